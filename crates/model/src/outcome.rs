@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a run of the model yields: totals and timeline per configuration.
+//! The input of every report, and of the policies.
+
+use crate::{Config, Sample};
+use serde::{Deserialize, Serialize};
+
+/// Totals and timeline of every configuration over one run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Name of the hardware profile.
+    pub profile: String,
+    /// Core frequency, Hz.
+    pub frequency_hz: u64,
+    /// Cycles per instruction assumed for the ideal run.
+    pub base_cpi: f64,
+    /// Seed of the host frames' placement.
+    pub seed: u64,
+    /// XXH3-64 of the profile as resolved (overrides included), hexadecimal.
+    pub config_hash: String,
+    /// XXH3-64 of the events consumed, hexadecimal.
+    pub input_hash: String,
+    /// Guest frames known to the model, in 4 KB pages.
+    pub guest_frames: u64,
+    /// Number of vCPUs seen.
+    pub vcpus: u64,
+    /// Nominal length of an interval in ideal cycles.
+    pub interval_cycles: u64,
+    /// Results, in the order of [`Config::ALL`] less those not asked for.
+    pub configs: Vec<ConfigOutcome>,
+    /// Start of every interval, in ideal cycles since the start.
+    pub interval_starts: Vec<u64>,
+    /// Comparisons of a walk over the replayed guest tables with the captured GPA, and how many disagreed.
+    pub walk_checks: u64,
+    /// Of those, how many disagreed.
+    pub walk_mismatches: u64,
+    /// Accesses that the replayed guest tables did not translate (0 unless the capture has a hole).
+    pub untranslated: u64,
+}
+
+/// One configuration's results.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ConfigOutcome {
+    /// The configuration.
+    #[serde(flatten)]
+    pub config: Config,
+    /// The whole run.
+    pub total: Sample,
+    /// Per interval; sums to `total`.
+    pub intervals: Vec<Sample>,
+    /// References by walk step: row = guest level (0 = the data's own nested walk),
+    /// column = host level (0 = the guest table itself).
+    pub refs: [[u64; 6]; 6],
+}
+
+impl Outcome {
+    /// Cycles of the ideal run: instructions times the assumed CPI.
+    pub fn ideal_cycles(&self) -> f64 {
+        self.configs.first().map_or(0.0, |c| c.total.instructions as f64) * self.base_cpi
+    }
+
+    /// `cycles` as a percentage of the ideal run at `cpi_factor` times the assumed CPI.
+    pub fn percent(&self, cycles: u64, cpi_factor: f64) -> f64 {
+        let ideal = self.ideal_cycles() * cpi_factor;
+        if ideal == 0.0 { 0.0 } else { 100.0 * cycles as f64 / ideal }
+    }
+}

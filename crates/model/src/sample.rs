@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The sample: what one VM cost in one configuration during one interval.
+//!
+//! Every counter is defined once, here, with its unit and meaning; tables, JSON,
+//! CSV and reports take name, unit and text from [`Sample::COUNTERS`].
+
+use serde::{Deserialize, Serialize};
+
+/// Name, unit and meaning of one counter of a [`Sample`].
+#[derive(Debug, Clone, Copy)]
+pub struct Counter {
+    /// Name, as in every output.
+    pub name: &'static str,
+    /// Unit: `1` for counts, `cycles`, `pages`.
+    pub unit: &'static str,
+    /// What it counts.
+    pub doc: &'static str,
+}
+
+macro_rules! counters {
+    ($( $name:ident : $unit:literal = $doc:literal ),* $(,)?) => {
+        /// What one VM cost in one configuration during one interval (or in all).
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+        pub struct Sample {
+            $( #[doc = concat!($doc, " Unit: ", $unit, ".")] pub $name: u64, )*
+        }
+
+        impl Sample {
+            /// Every counter, in the order of the fields.
+            pub const COUNTERS: &'static [Counter] = &[
+                $( Counter { name: stringify!($name), unit: $unit, doc: $doc } ),*
+            ];
+
+            /// The counters' values, in the order of [`Sample::COUNTERS`].
+            pub fn values(&self) -> [u64; Sample::COUNTERS.len()] {
+                [ $( self.$name ),* ]
+            }
+
+            /// Adds another sample's counters to this one's.
+            pub fn add(&mut self, other: &Sample) {
+                $( self.$name += other.$name; )*
+            }
+
+            /// This sample's counters less those of an earlier state of the same counters.
+            pub fn since(&self, earlier: &Sample) -> Sample {
+                Sample { $( $name: self.$name - earlier.$name ),* }
+            }
+        }
+    };
+}
+
+counters! {
+    instructions: "1" = "Guest instructions executed.",
+    accesses: "1" = "Data accesses (loads and stores; one that crosses a page counts twice).",
+    l1_misses: "1" = "Misses of the first-level TLBs, data and instruction.",
+    tlb_misses_4k: "1" = "Misses of all TLB levels on a translation of 4 KB.",
+    tlb_misses_2m: "1" = "Misses of all TLB levels on a translation of 2 MB.",
+    tlb_misses_1g: "1" = "Misses of all TLB levels on a translation of 1 GB.",
+    walks: "1" = "Page walks, those that end in a fault or exit and those for a dirty bit included.",
+    guest_refs: "1" = "References to guest tables (native: the tables; shadow: the shadow tables) made by walks.",
+    host_refs: "1" = "References to nested (host) tables made by walks.",
+    walk_cycles: "cycles" = "Cycles in page walks, as a PMU would count them.",
+    tlb_flushes: "1" = "Flushes of a TLB, whole or all but global entries.",
+    guest_page_faults: "1" = "Page faults delivered to the guest.",
+    exits_violation: "1" = "Exits for a guest frame that the nested tables do not map (EPT violation, nested page fault).",
+    exits_guest_fault: "1" = "Exits for a page fault that is the guest's own and is reflected into it.",
+    exits_hidden_fault: "1" = "Exits for an entry missing in the shadow tables though present in the guest's.",
+    exits_dirty: "1" = "Exits for the first write through a shadow entry made read-only because the guest's entry was clean.",
+    exits_unsync: "1" = "Exits for a write to a synced leaf table, which becomes unsync.",
+    exits_emulated_write: "1" = "Exits for a write to a non-leaf table, which is emulated.",
+    exits_unprotect: "1" = "Exits for a store to a tracked table by another kind of instruction: the table is unprotected and the store retried.",
+    exits_cr3_write: "1" = "Exits for MOV to CR3.",
+    exits_cr3_read: "1" = "Exits for MOV from CR3.",
+    exits_invlpg: "1" = "Exits for INVLPG.",
+    exits_cr4_write: "1" = "Exits for writes to CR4.",
+    vmm_cycles: "cycles" = "Cycles in exits and in the hypervisor's work for them.",
+    first_touch_cycles: "cycles" = "The part of vmm_cycles that a long-lived VM, whose memory the host has backed before, does not pay.",
+    root_misses: "1" = "CR3 loads whose root was not among the cached ones.",
+    syncs: "pages" = "Unsync shadow pages re-read from the guest's tables.",
+    shadow_pages_made: "pages" = "Shadow pages created.",
+    shadow_pages_zapped: "pages" = "Shadow pages zapped.",
+    cold_exits: "1" = "Further exits that a cold start of this mode at the interval's beginning would bring within it.",
+    cold_cycles: "cycles" = "Cycles of those further exits.",
+}
+
+impl Sample {
+    /// TLB misses of all page sizes.
+    pub fn tlb_misses(&self) -> u64 {
+        self.tlb_misses_4k + self.tlb_misses_2m + self.tlb_misses_1g
+    }
+
+    /// References per walk to all tables together; 0 without walks.
+    pub fn refs_per_walk(&self) -> f64 {
+        if self.walks == 0 {
+            return 0.0;
+        }
+        (self.guest_refs + self.host_refs) as f64 / self.walks as f64
+    }
+
+    /// Exits by reason: the counters whose names start with `exits_`, without that prefix.
+    pub fn exits(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        Sample::COUNTERS
+            .iter()
+            .zip(self.values())
+            .filter_map(|(c, v)| Some((c.name.strip_prefix("exits_")?, v)))
+    }
+
+    /// Exits of all reasons.
+    pub fn all_exits(&self) -> u64 {
+        self.exits().map(|(_, n)| n).sum()
+    }
+
+    /// Cycles beyond the ideal run's.
+    pub fn extra_cycles(&self) -> u64 {
+        self.walk_cycles + self.vmm_cycles
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_and_values_agree_in_number_and_every_exit_is_summed() {
+        let s = Sample { exits_violation: 2, exits_cr4_write: 3, ..Sample::default() };
+        assert_eq!(s.values().len(), Sample::COUNTERS.len());
+        assert_eq!(s.all_exits(), 5);
+        assert_eq!(s.exits().count(), 11);
+    }
+}

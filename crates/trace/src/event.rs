@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The event: what a guest did. The one definition that the capture plugin
+//! writes, a recording stores and the model consumes.
+//!
+//! A stream is a sequence of little-endian 64-bit words. An event is a head
+//! word (kind in bits 63..57, payload in bits 56..0) and a fixed number of
+//! further words given by its kind. A virtual address is the payload
+//! sign-extended from bit 56, which holds canonical addresses of four- and
+//! five-level paging alike.
+//!
+//! `qemu-plugin/events.h` states the same numbers in C; a test holds the two
+//! against each other.
+//!
+//! Order within a stream is the order in which the guest did things. Events
+//! belong to the vCPU named by the last [`Event::Vcpu`] (0 at the start).
+//! A store to a page-table page comes as the access ([`Event::Store`] or
+//! [`Event::StoreOther`]) followed by its [`Event::PtStore`]. Every table that
+//! a walk can reach has been described by an [`Event::Table`] before the event
+//! that makes it reachable.
+
+/// Bit position of the kind within a head word.
+pub const KIND_SHIFT: u32 = 57;
+/// Mask of the payload within a head word.
+pub const PAYLOAD_MASK: u64 = (1 << KIND_SHIFT) - 1;
+/// Words of the longest event ([`Event::Table`]).
+pub const MAX_WORDS: usize = 513;
+/// Number of values in [`Event::Stats`].
+pub const STATS_WORDS: usize = 8;
+
+/// Event kinds, as stored in the top 7 bits of a head word.
+#[allow(missing_docs)] // each is documented at the `Event` variant of its name
+pub mod kind {
+    pub const LOAD: u64 = 1;
+    pub const STORE: u64 = 2;
+    pub const STORE_OTHER: u64 = 3;
+    pub const FETCH: u64 = 4;
+    pub const INSNS: u64 = 8;
+    pub const VCPU: u64 = 9;
+    pub const CR3: u64 = 10;
+    pub const CR3_READ: u64 = 11;
+    pub const INVLPG: u64 = 12;
+    pub const CR4: u64 = 13;
+    pub const FAULT: u64 = 14;
+    pub const PT_STORE: u64 = 15;
+    pub const TABLE: u64 = 16;
+    pub const RETIRE: u64 = 17;
+    pub const CHECK: u64 = 18;
+    pub const MARKER: u64 = 19;
+    pub const STATS: u64 = 20;
+}
+
+/// Codes of [`Event::Marker`].
+#[allow(missing_docs)]
+pub mod marker {
+    pub const START: u64 = 1;
+    pub const STOP: u64 = 2;
+}
+
+/// One thing a guest did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event<'a> {
+    /// Data read at a GVA. An access that crosses a page is two events.
+    Load(u64),
+    /// Data written at a GVA by an instruction that KVM classes as one that
+    /// writes page tables (`x86_page_table_writing_insn`: MOV, XCHG, CMPXCHG,
+    /// AND, OR, BTS and so on).
+    Store(u64),
+    /// Data written at a GVA by any other instruction (MOVS, STOS, PUSH, SSE, ...).
+    StoreOther(u64),
+    /// Instruction fetch moved to the page that holds this GVA.
+    Fetch(u64),
+    /// Instructions executed by the current vCPU since its last such event.
+    Insns(u64),
+    /// The events that follow are this vCPU's.
+    Vcpu(u64),
+    /// CR3 was loaded with this value.
+    Cr3(u64),
+    /// CR3 was read.
+    Cr3Read,
+    /// INVLPG of a GVA.
+    Invlpg(u64),
+    /// CR4 was loaded with this value.
+    Cr4(u64),
+    /// A page fault was delivered: CR2 and the error code.
+    Fault {
+        /// Faulting GVA (CR2).
+        gva: u64,
+        /// Error code as pushed by the CPU (bit 0 present, 1 write, 2 user, 4 fetch).
+        error: u64,
+    },
+    /// An entry of a page table was written.
+    PtStore {
+        /// Guest-physical address of the entry, 8-byte aligned.
+        gpa: u64,
+        /// The entry before.
+        old: u64,
+        /// The entry after.
+        new: u64,
+    },
+    /// A page became a page table (or was found to be one), with its 512 entries.
+    Table {
+        /// Guest frame number of the table.
+        gfn: u64,
+        /// 1 = holds PTEs, 2 = PDEs, 3 = PDPTEs, 4 = PML4Es, 5 = PML5Es.
+        level: u8,
+        /// Its entries.
+        entries: &'a [u64; 512],
+    },
+    /// A page is no page table any more.
+    Retire {
+        /// Guest frame number.
+        gfn: u64,
+    },
+    /// Self-check: the emulator translated this GVA to this GPA just now.
+    Check {
+        /// Guest-virtual address.
+        gva: u64,
+        /// Guest-physical address.
+        gpa: u64,
+    },
+    /// A marker instruction was executed (see [`marker`]).
+    Marker(u64),
+    /// The plugin's own counters at the end (see [`Stats`]).
+    Stats(Stats),
+}
+
+/// What the capture plugin counted and checked itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub struct Stats {
+    /// Comparisons of the followed CR3 with the register.
+    pub cr3_checks: u64,
+    /// Of those, how many disagreed.
+    pub cr3_mismatches: u64,
+    /// Comparisons of the plugin's cached GVA-to-GPA translation with QEMU's.
+    pub translation_checks: u64,
+    /// Of those, how many disagreed.
+    pub translation_mismatches: u64,
+    /// Page-table entries compared with RAM at the end.
+    pub table_checks: u64,
+    /// Of those, how many differed beyond accessed and dirty bits.
+    pub table_mismatches: u64,
+    /// Accesses written to the stream.
+    pub accesses: u64,
+    /// Instructions executed while recording.
+    pub instructions: u64,
+}
+
+impl Stats {
+    fn words(&self) -> [u64; STATS_WORDS] {
+        [
+            self.cr3_checks,
+            self.cr3_mismatches,
+            self.translation_checks,
+            self.translation_mismatches,
+            self.table_checks,
+            self.table_mismatches,
+            self.accesses,
+            self.instructions,
+        ]
+    }
+
+    fn from_words(w: &[u64; STATS_WORDS]) -> Self {
+        Stats {
+            cr3_checks: w[0],
+            cr3_mismatches: w[1],
+            translation_checks: w[2],
+            translation_mismatches: w[3],
+            table_checks: w[4],
+            table_mismatches: w[5],
+            accesses: w[6],
+            instructions: w[7],
+        }
+    }
+}
+
+/// Why words could not be read as events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// The kind is none of [`kind`].
+    #[error("unknown event kind {kind} at word {word}")]
+    Kind {
+        /// The kind found.
+        kind: u64,
+        /// Index of the word.
+        word: usize,
+    },
+    /// The words end within an event.
+    #[error("events end within an event of {need} words at word {word}")]
+    Truncated {
+        /// Words the event needs.
+        need: usize,
+        /// Index of its head word.
+        word: usize,
+    },
+    /// A table's level is not 1 to 5.
+    #[error("table level {level} at word {word} is not 1 to 5")]
+    Level {
+        /// The level found.
+        level: u64,
+        /// Index of the head word.
+        word: usize,
+    },
+}
+
+/// A head word.
+#[inline]
+pub const fn head(kind: u64, payload: u64) -> u64 {
+    (kind << KIND_SHIFT) | (payload & PAYLOAD_MASK)
+}
+
+/// The canonical virtual address in a head word's payload.
+#[inline]
+pub const fn head_va(word: u64) -> u64 {
+    (((word << 7) as i64) >> 7) as u64
+}
+
+/// The further words of an event whose head is of this kind, or `None` for an
+/// unknown kind.
+#[inline]
+pub const fn extra_words(kind: u64) -> Option<usize> {
+    match kind {
+        kind::LOAD..=kind::FETCH | kind::INSNS..=kind::CR4 | kind::RETIRE | kind::MARKER => Some(0),
+        kind::FAULT | kind::CHECK => Some(1),
+        kind::PT_STORE => Some(2),
+        kind::STATS => Some(STATS_WORDS),
+        kind::TABLE => Some(512),
+        _ => None,
+    }
+}
+
+impl Event<'_> {
+    /// Appends the event's words.
+    pub fn encode(&self, out: &mut Vec<u64>) {
+        match *self {
+            Event::Load(va) => out.push(head(kind::LOAD, va)),
+            Event::Store(va) => out.push(head(kind::STORE, va)),
+            Event::StoreOther(va) => out.push(head(kind::STORE_OTHER, va)),
+            Event::Fetch(va) => out.push(head(kind::FETCH, va)),
+            Event::Insns(n) => out.push(head(kind::INSNS, n)),
+            Event::Vcpu(n) => out.push(head(kind::VCPU, n)),
+            Event::Cr3(v) => out.push(head(kind::CR3, v)),
+            Event::Cr3Read => out.push(head(kind::CR3_READ, 0)),
+            Event::Invlpg(va) => out.push(head(kind::INVLPG, va)),
+            Event::Cr4(v) => out.push(head(kind::CR4, v)),
+            Event::Fault { gva, error } => out.extend([head(kind::FAULT, gva), error]),
+            Event::PtStore { gpa, old, new } => out.extend([head(kind::PT_STORE, gpa), old, new]),
+            Event::Table { gfn, level, entries } => {
+                out.push(head(kind::TABLE, gfn << 4 | u64::from(level)));
+                out.extend_from_slice(entries);
+            }
+            Event::Retire { gfn } => out.push(head(kind::RETIRE, gfn)),
+            Event::Check { gva, gpa } => out.extend([head(kind::CHECK, gva), gpa]),
+            Event::Marker(code) => out.push(head(kind::MARKER, code)),
+            Event::Stats(s) => {
+                out.push(head(kind::STATS, 0));
+                out.extend(s.words());
+            }
+        }
+    }
+}
+
+/// Reads the event at the start of `words`; returns it and its length in words.
+/// `at` is the index of `words[0]` in its stream, for errors.
+#[inline]
+pub fn decode(words: &[u64], at: usize) -> Result<(Event<'_>, usize), DecodeError> {
+    let Some(&w) = words.first() else {
+        return Err(DecodeError::Truncated { need: 1, word: at });
+    };
+    let k = w >> KIND_SHIFT;
+    let payload = w & PAYLOAD_MASK;
+    let Some(extra) = extra_words(k) else {
+        return Err(DecodeError::Kind { kind: k, word: at });
+    };
+    let Some(x) = words.get(1..1 + extra) else {
+        return Err(DecodeError::Truncated { need: 1 + extra, word: at });
+    };
+    let event = match k {
+        kind::LOAD => Event::Load(head_va(w)),
+        kind::STORE => Event::Store(head_va(w)),
+        kind::STORE_OTHER => Event::StoreOther(head_va(w)),
+        kind::FETCH => Event::Fetch(head_va(w)),
+        kind::INSNS => Event::Insns(payload),
+        kind::VCPU => Event::Vcpu(payload),
+        kind::CR3 => Event::Cr3(payload),
+        kind::CR3_READ => Event::Cr3Read,
+        kind::INVLPG => Event::Invlpg(head_va(w)),
+        kind::CR4 => Event::Cr4(payload),
+        kind::FAULT => Event::Fault { gva: head_va(w), error: x[0] },
+        kind::PT_STORE => Event::PtStore { gpa: payload, old: x[0], new: x[1] },
+        kind::TABLE => {
+            let level = payload & 0xf;
+            if !(1..=5).contains(&level) {
+                return Err(DecodeError::Level { level, word: at });
+            }
+            let entries = x.try_into().expect("a table has 512 further words");
+            Event::Table { gfn: payload >> 4, level: level as u8, entries }
+        }
+        kind::RETIRE => Event::Retire { gfn: payload },
+        kind::CHECK => Event::Check { gva: head_va(w), gpa: x[0] },
+        kind::MARKER => Event::Marker(payload),
+        _ => Event::Stats(Stats::from_words(x.try_into().expect("length follows the kind"))),
+    };
+    Ok((event, 1 + extra))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn canonical_addresses_of_both_halves_survive_a_head_word() {
+        for va in [0, 0x7fff_ffff_f000, 0xffff_8880_0000_0000, 0xff11_0000_0000_0000, u64::MAX] {
+            assert_eq!(head_va(head(kind::LOAD, va)), va);
+        }
+    }
+
+    #[test]
+    fn an_unknown_kind_and_a_cut_event_are_refused_with_their_place() {
+        assert_eq!(decode(&[head(100, 0)], 7), Err(DecodeError::Kind { kind: 100, word: 7 }));
+        assert_eq!(
+            decode(&[head(kind::PT_STORE, 8), 1], 3),
+            Err(DecodeError::Truncated { need: 3, word: 3 })
+        );
+        let mut words = vec![head(kind::TABLE, 9)];
+        words.extend([0; 512]);
+        assert_eq!(decode(&words, 0), Err(DecodeError::Level { level: 9, word: 0 }));
+    }
+
+    fn any_event() -> impl Strategy<Value = (u64, u64, u64, u64)> {
+        (1u64..=20, any::<u64>(), any::<u64>(), any::<u64>())
+    }
+
+    proptest! {
+        #[test]
+        fn encode_after_decode_is_the_identity(v in proptest::collection::vec(any_event(), 1..50)) {
+            let mut words = Vec::new();
+            for (k, p, a, b) in v {
+                let Some(extra) = extra_words(k) else { continue };
+                let p = match k {
+                    kind::TABLE => (p & 0xffff_ffff) << 4 | (p % 5 + 1),
+                    kind::CR3_READ | kind::STATS => 0,
+                    _ => p,
+                };
+                words.push(head(k, p));
+                words.extend((0..extra as u64).map(|i| a.wrapping_mul(i) ^ b));
+            }
+            let (mut at, mut again) = (0, Vec::new());
+            while at < words.len() {
+                let (e, n) = decode(&words[at..], at).unwrap();
+                e.encode(&mut again);
+                at += n;
+            }
+            prop_assert_eq!(words, again);
+        }
+
+        #[test]
+        fn any_words_decode_to_an_event_or_an_error(words in proptest::collection::vec(any::<u64>(), 0..600)) {
+            let mut at = 0;
+            while let Ok((_, n)) = decode(&words[at..], at) { at += n; }
+        }
+    }
+}
