@@ -3,6 +3,14 @@
 //! the walker, TLBs and walk caches. No I/O.
 #![forbid(unsafe_code)]
 
+mod addr;
+mod assoc;
+pub mod format;
 mod page;
+mod walk;
 
+pub use addr::{Gpa, Gva, Hpa};
+pub use assoc::{Assoc, Attr, Hit, SIGNED_BITS};
+pub use format::Format;
 pub use page::PageSize;
+pub use walk::{Start, Step, Walk, walk};

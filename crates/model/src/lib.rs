@@ -4,6 +4,8 @@
 #![forbid(unsafe_code)]
 
 mod config;
+pub mod guest;
+pub mod host;
 mod outcome;
 mod sample;
 

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Page-table formats as data. One walker ([`crate::walk`]) serves all of them.
+//!
+//! Sources: Intel SDM vol. 3A chapter 4 (PAE, 4-level and 5-level paging); AMD
+//! APM vol. 2 section 15.25 (nested paging uses the same formats). A level is
+//! numbered by what its entries map when they are leaves: 1 = 4 KB pages.
+//! EPT's entries and two-level 32-bit paging are not here yet: nothing uses them.
+
+/// One level of a format.
+#[derive(Debug, Clone, Copy)]
+pub struct Level {
+    /// Lowest address bit that selects the entry.
+    pub shift: u32,
+    /// Number of address bits that select the entry.
+    pub bits: u32,
+    /// May an entry of this level map a page itself (PS bit)?
+    pub large: bool,
+}
+
+/// A page-table format.
+#[derive(Debug)]
+pub struct Format {
+    /// Name as in the manuals.
+    pub name: &'static str,
+    /// Levels from the leaf (level 1) up to the root.
+    pub levels: &'static [Level],
+    /// Bit that marks an entry as present.
+    pub present: u64,
+    /// Bit that allows writes.
+    pub write: u64,
+    /// Bit that makes an entry above level 1 a leaf.
+    pub page_size: u64,
+    /// Accessed bit.
+    pub accessed: u64,
+    /// Dirty bit, of leaf entries.
+    pub dirty: u64,
+    /// Global bit, of leaf entries.
+    pub global: u64,
+    /// Bits of the physical address in an entry.
+    pub address: u64,
+}
+
+const fn level(shift: u32, bits: u32, large: bool) -> Level {
+    Level { shift, bits, large }
+}
+
+const LONG_LEVELS: [Level; 5] =
+    [level(12, 9, false), level(21, 9, true), level(30, 9, true), level(39, 9, false), level(48, 9, false)];
+
+const fn x86(name: &'static str, levels: &'static [Level]) -> Format {
+    Format {
+        name,
+        levels,
+        present: 1,
+        write: 1 << 1,
+        accessed: 1 << 5,
+        dirty: 1 << 6,
+        page_size: 1 << 7,
+        global: 1 << 8,
+        address: 0x000f_ffff_ffff_f000,
+    }
+}
+
+/// Four-level paging of x86-64, and AMD's nested tables for 48-bit GPAs.
+pub static X86_64_4_LEVEL: Format = x86("4-level", LONG_LEVELS.split_at(4).0);
+/// Five-level paging of x86-64 (CR4.LA57).
+pub static X86_64_5_LEVEL: Format = x86("5-level", &LONG_LEVELS);
+/// Three-level PAE paging of 32-bit guests.
+pub static PAE: Format = x86("PAE", &[level(12, 9, false), level(21, 9, true), level(30, 2, false)]);
+
+impl Format {
+    /// Number of levels.
+    #[inline]
+    pub fn depth(&self) -> u8 {
+        self.levels.len() as u8
+    }
+
+    /// The level's description; levels count from 1.
+    #[inline]
+    pub fn level(&self, level: u8) -> Level {
+        self.levels[usize::from(level) - 1]
+    }
+
+    /// Index of the entry that maps `va` in a table of `level`.
+    #[inline]
+    pub fn index(&self, level: u8, va: u64) -> u64 {
+        let l = self.level(level);
+        (va >> l.shift) & ((1 << l.bits) - 1)
+    }
+
+    /// Does this entry of `level` end a walk by mapping a page?
+    #[inline]
+    pub fn is_leaf(&self, level: u8, entry: u64) -> bool {
+        level == 1 || (self.level(level).large && entry & self.page_size != 0)
+    }
+
+    /// The table (or page) that an entry points to. For a large leaf the bits
+    /// below its size are cleared (bit 12 is PAT there).
+    #[inline]
+    pub fn target(&self, level: u8, entry: u64) -> u64 {
+        let base = entry & self.address;
+        if level > 1 && self.is_leaf(level, entry) { base & !((1 << self.level(level).shift) - 1) } else { base }
+    }
+}

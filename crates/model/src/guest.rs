@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The guest's page tables, replayed from the event stream.
+//!
+//! A table enters with its 512 entries ([`Event::Table`]), follows every store
+//! ([`Event::PtStore`]) and leaves when the guest uses the page for something
+//! else ([`Event::Retire`]). Walks read these copies, never the guest's memory,
+//! which has moved on. Accessed and dirty bits are set here as the CPU sets
+//! them; the stream does not carry the emulator's own setting of them.
+//!
+//! [`Event::Table`]: bifold_trace::Event::Table
+//! [`Event::PtStore`]: bifold_trace::Event::PtStore
+//! [`Event::Retire`]: bifold_trace::Event::Retire
+
+use bifold_mmu::{Format, Gpa, Gva, PageSize, Start, Step, Walk, walk};
+use std::collections::HashMap;
+
+const NONE: u32 = u32::MAX;
+/// Frames above this (64 GB) are looked up in a map instead of an array.
+const DENSE_FRAMES: u64 = 1 << 24;
+
+#[derive(Debug, Clone)]
+struct Table {
+    gfn: u64,
+    level: u8,
+    entries: Box<[u64; 512]>,
+}
+
+/// A guest translation: the leaf entry that maps an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Leaf {
+    /// The entry, its level and its place.
+    pub step: Step,
+    /// Size of the page it maps.
+    pub size: PageSize,
+    /// Start of that page.
+    pub page: Gpa,
+    /// Writes are allowed at every level of the walk.
+    pub writable: bool,
+}
+
+impl Leaf {
+    /// Guest-physical address of `gva`, which the leaf maps.
+    #[inline]
+    pub fn gpa(&self, gva: Gva) -> Gpa {
+        Gpa(self.page.0 | (gva.0 & ((1 << self.size.shift()) - 1)))
+    }
+}
+
+/// Every page-table page of the guest.
+#[derive(Debug, Clone)]
+pub struct GuestTables {
+    format: &'static Format,
+    tables: Vec<Table>,
+    free: Vec<u32>,
+    index: Vec<u32>,
+    sparse: HashMap<u64, u32>,
+}
+
+impl GuestTables {
+    /// No tables yet, of `format`.
+    pub fn new(format: &'static Format) -> Self {
+        GuestTables { format, tables: Vec::new(), free: Vec::new(), index: Vec::new(), sparse: HashMap::new() }
+    }
+
+    /// The tables' format.
+    #[inline]
+    pub fn format(&self) -> &'static Format {
+        self.format
+    }
+
+    #[inline]
+    fn slot(&self, gfn: u64) -> Option<usize> {
+        let i = if gfn < DENSE_FRAMES {
+            self.index.get(gfn as usize).copied().unwrap_or(NONE)
+        } else {
+            self.sparse.get(&gfn).copied().unwrap_or(NONE)
+        };
+        (i != NONE).then_some(i as usize)
+    }
+
+    fn set_slot(&mut self, gfn: u64, slot: u32) {
+        if gfn < DENSE_FRAMES {
+            if self.index.len() <= gfn as usize {
+                self.index.resize((gfn as usize + 1).next_power_of_two(), NONE);
+            }
+            self.index[gfn as usize] = slot;
+        } else if slot == NONE {
+            self.sparse.remove(&gfn);
+        } else {
+            self.sparse.insert(gfn, slot);
+        }
+    }
+
+    /// A page became a table.
+    pub fn add(&mut self, gfn: u64, level: u8, entries: &[u64; 512]) {
+        if let Some(i) = self.slot(gfn) {
+            self.tables[i].level = level;
+            *self.tables[i].entries = *entries;
+            return;
+        }
+        let table = Table { gfn, level, entries: Box::new(*entries) };
+        let i = match self.free.pop() {
+            Some(i) => {
+                self.tables[i as usize] = table;
+                i
+            }
+            None => {
+                self.tables.push(table);
+                self.tables.len() as u32 - 1
+            }
+        };
+        self.set_slot(gfn, i);
+    }
+
+    /// A page is no table any more.
+    pub fn retire(&mut self, gfn: u64) {
+        if let Some(i) = self.slot(gfn) {
+            self.set_slot(gfn, NONE);
+            self.free.push(i as u32);
+        }
+    }
+
+    /// Level of the table in frame `gfn`, if it is one.
+    pub fn level(&self, gfn: u64) -> Option<u8> {
+        self.slot(gfn).map(|i| self.tables[i].level)
+    }
+
+    /// The entries of the table in frame `gfn`, if it is one.
+    #[inline]
+    pub fn entries(&self, gfn: u64) -> Option<&[u64; 512]> {
+        self.slot(gfn).map(|i| &*self.tables[i].entries)
+    }
+
+    /// The entry at `at`; 0 (not present) where there is no table.
+    #[inline]
+    pub fn read(&self, at: Gpa) -> u64 {
+        match self.slot(at.frame()) {
+            Some(i) => self.tables[i].entries[(at.0 >> 3) as usize & 511],
+            None => 0,
+        }
+    }
+
+    /// The guest stored `new` at `at`.
+    pub fn store(&mut self, at: Gpa, new: u64) {
+        if let Some(i) = self.slot(at.frame()) {
+            self.tables[i].entries[(at.0 >> 3) as usize & 511] = new;
+        }
+    }
+
+    /// Sets the accessed bit, and for a write the dirty bit, of a leaf, as the CPU does.
+    #[inline]
+    pub fn touch(&mut self, leaf: &Leaf, write: bool) {
+        let bits = self.format.accessed | if write { self.format.dirty } else { 0 };
+        if leaf.step.entry & bits != bits {
+            self.store(Gpa(leaf.step.at), leaf.step.entry | bits);
+        }
+    }
+
+    /// What maps `gva` under the root table at `root`, or where the walk ended.
+    #[inline]
+    pub fn lookup(&self, root: Gpa, gva: Gva) -> Result<Leaf, Step> {
+        let mut writable = true;
+        let start = Start { level: self.format.depth(), table: root.0 };
+        let end = walk::<std::convert::Infallible>(self.format, start, gva.0, |_, at| {
+            let entry = self.read(Gpa(at));
+            writable &= entry & self.format.write != 0;
+            Ok(entry)
+        });
+        match end {
+            Ok(Walk::Leaf(step)) => {
+                let size = PageSize::ALL[usize::from(step.level) - 1];
+                Ok(Leaf { step, size, page: Gpa(self.format.target(step.level, step.entry)), writable })
+            }
+            Ok(Walk::NotPresent(step)) => Err(step),
+            Err(never) => match never {},
+        }
+    }
+
+    /// Frames that hold tables.
+    pub fn frames(&self) -> impl Iterator<Item = u64> + '_ {
+        self.tables.iter().map(|t| t.gfn).filter(|&g| self.slot(g).is_some())
+    }
+
+    /// Number of tables.
+    pub fn len(&self) -> usize {
+        self.tables.len() - self.free.len()
+    }
+
+    /// No tables at all?
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}

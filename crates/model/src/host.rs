@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The host's side of guest memory: which frame backs a guest frame, and since when.
+//!
+//! Frames are placed by a seeded permutation (MODEL.md section 1): 4 KB frames
+//! anywhere, or whole 2 MB frames. The host backs a frame when the guest first
+//! touches it: a read gets the shared zero page, mapped read-only, and a later
+//! write gets a page of its own (Linux `do_anonymous_page`, and KVM's
+//! `hva_to_pfn`, which maps a read fault writable only if the page already is).
+
+use bifold_mmu::{Gpa, Hpa, PageSize};
+
+/// How far the host has backed a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Backing {
+    /// Not at all.
+    Absent,
+    /// By the shared zero page: readable only.
+    Zero,
+    /// By a page of its own.
+    Own,
+}
+
+/// Placement and state of host frames behind one VM's memory.
+#[derive(Debug, Clone)]
+pub struct HostMemory {
+    page: PageSize,
+    seed: u64,
+    /// Per host page behind the guest: 0 absent, 1 zero page, 2 own.
+    state: Vec<u8>,
+}
+
+impl HostMemory {
+    /// Memory of `guest_frames` 4 KB frames, none touched, backed by pages of `page`.
+    pub fn new(page: PageSize, guest_frames: u64, seed: u64) -> Self {
+        let pages = (guest_frames >> (page.shift() - 12)) + 1;
+        HostMemory { page, seed, state: vec![0; pages as usize] }
+    }
+
+    /// Size of the host's pages.
+    pub fn page_size(&self) -> PageSize {
+        self.page
+    }
+
+    #[inline]
+    fn number(&self, gpa: Gpa) -> usize {
+        (gpa.0 >> self.page.shift()) as usize
+    }
+
+    /// How far the page behind `gpa` is backed. Addresses beyond the guest's memory
+    /// (device windows) count as backed: their faults are not paging's.
+    #[inline]
+    pub fn backing(&self, gpa: Gpa) -> Backing {
+        match self.state.get(self.number(gpa)) {
+            Some(0) => Backing::Absent,
+            Some(1) => Backing::Zero,
+            _ => Backing::Own,
+        }
+    }
+
+    /// Backs the page behind `gpa` for a read or a write; false if it was already.
+    pub fn touch(&mut self, gpa: Gpa, write: bool) -> bool {
+        let n = self.number(gpa);
+        let want = if write { 2 } else { 1 };
+        match self.state.get_mut(n) {
+            Some(s) if *s < want => {
+                *s = want;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Where the host keeps `gpa`. A permutation of the guest's own page numbers
+    /// within 2^40 bytes, so that no two guest pages share a host frame.
+    #[inline]
+    pub fn hpa(&self, gpa: Gpa) -> Hpa {
+        let shift = self.page.shift();
+        let number = permute(gpa.0 >> shift, 40 - shift, self.seed);
+        Hpa(number << shift | (gpa.0 & ((1 << shift) - 1)))
+    }
+}
+
+/// A permutation of the numbers below 2^bits chosen by `seed`: odd multiplications
+/// and shifted xors are each invertible, so their composition is.
+fn permute(mut x: u64, bits: u32, seed: u64) -> u64 {
+    let mask = (1u64 << bits) - 1;
+    let high = x & !mask; // beyond the range: left where it is
+    x &= mask;
+    for round in 0..3u64 {
+        let key = seed.wrapping_add(round.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        x = x.wrapping_add(key) & mask;
+        x = x.wrapping_mul(0xff51_afd7_ed55_8ccd | 1) & mask;
+        x ^= x >> (bits / 2);
+    }
+    high | x
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn no_two_guest_pages_share_a_host_frame() {
+        for page in [PageSize::Size4K, PageSize::Size2M] {
+            let host = HostMemory::new(page, 1 << 18, 42);
+            let frames: HashSet<u64> =
+                (0..100_000u64).map(|n| host.hpa(Gpa(n << page.shift())).0 >> page.shift()).collect();
+            assert_eq!(frames.len(), 100_000);
+        }
+    }
+
+    #[test]
+    fn a_read_then_a_write_of_a_cold_frame_are_two_touches() {
+        let mut host = HostMemory::new(PageSize::Size4K, 16, 1);
+        assert!(host.touch(Gpa(0x3000), false));
+        assert!(!host.touch(Gpa(0x3fff), false));
+        assert_eq!(host.backing(Gpa(0x3000)), Backing::Zero);
+        assert!(host.touch(Gpa(0x3000), true));
+        assert_eq!(host.backing(Gpa(0x3000)), Backing::Own);
+        assert!(!host.touch(Gpa(0x3000), true));
+    }
+}
