@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a guest did: the event format ([`event`]).
+//! What a guest did: the event format ([`event`]) and its file ([`file`]).
 #![forbid(unsafe_code)]
 
+#[doc(hidden)]
+pub mod codec;
 pub mod event;
+pub mod file;
 
 pub use event::{DecodeError, Event, Stats, decode};
+pub use file::{FileError, Header, Reader, Source, Trailer, Writer};

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A recording gives back what was written, or says where it is broken.
+
+use bifold_trace::event::{head, kind};
+use bifold_trace::{Event, FileError, Header, Reader, Source, Stats, Trailer, Writer};
+use proptest::prelude::*;
+use std::fs;
+use std::path::Path;
+
+fn header() -> Header {
+    Header {
+        guest_frames: 1 << 18,
+        vcpus: 2,
+        source: Source { command: vec!["gcc".into(), "-c".into()], kpti: Some(true), ..Source::default() },
+    }
+}
+
+fn trailer() -> Trailer {
+    Trailer {
+        exit: Some(3),
+        partial: true,
+        stats: Some(Stats { cr3_checks: 9, accesses: 1 << 60, ..Stats::default() }),
+    }
+}
+
+fn record(path: &Path, pieces: &[&[u64]]) {
+    let mut w = Writer::create(path, &header()).unwrap();
+    for p in pieces {
+        w.write(p).unwrap();
+    }
+    w.finish(&trailer()).unwrap();
+}
+
+fn replay(path: &Path) -> Result<Vec<u64>, FileError> {
+    let (mut all, mut block) = (Vec::new(), Vec::new());
+    let mut r = Reader::open(path)?;
+    assert_eq!(r.header(), &header());
+    while r.next_block(&mut block)? {
+        assert_eq!(r.trailer(), None);
+        all.extend_from_slice(&block);
+    }
+    assert_eq!(r.trailer(), Some(&trailer()));
+    assert!(!r.next_block(&mut block)?);
+    Ok(all)
+}
+
+fn some_events(n: u64) -> Vec<u64> {
+    let mut words = Vec::new();
+    for i in 0..n {
+        Event::Load(i * 0x9e37_79b9_7f4a_7c15).encode(&mut words);
+        Event::PtStore { gpa: i * 8, old: i << 12, new: i << 12 | 7 }.encode(&mut words);
+        if i % 1000 == 0 {
+            Event::Table { gfn: i, level: 1, entries: &[i; 512] }.encode(&mut words);
+        }
+    }
+    words
+}
+
+#[test]
+fn what_is_written_in_pieces_of_any_size_is_read_back_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("r");
+    let words = some_events(100_000);
+    record(&path, &[&words]);
+    assert_eq!(replay(&path).unwrap(), words);
+    // One event at a time, across the ends of blocks.
+    let mut w = Writer::create(&path, &header()).unwrap();
+    let mut rest = &words[..];
+    while !rest.is_empty() {
+        let (_, n) = bifold_trace::decode(rest, 0).unwrap();
+        w.write(&rest[..n]).unwrap();
+        rest = &rest[n..];
+    }
+    w.finish(&trailer()).unwrap();
+    assert_eq!(replay(&path).unwrap(), words);
+    record(&path, &[]);
+    assert_eq!(replay(&path).unwrap(), [0u64; 0]);
+}
+
+#[test]
+fn every_truncation_and_every_flipped_byte_is_refused_with_its_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("r");
+    let words = some_events(40);
+    record(&path, &[&words]);
+    let whole = fs::read(&path).unwrap();
+    for n in 0..whole.len() {
+        fs::write(&path, &whole[..n]).unwrap();
+        match replay(&path) {
+            Err(FileError::Truncated { offset, .. }) => assert_eq!(offset, n as u64),
+            other => panic!("cut at {n}: {other:?}"),
+        }
+    }
+    for i in 0..whole.len() {
+        for bit in [0x01, 0x80] {
+            let mut bytes = whole.clone();
+            bytes[i] ^= bit;
+            fs::write(&path, &bytes).unwrap();
+            match (i, replay(&path)) {
+                (0..8, Err(FileError::NotARecording { .. }))
+                | (8..12, Err(FileError::Version { .. }))
+                // A longer length may reach beyond the end of a small file.
+                | (12.., Err(FileError::Corrupt { .. } | FileError::Truncated { .. })) => {}
+                (_, other) => panic!("byte {i}: {other:?}"),
+            }
+        }
+    }
+    fs::write(&path, [&whole[..], b"x"].concat()).unwrap();
+    let e = replay(&path).unwrap_err();
+    assert_eq!(
+        e.to_string(),
+        format!("recording {} is corrupt: data after the end at byte {}", path.display(), whole.len())
+    );
+}
+
+#[test]
+fn a_block_that_was_moved_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("r");
+    // Two blocks of equal length and content, so that only their places differ.
+    let block: Vec<u64> = (0..1 << 16).map(|i| head(kind::LOAD, i * 64)).collect();
+    record(&path, &[&block, &block]);
+    let bytes = fs::read(&path).unwrap();
+    let starts: Vec<usize> =
+        (0..bytes.len() - 4).filter(|&i| [&b"EVTS"[..], b"ENDS"].contains(&&bytes[i..i + 4])).collect();
+    assert_eq!(starts.len(), 3);
+    let mut without_first = bytes[..starts[0]].to_vec();
+    without_first.extend(&bytes[starts[1]..]);
+    fs::write(&path, without_first).unwrap();
+    assert!(matches!(replay(&path), Err(FileError::Corrupt { offset, .. }) if offset == starts[0] as u64));
+}
+
+#[test]
+fn another_version_and_another_file_are_told_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("r");
+    record(&path, &[]);
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[8] = 200;
+    fs::write(&path, &bytes).unwrap();
+    assert!(matches!(replay(&path), Err(FileError::Version { found: 200, .. })));
+    fs::write(&path, "{\"a\": 1}").unwrap();
+    assert!(matches!(replay(&path), Err(FileError::NotARecording { .. })));
+    assert!(matches!(replay(dir.path()), Err(FileError::Io { .. })));
+    assert!(matches!(replay(&dir.path().join("none")), Err(FileError::Io { what: "open", .. })));
+}
+
+#[test]
+fn hostile_lengths_are_refused_before_memory_is_taken_for_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("r");
+    record(&path, &[&some_events(4)]);
+    let bytes = fs::read(&path).unwrap();
+    let block = bytes.windows(4).position(|w| w == b"EVTS").unwrap();
+    for field in [12, block + 4, block + 8, block + 12] {
+        let mut b = bytes.clone();
+        b[field..field + 4].copy_from_slice(&u32::MAX.to_le_bytes());
+        fs::write(&path, &b).unwrap();
+        let e = replay(&path).unwrap_err();
+        assert!(matches!(e, FileError::Corrupt { .. }), "{e}");
+        assert!(e.to_string().contains("impossible"), "{e}");
+    }
+}
+
+#[test]
+fn nothing_is_under_the_name_before_the_end_and_nothing_stays_of_an_unfinished_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("r");
+    fs::write(&path, "old").unwrap();
+    let mut w = Writer::create(&path, &header()).unwrap();
+    w.write(&some_events(100_000)).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"old");
+    drop(w);
+    assert_eq!(fs::read(&path).unwrap(), b"old");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    assert!(matches!(Writer::create(dir.path(), &header()), Err(FileError::Io { .. })));
+    assert!(matches!(Writer::create(dir.path().join("no/r"), &header()), Err(FileError::Io { .. })));
+}
+
+#[test]
+fn a_device_is_written_in_place_and_a_full_one_is_an_error() {
+    record(Path::new("/dev/null"), &[&some_events(10)]);
+    assert!(!fs::metadata("/dev/null").unwrap().is_file());
+    let e = Writer::create("/dev/full", &header()).unwrap_err();
+    assert!(matches!(e, FileError::Io { what: "write", .. }), "{e:?}");
+}
+
+#[test]
+fn words_that_are_no_whole_events_are_not_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut w = Writer::create(dir.path().join("r"), &header()).unwrap();
+    w.write(&[head(kind::PT_STORE, 0)]).unwrap();
+    let e = w.finish(&trailer()).unwrap_err();
+    assert!(matches!(e, FileError::Events { .. }), "{e}");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+    #[test]
+    fn any_bytes_after_the_header_are_refused_without_panic(tail in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("r");
+        record(&path, &[]);
+        let bytes = fs::read(&path).unwrap();
+        let end = bytes.windows(4).position(|w| w == b"ENDS").unwrap();
+        fs::write(&path, [&bytes[..end], &tail].concat()).unwrap();
+        prop_assert!(replay(&path).is_err());
+    }
+}
