@@ -1,1 +1,99 @@
-//! report
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a comparison looks like to a reader: a table for terminals, JSON with a
+//! versioned schema, tidy rows (JSON lines, CSV) and one HTML file.
+//!
+//! Everything here is a pure function of a [`Comparison`]: the model's
+//! [`Outcome`] and what is known about the run ([`Meta`]). Derived figures are
+//! computed once ([`Figures`]) and every output takes its numbers from there;
+//! counters, their units and meanings come from
+//! [`Sample::COUNTERS`](bifold_model::Sample::COUNTERS).
+//!
+//! [`OutputFile`] writes a file under a temporary name and renames it when it is
+//! complete.
+#![forbid(unsafe_code)]
+
+mod figures;
+mod file;
+mod html;
+mod json;
+mod meta;
+mod rows;
+mod table;
+mod text;
+mod verdict;
+
+use bifold_model::Outcome;
+
+pub use figures::{Figure, Figures};
+pub use file::{FileError, OutputFile};
+pub use meta::{Exit, Guest, Input, Meta, Partial};
+pub use text::shell_words;
+
+/// Why a comparison could not be rendered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RenderError {
+    /// JSON could not be made.
+    #[error("cannot render JSON")]
+    Json(#[from] serde_json::Error),
+    /// CSV could not be made.
+    #[error("cannot render CSV")]
+    Csv(#[from] csv::Error),
+    /// The HTML template failed.
+    #[error("cannot render HTML")]
+    Html(#[from] minijinja::Error),
+}
+
+/// A finished run: what it was, and what the model says of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Comparison {
+    /// What was run, where and how it ended.
+    pub meta: Meta,
+    /// What the model yields.
+    pub outcome: Outcome,
+}
+
+/// A form in which data is written to stdout or a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// For reading on a terminal.
+    Table,
+    /// One document, see `schema/compare-1.json`.
+    Json,
+    /// One object per line, tagged `run`, `total` or `interval`.
+    Jsonl,
+    /// One row per interval and configuration.
+    Csv,
+}
+
+impl Comparison {
+    /// The comparison in the given format.
+    pub fn render(&self, format: Format) -> Result<String, RenderError> {
+        match format {
+            Format::Table => Ok(table::render(self)),
+            Format::Json => json::render(self),
+            Format::Jsonl => rows::render_jsonl(self),
+            Format::Csv => rows::render_csv(self),
+        }
+    }
+
+    /// The comparison as one HTML file that needs no network.
+    pub fn render_html(&self) -> Result<String, RenderError> {
+        html::render(self)
+    }
+
+    /// Comparisons that a self-check made, and how many of them disagreed.
+    pub fn checks(&self) -> (u64, u64) {
+        let stats = self.meta.capture_checks.unwrap_or_default();
+        let made = self.outcome.walk_checks
+            + stats.cr3_checks
+            + stats.translation_checks
+            + stats.table_checks;
+        let failed = self.outcome.walk_mismatches
+            + self.outcome.untranslated
+            + stats.cr3_mismatches
+            + stats.translation_mismatches
+            + stats.table_mismatches;
+        (made, failed)
+    }
+}

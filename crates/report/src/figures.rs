@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The figures derived from one configuration's total: overheads, rates and
+//! references per walk (MODEL.md section 4).
+//!
+//! Each is defined once here, with its unit and meaning; the table, JSON and
+//! HTML all take them from a [`Figures`].
+
+use bifold_model::{ConfigOutcome, Outcome, Sample};
+use serde::Serialize;
+
+/// Name, unit and meaning of one derived figure.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Figure {
+    /// Name, as in JSON.
+    pub name: &'static str,
+    /// Unit: `%` of the ideal run's cycles, `cycles`, `1`.
+    pub unit: &'static str,
+    /// What it says.
+    pub doc: &'static str,
+}
+
+macro_rules! figures {
+    ($( $name:ident : $unit:literal = $doc:literal ),* $(,)?) => {
+        /// One configuration's derived figures over a whole run.
+        #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+        pub struct Figures {
+            $( #[doc = concat!($doc, " Unit: ", $unit, ".")] pub $name: f64, )*
+        }
+
+        impl Figures {
+            /// Every figure, in the order of the fields.
+            pub const ALL: &'static [Figure] = &[
+                $( Figure { name: stringify!($name), unit: $unit, doc: $doc } ),*
+            ];
+        }
+    };
+}
+
+figures! {
+    overhead_percent: "%" = "Cycles in walks and in the hypervisor, against the ideal run's.",
+    walk_percent: "%" = "The part of the overhead in page walks.",
+    vmm_percent: "%" = "The part of the overhead in exits and the hypervisor's work for them.",
+    long_lived_percent: "%" = "Overhead in a VM whose memory the host has backed before: without first touches.",
+    half_cpi_percent: "%" = "Overhead if the ideal run took half the assumed cycles per instruction.",
+    double_cpi_percent: "%" = "Overhead if the ideal run took double the assumed cycles per instruction.",
+    extra_cycles_per_1000: "cycles" = "Cycles beyond the ideal run's per 1000 instructions; no CPI is assumed in it.",
+    tlb_misses_per_1000: "1" = "Misses of all TLB levels per 1000 instructions.",
+    refs_per_walk: "1" = "References to page tables per walk.",
+    exits_per_1000: "1" = "Exits per 1000 instructions.",
+}
+
+impl Figures {
+    /// The figures of one of `outcome`'s configurations.
+    pub fn of(outcome: &Outcome, config: &ConfigOutcome) -> Figures {
+        let t = &config.total;
+        let extra = t.extra_cycles();
+        let long_lived = extra.saturating_sub(t.first_touch_cycles);
+        Figures {
+            overhead_percent: outcome.percent(extra, 1.0),
+            walk_percent: outcome.percent(t.walk_cycles, 1.0),
+            vmm_percent: outcome.percent(t.vmm_cycles, 1.0),
+            long_lived_percent: outcome.percent(long_lived, 1.0),
+            half_cpi_percent: outcome.percent(extra, 0.5),
+            double_cpi_percent: outcome.percent(extra, 2.0),
+            extra_cycles_per_1000: per_1000(extra, t),
+            tlb_misses_per_1000: per_1000(t.tlb_misses(), t),
+            refs_per_walk: t.refs_per_walk(),
+            exits_per_1000: per_1000(t.all_exits(), t),
+        }
+    }
+}
+
+fn per_1000(n: u64, sample: &Sample) -> f64 {
+    if sample.instructions == 0 {
+        return 0.0;
+    }
+    1000.0 * n as f64 / sample.instructions as f64
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! An output file that appears under its name only when it is complete.
+//!
+//! It is opened (under a temporary name in the same directory) before the work
+//! whose result it will hold, so that a path that cannot be written is known
+//! before a long run and not after it. Dropped unfinished, it leaves nothing.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use tempfile::NamedTempFile;
+
+/// Why an output file could not be written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FileError {
+    /// It cannot be created there.
+    #[error("cannot create {}", path.display())]
+    Create {
+        /// The path asked for.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Its content could not be written.
+    #[error("cannot write {}", path.display())]
+    Write {
+        /// The path asked for.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// A file to be written as a whole.
+#[derive(Debug)]
+pub struct OutputFile {
+    path: PathBuf,
+    to: To,
+}
+
+#[derive(Debug)]
+enum To {
+    /// Renamed to the path when complete.
+    Renamed(NamedTempFile, PathBuf),
+    /// A device or pipe: there is nothing to rename, and it must not be replaced.
+    Direct(File),
+}
+
+impl OutputFile {
+    /// Opens a temporary file beside `path`, or `path` itself if it is a device or a pipe.
+    pub fn create(path: &Path) -> Result<OutputFile, FileError> {
+        let fail = |source| FileError::Create { path: path.into(), source };
+        let to = match path.metadata() {
+            Ok(m) if m.is_dir() => return Err(fail(io::ErrorKind::IsADirectory.into())),
+            Ok(m) if !m.is_file() => {
+                To::Direct(OpenOptions::new().write(true).open(path).map_err(fail)?)
+            }
+            // Through a link: the file it names is what gets replaced, not the link.
+            Ok(_) => Self::beside(path.canonicalize().map_err(fail)?).map_err(fail)?,
+            Err(_) => Self::beside(path.into()).map_err(fail)?,
+        };
+        Ok(OutputFile { path: path.into(), to })
+    }
+
+    fn beside(target: PathBuf) -> io::Result<To> {
+        let dir = match target.parent() {
+            Some(d) if !d.as_os_str().is_empty() => d,
+            _ => Path::new("."),
+        };
+        let temp = tempfile::Builder::new()
+            .prefix(".bifold-")
+            .suffix(".tmp")
+            .permissions(Permissions::from_mode(0o666)) // less the umask, as for any file
+            .tempfile_in(dir)
+            // Not the temporary name, which says nothing to the user.
+            .map_err(|e| e.raw_os_error().map_or(e, io::Error::from_raw_os_error))?;
+        Ok(To::Renamed(temp, target))
+    }
+
+    /// Writes the whole content and gives the file its name.
+    pub fn finish(self, content: &[u8]) -> Result<(), FileError> {
+        let path = self.path;
+        let done = match self.to {
+            To::Direct(mut f) => f.write_all(content),
+            To::Renamed(mut temp, target) => temp
+                .write_all(content)
+                .and_then(|()| temp.persist(target).map(drop).map_err(|e| e.error)),
+        };
+        done.map_err(|source| FileError::Write { path, source })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(dir: &Path) -> Vec<String> {
+        let mut v: Vec<String> = std::fs::read_dir(dir)
+            .unwrap()
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect();
+        v.sort();
+        v
+    }
+
+    #[test]
+    fn a_file_appears_when_complete_and_an_unfinished_one_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.json");
+        drop(OutputFile::create(&path).unwrap());
+        assert!(names(dir.path()).is_empty());
+        OutputFile::create(&path).unwrap().finish(b"one").unwrap();
+        OutputFile::create(&path).unwrap().finish(b"two").unwrap();
+        assert_eq!(names(dir.path()), ["x.json"]);
+        assert_eq!(std::fs::read(&path).unwrap(), b"two");
+    }
+
+    #[test]
+    fn a_link_is_followed_and_a_device_is_not_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let (target, link) = (dir.path().join("target"), dir.path().join("link"));
+        std::fs::write(&target, "old").unwrap();
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        OutputFile::create(&link).unwrap().finish(b"new").unwrap();
+        assert!(link.is_symlink());
+        assert_eq!(std::fs::read(&target).unwrap(), b"new");
+        OutputFile::create(Path::new("/dev/null")).unwrap().finish(b"x").unwrap();
+        assert!(!Path::new("/dev/null").metadata().unwrap().is_file());
+    }
+
+    #[test]
+    fn a_missing_directory_and_a_full_disk_are_errors_with_the_path() {
+        let e = OutputFile::create(Path::new("/no/such/dir/x")).unwrap_err();
+        assert_eq!(e.to_string(), "cannot create /no/such/dir/x");
+        let e = OutputFile::create(Path::new("/dev/full")).unwrap().finish(b"x").unwrap_err();
+        assert_eq!(e.to_string(), "cannot write /dev/full");
+    }
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One JSON document: everything the model yields, the derived figures, the run
+//! and the counters' definitions. `schema/compare-1.json` describes it.
+//!
+//! The model's own fields are taken as they serialise and only added to, so that
+//! a reader of samples can read `outcome` as the model's type and no field can
+//! be forgotten here.
+
+use crate::{Comparison, Figures, RenderError, verdict};
+use bifold_model::Sample;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+/// Name and version of the document's schema. The number changes when a field
+/// changes its meaning or goes away, not when one is added.
+const SCHEMA: &str = "bifold.compare/1";
+
+#[derive(Serialize)]
+struct Document<'a> {
+    schema: &'static str,
+    #[serde(flatten)]
+    meta: &'a crate::Meta,
+    verdict: String,
+    checks: Value,
+    outcome: Value,
+    counters: Vec<Value>,
+    figures: &'static [crate::Figure],
+}
+
+pub(crate) fn render(c: &Comparison) -> Result<String, RenderError> {
+    let (made, failed) = c.checks();
+    let document = Document {
+        schema: SCHEMA,
+        meta: &c.meta,
+        verdict: verdict::verdict(c),
+        checks: json!({ "made": made, "failed": failed }),
+        outcome: outcome(c)?,
+        counters: Sample::COUNTERS
+            .iter()
+            .map(|c| json!({ "name": c.name, "unit": c.unit, "doc": c.doc }))
+            .collect(),
+        figures: Figures::ALL,
+    };
+    let mut text = serde_json::to_string_pretty(&document)?;
+    text.push('\n');
+    Ok(text)
+}
+
+/// The outcome with each configuration's name before its fields and its figures after them.
+fn outcome(c: &Comparison) -> Result<Value, RenderError> {
+    let mut value = serde_json::to_value(&c.outcome)?;
+    let configs = value["configs"].as_array_mut().expect("an outcome has a list of configurations");
+    for (v, o) in configs.iter_mut().zip(&c.outcome.configs) {
+        let mut named = Map::new();
+        named.insert("name".into(), o.config.name().into());
+        named.append(v.as_object_mut().expect("a configuration's outcome is an object"));
+        named.insert("figures".into(), serde_json::to_value(Figures::of(&c.outcome, o))?);
+        *v = Value::Object(named);
+    }
+    Ok(value)
+}

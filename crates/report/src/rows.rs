@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Tidy rows: one row is one interval in one configuration. CSV has these alone;
+//! JSON lines carry a `type` and add one `run` row and a `total` row per
+//! configuration.
+
+use crate::{Comparison, Figures, RenderError};
+use bifold_model::{ConfigOutcome, Sample};
+use serde::Serialize;
+
+/// One line of JSON.
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+enum Row<'a> {
+    Run {
+        #[serde(flatten)]
+        meta: &'a crate::Meta,
+        profile: &'a str,
+        frequency_hz: u64,
+        base_cpi: f64,
+        seed: u64,
+        config_hash: &'a str,
+        input_hash: &'a str,
+        interval_cycles: u64,
+    },
+    Total {
+        config: String,
+        #[serde(flatten)]
+        sample: &'a Sample,
+        #[serde(flatten)]
+        figures: Figures,
+    },
+    Interval {
+        interval: usize,
+        start_cycles: u64,
+        config: String,
+        #[serde(flatten)]
+        sample: &'a Sample,
+    },
+}
+
+/// Index, start, configuration and sample, in the order of time.
+fn intervals(c: &Comparison) -> impl Iterator<Item = (usize, u64, &ConfigOutcome, &Sample)> {
+    c.outcome.interval_starts.iter().enumerate().flat_map(move |(i, &start)| {
+        c.outcome.configs.iter().filter_map(move |o| Some((i, start, o, o.intervals.get(i)?)))
+    })
+}
+
+pub(crate) fn render_jsonl(c: &Comparison) -> Result<String, RenderError> {
+    let o = &c.outcome;
+    let mut out = String::new();
+    let mut line = |row: Row| -> Result<(), RenderError> {
+        out.push_str(&serde_json::to_string(&row)?);
+        out.push('\n');
+        Ok(())
+    };
+    line(Row::Run {
+        meta: &c.meta,
+        profile: &o.profile,
+        frequency_hz: o.frequency_hz,
+        base_cpi: o.base_cpi,
+        seed: o.seed,
+        config_hash: &o.config_hash,
+        input_hash: &o.input_hash,
+        interval_cycles: o.interval_cycles,
+    })?;
+    for r in &o.configs {
+        let figures = Figures::of(o, r);
+        line(Row::Total { config: r.config.name(), sample: &r.total, figures })?;
+    }
+    for (interval, start_cycles, r, sample) in intervals(c) {
+        line(Row::Interval { interval, start_cycles, config: r.config.name(), sample })?;
+    }
+    Ok(out)
+}
+
+pub(crate) fn render_csv(c: &Comparison) -> Result<String, RenderError> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    let head = ["interval", "start_cycles", "config"];
+    writer.write_record(head.into_iter().chain(Sample::COUNTERS.iter().map(|c| c.name)))?;
+    for (interval, start, r, sample) in intervals(c) {
+        let head = [interval.to_string(), start.to_string(), r.config.name()];
+        writer.write_record(head.into_iter().chain(sample.values().map(|v| v.to_string())))?;
+    }
+    let bytes = writer.into_inner().map_err(|e| csv::Error::from(e.into_error()))?;
+    Ok(String::from_utf8(bytes).expect("names and numbers are UTF-8"))
+}

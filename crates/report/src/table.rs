@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The table for terminals: what ran, one row per configuration, exits by
+//! reason, what it shows and what it stands on. It is at most 120 columns wide
+//! (a long command line aside), plain text, and has no colour.
+
+use crate::text::{decimals, fixed, grouped, number, seconds};
+use crate::{Comparison, Figures, verdict};
+use bifold_model::Sample;
+use comfy_table::{CellAlignment, ContentArrangement, Table};
+use std::fmt::Write as _;
+
+/// Columns of a line of text.
+const WIDTH: usize = 112;
+/// Columns of a label before it.
+const INDENT: usize = 9;
+
+pub(crate) fn render(c: &Comparison) -> String {
+    let mut out = head(c);
+    out += "\n";
+    out += &costs(c);
+    if let Some(exits) = exits(c) {
+        out += "\n";
+        out += &exits;
+    }
+    out += "\n";
+    out += &labelled("result", &verdict::verdict(c));
+    out += &labelled("checks", &verdict::checks_line(c));
+    for line in verdict::caveats(c) {
+        out += &labelled("note", &line);
+    }
+    out
+}
+
+fn head(c: &Comparison) -> String {
+    let o = &c.outcome;
+    let total = o.configs.first().map(|r| r.total).unwrap_or_default();
+    let mut lines = vec![("ran", c.meta.what())];
+    if let Some(g) = &c.meta.guest {
+        lines.push(("guest", g.describe()));
+    }
+    lines.push((
+        "profile",
+        format!(
+            "{} at {} GHz, assumed CPI {}, seed {}",
+            o.profile,
+            number(o.frequency_hz as f64 / 1e9),
+            o.base_cpi,
+            o.seed
+        ),
+    ));
+    let mut run = format!(
+        "{} instructions, {} accesses, {} ideal",
+        grouped(total.instructions),
+        grouped(total.accesses),
+        seconds(o.ideal_cycles() / o.frequency_hz.max(1) as f64),
+    );
+    let n = o.interval_starts.len();
+    if n > 1 {
+        let _ = write!(run, ", {n} intervals");
+    }
+    if let Some(e) = c.meta.exit {
+        let _ = write!(run, "; {}", e.describe());
+    }
+    lines.push(("run", run));
+    if let Some(p) = c.meta.partial {
+        lines.push(("PARTIAL", p.describe().into()));
+    }
+    lines.iter().map(|(label, text)| labelled(label, text)).collect()
+}
+
+fn costs(c: &Comparison) -> String {
+    type Column = (&'static str, fn(&Figures) -> f64);
+    let columns: [Column; 9] = [
+        ("over-\nhead %", |f| f.overhead_percent),
+        ("walks\n%", |f| f.walk_percent),
+        ("VMM\n%", |f| f.vmm_percent),
+        ("long-\nlived %", |f| f.long_lived_percent),
+        ("half\nCPI %", |f| f.half_cpi_percent),
+        ("double\nCPI %", |f| f.double_cpi_percent),
+        ("extra cycles\n/1000 instr.", |f| f.extra_cycles_per_1000),
+        ("TLB misses\n/1000 instr.", |f| f.tlb_misses_per_1000),
+        ("refs\n/walk", |f| f.refs_per_walk),
+    ];
+    let rows = &c.outcome.configs;
+    let figures: Vec<Figures> = rows.iter().map(|r| Figures::of(&c.outcome, r)).collect();
+    let mut cells: Vec<Vec<String>> = rows.iter().map(|r| vec![r.config.name()]).collect();
+    for (_, get) in columns {
+        // One number of decimals per column: digits of equal weight stand under each other.
+        let max = figures.iter().map(get).fold(0.0, f64::max);
+        for (row, f) in cells.iter_mut().zip(&figures) {
+            row.push(fixed(get(f), decimals(max)));
+        }
+    }
+    for (row, r) in cells.iter_mut().zip(rows) {
+        row.push(grouped(r.total.all_exits()));
+    }
+    let head = ["\nconfiguration"].into_iter().chain(columns.map(|(name, _)| name));
+    table(head.chain(["\nexits"]).map(String::from).collect(), cells)
+}
+
+/// Exits by reason, reasons as rows; nothing if there are none.
+fn exits(c: &Comparison) -> Option<String> {
+    let rows = &c.outcome.configs;
+    let reasons: Vec<&str> = Sample::default().exits().map(|(name, _)| name).collect();
+    let counts: Vec<Vec<u64>> =
+        rows.iter().map(|r| r.total.exits().map(|(_, n)| n).collect()).collect();
+    let cells: Vec<Vec<String>> = reasons
+        .iter()
+        .enumerate()
+        .filter(|(i, _)| counts.iter().any(|c| c[*i] > 0))
+        .map(|(i, name)| {
+            // A dash, so that the eye finds what is not zero.
+            let cell = |n| if n == 0 { "-".into() } else { grouped(n) };
+            let counts = counts.iter().map(|c| cell(c[i]));
+            [name.replace('_', " ")].into_iter().chain(counts).collect()
+        })
+        .collect();
+    if cells.is_empty() {
+        return None;
+    }
+    let head = ["exits by reason".to_string()].into_iter();
+    Some(table(head.chain(rows.iter().map(|r| r.config.name())).collect(), cells))
+}
+
+/// A table with its first column to the left, the others to the right, and a
+/// line under the head.
+fn table(head: Vec<String>, rows: Vec<Vec<String>>) -> String {
+    let mut t = Table::new();
+    // Only the line under the head and two spaces between columns.
+    t.load_preset("     ──            ").set_content_arrangement(ContentArrangement::Disabled);
+    t.set_header(head);
+    t.add_rows(rows);
+    for (i, column) in t.column_iter_mut().enumerate() {
+        column.set_padding(if i == 0 { (0, 1) } else { (1, 0) });
+        if i > 0 {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    let mut out = String::new();
+    for line in t.lines() {
+        out += line.trim_end();
+        out.push('\n');
+    }
+    out
+}
+
+/// A label and its text, further lines of which are indented to the first.
+fn labelled(label: &str, text: &str) -> String {
+    let mut out = format!("{label:<INDENT$}");
+    let mut column = INDENT;
+    for (i, word) in text.split(' ').enumerate() {
+        let len = word.chars().count();
+        if i > 0 && column + 1 + len > WIDTH {
+            let _ = write!(out, "\n{:INDENT$}", "");
+            column = INDENT;
+        } else if i > 0 {
+            out.push(' ');
+            column += 1;
+        }
+        out += word;
+        column += len;
+    }
+    out + "\n"
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Numbers and words for people: digit groups, percentages, shell quoting.
+
+use std::fmt::Write as _;
+
+/// `1234567` as `1,234,567`.
+pub(crate) fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, c) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i) % 3 == 0 {
+            out.push(',');
+        }
+        out.push(c);
+    }
+    out
+}
+
+/// Decimals that suit a column whose largest value is `max`.
+pub(crate) fn decimals(max: f64) -> usize {
+    if max < 100.0 { 2 } else { 1 }
+}
+
+/// A number with this many decimals and grouped digits before them.
+pub(crate) fn fixed(v: f64, decimals: usize) -> String {
+    let s = format!("{v:.decimals$}");
+    let (whole, rest) = s.split_at(s.find('.').unwrap_or(s.len()));
+    match whole.parse::<u64>() {
+        Ok(n) => grouped(n) + rest,
+        Err(_) => s,
+    }
+}
+
+/// A number alone, with decimals that suit it.
+pub(crate) fn number(v: f64) -> String {
+    fixed(v, decimals(v))
+}
+
+/// Seconds with a unit that keeps three to four digits.
+pub(crate) fn seconds(s: f64) -> String {
+    match s {
+        s if s >= 1.0 => format!("{s:.2} s"),
+        s if s >= 1e-3 => format!("{:.2} ms", s * 1e3),
+        _ => format!("{:.2} us", s * 1e6),
+    }
+}
+
+/// Words as a shell would take them. Control characters are written as escapes,
+/// so that a command line cannot drive the terminal that shows it.
+pub fn shell_words<S: AsRef<str>>(words: &[S]) -> String {
+    let mut out = String::new();
+    for word in words {
+        if !out.is_empty() {
+            out.push(' ');
+        }
+        let w = word.as_ref();
+        let plain = |c: char| c.is_alphanumeric() || "-_./=:,+@%^".contains(c);
+        if !w.is_empty() && w.chars().all(plain) {
+            out.push_str(w);
+        } else if w.chars().any(char::is_control) {
+            out.push_str("$'");
+            for c in w.chars() {
+                match c {
+                    '\n' => out.push_str("\\n"),
+                    '\t' => out.push_str("\\t"),
+                    '\'' | '\\' => out.extend(['\\', c]),
+                    c if c.is_ascii_control() => {
+                        let _ = write!(out, "\\x{:02x}", u32::from(c));
+                    }
+                    c if c.is_control() => {
+                        let _ = write!(out, "\\u{:04x}", u32::from(c));
+                    }
+                    c => out.push(c),
+                }
+            }
+            out.push('\'');
+        } else {
+            out.push('\'');
+            out.push_str(&w.replace('\'', "'\\''"));
+            out.push('\'');
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped_and_keep_their_decimals() {
+        assert_eq!(grouped(0), "0");
+        assert_eq!(grouped(999), "999");
+        assert_eq!(grouped(1_000_000), "1,000,000");
+        assert_eq!(fixed(1234.5, 1), "1,234.5");
+        assert_eq!(number(3.14159), "3.14");
+        assert_eq!(number(12345.6), "12,345.6");
+        assert_eq!(seconds(0.0123), "12.30 ms");
+    }
+
+    #[test]
+    fn words_are_quoted_so_that_a_shell_reads_them_back() {
+        assert_eq!(shell_words(&["gcc", "-O2", "a b.c"]), "gcc -O2 'a b.c'");
+        assert_eq!(shell_words(&["", "it's"]), r"'' 'it'\''s'");
+        assert_eq!(shell_words(&["a\n\x1b[31m"]), r"$'a\n\x1b[31m'");
+    }
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A comparison made by hand: a compiler in a guest, with round numbers.
+
+use bifold_model::{Config, ConfigOutcome, Mode, Outcome, Sample};
+use bifold_report::{Comparison, Exit, Guest, Input, Meta};
+use bifold_trace::Stats;
+
+const INTERVALS: u64 = 40;
+const INTERVAL_CYCLES: u64 = 35_000_000;
+
+/// One interval's sample: work in phases, faults early, table writes throughout.
+fn sample(config: Config, i: u64) -> Sample {
+    let phase = 1 + (i / 8) % 3;
+    let misses = 20_000 * phase;
+    let mut s = Sample {
+        instructions: INTERVAL_CYCLES,
+        accesses: 14_000_000,
+        l1_misses: misses * 9,
+        tlb_misses_4k: misses,
+        tlb_misses_2m: 900,
+        walks: misses + 950,
+        guest_refs: 2 * misses,
+        walk_cycles: misses * 30,
+        tlb_flushes: 12,
+        guest_page_faults: 300 + 900 / (i + 1),
+        ..Sample::default()
+    };
+    let faults = s.guest_page_faults;
+    match config.mode {
+        Mode::Native => {}
+        Mode::Nested => {
+            let small = config.host_page == bifold_mmu::PageSize::Size4K;
+            s.host_refs = misses * if small { 5 } else { 3 };
+            s.walk_cycles = misses * if small { 92 } else { 61 };
+            s.exits_violation = if small { faults } else { faults / 200 };
+            s.vmm_cycles = s.exits_violation * 2_600;
+            s.first_touch_cycles = s.vmm_cycles;
+            s.cold_exits = 4_000;
+            s.cold_cycles = 4_000 * 2_600;
+        }
+        Mode::Shadow => {
+            s.exits_violation = faults / 2;
+            s.exits_guest_fault = faults;
+            s.exits_hidden_fault = faults + 400;
+            s.exits_unsync = 80;
+            s.exits_emulated_write = 11 * phase;
+            s.exits_cr3_write = 12;
+            s.exits_invlpg = 240;
+            let exits = s.all_exits();
+            s.vmm_cycles = exits * 2_900;
+            s.first_touch_cycles = s.exits_violation * 2_900;
+            s.syncs = 44;
+            s.shadow_pages_made = 31;
+            s.shadow_pages_zapped = 17;
+            s.cold_exits = 21_000;
+            s.cold_cycles = 21_000 * 2_900;
+        }
+    }
+    s
+}
+
+/// The whole comparison.
+pub fn comparison() -> Comparison {
+    let configs = Config::ALL.map(|config| {
+        let intervals: Vec<Sample> = (0..INTERVALS).map(|i| sample(config, i)).collect();
+        let mut total = Sample::default();
+        intervals.iter().for_each(|s| total.add(s));
+        let mut refs = [[0; 6]; 6];
+        refs[1][0] = total.guest_refs;
+        refs[0][1] = total.host_refs;
+        ConfigOutcome { config, total, intervals, refs }
+    });
+    Comparison {
+        meta: Meta {
+            bifold: "0.0.0-test".into(),
+            input: Input::Guest,
+            guest: Some(Guest {
+                command: ["gcc", "-O2", "-c", "</script><b>a & b</b>.c"].map(String::from).into(),
+                timing: "exact".into(),
+                vcpus: 1,
+                kpti: true,
+                thp: "madvise".into(),
+                memory_mib: 2048,
+                root: "host".into(),
+                kernel: "6.1.0-41-amd64".into(),
+                qemu: "10.0.2".into(),
+            }),
+            exit: Some(Exit::Code(0)),
+            partial: None,
+            capture_checks: Some(Stats {
+                cr3_checks: 481,
+                translation_checks: 36_112,
+                table_checks: 94_720,
+                accesses: 560_000_000,
+                instructions: 1_400_000_000,
+                ..Stats::default()
+            }),
+            priors: vec!["base_cpi".into(), "exits.emulated_write".into()],
+        },
+        outcome: Outcome {
+            profile: "i5-7600".into(),
+            frequency_hz: 3_500_000_000,
+            base_cpi: 1.0,
+            seed: 1,
+            config_hash: "0123456789abcdef".into(),
+            input_hash: "fedcba9876543210".into(),
+            guest_frames: 524_288,
+            vcpus: 1,
+            interval_cycles: INTERVAL_CYCLES,
+            configs: configs.into(),
+            interval_starts: (0..INTERVALS).map(|i| i * INTERVAL_CYCLES).collect(),
+            walk_checks: 36_112,
+            walk_mismatches: 0,
+            untranslated: 0,
+        },
+    }
+}

@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Every output of a hand-made comparison, against goldens.
+//!
+//! Regenerate with `INSTA_UPDATE=always cargo test -p bifold-report`, then read the diff.
+
+mod fixture;
+mod outputs;

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What each output says, and that the JSON is as its schema describes it.
+
+use crate::fixture::comparison;
+use bifold_model::{Config, Outcome, Sample};
+use bifold_report::{Comparison, Exit, Figures, Format, Input, Partial};
+use serde_json::{Value, json};
+
+fn short() -> Comparison {
+    let mut c = comparison();
+    c.outcome.interval_starts.truncate(2);
+    c.outcome.configs.truncate(2);
+    c.outcome.configs.iter_mut().for_each(|o| o.intervals.truncate(2));
+    c
+}
+
+#[test]
+fn table() {
+    insta::assert_snapshot!(comparison().render(Format::Table).unwrap());
+}
+
+#[test]
+fn table_of_a_partial_run_whose_checks_failed() {
+    let mut c = comparison();
+    c.meta.partial = Some(Partial::Interrupted);
+    c.meta.exit = Some(Exit::Interrupted);
+    c.outcome.walk_mismatches = 3;
+    c.outcome.untranslated = 12;
+    c.outcome.configs.truncate(3);
+    insta::assert_snapshot!(c.render(Format::Table).unwrap());
+}
+
+#[test]
+fn table_fits_in_120_columns_even_with_overheads_of_many_digits() {
+    let mut c = comparison();
+    for o in &mut c.outcome.configs {
+        o.total.vmm_cycles *= 1_000;
+        o.total.exits_cr3_write = 999_999_999;
+    }
+    let table = c.render(Format::Table).unwrap();
+    let widest = table.lines().map(|l| l.chars().count()).max().unwrap();
+    assert!(widest <= 120, "{widest} columns:\n{table}");
+}
+
+#[test]
+fn json() {
+    insta::assert_snapshot!(short().render(Format::Json).unwrap());
+}
+
+#[test]
+fn jsonl() {
+    insta::assert_snapshot!(short().render(Format::Jsonl).unwrap());
+}
+
+#[test]
+fn csv() {
+    insta::assert_snapshot!(short().render(Format::Csv).unwrap());
+}
+
+#[test]
+fn json_holds_the_whole_outcome_and_reads_back_as_it() {
+    let c = comparison();
+    let v: Value = serde_json::from_str(&c.render(Format::Json).unwrap()).unwrap();
+    let back: Outcome = serde_json::from_value(v["outcome"].clone()).unwrap();
+    assert_eq!(back, c.outcome);
+}
+
+const SCHEMA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/compare-1.json");
+
+#[test]
+fn json_is_as_the_schema_says() {
+    let mut schemas = boon::Schemas::new();
+    let index = boon::Compiler::new().compile(SCHEMA, &mut schemas).unwrap();
+    let mut partial = comparison();
+    partial.meta.partial = Some(Partial::TimedOut);
+    partial.meta.exit = Some(Exit::TimedOut);
+    let mut generated = comparison();
+    generated.meta.input = Input::Generator { name: "t:1000".into() };
+    generated.meta.guest = None;
+    generated.meta.exit = None;
+    generated.meta.capture_checks = None;
+    for c in [comparison(), short(), partial, generated] {
+        let v: Value = serde_json::from_str(&c.render(Format::Json).unwrap()).unwrap();
+        if let Err(e) = schemas.validate(&v, index) {
+            panic!("{e:#}");
+        }
+    }
+}
+
+/// The schema's text on counters and figures comes from where they are defined:
+/// `INSTA_UPDATE=always` writes it.
+#[test]
+fn schema_has_exactly_the_counters_and_figures_that_exist() {
+    let object = |kind: &str, fields: Vec<(&str, &str, &str)>| {
+        let properties: serde_json::Map<String, Value> = fields
+            .iter()
+            .map(|(name, unit, doc)| {
+                let doc = format!("{doc} Unit: {unit}.");
+                (name.to_string(), json!({ "type": kind, "minimum": 0, "description": doc }))
+            })
+            .collect();
+        let names: Vec<&str> = fields.iter().map(|f| f.0).collect();
+        json!({ "type": "object", "required": names, "properties": properties })
+    };
+    let samples = Sample::COUNTERS.iter().map(|c| (c.name, c.unit, c.doc)).collect();
+    let figures = Figures::ALL.iter().map(|f| (f.name, f.unit, f.doc)).collect();
+    let old: Value = serde_json::from_str(&std::fs::read_to_string(SCHEMA).unwrap()).unwrap();
+    let mut new = old.clone();
+    new["$defs"]["sample"] = object("integer", samples);
+    new["$defs"]["figures"] = object("number", figures);
+    if std::env::var("INSTA_UPDATE").is_ok_and(|v| v == "always") {
+        let text = serde_json::to_string_pretty(&new).unwrap() + "\n";
+        std::fs::write(SCHEMA, text).unwrap();
+    } else {
+        assert_eq!(old, new, "regenerate with INSTA_UPDATE=always");
+    }
+}
+
+#[test]
+fn jsonl_and_csv_have_a_row_for_every_interval_and_configuration() {
+    let c = comparison();
+    let rows = c.outcome.interval_starts.len() * Config::ALL.len();
+    assert_eq!(c.render(Format::Csv).unwrap().lines().count(), 1 + rows);
+    let jsonl = c.render(Format::Jsonl).unwrap();
+    assert_eq!(jsonl.lines().count(), 1 + Config::ALL.len() + rows);
+    for line in jsonl.lines() {
+        let v: Value = serde_json::from_str(line).unwrap();
+        assert!(["run", "total", "interval"].contains(&v["type"].as_str().unwrap()));
+    }
+}
+
+#[test]
+fn a_run_of_nothing_is_said_to_be_one() {
+    let mut c = comparison();
+    for o in &mut c.outcome.configs {
+        o.total = Sample::default();
+        o.intervals.clear();
+    }
+    c.outcome.interval_starts.clear();
+    assert!(c.render(Format::Table).unwrap().contains("No instruction was executed"));
+    c.render_html().unwrap();
+}
