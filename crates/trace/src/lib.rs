@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a guest did: the event format ([`event`]) and its file ([`file`]).
+//! What a guest did: the event format ([`event`]), its file ([`mod@file`]) and
+//! built-in streams ([`generate`]).
 #![forbid(unsafe_code)]
 
 #[doc(hidden)]
 pub mod codec;
 pub mod event;
 pub mod file;
+pub mod generate;
 
 pub use event::{DecodeError, Event, Stats, decode};
 pub use file::{FileError, Header, Reader, Source, Trailer, Writer};
+pub use generate::{GenerateError, Generator};

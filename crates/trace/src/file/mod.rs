@@ -10,7 +10,11 @@
 //! when finished: under the target's name there is a whole recording or none.
 //! Left out: seeking. Every consumer replays from the start.
 
-use crate::{codec, event::DecodeError, event::Stats};
+mod error;
+
+pub use error::FileError;
+
+use crate::{codec, event::Stats};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write};
@@ -87,66 +91,6 @@ struct StoredTrailer {
     blocks: u64,
     #[serde(flatten)]
     trailer: Trailer,
-}
-
-/// Why a recording could not be written or read.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum FileError {
-    /// The system refused.
-    #[error("cannot {what} recording {path}")]
-    Io {
-        /// `create`, `write`, `read`, ...
-        what: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// It does not begin as a recording does.
-    #[error("{path} is no bifold recording: wrong bytes at 0; make one with `bifold record -o FILE`")]
-    NotARecording {
-        /// The file.
-        path: PathBuf,
-    },
-    /// It is of another format version.
-    #[error(
-        "recording {path} is of format version {found} (byte 8), this bifold reads {VERSION}: record it anew"
-    )]
-    Version {
-        /// The file.
-        path: PathBuf,
-        /// The version found.
-        found: u32,
-    },
-    /// It ends too early.
-    #[error("recording {path} is truncated: it ends at byte {offset}, within {within}")]
-    Truncated {
-        /// The file.
-        path: PathBuf,
-        /// Where it ends.
-        offset: u64,
-        /// The part that is not whole.
-        within: &'static str,
-    },
-    /// Something in it cannot be.
-    #[error("recording {path} is corrupt: {what} at byte {offset}")]
-    Corrupt {
-        /// The file.
-        path: PathBuf,
-        /// Start of the part that is wrong.
-        offset: u64,
-        /// What is wrong.
-        what: &'static str,
-    },
-    /// What was to be written is no sequence of whole events.
-    #[error("cannot write events to recording {path}")]
-    Events {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with them.
-        source: DecodeError,
-    },
 }
 
 /// Writes a recording.

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Built-in event streams, for trying, testing and measuring the model where
+//! there is no guest.
+//!
+//! `t`, `t-seq` and `t-4m` are loads alone, whose TLB misses other simulators
+//! agree on to the last one; `pointer-chase` and `fork-storm` are the two
+//! opposite cases of memory virtualization, made by hand after what Linux does
+//! on x86-64. Every stream carries the guest tables that translate it. The same
+//! name and number give the same words everywhere.
+
+mod chase;
+mod fork;
+mod guest;
+mod uniform;
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Words after which a stream is handed on.
+const CHUNK: usize = 4096;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    T,
+    TSeq,
+    T4m,
+    PointerChase,
+    ForkStorm,
+}
+
+/// Name, default number and meaning of each generator.
+const KINDS: [(Kind, &str, u64, &str); 5] = [
+    (Kind::T, "t", 20_000_000, "N loads: random in 1 GiB and sequential in another by turns (trace T)"),
+    (Kind::TSeq, "t-seq", 1_000_000, "the sequential half of t: N loads of 8 bytes, one after the other"),
+    (Kind::T4m, "t-4m", 1_000_000, "N loads random in 4 MiB"),
+    (Kind::PointerChase, "pointer-chase", 10_000_000, "N dependent loads in random cyclic order over 1 GiB"),
+    (Kind::ForkStorm, "fork-storm", 200, "N times a process forks, its child touches memory and exits"),
+];
+
+/// Why a generator's name could not be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GenerateError {
+    /// There is none of that name.
+    #[error("unknown generator `{name}`: use one of {}, each with :N if wanted", names())]
+    Name {
+        /// The name given.
+        name: String,
+    },
+    /// The part after the colon is no number that can be used.
+    #[error(
+        "`{count}` in generator `{spec}` is not a number from 1 to {}: write it like 5000, 20m or 1g",
+        MAX_N
+    )]
+    Count {
+        /// All that was given.
+        spec: String,
+        /// The part after the colon.
+        count: String,
+    },
+}
+
+/// Largest accepted N: months of running, and no sum of instructions overflows.
+const MAX_N: u64 = 1_000_000_000_000_000;
+
+fn names() -> String {
+    KINDS.map(|k| k.1).join(", ")
+}
+
+/// A built-in event stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Generator {
+    kind: Kind,
+    n: u64,
+}
+
+impl Generator {
+    /// Reads `NAME` or `NAME:N`, where N may end in k, m or g (decimal).
+    pub fn parse(spec: &str) -> Result<Generator, GenerateError> {
+        let (name, count) = spec.split_once(':').map_or((spec, None), |(n, c)| (n, Some(c)));
+        let Some((kind, _, default, _)) = KINDS.into_iter().find(|k| k.1 == name) else {
+            return Err(GenerateError::Name { name: name.into() });
+        };
+        let n = match count {
+            None => default,
+            Some(c) => {
+                parse_count(c).ok_or_else(|| GenerateError::Count { spec: spec.into(), count: c.into() })?
+            }
+        };
+        Ok(Generator { kind, n })
+    }
+
+    /// Name, default N and one line about each generator, for help texts.
+    pub fn all() -> impl Iterator<Item = (&'static str, u64, &'static str)> {
+        KINDS.into_iter().map(|(_, name, n, text)| (name, n, text))
+    }
+
+    /// Guest-physical memory in 4 KB frames.
+    pub fn guest_frames(&self) -> u64 {
+        match self.kind {
+            Kind::T | Kind::TSeq | Kind::T4m => uniform::FRAMES,
+            Kind::PointerChase => chase::FRAMES,
+            Kind::ForkStorm => fork::FRAMES,
+        }
+    }
+
+    /// Hands the whole stream to `push`, some thousand words of whole events at
+    /// a time, and stops at its first error.
+    pub fn run<E>(&self, push: &mut dyn FnMut(&[u64]) -> Result<(), E>) -> Result<(), E> {
+        match self.kind {
+            Kind::T => uniform::run(uniform::Pattern::Both, self.n, push),
+            Kind::TSeq => uniform::run(uniform::Pattern::Sequential, self.n, push),
+            Kind::T4m => uniform::run(uniform::Pattern::Random4M, self.n, push),
+            Kind::PointerChase => chase::run(self.n, push),
+            Kind::ForkStorm => fork::run(self.n, push),
+        }
+    }
+}
+
+impl FromStr for Generator {
+    type Err = GenerateError;
+
+    fn from_str(spec: &str) -> Result<Self, Self::Err> {
+        Generator::parse(spec)
+    }
+}
+
+/// `NAME:N`, as [`Generator::parse`] reads it.
+impl fmt::Display for Generator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = KINDS.iter().find(|k| k.0 == self.kind).expect("every kind is in the table").1;
+        write!(f, "{name}:{}", self.n)
+    }
+}
+
+fn parse_count(text: &str) -> Option<u64> {
+    let (digits, unit) = match text.char_indices().next_back()? {
+        (i, 'k' | 'K') => (&text[..i], 1_000),
+        (i, 'm' | 'M') => (&text[..i], 1_000_000),
+        (i, 'g' | 'G') => (&text[..i], 1_000_000_000),
+        _ => (text, 1),
+    };
+    if !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let n = digits.parse::<u64>().ok()?.checked_mul(unit)?;
+    (1..=MAX_N).contains(&n).then_some(n)
+}
+
+/// Steele, Lea and Flood's SplitMix64: the generator that defines trace T.
+#[derive(Debug, Clone)]
+struct SplitMix64(u64);
+
+impl SplitMix64 {
+    #[inline]
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `n`.
+    #[inline]
+    fn below(&mut self, n: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_numbers_are_read_with_their_suffixes() {
+        for (spec, canonical) in [
+            ("t", "t:20000000"),
+            ("t:20m", "t:20000000"),
+            ("t-seq:5000", "t-seq:5000"),
+            ("t-4m:1G", "t-4m:1000000000"),
+            ("pointer-chase:3k", "pointer-chase:3000"),
+            ("fork-storm:1", "fork-storm:1"),
+        ] {
+            assert_eq!(Generator::parse(spec).unwrap().to_string(), canonical);
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_lists_the_known_ones_and_a_bad_number_is_quoted() {
+        let e = Generator::parse("tt:5").unwrap_err().to_string();
+        assert!(e.contains("`tt`") && e.contains("t, t-seq, t-4m, pointer-chase, fork-storm"), "{e}");
+        for bad in
+            ["", "0", "-1", "+1", "m", "1.5m", "20mm", "1e6", "99999999999999999999", "9999999g", "\u{e9}"]
+        {
+            let e = Generator::parse(&format!("t:{bad}")).unwrap_err();
+            assert!(matches!(&e, GenerateError::Count { count, .. } if count == bad), "{bad}: {e}");
+        }
+    }
+
+    #[test]
+    fn splitmix64_gives_the_published_values() {
+        let mut r = SplitMix64(1234567);
+        assert_eq!([r.next(), r.next()], [6457827717110365317, 3203168211198807973]);
+    }
+}
