@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# Thin: every target is a line or two that also works by hand.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+# Where rustup puts cargo, for shells that were started before it was there.
+export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
+
+CARGO ?= cargo
+BIFOLD = $${CARGO_TARGET_DIR:-target}/release/bifold
+REPORT ?= bifold-report.html
+
+.PHONY: help setup build demo test lint bench clean
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /make \1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r a b; do printf '  %-12s %s\n' "$$a" "$$b"; done
+
+setup: ## install what is missing on a Debian 12 or newer (says what; asks nothing)
+	@tools/setup
+
+build: setup ## build the command: target/release/bifold
+	$(CARGO) build --release --locked
+
+demo: build ## what compiling a C file of 7,900 lines costs in each paging mode: table and report
+	@source=$$(tools/demo-source); set -x; \
+	$(BIFOLD) compare --report $(REPORT) -- gcc -O2 -c -DSTB_IMAGE_IMPLEMENTATION "$$source" -o /tmp/stb_image.o
+
+test: setup ## all tests
+	$(CARGO) test --workspace --release --locked
+
+lint: ## formatting, clippy, shell scripts
+	@for c in rustfmt clippy; do $(CARGO) $${c/rustfmt/fmt} --version >/dev/null 2>&1 || rustup component add $$c; done
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	@if command -v shellcheck >/dev/null; then shellcheck tools/* .ci/run; else echo 'lint: no shellcheck here, shell scripts not checked' >&2; fi
+
+bench: setup ## speed, as ratios within one run
+	$(CARGO) bench --workspace --bench '*' --locked
+
+clean: ## remove what was built and fetched
+	rm -rf target .cache $(REPORT)
