@@ -274,7 +274,7 @@ fn checksum(head: &[u8], payload: &[u8], offset: u64) -> u64 {
 /// Reads a recording from its start to its end.
 pub struct Reader {
     path: PathBuf,
-    file: BufReader<File>,
+    file: BufReader<Box<dyn Read + Send>>,
     header: Header,
     trailer: Option<Trailer>,
     offset: u64,
@@ -295,11 +295,22 @@ impl Reader {
     /// Opens a recording and reads its header.
     pub fn open(path: impl AsRef<Path>) -> Result<Reader, FileError> {
         let path = path.as_ref();
-        let io = |what| move |source| FileError::Io { what, path: path.into(), source };
-        let file = File::open(path).map_err(io("open"))?;
+        let file =
+            File::open(path).map_err(|source| FileError::Io { what: "open", path: path.into(), source })?;
+        Reader::from_read(path, file)
+    }
+
+    /// Reads a recording from elsewhere; `path` is its name in errors.
+    pub fn from_read(path: impl Into<PathBuf>, read: impl Read + Send + 'static) -> Result<Reader, FileError> {
+        let path = path.into();
+        let zstd = zstd::bulk::Decompressor::new().map_err(|source| FileError::Io {
+            what: "read",
+            path: path.clone(),
+            source,
+        })?;
         let mut reader = Reader {
-            path: path.into(),
-            file: BufReader::with_capacity(1 << 18, file),
+            path,
+            file: BufReader::with_capacity(1 << 18, Box::new(read)),
             header: Header { guest_frames: 0, vcpus: 0, source: Source::default() },
             trailer: None,
             offset: 0,
@@ -307,7 +318,7 @@ impl Reader {
             blocks: 0,
             packed: Vec::new(),
             plain: Vec::new(),
-            zstd: zstd::bulk::Decompressor::new().map_err(io("read"))?,
+            zstd,
         };
         reader.read_header()?;
         Ok(reader)
