@@ -35,6 +35,8 @@ pub enum Input {
     Recording {
         /// Its path, as given.
         path: String,
+        /// The generator recorded, if it is not of a guest.
+        generator: Option<String>,
     },
     /// A built-in generator.
     Generator {
@@ -49,21 +51,21 @@ pub struct Guest {
     /// The command and its arguments.
     pub command: Vec<String>,
     /// `exact` or `fast`.
-    pub timing: String,
+    pub timing: Option<String>,
     /// Number of vCPUs.
-    pub vcpus: u64,
+    pub vcpus: u32,
     /// Whether the kernel kept page tables of its own (KPTI).
-    pub kpti: bool,
+    pub kpti: Option<bool>,
     /// Transparent huge pages: `always`, `madvise` or `never`.
-    pub thp: String,
+    pub thp: Option<String>,
     /// Memory, MiB.
-    pub memory_mib: u64,
-    /// `host` or `initramfs`.
-    pub root: String,
+    pub memory_mib: Option<u64>,
+    /// Root file system: `host` or `initramfs`.
+    pub root: Option<String>,
     /// Version of the guest's kernel.
-    pub kernel: String,
+    pub kernel: Option<String>,
     /// Version of QEMU.
-    pub qemu: String,
+    pub qemu: Option<String>,
 }
 
 /// How a command ended.
@@ -92,39 +94,40 @@ pub enum Partial {
     TimedOut,
     /// The capture, the recording or an output failed.
     Failed,
+    /// The recording that was read ends there itself.
+    Recording,
 }
 
 impl Meta {
     /// One line that names what ran: the command, the recording of it, or the generator.
     pub fn what(&self) -> String {
         let command = self.guest.as_ref().map(|g| shell_words(&g.command));
-        match (&self.input, command) {
-            (Input::Guest, Some(c)) => c,
-            (Input::Guest, None) => "guest".into(),
-            (Input::Recording { path }, Some(c)) => {
-                format!("{c} (recorded in {})", shell_words(&[path]))
+        match &self.input {
+            Input::Guest => command.unwrap_or_else(|| "a guest".into()),
+            Input::Generator { name } => format!("generator {name}"),
+            Input::Recording { path, generator } => {
+                let generator = || generator.as_ref().map(|g| format!("generator {g}"));
+                let of = command.or_else(generator).unwrap_or_else(|| "a guest".into());
+                format!("{of} (recorded in {})", shell_words(&[path]))
             }
-            (Input::Recording { path }, None) => format!("recording {}", shell_words(&[path])),
-            (Input::Generator { name }, _) => format!("generator {name}"),
         }
     }
 }
 
 impl Guest {
-    /// One line for people.
+    /// One line for people, without what is not known.
     pub fn describe(&self) -> String {
-        format!(
-            "Linux {}, QEMU {}, {} vCPU{}, {} MiB, KPTI {}, THP {}, {} root, {} timing",
-            self.kernel,
-            self.qemu,
-            self.vcpus,
-            if self.vcpus == 1 { "" } else { "s" },
-            self.memory_mib,
-            if self.kpti { "on" } else { "off" },
-            self.thp,
-            self.root,
-            self.timing,
-        )
+        let mut parts = Vec::new();
+        let mut add = |text: Option<String>| parts.extend(text);
+        add(self.kernel.as_ref().map(|k| format!("Linux {k}")));
+        add(self.qemu.as_ref().map(|q| format!("QEMU {q}")));
+        add(Some(format!("{} vCPU{}", self.vcpus, if self.vcpus == 1 { "" } else { "s" })));
+        add(self.memory_mib.map(|m| format!("{m} MiB")));
+        add(self.kpti.map(|k| format!("KPTI {}", if k { "on" } else { "off" })));
+        add(self.thp.as_ref().map(|t| format!("THP {t}")));
+        add(self.root.as_ref().map(|r| format!("{r} root")));
+        add(self.timing.as_ref().map(|t| format!("{t} timing")));
+        parts.join(", ")
     }
 }
 
@@ -147,6 +150,7 @@ impl Partial {
         match self {
             Partial::Interrupted => "interrupted; figures cover the run up to there",
             Partial::TimedOut => "stopped at the time limit; figures cover the run up to there",
+            Partial::Recording => "the recording ends before the command did; figures cover what it has",
             Partial::Failed => "ended by an error; figures cover the run up to there",
         }
     }

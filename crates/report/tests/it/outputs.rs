@@ -79,7 +79,9 @@ fn json_is_as_the_schema_says() {
     generated.meta.guest = None;
     generated.meta.exit = None;
     generated.meta.capture_checks = None;
-    for c in [comparison(), short(), partial, generated] {
+    let mut recorded = comparison();
+    recorded.meta.input = Input::Recording { path: "a b.bifold".into(), generator: None };
+    for c in [comparison(), short(), partial, generated, recorded] {
         let v: Value = serde_json::from_str(&c.render(Format::Json).unwrap()).unwrap();
         if let Err(e) = schemas.validate(&v, index) {
             panic!("{e:#}");
@@ -139,4 +141,28 @@ fn a_run_of_nothing_is_said_to_be_one() {
     c.outcome.interval_starts.clear();
     assert!(c.render(Format::Table).unwrap().contains("No instruction was executed"));
     c.render_html().unwrap();
+}
+
+/// `BIFOLD_REPORT=FILE` keeps the page, to be looked at.
+#[test]
+fn html_escapes_what_users_wrote_and_loads_nothing() {
+    let mut c = comparison();
+    c.meta.priors.push("</script><script>x".into());
+    let page = c.render_html().unwrap();
+    if let Some(path) = std::env::var_os("BIFOLD_REPORT") {
+        std::fs::write(path, &page).unwrap();
+    }
+    assert!(!page.contains("</script><b>"));
+    assert!(!page.contains("<script>x"));
+    assert!(page.contains("&lt;&#x2f;script&gt;&lt;b&gt;a &amp; b"));
+    // Nothing is fetched: no element of the page names another file.
+    for reference in [" src=", "<link", "@import", "url("] {
+        let scripts = page.find("<script").unwrap();
+        assert!(!page[..scripts].contains(reference), "{reference}");
+    }
+    let open = page.matches("<script").count();
+    let data = page.split_once("id=\"data\">").unwrap().1.split_once("</script>").unwrap().0;
+    let v: Value = serde_json::from_str(data).unwrap();
+    assert_eq!(v["configs"].as_array().unwrap().len(), Config::ALL.len());
+    assert_eq!(open, page.matches("</script>").count());
 }

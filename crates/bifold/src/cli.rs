@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a user may write: verbs, options and their help. Nothing is looked up or
+//! decided here; [`crate::resolve`] turns these words into a plan.
+//!
+//! The first paragraph of a comment is what `-h` shows, all of it is what
+//! `--help` and the man pages show.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+// Macros, because help attributes take literals that `concat!` can join.
+macro_rules! exit_status {
+    () => {
+        "\
+Exit status:
+  0    done
+  1    failed
+  2    wrong usage
+  3    a self-check found mismatches
+  77   this machine lacks what the verb needs (see `bifold doctor`)
+  124  stopped at --timeout
+  130  stopped by Ctrl-C
+A command that fails passes on its own status, 128+N if signal N ended it, after the table has
+been printed."
+    };
+}
+
+macro_rules! compare_examples {
+    () => {
+        "\
+Examples:
+  bifold compare -- gcc -O2 -c mid_size.c
+  bifold compare --report cost.html --fast -- make -j2
+  bifold compare --generate pointer-chase --profile sapphire-rapids
+  bifold compare --format json --set cpu.base_cpi=1.0 run.bifold"
+    };
+}
+
+macro_rules! record_examples {
+    () => {
+        "\
+Examples:
+  bifold record -o gcc.bifold -- gcc -O2 -c mid_size.c
+  bifold compare --profile phenom2-x3-720 gcc.bifold"
+    };
+}
+
+/// See what each paging mode of a hypervisor costs a real program.
+///
+/// Bifold runs a program, unchanged, in a real Linux guest under QEMU (no KVM and no performance
+/// counters are needed), follows every load, store, page-table write and CR3 load of it and of its
+/// kernel, and says what it would cost under native, nested and shadow paging.
+#[derive(Debug, Parser)]
+#[command(
+    name = "bifold",
+    version,
+    max_term_width = 100,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    after_long_help = exit_status!()
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// The verbs.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Run a command in a guest and print what each paging mode would cost it
+    ///
+    /// Runs CMD in a Linux guest, or reads a recording of such a run, or takes events from a
+    /// built-in generator, and prints one row per paging mode and host page size. The command's own
+    /// output goes to stderr, so that stdout holds nothing but data.
+    #[command(
+        override_usage = "bifold compare [OPTIONS] -- CMD...\n       \
+                          bifold compare [OPTIONS] FILE\n       \
+                          bifold compare [OPTIONS] --generate NAME[:N]",
+        after_help = compare_examples!(),
+        after_long_help = concat!(compare_examples!(), "\n\n", exit_status!())
+    )]
+    Compare(Box<CompareArgs>),
+    /// Compare, and write the events to a file for `bifold compare FILE`
+    ///
+    /// Does what `compare -- CMD` does and writes the events to a file at once. `bifold compare
+    /// FILE` then gives the same figures to the last digit, or other figures for other profiles.
+    #[command(
+        override_usage = "bifold record [OPTIONS] -o FILE -- CMD...\n       \
+                          bifold record [OPTIONS] -o FILE --generate NAME[:N]",
+        after_help = record_examples!(),
+        after_long_help = concat!(record_examples!(), "\n\n", exit_status!())
+    )]
+    Record(Box<RecordArgs>),
+    /// Say what this machine lacks for the verbs that exist
+    ///
+    /// Looks for what each verb needs and says what is missing and how to get it. The exit status is
+    /// 77 if a verb cannot work here.
+    Doctor(DoctorArgs),
+    /// Write the man pages into a directory
+    Man {
+        /// Directory for the pages, made if it is not there
+        dir: PathBuf,
+    },
+    /// Print a completion script for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Arguments of `compare`.
+#[derive(Debug, Args)]
+pub struct CompareArgs {
+    /// A recording made by `bifold record`
+    #[arg(value_name = "FILE")]
+    pub file: Option<PathBuf>,
+
+    /// A command or a generator.
+    #[command(flatten)]
+    pub program: ProgramArgs,
+
+    /// Write the data to FILE instead of stdout
+    #[arg(short, long, value_name = "FILE", help_heading = "Output")]
+    pub output: Option<PathBuf>,
+
+    /// What is printed.
+    #[command(flatten)]
+    pub show: OutputArgs,
+    /// What is modelled.
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Where the command runs.
+    #[command(flatten)]
+    pub guest: GuestArgs,
+}
+
+/// Arguments of `record`.
+#[derive(Debug, Args)]
+pub struct RecordArgs {
+    /// A command or a generator.
+    #[command(flatten)]
+    pub program: ProgramArgs,
+
+    /// Write the events to FILE
+    #[arg(short, long, value_name = "FILE", help_heading = "Output")]
+    pub output: PathBuf,
+
+    /// What is printed.
+    #[command(flatten)]
+    pub show: OutputArgs,
+    /// What is modelled.
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Where the command runs.
+    #[command(flatten)]
+    pub guest: GuestArgs,
+}
+
+/// What makes events.
+#[derive(Debug, Args)]
+pub struct ProgramArgs {
+    /// The command to run in the guest, and its arguments
+    #[arg(last = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+
+    /// Take events from a built-in generator instead of a guest
+    ///
+    /// N is the generator's size and has a default. Generators: `t` (N loads, random in 1 GiB and
+    /// sequential in another by turns), `t-seq` (its sequential half), `t-4m` (random in 4 MiB),
+    /// `fork-storm` (N times a process forks and its child exits), `pointer-chase` (N dependent
+    /// loads in random order over 1 GiB).
+    #[arg(long, value_name = "NAME[:N]")]
+    pub generate: Option<String>,
+}
+
+/// What is printed, and how.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Output")]
+pub struct OutputArgs {
+    /// Form of the data
+    ///
+    /// `table` is for reading. `json` is one document with everything in it (schema
+    /// bifold.compare/1). `csv` has one row per interval and configuration; `jsonl` has the same
+    /// rows as objects, after one for the run and one per configuration's total.
+    #[arg(long, value_enum, default_value_t = FormatArg::Table, hide_possible_values = true,
+          value_name = "table|json|jsonl|csv")]
+    pub format: FormatArg,
+
+    /// Also write a report with charts: one HTML file that needs no network
+    #[arg(long, value_name = "FILE.html")]
+    pub report: Option<PathBuf>,
+
+    /// No progress and no notes on stderr
+    #[arg(short, long)]
+    pub quiet: bool,
+
+    /// More notes on stderr
+    #[arg(short, long, conflicts_with = "quiet")]
+    pub verbose: bool,
+}
+
+/// Form of the data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)] // documented at `--format`
+pub enum FormatArg {
+    Table,
+    Json,
+    Jsonl,
+    Csv,
+}
+
+/// What is modelled.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Model")]
+pub struct ModelArgs {
+    /// Hardware profile: a built-in name or a TOML file
+    ///
+    /// Built in: i5-7600, phenom2-x3-720, sapphire-rapids, and geometry-g, a bare TLB geometry whose
+    /// miss counts other simulators agree on.
+    #[arg(long, value_name = "NAME|FILE", default_value = "i5-7600")]
+    pub profile: String,
+
+    /// Change one value of the profile (repeatable)
+    ///
+    /// KEY is the value's dotted name in the profile's TOML, as in `--set cpu.base_cpi=1.0` or
+    /// `--set tlb.l2.ways=6`.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+
+    /// Configurations to model, all if not given
+    ///
+    /// A list, separated by commas, of native, nested-4k, nested-2m, shadow-4k and shadow-2m; a mode
+    /// alone stands for each of its page sizes. The size is that of the host's pages.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub configs: Vec<String>,
+
+    /// Length of the timeline's intervals, in seconds of the ideal run [default: the profile's]
+    #[arg(short, long, value_name = "SECS", value_parser = parse_seconds)]
+    pub interval: Option<f64>,
+
+    /// Seed of the placement of host frames
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// Where the command runs.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Guest")]
+pub struct GuestArgs {
+    /// Let guest time follow the host's instead of counting instructions
+    ///
+    /// Exact timing, the default, ties guest time to instructions executed and is reproducible to
+    /// the bit with `--root initramfs`. Fast timing is faster, above all with two vCPUs, but a
+    /// slowed guest takes more timer interrupts per instruction than it would on hardware.
+    #[arg(long)]
+    pub fast: bool,
+
+    /// Number of virtual CPUs, 1 or 2 [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=2))]
+    pub vcpus: Option<u32>,
+
+    /// Page-table isolation in the guest's kernel [default: off]
+    #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true)]
+    pub kpti: Option<OnOff>,
+
+    /// Transparent huge pages in the guest [default: madvise]
+    #[arg(long, value_enum, value_name = "always|madvise|never", hide_possible_values = true)]
+    pub thp: Option<ThpArg>,
+
+    /// Guest memory in MiB, or with a suffix: 512M, 2G [default: 2048]
+    #[arg(short, long, value_name = "SIZE", value_parser = parse_memory)]
+    pub memory: Option<u64>,
+
+    /// Kernel image for the guest [default: Debian's, fetched and unpacked]
+    #[arg(long, value_name = "FILE")]
+    pub kernel: Option<PathBuf>,
+
+    /// Directory of that kernel's modules
+    #[arg(long, value_name = "DIR", requires = "kernel")]
+    pub modules: Option<PathBuf>,
+
+    /// What the command sees as its file system [default: host]
+    ///
+    /// `host` is this machine's root, read-only, with an overlay that takes writes. `initramfs` holds
+    /// the program, its libraries and what `--include` names, and makes exact runs reproducible.
+    #[arg(long, value_enum, value_name = "host|initramfs", hide_possible_values = true)]
+    pub root: Option<RootArg>,
+
+    /// File or directory to put into the initramfs (repeatable)
+    #[arg(long, value_name = "PATH")]
+    pub include: Vec<PathBuf>,
+
+    /// Stop the command after this long
+    #[arg(long, value_name = "SECS", value_parser = parse_seconds)]
+    pub timeout: Option<f64>,
+
+    /// Check one in N accesses against the emulator's own translation, 0 for none
+    #[arg(long, value_name = "N")]
+    pub check_every: Option<u64>,
+}
+
+/// On or off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)] // the names say it
+pub enum OnOff {
+    On,
+    Off,
+}
+
+/// Transparent huge pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)] // the kernel's names
+pub enum ThpArg {
+    Always,
+    Madvise,
+    Never,
+}
+
+/// The guest's root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)] // documented at `--root`
+pub enum RootArg {
+    Host,
+    Initramfs,
+}
+
+/// Arguments of `doctor`.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// Form of the answer
+    #[arg(long, value_enum, default_value_t = DoctorFormat::Table, hide_possible_values = true,
+          value_name = "table|json")]
+    pub format: DoctorFormat,
+}
+
+/// Form of doctor's answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)] // the names say it
+pub enum DoctorFormat {
+    Table,
+    Json,
+}
+
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        // A year is more than any run, and within what a `Duration` and a cycle count hold.
+        Ok(s) if s > 0.0 && s <= 3.2e7 => Ok(s),
+        _ => Err("not a number of seconds above 0".into()),
+    }
+}
+
+/// MiB, from a number of MiB or one with the suffix M or G.
+fn parse_memory(text: &str) -> Result<u64, String> {
+    let (digits, factor) = match text.as_bytes().last() {
+        Some(b'G' | b'g') => (&text[..text.len() - 1], 1024),
+        Some(b'M' | b'm') => (&text[..text.len() - 1], 1),
+        _ => (text, 1),
+    };
+    let mib = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(factor));
+    match mib {
+        Some(n) if (64..=1 << 20).contains(&n) => Ok(n),
+        Some(_) => Err("not from 64 MiB to 1 TiB".into()),
+        None => Err("not a size such as 2048, 512M or 2G".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_parser_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn memory_and_seconds_have_the_units_they_say() {
+        assert_eq!(parse_memory("2048"), Ok(2048));
+        assert_eq!(parse_memory("512M"), Ok(512));
+        assert_eq!(parse_memory("2G"), Ok(2048));
+        assert!(parse_memory("2T").is_err());
+        assert!(parse_memory("").is_err());
+        assert!(parse_memory("16").is_err());
+        assert!(parse_memory("99999999999999999999G").is_err());
+        assert_eq!(parse_seconds("0.5"), Ok(0.5));
+        for bad in ["0", "-1", "nan", "inf", "1s"] {
+            assert!(parse_seconds(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! From the words a user wrote to a plan: which source of events, which profile,
+//! which configurations, which files. Everything that can be wrong with the words
+//! alone is found here, before anything runs.
+
+use crate::cli::{Cli, CompareArgs, FormatArg, GuestArgs, ModelArgs, OnOff, OutputArgs};
+use crate::cli::{ProgramArgs, RecordArgs, RootArg, ThpArg};
+use anyhow::Context as _;
+use crate::stub::capture::{GuestSpec, Root, Thp, Timing};
+use bifold_model::{Config, Mode, Profile};
+use bifold_report::Format;
+use bifold_trace::{file, generate::Generator};
+use clap::CommandFactory as _;
+use clap::error::ErrorKind;
+use std::ffi::OsString;
+use std::io::IsTerminal as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Memory of a guest unless told otherwise, MiB.
+const MEMORY_MIB: u64 = 2048;
+/// One in so many accesses is checked unless told otherwise.
+const CHECK_EVERY: u64 = 10_000;
+
+/// What is to be done.
+pub struct Plan {
+    /// Where events come from.
+    pub input: Input,
+    /// The hardware.
+    pub profile: Profile,
+    /// Configurations to model, in the order of [`Config::ALL`].
+    pub configs: Vec<Config>,
+    /// Seed of the host frames' placement.
+    pub seed: u64,
+    /// Length of an interval, if not the profile's.
+    pub interval_seconds: Option<f64>,
+    /// Form of the data.
+    pub format: Format,
+    /// File for the data instead of stdout.
+    pub output: Option<PathBuf>,
+    /// File for the HTML report.
+    pub report: Option<PathBuf>,
+    /// File for the events.
+    pub record: Option<PathBuf>,
+    /// What to say on stderr.
+    pub notes: Notes,
+}
+
+/// Where events come from.
+pub enum Input {
+    /// A command in a guest.
+    Guest(Box<GuestSpec>),
+    /// A recording, opened, and its path.
+    Recording(Box<file::Reader>, PathBuf),
+    /// A built-in generator.
+    Generator(Generator),
+}
+
+/// What to say on stderr beside errors.
+#[derive(Debug, Clone, Copy)]
+pub struct Notes {
+    /// A moving progress line.
+    pub progress: bool,
+    /// Notes of what was done.
+    pub notes: bool,
+    /// Notes of how.
+    pub verbose: bool,
+}
+
+/// The plan of `compare`.
+pub fn compare(args: CompareArgs) -> anyhow::Result<Plan> {
+    same_file("compare", args.output.as_ref(), args.show.report.as_ref());
+    let input = match args.file {
+        Some(path) => {
+            if args.program.generate.is_some() || !args.program.command.is_empty() {
+                usage("compare", ErrorKind::ArgumentConflict, ONE_INPUT);
+            }
+            no_guest("compare", &args.guest, "a recording");
+            open_recording(path)?
+        }
+        None => program("compare", args.program, args.guest)?,
+    };
+    plan("compare", input, args.model, args.show, args.output, None)
+}
+
+/// The plan of `record`.
+pub fn record(args: RecordArgs) -> anyhow::Result<Plan> {
+    same_file("record", Some(&args.output), args.show.report.as_ref());
+    let input = program("record", args.program, args.guest)?;
+    plan("record", input, args.model, args.show, None, Some(args.output))
+}
+
+const ONE_INPUT: &str = "give one of a command after `--`, a recording and --generate, not several";
+
+fn program(verb: &str, program: ProgramArgs, args: GuestArgs) -> anyhow::Result<Input> {
+    match (program.generate, program.command.is_empty()) {
+        (Some(_), false) => usage(verb, ErrorKind::ArgumentConflict, ONE_INPUT),
+        (None, true) => usage(
+            verb,
+            ErrorKind::MissingRequiredArgument,
+            &format!("nothing to {verb}: give a command after `--`, or --generate"),
+        ),
+        (None, false) => Ok(Input::Guest(Box::new(guest(verb, program.command, args)?))),
+        (Some(spec), true) => {
+            no_guest(verb, &args, "a generator");
+            match Generator::parse(&spec) {
+                Ok(generator) => Ok(Input::Generator(generator)),
+                Err(e) => usage(verb, ErrorKind::InvalidValue, &e.to_string()),
+            }
+        }
+    }
+}
+
+/// Refuses options about a guest where there is none: ignored, they would mislead.
+fn no_guest(verb: &str, args: &GuestArgs, input: &str) {
+    if let Some(option) = first_guest_option(args) {
+        let message = format!("{option} is about a guest, and {input} has none to start");
+        usage(verb, ErrorKind::ArgumentConflict, &message);
+    }
+}
+
+fn same_file(verb: &str, output: Option<&PathBuf>, report: Option<&PathBuf>) {
+    if output.is_some() && output == report {
+        usage(verb, ErrorKind::ArgumentConflict, "--output and --report name the same file");
+    }
+}
+
+fn plan(
+    verb: &str,
+    input: Input,
+    model: ModelArgs,
+    show: OutputArgs,
+    output: Option<PathBuf>,
+    record: Option<PathBuf>,
+) -> anyhow::Result<Plan> {
+    let configs = match configs(&model.configs) {
+        Ok(configs) => configs,
+        Err(name) => usage(
+            verb,
+            ErrorKind::InvalidValue,
+            &format!(
+                "unknown configuration `{name}` in --configs: use native, nested, shadow, {}",
+                Config::ALL[1..].iter().map(|c| c.name()).collect::<Vec<_>>().join(", ")
+            ),
+        ),
+    };
+    Ok(Plan {
+        input,
+        profile: Profile::load(&model.profile, &model.set)?,
+        configs,
+        seed: model.seed,
+        interval_seconds: model.interval,
+        format: match show.format {
+            FormatArg::Table => Format::Table,
+            FormatArg::Json => Format::Json,
+            FormatArg::Jsonl => Format::Jsonl,
+            FormatArg::Csv => Format::Csv,
+        },
+        output,
+        report: show.report,
+        record,
+        notes: Notes {
+            progress: !show.quiet && std::io::stderr().is_terminal(),
+            notes: !show.quiet,
+            verbose: show.verbose,
+        },
+    })
+}
+
+/// Configurations named one by one or by mode; all if none is named.
+fn configs(names: &[String]) -> Result<Vec<Config>, &str> {
+    let of_mode = |c: &Config, name: &str| {
+        let mode = match c.mode {
+            Mode::Native => "native",
+            Mode::Nested => "nested",
+            Mode::Shadow => "shadow",
+        };
+        mode == name || c.name() == name
+    };
+    if let Some(unknown) = names.iter().find(|n| !Config::ALL.iter().any(|c| of_mode(c, n))) {
+        return Err(unknown);
+    }
+    let named = |c: &Config| names.is_empty() || names.iter().any(|n| of_mode(c, n));
+    Ok(Config::ALL.into_iter().filter(named).collect())
+}
+
+fn open_recording(path: PathBuf) -> anyhow::Result<Input> {
+    let reader = file::Reader::open(&path).with_context(|| {
+        format!("if {0} is a command, put it after `--`: bifold compare -- {0}", path.display())
+    });
+    Ok(Input::Recording(Box::new(reader?), path))
+}
+
+fn guest(verb: &str, command: Vec<OsString>, args: GuestArgs) -> anyhow::Result<GuestSpec> {
+    let root = match args.root.unwrap_or(RootArg::Host) {
+        RootArg::Host if !args.include.is_empty() => usage(
+            verb,
+            ErrorKind::ArgumentConflict,
+            "--include is for `--root initramfs`; with the host's root everything is there",
+        ),
+        RootArg::Host => Root::Host,
+        RootArg::Initramfs => Root::Initramfs { include: args.include },
+    };
+    Ok(GuestSpec {
+        command,
+        cwd: std::env::current_dir().context("cannot find the current directory")?,
+        env: std::env::vars_os().collect(),
+        timing: if args.fast { Timing::Fast } else { Timing::Exact },
+        vcpus: args.vcpus.unwrap_or(1),
+        kpti: args.kpti == Some(OnOff::On),
+        thp: match args.thp.unwrap_or(ThpArg::Madvise) {
+            ThpArg::Always => Thp::Always,
+            ThpArg::Madvise => Thp::Madvise,
+            ThpArg::Never => Thp::Never,
+        },
+        memory_mib: args.memory.unwrap_or(MEMORY_MIB),
+        kernel: args.kernel,
+        modules: args.modules,
+        root,
+        timeout: args.timeout.map(Duration::from_secs_f64),
+        check_every: args.check_every.unwrap_or(CHECK_EVERY),
+    })
+}
+
+/// The first option given that only a guest has a use for.
+fn first_guest_option(g: &GuestArgs) -> Option<&'static str> {
+    [
+        (g.fast, "--fast"),
+        (g.vcpus.is_some(), "--vcpus"),
+        (g.kpti.is_some(), "--kpti"),
+        (g.thp.is_some(), "--thp"),
+        (g.memory.is_some(), "--memory"),
+        (g.kernel.is_some(), "--kernel"),
+        (g.modules.is_some(), "--modules"),
+        (g.root.is_some(), "--root"),
+        (!g.include.is_empty(), "--include"),
+        (g.timeout.is_some(), "--timeout"),
+        (g.check_every.is_some(), "--check-every"),
+    ]
+    .into_iter()
+    .find_map(|(given, name)| given.then_some(name))
+}
+
+/// Ends with a usage error of this verb, in clap's form and with its status.
+fn usage(verb: &str, kind: ErrorKind, message: &str) -> ! {
+    let mut cli = Cli::command();
+    cli.build();
+    let command = cli.find_subcommand_mut(verb).expect("the verb is one of the parser's");
+    command.error(kind, message).exit()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(list: &[&str]) -> Result<String, String> {
+        let list: Vec<String> = list.iter().map(|s| s.to_string()).collect();
+        match configs(&list) {
+            Ok(c) => Ok(c.iter().map(|c| c.name()).collect::<Vec<_>>().join(" ")),
+            Err(name) => Err(name.into()),
+        }
+    }
+
+    #[test]
+    fn configurations_are_named_singly_or_by_mode_and_keep_their_order() {
+        assert_eq!(names(&[]).unwrap().split(' ').count(), Config::ALL.len());
+        assert_eq!(names(&["shadow", "native"]).unwrap(), "native shadow-4k shadow-2m");
+        assert_eq!(names(&["nested-2m", "nested"]).unwrap(), "nested-4k nested-2m");
+        assert_eq!(names(&["native", "agile"]).unwrap_err(), "agile");
+    }
+}

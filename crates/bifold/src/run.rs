@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `compare` and `record`: carry out a plan, show what came of it, and say with
+//! which status to end.
+//!
+//! Files are opened before the run, so that an unwritable path costs no time,
+//! and get their names after it. A run that is stopped or fails half-way shows
+//! and saves what it has, marked as partial; a recording that turns out to be
+//! damaged shows nothing, because its figures would be taken for the recording's.
+
+use crate::feed::{Feed, Progress};
+use crate::resolve::{Input, Notes, Plan};
+use crate::source;
+use crate::status::Status;
+use crate::stub::capture;
+use crate::stub::model::{Model, Options};
+use anyhow::Context as _;
+use bifold_report::{Comparison, Exit, Meta, OutputFile};
+use bifold_trace::file::{Header, Source, Writer};
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Carries out a plan.
+pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
+    let header = header(&plan.input);
+    let report = plan.report.as_deref().map(OutputFile::create).transpose()?;
+    let output = plan.output.as_deref().map(OutputFile::create).transpose()?;
+    let writer = plan.record.as_deref().map(|p| Writer::create(p, &header)).transpose()?;
+    let options = Options {
+        seed: plan.seed,
+        interval_seconds: plan.interval_seconds,
+        configs: std::mem::take(&mut plan.configs),
+        guest_frames: header.guest_frames,
+        vcpus: header.vcpus as usize,
+    };
+    let stop = stop_on_signals()?;
+    let mut feed = Feed {
+        model: Model::new(&plan.profile, options),
+        writer,
+        progress: Progress::start(plan.notes.progress, doing(&plan.input)),
+    };
+    let mut ending = match &mut plan.input {
+        Input::Guest(spec) => source::run_guest(spec, &mut feed, &stop),
+        Input::Recording(reader, _) => source::run_recording(reader, &mut feed, &stop),
+        Input::Generator(generator) => source::run_generator(generator, &mut feed, &stop),
+    };
+    feed.progress.end();
+
+    let nothing = feed.model.instructions() == 0;
+    let damaged = matches!(plan.input, Input::Recording(..));
+    if let Some(e) = ending.failure.take_if(|_| nothing || damaged) {
+        return Err(e);
+    }
+    if let (Some(writer), Some(path)) = (feed.writer, &plan.record) {
+        match writer.finish(&source::trailer(&ending)) {
+            Ok(()) => note_file(plan.notes, "events", path),
+            Err(e) => ending.failure = Some(ending.failure.unwrap_or_else(|| e.into())),
+        }
+    }
+    let comparison = Comparison {
+        meta: Meta {
+            bifold: env!("CARGO_PKG_VERSION").into(),
+            input: match &plan.input {
+                Input::Guest(_) => bifold_report::Input::Guest,
+                Input::Generator(g) => bifold_report::Input::Generator { name: g.to_string() },
+                Input::Recording(_, path) => bifold_report::Input::Recording {
+                    path: path.to_string_lossy().into_owned(),
+                    generator: header.source.generator.clone(),
+                },
+            },
+            guest: source::describe(&header, &ending),
+            exit: ending.exit,
+            partial: ending.partial,
+            capture_checks: ending.stats,
+            priors: plan.profile.priors(),
+        },
+        outcome: feed.model.finish(),
+    };
+    let shown = show(&comparison, &plan, output, report);
+    // The first thing that went wrong is the one to tell.
+    if let Some(e) = ending.failure {
+        return Err(e);
+    }
+    shown?;
+    Ok(status(&plan.input, &comparison))
+}
+
+/// What the plan's source says of itself before it runs.
+fn header(input: &Input) -> Header {
+    match input {
+        Input::Guest(spec) => Header {
+            guest_frames: capture::guest_frames(spec),
+            vcpus: spec.vcpus,
+            source: source::guest_source(spec),
+        },
+        Input::Recording(reader, _) => reader.header().clone(),
+        Input::Generator(g) => Header {
+            guest_frames: g.guest_frames(),
+            vcpus: 1,
+            source: Source {
+                bifold_version: env!("CARGO_PKG_VERSION").into(),
+                generator: Some(g.to_string()),
+                ..Source::default()
+            },
+        },
+    }
+}
+
+fn doing(input: &Input) -> &'static str {
+    match input {
+        Input::Guest(_) => "starting the guest",
+        Input::Recording(..) => "reading the recording",
+        Input::Generator(_) => "generating events",
+    }
+}
+
+/// A flag that the first Ctrl-C (or a request to terminate) sets. The run then
+/// ends by itself and shows what it has.
+fn stop_on_signals() -> anyhow::Result<Arc<AtomicBool>> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot watch signals")?;
+    }
+    Ok(stop)
+}
+
+/// Files first, so that a closed pipe on stdout does not lose them.
+fn show(
+    comparison: &Comparison,
+    plan: &Plan,
+    output: Option<OutputFile>,
+    report: Option<OutputFile>,
+) -> anyhow::Result<()> {
+    if let (Some(file), Some(path)) = (report, &plan.report) {
+        file.finish(comparison.render_html()?.as_bytes())?;
+        note_file(plan.notes, "report", path);
+    }
+    let text = comparison.render(plan.format)?;
+    match (output, &plan.output) {
+        (Some(file), Some(path)) => {
+            file.finish(text.as_bytes())?;
+            note_file(plan.notes, "data", path);
+            Ok(())
+        }
+        _ => print(&text),
+    }
+}
+
+/// To stdout; a reader that has gone away is no failure.
+pub fn print(text: &str) -> anyhow::Result<()> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(e).context("cannot write to stdout"),
+        _ => Ok(()),
+    }
+}
+
+fn note_file(notes: Notes, what: &str, path: &Path) {
+    if notes.notes {
+        eprintln!("bifold: {what} written to {}", path.display());
+    }
+}
+
+/// The command's own status where a command was run just now, then the checks'.
+fn status(input: &Input, comparison: &Comparison) -> Status {
+    let live = matches!(input, Input::Guest(_));
+    match comparison.meta.exit {
+        Some(exit) if live && exit != Exit::Code(0) => Status::OfCommand(exit),
+        _ if comparison.meta.partial == Some(bifold_report::Partial::Interrupted) => {
+            Status::OfCommand(Exit::Interrupted)
+        }
+        _ if comparison.checks().1 > 0 => Status::CheckFailed,
+        _ => Status::Done,
+    }
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The three sources of events (a guest, a recording, a generator) behind one
+//! face: each feeds a [`Feed`] until it ends and says how it ended.
+
+use crate::feed::Feed;
+use crate::stub::capture::{self, CommandExit, GuestSpec, Root, Thp, Timing};
+use bifold_report::{Exit, Guest, Partial};
+use bifold_trace::file::{Header, Reader, Source, Trailer};
+use bifold_trace::{Stats, generate::Generator};
+use std::io::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// How a source ended.
+#[derive(Default)]
+pub struct Ending {
+    /// How the command ended, if there was one and its end was seen.
+    pub exit: Option<Exit>,
+    /// Why there are no more events than these, if there should be.
+    pub partial: Option<Partial>,
+    /// The capture's own checks.
+    pub stats: Option<Stats>,
+    /// Versions of the guest's kernel and of QEMU, where they became known by running it.
+    pub versions: Option<(String, String)>,
+    /// What went wrong, if anything did.
+    pub failure: Option<anyhow::Error>,
+}
+
+impl Ending {
+    fn failed(error: anyhow::Error) -> Ending {
+        Ending { partial: Some(Partial::Failed), failure: Some(error), ..Ending::default() }
+    }
+
+    fn interrupted() -> Ending {
+        Ending { partial: Some(Partial::Interrupted), ..Ending::default() }
+    }
+}
+
+/// Why a source was told to stop.
+enum Stop {
+    Interrupted,
+    Failed(anyhow::Error),
+}
+
+/// Runs a command in a guest and shows its output on stderr.
+pub fn run_guest(spec: &GuestSpec, feed: &mut Feed, stop: &AtomicBool) -> Ending {
+    let mut broken = None;
+    let mut sink = |words: &[u64]| {
+        feed.take(words).map_err(|e| {
+            let text = e.to_string();
+            broken = Some(e);
+            text.into()
+        })
+    };
+    let result = capture::capture(spec, stop, &mut |_| {}, &mut sink);
+    feed.progress.end();
+    let report = match result {
+        Ok(report) => report,
+        // Our own error, if it was the sink that failed: it says more than the capture can.
+        Err(e) => return Ending::failed(broken.unwrap_or_else(|| e.into())),
+    };
+    let mut stderr = std::io::stderr().lock();
+    // Nobody is left to tell when stderr is closed.
+    let _ = stderr.write_all(&report.stdout).and_then(|()| stderr.write_all(&report.stderr));
+    let (exit, partial) = match report.exit {
+        CommandExit::Code(c) => (Exit::Code(c), None),
+        CommandExit::Signal(s) => (Exit::Signal(s), None),
+        CommandExit::OutOfMemory => (Exit::OutOfMemory, None),
+        CommandExit::TimedOut => (Exit::TimedOut, Some(Partial::TimedOut)),
+        CommandExit::Interrupted => (Exit::Interrupted, Some(Partial::Interrupted)),
+    };
+    Ending {
+        exit: Some(exit),
+        partial,
+        stats: Some(report.stats),
+        versions: Some((report.kernel_version, report.qemu_version)),
+        failure: None,
+    }
+}
+
+/// Replays a recording.
+pub fn run_recording(reader: &mut Reader, feed: &mut Feed, stop: &AtomicBool) -> Ending {
+    let mut words = Vec::new();
+    loop {
+        if stop.load(Ordering::Relaxed) {
+            return Ending::interrupted();
+        }
+        words.clear();
+        match reader.next_block(&mut words) {
+            Ok(true) => {}
+            Ok(false) => break,
+            Err(e) => return Ending::failed(e.into()),
+        }
+        if let Err(e) = feed.take(&words) {
+            return Ending::failed(e);
+        }
+    }
+    let trailer = reader.trailer().cloned().unwrap_or_default();
+    Ending {
+        exit: trailer.exit.map(Exit::Code),
+        partial: trailer.partial.then_some(Partial::Recording),
+        stats: trailer.stats,
+        ..Ending::default()
+    }
+}
+
+/// Runs a generator.
+pub fn run_generator(generator: &Generator, feed: &mut Feed, stop: &AtomicBool) -> Ending {
+    let mut sink = |words: &[u64]| {
+        if stop.load(Ordering::Relaxed) {
+            return Err(Stop::Interrupted);
+        }
+        feed.take(words).map_err(Stop::Failed)
+    };
+    match generator.run(&mut sink) {
+        Ok(()) => Ending::default(),
+        Err(Stop::Interrupted) => Ending::interrupted(),
+        Err(Stop::Failed(e)) => Ending::failed(e),
+    }
+}
+
+/// What is known of a guest before it has run.
+pub fn guest_source(spec: &GuestSpec) -> Source {
+    Source {
+        bifold_version: env!("CARGO_PKG_VERSION").into(),
+        command: spec.command.iter().map(|w| w.to_string_lossy().into_owned()).collect(),
+        timing: Some(
+            match spec.timing {
+                Timing::Exact => "exact",
+                Timing::Fast => "fast",
+            }
+            .into(),
+        ),
+        kpti: Some(spec.kpti),
+        thp: Some(
+            match spec.thp {
+                Thp::Always => "always",
+                Thp::Madvise => "madvise",
+                Thp::Never => "never",
+            }
+            .into(),
+        ),
+        memory_mib: Some(spec.memory_mib),
+        root: Some(
+            match spec.root {
+                Root::Host => "host",
+                Root::Initramfs { .. } => "initramfs",
+            }
+            .into(),
+        ),
+        ..Source::default()
+    }
+}
+
+/// How a recording says that its source ended.
+pub fn trailer(ending: &Ending) -> Trailer {
+    Trailer {
+        exit: match ending.exit {
+            Some(Exit::Code(c)) => Some(c),
+            Some(Exit::Signal(s)) => Some(128 + s),
+            _ => None,
+        },
+        partial: ending.partial.is_some(),
+        stats: ending.stats,
+    }
+}
+
+/// What a report says of the guest; nothing for a generator.
+pub fn describe(header: &Header, ending: &Ending) -> Option<Guest> {
+    let source = &header.source;
+    if source.command.is_empty() {
+        return None;
+    }
+    let (kernel, qemu) = match &ending.versions {
+        Some((kernel, qemu)) => (Some(kernel.clone()), Some(qemu.clone())),
+        None => (source.kernel_version.clone(), source.qemu_version.clone()),
+    };
+    Some(Guest {
+        command: source.command.clone(),
+        timing: source.timing.clone(),
+        vcpus: header.vcpus,
+        kpti: source.kpti,
+        thp: source.thp.clone(),
+        memory_mib: source.memory_mib,
+        root: source.root.clone(),
+        kernel,
+        qemu,
+    })
+}

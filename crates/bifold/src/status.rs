@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The exit status: one meaning per number, as `--help` lists them.
+
+use bifold_report::Exit;
+use std::process::ExitCode;
+
+/// How the program ends when nothing failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// 0.
+    Done,
+    /// 3.
+    CheckFailed,
+    /// 77.
+    Unavailable,
+    /// The command's own, or the one for its being stopped.
+    OfCommand(Exit),
+}
+
+/// Something failed.
+pub const FAILED: u8 = 1;
+/// This machine lacks something.
+pub const UNAVAILABLE: u8 = 77;
+
+/// As `timeout(1)` has it.
+const TIMED_OUT: u8 = 124;
+/// What a shell adds to a signal's number.
+const SIGNAL: i32 = 128;
+const SIGINT: i32 = 2;
+const SIGKILL: i32 = 9;
+
+impl From<Status> for ExitCode {
+    fn from(status: Status) -> ExitCode {
+        let code = match status {
+            Status::Done => 0,
+            Status::CheckFailed => 3,
+            Status::Unavailable => UNAVAILABLE,
+            Status::OfCommand(Exit::Code(c)) => c as u8, // wait(2) hands on 8 bits
+            Status::OfCommand(Exit::Signal(s)) => (SIGNAL + s) as u8,
+            // The kernel ended it with SIGKILL.
+            Status::OfCommand(Exit::OutOfMemory) => (SIGNAL + SIGKILL) as u8,
+            Status::OfCommand(Exit::TimedOut) => TIMED_OUT,
+            Status::OfCommand(Exit::Interrupted) => (SIGNAL + SIGINT) as u8,
+        };
+        ExitCode::from(code)
+    }
+}
+
+/// The status for an error that ends the program.
+pub fn of_error(_error: &anyhow::Error) -> u8 {
+    FAILED
+}
