@@ -7,10 +7,14 @@ mod addr;
 mod assoc;
 pub mod format;
 mod page;
+mod tlb;
 mod walk;
+mod walk_cache;
 
 pub use addr::{Gpa, Gva, Hpa};
 pub use assoc::{Assoc, Attr, Hit, SIGNED_BITS};
 pub use format::Format;
 pub use page::PageSize;
+pub use tlb::{ArraySpec, Lookup, Side, Tlb};
 pub use walk::{Start, Step, Walk, walk};
+pub use walk_cache::{CacheSpec, Dimension, Tag, WalkCache};

@@ -22,6 +22,8 @@ const DENSE_FRAMES: u64 = 1 << 24;
 struct Table {
     gfn: u64,
     level: u8,
+    /// Frame of a table that was last seen to point here (its own frame for a root).
+    parent: u64,
     entries: Box<[u64; 512]>,
 }
 
@@ -96,9 +98,10 @@ impl GuestTables {
         if let Some(i) = self.slot(gfn) {
             self.tables[i].level = level;
             *self.tables[i].entries = *entries;
+            self.adopt(gfn, level, entries);
             return;
         }
-        let table = Table { gfn, level, entries: Box::new(*entries) };
+        let table = Table { gfn, level, parent: gfn, entries: Box::new(*entries) };
         let i = match self.free.pop() {
             Some(i) => {
                 self.tables[i as usize] = table;
@@ -110,6 +113,36 @@ impl GuestTables {
             }
         };
         self.set_slot(gfn, i);
+        self.adopt(gfn, level, entries);
+    }
+
+    /// Notes `gfn` as the parent of the tables its entries point to.
+    fn adopt(&mut self, gfn: u64, level: u8, entries: &[u64]) {
+        if level == 1 {
+            return;
+        }
+        for &entry in entries {
+            if entry & self.format.present == 0 || self.format.is_leaf(level, entry) {
+                continue;
+            }
+            if let Some(child) = self.slot(self.format.target(level, entry) >> 12) {
+                self.tables[child].parent = gfn;
+            }
+        }
+    }
+
+    /// Frame of the root table above the table in frame `gfn`, if it is a table. One of
+    /// them, where several address spaces share it.
+    pub fn owner(&self, gfn: u64) -> Option<u64> {
+        let mut at = self.slot(gfn)?;
+        for _ in 0..self.format.depth() {
+            let parent = self.tables[at].parent;
+            match self.slot(parent) {
+                Some(up) if up != at => at = up,
+                _ => break,
+            }
+        }
+        Some(self.tables[at].gfn)
     }
 
     /// A page is no table any more.
@@ -144,6 +177,8 @@ impl GuestTables {
     pub fn store(&mut self, at: Gpa, new: u64) {
         if let Some(i) = self.slot(at.frame()) {
             self.tables[i].entries[(at.0 >> 3) as usize & 511] = new;
+            let level = self.tables[i].level;
+            self.adopt(at.frame(), level, &[new]);
         }
     }
 

@@ -6,9 +6,18 @@
 mod config;
 pub mod guest;
 pub mod host;
+mod model;
+pub mod nested;
 mod outcome;
+mod pcid;
+mod profile;
+pub mod regime;
 mod sample;
+pub mod shadow;
+mod timeline;
 
 pub use config::{Config, Mode};
+pub use model::{Model, Options};
 pub use outcome::{ConfigOutcome, Outcome};
+pub use profile::{Cost, ExitCosts, Profile, ProfileError, TagKind, Variant};
 pub use sample::{Counter, Sample};

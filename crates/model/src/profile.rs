@@ -1,0 +1,549 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Hardware profiles: every geometry and every cost of the model, from TOML.
+//!
+//! A profile is one file under `profiles/`. Each table in it says where its
+//! values come from (`source`) or that they are starting values, not measured
+//! (`prior`); a table with neither is refused. Unknown keys are refused.
+
+use bifold_mmu::{ArraySpec, CacheSpec, PageSize, Tag};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+const BUILTIN: [(&str, &str); 4] = [
+    ("i5-7600", include_str!("../../../profiles/i5-7600.toml")),
+    ("phenom2-x3-720", include_str!("../../../profiles/phenom2-x3-720.toml")),
+    ("sapphire-rapids", include_str!("../../../profiles/sapphire-rapids.toml")),
+    ("geometry-g", include_str!("../../../profiles/geometry-g.toml")),
+];
+
+/// Why a profile cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProfileError {
+    /// Neither a built-in name nor a readable file.
+    #[error("profile `{name}` is neither a built-in one ({builtin}) nor a readable file")]
+    Unreadable {
+        /// The name given.
+        name: String,
+        /// The built-in names.
+        builtin: String,
+        /// Why the file could not be read.
+        source: std::io::Error,
+    },
+    /// Not TOML, an unknown key, or a value of the wrong type.
+    #[error("profile {origin}")]
+    Syntax {
+        /// File or built-in name.
+        origin: String,
+        /// What is wrong and where.
+        source: Box<toml::de::Error>,
+    },
+    /// A value that cannot be.
+    #[error("profile {origin}: {field} {problem}")]
+    Value {
+        /// File or built-in name.
+        origin: String,
+        /// Dotted key.
+        field: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// An override that names nothing.
+    #[error("profile {origin}: cannot set `{setting}`: {problem}")]
+    Override {
+        /// File or built-in name.
+        origin: String,
+        /// As given: `key=value`.
+        setting: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+}
+
+/// A number of cycles with its origin.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cost {
+    /// Cycles.
+    pub cycles: u64,
+    /// Where the value comes from.
+    pub source: Option<String>,
+    /// Or: a starting value, and how it was arrived at.
+    pub prior: Option<String>,
+}
+
+/// Clock and base speed.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cpu {
+    /// Core frequency, Hz.
+    pub frequency_hz: u64,
+    /// Cycles per instruction of the ideal run (no walks, no exits).
+    pub base_cpi: f64,
+    /// Linux's use of process-context identifiers is modelled (the captured guest has none).
+    pub pcid: bool,
+    /// TLB entries survive exits (VPID, ASID).
+    pub tlb_tagged: bool,
+    /// CR4 writes that only change PGE exit under nested paging (SVM: yes; VMX: PGE is the guest's).
+    pub cr4_exits_nested: bool,
+    /// Where the values come from.
+    pub source: Option<String>,
+    /// Which of them are starting values.
+    pub prior: Option<String>,
+}
+
+/// One TLB array.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TlbArray {
+    /// Name, for overrides (`tlb.NAME.entries=128`).
+    pub name: String,
+    /// 1 or 2.
+    pub level: u8,
+    /// `data`, `code` or both.
+    pub sides: Vec<Side>,
+    /// Page sizes held.
+    pub sizes: Vec<PageSize>,
+    /// Entries.
+    pub entries: usize,
+    /// Ways; 0 = fully associative.
+    pub ways: usize,
+    /// Where the values come from.
+    pub source: Option<String>,
+    /// Or: a starting value.
+    pub prior: Option<String>,
+}
+
+/// The side of a TLB array.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Side {
+    /// Loads and stores.
+    Data,
+    /// Instruction fetch.
+    Code,
+}
+
+/// Which of the listed walk caches are used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Variant {
+    /// No walk caches at all.
+    #[serde(rename = "none")]
+    None,
+    /// Guest dimension only.
+    #[serde(rename = "1d")]
+    OneDimensional,
+    /// Guest and host dimension.
+    #[serde(rename = "2d")]
+    TwoDimensional,
+    /// Both, and the nested TLB.
+    #[serde(rename = "2d+ntlb")]
+    WithNestedTlb,
+}
+
+/// Tagging of walk caches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TagKind {
+    /// By virtual prefix (Intel).
+    Virtual,
+    /// By the entry's physical address (AMD).
+    Physical,
+}
+
+/// One walk-cache array.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CacheArray {
+    /// Name, for overrides.
+    pub name: String,
+    /// Levels whose entries it holds: 2 = PDE, 3 = PDPTE, 4 = PML4E.
+    pub levels: Vec<u8>,
+    /// `guest`, `host` or both.
+    pub dimensions: Vec<DimensionKind>,
+    /// Entries.
+    pub entries: usize,
+    /// Ways; 0 = fully associative.
+    pub ways: usize,
+}
+
+/// Dimension of a walk-cache array.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DimensionKind {
+    /// Guest tables, or the only ones.
+    Guest,
+    /// Nested tables.
+    Host,
+}
+
+/// Geometry of the nested TLB.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NestedTlb {
+    /// Entries.
+    pub entries: usize,
+    /// Ways; 0 = fully associative.
+    pub ways: usize,
+}
+
+/// Walk caches.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WalkCaches {
+    /// Which of the arrays below are in use.
+    pub variant: Variant,
+    /// How they are tagged.
+    pub tag: TagKind,
+    /// The arrays.
+    #[serde(default)]
+    pub array: Vec<CacheArray>,
+    /// The nested TLB, used by variant `2d+ntlb`.
+    pub nested_tlb: Option<NestedTlb>,
+    /// Where the values come from.
+    pub source: Option<String>,
+    /// Or: starting values.
+    pub prior: Option<String>,
+}
+
+/// Cycles per reference of a walk. Data caches are not modelled yet; these stand
+/// for where such references usually hit.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WalkCosts {
+    /// Guest (or only) table, entries that point to a table.
+    pub guest_upper: u64,
+    /// Guest (or only) table, PTEs.
+    pub guest_leaf: u64,
+    /// Nested table, entries that point to a table.
+    pub host_upper: u64,
+    /// Nested table, level 1.
+    pub host_leaf: u64,
+    /// Where the values come from.
+    pub source: Option<String>,
+    /// Or: starting values.
+    pub prior: Option<String>,
+}
+
+macro_rules! exits {
+    ($( $name:ident : $counter:ident = $doc:literal ),* $(,)?) => {
+        /// Cycles per exit by reason, exit and entry included, and per unit of the hypervisor's work.
+        #[derive(Debug, Clone, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub struct ExitCosts {
+            $( #[doc = $doc] pub $name: Cost, )*
+        }
+
+        impl ExitCosts {
+            /// All costs with their names.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Cost)> {
+                [ $( (stringify!($name), &self.$name) ),* ].into_iter()
+            }
+
+            /// Cycles of the exits and the work counted in a sample.
+            pub fn cycles(&self, s: &crate::Sample) -> u64 {
+                0 $( + self.$name.cycles * s.$counter )*
+            }
+        }
+    };
+}
+
+exits! {
+    violation: exits_violation = "Nested tables do not map a frame.",
+    guest_fault: exits_guest_fault = "Page fault reflected into the guest.",
+    hidden_fault: exits_hidden_fault = "Shadow entry missing.",
+    dirty: exits_dirty = "First write through a clean shadow entry.",
+    unsync: exits_unsync = "Write to a synced leaf table.",
+    emulated_write: exits_emulated_write = "Write to a non-leaf table, emulated.",
+    unprotect: exits_unprotect = "Table unprotected, store retried.",
+    cr3_write: exits_cr3_write = "MOV to CR3.",
+    cr3_read: exits_cr3_read = "MOV from CR3.",
+    invlpg: exits_invlpg = "INVLPG.",
+    cr4_write: exits_cr4_write = "Write to CR4.",
+    root_miss: root_misses = "A CR3 load whose root is not cached, on top of its exit.",
+    sync_page: syncs = "Re-reading one unsync shadow page.",
+    make_page: shadow_pages_made = "Creating one shadow page.",
+    zap_page: shadow_pages_zapped = "Zapping one shadow page.",
+    back_frame: frames_backed = "The host's own work to back one 4 KB page (fault, allocation, zeroing).",
+    back_huge: huge_frames_backed = "The same for a 2 MB page.",
+}
+
+/// A hardware profile.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// Short name.
+    pub name: String,
+    /// What machine it is.
+    pub description: String,
+    /// Clock and base speed.
+    pub cpu: Cpu,
+    /// TLB arrays.
+    pub tlb: Vec<TlbArray>,
+    /// Walk caches.
+    pub walk_cache: WalkCaches,
+    /// Cycles per walk reference.
+    pub walk: WalkCosts,
+    /// Cycles per exit.
+    pub exit: ExitCosts,
+}
+
+impl Profile {
+    /// Names of the profiles that come with the program.
+    pub fn builtin_names() -> impl Iterator<Item = &'static str> {
+        BUILTIN.into_iter().map(|(name, _)| name)
+    }
+
+    /// The built-in profile of that name, or the one in that file; then each override
+    /// `key=value` applied (a dotted key; an array's entry by its name).
+    pub fn load(name: &str, overrides: &[String]) -> Result<Profile, ProfileError> {
+        if let Some((_, text)) = BUILTIN.iter().find(|(n, _)| *n == name) {
+            return Profile::parse(text, name, overrides);
+        }
+        let text = std::fs::read_to_string(PathBuf::from(name)).map_err(|source| ProfileError::Unreadable {
+            name: name.into(),
+            builtin: Profile::builtin_names().collect::<Vec<_>>().join(", "),
+            source,
+        })?;
+        Profile::parse(&text, name, overrides)
+    }
+
+    /// Parses a profile; `origin` names it in errors.
+    pub fn parse(text: &str, origin: &str, overrides: &[String]) -> Result<Profile, ProfileError> {
+        let syntax = |e| ProfileError::Syntax { origin: origin.into(), source: Box::new(e) };
+        let profile: Profile = if overrides.is_empty() {
+            toml::from_str(text).map_err(syntax)?
+        } else {
+            let mut table: toml::Table = toml::from_str(text).map_err(syntax)?;
+            for setting in overrides {
+                set(&mut table, setting).map_err(|problem| ProfileError::Override {
+                    origin: origin.into(),
+                    setting: setting.clone(),
+                    problem,
+                })?;
+            }
+            table.try_into().map_err(syntax)?
+        };
+        profile.check(origin)?;
+        Ok(profile)
+    }
+
+    fn check(&self, origin: &str) -> Result<(), ProfileError> {
+        let bad = |field: String, problem: &str| {
+            Err(ProfileError::Value { origin: origin.into(), field, problem: problem.into() })
+        };
+        if !(1_000_000..=100_000_000_000).contains(&self.cpu.frequency_hz) {
+            return bad("cpu.frequency_hz".into(), "must be between 1 MHz and 100 GHz");
+        }
+        if !(self.cpu.base_cpi.is_finite() && self.cpu.base_cpi > 0.0 && self.cpu.base_cpi <= 100.0) {
+            return bad("cpu.base_cpi".into(), "must be above 0 and at most 100");
+        }
+        let geometry = |field: String, entries: usize, ways: usize| {
+            if entries == 0 || entries > 1 << 20 {
+                return bad(format!("{field}.entries"), "must be 1 to 1048576");
+            }
+            if ways > entries || (ways != 0 && entries % ways != 0) {
+                return bad(format!("{field}.ways"), "must divide the number of entries (0 = fully associative)");
+            }
+            Ok(())
+        };
+        for t in &self.tlb {
+            let field = format!("tlb.{}", t.name);
+            geometry(field.clone(), t.entries, t.ways)?;
+            if !(1..=2).contains(&t.level) {
+                return bad(format!("{field}.level"), "must be 1 or 2");
+            }
+            if t.sides.is_empty() || t.sizes.is_empty() {
+                return bad(field, "needs at least one side and one page size");
+            }
+            for side in &t.sides {
+                for size in &t.sizes {
+                    let same = |o: &&TlbArray| o.level == t.level && o.sides.contains(side) && o.sizes.contains(size);
+                    if self.tlb.iter().filter(same).count() > 1 {
+                        return bad(field, "overlaps another array of its level, side and page size");
+                    }
+                }
+            }
+        }
+        let data_4k = |t: &TlbArray| t.level == 1 && t.sides.contains(&Side::Data) && t.sizes.contains(&PageSize::Size4K);
+        if !self.tlb.iter().any(data_4k) {
+            return bad("tlb".into(), "needs a first-level data array for 4K pages");
+        }
+        for a in &self.walk_cache.array {
+            let field = format!("walk_cache.array.{}", a.name);
+            geometry(field.clone(), a.entries, a.ways)?;
+            if a.levels.is_empty() || a.levels.iter().any(|l| !(2..=5).contains(l)) {
+                return bad(format!("{field}.levels"), "must be levels 2 to 5");
+            }
+        }
+        match (self.walk_cache.nested_tlb, self.walk_cache.variant) {
+            (Some(n), _) => geometry("walk_cache.nested_tlb".into(), n.entries, n.ways)?,
+            (None, Variant::WithNestedTlb) => {
+                return bad("walk_cache.nested_tlb".into(), "is missing, but the variant is 2d+ntlb");
+            }
+            _ => {}
+        }
+        for (field, origin) in self.origins() {
+            if origin.0.is_none() && origin.1.is_none() {
+                return bad(field, "has neither `source` nor `prior`");
+            }
+        }
+        let dearest = [self.walk.guest_upper, self.walk.guest_leaf, self.walk.host_upper, self.walk.host_leaf];
+        if dearest.iter().chain(self.exit.iter().map(|(_, c)| &c.cycles)).any(|&c| c > 1_000_000_000) {
+            return bad("walk and exit costs".into(), "must be at most 1000000000 cycles");
+        }
+        Ok(())
+    }
+
+    #[allow(clippy::type_complexity)]
+    fn origins(&self) -> Vec<(String, (&Option<String>, &Option<String>))> {
+        let mut out = vec![
+            ("cpu".into(), (&self.cpu.source, &self.cpu.prior)),
+            ("walk_cache".into(), (&self.walk_cache.source, &self.walk_cache.prior)),
+            ("walk".into(), (&self.walk.source, &self.walk.prior)),
+        ];
+        out.extend(self.tlb.iter().map(|t| (format!("tlb.{}", t.name), (&t.source, &t.prior))));
+        out.extend(self.exit.iter().map(|(n, c)| (format!("exit.{n}"), (&c.source, &c.prior))));
+        out
+    }
+
+    /// What is a starting value in this profile: `key: how it was arrived at`.
+    pub fn priors(&self) -> Vec<String> {
+        self.origins().into_iter().filter_map(|(f, (_, p))| Some(format!("{f}: {}", p.as_ref()?))).collect()
+    }
+
+    /// XXH3-64 of the profile as resolved, hexadecimal.
+    pub fn hash(&self) -> String {
+        let text = toml::to_string(self).unwrap_or_default();
+        format!("{:016x}", xxhash_rust::xxh3::xxh3_64(text.as_bytes()))
+    }
+
+    /// The TLB arrays.
+    pub(crate) fn tlb_specs(&self) -> Vec<ArraySpec> {
+        self.tlb
+            .iter()
+            .map(|t| ArraySpec {
+                level: t.level,
+                data: t.sides.contains(&Side::Data),
+                code: t.sides.contains(&Side::Code),
+                sizes: t.sizes.clone(),
+                entries: t.entries,
+                ways: t.ways,
+            })
+            .collect()
+    }
+
+    /// The walk caches that the variant uses.
+    pub(crate) fn cache_specs(&self) -> (Tag, Vec<CacheSpec>, Option<(usize, usize)>) {
+        let w = &self.walk_cache;
+        let (guest, host, ntlb) = match w.variant {
+            Variant::None => (false, false, false),
+            Variant::OneDimensional => (true, false, false),
+            Variant::TwoDimensional => (true, true, false),
+            Variant::WithNestedTlb => (true, true, true),
+        };
+        let specs = w.array.iter().map(|a| CacheSpec {
+            levels: a.levels.clone(),
+            guest: guest && a.dimensions.contains(&DimensionKind::Guest),
+            host: host && a.dimensions.contains(&DimensionKind::Host),
+            entries: a.entries,
+            ways: a.ways,
+        });
+        let tag = match w.tag {
+            TagKind::Virtual => Tag::Virtual,
+            TagKind::Physical => Tag::Physical,
+        };
+        (tag, specs.collect(), w.nested_tlb.filter(|_| ntlb).map(|n| (n.entries, n.ways)))
+    }
+}
+
+/// Applies `a.b.c=value` to a table. An element of an array of tables is addressed by its `name`.
+fn set(table: &mut toml::Table, setting: &str) -> Result<(), String> {
+    let (key, value) = setting.split_once('=').ok_or("write it as key=value")?;
+    let value = value.trim();
+    let parsed: toml::Value = match toml::from_str::<toml::Table>(&format!("v = {value}")) {
+        Ok(mut t) => t.remove("v").ok_or("no value")?,
+        Err(_) => toml::Value::String(value.into()),
+    };
+    let mut parts: Vec<&str> = key.trim().split('.').collect();
+    let last = parts.pop().filter(|l| !l.is_empty()).ok_or("no key")?;
+    let mut root = toml::Value::Table(std::mem::take(table));
+    let result = (|| {
+        let mut at = &mut root;
+        for part in parts {
+            at = match at {
+                toml::Value::Table(t) => t.get_mut(part),
+                toml::Value::Array(a) => a.iter_mut().find(|v| v.get("name").and_then(|n| n.as_str()) == Some(part)),
+                _ => None,
+            }
+            .ok_or_else(|| format!("there is no `{part}`"))?;
+        }
+        let toml::Value::Table(t) = at else { return Err(format!("name an element before `{last}`")) };
+        if matches!(t.get(last), Some(toml::Value::Table(_))) {
+            return Err(format!("`{last}` is a table; name a value in it"));
+        }
+        t.insert(last.into(), parsed);
+        Ok(())
+    })();
+    if let toml::Value::Table(t) = root {
+        *table = t;
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set_in(profile: &str, setting: &str) -> Result<Profile, String> {
+        Profile::load(profile, &[setting.into()]).map_err(|e| {
+            let source = std::error::Error::source(&e).map(|s| format!(": {s}")).unwrap_or_default();
+            format!("{e}{source}")
+        })
+    }
+
+    #[test]
+    fn every_builtin_profile_loads_and_states_where_its_values_come_from() {
+        for name in Profile::builtin_names() {
+            let p = Profile::load(name, &[]).unwrap_or_else(|e| panic!("{name}: {e:?}"));
+            assert_eq!(p.name, name);
+        }
+    }
+
+    #[test]
+    fn an_override_reaches_a_table_and_a_named_array_element() {
+        assert_eq!(set_in("i5-7600", "exit.invlpg.cycles=7").unwrap().exit.invlpg.cycles, 7);
+        let p = set_in("i5-7600", "tlb.l2.ways=6").unwrap();
+        assert_eq!(p.tlb.iter().find(|t| t.name == "l2").unwrap().ways, 6);
+        let p = set_in("i5-7600", "walk_cache.variant=1d").unwrap();
+        assert_eq!(p.walk_cache.variant, Variant::OneDimensional);
+    }
+
+    #[test]
+    fn unknown_keys_and_impossible_values_are_refused_by_name() {
+        for (setting, expected) in [
+            ("cpu.colour=3", "colour"),
+            ("nothing.here=3", "there is no `nothing`"),
+            ("tlb.l9.ways=3", "there is no `l9`"),
+            ("exit.invlpg=3", "is a table"),
+            ("tlb.l2.ways=7", "must divide"),
+            ("tlb.l2.entries=0", "must be 1 to"),
+            ("cpu.base_cpi=-1.0", "must be above 0"),
+            ("cpu.base_cpi=fast", "invalid type"),
+            ("exit.invlpg.cycles=99999999999", "at most"),
+            ("novalue", "key=value"),
+        ] {
+            let e = set_in("i5-7600", setting).unwrap_err();
+            assert!(e.contains(expected), "{setting}: {e}");
+        }
+    }
+
+    #[test]
+    fn a_table_without_source_or_prior_is_refused() {
+        let text = include_str!("../../../profiles/geometry-g.toml");
+        let first = text.lines().position(|l| l.starts_with("source = ")).unwrap();
+        let cut: Vec<&str> = text.lines().enumerate().filter(|(i, _)| *i != first).map(|(_, l)| l).collect();
+        let e = Profile::parse(&cut.join("\n"), "x", &[]).unwrap_err();
+        assert!(e.to_string().contains("neither `source` nor `prior`"), "{e}");
+    }
+}

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One configuration's machinery: its walk caches per vCPU, its tables, its counts.
+//!
+//! The pipeline is one for all modes: a TLB miss comes here, is walked with the
+//! mode's tables, and ends with the right to fill the TLB. What differs is which
+//! tables a walk reads and what happens when it finds nothing.
+
+use crate::guest::{GuestTables, Leaf};
+use crate::host::HostMemory;
+use crate::nested::{Nested, Refs};
+use crate::shadow::{AccessKind, Fixed, Flush, Shadow};
+use crate::{Config, Mode, Profile, Sample};
+use bifold_mmu::{Dimension, Gpa, Gva, PageSize, Start, Walk, WalkCache, walk};
+
+/// The tables a mode translates with.
+#[derive(Debug)]
+pub enum Tables {
+    /// The guest's own.
+    Native,
+    /// The guest's and the host's.
+    Nested(Box<Nested>),
+    /// The composed ones.
+    Shadow(Box<Shadow>),
+}
+
+/// One configuration: tables, walk caches per vCPU, counts.
+#[derive(Debug)]
+pub struct Regime {
+    /// Which configuration.
+    pub config: Config,
+    /// Its tables.
+    pub tables: Tables,
+    caches: Vec<WalkCache>,
+    /// Counts since the start.
+    pub now: Sample,
+    /// References since the start.
+    pub refs: Refs,
+}
+
+/// What a walk that may fill the TLB found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fill {
+    /// Size of the translation: the smaller of the guest's and the host's page.
+    pub size: PageSize,
+    /// Writes may use it as it is.
+    pub writable: bool,
+    /// Global in the guest.
+    pub global: bool,
+}
+
+/// An access that missed the TLB.
+#[derive(Debug, Clone, Copy)]
+pub struct Miss {
+    /// Whose.
+    pub vcpu: usize,
+    /// Address.
+    pub gva: Gva,
+    /// Kind of access.
+    pub kind: AccessKind,
+    /// What maps the address in the guest (its dirty bit set already if this is a write).
+    pub leaf: Leaf,
+    /// The guest's root table.
+    pub root: Gpa,
+}
+
+impl Miss {
+    fn write(&self) -> bool {
+        matches!(self.kind, AccessKind::Write | AccessKind::WriteOther)
+    }
+}
+
+fn walk_1d(
+    caches: &mut WalkCache,
+    format: &bifold_mmu::Format,
+    root: Start,
+    gva: Gva,
+    refs: &mut Refs,
+    mut read: impl FnMut(u64) -> u64,
+) -> Walk {
+    let start = caches.start(Dimension::Guest, gva.0, root);
+    let end = walk::<std::convert::Infallible>(format, start, gva.0, |level, at| {
+        let held = level > 1 && caches.holds(Dimension::Guest, level, at);
+        if !held {
+            refs[usize::from(level)][0] += 1;
+        }
+        let entry = read(at);
+        if level > 1 && !held && entry & format.present != 0 && !format.is_leaf(level, entry) {
+            caches.fill(Dimension::Guest, level, gva.0, at, format.target(level, entry));
+        }
+        Ok(entry)
+    });
+    match end {
+        Ok(w) => w,
+        Err(never) => match never {},
+    }
+}
+
+impl Regime {
+    /// Empty tables and caches for `config`.
+    pub fn new(config: Config, profile: &Profile, guest: &GuestTables, frames: u64, vcpus: usize, seed: u64) -> Self {
+        let host = || HostMemory::new(config.host_page, frames, seed);
+        let (tag, specs, nested_tlb) = profile.cache_specs();
+        Regime {
+            config,
+            tables: match config.mode {
+                Mode::Native => Tables::Native,
+                Mode::Nested => Tables::Nested(Box::new(Nested::new(host()))),
+                Mode::Shadow => Tables::Shadow(Box::new(Shadow::new(guest.format(), host(), frames, vcpus))),
+            },
+            caches: vec![WalkCache::new(tag, &specs, nested_tlb); vcpus],
+            now: Sample::default(),
+            refs: [[0; 6]; 6],
+        }
+    }
+
+    /// The largest translation this configuration can hold.
+    pub fn largest(&self) -> PageSize {
+        match self.config.mode {
+            Mode::Native => PageSize::Size1G,
+            _ => self.config.host_page,
+        }
+    }
+
+    /// Walks for an access that missed the TLB, exits included, until the TLB may be
+    /// filled. `None`: the access needs no entry any more (its store was emulated), or
+    /// the tables do not map it.
+    #[inline]
+    pub fn walk(&mut self, miss: &Miss, guest: &mut GuestTables) -> Option<Fill> {
+        let Regime { tables, caches, now, refs, .. } = self;
+        let caches = &mut caches[miss.vcpu];
+        let format = guest.format();
+        let write = miss.write();
+        let dirty = miss.leaf.step.entry & format.dirty != 0;
+        let guest_fill = Fill {
+            size: miss.leaf.size,
+            writable: miss.leaf.writable && dirty,
+            global: miss.leaf.step.entry & format.global != 0,
+        };
+        match tables {
+            Tables::Native => {
+                now.walks += 1;
+                let root = Start { level: format.depth(), table: miss.root.0 };
+                walk_1d(caches, format, root, miss.gva, refs, |at| guest.read(Gpa(at)));
+                Some(guest_fill)
+            }
+            Tables::Nested(nested) => loop {
+                now.walks += 1;
+                match nested.walk_2d(caches, guest, miss.root, miss.gva, write, refs) {
+                    Ok(_) => {
+                        let gpa = miss.leaf.gpa(miss.gva);
+                        return Some(Fill {
+                            size: guest_fill.size.min(nested.host().page_size()),
+                            writable: guest_fill.writable && nested.writable(gpa),
+                            ..guest_fill
+                        });
+                    }
+                    Err(violation) => {
+                        now.exits_violation += 1;
+                        if nested.resolve(violation) {
+                            count_backed(now, nested.host().page_size());
+                        }
+                    }
+                }
+            },
+            Tables::Shadow(shadow) => {
+                // Two walks suffice in all but contrived cases; the bound is against a livelock.
+                for _ in 0..8 {
+                    now.walks += 1;
+                    let root = shadow.root(miss.vcpu);
+                    let end = walk_1d(caches, format, root, miss.gva, refs, |at| shadow.spte(at));
+                    if let Walk::Leaf(step) = end {
+                        let writable = step.entry & format.write != 0;
+                        if writable || !write {
+                            shadow.used(step.at);
+                            let size = PageSize::ALL[usize::from(step.level) - 1];
+                            return Some(Fill { size, writable, global: false });
+                        }
+                    }
+                    match shadow.fault(miss.vcpu, miss.gva, miss.kind, guest, now) {
+                        Fixed::Retry => {}
+                        Fixed::Emulated | Fixed::NotMapped => return None,
+                    }
+                }
+                None
+            }
+        }
+    }
+
+    /// The walk of an access that the guest's tables do not map: it ends in a fault.
+    pub fn walk_to_fault(&mut self, vcpu: usize, gva: Gva, root: Gpa, guest: &GuestTables) {
+        let Regime { tables, caches, now, refs, .. } = self;
+        let caches = &mut caches[vcpu];
+        let format = guest.format();
+        match tables {
+            Tables::Native => {
+                now.walks += 1;
+                let root = Start { level: format.depth(), table: root.0 };
+                walk_1d(caches, format, root, gva, refs, |at| guest.read(Gpa(at)));
+            }
+            Tables::Nested(nested) => loop {
+                now.walks += 1;
+                match nested.walk_2d(caches, guest, root, gva, false, refs) {
+                    Ok(_) => break,
+                    Err(violation) => {
+                        now.exits_violation += 1;
+                        if nested.resolve(violation) {
+                            count_backed(now, nested.host().page_size());
+                        }
+                    }
+                }
+            },
+            Tables::Shadow(shadow) => {
+                now.walks += 1;
+                walk_1d(caches, format, shadow.root(vcpu), gva, refs, |at| shadow.spte(at));
+            }
+        }
+    }
+
+    /// The guest's flushes reach the walk caches: everything of the guest dimension goes.
+    pub fn flush_caches(&mut self, vcpu: usize) {
+        match self.tables {
+            // Composed entries are all "guest dimension" here, and no flush spares them.
+            Tables::Shadow(_) => self.caches[vcpu].flush_all(),
+            _ => self.caches[vcpu].flush_guest(),
+        }
+    }
+
+    /// TLB flushes that the hypervisor asked for since the last call.
+    pub fn take_flush(&mut self) -> Flush {
+        match &mut self.tables {
+            Tables::Shadow(s) => s.take_flush(),
+            _ => Flush::None,
+        }
+    }
+
+    /// Begins a new interval.
+    pub fn begin_interval(&mut self) {
+        match &mut self.tables {
+            Tables::Native => {}
+            Tables::Nested(n) => n.begin_interval(),
+            Tables::Shadow(s) => s.begin_interval(),
+        }
+    }
+
+    /// Exits that a cold start of this mode at the interval's beginning would have added.
+    pub fn cold_exits(&self) -> u64 {
+        match &self.tables {
+            Tables::Native => 0,
+            Tables::Nested(n) => n.cold_exits(),
+            Tables::Shadow(s) => s.cold_exits(),
+        }
+    }
+
+    /// Pages that stayed in the TLB over the whole interval need their shadow entries
+    /// after a cold start although no walk read them: counts those as used.
+    pub fn use_page(&mut self, vcpu: usize, gva: Gva) {
+        if let Tables::Shadow(s) = &mut self.tables {
+            let root = s.root(vcpu);
+            let format = s.format();
+            let end = walk::<std::convert::Infallible>(format, root, gva.0, |_, at| Ok(s.spte(at)));
+            if let Ok(Walk::Leaf(step)) = end {
+                s.used(step.at);
+            }
+        }
+    }
+}
+
+fn count_backed(now: &mut Sample, size: PageSize) {
+    match size {
+        PageSize::Size4K => now.frames_backed += 1,
+        _ => now.huge_frames_backed += 1,
+    }
+}
+
+/// What the guest's privileged instructions and faults cost each mode.
+impl Regime {
+    /// MOV to CR3; `first` where the recording only tells which root is loaded.
+    pub fn load_cr3(&mut self, vcpu: usize, value: u64, first: bool, guest: &GuestTables) {
+        if let Tables::Shadow(s) = &mut self.tables {
+            if first {
+                s.set_initial_cr3(vcpu, value);
+            } else {
+                s.load_cr3(vcpu, value, guest, &mut self.now);
+            }
+        }
+    }
+
+    /// MOV from CR3.
+    pub fn read_cr3(&mut self, vcpu: usize) {
+        if let Tables::Shadow(s) = &mut self.tables {
+            s.read_cr3(vcpu, &mut self.now);
+        }
+    }
+
+    /// MOV to CR4. On AMD it exits under nested paging too (`cr4_exits_nested`).
+    pub fn write_cr4(&mut self, vcpu: usize, global_flush: bool, exits_nested: bool, guest: &GuestTables) {
+        match &mut self.tables {
+            Tables::Native => {}
+            Tables::Nested(_) => self.now.exits_cr4_write += u64::from(exits_nested),
+            Tables::Shadow(s) => s.write_cr4(vcpu, global_flush, guest, &mut self.now),
+        }
+    }
+
+    /// INVLPG.
+    pub fn invlpg(&mut self, vcpu: usize, gva: Gva, guest: &GuestTables) {
+        if let Tables::Shadow(s) = &mut self.tables {
+            s.invlpg(vcpu, gva, guest, &mut self.now);
+        }
+    }
+
+    /// A page fault of the guest's own.
+    pub fn guest_fault(&mut self, vcpu: usize) {
+        if let Tables::Shadow(s) = &mut self.tables {
+            s.guest_fault(vcpu, &mut self.now);
+        }
+    }
+}

@@ -1,0 +1,446 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The page fault: `FNAME(page_fault)` and what follows from it. KVM walks the
+//! guest's tables itself, makes shadow pages down to the leaf (`FNAME(fetch)`),
+//! sets the leaf spte (`mmu_set_spte`, `make_spte`) and, at level 1, fills the
+//! rest of the aligned block of 8 (`FNAME(pte_prefetch)`). A store to a
+//! write-tracked table goes to the emulator (`x86_emulate_instruction`).
+
+use super::pages::sptep_to_sp;
+use super::spte::{
+    ACC_EXEC, ACC_USER, ACC_WRITE, ACCESSED, ADDRESS, Access, CLEAN, DIRTY, GuestWalker, HOST_WRITABLE,
+    LARGE, NX, PRESENT, Role, USER, WRITE, gpte_access, pages_per_hpage,
+};
+use super::{AccessKind, Fixed, Shadow};
+use crate::Sample;
+use crate::guest::GuestTables;
+use crate::host::Backing;
+use bifold_mmu::{Gpa, Gva};
+
+/// PTE_PREFETCH_NUM.
+const PREFETCH: usize = 8;
+/// KVM_MAX_HUGEPAGE_LEVEL: 1 GB.
+const MAX_HUGEPAGE_LEVEL: u8 = 3;
+
+/// What a fault needed, for its counter.
+enum Outcome {
+    Hidden,
+    Dirty,
+    Unsync,
+    Emulated,
+    Unprotected,
+}
+
+impl Shadow {
+    /// The hardware's walk ended at an entry that is not present, or for a store at a
+    /// leaf without write access: one exit. Its reason is what the entry lacked:
+    ///
+    /// - the store went to the emulator, or unprotected its table and is retried;
+    /// - a leaf that was present: the store made a synced table unsync, or the leaf
+    ///   was read-only for the guest's clean entry;
+    /// - else a hidden fault: the entry was missing, or stale. Stale are leaves of an
+    ///   unsync table, of a frame that is no table any more, and of the zero page.
+    ///
+    /// A store to a frame that the zero page backs takes two exits: the host replaces
+    /// the page within the first, which makes KVM drop the fault
+    /// (`is_page_fault_stale`), and the second finds it replaced.
+    pub fn fault(
+        &mut self,
+        vcpu: usize,
+        gva: Gva,
+        kind: AccessKind,
+        guest: &mut GuestTables,
+        out: &mut Sample,
+    ) -> Fixed {
+        if self.vcpus[vcpu].root.slot == 0 {
+            return Fixed::NotMapped;
+        }
+        let cr3 = self.vcpus[vcpu].cr3;
+        let Some(walker) = GuestWalker::walk(guest, cr3, gva, kind.writes()) else {
+            return Fixed::NotMapped;
+        };
+        self.unsynced = false;
+        let outcome = self.page_fault(vcpu, gva, kind, &walker, guest);
+        self.settle(guest, out);
+        let counter = match outcome {
+            Outcome::Hidden => &mut out.exits_hidden_fault,
+            Outcome::Dirty => &mut out.exits_dirty,
+            Outcome::Unsync => &mut out.exits_unsync,
+            Outcome::Emulated => &mut out.exits_emulated_write,
+            Outcome::Unprotected => &mut out.exits_unprotect,
+        };
+        *counter += 1;
+        if matches!(outcome, Outcome::Emulated) { Fixed::Emulated } else { Fixed::Retry }
+    }
+
+    /// `FNAME(page_fault)`.
+    fn page_fault(
+        &mut self,
+        vcpu: usize,
+        gva: Gva,
+        kind: AccessKind,
+        walker: &GuestWalker,
+        guest: &GuestTables,
+    ) -> Outcome {
+        let write = kind.writes();
+        let last = self.last_sptep(vcpu, gva);
+        let old = self.pages.spte(last);
+        let gpa = Gpa::from_frame(walker.gfn);
+        self.touch(last);
+
+        // page_fault_handle_page_track
+        if old & PRESENT != 0 && write && self.pages.is_tracked(walker.gfn) {
+            self.clear_flood(vcpu, gva);
+            self.back(gpa, true);
+            return self.emulate(vcpu, gva, walker.gfn, kind);
+        }
+        if self.back(gpa, write) {
+            return Outcome::Hidden; // is_page_fault_stale
+        }
+        let map_writable = self.host.backing(gpa) == Backing::Own;
+        self.make_mmu_pages_available();
+        let wrprot = self.fetch(vcpu, gva, write, walker, map_writable, guest);
+        if wrprot && write {
+            return self.emulate(vcpu, gva, walker.gfn, kind);
+        }
+        if old & PRESENT == 0 {
+            Outcome::Hidden
+        } else if self.unsynced {
+            Outcome::Unsync
+        } else if old & CLEAN != 0 {
+            Outcome::Dirty
+        } else {
+            Outcome::Hidden
+        }
+    }
+
+    /// Where the hardware's walk ends.
+    fn last_sptep(&self, vcpu: usize, gva: Gva) -> usize {
+        let mut slot = self.vcpus[vcpu].root.slot;
+        loop {
+            let id = self.sptep(slot, gva.0);
+            if self.pages.spte(id) & PRESENT == 0 || self.pages.is_last(id) {
+                return id;
+            }
+            slot = self.pages.child(id);
+        }
+    }
+
+    /// `shadow_page_table_clear_flood`.
+    fn clear_flood(&mut self, vcpu: usize, gva: Gva) {
+        let mut slot = self.vcpus[vcpu].root.slot;
+        loop {
+            let id = self.sptep(slot, gva.0);
+            self.clear_write_flooding(id);
+            if self.pages.spte(id) & PRESENT == 0 || self.pages.is_last(id) {
+                return;
+            }
+            slot = self.pages.child(id);
+        }
+    }
+
+    /// `x86_emulate_instruction` for a store to a write-tracked table. An instruction
+    /// that does not write page tables (`x86_page_table_writing_insn`) is retried
+    /// with the table unprotected (`retry_instruction`); if it is back at once it is
+    /// emulated, and a string instruction then floods the table in one go. KVM
+    /// compares the instruction's address too, which the stream does not carry.
+    fn emulate(&mut self, vcpu: usize, gva: Gva, gfn: u64, kind: AccessKind) -> Outcome {
+        let last_retry = self.vcpus[vcpu].last_retry.take();
+        if kind == AccessKind::Write {
+            self.pte_write(gfn, (gva.0 >> 3) as usize & 511);
+            return Outcome::Emulated;
+        }
+        self.unprotect_page(gfn);
+        if last_retry == Some(gva.0) {
+            return Outcome::Emulated;
+        }
+        self.vcpus[vcpu].last_retry = Some(gva.0);
+        Outcome::Unprotected
+    }
+
+    /// `FNAME(fetch)`: shadow pages from the root to the guest's leaf entry, below a
+    /// large one direct pages as far as the host's page size or a shadowed table
+    /// inside needs them, then the leaf. True if the leaf had to be write-protected.
+    fn fetch(
+        &mut self,
+        vcpu: usize,
+        gva: Gva,
+        write: bool,
+        w: &GuestWalker,
+        map_writable: bool,
+        guest: &GuestTables,
+    ) -> bool {
+        let mut slot = self.vcpus[vcpu].root.slot;
+        let mut level = self.format.depth();
+        let mut id = self.sptep(slot, gva.0);
+        while level > w.level {
+            self.clear_write_flooding(id);
+            level -= 1;
+            let upper = usize::from(level) - 1;
+            let role = Role { level, direct: false, access: w.pt_access[upper] };
+            slot = self.link_child(id, w.table_gfn[upper], role, guest);
+            id = self.sptep(slot, gva.0);
+        }
+        let goal = self.goal_level(w);
+        while level > goal {
+            self.clear_write_flooding(id);
+            let gfn = w.gfn & !(pages_per_hpage(level) - 1);
+            self.validate_direct_spte(id, w.pte_access.mask);
+            level -= 1;
+            let role = Role { level, direct: true, access: w.pte_access.mask };
+            slot = self.link_child(id, gfn, role, guest);
+            id = self.sptep(slot, gva.0);
+        }
+        self.clear_write_flooding(id);
+        let base = w.gfn & !(pages_per_hpage(level) - 1);
+        let Some(wrprot) = self.set_spte(id, w.pte_access, base, false, map_writable) else {
+            return false; // RET_PF_SPURIOUS
+        };
+        debug_assert!(write || w.pte_access.mask & ACC_WRITE == 0 || w.gfn == base || level > 1);
+        self.touch(id);
+        self.pte_prefetch(id, w, guest);
+        wrprot
+    }
+
+    /// `kvm_mmu_get_child_sp` and `link_shadow_page`: the child that the spte points to
+    /// if it is the right one, else one from the hash or a new one, synced first.
+    fn link_child(&mut self, id: usize, gfn: u64, role: Role, guest: &GuestTables) -> usize {
+        let present = self.pages.spte(id) & PRESENT != 0;
+        if present && !self.pages.is_last(id) {
+            let child = self.pages.child(id);
+            let page = self.pages.page(child);
+            if page.gfn == gfn && page.role == role {
+                return child;
+            }
+        }
+        let child = self.get_shadow_page(gfn, role, Some(guest));
+        self.sync_children(child, guest);
+        if self.pages.zap_pte(id) {
+            self.flush_remote_tlbs();
+        }
+        let spte = PRESENT | WRITE | USER | ACCESSED | Self::hpa_of(child); // make_nonleaf_spte
+        self.pages.set_child(id, spte, child);
+        let page = self.pages.page(child);
+        if page.unsync || page.unsync_children != 0 {
+            self.mark_unsync(id);
+        }
+        child
+    }
+
+    /// `__kvm_mmu_get_shadow_page`. A leaf table found unsync is re-read, but stays
+    /// unsync; an upper-level table replaces unsync pages of the same frame.
+    pub(super) fn get_shadow_page(&mut self, gfn: u64, role: Role, guest: Option<&GuestTables>) -> usize {
+        let mut found = 0;
+        let mut replaced = Vec::new();
+        let mut at = self.pages.first_of(gfn);
+        while at != 0 {
+            let page = self.pages.page(at);
+            if page.role == role {
+                found = at;
+                break;
+            }
+            if role.level > 1 && page.unsync {
+                replaced.push(at);
+            }
+            at = self.pages.next_of(at);
+        }
+        for slot in replaced {
+            self.prepare_zap(slot);
+        }
+        if found != 0 && !role.direct {
+            if let (true, Some(guest)) = (self.pages.page(found).unsync, guest) {
+                if self.sync_page(found, guest) {
+                    self.flush_remote_tlbs();
+                }
+            }
+            self.pages.page_mut(found).write_flooding_count = 0;
+        }
+        self.commit_zap();
+        if found != 0 {
+            return found;
+        }
+        self.work.made += 1;
+        let slot = self.pages.alloc(gfn, role);
+        if self.touched.len() < self.pages.slots() {
+            self.touched.resize(self.pages.slots(), [0; 8]);
+        }
+        if !role.direct {
+            self.account_shadowed(slot);
+        }
+        slot
+    }
+
+    /// `kvm_mmu_hugepage_adjust`: the level of the leaf, no higher than the guest's
+    /// page, the host's page, or what shadowed tables inside leave
+    /// (`kvm_mmu_max_mapping_level`).
+    fn goal_level(&self, w: &GuestWalker) -> u8 {
+        if w.level == 1 || w.is_self_change_mapping() {
+            return 1;
+        }
+        let mut max = w.level.min(MAX_HUGEPAGE_LEVEL);
+        while max > 1 && self.pages.disallow_lpage(w.gfn, max) != 0 {
+            max -= 1;
+        }
+        max.min(self.host.page_size().level())
+    }
+
+    /// `validate_direct_spte`: a direct page made for a clean guest entry is left for
+    /// another one once the entry is dirty.
+    fn validate_direct_spte(&mut self, id: usize, access: u8) {
+        if self.pages.spte(id) & PRESENT != 0 && !self.pages.is_last(id) {
+            let child = self.pages.child(id);
+            if self.pages.page(child).role.access != access {
+                self.pages.drop_parent_pte(id);
+                self.flush_remote_tlbs();
+            }
+        }
+    }
+
+    /// `mmu_set_spte`: `Some(wrprot)`, or `None` if the spte was that already.
+    fn set_spte(
+        &mut self,
+        id: usize,
+        access: Access,
+        gfn: u64,
+        prefetch: bool,
+        host_writable: bool,
+    ) -> Option<bool> {
+        let level = self.pages.page(sptep_to_sp(id)).role.level;
+        let mut flush = false;
+        let old = self.pages.spte(id);
+        if old & PRESENT != 0 {
+            if !self.pages.is_last(id) {
+                self.pages.drop_parent_pte(id); // a table of 4 KB entries gives way to a large spte
+                flush = true;
+            } else if gfn != self.pages.gfn_of(id) {
+                self.pages.drop_spte(id);
+                flush = true;
+            }
+        }
+        let old = self.pages.spte(id);
+        let (new, wrprot) = self.make_spte(level, access, gfn, old, prefetch, true, host_writable);
+        if old == new {
+            return if wrprot { Some(true) } else { None };
+        }
+        if old == 0 {
+            self.pages.set_leaf(id, new, gfn);
+        } else {
+            self.pages.update(id, new);
+            flush |= old & !new & (WRITE | ACCESSED) != 0; // mmu_spte_update
+        }
+        if flush {
+            self.flush_remote_tlbs();
+        }
+        Some(wrprot)
+    }
+
+    /// `make_spte`: the spte, and whether write access was taken off it because the
+    /// frame is a shadowed table that must not, or not now, become unsync.
+    #[allow(clippy::too_many_arguments)] // KVM's own list
+    pub(super) fn make_spte(
+        &mut self,
+        level: u8,
+        access: Access,
+        gfn: u64,
+        old: u64,
+        prefetch: bool,
+        can_unsync: bool,
+        host_writable: bool,
+    ) -> (u64, bool) {
+        let mut spte = PRESENT | (self.host.hpa(Gpa::from_frame(gfn)).0 & ADDRESS);
+        let mut wrprot = false;
+        if !prefetch {
+            spte |= ACCESSED; // mark_spte_for_access_track
+        }
+        if access.mask & ACC_EXEC == 0 {
+            spte |= NX;
+        }
+        if access.mask & ACC_USER != 0 {
+            spte |= USER;
+        }
+        if level > 1 {
+            spte |= LARGE;
+        }
+        if access.clean {
+            spte |= CLEAN;
+        }
+        if host_writable {
+            spte |= HOST_WRITABLE;
+            if access.mask & ACC_WRITE != 0 {
+                // What was writable stays so: its table, if it is one, is unsync already.
+                let was_writable = old & (PRESENT | WRITE) == PRESENT | WRITE;
+                if was_writable || self.try_to_unsync_pages(gfn, can_unsync, prefetch) {
+                    spte |= WRITE | DIRTY;
+                } else {
+                    wrprot = true;
+                }
+            }
+        }
+        (spte, wrprot)
+    }
+
+    /// `FNAME(pte_prefetch)`: the aligned block of 8 around a leaf just set, from its
+    /// start, until a guest entry cannot be used.
+    fn pte_prefetch(&mut self, id: usize, w: &GuestWalker, guest: &GuestTables) {
+        let role = self.pages.page(sptep_to_sp(id)).role;
+        if role.level > 1 {
+            return;
+        }
+        if role.direct {
+            return self.direct_pte_prefetch(id, role);
+        }
+        let Some(gptes) = guest.entries(w.table_gfn[0]) else { return };
+        let first = id & !(PREFETCH - 1);
+        for other in first..first + PREFETCH {
+            if other == id || self.pages.spte(other) & PRESENT != 0 {
+                continue;
+            }
+            if !self.prefetch_gpte(other, gptes[other & 511]) {
+                return;
+            }
+        }
+    }
+
+    /// `FNAME(prefetch_gpte)`: false if the guest's entry is absent or not accessed
+    /// (`FNAME(prefetch_invalid_gpte)`), or its frame not there to be written.
+    pub(super) fn prefetch_gpte(&mut self, id: usize, gpte: u64) -> bool {
+        if gpte & PRESENT == 0 || gpte & ACCESSED == 0 {
+            self.pages.drop_spte(id);
+            return false;
+        }
+        let gfn = self.format.target(1, gpte) >> 12;
+        if !self.is_resident(gfn) {
+            return false;
+        }
+        let role = self.pages.page(sptep_to_sp(id)).role;
+        let access = Access::protect_clean(role.access & gpte_access(gpte), gpte);
+        self.set_spte(id, access, gfn, true, true);
+        true
+    }
+
+    /// `__direct_pte_prefetch` and `direct_pte_prefetch_many`: each run of absent
+    /// entries of the block as far as its frames are resident from the run's start;
+    /// a run whose first frame is not ends it all.
+    fn direct_pte_prefetch(&mut self, id: usize, role: Role) {
+        let access = Access { mask: role.access, clean: self.pages.spte(id) & CLEAN != 0 };
+        let page_gfn = self.pages.page(sptep_to_sp(id)).gfn;
+        let first = id & !(PREFETCH - 1);
+        let mut at = first;
+        while at < first + PREFETCH {
+            let start = at;
+            while at < first + PREFETCH && at != id && self.pages.spte(at) & PRESENT == 0 {
+                at += 1;
+            }
+            for run in start..at {
+                let gfn = page_gfn + (run as u64 & 511);
+                if !self.is_resident(gfn) {
+                    if run == start {
+                        return;
+                    }
+                    break;
+                }
+                self.set_spte(run, access, gfn, true, true);
+            }
+            at += 1;
+        }
+    }
+}

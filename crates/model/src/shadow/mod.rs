@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! KVM's shadow MMU (Linux 6.1, as in Debian's 6.1.192: `arch/x86/kvm/mmu/mmu.c`,
+//! `paging_tmpl.h`, `spte.c`, `page_track.c`, `x86.c`), event by event: the same
+//! shadow pages, the same entries, and so the same exits.
+//!
+//! - `fault.rs`: `FNAME(page_fault)`, `FNAME(fetch)`, `mmu_set_spte`, prefetch, emulation
+//! - `sync.rs`: unsync pages, `mmu_sync_children`, `FNAME(sync_page)`, `FNAME(invlpg)`
+//! - `roots.rs`: `kvm_set_cr3`, `kvm_mmu_new_pgd`, cached roots, `kvm_post_set_cr4`
+//! - `zap.rs`: `kvm_mmu_prepare_zap_page`, the page budget, `kvm_mmu_unprotect_page`
+//! - `pages.rs`, `spte.rs`: the pages with their links, the bits, the guest's walk
+//!
+//! Left out: PAE and two-level guests (their roots are not shadow pages), PCIDs
+//! (captured guests have none), dirty logging, the split of executable large
+//! pages (`nx_huge_pages`, for CPUs with the iTLB multihit erratum), memory
+//! slots (all memory is one; a frame beyond it is a device's, mapped like any
+//! other but never prefetched), faults on execute or user permission through a
+//! stale spte, and the exits by which other vCPUs are kicked out for a flush.
+
+mod fault;
+mod pages;
+mod roots;
+mod spte;
+mod sync;
+#[cfg(test)]
+mod tests;
+mod zap;
+
+use crate::Sample;
+use crate::guest::GuestTables;
+use crate::host::{Backing, HostMemory};
+use bifold_mmu::{Format, Gpa, Gva, PageSize, Start};
+use pages::{Pages, sptep_to_sp};
+use roots::Vcpu;
+
+/// What the guest did at an address that the shadow tables did not let it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AccessKind {
+    /// A load.
+    Read,
+    /// A store by an instruction that KVM classes as one that writes page tables.
+    Write,
+    /// A store by any other instruction.
+    WriteOther,
+    /// An instruction fetch.
+    Fetch,
+}
+
+impl AccessKind {
+    fn writes(self) -> bool {
+        matches!(self, AccessKind::Write | AccessKind::WriteOther)
+    }
+}
+
+/// How [`Shadow::fault`] ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fixed {
+    /// The guest repeats the access (which may exit again).
+    Retry,
+    /// The emulator has done the store: nothing is repeated, and the TLB not filled.
+    Emulated,
+    /// The guest's own tables do not map the address for this access. No exit was counted.
+    NotMapped,
+}
+
+/// The TLB flushes that a call asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Flush {
+    /// None.
+    #[default]
+    None,
+    /// One vCPU's TLB, global entries included (`KVM_REQ_TLB_FLUSH_CURRENT`, `_GUEST`).
+    Vcpu(usize),
+    /// Every vCPU's (`kvm_flush_remote_tlbs`).
+    All,
+}
+
+/// KVM_MEMSLOT_PAGES_TO_MMU_PAGES_RATIO and KVM_MIN_ALLOC_MMU_PAGES.
+const PAGES_PER_MMU_PAGE: u64 = 50;
+const MIN_ALLOC_MMU_PAGES: usize = 64;
+
+/// Work done since the last exit was closed, to be added to its sample.
+#[derive(Debug, Clone, Copy, Default)]
+struct Work {
+    made: u64,
+    zapped: u64,
+    syncs: u64,
+    backed: u64,
+}
+
+/// The shadow MMU of one VM.
+#[derive(Debug, Clone)]
+pub struct Shadow {
+    format: &'static Format,
+    host: HostMemory,
+    guest_frames: u64,
+    pages: Pages,
+    vcpus: Vec<Vcpu>,
+    flush: Flush,
+    work: Work,
+    /// `invalid_list`: zapped pages not yet freed.
+    invalid: Vec<usize>,
+    /// KVM_REQ_MMU_FREE_OBSOLETE_ROOTS.
+    obsolete_roots: bool,
+    /// A table became unsync in the fault at hand.
+    unsynced: bool,
+    /// Per shadow page: what was used in this interval, a bit per aligned block of
+    /// 8 sptes at level 1, per spte above.
+    touched: Vec<[u64; 8]>,
+    cold_exits: u64,
+}
+
+impl Shadow {
+    /// The shadow MMU of a guest with `guest_frames` 4 KB frames and tables of
+    /// `format`, behind which `host` keeps the memory. No vCPU has a root yet.
+    pub fn new(format: &'static Format, host: HostMemory, guest_frames: u64, vcpus: usize) -> Shadow {
+        // kvm_arch_commit_memory_region
+        let budget = MIN_ALLOC_MMU_PAGES.max((guest_frames / PAGES_PER_MMU_PAGE) as usize);
+        Shadow {
+            format,
+            host,
+            guest_frames,
+            pages: Pages::new(budget),
+            vcpus: vec![Vcpu::default(); vcpus],
+            flush: Flush::None,
+            work: Work::default(),
+            invalid: Vec::new(),
+            obsolete_roots: false,
+            unsynced: false,
+            touched: vec![[0; 8]],
+            cold_exits: 0,
+        }
+    }
+
+    /// Where the hardware starts the vCPU's walks; an empty table before its first CR3.
+    #[inline]
+    pub fn root(&self, vcpu: usize) -> Start {
+        Start { level: self.format.depth(), table: Pages::hpa(self.vcpus[vcpu].root.slot) }
+    }
+
+    /// The entry at (pseudo) host-physical address `at`, for the hardware walker.
+    #[inline]
+    pub fn spte(&self, at: u64) -> u64 {
+        self.pages.at(at)
+    }
+
+    /// The hardware's walk ended at this entry: sets its accessed bit (a sync flushes
+    /// TLBs if it drops one) and notes its use for [`Shadow::cold_exits`].
+    #[inline]
+    pub fn used(&mut self, at: u64) {
+        let id = Pages::id_at(at);
+        let spte = self.pages.spte(id);
+        if spte & spte::PRESENT == 0 {
+            return;
+        }
+        if spte & spte::ACCESSED == 0 {
+            self.pages.update(id, spte | spte::ACCESSED);
+        }
+        if self.touch(id) {
+            self.cold_exits += 1;
+        }
+    }
+
+    /// Notes that an spte (or its block) was used or filled; true if for the first time.
+    #[inline]
+    fn touch(&mut self, id: usize) -> bool {
+        let slot = sptep_to_sp(id);
+        let index = id & 511;
+        let bit = if self.pages.page(slot).role.level == 1 { index >> 3 } else { index };
+        let word = &mut self.touched[slot][bit >> 6];
+        let new = *word & (1 << (bit & 63)) == 0;
+        *word |= 1 << (bit & 63);
+        new
+    }
+
+    /// An interval begins: forgets what was used in the last one.
+    pub fn begin_interval(&mut self) {
+        self.touched.fill([0; 8]);
+        self.cold_exits = 0;
+    }
+
+    /// Hidden faults that a start with empty shadow tables at the interval's beginning
+    /// would have added: one per block of 8 sptes that prefetch fills together, and
+    /// per large spte, whose first use in the interval found it filled. A lower
+    /// bound, as prefetch may stop within a block.
+    pub fn cold_exits(&self) -> u64 {
+        self.cold_exits
+    }
+
+    /// Shadow pages in use (`n_used_mmu_pages`).
+    pub fn pages(&self) -> usize {
+        self.pages.used
+    }
+
+    /// The most shadow pages that may be in use (`n_max_mmu_pages`).
+    pub fn max_pages(&self) -> usize {
+        self.pages.max
+    }
+
+    /// The flushes asked for since the last call.
+    pub fn take_flush(&mut self) -> Flush {
+        std::mem::take(&mut self.flush)
+    }
+
+    /// `kvm_flush_remote_tlbs`; without Hyper-V the ranged variant is the same.
+    fn flush_remote_tlbs(&mut self) {
+        self.flush = Flush::All;
+    }
+
+    fn flush_tlb_current(&mut self, vcpu: usize) {
+        self.flush = match self.flush {
+            Flush::None => Flush::Vcpu(vcpu),
+            Flush::Vcpu(v) if v == vcpu => Flush::Vcpu(vcpu),
+            _ => Flush::All,
+        };
+    }
+
+    /// A page fault that is the guest's own: KVM reflects it
+    /// (`kvm_inject_emulated_page_fault`). For a protection fault it invalidates the
+    /// address first, in the current root only.
+    pub fn guest_fault(&mut self, vcpu: usize, gva: Gva, error: u64, guest: &GuestTables, out: &mut Sample) {
+        const PRESENT: u64 = 1;
+        const RESERVED: u64 = 1 << 3;
+        out.exits_guest_fault += 1;
+        if error & PRESENT != 0 && error & RESERVED == 0 {
+            self.invlpg_root(self.vcpus[vcpu].root.slot, gva, guest);
+        }
+        self.settle(guest, out);
+    }
+
+    /// MOV from CR3, which shadow paging intercepts.
+    pub fn read_cr3(&mut self, out: &mut Sample) {
+        out.exits_cr3_read += 1;
+    }
+
+    /// What KVM does on the way back into the guest, and the sample of the work done.
+    fn settle(&mut self, guest: &GuestTables, out: &mut Sample) {
+        if self.obsolete_roots {
+            self.free_obsolete_roots(guest);
+        }
+        let work = std::mem::take(&mut self.work);
+        out.shadow_pages_made += work.made;
+        out.shadow_pages_zapped += work.zapped;
+        out.syncs += work.syncs;
+        match self.host.page_size() {
+            PageSize::Size4K => out.frames_backed += work.backed,
+            PageSize::Size2M | PageSize::Size1G => out.huge_frames_backed += work.backed,
+        }
+    }
+
+    /// The host backs the page behind `gpa` (`hva_to_pfn`). Where a write replaces the
+    /// zero page, the host tells KVM to unmap that (`kvm_unmap_gfn_range`); true then.
+    fn back(&mut self, gpa: Gpa, write: bool) -> bool {
+        let was = self.host.backing(gpa);
+        if !self.host.touch(gpa, write) {
+            return false;
+        }
+        self.work.backed += 1;
+        if was != Backing::Zero {
+            return false;
+        }
+        let frames = 1u64 << (self.host.page_size().shift() - 12);
+        let first = gpa.frame() & !(frames - 1);
+        let mut flush = false;
+        for gfn in first..first + frames {
+            for id in self.pages.rmap(gfn) {
+                self.pages.drop_spte(id);
+                flush = true;
+            }
+        }
+        if flush {
+            self.flush_remote_tlbs();
+        }
+        true
+    }
+
+    /// Can the host's page behind `gfn` be mapped without sleeping, for a write
+    /// (`gfn_to_pfn_memslot_atomic`)? What prefetch asks.
+    fn is_resident(&self, gfn: u64) -> bool {
+        gfn < self.guest_frames && self.host.backing(Gpa::from_frame(gfn)) == Backing::Own
+    }
+}

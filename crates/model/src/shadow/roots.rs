@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Roots: CR3 loads, with the current root and three cached ones per vCPU
+//! (`kvm_set_cr3`, `kvm_mmu_new_pgd`, `fast_pgd_switch`), global flushes
+//! (`kvm_post_set_cr4`), and roots whose table was zapped under them.
+
+use super::Shadow;
+use super::spte::{ACC_ALL, ADDRESS, Role};
+use crate::Sample;
+use crate::guest::GuestTables;
+
+/// KVM_MMU_NUM_PREV_ROOTS.
+const PREV_ROOTS: usize = 3;
+
+/// `struct kvm_mmu_root_info`; slot 0 is INVALID_PAGE.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Root {
+    pub pgd: u64,
+    pub slot: usize,
+}
+
+/// What KVM keeps per vCPU.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Vcpu {
+    pub cr3: u64,
+    pub root: Root,
+    pub prev_roots: [Root; PREV_ROOTS],
+    /// `last_retry_addr`: where the last store was retried that is not page-table writing.
+    pub last_retry: Option<u64>,
+}
+
+impl Vcpu {
+    /// The pages of the current root and of the valid cached ones.
+    pub fn roots(&self) -> impl Iterator<Item = usize> + use<> {
+        let [a, b, c] = self.prev_roots;
+        [self.root, a, b, c].into_iter().map(|r| r.slot).filter(|&s| s != 0)
+    }
+}
+
+impl Shadow {
+    /// The CR3 that a vCPU has when the recording begins. No exit is counted.
+    pub fn set_initial_cr3(&mut self, vcpu: usize, value: u64) {
+        self.free_root(vcpu, None);
+        self.vcpus[vcpu].cr3 = value;
+        self.mmu_load(vcpu, None);
+        self.work = super::Work::default();
+    }
+
+    /// MOV to CR3 (`kvm_set_cr3`): a cached root if one fits, else one from the hash;
+    /// in either case the unsync tables below it are synced.
+    pub fn load_cr3(&mut self, vcpu: usize, value: u64, guest: &GuestTables, out: &mut Sample) {
+        out.exits_cr3_write += 1;
+        if value != self.vcpus[vcpu].cr3 || self.vcpus[vcpu].root.slot == 0 {
+            self.vcpus[vcpu].cr3 = value;
+            if !self.new_pgd(vcpu, value) {
+                out.root_misses += 1;
+                self.mmu_load(vcpu, Some(guest)); // kvm_mmu_reload
+            }
+        }
+        // kvm_invalidate_pcid: KVM_REQ_MMU_SYNC, KVM_REQ_TLB_FLUSH_CURRENT
+        self.sync_children(self.vcpus[vcpu].root.slot, guest);
+        self.flush_tlb_current(vcpu);
+        self.settle(guest, out);
+    }
+
+    /// A write to CR4; `global_flush` if it toggles PGE (`kvm_post_set_cr4`, then
+    /// `kvm_vcpu_flush_tlb_guest`): syncs the current root and frees unsync cached
+    /// ones, whose pages stay in the hash.
+    pub fn write_cr4(&mut self, vcpu: usize, global_flush: bool, guest: &GuestTables, out: &mut Sample) {
+        out.exits_cr4_write += 1;
+        if global_flush {
+            self.sync_children(self.vcpus[vcpu].root.slot, guest);
+            for i in 0..PREV_ROOTS {
+                // kvm_mmu_sync_prev_roots
+                if self.pages.page(self.vcpus[vcpu].prev_roots[i].slot).unsync_children != 0 {
+                    self.free_root(vcpu, Some(i));
+                }
+            }
+            self.commit_zap();
+            self.flush_tlb_current(vcpu);
+        }
+        self.settle(guest, out);
+    }
+
+    /// `kvm_mmu_new_pgd` and `cached_root_find_and_keep_current`: rotates the cached
+    /// roots until one fits; if none does, the least recent is freed.
+    fn new_pgd(&mut self, vcpu: usize, pgd: u64) -> bool {
+        let v = &mut self.vcpus[vcpu];
+        let pages = &self.pages;
+        let usable = |r: &Root| r.slot != 0 && r.pgd == pgd && !pages.page(r.slot).invalid;
+        if v.root.slot == 0 {
+            return false; // obsolete roots are replaced at once: only before the first CR3
+        }
+        let mut found = usable(&v.root);
+        for i in 0..PREV_ROOTS {
+            if found {
+                break;
+            }
+            std::mem::swap(&mut v.root, &mut v.prev_roots[i]);
+            found = usable(&v.root);
+        }
+        if found {
+            let slot = v.root.slot;
+            self.pages.page_mut(slot).write_flooding_count = 0;
+        } else {
+            self.free_root(vcpu, None);
+            self.commit_zap();
+        }
+        found
+    }
+
+    /// `kvm_mmu_load`: `mmu_alloc_shadow_roots`, then `kvm_mmu_sync_roots`.
+    fn mmu_load(&mut self, vcpu: usize, guest: Option<&GuestTables>) {
+        self.make_mmu_pages_available();
+        let pgd = self.vcpus[vcpu].cr3;
+        let role = Role { level: self.format.depth(), direct: false, access: ACC_ALL };
+        let slot = self.get_shadow_page((pgd & ADDRESS) >> 12, role, guest);
+        self.pages.page_mut(slot).root_count += 1;
+        self.vcpus[vcpu].root = Root { pgd, slot };
+        if let Some(guest) = guest {
+            self.sync_children(slot, guest);
+        }
+        self.flush_tlb_current(vcpu);
+    }
+
+    /// `mmu_free_root_page` of a cached root, or of the current one.
+    fn free_root(&mut self, vcpu: usize, prev: Option<usize>) {
+        let v = &mut self.vcpus[vcpu];
+        let root = match prev {
+            Some(i) => &mut v.prev_roots[i],
+            None => &mut v.root,
+        };
+        let slot = std::mem::take(root).slot;
+        if slot == 0 {
+            return;
+        }
+        let page = self.pages.page_mut(slot);
+        page.root_count -= 1;
+        if page.root_count == 0 && page.invalid {
+            self.prepare_zap(slot);
+        }
+    }
+
+    /// `kvm_mmu_free_obsolete_roots` of every vCPU, and a new root where it was the
+    /// current one.
+    pub(super) fn free_obsolete_roots(&mut self, guest: &GuestTables) {
+        self.obsolete_roots = false;
+        for vcpu in 0..self.vcpus.len() {
+            for i in 0..PREV_ROOTS {
+                if self.pages.page(self.vcpus[vcpu].prev_roots[i].slot).invalid {
+                    self.free_root(vcpu, Some(i));
+                }
+            }
+            let current = self.vcpus[vcpu].root.slot;
+            let reload = self.pages.page(current).invalid;
+            if reload {
+                self.free_root(vcpu, None);
+            }
+            self.commit_zap();
+            if reload {
+                self.mmu_load(vcpu, Some(guest));
+            }
+        }
+    }
+}

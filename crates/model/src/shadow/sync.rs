@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Unsync pages: leaf tables that the guest may write without an exit until it
+//! flushes a TLB. How they become so (`mmu_try_to_unsync_pages`), are found from
+//! a root (`unsync_child_bitmap`), and follow the guest again at a CR3 load
+//! (`mmu_sync_children`, `FNAME(sync_page)`) or INVLPG (`FNAME(invlpg)`).
+
+use super::Shadow;
+use super::spte::{ACCESSED, Access, HOST_WRITABLE, PRESENT, WRITE, gpte_access};
+use crate::Sample;
+use crate::guest::GuestTables;
+use bifold_mmu::{Gpa, Gva};
+
+const EMPTY: [u64; 512] = [0; 512];
+
+impl Shadow {
+    /// `mmu_try_to_unsync_pages`: may an spte for `gfn` be writable? If the frame is a
+    /// synced leaf table, `can_unsync` and no prefetch, the table becomes unsync.
+    pub(super) fn try_to_unsync_pages(&mut self, gfn: u64, can_unsync: bool, prefetch: bool) -> bool {
+        if self.pages.is_tracked(gfn) {
+            return false;
+        }
+        let mut slot = self.pages.first_of(gfn);
+        while slot != 0 {
+            let page = self.pages.page(slot);
+            if !page.role.direct {
+                if !can_unsync {
+                    return false;
+                }
+                if !page.unsync {
+                    if prefetch {
+                        return false;
+                    }
+                    self.pages.page_mut(slot).unsync = true; // kvm_unsync_page
+                    self.mark_parents_unsync(slot);
+                    self.unsynced = true;
+                }
+            }
+            slot = self.pages.next_of(slot);
+        }
+        true
+    }
+
+    /// `kvm_mmu_mark_parents_unsync`.
+    fn mark_parents_unsync(&mut self, slot: usize) {
+        for id in self.pages.parents(slot) {
+            self.mark_unsync(id);
+        }
+    }
+
+    /// `mark_unsync`: the child behind this spte is unsync or has such a descendant.
+    pub(super) fn mark_unsync(&mut self, id: usize) {
+        let slot = id >> 9;
+        let page = self.pages.page_mut(slot);
+        let (word, bit) = ((id & 511) >> 6, 1u64 << (id & 63));
+        if page.unsync_child_bitmap[word] & bit != 0 {
+            return;
+        }
+        page.unsync_child_bitmap[word] |= bit;
+        page.unsync_children += 1;
+        if page.unsync_children == 1 {
+            self.mark_parents_unsync(slot);
+        }
+    }
+
+    /// `mmu_unsync_walk`: the unsync leaf tables below `slot`, each once. Bits of
+    /// children that are gone or synced are cleared on the way. KVM goes by 16 pages
+    /// at a time so as to bound its stack; the outcome is the same.
+    pub(super) fn unsync_walk(&mut self, slot: usize) -> Vec<usize> {
+        let mut leaves = Vec::new();
+        if self.pages.page(slot).unsync_children != 0 {
+            self.unsync_walk_into(slot, &mut leaves);
+        }
+        leaves
+    }
+
+    fn unsync_walk_into(&mut self, slot: usize, leaves: &mut Vec<usize>) -> bool {
+        let mut any = false;
+        for word in 0..8 {
+            let mut bits = self.pages.page(slot).unsync_child_bitmap[word];
+            while bits != 0 {
+                let bit = bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                let id = slot << 9 | word << 6 | bit;
+                let mut found = false;
+                if self.pages.spte(id) & PRESENT != 0 && !self.pages.is_last(id) {
+                    let child = self.pages.child(id);
+                    if self.pages.page(child).unsync_children != 0 {
+                        found = self.unsync_walk_into(child, leaves);
+                    } else if self.pages.page(child).unsync {
+                        found = true;
+                        if !leaves.contains(&child) {
+                            leaves.push(child);
+                        }
+                    }
+                }
+                if !found {
+                    let page = self.pages.page_mut(slot);
+                    page.unsync_child_bitmap[word] &= !(1 << bit); // clear_unsync_child_bit
+                    page.unsync_children -= 1;
+                }
+                any |= found;
+            }
+        }
+        any
+    }
+
+    /// `mmu_sync_children`: every unsync table below `slot` is write-protected again
+    /// and re-read.
+    pub(super) fn sync_children(&mut self, slot: usize, guest: &GuestTables) {
+        loop {
+            let leaves = self.unsync_walk(slot);
+            if leaves.is_empty() {
+                return;
+            }
+            let mut flush = false;
+            for &leaf in &leaves {
+                flush |= self.write_protect_gfn(self.pages.page(leaf).gfn);
+            }
+            for &leaf in &leaves {
+                self.pages.page_mut(leaf).unsync = false; // kvm_unlink_unsync_page
+                flush |= self.sync_page(leaf, guest);
+            }
+            if flush {
+                self.flush_remote_tlbs();
+            }
+        }
+    }
+
+    /// `FNAME(sync_page)`: re-reads the entries that the page has, and those only.
+    /// True if TLBs must be flushed: an entry went, lost write access, or its
+    /// accessed bit (the new spte has none, `make_spte` takes it for prefetched).
+    pub(super) fn sync_page(&mut self, slot: usize, guest: &GuestTables) -> bool {
+        self.work.syncs += 1;
+        let (gfn, role) = (self.pages.page(slot).gfn, self.pages.page(slot).role);
+        let gptes = guest.entries(gfn).unwrap_or(&EMPTY);
+        let mut flush = false;
+        for (index, &gpte) in gptes.iter().enumerate() {
+            let id = slot << 9 | index;
+            let old = self.pages.spte(id);
+            if old == 0 {
+                continue;
+            }
+            let gfn = self.format.target(1, gpte) >> 12;
+            if gpte & PRESENT == 0 || gpte & ACCESSED == 0 || gfn != self.pages.gfn_of(id) {
+                self.pages.drop_spte(id);
+                flush = true;
+                continue;
+            }
+            let access = Access::protect_clean(role.access & gpte_access(gpte), gpte);
+            let (new, _) = self.make_spte(1, access, gfn, old, true, false, old & HOST_WRITABLE != 0);
+            self.pages.update(id, new);
+            flush |= old & !new & (WRITE | ACCESSED) != 0; // mmu_spte_update
+        }
+        flush
+    }
+
+    /// INVLPG (`kvm_mmu_invalidate_gva`): in the current root and the cached ones. The
+    /// engine drops the address from the vCPU's TLB itself.
+    pub fn invlpg(&mut self, vcpu: usize, gva: Gva, guest: &GuestTables, out: &mut Sample) {
+        out.exits_invlpg += 1;
+        for slot in self.vcpus[vcpu].roots() {
+            self.invlpg_root(slot, gva, guest);
+        }
+        self.settle(guest, out);
+    }
+
+    /// `FNAME(invlpg)`: if the walk comes to an unsync leaf table, its entry is zapped,
+    /// and made again at once if the guest's is present and accessed.
+    pub(super) fn invlpg_root(&mut self, root: usize, gva: Gva, guest: &GuestTables) {
+        let mut slot = root;
+        loop {
+            let id = self.sptep(slot, gva.0);
+            let page = self.pages.page(slot);
+            if page.role.level == 1 {
+                if page.unsync {
+                    let gpte = guest.read(Gpa(page.gfn << 12 | (id as u64 & 511) << 3));
+                    if self.pages.zap_pte(id) {
+                        self.flush_remote_tlbs();
+                    }
+                    self.prefetch_gpte(id, gpte);
+                }
+                return;
+            }
+            if page.unsync_children == 0 || self.pages.spte(id) & PRESENT == 0 || self.pages.is_last(id) {
+                return;
+            }
+            slot = self.pages.child(id);
+        }
+    }
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The timeline: the run cut into intervals of the profile's cycles, each with its
+//! sample per configuration.
+//!
+//! Time is that of the ideal run: instructions of all vCPUs times the assumed
+//! CPI, so that every configuration is cut at the same places of the guest's work.
+
+use crate::nested::Refs;
+use crate::regime::Regime;
+use crate::{ConfigOutcome, Mode, Profile, Sample};
+
+/// Intervals of every configuration so far.
+#[derive(Debug)]
+pub struct Timeline {
+    interval: u64,
+    next: u64,
+    starts: Vec<u64>,
+    per_config: Vec<PerConfig>,
+}
+
+#[derive(Debug, Default)]
+struct PerConfig {
+    /// Counts up to the last cut.
+    last: Sample,
+    intervals: Vec<Sample>,
+    cold_exits: u64,
+    cold_cycles: u64,
+}
+
+/// Counts of a configuration since the start, costs included.
+fn counts(regime: &Regime, common: &Sample, profile: &Profile) -> Sample {
+    let mut s = regime.now;
+    s.instructions = common.instructions;
+    s.accesses = common.accesses;
+    s.guest_page_faults = common.guest_page_faults;
+    let sum = |rows: &[[u64; 6]], from: usize, to: usize| -> u64 { rows.iter().flat_map(|r| &r[from..to]).sum() };
+    let refs: &Refs = &regime.refs;
+    let (leaf, upper) = (refs[1][0], sum(&refs[2..], 0, 1));
+    let (host_leaf, host_upper) = (sum(refs, 1, 2), sum(refs, 2, 6));
+    s.guest_refs = leaf + upper;
+    s.host_refs = host_leaf + host_upper;
+    s.walk_cycles = leaf * profile.walk.guest_leaf
+        + upper * profile.walk.guest_upper
+        + host_leaf * profile.walk.host_leaf
+        + host_upper * profile.walk.host_upper;
+    s.vmm_cycles = profile.exit.cycles(&s);
+    let backing = Sample {
+        frames_backed: s.frames_backed,
+        huge_frames_backed: s.huge_frames_backed,
+        // Only nested tables of a long-lived VM are full; shadow tables live and die with processes.
+        exits_violation: s.exits_violation,
+        ..Sample::default()
+    };
+    s.first_touch_cycles = profile.exit.cycles(&backing);
+    s
+}
+
+impl Timeline {
+    /// An empty timeline of intervals of `interval` ideal cycles for `configs` configurations.
+    pub fn new(interval: u64, configs: usize) -> Self {
+        Timeline {
+            interval,
+            next: interval,
+            starts: vec![0],
+            per_config: (0..configs).map(|_| PerConfig::default()).collect(),
+        }
+    }
+
+    /// Is it time to cut?
+    #[inline]
+    pub fn due(&self, ideal_cycles: u64) -> bool {
+        ideal_cycles >= self.next
+    }
+
+    /// Ends the current interval at `ideal_cycles`.
+    pub fn cut(&mut self, ideal_cycles: u64, regimes: &mut [Regime], common: &Sample, profile: &Profile) {
+        for (regime, p) in regimes.iter_mut().zip(&mut self.per_config) {
+            let now = counts(regime, common, profile);
+            let mut sample = now.since(&p.last);
+            sample.cold_exits = regime.cold_exits();
+            let each = match regime.config.mode {
+                Mode::Shadow => profile.exit.hidden_fault.cycles,
+                _ => profile.exit.violation.cycles,
+            };
+            sample.cold_cycles = sample.cold_exits * each;
+            p.cold_exits += sample.cold_exits;
+            p.cold_cycles += sample.cold_cycles;
+            p.intervals.push(sample);
+            p.last = now;
+            regime.begin_interval();
+        }
+        self.starts.push(ideal_cycles);
+        while self.next <= ideal_cycles {
+            self.next += self.interval;
+        }
+    }
+
+    /// The results; the last interval must have been cut. Drops the start of an interval that never ran.
+    pub fn finish(self, regimes: &[Regime]) -> (Vec<u64>, Vec<ConfigOutcome>) {
+        let mut starts = self.starts;
+        starts.pop();
+        let configs = regimes.iter().zip(self.per_config).map(|(r, p)| ConfigOutcome {
+            config: r.config,
+            total: Sample { cold_exits: p.cold_exits, cold_cycles: p.cold_cycles, ..p.last },
+            intervals: p.intervals,
+            refs: r.refs,
+        });
+        (starts, configs.collect())
+    }
+
+    /// Nominal length of an interval, in ideal cycles.
+    pub fn interval(&self) -> u64 {
+        self.interval
+    }
+}

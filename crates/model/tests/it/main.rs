@@ -1,0 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The model against independent references.
+
+mod geometry;
