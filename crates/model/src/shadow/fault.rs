@@ -85,12 +85,12 @@ impl Shadow {
         let last = self.last_sptep(vcpu, gva);
         let old = self.pages.spte(last);
         let gpa = Gpa::from_frame(walker.gfn);
-        self.touch(last);
 
         // page_fault_handle_page_track
         if old & PRESENT != 0 && write && self.pages.is_tracked(walker.gfn) {
+            self.touch(last);
             self.clear_flood(vcpu, gva);
-            self.back(gpa, true);
+            self.back(gpa, true); // by the emulator's store, which does not exit
             return self.emulate(vcpu, gva, walker.gfn, kind);
         }
         if self.back(gpa, write) {
@@ -98,7 +98,7 @@ impl Shadow {
         }
         let map_writable = self.host.backing(gpa) == Backing::Own;
         self.make_mmu_pages_available();
-        let wrprot = self.fetch(vcpu, gva, write, walker, map_writable, guest);
+        let wrprot = self.fetch(vcpu, gva, walker, map_writable, guest);
         if wrprot && write {
             return self.emulate(vcpu, gva, walker.gfn, kind);
         }
@@ -164,7 +164,6 @@ impl Shadow {
         &mut self,
         vcpu: usize,
         gva: Gva,
-        write: bool,
         w: &GuestWalker,
         map_writable: bool,
         guest: &GuestTables,
@@ -195,7 +194,6 @@ impl Shadow {
         let Some(wrprot) = self.set_spte(id, w.pte_access, base, false, map_writable) else {
             return false; // RET_PF_SPURIOUS
         };
-        debug_assert!(write || w.pte_access.mask & ACC_WRITE == 0 || w.gfn == base || level > 1);
         self.touch(id);
         self.pte_prefetch(id, w, guest);
         wrprot

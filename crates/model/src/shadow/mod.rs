@@ -131,6 +131,11 @@ impl Shadow {
         }
     }
 
+    /// The format of the guest's tables, and so of the shadow's.
+    pub fn format(&self) -> &'static Format {
+        self.format
+    }
+
     /// Where the hardware starts the vCPU's walks; an empty table before its first CR3.
     #[inline]
     pub fn root(&self, vcpu: usize) -> Start {
@@ -214,21 +219,23 @@ impl Shadow {
         };
     }
 
-    /// A page fault that is the guest's own: KVM reflects it
-    /// (`kvm_inject_emulated_page_fault`). For a protection fault it invalidates the
-    /// address first, in the current root only.
-    pub fn guest_fault(&mut self, vcpu: usize, gva: Gva, error: u64, guest: &GuestTables, out: &mut Sample) {
-        const PRESENT: u64 = 1;
-        const RESERVED: u64 = 1 << 3;
+    /// A page fault that is the guest's own: KVM reflects it into the guest. One with
+    /// the present bit in its error code takes [`Shadow::invalidate_gva`] as well.
+    pub fn guest_fault(&mut self, _vcpu: usize, out: &mut Sample) {
         out.exits_guest_fault += 1;
-        if error & PRESENT != 0 && error & RESERVED == 0 {
+    }
+
+    /// `kvm_inject_emulated_page_fault` invalidates the address of a protection fault
+    /// (present bit set, reserved bit clear) as INVLPG does, but in the current root
+    /// only: lest the guest find the old entry again. No exit of its own.
+    pub fn invalidate_gva(&mut self, vcpu: usize, gva: Gva, guest: &GuestTables) {
+        if self.vcpus[vcpu].root.slot != 0 {
             self.invlpg_root(self.vcpus[vcpu].root.slot, gva, guest);
         }
-        self.settle(guest, out);
     }
 
     /// MOV from CR3, which shadow paging intercepts.
-    pub fn read_cr3(&mut self, out: &mut Sample) {
+    pub fn read_cr3(&mut self, _vcpu: usize, out: &mut Sample) {
         out.exits_cr3_read += 1;
     }
 

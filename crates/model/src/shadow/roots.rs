@@ -40,6 +40,7 @@ impl Shadow {
     /// The CR3 that a vCPU has when the recording begins. No exit is counted.
     pub fn set_initial_cr3(&mut self, vcpu: usize, value: u64) {
         self.free_root(vcpu, None);
+        self.commit_zap();
         self.vcpus[vcpu].cr3 = value;
         self.mmu_load(vcpu, None);
         self.work = super::Work::default();
