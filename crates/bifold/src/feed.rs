@@ -2,8 +2,8 @@
 //! Where events go: into the model, into a recording if one is made, and into
 //! the progress line.
 
-use crate::stub::model::Model;
 use anyhow::Context as _;
+use bifold_model::Model;
 use bifold_trace::file;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::{Duration, Instant};

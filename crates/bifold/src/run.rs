@@ -12,14 +12,15 @@ use crate::resolve::{Input, Notes, Plan};
 use crate::source;
 use crate::status::Status;
 use crate::stub::capture;
-use crate::stub::model::{Model, Options};
 use anyhow::Context as _;
+use bifold_model::{Model, Options};
 use bifold_report::{Comparison, Exit, Meta, OutputFile};
 use bifold_trace::file::{Header, Source, Writer};
 use std::io::{self, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 /// Carries out a plan.
 pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
@@ -29,7 +30,7 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
     let writer = plan.record.as_deref().map(|p| Writer::create(p, &header)).transpose()?;
     let options = Options {
         seed: plan.seed,
-        interval_seconds: plan.interval_seconds,
+        interval_seconds: plan.interval_seconds.unwrap_or(Options::default().interval_seconds),
         configs: std::mem::take(&mut plan.configs),
         guest_frames: header.guest_frames,
         vcpus: header.vcpus as usize,
@@ -40,12 +41,21 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
         writer,
         progress: Progress::start(plan.notes.progress, doing(&plan.input)),
     };
+    let started = Instant::now();
     let mut ending = match &mut plan.input {
         Input::Guest(spec) => source::run_guest(spec, &mut feed, &stop),
         Input::Recording(reader, _) => source::run_recording(reader, &mut feed, &stop),
         Input::Generator(generator) => source::run_generator(generator, &mut feed, &stop),
     };
     feed.progress.end();
+    if plan.notes.verbose {
+        eprintln!(
+            "bifold: {:.1} million instructions and {:.1} million accesses in {:.1} s",
+            feed.model.instructions() as f64 / 1e6,
+            feed.model.accesses() as f64 / 1e6,
+            started.elapsed().as_secs_f64()
+        );
+    }
 
     let nothing = feed.model.instructions() == 0;
     let damaged = matches!(plan.input, Input::Recording(..));

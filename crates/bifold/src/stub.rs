@@ -26,24 +26,3 @@ pub mod capture {
         pub fn checks() -> Vec<Check> { vec![] }
     }
 }
-pub mod model {
-    use bifold_model::{Config, ConfigOutcome, Outcome, Profile, Sample};
-    use bifold_trace::{Event, decode, DecodeError};
-    pub struct Options { pub seed: u64, pub interval_seconds: Option<f64>, pub configs: Vec<Config>, pub guest_frames: u64, pub vcpus: usize }
-    pub struct Model { p: Profile, o: Options, t: Sample }
-    impl Model {
-        pub fn new(p: &Profile, o: Options) -> Model { Model { p: p.clone(), o, t: Sample::default() } }
-        pub fn consume(&mut self, w: &[u64]) -> Result<(), DecodeError> {
-            let mut at = 0;
-            while at < w.len() { let (e, n) = decode(&w[at..], at)?; at += n;
-                match e { Event::Insns(n) => self.t.instructions += n, Event::Load(_) => self.t.accesses += 1, _ => {} } }
-            Ok(())
-        }
-        pub fn instructions(&self) -> u64 { self.t.instructions }
-        pub fn finish(self) -> Outcome {
-            let t = self.t;
-            Outcome { profile: self.p.name.clone(), frequency_hz: self.p.cpu.frequency_hz, base_cpi: self.p.cpu.base_cpi, seed: self.o.seed, config_hash: self.p.hash(), input_hash: String::new(), guest_frames: self.o.guest_frames, vcpus: 1, interval_cycles: 1000,
-              configs: self.o.configs.iter().map(|&config| ConfigOutcome { config, total: t, intervals: vec![t], refs: [[0; 6]; 6] }).collect(), interval_starts: vec![0], walk_checks: 0, walk_mismatches: 0, untranslated: 0 }
-        }
-    }
-}

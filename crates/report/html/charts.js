@@ -10,7 +10,7 @@
     "#e07a9f", "#6c757d", "#a3b844", "#2a9d8f", "#b56576"];
 
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const row = { step: 34 };
+  const rows = 34 * Math.max(1, data.configs.length);
 
   const base = () => ({
     $schema: "https://vega.github.io/schema/vega-lite/v6.json",
@@ -32,7 +32,10 @@
   });
   const configY = { field: "config", type: "nominal", sort: data.configs, title: null,
     axis: { labelFontWeight: 600, labelPadding: 8, ticks: false, domain: false } };
-  const configColour = () => ({ domain: data.configs, range: data.configs.map((c) => css("--" + c)) });
+  const configColour = (configs) => ({ domain: configs, range: configs.map((c) => css("--" + c)) });
+  // Large host pages are dashed: two lines on top of each other can both be seen.
+  const configDash = (configs) =>
+    ({ domain: configs, range: configs.map((c) => (c.endsWith("-2m") ? [6, 4] : [1, 0])) });
 
   const overhead = () => {
     const parts = data.bars.flatMap((b) => [
@@ -41,7 +44,7 @@
     ]);
     const sums = data.bars.map((b) => ({ config: b.config, sum: b.walk + b.vmm, long_lived: b.long_lived }));
     return {
-      ...base(), height: row,
+      ...base(), height: rows,
       layer: [
         {
           data: { values: parts },
@@ -50,9 +53,10 @@
             y: configY,
             x: { field: "percent", type: "quantitative", stack: "zero", title: "overhead, % of the ideal run",
               axis: { tickCount: 6 } },
-            color: { field: "config", type: "nominal", scale: configColour(), legend: null },
-            opacity: { field: "part", type: "nominal", title: null, sort: ["page walks", "hypervisor"],
-              scale: { domain: ["page walks", "hypervisor"], range: [1, 0.45] } },
+            color: { field: "config", type: "nominal", scale: configColour(data.configs), legend: null },
+            opacity: { field: "part", type: "ordinal", title: null, sort: ["page walks", "hypervisor"],
+              scale: { domain: ["page walks", "hypervisor"], range: [1, 0.45] },
+              legend: { symbolFillColor: css("--native"), symbolStrokeColor: css("--native") } },
             order: { field: "order" },
             tooltip: [
               { field: "config", title: "configuration" }, { field: "part", title: "part" },
@@ -83,7 +87,7 @@
     };
   };
 
-  const timeline = (field, title, values, height) => ({
+  const timeline = (field, title, values, configs, height) => ({
     ...base(), height, data: { values },
     params: [
       { name: "picked", select: { type: "point", fields: ["config"] }, bind: "legend" },
@@ -91,10 +95,12 @@
     ],
     mark: { type: "line", interpolate: "step-after", strokeWidth: 1.8, clip: true },
     encoding: {
-      x: { field: "from", type: "quantitative", title: "ideal time, s", axis: { grid: false }, scale: { nice: false } },
+      x: { field: "from", type: "quantitative", title: "ideal time, s", axis: { grid: false, tickCount: 10 },
+        scale: { nice: false } },
       y: { field, type: "quantitative", title, axis: { tickCount: 5 } },
-      color: { field: "config", type: "nominal", sort: data.configs, scale: configColour(), title: null,
-        legend: { symbolType: "stroke", symbolStrokeWidth: 4 } },
+      color: { field: "config", type: "nominal", sort: configs, scale: configColour(configs), title: null,
+        legend: { symbolType: "stroke", symbolStrokeWidth: 3, symbolSize: 300 } },
+      strokeDash: { field: "config", type: "nominal", sort: configs, scale: configDash(configs), title: null },
       opacity: { condition: { param: "picked", value: 1 }, value: 0.12 },
       tooltip: [
         { field: "config", title: "configuration" },
@@ -110,7 +116,7 @@
   };
 
   const stacked = (values, field, title, key, order, colours, extra) => ({
-    ...base(), height: row, data: { values },
+    ...base(), height: rows, data: { values },
     mark: { type: "bar", height: 20 },
     encoding: {
       y: configY,
@@ -140,9 +146,10 @@
     return {
       overhead: overhead(),
       timeline: data.timeline.length &&
-        timeline("overhead", "overhead, % of the ideal run", closed(data.timeline), 260),
+        timeline("overhead", "overhead, % of the ideal run", closed(data.timeline), data.configs, 260),
       cold: hypervised.some((p) => p.cold > 0) &&
-        timeline("cold", "added by a cold start, %", closed(hypervised), 160),
+        timeline("cold", "added by a cold start, %", closed(hypervised),
+          data.configs.filter((c) => c !== "native"), 160),
       misses: stacked(misses, "per", "TLB misses per 1000 instructions", "size", SIZES,
         ["#5b8c85", "#94c9a9", "#d9e8b0"], { format: ",.3f" }),
       exits: REASONS.length && stacked(exits, "count", "exits", "reason", REASONS,

@@ -32,12 +32,16 @@ pub(crate) fn verdict(c: &Comparison) -> String {
             number(*v),
             number(*w)
         ),
-        [(best, v), (next, w), ..] => format!(
-            "Cheapest under a hypervisor: {best} at {} %; next is {next} at {} %, {} points more.",
-            number(*v),
-            number(*w),
-            number(w - v)
-        ),
+        [(best, v), (next, w), ..] => {
+            // Points say little where one is a multiple of the other.
+            let more = if *v > 0.0 && *w > 2.0 * v {
+                format!("{:.1} times as much", w / v)
+            } else {
+                format!("{} points more", number(w - v))
+            };
+            let (v, w) = (number(*v), number(*w));
+            format!("Cheapest under a hypervisor: {best} at {v} %; next is {next} at {w} %, {more}.")
+        }
     };
     let warm = ranking(&virtual_rows, |f| f.long_lived_percent);
     if let ([(cold, _), _, ..], [(warm, v), ..]) = (&cold[..], &warm[..]) {
@@ -105,15 +109,26 @@ pub(crate) fn caveats(c: &Comparison) -> Vec<String> {
         "percentages stand on an assumed CPI, extra cycles per 1000 instructions do not"
             .to_string(),
     ];
-    let priors = &c.meta.priors;
-    if !priors.is_empty() {
-        const SHOWN: usize = 4;
-        let more = match priors.len().saturating_sub(SHOWN) {
-            0 => String::new(),
-            n => format!(" and {n} more"),
-        };
-        let named: Vec<&str> = priors.iter().take(SHOWN).map(String::as_str).collect();
-        out.push(format!("values of this profile marked prior, to be measured: {}{more}", named.join(", ")));
+    if !c.meta.priors.is_empty() {
+        out.push(format!("priors in this profile, to be measured: {}", prior_keys(&c.meta.priors)));
     }
     out
+}
+
+/// Keys of priors (`key: how it was arrived at`); those under one table are counted.
+fn prior_keys(priors: &[String]) -> String {
+    let mut tables: Vec<(&str, usize, &str)> = Vec::new();
+    for prior in priors {
+        let key = prior.split(": ").next().unwrap_or(prior);
+        let table = key.split('.').next().unwrap_or(key);
+        match tables.iter_mut().find(|(t, ..)| *t == table) {
+            Some((_, n, _)) => *n += 1,
+            None => tables.push((table, 1, key)),
+        }
+    }
+    let names: Vec<String> = tables
+        .iter()
+        .map(|(table, n, key)| if *n == 1 { key.to_string() } else { format!("{n} of {table}") })
+        .collect();
+    names.join(", ")
 }

@@ -95,7 +95,9 @@ pub fn comparison() -> Comparison {
                 instructions: 1_400_000_000,
                 ..Stats::default()
             }),
-            priors: vec!["base_cpi".into(), "exits.emulated_write".into()],
+            priors: ["cpu: base_cpi is typical", "exit.unsync: as hidden_fault", "exit.invlpg: a guess: a"]
+                .map(String::from)
+                .into(),
         },
         outcome: Outcome {
             profile: "i5-7600".into(),

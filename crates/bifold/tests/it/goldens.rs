@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Help texts and outputs, word by word.
+
+use crate::command::bifold;
+
+macro_rules! golden {
+    ($( $name:ident: $args:literal; )*) => {
+        $( #[test] fn $name() { insta::assert_snapshot!(bifold($args).quietly()); } )*
+    };
+}
+
+golden! {
+    help_short: "-h";
+    help_long: "--help";
+    compare_help_short: "compare -h";
+    compare_help_long: "compare --help";
+    record_help_short: "record -h";
+    doctor_help_short: "doctor -h";
+    t_table: "compare --generate t:20000 --profile geometry-g";
+    t_json: "compare --generate t:20000 --profile geometry-g --format json";
+    t_csv: "compare --generate t:20000 --profile geometry-g --format csv";
+    t_jsonl_of_two_configurations: "compare --generate t:20000 --profile geometry-g --configs native,nested-4k --format jsonl";
+    fork_storm_table: "compare --generate fork-storm:20";
+    pointer_chase_table_on_another_profile: "compare --generate pointer-chase:20000 --profile phenom2-x3-720 --seed 7";
+}

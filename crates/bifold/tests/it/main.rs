@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The command as a user meets it: its words, its files, its exit status.
+//!
+//! Goldens hold exact numbers. Regenerate them with
+//! `INSTA_UPDATE=always cargo test -p bifold -p bifold-report`, then read the diff.
+
+mod bad_input;
+mod command;
+mod goldens;
+mod guest;
+mod recordings;
+mod stopping;
