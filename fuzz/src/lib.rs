@@ -5,7 +5,9 @@
 //! Each takes any bytes as input that someone else wrote, and panics only when
 //! Bifold has a bug: a panic of its own, or a promise broken.
 //!
-//!     cargo +nightly fuzz run --features libfuzzer recording
+//! ```text
+//! cargo +nightly fuzz run --features libfuzzer recording
+//! ```
 #![forbid(unsafe_code)]
 
 /// Event words: what can be read is written back the same.
