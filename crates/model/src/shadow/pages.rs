@@ -344,7 +344,11 @@ impl Pages {
         if self.sptes[id] & PRESENT == 0 {
             return false;
         }
-        if self.is_last(id) { self.drop_spte(id) } else { self.drop_parent_pte(id) }
+        if self.is_last(id) {
+            self.drop_spte(id)
+        } else {
+            self.drop_parent_pte(id)
+        }
         true
     }
 
@@ -380,7 +384,11 @@ impl Pages {
             }
             self.pages[at as usize].hash_next = hash_next;
         }
-        if newer == 0 { self.newest = older } else { self.pages[newer as usize].older = older }
+        if newer == 0 {
+            self.newest = older
+        } else {
+            self.pages[newer as usize].older = older
+        }
         if older == 0 { self.oldest = newer } else { self.pages[older as usize].newer = newer }
     }
 

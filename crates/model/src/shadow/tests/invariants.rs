@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What must hold of the shadow tables at any time.
+
+use super::super::pages::sptep_to_sp;
+use super::super::spte::{ACC_ALL, ACC_WRITE, LARGE, PRESENT, WRITE, gpte_access, pages_per_hpage};
+use super::super::{Pages, Shadow};
+use super::{A, D, P};
+use crate::guest::GuestTables;
+use crate::host::Backing;
+use bifold_mmu::Gpa;
+
+/// Every active page, oldest first.
+fn active(s: &Shadow) -> Vec<usize> {
+    let mut slots = Vec::new();
+    let mut at = s.pages.oldest();
+    while at != 0 {
+        slots.push(at);
+        at = s.pages.newer(at);
+    }
+    slots
+}
+
+/// Shadow = composition of the guest's tables and the host's placement; links are whole.
+pub(super) fn check(s: &Shadow, guest: &GuestTables) {
+    let slots = active(s);
+    assert_eq!(slots.len(), s.pages.used, "pages counted");
+    assert!(s.pages.used <= s.pages.max, "{} pages of {}", s.pages.used, s.pages.max);
+    assert!(s.invalid.is_empty() && !s.obsolete_roots);
+    for &slot in &slots {
+        let page = s.pages.page(slot);
+        assert!(!page.invalid);
+        let bits: u32 = page.unsync_child_bitmap.iter().map(|w| w.count_ones()).sum();
+        assert_eq!(bits, page.unsync_children);
+        assert!(!page.unsync || (page.role.level == 1 && !page.role.direct));
+        let roots = s.vcpus.iter().flat_map(|v| v.roots()).filter(|&r| r == slot).count();
+        assert_eq!(roots as u32, page.root_count);
+        for id in s.pages.parents(slot) {
+            assert!(slots.contains(&sptep_to_sp(id)), "a freed page is nobody's parent");
+            assert_eq!(s.pages.child(id), slot);
+        }
+        for index in 0..512 {
+            let id = slot << 9 | index;
+            let spte = s.pages.spte(id);
+            if spte & PRESENT == 0 {
+                assert_eq!(spte, 0);
+            } else if s.pages.is_last(id) {
+                leaf(s, guest, id);
+            } else {
+                link(s, guest, id, &slots);
+            }
+        }
+        if !page.role.direct {
+            let same = slots.iter().filter(|&&o| {
+                let p = s.pages.page(o);
+                p.gfn == page.gfn && !p.role.direct && p.role.level > 1
+            });
+            assert_eq!(s.pages.is_tracked(page.gfn), same.count() > 0, "tracked as long as shadowed");
+            assert!(s.pages.disallow_lpage(page.gfn, 2) > 0);
+        }
+    }
+}
+
+/// A page whose entries must agree with the guest's now.
+fn synced(s: &Shadow, guest: &GuestTables, slot: usize) -> bool {
+    let page = s.pages.page(slot);
+    !page.role.direct && !page.unsync && guest.level(page.gfn) == Some(page.role.level)
+}
+
+fn leaf(s: &Shadow, guest: &GuestTables, id: usize) {
+    let spte = s.pages.spte(id);
+    let page = s.pages.page(sptep_to_sp(id));
+    let gfn = s.pages.gfn_of(id);
+    let level = page.role.level;
+    assert_eq!(spte & LARGE != 0, level > 1);
+    assert_eq!(guest.format().target(level, spte), s.host.hpa(Gpa::from_frame(gfn)).0, "the host's frame");
+    assert!(s.pages.rmap(gfn).contains(&id), "in the reverse map");
+    assert_ne!(s.host.backing(Gpa::from_frame(gfn)), Backing::Absent);
+    if spte & WRITE != 0 {
+        assert_eq!(s.host.backing(Gpa::from_frame(gfn)), Backing::Own);
+        assert_ne!(page.role.access & ACC_WRITE, 0);
+        for frame in gfn..gfn + pages_per_hpage(level) {
+            assert!(!s.pages.is_tracked(frame), "a shadowed non-leaf table is mapped writable");
+            for other in s.pages.shadows_of(frame) {
+                assert!(s.pages.page(other).unsync, "a synced leaf table is mapped writable");
+            }
+        }
+    }
+    if page.role.direct {
+        assert_eq!(gfn, page.gfn + (id as u64 & 511) * pages_per_hpage(level));
+    } else if synced(s, guest, sptep_to_sp(id)) {
+        let gpte = guest.read(Gpa(page.gfn << 12 | (id as u64 & 511) << 3));
+        assert_eq!(gpte & (P | A), P | A, "the guest's entry is present and accessed");
+        assert_eq!(gfn, guest.format().target(level, gpte) >> 12);
+        assert!(spte & WRITE == 0 || (gpte_access(gpte) & ACC_WRITE != 0 && gpte & D != 0));
+    }
+}
+
+fn link(s: &Shadow, guest: &GuestTables, id: usize, slots: &[usize]) {
+    let (slot, child) = (sptep_to_sp(id), s.pages.child(id));
+    assert!(slots.contains(&child), "a link to a freed page");
+    let (page, below) = (s.pages.page(slot), s.pages.page(child));
+    assert_eq!(below.role.level, page.role.level - 1);
+    assert_eq!(s.pages.spte(id) & super::super::spte::ADDRESS, Pages::hpa(child));
+    assert!(s.pages.parents(child).contains(&id));
+    if below.unsync || below.unsync_children != 0 {
+        assert_ne!(page.unsync_child_bitmap[(id & 511) >> 6] & 1 << (id & 63), 0, "would not be synced");
+    }
+    if page.role.direct {
+        assert!(below.role.direct && below.role.access == page.role.access);
+    } else if synced(s, guest, slot) {
+        let gpte = guest.read(Gpa(page.gfn << 12 | (id as u64 & 511) << 3));
+        let format = guest.format();
+        assert_eq!(gpte & P, P);
+        assert_eq!(format.target(page.role.level, gpte) >> 12, below.gfn);
+        assert_eq!(format.is_leaf(page.role.level, gpte), below.role.direct);
+        let most = page.role.access & gpte_access(gpte) & ACC_ALL;
+        if below.role.direct {
+            assert_eq!(below.role.access & !most, 0);
+        } else {
+            assert_eq!(below.role.access, most);
+        }
+    }
+}

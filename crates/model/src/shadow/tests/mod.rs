@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A guest in miniature: page tables reached through a direct map, a hardware
+//! walker without TLB, and the shadow MMU under test.
+
+mod invariants;
+mod pages;
+mod properties;
+mod roots;
+mod tables;
+
+use super::{AccessKind, Fixed, Flush, Shadow};
+use crate::Sample;
+use crate::guest::GuestTables;
+use crate::host::HostMemory;
+use bifold_mmu::format::{Format, X86_64_4_LEVEL};
+use bifold_mmu::{Gpa, Gva, PageSize, Walk, walk};
+
+pub(super) const P: u64 = 1;
+pub(super) const W: u64 = 2;
+pub(super) const U: u64 = 4;
+pub(super) const A: u64 = 1 << 5;
+pub(super) const D: u64 = 1 << 6;
+pub(super) const PS: u64 = 1 << 7;
+pub(super) const NX: u64 = 1 << 63;
+/// A page that a process has written.
+pub(super) const PAGE: u64 = P | W | U | A | D;
+/// A link to a lower table, as Linux makes them.
+pub(super) const TABLE: u64 = P | W | U | A | D;
+
+/// Where the kernel sees all memory.
+pub(super) const DIRECT: u64 = 0xffff_8880_0000_0000;
+/// Where a process keeps its pages: the start of a leaf table's reach.
+pub(super) const USER: u64 = 0x4000_0000;
+/// 64 MB.
+pub(super) const FRAMES: u64 = 1 << 14;
+/// First frame given to tables; those below are for pages.
+const TABLES: u64 = 0x2000;
+
+pub(super) struct Machine {
+    pub guest: GuestTables,
+    pub shadow: Shadow,
+    pub out: Sample,
+    pub root: u64,
+    next: u64,
+}
+
+impl Machine {
+    /// A warm host (every frame backed) with pages of `host_page`; the direct map in pages of
+    /// `direct`; one process root, loaded on vCPU 0.
+    pub fn with(format: &'static Format, host: HostMemory, direct: PageSize) -> Machine {
+        let shadow = Shadow::new(format, host, FRAMES, 2);
+        let mut m = Machine {
+            guest: GuestTables::new(format),
+            shadow,
+            out: Sample::default(),
+            root: 0,
+            next: TABLES,
+        };
+        m.root = m.table(format.depth());
+        for gpa in (0..FRAMES << 12).step_by(1 << direct.shift()) {
+            m.map(m.root, DIRECT + gpa, gpa | P | W | A | D | NX, direct);
+        }
+        m.shadow.set_initial_cr3(0, m.root << 12);
+        m.shadow.take_flush();
+        m
+    }
+
+    pub fn new(host_page: PageSize, direct: PageSize) -> Machine {
+        Machine::with(&X86_64_4_LEVEL, warm(host_page), direct)
+    }
+
+    /// The plain case: 4 KB everywhere.
+    pub fn small() -> Machine {
+        Machine::new(PageSize::Size4K, PageSize::Size4K)
+    }
+
+    /// A new, empty table that the shadow has not seen.
+    pub fn table(&mut self, level: u8) -> u64 {
+        self.next += 1;
+        self.guest.add(self.next, level, &[0; 512]);
+        self.next
+    }
+
+    /// A further address space with the kernel's half of the first.
+    pub fn space(&mut self) -> u64 {
+        let root = self.table(self.guest.format().depth());
+        let entries = *self.guest.entries(self.root).unwrap();
+        for (i, &e) in entries.iter().enumerate().skip(256) {
+            self.guest.store(Gpa(root << 12 | (i as u64) << 3), e);
+        }
+        root
+    }
+
+    /// Sets the leaf entry for `gva` without a trace, making tables as needed.
+    pub fn map(&mut self, root: u64, gva: u64, entry: u64, size: PageSize) -> u64 {
+        let format = self.guest.format();
+        let mut table = root;
+        let mut level = format.depth();
+        while level > size.level() {
+            let at = table << 12 | format.index(level, gva) << 3;
+            if self.guest.read(Gpa(at)) & P == 0 {
+                let child = self.table(level - 1);
+                let user = if gva >> 63 == 0 { U } else { 0 };
+                self.guest.store(Gpa(at), child << 12 | (TABLE & !U) | user);
+            }
+            table = format.target(level, self.guest.read(Gpa(at))) >> 12;
+            level -= 1;
+        }
+        let at = table << 12 | format.index(level, gva) << 3;
+        self.guest.store(Gpa(at), entry | if level > 1 { PS } else { 0 });
+        at
+    }
+
+    /// Maps 4 KB user page number `n` of the process onto frame `n + 16`.
+    pub fn user(&mut self, n: u64, bits: u64) -> u64 {
+        self.map(self.root, USER + (n << 12), (n + 16) << 12 | bits, PageSize::Size4K)
+    }
+
+    /// The hardware's walk: the entry it ends at and its address, if present.
+    pub fn walk(&self, vcpu: usize, gva: u64) -> Option<(u64, u64, u8)> {
+        let end =
+            walk::<std::convert::Infallible>(self.guest.format(), self.shadow.root(vcpu), gva, |_, at| {
+                Ok(self.shadow.spte(at))
+            });
+        match end {
+            Ok(Walk::Leaf(s)) => Some((s.at, s.entry, s.level)),
+            _ => None,
+        }
+    }
+
+    /// Accesses `gva` until it goes through; returns the exits that took.
+    pub fn on(&mut self, vcpu: usize, gva: u64, kind: AccessKind) -> u64 {
+        let before = self.out.all_exits();
+        for _ in 0..=4 {
+            if let Some((at, spte, _)) = self.walk(vcpu, gva) {
+                if !kind.writes() || spte & W != 0 {
+                    self.shadow.used(at);
+                    return self.out.all_exits() - before;
+                }
+            }
+            let exits = self.out.all_exits();
+            match self.shadow.fault(vcpu, Gva(gva), kind, &mut self.guest, &mut self.out) {
+                Fixed::Retry => assert_eq!(self.out.all_exits(), exits + 1),
+                Fixed::Emulated => {
+                    assert_eq!(self.out.all_exits(), exits + 1);
+                    return self.out.all_exits() - before;
+                }
+                Fixed::NotMapped => {
+                    assert_eq!(self.out.all_exits(), exits);
+                    return 0;
+                }
+            }
+        }
+        panic!("{kind:?} at {gva:#x} did not go through in 4 exits");
+    }
+
+    pub fn read(&mut self, gva: u64) -> u64 {
+        self.on(0, gva, AccessKind::Read)
+    }
+
+    pub fn write(&mut self, gva: u64) -> u64 {
+        self.on(0, gva, AccessKind::Write)
+    }
+
+    /// The kernel stores a page-table entry through its direct map.
+    pub fn pt_store(&mut self, gpa: u64, entry: u64) -> u64 {
+        let exits = self.write(DIRECT + gpa);
+        self.guest.store(Gpa(gpa), entry);
+        exits
+    }
+
+    /// Makes the kernel's mapping of a shadowed leaf table present and read-only. A mere
+    /// read would leave it writable and the table unsync: see the test of that.
+    pub fn map_protected(&mut self, pte: u64) {
+        self.read(DIRECT + pte);
+        self.load_cr3(self.root);
+        assert_eq!(self.walk(0, DIRECT + pte).unwrap().1 & W, 0);
+    }
+
+    pub fn load_cr3(&mut self, root: u64) {
+        self.shadow.load_cr3(0, root << 12, &self.guest, &mut self.out);
+    }
+
+    /// A full flush by CR4.PGE, off and on again.
+    pub fn toggle_pge(&mut self) {
+        for _ in 0..2 {
+            self.shadow.write_cr4(0, true, &self.guest, &mut self.out);
+        }
+    }
+
+    pub fn invlpg(&mut self, gva: u64) {
+        self.shadow.invlpg(0, Gva(gva), &self.guest, &mut self.out);
+    }
+
+    /// Runs `f` and returns what it added to the sample.
+    pub fn counted(&mut self, f: impl FnOnce(&mut Machine)) -> Sample {
+        let before = self.out;
+        f(self);
+        self.out.since(&before)
+    }
+}
+
+/// A host that has backed every frame.
+pub(super) fn warm(page: PageSize) -> HostMemory {
+    let mut host = HostMemory::new(page, FRAMES, 7);
+    for gfn in 0..FRAMES {
+        host.touch(Gpa::from_frame(gfn), true);
+    }
+    host
+}
