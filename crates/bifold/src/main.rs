@@ -21,7 +21,8 @@ use clap::Parser as _;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let result = match cli::Cli::parse().verb {
+    let verb = cli::Cli::try_parse().unwrap_or_else(|e| refuse(&e)).verb;
+    let result = match verb {
         cli::Verb::Compare(args) => resolve::compare(*args).and_then(run::run),
         cli::Verb::Record(args) => resolve::record(*args).and_then(run::run),
         cli::Verb::Doctor(args) => doctor::run(args.format),
@@ -33,8 +34,28 @@ fn main() -> ExitCode {
     match result {
         Ok(status) => status.into(),
         Err(e) => {
-            eprintln!("bifold: {e:#}");
+            eprintln!("bifold: {}", format!("{e:#}").trim_end());
             ExitCode::from(status::of_error(&e))
         }
     }
+}
+
+/// Ends as clap does. `bifold compare gcc -O2` is what hands write first: the
+/// option that clap does not know is most likely the command's.
+fn refuse(e: &clap::Error) -> ! {
+    let words: Vec<_> = std::env::args_os().skip(1).collect();
+    let verb = words.first().and_then(|v| v.to_str());
+    let no_dashes = words.iter().all(|w| w != "--");
+    if let (Some(verb @ ("compare" | "record")), true, clap::error::ErrorKind::UnknownArgument) =
+        (verb, no_dashes, e.kind())
+    {
+        let command = words.iter().skip(1).position(|w| !w.as_encoded_bytes().starts_with(b"-"));
+        // Only where nothing of ours stands before the command can it be told apart.
+        if command == Some(0) {
+            let _ = e.print();
+            eprintln!("\n{}", resolve::command_tip(verb, &words[1..]));
+            std::process::exit(e.exit_code());
+        }
+    }
+    e.exit()
 }

@@ -5,11 +5,12 @@
 
 use crate::cli::{Cli, CompareArgs, FormatArg, GuestArgs, ModelArgs, OnOff, OutputArgs};
 use crate::cli::{ProgramArgs, RecordArgs, RootArg, ThpArg};
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use crate::stub::capture::{GuestSpec, Root, Thp, Timing};
 use bifold_model::{Config, Mode, Profile};
-use bifold_report::Format;
-use bifold_trace::{file, generate::Generator};
+use bifold_report::{Format, shell_words};
+use bifold_trace::file::{self, FileError};
+use bifold_trace::generate::Generator;
 use clap::CommandFactory as _;
 use clap::error::ErrorKind;
 use std::ffi::OsString;
@@ -93,12 +94,13 @@ pub fn record(args: RecordArgs) -> anyhow::Result<Plan> {
 const ONE_INPUT: &str = "give one of a command after `--`, a recording and --generate, not several";
 
 fn program(verb: &str, program: ProgramArgs, args: GuestArgs) -> anyhow::Result<Input> {
+    let or_file = if verb == "compare" { "a recording, " } else { "" };
     match (program.generate, program.command.is_empty()) {
         (Some(_), false) => usage(verb, ErrorKind::ArgumentConflict, ONE_INPUT),
         (None, true) => usage(
             verb,
             ErrorKind::MissingRequiredArgument,
-            &format!("nothing to {verb}: give a command after `--`, or --generate"),
+            &format!("nothing to {verb}: give a command after `--`, {or_file}or --generate"),
         ),
         (None, false) => Ok(Input::Guest(Box::new(guest(verb, program.command, args)?))),
         (Some(spec), true) => {
@@ -185,10 +187,21 @@ fn configs(names: &[String]) -> Result<Vec<Config>, &str> {
 }
 
 fn open_recording(path: PathBuf) -> anyhow::Result<Input> {
-    let reader = file::Reader::open(&path).with_context(|| {
-        format!("if {0} is a command, put it after `--`: bifold compare -- {0}", path.display())
-    });
-    Ok(Input::Recording(Box::new(reader?), path))
+    match file::Reader::open(&path) {
+        Ok(reader) => Ok(Input::Recording(Box::new(reader), path)),
+        // Most often not a damaged recording but a command without its `--`.
+        Err(e @ (FileError::Io { .. } | FileError::NotARecording { .. })) => {
+            let e = anyhow::Error::from(e);
+            Err(anyhow!("{e:#}\n{}", command_tip("compare", &[path.into()])))
+        }
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// How to write a command that was taken for something else.
+pub fn command_tip(verb: &str, words: &[OsString]) -> String {
+    let words: Vec<_> = words.iter().map(|w| w.to_string_lossy()).collect();
+    format!("to run a command, put it after `--`: bifold {verb} -- {}", shell_words(&words))
 }
 
 fn guest(verb: &str, command: Vec<OsString>, args: GuestArgs) -> anyhow::Result<GuestSpec> {

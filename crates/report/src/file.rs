@@ -74,8 +74,7 @@ impl OutputFile {
             .suffix(".tmp")
             .permissions(Permissions::from_mode(0o666)) // less the umask, as for any file
             .tempfile_in(dir)
-            // Not the temporary name, which says nothing to the user.
-            .map_err(|e| e.raw_os_error().map_or(e, io::Error::from_raw_os_error))?;
+            .map_err(without_name)?;
         Ok(To::Renamed(temp, target))
     }
 
@@ -89,6 +88,15 @@ impl OutputFile {
                 .and_then(|()| temp.persist(target).map(drop).map_err(|e| e.error)),
         };
         done.map_err(|source| FileError::Write { path, source })
+    }
+}
+
+/// The system's error without the temporary name, which says nothing to the user.
+fn without_name(e: io::Error) -> io::Error {
+    let inner = e.get_ref().and_then(|i| i.source()).and_then(|s| s.downcast_ref::<io::Error>());
+    match inner.and_then(io::Error::raw_os_error) {
+        Some(code) => io::Error::from_raw_os_error(code),
+        None => e,
     }
 }
 

@@ -24,6 +24,7 @@ fn usage_errors() {
         "compare --modules /lib -- true",
         "compare -q -v --generate t:10",
         "compare gcc -O2 x.c",
+        "compare --frob -- gcc",
     ];
     let mut all = String::new();
     for args in cases {

@@ -3,7 +3,7 @@
 
 use crate::fixture::comparison;
 use bifold_model::{Config, Outcome, Sample};
-use bifold_report::{Comparison, Exit, Figures, Format, Input, Partial};
+use bifold_report::{Comparison, Exit, Figures, Format, Input, OutputFile, Partial};
 use serde_json::{Value, json};
 
 fn short() -> Comparison {
@@ -112,7 +112,8 @@ fn schema_has_exactly_the_counters_and_figures_that_exist() {
     new["$defs"]["figures"] = object("number", figures);
     if std::env::var("INSTA_UPDATE").is_ok_and(|v| v == "always") {
         let text = serde_json::to_string_pretty(&new).unwrap() + "\n";
-        std::fs::write(SCHEMA, text).unwrap();
+        // At once: the test beside this one reads it.
+        OutputFile::create(SCHEMA.as_ref()).unwrap().finish(text.as_bytes()).unwrap();
     } else {
         assert_eq!(old, new, "regenerate with INSTA_UPDATE=always");
     }
