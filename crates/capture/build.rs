@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Compiles the two pieces of C: the guest's init, which is embedded, and
+//! QEMU's plugin, which is not (it is GPL-2.0-or-later, as QEMU is) but lies as
+//! a file beside the executable, where `plugin::find` looks for it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+fn cc(what: &str, output: &Path, sources: &[PathBuf], flags: &[&str]) {
+    let compiler = env::var("CC").unwrap_or_else(|_| "cc".into());
+    let result = Command::new(&compiler)
+        .args(["-O2", "-Wall", "-Wextra", "-std=gnu11"])
+        .args(flags)
+        .arg("-o")
+        .arg(output)
+        .args(sources)
+        .output();
+    match result {
+        Err(e) => panic!(
+            "cannot run the C compiler `{compiler}` to build {what}: {e}; install gcc and libc6-dev"
+        ),
+        Ok(o) if !o.status.success() => {
+            panic!("`{compiler}` failed on {what}:\n{}", String::from_utf8_lossy(&o.stderr))
+        }
+        Ok(o) => {
+            for line in String::from_utf8_lossy(&o.stderr).lines() {
+                println!("cargo::warning={line}");
+            }
+        }
+    }
+}
+
+fn main() {
+    let here = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    println!("cargo::rerun-if-env-changed=CC");
+
+    let init = here.join("guest/init.c");
+    println!("cargo::rerun-if-changed={}", init.display());
+    cc("the guest's init (static: needs libc.a)", &out.join("init"), &[init], &["-static", "-s"]);
+
+    let plugin = here.join("../../qemu-plugin");
+    println!("cargo::rerun-if-changed={}", plugin.display());
+    let mut sources: Vec<PathBuf> = fs::read_dir(&plugin)
+        .unwrap_or_else(|e| panic!("cannot read {}: {e}", plugin.display()))
+        .filter_map(|e| Some(e.ok()?.path()))
+        .filter(|p| p.extension().is_some_and(|e| e == "c"))
+        .collect();
+    sources.sort();
+    let so = out.join("libbifold_capture_plugin.so");
+    cc("QEMU's plugin", &so, &sources, &["-shared", "-fPIC", "-fvisibility=hidden"]);
+    // OUT_DIR is PROFILE/build/bifold-capture-HASH/out. A running QEMU may have the old file
+    // mapped, so it is replaced, not overwritten.
+    let profile = out.ancestors().nth(3).expect("OUT_DIR lies below the profile's directory");
+    let (new, at) =
+        (profile.join(".bifold-plugin.new"), profile.join("libbifold_capture_plugin.so"));
+    fs::copy(&so, &new)
+        .and_then(|_| fs::rename(&new, &at))
+        .unwrap_or_else(|e| panic!("cannot write {}: {e}", at.display()));
+}

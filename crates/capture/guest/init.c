@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+/*
+ * PID 1 of the guest: loads modules, builds the command's root, runs it between
+ * the start and the stop marker and reports to the host over virtio-serial.
+ *
+ * /config in the initramfs is a sequence of NUL-terminated KEY=VALUE strings
+ * (see guest.rs). What the command prints goes to files in memory while the
+ * recording runs, so that no device disturbs it, and to the host afterwards.
+ *
+ * Lines to the host: "start", "exit N", "signal N", "oom N", "error TEXT",
+ * "done". A byte from the host asks to end the command now.
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <net/if.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/reboot.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MAX_STRINGS 65536
+/* The marker instruction; the number is BF_MARKER_MAGIC of events.h plus the
+ * code, low byte first. */
+#define MARKER(code) __asm__ volatile(".byte 0x0f,0x1f,0x84,0x00," #code ",0x0d,0x1f,0x2b" ::: "memory")
+
+static int control = -1;
+static char *config;
+static size_t config_len;
+static char *args[MAX_STRINGS], *envs[MAX_STRINGS];
+static int n_args, n_envs;
+
+static void say(const char *fmt, ...)
+{
+    char line[512];
+    va_list ap;
+    int n;
+
+    va_start(ap, fmt);
+    n = vsnprintf(line, sizeof line - 1, fmt, ap);
+    va_end(ap);
+    if (n > (int)sizeof line - 2)
+        n = sizeof line - 2;
+    line[n++] = '\n';
+    if (write(control >= 0 ? control : 2, line, (size_t)n) < 0)
+        return;
+}
+
+static void power_off(void)
+{
+    reboot(RB_POWER_OFF);
+    for (;;)
+        pause();
+}
+
+static void fail(const char *what)
+{
+    say("error %s: %s", what, strerror(errno));
+    say("done");
+    power_off();
+}
+
+static const char *value(const char *key, const char *after)
+{
+    size_t n = strlen(key);
+    char *p = after ? (char *)after + strlen(after) + 1 : config;
+
+    for (; p < config + config_len; p += strlen(p) + 1)
+        if (!strncmp(p, key, n) && p[n] == '=')
+            return p + n + 1;
+    return NULL;
+}
+
+static void read_config(void)
+{
+    int fd = open("/config", O_RDONLY | O_CLOEXEC);
+    struct stat st;
+
+    if (fd < 0 || fstat(fd, &st))
+        fail("/config");
+    config_len = (size_t)st.st_size;
+    config = calloc(1, config_len + 1);
+    if (read(fd, config, config_len) != (ssize_t)config_len)
+        fail("/config");
+    close(fd);
+}
+
+static void load_modules(void)
+{
+    for (const char *m = value("module", NULL); m; m = value("module", m)) {
+        int fd = open(m, O_RDONLY | O_CLOEXEC);
+        if (fd < 0 || (syscall(SYS_finit_module, fd, "", 0) && errno != EEXIST))
+            fail(m);
+        close(fd);
+    }
+}
+
+static void mount_at(const char *type, const char *at, unsigned long flags, const char *data)
+{
+    char what[256];
+
+    mkdir(at, 0755);
+    if (mount(type, at, type, flags, data)) {
+        snprintf(what, sizeof what, "mounting %s at %s", type, at);
+        fail(what);
+    }
+}
+
+/* Opens the virtio-serial port of this name; udev is not here to link it. */
+static int port(const char *name, int flags)
+{
+    for (int tries = 0; tries < 200; tries++) {
+        DIR *d = opendir("/sys/class/virtio-ports");
+        struct dirent *e;
+
+        while (d && (e = readdir(d))) {
+            char path[512], found[64] = "";
+            int fd;
+
+            snprintf(path, sizeof path, "/sys/class/virtio-ports/%s/name", e->d_name);
+            fd = open(path, O_RDONLY | O_CLOEXEC);
+            if (fd < 0)
+                continue;
+            if (read(fd, found, sizeof found - 1) < 0)
+                found[0] = 0;
+            close(fd);
+            found[strcspn(found, "\n")] = 0;
+            if (strcmp(found, name))
+                continue;
+            snprintf(path, sizeof path, "/dev/%s", e->d_name);
+            fd = open(path, flags | O_CLOEXEC);
+            if (fd >= 0) {
+                closedir(d);
+                return fd;
+            }
+        }
+        if (d)
+            closedir(d);
+        usleep(5000);
+    }
+    errno = ENODEV;
+    return -1;
+}
+
+static void small_mounts(const char *root)
+{
+    char at[64];
+
+    snprintf(at, sizeof at, "%s/proc", root);
+    mount_at("proc", at, MS_NOSUID | MS_NOEXEC | MS_NODEV, NULL);
+    snprintf(at, sizeof at, "%s/sys", root);
+    mount_at("sysfs", at, MS_NOSUID | MS_NOEXEC | MS_NODEV | MS_RDONLY, NULL);
+    snprintf(at, sizeof at, "%s/dev", root);
+    mount_at("devtmpfs", at, MS_NOSUID, NULL);
+    snprintf(at, sizeof at, "%s/dev/shm", root);
+    mount_at("tmpfs", at, MS_NOSUID | MS_NODEV, "mode=1777");
+    snprintf(at, sizeof at, "%s/dev/pts", root);
+    mount_at("devpts", at, MS_NOSUID | MS_NOEXEC, "ptmxmode=0666");
+    snprintf(at, sizeof at, "%s/dev/fd", root);
+    if (symlink("/proc/self/fd", at) && errno != EEXIST)
+        fail(at);
+}
+
+static void link_std(const char *root)
+{
+    static const char *const names[] = {"stdin", "stdout", "stderr"};
+
+    for (int i = 0; i < 3; i++) {
+        char at[64], to[32];
+        snprintf(at, sizeof at, "%s/dev/%s", root, names[i]);
+        snprintf(to, sizeof to, "/proc/self/fd/%d", i);
+        if (symlink(to, at) && errno != EEXIST)
+            fail(at);
+    }
+}
+
+/* The host's root, read-only over 9p, under a writable layer in memory. */
+static void host_root(void)
+{
+    mkdir("/lower", 0755);
+    mkdir("/root", 0755);
+    if (mount("root", "/lower", "9p", MS_RDONLY,
+              "trans=virtio,version=9p2000.L,cache=loose,msize=262144"))
+        fail("mounting the host's root over 9p");
+    mount_at("tmpfs", "/layer", 0, "mode=755,size=90%");
+    mkdir("/layer/upper", 0755);
+    mkdir("/layer/work", 0755);
+    if (mount("overlay", "/root", "overlay", 0,
+              "lowerdir=/lower,upperdir=/layer/upper,workdir=/layer/work"))
+        fail("mounting the overlay");
+}
+
+static void loopback_up(void)
+{
+    int s = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    struct ifreq r = {.ifr_name = "lo"};
+
+    if (s < 0)
+        return;
+    r.ifr_flags = IFF_UP;
+    ioctl(s, SIOCSIFFLAGS, &r);
+    close(s);
+}
+
+static void write_file(const char *path, const char *text)
+{
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+
+    if (fd >= 0 && write(fd, text, strlen(text)) < 0)
+        say("note %s: %s", path, strerror(errno));
+    if (fd >= 0)
+        close(fd);
+}
+
+static long oom_kills(void)
+{
+    static char text[16384];
+    int fd = open("/proc/vmstat", O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
+    char *p;
+
+    close(fd);
+    text[n > 0 ? n : 0] = 0;
+    p = strstr(text, "\noom_kill ");
+    return p ? atol(p + 10) : 0;
+}
+
+static int memory_file(const char *name)
+{
+    int fd = (int)syscall(SYS_memfd_create, name, 0);
+
+    if (fd < 0)
+        fail("a file in memory");
+    return fd;
+}
+
+static void become_user(void)
+{
+    gid_t groups[256];
+    size_t n = 0;
+    const char *g = value("group", NULL);
+
+    for (; g && n < 256; g = value("group", g))
+        groups[n++] = (gid_t)atol(g);
+    if (setgroups(n, groups) || setgid((gid_t)atol(value("gid", NULL))) ||
+        setuid((uid_t)atol(value("uid", NULL))))
+        _exit(127);
+}
+
+/* In the child: becomes the command, or writes errno to `report`. */
+static void run(int out, int err, int report)
+{
+    int null = open("/dev/null", O_RDONLY), e;
+    sigset_t none;
+
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    setsid();
+    dup2(null, 0);
+    dup2(out, 1);
+    dup2(err, 2);
+    for (int fd = 3; fd < 32; fd++)
+        if (fd != report)
+            close(fd);
+    become_user();
+    if (!chdir(value("cwd", NULL)))
+        execve(value("program", NULL), args, envs);
+    e = errno;
+    if (write(report, &e, sizeof e) < 0)
+        _exit(126);
+    _exit(127);
+}
+
+static void on_child(int sig)
+{
+    (void)sig;
+}
+
+/* Waits for the command, or for the host's wish to end it. */
+static int await(pid_t child)
+{
+    struct pollfd p = {.fd = control, .events = POLLIN};
+    sigset_t none;
+    int status;
+
+    sigemptyset(&none);
+    for (;;) {
+        pid_t done = waitpid(-1, &status, WNOHANG);
+        if (done == child)
+            return status;
+        if (done > 0)
+            continue;
+        if (ppoll(&p, 1, NULL, &none) > 0 && (p.revents & POLLIN)) {
+            char c;
+            if (read(control, &c, 1) == 1)
+                kill(-1, SIGKILL);
+        }
+    }
+}
+
+static void send_file(int fd, const char *name)
+{
+    static char buffer[1 << 18];
+    int to = port(name, O_WRONLY);
+    ssize_t n;
+
+    if (to < 0)
+        fail(name);
+    lseek(fd, 0, SEEK_SET);
+    while ((n = read(fd, buffer, sizeof buffer)) > 0)
+        for (ssize_t at = 0, w; at < n; at += w)
+            if ((w = write(to, buffer + at, (size_t)(n - at))) <= 0)
+                return;
+    close(to);
+}
+
+int main(void)
+{
+    sigset_t chld;
+    int out, err, report[2], status, e = 0;
+    long oom;
+    pid_t child;
+
+    mount_at("devtmpfs", "/dev", 0, NULL);
+    mount_at("sysfs", "/sys", 0, NULL);
+    mount_at("proc", "/proc", 0, NULL);
+    read_config();
+    load_modules();
+    control = port("bifold.control", O_RDWR);
+    if (control < 0)
+        fail("the control port");
+    if (!strcmp(value("root", NULL), "host")) {
+        host_root();
+        small_mounts("/root");
+        link_std("/root");
+    } else {
+        umount2("/proc", 0);
+        umount2("/sys", 0);
+        umount2("/dev", 0);
+        small_mounts("");
+        link_std("");
+    }
+    loopback_up();
+    for (const char *a = value("arg", NULL); a; a = value("arg", a))
+        args[n_args++] = (char *)a;
+    for (const char *v = value("env", NULL); v; v = value("env", v))
+        envs[n_envs++] = (char *)v;
+    out = memory_file("stdout");
+    err = memory_file("stderr");
+    write_file("/proc/self/oom_score_adj", "-1000");
+    sigemptyset(&chld);
+    sigaddset(&chld, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &chld, NULL);
+    signal(SIGCHLD, on_child);
+    if (pipe2(report, O_CLOEXEC))
+        fail("pipe");
+    if (!strcmp(value("root", NULL), "host") && chroot("/root"))
+        fail("chroot");
+    umask(022);
+    oom = oom_kills();
+    say("start");
+    MARKER(1);
+    child = fork();
+    if (child == 0) {
+        write_file("/proc/self/oom_score_adj", "0");
+        run(out, err, report[1]);
+    }
+    status = child < 0 ? 0 : await(child);
+    MARKER(2);
+    if (child < 0)
+        fail("fork");
+    close(report[1]);
+    oom = oom_kills() - oom;
+    if (read(report[0], &e, sizeof e) == sizeof e) {
+        say("error running %s: %s", value("program", NULL), strerror(e));
+    } else {
+        send_file(out, "bifold.stdout");
+        send_file(err, "bifold.stderr");
+        if (oom > 0)
+            say("oom %ld", oom);
+        if (WIFSIGNALED(status))
+            say("signal %d", WTERMSIG(status));
+        else
+            say("exit %d", WEXITSTATUS(status));
+    }
+    say("done");
+    power_off();
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Why a capture was not possible or did not end well. A message names the
+//! fact and, where there is one, the remedy; it never repeats its source.
+
+use std::path::PathBuf;
+
+/// Whether trying again elsewhere would help.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// This machine lacks something (exit status 77).
+    CannotWorkHere,
+    /// It was tried and failed (exit status 1).
+    Failed,
+}
+
+/// Why there is no [`crate::CaptureReport`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CaptureError {
+    /// No emulator.
+    #[error("qemu-system-x86_64 not found; install qemu-system-x86 {}", crate::qemu::WHERE)]
+    QemuMissing,
+    /// The emulator is too old for register reads from plugins.
+    #[error("qemu {found} is too old: 9.0 or later is needed; install qemu-system-x86 {}", crate::qemu::WHERE)]
+    QemuTooOld {
+        /// Its version.
+        found: String,
+    },
+    /// The emulator was built without plugin support.
+    #[error("{path} has no plugin support (built with --disable-plugins); use your distribution's qemu-system-x86")]
+    NoPlugins {
+        /// The emulator.
+        path: PathBuf,
+    },
+    /// The plugin's file is nowhere.
+    #[error("libbifold_capture_plugin.so not found beside the executable or in ../lib/bifold; build with cargo build --workspace, or set BIFOLD_PLUGIN")]
+    PluginMissing,
+    /// The host is no x86-64 machine.
+    #[error("capture runs the host's programs in an x86-64 guest, but this machine is {0}")]
+    Architecture(&'static str),
+    /// A value of the specification makes no sense.
+    #[error("{0}")]
+    Spec(String),
+    /// The command does not exist.
+    #[error("{program}: program not found")]
+    ProgramNotFound {
+        /// As given.
+        program: String,
+    },
+    /// The command exists but cannot be executed.
+    #[error("{}: not an executable file", path.display())]
+    NotExecutable {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A kernel image or its modules are of no use.
+    #[error("kernel {}: {why}", path.display())]
+    Kernel {
+        /// The image or directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The kernel lacks a driver.
+    #[error("kernel {version} has no module {module}{}", if module == "9p" { ": it cannot mount the host's root; use --root initramfs" } else { "" })]
+    NoModule {
+        /// The kernel's release.
+        version: String,
+        /// The module.
+        module: String,
+    },
+    /// The default kernel could not be fetched.
+    #[error("cannot fetch a guest kernel: {why}; give one with --kernel")]
+    KernelFetch {
+        /// What failed.
+        why: String,
+    },
+    /// A file could not be read or written.
+    #[error("{}: {what}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What was being done.
+        what: &'static str,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+    /// The operating system refused something.
+    #[error("{what}")]
+    Os {
+        /// What was being done.
+        what: &'static str,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+    /// The guest could not run the command.
+    #[error("in the guest: {0}")]
+    Guest(String),
+    /// The kernel stopped.
+    #[error("the guest's kernel panicked:\n{0}")]
+    Panic(String),
+    /// The guest's memory was too small for itself.
+    #[error("the guest ran out of memory ({memory_mib} MiB); give it more with --memory\n{console}")]
+    GuestOutOfMemory {
+        /// What it had.
+        memory_mib: u64,
+        /// The end of its console.
+        console: String,
+    },
+    /// QEMU ended by itself.
+    #[error("qemu ended before the guest did ({status}):\n{log}")]
+    QemuDied {
+        /// Its exit status.
+        status: String,
+        /// The end of its messages and the guest's console.
+        log: String,
+    },
+    /// The guest did not come up.
+    #[error("the guest did not start the command within {seconds} s:\n{console}")]
+    BootTimeout {
+        /// How long was waited.
+        seconds: u64,
+        /// The end of its console.
+        console: String,
+    },
+    /// The consumer of the events failed.
+    #[error("the events could not be used")]
+    Sink(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// It was stopped before the command started.
+    #[error("interrupted before the command started")]
+    InterruptedEarly,
+}
+
+impl CaptureError {
+    /// Whether this machine lacks something or the run failed.
+    pub fn kind(&self) -> Kind {
+        use CaptureError::*;
+        match self {
+            QemuMissing | QemuTooOld { .. } | NoPlugins { .. } | PluginMissing
+            | Architecture(_) | KernelFetch { .. } => Kind::CannotWorkHere,
+            _ => Kind::Failed,
+        }
+    }
+
+    pub(crate) fn file(path: impl Into<PathBuf>, what: &'static str) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.into();
+        move |source| CaptureError::File { path, what, source }
+    }
+
+    pub(crate) fn os<E: Into<std::io::Error>>(what: &'static str) -> impl FnOnce(E) -> Self {
+        move |e| CaptureError::Os { what, source: e.into() }
+    }
+}

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The guest's kernel: an image that boots fast and the modules it needs.
+//!
+//! The default is the kernel that Debian's `linux-image-amd64` depends on,
+//! downloaded as a package and unpacked into a cache, never installed. A
+//! bzImage is stored with its payload unpacked beside it: QEMU starts an ELF
+//! kernel directly (PVH), which saves the guest from unpacking itself under
+//! emulation, some 3 s. What has no such payload boots as it is.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::Progress;
+use crate::error::CaptureError;
+
+/// A kernel and where its modules are.
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    /// What QEMU gets.
+    pub(crate) image: PathBuf,
+    /// A directory with *.ko files somewhere below it.
+    pub(crate) modules: Option<PathBuf>,
+    pub(crate) version: String,
+}
+
+fn cache_dir() -> Result<PathBuf, CaptureError> {
+    let base = match std::env::var_os("XDG_CACHE_HOME").filter(|v| !v.is_empty()) {
+        Some(dir) => PathBuf::from(dir),
+        None => match std::env::var_os("HOME").filter(|v| !v.is_empty()) {
+            Some(home) => Path::new(&home).join(".cache"),
+            None => {
+                return Err(CaptureError::Spec(
+                    "neither XDG_CACHE_HOME nor HOME says where the kernel's cache is".into(),
+                ));
+            }
+        },
+    };
+    Ok(base.join("bifold/kernels"))
+}
+
+/// Kernels in the cache, newest name last.
+pub(crate) fn cached() -> Vec<PathBuf> {
+    let Ok(dir) = cache_dir() else { return Vec::new() };
+    let mut found: Vec<PathBuf> = fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .filter_map(|e| Some(e.ok()?.path()))
+        .filter(|p| p.join("complete").exists())
+        .collect();
+    // Directories are named by time of fetching would not be reproducible; by version is.
+    found.sort_by_key(|p| numbers(p));
+    found
+}
+
+fn numbers(path: &Path) -> Vec<u64> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    name.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect()
+}
+
+/// The kernel a guest gets: the user's, or the cached one, or a fetched one.
+pub(crate) fn find(
+    image: Option<&Path>,
+    modules: Option<&Path>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Kernel, CaptureError> {
+    if let Some(image) = image {
+        return own(image, modules);
+    }
+    if cached().is_empty() {
+        fetch(progress)?;
+    }
+    let dir = cached().pop().ok_or_else(|| CaptureError::KernelFetch {
+        why: "the cache is empty after fetching".into(),
+    })?;
+    let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let elf = dir.join("vmlinux");
+    Ok(Kernel {
+        image: if elf.exists() { elf } else { dir.join("vmlinuz") },
+        modules: Some(modules.map_or(dir.join("modules"), Path::to_path_buf)),
+        version: name,
+    })
+}
+
+fn own(image: &Path, modules: Option<&Path>) -> Result<Kernel, CaptureError> {
+    let data = fs::read(image).map_err(|e| CaptureError::Kernel {
+        path: image.to_path_buf(),
+        why: format!("cannot be read: {e}"),
+    })?;
+    let elf = data.starts_with(b"\x7fELF");
+    let version = if elf { elf_version(&data) } else { bzimage_version(&data) };
+    let version = version.ok_or_else(|| CaptureError::Kernel {
+        path: image.to_path_buf(),
+        why: "is neither a bzImage nor an ELF vmlinux of Linux".into(),
+    })?;
+    let mut kernel = Kernel { image: image.to_path_buf(), modules: None, version };
+    kernel.modules = modules.map(Path::to_path_buf).or_else(|| {
+        let dir = Path::new("/lib/modules").join(&kernel.version);
+        dir.is_dir().then_some(dir)
+    });
+    if !elf && let Some(unpacked) = payload(&data) {
+        let dir = cache_dir()?.with_file_name("images");
+        let to = dir.join(format!("{}-{:016x}", kernel.version, checksum(&data)));
+        if !to.exists() {
+            fs::create_dir_all(&dir).map_err(CaptureError::file(&dir, "cannot create"))?;
+            let new = dir.join(format!(".new-{}", std::process::id()));
+            fs::write(&new, unpacked)
+                .and_then(|()| fs::rename(&new, &to))
+                .map_err(CaptureError::file(&to, "cannot write"))?;
+        }
+        kernel.image = to;
+    }
+    Ok(kernel)
+}
+
+/// Distinguishes images in the cache; not a defence against anyone.
+fn checksum(data: &[u8]) -> u64 {
+    data.chunks(8).fold(data.len() as u64, |sum, c| {
+        let mut word = [0; 8];
+        word[..c.len()].copy_from_slice(c);
+        (sum.rotate_left(5) ^ u64::from_le_bytes(word)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    })
+}
+
+fn u32_at(data: &[u8], at: usize) -> Option<usize> {
+    Some(u32::from_le_bytes(data.get(at..at + 4)?.try_into().ok()?) as usize)
+}
+
+/// The release string of a bzImage (Documentation/arch/x86/boot.rst).
+fn bzimage_version(data: &[u8]) -> Option<String> {
+    if data.get(0x202..0x206)? != b"HdrS" {
+        return None;
+    }
+    let at = u16::from_le_bytes(data.get(0x20e..0x210)?.try_into().ok()?) as usize + 0x200;
+    let text = data.get(at..)?.split(|b| *b == 0 || *b == b' ').next()?;
+    Some(String::from_utf8_lossy(text).into_owned())
+}
+
+fn elf_version(data: &[u8]) -> Option<String> {
+    let banner = b"Linux version ";
+    let at = data.windows(banner.len()).position(|w| w == banner)? + banner.len();
+    let text = data[at..].split(|b| *b == b' ' || *b == 0).next()?;
+    Some(String::from_utf8_lossy(text).into_owned())
+}
+
+/// The ELF kernel within a bzImage, if it can be unpacked here and QEMU can
+/// start it (it has a PVH entry).
+fn payload(data: &[u8]) -> Option<Vec<u8>> {
+    if data.get(0x202..0x206)? != b"HdrS" {
+        return None;
+    }
+    let setup = (usize::from(*data.get(0x1f1)?) + 1) * 512;
+    let at = setup + u32_at(data, 0x248)?;
+    let packed = data.get(at..at + u32_at(data, 0x24c)?)?;
+    let mut out = Vec::new();
+    // The payload ends with its unpacked size, which no decompressor knows.
+    if packed.starts_with(b"\xfd7zXZ") {
+        liblzma::read::XzDecoder::new(packed).read_to_end(&mut out).ok()?;
+    } else if packed.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
+        let body = packed.get(..packed.len() - 4)?;
+        zstd::Decoder::new(body).ok()?.read_to_end(&mut out).ok()?;
+    } else {
+        return None;
+    }
+    // XEN_ELFNOTE_PHYS32_ENTRY: type 18, name "Xen".
+    let note = [4, 0, 0, 0, 4, 0, 0, 0, 18, 0, 0, 0, b'X', b'e', b'n', 0];
+    let note8 = [4, 0, 0, 0, 8, 0, 0, 0, 18, 0, 0, 0, b'X', b'e', b'n', 0];
+    let has = |n: &[u8]| out.windows(n.len()).any(|w| w == n);
+    (out.starts_with(b"\x7fELF") && (has(&note) || has(&note8))).then_some(out)
+}
+
+fn tool(command: &mut Command, what: &str) -> Result<Vec<u8>, CaptureError> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let out = command.output().map_err(|e| CaptureError::KernelFetch {
+        why: format!("{name}: {e} (a Debian system has it)"),
+    })?;
+    if out.status.success() {
+        return Ok(out.stdout);
+    }
+    let text = String::from_utf8_lossy(&out.stderr);
+    Err(CaptureError::KernelFetch { why: format!("{what}: {}", text.trim()) })
+}
+
+/// The package that `linux-image-amd64` depends on, e.g. linux-image-6.1.0-56-amd64.
+fn default_package() -> Result<String, CaptureError> {
+    let out = tool(
+        Command::new("apt-cache").args(["depends", "--important", "linux-image-amd64"]),
+        "apt-cache depends linux-image-amd64",
+    )?;
+    String::from_utf8_lossy(&out)
+        .split_whitespace()
+        .find(|w| w.starts_with("linux-image-") && *w != "linux-image-amd64")
+        .map(|w| w.trim_end_matches("-unsigned").to_owned())
+        .ok_or_else(|| CaptureError::KernelFetch {
+            why: "apt knows no linux-image-amd64; run apt-get update".into(),
+        })
+}
+
+/// Downloads, unpacks and stores the default kernel; all or nothing.
+fn fetch(progress: &mut dyn FnMut(Progress)) -> Result<(), CaptureError> {
+    let package = default_package()?;
+    let cache = cache_dir()?;
+    fs::create_dir_all(&cache).map_err(CaptureError::file(&cache, "cannot create"))?;
+    let tmp = cache.join(format!(".new-{}", std::process::id()));
+    let result = fetch_into(&tmp, &cache, &package, progress);
+    let _ = fs::remove_dir_all(&tmp);
+    result
+}
+
+fn fetch_into(
+    tmp: &Path,
+    cache: &Path,
+    package: &str,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(), CaptureError> {
+    let lost = |what| CaptureError::file(tmp, what);
+    let tree = tmp.join("tree");
+    fs::create_dir_all(&tree).map_err(lost("cannot create"))?;
+    progress(Progress::Stage(&format!("downloading {package}")));
+    // As root apt would drop to user _apt, who may not write here.
+    tool(
+        Command::new("apt-get")
+            .args(["-q", "-o", "APT::Sandbox::User=root", "download", package])
+            .current_dir(tmp),
+        "apt-get download",
+    )?;
+    let deb = fs::read_dir(tmp)
+        .map_err(lost("cannot read"))?
+        .filter_map(|e| Some(e.ok()?.path()))
+        .find(|p| p.extension() == Some(OsStr::new("deb")))
+        .ok_or_else(|| CaptureError::KernelFetch { why: "apt-get left no package".into() })?;
+    progress(Progress::Stage(&format!("unpacking {package}")));
+    tool(Command::new("dpkg-deb").arg("-x").arg(&deb).arg(&tree), "dpkg-deb -x")?;
+    let version = package.trim_start_matches("linux-image-");
+    let done = tmp.join(version);
+    let lib = ["lib/modules", "usr/lib/modules"]
+        .iter()
+        .map(|d| tree.join(d).join(version))
+        .find(|d| d.is_dir())
+        .ok_or_else(|| CaptureError::KernelFetch { why: format!("{package} has no modules") })?;
+    let vmlinuz = tree.join("boot").join(format!("vmlinuz-{version}"));
+    fs::create_dir_all(&done).map_err(lost("cannot create"))?;
+    let data = fs::read(&vmlinuz).map_err(CaptureError::file(&vmlinuz, "cannot read"))?;
+    if let Some(elf) = payload(&data) {
+        fs::write(done.join("vmlinux"), elf).map_err(lost("cannot write"))?;
+    }
+    fs::rename(&vmlinuz, done.join("vmlinuz")).map_err(lost("cannot write"))?;
+    let config = tree.join("boot").join(format!("config-{version}"));
+    let _ = fs::rename(config, done.join("config"));
+    keep_needed(&lib, &done.join("modules"))?;
+    fs::write(done.join("complete"), b"").map_err(lost("cannot write"))?;
+    match fs::rename(&done, cache.join(version)) {
+        // Someone else fetched it meanwhile: theirs is as good.
+        Err(_) if cache.join(version).join("complete").exists() => Ok(()),
+        other => other.map_err(CaptureError::file(cache.join(version), "cannot create")),
+    }
+}
+
+/// Keeps of a whole kernel's modules those a guest can want.
+fn keep_needed(lib: &Path, to: &Path) -> Result<(), CaptureError> {
+    fs::create_dir_all(to).map_err(CaptureError::file(to, "cannot create"))?;
+    let all = crate::modules::Modules::scan(lib)?;
+    for module in all.with_dependencies(crate::modules::WANTED) {
+        let name = module.file_name().unwrap_or_default();
+        fs::copy(&module, to.join(name)).map_err(CaptureError::file(&module, "cannot copy"))?;
+    }
+    let builtin = lib.join("modules.builtin");
+    fs::copy(&builtin, to.join("modules.builtin"))
+        .map_err(CaptureError::file(&builtin, "cannot copy"))?;
+    Ok(())
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Kernel modules: found by name below a directory, ordered by what each says
+//! it depends on (`.modinfo`), so that no depmod has to have run. Compressed
+//! ones (Debian 13 has .ko.xz) are unpacked here, as the guest's init only
+//! hands them to the kernel.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use object::{Object, ObjectSection};
+
+use crate::error::CaptureError;
+
+/// What any guest may need: the control ports, and the host's root.
+pub(crate) const WANTED: &[&str] =
+    &["virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay"];
+/// Of these, what the root of one kind needs.
+pub(crate) const PORTS: &[&str] = &["virtio_pci", "virtio_console"];
+
+pub(crate) struct Modules {
+    files: HashMap<String, PathBuf>,
+    builtin: Vec<String>,
+}
+
+fn canonical(name: &str) -> String {
+    name.replace('-', "_")
+}
+
+/// The module's name, if this is the name of a module's file.
+fn module_name(path: &Path) -> Option<String> {
+    let name = path.file_name()?.to_str()?;
+    let at = name.find(".ko")?;
+    matches!(&name[at..], ".ko" | ".ko.xz" | ".ko.zst").then(|| canonical(&name[..at]))
+}
+
+impl Modules {
+    pub(crate) fn scan(dir: &Path) -> Result<Self, CaptureError> {
+        let mut found = Modules { files: HashMap::new(), builtin: Vec::new() };
+        let mut todo = vec![dir.to_path_buf()];
+        while let Some(d) = todo.pop() {
+            for entry in fs::read_dir(&d).map_err(CaptureError::file(&d, "cannot read"))? {
+                let entry = entry.map_err(CaptureError::file(&d, "cannot read"))?;
+                let path = entry.path();
+                // Not through symlinks: `build` and `source` lead out of the tree.
+                if entry.file_type().is_ok_and(|t| t.is_dir()) {
+                    todo.push(path);
+                } else if let Some(name) = module_name(&path) {
+                    found.files.insert(name, path);
+                } else if path.ends_with("modules.builtin") {
+                    let text = fs::read_to_string(&path)
+                        .map_err(CaptureError::file(&path, "cannot read"))?;
+                    found.builtin =
+                        text.lines().filter_map(|l| module_name(Path::new(l))).collect();
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whether the module exists or is part of the kernel.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        let name = canonical(name);
+        self.files.contains_key(&name) || self.builtin.contains(&name)
+    }
+
+    /// The files of these modules and of all they need, each after its needs.
+    pub(crate) fn with_dependencies(&self, names: &[&str]) -> Vec<PathBuf> {
+        let mut order = Vec::new();
+        for name in names {
+            self.visit(&canonical(name), &mut order);
+        }
+        order
+    }
+
+    fn visit(&self, name: &str, order: &mut Vec<PathBuf>) {
+        let Some(path) = self.files.get(name) else { return };
+        if order.contains(path) {
+            return;
+        }
+        let depends = read(path).map(|data| depends(&data)).unwrap_or_default();
+        for d in depends {
+            // A cycle cannot be built, so the recursion ends.
+            self.visit(&d, order);
+        }
+        order.push(path.clone());
+    }
+}
+
+/// A module's bytes, unpacked.
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>, CaptureError> {
+    let data = fs::read(path).map_err(CaptureError::file(path, "cannot read"))?;
+    let mut out = Vec::new();
+    let done = if data.starts_with(b"\xfd7zXZ") {
+        liblzma::read::XzDecoder::new(&data[..]).read_to_end(&mut out)
+    } else if data.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
+        zstd::Decoder::new(&data[..]).and_then(|mut d| d.read_to_end(&mut out))
+    } else {
+        return Ok(data);
+    };
+    done.map_err(CaptureError::file(path, "cannot unpack"))?;
+    Ok(out)
+}
+
+fn depends(module: &[u8]) -> Vec<String> {
+    let Ok(file) = object::File::parse(module) else { return Vec::new() };
+    let info = file.section_by_name(".modinfo").and_then(|s| s.data().ok()).unwrap_or(&[]);
+    info.split(|b| *b == 0)
+        .filter_map(|s| s.strip_prefix(b"depends="))
+        .flat_map(|list| list.split(|b| *b == b','))
+        .filter(|n| !n.is_empty())
+        .map(|n| canonical(&String::from_utf8_lossy(n)))
+        .collect()
+}

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The emulator: which one, what it can, and its command line.
+//!
+//! `thread=single` runs all vCPUs on one thread, so events have one exact
+//! order. Virtqueues are served where the guest kicks them (`ioeventfd=off`),
+//! not when another thread gets to it, because exact runs must repeat.
+
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::error::CaptureError;
+use crate::kernel::Kernel;
+use crate::{GuestSpec, LOW_MIB, Root, Thp, Timing};
+
+/// Where a recent QEMU comes from.
+pub(crate) const WHERE: &str =
+    "(Debian 13: in main; Debian 12: from bookworm-backports, apt-get install -t bookworm-backports qemu-system-x86)";
+const OLDEST: (u32, u32) = (9, 0);
+
+/// An emulator that can do what is needed.
+#[derive(Debug, Clone)]
+pub(crate) struct Qemu {
+    pub(crate) path: PathBuf,
+    pub(crate) version: String,
+}
+
+fn search() -> Result<PathBuf, CaptureError> {
+    if let Some(path) = std::env::var_os("BIFOLD_QEMU").filter(|p| !p.is_empty()) {
+        return Ok(PathBuf::from(path));
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .map(|d| d.join("qemu-system-x86_64"))
+        .find(|p| p.is_file())
+        .ok_or(CaptureError::QemuMissing)
+}
+
+/// Finds the emulator and checks its version and abilities.
+pub(crate) fn find() -> Result<Qemu, CaptureError> {
+    let path = search()?;
+    let ask = |arg| {
+        Command::new(&path).arg(arg).stdin(Stdio::null()).output().map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => CaptureError::QemuMissing,
+            _ => CaptureError::file(&path, "cannot run")(e),
+        })
+    };
+    let text = String::from_utf8_lossy(&ask("--version")?.stdout).into_owned();
+    let version = text
+        .split_whitespace()
+        .skip_while(|w| *w != "version")
+        .nth(1)
+        .unwrap_or("of unknown version")
+        .to_owned();
+    let mut parts = version.split('.').map_while(|p| p.parse().ok());
+    if (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) < OLDEST {
+        return Err(CaptureError::QemuTooOld { found: version });
+    }
+    let help = String::from_utf8_lossy(&ask("-help")?.stdout).into_owned();
+    if !help.lines().any(|l| l.starts_with("-plugin ")) {
+        return Err(CaptureError::NoPlugins { path });
+    }
+    Ok(Qemu { path, version })
+}
+
+/// Descriptors that QEMU opens by number.
+pub(crate) struct Inherited<'a> {
+    pub(crate) ring: BorrowedFd<'a>,
+    pub(crate) ram: BorrowedFd<'a>,
+    pub(crate) initrd: BorrowedFd<'a>,
+    pub(crate) console: BorrowedFd<'a>,
+    pub(crate) stdout: BorrowedFd<'a>,
+    pub(crate) stderr: BorrowedFd<'a>,
+    pub(crate) control: BorrowedFd<'a>,
+}
+
+fn path_of(fd: BorrowedFd) -> String {
+    format!("/proc/self/fd/{}", fd.as_raw_fd())
+}
+
+/// QEMU doubles commas within a value.
+fn quoted(path: &Path) -> String {
+    path.to_string_lossy().replace(',', ",,")
+}
+
+fn kernel_arguments(spec: &GuestSpec) -> String {
+    let thp = match spec.thp {
+        Thp::Always => "always",
+        Thp::Madvise => "madvise",
+        Thp::Never => "never",
+    };
+    format!(
+        "console=ttyS0 quiet nokaslr panic=-1 rdinit=/init random.trust_cpu=on pti={} transparent_hugepage={thp}",
+        if spec.kpti { "on" } else { "off" },
+    )
+}
+
+fn command(
+    qemu: &Qemu,
+    plugin: &Path,
+    kernel: &Kernel,
+    spec: &GuestSpec,
+    fds: &Inherited,
+) -> Command {
+    let bytes = spec.memory_mib << 20;
+    let low = spec.memory_mib.min(LOW_MIB) << 20;
+    let mut c = Command::new(&qemu.path);
+    let mut opt = |name: &str, value: String| {
+        c.arg(name).arg(value);
+    };
+    opt(
+        "-machine",
+        format!("q35,memory-backend=ram,max-ram-below-4g={}M,smm=off,usb=off,sata=off", LOW_MIB),
+    );
+    opt("-name", "bifold,debug-threads=on".into());
+    opt("-cpu", "EPYC,-fxsr-opt,-misalignsse,-osvw,-topoext,-xsavec,-svm".into());
+    opt("-smp", spec.vcpus.to_string());
+    opt("-m", format!("{}M", spec.memory_mib));
+    opt(
+        "-object",
+        format!("memory-backend-file,id=ram,size={bytes},mem-path={},share=on", path_of(fds.ram)),
+    );
+    opt("-accel", "tcg,thread=single".into());
+    if spec.timing == Timing::Exact {
+        opt("-icount", "shift=1,sleep=off".into());
+        opt("-seed", "1".into());
+    }
+    opt(
+        "-rtc",
+        match (spec.timing, &spec.root) {
+            (Timing::Exact, Root::Initramfs { .. }) => "base=2026-01-01,clock=vm".into(),
+            (Timing::Exact, Root::Host) => "base=utc,clock=vm".into(),
+            (Timing::Fast, _) => "base=utc".to_owned(),
+        },
+    );
+    opt(
+        "-plugin",
+        format!(
+            "{},ring={},ram={},bytes={bytes},below4g={low},vcpus={},check={},kpti={}",
+            quoted(plugin),
+            fds.ring.as_raw_fd(),
+            fds.ram.as_raw_fd(),
+            spec.vcpus,
+            spec.check_every,
+            u8::from(spec.kpti),
+        ),
+    );
+    opt("-kernel", kernel.image.to_string_lossy().into_owned());
+    opt("-initrd", path_of(fds.initrd));
+    opt("-append", kernel_arguments(spec));
+    opt("-chardev", format!("file,id=console,path={}", path_of(fds.console)));
+    opt("-serial", "chardev:console".into());
+    opt("-device", "virtio-serial-pci,ioeventfd=off".into());
+    opt("-chardev", format!("socket,id=control,fd={}", fds.control.as_raw_fd()));
+    opt("-device", "virtserialport,chardev=control,name=bifold.control".into());
+    for (id, fd) in [("stdout", fds.stdout), ("stderr", fds.stderr)] {
+        opt("-chardev", format!("file,id={id},path={}", path_of(fd)));
+        opt("-device", format!("virtserialport,chardev={id},name=bifold.{id}"));
+    }
+    if spec.root == Root::Host {
+        opt(
+            "-fsdev",
+            "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap".into(),
+        );
+        opt("-device", "virtio-9p-pci,fsdev=root,mount_tag=root,ioeventfd=off".into());
+    }
+    c.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
+    c
+}
+
+/// Starts the emulator; it ends with the calling thread.
+pub(crate) fn spawn(
+    qemu: &Qemu,
+    plugin: &Path,
+    kernel: &Kernel,
+    spec: &GuestSpec,
+    fds: &Inherited,
+    log: OwnedFd,
+) -> Result<Child, CaptureError> {
+    let mut c = command(qemu, plugin, kernel, spec, fds);
+    c.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
+    let keep: Vec<i32> =
+        [fds.ring, fds.ram, fds.initrd, fds.console, fds.stdout, fds.stderr, fds.control]
+            .iter()
+            .map(|f| f.as_raw_fd())
+            .collect();
+    // SAFETY: between fork and exec only async-signal-safe calls are made: prctl and fcntl, on
+    // descriptors that the caller's `fds` keep open.
+    unsafe {
+        c.pre_exec(move || {
+            rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+            for fd in &keep {
+                let fd = BorrowedFd::borrow_raw(*fd);
+                rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty())?;
+            }
+            Ok(())
+        });
+    }
+    c.spawn().map_err(CaptureError::file(&qemu.path, "cannot run"))
+}

@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One capture from start to end: prepare, start QEMU, pass chunks to the
+//! consumer, listen to the guest's init, end it when asked, and say how it
+//! went. Whatever way it ends, `Emulator`'s drop leaves no process behind.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read, Seek, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::Child;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use bifold_trace::event::kind::STATS;
+use bifold_trace::event::{KIND_SHIFT, STATS_WORDS};
+use bifold_trace::{Event, Stats, decode};
+
+use crate::error::CaptureError;
+use crate::ring::{Ring, memfd};
+use crate::{
+    CaptureReport, CommandExit, GuestSpec, Progress, Sink, guest, guest_frames, kernel, plugin,
+    qemu,
+};
+
+const BOOT_SECONDS: u64 = 120;
+/// How long the guest may take to end the command when asked.
+const GRACE: Duration = Duration::from_secs(5);
+const LOG_TAIL: usize = 2000;
+
+/// Ends the emulator when dropped.
+struct Emulator(Child);
+
+impl Drop for Emulator {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What the guest's init has said.
+#[derive(Default)]
+struct Said {
+    buffer: Vec<u8>,
+    started: bool,
+    exit: Option<CommandExit>,
+    oom: bool,
+    error: Option<String>,
+    done: bool,
+}
+
+impl Said {
+    fn listen(&mut self, control: &mut UnixStream) {
+        let mut bytes = [0; 1024];
+        while let Ok(n) = control.read(&mut bytes) {
+            if n == 0 {
+                break;
+            }
+            self.buffer.extend_from_slice(&bytes[..n]);
+        }
+        while let Some(end) = self.buffer.iter().position(|b| *b == b'\n') {
+            let line: Vec<u8> = self.buffer.drain(..=end).collect();
+            self.line(String::from_utf8_lossy(&line).trim());
+        }
+    }
+
+    fn line(&mut self, line: &str) {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let number = || rest.parse().unwrap_or(-1);
+        match word {
+            "start" => self.started = true,
+            "exit" => self.exit = Some(CommandExit::Code(number())),
+            "signal" => self.exit = Some(CommandExit::Signal(number())),
+            "oom" => self.oom = true,
+            "error" => self.error = Some(rest.to_owned()),
+            "done" => self.done = true,
+            _ => {}
+        }
+    }
+}
+
+fn check_spec(spec: &GuestSpec) -> Result<(), CaptureError> {
+    if std::env::consts::ARCH != "x86_64" {
+        return Err(CaptureError::Architecture(std::env::consts::ARCH));
+    }
+    let refuse = |text: String| Err(CaptureError::Spec(text));
+    if !(1..=2).contains(&spec.vcpus) {
+        return refuse(format!("{} vCPUs: 1 or 2 are possible", spec.vcpus));
+    }
+    if !(256..=1 << 20).contains(&spec.memory_mib) {
+        return refuse(format!("{} MiB of guest memory: 256 at least", spec.memory_mib));
+    }
+    if !spec.cwd.is_absolute() || !spec.cwd.is_dir() {
+        return refuse(format!("{}: not an absolute directory", spec.cwd.display()));
+    }
+    Ok(())
+}
+
+pub(crate) fn capture(
+    spec: &GuestSpec,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(Progress),
+    sink: &mut Sink,
+) -> Result<CaptureReport, CaptureError> {
+    check_spec(spec)?;
+    let program = guest::resolve(spec)?;
+    let qemu = qemu::find()?;
+    let plugin = plugin::find()?;
+    let kernel = kernel::find(spec.kernel.as_deref(), spec.modules.as_deref(), progress)?;
+    progress(Progress::Stage("starting the guest"));
+    let mut initrd = File::from(memfd("bifold-initrd", 0)?);
+    initrd
+        .write_all(&guest::initramfs(spec, &kernel, &program)?)
+        .map_err(CaptureError::os("writing the initramfs"))?;
+    let ring = Ring::new()?;
+    let ram = memfd("bifold-ram", spec.memory_mib << 20)?;
+    let files = Files::new()?;
+    let (mine, theirs) = UnixStream::pair().map_err(CaptureError::os("socketpair"))?;
+    mine.set_nonblocking(true).map_err(CaptureError::os("socketpair"))?;
+    let inherited = qemu::Inherited {
+        ring: ring.fd(),
+        ram: ram.as_fd(),
+        initrd: initrd.as_fd(),
+        console: files.console.as_fd(),
+        stdout: files.stdout.as_fd(),
+        stderr: files.stderr.as_fd(),
+        control: theirs.as_fd(),
+    };
+    let log = files.log.try_clone().map_err(CaptureError::os("dup"))?.into();
+    let begun = Instant::now();
+    let child = Emulator(qemu::spawn(&qemu, &plugin, &kernel, spec, &inherited, log)?);
+    drop((initrd, ram, theirs));
+    let mut session = Session {
+        spec,
+        ring,
+        child,
+        control: mine,
+        files,
+        said: Said::default(),
+        begun,
+        started: None,
+        ending: None,
+        asked: None,
+        words: 0,
+        stats: None,
+    };
+    session.follow(stop, progress, sink)?;
+    session.report(qemu.version, kernel.version)
+}
+
+/// Files in memory that QEMU writes to.
+struct Files {
+    console: File,
+    stdout: File,
+    stderr: File,
+    log: File,
+}
+
+impl Files {
+    fn new() -> Result<Self, CaptureError> {
+        let new = |name| -> Result<File, CaptureError> {
+            let fd: OwnedFd = memfd(name, 0)?;
+            Ok(File::from(fd))
+        };
+        Ok(Files {
+            console: new("bifold-console")?,
+            stdout: new("bifold-stdout")?,
+            stderr: new("bifold-stderr")?,
+            log: new("bifold-log")?,
+        })
+    }
+}
+
+fn contents(file: &mut File) -> Vec<u8> {
+    let mut data = Vec::new();
+    // A memfd's reads do not fail; what was read until then is the best there is.
+    let _ = file.rewind().and_then(|()| file.read_to_end(&mut data));
+    data
+}
+
+/// The last lines, printable.
+fn tail(file: &mut File) -> String {
+    let data = contents(file);
+    let text = String::from_utf8_lossy(&data[data.len().saturating_sub(LOG_TAIL)..]).into_owned();
+    let printable =
+        |l: &str| l.chars().filter(|c| !c.is_control()).collect::<String>().trim_end().to_owned();
+    text.lines().map(printable).filter(|l| !l.is_empty()).collect::<Vec<_>>().join("\n")
+}
+
+struct Session<'a> {
+    spec: &'a GuestSpec,
+    ring: Ring,
+    child: Emulator,
+    control: UnixStream,
+    files: Files,
+    said: Said,
+    begun: Instant,
+    started: Option<Instant>,
+    /// Why and when the command was asked to end.
+    ending: Option<CommandExit>,
+    asked: Option<Instant>,
+    words: u64,
+    stats: Option<Stats>,
+}
+
+impl Session<'_> {
+    /// Until QEMU is gone: events to the sink, wishes to the guest.
+    fn follow(
+        &mut self,
+        stop: &AtomicBool,
+        progress: &mut dyn FnMut(Progress),
+        sink: &mut Sink,
+    ) -> Result<(), CaptureError> {
+        let mut looked = Instant::now();
+        loop {
+            let more = self.ring.wait(Duration::from_millis(20));
+            if more {
+                self.consume(sink)?;
+            }
+            if more && looked.elapsed() < Duration::from_millis(20) {
+                continue;
+            }
+            looked = Instant::now();
+            self.said.listen(&mut self.control);
+            if self.said.started && self.started.is_none() {
+                self.started = Some(looked);
+                progress(Progress::Recording);
+            }
+            progress(Progress::Words(self.words));
+            if self.child.0.try_wait().map_err(CaptureError::os("waiting for qemu"))?.is_some() {
+                self.said.listen(&mut self.control);
+                while self.ring.chunk().is_some() {
+                    self.consume(sink)?;
+                }
+                return Ok(());
+            }
+            self.wish(stop)?;
+            if self.asked.is_some_and(|t| t.elapsed() > GRACE) {
+                // What it has published is still read: the next turn sees it gone.
+                self.child.0.kill().map_err(CaptureError::os("killing qemu"))?;
+                self.child.0.wait().map_err(CaptureError::os("waiting for qemu"))?;
+            }
+        }
+    }
+
+    /// Passes the oldest chunk on.
+    fn consume(&mut self, sink: &mut Sink) -> Result<(), CaptureError> {
+        if let Some(chunk) = self.ring.chunk() {
+            self.words += chunk.len() as u64;
+            // The plugin ends its stream with Stats and the stop marker.
+            let at = chunk.len().wrapping_sub(STATS_WORDS + 2);
+            if chunk.get(at).is_some_and(|w| w >> KIND_SHIFT == STATS)
+                && let Ok((Event::Stats(stats), _)) = decode(&chunk[at..], at)
+            {
+                self.stats = Some(stats);
+            }
+            sink(chunk).map_err(CaptureError::Sink)?;
+            self.ring.release();
+        }
+        Ok(())
+    }
+
+    /// Ends the command if the caller or the clock wants it.
+    fn wish(&mut self, stop: &AtomicBool) -> Result<(), CaptureError> {
+        let Some(started) = self.started else {
+            if stop.load(Ordering::Relaxed) {
+                return Err(CaptureError::InterruptedEarly);
+            }
+            if self.begun.elapsed().as_secs() >= BOOT_SECONDS {
+                let console = tail(&mut self.files.console);
+                return Err(CaptureError::BootTimeout { seconds: BOOT_SECONDS, console });
+            }
+            return Ok(());
+        };
+        if self.asked.is_some() || self.said.done {
+            return Ok(());
+        }
+        self.ending = if stop.load(Ordering::Relaxed) {
+            Some(CommandExit::Interrupted)
+        } else if self.spec.timeout.is_some_and(|t| started.elapsed() >= t) {
+            Some(CommandExit::TimedOut)
+        } else {
+            return Ok(());
+        };
+        self.asked = Some(Instant::now());
+        match self.control.write_all(b"!") {
+            Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()), // it has just ended
+            other => other.map_err(CaptureError::os("writing to the guest")),
+        }
+    }
+
+    fn report(
+        mut self,
+        qemu_version: String,
+        kernel_version: String,
+    ) -> Result<CaptureReport, CaptureError> {
+        let exit = match (self.ending, self.said.exit, &self.said.error) {
+            (Some(ending), _, _) => ending,
+            (None, _, Some(e)) => return Err(CaptureError::Guest(e.clone())),
+            (None, Some(_), _) if self.said.oom => CommandExit::OutOfMemory,
+            (None, Some(exit), _) => exit,
+            (None, None, None) => return Err(self.death()),
+        };
+        Ok(CaptureReport {
+            exit,
+            stdout: contents(&mut self.files.stdout),
+            stderr: contents(&mut self.files.stderr),
+            qemu_version,
+            kernel_version,
+            guest_frames: guest_frames(self.spec),
+            vcpu_cpu_seconds: self.ring.cpu_seconds(),
+            complete: self.stats.is_some(),
+            stats: self.stats.unwrap_or_default(),
+            boot_seconds: self.started.map_or(0.0, |t| (t - self.begun).as_secs_f64()),
+        })
+    }
+
+    /// Why the guest went without a word.
+    fn death(&mut self) -> CaptureError {
+        let console = tail(&mut self.files.console);
+        if console.contains("Out of memory") || console.contains("deadlocked on memory") {
+            return CaptureError::GuestOutOfMemory { memory_mib: self.spec.memory_mib, console };
+        }
+        if console.contains("Kernel panic") {
+            return CaptureError::Panic(console);
+        }
+        let status = match self.child.0.wait() {
+            Ok(s) => s.to_string(),
+            Err(e) => e.to_string(),
+        };
+        let log = format!("{}\n{console}", tail(&mut self.files.log));
+        CaptureError::QemuDied { status, log: log.trim().to_owned() }
+    }
+}

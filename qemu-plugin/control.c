@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/*
+ * Instructions and events that change an address space: MOV to and from CR3
+ * and CR4, INVLPG, LIDT, and the delivery of exceptions. The first four are
+ * recognised at translation and read their operand from the registers in an
+ * exec callback, which runs before the instruction does. CR3 and CR4 are
+ * followed from the boot on, so that at the start every vCPU's are known.
+ *
+ * A delivered exception is seen at its handler's first instruction. TCG shows
+ * no access that the delivery makes, so they are written here: the IDT entry's
+ * load and the stores of the frame. Left out: the GDT and TSS reads.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "decode.h"
+#include "plugin.h"
+
+#define VECTORS 256
+#define PAGE_FAULT 14
+/* Vectors that push an error code: 8, 10-14, 17, 21, 29, 30. */
+#define PUSHES_ERROR UINT32_C(0x60227d00)
+
+static struct handler {
+    uint64_t entry;
+    int vector;
+} handlers[VECTORS];
+static int n_handlers;
+
+static struct vcpu *here(void)
+{
+    return vcpu_of(current_cpu);
+}
+
+/* Compares the CR3 followed so far with the register. */
+static void check_cr3(struct vcpu *v)
+{
+    stats[ST_CR3]++;
+    stats[ST_CR3_BAD] += read_reg(v, R_CR3) != v->cr3;
+}
+
+static void on_mov_to_cr3(unsigned vcpu, void *u)
+{
+    struct vcpu *v = here();
+    uint64_t old = v->cr3, new = read_reg(v, (unsigned)(uintptr_t)u);
+
+    (void)vcpu;
+    if (recording)
+        check_cr3(v);
+    v->cr3 = new;
+    if (!recording)
+        return;
+    flush_insns();
+    table_root(new);
+    emit1(BF_KIND_CR3, new);
+    forget_translations();
+    hot.fetch_page = UINT64_MAX;
+    if ((old ^ new) & PTE_ADDR)
+        table_left(old);
+}
+
+static void on_mov_to_cr4(unsigned vcpu, void *u)
+{
+    struct vcpu *v = here();
+
+    (void)vcpu;
+    v->cr4 = read_reg(v, (unsigned)(uintptr_t)u);
+    if (!recording)
+        return;
+    flush_insns();
+    emit1(BF_KIND_CR4, v->cr4);
+    forget_translations();
+    hot.fetch_page = UINT64_MAX;
+}
+
+static void on_mov_from_cr3(unsigned vcpu, void *u)
+{
+    (void)vcpu, (void)u;
+    if (!recording)
+        return;
+    check_cr3(here());
+    flush_insns();
+    emit1(BF_KIND_CR3_READ, 0);
+}
+
+struct operand {
+    struct decoded d;
+    uint64_t next; /* address of the next instruction */
+};
+
+static void on_invlpg(unsigned vcpu, void *u)
+{
+    const struct operand *o = u;
+    struct vcpu *v = here();
+    uint64_t va = (uint64_t)o->d.disp;
+
+    (void)vcpu;
+    if (!recording)
+        return;
+    if (o->d.base == REG_RIP)
+        va += o->next;
+    else if (o->d.base != REG_NONE)
+        va += read_reg(v, o->d.base);
+    if (o->d.index != REG_NONE)
+        va += read_reg(v, o->d.index) << o->d.scale;
+    if (o->d.addr32)
+        va = (uint32_t)va;
+    if (o->d.segment != SEG_NONE)
+        va += read_reg(v, o->d.segment == SEG_FS ? R_FS : R_GS);
+    flush_insns();
+    emit1(BF_KIND_INVLPG, va);
+    forget_translations();
+    hot.fetch_page = UINT64_MAX;
+}
+
+/* LIDT reads a 2-byte limit and an 8-byte base: the latter is the one wanted. */
+static void on_lidt(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t va, void *u)
+{
+    struct qemu_plugin_hwaddr *h;
+    uint64_t *at;
+
+    (void)vcpu, (void)u;
+    if (qemu_plugin_mem_size_shift(info) != 3)
+        return;
+    h = qemu_plugin_get_hwaddr(info, va);
+    at = h ? ram_at(qemu_plugin_hwaddr_phys_addr(h)) : NULL;
+    if (at)
+        memcpy(&here()->idt, at, 8);
+}
+
+static void on_marker(unsigned vcpu, void *u)
+{
+    (void)vcpu;
+    marker_reached((uint32_t)(uintptr_t)u);
+}
+
+void control_watch(struct qemu_plugin_insn *insn, const struct decoded *d)
+{
+    vcpu_udata_cb_t cb = NULL;
+    void *u = NULL;
+
+    switch (d->class) {
+    case INSN_LIDT:
+        qemu_plugin_register_vcpu_mem_cb(insn, on_lidt, CB_NO_REGS, MEM_R, NULL);
+        return;
+    case INSN_MARKER:
+        cb = on_marker;
+        u = (void *)(uintptr_t)d->code;
+        break;
+    case INSN_MOV_TO_CR:
+        cb = d->cr == 3 ? on_mov_to_cr3 : d->cr == 4 ? on_mov_to_cr4 : NULL;
+        u = (void *)(uintptr_t)d->reg;
+        break;
+    case INSN_MOV_FROM_CR:
+        cb = d->cr == 3 ? on_mov_from_cr3 : NULL;
+        break;
+    case INSN_INVLPG: {
+        struct operand *o = malloc(sizeof *o);
+        if (!o)
+            die("no memory for an operand");
+        *o = (struct operand){*d, qemu_plugin_insn_vaddr(insn) + qemu_plugin_insn_size(insn)};
+        cb = on_invlpg;
+        u = o;
+        break;
+    }
+    default:
+        break;
+    }
+    if (cb)
+        qemu_plugin_register_vcpu_insn_exec_cb(insn, cb, CB_R_REGS, u);
+}
+
+static int by_entry(const void *a, const void *b)
+{
+    const struct handler *x = a, *y = b;
+
+    return x->entry < y->entry ? -1 : x->entry > y->entry;
+}
+
+/* Reads the IDT; Linux has one for all vCPUs. */
+void idt_read(void)
+{
+    uint64_t gpa;
+
+    n_handlers = 0;
+    for (int i = 0; i < VECTORS; i++) {
+        uint64_t word[2] = {0, 0};
+        for (unsigned j = 0; j < 2; j++)
+            if (translate(vcpus[0]->cr3, vcpus[0]->idt + (uint64_t)i * 16 + j * 8, &gpa) &&
+                ram_at(gpa))
+                word[j] = *ram_at(gpa);
+        if (!(word[0] >> 47 & 1)) /* not present */
+            continue;
+        handlers[n_handlers++] = (struct handler){
+            (word[0] & 0xffff) | (word[0] >> 48) << 16 | word[1] << 32, i};
+    }
+    qsort(handlers, (size_t)n_handlers, sizeof handlers[0], by_entry);
+    if (!n_handlers)
+        die("the guest's IDT at %#llx is empty", (unsigned long long)vcpus[0]->idt);
+}
+
+/* The vector whose handler starts here, or -1. */
+int idt_vector(uint64_t entry)
+{
+    struct handler key = {entry, 0}, *h;
+
+    h = bsearch(&key, handlers, (size_t)n_handlers, sizeof key, by_entry);
+    return h ? h->vector : -1;
+}
+
+/* Writes what the CPU did to deliver an exception on the current vCPU, whose
+ * handler's first instruction is about to run. */
+void deliver(uint16_t vector)
+{
+    bool error_code = vector < 32 && (PUSHES_ERROR >> vector & 1);
+    uint64_t rsp = read_reg(self, R_RSP), gpa, error = 0;
+    unsigned words = error_code ? 6 : 5;
+
+    check_cr3(self);
+    if (error_code && translate(self->cr3, rsp, &gpa) && ram_at(gpa))
+        error = *ram_at(gpa);
+    flush_insns();
+    if (vector == PAGE_FAULT) {
+        uint64_t *w = ring_room(2), cr2 = read_reg(self, R_CR2);
+        w[0] = bf_head(BF_KIND_FAULT, cr2);
+        w[1] = error;
+    }
+    if (hot.p >= hot.limit)
+        ring_publish();
+    *hot.p++ = bf_head(BF_KIND_LOAD, self->idt + vector * 16u);
+    while (words-- > 0)
+        *hot.p++ = bf_head(BF_KIND_STORE_OTHER, rsp + words * 8);
+}

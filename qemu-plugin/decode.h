@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* What the recorder must know of one x86-64 instruction (decode.c). */
+#ifndef BIFOLD_DECODE_H
+#define BIFOLD_DECODE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum insn_class {
+    INSN_PLAIN,
+    INSN_LIDT,
+    INSN_INVLPG,
+    INSN_MOV_TO_CR,   /* cr, reg */
+    INSN_MOV_FROM_CR, /* cr, reg */
+    INSN_MARKER,      /* code */
+    INSN_REP,         /* a string instruction with a repeat prefix */
+};
+
+enum { REG_NONE = 0xff, REG_RIP = 0xfe };
+enum { SEG_NONE, SEG_FS, SEG_GS };
+
+struct decoded {
+    enum insn_class class;
+    uint8_t cr, reg;
+    uint32_t code;
+    bool pt_write; /* KVM 6.1 classes it as a page-table writing instruction */
+    /* memory operand of INVLPG */
+    uint8_t base, index, scale, segment;
+    bool addr32;
+    int64_t disp;
+};
+
+void decode(const uint8_t *b, unsigned n, struct decoded *d);
+
+#endif

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * The event stream in C: the numbers of crates/trace/src/event.rs. A test of
+ * crates/capture reads this file and holds every number against the Rust one,
+ * so keep each on a line of its own: #define BF_NAME number.
+ */
+#ifndef BIFOLD_EVENTS_H
+#define BIFOLD_EVENTS_H
+
+#include <stdint.h>
+
+#define BF_KIND_SHIFT 57
+#define BF_MAX_WORDS 513
+#define BF_STATS_WORDS 8
+
+#define BF_KIND_LOAD 1
+#define BF_KIND_STORE 2
+#define BF_KIND_STORE_OTHER 3
+#define BF_KIND_FETCH 4
+#define BF_KIND_INSNS 8
+#define BF_KIND_VCPU 9
+#define BF_KIND_CR3 10
+#define BF_KIND_CR3_READ 11
+#define BF_KIND_INVLPG 12
+#define BF_KIND_CR4 13
+#define BF_KIND_FAULT 14
+#define BF_KIND_PT_STORE 15
+#define BF_KIND_TABLE 16
+#define BF_KIND_RETIRE 17
+#define BF_KIND_CHECK 18
+#define BF_KIND_MARKER 19
+#define BF_KIND_STATS 20
+
+#define BF_MARKER_START 1
+#define BF_MARKER_STOP 2
+
+/*
+ * The marker instruction: an 8-byte NOP (0F 1F 84 00 disp32) with this
+ * displacement plus the marker's code.
+ */
+#define BF_MARKER_MAGIC 0x2b1f0d00
+
+/* The ring's control page (crates/capture/src/ring.rs has the same offsets). */
+#define BF_RING_MAGIC 0x676e6972646c6f66
+#define BF_RING_HEADER_BYTES 4096
+
+#define BF_PAYLOAD_MASK ((UINT64_C(1) << BF_KIND_SHIFT) - 1)
+
+static inline uint64_t bf_head(uint64_t kind, uint64_t payload)
+{
+    return kind << BF_KIND_SHIFT | (payload & BF_PAYLOAD_MASK);
+}
+
+#endif

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/*
+ * Entry of the plugin and its two phases. Until the start marker only a few
+ * instructions are watched, which costs the boot next to nothing. The marker
+ * asks for a reset; when QEMU has thrown all translated code away, recording
+ * begins with callbacks on everything. The stop marker ends the stream, waits
+ * until the consumer has all of it and resets to no callbacks at all.
+ *
+ * Arguments: ring=FD,ram=FD,bytes=N,below4g=N,vcpus=N,check=N,kpti=0|1
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "decode.h"
+#include "plugin.h"
+
+/* The lowest API that has all this uses, so that QEMU 9.0 and later load it. */
+QEMU_EXPORT int qemu_plugin_version = 2;
+
+struct options opt;
+int api_version;
+struct vcpu *vcpus[MAX_VCPUS];
+unsigned n_vcpus;
+uint64_t stats[BF_STATS_WORDS];
+
+static qemu_plugin_id_t plugin_id;
+static struct vcpu *starter;
+static bool stopped;
+static GByteArray *reg_buffer;
+
+_Noreturn void die(const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    fputs("bifold plugin: ", stderr);
+    vfprintf(stderr, fmt, ap);
+    fputc('\n', stderr);
+    va_end(ap);
+    _exit(86);
+}
+
+struct vcpu *vcpu_of(void *cpu)
+{
+    for (unsigned i = 0; i < n_vcpus; i++)
+        if (vcpus[i]->cpu == cpu)
+            return vcpus[i];
+    die("a vCPU that was never announced runs");
+}
+
+uint64_t read_reg(struct vcpu *v, unsigned r)
+{
+    uint64_t value = 0;
+
+    g_byte_array_set_size(reg_buffer, 0);
+    if (qemu_plugin_read_register(v->reg[r], reg_buffer) <= 0 || reg_buffer->len > 8)
+        die("cannot read register %u", r);
+    memcpy(&value, reg_buffer->data, reg_buffer->len);
+    return value;
+}
+
+static void on_vcpu_init(qemu_plugin_id_t id, unsigned int index)
+{
+    static const char *const names[R_COUNT] = {
+        "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10",
+        "r11", "r12", "r13", "r14", "r15", "cr2", "cr3", "cr4", "fs_base", "gs_base",
+    };
+    struct vcpu *v = calloc(1, sizeof *v);
+    GArray *regs = qemu_plugin_get_registers();
+    const qemu_plugin_reg_descriptor *d = (const void *)regs->data;
+
+    (void)id;
+    if (!v || n_vcpus == MAX_VCPUS)
+        die("no room for another vCPU");
+    v->cpu = current_cpu;
+    v->index = index;
+    for (unsigned i = 0; i < regs->len; i++)
+        for (unsigned r = 0; r < R_COUNT; r++)
+            if (!v->reg[r] && !strcmp(d[i].name, names[r]))
+                v->reg[r] = d[i].handle;
+    g_array_free(regs, 1);
+    for (unsigned r = 0; r < R_COUNT; r++)
+        if (!v->reg[r])
+            die("this QEMU does not show register %s", names[r]);
+    vcpus[n_vcpus++] = v;
+}
+
+void insn_decode(const struct qemu_plugin_insn *insn, struct decoded *d)
+{
+    uint8_t bytes[16];
+    size_t n = qemu_plugin_insn_size(insn);
+
+    if (n > sizeof bytes)
+        n = sizeof bytes;
+    if (api_version >= 3) {
+        n = qemu_plugin_insn_data(insn, bytes, n);
+    } else {
+        const void *(*data)(const struct qemu_plugin_insn *) = (void *)qemu_plugin_insn_data;
+        memcpy(bytes, data(insn), n);
+    }
+    decode(bytes, (unsigned)n, d);
+}
+
+static void on_boot_block(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
+{
+    size_t n = qemu_plugin_tb_n_insns(tb);
+
+    (void)id;
+    for (size_t i = 0; i < n; i++) {
+        struct qemu_plugin_insn *insn = qemu_plugin_tb_get_insn(tb, i);
+        struct decoded d;
+
+        insn_decode(insn, &d);
+        control_watch(insn, &d);
+    }
+}
+
+static void on_recorded_block(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
+{
+    (void)id;
+    record_block(tb);
+}
+
+static void after_start(qemu_plugin_id_t id)
+{
+    record_start(starter);
+    qemu_plugin_register_vcpu_tb_trans_cb(id, on_recorded_block);
+}
+
+static void after_stop(qemu_plugin_id_t id)
+{
+    (void)id;
+}
+
+void marker_reached(uint32_t code)
+{
+    if (code == BF_MARKER_START && !starter) {
+        starter = vcpu_of(current_cpu);
+        starter->cr4 = read_reg(starter, R_CR4);
+        if (read_reg(starter, R_CR3) != starter->cr3)
+            die("CR3 was not followed during the boot");
+        qemu_plugin_reset(plugin_id, after_start);
+    } else if (code == BF_MARKER_STOP && recording && !stopped) {
+        stopped = true;
+        record_stop();
+        qemu_plugin_reset(plugin_id, after_stop);
+    }
+}
+
+static uint64_t *option(const char *name, size_t len)
+{
+    static uint64_t values[7];
+    static const char *const names[7] = {"ring",  "ram",   "bytes", "below4g",
+                                         "vcpus", "check", "kpti"};
+
+    for (int i = 0; i < 7; i++)
+        if (!strncmp(name, names[i], len) && !names[i][len])
+            return &values[i];
+    die("unknown argument %s", name);
+}
+
+static uint64_t value_of(const char *name)
+{
+    return *option(name, strlen(name));
+}
+
+QEMU_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info, int argc,
+                                    char **argv)
+{
+    if (!info->system_emulation || strcmp(info->target_name, "x86_64"))
+        die("needs qemu-system-x86_64, not %s", info->target_name);
+    for (int i = 0; i < argc; i++) {
+        const char *eq = strchr(argv[i], '=');
+        if (!eq)
+            die("argument %s has no value", argv[i]);
+        *option(argv[i], (size_t)(eq - argv[i])) = strtoull(eq + 1, NULL, 0);
+    }
+    opt = (struct options){
+        .ring_fd = (int)value_of("ring"),
+        .ram_fd = (int)value_of("ram"),
+        .ram_bytes = value_of("bytes"),
+        .below_4g = value_of("below4g"),
+        .check_every = value_of("check"),
+        .vcpus = (unsigned)value_of("vcpus"),
+        .kpti = value_of("kpti"),
+    };
+    api_version = info->version.cur;
+    plugin_id = id;
+    reg_buffer = g_byte_array_new();
+    tables_open();
+    qemu_plugin_register_vcpu_init_cb(id, on_vcpu_init);
+    qemu_plugin_register_vcpu_tb_trans_cb(id, on_boot_block);
+    return 0;
+}

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * State shared by the plugin's files. One thread runs all of it: QEMU is
+ * started with thread=single, so vCPUs take turns on one host thread and the
+ * order of events is the order of execution. Nothing here is locked.
+ */
+#ifndef BIFOLD_PLUGIN_H
+#define BIFOLD_PLUGIN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "events.h"
+#include "qemu_api.h"
+
+#define HOT __attribute__((hot))
+#define COLD __attribute__((cold, noinline))
+#define likely(x) __builtin_expect(!!(x), 1)
+#define unlikely(x) __builtin_expect(!!(x), 0)
+
+#define PAGE_SHIFT 12
+#define PAGE_MASK UINT64_C(0xfff)
+#define PTE_PRESENT UINT64_C(1)
+#define PTE_LARGE UINT64_C(0x80)
+#define PTE_AD UINT64_C(0x60)
+#define PTE_ADDR UINT64_C(0x000ffffffffff000)
+
+#define MAX_VCPUS 8
+/* Pages whose translation is remembered per vCPU. 4096 make 32 KB of tags. */
+#define CACHE_PAGES 4096
+/* Room that is always left behind `limit`, so that callbacks may write a few
+ * words before they look. */
+#define SLACK_WORDS 64
+#define MAX_INSNS 4096
+
+enum { R_RAX, R_RSP = 4, R_CR2 = 16, R_CR3, R_CR4, R_FS, R_GS, R_COUNT };
+
+/* A translated block, as its exec callback needs it. */
+struct block {
+    uint64_t page;  /* of its first byte */
+    uint64_t page2; /* of its last byte */
+    uint64_t start;
+    uint64_t last;  /* address of its last instruction */
+    uint32_t n;
+    uint16_t vector;
+    bool rep;
+    uint16_t offset[]; /* of each instruction from `start` */
+};
+
+struct vcpu {
+    void *cpu; /* QEMU's CPUState, only ever compared */
+    unsigned index;
+    uint64_t cr3, cr4, idt;
+    uint64_t fetch_page;
+    struct qemu_plugin_register *reg[R_COUNT];
+    /* GVA page -> frame. An entry is valid if its tag equals page + generation,
+     * and it is only made for pages that are no page tables. */
+    uint64_t tag[CACHE_PAGES];
+    uint32_t pfn[CACHE_PAGES];
+};
+
+/* What the hot callbacks touch, on two cache lines. */
+struct hot {
+    uint64_t *p;     /* next word */
+    uint64_t *limit; /* from here on, call the slow path */
+    uint64_t generation; /* in bits 63..52; the tags' upper part */
+    uint64_t *tag;
+    void *cpu;
+    uint64_t fetch_page;
+    uint64_t insns; /* since the last INSNS event */
+    const struct block *block;
+};
+extern struct hot hot;
+
+struct options {
+    int ring_fd, ram_fd;
+    uint64_t ram_bytes, below_4g, check_every;
+    unsigned vcpus;
+    bool kpti;
+};
+extern struct options opt;
+extern int api_version;
+extern struct vcpu *vcpus[MAX_VCPUS];
+extern unsigned n_vcpus;
+extern struct vcpu *self; /* the vCPU of hot.cpu */
+extern uint64_t stats[BF_STATS_WORDS];
+enum { ST_CR3, ST_CR3_BAD, ST_TR, ST_TR_BAD, ST_TABLE, ST_TABLE_BAD, ST_ACCESSES, ST_INSNS };
+extern bool recording;
+
+_Noreturn void die(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* ring.c */
+void ring_open(void);
+void ring_publish(void);
+void ring_drain(void);
+void ring_set_limit(void);
+uint64_t *ring_room(unsigned words);
+uint64_t ring_accesses(void);
+extern uint64_t *next_check;
+static inline void emit1(uint64_t kind, uint64_t payload)
+{
+    *ring_room(1) = bf_head(kind, payload);
+}
+
+/* tables.c */
+void tables_open(void);
+uint64_t *ram_at(uint64_t gpa);
+bool translate(uint64_t cr3, uint64_t gva, uint64_t *gpa);
+bool is_table(uint64_t gfn);
+void table_store(uint64_t gpa, unsigned bytes, bool pt_write);
+void table_root(uint64_t cr3);
+void table_left(uint64_t cr3);
+void tables_compare(void);
+
+/* record.c */
+void record_block(struct qemu_plugin_tb *tb);
+void record_start(struct vcpu *v);
+void record_stop(void);
+void flush_insns(void);
+void forget_translations(void);
+struct vcpu *vcpu_of(void *cpu);
+uint64_t read_reg(struct vcpu *v, unsigned r);
+
+/* control.c */
+struct decoded;
+void control_watch(struct qemu_plugin_insn *insn, const struct decoded *d);
+void idt_read(void);
+int idt_vector(uint64_t entry);
+void deliver(uint16_t vector);
+
+/* plugin.c */
+void insn_decode(const struct qemu_plugin_insn *insn, struct decoded *d);
+void marker_reached(uint32_t code);
+
+#endif

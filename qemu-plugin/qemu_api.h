@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * What this plugin uses of QEMU's plugin interface and of glib, declared here
+ * because no Debian binary package holds qemu-plugin.h. Signatures are those
+ * of API 2 to 5 (QEMU 9.0 to 10.x). Two things differ between versions:
+ *
+ *  - qemu_plugin_insn_data returns a pointer up to API 2 and copies from API 3
+ *    on: insn_bytes() in decode.c asks for the version at run time.
+ *  - API 7 (QEMU 11) gives vCPU callbacks a user pointer instead of the plugin
+ *    id: the typedefs marked [7] and their users in plugin.c are the places.
+ */
+#ifndef BIFOLD_QEMU_API_H
+#define BIFOLD_QEMU_API_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define QEMU_EXPORT __attribute__((visibility("default")))
+
+typedef uint64_t qemu_plugin_id_t;
+typedef uint32_t qemu_plugin_meminfo_t;
+
+typedef struct {
+    const char *target_name;
+    struct {
+        int min;
+        int cur;
+    } version;
+    bool system_emulation;
+    union {
+        struct {
+            int smp_vcpus;
+            int max_vcpus;
+        } system;
+    };
+} qemu_info_t;
+
+enum { CB_NO_REGS, CB_R_REGS };
+enum { MEM_R = 1, MEM_W = 2 };
+
+struct qemu_plugin_tb;
+struct qemu_plugin_insn;
+struct qemu_plugin_hwaddr;
+struct qemu_plugin_register;
+
+typedef struct {
+    uint8_t *data;
+    unsigned int len;
+} GByteArray;
+
+typedef struct {
+    char *data;
+    unsigned int len;
+} GArray;
+
+typedef struct {
+    struct qemu_plugin_register *handle;
+    const char *name;
+    const char *feature;
+} qemu_plugin_reg_descriptor;
+
+typedef void (*simple_cb_t)(qemu_plugin_id_t id);                          /* [7] */
+typedef void (*vcpu_simple_cb_t)(qemu_plugin_id_t id, unsigned int vcpu); /* [7] */
+typedef void (*tb_trans_cb_t)(qemu_plugin_id_t id, struct qemu_plugin_tb *tb); /* [7] */
+typedef void (*vcpu_udata_cb_t)(unsigned int vcpu, void *userdata);
+typedef void (*vcpu_mem_cb_t)(unsigned int vcpu, qemu_plugin_meminfo_t info,
+                              uint64_t vaddr, void *userdata);
+
+void qemu_plugin_reset(qemu_plugin_id_t id, simple_cb_t cb);
+void qemu_plugin_register_vcpu_init_cb(qemu_plugin_id_t id, vcpu_simple_cb_t cb);
+void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t id, tb_trans_cb_t cb);
+void qemu_plugin_register_vcpu_tb_exec_cb(struct qemu_plugin_tb *tb, vcpu_udata_cb_t cb,
+                                          int flags, void *userdata);
+void qemu_plugin_register_vcpu_insn_exec_cb(struct qemu_plugin_insn *insn, vcpu_udata_cb_t cb,
+                                            int flags, void *userdata);
+void qemu_plugin_register_vcpu_mem_cb(struct qemu_plugin_insn *insn, vcpu_mem_cb_t cb,
+                                      int flags, int rw, void *userdata);
+size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *tb);
+uint64_t qemu_plugin_tb_vaddr(const struct qemu_plugin_tb *tb);
+struct qemu_plugin_insn *qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *tb, size_t i);
+size_t qemu_plugin_insn_size(const struct qemu_plugin_insn *insn);
+uint64_t qemu_plugin_insn_vaddr(const struct qemu_plugin_insn *insn);
+size_t qemu_plugin_insn_data(const struct qemu_plugin_insn *insn, void *dest, size_t len);
+unsigned int qemu_plugin_mem_size_shift(qemu_plugin_meminfo_t info);
+struct qemu_plugin_hwaddr *qemu_plugin_get_hwaddr(qemu_plugin_meminfo_t info, uint64_t vaddr);
+bool qemu_plugin_hwaddr_is_io(const struct qemu_plugin_hwaddr *h);
+uint64_t qemu_plugin_hwaddr_phys_addr(const struct qemu_plugin_hwaddr *h);
+GArray *qemu_plugin_get_registers(void);
+int qemu_plugin_read_register(struct qemu_plugin_register *reg, GByteArray *buf);
+
+GByteArray *g_byte_array_new(void);
+GByteArray *g_byte_array_set_size(GByteArray *a, unsigned int len);
+char *g_array_free(GArray *a, int free_segment);
+
+/*
+ * The vCPU that runs now. With thread=single QEMU 10 passes callbacks the index
+ * of the vCPU that translated the block, so the pointer is the only truth.
+ */
+extern __thread void *current_cpu __attribute__((tls_model("initial-exec")));
+
+#endif

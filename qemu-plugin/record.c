@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/*
+ * Recording: the callbacks on every access and every block. They decide how
+ * fast a capture is, so the common cases are a few instructions each:
+ *
+ *  - a load writes one word;
+ *  - a store writes one word and looks its page up in a small cache of pages
+ *    known to be no page tables (tag = page + generation). Whatever changes
+ *    translations or tables takes a new generation;
+ *  - a block adds its instruction count and compares its page with the last.
+ *
+ * One comparison with `limit` serves the end of the chunk and the sampled
+ * self-checks alike. Which vCPU runs is looked at once per block.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "decode.h"
+#include "plugin.h"
+
+struct hot hot;
+struct vcpu *self;
+bool recording;
+
+void flush_insns(void)
+{
+    uint64_t n = hot.insns;
+
+    if (!n)
+        return;
+    hot.insns = 0;
+    stats[ST_INSNS] += n;
+    emit1(BF_KIND_INSNS, n);
+}
+
+/* Makes every cached translation of every vCPU invalid. */
+void forget_translations(void)
+{
+    hot.generation += UINT64_C(1) << 52;
+    if (hot.generation)
+        return;
+    for (unsigned i = 0; i < n_vcpus; i++)
+        memset(vcpus[i]->tag, 0xff, sizeof vcpus[i]->tag);
+    /* Generation 0 would make tag 0 of a fresh cache valid for page 0. */
+    hot.generation = UINT64_C(1) << 52;
+}
+
+COLD static void switch_vcpu(void)
+{
+    struct vcpu *v = vcpu_of(current_cpu);
+
+    flush_insns();
+    self->fetch_page = hot.fetch_page;
+    self = v;
+    hot.cpu = v->cpu;
+    hot.tag = v->tag;
+    hot.fetch_page = v->fetch_page;
+    hot.block = NULL;
+    emit1(BF_KIND_VCPU, v->index);
+}
+
+/* The frame QEMU has just used for this page, or -1 for a device. */
+static uint64_t frame_used(qemu_plugin_meminfo_t info, uint64_t va)
+{
+    struct qemu_plugin_hwaddr *h = qemu_plugin_get_hwaddr(info, va);
+
+    if (!h || qemu_plugin_hwaddr_is_io(h))
+        return UINT64_MAX;
+    return qemu_plugin_hwaddr_phys_addr(h) >> PAGE_SHIFT;
+}
+
+COLD static void self_check(qemu_plugin_meminfo_t info, uint64_t va)
+{
+    uint64_t page = va >> PAGE_SHIFT, frame = frame_used(info, va), *w;
+    unsigned slot = page % CACHE_PAGES;
+
+    if (frame == UINT64_MAX || !ram_at(frame << PAGE_SHIFT))
+        return;
+    if (hot.tag[slot] == page + hot.generation) {
+        stats[ST_TR]++;
+        stats[ST_TR_BAD] += self->pfn[slot] != frame;
+    }
+    w = ring_room(2);
+    w[0] = bf_head(BF_KIND_CHECK, va);
+    w[1] = frame << PAGE_SHIFT | (va & PAGE_MASK);
+}
+
+/* The word limit was reached: a self-check is due, or the chunk is full. */
+COLD static void limit_reached(qemu_plugin_meminfo_t info, uint64_t va)
+{
+    if (!recording) {
+        hot.p = hot.limit;
+        return;
+    }
+    if (next_check && hot.p >= next_check) {
+        self_check(info, va);
+        next_check = hot.p + opt.check_every;
+    }
+    ring_set_limit();
+    if (hot.p >= hot.limit)
+        ring_publish();
+}
+
+/* Whether the access goes on in the next page, and how many bytes of it. */
+static unsigned beyond(qemu_plugin_meminfo_t info, uint64_t va)
+{
+    unsigned in_page = 4096 - (unsigned)(va & PAGE_MASK);
+    unsigned bytes = 1u << qemu_plugin_mem_size_shift(info);
+
+    return bytes > in_page ? bytes - in_page : 0;
+}
+
+COLD static void load_slow(qemu_plugin_meminfo_t info, uint64_t va)
+{
+    if (beyond(info, va))
+        *hot.p++ = bf_head(BF_KIND_LOAD, (va | PAGE_MASK) + 1);
+    if (hot.p >= hot.limit)
+        limit_reached(info, va);
+}
+
+HOT static void on_load(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t va, void *u)
+{
+    uint64_t *p = hot.p;
+
+    (void)vcpu, (void)u;
+    *p = bf_head(BF_KIND_LOAD, va);
+    hot.p = p + 1;
+    if (unlikely(((va & PAGE_MASK) > 4096 - 16) | (p >= hot.limit)))
+        load_slow(info, va);
+}
+
+/* A store to a page not known to be free of tables. */
+COLD static void store_page(uint64_t va, uint64_t frame, unsigned bytes, bool pt_write)
+{
+    uint64_t page = va >> PAGE_SHIFT;
+
+    if (is_table(frame)) {
+        table_store(frame << PAGE_SHIFT | (va & PAGE_MASK), bytes, pt_write);
+    } else {
+        hot.tag[page % CACHE_PAGES] = page + hot.generation;
+        self->pfn[page % CACHE_PAGES] = (uint32_t)frame;
+    }
+}
+
+COLD static void store_slow(qemu_plugin_meminfo_t info, uint64_t va, uint64_t head)
+{
+    unsigned bytes = 1u << qemu_plugin_mem_size_shift(info), over = beyond(info, va);
+    bool pt_write = head == bf_head(BF_KIND_STORE, 0);
+
+    if (!recording) {
+        hot.p = hot.limit;
+        return;
+    }
+    if (hot.tag[(va >> PAGE_SHIFT) % CACHE_PAGES] != (va >> PAGE_SHIFT) + hot.generation)
+        store_page(va, frame_used(info, va), bytes - over, pt_write);
+    if (over) {
+        uint64_t next = (va | PAGE_MASK) + 1, gpa;
+        *hot.p++ = head | (next & BF_PAYLOAD_MASK);
+        if (translate(self->cr3, next, &gpa) && is_table(gpa >> PAGE_SHIFT))
+            table_store(gpa, over, pt_write);
+    }
+    if (hot.p >= hot.limit)
+        limit_reached(info, va);
+}
+
+HOT static void on_store(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t va, void *u)
+{
+    uint64_t *p = hot.p, page = va >> PAGE_SHIFT;
+
+    (void)vcpu;
+    *p = (uint64_t)u | (va & BF_PAYLOAD_MASK);
+    hot.p = p + 1;
+    if (unlikely((hot.tag[page % CACHE_PAGES] != page + hot.generation) |
+                 ((va & PAGE_MASK) > 4096 - 16) | (p >= hot.limit)))
+        store_slow(info, va, (uint64_t)u);
+}
+
+COLD static void block_slow(const struct block *b)
+{
+    if (!recording)
+        return;
+    if (b->page != hot.fetch_page)
+        emit1(BF_KIND_FETCH, b->start);
+    if (b->page2 != b->page)
+        emit1(BF_KIND_FETCH, b->page2 << PAGE_SHIFT);
+    hot.fetch_page = b->page2;
+    if (hot.insns >= MAX_INSNS)
+        flush_insns();
+}
+
+HOT static void on_block(unsigned vcpu, void *u)
+{
+    const struct block *b = u;
+
+    (void)vcpu;
+    if (unlikely(current_cpu != hot.cpu))
+        switch_vcpu();
+    hot.insns += b->n;
+    hot.block = b;
+    if (unlikely((b->page != hot.fetch_page) | (hot.insns >= MAX_INSNS)))
+        block_slow(b);
+}
+
+/* A block that spans two pages: its second page is news every time. */
+HOT static void on_block2(unsigned vcpu, void *u)
+{
+    const struct block *b = u;
+
+    (void)vcpu;
+    if (unlikely(current_cpu != hot.cpu))
+        switch_vcpu();
+    hot.insns += b->n;
+    hot.block = b;
+    block_slow(b);
+}
+
+/* A block that is one repeated string instruction. TCG comes back to it for
+ * every so many iterations; it is still one instruction. */
+static void on_rep_block(unsigned vcpu, void *u)
+{
+    const struct block *b = u, *before = hot.cpu == current_cpu ? hot.block : NULL;
+
+    on_block(vcpu, u);
+    if (before && before->last == b->start)
+        hot.insns--;
+}
+
+/* A block that starts at an entry of the IDT: an exception or interrupt was
+ * delivered just now. */
+static void on_entry(unsigned vcpu, void *u)
+{
+    const struct block *b = u;
+
+    (void)vcpu;
+    if (current_cpu != hot.cpu)
+        switch_vcpu();
+    if (recording)
+        deliver(b->vector);
+    on_block2(vcpu, u);
+}
+
+void record_block(struct qemu_plugin_tb *tb)
+{
+    size_t n = qemu_plugin_tb_n_insns(tb);
+    struct block *b = malloc(sizeof *b + n * sizeof b->offset[0]);
+    uint64_t end = 0;
+    int vector;
+
+    if (!b)
+        die("no memory for a block's description");
+    memset(b, 0, sizeof *b);
+    b->n = (uint32_t)n;
+    b->start = qemu_plugin_tb_vaddr(tb);
+    for (size_t i = 0; i < n; i++) {
+        struct qemu_plugin_insn *insn = qemu_plugin_tb_get_insn(tb, i);
+        struct decoded d;
+
+        insn_decode(insn, &d);
+        b->last = qemu_plugin_insn_vaddr(insn);
+        b->offset[i] = (uint16_t)(b->last - b->start);
+        end = b->last + qemu_plugin_insn_size(insn) - 1;
+        b->rep = d.class == INSN_REP;
+        qemu_plugin_register_vcpu_mem_cb(insn, on_load, CB_NO_REGS, MEM_R, NULL);
+        qemu_plugin_register_vcpu_mem_cb(
+            insn, on_store, CB_NO_REGS, MEM_W,
+            (void *)bf_head(d.pt_write ? BF_KIND_STORE : BF_KIND_STORE_OTHER, 0));
+        control_watch(insn, &d);
+    }
+    b->page = b->start >> PAGE_SHIFT;
+    b->page2 = end >> PAGE_SHIFT;
+    vector = idt_vector(b->start);
+    if (vector >= 0) {
+        b->vector = (uint16_t)vector;
+        qemu_plugin_register_vcpu_tb_exec_cb(tb, on_entry, CB_R_REGS, b);
+    } else if (b->rep && n == 1) {
+        qemu_plugin_register_vcpu_tb_exec_cb(tb, on_rep_block, CB_NO_REGS, b);
+    } else {
+        qemu_plugin_register_vcpu_tb_exec_cb(tb, b->page == b->page2 ? on_block : on_block2,
+                                             CB_NO_REGS, b);
+    }
+}
+
+/* The state a consumer starts from: tables, then each vCPU's registers. */
+void record_start(struct vcpu *v)
+{
+    idt_read();
+    hot.generation = UINT64_C(1) << 52;
+    self = v;
+    hot.cpu = v->cpu;
+    hot.tag = v->tag;
+    next_check = NULL;
+    ring_open();
+    for (unsigned i = 0; i < n_vcpus; i++) {
+        vcpus[i]->fetch_page = UINT64_MAX;
+        table_root(vcpus[i]->cr3);
+        if (opt.kpti)
+            table_root(vcpus[i]->cr3 ^ UINT64_C(1) << PAGE_SHIFT);
+    }
+    for (unsigned i = 0; i < n_vcpus; i++) {
+        emit1(BF_KIND_VCPU, vcpus[i]->index);
+        emit1(BF_KIND_CR4, vcpus[i]->cr4);
+        emit1(BF_KIND_CR3, vcpus[i]->cr3);
+    }
+    emit1(BF_KIND_VCPU, v->index);
+    emit1(BF_KIND_MARKER, BF_MARKER_START);
+    hot.fetch_page = UINT64_MAX;
+    if (opt.check_every)
+        next_check = hot.p + opt.check_every;
+    ring_set_limit();
+    recording = true;
+}
+
+void record_stop(void)
+{
+    uint64_t *w;
+
+    flush_insns();
+    tables_compare();
+    stats[ST_ACCESSES] = ring_accesses();
+    w = ring_room(1 + BF_STATS_WORDS);
+    w[0] = bf_head(BF_KIND_STATS, 0);
+    memcpy(w + 1, stats, sizeof stats);
+    emit1(BF_KIND_MARKER, BF_MARKER_STOP);
+    recording = false;
+    ring_drain();
+    /* Callbacks of the block under way still write: let them meet the limit. */
+    next_check = NULL;
+    hot.limit = hot.p;
+}
