@@ -53,7 +53,7 @@ pub enum Lookup {
 }
 
 /// An entry is filed under its address space, unless it is global.
-const GLOBAL_SPACE: u64 = 0xffff;
+const GLOBAL_SPACE: u64 = 0xfff;
 
 #[derive(Debug, Clone, Copy)]
 struct Slot {
@@ -129,23 +129,29 @@ impl Tlb {
         let space = self.space << SIGNED_BITS;
         for i in 0..self.slots[side as usize].len() {
             let slot = self.slots[side as usize][i];
+            if self.arrays[slot.l1].is_unused() {
+                continue;
+            }
             let k = key(slot.size, gva);
             if let Some(hit) = self.arrays[slot.l1].lookup_either(k, k | space, k | GLOBAL_SPACE << SIGNED_BITS) {
                 self.reordered |= !hit.was_recent && !self.covered[slot.l1];
-                return if write && !self.arrays[slot.l1].attr(hit).writable { Lookup::NotWritable } else { Lookup::L1 };
+                return if write && !hit.attr.writable { Lookup::NotWritable } else { Lookup::L1 };
             }
         }
         for i in 0..self.slots[side as usize].len() {
             let slot = self.slots[side as usize][i];
             let Some(l2) = slot.l2 else { continue };
+            if self.arrays[l2].is_unused() {
+                continue;
+            }
             let k = key(slot.size, gva);
             if let Some(hit) = self.arrays[l2].lookup_either(k, k | space, k | GLOBAL_SPACE << SIGNED_BITS) {
-                let attr = self.arrays[l2].attr(hit);
+                let attr = hit.attr;
                 if write && !attr.writable {
                     return Lookup::NotWritable;
                 }
                 let k = if attr.global { k | GLOBAL_SPACE << SIGNED_BITS } else { k | space };
-                self.arrays[slot.l1].insert(k, k, attr);
+                self.arrays[slot.l1].insert_absent(k, k, attr);
                 self.reordered |= !self.covered[slot.l1];
                 return Lookup::L2;
             }
@@ -159,17 +165,21 @@ impl Tlb {
         self.slots[side as usize].iter().rev().map(|s| s.size).find(|&s| s <= size).unwrap_or(size)
     }
 
-    /// Files a translation after a walk, in both levels.
+    /// Files a translation after a walk, in both levels. `fresh`: the look-up missed, so no
+    /// entry of the page is to be replaced.
     #[inline]
-    pub fn fill(&mut self, side: Side, gva: Gva, size: PageSize, writable: bool, global: bool) {
+    pub fn fill(&mut self, side: Side, gva: Gva, size: PageSize, writable: bool, global: bool, fresh: bool) {
         let Some(&slot) = self.slots[side as usize].iter().rev().find(|s| s.size <= size) else { return };
         let attr = Attr { writable, global, value: 0 };
         let space = if global { GLOBAL_SPACE } else { self.space };
         let k = key(slot.size, gva) | space << SIGNED_BITS;
-        self.arrays[slot.l1].insert(k, k, attr);
         self.reordered |= !self.covered[slot.l1];
-        if let Some(l2) = slot.l2 {
-            self.arrays[l2].insert(k, k, attr);
+        for array in [Some(slot.l1), slot.l2].into_iter().flatten() {
+            if fresh {
+                self.arrays[array].insert_absent(k, k, attr);
+            } else {
+                self.arrays[array].insert(k, k, attr);
+            }
         }
     }
 

@@ -103,7 +103,7 @@ impl WalkCache {
             }
             let (index, key) = prefix(dim, level, va);
             if let Some(hit) = self.arrays[array].lookup(index, key) {
-                return Start { level: level - 1, table: self.arrays[array].attr(hit).value };
+                return Start { level: level - 1, table: hit.attr.value };
             }
         }
         root
@@ -121,7 +121,8 @@ impl WalkCache {
         }
     }
 
-    /// Files an entry of `level`, read at `at` on the way to `va`, that points to `table`.
+    /// Files an entry of `level`, read at `at` on the way to `va`, that points to `table`
+    /// and is not held: [`WalkCache::start`] or [`WalkCache::holds`] would have said so.
     #[inline]
     pub fn fill(&mut self, dim: Dimension, level: u8, va: u64, at: u64, table: u64) {
         let Some(array) = self.at[dim as usize][usize::from(level)] else { return };
@@ -130,23 +131,28 @@ impl WalkCache {
             Tag::Virtual => prefix(dim, level, va),
             Tag::Physical => (at >> 3, at >> 3),
         };
-        self.arrays[array].insert(index, key, attr);
+        self.arrays[array].insert_absent(index, key, attr);
     }
 
     /// Looks a host page up in the nested TLB.
     #[inline]
     pub fn nested_lookup(&mut self, page: u64, write: bool) -> bool {
         match &mut self.nested_tlb {
-            Some(t) => t.lookup(page, page).is_some_and(|hit| !write || t.attr(hit).writable),
+            Some(t) => t.lookup(page, page).is_some_and(|hit| !write || hit.attr.writable),
             None => false,
         }
     }
 
-    /// Files a host page in the nested TLB.
+    /// Files a host page in the nested TLB after [`WalkCache::nested_lookup`] for the same `write` failed.
     #[inline]
-    pub fn nested_fill(&mut self, page: u64, writable: bool) {
-        if let Some(t) = &mut self.nested_tlb {
-            t.insert(page, page, Attr { writable, global: true, value: 0 });
+    pub fn nested_fill(&mut self, page: u64, write: bool, writable: bool) {
+        let Some(t) = &mut self.nested_tlb else { return };
+        let attr = Attr { writable, global: true, value: 0 };
+        if write {
+            // It may be there, read-only.
+            t.insert(page, page, attr);
+        } else {
+            t.insert_absent(page, page, attr);
         }
     }
 

@@ -24,8 +24,22 @@ struct Table {
     level: u8,
     /// Frame of a table that was last seen to point here (its own frame for a root).
     parent: u64,
-    entries: Box<[u64; 512]>,
 }
+
+/// Where the leaf table of a 2 MB stretch of addresses is: saves most look-ups the
+/// upper levels. Valid while no upper entry has changed since it was filed.
+#[derive(Debug, Clone, Copy, Default)]
+struct Stretch {
+    root: u64,
+    /// Address >> 21, plus 1 so that 0 is none.
+    number: u64,
+    generation: u64,
+    /// Slot of the level-1 table.
+    slot: u32,
+    writable: bool,
+}
+
+const STRETCHES: usize = 4096;
 
 /// A guest translation: the leaf entry that maps an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,12 +62,21 @@ impl Leaf {
     }
 }
 
+#[inline]
+fn stretch_index(root: Gpa, number: u64) -> usize {
+    (number ^ root.0 >> 12) as usize & (STRETCHES - 1)
+}
+
 /// Every page-table page of the guest.
 #[derive(Debug, Clone)]
 pub struct GuestTables {
     format: &'static Format,
     tables: Vec<Table>,
+    /// Their entries, by slot.
+    entries: Vec<[u64; 512]>,
     free: Vec<u32>,
+    stretches: Vec<Stretch>,
+    generation: u64,
     index: Vec<u32>,
     sparse: HashMap<u64, u32>,
 }
@@ -61,7 +84,16 @@ pub struct GuestTables {
 impl GuestTables {
     /// No tables yet, of `format`.
     pub fn new(format: &'static Format) -> Self {
-        GuestTables { format, tables: Vec::new(), free: Vec::new(), index: Vec::new(), sparse: HashMap::new() }
+        GuestTables {
+            format,
+            tables: Vec::new(),
+            entries: Vec::new(),
+            free: Vec::new(),
+            stretches: vec![Stretch::default(); STRETCHES],
+            generation: 0,
+            index: Vec::new(),
+            sparse: HashMap::new(),
+        }
     }
 
     /// The tables' format.
@@ -95,20 +127,23 @@ impl GuestTables {
 
     /// A page became a table.
     pub fn add(&mut self, gfn: u64, level: u8, entries: &[u64; 512]) {
+        self.generation += 1;
         if let Some(i) = self.slot(gfn) {
             self.tables[i].level = level;
-            *self.tables[i].entries = *entries;
+            self.entries[i] = *entries;
             self.adopt(gfn, level, entries);
             return;
         }
-        let table = Table { gfn, level, parent: gfn, entries: Box::new(*entries) };
+        let table = Table { gfn, level, parent: gfn };
         let i = match self.free.pop() {
             Some(i) => {
                 self.tables[i as usize] = table;
+                self.entries[i as usize] = *entries;
                 i
             }
             None => {
                 self.tables.push(table);
+                self.entries.push(*entries);
                 self.tables.len() as u32 - 1
             }
         };
@@ -148,6 +183,7 @@ impl GuestTables {
     /// A page is no table any more.
     pub fn retire(&mut self, gfn: u64) {
         if let Some(i) = self.slot(gfn) {
+            self.generation += 1;
             self.set_slot(gfn, NONE);
             self.free.push(i as u32);
         }
@@ -161,14 +197,14 @@ impl GuestTables {
     /// The entries of the table in frame `gfn`, if it is one.
     #[inline]
     pub fn entries(&self, gfn: u64) -> Option<&[u64; 512]> {
-        self.slot(gfn).map(|i| &*self.tables[i].entries)
+        self.slot(gfn).map(|i| &self.entries[i])
     }
 
     /// The entry at `at`; 0 (not present) where there is no table.
     #[inline]
     pub fn read(&self, at: Gpa) -> u64 {
         match self.slot(at.frame()) {
-            Some(i) => self.tables[i].entries[(at.0 >> 3) as usize & 511],
+            Some(i) => self.entries[i][(at.0 >> 3) as usize & 511],
             None => 0,
         }
     }
@@ -176,9 +212,12 @@ impl GuestTables {
     /// The guest stored `new` at `at`.
     pub fn store(&mut self, at: Gpa, new: u64) {
         if let Some(i) = self.slot(at.frame()) {
-            self.tables[i].entries[(at.0 >> 3) as usize & 511] = new;
+            self.entries[i][(at.0 >> 3) as usize & 511] = new;
             let level = self.tables[i].level;
-            self.adopt(at.frame(), level, &[new]);
+            if level > 1 {
+                self.generation += 1;
+                self.adopt(at.frame(), level, &[new]);
+            }
         }
     }
 
@@ -186,29 +225,72 @@ impl GuestTables {
     #[inline]
     pub fn touch(&mut self, leaf: &Leaf, write: bool) {
         let bits = self.format.accessed | if write { self.format.dirty } else { 0 };
-        if leaf.step.entry & bits != bits {
-            self.store(Gpa(leaf.step.at), leaf.step.entry | bits);
+        if leaf.step.entry & bits == bits {
+            return;
+        }
+        if let Some(i) = self.slot(leaf.step.at >> 12) {
+            self.entries[i][(leaf.step.at >> 3) as usize & 511] = leaf.step.entry | bits;
         }
     }
 
     /// What maps `gva` under the root table at `root`, or where the walk ended.
     #[inline]
-    pub fn lookup(&self, root: Gpa, gva: Gva) -> Result<Leaf, Step> {
+    pub fn lookup(&mut self, root: Gpa, gva: Gva) -> Result<Leaf, Step> {
+        let number = (gva.0 >> 21) + 1;
+        let st = self.stretches[stretch_index(root, number)];
+        if st.number == number && st.root == root.0 && st.generation == self.generation {
+            let i = (gva.0 >> 12) as usize & 511;
+            let entry = self.entries[st.slot as usize][i];
+            let at = self.tables[st.slot as usize].gfn << 12 | (i as u64) << 3;
+            let step = Step { level: 1, at, entry };
+            if entry & self.format.present == 0 {
+                return Err(step);
+            }
+            return Ok(self.leaf(step, st.writable && entry & self.format.write != 0));
+        }
+        self.lookup_from_root(root, gva)
+    }
+
+    #[inline]
+    fn leaf(&self, step: Step, writable: bool) -> Leaf {
+        let size = PageSize::ALL[usize::from(step.level) - 1];
+        Leaf { step, size, page: Gpa(self.format.target(step.level, step.entry)), writable }
+    }
+
+    fn lookup_from_root(&mut self, root: Gpa, gva: Gva) -> Result<Leaf, Step> {
         let mut writable = true;
+        let mut above = true;
         let start = Start { level: self.format.depth(), table: root.0 };
-        let end = walk::<std::convert::Infallible>(self.format, start, gva.0, |_, at| {
+        let end = walk::<std::convert::Infallible>(self.format, start, gva.0, |level, at| {
             let entry = self.read(Gpa(at));
             writable &= entry & self.format.write != 0;
+            if level > 1 {
+                above = writable;
+            }
             Ok(entry)
         });
-        match end {
-            Ok(Walk::Leaf(step)) => {
-                let size = PageSize::ALL[usize::from(step.level) - 1];
-                Ok(Leaf { step, size, page: Gpa(self.format.target(step.level, step.entry)), writable })
-            }
-            Ok(Walk::NotPresent(step)) => Err(step),
+        let (step, found) = match end {
+            Ok(Walk::Leaf(step)) => (step, true),
+            Ok(Walk::NotPresent(step)) => (step, false),
             Err(never) => match never {},
+        };
+        if let (1, Some(slot)) = (step.level, self.slot(step.at >> 12)) {
+            let number = (gva.0 >> 21) + 1;
+            self.stretches[stretch_index(root, number)] =
+                Stretch { root: root.0, number, generation: self.generation, slot: slot as u32, writable: above };
         }
+        if found { Ok(self.leaf(step, writable)) } else { Err(step) }
+    }
+
+    /// Reads the leaf entry of `gva` if it is quickly found, so that it is in the
+    /// machine's cache when it is needed: the frame it maps, or nothing.
+    #[inline]
+    pub fn peek(&self, root: Gpa, gva: Gva) -> Option<u64> {
+        let number = (gva.0 >> 21) + 1;
+        let st = &self.stretches[stretch_index(root, number)];
+        (st.number == number && st.root == root.0 && st.generation == self.generation).then(|| {
+            self.entries[st.slot as usize][(gva.0 >> 12) as usize & 511] >> 12 & 0xff_ffff_ffff
+        })
     }
 
     /// Frames that hold tables.

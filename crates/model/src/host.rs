@@ -24,6 +24,7 @@ pub enum Backing {
 #[derive(Debug, Clone)]
 pub struct HostMemory {
     page: PageSize,
+    frames: u64,
     seed: u64,
     /// Per host page behind the guest: 0 absent, 1 zero page, 2 own.
     state: Vec<u8>,
@@ -33,12 +34,17 @@ impl HostMemory {
     /// Memory of `guest_frames` 4 KB frames, none touched, backed by pages of `page`.
     pub fn new(page: PageSize, guest_frames: u64, seed: u64) -> Self {
         let pages = (guest_frames >> (page.shift() - 12)) + 1;
-        HostMemory { page, seed, state: vec![0; pages as usize] }
+        HostMemory { page, frames: guest_frames, seed, state: vec![0; pages as usize] }
     }
 
     /// Size of the host's pages.
     pub fn page_size(&self) -> PageSize {
         self.page
+    }
+
+    /// The guest's memory, in 4 KB frames.
+    pub fn frames(&self) -> u64 {
+        self.frames
     }
 
     #[inline]

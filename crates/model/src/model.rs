@@ -8,7 +8,7 @@
 
 use crate::guest::{GuestTables, Leaf};
 use crate::pcid::Spaces;
-use crate::regime::{Fill, Miss, Regime};
+use crate::regime::{Fill, Miss, Regime, Tables};
 use crate::shadow::{AccessKind, Flush};
 use crate::timeline::Timeline;
 use crate::{Config, Mode, Outcome, Profile, Sample};
@@ -49,6 +49,8 @@ impl Default for Options {
 const CR4_PGE: u64 = 1 << 7;
 const CR3_ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 const EMPTY: u64 = u64::MAX;
+/// Words looked at together by [`Model::read_ahead`].
+const WINDOW: usize = 128;
 
 #[derive(Debug)]
 struct Vcpu {
@@ -85,6 +87,10 @@ pub struct Model {
     timeline: Timeline,
     hash: Xxh3,
     words: usize,
+    /// Accesses that the filter did not answer.
+    misses: u64,
+    /// What [`Model::read_ahead`] read: kept so that the reads are not optimised away.
+    seen: u64,
     walk_checks: u64,
     walk_mismatches: u64,
     untranslated: u64,
@@ -122,6 +128,8 @@ impl Model {
             common: Sample::default(),
             hash: Xxh3::new(),
             words: 0,
+            misses: 0,
+            seen: 0,
             walk_checks: 0,
             walk_mismatches: 0,
             untranslated: 0,
@@ -149,7 +157,18 @@ impl Model {
     /// Consumes whole events.
     pub fn consume(&mut self, words: &[u64]) -> Result<(), DecodeError> {
         let mut i = 0;
+        let mut window = WINDOW;
+        let mut misses = self.misses;
         while let Some(&w) = words.get(i) {
+            if i >= window {
+                // Where misses are dense, their table entries are read ahead, all of a window's
+                // at once: one after the other, each would wait for memory.
+                if self.misses - misses > WINDOW as u64 / 8 {
+                    self.read_ahead(&words[i..words.len().min(i + WINDOW)]);
+                }
+                window = i + WINDOW;
+                misses = self.misses;
+            }
             let page = (w & PAYLOAD_MASK) >> 12;
             let slot = page as usize & self.filter_mask & 63;
             match w >> KIND_SHIFT {
@@ -186,8 +205,34 @@ impl Model {
         Ok(())
     }
 
+    /// Reads the leaf entries, guest's and host's, of the window's accesses. Only a hint:
+    /// a word that is no access, or tables that change within the window, do no harm.
+    fn read_ahead(&mut self, words: &[u64]) {
+        let mut frames = [0u64; WINDOW];
+        let v = &self.vcpus[self.current];
+        let mut n = 0;
+        for &w in words {
+            let page = (w & PAYLOAD_MASK) >> 12;
+            if v.data[page as usize & self.filter_mask & 63] >> 1 != page
+            {
+                frames[n] = self.guest.peek(v.root, Gva(head_va(w))).unwrap_or(0);
+                n += 1;
+            }
+        }
+        let mut seen = 0;
+        for regime in &self.regimes {
+            if let Tables::Nested(nested) = &regime.tables {
+                for &frame in &frames[..n] {
+                    seen ^= nested.peek(frame);
+                }
+            }
+        }
+        self.seen ^= seen;
+    }
+
     /// An access that the filter did not answer.
     fn access(&mut self, side: Side, gva: Gva, kind: AccessKind) {
+        self.misses += 1;
         let vcpu = self.current;
         let root = self.vcpus[vcpu].root;
         let write = matches!(kind, AccessKind::Write | AccessKind::WriteOther);
@@ -225,7 +270,7 @@ impl Model {
             self.flush_asked(r);
             match fill {
                 Some(Fill { size, writable, global }) => {
-                    self.tlbs[r][vcpu].fill(side, gva, size, writable, global);
+                    self.tlbs[r][vcpu].fill(side, gva, size, writable, global, lookup == Lookup::Miss);
                 }
                 None => held = false,
             }

@@ -18,8 +18,13 @@ use bifold_mmu::{Dimension, Gpa, Gva, PageSize, Start, Step, Tag, Walk, WalkCach
 /// table itself, guest level 0 the data's own nested walk.
 pub type Refs = [[u64; 6]; 6];
 
-/// Host-physical addresses of table pages; above every frame that backs guest memory.
-const TABLES: u64 = 1 << 41;
+/// Host-physical addresses of table pages, above every frame that backs guest memory:
+/// the tables of each level lie in a range of their own, in the order of what they map.
+/// So the table that maps a guest address is found without reading the one above;
+/// walks read them all the same.
+const fn base(level: u8) -> u64 {
+    (1 << 41) + ((level as u64) << 38)
+}
 /// Software-available bits of a leaf entry: the interval of its last use.
 const EPOCH_SHIFT: u32 = 52;
 const EPOCH_MASK: u64 = 0x7ff << EPOCH_SHIFT;
@@ -36,7 +41,8 @@ pub struct Violation {
 /// The nested tables of one VM, and the host memory behind them.
 #[derive(Debug, Clone)]
 pub struct Nested {
-    tables: Vec<[u64; 512]>,
+    /// Entries by level, in the order of the addresses they map.
+    levels: [Vec<u64>; 4],
     host: HostMemory,
     epoch: u64,
     /// Entries used for the first time in this interval that were there before it.
@@ -46,11 +52,16 @@ pub struct Nested {
 impl Nested {
     /// Empty tables over `host`.
     pub fn new(host: HostMemory) -> Self {
-        Nested { tables: vec![[0; 512]], host, epoch: 1 << EPOCH_SHIFT, warm_used: 0 }
+        let frames = host.frames();
+        let levels = [1, 2, 3, 4u8].map(|level| {
+            let covered = if level < host.page_size().level() { 0 } else { (frames >> (9 * (level - 1))) + 1 };
+            vec![0; (covered as usize).next_multiple_of(512)]
+        });
+        Nested { levels, host, epoch: 1 << EPOCH_SHIFT, warm_used: 0 }
     }
 
     fn root(&self) -> Start {
-        Start { level: HOST.depth(), table: TABLES }
+        Start { level: HOST.depth(), table: base(HOST.depth()) }
     }
 
     /// The host's memory.
@@ -59,9 +70,17 @@ impl Nested {
     }
 
     #[inline]
-    fn entry(&mut self, at: u64) -> &mut u64 {
-        let offset = at - TABLES;
-        &mut self.tables[(offset >> 12) as usize][(offset >> 3) as usize & 511]
+    fn read(&self, level: u8, at: u64) -> u64 {
+        self.levels[usize::from(level) - 1].get(((at - base(level)) >> 3) as usize).copied().unwrap_or(0)
+    }
+
+    /// Reads the leaf entry of guest frame `gfn`, so that it is in the machine's cache
+    /// when a walk needs it.
+    #[inline]
+    pub fn peek(&self, gfn: u64) -> u64 {
+        let level = self.host.page_size().level();
+        let i = gfn >> (9 * (level - 1));
+        self.levels[usize::from(level) - 1].get(i as usize).copied().unwrap_or(0)
     }
 
     /// Begins a new interval: every entry counts as unused.
@@ -77,12 +96,11 @@ impl Nested {
     }
 
     #[inline]
-    fn mark_used(&mut self, at: u64, entry: u64) {
-        if entry & EPOCH_MASK != self.epoch {
+    fn mark_used(&mut self, step: Step) {
+        if step.entry & EPOCH_MASK != self.epoch {
             self.warm_used += 1;
-            let epoch = self.epoch;
-            let e = self.entry(at);
-            *e = (*e & !EPOCH_MASK) | epoch;
+            let i = ((step.at - base(step.level)) >> 3) as usize;
+            self.levels[usize::from(step.level) - 1][i] = (step.entry & !EPOCH_MASK) | self.epoch;
         }
     }
 
@@ -106,16 +124,16 @@ impl Nested {
             if !held {
                 refs[row][usize::from(level)] += 1;
             }
-            let entry = *self.entry(at);
+            let entry = self.read(level, at);
             if level > 1 && !held && entry & HOST.present != 0 && !HOST.is_leaf(level, entry) {
                 caches.fill(Dimension::Host, level, gpa.0, at, HOST.target(level, entry));
             }
             Ok::<u64, Violation>(entry)
         })?;
         match end {
-            Walk::Leaf(Step { at, entry, .. }) if !write || entry & HOST.write != 0 => {
-                self.mark_used(at, entry);
-                caches.nested_fill(page, entry & HOST.write != 0);
+            Walk::Leaf(step) if !write || step.entry & HOST.write != 0 => {
+                self.mark_used(step);
+                caches.nested_fill(page, write, step.entry & HOST.write != 0);
                 Ok(())
             }
             _ => Err(Violation { gpa, write }),
@@ -171,24 +189,23 @@ impl Nested {
     pub fn resolve(&mut self, v: Violation) -> bool {
         let backed = self.host.touch(v.gpa, v.write);
         let size = self.host.page_size();
-        let mut table = 0usize;
         for level in (size.level() + 1..=HOST.depth()).rev() {
-            let i = HOST.index(level, v.gpa.0) as usize;
-            let entry = self.tables[table][i];
-            table = if entry & HOST.present != 0 {
-                ((HOST.target(level, entry) - TABLES) >> 12) as usize
-            } else {
-                self.tables.push([0; 512]);
-                let new = self.tables.len() - 1;
-                self.tables[table][i] = (TABLES + ((new as u64) << 12)) | HOST.present | HOST.write;
-                new
-            };
+            let child = base(level - 1) + (v.gpa.0 >> (12 + 9 * (level - 1)) << 12);
+            self.set(level, v.gpa, child | HOST.present | HOST.write);
         }
         let page = Gpa(v.gpa.0 >> size.shift() << size.shift());
         let large = if size == PageSize::Size4K { 0 } else { HOST.page_size };
         let write = if self.writable(v.gpa) { HOST.write } else { 0 };
-        self.tables[table][HOST.index(size.level(), v.gpa.0) as usize] =
-            self.host.hpa(page).0 | HOST.present | write | large | self.epoch;
+        self.set(size.level(), v.gpa, self.host.hpa(page).0 | HOST.present | write | large | self.epoch);
         backed
+    }
+
+    fn set(&mut self, level: u8, gpa: Gpa, entry: u64) {
+        let i = (gpa.0 >> (12 + 9 * (level - 1))) as usize;
+        let table = &mut self.levels[usize::from(level) - 1];
+        if table.len() <= i {
+            table.resize((i + 1).next_multiple_of(512), 0);
+        }
+        table[i] = entry;
     }
 }
