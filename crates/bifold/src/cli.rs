@@ -296,7 +296,7 @@ pub struct GuestArgs {
     #[arg(long, value_name = "SECS", value_parser = parse_seconds)]
     pub timeout: Option<f64>,
 
-    /// Check one in N accesses against the emulator's own translation, 0 for none
+    /// Check the capture against the emulator every N words of events, 0 for never [default: 10000]
     #[arg(long, value_name = "N")]
     pub check_every: Option<u64>,
 }

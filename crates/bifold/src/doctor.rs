@@ -4,7 +4,7 @@
 use crate::cli::DoctorFormat;
 use crate::run::print;
 use crate::status::Status;
-use crate::stub::capture::doctor::{Check, checks};
+use bifold_capture::doctor::{Check, checks};
 use serde_json::json;
 use std::fmt::Write as _;
 
@@ -41,7 +41,8 @@ fn table(checks: &[Check]) -> String {
         let mark = if c.ok { "ok     " } else { "MISSING" };
         let _ = writeln!(out, "{mark}  {:<width$}  {}", c.name, c.detail);
         if !c.ok {
-            let _ = writeln!(out, "{:>9}{:width$}  needed by {}: {}", "", "", c.needed_by, c.remedy);
+            let _ =
+                writeln!(out, "{:>9}{:width$}  needed by {}: {}", "", "", c.needed_by.join(", "), c.remedy);
         }
     }
     let missing = checks.iter().filter(|c| !c.ok).count();

@@ -35,6 +35,7 @@ impl Feed {
 }
 
 /// A line on stderr that says how far a run is; nothing where no one would see it.
+#[derive(Clone)]
 pub struct Progress {
     bar: ProgressBar,
     started: Instant,
@@ -56,6 +57,11 @@ impl Progress {
         Progress { bar, started: Instant::now(), said: Instant::now() }
     }
 
+    /// Something else is being done now.
+    pub fn say(&self, what: &str) {
+        self.bar.set_message(what.to_string());
+    }
+
     /// The model is at this many instructions.
     fn at(&mut self, instructions: u64) {
         if self.bar.is_hidden() || self.said.elapsed() < Self::EVERY {
@@ -64,7 +70,7 @@ impl Progress {
         self.said = Instant::now();
         let seconds = self.started.elapsed().as_secs_f64();
         let millions = instructions as f64 / 1e6;
-        self.bar.set_message(format!(
+        self.say(&format!(
             "{millions:.0} million instructions, {seconds:.0} s, {:.0} million/s (Ctrl-C stops and shows what is there)",
             millions / seconds
         ));

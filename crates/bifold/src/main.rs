@@ -15,7 +15,6 @@ mod resolve;
 mod run;
 mod source;
 mod status;
-mod stub;
 
 use clap::Parser as _;
 use std::process::ExitCode;

@@ -6,7 +6,7 @@
 use crate::cli::{Cli, CompareArgs, FormatArg, GuestArgs, ModelArgs, OnOff, OutputArgs};
 use crate::cli::{ProgramArgs, RecordArgs, RootArg, ThpArg};
 use anyhow::{Context as _, anyhow};
-use crate::stub::capture::{GuestSpec, Root, Thp, Timing};
+use bifold_capture::{GuestSpec, Root, Thp, Timing};
 use bifold_model::{Config, Mode, Profile};
 use bifold_report::{Format, shell_words};
 use bifold_trace::file::{self, FileError};
@@ -20,7 +20,7 @@ use std::time::Duration;
 
 /// Memory of a guest unless told otherwise, MiB.
 const MEMORY_MIB: u64 = 2048;
-/// One in so many accesses is checked unless told otherwise.
+/// A self-check every so many words of the stream unless told otherwise.
 const CHECK_EVERY: u64 = 10_000;
 
 /// What is to be done.

@@ -11,7 +11,6 @@ use crate::feed::{Feed, Progress};
 use crate::resolve::{Input, Notes, Plan};
 use crate::source;
 use crate::status::Status;
-use crate::stub::capture;
 use anyhow::Context as _;
 use bifold_model::{Model, Options};
 use bifold_report::{Comparison, Exit, Meta, OutputFile};
@@ -100,7 +99,7 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
 fn header(input: &Input) -> Header {
     match input {
         Input::Guest(spec) => Header {
-            guest_frames: capture::guest_frames(spec),
+            guest_frames: bifold_capture::guest_frames(spec),
             vcpus: spec.vcpus,
             source: source::guest_source(spec),
         },

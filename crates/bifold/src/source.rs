@@ -3,7 +3,7 @@
 //! face: each feeds a [`Feed`] until it ends and says how it ended.
 
 use crate::feed::Feed;
-use crate::stub::capture::{self, CommandExit, GuestSpec, Root, Thp, Timing};
+use bifold_capture::{CommandExit, GuestSpec, Progress, Root, Thp, Timing, capture};
 use bifold_report::{Exit, Guest, Partial};
 use bifold_trace::file::{Header, Reader, Source, Trailer};
 use bifold_trace::{Stats, generate::Generator};
@@ -44,6 +44,12 @@ enum Stop {
 /// Runs a command in a guest and shows its output on stderr.
 pub fn run_guest(spec: &GuestSpec, feed: &mut Feed, stop: &AtomicBool) -> Ending {
     let mut broken = None;
+    let bar = feed.progress.clone();
+    let mut progress = |p: Progress| {
+        if let Progress::Stage(what) = p {
+            bar.say(what);
+        }
+    };
     let mut sink = |words: &[u64]| {
         feed.take(words).map_err(|e| {
             let text = e.to_string();
@@ -51,8 +57,8 @@ pub fn run_guest(spec: &GuestSpec, feed: &mut Feed, stop: &AtomicBool) -> Ending
             text.into()
         })
     };
-    let result = capture::capture(spec, stop, &mut |_| {}, &mut sink);
-    feed.progress.end();
+    let result = capture(spec, stop, &mut progress, &mut sink);
+    bar.end();
     let report = match result {
         Ok(report) => report,
         // Our own error, if it was the sink that failed: it says more than the capture can.
@@ -70,8 +76,9 @@ pub fn run_guest(spec: &GuestSpec, feed: &mut Feed, stop: &AtomicBool) -> Ending
     };
     Ending {
         exit: Some(exit),
-        partial,
-        stats: Some(report.stats),
+        partial: partial.or((!report.complete).then_some(Partial::Failed)),
+        // A guest that had to be killed could not say what it had counted.
+        stats: report.complete.then_some(report.stats),
         versions: Some((report.kernel_version, report.qemu_version)),
         failure: None,
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The exit status: one meaning per number, as `--help` lists them.
 
+use bifold_capture::{CaptureError, Kind};
 use bifold_report::Exit;
 use std::process::ExitCode;
 
@@ -18,9 +19,9 @@ pub enum Status {
 }
 
 /// Something failed.
-pub const FAILED: u8 = 1;
+const FAILED: u8 = 1;
 /// This machine lacks something.
-pub const UNAVAILABLE: u8 = 77;
+const UNAVAILABLE: u8 = 77;
 
 /// As `timeout(1)` has it.
 const TIMED_OUT: u8 = 124;
@@ -47,6 +48,10 @@ impl From<Status> for ExitCode {
 }
 
 /// The status for an error that ends the program.
-pub fn of_error(_error: &anyhow::Error) -> u8 {
-    FAILED
+pub fn of_error(error: &anyhow::Error) -> u8 {
+    match error.downcast_ref::<CaptureError>() {
+        Some(CaptureError::InterruptedEarly) => (SIGNAL + SIGINT) as u8,
+        Some(e) if e.kind() == Kind::CannotWorkHere => UNAVAILABLE,
+        _ => FAILED,
+    }
 }

@@ -54,9 +54,7 @@ impl OutputFile {
         let fail = |source| FileError::Create { path: path.into(), source };
         let to = match path.metadata() {
             Ok(m) if m.is_dir() => return Err(fail(io::ErrorKind::IsADirectory.into())),
-            Ok(m) if !m.is_file() => {
-                To::Direct(OpenOptions::new().write(true).open(path).map_err(fail)?)
-            }
+            Ok(m) if !m.is_file() => To::Direct(OpenOptions::new().write(true).open(path).map_err(fail)?),
             // Through a link: the file it names is what gets replaced, not the link.
             Ok(_) => Self::beside(path.canonicalize().map_err(fail)?).map_err(fail)?,
             Err(_) => Self::beside(path.into()).map_err(fail)?,
@@ -83,9 +81,9 @@ impl OutputFile {
         let path = self.path;
         let done = match self.to {
             To::Direct(mut f) => f.write_all(content),
-            To::Renamed(mut temp, target) => temp
-                .write_all(content)
-                .and_then(|()| temp.persist(target).map(drop).map_err(|e| e.error)),
+            To::Renamed(mut temp, target) => {
+                temp.write_all(content).and_then(|()| temp.persist(target).map(drop).map_err(|e| e.error))
+            }
         };
         done.map_err(|source| FileError::Write { path, source })
     }
@@ -105,10 +103,8 @@ mod tests {
     use super::*;
 
     fn names(dir: &Path) -> Vec<String> {
-        let mut v: Vec<String> = std::fs::read_dir(dir)
-            .unwrap()
-            .map(|e| e.unwrap().file_name().into_string().unwrap())
-            .collect();
+        let mut v: Vec<String> =
+            std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
         v.sort();
         v
     }

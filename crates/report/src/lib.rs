@@ -85,10 +85,8 @@ impl Comparison {
     /// Comparisons that a self-check made, and how many of them disagreed.
     pub fn checks(&self) -> (u64, u64) {
         let stats = self.meta.capture_checks.unwrap_or_default();
-        let made = self.outcome.walk_checks
-            + stats.cr3_checks
-            + stats.translation_checks
-            + stats.table_checks;
+        let made =
+            self.outcome.walk_checks + stats.cr3_checks + stats.translation_checks + stats.table_checks;
         let failed = self.outcome.walk_mismatches
             + self.outcome.untranslated
             + stats.cr3_mismatches

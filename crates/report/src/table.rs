@@ -102,8 +102,7 @@ fn costs(c: &Comparison) -> String {
 fn exits(c: &Comparison) -> Option<String> {
     let rows = &c.outcome.configs;
     let reasons: Vec<&str> = Sample::default().exits().map(|(name, _)| name).collect();
-    let counts: Vec<Vec<u64>> =
-        rows.iter().map(|r| r.total.exits().map(|(_, n)| n).collect()).collect();
+    let counts: Vec<Vec<u64>> = rows.iter().map(|r| r.total.exits().map(|(_, n)| n).collect()).collect();
     let cells: Vec<Vec<String>> = reasons
         .iter()
         .enumerate()

@@ -18,7 +18,7 @@ pub(crate) fn grouped(n: u64) -> String {
 
 /// Decimals that suit a column whose largest value is `max`.
 pub(crate) fn decimals(max: f64) -> usize {
-    if max < 100.0 { 2 } else { 1 }
+    if max < 1000.0 { 2 } else { 1 }
 }
 
 /// A number with this many decimals and grouped digits before them.

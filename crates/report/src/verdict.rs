@@ -71,11 +71,7 @@ pub(crate) fn checks(c: &Comparison) -> Vec<(&'static str, u64, u64)> {
     let mut rows = vec![("walks", o.walk_checks, o.walk_mismatches)];
     if let Some(s) = c.meta.capture_checks {
         rows.push(("CR3 loads", s.cr3_checks, s.cr3_mismatches));
-        rows.push((
-            "translations",
-            s.translation_checks,
-            s.translation_mismatches,
-        ));
+        rows.push(("translations", s.translation_checks, s.translation_mismatches));
         rows.push(("table entries at the end", s.table_checks, s.table_mismatches));
     }
     rows
@@ -105,10 +101,8 @@ pub(crate) fn checks_line(c: &Comparison) -> String {
 
 /// What the percentages stand on.
 pub(crate) fn caveats(c: &Comparison) -> Vec<String> {
-    let mut out = vec![
-        "percentages stand on an assumed CPI, extra cycles per 1000 instructions do not"
-            .to_string(),
-    ];
+    let mut out =
+        vec!["percentages stand on an assumed CPI, extra cycles per 1000 instructions do not".to_string()];
     if !c.meta.priors.is_empty() {
         out.push(format!("priors in this profile, to be measured: {}", prior_keys(&c.meta.priors)));
     }

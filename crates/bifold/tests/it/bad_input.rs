@@ -38,11 +38,9 @@ fn usage_errors() {
 #[test]
 fn profiles_that_cannot_be_used() {
     let dir = tempfile::tempdir().unwrap();
-    let good = std::fs::read_to_string(concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../profiles/geometry-g.toml"
-    ))
-    .unwrap();
+    let good =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../profiles/geometry-g.toml"))
+            .unwrap();
     std::fs::write(dir.path().join("unknown-key.toml"), format!("nonsense = 1\n{good}")).unwrap();
     std::fs::write(dir.path().join("not.toml"), "tlb = [[[").unwrap();
     let mut all = String::new();
@@ -83,9 +81,7 @@ fn files_that_are_no_recording() {
 fn an_output_that_cannot_be_written_is_known_before_the_run() {
     let dir = tempfile::tempdir().unwrap();
     // So many loads that the test would not end if they were run.
-    let run = |args: &str| {
-        bifold_in(dir.path(), &format!("compare --generate t:900000g {args}")).refused()
-    };
+    let run = |args: &str| bifold_in(dir.path(), &format!("compare --generate t:900000g {args}")).refused();
     let mut all = String::new();
     for args in ["-o no/such/dir.json", "--report no/such/dir.html", "-o ."] {
         all += &format!("$ {args}\n{}\n", run(args));
@@ -101,10 +97,7 @@ fn a_full_disk_is_one_error() {
     for args in ["-o /dev/full", "--report /dev/full"] {
         let ran = bifold(&format!("compare --generate t:10 -q {args}"));
         assert_eq!(ran.status, 1, "{args}");
-        assert_eq!(
-            ran.stderr,
-            "bifold: cannot write /dev/full: No space left on device (os error 28)\n"
-        );
+        assert_eq!(ran.stderr, "bifold: cannot write /dev/full: No space left on device (os error 28)\n");
     }
     let ran = bifold("record --generate t:100000 -q -o /dev/full");
     assert_eq!(ran.status, 1);

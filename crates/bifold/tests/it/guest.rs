@@ -1,7 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `doctor`, and what guests need.
 
-use crate::command::bifold;
+use crate::command::{Ran, bifold, command, names, ran};
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+/// Whether guests can be started here; if not, `doctor` has said why.
+fn no_guest_here() -> bool {
+    let lacking = bifold("doctor").status == 77;
+    if lacking {
+        eprintln!("skipped: this machine cannot run a guest, see `bifold doctor`");
+    }
+    lacking
+}
+
+/// Runs a shell command in a small guest of its own file system.
+fn guest(dir: &Path, options: &str, script: &str) -> Ran {
+    let mut c = command(options.split_whitespace());
+    c.args(["--root", "initramfs", "-m", "256", "--", "/bin/sh", "-c", script]);
+    c.current_dir(dir);
+    ran(c)
+}
 
 #[test]
 fn doctor_tells_the_same_in_words_and_in_json() {
@@ -13,4 +33,89 @@ fn doctor_tells_the_same_in_words_and_in_json() {
     for check in v["checks"].as_array().unwrap() {
         assert!(words.stdout.contains(check["name"].as_str().unwrap()));
     }
+}
+
+#[test]
+fn a_recorded_guest_gives_the_same_figures_and_its_output_goes_to_stderr() {
+    if no_guest_here() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let script = "echo to-stdout; echo to-stderr >&2; exit 7";
+    let live = guest(dir.path(), "record -q -o a.bifold --format json", script);
+    assert_eq!(live.status, 7, "{}", live.stderr);
+    assert_eq!(live.stderr, "to-stdout\nto-stderr\n");
+    let live: serde_json::Value = serde_json::from_str(&live.stdout).unwrap();
+    assert_eq!(live["exit"]["value"], 7);
+    assert_eq!(live["checks"]["failed"], 0);
+    assert!(live["checks"]["made"].as_u64().unwrap() > 0);
+
+    let mut c = command(["compare", "-q", "a.bifold", "--format", "json"]);
+    c.current_dir(dir.path());
+    let again: serde_json::Value = serde_json::from_str(&ran(c).quietly()).unwrap();
+    for same in ["outcome", "exit", "checks", "capture_checks"] {
+        assert_eq!(live[same], again[same], "{same}");
+    }
+    assert_eq!(live["guest"]["command"], again["guest"]["command"]);
+}
+
+#[test]
+fn a_command_ended_by_a_signal_passes_it_on_as_shells_do() {
+    if no_guest_here() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let ran = guest(dir.path(), "compare -q", "kill -SEGV $$");
+    assert_eq!(ran.status, 128 + 11, "{}", ran.stderr);
+    assert!(ran.stdout.contains("ended by signal 11"), "{}", ran.stdout);
+}
+
+#[test]
+fn a_command_that_hangs_is_stopped_and_what_it_did_is_shown() {
+    if no_guest_here() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let ran = guest(dir.path(), "record -q --timeout 2 -o part.bifold", "while :; do :; done");
+    assert_eq!(ran.status, 124, "{}", ran.stderr);
+    assert!(ran.stdout.contains("PARTIAL  stopped at the time limit"), "{}", ran.stdout);
+    assert_eq!(names(dir.path()), ["part.bifold"]);
+}
+
+#[test]
+fn ctrl_c_ends_the_guest_and_shows_what_is_there() {
+    if no_guest_here() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut c = command(["compare", "--root", "initramfs", "-m", "256", "--report", "r.html", "--"]);
+    c.args(["/bin/sh", "-c", "while :; do :; done"]);
+    c.current_dir(dir.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = c.spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(15));
+    crate::stopping::interrupt(&child);
+    let out = child.wait_with_output().unwrap();
+    let (stdout, stderr) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert_eq!(out.status.code(), Some(130), "{stderr}");
+    assert!(stdout.contains("PARTIAL  interrupted"), "{stdout}{stderr}");
+    assert_eq!(names(dir.path()), ["r.html"]);
+}
+
+#[test]
+fn programs_that_cannot_run_are_one_message() {
+    if no_guest_here() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("data"), "x").unwrap();
+    for (program, expected) in
+        [("no-such-program", "program not found"), ("./data", "not an executable file")]
+    {
+        let mut c = command(["compare", "--report", "r.html", "--", program]);
+        c.current_dir(dir.path());
+        let text = ran(c).refused();
+        assert!(text.starts_with("status 1\nbifold: ") && text.contains(expected), "{text}");
+        assert_eq!(text.lines().count(), 2, "{text}");
+    }
+    assert_eq!(names(dir.path()), ["data"]);
 }

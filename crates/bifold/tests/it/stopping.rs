@@ -9,7 +9,7 @@ use std::time::Duration;
 /// A generator that would run for days.
 const ENDLESS: &str = "t:900000g";
 
-fn interrupt(child: &Child) {
+pub fn interrupt(child: &Child) {
     let pid = child.id().to_string();
     assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
 }
