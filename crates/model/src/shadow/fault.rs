@@ -93,11 +93,12 @@ impl Shadow {
             self.back(gpa, true); // by the emulator's store, which does not exit
             return self.emulate(vcpu, gva, walker.gfn, kind);
         }
-        if self.back(gpa, write) {
+        let stale = self.back(gpa, write); // kvm_faultin_pfn
+        self.make_mmu_pages_available();
+        if stale {
             return Outcome::Hidden; // is_page_fault_stale
         }
         let map_writable = self.host.backing(gpa) == Backing::Own;
-        self.make_mmu_pages_available();
         let wrprot = self.fetch(vcpu, gva, walker, map_writable, guest);
         if wrprot && write {
             return self.emulate(vcpu, gva, walker.gfn, kind);
