@@ -5,7 +5,7 @@
 //! rest of the aligned block of 8 (`FNAME(pte_prefetch)`). A store to a
 //! write-tracked table goes to the emulator (`x86_emulate_instruction`).
 
-use super::pages::sptep_to_sp;
+use super::pages::{Pages, sptep_to_sp};
 use super::spte::{
     ACC_EXEC, ACC_USER, ACC_WRITE, ACCESSED, ADDRESS, Access, CLEAN, DIRTY, GuestWalker, HOST_WRITABLE,
     LARGE, NX, PRESENT, Role, USER, WRITE, gpte_access, pages_per_hpage,
@@ -216,7 +216,7 @@ impl Shadow {
         if self.pages.zap_pte(id) {
             self.flush_remote_tlbs();
         }
-        let spte = PRESENT | WRITE | USER | ACCESSED | Self::hpa_of(child); // make_nonleaf_spte
+        let spte = PRESENT | WRITE | USER | ACCESSED | Pages::hpa(child); // make_nonleaf_spte
         self.pages.set_child(id, spte, child);
         let page = self.pages.page(child);
         if page.unsync || page.unsync_children != 0 {

@@ -62,9 +62,9 @@ impl Shadow {
         }
     }
 
-    /// `mmu_unsync_walk`: the unsync leaf tables below `slot`, each once. Bits of
-    /// children that are gone or synced are cleared on the way. KVM goes by 16 pages
-    /// at a time so as to bound its stack; the outcome is the same.
+    /// `mmu_unsync_walk`: the unsync leaf tables below `slot`, once per path to them.
+    /// Bits of children that are gone or synced are cleared on the way. KVM goes by 16
+    /// pages at a time so as to bound its stack; the outcome is the same.
     pub(super) fn unsync_walk(&mut self, slot: usize) -> Vec<usize> {
         let mut leaves = Vec::new();
         if self.pages.page(slot).unsync_children != 0 {
@@ -88,9 +88,7 @@ impl Shadow {
                         found = self.unsync_walk_into(child, leaves);
                     } else if self.pages.page(child).unsync {
                         found = true;
-                        if !leaves.contains(&child) {
-                            leaves.push(child);
-                        }
+                        leaves.push(child);
                     }
                 }
                 if !found {
@@ -117,8 +115,10 @@ impl Shadow {
                 flush |= self.write_protect_gfn(self.pages.page(leaf).gfn);
             }
             for &leaf in &leaves {
-                self.pages.page_mut(leaf).unsync = false; // kvm_unlink_unsync_page
-                flush |= self.sync_page(leaf, guest);
+                // kvm_unlink_unsync_page
+                if std::mem::take(&mut self.pages.page_mut(leaf).unsync) {
+                    flush |= self.sync_page(leaf, guest);
+                }
             }
             if flush {
                 self.flush_remote_tlbs();

@@ -4,9 +4,9 @@
 //! as no table is (`kvm_mmu_unprotect_page`), write flooding (`kvm_mmu_pte_write`).
 //! And the accounting of shadowed tables, which ends with them.
 
+use super::Shadow;
 use super::pages::sptep_to_sp;
 use super::spte::{DIRTY, WRITE};
-use super::{Pages, Shadow};
 
 /// KVM_MIN_FREE_MMU_PAGES and KVM_REFILL_PAGES.
 const MIN_FREE: usize = 5;
@@ -184,10 +184,5 @@ impl Shadow {
     pub(super) fn sptep(&self, slot: usize, gva: u64) -> usize {
         let level = self.pages.page(slot).role.level;
         slot << 9 | self.format.index(level, gva) as usize
-    }
-
-    /// Host-physical address of a page, as its parent's spte holds it.
-    pub(super) fn hpa_of(slot: usize) -> u64 {
-        Pages::hpa(slot)
     }
 }
