@@ -87,6 +87,25 @@
     };
   };
 
+  // Where configurations differ by magnitudes, a linear axis shows only the dearest.
+  const wide = (values, field, configs) => {
+    const means = configs.map((c) => {
+      const own = values.filter((v) => v.config === c);
+      return own.reduce((sum, v) => sum + v[field], 0) / Math.max(1, own.length);
+    }).filter((m) => m > 0);
+    return means.length > 1 && Math.max(...means) > 20 * Math.min(...means) && Math.max(...means) > 10;
+  };
+  const yAxis = (values, field, title, configs) => {
+    if (!wide(values, field, configs)) {
+      return { field, type: "quantitative", title, axis: { tickCount: 5 } };
+    }
+    const top = Math.max(...values.map((v) => v[field]));
+    const ticks = [0];
+    for (let t = 1; t < 10 * top; t *= 10) ticks.push(t);
+    return { field, type: "quantitative", title: title + " (log scale)",
+      scale: { type: "symlog", constant: 1 }, axis: { values: ticks, format: ",.0f" } };
+  };
+
   const timeline = (field, title, values, configs, height) => ({
     ...base(), height, data: { values },
     params: [
@@ -97,7 +116,7 @@
     encoding: {
       x: { field: "from", type: "quantitative", title: "ideal time, s", axis: { grid: false, tickCount: 10 },
         scale: { nice: false } },
-      y: { field, type: "quantitative", title, axis: { tickCount: 5 } },
+      y: yAxis(values, field, title, configs),
       color: { field: "config", type: "nominal", sort: configs, scale: configColour(configs), title: null,
         legend: { symbolType: "stroke", symbolStrokeWidth: 3, symbolSize: 300 } },
       strokeDash: { field: "config", type: "nominal", sort: configs, scale: configDash(configs), title: null },
@@ -122,7 +141,7 @@
       y: configY,
       x: { field, type: "quantitative", stack: "zero", title, axis: { tickCount: 5 } },
       color: { field: key, type: "nominal", sort: order, title: null,
-        scale: { domain: order, range: colours }, legend: { columns: 4 } },
+        scale: { domain: order, range: colours }, legend: { columns: 3 } },
       order: { field: "order", type: "quantitative" },
       tooltip: [
         { field: "config", title: "configuration" }, { field: key },

@@ -91,10 +91,10 @@ impl OutputFile {
 
 /// The system's error without the temporary name, which says nothing to the user.
 fn without_name(e: io::Error) -> io::Error {
-    let inner = e.get_ref().and_then(|i| i.source()).and_then(|s| s.downcast_ref::<io::Error>());
-    match inner.and_then(io::Error::raw_os_error) {
-        Some(code) => io::Error::from_raw_os_error(code),
-        None => e,
+    match e.kind() {
+        io::ErrorKind::Other => e,
+        io::ErrorKind::NotFound => io::Error::new(e.kind(), "there is no such directory"),
+        kind => kind.into(),
     }
 }
 

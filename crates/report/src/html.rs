@@ -108,11 +108,12 @@ pub(crate) fn render(c: &Comparison) -> Result<String, RenderError> {
         rows => rows(c),
         priors => c.meta.priors.iter().map(|p| p.split_once(": ").unwrap_or((p, ""))).collect::<Vec<_>>(),
         checks => verdict::checks(c).iter()
-            .map(|(what, made, bad)| (*what, grouped(*made), *bad))
+            .map(|(what, made, bad)| (*what, grouped(*made), grouped(*bad)))
             .collect::<Vec<_>>(),
         checked => made > 0 || failed > 0,
-        failed,
-        untranslated => o.untranslated,
+        failed => grouped(failed),
+        untranslated => grouped(o.untranslated),
+        wrong => failed > 0,
     })?;
     Ok(page)
 }

@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(grouped(999), "999");
         assert_eq!(grouped(1_000_000), "1,000,000");
         assert_eq!(fixed(1234.5, 1), "1,234.5");
-        assert_eq!(number(3.14159), "3.14");
+        assert_eq!(number(2.71), "2.71");
         assert_eq!(number(12345.6), "12,345.6");
         assert_eq!(seconds(0.0123), "12.30 ms");
     }
