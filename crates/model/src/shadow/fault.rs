@@ -184,7 +184,6 @@ impl Shadow {
         while level > goal {
             self.clear_write_flooding(id);
             let gfn = w.gfn & !(pages_per_hpage(level) - 1);
-            self.validate_direct_spte(id, w.pte_access.mask);
             level -= 1;
             let role = Role { level, direct: true, access: w.pte_access.mask };
             slot = self.link_child(id, gfn, role, guest);
@@ -201,7 +200,9 @@ impl Shadow {
     }
 
     /// `kvm_mmu_get_child_sp` and `link_shadow_page`: the child that the spte points to
-    /// if it is the right one, else one from the hash or a new one, synced first.
+    /// if it is the right one, else one from the hash or a new one, synced first. That
+    /// covers `validate_direct_spte`: a direct page made for a clean guest entry has
+    /// another role than the dirty entry asks for.
     fn link_child(&mut self, id: usize, gfn: u64, role: Role, guest: &GuestTables) -> usize {
         let present = self.pages.spte(id) & PRESENT != 0;
         if present && !self.pages.is_last(id) {
@@ -280,18 +281,6 @@ impl Shadow {
             max -= 1;
         }
         max.min(self.host.page_size().level())
-    }
-
-    /// `validate_direct_spte`: a direct page made for a clean guest entry is left for
-    /// another one once the entry is dirty.
-    fn validate_direct_spte(&mut self, id: usize, access: u8) {
-        if self.pages.spte(id) & PRESENT != 0 && !self.pages.is_last(id) {
-            let child = self.pages.child(id);
-            if self.pages.page(child).role.access != access {
-                self.pages.drop_parent_pte(id);
-                self.flush_remote_tlbs();
-            }
-        }
     }
 
     /// `mmu_set_spte`: `Some(wrprot)`, or `None` if the spte was that already.

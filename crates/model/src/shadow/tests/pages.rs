@@ -101,6 +101,17 @@ fn a_cold_frame_read_and_then_written_costs_three_exits_as_the_host_replaces_the
 }
 
 #[test]
+fn replacing_the_zero_page_unmaps_it_everywhere() {
+    let host = HostMemory::new(PageSize::Size4K, FRAMES, 7);
+    let mut m = Machine::with(&X86_64_4_LEVEL, host, PageSize::Size4K);
+    m.user(0, PAGE);
+    m.read(USER);
+    m.read(DIRECT + (16 << 12));
+    m.write(USER);
+    assert_eq!(m.read(DIRECT + (16 << 12)), 1, "kvm_unmap_gfn_range took the other mapping as well");
+}
+
+#[test]
 fn a_guest_2m_page_on_a_4k_host_is_a_direct_page_filled_by_blocks_of_eight() {
     let mut m = Machine::small();
     m.map(m.root, USER, (2 << 21) | PAGE, PageSize::Size2M);
@@ -140,7 +151,7 @@ fn a_clean_guest_2m_page_gets_another_direct_page_when_it_is_written() {
     m.shadow.take_flush();
     let s = m.counted(|m| assert_eq!(m.write(USER + 0x1000), 1));
     assert_eq!((s.exits_dirty, s.shadow_pages_made, s.shadow_pages_zapped), (1, 1, 0));
-    assert_eq!(m.shadow.take_flush(), Flush::All, "validate_direct_spte");
+    assert_eq!(m.shadow.take_flush(), Flush::All);
     assert!(m.walk(0, USER + 0x8000).is_none());
 }
 

@@ -185,6 +185,67 @@ fn a_sync_re_reads_only_the_entries_that_the_shadow_has() {
 }
 
 #[test]
+fn a_sync_makes_no_table_writable() {
+    let mut m = Machine::small();
+    let pte = m.user(0, PAGE);
+    m.read(USER);
+    m.map_protected(pte);
+    // The leaf table that maps the user's leaf table becomes unsync, and is synced.
+    let at = m.guest.lookup(Gpa(m.root << 12), Gva(DIRECT + pte)).unwrap().step;
+    m.pt_store(at.at, at.entry);
+    let s = m.counted(|m| m.load_cr3(m.root));
+    assert_eq!(s.syncs, 1);
+    assert_eq!(m.walk(0, DIRECT + pte).unwrap().1 & W, 0);
+    assert_eq!(m.counted(|m| m.load_cr3(m.root)).syncs, 0);
+}
+
+#[test]
+fn an_upper_table_found_in_the_hash_is_synced_before_it_is_linked() {
+    let mut m = Machine::small();
+    let pte = m.user(0, PAGE);
+    m.user(1, PAGE);
+    m.read(USER);
+    let pdpt = m.guest.read(Gpa(m.root << 12)) & !0xfff;
+    let entry = m.guest.read(Gpa(pdpt + 8));
+    m.pt_store(pte, 99 << 12 | PAGE); // the leaf table is unsync
+    m.pt_store(pdpt + 8, entry); // the level-2 table is unlinked with it
+    let s = m.counted(|m| m.load_cr3(m.root));
+    assert_eq!(s.syncs, 0, "nothing unsync below the root");
+    let s = m.counted(|m| assert_eq!(m.read(USER + 0x1000), 1));
+    assert_eq!((s.syncs, s.shadow_pages_made), (1, 0));
+    invariants::check(&m.shadow, &m.guest);
+}
+
+#[test]
+fn a_leaf_table_found_unsync_is_re_read_but_stays_unsync() {
+    let mut m = Machine::small();
+    let pd = two_leaf_tables(&mut m);
+    let pte = m.user(0, PAGE);
+    m.pt_store(pte, 99 << 12 | PAGE);
+    let entry = m.guest.read(Gpa(pd));
+    m.pt_store(pd, entry); // unlinks it
+    let s = m.counted(|m| _ = m.read(USER));
+    assert_eq!(s.syncs, 1);
+    assert_eq!(m.pt_store(pte, 98 << 12 | PAGE), 0);
+    assert_eq!(m.counted(|m| m.load_cr3(m.root)).syncs, 1);
+}
+
+#[test]
+fn a_frame_that_becomes_an_upper_table_loses_its_unsync_shadow_as_a_leaf_table() {
+    let mut m = Machine::small();
+    let pte = m.user(0, PAGE);
+    m.read(USER);
+    m.pt_store(pte, 0); // unsync
+    let pdpt = m.guest.read(Gpa(m.root << 12)) & !0xfff;
+    let frame = pte >> 12;
+    m.guest.add(frame, 2, &[0; 512]);
+    m.guest.store(Gpa(pdpt + 16), frame << 12 | TABLE); // 1 GB further up
+    m.map(m.root, USER + (1 << 30), 20 << 12 | PAGE, PageSize::Size4K);
+    let s = m.counted(|m| _ = m.read(USER + (1 << 30)));
+    assert_eq!((s.shadow_pages_made, s.shadow_pages_zapped), (2, 1));
+}
+
+#[test]
 fn invlpg_zaps_an_entry_of_an_unsync_table_and_refills_it_if_accessed() {
     let mut m = Machine::small();
     let pte = m.user(0, PAGE);
