@@ -200,6 +200,24 @@ fn a_sync_makes_no_table_writable() {
 }
 
 #[test]
+fn a_sync_leaves_the_mapping_of_an_unsync_table_read_only_too() {
+    let mut m = Machine::small();
+    let pte = m.user(0, PAGE);
+    let alias = USER + 0x10_0000;
+    m.map(m.root, alias, (pte & !0xfff) | PAGE, PageSize::Size4K);
+    m.read(USER);
+    m.map_protected(pte);
+    m.write(alias); // unsync, while the kernel's mapping stays read-only
+    let at = m.guest.lookup(Gpa(m.root << 12), Gva(DIRECT + pte)).unwrap().step;
+    m.pt_store(at.at, at.entry);
+    let other = m.space();
+    m.load_cr3(other);
+    let s = m.counted(|m| _ = m.read(DIRECT)); // links the kernel's tables, not the user's
+    assert_eq!(s.syncs, 1);
+    assert_eq!(m.walk(0, DIRECT + pte).unwrap().1 & W, 0);
+}
+
+#[test]
 fn an_upper_table_found_in_the_hash_is_synced_before_it_is_linked() {
     let mut m = Machine::small();
     let pte = m.user(0, PAGE);
