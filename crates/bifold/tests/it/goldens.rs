@@ -23,3 +23,17 @@ golden! {
     fork_storm_table: "compare --generate fork-storm:20";
     pointer_chase_table_on_another_profile: "compare --generate pointer-chase:20000 --profile phenom2-x3-720 --seed 7";
 }
+
+/// MODEL.md 3a: DynamoRIO's simulator and two independent loops agree on these to the last miss.
+#[test]
+fn geometry_g_misses_as_often_as_other_simulators_say() {
+    for (generator, l1, l2) in
+        [("t:1m", 500_865, 498_076), ("t-seq:1m", 1_954, 1_954), ("t-4m:1m", 937_524, 1_024)]
+    {
+        let args =
+            format!("compare --generate {generator} --profile geometry-g --configs native --format json");
+        let v: serde_json::Value = serde_json::from_str(&bifold(&args).quietly()).unwrap();
+        let total = &v["outcome"]["configs"][0]["total"];
+        assert_eq!((&total["l1_misses"], &total["tlb_misses_4k"]), (&l1.into(), &l2.into()), "{generator}");
+    }
+}

@@ -2,9 +2,9 @@
 //! `doctor`, and what guests need.
 
 use crate::command::{Ran, bifold, command, names, ran};
+use crate::stopping::{interrupt, wait_for_events};
 use std::path::Path;
 use std::process::Stdio;
-use std::time::Duration;
 
 /// Whether guests can be started here; if not, `doctor` has said why.
 fn no_guest_here() -> bool {
@@ -88,17 +88,17 @@ fn ctrl_c_ends_the_guest_and_shows_what_is_there() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let mut c = command(["compare", "-m", "256", "--report", "r.html", "--"]);
+    let mut c = command(["record", "-o", "part.bifold", "-m", "256", "--report", "r.html", "--"]);
     c.args(["/bin/sh", "-c", "while :; do :; done"]);
     c.current_dir(dir.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = c.spawn().unwrap();
-    std::thread::sleep(Duration::from_secs(15));
-    crate::stopping::interrupt(&child);
+    wait_for_events(dir.path());
+    interrupt(&child);
     let out = child.wait_with_output().unwrap();
     let (stdout, stderr) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
     assert_eq!(out.status.code(), Some(130), "{stderr}");
     assert!(stdout.contains("PARTIAL  interrupted"), "{stdout}{stderr}");
-    assert_eq!(names(dir.path()), ["r.html"]);
+    assert_eq!(names(dir.path()), ["part.bifold", "r.html"]);
 }
 
 #[test]

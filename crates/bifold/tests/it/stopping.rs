@@ -3,6 +3,7 @@
 
 use crate::command::{command, names};
 use std::io::Read as _;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -14,24 +15,24 @@ pub fn interrupt(child: &Child) {
     assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
 }
 
+/// Until a recording in this directory has got its first blocks, or half a minute.
+pub fn wait_for_events(dir: &Path) {
+    for _ in 0..600 {
+        std::thread::sleep(Duration::from_millis(50));
+        let sizes = std::fs::read_dir(dir).unwrap().filter_map(|e| Some(e.ok()?.metadata().ok()?.len()));
+        if sizes.max() > Some(100_000) {
+            return;
+        }
+    }
+}
+
 #[test]
 fn ctrl_c_shows_and_saves_what_is_there_and_marks_it_partial() {
     let dir = tempfile::tempdir().unwrap();
     let mut c = command(["record", "--generate", ENDLESS, "-o", "part.bifold", "--report", "r.html"]);
     c.current_dir(dir.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = c.spawn().unwrap();
-    // Until the recording has got its first block: then signals are watched, too.
-    for _ in 0..600 {
-        std::thread::sleep(Duration::from_millis(50));
-        let written = std::fs::read_dir(dir.path())
-            .unwrap()
-            .filter_map(|e| e.ok()?.metadata().ok())
-            .map(|m| m.len())
-            .max();
-        if written > Some(100_000) {
-            break;
-        }
-    }
+    wait_for_events(dir.path());
     interrupt(&child);
     let out = child.wait_with_output().unwrap();
     assert_eq!(out.status.code(), Some(130));
