@@ -17,9 +17,9 @@ fn cc(what: &str, output: &Path, sources: &[PathBuf], flags: &[&str]) {
         .args(sources)
         .output();
     match result {
-        Err(e) => panic!(
-            "cannot run the C compiler `{compiler}` to build {what}: {e}; install gcc and libc6-dev"
-        ),
+        Err(e) => {
+            panic!("cannot run the C compiler `{compiler}` to build {what}: {e}; install gcc and libc6-dev")
+        }
         Ok(o) if !o.status.success() => {
             panic!("`{compiler}` failed on {what}:\n{}", String::from_utf8_lossy(&o.stderr))
         }
@@ -53,8 +53,7 @@ fn main() {
     // OUT_DIR is PROFILE/build/bifold-capture-HASH/out. A running QEMU may have the old file
     // mapped, so it is replaced, not overwritten.
     let profile = out.ancestors().nth(3).expect("OUT_DIR lies below the profile's directory");
-    let (new, at) =
-        (profile.join(".bifold-plugin.new"), profile.join("libbifold_capture_plugin.so"));
+    let (new, at) = (profile.join(".bifold-plugin.new"), profile.join("libbifold_capture_plugin.so"));
     fs::copy(&so, &new)
         .and_then(|_| fs::rename(&new, &at))
         .unwrap_or_else(|e| panic!("cannot write {}: {e}", at.display()));

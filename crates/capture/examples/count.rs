@@ -42,7 +42,10 @@ fn main() {
             print!("{}", String::from_utf8_lossy(&r.stdout));
             eprint!("{}", String::from_utf8_lossy(&r.stderr));
             let (s, t) = (r.stats, r.vcpu_cpu_seconds);
-            eprintln!("{:?} complete={} qemu {} kernel {}", r.exit, r.complete, r.qemu_version, r.kernel_version);
+            eprintln!(
+                "{:?} complete={} qemu {} kernel {}",
+                r.exit, r.complete, r.qemu_version, r.kernel_version
+            );
             eprintln!("{s:?}");
             eprintln!(
                 "boot {:.2} s, all {:.2} s, vCPU {t:.2} s: {:.0} MIPS, {:.0} M accesses/s, {words} words",

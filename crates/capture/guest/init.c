@@ -157,16 +157,22 @@ static int port(const char *name, int flags)
     return -1;
 }
 
-static void small_mounts(const char *root)
+static void kernel_mounts(const char *root)
 {
     char at[64];
 
     snprintf(at, sizeof at, "%s/proc", root);
     mount_at("proc", at, MS_NOSUID | MS_NOEXEC | MS_NODEV, NULL);
     snprintf(at, sizeof at, "%s/sys", root);
-    mount_at("sysfs", at, MS_NOSUID | MS_NOEXEC | MS_NODEV | MS_RDONLY, NULL);
+    mount_at("sysfs", at, MS_NOSUID | MS_NOEXEC | MS_NODEV, NULL);
     snprintf(at, sizeof at, "%s/dev", root);
     mount_at("devtmpfs", at, MS_NOSUID, NULL);
+}
+
+static void device_mounts(const char *root)
+{
+    char at[64];
+
     snprintf(at, sizeof at, "%s/dev/shm", root);
     mount_at("tmpfs", at, MS_NOSUID | MS_NODEV, "mode=1777");
     snprintf(at, sizeof at, "%s/dev/pts", root);
@@ -331,31 +337,28 @@ static void send_file(int fd, const char *name)
 
 int main(void)
 {
+    const char *root = "";
     sigset_t chld;
     int out, err, report[2], status, e = 0;
     long oom;
     pid_t child;
 
-    mount_at("devtmpfs", "/dev", 0, NULL);
-    mount_at("sysfs", "/sys", 0, NULL);
-    mount_at("proc", "/proc", 0, NULL);
+    kernel_mounts("");
     read_config();
     load_modules();
     control = port("bifold.control", O_RDWR);
     if (control < 0)
         fail("the control port");
     if (!strcmp(value("root", NULL), "host")) {
+        root = "/root";
         host_root();
-        small_mounts("/root");
-        link_std("/root");
-    } else {
-        umount2("/proc", 0);
-        umount2("/sys", 0);
-        umount2("/dev", 0);
-        small_mounts("");
-        link_std("");
+        kernel_mounts(root);
     }
+    device_mounts(root);
+    link_std(root);
     loopback_up();
+    /* Below 512 MB the kernel ignores its own parameter. */
+    write_file("/sys/kernel/mm/transparent_hugepage/enabled", value("thp", NULL));
     for (const char *a = value("arg", NULL); a; a = value("arg", a))
         args[n_args++] = (char *)a;
     for (const char *v = value("env", NULL); v; v = value("env", v))
@@ -369,7 +372,7 @@ int main(void)
     signal(SIGCHLD, on_child);
     if (pipe2(report, O_CLOEXEC))
         fail("pipe");
-    if (!strcmp(value("root", NULL), "host") && chroot("/root"))
+    if (*root && (chroot(root) || chdir("/")))
         fail("chroot");
     umask(022);
     oom = oom_kills();

@@ -21,19 +21,26 @@ pub enum CaptureError {
     #[error("qemu-system-x86_64 not found; install qemu-system-x86 {}", crate::qemu::WHERE)]
     QemuMissing,
     /// The emulator is too old for register reads from plugins.
-    #[error("qemu {found} is too old: 9.0 or later is needed; install qemu-system-x86 {}", crate::qemu::WHERE)]
+    #[error(
+        "qemu {found} is too old: 9.0 or later is needed; install qemu-system-x86 {}",
+        crate::qemu::WHERE
+    )]
     QemuTooOld {
         /// Its version.
         found: String,
     },
     /// The emulator was built without plugin support.
-    #[error("{path} has no plugin support (built with --disable-plugins); use your distribution's qemu-system-x86")]
+    #[error(
+        "{path} has no plugin support (built with --disable-plugins); use your distribution's qemu-system-x86"
+    )]
     NoPlugins {
         /// The emulator.
         path: PathBuf,
     },
     /// The plugin's file is nowhere.
-    #[error("libbifold_capture_plugin.so not found beside the executable or in ../lib/bifold; build with cargo build --workspace, or set BIFOLD_PLUGIN")]
+    #[error(
+        "libbifold_capture_plugin.so not found beside the executable or in ../lib/bifold; build with cargo build --workspace, or set BIFOLD_PLUGIN"
+    )]
     PluginMissing,
     /// The host is no x86-64 machine.
     #[error("capture runs the host's programs in an x86-64 guest, but this machine is {0}")]
@@ -136,8 +143,12 @@ impl CaptureError {
     pub fn kind(&self) -> Kind {
         use CaptureError::*;
         match self {
-            QemuMissing | QemuTooOld { .. } | NoPlugins { .. } | PluginMissing
-            | Architecture(_) | KernelFetch { .. } => Kind::CannotWorkHere,
+            QemuMissing
+            | QemuTooOld { .. }
+            | NoPlugins { .. }
+            | PluginMissing
+            | Architecture(_)
+            | KernelFetch { .. } => Kind::CannotWorkHere,
             _ => Kind::Failed,
         }
     }

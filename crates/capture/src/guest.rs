@@ -52,11 +52,7 @@ fn executable(path: &Path) -> bool {
 }
 
 /// Builds the archive for this kernel and command.
-pub(crate) fn initramfs(
-    spec: &GuestSpec,
-    kernel: &Kernel,
-    program: &Path,
-) -> Result<Vec<u8>, CaptureError> {
+pub(crate) fn initramfs(spec: &GuestSpec, kernel: &Kernel, program: &Path) -> Result<Vec<u8>, CaptureError> {
     let mut archive = Archive::default();
     archive.add(b"init", Entry::File { mode: 0o755, data: INIT.to_vec() });
     for dir in ["dev", "proc", "sys"] {
@@ -77,6 +73,7 @@ pub(crate) fn initramfs(
             archive.add(spec.cwd.as_os_str().as_bytes(), Entry::Dir { mode: 0o755 });
         }
     }
+    config.put("thp", spec.thp.word().as_bytes());
     config.put("program", program.as_os_str().as_bytes());
     config.put("cwd", spec.cwd.as_os_str().as_bytes());
     config.number("uid", rustix::process::geteuid().as_raw());
@@ -126,10 +123,7 @@ fn add_modules(
     let all = Modules::scan(dir)?;
     if let Some(missing) = wanted.iter().find(|m| !all.has(m)) {
         let module = if missing.starts_with("9p") { "9p" } else { missing };
-        return Err(CaptureError::NoModule {
-            version: kernel.version.clone(),
-            module: module.to_owned(),
-        });
+        return Err(CaptureError::NoModule { version: kernel.version.clone(), module: module.to_owned() });
     }
     for path in all.with_dependencies(wanted) {
         let stem = path.file_name().unwrap_or_default().to_string_lossy().into_owned();

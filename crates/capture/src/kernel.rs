@@ -72,9 +72,9 @@ pub(crate) fn find(
     if cached().is_empty() {
         fetch(progress)?;
     }
-    let dir = cached().pop().ok_or_else(|| CaptureError::KernelFetch {
-        why: "the cache is empty after fetching".into(),
-    })?;
+    let dir = cached()
+        .pop()
+        .ok_or_else(|| CaptureError::KernelFetch { why: "the cache is empty after fetching".into() })?;
     let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let elf = dir.join("vmlinux");
     Ok(Kernel {
@@ -173,9 +173,9 @@ fn payload(data: &[u8]) -> Option<Vec<u8>> {
 
 fn tool(command: &mut Command, what: &str) -> Result<Vec<u8>, CaptureError> {
     let name = command.get_program().to_string_lossy().into_owned();
-    let out = command.output().map_err(|e| CaptureError::KernelFetch {
-        why: format!("{name}: {e} (a Debian system has it)"),
-    })?;
+    let out = command
+        .output()
+        .map_err(|e| CaptureError::KernelFetch { why: format!("{name}: {e} (a Debian system has it)") })?;
     if out.status.success() {
         return Ok(out.stdout);
     }
@@ -267,7 +267,6 @@ fn keep_needed(lib: &Path, to: &Path) -> Result<(), CaptureError> {
         fs::copy(&module, to.join(name)).map_err(CaptureError::file(&module, "cannot copy"))?;
     }
     let builtin = lib.join("modules.builtin");
-    fs::copy(&builtin, to.join("modules.builtin"))
-        .map_err(CaptureError::file(&builtin, "cannot copy"))?;
+    fs::copy(&builtin, to.join("modules.builtin")).map_err(CaptureError::file(&builtin, "cannot copy"))?;
     Ok(())
 }

@@ -51,6 +51,16 @@ pub enum Thp {
     Never,
 }
 
+impl Thp {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Thp::Always => "always",
+            Thp::Madvise => "madvise",
+            Thp::Never => "never",
+        }
+    }
+}
+
 /// What the guest sees as its root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Root {
@@ -156,11 +166,7 @@ pub(crate) const LOW_MIB: u64 = 2048;
 /// Guest-physical frames of 4 KB, the hole below 4 GB included: frame numbers
 /// in the stream are smaller than this.
 pub fn guest_frames(spec: &GuestSpec) -> u64 {
-    let mib = if spec.memory_mib > LOW_MIB {
-        4096 + spec.memory_mib - LOW_MIB
-    } else {
-        spec.memory_mib
-    };
+    let mib = if spec.memory_mib > LOW_MIB { 4096 + spec.memory_mib - LOW_MIB } else { spec.memory_mib };
     mib << 8
 }
 

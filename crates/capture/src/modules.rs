@@ -14,8 +14,7 @@ use object::{Object, ObjectSection};
 use crate::error::CaptureError;
 
 /// What any guest may need: the control ports, and the host's root.
-pub(crate) const WANTED: &[&str] =
-    &["virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay"];
+pub(crate) const WANTED: &[&str] = &["virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay"];
 /// Of these, what the root of one kind needs.
 pub(crate) const PORTS: &[&str] = &["virtio_pci", "virtio_console"];
 
@@ -49,10 +48,8 @@ impl Modules {
                 } else if let Some(name) = module_name(&path) {
                     found.files.insert(name, path);
                 } else if path.ends_with("modules.builtin") {
-                    let text = fs::read_to_string(&path)
-                        .map_err(CaptureError::file(&path, "cannot read"))?;
-                    found.builtin =
-                        text.lines().filter_map(|l| module_name(Path::new(l))).collect();
+                    let text = fs::read_to_string(&path).map_err(CaptureError::file(&path, "cannot read"))?;
+                    found.builtin = text.lines().filter_map(|l| module_name(Path::new(l))).collect();
                 }
             }
         }

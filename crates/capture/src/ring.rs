@@ -49,14 +49,9 @@ impl Ring {
     pub(crate) fn new() -> Result<Self, CaptureError> {
         let bytes = HEADER_BYTES + CHUNKS * CHUNK_WORDS * 8;
         let fd = memfd("bifold-ring", bytes as u64)?;
-        let map = MmapOptions::new()
-            .len(bytes)
-            .map_raw(&fd)
-            .map_err(CaptureError::os("mapping the ring"))?;
+        let map = MmapOptions::new().len(bytes).map_raw(&fd).map_err(CaptureError::os("mapping the ring"))?;
         let ring = Ring { fd, map, tail: 0 };
-        for (at, value) in
-            [(AT_CHUNKS, CHUNKS as u64), (AT_CHUNK_WORDS, CHUNK_WORDS as u64), (0, MAGIC)]
-        {
+        for (at, value) in [(AT_CHUNKS, CHUNKS as u64), (AT_CHUNK_WORDS, CHUNK_WORDS as u64), (0, MAGIC)] {
             ring.word(at).store(value, Ordering::Release);
         }
         Ok(ring)
@@ -102,10 +97,7 @@ impl Ring {
         // producer published this chunk (head was loaded with Acquire) and does not write to it
         // before `release` advances tail, which needs `&mut self` and so ends this borrow.
         Some(unsafe {
-            std::slice::from_raw_parts(
-                self.map.as_ptr().cast::<u64>().add(at),
-                words.min(CHUNK_WORDS),
-            )
+            std::slice::from_raw_parts(self.map.as_ptr().cast::<u64>().add(at), words.min(CHUNK_WORDS))
         })
     }
 

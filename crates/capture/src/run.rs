@@ -18,8 +18,7 @@ use bifold_trace::{Event, Stats, decode};
 use crate::error::CaptureError;
 use crate::ring::{Ring, memfd};
 use crate::{
-    CaptureReport, CommandExit, GuestSpec, Progress, Sink, guest, guest_frames, kernel, plugin,
-    qemu,
+    CaptureReport, CommandExit, GuestSpec, Progress, Sink, guest, guest_frames, kernel, plugin, qemu,
 };
 
 const BOOT_SECONDS: u64 = 120;
@@ -181,8 +180,7 @@ fn contents(file: &mut File) -> Vec<u8> {
 fn tail(file: &mut File) -> String {
     let data = contents(file);
     let text = String::from_utf8_lossy(&data[data.len().saturating_sub(LOG_TAIL)..]).into_owned();
-    let printable =
-        |l: &str| l.chars().filter(|c| !c.is_control()).collect::<String>().trim_end().to_owned();
+    let printable = |l: &str| l.chars().filter(|c| !c.is_control()).collect::<String>().trim_end().to_owned();
     text.lines().map(printable).filter(|l| !l.is_empty()).collect::<Vec<_>>().join("\n")
 }
 
@@ -288,11 +286,7 @@ impl Session<'_> {
         }
     }
 
-    fn report(
-        mut self,
-        qemu_version: String,
-        kernel_version: String,
-    ) -> Result<CaptureReport, CaptureError> {
+    fn report(mut self, qemu_version: String, kernel_version: String) -> Result<CaptureReport, CaptureError> {
         let exit = match (self.ending, self.said.exit, &self.said.error) {
             (Some(ending), _, _) => ending,
             (None, _, Some(e)) => return Err(CaptureError::Guest(e.clone())),

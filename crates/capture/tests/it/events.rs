@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The event numbers in C against those in Rust.
+
+use std::collections::BTreeMap;
+
+use bifold_trace::event::{self, kind, marker};
+
+fn header() -> BTreeMap<String, u64> {
+    let text = include_str!("../../../../qemu-plugin/events.h");
+    text.lines()
+        .filter_map(|l| {
+            let mut words = l.strip_prefix("#define BF_")?.split_whitespace();
+            let (name, value) = (words.next()?, words.next()?);
+            let number = match value.strip_prefix("0x") {
+                Some(hex) => u64::from_str_radix(hex, 16).ok()?,
+                None => value.parse().ok()?,
+            };
+            Some((name.to_owned(), number))
+        })
+        .collect()
+}
+
+#[test]
+fn the_c_header_has_the_numbers_of_the_rust_definition() {
+    let expected = [
+        ("KIND_SHIFT", u64::from(event::KIND_SHIFT)),
+        ("MAX_WORDS", event::MAX_WORDS as u64),
+        ("STATS_WORDS", event::STATS_WORDS as u64),
+        ("KIND_LOAD", kind::LOAD),
+        ("KIND_STORE", kind::STORE),
+        ("KIND_STORE_OTHER", kind::STORE_OTHER),
+        ("KIND_FETCH", kind::FETCH),
+        ("KIND_INSNS", kind::INSNS),
+        ("KIND_VCPU", kind::VCPU),
+        ("KIND_CR3", kind::CR3),
+        ("KIND_CR3_READ", kind::CR3_READ),
+        ("KIND_INVLPG", kind::INVLPG),
+        ("KIND_CR4", kind::CR4),
+        ("KIND_FAULT", kind::FAULT),
+        ("KIND_PT_STORE", kind::PT_STORE),
+        ("KIND_TABLE", kind::TABLE),
+        ("KIND_RETIRE", kind::RETIRE),
+        ("KIND_CHECK", kind::CHECK),
+        ("KIND_MARKER", kind::MARKER),
+        ("KIND_STATS", kind::STATS),
+        ("MARKER_START", marker::START),
+        ("MARKER_STOP", marker::STOP),
+    ];
+    let mut header = header();
+    for (name, number) in expected {
+        assert_eq!(header.remove(name), Some(number), "{name}");
+    }
+    let rest: Vec<_> =
+        header.keys().filter(|k| k.starts_with("KIND_") || k.starts_with("MARKER_S")).collect();
+    assert!(rest.is_empty(), "numbers that only C has: {rest:?}");
+}
+
+#[test]
+fn the_init_s_marker_is_the_one_the_plugin_looks_for() {
+    let magic = header()["MARKER_MAGIC"] as u32;
+    let [_, b, c, d] = magic.to_le_bytes();
+    let bytes = format!("{b:#04x},{c:#04x},{d:#04x}");
+    assert!(include_str!("../../guest/init.c").contains(&bytes), "init.c lacks {bytes}");
+}

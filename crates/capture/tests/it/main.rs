@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Real guests under QEMU. Where there is none, each test says so and passes.
+
+mod events;
+mod guests;
+mod refusals;
+mod replay;
+mod support;
