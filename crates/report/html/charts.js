@@ -9,6 +9,14 @@
   const REASON_COLOURS = ["#4c9f70", "#8e63b5", "#d1495b", "#e9b44c", "#3d7ea6", "#9b7653",
     "#e07a9f", "#6c757d", "#a3b844", "#2a9d8f", "#b56576"];
 
+  // Short runs in milliseconds: axis labels of 0.0002 run into each other.
+  const short = data.timeline.every((p) => p.to < 1);
+  const unit = short ? "ms" : "s";
+  for (const p of data.timeline) {
+    p.from *= short ? 1000 : 1;
+    p.to *= short ? 1000 : 1;
+  }
+
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const rows = 34 * Math.max(1, data.configs.length);
 
@@ -114,7 +122,7 @@
     ],
     mark: { type: "line", interpolate: "step-after", strokeWidth: 1.8, clip: true },
     encoding: {
-      x: { field: "from", type: "quantitative", title: "ideal time, s", axis: { grid: false, tickCount: 10 },
+      x: { field: "from", type: "quantitative", title: "ideal time, " + unit, axis: { grid: false, tickCount: 10 },
         scale: { nice: false } },
       y: yAxis(values, field, title, configs),
       color: { field: "config", type: "nominal", sort: configs, scale: configColour(configs), title: null,
@@ -123,7 +131,7 @@
       opacity: { condition: { param: "picked", value: 1 }, value: 0.12 },
       tooltip: [
         { field: "config", title: "configuration" },
-        { field: "from", type: "quantitative", format: ".4~g", title: "from, s" },
+        { field: "from", type: "quantitative", format: ".4~g", title: "from, " + unit },
         { field, type: "quantitative", format: ",.2f", title },
       ],
     },
