@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! KVM's shadow MMU (Linux 6.1, as in Debian's 6.1.192: `arch/x86/kvm/mmu/mmu.c`,
-//! `paging_tmpl.h`, `spte.c`, `page_track.c`, `x86.c`), event by event: the same
-//! shadow pages, the same entries, and so the same exits.
+//! KVM's shadow MMU (Linux 6.1, as in Debian's 6.1.192: `arch/x86/kvm/mmu` and
+//! `x86.c`), event by event: the same shadow pages and entries, so the same exits.
 //!
-//! - `fault.rs`: `FNAME(page_fault)`, `FNAME(fetch)`, `mmu_set_spte`, prefetch, emulation
-//! - `sync.rs`: unsync pages, `mmu_sync_children`, `FNAME(sync_page)`, `FNAME(invlpg)`
-//! - `roots.rs`: `kvm_set_cr3`, `kvm_mmu_new_pgd`, cached roots, `kvm_post_set_cr4`
-//! - `zap.rs`: `kvm_mmu_prepare_zap_page`, the page budget, `kvm_mmu_unprotect_page`
-//! - `pages.rs`, `spte.rs`: the pages with their links, the bits, the guest's walk
+//! `fault.rs` follows `FNAME(page_fault)`, prefetch and the emulator; `sync.rs` unsync
+//! pages and INVLPG; `roots.rs` CR3 and CR4; `zap.rs` `kvm_mmu_prepare_zap_page`, the
+//! budget, write flooding; `pages.rs` and `spte.rs` hold pages, links and bits.
 //!
-//! Left out: PAE and two-level guests (their roots are not shadow pages), PCIDs
-//! (captured guests have none), dirty logging, the split of executable large
-//! pages (`nx_huge_pages`, for CPUs with the iTLB multihit erratum), memory
-//! slots (all memory is one; a frame beyond it is a device's, mapped like any
-//! other but never prefetched), faults on execute or user permission through a
-//! stale spte, and the exits by which other vCPUs are kicked out for a flush.
+//! Left out: PAE and two-level guests, whose roots are no shadow pages; PCIDs; dirty
+//! logging; `nx_huge_pages` (CPUs with the iTLB multihit erratum); memory slots (a
+//! frame beyond memory is a device's: mapped like any other, never prefetched);
+//! execute and user permission of stale entries; the size of a store (KVM zaps a
+//! non-leaf table at once for one that no entry has); faults while an event is
+//! delivered; the exits by which other vCPUs are kicked out for a flush.
 
 mod fault;
 mod pages;
