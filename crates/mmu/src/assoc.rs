@@ -2,192 +2,157 @@
 //! A set-associative array with true LRU: the building block of TLBs and walk
 //! caches. Any number of sets and ways, a fully associative array being one set.
 //!
-//! Three layouts by associativity, chosen for the cost of a miss, which is what a
-//! walk-bound program pays: up to 4 ways a set is a list ordered by recency; up
-//! to 16 it has one signature byte per way, compared all at once in a 128-bit
-//! word, and its recency as a list of way numbers, four bits each, in one word;
-//! wider sets have several such signature words and a time stamp per way.
-//! Flushing all but global entries costs one counter: a set that was last used
-//! before the flush drops its entries when it is next used.
+//! Up to 16 ways, a set has one signature byte per way, compared eight at a time
+//! in a 64-bit word, so that a key is touched only where the byte agrees; and its
+//! recency as a list of way numbers, four bits each, in one word. Wider sets are
+//! in [`crate::wide`]. Flushing all but global entries costs one counter: a set
+//! that was last used before the flush drops its entries when it is next used.
 
-/// Key bits that take part in choosing signatures; those above (address-space
-/// numbers) do not, so that one look-up finds an entry filed under either of two.
-pub const SIGNED_BITS: u32 = 48;
+use crate::wide::Wide;
 
-/// Flags kept with a key, in its top bits. Keys themselves have 61 bits.
+/// Bits of a key that name the page; those above, up to [`KEY_BITS`], name its address
+/// space, which does not matter for global entries.
+pub const PAGE_BITS: u32 = 48;
+/// Bits of a key.
+pub const KEY_BITS: u32 = 61;
+
 const WRITABLE: u64 = 1 << 63;
 const GLOBAL: u64 = 1 << 62;
-const VALID: u64 = 1 << 61;
-const KEY: u64 = VALID - 1;
+const PAGE: u64 = (1 << PAGE_BITS) - 1;
+const KEY: u64 = (1 << KEY_BITS) - 1;
 
 /// What is kept with a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Attr {
     /// Writes may use the entry as it is (writable and dirty).
     pub writable: bool,
-    /// Survives [`Assoc::flush_non_global`].
+    /// Survives [`Assoc::flush_non_global`], and is found from every address space.
     pub global: bool,
     /// Free for the user (a walk cache keeps the table's address here).
     pub value: u64,
 }
 
-/// A hit: what was found, and whether it was the set's most recent entry already.
+/// Where an entry was found; good until the array changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Hit {
-    /// The entry's attributes.
-    pub attr: Attr,
-    /// The look-up changed nothing.
-    pub was_recent: bool,
+pub struct Slot(u32);
+
+/// A key with its flags, as stored.
+#[inline(always)]
+pub(crate) fn tag(key: u64, attr: Attr) -> u64 {
+    key | if attr.writable { WRITABLE } else { 0 } | if attr.global { GLOBAL } else { 0 }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Entry {
-    /// Key and flags; 0 = empty.
-    tag: u64,
-    value: u64,
+/// Is `tag` an entry for `key`?
+#[inline(always)]
+pub(crate) fn matches(tag: u64, key: u64) -> bool {
+    let differ = (tag ^ key) & KEY;
+    differ == 0 || (tag & GLOBAL != 0 && differ & PAGE == 0)
 }
 
-impl Entry {
-    #[inline]
-    fn new(key: u64, attr: Attr) -> Entry {
-        let flags = if attr.writable { WRITABLE } else { 0 } | if attr.global { GLOBAL } else { 0 };
-        Entry { tag: key | VALID | flags, value: attr.value }
-    }
-
-    #[inline]
-    fn attr(self) -> Attr {
-        Attr { writable: self.tag & WRITABLE != 0, global: self.tag & GLOBAL != 0, value: self.value }
-    }
-
-    #[inline]
-    fn is(self, key: u64) -> bool {
-        self.tag & (KEY | VALID) == key | VALID
-    }
+#[inline(always)]
+pub(crate) fn attr(tag: u64, value: u64) -> Attr {
+    Attr { writable: tag & WRITABLE != 0, global: tag & GLOBAL != 0, value }
 }
 
-/// Up to 4 ways: most recent first.
-#[derive(Debug, Clone, Copy, Default)]
-struct Quad {
-    entries: [Entry; 4],
-    seen: u32,
+#[inline(always)]
+pub(crate) fn key_of(tag: u64) -> u64 {
+    tag & KEY
 }
 
-/// Up to 16 ways: signatures and the recency list (most recent way in the lowest nibble).
-#[derive(Debug, Clone, Copy)]
-struct Signed {
-    sigs: u128,
-    order: u64,
-    seen: u32,
-}
-
-#[derive(Debug, Clone)]
-enum Layout {
-    Quad(Vec<Quad>),
-    Signed { sets: Vec<Signed>, entries: Vec<Entry> },
-    Wide { sigs: Vec<u128>, stamps: Vec<u64>, seen: Vec<u32>, entries: Vec<Entry>, clock: u64 },
-}
+/// Words of a set's row before its tags: signatures of ways 0-7 and 8-15 (0 = empty way,
+/// 0x7f = no such way), the recency list (most recent in the lowest nibble), and
+/// how many non-global flushes the set has seen with the number of its entries.
+const SIG: usize = 0;
+const ORDER: usize = 2;
+const STATE: usize = 3;
+const HEAD: usize = 4;
+/// One entry in [`STATE`], which holds the flushes in its low 32 bits.
+const ONE_LIVE: u64 = 1 << 32;
 
 /// A set-associative array of keys with attributes.
 #[derive(Debug, Clone)]
 pub struct Assoc {
+    /// A row per set: [`HEAD`] words and a tag per way. Of wide sets, nothing.
+    rows: Box<[u64]>,
+    /// The values, at their tags' places.
+    values: Box<[u64]>,
+    stride: usize,
     sets: usize,
-    /// `sets - 1` where that is a power of two, else 0 with `sets` > 1.
-    mask: usize,
     ways: usize,
+    /// `sets - 1`; where their number is no power of two, the index is taken modulo.
+    mask: usize,
+    flushes: u32,
     /// Something was filed since the last whole flush.
     used: bool,
-    flushes: u32,
-    layout: Layout,
+    /// Some set's order changed since [`Assoc::take_reordered`].
+    reordered: bool,
+    wide: Option<Box<Wide>>,
 }
 
-const LANES: usize = 16;
-const ONES: u128 = u128::MAX / 255;
+const ONES: u64 = 0x0101_0101_0101_0101;
 const NIBBLES: u64 = 0x1111_1111_1111_1111;
-const FIRST_ORDER: u64 = 0xfedc_ba98_7654_3210;
 
-/// Never 0, which is an empty way, nor 0x7f, which is a lane that does not exist.
-#[inline]
-fn signature(key: u64) -> u8 {
-    let x = key & ((1 << SIGNED_BITS) - 1);
-    (x ^ (x >> 7) ^ (x >> 14) ^ (x >> 28)) as u8 | 0x80
+/// Never 0 (an empty way) nor 0x7f (no such way).
+#[inline(always)]
+fn signature(key: u64) -> u64 {
+    let x = key & PAGE;
+    ((x ^ (x >> 7) ^ (x >> 14)) & 0x7f) | 0x80
 }
 
 /// High bit set in every byte of `word` that equals `sig`, and possibly in bytes above one that does.
-#[inline]
-fn equal_bytes(word: u128, sig: u8) -> u128 {
-    let x = word ^ (ONES * u128::from(sig));
+#[inline(always)]
+fn equal_bytes(word: u64, sig: u64) -> u64 {
+    let x = word ^ (ONES * sig);
     x.wrapping_sub(ONES) & !x & (ONES << 7)
 }
 
-/// Empty ways 0 and lanes beyond `ways` 0x7f.
-fn blank(ways: usize) -> u128 {
-    if ways >= LANES { 0 } else { (ONES * 0x7f) << (8 * ways as u32) }
+fn blank(ways: usize) -> [u64; HEAD] {
+    let word = |ways: usize| if ways >= 8 { 0 } else { (ONES * 0x7f) << (8 * ways) };
+    [word(ways), word(ways.saturating_sub(8)), 0xfedc_ba98_7654_3210, 0]
 }
 
-/// Moves `way` to the front of a recency list; true if it was there already.
-#[inline]
+/// Moves `way` to the front of a recency list; false if it was there already.
+#[inline(always)]
 fn promote(order: &mut u64, way: usize) -> bool {
     let old = *order;
     if old & 0xf == way as u64 {
-        return true;
+        return false;
     }
     let x = old ^ (NIBBLES * way as u64);
     let zero = x.wrapping_sub(NIBBLES) & !x & (NIBBLES << 3);
-    let shift = zero.trailing_zeros() & !3;
+    let shift = zero.trailing_zeros() & 60;
     let below = (1u64 << shift) - 1;
     *order = (old & !(below << 4 | 0xf)) | ((old & below) << 4) | way as u64;
-    false
+    true
 }
 
-impl Quad {
-    #[inline]
-    fn catch_up(&mut self, flushes: u32) {
-        if self.seen != flushes {
-            self.seen = flushes;
-            self.retain(|e| e.tag & GLOBAL != 0);
-        }
-    }
+#[inline(always)]
+fn set_sig(head: &mut [u64; HEAD], way: usize, sig: u64) {
+    let shift = 8 * (way & 7) as u32;
+    let word = &mut head[SIG + (way >> 3 & 1)];
+    *word = (*word & !(0xff << shift)) | sig << shift;
+}
 
-    #[cold]
-    fn retain(&mut self, mut keep: impl FnMut(&Entry) -> bool) {
-        let mut kept = [Entry::default(); 4];
-        let mut n = 0;
-        for e in self.entries {
-            if e.tag & VALID != 0 && keep(&e) {
-                kept[n] = e;
-                n += 1;
+#[inline(always)]
+fn find(head: &[u64; HEAD], tags: &[u64], key: u64) -> Option<usize> {
+    let sig = signature(key);
+    for half in 0..2 {
+        let word = head[SIG + half];
+        let mut m = equal_bytes(word, sig);
+        while m != 0 {
+            let way = 8 * half + (m.trailing_zeros() >> 3) as usize;
+            // Bytes agree by chance, too, or by a borrow in `equal_bytes`; an empty way's
+            // stale tag is told by its byte.
+            match tags.get(way) {
+                Some(&tag) if matches(tag, key) && word >> (8 * (way & 7)) & 0x80 != 0 => return Some(way),
+                _ => m &= m - 1,
             }
         }
-        self.entries = kept;
-    }
-
-    #[inline]
-    fn lookup(&mut self, key: u64, other: u64) -> Option<Hit> {
-        let e = self.entries;
-        let is = |i: usize| e[i].is(key) || e[i].is(other);
-        let (hit, rest) = if is(0) {
-            return Some(Hit { attr: e[0].attr(), was_recent: true });
-        } else if is(1) {
-            (e[1], [e[0], e[2], e[3]])
-        } else if is(2) {
-            (e[2], [e[0], e[1], e[3]])
-        } else if is(3) {
-            (e[3], [e[0], e[1], e[2]])
-        } else {
-            return None;
-        };
-        self.entries = [hit, rest[0], rest[1], rest[2]];
-        Some(Hit { attr: hit.attr(), was_recent: false })
-    }
-
-    #[inline]
-    fn push(&mut self, entry: Entry, ways: usize) {
-        let e = self.entries;
-        self.entries = [entry, e[0], e[1], e[2]];
-        if ways < 4 {
-            self.entries[ways..].fill(Entry::default());
+        if tags.len() <= 8 {
+            break;
         }
     }
+    None
 }
 
 impl Assoc {
@@ -199,22 +164,20 @@ impl Assoc {
         let ways = if ways == 0 { entries } else { ways };
         assert!(entries > 0 && entries % ways == 0, "{entries} entries in sets of {ways}");
         let sets = entries / ways;
-        let layout = match ways {
-            0..=4 => Layout::Quad(vec![Quad::default(); sets]),
-            5..=16 => Layout::Signed {
-                sets: vec![Signed { sigs: blank(ways), order: FIRST_ORDER, seen: 0 }; sets],
-                entries: vec![Entry::default(); entries],
-            },
-            _ => Layout::Wide {
-                sigs: Vec::new(),
-                stamps: vec![0; entries],
-                seen: vec![0; sets],
-                entries: vec![Entry::default(); entries],
-                clock: 0,
-            },
+        let narrow = ways <= 16;
+        let stride = if narrow { HEAD + ways } else { HEAD };
+        let mut a = Assoc {
+            rows: vec![0; if narrow { sets * stride } else { 0 }].into(),
+            values: vec![0; if narrow { sets * stride } else { 0 }].into(),
+            stride,
+            sets,
+            ways,
+            mask: if sets.is_power_of_two() { sets - 1 } else { usize::MAX },
+            flushes: 0,
+            used: true,
+            reordered: false,
+            wide: (!narrow).then(|| Box::new(Wide::new(sets, ways))),
         };
-        let mask = if sets.is_power_of_two() { sets - 1 } else { 0 };
-        let mut a = Assoc { sets, mask, ways, used: true, flushes: 0, layout };
         a.flush_all();
         a
     }
@@ -230,9 +193,25 @@ impl Assoc {
         !self.used
     }
 
+    /// Did any set's order of recency change since the last call?
     #[inline]
+    pub fn take_reordered(&mut self) -> bool {
+        std::mem::take(&mut self.reordered)
+    }
+
+    #[inline(always)]
     fn set_of(&self, index: u64) -> usize {
-        if self.mask != 0 || self.sets == 1 { index as usize & self.mask } else { (index % self.sets as u64) as usize }
+        if self.mask != usize::MAX { index as usize & self.mask } else { (index % self.sets as u64) as usize }
+    }
+
+    /// The head and the tags of a set, after the flushes it has not seen.
+    #[inline(always)]
+    fn row(&mut self, set: usize) -> (&mut [u64; HEAD], &mut [u64]) {
+        if self.rows[set * self.stride + STATE] as u32 != self.flushes {
+            self.drop_non_global(set);
+        }
+        let row = &mut self.rows[set * self.stride..][..self.stride];
+        row.split_first_chunk_mut::<HEAD>().expect("a row starts with its head")
     }
 
     /// Empties the array.
@@ -241,66 +220,56 @@ impl Assoc {
             return;
         }
         self.used = false;
-        let (ways, flushes) = (self.ways, self.flushes);
-        match &mut self.layout {
-            Layout::Quad(sets) => sets.fill(Quad { entries: Default::default(), seen: flushes }),
-            Layout::Signed { sets, .. } => {
-                sets.fill(Signed { sigs: blank(ways), order: FIRST_ORDER, seen: flushes });
-            }
-            Layout::Wide { sigs, seen, .. } => {
-                let words = ways.div_ceil(LANES);
-                *sigs = (0..seen.len() * words).map(|w| blank(ways - (w % words) * LANES)).collect();
-                seen.fill(flushes);
-            }
+        self.reordered = true;
+        let mut fresh = blank(self.ways.min(16));
+        fresh[STATE] = u64::from(self.flushes);
+        for row in self.rows.chunks_exact_mut(self.stride) {
+            row[..HEAD].copy_from_slice(&fresh);
+        }
+        if let Some(w) = &mut self.wide {
+            w.retain(|_, _| false);
         }
     }
 
     /// Drops every entry that is not global.
+    #[inline]
     pub fn flush_non_global(&mut self) {
         self.flushes = self.flushes.wrapping_add(1);
+        if let Some(w) = &mut self.wide {
+            w.retain(|tag, _| tag & GLOBAL != 0);
+        }
     }
 
     /// Drops the entries for which `keep`, given key and attributes, is false.
     pub fn retain(&mut self, mut keep: impl FnMut(u64, Attr) -> bool) {
+        if let Some(w) = &mut self.wide {
+            return w.retain(|tag, value| keep(key_of(tag), attr(tag, value)));
+        }
         for set in 0..self.sets {
-            self.catch_up(set);
-            self.retain_in(set, |e| keep(e.tag & KEY, e.attr()));
+            self.row(set);
+            self.retain_in(set, |tag, value| keep(key_of(tag), attr(tag, value)));
         }
     }
 
-    fn retain_in(&mut self, set: usize, mut keep: impl FnMut(&Entry) -> bool) {
-        let ways = self.ways;
-        match &mut self.layout {
-            Layout::Quad(sets) => sets[set].retain(keep),
-            Layout::Signed { sets, entries } => {
-                for way in 0..ways {
-                    if (sets[set].sigs >> (8 * way)) & 0x80 != 0 && !keep(&entries[set * ways + way]) {
-                        sets[set].sigs &= !(0xff << (8 * way));
-                    }
-                }
-            }
-            Layout::Wide { sigs, entries, .. } => {
-                let words = ways.div_ceil(LANES);
-                for way in 0..ways {
-                    let (word, shift) = (set * words + way / LANES, 8 * (way % LANES));
-                    if (sigs[word] >> shift) & 0x80 != 0 && !keep(&entries[set * ways + way]) {
-                        sigs[word] &= !(0xff << shift);
-                    }
-                }
+    fn retain_in(&mut self, set: usize, mut keep: impl FnMut(u64, u64) -> bool) {
+        let row = &mut self.rows[set * self.stride..][..self.stride];
+        let (head, tags) = row.split_first_chunk_mut::<HEAD>().expect("a row starts with its head");
+        for (way, &tag) in tags.iter().enumerate() {
+            let there = head[SIG + (way >> 3)] >> (8 * (way & 7)) & 0x80 != 0;
+            if there && !keep(tag, self.values[set * self.stride + HEAD + way]) {
+                set_sig(head, way, 0);
+                head[STATE] -= ONE_LIVE;
             }
         }
     }
 
-    #[inline]
-    fn catch_up(&mut self, set: usize) {
-        let seen = match &mut self.layout {
-            Layout::Quad(sets) => return sets[set].catch_up(self.flushes),
-            Layout::Signed { sets, .. } => &mut sets[set].seen,
-            Layout::Wide { seen, .. } => &mut seen[set],
-        };
-        if *seen != self.flushes {
-            *seen = self.flushes;
-            self.retain_in(set, |e| e.tag & GLOBAL != 0);
+    #[cold]
+    #[inline(never)]
+    fn drop_non_global(&mut self, set: usize) {
+        let state = &mut self.rows[set * self.stride + STATE];
+        *state = *state >> 32 << 32 | u64::from(self.flushes);
+        if *state >= ONE_LIVE {
+            self.retain_in(set, |tag, _| tag & GLOBAL != 0);
         }
     }
 
@@ -315,121 +284,90 @@ impl Assoc {
     }
 
     /// Looks `key` up in the set selected by `index` and makes it the most recent.
-    #[inline]
-    pub fn lookup(&mut self, index: u64, key: u64) -> Option<Hit> {
-        self.lookup_either(index, key, key)
-    }
-
-    /// As [`Assoc::lookup`], for an entry filed under either of two keys that agree
-    /// in their low [`SIGNED_BITS`].
-    #[inline]
-    pub fn lookup_either(&mut self, index: u64, key: u64, other: u64) -> Option<Hit> {
+    #[inline(always)]
+    pub fn lookup(&mut self, index: u64, key: u64) -> Option<Slot> {
         let set = self.set_of(index);
-        if let Layout::Quad(sets) = &mut self.layout {
-            let set = &mut sets[set];
-            set.catch_up(self.flushes);
-            return set.lookup(key, other);
+        if self.wide.is_some() {
+            return self.lookup_wide(set, key);
         }
-        self.catch_up(set);
-        let way = self.find(set, key, other)?;
-        let (entry, was_recent) = match &mut self.layout {
-            Layout::Signed { sets, entries } => {
-                (entries[set * self.ways + way], promote(&mut sets[set].order, way))
-            }
-            Layout::Wide { stamps, entries, clock, .. } => {
-                let slot = set * self.ways + way;
-                // With one set the clock is that of its last use; with several it may be another's.
-                let recent = self.sets == 1 && stamps[slot] == *clock;
-                if !recent {
-                    *clock += 1;
-                    stamps[slot] = *clock;
-                }
-                (entries[slot], recent)
-            }
-            Layout::Quad(_) => return None,
-        };
-        Some(Hit { attr: entry.attr(), was_recent })
+        let (head, tags) = self.row(set);
+        let way = find(head, tags, key)?;
+        let moved = promote(&mut head[ORDER], way);
+        self.reordered |= moved;
+        Some(Slot((set * self.stride + HEAD + way) as u32))
     }
 
-    #[inline]
-    fn find(&self, set: usize, key: u64, other: u64) -> Option<usize> {
-        let sig = signature(key);
-        let (sigs, entries): (&[u128], &[Entry]) = match &self.layout {
-            Layout::Signed { sets, entries } => (std::slice::from_ref(&sets[set].sigs), entries),
-            Layout::Wide { sigs, entries, .. } => {
-                let words = self.ways.div_ceil(LANES);
-                (&sigs[set * words..(set + 1) * words], entries)
-            }
-            Layout::Quad(_) => return None,
-        };
-        for (w, &word) in sigs.iter().enumerate() {
-            let mut m = equal_bytes(word, sig);
-            while m != 0 {
-                let lane = (m.trailing_zeros() / 8) as usize;
-                m &= m - 1;
-                // The key decides: a byte may agree by chance, or by the borrow in
-                // `equal_bytes`, which also reports bytes that are empty or do not exist.
-                if (word >> (8 * lane)) as u8 == sig {
-                    let way = w * LANES + lane;
-                    let e = entries[set * self.ways + way];
-                    if e.is(key) || e.is(other) {
-                        return Some(way);
-                    }
-                }
-            }
+    #[cold]
+    #[inline(never)]
+    fn lookup_wide(&mut self, set: usize, key: u64) -> Option<Slot> {
+        let (slot, moved) = self.wide.as_mut()?.lookup(set, key)?;
+        self.reordered |= moved;
+        Some(Slot(slot as u32))
+    }
+
+    /// May writes use the entry just found as it is?
+    #[inline(always)]
+    pub fn writable(&self, slot: Slot) -> bool {
+        self.tag_at(slot) & WRITABLE != 0
+    }
+
+    #[inline(always)]
+    fn tag_at(&self, slot: Slot) -> u64 {
+        let slot = slot.0 as usize;
+        match &self.wide {
+            None => self.rows[slot],
+            Some(w) => w.at(slot).0,
         }
-        None
+    }
+
+    /// The attributes of the entry just found.
+    #[inline]
+    pub fn attr(&self, slot: Slot) -> Attr {
+        match &self.wide {
+            None => attr(self.tag_at(slot), self.values[slot.0 as usize]),
+            Some(w) => attr(w.at(slot.0 as usize).0, w.at(slot.0 as usize).1),
+        }
+    }
+
+    /// The value of the entry just found.
+    #[inline(always)]
+    pub fn value(&self, slot: Slot) -> u64 {
+        match &self.wide {
+            None => self.values[slot.0 as usize],
+            Some(w) => w.at(slot.0 as usize).1,
+        }
     }
 
     /// Files `key`, which the set does not hold, as its most recent, in an empty way or
     /// in place of the least recently used.
-    #[inline]
+    #[inline(always)]
     pub fn insert_absent(&mut self, index: u64, key: u64, attr: Attr) {
         self.used = true;
+        self.reordered = true;
         let set = self.set_of(index);
+        if let Some(w) = &mut self.wide {
+            return w.insert_absent(set, tag(key, attr), attr.value);
+        }
         let ways = self.ways;
-        if let Layout::Quad(sets) = &mut self.layout {
-            let set = &mut sets[set];
-            set.catch_up(self.flushes);
-            return set.push(Entry::new(key, attr), ways);
-        }
-        self.catch_up(set);
-        match &mut self.layout {
-            Layout::Signed { sets, entries } => {
-                let s = &mut sets[set];
-                let empty = equal_bytes(s.sigs, 0);
-                let way = if empty != 0 {
-                    (empty.trailing_zeros() / 8) as usize
-                } else {
-                    (s.order >> (4 * (ways - 1))) as usize & 0xf
-                };
-                let shift = 8 * way as u32;
-                s.sigs = (s.sigs & !(0xff << shift)) | u128::from(signature(key)) << shift;
-                entries[set * ways + way] = Entry::new(key, attr);
-                promote(&mut s.order, way);
+        let (head, tags) = self.row(set);
+        let way = if head[STATE] >> 32 == ways as u64 {
+            (head[ORDER] >> (4 * (ways - 1) & 63)) as usize & 0xf
+        } else {
+            head[STATE] += ONE_LIVE;
+            let empty = equal_bytes(head[SIG], 0);
+            if empty != 0 {
+                (empty.trailing_zeros() >> 3) as usize
+            } else {
+                8 + (equal_bytes(head[SIG + 1], 0).trailing_zeros() >> 3) as usize
             }
-            Layout::Wide { sigs, stamps, entries, clock, .. } => {
-                let words = ways.div_ceil(LANES);
-                let sigs = &mut sigs[set * words..(set + 1) * words];
-                let empty = sigs.iter().enumerate().find_map(|(w, &word)| {
-                    let m = equal_bytes(word, 0);
-                    (m != 0).then(|| w * LANES + (m.trailing_zeros() / 8) as usize)
-                });
-                let stamps = &mut stamps[set * ways..(set + 1) * ways];
-                let way = empty.unwrap_or_else(|| (0..ways).min_by_key(|&w| stamps[w]).unwrap_or(0));
-                let shift = 8 * (way % LANES) as u32;
-                let word = &mut sigs[way / LANES];
-                *word = (*word & !(0xff << shift)) | u128::from(signature(key)) << shift;
-                entries[set * ways + way] = Entry::new(key, attr);
-                *clock += 1;
-                stamps[way] = *clock;
-            }
-            Layout::Quad(_) => {}
-        }
+        };
+        set_sig(head, way, signature(key));
+        promote(&mut head[ORDER], way);
+        tags[way] = tag(key, attr);
+        self.values[set * self.stride + HEAD + way] = attr.value;
     }
 
     /// Files `key` as the most recent of its set, in place of an entry of the same key if there is one.
-    #[inline]
     pub fn insert(&mut self, index: u64, key: u64, attr: Attr) {
         self.remove(index, key);
         self.insert_absent(index, key, attr);
@@ -441,23 +379,17 @@ impl Assoc {
             return;
         }
         let set = self.set_of(index);
-        self.catch_up(set);
-        if let Layout::Quad(sets) = &mut self.layout {
-            if sets[set].entries.iter().any(|e| e.is(key)) {
-                sets[set].retain(|e| !e.is(key));
-            }
-            return;
+        if let Some(w) = &mut self.wide {
+            return w.retain(|tag, _| !matches(tag, key));
         }
-        if let Some(way) = self.find(set, key, key) {
-            let clear = !(0xff << (8 * (way % LANES)));
-            match &mut self.layout {
-                Layout::Signed { sets, .. } => sets[set].sigs &= clear,
-                Layout::Wide { sigs, .. } => sigs[set * self.ways.div_ceil(LANES) + way / LANES] &= clear,
-                Layout::Quad(_) => {}
-            }
+        let (head, tags) = self.row(set);
+        if let Some(way) = find(head, tags, key) {
+            set_sig(head, way, 0);
+            head[STATE] -= ONE_LIVE;
         }
     }
 }
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -509,7 +441,7 @@ mod tests {
                     1 if key < 20 => { a.flush_all(); r.sets.iter_mut().for_each(Vec::clear); }
                     2 => { a.remove(key, key); r.set(key).retain(|e| e.0 != key); }
                     _ => {
-                        let hit = a.lookup(key, key).map(|h| h.attr);
+                        let hit = a.lookup(key, key).map(|s| a.attr(s));
                         prop_assert_eq!(hit, r.lookup(key));
                         if hit.is_none() {
                             let attr = Attr { writable: !global, global, value: key * 3 };

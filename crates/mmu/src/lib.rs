@@ -10,9 +10,10 @@ mod page;
 mod tlb;
 mod walk;
 mod walk_cache;
+mod wide;
 
 pub use addr::{Gpa, Gva, Hpa};
-pub use assoc::{Assoc, Attr, Hit, SIGNED_BITS};
+pub use assoc::{Assoc, Attr, KEY_BITS, PAGE_BITS, Slot};
 pub use format::Format;
 pub use page::PageSize;
 pub use tlb::{ArraySpec, Lookup, Side, Tlb};

@@ -11,7 +11,7 @@
 //! Not modelled: prefetch into the TLB, coalescing of neighbouring pages, sharing
 //! between hyper-threads.
 
-use crate::{Assoc, Attr, Gva, PageSize, SIGNED_BITS};
+use crate::{Assoc, Attr, Gva, PageSize, PAGE_BITS};
 
 /// Who accesses: data (loads, stores) or code (instruction fetch).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -52,55 +52,49 @@ pub enum Lookup {
     Miss,
 }
 
-/// An entry is filed under its address space, unless it is global.
-const GLOBAL_SPACE: u64 = 0xfff;
-
-#[derive(Debug, Clone, Copy)]
-struct Slot {
-    size: PageSize,
-    l1: usize,
-    l2: Option<usize>,
-}
+const NONE: u8 = u8::MAX;
 
 /// The TLBs of one CPU.
 #[derive(Debug, Clone)]
 pub struct Tlb {
-    arrays: Vec<Assoc>,
-    /// Per side: the sizes that have a first-level array, small to large.
-    slots: [Vec<Slot>; 2],
-    /// Entries are filed under the current address space (PCID); 0 where it is not used.
+    arrays: Box<[Assoc]>,
+    /// Per side and page size: the array of the first and of the second level, or [`NONE`].
+    l1: [[u8; 3]; 2],
+    l2: [[u8; 3]; 2],
+    /// The current address space (PCID) in a key's place for it; 0 where it is not used.
     space: u64,
-    /// A first-level array that [`Tlb::filter_slots`] does not cover changed its order.
-    reordered: bool,
-    covered: Vec<bool>,
+    /// First-level arrays that [`Tlb::filter_slots`] does not cover.
+    uncovered: Box<[u8]>,
     filter_slots: usize,
 }
 
 #[inline]
 fn key(size: PageSize, gva: Gva) -> u64 {
     let page = (gva.0 & ((1 << 57) - 1)) >> size.shift();
-    page | (size as u64) << (SIGNED_BITS - 3)
+    page | (size as u64) << (PAGE_BITS - 3)
 }
 
 impl Tlb {
     /// Empty TLBs of the given arrays.
     pub fn new(specs: &[ArraySpec]) -> Tlb {
-        let arrays: Vec<Assoc> = specs.iter().map(|s| Assoc::new(s.entries, s.ways)).collect();
-        let find = |level: u8, code: bool, size: PageSize| {
-            specs.iter().position(|s| s.level == level && (if code { s.code } else { s.data }) && s.sizes.contains(&size))
+        let arrays: Box<[Assoc]> = specs.iter().map(|s| Assoc::new(s.entries, s.ways)).collect();
+        let find = |level: u8, code: bool| {
+            PageSize::ALL.map(|size| {
+                let takes = |s: &ArraySpec| {
+                    s.level == level && (if code { s.code } else { s.data }) && s.sizes.contains(&size)
+                };
+                specs.iter().position(takes).map_or(NONE, |i| i as u8)
+            })
         };
-        let slots = [false, true].map(|code| {
-            PageSize::ALL
-                .into_iter()
-                .filter_map(|size| Some(Slot { size, l1: find(1, code, size)?, l2: find(2, code, size) }))
-                .collect::<Vec<_>>()
-        });
+        let l1 = [find(1, false), find(1, true)];
         // See `filter_slots`. A first-level array that also holds large pages is not covered.
         let only_4k = |i: usize| specs[i].sizes == [PageSize::Size4K];
-        let sets = slots.iter().flatten().filter(|s| only_4k(s.l1)).map(|s| arrays[s.l1].sets());
+        let first = l1.iter().flatten().filter(|&&i| i != NONE && only_4k(usize::from(i)));
+        let sets = first.map(|&i| arrays[usize::from(i)].sets());
         let filter_slots = sets.map(|s| 1usize << s.trailing_zeros()).min().unwrap_or(1).min(64);
-        let covered = (0..arrays.len()).map(|i| only_4k(i) && arrays[i].sets() % filter_slots == 0).collect();
-        Tlb { arrays, slots, space: 0, reordered: false, covered, filter_slots }
+        let uncovered = (0..specs.len()).filter(|&i| specs[i].level == 1 && !only_4k(i)).map(|i| i as u8).collect();
+        let l2 = [find(2, false), find(2, true)];
+        Tlb { arrays, l1, l2, space: 0, uncovered, filter_slots }
     }
 
     /// How many slots a filter in front may have, indexed by the low bits of the 4 KB
@@ -115,84 +109,81 @@ impl Tlb {
     /// True once after an array that the filter does not cover changed its order.
     #[inline]
     pub fn take_reordered(&mut self) -> bool {
-        std::mem::take(&mut self.reordered)
+        let mut any = false;
+        for &i in &self.uncovered {
+            any |= self.arrays[usize::from(i)].take_reordered();
+        }
+        any
     }
 
     /// Does this side have TLBs at all?
     pub fn has(&self, side: Side) -> bool {
-        !self.slots[side as usize].is_empty()
+        self.l1[side as usize].iter().any(|&a| a != NONE)
     }
 
     /// Looks a page up; a write needs an entry that allows it as it is.
     #[inline]
     pub fn lookup(&mut self, side: Side, gva: Gva, write: bool) -> Lookup {
-        let space = self.space << SIGNED_BITS;
-        for i in 0..self.slots[side as usize].len() {
-            let slot = self.slots[side as usize][i];
-            if self.arrays[slot.l1].is_unused() {
+        for size in PageSize::ALL {
+            let i = usize::from(self.l1[side as usize][size as usize]);
+            let Some(array) = self.arrays.get_mut(i) else { continue };
+            if array.is_unused() {
                 continue;
             }
-            let k = key(slot.size, gva);
-            if let Some(hit) = self.arrays[slot.l1].lookup_either(k, k | space, k | GLOBAL_SPACE << SIGNED_BITS) {
-                self.reordered |= !hit.was_recent && !self.covered[slot.l1];
-                return if write && !hit.attr.writable { Lookup::NotWritable } else { Lookup::L1 };
+            let k = key(size, gva);
+            if let Some(slot) = array.lookup(k, k | self.space) {
+                return if write && !array.writable(slot) { Lookup::NotWritable } else { Lookup::L1 };
             }
         }
-        for i in 0..self.slots[side as usize].len() {
-            let slot = self.slots[side as usize][i];
-            let Some(l2) = slot.l2 else { continue };
-            if self.arrays[l2].is_unused() {
+        for size in PageSize::ALL {
+            let i = usize::from(self.l2[side as usize][size as usize]);
+            let Some(array) = self.arrays.get_mut(i) else { continue };
+            if array.is_unused() {
                 continue;
             }
-            let k = key(slot.size, gva);
-            if let Some(hit) = self.arrays[l2].lookup_either(k, k | space, k | GLOBAL_SPACE << SIGNED_BITS) {
-                let attr = hit.attr;
-                if write && !attr.writable {
+            let k = key(size, gva);
+            if let Some(slot) = array.lookup(k, k | self.space) {
+                if write && !array.writable(slot) {
                     return Lookup::NotWritable;
                 }
-                let k = if attr.global { k | GLOBAL_SPACE << SIGNED_BITS } else { k | space };
-                self.arrays[slot.l1].insert_absent(k, k, attr);
-                self.reordered |= !self.covered[slot.l1];
+                let attr = array.attr(slot);
+                let i = usize::from(self.l1[side as usize][size as usize]);
+                if let Some(array) = self.arrays.get_mut(i) {
+                    array.insert_absent(k, k | self.space, attr);
+                }
                 return Lookup::L2;
             }
         }
         Lookup::Miss
     }
 
-    /// The size under which this side holds a translation of `size`.
-    #[inline]
-    pub fn held_size(&self, side: Side, size: PageSize) -> PageSize {
-        self.slots[side as usize].iter().rev().map(|s| s.size).find(|&s| s <= size).unwrap_or(size)
-    }
-
     /// Files a translation after a walk, in both levels. `fresh`: the look-up missed, so no
     /// entry of the page is to be replaced.
     #[inline]
     pub fn fill(&mut self, side: Side, gva: Gva, size: PageSize, writable: bool, global: bool, fresh: bool) {
-        let Some(&slot) = self.slots[side as usize].iter().rev().find(|s| s.size <= size) else { return };
+        let l1 = &self.l1[side as usize];
+        let Some(size) = PageSize::ALL.into_iter().rev().find(|&s| s <= size && l1[s as usize] != NONE) else {
+            return;
+        };
         let attr = Attr { writable, global, value: 0 };
-        let space = if global { GLOBAL_SPACE } else { self.space };
-        let k = key(slot.size, gva) | space << SIGNED_BITS;
-        self.reordered |= !self.covered[slot.l1];
-        for array in [Some(slot.l1), slot.l2].into_iter().flatten() {
+        let k = key(size, gva);
+        let first = usize::from(l1[size as usize]);
+        for i in [first, usize::from(self.l2[side as usize][size as usize])] {
+            let Some(array) = self.arrays.get_mut(i) else { continue };
             if fresh {
-                self.arrays[array].insert_absent(k, k, attr);
+                array.insert_absent(k, k | self.space, attr);
             } else {
-                self.arrays[array].insert(k, k, attr);
+                array.insert(k, k | self.space, attr);
             }
         }
     }
 
     /// Drops the page's entries (INVLPG, or the page fault that the address caused), global ones too.
     pub fn invalidate(&mut self, gva: Gva) {
-        for i in 0..self.slots.len() {
-            for j in 0..self.slots[i].len() {
-                let slot = self.slots[i][j];
-                let k = key(slot.size, gva);
-                for array in [Some(slot.l1), slot.l2].into_iter().flatten() {
-                    self.arrays[array].remove(k, k | self.space << SIGNED_BITS);
-                    self.arrays[array].remove(k, k | GLOBAL_SPACE << SIGNED_BITS);
-                }
+        for size in PageSize::ALL {
+            let k = key(size, gva);
+            for array in &mut self.arrays {
+                array.remove(k, k | self.space);
             }
         }
     }
@@ -209,13 +200,13 @@ impl Tlb {
 
     /// Changes the current address space without dropping anything (PCID).
     pub fn set_space(&mut self, space: u16) {
-        self.space = u64::from(space);
+        self.space = u64::from(space) << PAGE_BITS;
     }
 
     /// Drops one address space's entries.
     pub fn flush_space(&mut self, space: u16) {
         for a in &mut self.arrays {
-            a.retain(|k, _| k >> SIGNED_BITS != u64::from(space));
+            a.retain(|k, attr| attr.global || k >> PAGE_BITS != u64::from(space));
         }
     }
 
@@ -224,9 +215,9 @@ impl Tlb {
         let mut out: Vec<Gva> = Vec::new();
         for a in &mut self.arrays {
             for k in a.keys() {
-                let k = k & ((1 << SIGNED_BITS) - 1);
-                let size = PageSize::ALL[(k >> (SIGNED_BITS - 3)) as usize & 3];
-                let va = (k & ((1 << (SIGNED_BITS - 3)) - 1)) << size.shift();
+                let k = k & ((1 << PAGE_BITS) - 1);
+                let size = PageSize::ALL[(k >> (PAGE_BITS - 3)) as usize % 3];
+                let va = (k & ((1 << (PAGE_BITS - 3)) - 1)) << size.shift();
                 out.push(Gva(((va << 7) as i64 >> 7) as u64));
             }
         }

@@ -102,8 +102,8 @@ impl WalkCache {
                 break;
             }
             let (index, key) = prefix(dim, level, va);
-            if let Some(hit) = self.arrays[array].lookup(index, key) {
-                return Start { level: level - 1, table: hit.attr.value };
+            if let Some(slot) = self.arrays[array].lookup(index, key) {
+                return Start { level: level - 1, table: self.arrays[array].value(slot) };
             }
         }
         root
@@ -138,7 +138,7 @@ impl WalkCache {
     #[inline]
     pub fn nested_lookup(&mut self, page: u64, write: bool) -> bool {
         match &mut self.nested_tlb {
-            Some(t) => t.lookup(page, page).is_some_and(|hit| !write || hit.attr.writable),
+            Some(t) => t.lookup(page, page).is_some_and(|slot| !write || t.writable(slot)),
             None => false,
         }
     }

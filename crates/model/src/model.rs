@@ -46,6 +46,31 @@ impl Default for Options {
     }
 }
 
+/// Splits each group into those of its members that agree in `class`.
+fn split_by<T: PartialEq>(groups: Vec<Group>, class: impl Fn(usize) -> T) -> Vec<Group> {
+    let mut out: Vec<Group> = Vec::new();
+    for group in groups {
+        let first = out.len();
+        for r in group.members {
+            match out[first..].iter_mut().find(|g| class(g.members[0]) == class(r)) {
+                Some(g) => g.members.push(r),
+                None => out.push(Group { members: vec![r], tlbs: group.tlbs.clone(), pending: false }),
+            }
+        }
+    }
+    out
+}
+
+/// The guest's own translation of an access that took place, its accessed and dirty bits set.
+#[inline]
+fn translate(guest: &mut GuestTables, root: Gpa, gva: Gva, write: bool) -> Option<(Leaf, bool)> {
+    let mut leaf = guest.lookup(root, gva).ok().filter(|l| l.writable || !write)?;
+    let was_dirty = leaf.step.entry & guest.format().dirty != 0;
+    guest.touch(&leaf, write);
+    leaf.step.entry |= guest.format().accessed | if write { guest.format().dirty } else { 0 };
+    Some((leaf, was_dirty))
+}
+
 const CR4_PGE: u64 = 1 << 7;
 const CR3_ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 const EMPTY: u64 = u64::MAX;
@@ -70,6 +95,19 @@ impl Vcpu {
     }
 }
 
+/// Configurations whose TLBs hold the same so far. MODEL.md section 1: native and nested
+/// share a state per page-size map. All start as one group; it splits where a page
+/// is held at another size, or a flush concerns only some. It never grows together again.
+#[derive(Debug)]
+struct Group {
+    /// Indices of regimes.
+    members: Vec<usize>,
+    /// Per vCPU.
+    tlbs: Vec<Tlb>,
+    /// The access in hand is still to be filed.
+    pending: bool,
+}
+
 /// The model of one VM in every configuration.
 #[allow(missing_debug_implementations)]
 pub struct Model {
@@ -77,8 +115,7 @@ pub struct Model {
     options: Options,
     guest: GuestTables,
     regimes: Vec<Regime>,
-    /// Per regime, per vCPU.
-    tlbs: Vec<Vec<Tlb>>,
+    groups: Vec<Group>,
     vcpus: Vec<Vcpu>,
     current: usize,
     filter_mask: usize,
@@ -112,7 +149,7 @@ impl Model {
             filter_mask: tlb.filter_slots() - 1,
             has_code: tlb.has(Side::Code),
             timeline: Timeline::new(interval, regimes.len()),
-            tlbs: regimes.iter().map(|_| vec![tlb.clone(); vcpus]).collect(),
+            groups: vec![Group { members: (0..regimes.len()).collect(), tlbs: vec![tlb; vcpus], pending: false }],
             regimes,
             vcpus: (0..vcpus)
                 .map(|_| Vcpu {
@@ -234,91 +271,136 @@ impl Model {
     fn access(&mut self, side: Side, gva: Gva, kind: AccessKind) {
         self.misses += 1;
         let vcpu = self.current;
-        let root = self.vcpus[vcpu].root;
+        let Model { regimes, groups, guest, vcpus, untranslated, .. } = self;
+        let root = vcpus[vcpu].root;
         let write = matches!(kind, AccessKind::Write | AccessKind::WriteOther);
-        let mut leaf: Option<Leaf> = None;
+        let mut miss: Option<Miss> = None;
         let mut held = true;
         let mut reordered = false;
-        for r in 0..self.regimes.len() {
-            let lookup = self.tlbs[r][vcpu].lookup(side, gva, write);
-            match lookup {
-                Lookup::L1 => continue,
-                Lookup::L2 => {
-                    self.regimes[r].now.l1_misses += 1;
-                    continue;
-                }
-                Lookup::Miss | Lookup::NotWritable => {}
-            }
-            let leaf = match leaf {
-                Some(l) => l,
-                None => match self.translate(root, gva, write) {
-                    Some(l) => *leaf.insert(l),
-                    None => return,
-                },
-            };
-            let regime = &mut self.regimes[r];
-            let miss = Miss { vcpu, gva, kind, leaf, root };
-            let fill = regime.walk(&miss, &mut self.guest);
-            if lookup == Lookup::Miss {
-                regime.now.l1_misses += 1;
-                match fill.map_or(PageSize::Size4K, |f| f.size) {
-                    PageSize::Size4K => regime.now.tlb_misses_4k += 1,
-                    PageSize::Size2M => regime.now.tlb_misses_2m += 1,
-                    PageSize::Size1G => regime.now.tlb_misses_1g += 1,
+        let mut split = false;
+        for group in groups.iter_mut() {
+            let tlb = &mut group.tlbs[vcpu];
+            let lookup = tlb.lookup(side, gva, write);
+            if lookup != Lookup::L1 && lookup != Lookup::NotWritable {
+                for &r in &group.members {
+                    regimes[r].now.l1_misses += 1;
                 }
             }
-            self.flush_asked(r);
-            match fill {
-                Some(Fill { size, writable, global }) => {
-                    self.tlbs[r][vcpu].fill(side, gva, size, writable, global, lookup == Lookup::Miss);
+            if lookup == Lookup::Miss || lookup == Lookup::NotWritable {
+                let miss = match &miss {
+                    Some(m) => m,
+                    None => match translate(guest, root, gva, write) {
+                        Some((leaf, was_dirty)) => miss.insert(Miss { vcpu, gva, kind, leaf, was_dirty, root }),
+                        None => {
+                            *untranslated += 1;
+                            return;
+                        }
+                    },
+                };
+                let fresh = lookup == Lookup::Miss;
+                // What every member would file. The entry is writable if it is so for all; where
+                // it is not, a write concerns those members only for which it is not.
+                let mut common: Option<Fill> = None;
+                let mut writable = true;
+                for &r in &group.members {
+                    let regime = &mut regimes[r];
+                    let fill = if fresh || regime.concerns_write(miss) {
+                        regime.walk(miss, guest)
+                    } else {
+                        regime.held(miss)
+                    };
+                    if fresh {
+                        match fill.map_or(PageSize::Size4K, |f| f.size) {
+                            PageSize::Size4K => regime.now.tlb_misses_4k += 1,
+                            PageSize::Size2M => regime.now.tlb_misses_2m += 1,
+                            PageSize::Size1G => regime.now.tlb_misses_1g += 1,
+                        }
+                    }
+                    regime.filled = fill;
+                    regime.flush = regime.take_flush(vcpu);
+                    held &= fill.is_some();
+                    writable &= fill.is_some_and(|f| f.writable);
+                    split |= regime.flush != Flush::None
+                        || fill.is_none()
+                        || common.is_some_and(|c| Some(c.size) != fill.map(|f| f.size) || Some(c.global) != fill.map(|f| f.global));
+                    common = common.or(fill);
                 }
-                None => held = false,
+                match common {
+                    Some(c) if !split => tlb.fill(side, gva, c.size, writable, c.global, fresh),
+                    _ => group.pending = true,
+                }
             }
+            reordered |= tlb.take_reordered();
         }
-        for tlbs in &mut self.tlbs {
-            reordered |= tlbs[vcpu].take_reordered();
+        if split {
+            self.fill_split(side, gva);
+            reordered = true;
         }
         let v = &mut self.vcpus[vcpu];
-        let slots = if side == Side::Data { &mut v.data } else { &mut v.code };
         if reordered {
-            *slots = [EMPTY; 64];
+            v.forget();
         }
+        let slots = if side == Side::Data { &mut v.data } else { &mut v.code };
         let page = (gva.0 & PAYLOAD_MASK) >> 12;
         slots[page as usize & self.filter_mask & 63] = if held { page << 1 | u64::from(write) } else { EMPTY };
     }
 
-    /// The guest's own translation of an access that took place, its accessed and dirty bits set.
-    #[inline]
-    fn translate(&mut self, root: Gpa, gva: Gva, write: bool) -> Option<Leaf> {
-        match self.guest.lookup(root, gva) {
-            Ok(mut leaf) if leaf.writable || !write => {
-                self.guest.touch(&leaf, write);
-                leaf.step.entry |= self.guest.format().accessed;
-                if write {
-                    leaf.step.entry |= self.guest.format().dirty;
-                }
-                Some(leaf)
+    /// Ends an access after which members of a group hold different things: splits the
+    /// groups concerned, carries out the flushes asked for, and fills.
+    #[cold]
+    fn fill_split(&mut self, side: Side, gva: Gva) {
+        let regimes = &self.regimes;
+        let (pending, mut groups): (Vec<Group>, Vec<Group>) =
+            std::mem::take(&mut self.groups).into_iter().partition(|g| g.pending);
+        let pending = split_by(pending, |r| {
+            let fill = regimes[r].filled;
+            (fill.map(|f| f.size), fill.map(|f| f.global), regimes[r].flush)
+        });
+        let vcpu = self.current;
+        for mut group in pending {
+            let flush = self.regimes[group.members[0]].flush;
+            self.flush_group(&mut group, flush);
+            let fills = group.members.iter().map(|&r| self.regimes[r].filled);
+            let writable = fills.clone().all(|f| f.is_some_and(|f| f.writable));
+            if let Some(f) = fills.flatten().next() {
+                group.tlbs[vcpu].fill(side, gva, f.size, writable, f.global, false);
             }
-            _ => {
-                self.untranslated += 1;
-                None
-            }
+            groups.push(group);
         }
+        self.groups = groups;
     }
 
-    /// Carries out TLB flushes that regime `r`'s hypervisor asked for.
-    fn flush_asked(&mut self, r: usize) {
-        let which = match self.regimes[r].take_flush() {
-            Flush::None => return,
+    /// Flushes the group's TLBs and walk caches of the vCPUs named.
+    fn flush_group(&mut self, group: &mut Group, flush: Flush) {
+        let which = match flush {
+            Flush::None => 0..0,
             Flush::Vcpu(v) => v..v + 1,
             Flush::All => 0..self.vcpus.len(),
         };
         for v in which {
-            self.tlbs[r][v].flush_all();
-            self.regimes[r].flush_caches(v);
-            self.regimes[r].now.tlb_flushes += 1;
+            group.tlbs[v].flush_all();
+            for &r in &group.members {
+                self.regimes[r].flush_caches(v);
+                self.regimes[r].now.tlb_flushes += 1;
+            }
             self.vcpus[v].forget();
         }
+    }
+
+    /// Carries out the flushes that hypervisors asked for outside an access.
+    fn flush_asked(&mut self) {
+        for regime in &mut self.regimes {
+            regime.flush = regime.take_flush(self.current);
+        }
+        if self.regimes.iter().all(|r| r.flush == Flush::None) {
+            return;
+        }
+        let groups = std::mem::take(&mut self.groups);
+        let mut groups = split_by(groups, |r| self.regimes[r].flush);
+        for group in &mut groups {
+            self.flush_group(group, self.regimes[group.members[0]].flush);
+        }
+        self.groups = groups;
     }
 
     fn event(&mut self, event: Event<'_>) {
@@ -340,12 +422,14 @@ impl Model {
             }
             Event::Cr4(value) => self.load_cr4(value),
             Event::Invlpg(gva) => {
-                for r in 0..self.regimes.len() {
-                    self.tlbs[r][vcpu].invalidate(Gva(gva));
-                    self.regimes[r].flush_caches(vcpu);
-                    self.regimes[r].invlpg(vcpu, Gva(gva), &self.guest);
-                    self.flush_asked(r);
+                for group in &mut self.groups {
+                    group.tlbs[vcpu].invalidate(Gva(gva));
                 }
+                for regime in &mut self.regimes {
+                    regime.flush_caches(vcpu);
+                    regime.invlpg(vcpu, Gva(gva), &self.guest);
+                }
+                self.flush_asked();
                 self.vcpus[vcpu].forget();
             }
             Event::Fault { gva, error } => self.fault(Gva(gva), error),
@@ -380,16 +464,18 @@ impl Model {
         v.root = root;
         v.forget();
         let space = v.spaces.load(root, same);
-        for r in 0..self.regimes.len() {
-            if self.regimes[r].config.mode == Mode::Shadow {
-                self.regimes[r].load_cr3(vcpu, value, first, &self.guest);
-                self.flush_asked(r);
-                continue;
+        for regime in &mut self.regimes {
+            regime.load_cr3(vcpu, value, first, &self.guest);
+        }
+        self.flush_asked();
+        if first {
+            return;
+        }
+        for group in &mut self.groups {
+            if self.regimes[group.members[0]].config.mode == Mode::Shadow {
+                continue; // the hypervisor flushed
             }
-            if first {
-                continue;
-            }
-            let tlb = &mut self.tlbs[r][vcpu];
+            let tlb = &mut group.tlbs[vcpu];
             match space {
                 None => tlb.flush_non_global(),
                 Some(s) => {
@@ -399,11 +485,11 @@ impl Model {
                     }
                 }
             }
-            if space.is_none_or(|s| s.flush) {
-                self.regimes[r].now.tlb_flushes += 1;
+            for &r in &group.members {
+                self.regimes[r].now.tlb_flushes += u64::from(space.is_none_or(|s| s.flush));
+                // Walk caches are not filed by address space here, so every switch empties them.
+                self.regimes[r].flush_caches(vcpu);
             }
-            // Walk caches are not filed by address space here, so every switch empties them.
-            self.regimes[r].flush_caches(vcpu);
         }
     }
 
@@ -411,14 +497,18 @@ impl Model {
         let vcpu = self.current;
         let Some(old) = self.vcpus[vcpu].cr4.replace(value) else { return };
         let flush = (old ^ value) & CR4_PGE != 0;
-        for r in 0..self.regimes.len() {
-            if flush && self.regimes[r].config.mode != Mode::Shadow {
-                self.tlbs[r][vcpu].flush_all();
-                self.regimes[r].flush_caches(vcpu);
-                self.regimes[r].now.tlb_flushes += 1;
+        for regime in &mut self.regimes {
+            regime.write_cr4(vcpu, flush, self.profile.cpu.cr4_exits_nested, &self.guest);
+        }
+        self.flush_asked();
+        for group in &mut self.groups {
+            if flush && self.regimes[group.members[0]].config.mode != Mode::Shadow {
+                group.tlbs[vcpu].flush_all();
+                for &r in &group.members {
+                    self.regimes[r].flush_caches(vcpu);
+                    self.regimes[r].now.tlb_flushes += 1;
+                }
             }
-            self.regimes[r].write_cr4(vcpu, flush, self.profile.cpu.cr4_exits_nested, &self.guest);
-            self.flush_asked(r);
         }
         self.vcpus[vcpu].forget();
     }
@@ -427,14 +517,16 @@ impl Model {
         let vcpu = self.current;
         let root = self.vcpus[vcpu].root;
         self.common.guest_page_faults += 1;
-        for r in 0..self.regimes.len() {
+        for regime in &mut self.regimes {
             if error & 1 == 0 {
-                self.regimes[r].walk_to_fault(vcpu, gva, root, &self.guest);
+                regime.walk_to_fault(vcpu, gva, root, &mut self.guest);
             }
-            self.regimes[r].guest_fault(vcpu);
+            regime.guest_fault(vcpu);
+        }
+        self.flush_asked();
+        for group in &mut self.groups {
             // A page fault drops the entries of its address (Intel SDM vol. 3A 4.10.4.1).
-            self.tlbs[r][vcpu].invalidate(gva);
-            self.flush_asked(r);
+            group.tlbs[vcpu].invalidate(gva);
         }
         self.vcpus[vcpu].forget();
     }
@@ -444,11 +536,11 @@ impl Model {
     }
 
     fn cut(&mut self, ideal: u64) {
-        for r in 0..self.regimes.len() {
-            if self.regimes[r].config.mode == Mode::Shadow {
-                for v in 0..self.vcpus.len() {
-                    for page in self.tlbs[r][v].pages() {
-                        self.regimes[r].use_page(v, page);
+        for group in &mut self.groups {
+            for &r in &group.members {
+                if self.regimes[r].config.mode == Mode::Shadow {
+                    for (v, tlb) in group.tlbs.iter_mut().enumerate() {
+                        tlb.pages().into_iter().for_each(|page| self.regimes[r].use_page(v, page));
                     }
                 }
             }

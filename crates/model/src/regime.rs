@@ -10,6 +10,7 @@ use crate::host::HostMemory;
 use crate::nested::{Nested, Refs};
 use crate::shadow::{AccessKind, Fixed, Flush, Shadow};
 use crate::{Config, Mode, Profile, Sample};
+use bifold_mmu::format::X86_64_4_LEVEL;
 use bifold_mmu::{Dimension, Gpa, Gva, PageSize, Start, Walk, WalkCache, walk};
 
 /// The tables a mode translates with.
@@ -35,6 +36,13 @@ pub struct Regime {
     pub now: Sample,
     /// References since the start.
     pub refs: Refs,
+    /// TLB entries survive exits.
+    tagged: bool,
+    exits_seen: u64,
+    /// What the access in hand is to file.
+    pub filled: Option<Fill>,
+    /// The flush it asked for.
+    pub flush: Flush,
 }
 
 /// What a walk that may fill the TLB found.
@@ -59,6 +67,8 @@ pub struct Miss {
     pub kind: AccessKind,
     /// What maps the address in the guest (its dirty bit set already if this is a write).
     pub leaf: Leaf,
+    /// The dirty bit was set before.
+    pub was_dirty: bool,
     /// The guest's root table.
     pub root: Gpa,
 }
@@ -110,6 +120,10 @@ impl Regime {
             caches: vec![WalkCache::new(tag, &specs, nested_tlb); vcpus],
             now: Sample::default(),
             refs: [[0; 6]; 6],
+            tagged: profile.cpu.tlb_tagged,
+            exits_seen: 0,
+            filled: None,
+            flush: Flush::None,
         }
     }
 
@@ -119,6 +133,25 @@ impl Regime {
             Mode::Native => PageSize::Size1G,
             _ => self.config.host_page,
         }
+    }
+
+    /// Does a write that hit an entry not to be written as it is need a walk in this
+    /// configuration? Entries are shared; another member may be the one that cannot.
+    pub fn concerns_write(&self, miss: &Miss) -> bool {
+        match &self.tables {
+            Tables::Native => !miss.was_dirty,
+            Tables::Nested(n) => !miss.was_dirty || !n.writable(miss.leaf.gpa(miss.gva)),
+            Tables::Shadow(_) => true,
+        }
+    }
+
+    /// What this configuration holds for an access that needs no walk.
+    pub fn held(&self, miss: &Miss) -> Option<Fill> {
+        Some(Fill {
+            size: miss.leaf.size.min(self.largest()),
+            writable: true,
+            global: miss.leaf.step.entry & X86_64_4_LEVEL.global != 0,
+        })
     }
 
     /// Walks for an access that missed the TLB, exits included, until the TLB may be
@@ -225,12 +258,20 @@ impl Regime {
         }
     }
 
-    /// TLB flushes that the hypervisor asked for since the last call.
-    pub fn take_flush(&mut self) -> Flush {
-        match &mut self.tables {
+    /// The TLB flush that the hypervisor asked for since the last call, or that came with
+    /// an exit of `vcpu` where TLB entries do not survive exits.
+    #[inline]
+    pub fn take_flush(&mut self, vcpu: usize) -> Flush {
+        let asked = match &mut self.tables {
             Tables::Shadow(s) => s.take_flush(),
             _ => Flush::None,
+        };
+        if self.tagged {
+            return asked;
         }
+        let exits = self.now.all_exits();
+        let exited = std::mem::replace(&mut self.exits_seen, exits) != exits;
+        if asked == Flush::None && exited { Flush::Vcpu(vcpu) } else { asked }
     }
 
     /// Begins a new interval.

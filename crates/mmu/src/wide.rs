@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Sets of more than 16 ways (the fully associative first-level TLBs of AMD's
+//! cores): tags in a plain row per set, recency as a time stamp per way.
+
+use crate::assoc::matches;
+
+#[derive(Debug, Clone)]
+pub(crate) struct Wide {
+    ways: usize,
+    /// 0 stamps an empty way.
+    stamps: Vec<u64>,
+    tags: Vec<u64>,
+    values: Vec<u64>,
+    clock: u64,
+}
+
+impl Wide {
+    pub fn new(sets: usize, ways: usize) -> Self {
+        let n = sets * ways;
+        Wide { ways, stamps: vec![0; n], tags: vec![0; n], values: vec![0; n], clock: 1 }
+    }
+
+    /// The entry's place, and whether the look-up changed the order of recency.
+    pub fn lookup(&mut self, set: usize, key: u64) -> Option<(usize, bool)> {
+        let row = set * self.ways..(set + 1) * self.ways;
+        let tags = &self.tags[row.clone()];
+        let stamps = &mut self.stamps[row.clone()];
+        let way = (0..tags.len()).find(|&w| matches(tags[w], key) && stamps[w] != 0)?;
+        // The set's own most recent stamp may be older than the clock; then this is a
+        // change like any other, which is always safe to report.
+        let moved = stamps[way] != self.clock;
+        if moved {
+            self.clock += 1;
+            stamps[way] = self.clock;
+        }
+        Some((row.start + way, moved))
+    }
+
+    /// Tag and value at a place.
+    pub fn at(&self, slot: usize) -> (u64, u64) {
+        (self.tags[slot], self.values[slot])
+    }
+
+    pub fn insert_absent(&mut self, set: usize, tag: u64, value: u64) {
+        let row = set * self.ways..(set + 1) * self.ways;
+        let stamps = &self.stamps[row.clone()];
+        let way = (0..stamps.len()).min_by_key(|&w| stamps[w]).unwrap_or(0);
+        self.clock += 1;
+        let slot = row.start + way;
+        self.stamps[slot] = self.clock;
+        self.tags[slot] = tag;
+        self.values[slot] = value;
+    }
+
+    pub fn retain(&mut self, mut keep: impl FnMut(u64, u64) -> bool) {
+        for slot in 0..self.tags.len() {
+            if self.stamps[slot] != 0 && !keep(self.tags[slot], self.values[slot]) {
+                self.stamps[slot] = 0;
+            }
+        }
+    }
+}
