@@ -208,20 +208,52 @@ int idt_vector(uint64_t entry)
     return h ? h->vector : -1;
 }
 
+/* A word in the guest's virtual memory; frames on a stack do not cross pages. */
+static uint64_t word_at(uint64_t va)
+{
+    uint64_t gpa;
+
+    return translate(self->cr3, va, &gpa) && ram_at(gpa) ? *ram_at(gpa) : 0;
+}
+
+/* Exceptions whose frame points to the instruction that raised them. Left out:
+ * traps, aborts and what comes from outside. */
+#define FAULTS UINT32_C(0x000b7ce1) /* 0, 5-7, 10-14, 16, 17, 19 */
+
+/* A block counts its instructions when it starts. A fault in its middle takes
+ * back those that were not executed. */
+static void uncount(uint16_t vector, uint64_t rip, bool fetch)
+{
+    const struct block *b = hot.block;
+
+    if (!b || vector >= 32 || !(FAULTS >> vector & 1) || fetch)
+        return;
+    for (uint32_t i = 0; i < b->n; i++) {
+        if (b->start + b->offset[i] == rip) {
+            hot.insns -= b->n - i;
+            return;
+        }
+    }
+}
+
 /* Writes what the CPU did to deliver an exception on the current vCPU, whose
  * handler's first instruction is about to run. */
 void deliver(uint16_t vector)
 {
     bool error_code = vector < 32 && (PUSHES_ERROR >> vector & 1);
-    uint64_t rsp = read_reg(self, R_RSP), gpa, error = 0;
+    uint64_t rsp = read_reg(self, R_RSP), error = 0, rip, cr2 = 0;
     unsigned words = error_code ? 6 : 5;
 
     check_cr3(self);
-    if (error_code && translate(self->cr3, rsp, &gpa) && ram_at(gpa))
-        error = *ram_at(gpa);
+    if (error_code)
+        error = word_at(rsp);
+    rip = word_at(rsp + (error_code ? 8 : 0));
+    if (vector == PAGE_FAULT)
+        cr2 = read_reg(self, R_CR2);
+    uncount(vector, rip, vector == PAGE_FAULT && cr2 == rip);
     flush_insns();
     if (vector == PAGE_FAULT) {
-        uint64_t *w = ring_room(2), cr2 = read_reg(self, R_CR2);
+        uint64_t *w = ring_room(2);
         w[0] = bf_head(BF_KIND_FAULT, cr2);
         w[1] = error;
     }

@@ -68,7 +68,7 @@ struct hot {
     uint64_t *tag;
     void *cpu;
     uint64_t fetch_page;
-    uint64_t insns; /* since the last INSNS event */
+    int64_t insns; /* since the last INSNS event; negative if that said too much */
     const struct block *block;
 };
 extern struct hot hot;

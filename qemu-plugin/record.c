@@ -24,13 +24,13 @@ bool recording;
 
 void flush_insns(void)
 {
-    uint64_t n = hot.insns;
+    int64_t n = hot.insns;
 
-    if (!n)
+    if (n <= 0)
         return;
     hot.insns = 0;
-    stats[ST_INSNS] += n;
-    emit1(BF_KIND_INSNS, n);
+    stats[ST_INSNS] += (uint64_t)n;
+    emit1(BF_KIND_INSNS, (uint64_t)n);
 }
 
 /* Makes every cached translation of every vCPU invalid. */

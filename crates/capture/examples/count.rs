@@ -5,7 +5,7 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use bifold_capture::{GuestSpec, Root, Thp, Timing, capture};
+use bifold_capture::{GuestSpec, Root, Thp, Timing, capture, plain};
 
 fn main() {
     let mut args = std::env::args_os().skip(1);
@@ -36,7 +36,12 @@ fn main() {
         words += chunk.len() as u64;
         Ok(())
     };
-    match capture(&spec, &stop, &mut |_| {}, &mut sink) {
+    let result = if flag("PLAIN").is_some() {
+        plain(&spec, &stop, &mut |_| {})
+    } else {
+        capture(&spec, &stop, &mut |_| {}, &mut sink)
+    };
+    match result {
         Err(e) => eprintln!("error: {e} ({:?})", std::error::Error::source(&e)),
         Ok(r) => {
             print!("{}", String::from_utf8_lossy(&r.stdout));

@@ -7,7 +7,7 @@
  * (see guest.rs). What the command prints goes to files in memory while the
  * recording runs, so that no device disturbs it, and to the host afterwards.
  *
- * Lines to the host: "start", "exit N", "signal N", "oom N", "error TEXT",
+ * Lines to the host: "start", "end", "exit N", "signal N", "oom N", "error TEXT",
  * "done". A byte from the host asks to end the command now.
  */
 #define _GNU_SOURCE
@@ -385,6 +385,7 @@ int main(void)
     }
     status = child < 0 ? 0 : await(child);
     MARKER(2);
+    say("end");
     if (child < 0)
         fail("fork");
     close(report[1]);

@@ -1,5 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What this machine lacks for a capture, in words.
+//! What this machine lacks for a capture, in words. Only looks: nothing is
+//! downloaded, started as a guest or written.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use crate::error::CaptureError;
+use crate::{kernel, plugin, qemu};
 
 /// One thing looked at.
 #[derive(Debug, Clone)]
@@ -16,7 +23,117 @@ pub struct Check {
     pub needed_by: &'static [&'static str],
 }
 
+const GUEST: &[&str] = &["compare -- CMD", "record -- CMD"];
+const HOST_ROOT: &[&str] = &["compare -- CMD with --root host"];
+/// The default guest (2 GiB), the ring and the model.
+const MEMORY_MIB: u64 = 3 * 1024;
+
+fn check(
+    name: &'static str,
+    needed_by: &'static [&'static str],
+    found: Result<String, (String, String)>,
+) -> Check {
+    let ok = found.is_ok();
+    let (detail, remedy) = match found {
+        Ok(detail) => (detail, String::new()),
+        Err(both) => both,
+    };
+    Check { name, ok, detail, remedy, needed_by }
+}
+
 /// Looks at everything a capture needs.
 pub fn checks() -> Vec<Check> {
-    Vec::new()
+    let qemu = qemu::find();
+    vec![
+        check("architecture", GUEST, architecture()),
+        check("qemu", GUEST, emulator(&qemu)),
+        check("qemu plugins", GUEST, plugins(&qemu)),
+        check("qemu 9p", HOST_ROOT, ninep(&qemu)),
+        check("capture plugin", GUEST, plugin_file()),
+        check("guest kernel", GUEST, guest_kernel()),
+        check("memory", GUEST, memory()),
+        check("memfd", GUEST, memfd()),
+    ]
+}
+
+fn architecture() -> Result<String, (String, String)> {
+    match std::env::consts::ARCH {
+        "x86_64" => Ok("x86_64".into()),
+        other => Err((
+            format!("{other}: the guest runs the host's programs and is x86-64"),
+            "use an x86-64 machine; recordings can be read anywhere".into(),
+        )),
+    }
+}
+
+fn emulator(found: &Result<qemu::Qemu, CaptureError>) -> Result<String, (String, String)> {
+    let install = || format!("install qemu-system-x86 9.0 or later {}", qemu::WHERE);
+    match found {
+        Ok(q) => Ok(format!("{} at {}", q.version, q.path.display())),
+        Err(CaptureError::NoPlugins { path }) => Ok(path.display().to_string()),
+        Err(CaptureError::QemuTooOld { found }) => Err((format!("{found} is older than 9.0"), install())),
+        Err(CaptureError::QemuMissing) => Err(("not found in PATH".into(), install())),
+        Err(e) => Err((e.to_string(), install())),
+    }
+}
+
+fn plugins(found: &Result<qemu::Qemu, CaptureError>) -> Result<String, (String, String)> {
+    match found {
+        Ok(_) => Ok("supported".into()),
+        Err(CaptureError::NoPlugins { .. }) => Err((
+            "this QEMU was built with --disable-plugins".into(),
+            format!("use your distribution's {}", qemu::WHERE),
+        )),
+        Err(_) => Err(("no QEMU to ask".into(), "see qemu".into())),
+    }
+}
+
+fn ninep(found: &Result<qemu::Qemu, CaptureError>) -> Result<String, (String, String)> {
+    let Ok(q) = found else { return Err(("no QEMU to ask".into(), "see qemu".into())) };
+    let out = Command::new(&q.path).args(["-device", "help"]).stdin(Stdio::null()).output();
+    let text = out.map(|o| [o.stdout, o.stderr].concat()).unwrap_or_default();
+    if String::from_utf8_lossy(&text).contains("virtio-9p-pci") {
+        Ok("virtio-9p-pci".into())
+    } else {
+        Err((
+            "this QEMU has no virtio-9p-pci device".into(),
+            "use --root initramfs, or your distribution's QEMU".into(),
+        ))
+    }
+}
+
+fn plugin_file() -> Result<String, (String, String)> {
+    plugin::find().map(|p| p.display().to_string()).map_err(|e| (e.to_string(), "see there".into()))
+}
+
+fn guest_kernel() -> Result<String, (String, String)> {
+    if let Some(dir) = kernel::cached().pop() {
+        return Ok(format!("cached in {}", dir.display()));
+    }
+    match kernel::default_package() {
+        Ok(package) => Ok(format!("{package} will be downloaded at first use (70 MB)")),
+        Err(e) => Err((e.to_string(), "run apt-get update, or give a kernel with --kernel".into())),
+    }
+}
+
+fn memory() -> Result<String, (String, String)> {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kib: u64 = text
+        .lines()
+        .find_map(|l| l.strip_prefix("MemAvailable:"))
+        .and_then(|l| l.split_whitespace().next()?.parse().ok())
+        .unwrap_or(0);
+    let detail = format!("{} MiB available", kib / 1024);
+    if kib / 1024 >= MEMORY_MIB {
+        return Ok(detail);
+    }
+    let remedy = format!("{MEMORY_MIB} MiB serve the default guest; give a smaller one with --memory");
+    Err((detail, remedy))
+}
+
+fn memfd() -> Result<String, (String, String)> {
+    // Guest memory and ring: no limit of /dev/shm applies to them.
+    crate::ring::memfd("bifold-doctor", 4096)
+        .map(|_| "available (/dev/shm is not used)".into())
+        .map_err(|e| (e.to_string(), "needs Linux 3.17 or later, without a seccomp filter".into()))
 }

@@ -96,10 +96,12 @@ fn own(image: &Path, modules: Option<&Path>) -> Result<Kernel, CaptureError> {
         why: "is neither a bzImage nor an ELF vmlinux of Linux".into(),
     })?;
     let mut kernel = Kernel { image: image.to_path_buf(), modules: None, version };
-    kernel.modules = modules.map(Path::to_path_buf).or_else(|| {
-        let dir = Path::new("/lib/modules").join(&kernel.version);
-        dir.is_dir().then_some(dir)
-    });
+    // DIR itself, or DIR/VERSION where DIR is a tree of several kernels' modules.
+    let of_version = |dir: &Path| Some(dir.join(&kernel.version)).filter(|d| d.is_dir());
+    kernel.modules = match modules {
+        Some(dir) => Some(of_version(dir).unwrap_or(dir.to_path_buf())),
+        None => of_version(Path::new("/lib/modules")),
+    };
     if !elf && let Some(unpacked) = payload(&data) {
         let dir = cache_dir()?.with_file_name("images");
         let to = dir.join(format!("{}-{:016x}", kernel.version, checksum(&data)));
@@ -184,7 +186,7 @@ fn tool(command: &mut Command, what: &str) -> Result<Vec<u8>, CaptureError> {
 }
 
 /// The package that `linux-image-amd64` depends on, e.g. linux-image-6.1.0-56-amd64.
-fn default_package() -> Result<String, CaptureError> {
+pub(crate) fn default_package() -> Result<String, CaptureError> {
     let out = tool(
         Command::new("apt-cache").args(["depends", "--important", "linux-image-amd64"]),
         "apt-cache depends linux-image-amd64",

@@ -180,5 +180,15 @@ pub fn capture(
     progress: &mut dyn FnMut(Progress),
     sink: &mut Sink,
 ) -> Result<CaptureReport, CaptureError> {
-    run::capture(spec, stop, progress, sink)
+    run::capture(spec, true, stop, progress, sink)
+}
+
+/// Runs the command in the same guest without the plugin: no events, only the
+/// CPU time that plain TCG takes, to measure a capture against.
+pub fn plain(
+    spec: &GuestSpec,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<CaptureReport, CaptureError> {
+    run::capture(spec, false, stop, progress, &mut |_| Ok(()))
 }

@@ -98,7 +98,13 @@ fn kernel_arguments(spec: &GuestSpec) -> String {
     )
 }
 
-fn command(qemu: &Qemu, plugin: &Path, kernel: &Kernel, spec: &GuestSpec, fds: &Inherited) -> Command {
+fn command(
+    qemu: &Qemu,
+    plugin: Option<&Path>,
+    kernel: &Kernel,
+    spec: &GuestSpec,
+    fds: &Inherited,
+) -> Command {
     let bytes = spec.memory_mib << 20;
     let low = spec.memory_mib.min(LOW_MIB) << 20;
     let mut c = Command::new(&qemu.path);
@@ -127,18 +133,20 @@ fn command(qemu: &Qemu, plugin: &Path, kernel: &Kernel, spec: &GuestSpec, fds: &
             (Timing::Fast, _) => "base=utc".to_owned(),
         },
     );
-    opt(
-        "-plugin",
-        format!(
-            "{},ring={},ram={},bytes={bytes},below4g={low},vcpus={},check={},kpti={}",
-            quoted(plugin),
-            fds.ring.as_raw_fd(),
-            fds.ram.as_raw_fd(),
-            spec.vcpus,
-            spec.check_every,
-            u8::from(spec.kpti),
-        ),
-    );
+    if let Some(plugin) = plugin {
+        opt(
+            "-plugin",
+            format!(
+                "{},ring={},ram={},bytes={bytes},below4g={low},vcpus={},check={},kpti={}",
+                quoted(plugin),
+                fds.ring.as_raw_fd(),
+                fds.ram.as_raw_fd(),
+                spec.vcpus,
+                spec.check_every,
+                u8::from(spec.kpti),
+            ),
+        );
+    }
     opt("-kernel", kernel.image.to_string_lossy().into_owned());
     opt("-initrd", path_of(fds.initrd));
     opt("-append", kernel_arguments(spec));
@@ -162,7 +170,7 @@ fn command(qemu: &Qemu, plugin: &Path, kernel: &Kernel, spec: &GuestSpec, fds: &
 /// Starts the emulator; it ends with the calling thread.
 pub(crate) fn spawn(
     qemu: &Qemu,
-    plugin: &Path,
+    plugin: Option<&Path>,
     kernel: &Kernel,
     spec: &GuestSpec,
     fds: &Inherited,

@@ -41,6 +41,7 @@ impl Drop for Emulator {
 struct Said {
     buffer: Vec<u8>,
     started: bool,
+    ended: bool,
     exit: Option<CommandExit>,
     oom: bool,
     error: Option<String>,
@@ -67,6 +68,7 @@ impl Said {
         let number = || rest.parse().unwrap_or(-1);
         match word {
             "start" => self.started = true,
+            "end" => self.ended = true,
             "exit" => self.exit = Some(CommandExit::Code(number())),
             "signal" => self.exit = Some(CommandExit::Signal(number())),
             "oom" => self.oom = true,
@@ -96,6 +98,7 @@ fn check_spec(spec: &GuestSpec) -> Result<(), CaptureError> {
 
 pub(crate) fn capture(
     spec: &GuestSpec,
+    recorded: bool,
     stop: &AtomicBool,
     progress: &mut dyn FnMut(Progress),
     sink: &mut Sink,
@@ -103,7 +106,7 @@ pub(crate) fn capture(
     check_spec(spec)?;
     let program = guest::resolve(spec)?;
     let qemu = qemu::find()?;
-    let plugin = plugin::find()?;
+    let plugin = if recorded { Some(plugin::find()?) } else { None };
     let kernel = kernel::find(spec.kernel.as_deref(), spec.modules.as_deref(), progress)?;
     progress(Progress::Stage("starting the guest"));
     let mut initrd = File::from(memfd("bifold-initrd", 0)?);
@@ -126,7 +129,7 @@ pub(crate) fn capture(
     };
     let log = files.log.try_clone().map_err(CaptureError::os("dup"))?.into();
     let begun = Instant::now();
-    let child = Emulator(qemu::spawn(&qemu, &plugin, &kernel, spec, &inherited, log)?);
+    let child = Emulator(qemu::spawn(&qemu, plugin.as_deref(), &kernel, spec, &inherited, log)?);
     drop((initrd, ram, theirs));
     let mut session = Session {
         spec,
@@ -141,6 +144,9 @@ pub(crate) fn capture(
         asked: None,
         words: 0,
         stats: None,
+        has_modules: kernel.modules.is_some(),
+        cpu: [None; 2],
+        done: None,
     };
     session.follow(stop, progress, sink)?;
     session.report(qemu.version, kernel.version)
@@ -198,6 +204,23 @@ struct Session<'a> {
     asked: Option<Instant>,
     words: u64,
     stats: Option<Stats>,
+    has_modules: bool,
+    /// The vCPU thread's CPU time when the command began and ended.
+    cpu: [Option<f64>; 2],
+    /// When the guest had nothing more to do.
+    done: Option<Instant>,
+}
+
+/// CPU time of QEMU's vCPU thread.
+fn vcpu_seconds(pid: u32) -> Option<f64> {
+    for task in std::fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
+        let read = |name: &str| std::fs::read_to_string(task.path().join(name)).ok();
+        if read("comm").is_some_and(|c| c.starts_with("CPU") || c.starts_with("ALL CPUs")) {
+            let ns: f64 = read("schedstat")?.split(' ').next()?.parse().ok()?;
+            return Some(ns / 1e9);
+        }
+    }
+    None
 }
 
 impl Session<'_> {
@@ -221,7 +244,14 @@ impl Session<'_> {
             self.said.listen(&mut self.control);
             if self.said.started && self.started.is_none() {
                 self.started = Some(looked);
+                self.cpu[0] = vcpu_seconds(self.child.0.id());
                 progress(Progress::Recording);
+            }
+            if self.said.ended && self.cpu[1].is_none() {
+                self.cpu[1] = vcpu_seconds(self.child.0.id());
+            }
+            if self.said.done && self.done.is_none() {
+                self.done = Some(looked);
             }
             progress(Progress::Words(self.words));
             if self.child.0.try_wait().map_err(CaptureError::os("waiting for qemu"))?.is_some() {
@@ -232,7 +262,7 @@ impl Session<'_> {
                 return Ok(());
             }
             self.wish(stop)?;
-            if self.asked.is_some_and(|t| t.elapsed() > GRACE) {
+            if self.asked.or(self.done).is_some_and(|t| t.elapsed() > GRACE) {
                 // What it has published is still read: the next turn sees it gone.
                 self.child.0.kill().map_err(CaptureError::os("killing qemu"))?;
                 self.child.0.wait().map_err(CaptureError::os("waiting for qemu"))?;
@@ -301,7 +331,10 @@ impl Session<'_> {
             qemu_version,
             kernel_version,
             guest_frames: guest_frames(self.spec),
-            vcpu_cpu_seconds: self.ring.cpu_seconds(),
+            vcpu_cpu_seconds: match (self.stats, self.cpu) {
+                (None, [Some(begin), Some(end)]) => end - begin,
+                _ => self.ring.cpu_seconds(),
+            },
             complete: self.stats.is_some(),
             stats: self.stats.unwrap_or_default(),
             boot_seconds: self.started.map_or(0.0, |t| (t - self.begun).as_secs_f64()),
@@ -317,11 +350,22 @@ impl Session<'_> {
         if console.contains("Kernel panic") {
             return CaptureError::Panic(console);
         }
-        let status = match self.child.0.wait() {
-            Ok(s) => s.to_string(),
-            Err(e) => e.to_string(),
-        };
-        let log = format!("{}\n{console}", tail(&mut self.files.log));
-        CaptureError::QemuDied { status, log: log.trim().to_owned() }
+        // Init without a control port could only write to the console.
+        if let Some(error) = console.lines().find_map(|l| l.strip_prefix("error ")) {
+            let hint = if self.has_modules {
+                ""
+            } else {
+                "; no modules were found for this kernel: name their directory with --modules"
+            };
+            return CaptureError::Guest(format!("{error}{hint}"));
+        }
+        let log = format!("{}\n{console}", tail(&mut self.files.log)).trim().to_owned();
+        match self.child.0.wait() {
+            Ok(status) if status.success() && self.said.started => {
+                CaptureError::Guest("the guest was shut down while the command ran".into())
+            }
+            Ok(status) => CaptureError::QemuDied { status: status.to_string(), log },
+            Err(e) => CaptureError::QemuDied { status: e.to_string(), log },
+        }
     }
 }
