@@ -301,7 +301,10 @@ impl Reader {
     }
 
     /// Reads a recording from elsewhere; `path` is its name in errors.
-    pub fn from_read(path: impl Into<PathBuf>, read: impl Read + Send + 'static) -> Result<Reader, FileError> {
+    pub fn from_read(
+        path: impl Into<PathBuf>,
+        read: impl Read + Send + 'static,
+    ) -> Result<Reader, FileError> {
         let path = path.into();
         let zstd = zstd::bulk::Decompressor::new().map_err(|source| FileError::Io {
             what: "read",

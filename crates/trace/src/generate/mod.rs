@@ -104,7 +104,7 @@ impl Generator {
         }
     }
 
-    /// Hands the whole stream to `push`, some thousand words of whole events at
+    /// Hands the whole stream to `push`, as a rule some thousand words of whole events at
     /// a time, and stops at its first error.
     pub fn run<E>(&self, push: &mut dyn FnMut(&[u64]) -> Result<(), E>) -> Result<(), E> {
         match self.kind {

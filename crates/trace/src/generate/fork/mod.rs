@@ -35,11 +35,12 @@ const STACK_GFN: u64 = 9100;
 const VMEMMAP_GFN: u64 = 10240;
 const FIRST_GFN: u64 = 16384;
 
-/// Accesses of kernel code that has nothing to do with page tables.
-const FORK_WORK: u64 = 4000;
-const EXIT_WORK: u64 = 2500;
-const FAULT_WORK: u64 = 60;
-const SWITCH_WORK: u64 = 200;
+/// Accesses of kernel code that has nothing to do with page tables: enough for a cycle of some
+/// 200,000 instructions, the order of magnitude of fork, exit and the faults between them.
+const FORK_WORK: u64 = 20_000;
+const EXIT_WORK: u64 = 15_000;
+const FAULT_WORK: u64 = 300;
+const SWITCH_WORK: u64 = 1000;
 const USER_WORK: u64 = 3000;
 /// `fault_around_bytes`, in pages.
 const FAULT_AROUND: u64 = 16;
