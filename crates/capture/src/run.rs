@@ -24,7 +24,8 @@ use crate::{
 const BOOT_SECONDS: u64 = 120;
 /// How long the guest may take to end the command when asked.
 const GRACE: Duration = Duration::from_secs(5);
-const LOG_TAIL: usize = 2000;
+/// How much of a log a message shows.
+const LOG_LINES: usize = 12;
 
 /// Ends the emulator when dropped.
 struct Emulator(Child);
@@ -182,12 +183,18 @@ fn contents(file: &mut File) -> Vec<u8> {
     data
 }
 
-/// The last lines, printable.
+/// All lines that have something to say, without control characters.
+fn printable(file: &mut File) -> Vec<String> {
+    String::from_utf8_lossy(&contents(file))
+        .lines()
+        .map(|l| l.chars().filter(|c| !c.is_control()).collect::<String>().trim_end().to_owned())
+        .filter(|l| !l.is_empty())
+        .collect()
+}
+
 fn tail(file: &mut File) -> String {
-    let data = contents(file);
-    let text = String::from_utf8_lossy(&data[data.len().saturating_sub(LOG_TAIL)..]).into_owned();
-    let printable = |l: &str| l.chars().filter(|c| !c.is_control()).collect::<String>().trim_end().to_owned();
-    text.lines().map(printable).filter(|l| !l.is_empty()).collect::<Vec<_>>().join("\n")
+    let lines = printable(file);
+    lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
 }
 
 struct Session<'a> {
@@ -343,15 +350,17 @@ impl Session<'_> {
 
     /// Why the guest went without a word.
     fn death(&mut self) -> CaptureError {
+        let lines = printable(&mut self.files.console);
         let console = tail(&mut self.files.console);
-        if console.contains("Out of memory") || console.contains("deadlocked on memory") {
+        if lines.iter().any(|l| l.contains("Out of memory") || l.contains("deadlocked on memory")) {
             return CaptureError::GuestOutOfMemory { memory_mib: self.spec.memory_mib, console };
         }
-        if console.contains("Kernel panic") {
-            return CaptureError::Panic(console);
+        if let Some(at) = lines.iter().position(|l| l.contains("Kernel panic")) {
+            let end = lines.len().min(at + LOG_LINES);
+            return CaptureError::Panic(lines[at..end].join("\n"));
         }
         // Init without a control port could only write to the console.
-        if let Some(error) = console.lines().find_map(|l| l.strip_prefix("error ")) {
+        if let Some(error) = lines.iter().find_map(|l| l.strip_prefix("error ")) {
             let hint = if self.has_modules {
                 ""
             } else {
