@@ -24,8 +24,9 @@ demo: build ## what compiling a C file of 7,900 lines costs in each paging mode:
 	@source=$$(tools/demo-source); set -x; \
 	$(BIFOLD) compare --report $(REPORT) -- gcc -O2 -c -DSTB_IMAGE_IMPLEMENTATION "$$source" -o /tmp/stb_image.o
 
+# The dev profile: with link-time optimisation, building the tests takes longer than all of them run.
 test: setup ## all tests
-	$(CARGO) test --workspace --release --locked
+	$(CARGO) test --workspace --locked
 
 lint: ## formatting, clippy, shell scripts
 	@for c in rustfmt clippy; do $(CARGO) $${c/rustfmt/fmt} --version >/dev/null 2>&1 || rustup component add $$c; done

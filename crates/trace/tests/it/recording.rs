@@ -47,7 +47,7 @@ fn replay(path: &Path) -> Result<Vec<u64>, FileError> {
 fn some_events(n: u64) -> Vec<u64> {
     let mut words = Vec::new();
     for i in 0..n {
-        Event::Load(i * 0x9e37_79b9_7f4a_7c15).encode(&mut words);
+        Event::Load(i.wrapping_mul(0x9e37_79b9_7f4a_7c15)).encode(&mut words);
         Event::PtStore { gpa: i * 8, old: i << 12, new: i << 12 | 7 }.encode(&mut words);
         if i % 1000 == 0 {
             Event::Table { gfn: i, level: 1, entries: &[i; 512] }.encode(&mut words);
