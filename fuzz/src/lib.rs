@@ -20,7 +20,8 @@ pub fn events(data: &[u8]) {
         event.encode(&mut again);
         // Payload bits that an event has no use for (`Cr3Read`) are not kept.
         assert_eq!(again.len() - start, n, "{event:?}");
-        let (same, _) = bifold_trace::decode(&again[start..], start).expect("what was encoded can be decoded");
+        let (same, _) =
+            bifold_trace::decode(&again[start..], start).expect("what was encoded can be decoded");
         assert_eq!(same, event);
         at += n;
     }
@@ -110,7 +111,7 @@ mod tests {
                 lines[at] = &changed;
                 super::profile(lines.join("\n").as_bytes());
                 let cut = good.char_indices().map(|c| c.0).nth(line * 7).unwrap_or(0);
-                super::profile(good[..cut].as_bytes());
+                super::profile(&good.as_bytes()[..cut]);
                 super::profile(format!("{good}\n---\n{changed}\n").as_bytes());
             }
         }
