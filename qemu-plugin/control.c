@@ -229,7 +229,7 @@ static void uncount(uint16_t vector, uint64_t rip, bool fetch)
     if (!b || vector >= 32 || !(FAULTS >> vector & 1) || fetch)
         return;
     for (uint32_t i = 0; i < b->n; i++) {
-        if (b->start + b->offset[i] == rip) {
+        if (!(((b->start + b->offset[i]) ^ rip) & PAGE_MASK)) {
             hot.insns -= b->n - i;
             return;
         }

@@ -67,6 +67,7 @@ static void on_vcpu_init(qemu_plugin_id_t id, unsigned int index)
     static const char *const names[R_COUNT] = {
         "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10",
         "r11", "r12", "r13", "r14", "r15", "cr2", "cr3", "cr4", "fs_base", "gs_base",
+        "rip",
     };
     struct vcpu *v = calloc(1, sizeof *v);
     GArray *regs = qemu_plugin_get_registers();

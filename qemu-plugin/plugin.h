@@ -29,14 +29,19 @@
 #define MAX_VCPUS 8
 /* Pages whose translation is remembered per vCPU. 4096 make 32 KB of tags. */
 #define CACHE_PAGES 4096
+/* The same for pages that code runs in. */
+#define CODE_PAGES 1024
 /* Room that is always left behind `limit`, so that callbacks may write a few
  * words before they look. */
 #define SLACK_WORDS 64
 #define MAX_INSNS 4096
 
-enum { R_RAX, R_RSP = 4, R_CR2 = 16, R_CR3, R_CR4, R_FS, R_GS, R_COUNT };
+enum { R_RAX, R_RSP = 4, R_CR2 = 16, R_CR3, R_CR4, R_FS, R_GS, R_RIP, R_COUNT };
 
-/* A translated block, as its exec callback needs it. */
+/* A translated block, as its exec callback needs it. QEMU translates x86 code
+ * independent of its virtual address (CF_PCREL) and runs one block wherever its
+ * physical page is mapped: the addresses here are those of its first use. Only
+ * offsets within a page are good for every use; see code_page(). */
 struct block {
     uint64_t page;  /* of its first byte */
     uint64_t page2; /* of its last byte */
@@ -58,6 +63,8 @@ struct vcpu {
      * and it is only made for pages that are no page tables. */
     uint64_t tag[CACHE_PAGES];
     uint32_t pfn[CACHE_PAGES];
+    /* Page in a block's description -> page it runs in, tagged likewise. */
+    struct { uint64_t tag, page; } code[CODE_PAGES];
 };
 
 /* What the hot callbacks touch, on two cache lines. */
@@ -67,7 +74,8 @@ struct hot {
     uint64_t generation; /* in bits 63..52; the tags' upper part */
     uint64_t *tag;
     void *cpu;
-    uint64_t fetch_page;
+    uint64_t fetch_page; /* where the last block ran */
+    uint64_t block_page; /* the same as its description has it */
     int64_t insns; /* since the last INSNS event; negative if that said too much */
     const struct block *block;
 };

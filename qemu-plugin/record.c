@@ -33,14 +33,18 @@ void flush_insns(void)
     emit1(BF_KIND_INSNS, (uint64_t)n);
 }
 
-/* Makes every cached translation of every vCPU invalid. */
+/* Makes every cached translation of every vCPU invalid. The page that code runs
+ * in is told anew, too: its TLB entry may be gone. */
 void forget_translations(void)
 {
+    hot.fetch_page = hot.block_page = UINT64_MAX;
     hot.generation += UINT64_C(1) << 52;
     if (hot.generation)
         return;
-    for (unsigned i = 0; i < n_vcpus; i++)
+    for (unsigned i = 0; i < n_vcpus; i++) {
         memset(vcpus[i]->tag, 0xff, sizeof vcpus[i]->tag);
+        memset(vcpus[i]->code, 0xff, sizeof vcpus[i]->code);
+    }
     /* Generation 0 would make tag 0 of a fresh cache valid for page 0. */
     hot.generation = UINT64_C(1) << 52;
 }
@@ -55,6 +59,7 @@ COLD static void switch_vcpu(void)
     hot.cpu = v->cpu;
     hot.tag = v->tag;
     hot.fetch_page = v->fetch_page;
+    hot.block_page = UINT64_MAX;
     hot.block = NULL;
     emit1(BF_KIND_VCPU, v->index);
 }
@@ -175,15 +180,39 @@ HOT static void on_store(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t va,
         store_slow(info, va, (uint64_t)u);
 }
 
+/* The virtual page that the block about to run starts in. Blocks start with
+ * the instruction pointer in place, so it can be read; that is slow, and done
+ * once per page and generation. A page of code mapped twice in one address
+ * space is taken to run where it ran first in this generation. */
+static uint64_t code_page(const struct block *b)
+{
+    uint64_t rip, tag = b->page + hot.generation;
+    unsigned slot = b->page % CODE_PAGES;
+
+    if (self->code[slot].tag != tag) {
+        rip = read_reg(self, R_RIP);
+        if ((rip ^ b->start) & PAGE_MASK)
+            die("a block at offset %x runs at %llx", (unsigned)(b->start & PAGE_MASK),
+                (unsigned long long)rip);
+        self->code[slot].tag = tag;
+        self->code[slot].page = rip >> PAGE_SHIFT;
+    }
+    return self->code[slot].page;
+}
+
 COLD static void block_slow(const struct block *b)
 {
+    uint64_t page;
+
     if (!recording)
         return;
-    if (b->page != hot.fetch_page)
-        emit1(BF_KIND_FETCH, b->start);
+    page = code_page(b);
+    if (page != hot.fetch_page)
+        emit1(BF_KIND_FETCH, page << PAGE_SHIFT | (b->start & PAGE_MASK));
     if (b->page2 != b->page)
-        emit1(BF_KIND_FETCH, b->page2 << PAGE_SHIFT);
-    hot.fetch_page = b->page2;
+        emit1(BF_KIND_FETCH, ++page << PAGE_SHIFT);
+    hot.fetch_page = page;
+    hot.block_page = b->page2;
     if (hot.insns >= MAX_INSNS)
         flush_insns();
 }
@@ -197,7 +226,7 @@ HOT static void on_block(unsigned vcpu, void *u)
         switch_vcpu();
     hot.insns += b->n;
     hot.block = b;
-    if (unlikely((b->page != hot.fetch_page) | (hot.insns >= MAX_INSNS)))
+    if (unlikely((b->page != hot.block_page) | (hot.insns >= MAX_INSNS)))
         block_slow(b);
 }
 
@@ -221,7 +250,7 @@ static void on_rep_block(unsigned vcpu, void *u)
     const struct block *b = u, *before = hot.cpu == current_cpu ? hot.block : NULL;
 
     on_block(vcpu, u);
-    if (before && before->last == b->start)
+    if (before && !((before->last ^ b->start) & PAGE_MASK))
         hot.insns--;
 }
 
@@ -303,7 +332,7 @@ void record_start(struct vcpu *v)
     }
     emit1(BF_KIND_VCPU, v->index);
     emit1(BF_KIND_MARKER, BF_MARKER_START);
-    hot.fetch_page = UINT64_MAX;
+    hot.fetch_page = hot.block_page = UINT64_MAX;
     if (opt.check_every)
         next_check = hot.p + opt.check_every;
     ring_set_limit();
