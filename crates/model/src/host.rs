@@ -6,6 +6,7 @@
 //! touches it: a read gets the shared zero page, mapped read-only, and a later
 //! write gets a page of its own (Linux `do_anonymous_page`, and KVM's
 //! `hva_to_pfn`, which maps a read fault writable only if the page already is).
+//! 2 MB pages are hugetlbfs's: they have no zero page.
 
 use bifold_mmu::{Gpa, Hpa, PageSize};
 
@@ -66,7 +67,7 @@ impl HostMemory {
     /// Backs the page behind `gpa` for a read or a write; false if it was already.
     pub fn touch(&mut self, gpa: Gpa, write: bool) -> bool {
         let n = self.number(gpa);
-        let want = if write { 2 } else { 1 };
+        let want = if write || self.page != PageSize::Size4K { 2 } else { 1 };
         match self.state.get_mut(n) {
             Some(s) if *s < want => {
                 *s = want;
@@ -125,5 +126,13 @@ mod tests {
         assert!(host.touch(Gpa(0x3000), true));
         assert_eq!(host.backing(Gpa(0x3000)), Backing::Own);
         assert!(!host.touch(Gpa(0x3000), true));
+    }
+
+    #[test]
+    fn a_2_mb_page_has_no_zero_page() {
+        let mut host = HostMemory::new(PageSize::Size2M, 1024, 1);
+        assert!(host.touch(Gpa(0x3000), false));
+        assert_eq!(host.backing(Gpa(0x1f_ffff)), Backing::Own);
+        assert!(!host.touch(Gpa(0x5000), true));
     }
 }

@@ -521,7 +521,7 @@ impl Model {
             if error & 1 == 0 {
                 regime.walk_to_fault(vcpu, gva, root, &mut self.guest);
             }
-            regime.guest_fault(vcpu);
+            regime.guest_fault(vcpu, gva, error, &self.guest);
         }
         self.flush_asked();
         for group in &mut self.groups {

@@ -186,8 +186,14 @@ impl Nested {
     }
 
     /// Handles a violation: backs the frame and maps it. True if the host had to back it.
+    /// Where the host has to replace the zero page, its MMU notifier makes the fault stale
+    /// (Linux 6.1 `is_page_fault_stale`): nothing is mapped, the access faults again.
     pub fn resolve(&mut self, v: Violation) -> bool {
+        let stale = self.host.backing(v.gpa) == Backing::Zero;
         let backed = self.host.touch(v.gpa, v.write);
+        if stale && backed {
+            return true;
+        }
         let size = self.host.page_size();
         for level in (size.level() + 1..=HOST.depth()).rev() {
             let child = base(level - 1) + (v.gpa.0 >> (12 + 9 * (level - 1)) << 12);

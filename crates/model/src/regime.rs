@@ -349,9 +349,15 @@ impl Regime {
         }
     }
 
-    /// A page fault of the guest's own.
-    pub fn guest_fault(&mut self, vcpu: usize) {
+    /// A page fault of the guest's own, reflected into it. For a protection fault KVM
+    /// also drops the address's shadow entry (`kvm_inject_emulated_page_fault`).
+    pub fn guest_fault(&mut self, vcpu: usize, gva: Gva, error: u64, guest: &GuestTables) {
+        const PRESENT: u64 = 1;
+        const RESERVED: u64 = 1 << 3;
         if let Tables::Shadow(s) = &mut self.tables {
+            if error & PRESENT != 0 && error & RESERVED == 0 {
+                s.invalidate_gva(vcpu, gva, guest);
+            }
             s.guest_fault(vcpu, &mut self.now);
         }
     }

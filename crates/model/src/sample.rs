@@ -64,7 +64,7 @@ counters! {
     guest_page_faults: "1" = "Page faults delivered to the guest.",
     exits_violation: "1" = "Exits for a guest frame that the nested tables do not map (EPT violation, nested page fault).",
     exits_guest_fault: "1" = "Exits for a page fault that is the guest's own and is reflected into it.",
-    exits_hidden_fault: "1" = "Exits for an entry missing in the shadow tables though present in the guest's.",
+    exits_hidden_fault: "1" = "Exits for an entry missing or stale in the shadow tables though present in the guest's.",
     exits_dirty: "1" = "Exits for the first write through a shadow entry made read-only because the guest's entry was clean.",
     exits_unsync: "1" = "Exits for a write to a synced leaf table, which becomes unsync.",
     exits_emulated_write: "1" = "Exits for a write to a non-leaf table, which is emulated.",
