@@ -35,7 +35,7 @@ lint: ## formatting, clippy, shell scripts
 	@if command -v shellcheck >/dev/null; then shellcheck tools/* .ci/run; else echo 'lint: no shellcheck here, shell scripts not checked' >&2; fi
 
 bench: setup ## speed, as ratios within one run
-	$(CARGO) bench --workspace --bench '*' --locked
+	@tools/bench
 
 clean: ## remove what was built and fetched
 	rm -rf target .cache $(REPORT)
