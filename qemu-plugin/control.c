@@ -208,7 +208,7 @@ int idt_vector(uint64_t entry)
     return h ? h->vector : -1;
 }
 
-/* A word in the guest's virtual memory; frames on a stack do not cross pages. */
+/* An aligned word in the guest's virtual memory. */
 static uint64_t word_at(uint64_t va)
 {
     uint64_t gpa;

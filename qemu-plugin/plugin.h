@@ -35,6 +35,7 @@
  * words before they look. */
 #define SLACK_WORDS 64
 #define MAX_INSNS 4096
+#define MAX_BLOCK 1024 /* instructions of a block; TCG ends it at 512 */
 
 enum { R_RAX, R_RSP = 4, R_CR2 = 16, R_CR3, R_CR4, R_FS, R_GS, R_RIP, R_COUNT };
 
@@ -43,6 +44,7 @@ enum { R_RAX, R_RSP = 4, R_CR2 = 16, R_CR3, R_CR4, R_FS, R_GS, R_RIP, R_COUNT };
  * physical page is mapped: the addresses here are those of its first use. Only
  * offsets within a page are good for every use; see code_page(). */
 struct block {
+    struct block *next; /* in its hash chain */
     uint64_t page;  /* of its first byte */
     uint64_t page2; /* of its last byte */
     uint64_t start;

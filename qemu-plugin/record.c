@@ -268,15 +268,39 @@ static void on_entry(unsigned vcpu, void *u)
     on_block2(vcpu, u);
 }
 
+/* Blocks are translated again and again but described once: QEMU says nothing
+ * when it drops one, so a description per translation would never be freed. */
+static const struct block *unique(const struct block *b)
+{
+    static struct block *chains[1 << 16];
+    size_t bytes = sizeof *b + b->n * sizeof b->offset[0], rest = offsetof(struct block, page);
+    struct block **chain = &chains[(b->start ^ b->start >> 16 ^ b->n << 10) & 0xffff], *new;
+
+    for (new = *chain; new; new = new->next)
+        if (new->n == b->n && !memcmp((const char *)new + rest, (const char *)b + rest, bytes - rest))
+            return new;
+    new = malloc(bytes);
+    if (!new)
+        die("no memory for a block's description");
+    memcpy(new, b, bytes);
+    new->next = *chain;
+    return *chain = new;
+}
+
 void record_block(struct qemu_plugin_tb *tb)
 {
+    static union {
+        struct block b;
+        char room[sizeof(struct block) + MAX_BLOCK * sizeof(uint16_t)];
+    } scratch;
+    struct block *b = &scratch.b;
     size_t n = qemu_plugin_tb_n_insns(tb);
-    struct block *b = malloc(sizeof *b + n * sizeof b->offset[0]);
+    const struct block *known;
     uint64_t end = 0;
     int vector;
 
-    if (!b)
-        die("no memory for a block's description");
+    if (n > MAX_BLOCK)
+        die("a block of %zu instructions", n);
     memset(b, 0, sizeof *b);
     b->n = (uint32_t)n;
     b->start = qemu_plugin_tb_vaddr(tb);
@@ -298,15 +322,15 @@ void record_block(struct qemu_plugin_tb *tb)
     b->page = b->start >> PAGE_SHIFT;
     b->page2 = end >> PAGE_SHIFT;
     vector = idt_vector(b->start);
-    if (vector >= 0) {
-        b->vector = (uint16_t)vector;
-        qemu_plugin_register_vcpu_tb_exec_cb(tb, on_entry, CB_R_REGS, b);
-    } else if (b->rep && n == 1) {
-        qemu_plugin_register_vcpu_tb_exec_cb(tb, on_rep_block, CB_NO_REGS, b);
-    } else {
+    b->vector = (uint16_t)(vector < 0 ? 0 : vector);
+    known = unique(b);
+    if (vector >= 0)
+        qemu_plugin_register_vcpu_tb_exec_cb(tb, on_entry, CB_R_REGS, (void *)known);
+    else if (b->rep && n == 1)
+        qemu_plugin_register_vcpu_tb_exec_cb(tb, on_rep_block, CB_NO_REGS, (void *)known);
+    else
         qemu_plugin_register_vcpu_tb_exec_cb(tb, b->page == b->page2 ? on_block : on_block2,
-                                             CB_NO_REGS, b);
-    }
+                                             CB_NO_REGS, (void *)known);
 }
 
 /* The state a consumer starts from: tables, then each vCPU's registers. */

@@ -193,7 +193,8 @@ void table_root(uint64_t cr3)
     uint64_t gfn = (cr3 & PTE_ADDR) >> PAGE_SHIFT;
     struct root *r;
 
-    if (gfn >= frames || !ram_at(gfn << PAGE_SHIFT) || find_root(gfn))
+    /* KPTI comes here at every entry into the kernel and out of it: look at the level first. */
+    if (gfn >= frames || level[gfn] == ROOT_LEVEL || !ram_at(gfn << PAGE_SHIFT))
         return;
     link_child(gfn, ROOT_LEVEL);
     if (n_roots == room_roots) {
@@ -211,9 +212,10 @@ void table_root(uint64_t cr3)
 /* A vCPU left this address space: its root goes if it is an empty shell. */
 void table_left(uint64_t cr3)
 {
-    struct root *r = find_root((cr3 & PTE_ADDR) >> PAGE_SHIFT);
+    uint64_t gfn = (cr3 & PTE_ADDR) >> PAGE_SHIFT;
+    struct root *r = root_in_use(gfn) ? NULL : find_root(gfn);
 
-    if (r && !r->user && !root_in_use(r->gfn))
+    if (r && !r->user)
         retire_root(r);
 }
 

@@ -43,7 +43,6 @@ static int control = -1;
 static char *config;
 static size_t config_len;
 static char *args[MAX_STRINGS], *envs[MAX_STRINGS];
-static int n_args, n_envs;
 
 static void say(const char *fmt, ...)
 {
@@ -84,6 +83,19 @@ static const char *value(const char *key, const char *after)
         if (!strncmp(p, key, n) && p[n] == '=')
             return p + n + 1;
     return NULL;
+}
+
+static void strings(const char *key, char **list)
+{
+    int n = 0;
+
+    for (const char *v = value(key, NULL); v; v = value(key, v)) {
+        if (n == MAX_STRINGS - 1) {
+            errno = E2BIG;
+            fail(key);
+        }
+        list[n++] = (char *)v;
+    }
 }
 
 static void read_config(void)
@@ -359,10 +371,8 @@ int main(void)
     loopback_up();
     /* Below 512 MB the kernel ignores its own parameter. */
     write_file("/sys/kernel/mm/transparent_hugepage/enabled", value("thp", NULL));
-    for (const char *a = value("arg", NULL); a; a = value("arg", a))
-        args[n_args++] = (char *)a;
-    for (const char *v = value("env", NULL); v; v = value("env", v))
-        envs[n_envs++] = (char *)v;
+    strings("arg", args);
+    strings("env", envs);
     out = memory_file("stdout");
     err = memory_file("stderr");
     write_file("/proc/self/oom_score_adj", "-1000");
