@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Accesses per CPU second of the model on a built-in stream:
+//! Accesses per CPU second of the model on a recording or a built-in stream:
 //! `cargo run --release -p bifold-model --example rate -- t:20000000 geometry-g nested-4k`.
 
 use bifold_model::{Config, Model, Options, Profile};
-use bifold_trace::{DecodeError, Generator};
+use bifold_trace::{DecodeError, Generator, Reader};
 use rustix::time::{ClockId, clock_gettime};
+use std::path::Path;
 
 /// CPU seconds of this thread: what else the machine does does not count.
 fn cpu() -> f64 {
@@ -12,25 +13,38 @@ fn cpu() -> f64 {
     t.tv_sec as f64 + t.tv_nsec as f64 * 1e-9
 }
 
+/// A recording, or a built-in stream.
+fn feed(source: &str, model: &mut dyn FnMut(&[u64]) -> Result<(), DecodeError>) {
+    match Reader::open(Path::new(source)) {
+        Ok(mut reader) => {
+            let mut words = Vec::new();
+            while reader.next_block(&mut words).expect("a whole recording") {
+                model(&words).expect("well-formed events");
+            }
+        }
+        Err(_) => Generator::parse(source).expect("a recording or a generator").run(model).expect("well-formed events"),
+    }
+}
+
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let generator = Generator::parse(&args[0]).expect("a generator");
     let profile = Profile::load(&args[1], &[]).expect("a profile");
     let configs: Vec<Config> = match args.get(2) {
         Some(_) => args[2..].iter().map(|a| Config::from_name(a).expect("a configuration")).collect(),
         None => Config::ALL.to_vec(),
     };
-    let options = Options { configs, guest_frames: generator.guest_frames(), ..Options::default() };
-    let mut model = Model::new(&profile, options);
+    let frames = match Reader::open(Path::new(&args[0])) {
+        Ok(reader) => reader.header().guest_frames,
+        Err(_) => Generator::parse(&args[0]).expect("a generator").guest_frames(),
+    };
+    let mut model = Model::new(&profile, Options { configs, guest_frames: frames, ..Options::default() });
     let mut spent = 0.0;
-    generator
-        .run::<DecodeError>(&mut |words| {
-            let begun = cpu();
-            let result = model.consume(words);
-            spent += cpu() - begun;
-            result
-        })
-        .expect("well-formed events");
+    feed(&args[0], &mut |words| {
+        let begun = cpu();
+        let result = model.consume(words);
+        spent += cpu() - begun;
+        result
+    });
     let accesses = model.accesses();
     println!("{accesses} accesses in {spent:.3} CPU s: {:.1} M/s", accesses as f64 / 1e6 / spent);
     for c in model.finish().configs {
