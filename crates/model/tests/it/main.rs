@@ -2,3 +2,5 @@
 //! The model against independent references.
 
 mod geometry;
+mod reference;
+mod trace_t;

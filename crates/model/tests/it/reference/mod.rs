@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A slow model of native and nested paging, written apart from the one under test:
+//! it reads the event stream, keeps everything in lists and maps, has no filter and
+//! shares no state between configurations. Of the crates it takes the event stream,
+//! profiles, and where the host places a frame ([`HostMemory::hpa`]).
+
+pub mod caches;
+mod lists;
+pub mod tlb;
+
+use bifold_mmu::{Gpa, PageSize};
+use bifold_model::host::HostMemory;
+use bifold_model::{Config, ConfigOutcome, Mode, Profile};
+use bifold_trace::{Event, decode};
+use caches::{Caches, Of};
+use std::collections::{HashMap, HashSet};
+use tlb::{Found, Tlb};
+
+pub const PRESENT: u64 = 1;
+pub const WRITE: u64 = 2;
+pub const ACCESSED: u64 = 1 << 5;
+pub const DIRTY: u64 = 1 << 6;
+pub const LARGE: u64 = 1 << 7;
+pub const GLOBAL: u64 = 1 << 8;
+pub const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+
+/// What is compared.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub l1_misses: u64,
+    pub misses: [u64; 3],
+    pub walks: u64,
+    pub violations: u64,
+    pub backed: u64,
+    pub flushes: u64,
+    pub refs: [[u64; 6]; 6],
+}
+
+impl Counts {
+    pub fn of(c: &ConfigOutcome) -> Counts {
+        let t = &c.total;
+        Counts {
+            l1_misses: t.l1_misses,
+            misses: [t.tlb_misses_4k, t.tlb_misses_2m, t.tlb_misses_1g],
+            walks: t.walks,
+            violations: t.exits_violation,
+            backed: t.frames_backed + t.huge_frames_backed,
+            flushes: t.tlb_flushes,
+            refs: c.refs,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Backed {
+    Zero,
+    Own,
+}
+
+struct Host {
+    page: PageSize,
+    place: HostMemory,
+    backed: HashMap<u64, Backed>,
+    /// Pages that the nested tables map, and whether for writing.
+    mapped: HashMap<u64, bool>,
+    /// Upper entries that are present: level, number.
+    upper: HashSet<(u8, u64)>,
+}
+
+struct Cpu {
+    root: u64,
+    started: bool,
+    cr4: Option<u64>,
+    tlb: Tlb,
+    caches: Caches,
+}
+
+pub struct Reference {
+    tables: HashMap<u64, Vec<u64>>,
+    cpus: Vec<Cpu>,
+    current: usize,
+    frames: u64,
+    host: Option<Host>,
+    pub counts: Counts,
+}
+
+/// Where a walk ended: level, address of the entry, its value, writes allowed.
+type End = (u8, u64, u64, bool);
+
+fn size_of(level: u8) -> PageSize {
+    PageSize::ALL[usize::from(level) - 1]
+}
+
+fn shift(level: u8) -> u32 {
+    3 + 9 * u32::from(level)
+}
+
+impl Reference {
+    pub fn new(profile: &Profile, config: Config, frames: u64, cpus: usize, seed: u64) -> Self {
+        let host = (config.mode == Mode::Nested).then(|| Host {
+            page: config.host_page,
+            place: HostMemory::new(config.host_page, frames, seed),
+            backed: HashMap::new(),
+            mapped: HashMap::new(),
+            upper: HashSet::new(),
+        });
+        let cpu = || Cpu { root: 0, started: false, cr4: None, tlb: Tlb::new(profile), caches: Caches::new(profile) };
+        Reference {
+            tables: HashMap::new(),
+            cpus: (0..cpus).map(|_| cpu()).collect(),
+            current: 0,
+            frames,
+            host,
+            counts: Counts::default(),
+        }
+    }
+
+    pub fn consume(&mut self, mut words: &[u64]) {
+        while !words.is_empty() {
+            let (event, n) = decode(words, 0).unwrap();
+            self.event(event);
+            words = &words[n..];
+        }
+    }
+
+    fn event(&mut self, event: Event<'_>) {
+        let cpu = &mut self.cpus[self.current];
+        match event {
+            Event::Load(va) => self.access(false, va, false),
+            Event::Store(va) | Event::StoreOther(va) => self.access(false, va, true),
+            Event::Fetch(va) => self.access(true, va, false),
+            Event::Vcpu(n) => self.current = n as usize,
+            Event::Cr3(value) => {
+                cpu.root = value & ADDRESS;
+                if std::mem::replace(&mut cpu.started, true) {
+                    cpu.tlb.flush(false);
+                    cpu.caches.flush_guest();
+                    self.counts.flushes += 1;
+                }
+            }
+            Event::Cr4(value) => {
+                if cpu.cr4.replace(value).is_some_and(|old| (old ^ value) & 1 << 7 != 0) {
+                    cpu.tlb.flush(true);
+                    cpu.caches.flush_guest();
+                    self.counts.flushes += 1;
+                }
+            }
+            Event::Invlpg(va) => {
+                cpu.tlb.invalidate(va);
+                cpu.caches.flush_guest();
+            }
+            Event::Fault { gva, error } => {
+                if error & 1 == 0 {
+                    self.walk(gva, false);
+                }
+                self.cpus[self.current].tlb.invalidate(gva);
+            }
+            Event::PtStore { gpa, new, .. } => {
+                if let Some(t) = self.tables.get_mut(&(gpa >> 12)) {
+                    t[(gpa >> 3) as usize % 512] = new;
+                }
+            }
+            Event::Table { gfn, entries, .. } => {
+                self.tables.insert(gfn, entries.to_vec());
+            }
+            Event::Retire { gfn } => {
+                self.tables.remove(&gfn);
+            }
+            Event::Check { .. } | Event::Cr3Read | Event::Insns(_) | Event::Marker(_) | Event::Stats(_) => {}
+        }
+    }
+
+    fn read(&self, at: u64) -> u64 {
+        self.tables.get(&(at >> 12)).map_or(0, |t| t[(at >> 3) as usize % 512])
+    }
+
+    /// The plain walk, nothing counted.
+    pub fn look_up(&self, root: u64, va: u64) -> End {
+        let (mut table, mut writable) = (root, true);
+        for level in (1..=4u8).rev() {
+            let at = table + 8 * (va >> shift(level) & 511);
+            let entry = self.read(at);
+            writable &= entry & WRITE != 0;
+            if entry & PRESENT == 0 || level == 1 || (level < 4 && entry & LARGE != 0) {
+                return (level, at, entry, writable);
+            }
+            table = entry & ADDRESS;
+        }
+        unreachable!()
+    }
+
+    fn access(&mut self, code: bool, va: u64, write: bool) {
+        let cpu = &mut self.cpus[self.current];
+        if code && !cpu.tlb.has_code() {
+            return;
+        }
+        let root = cpu.root;
+        let found = cpu.tlb.look_up(code, va, write);
+        self.counts.l1_misses += u64::from(!matches!(found, Found::Level(1) | Found::ReadOnly(1)));
+        if let Found::Level(_) = found {
+            return;
+        }
+        let (level, at, entry, writable) = self.look_up(root, va);
+        assert!(entry & PRESENT != 0 && (writable || !write), "the stream holds no access to {va:#x} that faults");
+        let entry = entry | ACCESSED | if write { DIRTY } else { 0 };
+        self.tables.get_mut(&(at >> 12)).unwrap()[(at >> 3) as usize % 512] = entry;
+        let gpa = (entry & ADDRESS & (!0 << shift(level))) | (va & !(!0 << shift(level)));
+        self.walk(va, write);
+        let guest = size_of(level);
+        let size = self.host.as_ref().map_or(guest, |h| h.page.min(guest));
+        let writable = writable && entry & DIRTY != 0 && self.host.as_ref().is_none_or(|h| h.backing(gpa, self.frames));
+        if found == Found::Nowhere {
+            self.counts.misses[size as usize] += 1;
+        }
+        self.cpus[self.current].tlb.file(code, va, size, guest, writable, entry & GLOBAL != 0);
+    }
+
+    /// The hardware's walk, from the start again after every violation.
+    fn walk(&mut self, va: u64, write: bool) {
+        loop {
+            self.counts.walks += 1;
+            let Err((gpa, write)) = self.walk_once(va, write) else { return };
+            self.counts.violations += 1;
+            let host = self.host.as_mut().expect("only nested paging has violations");
+            host.resolve(gpa, write, self.frames, &mut self.counts.backed);
+        }
+    }
+
+    fn walk_once(&mut self, va: u64, write: bool) -> Result<(), (u64, bool)> {
+        let cpu = &mut self.cpus[self.current];
+        let mut table = cpu.root;
+        let start = cpu.caches.first_level(Of::Guest, va, 4);
+        for level in (1..=4u8).rev() {
+            let at = table + 8 * (va >> shift(level) & 511);
+            let entry = self.read(at);
+            table = entry & ADDRESS;
+            if level > start {
+                continue; // the cache knew the next table
+            }
+            // A cache by virtual prefix holds the next table's host address.
+            if level == 4 || level < start || self.cpus[self.current].caches.physical() {
+                self.translate(at, true, usize::from(level))?;
+            }
+            let at_host = self.host.as_ref().map_or(at, |h| h.place.hpa(Gpa(at)).0);
+            let caches = &mut self.cpus[self.current].caches;
+            let held = caches.holds(Of::Guest, level, at_host);
+            self.counts.refs[usize::from(level)][0] += u64::from(!held);
+            if entry & PRESENT == 0 {
+                return Ok(());
+            }
+            if level == 1 || (level < 4 && entry & LARGE != 0) {
+                let mask = !0u64 << shift(level);
+                return self.translate((table & mask) | (va & !mask), write, 0);
+            }
+            if !held {
+                caches.file(Of::Guest, level, va, at_host);
+            }
+        }
+        unreachable!()
+    }
+
+    /// The host's dimension.
+    fn translate(&mut self, gpa: u64, write: bool, row: usize) -> Result<(), (u64, bool)> {
+        let Some(host) = &self.host else { return Ok(()) };
+        let caches = &mut self.cpus[self.current].caches;
+        let page = gpa >> host.page.shift();
+        if caches.nested_holds(page, write) {
+            return Ok(());
+        }
+        let leaf = host.page as u8 + 1;
+        let start = caches.first_level(Of::Host, gpa, 4);
+        for level in (leaf..=start).rev() {
+            let number = gpa >> shift(level);
+            // Tables of a level lie one after the other.
+            let at = (1 << 41) + (u64::from(level) << 38) + 8 * number;
+            let held = caches.holds(Of::Host, level, at);
+            self.counts.refs[row][usize::from(level)] += u64::from(!held);
+            if level == leaf {
+                break;
+            }
+            if !host.upper.contains(&(level, number)) {
+                return Err((gpa, write));
+            }
+            if !held {
+                caches.file(Of::Host, level, gpa, at);
+            }
+        }
+        match host.mapped.get(&page) {
+            Some(&writable) if writable || !write => {
+                caches.nested_file(page, writable);
+                Ok(())
+            }
+            _ => Err((gpa, write)),
+        }
+    }
+}
+
+impl Host {
+    /// May the page be written as it is? What lies beyond memory is a device's.
+    fn backing(&self, gpa: u64, frames: u64) -> bool {
+        let page = gpa >> self.page.shift();
+        page > frames >> (self.page.shift() - 12) || self.backed.get(&page) == Some(&Backed::Own)
+    }
+
+    /// The hypervisor's part: back the page, map it; a zero page replaced makes the fault stale.
+    fn resolve(&mut self, gpa: u64, write: bool, frames: u64, count: &mut u64) {
+        let page = gpa >> self.page.shift();
+        let inside = page <= frames >> (self.page.shift() - 12);
+        let before = self.backed.get(&page).copied();
+        let want = if write || self.page != PageSize::Size4K { Backed::Own } else { Backed::Zero };
+        if inside && before != Some(Backed::Own) && before != Some(want) {
+            self.backed.insert(page, want);
+            *count += 1;
+            if before == Some(Backed::Zero) {
+                return;
+            }
+        }
+        for level in self.page as u8 + 2..=4 {
+            self.upper.insert((level, gpa >> shift(level)));
+        }
+        let writable = self.backing(gpa, frames);
+        self.mapped.insert(page, writable);
+    }
+}

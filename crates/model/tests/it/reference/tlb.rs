@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A slow TLB: every array a list of entries, every rule of `bifold_mmu::Tlb` and of
+//! the Intel SDM (vol. 3A 4.10.4.1) said once, in the shortest way.
+
+use super::lists::Lists;
+use bifold_mmu::PageSize;
+use bifold_model::Profile;
+
+#[derive(Clone)]
+struct Entry {
+    page: u64,
+    size: PageSize,
+    /// Size of the guest's page, of which this may be a piece.
+    guest: PageSize,
+    va: u64,
+    writable: bool,
+    global: bool,
+}
+
+#[derive(Clone)]
+struct Array {
+    level: u8,
+    data: bool,
+    code: bool,
+    sizes: Vec<PageSize>,
+    lists: Lists<Entry>,
+}
+
+#[derive(Clone)]
+pub struct Tlb {
+    arrays: Vec<Array>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Found {
+    /// In this level, good for the access.
+    Level(u8),
+    /// In this level, but a write needs a walk.
+    ReadOnly(u8),
+    Nowhere,
+}
+
+fn page(va: u64, size: PageSize) -> u64 {
+    (va & ((1 << 57) - 1)) >> size.shift()
+}
+
+impl Tlb {
+    pub fn new(profile: &Profile) -> Tlb {
+        let arrays = profile.tlb.iter().map(|t| {
+            let sides: Vec<String> = t.sides.iter().map(|s| format!("{s:?}")).collect();
+            Array {
+                level: t.level,
+                data: sides.iter().any(|s| s == "Data"),
+                code: sides.iter().any(|s| s == "Code"),
+                sizes: t.sizes.clone(),
+                lists: Lists::new(t.entries, t.ways),
+            }
+        });
+        Tlb { arrays: arrays.collect() }
+    }
+
+    fn array(&mut self, level: u8, code: bool, size: PageSize) -> Option<&mut Array> {
+        self.arrays
+            .iter_mut()
+            .find(|a| a.level == level && (if code { a.code } else { a.data }) && a.sizes.contains(&size))
+    }
+
+    pub fn has_code(&self) -> bool {
+        self.arrays.iter().any(|a| a.level == 1 && a.code)
+    }
+
+    /// Looks up both levels. What only the second holds and is good enters the first.
+    pub fn look_up(&mut self, code: bool, va: u64, write: bool) -> Found {
+        for level in [1, 2] {
+            for size in PageSize::ALL {
+                let Some(array) = self.array(level, code, size) else { continue };
+                let p = page(va, size);
+                let Some(entry) = array.lists.find(p, |e| e.page == p && e.size == size) else { continue };
+                if write && !entry.writable {
+                    return Found::ReadOnly(level);
+                }
+                let entry = entry.clone();
+                if level == 2 {
+                    if let Some(first) = self.array(1, code, size) {
+                        first.lists.insert(p, entry);
+                    }
+                }
+                return Found::Level(level);
+            }
+        }
+        Found::Nowhere
+    }
+
+    /// Files what a walk found in both levels, in pieces of the largest size that the first takes.
+    pub fn file(&mut self, code: bool, va: u64, size: PageSize, guest: PageSize, writable: bool, global: bool) {
+        let Some(size) = PageSize::ALL.into_iter().rev().find(|&s| s <= size && self.array(1, code, s).is_some()) else {
+            return;
+        };
+        let p = page(va, size);
+        let entry = Entry { page: p, size, guest, va, writable, global };
+        for level in [1, 2] {
+            if let Some(array) = self.array(level, code, size) {
+                array.lists.retain(|e| e.page != p || e.size != size);
+                array.lists.insert(p, entry.clone());
+            }
+        }
+    }
+
+    /// A walk for a write allowed it: the entries that there are become writable; the first
+    /// level gets one if it had none.
+    pub fn upgrade(&mut self, code: bool, va: u64, found_in: u8, writable: bool) {
+        for size in PageSize::ALL {
+            let p = page(va, size);
+            let mut fresh = None;
+            for level in [1, 2] {
+                let Some(array) = self.array(level, code, size) else { continue };
+                array.lists.each(|e| {
+                    if e.page == p && e.size == size {
+                        e.writable = writable;
+                        fresh = Some(e.clone());
+                    }
+                });
+            }
+            if let (2, Some(entry), Some(first)) = (found_in, fresh, self.array(1, code, size)) {
+                first.lists.insert(p, entry);
+            }
+        }
+    }
+
+    /// INVLPG, and the page fault at an address: every entry for the guest's page goes, global
+    /// ones and all pieces of a large page included.
+    pub fn invalidate(&mut self, va: u64) {
+        for a in &mut self.arrays {
+            a.lists.retain(|e| {
+                page(e.va, e.guest) != page(va, e.guest) && page(e.va, e.size) != page(va, e.size)
+            });
+        }
+    }
+
+    pub fn flush(&mut self, global_too: bool) {
+        self.arrays.iter_mut().for_each(|a| a.lists.retain(|e| e.global && !global_too));
+    }
+}
