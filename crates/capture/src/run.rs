@@ -309,14 +309,18 @@ impl Session<'_> {
         if self.asked.is_some() || self.said.done {
             return Ok(());
         }
-        self.ending = if stop.load(Ordering::Relaxed) {
-            Some(CommandExit::Interrupted)
-        } else if self.spec.timeout.is_some_and(|t| started.elapsed() >= t) {
-            Some(CommandExit::TimedOut)
+        let ending = if stop.load(Ordering::Relaxed) {
+            CommandExit::Interrupted
+        } else if self.spec.timeout.is_some_and(|t| started.elapsed() >= t) && !self.said.ended {
+            CommandExit::TimedOut
         } else {
             return Ok(());
         };
         self.asked = Some(Instant::now());
+        if self.said.ended {
+            return Ok(()); // only its output is missing
+        }
+        self.ending = Some(ending);
         match self.control.write_all(b"!") {
             Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()), // it has just ended
             other => other.map_err(CaptureError::os("writing to the guest")),
@@ -329,6 +333,7 @@ impl Session<'_> {
             (None, _, Some(e)) => return Err(CaptureError::Guest(e.clone())),
             (None, Some(_), _) if self.said.oom => CommandExit::OutOfMemory,
             (None, Some(exit), _) => exit,
+            (None, None, None) if self.asked.is_some() => CommandExit::Interrupted,
             (None, None, None) => return Err(self.death()),
         };
         Ok(CaptureReport {

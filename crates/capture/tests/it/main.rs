@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Real guests under QEMU. Where there is none, each test says so and passes.
 
+mod accesses;
 mod events;
 mod guests;
 mod refusals;
