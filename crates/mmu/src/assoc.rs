@@ -84,8 +84,6 @@ pub struct Assoc {
     flushes: u32,
     /// Something was filed since the last whole flush.
     used: bool,
-    /// Some set's order changed since [`Assoc::take_reordered`].
-    reordered: bool,
     wide: Option<Box<Wide>>,
 }
 
@@ -111,19 +109,15 @@ fn blank(ways: usize) -> [u64; HEAD] {
     [word(ways), word(ways.saturating_sub(8)), 0xfedc_ba98_7654_3210, 0]
 }
 
-/// Moves `way` to the front of a recency list; false if it was there already.
+/// Moves `way` to the front of a recency list.
 #[inline(always)]
-fn promote(order: &mut u64, way: usize) -> bool {
+fn promote(order: &mut u64, way: usize) {
     let old = *order;
-    if old & 0xf == way as u64 {
-        return false;
-    }
     let x = old ^ (NIBBLES * way as u64);
     let zero = x.wrapping_sub(NIBBLES) & !x & (NIBBLES << 3);
     let shift = zero.trailing_zeros() & 60;
     let below = (1u64 << shift) - 1;
     *order = (old & !(below << 4 | 0xf)) | ((old & below) << 4) | way as u64;
-    true
 }
 
 #[inline(always)]
@@ -175,7 +169,6 @@ impl Assoc {
             mask: if sets.is_power_of_two() { sets - 1 } else { usize::MAX },
             flushes: 0,
             used: true,
-            reordered: false,
             wide: (!narrow).then(|| Box::new(Wide::new(sets, ways))),
         };
         a.flush_all();
@@ -191,12 +184,6 @@ impl Assoc {
     #[inline]
     pub fn is_unused(&self) -> bool {
         !self.used
-    }
-
-    /// Did any set's order of recency change since the last call?
-    #[inline]
-    pub fn take_reordered(&mut self) -> bool {
-        std::mem::take(&mut self.reordered)
     }
 
     #[inline(always)]
@@ -220,7 +207,6 @@ impl Assoc {
             return;
         }
         self.used = false;
-        self.reordered = true;
         let mut fresh = blank(self.ways.min(16));
         fresh[STATE] = u64::from(self.flushes);
         for row in self.rows.chunks_exact_mut(self.stride) {
@@ -292,17 +278,14 @@ impl Assoc {
         }
         let (head, tags) = self.row(set);
         let way = find(head, tags, key)?;
-        let moved = promote(&mut head[ORDER], way);
-        self.reordered |= moved;
+        promote(&mut head[ORDER], way);
         Some(Slot((set * self.stride + HEAD + way) as u32))
     }
 
     #[cold]
     #[inline(never)]
     fn lookup_wide(&mut self, set: usize, key: u64) -> Option<Slot> {
-        let (slot, moved) = self.wide.as_mut()?.lookup(set, key)?;
-        self.reordered |= moved;
-        Some(Slot(slot as u32))
+        self.wide.as_mut()?.lookup(set, key).map(|slot| Slot(slot as u32))
     }
 
     /// May writes use the entry just found as it is?
@@ -343,7 +326,6 @@ impl Assoc {
     #[inline(always)]
     pub fn insert_absent(&mut self, index: u64, key: u64, attr: Attr) {
         self.used = true;
-        self.reordered = true;
         let set = self.set_of(index);
         if let Some(w) = &mut self.wide {
             return w.insert_absent(set, tag(key, attr), attr.value);

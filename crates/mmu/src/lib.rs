@@ -5,8 +5,10 @@
 
 mod addr;
 mod assoc;
+mod filter;
 pub mod format;
 mod page;
+mod recent;
 mod tlb;
 mod walk;
 mod walk_cache;
@@ -14,8 +16,9 @@ mod wide;
 
 pub use addr::{Gpa, Gva, Hpa};
 pub use assoc::{Assoc, Attr, KEY_BITS, PAGE_BITS, Slot};
+pub use filter::Filter;
 pub use format::Format;
 pub use page::PageSize;
-pub use tlb::{ArraySpec, Lookup, Side, Tlb};
+pub use tlb::{ArraySpec, Entry, Lookup, Side, Tlb};
 pub use walk::{Start, Step, Walk, walk};
 pub use walk_cache::{CacheSpec, Dimension, Tag, WalkCache};

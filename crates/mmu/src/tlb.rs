@@ -11,7 +11,8 @@
 //! Not modelled: prefetch into the TLB, coalescing of neighbouring pages, sharing
 //! between hyper-threads.
 
-use crate::{Assoc, Attr, Gva, PageSize, PAGE_BITS};
+use crate::recent::Recent;
+use crate::{Assoc, Attr, Filter, Gva, PAGE_BITS, PageSize};
 
 /// Who accesses: data (loads, stores) or code (instruction fetch).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -52,23 +53,33 @@ pub enum Lookup {
     Miss,
 }
 
+/// What a walk found, as a TLB holds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    /// Size of the translation.
+    pub size: PageSize,
+    /// Writes may use it as it is.
+    pub writable: bool,
+    /// Survives CR3 loads.
+    pub global: bool,
+}
+
 const NONE: u8 = u8::MAX;
 
 /// The TLBs of one CPU.
 #[derive(Debug, Clone)]
 pub struct Tlb {
-    arrays: Box<[Assoc]>,
+    first: Box<[Recent]>,
+    second: Box<[Assoc]>,
     /// Per side and page size: the array of the first and of the second level, or [`NONE`].
     l1: [[u8; 3]; 2],
     l2: [[u8; 3]; 2],
     /// The current address space (PCID) in a key's place for it; 0 where it is not used.
     space: u64,
-    /// First-level arrays that [`Tlb::filter_slots`] does not cover.
-    uncovered: Box<[u8]>,
-    filter_slots: usize,
+    evicted: Option<(PageSize, u64)>,
 }
 
-#[inline]
+#[inline(always)]
 fn key(size: PageSize, gva: Gva) -> u64 {
     let page = (gva.0 & ((1 << 57) - 1)) >> size.shift();
     page | (size as u64) << (PAGE_BITS - 3)
@@ -77,43 +88,22 @@ fn key(size: PageSize, gva: Gva) -> u64 {
 impl Tlb {
     /// Empty TLBs of the given arrays.
     pub fn new(specs: &[ArraySpec]) -> Tlb {
-        let arrays: Box<[Assoc]> = specs.iter().map(|s| Assoc::new(s.entries, s.ways)).collect();
-        let find = |level: u8, code: bool| {
+        let of_level = |level: u8| -> Vec<&ArraySpec> { specs.iter().filter(|s| s.level == level).collect() };
+        let (first, second) = (of_level(1), of_level(2));
+        let find = |specs: &[&ArraySpec], code: bool| {
             PageSize::ALL.map(|size| {
-                let takes = |s: &ArraySpec| {
-                    s.level == level && (if code { s.code } else { s.data }) && s.sizes.contains(&size)
-                };
+                let takes = |s: &&ArraySpec| (if code { s.code } else { s.data }) && s.sizes.contains(&size);
                 specs.iter().position(takes).map_or(NONE, |i| i as u8)
             })
         };
-        let l1 = [find(1, false), find(1, true)];
-        // See `filter_slots`. A first-level array that also holds large pages is not covered.
-        let only_4k = |i: usize| specs[i].sizes == [PageSize::Size4K];
-        let first = l1.iter().flatten().filter(|&&i| i != NONE && only_4k(usize::from(i)));
-        let sets = first.map(|&i| arrays[usize::from(i)].sets());
-        let filter_slots = sets.map(|s| 1usize << s.trailing_zeros()).min().unwrap_or(1).min(64);
-        let uncovered = (0..specs.len()).filter(|&i| specs[i].level == 1 && !only_4k(i)).map(|i| i as u8).collect();
-        let l2 = [find(2, false), find(2, true)];
-        Tlb { arrays, l1, l2, space: 0, uncovered, filter_slots }
-    }
-
-    /// How many slots a filter in front may have, indexed by the low bits of the 4 KB
-    /// page number, so that an access to the page last seen in its slot cannot
-    /// change anything here: every access to that page's set goes through the
-    /// same slot. Where an array has no such sets, [`Tlb::take_reordered`] tells
-    /// when all slots must be forgotten.
-    pub fn filter_slots(&self) -> usize {
-        self.filter_slots
-    }
-
-    /// True once after an array that the filter does not cover changed its order.
-    #[inline]
-    pub fn take_reordered(&mut self) -> bool {
-        let mut any = false;
-        for &i in &self.uncovered {
-            any |= self.arrays[usize::from(i)].take_reordered();
+        Tlb {
+            l1: [find(&first, false), find(&first, true)],
+            l2: [find(&second, false), find(&second, true)],
+            first: first.iter().map(|s| Recent::new(s.entries, s.ways, [s.data, s.code])).collect(),
+            second: second.iter().map(|s| Assoc::new(s.entries, s.ways)).collect(),
+            space: 0,
+            evicted: None,
         }
-        any
     }
 
     /// Does this side have TLBs at all?
@@ -121,35 +111,32 @@ impl Tlb {
         self.l1[side as usize].iter().any(|&a| a != NONE)
     }
 
-    /// Looks a page up; a write needs an entry that allows it as it is.
+    /// Looks a page up at `time`; a write needs an entry that allows it as it is. `filters`
+    /// (data, code) are those in front of this CPU's TLBs.
     #[inline]
-    pub fn lookup(&mut self, side: Side, gva: Gva, write: bool) -> Lookup {
+    pub fn lookup(&mut self, side: Side, gva: Gva, write: bool, time: u64, filters: &[Filter; 2]) -> Lookup {
         for size in PageSize::ALL {
-            let i = usize::from(self.l1[side as usize][size as usize]);
-            let Some(array) = self.arrays.get_mut(i) else { continue };
+            let Some(array) = self.first.get_mut(usize::from(self.l1[side as usize][size as usize])) else { continue };
             if array.is_unused() {
                 continue;
             }
-            let k = key(size, gva);
-            if let Some(slot) = array.lookup(k, k | self.space) {
-                return if write && !array.writable(slot) { Lookup::NotWritable } else { Lookup::L1 };
+            if let Some(attr) = array.lookup(key(size, gva) | self.space, time) {
+                return if write && !attr.writable { Lookup::NotWritable } else { Lookup::L1 };
             }
         }
         for size in PageSize::ALL {
-            let i = usize::from(self.l2[side as usize][size as usize]);
-            let Some(array) = self.arrays.get_mut(i) else { continue };
+            let Some(array) = self.second.get_mut(usize::from(self.l2[side as usize][size as usize])) else { continue };
             if array.is_unused() {
                 continue;
             }
             let k = key(size, gva);
             if let Some(slot) = array.lookup(k, k | self.space) {
-                if write && !array.writable(slot) {
+                let attr = array.attr(slot);
+                if write && !attr.writable {
                     return Lookup::NotWritable;
                 }
-                let attr = array.attr(slot);
-                let i = usize::from(self.l1[side as usize][size as usize]);
-                if let Some(array) = self.arrays.get_mut(i) {
-                    array.insert_absent(k, k | self.space, attr);
+                if let Some(array) = self.first.get_mut(usize::from(self.l1[side as usize][size as usize])) {
+                    self.evicted = array.insert(k | self.space, attr, time, filters);
                 }
                 return Lookup::L2;
             }
@@ -160,16 +147,14 @@ impl Tlb {
     /// Files a translation after a walk, in both levels. `fresh`: the look-up missed, so no
     /// entry of the page is to be replaced.
     #[inline]
-    pub fn fill(&mut self, side: Side, gva: Gva, size: PageSize, writable: bool, global: bool, fresh: bool) {
+    pub fn fill(&mut self, side: Side, gva: Gva, entry: Entry, fresh: bool, time: u64, filters: &[Filter; 2]) {
         let l1 = &self.l1[side as usize];
-        let Some(size) = PageSize::ALL.into_iter().rev().find(|&s| s <= size && l1[s as usize] != NONE) else {
-            return;
-        };
-        let attr = Attr { writable, global, value: 0 };
+        let held = PageSize::ALL.into_iter().rev().find(|&s| s <= entry.size && l1[s as usize] != NONE);
+        let Some(size) = held else { return };
+        let attr = Attr { writable: entry.writable, global: entry.global, value: 0 };
         let k = key(size, gva);
-        let first = usize::from(l1[size as usize]);
-        for i in [first, usize::from(self.l2[side as usize][size as usize])] {
-            let Some(array) = self.arrays.get_mut(i) else { continue };
+        self.evicted = self.first[usize::from(l1[size as usize])].insert(k | self.space, attr, time, filters);
+        if let Some(array) = self.second.get_mut(usize::from(self.l2[side as usize][size as usize])) {
             if fresh {
                 array.insert_absent(k, k | self.space, attr);
             } else {
@@ -178,24 +163,47 @@ impl Tlb {
         }
     }
 
+    /// The page, if any, that the last [`Tlb::lookup`] or [`Tlb::fill`] pushed out of the
+    /// first level: the filter must not answer for it any more.
+    #[inline]
+    pub fn take_evicted(&mut self) -> Option<(PageSize, u64)> {
+        self.evicted.take()
+    }
+
+    /// 4 KB page `page` was last used at `time`: what a filter knew, for the entry that holds it.
+    #[inline]
+    pub fn used_at(&mut self, side: Side, page: u64, time: u64) {
+        for size in PageSize::ALL {
+            let Some(array) = self.first.get_mut(usize::from(self.l1[side as usize][size as usize])) else { continue };
+            if !array.is_unused() {
+                array.used_at(key(size, Gva(page << 12)) | self.space, time);
+            }
+        }
+    }
+
     /// Drops the page's entries (INVLPG, or the page fault that the address caused), global ones too.
     pub fn invalidate(&mut self, gva: Gva) {
         for size in PageSize::ALL {
-            let k = key(size, gva);
-            for array in &mut self.arrays {
-                array.remove(k, k | self.space);
+            let k = key(size, gva) | self.space;
+            for array in &mut self.first {
+                array.retain(|other, attr| !matches(other, attr, k));
+            }
+            for array in &mut self.second {
+                array.remove(key(size, gva), k);
             }
         }
     }
 
     /// Drops everything.
     pub fn flush_all(&mut self) {
-        self.arrays.iter_mut().for_each(Assoc::flush_all);
+        self.first.iter_mut().for_each(Recent::flush_all);
+        self.second.iter_mut().for_each(Assoc::flush_all);
     }
 
     /// Drops all but global entries (MOV to CR3 without PCID).
     pub fn flush_non_global(&mut self) {
-        self.arrays.iter_mut().for_each(Assoc::flush_non_global);
+        self.first.iter_mut().for_each(|a| a.retain(|_, attr| attr.global));
+        self.second.iter_mut().for_each(Assoc::flush_non_global);
     }
 
     /// Changes the current address space without dropping anything (PCID).
@@ -205,24 +213,36 @@ impl Tlb {
 
     /// Drops one address space's entries.
     pub fn flush_space(&mut self, space: u16) {
-        for a in &mut self.arrays {
-            a.retain(|k, attr| attr.global || k >> PAGE_BITS != u64::from(space));
-        }
+        let keep = |k: u64, attr: Attr| attr.global || k >> PAGE_BITS != u64::from(space);
+        self.first.iter_mut().for_each(|a| a.retain(keep));
+        self.second.iter_mut().for_each(|a| a.retain(keep));
     }
 
     /// The pages held now, as a virtual address each.
     pub fn pages(&mut self) -> Vec<Gva> {
-        let mut out: Vec<Gva> = Vec::new();
-        for a in &mut self.arrays {
-            for k in a.keys() {
+        let mut keys: Vec<u64> = self.second.iter_mut().flat_map(Assoc::keys).collect();
+        for a in &mut self.first {
+            a.retain(|k, _| {
+                keys.push(k);
+                true
+            });
+        }
+        let mut out: Vec<Gva> = keys
+            .into_iter()
+            .map(|k| {
                 let k = k & ((1 << PAGE_BITS) - 1);
                 let size = PageSize::ALL[(k >> (PAGE_BITS - 3)) as usize % 3];
                 let va = (k & ((1 << (PAGE_BITS - 3)) - 1)) << size.shift();
-                out.push(Gva(((va << 7) as i64 >> 7) as u64));
-            }
-        }
+                Gva(((va << 7) as i64 >> 7) as u64)
+            })
+            .collect();
         out.sort_unstable();
         out.dedup();
         out
     }
+}
+
+/// Is an entry filed under `key` with `attr` the one for `wanted`?
+fn matches(key: u64, attr: Attr, wanted: u64) -> bool {
+    key == wanted || (attr.global && (key ^ wanted) & ((1 << PAGE_BITS) - 1) == 0)
 }

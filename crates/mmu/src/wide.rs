@@ -20,20 +20,15 @@ impl Wide {
         Wide { ways, stamps: vec![0; n], tags: vec![0; n], values: vec![0; n], clock: 1 }
     }
 
-    /// The entry's place, and whether the look-up changed the order of recency.
-    pub fn lookup(&mut self, set: usize, key: u64) -> Option<(usize, bool)> {
+    /// The entry's place.
+    pub fn lookup(&mut self, set: usize, key: u64) -> Option<usize> {
         let row = set * self.ways..(set + 1) * self.ways;
         let tags = &self.tags[row.clone()];
         let stamps = &mut self.stamps[row.clone()];
         let way = (0..tags.len()).find(|&w| matches(tags[w], key) && stamps[w] != 0)?;
-        // The set's own most recent stamp may be older than the clock; then this is a
-        // change like any other, which is always safe to report.
-        let moved = stamps[way] != self.clock;
-        if moved {
-            self.clock += 1;
-            stamps[way] = self.clock;
-        }
-        Some((row.start + way, moved))
+        self.clock += 1;
+        stamps[way] = self.clock;
+        Some(row.start + way)
     }
 
     /// Tag and value at a place.

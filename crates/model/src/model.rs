@@ -3,17 +3,16 @@
 //!
 //! One TLB state per configuration (MODEL.md section 1: flushes and page sizes
 //! differ), all fed by the same accesses. In front of them stands a filter of
-//! the pages last seen: an access to the page last seen in its slot cannot change
-//! any TLB ([`Tlb::filter_slots`]), so most accesses cost one comparison.
+//! pages that all of them hold ([`Filter`]), so most accesses cost one comparison.
 
 use crate::guest::{GuestTables, Leaf};
 use crate::pcid::Spaces;
-use crate::regime::{Fill, Miss, Regime, Tables};
+use crate::regime::{Miss, Regime, Tables};
 use crate::shadow::{AccessKind, Flush};
 use crate::timeline::Timeline;
 use crate::{Config, Mode, Outcome, Profile, Sample};
 use bifold_mmu::format::X86_64_4_LEVEL;
-use bifold_mmu::{Gpa, Gva, Lookup, PageSize, Side, Tlb};
+use bifold_mmu::{Entry, Filter, Gpa, Gva, Lookup, PageSize, Side, Tlb};
 use bifold_trace::event::{KIND_SHIFT, PAYLOAD_MASK, head_va, kind};
 use bifold_trace::{DecodeError, Event, decode};
 use xxhash_rust::xxh3::Xxh3;
@@ -73,7 +72,6 @@ fn translate(guest: &mut GuestTables, root: Gpa, gva: Gva, write: bool) -> Optio
 
 const CR4_PGE: u64 = 1 << 7;
 const CR3_ADDRESS: u64 = 0x000f_ffff_ffff_f000;
-const EMPTY: u64 = u64::MAX;
 /// Words looked at together by [`Model::read_ahead`].
 const WINDOW: usize = 128;
 
@@ -82,16 +80,16 @@ struct Vcpu {
     root: Gpa,
     started: bool,
     cr4: Option<u64>,
-    /// Pages last seen per slot, `page << 1 | written`; [`EMPTY`] where none is.
-    data: [u64; 64],
-    code: [u64; 64],
+    /// Data and code.
+    filters: [Filter; 2],
+    /// Accesses and fetches so far: the clock of recency.
+    time: u64,
     spaces: Spaces,
 }
 
 impl Vcpu {
     fn forget(&mut self) {
-        self.data = [EMPTY; 64];
-        self.code = [EMPTY; 64];
+        self.filters.iter_mut().for_each(Filter::forget);
     }
 }
 
@@ -118,7 +116,6 @@ pub struct Model {
     groups: Vec<Group>,
     vcpus: Vec<Vcpu>,
     current: usize,
-    filter_mask: usize,
     has_code: bool,
     common: Sample,
     timeline: Timeline,
@@ -146,7 +143,6 @@ impl Model {
         let tlb = Tlb::new(&profile.tlb_specs());
         let interval = (options.interval_seconds * profile.cpu.frequency_hz as f64).max(1.0) as u64;
         Model {
-            filter_mask: tlb.filter_slots() - 1,
             has_code: tlb.has(Side::Code),
             timeline: Timeline::new(interval, regimes.len()),
             groups: vec![Group { members: (0..regimes.len()).collect(), tlbs: vec![tlb; vcpus], pending: false }],
@@ -156,8 +152,8 @@ impl Model {
                     root: Gpa(0),
                     started: false,
                     cr4: None,
-                    data: [EMPTY; 64],
-                    code: [EMPTY; 64],
+                    filters: Default::default(),
+                    time: 0,
                     spaces: Spaces::new(profile.cpu.pcid),
                 })
                 .collect(),
@@ -207,25 +203,30 @@ impl Model {
                 misses = self.misses;
             }
             let page = (w & PAYLOAD_MASK) >> 12;
-            let slot = page as usize & self.filter_mask & 63;
             match w >> KIND_SHIFT {
                 kind::LOAD => {
                     self.common.accesses += 1;
-                    if self.vcpus[self.current].data[slot] >> 1 != page {
+                    let v = &mut self.vcpus[self.current];
+                    v.time += 1;
+                    if !v.filters[Side::Data as usize].hit(page, false, v.time) {
                         self.access(Side::Data, Gva(head_va(w)), AccessKind::Read);
                     }
                     i += 1;
                 }
                 k @ (kind::STORE | kind::STORE_OTHER) => {
                     self.common.accesses += 1;
-                    if self.vcpus[self.current].data[slot] != page << 1 | 1 {
+                    let v = &mut self.vcpus[self.current];
+                    v.time += 1;
+                    if !v.filters[Side::Data as usize].hit(page, true, v.time) {
                         let kind = if k == kind::STORE { AccessKind::Write } else { AccessKind::WriteOther };
                         self.access(Side::Data, Gva(head_va(w)), kind);
                     }
                     i += 1;
                 }
                 kind::FETCH => {
-                    if self.has_code && self.vcpus[self.current].code[slot] >> 1 != page {
+                    let v = &mut self.vcpus[self.current];
+                    v.time += 1;
+                    if self.has_code && !v.filters[Side::Code as usize].hit(page, false, v.time) {
                         self.access(Side::Code, Gva(head_va(w)), AccessKind::Fetch);
                     }
                     i += 1;
@@ -249,9 +250,7 @@ impl Model {
         let v = &self.vcpus[self.current];
         let mut n = 0;
         for &w in words {
-            let page = (w & PAYLOAD_MASK) >> 12;
-            if v.data[page as usize & self.filter_mask & 63] >> 1 != page
-            {
+            if !v.filters[Side::Data as usize].answers((w & PAYLOAD_MASK) >> 12) {
                 frames[n] = self.guest.peek(v.root, Gva(head_va(w))).unwrap_or(0);
                 n += 1;
             }
@@ -272,15 +271,21 @@ impl Model {
         self.misses += 1;
         let vcpu = self.current;
         let Model { regimes, groups, guest, vcpus, untranslated, .. } = self;
-        let root = vcpus[vcpu].root;
+        let v = &mut vcpus[vcpu];
+        let (root, time) = (v.root, v.time);
+        let page = (gva.0 & PAYLOAD_MASK) >> 12;
+        if let Some((other, last)) = v.filters[side as usize].take(page) {
+            for group in groups.iter_mut() {
+                group.tlbs[vcpu].used_at(side, other, last);
+            }
+        }
         let write = matches!(kind, AccessKind::Write | AccessKind::WriteOther);
         let mut miss: Option<Miss> = None;
         let mut held = true;
-        let mut reordered = false;
         let mut split = false;
         for group in groups.iter_mut() {
             let tlb = &mut group.tlbs[vcpu];
-            let lookup = tlb.lookup(side, gva, write);
+            let lookup = tlb.lookup(side, gva, write, time, &v.filters);
             if lookup != Lookup::L1 && lookup != Lookup::NotWritable {
                 for &r in &group.members {
                     regimes[r].now.l1_misses += 1;
@@ -300,7 +305,7 @@ impl Model {
                 let fresh = lookup == Lookup::Miss;
                 // What every member would file. The entry is writable if it is so for all; where
                 // it is not, a write concerns those members only for which it is not.
-                let mut common: Option<Fill> = None;
+                let mut common: Option<Entry> = None;
                 let mut writable = true;
                 for &r in &group.members {
                     let regime = &mut regimes[r];
@@ -326,23 +331,20 @@ impl Model {
                     common = common.or(fill);
                 }
                 match common {
-                    Some(c) if !split => tlb.fill(side, gva, c.size, writable, c.global, fresh),
+                    Some(c) if !split => tlb.fill(side, gva, Entry { writable, ..c }, fresh, time, &v.filters),
                     _ => group.pending = true,
                 }
             }
-            reordered |= tlb.take_reordered();
+            if let Some((size, page)) = tlb.take_evicted() {
+                v.filters.iter_mut().for_each(|f| f.dropped(size, page));
+            }
         }
         if split {
             self.fill_split(side, gva);
-            reordered = true;
         }
-        let v = &mut self.vcpus[vcpu];
-        if reordered {
-            v.forget();
+        if held {
+            self.vcpus[vcpu].filters[side as usize].file(page, write, time);
         }
-        let slots = if side == Side::Data { &mut v.data } else { &mut v.code };
-        let page = (gva.0 & PAYLOAD_MASK) >> 12;
-        slots[page as usize & self.filter_mask & 63] = if held { page << 1 | u64::from(write) } else { EMPTY };
     }
 
     /// Ends an access after which members of a group hold different things: splits the
@@ -363,7 +365,11 @@ impl Model {
             let fills = group.members.iter().map(|&r| self.regimes[r].filled);
             let writable = fills.clone().all(|f| f.is_some_and(|f| f.writable));
             if let Some(f) = fills.flatten().next() {
-                group.tlbs[vcpu].fill(side, gva, f.size, writable, f.global, false);
+                let Vcpu { time, filters, .. } = &self.vcpus[vcpu];
+                group.tlbs[vcpu].fill(side, gva, Entry { writable, ..f }, false, *time, filters);
+                if let Some((size, page)) = group.tlbs[vcpu].take_evicted() {
+                    self.vcpus[vcpu].filters.iter_mut().for_each(|f| f.dropped(size, page));
+                }
             }
             groups.push(group);
         }
@@ -462,8 +468,18 @@ impl Model {
         let first = !std::mem::replace(&mut v.started, true);
         let same = v.root == root;
         v.root = root;
-        v.forget();
         let space = v.spaces.load(root, same);
+        if space.is_some() {
+            // Entries of this address space may come back, and the filter files by page only.
+            for (side, filter) in [Side::Data, Side::Code].into_iter().zip(&mut v.filters) {
+                for (page, last) in filter.drain() {
+                    for group in &mut self.groups {
+                        group.tlbs[vcpu].used_at(side, page, last);
+                    }
+                }
+            }
+        }
+        v.forget();
         for regime in &mut self.regimes {
             regime.load_cr3(vcpu, value, first, &self.guest);
         }

@@ -11,7 +11,7 @@ use crate::nested::{Nested, Refs};
 use crate::shadow::{AccessKind, Fixed, Flush, Shadow};
 use crate::{Config, Mode, Profile, Sample};
 use bifold_mmu::format::X86_64_4_LEVEL;
-use bifold_mmu::{Dimension, Gpa, Gva, PageSize, Start, Walk, WalkCache, walk};
+use bifold_mmu::{Dimension, Entry, Gpa, Gva, PageSize, Start, Walk, WalkCache, walk};
 
 /// The tables a mode translates with.
 #[derive(Debug)]
@@ -40,20 +40,9 @@ pub struct Regime {
     tagged: bool,
     exits_seen: u64,
     /// What the access in hand is to file.
-    pub filled: Option<Fill>,
+    pub filled: Option<Entry>,
     /// The flush it asked for.
     pub flush: Flush,
-}
-
-/// What a walk that may fill the TLB found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fill {
-    /// Size of the translation: the smaller of the guest's and the host's page.
-    pub size: PageSize,
-    /// Writes may use it as it is.
-    pub writable: bool,
-    /// Global in the guest.
-    pub global: bool,
 }
 
 /// An access that missed the TLB.
@@ -146,8 +135,8 @@ impl Regime {
     }
 
     /// What this configuration holds for an access that needs no walk.
-    pub fn held(&self, miss: &Miss) -> Option<Fill> {
-        Some(Fill {
+    pub fn held(&self, miss: &Miss) -> Option<Entry> {
+        Some(Entry {
             size: miss.leaf.size.min(self.largest()),
             writable: true,
             global: miss.leaf.step.entry & X86_64_4_LEVEL.global != 0,
@@ -158,13 +147,13 @@ impl Regime {
     /// filled. `None`: the access needs no entry any more (its store was emulated), or
     /// the tables do not map it.
     #[inline]
-    pub fn walk(&mut self, miss: &Miss, guest: &mut GuestTables) -> Option<Fill> {
+    pub fn walk(&mut self, miss: &Miss, guest: &mut GuestTables) -> Option<Entry> {
         let Regime { tables, caches, now, refs, .. } = self;
         let caches = &mut caches[miss.vcpu];
         let format = guest.format();
         let write = miss.write();
         let dirty = miss.leaf.step.entry & format.dirty != 0;
-        let guest_fill = Fill {
+        let guest_fill = Entry {
             size: miss.leaf.size,
             writable: miss.leaf.writable && dirty,
             global: miss.leaf.step.entry & format.global != 0,
@@ -181,7 +170,7 @@ impl Regime {
                 match nested.walk_2d(caches, guest, miss.root, miss.gva, write, refs) {
                     Ok(_) => {
                         let gpa = miss.leaf.gpa(miss.gva);
-                        return Some(Fill {
+                        return Some(Entry {
                             size: guest_fill.size.min(nested.host().page_size()),
                             writable: guest_fill.writable && nested.writable(gpa),
                             ..guest_fill
@@ -206,7 +195,7 @@ impl Regime {
                         if writable || !write {
                             shadow.used(step.at);
                             let size = PageSize::ALL[usize::from(step.level) - 1];
-                            return Some(Fill { size, writable, global: false });
+                            return Some(Entry { size, writable, global: false });
                         }
                     }
                     match shadow.fault(miss.vcpu, miss.gva, miss.kind, guest, now) {
