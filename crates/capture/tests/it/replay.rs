@@ -26,8 +26,10 @@ pub struct Summary {
     pub stopped: bool,
 }
 
+/// The tables as told so far.
 #[derive(Default)]
-struct Replay {
+pub struct Replay {
+    pub summary: Summary,
     tables: HashMap<u64, (u8, Box<[u64; 512]>)>,
     cr3: HashMap<u64, u64>,
     vcpu: u64,
@@ -63,12 +65,21 @@ impl Replay {
     }
 }
 
-/// Follows the whole stream.
-pub fn replay(words: &[u64]) -> Summary {
-    let (mut r, mut s, mut at) = (Replay::default(), Summary::default(), 0);
-    while at < words.len() {
+impl Replay {
+    /// Follows some of the stream, whole events.
+    pub fn feed(&mut self, words: &[u64]) {
+        let mut at = 0;
+        while at < words.len() {
+            let (event, n) = decode(&words[at..], at).unwrap();
+            self.event(event);
+            at += n;
+        }
+    }
+
+    fn event(&mut self, event: Event) {
+        let mut s = std::mem::take(&mut self.summary);
+        let r = self;
         assert!(!s.stopped, "events after the stop marker");
-        let (event, n) = decode(&words[at..], at).unwrap();
         match event {
             Event::Load(_) | Event::Store(_) | Event::StoreOther(_) => s.accesses += 1,
             Event::Insns(n) => s.instructions += n,
@@ -119,14 +130,24 @@ pub fn replay(words: &[u64]) -> Summary {
             Event::Marker(m) => s.stopped = m == bifold_trace::event::marker::STOP,
             _ => {}
         }
-        at += n;
+        r.summary = s;
     }
-    s
+}
+
+/// Follows the whole stream.
+pub fn replay(words: &[u64]) -> Summary {
+    let mut r = Replay::default();
+    r.feed(words);
+    r.summary
 }
 
 /// What must hold of every complete capture.
 pub fn assert_sound(words: &[u64]) -> Summary {
-    let s = replay(words);
+    sound(replay(words))
+}
+
+/// The same of a stream replayed piece by piece.
+pub fn sound(s: Summary) -> Summary {
     let stats = s.stats.expect("the stream ends with the plugin's counters");
     assert!(s.stopped);
     assert_eq!(s.wrong, [], "of {} checks", s.checks);
