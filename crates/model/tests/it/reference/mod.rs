@@ -16,6 +16,10 @@ use caches::{Caches, Of};
 use std::collections::{HashMap, HashSet};
 use tlb::{Found, Tlb};
 
+const PIECES: bool = false;
+const L2_RO_MISS: bool = false;
+const CLEAN_WALKS: bool = false;
+
 pub const PRESENT: u64 = 1;
 pub const WRITE: u64 = 2;
 pub const ACCESSED: u64 = 1 << 5;
@@ -196,16 +200,20 @@ impl Reference {
         }
         let root = cpu.root;
         let found = cpu.tlb.look_up(code, va, write);
-        self.counts.l1_misses += u64::from(!matches!(found, Found::Level(1) | Found::ReadOnly(1)));
+        self.counts.l1_misses += u64::from(!matches!(found, Found::Level(1) | Found::ReadOnly(1)) && (L2_RO_MISS || found != Found::ReadOnly(2)));
         if let Found::Level(_) = found {
             return;
         }
         let (level, at, entry, writable) = self.look_up(root, va);
         assert!(entry & PRESENT != 0 && (writable || !write), "the stream holds no access to {va:#x} that faults");
+        let was_dirty = entry & DIRTY != 0;
         let entry = entry | ACCESSED | if write { DIRTY } else { 0 };
         self.tables.get_mut(&(at >> 12)).unwrap()[(at >> 3) as usize % 512] = entry;
         let gpa = (entry & ADDRESS & (!0 << shift(level))) | (va & !(!0 << shift(level)));
-        self.walk(va, write);
+        let concerned = !was_dirty || self.host.as_ref().is_some_and(|h| !h.backing(gpa, self.frames));
+        if CLEAN_WALKS || found == Found::Nowhere || concerned {
+            self.walk(va, write);
+        }
         let guest = size_of(level);
         let size = self.host.as_ref().map_or(guest, |h| h.page.min(guest));
         let writable = writable && entry & DIRTY != 0 && self.host.as_ref().is_none_or(|h| h.backing(gpa, self.frames));

@@ -132,7 +132,7 @@ impl Tlb {
     pub fn invalidate(&mut self, va: u64) {
         for a in &mut self.arrays {
             a.lists.retain(|e| {
-                page(e.va, e.guest) != page(va, e.guest) && page(e.va, e.size) != page(va, e.size)
+                (super::PIECES && page(e.va, e.guest) != page(va, e.guest)) || (!super::PIECES && page(e.va, e.size) != page(va, e.size))
             });
         }
     }

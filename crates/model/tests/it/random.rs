@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Random guests: the fast model, with its filter, its shared TLBs and its look-up
+//! caches, counts what the slow reference counts.
+
+use crate::guest::{FRAMES, Guest, Op, ops};
+use crate::reference::{Counts, Reference};
+use bifold_model::{Config, Mode, Model, Options, Outcome, Profile};
+use proptest::prelude::*;
+
+const PROFILES: [&str; 4] = ["geometry-g", "i5-7600", "phenom2-x3-720", "sapphire-rapids"];
+
+pub fn model(profile: &Profile, configs: &[Config], cpus: usize, words: &[u64]) -> Outcome {
+    let options = Options {
+        configs: configs.to_vec(),
+        guest_frames: FRAMES,
+        vcpus: cpus,
+        interval_seconds: 1e-6,
+        ..Options::default()
+    };
+    let mut model = Model::new(profile, options);
+    model.consume(words).unwrap();
+    model.finish()
+}
+
+fn equal_to_reference(profile: &Profile, cpus: usize, ops: &[Op], together: bool) -> Result<(), TestCaseError> {
+    let mut guest = Guest::new(cpus);
+    guest.run(ops);
+    let all = model(profile, &Config::ALL, cpus, &guest.words);
+    prop_assert_eq!(all.untranslated, 0);
+    for (config, in_company) in Config::ALL.into_iter().zip(&all.configs) {
+        if config.mode == Mode::Shadow {
+            continue;
+        }
+        let mut slow = Reference::new(profile, config, FRAMES, cpus, all.seed);
+        slow.consume(&guest.words);
+        let alone = model(profile, &[config], cpus, &guest.words);
+        let got = Counts::of(if together { in_company } else { &alone.configs[0] });
+        prop_assert_eq!(got, slow.counts, "{} {}", &profile.name, config.name());
+    }
+    Ok(())
+}
+
+/// A profile as it is, with other walk caches, or with TLBs so small that entries leave them all the time.
+fn profile(which: usize, variant: usize) -> Profile {
+    let name = PROFILES[which % 4];
+    let caches: &[&str] = match variant % 6 {
+        0..=2 => &[],
+        3 => &["walk_cache.variant=1d"],
+        4 => &["walk_cache.variant=2d", "walk_cache.tag=physical"],
+        _ => &["walk_cache.variant=none"],
+    };
+    let small: &[&str] = match name {
+        _ if variant < 6 => &[],
+        "geometry-g" => &["tlb.l1d-4k.entries=8", "tlb.l2.entries=24"],
+        "i5-7600" => &[
+            "tlb.l1d-4k.entries=8", "tlb.l1d-2m.entries=4", "tlb.l1i-4k.entries=16", "tlb.l2.entries=24", "tlb.l2-1g.entries=4",
+        ],
+        "phenom2-x3-720" => &["tlb.l1d.entries=8", "tlb.l1i-4k.entries=4", "tlb.l2d-4k.entries=16", "tlb.l2i-4k.entries=8"],
+        _ => &["tlb.l1d-4k.entries=12", "tlb.l1d-1g.entries=2", "tlb.l1i-4k.entries=8", "tlb.l2.entries=32"],
+    };
+    let overrides: Vec<String> = caches.iter().chain(small).map(|s| s.to_string()).collect();
+    Profile::load(name, &overrides).unwrap()
+}
+
+/// So many cases, or as PROPTEST_CASES says.
+pub fn cases(cases: u32) -> ProptestConfig {
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(cases);
+    ProptestConfig { cases, max_shrink_iters: 4000, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+proptest! {
+    #![proptest_config(cases(96))]
+
+    #[test]
+    fn a_configuration_alone_counts_what_the_reference_counts(
+        which in 0usize..4, variant in 0usize..12, ops in ops(1500)
+    ) {
+        equal_to_reference(&profile(which, variant), 1, &ops, false)?;
+    }
+
+    #[test]
+    fn two_cpus_count_what_the_reference_counts(which in 0usize..4, variant in 0usize..12, ops in ops(1500)) {
+        equal_to_reference(&profile(which, variant), 2, &ops, false)?;
+    }
+
+    #[test]
+    fn all_configurations_together_count_what_the_reference_counts(
+        which in 0usize..4, variant in 0usize..12, ops in ops(1500)
+    ) {
+        equal_to_reference(&profile(which, variant), 2, &ops, true)?;
+    }
+
+    #[test]
+    fn a_configuration_counts_the_same_alone_and_in_company(
+        which in 0usize..4, variant in 0usize..12, cpus in 1usize..3, ops in ops(1500)
+    ) {
+        let profile = profile(which, variant);
+        let mut guest = Guest::new(cpus);
+        guest.run(&ops);
+        let all = model(&profile, &Config::ALL, cpus, &guest.words);
+        for (config, in_company) in Config::ALL.into_iter().zip(&all.configs) {
+            let alone = model(&profile, &[config], cpus, &guest.words);
+            prop_assert_eq!(&alone.configs[0], in_company, "{} {}", &profile.name, config.name());
+        }
+    }
+}
