@@ -101,12 +101,17 @@ impl Filter {
     }
 
     /// Time of the last access noted here to page number `page` of `size`; 0 = none.
-    #[inline]
+    #[inline(always)]
     pub fn last_use(&self, size: PageSize, page: u64) -> u64 {
         if size == PageSize::Size4K {
             let slot = &self.slots[page as usize % SLOTS];
-            return if slot.tag >> 1 & PAGES == page { slot.time } else { 0 };
+            return if (slot.tag >> 1 ^ page) & PAGES == 0 { slot.time } else { 0 };
         }
+        self.last_use_large(size, page)
+    }
+
+    #[inline(never)]
+    fn last_use_large(&self, size: PageSize, page: u64) -> u64 {
         let shift = size.shift() - 12;
         let of_page = |s: &&Slot| (s.tag >> 1 & PAGES) >> shift == page;
         self.slots.iter().filter(of_page).map(|s| s.time).max().unwrap_or(0)

@@ -7,6 +7,7 @@ mod addr;
 mod assoc;
 mod filter;
 pub mod format;
+mod ordered;
 mod page;
 mod recent;
 mod tlb;

@@ -5,23 +5,34 @@
 use crate::assoc::{Attr, attr, matches, tag};
 use crate::{Filter, PageSize};
 
+#[derive(Debug, Clone, Copy, Default)]
+struct Way {
+    tag: u64,
+    /// Time of last use as far as it is known here; 0 = empty.
+    time: u64,
+}
+
 /// A first-level array.
 #[derive(Debug, Clone)]
 pub(crate) struct Recent {
-    tags: Box<[u64]>,
-    /// Time of last use as far as it is known here; 0 = empty.
-    times: Box<[u64]>,
+    entries: Box<[Way]>,
     ways: usize,
     sets: usize,
+    /// `sets - 1`, or `usize::MAX` where their number is no power of two.
+    mask: usize,
     /// Which sides use it, and so whose filters know its entries' times.
     sides: [bool; 2],
     used: bool,
 }
 
 /// Size and page number in a key, see `tlb::key`.
+#[inline(always)]
 fn page_of(key: u64) -> (PageSize, u64) {
-    let key = key & ((1 << crate::PAGE_BITS) - 1);
-    let size = PageSize::ALL[(key >> (crate::PAGE_BITS - 3)) as usize % 3];
+    let size = match key >> (crate::PAGE_BITS - 3) & 3 {
+        0 => PageSize::Size4K,
+        1 => PageSize::Size2M,
+        _ => PageSize::Size1G,
+    };
     (size, key & ((1 << (crate::PAGE_BITS - 3)) - 1))
 }
 
@@ -29,11 +40,12 @@ impl Recent {
     pub fn new(entries: usize, ways: usize, sides: [bool; 2]) -> Self {
         let ways = if ways == 0 { entries } else { ways };
         assert!(entries > 0 && entries % ways == 0, "{entries} entries in sets of {ways}");
+        let sets = entries / ways;
         Recent {
-            tags: vec![0; entries].into(),
-            times: vec![0; entries].into(),
+            entries: vec![Way::default(); entries].into(),
             ways,
-            sets: entries / ways,
+            sets,
+            mask: if sets.is_power_of_two() { sets - 1 } else { usize::MAX },
             sides,
             used: false,
         }
@@ -45,72 +57,85 @@ impl Recent {
     }
 
     #[inline(always)]
-    fn first(&self, key: u64) -> usize {
+    fn set(&mut self, key: u64) -> &mut [Way] {
         // The low bits of a key are those of its page number.
-        let page = key & ((1 << (crate::PAGE_BITS - 3)) - 1);
-        let set = if self.sets.is_power_of_two() { page & (self.sets as u64 - 1) } else { page % self.sets as u64 };
-        set as usize * self.ways
+        let page = (key & ((1 << (crate::PAGE_BITS - 3)) - 1)) as usize;
+        let set = if self.mask != usize::MAX { page & self.mask } else { page % self.sets };
+        &mut self.entries[set * self.ways..][..self.ways]
     }
 
     #[inline(always)]
-    fn find(&self, key: u64) -> Option<usize> {
-        let first = self.first(key);
-        let tags = &self.tags[first..first + self.ways];
-        let times = &self.times[first..first + self.ways];
-        (0..tags.len()).find(|&w| matches(tags[w], key) && times[w] != 0).map(|w| first + w)
+    fn find(&mut self, key: u64) -> Option<&mut Way> {
+        self.set(key).iter_mut().find(|w| matches(w.tag, key) && w.time != 0)
     }
 
     /// Looks `key` up; a hit is a use at `time`.
     #[inline(always)]
     pub fn lookup(&mut self, key: u64, time: u64) -> Option<Attr> {
-        let slot = self.find(key)?;
-        self.times[slot] = time;
-        Some(attr(self.tags[slot], 0))
+        let way = self.find(key)?;
+        way.time = time;
+        Some(attr(way.tag, 0))
     }
 
     /// `key` was last used at `time`, if it is still here.
-    #[inline]
+    #[inline(always)]
     pub fn used_at(&mut self, key: u64, time: u64) {
-        if let Some(slot) = self.find(key) {
-            self.times[slot] = self.times[slot].max(time);
+        if let Some(way) = self.find(key) {
+            way.time = way.time.max(time);
         }
     }
 
-    /// Files `key`, in place of itself or of the least recently used, whose page it returns.
-    #[inline]
-    pub fn insert(&mut self, key: u64, attr: Attr, time: u64, filters: &[Filter; 2]) -> Option<(PageSize, u64)> {
+    /// Files `key` in place of itself, which is never pushed out by it.
+    pub fn replace(&mut self, key: u64, attr: Attr, time: u64) -> bool {
+        match self.find(key) {
+            Some(way) => {
+                *way = Way { tag: tag(key, attr), time };
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Files `key`, which is not here, in place of the least recently used, whose page it returns.
+    #[inline(always)]
+    pub fn insert_absent(&mut self, key: u64, attr: Attr, time: u64, filters: &[Filter; 2]) -> Option<(PageSize, u64)> {
         self.used = true;
-        let slot = self.find(key).unwrap_or_else(|| {
-            let first = self.first(key);
-            let last_use = |&slot: &usize| {
-                let known = self.times[slot];
-                if known == 0 {
-                    return 0;
+        let sides = self.sides;
+        let set = self.set(key);
+        let (mut victim, mut oldest) = (0, u64::MAX);
+        for (i, way) in set.iter().enumerate() {
+            let mut last = way.time;
+            if last != 0 {
+                let (size, page) = page_of(way.tag);
+                if sides[0] {
+                    last = last.max(filters[0].last_use(size, page));
                 }
-                let (size, page) = page_of(self.tags[slot]);
-                let [data, code] = filters;
-                let data = if self.sides[0] { data.last_use(size, page) } else { 0 };
-                let code = if self.sides[1] { code.last_use(size, page) } else { 0 };
-                known.max(data).max(code)
-            };
-            (first..first + self.ways).min_by_key(last_use).unwrap_or(first)
-        });
-        let was = std::mem::replace(&mut self.tags[slot], tag(key, attr));
-        let last = std::mem::replace(&mut self.times[slot], time);
-        (last != 0).then(|| page_of(was))
+                if sides[1] {
+                    last = last.max(filters[1].last_use(size, page));
+                }
+            }
+            if last < oldest {
+                (victim, oldest) = (i, last);
+            }
+        }
+        let was = std::mem::replace(&mut set[victim], Way { tag: tag(key, attr), time });
+        (was.time != 0).then(|| page_of(was.tag))
     }
 
     pub fn retain(&mut self, mut keep: impl FnMut(u64, Attr) -> bool) {
-        for (&t, time) in self.tags.iter().zip(self.times.iter_mut()) {
-            if *time != 0 && !keep(crate::assoc::key_of(t), attr(t, 0)) {
-                *time = 0;
+        if !self.used {
+            return;
+        }
+        for way in self.entries.iter_mut() {
+            if way.time != 0 && !keep(crate::assoc::key_of(way.tag), attr(way.tag, 0)) {
+                way.time = 0;
             }
         }
     }
 
     pub fn flush_all(&mut self) {
         if self.used {
-            self.times.fill(0);
+            self.entries.fill(Way::default());
             self.used = false;
         }
     }

@@ -64,6 +64,15 @@ pub struct Entry {
     pub global: bool,
 }
 
+/// The arrays that hold one page size for one side.
+#[derive(Debug, Clone, Copy)]
+struct Arrays {
+    size: PageSize,
+    first: u8,
+    /// [`NONE`] where the second level does not hold the size.
+    second: u8,
+}
+
 const NONE: u8 = u8::MAX;
 
 /// The TLBs of one CPU.
@@ -71,9 +80,8 @@ const NONE: u8 = u8::MAX;
 pub struct Tlb {
     first: Box<[Recent]>,
     second: Box<[Assoc]>,
-    /// Per side and page size: the array of the first and of the second level, or [`NONE`].
-    l1: [[u8; 3]; 2],
-    l2: [[u8; 3]; 2],
+    /// Per side, the page sizes held, small to large.
+    sizes: [Box<[Arrays]>; 2],
     /// The current address space (PCID) in a key's place for it; 0 where it is not used.
     space: u64,
     evicted: Option<(PageSize, u64)>,
@@ -90,15 +98,19 @@ impl Tlb {
     pub fn new(specs: &[ArraySpec]) -> Tlb {
         let of_level = |level: u8| -> Vec<&ArraySpec> { specs.iter().filter(|s| s.level == level).collect() };
         let (first, second) = (of_level(1), of_level(2));
-        let find = |specs: &[&ArraySpec], code: bool| {
-            PageSize::ALL.map(|size| {
-                let takes = |s: &&ArraySpec| (if code { s.code } else { s.data }) && s.sizes.contains(&size);
-                specs.iter().position(takes).map_or(NONE, |i| i as u8)
-            })
+        let find = |specs: &[&ArraySpec], code: bool, size: PageSize| {
+            let takes = |s: &&ArraySpec| (if code { s.code } else { s.data }) && s.sizes.contains(&size);
+            specs.iter().position(takes).map_or(NONE, |i| i as u8)
         };
+        let sizes = [false, true].map(|code| {
+            PageSize::ALL
+                .into_iter()
+                .map(|size| Arrays { size, first: find(&first, code, size), second: find(&second, code, size) })
+                .filter(|a| a.first != NONE)
+                .collect()
+        });
         Tlb {
-            l1: [find(&first, false), find(&first, true)],
-            l2: [find(&second, false), find(&second, true)],
+            sizes,
             first: first.iter().map(|s| Recent::new(s.entries, s.ways, [s.data, s.code])).collect(),
             second: second.iter().map(|s| Assoc::new(s.entries, s.ways)).collect(),
             space: 0,
@@ -108,36 +120,36 @@ impl Tlb {
 
     /// Does this side have TLBs at all?
     pub fn has(&self, side: Side) -> bool {
-        self.l1[side as usize].iter().any(|&a| a != NONE)
+        !self.sizes[side as usize].is_empty()
     }
 
     /// Looks a page up at `time`; a write needs an entry that allows it as it is. `filters`
     /// (data, code) are those in front of this CPU's TLBs.
     #[inline]
     pub fn lookup(&mut self, side: Side, gva: Gva, write: bool, time: u64, filters: &[Filter; 2]) -> Lookup {
-        for size in PageSize::ALL {
-            let Some(array) = self.first.get_mut(usize::from(self.l1[side as usize][size as usize])) else { continue };
+        let Tlb { first, second, sizes, space, evicted } = self;
+        let sizes = &sizes[side as usize];
+        for a in sizes {
+            let array = &mut first[usize::from(a.first)];
             if array.is_unused() {
                 continue;
             }
-            if let Some(attr) = array.lookup(key(size, gva) | self.space, time) {
+            if let Some(attr) = array.lookup(key(a.size, gva) | *space, time) {
                 return if write && !attr.writable { Lookup::NotWritable } else { Lookup::L1 };
             }
         }
-        for size in PageSize::ALL {
-            let Some(array) = self.second.get_mut(usize::from(self.l2[side as usize][size as usize])) else { continue };
+        for a in sizes {
+            let Some(array) = second.get_mut(usize::from(a.second)) else { continue };
             if array.is_unused() {
                 continue;
             }
-            let k = key(size, gva);
-            if let Some(slot) = array.lookup(k, k | self.space) {
+            let k = key(a.size, gva);
+            if let Some(slot) = array.lookup(k, k | *space) {
                 let attr = array.attr(slot);
                 if write && !attr.writable {
                     return Lookup::NotWritable;
                 }
-                if let Some(array) = self.first.get_mut(usize::from(self.l1[side as usize][size as usize])) {
-                    self.evicted = array.insert(k | self.space, attr, time, filters);
-                }
+                *evicted = first[usize::from(a.first)].insert_absent(k | *space, attr, time, filters);
                 return Lookup::L2;
             }
         }
@@ -148,17 +160,19 @@ impl Tlb {
     /// entry of the page is to be replaced.
     #[inline]
     pub fn fill(&mut self, side: Side, gva: Gva, entry: Entry, fresh: bool, time: u64, filters: &[Filter; 2]) {
-        let l1 = &self.l1[side as usize];
-        let held = PageSize::ALL.into_iter().rev().find(|&s| s <= entry.size && l1[s as usize] != NONE);
-        let Some(size) = held else { return };
+        let Tlb { first, second, sizes, space, evicted } = self;
+        let Some(a) = sizes[side as usize].iter().rfind(|a| a.size <= entry.size) else { return };
         let attr = Attr { writable: entry.writable, global: entry.global, value: 0 };
-        let k = key(size, gva);
-        self.evicted = self.first[usize::from(l1[size as usize])].insert(k | self.space, attr, time, filters);
-        if let Some(array) = self.second.get_mut(usize::from(self.l2[side as usize][size as usize])) {
+        let k = key(a.size, gva);
+        let array = &mut first[usize::from(a.first)];
+        if fresh || !array.replace(k | *space, attr, time) {
+            *evicted = array.insert_absent(k | *space, attr, time, filters);
+        }
+        if let Some(array) = second.get_mut(usize::from(a.second)) {
             if fresh {
-                array.insert_absent(k, k | self.space, attr);
+                array.insert_absent(k, k | *space, attr);
             } else {
-                array.insert(k, k | self.space, attr);
+                array.insert(k, k | *space, attr);
             }
         }
     }
@@ -173,10 +187,10 @@ impl Tlb {
     /// 4 KB page `page` was last used at `time`: what a filter knew, for the entry that holds it.
     #[inline]
     pub fn used_at(&mut self, side: Side, page: u64, time: u64) {
-        for size in PageSize::ALL {
-            let Some(array) = self.first.get_mut(usize::from(self.l1[side as usize][size as usize])) else { continue };
+        for a in &self.sizes[side as usize] {
+            let array = &mut self.first[usize::from(a.first)];
             if !array.is_unused() {
-                array.used_at(key(size, Gva(page << 12)) | self.space, time);
+                array.used_at(key(a.size, Gva(page << 12)) | self.space, time);
             }
         }
     }

@@ -9,10 +9,10 @@
 //! needed) or by the entry's physical address (AMD: the walk still goes level
 //! by level, translates every guest entry's address, and a hit saves the
 //! reference itself). Only entries that point to a table are cached; leaves
-//! belong to the TLBs. Entries of the host dimension are filed as global: they
-//! survive the guest's flushes.
+//! belong to the TLBs. Entries of the host dimension survive the guest's flushes.
 
-use crate::{Assoc, Attr, Start};
+use crate::Start;
+use crate::ordered::Ordered;
 
 /// How the caches are tagged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,131 +47,136 @@ pub struct CacheSpec {
     pub ways: usize,
 }
 
+/// Marks a key of the host dimension, which the guest's flushes spare.
+const HOST: u64 = 1 << 62;
+
 /// The walk caches of one CPU under one regime.
 #[derive(Debug, Clone)]
 pub struct WalkCache {
     tag: Tag,
-    arrays: Vec<Assoc>,
-    /// Per dimension and level: the array.
-    at: [[Option<usize>; 6]; 2],
-    /// Per dimension, levels with an array, from the leaf side up.
-    levels: [Vec<(u8, usize)>; 2],
-    nested_tlb: Option<Assoc>,
+    arrays: Box<[Ordered]>,
+    /// Per dimension and level: the array, or [`NONE`].
+    at: [[u8; 6]; 2],
+    /// Values: 1 = writable.
+    nested_tlb: Option<Ordered>,
 }
+
+const NONE: u8 = u8::MAX;
 
 impl WalkCache {
     /// Empty caches. `nested_tlb` is (entries, ways).
     pub fn new(tag: Tag, specs: &[CacheSpec], nested_tlb: Option<(usize, usize)>) -> Self {
-        let mut at = [[None; 6]; 2];
+        let mut at = [[NONE; 6]; 2];
         for (i, s) in specs.iter().enumerate() {
             for &l in &s.levels {
                 if s.guest {
-                    at[0][usize::from(l)] = Some(i);
+                    at[0][usize::from(l)] = i as u8;
                 }
                 if s.host {
-                    at[1][usize::from(l)] = Some(i);
+                    at[1][usize::from(l)] = i as u8;
                 }
             }
         }
-        let levels = at.map(|d| (2..6u8).filter_map(|l| Some((l, d[usize::from(l)]?))).collect());
         WalkCache {
             tag,
-            arrays: specs.iter().map(|s| Assoc::new(s.entries, s.ways)).collect(),
+            arrays: specs.iter().map(|s| Ordered::new(s.entries, s.ways, HOST)).collect(),
             at,
-            levels,
-            nested_tlb: nested_tlb.map(|(entries, ways)| Assoc::new(entries, ways)),
+            nested_tlb: nested_tlb.map(|(entries, ways)| Ordered::new(entries, ways, HOST)),
         }
     }
 
     /// How these caches are tagged.
-    #[inline]
+    #[inline(always)]
     pub fn tag(&self) -> Tag {
         self.tag
     }
 
     /// Where a walk of `va` starts: at `root`, or at the deepest table whose pointer is
     /// cached under a virtual prefix.
-    #[inline]
+    #[inline(always)]
     pub fn start(&mut self, dim: Dimension, va: u64, root: Start) -> Start {
         if self.tag == Tag::Physical {
             return root;
         }
-        for i in 0..self.levels[dim as usize].len() {
-            let (level, array) = self.levels[dim as usize][i];
-            if level > root.level {
-                break;
-            }
+        for level in 2..=root.level {
+            let Some(array) = self.arrays.get_mut(usize::from(self.at[dim as usize][usize::from(level)])) else {
+                continue;
+            };
             let (index, key) = prefix(dim, level, va);
-            if let Some(slot) = self.arrays[array].lookup(index, key) {
-                return Start { level: level - 1, table: self.arrays[array].value(slot) };
+            if let Some(table) = array.lookup(index, key) {
+                return Start { level: level - 1, table };
             }
         }
         root
     }
 
     /// Is the entry at physical address `at` held, so that no reference is needed?
-    #[inline]
+    #[inline(always)]
     pub fn holds(&mut self, dim: Dimension, level: u8, at: u64) -> bool {
         if self.tag == Tag::Virtual {
             return false;
         }
-        match self.at[dim as usize][usize::from(level)] {
-            Some(array) => self.arrays[array].lookup(at >> 3, at >> 3).is_some(),
+        match self.arrays.get_mut(usize::from(self.at[dim as usize][usize::from(level)])) {
+            Some(array) => array.lookup(at >> 3, physical(dim, at)).is_some(),
             None => false,
         }
     }
 
     /// Files an entry of `level`, read at `at` on the way to `va`, that points to `table`
     /// and is not held: [`WalkCache::start`] or [`WalkCache::holds`] would have said so.
-    #[inline]
+    #[inline(always)]
     pub fn fill(&mut self, dim: Dimension, level: u8, va: u64, at: u64, table: u64) {
-        let Some(array) = self.at[dim as usize][usize::from(level)] else { return };
-        let attr = Attr { writable: true, global: dim == Dimension::Host, value: table };
+        let i = usize::from(self.at[dim as usize][usize::from(level)]);
+        let Some(array) = self.arrays.get_mut(i) else { return };
         let (index, key) = match self.tag {
             Tag::Virtual => prefix(dim, level, va),
-            Tag::Physical => (at >> 3, at >> 3),
+            Tag::Physical => (at >> 3, physical(dim, at)),
         };
-        self.arrays[array].insert_absent(index, key, attr);
+        array.insert_absent(index, key, table);
     }
 
     /// Looks a host page up in the nested TLB.
-    #[inline]
+    #[inline(always)]
     pub fn nested_lookup(&mut self, page: u64, write: bool) -> bool {
         match &mut self.nested_tlb {
-            Some(t) => t.lookup(page, page).is_some_and(|slot| !write || t.writable(slot)),
+            Some(t) => t.lookup(page, page).is_some_and(|writable| !write || writable == 1),
             None => false,
         }
     }
 
     /// Files a host page in the nested TLB after [`WalkCache::nested_lookup`] for the same `write` failed.
-    #[inline]
+    #[inline(always)]
     pub fn nested_fill(&mut self, page: u64, write: bool, writable: bool) {
         let Some(t) = &mut self.nested_tlb else { return };
-        let attr = Attr { writable, global: true, value: 0 };
         if write {
             // It may be there, read-only.
-            t.insert(page, page, attr);
+            t.insert(page, page, u64::from(writable));
         } else {
-            t.insert_absent(page, page, attr);
+            t.insert_absent(page, page, u64::from(writable));
         }
     }
 
     /// Drops what the guest's own flushes drop: everything of the guest dimension.
     pub fn flush_guest(&mut self) {
-        self.arrays.iter_mut().for_each(Assoc::flush_non_global);
+        self.arrays.iter_mut().for_each(Ordered::flush);
     }
 
     /// Drops everything.
     pub fn flush_all(&mut self) {
-        self.arrays.iter_mut().for_each(Assoc::flush_all);
+        self.arrays.iter_mut().for_each(Ordered::flush_all);
         if let Some(t) = &mut self.nested_tlb {
             t.flush_all();
         }
     }
 }
 
-#[inline]
+#[inline(always)]
 fn prefix(dim: Dimension, level: u8, va: u64) -> (u64, u64) {
     let p = (va & ((1 << 57) - 1)) >> (12 + 9 * (u32::from(level) - 1));
-    (p, p | u64::from(level) << 40 | (dim as u64) << 44)
+    (p, p | u64::from(level) << 40 | (dim as u64) << 62)
+}
+
+#[inline(always)]
+fn physical(dim: Dimension, at: u64) -> u64 {
+    at >> 3 | (dim as u64) << 62
 }

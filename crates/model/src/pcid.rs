@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Linux's use of PCIDs, for guests that were captured without them.
 //!
-//! A CPU keeps the TLB entries of the last six address spaces it ran (Linux 6.1
-//! `arch/x86/mm/tlb.c`: `TLB_NR_DYN_ASIDS`, `choose_new_asid`), user and kernel
-//! halves under KPTI apart (each root is a space of its own here). Entries are
-//! flushed when a space is new, when its tables changed while it did not run, and
-//! when the guest reloads the root it is running on.
+//! A CPU keeps the TLB entries of six address spaces (Linux 6.1 `arch/x86/mm/tlb.c`:
+//! `TLB_NR_DYN_ASIDS`); a seventh takes the place of each in turn, whether or not it
+//! ran lately (`choose_new_asid`). Under KPTI each has a user half with a PCID of its
+//! own, whose root is the page after the kernel half's (a kernel built with KPTI
+//! allocates both pages even where it is off, so that neighbours are never two
+//! spaces). Entries are flushed when a space is new, when its tables changed while it
+//! did not run, and when the guest reloads the root it is running on.
 
 use bifold_mmu::Gpa;
 
@@ -16,15 +18,17 @@ const SPACES: usize = 6;
 #[derive(Debug)]
 pub struct Spaces {
     on: bool,
-    /// Most recent first.
     kept: Vec<Kept>,
+    /// `next_asid`.
+    next: usize,
 }
 
 #[derive(Debug)]
 struct Kept {
-    root: Gpa,
-    number: u16,
-    stale: bool,
+    /// Number of the pair of frames that holds the roots of both halves.
+    pair: u64,
+    /// Which halves are to be flushed before they run: they never did, or their tables changed.
+    stale: [bool; 2],
 }
 
 /// The space to run in now.
@@ -39,7 +43,7 @@ pub struct Space {
 impl Spaces {
     /// None kept yet. Where `on` is false, [`Spaces::load`] gives `None`: no PCIDs.
     pub fn new(on: bool) -> Self {
-        Spaces { on, kept: Vec::new() }
+        Spaces { on, kept: Vec::new(), next: 0 }
     }
 
     /// The guest loads `root`; `same` if it was running on it.
@@ -47,29 +51,32 @@ impl Spaces {
         if !self.on {
             return None;
         }
-        if let Some(at) = self.kept.iter().position(|k| k.root == root) {
-            let mut k = self.kept.remove(at);
-            let flush = same || std::mem::take(&mut k.stale);
-            let number = k.number;
-            self.kept.insert(0, k);
-            return Some(Space { number, flush });
-        }
-        let number = if self.kept.len() < 2 * SPACES {
-            self.kept.len() as u16
-        } else {
-            self.kept.pop().map_or(0, |k| k.number)
-        };
-        self.kept.insert(0, Kept { root, number, stale: false });
-        Some(Space { number, flush: true })
+        let (pair, half) = (root.frame() >> 1, (root.frame() & 1) as usize);
+        let at = self.kept.iter().position(|k| k.pair == pair).unwrap_or_else(|| self.allocate(pair));
+        let stale = std::mem::take(&mut self.kept[at].stale[half]);
+        Some(Space { number: (2 * at + half) as u16, flush: same || stale })
     }
 
-    /// An entry of the tables below root `owner` was changed or removed. The space that
+    fn allocate(&mut self, pair: u64) -> usize {
+        let new = Kept { pair, stale: [true; 2] };
+        if self.kept.len() < SPACES {
+            self.kept.push(new);
+            return self.kept.len() - 1;
+        }
+        let at = self.next;
+        self.next = (at + 1) % SPACES;
+        self.kept[at] = new;
+        at
+    }
+
+    /// An entry of the tables below root `owner` was changed or removed. The half that
     /// runs (`current`) is flushed by the guest itself.
     pub fn changed(&mut self, owner: Option<u64>, current: Gpa) {
         let Some(owner) = owner else { return };
-        for k in &mut self.kept {
-            // Under KPTI the user half's root is the next page.
-            k.stale |= k.root != current && (k.root.frame() | 1) == (owner | 1);
+        for k in self.kept.iter_mut().filter(|k| k.pair == owner >> 1) {
+            for (half, stale) in k.stale.iter_mut().enumerate() {
+                *stale |= k.pair << 1 | half as u64 != current.frame();
+            }
         }
     }
 }
