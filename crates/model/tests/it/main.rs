@@ -2,10 +2,14 @@
 //! The model against independent references.
 
 mod closed_forms;
+mod exits_flush;
 mod geometry;
 mod guest;
+mod lookup;
+mod pcid;
 mod permissions;
 mod random;
 mod reference;
 mod stream;
+mod timeline;
 mod trace_t;

@@ -30,9 +30,14 @@ impl Stream {
     }
 
     pub fn table(&mut self, level: u8) -> u64 {
-        let gfn = 0x100 + self.tables.len() as u64;
+        let gfn = self.tables.last_key_value().map_or(0x100, |(gfn, _)| gfn + 1);
         self.tables.insert(gfn, (level, Box::new([0; 512])));
         gfn
+    }
+
+    /// Makes frame `gfn` a root table.
+    pub fn set_root(&mut self, gfn: u64) {
+        self.tables.insert(gfn, (4, Box::new([0; 512])));
     }
 
     /// Maps `va` by an entry of `level` with these bits; returns the entry's address.
@@ -50,10 +55,12 @@ impl Stream {
         (gfn << 12) + 8 * index(va, level) as u64
     }
 
-    /// Describes the tables and loads `root`.
+    /// Describes the tables, the lowest first, and loads `root`.
     pub fn start(mut self, root: u64) -> Stream {
-        for (gfn, (level, entries)) in &self.tables {
-            Event::Table { gfn: *gfn, level: *level, entries }.encode(&mut self.words);
+        for wanted in 1..=4 {
+            for (gfn, (level, entries)) in self.tables.iter().filter(|t| t.1.0 == wanted) {
+                Event::Table { gfn: *gfn, level: *level, entries }.encode(&mut self.words);
+            }
         }
         self.and(&[Event::Cr3(root << 12)])
     }
