@@ -26,7 +26,7 @@ demo: build ## what compiling a C file of 7,900 lines costs in each paging mode:
 
 # The dev profile: with link-time optimisation, building the tests takes longer than all of them run.
 test: setup ## all tests
-	$(CARGO) test --workspace --locked
+	$(CARGO) test --workspace --locked --no-fail-fast
 
 lint: ## formatting, clippy, shell scripts
 	@for c in rustfmt clippy; do $(CARGO) $${c/rustfmt/fmt} --version >/dev/null 2>&1 || rustup component add $$c; done
