@@ -84,12 +84,12 @@ fn plugins(found: &Result<qemu::Qemu, CaptureError>) -> Result<String, (String, 
             "this QEMU was built with --disable-plugins".into(),
             format!("use your distribution's {}", qemu::WHERE),
         )),
-        Err(_) => Err(("no QEMU to ask".into(), "see qemu".into())),
+        Err(_) => Err(("no QEMU to ask".into(), "install QEMU first".into())),
     }
 }
 
 fn ninep(found: &Result<qemu::Qemu, CaptureError>) -> Result<String, (String, String)> {
-    let Ok(q) = found else { return Err(("no QEMU to ask".into(), "see qemu".into())) };
+    let Ok(q) = found else { return Err(("no QEMU to ask".into(), "install QEMU first".into())) };
     let out = Command::new(&q.path).args(["-device", "help"]).stdin(Stdio::null()).output();
     let text = out.map(|o| [o.stdout, o.stderr].concat()).unwrap_or_default();
     if String::from_utf8_lossy(&text).contains("virtio-9p-pci") {
@@ -103,7 +103,12 @@ fn ninep(found: &Result<qemu::Qemu, CaptureError>) -> Result<String, (String, St
 }
 
 fn plugin_file() -> Result<String, (String, String)> {
-    plugin::find().map(|p| p.display().to_string()).map_err(|e| (e.to_string(), "see there".into()))
+    plugin::find().map(|p| p.display().to_string()).map_err(|_| {
+        (
+            "libbifold_capture_plugin.so is neither beside the executable nor in ../lib/bifold".into(),
+            "build the whole workspace, or set BIFOLD_PLUGIN to the file".into(),
+        )
+    })
 }
 
 fn guest_kernel() -> Result<String, (String, String)> {

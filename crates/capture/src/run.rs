@@ -147,7 +147,6 @@ pub(crate) fn capture(
         stats: None,
         has_modules: kernel.modules.is_some(),
         cpu: [None; 2],
-        done: None,
     };
     session.follow(stop, progress, sink)?;
     session.report(qemu.version, kernel.version)
@@ -214,8 +213,6 @@ struct Session<'a> {
     has_modules: bool,
     /// The vCPU thread's CPU time when the command began and ended.
     cpu: [Option<f64>; 2],
-    /// When the guest had nothing more to do.
-    done: Option<Instant>,
 }
 
 /// CPU time of QEMU's vCPU thread.
@@ -257,9 +254,6 @@ impl Session<'_> {
             if self.said.ended && self.cpu[1].is_none() {
                 self.cpu[1] = vcpu_seconds(self.child.0.id());
             }
-            if self.said.done && self.done.is_none() {
-                self.done = Some(looked);
-            }
             progress(Progress::Words(self.words));
             if self.child.0.try_wait().map_err(CaptureError::os("waiting for qemu"))?.is_some() {
                 self.said.listen(&mut self.control);
@@ -269,7 +263,8 @@ impl Session<'_> {
                 return Ok(());
             }
             self.wish(stop)?;
-            if self.asked.or(self.done).is_some_and(|t| t.elapsed() > GRACE) {
+            // A guest that is done has handed everything over: its shutdown need not be awaited.
+            if self.said.done || self.asked.is_some_and(|t| t.elapsed() > GRACE) {
                 // What it has published is still read: the next turn sees it gone.
                 self.child.0.kill().map_err(CaptureError::os("killing qemu"))?;
                 self.child.0.wait().map_err(CaptureError::os("waiting for qemu"))?;
