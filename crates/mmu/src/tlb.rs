@@ -49,6 +49,8 @@ pub enum Lookup {
     L2,
     /// Present, but not to be written as it is (read-only or clean): a walk follows.
     NotWritable,
+    /// As that, but in the second level only.
+    NotWritableL2,
     /// Nowhere: a walk follows.
     Miss,
 }
@@ -147,7 +149,7 @@ impl Tlb {
             if let Some(slot) = array.lookup(k, k | *space) {
                 let attr = array.attr(slot);
                 if write && !attr.writable {
-                    return Lookup::NotWritable;
+                    return Lookup::NotWritableL2;
                 }
                 *evicted = first[usize::from(a.first)].insert_absent(k | *space, attr, time, filters);
                 return Lookup::L2;

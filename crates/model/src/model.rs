@@ -291,7 +291,7 @@ impl Model {
                     regimes[r].now.l1_misses += 1;
                 }
             }
-            if lookup == Lookup::Miss || lookup == Lookup::NotWritable {
+            if lookup != Lookup::L1 && lookup != Lookup::L2 {
                 let miss = match &miss {
                     Some(m) => m,
                     None => match translate(guest, root, gva, write) {
@@ -485,6 +485,7 @@ impl Model {
         }
         self.flush_asked();
         if first {
+            self.groups.iter_mut().for_each(|g| g.tlbs[vcpu].set_space(space.map_or(0, |s| s.number)));
             return;
         }
         for group in &mut self.groups {

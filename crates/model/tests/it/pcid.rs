@@ -143,3 +143,14 @@ fn six_spaces_of_two_halves_each_keep_their_entries_under_kpti() {
     let first = roots[0];
     assert_eq!(misses(stream.start(first), &[round.clone(), round].concat()), 12);
 }
+
+#[test]
+fn the_space_that_runs_first_keeps_its_entries_though_it_is_a_user_half() {
+    let mut stream = Stream::new();
+    let kernel = stream.table(4);
+    let user = stream.table(4);
+    assert_eq!((kernel % 2, user), (0, kernel + 1));
+    stream.map(user, VA, 1, 0x1_0000 << 12);
+    let events = [Load(VA), Cr3(kernel << 12), Cr3(user << 12), Load(VA)];
+    assert_eq!(misses(stream.start(user), &events), 1);
+}

@@ -17,7 +17,6 @@ fn mapped(level: u8, bits: u64) -> (Stream, u64, u64) {
 }
 
 #[test]
-#[ignore = "the model does not do so yet"]
 fn a_store_to_a_page_that_only_the_second_level_holds_clean_is_a_first_level_miss() {
     let (stream, ..) = mapped(1, 0);
     let got = stream.and(&[Fetch(VA), Store(VA)]).run(&profile("i5-7600", &[]), NATIVE).total;
@@ -91,7 +90,6 @@ fn a_store_that_only_nested_paging_walks_for_leaves_native_as_it_is_alone() {
 }
 
 #[test]
-#[ignore = "the model does not do so yet"]
 fn a_unified_first_level_sees_loads_and_fetches_in_one_order() {
     let overrides = ["tlb.l1d-4k.sides=[\"data\", \"code\"]", "tlb.l1d-4k.entries=2", "tlb.l1d-4k.ways=2"];
     let mut stream = Stream::new();

@@ -17,7 +17,6 @@ use std::collections::{HashMap, HashSet};
 use tlb::{Found, Tlb};
 
 const PIECES: bool = false;
-const L2_RO_MISS: bool = false;
 const CLEAN_WALKS: bool = false;
 
 pub const PRESENT: u64 = 1;
@@ -200,7 +199,7 @@ impl Reference {
         }
         let root = cpu.root;
         let found = cpu.tlb.look_up(code, va, write);
-        self.counts.l1_misses += u64::from(!matches!(found, Found::Level(1) | Found::ReadOnly(1)) && (L2_RO_MISS || found != Found::ReadOnly(2)));
+        self.counts.l1_misses += u64::from(!matches!(found, Found::Level(1) | Found::ReadOnly(1)));
         if let Found::Level(_) = found {
             return;
         }
