@@ -5,6 +5,9 @@
 use crate::assoc::{Attr, attr, matches, tag};
 use crate::{Filter, PageSize};
 
+/// Size and page number in a key.
+const PAGE: u64 = (1 << crate::PAGE_BITS) - 1;
+
 #[derive(Debug, Clone, Copy, Default)]
 struct Way {
     tag: u64,
@@ -105,7 +108,8 @@ impl Recent {
         let (mut victim, mut oldest) = (0, u64::MAX);
         for (i, way) in set.iter().enumerate() {
             let mut last = way.time;
-            if last != 0 {
+            // The filters know the current address space's pages, which `key` is of, and global ones.
+            if last != 0 && matches(way.tag, (key & !PAGE) | (way.tag & PAGE)) {
                 let (size, page) = page_of(way.tag);
                 if sides[0] {
                     last = last.max(filters[0].last_use(size, page));
