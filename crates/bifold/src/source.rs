@@ -19,8 +19,10 @@ pub struct Ending {
     pub partial: Option<Partial>,
     /// The capture's own checks.
     pub stats: Option<Stats>,
-    /// Versions of the guest's kernel and of QEMU, where they became known by running it.
-    pub versions: Option<(String, String)>,
+    /// Release of the guest's kernel, where it became known by running it.
+    pub kernel_version: Option<String>,
+    /// Version of QEMU, likewise.
+    pub qemu_version: Option<String>,
     /// What went wrong, if anything did.
     pub failure: Option<anyhow::Error>,
 }
@@ -79,7 +81,8 @@ pub fn run_guest(spec: &GuestSpec, feed: &mut Feed, stop: &AtomicBool) -> Ending
         partial: partial.or((!report.complete).then_some(Partial::Failed)),
         // A guest that had to be killed could not say what it had counted.
         stats: report.complete.then_some(report.stats),
-        versions: Some((report.kernel_version, report.qemu_version)),
+        kernel_version: Some(report.kernel_version),
+        qemu_version: Some(report.qemu_version),
         failure: None,
     }
 }
@@ -103,10 +106,12 @@ pub fn run_recording(reader: &mut Reader, feed: &mut Feed, stop: &AtomicBool) ->
     }
     let trailer = reader.trailer().cloned().unwrap_or_default();
     Ending {
-        exit: trailer.exit.map(Exit::Code),
+        exit: trailer.signal.map(Exit::Signal).or(trailer.exit.map(Exit::Code)),
         partial: trailer.partial.then_some(Partial::Recording),
         stats: trailer.stats,
-        ..Ending::default()
+        kernel_version: trailer.kernel_version,
+        qemu_version: trailer.qemu_version,
+        failure: None,
     }
 }
 
@@ -163,11 +168,16 @@ pub fn trailer(ending: &Ending) -> Trailer {
     Trailer {
         exit: match ending.exit {
             Some(Exit::Code(c)) => Some(c),
-            Some(Exit::Signal(s)) => Some(128 + s),
+            _ => None,
+        },
+        signal: match ending.exit {
+            Some(Exit::Signal(s)) => Some(s),
             _ => None,
         },
         partial: ending.partial.is_some(),
         stats: ending.stats,
+        kernel_version: ending.kernel_version.clone(),
+        qemu_version: ending.qemu_version.clone(),
     }
 }
 
@@ -177,10 +187,6 @@ pub fn describe(header: &Header, ending: &Ending) -> Option<Guest> {
     if source.command.is_empty() {
         return None;
     }
-    let (kernel, qemu) = match &ending.versions {
-        Some((kernel, qemu)) => (Some(kernel.clone()), Some(qemu.clone())),
-        None => (source.kernel_version.clone(), source.qemu_version.clone()),
-    };
     Some(Guest {
         command: source.command.clone(),
         timing: source.timing.clone(),
@@ -189,7 +195,7 @@ pub fn describe(header: &Header, ending: &Ending) -> Option<Guest> {
         thp: source.thp.clone(),
         memory_mib: source.memory_mib,
         root: source.root.clone(),
-        kernel,
-        qemu,
+        kernel: ending.kernel_version.clone().or_else(|| source.kernel_version.clone()),
+        qemu: ending.qemu_version.clone().or_else(|| source.qemu_version.clone()),
     })
 }

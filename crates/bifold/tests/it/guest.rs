@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `doctor`, and what guests need.
 
-use crate::command::{Ran, bifold, command, names, ran};
+use crate::command::{Ran, bifold, bifold_in, command, names, ran};
 use crate::stopping::{interrupt, wait_for_events};
 use std::path::Path;
 use std::process::Stdio;
@@ -56,7 +56,8 @@ fn a_recorded_guest_gives_the_same_figures_and_its_output_goes_to_stderr() {
     for same in ["outcome", "exit", "checks", "capture_checks"] {
         assert_eq!(live[same], again[same], "{same}");
     }
-    assert_eq!(live["guest"]["command"], again["guest"]["command"]);
+    assert_eq!(live["guest"], again["guest"]);
+    assert!(live["guest"]["kernel"].is_string() && live["guest"]["qemu"].is_string());
 }
 
 #[test]
@@ -65,9 +66,12 @@ fn a_command_ended_by_a_signal_passes_it_on_as_shells_do() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let ran = guest(dir.path(), "compare -q", "kill -SEGV $$");
+    let ran = guest(dir.path(), "record -q -o a.bifold", "kill -SEGV $$");
     assert_eq!(ran.status, 128 + 11, "{}", ran.stderr);
     assert!(ran.stdout.contains("ended by signal 11"), "{}", ran.stdout);
+    // Its recording says so too; reading it succeeds.
+    let again = bifold_in(dir.path(), "compare -q a.bifold").quietly();
+    assert!(again.contains("ended by signal 11"), "{again}");
 }
 
 #[test]

@@ -78,10 +78,19 @@ pub struct Source {
 pub struct Trailer {
     /// Exit status of the command; `None` if it was killed or there was none.
     pub exit: Option<i32>,
+    /// The signal that killed the command.
+    #[serde(default)]
+    pub signal: Option<i32>,
     /// Recording was stopped before the command ended.
     pub partial: bool,
     /// The capture's own counters and checks; `None` without a guest.
     pub stats: Option<Stats>,
+    /// Release of the guest kernel, where it became known by running it.
+    #[serde(default)]
+    pub kernel_version: Option<String>,
+    /// Version of QEMU, likewise.
+    #[serde(default)]
+    pub qemu_version: Option<String>,
 }
 
 /// The trailer as stored: with what proves that all blocks are there.

@@ -18,8 +18,11 @@ fn header() -> Header {
 fn trailer() -> Trailer {
     Trailer {
         exit: Some(3),
+        signal: Some(11),
         partial: true,
         stats: Some(Stats { cr3_checks: 9, accesses: 1 << 60, ..Stats::default() }),
+        kernel_version: Some("6.1.0".into()),
+        qemu_version: Some("10.0.2".into()),
     }
 }
 
