@@ -236,7 +236,7 @@ pub struct ModelArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub configs: Vec<String>,
 
-    /// Length of the timeline's intervals, in seconds of the ideal run [default: 0.05]
+    /// Length of the timeline's intervals, in seconds of the ideal run [default: 0.01]
     #[arg(short, long, value_name = "SECS", value_parser = parse_seconds)]
     pub interval: Option<f64>,
 

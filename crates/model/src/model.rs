@@ -37,7 +37,7 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             seed: 1,
-            interval_seconds: 0.05,
+            interval_seconds: 0.01,
             configs: Config::ALL.to_vec(),
             guest_frames: 1 << 18,
             vcpus: 1,
