@@ -42,10 +42,10 @@ void forget_translations(void)
     if (hot.generation)
         return;
     for (unsigned i = 0; i < n_vcpus; i++) {
-        memset(vcpus[i]->tag, 0xff, sizeof vcpus[i]->tag);
-        memset(vcpus[i]->code, 0xff, sizeof vcpus[i]->code);
+        memset(vcpus[i]->tag, 0, sizeof vcpus[i]->tag);
+        memset(vcpus[i]->code, 0, sizeof vcpus[i]->code);
     }
-    /* Generation 0 would make tag 0 of a fresh cache valid for page 0. */
+    /* Never generation 0: an empty tag would be valid for page 0. */
     hot.generation = UINT64_C(1) << 52;
 }
 
@@ -324,13 +324,14 @@ void record_block(struct qemu_plugin_tb *tb)
     vector = idt_vector(b->start);
     b->vector = (uint16_t)(vector < 0 ? 0 : vector);
     known = unique(b);
+    /* R_REGS, because code_page() may read the instruction pointer: later QEMUs insist. */
     if (vector >= 0)
         qemu_plugin_register_vcpu_tb_exec_cb(tb, on_entry, CB_R_REGS, (void *)known);
     else if (b->rep && n == 1)
-        qemu_plugin_register_vcpu_tb_exec_cb(tb, on_rep_block, CB_NO_REGS, (void *)known);
+        qemu_plugin_register_vcpu_tb_exec_cb(tb, on_rep_block, CB_R_REGS, (void *)known);
     else
         qemu_plugin_register_vcpu_tb_exec_cb(tb, b->page == b->page2 ? on_block : on_block2,
-                                             CB_NO_REGS, (void *)known);
+                                             CB_R_REGS, (void *)known);
 }
 
 /* The state a consumer starts from: tables, then each vCPU's registers. */

@@ -102,7 +102,7 @@ fn own(image: &Path, modules: Option<&Path>) -> Result<Kernel, CaptureError> {
         Some(dir) => Some(of_version(dir).unwrap_or(dir.to_path_buf())),
         None => of_version(Path::new("/lib/modules")),
     };
-    if !elf && let Some(unpacked) = payload(&data) {
+    if let Some(unpacked) = (!elf).then(|| payload(&data)).flatten() {
         let dir = cache_dir()?.with_file_name("images");
         let to = dir.join(format!("{}-{:016x}", kernel.version, checksum(&data)));
         if !to.exists() {

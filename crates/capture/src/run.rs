@@ -278,10 +278,10 @@ impl Session<'_> {
             self.words += chunk.len() as u64;
             // The plugin ends its stream with Stats and the stop marker.
             let at = chunk.len().wrapping_sub(STATS_WORDS + 2);
-            if chunk.get(at).is_some_and(|w| w >> KIND_SHIFT == STATS)
-                && let Ok((Event::Stats(stats), _)) = decode(&chunk[at..], at)
-            {
-                self.stats = Some(stats);
+            if chunk.get(at).is_some_and(|w| w >> KIND_SHIFT == STATS) {
+                if let Ok((Event::Stats(stats), _)) = decode(&chunk[at..], at) {
+                    self.stats = Some(stats);
+                }
             }
             sink(chunk).map_err(CaptureError::Sink)?;
             self.ring.release();
