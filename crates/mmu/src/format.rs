@@ -99,6 +99,10 @@ impl Format {
     #[inline]
     pub fn target(&self, level: u8, entry: u64) -> u64 {
         let base = entry & self.address;
-        if level > 1 && self.is_leaf(level, entry) { base & !((1 << self.level(level).shift) - 1) } else { base }
+        if level > 1 && self.is_leaf(level, entry) {
+            base & !((1 << self.level(level).shift) - 1)
+        } else {
+            base
+        }
     }
 }

@@ -47,7 +47,8 @@ impl Ordered {
 
     #[inline(always)]
     fn first(&self, index: u64) -> usize {
-        let set = if self.mask != usize::MAX { index as usize & self.mask } else { index as usize % self.sets };
+        let set =
+            if self.mask != usize::MAX { index as usize & self.mask } else { index as usize % self.sets };
         set * self.depth
     }
 

@@ -101,7 +101,13 @@ impl Recent {
 
     /// Files `key`, which is not here, in place of the least recently used, whose page it returns.
     #[inline(always)]
-    pub fn insert_absent(&mut self, key: u64, attr: Attr, time: u64, filters: &[Filter; 2]) -> Option<(PageSize, u64)> {
+    pub fn insert_absent(
+        &mut self,
+        key: u64,
+        attr: Attr,
+        time: u64,
+        filters: &[Filter; 2],
+    ) -> Option<(PageSize, u64)> {
         self.used = true;
         let sides = self.sides;
         let set = self.set(key);

@@ -107,7 +107,11 @@ impl Tlb {
         let sizes = [false, true].map(|code| {
             PageSize::ALL
                 .into_iter()
-                .map(|size| Arrays { size, first: find(&first, code, size), second: find(&second, code, size) })
+                .map(|size| Arrays {
+                    size,
+                    first: find(&first, code, size),
+                    second: find(&second, code, size),
+                })
                 .filter(|a| a.first != NONE)
                 .collect()
         });
@@ -161,7 +165,15 @@ impl Tlb {
     /// Files a translation after a walk, in both levels. `fresh`: the look-up missed, so no
     /// entry of the page is to be replaced.
     #[inline]
-    pub fn fill(&mut self, side: Side, gva: Gva, entry: Entry, fresh: bool, time: u64, filters: &[Filter; 2]) {
+    pub fn fill(
+        &mut self,
+        side: Side,
+        gva: Gva,
+        entry: Entry,
+        fresh: bool,
+        time: u64,
+        filters: &[Filter; 2],
+    ) {
         let Tlb { first, second, sizes, space, evicted } = self;
         let Some(a) = sizes[side as usize].iter().rfind(|a| a.size <= entry.size) else { return };
         let attr = Attr { writable: entry.writable, global: entry.global, value: 0 };

@@ -99,7 +99,8 @@ impl WalkCache {
             return root;
         }
         for level in 2..=root.level {
-            let Some(array) = self.arrays.get_mut(usize::from(self.at[dim as usize][usize::from(level)])) else {
+            let Some(array) = self.arrays.get_mut(usize::from(self.at[dim as usize][usize::from(level)]))
+            else {
                 continue;
             };
             let (index, key) = prefix(dim, level, va);

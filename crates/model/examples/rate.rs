@@ -22,7 +22,10 @@ fn feed(source: &str, model: &mut dyn FnMut(&[u64]) -> Result<(), DecodeError>) 
                 model(&words).expect("well-formed events");
             }
         }
-        Err(_) => Generator::parse(source).expect("a recording or a generator").run(model).expect("well-formed events"),
+        Err(_) => Generator::parse(source)
+            .expect("a recording or a generator")
+            .run(model)
+            .expect("well-formed events"),
     }
 }
 

@@ -276,8 +276,13 @@ impl GuestTables {
         };
         if let (1, Some(slot)) = (step.level, self.slot(step.at >> 12)) {
             let number = (gva.0 >> 21) + 1;
-            self.stretches[stretch_index(root, number)] =
-                Stretch { root: root.0, number, generation: self.generation, slot: slot as u32, writable: above };
+            self.stretches[stretch_index(root, number)] = Stretch {
+                root: root.0,
+                number,
+                generation: self.generation,
+                slot: slot as u32,
+                writable: above,
+            };
         }
         if found { Ok(self.leaf(step, writable)) } else { Err(step) }
     }
@@ -288,9 +293,8 @@ impl GuestTables {
     pub fn peek(&self, root: Gpa, gva: Gva) -> Option<u64> {
         let number = (gva.0 >> 21) + 1;
         let st = &self.stretches[stretch_index(root, number)];
-        (st.number == number && st.root == root.0 && st.generation == self.generation).then(|| {
-            self.entries[st.slot as usize][(gva.0 >> 12) as usize & 511] >> 12 & 0xff_ffff_ffff
-        })
+        (st.number == number && st.root == root.0 && st.generation == self.generation)
+            .then(|| self.entries[st.slot as usize][(gva.0 >> 12) as usize & 511] >> 12 & 0xff_ffff_ffff)
     }
 
     /// Frames that hold tables.

@@ -145,7 +145,11 @@ impl Model {
         Model {
             has_code: tlb.has(Side::Code),
             timeline: Timeline::new(interval, regimes.len()),
-            groups: vec![Group { members: (0..regimes.len()).collect(), tlbs: vec![tlb; vcpus], pending: false }],
+            groups: vec![Group {
+                members: (0..regimes.len()).collect(),
+                tlbs: vec![tlb; vcpus],
+                pending: false,
+            }],
             regimes,
             vcpus: (0..vcpus)
                 .map(|_| Vcpu {
@@ -295,7 +299,9 @@ impl Model {
                 let miss = match &miss {
                     Some(m) => m,
                     None => match translate(guest, root, gva, write) {
-                        Some((leaf, was_dirty)) => miss.insert(Miss { vcpu, gva, kind, leaf, was_dirty, root }),
+                        Some((leaf, was_dirty)) => {
+                            miss.insert(Miss { vcpu, gva, kind, leaf, was_dirty, root })
+                        }
                         None => {
                             *untranslated += 1;
                             return;
@@ -327,11 +333,15 @@ impl Model {
                     writable &= fill.is_some_and(|f| f.writable);
                     split |= regime.flush != Flush::None
                         || fill.is_none()
-                        || common.is_some_and(|c| Some(c.size) != fill.map(|f| f.size) || Some(c.global) != fill.map(|f| f.global));
+                        || common.is_some_and(|c| {
+                            Some(c.size) != fill.map(|f| f.size) || Some(c.global) != fill.map(|f| f.global)
+                        });
                     common = common.or(fill);
                 }
                 match common {
-                    Some(c) if !split => tlb.fill(side, gva, Entry { writable, ..c }, fresh, time, &v.filters),
+                    Some(c) if !split => {
+                        tlb.fill(side, gva, Entry { writable, ..c }, fresh, time, &v.filters)
+                    }
                     _ => group.pending = true,
                 }
             }

@@ -54,7 +54,8 @@ impl Nested {
     pub fn new(host: HostMemory) -> Self {
         let frames = host.frames();
         let levels = [1, 2, 3, 4u8].map(|level| {
-            let covered = if level < host.page_size().level() { 0 } else { (frames >> (9 * (level - 1))) + 1 };
+            let covered =
+                if level < host.page_size().level() { 0 } else { (frames >> (9 * (level - 1))) + 1 };
             vec![0; (covered as usize).next_multiple_of(512)]
         });
         Nested { levels, host, epoch: 1 << EPOCH_SHIFT, warm_used: 0 }

@@ -300,11 +300,12 @@ impl Profile {
         if let Some((_, text)) = BUILTIN.iter().find(|(n, _)| *n == name) {
             return Profile::parse(text, name, overrides);
         }
-        let text = std::fs::read_to_string(PathBuf::from(name)).map_err(|source| ProfileError::Unreadable {
-            name: name.into(),
-            builtin: Profile::builtin_names().collect::<Vec<_>>().join(", "),
-            source,
-        })?;
+        let text =
+            std::fs::read_to_string(PathBuf::from(name)).map_err(|source| ProfileError::Unreadable {
+                name: name.into(),
+                builtin: Profile::builtin_names().collect::<Vec<_>>().join(", "),
+                source,
+            })?;
         Profile::parse(&text, name, overrides)
     }
 
@@ -343,7 +344,10 @@ impl Profile {
                 return bad(format!("{field}.entries"), "must be 1 to 1048576");
             }
             if ways > entries || (ways != 0 && entries % ways != 0) {
-                return bad(format!("{field}.ways"), "must divide the number of entries (0 = fully associative)");
+                return bad(
+                    format!("{field}.ways"),
+                    "must divide the number of entries (0 = fully associative)",
+                );
             }
             Ok(())
         };
@@ -358,14 +362,18 @@ impl Profile {
             }
             for side in &t.sides {
                 for size in &t.sizes {
-                    let same = |o: &&TlbArray| o.level == t.level && o.sides.contains(side) && o.sizes.contains(size);
+                    let same = |o: &&TlbArray| {
+                        o.level == t.level && o.sides.contains(side) && o.sizes.contains(size)
+                    };
                     if self.tlb.iter().filter(same).count() > 1 {
                         return bad(field, "overlaps another array of its level, side and page size");
                     }
                 }
             }
         }
-        let data_4k = |t: &TlbArray| t.level == 1 && t.sides.contains(&Side::Data) && t.sizes.contains(&PageSize::Size4K);
+        let data_4k = |t: &TlbArray| {
+            t.level == 1 && t.sides.contains(&Side::Data) && t.sizes.contains(&PageSize::Size4K)
+        };
         if !self.tlb.iter().any(data_4k) {
             return bad("tlb".into(), "needs a first-level data array for 4K pages");
         }
@@ -388,7 +396,8 @@ impl Profile {
                 return bad(field, "has neither `source` nor `prior`");
             }
         }
-        let dearest = [self.walk.guest_upper, self.walk.guest_leaf, self.walk.host_upper, self.walk.host_leaf];
+        let dearest =
+            [self.walk.guest_upper, self.walk.guest_leaf, self.walk.host_upper, self.walk.host_leaf];
         if dearest.iter().chain(self.exit.iter().map(|(_, c)| &c.cycles)).any(|&c| c > 1_000_000_000) {
             return bad("walk and exit costs".into(), "must be at most 1000000000 cycles");
         }
@@ -473,7 +482,9 @@ fn set(table: &mut toml::Table, setting: &str) -> Result<(), String> {
         for part in parts {
             at = match at {
                 toml::Value::Table(t) => t.get_mut(part),
-                toml::Value::Array(a) => a.iter_mut().find(|v| v.get("name").and_then(|n| n.as_str()) == Some(part)),
+                toml::Value::Array(a) => {
+                    a.iter_mut().find(|v| v.get("name").and_then(|n| n.as_str()) == Some(part))
+                }
                 _ => None,
             }
             .ok_or_else(|| format!("there is no `{part}`"))?;

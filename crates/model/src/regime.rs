@@ -96,7 +96,14 @@ fn walk_1d(
 
 impl Regime {
     /// Empty tables and caches for `config`.
-    pub fn new(config: Config, profile: &Profile, guest: &GuestTables, frames: u64, vcpus: usize, seed: u64) -> Self {
+    pub fn new(
+        config: Config,
+        profile: &Profile,
+        guest: &GuestTables,
+        frames: u64,
+        vcpus: usize,
+        seed: u64,
+    ) -> Self {
         let host = || HostMemory::new(config.host_page, frames, seed);
         let (tag, specs, nested_tlb) = profile.cache_specs();
         Regime {

@@ -33,7 +33,8 @@ fn counts(regime: &Regime, common: &Sample, profile: &Profile) -> Sample {
     s.instructions = common.instructions;
     s.accesses = common.accesses;
     s.guest_page_faults = common.guest_page_faults;
-    let sum = |rows: &[[u64; 6]], from: usize, to: usize| -> u64 { rows.iter().flat_map(|r| &r[from..to]).sum() };
+    let sum =
+        |rows: &[[u64; 6]], from: usize, to: usize| -> u64 { rows.iter().flat_map(|r| &r[from..to]).sum() };
     let refs: &Refs = &regime.refs;
     let (leaf, upper) = (refs[1][0], sum(&refs[2..], 0, 1));
     let (host_leaf, host_upper) = (sum(refs, 1, 2), sum(refs, 2, 6));

@@ -11,7 +11,8 @@ const PAGE: u64 = 0x1000;
 const CR4: u64 = 0x20;
 
 fn run(name: &str, tagged: bool, config: Config, events: &[Event<'_>]) -> Sample {
-    let overrides = [if tagged { "cpu.tlb_tagged=true" } else { "cpu.tlb_tagged=false" }, "walk_cache.variant=none"];
+    let overrides =
+        [if tagged { "cpu.tlb_tagged=true" } else { "cpu.tlb_tagged=false" }, "walk_cache.variant=none"];
     let mut stream = Stream::new();
     let root = stream.table(4);
     for i in 0..4 {
@@ -61,7 +62,13 @@ fn one_cpus_exit_leaves_the_others_tlb_alone() {
         stream.map(root, VA + i * PAGE, 1, (0x1_0000 + i) << 12);
     }
     let events = [
-        Event::Vcpu(1), Event::Cr3(root << 12), Load(VA), Event::Vcpu(0), Load(VA + PAGE), Event::Vcpu(1), Load(VA),
+        Event::Vcpu(1),
+        Event::Cr3(root << 12),
+        Load(VA),
+        Event::Vcpu(0),
+        Load(VA + PAGE),
+        Event::Vcpu(1),
+        Load(VA),
     ];
     let words = stream.start(root).and(&events).words;
     let got = model(&profile("geometry-g", &["cpu.tlb_tagged=false"]), &[NESTED_4K], 2, &words);

@@ -6,11 +6,8 @@ use bifold_trace::{DecodeError, Generator};
 
 pub fn run(profile: &Profile, spec: &str, configs: &[Config]) -> Outcome {
     let generator = Generator::parse(spec).unwrap();
-    let options = Options {
-        configs: configs.to_vec(),
-        guest_frames: generator.guest_frames(),
-        ..Options::default()
-    };
+    let options =
+        Options { configs: configs.to_vec(), guest_frames: generator.guest_frames(), ..Options::default() };
     let mut model = Model::new(profile, options);
     generator.run::<DecodeError>(&mut |words| model.consume(words)).unwrap();
     model.finish()

@@ -22,18 +22,43 @@ const CR4_PGE: u64 = 1 << 7;
 /// One thing for the guest to do; numbers are taken modulo what there is.
 #[derive(Debug, Clone, Copy)]
 pub enum Op {
-    Access { kind: u8, place: u16, page: u16 },
-    Map { place: u16, page: u16, frame: u16, flags: u8 },
-    Unmap { place: u16, page: u16 },
+    Access {
+        kind: u8,
+        place: u16,
+        page: u16,
+    },
+    Map {
+        place: u16,
+        page: u16,
+        frame: u16,
+        flags: u8,
+    },
+    Unmap {
+        place: u16,
+        page: u16,
+    },
     /// The kernel sets or clears accessed and dirty bits itself.
-    Bits { place: u16, page: u16, flags: u8 },
+    Bits {
+        place: u16,
+        page: u16,
+        flags: u8,
+    },
     /// A stretch of 4 KB pages becomes a large page or the reverse.
-    Convert { place: u16, frame: u16 },
+    Convert {
+        place: u16,
+        frame: u16,
+    },
     Root(u8),
     Cpu(u8),
     Global,
-    Invlpg { place: u16, page: u16 },
-    Fault { place: u16, page: u16 },
+    Invlpg {
+        place: u16,
+        page: u16,
+    },
+    Fault {
+        place: u16,
+        page: u16,
+    },
     Insns(u16),
 }
 

@@ -24,7 +24,8 @@ const FRAMES: [u64; 10] = [1, 2, 3, 4, 5, 6, 7, 8, 1 << 24, 1 << 25];
 
 fn entry() -> impl Strategy<Value = u64> {
     (0usize..10, any::<u8>(), 0u8..8).prop_map(|(frame, bits, large)| {
-        let bits = u64::from(bits) & (PRESENT | WRITE | ACCESSED | DIRTY) | if bits & 0x1c != 0 { PRESENT | WRITE } else { 0 };
+        let bits = u64::from(bits) & (PRESENT | WRITE | ACCESSED | DIRTY)
+            | if bits & 0x1c != 0 { PRESENT | WRITE } else { 0 };
         FRAMES[frame] << 12 | bits | if large == 0 { LARGE } else { 0 }
     })
 }

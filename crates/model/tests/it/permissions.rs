@@ -106,6 +106,9 @@ fn a_unified_first_level_sees_loads_and_fetches_in_one_order() {
 #[test]
 fn a_cr3_load_drops_what_is_not_global() {
     let (stream, root, _) = mapped(1, 0);
-    let got = stream.and(&[Load(VA), Load(VA), Cr3(root << 12), Load(VA)]).run(&profile("i5-7600", &[]), NATIVE).total;
+    let got = stream
+        .and(&[Load(VA), Load(VA), Cr3(root << 12), Load(VA)])
+        .run(&profile("i5-7600", &[]), NATIVE)
+        .total;
     assert_eq!((got.tlb_misses_4k, got.tlb_flushes), (2, 1));
 }

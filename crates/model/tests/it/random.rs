@@ -22,7 +22,12 @@ pub fn model(profile: &Profile, configs: &[Config], cpus: usize, words: &[u64]) 
     model.finish()
 }
 
-fn equal_to_reference(profile: &Profile, cpus: usize, ops: &[Op], together: bool) -> Result<(), TestCaseError> {
+fn equal_to_reference(
+    profile: &Profile,
+    cpus: usize,
+    ops: &[Op],
+    together: bool,
+) -> Result<(), TestCaseError> {
     let mut guest = Guest::new(cpus);
     guest.run(ops);
     let all = model(profile, &Config::ALL, cpus, &guest.words);
@@ -53,9 +58,15 @@ fn profile(which: usize, variant: usize) -> Profile {
         _ if variant < 6 => &[],
         "geometry-g" => &["tlb.l1d-4k.entries=8", "tlb.l2.entries=24"],
         "i5-7600" => &[
-            "tlb.l1d-4k.entries=8", "tlb.l1d-2m.entries=4", "tlb.l1i-4k.entries=16", "tlb.l2.entries=24", "tlb.l2-1g.entries=4",
+            "tlb.l1d-4k.entries=8",
+            "tlb.l1d-2m.entries=4",
+            "tlb.l1i-4k.entries=16",
+            "tlb.l2.entries=24",
+            "tlb.l2-1g.entries=4",
         ],
-        "phenom2-x3-720" => &["tlb.l1d.entries=8", "tlb.l1i-4k.entries=4", "tlb.l2d-4k.entries=16", "tlb.l2i-4k.entries=8"],
+        "phenom2-x3-720" => {
+            &["tlb.l1d.entries=8", "tlb.l1i-4k.entries=4", "tlb.l2d-4k.entries=16", "tlb.l2i-4k.entries=8"]
+        }
         _ => &["tlb.l1d-4k.entries=12", "tlb.l1d-1g.entries=2", "tlb.l1i-4k.entries=8", "tlb.l2.entries=32"],
     };
     let overrides: Vec<String> = caches.iter().chain(small).map(|s| s.to_string()).collect();

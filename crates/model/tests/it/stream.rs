@@ -70,8 +70,18 @@ impl Stream {
         self
     }
 
-    pub fn run_all(&self, profile: &Profile, configs: &[Config], interval_seconds: f64) -> bifold_model::Outcome {
-        let options = Options { configs: configs.to_vec(), guest_frames: FRAMES, interval_seconds, ..Options::default() };
+    pub fn run_all(
+        &self,
+        profile: &Profile,
+        configs: &[Config],
+        interval_seconds: f64,
+    ) -> bifold_model::Outcome {
+        let options = Options {
+            configs: configs.to_vec(),
+            guest_frames: FRAMES,
+            interval_seconds,
+            ..Options::default()
+        };
         let mut model = Model::new(profile, options);
         model.consume(&self.words).unwrap();
         let outcome = model.finish();

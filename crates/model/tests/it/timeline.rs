@@ -54,7 +54,8 @@ fn twice(profile: &str, overrides: &[&str], config: Config, second: u64) -> Vec<
     events.extend([Insns(2_000_000), Cr3(root << 12)]);
     events.extend(touch(second));
     events.push(Insns(10));
-    let outcome = stream.start(root).and(&events).run_all(&self::profile(profile, overrides), &[config], 0.001);
+    let outcome =
+        stream.start(root).and(&events).run_all(&self::profile(profile, overrides), &[config], 0.001);
     assert_eq!(outcome.interval_starts, [0, 2_000_000]);
     outcome.configs[0].intervals.clone()
 }
