@@ -3,8 +3,12 @@
 
 use crate::reference::{GLOBAL, WRITE};
 use crate::stream::{NATIVE, Stream, profile};
+use crate::random::cases;
+use crate::reference::{Counts, Reference};
+use crate::stream::NESTED_4K;
 use bifold_model::Sample;
-use bifold_trace::Event::{self, Cr3, Cr4, Invlpg, Load, PtStore};
+use bifold_trace::Event::{self, Cr3, Cr4, Fetch, Invlpg, Load, PtStore};
+use proptest::prelude::*;
 
 const VA: u64 = 0x40_4060_0000;
 const KERNEL: u64 = 0xffff_ffff_8100_0000;
@@ -153,4 +157,43 @@ fn the_space_that_runs_first_keeps_its_entries_though_it_is_a_user_half() {
     stream.map(user, VA, 1, 0x1_0000 << 12);
     let events = [Load(VA), Cr3(kernel << 12), Cr3(user << 12), Load(VA)];
     assert_eq!(misses(stream.start(user), &events), 1);
+}
+
+proptest! {
+    #![proptest_config(cases(64))]
+
+    #[test]
+    fn random_switches_between_eight_spaces_count_what_the_reference_counts(
+        ops in proptest::collection::vec((0u8..30, 0u64..8, 0u64..40), 1..1500),
+        name in prop_oneof![Just("i5-7600"), Just("phenom2-x3-720"), Just("geometry-g")],
+    ) {
+        let mut stream = Stream::new();
+        let roots: Vec<u64> = (0..8).map(|_| stream.table(4)).collect();
+        let page = |i: u64| if i < 30 { VA + i * 0x3000 } else { KERNEL + (i << 12) };
+        for (n, &root) in (0..).zip(&roots) {
+            for i in 0..40 {
+                let bits = if i < 30 { (n * 40 + i) << 12 } else { i << 12 | GLOBAL };
+                stream.map(root, page(i), 1, 0x1000_0000 + bits);
+            }
+        }
+        let events: Vec<Event<'_>> = ops.into_iter().map(|(op, space, i)| match op {
+            0..=3 => Cr3(roots[space as usize] << 12),
+            4 => Invlpg(page(i)),
+            5 => Cr4(if space == 0 { 0 } else { 0x80 }),
+            6..=12 => Fetch(page(i) + 8),
+            _ => Load(page(i)),
+        }).collect();
+        let small = match name {
+            "geometry-g" => ["cpu.pcid=true", "tlb.l1d-4k.entries=8", "tlb.l2.entries=48"],
+            "i5-7600" => ["cpu.pcid=true", "tlb.l1d-4k.entries=16", "tlb.l2.entries=48"],
+            _ => ["cpu.pcid=true", "tlb.l1d.entries=10", "tlb.l2d-4k.entries=32"],
+        };
+        let profile = profile(name, &small);
+        let stream = stream.start(roots[0]).and(&events);
+        for config in [NATIVE, NESTED_4K] {
+            let mut slow = Reference::new(&profile, config, 1 << 18, 1, 1);
+            slow.consume(&stream.words);
+            prop_assert_eq!(Counts::of(&stream.run(&profile, config)), slow.counts, "{}", config.name());
+        }
+    }
 }

@@ -39,9 +39,4 @@ impl<E> Lists<E> {
     pub fn retain(&mut self, keep: impl Fn(&E) -> bool) {
         self.sets.iter_mut().for_each(|s| s.retain(&keep));
     }
-
-    /// Every entry, to be changed in its place.
-    pub fn each(&mut self, change: impl FnMut(&mut E)) {
-        self.sets.iter_mut().flatten().for_each(change);
-    }
 }

@@ -16,9 +16,6 @@ use caches::{Caches, Of};
 use std::collections::{HashMap, HashSet};
 use tlb::{Found, Tlb};
 
-const PIECES: bool = false;
-const CLEAN_WALKS: bool = false;
-
 pub const PRESENT: u64 = 1;
 pub const WRITE: u64 = 2;
 pub const ACCESSED: u64 = 1 << 5;
@@ -76,6 +73,34 @@ struct Cpu {
     cr4: Option<u64>,
     tlb: Tlb,
     caches: Caches,
+    spaces: Spaces,
+}
+
+/// The address spaces that keep their entries: pairs of root frames, the next to be
+/// replaced, and which halves have run since they got their place.
+#[derive(Default)]
+struct Spaces {
+    pairs: Vec<u64>,
+    next: usize,
+    ran: HashSet<u64>,
+}
+
+impl Spaces {
+    /// The number of a root's space, and whether it ran before.
+    fn enter(&mut self, root: u64) -> (u16, bool) {
+        let pair = root >> 13;
+        if !self.pairs.contains(&pair) {
+            if self.pairs.len() < 6 {
+                self.pairs.push(pair);
+            } else {
+                let gone = std::mem::replace(&mut self.pairs[self.next], pair);
+                self.ran.retain(|root| root >> 13 != gone);
+                self.next = (self.next + 1) % 6;
+            }
+        }
+        let at = self.pairs.iter().position(|&p| p == pair).unwrap();
+        (2 * at as u16 + (root >> 12 & 1) as u16, !self.ran.insert(root))
+    }
 }
 
 pub struct Reference {
@@ -83,6 +108,7 @@ pub struct Reference {
     cpus: Vec<Cpu>,
     current: usize,
     frames: u64,
+    pcid: bool,
     host: Option<Host>,
     pub counts: Counts,
 }
@@ -107,12 +133,13 @@ impl Reference {
             mapped: HashMap::new(),
             upper: HashSet::new(),
         });
-        let cpu = || Cpu { root: 0, started: false, cr4: None, tlb: Tlb::new(profile), caches: Caches::new(profile) };
+        let cpu = || Cpu { root: 0, started: false, cr4: None, tlb: Tlb::new(profile), caches: Caches::new(profile), spaces: Spaces::default() };
         Reference {
             tables: HashMap::new(),
             cpus: (0..cpus).map(|_| cpu()).collect(),
             current: 0,
             frames,
+            pcid: profile.cpu.pcid,
             host,
             counts: Counts::default(),
         }
@@ -134,11 +161,21 @@ impl Reference {
             Event::Fetch(va) => self.access(true, va, false),
             Event::Vcpu(n) => self.current = n as usize,
             Event::Cr3(value) => {
-                cpu.root = value & ADDRESS;
+                let same = std::mem::replace(&mut cpu.root, value & ADDRESS) == value & ADDRESS;
+                let mut flush = true;
+                if self.pcid {
+                    let (space, ran) = cpu.spaces.enter(cpu.root);
+                    cpu.tlb.space = space;
+                    flush = same || !ran;
+                }
                 if std::mem::replace(&mut cpu.started, true) {
-                    cpu.tlb.flush(false);
+                    if flush && self.pcid {
+                        cpu.tlb.flush_space();
+                    } else if flush {
+                        cpu.tlb.flush(false);
+                    }
                     cpu.caches.flush_guest();
-                    self.counts.flushes += 1;
+                    self.counts.flushes += u64::from(flush);
                 }
             }
             Event::Cr4(value) => {
@@ -200,17 +237,23 @@ impl Reference {
         let root = cpu.root;
         let found = cpu.tlb.look_up(code, va, write);
         self.counts.l1_misses += u64::from(!matches!(found, Found::Level(1) | Found::ReadOnly(1)));
+        let hit = cpu.tlb.hit.take();
+        let (level, at, entry, writable) = self.look_up(root, va);
         if let Found::Level(_) = found {
+            // TLB on = TLB off.
+            let now = (entry & ADDRESS & (!0 << shift(level))) | (va & !(!0 << shift(level)));
+            assert!(hit.is_none_or(|gpa| gpa == now), "{va:#x} is held as {hit:x?} and mapped to {now:#x}");
             return;
         }
-        let (level, at, entry, writable) = self.look_up(root, va);
         assert!(entry & PRESENT != 0 && (writable || !write), "the stream holds no access to {va:#x} that faults");
         let was_dirty = entry & DIRTY != 0;
         let entry = entry | ACCESSED | if write { DIRTY } else { 0 };
         self.tables.get_mut(&(at >> 12)).unwrap()[(at >> 3) as usize % 512] = entry;
         let gpa = (entry & ADDRESS & (!0 << shift(level))) | (va & !(!0 << shift(level)));
+        // The model takes a page dirty and writable by now for one whose entry need not be
+        // walked for; the CPU goes by the entry alone (`permissions.rs`).
         let concerned = !was_dirty || self.host.as_ref().is_some_and(|h| !h.backing(gpa, self.frames));
-        if CLEAN_WALKS || found == Found::Nowhere || concerned {
+        if found == Found::Nowhere || concerned {
             self.walk(va, write);
         }
         let guest = size_of(level);
@@ -219,7 +262,7 @@ impl Reference {
         if found == Found::Nowhere {
             self.counts.misses[size as usize] += 1;
         }
-        self.cpus[self.current].tlb.file(code, va, size, guest, writable, entry & GLOBAL != 0);
+        self.cpus[self.current].tlb.file(code, (va, gpa), (size, guest), writable, entry & GLOBAL != 0);
     }
 
     /// The hardware's walk, from the start again after every violation.

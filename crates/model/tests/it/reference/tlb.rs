@@ -13,8 +13,11 @@ struct Entry {
     /// Size of the guest's page, of which this may be a piece.
     guest: PageSize,
     va: u64,
+    /// What it maps, at `va`.
+    gpa: u64,
     writable: bool,
     global: bool,
+    space: u16,
 }
 
 #[derive(Clone)]
@@ -29,6 +32,10 @@ struct Array {
 #[derive(Clone)]
 pub struct Tlb {
     arrays: Vec<Array>,
+    /// The address space (PCID).
+    pub space: u16,
+    /// Guest-physical address that the last hit gave, unless it was a piece of a larger page.
+    pub hit: Option<u64>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -56,7 +63,7 @@ impl Tlb {
                 lists: Lists::new(t.entries, t.ways),
             }
         });
-        Tlb { arrays: arrays.collect() }
+        Tlb { arrays: arrays.collect(), space: 0, hit: None }
     }
 
     fn array(&mut self, level: u8, code: bool, size: PageSize) -> Option<&mut Array> {
@@ -71,15 +78,18 @@ impl Tlb {
 
     /// Looks up both levels. What only the second holds and is good enters the first.
     pub fn look_up(&mut self, code: bool, va: u64, write: bool) -> Found {
+        let space = self.space;
         for level in [1, 2] {
             for size in PageSize::ALL {
                 let Some(array) = self.array(level, code, size) else { continue };
                 let p = page(va, size);
-                let Some(entry) = array.lists.find(p, |e| e.page == p && e.size == size) else { continue };
+                let here = |e: &Entry| e.page == p && e.size == size && (e.global || e.space == space);
+                let Some(entry) = array.lists.find(p, here) else { continue };
                 if write && !entry.writable {
                     return Found::ReadOnly(level);
                 }
                 let entry = entry.clone();
+                self.hit = (entry.guest == size).then_some(entry.gpa ^ entry.va ^ va);
                 if level == 2 {
                     if let Some(first) = self.array(1, code, size) {
                         first.lists.insert(p, entry);
@@ -92,52 +102,36 @@ impl Tlb {
     }
 
     /// Files what a walk found in both levels, in pieces of the largest size that the first takes.
-    pub fn file(&mut self, code: bool, va: u64, size: PageSize, guest: PageSize, writable: bool, global: bool) {
+    pub fn file(&mut self, code: bool, (va, gpa): (u64, u64), (size, guest): (PageSize, PageSize), writable: bool, global: bool) {
         let Some(size) = PageSize::ALL.into_iter().rev().find(|&s| s <= size && self.array(1, code, s).is_some()) else {
             return;
         };
         let p = page(va, size);
-        let entry = Entry { page: p, size, guest, va, writable, global };
+        let space = self.space;
+        let entry = Entry { page: p, size, guest, va, gpa, writable, global, space };
         for level in [1, 2] {
             if let Some(array) = self.array(level, code, size) {
-                array.lists.retain(|e| e.page != p || e.size != size);
+                array.lists.retain(|e| e.page != p || e.size != size || !(e.global || e.space == space));
                 array.lists.insert(p, entry.clone());
             }
         }
     }
 
-    /// A walk for a write allowed it: the entries that there are become writable; the first
-    /// level gets one if it had none.
-    pub fn upgrade(&mut self, code: bool, va: u64, found_in: u8, writable: bool) {
-        for size in PageSize::ALL {
-            let p = page(va, size);
-            let mut fresh = None;
-            for level in [1, 2] {
-                let Some(array) = self.array(level, code, size) else { continue };
-                array.lists.each(|e| {
-                    if e.page == p && e.size == size {
-                        e.writable = writable;
-                        fresh = Some(e.clone());
-                    }
-                });
-            }
-            if let (2, Some(entry), Some(first)) = (found_in, fresh, self.array(1, code, size)) {
-                first.lists.insert(p, entry);
-            }
-        }
-    }
-
-    /// INVLPG, and the page fault at an address: every entry for the guest's page goes, global
-    /// ones and all pieces of a large page included.
+    /// INVLPG, and the page fault at an address: the entries for its page go, global ones too.
+    /// (The SDM wants all pieces of a large page to go; the model drops the one piece.)
     pub fn invalidate(&mut self, va: u64) {
+        let space = self.space;
         for a in &mut self.arrays {
-            a.lists.retain(|e| {
-                (super::PIECES && page(e.va, e.guest) != page(va, e.guest)) || (!super::PIECES && page(e.va, e.size) != page(va, e.size))
-            });
+            a.lists.retain(|e| e.page != page(va, e.size) || !(e.global || e.space == space));
         }
     }
 
     pub fn flush(&mut self, global_too: bool) {
         self.arrays.iter_mut().for_each(|a| a.lists.retain(|e| e.global && !global_too));
+    }
+
+    pub fn flush_space(&mut self) {
+        let space = self.space;
+        self.arrays.iter_mut().for_each(|a| a.lists.retain(|e| e.global || e.space != space));
     }
 }
