@@ -3,11 +3,11 @@
 
 use std::collections::HashMap;
 
-use bifold_capture::{CommandExit, Timing};
+use bifold_capture::{CommandExit, Root, Timing};
 use bifold_trace::{Event, decode};
 
 use crate::replay::assert_sound;
-use crate::support::{compile, qemu_missing, run, spec};
+use crate::support::{compile, compile_as, qemu_missing, run, spec};
 
 /// Prints the address of its pages, then accesses each in one way only.
 const WAYS: &str = r#"
@@ -181,5 +181,35 @@ fn each_first_touch_is_a_fault_and_each_page_given_back_an_invlpg() {
             assert_eq!(of_page.collect::<Vec<_>>(), [&(page + 8, 6)], "kpti {kpti}");
             assert!(invlpgs.contains(&page), "kpti {kpti}: no INVLPG of {page:#x}");
         }
+    }
+}
+
+#[test]
+fn code_is_fetched_where_it_runs_though_it_was_translated_elsewhere() {
+    if qemu_missing() {
+        return;
+    }
+    // QEMU keeps the blocks of the first run, at another address, for the second.
+    let source = "#include <stdio.h>\nint main(void) { printf(\"%p\\n\", (void *)main); return 0; }";
+    let program = compile_as("where", source, "-static-pie");
+    let path = program.to_str().unwrap();
+    let mut s = spec(&["busybox", "sh", "-c", &format!("{path}; {path}; {path}")]);
+    s.root = Root::Initramfs { include: vec![program.clone()] };
+    let (r, words) = run(&s).unwrap();
+    let mains: Vec<u64> = String::from_utf8_lossy(&r.stdout)
+        .lines()
+        .map(|l| u64::from_str_radix(l.trim_start_matches("0x"), 16).unwrap())
+        .collect();
+    assert!(mains.len() == 3 && mains[0] != mains[1] && mains[1] != mains[2], "{mains:x?}");
+    let (mut pages, mut at) = (Vec::new(), 0);
+    while at < words.len() {
+        let (event, n) = decode(&words[at..], at).unwrap();
+        if let Event::Fetch(gva) = event {
+            pages.push(gva >> 12);
+        }
+        at += n;
+    }
+    for main in mains {
+        assert!(pages.contains(&(main >> 12)), "no fetch from {main:#x}");
     }
 }
