@@ -2,17 +2,17 @@
 //! Runs that do not reach their end: interrupted, or without a reader.
 
 use crate::command::{command, names};
+use rustix::process::{Pid, Signal, kill_process};
 use std::io::Read as _;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 /// A generator that would run for days.
 const ENDLESS: &str = "t:900000g";
 
 pub fn interrupt(child: &Child) {
-    let pid = child.id().to_string();
-    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    kill_process(Pid::from_child(child), Signal::INT).unwrap();
 }
 
 /// Until a recording in this directory has got its first blocks, or half a minute.

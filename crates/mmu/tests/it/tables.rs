@@ -98,7 +98,7 @@ proptest! {
             };
             prop_assert_eq!(step, expected);
             prop_assert_eq!(read.len(), usize::from(format.depth() - step.level) + 1);
-            prop_assert_eq!(read.last(), Some(&(step.level, step.at)));
+            prop_assert_eq!(read.last().copied(), Some((step.level, step.at)));
         }
     }
 
