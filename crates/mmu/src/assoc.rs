@@ -333,7 +333,7 @@ impl Assoc {
         let ways = self.ways;
         let (head, tags) = self.row(set);
         let way = if head[STATE] >> 32 == ways as u64 {
-            (head[ORDER] >> (4 * (ways - 1) & 63)) as usize & 0xf
+            (head[ORDER] >> ((4 * (ways - 1)) & 63)) as usize & 0xf
         } else {
             head[STATE] += ONE_LIVE;
             let empty = equal_bytes(head[SIG], 0);

@@ -546,7 +546,7 @@ impl Model {
         self.common.guest_page_faults += 1;
         for regime in &mut self.regimes {
             if error & 1 == 0 {
-                regime.walk_to_fault(vcpu, gva, root, &mut self.guest);
+                regime.walk_to_fault(vcpu, gva, root, &self.guest);
             }
             regime.guest_fault(vcpu, gva, error, &self.guest);
         }

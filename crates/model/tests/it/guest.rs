@@ -65,16 +65,16 @@ pub enum Op {
 pub fn ops(most: usize) -> impl Strategy<Value = Vec<Op>> {
     let (place, page, frame) = (any::<u16>(), any::<u16>(), any::<u16>());
     let op = prop_oneof![
-        60 => (any::<u8>(), place.clone(), page.clone()).prop_map(|(kind, place, page)| Op::Access { kind, place, page }),
-        6 => (place.clone(), page.clone(), frame.clone(), any::<u8>())
+        60 => (any::<u8>(), place, page).prop_map(|(kind, place, page)| Op::Access { kind, place, page }),
+        6 => (place, page, frame, any::<u8>())
             .prop_map(|(place, page, frame, flags)| Op::Map { place, page, frame, flags }),
-        3 => (place.clone(), page.clone()).prop_map(|(place, page)| Op::Unmap { place, page }),
-        3 => (place.clone(), page.clone(), any::<u8>()).prop_map(|(place, page, flags)| Op::Bits { place, page, flags }),
-        2 => (place.clone(), frame).prop_map(|(place, frame)| Op::Convert { place, frame }),
+        3 => (place, page).prop_map(|(place, page)| Op::Unmap { place, page }),
+        3 => (place, page, any::<u8>()).prop_map(|(place, page, flags)| Op::Bits { place, page, flags }),
+        2 => (place, frame).prop_map(|(place, frame)| Op::Convert { place, frame }),
         3 => any::<u8>().prop_map(Op::Root),
         3 => any::<u8>().prop_map(Op::Cpu),
         1 => Just(Op::Global),
-        3 => (place.clone(), page.clone()).prop_map(|(place, page)| Op::Invlpg { place, page }),
+        3 => (place, page).prop_map(|(place, page)| Op::Invlpg { place, page }),
         2 => (place, page).prop_map(|(place, page)| Op::Fault { place, page }),
         1 => any::<u16>().prop_map(Op::Insns),
     ];
@@ -224,7 +224,7 @@ impl Guest {
 
     /// Address, its natural level, and flags its leaf must have.
     fn place(place: u16, page: u16) -> (u64, u8, u64) {
-        let offset = u64::from(page) * 0x9e8 & 0xff8;
+        let offset = (u64::from(page) * 0x9e8) & 0xff8;
         let n = u64::from(place);
         match n % 16 {
             k @ 0..=9 => (STRETCHES[k as usize % 6] + ((u64::from(page) % 96) << 12) + offset, 1, 0),

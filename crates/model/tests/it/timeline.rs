@@ -45,7 +45,7 @@ const PAGES: u64 = 100;
 fn twice(profile: &str, overrides: &[&str], config: Config, second: u64) -> Vec<Sample> {
     let mut stream = Stream::new();
     let root = stream.table(4);
-    let page = |i: u64| VA + (i % 2 << 21) + (i / 2 << 12);
+    let page = |i: u64| VA + ((i % 2) << 21) + ((i / 2) << 12);
     for i in 0..PAGES {
         stream.map(root, page(i), 1, (0x1_0000 + i) << 12 | WRITE);
     }
