@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `cpu.pcid`: Linux's six address spaces per CPU whose TLB entries survive a switch.
 
-use crate::reference::{GLOBAL, WRITE};
-use crate::stream::{NATIVE, Stream, profile};
 use crate::random::cases;
 use crate::reference::{Counts, Reference};
+use crate::reference::{GLOBAL, WRITE};
 use crate::stream::NESTED_4K;
+use crate::stream::{NATIVE, Stream, profile};
 use bifold_model::Sample;
 use bifold_trace::Event::{self, Cr3, Cr4, Fetch, Invlpg, Load, PtStore};
 use proptest::prelude::*;
@@ -54,7 +54,8 @@ fn two_spaces_never_share_an_entry_that_is_not_global() {
 #[test]
 fn a_global_entry_is_found_from_every_space_and_dropped_in_all_by_invlpg() {
     let (stream, r, _) = spaces(2);
-    let events = [Load(KERNEL), Cr3(r[1]), Load(KERNEL), Invlpg(KERNEL), Load(KERNEL), Cr3(r[0]), Load(KERNEL)];
+    let events =
+        [Load(KERNEL), Cr3(r[1]), Load(KERNEL), Invlpg(KERNEL), Load(KERNEL), Cr3(r[0]), Load(KERNEL)];
     assert_eq!(misses(stream, &events), 2);
 }
 
@@ -123,7 +124,8 @@ fn a_seventh_space_takes_the_first_ones_place_though_that_ran_last() {
     events.extend([Cr3(r[0]), Cr3(r[6]), Load(VA)]);
     let before = misses(stream.clone(), &events);
     assert_eq!(before, 7);
-    let back = |i: usize| misses(stream.clone(), &[events.clone(), vec![Cr3(r[i]), Load(VA)]].concat()) - before;
+    let back =
+        |i: usize| misses(stream.clone(), &[events.clone(), vec![Cr3(r[i]), Load(VA)]].concat()) - before;
     assert_eq!([0, 1, 2, 5].map(back), [1, 0, 0, 0]);
 }
 

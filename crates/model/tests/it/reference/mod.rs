@@ -133,7 +133,14 @@ impl Reference {
             mapped: HashMap::new(),
             upper: HashSet::new(),
         });
-        let cpu = || Cpu { root: 0, started: false, cr4: None, tlb: Tlb::new(profile), caches: Caches::new(profile), spaces: Spaces::default() };
+        let cpu = || Cpu {
+            root: 0,
+            started: false,
+            cr4: None,
+            tlb: Tlb::new(profile),
+            caches: Caches::new(profile),
+            spaces: Spaces::default(),
+        };
         Reference {
             tables: HashMap::new(),
             cpus: (0..cpus).map(|_| cpu()).collect(),
@@ -245,7 +252,10 @@ impl Reference {
             assert!(hit.is_none_or(|gpa| gpa == now), "{va:#x} is held as {hit:x?} and mapped to {now:#x}");
             return;
         }
-        assert!(entry & PRESENT != 0 && (writable || !write), "the stream holds no access to {va:#x} that faults");
+        assert!(
+            entry & PRESENT != 0 && (writable || !write),
+            "the stream holds no access to {va:#x} that faults"
+        );
         let was_dirty = entry & DIRTY != 0;
         let entry = entry | ACCESSED | if write { DIRTY } else { 0 };
         self.tables.get_mut(&(at >> 12)).unwrap()[(at >> 3) as usize % 512] = entry;
@@ -258,7 +268,8 @@ impl Reference {
         }
         let guest = size_of(level);
         let size = self.host.as_ref().map_or(guest, |h| h.page.min(guest));
-        let writable = writable && entry & DIRTY != 0 && self.host.as_ref().is_none_or(|h| h.backing(gpa, self.frames));
+        let writable =
+            writable && entry & DIRTY != 0 && self.host.as_ref().is_none_or(|h| h.backing(gpa, self.frames));
         if found == Found::Nowhere {
             self.counts.misses[size as usize] += 1;
         }

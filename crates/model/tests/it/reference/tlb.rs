@@ -102,8 +102,17 @@ impl Tlb {
     }
 
     /// Files what a walk found in both levels, in pieces of the largest size that the first takes.
-    pub fn file(&mut self, code: bool, (va, gpa): (u64, u64), (size, guest): (PageSize, PageSize), writable: bool, global: bool) {
-        let Some(size) = PageSize::ALL.into_iter().rev().find(|&s| s <= size && self.array(1, code, s).is_some()) else {
+    pub fn file(
+        &mut self,
+        code: bool,
+        (va, gpa): (u64, u64),
+        (size, guest): (PageSize, PageSize),
+        writable: bool,
+        global: bool,
+    ) {
+        let Some(size) =
+            PageSize::ALL.into_iter().rev().find(|&s| s <= size && self.array(1, code, s).is_some())
+        else {
             return;
         };
         let p = page(va, size);
