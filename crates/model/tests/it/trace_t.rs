@@ -125,7 +125,7 @@ fn counts_on_trace_t_equal_the_references_for_every_variant_and_tag() {
     for profile in ["geometry-g", "phenom2-x3-720"] {
         for variant in VARIANTS {
             for tag in ["virtual", "physical"] {
-                compare(profile, variant, tag, "t:200000");
+                compare(profile, variant, tag, "t:60000");
             }
         }
     }
