@@ -114,6 +114,8 @@ pub struct Model {
     guest: GuestTables,
     regimes: Vec<Regime>,
     groups: Vec<Group>,
+    /// Frames from here on are devices'.
+    frames: u64,
     vcpus: Vec<Vcpu>,
     current: usize,
     has_code: bool,
@@ -145,6 +147,8 @@ impl Model {
         Model {
             has_code: tlb.has(Side::Code),
             timeline: Timeline::new(interval, regimes.len()),
+            // Below 4 GB there are device windows between frames of memory.
+            frames: options.guest_frames.max(1 << 20),
             groups: vec![Group {
                 members: (0..regimes.len()).collect(),
                 tlbs: vec![tlb; vcpus],
@@ -274,7 +278,7 @@ impl Model {
     fn access(&mut self, side: Side, gva: Gva, kind: AccessKind) {
         self.misses += 1;
         let vcpu = self.current;
-        let Model { regimes, groups, guest, vcpus, untranslated, .. } = self;
+        let Model { regimes, groups, guest, vcpus, untranslated, frames, .. } = self;
         let v = &mut vcpus[vcpu];
         let (root, time) = (v.root, v.time);
         let page = (gva.0 & PAYLOAD_MASK) >> 12;
@@ -299,6 +303,8 @@ impl Model {
                 let miss = match &miss {
                     Some(m) => m,
                     None => match translate(guest, root, gva, write) {
+                        // A device's window: its accesses leave the guest in every mode.
+                        Some((leaf, _)) if leaf.page.frame() >= *frames => return,
                         Some((leaf, was_dirty)) => {
                             miss.insert(Miss { vcpu, gva, kind, leaf, was_dirty, root })
                         }
@@ -458,7 +464,9 @@ impl Model {
                     }
                 }
             }
-            Event::Table { gfn, level, entries } => self.guest.add(gfn, level, entries),
+            // Tables are in memory; what a damaged stream puts elsewhere reads as not present.
+            Event::Table { gfn, level, entries } if gfn < self.frames => self.guest.add(gfn, level, entries),
+            Event::Table { .. } => {}
             Event::Retire { gfn } => self.guest.retire(gfn),
             Event::Check { gva, gpa } => {
                 self.walk_checks += 1;
