@@ -21,14 +21,24 @@ fn compare(profile: &str, variant: &str, tag: &str, spec: &str) {
     for got in &outcome.configs {
         if got.config.mode == Mode::Shadow {
             let mut slow = ShadowOfT::new(&profile, got.config.host_page);
-            generator.run::<DecodeError>(&mut |words| { slow.consume(words); Ok(()) }).unwrap();
+            generator
+                .run::<DecodeError>(&mut |words| {
+                    slow.consume(words);
+                    Ok(())
+                })
+                .unwrap();
             assert_eq!(got.total.exits_hidden_fault, slow.faults, "{} {}", profile.name, got.config.name());
             let counts = Counts { backed: 0, ..Counts::of(got) };
             assert_eq!(counts, slow.counts, "{} {} {variant} {tag}", profile.name, got.config.name());
             continue;
         }
         let mut slow = Reference::new(&profile, got.config, generator.guest_frames(), 1, outcome.seed);
-        generator.run::<DecodeError>(&mut |words| { slow.consume(words); Ok(()) }).unwrap();
+        generator
+            .run::<DecodeError>(&mut |words| {
+                slow.consume(words);
+                Ok(())
+            })
+            .unwrap();
         assert_eq!(Counts::of(got), slow.counts, "{} {} {variant} {tag}", profile.name, got.config.name());
     }
 }
