@@ -14,32 +14,41 @@ use crate::wide::Wide;
 /// space, which does not matter for global entries.
 pub const PAGE_BITS: u32 = 48;
 /// Bits of a key.
-pub const KEY_BITS: u32 = 61;
+pub const KEY_BITS: u32 = 52;
 
-const WRITABLE: u64 = 1 << 63;
 const GLOBAL: u64 = 1 << 62;
+const WRITABLE_SHIFT: u32 = 54;
+const PIECE_SHIFT: u32 = KEY_BITS;
 const PAGE: u64 = (1 << PAGE_BITS) - 1;
 const KEY: u64 = (1 << KEY_BITS) - 1;
 
 /// What is kept with a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Attr {
-    /// Writes may use the entry as it is (writable and dirty).
-    pub writable: bool,
+    /// A bit per configuration that shares the entry: its writes may use it as it is.
+    pub writable: u8,
     /// Survives [`Assoc::flush_non_global`], and is found from every address space.
     pub global: bool,
-    /// Free for the user (a walk cache keeps the table's address here).
-    pub value: u64,
+    /// 0, or the [`crate::PageSize`] of the page that this is a piece of, as a number.
+    pub piece: u8,
 }
 
 /// Where an entry was found; good until the array changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slot(u32);
 
-/// A key with its flags, as stored.
+/// A key with its attributes, as stored.
 #[inline(always)]
 pub(crate) fn tag(key: u64, attr: Attr) -> u64 {
-    key | if attr.writable { WRITABLE } else { 0 } | if attr.global { GLOBAL } else { 0 }
+    key | u64::from(attr.writable) << WRITABLE_SHIFT
+        | u64::from(attr.piece) << PIECE_SHIFT
+        | if attr.global { GLOBAL } else { 0 }
+}
+
+/// The tag with further configurations' right to write.
+#[inline(always)]
+pub(crate) fn allow(tag: u64, writable: u8) -> u64 {
+    tag | u64::from(writable) << WRITABLE_SHIFT
 }
 
 /// Is `tag` an entry for `key`?
@@ -50,8 +59,12 @@ pub(crate) fn matches(tag: u64, key: u64) -> bool {
 }
 
 #[inline(always)]
-pub(crate) fn attr(tag: u64, value: u64) -> Attr {
-    Attr { writable: tag & WRITABLE != 0, global: tag & GLOBAL != 0, value }
+pub(crate) fn attr(tag: u64) -> Attr {
+    Attr {
+        writable: (tag >> WRITABLE_SHIFT) as u8,
+        global: tag & GLOBAL != 0,
+        piece: (tag >> PIECE_SHIFT & 3) as u8,
+    }
 }
 
 #[inline(always)]
@@ -74,8 +87,6 @@ const ONE_LIVE: u64 = 1 << 32;
 pub struct Assoc {
     /// A row per set: [`HEAD`] words and a tag per way. Of wide sets, nothing.
     rows: Box<[u64]>,
-    /// The values, at their tags' places.
-    values: Box<[u64]>,
     stride: usize,
     sets: usize,
     ways: usize,
@@ -162,7 +173,6 @@ impl Assoc {
         let stride = if narrow { HEAD + ways } else { HEAD };
         let mut a = Assoc {
             rows: vec![0; if narrow { sets * stride } else { 0 }].into(),
-            values: vec![0; if narrow { sets * stride } else { 0 }].into(),
             stride,
             sets,
             ways,
@@ -213,7 +223,7 @@ impl Assoc {
             row[..HEAD].copy_from_slice(&fresh);
         }
         if let Some(w) = &mut self.wide {
-            w.retain(|_, _| false);
+            w.retain(|_| false);
         }
     }
 
@@ -222,27 +232,27 @@ impl Assoc {
     pub fn flush_non_global(&mut self) {
         self.flushes = self.flushes.wrapping_add(1);
         if let Some(w) = &mut self.wide {
-            w.retain(|tag, _| tag & GLOBAL != 0);
+            w.retain(|tag| tag & GLOBAL != 0);
         }
     }
 
     /// Drops the entries for which `keep`, given key and attributes, is false.
     pub fn retain(&mut self, mut keep: impl FnMut(u64, Attr) -> bool) {
         if let Some(w) = &mut self.wide {
-            return w.retain(|tag, value| keep(key_of(tag), attr(tag, value)));
+            return w.retain(|tag| keep(key_of(tag), attr(tag)));
         }
         for set in 0..self.sets {
             self.row(set);
-            self.retain_in(set, |tag, value| keep(key_of(tag), attr(tag, value)));
+            self.retain_in(set, |tag| keep(key_of(tag), attr(tag)));
         }
     }
 
-    fn retain_in(&mut self, set: usize, mut keep: impl FnMut(u64, u64) -> bool) {
+    fn retain_in(&mut self, set: usize, mut keep: impl FnMut(u64) -> bool) {
         let row = &mut self.rows[set * self.stride..][..self.stride];
         let (head, tags) = row.split_first_chunk_mut::<HEAD>().expect("a row starts with its head");
         for (way, &tag) in tags.iter().enumerate() {
             let there = head[SIG + (way >> 3)] >> (8 * (way & 7)) & 0x80 != 0;
-            if there && !keep(tag, self.values[set * self.stride + HEAD + way]) {
+            if there && !keep(tag) {
                 set_sig(head, way, 0);
                 head[STATE] -= ONE_LIVE;
             }
@@ -255,7 +265,7 @@ impl Assoc {
         let state = &mut self.rows[set * self.stride + STATE];
         *state = *state >> 32 << 32 | u64::from(self.flushes);
         if *state >= ONE_LIVE {
-            self.retain_in(set, |tag, _| tag & GLOBAL != 0);
+            self.retain_in(set, |tag| tag & GLOBAL != 0);
         }
     }
 
@@ -288,36 +298,30 @@ impl Assoc {
         self.wide.as_mut()?.lookup(set, key).map(|slot| Slot(slot as u32))
     }
 
-    /// May writes use the entry just found as it is?
-    #[inline(always)]
-    pub fn writable(&self, slot: Slot) -> bool {
-        self.tag_at(slot) & WRITABLE != 0
-    }
-
-    #[inline(always)]
-    fn tag_at(&self, slot: Slot) -> u64 {
-        let slot = slot.0 as usize;
-        match &self.wide {
-            None => self.rows[slot],
-            Some(w) => w.at(slot).0,
-        }
-    }
-
     /// The attributes of the entry just found.
-    #[inline]
+    #[inline(always)]
     pub fn attr(&self, slot: Slot) -> Attr {
-        match &self.wide {
-            None => attr(self.tag_at(slot), self.values[slot.0 as usize]),
-            Some(w) => attr(w.at(slot.0 as usize).0, w.at(slot.0 as usize).1),
-        }
+        let slot = slot.0 as usize;
+        attr(match &self.wide {
+            None => self.rows[slot],
+            Some(w) => w.at(slot),
+        })
     }
 
-    /// The value of the entry just found.
-    #[inline(always)]
-    pub fn value(&self, slot: Slot) -> u64 {
-        match &self.wide {
-            None => self.values[slot.0 as usize],
-            Some(w) => w.at(slot.0 as usize).1,
+    /// Gives further configurations the right to write through the entry for `key`, if it
+    /// is there; its recency stays as it is.
+    pub fn allow(&mut self, index: u64, key: u64, writable: u8) -> bool {
+        let set = self.set_of(index);
+        if let Some(w) = &mut self.wide {
+            return w.allow(set, key, writable);
+        }
+        let (head, tags) = self.row(set);
+        match find(head, tags, key) {
+            Some(way) => {
+                tags[way] = allow(tags[way], writable);
+                true
+            }
+            None => false,
         }
     }
 
@@ -328,7 +332,7 @@ impl Assoc {
         self.used = true;
         let set = self.set_of(index);
         if let Some(w) = &mut self.wide {
-            return w.insert_absent(set, tag(key, attr), attr.value);
+            return w.insert_absent(set, tag(key, attr));
         }
         let ways = self.ways;
         let (head, tags) = self.row(set);
@@ -346,7 +350,6 @@ impl Assoc {
         set_sig(head, way, signature(key));
         promote(&mut head[ORDER], way);
         tags[way] = tag(key, attr);
-        self.values[set * self.stride + HEAD + way] = attr.value;
     }
 
     /// Files `key` as the most recent of its set, in place of an entry of the same key if there is one.
@@ -362,7 +365,7 @@ impl Assoc {
         }
         let set = self.set_of(index);
         if let Some(w) = &mut self.wide {
-            return w.retain(|tag, _| !matches(tag, key));
+            return w.retain(|tag| !matches(tag, key));
         }
         let (head, tags) = self.row(set);
         if let Some(way) = find(head, tags, key) {
@@ -426,7 +429,7 @@ mod tests {
                         let hit = a.lookup(key, key).map(|s| a.attr(s));
                         prop_assert_eq!(hit, r.lookup(key));
                         if hit.is_none() {
-                            let attr = Attr { writable: !global, global, value: key * 3 };
+                            let attr = Attr { writable: key as u8, global, piece: 0 };
                             a.insert(key, key, attr);
                             r.insert(key, attr);
                         }

@@ -2,7 +2,7 @@
 //! A first-level TLB array: true LRU by time of last use, part of which the
 //! [`Filter`] in front may know better.
 
-use crate::assoc::{Attr, attr, matches, tag};
+use crate::assoc::{Attr, allow, attr, matches, tag};
 use crate::{Filter, PageSize};
 
 /// Size and page number in a key.
@@ -77,7 +77,7 @@ impl Recent {
     pub fn lookup(&mut self, key: u64, time: u64) -> Option<Attr> {
         let way = self.find(key)?;
         way.time = time;
-        Some(attr(way.tag, 0))
+        Some(attr(way.tag))
     }
 
     /// `key` was last used at `time`, if it is still here.
@@ -88,11 +88,11 @@ impl Recent {
         }
     }
 
-    /// Files `key` in place of itself, which is never pushed out by it.
-    pub fn replace(&mut self, key: u64, attr: Attr, time: u64) -> bool {
+    /// Gives further configurations the right to write through the entry for `key`, if it is here.
+    pub fn allow(&mut self, key: u64, writable: u8, time: u64) -> bool {
         match self.find(key) {
             Some(way) => {
-                *way = Way { tag: tag(key, attr), time };
+                *way = Way { tag: allow(way.tag, writable), time };
                 true
             }
             None => false,
@@ -137,7 +137,7 @@ impl Recent {
             return;
         }
         for way in self.entries.iter_mut() {
-            if way.time != 0 && !keep(crate::assoc::key_of(way.tag), attr(way.tag, 0)) {
+            if way.time != 0 && !keep(crate::assoc::key_of(way.tag), attr(way.tag)) {
                 way.time = 0;
             }
         }

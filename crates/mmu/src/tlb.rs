@@ -47,10 +47,11 @@ pub enum Lookup {
     L1,
     /// In the second level only; it is in the first now.
     L2,
-    /// Present, but not to be written as it is (read-only or clean): a walk follows.
-    NotWritable,
+    /// Present, but not to be written as it is (read-only or clean) by the configurations
+    /// of these bits: a walk follows for them. With the size under which it is held.
+    NotWritable(u8, PageSize),
     /// As that, but in the second level only.
-    NotWritableL2,
+    NotWritableL2(u8, PageSize),
     /// Nowhere: a walk follows.
     Miss,
 }
@@ -60,6 +61,8 @@ pub enum Lookup {
 pub struct Entry {
     /// Size of the translation.
     pub size: PageSize,
+    /// Size of the page that the CPU knows it to be a piece of; the same if it is whole.
+    pub page: PageSize,
     /// Writes may use it as it is.
     pub writable: bool,
     /// Survives CR3 loads.
@@ -87,6 +90,8 @@ pub struct Tlb {
     /// The current address space (PCID) in a key's place for it; 0 where it is not used.
     space: u64,
     evicted: Option<(PageSize, u64)>,
+    /// Some entry is or was a piece of a larger page.
+    pieces: bool,
 }
 
 #[inline(always)]
@@ -121,6 +126,7 @@ impl Tlb {
             second: second.iter().map(|s| Assoc::new(s.entries, s.ways)).collect(),
             space: 0,
             evicted: None,
+            pieces: false,
         }
     }
 
@@ -129,11 +135,12 @@ impl Tlb {
         !self.sizes[side as usize].is_empty()
     }
 
-    /// Looks a page up at `time`; a write needs an entry that allows it as it is. `filters`
-    /// (data, code) are those in front of this CPU's TLBs.
+    /// Looks a page up at `time`; a write needs an entry that allows it as it is for all
+    /// configurations of the bits `writes` (0 for a read). `filters` (data, code) are those
+    /// in front of this CPU's TLBs.
     #[inline]
-    pub fn lookup(&mut self, side: Side, gva: Gva, write: bool, time: u64, filters: &[Filter; 2]) -> Lookup {
-        let Tlb { first, second, sizes, space, evicted } = self;
+    pub fn lookup(&mut self, side: Side, gva: Gva, writes: u8, time: u64, filters: &[Filter; 2]) -> Lookup {
+        let Tlb { first, second, sizes, space, evicted, .. } = self;
         let sizes = &sizes[side as usize];
         for a in sizes {
             let array = &mut first[usize::from(a.first)];
@@ -141,7 +148,8 @@ impl Tlb {
                 continue;
             }
             if let Some(attr) = array.lookup(key(a.size, gva) | *space, time) {
-                return if write && !attr.writable { Lookup::NotWritable } else { Lookup::L1 };
+                let missing = writes & !attr.writable;
+                return if missing != 0 { Lookup::NotWritable(missing, a.size) } else { Lookup::L1 };
             }
         }
         for a in sizes {
@@ -152,8 +160,9 @@ impl Tlb {
             let k = key(a.size, gva);
             if let Some(slot) = array.lookup(k, k | *space) {
                 let attr = array.attr(slot);
-                if write && !attr.writable {
-                    return Lookup::NotWritableL2;
+                let missing = writes & !attr.writable;
+                if missing != 0 {
+                    return Lookup::NotWritableL2(missing, a.size);
                 }
                 *evicted = first[usize::from(a.first)].insert_absent(k | *space, attr, time, filters);
                 return Lookup::L2;
@@ -162,31 +171,36 @@ impl Tlb {
         Lookup::Miss
     }
 
-    /// Files a translation after a walk, in both levels. `fresh`: the look-up missed, so no
-    /// entry of the page is to be replaced.
+    /// Files a translation after a walk, in both levels; `writable` has a bit for every
+    /// configuration whose writes may use it. An entry that was there (`fresh` is false: it
+    /// did not allow a write) is amended where it is.
     #[inline]
+    #[allow(clippy::too_many_arguments)]
     pub fn fill(
         &mut self,
         side: Side,
         gva: Gva,
         entry: Entry,
+        writable: u8,
         fresh: bool,
         time: u64,
         filters: &[Filter; 2],
     ) {
-        let Tlb { first, second, sizes, space, evicted } = self;
+        let Tlb { first, second, sizes, space, evicted, pieces } = self;
         let Some(a) = sizes[side as usize].iter().rfind(|a| a.size <= entry.size) else { return };
-        let attr = Attr { writable: entry.writable, global: entry.global, value: 0 };
+        let piece = if entry.page > a.size { entry.page as u8 } else { 0 };
+        *pieces |= piece != 0;
+        let attr = Attr { writable, global: entry.global, piece };
         let k = key(a.size, gva);
         let array = &mut first[usize::from(a.first)];
-        if fresh || !array.replace(k | *space, attr, time) {
+        let amended = !fresh && array.allow(k | *space, writable, time);
+        if !amended {
             *evicted = array.insert_absent(k | *space, attr, time, filters);
         }
         if let Some(array) = second.get_mut(usize::from(a.second)) {
-            if fresh {
+            // The second level is filled on a first-level miss only.
+            if fresh || !(array.allow(k, k | *space, writable) || amended) {
                 array.insert_absent(k, k | *space, attr);
-            } else {
-                array.insert(k, k | *space, attr);
             }
         }
     }
@@ -209,7 +223,8 @@ impl Tlb {
         }
     }
 
-    /// Drops the page's entries (INVLPG, or the page fault that the address caused), global ones too.
+    /// Drops the page's entries (INVLPG, or the page fault that the address caused), global
+    /// ones too, and all pieces if it is held in pieces (Intel SDM vol. 3A 4.10.4.1).
     pub fn invalidate(&mut self, gva: Gva) {
         for size in PageSize::ALL {
             let k = key(size, gva) | self.space;
@@ -220,12 +235,30 @@ impl Tlb {
                 array.remove(key(size, gva), k);
             }
         }
+        if self.pieces {
+            let space = self.space;
+            let keep = |k: u64, attr: Attr| {
+                let whole = PageSize::ALL[usize::from(attr.piece) % 3];
+                let held = PageSize::ALL[(k >> (PAGE_BITS - 3) & 3) as usize % 3];
+                let number =
+                    (k & ((1 << (PAGE_BITS - 3)) - 1)) >> (whole.shift() - held.shift().min(whole.shift()));
+                attr.piece == 0
+                    || !matches(
+                        key(whole, Gva(number << whole.shift())) | k >> PAGE_BITS << PAGE_BITS,
+                        attr,
+                        key(whole, gva) | space,
+                    )
+            };
+            self.first.iter_mut().for_each(|a| a.retain(keep));
+            self.second.iter_mut().for_each(|a| a.retain(keep));
+        }
     }
 
     /// Drops everything.
     pub fn flush_all(&mut self) {
         self.first.iter_mut().for_each(Recent::flush_all);
         self.second.iter_mut().for_each(Assoc::flush_all);
+        self.pieces = false;
     }
 
     /// Drops all but global entries (MOV to CR3 without PCID).

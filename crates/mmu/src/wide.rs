@@ -2,7 +2,7 @@
 //! Sets of more than 16 ways (the fully associative first-level TLBs of AMD's
 //! cores): tags in a plain row per set, recency as a time stamp per way.
 
-use crate::assoc::matches;
+use crate::assoc::{allow, matches};
 
 #[derive(Debug, Clone)]
 pub(crate) struct Wide {
@@ -10,14 +10,13 @@ pub(crate) struct Wide {
     /// 0 stamps an empty way.
     stamps: Vec<u64>,
     tags: Vec<u64>,
-    values: Vec<u64>,
     clock: u64,
 }
 
 impl Wide {
     pub fn new(sets: usize, ways: usize) -> Self {
         let n = sets * ways;
-        Wide { ways, stamps: vec![0; n], tags: vec![0; n], values: vec![0; n], clock: 1 }
+        Wide { ways, stamps: vec![0; n], tags: vec![0; n], clock: 1 }
     }
 
     /// The entry's place.
@@ -31,12 +30,23 @@ impl Wide {
         Some(row.start + way)
     }
 
-    /// Tag and value at a place.
-    pub fn at(&self, slot: usize) -> (u64, u64) {
-        (self.tags[slot], self.values[slot])
+    /// Tag at a place.
+    pub fn at(&self, slot: usize) -> u64 {
+        self.tags[slot]
     }
 
-    pub fn insert_absent(&mut self, set: usize, tag: u64, value: u64) {
+    pub fn allow(&mut self, set: usize, key: u64, writable: u8) -> bool {
+        let row = set * self.ways..(set + 1) * self.ways;
+        match row.clone().find(|&s| matches(self.tags[s], key) && self.stamps[s] != 0) {
+            Some(slot) => {
+                self.tags[slot] = allow(self.tags[slot], writable);
+                true
+            }
+            None => false,
+        }
+    }
+
+    pub fn insert_absent(&mut self, set: usize, tag: u64) {
         let row = set * self.ways..(set + 1) * self.ways;
         let stamps = &self.stamps[row.clone()];
         let way = (0..stamps.len()).min_by_key(|&w| stamps[w]).unwrap_or(0);
@@ -44,12 +54,11 @@ impl Wide {
         let slot = row.start + way;
         self.stamps[slot] = self.clock;
         self.tags[slot] = tag;
-        self.values[slot] = value;
     }
 
-    pub fn retain(&mut self, mut keep: impl FnMut(u64, u64) -> bool) {
+    pub fn retain(&mut self, mut keep: impl FnMut(u64) -> bool) {
         for slot in 0..self.tags.len() {
-            if self.stamps[slot] != 0 && !keep(self.tags[slot], self.values[slot]) {
+            if self.stamps[slot] != 0 && !keep(self.tags[slot]) {
                 self.stamps[slot] = 0;
             }
         }

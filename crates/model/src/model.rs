@@ -60,14 +60,18 @@ fn split_by<T: PartialEq>(groups: Vec<Group>, class: impl Fn(usize) -> T) -> Vec
     out
 }
 
+/// What entries must agree in to be one.
+fn shape(e: Entry) -> (PageSize, PageSize, bool) {
+    (e.size, e.page, e.global)
+}
+
 /// The guest's own translation of an access that took place, its accessed and dirty bits set.
 #[inline]
-fn translate(guest: &mut GuestTables, root: Gpa, gva: Gva, write: bool) -> Option<(Leaf, bool)> {
+fn translate(guest: &mut GuestTables, root: Gpa, gva: Gva, write: bool) -> Option<Leaf> {
     let mut leaf = guest.lookup(root, gva).ok().filter(|l| l.writable || !write)?;
-    let was_dirty = leaf.step.entry & guest.format().dirty != 0;
     guest.touch(&leaf, write);
     leaf.step.entry |= guest.format().accessed | if write { guest.format().dirty } else { 0 };
-    Some((leaf, was_dirty))
+    Some(leaf)
 }
 
 const CR4_PGE: u64 = 1 << 7;
@@ -77,6 +81,7 @@ const WINDOW: usize = 128;
 
 #[derive(Debug)]
 struct Vcpu {
+    index: usize,
     root: Gpa,
     started: bool,
     cr4: Option<u64>,
@@ -156,7 +161,8 @@ impl Model {
             }],
             regimes,
             vcpus: (0..vcpus)
-                .map(|_| Vcpu {
+                .map(|index| Vcpu {
+                    index,
                     root: Gpa(0),
                     started: false,
                     cr4: None,
@@ -293,8 +299,9 @@ impl Model {
         let mut split = false;
         for group in groups.iter_mut() {
             let tlb = &mut group.tlbs[vcpu];
-            let lookup = tlb.lookup(side, gva, write, time, &v.filters);
-            if lookup != Lookup::L1 && lookup != Lookup::NotWritable {
+            let writes = if write { group.members.iter().fold(0, |bits, &r| bits | 1 << r) } else { 0 };
+            let lookup = tlb.lookup(side, gva, writes, time, &v.filters);
+            if !matches!(lookup, Lookup::L1 | Lookup::NotWritable(..)) {
                 for &r in &group.members {
                     regimes[r].now.l1_misses += 1;
                 }
@@ -304,28 +311,30 @@ impl Model {
                     Some(m) => m,
                     None => match translate(guest, root, gva, write) {
                         // A device's window: its accesses leave the guest in every mode.
-                        Some((leaf, _)) if leaf.page.frame() >= *frames => return,
-                        Some((leaf, was_dirty)) => {
-                            miss.insert(Miss { vcpu, gva, kind, leaf, was_dirty, root })
-                        }
+                        Some(leaf) if leaf.page.frame() >= *frames => return,
+                        Some(leaf) => miss.insert(Miss { vcpu, gva, kind, leaf, root }),
                         None => {
                             *untranslated += 1;
                             return;
                         }
                     },
                 };
-                let fresh = lookup == Lookup::Miss;
-                // What every member would file. The entry is writable if it is so for all; where
-                // it is not, a write concerns those members only for which it is not.
+                // Where an entry was there, its write concerns only those for whom it is not writable.
+                let (found, concerned) = match lookup {
+                    Lookup::NotWritable(bits, size) | Lookup::NotWritableL2(bits, size) => (Some(size), bits),
+                    _ => (None, u8::MAX),
+                };
+                let fresh = found.is_none();
+                // What every member would file.
                 let mut common: Option<Entry> = None;
-                let mut writable = true;
+                let mut writable = 0;
                 for &r in &group.members {
                     let regime = &mut regimes[r];
-                    let fill = if fresh || regime.concerns_write(miss) {
-                        regime.walk(miss, guest)
-                    } else {
-                        regime.held(miss)
-                    };
+                    if concerned >> r & 1 == 0 {
+                        regime.flush = Flush::None;
+                        continue;
+                    }
+                    let fill = regime.walk(miss, guest);
                     if fresh {
                         match fill.map_or(PageSize::Size4K, |f| f.size) {
                             PageSize::Size4K => regime.now.tlb_misses_4k += 1,
@@ -336,18 +345,23 @@ impl Model {
                     regime.filled = fill;
                     regime.flush = regime.take_flush(vcpu);
                     held &= fill.is_some();
-                    writable &= fill.is_some_and(|f| f.writable);
+                    writable |= u8::from(fill.is_some_and(|f| f.writable)) << r;
                     split |= regime.flush != Flush::None
                         || fill.is_none()
-                        || common.is_some_and(|c| {
-                            Some(c.size) != fill.map(|f| f.size) || Some(c.global) != fill.map(|f| f.global)
-                        });
+                        || common.is_some_and(|c| fill.is_some_and(|f| shape(c) != shape(f)));
                     common = common.or(fill);
                 }
-                match common {
-                    Some(c) if !split => {
-                        tlb.fill(side, gva, Entry { writable, ..c }, fresh, time, &v.filters)
+                // The others hold what they held.
+                if let Some(size) = found {
+                    split |= common.is_some_and(|c| c.size != size) && concerned != writes;
+                    for &r in group.members.iter().filter(|&r| concerned >> r & 1 == 0) {
+                        let held = Entry { size, page: size, writable: true, global: false };
+                        regimes[r].filled = Some(Entry { size, ..common.unwrap_or(held) });
+                        writable |= 1 << r;
                     }
+                }
+                match common {
+                    Some(c) if !split => tlb.fill(side, gva, c, writable, fresh, time, &v.filters),
                     _ => group.pending = true,
                 }
             }
@@ -370,19 +384,16 @@ impl Model {
         let regimes = &self.regimes;
         let (pending, mut groups): (Vec<Group>, Vec<Group>) =
             std::mem::take(&mut self.groups).into_iter().partition(|g| g.pending);
-        let pending = split_by(pending, |r| {
-            let fill = regimes[r].filled;
-            (fill.map(|f| f.size), fill.map(|f| f.global), regimes[r].flush)
-        });
+        let pending = split_by(pending, |r| (regimes[r].filled.map(shape), regimes[r].flush));
         let vcpu = self.current;
         for mut group in pending {
             let flush = self.regimes[group.members[0]].flush;
             self.flush_group(&mut group, flush);
-            let fills = group.members.iter().map(|&r| self.regimes[r].filled);
-            let writable = fills.clone().all(|f| f.is_some_and(|f| f.writable));
-            if let Some(f) = fills.flatten().next() {
+            let bit = |&r: &usize| u8::from(self.regimes[r].filled.is_some_and(|f| f.writable)) << r;
+            let writable = group.members.iter().fold(0, |bits, r| bits | bit(r));
+            if let Some(f) = self.regimes[group.members[0]].filled {
                 let Vcpu { time, filters, .. } = &self.vcpus[vcpu];
-                group.tlbs[vcpu].fill(side, gva, Entry { writable, ..f }, false, *time, filters);
+                group.tlbs[vcpu].fill(side, gva, f, writable, false, *time, filters);
                 if let Some((size, page)) = group.tlbs[vcpu].take_evicted() {
                     self.vcpus[vcpu].filters.iter_mut().for_each(|f| f.dropped(size, page));
                 }
@@ -572,11 +583,12 @@ impl Model {
 
     fn cut(&mut self, ideal: u64) {
         for group in &mut self.groups {
-            for &r in &group.members {
-                if self.regimes[r].config.mode == Mode::Shadow {
-                    for (v, tlb) in group.tlbs.iter_mut().enumerate() {
-                        tlb.pages().into_iter().for_each(|page| self.regimes[r].use_page(v, page));
-                    }
+            for (tlb, v) in group.tlbs.iter_mut().zip(&self.vcpus) {
+                let pages = tlb.pages();
+                for &r in &group.members {
+                    pages
+                        .iter()
+                        .for_each(|&page| self.regimes[r].use_page(v.index, v.root, page, &mut self.guest));
                 }
             }
         }

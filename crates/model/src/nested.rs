@@ -105,6 +105,31 @@ impl Nested {
         }
     }
 
+    /// Marks the entry that maps `gpa` as used, if there is one.
+    #[inline]
+    fn use_frame(&mut self, gpa: Gpa) {
+        let level = self.host.page_size().level();
+        let at = base(level) + (gpa.0 >> self.host.page_size().shift() << 3);
+        let entry = self.read(level, at);
+        if entry & HOST.present != 0 {
+            self.mark_used(Step { level, at, entry });
+        }
+    }
+
+    /// Marks what a walk of `gva` would read as used, without walking.
+    pub fn use_path(&mut self, guest: &GuestTables, root: Gpa, gva: Gva) {
+        let format = guest.format();
+        let start = Start { level: format.depth(), table: root.0 };
+        let end = walk::<std::convert::Infallible>(format, start, gva.0, |_, at| {
+            self.use_frame(Gpa(at));
+            Ok(guest.read(Gpa(at)))
+        });
+        if let Ok(Walk::Leaf(step)) = end {
+            let offset = gva.0 & ((1 << format.level(step.level).shift) - 1);
+            self.use_frame(Gpa(format.target(step.level, step.entry) | offset));
+        }
+    }
+
     /// Translates `gpa`, counting the references into row `row` of `refs`.
     #[inline]
     fn translate(
@@ -117,6 +142,7 @@ impl Nested {
     ) -> Result<(), Violation> {
         let page = gpa.0 >> self.host.page_size().shift();
         if caches.nested_lookup(page, write) {
+            self.use_frame(gpa);
             return Ok(());
         }
         let start = caches.start(Dimension::Host, gpa.0, self.root());

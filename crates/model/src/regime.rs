@@ -10,7 +10,6 @@ use crate::host::HostMemory;
 use crate::nested::{Nested, Refs};
 use crate::shadow::{AccessKind, Fixed, Flush, Shadow};
 use crate::{Config, Mode, Profile, Sample};
-use bifold_mmu::format::X86_64_4_LEVEL;
 use bifold_mmu::{Dimension, Entry, Gpa, Gva, PageSize, Start, Walk, WalkCache, walk};
 
 /// The tables a mode translates with.
@@ -56,8 +55,6 @@ pub struct Miss {
     pub kind: AccessKind,
     /// What maps the address in the guest (its dirty bit set already if this is a write).
     pub leaf: Leaf,
-    /// The dirty bit was set before.
-    pub was_dirty: bool,
     /// The guest's root table.
     pub root: Gpa,
 }
@@ -131,25 +128,6 @@ impl Regime {
         }
     }
 
-    /// Does a write that hit an entry not to be written as it is need a walk in this
-    /// configuration? Entries are shared; another member may be the one that cannot.
-    pub fn concerns_write(&self, miss: &Miss) -> bool {
-        match &self.tables {
-            Tables::Native => !miss.was_dirty,
-            Tables::Nested(n) => !miss.was_dirty || !n.writable(miss.leaf.gpa(miss.gva)),
-            Tables::Shadow(_) => true,
-        }
-    }
-
-    /// What this configuration holds for an access that needs no walk.
-    pub fn held(&self, miss: &Miss) -> Option<Entry> {
-        Some(Entry {
-            size: miss.leaf.size.min(self.largest()),
-            writable: true,
-            global: miss.leaf.step.entry & X86_64_4_LEVEL.global != 0,
-        })
-    }
-
     /// Walks for an access that missed the TLB, exits included, until the TLB may be
     /// filled. `None`: the access needs no entry any more (its store was emulated), or
     /// the tables do not map it.
@@ -162,6 +140,7 @@ impl Regime {
         let dirty = miss.leaf.step.entry & format.dirty != 0;
         let guest_fill = Entry {
             size: miss.leaf.size,
+            page: miss.leaf.size,
             writable: miss.leaf.writable && dirty,
             global: miss.leaf.step.entry & format.global != 0,
         };
@@ -202,7 +181,7 @@ impl Regime {
                         if writable || !write {
                             shadow.used(step.at);
                             let size = PageSize::ALL[usize::from(step.level) - 1];
-                            return Some(Entry { size, writable, global: false });
+                            return Some(Entry { size, page: size, writable, global: false });
                         }
                     }
                     match shadow.fault(miss.vcpu, miss.gva, miss.kind, guest, now) {
@@ -288,15 +267,18 @@ impl Regime {
         }
     }
 
-    /// Pages that stayed in the TLB over the whole interval need their shadow entries
-    /// after a cold start although no walk read them: counts those as used.
-    pub fn use_page(&mut self, vcpu: usize, gva: Gva) {
-        if let Tables::Shadow(s) = &mut self.tables {
-            let root = s.root(vcpu);
-            let format = s.format();
-            let end = walk::<std::convert::Infallible>(format, root, gva.0, |_, at| Ok(s.spte(at)));
-            if let Ok(Walk::Leaf(step)) = end {
-                s.used(step.at);
+    /// Pages that stayed in the TLB over the whole interval need their entries after a cold
+    /// start although no walk read them: counts those as used.
+    pub fn use_page(&mut self, vcpu: usize, root: Gpa, gva: Gva, guest: &mut GuestTables) {
+        match &mut self.tables {
+            Tables::Native => {}
+            Tables::Nested(n) => n.use_path(guest, root, gva),
+            Tables::Shadow(s) => {
+                let end =
+                    walk::<std::convert::Infallible>(s.format(), s.root(vcpu), gva.0, |_, at| Ok(s.spte(at)));
+                if let Ok(Walk::Leaf(step)) = end {
+                    s.used(step.at);
+                }
             }
         }
     }

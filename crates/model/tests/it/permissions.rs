@@ -24,7 +24,6 @@ fn a_store_to_a_page_that_only_the_second_level_holds_clean_is_a_first_level_mis
 }
 
 #[test]
-#[ignore = "the model does not do so yet"]
 fn the_first_write_through_each_clean_entry_walks_though_the_page_is_dirty_already() {
     // Two pieces of a 2 MB page, both read before the first write (SDM vol. 3A 4.8: the
     // dirty bit is cached with the entry).
@@ -35,7 +34,6 @@ fn the_first_write_through_each_clean_entry_walks_though_the_page_is_dirty_alrea
 }
 
 #[test]
-#[ignore = "the model does not do so yet"]
 fn a_write_through_a_clean_entry_walks_though_software_has_set_the_dirty_bit() {
     let (stream, _, at) = mapped(1, 0);
     let new = (0x1_2345 << 12) | WRITE | DIRTY | 1;
@@ -47,7 +45,6 @@ fn a_write_through_a_clean_entry_walks_though_software_has_set_the_dirty_bit() {
 }
 
 #[test]
-#[ignore = "the model does not do so yet"]
 fn invlpg_drops_every_piece_of_a_large_page() {
     // SDM vol. 3A 4.10.4.1: all entries for the page, if it is held in several.
     let (stream, ..) = mapped(2, 0);
@@ -57,7 +54,6 @@ fn invlpg_drops_every_piece_of_a_large_page() {
 }
 
 #[test]
-#[ignore = "the model does not do so yet"]
 fn a_page_fault_drops_every_piece_of_a_large_page() {
     let (stream, ..) = mapped(2, 0);
     let events = [Load(VA), Load(VA + PAGE), Event::Fault { gva: VA, error: 3 }, Load(VA + PAGE)];
@@ -66,7 +62,6 @@ fn a_page_fault_drops_every_piece_of_a_large_page() {
 }
 
 #[test]
-#[ignore = "the model does not do so yet"]
 fn a_store_that_only_nested_paging_walks_for_leaves_native_as_it_is_alone() {
     // The page is dirty in the guest, the zero page on the host. It stays in the first level
     // while others push it out of the second.

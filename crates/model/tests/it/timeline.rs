@@ -102,13 +102,11 @@ fn kept(between: impl Fn(u64) -> Vec<Event<'static>>) -> u64 {
 }
 
 #[test]
-#[ignore = "the model does not do so yet"]
 fn a_cold_start_of_nested_counts_frames_that_the_nested_tlb_kept() {
     assert_eq!(kept(|root| vec![Cr3(root)]), 7 + 4);
 }
 
 #[test]
-#[ignore = "the model does not do so yet"]
 fn a_cold_start_of_nested_counts_frames_that_stayed_in_the_tlb() {
     assert_eq!(kept(|_| vec![]), 7 + 4);
 }

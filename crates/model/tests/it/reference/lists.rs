@@ -28,6 +28,11 @@ impl<E> Lists<E> {
         Some(&mut set[0])
     }
 
+    /// Finds an entry and leaves the order as it is.
+    pub fn peek(&mut self, index: u64, is_it: impl Fn(&E) -> bool) -> Option<&mut E> {
+        self.set(index).iter_mut().find(|e| is_it(e))
+    }
+
     /// Files an entry as the most recent; the least recent goes if there is no room.
     pub fn insert(&mut self, index: u64, entry: E) {
         let ways = self.ways;

@@ -256,16 +256,10 @@ impl Reference {
             entry & PRESENT != 0 && (writable || !write),
             "the stream holds no access to {va:#x} that faults"
         );
-        let was_dirty = entry & DIRTY != 0;
         let entry = entry | ACCESSED | if write { DIRTY } else { 0 };
         self.tables.get_mut(&(at >> 12)).unwrap()[(at >> 3) as usize % 512] = entry;
         let gpa = (entry & ADDRESS & (!0 << shift(level))) | (va & !(!0 << shift(level)));
-        // The model takes a page dirty and writable by now for one whose entry need not be
-        // walked for; the CPU goes by the entry alone (`permissions.rs`).
-        let concerned = !was_dirty || self.host.as_ref().is_some_and(|h| !h.backing(gpa, self.frames));
-        if found == Found::Nowhere || concerned {
-            self.walk(va, write);
-        }
+        self.walk(va, write);
         let guest = size_of(level);
         let size = self.host.as_ref().map_or(guest, |h| h.page.min(guest));
         let writable =

@@ -101,7 +101,8 @@ impl Tlb {
         Found::Nowhere
     }
 
-    /// Files what a walk found in both levels, in pieces of the largest size that the first takes.
+    /// Files what a walk found in both levels, in pieces of the largest size that the first
+    /// takes. An entry that is there is amended in its place.
     pub fn file(
         &mut self,
         code: bool,
@@ -118,20 +119,32 @@ impl Tlb {
         let p = page(va, size);
         let space = self.space;
         let entry = Entry { page: p, size, guest, va, gpa, writable, global, space };
+        let mut amended = false;
         for level in [1, 2] {
             if let Some(array) = self.array(level, code, size) {
-                array.lists.retain(|e| e.page != p || e.size != size || !(e.global || e.space == space));
-                array.lists.insert(p, entry.clone());
+                let same = |e: &Entry| e.page == p && e.size == size && (e.global || e.space == space);
+                match array.lists.peek(p, same) {
+                    Some(there) => {
+                        there.writable |= writable;
+                        amended = true;
+                    }
+                    // The second level is filled on a first-level miss only.
+                    None if amended => {}
+                    None => array.lists.insert(p, entry.clone()),
+                }
             }
         }
     }
 
     /// INVLPG, and the page fault at an address: the entries for its page go, global ones too.
-    /// (The SDM wants all pieces of a large page to go; the model drops the one piece.)
+    /// Of a page held in pieces, all go.
     pub fn invalidate(&mut self, va: u64) {
         let space = self.space;
         for a in &mut self.arrays {
-            a.lists.retain(|e| e.page != page(va, e.size) || !(e.global || e.space == space));
+            a.lists.retain(|e| {
+                let whole = e.guest.max(e.size);
+                page(e.va, whole) != page(va, whole) || !(e.global || e.space == space)
+            });
         }
     }
 
