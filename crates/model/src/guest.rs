@@ -260,12 +260,15 @@ impl GuestTables {
     fn lookup_from_root(&mut self, root: Gpa, gva: Gva) -> Result<Leaf, Step> {
         let mut writable = true;
         let mut above = true;
+        let mut lasting = true;
         let start = Start { level: self.format.depth(), table: root.0 };
         let end = walk::<std::convert::Infallible>(self.format, start, gva.0, |level, at| {
             let entry = self.read(Gpa(at));
             writable &= entry & self.format.write != 0;
             if level > 1 {
                 above = writable;
+                // A store to a table known as a leaf table starts no generation.
+                lasting &= self.level(at >> 12) != Some(1);
             }
             Ok(entry)
         });
@@ -274,7 +277,7 @@ impl GuestTables {
             Ok(Walk::NotPresent(step)) => (step, false),
             Err(never) => match never {},
         };
-        if let (1, Some(slot)) = (step.level, self.slot(step.at >> 12)) {
+        if let (1, true, Some(slot)) = (step.level, lasting, self.slot(step.at >> 12)) {
             let number = (gva.0 >> 21) + 1;
             self.stretches[stretch_index(root, number)] = Stretch {
                 root: root.0,
