@@ -21,7 +21,7 @@ build: setup ## build the command: target/release/bifold
 	$(CARGO) build --release --locked
 
 demo: build ## what compiling a C file of 7,900 lines costs in each paging mode: table and report
-	@source=$$(tools/demo-source); set -x; \
+	@source=$$(realpath --relative-to=. "$$(tools/demo-source)"); set -x; \
 	$(BIFOLD) compare --report $(REPORT) -- gcc -O2 -c -DSTB_IMAGE_IMPLEMENTATION "$$source" -o /tmp/stb_image.o
 
 # The dev profile: with link-time optimisation, building the tests takes longer than all of them run.
