@@ -5,15 +5,18 @@
 //! values come from (`source`) or that they are starting values, not measured
 //! (`prior`); a table with neither is refused. Unknown keys are refused.
 
+mod overrides;
+
 use bifold_mmu::{ArraySpec, CacheSpec, PageSize, Tag};
+use overrides::set;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 const BUILTIN: [(&str, &str); 4] = [
-    ("i5-7600", include_str!("../../../profiles/i5-7600.toml")),
-    ("phenom2-x3-720", include_str!("../../../profiles/phenom2-x3-720.toml")),
-    ("sapphire-rapids", include_str!("../../../profiles/sapphire-rapids.toml")),
-    ("geometry-g", include_str!("../../../profiles/geometry-g.toml")),
+    ("i5-7600", include_str!("../../../../profiles/i5-7600.toml")),
+    ("phenom2-x3-720", include_str!("../../../../profiles/phenom2-x3-720.toml")),
+    ("sapphire-rapids", include_str!("../../../../profiles/sapphire-rapids.toml")),
+    ("geometry-g", include_str!("../../../../profiles/geometry-g.toml")),
 ];
 
 /// Why a profile cannot be used.
@@ -466,42 +469,6 @@ impl Profile {
     }
 }
 
-/// Applies `a.b.c=value` to a table. An element of an array of tables is addressed by its `name`.
-fn set(table: &mut toml::Table, setting: &str) -> Result<(), String> {
-    let (key, value) = setting.split_once('=').ok_or("write it as key=value")?;
-    let value = value.trim();
-    let parsed: toml::Value = match toml::from_str::<toml::Table>(&format!("v = {value}")) {
-        Ok(mut t) => t.remove("v").ok_or("no value")?,
-        Err(_) => toml::Value::String(value.into()),
-    };
-    let mut parts: Vec<&str> = key.trim().split('.').collect();
-    let last = parts.pop().filter(|l| !l.is_empty()).ok_or("no key")?;
-    let mut root = toml::Value::Table(std::mem::take(table));
-    let result = (|| {
-        let mut at = &mut root;
-        for part in parts {
-            at = match at {
-                toml::Value::Table(t) => t.get_mut(part),
-                toml::Value::Array(a) => {
-                    a.iter_mut().find(|v| v.get("name").and_then(|n| n.as_str()) == Some(part))
-                }
-                _ => None,
-            }
-            .ok_or_else(|| format!("there is no `{part}`"))?;
-        }
-        let toml::Value::Table(t) = at else { return Err(format!("name an element before `{last}`")) };
-        if matches!(t.get(last), Some(toml::Value::Table(_))) {
-            return Err(format!("`{last}` is a table; name a value in it"));
-        }
-        t.insert(last.into(), parsed);
-        Ok(())
-    })();
-    if let toml::Value::Table(t) = root {
-        *table = t;
-    }
-    result
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -551,7 +518,7 @@ mod tests {
 
     #[test]
     fn a_table_without_source_or_prior_is_refused() {
-        let text = include_str!("../../../profiles/geometry-g.toml");
+        let text = include_str!("../../../../profiles/geometry-g.toml");
         let first = text.lines().position(|l| l.starts_with("source = ")).unwrap();
         let cut: Vec<&str> = text.lines().enumerate().filter(|(i, _)| *i != first).map(|(_, l)| l).collect();
         let e = Profile::parse(&cut.join("\n"), "x", &[]).unwrap_err();

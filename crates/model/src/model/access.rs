@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Accesses: the loop over a stream's words, the filter, the TLBs of every group of
+//! configurations, and what a miss in them brings.
+
+use super::{Model, Vcpu};
+use crate::guest::{GuestTables, Leaf};
+use crate::regime::{Miss, Tables};
+use crate::shadow::{AccessKind, Flush};
+use bifold_mmu::{Entry, Gpa, Gva, Lookup, PageSize, Side, Tlb};
+use bifold_trace::event::{KIND_SHIFT, PAYLOAD_MASK, head_va, kind};
+use bifold_trace::{DecodeError, decode};
+use zerocopy::IntoBytes;
+
+/// Words looked at together by [`Model::read_ahead`].
+const WINDOW: usize = 128;
+
+/// Configurations whose TLBs hold the same so far. MODEL.md section 1: native and nested
+/// share a state per page-size map. All start as one group; it splits where a page
+/// is held at another size, or a flush concerns only some. It never grows together again.
+#[derive(Debug)]
+pub(super) struct Group {
+    /// Indices of regimes.
+    pub members: Vec<usize>,
+    /// Per vCPU.
+    pub tlbs: Vec<Tlb>,
+    /// The access in hand is still to be filed.
+    pub pending: bool,
+}
+
+/// Splits each group into those of its members that agree in `class`.
+fn split_by<T: PartialEq>(groups: Vec<Group>, class: impl Fn(usize) -> T) -> Vec<Group> {
+    let mut out: Vec<Group> = Vec::new();
+    for group in groups {
+        let first = out.len();
+        for r in group.members {
+            match out[first..].iter_mut().find(|g| class(g.members[0]) == class(r)) {
+                Some(g) => g.members.push(r),
+                None => out.push(Group { members: vec![r], tlbs: group.tlbs.clone(), pending: false }),
+            }
+        }
+    }
+    out
+}
+
+/// What entries must agree in to be one.
+fn shape(e: Entry) -> (PageSize, PageSize, bool) {
+    (e.size, e.page, e.global)
+}
+
+/// The guest's own translation of an access that took place, its accessed and dirty bits set.
+#[inline]
+fn translate(guest: &mut GuestTables, root: Gpa, gva: Gva, write: bool) -> Option<Leaf> {
+    let mut leaf = guest.lookup(root, gva).ok().filter(|l| l.writable || !write)?;
+    guest.touch(&leaf, write);
+    leaf.step.entry |= guest.format().accessed | if write { guest.format().dirty } else { 0 };
+    Some(leaf)
+}
+
+impl Model {
+    /// Consumes whole events.
+    pub fn consume(&mut self, words: &[u64]) -> Result<(), DecodeError> {
+        let mut i = 0;
+        let mut window = WINDOW;
+        let mut misses = self.misses;
+        while let Some(&w) = words.get(i) {
+            if i >= window {
+                // Where misses are dense, their table entries are read ahead, all of a window's
+                // at once: one after the other, each would wait for memory.
+                if self.misses - misses > WINDOW as u64 / 8 {
+                    self.read_ahead(&words[i..words.len().min(i + WINDOW)]);
+                }
+                window = i + WINDOW;
+                misses = self.misses;
+            }
+            let page = (w & PAYLOAD_MASK) >> 12;
+            match w >> KIND_SHIFT {
+                kind::LOAD => {
+                    self.common.accesses += 1;
+                    let v = &mut self.vcpus[self.current];
+                    v.time += 1;
+                    if !v.filters[Side::Data as usize].hit(page, false, v.time) {
+                        self.access(Side::Data, Gva(head_va(w)), AccessKind::Read);
+                    }
+                    i += 1;
+                }
+                k @ (kind::STORE | kind::STORE_OTHER) => {
+                    self.common.accesses += 1;
+                    let v = &mut self.vcpus[self.current];
+                    v.time += 1;
+                    if !v.filters[Side::Data as usize].hit(page, true, v.time) {
+                        let kind = if k == kind::STORE { AccessKind::Write } else { AccessKind::WriteOther };
+                        self.access(Side::Data, Gva(head_va(w)), kind);
+                    }
+                    i += 1;
+                }
+                kind::FETCH => {
+                    let v = &mut self.vcpus[self.current];
+                    v.time += 1;
+                    if self.has_code && !v.filters[Side::Code as usize].hit(page, false, v.time) {
+                        self.access(Side::Code, Gva(head_va(w)), AccessKind::Fetch);
+                    }
+                    i += 1;
+                }
+                _ => {
+                    let (event, n) = decode(&words[i..], self.words + i)?;
+                    self.event(event);
+                    i += n;
+                }
+            }
+        }
+        self.hash.update(words.as_bytes());
+        self.words += words.len();
+        Ok(())
+    }
+
+    /// Reads the leaf entries, guest's and host's, of the window's accesses. Only a hint:
+    /// a word that is no access, or tables that change within the window, do no harm.
+    fn read_ahead(&mut self, words: &[u64]) {
+        let mut frames = [0u64; WINDOW];
+        let v = &self.vcpus[self.current];
+        let mut n = 0;
+        for &w in words {
+            if !v.filters[Side::Data as usize].answers((w & PAYLOAD_MASK) >> 12) {
+                frames[n] = self.guest.peek(v.root, Gva(head_va(w))).unwrap_or(0);
+                n += 1;
+            }
+        }
+        let mut seen = 0;
+        for regime in &self.regimes {
+            if let Tables::Nested(nested) = &regime.tables {
+                for &frame in &frames[..n] {
+                    seen ^= nested.peek(frame);
+                }
+            }
+        }
+        self.seen ^= seen;
+    }
+
+    /// An access that the filter did not answer.
+    fn access(&mut self, side: Side, gva: Gva, kind: AccessKind) {
+        self.misses += 1;
+        let vcpu = self.current;
+        let Model { regimes, groups, guest, vcpus, untranslated, frames, .. } = self;
+        let v = &mut vcpus[vcpu];
+        let (root, time) = (v.root, v.time);
+        let page = (gva.0 & PAYLOAD_MASK) >> 12;
+        if let Some((other, last)) = v.filters[side as usize].take(page) {
+            for group in groups.iter_mut() {
+                group.tlbs[vcpu].used_at(side, other, last);
+            }
+        }
+        let write = matches!(kind, AccessKind::Write | AccessKind::WriteOther);
+        let mut miss: Option<Miss> = None;
+        let mut held = true;
+        let mut split = false;
+        for group in groups.iter_mut() {
+            let tlb = &mut group.tlbs[vcpu];
+            let writes = if write { group.members.iter().fold(0, |bits, &r| bits | 1 << r) } else { 0 };
+            let lookup = tlb.lookup(side, gva, writes, time, &v.filters);
+            if !matches!(lookup, Lookup::L1 | Lookup::NotWritable(..)) {
+                for &r in &group.members {
+                    regimes[r].now.l1_misses += 1;
+                }
+            }
+            if lookup != Lookup::L1 && lookup != Lookup::L2 {
+                let miss = match &miss {
+                    Some(m) => m,
+                    None => match translate(guest, root, gva, write) {
+                        // A device's window: its accesses leave the guest in every mode.
+                        Some(leaf) if leaf.page.frame() >= *frames => return,
+                        Some(leaf) => miss.insert(Miss { vcpu, gva, kind, leaf, root }),
+                        None => {
+                            *untranslated += 1;
+                            return;
+                        }
+                    },
+                };
+                // Where an entry was there, its write concerns only those for whom it is not writable.
+                let (found, concerned) = match lookup {
+                    Lookup::NotWritable(bits, size) | Lookup::NotWritableL2(bits, size) => (Some(size), bits),
+                    _ => (None, u8::MAX),
+                };
+                let fresh = found.is_none();
+                // What every member would file.
+                let mut common: Option<Entry> = None;
+                let mut writable = 0;
+                for &r in &group.members {
+                    let regime = &mut regimes[r];
+                    if concerned >> r & 1 == 0 {
+                        regime.flush = Flush::None;
+                        continue;
+                    }
+                    let fill = regime.walk(miss, guest);
+                    if fresh {
+                        match fill.map_or(PageSize::Size4K, |f| f.size) {
+                            PageSize::Size4K => regime.now.tlb_misses_4k += 1,
+                            PageSize::Size2M => regime.now.tlb_misses_2m += 1,
+                            PageSize::Size1G => regime.now.tlb_misses_1g += 1,
+                        }
+                    }
+                    regime.filled = fill;
+                    regime.flush = regime.take_flush(vcpu);
+                    held &= fill.is_some();
+                    writable |= u8::from(fill.is_some_and(|f| f.writable)) << r;
+                    split |= regime.flush != Flush::None
+                        || fill.is_none()
+                        || common.is_some_and(|c| fill.is_some_and(|f| shape(c) != shape(f)));
+                    common = common.or(fill);
+                }
+                // The others hold what they held.
+                if let Some(size) = found {
+                    split |= common.is_some_and(|c| c.size != size) && concerned != writes;
+                    for &r in group.members.iter().filter(|&r| concerned >> r & 1 == 0) {
+                        let held = Entry { size, page: size, writable: true, global: false };
+                        regimes[r].filled = Some(Entry { size, ..common.unwrap_or(held) });
+                        writable |= 1 << r;
+                    }
+                }
+                match common {
+                    Some(c) if !split => tlb.fill(side, gva, c, writable, fresh, time, &v.filters),
+                    _ => group.pending = true,
+                }
+            }
+            if let Some((size, page)) = tlb.take_evicted() {
+                v.filters.iter_mut().for_each(|f| f.dropped(size, page));
+            }
+        }
+        if split {
+            self.fill_split(side, gva);
+        }
+        if held {
+            self.vcpus[vcpu].filters[side as usize].file(page, write, time);
+        }
+    }
+
+    /// Ends an access after which members of a group hold different things: splits the
+    /// groups concerned, carries out the flushes asked for, and fills.
+    #[cold]
+    fn fill_split(&mut self, side: Side, gva: Gva) {
+        let regimes = &self.regimes;
+        let (pending, mut groups): (Vec<Group>, Vec<Group>) =
+            std::mem::take(&mut self.groups).into_iter().partition(|g| g.pending);
+        let pending = split_by(pending, |r| (regimes[r].filled.map(shape), regimes[r].flush));
+        let vcpu = self.current;
+        for mut group in pending {
+            let flush = self.regimes[group.members[0]].flush;
+            self.flush_group(&mut group, flush);
+            let bit = |&r: &usize| u8::from(self.regimes[r].filled.is_some_and(|f| f.writable)) << r;
+            let writable = group.members.iter().fold(0, |bits, r| bits | bit(r));
+            if let Some(f) = self.regimes[group.members[0]].filled {
+                let Vcpu { time, filters, .. } = &self.vcpus[vcpu];
+                group.tlbs[vcpu].fill(side, gva, f, writable, false, *time, filters);
+                if let Some((size, page)) = group.tlbs[vcpu].take_evicted() {
+                    self.vcpus[vcpu].filters.iter_mut().for_each(|f| f.dropped(size, page));
+                }
+            }
+            groups.push(group);
+        }
+        self.groups = groups;
+    }
+
+    /// Flushes the group's TLBs and walk caches of the vCPUs named.
+    pub(super) fn flush_group(&mut self, group: &mut Group, flush: Flush) {
+        let which = match flush {
+            Flush::None => 0..0,
+            Flush::Vcpu(v) => v..v + 1,
+            Flush::All => 0..self.vcpus.len(),
+        };
+        for v in which {
+            group.tlbs[v].flush_all();
+            for &r in &group.members {
+                self.regimes[r].flush_caches(v);
+                self.regimes[r].now.tlb_flushes += 1;
+            }
+            self.vcpus[v].forget();
+        }
+    }
+
+    /// Carries out the flushes that hypervisors asked for outside an access.
+    pub(super) fn flush_asked(&mut self) {
+        for regime in &mut self.regimes {
+            regime.flush = regime.take_flush(self.current);
+        }
+        if self.regimes.iter().all(|r| r.flush == Flush::None) {
+            return;
+        }
+        let groups = std::mem::take(&mut self.groups);
+        let mut groups = split_by(groups, |r| self.regimes[r].flush);
+        for group in &mut groups {
+            self.flush_group(group, self.regimes[group.members[0]].flush);
+        }
+        self.groups = groups;
+    }
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Everything a guest does but accesses: control registers, INVLPG, page faults, stores
+//! to page tables.
+
+use super::Model;
+use crate::Mode;
+use bifold_mmu::{Gpa, Gva, Side};
+use bifold_trace::Event;
+
+const CR4_PGE: u64 = 1 << 7;
+const CR3_ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+
+impl Model {
+    pub(super) fn event(&mut self, event: Event<'_>) {
+        let vcpu = self.current;
+        match event {
+            Event::Insns(n) => {
+                self.common.instructions += n;
+                let ideal = self.ideal_cycles();
+                if self.timeline.due(ideal) {
+                    self.cut(ideal);
+                }
+            }
+            Event::Vcpu(n) => self.current = (n as usize).min(self.vcpus.len() - 1),
+            Event::Cr3(value) => self.load_cr3(value),
+            Event::Cr3Read => {
+                for r in &mut self.regimes {
+                    r.read_cr3(vcpu);
+                }
+            }
+            Event::Cr4(value) => self.load_cr4(value),
+            Event::Invlpg(gva) => {
+                for group in &mut self.groups {
+                    group.tlbs[vcpu].invalidate(Gva(gva));
+                }
+                for regime in &mut self.regimes {
+                    regime.flush_caches(vcpu);
+                    regime.invlpg(vcpu, Gva(gva), &self.guest);
+                }
+                self.flush_asked();
+                self.vcpus[vcpu].forget();
+            }
+            Event::Fault { gva, error } => self.fault(Gva(gva), error),
+            Event::PtStore { gpa, new, old } => {
+                self.guest.store(Gpa(gpa), new);
+                if self.profile.cpu.pcid && old & 1 != 0 {
+                    let owner = self.guest.owner(gpa >> 12);
+                    for v in &mut self.vcpus {
+                        v.spaces.changed(owner, v.root);
+                    }
+                }
+            }
+            // Tables are in memory; what a damaged stream puts elsewhere reads as not present.
+            Event::Table { gfn, level, entries } if gfn < self.frames => self.guest.add(gfn, level, entries),
+            Event::Table { .. } => {}
+            Event::Retire { gfn } => self.guest.retire(gfn),
+            Event::Check { gva, gpa } => {
+                self.walk_checks += 1;
+                let ours = self.guest.lookup(self.vcpus[vcpu].root, Gva(gva)).map(|l| l.gpa(Gva(gva)));
+                self.walk_mismatches += u64::from(ours != Ok(Gpa(gpa)));
+            }
+            Event::Marker(_) | Event::Stats(_) => {}
+            // Accesses are taken in `consume`.
+            Event::Load(_) | Event::Store(_) | Event::StoreOther(_) | Event::Fetch(_) => {}
+        }
+    }
+
+    fn load_cr3(&mut self, value: u64) {
+        let vcpu = self.current;
+        let root = Gpa(value & CR3_ADDRESS);
+        let v = &mut self.vcpus[vcpu];
+        let first = !std::mem::replace(&mut v.started, true);
+        let same = v.root == root;
+        v.root = root;
+        let space = v.spaces.load(root, same);
+        if space.is_some() {
+            // Entries of this address space may come back, and the filter files by page only.
+            for (side, filter) in [Side::Data, Side::Code].into_iter().zip(&mut v.filters) {
+                for (page, last) in filter.drain() {
+                    for group in &mut self.groups {
+                        group.tlbs[vcpu].used_at(side, page, last);
+                    }
+                }
+            }
+        }
+        v.forget();
+        for regime in &mut self.regimes {
+            regime.load_cr3(vcpu, value, first, &self.guest);
+        }
+        self.flush_asked();
+        if first {
+            self.groups.iter_mut().for_each(|g| g.tlbs[vcpu].set_space(space.map_or(0, |s| s.number)));
+            return;
+        }
+        for group in &mut self.groups {
+            if self.regimes[group.members[0]].config.mode == Mode::Shadow {
+                continue; // the hypervisor flushed
+            }
+            let tlb = &mut group.tlbs[vcpu];
+            match space {
+                None => tlb.flush_non_global(),
+                Some(s) => {
+                    tlb.set_space(s.number);
+                    if s.flush {
+                        tlb.flush_space(s.number);
+                    }
+                }
+            }
+            for &r in &group.members {
+                self.regimes[r].now.tlb_flushes += u64::from(space.is_none_or(|s| s.flush));
+                // Walk caches are not filed by address space here, so every switch empties them.
+                self.regimes[r].flush_caches(vcpu);
+            }
+        }
+    }
+
+    fn load_cr4(&mut self, value: u64) {
+        let vcpu = self.current;
+        let Some(old) = self.vcpus[vcpu].cr4.replace(value) else { return };
+        let flush = (old ^ value) & CR4_PGE != 0;
+        for regime in &mut self.regimes {
+            regime.write_cr4(vcpu, flush, self.profile.cpu.cr4_exits_nested, &self.guest);
+        }
+        self.flush_asked();
+        for group in &mut self.groups {
+            if flush && self.regimes[group.members[0]].config.mode != Mode::Shadow {
+                group.tlbs[vcpu].flush_all();
+                for &r in &group.members {
+                    self.regimes[r].flush_caches(vcpu);
+                    self.regimes[r].now.tlb_flushes += 1;
+                }
+            }
+        }
+        self.vcpus[vcpu].forget();
+    }
+
+    fn fault(&mut self, gva: Gva, error: u64) {
+        let vcpu = self.current;
+        let root = self.vcpus[vcpu].root;
+        self.common.guest_page_faults += 1;
+        for regime in &mut self.regimes {
+            if error & 1 == 0 {
+                regime.walk_to_fault(vcpu, gva, root, &self.guest);
+            }
+            regime.guest_fault(vcpu, gva, error, &self.guest);
+        }
+        self.flush_asked();
+        for group in &mut self.groups {
+            // A page fault drops the entries of its address (Intel SDM vol. 3A 4.10.4.1).
+            group.tlbs[vcpu].invalidate(gva);
+        }
+        self.vcpus[vcpu].forget();
+    }
+}

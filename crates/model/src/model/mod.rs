@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The model: consumes events, costs every configuration in one pass.
+//!
+//! One TLB state per configuration (MODEL.md section 1: flushes and page sizes
+//! differ), all fed by the same accesses. In front of them stands a filter of
+//! pages that all of them hold ([`Filter`]), so most accesses cost one comparison.
+
+mod access;
+mod events;
+
+use crate::guest::GuestTables;
+use crate::pcid::Spaces;
+use crate::regime::Regime;
+use crate::timeline::Timeline;
+use crate::{Config, Outcome, Profile, Sample};
+use access::Group;
+use bifold_mmu::format::X86_64_4_LEVEL;
+use bifold_mmu::{Filter, Gpa, Side, Tlb};
+use xxhash_rust::xxh3::Xxh3;
+
+/// What a run of the model is given beside the profile.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Seed of the host frames' placement.
+    pub seed: u64,
+    /// Length of an interval in seconds of the profile's clock.
+    pub interval_seconds: f64,
+    /// Configurations to cost.
+    pub configs: Vec<Config>,
+    /// 4 KB frames of the guest, windows below 4 GB included.
+    pub guest_frames: u64,
+    /// Number of vCPUs.
+    pub vcpus: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            seed: 1,
+            interval_seconds: 0.01,
+            configs: Config::ALL.to_vec(),
+            guest_frames: 1 << 18,
+            vcpus: 1,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Vcpu {
+    index: usize,
+    root: Gpa,
+    started: bool,
+    cr4: Option<u64>,
+    /// Data and code.
+    filters: [Filter; 2],
+    /// Accesses and fetches so far: the clock of recency.
+    time: u64,
+    spaces: Spaces,
+}
+
+impl Vcpu {
+    fn forget(&mut self) {
+        self.filters.iter_mut().for_each(Filter::forget);
+    }
+}
+
+/// The model of one VM in every configuration.
+#[allow(missing_debug_implementations)]
+pub struct Model {
+    profile: Profile,
+    options: Options,
+    guest: GuestTables,
+    regimes: Vec<Regime>,
+    groups: Vec<Group>,
+    /// Frames from here on are devices'.
+    frames: u64,
+    vcpus: Vec<Vcpu>,
+    current: usize,
+    has_code: bool,
+    common: Sample,
+    timeline: Timeline,
+    hash: Xxh3,
+    words: usize,
+    /// Accesses that the filter did not answer.
+    misses: u64,
+    /// What [`Model::read_ahead`] read: kept so that the reads are not optimised away.
+    seen: u64,
+    walk_checks: u64,
+    walk_mismatches: u64,
+    untranslated: u64,
+}
+
+impl Model {
+    /// A model that has seen nothing yet.
+    pub fn new(profile: &Profile, options: Options) -> Model {
+        let guest = GuestTables::new(&X86_64_4_LEVEL);
+        let vcpus = options.vcpus.max(1);
+        let regimes: Vec<Regime> = options
+            .configs
+            .iter()
+            .map(|&c| Regime::new(c, profile, &guest, options.guest_frames, vcpus, options.seed))
+            .collect();
+        let tlb = Tlb::new(&profile.tlb_specs());
+        let interval = (options.interval_seconds * profile.cpu.frequency_hz as f64).max(1.0) as u64;
+        Model {
+            has_code: tlb.has(Side::Code),
+            timeline: Timeline::new(interval, regimes.len()),
+            // Below 4 GB there are device windows between frames of memory.
+            frames: options.guest_frames.max(1 << 20),
+            groups: vec![Group {
+                members: (0..regimes.len()).collect(),
+                tlbs: vec![tlb; vcpus],
+                pending: false,
+            }],
+            regimes,
+            vcpus: (0..vcpus)
+                .map(|index| Vcpu {
+                    index,
+                    root: Gpa(0),
+                    started: false,
+                    cr4: None,
+                    filters: Default::default(),
+                    time: 0,
+                    spaces: Spaces::new(profile.cpu.pcid),
+                })
+                .collect(),
+            current: 0,
+            common: Sample::default(),
+            hash: Xxh3::new(),
+            words: 0,
+            misses: 0,
+            seen: 0,
+            walk_checks: 0,
+            walk_mismatches: 0,
+            untranslated: 0,
+            profile: profile.clone(),
+            options,
+            guest,
+        }
+    }
+
+    /// Instructions consumed so far.
+    pub fn instructions(&self) -> u64 {
+        self.common.instructions
+    }
+
+    /// Data accesses consumed so far.
+    pub fn accesses(&self) -> u64 {
+        self.common.accesses
+    }
+
+    /// The guest's page tables as replayed so far.
+    pub fn guest_tables(&self) -> &GuestTables {
+        &self.guest
+    }
+
+    fn ideal_cycles(&self) -> u64 {
+        (self.common.instructions as f64 * self.profile.cpu.base_cpi) as u64
+    }
+
+    fn cut(&mut self, ideal: u64) {
+        for group in &mut self.groups {
+            for (tlb, v) in group.tlbs.iter_mut().zip(&self.vcpus) {
+                let pages = tlb.pages();
+                for &r in &group.members {
+                    pages
+                        .iter()
+                        .for_each(|&page| self.regimes[r].use_page(v.index, v.root, page, &mut self.guest));
+                }
+            }
+        }
+        self.timeline.cut(ideal, &mut self.regimes, &self.common, &self.profile);
+    }
+
+    /// Ends the run.
+    pub fn finish(mut self) -> Outcome {
+        let ideal = self.ideal_cycles();
+        self.cut(ideal);
+        let interval_cycles = self.timeline.interval();
+        let (interval_starts, configs) = self.timeline.finish(&self.regimes);
+        Outcome {
+            profile: self.profile.name.clone(),
+            frequency_hz: self.profile.cpu.frequency_hz,
+            base_cpi: self.profile.cpu.base_cpi,
+            seed: self.options.seed,
+            config_hash: self.profile.hash(),
+            input_hash: format!("{:016x}", self.hash.digest()),
+            guest_frames: self.options.guest_frames,
+            vcpus: self.vcpus.len() as u64,
+            interval_cycles,
+            configs,
+            interval_starts,
+            walk_checks: self.walk_checks,
+            walk_mismatches: self.walk_mismatches,
+            untranslated: self.untranslated,
+        }
+    }
+}
