@@ -217,15 +217,20 @@ COLD static void block_slow(const struct block *b)
         flush_insns();
 }
 
+static inline void enter(const struct block *b)
+{
+    if (unlikely(current_cpu != hot.cpu))
+        switch_vcpu();
+    hot.insns += b->n;
+    hot.block = b;
+}
+
 HOT static void on_block(unsigned vcpu, void *u)
 {
     const struct block *b = u;
 
     (void)vcpu;
-    if (unlikely(current_cpu != hot.cpu))
-        switch_vcpu();
-    hot.insns += b->n;
-    hot.block = b;
+    enter(b);
     if (unlikely((b->page != hot.block_page) | (hot.insns >= MAX_INSNS)))
         block_slow(b);
 }
@@ -236,10 +241,7 @@ HOT static void on_block2(unsigned vcpu, void *u)
     const struct block *b = u;
 
     (void)vcpu;
-    if (unlikely(current_cpu != hot.cpu))
-        switch_vcpu();
-    hot.insns += b->n;
-    hot.block = b;
+    enter(b);
     block_slow(b);
 }
 

@@ -10,11 +10,11 @@
 
 use crate::wide::Wide;
 
-/// Bits of a key that name the page; those above, up to [`KEY_BITS`], name its address
+/// Bits of a key that name the page; those above name its address
 /// space, which does not matter for global entries.
 pub const PAGE_BITS: u32 = 48;
 /// Bits of a key.
-pub const KEY_BITS: u32 = 52;
+const KEY_BITS: u32 = 52;
 
 const GLOBAL: u64 = 1 << 62;
 const WRITABLE_SHIFT: u32 = 54;
@@ -185,11 +185,6 @@ impl Assoc {
         a
     }
 
-    /// Number of sets.
-    pub fn sets(&self) -> usize {
-        self.sets
-    }
-
     /// Nothing was filed since the last whole flush.
     #[inline]
     pub fn is_unused(&self) -> bool {
@@ -352,12 +347,6 @@ impl Assoc {
         tags[way] = tag(key, attr);
     }
 
-    /// Files `key` as the most recent of its set, in place of an entry of the same key if there is one.
-    pub fn insert(&mut self, index: u64, key: u64, attr: Attr) {
-        self.remove(index, key);
-        self.insert_absent(index, key, attr);
-    }
-
     /// Drops `key` if it is there.
     pub fn remove(&mut self, index: u64, key: u64) {
         if !self.used {
@@ -430,7 +419,7 @@ mod tests {
                         prop_assert_eq!(hit, r.lookup(key));
                         if hit.is_none() {
                             let attr = Attr { writable: key as u8, global, piece: 0 };
-                            a.insert(key, key, attr);
+                            a.insert_absent(key, key, attr);
                             r.insert(key, attr);
                         }
                     }

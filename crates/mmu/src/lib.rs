@@ -16,7 +16,7 @@ mod walk_cache;
 mod wide;
 
 pub use addr::{Gpa, Gva, Hpa};
-pub use assoc::{Assoc, Attr, KEY_BITS, PAGE_BITS, Slot};
+pub use assoc::{Assoc, Attr, PAGE_BITS, Slot};
 pub use filter::Filter;
 pub use format::Format;
 pub use page::PageSize;

@@ -300,11 +300,6 @@ impl GuestTables {
             .then(|| self.entries[st.slot as usize][(gva.0 >> 12) as usize & 511] >> 12 & 0xff_ffff_ffff)
     }
 
-    /// Frames that hold tables.
-    pub fn frames(&self) -> impl Iterator<Item = u64> + '_ {
-        self.tables.iter().map(|t| t.gfn).filter(|&g| self.slot(g).is_some())
-    }
-
     /// Number of tables.
     pub fn len(&self) -> usize {
         self.tables.len() - self.free.len()

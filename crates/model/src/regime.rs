@@ -120,14 +120,6 @@ impl Regime {
         }
     }
 
-    /// The largest translation this configuration can hold.
-    pub fn largest(&self) -> PageSize {
-        match self.config.mode {
-            Mode::Native => PageSize::Size1G,
-            _ => self.config.host_page,
-        }
-    }
-
     /// Walks for an access that missed the TLB, exits included, until the TLB may be
     /// filled. `None`: the access needs no entry any more (its store was emulated), or
     /// the tables do not map it.

@@ -149,11 +149,6 @@ impl Model {
         self.common.accesses
     }
 
-    /// The guest's page tables as replayed so far.
-    pub fn guest_tables(&self) -> &GuestTables {
-        &self.guest
-    }
-
     fn ideal_cycles(&self) -> u64 {
         (self.common.instructions as f64 * self.profile.cpu.base_cpi) as u64
     }
