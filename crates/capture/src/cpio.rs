@@ -8,21 +8,24 @@
 
 use std::collections::BTreeMap;
 
-pub(crate) enum Entry {
+/// What lies at a path.
+#[allow(missing_docs)] // permission bits, contents and target are what they say
+pub enum Entry {
     Dir { mode: u32 },
     File { mode: u32, data: Vec<u8> },
     Link { to: Vec<u8> },
 }
 
+/// The archive's entries.
 #[derive(Default)]
-pub(crate) struct Archive {
+pub struct Archive {
     /// By path without a leading slash. Sorted order puts parents first.
     entries: BTreeMap<Vec<u8>, Entry>,
 }
 
 impl Archive {
     /// Adds an entry and the directories above it; the first of a name stays.
-    pub(crate) fn add(&mut self, path: &[u8], entry: Entry) {
+    pub fn add(&mut self, path: &[u8], entry: Entry) {
         let path = path.strip_prefix(b"/").unwrap_or(path);
         if path.is_empty() {
             return;
@@ -33,11 +36,13 @@ impl Archive {
         self.entries.entry(path.to_vec()).or_insert(entry);
     }
 
-    pub(crate) fn contains(&self, path: &[u8]) -> bool {
+    /// Whether the path has an entry.
+    pub fn contains(&self, path: &[u8]) -> bool {
         self.entries.contains_key(path.strip_prefix(b"/").unwrap_or(path))
     }
 
-    pub(crate) fn bytes(&self) -> Vec<u8> {
+    /// The archive as the kernel reads it.
+    pub fn bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
         for (ino, (name, entry)) in self.entries.iter().enumerate() {
             let (mode, data): (u32, &[u8]) = match entry {

@@ -42,6 +42,14 @@ pub enum CaptureError {
         "libbifold_capture_plugin.so not found beside the executable or in ../lib/bifold; build with cargo build --workspace, or set BIFOLD_PLUGIN"
     )]
     PluginMissing,
+    /// apt has no kernel of a series.
+    #[error(
+        "apt knows no Debian kernel {series} (6.1 is Debian 12's, 6.12 its backports' and Debian 13's); run apt-get update or add the package source"
+    )]
+    NoSuchKernel {
+        /// As asked for.
+        series: String,
+    },
     /// The host is no x86-64 machine.
     #[error("capture runs the host's programs in an x86-64 guest, but this machine is {0}")]
     Architecture(&'static str),
@@ -148,7 +156,8 @@ impl CaptureError {
             | NoPlugins { .. }
             | PluginMissing
             | Architecture(_)
-            | KernelFetch { .. } => Kind::CannotWorkHere,
+            | KernelFetch { .. }
+            | NoSuchKernel { .. } => Kind::CannotWorkHere,
             _ => Kind::Failed,
         }
     }

@@ -17,16 +17,28 @@ use crate::Progress;
 use crate::error::CaptureError;
 
 /// A kernel and where its modules are.
-#[derive(Debug)]
-pub(crate) struct Kernel {
+#[derive(Debug, Clone)]
+pub struct Kernel {
     /// What QEMU gets.
-    pub(crate) image: PathBuf,
+    pub image: PathBuf,
     /// A directory with *.ko files somewhere below it.
-    pub(crate) modules: Option<PathBuf>,
-    pub(crate) version: String,
+    pub modules: Option<PathBuf>,
+    /// Its release, as `uname -r` says.
+    pub version: String,
 }
 
-fn cache_dir() -> Result<PathBuf, CaptureError> {
+/// A place for fetched kernels, and which modules are kept of each.
+struct Store {
+    name: &'static str,
+    modules: &'static [&'static [&'static str]],
+}
+
+const GUESTS: Store = Store { name: "kernels", modules: &[crate::modules::WANTED] };
+/// Kernels of the laboratory, where KVM runs: apart, so that the guests' default
+/// does not change when one is fetched.
+const LAB: Store = Store { name: "lab-kernels", modules: &[crate::modules::WANTED, crate::modules::KVM] };
+
+fn cache_dir(name: &str) -> Result<PathBuf, CaptureError> {
     let base = match std::env::var_os("XDG_CACHE_HOME").filter(|v| !v.is_empty()) {
         Some(dir) => PathBuf::from(dir),
         None => match std::env::var_os("HOME").filter(|v| !v.is_empty()) {
@@ -38,12 +50,14 @@ fn cache_dir() -> Result<PathBuf, CaptureError> {
             }
         },
     };
-    Ok(base.join("bifold/kernels"))
+    Ok(base.join("bifold").join(name))
 }
 
-/// Kernels in the cache, newest name last.
+const PREFIX: &str = "linux-image-";
+
+/// Kernels in the guests' cache, newest name last.
 pub(crate) fn cached() -> Vec<PathBuf> {
-    let Ok(dir) = cache_dir() else { return Vec::new() };
+    let Ok(dir) = cache_dir(GUESTS.name) else { return Vec::new() };
     let mut found: Vec<PathBuf> = fs::read_dir(dir)
         .into_iter()
         .flatten()
@@ -70,20 +84,59 @@ pub(crate) fn find(
         return own(image, modules);
     }
     if cached().is_empty() {
-        fetch(progress)?;
+        fetch(&GUESTS, &default_package()?, progress)?;
     }
     let dir = cached()
         .pop()
         .ok_or_else(|| CaptureError::KernelFetch { why: "the cache is empty after fetching".into() })?;
-    let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let kernel = stored(&dir);
+    Ok(Kernel { modules: modules.map(Path::to_path_buf).or(kernel.modules), ..kernel })
+}
+
+fn stored(dir: &Path) -> Kernel {
     let elf = dir.join("vmlinux");
-    Ok(Kernel {
+    Kernel {
         image: if elf.exists() { elf } else { dir.join("vmlinuz") },
-        modules: Some(modules.map_or(dir.join("modules"), Path::to_path_buf)),
-        version: name,
+        modules: Some(dir.join("modules")),
+        version: dir.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+    }
+}
+
+/// A kernel with KVM's modules for the laboratory: of a Debian package, or the newest
+/// one of a series such as `6.1` that apt knows.
+pub fn for_lab(wanted: &str, progress: &mut dyn FnMut(Progress)) -> Result<Kernel, CaptureError> {
+    let package = if wanted.starts_with(PREFIX) { wanted.to_owned() } else { newest_of_series(wanted)? };
+    let dir = cache_dir(LAB.name)?.join(version_of(&package));
+    if !dir.join("complete").exists() {
+        fetch(&LAB, &package, progress)?;
+    }
+    Ok(stored(&dir))
+}
+
+/// The newest package of a series, backports and security updates included.
+fn newest_of_series(series: &str) -> Result<String, CaptureError> {
+    let stem = format!("{PREFIX}{series}.");
+    let names = tool(Command::new("apt-cache").arg("pkgnames").arg(&stem), "apt-cache pkgnames")?;
+    String::from_utf8_lossy(&names)
+        .split_whitespace()
+        // Not the cloud's, not the real-time one, not debugging symbols.
+        .filter(|n| version_of(n).ends_with("-amd64") && !n.contains("-cloud-") && !n.contains("-rt-"))
+        .filter(|n| downloadable(n))
+        .max_by_key(|n| numbers(Path::new(n)))
+        .map(str::to_owned)
+        .ok_or_else(|| CaptureError::NoSuchKernel { series: series.to_owned() })
+}
+
+/// Names stay known after their packages are gone.
+fn downloadable(package: &str) -> bool {
+    tool(Command::new("apt-cache").args(["policy", package]), "apt-cache policy").is_ok_and(|out| {
+        String::from_utf8_lossy(&out).lines().any(|l| l.starts_with("  Candidate: ") && !l.contains("(none)"))
     })
 }
 
+fn version_of(package: &str) -> &str {
+    package.trim_start_matches(PREFIX).trim_end_matches("-unsigned")
+}
 fn own(image: &Path, modules: Option<&Path>) -> Result<Kernel, CaptureError> {
     let data = fs::read(image).map_err(|e| CaptureError::Kernel {
         path: image.to_path_buf(),
@@ -103,7 +156,7 @@ fn own(image: &Path, modules: Option<&Path>) -> Result<Kernel, CaptureError> {
         None => of_version(Path::new("/lib/modules")),
     };
     if let Some(unpacked) = (!elf).then(|| payload(&data)).flatten() {
-        let dir = cache_dir()?.with_file_name("images");
+        let dir = cache_dir("images")?;
         let to = dir.join(format!("{}-{:016x}", kernel.version, checksum(&data)));
         if !to.exists() {
             fs::create_dir_all(&dir).map_err(CaptureError::file(&dir, "cannot create"))?;
@@ -200,13 +253,12 @@ pub(crate) fn default_package() -> Result<String, CaptureError> {
         })
 }
 
-/// Downloads, unpacks and stores the default kernel; all or nothing.
-fn fetch(progress: &mut dyn FnMut(Progress)) -> Result<(), CaptureError> {
-    let package = default_package()?;
-    let cache = cache_dir()?;
+/// Downloads, unpacks and stores a kernel; all or nothing.
+fn fetch(store: &Store, package: &str, progress: &mut dyn FnMut(Progress)) -> Result<(), CaptureError> {
+    let cache = cache_dir(store.name)?;
     fs::create_dir_all(&cache).map_err(CaptureError::file(&cache, "cannot create"))?;
     let tmp = cache.join(format!(".new-{}", std::process::id()));
-    let result = fetch_into(&tmp, &cache, &package, progress);
+    let result = fetch_into(&tmp, &cache, store, package, progress);
     let _ = fs::remove_dir_all(&tmp);
     result
 }
@@ -214,6 +266,7 @@ fn fetch(progress: &mut dyn FnMut(Progress)) -> Result<(), CaptureError> {
 fn fetch_into(
     tmp: &Path,
     cache: &Path,
+    store: &Store,
     package: &str,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(), CaptureError> {
@@ -235,7 +288,7 @@ fn fetch_into(
         .ok_or_else(|| CaptureError::KernelFetch { why: "apt-get left no package".into() })?;
     progress(Progress::Stage(&format!("unpacking {package}")));
     tool(Command::new("dpkg-deb").arg("-x").arg(&deb).arg(&tree), "dpkg-deb -x")?;
-    let version = package.trim_start_matches("linux-image-");
+    let version = version_of(package);
     let done = tmp.join(version);
     let lib = ["lib/modules", "usr/lib/modules"]
         .iter()
@@ -251,7 +304,7 @@ fn fetch_into(
     fs::rename(&vmlinuz, done.join("vmlinuz")).map_err(lost("cannot write"))?;
     let config = tree.join("boot").join(format!("config-{version}"));
     let _ = fs::rename(config, done.join("config"));
-    keep_needed(&lib, &done.join("modules"))?;
+    keep_needed(&lib, &done.join("modules"), store.modules)?;
     fs::write(done.join("complete"), b"").map_err(lost("cannot write"))?;
     match fs::rename(&done, cache.join(version)) {
         // Someone else fetched it meanwhile: theirs is as good.
@@ -261,10 +314,10 @@ fn fetch_into(
 }
 
 /// Keeps of a whole kernel's modules those a guest can want.
-fn keep_needed(lib: &Path, to: &Path) -> Result<(), CaptureError> {
+fn keep_needed(lib: &Path, to: &Path, wanted: &[&[&str]]) -> Result<(), CaptureError> {
     fs::create_dir_all(to).map_err(CaptureError::file(to, "cannot create"))?;
     let all = crate::modules::Modules::scan(lib)?;
-    for module in all.with_dependencies(crate::modules::WANTED) {
+    for module in all.with_dependencies(&wanted.concat()) {
         let name = module.file_name().unwrap_or_default();
         fs::copy(&module, to.join(name)).map_err(CaptureError::file(&module, "cannot copy"))?;
     }

@@ -20,14 +20,15 @@ use std::time::Duration;
 
 pub use bifold_trace::Stats;
 
-mod cpio;
+pub mod cpio;
 pub mod doctor;
 mod error;
 mod guest;
-mod kernel;
-mod modules;
+pub mod image;
+pub mod kernel;
+pub mod modules;
 mod plugin;
-mod qemu;
+pub mod qemu;
 mod ring;
 mod run;
 

@@ -15,10 +15,13 @@ use crate::error::CaptureError;
 
 /// What any guest may need: the control ports, and the host's root.
 pub(crate) const WANTED: &[&str] = &["virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay"];
-/// Of these, what the root of one kind needs.
+/// What a laboratory needs on top.
+pub(crate) const KVM: &[&str] = &["kvm_amd", "kvm_intel"];
+/// Of the first, what the root of one kind needs.
 pub(crate) const PORTS: &[&str] = &["virtio_pci", "virtio_console"];
 
-pub(crate) struct Modules {
+/// The modules below a directory.
+pub struct Modules {
     files: HashMap<String, PathBuf>,
     builtin: Vec<String>,
 }
@@ -35,7 +38,8 @@ fn module_name(path: &Path) -> Option<String> {
 }
 
 impl Modules {
-    pub(crate) fn scan(dir: &Path) -> Result<Self, CaptureError> {
+    /// Looks for them.
+    pub fn scan(dir: &Path) -> Result<Self, CaptureError> {
         let mut found = Modules { files: HashMap::new(), builtin: Vec::new() };
         let mut todo = vec![dir.to_path_buf()];
         while let Some(d) = todo.pop() {
@@ -57,13 +61,13 @@ impl Modules {
     }
 
     /// Whether the module exists or is part of the kernel.
-    pub(crate) fn has(&self, name: &str) -> bool {
+    pub fn has(&self, name: &str) -> bool {
         let name = canonical(name);
         self.files.contains_key(&name) || self.builtin.contains(&name)
     }
 
     /// The files of these modules and of all they need, each after its needs.
-    pub(crate) fn with_dependencies(&self, names: &[&str]) -> Vec<PathBuf> {
+    pub fn with_dependencies(&self, names: &[&str]) -> Vec<PathBuf> {
         let mut order = Vec::new();
         for name in names {
             self.visit(&canonical(name), &mut order);
@@ -86,7 +90,7 @@ impl Modules {
 }
 
 /// A module's bytes, unpacked.
-pub(crate) fn read(path: &Path) -> Result<Vec<u8>, CaptureError> {
+pub fn read(path: &Path) -> Result<Vec<u8>, CaptureError> {
     let data = fs::read(path).map_err(CaptureError::file(path, "cannot read"))?;
     let mut out = Vec::new();
     let done = if data.starts_with(b"\xfd7zXZ") {

@@ -22,9 +22,11 @@ const OLDEST: (u32, u32) = (9, 0);
 
 /// An emulator that can do what is needed.
 #[derive(Debug, Clone)]
-pub(crate) struct Qemu {
-    pub(crate) path: PathBuf,
-    pub(crate) version: String,
+pub struct Qemu {
+    /// Its file.
+    pub path: PathBuf,
+    /// Its version, as it says itself.
+    pub version: String,
 }
 
 fn search() -> Result<PathBuf, CaptureError> {
@@ -39,7 +41,7 @@ fn search() -> Result<PathBuf, CaptureError> {
 }
 
 /// Finds the emulator and checks its version and abilities.
-pub(crate) fn find() -> Result<Qemu, CaptureError> {
+pub fn find() -> Result<Qemu, CaptureError> {
     let path = search()?;
     let ask = |arg| {
         Command::new(&path).arg(arg).stdin(Stdio::null()).output().map_err(|e| match e.kind() {
