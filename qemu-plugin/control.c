@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
  * Instructions and events that change an address space: MOV to and from CR3
- * and CR4, INVLPG, LIDT, and the delivery of exceptions. The first four are
- * recognised at translation and read their operand from the registers in an
- * exec callback, which runs before the instruction does. CR3 and CR4 are
- * followed from the boot on, so that at the start every vCPU's are known.
+ * and CR4, INVLPG, LIDT, and the delivery of exceptions; and CPUID, which may
+ * mark a window. The instructions are recognised at translation and read their
+ * operand from the registers in an exec callback, which runs before they do.
+ * CR3 and CR4 are followed from the boot on, so that at the start every vCPU's
+ * are known.
  *
  * A delivered exception is seen at its handler's first instruction. TCG shows
  * no access that the delivery makes, so they are written here: the IDT entry's
@@ -134,6 +135,20 @@ static void on_marker(unsigned vcpu, void *u)
     marker_reached((uint32_t)(uintptr_t)u);
 }
 
+static void on_cpuid(unsigned vcpu, void *u)
+{
+    uint32_t code;
+
+    (void)vcpu, (void)u;
+    if (!recording || (uint32_t)read_reg(here(), R_RAX) != BF_CPUID_LEAF)
+        return;
+    code = (uint32_t)read_reg(here(), R_RCX);
+    if (code < BF_MARKER_WINDOW_BEGIN)
+        return;
+    flush_insns();
+    emit1(BF_KIND_MARKER, code);
+}
+
 void control_watch(struct qemu_plugin_insn *insn, const struct decoded *d)
 {
     vcpu_udata_cb_t cb = NULL;
@@ -146,6 +161,9 @@ void control_watch(struct qemu_plugin_insn *insn, const struct decoded *d)
     case INSN_MARKER:
         cb = on_marker;
         u = (void *)(uintptr_t)d->code;
+        break;
+    case INSN_CPUID:
+        cb = on_cpuid;
         break;
     case INSN_MOV_TO_CR:
         cb = d->cr == 3 ? on_mov_to_cr3 : d->cr == 4 ? on_mov_to_cr4 : NULL;

@@ -13,6 +13,7 @@ enum insn_class {
     INSN_MOV_TO_CR,   /* cr, reg */
     INSN_MOV_FROM_CR, /* cr, reg */
     INSN_MARKER,      /* code */
+    INSN_CPUID,
     INSN_REP,         /* a string instruction with a repeat prefix */
 };
 

@@ -33,12 +33,21 @@
 
 #define BF_MARKER_START 1
 #define BF_MARKER_STOP 2
+#define BF_MARKER_WINDOW_BEGIN 0x100
+#define BF_MARKER_WINDOW_END 0x200
 
 /*
  * The marker instruction: an 8-byte NOP (0F 1F 84 00 disp32) with this
  * displacement plus the marker's code.
  */
 #define BF_MARKER_MAGIC 0x2b1f0d00
+/*
+ * Windows are marked by CPUID with this leaf ("BIFO") in EAX and the code in
+ * ECX: any program may execute it, and under a hypervisor it is an exit, so
+ * that a trace of exits shows it too. Codes below BF_MARKER_WINDOW_BEGIN are
+ * left to the NOP: init executes both.
+ */
+#define BF_CPUID_LEAF 0x4249464f
 
 /* The ring's control page (crates/capture/src/ring.rs has the same offsets). */
 #define BF_RING_MAGIC 0x676e6972646c6f66

@@ -37,7 +37,7 @@
 #define MAX_INSNS 4096
 #define MAX_BLOCK 1024 /* instructions of a block; TCG ends it at 512 */
 
-enum { R_RAX, R_RSP = 4, R_CR2 = 16, R_CR3, R_CR4, R_FS, R_GS, R_RIP, R_COUNT };
+enum { R_RAX, R_RCX, R_RSP = 4, R_CR2 = 16, R_CR3, R_CR4, R_FS, R_GS, R_RIP, R_COUNT };
 
 /* A translated block, as its exec callback needs it. QEMU translates x86 code
  * independent of its virtual address (CF_PCREL) and runs one block wherever its

@@ -36,8 +36,16 @@
 
 #define MAX_STRINGS 65536
 /* The marker instruction; the number is BF_MARKER_MAGIC of events.h plus the
- * code, low byte first. */
-#define MARKER(code) __asm__ volatile(".byte 0x0f,0x1f,0x84,0x00," #code ",0x0d,0x1f,0x2b" ::: "memory")
+ * code, low byte first. CPUID follows it, with BF_CPUID_LEAF: a hypervisor that
+ * runs this guest sees that one. */
+#define MARKER(code)                                                                              \
+    do {                                                                                          \
+        unsigned a_ = 0x4249464f, b_, c_ = code, d_;                                              \
+        __asm__ volatile(".byte 0x0f,0x1f,0x84,0x00," #code ",0x0d,0x1f,0x2b\n\tcpuid"            \
+                         : "+a"(a_), "=b"(b_), "+c"(c_), "=d"(d_)                                 \
+                         :                                                                        \
+                         : "memory");                                                             \
+    } while (0)
 
 static int control = -1;
 static char *config;

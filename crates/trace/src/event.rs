@@ -50,10 +50,18 @@ pub mod kind {
 }
 
 /// Codes of [`Event::Marker`].
-#[allow(missing_docs)]
 pub mod marker {
+    /// The command is about to start.
     pub const START: u64 = 1;
+    /// It has ended; the stream's last event.
     pub const STOP: u64 = 2;
+    /// A window begins; its number, below 256, is added.
+    pub const WINDOW_BEGIN: u64 = 0x100;
+    /// A window ends; its number is added.
+    pub const WINDOW_END: u64 = 0x200;
+    /// Programs mark windows by CPUID with this in EAX and the code in ECX, which a
+    /// hypervisor sees too: it exits. Codes below [`WINDOW_BEGIN`] are no events then.
+    pub const CPUID_LEAF: u64 = 0x4249_464f;
 }
 
 /// One thing a guest did.

@@ -45,13 +45,17 @@ fn the_c_header_has_the_numbers_of_the_rust_definition() {
         ("KIND_STATS", kind::STATS),
         ("MARKER_START", marker::START),
         ("MARKER_STOP", marker::STOP),
+        ("MARKER_WINDOW_BEGIN", marker::WINDOW_BEGIN),
+        ("MARKER_WINDOW_END", marker::WINDOW_END),
+        ("CPUID_LEAF", marker::CPUID_LEAF),
     ];
     let mut header = header();
     for (name, number) in expected {
         assert_eq!(header.remove(name), Some(number), "{name}");
     }
+    header.remove("MARKER_MAGIC");
     let rest: Vec<_> =
-        header.keys().filter(|k| k.starts_with("KIND_") || k.starts_with("MARKER_S")).collect();
+        header.keys().filter(|k| k.starts_with("KIND_") || k.starts_with("MARKER_")).collect();
     assert!(rest.is_empty(), "numbers that only C has: {rest:?}");
 }
 
@@ -60,5 +64,8 @@ fn the_init_s_marker_is_the_one_the_plugin_looks_for() {
     let magic = header()["MARKER_MAGIC"] as u32;
     let [_, b, c, d] = magic.to_le_bytes();
     let bytes = format!("{b:#04x},{c:#04x},{d:#04x}");
-    assert!(include_str!("../../guest/init.c").contains(&bytes), "init.c lacks {bytes}");
+    let init = include_str!("../../guest/init.c");
+    assert!(init.contains(&bytes), "init.c lacks {bytes}");
+    let leaf = format!("{:#x}", marker::CPUID_LEAF);
+    assert!(init.contains(&leaf), "init.c lacks {leaf}");
 }

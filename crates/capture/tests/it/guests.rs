@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bifold_capture::{CommandExit, Root, Thp, Timing, capture, guest_frames};
+use bifold_trace::event::marker;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::replay::assert_sound;
@@ -182,4 +183,40 @@ fn memory_above_4_gb_has_its_frames_where_the_stream_says() {
     let summary = assert_sound(&words);
     assert!(summary.highest_gpa > 4 << 30, "{:#x}", summary.highest_gpa);
     assert!(summary.highest_gpa >> 12 < guest_frames(&s));
+}
+
+/// Marks windows 3 and 255, and executes CPUIDs that mark none.
+pub const WINDOWS: &str = r#"
+#include <stdio.h>
+static void id(unsigned leaf, unsigned code) {
+    unsigned b, d;
+    __asm__ volatile("cpuid" : "+a"(leaf), "=b"(b), "+c"(code), "=d"(d) :: "memory");
+}
+static volatile char pages[64 << 12];
+int main(void) {
+    id(0, 0x103);
+    id(0x4249464f, 1);
+    id(0x4249464f, 2);
+    id(0x4249464f, 0x103);
+    for (int i = 0; i < 32; i++) pages[i << 12] = 1;
+    id(0x4249464f, 0x203);
+    id(0x4249464f, 0x1ff);
+    for (int i = 32; i < 64; i++) pages[i << 12] = 1;
+    id(0x4249464f, 0x2ff);
+    puts("marked");
+    return 0;
+}
+"#;
+
+#[test]
+fn a_program_marks_windows_of_its_own_with_cpuid() {
+    if qemu_missing() {
+        return;
+    }
+    let program = compile("windows", WINDOWS);
+    let (r, words) = run(&spec(&[program.to_str().unwrap()])).unwrap();
+    assert_eq!((r.exit, &r.stdout[..]), (CommandExit::Code(0), &b"marked\n"[..]));
+    let summary = assert_sound(&words);
+    let windows = [0x103, 0x203, 0x1ff, 0x2ff];
+    assert_eq!(summary.markers, [&[marker::START][..], &windows, &[marker::STOP]].concat());
 }

@@ -22,6 +22,7 @@ pub struct Summary {
     pub retired: u64,
     pub cr3_loads: u64,
     pub vcpus: Vec<u64>,
+    pub markers: Vec<u64>,
     pub stats: Option<Stats>,
     pub stopped: bool,
 }
@@ -127,7 +128,10 @@ impl Replay {
             }
             Event::Fault { .. } => s.faults += 1,
             Event::Stats(stats) => s.stats = Some(stats),
-            Event::Marker(m) => s.stopped = m == bifold_trace::event::marker::STOP,
+            Event::Marker(m) => {
+                s.markers.push(m);
+                s.stopped = m == bifold_trace::event::marker::STOP;
+            }
             _ => {}
         }
         r.summary = s;
