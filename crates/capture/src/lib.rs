@@ -74,6 +74,15 @@ pub enum Root {
     },
 }
 
+/// The host's pages behind the guest's memory, see [`under_kvm`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum HostPage {
+    /// Anonymous memory, never in huge pages.
+    Size4K,
+    /// Huge pages of hugetlbfs, as many as the guest's memory takes; the host must have them.
+    Size2M,
+}
+
 /// What to run, and in what guest.
 #[derive(Debug, Clone)]
 pub struct GuestSpec {
@@ -181,7 +190,7 @@ pub fn capture(
     progress: &mut dyn FnMut(Progress),
     sink: &mut Sink,
 ) -> Result<CaptureReport, CaptureError> {
-    run::capture(spec, true, stop, progress, sink)
+    run::capture(spec, run::How::Recorded, stop, progress, sink)
 }
 
 /// Runs the command in the same guest without the plugin: no events, only the
@@ -191,5 +200,17 @@ pub fn plain(
     stop: &AtomicBool,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<CaptureReport, CaptureError> {
-    run::capture(spec, false, stop, progress, &mut |_| Ok(()))
+    run::capture(spec, run::How::Plain, stop, progress, &mut |_| Ok(()))
+}
+
+/// Runs the command in the same guest under this machine's KVM: no events, but exits that
+/// the host's tracing can count. Its memory is backed as the guest touches it, by pages of
+/// one size. For a machine made for this, as the laboratory of `vmtest` is.
+pub fn under_kvm(
+    spec: &GuestSpec,
+    host_page: HostPage,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<CaptureReport, CaptureError> {
+    run::capture(spec, run::How::Kvm(host_page), stop, progress, &mut |_| Ok(()))
 }

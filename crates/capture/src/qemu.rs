@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The emulator: which one, what it can, and its command line.
 //!
+//! One function describes the guest, whoever runs it: a capture, plain TCG or KVM.
+//! Its CPU is the largest set of features that QEMU's TCG and KVM on AMD's nested
+//! paging both have, so that the same guest does the same under either.
+//!
 //! `thread=single` runs all vCPUs on one thread, so events have one exact
 //! order. Virtqueues are served where the guest kicks them (`ioeventfd=off`),
 //! not when another thread gets to it, because exact runs must repeat.
@@ -12,13 +16,17 @@ use std::process::{Child, Command, Stdio};
 
 use crate::error::CaptureError;
 use crate::kernel::Kernel;
-use crate::{GuestSpec, LOW_MIB, Root, Timing};
+use crate::{GuestSpec, HostPage, LOW_MIB, Root, Timing};
 
 /// Where a recent QEMU comes from.
 pub(crate) const WHERE: &str = "(Debian 13: in main; Debian 12: from bookworm-backports, apt-get install -t bookworm-backports qemu-system-x86)";
 /// A firmware that does next to nothing; SeaBIOS takes 0.2 s under emulation.
 const QBOOT: &str = "/usr/share/qemu/qboot.rom";
 const OLDEST: (u32, u32) = (9, 0);
+/// What TCG lacks of an EPYC and what KVM would add or drop by itself is off by name; so are
+/// paravirtual clocks and the like (kvm=off).
+const CPU: &str =
+    "EPYC,-fxsr-opt,-misalignsse,-osvw,-topoext,-xsavec,-svm,-vme,-monitor,-x2apic,-tsc-deadline,kvm=off";
 
 /// An emulator that can do what is needed.
 #[derive(Debug, Clone)]
@@ -67,10 +75,17 @@ pub fn find() -> Result<Qemu, CaptureError> {
     Ok(Qemu { path, version })
 }
 
+/// What runs the guest.
+#[derive(Clone, Copy)]
+pub(crate) enum Engine<'a> {
+    /// TCG; its memory is this file, shared with whoever looks at it.
+    Tcg { ram: BorrowedFd<'a>, plugin: Option<(&'a Path, BorrowedFd<'a>)> },
+    /// The machine's KVM, over memory of these pages.
+    Kvm(HostPage),
+}
+
 /// Descriptors that QEMU opens by number.
 pub(crate) struct Inherited<'a> {
-    pub(crate) ring: BorrowedFd<'a>,
-    pub(crate) ram: BorrowedFd<'a>,
     pub(crate) initrd: BorrowedFd<'a>,
     pub(crate) console: BorrowedFd<'a>,
     pub(crate) stdout: BorrowedFd<'a>,
@@ -102,15 +117,51 @@ fn kernel_arguments(spec: &GuestSpec) -> String {
     )
 }
 
-fn command(
-    qemu: &Qemu,
-    plugin: Option<&Path>,
-    kernel: &Kernel,
-    spec: &GuestSpec,
-    fds: &Inherited,
-) -> Command {
+/// The part that depends on what runs the guest: memory and accelerator.
+fn engine_arguments(engine: Engine, spec: &GuestSpec) -> Vec<(&'static str, String)> {
     let bytes = spec.memory_mib << 20;
-    let low = spec.memory_mib.min(LOW_MIB) << 20;
+    let mut args = Vec::new();
+    match engine {
+        Engine::Tcg { ram, plugin } => {
+            let path = path_of(ram);
+            args.push((
+                "-object",
+                format!("memory-backend-file,id=ram,size={bytes},mem-path={path},share=on"),
+            ));
+            args.push(("-accel", "tcg,thread=single".into()));
+            if spec.timing == Timing::Exact {
+                args.push(("-icount", "shift=1,sleep=off".into()));
+            }
+            if let Some((plugin, ring)) = plugin {
+                args.push((
+                    "-plugin",
+                    format!(
+                        "{},ring={},ram={},bytes={bytes},below4g={},vcpus={},check={},kpti={}",
+                        quoted(plugin),
+                        ring.as_raw_fd(),
+                        ram.as_raw_fd(),
+                        spec.memory_mib.min(LOW_MIB) << 20,
+                        spec.vcpus,
+                        spec.check_every,
+                        u8::from(spec.kpti),
+                    ),
+                ));
+            }
+        }
+        Engine::Kvm(page) => {
+            // Neither touches memory before the guest does.
+            let backend = match page {
+                HostPage::Size4K => "memory-backend-ram",
+                HostPage::Size2M => "memory-backend-memfd,hugetlb=on,hugetlbsize=2M",
+            };
+            args.push(("-object", format!("{backend},id=ram,size={bytes},merge=off")));
+            args.push(("-accel", "kvm".into()));
+        }
+    }
+    args
+}
+
+fn command(qemu: &Qemu, engine: Engine, kernel: &Kernel, spec: &GuestSpec, fds: &Inherited) -> Command {
     let mut c = Command::new(&qemu.path);
     let mut opt = |name: &str, value: String| {
         c.arg(name).arg(value);
@@ -120,13 +171,13 @@ fn command(
         format!("q35,memory-backend=ram,max-ram-below-4g={LOW_MIB}M,smm=off,usb=off,sata=off,hpet=off"),
     );
     opt("-name", "bifold,debug-threads=on".into());
-    opt("-cpu", "EPYC,-fxsr-opt,-misalignsse,-osvw,-topoext,-xsavec,-svm".into());
+    opt("-cpu", CPU.into());
     opt("-smp", spec.vcpus.to_string());
     opt("-m", format!("{}M", spec.memory_mib));
-    opt("-object", format!("memory-backend-file,id=ram,size={bytes},mem-path={},share=on", path_of(fds.ram)));
-    opt("-accel", "tcg,thread=single".into());
+    for (name, value) in engine_arguments(engine, spec) {
+        opt(name, value);
+    }
     if spec.timing == Timing::Exact {
-        opt("-icount", "shift=1,sleep=off".into());
         opt("-seed", "1".into());
     }
     opt(
@@ -137,20 +188,6 @@ fn command(
             (Timing::Fast, _) => "base=utc".to_owned(),
         },
     );
-    if let Some(plugin) = plugin {
-        opt(
-            "-plugin",
-            format!(
-                "{},ring={},ram={},bytes={bytes},below4g={low},vcpus={},check={},kpti={}",
-                quoted(plugin),
-                fds.ring.as_raw_fd(),
-                fds.ram.as_raw_fd(),
-                spec.vcpus,
-                spec.check_every,
-                u8::from(spec.kpti),
-            ),
-        );
-    }
     opt("-kernel", kernel.image.to_string_lossy().into_owned());
     opt("-initrd", path_of(fds.initrd));
     if Path::new(QBOOT).exists() {
@@ -177,23 +214,30 @@ fn command(
 /// Starts the emulator; it ends with the calling thread.
 pub(crate) fn spawn(
     qemu: &Qemu,
-    plugin: Option<&Path>,
+    engine: Engine,
     kernel: &Kernel,
     spec: &GuestSpec,
     fds: &Inherited,
     log: OwnedFd,
 ) -> Result<Child, CaptureError> {
-    let mut c = command(qemu, plugin, kernel, spec, fds);
+    let mut c = command(qemu, engine, kernel, spec, fds);
     c.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
-    let keep: Vec<i32> = [fds.ring, fds.ram, fds.initrd, fds.console, fds.stdout, fds.stderr, fds.control]
-        .iter()
-        .map(|f| f.as_raw_fd())
-        .collect();
+    let mut keep = vec![fds.initrd, fds.console, fds.stdout, fds.stderr, fds.control];
+    if let Engine::Tcg { ram, plugin } = engine {
+        keep.push(ram);
+        keep.extend(plugin.map(|(_, ring)| ring));
+    }
+    let keep: Vec<i32> = keep.iter().map(|f| f.as_raw_fd()).collect();
+    let small_pages = matches!(engine, Engine::Kvm(HostPage::Size4K));
     // SAFETY: between fork and exec only async-signal-safe calls are made: prctl and fcntl, on
     // descriptors that the caller's `fds` keep open.
     unsafe {
         c.pre_exec(move || {
             rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+            if small_pages {
+                // QEMU asks for huge pages for every guest's memory.
+                rustix::thread::disable_transparent_huge_pages(true)?;
+            }
             for fd in &keep {
                 let fd = BorrowedFd::borrow_raw(*fd);
                 rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty())?;
@@ -202,4 +246,50 @@ pub(crate) fn spawn(
         });
     }
     c.spawn().map_err(CaptureError::file(&qemu.path, "cannot run"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Thp;
+    use std::collections::BTreeSet;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn kvm_gets_the_very_guest_that_tcg_gets() {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let fd = file.as_fd();
+        let fds = Inherited { initrd: fd, console: fd, stdout: fd, stderr: fd, control: fd };
+        let qemu = Qemu { path: "qemu".into(), version: "10.0".into() };
+        let kernel = Kernel { image: "/k".into(), modules: None, version: "6.1".into() };
+        let spec = GuestSpec {
+            command: vec!["true".into()],
+            cwd: "/".into(),
+            env: Vec::new(),
+            timing: Timing::Exact,
+            vcpus: 1,
+            kpti: false,
+            thp: Thp::Never,
+            memory_mib: 256,
+            kernel: None,
+            modules: None,
+            root: Root::Initramfs { include: Vec::new() },
+            timeout: None,
+            check_every: 0,
+        };
+        let arguments = |engine| -> BTreeSet<String> {
+            let c = command(&qemu, engine, &kernel, &spec, &fds);
+            let words: Vec<String> = c.get_args().map(|a| a.to_string_lossy().into_owned()).collect();
+            words.windows(2).map(|w| w.join(" ")).filter(|w| w.starts_with('-')).collect()
+        };
+        let tcg = arguments(Engine::Tcg { ram: fd, plugin: Some((Path::new("/p"), fd)) });
+        for page in [HostPage::Size4K, HostPage::Size2M] {
+            let kvm = arguments(Engine::Kvm(page));
+            let names = |of: &BTreeSet<String>, than: &BTreeSet<String>| -> Vec<String> {
+                of.difference(than).map(|w| w.split(' ').next().unwrap_or_default().to_owned()).collect()
+            };
+            assert_eq!(names(&tcg, &kvm), ["-accel", "-icount", "-object", "-plugin"]);
+            assert_eq!(names(&kvm, &tcg), ["-accel", "-object"]);
+        }
+    }
 }

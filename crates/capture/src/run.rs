@@ -18,10 +18,13 @@ use bifold_trace::{Event, Stats, decode};
 use crate::error::CaptureError;
 use crate::ring::{Ring, memfd};
 use crate::{
-    CaptureReport, CommandExit, GuestSpec, Progress, Sink, guest, guest_frames, kernel, plugin, qemu,
+    CaptureReport, CommandExit, GuestSpec, HostPage, Progress, Sink, guest, guest_frames, kernel, plugin,
+    qemu,
 };
 
 const BOOT_SECONDS: u64 = 120;
+/// Under a KVM that is emulated itself.
+const KVM_BOOT_SECONDS: u64 = 600;
 /// How long the guest may take to end the command when asked.
 const GRACE: Duration = Duration::from_secs(5);
 /// How much of a log a message shows.
@@ -97,9 +100,17 @@ fn check_spec(spec: &GuestSpec) -> Result<(), CaptureError> {
     Ok(())
 }
 
+/// What runs the guest, and whether its events are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum How {
+    Recorded,
+    Plain,
+    Kvm(HostPage),
+}
+
 pub(crate) fn capture(
     spec: &GuestSpec,
-    recorded: bool,
+    how: How,
     stop: &AtomicBool,
     progress: &mut dyn FnMut(Progress),
     sink: &mut Sink,
@@ -107,7 +118,7 @@ pub(crate) fn capture(
     check_spec(spec)?;
     let program = guest::resolve(spec)?;
     let qemu = qemu::find()?;
-    let plugin = if recorded { Some(plugin::find()?) } else { None };
+    let plugin = if how == How::Recorded { Some(plugin::find()?) } else { None };
     let kernel = kernel::find(spec.kernel.as_deref(), spec.modules.as_deref(), progress)?;
     progress(Progress::Stage("starting the guest"));
     let mut initrd = File::from(memfd("bifold-initrd", 0)?);
@@ -120,8 +131,6 @@ pub(crate) fn capture(
     let (mine, theirs) = UnixStream::pair().map_err(CaptureError::os("socketpair"))?;
     mine.set_nonblocking(true).map_err(CaptureError::os("socketpair"))?;
     let inherited = qemu::Inherited {
-        ring: ring.fd(),
-        ram: ram.as_fd(),
         initrd: initrd.as_fd(),
         console: files.console.as_fd(),
         stdout: files.stdout.as_fd(),
@@ -129,8 +138,12 @@ pub(crate) fn capture(
         control: theirs.as_fd(),
     };
     let log = files.log.try_clone().map_err(CaptureError::os("dup"))?.into();
+    let engine = match how {
+        How::Kvm(page) => qemu::Engine::Kvm(page),
+        _ => qemu::Engine::Tcg { ram: ram.as_fd(), plugin: plugin.as_deref().map(|p| (p, ring.fd())) },
+    };
     let begun = Instant::now();
-    let child = Emulator(qemu::spawn(&qemu, plugin.as_deref(), &kernel, spec, &inherited, log)?);
+    let child = Emulator(qemu::spawn(&qemu, engine, &kernel, spec, &inherited, log)?);
     drop((initrd, ram, theirs));
     let mut session = Session {
         spec,
@@ -140,6 +153,7 @@ pub(crate) fn capture(
         files,
         said: Said::default(),
         begun,
+        boot_seconds: if matches!(how, How::Kvm(_)) { KVM_BOOT_SECONDS } else { BOOT_SECONDS },
         started: None,
         ending: None,
         asked: None,
@@ -204,6 +218,8 @@ struct Session<'a> {
     files: Files,
     said: Said,
     begun: Instant,
+    /// How long the guest may take to start the command.
+    boot_seconds: u64,
     started: Option<Instant>,
     /// Why and when the command was asked to end.
     ending: Option<CommandExit>,
@@ -295,9 +311,9 @@ impl Session<'_> {
             if stop.load(Ordering::Relaxed) {
                 return Err(CaptureError::InterruptedEarly);
             }
-            if self.begun.elapsed().as_secs() >= BOOT_SECONDS {
+            if self.begun.elapsed().as_secs() >= self.boot_seconds {
                 let console = tail(&mut self.files.console);
-                return Err(CaptureError::BootTimeout { seconds: BOOT_SECONDS, console });
+                return Err(CaptureError::BootTimeout { seconds: self.boot_seconds, console });
             }
             return Ok(());
         };

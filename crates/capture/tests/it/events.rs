@@ -54,8 +54,7 @@ fn the_c_header_has_the_numbers_of_the_rust_definition() {
         assert_eq!(header.remove(name), Some(number), "{name}");
     }
     header.remove("MARKER_MAGIC");
-    let rest: Vec<_> =
-        header.keys().filter(|k| k.starts_with("KIND_") || k.starts_with("MARKER_")).collect();
+    let rest: Vec<_> = header.keys().filter(|k| k.starts_with("KIND_") || k.starts_with("MARKER_")).collect();
     assert!(rest.is_empty(), "numbers that only C has: {rest:?}");
 }
 
