@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+/*
+ * 100 times: starts this binary (suite --true) with posix_spawn, which shares the
+ * address space until exec, and waits for it.
+ *
+ * Nested: near 0, frames are used again.
+ * Shadow: a new address space each time, some 30 guest faults, as many hidden faults and
+ * more, and its tables made and freed. The C library's start executes CPUID some dozen
+ * times per process, in every mode.
+ */
+#include "suite.h"
+#include <spawn.h>
+
+static void start(void)
+{
+    char *args[] = {"suite", "--true", NULL}, *env[] = {NULL};
+    pid_t pid;
+
+    errno = posix_spawn(&pid, self(), NULL, NULL, args, env);
+    check(errno == 0);
+    reap(pid);
+}
+
+static void run(int n)
+{
+    in_order();
+    warm_frames(2048);
+    for (int i = 0; i < 8; i++)
+        start();
+    begin();
+    for (int i = 0; i < n; i++)
+        start();
+    end();
+    printf("%d processes started\n", n);
+}
+
+PROGRAM(exec, "exec", 15, run, 100, "this binary started 100 times");
