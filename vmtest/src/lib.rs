@@ -1,3 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The KVM laboratory: boots a kernel under QEMU's TCG with AMD's virtualization
-//! emulated, so that the real KVM runs inside, and runs named tests there.
+//! The KVM laboratory: boots a Debian kernel under QEMU's TCG with AMD's
+//! virtualization emulated, so that the real KVM runs inside, and runs named tests
+//! there. Nothing here opens this machine's own `/dev/kvm`.
+//!
+//! `lab` builds the image and boots it, `job` is what passes in and out, `ftrace`
+//! and `exits` read what KVM's trace events say, `kvm_module` explains the one bit in
+//! which the laboratory's KVM differs from Debian's.
+
+pub mod exits;
+pub mod ftrace;
+pub mod job;
+pub mod kvm_module;
+pub mod lab;
+
+use std::path::PathBuf;
+
+use bifold_capture::{GuestSpec, Root, Thp, Timing};
+
+/// The inner guest that is also captured: everything but what varies.
+pub fn guest() -> GuestSpec {
+    GuestSpec {
+        command: Vec::new(),
+        cwd: PathBuf::from("/"),
+        env: vec![("PATH".into(), "/usr/bin:/bin".into())],
+        timing: Timing::Exact,
+        vcpus: 1,
+        kpti: false,
+        thp: Thp::Madvise,
+        memory_mib: 512,
+        kernel: None,
+        modules: None,
+        root: Root::Initramfs { include: Vec::new() },
+        timeout: None,
+        check_every: 0,
+    }
+}
+
+/// The programs of `programs/`, one static binary.
+pub const SUITE: &str = concat!(env!("OUT_DIR"), "/suite");

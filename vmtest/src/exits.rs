@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Exits by reason, from KVM's trace events, in the windows that the guest marks.
+//!
+//! A guest marks a window with CPUID (leaf [`LEAF`]), which always exits and which
+//! the event kvm_cpuid shows. What happened between an exit and the next entry says
+//! what a page fault was for: reflected into the guest (kvm_inj_exception), emulated
+//! (kvm_emulate_insn, and the guest goes on behind the instruction), a table made
+//! unsync (kvm_mmu_unsync_page), a device's (kvm_mmio), else an entry that was
+//! missing or, with the present bit in the error code, did not allow the write.
+
+use std::collections::BTreeMap;
+
+use crate::ftrace::{Formats, Record, TraceError, read};
+
+/// EAX of the marker: "BIFO".
+pub const LEAF: u64 = 0x4249_464f;
+
+/// The events that tell exits apart.
+pub const EVENTS: [&str; 9] = [
+    "kvm:kvm_exit",
+    "kvm:kvm_entry",
+    "kvm:kvm_cpuid",
+    "kvm:kvm_inj_exception",
+    "kvm:kvm_inj_virq",
+    "kvm:kvm_emulate_insn",
+    "kvm:kvm_mmio",
+    "kvmmmu:kvm_mmu_unsync_page",
+    "kvmmmu:kvm_mmu_prepare_zap_page",
+];
+
+/// SVM's exit codes (AMD APM vol. 2, appendix C).
+mod code {
+    pub const READ_CR0: u64 = 0x00;
+    pub const READ_CR15: u64 = 0x0f;
+    pub const WRITE_CR3: u64 = 0x13;
+    pub const WRITE_CR4: u64 = 0x14;
+    pub const PAGE_FAULT: u64 = 0x4e;
+    pub const INVLPG: u64 = 0x79;
+    pub const NESTED_FAULT: u64 = 0x400;
+}
+
+const PRESENT: u64 = 1;
+const PF_VECTOR: u64 = 14;
+
+/// One exit that concerns paging.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exit {
+    /// Nanoseconds of the trace's clock.
+    pub time: u64,
+    /// As the model's counter is named, without `exits_`.
+    pub reason: &'static str,
+    /// The instruction.
+    pub rip: u64,
+    /// The address: guest-virtual, with nested paging guest-physical.
+    pub address: u64,
+    /// The page fault's error code.
+    pub error: u64,
+}
+
+/// What happened in a window.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Window {
+    /// Exits that concern paging, by reason.
+    pub exits: BTreeMap<&'static str, u64>,
+    /// All others, by SVM's code; page faults of devices have the page fault's.
+    pub others: BTreeMap<u64, u64>,
+    /// Interrupts delivered to the guest.
+    pub interrupts: u64,
+    /// Nanoseconds of the trace's clock.
+    pub nanoseconds: u64,
+    /// Every exit, if asked for.
+    pub log: Vec<Exit>,
+}
+
+/// An exit whose end is not yet seen.
+#[derive(Debug, Clone, Copy, Default)]
+struct Open {
+    code: u64,
+    time: u64,
+    rip: u64,
+    address: u64,
+    error: u64,
+    injected: bool,
+    emulated: bool,
+    unsynced: bool,
+    device: bool,
+    entry: Option<u64>,
+}
+
+impl Open {
+    fn reason(&self) -> Option<&'static str> {
+        match self.code {
+            code::READ_CR0..=code::READ_CR15 => Some("cr3_read"),
+            code::WRITE_CR3 => Some("cr3_write"),
+            code::WRITE_CR4 => Some("cr4_write"),
+            code::INVLPG => Some("invlpg"),
+            code::NESTED_FAULT if !self.device => Some("violation"),
+            code::PAGE_FAULT if !self.device => Some(self.page_fault()),
+            _ => None,
+        }
+    }
+
+    fn page_fault(&self) -> &'static str {
+        if self.injected {
+            "guest_fault"
+        } else if self.emulated && self.entry != Some(self.rip) {
+            "emulated_write"
+        } else if self.emulated {
+            "unprotect"
+        } else if self.error & PRESENT == 0 {
+            "hidden_fault"
+        } else if self.unsynced {
+            "unsync"
+        } else {
+            "dirty"
+        }
+    }
+}
+
+/// Reads a trace into windows by number. `log` keeps every exit.
+pub fn windows(raw: &[u8], formats: &Formats, log: bool) -> Result<BTreeMap<u64, Window>, TraceError> {
+    let mut all = BTreeMap::new();
+    let mut at: Option<(u64, u64, Window)> = None;
+    let mut open: Option<Open> = None;
+    read(raw, formats, |r| {
+        step(&r, &mut open, &mut at, &mut all, log);
+    })?;
+    Ok(all)
+}
+
+fn close(open: &mut Option<Open>, window: &mut Option<(u64, u64, Window)>, log: bool) {
+    let (Some(exit), Some((_, _, w))) = (open.take(), window.as_mut()) else { return };
+    match exit.reason() {
+        Some(reason) => {
+            *w.exits.entry(reason).or_default() += 1;
+            if log {
+                let Open { time, rip, address, error, .. } = exit;
+                w.log.push(Exit { time, reason, rip, address, error });
+            }
+        }
+        None => *w.others.entry(exit.code).or_default() += 1,
+    }
+}
+
+fn step(
+    r: &Record,
+    open: &mut Option<Open>,
+    window: &mut Option<(u64, u64, Window)>,
+    all: &mut BTreeMap<u64, Window>,
+    log: bool,
+) {
+    match r.format.name.as_str() {
+        "kvm_exit" => {
+            close(open, window, log);
+            *open = Some(Open {
+                code: r.get("exit_reason"),
+                time: r.time,
+                rip: r.get("guest_rip"),
+                address: r.get("info2"),
+                error: r.get("info1"),
+                ..Open::default()
+            });
+        }
+        "kvm_cpuid" if r.get("function") == LEAF => {
+            let marker = r.get("index");
+            // The marker's own exit belongs to no window.
+            *open = None;
+            match marker >> 8 {
+                1 => *window = Some((marker & 0xff, r.time, Window::default())),
+                2 => {
+                    if let Some((number, begun, mut w)) = window.take() {
+                        w.nanoseconds = r.time - begun;
+                        all.insert(number, w);
+                    }
+                }
+                _ => {}
+            }
+        }
+        "kvm_inj_virq" => {
+            if let Some((_, _, w)) = window {
+                w.interrupts += 1;
+            }
+        }
+        name => {
+            let Some(o) = open else { return };
+            match name {
+                // Only the first entry ends it; there is none where userspace is asked.
+                "kvm_entry" => o.entry = o.entry.or(Some(r.get("rip"))),
+                "kvm_inj_exception" => o.injected |= r.get("exception") == PF_VECTOR,
+                "kvm_emulate_insn" => o.emulated = true,
+                "kvm_mmio" => o.device = true,
+                "kvm_mmu_unsync_page" => o.unsynced = true,
+                _ => {}
+            }
+        }
+    }
+}
