@@ -4,10 +4,11 @@
  * frees its leaf table; 4 rounds, and all upper tables stay but those of the last GB.
  *
  * Nested: near 0.
- * Shadow, per region: 8 guest faults and 8 hidden faults, a store to the upper table to
- * put the leaf table in and one to take it out (2 emulated), the flush of what was
- * unmapped (8 INVLPG, or CR3 twice), and what it costs to shadow a new table in a frame
- * that was another's: 4 * 256 * 26 and more.
+ * Shadow, per region: 8 guest faults and 8 hidden faults, the store that puts the leaf
+ * table into the upper one (emulated), the first store to the leaf table once it is
+ * shadowed (unsync), and INVLPG of the 8 pages unmapped: 4 * 256 * 26. The stores that
+ * take leaf tables out come in a row without a walk between: the third floods the upper
+ * table, whose shadow goes, and the others are free.
  */
 #include "suite.h"
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
  * switch-N: a token goes 2000 times round N processes, over a pipe between each two. A
- * pass is a write, and a read that blocks: 2000 * N switches of address space. All have
- * the same real-time priority, so that the one woken runs when the other blocks.
+ * pass is a write, and a read that blocks: 2000 * N switches of address space, as no
+ * process preempts the one that wakes it.
  *
  * Nested: 0.
  * Shadow: one CR3 write per switch. Up to 4 address spaces are in the current and the

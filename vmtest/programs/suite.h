@@ -49,7 +49,11 @@ void fail(const char *what) __attribute__((noreturn));
 char *reserve(size_t bytes);
 /* Has `pages` frames used and freed, so that the host backs what is allocated next. */
 void warm_frames(size_t pages);
-/* The same order of processes on any machine: no wake-up preempts. */
+/*
+ * The same order of processes on any machine: a process that is woken runs when the one
+ * that woke it blocks, no sooner (SCHED_BATCH). A real-time policy would do that too, but
+ * starves the kernel's threads, and with them what RCU has to free.
+ */
 void in_order(void);
 /* Runs `fn` in a child until it is done: primes code and frames, leaves no state. */
 void rehearse(void (*fn)(void));
