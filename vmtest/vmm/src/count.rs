@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Runs a guest phase by phase under KVM and holds its counts against the model's.
+
+use crate::guest::Guest;
+use crate::predict::{Counts, predict};
+use crate::trace::{Events, Exit, Trace, statistics};
+use crate::vm::{Vm, host_kernel, host_mode};
+use anyhow::{Result, ensure};
+use bifold_mmu::PageSize;
+use bifold_model::{Config, Mode};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Error code of #PF and #NPF: present, write, fetch; and of #NPF: on a guest table.
+const PRESENT: u64 = 1;
+const WRITE: u64 = 1 << 1;
+const FETCH: u64 = 1 << 4;
+const GUEST_TABLE: u64 = 1 << 33;
+
+/// One line of output: what a phase was predicted to do and what it did.
+#[derive(Debug, Serialize)]
+pub struct Fact {
+    pub fact: &'static str,
+    pub guest: &'static str,
+    pub phase: String,
+    pub vcpu: usize,
+    pub kernel: String,
+    pub config: String,
+    /// Are predicted and counted the same (as far as the model says)?
+    pub agree: bool,
+    /// Names of the counts that are not.
+    pub differ: Vec<&'static str>,
+    /// Did KVM's statistics agree with the trace?
+    pub cross_check: bool,
+    pub predicted: Counts,
+    pub counted: Counts,
+    /// Exits by reason and error code; the marker's is among `io`.
+    pub exits: BTreeMap<String, BTreeMap<String, u64>>,
+    /// Other trace events by name.
+    pub events: Events,
+    /// KVM's statistics, less those that stayed.
+    pub statistics: BTreeMap<String, i64>,
+}
+
+/// What the trace and the statistics of a phase say.
+pub fn counts(mode: Mode, events: &Events, stats: &BTreeMap<String, i64>) -> Counts {
+    let stat = |name: &str| stats.get(name).copied().unwrap_or(0).max(0) as u64;
+    let fault: fn(&Exit) -> bool = match mode {
+        Mode::Nested => Exit::is_nested_fault,
+        _ => Exit::is_page_fault,
+    };
+    let of = |which: &dyn Fn(u64) -> bool| events.count(|e| fault(e) && which(e.info1));
+    Counts {
+        faults: of(&|_| true),
+        table: of(&|c| c & GUEST_TABLE != 0),
+        write: of(&|c| c & GUEST_TABLE == 0 && c & WRITE != 0),
+        fetch: of(&|c| c & GUEST_TABLE == 0 && c & FETCH != 0),
+        read: of(&|c| c & (GUEST_TABLE | WRITE | FETCH) == 0),
+        present: of(&|c| c & PRESENT != 0),
+        guest: stat("pf_guest"),
+        unsync: events.named("kvm_mmu_unsync_page"),
+        emulated: stat("mmu_pte_write"),
+        cr3_write: events.count(|e| e.is("write_cr3")),
+        // Where CR0 reads are intercepted, QEMU (9.1 and later) takes a CR3 read for one: exit
+        // code 0. That is of no interest where CR3 reads are not intercepted.
+        cr3_read: events.count(|e| e.is("read_cr3") || (e.is("read_cr0") && mode == Mode::Shadow)),
+        cr4_write: events.count(|e| e.is("write_cr4")),
+        invlpg: events.count(|e| e.is("invlpg")),
+        pages_made: stat("mmu_cache_miss"),
+        pages_zapped: stat("mmu_shadow_zapped"),
+    }
+}
+
+/// Names of the counts in which the model is wrong.
+pub fn differ(mode: Mode, predicted: &Counts, counted: &Counts) -> Vec<&'static str> {
+    let (p, c) = (predicted, counted);
+    let mut out = Vec::new();
+    let mut check = |name, same: bool| {
+        if !same {
+            out.push(name);
+        }
+    };
+    check("faults", p.faults == c.faults);
+    if c.table == 0 {
+        check("read", p.read == c.read);
+        check("write", p.write == c.write);
+        check("fetch", p.fetch == c.fetch);
+    }
+    check("cr3_write", p.cr3_write == c.cr3_write);
+    check("cr3_read", p.cr3_read == c.cr3_read);
+    check("cr4_write", p.cr4_write == c.cr4_write);
+    check("invlpg", p.invlpg == c.invlpg);
+    if mode == Mode::Shadow {
+        check("guest", p.guest == c.guest);
+        // The model counts the exits that had no other reason.
+        check("unsync", p.unsync <= c.unsync);
+        check("emulated", p.emulated == c.emulated);
+        check("present", p.present <= c.present);
+        check("pages_made", p.pages_made == c.pages_made);
+        check("pages_zapped", p.pages_zapped == c.pages_zapped);
+    }
+    out
+}
+
+/// The trace's number of exits must be the statistics', interrupts of the host included.
+fn cross_check(events: &Events, stats: &BTreeMap<String, i64>) -> bool {
+    stats.get("exits").copied().unwrap_or(0) == events.exits.len() as i64
+}
+
+/// Runs `guest` with memory backed by pages of `size`, and tells each phase's fact.
+pub fn count(
+    guest: &Guest,
+    size: PageSize,
+    trace: &Trace,
+    mut tell: impl FnMut(&Fact) -> Result<()>,
+) -> Result<bool> {
+    let config = Config { mode: host_mode()?, host_page: size };
+    let kernel = host_kernel()?;
+    let predicted = predict(guest, config)?;
+    let vm = Vm::new(guest, size)?;
+    let mut all = true;
+    for (phase, predicted) in guest.phases.iter().zip(predicted) {
+        let before = statistics(&vm.debugfs())?;
+        trace.clear()?;
+        let values = vm.run(phase.vcpu)?;
+        let events = trace.read()?;
+        let mut stats = statistics(&vm.debugfs())?;
+        stats.iter_mut().for_each(|(name, n)| *n -= before.get(name).copied().unwrap_or(0));
+        stats.retain(|_, n| *n != 0);
+        ensure!(
+            values == phase.values,
+            "{}, {}: the guest read {values:x?}, not {:x?}",
+            guest.name,
+            phase.name,
+            phase.values
+        );
+        let counted = counts(config.mode, &events, &stats);
+        let differ = differ(config.mode, &predicted, &counted);
+        all &= differ.is_empty();
+        tell(&Fact {
+            fact: "phase",
+            guest: guest.name,
+            phase: phase.name.clone(),
+            vcpu: phase.vcpu,
+            kernel: kernel.clone(),
+            config: config.name(),
+            agree: differ.is_empty(),
+            differ,
+            cross_check: cross_check(&events, &stats),
+            predicted,
+            counted,
+            exits: events.by_reason(),
+            events,
+            statistics: stats,
+        })?;
+    }
+    Ok(all)
+}

@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A hand-made guest: tables, code and the events of that code, written down together.
+//!
+//! Each operation appends machine code to the current vCPU's code and the same doing to
+//! the event stream that the model consumes, so the two cannot drift apart. Phases are
+//! parts of the code that end with a marker: an OUT, at which the VMM looks at the counts.
+//!
+//! What every guest has: one root; in its upper half, shared by all roots, the code and
+//! (where a test stores to tables) aliases of tables. Every entry there is alone in its
+//! aligned block of 8, has its A and D bits set, and maps memory that the VMM has
+//! written: the model, which does not know that, would see a difference only in a page
+//! that is first read and later written, and no guest does that there.
+
+use crate::asm::{Asm, Code, FAULT_HANDLER, JMP_RBX, PORT_MARKER, PORT_VALUE, Reg, STRIDE};
+use crate::tables::{DATA, LARGE, PRESENT, Tables, WRITE, index};
+use bifold_trace::Event;
+
+/// Where the code of vCPU 0 is; that of each other is 2 MB further.
+const CODE: u64 = 0xffff_8000_0000_0000;
+/// Where exposed tables are seen.
+const ALIAS: u64 = 0xffff_8000_4000_0000;
+/// Where GDT, IDT, stack and the fault handler are.
+const SYSTEM: u64 = 0xffff_8000_8000_0000;
+/// Code pages of each vCPU.
+const CODE_PAGES: usize = 24;
+/// First frame that tables and code take.
+const FIRST_FRAME: u64 = 0x100;
+/// First address of the data.
+pub const DATA_GPA: u64 = 32 << 20;
+/// PAE, PGE.
+pub const CR4: u64 = 0xa0;
+pub const CR4_PGE: u64 = 0x80;
+
+/// GDT: null, code and data of 64-bit mode, accessed already so that the CPU writes nothing.
+const GDT: [u64; 3] = [0, 0x00af_9b00_0000_ffff, 0x00cf_9300_0000_ffff];
+const VECTOR_PF: usize = 14;
+
+/// A stretch of one vCPU's code between two markers.
+#[derive(Debug, Clone)]
+pub struct Phase {
+    pub name: String,
+    pub vcpu: usize,
+    /// Its words in the event stream.
+    pub words: std::ops::Range<usize>,
+    /// What it says through [`PORT_VALUE`].
+    pub values: Vec<u32>,
+}
+
+#[derive(Debug, Clone)]
+struct Vcpu {
+    code: Code,
+    code_gpas: Vec<u64>,
+    root: u64,
+}
+
+/// Where the CPU finds its descriptor tables.
+#[derive(Debug, Clone, Copy)]
+pub struct System {
+    pub gdt: u64,
+    pub idt: u64,
+    pub stack: u64,
+    handler: u64,
+}
+
+/// A guest, finished or in the making.
+#[derive(Debug, Clone)]
+pub struct Guest {
+    pub name: &'static str,
+    /// Bytes.
+    pub memory: u64,
+    /// The tables as they are now.
+    pub tables: Tables,
+    pub root: u64,
+    pub system: Option<System>,
+    pub phases: Vec<Phase>,
+    image: Option<Tables>,
+    vcpus: Vec<Vcpu>,
+    current: usize,
+    words: Vec<u64>,
+    blobs: Vec<(u64, Vec<u8>)>,
+    aliases: u64,
+    data: u64,
+}
+
+impl Guest {
+    /// A guest of `memory` bytes with nothing but its code's pages.
+    pub fn new(name: &'static str, memory: u64, vcpus: usize) -> Guest {
+        let mut tables = Tables::new(FIRST_FRAME);
+        let root = tables.table(4);
+        let vcpus = (0..vcpus as u64)
+            .map(|n| {
+                let va = CODE + n * (2 << 20);
+                let gpas = (0..CODE_PAGES as u64)
+                    .map(|page| {
+                        let gpa = tables.take() << 12;
+                        tables.map(root, va + page * STRIDE, 1, gpa | DATA);
+                        gpa
+                    })
+                    .collect();
+                Vcpu { code: Code::new(va, CODE_PAGES), code_gpas: gpas, root }
+            })
+            .collect();
+        Guest {
+            name,
+            memory,
+            tables,
+            root,
+            system: None,
+            phases: Vec::new(),
+            image: None,
+            vcpus,
+            current: 0,
+            words: Vec::new(),
+            blobs: Vec::new(),
+            aliases: 0,
+            data: DATA_GPA.min(memory / 2),
+        }
+    }
+
+    // --- before the first phase ---
+
+    /// Another root, with the same upper half.
+    pub fn new_root(&mut self) -> u64 {
+        let root = self.tables.table(4);
+        let i = index(CODE, 4);
+        self.tables.set(root, i, self.tables.entry(self.root, i));
+        root
+    }
+
+    /// `pages` fresh frames for data, starting at a multiple of `align` pages.
+    pub fn data(&mut self, pages: u64, align: u64) -> u64 {
+        let gpa = self.data.next_multiple_of(align << 12);
+        self.data = gpa + (pages << 12);
+        assert!(self.data <= self.memory, "a guest's data fits its memory");
+        gpa
+    }
+
+    /// Maps `pages` 4 KB pages of fresh data at `va`. Returns the leaf table of the first.
+    pub fn map(&mut self, root: u64, va: u64, pages: u64, flags: u64) -> u64 {
+        let gpa = self.data(pages, 1);
+        self.map_at(root, va, gpa, pages, flags)
+    }
+
+    /// Maps `pages` 4 KB pages at `gpa`.
+    pub fn map_at(&mut self, root: u64, va: u64, gpa: u64, pages: u64, flags: u64) -> u64 {
+        for n in (0..pages).rev() {
+            self.tables.map(root, va + (n << 12), 1, (gpa + (n << 12)) | flags);
+        }
+        self.tables.find(root, va, 1).expect("just mapped")
+    }
+
+    /// Maps a 2 MB page at `gpa`. Returns the table that holds its entry.
+    pub fn map_large(&mut self, root: u64, va: u64, gpa: u64, flags: u64) -> u64 {
+        self.tables.map(root, va, 2, gpa | flags | LARGE)
+    }
+
+    /// Lets the guest store to a frame, table or not yet: returns where it sees it.
+    pub fn expose(&mut self, gfn: u64) -> u64 {
+        let va = ALIAS + self.aliases * STRIDE;
+        self.aliases += 1;
+        self.tables.map(self.root, va, 1, gfn << 12 | DATA);
+        va
+    }
+
+    /// A page of data that can be fetched from.
+    pub fn returning_page(&mut self, gpa: u64) {
+        self.blobs.push((gpa, JMP_RBX.to_vec()));
+    }
+
+    /// GDT, IDT, a stack and a handler of #PF that goes on where RBX says.
+    pub fn handle_faults(&mut self) {
+        let mut at = [0; 4];
+        for (n, va) in at.iter_mut().enumerate() {
+            *va = SYSTEM + n as u64 * STRIDE;
+            let gpa = self.tables.take() << 12;
+            self.tables.map(self.root, *va, 1, gpa | DATA);
+            self.blobs.push((gpa, Vec::new()));
+        }
+        let [gdt, idt, stack, handler] = at;
+        let blobs = self.blobs.len() - 4;
+        self.blobs[blobs].1 = GDT.iter().flat_map(|d| d.to_le_bytes()).collect();
+        let mut table = vec![0; 16 * (VECTOR_PF + 1)];
+        let gate = &mut table[16 * VECTOR_PF..];
+        gate[0..2].copy_from_slice(&(handler as u16).to_le_bytes());
+        gate[2..4].copy_from_slice(&8u16.to_le_bytes());
+        gate[5] = 0x8e; // present, interrupt gate
+        gate[6..8].copy_from_slice(&((handler >> 16) as u16).to_le_bytes());
+        gate[8..12].copy_from_slice(&((handler >> 32) as u32).to_le_bytes());
+        self.blobs[blobs + 1].1 = table;
+        self.blobs[blobs + 3].1 = FAULT_HANDLER.to_vec();
+        self.system = Some(System { gdt, idt, stack: stack + 0x800, handler });
+    }
+
+    /// Lets vCPU `n` start under another root.
+    pub fn start_under(&mut self, n: usize, root: u64) {
+        self.vcpus[n].root = root;
+    }
+
+    // --- phases ---
+
+    /// The phases that follow are this vCPU's.
+    pub fn on(&mut self, vcpu: usize) {
+        self.end_phase();
+        self.current = vcpu;
+    }
+
+    /// Begins a phase.
+    pub fn phase(&mut self, name: impl Into<String>) {
+        self.end_phase();
+        if self.image.is_none() {
+            self.image = Some(self.tables.clone());
+            self.tables.describe(&mut self.words);
+            for n in 0..self.vcpus.len() {
+                self.event(Event::Vcpu(n as u64));
+                self.event(Event::Cr4(CR4));
+                self.event(Event::Cr3(self.vcpus[n].root << 12));
+            }
+        }
+        self.event(Event::Vcpu(self.current as u64));
+        let at = self.words.len();
+        let name = name.into();
+        self.phases.push(Phase { name, vcpu: self.current, words: at..0, values: Vec::new() });
+    }
+
+    fn end_phase(&mut self) {
+        if self.phases.last().is_some_and(|p| p.words.end == 0) {
+            self.op(Asm::default().out(PORT_MARKER));
+            let end = self.words.len();
+            self.phases.last_mut().expect("just seen").words.end = end;
+        }
+    }
+
+    /// Ends the last phase.
+    pub fn finish(mut self) -> Guest {
+        self.end_phase();
+        self
+    }
+
+    fn event(&mut self, event: Event<'_>) {
+        event.encode(&mut self.words);
+    }
+
+    fn op(&mut self, asm: Asm) {
+        assert!(self.phases.last().is_some_and(|p| p.words.end == 0), "an operation is part of a phase");
+        let va = self.vcpus[self.current].code.push(&asm);
+        self.event(Event::Fetch(va));
+    }
+
+    /// Reads 8 bytes.
+    pub fn load(&mut self, va: u64) {
+        self.op(Asm::default().set(Reg::Rax, va).load());
+        self.event(Event::Load(va));
+    }
+
+    /// Writes 8 bytes of data.
+    pub fn store(&mut self, va: u64) {
+        self.op(Asm::default().set(Reg::Rax, va).set(Reg::Rcx, va).store());
+        self.event(Event::Store(va));
+    }
+
+    /// Executes a page made by [`Guest::returning_page`].
+    pub fn fetch(&mut self, va: u64) {
+        let asm = Asm::default().set(Reg::Rax, va).set(Reg::Rbx, 0).jmp_rax();
+        let next = self.vcpus[self.current].code.place(asm.0.len()) + asm.0.len() as u64;
+        self.op(Asm::default().set(Reg::Rax, va).set(Reg::Rbx, next).jmp_rax());
+        self.event(Event::Fetch(va));
+    }
+
+    fn pt_store(&mut self, gfn: u64, i: usize, new: u64) {
+        if self.tables.is_table(gfn) {
+            let old = self.tables.entry(gfn, i);
+            self.tables.set(gfn, i, new);
+            self.event(Event::PtStore { gpa: gfn << 12 | (i as u64) << 3, old, new });
+        }
+    }
+
+    /// Writes entry `i` of the table in frame `gfn`, seen at `alias`.
+    pub fn set(&mut self, alias: u64, gfn: u64, i: usize, new: u64) {
+        let va = alias + (i as u64) * 8;
+        self.op(Asm::default().set(Reg::Rax, va).set(Reg::Rcx, new).store());
+        self.event(Event::Store(va));
+        self.pt_store(gfn, i, new);
+    }
+
+    /// Writes `count` entries from `i` on with REP STOSQ (one: STOSQ).
+    pub fn set_by_stos(&mut self, alias: u64, gfn: u64, i: usize, count: usize, new: u64) {
+        let va = alias + (i as u64) * 8;
+        let asm = Asm::default().set(Reg::Rdi, va).set(Reg::Rax, new);
+        self.op(if count == 1 { asm.stosq() } else { asm.set(Reg::Rcx, count as u64).rep_stosq() });
+        for n in 0..count {
+            self.event(Event::StoreOther(va + 8 * n as u64));
+            self.pt_store(gfn, i + n, new);
+        }
+    }
+
+    /// Copies entry `from` of the table over entry `i` with MOVSQ.
+    pub fn copy_by_movs(&mut self, alias: u64, gfn: u64, from: usize, i: usize) {
+        let (source, va) = (alias + (from as u64) * 8, alias + (i as u64) * 8);
+        self.op(Asm::default().set(Reg::Rsi, source).set(Reg::Rdi, va).movsq());
+        self.event(Event::Load(source));
+        self.event(Event::StoreOther(va));
+        let new = self.tables.entry(gfn, from);
+        self.pt_store(gfn, i, new);
+    }
+
+    /// INVLPG.
+    pub fn invlpg(&mut self, va: u64) {
+        self.op(Asm::default().set(Reg::Rax, va).invlpg());
+        self.event(Event::Invlpg(va));
+    }
+
+    /// MOV to CR3.
+    pub fn load_cr3(&mut self, root: u64) {
+        self.op(Asm::default().set(Reg::Rax, root << 12).load_cr3());
+        self.event(Event::Cr3(root << 12));
+        self.vcpus[self.current].root = root;
+    }
+
+    /// MOV from CR3; the VMM compares the value.
+    pub fn read_cr3(&mut self) {
+        self.op(Asm::default().read_cr3().out(PORT_VALUE));
+        self.event(Event::Cr3Read);
+        let value = (self.vcpus[self.current].root << 12) as u32;
+        self.phases.last_mut().expect("within a phase").values.push(value);
+    }
+
+    /// MOV to CR4.
+    pub fn load_cr4(&mut self, value: u64) {
+        self.op(Asm::default().set(Reg::Rax, value).load_cr4());
+        self.event(Event::Cr4(value));
+    }
+
+    /// A load (or store) that ends in a page fault of the guest's own, with error code `error`.
+    pub fn fault(&mut self, va: u64, write: bool, error: u64) {
+        let s = self.system.expect("a guest that faults has a handler");
+        let asm = |next| {
+            let asm = Asm::default().set(Reg::Rax, va).set(Reg::Rcx, va).set(Reg::Rbx, next);
+            if write { asm.store() } else { asm.load() }
+        };
+        let len = asm(0).0.len();
+        let next = self.vcpus[self.current].code.place(len) + len as u64;
+        self.op(asm(next));
+        self.event(Event::Fault { gva: va, error });
+        self.event(Event::Load(s.idt + 16 * VECTOR_PF as u64));
+        self.event(Event::Load(s.gdt + 8));
+        self.event(Event::StoreOther(s.stack - 48));
+        self.event(Event::Fetch(s.handler));
+        self.event(Event::Store(s.stack - 40));
+        self.event(Event::Load(s.gdt + 16));
+    }
+
+    /// Touches what the delivery of a fault touches, so that it is mapped.
+    pub fn warm_system(&mut self) {
+        let s = self.system.expect("a guest that faults has a handler");
+        for va in [s.gdt, s.idt] {
+            self.load(va);
+        }
+        self.store(s.stack - 8);
+        self.load(s.handler);
+    }
+
+    // --- finished ---
+
+    /// All events.
+    pub fn words(&self) -> &[u64] {
+        &self.words
+    }
+
+    /// Number of vCPUs.
+    pub fn vcpus(&self) -> usize {
+        self.vcpus.len()
+    }
+
+    /// CR3 at the start: that of the image, not of the last phase.
+    pub fn first_cr3(&self, vcpu: usize) -> u64 {
+        let mut at = 0;
+        let mut current = 0;
+        while let Ok((event, n)) = bifold_trace::decode(&self.words[at..], at) {
+            match event {
+                Event::Vcpu(v) => current = v as usize,
+                Event::Cr3(v) if current == vcpu => return v,
+                _ => {}
+            }
+            at += n;
+        }
+        self.root << 12
+    }
+
+    /// Where vCPU `n` begins.
+    pub fn entry(&self, n: usize) -> u64 {
+        CODE + n as u64 * (2 << 20)
+    }
+
+    /// Everything that the VMM writes to memory before the start: address and bytes.
+    pub fn image(&self) -> Vec<(u64, Vec<u8>)> {
+        let tables = self.image.as_ref().unwrap_or(&self.tables);
+        let mut out: Vec<(u64, Vec<u8>)> = tables
+            .iter()
+            .map(|(gfn, e)| (gfn << 12, e.iter().flat_map(|e| e.to_le_bytes()).collect()))
+            .collect();
+        for v in &self.vcpus {
+            out.extend(v.code.pages().iter().zip(&v.code_gpas).map(|(p, &gpa)| (gpa, p.to_vec())));
+        }
+        out.extend(self.blobs.iter().cloned());
+        out
+    }
+}
+
+/// An entry for `gpa` that allows writes or not.
+pub fn entry(gpa: u64, writable: bool) -> u64 {
+    gpa | if writable { DATA } else { DATA & !WRITE }
+}
+
+/// An entry that is not there.
+pub const ABSENT: u64 = 0;
+
+/// Is the entry there?
+pub fn present(entry: u64) -> bool {
+    entry & PRESENT != 0
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the model says of a guest, event by event.
+//!
+//! The whole model runs over the guest's events (TLBs, filter, groups, all of it), with
+//! one configuration and TLB entries that do not survive exits, as the emulated CPU
+//! flushes at every VMRUN. After each event the timeline is cut, so that the model's own
+//! samples tell which exits each event had, and thereby a fault's kind of access.
+
+use crate::guest::Guest;
+use anyhow::{Context, Result};
+use bifold_model::{Config, Mode, Model, Options, Profile, Sample};
+use bifold_trace::event::kind;
+use bifold_trace::event::{KIND_SHIFT, extra_words};
+use bifold_trace::{Event, decode};
+use serde::Serialize;
+
+/// Instructions between two cuts; the interval is shorter.
+const CUT: u64 = 100;
+
+/// Counts of one phase that the model and KVM both have. What a mode has not is 0.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// #NPF; #PF.
+    pub faults: u64,
+    /// Of those, by loads, stores and fetches. Faults of the nested walk itself, on the
+    /// guest's tables, are [`Counts::table`] instead, where that is known.
+    pub read: u64,
+    pub write: u64,
+    pub fetch: u64,
+    /// Nested faults on guest tables: counted only, and then the three above say nothing.
+    pub table: u64,
+    /// #PF reflected into the guest.
+    pub guest: u64,
+    /// Leaf tables that became unsync; of the model, where that was the exit's only reason.
+    pub unsync: u64,
+    /// Stores to tables that the emulator carried out (`kvm_mmu_pte_write`).
+    pub emulated: u64,
+    /// Of the faults, those on entries that were present (bit 0 of the error code). The
+    /// model knows a lower bound: exits for clean pages and synced tables.
+    pub present: u64,
+    pub cr3_write: u64,
+    pub cr3_read: u64,
+    pub cr4_write: u64,
+    pub invlpg: u64,
+    /// Shadow pages made and zapped.
+    pub pages_made: u64,
+    pub pages_zapped: u64,
+}
+
+/// Adds what one event cost; `words` are its own.
+fn add(to: &mut Counts, words: &[u64], s: &Sample) {
+    let faults = s.exits_violation
+        + s.exits_guest_fault
+        + s.exits_hidden_fault
+        + s.exits_dirty
+        + s.exits_unsync
+        + s.exits_emulated_write
+        + s.exits_unprotect;
+    to.faults += faults;
+    match words[0] >> KIND_SHIFT {
+        kind::FAULT if words[1] & 2 != 0 => to.write += faults,
+        kind::STORE | kind::STORE_OTHER => to.write += faults,
+        kind::FETCH => to.fetch += faults,
+        _ => to.read += faults,
+    }
+    to.guest += s.exits_guest_fault;
+    to.unsync += s.exits_unsync;
+    to.emulated += s.exits_emulated_write;
+    to.present += s.exits_dirty + s.exits_unsync;
+    to.cr3_write += s.exits_cr3_write;
+    to.cr3_read += s.exits_cr3_read;
+    to.cr4_write += s.exits_cr4_write;
+    to.invlpg += s.exits_invlpg;
+    to.pages_made += s.shadow_pages_made;
+    to.pages_zapped += s.shadow_pages_zapped;
+}
+
+/// The model's counts of each phase of `guest` in `config`.
+pub fn predict(guest: &Guest, config: Config) -> Result<Vec<Counts>> {
+    let profile =
+        Profile::load("i5-7600", &["cpu.tlb_tagged=false".into(), "cpu.cr4_exits_nested=true".into()])?;
+    let options = Options {
+        interval_seconds: 1e-9,
+        configs: vec![config],
+        guest_frames: guest.memory >> 12,
+        vcpus: guest.vcpus(),
+        ..Options::default()
+    };
+    let words = guest.words();
+    let mut model = Model::new(&profile, options);
+    let mut places = Vec::new();
+    let mut at = 0;
+    let mut one = Vec::new();
+    while at < words.len() {
+        let n = 1 + extra_words(words[at] >> KIND_SHIFT).context("the guest's events are the model's")?;
+        decode(&words[at..], at)?;
+        one.clear();
+        one.extend_from_slice(&words[at..at + n]);
+        Event::Insns(CUT).encode(&mut one);
+        model.consume(&one)?;
+        places.push(at);
+        at += n;
+    }
+    let outcome = model.finish();
+    anyhow::ensure!(outcome.untranslated == 0, "{} accesses have no translation", outcome.untranslated);
+    let samples = &outcome.configs.first().context("one configuration")?.intervals;
+    let mut out = vec![Counts::default(); guest.phases.len()];
+    for (&at, sample) in places.iter().zip(samples) {
+        if let Some(n) = guest.phases.iter().position(|p| p.words.contains(&at)) {
+            add(&mut out[n], &words[at..], sample);
+        }
+    }
+    if config.mode == Mode::Nested {
+        // Under nested paging a guest's own faults are no exits.
+        out.iter_mut().for_each(|c| c.guest = 0);
+    } else {
+        // The model does not count the work for the roots that are there from the start.
+        let mut roots = Vec::new();
+        for vcpu in 0..guest.vcpus() {
+            let root = guest.first_cr3(vcpu);
+            let first = guest.phases.iter().position(|p| p.vcpu == vcpu);
+            if let (Some(n), false) = (first, roots.contains(&root)) {
+                out[n].pages_made += 1;
+                roots.push(root);
+            }
+        }
+    }
+    Ok(out)
+}

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The VM: memory, vCPUs in 64-bit mode, each a thread that runs when told to.
+//!
+//! No interrupt controller and no devices: HLT and port I/O come back to us. A guest's
+//! registers are set as a kernel would leave them (paging, write protection, no-execute,
+//! global pages), so that KVM's MMU role is that of a running kernel.
+
+use crate::asm::{PORT_MARKER, PORT_VALUE};
+use crate::guest::{CR4, Guest};
+use crate::memory::Memory;
+use anyhow::{Context, Result, bail, ensure};
+use bifold_mmu::PageSize;
+use kvm_bindings::{KVM_MAX_CPUID_ENTRIES, kvm_segment, kvm_userspace_memory_region};
+use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+/// PG, WP, NE, ET, MP, PE.
+const CR0: u64 = 0x8001_0033;
+/// NXE, LMA, LME.
+const EFER: u64 = 0xd00;
+
+/// KVM is missing or lacks something: exit status 77.
+#[derive(Debug)]
+pub struct Unavailable(pub String);
+
+impl std::fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unavailable {}
+
+#[derive(Debug)]
+struct Vcpu {
+    go: Option<Sender<()>>,
+    done: Receiver<Result<Vec<u32>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A VM with a guest in it.
+#[derive(Debug)]
+pub struct Vm {
+    // Dropped in this order: vCPUs, VM, memory.
+    vcpus: Vec<Vcpu>,
+    fd: VmFd,
+    pub memory: Memory,
+}
+
+impl Vm {
+    /// Makes the VM and puts the guest's image into its memory.
+    pub fn new(guest: &Guest, backing: PageSize) -> Result<Vm> {
+        let kvm = Kvm::new().map_err(|e| Unavailable(format!("cannot open /dev/kvm: {e}")))?;
+        let fd = kvm.create_vm().map_err(|e| Unavailable(format!("cannot create a VM: {e}")))?;
+        let memory = Memory::new(guest.memory, backing).map_err(|e| Unavailable(format!("{e:#}")))?;
+        for (gpa, bytes) in guest.image() {
+            memory.write(gpa, &bytes)?;
+        }
+        let region = kvm_userspace_memory_region {
+            slot: 0,
+            flags: 0,
+            guest_phys_addr: 0,
+            memory_size: memory.len(),
+            userspace_addr: memory.host_address(),
+        };
+        // SAFETY: the mapping lives as long as the VM: `Vm` drops `fd` before `memory`.
+        unsafe { fd.set_user_memory_region(region) }.context("cannot give the VM its memory")?;
+        let cpuid =
+            kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).context("cannot read the supported CPUID")?;
+        let mut vcpus = Vec::new();
+        for n in 0..guest.vcpus() {
+            let vcpu = fd.create_vcpu(n as u64).context("cannot create a vCPU")?;
+            vcpu.set_cpuid2(&cpuid).context("cannot set CPUID")?;
+            set_registers(&vcpu, guest, n).with_context(|| format!("cannot set vCPU {n}'s registers"))?;
+            vcpus.push(start(vcpu));
+        }
+        Ok(Vm { vcpus, fd, memory })
+    }
+
+    /// Runs a vCPU until its next marker. Returns the values that it told.
+    pub fn run(&self, vcpu: usize) -> Result<Vec<u32>> {
+        let v = &self.vcpus[vcpu];
+        let gone = "a vCPU's thread ended";
+        v.go.as_ref().context(gone)?.send(()).context(gone)?;
+        v.done.recv().context(gone)?.with_context(|| format!("vCPU {vcpu}"))
+    }
+
+    /// Where KVM shows this VM's statistics.
+    pub fn debugfs(&self) -> PathBuf {
+        format!("/sys/kernel/debug/kvm/{}-{}", std::process::id(), self.fd.as_raw_fd()).into()
+    }
+}
+
+impl Drop for Vm {
+    fn drop(&mut self) {
+        for v in &mut self.vcpus {
+            v.go = None;
+            if let Some(t) = v.thread.take() {
+                let _ = t.join();
+            }
+        }
+    }
+}
+
+fn start(mut vcpu: VcpuFd) -> Vcpu {
+    let (go, orders) = channel();
+    let (reports, done) = channel();
+    let thread = std::thread::spawn(move || {
+        while orders.recv().is_ok() {
+            if reports.send(run_to_marker(&mut vcpu)).is_err() {
+                return;
+            }
+        }
+    });
+    Vcpu { go: Some(go), done, thread: Some(thread) }
+}
+
+fn run_to_marker(vcpu: &mut VcpuFd) -> Result<Vec<u32>> {
+    let mut values = Vec::new();
+    loop {
+        match vcpu.run() {
+            Ok(VcpuExit::IoOut(port, _)) if port == u16::from(PORT_MARKER) => return Ok(values),
+            Ok(VcpuExit::IoOut(port, data)) if port == u16::from(PORT_VALUE) => {
+                let data = data.try_into().context("a value of another size than 4 bytes")?;
+                values.push(u32::from_le_bytes(data));
+            }
+            Ok(other) => {
+                let other = format!("{other:?}");
+                let rip = vcpu.get_regs().map(|r| r.rip).unwrap_or(0);
+                let cr2 = vcpu.get_sregs().map(|s| s.cr2).unwrap_or(0);
+                bail!("unexpected exit {other} at {rip:#x}, CR2 {cr2:#x}");
+            }
+            Err(e) if e.errno() == rustix::io::Errno::INTR.raw_os_error() => {}
+            Err(e) => return Err(e).context("KVM_RUN"),
+        }
+    }
+}
+
+fn set_registers(vcpu: &VcpuFd, guest: &Guest, n: usize) -> Result<()> {
+    let mut sregs = vcpu.get_sregs()?;
+    let code = kvm_segment {
+        limit: 0xffff_ffff,
+        selector: 8,
+        type_: 0xb,
+        present: 1,
+        s: 1,
+        l: 1,
+        g: 1,
+        ..Default::default()
+    };
+    let data = kvm_segment { selector: 16, type_: 3, db: 1, l: 0, ..code };
+    sregs.cs = code;
+    (sregs.ds, sregs.es, sregs.ss, sregs.fs, sregs.gs) = (data, data, data, data, data);
+    sregs.tr = kvm_segment { limit: 0x67, type_: 0xb, present: 1, ..Default::default() };
+    if let Some(s) = guest.system {
+        (sregs.gdt.base, sregs.gdt.limit) = (s.gdt, 23);
+        (sregs.idt.base, sregs.idt.limit) = (s.idt, 0xfff);
+    }
+    sregs.cr0 = CR0;
+    sregs.cr3 = guest.first_cr3(n);
+    sregs.cr4 = CR4;
+    sregs.efer = EFER;
+    vcpu.set_sregs(&sregs)?;
+    let mut regs = vcpu.get_regs()?;
+    regs.rip = guest.entry(n);
+    regs.rsp = guest.system.map_or(0, |s| s.stack);
+    regs.rflags = 2;
+    vcpu.set_regs(&regs)?;
+    Ok(())
+}
+
+/// What the host's KVM does: `nested` or `shadow`, by its module's parameter.
+pub fn host_mode() -> Result<bifold_model::Mode> {
+    for path in ["/sys/module/kvm_amd/parameters/npt", "/sys/module/kvm_intel/parameters/ept"] {
+        if let Ok(text) = std::fs::read_to_string(path) {
+            let on = matches!(text.trim(), "Y" | "1");
+            return Ok(if on { bifold_model::Mode::Nested } else { bifold_model::Mode::Shadow });
+        }
+    }
+    Err(Unavailable("neither kvm_amd nor kvm_intel is loaded".into()).into())
+}
+
+/// The host kernel's release.
+pub fn host_kernel() -> Result<String> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/osrelease").context("/proc/sys/kernel/osrelease")?;
+    ensure!(!text.trim().is_empty(), "the kernel has no release");
+    Ok(text.trim().to_owned())
+}
