@@ -21,9 +21,18 @@ fn main() {
     let result = Command::new(&cc)
         .args(["-O2", "-static", "-std=gnu11", "-Wall", "-Wextra", "-o"])
         .arg(&out)
-        .args(sources)
+        .args(&sources)
         .output()
         .unwrap_or_else(|e| panic!("cannot run the C compiler `{cc}`: {e}; install gcc and libc6-dev"));
+    // What a real compiler run compiles: with its headers, so that it needs no file besides.
+    let real = out.with_file_name("real.i");
+    let made = Command::new(&cc)
+        .args(["-E", "-o"])
+        .arg(&real)
+        .arg(dir.join("suite.c"))
+        .status()
+        .unwrap_or_else(|e| panic!("cannot run the C compiler `{cc}`: {e}"));
+    assert!(made.success(), "`{cc}` -E failed on suite.c");
     let text = String::from_utf8_lossy(&result.stderr);
     assert!(result.status.success(), "`{cc}` failed on {}:\n{text}", dir.display());
     for line in text.lines() {

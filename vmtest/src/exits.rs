@@ -10,13 +10,15 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::ftrace::{Formats, Record, TraceError, read};
 
 /// EAX of the marker: "BIFO".
 pub const LEAF: u64 = 0x4249_464f;
 
 /// The events that tell exits apart.
-pub const EVENTS: [&str; 9] = [
+pub const EVENTS: [&str; 8] = [
     "kvm:kvm_exit",
     "kvm:kvm_entry",
     "kvm:kvm_cpuid",
@@ -25,7 +27,6 @@ pub const EVENTS: [&str; 9] = [
     "kvm:kvm_emulate_insn",
     "kvm:kvm_mmio",
     "kvmmmu:kvm_mmu_unsync_page",
-    "kvmmmu:kvm_mmu_prepare_zap_page",
 ];
 
 /// SVM's exit codes (AMD APM vol. 2, appendix C).
@@ -43,12 +44,12 @@ const PRESENT: u64 = 1;
 const PF_VECTOR: u64 = 14;
 
 /// One exit that concerns paging.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
     /// Nanoseconds of the trace's clock.
     pub time: u64,
     /// As the model's counter is named, without `exits_`.
-    pub reason: &'static str,
+    pub reason: String,
     /// The instruction.
     pub rip: u64,
     /// The address: guest-virtual, with nested paging guest-physical.
@@ -58,10 +59,10 @@ pub struct Exit {
 }
 
 /// What happened in a window.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Window {
     /// Exits that concern paging, by reason.
-    pub exits: BTreeMap<&'static str, u64>,
+    pub exits: BTreeMap<String, u64>,
     /// All others, by SVM's code; page faults of devices have the page fault's.
     pub others: BTreeMap<u64, u64>,
     /// Interrupts delivered to the guest.
@@ -82,6 +83,8 @@ struct Open {
     error: u64,
     injected: bool,
     emulated: bool,
+    /// The register that an emulated MOV from CRn reads.
+    register: Option<u8>,
     unsynced: bool,
     device: bool,
     entry: Option<u64>,
@@ -90,7 +93,9 @@ struct Open {
 impl Open {
     fn reason(&self) -> Option<&'static str> {
         match self.code {
-            code::READ_CR0..=code::READ_CR15 => Some("cr3_read"),
+            // The laboratory's emulator names every such exit a read of CR0, reads of CR2
+            // among them, which no processor intercepts (kvm_module.rs).
+            code::READ_CR0..=code::READ_CR15 if self.register == Some(3) => Some("cr3_read"),
             code::WRITE_CR3 => Some("cr3_write"),
             code::WRITE_CR4 => Some("cr4_write"),
             code::INVLPG => Some("invlpg"),
@@ -128,14 +133,21 @@ pub fn windows(raw: &[u8], formats: &Formats, log: bool) -> Result<BTreeMap<u64,
     Ok(all)
 }
 
+/// The control register that `mov %crN, reg` (0F 20 /r) reads.
+fn register_read(insn: &[u8]) -> Option<u8> {
+    let rex = insn.first().copied().filter(|b| b & 0xf0 == 0x40);
+    let [0x0f, 0x20, modrm, ..] = insn[usize::from(rex.is_some())..] else { return None };
+    Some(modrm >> 3 & 7 | rex.map_or(0, |r| (r >> 2 & 1) << 3))
+}
+
 fn close(open: &mut Option<Open>, window: &mut Option<(u64, u64, Window)>, log: bool) {
     let (Some(exit), Some((_, _, w))) = (open.take(), window.as_mut()) else { return };
     match exit.reason() {
         Some(reason) => {
-            *w.exits.entry(reason).or_default() += 1;
+            *w.exits.entry(reason.to_owned()).or_default() += 1;
             if log {
                 let Open { time, rip, address, error, .. } = exit;
-                w.log.push(Exit { time, reason, rip, address, error });
+                w.log.push(Exit { time, reason: reason.to_owned(), rip, address, error });
             }
         }
         None => *w.others.entry(exit.code).or_default() += 1,
@@ -187,7 +199,10 @@ fn step(
                 // Only the first entry ends it; there is none where userspace is asked.
                 "kvm_entry" => o.entry = o.entry.or(Some(r.get("rip"))),
                 "kvm_inj_exception" => o.injected |= r.get("exception") == PF_VECTOR,
-                "kvm_emulate_insn" => o.emulated = true,
+                "kvm_emulate_insn" => {
+                    o.emulated = true;
+                    o.register = register_read(r.bytes("insn"));
+                }
                 "kvm_mmio" => o.device = true,
                 "kvm_mmu_unsync_page" => o.unsynced = true,
                 _ => {}

@@ -89,6 +89,12 @@ pub struct Record<'a> {
 }
 
 impl Record<'_> {
+    /// The bytes of a field; none if there is no such field.
+    pub fn bytes(&self, field: &str) -> &[u8] {
+        let field = self.format.fields.get(field);
+        field.and_then(|f| self.data.get(f.offset..f.offset + f.size)).unwrap_or(&[])
+    }
+
     /// The value of a field of up to 8 bytes, unsigned; 0 if there is none.
     pub fn get(&self, field: &str) -> u64 {
         let Some(f) = self.format.fields.get(field) else { return 0 };

@@ -12,6 +12,7 @@ pub mod ftrace;
 pub mod job;
 pub mod kvm_module;
 pub mod lab;
+pub mod validate;
 
 use std::path::PathBuf;
 
@@ -33,8 +34,12 @@ pub fn guest() -> GuestSpec {
         root: Root::Initramfs { include: Vec::new() },
         timeout: None,
         check_every: 0,
+        record: bifold_capture::Record::Boot,
     }
 }
 
 /// The programs of `programs/`, one static binary.
 pub const SUITE: &str = concat!(env!("OUT_DIR"), "/suite");
+
+/// A preprocessed C file, for a real compiler run.
+pub const REAL_SOURCE: &str = concat!(env!("OUT_DIR"), "/real.i");

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Counts exits under the real KVM: one boot of the laboratory per configuration and
+//! run, the guest's programs in it, KVM's trace read afterwards.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, bail};
+
+use super::Workload;
+use crate::exits::{self, Window};
+use crate::ftrace::Formats;
+use crate::job::{Inner, Job, Jobs};
+use crate::lab::{Lab, Output, Plan};
+
+/// One run.
+#[derive(Debug, Clone, Copy)]
+pub struct Run {
+    /// Which configuration.
+    pub config: &'static str,
+    /// Whether the inner guest's kernel isolates its page tables.
+    pub kpti: bool,
+    /// Its number, which shifts it against timer ticks.
+    pub number: u64,
+}
+
+const SECONDS: u64 = 600;
+const TRACE_MIB: u64 = 512;
+/// For the image, the trace and the emulator in the laboratory.
+const LAB_MIB: u64 = 1536;
+
+/// Does a run and reads its trace, by window.
+pub fn count(lab: &Lab, workload: &Workload, run: Run, log: bool) -> Result<BTreeMap<u64, Window>> {
+    let (config, backing) = super::config(run.config)?;
+    let shown = |p: &std::path::PathBuf| p.to_string_lossy().into_owned();
+    let inner = Inner {
+        command: workload.command.clone(),
+        include: workload.include.iter().map(shown).collect(),
+        memory_mib: workload.memory_mib,
+        kpti: run.kpti,
+        backing,
+        delay_us: run.number * 1370,
+        trace: exits::EVENTS.map(String::from).to_vec(),
+        trace_mib: TRACE_MIB,
+    };
+    let nested = config.mode == bifold_model::Mode::Nested;
+    let plan = Plan {
+        jobs: Jobs {
+            jobs: vec![Job::Kvm { nested }, Job::Inner(inner)],
+            huge_pages: if run.config.ends_with("2m") { workload.memory_mib / 2 + 4 } else { 0 },
+        },
+        programs: vec![crate::SUITE.into()],
+        files: workload.include.clone(),
+        exact: true,
+        memory_mib: LAB_MIB + workload.memory_mib + TRACE_MIB,
+        seconds: SECONDS,
+    };
+    let outputs = lab.boot(&plan, &mut |_, _| String::new())?;
+    let output = outputs.last().context("no output")?;
+    if output.done.status != 0 {
+        bail!("the inner guest's command ended with {}: {}", output.done.status, output.done.stderr.trim());
+    }
+    let windows = read(output, log)?;
+    for p in &workload.programs {
+        if !windows.contains_key(&p.window) {
+            bail!("the inner guest ended without a word of {}", p.name);
+        }
+    }
+    Ok(windows)
+}
+
+fn read(output: &Output, log: bool) -> Result<BTreeMap<u64, Window>> {
+    let mut formats = Formats::default();
+    for (_, text) in output.files.iter().filter(|(n, _)| n.starts_with("format/")) {
+        formats.add(&String::from_utf8_lossy(text))?;
+    }
+    let file = |name: &str| output.files.get(name).with_context(|| format!("the laboratory left no {name}"));
+    let stats = String::from_utf8_lossy(file("stats")?).into_owned();
+    for lost in ["overrun", "commit overrun", "dropped events"] {
+        let n = stats.lines().find_map(|l| l.strip_prefix(lost)?.strip_prefix(':')).map(str::trim);
+        if n.is_some_and(|n| n != "0") {
+            bail!("the trace lost events ({lost} {}): its buffer of {TRACE_MIB} MiB is too small", n.unwrap_or(""));
+        }
+    }
+    Ok(exits::windows(file("trace")?, &formats, log)?)
+}
+
+/// A window's exits.
+pub fn reasons(window: &Window) -> super::table::Reasons {
+    window.exits.iter().map(|(name, n)| (name.clone(), *n as f64)).collect()
+}

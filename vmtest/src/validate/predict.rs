@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Predicts exits: captures the guest from its boot on and feeds the model, whose
+//! counts are taken where the guest marks windows.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context, Result, bail};
+use bifold_capture::{CommandExit, Progress, Record};
+use bifold_model::{Model, Options, Profile, Sample};
+use bifold_trace::{Event, decode};
+
+use super::table::Reasons;
+use super::{CONFIGS, Workload};
+use crate::lab::Lab;
+
+/// The laboratory's emulator keeps no TLB entry over an exit.
+/// AMD's, as the laboratory's CPU is.
+const PROFILE: &str = "phenom2-x3-720";
+const OVERRIDES: [&str; 1] = ["cpu.tlb_tagged=false"];
+
+/// A window that has begun: its number and the counts at that time.
+type Begun = (u64, Vec<Sample>);
+
+struct Windows {
+    model: Model,
+    begun: Option<Begun>,
+    done: BTreeMap<u64, Vec<Sample>>,
+}
+
+impl Windows {
+    fn totals(&self) -> Vec<Sample> {
+        self.model.totals().into_iter().map(|(_, s)| s).collect()
+    }
+
+    fn take(&mut self, words: &[u64]) -> Result<()> {
+        let (mut at, mut from) = (0, 0);
+        while at < words.len() {
+            let (event, n) = decode(&words[at..], at)?;
+            at += n;
+            let Event::Marker(code) = event else { continue };
+            self.model.consume(&words[from..at])?;
+            from = at;
+            match code >> 8 {
+                1 => self.begun = Some((code & 0xff, self.totals())),
+                2 => {
+                    if let Some((number, before)) = self.begun.take() {
+                        let now = self.totals();
+                        let window = now.iter().zip(&before).map(|(n, b)| n.since(b)).collect();
+                        self.done.insert(number, window);
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.model.consume(&words[from..])?;
+        Ok(())
+    }
+}
+
+/// What is predicted for a program, by reason.
+pub type Predicted = BTreeMap<u64, Sample>;
+
+/// A sample's exits.
+pub fn reasons(sample: &Sample) -> Reasons {
+    sample.exits().map(|(name, n)| (name.to_owned(), n as f64)).collect()
+}
+
+/// Samples by configuration and program.
+pub fn predict(lab: &Lab, workload: &Workload, kpti: bool) -> Result<BTreeMap<&'static str, Predicted>> {
+    let kernel = lab.kernel();
+    let spec = bifold_capture::GuestSpec {
+        kernel: Some(kernel.image.clone()),
+        modules: kernel.modules.clone(),
+        record: Record::Boot,
+        ..workload.guest(kpti)
+    };
+    let overrides: Vec<String> = OVERRIDES.iter().map(|s| (*s).to_owned()).collect();
+    let profile = Profile::load(PROFILE, &overrides).context("the profile")?;
+    let configs: Vec<_> = CONFIGS.iter().map(|n| super::config(n).map(|(c, _)| c)).collect::<Result<_>>()?;
+    let options = Options {
+        configs,
+        guest_frames: bifold_capture::guest_frames(&spec),
+        ..Options::default()
+    };
+    let mut windows = Windows { model: Model::new(&profile, options), begun: None, done: BTreeMap::new() };
+    let report = bifold_capture::capture(
+        &spec,
+        &AtomicBool::new(false),
+        &mut |_: Progress| (),
+        &mut |words| windows.take(words).map_err(Into::into),
+    )?;
+    if report.exit != CommandExit::Code(0) {
+        bail!("the captured guest's command ended with {:?}", report.exit);
+    }
+    let mut out = BTreeMap::new();
+    for (i, name) in CONFIGS.iter().enumerate() {
+        out.insert(*name, windows.done.iter().map(|(w, s)| (*w, s[i])).collect());
+    }
+    Ok(out)
+}
