@@ -7,10 +7,11 @@
 //! samples tell which exits each event had, and thereby a fault's kind of access.
 
 use crate::guest::Guest;
-use anyhow::{Context, Result};
+use crate::refs::Access;
+use anyhow::{Context, Result, ensure};
 use bifold_model::{Config, Mode, Model, Options, Profile, Sample};
+use bifold_trace::event::KIND_SHIFT;
 use bifold_trace::event::kind;
-use bifold_trace::event::{KIND_SHIFT, extra_words};
 use bifold_trace::{Event, decode};
 use serde::Serialize;
 
@@ -52,7 +53,7 @@ fn add(to: &mut Counts, words: &[u64], s: &Sample) {
     let faults = s.exits_violation
         + s.exits_guest_fault
         + s.exits_hidden_fault
-        + s.exits_dirty
+        + s.exits_permission
         + s.exits_unsync
         + s.exits_emulated_write
         + s.exits_unprotect;
@@ -66,7 +67,7 @@ fn add(to: &mut Counts, words: &[u64], s: &Sample) {
     to.guest += s.exits_guest_fault;
     to.unsync += s.exits_unsync;
     to.emulated += s.exits_emulated_write;
-    to.present += s.exits_dirty + s.exits_unsync;
+    to.present += s.exits_permission + s.exits_unsync;
     to.cr3_write += s.exits_cr3_write;
     to.cr3_read += s.exits_cr3_read;
     to.cr4_write += s.exits_cr4_write;
@@ -75,10 +76,11 @@ fn add(to: &mut Counts, words: &[u64], s: &Sample) {
     to.pages_zapped += s.shadow_pages_zapped;
 }
 
-/// The model's counts of each phase of `guest` in `config`.
-pub fn predict(guest: &Guest, config: Config) -> Result<Vec<Counts>> {
-    let profile =
-        Profile::load("i5-7600", &["cpu.tlb_tagged=false".into(), "cpu.cr4_exits_nested=true".into()])?;
+/// Runs the model: each event's place in the stream and what it cost.
+fn samples(guest: &Guest, config: Config, settings: &[&str]) -> Result<Vec<(usize, Sample)>> {
+    let mut set = vec!["cpu.tlb_tagged=false".to_owned(), "cpu.cr4_exits_nested=true".to_owned()];
+    set.extend(settings.iter().map(|s| (*s).to_owned()));
+    let profile = Profile::load("i5-7600", &set)?;
     let options = Options {
         interval_seconds: 1e-9,
         configs: vec![config],
@@ -92,8 +94,7 @@ pub fn predict(guest: &Guest, config: Config) -> Result<Vec<Counts>> {
     let mut at = 0;
     let mut one = Vec::new();
     while at < words.len() {
-        let n = 1 + extra_words(words[at] >> KIND_SHIFT).context("the guest's events are the model's")?;
-        decode(&words[at..], at)?;
+        let (_, n) = decode(&words[at..], at)?;
         one.clear();
         one.extend_from_slice(&words[at..at + n]);
         Event::Insns(CUT).encode(&mut one);
@@ -102,12 +103,17 @@ pub fn predict(guest: &Guest, config: Config) -> Result<Vec<Counts>> {
         at += n;
     }
     let outcome = model.finish();
-    anyhow::ensure!(outcome.untranslated == 0, "{} accesses have no translation", outcome.untranslated);
-    let samples = &outcome.configs.first().context("one configuration")?.intervals;
+    ensure!(outcome.untranslated == 0, "{} accesses have no translation", outcome.untranslated);
+    let config = outcome.configs.into_iter().next().context("one configuration")?;
+    Ok(places.into_iter().zip(config.intervals).collect())
+}
+
+/// The model's counts of each phase of `guest` in `config`.
+pub fn predict(guest: &Guest, config: Config) -> Result<Vec<Counts>> {
     let mut out = vec![Counts::default(); guest.phases.len()];
-    for (&at, sample) in places.iter().zip(samples) {
+    for (at, sample) in samples(guest, config, &[])? {
         if let Some(n) = guest.phases.iter().position(|p| p.words.contains(&at)) {
-            add(&mut out[n], &words[at..], sample);
+            add(&mut out[n], &guest.words()[at..], &sample);
         }
     }
     if config.mode == Mode::Nested {
@@ -124,6 +130,31 @@ pub fn predict(guest: &Guest, config: Config) -> Result<Vec<Counts>> {
                 roots.push(root);
             }
         }
+    }
+    Ok(out)
+}
+
+/// One access of a guest and the references of its walk without walk caches, if it was walked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Walked {
+    pub access: Access,
+    /// To guest tables (shadow: to the shadow's) and to the host's; `None`: a TLB hit.
+    pub refs: Option<(u64, u64)>,
+}
+
+/// The accesses of each phase, and the model's references for them. An access with an exit is
+/// walked more than once and tells none.
+pub fn walks(guest: &Guest, config: Config) -> Result<Vec<Vec<Walked>>> {
+    let mut out = vec![Vec::new(); guest.phases.len()];
+    for (at, s) in samples(guest, config, &["walk_cache.variant=none"])? {
+        let Some(n) = guest.phases.iter().position(|p| p.words.contains(&at)) else { continue };
+        let (va, write) = match decode(&guest.words()[at..], at)?.0 {
+            Event::Fetch(va) | Event::Load(va) => (va, false),
+            Event::Store(va) | Event::StoreOther(va) => (va, true),
+            _ => continue,
+        };
+        let refs = (s.walks == 1).then_some((s.guest_refs, s.host_refs));
+        out[n].push(Walked { access: Access { va, write }, refs });
     }
     Ok(out)
 }

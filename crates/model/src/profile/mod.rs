@@ -255,7 +255,7 @@ exits! {
     violation: exits_violation = "Nested tables do not map a frame.",
     guest_fault: exits_guest_fault = "Page fault reflected into the guest.",
     hidden_fault: exits_hidden_fault = "Shadow entry missing.",
-    dirty: exits_dirty = "First write through a clean shadow entry.",
+    permission: exits_permission = "Shadow entry present but stricter than the guest's.",
     unsync: exits_unsync = "Write to a synced leaf table.",
     emulated_write: exits_emulated_write = "Write to a non-leaf table, emulated.",
     unprotect: exits_unprotect = "Table unprotected, store retried.",

@@ -7,8 +7,8 @@
 
 use super::pages::{Pages, sptep_to_sp};
 use super::spte::{
-    ACC_EXEC, ACC_USER, ACC_WRITE, ACCESSED, ADDRESS, Access, CLEAN, DIRTY, GuestWalker, HOST_WRITABLE,
-    LARGE, NX, PRESENT, Role, USER, WRITE, gpte_access, pages_per_hpage,
+    ACC_EXEC, ACC_USER, ACC_WRITE, ACCESSED, ADDRESS, DIRTY, GuestWalker, HOST_WRITABLE, LARGE, NX, PRESENT,
+    Role, USER, WRITE, gpte_access, pages_per_hpage, protect_clean,
 };
 use super::{AccessKind, Fixed, Shadow};
 use crate::Sample;
@@ -24,7 +24,7 @@ const MAX_HUGEPAGE_LEVEL: u8 = 3;
 /// What a fault needed, for its counter.
 enum Outcome {
     Hidden,
-    Dirty,
+    Permission,
     Unsync,
     Emulated,
     Unprotected,
@@ -36,9 +36,11 @@ impl Shadow {
     ///
     /// - the store went to the emulator, or unprotected its table and is retried;
     /// - a leaf that was present: the store made a synced table unsync, or the leaf
-    ///   was read-only for the guest's clean entry;
-    /// - else a hidden fault: the entry was missing, or stale. Stale are leaves of an
-    ///   unsync table, of a frame that is no table any more, and of the zero page.
+    ///   allowed less than the guest's entry, being read-only for a clean one, or stale
+    ///   (of an unsync table, of a frame that is no table any more, of the zero page);
+    /// - else a hidden fault: the entry was missing.
+    ///
+    /// What KVM's trace tells apart by the present bit of the error code.
     ///
     /// A store to a frame that the zero page backs takes two exits: the host replaces
     /// the page within the first, which makes KVM drop the fault
@@ -63,7 +65,7 @@ impl Shadow {
         self.settle(guest, out);
         let counter = match outcome {
             Outcome::Hidden => &mut out.exits_hidden_fault,
-            Outcome::Dirty => &mut out.exits_dirty,
+            Outcome::Permission => &mut out.exits_permission,
             Outcome::Unsync => &mut out.exits_unsync,
             Outcome::Emulated => &mut out.exits_emulated_write,
             Outcome::Unprotected => &mut out.exits_unprotect,
@@ -107,10 +109,8 @@ impl Shadow {
             Outcome::Hidden
         } else if self.unsynced {
             Outcome::Unsync
-        } else if old & CLEAN != 0 {
-            Outcome::Dirty
         } else {
-            Outcome::Hidden
+            Outcome::Permission
         }
     }
 
@@ -185,7 +185,7 @@ impl Shadow {
             self.clear_write_flooding(id);
             let gfn = w.gfn & !(pages_per_hpage(level) - 1);
             level -= 1;
-            let role = Role { level, direct: true, access: w.pte_access.mask };
+            let role = Role { level, direct: true, access: w.pte_access };
             slot = self.link_child(id, gfn, role, guest);
             id = self.sptep(slot, gva.0);
         }
@@ -287,7 +287,7 @@ impl Shadow {
     fn set_spte(
         &mut self,
         id: usize,
-        access: Access,
+        access: u8,
         gfn: u64,
         prefetch: bool,
         host_writable: bool,
@@ -327,7 +327,7 @@ impl Shadow {
     pub(super) fn make_spte(
         &mut self,
         level: u8,
-        access: Access,
+        access: u8,
         gfn: u64,
         old: u64,
         prefetch: bool,
@@ -339,21 +339,18 @@ impl Shadow {
         if !prefetch {
             spte |= ACCESSED; // mark_spte_for_access_track
         }
-        if access.mask & ACC_EXEC == 0 {
+        if access & ACC_EXEC == 0 {
             spte |= NX;
         }
-        if access.mask & ACC_USER != 0 {
+        if access & ACC_USER != 0 {
             spte |= USER;
         }
         if level > 1 {
             spte |= LARGE;
         }
-        if access.clean {
-            spte |= CLEAN;
-        }
         if host_writable {
             spte |= HOST_WRITABLE;
-            if access.mask & ACC_WRITE != 0 {
+            if access & ACC_WRITE != 0 {
                 // What was writable stays so: its table, if it is one, is unsync already.
                 let was_writable = old & (PRESENT | WRITE) == PRESENT | WRITE;
                 if was_writable || self.try_to_unsync_pages(gfn, can_unsync, prefetch) {
@@ -400,7 +397,7 @@ impl Shadow {
             return false;
         }
         let role = self.pages.page(sptep_to_sp(id)).role;
-        let access = Access::protect_clean(role.access & gpte_access(gpte), gpte);
+        let access = protect_clean(role.access & gpte_access(gpte), gpte);
         self.set_spte(id, access, gfn, true, true);
         true
     }
@@ -409,7 +406,7 @@ impl Shadow {
     /// entries of the block as far as its frames are resident from the run's start;
     /// a run whose first frame is not ends it all.
     fn direct_pte_prefetch(&mut self, id: usize, role: Role) {
-        let access = Access { mask: role.access, clean: self.pages.spte(id) & CLEAN != 0 };
+        let access = role.access;
         let page_gfn = self.pages.page(sptep_to_sp(id)).gfn;
         let first = id & !(PREFETCH - 1);
         let mut at = first;

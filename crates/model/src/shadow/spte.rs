@@ -18,8 +18,6 @@ pub(super) const DIRTY: u64 = 1 << 6;
 pub(super) const LARGE: u64 = 1 << 7;
 /// `shadow_host_writable_mask`: the host maps the frame writable.
 pub(super) const HOST_WRITABLE: u64 = 1 << 9;
-/// Read-only because the guest's entry was clean (tells `exits_dirty` from the rest).
-pub(super) const CLEAN: u64 = 1 << 10;
 pub(super) const NX: u64 = 1 << 63;
 pub(super) const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
@@ -46,23 +44,11 @@ pub(super) fn gpte_access(gpte: u64) -> u8 {
     ((gpte & (PRESENT | WRITE | USER)) as u8) ^ ((gpte >> 63) as u8)
 }
 
-/// An access mask, and whether write access was taken off it because the entry is clean.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Access {
-    pub mask: u8,
-    pub clean: bool,
-}
-
-impl Access {
-    /// `FNAME(protect_clean_gpte)`: a clean entry is shadowed read-only, so that
-    /// the first write faults and its dirty bit can be set.
-    pub fn protect_clean(mask: u8, gpte: u64) -> Access {
-        if gpte & DIRTY != 0 {
-            Access { mask, clean: false }
-        } else {
-            Access { mask: mask & !ACC_WRITE, clean: mask & ACC_WRITE != 0 }
-        }
-    }
+/// `FNAME(protect_clean_gpte)`: a clean entry is shadowed read-only, so that the first
+/// write faults and its dirty bit can be set.
+#[inline]
+pub(super) fn protect_clean(access: u8, gpte: u64) -> u8 {
+    if gpte & DIRTY != 0 { access } else { access & !ACC_WRITE }
 }
 
 /// `struct guest_walker`: KVM's own walk of the guest's tables at a fault.
@@ -75,7 +61,7 @@ pub(super) struct GuestWalker {
     /// Access allowed by the entries above each table: the role of its shadow page.
     pub pt_access: [u8; 5],
     /// Access allowed in all, after `protect_clean_gpte` unless writing.
-    pub pte_access: Access,
+    pub pte_access: u8,
     /// Frame that the address maps to.
     pub gfn: u64,
     depth: u8,
@@ -93,7 +79,7 @@ impl GuestWalker {
             level: depth,
             table_gfn: [0; 5],
             pt_access: [0; 5],
-            pte_access: Access { mask: ACC_ALL, clean: false },
+            pte_access: ACC_ALL,
             gfn: 0,
             depth,
         };
@@ -120,10 +106,7 @@ impl GuestWalker {
             if pte & bits != bits {
                 guest.store(Gpa(at), pte | bits);
             }
-            w.pte_access = Access { mask: access, clean: false };
-            if !write {
-                w.pte_access = Access::protect_clean(access, pte);
-            }
+            w.pte_access = if write { access } else { protect_clean(access, pte) };
             let offset = gva.0 & ((1 << format.level(w.level).shift) - 1);
             w.gfn = (table | offset) >> 12;
             return Some(w);
@@ -134,7 +117,7 @@ impl GuestWalker {
     /// tables that map it is shadowed with 4 KB entries from the start.
     pub fn is_self_change_mapping(&self) -> bool {
         let mask = !(pages_per_hpage(self.level) - 1);
-        self.pte_access.mask & ACC_WRITE != 0
+        self.pte_access & ACC_WRITE != 0
             && (self.level..=self.depth).any(|l| (self.gfn ^ self.table_gfn[usize::from(l) - 1]) & mask == 0)
     }
 }

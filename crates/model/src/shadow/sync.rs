@@ -5,7 +5,7 @@
 //! (`mmu_sync_children`, `FNAME(sync_page)`) or INVLPG (`FNAME(invlpg)`).
 
 use super::Shadow;
-use super::spte::{ACCESSED, Access, HOST_WRITABLE, PRESENT, WRITE, gpte_access};
+use super::spte::{ACCESSED, HOST_WRITABLE, PRESENT, WRITE, gpte_access, protect_clean};
 use crate::Sample;
 use crate::guest::GuestTables;
 use bifold_mmu::{Gpa, Gva};
@@ -146,7 +146,7 @@ impl Shadow {
                 flush = true;
                 continue;
             }
-            let access = Access::protect_clean(role.access & gpte_access(gpte), gpte);
+            let access = protect_clean(role.access & gpte_access(gpte), gpte);
             let (new, _) = self.make_spte(1, access, gfn, old, true, false, old & HOST_WRITABLE != 0);
             self.pages.update(id, new);
             flush |= old & !new & (WRITE | ACCESSED) != 0; // mmu_spte_update

@@ -64,7 +64,7 @@ fn a_clean_page_is_mapped_read_only_and_its_first_write_is_one_more_exit() {
     let pte = m.user(0, PAGE & !D);
     assert_eq!(m.read(USER), 1);
     let s = m.counted(|m| assert_eq!(m.write(USER), 1));
-    assert_eq!(s.exits_dirty, 1);
+    assert_eq!(s.exits_permission, 1);
     assert_eq!(m.guest.read(Gpa(pte)) & D, D);
     assert_eq!(m.write(USER), 0);
 }
@@ -150,7 +150,7 @@ fn a_clean_guest_2m_page_gets_another_direct_page_when_it_is_written() {
     m.read(USER);
     m.shadow.take_flush();
     let s = m.counted(|m| assert_eq!(m.write(USER + 0x1000), 1));
-    assert_eq!((s.exits_dirty, s.shadow_pages_made, s.shadow_pages_zapped), (1, 1, 0));
+    assert_eq!((s.exits_permission, s.shadow_pages_made, s.shadow_pages_zapped), (1, 1, 0));
     assert_eq!(m.shadow.take_flush(), Flush::All);
     assert!(m.walk(0, USER + 0x8000).is_none());
 }
@@ -203,7 +203,7 @@ fn shadowing_a_table_inside_a_large_spte_protects_it_and_the_next_write_splits_i
     assert_eq!((spte & W, level), (0, 2), "protected as a whole");
     assert_eq!(m.read(window + 0x9000), 0, "reads still use it");
     let s = m.counted(|m| assert_eq!(m.write(window + 0x9000), 1));
-    assert_eq!((s.exits_hidden_fault, s.shadow_pages_made), (1, 1));
+    assert_eq!((s.exits_permission, s.shadow_pages_made), (1, 1));
     assert_eq!(m.walk(0, window + 0x9000).unwrap().2, 1);
     invariants::check(&m.shadow, &m.guest);
 }

@@ -139,7 +139,7 @@ fn a_store_by_another_kind_of_instruction_unprotects_the_table_and_is_retried() 
     let pd = two_leaf_tables(&mut m);
     let s = m.counted(|m| assert_eq!(m.on(0, DIRECT + pd, WriteOther), 2));
     // The exit that unprotects it, and one for the spte that was left read-only.
-    assert_eq!((s.exits_unprotect, s.exits_hidden_fault), (1, 1));
+    assert_eq!((s.exits_unprotect, s.exits_permission), (1, 1));
     assert_eq!(s.shadow_pages_zapped, 1);
     assert_eq!(m.on(0, DIRECT + pd + 8, WriteOther), 0);
 }
