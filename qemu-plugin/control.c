@@ -27,6 +27,8 @@ static struct handler {
     int vector;
 } handlers[VECTORS];
 static int n_handlers;
+static uint64_t idt_frames[2] = {UINT64_MAX, UINT64_MAX};
+static bool idt_stale;
 
 static struct vcpu *here(void)
 {
@@ -40,17 +42,23 @@ static void check_cr3(struct vcpu *v)
     stats[ST_CR3_BAD] += read_reg(v, R_CR3) != v->cr3;
 }
 
+/* Set beside a register's number where the instruction lies in the kernel's half. */
+#define KERNEL_HALF 0x100
+
 static void on_mov_to_cr3(unsigned vcpu, void *u)
 {
     struct vcpu *v = here();
-    uint64_t old = v->cr3, new = read_reg(v, (unsigned)(uintptr_t)u);
+    uint64_t old = v->cr3, new = read_reg(v, (uint8_t)(uintptr_t)u);
 
     (void)vcpu;
     if (recording)
         check_cr3(v);
     v->cr3 = new;
-    if (!recording)
+    if (!recording) {
+        if ((uintptr_t)u & KERNEL_HALF)
+            boot_reached();
         return;
+    }
     flush_insns();
     table_root(new);
     emit1(BF_KIND_CR3, new);
@@ -127,6 +135,10 @@ static void on_lidt(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t va, void
     at = h ? ram_at(qemu_plugin_hwaddr_phys_addr(h)) : NULL;
     if (at)
         memcpy(&here()->idt, at, 8);
+    if (recording) {
+        idt_read();
+        forget_translations(); /* stores to it must be seen */
+    }
 }
 
 static void on_marker(unsigned vcpu, void *u)
@@ -168,6 +180,8 @@ void control_watch(struct qemu_plugin_insn *insn, const struct decoded *d)
     case INSN_MOV_TO_CR:
         cb = d->cr == 3 ? on_mov_to_cr3 : d->cr == 4 ? on_mov_to_cr4 : NULL;
         u = (void *)(uintptr_t)d->reg;
+        if (d->cr == 3 && qemu_plugin_insn_vaddr(insn) >> 63)
+            u = (void *)((uintptr_t)u | KERNEL_HALF);
         break;
     case INSN_MOV_FROM_CR:
         cb = d->cr == 3 ? on_mov_from_cr3 : NULL;
@@ -195,12 +209,17 @@ static int by_entry(const void *a, const void *b)
     return x->entry < y->entry ? -1 : x->entry > y->entry;
 }
 
-/* Reads the IDT; Linux has one for all vCPUs. */
-void idt_read(void)
+/* Reads the IDT; Linux has one for all vCPUs. False if nothing is in it. */
+bool idt_read(void)
 {
     uint64_t gpa;
 
     n_handlers = 0;
+    idt_stale = false;
+    for (unsigned i = 0; i < 2; i++)
+        idt_frames[i] = translate(vcpus[0]->cr3, vcpus[0]->idt + i * PAGE_MASK, &gpa)
+                            ? gpa >> PAGE_SHIFT
+                            : UINT64_MAX;
     for (int i = 0; i < VECTORS; i++) {
         uint64_t word[2] = {0, 0};
         for (unsigned j = 0; j < 2; j++)
@@ -213,8 +232,19 @@ void idt_read(void)
             (word[0] & 0xffff) | (word[0] >> 48) << 16 | word[1] << 32, i};
     }
     qsort(handlers, (size_t)n_handlers, sizeof handlers[0], by_entry);
-    if (!n_handlers)
-        die("the guest's IDT at %#llx is empty", (unsigned long long)vcpus[0]->idt);
+    return n_handlers > 0;
+}
+
+/* Whether a frame that was stored to holds the IDT. While it boots, the kernel
+ * sets gates in the table that is loaded. Handlers run by way of their gates
+ * alone, so none was translated, let alone taken for other code, before its gate
+ * was set: what is translated from now on is looked up in the new table. */
+bool idt_store(uint64_t frame)
+{
+    bool hit = frame == idt_frames[0] || frame == idt_frames[1];
+
+    idt_stale |= hit;
+    return hit;
 }
 
 /* The vector whose handler starts here, or -1. */
@@ -222,6 +252,8 @@ int idt_vector(uint64_t entry)
 {
     struct handler key = {entry, 0}, *h;
 
+    if (idt_stale)
+        idt_read();
     h = bsearch(&key, handlers, (size_t)n_handlers, sizeof key, by_entry);
     return h ? h->vector : -1;
 }

@@ -6,7 +6,12 @@
  * begins with callbacks on everything. The stop marker ends the stream, waits
  * until the consumer has all of it and resets to no callbacks at all.
  *
- * Arguments: ring=FD,ram=FD,bytes=N,below4g=N,vcpus=N,check=N,kpti=0|1
+ * With boot=1 the reset is asked for when the kernel, running at its own
+ * addresses for the first time, loads CR3 (x86_64_start_kernel, through
+ * reset_early_page_tables). What came before is firmware and some hundred
+ * instructions of head_64.S. The start marker is then one event among others.
+ *
+ * Arguments: ring=FD,ram=FD,bytes=N,below4g=N,vcpus=N,check=N,kpti=0|1,boot=0|1
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -136,14 +141,37 @@ static void after_stop(qemu_plugin_id_t id)
     (void)id;
 }
 
+static void ask_for_start(void)
+{
+    starter = vcpu_of(current_cpu);
+    starter->cr4 = read_reg(starter, R_CR4);
+    qemu_plugin_reset(plugin_id, after_start);
+}
+
+/* The kernel's first MOV to CR3 at an address of its own is about to run. It
+ * ends its block, so the new value is in place when the recording starts. */
+void boot_reached(void)
+{
+    if (opt.boot && !starter)
+        ask_for_start();
+}
+
 void marker_reached(uint32_t code)
 {
-    if (code == BF_MARKER_START && !starter) {
-        starter = vcpu_of(current_cpu);
-        starter->cr4 = read_reg(starter, R_CR4);
+    static bool started;
+
+    if (code == BF_MARKER_START && opt.boot) {
+        if (!recording)
+            die("the kernel's start was not recognised");
+        if (!started) {
+            flush_insns();
+            emit1(BF_KIND_MARKER, BF_MARKER_START);
+        }
+        started = true;
+    } else if (code == BF_MARKER_START && !starter) {
+        ask_for_start();
         if (read_reg(starter, R_CR3) != starter->cr3)
             die("CR3 was not followed during the boot");
-        qemu_plugin_reset(plugin_id, after_start);
     } else if (code == BF_MARKER_STOP && recording && !stopped) {
         stopped = true;
         record_stop();
@@ -153,11 +181,11 @@ void marker_reached(uint32_t code)
 
 static uint64_t *option(const char *name, size_t len)
 {
-    static uint64_t values[7];
-    static const char *const names[7] = {"ring",  "ram",   "bytes", "below4g",
-                                         "vcpus", "check", "kpti"};
+    static uint64_t values[8];
+    static const char *const names[8] = {"ring",  "ram",   "bytes", "below4g",
+                                         "vcpus", "check", "kpti",  "boot"};
 
-    for (int i = 0; i < 7; i++)
+    for (int i = 0; i < 8; i++)
         if (!strncmp(name, names[i], len) && !names[i][len])
             return &values[i];
     die("unknown argument %s", name);
@@ -187,6 +215,7 @@ QEMU_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info
         .check_every = value_of("check"),
         .vcpus = (unsigned)value_of("vcpus"),
         .kpti = value_of("kpti"),
+        .boot = value_of("boot"),
     };
     api_version = info->version.cur;
     plugin_id = id;

@@ -88,6 +88,7 @@ struct options {
     uint64_t ram_bytes, below_4g, check_every;
     unsigned vcpus;
     bool kpti;
+    bool boot; /* record from the kernel's start, not from the start marker */
 };
 extern struct options opt;
 extern int api_version;
@@ -122,6 +123,7 @@ void table_store(uint64_t gpa, unsigned bytes, bool pt_write);
 void table_root(uint64_t cr3);
 void table_left(uint64_t cr3);
 void tables_compare(void);
+void resident_frames(void);
 
 /* record.c */
 void record_block(struct qemu_plugin_tb *tb);
@@ -135,12 +137,14 @@ uint64_t read_reg(struct vcpu *v, unsigned r);
 /* control.c */
 struct decoded;
 void control_watch(struct qemu_plugin_insn *insn, const struct decoded *d);
-void idt_read(void);
+bool idt_read(void);
 int idt_vector(uint64_t entry);
+bool idt_store(uint64_t frame);
 void deliver(uint16_t vector);
 
 /* plugin.c */
 void insn_decode(const struct qemu_plugin_insn *insn, struct decoded *d);
 void marker_reached(uint32_t code);
+void boot_reached(void);
 
 #endif

@@ -141,7 +141,7 @@ COLD static void store_page(uint64_t va, uint64_t frame, unsigned bytes, bool pt
 
     if (is_table(frame)) {
         table_store(frame << PAGE_SHIFT | (va & PAGE_MASK), bytes, pt_write);
-    } else {
+    } else if (!idt_store(frame)) {
         hot.tag[page % CACHE_PAGES] = page + hot.generation;
         self->pfn[page % CACHE_PAGES] = (uint32_t)frame;
     }
@@ -336,20 +336,25 @@ void record_block(struct qemu_plugin_tb *tb)
                                              CB_R_REGS, (void *)known);
 }
 
-/* The state a consumer starts from: tables, then each vCPU's registers. */
+/* The state a consumer starts from: frames that the host holds, tables, then each
+ * vCPU's registers. */
 void record_start(struct vcpu *v)
 {
-    idt_read();
+    if (!idt_read() && !opt.boot)
+        die("the guest's IDT at %#llx is empty", (unsigned long long)vcpus[0]->idt);
     hot.generation = UINT64_C(1) << 52;
     self = v;
     hot.cpu = v->cpu;
     hot.tag = v->tag;
     next_check = NULL;
     ring_open();
+    if (opt.boot)
+        resident_frames();
     for (unsigned i = 0; i < n_vcpus; i++) {
         vcpus[i]->fetch_page = UINT64_MAX;
         table_root(vcpus[i]->cr3);
-        if (opt.kpti)
+        /* The boot's first tables have no pair yet; later ones are met when they are loaded. */
+        if (opt.kpti && !opt.boot)
             table_root(vcpus[i]->cr3 ^ UINT64_C(1) << PAGE_SHIFT);
     }
     for (unsigned i = 0; i < n_vcpus; i++) {
@@ -358,7 +363,7 @@ void record_start(struct vcpu *v)
         emit1(BF_KIND_CR3, vcpus[i]->cr3);
     }
     emit1(BF_KIND_VCPU, v->index);
-    emit1(BF_KIND_MARKER, BF_MARKER_START);
+    emit1(BF_KIND_MARKER, opt.boot ? BF_MARKER_BOOT : BF_MARKER_START);
     hot.fetch_page = hot.block_page = UINT64_MAX;
     if (opt.check_every)
         next_check = hot.p + opt.check_every;

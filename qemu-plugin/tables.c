@@ -14,10 +14,12 @@
  *
  * The walker sets A and D bits behind our back, so comparisons leave them out.
  */
+#define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "plugin.h"
 
@@ -65,6 +67,38 @@ uint64_t *ram_at(uint64_t gpa)
     if (gpa < GIB4 || gpa >= frames << PAGE_SHIFT)
         return NULL;
     return (uint64_t *)(ram + opt.below_4g + (gpa - GIB4));
+}
+
+static void resident(uint64_t from, uint64_t to, uint64_t gpa)
+{
+    uint64_t *w;
+
+    if (from >= to)
+        return;
+    w = ring_room(2);
+    w[0] = bf_head(BF_KIND_RESIDENT, gpa >> PAGE_SHIFT);
+    w[1] = (to - from) >> PAGE_SHIFT;
+}
+
+/* Tells the frames that have been touched so far: RAM is a file without the others. */
+void resident_frames(void)
+{
+    off_t from = 0, to = 0;
+
+    while ((from = lseek(opt.ram_fd, to, SEEK_DATA)) >= 0) {
+        uint64_t low = (uint64_t)from, high, hole = opt.below_4g;
+
+        to = lseek(opt.ram_fd, from, SEEK_HOLE);
+        if (to < 0)
+            break;
+        high = (uint64_t)to;
+        resident(low, high < hole ? high : hole, low);
+        if (low < hole)
+            low = hole;
+        resident(low, high, GIB4 + low - hole);
+    }
+    if (errno != ENXIO)
+        die("cannot ask which of the guest's memory was touched: %s", strerror(errno));
 }
 
 bool is_table(uint64_t gfn)

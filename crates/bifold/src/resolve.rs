@@ -6,7 +6,7 @@
 use crate::cli::{Cli, CompareArgs, FormatArg, GuestArgs, ModelArgs, OnOff, OutputArgs};
 use crate::cli::{ProgramArgs, RecordArgs, RootArg, ThpArg};
 use anyhow::{Context as _, anyhow};
-use bifold_capture::{GuestSpec, Root, Thp, Timing};
+use bifold_capture::{GuestSpec, Record, Root, Thp, Timing};
 use bifold_model::{Config, Mode, Profile};
 use bifold_report::{Format, shell_words};
 use bifold_trace::file::{self, FileError};
@@ -232,6 +232,7 @@ fn guest(verb: &str, command: Vec<OsString>, args: GuestArgs) -> anyhow::Result<
         root,
         timeout: args.timeout.map(Duration::from_secs_f64),
         check_every: args.check_every.unwrap_or(CHECK_EVERY),
+        record: Record::Command,
     })
 }
 

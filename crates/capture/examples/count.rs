@@ -5,7 +5,7 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use bifold_capture::{GuestSpec, Root, Thp, Timing, capture, plain};
+use bifold_capture::{GuestSpec, Record, Root, Thp, Timing, capture, plain};
 
 fn main() {
     let mut args = std::env::args_os().skip(1);
@@ -30,6 +30,7 @@ fn main() {
         root,
         timeout: flag("TIMEOUT").map(|t| std::time::Duration::from_secs(t.parse().expect("TIMEOUT"))),
         check_every: flag("CHECK").map_or(65536, |v| v.parse().expect("CHECK")),
+        record: if flag("BOOT").is_some() { Record::Boot } else { Record::Command },
     };
     let (begun, stop, mut words) = (Instant::now(), AtomicBool::new(false), 0u64);
     let mut sink = |chunk: &[u64]| {

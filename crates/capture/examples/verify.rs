@@ -2,11 +2,11 @@
 //! Captures a command and holds its stream against the tests' replay of the
 //! page tables: every self-check, every table, every count.
 //! `cargo run --release -p bifold-capture --example verify -- [fast|exact] [host|initramfs] CMD...`
-//! The environment sets CHECK (words between self-checks), VCPUS, KPTI, MEM.
+//! The environment sets CHECK (words between self-checks), VCPUS, KPTI, MEM, BOOT.
 
 use std::sync::atomic::AtomicBool;
 
-use bifold_capture::{GuestSpec, Root, Thp, Timing, capture};
+use bifold_capture::{GuestSpec, Record, Root, Thp, Timing, capture};
 
 #[path = "../tests/it/replay.rs"]
 #[allow(dead_code, reason = "the tests use more of it")]
@@ -32,6 +32,7 @@ fn main() {
         root: if host { Root::Host } else { Root::Initramfs { include: Vec::new() } },
         timeout: None,
         check_every: number("CHECK", 1024),
+        record: if number("BOOT", 0) != 0 { Record::Boot } else { Record::Command },
     };
     let mut replay = replay::Replay::default();
     let mut sink = |words: &[u64]| {

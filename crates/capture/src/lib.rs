@@ -5,7 +5,7 @@
 //!
 //! [`capture`] finds a kernel, builds an initramfs, starts QEMU with the plugin
 //! of `qemu-plugin/` and passes on what the plugin writes to a shared ring.
-//! Recording covers the command, not the boot. No file, process or shared
+//! Recording covers the command, and the boot if asked for ([`Record`]). No file, process or shared
 //! memory outlives the call: guest memory, ring and logs are memfds, and QEMU
 //! dies with the thread that called.
 //!
@@ -74,6 +74,16 @@ pub enum Root {
     },
 }
 
+/// Where a recording begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Record {
+    /// At the command's start: booting costs nothing, and the machine is cold.
+    Command,
+    /// At the kernel's first steps: what the command finds warm is in the stream. Takes one
+    /// vCPU; user addresses are not randomised, so that they can be compared between runs.
+    Boot,
+}
+
 /// The host's pages behind the guest's memory, see [`under_kvm`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HostPage {
@@ -112,6 +122,8 @@ pub struct GuestSpec {
     pub timeout: Option<Duration>,
     /// A self-check every this many words of the stream; 0 = none.
     pub check_every: u64,
+    /// Where the recording begins.
+    pub record: Record,
 }
 
 /// How the command ended.

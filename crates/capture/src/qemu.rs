@@ -16,7 +16,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::error::CaptureError;
 use crate::kernel::Kernel;
-use crate::{GuestSpec, HostPage, LOW_MIB, Root, Timing};
+use crate::{GuestSpec, HostPage, LOW_MIB, Record, Root, Timing};
 
 /// Where a recent QEMU comes from.
 pub(crate) const WHERE: &str = "(Debian 13: in main; Debian 12: from bookworm-backports, apt-get install -t bookworm-backports qemu-system-x86)";
@@ -109,9 +109,13 @@ fn kernel_arguments(spec: &GuestSpec) -> String {
         Timing::Exact => " tsc_early_khz=1000000",
         Timing::Fast => "",
     };
+    let addresses = match spec.record {
+        Record::Boot => " norandmaps",
+        Record::Command => "",
+    };
     format!(
         "console=ttyS0 quiet nokaslr panic=-1 rdinit=/init random.trust_cpu=on \
-         cryptomgr.notests=1 no_timer_check tsc=reliable{tsc} pti={} transparent_hugepage={}",
+         cryptomgr.notests=1 no_timer_check tsc=reliable{tsc} pti={} transparent_hugepage={}{addresses}",
         if spec.kpti { "on" } else { "off" },
         spec.thp.word(),
     )
@@ -136,7 +140,7 @@ fn engine_arguments(engine: Engine, spec: &GuestSpec) -> Vec<(&'static str, Stri
                 args.push((
                     "-plugin",
                     format!(
-                        "{},ring={},ram={},bytes={bytes},below4g={},vcpus={},check={},kpti={}",
+                        "{},ring={},ram={},bytes={bytes},below4g={},vcpus={},check={},kpti={},boot={}",
                         quoted(plugin),
                         ring.as_raw_fd(),
                         ram.as_raw_fd(),
@@ -144,6 +148,7 @@ fn engine_arguments(engine: Engine, spec: &GuestSpec) -> Vec<(&'static str, Stri
                         spec.vcpus,
                         spec.check_every,
                         u8::from(spec.kpti),
+                        u8::from(spec.record == Record::Boot),
                     ),
                 ));
             }
@@ -276,6 +281,7 @@ mod tests {
             root: Root::Initramfs { include: Vec::new() },
             timeout: None,
             check_every: 0,
+            record: Record::Boot,
         };
         let arguments = |engine| -> BTreeSet<String> {
             let c = command(&qemu, engine, &kernel, &spec, &fds);

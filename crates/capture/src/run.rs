@@ -18,8 +18,8 @@ use bifold_trace::{Event, Stats, decode};
 use crate::error::CaptureError;
 use crate::ring::{Ring, memfd};
 use crate::{
-    CaptureReport, CommandExit, GuestSpec, HostPage, Progress, Sink, guest, guest_frames, kernel, plugin,
-    qemu,
+    CaptureReport, CommandExit, GuestSpec, HostPage, Progress, Record, Sink, guest, guest_frames, kernel,
+    plugin, qemu,
 };
 
 const BOOT_SECONDS: u64 = 120;
@@ -90,6 +90,9 @@ fn check_spec(spec: &GuestSpec) -> Result<(), CaptureError> {
     let refuse = |text: String| Err(CaptureError::Spec(text));
     if !(1..=2).contains(&spec.vcpus) {
         return refuse(format!("{} vCPUs: 1 or 2 are possible", spec.vcpus));
+    }
+    if spec.record == Record::Boot && spec.vcpus != 1 {
+        return refuse(format!("{} vCPUs: a boot is recorded on 1", spec.vcpus));
     }
     if !(256..=1 << 20).contains(&spec.memory_mib) {
         return refuse(format!("{} MiB of guest memory: 256 at least", spec.memory_mib));

@@ -77,6 +77,15 @@ impl HostMemory {
         }
     }
 
+    /// The host holds these frames already, each in a page of its own.
+    pub fn hold(&mut self, gfn: u64, frames: u64) {
+        let shift = self.page.shift() - 12;
+        let end = gfn.saturating_add(frames).min(self.frames);
+        if gfn < end {
+            self.state[(gfn >> shift) as usize..=((end - 1) >> shift) as usize].fill(2);
+        }
+    }
+
     /// Where the host keeps `gpa`. A permutation of the guest's own page numbers
     /// within 2^40 bytes, so that no two guest pages share a host frame.
     #[inline]
@@ -126,6 +135,19 @@ mod tests {
         assert!(host.touch(Gpa(0x3000), true));
         assert_eq!(host.backing(Gpa(0x3000)), Backing::Own);
         assert!(!host.touch(Gpa(0x3000), true));
+    }
+
+    #[test]
+    fn frames_held_are_pages_of_their_own_and_none_beyond_the_memory() {
+        let mut host = HostMemory::new(PageSize::Size4K, 16, 1);
+        host.hold(3, 2);
+        host.hold(14, u64::MAX);
+        host.hold(99, 1);
+        let own = |n: &u64| host.backing(Gpa(n << 12)) == Backing::Own;
+        assert_eq!((0..16).filter(own).collect::<Vec<_>>(), [3, 4, 14, 15]);
+        let mut host = HostMemory::new(PageSize::Size2M, 2048, 1);
+        host.hold(511, 2);
+        assert_eq!([0u64, 1, 2].map(|n| host.backing(Gpa(n << 21)) == Backing::Own), [true, true, false]);
     }
 
     #[test]

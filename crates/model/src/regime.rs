@@ -23,6 +23,18 @@ pub enum Tables {
     Shadow(Box<Shadow>),
 }
 
+impl Tables {
+    /// Empty tables over `host`, which may hold some of the memory already.
+    pub fn new(mode: Mode, host: HostMemory, guest: &GuestTables, vcpus: usize) -> Self {
+        let frames = host.frames();
+        match mode {
+            Mode::Native => Tables::Native,
+            Mode::Nested => Tables::Nested(Box::new(Nested::new(host))),
+            Mode::Shadow => Tables::Shadow(Box::new(Shadow::new(guest.format(), host, frames, vcpus))),
+        }
+    }
+}
+
 /// One configuration: tables, walk caches per vCPU, counts.
 #[derive(Debug)]
 pub struct Regime {
@@ -101,15 +113,11 @@ impl Regime {
         vcpus: usize,
         seed: u64,
     ) -> Self {
-        let host = || HostMemory::new(config.host_page, frames, seed);
         let (tag, specs, nested_tlb) = profile.cache_specs();
+        let host = HostMemory::new(config.host_page, frames, seed);
         Regime {
             config,
-            tables: match config.mode {
-                Mode::Native => Tables::Native,
-                Mode::Nested => Tables::Nested(Box::new(Nested::new(host()))),
-                Mode::Shadow => Tables::Shadow(Box::new(Shadow::new(guest.format(), host(), frames, vcpus))),
-            },
+            tables: Tables::new(config.mode, host, guest, vcpus),
             caches: vec![WalkCache::new(tag, &specs, nested_tlb); vcpus],
             now: Sample::default(),
             refs: [[0; 6]; 6],

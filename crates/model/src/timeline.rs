@@ -28,7 +28,7 @@ struct PerConfig {
 }
 
 /// Counts of a configuration since the start, costs included.
-fn counts(regime: &Regime, common: &Sample, profile: &Profile) -> Sample {
+pub fn counts(regime: &Regime, common: &Sample, profile: &Profile) -> Sample {
     let mut s = regime.now;
     s.instructions = common.instructions;
     s.accesses = common.accesses;

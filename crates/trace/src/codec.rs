@@ -70,6 +70,7 @@ fn extra_slot(k: u64, i: usize) -> usize {
         kind::TABLE => 0,
         kind::PT_STORE => 32 + i,
         kind::STATS => 36,
+        kind::RESIDENT => 37,
         // FAULT 6; CHECK 10, with the payloads of CR3, physical addresses too.
         k => k as usize - 8,
     }
@@ -228,7 +229,7 @@ mod tests {
     proptest! {
         #[test]
         fn decode_after_encode_is_the_identity(
-            v in proptest::collection::vec((1u64..=20, any::<u64>(), any::<u64>(), 0u32..64), 1..60)
+            v in proptest::collection::vec((1u64..=21, any::<u64>(), any::<u64>(), 0u32..64), 1..60)
         ) {
             let mut words = Vec::new();
             for (k, p, a, shift) in v {

@@ -47,6 +47,7 @@ pub mod kind {
     pub const CHECK: u64 = 18;
     pub const MARKER: u64 = 19;
     pub const STATS: u64 = 20;
+    pub const RESIDENT: u64 = 21;
 }
 
 /// Codes of [`Event::Marker`].
@@ -55,6 +56,9 @@ pub mod marker {
     pub const START: u64 = 1;
     /// It has ended; the stream's last event.
     pub const STOP: u64 = 2;
+    /// The kernel has just begun to run at its own addresses: where a recording of the
+    /// boot starts.
+    pub const BOOT: u64 = 3;
     /// A window begins; its number, below 256, is added.
     pub const WINDOW_BEGIN: u64 = 0x100;
     /// A window ends; its number is added.
@@ -130,6 +134,14 @@ pub enum Event<'a> {
     Marker(u64),
     /// The plugin's own counters at the end (see [`Stats`]).
     Stats(Stats),
+    /// The host holds these frames of the guest's memory already: its firmware and its
+    /// loader wrote to them. Only at the start of a boot's recording, before all else.
+    Resident {
+        /// First guest frame number.
+        gfn: u64,
+        /// How many frames.
+        frames: u64,
+    },
 }
 
 /// What the capture plugin counted and checked itself.
@@ -229,7 +241,7 @@ pub const fn head_va(word: u64) -> u64 {
 pub const fn extra_words(kind: u64) -> Option<usize> {
     match kind {
         kind::LOAD..=kind::FETCH | kind::INSNS..=kind::CR4 | kind::RETIRE | kind::MARKER => Some(0),
-        kind::FAULT | kind::CHECK => Some(1),
+        kind::FAULT | kind::CHECK | kind::RESIDENT => Some(1),
         kind::PT_STORE => Some(2),
         kind::STATS => Some(STATS_WORDS),
         kind::TABLE => Some(512),
@@ -264,6 +276,7 @@ impl Event<'_> {
                 out.push(head(kind::STATS, 0));
                 out.extend(s.words());
             }
+            Event::Resident { gfn, frames } => out.extend([head(kind::RESIDENT, gfn), frames]),
         }
     }
 }
@@ -307,6 +320,7 @@ pub fn decode(words: &[u64], at: usize) -> Result<(Event<'_>, usize), DecodeErro
         kind::RETIRE => Event::Retire { gfn: payload },
         kind::CHECK => Event::Check { gva: head_va(w), gpa: x[0] },
         kind::MARKER => Event::Marker(payload),
+        kind::RESIDENT => Event::Resident { gfn: payload, frames: x[0] },
         _ => Event::Stats(Stats::from_words(x.try_into().expect("length follows the kind"))),
     };
     Ok((event, 1 + extra))
@@ -337,7 +351,7 @@ mod tests {
     }
 
     fn any_event() -> impl Strategy<Value = (u64, u64, u64, u64)> {
-        (1u64..=20, any::<u64>(), any::<u64>(), any::<u64>())
+        (1u64..=21, any::<u64>(), any::<u64>(), any::<u64>())
     }
 
     proptest! {

@@ -2,6 +2,7 @@
 //! Real guests under QEMU. Where there is none, each test says so and passes.
 
 mod accesses;
+mod boot;
 mod events;
 mod guests;
 mod refusals;

@@ -59,6 +59,7 @@ impl Model {
                 let ours = self.guest.lookup(self.vcpus[vcpu].root, Gva(gva)).map(|l| l.gpa(Gva(gva)));
                 self.walk_mismatches += u64::from(ours != Ok(Gpa(gpa)));
             }
+            Event::Resident { gfn, frames } => self.resident.push((gfn, frames)),
             Event::Marker(_) | Event::Stats(_) => {}
             // Accesses are taken in `consume`.
             Event::Load(_) | Event::Store(_) | Event::StoreOther(_) | Event::Fetch(_) => {}
@@ -68,6 +69,7 @@ impl Model {
     fn load_cr3(&mut self, value: u64) {
         let vcpu = self.current;
         let root = Gpa(value & CR3_ADDRESS);
+        self.hold_resident();
         let v = &mut self.vcpus[vcpu];
         let first = !std::mem::replace(&mut v.started, true);
         let same = v.root == root;

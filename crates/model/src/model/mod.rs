@@ -9,9 +9,10 @@ mod access;
 mod events;
 
 use crate::guest::GuestTables;
+use crate::host::HostMemory;
 use crate::pcid::Spaces;
-use crate::regime::Regime;
-use crate::timeline::Timeline;
+use crate::regime::{Regime, Tables};
+use crate::timeline::{Timeline, counts};
 use crate::{Config, Outcome, Profile, Sample};
 use access::Group;
 use bifold_mmu::format::X86_64_4_LEVEL;
@@ -76,6 +77,8 @@ pub struct Model {
     frames: u64,
     vcpus: Vec<Vcpu>,
     current: usize,
+    /// Frames that the host holds from the start, until the guest starts.
+    resident: Vec<(u64, u64)>,
     has_code: bool,
     common: Sample,
     timeline: Timeline,
@@ -125,6 +128,7 @@ impl Model {
                 })
                 .collect(),
             current: 0,
+            resident: Vec::new(),
             common: Sample::default(),
             hash: Xxh3::new(),
             words: 0,
@@ -147,6 +151,29 @@ impl Model {
     /// Data accesses consumed so far.
     pub fn accesses(&self) -> u64 {
         self.common.accesses
+    }
+
+    /// The guest is about to start: what the host holds by now is behind every hypervisor's
+    /// empty tables. Where a stream tells of it later, nothing is done.
+    fn hold_resident(&mut self) {
+        let resident = std::mem::take(&mut self.resident);
+        let begun = self.vcpus.iter().any(|v| v.started || v.time > 0) || self.common != Sample::default();
+        if resident.is_empty() || begun {
+            return;
+        }
+        for regime in &mut self.regimes {
+            let mut host =
+                HostMemory::new(regime.config.host_page, self.options.guest_frames, self.options.seed);
+            resident.iter().for_each(|&(gfn, frames)| host.hold(gfn, frames));
+            regime.tables = Tables::new(regime.config.mode, host, &self.guest, self.vcpus.len());
+        }
+    }
+
+    /// Every configuration's counts since the start. Between two calls of
+    /// [`Model::consume`]: what the words in between cost is a [`Sample::since`].
+    pub fn totals(&self) -> Vec<(Config, Sample)> {
+        let of = |r: &Regime| (r.config, counts(r, &self.common, &self.profile));
+        self.regimes.iter().map(of).collect()
     }
 
     fn ideal_cycles(&self) -> u64 {

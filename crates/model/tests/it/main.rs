@@ -13,3 +13,4 @@ mod reference;
 mod stream;
 mod timeline;
 mod trace_t;
+mod windows;

@@ -12,7 +12,7 @@ pub const NESTED_4K: Config = Config { mode: Mode::Nested, host_page: PageSize::
 pub const NESTED_2M: Config = Config { mode: Mode::Nested, host_page: PageSize::Size2M };
 
 /// Frames of guest memory; tables take those from 0x100 up.
-const FRAMES: u64 = 1 << 18;
+pub const FRAMES: u64 = 1 << 18;
 
 #[derive(Clone)]
 pub struct Stream {

@@ -214,6 +214,8 @@ impl Reference {
                 self.tables.remove(&gfn);
             }
             Event::Check { .. } | Event::Cr3Read | Event::Insns(_) | Event::Marker(_) | Event::Stats(_) => {}
+            // Backing is the host's, not the walkers' that this refers to.
+            Event::Resident { .. } => {}
         }
     }
 

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Counts between two places of a stream, and what the host holds at its start.
+
+use crate::stream::{FRAMES, NATIVE, NESTED_2M, NESTED_4K, Stream};
+use bifold_mmu::PageSize;
+use bifold_model::{Config, Mode, Model, Options, Profile, Sample};
+use bifold_trace::event::marker;
+use bifold_trace::{Event, Generator, decode};
+
+const SHADOW_4K: Config = Config { mode: Mode::Shadow, host_page: PageSize::Size4K };
+const WRITABLE: u64 = 0x3;
+
+fn model(frames: u64) -> Model {
+    Model::new(
+        &Profile::load("i5-7600", &[]).unwrap(),
+        Options { guest_frames: frames, ..Options::default() },
+    )
+}
+
+/// What each configuration counted between the window's markers, by cutting there.
+fn window(words: &[u64], number: u64) -> Vec<(Config, Sample)> {
+    let mut model = model(FRAMES);
+    let (mut at, mut from, mut begin) = (0, 0, Vec::new());
+    while at < words.len() {
+        let (event, n) = decode(&words[at..], at).unwrap();
+        at += n;
+        if let Event::Marker(code) = event {
+            model.consume(&words[from..at]).unwrap();
+            from = at;
+            if code == marker::WINDOW_BEGIN + number {
+                begin = model.totals();
+            } else if code == marker::WINDOW_END + number {
+                let since = |(now, was): ((Config, Sample), &(Config, Sample))| (now.0, now.1.since(&was.1));
+                return model.totals().into_iter().zip(&begin).map(since).collect();
+            }
+        }
+    }
+    panic!("no window {number}");
+}
+
+/// Loads of eight pages, then a window of stores to one of them and a page that is new.
+fn stream() -> Stream {
+    let mut s = Stream::new();
+    let root = s.table(4);
+    for page in 0..9 {
+        s.map(root, page << 12, 1, (0x2000 + page) << 12 | WRITABLE);
+    }
+    let mut s = s.start(root);
+    for page in 0..8 {
+        s = s.and(&[Event::Load(page << 12), Event::Insns(10)]);
+    }
+    s
+}
+
+#[test]
+fn totals_at_a_window_s_markers_differ_by_what_the_window_cost() {
+    let s = stream().and(&[
+        Event::Marker(marker::WINDOW_BEGIN + 7),
+        Event::Store(3 << 12),
+        Event::Store(3 << 12),
+        Event::Load(8 << 12),
+        Event::Insns(30),
+        Event::Marker(marker::WINDOW_END + 7),
+        Event::Load(4 << 12),
+        Event::Insns(1),
+    ]);
+    let window = window(&s.words, 7);
+    let of = |config| window.iter().find(|w| w.0 == config).unwrap().1;
+    for (_, s) in &window {
+        assert_eq!((s.instructions, s.accesses), (30, 3));
+    }
+    assert_eq!(of(NATIVE).all_exits(), 0);
+    // The zero page's replacement takes two; the new page takes one.
+    assert_eq!((of(NESTED_4K).exits_violation, of(NESTED_4K).frames_backed), (3, 2));
+    assert_eq!((of(NESTED_2M).exits_violation, of(NESTED_2M).huge_frames_backed), (0, 0));
+    assert!(of(SHADOW_4K).exits_hidden_fault > 1);
+}
+
+#[test]
+fn totals_at_the_end_are_the_outcome_s_however_the_words_came() {
+    let g = Generator::parse("fork-storm:6").unwrap();
+    let (mut whole, mut pieces) = (model(g.guest_frames()), model(g.guest_frames()));
+    let mut sum: Vec<Sample> = vec![Sample::default(); Config::ALL.len()];
+    g.run::<std::convert::Infallible>(&mut |words| {
+        whole.consume(words).unwrap();
+        let (mut at, mut from) = (0, 0);
+        while at < words.len() {
+            at += decode(&words[at..], at).unwrap().1;
+            if at - from > 997 || at == words.len() {
+                let before = pieces.totals();
+                pieces.consume(&words[from..at]).unwrap();
+                for ((s, now), was) in sum.iter_mut().zip(pieces.totals()).zip(before) {
+                    s.add(&now.1.since(&was.1));
+                }
+                from = at;
+            }
+        }
+        Ok(())
+    })
+    .unwrap();
+    let totals = whole.totals();
+    assert_eq!(totals, pieces.totals());
+    assert_eq!(totals.iter().map(|t| t.1).collect::<Vec<_>>(), sum);
+    for ((config, total), c) in totals.iter().zip(whole.finish().configs) {
+        let cold = Sample { cold_exits: c.total.cold_exits, cold_cycles: c.total.cold_cycles, ..*total };
+        assert_eq!((*config, cold), (c.config, c.total));
+    }
+}
+
+#[test]
+fn frames_that_the_host_holds_cost_one_violation_and_are_writable_at_once() {
+    let window = |resident: &[Event<'_>]| {
+        let mut s = Stream::new().and(resident);
+        let root = s.table(4);
+        s.map(root, 0x5000, 1, 0x2005 << 12 | WRITABLE);
+        let events = [
+            Event::Marker(marker::BOOT),
+            Event::Marker(marker::WINDOW_BEGIN),
+            Event::Load(0x5000),
+            Event::Store(0x5000),
+            Event::Marker(marker::WINDOW_END),
+        ];
+        window(&s.start(root).and(&events).words, 0)
+    };
+    let of = |w: &[(Config, Sample)], config| w.iter().find(|w| w.0 == config).unwrap().1;
+    let cold = window(&[]);
+    let held = window(&[Event::Resident { gfn: 0x2000, frames: 16 }]);
+    // Four tables, then the page: read, the zero page's replacement, written.
+    assert_eq!((of(&cold, NESTED_4K).exits_violation, of(&cold, NESTED_4K).frames_backed), (7, 6));
+    assert_eq!((of(&held, NESTED_4K).exits_violation, of(&held, NESTED_4K).frames_backed), (5, 4));
+    assert_eq!((of(&held, NESTED_2M).exits_violation, of(&held, NESTED_2M).huge_frames_backed), (2, 1));
+    let shadow = |w| of(w, SHADOW_4K).frames_backed;
+    assert_eq!((shadow(&cold), shadow(&held)), (2, 0));
+    // Too late: the guest has started.
+    let mut s = stream().and(&[Event::Resident { gfn: 0, frames: u64::MAX }, Event::Cr3(0x100 << 12)]);
+    s = s.and(&[
+        Event::Marker(marker::WINDOW_BEGIN),
+        Event::Load(8 << 12),
+        Event::Marker(marker::WINDOW_END),
+    ]);
+    assert_eq!(of(&crate::windows::window(&s.words, 0), NESTED_4K).frames_backed, 1);
+}
