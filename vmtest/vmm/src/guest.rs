@@ -12,7 +12,7 @@
 //! that is first read and later written, and no guest does that there.
 
 use crate::asm::{Asm, Code, FAULT_HANDLER, JMP_RBX, PORT_MARKER, PORT_VALUE, Reg, STRIDE};
-use crate::tables::{DATA, LARGE, PRESENT, Tables, WRITE, index};
+use crate::tables::{DATA, LARGE, Tables, index};
 use bifold_trace::Event;
 
 /// Where the code of vCPU 0 is; that of each other is 2 MB further.
@@ -189,11 +189,6 @@ impl Guest {
         self.blobs[blobs + 1].1 = table;
         self.blobs[blobs + 3].1 = FAULT_HANDLER.to_vec();
         self.system = Some(System { gdt, idt, stack: stack + 0x800, handler });
-    }
-
-    /// Lets vCPU `n` start under another root.
-    pub fn start_under(&mut self, n: usize, root: u64) {
-        self.vcpus[n].root = root;
     }
 
     // --- phases ---
@@ -406,15 +401,5 @@ impl Guest {
     }
 }
 
-/// An entry for `gpa` that allows writes or not.
-pub fn entry(gpa: u64, writable: bool) -> u64 {
-    gpa | if writable { DATA } else { DATA & !WRITE }
-}
-
 /// An entry that is not there.
 pub const ABSENT: u64 = 0;
-
-/// Is the entry there?
-pub fn present(entry: u64) -> bool {
-    entry & PRESENT != 0
-}

@@ -10,11 +10,15 @@ mod asm;
 mod count;
 mod guest;
 mod guests;
+mod kcore;
 mod memory;
+mod poke;
 mod predict;
+mod refs;
 mod tables;
 mod trace;
 mod vm;
+mod walks;
 
 use anyhow::Result;
 use bifold_mmu::PageSize;
@@ -58,6 +62,13 @@ enum Verb {
         #[arg(long, value_delimiter = ',', default_value = "4k,2m")]
         backing: Vec<Backing>,
     },
+    /// Compare the entries that one access reads, by their A and D bits, with the walker's.
+    /// Asks for words to be poked: `{"poke":[[PA,VALUE],...]}`, then waits for `poked`.
+    Walks {
+        /// What backs guest memory.
+        #[arg(long, value_delimiter = ',', default_value = "4k,2m")]
+        backing: Vec<Backing>,
+    },
     /// What the model says, without KVM.
     Predict {
         /// Guests (all, if none is named).
@@ -91,6 +102,15 @@ fn run(args: Args) -> Result<bool> {
                 for &b in &backing {
                     all &= count::count(&guest, b.into(), &trace, tell)?;
                 }
+            }
+            Ok(all)
+        }
+        Verb::Walks { backing } => {
+            let trace = trace::Trace::new()?;
+            walks::probe_roots(&trace)?;
+            let mut all = true;
+            for b in backing {
+                all &= walks::check(b.into(), &trace, tell)?;
             }
             Ok(all)
         }

@@ -25,7 +25,7 @@ impl Memory {
         let len = len as usize;
         let mut flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         if size == PageSize::Size2M {
-            flags = MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB;
+            flags |= MapFlags::HUGETLB | MapFlags::HUGE_2MB;
         }
         // SAFETY: a new mapping at a place that the kernel chooses.
         let at =

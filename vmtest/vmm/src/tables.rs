@@ -11,7 +11,6 @@ pub const WRITE: u64 = 1 << 1;
 pub const ACCESSED: u64 = 1 << 5;
 pub const DIRTY: u64 = 1 << 6;
 pub const LARGE: u64 = 1 << 7;
-pub const GLOBAL: u64 = 1 << 8;
 pub const FRAME: u64 = 0x000f_ffff_ffff_f000;
 
 /// An entry that points to a table.
@@ -56,6 +55,12 @@ impl Tables {
         let gfn = self.take();
         self.tables.insert(gfn, Table { level, entries: Box::new([0; 512]) });
         gfn
+    }
+
+    /// A new table in a frame of choice.
+    pub fn place(&mut self, level: u8, gfn: u64) {
+        let old = self.tables.insert(gfn, Table { level, entries: Box::new([0; 512]) });
+        assert!(old.is_none(), "a frame is taken once");
     }
 
     pub fn entry(&self, gfn: u64, i: usize) -> u64 {

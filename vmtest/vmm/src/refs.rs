@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The references of one walk, entry by entry, as [`bifold_mmu::walk`] makes them: of one
+//! dimension over shadow tables, of two over the guest's and the nested ones.
+//!
+//! The model counts references by guest and host level ([`bifold_model::nested::Refs`]);
+//! over the tables of a real machine the same walker says which entries those are.
+
+use bifold_mmu::format::X86_64_4_LEVEL as FORMAT;
+use bifold_mmu::{Start, Walk, walk};
+use bifold_model::nested::Refs;
+use std::collections::BTreeSet;
+
+/// An access whose walk is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Access {
+    pub va: u64,
+    pub write: bool,
+}
+
+/// What a walk reads.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Entries {
+    /// Guest-physical addresses of guest entries.
+    pub guest: BTreeSet<u64>,
+    /// Host-physical addresses of nested or shadow entries.
+    pub host: BTreeSet<u64>,
+    /// Leaf entries that the walk writes to: their D bit.
+    pub guest_dirty: BTreeSet<u64>,
+    pub host_dirty: BTreeSet<u64>,
+    /// References, as the model counts them.
+    pub refs: Refs,
+}
+
+/// A walk that ends at nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NotMapped {
+    /// Host table (or guest's).
+    pub host: bool,
+    pub at: u64,
+}
+
+impl std::fmt::Display for NotMapped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let whose = if self.host { "host" } else { "guest" };
+        write!(f, "the {whose}'s entry at {:#x} is absent", self.at)
+    }
+}
+
+impl std::error::Error for NotMapped {}
+
+impl Entries {
+    /// Walks the host's tables for `pa`, which is a guest-physical address under nested
+    /// paging and a virtual one under shadow paging. `row` is the guest's level.
+    fn host_walk(
+        &mut self,
+        root: u64,
+        read: &impl Fn(u64) -> u64,
+        pa: u64,
+        write: bool,
+        row: Option<usize>,
+    ) -> Result<(), NotMapped> {
+        let start = Start { level: FORMAT.depth(), table: root };
+        let end = walk::<NotMapped>(&FORMAT, start, pa, |level, at| {
+            self.host.insert(at);
+            match row {
+                Some(row) => self.refs[row][usize::from(level)] += 1,
+                None => self.refs[usize::from(level)][0] += 1,
+            }
+            Ok(read(at))
+        })?;
+        match end {
+            Walk::Leaf(step) => {
+                if write {
+                    self.host_dirty.insert(step.at);
+                }
+                Ok(())
+            }
+            Walk::NotPresent(step) => Err(NotMapped { host: true, at: step.at }),
+        }
+    }
+
+    /// A walk of shadow tables.
+    pub fn shadow(root: u64, read: impl Fn(u64) -> u64, access: Access) -> Result<Entries, NotMapped> {
+        let mut out = Entries::default();
+        out.host_walk(root, &read, access.va, access.write, None)?;
+        Ok(out)
+    }
+
+    /// A two-dimensional walk. Reading a guest entry counts as a write of its page, as it
+    /// may set the entry's A bit (AMD APM vol. 2, 15.25.6).
+    pub fn nested(
+        guest_root: u64,
+        guest: impl Fn(u64) -> u64,
+        host_root: u64,
+        host: impl Fn(u64) -> u64,
+        access: Access,
+    ) -> Result<Entries, NotMapped> {
+        let mut out = Entries::default();
+        let start = Start { level: FORMAT.depth(), table: guest_root };
+        let end = walk(&FORMAT, start, access.va, |level, at| {
+            out.host_walk(host_root, &host, at, true, Some(usize::from(level)))?;
+            out.guest.insert(at);
+            out.refs[usize::from(level)][0] += 1;
+            Ok(guest(at))
+        })?;
+        match end {
+            Walk::Leaf(step) => {
+                if access.write {
+                    out.guest_dirty.insert(step.at);
+                }
+                let offset = access.va & ((1 << FORMAT.level(step.level).shift) - 1);
+                let gpa = FORMAT.target(step.level, step.entry) | offset;
+                out.host_walk(host_root, &host, gpa, access.write, Some(0))?;
+                Ok(out)
+            }
+            Walk::NotPresent(step) => Err(NotMapped { host: false, at: step.at }),
+        }
+    }
+
+    /// Adds what another walk reads.
+    pub fn add(&mut self, other: Entries) {
+        self.guest.extend(other.guest);
+        self.host.extend(other.host);
+        self.guest_dirty.extend(other.guest_dirty);
+        self.host_dirty.extend(other.host_dirty);
+    }
+
+    /// All references.
+    pub fn count(&self) -> u64 {
+        self.refs.iter().flatten().sum()
+    }
+}
+
+/// Every present entry of the tables under `root`: address, level, value.
+pub fn all_entries(root: u64, table: &impl Fn(u64) -> Vec<u64>) -> Vec<(u64, u8, u64)> {
+    fn go(level: u8, at: u64, table: &impl Fn(u64) -> Vec<u64>, out: &mut Vec<(u64, u8, u64)>) {
+        for (i, entry) in table(at).into_iter().enumerate() {
+            if entry & FORMAT.present == 0 {
+                continue;
+            }
+            out.push((at + 8 * i as u64, level, entry));
+            if !FORMAT.is_leaf(level, entry) {
+                go(level - 1, FORMAT.target(level, entry), table, out);
+            }
+        }
+    }
+    let mut out = Vec::new();
+    go(FORMAT.depth(), root, table, &mut out);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tables::{DATA, LARGE, Tables, index};
+    use bifold_mmu::{Gpa, Gva, PageSize, Tag, WalkCache};
+    use bifold_model::guest::GuestTables;
+    use bifold_model::host::HostMemory;
+    use bifold_model::nested::{Nested, Violation};
+    use bifold_trace::Event;
+
+    const VA: u64 = 0x40_0020_3000;
+
+    fn guest(level: u8) -> (Tables, u64) {
+        let mut t = Tables::new(0x100);
+        let root = t.table(4);
+        t.map(root, VA, level, 0x0060_0000 | DATA | if level > 1 { LARGE } else { 0 });
+        (t, root)
+    }
+
+    /// Host tables that map 16 MB one to one at an offset, with pages of `level`.
+    fn host(level: u8) -> (Tables, u64) {
+        let mut t = Tables::new(0x10_0000);
+        let root = t.table(4);
+        for gpa in (0..16u64 << 20).step_by(1 << FORMAT.level(level).shift) {
+            t.map(root, gpa, level, (gpa + (1 << 30)) | DATA | if level > 1 { LARGE } else { 0 });
+        }
+        (t, root)
+    }
+
+    fn read(t: &Tables) -> impl Fn(u64) -> u64 + '_ {
+        |at| t.entry(at >> 12, (at >> 3) as usize & 511)
+    }
+
+    /// The model's references for the same walk.
+    fn model(tables: &Tables, root: u64, size: PageSize) -> Refs {
+        let mut guest = GuestTables::new(&FORMAT);
+        let mut words = Vec::new();
+        tables.describe(&mut words);
+        let mut at = 0;
+        while at < words.len() {
+            let (event, n) = bifold_trace::decode(&words[at..], at).unwrap();
+            if let Event::Table { gfn, level, entries } = event {
+                guest.add(gfn, level, entries);
+            }
+            at += n;
+        }
+        let mut nested = Nested::new(HostMemory::new(size, 4096, 1));
+        let mut caches = WalkCache::new(Tag::Virtual, &[], None);
+        loop {
+            let mut refs = Refs::default();
+            match nested.walk_2d(&mut caches, &guest, Gpa(root << 12), Gva(VA), true, &mut refs) {
+                Ok(_) => return refs,
+                Err(v @ Violation { .. }) => drop(nested.resolve(v)),
+            };
+        }
+    }
+
+    #[test]
+    fn references_are_the_models_level_by_level() {
+        for (guest_level, host_level, count) in [(1, 1, 24), (1, 2, 19), (2, 1, 19), (2, 2, 15)] {
+            let ((g, groot), (h, hroot)) = (guest(guest_level), host(host_level));
+            let access = Access { va: VA, write: true };
+            let e = Entries::nested(groot << 12, read(&g), hroot << 12, read(&h), access).unwrap();
+            assert_eq!(e.count(), count);
+            let size = [PageSize::Size4K, PageSize::Size2M][usize::from(host_level) - 1];
+            assert_eq!(e.refs, model(&g, groot, size));
+            assert_eq!(e.guest.len() as u64, 5 - u64::from(guest_level));
+            assert_eq!(e.guest_dirty.len(), 1);
+        }
+    }
+
+    #[test]
+    fn a_shadow_walk_reads_one_entry_per_level() {
+        let (t, root) = guest(1);
+        let e = Entries::shadow(root << 12, read(&t), Access { va: VA, write: false }).unwrap();
+        assert_eq!((e.count(), e.host.len(), e.host_dirty.len()), (4, 4, 0));
+        let absent = Entries::shadow(root << 12, read(&t), Access { va: VA + 0x1000, write: false });
+        assert!(absent.unwrap_err().host);
+    }
+
+    #[test]
+    fn all_entries_are_those_present() {
+        let (t, root) = host(2);
+        let table = |at: u64| (0..512).map(|i| t.entry(at >> 12, i)).collect::<Vec<_>>();
+        let all = all_entries(root << 12, &table);
+        assert_eq!(all.len(), 1 + 1 + 8);
+        assert_eq!(all[2].0, t.find(root, 0, 2).unwrap() << 12 | (index(0, 2) as u64) << 3);
+    }
+}

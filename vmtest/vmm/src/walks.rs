@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The exact entries that a walk reads, told by the A bits it sets.
+//!
+//! A guest warms everything it will touch. Then, for one access at a time: the A and D bits
+//! of all guest tables are cleared (they are in our memory), and of all nested or shadow tables
+//! (they are the host kernel's: [`crate::poke`]); the guest does the access, with empty TLBs as
+//! every VMRUN of the emulated CPU flushes them; and the bits that are set then are compared
+//! with what [`Entries`] says: [`bifold_mmu::walk`] over the same tables, which makes
+//! as many references as the model counts for the access.
+//!
+//! The instruction itself is fetched, so its walk is part of both sides. Under shadow
+//! paging the hardware reads no guest table, and none may have a bit set.
+
+use crate::guest::Guest;
+use crate::kcore::Kcore;
+use crate::predict::{Walked, walks};
+use crate::refs::{Entries, all_entries};
+use crate::tables::{ACCESSED, DATA, DIRTY, LARGE, PRESENT, TABLE, index};
+use crate::trace::{Exit, Trace, parse};
+use crate::vm::{Unavailable, Vm, host_kernel, host_mode};
+use anyhow::{Context, Result, ensure};
+use bifold_mmu::PageSize;
+use bifold_mmu::format::X86_64_4_LEVEL as FORMAT;
+use bifold_model::{Config, Mode};
+use serde::Serialize;
+use std::collections::BTreeSet;
+
+/// Beyond 4 GB, so that host tables of every level can differ.
+const MEMORY: u64 = 5 << 30;
+const GB: u64 = 1 << 30;
+
+/// One line of output.
+#[derive(Debug, Serialize)]
+pub struct Fact {
+    pub fact: &'static str,
+    pub kernel: String,
+    pub config: String,
+    /// Which access: layout, size of the guest's page, kind.
+    pub case: String,
+    pub va: u64,
+    pub agree: bool,
+    /// References of the data access by the walker, and by the model.
+    pub refs: u64,
+    pub model_refs: u64,
+    /// Distinct entries predicted and found accessed, guest's and host's.
+    pub predicted: [usize; 2],
+    pub counted: [usize; 2],
+    /// The same for D bits.
+    pub predicted_dirty: [usize; 2],
+    pub counted_dirty: [usize; 2],
+    /// Entries read though not predicted, or predicted and not read: `guest L1 0x...`.
+    pub extra: Vec<String>,
+    pub missing: Vec<String>,
+    /// Faults meanwhile: none are expected.
+    pub faults: u64,
+}
+
+struct Place {
+    name: &'static str,
+    va: u64,
+    level: u8,
+    /// Frames of the tables of levels 3, 2 and 1.
+    tables: [u64; 3],
+    gpa: u64,
+}
+
+/// Where pages are: tables and data close together, or each in a gigabyte of its own.
+const PLACES: [Place; 6] = [
+    Place { name: "close 4k", va: 0x40_0000_0008, level: 1, tables: [0x800, 0x801, 0x802], gpa: 32 << 20 },
+    Place {
+        name: "spread 4k",
+        va: 0x7f12_3456_7ff0,
+        level: 1,
+        tables: [0x4_1601, 0x8_2a02, 0xc_3e03],
+        gpa: 4 * GB + 0x123_4000,
+    },
+    Place {
+        name: "one table 4k",
+        va: 0x1234_5678_9abc & !7,
+        level: 1,
+        tables: [0x4_1605, 0x4_1606, 0x4_1607],
+        gpa: 3 * GB + 0x76_5000,
+    },
+    Place { name: "close 2m", va: 0x80_0000_0010, level: 2, tables: [0x804, 0x805, 0], gpa: 34 << 20 },
+    Place {
+        name: "spread 2m",
+        va: 0x5555_5575_8ff8,
+        level: 2,
+        tables: [0x4_1a01, 0x8_2e02, 0],
+        gpa: 4 * GB + (64 << 20),
+    },
+    Place {
+        name: "its end 2m",
+        va: 0x2aaa_aabf_fff8,
+        level: 2,
+        tables: [0x8_3201, 0xc_4202, 0],
+        gpa: 4 * GB - (2 << 20),
+    },
+];
+
+const KINDS: [&str; 3] = ["load", "store", "fetch"];
+
+fn access(g: &mut Guest, kind: &str, va: u64) {
+    match kind {
+        "load" => g.load(va),
+        "store" => g.store(va & !0xff | 0x80), // beside the code of `fetch`
+        _ => g.fetch(va),
+    }
+}
+
+/// The guest: a phase that does everything once, then for each case a flush and the access.
+fn guest() -> Guest {
+    let mut g = Guest::new("walks", MEMORY, 1);
+    for p in &PLACES {
+        let mut above = (g.root, 4u8);
+        for level in (p.level..=3).rev() {
+            let gfn = p.tables[3 - usize::from(level)];
+            g.tables.place(level, gfn);
+            g.tables.set(above.0, index(p.va, above.1), gfn << 12 | TABLE);
+            above = (gfn, level);
+        }
+        let offset = p.va & ((1 << FORMAT.level(p.level).shift) - 1);
+        let large = if p.level > 1 { LARGE } else { 0 };
+        g.tables.set(above.0, index(p.va, above.1), p.gpa | DATA | large);
+        g.returning_page(p.gpa + offset);
+    }
+    g.phase("warm");
+    for p in &PLACES {
+        // A store first, so that the host maps the page writable at once.
+        ["store", "load", "fetch"].iter().for_each(|k| access(&mut g, k, p.va));
+    }
+    for p in &PLACES {
+        for kind in KINDS {
+            g.phase("flush");
+            g.load_cr3(g.root);
+            g.phase(format!("{}, {kind}", p.name));
+            access(&mut g, kind, p.va);
+        }
+    }
+    g.finish()
+}
+
+/// The root that the vCPU runs on, from the probe's line in the trace.
+fn root(text: &str) -> Option<u64> {
+    let line = text.lines().rev().find(|l| l.contains(" root=0x"))?;
+    let (_, hex) = line.split_once(" root=0x")?;
+    let pa = u64::from_str_radix(hex.split_whitespace().next()?, 16).ok()?;
+    Some(pa & FORMAT.address)
+}
+
+/// A machine whose tables can be read.
+struct Tables<'a> {
+    vm: &'a Vm,
+    guest: &'a Guest,
+    kcore: &'a Kcore,
+    root: u64,
+}
+
+impl Tables<'_> {
+    fn host_table(&self, pa: u64) -> Vec<u64> {
+        // What is no memory holds no entries: the comparison will show it.
+        self.kcore.read(pa, 512).unwrap_or_else(|_| vec![0; 512])
+    }
+
+    fn host(&self) -> Vec<(u64, u8, u64)> {
+        all_entries(self.root, &|pa| self.host_table(pa))
+    }
+
+    /// Present entries of the guest: address and value.
+    fn guest(&self) -> Result<Vec<(u64, u64)>> {
+        let mut out = Vec::new();
+        for (gfn, _) in self.guest.tables.iter() {
+            for at in (gfn << 12..(gfn + 1) << 12).step_by(8) {
+                let entry = self.vm.memory.read(at)?;
+                if entry & PRESENT != 0 {
+                    out.push((at, entry));
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    fn entries(&self, mode: Mode, walked: &Walked) -> Result<Entries> {
+        let host = |at: u64| self.kcore.read(at, 1).map_or(0, |w| w[0]);
+        let guest = |at: u64| self.vm.memory.read(at).unwrap_or(0);
+        let cr3 = self.guest.first_cr3(0);
+        Ok(match mode {
+            Mode::Nested => Entries::nested(cr3, guest, self.root, host, walked.access)?,
+            _ => Entries::shadow(self.root, host, walked.access)?,
+        })
+    }
+}
+
+fn with(bit: u64, entries: &[(u64, u64)]) -> BTreeSet<u64> {
+    entries.iter().filter(|e| e.1 & bit != 0).map(|e| e.0).collect()
+}
+
+/// Lets the trace tell the roots that vCPUs are given.
+pub fn probe_roots(trace: &Trace) -> Result<()> {
+    trace.probe("root", "svm_load_mmu_pgd", "root=%si")
+}
+
+/// Checks every case, with memory backed by pages of `size`. After [`probe_roots`].
+pub fn check(size: PageSize, trace: &Trace, mut tell: impl FnMut(&Fact) -> Result<()>) -> Result<bool> {
+    let config = Config { mode: host_mode()?, host_page: size };
+    let kernel = host_kernel()?;
+    ensure!(
+        std::path::Path::new("/sys/module/kvm_amd").exists(),
+        Unavailable("only AMD's nested tables have x86's A bits in x86's place".into())
+    );
+    let kcore = Kcore::open()?;
+    let guest = guest();
+    let predicted = walks(&guest, config)?;
+    let vm = Vm::new(&guest, size)?;
+    trace.clear()?;
+    let mut root_pa = 0;
+    let mut all = true;
+    for (n, phase) in guest.phases.iter().enumerate() {
+        if phase.name == "warm" || phase.name == "flush" {
+            vm.run(0)?;
+            root_pa = root(&trace.text()?).unwrap_or(root_pa);
+            continue;
+        }
+        ensure!(root_pa != 0, "no root was loaded");
+        let tables = Tables { vm: &vm, guest: &guest, kcore: &kcore, root: root_pa };
+        for (at, entry) in tables.guest()? {
+            vm.memory.write(at, &(entry & !(ACCESSED | DIRTY)).to_le_bytes())?;
+        }
+        let set = |e: &&(u64, u8, u64)| e.2 & ACCESSED != 0 || (FORMAT.is_leaf(e.1, e.2) && e.2 & DIRTY != 0);
+        let clear = |e: &(u64, u8, u64)| {
+            let bits = if FORMAT.is_leaf(e.1, e.2) { ACCESSED | DIRTY } else { ACCESSED };
+            (e.0, e.2 & !bits)
+        };
+        let words: Vec<(u64, u64)> = tables.host().iter().filter(set).map(clear).collect();
+        crate::poke::poke(&mut std::io::stdout().lock(), &mut std::io::stdin().lock(), &words)?;
+        let left = tables.host().iter().filter(set).count();
+        ensure!(left == 0, "{left} of {} entries have their bits still: were they poked?", words.len());
+        trace.clear()?;
+        vm.run(0)?;
+        let events = parse(&trace.text()?)?;
+        let fact = compare(&tables, config, &predicted[n], phase.name.clone())
+            .with_context(|| phase.name.clone())?;
+        let faults = events.count(|e| Exit::is_nested_fault(e) || Exit::is_page_fault(e));
+        let fact = Fact { kernel: kernel.clone(), faults, agree: fact.agree && faults == 0, ..fact };
+        all &= fact.agree;
+        tell(&fact)?;
+    }
+    Ok(all)
+}
+
+/// Holds the bits that are set now against the walks of the phase's accesses.
+fn compare(tables: &Tables<'_>, config: Config, walked: &[Walked], case: String) -> Result<Fact> {
+    let mode = config.mode;
+    let host = tables.host();
+    let guest = tables.guest()?;
+    let mut all = Entries::default();
+    let mut same_refs = true;
+    let (mut refs, mut model_refs, mut va) = (0, 0, 0);
+    for w in walked {
+        let e = tables.entries(mode, w)?;
+        if let Some((g, h)) = w.refs {
+            let ours: u64 = e.refs.iter().map(|row| row[0]).sum();
+            same_refs &= (g, h) == (ours, e.count() - ours);
+            (refs, model_refs, va) = (e.count(), g + h, w.access.va);
+        }
+        all.add(e);
+    }
+    let host_pairs: Vec<(u64, u64)> = host.iter().map(|e| (e.0, e.2)).collect();
+    let leaves: Vec<(u64, u64)> =
+        host.iter().filter(|e| FORMAT.is_leaf(e.1, e.2)).map(|e| (e.0, e.2)).collect();
+    let found = [with(ACCESSED, &guest), with(ACCESSED, &host_pairs)];
+    let dirty = [with(DIRTY, &guest), with(DIRTY, &leaves)];
+    let level = |at: u64| host.iter().find(|e| e.0 == at).map_or(0, |e| e.1);
+    let mut extra = Vec::new();
+    let mut missing = Vec::new();
+    let mut sets = |bit: &str, guest: [&BTreeSet<u64>; 2], host: [&BTreeSet<u64>; 2]| {
+        let [p, f] = guest;
+        extra.extend(f.difference(p).map(|a| format!("guest {bit} {a:#x}")));
+        missing.extend(p.difference(f).map(|a| format!("guest {bit} {a:#x}")));
+        let [p, f] = host;
+        extra.extend(f.difference(p).map(|&a| format!("host {bit} L{} {a:#x}", level(a))));
+        missing.extend(p.difference(f).map(|&a| format!("host {bit} L{} {a:#x}", level(a))));
+    };
+    sets("A", [&all.guest, &found[0]], [&all.host, &found[1]]);
+    sets("D", [&all.guest_dirty, &dirty[0]], [&all.host_dirty, &dirty[1]]);
+    Ok(Fact {
+        fact: "walk",
+        kernel: String::new(),
+        config: config.name(),
+        case,
+        va,
+        agree: same_refs && extra.is_empty() && missing.is_empty(),
+        refs,
+        model_refs,
+        predicted: [all.guest.len(), all.host.len()],
+        counted: [found[0].len(), found[1].len()],
+        predicted_dirty: [all.guest_dirty.len(), all.host_dirty.len()],
+        counted_dirty: [dirty[0].len(), dirty[1].len()],
+        extra,
+        missing,
+        faults: 0,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_models_references_are_the_closed_forms() {
+        let guest = guest();
+        let forms = [
+            (Mode::Nested, PageSize::Size4K, [24, 19]),
+            (Mode::Nested, PageSize::Size2M, [19, 15]),
+            (Mode::Shadow, PageSize::Size4K, [4, 4]),
+            (Mode::Shadow, PageSize::Size2M, [4, 3]),
+        ];
+        for (mode, host_page, [small, large]) in forms {
+            let walks = walks(&guest, Config { mode, host_page }).unwrap();
+            for (p, w) in guest.phases.iter().zip(walks).filter(|(p, _)| p.name.contains(',')) {
+                let want = if p.name.contains("4k") { small } else { large };
+                let data = w.iter().find(|w| w.access.va >> 63 == 0).unwrap();
+                let (g, h) = data.refs.unwrap();
+                assert_eq!(g + h, want, "{mode:?} {host_page:?} {}", p.name);
+            }
+        }
+    }
+
+    #[test]
+    fn the_root_is_in_the_probes_line() {
+        let text = "t-9 [000] ..... 1.5: root: (svm_load_mmu_pgd+0x0/0xb0) root=0x10000000123a000\n";
+        assert_eq!(root(text), Some(0x123_a000));
+        assert_eq!(root("nothing"), None);
+    }
+}
