@@ -3,7 +3,8 @@
 //! initramfs with what the jobs need, and `lab-init` as its first process.
 //!
 //! Every boot has a time limit, ends with the thread that began it, and leaves its
-//! console log behind if it went wrong, and nothing if not.
+//! console log behind if it went wrong, and nothing if not. A boot that went wrong still
+//! gives what it had done until then ([`Lab::attempt`]).
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -135,9 +136,21 @@ pub struct Output {
     pub done: Done,
     /// Files it left.
     pub files: BTreeMap<String, Vec<u8>>,
+    /// How long it took; the first job's time has the boot in it.
+    pub seconds: f64,
 }
 
-/// Answers what a program in the laboratory asks; gets the laboratory's memory.
+/// What came of a boot.
+#[derive(Debug)]
+pub struct Attempt {
+    /// One per job that was done.
+    pub outputs: Vec<Output>,
+    /// Why there are not more.
+    pub error: Option<LabError>,
+}
+
+/// Answers what a program in the laboratory asks; gets the laboratory's memory, which lies in
+/// the file as in the machine up to 2 GiB. An empty answer is none, and ends the boot.
 pub type Answer<'a> = dyn FnMut(&str, &mut File) -> String + 'a;
 
 /// The emulator and a kernel with KVM.
@@ -177,6 +190,11 @@ impl Lab {
     /// such as `6.1`.
     pub fn new(kernel: &str, progress: &mut dyn FnMut(Progress)) -> Result<Lab, LabError> {
         Ok(Lab { qemu: qemu::find()?, kernel: kernel::for_lab(kernel, progress)? })
+    }
+
+    /// With a kernel that is at hand.
+    pub fn with(kernel: Kernel) -> Result<Lab, LabError> {
+        Ok(Lab { qemu: qemu::find()?, kernel })
     }
 
     /// The kernel of the laboratory and of inner guests.
@@ -250,12 +268,10 @@ impl Lab {
         let init = beside("lab-init")?;
         image::add_program(&mut archive, &init)?;
         archive.add(b"init", Entry::Link { to: init.as_os_str().as_bytes().to_vec() });
-        for (dir, mode) in [("dev", 0o755), ("proc", 0o755), ("sys", 0o755), ("tmp", 0o1777), ("lab/out", 0o755)] {
+        for (dir, mode) in
+            [("dev", 0o755), ("proc", 0o755), ("sys", 0o755), ("tmp", 0o1777), ("lab/out", 0o755)]
+        {
             archive.add(dir.as_bytes(), Entry::Dir { mode });
-        }
-        self.add_modules(&mut archive)?;
-        if plan.jobs.jobs.iter().any(|j| matches!(j, Job::Inner(_))) {
-            self.add_inner(&mut archive)?;
         }
         for path in &plan.programs {
             if !image::executable(path) {
@@ -265,6 +281,10 @@ impl Lab {
         }
         for path in &plan.files {
             image::add_tree(&mut archive, path)?;
+        }
+        self.add_modules(&mut archive)?;
+        if plan.jobs.jobs.iter().any(|j| matches!(j, Job::Inner(_))) {
+            self.add_inner(&mut archive)?;
         }
         let jobs = serde_json::to_vec(&plan.jobs).expect("jobs are plain data");
         archive.add(at::JOBS.as_bytes(), Entry::File { mode: 0o600, data: jobs });
@@ -317,6 +337,13 @@ impl Lab {
 
     /// Boots, does the jobs, and brings their results back, one per job.
     pub fn boot(&self, plan: &Plan, answer: &mut Answer) -> Result<Vec<Output>, LabError> {
+        let attempt = self.attempt(plan, answer)?;
+        attempt.error.map_or(Ok(attempt.outputs), Err)
+    }
+
+    /// The same, for who wants the results of jobs before one that failed. Without a machine there
+    /// are none: then it is an error at once.
+    pub fn attempt(&self, plan: &Plan, answer: &mut Answer) -> Result<Attempt, LabError> {
         let mut initrd = memfd("bifold-lab-image", 0)?;
         initrd.write_all(&self.image(plan)?).map_err(os("writing the image"))?;
         let ram = memfd("bifold-lab-ram", plan.memory_mib << 20)?;
@@ -346,16 +373,15 @@ impl Lab {
             to: mine,
             ram,
             until: Instant::now() + Duration::from_secs(plan.seconds),
-            outputs: vec![Output::default()],
+            begun: Instant::now(),
+            now: Output::default(),
+            outputs: Vec::new(),
         };
-        let jobs = plan.jobs.jobs.len();
-        match session.follow(answer) {
-            Ok(()) if session.outputs.len() > jobs => {
-                session.outputs.truncate(jobs);
-                Ok(session.outputs)
-            }
-            end => Err(session.trouble(end.err(), plan.seconds, &console, &log)),
-        }
+        let error = match session.follow(answer) {
+            Ok(()) if session.outputs.len() == plan.jobs.jobs.len() => None,
+            end => Some(session.trouble(end.err(), plan.seconds, &console, &log)),
+        };
+        Ok(Attempt { outputs: session.outputs, error })
     }
 }
 
@@ -364,6 +390,28 @@ fn memfd(name: &str, bytes: u64) -> Result<File, LabError> {
         .map_err(|e| os("memfd_create")(e.into()))?;
     rustix::fs::ftruncate(&fd, bytes).map_err(|e| os("sizing a memfd")(e.into()))?;
     Ok(File::from(fd))
+}
+
+/// Keeps a log under a name that no other boot has.
+fn keep(text: &str) -> std::io::Result<PathBuf> {
+    let dir = std::env::temp_dir();
+    let mut n = 0;
+    loop {
+        let at = dir.join(format!("bifold-lab-{}-{n}.log", std::process::id()));
+        match File::create_new(&at) {
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => n += 1,
+            file => return file.and_then(|mut f| f.write_all(text.as_bytes())).map(|()| at),
+        }
+    }
+}
+
+/// How the emulator ended.
+fn ended(status: &std::io::Result<Option<std::process::ExitStatus>>) -> String {
+    match status {
+        Ok(Some(status)) => format!("the emulator ended with {status}"),
+        Ok(None) => "the emulator closed its connection".into(),
+        Err(e) => e.to_string(),
+    }
 }
 
 /// Why the words ended.
@@ -379,6 +427,10 @@ struct Session {
     to: UnixStream,
     ram: File,
     until: Instant,
+    /// When the job at hand began.
+    begun: Instant,
+    /// What there is of it.
+    now: Output,
     outputs: Vec<Output>,
 }
 
@@ -431,25 +483,30 @@ impl Session {
     fn follow(&mut self, answer: &mut Answer) -> Result<(), End> {
         while let Some(line) = self.take(1 << 30, Some(b'\n'))? {
             let text = String::from_utf8_lossy(&line);
-            let word: Word = serde_json::from_str(&text)
-                .map_err(|e| End::Garbled(format!("{e} in {:?}", text.chars().take(200).collect::<String>())))?;
+            let word: Word = serde_json::from_str(&text).map_err(|e| {
+                End::Garbled(format!("{e} in {:?}", text.chars().take(200).collect::<String>()))
+            })?;
             match word {
                 Word::Up(_) => {}
                 Word::Ask(line) => {
-                    let reply = answer(&line, &mut self.ram) + "\n";
-                    self.to.write_all(reply.as_bytes()).map_err(|e| End::Garbled(e.to_string()))?;
+                    let reply = answer(&line, &mut self.ram);
+                    if reply.is_empty() {
+                        let line: String = line.chars().take(200).collect();
+                        return Err(End::Failed(format!("nobody here can answer {line}")));
+                    }
+                    let sent = self.to.write_all((reply + "\n").as_bytes());
+                    sent.map_err(|e| End::Garbled(e.to_string()))?;
                 }
                 Word::File { name, bytes } => {
                     let Some(data) = self.take(bytes, None)? else { return Ok(()) };
-                    if let Some(last) = self.outputs.last_mut() {
-                        last.files.insert(name, data);
-                    }
+                    self.now.files.insert(name, data);
                 }
                 Word::Done(done) => {
-                    if let Some(last) = self.outputs.last_mut() {
-                        last.done = done;
-                    }
-                    self.outputs.push(Output::default());
+                    let mut output = std::mem::take(&mut self.now);
+                    output.done = done;
+                    output.seconds = self.begun.elapsed().as_secs_f64();
+                    self.begun = Instant::now();
+                    self.outputs.push(output);
                 }
                 Word::Failed(why) => return Err(End::Failed(why)),
                 Word::End => return Ok(()),
@@ -458,26 +515,34 @@ impl Session {
         Ok(())
     }
 
-    fn trouble(mut self, end: Option<End>, seconds: u64, mut console: &File, mut log: &File) -> LabError {
-        let job = self.outputs.len() - 1;
-        let status = self.child.0.try_wait();
-        drop(self.child);
+    fn trouble(&mut self, end: Option<End>, seconds: u64, console: &File, log: &File) -> LabError {
+        let job = self.outputs.len();
+        // Its end of the connection closes a moment before it is gone.
+        let mut status = self.child.0.try_wait();
+        for _ in 0..100 {
+            if end.is_some() || !matches!(status, Ok(None)) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+            status = self.child.0.try_wait();
+        }
+        let _ = self.child.0.kill();
+        let _ = self.child.0.wait();
         let contents = |mut f: &File| {
             let mut data = Vec::new();
             let _ = f.rewind().and_then(|()| f.read_to_end(&mut data));
             String::from_utf8_lossy(&data).into_owned()
         };
-        let (said, own) = (contents(&mut console), contents(&mut log));
-        let name = format!("bifold-lab-{}-{:x}.log", std::process::id(), self.ram.as_raw_fd());
-        let at = std::env::temp_dir().join(name);
-        let _ = fs::write(&at, format!("{said}\n--- qemu ---\n{own}"));
+        let (said, own) = (contents(console), contents(log));
+        let at = keep(&format!("{said}\n--- qemu ---\n{own}"))
+            .unwrap_or_else(|e| format!("no file, as none can be written: {e}").into());
         match end {
             Some(End::Late) => LabError::Timeout { seconds, job, log: at },
             Some(End::Failed(why)) => LabError::Job { job, why, log: at },
             Some(End::Garbled(why)) => LabError::Died { job, why, log: at },
             None => {
                 let panic = said.lines().find(|l| l.contains("Kernel panic")).map(str::trim);
-                let why = panic.or(own.lines().next()).map_or_else(|| format!("{status:?}"), str::to_owned);
+                let why = panic.or(own.lines().next()).map_or_else(|| ended(&status), str::to_owned);
                 LabError::Died { job, why, log: at }
             }
         }
