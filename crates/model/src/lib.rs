@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod config;
+pub mod exit_log;
 pub mod guest;
 pub mod host;
 mod model;
@@ -17,6 +18,7 @@ pub mod shadow;
 mod timeline;
 
 pub use config::{Config, Mode};
+pub use exit_log::Exit;
 pub use model::{Model, Options};
 pub use outcome::{ConfigOutcome, Outcome};
 pub use profile::{Cost, ExitCosts, Profile, ProfileError, TagKind, Variant};

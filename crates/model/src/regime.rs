@@ -5,12 +5,13 @@
 //! mode's tables, and ends with the right to fill the TLB. What differs is which
 //! tables a walk reads and what happens when it finds nothing.
 
+use crate::exit_log::{Access, ExitLog};
 use crate::guest::{GuestTables, Leaf};
 use crate::host::HostMemory;
-use crate::nested::{Nested, Refs};
+use crate::nested::{Nested, Refs, Violation};
 use crate::shadow::{AccessKind, Fixed, Flush, Shadow};
 use crate::{Config, Mode, Profile, Sample};
-use bifold_mmu::{Dimension, Entry, Gpa, Gva, PageSize, Start, Walk, WalkCache, walk};
+use bifold_mmu::{Dimension, Entry, Gpa, Gva, PageSize, Start, Step, Walk, WalkCache, walk};
 
 /// The tables a mode translates with.
 #[derive(Debug)]
@@ -54,6 +55,8 @@ pub struct Regime {
     pub filled: Option<Entry>,
     /// The flush it asked for.
     pub flush: Flush,
+    /// Its exits one by one, if they are wanted.
+    pub log: Option<Box<ExitLog>>,
 }
 
 /// An access that missed the TLB.
@@ -125,6 +128,7 @@ impl Regime {
             exits_seen: 0,
             filled: None,
             flush: Flush::None,
+            log: None,
         }
     }
 
@@ -133,7 +137,7 @@ impl Regime {
     /// the tables do not map it.
     #[inline]
     pub fn walk(&mut self, miss: &Miss, guest: &mut GuestTables) -> Option<Entry> {
-        let Regime { tables, caches, now, refs, .. } = self;
+        let Regime { tables, caches, now, refs, log, .. } = self;
         let caches = &mut caches[miss.vcpu];
         let format = guest.format();
         let write = miss.write();
@@ -163,10 +167,8 @@ impl Regime {
                         });
                     }
                     Err(violation) => {
-                        now.exits_violation += 1;
-                        if nested.resolve(violation) {
-                            count_backed(now, nested.host().page_size());
-                        }
+                        let fetch = miss.kind == AccessKind::Fetch;
+                        violate(nested, violation, miss.gva, fetch, now, log);
                     }
                 }
             },
@@ -184,7 +186,13 @@ impl Regime {
                             return Some(Entry { size, page: size, writable, global: false });
                         }
                     }
-                    match shadow.fault(miss.vcpu, miss.gva, miss.kind, guest, now) {
+                    let fixed = shadow.fault(miss.vcpu, miss.gva, miss.kind, guest, now);
+                    if let Some(log) = log {
+                        let fetch = miss.kind == AccessKind::Fetch;
+                        let present = matches!(end, Walk::Leaf(_));
+                        log.note(now, Access { gva: miss.gva, gpa: None, write, fetch, present });
+                    }
+                    match fixed {
                         Fixed::Retry => {}
                         Fixed::Emulated | Fixed::NotMapped => return None,
                     }
@@ -196,7 +204,7 @@ impl Regime {
 
     /// The walk of an access that the guest's tables do not map: it ends in a fault.
     pub fn walk_to_fault(&mut self, vcpu: usize, gva: Gva, root: Gpa, guest: &GuestTables) {
-        let Regime { tables, caches, now, refs, .. } = self;
+        let Regime { tables, caches, now, refs, log, .. } = self;
         let caches = &mut caches[vcpu];
         let format = guest.format();
         match tables {
@@ -209,12 +217,7 @@ impl Regime {
                 now.walks += 1;
                 match nested.walk_2d(caches, guest, root, gva, false, refs) {
                     Ok(_) => break,
-                    Err(violation) => {
-                        now.exits_violation += 1;
-                        if nested.resolve(violation) {
-                            count_backed(now, nested.host().page_size());
-                        }
-                    }
+                    Err(violation) => violate(nested, violation, gva, false, now, log),
                 }
             },
             Tables::Shadow(shadow) => {
@@ -274,13 +277,41 @@ impl Regime {
             Tables::Native => {}
             Tables::Nested(n) => n.use_path(guest, root, gva),
             Tables::Shadow(s) => {
-                let end =
-                    walk::<std::convert::Infallible>(s.format(), s.root(vcpu), gva.0, |_, at| Ok(s.spte(at)));
-                if let Ok(Walk::Leaf(step)) = end {
+                if let Some(step) = shadow_leaf(s, vcpu, gva) {
                     s.used(step.at);
                 }
             }
         }
+    }
+}
+
+/// The entry of the shadow tables that maps `gva`.
+fn shadow_leaf(s: &Shadow, vcpu: usize, gva: Gva) -> Option<Step> {
+    match walk::<std::convert::Infallible>(s.format(), s.root(vcpu), gva.0, |_, at| Ok(s.spte(at))) {
+        Ok(Walk::Leaf(step)) => Some(step),
+        Ok(Walk::NotPresent(_)) => None,
+        Err(never) => match never {},
+    }
+}
+
+/// An exit for a frame that the nested tables do not map.
+#[cold]
+fn violate(
+    nested: &mut Nested,
+    violation: Violation,
+    gva: Gva,
+    fetch: bool,
+    now: &mut Sample,
+    log: &mut Option<Box<ExitLog>>,
+) {
+    now.exits_violation += 1;
+    if let Some(log) = log {
+        let Violation { gpa, write } = violation;
+        let present = nested.peek(gpa.frame()) & 1 != 0;
+        log.note(now, Access { gva, gpa: Some(gpa), write, fetch, present });
+    }
+    if nested.resolve(violation) {
+        count_backed(now, nested.host().page_size());
     }
 }
 
@@ -302,6 +333,14 @@ impl Regime {
                 s.load_cr3(vcpu, value, guest, &mut self.now);
             }
         }
+        self.note_instruction(Gva(0));
+    }
+
+    /// Logs the exit that an instruction took, if it took one and that is wanted.
+    fn note_instruction(&mut self, gva: Gva) {
+        if let Some(log) = &mut self.log {
+            log.note(&self.now, Access { gva, gpa: None, write: false, fetch: false, present: false });
+        }
     }
 
     /// MOV from CR3.
@@ -309,6 +348,7 @@ impl Regime {
         if let Tables::Shadow(s) = &mut self.tables {
             s.read_cr3(vcpu, &mut self.now);
         }
+        self.note_instruction(Gva(0));
     }
 
     /// MOV to CR4. On AMD it exits under nested paging too (`cr4_exits_nested`).
@@ -318,6 +358,7 @@ impl Regime {
             Tables::Nested(_) => self.now.exits_cr4_write += u64::from(exits_nested),
             Tables::Shadow(s) => s.write_cr4(vcpu, global_flush, guest, &mut self.now),
         }
+        self.note_instruction(Gva(0));
     }
 
     /// INVLPG.
@@ -325,6 +366,7 @@ impl Regime {
         if let Tables::Shadow(s) = &mut self.tables {
             s.invlpg(vcpu, gva, guest, &mut self.now);
         }
+        self.note_instruction(gva);
     }
 
     /// A page fault of the guest's own, reflected into it. For a protection fault KVM
@@ -332,11 +374,18 @@ impl Regime {
     pub fn guest_fault(&mut self, vcpu: usize, gva: Gva, error: u64, guest: &GuestTables) {
         const PRESENT: u64 = 1;
         const RESERVED: u64 = 1 << 3;
+        const WRITE: u64 = 1 << 1;
+        const FETCH: u64 = 1 << 4;
         if let Tables::Shadow(s) = &mut self.tables {
+            let present = self.log.is_some() && shadow_leaf(s, vcpu, gva).is_some();
             if error & PRESENT != 0 && error & RESERVED == 0 {
                 s.invalidate_gva(vcpu, gva, guest);
             }
             s.guest_fault(vcpu, &mut self.now);
+            if let Some(log) = &mut self.log {
+                let (write, fetch) = (error & WRITE != 0, error & FETCH != 0);
+                log.note(&self.now, Access { gva, gpa: None, write, fetch, present });
+            }
         }
     }
 }

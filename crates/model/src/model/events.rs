@@ -16,6 +16,9 @@ impl Model {
         match event {
             Event::Insns(n) => {
                 self.common.instructions += n;
+                for log in self.regimes.iter_mut().filter_map(|r| r.log.as_mut()) {
+                    log.instructions = self.common.instructions;
+                }
                 let ideal = self.ideal_cycles();
                 if self.timeline.due(ideal) {
                     self.cut(ideal);

@@ -8,12 +8,13 @@
 mod access;
 mod events;
 
+use crate::exit_log::ExitLog;
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
 use crate::pcid::Spaces;
 use crate::regime::{Regime, Tables};
 use crate::timeline::{Timeline, counts};
-use crate::{Config, Outcome, Profile, Sample};
+use crate::{Config, Exit, Outcome, Profile, Sample};
 use access::Group;
 use bifold_mmu::format::X86_64_4_LEVEL;
 use bifold_mmu::{Filter, Gpa, Side, Tlb};
@@ -174,6 +175,20 @@ impl Model {
     pub fn totals(&self) -> Vec<(Config, Sample)> {
         let of = |r: &Regime| (r.config, counts(r, &self.common, &self.profile));
         self.regimes.iter().map(of).collect()
+    }
+
+    /// From now on, logs every exit of every configuration: see [`Model::take_exit_log`].
+    pub fn log_exits(&mut self) {
+        let instructions = self.common.instructions;
+        for r in self.regimes.iter_mut().filter(|r| r.log.is_none()) {
+            r.log = Some(Box::new(ExitLog::new(r.config, &r.now, instructions)));
+        }
+    }
+
+    /// The exits since [`Model::log_exits`] or the last call: configuration by configuration,
+    /// each in the order in which they came.
+    pub fn take_exit_log(&mut self) -> Vec<Exit> {
+        self.regimes.iter_mut().filter_map(|r| r.log.as_mut()).flat_map(|log| log.take()).collect()
     }
 
     fn ideal_cycles(&self) -> u64 {

@@ -2,10 +2,11 @@
 //! Counts between two places of a stream, and what the host holds at its start.
 
 use crate::stream::{FRAMES, NATIVE, NESTED_2M, NESTED_4K, Stream};
-use bifold_mmu::PageSize;
-use bifold_model::{Config, Mode, Model, Options, Profile, Sample};
+use bifold_mmu::{Gpa, Gva, PageSize};
+use bifold_model::{Config, Exit, Mode, Model, Options, Profile, Sample};
 use bifold_trace::event::marker;
 use bifold_trace::{Event, Generator, decode};
+use std::collections::BTreeMap;
 
 const SHADOW_4K: Config = Config { mode: Mode::Shadow, host_page: PageSize::Size4K };
 const WRITABLE: u64 = 0x3;
@@ -139,4 +140,83 @@ fn frames_that_the_host_holds_cost_one_violation_and_are_writable_at_once() {
         Event::Marker(marker::WINDOW_END),
     ]);
     assert_eq!(of(&crate::windows::window(&s.words, 0), NESTED_4K).frames_backed, 1);
+}
+
+#[test]
+fn the_exit_log_has_every_exit_counted_and_changes_no_count() {
+    let g = Generator::parse("fork-storm:6").unwrap();
+    let (mut plain, mut logged) = (model(g.guest_frames()), model(g.guest_frames()));
+    logged.log_exits();
+    g.run(&mut |words| {
+        plain.consume(words)?;
+        logged.consume(words)
+    })
+    .unwrap();
+    assert_eq!(plain.totals(), logged.totals());
+    assert_eq!(plain.take_exit_log(), []);
+    let mut found = BTreeMap::new();
+    let log = logged.take_exit_log();
+    for e in &log {
+        *found.entry((e.config, e.reason)).or_insert(0) += 1;
+    }
+    let counted: BTreeMap<_, _> = logged
+        .totals()
+        .iter()
+        .flat_map(|(config, s)| s.exits().map(|(reason, n)| ((*config, reason), n)).collect::<Vec<_>>())
+        .filter(|e| e.1 > 0)
+        .collect();
+    assert_eq!(found, counted);
+    assert!(log.windows(2).all(|w| w[0].config != w[1].config || w[0].instructions <= w[1].instructions));
+    assert_eq!(logged.take_exit_log(), []);
+}
+
+#[test]
+fn the_exit_log_says_what_was_accessed_and_how() {
+    let mut s = Stream::new();
+    let root = s.table(4);
+    let pte = s.map(root, 0x5000, 1, 0x2005 << 12 | WRITABLE);
+    s.map(root, 0x6000, 1, 0x2006 << 12 | WRITABLE);
+    let s = s.start(root).and(&[
+        Event::Load(0x5000),
+        Event::Insns(5),
+        Event::Store(0x5000),
+        Event::Fetch(0x6000),
+        Event::Insns(2),
+        Event::Fault { gva: 0x7000, error: 6 },
+        Event::Fault { gva: 0x5000, error: 7 },
+        Event::Invlpg(0x5000),
+        Event::Cr3Read,
+    ]);
+    let mut model = model(FRAMES);
+    model.log_exits();
+    model.consume(&s.words).unwrap();
+    let log = model.take_exit_log();
+    let of = |config| -> Vec<Exit> { log.iter().filter(|e| e.config == config).copied().collect() };
+    let nested = of(NESTED_4K);
+    // The page after its four tables, then the zero page's replacement, then the code's page.
+    let [table, page] = [pte, 0x2005 << 12].map(|gpa| Some(Gpa(gpa >> 12 << 12)));
+    let exit = |e: &Exit| {
+        (e.gva.0, e.gpa.map(|g| Gpa(g.0 >> 12 << 12)), e.write, e.fetch, e.present, e.instructions)
+    };
+    assert_eq!(exit(&nested[3]), (0x5000, table, true, false, false, 0));
+    assert_eq!(exit(&nested[4]), (0x5000, page, false, false, false, 0));
+    assert_eq!(exit(&nested[5]), (0x5000, page, true, false, true, 5));
+    assert!(nested.iter().all(|e| e.reason == "violation"));
+    let last = nested.last().unwrap();
+    assert_eq!(exit(last), (0x6000, Some(Gpa(0x2006 << 12)), false, true, false, 5));
+
+    let shadow = of(SHADOW_4K);
+    assert!(shadow.iter().all(|e| e.gpa.is_none()));
+    assert_eq!(exit(&shadow[0]), (0x5000, None, false, false, false, 0));
+    let write = shadow.iter().find(|e| e.write).unwrap();
+    assert_eq!(exit(write), (0x5000, None, true, false, true, 5));
+    let ends: Vec<_> =
+        shadow[shadow.len() - 4..].iter().map(|e| (e.reason, e.gva, e.write, e.present)).collect();
+    let expected = [
+        ("guest_fault", Gva(0x7000), true, false),
+        ("guest_fault", Gva(0x5000), true, true),
+        ("invlpg", Gva(0x5000), false, false),
+        ("cr3_read", Gva(0), false, false),
+    ];
+    assert_eq!(ends, expected);
 }

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Exits one by one, to lay beside what a real hypervisor traced.
+//!
+//! Who counts an exit does not log it: the log compares the counters with what they
+//! were, after whatever may have exited. So it can neither miss an exit nor invent one.
+
+use crate::{Config, Sample};
+use bifold_mmu::{Gpa, Gva};
+
+/// One exit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exit {
+    /// In which configuration.
+    pub config: Config,
+    /// As [`Sample::exits`] names it.
+    pub reason: &'static str,
+    /// What the guest accessed or invalidated; 0 for control registers.
+    pub gva: Gva,
+    /// The guest-physical address that was not mapped as needed, for a violation: of the
+    /// page accessed or of a guest table on the way to it.
+    pub gpa: Option<Gpa>,
+    /// It was a write (of a guest table on the way: always).
+    pub write: bool,
+    /// It was an instruction fetch.
+    pub fetch: bool,
+    /// The tables had an entry, which did not allow it.
+    pub present: bool,
+    /// Guest instructions executed, as far as the stream had told: it tells every 4096 at
+    /// least, and before whatever is no access.
+    pub instructions: u64,
+}
+
+/// What may have exited.
+#[derive(Debug, Clone, Copy)]
+pub struct Access {
+    /// See [`Exit::gva`].
+    pub gva: Gva,
+    /// See [`Exit::gpa`].
+    pub gpa: Option<Gpa>,
+    /// See [`Exit::write`].
+    pub write: bool,
+    /// See [`Exit::fetch`].
+    pub fetch: bool,
+    /// See [`Exit::present`].
+    pub present: bool,
+}
+
+/// The exits of one configuration.
+#[derive(Debug)]
+pub struct ExitLog {
+    config: Config,
+    exits: Vec<Exit>,
+    /// The counters when last looked at.
+    seen: Sample,
+    /// Guest instructions so far.
+    pub instructions: u64,
+}
+
+impl ExitLog {
+    /// An empty log of what `config` counts beyond `now`.
+    pub fn new(config: Config, now: &Sample, instructions: u64) -> Self {
+        ExitLog { config, exits: Vec::new(), seen: *now, instructions }
+    }
+
+    /// Logs what was counted since the last call.
+    #[cold]
+    pub fn note(&mut self, now: &Sample, access: Access) {
+        let Access { gva, gpa, write, fetch, present } = access;
+        let ExitLog { config, instructions, .. } = *self;
+        for ((reason, n), (_, before)) in now.exits().zip(self.seen.exits()) {
+            let exit = Exit { config, reason, gva, gpa, write, fetch, present, instructions };
+            self.exits.extend((before..n).map(|_| exit));
+        }
+        self.seen = *now;
+    }
+
+    /// Takes what was logged.
+    pub fn take(&mut self) -> Vec<Exit> {
+        std::mem::take(&mut self.exits)
+    }
+}
