@@ -7,6 +7,7 @@ mod config;
 pub mod exit_log;
 pub mod guest;
 pub mod host;
+mod kvm;
 mod model;
 pub mod nested;
 mod outcome;
@@ -19,6 +20,7 @@ mod timeline;
 
 pub use config::{Config, Mode};
 pub use exit_log::Exit;
+pub use kvm::Kvm;
 pub use model::{Model, Options};
 pub use outcome::{ConfigOutcome, Outcome};
 pub use profile::{Cost, ExitCosts, Profile, ProfileError, TagKind, Variant};

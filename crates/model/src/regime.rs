@@ -10,7 +10,7 @@ use crate::guest::{GuestTables, Leaf};
 use crate::host::HostMemory;
 use crate::nested::{Nested, Refs, Violation};
 use crate::shadow::{AccessKind, Fixed, Flush, Shadow};
-use crate::{Config, Mode, Profile, Sample};
+use crate::{Config, Kvm, Mode, Profile, Sample};
 use bifold_mmu::{Dimension, Entry, Gpa, Gva, PageSize, Start, Step, Walk, WalkCache, walk};
 
 /// The tables a mode translates with.
@@ -26,12 +26,12 @@ pub enum Tables {
 
 impl Tables {
     /// Empty tables over `host`, which may hold some of the memory already.
-    pub fn new(mode: Mode, host: HostMemory, guest: &GuestTables, vcpus: usize) -> Self {
+    pub fn new(mode: Mode, host: HostMemory, guest: &GuestTables, vcpus: usize, kvm: Kvm) -> Self {
         let frames = host.frames();
         match mode {
             Mode::Native => Tables::Native,
             Mode::Nested => Tables::Nested(Box::new(Nested::new(host))),
-            Mode::Shadow => Tables::Shadow(Box::new(Shadow::new(guest.format(), host, frames, vcpus))),
+            Mode::Shadow => Tables::Shadow(Box::new(Shadow::new(guest.format(), host, frames, vcpus, kvm))),
         }
     }
 }
@@ -120,7 +120,7 @@ impl Regime {
         let host = HostMemory::new(config.host_page, frames, seed);
         Regime {
             config,
-            tables: Tables::new(config.mode, host, guest, vcpus),
+            tables: Tables::new(config.mode, host, guest, vcpus, profile.kvm),
             caches: vec![WalkCache::new(tag, &specs, nested_tlb); vcpus],
             now: Sample::default(),
             refs: [[0; 6]; 6],

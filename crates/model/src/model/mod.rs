@@ -166,7 +166,8 @@ impl Model {
             let mut host =
                 HostMemory::new(regime.config.host_page, self.options.guest_frames, self.options.seed);
             resident.iter().for_each(|&(gfn, frames)| host.hold(gfn, frames));
-            regime.tables = Tables::new(regime.config.mode, host, &self.guest, self.vcpus.len());
+            regime.tables =
+                Tables::new(regime.config.mode, host, &self.guest, self.vcpus.len(), self.profile.kvm);
         }
     }
 

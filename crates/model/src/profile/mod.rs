@@ -7,6 +7,7 @@
 
 mod overrides;
 
+use crate::Kvm;
 use bifold_mmu::{ArraySpec, CacheSpec, PageSize, Tag};
 use overrides::set;
 use serde::{Deserialize, Serialize};
@@ -271,6 +272,11 @@ exits! {
     back_huge: huge_frames_backed = "The same for a 2 MB page.",
 }
 
+/// The default is left out, so that naming it is no other profile.
+fn is_default(kvm: &Kvm) -> bool {
+    *kvm == Kvm::default()
+}
+
 /// A hardware profile.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -279,6 +285,9 @@ pub struct Profile {
     pub name: String,
     /// What machine it is.
     pub description: String,
+    /// The host's KVM.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub kvm: Kvm,
     /// Clock and base speed.
     pub cpu: Cpu,
     /// TLB arrays.

@@ -7,8 +7,8 @@
 
 use super::pages::{Pages, sptep_to_sp};
 use super::spte::{
-    ACC_EXEC, ACC_USER, ACC_WRITE, ACCESSED, ADDRESS, DIRTY, GuestWalker, HOST_WRITABLE, LARGE, NX, PRESENT,
-    Role, USER, WRITE, gpte_access, pages_per_hpage, protect_clean,
+    ACC_EXEC, ACC_USER, ACC_WRITE, ACCESS_SHIFT, ACCESSED, ADDRESS, DIRTY, GuestWalker, HOST_WRITABLE, LARGE,
+    NX, PRESENT, Role, USER, WRITE, gpte_access, pages_per_hpage, protect_clean,
 };
 use super::{AccessKind, Fixed, Shadow};
 use crate::Sample;
@@ -335,6 +335,7 @@ impl Shadow {
         host_writable: bool,
     ) -> (u64, bool) {
         let mut spte = PRESENT | (self.host.hpa(Gpa::from_frame(gfn)).0 & ADDRESS);
+        spte |= u64::from(access) << ACCESS_SHIFT;
         let mut wrprot = false;
         if !prefetch {
             spte |= ACCESSED; // mark_spte_for_access_track

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! KVM's shadow MMU (Linux 6.1, as in Debian's 6.1.192: `arch/x86/kvm/mmu` and
 //! `x86.c`), event by event: the same shadow pages and entries, so the same exits.
+//! Later kernels differ as [`Kvm`] says.
 //!
 //! `fault.rs` follows `FNAME(page_fault)`, prefetch and the emulator; `sync.rs` unsync
 //! pages and INVLPG; `roots.rs` CR3 and CR4; `zap.rs` `kvm_mmu_prepare_zap_page`, the
@@ -22,9 +23,9 @@ mod sync;
 mod tests;
 mod zap;
 
-use crate::Sample;
 use crate::guest::GuestTables;
 use crate::host::{Backing, HostMemory};
+use crate::{Kvm, Sample};
 use bifold_mmu::{Format, Gpa, Gva, PageSize, Start};
 use pages::{Pages, sptep_to_sp};
 use roots::Vcpu;
@@ -90,6 +91,7 @@ pub struct Shadow {
     format: &'static Format,
     host: HostMemory,
     guest_frames: u64,
+    kvm: Kvm,
     pages: Pages,
     vcpus: Vec<Vcpu>,
     flush: Flush,
@@ -109,13 +111,20 @@ pub struct Shadow {
 impl Shadow {
     /// The shadow MMU of a guest with `guest_frames` 4 KB frames and tables of
     /// `format`, behind which `host` keeps the memory. No vCPU has a root yet.
-    pub fn new(format: &'static Format, host: HostMemory, guest_frames: u64, vcpus: usize) -> Shadow {
+    pub fn new(
+        format: &'static Format,
+        host: HostMemory,
+        guest_frames: u64,
+        vcpus: usize,
+        kvm: Kvm,
+    ) -> Shadow {
         // kvm_arch_commit_memory_region
         let budget = MIN_ALLOC_MMU_PAGES.max((guest_frames / PAGES_PER_MMU_PAGE) as usize);
         Shadow {
             format,
             host,
             guest_frames,
+            kvm,
             pages: Pages::new(budget),
             vcpus: vec![Vcpu::default(); vcpus],
             flush: Flush::None,

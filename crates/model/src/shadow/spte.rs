@@ -18,6 +18,8 @@ pub(super) const DIRTY: u64 = 1 << 6;
 pub(super) const LARGE: u64 = 1 << 7;
 /// `shadow_host_writable_mask`: the host maps the frame writable.
 pub(super) const HOST_WRITABLE: u64 = 1 << 9;
+/// `kvm_mmu_page_get_access`: what the guest's entry allowed when the spte was made.
+pub(super) const ACCESS_SHIFT: u32 = 52;
 pub(super) const NX: u64 = 1 << 63;
 pub(super) const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 

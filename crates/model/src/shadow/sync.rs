@@ -5,7 +5,9 @@
 //! (`mmu_sync_children`, `FNAME(sync_page)`) or INVLPG (`FNAME(invlpg)`).
 
 use super::Shadow;
-use super::spte::{ACCESSED, HOST_WRITABLE, PRESENT, WRITE, gpte_access, protect_clean};
+use super::spte::{
+    ACC_ALL, ACCESS_SHIFT, ACCESSED, HOST_WRITABLE, PRESENT, WRITE, gpte_access, protect_clean,
+};
 use crate::Sample;
 use crate::guest::GuestTables;
 use bifold_mmu::{Gpa, Gva};
@@ -127,31 +129,38 @@ impl Shadow {
     }
 
     /// `FNAME(sync_page)`: re-reads the entries that the page has, and those only.
-    /// True if TLBs must be flushed: an entry went, lost write access, or its
-    /// accessed bit (the new spte has none, `make_spte` takes it for prefetched).
+    /// True if TLBs must be flushed.
     pub(super) fn sync_page(&mut self, slot: usize, guest: &GuestTables) -> bool {
         self.work.syncs += 1;
-        let (gfn, role) = (self.pages.page(slot).gfn, self.pages.page(slot).role);
-        let gptes = guest.entries(gfn).unwrap_or(&EMPTY);
+        let gptes = guest.entries(self.pages.page(slot).gfn).unwrap_or(&EMPTY);
         let mut flush = false;
         for (index, &gpte) in gptes.iter().enumerate() {
-            let id = slot << 9 | index;
-            let old = self.pages.spte(id);
-            if old == 0 {
-                continue;
-            }
-            let gfn = self.format.target(1, gpte) >> 12;
-            if gpte & PRESENT == 0 || gpte & ACCESSED == 0 || gfn != self.pages.gfn_of(id) {
-                self.pages.drop_spte(id);
-                flush = true;
-                continue;
-            }
-            let access = protect_clean(role.access & gpte_access(gpte), gpte);
-            let (new, _) = self.make_spte(1, access, gfn, old, true, false, old & HOST_WRITABLE != 0);
-            self.pages.update(id, new);
-            flush |= old & !new & (WRITE | ACCESSED) != 0; // mmu_spte_update
+            flush |= self.sync_spte(slot << 9 | index, gpte);
         }
         flush
+    }
+
+    /// `FNAME(sync_spte)`: an entry that is there follows the guest's. True if TLBs must be
+    /// flushed: it went, lost write access, or its accessed bit (the new spte has none,
+    /// `make_spte` takes it for prefetched).
+    fn sync_spte(&mut self, id: usize, gpte: u64) -> bool {
+        let old = self.pages.spte(id);
+        if old == 0 {
+            return false;
+        }
+        let gfn = self.format.target(1, gpte) >> 12;
+        if gpte & PRESENT == 0 || gpte & ACCESSED == 0 || gfn != self.pages.gfn_of(id) {
+            self.pages.drop_spte(id);
+            return true;
+        }
+        let role = self.pages.page(id >> 9).role;
+        let access = protect_clean(role.access & gpte_access(gpte), gpte);
+        if !self.kvm.sync_makes_unchanged_entries() && (old >> ACCESS_SHIFT) as u8 & ACC_ALL == access {
+            return false;
+        }
+        let (new, _) = self.make_spte(1, access, gfn, old, true, false, old & HOST_WRITABLE != 0);
+        self.pages.update(id, new);
+        old & !new & (WRITE | ACCESSED) != 0 // mmu_spte_update
     }
 
     /// INVLPG (`kvm_mmu_invalidate_gva`): in the current root and the cached ones. The
@@ -165,7 +174,8 @@ impl Shadow {
     }
 
     /// `FNAME(invlpg)`: if the walk comes to an unsync leaf table, its entry is zapped,
-    /// and made again at once if the guest's is present and accessed.
+    /// and made again at once if the guest's is present and accessed; or synced
+    /// ([`Kvm::invlpg_makes_absent_entries`](crate::Kvm)).
     pub(super) fn invlpg_root(&mut self, root: usize, gva: Gva, guest: &GuestTables) {
         let mut slot = root;
         loop {
@@ -174,10 +184,14 @@ impl Shadow {
             if page.role.level == 1 {
                 if page.unsync {
                     let gpte = guest.read(Gpa(page.gfn << 12 | (id as u64 & 511) << 3));
-                    if self.pages.zap_pte(id) {
+                    if self.kvm.invlpg_makes_absent_entries() {
+                        if self.pages.zap_pte(id) {
+                            self.flush_remote_tlbs();
+                        }
+                        self.prefetch_gpte(id, gpte);
+                    } else if self.sync_spte(id, gpte) {
                         self.flush_remote_tlbs();
                     }
-                    self.prefetch_gpte(id, gpte);
                 }
                 return;
             }
