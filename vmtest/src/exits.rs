@@ -117,7 +117,7 @@ impl Open {
         } else if self.unsynced {
             "unsync"
         } else {
-            "dirty"
+            "permission"
         }
     }
 }

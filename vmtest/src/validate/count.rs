@@ -78,7 +78,10 @@ fn read(output: &Output, log: bool) -> Result<BTreeMap<u64, Window>> {
     for lost in ["overrun", "commit overrun", "dropped events"] {
         let n = stats.lines().find_map(|l| l.strip_prefix(lost)?.strip_prefix(':')).map(str::trim);
         if n.is_some_and(|n| n != "0") {
-            bail!("the trace lost events ({lost} {}): its buffer of {TRACE_MIB} MiB is too small", n.unwrap_or(""));
+            bail!(
+                "the trace lost events ({lost} {}): its buffer of {TRACE_MIB} MiB is too small",
+                n.unwrap_or("")
+            );
         }
     }
     Ok(exits::windows(file("trace")?, &formats, log)?)

@@ -10,8 +10,8 @@ use bifold_capture::{CommandExit, Progress, Record};
 use bifold_model::{Model, Options, Profile, Sample};
 use bifold_trace::{Event, decode};
 
+use super::Workload;
 use super::table::Reasons;
-use super::{CONFIGS, Workload};
 use crate::lab::Lab;
 
 /// The laboratory's emulator keeps no TLB entry over an exit.
@@ -66,8 +66,23 @@ pub fn reasons(sample: &Sample) -> Reasons {
     sample.exits().map(|(name, n)| (name.to_owned(), n as f64)).collect()
 }
 
+/// The model's name for a kernel's KVM.
+fn kvm_of(version: &str) -> Result<&'static str> {
+    let series = version.splitn(3, '.').take(2).collect::<Vec<_>>().join(".");
+    match series.as_str() {
+        "6.1" => Ok("linux-6.1"),
+        "6.12" => Ok("linux-6.12"),
+        _ => bail!("the model knows KVM of Linux 6.1 and 6.12, not of {version}"),
+    }
+}
+
 /// Samples by configuration and program.
-pub fn predict(lab: &Lab, workload: &Workload, kpti: bool) -> Result<BTreeMap<&'static str, Predicted>> {
+pub fn predict(
+    lab: &Lab,
+    workload: &Workload,
+    configs: &[&'static str],
+    kpti: bool,
+) -> Result<BTreeMap<&'static str, Predicted>> {
     let kernel = lab.kernel();
     let spec = bifold_capture::GuestSpec {
         kernel: Some(kernel.image.clone()),
@@ -75,26 +90,22 @@ pub fn predict(lab: &Lab, workload: &Workload, kpti: bool) -> Result<BTreeMap<&'
         record: Record::Boot,
         ..workload.guest(kpti)
     };
-    let overrides: Vec<String> = OVERRIDES.iter().map(|s| (*s).to_owned()).collect();
+    let mut overrides: Vec<String> = OVERRIDES.iter().map(|s| (*s).to_owned()).collect();
+    overrides.push(format!("kvm={}", kvm_of(&kernel.version)?));
     let profile = Profile::load(PROFILE, &overrides).context("the profile")?;
-    let configs: Vec<_> = CONFIGS.iter().map(|n| super::config(n).map(|(c, _)| c)).collect::<Result<_>>()?;
-    let options = Options {
-        configs,
-        guest_frames: bifold_capture::guest_frames(&spec),
-        ..Options::default()
-    };
+    let chosen: Vec<_> = configs.iter().map(|n| super::config(n).map(|(c, _)| c)).collect::<Result<_>>()?;
+    let options =
+        Options { configs: chosen, guest_frames: bifold_capture::guest_frames(&spec), ..Options::default() };
     let mut windows = Windows { model: Model::new(&profile, options), begun: None, done: BTreeMap::new() };
-    let report = bifold_capture::capture(
-        &spec,
-        &AtomicBool::new(false),
-        &mut |_: Progress| (),
-        &mut |words| windows.take(words).map_err(Into::into),
-    )?;
+    let report =
+        bifold_capture::capture(&spec, &AtomicBool::new(false), &mut |_: Progress| (), &mut |words| {
+            windows.take(words).map_err(Into::into)
+        })?;
     if report.exit != CommandExit::Code(0) {
         bail!("the captured guest's command ended with {:?}", report.exit);
     }
     let mut out = BTreeMap::new();
-    for (i, name) in CONFIGS.iter().enumerate() {
+    for (i, name) in configs.iter().enumerate() {
         out.insert(*name, windows.done.iter().map(|(w, s)| (*w, s[i])).collect());
     }
     Ok(out)
