@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * 4096 pages of a file in memory, mapped shared and writable: all read, then all
+ * 2048 pages of a file in memory, mapped shared and writable: all read, then all
  * written. The file's pages exist before.
  *
  * Nested: 0.
- * Shadow: a read maps 16 pages (fault-around), clean: 256 guest faults and 512 hidden
+ * Shadow: a read maps 16 pages (fault-around), clean: 128 guest faults and 256 hidden
  * faults (each prefetches its block of 8). A clean entry is shadowed read-only, so that
- * KVM sees the first write and sets D: 4096 exits more, none of them for the guest.
+ * KVM sees the first write and sets D: 2048 exits more, none of them for the guest.
  */
 #include "suite.h"
 
@@ -24,4 +24,4 @@ static void run(int n)
     printf("%d pages of a file read, then written through a mapping\n", n);
 }
 
-PROGRAM(clean_dirty, "clean-dirty", 19, run, 4096, "4096 shared pages of a file, read and then written");
+PROGRAM(clean_dirty, "clean-dirty", 19, run, 2048, "2048 shared pages of a file, read and then written");

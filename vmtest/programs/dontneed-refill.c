@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * Four times: gives 2048 pages back (MADV_DONTNEED) and writes them again. Tables stay,
+ * Four times: gives 1024 pages back (MADV_DONTNEED) and writes them again. Tables stay,
  * frames are those that were just freed.
  *
  * Nested: near 0.
- * Shadow, per page and round: the guest's fault and a hidden fault: 4 * 2 * 2048. Per
+ * Shadow, per page and round: the guest's fault and a hidden fault: 4 * 2 * 1024. Per
  * round the flush after MADV_DONTNEED is of more than 33 pages, hence of everything: a
  * read and a write of CR3, after which each of the 4 tables is synced, so that the
  * first store to it is an exit (unsync).
@@ -32,4 +32,4 @@ static void run(int n)
     printf("%d pages given back and written again, %d times\n", n, ROUNDS);
 }
 
-PROGRAM(dontneed_refill, "dontneed-refill", 6, run, 2048, "2048 pages, given back and written again 4 times");
+PROGRAM(dontneed_refill, "dontneed-refill", 6, run, 1024, "1024 pages, given back and written again 4 times");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * 100 times: starts this binary (suite --true) with posix_spawn, which shares the
+ * 40 times: starts this binary (suite --true) with posix_spawn, which shares the
  * address space until exec, and waits for it; as often before the window.
  *
  * Nested: near 0.
@@ -36,4 +36,4 @@ static void run(int n)
     printf("%d processes started\n", n);
 }
 
-PROGRAM(exec, "exec", 15, run, 100, "this binary started 100 times");
+PROGRAM(exec, "exec", 15, run, 40, "this binary started 40 times");

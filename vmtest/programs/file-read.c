@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * Maps 8192 pages of a file in memory privately and reads each; twice, with the
+ * Maps 4096 pages of a file in memory privately and reads each; twice, with the
  * mapping gone in between. The file's pages exist before.
  *
  * Nested: 0.
  * Shadow: fault-around maps 16 pages at each guest fault, prefetching fills 8 entries at
- * each hidden fault: 2 * (512 + 1024), and what it takes to make and free 16 tables.
+ * each hidden fault: 2 * (256 + 512), and what it takes to make and free 16 tables.
  */
 #include "suite.h"
 
@@ -29,4 +29,4 @@ static void run(int n)
     printf("%d pages of a file mapped and read twice\n", n);
 }
 
-PROGRAM(file_read, "file-read", 20, run, 8192, "8192 private pages of a file, read twice");
+PROGRAM(file_read, "file-read", 20, run, 4096, "4096 private pages of a file, read twice");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * fork, fork-touch: 200 children of a process with 256 written pages.
+ * fork, fork-touch: 60 children of a process with 256 written pages.
  *
  * fork: children exit at once; the parent then writes 32 of its pages.
  * fork-touch: each child writes 64 of the pages (copies) before it exits.
@@ -38,7 +38,7 @@ static void child(int touched)
 
 static void children(int touched)
 {
-    enum { CHILDREN = 200 };
+    enum { CHILDREN = 60 };
 
     in_order();
     warm_frames(2048);
@@ -53,5 +53,5 @@ static void children(int touched)
     printf("%d children, each wrote %d of %d pages\n", CHILDREN, touched, PAGES);
 }
 
-PROGRAM(fork, "fork", 13, children, 0, "200 children that exit at once; the parent writes again");
-PROGRAM(fork_touch, "fork-touch", 14, children, 64, "200 children that copy 64 pages");
+PROGRAM(fork, "fork", 13, children, 0, "60 children that exit at once; the parent writes again");
+PROGRAM(fork_touch, "fork-touch", 14, children, 64, "60 children that copy 64 pages");

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * 64 pages of one table, 1000 times made read-only and writable again, then written.
+ * 64 pages of one table, 300 times made read-only and writable again, then written.
  *
  * Nested: 0.
  * Shadow: a change of more than 33 pages is flushed by loading CR3, which without PCID
  * is a read and a write of it: 2 exits; that syncs the table, so that the first store
- * to it in the next mprotect is an exit (unsync). 2 * 1000 * 3. The sync follows the
+ * to it in the next mprotect is an exit (unsync). 2 * 300 * 3. The sync follows the
  * permissions, so the writes take none.
  */
 #include "suite.h"
@@ -32,4 +32,4 @@ static void run(int n)
     printf("%d pages made read-only and writable %d times\n", PAGES, n);
 }
 
-PROGRAM(mprotect_full, "mprotect-full", 8, run, 1000, "64 pages read-only and back, 1000 times: full flush");
+PROGRAM(mprotect_full, "mprotect-full", 8, run, 300, "64 pages read-only and back, 300 times: full flush");

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * 16 pages of one table, 1000 times made read-only and writable again, then written.
+ * 16 pages of one table, 250 times made read-only and writable again, then written.
  *
  * Nested: 0.
  * Shadow: a change of up to 33 pages (tlb_single_page_flush_ceiling) is flushed by an
  * INVLPG per page; a change of the write permission is flushed in both directions
- * (pte_flags_need_flush): 2 * 16 * 1000. The table stays unsync and INVLPG makes the
+ * (pte_flags_need_flush): 2 * 16 * 250. The table stays unsync and INVLPG makes the
  * entry again at once, so the writes take no exit.
  */
 #include "suite.h"
@@ -32,4 +32,4 @@ static void run(int n)
     printf("%d pages made read-only and writable %d times\n", PAGES, n);
 }
 
-PROGRAM(mprotect_few, "mprotect-invlpg", 7, run, 1000, "16 pages read-only and back, 1000 times: INVLPG");
+PROGRAM(mprotect_few, "mprotect-invlpg", 7, run, 250, "16 pages read-only and back, 250 times: INVLPG");

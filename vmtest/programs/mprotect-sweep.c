@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * 4096 pages in 8 tables: all access taken away, 8 pages at a time, then given back,
+ * 2048 pages in 8 tables: all access taken away, 8 pages at a time, then given back,
  * then each page written; twice.
  *
  * Nested: 0.
  * Shadow: taking access away is an INVLPG per page; giving it back flushes nothing, as
  * the entries were not present. The entries kept A and D, so the write of the first
- * page of 8 is a hidden fault that prefetches the other seven. Per round 4096 INVLPG and
- * 512 hidden faults: 2 * 4608.
+ * page of 8 is a hidden fault that prefetches the other seven. Per round 2048 INVLPG and
+ * 256 hidden faults: 2 * 2304.
  */
 #include "suite.h"
 
@@ -35,4 +35,4 @@ static void run(int n)
     printf("%d pages closed, opened and written, by %d, %d times\n", n, PIECE, ROUNDS);
 }
 
-PROGRAM(mprotect_sweep, "mprotect-sweep", 9, run, 4096, "4096 pages closed, opened and written, 8 at a time");
+PROGRAM(mprotect_sweep, "mprotect-sweep", 9, run, 2048, "2048 pages closed, opened and written, 8 at a time");

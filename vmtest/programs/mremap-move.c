@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * 500 times: moves 16 written pages to another table and back, and writes them after
+ * 200 times: moves 16 written pages to another table and back, and writes them after
  * each move. Other pages keep both tables.
  *
  * Nested: 0.
  * Shadow, per move: INVLPG of the 16 old addresses (move_ptes flushes them), and 2
  * hidden faults at the new ones, as entries keep A and D and the block of 8 is
- * prefetched. 500 * 2 * 18.
+ * prefetched. 200 * 2 * 18.
  */
 #include "suite.h"
 
@@ -36,4 +36,4 @@ static void run(int n)
     printf("%d pages moved to another table and back %d times\n", PAGES, n);
 }
 
-PROGRAM(mremap_move, "mremap-move", 12, run, 500, "16 pages moved between two tables and written, 500 times");
+PROGRAM(mremap_move, "mremap-move", 12, run, 200, "16 pages moved between two tables and written, 200 times");

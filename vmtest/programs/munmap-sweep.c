@@ -6,13 +6,13 @@
  * Nested: near 0.
  * Shadow, per region: 8 guest faults and 8 hidden faults, the store that puts the leaf
  * table into the upper one (emulated), the first store to the leaf table once it is
- * shadowed (unsync), and INVLPG of the 8 pages unmapped: 4 * 256 * 26. The stores that
+ * shadowed (unsync), and INVLPG of the 8 pages unmapped: 2 * 256 * 26. The stores that
  * take leaf tables out come in a row without a walk between: the third floods the upper
  * table, whose shadow goes, and the others are free.
  */
 #include "suite.h"
 
-enum { PAGES = 8, ROUNDS = 4 };
+enum { PAGES = 8, ROUNDS = 2 };
 
 static void sweep(int n)
 {
@@ -35,4 +35,4 @@ static void run(int n)
     printf("%d regions of %d pages mapped, written and unmapped, %d times\n", n, PAGES, ROUNDS);
 }
 
-PROGRAM(munmap_sweep, "munmap-sweep", 10, run, 256, "256 regions with a table each, written and unmapped 4 times");
+PROGRAM(munmap_sweep, "munmap-sweep", 10, run, 256, "256 regions with a table each, written and unmapped 2 times");

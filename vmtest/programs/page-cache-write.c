@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * Writes a file in memory of 16 MB, twice, 64 KB at a time: the first pass allocates its
+ * Writes a file in memory of 8 MB, twice, 64 KB at a time: the first pass allocates its
  * pages, the second finds them.
  *
- * Nested: a violation for each frame new to the host, at most 4096.
+ * Nested: a violation for each frame new to the host, at most 2048.
  * Shadow: the kernel writes through its direct map: a hidden fault for each frame new to
  * the host, for others one for a block of 8 that is not shadowed yet; 0 in the second
- * pass. With KPTI 512 system calls cost four CR3 exits each.
+ * pass. With KPTI 256 system calls cost four CR3 exits each.
  */
 #include "suite.h"
 
@@ -28,4 +28,4 @@ static void run(int n)
     printf("%d KB written twice\n", n * CHUNK / 1024);
 }
 
-PROGRAM(page_cache_write, "page-cache-write", 29, run, 256, "a file of 16 MB in memory, written twice");
+PROGRAM(page_cache_write, "page-cache-write", 29, run, 128, "a file of 8 MB in memory, written twice");

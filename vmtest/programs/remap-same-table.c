@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * 1000 times: maps 8 pages, writes them, unmaps them. A page beside them keeps the leaf
+ * 250 times: maps 8 pages, writes them, unmaps them. A page beside them keeps the leaf
  * table, so its entries are rewritten again and again.
  *
  * Nested: near 0.
  * Shadow: per page the guest's fault, a hidden fault and the INVLPG of unmapping:
- * 1000 * 8 * 3. The table became unsync at the first store and stays so.
+ * 250 * 8 * 3. The table became unsync at the first store and stays so.
  */
 #include "suite.h"
 
@@ -34,4 +34,4 @@ static void run(int n)
     printf("%d pages mapped, written and unmapped %d times\n", PAGES, n);
 }
 
-PROGRAM(remap_same_table, "remap-same-table", 11, run, 1000, "8 pages of one table mapped, written, unmapped 1000 times");
+PROGRAM(remap_same_table, "remap-same-table", 11, run, 250, "8 pages of one table mapped, written, unmapped 250 times");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * switch-N: a token goes 2000 times round N processes, over a pipe between each two. A
- * pass is a write, and a read that blocks: 2000 * N switches of address space, as no
+ * switch-N: a token goes 600 times round N processes, over a pipe between each two. A
+ * pass is a write, and a read that blocks: 600 * N switches of address space, as no
  * process preempts the one that wakes it.
  *
  * Nested: 0.
@@ -84,12 +84,12 @@ static void nothing(int process, int round)
 
 static void run(int n)
 {
-    enum { ROUNDS = 2000 };
+    enum { ROUNDS = 600 };
 
     ring(n, ROUNDS, nothing);
     printf("a token %d times round %d processes\n", ROUNDS, n);
 }
 
-PROGRAM(switch_2, "switch-2", 16, run, 2, "a token 2000 times round 2 processes");
-PROGRAM(switch_4, "switch-4", 17, run, 4, "a token 2000 times round 4 processes: 4 roots");
-PROGRAM(switch_8, "switch-8", 18, run, 8, "a token 2000 times round 8 processes: more than 4 roots");
+PROGRAM(switch_2, "switch-2", 16, run, 2, "a token 600 times round 2 processes");
+PROGRAM(switch_4, "switch-4", 17, run, 4, "a token 600 times round 4 processes: 4 roots");
+PROGRAM(switch_8, "switch-8", 18, run, 8, "a token 600 times round 8 processes: more than 4 roots");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * 2000 signals to itself, each handled: two system calls and a frame on the stack.
- * Nested: 0. Shadow: 0 without KPTI; with it, four CR3 exits per system call: 8 * 2000.
+ * 800 signals to itself, each handled: two system calls and a frame on the stack.
+ * Nested: 0. Shadow: 0 without KPTI; with it, four CR3 exits per system call: 8 * 800.
  */
 #include "suite.h"
 #include <sys/syscall.h>
@@ -29,4 +29,4 @@ static void run(int n)
     printf("%d signals handled\n", n);
 }
 
-PROGRAM(signal, "signal", 26, run, 2000, "2000 signals to itself");
+PROGRAM(signal, "signal", 26, run, 800, "800 signals to itself");

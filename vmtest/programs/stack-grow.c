@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * Writes 4096 pages below the stack's end, downwards: the kernel grows the stack at each
+ * Writes 2048 pages below the stack's end, downwards: the kernel grows the stack at each
  * fault. Frames were used before.
  *
  * Nested: near 0.
- * Shadow, per page: the guest's fault and a hidden fault: 2 * 4096, and a few for each
+ * Shadow, per page: the guest's fault and a hidden fault: 2 * 2048, and a few for each
  * of the 8 tables. Downwards, the aligned block of 8 begins with absent entries, so
  * prefetching ends at once.
  */
 #include "suite.h"
 #include <sys/resource.h>
 
-enum { PAGES = 4096 };
+enum { PAGES = 2048 };
 
 static void grow(void)
 {
@@ -37,4 +37,4 @@ static void run(int n)
     printf("%d pages\n", PAGES);
 }
 
-PROGRAM(stack_grow, "stack-grow", 28, run, 0, "4096 pages of stack, downwards");
+PROGRAM(stack_grow, "stack-grow", 28, run, 0, "2048 pages of stack, downwards");

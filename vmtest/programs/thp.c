@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * thp-touch: a region of 64 MB that asks for huge pages; each 4 KB is written.
+ * thp-touch: a region of 32 MB that asks for huge pages; each 4 KB is written.
  * thp-again: 16 times, such a region is given back (MADV_DONTNEED) and written again.
  * thp-split: in such a region, written before, one 4 KB page of each huge page is given
  * back, which splits its mapping into a table, and all pages are written again.
  *
- * Nested: violations for frames new to the host: thp-touch up to 16384 with 4 KB host
- * pages and 32 with 2 MB; the others near 0.
+ * Nested: violations for frames new to the host: thp-touch up to 8192 with 4 KB host
+ * pages and 16 with 2 MB; the others near 0.
  * Shadow, touch: a guest fault per huge page and an emulated store to the upper table
  * (32 each); the guest has no leaf tables, so the shadow has direct pages, filled by 8:
- * 2048 hidden faults with 4 KB host pages, 32 with 2 MB. Besides, a hidden fault for each
- * frame new to the host (16384), when the kernel clears it.
+ * 1024 hidden faults with 4 KB host pages, 16 with 2 MB. Besides, a hidden fault for each
+ * frame new to the host (8192), when the kernel clears it.
  * Shadow, again: the direct page of the frame is still in the hash, full, so one hidden
  * fault finds it: per huge page and round a guest fault, a hidden fault, an emulated
  * store to the upper table and INVLPG: 16 * 32 * 4.
@@ -18,11 +18,11 @@
  * the page given back, and 64 hidden faults that fill the new table by 8. Where the split
  * leaves D out of the new entries (Linux 6.1: it goes to the page), they are
  * shadowed read-only, and each of the other 447 pages is one exit more at its write:
- * 32 * 511 then, 32 * 64 where D is kept.
+ * 16 * 511 then, 16 * 64 where D is kept.
  */
 #include "suite.h"
 
-enum { HUGE = 32 };
+enum { HUGE = 16 };
 
 static unsigned long anon_huge(void)
 {
@@ -93,6 +93,6 @@ static void split(int n)
     printf("%d huge pages split, %d pages written\n", HUGE, HUGE * 512);
 }
 
-PROGRAM(thp_touch, "thp-touch", 21, touch, 0, "64 MB of huge pages, each 4 KB written");
-PROGRAM(thp_again, "thp-again", 30, again, 16, "32 huge pages given back and written again 16 times");
-PROGRAM(thp_split, "thp-split", 22, split, 0, "32 huge pages split, each 4 KB written again");
+PROGRAM(thp_touch, "thp-touch", 21, touch, 0, "32 MB of huge pages, each 4 KB written");
+PROGRAM(thp_again, "thp-again", 30, again, 16, "16 huge pages given back and written again 16 times");
+PROGRAM(thp_split, "thp-split", 22, split, 0, "16 huge pages split, each 4 KB written again");

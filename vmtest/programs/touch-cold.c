@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * Writes one byte in each of 8192 pages that were never mapped. Run it first after
+ * Writes one byte in each of 4096 pages that were never mapped. Run it first after
  * boot: then most of their frames are new to the host as well.
  *
- * Nested: one violation per frame new to the host (about 8192), none for others.
+ * Nested: one violation per frame new to the host (about 4096), none for others.
  * Shadow, per page: the guest's fault (1), the kernel's store through the direct map
  * that clears the frame, if it is new to the host (1 hidden fault), and the user's
- * entry (1 hidden fault): 2 or 3 times 8192. Prefetching finds nothing: the entries
+ * entry (1 hidden fault): 2 or 3 times 4096. Prefetching finds nothing: the entries
  * after this one are absent. Per leaf table (16): a few more for the table.
  */
 #include "suite.h"
@@ -22,4 +22,4 @@ static void run(int n)
     printf("%d new pages written\n", n);
 }
 
-PROGRAM(touch_cold, "touch-cold", 3, run, 8192, "8192 new pages, written");
+PROGRAM(touch_cold, "touch-cold", 3, run, 4096, "4096 new pages, written");

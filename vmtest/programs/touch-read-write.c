@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * Reads each of 4096 new pages, which maps the guest's zero page, then writes each.
+ * Reads each of 2048 new pages, which maps the guest's zero page, then writes each.
  * The frames that the writes take were used before (warm_frames).
  *
  * Nested: near 0; one violation for each frame that is new to the host after all.
  * Shadow, per page: the read is the guest's fault and a hidden fault; the write is the
  * guest's fault, INVLPG of the old entry (ptep_clear_flush) and a hidden fault, unless
- * INVLPG found the new entry in place already: it comes before. 5 times 4096.
+ * INVLPG found the new entry in place already: it comes before. 5 times 2048.
  */
 #include "suite.h"
 
@@ -24,4 +24,4 @@ static void run(int n)
     printf("%d new pages read, then written\n", n);
 }
 
-PROGRAM(touch_read_write, "touch-read-write", 4, run, 4096, "4096 new pages, read and then written");
+PROGRAM(touch_read_write, "touch-read-write", 4, run, 2048, "2048 new pages, read and then written");

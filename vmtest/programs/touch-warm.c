@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * Writes 8192 pages again that were written twice before: TLB misses and nothing else.
+ * Writes 2048 pages again that were written twice before: TLB misses and nothing else.
  * Nested and shadow: about 0.
  */
 #include "suite.h"
@@ -18,4 +18,4 @@ static void run(int n)
     printf("%d pages written 4 times more\n", n);
 }
 
-PROGRAM(touch_warm, "touch-warm", 5, run, 8192, "8192 pages written before, written again: no exits");
+PROGRAM(touch_warm, "touch-warm", 5, run, 2048, "2048 pages written before, written again: no exits");
