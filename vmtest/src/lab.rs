@@ -160,6 +160,9 @@ pub struct Lab {
     kernel: Kernel,
 }
 
+/// Kernels that tests run on: Debian 12's, and that of 13 and of 12's backports.
+pub const SERIES: [&str; 2] = ["6.1", "6.12"];
+
 /// What stock QEMU needs besides its libraries to boot an inner guest.
 const FIRMWARE: [&str; 2] = ["qboot.rom", "pvh.bin"];
 const DATA_DIRS: [&str; 3] = ["/usr/share/qemu", "/usr/share/seabios", "/usr/lib/ipxe/qemu"];
@@ -190,6 +193,16 @@ impl Lab {
     /// such as `6.1`.
     pub fn new(kernel: &str, progress: &mut dyn FnMut(Progress)) -> Result<Lab, LabError> {
         Ok(Lab { qemu: qemu::find()?, kernel: kernel::for_lab(kernel, progress)? })
+    }
+
+    /// With a kernel of the first of [`SERIES`] that there is.
+    pub fn any(progress: &mut dyn FnMut(Progress)) -> Result<Lab, LabError> {
+        let mut end = Lab::new(SERIES[0], progress);
+        for series in &SERIES[1..] {
+            let Err(LabError::Capture(CaptureError::NoSuchKernel { .. })) = end else { break };
+            end = Lab::new(series, progress);
+        }
+        end
     }
 
     /// With a kernel that is at hand.

@@ -12,6 +12,7 @@ pub mod ftrace;
 pub mod job;
 pub mod kvm_module;
 pub mod lab;
+pub mod tests;
 pub mod validate;
 
 use std::path::PathBuf;
@@ -28,7 +29,7 @@ pub fn guest() -> GuestSpec {
         vcpus: 1,
         kpti: false,
         thp: Thp::Madvise,
-        memory_mib: 512,
+        memory_mib: 256,
         kernel: None,
         modules: None,
         root: Root::Initramfs { include: Vec::new() },

@@ -9,6 +9,7 @@ use std::sync::Mutex;
 use anyhow::{Context, Result, anyhow};
 use bifold_capture::{CaptureError, Kind, Progress};
 use bifold_vmtest::lab::{Lab, LabError};
+use bifold_vmtest::tests;
 use bifold_vmtest::validate::count::{self, Run};
 use bifold_vmtest::validate::{CONFIGS, Workload, predict, table};
 use clap::{Parser, Subcommand};
@@ -28,6 +29,25 @@ struct Cli {
 enum Verb {
     /// Predicts the exits of a guest's programs and counts them under the real KVM
     Validate(Validate),
+    /// Runs quick tests: a line each, `ok NAME (seconds)` or `FAILED NAME: why`
+    Test(Test),
+}
+
+#[derive(clap::Args)]
+struct Test {
+    /// Tests (all if none is named)
+    #[arg(value_name = "NAME", value_parser = tests::ALL.each_ref().map(|t| t.name))]
+    names: Vec<String>,
+    /// Kernel of laboratory and guests: a series whose newest package is taken, or a package
+    /// (6.1, or 6.12 where apt has no 6.1)
+    #[arg(long)]
+    kernel: Option<String>,
+    /// Boots at a time
+    #[arg(long, default_value_t = 2)]
+    jobs: usize,
+    /// Say what tests there are
+    #[arg(long)]
+    list: bool,
 }
 
 #[derive(clap::Args)]
@@ -48,7 +68,7 @@ struct Validate {
     #[arg(short = 'n', long, default_value_t = 3)]
     runs: u64,
     /// Guest memory in MiB
-    #[arg(long, default_value_t = 512)]
+    #[arg(long, default_value_t = 256)]
     memory: u64,
     /// Boots at a time
     #[arg(long, default_value_t = 2)]
@@ -65,20 +85,19 @@ struct Validate {
 type Counted = BTreeMap<u64, bifold_vmtest::exits::Window>;
 
 fn validate(args: &Validate) -> Result<ExitCode> {
-    let lab = Lab::new(&args.kernel, &mut |p| {
-        if let Progress::Stage(what) = p {
-            eprintln!("vmtest: {what}");
-        }
-    })?;
+    let lab = lab(Some(&args.kernel))?;
     let workload = Workload::new(&args.programs, args.memory)?;
-    let configs: Vec<&'static str> =
-        CONFIGS.into_iter().filter(|c| args.configs.is_empty() || args.configs.iter().any(|a| a == c)).collect();
+    let configs: Vec<&'static str> = CONFIGS
+        .into_iter()
+        .filter(|c| args.configs.is_empty() || args.configs.iter().any(|a| a == c))
+        .collect();
     let kpti: &[bool] = match args.kpti.as_str() {
         "on" => &[true],
         "off" => &[false],
         _ => &[false, true],
     };
-    let name = |config: &str, kpti: bool, run: u64| format!("{config}{} run {run}", if kpti { " kpti" } else { "" });
+    let name =
+        |config: &str, kpti: bool, run: u64| format!("{config}{} run {run}", if kpti { " kpti" } else { "" });
     let mut counted: BTreeMap<String, Counted> = match &args.counted {
         Some(path) if path.exists() => {
             serde_json::from_slice(&std::fs::read(path)?).with_context(|| path.display().to_string())?
@@ -104,7 +123,7 @@ fn validate(args: &Validate) -> Result<ExitCode> {
             let next = predictions.lock().ok().and_then(|mut q| q.pop());
             if let Some(kpti) = next {
                 let begun = std::time::Instant::now();
-                let p = predict::predict(&lab, &workload, kpti)?;
+                let p = predict::predict(&lab, &workload, &configs, kpti)?;
                 eprintln!("vmtest: predicted{} in {:.0?}", if kpti { " kpti" } else { "" }, begun.elapsed());
                 predicted.lock().map_err(|_| anyhow!("a worker died"))?.insert(kpti, p);
                 continue;
@@ -151,14 +170,51 @@ fn validate(args: &Validate) -> Result<ExitCode> {
     Ok(if far { ExitCode::from(3) } else { ExitCode::SUCCESS })
 }
 
+fn lab(kernel: Option<&str>) -> Result<Lab, LabError> {
+    let mut progress = |p: Progress| {
+        if let Progress::Stage(what) = p {
+            eprintln!("vmtest: {what}");
+        }
+    };
+    match kernel {
+        Some(kernel) => Lab::new(kernel, &mut progress),
+        None => Lab::any(&mut progress),
+    }
+}
+
+fn test(args: &Test) -> Result<ExitCode> {
+    let chosen = tests::named(&args.names)?;
+    if args.list {
+        for t in chosen {
+            println!("{:<18} {}", t.name, t.about);
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let lab = lab(args.kernel.as_deref())?;
+    eprintln!("vmtest: Linux {} under QEMU {}", lab.kernel().version, lab.qemu_version());
+    let mut failed = 0;
+    tests::run(&lab, &chosen, args.jobs, &|what| eprintln!("vmtest: {what}"), &mut |o| match o.end {
+        Ok(()) => println!("ok {} ({:.1})", o.test.name, o.seconds),
+        Err(e) => {
+            failed += 1;
+            println!("FAILED {}: {}", o.test.name, format!("{e:#}").replace('\n', " | "));
+        }
+    })?;
+    eprintln!("vmtest: {} of {} tests passed", chosen.len() - failed, chosen.len());
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
 fn write(path: &std::path::Path, data: &[u8]) -> Result<()> {
     let new = path.with_extension("new");
-    std::fs::write(&new, data).and_then(|()| std::fs::rename(&new, path)).with_context(|| path.display().to_string())
+    std::fs::write(&new, data)
+        .and_then(|()| std::fs::rename(&new, path))
+        .with_context(|| path.display().to_string())
 }
 
 fn main() -> ExitCode {
     let end = match Cli::parse().verb {
         Verb::Validate(args) => validate(&args),
+        Verb::Test(args) => test(&args),
     };
     end.unwrap_or_else(|e| {
         eprintln!("vmtest: error: {e:#}");

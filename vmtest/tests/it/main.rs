@@ -1,0 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The laboratory: what it brings back, and what it says when it cannot.
+
+mod boots;
+mod refusals;
+mod support;
