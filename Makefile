@@ -8,11 +8,14 @@ export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 
 CARGO ?= cargo
 BIFOLD = $${CARGO_TARGET_DIR:-target}/release/bifold
+VMTEST = $${CARGO_TARGET_DIR:-target}/release/vmtest
 REPORT ?= bifold-report.html
+# Series of kernels for the laboratory. Debian 12 has both, 13 only the second.
+KERNELS ?= 6.1 6.12
 
-.PHONY: help setup build demo test lint bench clean
+.PHONY: help setup build demo test vmtest validate-exits lab lint bench clean
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## /make \1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r a b; do printf '  %-12s %s\n' "$$a" "$$b"; done
+	@sed -n 's/^\([a-z-]*\):.*## /make \1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r a b; do printf '  %-20s %s\n' "$$a" "$$b"; done
 
 setup: ## install what is missing on a Debian 12 or newer (says what; asks nothing)
 	@tools/setup
@@ -27,6 +30,15 @@ demo: build ## what compiling a C file of 7,900 lines costs in each paging mode:
 # The dev profile: with link-time optimisation, building the tests takes longer than all of them run.
 test: setup ## all tests
 	$(CARGO) test --workspace --locked --no-fail-fast
+
+vmtest: build ## quick tests under the real KVM, in an emulated machine: some minutes (KERNEL=6.1)
+	$(VMTEST) test $(if $(KERNEL),--kernel $(KERNEL))
+
+validate-exits: build ## predicted exits beside those counted under the real KVM: docs/validation (KERNELS="6.1 6.12")
+	@mkdir -p docs/validation
+	@status=0; for k in $(KERNELS); do (set -x; $(VMTEST) validate --kernel $$k -o docs/validation/exits-$$k.md) || status=$$?; done; exit $$status
+
+lab: validate-exits ## everything long that runs under the real KVM
 
 lint: ## formatting, clippy, shell scripts
 	@for c in rustfmt clippy; do $(CARGO) $${c/rustfmt/fmt} --version >/dev/null 2>&1 || rustup component add $$c; done
