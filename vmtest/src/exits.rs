@@ -40,6 +40,8 @@ mod code {
     pub const NESTED_FAULT: u64 = 0x400;
 }
 
+/// Addresses below are a process's.
+const USER_END: u64 = 1 << 47;
 const PRESENT: u64 = 1;
 const PF_VECTOR: u64 = 14;
 
@@ -67,6 +69,8 @@ pub struct Window {
     pub others: BTreeMap<u64, u64>,
     /// Interrupts delivered to the guest.
     pub interrupts: u64,
+    /// Those of them that found it in user mode.
+    pub user_interrupts: u64,
     /// Nanoseconds of the trace's clock.
     pub nanoseconds: u64,
     /// Every exit, if asked for.
@@ -87,6 +91,7 @@ struct Open {
     register: Option<u8>,
     unsynced: bool,
     device: bool,
+    interrupted: bool,
     entry: Option<u64>,
 }
 
@@ -192,12 +197,22 @@ fn step(
             if let Some((_, _, w)) = window {
                 w.interrupts += 1;
             }
+            if let Some(o) = open {
+                o.interrupted = true;
+            }
         }
         name => {
             let Some(o) = open else { return };
             match name {
                 // Only the first entry ends it; there is none where userspace is asked.
-                "kvm_entry" => o.entry = o.entry.or(Some(r.get("rip"))),
+                "kvm_entry" => {
+                    o.entry = o.entry.or(Some(r.get("rip")));
+                    let user = r.get("rip") < USER_END;
+                    if let (true, true, Some((_, _, w))) = (std::mem::take(&mut o.interrupted), user, window)
+                    {
+                        w.user_interrupts += 1;
+                    }
+                }
                 "kvm_inj_exception" => o.injected |= r.get("exception") == PF_VECTOR,
                 "kvm_emulate_insn" => {
                     o.emulated = true;

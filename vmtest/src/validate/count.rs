@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, bail};
 
 use super::Workload;
+use super::table::Reasons;
 use crate::exits::{self, Window};
 use crate::ftrace::Formats;
 use crate::job::{Inner, Job, Jobs};
@@ -87,7 +88,53 @@ fn read(output: &Output, log: bool) -> Result<BTreeMap<u64, Window>> {
     Ok(exits::windows(file("trace")?, &formats, log)?)
 }
 
-/// A window's exits.
-pub fn reasons(window: &Window) -> super::table::Reasons {
-    window.exits.iter().map(|(name, n)| (name.clone(), *n as f64)).collect()
+/// CR3 reads, and as many writes, that an interrupt in user mode costs under KPTI: into
+/// the kernel and out of it (`SWITCH_TO_KERNEL_CR3`, `SWITCH_TO_USER_CR3`).
+const CR3_PER_INTERRUPT: f64 = 2.0;
+
+/// The windows' exits, less the background: what `idle`, a guest asleep, has in the same
+/// time, and under KPTI what its timer's interrupts in user mode cost, of which a guest
+/// slowed down by its exits has more.
+pub fn reasons(workload: &Workload, windows: &BTreeMap<u64, Window>, kpti: bool) -> BTreeMap<u64, Reasons> {
+    let idle = workload.window("idle").and_then(|w| windows.get(&w));
+    windows.iter().map(|(number, w)| (*number, less_background(w, idle, kpti))).collect()
+}
+
+fn less_background(window: &Window, idle: Option<&Window>, kpti: bool) -> Reasons {
+    let mut out: Reasons = window.exits.iter().map(|(name, n)| (name.clone(), *n as f64)).collect();
+    let mut less = |name: &str, n: f64| {
+        if let Some(x) = out.get_mut(name) {
+            *x = (*x - n).max(0.0);
+        }
+    };
+    // The window of `idle` itself stays as it is: it shows the background.
+    if let Some(idle) = idle.filter(|i| *i != window) {
+        let share = window.nanoseconds as f64 / idle.nanoseconds.max(1) as f64;
+        idle.exits.iter().for_each(|(name, n)| less(name, *n as f64 * share));
+    }
+    if kpti {
+        for name in ["cr3_read", "cr3_write"] {
+            less(name, CR3_PER_INTERRUPT * window.user_interrupts as f64);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_background_is_what_an_idle_guest_has_in_the_same_time_and_what_ticks_cost_under_kpti() {
+        let window = |ns, reads, ticks| Window {
+            exits: BTreeMap::from([("cr3_read".to_owned(), reads)]),
+            nanoseconds: ns,
+            user_interrupts: ticks,
+            ..Window::default()
+        };
+        let (idle, busy) = (window(2000, 10, 0), window(1000, 100, 7));
+        assert_eq!(less_background(&busy, Some(&idle), false)["cr3_read"], 95.0);
+        assert_eq!(less_background(&busy, Some(&idle), true)["cr3_read"], 81.0);
+        assert_eq!(less_background(&idle, Some(&idle), true)["cr3_read"], 10.0);
+    }
 }

@@ -2,9 +2,11 @@
 //! Holds the model against the real KVM: the same guest runs the same programs,
 //! once captured and predicted, and several times as an inner guest under KVM with
 //! its exits counted. `predict` and `count` give exits per program, configuration
-//! and reason; `table` compares them.
+//! and reason; `table` compares them, `drive` does it all, `document` writes it down.
 
 pub mod count;
+pub mod document;
+pub mod drive;
 pub mod predict;
 pub mod table;
 
@@ -94,6 +96,11 @@ impl Workload {
             include.push(PathBuf::from("/usr/bin/as"));
         }
         Ok(Workload { command, include, programs: chosen, memory_mib })
+    }
+
+    /// The window of a program that it has.
+    pub fn window(&self, program: &str) -> Option<u64> {
+        self.programs.iter().find(|p| p.name == program).map(|p| p.window)
     }
 
     /// The guest that runs it.

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, bail};
 use bifold_capture::{CommandExit, Progress, Record};
-use bifold_model::{Model, Options, Profile, Sample};
+use bifold_model::{Config, Model, Options, Profile, Sample};
 use bifold_trace::{Event, decode};
 
 use super::Workload;
@@ -19,18 +19,43 @@ use crate::lab::Lab;
 const PROFILE: &str = "phenom2-x3-720";
 const OVERRIDES: [&str; 1] = ["cpu.tlb_tagged=false"];
 
+/// What a program does.
+#[derive(Debug, Clone, Default)]
+pub struct Window {
+    /// Counts.
+    pub sample: Sample,
+    /// Every exit, if asked for: reason and address.
+    pub log: Vec<(&'static str, u64)>,
+}
+
 /// A window that has begun: its number and the counts at that time.
 type Begun = (u64, Vec<Sample>);
 
 struct Windows {
     model: Model,
+    log: bool,
     begun: Option<Begun>,
-    done: BTreeMap<u64, Vec<Sample>>,
+    /// By number, for each configuration.
+    done: BTreeMap<u64, Vec<Window>>,
 }
 
 impl Windows {
     fn totals(&self) -> Vec<Sample> {
         self.model.totals().into_iter().map(|(_, s)| s).collect()
+    }
+
+    fn end(&mut self) {
+        let Some((number, before)) = self.begun.take() else { return };
+        let log = self.model.take_exit_log();
+        let of = |((config, now), before): ((Config, Sample), &Sample)| Window {
+            sample: now.since(before),
+            log: log
+                .iter()
+                .filter(|e| e.config == config)
+                .map(|e| (e.reason, e.gpa.map_or(e.gva.0, |gpa| gpa.0)))
+                .collect(),
+        };
+        self.done.insert(number, self.model.totals().into_iter().zip(&before).map(of).collect());
     }
 
     fn take(&mut self, words: &[u64]) -> Result<()> {
@@ -42,14 +67,14 @@ impl Windows {
             self.model.consume(&words[from..at])?;
             from = at;
             match code >> 8 {
-                1 => self.begun = Some((code & 0xff, self.totals())),
-                2 => {
-                    if let Some((number, before)) = self.begun.take() {
-                        let now = self.totals();
-                        let window = now.iter().zip(&before).map(|(n, b)| n.since(b)).collect();
-                        self.done.insert(number, window);
+                1 => {
+                    self.begun = Some((code & 0xff, self.totals()));
+                    if self.log {
+                        self.model.log_exits();
+                        self.model.take_exit_log();
                     }
                 }
+                2 => self.end(),
                 _ => {}
             }
         }
@@ -59,11 +84,12 @@ impl Windows {
 }
 
 /// What is predicted for a program, by reason.
-pub type Predicted = BTreeMap<u64, Sample>;
+pub type Predicted = BTreeMap<u64, Window>;
 
-/// A sample's exits.
-pub fn reasons(sample: &Sample) -> Reasons {
-    sample.exits().map(|(name, n)| (name.to_owned(), n as f64)).collect()
+/// The exits of each window.
+pub fn reasons(predicted: &Predicted) -> BTreeMap<u64, Reasons> {
+    let of = |s: &Sample| s.exits().map(|(name, n)| (name.to_owned(), n as f64)).collect();
+    predicted.iter().map(|(n, w)| (*n, of(&w.sample))).collect()
 }
 
 /// The model's name for a kernel's KVM.
@@ -76,12 +102,13 @@ fn kvm_of(version: &str) -> Result<&'static str> {
     }
 }
 
-/// Samples by configuration and program.
+/// Windows by configuration; `log` keeps every exit.
 pub fn predict(
     lab: &Lab,
     workload: &Workload,
     configs: &[&'static str],
     kpti: bool,
+    log: bool,
 ) -> Result<BTreeMap<&'static str, Predicted>> {
     let kernel = lab.kernel();
     let spec = bifold_capture::GuestSpec {
@@ -96,7 +123,8 @@ pub fn predict(
     let chosen: Vec<_> = configs.iter().map(|n| super::config(n).map(|(c, _)| c)).collect::<Result<_>>()?;
     let options =
         Options { configs: chosen, guest_frames: bifold_capture::guest_frames(&spec), ..Options::default() };
-    let mut windows = Windows { model: Model::new(&profile, options), begun: None, done: BTreeMap::new() };
+    let mut windows =
+        Windows { model: Model::new(&profile, options), log, begun: None, done: BTreeMap::new() };
     let report =
         bifold_capture::capture(&spec, &AtomicBool::new(false), &mut |_: Progress| (), &mut |words| {
             windows.take(words).map_err(Into::into)
@@ -106,7 +134,7 @@ pub fn predict(
     }
     let mut out = BTreeMap::new();
     for (i, name) in configs.iter().enumerate() {
-        out.insert(*name, windows.done.iter().map(|(w, s)| (*w, s[i])).collect());
+        out.insert(*name, windows.done.iter().map(|(n, w)| (*n, w[i].clone())).collect());
     }
     Ok(out)
 }
