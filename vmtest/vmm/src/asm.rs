@@ -93,6 +93,11 @@ impl Asm {
         self.raw(&[0xe7, port])
     }
 
+    /// JMP rcx.
+    pub fn jmp_rcx(self) -> Asm {
+        self.raw(&[0xff, 0xe1])
+    }
+
     /// JMP rax.
     pub fn jmp_rax(self) -> Asm {
         self.raw(&[0xff, 0xe0])
@@ -101,6 +106,9 @@ impl Asm {
 
 /// JMP rbx: what a page holds that is fetched from and comes back.
 pub const JMP_RBX: [u8; 2] = [0xff, 0xe3];
+
+/// A STOSQ that comes back.
+pub const STOSQ_JMP_RBX: [u8; 4] = [0x48, 0xab, 0xff, 0xe3];
 
 /// The handler of #PF: drops the error code, puts RBX (where to go on) in the place of the
 /// faulting instruction's address, returns.

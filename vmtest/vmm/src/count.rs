@@ -2,11 +2,11 @@
 //! Runs a guest phase by phase under KVM and holds its counts against the model's.
 
 use crate::guest::Guest;
+use crate::memory::Backing;
 use crate::predict::{Counts, predict};
 use crate::trace::{Events, Exit, Trace, statistics};
 use crate::vm::{Vm, host_kernel, host_mode};
 use anyhow::{Result, ensure};
-use bifold_mmu::PageSize;
 use bifold_model::{Config, Mode};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -26,6 +26,7 @@ pub struct Fact {
     pub vcpu: usize,
     pub kernel: String,
     pub config: String,
+    pub backing: Backing,
     /// Are predicted and counted the same (as far as the model says)?
     pub agree: bool,
     /// Names of the counts that are not.
@@ -107,17 +108,20 @@ fn cross_check(events: &Events, stats: &BTreeMap<String, i64>) -> bool {
     stats.get("exits").copied().unwrap_or(0) == events.exits.len() as i64
 }
 
-/// Runs `guest` with memory backed by pages of `size`, and tells each phase's fact.
+/// Runs `guest` with memory of kind `backing`, and tells each phase's fact; if `once`, no
+/// further than the first that does not agree, as what follows from it says nothing more.
 pub fn count(
     guest: &Guest,
-    size: PageSize,
+    backing: Backing,
+    settings: &[String],
+    once: bool,
     trace: &Trace,
     mut tell: impl FnMut(&Fact) -> Result<()>,
 ) -> Result<bool> {
-    let config = Config { mode: host_mode()?, host_page: size };
+    let config = Config { mode: host_mode()?, host_page: backing.size() };
     let kernel = host_kernel()?;
-    let predicted = predict(guest, config)?;
-    let vm = Vm::new(guest, size)?;
+    let predicted = predict(guest, config, settings)?;
+    let vm = Vm::new(guest, backing)?;
     let mut all = true;
     for (phase, predicted) in guest.phases.iter().zip(predicted) {
         let before = statistics(&vm.debugfs())?;
@@ -144,6 +148,7 @@ pub fn count(
             vcpu: phase.vcpu,
             kernel: kernel.clone(),
             config: config.name(),
+            backing,
             agree: differ.is_empty(),
             differ,
             cross_check: cross_check(&events, &stats),
@@ -153,6 +158,9 @@ pub fn count(
             events,
             statistics: stats,
         })?;
+        if once && !all {
+            break;
+        }
     }
     Ok(all)
 }

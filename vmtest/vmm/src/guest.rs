@@ -11,7 +11,7 @@
 //! written: the model, which does not know that, would see a difference only in a page
 //! that is first read and later written, and no guest does that there.
 
-use crate::asm::{Asm, Code, FAULT_HANDLER, JMP_RBX, PORT_MARKER, PORT_VALUE, Reg, STRIDE};
+use crate::asm::{Asm, Code, FAULT_HANDLER, JMP_RBX, PORT_MARKER, PORT_VALUE, Reg, STOSQ_JMP_RBX, STRIDE};
 use crate::tables::{DATA, LARGE, Tables, index};
 use bifold_trace::Event;
 
@@ -167,6 +167,13 @@ impl Guest {
         self.blobs.push((gpa, JMP_RBX.to_vec()));
     }
 
+    /// A page of code at `va`: STOSQ, and back.
+    pub fn storing_page(&mut self, va: u64) {
+        let gpa = self.tables.take() << 12;
+        self.tables.map(self.root, va, 1, gpa | DATA);
+        self.blobs.push((gpa, STOSQ_JMP_RBX.to_vec()));
+    }
+
     /// GDT, IDT, a stack and a handler of #PF that goes on where RBX says.
     pub fn handle_faults(&mut self) {
         let mut at = [0; 4];
@@ -286,6 +293,22 @@ impl Guest {
             self.event(Event::StoreOther(va + 8 * n as u64));
             self.pt_store(gfn, i + n, new);
         }
+    }
+
+    /// Writes entry `i` with a STOSQ that lies in a page made by [`Guest::storing_page`]: the
+    /// same instruction every time.
+    pub fn set_by_stos_at(&mut self, code: u64, alias: u64, gfn: u64, i: usize, new: u64) {
+        let va = alias + (i as u64) * 8;
+        let asm = |next| {
+            let asm = Asm::default().set(Reg::Rdi, va).set(Reg::Rcx, code);
+            asm.set(Reg::Rbx, next).set(Reg::Rax, new).jmp_rcx()
+        };
+        let len = asm(0).0.len();
+        let next = self.vcpus[self.current].code.place(len) + len as u64;
+        self.op(asm(next));
+        self.event(Event::Fetch(code));
+        self.event(Event::StoreOther(va));
+        self.pt_store(gfn, i, new);
     }
 
     /// Copies entry `from` of the table over entry `i` with MOVSQ.

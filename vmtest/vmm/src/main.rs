@@ -21,9 +21,9 @@ mod vm;
 mod walks;
 
 use anyhow::Result;
-use bifold_mmu::PageSize;
 use bifold_model::Config;
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
+use memory::Backing;
 use serde::Serialize;
 use std::io::Write;
 use std::process::ExitCode;
@@ -33,22 +33,6 @@ use std::process::ExitCode;
 struct Args {
     #[command(subcommand)]
     verb: Verb,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Backing {
-    /// Anonymous 4 KB pages.
-    #[value(name = "4k")]
-    Small,
-    /// 2 MB pages of hugetlbfs (/proc/sys/vm/nr_hugepages must be 64 or more).
-    #[value(name = "2m")]
-    Large,
-}
-
-impl From<Backing> for PageSize {
-    fn from(b: Backing) -> PageSize {
-        if b == Backing::Small { PageSize::Size4K } else { PageSize::Size2M }
-    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -61,6 +45,27 @@ enum Verb {
         /// What backs guest memory.
         #[arg(long, value_delimiter = ',', default_value = "4k,2m")]
         backing: Vec<Backing>,
+        /// Profile values for the model, as `bifold compare` takes them.
+        #[arg(long, value_name = "KEY=VALUE")]
+        set: Vec<String>,
+    },
+    /// The same with guests made up at random, each until model and KVM differ.
+    Random {
+        /// The first seed.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// How many guests.
+        #[arg(long, default_value_t = 20)]
+        guests: u64,
+        /// Megabytes of memory; under 16, shadow pages become scarce.
+        #[arg(long, default_value_t = guests::MEMORY >> 20)]
+        memory: u64,
+        /// What backs guest memory.
+        #[arg(long, value_delimiter = ',', default_value = "4k,2m")]
+        backing: Vec<Backing>,
+        /// Profile values for the model, as `bifold compare` takes them.
+        #[arg(long, value_name = "KEY=VALUE")]
+        set: Vec<String>,
     },
     /// Compare the entries that one access reads, by their A and D bits, with the walker's.
     /// Asks for words to be poked: `{"poke":[[PA,VALUE],...]}`, then waits for `poked`.
@@ -95,12 +100,23 @@ fn tell(fact: &impl Serialize) -> Result<()> {
 
 fn run(args: Args) -> Result<bool> {
     match args.verb {
-        Verb::Count { guests, backing } => {
+        Verb::Count { guests, backing, set } => {
             let trace = trace::Trace::new()?;
             let mut all = true;
             for guest in guests::named(&guests) {
                 for &b in &backing {
-                    all &= count::count(&guest, b.into(), &trace, tell)?;
+                    all &= count::count(&guest, b, &set, false, &trace, tell)?;
+                }
+            }
+            Ok(all)
+        }
+        Verb::Random { seed, guests, memory, backing, set } => {
+            let trace = trace::Trace::new()?;
+            let mut all = true;
+            for seed in seed..seed + guests {
+                let guest = guests::random(seed, memory << 20);
+                for &b in &backing {
+                    all &= count::count(&guest, b, &set, true, &trace, tell)?;
                 }
             }
             Ok(all)
@@ -110,14 +126,15 @@ fn run(args: Args) -> Result<bool> {
             walks::probe_roots(&trace)?;
             let mut all = true;
             for b in backing {
-                all &= walks::check(b.into(), &trace, tell)?;
+                all &= walks::check(b, &trace, tell)?;
             }
             Ok(all)
         }
         Verb::Predict { guests } => {
             for guest in guests::named(&guests) {
                 for config in Config::ALL.into_iter().skip(1) {
-                    for (phase, predicted) in guest.phases.iter().zip(predict::predict(&guest, config)?) {
+                    for (phase, predicted) in guest.phases.iter().zip(predict::predict(&guest, config, &[])?)
+                    {
                         let (guest, phase) = (guest.name, phase.name.clone());
                         tell(&Prediction {
                             fact: "prediction",

@@ -1,14 +1,62 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Guest memory: anonymous 4 KB pages, which the host backs one by one as they are
-//! touched, or 2 MB pages of hugetlbfs.
+//! Guest memory, backed by the host in one of several ways. They differ in what a read of
+//! a cold page leaves behind: the zero page (anonymous memory, of 4 KB or 2 MB), a page of its
+//! own that is mapped read-only (private hugetlbfs, `hugetlb_no_page`), or one that is mapped
+//! writable (shared memory). KVM maps a read fault writable only if the host does
+//! (`hva_to_pfn_slow`).
 
 use anyhow::{Context, Result, ensure};
 use bifold_mmu::PageSize;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use clap::ValueEnum;
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use serde::Serialize;
+
+const THP: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
+const HUGE: usize = 2 << 20;
+
+/// What backs guest memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+pub enum Backing {
+    /// Anonymous 4 KB pages.
+    #[value(name = "4k")]
+    #[serde(rename = "4k")]
+    Small,
+    /// 2 MB pages of hugetlbfs, private (/proc/sys/vm/nr_hugepages must be 40 or more).
+    #[value(name = "2m")]
+    #[serde(rename = "2m")]
+    Large,
+    /// 4 KB pages of shared memory.
+    #[value(name = "4k-shared")]
+    #[serde(rename = "4k-shared")]
+    SmallShared,
+    /// 2 MB pages of hugetlbfs, shared.
+    #[value(name = "2m-shared")]
+    #[serde(rename = "2m-shared")]
+    LargeShared,
+    /// Transparent 2 MB pages (which must not be off).
+    #[value(name = "thp")]
+    #[serde(rename = "thp")]
+    Transparent,
+}
+
+impl Backing {
+    /// Size of the host's pages.
+    pub fn size(self) -> PageSize {
+        match self {
+            Backing::Small | Backing::SmallShared => PageSize::Size4K,
+            _ => PageSize::Size2M,
+        }
+    }
+}
 
 /// One mapping of host memory.
 #[derive(Debug)]
 pub struct Memory {
+    /// The mapping.
+    map: *mut u8,
+    map_len: usize,
+    /// Guest memory within: from a multiple of 2 MB.
     at: *mut u8,
     len: usize,
 }
@@ -20,21 +68,43 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Maps `len` bytes of pages of `size`.
-    pub fn new(len: u64, size: PageSize) -> Result<Memory> {
-        let len = len as usize;
-        let mut flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        if size == PageSize::Size2M {
-            flags |= MapFlags::HUGETLB | MapFlags::HUGE_2MB;
-        }
-        // SAFETY: a new mapping at a place that the kernel chooses.
-        let at =
-            unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags) }
-                .with_context(|| format!("cannot map {len} bytes of {size:?} pages"))?;
-        let memory = Memory { at: at.cast(), len };
-        if size == PageSize::Size4K {
-            // SAFETY: the mapping just made. Kernels without huge pages refuse, rightly.
-            let _ = unsafe { madvise(at, len, Advice::LinuxNoHugepage) };
+    /// Maps `len` bytes.
+    pub fn new(len: u64, backing: Backing) -> Result<Memory> {
+        let len = (len as usize).next_multiple_of(HUGE);
+        let rw = ProtFlags::READ | ProtFlags::WRITE;
+        let large = backing.size() == PageSize::Size2M && backing != Backing::Transparent;
+        let huge = if large { MapFlags::HUGETLB | MapFlags::HUGE_2MB } else { MapFlags::empty() };
+        let map_len = len + HUGE;
+        let null = std::ptr::null_mut();
+        let map = match backing {
+            Backing::SmallShared | Backing::LargeShared => {
+                let flags =
+                    if large { MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB } else { MemfdFlags::empty() };
+                let file = memfd_create("guest", flags | MemfdFlags::CLOEXEC).context("memfd_create")?;
+                ftruncate(&file, map_len as u64).context("ftruncate")?;
+                let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+                // SAFETY: a new mapping at a place that the kernel chooses.
+                unsafe { mmap(null, map_len, rw, flags, &file, 0) }
+            }
+            _ => {
+                let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | huge;
+                // SAFETY: a new mapping at a place that the kernel chooses.
+                unsafe { mmap_anonymous(null, map_len, rw, flags) }
+            }
+        };
+        let map = map.with_context(|| format!("cannot map {len} bytes, {backing:?}"))?.cast::<u8>();
+        // SAFETY: `map_len` is `HUGE` longer than `len`, so this stays within the mapping.
+        let at = unsafe { map.add(map.align_offset(HUGE)) };
+        let memory = Memory { map, map_len, at, len };
+        let advice = match backing {
+            Backing::Transparent => Advice::LinuxHugepage,
+            _ => Advice::LinuxNoHugepage,
+        };
+        // SAFETY: part of the mapping just made.
+        let advised = unsafe { madvise(at.cast(), len, advice) };
+        if backing == Backing::Transparent {
+            advised.context("the kernel has no transparent huge pages")?;
+            ensure!(!std::fs::read_to_string(THP)?.contains("[never]"), "{THP} says never");
         }
         Ok(memory)
     }
@@ -70,6 +140,6 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: made by `new`; KVM has let go of it, as `Vm` drops its file first.
-        let _ = unsafe { munmap(self.at.cast(), self.len) };
+        let _ = unsafe { munmap(self.map.cast(), self.map_len) };
     }
 }

@@ -77,9 +77,9 @@ fn add(to: &mut Counts, words: &[u64], s: &Sample) {
 }
 
 /// Runs the model: each event's place in the stream and what it cost.
-fn samples(guest: &Guest, config: Config, settings: &[&str]) -> Result<Vec<(usize, Sample)>> {
+fn samples(guest: &Guest, config: Config, settings: &[String]) -> Result<Vec<(usize, Sample)>> {
     let mut set = vec!["cpu.tlb_tagged=false".to_owned(), "cpu.cr4_exits_nested=true".to_owned()];
-    set.extend(settings.iter().map(|s| (*s).to_owned()));
+    set.extend_from_slice(settings);
     let profile = Profile::load("i5-7600", &set)?;
     let options = Options {
         interval_seconds: 1e-9,
@@ -109,9 +109,9 @@ fn samples(guest: &Guest, config: Config, settings: &[&str]) -> Result<Vec<(usiz
 }
 
 /// The model's counts of each phase of `guest` in `config`.
-pub fn predict(guest: &Guest, config: Config) -> Result<Vec<Counts>> {
+pub fn predict(guest: &Guest, config: Config, settings: &[String]) -> Result<Vec<Counts>> {
     let mut out = vec![Counts::default(); guest.phases.len()];
-    for (at, sample) in samples(guest, config, &[])? {
+    for (at, sample) in samples(guest, config, settings)? {
         if let Some(n) = guest.phases.iter().position(|p| p.words.contains(&at)) {
             add(&mut out[n], &guest.words()[at..], &sample);
         }
@@ -146,7 +146,7 @@ pub struct Walked {
 /// walked more than once and tells none.
 pub fn walks(guest: &Guest, config: Config) -> Result<Vec<Vec<Walked>>> {
     let mut out = vec![Vec::new(); guest.phases.len()];
-    for (at, s) in samples(guest, config, &["walk_cache.variant=none"])? {
+    for (at, s) in samples(guest, config, &["walk_cache.variant=none".into()])? {
         let Some(n) = guest.phases.iter().position(|p| p.words.contains(&at)) else { continue };
         let (va, write) = match decode(&guest.words()[at..], at)?.0 {
             Event::Fetch(va) | Event::Load(va) => (va, false),

@@ -7,9 +7,8 @@
 
 use crate::asm::{PORT_MARKER, PORT_VALUE};
 use crate::guest::{CR4, Guest};
-use crate::memory::Memory;
+use crate::memory::{Backing, Memory};
 use anyhow::{Context, Result, bail, ensure};
-use bifold_mmu::PageSize;
 use kvm_bindings::{KVM_MAX_CPUID_ENTRIES, kvm_segment, kvm_userspace_memory_region};
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
 use std::os::fd::AsRawFd;
@@ -52,7 +51,7 @@ pub struct Vm {
 
 impl Vm {
     /// Makes the VM and puts the guest's image into its memory.
-    pub fn new(guest: &Guest, backing: PageSize) -> Result<Vm> {
+    pub fn new(guest: &Guest, backing: Backing) -> Result<Vm> {
         let kvm = Kvm::new().map_err(|e| Unavailable(format!("cannot open /dev/kvm: {e}")))?;
         let fd = kvm.create_vm().map_err(|e| Unavailable(format!("cannot create a VM: {e}")))?;
         let memory = Memory::new(guest.memory, backing).map_err(|e| Unavailable(format!("{e:#}")))?;

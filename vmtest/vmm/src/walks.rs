@@ -13,13 +13,13 @@
 
 use crate::guest::Guest;
 use crate::kcore::Kcore;
+use crate::memory::Backing;
 use crate::predict::{Walked, walks};
 use crate::refs::{Entries, all_entries};
 use crate::tables::{ACCESSED, DATA, DIRTY, LARGE, PRESENT, TABLE, index};
 use crate::trace::{Exit, Trace, parse};
 use crate::vm::{Unavailable, Vm, host_kernel, host_mode};
 use anyhow::{Context, Result, ensure};
-use bifold_mmu::PageSize;
 use bifold_mmu::format::X86_64_4_LEVEL as FORMAT;
 use bifold_model::{Config, Mode};
 use serde::Serialize;
@@ -200,9 +200,9 @@ pub fn probe_roots(trace: &Trace) -> Result<()> {
     trace.probe("root", "svm_load_mmu_pgd", "root=%si")
 }
 
-/// Checks every case, with memory backed by pages of `size`. After [`probe_roots`].
-pub fn check(size: PageSize, trace: &Trace, mut tell: impl FnMut(&Fact) -> Result<()>) -> Result<bool> {
-    let config = Config { mode: host_mode()?, host_page: size };
+/// Checks every case, with memory of kind `backing`. After [`probe_roots`].
+pub fn check(backing: Backing, trace: &Trace, mut tell: impl FnMut(&Fact) -> Result<()>) -> Result<bool> {
+    let config = Config { mode: host_mode()?, host_page: backing.size() };
     let kernel = host_kernel()?;
     ensure!(
         std::path::Path::new("/sys/module/kvm_amd").exists(),
@@ -211,7 +211,7 @@ pub fn check(size: PageSize, trace: &Trace, mut tell: impl FnMut(&Fact) -> Resul
     let kcore = Kcore::open()?;
     let guest = guest();
     let predicted = walks(&guest, config)?;
-    let vm = Vm::new(&guest, size)?;
+    let vm = Vm::new(&guest, backing)?;
     trace.clear()?;
     let mut root_pa = 0;
     let mut all = true;
@@ -305,6 +305,7 @@ fn compare(tables: &Tables<'_>, config: Config, walked: &[Walked], case: String)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bifold_mmu::PageSize;
 
     #[test]
     fn the_models_references_are_the_closed_forms() {

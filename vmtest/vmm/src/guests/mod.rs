@@ -2,13 +2,16 @@
 //! The guests, each about one rule of `MODEL.md` section 2.
 
 mod data;
+mod random;
 mod roots;
 mod stores;
+
+pub use random::random;
 
 use crate::guest::Guest;
 
 /// Memory of a guest whose number of shadow pages does not matter.
-const MEMORY: u64 = 64 << 20;
+pub const MEMORY: u64 = 64 << 20;
 /// Where data is mapped, in a PML4 entry of its own.
 const VA: u64 = 0x40_0000_0000;
 

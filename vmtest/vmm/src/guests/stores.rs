@@ -129,6 +129,8 @@ pub fn string_stores(name: &'static str) -> Guest {
     let pd = g.tables.find(g.root, VA, 2).expect("mapped");
     let leaf = g.tables.find(g.root, VA, 1).expect("mapped");
     let (pd_alias, leaf_alias) = (g.expose(pd), g.expose(leaf));
+    let code = VA + (1 << 38);
+    g.storing_page(code);
     let upper = g.tables.entry(pd, 1);
     let lower = g.tables.entry(leaf, 1);
     g.phase("back");
@@ -159,6 +161,18 @@ pub fn string_stores(name: &'static str) -> Guest {
     g.set_by_stos(pd_alias, pd, 16, 16, ABSENT);
     g.phase("walk all at last");
     (0..4).for_each(|n| g.load(at(n)));
+    for n in 0..4 {
+        g.phase(format!("the same STOSQ, the same place, {n}"));
+        g.set_by_stos_at(code, pd_alias, pd, 2, upper);
+        g.phase(format!("walk all after {n}"));
+        (0..4).for_each(|n| g.load(at(n)));
+    }
+    for n in 4..6 {
+        g.phase(format!("the same STOSQ, another place, {n}"));
+        g.set_by_stos_at(code, pd_alias, pd, n, upper);
+        g.phase(format!("walk all after {n}"));
+        (0..4).for_each(|n| g.load(at(n)));
+    }
     g.finish()
 }
 
