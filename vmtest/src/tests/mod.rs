@@ -17,10 +17,10 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result, ensure};
-use bifold_model::Sample;
 
 use crate::job::Job;
 use crate::lab::{Lab, Output};
+use crate::validate::predict::Predicted;
 
 /// A test.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ type Once<T> = OnceLock<Result<T, String>>;
 struct Shared<'a> {
     lab: &'a Lab,
     flags: Once<Vec<String>>,
-    predicted: Once<BTreeMap<&'static str, BTreeMap<u64, Sample>>>,
+    predicted: Once<BTreeMap<&'static str, Predicted>>,
 }
 
 fn once<T>(cell: &Once<T>, make: impl FnOnce() -> Result<T>) -> Result<&T> {
