@@ -213,7 +213,10 @@ fn step(
                         w.user_interrupts += 1;
                     }
                 }
-                "kvm_inj_exception" => o.injected |= r.get("exception") == PF_VECTOR,
+                // One that was being delivered when this exit came is not for this exit.
+                "kvm_inj_exception" => {
+                    o.injected |= r.get("exception") == PF_VECTOR && r.get("reinjected") == 0;
+                }
                 "kvm_emulate_insn" => {
                     o.emulated = true;
                     o.register = register_read(r.bytes("insn"));
