@@ -6,7 +6,7 @@ use crate::memory::Backing;
 use crate::predict::{Counts, predict};
 use crate::trace::{Events, Exit, Trace, statistics};
 use crate::vm::{Vm, host_kernel, host_mode};
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use bifold_model::{Config, Mode};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -31,6 +31,10 @@ pub struct Fact {
     pub agree: bool,
     /// Names of the counts that are not.
     pub differ: Vec<&'static str>,
+    /// Exits for paging by reasoning, for Linux 6.1.
+    pub closed: Option<u64>,
+    /// Are they those counted?
+    pub closed_holds: Option<bool>,
     /// Did KVM's statistics agree with the trace?
     pub cross_check: bool,
     pub predicted: Counts,
@@ -67,6 +71,7 @@ pub fn counts(mode: Mode, events: &Events, stats: &BTreeMap<String, i64>) -> Cou
         cr3_read: events.count(|e| e.is("read_cr3") || (e.is("read_cr0") && mode == Mode::Shadow)),
         cr4_write: events.count(|e| e.is("write_cr4")),
         invlpg: events.count(|e| e.is("invlpg")),
+        root_misses: events.named("kvm_mmu_get_page l4"),
         pages_made: stat("mmu_cache_miss"),
         pages_zapped: stat("mmu_shadow_zapped"),
     }
@@ -97,6 +102,7 @@ pub fn differ(mode: Mode, predicted: &Counts, counted: &Counts) -> Vec<&'static 
         check("unsync", p.unsync <= c.unsync);
         check("emulated", p.emulated == c.emulated);
         check("present", p.present <= c.present);
+        check("root_misses", p.root_misses == c.root_misses);
         check("pages_made", p.pages_made == c.pages_made);
         check("pages_zapped", p.pages_zapped == c.pages_zapped);
     }
@@ -120,6 +126,7 @@ pub fn count(
 ) -> Result<bool> {
     let config = Config { mode: host_mode()?, host_page: backing.size() };
     let kernel = host_kernel()?;
+    let place = Config::ALL.iter().skip(1).position(|&c| c == config).context("a mode with exits")?;
     let predicted = predict(guest, config, settings)?;
     let vm = Vm::new(guest, backing)?;
     let mut all = true;
@@ -151,6 +158,8 @@ pub fn count(
             backing,
             agree: differ.is_empty(),
             differ,
+            closed: phase.closed.map(|c| c[place]),
+            closed_holds: phase.closed.map(|c| c[place] == counted.exits()),
             cross_check: cross_check(&events, &stats),
             predicted,
             counted,

@@ -44,6 +44,8 @@ pub struct Phase {
     pub words: std::ops::Range<usize>,
     /// What it says through [`PORT_VALUE`].
     pub values: Vec<u32>,
+    /// Exits for paging under Linux 6.1 by reasoning, see [`Guest::closed`].
+    pub closed: Option<[u64; 4]>,
 }
 
 #[derive(Debug, Clone)]
@@ -221,7 +223,14 @@ impl Guest {
         self.event(Event::Vcpu(self.current as u64));
         let at = self.words.len();
         let name = name.into();
-        self.phases.push(Phase { name, vcpu: self.current, words: at..0, values: Vec::new() });
+        self.phases.push(Phase { name, vcpu: self.current, words: at..0, values: Vec::new(), closed: None });
+    }
+
+    /// How many exits for paging (faults, CR3, CR4, INVLPG) the phase must have under Linux 6.1 by
+    /// reasoning: nested on 4 KB and 2 MB, shadow on 4 KB and 2 MB (private 2 MB pages of
+    /// hugetlbfs have one more where a page is read before it is written).
+    pub fn closed(&mut self, exits: [u64; 4]) {
+        self.phases.last_mut().expect("within a phase").closed = Some(exits);
     }
 
     fn end_phase(&mut self) {

@@ -1,10 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A virtual machine monitor of a few hundred lines, for tests that control every vCPU.
 //!
-//! `tiny-vmm count` runs hand-made guests ([`guests`]) under the KVM of the machine it
-//! is on and holds each phase's exits against the model's prediction. Standard output has one
-//! line of JSON per fact. Exit status: 0 all agree, 1 an error (text on stderr), 3 a fact
-//! that does not agree, 77 KVM or something it needs is not there.
+//! It runs hand-made guests under the KVM of the machine it is on (the laboratory's: a
+//! kernel with kvm-amd inside an emulated machine) and holds what KVM does against what
+//! the model says. Prediction and guest are one: [`guest::Guest`] writes machine code and the
+//! model's events of it in the same call.
+//!
+//! | verb | does | line of output |
+//! |---|---|---|
+//! | `count [GUEST]...` | exits of each phase by reason and error code, exact, beside the model's | [`count::Fact`] |
+//! | `random` | the same for guests made up at random, each until the two differ | [`count::Fact`] |
+//! | `walks` | the entries that one access reads, by their A and D bits, beside the walker's | [`walks::Fact`] |
+//! | `predict [GUEST]...` | the model's counts alone; needs no KVM | [`Prediction`] |
+//!
+//! Standard output has one line of JSON per fact (`"fact"` names its kind), errors are text on
+//! standard error. Exit status: 0 all facts agree, 3 some do not, 1 an error, 77 KVM, its
+//! trace, a kind of memory or a privilege is not there. Whether paging is nested or shadow is the KVM module's
+//! choice (`npt`); `--backing` says what is behind guest memory.
+//!
+//! `walks` needs words of the host's memory changed, which only the laboratory can do:
+//! [`poke`] has the protocol.
+//!
+//! It needs root, debugfs and tracefs at /sys/kernel/debug and /sys/kernel/tracing, for 2 MB
+//! pages /proc/sys/vm/nr_hugepages of 48 or more, and for `walks` /proc/kcore and kprobes.
+//! Under npt=0 QEMU 9.1 and later need a KVM that keeps CR0 reads intercepted, or a guest's
+//! MOV from CR3 reads the shadow root: `cr3-read` is the guest that notices.
 
 mod asm;
 mod count;
@@ -43,7 +63,7 @@ enum Verb {
         #[arg(value_parser = guests::names())]
         guests: Vec<String>,
         /// What backs guest memory.
-        #[arg(long, value_delimiter = ',', default_value = "4k,2m")]
+        #[arg(long, value_delimiter = ',', default_value = "4k,2m,2m-shared")]
         backing: Vec<Backing>,
         /// Profile values for the model, as `bifold compare` takes them.
         #[arg(long, value_name = "KEY=VALUE")]
@@ -61,7 +81,7 @@ enum Verb {
         #[arg(long, default_value_t = guests::MEMORY >> 20)]
         memory: u64,
         /// What backs guest memory.
-        #[arg(long, value_delimiter = ',', default_value = "4k,2m")]
+        #[arg(long, value_delimiter = ',', default_value = "4k,2m-shared")]
         backing: Vec<Backing>,
         /// Profile values for the model, as `bifold compare` takes them.
         #[arg(long, value_name = "KEY=VALUE")]

@@ -46,7 +46,7 @@ pub struct Events {
     /// Exits, in their order.
     #[serde(skip)]
     pub exits: Vec<Exit>,
-    /// Number of other events by name.
+    /// Number of other events by name; root pages also as `kvm_mmu_get_page l4`.
     #[serde(flatten)]
     pub others: BTreeMap<String, u64>,
 }
@@ -99,6 +99,9 @@ pub fn parse(text: &str) -> Result<Events> {
         let (name, rest) = event(line).with_context(|| format!("no event in the trace's line `{line}`"))?;
         if name != "kvm_exit" {
             *events.others.entry(name.to_owned()).or_default() += 1;
+            if name == "kvm_mmu_get_page" && rest.contains(" l4 ") {
+                *events.others.entry(format!("{name} l4")).or_default() += 1;
+            }
             continue;
         }
         let exit = exit(rest).with_context(|| format!("no exit in `{line}`"))?;

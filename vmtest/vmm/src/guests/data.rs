@@ -22,11 +22,15 @@ fn with_pages(name: &'static str, flags: u64) -> Guest {
 
 pub fn cold_write(name: &'static str) -> Guest {
     let mut g = with_pages(name, DATA);
-    for phase in ["write", "again"] {
-        g.phase(phase);
-        (0..PAGES).for_each(|n| g.store(page(n)));
-    }
+    g.phase("write");
+    // One violation each; shadow on 2 MB: one fault for each block of 8.
+    g.closed([PAGES, 0, PAGES, PAGES / 8]);
+    (0..PAGES).for_each(|n| g.store(page(n)));
+    g.phase("again");
+    g.closed([0; 4]);
+    (0..PAGES).for_each(|n| g.store(page(n)));
     g.phase("backwards");
+    g.closed([0; 4]);
     (0..PAGES).rev().for_each(|n| g.load(page(n)));
     g.finish()
 }
@@ -34,14 +38,21 @@ pub fn cold_write(name: &'static str) -> Guest {
 pub fn cold_read_write(name: &'static str) -> Guest {
     let mut g = with_pages(name, DATA);
     g.phase("read");
+    let half = PAGES / 2;
+    g.closed([half, 0, half, half.div_ceil(8)]);
     (0..PAGES / 2).for_each(|n| g.load(page(n)));
     g.phase("read again");
+    g.closed([0; 4]);
     (0..PAGES / 2).for_each(|n| g.load(page(n)));
     g.phase("write");
+    // Two each: the zero page's replacement makes the first fault stale (`is_page_fault_stale`).
+    g.closed([2 * half, 0, 2 * half, 0]);
     (0..PAGES / 2).for_each(|n| g.store(page(n)));
     g.phase("write again");
+    g.closed([0; 4]);
     (0..PAGES / 2).for_each(|n| g.store(page(n)));
     g.phase("read and write in turn");
+    g.closed([3 * half, 0, 3 * half, 1]);
     for n in PAGES / 2..PAGES {
         g.load(page(n));
         g.store(page(n));
@@ -65,14 +76,21 @@ pub fn clean_dirty(name: &'static str) -> Guest {
     g.phase("back");
     (0..8).for_each(|n| g.store(warm(n)));
     g.phase("read backed");
+    // No prefetch: the entries' A bits are clear.
+    g.closed([0, 0, 8, 8]);
     (0..8).for_each(|n| g.load(page(64 + n)));
     g.phase("write backed");
+    // Mapped read-only until the D bit is set (`FNAME(protect_clean_gpte)`).
+    g.closed([0, 0, 8, 8]);
     (0..8).for_each(|n| g.store(page(64 + n)));
     g.phase("write backed again");
+    g.closed([0; 4]);
     (0..8).for_each(|n| g.store(page(64 + n)));
     g.phase("read cold");
+    g.closed([PAGES, 0, PAGES, PAGES]);
     (0..PAGES).for_each(|n| g.load(page(n)));
     g.phase("write cold");
+    g.closed([2 * PAGES, 0, 2 * PAGES, PAGES]);
     (0..PAGES).for_each(|n| g.store(page(n)));
     g.phase("write again");
     (0..PAGES).for_each(|n| g.store(page(n)));
@@ -101,6 +119,9 @@ pub fn clear_bits(name: &'static str) -> Guest {
     g.phase("reload CR3");
     g.load_cr3(g.root);
     g.phase("write after reload");
+    // The writes before went through old entries that KVM had not looked at again: the guest's
+    // D bits are clear still, and the sync made the entries read-only.
+    g.closed([0, 0, 4, 4]);
     (0..8).for_each(|n| g.store(page(n)));
     g.phase("clear A, keep D, reload CR3");
     (0..4).for_each(|n| g.set(alias, leaf, n, entry(n, DATA & !ACCESSED)));
@@ -134,9 +155,16 @@ pub fn prefetch(name: &'static str) -> Guest {
     g.load_cr3(other);
     for block in 0..6 {
         g.phase(format!("read block {block}"));
+        // Prefetch goes from the block's start to the first entry that it cannot use: not
+        // accessed in block 1 (its fault, then one for the rest), absent in block 2 (all singly).
+        let shadow = [1, 2, 7, 1, 1, 1][block as usize];
+        if block > 0 {
+            g.closed([0, 0, shadow, shadow]);
+        }
         (0..8).filter(|n| block * 8 + n != 16).for_each(|n| g.load(page(block * 8 + n)));
     }
     g.phase("write blocks 0 and 3");
+    g.closed([0, 0, 8, 8]);
     (0..8).chain(24..32).for_each(|n| g.store(page(n)));
     g.phase("read cold block 6 from its end");
     (48..56).rev().for_each(|n| g.load(page(n)));
@@ -158,6 +186,7 @@ pub fn large_guest(name: &'static str) -> Guest {
     g.phase("walk");
     g.load(at(3));
     g.phase("write 16 small pages of one");
+    g.closed([16, 1, 16, 1]);
     (0..16).for_each(|n| g.store(at(0) + (n << 12)));
     g.phase("write again");
     (0..16).for_each(|n| g.store(at(0) + (n << 12)));
@@ -165,8 +194,12 @@ pub fn large_guest(name: &'static str) -> Guest {
     (0..16).for_each(|n| g.load(at(1) + (n << 12)));
     (0..16).for_each(|n| g.store(at(1) + (n << 12)));
     g.phase("a clean one: read 8");
+    g.closed([8, 1, 8, 1]);
     (0..8).for_each(|n| g.load(at(2) + (n << 12)));
     g.phase("a clean one: write 8");
+    // Two each for the zero page, the first of which also replaces the read-only direct table
+    // (`validate_direct_spte`).
+    g.closed([16, 0, 16, 1]);
     (0..8).for_each(|n| g.store(at(2) + (n << 12)));
     g.phase("a clean one: write 8 others");
     (8..16).for_each(|n| g.store(at(2) + (n << 12)));
@@ -185,13 +218,20 @@ pub fn guest_fault(name: &'static str) -> Guest {
     }
     let alias = g.expose(leaf);
     let away = VA + (64 << 30);
+    // Two places with tables of their own.
+    let cold = [VA + (1 << 39), VA + (2 << 39)];
+    for va in cold {
+        g.map(g.root, va + 0x1000, 1, DATA & !WRITE);
+    }
     g.phase("warm");
     g.warm_system();
     g.load(page(0));
     g.phase("absent in a leaf table");
+    g.closed([0, 0, 8, 8]);
     (8..12).for_each(|n| g.fault(page(n), false, 0));
     (12..16).for_each(|n| g.fault(page(n), true, 2));
     g.phase("absent above");
+    g.closed([0, 0, 4, 4]);
     (0..4).for_each(|n| g.fault(away + (n << 12), false, 0));
     g.phase("write-protected, not yet read");
     (4..6).for_each(|n| g.fault(page(n), true, 3));
@@ -200,6 +240,16 @@ pub fn guest_fault(name: &'static str) -> Guest {
         g.load(page(n));
         g.fault(page(n), true, 3);
     }
+    g.phase("absent, tables not seen yet");
+    // The walk that finds nothing reads the tables above: a violation for each.
+    g.closed([3, 0, 1, 1]);
+    g.fault(cold[0], false, 0);
+    g.phase("write-protected, tables not seen yet");
+    g.closed([3, 0, 1, 1]);
+    g.fault(cold[1] + 0x1000, true, 3);
+    g.phase("read it");
+    g.closed([1, 0, 1, 1]);
+    g.load(cold[1] + 0x1000);
     g.phase("mapped by the handler");
     for n in 8..12 {
         g.fault(page(n), true, 2);

@@ -28,11 +28,14 @@ pub fn cr3_switch(name: &'static str) -> Guest {
         visit(&mut g, root);
     }
     g.phase("the same root again");
+    g.closed([0, 0, 1, 1]);
     visit(&mut g, roots[5]);
     for n in 2..=6 {
         g.phase(format!("among {n}, first round"));
         roots[..n].iter().for_each(|&r| visit(&mut g, r));
         g.phase(format!("among {n}, two more rounds"));
+        // A root that is not cached is found in the hash: no further exits.
+        g.closed([0, 0, 2 * n as u64, 2 * n as u64]);
         (0..2).for_each(|_| roots[..n].iter().for_each(|&r| visit(&mut g, r)));
     }
     g.finish()
@@ -48,6 +51,7 @@ pub fn cr3_read(name: &'static str) -> Guest {
         g.read_cr3();
     }
     g.phase("load the same, read");
+    g.closed([0, 0, 2, 2]);
     g.load_cr3(roots[2]);
     g.read_cr3();
     g.finish()
@@ -64,6 +68,7 @@ pub fn cr4_pge(name: &'static str) -> Guest {
     g.phase("visit all");
     roots.iter().rev().for_each(|&r| visit(&mut g, r));
     g.phase("toggle twice");
+    g.closed([4; 4]);
     (0..2).for_each(|_| toggle(&mut g));
     g.phase("write the same value");
     g.load_cr4(CR4);
@@ -118,9 +123,13 @@ pub fn budget(name: &'static str) -> Guest {
     g.phase("touch 50");
     (0..50).for_each(|n| g.store(at(n)));
     g.phase("touch 50 again");
+    g.closed([0; 4]);
     (0..50).for_each(|n| g.store(at(n)));
     for n in 0..5 {
         g.phase(format!("touch 10 more, {n}"));
+        // Where the upper tables go as the oldest pages, one more: the code's.
+        let shadow = [11, 10, 10, 10, 11][n as usize];
+        g.closed([10, 0, shadow, shadow]);
         (50 + n * 10..60 + n * 10).for_each(|n| g.store(at(n)));
     }
     g.phase("touch all in order");
