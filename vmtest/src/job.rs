@@ -112,9 +112,9 @@ pub enum Word {
     },
     /// The job at hand is done.
     Done(Done),
-    /// The job at hand could not be done; nothing follows.
+    /// The job at hand could not be done; nothing follows, and the machine waits for its end.
     Failed(String),
-    /// All are done.
+    /// All are done; the machine waits for its end.
     End,
 }
 

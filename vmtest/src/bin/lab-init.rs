@@ -255,6 +255,9 @@ fn main() {
                 Err(e) => Word::Failed(format!("{e:#}")),
             };
             let _ = port.say(&last);
+            // The kernel calls a write done before the emulator has passed it on: going now could
+            // lose it. Who has read it ends the emulator.
+            let _ = port.line();
         }
         Err(e) => eprintln!("lab-init: {e:#}"),
     }
