@@ -171,7 +171,8 @@ fn run(args: Args) -> Result<bool> {
     }
 }
 
-fn main() -> ExitCode {
+/// The program `tiny-vmm`, which is built with the laboratory (`vmtest/src/bin/tiny-vmm.rs`).
+pub fn main() -> ExitCode {
     match run(Args::parse()) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(3),
