@@ -25,7 +25,7 @@ static void start(void)
 
 static void run(int n)
 {
-    in_order();
+    strictly_in_order();
     warm_frames(2048);
     for (int i = 0; i < n; i++)
         start();

@@ -40,7 +40,7 @@ static void children(int touched)
 {
     enum { CHILDREN = 60 };
 
-    in_order();
+    strictly_in_order();
     warm_frames(2048);
     pages = reserve(PAGES * PAGE);
     write_pages(pages, PAGES);

@@ -80,6 +80,13 @@ void in_order(void)
     check(!sched_setscheduler(0, SCHED_BATCH, &param));
 }
 
+void strictly_in_order(void)
+{
+    struct sched_param param = {.sched_priority = 1};
+
+    check(!sched_setscheduler(0, SCHED_FIFO, &param));
+}
+
 void reap(pid_t pid)
 {
     int status;

@@ -55,6 +55,12 @@ void warm_frames(size_t pages);
  * starves the kernel's threads, and with them what RCU has to free.
  */
 void in_order(void);
+/*
+ * The same, and no tick preempts (SCHED_FIFO): for short windows in which much depends on
+ * who is first to write a table after a flush. Kernel threads have to wait, so what RCU
+ * frees comes back late.
+ */
+void strictly_in_order(void);
 /* Runs `fn` in a child until it is done: primes code and frames, leaves no state. */
 void rehearse(void (*fn)(void));
 /* Waits for a child and expects it to have exited with 0. */
