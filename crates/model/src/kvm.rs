@@ -18,6 +18,25 @@ pub enum Kvm {
 }
 
 impl Kvm {
+    /// That of a kernel, by its release (`uname -r`); `None` for one that nobody has
+    /// compared with the model.
+    pub fn of_release(release: &str) -> Option<Kvm> {
+        let mut parts = release.split('.');
+        match (parts.next()?, parts.next()?) {
+            ("6", "1") => Some(Kvm::Linux6_1),
+            ("6", "12") => Some(Kvm::Linux6_12),
+            _ => None,
+        }
+    }
+
+    /// Its name in a profile.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kvm::Linux6_1 => "linux-6.1",
+            Kvm::Linux6_12 => "linux-6.12",
+        }
+    }
+
     /// INVLPG zaps the entry of an unsync table and makes it again, an absent one too, if
     /// the guest's is present and accessed (6.1 `FNAME(invlpg)`). Later it syncs the
     /// entry as a CR3 load would, so an absent one stays so (6.12
@@ -31,5 +50,28 @@ impl Kvm {
     /// has not changed stays as it is (6.12 `FNAME(sync_spte)`).
     pub fn sync_makes_unchanged_entries(self) -> bool {
         self == Kvm::Linux6_1
+    }
+
+    /// A store retried at the same place after its table was unprotected is emulated, lest
+    /// it go on for ever, and the place forgotten, so that the next is retried again (6.1
+    /// `retry_instruction`). Later it is remembered until another comes (6.12
+    /// `kvm_mmu_write_protect_fault`).
+    pub fn keeps_last_retry(self) -> bool {
+        self != Kvm::Linux6_1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_are_told_apart_by_their_series_and_names_are_those_of_profiles() {
+        assert_eq!(Kvm::of_release("6.1.0-56-amd64"), Some(Kvm::Linux6_1));
+        assert_eq!(Kvm::of_release("6.12.95+deb12-amd64"), Some(Kvm::Linux6_12));
+        assert_eq!(Kvm::of_release("6.18.1"), None);
+        for kvm in [Kvm::Linux6_1, Kvm::Linux6_12] {
+            assert_eq!(serde_json::to_value(kvm).unwrap(), kvm.name());
+        }
     }
 }

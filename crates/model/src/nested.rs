@@ -130,6 +130,19 @@ impl Nested {
         }
     }
 
+    /// The first of the guest's tables on the way to `gva` that is not mapped, if any.
+    pub fn unmapped_table(&self, guest: &GuestTables, root: Gpa, gva: Gva) -> Option<Violation> {
+        let format = guest.format();
+        let start = Start { level: format.depth(), table: root.0 };
+        let end = walk(format, start, gva.0, |_, at| {
+            if self.peek(at >> 12) & HOST.write == 0 {
+                return Err(Violation { gpa: Gpa(at), write: true });
+            }
+            Ok(guest.read(Gpa(at)))
+        });
+        end.err()
+    }
+
     /// Translates `gpa`, counting the references into row `row` of `refs`.
     #[inline]
     fn translate(

@@ -137,8 +137,8 @@ impl Regime {
     /// the tables do not map it.
     #[inline]
     pub fn walk(&mut self, miss: &Miss, guest: &mut GuestTables) -> Option<Entry> {
-        let Regime { tables, caches, now, refs, log, .. } = self;
-        let caches = &mut caches[miss.vcpu];
+        let Regime { tables, caches, now, refs, log, tagged, .. } = self;
+        let (caches, tagged) = (&mut caches[miss.vcpu], *tagged);
         let format = guest.format();
         let write = miss.write();
         let dirty = miss.leaf.step.entry & format.dirty != 0;
@@ -193,6 +193,9 @@ impl Regime {
                         log.note(now, Access { gva: miss.gva, gpa: None, write, fetch, present });
                     }
                     match fixed {
+                        // KVM flushes before the guest goes on: what a walk cache holds may be
+                        // a table that this very fault has zapped.
+                        Fixed::Retry if !tagged || shadow.asks_to_flush(miss.vcpu) => caches.flush_all(),
                         Fixed::Retry => {}
                         Fixed::Emulated | Fixed::NotMapped => return None,
                     }
@@ -224,6 +227,16 @@ impl Regime {
                 now.walks += 1;
                 walk_1d(caches, format, shadow.root(vcpu), gva, refs, |at| shadow.spte(at));
             }
+        }
+    }
+
+    /// A fault for want of permission: the walk that found it read the guest's tables, and a
+    /// frame of theirs that the nested tables do not map is a violation as ever. The page
+    /// itself is not translated.
+    pub fn see_tables(&mut self, gva: Gva, root: Gpa, guest: &GuestTables) {
+        let Regime { tables: Tables::Nested(nested), now, log, .. } = self else { return };
+        while let Some(violation) = nested.unmapped_table(guest, root, gva) {
+            violate(nested, violation, gva, false, now, log);
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, bail};
 use bifold_capture::{CommandExit, Progress, Record};
-use bifold_model::{Config, Model, Options, Profile, Sample};
+use bifold_model::{Config, Kvm, Model, Options, Profile, Sample};
 use bifold_trace::{Event, decode};
 
 use super::Workload;
@@ -92,16 +92,6 @@ pub fn reasons(predicted: &Predicted) -> BTreeMap<u64, Reasons> {
     predicted.iter().map(|(n, w)| (*n, of(&w.sample))).collect()
 }
 
-/// The model's name for a kernel's KVM.
-fn kvm_of(version: &str) -> Result<&'static str> {
-    let series = version.splitn(3, '.').take(2).collect::<Vec<_>>().join(".");
-    match series.as_str() {
-        "6.1" => Ok("linux-6.1"),
-        "6.12" => Ok("linux-6.12"),
-        _ => bail!("the model knows KVM of Linux 6.1 and 6.12, not of {version}"),
-    }
-}
-
 /// Windows by configuration; `log` keeps every exit.
 pub fn predict(
     lab: &Lab,
@@ -118,7 +108,9 @@ pub fn predict(
         ..workload.guest(kpti)
     };
     let mut overrides: Vec<String> = OVERRIDES.iter().map(|s| (*s).to_owned()).collect();
-    overrides.push(format!("kvm={}", kvm_of(&kernel.version)?));
+    let kvm = Kvm::of_release(&kernel.version)
+        .with_context(|| format!("the model knows KVM of Linux 6.1 and 6.12, not of {}", kernel.version))?;
+    overrides.push(format!("kvm={}", kvm.name()));
     let profile = Profile::load(PROFILE, &overrides).context("the profile")?;
     let chosen: Vec<_> = configs.iter().map(|n| super::config(n).map(|(c, _)| c)).collect::<Result<_>>()?;
     let options =

@@ -7,7 +7,7 @@ use crate::predict::{Counts, predict};
 use crate::trace::{Events, Exit, Trace, statistics};
 use crate::vm::{Vm, host_kernel, host_mode};
 use anyhow::{Context, Result, ensure};
-use bifold_model::{Config, Mode};
+use bifold_model::{Config, Kvm, Mode};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -127,7 +127,10 @@ pub fn count(
     let config = Config { mode: host_mode()?, host_page: backing.size() };
     let kernel = host_kernel()?;
     let place = Config::ALL.iter().skip(1).position(|&c| c == config).context("a mode with exits")?;
-    let predicted = predict(guest, config, settings)?;
+    // The kernel's own rules, unless it is told otherwise.
+    let own = Kvm::of_release(&kernel).map(|kvm| format!("kvm={}", kvm.name()));
+    let settings: Vec<String> = own.into_iter().chain(settings.iter().cloned()).collect();
+    let predicted = predict(guest, config, &settings)?;
     let vm = Vm::new(guest, backing)?;
     let mut all = true;
     for (phase, predicted) in guest.phases.iter().zip(predicted) {

@@ -146,6 +146,8 @@ impl Model {
         for regime in &mut self.regimes {
             if error & 1 == 0 {
                 regime.walk_to_fault(vcpu, gva, root, &self.guest);
+            } else {
+                regime.see_tables(gva, root, &self.guest);
             }
             regime.guest_fault(vcpu, gva, error, &self.guest);
         }

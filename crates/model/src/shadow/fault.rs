@@ -145,15 +145,15 @@ impl Shadow {
     /// emulated, and a string instruction then floods the table in one go. KVM
     /// compares the instruction's address too, which the stream does not carry.
     fn emulate(&mut self, vcpu: usize, gva: Gva, gfn: u64, kind: AccessKind) -> Outcome {
-        let last_retry = self.vcpus[vcpu].last_retry.take();
-        if kind == AccessKind::Write {
+        let again = self.vcpus[vcpu].last_retry == Some(gva.0);
+        if !(again && self.kvm.keeps_last_retry()) {
+            self.vcpus[vcpu].last_retry = None;
+        }
+        if again || kind == AccessKind::Write {
             self.pte_write(gfn, (gva.0 >> 3) as usize & 511);
             return Outcome::Emulated;
         }
         self.unprotect_page(gfn);
-        if last_retry == Some(gva.0) {
-            return Outcome::Emulated;
-        }
         self.vcpus[vcpu].last_retry = Some(gva.0);
         Outcome::Unprotected
     }

@@ -207,6 +207,16 @@ impl Shadow {
         self.pages.max
     }
 
+    /// Has a flush of this vCPU's TLB been asked for since they were last taken?
+    #[inline]
+    pub fn asks_to_flush(&self, vcpu: usize) -> bool {
+        match self.flush {
+            Flush::None => false,
+            Flush::Vcpu(v) => v == vcpu,
+            Flush::All => true,
+        }
+    }
+
     /// The flushes asked for since the last call.
     pub fn take_flush(&mut self) -> Flush {
         std::mem::take(&mut self.flush)

@@ -199,6 +199,8 @@ impl Reference {
             Event::Fault { gva, error } => {
                 if error & 1 == 0 {
                     self.walk(gva, false);
+                } else {
+                    self.see_tables(gva);
                 }
                 self.cpus[self.current].tlb.invalidate(gva);
             }
@@ -270,6 +272,22 @@ impl Reference {
             self.counts.misses[size as usize] += 1;
         }
         self.cpus[self.current].tlb.file(code, (va, gpa), (size, guest), writable, entry & GLOBAL != 0);
+    }
+
+    /// A protection fault: the guest's tables were read, the page was not.
+    fn see_tables(&mut self, va: u64) {
+        let (root, frames) = (self.cpus[self.current].root, self.frames);
+        let end = self.look_up(root, va).0;
+        let mut table = root;
+        for level in (end..=4).rev() {
+            let at = table + 8 * (va >> shift(level) & 511);
+            let Some(host) = &mut self.host else { return };
+            while host.mapped.get(&(at >> host.page.shift())) != Some(&true) {
+                self.counts.violations += 1;
+                host.resolve(at, true, frames, &mut self.counts.backed);
+            }
+            table = self.read(at) & ADDRESS;
+        }
     }
 
     /// The hardware's walk, from the start again after every violation.
