@@ -100,7 +100,13 @@ pub static ALL: [Test; 13] = [
         || guests::jobs("count", "4k"),
         guests::check,
     ),
-    jobs("guests-nested-2m", "the same on 2 MB pages", Nested, || guests::jobs("count", "2m"), guests::check),
+    jobs(
+        "guests-nested-2m",
+        "the same on shared 2 MB pages, as QEMU has them from a memfd",
+        Nested,
+        || guests::jobs("count", "2m-shared"),
+        guests::check,
+    ),
     jobs(
         "guests-shadow-4k",
         "hand-made guests exit as predicted under shadow paging",
@@ -108,7 +114,13 @@ pub static ALL: [Test; 13] = [
         || guests::jobs("count", "4k"),
         guests::check,
     ),
-    jobs("guests-shadow-2m", "the same on 2 MB pages", Shadow, || guests::jobs("count", "2m"), guests::check),
+    jobs(
+        "guests-shadow-2m",
+        "the same on shared 2 MB pages, as QEMU has them from a memfd",
+        Shadow,
+        || guests::jobs("count", "2m-shared"),
+        guests::check,
+    ),
     jobs(
         "walks-nested-4k",
         "an access reads the very table entries that the walker reads",

@@ -31,6 +31,7 @@ mod count;
 mod guest;
 mod guests;
 mod kcore;
+mod known;
 mod memory;
 mod poke;
 mod predict;
