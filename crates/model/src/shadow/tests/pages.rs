@@ -264,3 +264,16 @@ fn cold_exits_count_blocks_used_but_filled_before_the_interval() {
     m.read(USER + (40 << 12));
     assert_eq!(m.shadow.cold_exits(), 2);
 }
+
+#[test]
+fn going_round_more_tables_than_the_budget_finds_every_one_zapped() {
+    let mut m = Machine::small();
+    let tables = m.shadow.max_pages() as u64 + 70;
+    for n in 0..tables {
+        m.map(m.root, USER + (n << 21), (n + 16) << 12 | PAGE, PageSize::Size4K);
+    }
+    for pass in 0..4 {
+        let s = m.counted(|m| (0..tables).for_each(|n| _ = m.write(USER + (n << 21))));
+        assert_eq!(s.exits_hidden_fault, tables, "pass {pass}");
+    }
+}
