@@ -11,6 +11,7 @@
 #include "suite.h"
 #include <sched.h>
 #include <sys/auxv.h>
+#include <time.h>
 
 #define MAGIC 0x4249464fu
 #define WINDOWS 256
@@ -65,12 +66,21 @@ char *reserve(size_t bytes)
     return p + before;
 }
 
+/* What was freed under RCU, page tables among it, is back before anything else begins. */
+static void settle(void)
+{
+    struct timespec t = {.tv_nsec = 100 * 1000 * 1000};
+
+    check(!nanosleep(&t, NULL));
+}
+
 void warm_frames(size_t pages)
 {
     char *p = reserve(pages * PAGE);
 
     write_pages(p, pages);
     check(!munmap(p, (pages * PAGE + TABLE - 1) / TABLE * TABLE));
+    settle();
 }
 
 void in_order(void)
@@ -105,6 +115,7 @@ void rehearse(void (*fn)(void))
         _exit(0);
     }
     reap(pid);
+    settle();
 }
 
 int memory_file(size_t pages)
