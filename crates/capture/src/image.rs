@@ -79,10 +79,11 @@ fn elf_loader(data: &[u8]) -> Option<Vec<u8>> {
     Some(interp.to_vec())
 }
 
-/// Asks the loader, which alone knows all its rules.
+/// Asks the loader, which alone knows all its rules. Started with this variable, as ldd
+/// does, it names a library that is missing; `--list` ends there without a word of it.
 fn libraries(loader: &Path, program: &Path) -> Result<Vec<PathBuf>, CaptureError> {
     let out = Command::new(loader)
-        .arg("--list")
+        .env("LD_TRACE_LOADED_OBJECTS", "1")
         .arg(program)
         .output()
         .map_err(CaptureError::file(loader, "cannot run"))?;

@@ -103,35 +103,69 @@ fn stored(dir: &Path) -> Kernel {
 }
 
 /// A kernel with KVM's modules for the laboratory: of a Debian package, or the newest
-/// one of a series such as `6.1` that apt knows.
+/// one of a series such as `6.1` that apt knows; without apt's help the newest fetched.
 pub fn for_lab(wanted: &str, progress: &mut dyn FnMut(Progress)) -> Result<Kernel, CaptureError> {
-    let package = if wanted.starts_with(PREFIX) { wanted.to_owned() } else { newest_of_series(wanted)? };
-    let dir = cache_dir(LAB.name)?.join(version_of(&package));
+    let cache = cache_dir(LAB.name)?;
+    let package = if wanted.starts_with(PREFIX) {
+        wanted.to_owned()
+    } else {
+        match newest_of_series(wanted) {
+            Ok(package) => package,
+            Err(e) => return newest_stored(&cache, wanted).ok_or(e),
+        }
+    };
+    let dir = cache.join(version_of(&package));
     if !dir.join("complete").exists() {
         fetch(&LAB, &package, progress)?;
     }
     Ok(stored(&dir))
 }
 
+fn newest_stored(cache: &Path, series: &str) -> Option<Kernel> {
+    let stem = format!("{series}.");
+    fs::read_dir(cache)
+        .ok()?
+        .filter_map(|e| Some(e.ok()?.path()))
+        .filter(|p| p.join("complete").exists())
+        .filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with(&stem)))
+        .max_by_key(|p| numbers(p))
+        .map(|p| stored(&p))
+}
+
 /// The newest package of a series, backports and security updates included.
 fn newest_of_series(series: &str) -> Result<String, CaptureError> {
     let stem = format!("{PREFIX}{series}.");
-    let names = tool(Command::new("apt-cache").arg("pkgnames").arg(&stem), "apt-cache pkgnames")?;
-    String::from_utf8_lossy(&names)
+    let out = tool(Command::new("apt-cache").arg("pkgnames").arg(&stem), "apt-cache pkgnames")?;
+    let names = String::from_utf8_lossy(&out).into_owned();
+    let names: Vec<&str> = names
         .split_whitespace()
         // Not the cloud's, not the real-time one, not debugging symbols.
         .filter(|n| version_of(n).ends_with("-amd64") && !n.contains("-cloud-") && !n.contains("-rt-"))
-        .filter(|n| downloadable(n))
+        .collect();
+    let none = || CaptureError::NoSuchKernel { series: series.to_owned() };
+    if names.is_empty() {
+        return Err(none());
+    }
+    let policy = tool(Command::new("apt-cache").arg("policy").args(&names), "apt-cache policy")?;
+    downloadable(&String::from_utf8_lossy(&policy))
+        .into_iter()
         .max_by_key(|n| numbers(Path::new(n)))
-        .map(str::to_owned)
-        .ok_or_else(|| CaptureError::NoSuchKernel { series: series.to_owned() })
+        .ok_or_else(none)
 }
 
-/// Names stay known after their packages are gone.
-fn downloadable(package: &str) -> bool {
-    tool(Command::new("apt-cache").args(["policy", package]), "apt-cache policy").is_ok_and(|out| {
-        String::from_utf8_lossy(&out).lines().any(|l| l.starts_with("  Candidate: ") && !l.contains("(none)"))
-    })
+/// Of `apt-cache policy`: the packages that can be had. Names stay known after their
+/// packages are gone.
+fn downloadable(policy: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut name = "";
+    for line in policy.lines() {
+        match line.strip_prefix("  Candidate: ") {
+            Some(version) if version != "(none)" => found.push(name.to_owned()),
+            _ if line.starts_with(PREFIX) => name = line.trim_end_matches(':'),
+            _ => {}
+        }
+    }
+    found
 }
 
 fn version_of(package: &str) -> &str {
@@ -324,4 +358,17 @@ fn keep_needed(lib: &Path, to: &Path, wanted: &[&[&str]]) -> Result<(), CaptureE
     let builtin = lib.join("modules.builtin");
     fs::copy(&builtin, to.join("modules.builtin")).map_err(CaptureError::file(&builtin, "cannot copy"))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_packages_with_a_candidate_can_be_had() {
+        let policy = "linux-image-6.1.0-9-amd64:\n  Installed: (none)\n  Candidate: (none)\n  Version table:\n\
+                      linux-image-6.1.0-56-amd64-unsigned:\n  Installed: (none)\n  Candidate: 6.1.192-2\n";
+        assert_eq!(downloadable(policy), ["linux-image-6.1.0-56-amd64-unsigned"]);
+        assert_eq!(version_of("linux-image-6.1.0-56-amd64-unsigned"), "6.1.0-56-amd64");
+    }
 }

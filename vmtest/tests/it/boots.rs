@@ -11,8 +11,16 @@ use bifold_vmtest::tests::poke;
 
 use crate::support::{children, inner, kernel, lab, names, plan, run, vmtest};
 
-/// Of both kinds of paging: Linux, walks of hand-made guests.
-const QUICK: [&str; 5] = ["lab", "inner-nested", "walks-nested-4k", "inner-shadow", "walks-shadow-4k"];
+/// Of both kinds of paging: Linux, exits and walks of hand-made guests.
+const QUICK: [&str; 7] = [
+    "lab",
+    "inner-nested",
+    "guests-nested-4k",
+    "walks-nested-4k",
+    "inner-shadow",
+    "guests-shadow-4k",
+    "walks-shadow-4k",
+];
 
 #[test]
 fn the_most_telling_tests_pass_in_two_boots() {

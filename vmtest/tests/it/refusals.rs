@@ -65,7 +65,6 @@ fn programs_that_could_not_run_there_are_named_with_the_reason() {
 }
 
 #[test]
-#[ignore = "crates/capture/src/image.rs does not look at the loader's exit status yet"]
 fn a_library_that_is_not_there_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let Some(lab) = without_kvm(dir.path()) else { return };
