@@ -228,3 +228,122 @@ fn step(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Events with their fields, each 8 bytes.
+    const FIELDS: [(&str, &[&str]); 8] = [
+        ("kvm_exit", &["exit_reason", "guest_rip", "info1", "info2"]),
+        ("kvm_entry", &["rip"]),
+        ("kvm_cpuid", &["function", "index"]),
+        ("kvm_inj_exception", &["exception", "reinjected"]),
+        ("kvm_inj_virq", &["vector"]),
+        ("kvm_emulate_insn", &["insn"]),
+        ("kvm_mmio", &["gpa"]),
+        ("kvm_mmu_unsync_page", &["gfn"]),
+    ];
+
+    fn formats() -> Formats {
+        let mut formats = Formats::default();
+        for (id, (name, fields)) in FIELDS.iter().enumerate() {
+            let mut text = format!("name: {name}\nID: {id}\nformat:\n");
+            for (i, f) in fields.iter().enumerate() {
+                text += &format!("\tfield:u64 {f};\toffset:{};\tsize:8;\tsigned:0;\n", 8 + 8 * i);
+            }
+            formats.add(&text).unwrap();
+        }
+        formats
+    }
+
+    /// A page of records a nanosecond apart.
+    fn page(events: &[(&str, &[u64])]) -> Vec<u8> {
+        let mut records = Vec::new();
+        for (name, values) in events {
+            let id = FIELDS.iter().position(|(n, _)| n == name).unwrap();
+            let mut data = (id as u64).to_le_bytes().to_vec();
+            values.iter().for_each(|v| data.extend(v.to_le_bytes()));
+            records.extend((data.len() as u32 / 4 | 1 << 5).to_le_bytes());
+            records.extend(data);
+        }
+        let mut page = 0u64.to_le_bytes().to_vec();
+        page.extend((records.len() as u64).to_le_bytes());
+        page.extend(records);
+        page
+    }
+
+    /// The one window made of these events.
+    fn window(events: &[(&str, &[u64])]) -> Window {
+        let marker = |code| ("kvm_cpuid", [LEAF, code]);
+        let (begin, end) = (marker(0x107), marker(0x207));
+        let exit: (&str, &[u64]) = ("kvm_exit", &[0x72, 0, 0, 0]);
+        let all = [&[exit, (begin.0, &begin.1)][..], events, &[exit, (end.0, &end.1)]].concat();
+        let mut windows = windows(&page(&all), &formats(), true).unwrap();
+        assert_eq!(windows.len(), 1);
+        windows.remove(&7).unwrap()
+    }
+
+    fn only(window: &Window) -> (&str, u64) {
+        assert_eq!(window.exits.len(), 1, "{window:?}");
+        window.exits.iter().map(|(k, n)| (k.as_str(), *n)).next().unwrap()
+    }
+
+    const RIP: u64 = 0xffff_ffff_8100_0000;
+    const FAULT: (&str, &[u64]) = ("kvm_exit", &[code::PAGE_FAULT, RIP, 0, 0x1000]);
+    const PROTECTION: (&str, &[u64]) = ("kvm_exit", &[code::PAGE_FAULT, RIP, 3, 0x1000]);
+    const BACK: (&str, &[u64]) = ("kvm_entry", &[RIP]);
+    const BEHIND: (&str, &[u64]) = ("kvm_entry", &[RIP + 3]);
+    const STORE: (&str, &[u64]) = ("kvm_emulate_insn", &[0x07_8948]);
+
+    #[test]
+    fn a_page_fault_is_what_happened_before_the_next_entry() {
+        assert_eq!(only(&window(&[FAULT, BACK])), ("hidden_fault", 1));
+        assert_eq!(only(&window(&[PROTECTION, BACK])), ("permission", 1));
+        assert_eq!(only(&window(&[PROTECTION, ("kvm_mmu_unsync_page", &[1]), BACK])), ("unsync", 1));
+        assert_eq!(only(&window(&[FAULT, ("kvm_mmu_unsync_page", &[1]), BACK])), ("hidden_fault", 1));
+        assert_eq!(only(&window(&[PROTECTION, STORE, BEHIND])), ("emulated_write", 1));
+        assert_eq!(only(&window(&[PROTECTION, STORE, BACK])), ("unprotect", 1));
+        assert_eq!(only(&window(&[FAULT, ("kvm_inj_exception", &[14, 0]), BACK])), ("guest_fault", 1));
+        let nested = ("kvm_exit", &[code::NESTED_FAULT, RIP, 0, 0x5000][..]);
+        assert_eq!(only(&window(&[nested, BACK])), ("violation", 1));
+    }
+
+    #[test]
+    fn a_fault_met_in_delivering_another_is_not_the_guests() {
+        assert_eq!(only(&window(&[FAULT, ("kvm_inj_exception", &[14, 1]), BACK])), ("hidden_fault", 1));
+    }
+
+    #[test]
+    fn devices_faults_and_other_exits_are_not_pagings() {
+        let w = window(&[FAULT, ("kvm_mmio", &[1]), STORE, BEHIND, ("kvm_exit", &[0x60, RIP, 0, 0]), BACK]);
+        assert!(w.exits.is_empty());
+        assert_eq!(w.others, BTreeMap::from([(code::PAGE_FAULT, 1), (0x60, 1)]));
+    }
+
+    #[test]
+    fn reads_of_cr3_are_told_from_reads_of_cr2_by_the_instruction() {
+        let read = ("kvm_exit", &[code::READ_CR0, RIP, 0, 0][..]);
+        // mov %cr3,%rax; mov %cr2,%r12; mov %cr8,%rax
+        assert_eq!(only(&window(&[read, ("kvm_emulate_insn", &[0xd8_200f]), BEHIND])), ("cr3_read", 1));
+        assert!(window(&[read, ("kvm_emulate_insn", &[0xd4_200f_41]), BEHIND]).exits.is_empty());
+        assert!(window(&[read, ("kvm_emulate_insn", &[0xc0_200f_44]), BEHIND]).exits.is_empty());
+    }
+
+    #[test]
+    fn interrupts_that_find_the_guest_in_user_mode_are_counted_apart() {
+        let exit = ("kvm_exit", &[0x60, RIP, 0, 0][..]);
+        let interrupt = ("kvm_inj_virq", &[0xec][..]);
+        let w = window(&[exit, interrupt, ("kvm_entry", &[0x40_1000]), exit, interrupt, BACK]);
+        assert_eq!((w.interrupts, w.user_interrupts), (2, 1));
+    }
+
+    #[test]
+    fn exits_outside_of_windows_count_for_nothing_and_the_log_has_all_within() {
+        let raw = page(&[FAULT, BACK, PROTECTION, BACK]);
+        assert!(windows(&raw, &formats(), true).unwrap().is_empty());
+        let w = window(&[FAULT, BACK, PROTECTION, BACK]);
+        let log: Vec<_> = w.log.iter().map(|e| (e.reason.as_str(), e.address, e.error)).collect();
+        assert_eq!(log, [("hidden_fault", 0x1000, 0), ("permission", 0x1000, 3)]);
+    }
+}

@@ -220,4 +220,21 @@ mod tests {
     fn a_format_without_an_id_is_refused() {
         assert!(Format::parse("name: x\n").is_err());
     }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_records_or_an_error(
+            raw in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..300),
+            length in 0u8..250,
+            text in "(field:[a-z ]{0,9};\t(offset|size):[0-9]{0,3};|name: x|ID: [0-9]{0,6}|\n){0,6}",
+        ) {
+            let mut raw = raw;
+            if raw.len() > 10 {
+                raw[8..16.min(raw.len())].fill(0);
+                raw[8] = length;
+            }
+            let _ = read(&raw, &formats(), |r| _ = (r.get("rip"), r.bytes("reason")));
+            let _ = Format::parse(&text);
+        }
+    }
 }
