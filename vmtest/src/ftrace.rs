@@ -230,7 +230,8 @@ mod tests {
         ) {
             let mut raw = raw;
             if raw.len() > 10 {
-                raw[8..16.min(raw.len())].fill(0);
+                let end = raw.len().min(16);
+                raw[8..end].fill(0);
                 raw[8] = length;
             }
             let _ = read(&raw, &formats(), |r| _ = (r.get("rip"), r.bytes("reason")));
