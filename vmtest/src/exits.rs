@@ -264,7 +264,7 @@ mod tests {
             let id = FIELDS.iter().position(|(n, _)| n == name).unwrap();
             let mut data = (id as u64).to_le_bytes().to_vec();
             values.iter().for_each(|v| data.extend(v.to_le_bytes()));
-            records.extend((data.len() as u32 / 4 | 1 << 5).to_le_bytes());
+            records.extend(((data.len() as u32 / 4) | (1 << 5)).to_le_bytes());
             records.extend(data);
         }
         let mut page = 0u64.to_le_bytes().to_vec();
@@ -294,7 +294,7 @@ mod tests {
     const PROTECTION: (&str, &[u64]) = ("kvm_exit", &[code::PAGE_FAULT, RIP, 3, 0x1000]);
     const BACK: (&str, &[u64]) = ("kvm_entry", &[RIP]);
     const BEHIND: (&str, &[u64]) = ("kvm_entry", &[RIP + 3]);
-    const STORE: (&str, &[u64]) = ("kvm_emulate_insn", &[0x07_8948]);
+    const STORE: (&str, &[u64]) = ("kvm_emulate_insn", &[0x0007_8948]);
 
     #[test]
     fn a_page_fault_is_what_happened_before_the_next_entry() {
@@ -325,9 +325,9 @@ mod tests {
     fn reads_of_cr3_are_told_from_reads_of_cr2_by_the_instruction() {
         let read = ("kvm_exit", &[code::READ_CR0, RIP, 0, 0][..]);
         // mov %cr3,%rax; mov %cr2,%r12; mov %cr8,%rax
-        assert_eq!(only(&window(&[read, ("kvm_emulate_insn", &[0xd8_200f]), BEHIND])), ("cr3_read", 1));
-        assert!(window(&[read, ("kvm_emulate_insn", &[0xd4_200f_41]), BEHIND]).exits.is_empty());
-        assert!(window(&[read, ("kvm_emulate_insn", &[0xc0_200f_44]), BEHIND]).exits.is_empty());
+        assert_eq!(only(&window(&[read, ("kvm_emulate_insn", &[0x00d8_200f]), BEHIND])), ("cr3_read", 1));
+        assert!(window(&[read, ("kvm_emulate_insn", &[0xd420_0f41]), BEHIND]).exits.is_empty());
+        assert!(window(&[read, ("kvm_emulate_insn", &[0xc020_0f44]), BEHIND]).exits.is_empty());
     }
 
     #[test]
