@@ -137,11 +137,11 @@ fn read_page(bytes: &[u8], formats: &Formats, sink: &mut impl FnMut(Record)) -> 
                 if delta == 0 {
                     return Some(());
                 }
-                time += delta;
+                time = time.wrapping_add(delta);
                 at += word(bytes, at)? as usize;
             }
             TIME_EXTEND => {
-                time += u64::from(word(bytes, at)?) << TIME_BITS | delta;
+                time = time.wrapping_add(u64::from(word(bytes, at)?) << TIME_BITS | delta);
                 at += 4;
             }
             TIME_STAMP => {
@@ -149,7 +149,7 @@ fn read_page(bytes: &[u8], formats: &Formats, sink: &mut impl FnMut(Record)) -> 
                 at += 4;
             }
             _ => {
-                time += delta;
+                time = time.wrapping_add(delta);
                 // Short ones give their length in words; long ones in a word of its own, itself included.
                 let (from, to) = match kind {
                     0 => (at + 4, at + word(bytes, at)? as usize),
