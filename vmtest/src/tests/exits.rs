@@ -8,10 +8,10 @@ use crate::validate::count::{self, Run};
 use crate::validate::table::{self, Verdict};
 use crate::validate::{Workload, predict};
 
-/// One of each kind: faults of cold pages, full flushes, INVLPG, CR3 loads. Before them a guest
+/// One of each kind: faults of cold pages, full flushes, clean entries, CR3 loads. Before them a guest
 /// asleep: what a kernel puts off at boot falls into its time, and its rows are not looked at. None
 /// that makes the kernel's slabs grow: how fast RCU frees is timing, and each new page is an exit.
-const PROGRAMS: [&str; 5] = [IDLE, "touch-cold", "dontneed-refill", "mremap-move", "switch-4"];
+const PROGRAMS: [&str; 5] = [IDLE, "touch-cold", "dontneed-refill", "clean-dirty", "switch-4"];
 const IDLE: &str = "idle";
 const MIB: u64 = 256;
 const CONFIGS: [&str; 2] = ["nested-4k", "shadow-4k"];
