@@ -31,7 +31,7 @@ fn read_file(path: &Path) -> Result<(u32, Vec<u8>), CaptureError> {
 }
 
 /// A file under its own path.
-pub fn add_file(archive: &mut Archive, path: &Path) -> Result<(), CaptureError> {
+fn add_file(archive: &mut Archive, path: &Path) -> Result<(), CaptureError> {
     if !archive.contains(path.as_os_str().as_bytes()) {
         let (mode, data) = read_file(path)?;
         archive.add(path.as_os_str().as_bytes(), Entry::File { mode, data });

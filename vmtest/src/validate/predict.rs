@@ -14,9 +14,9 @@ use super::Workload;
 use super::table::Reasons;
 use crate::lab::Lab;
 
-/// The laboratory's emulator keeps no TLB entry over an exit.
 /// AMD's, as the laboratory's CPU is.
 const PROFILE: &str = "phenom2-x3-720";
+/// The laboratory's emulator keeps no TLB entry over an exit.
 const OVERRIDES: [&str; 1] = ["cpu.tlb_tagged=false"];
 
 /// What a program does.
