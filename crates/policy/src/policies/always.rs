@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One mode for ever: what KVM does, fixed when its module is loaded.
+
+use crate::{Log, Mode, Parameters, Policy, View};
+use serde::{Deserialize, Serialize};
+
+/// Parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Always {
+    /// The mode. A VM that starts in the other one is switched after its first interval.
+    pub mode: Mode,
+}
+
+impl Parameters for Always {
+    fn check(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn interval_s(&self) -> f64 {
+        1.0
+    }
+
+    fn policy(&self, _start: Mode) -> Box<dyn Policy> {
+        Box::new(*self)
+    }
+}
+
+impl Policy for Always {
+    fn decide(&mut self, _view: &View, log: &mut Log) -> Mode {
+        log.say(|| format!("always {}.", self.mode.name()));
+        self.mode
+    }
+}

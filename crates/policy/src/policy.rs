@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a policy is: a thing that sees an interval and names the mode of the next.
+
+use crate::Mode;
+use bifold_model::Sample;
+
+/// What a policy sees of the interval that has just ended.
+#[derive(Debug, Clone, Copy)]
+pub struct View<'a> {
+    /// The mode in which the VM ran.
+    pub mode: Mode,
+    /// What was counted: cold entries after a switch included.
+    pub sample: &'a Sample,
+    /// All cycles of the interval: the guest's own work, walks, exits.
+    pub cycles: f64,
+    /// Share of the interval during which vCPUs ran, 0 to 1.
+    pub load: f64,
+    /// What the other mode would have cost; only where [`Parameters::needs_other`].
+    pub other: Option<Other>,
+}
+
+/// What is known or estimated of the mode that the VM is not in.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Other {
+    /// Cycles in walks and exits that the other mode would have taken for the same work.
+    pub extra_cycles: f64,
+    /// Cycles of going there now, tables rebuilt included.
+    pub there_cycles: f64,
+    /// Cycles of coming back from there.
+    pub back_cycles: f64,
+}
+
+impl View<'_> {
+    /// Cycles beyond the guest's own work in this mode.
+    pub fn extra_cycles(&self) -> f64 {
+        self.sample.extra_cycles() as f64
+    }
+
+    /// Page-walk cycles, in percent of all cycles; 0 for an interval without cycles.
+    pub fn walk_percent(&self) -> f64 {
+        percent(self.sample.walk_cycles as f64, self.cycles)
+    }
+
+    /// Cycles in exits and the hypervisor, in percent of all cycles; 0 for an interval without cycles.
+    pub fn vmm_percent(&self) -> f64 {
+        percent(self.sample.vmm_cycles as f64, self.cycles)
+    }
+
+    /// TLB misses (all levels, all page sizes) per 1000 instructions; 0 without instructions.
+    pub fn tlb_misses_per_1000(&self) -> f64 {
+        per_1000(self.sample.tlb_misses(), self.sample.instructions)
+    }
+
+    /// Guest page faults per 1000 instructions; 0 without instructions.
+    pub fn page_faults_per_1000(&self) -> f64 {
+        per_1000(self.sample.guest_page_faults, self.sample.instructions)
+    }
+
+    /// Exits for any reason per 1000 instructions; 0 without instructions.
+    pub fn exits_per_1000(&self) -> f64 {
+        per_1000(self.sample.all_exits(), self.sample.instructions)
+    }
+
+    /// Instructions per cycle; 0 for an interval without cycles.
+    pub fn ipc(&self) -> f64 {
+        if self.cycles > 0.0 { self.sample.instructions as f64 / self.cycles } else { 0.0 }
+    }
+}
+
+fn percent(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { 100.0 * part / whole } else { 0.0 }
+}
+
+fn per_1000(n: u64, instructions: u64) -> f64 {
+    if instructions == 0 { 0.0 } else { 1000.0 * n as f64 / instructions as f64 }
+}
+
+/// Where a policy says why it decided as it did. Nothing is formatted where nobody reads it:
+/// a sweep makes hundreds of millions of decisions.
+#[derive(Debug, Default)]
+pub struct Log {
+    on: bool,
+    text: String,
+}
+
+impl Log {
+    /// One that keeps nothing.
+    pub fn off() -> Log {
+        Log::default()
+    }
+
+    /// One that keeps what is said.
+    pub fn on() -> Log {
+        Log { on: true, text: String::new() }
+    }
+
+    /// Says a sentence: the metric, the threshold, what would have changed the decision.
+    #[inline]
+    pub fn say(&mut self, sentence: impl FnOnce() -> String) {
+        if self.on {
+            if !self.text.is_empty() {
+                self.text.push(' ');
+            }
+            self.text += &sentence();
+        }
+    }
+
+    /// What was said since the last call.
+    pub fn take(&mut self) -> String {
+        std::mem::take(&mut self.text)
+    }
+}
+
+/// Decides after every interval in which mode the VM goes on.
+pub trait Policy: Send {
+    /// The mode of the next interval.
+    fn decide(&mut self, view: &View, log: &mut Log) -> Mode;
+}
+
+/// A policy's parameters.
+pub trait Parameters {
+    /// What is wrong with them, if anything: names the parameter and the range.
+    fn check(&self) -> Result<(), String>;
+
+    /// Length of the interval after which it decides, in seconds.
+    fn interval_s(&self) -> f64;
+
+    /// Does it need to be told what the other mode would have cost ([`View::other`])?
+    fn needs_other(&self) -> bool {
+        false
+    }
+
+    /// The policy at the start of a VM that runs in mode `start`.
+    fn policy(&self, start: Mode) -> Box<dyn Policy>;
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Parameters as TOML, and the sets that are built in.
+//!
+//! A file names its `policy` and gives the parameters; unknown keys are refused. A new
+//! policy is a file under `policies/`, a line in [`Spec`] and a file under `params/`.
+
+use crate::policies::*;
+use crate::{Mode, Parameters, Policy};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+macro_rules! policies {
+    ($( $variant:ident ( $params:ty ) ),* $(,)?) => {
+        /// Which policy, and its parameters.
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        #[serde(tag = "policy", rename_all = "kebab-case")]
+        #[allow(missing_docs)] // documented at the parameters
+        pub enum Spec {
+            $( $variant($params), )*
+        }
+
+        impl Spec {
+            fn parameters(&self) -> &dyn Parameters {
+                match self { $( Spec::$variant(p) => p, )* }
+            }
+        }
+    };
+}
+
+policies! {
+    Always(always::Always),
+}
+
+macro_rules! built_in {
+    ($( $name:literal ),* $(,)?) => {
+        /// The parameter sets that are built in: name and TOML.
+        pub const BUILT_IN: &[(&str, &str)] = &[
+            $( ($name, include_str!(concat!("../params/", $name, ".toml"))) ),*
+        ];
+    };
+}
+
+built_in! {
+    "always-shadow",
+    "always-nested",
+}
+
+/// Why parameters cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SpecError {
+    /// The file cannot be read.
+    #[error("cannot read {}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// No built-in set of that name, and no file.
+    #[error("no policy `{name}`: give one of {known} or a TOML file")]
+    Unknown {
+        /// The name given.
+        name: String,
+        /// Those there are.
+        known: String,
+    },
+    /// Not TOML, or not the parameters of a policy.
+    #[error("policy {name}: {message}")]
+    Syntax {
+        /// File or built-in name.
+        name: String,
+        /// What is wrong, with the place.
+        message: String,
+    },
+    /// A parameter is out of its range, or contradicts another.
+    #[error("policy {name}: {message}")]
+    Range {
+        /// File or built-in name.
+        name: String,
+        /// Which one, and the range.
+        message: String,
+    },
+}
+
+/// Parameters under a name.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Named {
+    /// Name for tables: that of the built-in set, or the file's without its ending.
+    pub name: String,
+    /// The policy and its parameters.
+    #[serde(flatten)]
+    pub spec: Spec,
+}
+
+impl Named {
+    /// From TOML text, checked.
+    pub fn parse(name: &str, text: &str) -> Result<Named, SpecError> {
+        let spec: Spec = toml::from_str(text)
+            .map_err(|e| SpecError::Syntax { name: name.into(), message: e.to_string().trim_end().into() })?;
+        Named { name: name.into(), spec }.checked()
+    }
+
+    /// The same if its parameters are in range.
+    pub fn checked(self) -> Result<Named, SpecError> {
+        match self.spec.check() {
+            Ok(()) => Ok(self),
+            Err(message) => Err(SpecError::Range { name: self.name, message }),
+        }
+    }
+
+    /// A built-in set, or a TOML file.
+    pub fn load(name: &str) -> Result<Named, SpecError> {
+        if let Some((name, text)) = BUILT_IN.iter().find(|(n, _)| *n == name) {
+            return Named::parse(name, text);
+        }
+        let path = Path::new(name);
+        if !path.extension().is_some_and(|e| e == "toml") && !path.exists() {
+            let known = BUILT_IN.iter().map(|(n, _)| *n).collect::<Vec<_>>().join(", ");
+            return Err(SpecError::Unknown { name: name.into(), known });
+        }
+        let text =
+            std::fs::read_to_string(path).map_err(|source| SpecError::Io { path: path.into(), source })?;
+        let stem = path.file_stem().map_or_else(|| name.into(), |s| s.to_string_lossy().into_owned());
+        Named::parse(&stem, &text)
+    }
+
+    /// All built-in sets.
+    pub fn all() -> Vec<Named> {
+        BUILT_IN.iter().map(|(n, t)| Named::parse(n, t).expect("a test parses every built-in set")).collect()
+    }
+}
+
+impl Spec {
+    /// What is wrong with the parameters, if anything.
+    pub fn check(&self) -> Result<(), String> {
+        let interval = self.interval_s();
+        if !(interval > 0.0 && interval <= 3600.0) {
+            return Err(format!("interval_s = {interval} is not above 0 and at most 3600"));
+        }
+        self.parameters().check()
+    }
+
+    /// Length of the interval after which the policy decides, in seconds.
+    pub fn interval_s(&self) -> f64 {
+        self.parameters().interval_s()
+    }
+
+    /// Does it need to be told what the other mode would have cost?
+    pub fn needs_other(&self) -> bool {
+        self.parameters().needs_other()
+    }
+
+    /// The policy at the start of a VM that runs in mode `start`.
+    pub fn policy(&self, start: Mode) -> Box<dyn Policy> {
+        self.parameters().policy(start)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_built_in_set_parses_is_in_range_and_survives_a_round_trip() {
+        for named in Named::all() {
+            let text = toml::to_string(&named.spec).unwrap();
+            assert_eq!(Named::parse(&named.name, &text).unwrap(), named);
+        }
+    }
+
+    #[test]
+    fn unknown_names_keys_and_values_out_of_range_are_told() {
+        let e = Named::load("dps").unwrap_err().to_string();
+        assert!(e.starts_with("no policy `dps`: give one of always-shadow"), "{e}");
+        let e = Named::parse("x", "policy = \"always\"\nmode = \"shadow\"\nmod = 1").unwrap_err().to_string();
+        assert!(e.contains("unknown field `mod`"), "{e}");
+        let e = Named::parse("x", "policy = \"allways\"").unwrap_err().to_string();
+        assert!(e.contains("unknown variant"), "{e}");
+    }
+}
