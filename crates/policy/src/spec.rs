@@ -29,6 +29,8 @@ macro_rules! policies {
 
 policies! {
     Always(always::Always),
+    Dsp(dsp::Dsp),
+    Rpms(rpms::Rpms),
 }
 
 macro_rules! built_in {
@@ -43,6 +45,12 @@ macro_rules! built_in {
 built_in! {
     "always-shadow",
     "always-nested",
+    "dsp",
+    "rpms-fixed-3",
+    "rpms-fixed-20",
+    "rpms-dynamic",
+    "rpms-single",
+    "rpms-shipped",
 }
 
 /// Why parameters cannot be used.
@@ -115,7 +123,7 @@ impl Named {
             return Named::parse(name, text);
         }
         let path = Path::new(name);
-        if !path.extension().is_some_and(|e| e == "toml") && !path.exists() {
+        if path.extension().is_none_or(|e| e != "toml") && !path.exists() {
             let known = BUILT_IN.iter().map(|(n, _)| *n).collect::<Vec<_>>().join(", ");
             return Err(SpecError::Unknown { name: name.into(), known });
         }

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Views made of a few numbers, for the tests of the policies.
+
+use crate::{Log, Mode, Named, Other, Policy, View};
+use bifold_model::Sample;
+
+/// What an interval showed: a million instructions in a million cycles, nothing else, all load.
+#[derive(Clone, Copy)]
+pub struct Seen {
+    pub sample: Sample,
+    pub cycles: f64,
+    pub load: f64,
+    pub other: Option<Other>,
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        let sample = Sample { instructions: 1_000_000, ..Sample::default() };
+        Seen { sample, cycles: 1e6, load: 1.0, other: None }
+    }
+}
+
+impl Seen {
+    /// TLB misses and page faults, each per 1000 instructions (exact to a billionth).
+    pub fn frequencies(tlb: f64, faults: f64) -> Seen {
+        let n = 1_000_000_000_000u64;
+        let count = |f: f64| (f * n as f64 / 1000.0).round() as u64;
+        let sample = Sample {
+            instructions: n,
+            tlb_misses_4k: count(tlb),
+            guest_page_faults: count(faults),
+            ..Sample::default()
+        };
+        Seen { sample, cycles: n as f64, ..Seen::default() }
+    }
+
+    /// Percent of cycles in walks and in the hypervisor.
+    pub fn percents(walk: f64, vmm: f64) -> Seen {
+        let mut seen = Seen::default();
+        seen.sample.walk_cycles = (walk * seen.cycles / 100.0).round() as u64;
+        seen.sample.vmm_cycles = (vmm * seen.cycles / 100.0).round() as u64;
+        seen
+    }
+
+    /// The same with these instructions per cycle.
+    pub fn ipc(mut self, ipc: f64) -> Seen {
+        self.sample.instructions = (ipc * self.cycles).round() as u64;
+        self
+    }
+
+    /// An interval in which nothing happened.
+    pub fn nothing() -> Seen {
+        Seen { sample: Sample::default(), cycles: 0.0, ..Seen::default() }
+    }
+
+    pub fn view(&self, mode: Mode) -> View<'_> {
+        View { mode, sample: &self.sample, cycles: self.cycles, load: self.load, other: self.other }
+    }
+}
+
+/// A policy in a VM that always obeys, and what was said last.
+pub struct Run {
+    pub policy: Box<dyn Policy>,
+    pub mode: Mode,
+    pub said: String,
+    log: Log,
+}
+
+impl Run {
+    pub fn new(named: &str, start: Mode) -> Run {
+        Run::of(&Named::load(named).unwrap(), start)
+    }
+
+    pub fn of(named: &Named, start: Mode) -> Run {
+        Run { policy: named.spec.policy(start), mode: start, said: String::new(), log: Log::on() }
+    }
+
+    /// One interval; the mode of the next.
+    pub fn step(&mut self, seen: Seen) -> Mode {
+        self.mode = self.policy.decide(&seen.view(self.mode), &mut self.log);
+        self.said = self.log.take();
+        assert!(self.said.ends_with('.'), "every decision is explained: {:?}", self.said);
+        self.mode
+    }
+
+    /// The same interval `n` times; the modes that followed.
+    pub fn steps(&mut self, n: usize, seen: Seen) -> Vec<Mode> {
+        (0..n).map(|_| self.step(seen)).collect()
+    }
+}
+
+/// The complaint about a built-in set in which a value was replaced.
+pub fn refused(named: &str, key: &str, value: &str) -> String {
+    let text = crate::spec::BUILT_IN.iter().find(|(n, _)| *n == named).unwrap().1;
+    let mut table: toml::Table = text.parse().unwrap();
+    let new: toml::Table = format!("v = {value}").parse().unwrap();
+    let mut at = &mut table;
+    let mut keys = key.split('.').peekable();
+    while let Some(k) = keys.next() {
+        if keys.peek().is_none() {
+            at.insert(k.into(), new["v"].clone());
+            break;
+        }
+        at = at[k].as_table_mut().unwrap();
+    }
+    Named::parse(named, &toml::to_string(&table).unwrap()).unwrap_err().to_string()
+}
