@@ -3,6 +3,7 @@
 //! guest events into samples.
 #![forbid(unsafe_code)]
 
+pub mod ages;
 mod config;
 pub mod exit_log;
 pub mod guest;
@@ -21,7 +22,7 @@ mod timeline;
 pub use config::{Config, Mode};
 pub use exit_log::Exit;
 pub use kvm::Kvm;
-pub use model::{Model, Options};
+pub use model::{Decide, Model, Options, SwitchedOutcome, Switching};
 pub use outcome::{ConfigOutcome, Outcome};
 pub use profile::{Cost, ExitCosts, Profile, ProfileError, TagKind, Variant};
 pub use sample::{Counter, Sample};

@@ -9,6 +9,7 @@
 //! AMD APM vol. 2 15.25.6). KVM's TDP MMU maps one frame per violation and
 //! prefetches none (Linux 6.1 `kvm_tdp_mmu_map`).
 
+use crate::ages::{Ages, Reuse};
 use crate::guest::GuestTables;
 use crate::host::{Backing, HostMemory};
 use bifold_mmu::format::X86_64_4_LEVEL as HOST;
@@ -46,7 +47,9 @@ pub struct Nested {
     host: HostMemory,
     epoch: u64,
     /// Entries used for the first time in this interval that were there before it.
-    warm_used: u64,
+    ages: Ages,
+    /// Per leaf entry: the intervals of its last use and of its making.
+    used_made: Vec<[u32; 2]>,
 }
 
 impl Nested {
@@ -58,7 +61,8 @@ impl Nested {
                 if level < host.page_size().level() { 0 } else { (frames >> (9 * (level - 1))) + 1 };
             vec![0; (covered as usize).next_multiple_of(512)]
         });
-        Nested { levels, host, epoch: 1 << EPOCH_SHIFT, warm_used: 0 }
+        let used_made = vec![[0; 2]; levels[usize::from(host.page_size().level()) - 1].len()];
+        Nested { levels, host, epoch: 1 << EPOCH_SHIFT, ages: Ages::default(), used_made }
     }
 
     fn root(&self) -> Start {
@@ -86,22 +90,45 @@ impl Nested {
 
     /// Begins a new interval: every entry counts as unused.
     pub fn begin_interval(&mut self) {
-        self.warm_used = 0;
+        self.ages.begin_interval();
         let next = (self.epoch >> EPOCH_SHIFT) % 0x7ff + 1;
         self.epoch = next << EPOCH_SHIFT;
     }
 
-    /// Violations that empty tables at the interval's beginning would have added.
-    pub fn cold_exits(&self) -> u64 {
-        self.warm_used
+    /// Tables of the level above the leaf entries: what dropping all of them has to free, within a few.
+    pub fn tables(&self) -> u64 {
+        let level = usize::from(self.host.page_size().level());
+        self.levels[level].iter().filter(|e| **e & HOST.present != 0).count() as u64
+    }
+
+    /// Goes on after a stay in shadow mode with the host's memory as it is now: entries of
+    /// pages that the host has replaced meanwhile are gone (`kvm_unmap_gfn_range`).
+    pub fn go_on(&mut self, host: HostMemory) {
+        let shift = host.page_size().shift();
+        let leaves = &mut self.levels[usize::from(host.page_size().level()) - 1];
+        for (n, entry) in leaves.iter_mut().enumerate() {
+            let replaced = *entry & HOST.present != 0 && *entry & HOST.write == 0;
+            if replaced && host.backing(Gpa((n as u64) << shift)) == Backing::Own {
+                *entry = 0;
+            }
+        }
+        self.host = host;
+    }
+
+    /// Entries used in this interval that were there before it: the violations that empty
+    /// tables at its beginning, or at an earlier one's, would have added.
+    pub fn reuse(&self) -> Vec<Reuse> {
+        self.ages.counted()
     }
 
     #[inline]
     fn mark_used(&mut self, step: Step) {
         if step.entry & EPOCH_MASK != self.epoch {
-            self.warm_used += 1;
             let i = ((step.at - base(step.level)) >> 3) as usize;
             self.levels[usize::from(step.level) - 1][i] = (step.entry & !EPOCH_MASK) | self.epoch;
+            let [used, made] = &mut self.used_made[i];
+            self.ages.used(*used, *made);
+            *used = self.ages.now;
         }
     }
 
@@ -243,6 +270,9 @@ impl Nested {
         let large = if size == PageSize::Size4K { 0 } else { HOST.page_size };
         let write = if self.writable(v.gpa) { HOST.write } else { 0 };
         self.set(size.level(), v.gpa, self.host.hpa(page).0 | HOST.present | write | large | self.epoch);
+        let leaves = self.levels[usize::from(size.level()) - 1].len();
+        self.used_made.resize(leaves, [0; 2]);
+        self.used_made[(v.gpa.0 >> size.shift()) as usize] = [self.ages.now; 2];
         backed
     }
 

@@ -2,7 +2,8 @@
 //! What a run of the model yields: totals and timeline per configuration.
 //! The input of every report, and of the policies.
 
-use crate::{Config, Sample};
+use crate::ages::Reuse;
+use crate::{Config, Sample, SwitchedOutcome};
 use serde::{Deserialize, Serialize};
 
 /// Totals and timeline of every configuration over one run.
@@ -28,6 +29,9 @@ pub struct Outcome {
     pub interval_cycles: u64,
     /// Results, in the order of [`Config::ALL`] less those not asked for.
     pub configs: Vec<ConfigOutcome>,
+    /// VMs that switched while they ran, in the order in which they were asked for.
+    #[serde(skip)]
+    pub switched: Vec<SwitchedOutcome>,
     /// Start of every interval, in ideal cycles since the start.
     pub interval_starts: Vec<u64>,
     /// Comparisons of a walk over the replayed guest tables with the captured GPA, and how many disagreed.
@@ -48,6 +52,9 @@ pub struct ConfigOutcome {
     pub total: Sample,
     /// Per interval; sums to `total`.
     pub intervals: Vec<Sample>,
+    /// Per interval: entries used that were there before it, by age. Kept in timelines only.
+    #[serde(skip)]
+    pub reuse: Vec<Vec<Reuse>>,
     /// References by walk step: row = guest level (0 = the data's own nested walk),
     /// column = host level (0 = the guest table itself).
     pub refs: [[u64; 6]; 6],

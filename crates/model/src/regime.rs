@@ -5,6 +5,7 @@
 //! mode's tables, and ends with the right to fill the TLB. What differs is which
 //! tables a walk reads and what happens when it finds nothing.
 
+use crate::ages::Reuse;
 use crate::exit_log::{Access, ExitLog};
 use crate::guest::{GuestTables, Leaf};
 use crate::host::HostMemory;
@@ -57,6 +58,12 @@ pub struct Regime {
     pub flush: Flush,
     /// Its exits one by one, if they are wanted.
     pub log: Option<Box<ExitLog>>,
+    /// What each vCPU has in CR3, from its first load on.
+    pub loaded: Vec<Option<u64>>,
+    /// Nested tables kept while in shadow mode.
+    pub kept: Option<Box<Nested>>,
+    /// It has switched just now.
+    pub switched: bool,
 }
 
 /// An access that missed the TLB.
@@ -129,6 +136,9 @@ impl Regime {
             filled: None,
             flush: Flush::None,
             log: None,
+            loaded: vec![None; vcpus],
+            kept: None,
+            switched: false,
         }
     }
 
@@ -274,12 +284,12 @@ impl Regime {
         }
     }
 
-    /// Exits that a cold start of this mode at the interval's beginning would have added.
-    pub fn cold_exits(&self) -> u64 {
+    /// Entries used in this interval that were there before it, by age.
+    pub fn reuse(&self) -> Vec<Reuse> {
         match &self.tables {
-            Tables::Native => 0,
-            Tables::Nested(n) => n.cold_exits(),
-            Tables::Shadow(s) => s.cold_exits(),
+            Tables::Native => Vec::new(),
+            Tables::Nested(n) => n.reuse(),
+            Tables::Shadow(s) => s.reuse(),
         }
     }
 
@@ -339,6 +349,7 @@ fn count_backed(now: &mut Sample, size: PageSize) {
 impl Regime {
     /// MOV to CR3; `first` where the recording only tells which root is loaded.
     pub fn load_cr3(&mut self, vcpu: usize, value: u64, first: bool, guest: &GuestTables) {
+        self.loaded[vcpu] = Some(value);
         if let Tables::Shadow(s) = &mut self.tables {
             if first {
                 s.set_initial_cr3(vcpu, value);

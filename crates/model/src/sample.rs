@@ -79,10 +79,11 @@ counters! {
     syncs: "pages" = "Unsync shadow pages re-read from the guest's tables.",
     shadow_pages_made: "pages" = "Shadow pages created.",
     shadow_pages_zapped: "pages" = "Shadow pages zapped.",
+    mode_switches: "1" = "Switches of the paging mode.",
     frames_backed: "pages" = "4 KB host pages newly backed for the guest.",
     huge_frames_backed: "pages" = "2 MB host pages newly backed for the guest.",
     cold_exits: "1" = "Further exits that a cold start of this mode at the interval's beginning would bring within it.",
-    cold_cycles: "cycles" = "Cycles of those further exits.",
+    cold_cycles: "cycles" = "Cycles of those further exits, and of making shadow pages again.",
 }
 
 impl Sample {

@@ -5,6 +5,7 @@
 //! Time is that of the ideal run: instructions of all vCPUs times the assumed
 //! CPI, so that every configuration is cut at the same places of the guest's work.
 
+use crate::ages::Reuse;
 use crate::nested::Refs;
 use crate::regime::Regime;
 use crate::{ConfigOutcome, Mode, Profile, Sample};
@@ -23,6 +24,7 @@ struct PerConfig {
     /// Counts up to the last cut.
     last: Sample,
     intervals: Vec<Sample>,
+    reuse: Vec<Vec<Reuse>>,
     cold_exits: u64,
     cold_cycles: u64,
 }
@@ -78,12 +80,15 @@ impl Timeline {
         for (regime, p) in regimes.iter_mut().zip(&mut self.per_config) {
             let now = counts(regime, common, profile);
             let mut sample = now.since(&p.last);
-            sample.cold_exits = regime.cold_exits();
+            let reuse = regime.reuse();
             let each = match regime.config.mode {
                 Mode::Shadow => profile.exit.hidden_fault.cycles,
                 _ => profile.exit.violation.cycles,
             };
-            sample.cold_cycles = sample.cold_exits * each;
+            sample.cold_exits = reuse.iter().map(|r| u64::from(r.exits)).sum();
+            let tables: u64 = reuse.iter().map(|r| u64::from(r.tables)).sum();
+            sample.cold_cycles = sample.cold_exits * each + tables * profile.exit.make_page.cycles;
+            p.reuse.push(reuse);
             p.cold_exits += sample.cold_exits;
             p.cold_cycles += sample.cold_cycles;
             p.intervals.push(sample);
@@ -104,6 +109,7 @@ impl Timeline {
             config: r.config,
             total: Sample { cold_exits: p.cold_exits, cold_cycles: p.cold_cycles, ..p.last },
             intervals: p.intervals,
+            reuse: p.reuse,
             refs: r.refs,
         });
         (starts, configs.collect())

@@ -284,6 +284,11 @@ impl Model {
         if self.regimes.iter().all(|r| r.flush == Flush::None) {
             return;
         }
+        self.carry_out_flushes();
+    }
+
+    /// Flushes for every regime what its `flush` says, splitting groups that disagree.
+    pub(super) fn carry_out_flushes(&mut self) {
         let groups = std::mem::take(&mut self.groups);
         let mut groups = split_by(groups, |r| self.regimes[r].flush);
         for group in &mut groups {

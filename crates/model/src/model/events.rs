@@ -21,7 +21,7 @@ impl Model {
                 }
                 let ideal = self.ideal_cycles();
                 if self.timeline.due(ideal) {
-                    self.cut(ideal);
+                    self.cut(ideal, false);
                 }
             }
             Event::Vcpu(n) => self.current = (n as usize).min(self.vcpus.len() - 1),

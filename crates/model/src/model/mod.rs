@@ -7,6 +7,7 @@
 
 mod access;
 mod events;
+mod switched;
 
 use crate::exit_log::ExitLog;
 use crate::guest::GuestTables;
@@ -18,7 +19,10 @@ use crate::{Config, Exit, Outcome, Profile, Sample};
 use access::Group;
 use bifold_mmu::format::X86_64_4_LEVEL;
 use bifold_mmu::{Filter, Gpa, Side, Tlb};
+use switched::Switched;
 use xxhash_rust::xxh3::Xxh3;
+
+pub use switched::{Decide, SwitchedOutcome, Switching};
 
 /// What a run of the model is given beside the profile.
 #[derive(Debug, Clone)]
@@ -80,6 +84,8 @@ pub struct Model {
     current: usize,
     /// Frames that the host holds from the start, until the guest starts.
     resident: Vec<(u64, u64)>,
+    /// VMs whose mode changes.
+    switched: Vec<Switched>,
     has_code: bool,
     common: Sample,
     timeline: Timeline,
@@ -130,6 +136,7 @@ impl Model {
                 .collect(),
             current: 0,
             resident: Vec::new(),
+            switched: Vec::new(),
             common: Sample::default(),
             hash: Xxh3::new(),
             words: 0,
@@ -196,7 +203,7 @@ impl Model {
         (self.common.instructions as f64 * self.profile.cpu.base_cpi) as u64
     }
 
-    fn cut(&mut self, ideal: u64) {
+    fn cut(&mut self, ideal: u64, last: bool) {
         for group in &mut self.groups {
             for (tlb, v) in group.tlbs.iter_mut().zip(&self.vcpus) {
                 let pages = tlb.pages();
@@ -208,12 +215,13 @@ impl Model {
             }
         }
         self.timeline.cut(ideal, &mut self.regimes, &self.common, &self.profile);
+        self.cut_switched(last);
     }
 
     /// Ends the run.
     pub fn finish(mut self) -> Outcome {
         let ideal = self.ideal_cycles();
-        self.cut(ideal);
+        self.cut(ideal, true);
         let interval_cycles = self.timeline.interval();
         let (interval_starts, configs) = self.timeline.finish(&self.regimes);
         Outcome {
@@ -227,6 +235,7 @@ impl Model {
             vcpus: self.vcpus.len() as u64,
             interval_cycles,
             configs,
+            switched: self.switched.into_iter().map(Switched::outcome).collect(),
             interval_starts,
             walk_checks: self.walk_checks,
             walk_mismatches: self.walk_mismatches,

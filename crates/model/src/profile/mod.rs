@@ -268,6 +268,7 @@ exits! {
     sync_page: syncs = "Re-reading one unsync shadow page.",
     make_page: shadow_pages_made = "Creating one shadow page.",
     zap_page: shadow_pages_zapped = "Zapping one shadow page.",
+    switch: mode_switches = "One switch of the paging mode: all vCPUs stopped and started; dropped tables are counted apart.",
     back_frame: frames_backed = "The host's own work to back one 4 KB page (fault, allocation, zeroing).",
     back_huge: huge_frames_backed = "The same for a 2 MB page.",
 }

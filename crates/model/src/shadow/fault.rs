@@ -90,7 +90,7 @@ impl Shadow {
 
         // page_fault_handle_page_track
         if old & PRESENT != 0 && write && self.pages.is_tracked(walker.gfn) {
-            self.touch(last);
+            self.touch(last, true);
             self.clear_flood(vcpu, gva);
             self.back(gpa, true); // by the emulator's store, which does not exit
             return self.emulate(vcpu, gva, walker.gfn, kind);
@@ -194,7 +194,7 @@ impl Shadow {
         let Some(wrprot) = self.set_spte(id, w.pte_access, base, false, map_writable) else {
             return false; // RET_PF_SPURIOUS
         };
-        self.touch(id);
+        self.touch(id, true);
         self.pte_prefetch(id, w, guest);
         wrprot
     }
@@ -262,7 +262,10 @@ impl Shadow {
         let slot = self.pages.alloc(gfn, role);
         if self.touched.len() < self.pages.slots() {
             self.touched.resize(self.pages.slots(), [0; 8]);
+            self.used_in.resize(self.pages.slots(), [0; 64]);
+            self.table_used_in.resize(self.pages.slots(), 0);
         }
+        self.table_used_in[slot] = self.ages.now;
         if !role.direct {
             self.account_shadowed(slot);
         }

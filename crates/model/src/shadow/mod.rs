@@ -23,12 +23,14 @@ mod sync;
 mod tests;
 mod zap;
 
+use crate::ages::{Ages, Reuse};
 use crate::guest::GuestTables;
 use crate::host::{Backing, HostMemory};
 use crate::{Kvm, Sample};
 use bifold_mmu::{Format, Gpa, Gva, PageSize, Start};
 use pages::{Pages, sptep_to_sp};
 use roots::Vcpu;
+use std::collections::HashMap;
 
 /// What the guest did at an address that the shadow tables did not let it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,7 +107,13 @@ pub struct Shadow {
     /// Per shadow page: what was used in this interval, a bit per aligned block of
     /// 8 sptes at level 1, per spte above.
     touched: Vec<[u64; 8]>,
-    cold_exits: u64,
+    /// Per shadow page: the interval of the last use of each aligned block of 8 sptes.
+    used_in: Vec<[u32; 64]>,
+    /// The same of the page as a whole.
+    table_used_in: Vec<u32>,
+    /// The same of large sptes, by their ids.
+    large_used_in: HashMap<usize, u32>,
+    ages: Ages,
 }
 
 impl Shadow {
@@ -133,13 +141,21 @@ impl Shadow {
             obsolete_roots: false,
             unsynced: false,
             touched: vec![[0; 8]],
-            cold_exits: 0,
+            used_in: vec![[0; 64]],
+            table_used_in: vec![0],
+            large_used_in: HashMap::new(),
+            ages: Ages::default(),
         }
     }
 
     /// The format of the guest's tables, and so of the shadow's.
     pub fn format(&self) -> &'static Format {
         self.format
+    }
+
+    /// The host's memory.
+    pub fn host(&self) -> &HostMemory {
+        &self.host
     }
 
     /// Where the hardware starts the vCPU's walks; an empty table before its first CR3.
@@ -155,7 +171,7 @@ impl Shadow {
     }
 
     /// The hardware's walk ended at this entry: sets its accessed bit (a sync flushes
-    /// TLBs if it drops one) and notes its use for [`Shadow::cold_exits`].
+    /// TLBs if it drops one) and notes its use for [`Shadow::reuse`].
     #[inline]
     pub fn used(&mut self, at: u64) {
         let id = Pages::id_at(at);
@@ -166,35 +182,49 @@ impl Shadow {
         if spte & spte::ACCESSED == 0 {
             self.pages.update(id, spte | spte::ACCESSED);
         }
-        if self.touch(id) {
-            self.cold_exits += 1;
-        }
+        self.touch(id, false);
     }
 
-    /// Notes that an spte (or its block) was used or filled; true if for the first time.
+    /// Notes that an spte (or its block) was used, or filled.
     #[inline]
-    fn touch(&mut self, id: usize) -> bool {
+    fn touch(&mut self, id: usize, filled: bool) {
         let slot = sptep_to_sp(id);
         let index = id & 511;
-        let bit = if self.pages.page(slot).role.level == 1 { index >> 3 } else { index };
+        let leaf_table = self.pages.page(slot).role.level == 1;
+        let bit = if leaf_table { index >> 3 } else { index };
         let word = &mut self.touched[slot][bit >> 6];
-        let new = *word & (1 << (bit & 63)) == 0;
+        if *word & (1 << (bit & 63)) != 0 {
+            return;
+        }
         *word |= 1 << (bit & 63);
-        new
+        let now = self.ages.now;
+        let used_in = if leaf_table {
+            &mut self.used_in[slot][bit]
+        } else {
+            self.large_used_in.entry(id).or_insert(now)
+        };
+        let last = std::mem::replace(used_in, now);
+        if !filled {
+            self.ages.used(last, last);
+        }
+        let table_last = std::mem::replace(&mut self.table_used_in[slot], now);
+        if table_last != now {
+            self.ages.table_used(table_last);
+        }
     }
 
     /// An interval begins: forgets what was used in the last one.
     pub fn begin_interval(&mut self) {
         self.touched.fill([0; 8]);
-        self.cold_exits = 0;
+        self.ages.begin_interval();
     }
 
-    /// Hidden faults that a start with empty shadow tables at the interval's beginning
-    /// would have added: one per block of 8 sptes that prefetch fills together, and
-    /// per large spte, whose first use in the interval found it filled. A lower
-    /// bound, as prefetch may stop within a block.
-    pub fn cold_exits(&self) -> u64 {
-        self.cold_exits
+    /// Blocks of 8 sptes that prefetch fills together, and large sptes, whose first use in
+    /// this interval found them filled: the hidden faults that empty shadow tables at its
+    /// beginning, or at an earlier one's, would have added. A lower bound, as prefetch may
+    /// stop within a block.
+    pub fn reuse(&self) -> Vec<Reuse> {
+        self.ages.counted()
     }
 
     /// Shadow pages in use (`n_used_mmu_pages`).

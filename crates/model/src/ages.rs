@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Ages of table entries: what a cold start at any earlier interval would cost now.
+//!
+//! A mode entered at the beginning of interval i finds empty tables. In interval j >= i it
+//! pays for every entry that it uses there for the first time since i and that the
+//! unswitched run had filled before i: an entry whose last use before j lies before i. So it
+//! is enough to count, per interval, the entries used by how many intervals ago they were
+//! last used, and any sequence of switches can be costed afterwards without a run of its
+//! own. Nested tables that are kept while the VM is in shadow mode lack only what was made
+//! meanwhile: for them the interval in which an entry was made counts as well.
+//!
+//! Ages are counted in [`bucket`]s: exact up to 8 intervals, then four to an octave.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Entries used for the first time in an interval that were there before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reuse {
+    /// [`bucket`] of the number of intervals since their last use.
+    pub last: u8,
+    /// The same since they were made (nested tables only, else as `last`).
+    pub made: u8,
+    /// Exits that would fill them: entries of nested tables; of shadow tables, blocks of 8
+    /// that prefetch fills together, and large entries.
+    pub exits: u32,
+    /// Shadow pages that would have to be made again.
+    pub tables: u32,
+}
+
+/// The bucket of an age in intervals, which is at least 1.
+pub fn bucket(age: u32) -> u8 {
+    let age = age.max(1);
+    if age <= 8 {
+        return age as u8 - 1;
+    }
+    let octave = 31 - age.leading_zeros(); // at least 3
+    let quarter = (age >> (octave - 2)) & 3;
+    (8 + (octave - 3) * 4 + quarter) as u8
+}
+
+/// The ages of a bucket: from, and up to but not including.
+pub fn bounds(bucket: u8) -> (u32, u32) {
+    if bucket < 8 {
+        let age = u32::from(bucket) + 1;
+        return (age, age + 1);
+    }
+    let (octave, quarter) = ((u32::from(bucket) - 8) / 4 + 3, (u32::from(bucket) - 8) % 4);
+    let from = (4 + quarter) << (octave - 2);
+    (from.max(9), (5 + quarter) << (octave - 2))
+}
+
+/// Counts of one interval in the making.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Ages {
+    /// The interval, counted from 0.
+    pub now: u32,
+    cells: BTreeMap<(u8, u8), (u32, u32)>,
+}
+
+impl Ages {
+    fn cell(&mut self, last: u32, made: u32) -> &mut (u32, u32) {
+        let key = (bucket(self.now.saturating_sub(last)), bucket(self.now.saturating_sub(made)));
+        self.cells.entry(key).or_default()
+    }
+
+    /// An entry last used and made in these intervals is used for the first time in this one.
+    pub fn used(&mut self, last: u32, made: u32) {
+        self.cell(last, made).0 += 1;
+    }
+
+    /// A shadow page likewise.
+    pub fn table_used(&mut self, last: u32) {
+        self.cell(last, last).1 += 1;
+    }
+
+    /// Begins the next interval.
+    pub fn begin_interval(&mut self) {
+        self.now += 1;
+        self.cells.clear();
+    }
+
+    /// What was counted in this interval.
+    pub fn counted(&self) -> Vec<Reuse> {
+        let reuse = |(&(last, made), &(exits, tables))| Reuse { last, made, exits, tables };
+        self.cells.iter().map(reuse).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_age_lies_in_the_bounds_of_its_bucket_and_buckets_follow_each_other() {
+        let mut next = 1;
+        for b in 0..60u8 {
+            let (from, to) = bounds(b);
+            assert_eq!(from, next, "bucket {b}");
+            next = to;
+            for age in from..to.min(from + 2000) {
+                assert_eq!(bucket(age), b, "age {age}");
+            }
+        }
+    }
+}

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A VM whose paging mode changes while it runs: a further regime beside the static ones,
+//! asked after every interval in which mode it goes on.
+//!
+//! A switch does what KVM with a mode per VM does: every vCPU stops, TLBs and walk caches
+//! are flushed, the shadow tables are dropped (nothing tracks the guest's stores while the
+//! hardware walks its tables), and the nested tables are kept, or dropped as in the 2020
+//! work on KVM 4.19. The memory that the host has given stays.
+
+use super::Model;
+use crate::regime::{Regime, Tables};
+use crate::shadow::{Flush, Shadow};
+use crate::timeline::counts;
+use crate::{Mode, Profile, Sample};
+use bifold_mmu::PageSize;
+use serde::{Deserialize, Serialize};
+
+/// How such a VM runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Switching {
+    /// Name of what decides.
+    pub name: String,
+    /// Size of the host's pages.
+    pub host_page: PageSize,
+    /// The mode at the start; not native.
+    pub start: Mode,
+    /// Are the nested tables kept while the VM is in shadow mode?
+    pub keep_nested: bool,
+}
+
+/// Decides after every interval: its number, what it cost, its mode; returns the mode of the next.
+pub type Decide = Box<dyn FnMut(usize, &Sample, Mode) -> Mode + Send>;
+
+/// What became of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SwitchedOutcome {
+    /// How it ran.
+    #[serde(flatten)]
+    pub switching: Switching,
+    /// The mode of every interval.
+    pub modes: Vec<Mode>,
+    /// The cost of every interval; that of a switch is in the interval after it.
+    pub intervals: Vec<Sample>,
+}
+
+pub(super) struct Switched {
+    /// Its regime's place among the model's.
+    regime: usize,
+    switching: Switching,
+    decide: Decide,
+    last: Sample,
+    modes: Vec<Mode>,
+    intervals: Vec<Sample>,
+}
+
+impl Switched {
+    /// The interval ends: its sample, and the decision if the run goes on.
+    fn cut(&mut self, regime: &mut Regime, common: &Sample, profile: &Profile, last: bool) -> Mode {
+        let now = counts(regime, common, profile);
+        let sample = now.since(&self.last);
+        self.last = now;
+        let mode = regime.config.mode;
+        let number = self.intervals.len();
+        self.modes.push(mode);
+        self.intervals.push(sample);
+        regime.begin_interval();
+        if last { mode } else { (self.decide)(number, &sample, mode) }
+    }
+
+    pub(super) fn outcome(self) -> SwitchedOutcome {
+        SwitchedOutcome { switching: self.switching, modes: self.modes, intervals: self.intervals }
+    }
+}
+
+impl Model {
+    /// Regimes that one pass can cost: a TLB entry has a bit for each.
+    pub const MOST_REGIMES: usize = 8;
+
+    /// Adds a VM that switches, before the first event. False if there are
+    /// [`Model::MOST_REGIMES`] already.
+    pub fn add_switching(&mut self, switching: Switching, decide: Decide) -> bool {
+        let regime = self.regimes.len();
+        if regime == Self::MOST_REGIMES {
+            return false;
+        }
+        let config = crate::Config { mode: switching.start, host_page: switching.host_page };
+        self.regimes.push(Regime::new(
+            config,
+            &self.profile,
+            &self.guest,
+            self.options.guest_frames,
+            self.vcpus.len(),
+            self.options.seed,
+        ));
+        self.groups[0].members.push(regime);
+        self.switched.push(Switched {
+            regime,
+            switching,
+            decide,
+            last: Sample::default(),
+            modes: Vec::new(),
+            intervals: Vec::new(),
+        });
+        true
+    }
+
+    /// The interval of every switching VM ends, and those that are to switch do.
+    pub(super) fn cut_switched(&mut self, last: bool) {
+        let mut any = false;
+        for s in &mut self.switched {
+            let regime = &mut self.regimes[s.regime];
+            let to = s.cut(regime, &self.common, &self.profile, last);
+            if to != regime.config.mode {
+                regime.switch(to, s.switching.keep_nested, &self.guest, &self.profile);
+                any = true;
+            }
+        }
+        if any {
+            for r in &mut self.regimes {
+                r.flush = if std::mem::take(&mut r.switched) { Flush::All } else { Flush::None };
+            }
+            self.carry_out_flushes();
+        }
+    }
+}
+
+impl Regime {
+    /// Goes on in mode `to`. TLBs and walk caches are the caller's to flush.
+    fn switch(&mut self, to: Mode, keep_nested: bool, guest: &crate::guest::GuestTables, profile: &Profile) {
+        let vcpus = self.loaded.len();
+        self.tables = match std::mem::replace(&mut self.tables, Tables::Native) {
+            Tables::Shadow(s) => {
+                self.now.shadow_pages_zapped += s.pages() as u64;
+                let host = s.host().clone();
+                Tables::Nested(match self.kept.take() {
+                    Some(mut nested) => {
+                        nested.go_on(host);
+                        nested
+                    }
+                    None => Box::new(crate::nested::Nested::new(host)),
+                })
+            }
+            Tables::Nested(n) => {
+                let host = n.host().clone();
+                let frames = host.frames();
+                if keep_nested {
+                    self.kept = Some(n);
+                } else {
+                    self.now.shadow_pages_zapped += n.tables();
+                }
+                let mut shadow = Shadow::new(guest.format(), host, frames, vcpus, profile.kvm);
+                for (vcpu, cr3) in self.loaded.iter().enumerate() {
+                    if let Some(cr3) = cr3 {
+                        shadow.set_initial_cr3(vcpu, *cr3);
+                    }
+                }
+                shadow.take_flush(); // the switch flushes everything
+                Tables::Shadow(Box::new(shadow))
+            }
+            Tables::Native => Tables::Native,
+        };
+        self.config.mode = to;
+        self.now.mode_switches += 1;
+        self.switched = true;
+    }
+}
