@@ -29,8 +29,10 @@ macro_rules! policies {
 
 policies! {
     Always(always::Always),
+    Toggle(toggle::Toggle),
     Dsp(dsp::Dsp),
     Rpms(rpms::Rpms),
+    WorkFunction(work_function::WorkFunction),
 }
 
 macro_rules! built_in {
@@ -45,12 +47,14 @@ macro_rules! built_in {
 built_in! {
     "always-shadow",
     "always-nested",
+    "toggle",
     "dsp",
     "rpms-fixed-3",
     "rpms-fixed-20",
     "rpms-dynamic",
     "rpms-single",
     "rpms-shipped",
+    "work-function",
 }
 
 /// Why parameters cannot be used.
@@ -136,6 +140,11 @@ impl Named {
     /// All built-in sets.
     pub fn all() -> Vec<Named> {
         BUILT_IN.iter().map(|(n, t)| Named::parse(n, t).expect("a test parses every built-in set")).collect()
+    }
+
+    /// Those that decide by what they see: all but the fixed pace of [`toggle`].
+    pub fn policies() -> Vec<Named> {
+        Named::all().into_iter().filter(|n| !matches!(n.spec, Spec::Toggle(_))).collect()
     }
 }
 

@@ -4,6 +4,7 @@
 pub mod always;
 pub mod dsp;
 pub mod rpms;
+pub mod work_function;
 
 #[cfg(test)]
 mod testing;
@@ -55,10 +56,11 @@ mod tests {
 
     #[test]
     fn numbers_have_three_digits_and_no_trailing_zeros() {
-        let shown: Vec<_> = [0.0, 12.0, 0.5, 3.14159, 123.4, 99.96, 1e-5, 2.5e9, -0.25, f64::NAN]
+        let shown: Vec<_> = [0.0, 12.0, 0.5, 2.34567, 123.4, 99.96, 1e-5, 2.5e9, -0.25, f64::NAN]
             .map(num)
             .into_iter()
             .collect();
-        assert_eq!(shown, ["0", "12", "0.5", "3.14", "123", "100", "1.00e-5", "2.50e9", "-0.25", "NaN"]);
+        assert_eq!(shown, ["0", "12", "0.5", "2.35", "123", "100", "1.00e-5", "2.50e9", "-0.25", "NaN"]);
     }
 }
+pub mod toggle;

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Switches at a fixed pace, whatever the program does: no policy but the stress with which
+//! DSP's authors measured what switching itself costs (Wang et al., VEE 2011, tables 4 and 5),
+//! and with which the replay's cold starts are checked against tables really rebuilt.
+
+use crate::{Log, Mode, Parameters, Policy, View};
+use serde::{Deserialize, Serialize};
+
+/// Parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Toggle {
+    /// Seconds between two switches.
+    pub interval_s: f64,
+}
+
+impl Parameters for Toggle {
+    fn check(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn interval_s(&self) -> f64 {
+        self.interval_s
+    }
+
+    fn policy(&self, _start: Mode) -> Box<dyn Policy> {
+        Box::new(*self)
+    }
+}
+
+impl Policy for Toggle {
+    fn decide(&mut self, view: &View, log: &mut Log) -> Mode {
+        log.say(|| format!("every {} s the other mode.", self.interval_s));
+        view.mode.other()
+    }
+}
