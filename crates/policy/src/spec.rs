@@ -32,6 +32,8 @@ policies! {
     Toggle(toggle::Toggle),
     Dsp(dsp::Dsp),
     Rpms(rpms::Rpms),
+    Bae(bae::Bae),
+    Zhang(zhang::Zhang),
     WorkFunction(work_function::WorkFunction),
 }
 
@@ -54,6 +56,8 @@ built_in! {
     "rpms-dynamic",
     "rpms-single",
     "rpms-shipped",
+    "bae",
+    "zhang",
     "work-function",
 }
 

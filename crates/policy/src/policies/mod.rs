@@ -2,9 +2,11 @@
 //! One file per policy: what was published, its parameters, the decision.
 
 pub mod always;
+pub mod bae;
 pub mod dsp;
 pub mod rpms;
 pub mod work_function;
+pub mod zhang;
 
 #[cfg(test)]
 mod testing;
