@@ -34,6 +34,7 @@ policies! {
     Rpms(rpms::Rpms),
     Bae(bae::Bae),
     Zhang(zhang::Zhang),
+    Kuang(kuang::Kuang),
     WorkFunction(work_function::WorkFunction),
 }
 
@@ -58,6 +59,7 @@ built_in! {
     "rpms-shipped",
     "bae",
     "zhang",
+    "kuang",
     "work-function",
 }
 

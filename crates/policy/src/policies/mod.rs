@@ -4,7 +4,9 @@
 pub mod always;
 pub mod bae;
 pub mod dsp;
+pub mod kuang;
 pub mod rpms;
+pub mod svm;
 pub mod work_function;
 pub mod zhang;
 

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A trained support-vector machine: features of an interval, and the decision function.
+//!
+//! f(x) = sum of coefficient * K(vector, x) + bias, where K is linear, x . y, or a radial basis
+//! function, exp(-gamma |x - y|^2); a coefficient is the multiplier times its class, +1
+//! for "switch". x are features, each log1p of what was measured, less a mean, over a scale.
+//! Nothing here trains: the machine is read from parameters.
+
+use super::{num, positive};
+use crate::View;
+use serde::{Deserialize, Serialize};
+
+/// What is measured of an interval.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Feature {
+    /// TLB misses per 1000 instructions.
+    TlbMisses,
+    /// Guest page faults per 1000 instructions.
+    PageFaults,
+    /// Exits per 1000 instructions.
+    Exits,
+    /// Walks' share of cycles, percent.
+    WalkPercent,
+    /// The hypervisor's share of cycles, percent.
+    VmmPercent,
+    /// Instructions per cycle.
+    Ipc,
+}
+
+impl Feature {
+    /// All there are.
+    pub const ALL: [Feature; 6] = [
+        Feature::TlbMisses,
+        Feature::PageFaults,
+        Feature::Exits,
+        Feature::WalkPercent,
+        Feature::VmmPercent,
+        Feature::Ipc,
+    ];
+
+    /// As measured, in the feature's unit; not negative.
+    pub fn measured(self, view: &View) -> f64 {
+        match self {
+            Feature::TlbMisses => view.tlb_misses_per_1000(),
+            Feature::PageFaults => view.page_faults_per_1000(),
+            Feature::Exits => view.exits_per_1000(),
+            Feature::WalkPercent => view.walk_percent(),
+            Feature::VmmPercent => view.vmm_percent(),
+            Feature::Ipc => view.ipc(),
+        }
+    }
+
+    /// As a machine is trained on it, before mean and scale: log1p of what was measured.
+    pub fn value(self, view: &View) -> f64 {
+        self.measured(view).ln_1p()
+    }
+
+    /// The measured value in words.
+    fn say(self, measured: f64) -> String {
+        let n = num(measured);
+        match self {
+            Feature::TlbMisses => format!("{n} TLB misses per 1000 instructions"),
+            Feature::PageFaults => format!("{n} page faults per 1000 instructions"),
+            Feature::Exits => format!("{n} exits per 1000 instructions"),
+            Feature::WalkPercent => format!("{n} % of cycles in walks"),
+            Feature::VmmPercent => format!("{n} % of cycles in the hypervisor"),
+            Feature::Ipc => format!("{n} instructions per cycle"),
+        }
+    }
+}
+
+/// How alike two intervals are.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Kernel {
+    /// x . y.
+    Linear {},
+    /// exp(-gamma |x - y|^2).
+    Rbf {
+        /// Above 0.
+        gamma: f64,
+    },
+}
+
+impl Kernel {
+    /// Of two intervals' standardised features.
+    pub fn of(self, x: &[f64], y: &[f64]) -> f64 {
+        let pairs = x.iter().zip(y);
+        match self {
+            Kernel::Linear {} => pairs.map(|(a, b)| a * b).sum(),
+            Kernel::Rbf { gamma } => (-gamma * pairs.map(|(a, b)| (a - b).powi(2)).sum::<f64>()).exp(),
+        }
+    }
+}
+
+/// A trained machine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    /// What it looks at, in the order of all that follows.
+    pub features: Vec<Feature>,
+    /// Taken from each feature's log1p.
+    pub mean: Vec<f64>,
+    /// By which the rest is divided, above 0.
+    pub scale: Vec<f64>,
+    /// The kernel.
+    pub kernel: Kernel,
+    /// Support vectors, standardised; a linear machine may have one, its weights.
+    pub vectors: Vec<Vec<f64>>,
+    /// One per support vector: multiplier times class.
+    pub coefficients: Vec<f64>,
+    /// Added to the sum.
+    pub bias: f64,
+}
+
+impl Machine {
+    /// What is wrong with it, if anything; `name` is the parameter's.
+    pub fn check(&self, name: &str) -> Result<(), String> {
+        let n = self.features.len();
+        if !(1..=Feature::ALL.len()).contains(&n) {
+            return Err(format!("{name}.features has {n} entries, not 1 to {}", Feature::ALL.len()));
+        }
+        if let Some(f) = self.features.iter().enumerate().find(|(i, f)| self.features[..*i].contains(f)) {
+            return Err(format!("{name}.features names entry {} twice", f.0));
+        }
+        let long = |what: &str, len: usize, n: usize| {
+            if len == n { Ok(()) } else { Err(format!("{name}.{what} has {len} entries, not {n}")) }
+        };
+        let finite = |what: &str, values: &[f64]| match values.iter().find(|v| !v.is_finite()) {
+            Some(v) => Err(format!("{name}.{what} has {v}, which is not finite")),
+            None => Ok(()),
+        };
+        long("mean", self.mean.len(), n)?;
+        finite("mean", &self.mean)?;
+        long("scale", self.scale.len(), n)?;
+        for s in &self.scale {
+            positive(&format!("an entry of {name}.scale"), *s)?;
+        }
+        if self.vectors.is_empty() {
+            return Err(format!("{name}.vectors is empty, not 1 or more"));
+        }
+        for v in &self.vectors {
+            long("vectors (one of them)", v.len(), n)?;
+            finite("vectors", v)?;
+        }
+        long("coefficients", self.coefficients.len(), self.vectors.len())?;
+        finite("coefficients", &self.coefficients)?;
+        finite("bias", &[self.bias])?;
+        match self.kernel {
+            Kernel::Linear {} => Ok(()),
+            Kernel::Rbf { gamma } => positive(&format!("{name}.kernel.gamma"), gamma),
+        }
+    }
+
+    /// The features of an interval, standardised.
+    pub fn standardised(&self, view: &View) -> Vec<f64> {
+        let at = |(i, f): (usize, &Feature)| (f.value(view) - self.mean[i]) / self.scale[i];
+        self.features.iter().enumerate().map(at).collect()
+    }
+
+    /// The decision function over standardised features; above 0 it says switch.
+    pub fn decision(&self, x: &[f64]) -> f64 {
+        let terms = self.vectors.iter().zip(&self.coefficients).map(|(v, c)| c * self.kernel.of(v, x));
+        terms.sum::<f64>() + self.bias
+    }
+
+    /// The features in words.
+    pub(super) fn say(&self, view: &View) -> String {
+        self.features.iter().map(|f| f.say(f.measured(view))).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The least change of one feature, in steps of a tenth of its scale up to 10 of them, that
+    /// turns the decision round; in words.
+    pub(super) fn turn(&self, x: &[f64]) -> Option<String> {
+        let says = self.decision(x) > 0.0;
+        let mut x = x.to_vec();
+        for tenths in 1..=100 {
+            for i in 0..x.len() {
+                for sign in [1.0, -1.0] {
+                    let old = x[i];
+                    x[i] += sign * f64::from(tenths) / 10.0;
+                    let measured = (x[i] * self.scale[i] + self.mean[i]).exp_m1();
+                    let turned = (self.decision(&x) > 0.0) != says;
+                    x[i] = old;
+                    if turned && measured >= 0.0 && measured.is_finite() {
+                        return Some(self.features[i].say(measured));
+                    }
+                }
+            }
+        }
+        None
+    }
+}
