@@ -131,6 +131,9 @@ pub struct CompareArgs {
     /// What is modelled.
     #[command(flatten)]
     pub model: ModelArgs,
+    /// How policies see it.
+    #[command(flatten)]
+    pub policies: PolicyArgs,
     /// Where the command runs.
     #[command(flatten)]
     pub guest: GuestArgs,
@@ -153,6 +156,9 @@ pub struct RecordArgs {
     /// What is modelled.
     #[command(flatten)]
     pub model: ModelArgs,
+    /// How policies see it.
+    #[command(flatten)]
+    pub policies: PolicyArgs,
     /// Where the command runs.
     #[command(flatten)]
     pub guest: GuestArgs,
@@ -191,6 +197,10 @@ pub struct OutputArgs {
     /// Also write a report with charts: one HTML file that needs no network
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
+
+    /// Also write the timeline, for `bifold policy`: both modes' costs interval by interval
+    #[arg(long, value_name = "FILE")]
+    pub timeline: Option<PathBuf>,
 
     /// No progress and no notes on stderr
     #[arg(short, long)]
@@ -243,6 +253,28 @@ pub struct ModelArgs {
     /// Seed of the placement of host frames
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+}
+
+/// How policies see the run.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Policies")]
+pub struct PolicyArgs {
+    /// Let a second of the run stand for N seconds of a policy [default: 100]
+    ///
+    /// Published policies decide every 1 to 5 s, and a captured run lasts seconds. So their time is
+    /// compressed, and the costs of switching with it, to keep their proportion to an interval. With
+    /// 1, both are as they are.
+    #[arg(long, value_name = "N", value_parser = parse_scale)]
+    pub time_scale: Option<f64>,
+
+    /// Also switch on line by these policies, and say how far the replay is from that
+    ///
+    /// A list, separated by commas, of policies; each with `+shadow` to begin in shadow mode, `+dropped`
+    /// to drop the nested tables at a switch, `+2m` for 2 MB host pages. Tables are really dropped and
+    /// built again in the model, at their full cost. The exit status is 3 if a replay is off by more
+    /// than 2 % of the run's cycles.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub check: Vec<String>,
 }
 
 /// Where the command runs.
@@ -348,6 +380,13 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
         // A year is more than any run, and within what a `Duration` and a cycle count hold.
         Ok(s) if s > 0.0 && s <= 3.2e7 => Ok(s),
         _ => Err("not a number of seconds above 0".into()),
+    }
+}
+
+fn parse_scale(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(n) if (1e-3..=1e6).contains(&n) => Ok(n),
+        _ => Err("not a number from 0.001 to 1000000".into()),
     }
 }
 

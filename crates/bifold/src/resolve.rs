@@ -4,10 +4,11 @@
 //! alone is found here, before anything runs.
 
 use crate::cli::{Cli, CompareArgs, FormatArg, GuestArgs, ModelArgs, OnOff, OutputArgs};
-use crate::cli::{ProgramArgs, RecordArgs, RootArg, ThpArg};
+use crate::cli::{PolicyArgs, ProgramArgs, RecordArgs, RootArg, ThpArg};
 use anyhow::{Context as _, anyhow};
 use bifold_capture::{GuestSpec, Record, Root, Thp, Timing};
-use bifold_model::{Config, Mode, Profile};
+use bifold_model::{Config, Mode, Model, Profile};
+use bifold_policy::check::OnLine;
 use bifold_report::{Format, shell_words};
 use bifold_trace::file::{self, FileError};
 use bifold_trace::generate::Generator;
@@ -20,6 +21,9 @@ use std::time::Duration;
 
 /// Memory of a guest unless told otherwise, MiB.
 const MEMORY_MIB: u64 = 2048;
+/// Seconds of a policy per second of a run unless told otherwise: published policies decide
+/// every 1 to 5 s, so that a run of 2 s gives them 200 decisions.
+pub const TIME_SCALE: f64 = 100.0;
 /// A self-check every so many words of the stream unless told otherwise.
 const CHECK_EVERY: u64 = 10_000;
 
@@ -41,6 +45,12 @@ pub struct Plan {
     pub output: Option<PathBuf>,
     /// File for the HTML report.
     pub report: Option<PathBuf>,
+    /// File for the timeline.
+    pub timeline: Option<PathBuf>,
+    /// Seconds of a policy per second of the run.
+    pub time_scale: f64,
+    /// VMs to switch on line.
+    pub on_line: Vec<OnLine>,
     /// File for the events.
     pub record: Option<PathBuf>,
     /// What to say on stderr.
@@ -81,14 +91,14 @@ pub fn compare(args: CompareArgs) -> anyhow::Result<Plan> {
         }
         None => program("compare", args.program, args.guest)?,
     };
-    plan("compare", input, args.model, args.show, args.output, None)
+    plan("compare", input, args.model, args.policies, args.show, args.output, None)
 }
 
 /// The plan of `record`.
 pub fn record(args: RecordArgs) -> anyhow::Result<Plan> {
     same_file("record", Some(&args.output), args.show.report.as_ref());
     let input = program("record", args.program, args.guest)?;
-    plan("record", input, args.model, args.show, None, Some(args.output))
+    plan("record", input, args.model, args.policies, args.show, None, Some(args.output))
 }
 
 const ONE_INPUT: &str = "give one of a command after `--`, a recording and --generate, not several";
@@ -131,6 +141,7 @@ fn plan(
     verb: &str,
     input: Input,
     model: ModelArgs,
+    policies: PolicyArgs,
     show: OutputArgs,
     output: Option<PathBuf>,
     record: Option<PathBuf>,
@@ -146,6 +157,24 @@ fn plan(
             ),
         ),
     };
+    let on_line = policies.check.iter().map(|text| {
+        OnLine::parse(text)
+            .unwrap_or_else(|e| usage(verb, ErrorKind::InvalidValue, &format!("--check {text}: {e}")))
+    });
+    let on_line: Vec<OnLine> = on_line.collect();
+    if configs.len() + on_line.len() > Model::MOST_REGIMES {
+        let most = Model::MOST_REGIMES - configs.len();
+        let message =
+            format!("--check has room for {most} beside {} configurations (see --configs)", configs.len());
+        usage(verb, ErrorKind::TooManyValues, &message);
+    }
+    if !on_line.is_empty() || show.timeline.is_some() {
+        let pair = |c: &Config| configs.contains(&Config { mode: Mode::Nested, ..*c });
+        if !configs.iter().any(|c| c.mode == Mode::Shadow && pair(c)) {
+            let message = "a timeline needs shadow and nested of one page size among --configs";
+            usage(verb, ErrorKind::ArgumentConflict, message);
+        }
+    }
     Ok(Plan {
         input,
         profile: Profile::load(&model.profile, &model.set)?,
@@ -160,6 +189,9 @@ fn plan(
         },
         output,
         report: show.report,
+        timeline: show.timeline,
+        time_scale: policies.time_scale.unwrap_or(TIME_SCALE),
+        on_line,
         record,
         notes: Notes {
             progress: !show.quiet && std::io::stderr().is_terminal(),

@@ -13,6 +13,7 @@ use crate::source;
 use crate::status::Status;
 use anyhow::Context as _;
 use bifold_model::{Model, Options};
+use bifold_policy::Timeline;
 use bifold_report::{Comparison, Exit, Meta, OutputFile};
 use bifold_trace::file::{Header, Source, Writer};
 use std::io::{self, Write as _};
@@ -26,6 +27,7 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
     let header = header(&plan.input);
     let report = plan.report.as_deref().map(OutputFile::create).transpose()?;
     let output = plan.output.as_deref().map(OutputFile::create).transpose()?;
+    let timeline = plan.timeline.as_deref().map(OutputFile::create).transpose()?;
     let writer = plan.record.as_deref().map(|p| Writer::create(p, &header)).transpose()?;
     let options = Options {
         seed: plan.seed,
@@ -35,11 +37,13 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
         vcpus: header.vcpus as usize,
     };
     let stop = stop_on_signals()?;
-    let mut feed = Feed {
-        model: Model::new(&plan.profile, options),
-        writer,
-        progress: Progress::start(plan.notes.progress, doing(&plan.input)),
-    };
+    let interval_s = options.interval_seconds;
+    let mut model = Model::new(&plan.profile, options);
+    for on_line in &plan.on_line {
+        let room = on_line.attach(&mut model, &plan.profile, interval_s, plan.time_scale);
+        assert!(room, "resolve counts the regimes");
+    }
+    let mut feed = Feed { model, writer, progress: Progress::start(plan.notes.progress, doing(&plan.input)) };
     let started = Instant::now();
     let mut ending = match &mut plan.input {
         Input::Guest(spec) => source::run_guest(spec, &mut feed, &stop),
@@ -86,6 +90,12 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
         },
         outcome: feed.model.finish(),
     };
+    if let (Some(file), Some(path)) = (timeline, &plan.timeline) {
+        let guest = comparison.meta.guest.as_ref().map(|g| g.describe()).unwrap_or_default();
+        let timeline = Timeline::of(&comparison.outcome, &plan.profile, comparison.meta.what(), guest);
+        file.finish(&timeline.to_bytes())?;
+        note_file(plan.notes, "timeline", path);
+    }
     let shown = show(&comparison, &plan, output, report);
     // The first thing that went wrong is the one to tell.
     if let Some(e) = ending.failure {

@@ -36,6 +36,12 @@ macro_rules! counters {
                 [ $( self.$name ),* ]
             }
 
+            /// The sample of these values, in the order of [`Sample::COUNTERS`].
+            pub fn from_values(values: [u64; Sample::COUNTERS.len()]) -> Sample {
+                let [ $( $name ),* ] = values;
+                Sample { $( $name ),* }
+            }
+
             /// Adds another sample's counters to this one's.
             pub fn add(&mut self, other: &Sample) {
                 $( self.$name += other.$name; )*
@@ -127,6 +133,7 @@ mod tests {
     fn counters_and_values_agree_in_number_and_every_exit_is_summed() {
         let s = Sample { exits_violation: 2, exits_cr4_write: 3, ..Sample::default() };
         assert_eq!(s.values().len(), Sample::COUNTERS.len());
+        assert_eq!(Sample::from_values(s.values()), s);
         assert_eq!(s.all_exits(), 5);
         assert_eq!(s.exits().count(), 11);
     }

@@ -7,11 +7,24 @@
 //! in TOML ([`Spec`]), one file per policy under `policies/`.
 #![forbid(unsafe_code)]
 
+pub mod check;
+pub mod driver;
+pub mod estimate;
 mod mode;
+pub mod oracle;
 pub mod policies;
 mod policy;
+pub mod replay;
 pub mod spec;
+pub mod timeline;
+pub mod track;
 
+pub use driver::{Decision, Driver, Scale};
+pub use estimate::Estimator;
 pub use mode::Mode;
+pub use oracle::{Oracle, oracle};
 pub use policy::{Log, Other, Parameters, Policy, View};
+pub use replay::{Run, Setup, forced, replay};
 pub use spec::{Named, Spec, SpecError};
+pub use timeline::{Timeline, TimelineError};
+pub use track::{Track, Vm};

@@ -25,6 +25,15 @@ impl Mode {
         }
     }
 
+    /// The model's mode as one of these; native is none.
+    pub fn of(mode: bifold_model::Mode) -> Option<Mode> {
+        match mode {
+            bifold_model::Mode::Native => None,
+            bifold_model::Mode::Shadow => Some(Mode::Shadow),
+            bifold_model::Mode::Nested => Some(Mode::Nested),
+        }
+    }
+
     /// `shadow` or `nested`, as in every input and output.
     pub fn name(self) -> &'static str {
         match self {

@@ -35,6 +35,7 @@ policies! {
     Bae(bae::Bae),
     Zhang(zhang::Zhang),
     Kuang(kuang::Kuang),
+    Hiebel(hiebel::Hiebel),
     WorkFunction(work_function::WorkFunction),
 }
 
@@ -60,6 +61,7 @@ built_in! {
     "bae",
     "zhang",
     "kuang",
+    "hiebel",
     "work-function",
 }
 

@@ -4,6 +4,7 @@
 pub mod always;
 pub mod bae;
 pub mod dsp;
+pub mod hiebel;
 pub mod kuang;
 pub mod rpms;
 pub mod svm;

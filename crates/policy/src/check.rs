@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Does the replay tell the truth? A VM that really switches, run inside the model beside the
+//! static ones, and what the replay says of the same.
+
+use crate::driver::{Driver, Scale};
+use crate::estimate::Estimator;
+use crate::replay::{self, Setup};
+use crate::timeline::Timeline;
+use crate::track::{Track, Vm};
+use crate::{Mode, Named};
+use bifold_mmu::PageSize;
+use bifold_model::{Model, Profile, SwitchedOutcome, Switching};
+
+/// The most of a run's cycles by which a replay may be off.
+pub const TOLERANCE_PERCENT: f64 = 2.0;
+
+/// One policy to be run on line.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OnLine {
+    /// The policy.
+    pub named: Named,
+    /// The VM's pages, and whether its nested tables are kept. It is one whose memory the
+    /// host has yet to back, as the model's are.
+    pub vm: Vm,
+    /// The mode at the start.
+    pub start: Mode,
+}
+
+impl OnLine {
+    /// From `POLICY[+shadow][+dropped][+2m]`: in shadow mode at the start, with nested tables
+    /// dropped at a switch, on 2 MB host pages; else nested, kept, 4 KB.
+    pub fn parse(text: &str) -> Result<OnLine, String> {
+        let mut words = text.split('+');
+        let named = Named::load(words.next().unwrap_or("")).map_err(|e| e.to_string())?;
+        let mut on_line =
+            OnLine { named, vm: Vm { long_lived: false, ..Vm::default() }, start: Mode::Nested };
+        for word in words {
+            match word {
+                "shadow" => on_line.start = Mode::Shadow,
+                "dropped" => on_line.vm.keep_nested = false,
+                "2m" => on_line.vm.host_page = PageSize::Size2M,
+                _ => return Err(format!("`+{word}` is none of +shadow, +dropped and +2m")),
+            }
+        }
+        Ok(on_line)
+    }
+
+    /// Adds it to a model that has seen nothing yet; false if that has no room for it.
+    pub fn attach(&self, model: &mut Model, profile: &Profile, interval_s: f64, time_scale: f64) -> bool {
+        let scale = Scale { time: time_scale, switch: 1.0 };
+        let mut driver =
+            Driver::new(&self.named.spec, self.start, interval_s, scale, Some(Estimator::fitted()));
+        let cpi = profile.cpu.base_cpi;
+        let switching = Switching {
+            name: self.named.name.clone(),
+            host_page: self.vm.host_page,
+            start: self.start.into(),
+            keep_nested: self.vm.keep_nested,
+        };
+        let decide = move |_: usize, sample: &bifold_model::Sample, mode: bifold_model::Mode| {
+            let mode = Mode::of(mode).expect("a switching VM is in shadow or nested mode");
+            let cycles = sample.instructions as f64 * cpi + sample.extra_cycles() as f64;
+            driver.interval(mode, sample, cycles, None).unwrap_or(mode).into()
+        };
+        model.add_switching(switching, Box::new(decide))
+    }
+}
+
+/// How far a replay is from the run that it replays.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Check {
+    /// The policy.
+    pub name: String,
+    /// The VM.
+    pub vm: Vm,
+    /// The mode at the start.
+    pub start: Mode,
+    /// All cycles of the run inside the model.
+    pub cycles: f64,
+    /// Its switches.
+    pub switches: u64,
+    /// The replay's cycles less the run's, for the same modes in the same intervals, in
+    /// percent of the run's.
+    pub same_modes_percent: f64,
+    /// The same where the replay decides for itself, and its switches; none if the policy's
+    /// parameters are not built in.
+    pub own_decisions: Option<(f64, u64)>,
+}
+
+impl Check {
+    /// Is the replay within [`TOLERANCE_PERCENT`], its own decisions included?
+    pub fn passed(&self) -> bool {
+        let within = |percent: f64| percent.abs() <= TOLERANCE_PERCENT;
+        within(self.same_modes_percent) && self.own_decisions.is_none_or(|(p, _)| within(p))
+    }
+}
+
+/// Checks every VM that switched while the timeline was captured; `time_scale` is that of the
+/// capture.
+pub fn checks(timeline: &Timeline, time_scale: f64) -> Vec<Check> {
+    timeline.switched.iter().filter_map(|s| check(timeline, s, time_scale)).collect()
+}
+
+fn check(timeline: &Timeline, run: &SwitchedOutcome, time_scale: f64) -> Option<Check> {
+    let Switching { name, host_page, start, keep_nested } = run.switching.clone();
+    let vm = Vm { host_page, long_lived: false, keep_nested };
+    let track = Track::new(timeline, vm)?;
+    let start = Mode::of(start)?;
+    let modes: Vec<Mode> = run.modes.iter().map(|m| Mode::of(*m)).collect::<Option<_>>()?;
+    let cycles: f64 = run.intervals.iter().zip(&track.ideal).map(|(s, i)| i + s.extra_cycles() as f64).sum();
+    let percent = |replayed: f64| if cycles > 0.0 { 100.0 * (replayed - cycles) / cycles } else { 0.0 };
+    let scale = Scale { time: time_scale, switch: 1.0 };
+    let setup = Setup { start, scale, estimator: Some(Estimator::fitted()) };
+    let own = Named::load(&name).ok().map(|n| replay::replay(&track, &n.spec, &setup, false));
+    Some(Check {
+        name,
+        vm,
+        start,
+        cycles,
+        switches: run.intervals.iter().map(|s| s.mode_switches).sum(),
+        same_modes_percent: percent(replay::forced(&track, &modes, start, 1.0).cycles),
+        own_decisions: own.map(|r| (percent(r.cycles), r.switches)),
+    })
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the mode that the VM is not in would cost, from what can be measured in the one it
+//! is in.
+//!
+//! The model knows both modes' costs; a live host counts only in the current one. Page-walk
+//! cycles, TLB misses, exits by reason and guest page faults are there, and the other mode's
+//! cost is nearly linear in them: a shadow walk reads a fraction of what a nested walk reads,
+//! and every guest page fault, CR3 load and first touch brings shadow paging its exits. The
+//! coefficients are fitted to captured timelines by `bifold policy train estimator`.
+
+use crate::{Mode, Other};
+use bifold_model::Sample;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+/// What `bifold policy train estimator` wrote last.
+const FITTED: &str = include_str!("../params/estimator.toml");
+
+/// Counters that can be had on a live host: from the PMU, KVM's statistics and the guest's
+/// page-fault count.
+pub const MEASURABLE: [&str; 17] = [
+    "instructions",
+    "tlb_misses_4k",
+    "tlb_misses_2m",
+    "tlb_misses_1g",
+    "walk_cycles",
+    "guest_page_faults",
+    "vmm_cycles",
+    "exits_violation",
+    "exits_guest_fault",
+    "exits_hidden_fault",
+    "exits_permission",
+    "exits_unsync",
+    "exits_emulated_write",
+    "exits_cr3_write",
+    "exits_cr3_read",
+    "exits_invlpg",
+    "exits_cr4_write",
+];
+
+/// A sum of counters, each times a number of cycles.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "BTreeMap<String, f64>", into = "BTreeMap<String, f64>")]
+pub struct Linear {
+    terms: Vec<(usize, f64)>,
+}
+
+impl TryFrom<BTreeMap<String, f64>> for Linear {
+    type Error = String;
+
+    fn try_from(map: BTreeMap<String, f64>) -> Result<Self, String> {
+        let term = |(name, cycles): (String, f64)| {
+            let counter = Sample::COUNTERS.iter().position(|c| c.name == name);
+            match counter {
+                Some(i) if MEASURABLE.contains(&name.as_str()) && cycles.is_finite() => Ok((i, cycles)),
+                Some(_) if cycles.is_finite() => Err(format!("{name} cannot be measured on a live host")),
+                Some(_) => Err(format!("{name} = {cycles} is no number of cycles")),
+                None => Err(format!("no counter {name}")),
+            }
+        };
+        Ok(Linear { terms: map.into_iter().map(term).collect::<Result<_, _>>()? })
+    }
+}
+
+impl From<Linear> for BTreeMap<String, f64> {
+    fn from(linear: Linear) -> Self {
+        linear.terms.into_iter().map(|(i, c)| (Sample::COUNTERS[i].name.to_string(), c)).collect()
+    }
+}
+
+impl Linear {
+    /// Cycles for this sample, not below 0.
+    pub fn of(&self, sample: &Sample) -> f64 {
+        let values = sample.values();
+        self.terms.iter().map(|&(i, cycles)| values[i] as f64 * cycles).sum::<f64>().max(0.0)
+    }
+}
+
+/// Estimates made in one mode.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FromMode {
+    /// Extra cycles of the other mode for the same work.
+    pub extra: Linear,
+    /// Cycles of building the shadow tables that this work needs.
+    pub rebuild: Linear,
+}
+
+/// The estimator: coefficients per mode in which is measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Estimator {
+    /// Measured in shadow mode.
+    pub shadow: FromMode,
+    /// Measured in nested mode.
+    pub nested: FromMode,
+    /// Cycles of one switch without what it drops or rebuilds.
+    pub switch: f64,
+}
+
+impl Estimator {
+    /// The coefficients that are built in.
+    pub fn fitted() -> &'static Estimator {
+        static ONE: LazyLock<Estimator> = LazyLock::new(|| toml::from_str(FITTED).expect("a test parses it"));
+        &ONE
+    }
+
+    /// From TOML text.
+    pub fn parse(text: &str) -> Result<Estimator, String> {
+        let e: Estimator = toml::from_str(text).map_err(|e| e.to_string())?;
+        if e.switch >= 0.0 && e.switch.is_finite() {
+            Ok(e)
+        } else {
+            Err(format!("switch = {} is not at least 0", e.switch))
+        }
+    }
+
+    /// What the other mode would have cost for the work of `sample`, and the way there and
+    /// back; costs of switching divided by `scale`.
+    pub fn other(&self, mode: Mode, sample: &Sample, scale: f64) -> Other {
+        let from = match mode {
+            Mode::Shadow => &self.shadow,
+            Mode::Nested => &self.nested,
+        };
+        let rebuild = from.rebuild.of(sample);
+        let (to_shadow, to_nested) = ((self.switch + rebuild) / scale, self.switch / scale);
+        let (there_cycles, back_cycles) = match mode {
+            Mode::Shadow => (to_nested, to_shadow),
+            Mode::Nested => (to_shadow, to_nested),
+        };
+        Other { extra_cycles: from.extra.of(sample), there_cycles, back_cycles }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fitted_coefficients_parse_and_every_measurable_counter_exists() {
+        let e = Estimator::fitted();
+        assert_eq!(Estimator::parse(&toml::to_string(e).unwrap()).unwrap(), *e);
+        assert!(MEASURABLE.iter().all(|m| Sample::COUNTERS.iter().any(|c| c.name == *m)));
+    }
+
+    #[test]
+    fn an_estimate_is_the_sum_of_its_terms_and_switching_scales() {
+        let text = "switch = 1000.0\n[shadow.extra]\n[shadow.rebuild]\n[nested.extra]\nwalk_cycles = 0.5\n\
+                    guest_page_faults = 7000.0\n[nested.rebuild]\nwalk_cycles = 2.0";
+        let e = Estimator::parse(text).unwrap();
+        let sample = Sample { walk_cycles: 100, guest_page_faults: 2, ..Sample::default() };
+        let o = e.other(Mode::Nested, &sample, 10.0);
+        assert_eq!((o.extra_cycles, o.there_cycles, o.back_cycles), (14_050.0, 120.0, 100.0));
+    }
+
+    #[test]
+    fn what_no_host_can_measure_is_refused() {
+        let text = "switch = 0.0\n[shadow.extra]\nroot_misses = 1.0\n[shadow.rebuild]\n[nested.extra]\n[nested.rebuild]";
+        assert!(Estimator::parse(text).unwrap_err().contains("root_misses cannot be measured"));
+    }
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The oracle: the cheapest sequence of modes known in advance, by dynamic programming over
+//! stays.
+//!
+//! What an interval costs depends on when its mode was entered, so the program goes over
+//! stays (mode, from, to), not over intervals: n^2/2 of them. Where nested tables are kept in
+//! a VM whose memory is not yet all mapped, it depends on when the mode had been left as well;
+//! those violations the oracle does not pay, so that it stays a lower bound.
+
+use crate::Mode;
+use crate::track::Track;
+
+/// The cheapest sequence and its cost.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Oracle {
+    /// The mode of every interval.
+    pub modes: Vec<Mode>,
+    /// All cycles.
+    pub cycles: f64,
+    /// Number of switches.
+    pub switches: u64,
+}
+
+/// The best sequence for a VM that begins in mode `start`; it may switch before the first
+/// interval. Costs of switching are divided by `switch_scale`.
+pub fn oracle(track: &Track, start: Mode, switch_scale: f64) -> Oracle {
+    let n = track.len();
+    // best[k][m]: cheapest way to have intervals 0..k behind and to have switched to m at k,
+    // and from where that stay's predecessor began.
+    let mut best = vec![[(f64::INFINITY, 0usize); 2]; n + 1];
+    let mut end = (f64::INFINITY, 0usize, start);
+    let warm_nested = track.vm.keep_nested && !track.vm.long_lived;
+    let mut stay =
+        |from: usize, mode: Mode, before: f64, entered: bool, best: &mut Vec<[(f64, usize); 2]>| {
+            let mut cost = before;
+            let mut pages = 0.0f64;
+            for k in from..=n {
+                if k > from {
+                    let j = k - 1;
+                    cost += track.ideal[j] + track.extra(mode, j);
+                    let mut tables = 0.0;
+                    if entered && !(mode == Mode::Nested && warm_nested) {
+                        let cold = track.cold(mode, j, from, 0);
+                        cost += cold.cycles / switch_scale;
+                        tables = cold.tables;
+                    }
+                    if mode == Mode::Shadow {
+                        let s = &track.samples[Mode::Shadow as usize][j];
+                        let change = s.shadow_pages_made as f64 - s.shadow_pages_zapped as f64 + tables;
+                        let most = track.shadow_pages(j);
+                        pages = if entered { (pages + change).clamp(0.0, most) } else { most };
+                    }
+                }
+                // No stay is empty but the first, which may be left before it begins.
+                if k == n {
+                    if cost < end.0 {
+                        end = (cost, from, mode);
+                    }
+                } else if k > from || !entered {
+                    let cost = cost + track.switch_cycles(mode, pages) / switch_scale;
+                    let slot = &mut best[k][mode.other() as usize];
+                    if cost < slot.0 {
+                        *slot = (cost, from);
+                    }
+                }
+            }
+        };
+    stay(0, start, 0.0, false, &mut best);
+    for from in 0..n {
+        for mode in Mode::BOTH {
+            let (cost, _) = best[from][mode as usize];
+            if cost.is_finite() {
+                stay(from, mode, cost, true, &mut best);
+            }
+        }
+    }
+    let (cycles, mut from, mut mode) = end;
+    let mut modes = vec![mode; n];
+    let mut switches = 0;
+    // Back along the stays: each began with a switch, the first did not.
+    let mut to = n;
+    loop {
+        modes[from..to].fill(mode);
+        let (cost, before) = best[from][mode as usize];
+        if !(cost.is_finite() && (from > 0 || mode != start)) {
+            break;
+        }
+        switches += 1;
+        (to, from, mode) = (from, before, mode.other());
+    }
+    Oracle { modes, cycles, switches }
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Replays: a policy, or a given sequence of modes, over a track.
+//!
+//! The cost of an interval is that of the mode's static run plus what is cold since the last
+//! switch; a switch is paid at the beginning of the interval after it. Nothing else of the
+//! past matters, which the on-line run in the model checks (`bifold compare --check`).
+
+use crate::driver::{Decision, Driver, Scale};
+use crate::estimate::Estimator;
+use crate::track::Track;
+use crate::{Log, Mode, Other, Spec};
+use bifold_model::Sample;
+
+/// How a replay runs.
+#[derive(Debug, Clone, Copy)]
+pub struct Setup<'a> {
+    /// The mode at the start.
+    pub start: Mode,
+    /// How policies' time is to the timeline's.
+    pub scale: Scale,
+    /// Where a policy that needs it learns of the other mode's cost: estimated, or known from
+    /// the timeline.
+    pub estimator: Option<&'a Estimator>,
+}
+
+/// What a replay came to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Run {
+    /// The mode of every interval.
+    pub modes: Vec<Mode>,
+    /// All cycles.
+    pub cycles: f64,
+    /// Of them, those beyond the guest's own work.
+    pub extra_cycles: f64,
+    /// Of those, what switches brought: themselves and cold entries.
+    pub switch_cycles: f64,
+    /// Number of switches.
+    pub switches: u64,
+    /// Number of decisions.
+    pub decisions: u64,
+    /// Interval and text of every decision, if asked for.
+    pub explained: Vec<(usize, Decision)>,
+}
+
+impl Run {
+    /// Cycles beyond the guest's own work, in percent of it.
+    pub fn overhead_percent(&self) -> f64 {
+        let ideal = self.cycles - self.extra_cycles;
+        if ideal > 0.0 { 100.0 * self.extra_cycles / ideal } else { 0.0 }
+    }
+
+    /// Share of the intervals spent in `mode`, 0 to 1.
+    pub fn share(&self, mode: Mode) -> f64 {
+        self.modes.iter().filter(|m| **m == mode).count() as f64 / self.modes.len().max(1) as f64
+    }
+}
+
+/// A VM on its way along a track.
+#[derive(Debug, Clone)]
+struct Moving<'a> {
+    track: &'a Track,
+    switch_scale: f64,
+    mode: Mode,
+    /// The interval at which the mode was entered, if it was.
+    entered: Option<usize>,
+    /// The interval at which the mode that was entered had been left before.
+    left: usize,
+    /// The interval at which the other mode was entered last.
+    other_entered: usize,
+    /// Shadow pages in use.
+    shadow_pages: f64,
+    /// Of the last switch, still to be paid: tables dropped.
+    dropped: Option<(Mode, f64)>,
+    run: Run,
+}
+
+impl<'a> Moving<'a> {
+    fn new(track: &'a Track, start: Mode, switch_scale: f64) -> Self {
+        Moving {
+            track,
+            switch_scale,
+            mode: start,
+            entered: None,
+            left: 0,
+            other_entered: 0,
+            shadow_pages: 0.0,
+            dropped: None,
+            run: Run {
+                modes: Vec::with_capacity(track.len()),
+                cycles: 0.0,
+                extra_cycles: 0.0,
+                switch_cycles: 0.0,
+                switches: 0,
+                decisions: 0,
+                explained: Vec::new(),
+            },
+        }
+    }
+
+    /// Switches before interval `j`.
+    fn switch(&mut self, j: usize) {
+        self.dropped = Some((self.mode, self.track.dropped(self.mode, self.shadow_pages)));
+        self.shadow_pages = 0.0;
+        self.left = self.other_entered;
+        self.other_entered = j;
+        self.entered = Some(j);
+        self.mode = self.mode.other();
+        self.run.switches += 1;
+    }
+
+    /// Runs interval `j`: its sample, and its cycles beyond the guest's own work.
+    fn interval(&mut self, j: usize, sample: &mut Sample) -> f64 {
+        let track = self.track;
+        *sample = track.samples[self.mode as usize][j];
+        let mut cycles = 0.0;
+        let mut tables = 0.0;
+        if let Some(entered) = self.entered {
+            let cold = track.cold(self.mode, j, entered, self.left);
+            tables = cold.tables;
+            let exits = (cold.exits / self.switch_scale).round() as u64;
+            match self.mode {
+                Mode::Shadow => sample.exits_hidden_fault += exits,
+                Mode::Nested => sample.exits_violation += exits,
+            }
+            sample.shadow_pages_made += (cold.tables / self.switch_scale).round() as u64;
+            cycles += cold.cycles;
+        }
+        if let Some((from, dropped)) = self.dropped.take() {
+            sample.mode_switches += 1;
+            sample.shadow_pages_zapped += (dropped / self.switch_scale).round() as u64;
+            cycles += track.costs.switch as f64 + dropped * track.costs.zap_page as f64;
+            debug_assert_ne!(from, self.mode);
+        }
+        if self.mode == Mode::Shadow {
+            let s = &track.samples[Mode::Shadow as usize][j];
+            let change = s.shadow_pages_made as f64 - s.shadow_pages_zapped as f64 + tables;
+            let most = track.shadow_pages(j);
+            self.shadow_pages =
+                if self.entered.is_none() { most } else { (self.shadow_pages + change).clamp(0.0, most) };
+        }
+        let brought = cycles / self.switch_scale;
+        sample.vmm_cycles += brought.round() as u64;
+        let extra = track.extra(self.mode, j) + brought;
+        self.run.modes.push(self.mode);
+        self.run.switch_cycles += brought;
+        self.run.extra_cycles += extra;
+        self.run.cycles += track.ideal[j] + extra;
+        extra
+    }
+
+    /// What is known of the other mode at the end of interval `j`, the last of `window`.
+    fn known(&self, j: usize, window: usize) -> Other {
+        let (track, other) = (self.track, self.mode.other());
+        let from = (j + 1).saturating_sub(window);
+        // Building tables: what it would have taken, had the mode been entered at the window's
+        // beginning. The future is not looked at.
+        let rebuild = |mode| -> f64 {
+            (from..=j).map(|t| track.cold(mode, t, from, self.other_entered.min(from)).cycles).sum()
+        };
+        let pages = if self.mode == Mode::Shadow { self.shadow_pages } else { track.shadow_pages(j) };
+        let way = |from: Mode, to: Mode| (track.switch_cycles(from, pages) + rebuild(to)) / self.switch_scale;
+        Other {
+            extra_cycles: track.extra(other, j),
+            there_cycles: way(self.mode, other),
+            back_cycles: way(other, self.mode),
+        }
+    }
+}
+
+/// Replays a policy; `explain` keeps its words.
+pub fn replay(track: &Track, spec: &Spec, setup: &Setup, explain: bool) -> Run {
+    let mut driver = Driver::new(spec, setup.start, track.interval_s, setup.scale, setup.estimator);
+    if explain {
+        driver.log = Log::on();
+    }
+    let mut vm = Moving::new(track, setup.start, setup.scale.switch);
+    let mut sample = Sample::default();
+    for j in 0..track.len() {
+        let extra = vm.interval(j, &mut sample);
+        let other = driver.wants_other().then(|| vm.known(j, driver.every()));
+        let Some(mode) = driver.interval(vm.mode, &sample, track.ideal[j] + extra, other) else { continue };
+        vm.run.decisions += 1;
+        if explain {
+            vm.run.explained.push((j, Decision { mode, why: driver.log.take() }));
+        }
+        if mode != vm.mode && j + 1 < track.len() {
+            vm.switch(j + 1);
+        }
+    }
+    vm.run
+}
+
+/// The cost of a given sequence of modes, which begins with the VM's mode at the start.
+///
+/// # Panics
+/// If there are not as many modes as intervals.
+pub fn forced(track: &Track, modes: &[Mode], start: Mode, switch_scale: f64) -> Run {
+    assert_eq!(modes.len(), track.len());
+    let mut vm = Moving::new(track, start, switch_scale);
+    let mut sample = Sample::default();
+    for (j, &mode) in modes.iter().enumerate() {
+        if mode != vm.mode {
+            vm.switch(j);
+        }
+        vm.interval(j, &mut sample);
+    }
+    vm.run
+}
+
+/// The cycles of every interval of a given sequence, beyond the guest's own work.
+pub fn forced_extra(track: &Track, modes: &[Mode], start: Mode, switch_scale: f64) -> Vec<f64> {
+    let mut vm = Moving::new(track, start, switch_scale);
+    let mut sample = Sample::default();
+    let each = |(j, &mode): (usize, &Mode)| {
+        if mode != vm.mode {
+            vm.switch(j);
+        }
+        vm.interval(j, &mut sample)
+    };
+    modes.iter().take(track.len()).enumerate().map(each).collect()
+}

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The file form: one JSON document, compressed by zstd. Counters are columns over the
+//! intervals, and columns without a count are left out; so 500 intervals take some 50 KB.
+//! `zstdcat FILE | python3 -m json.tool` shows it.
+
+use super::{About, Pair, StaticRun, SwitchCosts, Timeline};
+use crate::Mode;
+use bifold_mmu::PageSize;
+use bifold_model::ages::Reuse;
+use bifold_model::{Sample, SwitchedOutcome};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+/// Name and version of the form.
+const SCHEMA: &str = "bifold.timeline/1";
+/// More than any timeline: what claims more is damaged.
+const MOST_BYTES: u64 = 1 << 30;
+const LEVEL: i32 = 19;
+
+/// Why a timeline cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TimelineError {
+    /// The file cannot be read.
+    #[error("cannot read timeline {}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Not a timeline, or a damaged one.
+    #[error("{} is no timeline: {problem} (`bifold compare --timeline FILE` writes one)", path.display())]
+    NotATimeline {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// Of another version.
+    #[error("{} is of version {found}, this Bifold reads {SCHEMA}: capture it again", path.display())]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: String,
+    },
+    /// It says what cannot be.
+    #[error("timeline {}: {problem}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+struct Versioned {
+    schema: String,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    schema: String,
+    about: About,
+    costs: SwitchCosts,
+    pairs: Vec<PairColumns>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    switched: Vec<SwitchedColumns>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PairColumns {
+    host_page: PageSize,
+    shadow: RunColumns,
+    nested: RunColumns,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RunColumns {
+    counters: Columns,
+    /// Per interval: `[last, made, exits, tables]` of each age.
+    reuse: Vec<Vec<[u32; 4]>>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct SwitchedColumns {
+    #[serde(flatten)]
+    switching: bifold_model::Switching,
+    modes: Vec<bifold_model::Mode>,
+    counters: Columns,
+}
+
+/// Intervals, and the counters that count anything.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Columns {
+    intervals: usize,
+    values: BTreeMap<String, Vec<u64>>,
+}
+
+impl Columns {
+    fn of(samples: &[Sample]) -> Columns {
+        let column = |i: usize| -> Vec<u64> { samples.iter().map(|s| s.values()[i]).collect() };
+        let values = Sample::COUNTERS.iter().enumerate().map(|(i, c)| (c.name.to_string(), column(i)));
+        let values = values.filter(|(_, v)| v.iter().any(|n| *n != 0)).collect();
+        Columns { intervals: samples.len(), values }
+    }
+
+    fn samples(self) -> Result<Vec<Sample>, String> {
+        // Before anything is reserved by it: a number that no column bears out is damage.
+        if let Some((name, column)) = self.values.iter().find(|(_, c)| c.len() != self.intervals) {
+            return Err(format!("{name} has {} values for {} intervals", column.len(), self.intervals));
+        }
+        if self.values.is_empty() && self.intervals != 0 {
+            return Err(format!("{} intervals without a count", self.intervals));
+        }
+        let mut rows = vec![[0; Sample::COUNTERS.len()]; self.intervals];
+        for (name, column) in self.values {
+            let i = Sample::COUNTERS.iter().position(|c| c.name == name);
+            let i = i.ok_or_else(|| format!("unknown counter {name}"))?;
+            rows.iter_mut().zip(column).for_each(|(row, v)| row[i] = v);
+        }
+        Ok(rows.into_iter().map(Sample::from_values).collect())
+    }
+}
+
+impl RunColumns {
+    fn of(run: &StaticRun) -> RunColumns {
+        let cell = |r: &Reuse| [u32::from(r.last), u32::from(r.made), r.exits, r.tables];
+        RunColumns {
+            counters: Columns::of(&run.samples),
+            reuse: run.reuse.iter().map(|cells| cells.iter().map(cell).collect()).collect(),
+        }
+    }
+
+    fn run(self) -> Result<StaticRun, String> {
+        let samples = self.counters.samples()?;
+        if self.reuse.len() != samples.len() {
+            return Err(format!("ages of {} intervals, counts of {}", self.reuse.len(), samples.len()));
+        }
+        let cell = |[last, made, exits, tables]: [u32; 4]| match (u8::try_from(last), u8::try_from(made)) {
+            (Ok(last), Ok(made)) if last < 128 && made < 128 => Ok(Reuse { last, made, exits, tables }),
+            _ => Err(format!("an age of bucket {last} or {made}")),
+        };
+        let cells = |row: Vec<[u32; 4]>| row.into_iter().map(cell).collect::<Result<Vec<_>, _>>();
+        Ok(StaticRun { samples, reuse: self.reuse.into_iter().map(cells).collect::<Result<_, _>>()? })
+    }
+}
+
+impl Timeline {
+    /// The file's bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let pairs = self.pairs.iter().map(|p| PairColumns {
+            host_page: p.host_page,
+            shadow: RunColumns::of(&p.runs[Mode::Shadow as usize]),
+            nested: RunColumns::of(&p.runs[Mode::Nested as usize]),
+        });
+        let switched = self.switched.iter().map(|s| SwitchedColumns {
+            switching: s.switching.clone(),
+            modes: s.modes.clone(),
+            counters: Columns::of(&s.intervals),
+        });
+        let document = Document {
+            schema: SCHEMA.into(),
+            about: self.about.clone(),
+            costs: self.costs,
+            pairs: pairs.collect(),
+            switched: switched.collect(),
+        };
+        let json = serde_json::to_vec(&document).expect("maps have strings as keys");
+        zstd::encode_all(&json[..], LEVEL).expect("memory takes what is written")
+    }
+
+    /// From a file's bytes; `path` is for messages.
+    pub fn from_bytes(bytes: &[u8], path: &Path) -> Result<Timeline, TimelineError> {
+        let no = |problem: String| TimelineError::NotATimeline { path: path.into(), problem };
+        let mut json = Vec::new();
+        let decoder = zstd::Decoder::new(bytes).map_err(|e| no(e.to_string()))?;
+        decoder.take(MOST_BYTES).read_to_end(&mut json).map_err(|_| {
+            no(if bytes.is_empty() {
+                "it is empty".into()
+            } else {
+                "it is not compressed as one is, or cut short".into()
+            })
+        })?;
+        let version: Versioned = serde_json::from_slice(&json).map_err(|e| no(e.to_string()))?;
+        if version.schema != SCHEMA {
+            return Err(TimelineError::Version { path: path.into(), found: version.schema });
+        }
+        let document: Document = serde_json::from_slice(&json).map_err(|e| no(e.to_string()))?;
+        document.timeline().map_err(|problem| TimelineError::Content { path: path.into(), problem })
+    }
+
+    /// Reads a file.
+    pub fn read(path: &Path) -> Result<Timeline, TimelineError> {
+        let bytes = std::fs::read(path).map_err(|source| TimelineError::Io { path: path.into(), source })?;
+        Timeline::from_bytes(&bytes, path)
+    }
+}
+
+impl Document {
+    fn timeline(self) -> Result<Timeline, String> {
+        let About { frequency_hz, base_cpi, interval_cycles, .. } = self.about;
+        if frequency_hz == 0 || interval_cycles == 0 || !(base_cpi > 0.0 && base_cpi.is_finite()) {
+            return Err("frequency, interval and CPI must be above 0".into());
+        }
+        let pair = |p: PairColumns| -> Result<Pair, String> {
+            let runs = [p.shadow.run()?, p.nested.run()?];
+            Ok(Pair { host_page: p.host_page, runs })
+        };
+        let pairs = self.pairs.into_iter().map(pair).collect::<Result<Vec<_>, _>>()?;
+        let intervals = pairs.first().map_or(0, |p| p.runs[0].samples.len());
+        if intervals == 0 {
+            return Err("it has no interval with both modes: capture with nested and shadow".into());
+        }
+        if pairs.iter().flat_map(|p| &p.runs).any(|r| r.samples.len() != intervals) {
+            return Err("its modes have different numbers of intervals".into());
+        }
+        let switched = |s: SwitchedColumns| -> Result<SwitchedOutcome, String> {
+            let samples = s.counters.samples()?;
+            if samples.len() != intervals || s.modes.len() != intervals {
+                return Err(format!("{} has not {intervals} intervals", s.switching.name));
+            }
+            Ok(SwitchedOutcome { switching: s.switching, modes: s.modes, intervals: samples })
+        };
+        let switched = self.switched.into_iter().map(switched).collect::<Result<Vec<_>, _>>()?;
+        Ok(Timeline { about: self.about, costs: self.costs, pairs, switched })
+    }
+}

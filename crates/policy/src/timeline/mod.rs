@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A timeline: what one program would have cost in each mode, interval by interval, and how
+//! old the table entries were that it used. All that a policy's replay needs of a capture.
+
+mod file;
+
+pub use file::TimelineError;
+
+use crate::Mode;
+use bifold_mmu::PageSize;
+use bifold_model::ages::Reuse;
+use bifold_model::{Outcome, Profile, Sample, SwitchedOutcome};
+use serde::{Deserialize, Serialize};
+
+/// What one run cost in both modes as time went by.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Timeline {
+    /// What it is of.
+    pub about: About,
+    /// What switches and cold entries cost.
+    pub costs: SwitchCosts,
+    /// Both modes, per host page size.
+    pub pairs: Vec<Pair>,
+    /// VMs that really switched during the run.
+    pub switched: Vec<SwitchedOutcome>,
+}
+
+/// What a timeline is of, and on which machine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct About {
+    /// What ran: a command, or a generator's name.
+    pub program: String,
+    /// The guest, in words; empty for a generator.
+    pub guest: String,
+    /// Version of Bifold that made the timeline.
+    pub bifold: String,
+    /// Name of the hardware profile.
+    pub profile: String,
+    /// XXH3-64 of the profile as resolved, hexadecimal.
+    pub config_hash: String,
+    /// XXH3-64 of the events, hexadecimal.
+    pub input_hash: String,
+    /// Core frequency, Hz.
+    pub frequency_hz: u64,
+    /// Cycles per instruction of the ideal run.
+    pub base_cpi: f64,
+    /// Number of vCPUs.
+    pub vcpus: u64,
+    /// The guest's memory in 4 KB frames.
+    pub guest_frames: u64,
+    /// Nominal length of an interval, in cycles of the ideal run.
+    pub interval_cycles: u64,
+}
+
+/// Costs of the profile that a switch brings, in cycles.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SwitchCosts {
+    /// Stopping and starting all vCPUs.
+    pub switch: u64,
+    /// Filling one block of shadow entries.
+    pub hidden_fault: u64,
+    /// Filling one nested entry.
+    pub violation: u64,
+    /// Making one shadow page.
+    pub make_page: u64,
+    /// Dropping one table.
+    pub zap_page: u64,
+}
+
+/// Both modes over host pages of one size.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pair {
+    /// Size of the host's pages.
+    pub host_page: PageSize,
+    /// Shadow, nested: indexed by [`Mode`].
+    pub runs: [StaticRun; 2],
+}
+
+/// A VM that stays in one mode.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct StaticRun {
+    /// Per interval.
+    pub samples: Vec<Sample>,
+    /// Per interval: entries used that were there before, by age.
+    pub reuse: Vec<Vec<Reuse>>,
+}
+
+impl Timeline {
+    /// The timeline of a run of the model. Pairs of which a mode was not modelled are left out.
+    pub fn of(outcome: &Outcome, profile: &Profile, program: String, guest: String) -> Timeline {
+        let run = |mode: Mode, host_page| {
+            let config = bifold_model::Config { mode: mode.into(), host_page };
+            outcome.configs.iter().find(|c| c.config == config).map(|c| {
+                // Cold starts are told by ages here.
+                let plain = |s: &Sample| Sample { cold_exits: 0, cold_cycles: 0, ..*s };
+                let reuse = c.reuse.iter().cloned().chain(std::iter::repeat(Vec::new()));
+                StaticRun {
+                    samples: c.intervals.iter().map(plain).collect(),
+                    reuse: reuse.take(c.intervals.len()).collect(),
+                }
+            })
+        };
+        let pair = |host_page| {
+            Some(Pair { host_page, runs: [run(Mode::Shadow, host_page)?, run(Mode::Nested, host_page)?] })
+        };
+        Timeline {
+            about: About {
+                program,
+                guest,
+                bifold: env!("CARGO_PKG_VERSION").into(),
+                profile: outcome.profile.clone(),
+                config_hash: outcome.config_hash.clone(),
+                input_hash: outcome.input_hash.clone(),
+                frequency_hz: outcome.frequency_hz,
+                base_cpi: outcome.base_cpi,
+                vcpus: outcome.vcpus,
+                guest_frames: outcome.guest_frames,
+                interval_cycles: outcome.interval_cycles,
+            },
+            costs: SwitchCosts {
+                switch: profile.exit.switch.cycles,
+                hidden_fault: profile.exit.hidden_fault.cycles,
+                violation: profile.exit.violation.cycles,
+                make_page: profile.exit.make_page.cycles,
+                zap_page: profile.exit.zap_page.cycles,
+            },
+            pairs: [PageSize::Size4K, PageSize::Size2M].into_iter().filter_map(pair).collect(),
+            switched: outcome.switched.clone(),
+        }
+    }
+
+    /// Number of intervals.
+    pub fn intervals(&self) -> usize {
+        self.pairs.first().map_or(0, |p| p.runs[0].samples.len())
+    }
+
+    /// Nominal length of an interval in seconds of the profile's clock.
+    pub fn interval_s(&self) -> f64 {
+        self.about.interval_cycles as f64 / self.about.frequency_hz as f64
+    }
+
+    /// The pair for host pages of this size.
+    pub fn pair(&self, host_page: PageSize) -> Option<&Pair> {
+        self.pairs.iter().find(|p| p.host_page == host_page)
+    }
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One VM of a timeline, made ready for replays: both modes' samples and costs per interval,
+//! and what is cold in an interval after a switch at an earlier one.
+
+use crate::Mode;
+use crate::timeline::{SwitchCosts, Timeline};
+use bifold_mmu::PageSize;
+use bifold_model::Sample;
+use bifold_model::ages::{Reuse, bounds};
+
+/// Which VM.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Vm {
+    /// Size of the host's pages.
+    pub host_page: PageSize,
+    /// Had the host backed all of the guest's memory, and the nested tables mapped it, before
+    /// the run? Then first touches cost nothing (MODEL.md section 2: a long-lived VM).
+    pub long_lived: bool,
+    /// Are the nested tables kept while the VM is in shadow mode?
+    pub keep_nested: bool,
+}
+
+impl Default for Vm {
+    fn default() -> Self {
+        Vm { host_page: PageSize::Size4K, long_lived: true, keep_nested: true }
+    }
+}
+
+/// Exits and tables that a switch brings into an interval.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Cold {
+    /// Exits that fill entries.
+    pub exits: f64,
+    /// Shadow pages made.
+    pub tables: f64,
+    /// Cycles of both.
+    pub cycles: f64,
+}
+
+/// One VM's costs, ready for replays.
+#[derive(Debug, Clone)]
+pub struct Track {
+    /// Length of an interval in seconds of the timeline.
+    pub interval_s: f64,
+    /// Which VM.
+    pub vm: Vm,
+    /// Costs of switching.
+    pub costs: SwitchCosts,
+    /// Cycles of the guest's own work per interval.
+    pub ideal: Vec<f64>,
+    /// Samples per interval, by mode.
+    pub samples: [Vec<Sample>; 2],
+    reuse: [Vec<Vec<Reuse>>; 2],
+    /// Violations by first touches per interval, which a long-lived VM does not have unless
+    /// its nested tables were dropped.
+    first_touches: Vec<f64>,
+    /// Shadow pages in use at the end of each interval of the run in shadow mode.
+    shadow_pages: Vec<f64>,
+    /// Nested tables that dropping would have to free.
+    nested_tables: f64,
+}
+
+impl Track {
+    /// The VM's track; `None` if the timeline has no such host pages.
+    pub fn new(timeline: &Timeline, vm: Vm) -> Option<Track> {
+        let pair = timeline.pair(vm.host_page)?;
+        let [shadow, nested] = &pair.runs;
+        let ideal = shadow.samples.iter().map(|s| s.instructions as f64 * timeline.about.base_cpi);
+        let warm = |s: &Sample| {
+            if !vm.long_lived {
+                return *s;
+            }
+            Sample {
+                vmm_cycles: s.vmm_cycles - s.first_touch_cycles.min(s.vmm_cycles),
+                exits_violation: 0,
+                frames_backed: 0,
+                huge_frames_backed: 0,
+                first_touch_cycles: 0,
+                ..*s
+            }
+        };
+        let mut in_use = 0.0f64;
+        let shadow_pages = shadow.samples.iter().map(|s| {
+            in_use = (in_use + s.shadow_pages_made as f64 - s.shadow_pages_zapped as f64).max(0.0);
+            in_use
+        });
+        Some(Track {
+            interval_s: timeline.interval_s(),
+            vm,
+            costs: timeline.costs,
+            ideal: ideal.collect(),
+            first_touches: nested.samples.iter().map(|s| s.exits_violation as f64).collect(),
+            shadow_pages: shadow_pages.collect(),
+            nested_tables: (timeline.about.guest_frames as f64 / 512.0).ceil(),
+            samples: [&shadow.samples, &nested.samples].map(|v| v.iter().map(warm).collect()),
+            reuse: [shadow.reuse.clone(), nested.reuse.clone()],
+        })
+    }
+
+    /// Number of intervals.
+    pub fn len(&self) -> usize {
+        self.ideal.len()
+    }
+
+    /// Has it no interval? Never, from a timeline that was read.
+    pub fn is_empty(&self) -> bool {
+        self.ideal.is_empty()
+    }
+
+    /// Cycles of interval `j` beyond the ideal run's in a VM that never switches.
+    #[inline]
+    pub fn extra(&self, mode: Mode, j: usize) -> f64 {
+        self.samples[mode as usize][j].extra_cycles() as f64
+    }
+
+    /// Cycles of the whole run in a VM that never switches.
+    pub fn static_cycles(&self, mode: Mode) -> f64 {
+        (0..self.len()).map(|j| self.ideal[j] + self.extra(mode, j)).sum()
+    }
+
+    /// Shadow pages in use at the end of interval `j` if shadow mode was entered long ago.
+    pub(crate) fn shadow_pages(&self, j: usize) -> f64 {
+        self.shadow_pages[j]
+    }
+
+    /// What a switch to `mode` at the beginning of interval `entered` brings into interval
+    /// `j`; `left` is the interval at which that mode was left before, or 0.
+    #[inline]
+    pub fn cold(&self, mode: Mode, j: usize, entered: usize, left: usize) -> Cold {
+        let stay = (j - entered) as u32;
+        match mode {
+            Mode::Shadow => self.sum(Mode::Shadow, j, stay, u32::MAX, self.costs.hidden_fault),
+            Mode::Nested if self.vm.keep_nested && self.vm.long_lived => Cold::default(),
+            Mode::Nested if self.vm.keep_nested => {
+                self.sum(Mode::Nested, j, stay, (j - left) as u32, self.costs.violation)
+            }
+            Mode::Nested => {
+                let mut cold = self.sum(Mode::Nested, j, stay, u32::MAX, self.costs.violation);
+                if self.vm.long_lived {
+                    cold.exits += self.first_touches[j];
+                    cold.cycles += self.first_touches[j] * self.costs.violation as f64;
+                }
+                cold
+            }
+        }
+    }
+
+    /// Entries last used more than `stay` intervals ago, and made at most `made` ago.
+    fn sum(&self, mode: Mode, j: usize, stay: u32, made: u32, each: u64) -> Cold {
+        let (mut exits, mut tables) = (0.0, 0.0);
+        for r in &self.reuse[mode as usize][j] {
+            let share = older(r.last, stay) * if made == u32::MAX { 1.0 } else { 1.0 - older(r.made, made) };
+            exits += share * f64::from(r.exits);
+            tables += share * f64::from(r.tables);
+        }
+        let cycles = exits * each as f64 + tables * self.costs.make_page as f64;
+        Cold { exits, tables, cycles }
+    }
+
+    /// Cycles of the switch itself out of `mode`, with this many shadow pages in use.
+    pub fn switch_cycles(&self, from: Mode, shadow_pages: f64) -> f64 {
+        self.costs.switch as f64 + self.dropped(from, shadow_pages) * self.costs.zap_page as f64
+    }
+
+    /// Tables that leaving `from` drops.
+    pub(crate) fn dropped(&self, from: Mode, shadow_pages: f64) -> f64 {
+        match from {
+            Mode::Shadow => shadow_pages,
+            Mode::Nested if self.vm.keep_nested => 0.0,
+            Mode::Nested => self.nested_tables,
+        }
+    }
+}
+
+/// Share of a bucket's ages above `stay`.
+#[inline]
+fn older(bucket: u8, stay: u32) -> f64 {
+    let (from, to) = bounds(bucket);
+    if from > stay {
+        1.0
+    } else if to <= stay + 1 {
+        0.0
+    } else {
+        f64::from(to - stay - 1) / f64::from(to - from)
+    }
+}
