@@ -8,6 +8,7 @@ pub mod hiebel;
 pub mod kuang;
 pub mod rpms;
 pub mod svm;
+pub mod toggle;
 pub mod work_function;
 pub mod zhang;
 
@@ -68,4 +69,3 @@ mod tests {
         assert_eq!(shown, ["0", "12", "0.5", "2.35", "123", "100", "1.00e-5", "2.50e9", "-0.25", "NaN"]);
     }
 }
-pub mod toggle;
