@@ -9,9 +9,10 @@
 //! modes so far costs that ends in it. A mode is left when its work function is pinned by the
 //! other's: when even a VM that has to end here had better have come from there. The costs
 //! of an interval are the cycles in walks and exits, of this mode as counted, of the other
-//! as [`View::other`] has it; without that it stays. No threshold is to be set; the bound, for
-//! an algorithm that decides after an interval and over switch costs that differ by
-//! direction, is stated and proven at [`TwoStates`].
+//! as [`View::other`] has it; without that it stays. From the first interval after a switch
+//! the switch's cost is taken off (down to 0), which is counted in it but is in the work
+//! functions already. No threshold is to be set; the bound, for an algorithm that decides after
+//! an interval and over switch costs that differ by direction, is proven at [`TwoStates`].
 
 use super::{num, positive};
 use crate::{Log, Mode, Parameters, Policy, View};
@@ -41,7 +42,7 @@ impl Parameters for WorkFunction {
     }
 
     fn policy(&self, _start: Mode) -> Box<dyn Policy> {
-        Box::new(State { p: *self, states: TwoStates::default() })
+        Box::new(State { p: *self, states: TwoStates::default(), switched: None })
     }
 }
 
@@ -128,6 +129,8 @@ impl TwoStates {
 struct State {
     p: WorkFunction,
     states: TwoStates,
+    /// The mode that the last decision switched to, and the cycles that the way there was to take.
+    switched: Option<(Mode, f64)>,
 }
 
 impl Policy for State {
@@ -137,14 +140,24 @@ impl Policy for State {
             log.say(|| format!("Stay in {}: what the other mode would have cost is not known.", mode.name()));
             return mode;
         };
+        let brought = match self.switched.take() {
+            Some((to, cycles)) if to == mode => cycles.clamp(0.0, view.extra_cycles()),
+            _ => 0.0,
+        };
         let costs = Costs {
-            own: view.extra_cycles(),
+            own: view.extra_cycles() - brought,
             other: other.extra_cycles,
             away: self.p.switch_factor * other.there_cycles,
             back: self.p.switch_factor * other.back_cycles,
         };
         let before = self.states.gap(mode, costs.away);
         let next = self.states.add(mode, costs);
+        if next != mode {
+            self.switched = Some((next, other.there_cycles));
+        }
+        if brought > 0.0 {
+            log.say(|| format!("{} cycles are taken off, which the switch brought.", num(brought)));
+        }
         log.say(|| {
             let (own, there) = (mode.name(), mode.other().name());
             let gap = before + costs.own - costs.other;

@@ -222,8 +222,10 @@ fn a_mode_is_left_when_it_has_cost_both_switches_more_than_the_other() {
         assert_eq!(run.steps(3, seen(100, 0.0, 150.0, 250.0)), [start; 3]);
         assert!(run.said.contains("another 100 cycles of difference would switch it"), "{}", run.said);
         assert_eq!(run.step(seen(100, 0.0, 150.0, 250.0)), start.other());
-        // The way back takes as much again, whatever the mode's own cost was before.
-        assert_eq!(run.steps(3, seen(100, 0.0, 250.0, 150.0)), [start.other(); 3]);
+        // The way back takes as much again; what the switch brought is not counted twice.
+        assert_eq!(run.step(seen(250, 0.0, 250.0, 150.0)), start.other());
+        assert!(run.said.starts_with("150 cycles are taken off"), "{}", run.said);
+        assert_eq!(run.steps(2, seen(100, 0.0, 250.0, 150.0)), [start.other(); 2]);
         assert_eq!(run.step(seen(100, 0.0, 250.0, 150.0)), start);
     }
 }
