@@ -25,7 +25,7 @@ use std::collections::VecDeque;
 pub struct Dsp {
     /// Interval in seconds.
     pub interval_s: f64,
-    /// Page faults per 1000 instructions from which there are many.
+    /// Page faults per 1000 instructions above which there are many.
     pub page_fault_upper: f64,
     /// Page faults per 1000 instructions below which there are few.
     pub page_fault_lower: f64,

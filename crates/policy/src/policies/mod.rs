@@ -58,7 +58,11 @@ pub(crate) fn below(low: (&str, f64), high: (&str, f64)) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use super::testing::Seen;
     use super::*;
+    use crate::{Log, Mode, Named, Other};
+    use bifold_model::Sample;
+    use proptest::prelude::*;
 
     #[test]
     fn numbers_have_three_digits_and_no_trailing_zeros() {
@@ -67,5 +71,52 @@ mod tests {
             .into_iter()
             .collect();
         assert_eq!(shown, ["0", "12", "0.5", "2.35", "123", "100", "1.00e-5", "2.50e9", "-0.25", "NaN"]);
+    }
+
+    /// An interval of any kind, an empty one now and then.
+    fn seen() -> impl Strategy<Value = Seen> {
+        let count = || prop_oneof![Just(0u64), 0u64..1000, 0u64..1 << 40];
+        let cost = || prop_oneof![Just(0.0), 0.0..1e12, Just(f64::NAN), Just(f64::INFINITY)];
+        let sample = (count(), count(), count(), count(), count(), count()).prop_map(|c| Sample {
+            instructions: c.0,
+            tlb_misses_4k: c.1,
+            guest_page_faults: c.2,
+            exits_hidden_fault: c.3,
+            walk_cycles: c.4,
+            vmm_cycles: c.5,
+            ..Sample::default()
+        });
+        let other = prop::option::of((cost(), cost(), cost()).prop_map(|(e, t, b)| Other {
+            extra_cycles: e,
+            there_cycles: t,
+            back_cycles: b,
+        }));
+        let cycles = prop_oneof![Just(0.0), 0.0..1e13];
+        (sample, cycles, 0.0..=1.0, other).prop_map(|(sample, cycles, load, other)| Seen {
+            sample,
+            cycles,
+            load,
+            other,
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn every_policy_decides_anything_twice_alike_explained_or_not(
+            seen in prop::collection::vec(seen(), 0..60), start in prop::sample::select(&Mode::BOTH[..]),
+        ) {
+            for named in Named::all() {
+                let (mut a, mut b) = (named.spec.policy(start), named.spec.policy(start));
+                let (mut on, mut off) = (Log::on(), Log::off());
+                let mut mode = start;
+                for s in &seen {
+                    let next = a.decide(&s.view(mode), &mut on);
+                    prop_assert_eq!(next, b.decide(&s.view(mode), &mut off));
+                    let said = on.take();
+                    prop_assert!(said.ends_with('.') && !said.contains("NaN"), "{}: {}", named.name, said);
+                    mode = next;
+                }
+            }
+        }
     }
 }

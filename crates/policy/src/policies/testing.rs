@@ -5,7 +5,7 @@ use crate::{Log, Mode, Named, Other, Policy, View};
 use bifold_model::Sample;
 
 /// What an interval showed: a million instructions in a million cycles, nothing else, all load.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub struct Seen {
     pub sample: Sample,
     pub cycles: f64,

@@ -15,7 +15,7 @@
 //! an interval and over switch costs that differ by direction, is proven at [`TwoStates`].
 
 use super::{num, positive};
-use crate::{Log, Mode, Parameters, Policy, View};
+use crate::{Log, Mode, Other, Parameters, Policy, View};
 use serde::{Deserialize, Serialize};
 
 /// Parameters.
@@ -136,7 +136,8 @@ struct State {
 impl Policy for State {
     fn decide(&mut self, view: &View, log: &mut Log) -> Mode {
         let mode = view.mode;
-        let Some(other) = view.other else {
+        let finite = |o: &Other| (o.extra_cycles + o.there_cycles + o.back_cycles).is_finite();
+        let Some(other) = view.other.filter(finite) else {
             log.say(|| format!("Stay in {}: what the other mode would have cost is not known.", mode.name()));
             return mode;
         };

@@ -3,7 +3,6 @@
 
 use super::super::testing::{Run, Seen, refused};
 use super::*;
-use crate::Other;
 use Mode::{Nested, Shadow};
 use proptest::prelude::*;
 
