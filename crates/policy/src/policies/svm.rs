@@ -56,6 +56,14 @@ impl Feature {
         self.measured(view).ln_1p()
     }
 
+    /// The largest value that can be measured.
+    fn most(self) -> f64 {
+        match self {
+            Feature::WalkPercent | Feature::VmmPercent => 100.0,
+            Feature::TlbMisses | Feature::PageFaults | Feature::Exits | Feature::Ipc => f64::MAX,
+        }
+    }
+
     /// The measured value in words.
     fn say(self, measured: f64) -> String {
         let n = num(measured);
@@ -183,7 +191,7 @@ impl Machine {
                     let measured = (x[i] * self.scale[i] + self.mean[i]).exp_m1();
                     let turned = (self.decision(&x) > 0.0) != says;
                     x[i] = old;
-                    if turned && measured >= 0.0 && measured.is_finite() {
+                    if turned && (0.0..=self.features[i].most()).contains(&measured) {
                         return Some(self.features[i].say(measured));
                     }
                 }
