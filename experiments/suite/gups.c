@@ -20,8 +20,10 @@ int main(int argc, char **argv)
     for (int pass = 0; pass < 2; pass++) {
         uint64_t x = 0x9e3779b97f4a7c15;
         for (uint64_t i = 0; i < updates; i++) {
-            x ^= x << 13, x ^= x >> 7, x ^= x << 17;
-            table[(x >> 20) & (words - 1)] ^= x;
+            uint64_t place = x += 0x9e3779b97f4a7c15;
+            for (int round = 0; round < 4; round++)
+                place = (place ^ place >> 31) * 0x7fb5d329728ea185, place ^= place >> 27 ^ place << 9;
+            table[place & (words - 1)] ^= x;
         }
         for (uint64_t i = 0; i < words; i += 4099)
             check = check * 31 + table[i];

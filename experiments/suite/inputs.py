@@ -132,17 +132,6 @@ def picture(path):
             out.write(row.to_bytes(width * 3, "little"))
 
 
-def formula(path):
-    """Clauses of three literals over many variables, a little below where such have solutions."""
-    rng = random.Random(7)
-    variables, clauses = 220, 940
-    with open(path, "w") as out:
-        out.write("p cnf %d %d\n" % (variables, clauses))
-        for _ in range(clauses):
-            three = rng.sample(range(1, variables + 1), 3)
-            out.write("%s 0\n" % " ".join(str(v if rng.random() < 0.5 else -v) for v in three))
-
-
 def history(path):
     """A stream for git fast-import: a tree of text files and a thousand commits to it."""
     rng = random.Random(8)
@@ -176,7 +165,6 @@ INPUTS = {
     ("family.sto", "proteins.fasta"): proteins,
     ("video.y4m",): video,
     ("picture.ppm",): picture,
-    ("formula.cnf",): formula,
     ("history.fi",): history,
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 // Programs whose best paging mode changes while they run.
 //
-//   phases chase MIB STEPS                   one phase only: dependent loads all over MIB
+//   phases chase MIB STEPS                   one phase only: visits in random order all over MIB
 //   phases bursts MIB CALMS SWEEPS PAGES     long calm sweeps and searches over a register,
 //                                            between two of them it is moved to a larger one
 //   phases alternate MIB TIMES STEPS FORKS   STEPS of a chase, then FORKS processes, by turns
@@ -49,12 +49,22 @@ static struct cell *ring(uint64_t cells)
     return c;
 }
 
+// What is done at a cell: about a hundred instructions on one cache line.
+static uint64_t visit(struct cell *c, uint64_t sum)
+{
+    for (int round = 0; round < 2; round++)
+        for (int i = 0; i < 7; i++) {
+            sum = (sum ^ c->value[i]) * 0x9e3779b97f4a7c15;
+            c->value[i] += sum >> 40;
+        }
+    return sum;
+}
+
 static struct cell *chase(struct cell *at, uint64_t steps)
 {
     uint64_t sum = 0;
     while (steps--) {
-        sum += at->value[0];
-        at->value[1] = sum;
+        sum = visit(at, sum);
         at = at->next;
     }
     fold(sum);
@@ -133,7 +143,7 @@ int main(int argc, char **argv)
         for (uint64_t t = 1; t <= a[1]; t++) {
             uint64_t part = cells * t / a[1], sum = 0;
             for (uint64_t i = 0; i < a[2]; i++)
-                sum += c[draw(part)].value[0]++ ^ i;
+                sum = visit(&c[draw(part)], sum);
             fold(sum);
             for (uint64_t left = a[3] * (a[1] - t) / a[1]; left >= 64; left -= 64)
                 touch(64);
