@@ -11,6 +11,7 @@ mod permissions;
 mod random;
 mod reference;
 mod stream;
+mod switching;
 mod timeline;
 mod trace_t;
 mod windows;
