@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Fits [`bifold_policy::Estimator`]: what the other mode would cost, from what a host can count
+//! in this one.
+//!
+//! Learnt from a long-lived VM on 4 KB host pages, from single intervals and from windows of
+//! ten; errors are relative to the cycles of the mode that is slower there. Counts that also
+//! hold what a switch brought (cold entries, the switch itself) are not used: the estimate is
+//! wanted most just after one.
+
+use crate::linear::{self, Block, Sum};
+use crate::programs::{Program, TrainError};
+use crate::text;
+use crate::{Progress, Trained};
+use bifold_model::Sample;
+use bifold_policy::estimate::MEASURABLE;
+use bifold_policy::{Estimator, Mode, Track, Vm};
+use rayon::prelude::*;
+use std::fmt::Write as _;
+
+/// Counts that hold what a switch brought.
+const OF_SWITCHES: [&str; 3] = ["vmm_cycles", "exits_hidden_fault", "exits_violation"];
+/// Intervals of a window.
+const WINDOW: usize = 10;
+
+/// What is estimated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum What {
+    /// The other mode's extra cycles.
+    Extra,
+    /// Building the shadow tables that the work needs.
+    Rebuild,
+}
+
+const LINES: [(Mode, What); 4] = [
+    (Mode::Shadow, What::Extra),
+    (Mode::Shadow, What::Rebuild),
+    (Mode::Nested, What::Extra),
+    (Mode::Nested, What::Rebuild),
+];
+
+/// One interval or window: what was counted, what is to be told, and what that is measured by.
+struct Row {
+    counts: Vec<f64>,
+    truth: f64,
+    /// Extra cycles in the mode in which is measured.
+    own: f64,
+    /// All cycles of the slower mode.
+    cycles: f64,
+}
+
+fn counts(samples: &[Sample]) -> Vec<f64> {
+    let mut sum = Sample::default();
+    samples.iter().for_each(|s| sum.add(s));
+    let values = sum.values();
+    let of = |name: &&str| {
+        let i = Sample::COUNTERS.iter().position(|c| c.name == *name).expect("a test looks for it");
+        values[i] as f64
+    };
+    MEASURABLE.iter().map(of).collect()
+}
+
+/// Rows of windows of this many intervals, one after the other.
+fn rows(track: &Track, (mode, what): (Mode, What), window: usize) -> Vec<Row> {
+    let row = |from: usize| {
+        let to = (from + window).min(track.len());
+        let extra = |mode| (from..to).map(|j| track.extra(mode, j)).sum::<f64>();
+        let truth = match what {
+            What::Extra => extra(mode.other()),
+            What::Rebuild => (from..to).map(|j| track.cold(Mode::Shadow, j, from, 0).cycles).sum(),
+        };
+        let ideal: f64 = track.ideal[from..to].iter().sum();
+        Row {
+            counts: counts(&track.samples[mode as usize][from..to]),
+            truth,
+            own: extra(mode),
+            cycles: ideal + extra(mode).max(extra(mode.other())),
+        }
+    };
+    (0..track.len()).step_by(window).map(row).filter(|r| r.cycles > 0.0).collect()
+}
+
+/// A program's rows, each size of window weighing alike.
+fn block(track: &Track, line: (Mode, What)) -> Block {
+    let mut block = Block::default();
+    for window in [1, WINDOW] {
+        // What tables a stay of ten intervals needs is no sum over its intervals.
+        if line.1 == What::Rebuild && window > 1 {
+            continue;
+        }
+        let rows = rows(track, line, window);
+        let each = 1.0 / (rows.len().max(1) as f64).sqrt();
+        rows.iter().for_each(|r| block.push(&r.counts, r.truth, each / r.cycles));
+    }
+    block
+}
+
+/// How well a sum tells a program's truth.
+#[derive(Debug, Clone, Copy, Default)]
+struct Score {
+    /// Mean of what was to be told, of its error, and of the difference between the modes, in
+    /// percent of all cycles.
+    truth: f64,
+    error: f64,
+    bias: f64,
+    difference: f64,
+    /// Of the variance explained; none where nothing varies.
+    r2: Option<f64>,
+    /// Share of the difference between the modes whose sign is told, 0 to 1.
+    sign: Option<f64>,
+}
+
+fn score(rows: &[Row], sum: &Sum) -> Score {
+    let total = |f: &dyn Fn(&Row) -> f64| rows.iter().map(f).sum::<f64>();
+    let cycles = total(&|r| r.cycles).max(1.0);
+    let percent = |x: f64| 100.0 * x / cycles;
+    let error = |r: &Row| sum.of(&r.counts) - r.truth;
+    let mean = total(&|r| r.truth) / rows.len().max(1) as f64;
+    let variance = total(&|r| (r.truth - mean).powi(2));
+    let all = total(&|r| (r.own - r.truth).abs());
+    let right = total(&|r| {
+        let (is, told) = (r.own - r.truth, r.own - sum.of(&r.counts));
+        if is * told > 0.0 { is.abs() } else { 0.0 }
+    });
+    Score {
+        truth: percent(total(&|r| r.truth)),
+        error: percent(total(&|r| error(r).abs())),
+        bias: percent(total(&error)),
+        difference: percent(all),
+        r2: (variance > 0.0).then(|| 1.0 - total(&|r| error(r).powi(2)) / variance),
+        sign: (all > 0.0).then(|| right / all),
+    }
+}
+
+fn mean(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
+    let values: Vec<f64> = values.flatten().collect();
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+}
+
+fn cells(name: &str, s: &Score, what: What) -> Vec<String> {
+    let some = |x: Option<f64>, f: fn(f64) -> String| x.map_or_else(|| "-".into(), f);
+    let mut row = vec![
+        name.to_string(),
+        format!("{:.2}", s.truth),
+        format!("{:.2}", s.error),
+        format!("{:+.2}", s.bias),
+        some(s.r2, |r| format!("{r:.2}")),
+    ];
+    if what == What::Extra {
+        row.push(format!("{:.2}", s.difference));
+        row.push(some(s.sign, |x| format!("{:.1}", 100.0 * x)));
+    }
+    row
+}
+
+fn name((mode, what): (Mode, What)) -> String {
+    format!("{}.{}", mode.name(), if what == What::Extra { "extra" } else { "rebuild" })
+}
+
+/// Table rows of every program, and their mean.
+fn scored(name: &str, scores: &[(String, Score)], what: What) -> String {
+    let mut header = text::row([name, "mean %", "error %", "bias %", "R2"]);
+    if what == What::Extra {
+        header.extend(text::row(["differ %", "sign %"]));
+    }
+    let mut rows = vec![header];
+    rows.extend(scores.iter().map(|(n, s)| cells(n, s, what)));
+    let over = |f: &dyn Fn(&Score) -> Option<f64>| mean(scores.iter().map(|(_, s)| f(s)));
+    let all = Score {
+        truth: over(&|s| Some(s.truth)).unwrap_or(0.0),
+        error: over(&|s| Some(s.error)).unwrap_or(0.0),
+        bias: over(&|s| Some(s.bias)).unwrap_or(0.0),
+        difference: over(&|s| Some(s.difference)).unwrap_or(0.0),
+        r2: None,
+        sign: over(&|s| s.sign),
+    };
+    rows.push(cells("mean", &all, what));
+    text::table(&rows)
+}
+
+/// Of all programs' difference between the modes, each weighing by what it has: how much has
+/// its sign told.
+fn weighted_sign(scores: &[(String, Score)]) -> f64 {
+    let (all, right) = scores.iter().fold((0.0, 0.0), |(all, right), (_, s)| {
+        (all + s.difference, right + s.difference * s.sign.unwrap_or(0.0))
+    });
+    if all > 0.0 { 100.0 * right / all } else { 0.0 }
+}
+
+/// Fits the estimator.
+pub fn train(programs: &[Program], progress: &Progress) -> Result<Trained, TrainError> {
+    Program::check(programs)?;
+    let pages = |host_page| Vm { host_page, ..Vm::default() };
+    let small = Vm::default().host_page;
+    let track = |p: &Program| {
+        Track::new(&p.timeline, pages(small))
+            .ok_or_else(|| TrainError::NoPair { name: p.name.clone(), pages: "4 KB" })
+    };
+    let tracks = programs.iter().map(track).collect::<Result<Vec<_>, _>>()?;
+    if tracks.iter().all(|t| (0..t.len()).all(|j| t.extra(Mode::Shadow, j) == t.extra(Mode::Nested, j))) {
+        return Err(TrainError::NoDifference("a cycle"));
+    }
+    let large: Vec<Option<Track>> =
+        programs.iter().map(|p| Track::new(&p.timeline, pages(bifold_mmu::PageSize::Size2M))).collect();
+
+    let mut table = String::from(
+        "Each program as estimated from the others: mean of the truth, mean error and bias, in percent of the\n\
+         slower mode's cycles; for the other mode's cost also the modes' mean difference and how much of it has\n\
+         its sign told.\n",
+    );
+    let mut toml = text::header(
+        "What the other mode would cost: cycles per count, by the mode in which is measured.",
+        "estimator TIMELINE...",
+        programs,
+    );
+    let switch = tracks[0].costs.switch;
+    let _ = writeln!(toml, "switch = {}    # the profile's", text::digits(switch as f64));
+    for line in LINES {
+        progress(&name(line));
+        let blocks: Vec<Block> = tracks.par_iter().map(|t| block(t, line)).collect();
+        let candidates: Vec<usize> =
+            (0..MEASURABLE.len()).filter(|&c| !OF_SWITCHES.contains(&MEASURABLE[c])).collect();
+        let chosen = linear::choose(&blocks, &candidates)?;
+        let sum = linear::fit(&blocks, None, &chosen)?;
+        let others = linear::without_each(&blocks, &chosen)?;
+
+        let score_all = |tracks: &[Option<&Track>], window| -> Vec<(String, Score)> {
+            let with = programs.iter().zip(tracks).zip(&others);
+            with.filter_map(|((p, t), s)| Some((p.name.clone(), score(&rows((*t)?, line, window), s))))
+                .collect()
+        };
+        let small: Vec<Option<&Track>> = tracks.iter().map(Some).collect();
+        let single = score_all(&small, 1);
+        table.push('\n');
+        table += &scored(&name(line), &single, line.1);
+        let error = mean(single.iter().map(|(_, s)| Some(s.error))).unwrap_or(0.0);
+        let mut told = format!("error over programs left out: {error:.2} % of cycles");
+        if line.1 == What::Extra {
+            let sign = weighted_sign(&single);
+            let _ = writeln!(table, "sign of the difference, over all: {sign:.1} %");
+            let _ = write!(told, ", sign of the modes' difference {sign:.1} %");
+        }
+        let mut beside = |what: &str, scores: &[(String, Score)]| {
+            let Some(error) = mean(scores.iter().map(|(_, s)| Some(s.error))) else { return };
+            let bias = mean(scores.iter().map(|(_, s)| Some(s.bias))).unwrap_or(0.0);
+            let truth = mean(scores.iter().map(|(_, s)| Some(s.truth))).unwrap_or(0.0);
+            let _ = write!(table, "{what}: error {error:.2} %, bias {bias:+.2} %, truth {truth:.2} %");
+            if line.1 == What::Extra {
+                let _ = write!(table, ", sign {:.1} %", weighted_sign(scores));
+            }
+            table.push('\n');
+        };
+        beside(&format!("windows of {WINDOW}"), &score_all(&small, WINDOW));
+        let large: Vec<Option<&Track>> = large.iter().map(Option::as_ref).collect();
+        beside("2 MB host pages, fitted to 4 KB", &score_all(&large, 1));
+
+        let _ = writeln!(toml, "\n# {told}.\n[{}]", name(line));
+        for (&c, k) in sum.columns.iter().zip(&sum.coefficients) {
+            let _ = writeln!(toml, "{} = {}", MEASURABLE[c], text::digits(*k));
+        }
+    }
+    Estimator::parse(&toml).map_err(TrainError::Solver)?;
+    Ok(Trained { table, toml })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{SHADOW_FAULT, SHADOW_WALKS, program, programs};
+
+    fn quiet(programs: &[Program]) -> Result<Trained, TrainError> {
+        train(programs, &|_| ())
+    }
+
+    #[test]
+    fn a_linear_truth_is_found_again() {
+        let trained = quiet(&programs()).unwrap();
+        let e = Estimator::parse(&trained.toml).unwrap();
+        assert_eq!(e.switch, 20_000.0);
+        let tell = |walk_cycles, guest_page_faults| {
+            let s = Sample {
+                instructions: 10_000_000,
+                walk_cycles,
+                tlb_misses_4k: walk_cycles / 40,
+                guest_page_faults,
+                ..Sample::default()
+            };
+            e.other(Mode::Nested, &s, 1.0).extra_cycles
+        };
+        let near = |is: f64, wanted: f64| (is / wanted - 1.0).abs() < 0.02;
+        assert!(near(tell(400_000, 0), 400_000.0 * SHADOW_WALKS), "{}", trained.toml);
+        assert!(near(tell(400_000, 200) - tell(400_000, 0), (200 * SHADOW_FAULT) as f64), "{}", trained.toml);
+        assert!(trained.table.contains("sign of the difference, over all: 100.0 %"), "{}", trained.table);
+    }
+
+    #[test]
+    fn the_same_timelines_give_the_same_file() {
+        assert_eq!(quiet(&programs()).unwrap(), quiet(&programs()).unwrap());
+    }
+
+    #[test]
+    fn what_cannot_be_learnt_from_is_told() {
+        let told = |p: &[Program]| quiet(p).unwrap_err().to_string();
+        assert!(told(&[]).starts_with("0 of 2 or more timelines"));
+        assert!(told(&[program("a", 1, 50)]).starts_with("1 of 2 or more timelines"));
+        assert!(told(&[program("a", 1, 50), program("a", 2, 50)]).contains("two timelines are called a"));
+        let mut other = programs();
+        other[1].timeline.costs.switch = 1;
+        assert!(told(&other).contains("a and b are of different costs"));
+        let mut same = programs();
+        for p in &mut same {
+            let [shadow, nested] = &mut p.timeline.pairs[0].runs;
+            shadow.samples.clone_from(&nested.samples);
+        }
+        assert!(told(&same).contains("the modes do not differ"));
+        let mut none = programs();
+        none[2].timeline.pairs[0].host_page = bifold_mmu::PageSize::Size2M;
+        assert!(told(&none).contains("timeline c has no pair of modes on 4 KB host pages"));
+    }
+}

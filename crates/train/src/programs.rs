@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The programs to learn from.
+
+use bifold_policy::{Timeline, TimelineError};
+use std::path::PathBuf;
+
+/// A program and its timeline.
+#[derive(Debug, Clone)]
+pub struct Program {
+    /// The file's name without its ending.
+    pub name: String,
+    /// Its timeline.
+    pub timeline: Timeline,
+}
+
+/// Why nothing was learnt.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrainError {
+    /// A timeline cannot be used.
+    #[error(transparent)]
+    Timeline(#[from] TimelineError),
+    /// Two files would be the same line of the table.
+    #[error("two timelines are called {0}: a program that is there twice is not left out")]
+    Twice(String),
+    /// Fewer programs than needed.
+    #[error("{0} of 2 or more timelines: to leave one program out, others must be there to learn from")]
+    TooFew(usize),
+    /// A timeline lacks what is learnt from.
+    #[error("timeline {name} has no pair of modes on {pages} host pages")]
+    NoPair {
+        /// The program.
+        name: String,
+        /// The pages.
+        pages: &'static str,
+    },
+    /// The timelines were made on different machines.
+    #[error("timelines {a} and {b} are of different {what}: what is learnt holds for one machine")]
+    Mixed {
+        /// One program.
+        a: String,
+        /// Another.
+        b: String,
+        /// What differs.
+        what: &'static str,
+    },
+    /// Nothing to learn.
+    #[error("the modes do not differ by {0}: there is nothing to learn from these timelines")]
+    NoDifference(&'static str),
+    /// The solver did not solve.
+    #[error("{0}")]
+    Solver(String),
+}
+
+impl Program {
+    /// Reads timelines, in the order of the programs' names.
+    pub fn read(paths: &[PathBuf]) -> Result<Vec<Program>, TrainError> {
+        let read = |path: &PathBuf| -> Result<Program, TrainError> {
+            let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+            Ok(Program { name, timeline: Timeline::read(path)? })
+        };
+        let mut programs = paths.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+        programs.sort_by(|a, b| a.name.cmp(&b.name));
+        Program::check(&programs)?;
+        Ok(programs)
+    }
+
+    /// Can programs be left out in turn, and were they run on the same machine?
+    pub fn check(programs: &[Program]) -> Result<(), TrainError> {
+        if programs.len() < 2 {
+            return Err(TrainError::TooFew(programs.len()));
+        }
+        for pair in programs.windows(2) {
+            let [a, b] = pair else { unreachable!("windows of 2") };
+            if a.name == b.name {
+                return Err(TrainError::Twice(a.name.clone()));
+            }
+            let mixed = |what| TrainError::Mixed { a: a.name.clone(), b: b.name.clone(), what };
+            if a.timeline.costs != b.timeline.costs {
+                return Err(mixed("costs"));
+            }
+            if a.timeline.about.config_hash != b.timeline.about.config_hash {
+                return Err(mixed("profiles"));
+            }
+        }
+        Ok(())
+    }
+}

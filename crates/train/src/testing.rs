@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Timelines made up for tests: phases in which one mode or the other is better.
+
+use crate::Program;
+use bifold_mmu::PageSize;
+use bifold_model::Sample;
+use bifold_policy::Timeline;
+use bifold_policy::timeline::{About, Pair, StaticRun, SwitchCosts};
+
+/// Cycles per walk cycle that shadow takes of nested's, in these timelines.
+pub const SHADOW_WALKS: f64 = 0.5;
+/// Cycles of a guest page fault in shadow mode.
+pub const SHADOW_FAULT: u64 = 6000;
+
+/// A program whose shadow cost is exactly half nested's walk cycles and so much per fault.
+pub fn program(name: &str, seed: u64, intervals: usize) -> Program {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = |below: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % below
+    };
+    let mut runs = [StaticRun::default(), StaticRun::default()];
+    for j in 0..intervals {
+        let faulting = (j / 20 + seed as usize) % 2 == 0;
+        let walk = 2 * (1000 + if faulting { next(20_000) } else { 300_000 + next(300_000) });
+        let faults = if faulting { 200 + next(100) } else { next(3) };
+        let nested = Sample {
+            instructions: 10_000_000,
+            walk_cycles: walk,
+            tlb_misses_4k: walk / 40,
+            guest_page_faults: faults,
+            ..Sample::default()
+        };
+        let shadow = Sample {
+            walk_cycles: (walk as f64 * SHADOW_WALKS) as u64,
+            vmm_cycles: faults * SHADOW_FAULT,
+            exits_guest_fault: faults,
+            ..nested
+        };
+        runs[0].samples.push(shadow);
+        runs[1].samples.push(nested);
+        runs.iter_mut().for_each(|r| r.reuse.push(Vec::new()));
+    }
+    let about = About {
+        program: name.into(),
+        guest: String::new(),
+        bifold: "0".into(),
+        profile: "made-up".into(),
+        config_hash: "0".into(),
+        input_hash: name.into(),
+        frequency_hz: 1_000_000_000,
+        base_cpi: 1.0,
+        vcpus: 1,
+        guest_frames: 1024,
+        interval_cycles: 10_000_000,
+    };
+    let costs =
+        SwitchCosts { switch: 20_000, hidden_fault: 2800, violation: 2600, make_page: 900, zap_page: 900 };
+    let pair = Pair { host_page: PageSize::Size4K, runs };
+    Program {
+        name: name.into(),
+        timeline: Timeline { about, costs, pairs: vec![pair], switched: Vec::new() },
+    }
+}
+
+/// Four of them.
+pub fn programs() -> Vec<Program> {
+    [("a", 1), ("b", 2), ("c", 3), ("d", 4)].map(|(n, s)| program(n, s, 200)).into()
+}

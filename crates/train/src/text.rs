@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Tables for reading and comments for files.
+
+use crate::Program;
+
+/// Columns of words, the first to the left, the others to the right.
+pub fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let cells = |c: usize| rows.iter().filter_map(move |r| r.get(c));
+    let widths: Vec<usize> =
+        (0..columns).map(|c| cells(c).map(|s| s.chars().count()).max().unwrap_or(0)).collect();
+    let mut out = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (c, cell) in row.iter().enumerate() {
+            let w = widths[c];
+            line += &if c == 0 { format!("{cell:<w$}") } else { format!("  {cell:>w$}") };
+        }
+        out += line.trim_end();
+        out.push('\n');
+    }
+    out
+}
+
+/// Cells of a row.
+pub fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
+    cells.map(String::from).to_vec()
+}
+
+/// The start of a file: what it is, by which command, from which programs; no date, so that the
+/// same timelines give the same bytes.
+pub fn header(what: &str, command: &str, programs: &[Program]) -> String {
+    let names: Vec<&str> = programs.iter().map(|p| p.name.as_str()).collect();
+    let about = &programs[0].timeline.about;
+    let mut out = format!(
+        "# {what}\n# Written by `bifold policy train {command}`; not to be edited.\n\
+         # From {} programs under profile {}:",
+        names.len(),
+        about.profile
+    );
+    let mut width = usize::MAX;
+    for name in names {
+        if width.saturating_add(name.len() + 1) > 108 {
+            out += "\n#  ";
+            width = 3;
+        }
+        out.push(' ');
+        out += name;
+        width += name.len() + 1;
+    }
+    out + ".\n"
+}
+
+/// A number to four digits, as TOML floats are written.
+pub fn digits(x: f64) -> String {
+    let rounded = round(x);
+    if rounded == 0.0 || (1e-4..1e7).contains(&rounded.abs()) {
+        format!("{rounded:?}")
+    } else {
+        format!("{rounded:e}")
+    }
+}
+
+/// A number to four digits.
+pub fn round(x: f64) -> f64 {
+    format!("{x:.3e}").parse().expect("a printed number is one")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_four_digits_and_stay_floats() {
+        let shown = [0.0, 1.0, 12345.678, 2.00049e-7, 0.5, 1e9].map(digits);
+        assert_eq!(shown, ["0.0", "1.0", "12350.0", "2e-7", "0.5", "1e9"]);
+        assert!(
+            shown.iter().all(|s| toml::from_str::<toml::Table>(&format!("x = {s}")).unwrap()["x"].is_float())
+        );
+    }
+
+    #[test]
+    fn the_first_column_is_left_and_the_others_right() {
+        assert_eq!(table(&[row(["a", "bb"]), row(["ccc", "d"])]), "a    bb\nccc   d\n");
+    }
+}
