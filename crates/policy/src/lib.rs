@@ -10,6 +10,7 @@
 pub mod check;
 pub mod driver;
 pub mod estimate;
+pub mod evaluate;
 mod mode;
 pub mod oracle;
 pub mod policies;

@@ -66,6 +66,7 @@ pub fn oracle(track: &Track, start: Mode, switch_scale: f64) -> Oracle {
             }
         };
     stay(0, start, 0.0, false, &mut best);
+    #[allow(clippy::needless_range_loop)]
     for from in 0..n {
         for mode in Mode::BOTH {
             let (cost, _) = best[from][mode as usize];

@@ -31,6 +31,7 @@ policies! {
     Always(always::Always),
     Toggle(toggle::Toggle),
     Dsp(dsp::Dsp),
+    Regret(regret::Regret),
     Rpms(rpms::Rpms),
     Bae(bae::Bae),
     Zhang(zhang::Zhang),
@@ -63,6 +64,7 @@ built_in! {
     "kuang",
     "hiebel",
     "work-function",
+    "regret",
 }
 
 /// Why parameters cannot be used.

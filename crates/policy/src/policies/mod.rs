@@ -6,6 +6,7 @@ pub mod bae;
 pub mod dsp;
 pub mod hiebel;
 pub mod kuang;
+pub mod regret;
 pub mod rpms;
 pub mod svm;
 pub mod toggle;
