@@ -230,8 +230,11 @@ pub fn evaluate(
         })
     };
     let tracks: Vec<Track> = inputs.iter().map(track).collect::<Result<_, _>>()?;
-    let programs: Vec<Program> =
-        inputs.par_iter().zip(&tracks).map(|(input, track)| program(input, track, policies, options)).collect();
+    let programs: Vec<Program> = inputs
+        .par_iter()
+        .zip(&tracks)
+        .map(|(input, track)| program(input, track, policies, options))
+        .collect();
     Ok(Evaluation {
         host_page: options.vm.host_page,
         long_lived: options.vm.long_lived,

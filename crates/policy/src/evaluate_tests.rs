@@ -30,7 +30,13 @@ fn timeline(shadow: Vec<Sample>, nested: Vec<Sample>, reuse: Vec<Vec<Reuse>>) ->
             guest_frames: 4096,
             interval_cycles: CYCLES,
         },
-        costs: SwitchCosts { switch: 1000, hidden_fault: 2000, violation: 2000, make_page: 500, zap_page: 100 },
+        costs: SwitchCosts {
+            switch: 1000,
+            hidden_fault: 2000,
+            violation: 2000,
+            make_page: 500,
+            zap_page: 100,
+        },
         pairs: vec![Pair { host_page: PageSize::Size4K, runs: [run(shadow), run(nested)] }],
         switched: Vec::new(),
     }
