@@ -131,7 +131,7 @@ fn no_guest(verb: &str, args: &GuestArgs, input: &str) {
     }
 }
 
-fn same_file(verb: &str, output: Option<&PathBuf>, report: Option<&PathBuf>) {
+pub fn same_file(verb: &str, output: Option<&PathBuf>, report: Option<&PathBuf>) {
     if output.is_some() && output == report {
         usage(verb, ErrorKind::ArgumentConflict, "--output and --report name the same file");
     }
@@ -181,12 +181,7 @@ fn plan(
         configs,
         seed: model.seed,
         interval_seconds: model.interval,
-        format: match show.format {
-            FormatArg::Table => Format::Table,
-            FormatArg::Json => Format::Json,
-            FormatArg::Jsonl => Format::Jsonl,
-            FormatArg::Csv => Format::Csv,
-        },
+        format: format_of(show.format),
         output,
         report: show.report,
         timeline: show.timeline,
@@ -199,6 +194,16 @@ fn plan(
             verbose: show.verbose,
         },
     })
+}
+
+/// The form asked for.
+pub fn format_of(format: FormatArg) -> Format {
+    match format {
+        FormatArg::Table => Format::Table,
+        FormatArg::Json => Format::Json,
+        FormatArg::Jsonl => Format::Jsonl,
+        FormatArg::Csv => Format::Csv,
+    }
 }
 
 /// Configurations named one by one or by mode; all if none is named.
@@ -287,11 +292,14 @@ fn first_guest_option(g: &GuestArgs) -> Option<&'static str> {
     .find_map(|(given, name)| given.then_some(name))
 }
 
-/// Ends with a usage error of this verb, in clap's form and with its status.
-fn usage(verb: &str, kind: ErrorKind, message: &str) -> ! {
+/// Ends with a usage error of this verb (`compare`, `policy replay`), in clap's form and with its status.
+pub fn usage(verb: &str, kind: ErrorKind, message: &str) -> ! {
     let mut cli = Cli::command();
     cli.build();
-    let command = cli.find_subcommand_mut(verb).expect("the verb is one of the parser's");
+    let mut command = &mut cli;
+    for word in verb.split(' ') {
+        command = command.find_subcommand_mut(word).expect("the verb is one of the parser's");
+    }
     command.error(kind, message).exit()
 }
 

@@ -8,7 +8,7 @@
 //! damaged shows nothing, because its figures would be taken for the recording's.
 
 use crate::feed::{Feed, Progress};
-use crate::resolve::{Input, Notes, Plan};
+use crate::resolve::{Input, Plan};
 use crate::source;
 use crate::status::Status;
 use anyhow::Context as _;
@@ -67,7 +67,7 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
     }
     if let (Some(writer), Some(path)) = (feed.writer, &plan.record) {
         match writer.finish(&source::trailer(&ending)) {
-            Ok(()) => note_file(plan.notes, "events", path),
+            Ok(()) => note_file(plan.notes.notes, "events", path),
             Err(e) => ending.failure = Some(ending.failure.unwrap_or_else(|| e.into())),
         }
     }
@@ -94,7 +94,7 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
         let guest = comparison.meta.guest.as_ref().map(|g| g.describe()).unwrap_or_default();
         let timeline = Timeline::of(&comparison.outcome, &plan.profile, comparison.meta.what(), guest);
         file.finish(&timeline.to_bytes())?;
-        note_file(plan.notes, "timeline", path);
+        note_file(plan.notes.notes, "timeline", path);
     }
     let shown = show(&comparison, &plan, output, report);
     // The first thing that went wrong is the one to tell.
@@ -154,13 +154,13 @@ fn show(
 ) -> anyhow::Result<()> {
     if let (Some(file), Some(path)) = (report, &plan.report) {
         file.finish(comparison.render_html()?.as_bytes())?;
-        note_file(plan.notes, "report", path);
+        note_file(plan.notes.notes, "report", path);
     }
     let text = comparison.render(plan.format)?;
     match (output, &plan.output) {
         (Some(file), Some(path)) => {
             file.finish(text.as_bytes())?;
-            note_file(plan.notes, "data", path);
+            note_file(plan.notes.notes, "data", path);
             Ok(())
         }
         _ => print(&text),
@@ -176,8 +176,9 @@ pub fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
-fn note_file(notes: Notes, what: &str, path: &Path) {
-    if notes.notes {
+/// Says on stderr that a file is there.
+pub fn note_file(notes: bool, what: &str, path: &Path) {
+    if notes {
         eprintln!("bifold: {what} written to {}", path.display());
     }
 }

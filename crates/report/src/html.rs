@@ -17,7 +17,7 @@ const TEMPLATE: &str = include_str!("../html/report.html.j2");
 const STYLE: &str = include_str!("../html/report.css");
 const CHARTS: &str = include_str!("../html/charts.js");
 /// In the order in which they need each other.
-const VENDORED: [&str; 3] = [
+pub(crate) const VENDORED: [&str; 3] = [
     include_str!("../vendor/vega.min.js"),
     include_str!("../vendor/vega-lite.min.js"),
     include_str!("../vendor/vega-embed.min.js"),
@@ -74,10 +74,7 @@ struct Charts {
 }
 
 pub(crate) fn render(c: &Comparison) -> Result<String, RenderError> {
-    let mut env = Environment::new();
-    env.set_auto_escape_callback(|_| AutoEscape::Html);
-    env.set_trim_blocks(true);
-    env.set_lstrip_blocks(true);
+    let mut env = environment();
     env.add_template("report.html", TEMPLATE)?;
     let o = &c.outcome;
     let total = o.configs.first().map(|r| r.total).unwrap_or_default();
@@ -116,6 +113,15 @@ pub(crate) fn render(c: &Comparison) -> Result<String, RenderError> {
         wrong => failed > 0,
     })?;
     Ok(page)
+}
+
+/// Templates that escape what they are given.
+pub(crate) fn environment() -> Environment<'static> {
+    let mut env = Environment::new();
+    env.set_auto_escape_callback(|_| AutoEscape::Html);
+    env.set_trim_blocks(true);
+    env.set_lstrip_blocks(true);
+    env
 }
 
 /// The table: one row per configuration, cells as text.

@@ -17,6 +17,7 @@ mod file;
 mod html;
 mod json;
 mod meta;
+mod policies;
 mod rows;
 mod table;
 mod text;
@@ -27,7 +28,8 @@ use bifold_model::Outcome;
 pub use figures::{Figure, Figures};
 pub use file::{FileError, OutputFile};
 pub use meta::{Exit, Guest, Input, Meta, Partial};
-pub use text::shell_words;
+pub use policies::{PolicyComparison, RunPolicies, checks_table, scale_words, vm_words};
+pub use text::{shell_words, wrapped};
 
 /// Why a comparison could not be rendered.
 #[derive(Debug, thiserror::Error)]

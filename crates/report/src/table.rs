@@ -3,14 +3,12 @@
 //! reason, what it shows and what it stands on. It is at most 120 columns wide
 //! (a long command line aside), plain text, and has no colour.
 
-use crate::text::{decimals, fixed, grouped, number, seconds};
+use crate::text::{decimals, fixed, grouped, number, seconds, wrapped};
 use crate::{Comparison, Figures, verdict};
 use bifold_model::Sample;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 use std::fmt::Write as _;
 
-/// Columns of a line of text.
-const WIDTH: usize = 112;
 /// Columns of a label before it.
 const INDENT: usize = 9;
 
@@ -123,7 +121,7 @@ fn exits(c: &Comparison) -> Option<String> {
 
 /// A table with its first column to the left, the others to the right, and a
 /// line under the head.
-fn table(head: Vec<String>, rows: Vec<Vec<String>>) -> String {
+pub(crate) fn table(head: Vec<String>, rows: Vec<Vec<String>>) -> String {
     let mut t = Table::new();
     // Only the line under the head and two spaces between columns.
     t.load_preset("     ──            ").set_content_arrangement(ContentArrangement::Disabled);
@@ -144,20 +142,6 @@ fn table(head: Vec<String>, rows: Vec<Vec<String>>) -> String {
 }
 
 /// A label and its text, further lines of which are indented to the first.
-fn labelled(label: &str, text: &str) -> String {
-    let mut out = format!("{label:<INDENT$}");
-    let mut column = INDENT;
-    for (i, word) in text.split(' ').enumerate() {
-        let len = word.chars().count();
-        if i > 0 && column + 1 + len > WIDTH {
-            let _ = write!(out, "\n{:INDENT$}", "");
-            column = INDENT;
-        } else if i > 0 {
-            out.push(' ');
-            column += 1;
-        }
-        out += word;
-        column += len;
-    }
-    out + "\n"
+pub(crate) fn labelled(label: &str, text: &str) -> String {
+    wrapped(&format!("{label:<INDENT$}{text}"), INDENT)
 }

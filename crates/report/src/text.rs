@@ -3,6 +3,9 @@
 
 use std::fmt::Write as _;
 
+/// Columns of a line of text.
+const WIDTH: usize = 112;
+
 /// `1234567` as `1,234,567`.
 pub(crate) fn grouped(n: u64) -> String {
     let digits = n.to_string();
@@ -43,6 +46,39 @@ pub(crate) fn seconds(s: f64) -> String {
         s if s >= 1e-3 => format!("{:.2} ms", s * 1e3),
         _ => format!("{:.2} us", s * 1e6),
     }
+}
+
+/// Seconds of a round number: no digits that say nothing.
+pub(crate) fn brief_seconds(s: f64) -> String {
+    let (value, unit) = match s {
+        s if s >= 1.0 => (s, "s"),
+        s if s >= 1e-3 => (s * 1e3, "ms"),
+        _ => (s * 1e6, "us"),
+    };
+    let text = format!("{value:.3}");
+    format!("{} {unit}", text.trim_end_matches('0').trim_end_matches('.'))
+}
+
+/// A line with its end, broken at blanks where it is too long; further lines are indented by
+/// `indent`. Blanks within the first `indent` columns are kept.
+pub fn wrapped(line: &str, indent: usize) -> String {
+    let start = line.char_indices().nth(indent).map_or(line.len(), |(i, _)| i);
+    let (head, text) = line.split_at(start);
+    let mut out = head.to_string();
+    let mut column = indent;
+    for (i, word) in text.split(' ').enumerate() {
+        let len = word.chars().count();
+        if i > 0 && column + 1 + len > WIDTH {
+            let _ = write!(out, "\n{:indent$}", "");
+            column = indent;
+        } else if i > 0 {
+            out.push(' ');
+            column += 1;
+        }
+        out += word;
+        column += len;
+    }
+    out + "\n"
 }
 
 /// Words as a shell would take them. Control characters are written as escapes,

@@ -5,6 +5,8 @@
 //! The first paragraph of a comment is what `-h` shows, all of it is what
 //! `--help` and the man pages show.
 
+pub mod policy;
+
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -93,6 +95,18 @@ pub enum Verb {
         after_long_help = concat!(record_examples!(), "\n\n", exit_status!())
     )]
     Record(Box<RecordArgs>),
+    /// Say when to switch between shadow and nested paging: replays of policies over timelines
+    ///
+    /// A timeline holds what one program would have cost in both modes, interval by interval (`bifold
+    /// compare --timeline FILE`). A policy sees what can be counted in the mode that the VM is in and
+    /// decides on the mode of the next interval.
+    #[command(subcommand_required = true, arg_required_else_help = true,
+              after_long_help = exit_status!())]
+    Policy {
+        /// What to do.
+        #[command(subcommand)]
+        verb: policy::PolicyVerb,
+    },
     /// Say what this machine lacks for the verbs that exist
     ///
     /// Looks for what each verb needs and says what is missing and how to get it. The exit status is
@@ -375,7 +389,7 @@ pub enum DoctorFormat {
     Json,
 }
 
-fn parse_seconds(text: &str) -> Result<f64, String> {
+pub(crate) fn parse_seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         // A year is more than any run, and within what a `Duration` and a cycle count hold.
         Ok(s) if s > 0.0 && s <= 3.2e7 => Ok(s),
@@ -383,7 +397,7 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-fn parse_scale(text: &str) -> Result<f64, String> {
+pub(crate) fn parse_scale(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(n) if (1e-3..=1e6).contains(&n) => Ok(n),
         _ => Err("not a number from 0.001 to 1000000".into()),

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `bifold policy list`: the policies that are built in.
+
+use crate::cli::policy::ShortFormat;
+use crate::run::print;
+use crate::status::Status;
+use bifold_policy::Named;
+use bifold_policy::spec::BUILT_IN;
+use serde_json::json;
+use std::fmt::Write as _;
+
+/// Columns of a line.
+const WIDTH: usize = 118;
+
+/// Prints the list.
+pub fn run(format: ShortFormat) -> anyhow::Result<Status> {
+    let all: Vec<(Named, String)> = Named::all()
+        .into_iter()
+        .map(|n| {
+            let text = BUILT_IN.iter().find(|(name, _)| *name == n.name).map_or("", |(_, text)| text);
+            (n, what(text))
+        })
+        .collect();
+    print(&match format {
+        ShortFormat::Table => table(&all),
+        ShortFormat::Json => json(&all)?,
+    })?;
+    Ok(Status::Done)
+}
+
+/// The first sentence of the comment with which a parameter file begins.
+fn what(text: &str) -> String {
+    let lines = text.lines().map_while(|l| l.strip_prefix('#')).take_while(|l| !l.trim().is_empty());
+    let text = lines.map(str::trim).collect::<Vec<_>>().join(" ");
+    // A full stop ends a sentence only before a capital: "et al., 2011" and "e.g. this" go on.
+    let end = text.match_indices(". ").map(|(i, _)| i).find(|i| {
+        let next = text[i + 2..].chars().next();
+        next.is_some_and(|c| c.is_uppercase() || c == '"')
+    });
+    text[..end.unwrap_or(text.len())].trim_end_matches('.').to_string()
+}
+
+fn json(all: &[(Named, String)]) -> anyhow::Result<String> {
+    let policy = |(n, what): &(Named, String)| {
+        json!({
+            "name": n.name,
+            "what": what,
+            "interval_s": n.spec.interval_s(),
+            "needs_other": n.spec.needs_other(),
+            "parameters": n.spec,
+        })
+    };
+    let document = json!({
+        "schema": "bifold.policy-list/1",
+        "bifold": env!("CARGO_PKG_VERSION"),
+        "policies": all.iter().map(policy).collect::<Vec<_>>(),
+    });
+    Ok(serde_json::to_string_pretty(&document)? + "\n")
+}
+
+fn table(all: &[(Named, String)]) -> String {
+    let width = all.iter().map(|(n, _)| n.name.len()).max().unwrap_or(0);
+    let mut out = format!("{:<width$}  every  what\n", "policy");
+    for (n, what) in all {
+        let mut line = format!("{:<width$}  {:>5}  ", n.name, format!("{} s", n.spec.interval_s()));
+        let indent = line.len();
+        let estimate = if n.spec.needs_other() { " [needs the other mode's cost]" } else { "" };
+        for word in format!("{what}{estimate}").split(' ') {
+            if line.chars().count() + word.chars().count() > WIDTH {
+                let _ = writeln!(out, "{}", line.trim_end());
+                line = " ".repeat(indent);
+            }
+            line += word;
+            line.push(' ');
+        }
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+    out + "\nA policy of your own is a TOML file with these keys: see `bifold policy list --format json`.\n"
+}

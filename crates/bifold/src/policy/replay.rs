@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `bifold policy replay`: when a policy switches, and why.
+
+use super::setting::{Setting, policies, timelines};
+use crate::cli::policy::{ModeArg, ReplayArgs, ShortFormat};
+use crate::run::print;
+use crate::status::Status;
+use bifold_policy::check;
+use bifold_policy::evaluate::{EvaluateError, Input};
+use bifold_policy::replay::forced_extra;
+use bifold_policy::{Mode, Named, Run, Setup, Track, oracle, replay};
+use bifold_report::{checks_table, scale_words, vm_words, wrapped};
+use serde_json::json;
+use std::fmt::Write as _;
+
+/// A stretch of the run in one mode.
+struct Stay {
+    mode: Mode,
+    /// Seconds of the run.
+    from: f64,
+    to: f64,
+    overhead_percent: f64,
+}
+
+/// One policy over one timeline.
+struct Replay<'a> {
+    input: &'a Input,
+    named: &'a Named,
+    run: Run,
+    stays: Vec<Stay>,
+    /// Seconds of the run at which each interval ends.
+    ends: Vec<f64>,
+    oracle_gap_percent: f64,
+    static_gap_percent: f64,
+}
+
+/// Replays and prints.
+pub fn run(args: ReplayArgs) -> anyhow::Result<Status> {
+    let verb = "policy replay";
+    let setting = Setting::new(verb, &args.vm)?;
+    let policies = policies(verb, &args.which)?;
+    let inputs = timelines(verb, &args.timelines)?;
+    let start = match args.start {
+        ModeArg::Shadow => Mode::Shadow,
+        ModeArg::Nested => Mode::Nested,
+    };
+    let mut replays = Vec::new();
+    for input in &inputs {
+        let track = Track::new(&input.timeline, setting.vm).ok_or_else(|| EvaluateError::NoHostPage {
+            name: input.name.clone(),
+            wanted: setting.vm.host_page,
+            there: input.timeline.pairs.iter().map(|p| p.host_page).collect(),
+        })?;
+        let best = oracle(&track, start, setting.scale.switch).cycles;
+        for named in &policies {
+            replays.push(one(input, &track, named, start, best, &setting, args.explain));
+        }
+    }
+    let checks = args.check.then(|| {
+        let of = |i: &Input| (i.name.clone(), check::checks(&i.timeline, setting.scale.time));
+        inputs.iter().map(of).collect::<Vec<_>>()
+    });
+    match args.format {
+        ShortFormat::Table => {
+            let mut out = format!("{}\n{}\n", vm_words(&setting.vm), scale_words(setting.scale.time, setting.scale.switch));
+            for r in &replays {
+                out += "\n";
+                out += &text(r, start, args.explain);
+            }
+            if let Some(checks) = &checks {
+                out += "\n";
+                out += &checks_table(checks);
+            }
+            print(&out)?;
+        }
+        ShortFormat::Json => {
+            let document = json!({
+                "schema": "bifold.policy-replay/1",
+                "bifold": env!("CARGO_PKG_VERSION"),
+                "host_page": setting.vm.host_page,
+                "long_lived": setting.vm.long_lived,
+                "keep_nested": setting.vm.keep_nested,
+                "time_scale": setting.scale.time,
+                "switch_scale": setting.scale.switch,
+                "start": start,
+                "replays": replays.iter().map(json).collect::<Vec<_>>(),
+            });
+            print(&(serde_json::to_string_pretty(&document)? + "\n"))?;
+            if let Some(checks) = &checks {
+                eprint!("{}", checks_table(checks));
+            }
+        }
+    }
+    let passed = checks.iter().flatten().flat_map(|(_, c)| c).all(|c| c.passed());
+    Ok(if passed { Status::Done } else { Status::CheckFailed })
+}
+
+fn one<'a>(
+    input: &'a Input,
+    track: &Track,
+    named: &'a Named,
+    start: Mode,
+    oracle_cycles: f64,
+    setting: &Setting,
+    explain: bool,
+) -> Replay<'a> {
+    let setup = Setup { start, scale: setting.scale, estimator: setting.estimator.as_ref() };
+    let run = replay(track, &named.spec, &setup, explain);
+    let extra = forced_extra(track, &run.modes, start, setting.scale.switch);
+    let hz = input.timeline.about.frequency_hz as f64;
+    let ends: Vec<f64> = track
+        .ideal
+        .iter()
+        .scan(0.0, |sum, ideal| {
+            *sum += ideal / hz;
+            Some(*sum)
+        })
+        .collect();
+    let mut stays = Vec::new();
+    let mut first = 0;
+    for stay in run.modes.chunk_by(|a, b| a == b) {
+        let range = first..first + stay.len();
+        let ideal: f64 = track.ideal[range.clone()].iter().sum();
+        let cost: f64 = extra[range.clone()].iter().sum();
+        stays.push(Stay {
+            mode: stay[0],
+            from: if first == 0 { 0.0 } else { ends[first - 1] },
+            to: ends[range.end - 1],
+            overhead_percent: if ideal > 0.0 { 100.0 * cost / ideal } else { 0.0 },
+        });
+        first = range.end;
+    }
+    let better = Mode::BOTH.map(|m| track.static_cycles(m)).into_iter().fold(f64::INFINITY, f64::min);
+    let above = |than: f64| if than > 0.0 { 100.0 * (run.cycles / than - 1.0) } else { 0.0 };
+    let (oracle_gap_percent, static_gap_percent) = (above(oracle_cycles), above(better));
+    Replay { input, named, run, stays, ends, oracle_gap_percent, static_gap_percent }
+}
+
+fn text(r: &Replay, start: Mode, explain: bool) -> String {
+    let mut out = format!("{} over {}, started in {} mode\n", r.named.name, r.input.name, start.name());
+    out += "    from s       to s  mode    overhead %\n";
+    for s in &r.stays {
+        let _ = writeln!(out, "{:>10.3} {:>10.3}  {:<6}  {:>10.2}", s.from, s.to, s.mode.name(), s.overhead_percent);
+    }
+    let _ = writeln!(
+        out,
+        "  overhead {:.2} % ({:.3} % by switching), {} switches in {} decisions, {:.1} % of the time in shadow",
+        r.run.overhead_percent(),
+        share(r.run.switch_cycles, r.run.cycles - r.run.extra_cycles),
+        r.run.switches,
+        r.run.decisions,
+        100.0 * r.run.share(Mode::Shadow),
+    );
+    let _ = writeln!(
+        out,
+        "  against the better static mode {:+.2} %, against the oracle {:+.2} %",
+        r.static_gap_percent, r.oracle_gap_percent
+    );
+    if explain {
+        out += "  decisions, by time in the run:\n";
+        for (j, d) in &r.run.explained {
+            let before = r.run.modes[*j];
+            let verb = if d.mode == before { "stay in" } else { "GO TO" };
+            let line = format!("{:>10.3} s  {verb} {}: {}", r.ends[*j], d.mode.name(), d.why);
+            out += &wrapped(&line, 14);
+        }
+    }
+    out
+}
+
+/// Percent, and 0 of nothing.
+fn share(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { 100.0 * part / whole } else { 0.0 }
+}
+
+fn json(r: &Replay) -> serde_json::Value {
+    let stay = |s: &Stay| {
+        json!({ "from_s": s.from, "to_s": s.to, "mode": s.mode, "overhead_percent": s.overhead_percent })
+    };
+    let decision = |(j, d): &(usize, bifold_policy::Decision)| {
+        json!({ "at_s": r.ends[*j], "mode": d.mode, "why": d.why })
+    };
+    json!({
+        "program": r.input.name,
+        "policy": r.named.name,
+        "cycles": r.run.cycles,
+        "overhead_percent": r.run.overhead_percent(),
+        "switch_cycles": r.run.switch_cycles,
+        "static_gap_percent": r.static_gap_percent,
+        "oracle_gap_percent": r.oracle_gap_percent,
+        "switches": r.run.switches,
+        "decisions": r.run.decisions,
+        "shadow_share": r.run.share(Mode::Shadow),
+        "stays": r.stays.iter().map(stay).collect::<Vec<_>>(),
+        "explained": r.run.explained.iter().map(decision).collect::<Vec<_>>(),
+    })
+}

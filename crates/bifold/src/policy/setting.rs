@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! From a user's words to timelines, policies and a VM.
+
+use crate::cli::policy::{Age, HostPage, OtherArg, VmArgs, WhichArgs};
+use crate::resolve::usage;
+use anyhow::{Context as _, bail};
+use bifold_mmu::PageSize;
+use bifold_policy::evaluate::{Input, Options};
+use bifold_policy::{Estimator, Named, Scale, Timeline, Vm};
+use clap::error::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// Where the timelines of the experiments are, from the root of the repository.
+const CHECKED_IN: &str = "experiments/timelines";
+
+/// Which VM, and how policies see it.
+pub struct Setting {
+    /// Which VM.
+    pub vm: Vm,
+    /// How policies' time is to the timelines'.
+    pub scale: Scale,
+    /// None where the other mode's cost is known.
+    pub estimator: Option<Estimator>,
+}
+
+impl Setting {
+    /// From `bifold policy VERB`'s options.
+    pub fn new(verb: &str, args: &VmArgs) -> anyhow::Result<Setting> {
+        let estimator = match (args.other, &args.estimator) {
+            (OtherArg::Known, Some(_)) => usage(
+                verb,
+                ErrorKind::ArgumentConflict,
+                "--estimator is for `--other estimated`; what is known is not estimated",
+            ),
+            (OtherArg::Known, None) => None,
+            (OtherArg::Estimated, None) => Some(Estimator::fitted().clone()),
+            (OtherArg::Estimated, Some(path)) => Some(estimator(path)?),
+        };
+        let host_page = match args.host_page {
+            HostPage::Small => PageSize::Size4K,
+            HostPage::Large => PageSize::Size2M,
+        };
+        let vm = Vm { host_page, long_lived: args.vm == Age::LongLived, keep_nested: !args.dropped };
+        Ok(Setting { vm, scale: Scale::both(args.time_scale), estimator })
+    }
+
+    /// The same for an evaluation.
+    pub fn options(&self) -> Options<'_> {
+        Options { vm: self.vm, scale: self.scale, estimator: self.estimator.as_ref() }
+    }
+}
+
+fn estimator(path: &Path) -> anyhow::Result<Estimator> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    Estimator::parse(&text).map_err(|e| anyhow::anyhow!("estimator {}: {}", path.display(), e.trim_end()))
+}
+
+/// The policies asked for; all that are built in if none is.
+pub fn policies(verb: &str, which: &WhichArgs) -> anyhow::Result<Vec<Named>> {
+    let mut policies: Vec<Named> = Vec::new();
+    for name in &which.policy {
+        let mut named = Named::load(name)?;
+        if policies.iter().any(|p| p.name == named.name) {
+            // Two files of one name: only the path tells them apart.
+            if policies.iter().any(|p| p.name == *name) {
+                usage(verb, ErrorKind::ArgumentConflict, &format!("--policy {name} is given twice"));
+            }
+            named.name = name.clone();
+        }
+        policies.push(named);
+    }
+    match &mut policies[..] {
+        [] => return Ok(Named::policies()),
+        [one] => *one = with(one, &which.set)?,
+        _ if !which.set.is_empty() => {
+            usage(verb, ErrorKind::ArgumentConflict, "--set is for one --policy, and several are given")
+        }
+        _ => {}
+    }
+    Ok(policies)
+}
+
+/// The policy with some parameters changed, each `KEY=VALUE`; its name says so.
+pub fn with(named: &Named, settings: &[String]) -> anyhow::Result<Named> {
+    if settings.is_empty() {
+        return Ok(named.clone());
+    }
+    let mut table = toml::Table::try_from(&named.spec).context("a policy's parameters are no table")?;
+    for setting in settings {
+        let Some((key, value)) = setting.split_once('=') else {
+            bail!("--set {setting}: write it as KEY=VALUE");
+        };
+        let key = key.trim();
+        if key == "policy" || key.is_empty() {
+            bail!("--set {setting}: name a parameter of {}", named.name);
+        }
+        let value = value.trim();
+        let value = match toml::from_str::<toml::Table>(&format!("v = {value}")) {
+            Ok(mut t) => t.remove("v").unwrap_or_else(|| value.into()),
+            // A word is a string without its quotes.
+            Err(_) => value.into(),
+        };
+        table.insert(key.into(), value);
+    }
+    let text = toml::to_string(&table).context("cannot write the parameters as TOML")?;
+    let checked = Named::parse(&named.name, &text)?;
+    Ok(Named { name: format!("{} {}", named.name, settings.join(" ")), ..checked })
+}
+
+/// Timelines under their files' names; those of the experiments if none is given.
+pub fn timelines(verb: &str, paths: &[PathBuf]) -> anyhow::Result<Vec<Input>> {
+    let found;
+    let paths = match paths {
+        [] => {
+            found = checked_in(verb);
+            &found
+        }
+        some => some,
+    };
+    let stem = |p: &Path| p.file_stem().map_or_else(|| p.to_string_lossy(), |s| s.to_string_lossy()).into_owned();
+    let name = |p: &PathBuf| {
+        let short = stem(p);
+        // Two of one name: only the path tells them apart.
+        let alone = paths.iter().filter(|q| stem(q) == short).count() == 1;
+        if alone { short } else { p.to_string_lossy().into_owned() }
+    };
+    paths.iter().map(|p| Ok(Input { name: name(p), timeline: Timeline::read(p)? })).collect()
+}
+
+fn checked_in(verb: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(CHECKED_IN).into_iter().flatten().flatten();
+    let timeline = |p: &PathBuf| p.extension().is_some_and(|e| e == "timeline");
+    let mut paths: Vec<PathBuf> = entries.map(|e| e.path()).filter(timeline).collect();
+    paths.sort();
+    if paths.is_empty() {
+        let message = format!(
+            "no timeline is given, and there is none in {CHECKED_IN} here: name timelines (`bifold compare \
+             --timeline FILE -- CMD` writes one), or run this in Bifold's repository"
+        );
+        usage(verb, ErrorKind::MissingRequiredArgument, &message);
+    }
+    paths
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What policies look like to a reader: beside a run's own figures, and over many programs.
+//!
+//! Figures come from [`bifold_policy::evaluate`] as they are. A [`Line`] is a policy, a mode
+//! that never switches or the oracle, over one program: what tables and pages have rows of.
+
+mod html;
+mod rows;
+mod text;
+
+pub(crate) use html::{Curve, Strip, Strips, strips};
+pub(crate) use rows::checks_json;
+pub(crate) use text::{checks, of_run};
+
+use crate::{Format, RenderError};
+use bifold_mmu::PageSize;
+use bifold_policy::Mode;
+use bifold_policy::check::Check;
+use bifold_policy::evaluate::{Evaluation, Program};
+
+/// Policies over a run's own timeline.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunPolicies {
+    /// One program and the policies over it, or why there are none.
+    pub evaluation: Result<Evaluation, String>,
+    /// VMs that really switched during the run, beside their replay.
+    pub checks: Vec<Check>,
+}
+
+/// Policies over programs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PolicyComparison {
+    /// Version of Bifold.
+    pub bifold: String,
+    /// The figures.
+    pub evaluation: Evaluation,
+    /// By program: VMs that really switched during the capture, beside their replay; none if
+    /// that was not asked for.
+    pub checks: Option<Vec<(String, Vec<Check>)>>,
+}
+
+impl PolicyComparison {
+    /// The comparison in the given format.
+    pub fn render(&self, format: Format) -> Result<String, RenderError> {
+        match format {
+            Format::Table => Ok(text::render(self)),
+            Format::Json => rows::render_json(self),
+            Format::Jsonl => rows::render_jsonl(self),
+            Format::Csv => rows::render_csv(self),
+        }
+    }
+
+    /// The comparison as one HTML file that needs no network.
+    pub fn render_html(&self) -> Result<String, RenderError> {
+        html::render(self)
+    }
+}
+
+/// The text of a checks' table, by program.
+pub fn checks_table(checks: &[(String, Vec<Check>)]) -> String {
+    text::checks_by_program(checks)
+}
+
+/// What a time scale means, in words.
+pub fn scale_words(time: f64, switch: f64) -> String {
+    if time == 1.0 && switch == 1.0 {
+        return "policies see the run in real time, with costs of switching as they are".into();
+    }
+    let second = crate::text::brief_seconds(1.0 / time);
+    format!("1 s of a policy = {second} of the run; costs of switching divided by {switch}")
+}
+
+/// Which VM, in words.
+pub fn vm_words(vm: &bifold_policy::Vm) -> String {
+    let age = if vm.long_lived { "long-lived" } else { "short-lived" };
+    let tables = if vm.keep_nested { "kept" } else { "dropped" };
+    format!("{age} VM on {} host pages, nested tables {tables} at a switch", page_words(vm.host_page))
+}
+
+fn page_words(page: PageSize) -> &'static str {
+    match page {
+        PageSize::Size4K => "4 KB",
+        PageSize::Size2M => "2 MB",
+        PageSize::Size1G => "1 GB",
+    }
+}
+
+/// Which VM, and where policies learn of the other mode, in words.
+fn setting_words(e: &Evaluation) -> String {
+    let vm = bifold_policy::Vm {
+        host_page: e.host_page,
+        long_lived: e.long_lived,
+        keep_nested: e.keep_nested,
+    };
+    let other = if e.estimated { "estimated" } else { "known from the timeline" };
+    format!("{}; the other mode's cost is {other} where a policy needs it", vm_words(&vm))
+}
+
+/// One row of a program's table.
+#[derive(Debug, Clone, serde::Serialize)]
+pub(crate) struct Line {
+    pub name: String,
+    pub overhead: f64,
+    pub static_gap: f64,
+    pub oracle_gap: f64,
+    pub switches: u64,
+    pub decisions: Option<u64>,
+    /// Percent.
+    pub shadow: f64,
+    pub start: Mode,
+}
+
+/// The modes that never switch, the oracle, and every policy.
+pub(crate) fn lines(p: &Program) -> Vec<Line> {
+    let cycles = |mode: Mode| p.ideal_cycles * (1.0 + p.static_percent[mode as usize] / 100.0);
+    let better = cycles(Mode::Shadow).min(cycles(Mode::Nested));
+    let above = |cycles: f64, than: f64| if than > 0.0 { 100.0 * (cycles / than - 1.0) } else { 0.0 };
+    let never = |mode: Mode| Line {
+        name: format!("{} alone", mode.name()),
+        overhead: p.static_percent[mode as usize],
+        static_gap: above(cycles(mode), better),
+        oracle_gap: above(cycles(mode), p.oracle[mode as usize].cycles),
+        switches: 0,
+        decisions: None,
+        shadow: if mode == Mode::Shadow { 100.0 } else { 0.0 },
+        start: mode,
+    };
+    let worse = if p.oracle[0].cycles > p.oracle[1].cycles { Mode::Shadow } else { Mode::Nested };
+    let o = &p.oracle[worse as usize];
+    let oracle = Line {
+        name: "oracle".into(),
+        overhead: o.overhead_percent,
+        static_gap: above(o.cycles, better),
+        oracle_gap: 0.0,
+        switches: o.switches,
+        decisions: None,
+        shadow: 100.0 * o.shadow_share,
+        start: worse,
+    };
+    let policies = p.rows.iter().map(|r| {
+        let f = r.worse();
+        Line {
+            name: r.policy.clone(),
+            overhead: f.overhead_percent,
+            static_gap: f.static_gap_percent,
+            oracle_gap: f.oracle_gap_percent,
+            switches: f.switches,
+            decisions: Some(f.decisions),
+            shadow: 100.0 * f.shadow_share,
+            start: r.worse_start,
+        }
+    });
+    Mode::BOTH.map(never).into_iter().chain([oracle]).chain(policies).collect()
+}

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Policies in text: a table per run, and for many programs their bounds, a matrix of
+//! programs and policies, and a summary per policy. At most 120 columns wide.
+
+use super::{Line, PolicyComparison, lines, page_words, scale_words, setting_words};
+use crate::table::{labelled, table};
+use crate::text::{fixed, grouped, seconds};
+use bifold_policy::check::{Check, TOLERANCE_PERCENT};
+use bifold_policy::evaluate::{Evaluation, Program, WITHIN_PERCENT};
+
+/// Columns of a table.
+const WIDTH: usize = 118;
+
+pub(super) fn render(c: &PolicyComparison) -> String {
+    let e = &c.evaluation;
+    let mut out = labelled("VM", &setting_words(e));
+    out += &labelled("scale", &scale_words(e.time_scale, e.switch_scale));
+    out += "\n";
+    if let [program] = &e.programs[..] {
+        out += &one(program);
+    } else {
+        out += &programs(e);
+        out += "\nCycles above the better static mode's, in percent of those; below 0 where switching paid:\n\n";
+        out += &matrix(e);
+        out += "\n";
+        out += &summary(e);
+    }
+    out += "\n";
+    for line in notes(e) {
+        out += &labelled("note", &line);
+    }
+    if let Some(checks) = &c.checks {
+        out += "\n";
+        out += &checks_by_program(checks);
+    }
+    out
+}
+
+/// What the columns say that they cannot.
+pub(super) fn notes(e: &Evaluation) -> Vec<String> {
+    let mut out = vec![
+        "every policy runs from both starting modes; figures are of the worse, against the oracle from the \
+         same start"
+            .to_string(),
+        "a static mode is a VM that was started in it and never switches".to_string(),
+    ];
+    // The same policies over one program do not make a rate.
+    if e.programs.len() > 1 {
+        out.push(format!("within: programs on which it is within {WITHIN_PERCENT} % of the better static mode"));
+    }
+    out
+}
+
+/// For a run's own table: policies over it, or a line that says why there are none.
+pub(crate) fn of_run(evaluation: &Result<Evaluation, String>) -> String {
+    match evaluation {
+        Ok(e) => {
+            let program = e.programs.first().map(one).unwrap_or_default();
+            program + "\n" + &labelled("policies", &setting_words(e))
+                + &labelled("scale", &scale_words(e.time_scale, e.switch_scale))
+        }
+        Err(why) => labelled("policies", &format!("none: {why}")),
+    }
+}
+
+/// One program: static modes, the oracle, every policy.
+fn one(p: &Program) -> String {
+    let head = [
+        "\npolicy",
+        "over-\nhead %",
+        "to better\nstatic %",
+        "to the\noracle %",
+        "\nswitches",
+        "\ndecisions",
+        "in\nshadow %",
+        "worse\nstart",
+    ];
+    let row = |l: Line| {
+        vec![
+            l.name,
+            fixed(l.overhead, 2),
+            fixed(l.static_gap, 2),
+            fixed(l.oracle_gap, 2),
+            grouped(l.switches),
+            l.decisions.map_or("-".into(), grouped),
+            fixed(l.shadow, 1),
+            l.start.name().into(),
+        ]
+    };
+    table(head.map(String::from).into(), lines(p).into_iter().map(row).collect())
+}
+
+/// What can be had at best, and without switching.
+fn programs(e: &Evaluation) -> String {
+    let head = [
+        "\nprogram",
+        "ideal\nrun",
+        "\nintervals",
+        "static\nshadow %",
+        "static\nnested %",
+        "oracle %\nfrom shadow",
+        "oracle %\nfrom nested",
+        "its switches\nfrom shadow",
+        "its switches\nfrom nested",
+    ];
+    let row = |p: &Program| {
+        vec![
+            p.name.clone(),
+            seconds(p.ideal_s),
+            grouped(p.intervals as u64),
+            fixed(p.static_percent[0], 2),
+            fixed(p.static_percent[1], 2),
+            fixed(p.oracle[0].overhead_percent, 2),
+            fixed(p.oracle[1].overhead_percent, 2),
+            grouped(p.oracle[0].switches),
+            grouped(p.oracle[1].switches),
+        ]
+    };
+    table(head.map(String::from).into(), e.programs.iter().map(row).collect())
+}
+
+/// Gaps to the better static mode: programs down, the oracle and policies across, in as many
+/// blocks as the width asks for.
+fn matrix(e: &Evaluation) -> String {
+    // What every program has in the same order: the oracle after the two static modes.
+    let all: Vec<Vec<Line>> = e.programs.iter().map(|p| lines(p).into_iter().skip(2).collect()).collect();
+    let names: Vec<String> = all.first().into_iter().flatten().map(|l| header(&l.name)).collect();
+    let programs: Vec<String> = e.programs.iter().map(|p| p.name.clone()).collect();
+    let columns: Vec<(String, Vec<String>)> = names
+        .into_iter()
+        .enumerate()
+        .map(|(i, name)| (name, all.iter().map(|l| fixed(l[i].static_gap, 2)).collect()))
+        .collect();
+    let widest = |head: &str, cells: &[String]| {
+        head.lines().map(str::len).chain(cells.iter().map(|c| c.chars().count())).max().unwrap_or(0)
+    };
+    let first = widest("program", &programs) + 1;
+    let mut out = String::new();
+    let mut rest = &columns[..];
+    while !rest.is_empty() {
+        let mut width = first;
+        let fits = rest.iter().take_while(|(head, cells)| {
+            width += widest(head, cells) + 2;
+            width <= WIDTH
+        });
+        let (block, after) = rest.split_at(fits.count().max(1));
+        rest = after;
+        let mut rows: Vec<Vec<String>> = programs.iter().map(|p| vec![p.clone()]).collect();
+        for (_, cells) in block {
+            rows.iter_mut().zip(cells).for_each(|(row, cell)| row.push(cell.clone()));
+        }
+        if !out.is_empty() {
+            out += "\n";
+        }
+        let lines = block.iter().map(|(h, _)| h.lines().count()).max().unwrap_or(1);
+        let head = ["program"].into_iter().chain(block.iter().map(|(h, _)| h.as_str()));
+        // Heads of fewer lines stand at the bottom.
+        let bottom = |h: &str| "\n".repeat(lines - h.lines().count()) + h;
+        out += &table(head.map(bottom).collect(), rows);
+    }
+    out
+}
+
+/// A policy's name over as many lines as it has words.
+fn header(name: &str) -> String {
+    let mut out = String::new();
+    for part in name.split_inclusive(['-', ' ']) {
+        // Short words go with their neighbour: `rpms-fixed-` is wider, `3` alone is odd.
+        let line = out.rsplit('\n').next().unwrap_or("").len();
+        if line > 0 && line + part.len() > 9 {
+            out = out.trim_end().to_string();
+            out.push('\n');
+        }
+        out += part;
+    }
+    out
+}
+
+fn summary(e: &Evaluation) -> String {
+    let head = [
+        "\npolicy",
+        "decides\nevery",
+        "to the oracle %\n(geom. mean)",
+        "worst to\nstatic %",
+        "\non program",
+        "within\n1 %",
+        "\nswitches",
+        "in\nshadow %",
+        "needs the\nother's cost",
+    ];
+    let mut all: Vec<_> = e.policies.iter().collect();
+    all.sort_by(|a, b| a.oracle_gap_percent.total_cmp(&b.oracle_gap_percent));
+    let row = |s: &bifold_policy::evaluate::Summary| {
+        vec![
+            s.policy.clone(),
+            format!("{} s", s.interval_s),
+            fixed(s.oracle_gap_percent, 2),
+            fixed(s.worst_static_gap_percent, 2),
+            s.worst_program.clone(),
+            format!("{} of {}", s.within, e.programs.len()),
+            grouped(s.switches),
+            fixed(100.0 * s.shadow_share, 1),
+            if s.needs_other { "yes" } else { "no" }.into(),
+        ]
+    };
+    table(head.map(String::from).into(), all.into_iter().map(row).collect())
+}
+
+/// Replays beside the runs that they replay, and what is to be thought of them.
+pub(crate) fn checks(checks: &[Check]) -> String {
+    checks_by_program(&[(String::new(), checks.to_vec())])
+}
+
+pub(super) fn checks_by_program(all: &[(String, Vec<Check>)]) -> String {
+    let flat: Vec<(&str, &Check)> = all.iter().flat_map(|(p, c)| c.iter().map(|c| (p.as_str(), c))).collect();
+    if flat.is_empty() {
+        return labelled("replay", "not checked: no VM switched during the capture (`bifold compare --check`)");
+    }
+    let named = flat.iter().any(|(p, _)| !p.is_empty());
+    let head = [
+        "\nreplay of",
+        "host\npages",
+        "nested\ntables",
+        "\nstart",
+        "cycles of\nthe run",
+        "\nswitches",
+        "same\nmodes %",
+        "own deci-\nsions %",
+        "its\nswitches",
+        "\n",
+    ];
+    let row = |(program, c): &(&str, &Check)| {
+        let signed = |percent: f64| format!("{percent:+.3}");
+        let cells = [
+            c.name.clone(),
+            page_words(c.vm.host_page).into(),
+            if c.vm.keep_nested { "kept" } else { "dropped" }.into(),
+            c.start.name().into(),
+            grouped(c.cycles.round() as u64),
+            grouped(c.switches),
+            signed(c.same_modes_percent),
+            c.own_decisions.map_or("-".into(), |(p, _)| signed(p)),
+            c.own_decisions.map_or("-".into(), |(_, n)| grouped(n)),
+            if c.passed() { "ok" } else { "OFF" }.into(),
+        ];
+        let first = named.then(|| (*program).to_string());
+        first.into_iter().chain(cells).collect()
+    };
+    let head = named.then_some("\nprogram").into_iter().chain(head).map(String::from).collect();
+    let off = flat.iter().filter(|(_, c)| !c.passed()).count();
+    let result = match off {
+        0 => format!("all {} within {TOLERANCE_PERCENT} % of the run's cycles", flat.len()),
+        n => format!("{n} of {} OFF by more than {TOLERANCE_PERCENT} % of the run's cycles", flat.len()),
+    };
+    table(head, flat.iter().map(row).collect()) + "\n" + &labelled("replay", &result)
+}
