@@ -28,9 +28,12 @@ pub struct Reuse {
     pub tables: u32,
 }
 
+/// Buckets that there can be: ages up to 2^25 intervals.
+pub const BUCKETS: u8 = 100;
+
 /// The bucket of an age in intervals, which is at least 1.
 pub fn bucket(age: u32) -> u8 {
-    let age = age.max(1);
+    let age = age.clamp(1, (1 << 25) - 1);
     if age <= 8 {
         return age as u8 - 1;
     }
@@ -94,7 +97,7 @@ mod tests {
     #[test]
     fn every_age_lies_in_the_bounds_of_its_bucket_and_buckets_follow_each_other() {
         let mut next = 1;
-        for b in 0..60u8 {
+        for b in 0..BUCKETS - 4 {
             let (from, to) = bounds(b);
             assert_eq!(from, next, "bucket {b}");
             next = to;

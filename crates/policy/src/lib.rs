@@ -17,6 +17,7 @@ pub mod policies;
 mod policy;
 pub mod replay;
 pub mod spec;
+pub mod sweep;
 pub mod timeline;
 pub mod track;
 

@@ -6,7 +6,7 @@
 use super::{About, Pair, StaticRun, SwitchCosts, Timeline};
 use crate::Mode;
 use bifold_mmu::PageSize;
-use bifold_model::ages::Reuse;
+use bifold_model::ages::{BUCKETS, Reuse};
 use bifold_model::{Sample, SwitchedOutcome};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -17,7 +17,9 @@ use std::path::{Path, PathBuf};
 const SCHEMA: &str = "bifold.timeline/1";
 /// More than any timeline: what claims more is damaged.
 const MOST_BYTES: u64 = 1 << 30;
-const LEVEL: i32 = 19;
+const LEVEL: i32 = 12;
+/// More than any counter of any run reaches, and few enough that sums of them are numbers.
+const MOST: u64 = 1 << 53;
 
 /// Why a timeline cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -125,6 +127,9 @@ impl Columns {
         for (name, column) in self.values {
             let i = Sample::COUNTERS.iter().position(|c| c.name == name);
             let i = i.ok_or_else(|| format!("unknown counter {name}"))?;
+            if let Some(v) = column.iter().find(|v| **v > MOST) {
+                return Err(format!("{name} = {v} in an interval"));
+            }
             rows.iter_mut().zip(column).for_each(|(row, v)| row[i] = v);
         }
         Ok(rows.into_iter().map(Sample::from_values).collect())
@@ -146,7 +151,7 @@ impl RunColumns {
             return Err(format!("ages of {} intervals, counts of {}", self.reuse.len(), samples.len()));
         }
         let cell = |[last, made, exits, tables]: [u32; 4]| match (u8::try_from(last), u8::try_from(made)) {
-            (Ok(last), Ok(made)) if last < 128 && made < 128 => Ok(Reuse { last, made, exits, tables }),
+            (Ok(last), Ok(made)) if last < BUCKETS && made < BUCKETS => Ok(Reuse { last, made, exits, tables }),
             _ => Err(format!("an age of bucket {last} or {made}")),
         };
         let cells = |row: Vec<[u32; 4]>| row.into_iter().map(cell).collect::<Result<Vec<_>, _>>();

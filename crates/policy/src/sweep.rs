@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Sweeps: a policy under many settings of its parameters, over many programs.
+//!
+//! Costs and the oracle are prepared once per program; then every setting is replayed from both
+//! starting modes, of which the worse counts, as in [`evaluate`](crate::evaluate). Scores are
+//! kept per program, so that one can be left out without replaying the others.
+
+use crate::driver::Scale;
+use crate::estimate::Estimator;
+use crate::oracle::oracle;
+use crate::replay::{Setup, replay};
+use crate::spec::SpecError;
+use crate::{Mode, Named, Spec, Track};
+use rayon::prelude::*;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use toml::{Table, Value};
+
+/// Values of one parameter.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Axis {
+    /// The parameter; of a table within the parameters, `table.key`.
+    pub key: String,
+    /// Its values.
+    pub values: Vec<Value>,
+}
+
+impl Axis {
+    /// From `KEY=FROM:TO:STEPS` (evenly), `KEY=FROM:TO:STEPS:log` (by even factors) or
+    /// `KEY=VALUE,VALUE,...`.
+    pub fn parse(text: &str) -> Result<Axis, String> {
+        let wrong = |why: String| format!("`{text}`: {why}; give KEY=FROM:TO:STEPS[:log] or KEY=VALUE,VALUE...");
+        let (key, values) = text.split_once('=').ok_or_else(|| wrong("no `=`".into()))?;
+        let fields: Vec<&str> = values.split(':').collect();
+        let (range, log) = match fields[..] {
+            [f, t, n] => (Some((f, t, n)), false),
+            [f, t, n, "log"] => (Some((f, t, n)), true),
+            _ => (None, false),
+        };
+        let values = if let Some((from, to, steps)) = range {
+            let number = |s: &str| s.parse::<f64>().ok().filter(|x| x.is_finite());
+            let end = |s: &str| number(s).ok_or_else(|| wrong(format!("`{s}` is no number")));
+            let (from, to) = (end(from)?, end(to)?);
+            let steps = steps.parse::<usize>().ok().filter(|n| (2..=10_000).contains(n));
+            let steps = steps.ok_or_else(|| wrong("STEPS is not 2 to 10000".into()))?;
+            if log && !(from > 0.0 && to > 0.0) {
+                return Err(wrong("log needs ends above 0".into()));
+            }
+            let at = |i: usize| {
+                let part = i as f64 / (steps - 1) as f64;
+                match (i == steps - 1, log) {
+                    (true, _) => to,
+                    (false, true) => from * (to / from).powf(part),
+                    (false, false) => from + (to - from) * part,
+                }
+            };
+            (0..steps).map(at).map(Value::Float).collect()
+        } else {
+            let one = |s: &str| -> Value {
+                let parsed = format!("x = {s}").parse::<Table>().ok().and_then(|mut t| t.remove("x"));
+                parsed.unwrap_or_else(|| Value::String(s.into()))
+            };
+            values.split(',').map(str::trim).filter(|s| !s.is_empty()).map(one).collect::<Vec<_>>()
+        };
+        if key.is_empty() || values.is_empty() {
+            return Err(wrong("no key or no value".into()));
+        }
+        Ok(Axis { key: key.into(), values })
+    }
+}
+
+/// Settings of a policy.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// Those that are in range, named by what was set.
+    pub named: Vec<Named>,
+    /// Number of combinations that are not.
+    pub skipped: usize,
+    /// Why the first of them is not.
+    pub why: Option<String>,
+}
+
+/// All combinations of the axes' values, the last axis changing fastest; those that a policy
+/// refuses are counted. A key that the policy has not is an error, as is a grid without a
+/// combination in range.
+pub fn settings(base: &Named, axes: &[Axis]) -> Result<Settings, SpecError> {
+    let syntax = |message: String| SpecError::Syntax { name: base.name.clone(), message };
+    let table = Table::try_from(&base.spec).map_err(|e| syntax(e.to_string()))?;
+    let total = axes.iter().try_fold(1usize, |n, a| n.checked_mul(a.values.len()).filter(|n| *n <= 10_000_000));
+    let total = total.ok_or_else(|| syntax("more than ten million settings".into()))?;
+    let (mut named, mut skipped, mut why) = (Vec::with_capacity(total), 0, None);
+    for i in 0..total {
+        let (mut rest, mut table, mut set) = (i, table.clone(), Vec::new());
+        for axis in axes.iter().rev() {
+            let value = &axis.values[rest % axis.values.len()];
+            rest /= axis.values.len();
+            let put = put(&mut table, &axis.key, value).map_err(syntax)?;
+            set.insert(0, format!("{}={put}", axis.key));
+        }
+        let name = if set.is_empty() { base.name.clone() } else { format!("{} {}", base.name, set.join(" ")) };
+        let spec = table.try_into::<Spec>().map_err(|e| e.to_string().trim_end().to_string());
+        let setting = spec.and_then(|spec| {
+            let named = Named { name, spec };
+            named.clone().checked().map_err(|e| match e {
+                SpecError::Range { message, .. } => message,
+                other => other.to_string(),
+            })
+        });
+        match setting {
+            Ok(setting) => named.push(setting),
+            Err(message) => {
+                skipped += 1;
+                why.get_or_insert(message);
+            }
+        }
+    }
+    if named.is_empty() {
+        let message = format!("none of {total} settings is in range: {}", why.unwrap_or_default());
+        return Err(SpecError::Range { name: base.name.clone(), message });
+    }
+    Ok(Settings { named, skipped, why })
+}
+
+/// Puts a value where one of the same kind is; tells what was put.
+fn put(table: &mut Table, key: &str, value: &Value) -> Result<Value, String> {
+    let (first, rest) = key.split_once('.').map_or((key, None), |(f, r)| (f, Some(r)));
+    let known = table.keys().filter(|k| *k != "policy").cloned().collect::<Vec<_>>().join(", ");
+    let slot = table.get_mut(first).filter(|_| first != "policy");
+    let slot = slot.ok_or_else(|| format!("no parameter `{first}`: there are {known}"))?;
+    if let Some(rest) = rest {
+        let inner = slot.as_table_mut().ok_or_else(|| format!("`{first}` has no parameters of its own"))?;
+        return put(inner, rest, value);
+    }
+    // A range is of floats, a list of what was written: the parameter's own kind decides.
+    *slot = match (&*slot, value) {
+        (Value::Integer(_), Value::Float(x)) => Value::Integer(x.round() as i64),
+        (Value::Float(_), Value::Integer(i)) => Value::Float(*i as f64),
+        _ => value.clone(),
+    };
+    Ok(slot.clone())
+}
+
+/// A program, ready to be swept over.
+#[derive(Debug, Clone)]
+pub struct Prepared {
+    /// The program, in a word.
+    pub name: String,
+    /// Its costs.
+    pub track: Track,
+    /// The oracle's cycles, by starting mode.
+    pub oracle: [f64; 2],
+    /// Cycles of VMs that never switch, by mode.
+    pub statics: [f64; 2],
+}
+
+impl Prepared {
+    /// Runs the oracle; costs of switching are divided by `switch_scale`.
+    pub fn new(name: &str, track: Track, switch_scale: f64) -> Prepared {
+        let oracle = Mode::BOTH.map(|start| oracle(&track, start, switch_scale).cycles);
+        let statics = Mode::BOTH.map(|mode| track.static_cycles(mode));
+        Prepared { name: name.into(), track, oracle, statics }
+    }
+}
+
+/// A setting over a program, from the starting mode that is worse for it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Score {
+    /// All cycles over the oracle's from the same start; 1 or more.
+    pub to_oracle: f64,
+    /// All cycles over the better static mode's.
+    pub to_static: f64,
+    /// Number of switches.
+    pub switches: u64,
+}
+
+/// A setting over all programs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Row {
+    /// Which of the settings.
+    pub setting: usize,
+    /// Per program, in their order.
+    pub scores: Vec<Score>,
+}
+
+/// A setting over some programs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Total {
+    /// Geometric mean of the cycles over the oracle's, less 1, in percent.
+    pub oracle_gap_percent: f64,
+    /// The most lost to the better static mode, in percent of that.
+    pub worst_static_gap_percent: f64,
+    /// Switches.
+    pub switches: u64,
+}
+
+impl Row {
+    /// Over all programs but one.
+    pub fn total(&self, but: Option<usize>) -> Total {
+        let of = || self.scores.iter().enumerate().filter(|(i, _)| Some(*i) != but).map(|(_, s)| s);
+        let n = of().count().max(1) as f64;
+        let worst = of().map(|s| s.to_static).fold(f64::NEG_INFINITY, f64::max);
+        Total {
+            oracle_gap_percent: 100.0 * (of().map(|s| s.to_oracle.ln()).sum::<f64>() / n).exp_m1(),
+            worst_static_gap_percent: if worst.is_finite() { 100.0 * (worst - 1.0) } else { 0.0 },
+            switches: of().map(|s| s.switches).sum(),
+        }
+    }
+}
+
+/// The row with the smallest gap to the oracle over all programs but one; among equals the
+/// smaller worst loss, then fewer switches, then the first.
+pub fn best(rows: &[Row], but: Option<usize>) -> Option<&Row> {
+    let key = |r: &Row| r.total(but);
+    let by = |a: &(&Row, Total), b: &(&Row, Total)| {
+        let gap = a.1.oracle_gap_percent.total_cmp(&b.1.oracle_gap_percent);
+        let worst = a.1.worst_static_gap_percent.total_cmp(&b.1.worst_static_gap_percent);
+        gap.then(worst).then(a.1.switches.cmp(&b.1.switches))
+    };
+    rows.iter().map(|r| (r, key(r))).min_by(by).map(|(r, _)| r)
+}
+
+fn score(setting: &Named, program: &Prepared, scale: Scale, estimator: Option<&Estimator>) -> Score {
+    let better = program.statics[0].min(program.statics[1]);
+    let over = |cycles: f64, than: f64| if than > 0.0 { cycles / than } else { 1.0 };
+    let run = |start: Mode| {
+        let run = replay(&program.track, &setting.spec, &Setup { start, scale, estimator }, false);
+        Score {
+            to_oracle: over(run.cycles, program.oracle[start as usize]),
+            to_static: over(run.cycles, better),
+            switches: run.switches,
+        }
+    };
+    // Alike from both, the one that began in the dearer mode counts, as in `evaluate`.
+    let dearer = if program.statics[0] > program.statics[1] { Mode::Shadow } else { Mode::Nested };
+    let (a, b) = (run(dearer), run(dearer.other()));
+    if b.to_oracle > a.to_oracle { b } else { a }
+}
+
+/// Replays every setting over every program from both starting modes. `done` is told now and
+/// then how many settings are behind.
+pub fn sweep(
+    settings: &[Named],
+    programs: &[Prepared],
+    scale: Scale,
+    estimator: Option<&Estimator>,
+    done: &(dyn Fn(usize) + Sync),
+) -> Vec<Row> {
+    let behind = AtomicUsize::new(0);
+    let row = |(i, setting): (usize, &Named)| {
+        let scores = programs.iter().map(|p| score(setting, p, scale, estimator)).collect();
+        let n = behind.fetch_add(1, Ordering::Relaxed) + 1;
+        if n % 100 == 0 || n == settings.len() {
+            done(n);
+        }
+        Row { setting: i, scores }
+    };
+    settings.par_iter().enumerate().map(row).collect()
+}
+
+#[cfg(test)]
+#[path = "sweep_tests.rs"]
+mod tests;

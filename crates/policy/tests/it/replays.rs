@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Replays against sums made by hand.
+
+use crate::made::{COSTS, IDEAL, Interval, any_timeline, reuse, timeline};
+use bifold_policy::{Estimator, Mode, Named, Scale, Setup, Track, Vm, forced, oracle, replay};
+use proptest::prelude::*;
+
+const N: Mode = Mode::Nested;
+const S: Mode = Mode::Shadow;
+
+fn warm() -> Vm {
+    Vm::default()
+}
+
+fn track(intervals: &[Interval], vm: Vm) -> Track {
+    Track::new(&timeline(intervals), vm).unwrap()
+}
+
+fn vms() -> impl Strategy<Value = Vm> {
+    (any::<bool>(), any::<bool>())
+        .prop_map(|(long_lived, keep_nested)| Vm { long_lived, keep_nested, ..Vm::default() })
+}
+
+#[test]
+fn a_vm_that_stays_pays_its_static_cost_and_nothing_else() {
+    let t = track(&vec![Interval { shadow: [10, 20], nested: [300, 4], ..Interval::default() }; 5], warm());
+    let r = forced(&t, &[S; 5], S, 1.0);
+    assert_eq!((r.extra_cycles, r.switch_cycles, r.switches), (150.0, 0.0, 0));
+    assert_eq!(forced(&t, &[N; 5], N, 1.0).cycles, 5.0 * (IDEAL as f64 + 304.0));
+    assert_eq!(t.static_cycles(S), 5.0 * (IDEAL as f64 + 30.0));
+}
+
+#[test]
+fn entries_last_used_before_the_switch_are_cold_and_younger_ones_are_not() {
+    // In every interval: 3 blocks used in the one before, 5 two before, 7 four before.
+    let cells = vec![reuse(0, 0, 3, 1), reuse(1, 1, 5, 0), reuse(3, 3, 7, 2)];
+    let t = track(&vec![Interval { reuse: [cells, Vec::new()], ..Interval::default() }; 8], warm());
+    let exits: Vec<f64> = (2..8).map(|j| t.cold(S, j, 2, 0).exits).collect();
+    assert_eq!(exits, [15.0, 12.0, 7.0, 7.0, 0.0, 0.0]);
+    let r = forced(&t, &[N, N, S, S, S, S, S, S], N, 1.0);
+    let tables = 3.0 + 2.0 + 2.0 + 2.0;
+    let fill = 41.0 * COSTS.hidden_fault as f64 + tables * COSTS.make_page as f64;
+    assert_eq!(r.switch_cycles, COSTS.switch as f64 + fill);
+    assert_eq!(forced(&t, &[N, N, S, S, S, S, S, S], N, 100.0).switch_cycles, r.switch_cycles / 100.0);
+}
+
+#[test]
+fn leaving_shadow_drops_the_pages_in_use() {
+    let made = |n| Interval { shadow_pages: [n, 0], ..Interval::default() };
+    let t = track(&[made(7), made(5), made(0), made(0)], warm());
+    let r = forced(&t, &[S, S, N, N], S, 1.0);
+    assert_eq!(r.switch_cycles, (COSTS.switch + 12 * COSTS.zap_page) as f64);
+    // Entered at 1, only what was made since is there.
+    let r = forced(&t, &[N, S, N, N], N, 1.0);
+    assert_eq!(r.switch_cycles, (2 * COSTS.switch + 5 * COSTS.zap_page) as f64);
+}
+
+#[test]
+fn nested_tables_kept_lack_what_was_made_in_shadow_mode_and_dropped_ones_lack_all() {
+    // Interval 4 uses 2 entries made one interval before, and 30 made four before, all used last in 3.
+    let mut intervals = vec![Interval::default(); 5];
+    intervals[4].reuse[1] = vec![reuse(0, 0, 2, 0), reuse(0, 3, 30, 0)];
+    let cold = |long_lived, keep_nested| {
+        let t = track(&intervals, Vm { long_lived, keep_nested, ..Vm::default() });
+        // Shadow from 2 to 4: what was made in 3 is missing.
+        t.cold(N, 4, 4, 2).exits
+    };
+    assert_eq!([cold(false, true), cold(false, false), cold(true, true)], [2.0, 32.0, 0.0]);
+    let t = track(&intervals, Vm { long_lived: false, keep_nested: false, ..Vm::default() });
+    let r = forced(&t, &[N, N, S, S, N], N, 1.0);
+    let tables = 5120 / 512;
+    let sum = 2 * COSTS.switch + tables * COSTS.zap_page + 32 * COSTS.violation;
+    assert_eq!(r.switch_cycles, sum as f64);
+}
+
+#[test]
+fn first_touches_cost_a_long_lived_vm_nothing_unless_its_nested_tables_were_dropped() {
+    let i = Interval { nested: [100, 4500], touched: (4500, 1), ..Interval::default() };
+    let t = track(&[i.clone(), i.clone(), i.clone()], warm());
+    assert_eq!(t.extra(N, 0), 100.0);
+    assert_eq!(t.samples[N as usize][0].exits_violation, 0);
+    let short = track(&[i.clone(), i.clone(), i.clone()], Vm { long_lived: false, ..warm() });
+    assert_eq!(short.extra(N, 0), 4600.0);
+    let dropped = track(&[i.clone(), i.clone(), i], Vm { keep_nested: false, ..warm() });
+    assert_eq!(dropped.cold(N, 2, 1, 0).cycles, COSTS.violation as f64);
+}
+
+#[test]
+fn a_policy_decides_at_its_own_pace_and_never_sees_the_future() {
+    let t = track(&vec![Interval { shadow: [0, 9], ..Interval::default() }; 23], warm());
+    let toggle = Named::parse("t", "policy = \"toggle\"\ninterval_s = 5.0").unwrap();
+    let setup = Setup { start: N, scale: Scale::both(100.0), estimator: None };
+    let r = replay(&t, &toggle.spec, &setup, true);
+    // 10 ms intervals stand for a second: a decision every five.
+    assert_eq!((r.decisions, r.switches), (4, 4));
+    assert_eq!(r.explained.iter().map(|(j, _)| *j).collect::<Vec<_>>(), [4, 9, 14, 19]);
+    let modes: Vec<Mode> = (0..23).map(|j| if (j / 5) % 2 == 0 { N } else { S }).collect();
+    assert_eq!(r.modes, modes);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_replay_costs_what_its_modes_cost_when_forced(t in any_timeline(), vm in vms(), from_shadow in any::<bool>()) {
+        let track = Track::new(&t, vm).unwrap();
+        let start = if from_shadow { S } else { N };
+        for named in Named::all() {
+            for estimator in [None, Some(Estimator::fitted())] {
+                let r = replay(&track, &named.spec, &Setup { start, scale: Scale::both(100.0), estimator }, false);
+                let f = forced(&track, &r.modes, start, 100.0);
+                prop_assert_eq!(r.cycles, f.cycles, "{}", named.name);
+                prop_assert_eq!(r.switches, f.switches);
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_intervals_of_a_longer_run_are_decided_alike(t in any_timeline(), vm in vms(), cut in any::<prop::sample::Index>()) {
+        let n = cut.index(t.intervals()) + 1;
+        let mut short = t.clone();
+        for run in short.pairs.iter_mut().flat_map(|p| &mut p.runs) {
+            run.samples.truncate(n);
+            run.reuse.truncate(n);
+        }
+        let modes = |t| {
+            let track = Track::new(t, vm).unwrap();
+            let setup = Setup { start: N, scale: Scale::both(100.0), estimator: None };
+            Named::all().iter().map(|named| replay(&track, &named.spec, &setup, false).modes).collect::<Vec<_>>()
+        };
+        for (whole, short) in modes(&t).iter().zip(modes(&short)) {
+            prop_assert_eq!(&whole[..n], &short[..]);
+        }
+    }
+
+    #[test]
+    fn the_oracle_costs_what_its_modes_cost_where_its_bound_is_tight(t in any_timeline(), vm in vms()) {
+        let track = Track::new(&t, vm).unwrap();
+        for start in Mode::BOTH {
+            let o = oracle(&track, start, 10.0);
+            let f = forced(&track, &o.modes, start, 10.0);
+            prop_assert_eq!(o.switches, f.switches);
+            let slack = if vm.keep_nested && !vm.long_lived { f.cycles } else { f.cycles * 1e-9 };
+            prop_assert!(f.cycles >= o.cycles * (1.0 - 1e-9) && f.cycles <= o.cycles + slack);
+        }
+    }
+}
