@@ -51,9 +51,10 @@ fn terms((mode, what): (Mode, What)) -> Vec<(&'static str, f64)> {
         ("guest_page_faults", 1.0),
     ];
     match (mode, what) {
-        // Walks after flushes by exits, which nested paging has not.
+        // Walks after flushes, which nested paging has none of.
         (Mode::Shadow, What::Extra) => {
             let flushing = [
+                "tlb_flushes",
                 "exits_cr3_write",
                 "exits_invlpg",
                 "exits_cr4_write",
@@ -62,10 +63,11 @@ fn terms((mode, what): (Mode, What)) -> Vec<(&'static str, f64)> {
             ];
             terms.extend(flushing.map(|name| (name, -1.0)));
         }
+        // A guest that flushes loads CR3, which leaves shadow paging by an exit.
+        (Mode::Nested, What::Extra) => terms.push(("tlb_flushes", 1.0)),
         // Misses with long walks come again to the same entries, those with short ones go on to the
         // next.
         (_, What::Rebuild) => terms[0].1 = -1.0,
-        _ => {}
     }
     terms
 }

@@ -8,8 +8,11 @@
 #![forbid(unsafe_code)]
 
 pub mod estimator;
+pub mod kuang;
 mod linear;
 mod programs;
+pub mod published;
+pub mod search;
 mod text;
 
 #[cfg(test)]

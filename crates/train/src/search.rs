@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Learns any policy's parameters by direct search: every setting of a grid is replayed over the
+//! programs, and the one with the smallest gap to the oracle (geometric mean, the worse start
+//! of each program counting) is taken.
+//!
+//! The grid is fixed before anything is looked at, so that leaving a program out means no more
+//! than choosing by the others' scores.
+
+use crate::programs::{Program, TrainError};
+use crate::text::{self, row};
+use crate::{Progress, Trained};
+use bifold_policy::sweep::{self, Axis, Prepared, Row};
+use bifold_policy::{Estimator, Named, Scale, SpecError, Track, Vm};
+use rayon::prelude::*;
+use std::fmt::Write as _;
+
+/// How programs are replayed.
+#[derive(Debug, Clone, Copy)]
+pub struct Options<'a> {
+    /// Which VM.
+    pub vm: Vm,
+    /// How policies' time is to the timelines'.
+    pub scale: Scale,
+    /// Where a policy that needs it learns of the other mode's cost.
+    pub estimator: Option<&'a Estimator>,
+}
+
+impl Default for Options<'static> {
+    fn default() -> Self {
+        Options { vm: Vm::default(), scale: Scale::both(100.0), estimator: Some(Estimator::fitted()) }
+    }
+}
+
+/// DSP's thresholds, each over the range in which it can matter: upper bounds by factors of 3 or
+/// so about the published ones, lower bounds as parts of the upper.
+pub fn dsp_grid(base: &Named) -> Vec<Named> {
+    let bifold_policy::Spec::Dsp(dsp) = &base.spec else { return Vec::new() };
+    let mut grid = Vec::new();
+    for page_fault_upper in [2e-4, 5e-4, 2e-3, 5e-3, 2e-2, 5e-2] {
+        for page_fault_part in [0.02, 0.2] {
+            for tlb_miss_upper in [0.3, 1.0, 2.0, 5.0, 10.0, 20.0] {
+                for tlb_miss_part in [0.01, 0.1, 0.3] {
+                    for p_to_t_upper in [2e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2] {
+                        for p_to_t_part in [0.3, 0.75] {
+                            let mut d = *dsp;
+                            d.page_fault_upper = page_fault_upper;
+                            d.page_fault_lower = page_fault_upper * page_fault_part;
+                            d.tlb_miss_upper = tlb_miss_upper;
+                            d.tlb_miss_lower = tlb_miss_upper * tlb_miss_part;
+                            d.p_to_t_upper = p_to_t_upper;
+                            d.p_to_t_lower = p_to_t_upper * p_to_t_part;
+                            let spec = bifold_policy::Spec::Dsp(d);
+                            grid.extend(Named { name: base.name.clone(), spec }.checked());
+                        }
+                    }
+                }
+            }
+        }
+    }
+    grid
+}
+
+/// All combinations of the axes' values, and what is to be said of those out of range.
+pub fn grid(base: &Named, axes: &[Axis]) -> Result<(Vec<Named>, Option<String>), SpecError> {
+    let s = sweep::settings(base, axes)?;
+    let why = s.why.unwrap_or_default();
+    Ok((s.named, (s.skipped > 0).then(|| format!("{} settings left out: {why}", s.skipped))))
+}
+
+/// Makes programs ready to be replayed.
+pub fn prepare(programs: &[Program], options: &Options) -> Result<Vec<Prepared>, TrainError> {
+    let one = |p: &Program| -> Result<Prepared, TrainError> {
+        let track = Track::new(&p.timeline, options.vm)
+            .ok_or_else(|| TrainError::NoPair { name: p.name.clone(), pages: "these" })?;
+        Ok(Prepared::new(&p.name, track, options.scale.switch))
+    };
+    let prepared = programs.par_iter().map(one).collect::<Result<Vec<_>, _>>()?;
+    // A program whose modes cost alike is a draw; if all are, any policy is as good as another.
+    let differ = |p: &Prepared| (p.statics[0] / p.statics[1] - 1.0).abs() > 1e-6;
+    if !prepared
+        .iter()
+        .any(|p| differ(p) || p.oracle.iter().any(|o| o / p.statics[0].min(p.statics[1]) < 1.0 - 1e-6))
+    {
+        return Err(TrainError::NoDifference("a millionth"));
+    }
+    Ok(prepared)
+}
+
+/// Gap to the oracle of a row's program, in percent.
+pub(crate) fn gap(row: &Row, program: usize) -> f64 {
+    100.0 * (row.scores[program].to_oracle - 1.0)
+}
+
+/// Geometric mean of ratios given as gaps in percent.
+pub(crate) fn mean_gap(gaps: &[f64]) -> f64 {
+    let n = gaps.len().max(1) as f64;
+    100.0 * (gaps.iter().map(|g| (g / 100.0).ln_1p()).sum::<f64>() / n).exp_m1()
+}
+
+/// Chooses among settings. `base` is what they are set beside, `command` what is told in the file.
+pub fn train(
+    programs: &[Program],
+    base: &Named,
+    settings: &[Named],
+    command: &str,
+    options: &Options,
+    progress: &Progress,
+) -> Result<Trained, TrainError> {
+    Program::check(programs)?;
+    progress("costs and oracles");
+    let prepared = prepare(programs, options)?;
+    let done = |n: usize| progress(&format!("{n} of {} settings", settings.len()));
+    let rows = sweep::sweep(settings, &prepared, options.scale, options.estimator, &done);
+    let before =
+        sweep::sweep(std::slice::from_ref(base), &prepared, options.scale, options.estimator, &|_| ());
+    let chosen =
+        sweep::best(&rows, None).ok_or_else(|| TrainError::Solver("no setting to choose from".into()))?;
+
+    let mut lines =
+        vec![row(["program", "before %", "learnt %", "left out %", "to better static %", "switches"])];
+    let mut out = Vec::new();
+    let mut same = 0;
+    for (i, p) in prepared.iter().enumerate() {
+        let other = sweep::best(&rows, Some(i)).expect("there is a setting");
+        same += usize::from(other.setting == chosen.setting);
+        out.push(gap(other, i));
+        lines.push(vec![
+            p.name.clone(),
+            format!("{:.2}", gap(&before[0], i)),
+            format!("{:.2}", gap(chosen, i)),
+            format!("{:.2}", gap(other, i)),
+            format!("{:+.2}", 100.0 * (other.scores[i].to_static - 1.0)),
+            other.scores[i].switches.to_string(),
+        ]);
+    }
+    let (was, is, left_out) = (before[0].total(None), chosen.total(None), mean_gap(&out));
+    lines.push(vec![
+        "geometric mean".into(),
+        format!("{:.2}", was.oracle_gap_percent),
+        format!("{:.2}", is.oracle_gap_percent),
+        format!("{left_out:.2}"),
+    ]);
+    let mut table = format!(
+        "Gap to the oracle, from the worse start: {} as it was, with what was learnt from all programs, and with\n\
+         what was learnt from all but this one. Chosen of {} settings.\n\n",
+        base.name,
+        settings.len()
+    );
+    table += &text::table(&lines);
+    let n = prepared.len();
+    let _ = writeln!(table, "\n{same} of {n} times the same setting is chosen with a program left out.");
+
+    let what = format!("{}: parameters learnt from timelines.", base.name);
+    let mut toml = text::header(&what, command, programs);
+    let _ = writeln!(
+        toml,
+        "# Geometric mean of the gap to the oracle: {:.2} % before, {:.2} % with these, {left_out:.2} % over programs \
+         left out.",
+        was.oracle_gap_percent, is.oracle_gap_percent
+    );
+    let spec = &settings[chosen.setting].spec;
+    toml += &toml::to_string(spec).map_err(|e| TrainError::Solver(e.to_string()))?;
+    Named::parse(&base.name, &toml).map_err(|e| TrainError::Solver(e.to_string()))?;
+    Ok(Trained { table, toml })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{program, programs};
+
+    fn learn(programs: &[Program]) -> Result<Trained, TrainError> {
+        let base = Named::load("work-function").unwrap();
+        let axes =
+            [Axis::parse("switch_factor=0.1:10:5:log").unwrap(), Axis::parse("interval_s=1,20").unwrap()];
+        let (settings, _) = grid(&base, &axes).unwrap();
+        train(programs, &base, &settings, "work-function", &Options::default(), &|_| ())
+    }
+
+    #[test]
+    fn what_is_learnt_is_read_again_and_is_no_worse_than_what_was() {
+        let trained = learn(&programs()).unwrap();
+        let named = Named::parse("w", &trained.toml).unwrap();
+        let prepared = prepare(&programs(), &Options::default()).unwrap();
+        let options = Options::default();
+        let both = [named, Named::load("work-function").unwrap()];
+        let rows = sweep::sweep(&both, &prepared, options.scale, options.estimator, &|_| ());
+        let gaps: Vec<f64> = rows.iter().map(|r| r.total(None).oracle_gap_percent).collect();
+        assert!(gaps[0] <= gaps[1], "{gaps:?} {}", trained.table);
+        assert_eq!(learn(&programs()).unwrap(), trained);
+    }
+
+    #[test]
+    fn one_program_and_programs_without_a_difference_teach_nothing() {
+        let told = |p: &[Program]| learn(p).unwrap_err().to_string();
+        assert!(told(&[program("a", 1, 50)]).starts_with("1 of 2"));
+        let mut same = programs();
+        for p in &mut same {
+            let [shadow, nested] = &mut p.timeline.pairs[0].runs;
+            shadow.samples.clone_from(&nested.samples);
+        }
+        assert!(told(&same).contains("nothing to learn"));
+    }
+
+    #[test]
+    fn the_dsp_grid_is_of_thresholds_in_range() {
+        let grid = dsp_grid(&Named::load("dsp").unwrap());
+        assert_eq!(grid.len(), 6 * 2 * 6 * 3 * 7 * 2);
+        assert!(dsp_grid(&Named::load("bae").unwrap()).is_empty());
+    }
+}
