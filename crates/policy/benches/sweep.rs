@@ -57,7 +57,13 @@ fn made_up(seed: usize) -> Timeline {
             guest_frames: 524_288,
             interval_cycles: 35_000_000,
         },
-        costs: SwitchCosts { switch: 20_000, hidden_fault: 2800, violation: 2600, make_page: 900, zap_page: 900 },
+        costs: SwitchCosts {
+            switch: 20_000,
+            hidden_fault: 2800,
+            violation: 2600,
+            make_page: 900,
+            zap_page: 900,
+        },
         pairs: vec![Pair { host_page: PageSize::Size4K, runs: [run(true), run(false)] }],
         switched: Vec::new(),
     }
@@ -117,7 +123,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     ];
     let rpms = [("t_low", 0.5, 4.0), ("t_high", 5.0, 40.0)];
     let work = [("interval_s", 0.5, 20.0), ("switch_factor", 0.3, 10.0)];
-    println!("{:<16} {:>9} {:>10} {:>10} {:>12} {:>12}", "policy", "settings", "wall s", "CPU s", "ns/interval", "10000 in s");
+    println!(
+        "{:<16} {:>9} {:>10} {:>10} {:>12} {:>12}",
+        "policy", "settings", "wall s", "CPU s", "ns/interval", "10000 in s"
+    );
     for (policy, ranges) in [("dsp", &dsp[..]), ("rpms-shipped", &rpms[..]), ("work-function", &work[..])] {
         let settings = grid(policy, ranges, settings);
         let (begun, cpu_begun) = (Instant::now(), cpu());

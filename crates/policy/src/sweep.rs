@@ -28,7 +28,8 @@ impl Axis {
     /// From `KEY=FROM:TO:STEPS` (evenly), `KEY=FROM:TO:STEPS:log` (by even factors) or
     /// `KEY=VALUE,VALUE,...`.
     pub fn parse(text: &str) -> Result<Axis, String> {
-        let wrong = |why: String| format!("`{text}`: {why}; give KEY=FROM:TO:STEPS[:log] or KEY=VALUE,VALUE...");
+        let wrong =
+            |why: String| format!("`{text}`: {why}; give KEY=FROM:TO:STEPS[:log] or KEY=VALUE,VALUE...");
         let (key, values) = text.split_once('=').ok_or_else(|| wrong("no `=`".into()))?;
         let fields: Vec<&str> = values.split(':').collect();
         let (range, log) = match fields[..] {
@@ -85,7 +86,8 @@ pub struct Settings {
 pub fn settings(base: &Named, axes: &[Axis]) -> Result<Settings, SpecError> {
     let syntax = |message: String| SpecError::Syntax { name: base.name.clone(), message };
     let table = Table::try_from(&base.spec).map_err(|e| syntax(e.to_string()))?;
-    let total = axes.iter().try_fold(1usize, |n, a| n.checked_mul(a.values.len()).filter(|n| *n <= 10_000_000));
+    let total =
+        axes.iter().try_fold(1usize, |n, a| n.checked_mul(a.values.len()).filter(|n| *n <= 10_000_000));
     let total = total.ok_or_else(|| syntax("more than ten million settings".into()))?;
     let (mut named, mut skipped, mut why) = (Vec::with_capacity(total), 0, None);
     for i in 0..total {
@@ -96,7 +98,8 @@ pub fn settings(base: &Named, axes: &[Axis]) -> Result<Settings, SpecError> {
             let put = put(&mut table, &axis.key, value).map_err(syntax)?;
             set.insert(0, format!("{}={put}", axis.key));
         }
-        let name = if set.is_empty() { base.name.clone() } else { format!("{} {}", base.name, set.join(" ")) };
+        let name =
+            if set.is_empty() { base.name.clone() } else { format!("{} {}", base.name, set.join(" ")) };
         let spec = table.try_into::<Spec>().map_err(|e| e.to_string().trim_end().to_string());
         let setting = spec.and_then(|spec| {
             let named = Named { name, spec };

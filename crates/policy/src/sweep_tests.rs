@@ -37,7 +37,13 @@ fn timeline(n: usize) -> Timeline {
             guest_frames: 4096,
             interval_cycles: 10_000_000,
         },
-        costs: SwitchCosts { switch: 20_000, hidden_fault: 2800, violation: 2600, make_page: 900, zap_page: 900 },
+        costs: SwitchCosts {
+            switch: 20_000,
+            hidden_fault: 2800,
+            violation: 2600,
+            make_page: 900,
+            zap_page: 900,
+        },
         pairs: vec![Pair { host_page: PageSize::Size4K, runs: [run(true), run(false)] }],
         switched: Vec::new(),
     }
@@ -82,7 +88,10 @@ fn settings_are_all_combinations_in_range_and_the_others_are_counted() {
     assert!(s.why.unwrap().contains("t_low"));
     assert_eq!(s.named[0].name, "rpms-shipped t_low=2.0 t_high=4.0 dynamic.step=1.0 n=3");
     let text = toml::to_string(&s.named[5].spec).unwrap();
-    assert!(text.contains("t_low = 6.0") && text.contains("t_high = 8.0") && text.contains("step = 3.0"), "{text}");
+    assert!(
+        text.contains("t_low = 6.0") && text.contains("t_high = 8.0") && text.contains("step = 3.0"),
+        "{text}"
+    );
 }
 
 #[test]
