@@ -8,13 +8,14 @@
 //! damaged shows nothing, because its figures would be taken for the recording's.
 
 use crate::feed::{Feed, Progress};
+use crate::policy::setting::{FEWEST_INTERVALS, too_short};
 use crate::resolve::{Input, Plan};
 use crate::source;
 use crate::status::Status;
 use anyhow::Context as _;
 use bifold_model::{Model, Options};
-use bifold_policy::Timeline;
-use bifold_report::{Comparison, Exit, Meta, OutputFile};
+use bifold_policy::{Estimator, Named, Scale, Timeline, Vm, check, evaluate};
+use bifold_report::{Comparison, Exit, Meta, OutputFile, RunPolicies};
 use bifold_trace::file::{Header, Source, Writer};
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -71,31 +72,31 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
             Err(e) => ending.failure = Some(ending.failure.unwrap_or_else(|| e.into())),
         }
     }
-    let comparison = Comparison {
-        meta: Meta {
-            bifold: env!("CARGO_PKG_VERSION").into(),
-            input: match &plan.input {
-                Input::Guest(_) => bifold_report::Input::Guest,
-                Input::Generator(g) => bifold_report::Input::Generator { name: g.to_string() },
-                Input::Recording(_, path) => bifold_report::Input::Recording {
-                    path: path.to_string_lossy().into_owned(),
-                    generator: header.source.generator.clone(),
-                },
+    let meta = Meta {
+        bifold: env!("CARGO_PKG_VERSION").into(),
+        input: match &plan.input {
+            Input::Guest(_) => bifold_report::Input::Guest,
+            Input::Generator(g) => bifold_report::Input::Generator { name: g.to_string() },
+            Input::Recording(_, path) => bifold_report::Input::Recording {
+                path: path.to_string_lossy().into_owned(),
+                generator: header.source.generator.clone(),
             },
-            guest: source::describe(&header, &ending),
-            exit: ending.exit,
-            partial: ending.partial,
-            capture_checks: ending.stats,
-            priors: plan.profile.priors(),
         },
-        outcome: feed.model.finish(),
+        guest: source::describe(&header, &ending),
+        exit: ending.exit,
+        partial: ending.partial,
+        capture_checks: ending.stats,
+        priors: plan.profile.priors(),
     };
+    let outcome = feed.model.finish();
+    let guest = meta.guest.as_ref().map(|g| g.describe()).unwrap_or_default();
+    let own = Timeline::of(&outcome, &plan.profile, meta.what(), guest);
     if let (Some(file), Some(path)) = (timeline, &plan.timeline) {
-        let guest = comparison.meta.guest.as_ref().map(|g| g.describe()).unwrap_or_default();
-        let timeline = Timeline::of(&comparison.outcome, &plan.profile, comparison.meta.what(), guest);
-        file.finish(&timeline.to_bytes())?;
+        file.finish(&own.to_bytes())?;
         note_file(plan.notes.notes, "timeline", path);
     }
+    let policies = Some(policies(own, &plan));
+    let comparison = Comparison { meta, outcome, policies };
     let shown = show(&comparison, &plan, output, report);
     // The first thing that went wrong is the one to tell.
     if let Some(e) = ending.failure {
@@ -103,6 +104,24 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
     }
     shown?;
     Ok(status(&plan.input, &comparison))
+}
+
+/// Policies over the run itself, in a VM as `bifold policy` takes it unless told otherwise.
+fn policies(timeline: Timeline, plan: &Plan) -> RunPolicies {
+    let checks = check::checks(&timeline, plan.time_scale);
+    let n = timeline.intervals();
+    let evaluation = match timeline.pairs.first() {
+        None => Err("they need shadow and nested of one page size among --configs".to_string()),
+        Some(_) if n < FEWEST_INTERVALS => Err(too_short(n).to_string()),
+        Some(pair) => {
+            let vm = Vm { host_page: pair.host_page, ..Vm::default() };
+            let scale = Scale::both(plan.time_scale);
+            let options = evaluate::Options { vm, scale, estimator: Some(Estimator::fitted()) };
+            let input = evaluate::Input { name: "this run".into(), timeline };
+            evaluate::evaluate(&[input], &Named::policies(), &options).map_err(|e| e.to_string())
+        }
+    };
+    RunPolicies { evaluation, checks }
 }
 
 /// What the plan's source says of itself before it runs.
@@ -192,6 +211,7 @@ fn status(input: &Input, comparison: &Comparison) -> Status {
             Status::OfCommand(Exit::Interrupted)
         }
         _ if comparison.checks().1 > 0 => Status::CheckFailed,
+        _ if comparison.policies.iter().flat_map(|p| &p.checks).any(|c| !c.passed()) => Status::CheckFailed,
         _ => Status::Done,
     }
 }

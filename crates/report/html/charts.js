@@ -9,41 +9,17 @@
   const REASON_COLOURS = ["#4c9f70", "#8e63b5", "#d1495b", "#e9b44c", "#3d7ea6", "#9b7653",
     "#e07a9f", "#6c757d", "#a3b844", "#2a9d8f", "#b56576"];
 
-  // Short runs in milliseconds: axis labels of 0.0002 run into each other.
-  const short = data.timeline.every((p) => p.to < 1);
-  const unit = short ? "ms" : "s";
+  const { css, base } = bifold;
+  const end = data.timeline.reduce((most, p) => Math.max(most, p.to), 0);
+  const x = bifold.unit(end);
   for (const p of data.timeline) {
-    p.from *= short ? 1000 : 1;
-    p.to *= short ? 1000 : 1;
+    p.from *= x.factor;
+    p.to *= x.factor;
   }
-
-  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const rows = 34 * Math.max(1, data.configs.length);
-
-  const base = () => ({
-    $schema: "https://vega.github.io/schema/vega-lite/v6.json",
-    width: "container",
-    background: null,
-    autosize: { type: "fit-x", contains: "padding" },
-    config: {
-      font: getComputedStyle(document.body).fontFamily,
-      view: { stroke: null },
-      axis: {
-        labelColor: css("--ink"), titleColor: css("--soft"), titleFontWeight: "normal", titleFontSize: 12,
-        labelFontSize: 12, gridColor: css("--line"), domainColor: css("--line"), tickColor: css("--line"),
-      },
-      legend: {
-        labelColor: css("--ink"), titleColor: css("--soft"), titleFontWeight: "normal", labelFontSize: 12,
-        titleFontSize: 12, orient: "top", symbolType: "square", labelLimit: 220,
-      },
-    },
-  });
   const configY = { field: "config", type: "nominal", sort: data.configs, title: null,
     axis: { labelFontWeight: 600, labelPadding: 8, ticks: false, domain: false } };
   const configColour = (configs) => ({ domain: configs, range: configs.map((c) => css("--" + c)) });
-  // Large host pages are dashed: two lines on top of each other can both be seen.
-  const configDash = (configs) =>
-    ({ domain: configs, range: configs.map((c) => (c.endsWith("-2m") ? [6, 4] : [1, 0])) });
 
   const overhead = () => {
     const parts = data.bars.flatMap((b) => [
@@ -95,46 +71,8 @@
     };
   };
 
-  // Where configurations differ by magnitudes, a linear axis shows only the dearest.
-  const wide = (values, field, configs) => {
-    const means = configs.map((c) => {
-      const own = values.filter((v) => v.config === c);
-      return own.reduce((sum, v) => sum + v[field], 0) / Math.max(1, own.length);
-    }).filter((m) => m > 0);
-    return means.length > 1 && Math.max(...means) > 20 * Math.min(...means) && Math.max(...means) > 10;
-  };
-  const yAxis = (values, field, title, configs) => {
-    if (!wide(values, field, configs)) {
-      return { field, type: "quantitative", title, axis: { tickCount: 5 } };
-    }
-    const top = Math.max(...values.map((v) => v[field]));
-    const ticks = [0];
-    for (let t = 1; t < 10 * top; t *= 10) ticks.push(t);
-    return { field, type: "quantitative", title: title + " (log scale)",
-      scale: { type: "symlog", constant: 1 }, axis: { values: ticks, format: ",.0f" } };
-  };
-
-  const timeline = (field, title, values, configs, height) => ({
-    ...base(), height, data: { values },
-    params: [
-      { name: "picked", select: { type: "point", fields: ["config"] }, bind: "legend" },
-      { name: "zoom", select: { type: "interval", encodings: ["x"] }, bind: "scales" },
-    ],
-    mark: { type: "line", interpolate: "step-after", strokeWidth: 1.8, clip: true },
-    encoding: {
-      x: { field: "from", type: "quantitative", title: "ideal time, " + unit, axis: { grid: false, tickCount: 10 },
-        scale: { nice: false } },
-      y: yAxis(values, field, title, configs),
-      color: { field: "config", type: "nominal", sort: configs, scale: configColour(configs), title: null,
-        legend: { symbolType: "stroke", symbolStrokeWidth: 3, symbolSize: 300 } },
-      strokeDash: { field: "config", type: "nominal", sort: configs, scale: configDash(configs), title: null },
-      opacity: { condition: { param: "picked", value: 1 }, value: 0.12 },
-      tooltip: [
-        { field: "config", title: "configuration" },
-        { field: "from", type: "quantitative", format: ".4~g", title: "from, " + unit },
-        { field, type: "quantitative", format: ",.2f", title },
-      ],
-    },
+  const timeline = (field, title, values, configs, height) => bifold.curves({
+    field, title, values, names: configs, colour: (c) => css("--" + c), height, x, end, aligned: Boolean(data.strips),
   });
   // A step line needs the end of its last step.
   const closed = (points) => {
@@ -174,6 +112,7 @@
       overhead: overhead(),
       timeline: data.timeline.length &&
         timeline("overhead", "overhead, % of the ideal run", closed(data.timeline), data.configs, 260),
+      strips: data.strips && bifold.strips(data.strips, x),
       cold: hypervised.some((p) => p.cold > 0) &&
         timeline("cold", "added by a cold start, %", closed(hypervised),
           data.configs.filter((c) => c !== "native"), 160),
@@ -185,17 +124,16 @@
   };
 
   const draw = () => {
+    const charts = {};
     for (const [id, spec] of Object.entries(specs())) {
       const place = document.getElementById(id);
-      if (!spec) {
+      if (spec) {
+        charts[id] = bifold.embed(place, spec);
+      } else {
         (document.getElementById(id + "-part") || place).hidden = true;
-        continue;
       }
-      // `ast` interprets expressions instead of compiling them: no eval in the page.
-      vegaEmbed(place, spec, { actions: { export: true, source: false, compiled: false, editor: false },
-        ast: true, renderer: "svg" })
-        .catch((e) => { place.textContent = "This chart could not be drawn: " + e; });
     }
+    bifold.linked([charts.timeline, charts.strips, charts.cold].filter(Boolean));
   };
   draw();
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);

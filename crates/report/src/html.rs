@@ -8,20 +8,25 @@
 //! content security policy keeps the page from loading anything.
 
 use crate::text::{decimals, fixed, grouped, number, seconds};
-use crate::{Comparison, Figures, RenderError, verdict};
+use crate::{Comparison, Figures, RenderError, policies, verdict};
 use bifold_model::{Mode, Sample};
+use bifold_policy::evaluate::Evaluation;
 use minijinja::{AutoEscape, Environment, context};
 use serde::Serialize;
 
 const TEMPLATE: &str = include_str!("../html/report.html.j2");
-const STYLE: &str = include_str!("../html/report.css");
-const CHARTS: &str = include_str!("../html/charts.js");
-/// In the order in which they need each other.
-pub(crate) const VENDORED: [&str; 3] = [
-    include_str!("../vendor/vega.min.js"),
-    include_str!("../vendor/vega-lite.min.js"),
-    include_str!("../vendor/vega-embed.min.js"),
-];
+pub(crate) const STYLE: &str = include_str!("../html/report.css");
+
+/// What a page's charts need, in the order in which they need each other, and the page's own.
+pub(crate) fn scripts(own: &'static str) -> [&'static str; 5] {
+    [
+        include_str!("../vendor/vega.min.js"),
+        include_str!("../vendor/vega-lite.min.js"),
+        include_str!("../vendor/vega-embed.min.js"),
+        include_str!("../html/common.js"),
+        own,
+    ]
+}
 
 /// Most points of a timeline per configuration: more than a screen has columns
 /// would only be drawn over each other.
@@ -71,6 +76,7 @@ struct Charts {
     bars: Vec<Bar>,
     exits: Vec<ExitBar>,
     timeline: Vec<Point>,
+    strips: Option<policies::Strips>,
 }
 
 pub(crate) fn render(c: &Comparison) -> Result<String, RenderError> {
@@ -81,8 +87,7 @@ pub(crate) fn render(c: &Comparison) -> Result<String, RenderError> {
     let (made, failed) = c.checks();
     let page = env.get_template("report.html")?.render(context! {
         style => STYLE,
-        scripts => VENDORED,
-        charts => CHARTS,
+        scripts => scripts(include_str!("../html/charts.js")),
         data => data(c),
         bifold => c.meta.bifold,
         what => c.meta.what(),
@@ -111,8 +116,18 @@ pub(crate) fn render(c: &Comparison) -> Result<String, RenderError> {
         failed => grouped(failed),
         untranslated => grouped(o.untranslated),
         wrong => failed > 0,
+        policies => evaluation(c).and_then(|e| e.programs.first()).map(policies::html_table).transpose()?,
+        no_policies => c.policies.as_ref().and_then(|p| p.evaluation.as_ref().err()),
+        setting => evaluation(c).map(policies::setting_words),
+        scale => evaluation(c).map(|e| policies::scale_words(e.time_scale, e.switch_scale)),
+        replay => c.policies.as_ref().filter(|p| !p.checks.is_empty()).map(|p| policies::checks(&p.checks)),
     })?;
     Ok(page)
+}
+
+/// The policies over this run, if there are any.
+fn evaluation(c: &Comparison) -> Option<&Evaluation> {
+    c.policies.as_ref()?.evaluation.as_ref().ok()
 }
 
 /// Templates that escape what they are given.
@@ -183,6 +198,7 @@ fn data(c: &Comparison) -> Charts {
             })
             .collect(),
         timeline: timeline(c),
+        strips: evaluation(c).and_then(|e| e.programs.first()).map(policies::strips),
     }
 }
 

@@ -6,8 +6,10 @@
 //! a reader of samples can read `outcome` as the model's type and no field can
 //! be forgotten here.
 
+use crate::policies::checks_json;
 use crate::{Comparison, Figures, RenderError, verdict};
 use bifold_model::Sample;
+use bifold_policy::evaluate::Evaluation;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -23,18 +25,27 @@ struct Document<'a> {
     verdict: String,
     checks: Value,
     outcome: Value,
+    /// The evaluation, or null.
+    policies: Option<&'a Evaluation>,
+    /// Why there is none.
+    no_policies: Option<&'a str>,
+    policy_checks: Vec<Value>,
     counters: Vec<Value>,
     figures: &'static [crate::Figure],
 }
 
 pub(crate) fn render(c: &Comparison) -> Result<String, RenderError> {
     let (made, failed) = c.checks();
+    let evaluation = c.policies.as_ref().map(|p| p.evaluation.as_ref());
     let document = Document {
         schema: SCHEMA,
         meta: &c.meta,
         verdict: verdict::verdict(c),
         checks: json!({ "made": made, "failed": failed }),
         outcome: outcome(c)?,
+        policies: evaluation.and_then(|e| e.ok()),
+        no_policies: evaluation.and_then(|e| e.err()).map(String::as_str),
+        policy_checks: c.policies.as_ref().map_or(Vec::new(), |p| checks_json(None, &p.checks)),
         counters: Sample::COUNTERS
             .iter()
             .map(|c| json!({ "name": c.name, "unit": c.unit, "doc": c.doc }))

@@ -29,6 +29,7 @@ pub use figures::{Figure, Figures};
 pub use file::{FileError, OutputFile};
 pub use meta::{Exit, Guest, Input, Meta, Partial};
 pub use policies::{PolicyComparison, RunPolicies, checks_table, scale_words, vm_words};
+pub use table::table as text_table;
 pub use text::{shell_words, wrapped};
 
 /// Why a comparison could not be rendered.
@@ -53,6 +54,8 @@ pub struct Comparison {
     pub meta: Meta,
     /// What the model yields.
     pub outcome: Outcome,
+    /// What policies would have made of it; none if nobody asked.
+    pub policies: Option<RunPolicies>,
 }
 
 /// A form in which data is written to stdout or a file.
@@ -62,7 +65,7 @@ pub enum Format {
     Table,
     /// One document, see `schema/compare-1.json`.
     Json,
-    /// One object per line, tagged `run`, `total` or `interval`.
+    /// One object per line, tagged `run`, `total`, `policy` or `interval`.
     Jsonl,
     /// One row per interval and configuration.
     Csv,

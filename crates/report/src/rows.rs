@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tidy rows: one row is one interval in one configuration. CSV has these alone;
-//! JSON lines carry a `type` and add one `run` row and a `total` row per
-//! configuration.
+//! JSON lines carry a `type` and add one `run` row, a `total` row per
+//! configuration and a `policy` row per policy and starting mode.
 
 use crate::{Comparison, Figures, RenderError};
 use bifold_model::{ConfigOutcome, Sample};
@@ -29,6 +29,7 @@ enum Row<'a> {
         #[serde(flatten)]
         figures: Figures,
     },
+    Policy(crate::policies::Row<'a>),
     Interval {
         interval: usize,
         start_cycles: u64,
@@ -66,6 +67,11 @@ pub(crate) fn render_jsonl(c: &Comparison) -> Result<String, RenderError> {
     for r in &o.configs {
         let figures = Figures::of(o, r);
         line(Row::Total { config: r.config.name(), sample: &r.total, figures })?;
+    }
+    if let Some(Ok(e)) = c.policies.as_ref().map(|p| &p.evaluation) {
+        for row in crate::policies::policy_rows(e) {
+            line(Row::Policy(row))?;
+        }
     }
     for (interval, start_cycles, r, sample) in intervals(c) {
         line(Row::Interval { interval, start_cycles, config: r.config.name(), sample })?;

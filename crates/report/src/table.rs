@@ -4,7 +4,7 @@
 //! (a long command line aside), plain text, and has no colour.
 
 use crate::text::{decimals, fixed, grouped, number, seconds, wrapped};
-use crate::{Comparison, Figures, verdict};
+use crate::{Comparison, Figures, policies, verdict};
 use bifold_model::Sample;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 use std::fmt::Write as _;
@@ -19,6 +19,14 @@ pub(crate) fn render(c: &Comparison) -> String {
     if let Some(exits) = exits(c) {
         out += "\n";
         out += &exits;
+    }
+    if let Some(p) = &c.policies {
+        out += "\n";
+        out += &policies::of_run(&p.evaluation);
+        if !p.checks.is_empty() {
+            out += "\n";
+            out += &policies::checks(&p.checks);
+        }
     }
     out += "\n";
     out += &labelled("result", &verdict::verdict(c));
@@ -119,9 +127,9 @@ fn exits(c: &Comparison) -> Option<String> {
     Some(table(head.chain(rows.iter().map(|r| r.config.name())).collect(), cells))
 }
 
-/// A table with its first column to the left, the others to the right, and a
+/// A table for terminals with its first column to the left, the others to the right, and a
 /// line under the head.
-pub(crate) fn table(head: Vec<String>, rows: Vec<Vec<String>>) -> String {
+pub fn table(head: Vec<String>, rows: Vec<Vec<String>>) -> String {
     let mut t = Table::new();
     // Only the line under the head and two spaces between columns.
     t.load_preset("     ──            ").set_content_arrangement(ContentArrangement::Disabled);

@@ -100,7 +100,7 @@ pub enum Verb {
     /// A timeline holds what one program would have cost in both modes, interval by interval (`bifold
     /// compare --timeline FILE`). A policy sees what can be counted in the mode that the VM is in and
     /// decides on the mode of the next interval.
-    #[command(subcommand_required = true, arg_required_else_help = true,
+    #[command(subcommand_required = true, arg_required_else_help = true, disable_help_subcommand = true,
               after_long_help = exit_status!())]
     Policy {
         /// What to do.

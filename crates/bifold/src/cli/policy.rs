@@ -24,6 +24,15 @@ Examples:
     };
 }
 
+macro_rules! sweep_examples {
+    () => {
+        "\
+Examples:
+  bifold policy sweep --policy dsp --set interval_s=1,2,5,10 gcc.timeline
+  bifold policy sweep --policy zhang --set tlb_miss_start=0.5:8:16:log --set n=3,5,7 --format csv -o zhang.csv"
+    };
+}
+
 /// The verbs of `bifold policy`.
 #[derive(Debug, Subcommand)]
 pub enum PolicyVerb {
@@ -47,6 +56,12 @@ pub enum PolicyVerb {
     /// DSP's authors compared 2, 5 and 10 s. This is `policy compare` with one policy under several
     /// values of interval_s.
     Intervals(Box<IntervalsArgs>),
+    /// Try a policy's parameters over a grid
+    ///
+    /// Replays every combination of the values of --set over every timeline from both starting modes,
+    /// and prints those nearest to the oracle; `--format csv` and `json` have all.
+    #[command(after_help = sweep_examples!())]
+    Sweep(Box<SweepArgs>),
 }
 
 /// Arguments of `policy list`.
@@ -141,6 +156,52 @@ pub struct IntervalsArgs {
     /// Which VM.
     #[command(flatten)]
     pub vm: VmArgs,
+}
+
+/// Arguments of `policy sweep`.
+#[derive(Debug, Args)]
+pub struct SweepArgs {
+    /// Timelines written by `bifold compare --timeline` [default: experiments/timelines]
+    #[arg(value_name = "TIMELINE")]
+    pub timelines: Vec<PathBuf>,
+
+    /// The policy: a built-in name or a TOML file
+    #[arg(long, value_name = "NAME|FILE")]
+    pub policy: String,
+
+    /// Values of a parameter: KEY=FROM:TO:STEPS, with `:log` by even factors, or KEY=A,B,C (repeatable)
+    #[arg(long, value_name = "KEY=VALUES", required = true)]
+    pub set: Vec<String>,
+
+    /// Number of settings that the table shows
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 20)]
+    pub count: usize,
+
+    /// Form of the data; `json` and `csv` have every setting
+    #[arg(long, value_enum, default_value_t = SweepFormat::Table, hide_possible_values = true,
+          value_name = "table|json|csv", help_heading = "Output")]
+    pub format: SweepFormat,
+
+    /// Write the data to FILE instead of stdout
+    #[arg(short, long, value_name = "FILE", help_heading = "Output")]
+    pub output: Option<PathBuf>,
+
+    /// No notes on stderr
+    #[arg(short, long, help_heading = "Output")]
+    pub quiet: bool,
+
+    /// Which VM.
+    #[command(flatten)]
+    pub vm: VmArgs,
+}
+
+/// Form of a sweep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)] // the names say it
+pub enum SweepFormat {
+    Table,
+    Json,
+    Csv,
 }
 
 /// Which policies.

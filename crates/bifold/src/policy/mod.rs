@@ -7,7 +7,8 @@
 mod compare;
 mod list;
 mod replay;
-mod setting;
+pub mod setting;
+mod sweep;
 
 use crate::cli::policy::PolicyVerb;
 use crate::status::Status;
@@ -19,5 +20,6 @@ pub fn run(verb: PolicyVerb) -> anyhow::Result<Status> {
         PolicyVerb::Replay(args) => replay::run(*args),
         PolicyVerb::Compare(args) => compare::compare(*args),
         PolicyVerb::Intervals(args) => compare::intervals(*args),
+        PolicyVerb::Sweep(args) => sweep::run(*args),
     }
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold policy replay`: when a policy switches, and why.
 
-use super::setting::{Setting, policies, timelines};
+use super::setting::{Setting, policies, timelines, track};
 use crate::cli::policy::{ModeArg, ReplayArgs, ShortFormat};
 use crate::run::print;
 use crate::status::Status;
 use bifold_policy::check;
-use bifold_policy::evaluate::{EvaluateError, Input};
+use bifold_policy::evaluate::Input;
 use bifold_policy::replay::forced_extra;
 use bifold_policy::{Mode, Named, Run, Setup, Track, oracle, replay};
 use bifold_report::{checks_table, scale_words, vm_words, wrapped};
@@ -46,11 +46,7 @@ pub fn run(args: ReplayArgs) -> anyhow::Result<Status> {
     };
     let mut replays = Vec::new();
     for input in &inputs {
-        let track = Track::new(&input.timeline, setting.vm).ok_or_else(|| EvaluateError::NoHostPage {
-            name: input.name.clone(),
-            wanted: setting.vm.host_page,
-            there: input.timeline.pairs.iter().map(|p| p.host_page).collect(),
-        })?;
+        let track = track(input, &setting)?;
         let best = oracle(&track, start, setting.scale.switch).cycles;
         for named in &policies {
             replays.push(one(input, &track, named, start, best, &setting, args.explain));
@@ -62,7 +58,11 @@ pub fn run(args: ReplayArgs) -> anyhow::Result<Status> {
     });
     match args.format {
         ShortFormat::Table => {
-            let mut out = format!("{}\n{}\n", vm_words(&setting.vm), scale_words(setting.scale.time, setting.scale.switch));
+            let mut out = format!(
+                "The VM is {}\n{}\n",
+                vm_words(&setting.vm),
+                scale_words(setting.scale.time, setting.scale.switch)
+            );
             for r in &replays {
                 out += "\n";
                 out += &text(r, start, args.explain);
@@ -140,7 +140,14 @@ fn text(r: &Replay, start: Mode, explain: bool) -> String {
     let mut out = format!("{} over {}, started in {} mode\n", r.named.name, r.input.name, start.name());
     out += "    from s       to s  mode    overhead %\n";
     for s in &r.stays {
-        let _ = writeln!(out, "{:>10.3} {:>10.3}  {:<6}  {:>10.2}", s.from, s.to, s.mode.name(), s.overhead_percent);
+        let _ = writeln!(
+            out,
+            "{:>10.3} {:>10.3}  {:<6}  {:>10.2}",
+            s.from,
+            s.to,
+            s.mode.name(),
+            s.overhead_percent
+        );
     }
     let _ = writeln!(
         out,
@@ -160,9 +167,9 @@ fn text(r: &Replay, start: Mode, explain: bool) -> String {
         out += "  decisions, by time in the run:\n";
         for (j, d) in &r.run.explained {
             let before = r.run.modes[*j];
-            let verb = if d.mode == before { "stay in" } else { "GO TO" };
-            let line = format!("{:>10.3} s  {verb} {}: {}", r.ends[*j], d.mode.name(), d.why);
-            out += &wrapped(&line, 14);
+            let arrow = if d.mode == before { "  " } else { "->" };
+            let line = format!("{:>10.3} s  {arrow} {}  {}", r.ends[*j], d.mode.name(), d.why);
+            out += &wrapped(&line, 25);
         }
     }
     out
@@ -174,12 +181,8 @@ fn share(part: f64, whole: f64) -> f64 {
 }
 
 fn json(r: &Replay) -> serde_json::Value {
-    let stay = |s: &Stay| {
-        json!({ "from_s": s.from, "to_s": s.to, "mode": s.mode, "overhead_percent": s.overhead_percent })
-    };
-    let decision = |(j, d): &(usize, bifold_policy::Decision)| {
-        json!({ "at_s": r.ends[*j], "mode": d.mode, "why": d.why })
-    };
+    let stay = |s: &Stay| json!({ "from_s": s.from, "to_s": s.to, "mode": s.mode, "overhead_percent": s.overhead_percent });
+    let decision = |(j, d): &(usize, bifold_policy::Decision)| json!({ "at_s": r.ends[*j], "mode": d.mode, "why": d.why });
     json!({
         "program": r.input.name,
         "policy": r.named.name,

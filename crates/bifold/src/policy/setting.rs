@@ -5,13 +5,16 @@ use crate::cli::policy::{Age, HostPage, OtherArg, VmArgs, WhichArgs};
 use crate::resolve::usage;
 use anyhow::{Context as _, bail};
 use bifold_mmu::PageSize;
-use bifold_policy::evaluate::{Input, Options};
-use bifold_policy::{Estimator, Named, Scale, Timeline, Vm};
+use bifold_policy::evaluate::{EvaluateError, Input, Options};
+use bifold_policy::{Estimator, Named, Scale, Timeline, Track, Vm};
 use clap::error::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// Where the timelines of the experiments are, from the root of the repository.
 const CHECKED_IN: &str = "experiments/timelines";
+
+/// Of fewer intervals no policy can be judged.
+pub const FEWEST_INTERVALS: usize = 5;
 
 /// Which VM, and how policies see it.
 pub struct Setting {
@@ -117,14 +120,40 @@ pub fn timelines(verb: &str, paths: &[PathBuf]) -> anyhow::Result<Vec<Input>> {
         }
         some => some,
     };
-    let stem = |p: &Path| p.file_stem().map_or_else(|| p.to_string_lossy(), |s| s.to_string_lossy()).into_owned();
+    let stem =
+        |p: &Path| p.file_stem().map_or_else(|| p.to_string_lossy(), |s| s.to_string_lossy()).into_owned();
     let name = |p: &PathBuf| {
         let short = stem(p);
         // Two of one name: only the path tells them apart.
         let alone = paths.iter().filter(|q| stem(q) == short).count() == 1;
         if alone { short } else { p.to_string_lossy().into_owned() }
     };
-    paths.iter().map(|p| Ok(Input { name: name(p), timeline: Timeline::read(p)? })).collect()
+    let read = |p: &PathBuf| -> anyhow::Result<Input> {
+        let timeline = Timeline::read(p)?;
+        match timeline.intervals() {
+            n if n < FEWEST_INTERVALS => Err(too_short(n).context(format!("timeline {}", p.display()))),
+            _ => Ok(Input { name: name(p), timeline }),
+        }
+    };
+    paths.iter().map(read).collect()
+}
+
+/// Why a timeline of so few intervals is refused.
+pub fn too_short(intervals: usize) -> anyhow::Error {
+    let s = if intervals == 1 { "" } else { "s" };
+    anyhow::anyhow!(
+        "it is too short: {intervals} interval{s}, where no policy can be judged on fewer than \
+         {FEWEST_INTERVALS} (capture it with a shorter --interval)"
+    )
+}
+
+/// A timeline made ready for replays.
+pub fn track(input: &Input, setting: &Setting) -> anyhow::Result<Track> {
+    Ok(Track::new(&input.timeline, setting.vm).ok_or_else(|| EvaluateError::NoHostPage {
+        name: input.name.clone(),
+        wanted: setting.vm.host_page,
+        there: input.timeline.pairs.iter().map(|p| p.host_page).collect(),
+    })?)
 }
 
 fn checked_in(verb: &str) -> Vec<PathBuf> {

@@ -16,6 +16,11 @@ golden! {
     compare_help_long: "compare --help";
     record_help_short: "record -h";
     doctor_help_short: "doctor -h";
+    policy_help_long: "policy --help";
+    policy_compare_help_long: "policy compare --help";
+    policy_replay_help_short: "policy replay -h";
+    policy_sweep_help_short: "policy sweep -h";
+    policy_intervals_help_short: "policy intervals -h";
     t_table: "compare --generate t:20000 --profile geometry-g";
     t_json: "compare --generate t:20000 --profile geometry-g --format json";
     t_csv: "compare --generate t:20000 --profile geometry-g --format csv";

@@ -8,5 +8,6 @@ mod bad_input;
 mod command;
 mod goldens;
 mod guest;
+mod policy;
 mod recordings;
 mod stopping;

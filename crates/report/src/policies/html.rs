@@ -2,13 +2,14 @@
 //! Policies on a page: tables, and for every program the costs over time with the mode in
 //! which each policy was under them.
 
-use super::{Line, PolicyComparison, lines, scale_words, setting_words};
-use crate::html::{environment, VENDORED};
-use crate::text::{fixed, grouped, seconds};
-use crate::{Format, RenderError};
+use super::text::{cells, percent, summary_cells};
+use super::{PolicyComparison, checks_table, lines, scale_words, setting_words};
+use crate::RenderError;
+use crate::html::{STYLE, environment, scripts};
+use crate::text::{grouped, seconds};
 use bifold_policy::Mode;
 use bifold_policy::evaluate::{Evaluation, Program};
-use minijinja::context;
+use minijinja::{Value, context};
 use serde::Serialize;
 
 /// Most stretches of a strip or points of a curve: more than a screen has columns would only
@@ -59,7 +60,7 @@ pub(crate) fn strips(p: &Program) -> Strips {
                 _ => stretches.push((i + 1, percent)),
             }
         }
-        Strip { name: name.into(), overhead: fixed(overhead, 2) + " %", stretches }
+        Strip { name: name.into(), overhead: percent(overhead) + " %", stretches }
     };
     let worse = &p.oracle[(p.oracle[1].cycles > p.oracle[0].cycles) as usize];
     let oracle = strip("oracle", worse.overhead_percent, &worse.modes);
@@ -84,7 +85,82 @@ fn curves(p: &Program) -> Vec<Curve> {
     Mode::BOTH.map(of).into()
 }
 
+/// A program's table.
+pub(crate) fn html_table(p: &Program) -> Result<String, RenderError> {
+    let mut env = environment();
+    env.add_template("table.html", include_str!("../../html/policy-table.html.j2"))?;
+    let lines = lines(p).into_iter().map(|l| context! { name => l.name, cells => cells(&l) });
+    Ok(env.get_template("table.html")?.render(context! { lines => lines.collect::<Vec<_>>() })?)
+}
+
+/// A gap to the better static mode, with how it looks.
+fn gap(gap: f64) -> Value {
+    let class = match gap {
+        g if g < -0.1 => "gain",
+        g if g > 10.0 => "much",
+        g if g > 1.0 => "lost",
+        _ => "",
+    };
+    context! { class => class, text => percent(gap) }
+}
+
+fn program(p: &Program) -> Result<Value, RenderError> {
+    let worse = p.oracle.iter().map(|o| o.overhead_percent).fold(0.0, f64::max);
+    Ok(context! {
+        name => p.name,
+        program => p.program,
+        profile => p.profile,
+        ideal => seconds(p.ideal_s),
+        intervals => grouped(p.intervals as u64),
+        shadow => percent(p.static_percent[0]),
+        nested => percent(p.static_percent[1]),
+        oracle => percent(worse),
+        gaps => lines(p).iter().map(|l| gap(l.static_gap)).collect::<Vec<_>>(),
+        table => html_table(p)?,
+    })
+}
+
+/// The policy nearest to the oracle, in a sentence.
+fn verdict(e: &Evaluation) -> String {
+    let best = e.policies.iter().min_by(|a, b| a.oracle_gap_percent.total_cmp(&b.oracle_gap_percent));
+    let Some(best) = best else { return "No policy was compared.".into() };
+    format!(
+        "Nearest to the oracle: {} at {} % above it (geometric mean), at worst {} % above the better static mode ({}).",
+        best.policy,
+        percent(best.oracle_gap_percent),
+        percent(best.worst_static_gap_percent),
+        best.worst_program
+    )
+}
+
 pub(super) fn render(c: &PolicyComparison) -> Result<String, RenderError> {
-    let _ = (environment as fn() -> _, VENDORED, curves);
-    c.render(Format::Table)
+    #[derive(Serialize)]
+    struct Charts {
+        strips: Strips,
+        curves: Vec<Curve>,
+    }
+    let e = &c.evaluation;
+    let mut env = environment();
+    env.add_template("policies.html", include_str!("../../html/policies.html.j2"))?;
+    let data: Vec<Charts> =
+        e.programs.iter().map(|p| Charts { strips: strips(p), curves: curves(p) }).collect();
+    let mut summaries: Vec<_> = e.policies.iter().collect();
+    summaries.sort_by(|a, b| a.oracle_gap_percent.total_cmp(&b.oracle_gap_percent));
+    let summary = |s: &&bifold_policy::evaluate::Summary| {
+        context! { name => s.policy, cells => summary_cells(s, e.programs.len()) }
+    };
+    let columns = ["oracle"].into_iter().chain(e.policies.iter().map(|s| s.policy.as_str()));
+    Ok(env.get_template("policies.html")?.render(context! {
+        style => STYLE,
+        scripts => scripts(include_str!("../../html/policies.js")),
+        data => data,
+        bifold => c.bifold,
+        verdict => verdict(e),
+        setting => setting_words(e),
+        scale => scale_words(e.time_scale, e.switch_scale),
+        policies => summaries.iter().map(summary).collect::<Vec<_>>(),
+        columns => columns.collect::<Vec<_>>(),
+        programs => e.programs.iter().map(program).collect::<Result<Vec<_>, _>>()?,
+        checks => c.checks.as_ref().map(|checks| checks_table(checks)),
+    })?)
 }

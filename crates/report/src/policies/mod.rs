@@ -8,8 +8,8 @@ mod html;
 mod rows;
 mod text;
 
-pub(crate) use html::{Curve, Strip, Strips, strips};
-pub(crate) use rows::checks_json;
+pub(crate) use html::{Strips, html_table, strips};
+pub(crate) use rows::{Row, checks_json, policy_rows};
 pub(crate) use text::{checks, of_run};
 
 use crate::{Format, RenderError};
@@ -70,11 +70,11 @@ pub fn scale_words(time: f64, switch: f64) -> String {
     format!("1 s of a policy = {second} of the run; costs of switching divided by {switch}")
 }
 
-/// Which VM, in words.
+/// Which VM, in words that go on from "the VM is".
 pub fn vm_words(vm: &bifold_policy::Vm) -> String {
     let age = if vm.long_lived { "long-lived" } else { "short-lived" };
     let tables = if vm.keep_nested { "kept" } else { "dropped" };
-    format!("{age} VM on {} host pages, nested tables {tables} at a switch", page_words(vm.host_page))
+    format!("{age}, on {} host pages, nested tables {tables} at a switch", page_words(vm.host_page))
 }
 
 fn page_words(page: PageSize) -> &'static str {
@@ -86,12 +86,9 @@ fn page_words(page: PageSize) -> &'static str {
 }
 
 /// Which VM, and where policies learn of the other mode, in words.
-fn setting_words(e: &Evaluation) -> String {
-    let vm = bifold_policy::Vm {
-        host_page: e.host_page,
-        long_lived: e.long_lived,
-        keep_nested: e.keep_nested,
-    };
+pub(crate) fn setting_words(e: &Evaluation) -> String {
+    let vm =
+        bifold_policy::Vm { host_page: e.host_page, long_lived: e.long_lived, keep_nested: e.keep_nested };
     let other = if e.estimated { "estimated" } else { "known from the timeline" };
     format!("{}; the other mode's cost is {other} where a policy needs it", vm_words(&vm))
 }

@@ -60,7 +60,7 @@ pub(super) fn render_json(c: &PolicyComparison) -> Result<String, RenderError> {
 
 /// A policy over a program from one starting mode.
 #[derive(Serialize)]
-struct Row<'a> {
+pub(crate) struct Row<'a> {
     program: &'a str,
     policy: &'a str,
     start: Mode,
@@ -74,7 +74,7 @@ struct Row<'a> {
     shadow_share: f64,
 }
 
-fn rows(e: &Evaluation) -> impl Iterator<Item = Row<'_>> {
+pub(crate) fn policy_rows(e: &Evaluation) -> impl Iterator<Item = Row<'_>> {
     e.programs.iter().flat_map(|p| {
         p.rows.iter().flat_map(move |r| {
             Mode::BOTH.into_iter().map(move |start| {
@@ -124,7 +124,7 @@ pub(super) fn render_jsonl(c: &PolicyComparison) -> Result<String, RenderError> 
     for s in &e.policies {
         out += &typed("policy", s)?;
     }
-    for row in rows(e) {
+    for row in policy_rows(e) {
         out += &typed("row", row)?;
     }
     for check in checks(c).unwrap_or_default() {
@@ -135,7 +135,7 @@ pub(super) fn render_jsonl(c: &PolicyComparison) -> Result<String, RenderError> 
 
 pub(super) fn render_csv(c: &PolicyComparison) -> Result<String, RenderError> {
     let mut writer = csv::Writer::from_writer(Vec::new());
-    for row in rows(&c.evaluation) {
+    for row in policy_rows(&c.evaluation) {
         writer.serialize(row)?;
     }
     let bytes = writer.into_inner().map_err(|e| csv::Error::from(e.into_error()))?;

@@ -6,7 +6,7 @@ use super::{Line, PolicyComparison, lines, page_words, scale_words, setting_word
 use crate::table::{labelled, table};
 use crate::text::{fixed, grouped, seconds};
 use bifold_policy::check::{Check, TOLERANCE_PERCENT};
-use bifold_policy::evaluate::{Evaluation, Program, WITHIN_PERCENT};
+use bifold_policy::evaluate::{Evaluation, Program, Summary, WITHIN_PERCENT};
 
 /// Columns of a table.
 const WIDTH: usize = 118;
@@ -20,7 +20,8 @@ pub(super) fn render(c: &PolicyComparison) -> String {
         out += &one(program);
     } else {
         out += &programs(e);
-        out += "\nCycles above the better static mode's, in percent of those; below 0 where switching paid:\n\n";
+        out +=
+            "\nCycles above the better static mode's, in percent of those; below 0 where switching paid:\n\n";
         out += &matrix(e);
         out += "\n";
         out += &summary(e);
@@ -46,7 +47,9 @@ pub(super) fn notes(e: &Evaluation) -> Vec<String> {
     ];
     // The same policies over one program do not make a rate.
     if e.programs.len() > 1 {
-        out.push(format!("within: programs on which it is within {WITHIN_PERCENT} % of the better static mode"));
+        out.push(format!(
+            "within: programs on which it is within {WITHIN_PERCENT} % of the better static mode"
+        ));
     }
     out
 }
@@ -56,7 +59,9 @@ pub(crate) fn of_run(evaluation: &Result<Evaluation, String>) -> String {
     match evaluation {
         Ok(e) => {
             let program = e.programs.first().map(one).unwrap_or_default();
-            program + "\n" + &labelled("policies", &setting_words(e))
+            program
+                + "\n"
+                + &labelled("policies", &format!("in a VM that is {}", setting_words(e)))
                 + &labelled("scale", &scale_words(e.time_scale, e.switch_scale))
         }
         Err(why) => labelled("policies", &format!("none: {why}")),
@@ -75,19 +80,40 @@ fn one(p: &Program) -> String {
         "in\nshadow %",
         "worse\nstart",
     ];
-    let row = |l: Line| {
-        vec![
-            l.name,
-            fixed(l.overhead, 2),
-            fixed(l.static_gap, 2),
-            fixed(l.oracle_gap, 2),
-            grouped(l.switches),
-            l.decisions.map_or("-".into(), grouped),
-            fixed(l.shadow, 1),
-            l.start.name().into(),
-        ]
-    };
-    table(head.map(String::from).into(), lines(p).into_iter().map(row).collect())
+    let row = |l: &Line| [l.name.clone()].into_iter().chain(cells(l)).collect();
+    table(head.map(String::from).into(), lines(p).iter().map(row).collect())
+}
+
+/// Percent with two decimals; what rounds to nothing has no sign.
+pub(super) fn percent(v: f64) -> String {
+    fixed(if v.abs() < 0.005 { 0.0 } else { v }, 2)
+}
+
+/// A line's figures.
+pub(super) fn cells(l: &Line) -> [String; 7] {
+    [
+        percent(l.overhead),
+        percent(l.static_gap),
+        percent(l.oracle_gap),
+        grouped(l.switches),
+        l.decisions.map_or("-".into(), grouped),
+        fixed(l.shadow, 1),
+        l.start.name().into(),
+    ]
+}
+
+/// A summary's figures over this many programs.
+pub(super) fn summary_cells(s: &Summary, programs: usize) -> [String; 8] {
+    [
+        percent(s.oracle_gap_percent),
+        percent(s.worst_static_gap_percent),
+        s.worst_program.clone(),
+        format!("{} of {programs}", s.within),
+        grouped(s.switches),
+        fixed(100.0 * s.shadow_share, 1),
+        format!("{} s", s.interval_s),
+        if s.needs_other { "yes" } else { "no" }.into(),
+    ]
 }
 
 /// What can be had at best, and without switching.
@@ -108,10 +134,10 @@ fn programs(e: &Evaluation) -> String {
             p.name.clone(),
             seconds(p.ideal_s),
             grouped(p.intervals as u64),
-            fixed(p.static_percent[0], 2),
-            fixed(p.static_percent[1], 2),
-            fixed(p.oracle[0].overhead_percent, 2),
-            fixed(p.oracle[1].overhead_percent, 2),
+            percent(p.static_percent[0]),
+            percent(p.static_percent[1]),
+            percent(p.oracle[0].overhead_percent),
+            percent(p.oracle[1].overhead_percent),
             grouped(p.oracle[0].switches),
             grouped(p.oracle[1].switches),
         ]
@@ -129,7 +155,7 @@ fn matrix(e: &Evaluation) -> String {
     let columns: Vec<(String, Vec<String>)> = names
         .into_iter()
         .enumerate()
-        .map(|(i, name)| (name, all.iter().map(|l| fixed(l[i].static_gap, 2)).collect()))
+        .map(|(i, name)| (name, all.iter().map(|l| percent(l[i].static_gap)).collect()))
         .collect();
     let widest = |head: &str, cells: &[String]| {
         head.lines().map(str::len).chain(cells.iter().map(|c| c.chars().count())).max().unwrap_or(0)
@@ -179,30 +205,19 @@ fn header(name: &str) -> String {
 fn summary(e: &Evaluation) -> String {
     let head = [
         "\npolicy",
-        "decides\nevery",
         "to the oracle %\n(geom. mean)",
         "worst to\nstatic %",
         "\non program",
         "within\n1 %",
         "\nswitches",
         "in\nshadow %",
+        "decides\nevery",
         "needs the\nother's cost",
     ];
     let mut all: Vec<_> = e.policies.iter().collect();
     all.sort_by(|a, b| a.oracle_gap_percent.total_cmp(&b.oracle_gap_percent));
-    let row = |s: &bifold_policy::evaluate::Summary| {
-        vec![
-            s.policy.clone(),
-            format!("{} s", s.interval_s),
-            fixed(s.oracle_gap_percent, 2),
-            fixed(s.worst_static_gap_percent, 2),
-            s.worst_program.clone(),
-            format!("{} of {}", s.within, e.programs.len()),
-            grouped(s.switches),
-            fixed(100.0 * s.shadow_share, 1),
-            if s.needs_other { "yes" } else { "no" }.into(),
-        ]
-    };
+    let row =
+        |s: &Summary| [s.policy.clone()].into_iter().chain(summary_cells(s, e.programs.len())).collect();
     table(head.map(String::from).into(), all.into_iter().map(row).collect())
 }
 
@@ -214,7 +229,10 @@ pub(crate) fn checks(checks: &[Check]) -> String {
 pub(super) fn checks_by_program(all: &[(String, Vec<Check>)]) -> String {
     let flat: Vec<(&str, &Check)> = all.iter().flat_map(|(p, c)| c.iter().map(|c| (p.as_str(), c))).collect();
     if flat.is_empty() {
-        return labelled("replay", "not checked: no VM switched during the capture (`bifold compare --check`)");
+        return labelled(
+            "replay",
+            "not checked: no VM switched during the capture (`bifold compare --check`)",
+        );
     }
     let named = flat.iter().any(|(p, _)| !p.is_empty());
     let head = [

@@ -2,7 +2,11 @@
 //! A comparison made by hand: a compiler in a guest, with round numbers.
 
 use bifold_model::{Config, ConfigOutcome, Mode, Outcome, Sample};
-use bifold_report::{Comparison, Exit, Guest, Input, Meta};
+use bifold_policy::check::Check;
+use bifold_policy::evaluate::{self, Options, evaluate};
+use bifold_policy::timeline::{About, Pair, StaticRun, SwitchCosts};
+use bifold_policy::{Named, Scale, Timeline, Vm};
+use bifold_report::{Comparison, Exit, Guest, Input, Meta, PolicyComparison, RunPolicies};
 use bifold_trace::Stats;
 
 const INTERVALS: u64 = 40;
@@ -68,7 +72,7 @@ pub fn comparison() -> Comparison {
         let mut refs = [[0; 6]; 6];
         refs[1][0] = total.guest_refs;
         refs[0][1] = total.host_refs;
-        ConfigOutcome { config, total, intervals, refs }
+        ConfigOutcome { config, total, intervals, refs, reuse: Vec::new() }
     });
     Comparison {
         meta: Meta {
@@ -114,6 +118,78 @@ pub fn comparison() -> Comparison {
             walk_checks: 36_112,
             walk_mismatches: 0,
             untranslated: 0,
+            switched: Vec::new(),
         },
+        policies: None,
     }
+}
+
+/// Two policies over the comparison's 4 KB pair, and a replay that is off.
+pub fn policies() -> RunPolicies {
+    let options = Options { vm: Vm::default(), scale: Scale::both(100.0), estimator: None };
+    let evaluation = evaluate(&[input("this run")], &named(), &options).unwrap();
+    let check = Check {
+        name: "dsp".into(),
+        vm: Vm { long_lived: false, ..Vm::default() },
+        start: bifold_policy::Mode::Nested,
+        cycles: 1_525_000_000.0,
+        switches: 3,
+        same_modes_percent: 0.25,
+        own_decisions: Some((-2.5, 4)),
+    };
+    RunPolicies { evaluation: Ok(evaluation), checks: vec![check] }
+}
+
+/// The same policies over two programs, of which the second is the first under another name.
+pub fn policy_comparison() -> PolicyComparison {
+    let options = Options { vm: Vm::default(), scale: Scale::both(100.0), estimator: None };
+    let inputs = [input("one"), input("</script><b>two")];
+    PolicyComparison {
+        bifold: "0.0.0-test".into(),
+        evaluation: evaluate(&inputs, &named(), &options).unwrap(),
+        checks: Some(vec![("one".into(), policies().checks), ("two".into(), Vec::new())]),
+    }
+}
+
+/// Parameters given here: built-in ones may be tuned.
+fn named() -> Vec<Named> {
+    let toggle = Named::parse("toggle", "policy = \"toggle\"\ninterval_s = 3.0").unwrap();
+    let nested = Named::load("always-nested").unwrap();
+    vec![toggle, nested]
+}
+
+fn input(name: &str) -> evaluate::Input {
+    let c = comparison();
+    let o = &c.outcome;
+    let run = |mode| {
+        let config = Config { mode, host_page: bifold_mmu::PageSize::Size4K };
+        let samples = o.configs.iter().find(|c| c.config == config).unwrap().intervals.clone();
+        StaticRun { reuse: vec![Vec::new(); samples.len()], samples }
+    };
+    let runs = [run(Mode::Shadow), run(Mode::Nested)];
+    let timeline = Timeline {
+        about: About {
+            program: c.meta.what(),
+            guest: String::new(),
+            bifold: "0.0.0-test".into(),
+            profile: o.profile.clone(),
+            config_hash: o.config_hash.clone(),
+            input_hash: o.input_hash.clone(),
+            frequency_hz: o.frequency_hz,
+            base_cpi: o.base_cpi,
+            vcpus: o.vcpus,
+            guest_frames: o.guest_frames,
+            interval_cycles: o.interval_cycles,
+        },
+        costs: SwitchCosts {
+            switch: 20_000,
+            hidden_fault: 2_900,
+            violation: 2_600,
+            make_page: 1_000,
+            zap_page: 200,
+        },
+        pairs: vec![Pair { host_page: bifold_mmu::PageSize::Size4K, runs }],
+        switched: Vec::new(),
+    };
+    evaluate::Input { name: name.into(), timeline }
 }

@@ -5,3 +5,4 @@
 
 mod fixture;
 mod outputs;
+mod policies;

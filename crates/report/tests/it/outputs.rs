@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What each output says, and that the JSON is as its schema describes it.
 
-use crate::fixture::comparison;
+use crate::fixture::{comparison, policies};
 use bifold_model::{Config, Outcome, Sample};
-use bifold_report::{Comparison, Exit, Figures, Format, Input, OutputFile, Partial};
+use bifold_report::{Comparison, Exit, Figures, Format, Input, OutputFile, Partial, RunPolicies};
 use serde_json::{Value, json};
 
 fn short() -> Comparison {
@@ -27,6 +27,13 @@ fn table_of_a_partial_run_whose_checks_failed() {
     c.outcome.walk_mismatches = 3;
     c.outcome.untranslated = 12;
     c.outcome.configs.truncate(3);
+    insta::assert_snapshot!(c.render(Format::Table).unwrap());
+}
+
+#[test]
+fn table_with_policies() {
+    let mut c = comparison();
+    c.policies = Some(policies());
     insta::assert_snapshot!(c.render(Format::Table).unwrap());
 }
 
@@ -81,7 +88,11 @@ fn json_is_as_the_schema_says() {
     generated.meta.capture_checks = None;
     let mut recorded = comparison();
     recorded.meta.input = Input::Recording { path: "a b.bifold".into(), generator: None };
-    for c in [comparison(), short(), partial, generated, recorded] {
+    let mut with_policies = comparison();
+    with_policies.policies = Some(policies());
+    let mut without = comparison();
+    without.policies = Some(RunPolicies { evaluation: Err("too short".into()), checks: Vec::new() });
+    for c in [comparison(), short(), partial, generated, recorded, with_policies, without] {
         let v: Value = serde_json::from_str(&c.render(Format::Json).unwrap()).unwrap();
         if let Err(e) = schemas.validate(&v, index) {
             panic!("{e:#}");
@@ -124,11 +135,14 @@ fn jsonl_and_csv_have_a_row_for_every_interval_and_configuration() {
     let c = comparison();
     let rows = c.outcome.interval_starts.len() * Config::ALL.len();
     assert_eq!(c.render(Format::Csv).unwrap().lines().count(), 1 + rows);
+    let mut c = c;
+    c.policies = Some(policies());
+    // Two policies, each from both starting modes.
     let jsonl = c.render(Format::Jsonl).unwrap();
-    assert_eq!(jsonl.lines().count(), 1 + Config::ALL.len() + rows);
+    assert_eq!(jsonl.lines().count(), 1 + Config::ALL.len() + 4 + rows);
     for line in jsonl.lines() {
         let v: Value = serde_json::from_str(line).unwrap();
-        assert!(["run", "total", "interval"].contains(&v["type"].as_str().unwrap()));
+        assert!(["run", "total", "policy", "interval"].contains(&v["type"].as_str().unwrap()));
     }
 }
 
@@ -148,6 +162,7 @@ fn a_run_of_nothing_is_said_to_be_one() {
 #[test]
 fn html_escapes_what_users_wrote_and_loads_nothing() {
     let mut c = comparison();
+    c.policies = Some(policies());
     c.meta.priors.push("</script><script>x".into());
     let page = c.render_html().unwrap();
     if let Some(path) = std::env::var_os("BIFOLD_REPORT") {
@@ -165,5 +180,6 @@ fn html_escapes_what_users_wrote_and_loads_nothing() {
     let data = page.split_once("id=\"data\">").unwrap().1.split_once("</script>").unwrap().0;
     let v: Value = serde_json::from_str(data).unwrap();
     assert_eq!(v["configs"].as_array().unwrap().len(), Config::ALL.len());
+    assert_eq!(v["strips"]["strips"][0]["name"], "oracle");
     assert_eq!(open, page.matches("</script>").count());
 }

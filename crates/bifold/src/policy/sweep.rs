@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `bifold policy sweep`: a policy's parameters over a grid.
+
+use super::setting::{Setting, timelines, track};
+use crate::cli::policy::{SweepArgs, SweepFormat};
+use crate::resolve::usage;
+use crate::run::{note_file, print};
+use crate::status::Status;
+use anyhow::Context as _;
+use bifold_policy::Named;
+use bifold_policy::sweep::{Axis, Prepared, Row, settings, sweep};
+use bifold_report::{OutputFile, scale_words, text_table, vm_words};
+use clap::error::ErrorKind;
+use serde_json::json;
+
+/// Every setting, best first, beside the policy as it is.
+struct Swept<'a> {
+    base: &'a Named,
+    base_row: Row,
+    axes: &'a [Axis],
+    settings: Vec<Named>,
+    rows: Vec<Row>,
+    programs: Vec<Prepared>,
+    setting: &'a Setting,
+}
+
+/// Sweeps and prints.
+pub fn run(args: SweepArgs) -> anyhow::Result<Status> {
+    let verb = "policy sweep";
+    let axis = |text: &String| {
+        Axis::parse(text).unwrap_or_else(|e| usage(verb, ErrorKind::InvalidValue, &format!("--set {e}")))
+    };
+    let axes: Vec<Axis> = args.set.iter().map(axis).collect();
+    let setting = Setting::new(verb, &args.vm)?;
+    let base = Named::load(&args.policy)?;
+    let grid = settings(&base, &axes)?;
+    let inputs = timelines(verb, &args.timelines)?;
+    let output = args.output.as_deref().map(OutputFile::create).transpose()?;
+    let prepare = |i: &bifold_policy::evaluate::Input| {
+        Ok(Prepared::new(&i.name, track(i, &setting)?, setting.scale.switch))
+    };
+    let programs: Vec<Prepared> = inputs.iter().map(prepare).collect::<anyhow::Result<_>>()?;
+    let over =
+        |settings: &[Named]| sweep(settings, &programs, setting.scale, setting.estimator.as_ref(), &|_| {});
+    let base_row = over(std::slice::from_ref(&base)).remove(0);
+    let mut rows = over(&grid.named);
+    rows.sort_by(|a, b| a.total(None).oracle_gap_percent.total_cmp(&b.total(None).oracle_gap_percent));
+    if let (Some(why), false) = (&grid.why, args.quiet) {
+        eprintln!("bifold: {} settings are out of range and left out; the first: {why}", grid.skipped);
+    }
+    let swept =
+        Swept { base: &base, base_row, axes: &axes, settings: grid.named, rows, programs, setting: &setting };
+    let text = match args.format {
+        SweepFormat::Table => swept.table(args.count),
+        SweepFormat::Json => swept.json()?,
+        SweepFormat::Csv => swept.csv()?,
+    };
+    match (output, &args.output) {
+        (Some(file), Some(path)) => {
+            file.finish(text.as_bytes())?;
+            note_file(!args.quiet, "data", path);
+        }
+        _ => print(&text)?,
+    }
+    Ok(Status::Done)
+}
+
+impl Swept<'_> {
+    /// The swept parameters' values in a setting.
+    fn values(&self, named: &Named) -> anyhow::Result<Vec<toml::Value>> {
+        let table = toml::Table::try_from(&named.spec).context("a policy's parameters are no table")?;
+        let value = |axis: &Axis| {
+            let mut keys = axis.key.split('.');
+            let first = keys.next().and_then(|k| table.get(k));
+            keys.try_fold(first?, |v, k| v.get(k)).cloned()
+        };
+        Ok(self.axes.iter().map(|a| value(a).unwrap_or_else(|| "-".into())).collect())
+    }
+
+    /// The program on which a row lost most to the better static mode.
+    fn worst(&self, row: &Row) -> &str {
+        let scores = row.scores.iter().zip(&self.programs);
+        scores.max_by(|a, b| a.0.to_static.total_cmp(&b.0.to_static)).map_or("", |(_, p)| &p.name)
+    }
+
+    fn figures(&self, row: &Row) -> [String; 4] {
+        let t = row.total(None);
+        [
+            format!("{:.2}", t.oracle_gap_percent),
+            format!("{:.2}", t.worst_static_gap_percent),
+            self.worst(row).to_string(),
+            t.switches.to_string(),
+        ]
+    }
+
+    fn table(&self, count: usize) -> String {
+        let line = |first: String, named: &Named, row: &Row| {
+            let values = self.values(named).unwrap_or_default().into_iter().map(|v| short(&v));
+            [first].into_iter().chain(values).chain(self.figures(row)).collect::<Vec<String>>()
+        };
+        let mut lines = vec![line("as it is".into(), self.base, &self.base_row)];
+        let best = self.rows.iter().take(count).enumerate();
+        lines.extend(best.map(|(i, r)| line((i + 1).to_string(), &self.settings[r.setting], r)));
+        let head = [self.base.name.clone()].into_iter().chain(self.axes.iter().map(|a| a.key.clone()));
+        let head = head.map(|h| format!("\n{h}"));
+        let figures = ["to the oracle %\n(geom. mean)", "worst to\nstatic %", "\non program", "\nswitches"];
+        let head = head.chain(figures.map(String::from)).collect();
+        let shown = self.rows.len().min(count);
+        format!(
+            "The VM is {}\n{}\n\n{}\nbest {shown} of {} settings over {} programs\n",
+            vm_words(&self.setting.vm),
+            scale_words(self.setting.scale.time, self.setting.scale.switch),
+            text_table(head, lines),
+            self.rows.len(),
+            self.programs.len(),
+        )
+    }
+
+    fn json(&self) -> anyhow::Result<String> {
+        let row = |named: &Named, row: &Row| -> anyhow::Result<serde_json::Value> {
+            let total = row.total(None);
+            let keys = self.axes.iter().map(|a| a.key.clone());
+            let values = self.values(named)?.into_iter().map(|v| serde_json::to_value(v).unwrap_or_default());
+            let program = |(s, p): (&bifold_policy::sweep::Score, &Prepared)| {
+                json!({ "program": p.name, "to_oracle": s.to_oracle, "to_static": s.to_static,
+                        "switches": s.switches })
+            };
+            Ok(json!({
+                "set": keys.zip(values).collect::<serde_json::Map<_, _>>(),
+                "oracle_gap_percent": total.oracle_gap_percent,
+                "worst_static_gap_percent": total.worst_static_gap_percent,
+                "worst_program": self.worst(row),
+                "switches": total.switches,
+                "programs": row.scores.iter().zip(&self.programs).map(program).collect::<Vec<_>>(),
+            }))
+        };
+        let rows = self.rows.iter().map(|r| row(&self.settings[r.setting], r));
+        let document = json!({
+            "schema": "bifold.policy-sweep/1",
+            "bifold": env!("CARGO_PKG_VERSION"),
+            "policy": self.base.name,
+            "parameters": self.base.spec,
+            "host_page": self.setting.vm.host_page,
+            "long_lived": self.setting.vm.long_lived,
+            "keep_nested": self.setting.vm.keep_nested,
+            "time_scale": self.setting.scale.time,
+            "switch_scale": self.setting.scale.switch,
+            "estimated": self.setting.estimator.is_some(),
+            "as_it_is": row(self.base, &self.base_row)?,
+            "settings": rows.collect::<anyhow::Result<Vec<_>>>()?,
+        });
+        Ok(serde_json::to_string_pretty(&document)? + "\n")
+    }
+
+    fn csv(&self) -> anyhow::Result<String> {
+        let mut writer = csv::Writer::from_writer(Vec::new());
+        let keys = self.axes.iter().map(|a| a.key.as_str());
+        let figures = ["oracle_gap_percent", "worst_static_gap_percent", "worst_program", "switches"];
+        writer.write_record(keys.chain(figures))?;
+        for row in &self.rows {
+            let plain = |v: toml::Value| match v {
+                toml::Value::String(s) => s,
+                v => v.to_string(),
+            };
+            let values = self.values(&self.settings[row.setting])?.into_iter().map(plain);
+            let t = row.total(None);
+            let figures = [
+                t.oracle_gap_percent.to_string(),
+                t.worst_static_gap_percent.to_string(),
+                self.worst(row).to_string(),
+                t.switches.to_string(),
+            ];
+            writer.write_record(values.chain(figures))?;
+        }
+        Ok(String::from_utf8(writer.into_inner()?)?)
+    }
+}
+
+/// A value for a table: four digits are enough.
+fn short(value: &toml::Value) -> String {
+    match value {
+        toml::Value::Float(x) if *x != 0.0 && x.abs() < 1e-3 => format!("{x:.3e}"),
+        toml::Value::Float(x) => {
+            let text = format!("{x:.4}");
+            text.trim_end_matches('0').trim_end_matches('.').to_string()
+        }
+        toml::Value::String(s) => s.clone(),
+        v => v.to_string(),
+    }
+}

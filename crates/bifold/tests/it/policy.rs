@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `bifold policy` over timelines that the test captures from a generator.
+//!
+//! Built-in parameters may be tuned, so goldens take policies whose are given here.
+
+use crate::command::{bifold, bifold_in, names};
+use std::path::Path;
+
+/// A policy under a name of its own.
+const TOGGLE: &str = "policy = \"toggle\"\ninterval_s = 1.0\n";
+
+/// A directory with a timeline of some intervals, one of a single interval, and a policy.
+fn directory() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let capture = |args: &str| {
+        let ran = bifold_in(dir.path(), &format!("compare --configs nested-4k,shadow-4k {args}"));
+        assert_eq!(ran.status, 0, "{}", ran.stderr);
+    };
+    capture("--generate fork-storm:300 -i 0.001 --timeline storm.timeline --check always-nested+shadow");
+    capture("--generate fork-storm:20 -i 1 --timeline short.timeline");
+    std::fs::write(dir.path().join("toggle-1.toml"), TOGGLE).unwrap();
+    dir
+}
+
+const POLICIES: &str = "--policy always-nested --policy toggle-1.toml --time-scale 1000";
+
+fn all(dir: &Path, cases: &[String]) -> String {
+    let mut out = String::new();
+    for args in cases {
+        let ran = bifold_in(dir, args);
+        out += &format!("$ bifold {args}\nstatus {}\n{}{}\n", ran.status, ran.stdout, ran.stderr);
+    }
+    out
+}
+
+#[test]
+fn policies_are_compared_replayed_and_swept_over_a_timeline() {
+    let dir = directory();
+    insta::assert_snapshot!(all(
+        dir.path(),
+        &[
+            format!("policy compare storm.timeline {POLICIES}"),
+            format!("policy compare storm.timeline {POLICIES} --check --format csv"),
+            format!("policy compare storm.timeline {POLICIES} --vm short-lived --dropped --other known"),
+            "policy replay --policy toggle-1.toml --set interval_s=2 --time-scale 1000 storm.timeline".into(),
+            "policy replay --policy always-nested --start shadow --explain --check storm.timeline".into(),
+            "policy sweep --policy toggle-1.toml --set interval_s=1:4:4 --time-scale 1000 storm.timeline"
+                .into(),
+            "policy sweep --policy toggle-1.toml --set interval_s=1,2 --format csv storm.timeline".into(),
+            "policy intervals --policy toggle-1.toml --time-scale 1000 storm.timeline".into(),
+        ]
+    ));
+}
+
+#[test]
+fn every_form_has_the_same_policies() {
+    let dir = directory();
+    let json = bifold_in(dir.path(), "policy compare storm.timeline --format json").quietly();
+    let v: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let policies = v["policies"].as_array().unwrap().len();
+    assert!(policies > 10, "{json}");
+    let csv = bifold_in(dir.path(), "policy compare storm.timeline --format csv").quietly();
+    assert_eq!(csv.lines().count(), 1 + 2 * policies);
+    let ran = bifold_in(dir.path(), "policy compare storm.timeline -o x.csv --format csv --report x.html");
+    assert_eq!((ran.status, ran.stdout.as_str()), (0, ""));
+    assert!(names(dir.path()).contains(&"x.html".to_string()), "{}", ran.stderr);
+    assert_eq!(std::fs::read_to_string(dir.path().join("x.csv")).unwrap(), csv);
+    let sweep = "policy sweep --policy dsp --set interval_s=2,5 --format json storm.timeline";
+    let v: serde_json::Value = serde_json::from_str(&bifold_in(dir.path(), sweep).quietly()).unwrap();
+    assert_eq!(v["settings"].as_array().unwrap().len(), 2);
+    let replay = "policy replay --policy dsp --explain --format json storm.timeline";
+    let v: serde_json::Value = serde_json::from_str(&bifold_in(dir.path(), replay).quietly()).unwrap();
+    assert_eq!(v["replays"][0]["policy"], "dsp");
+}
+
+#[test]
+fn the_list_names_every_policy() {
+    let text = bifold("policy list").quietly();
+    let json: serde_json::Value =
+        serde_json::from_str(&bifold("policy list --format json").quietly()).unwrap();
+    for p in json["policies"].as_array().unwrap() {
+        let name = p["name"].as_str().unwrap();
+        assert!(text.lines().any(|l| l.split(' ').next() == Some(name)), "{name}:\n{text}");
+        assert!(!p["what"].as_str().unwrap().is_empty(), "{name}");
+    }
+}
+
+#[test]
+fn timelines_and_policies_that_cannot_be_used() {
+    let dir = directory();
+    let write = |name: &str, bytes: &[u8]| std::fs::write(dir.path().join(name), bytes).unwrap();
+    write("empty.timeline", b"");
+    write("text.timeline", b"hello, this is no timeline at all");
+    let other = zstd::encode_all(&br#"{"schema":"bifold.timeline/99"}"#[..], 1).unwrap();
+    write("version.timeline", &other);
+    write("bad.toml", b"policy = \"toggle\"\ninterval_s = -1.0\n");
+    write("estimator.toml", b"switch = 1.0\n");
+    let cases: Vec<String> = [
+        "compare missing.timeline",
+        "compare empty.timeline",
+        "compare text.timeline",
+        "compare version.timeline",
+        "compare short.timeline",
+        "compare storm.timeline --host-page 2m",
+        "replay storm.timeline --host-page 2m",
+        "compare storm.timeline --policy dps",
+        "compare storm.timeline --policy bad.toml",
+        "compare storm.timeline --policy missing.toml",
+        "compare storm.timeline --policy always-nested --policy always-nested",
+        "compare storm.timeline --policy always-nested --policy dsp --set interval_s=1",
+        "compare storm.timeline --set interval_s=1",
+        "compare storm.timeline --policy toggle-1.toml --set interval=1",
+        "compare storm.timeline --policy toggle-1.toml --set interval_s",
+        "compare storm.timeline --policy toggle-1.toml --set interval_s=0",
+        "compare storm.timeline --other known --estimator estimator.toml",
+        "compare storm.timeline --estimator estimator.toml",
+        "compare storm.timeline -o x --report x",
+        "compare",
+        "compare storm.timeline --time-scale 0",
+        "sweep storm.timeline --policy toggle-1.toml --set interval_s=1:2",
+        "sweep storm.timeline --policy toggle-1.toml --set interval=1,2",
+        "intervals storm.timeline -i 0",
+        "frobnicate",
+    ]
+    .map(|c| format!("policy {c}"))
+    .into();
+    for case in &cases {
+        assert!([1, 2].contains(&bifold_in(dir.path(), case).status), "{case}");
+    }
+    insta::assert_snapshot!(all(dir.path(), &cases));
+}

@@ -1,0 +1,140 @@
+// What the pages' charts have in common: colours, the look of axes, curves over time and, under
+// them on the same scale of time, strips of the modes in which policies were.
+const bifold = (() => {
+  "use strict";
+  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+  const base = () => ({
+    $schema: "https://vega.github.io/schema/vega-lite/v6.json",
+    width: "container",
+    background: null,
+    autosize: { type: "fit-x", contains: "padding" },
+    config: {
+      font: getComputedStyle(document.body).fontFamily,
+      view: { stroke: null },
+      axis: {
+        labelColor: css("--ink"), titleColor: css("--soft"), titleFontWeight: "normal", titleFontSize: 12,
+        labelFontSize: 12, gridColor: css("--line"), domainColor: css("--line"), tickColor: css("--line"),
+      },
+      legend: {
+        labelColor: css("--ink"), titleColor: css("--soft"), titleFontWeight: "normal", labelFontSize: 12,
+        titleFontSize: 12, orient: "top", symbolType: "square", labelLimit: 220,
+      },
+    },
+  });
+
+  // Short runs in milliseconds: axis labels of 0.0002 run into each other.
+  const unit = (end) => (end < 1 ? { name: "ms", factor: 1000 } : { name: "s", factor: 1 });
+  const time = (unit, end) => ({
+    title: "ideal time, " + unit.name, axis: { grid: false, tickCount: 10 },
+    scale: { nice: false, ...(end ? { domain: [0, end * unit.factor] } : {}) },
+  });
+
+  // Where curves differ by magnitudes, a linear axis shows only the dearest.
+  const wide = (values, field, names) => {
+    const means = names.map((c) => {
+      const own = values.filter((v) => v.config === c);
+      return own.reduce((sum, v) => sum + v[field], 0) / Math.max(1, own.length);
+    }).filter((m) => m > 0);
+    return means.length > 1 && Math.max(...means) > 20 * Math.min(...means) && Math.max(...means) > 10;
+  };
+  const yAxis = (values, field, title, names) => {
+    if (!wide(values, field, names)) {
+      return { field, type: "quantitative", title, axis: { tickCount: 5 } };
+    }
+    const top = values.reduce((most, v) => Math.max(most, v[field]), 0);
+    const ticks = [0];
+    for (let t = 1; t < 10 * top; t *= 10) ticks.push(t);
+    return { field, type: "quantitative", title: title + " (log scale)",
+      scale: { type: "symlog", constant: 1 }, axis: { values: ticks, format: ",.0f" } };
+  };
+
+  // Room for policies' names beside strips, and the same beside the curves above them.
+  const ROOM = 112;
+  const curves = ({ field, title, values, names, colour, height, x, end, aligned }) => {
+    const y = yAxis(values, field, title, names);
+    if (aligned) y.axis = { ...y.axis, minExtent: ROOM, maxExtent: ROOM };
+    return {
+      ...base(), height, data: { values },
+      params: [
+        { name: "picked", select: { type: "point", fields: ["config"] }, bind: "legend" },
+        { name: "zoom", select: { type: "interval", encodings: ["x"] }, bind: "scales" },
+      ],
+      mark: { type: "line", interpolate: "step-after", strokeWidth: 1.8, clip: true },
+      encoding: {
+        x: { field: "from", type: "quantitative", ...time(x, end) },
+        y,
+        color: { field: "config", type: "nominal", sort: names, title: null,
+          scale: { domain: names, range: names.map(colour) },
+          legend: { symbolType: "stroke", symbolStrokeWidth: 3, symbolSize: 300 } },
+        // Large host pages are dashed: two lines on top of each other can both be seen.
+        strokeDash: { field: "config", type: "nominal", sort: names, title: null,
+          scale: { domain: names, range: names.map((c) => (c.endsWith("-2m") ? [6, 4] : [1, 0])) } },
+        opacity: { condition: { param: "picked", value: 1 }, value: 0.12 },
+        tooltip: [
+          { field: "config", title: "configuration" },
+          { field: "from", type: "quantitative", format: ".4~g", title: "from, " + x.name },
+          { field, type: "quantitative", format: ",.2f", title },
+        ],
+      },
+    };
+  };
+
+  const strips = (data, x) => {
+    const values = data.strips.flatMap((s) => {
+      let from = 0;
+      return s.stretches.map(([end, shadow]) => {
+        const stretch = {
+          policy: s.name, overhead: s.overhead, shadow,
+          from: from * data.step * x.factor,
+          to: Math.min(end * data.step, data.end) * x.factor,
+          mode: shadow === 100 ? "shadow" : shadow === 0 ? "nested" : shadow + " % of it in shadow",
+        };
+        from = end;
+        return stretch;
+      });
+    });
+    return {
+      ...base(), height: 21 * data.strips.length, data: { values },
+      params: [{ name: "zoom", select: { type: "interval", encodings: ["x"] }, bind: "scales" }],
+      mark: { type: "bar", height: 15, clip: true },
+      encoding: {
+        y: { field: "policy", type: "nominal", sort: data.strips.map((s) => s.name), title: "policy",
+          axis: { ticks: false, domain: false, labelPadding: 8, labelLimit: ROOM - 10,
+            minExtent: ROOM, maxExtent: ROOM } },
+        x: { field: "from", type: "quantitative", ...time(x, data.end) },
+        x2: { field: "to" },
+        color: { field: "shadow", type: "quantitative", legend: null,
+          scale: { domain: [0, 100], range: [css("--nested-4k"), css("--shadow-4k")] } },
+        tooltip: [
+          { field: "policy" }, { field: "mode" },
+          { field: "from", type: "quantitative", format: ".4~g", title: "from, " + x.name },
+          { field: "to", type: "quantitative", format: ".4~g", title: "to, " + x.name },
+          { field: "overhead", title: "overhead of the whole" },
+        ],
+      },
+    };
+  };
+
+  // `ast` interprets expressions instead of compiling them: no eval in the page.
+  const embed = (place, spec) =>
+    vegaEmbed(place, spec, { actions: { export: true, source: false, compiled: false, editor: false },
+      ast: true, renderer: "svg" })
+      .catch((e) => { place.textContent = "This chart could not be drawn: " + e; });
+
+  // What is zoomed in one of these charts is zoomed in all.
+  const linked = (charts) => Promise.all(charts).then((all) => {
+    const views = all.filter(Boolean).map((r) => r.view);
+    let busy = false;
+    for (const view of views) {
+      view.addSignalListener("zoom_from", (_, domain) => {
+        if (busy) return;
+        busy = true;
+        const others = views.filter((v) => v !== view);
+        Promise.all(others.map((v) => v.signal("zoom_from", domain).runAsync())).finally(() => { busy = false; });
+      });
+    }
+  }).catch(() => {}); // Charts that are not linked are still charts.
+
+  return { css, base, unit, curves, strips, embed, linked };
+})();

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Policies over programs in every form.
+
+use crate::fixture::policy_comparison;
+use bifold_report::Format;
+use serde_json::Value;
+
+#[test]
+fn table_of_two_programs() {
+    insta::assert_snapshot!(policy_comparison().render(Format::Table).unwrap());
+}
+
+#[test]
+fn table_of_one_program_has_its_oracle_and_static_modes() {
+    let mut c = policy_comparison();
+    c.evaluation.programs.truncate(1);
+    c.checks = None;
+    insta::assert_snapshot!(c.render(Format::Table).unwrap());
+}
+
+#[test]
+fn a_matrix_of_many_policies_is_broken_into_blocks_of_120_columns() {
+    let mut c = policy_comparison();
+    for p in &mut c.evaluation.programs {
+        let row = p.rows[0].clone();
+        p.rows = (0..25)
+            .map(|i| bifold_policy::evaluate::Row { policy: format!("policy-number-{i}"), ..row.clone() })
+            .collect();
+    }
+    let table = c.render(Format::Table).unwrap();
+    let widest = table.lines().map(|l| l.chars().count()).max().unwrap();
+    assert!(widest <= 120, "{widest} columns:\n{table}");
+    assert!(table.contains("24"), "{table}");
+}
+
+#[test]
+fn rows_of_every_kind() {
+    let c = policy_comparison();
+    insta::assert_snapshot!(c.render(Format::Csv).unwrap());
+    let jsonl = c.render(Format::Jsonl).unwrap();
+    let kinds: Vec<String> = jsonl
+        .lines()
+        .map(|l| serde_json::from_str::<Value>(l).unwrap()["type"].as_str().unwrap().to_string())
+        .collect();
+    let count = |kind: &str| kinds.iter().filter(|k| *k == kind).count();
+    let counts = ["evaluation", "program", "policy", "row", "check"].map(count);
+    assert_eq!(counts, [1, 2, 2, 8, 1], "{jsonl}");
+    let v: Value = serde_json::from_str(&c.render(Format::Json).unwrap()).unwrap();
+    assert_eq!(v["schema"], "bifold.policy-compare/1");
+    assert_eq!(v["programs"][1]["rows"][0]["runs"].as_array().unwrap().len(), 2);
+    assert_eq!(v["checks"][0]["passed"], false);
+}
+
+/// `BIFOLD_POLICY_REPORT=FILE` keeps the page, to be looked at.
+#[test]
+fn the_page_escapes_names_and_joins_what_a_screen_cannot_show() {
+    let mut c = policy_comparison();
+    for p in &mut c.evaluation.programs {
+        p.intervals = 4000;
+        let row = &mut p.rows[0];
+        for run in &mut row.runs {
+            run.modes = (0..4000).map(|i| bifold_policy::Mode::BOTH[i % 3 % 2]).collect();
+        }
+    }
+    let page = c.render_html().unwrap();
+    if let Some(path) = std::env::var_os("BIFOLD_POLICY_REPORT") {
+        std::fs::write(path, &page).unwrap();
+    }
+    assert!(!page.contains("</script><b>two"));
+    assert_eq!(page.matches("<script").count(), page.matches("</script>").count());
+    let data = page.split_once("id=\"data\">").unwrap().1.split_once("</script>").unwrap().0;
+    let v: Value = serde_json::from_str(data).unwrap();
+    let strips = v[0]["strips"]["strips"].as_array().unwrap();
+    assert_eq!(strips.len(), 3);
+    assert!(strips[1]["stretches"].as_array().unwrap().len() <= 400);
+}
