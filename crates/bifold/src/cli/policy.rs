@@ -99,6 +99,9 @@ pub struct ReplayArgs {
     pub format: ShortFormat,
 
     /// Also check the replay against VMs that switched during the capture; exit status 3 if it is off
+    ///
+    /// These are the VMs of `bifold compare --check`. What a policy decides depends on the time scale,
+    /// so --time-scale has to be that of the capture.
     #[arg(long)]
     pub check: bool,
 
@@ -119,6 +122,9 @@ pub struct CompareArgs {
     pub which: WhichArgs,
 
     /// Also check the replay against VMs that switched during the capture; exit status 3 if it is off
+    ///
+    /// These are the VMs of `bifold compare --check`. What a policy decides depends on the time scale,
+    /// so --time-scale has to be that of the capture.
     #[arg(long)]
     pub check: bool,
 

@@ -2,6 +2,7 @@
 //! `bifold policy compare` and `bifold policy intervals`: policies side by side.
 
 use super::setting::{Setting, policies, timelines, with};
+use crate::cli::FormatArg;
 use crate::cli::policy::{CompareArgs, IntervalsArgs, ShowArgs, VmArgs};
 use crate::resolve::{format_of, same_file};
 use crate::run::{note_file, print};
@@ -9,7 +10,7 @@ use crate::status::Status;
 use bifold_policy::Named;
 use bifold_policy::check;
 use bifold_policy::evaluate::{Input, evaluate};
-use bifold_report::{OutputFile, PolicyComparison};
+use bifold_report::{OutputFile, PolicyComparison, checks_table};
 
 /// `bifold policy compare`.
 pub fn compare(args: CompareArgs) -> anyhow::Result<Status> {
@@ -60,6 +61,10 @@ fn show(
             note_file(!show.quiet, "data", path);
         }
         _ => print(&text)?,
+    }
+    // Rows of CSV have no place for them, and a bare status says nothing.
+    if let (FormatArg::Csv, Some(checks)) = (show.format, &comparison.checks) {
+        eprint!("{}", checks_table(checks));
     }
     let passed = comparison.checks.iter().flatten().flat_map(|(_, c)| c).all(|c| c.passed());
     Ok(if passed { Status::Done } else { Status::CheckFailed })

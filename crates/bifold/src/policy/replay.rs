@@ -151,7 +151,7 @@ fn text(r: &Replay, start: Mode, explain: bool) -> String {
     }
     let _ = writeln!(
         out,
-        "  overhead {:.2} % ({:.3} % by switching), {} switches in {} decisions, {:.1} % of the time in shadow",
+        "  overhead {:.2} % ({:.3} % by switching); switches {}, decisions {}, in shadow {:.1} % of the time",
         r.run.overhead_percent(),
         share(r.run.switch_cycles, r.run.cycles - r.run.extra_cycles),
         r.run.switches,

@@ -142,7 +142,7 @@ pub fn timelines(verb: &str, paths: &[PathBuf]) -> anyhow::Result<Vec<Input>> {
 pub fn too_short(intervals: usize) -> anyhow::Error {
     let s = if intervals == 1 { "" } else { "s" };
     anyhow::anyhow!(
-        "it is too short: {intervals} interval{s}, where no policy can be judged on fewer than \
+        "too short: {intervals} interval{s}, where no policy can be judged on fewer than \
          {FEWEST_INTERVALS} (capture it with a shorter --interval)"
     )
 }

@@ -107,7 +107,7 @@ impl Swept<'_> {
         let head = head.chain(figures.map(String::from)).collect();
         let shown = self.rows.len().min(count);
         format!(
-            "The VM is {}\n{}\n\n{}\nbest {shown} of {} settings over {} programs\n",
+            "The VM is {}\n{}\n\n{}\nbest {shown} of {} settings; programs: {}\n",
             vm_words(&self.setting.vm),
             scale_words(self.setting.scale.time, self.setting.scale.switch),
             text_table(head, lines),

@@ -104,6 +104,11 @@ fn gap(gap: f64) -> Value {
     context! { class => class, text => percent(gap) }
 }
 
+/// Is it one of the static modes as a policy? Those have columns of their own.
+fn is_static(name: &str) -> bool {
+    matches!(name, "always-shadow" | "always-nested")
+}
+
 fn program(p: &Program) -> Result<Value, RenderError> {
     let worse = p.oracle.iter().map(|o| o.overhead_percent).fold(0.0, f64::max);
     Ok(context! {
@@ -115,7 +120,7 @@ fn program(p: &Program) -> Result<Value, RenderError> {
         shadow => percent(p.static_percent[0]),
         nested => percent(p.static_percent[1]),
         oracle => percent(worse),
-        gaps => lines(p).iter().map(|l| gap(l.static_gap)).collect::<Vec<_>>(),
+        gaps => lines(p).iter().filter(|l| !is_static(&l.name)).map(|l| gap(l.static_gap)).collect::<Vec<_>>(),
         table => html_table(p)?,
     })
 }
@@ -149,7 +154,8 @@ pub(super) fn render(c: &PolicyComparison) -> Result<String, RenderError> {
     let summary = |s: &&bifold_policy::evaluate::Summary| {
         context! { name => s.policy, cells => summary_cells(s, e.programs.len()) }
     };
-    let columns = ["oracle"].into_iter().chain(e.policies.iter().map(|s| s.policy.as_str()));
+    let columns =
+        ["oracle"].into_iter().chain(e.policies.iter().map(|s| s.policy.as_str()).filter(|n| !is_static(n)));
     Ok(env.get_template("policies.html")?.render(context! {
         style => STYLE,
         scripts => scripts(include_str!("../../html/policies.js")),
