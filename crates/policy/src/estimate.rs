@@ -17,14 +17,16 @@ use std::sync::LazyLock;
 /// What `bifold policy train estimator` wrote last.
 const FITTED: &str = include_str!("../params/estimator.toml");
 
-/// Counters that can be had on a live host: from the PMU, KVM's statistics and the guest's
-/// page-fault count.
-pub const MEASURABLE: [&str; 17] = [
+/// Counters that can be had on a live host: from the PMU (misses, walk cycles, and flushes,
+/// which Intel counts as TLB_FLUSH.DTLB_THREAD and AMD as LsTlbFlush), KVM's statistics and
+/// the guest's page-fault count.
+pub const MEASURABLE: [&str; 18] = [
     "instructions",
     "tlb_misses_4k",
     "tlb_misses_2m",
     "tlb_misses_1g",
     "walk_cycles",
+    "tlb_flushes",
     "guest_page_faults",
     "vmm_cycles",
     "exits_violation",

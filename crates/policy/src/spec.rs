@@ -32,6 +32,7 @@ policies! {
     Toggle(toggle::Toggle),
     Dsp(dsp::Dsp),
     Regret(regret::Regret),
+    Experts(experts::Experts),
     Rpms(rpms::Rpms),
     Bae(bae::Bae),
     Zhang(zhang::Zhang),
@@ -65,6 +66,7 @@ built_in! {
     "hiebel",
     "work-function",
     "regret",
+    "experts",
 }
 
 /// Why parameters cannot be used.

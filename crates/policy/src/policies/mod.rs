@@ -4,8 +4,10 @@
 pub mod always;
 pub mod bae;
 pub mod dsp;
+pub mod experts;
 pub mod hiebel;
 pub mod kuang;
+mod ledger;
 pub mod regret;
 pub mod rpms;
 pub mod svm;

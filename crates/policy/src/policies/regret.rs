@@ -12,8 +12,9 @@
 //! Published relatives: Bae's and RPMS's thresholds that move after a switch. Here no metric
 //! has a threshold of its own: all of them go into cycles first.
 
+use super::ledger::{Ledger, Mixture, known};
 use super::{num, within};
-use crate::{Log, Mode, Other, Parameters, Policy, View};
+use crate::{Log, Mode, Parameters, Policy, View};
 use serde::{Deserialize, Serialize};
 
 /// Parameters.
@@ -28,6 +29,9 @@ pub struct Regret {
     pub keep: f64,
     /// A difference below this share of the interval's cycles is none, in percent.
     pub margin_percent: f64,
+    /// How far the difference is taken to be that of the phase that is coming, 0 to 1, in an
+    /// interval in which another one ends (page faults or TLB misses fall).
+    pub unmix: f64,
     /// How much of what a switch reveals goes into the correction of estimates, 0 to 1.
     pub learn: f64,
     /// The most by which an estimate is corrected, as a factor.
@@ -39,6 +43,7 @@ impl Parameters for Regret {
         within("share", self.share, 0.0, 100.0)?;
         within("keep", self.keep, 0.0, 1.0)?;
         within("margin_percent", self.margin_percent, 0.0, 100.0)?;
+        within("unmix", self.unmix, 0.0, 1.0)?;
         within("learn", self.learn, 0.0, 1.0)?;
         within("most_correction", self.most_correction, 1.0, 1000.0)
     }
@@ -52,7 +57,12 @@ impl Parameters for Regret {
     }
 
     fn policy(&self, _start: Mode) -> Box<dyn Policy> {
-        Box::new(State { p: *self, regret: 0.0, correction: [0.0; 2], since: 0, promised: None })
+        Box::new(State {
+            p: *self,
+            regret: 0.0,
+            ledger: Ledger::new(self.learn, self.most_correction),
+            mixture: Mixture::default(),
+        })
     }
 }
 
@@ -61,55 +71,20 @@ struct State {
     p: Regret,
     /// Cycles that the current mode has cost more than the other is estimated to have.
     regret: f64,
-    /// Logarithm of the factor by which the estimate of each mode's cost is corrected.
-    correction: [f64; 2],
-    /// Intervals since the last switch.
-    since: u64,
-    /// What the mode that was switched to was estimated to cost, cycles per instruction.
-    promised: Option<f64>,
-}
-
-impl State {
-    /// The interval after the one that paid for the switch shows what the mode really costs.
-    fn learn(&mut self, view: &View, log: &mut Log) {
-        let instructions = view.sample.instructions as f64;
-        let Some(promised) = self.promised.take_if(|_| instructions > 0.0) else { return };
-        let seen = view.extra_cycles() / instructions;
-        if promised <= 0.0 || seen <= 0.0 {
-            return;
-        }
-        let off = (seen / promised).ln();
-        let most = self.p.most_correction.ln();
-        let correction = &mut self.correction[view.mode as usize];
-        *correction = (*correction + self.p.learn * off).clamp(-most, most);
-        log.say(|| {
-            format!(
-                "{} costs {} times what was estimated: estimates of it are taken times {} from now on.",
-                view.mode.name(),
-                num(off.exp()),
-                num(self.correction[view.mode as usize].exp())
-            )
-        });
-    }
+    ledger: Ledger,
+    mixture: Mixture,
 }
 
 impl Policy for State {
     fn decide(&mut self, view: &View, log: &mut Log) -> Mode {
         let (mode, there) = (view.mode, view.mode.other());
-        let finite = |o: &Other| (o.extra_cycles + o.there_cycles + o.back_cycles).is_finite();
-        let Some(other) = view.other.filter(finite) else {
+        let Some(other) = known(view) else {
             log.say(|| format!("Stay in {}: nothing is known of {}.", mode.name(), there.name()));
             return mode;
         };
-        self.since += 1;
-        if self.promised.is_some() && self.since == 1 {
-            log.say(|| format!("Stay in {}: this interval paid for the switch.", mode.name()));
-            return mode;
-        }
-        self.learn(view, log);
-        let own = view.extra_cycles();
-        let theirs = other.extra_cycles * self.correction[there as usize].exp();
-        let difference = own - theirs;
+        let costs = self.ledger.costs(view, &other, log);
+        let (own, theirs) = (costs[mode as usize], costs[there as usize]);
+        let difference = self.mixture.expected(view, own - theirs, self.p.unmix);
         let margin = self.p.margin_percent / 100.0 * view.cycles;
         let counted = if difference.abs() < margin { 0.0 } else { difference };
         let price = self.p.share * (other.there_cycles + other.back_cycles);
@@ -118,15 +93,22 @@ impl Policy for State {
         log.say(|| {
             let (here, there) = (mode.name(), there.name());
             let verdict = if leave {
-                format!("Switch to {there}: {} cycles less regret would have kept {here}", num(regret - price))
+                format!(
+                    "Switch to {there}: {} cycles less regret would have kept {here}",
+                    num(regret - price)
+                )
             } else {
-                format!("Stay in {here}: {} cycles more regret would switch it", num((price - regret).max(0.0)))
+                format!(
+                    "Stay in {here}: {} cycles more regret would switch it",
+                    num((price - regret).max(0.0))
+                )
             };
             format!(
-                "Walks and exits took {} cycles in {here}, an estimated {} in {there}. Regret of staying goes \
-                 from {} to {} cycles; the price is {} cycles. {verdict}.",
+                "Walks and exits took {} cycles in {here}, an estimated {} in {there}; the difference \
+                 counts {}. Regret of staying goes from {} to {} cycles; the price is {} cycles. {verdict}.",
                 num(own),
                 num(theirs),
+                num(counted),
                 num(self.regret),
                 num(regret),
                 num(price)
@@ -136,10 +118,8 @@ impl Policy for State {
             self.regret = if regret.is_finite() { regret } else { 0.0 };
             return mode;
         }
-        let instructions = view.sample.instructions as f64;
-        self.promised = (instructions > 0.0).then(|| theirs / instructions);
         self.regret = 0.0;
-        self.since = 0;
+        self.ledger.leave(view, &other, costs);
         there
     }
 }

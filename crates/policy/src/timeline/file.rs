@@ -151,7 +151,9 @@ impl RunColumns {
             return Err(format!("ages of {} intervals, counts of {}", self.reuse.len(), samples.len()));
         }
         let cell = |[last, made, exits, tables]: [u32; 4]| match (u8::try_from(last), u8::try_from(made)) {
-            (Ok(last), Ok(made)) if last < BUCKETS && made < BUCKETS => Ok(Reuse { last, made, exits, tables }),
+            (Ok(last), Ok(made)) if last < BUCKETS && made < BUCKETS => {
+                Ok(Reuse { last, made, exits, tables })
+            }
             _ => Err(format!("an age of bucket {last} or {made}")),
         };
         let cells = |row: Vec<[u32; 4]>| row.into_iter().map(cell).collect::<Result<Vec<_>, _>>();

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Experts: our own policy. Many simple rules run in thought beside each other, and the VM
+//! follows the one that would have cost least lately.
+//!
+//! No single rule suits all programs. Where phases are long, the last interval is the best
+//! guess of the next; where they alternate faster than decisions come, an average is, or the
+//! interval one period ago; where nothing is to be gained, staying is. As the cost of both
+//! modes is known or estimated in every interval, each rule's cost can be reckoned without
+//! being tried, its own switches included: so the question which rule suits this program is
+//! answered while it runs. This is prediction with expert advice (Littlestone and Warmuth's
+//! weighted majority, Blum and Burch for task systems with switch costs), by following the
+//! leader over a fading past.
+//!
+//! The rules: stay in shadow, stay in nested; expect the last interval's difference again,
+//! that of its new phase alone, or an average over 2, 5, 20 intervals; expect what came p
+//! intervals before the next one, for every p up to `longest_period`.
+
+use super::ledger::{Ledger, Mixture, known};
+use super::{num, within};
+use crate::{Log, Mode, Other, Parameters, Policy, View};
+use serde::{Deserialize, Serialize};
+
+/// Parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Experts {
+    /// Seconds between two decisions.
+    pub interval_s: f64,
+    /// Intervals after which a past cost counts for 1/e.
+    pub memory: f64,
+    /// By how much another rule must have been cheaper to be followed, in percent of an
+    /// interval's cycles.
+    pub lead_percent: f64,
+    /// The longest period looked for, in intervals; 1 for none.
+    pub longest_period: usize,
+    /// Share of the price of going there and back that an expected difference must reach
+    /// before a rule moves.
+    pub share: f64,
+    /// A difference below this share of the interval's cycles is none, in percent.
+    pub margin_percent: f64,
+    /// How much of what a switch reveals goes into the correction of estimates, 0 to 1.
+    pub learn: f64,
+    /// The most by which an estimate is corrected, as a factor.
+    pub most_correction: f64,
+}
+
+impl Parameters for Experts {
+    fn check(&self) -> Result<(), String> {
+        within("memory", self.memory, 1.0, 1e6)?;
+        within("lead_percent", self.lead_percent, 0.0, 1000.0)?;
+        within("longest_period", self.longest_period as f64, 1.0, 1000.0)?;
+        within("share", self.share, 0.0, 100.0)?;
+        within("margin_percent", self.margin_percent, 0.0, 100.0)?;
+        within("learn", self.learn, 0.0, 1.0)?;
+        within("most_correction", self.most_correction, 1.0, 1000.0)
+    }
+
+    fn interval_s(&self) -> f64 {
+        self.interval_s
+    }
+
+    fn needs_other(&self) -> bool {
+        true
+    }
+
+    fn policy(&self, start: Mode) -> Box<dyn Policy> {
+        let mut rules = vec![Rule::Stay(Mode::Shadow), Rule::Stay(Mode::Nested), Rule::Last, Rule::NewPhase];
+        rules.extend(AVERAGES.map(|over| Rule::Average { over, mean: 0.0 }));
+        rules.extend((2..=self.longest_period).map(Rule::Period));
+        let experts = rules.into_iter().map(|rule| Expert { rule, mode: start, cost: 0.0 });
+        Box::new(State {
+            p: *self,
+            fade: (-1.0 / self.memory).exp(),
+            experts: experts.collect(),
+            leader: NEW_PHASE,
+            past: Vec::new(),
+            ledger: Ledger::new(self.learn, self.most_correction),
+            mixture: Mixture::default(),
+        })
+    }
+}
+
+/// Intervals over which averages go.
+const AVERAGES: [f64; 3] = [2.0, 5.0, 20.0];
+/// The rule followed at first.
+const NEW_PHASE: usize = 3;
+
+#[derive(Debug, Clone, Copy)]
+enum Rule {
+    Stay(Mode),
+    Last,
+    NewPhase,
+    Average { over: f64, mean: f64 },
+    Period(usize),
+}
+
+#[derive(Debug, Clone)]
+struct Expert {
+    rule: Rule,
+    /// The mode in which it would be.
+    mode: Mode,
+    /// What it would have cost lately above the cheaper mode of each interval, cycles.
+    cost: f64,
+}
+
+#[derive(Debug)]
+struct State {
+    p: Experts,
+    fade: f64,
+    experts: Vec<Expert>,
+    leader: usize,
+    /// Differences so far, nested less shadow, the last `longest_period` of them.
+    past: Vec<f64>,
+    ledger: Ledger,
+    mixture: Mixture,
+}
+
+impl Rule {
+    fn name(&self) -> String {
+        match self {
+            Rule::Stay(mode) => format!("stay in {}", mode.name()),
+            Rule::Last => "the last interval again".into(),
+            Rule::NewPhase => "the last interval's new phase".into(),
+            Rule::Average { over, .. } => format!("the average of {over} intervals"),
+            Rule::Period(p) => format!("the interval {p} before"),
+        }
+    }
+}
+
+impl State {
+    /// All experts pay for the interval and move for the next.
+    fn reckon(&mut self, view: &View, other: &Other, costs: [f64; 2]) {
+        let nested_less_shadow = costs[Mode::Nested as usize] - costs[Mode::Shadow as usize];
+        let toward = if view.mode == Mode::Nested { 1.0 } else { -1.0 };
+        let new_phase = toward * self.mixture.expected(view, toward * nested_less_shadow, 0.5);
+        let cheapest = costs[0].min(costs[1]);
+        let (to_shadow, to_nested) = match view.mode {
+            Mode::Nested => (other.there_cycles, other.back_cycles),
+            Mode::Shadow => (other.back_cycles, other.there_cycles),
+        };
+        let price = self.p.share * (to_shadow + to_nested);
+        let margin = self.p.margin_percent / 100.0 * view.cycles;
+        self.past.push(nested_less_shadow);
+        if self.past.len() > self.p.longest_period {
+            self.past.remove(0);
+        }
+        let n = self.past.len();
+        for e in &mut self.experts {
+            e.cost = self.fade * e.cost + costs[e.mode as usize] - cheapest;
+            // What the rule expects of nested less shadow, over how many intervals.
+            let (expected, over) = match &mut e.rule {
+                Rule::Stay(Mode::Shadow) => (f64::INFINITY, 1.0),
+                Rule::Stay(Mode::Nested) => (f64::NEG_INFINITY, 1.0),
+                Rule::Last => (nested_less_shadow, 1.0),
+                Rule::NewPhase => (new_phase, 1.0),
+                Rule::Average { over, mean } => {
+                    *mean += (nested_less_shadow - *mean) / *over;
+                    (*mean, *over)
+                }
+                // The next interval is n; the one p before it is n - p.
+                Rule::Period(p) => (n.checked_sub(*p).map_or(nested_less_shadow, |i| self.past[i]), 1.0),
+            };
+            let wanted = if expected > 0.0 { Mode::Shadow } else { Mode::Nested };
+            let worth = expected.abs() > margin && expected.abs() * over > price;
+            if wanted != e.mode && worth {
+                e.mode = wanted;
+                e.cost += if wanted == Mode::Shadow { to_shadow } else { to_nested };
+            }
+        }
+        let least = |a: &usize, b: &usize| self.experts[*a].cost.total_cmp(&self.experts[*b].cost);
+        let best = (0..self.experts.len()).min_by(least).unwrap_or(NEW_PHASE);
+        let lead = self.p.lead_percent / 100.0 * view.cycles;
+        if self.experts[best].cost + lead < self.experts[self.leader].cost {
+            self.leader = best;
+        }
+    }
+}
+
+impl Policy for State {
+    fn decide(&mut self, view: &View, log: &mut Log) -> Mode {
+        let (mode, there) = (view.mode, view.mode.other());
+        let Some(other) = known(view) else {
+            log.say(|| format!("Stay in {}: nothing is known of {}.", mode.name(), there.name()));
+            return mode;
+        };
+        let costs = self.ledger.costs(view, &other, log);
+        let before = self.leader;
+        self.reckon(view, &other, costs);
+        let leader = &self.experts[self.leader];
+        let next = leader.mode;
+        log.say(|| {
+            let changed = if before == self.leader { "" } else { ", from now on" };
+            let against = self.experts.iter().filter(|e| e.mode != next);
+            let rival = against.min_by(|a, b| a.cost.total_cmp(&b.cost));
+            let rival = rival.map_or_else(
+                || "No rule would do otherwise".to_string(),
+                |r| {
+                    format!(
+                        "`{}` says otherwise and would be followed if it had cost {} cycles less",
+                        r.rule.name(),
+                        num((r.cost - leader.cost).max(0.0))
+                    )
+                },
+            );
+            format!(
+                "Walks and exits took {} cycles in {}, an estimated {} in {}. The rule followed{changed} is `{}`, \
+                 which lately cost {} cycles above the cheaper mode of each interval. It says {}. {rival}.",
+                num(costs[mode as usize]),
+                mode.name(),
+                num(costs[there as usize]),
+                there.name(),
+                leader.rule.name(),
+                num(leader.cost),
+                next.name(),
+            )
+        });
+        if next != mode {
+            self.ledger.leave(view, &other, costs);
+        }
+        next
+    }
+}

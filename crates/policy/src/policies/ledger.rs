@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What our own policies share: both modes' costs of an interval, the other's estimated and
+//! corrected by what every switch reveals, and the part of an interval that is a new phase.
+//!
+//! An estimate is wrong in ways that depend on the program. A switch measures it twice: the
+//! mode that is entered shows what it really costs, and of the mode that was left it is known
+//! what it did cost. Both hold only if the guest still does what it did, which its page faults
+//! and TLB misses tell.
+
+use super::num;
+use crate::{Log, Mode, Other, View};
+
+/// Both modes' costs of the intervals seen, indexed by [`Mode`].
+#[derive(Debug, Clone)]
+pub(super) struct Ledger {
+    /// How much of what a switch reveals is believed, 0 to 1.
+    learn: f64,
+    /// The most by which an estimate is corrected, as a logarithm.
+    most: f64,
+    /// Logarithm of the factor by which the estimate of each mode's cost is corrected.
+    correction: [f64; 2],
+    /// What the switch before this interval was to cost.
+    paying: f64,
+    left: Option<Left>,
+}
+
+/// The last interval in the mode that was left.
+#[derive(Debug, Clone, Copy)]
+struct Left {
+    rates: Rates,
+    /// What it cost, and what the other was estimated to cost: cycles per instruction.
+    seen: f64,
+    estimated: f64,
+}
+
+/// What the guest itself did, per 1000 instructions: it tells phases apart in either mode.
+#[derive(Debug, Clone, Copy)]
+struct Rates {
+    faults: f64,
+    misses: f64,
+}
+
+impl Rates {
+    fn of(view: &View) -> Rates {
+        Rates { faults: view.page_faults_per_1000(), misses: view.tlb_misses_per_1000() }
+    }
+
+    /// TLB misses differ between the modes for the same work (their flushes differ), page
+    /// faults hardly do.
+    fn alike(self, other: Rates) -> bool {
+        const NOTHING: f64 = 0.01;
+        let within = |a: f64, b: f64, factor: f64| ((a + NOTHING) / (b + NOTHING)).ln().abs() < factor.ln();
+        within(self.faults, other.faults, 1.35) && within(self.misses, other.misses, 4.0)
+    }
+}
+
+impl Ledger {
+    pub fn new(learn: f64, most_correction: f64) -> Ledger {
+        Ledger { learn, most: most_correction.ln(), correction: [0.0; 2], paying: 0.0, left: None }
+    }
+
+    /// Both modes' costs for the work of this interval, in cycles; none where the other's is
+    /// not known. What the last switch was to cost is no cost of the mode.
+    pub fn costs(&mut self, view: &View, other: &Other, log: &mut Log) -> [f64; 2] {
+        let own = (view.extra_cycles() - std::mem::take(&mut self.paying)).max(0.0);
+        self.learn(view, own, other.extra_cycles, log);
+        let theirs = other.extra_cycles * self.correction[view.mode.other() as usize].exp();
+        let mut costs = [own; 2];
+        costs[view.mode.other() as usize] = theirs;
+        costs
+    }
+
+    /// The VM leaves its mode after this interval.
+    pub fn leave(&mut self, view: &View, other: &Other, costs: [f64; 2]) {
+        let n = view.sample.instructions as f64;
+        self.paying = other.there_cycles;
+        let seen = costs[view.mode as usize] / n;
+        self.left =
+            (n > 0.0).then(|| Left { rates: Rates::of(view), seen, estimated: other.extra_cycles / n });
+    }
+
+    fn learn(&mut self, view: &View, own: f64, estimate: f64, log: &mut Log) {
+        let n = view.sample.instructions as f64;
+        let Some(left) = self.left.take_if(|_| n > 0.0) else { return };
+        if !left.rates.alike(Rates::of(view)) {
+            return;
+        }
+        let here = view.mode;
+        for (mode, seen, estimated) in
+            [(here, own / n, left.estimated), (here.other(), left.seen, estimate / n)]
+        {
+            if !(seen > 0.0 && estimated > 0.0) {
+                continue;
+            }
+            let off = (seen / estimated).ln();
+            let c = &mut self.correction[mode as usize];
+            *c = (*c + self.learn * (off - *c)).clamp(-self.most, self.most);
+            let factor = c.exp();
+            log.say(|| {
+                format!(
+                    "{} costs {} times what is estimated from {}: estimates of it are taken times {}.",
+                    mode.name(),
+                    num(off.exp()),
+                    mode.other().name(),
+                    num(factor)
+                )
+            });
+        }
+    }
+}
+
+/// The interval in which a phase changes is a mixture of two.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Mixture {
+    before: Option<(Mode, Rates, f64)>,
+}
+
+impl Mixture {
+    /// The difference of the modes' costs to be expected next, in cycles. If page faults or
+    /// TLB misses fell by a share f since the interval before, f of this one is a new phase,
+    /// and what the old one does not explain is the new one's: (d - (1 - f) d_before) / f.
+    /// Where all fell alike, nothing is left to be explained. `weight` 0 to 1 is how far that
+    /// is believed.
+    pub fn expected(&mut self, view: &View, difference: f64, weight: f64) -> f64 {
+        /// Less is no change of phase.
+        const LEAST: f64 = 0.1;
+        let n = view.sample.instructions as f64;
+        if n == 0.0 {
+            return difference;
+        }
+        let now = Rates::of(view);
+        let Some((mode, before, d)) = self.before.replace((view.mode, now, difference / n)) else {
+            return difference;
+        };
+        if mode != view.mode {
+            return difference; // misses of different modes do not compare
+        }
+        let fell = |before: f64, now: f64| if before > 0.0 { 1.0 - now / before } else { 0.0 };
+        let f = fell(before.faults, now.faults).max(fell(before.misses, now.misses));
+        if f < LEAST {
+            return difference;
+        }
+        let new = (difference - (1.0 - f) * d * n) / f;
+        difference + weight * (new - difference)
+    }
+}
+
+/// What is known of the other mode, if all of it is a number.
+pub(super) fn known(view: &View) -> Option<Other> {
+    view.other.filter(|o| (o.extra_cycles + o.there_cycles + o.back_cycles).is_finite())
+}
