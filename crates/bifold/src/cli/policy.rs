@@ -33,6 +33,17 @@ Examples:
     };
 }
 
+macro_rules! train_examples {
+    () => {
+        "\
+Examples:
+  bifold policy train estimator -o estimator.toml *.timeline
+  bifold policy train dsp -o mine.toml *.timeline
+  bifold policy train rpms-shipped --set t_low=1:4:7 --set t_high=5:20:16 *.timeline
+  bifold policy train dsp --samples experiments/published/dsp-vee2011.toml"
+    };
+}
+
 /// The verbs of `bifold policy`.
 #[derive(Debug, Subcommand)]
 pub enum PolicyVerb {
@@ -62,6 +73,12 @@ pub enum PolicyVerb {
     /// and prints those nearest to the oracle; `--format csv` and `json` have all.
     #[command(after_help = sweep_examples!())]
     Sweep(Box<SweepArgs>),
+    /// Learn a policy's parameters, or the estimate of the other mode's cost, from timelines
+    ///
+    /// Prints on stderr how well what was learnt does, each program as judged from all others, and
+    /// writes the TOML that the other verbs read. What is learnt is for one hardware profile.
+    #[command(after_help = train_examples!())]
+    Train(Box<crate::policy::train::TrainArgs>),
 }
 
 /// Arguments of `policy list`.

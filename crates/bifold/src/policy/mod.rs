@@ -9,6 +9,7 @@ mod list;
 mod replay;
 pub mod setting;
 mod sweep;
+pub mod train;
 
 use crate::cli::policy::PolicyVerb;
 use crate::status::Status;
@@ -21,5 +22,6 @@ pub fn run(verb: PolicyVerb) -> anyhow::Result<Status> {
         PolicyVerb::Compare(args) => compare::compare(*args),
         PolicyVerb::Intervals(args) => compare::intervals(*args),
         PolicyVerb::Sweep(args) => sweep::run(*args),
+        PolicyVerb::Train(args) => train::run(*args),
     }
 }
