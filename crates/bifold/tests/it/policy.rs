@@ -40,7 +40,7 @@ fn policies_are_compared_replayed_and_swept_over_a_timeline() {
         dir.path(),
         &[
             format!("policy compare storm.timeline {POLICIES}"),
-            format!("policy compare storm.timeline --policy always-nested --check --format csv"),
+            "policy compare storm.timeline --policy always-nested --check --format csv".into(),
             format!("policy compare storm.timeline {POLICIES} --vm short-lived --dropped --other known"),
             "policy replay --policy toggle-1.toml --set interval_s=2 --time-scale 1000 storm.timeline".into(),
             "policy replay --policy always-nested --start shadow --explain --check storm.timeline".into(),
