@@ -91,7 +91,11 @@ impl Run {
 
 /// The complaint about a built-in set in which a value was replaced.
 pub fn refused(named: &str, key: &str, value: &str) -> String {
-    let text = crate::spec::BUILT_IN.iter().find(|(n, _)| *n == named).unwrap().1;
+    refused_in(crate::spec::BUILT_IN.iter().find(|(n, _)| *n == named).unwrap().1, key, value)
+}
+
+/// The same about a set given as text.
+pub fn refused_in(text: &str, key: &str, value: &str) -> String {
     let mut table: toml::Table = text.parse().unwrap();
     let new: toml::Table = format!("v = {value}").parse().unwrap();
     let mut at = &mut table;
@@ -103,5 +107,5 @@ pub fn refused(named: &str, key: &str, value: &str) -> String {
         }
         at = at[k].as_table_mut().unwrap();
     }
-    Named::parse(named, &toml::to_string(&table).unwrap()).unwrap_err().to_string()
+    Named::parse("x", &toml::to_string(&table).unwrap()).unwrap_err().to_string()
 }
