@@ -13,7 +13,7 @@ REPORT ?= bifold-report.html
 # Series of kernels for the laboratory. Debian 12 has both, 13 only the second.
 KERNELS ?= 6.1 6.12
 
-.PHONY: help setup build demo test vmtest validate-exits lab lint bench clean
+.PHONY: help setup build demo test vmtest validate-exits lab-policies lab lint bench clean
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /make \1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r a b; do printf '  %-20s %s\n' "$$a" "$$b"; done
 
@@ -38,7 +38,12 @@ validate-exits: build ## predicted exits beside those counted under the real KVM
 	@mkdir -p docs/validation
 	@status=0; for k in $(KERNELS); do (set -x; $(VMTEST) validate --kernel $$k -o docs/validation/exits-$$k.md) || status=$$?; done; exit $$status
 
-lab: validate-exits ## everything long that runs under the real KVM
+lab-policies: build ## policies over the suite: captures what is missing, then table, report and docs/policies.md
+	@tools/suite setup
+	@tools/suite capture
+	@tools/policies
+
+lab: validate-exits lab-policies ## everything long: the real KVM, the suite of policies
 
 lint: ## formatting, clippy, shell scripts
 	@for c in rustfmt clippy; do $(CARGO) $${c/rustfmt/fmt} --version >/dev/null 2>&1 || rustup component add $$c; done
@@ -50,4 +55,4 @@ bench: setup ## speed, as ratios within one run
 	@tools/bench
 
 clean: ## remove what was built and fetched
-	rm -rf target .cache $(REPORT)
+	rm -rf target .cache $(REPORT) bifold-policies.html
