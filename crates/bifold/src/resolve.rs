@@ -9,6 +9,7 @@ use anyhow::{Context as _, anyhow};
 use bifold_capture::{GuestSpec, Record, Root, Thp, Timing};
 use bifold_model::{Config, Mode, Model, Profile};
 use bifold_policy::check::OnLine;
+use bifold_policy::timeline::TIME_SCALE;
 use bifold_report::{Format, shell_words};
 use bifold_trace::file::{self, FileError};
 use bifold_trace::generate::Generator;
@@ -21,9 +22,6 @@ use std::time::Duration;
 
 /// Memory of a guest unless told otherwise, MiB.
 const MEMORY_MIB: u64 = 2048;
-/// Seconds of a policy per second of a run unless told otherwise: published policies decide
-/// every 1 to 5 s, so that a run of 2 s gives them 200 decisions.
-pub const TIME_SCALE: f64 = 100.0;
 /// A self-check every so many words of the stream unless told otherwise.
 const CHECK_EVERY: u64 = 10_000;
 

@@ -90,7 +90,9 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
     };
     let outcome = feed.model.finish();
     let guest = meta.guest.as_ref().map(|g| g.describe()).unwrap_or_default();
-    let own = Timeline::of(&outcome, &plan.profile, meta.what(), guest);
+    let mut own = Timeline::of(&outcome, &plan.profile, meta.what(), guest);
+    // A check of the file decides again, and has to do so at the same pace.
+    own.about.time_scale = (!plan.on_line.is_empty()).then_some(plan.time_scale);
     if let (Some(file), Some(path)) = (timeline, &plan.timeline) {
         file.finish(&own.to_bytes())?;
         note_file(plan.notes.notes, "timeline", path);
@@ -108,7 +110,7 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
 
 /// Policies over the run itself, in a VM as `bifold policy` takes it unless told otherwise.
 fn policies(timeline: Timeline, plan: &Plan) -> RunPolicies {
-    let checks = check::checks(&timeline, plan.time_scale);
+    let checks = check::checks(&timeline);
     let n = timeline.intervals();
     let evaluation = match timeline.pairs.first() {
         None => Err("they need shadow and nested of one page size among --configs".to_string()),

@@ -56,6 +56,7 @@ fn made_up(seed: usize) -> Timeline {
             vcpus: 1,
             guest_frames: 524_288,
             interval_cycles: 35_000_000,
+            time_scale: None,
         },
         costs: SwitchCosts {
             switch: 20_000,

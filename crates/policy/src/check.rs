@@ -5,7 +5,7 @@
 use crate::driver::{Driver, Scale};
 use crate::estimate::Estimator;
 use crate::replay::{self, Setup};
-use crate::timeline::Timeline;
+use crate::timeline::{TIME_SCALE, Timeline};
 use crate::track::{Track, Vm};
 use crate::{Mode, Named};
 use bifold_mmu::PageSize;
@@ -95,13 +95,13 @@ impl Check {
     }
 }
 
-/// Checks every VM that switched while the timeline was captured; `time_scale` is that of the
-/// capture.
-pub fn checks(timeline: &Timeline, time_scale: f64) -> Vec<Check> {
-    timeline.switched.iter().filter_map(|s| check(timeline, s, time_scale)).collect()
+/// Checks every VM that switched while the timeline was captured, on the time scale of the
+/// capture: what a policy decides depends on it.
+pub fn checks(timeline: &Timeline) -> Vec<Check> {
+    timeline.switched.iter().filter_map(|s| check(timeline, s)).collect()
 }
 
-fn check(timeline: &Timeline, run: &SwitchedOutcome, time_scale: f64) -> Option<Check> {
+fn check(timeline: &Timeline, run: &SwitchedOutcome) -> Option<Check> {
     let Switching { name, host_page, start, keep_nested } = run.switching.clone();
     let vm = Vm { host_page, long_lived: false, keep_nested };
     let track = Track::new(timeline, vm)?;
@@ -109,7 +109,7 @@ fn check(timeline: &Timeline, run: &SwitchedOutcome, time_scale: f64) -> Option<
     let modes: Vec<Mode> = run.modes.iter().map(|m| Mode::of(*m)).collect::<Option<_>>()?;
     let cycles: f64 = run.intervals.iter().zip(&track.ideal).map(|(s, i)| i + s.extra_cycles() as f64).sum();
     let percent = |replayed: f64| if cycles > 0.0 { 100.0 * (replayed - cycles) / cycles } else { 0.0 };
-    let scale = Scale { time: time_scale, switch: 1.0 };
+    let scale = Scale { time: timeline.about.time_scale.unwrap_or(TIME_SCALE), switch: 1.0 };
     let setup = Setup { start, scale, estimator: Some(Estimator::fitted()) };
     let own = Named::load(&name).ok().map(|n| replay::replay(&track, &n.spec, &setup, false));
     Some(Check {

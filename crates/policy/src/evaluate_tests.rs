@@ -29,6 +29,7 @@ fn timeline(shadow: Vec<Sample>, nested: Vec<Sample>, reuse: Vec<Vec<Reuse>>) ->
             vcpus: 1,
             guest_frames: 4096,
             interval_cycles: CYCLES,
+            time_scale: None,
         },
         costs: SwitchCosts {
             switch: 1000,

@@ -36,6 +36,7 @@ fn timeline(n: usize) -> Timeline {
             vcpus: 1,
             guest_frames: 4096,
             interval_cycles: 10_000_000,
+            time_scale: None,
         },
         costs: SwitchCosts {
             switch: 20_000,

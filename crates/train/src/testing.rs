@@ -55,6 +55,7 @@ pub fn program(name: &str, seed: u64, intervals: usize) -> Program {
         vcpus: 1,
         guest_frames: 1024,
         interval_cycles: 10_000_000,
+        time_scale: None,
     };
     let costs =
         SwitchCosts { switch: 20_000, hidden_fault: 2800, violation: 2600, make_page: 900, zap_page: 900 };

@@ -118,7 +118,7 @@ pub struct ReplayArgs {
     /// Also check the replay against VMs that switched during the capture; exit status 3 if it is off
     ///
     /// These are the VMs of `bifold compare --check`. What a policy decides depends on the time scale,
-    /// so --time-scale has to be that of the capture.
+    /// so it is checked on that of the capture, whatever --time-scale says here.
     #[arg(long)]
     pub check: bool,
 
@@ -141,7 +141,7 @@ pub struct CompareArgs {
     /// Also check the replay against VMs that switched during the capture; exit status 3 if it is off
     ///
     /// These are the VMs of `bifold compare --check`. What a policy decides depends on the time scale,
-    /// so --time-scale has to be that of the capture.
+    /// so it is checked on that of the capture, whatever --time-scale says here.
     #[arg(long)]
     pub check: bool,
 

@@ -44,7 +44,7 @@ fn show(
     let inputs = timelines(verb, paths)?;
     let report = show.report.as_deref().map(OutputFile::create).transpose()?;
     let output = show.output.as_deref().map(OutputFile::create).transpose()?;
-    let checked = |i: &Input| (i.name.clone(), check::checks(&i.timeline, setting.scale.time));
+    let checked = |i: &Input| (i.name.clone(), check::checks(&i.timeline));
     let comparison = PolicyComparison {
         bifold: env!("CARGO_PKG_VERSION").into(),
         evaluation: evaluate(&inputs, policies, &setting.options())?,

@@ -53,7 +53,7 @@ pub fn run(args: ReplayArgs) -> anyhow::Result<Status> {
         }
     }
     let checks = args.check.then(|| {
-        let of = |i: &Input| (i.name.clone(), check::checks(&i.timeline, setting.scale.time));
+        let of = |i: &Input| (i.name.clone(), check::checks(&i.timeline));
         inputs.iter().map(of).collect::<Vec<_>>()
     });
     match args.format {

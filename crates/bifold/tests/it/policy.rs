@@ -53,6 +53,27 @@ fn policies_are_compared_replayed_and_swept_over_a_timeline() {
 }
 
 #[test]
+fn a_capture_with_a_check_is_checked_on_its_own_time_scale() {
+    let dir = directory();
+    let scale = |name: &str| bifold_policy::Timeline::read(&dir.path().join(name)).unwrap().about.time_scale;
+    assert_eq!((scale("storm.timeline"), scale("short.timeline")), (Some(100.0), None));
+    let capture = "compare --configs nested-4k,shadow-4k --generate fork-storm:300 -i 0.001 --check toggle";
+    let ran = bifold_in(dir.path(), &format!("{capture} --timeline fast.timeline --time-scale 5000"));
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    assert_eq!(scale("fast.timeline"), Some(5000.0));
+    // The replay decides as often as the run did, whatever the policies beside it are told.
+    let checked = |args: &str| {
+        let args =
+            format!("policy compare fast.timeline --policy always-nested --check --format json {args}");
+        let v: serde_json::Value = serde_json::from_str(&bifold_in(dir.path(), &args).quietly()).unwrap();
+        v["checks"][0].clone()
+    };
+    let check = checked("");
+    assert!(check["switches"].as_u64() > Some(1) && check["switches"] == check["own_switches"], "{check}");
+    assert_eq!(checked("--time-scale 1000"), check);
+}
+
+#[test]
 fn every_form_has_the_same_policies() {
     let dir = directory();
     let json = bifold_in(dir.path(), "policy compare storm.timeline --format json").quietly();

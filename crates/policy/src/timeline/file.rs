@@ -214,9 +214,12 @@ impl Timeline {
 
 impl Document {
     fn timeline(self) -> Result<Timeline, String> {
-        let About { frequency_hz, base_cpi, interval_cycles, .. } = self.about;
+        let About { frequency_hz, base_cpi, interval_cycles, time_scale, .. } = self.about;
         if frequency_hz == 0 || interval_cycles == 0 || !(base_cpi > 0.0 && base_cpi.is_finite()) {
             return Err("frequency, interval and CPI must be above 0".into());
+        }
+        if let Some(scale) = time_scale.filter(|s| !(*s > 0.0 && s.is_finite())) {
+            return Err(format!("time_scale = {scale} is not above 0 and finite"));
         }
         let pair = |p: PairColumns| -> Result<Pair, String> {
             let runs = [p.shadow.run()?, p.nested.run()?];

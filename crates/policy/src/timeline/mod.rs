@@ -12,6 +12,10 @@ use bifold_model::ages::Reuse;
 use bifold_model::{Outcome, Profile, Sample, SwitchedOutcome};
 use serde::{Deserialize, Serialize};
 
+/// Seconds of a policy per second of the run, unless a user says otherwise. Published policies
+/// decide every 1 to 5 s, so that a run of 2 s gives them 200 decisions or less.
+pub const TIME_SCALE: f64 = 100.0;
+
 /// What one run cost in both modes as time went by.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Timeline {
@@ -51,6 +55,10 @@ pub struct About {
     pub guest_frames: u64,
     /// Nominal length of an interval, in cycles of the ideal run.
     pub interval_cycles: u64,
+    /// Seconds of a policy per second of the run, for the VMs that switched on line during the
+    /// capture. Files without it were captured with [`TIME_SCALE`], or without such VMs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_scale: Option<f64>,
 }
 
 /// Costs of the profile that a switch brings, in cycles.
@@ -118,6 +126,7 @@ impl Timeline {
                 vcpus: outcome.vcpus,
                 guest_frames: outcome.guest_frames,
                 interval_cycles: outcome.interval_cycles,
+                time_scale: None,
             },
             costs: SwitchCosts {
                 switch: profile.exit.switch.cycles,

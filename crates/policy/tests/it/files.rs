@@ -92,3 +92,18 @@ fn what_cannot_be_is_told() {
     let e = changed(|v| v["pairs"][0]["nested"]["reuse"] = serde_json::json!([[]]));
     assert_eq!(e, "timeline x.timeline: ages of 1 intervals, counts of 3");
 }
+
+#[test]
+fn the_time_scale_is_of_the_capture_if_any_and_a_number_above_0() {
+    let t = timeline(&vec![Interval { shadow: [1, 2], ..Interval::default() }; 3]);
+    assert_eq!((t.about.time_scale, json(&t)["about"].get("time_scale")), (None, None));
+    let e = changed(|v| v["about"]["time_scale"] = 0.into());
+    assert_eq!(e, "timeline x.timeline: time_scale = 0 is not above 0 and finite");
+    let e = changed(|v| v["about"]["time_scale"] = (-1.5).into());
+    assert_eq!(e, "timeline x.timeline: time_scale = -1.5 is not above 0 and finite");
+    // JSON has no infinity: what is too large for a number is refused before.
+    let huge = String::from_utf8(zstd::decode_all(&t.to_bytes()[..]).unwrap()).unwrap();
+    let huge = huge.replace("\"interval_cycles\":", "\"time_scale\":1e999,\"interval_cycles\":");
+    let e = read(&zstd::encode_all(huge.as_bytes(), 1).unwrap()).unwrap_err();
+    assert!(e.starts_with("x.timeline is no timeline: number out of range"), "{e}");
+}

@@ -63,6 +63,7 @@ pub fn timeline(intervals: &[Interval]) -> Timeline {
             vcpus: 1,
             guest_frames: 5120,
             interval_cycles: IDEAL,
+            time_scale: None,
         },
         costs: COSTS,
         pairs: vec![Pair { host_page: PageSize::Size4K, runs: [run(&shadow, 0), run(&nested, 1)] }],
@@ -95,6 +96,7 @@ pub fn any_timeline() -> impl Strategy<Value = Timeline> {
             let mut t = timeline(&intervals);
             t.about.program = program;
             if switched {
+                t.about.time_scale = Some(12.5);
                 t.switched.push(SwitchedOutcome {
                     switching: Switching {
                         name: "toggle".into(),

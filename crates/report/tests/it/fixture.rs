@@ -180,6 +180,7 @@ fn input(name: &str) -> evaluate::Input {
             vcpus: o.vcpus,
             guest_frames: o.guest_frames,
             interval_cycles: o.interval_cycles,
+            time_scale: None,
         },
         costs: SwitchCosts {
             switch: 20_000,
