@@ -55,6 +55,14 @@ impl Run {
     }
 }
 
+/// A count as a sample has it. No switch of a real machine brings an interval an hour of
+/// cycles; what a made-up timeline says above that is cut, so that the sum of many intervals,
+/// which a policy is shown, is a count still.
+fn count(x: f64) -> u64 {
+    const MOST: f64 = (1u64 << 44) as f64;
+    x.round().min(MOST) as u64
+}
+
 /// A VM on its way along a track.
 #[derive(Debug, Clone)]
 struct Moving<'a> {
@@ -117,17 +125,17 @@ impl<'a> Moving<'a> {
         if let Some(entered) = self.entered {
             let cold = track.cold(self.mode, j, entered, self.left);
             tables = cold.tables;
-            let exits = (cold.exits / self.switch_scale).round() as u64;
+            let exits = count(cold.exits / self.switch_scale);
             match self.mode {
                 Mode::Shadow => sample.exits_hidden_fault += exits,
                 Mode::Nested => sample.exits_violation += exits,
             }
-            sample.shadow_pages_made += (cold.tables / self.switch_scale).round() as u64;
+            sample.shadow_pages_made += count(cold.tables / self.switch_scale);
             cycles += cold.cycles;
         }
         if let Some((from, dropped)) = self.dropped.take() {
             sample.mode_switches += 1;
-            sample.shadow_pages_zapped += (dropped / self.switch_scale).round() as u64;
+            sample.shadow_pages_zapped += count(dropped / self.switch_scale);
             cycles += track.costs.switch as f64 + dropped * track.costs.zap_page as f64;
             debug_assert_ne!(from, self.mode);
         }
@@ -139,7 +147,7 @@ impl<'a> Moving<'a> {
                 if self.entered.is_none() { most } else { (self.shadow_pages + change).clamp(0.0, most) };
         }
         let brought = cycles / self.switch_scale;
-        sample.vmm_cycles += brought.round() as u64;
+        sample.vmm_cycles += count(brought);
         let extra = track.extra(self.mode, j) + brought;
         self.run.modes.push(self.mode);
         self.run.switch_cycles += brought;

@@ -18,8 +18,11 @@ const SCHEMA: &str = "bifold.timeline/1";
 /// More than any timeline: what claims more is damaged.
 const MOST_BYTES: u64 = 1 << 30;
 const LEVEL: i32 = 12;
-/// More than any counter of any run reaches, and few enough that sums of them are numbers.
+/// More than any counter of a whole run reaches (at 4 GHz it is four weeks of cycles), and few
+/// enough that sums of a few such counters are numbers.
 const MOST: u64 = 1 << 53;
+/// More cycles than a switch or an exit of any machine takes.
+const MOST_COST: u64 = 1 << 32;
 
 /// Why a timeline cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -130,6 +133,10 @@ impl Columns {
             if let Some(v) = column.iter().find(|v| **v > MOST) {
                 return Err(format!("{name} = {v} in an interval"));
             }
+            // A policy is shown the sum of as many intervals as it decides after.
+            if column.iter().try_fold(0u64, |sum, v| sum.checked_add(*v)).is_none_or(|sum| sum > MOST) {
+                return Err(format!("{name} is above {MOST} over all intervals"));
+            }
             rows.iter_mut().zip(column).for_each(|(row, v)| row[i] = v);
         }
         Ok(rows.into_iter().map(Sample::from_values).collect())
@@ -220,6 +227,12 @@ impl Document {
         }
         if let Some(scale) = time_scale.filter(|s| !(*s > 0.0 && s.is_finite())) {
             return Err(format!("time_scale = {scale} is not above 0 and finite"));
+        }
+        let c = self.costs;
+        if let Some(v) =
+            [c.switch, c.hidden_fault, c.violation, c.make_page, c.zap_page].iter().find(|v| **v > MOST_COST)
+        {
+            return Err(format!("a cost of {v} cycles"));
         }
         let pair = |p: PairColumns| -> Result<Pair, String> {
             let runs = [p.shadow.run()?, p.nested.run()?];

@@ -85,6 +85,14 @@ fn what_cannot_be_is_told() {
         v["pairs"][0]["shadow"]["counters"] = c;
     });
     assert_eq!(e, "timeline x.timeline: walk_cycles = 18446744073709551615 in an interval");
+    let e = changed(|v| {
+        let mut c = counters(v);
+        c["values"]["walk_cycles"] = serde_json::json!([1, 1u64 << 53, 3]);
+        v["pairs"][0]["shadow"]["counters"] = c;
+    });
+    assert_eq!(e, "timeline x.timeline: walk_cycles is above 9007199254740992 over all intervals");
+    let e = changed(|v| v["costs"]["make_page"] = u64::MAX.into());
+    assert_eq!(e, "timeline x.timeline: a cost of 18446744073709551615 cycles");
     let e = changed(|v| v["about"]["frequency_hz"] = 0.into());
     assert_eq!(e, "timeline x.timeline: frequency, interval and CPI must be above 0");
     let e = changed(|v| v["pairs"][0]["nested"]["reuse"][1] = serde_json::json!([[200, 0, 1, 1]]));
