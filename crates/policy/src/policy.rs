@@ -5,6 +5,13 @@ use crate::Mode;
 use bifold_model::Sample;
 
 /// What a policy sees of the interval that has just ended.
+///
+/// The interval may be one without instructions, or without cycles: all vCPUs were idle. Then
+/// what is per instruction or per cycle is 0, and nothing is divided by 0; a policy must name a
+/// mode all the same, and should stay, as nothing speaks for the other.
+///
+/// Counts are sums over all vCPUs, and vCPUs come and go: a policy that remembers should remember
+/// rates or shares, not counts, unless twice the work is to count twice.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
     /// The mode in which the VM ran.

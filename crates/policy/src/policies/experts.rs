@@ -14,6 +14,11 @@
 //! The rules: stay in shadow, stay in nested; expect the last interval's difference again,
 //! that of its new phase alone, or an average over 2, 5, 20 intervals; expect what came p
 //! intervals before the next one, for every p up to `longest_period`.
+//!
+//! What is remembered, the rules' costs and the differences that they go by, is in cycles and
+//! not per instruction: an interval of twice the work counts twice, and an idle one
+//! nothing. So where a vCPU is added, the past counts less than the present until it has faded, and
+//! decisions may differ from those of a VM that always had it.
 
 use super::ledger::{Ledger, Mixture, known};
 use super::{num, within};

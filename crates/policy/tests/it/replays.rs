@@ -2,7 +2,8 @@
 //! Replays against sums made by hand.
 
 use crate::made::{COSTS, IDEAL, Interval, any_timeline, reuse, timeline};
-use bifold_policy::{Estimator, Mode, Named, Scale, Setup, Track, Vm, forced, oracle, replay};
+use bifold_policy::timeline::SwitchCosts;
+use bifold_policy::{Estimator, Mode, Named, Scale, Setup, Timeline, Track, Vm, forced, oracle, replay};
 use proptest::prelude::*;
 
 const N: Mode = Mode::Nested;
@@ -17,8 +18,11 @@ fn track(intervals: &[Interval], vm: Vm) -> Track {
 }
 
 fn vms() -> impl Strategy<Value = Vm> {
-    (any::<bool>(), any::<bool>())
-        .prop_map(|(long_lived, keep_nested)| Vm { long_lived, keep_nested, ..Vm::default() })
+    (any::<bool>(), any::<bool>()).prop_map(|(long_lived, keep_nested)| Vm {
+        long_lived,
+        keep_nested,
+        ..Vm::default()
+    })
 }
 
 #[test]
@@ -96,6 +100,129 @@ fn a_policy_decides_at_its_own_pace_and_never_sees_the_future() {
     assert_eq!(r.explained.iter().map(|(j, _)| *j).collect::<Vec<_>>(), [4, 9, 14, 19]);
     let modes: Vec<Mode> = (0..23).map(|j| if (j / 5) % 2 == 0 { N } else { S }).collect();
     assert_eq!(r.modes, modes);
+}
+
+/// The built-in coefficients, with switches that cost nothing.
+fn free_switches() -> Estimator {
+    let fitted = Estimator::fitted().clone();
+    let no_rebuild = |from: bifold_policy::estimate::FromMode| bifold_policy::estimate::FromMode {
+        rebuild: Default::default(),
+        ..from
+    };
+    Estimator { switch: 0.0, shadow: no_rebuild(fitted.shadow), nested: no_rebuild(fitted.nested) }
+}
+
+/// Phases of some intervals each: what the guest does, in words that policies look at. Where
+/// switching costs nothing if `free`.
+fn phases(free: bool) -> impl Strategy<Value = Timeline> {
+    // TLB misses and page faults per 1000 instructions, as programs have them.
+    let rates = (prop_oneof![Just(0.0), 0.0..0.2, 1.0..30.0], prop_oneof![Just(0.0), 0.0..0.02, 0.05..1.0]);
+    let phase = (rates, 1usize..25).prop_map(|((misses, faults), n)| vec![(misses, faults); n]);
+    prop::collection::vec(phase, 4..12).prop_map(move |phases| {
+        let rates: Vec<(f64, f64)> = phases.into_iter().flatten().collect();
+        let mut t = timeline(&vec![Interval::default(); rates.len()]);
+        if free {
+            t.costs = SwitchCosts { switch: 0, hidden_fault: 0, violation: 0, make_page: 0, zap_page: 0 };
+        }
+        for (j, (misses, faults)) in rates.into_iter().enumerate() {
+            let count = |rate: f64| (rate * IDEAL as f64 / 1000.0) as u64;
+            let (misses, faults) = (count(misses), count(faults));
+            for (mode, run) in t.pairs[0].runs.iter_mut().enumerate() {
+                let s = &mut run.samples[j];
+                (s.tlb_misses_4k, s.guest_page_faults) = (misses, faults);
+                if mode == S as usize {
+                    (s.walk_cycles, s.vmm_cycles, s.exits_guest_fault) = (misses * 20, faults * 7000, faults);
+                } else {
+                    s.walk_cycles = misses * 50;
+                }
+            }
+            if !free {
+                t.pairs[0].runs[0].reuse[j] = vec![reuse((j % 20) as u8, 20, 50, 1)];
+            }
+        }
+        t
+    })
+}
+
+/// Every counter from interval `from` on, doubled: two vCPUs that do the same where one did.
+fn doubled(t: &Timeline, from: usize) -> Timeline {
+    let mut t = t.clone();
+    for run in t.pairs.iter_mut().flat_map(|p| &mut p.runs) {
+        for s in &mut run.samples[from..] {
+            let one = *s;
+            s.add(&one);
+        }
+    }
+    t
+}
+
+/// What every built-in policy does, from both starts, with the other mode's cost known and estimated.
+fn decided(t: &Timeline, estimator: &Estimator) -> Vec<(String, usize, Vec<Mode>)> {
+    let track = Track::new(t, warm()).unwrap();
+    let mut all = Vec::new();
+    for named in Named::all() {
+        for start in Mode::BOTH {
+            for estimator in [None, Some(estimator)] {
+                let scale = Scale::both(100.0);
+                let r = replay(&track, &named.spec, &Setup { start, scale, estimator }, true);
+                assert!(!r.explained.iter().any(|(_, d)| d.why.contains("NaN")), "{}", named.name);
+                let every = scale.every(named.spec.interval_s(), track.interval_s);
+                all.push((named.name.clone(), every, r.modes));
+            }
+        }
+    }
+    all
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Policies go by rates and by ratios of costs, so a VM with twice the vCPUs is decided
+    /// alike; and so it is where a vCPU comes midway, but by `experts`: what its rules have cost is
+    /// in cycles, so that what two vCPUs paid counts twice what one did before. Nor does that
+    /// hold where switching costs something, as its cost does not double.
+    #[test]
+    fn a_vcpu_added_midway_changes_no_decision(t in phases(true)) {
+        let estimator = free_switches();
+        let plain = decided(&t, &estimator);
+        prop_assert_eq!(&decided(&doubled(&t, 0), &estimator), &plain);
+        // Where an interval of every policy begins: one with both would be a mixture.
+        let half = t.intervals() / 2 / 10 * 10;
+        prop_assert!(plain.iter().all(|(_, every, _)| half % every == 0));
+        for (a, b) in decided(&doubled(&t, half), &estimator).iter().zip(&plain) {
+            if a.0 != "experts" {
+                prop_assert_eq!(a, b);
+            }
+        }
+    }
+
+    /// What an interval without instructions says is nothing: a policy stays, but for `always`
+    /// and `toggle`, which look at nothing, and `experts`, of whose rules one may expect what came a while ago.
+    #[test]
+    fn in_intervals_without_instructions_policies_stay(
+        t in phases(true), paid in phases(false), at in any::<prop::sample::Index>(), n in 1usize..30,
+    ) {
+        let idle = |t: &Timeline| {
+            let mut t = t.clone();
+            let at = at.index(t.intervals() + 1);
+            for run in t.pairs.iter_mut().flat_map(|p| &mut p.runs) {
+                run.samples.splice(at..at, vec![Default::default(); n]);
+                run.reuse.splice(at..at, vec![Vec::new(); n]);
+            }
+            (t, at)
+        };
+        let (t, at) = idle(&t);
+        for (name, every, modes) in decided(&t, &free_switches()) {
+            // The first decision after interval j sees nothing but idle ones if `every` of them are behind.
+            let stays = (at..at + n).filter(|j| (j + 1) % every == 0 && j + 1 >= at + every && j + 1 < modes.len());
+            if !["always-shadow", "always-nested", "toggle", "experts"].contains(&name.as_str()) {
+                for j in stays {
+                    prop_assert_eq!(modes[j + 1], modes[j], "{} after {}", name, j);
+                }
+            }
+        }
+        decided(&idle(&paid).0, Estimator::fitted());
+    }
 }
 
 proptest! {
