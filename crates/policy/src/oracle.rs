@@ -34,6 +34,7 @@ pub fn oracle(track: &Track, start: Mode, switch_scale: f64) -> Oracle {
         |from: usize, mode: Mode, before: f64, entered: bool, best: &mut Vec<[(f64, usize); 2]>| {
             let mut cost = before;
             let mut pages = 0.0f64;
+            #[allow(clippy::needless_range_loop)]
             for k in from..=n {
                 if k > from {
                     let j = k - 1;
