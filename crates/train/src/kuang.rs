@@ -20,7 +20,7 @@ use bifold_policy::{Mode, Named, Spec, View};
 use linfa::Dataset;
 use linfa::traits::Fit as _;
 use linfa_svm::Svm;
-use ndarray::{Array1, Array2};
+use ndarray_of_linfa::{Array1, Array2};
 use rayon::prelude::*;
 use std::fmt::Write as _;
 
