@@ -73,12 +73,10 @@ struct Moving<'a> {
     entered: Option<usize>,
     /// The interval at which the mode that was entered had been left before.
     left: usize,
-    /// The interval at which the other mode was entered last.
-    other_entered: usize,
     /// Shadow pages in use.
     shadow_pages: f64,
     /// Of the last switch, still to be paid: tables dropped.
-    dropped: Option<(Mode, f64)>,
+    dropped: Option<f64>,
     run: Run,
 }
 
@@ -90,7 +88,6 @@ impl<'a> Moving<'a> {
             mode: start,
             entered: None,
             left: 0,
-            other_entered: 0,
             shadow_pages: 0.0,
             dropped: None,
             run: Run {
@@ -107,10 +104,10 @@ impl<'a> Moving<'a> {
 
     /// Switches before interval `j`.
     fn switch(&mut self, j: usize) {
-        self.dropped = Some((self.mode, self.track.dropped(self.mode, self.shadow_pages)));
+        self.dropped = Some(self.track.dropped(self.mode, self.shadow_pages));
         self.shadow_pages = 0.0;
-        self.left = self.other_entered;
-        self.other_entered = j;
+        // The mode now entered was left when the present one was entered.
+        self.left = self.entered.unwrap_or(0);
         self.entered = Some(j);
         self.mode = self.mode.other();
         self.run.switches += 1;
@@ -133,11 +130,10 @@ impl<'a> Moving<'a> {
             sample.shadow_pages_made += count(cold.tables / self.switch_scale);
             cycles += cold.cycles;
         }
-        if let Some((from, dropped)) = self.dropped.take() {
+        if let Some(dropped) = self.dropped.take() {
             sample.mode_switches += 1;
             sample.shadow_pages_zapped += count(dropped / self.switch_scale);
             cycles += track.costs.switch as f64 + dropped * track.costs.zap_page as f64;
-            debug_assert_ne!(from, self.mode);
         }
         if self.mode == Mode::Shadow {
             let s = &track.samples[Mode::Shadow as usize][j];
@@ -163,7 +159,7 @@ impl<'a> Moving<'a> {
         // Building tables: what it would have taken, had the mode been entered at the window's
         // beginning. The future is not looked at.
         let rebuild = |mode| -> f64 {
-            (from..=j).map(|t| track.cold(mode, t, from, self.other_entered.min(from)).cycles).sum()
+            (from..=j).map(|t| track.cold(mode, t, from, self.entered.unwrap_or(0).min(from)).cycles).sum()
         };
         let pages = if self.mode == Mode::Shadow { self.shadow_pages } else { track.shadow_pages(j) };
         let way = |from: Mode, to: Mode| (track.switch_cycles(from, pages) + rebuild(to)) / self.switch_scale;

@@ -91,7 +91,11 @@ impl Track {
             ideal: ideal.collect(),
             first_touches: nested.samples.iter().map(|s| s.exits_violation as f64).collect(),
             shadow_pages: shadow_pages.collect(),
-            nested_tables: (timeline.about.guest_frames as f64 / 512.0).ceil(),
+            // A table of leaf entries per 512 host pages.
+            nested_tables: (timeline.about.guest_frames as f64
+                / f64::from(1u32 << (vm.host_page.shift() - 12))
+                / 512.0)
+                .ceil(),
             samples: [&shadow.samples, &nested.samples].map(|v| v.iter().map(warm).collect()),
             reuse: [shadow.reuse.clone(), nested.reuse.clone()],
         })

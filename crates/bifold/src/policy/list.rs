@@ -75,5 +75,5 @@ fn table(all: &[(Named, String)]) -> String {
         }
         let _ = writeln!(out, "{}", line.trim_end());
     }
-    out + "\nA policy of your own is a TOML file with these keys: see `bifold policy list --format json`.\n"
+    out + "\nA policy of your own is a TOML file with the keys of one of these: see `bifold policy list --format json`.\n"
 }

@@ -188,6 +188,10 @@ impl Policy for State {
             log.say(|| format!("Stay in {}: nothing is known of {}.", mode.name(), there.name()));
             return mode;
         };
+        if view.sample.instructions == 0 {
+            log.say(|| format!("Stay in {}: the guest did nothing.", mode.name()));
+            return mode;
+        }
         let costs = self.ledger.costs(view, &other, log);
         let before = self.leader;
         self.reckon(view, &other, costs);

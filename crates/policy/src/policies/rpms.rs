@@ -152,6 +152,10 @@ impl State {
 impl Policy for State {
     fn decide(&mut self, view: &View, log: &mut Log) -> Mode {
         let mode = view.mode;
+        if view.cycles <= 0.0 {
+            log.say(|| format!("Stay in {}: the guest did nothing.", mode.name()));
+            return mode;
+        }
         if self.blackout > 0 {
             self.blackout -= 1;
             let left = self.blackout;
@@ -163,15 +167,14 @@ impl Policy for State {
             }
             return mode;
         }
-        if view.load < self.p.min_load || view.cycles <= 0.0 {
+        if view.load < self.p.min_load {
             let (load, min) = (100.0 * view.load, 100.0 * self.p.min_load);
             log.say(|| {
                 format!(
-                    "Stay in {}: ignored, vCPUs ran {} % of the time (looked at from {} %) and {} cycles.",
+                    "Stay in {}: ignored, vCPUs ran {} % of the time (looked at from {} %).",
                     mode.name(),
                     num(load),
-                    num(min),
-                    num(view.cycles)
+                    num(min)
                 )
             });
             return mode;

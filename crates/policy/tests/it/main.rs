@@ -4,3 +4,4 @@
 mod files;
 mod made;
 mod replays;
+mod suite;

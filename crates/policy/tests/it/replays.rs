@@ -197,7 +197,7 @@ proptest! {
     }
 
     /// What an interval without instructions says is nothing: a policy stays, but for `always`
-    /// and `toggle`, which look at nothing, and `experts`, of whose rules one may expect what came a while ago.
+    /// and `toggle`, which look at nothing.
     #[test]
     fn in_intervals_without_instructions_policies_stay(
         t in phases(true), paid in phases(false), at in any::<prop::sample::Index>(), n in 1usize..30,
@@ -215,7 +215,7 @@ proptest! {
         for (name, every, modes) in decided(&t, &free_switches()) {
             // The first decision after interval j sees nothing but idle ones if `every` of them are behind.
             let stays = (at..at + n).filter(|j| (j + 1) % every == 0 && j + 1 >= at + every && j + 1 < modes.len());
-            if !["always-shadow", "always-nested", "toggle", "experts"].contains(&name.as_str()) {
+            if !["always-shadow", "always-nested", "toggle"].contains(&name.as_str()) {
                 for j in stays {
                     prop_assert_eq!(modes[j + 1], modes[j], "{} after {}", name, j);
                 }

@@ -45,6 +45,7 @@ pub(super) fn notes(e: &Evaluation) -> Vec<String> {
             .to_string(),
         "a static mode is a VM that was started in it and never switches".to_string(),
     ];
+    out.extend(few_decisions(e));
     // The same policies over one program do not make a rate.
     if e.programs.len() > 1 {
         out.push(format!(
@@ -52,6 +53,23 @@ pub(super) fn notes(e: &Evaluation) -> Vec<String> {
         ));
     }
     out
+}
+
+/// Policies whose interval is too long for a run: what they came to is mostly their start.
+fn few_decisions(e: &Evaluation) -> Option<String> {
+    const FEW: u64 = 10;
+    let on = |i: usize| {
+        let few = |p: &&Program| p.rows[i].runs.iter().any(|f| f.decisions < FEW);
+        e.programs.iter().filter(few).map(|p| p.name.as_str()).collect::<Vec<_>>()
+    };
+    let names = e.policies.iter().enumerate().map(|(i, s)| (s.policy.as_str(), on(i)));
+    let names: Vec<String> = names
+        .filter(|(_, on)| !on.is_empty())
+        .map(|(policy, on)| format!("{policy} on {}", on.join(", ")))
+        .collect();
+    (!names.is_empty()).then(|| {
+        format!("fewer than {FEW} decisions, so mostly the start (see --time-scale): {}", names.join("; "))
+    })
 }
 
 /// For a run's own table: policies over it, or a line that says why there are none.
@@ -63,6 +81,7 @@ pub(crate) fn of_run(evaluation: &Result<Evaluation, String>) -> String {
                 + "\n"
                 + &labelled("policies", &format!("in a VM that is {}", setting_words(e)))
                 + &labelled("scale", &scale_words(e.time_scale, e.switch_scale))
+                + &few_decisions(e).map(|few| labelled("note", &few)).unwrap_or_default()
         }
         Err(why) => labelled("policies", &format!("none: {why}")),
     }
