@@ -46,17 +46,13 @@ fn made_up(seed: usize) -> Timeline {
     Timeline {
         about: About {
             program: format!("made up {seed}"),
-            guest: String::new(),
-            bifold: String::new(),
             profile: String::new(),
-            config_hash: String::new(),
-            input_hash: String::new(),
             frequency_hz: 3_500_000_000,
             base_cpi: 0.7,
             vcpus: 1,
             guest_frames: 524_288,
             interval_cycles: 35_000_000,
-            time_scale: None,
+            ..About::default()
         },
         costs: SwitchCosts {
             switch: 20_000,

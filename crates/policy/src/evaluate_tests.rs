@@ -19,17 +19,13 @@ fn timeline(shadow: Vec<Sample>, nested: Vec<Sample>, reuse: Vec<Vec<Reuse>>) ->
     Timeline {
         about: About {
             program: "by hand".into(),
-            guest: String::new(),
-            bifold: "test".into(),
             profile: "none".into(),
-            config_hash: String::new(),
-            input_hash: String::new(),
             frequency_hz: 100 * CYCLES,
             base_cpi: 1.0,
             vcpus: 1,
             guest_frames: 4096,
             interval_cycles: CYCLES,
-            time_scale: None,
+            ..About::default()
         },
         costs: SwitchCosts {
             switch: 1000,

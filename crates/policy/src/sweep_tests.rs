@@ -26,17 +26,13 @@ fn timeline(n: usize) -> Timeline {
     Timeline {
         about: About {
             program: "by hand".into(),
-            guest: String::new(),
-            bifold: "test".into(),
             profile: "none".into(),
-            config_hash: String::new(),
-            input_hash: String::new(),
             frequency_hz: 1_000_000_000,
             base_cpi: 1.0,
             vcpus: 1,
             guest_frames: 4096,
             interval_cycles: 10_000_000,
-            time_scale: None,
+            ..About::default()
         },
         costs: SwitchCosts {
             switch: 20_000,

@@ -30,7 +30,7 @@ pub struct Timeline {
 }
 
 /// What a timeline is of, and on which machine.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct About {
     /// What ran: a command, or a generator's name.

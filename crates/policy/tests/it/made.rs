@@ -53,17 +53,13 @@ pub fn timeline(intervals: &[Interval]) -> Timeline {
     Timeline {
         about: About {
             program: "by hand".into(),
-            guest: String::new(),
-            bifold: "test".into(),
             profile: "none".into(),
-            config_hash: String::new(),
-            input_hash: String::new(),
             frequency_hz: 100 * IDEAL,
             base_cpi: 1.0,
             vcpus: 1,
             guest_frames: 5120,
             interval_cycles: IDEAL,
-            time_scale: None,
+            ..About::default()
         },
         costs: COSTS,
         pairs: vec![Pair { host_page: PageSize::Size4K, runs: [run(&shadow, 0), run(&nested, 1)] }],
