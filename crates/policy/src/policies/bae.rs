@@ -11,7 +11,7 @@
 //! first interval once `settle_intervals` have passed, in which nothing is decided. All of a
 //! VM's exits in a sample are for paging. Intervals without instructions or cycles are ignored.
 
-use super::{num, positive, within};
+use super::{num, positive, settling, within};
 use crate::{Log, Mode, Parameters, Policy, View};
 use serde::{Deserialize, Serialize};
 
@@ -118,12 +118,7 @@ impl State {
 impl Policy for State {
     fn decide(&mut self, view: &View, log: &mut Log) -> Mode {
         let mode = view.mode;
-        if self.settling > 0 {
-            self.settling -= 1;
-            let left = self.settling;
-            log.say(|| {
-                format!("Stay in {}: just switched, {left} more intervals are not looked at.", mode.name())
-            });
+        if settling(&mut self.settling, mode, log) {
             return mode;
         }
         if view.sample.instructions == 0 || view.cycles <= 0.0 {

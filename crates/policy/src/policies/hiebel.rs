@@ -15,7 +15,7 @@
 //! in a context is no better. Intervals without instructions or cycles are ignored.
 //! Random numbers are a PCG's from a seed.
 
-use super::{num, positive, within};
+use super::{num, positive, settling, within};
 use crate::{Log, Mode, Parameters, Policy, View};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
@@ -125,12 +125,7 @@ impl State {
 impl Policy for State {
     fn decide(&mut self, view: &View, log: &mut Log) -> Mode {
         let mode = view.mode;
-        if self.settling > 0 {
-            self.settling -= 1;
-            let left = self.settling;
-            log.say(|| {
-                format!("Stay in {}: just switched, {left} more intervals are not looked at.", mode.name())
-            });
+        if settling(&mut self.settling, mode, log) {
             return mode;
         }
         if view.sample.instructions == 0 || view.cycles <= 0.0 {

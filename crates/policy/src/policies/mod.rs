@@ -18,6 +18,19 @@ pub mod zhang;
 #[cfg(test)]
 mod testing;
 
+use crate::{Log, Mode};
+
+/// Is this one of the intervals after a switch that are not looked at? Counts it if so.
+pub(crate) fn settling(left: &mut u32, mode: Mode, log: &mut Log) -> bool {
+    if *left == 0 {
+        return false;
+    }
+    *left -= 1;
+    let left = *left;
+    log.say(|| format!("Stay in {}: just switched, {left} more intervals are not looked at.", mode.name()));
+    true
+}
+
 /// A value as an explanation prints it: three digits, no trailing zeros.
 pub(crate) fn num(x: f64) -> String {
     let size = x.abs();

@@ -14,7 +14,7 @@
 //! interval not looked at; the step is 2 times the larger IPC over the smaller. Ours: an
 //! interval without cycles changes nothing, and no threshold moves on an IPC of 0.
 
-use super::{num, positive, within};
+use super::{num, positive, settling, within};
 use crate::{Log, Mode, Parameters, Policy, View};
 use serde::{Deserialize, Serialize};
 
@@ -156,13 +156,8 @@ impl Policy for State {
             log.say(|| format!("Stay in {}: the guest did nothing.", mode.name()));
             return mode;
         }
-        if self.blackout > 0 {
-            self.blackout -= 1;
-            let left = self.blackout;
-            log.say(|| {
-                format!("Stay in {}: just switched, {left} more intervals are not looked at.", mode.name())
-            });
-            if left == 0 {
+        if settling(&mut self.blackout, mode, log) {
+            if self.blackout == 0 {
                 self.learn(view, log);
             }
             return mode;
