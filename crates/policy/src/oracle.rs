@@ -46,10 +46,7 @@ pub fn oracle(track: &Track, start: Mode, switch_scale: f64) -> Oracle {
                         tables = cold.tables;
                     }
                     if mode == Mode::Shadow {
-                        let s = &track.samples[Mode::Shadow as usize][j];
-                        let change = s.shadow_pages_made as f64 - s.shadow_pages_zapped as f64 + tables;
-                        let most = track.shadow_pages(j);
-                        pages = if entered { (pages + change).clamp(0.0, most) } else { most };
+                        pages = track.pages_after(j, entered.then_some(pages), tables);
                     }
                 }
                 // No stay is empty but the first, which may be left before it begins.

@@ -136,11 +136,8 @@ impl<'a> Moving<'a> {
             cycles += track.costs.switch as f64 + dropped * track.costs.zap_page as f64;
         }
         if self.mode == Mode::Shadow {
-            let s = &track.samples[Mode::Shadow as usize][j];
-            let change = s.shadow_pages_made as f64 - s.shadow_pages_zapped as f64 + tables;
-            let most = track.shadow_pages(j);
-            self.shadow_pages =
-                if self.entered.is_none() { most } else { (self.shadow_pages + change).clamp(0.0, most) };
+            let stay = self.entered.map(|_| self.shadow_pages);
+            self.shadow_pages = track.pages_after(j, stay, tables);
         }
         let brought = cycles / self.switch_scale;
         sample.vmm_cycles += count(brought);
@@ -199,6 +196,20 @@ pub fn replay(track: &Track, spec: &Spec, setup: &Setup, explain: bool) -> Run {
 /// # Panics
 /// If there are not as many modes as intervals.
 pub fn forced(track: &Track, modes: &[Mode], start: Mode, switch_scale: f64) -> Run {
+    force(track, modes, start, switch_scale, |_| ())
+}
+
+/// The cycles of every interval of a given sequence, beyond the guest's own work.
+///
+/// # Panics
+/// If there are not as many modes as intervals.
+pub fn forced_extra(track: &Track, modes: &[Mode], start: Mode, switch_scale: f64) -> Vec<f64> {
+    let mut extra = Vec::with_capacity(track.len());
+    force(track, modes, start, switch_scale, |cycles| extra.push(cycles));
+    extra
+}
+
+fn force(track: &Track, modes: &[Mode], start: Mode, switch_scale: f64, mut each: impl FnMut(f64)) -> Run {
     assert_eq!(modes.len(), track.len());
     let mut vm = Moving::new(track, start, switch_scale);
     let mut sample = Sample::default();
@@ -206,20 +217,7 @@ pub fn forced(track: &Track, modes: &[Mode], start: Mode, switch_scale: f64) -> 
         if mode != vm.mode {
             vm.switch(j);
         }
-        vm.interval(j, &mut sample);
+        each(vm.interval(j, &mut sample));
     }
     vm.run
-}
-
-/// The cycles of every interval of a given sequence, beyond the guest's own work.
-pub fn forced_extra(track: &Track, modes: &[Mode], start: Mode, switch_scale: f64) -> Vec<f64> {
-    let mut vm = Moving::new(track, start, switch_scale);
-    let mut sample = Sample::default();
-    let each = |(j, &mode): (usize, &Mode)| {
-        if mode != vm.mode {
-            vm.switch(j);
-        }
-        vm.interval(j, &mut sample)
-    };
-    modes.iter().take(track.len()).enumerate().map(each).collect()
 }

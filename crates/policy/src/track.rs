@@ -122,6 +122,16 @@ impl Track {
         (0..self.len()).map(|j| self.ideal[j] + self.extra(mode, j)).sum()
     }
 
+    /// Shadow pages in use at the end of interval `j` in shadow mode: of a stay with so many
+    /// before it and `tables` made again in it, or of a VM that has always been there.
+    pub(crate) fn pages_after(&self, j: usize, stay: Option<f64>, tables: f64) -> f64 {
+        let most = self.shadow_pages[j];
+        let Some(before) = stay else { return most };
+        let s = &self.samples[Mode::Shadow as usize][j];
+        let change = s.shadow_pages_made as f64 - s.shadow_pages_zapped as f64 + tables;
+        (before + change).clamp(0.0, most)
+    }
+
     /// Shadow pages in use at the end of interval `j` if shadow mode was entered long ago.
     pub(crate) fn shadow_pages(&self, j: usize) -> f64 {
         self.shadow_pages[j]

@@ -59,8 +59,8 @@ impl Ledger {
         Ledger { learn, most: most_correction.ln(), correction: [0.0; 2], paying: 0.0, left: None }
     }
 
-    /// Both modes' costs for the work of this interval, in cycles; none where the other's is
-    /// not known. What the last switch was to cost is no cost of the mode.
+    /// Both modes' costs for the work of this interval, in cycles. What the last switch was to
+    /// cost is no cost of the mode.
     pub fn costs(&mut self, view: &View, other: &Other, log: &mut Log) -> [f64; 2] {
         let own = (view.extra_cycles() - std::mem::take(&mut self.paying)).max(0.0);
         self.learn(view, own, other.extra_cycles, log);
