@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: GPL-2.0-only
+// Where a VM and its vCPUs meet the switch: creation, KVM_RUN, capability, debugfs.
+// file: arch/x86/kvm/x86.c
+// file: arch/x86/kvm/debugfs.c
+// expect: 6.1 +19 -0
+// expect: 6.12 +19 -0
+
+@@ @@
+#include "mmu.h"
++#include "paging_mode.h"
+
+@@ @@
+kvm_arch_init_vm(...)
+{
+	<...
+	kvm_apicv_init(kvm);
++	kvm_paging_init_vm(kvm);
+	...>
+}
+
+@@ @@
+kvm_arch_vcpu_create(...)
+{
+	<...
++	kvm_paging_init_vcpu(vcpu);
+	r = kvm_mmu_create(vcpu);
+	...>
+}
+
+// Before a vCPU waits for SIPI, where vcpu_run() is never reached.
+@@ @@
+kvm_arch_vcpu_ioctl_run(...)
+{
+	...
+	kvm_load_guest_fpu(vcpu);
+	kvm_vcpu_srcu_read_lock(vcpu);
++	if (kvm_check_request(KVM_REQ_PAGING_MODE, vcpu)) {
++		r = kvm_paging_park(vcpu);
++		if (r)
++			goto out;
++	}
+	...
+}
+
+@@ @@
+vcpu_run(...)
+{
+	<...
+	vcpu->arch.at_instruction_boundary = false;
++	if (kvm_check_request(KVM_REQ_PAGING_MODE, vcpu)) {
++		r = kvm_paging_park(vcpu);
++		if (r)
++			return r;
++	}
+	...>
+}
+
+@@ @@
+kvm_vm_ioctl_check_extension(...)
+{
+	int r = 0;
++	if (ext == KVM_CAP_BIFOLD_PAGING_MODE)
++		return kvm_paging_check_extension(kvm);
+	...
+}
+
+@@ @@
+kvm_vm_ioctl_enable_cap(...)
+{
+	...
+	if (cap->flags) return -EINVAL;
++	if (cap->cap == KVM_CAP_BIFOLD_PAGING_MODE)
++		return kvm_paging_enable_cap(kvm, cap);
+	...
+}
+
+@@ @@
+kvm_arch_create_vm_debugfs(...)
+{
+	debugfs_create_file(...);
++	kvm_paging_create_debugfs(kvm);
+	...
+}

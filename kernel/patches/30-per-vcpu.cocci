@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: GPL-2.0-only
+// What asks the module-wide mode about one vCPU asks the vCPU.
+// file: arch/x86/kvm/x86.c
+// file: arch/x86/kvm/regs.c
+// file: arch/x86/kvm/hyperv.c
+// file: arch/x86/kvm/mmu.h
+// file: arch/x86/kvm/mmu/mmu.c
+// expect: 6.1 +7 -7
+// expect: 6.12 +8 -8
+
+@@
+identifier f =~ "^(load_pdptrs|kvm_post_set_cr0|kvm_post_set_cr4|kvm_invalidate_pcid|kvm_vcpu_flush_tlb_guest|kvm_hv_vcpu_flush_tlb|kvm_mmu_refresh_passthrough_bits|kvm_init_mmu)$";
+@@
+f(...)
+{
+	<...
+-	tdp_enabled
++	kvm_vcpu_tdp(vcpu)
+	...>
+}

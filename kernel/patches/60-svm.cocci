@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: GPL-2.0-only
+// SVM: the VMCB of a vCPU follows the vCPU's mode.
+// file: arch/x86/kvm/svm/svm.c
+// file: arch/x86/kvm/svm/nested.c
+// expect: 6.1 +15 -13
+// expect: 6.12 +16 -14
+
+@@
+identifier f =~ "^(svm_set_efer|svm_recalc_instruction_intercepts|init_vmcb|svm_set_cr0|svm_set_cr4|svm_handle_exit|svm_load_mmu_pgd|nested_svm_vmrun|__nested_vmcb_check_controls|nested_svm_transition_tlb_flush)$";
+@@
+f(...)
+{
+	<...
+-	npt_enabled
++	kvm_vcpu_tdp(vcpu)
+	...>
+}
+
+// Under shadow paging the PDPTRs are always there but for the first time after a switch.
+@@ @@
+svm_cache_reg(...)
+{
+	<...
+-	if (npt_enabled)
+		load_pdptrs(vcpu, kvm_read_cr3(vcpu));
+	...>
+}
+
+@@ @@
+init_vmcb_after_set_cpuid(...)
+{
+	<...
+-	if (vls)
++	if (vls && kvm_vcpu_tdp(vcpu))
+	{ ... }
+	...>
+}
+
+@@ @@
++#include "paging_mode.h"
+svm_hardware_setup(...)
+{
+	...
+}
+
+@@ @@
+svm_hardware_setup(...)
+{
+	<...
+	kvm_configure_mmu(...);
++	if (npt_enabled) kvm_paging_register(&svm_paging_ops);
+	...>
+}

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* A paging mode per VM that changes while the guest runs: see paging_mode.c. */
+#ifndef __KVM_X86_PAGING_MODE_H
+#define __KVM_X86_PAGING_MODE_H
+
+#include <linux/kvm_host.h>
+#include <linux/version.h>
+
+/* Private to this change: far above upstream's arch requests (32 of 56 in 6.1, 35 in 6.12). */
+#define KVM_REQ_PAGING_MODE KVM_ARCH_REQ_FLAGS(48, KVM_REQUEST_WAIT)
+
+/* Else used only where APICv is off for good, and then for as long as the VM lives. */
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 8, 0)
+#define KVM_PAGING_APICV_INHIBIT APICV_INHIBIT_REASON_DISABLE
+#else
+#define KVM_PAGING_APICV_INHIBIT APICV_INHIBIT_REASON_DISABLED
+#endif
+
+/* What the vendor modules do for a switch. */
+struct kvm_paging_ops {
+	/* The entries of nested tables differ from those of shadow tables (EPT): none may outlive a switch. */
+	bool own_format;
+	/* Hardware help for the APIC needs nested tables (AVIC). */
+	bool apicv_needs_nested;
+	/* Whether this VM can ever run in that mode: 0 or -EOPNOTSUPP. */
+	int (*check_vm)(struct kvm *kvm, bool nested);
+	/* Whether this vCPU can now: 0 or -EBUSY. The vCPU is loaded and does not run. */
+	int (*check_vcpu)(struct kvm_vcpu *vcpu, bool nested);
+	/* Brings what only the hardware's copy holds (CR3, PDPTRs) into vcpu->arch. */
+	void (*leave)(struct kvm_vcpu *vcpu);
+	/* Sets controls and registers up for the mode that vcpu->arch.paging.nested names. */
+	void (*enter)(struct kvm_vcpu *vcpu);
+};
+
+/* paging_mode.c */
+void kvm_paging_register(const struct kvm_paging_ops *ops);
+void kvm_paging_init_vm(struct kvm *kvm);
+void kvm_paging_init_vcpu(struct kvm_vcpu *vcpu);
+int kvm_paging_set_mode(struct kvm *kvm, bool nested);
+int kvm_paging_park(struct kvm_vcpu *vcpu);
+int kvm_paging_check_extension(struct kvm *kvm);
+int kvm_paging_enable_cap(struct kvm *kvm, struct kvm_enable_cap *cap);
+void kvm_paging_create_debugfs(struct kvm *kvm);
+
+/* mmu/paging_mode.h, part of mmu.c for its static functions */
+bool kvm_paging_roots_are_tdp(struct kvm_mmu *mmu);
+int kvm_paging_mmu_alloc_shadow(struct kvm *kvm);
+unsigned long kvm_paging_mmu_zap_shadow(struct kvm *kvm);
+unsigned long kvm_paging_mmu_zap_nested(struct kvm *kvm, bool own_format);
+void kvm_paging_mmu_reset(struct kvm_vcpu *vcpu);
+unsigned long kvm_paging_mmu_nested_tables(struct kvm *kvm);
+
+#endif

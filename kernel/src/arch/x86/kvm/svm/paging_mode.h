@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * SVM's part of a paging mode per VM. Included in svm.c, whose static functions it uses. Nested and shadow tables have the same entries on AMD, so the nested
+ * ones stay over a stay in shadow paging.
+ */
+#include "../paging_mode.h"
+
+static int svm_paging_check_vm(struct kvm *kvm, bool nested)
+{
+	if (sev_guest(kvm)) {
+		pr_info_ratelimited("kvm [%d]: a guest with encrypted memory cannot leave nested paging\n",
+				    kvm->userspace_pid);
+		return -EOPNOTSUPP;
+	}
+#if IS_ENABLED(CONFIG_HYPERV)
+	if (ms_hyperv.nested_features & HV_X64_NESTED_ENLIGHTENED_TLB) {
+		pr_info_ratelimited("kvm [%d]: Hyper-V's enlightened TLB knows nested paging only\n",
+				    kvm->userspace_pid);
+		return -EOPNOTSUPP;
+	}
+#endif
+	return 0;
+}
+
+static int svm_paging_check_vcpu(struct kvm_vcpu *vcpu, bool nested)
+{
+	/* A hypervisor in the guest has its own two-dimensional tables shadowed in guest_mmu. */
+	if (is_guest_mode(vcpu) || (vcpu->arch.efer & EFER_SVME)) {
+		pr_info_ratelimited("kvm [%d]: vCPU %d is a hypervisor itself (EFER.SVME), the paging mode stays\n",
+				    vcpu->kvm->userspace_pid, vcpu->vcpu_id);
+		return -EBUSY;
+	}
+	/* Shadow tables have no protection keys. They are not offered, but a VMM can insist. */
+	if (!nested && kvm_read_cr4_bits(vcpu, X86_CR4_PKE)) {
+		pr_info_ratelimited("kvm [%d]: vCPU %d uses protection keys, the paging mode stays\n",
+				    vcpu->kvm->userspace_pid, vcpu->vcpu_id);
+		return -EBUSY;
+	}
+	return 0;
+}
+
+static void svm_paging_enter(struct kvm_vcpu *vcpu)
+{
+	struct vcpu_svm *svm = to_svm(vcpu);
+	struct vmcb_control_area *control = &svm->vmcb->control;
+
+	/* What init_vmcb() sets up by mode, both ways. */
+	if (kvm_vcpu_tdp(vcpu)) {
+		control->nested_ctl |= SVM_NESTED_CTL_NP_ENABLE;
+		svm_clr_intercept(svm, INTERCEPT_INVLPG);
+		svm_clr_intercept(svm, INTERCEPT_CR3_READ);
+		svm_clr_intercept(svm, INTERCEPT_CR3_WRITE);
+		clr_exception_intercept(svm, PF_VECTOR);
+		svm->vmcb->save.g_pat = vcpu->arch.pat;
+	} else {
+		control->nested_ctl &= ~SVM_NESTED_CTL_NP_ENABLE;
+		svm_set_intercept(svm, INTERCEPT_INVLPG);
+		svm_set_intercept(svm, INTERCEPT_CR3_READ);
+		svm_set_intercept(svm, INTERCEPT_CR3_WRITE);
+		set_exception_intercept(svm, PF_VECTOR);
+		/* Virtual VMLOAD and VMSAVE need nested paging; see init_vmcb_after_set_cpuid(). */
+		control->virt_ext &= ~VIRTUAL_VMLOAD_VMSAVE_ENABLE_MASK;
+		svm_set_intercept(svm, INTERCEPT_VMLOAD);
+		svm_set_intercept(svm, INTERCEPT_VMSAVE);
+	}
+	init_vmcb_after_set_cpuid(vcpu);
+	svm_recalc_instruction_intercepts(vcpu, svm);
+
+	/* The setters give the hardware what the mode wants of the guest's values. */
+	svm_set_efer(vcpu, vcpu->arch.efer);
+	svm_set_cr0(vcpu, vcpu->arch.cr0);
+	svm_set_cr4(vcpu, vcpu->arch.cr4);
+
+	/*
+	 * Under nested paging the hardware reads the PDPTEs, so the copy is stale. It is
+	 * read again when the vCPU first needs it: not now, as that reads the guest's
+	 * memory, which the switch may not be able to reach.
+	 */
+	__clear_bit(VCPU_EXREG_PDPTR, (unsigned long *)&vcpu->arch.regs_avail);
+	__clear_bit(VCPU_EXREG_PDPTR, (unsigned long *)&vcpu->arch.regs_dirty);
+
+	/* A new ASID, so no translation of the old mode is used again. */
+	svm->current_vmcb->asid_generation = 0;
+	svm->asid = 0;
+	vmcb_mark_all_dirty(svm->vmcb);
+}
+
+static const struct kvm_paging_ops svm_paging_ops = {
+	.apicv_needs_nested = true,
+	.check_vm = svm_paging_check_vm,
+	.check_vcpu = svm_paging_check_vcpu,
+	.enter = svm_paging_enter,
+};
