@@ -19,7 +19,7 @@ has() { command -v "$1" >/dev/null 2>&1; }
 as_root() {
     if [ "$(id -u)" = 0 ]; then "$@"
     elif has sudo; then sudo env DEBIAN_FRONTEND=noninteractive "$@"
-    else die $MISSING_FEATURE "this needs root and there is no sudo; run as root, then repeat: $*"
+    else die "$MISSING_FEATURE" "this needs root and there is no sudo; run as root, then repeat: $*"
     fi
 }
 
@@ -34,7 +34,7 @@ need() {
     done
     [ ${#missing[@]} -gt 0 ] || return 0
     say "missing and to be installed: ${missing[*]}"
-    has apt-get || die $MISSING_FEATURE "there is no apt-get here: install these by the means of your system and repeat"
+    has apt-get || die "$MISSING_FEATURE" "there is no apt-get here: install these by the means of your system and repeat"
     as_root apt-get update -q -o DPkg::Lock::Timeout=300 >&2 || say "warning: not all package sources could be read"
     as_root apt-get install -q -y --no-install-recommends --no-remove -o DPkg::Lock::Timeout=300 "${missing[@]}" >&2 \
         || die 1 "apt-get could not install ${missing[*]} (its messages are above)"
@@ -52,7 +52,7 @@ versions() {
 newest() {
     local names
     image='' release='' version=''
-    has apt-cache || die $MISSING_FEATURE "there is no apt-cache here: Debian's packages are what is built from"
+    has apt-cache || die "$MISSING_FEATURE" "there is no apt-cache here: Debian's packages are what is built from"
     # Not the cloud's, not the real-time one. Names stay known after their packages are gone.
     names=$(apt-cache pkgnames "linux-image-$1." | grep -E -- '-amd64(-unsigned)?$' | grep -Ev -- '-(cloud|rt)-') || return 1
     # shellcheck disable=SC2086 # one word each
@@ -84,7 +84,7 @@ deb() {
     done
     if [ -z "$deb" ]; then
         have=$(versions "$package")
-        [ -n "$have" ] || die $MISSING_FEATURE "apt has no package $package, which $image ($wanted) needs here; run apt-get update, or wait until your mirror has it"
+        [ -n "$have" ] || die "$MISSING_FEATURE" "apt has no package $package, which $image ($wanted) needs here; run apt-get update, or wait until your mirror has it"
         grep -qxF -- "$wanted" <<<"$have" || die 1 "$package is of version $(head -n 1 <<<"$have"), but $image of $wanted; both must be the same: run apt-get update, or wait until your mirror has both"
         mkdir -p "$DEBS"
         tmp=$(mktemp -d "$DEBS/.new-XXXXXX")
