@@ -10,6 +10,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+use bifold_host::{PagingStats, State, VmId};
 use bifold_mmu::PageSize;
 use bifold_model::Sample;
 use bifold_policy::{Estimator, Log, Mode, Named, Other, Scale, Setup, Timeline, Track, View, Vm};
@@ -150,6 +151,26 @@ pub fn estimator(data: &[u8]) {
             assert!(o.extra_cycles >= 0.0 && o.there_cycles >= 0.0 && o.back_cycles >= 0.0, "{o:?}");
         }
     }
+}
+
+/// What a live host's files say of a VM: nothing, or what is written back the same.
+pub fn host(data: &[u8]) {
+    let stats = PagingStats::parse(data);
+    let values = stats.values();
+    let known = PagingStats::STATS.iter().zip(values).filter_map(|(s, v)| Some((s.name, v?)));
+    let text: String = known.map(|(name, value)| format!("{name} {value}\n")).collect();
+    assert_eq!(PagingStats::parse(text.as_bytes()), stats);
+    // A file that was cut off has no figure that the whole has not.
+    for (part, whole) in PagingStats::parse(&data[..data.len() / 2]).values().iter().zip(values) {
+        assert!(part.is_none() || *part == whole);
+    }
+    if let Some(state) = State::parse(data) {
+        assert_eq!(State::parse(state.to_string().as_bytes()), Some(state));
+    }
+    if let Some(id) = std::str::from_utf8(data).ok().and_then(VmId::parse) {
+        assert_eq!(id.to_string().as_bytes(), data);
+    }
+    assert_ne!(bifold_host::guest_name(data), Some(String::new()));
 }
 
 #[cfg(test)]
@@ -354,6 +375,19 @@ mod tests {
             bytes[i] = byte;
             super::timeline(&bytes);
             super::timeline(&bytes[..i]);
+        }
+
+        #[test]
+        fn any_bytes_are_a_hosts_files_or_say_nothing(
+            data in bytes(), text in "\\PC{0,200}",
+            lines in "((switches_to_(shadow|nested)|vcpus|quiesce_ns_(last|worst)|x) [0-9]{0,22}[ x]?\n?){0,20}",
+            state in "(nested|shadow| -> |\n){0,4}", id in "[0-9+]{0,11}-[0-9]{0,3}",
+            cmdline in "(-name|--name|guest=|a|,|=|\0){0,12}",
+        ) {
+            super::host(&data);
+            for text in [text, lines, state, id, cmdline] {
+                super::host(text.as_bytes());
+            }
         }
 
         #[test]

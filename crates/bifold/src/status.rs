@@ -2,6 +2,7 @@
 //! The exit status: one meaning per number, as `--help` lists them.
 
 use bifold_capture::{CaptureError, Kind};
+use bifold_host::HostError;
 use bifold_report::Exit;
 use std::process::ExitCode;
 
@@ -49,6 +50,9 @@ impl From<Status> for ExitCode {
 
 /// The status for an error that ends the program.
 pub fn of_error(error: &anyhow::Error) -> u8 {
+    if error.downcast_ref::<HostError>().is_some_and(HostError::cannot_work_here) {
+        return UNAVAILABLE;
+    }
     match error.downcast_ref::<CaptureError>() {
         Some(CaptureError::InterruptedEarly) => (SIGNAL + SIGINT) as u8,
         Some(e) if e.kind() == Kind::CannotWorkHere => UNAVAILABLE,

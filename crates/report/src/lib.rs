@@ -30,7 +30,7 @@ pub use file::{FileError, OutputFile};
 pub use meta::{Exit, Guest, Input, Meta, Partial};
 pub use policies::{PolicyComparison, RunPolicies, checks_table, scale_words, vm_words};
 pub use table::table as text_table;
-pub use text::{shell_words, wrapped};
+pub use text::{grouped, seconds, shell_words, wrapped};
 
 /// Why a comparison could not be rendered.
 #[derive(Debug, thiserror::Error)]

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 const WIDTH: usize = 112;
 
 /// `1234567` as `1,234,567`.
-pub(crate) fn grouped(n: u64) -> String {
+pub fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
     for (i, c) in digits.chars().enumerate() {
@@ -40,7 +40,7 @@ pub(crate) fn number(v: f64) -> String {
 }
 
 /// Seconds with a unit that keeps three to four digits.
-pub(crate) fn seconds(s: f64) -> String {
+pub fn seconds(s: f64) -> String {
     match s {
         s if s >= 1.0 => format!("{s:.2} s"),
         s if s >= 1e-3 => format!("{:.2} ms", s * 1e3),

@@ -5,6 +5,7 @@
 //! The first paragraph of a comment is what `-h` shows, all of it is what
 //! `--help` and the man pages show.
 
+pub mod mode;
 pub mod policy;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -45,6 +46,17 @@ macro_rules! record_examples {
 Examples:
   bifold record -o gcc.bifold -- gcc -O2 -c mid_size.c
   bifold compare --profile phenom2-x3-720 gcc.bifold"
+    };
+}
+
+macro_rules! mode_examples {
+    () => {
+        "\
+Examples:
+  bifold mode
+  bifold mode web
+  bifold mode web shadow
+  bifold mode 4242-12 nested --format json"
     };
 }
 
@@ -107,6 +119,23 @@ pub enum Verb {
         #[command(subcommand)]
         verb: policy::PolicyVerb,
     },
+    /// Show the paging modes of this host's VMs, or switch one
+    ///
+    /// Without an argument, lists the VMs that run under this host's KVM: name, process, vCPUs, paging
+    /// mode (`nested -> shadow` while a switch is under way) and switches each way. With a VM, shows
+    /// what KVM counts of its switches; with a mode too, switches it, and says how long that took and
+    /// what it dropped. The VM runs on meanwhile but for a pause of its vCPUs.
+    ///
+    /// Needs root, KVM and debugfs. Switching needs the KVM modules that `make kernel` builds; an
+    /// unmodified KVM has one mode for all VMs, which is shown.
+    #[command(
+        override_usage = "bifold mode [OPTIONS]\n       \
+                          bifold mode [OPTIONS] VM\n       \
+                          bifold mode [OPTIONS] VM nested|shadow",
+        after_help = mode_examples!(),
+        after_long_help = concat!(mode_examples!(), "\n\n", exit_status!())
+    )]
+    Mode(mode::ModeArgs),
     /// Say what this machine lacks for the verbs that exist
     ///
     /// Looks for what each verb needs and says what is missing and how to get it. The exit status is

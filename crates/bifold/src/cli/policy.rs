@@ -2,6 +2,7 @@
 //! What a user may write after `bifold policy`.
 
 use super::{FormatArg, parse_scale, parse_seconds};
+use bifold_policy::Mode;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -317,6 +318,15 @@ pub enum ShortFormat {
 pub enum ModeArg {
     Shadow,
     Nested,
+}
+
+impl From<ModeArg> for Mode {
+    fn from(mode: ModeArg) -> Mode {
+        match mode {
+            ModeArg::Shadow => Mode::Shadow,
+            ModeArg::Nested => Mode::Nested,
+        }
+    }
 }
 
 /// Size of the host's pages.

@@ -2,7 +2,7 @@
 //! `bifold policy replay`: when a policy switches, and why.
 
 use super::setting::{Setting, policies, timelines, track};
-use crate::cli::policy::{ModeArg, ReplayArgs, ShortFormat};
+use crate::cli::policy::{ReplayArgs, ShortFormat};
 use crate::run::print;
 use crate::status::Status;
 use bifold_policy::check;
@@ -40,10 +40,7 @@ pub fn run(args: ReplayArgs) -> anyhow::Result<Status> {
     let setting = Setting::new(verb, &args.vm)?;
     let policies = policies(verb, &args.which)?;
     let inputs = timelines(verb, &args.timelines)?;
-    let start = match args.start {
-        ModeArg::Shadow => Mode::Shadow,
-        ModeArg::Nested => Mode::Nested,
-    };
+    let start = Mode::from(args.start);
     let mut replays = Vec::new();
     for input in &inputs {
         let track = track(input, &setting)?;

@@ -25,6 +25,9 @@ fn usage_errors() {
         "compare -q -v --generate t:10",
         "compare gcc -O2 x.c",
         "compare --frob -- gcc",
+        "mode web agile",
+        "mode web shadow now",
+        "mode --format csv",
     ];
     let mut all = String::new();
     for args in cases {

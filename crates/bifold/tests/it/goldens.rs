@@ -21,6 +21,8 @@ golden! {
     policy_replay_help_short: "policy replay -h";
     policy_sweep_help_short: "policy sweep -h";
     policy_intervals_help_short: "policy intervals -h";
+    mode_help_short: "mode -h";
+    mode_help_long: "mode --help";
     t_table: "compare --generate t:20000 --profile geometry-g";
     t_json: "compare --generate t:20000 --profile geometry-g --format json";
     t_csv: "compare --generate t:20000 --profile geometry-g --format csv";

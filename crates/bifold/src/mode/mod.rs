@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `bifold mode`: the paging modes of this host's VMs, and switching one.
+//!
+//! What is known comes from [`bifold_host`]; here it becomes words ([`text`]) and JSON ([`json`]).
+
+mod json;
+mod text;
+
+use crate::cli::mode::ModeArgs;
+use crate::cli::policy::ShortFormat;
+use crate::run::print;
+use crate::status::Status;
+use bifold_host::{Happened, Host, Kvm, Paging, Switch, Vm, select};
+
+/// Carries out the verb on this machine.
+pub fn run(args: &ModeArgs) -> anyhow::Result<Status> {
+    let (data, notes) = answer(&Host::live(), args)?;
+    print(&data)?;
+    for note in notes.iter().filter(|_| !args.quiet) {
+        eprintln!("bifold: {note}");
+    }
+    Ok(Status::Done)
+}
+
+/// Data for stdout, and notes.
+fn answer(host: &Host, args: &ModeArgs) -> anyhow::Result<(String, Vec<String>)> {
+    let seen = Seen { kvm: host.kvm()?, vms: host.vms()? };
+    let Some(word) = &args.vm else {
+        let data = match args.format {
+            ShortFormat::Table => text::list(&seen),
+            ShortFormat::Json => json::list(&seen)?,
+        };
+        return Ok((data, seen.notes()));
+    };
+    let Seen { kvm, vms } = seen;
+    let one = One { kvm, vm: select(vms, word)? };
+    let Some(mode) = args.mode else {
+        let data = match args.format {
+            ShortFormat::Table => text::show(&one),
+            ShortFormat::Json => json::show(&one)?,
+        };
+        return Ok((data, one.notes()));
+    };
+    let switch = host.switch(&one.vm, mode.into())?;
+    let data = match args.format {
+        ShortFormat::Table => text::switched(&one.vm, &switch),
+        ShortFormat::Json => json::switched(&one.vm, &switch)?,
+    };
+    Ok((data, notes_of(&switch)))
+}
+
+/// A host's VMs.
+struct Seen {
+    kvm: Kvm,
+    vms: Vec<Vm>,
+}
+
+/// One VM of a host.
+struct One {
+    kvm: Kvm,
+    vm: Vm,
+}
+
+impl Seen {
+    fn notes(&self) -> Vec<String> {
+        let mut notes: Vec<String> = self.vms.iter().flat_map(unreadable).collect();
+        if self.vms.is_empty() {
+            notes.push("no VM is running here".into());
+        }
+        notes.extend(one_mode(&self.kvm, &self.vms));
+        notes
+    }
+}
+
+impl One {
+    fn notes(&self) -> Vec<String> {
+        let mut notes = unreadable(&self.vm);
+        notes.extend(one_mode(&self.kvm, std::slice::from_ref(&self.vm)));
+        notes
+    }
+}
+
+/// Files of a VM that said nothing, and why.
+fn unreadable(vm: &Vm) -> Vec<String> {
+    let Paging::Own { state, stats } = &vm.paging else { return Vec::new() };
+    let files = [("paging_mode", state.as_ref().err()), ("paging_stats", stats.as_ref().err())];
+    let said = files.into_iter().filter_map(|(file, e)| Some(format!("VM {}: {file}: {}", vm.id, e?)));
+    said.collect()
+}
+
+/// That this KVM cannot switch VMs.
+fn one_mode(kvm: &Kvm, vms: &[Vm]) -> Option<String> {
+    let own = kvm.default.is_some() || vms.iter().any(|vm| matches!(vm.paging, Paging::Own { .. }));
+    (!own).then(|| {
+        format!(
+            "this KVM has one paging mode for all VMs ({}); with the modules of `make kernel` each VM has its own",
+            kvm.describe()
+        )
+    })
+}
+
+fn notes_of(switch: &Switch) -> Vec<String> {
+    let crowded = "others switched this VM meanwhile: the figures may be of their switch, not of this one";
+    (switch.happened == Happened::Crowded).then(|| crowded.into()).into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The verb on hosts made of files: every word that it prints.
+
+use super::*;
+use crate::cli::{Cli, Verb};
+use bifold_host::PagingStats;
+use bifold_policy::Mode;
+use clap::Parser as _;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+const STATS: &str = "switches_to_shadow 1203
+switches_to_nested 1202
+refused 1
+rolled_back 0
+vcpus 2
+vcpus_in_guest_last 1
+quiesce_ns_last 254000
+quiesce_ns_worst 5100000
+switch_ns_last 702000
+switch_ns_worst 10100000
+resume_ns_last 81500
+resume_ns_worst 4100000000
+tables_kept 476
+tables_dropped 0
+shadow_pages 0
+shadow_pages_dropped 1288
+";
+
+fn put(path: &Path, text: &str) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+/// A host with three VMs: one of each mode and one on its way, or all without a mode of their own.
+fn host(dir: &Path, switchable: bool) -> Host {
+    let host = Host { sys: dir.join("sys"), proc: dir.join("proc"), debug: dir.join("debug") };
+    put(&host.sys.join("module/kvm/parameters/halt_poll_ns"), "200000\n");
+    put(&host.sys.join("module/kvm_amd/parameters/npt"), "Y\n");
+    put(&host.debug.join("kvm/exits"), "12345\n");
+    let vms = [
+        ("977-9", "nested\n", "lkvm\0run\0", STATS),
+        ("4242-12", "shadow\n", "qemu\0-name\0guest=web,debug-threads=on\0", STATS),
+        ("31337-12", "nested -> shadow\n", "qemu\0-name\0the db\x1b[2J\0", "vcpus 2\nrefused 3"),
+    ];
+    for (id, mode, cmdline, stats) in vms {
+        let vm = host.debug.join("kvm").join(id);
+        ["vcpu0", "vcpu1"].iter().for_each(|n| fs::create_dir_all(vm.join(n)).unwrap());
+        if switchable {
+            put(&vm.join("paging_mode"), mode);
+            put(&vm.join("paging_stats"), stats);
+        }
+        let pid = id.split_once('-').unwrap().0;
+        put(&host.proc.join(pid).join("cmdline"), cmdline);
+        put(&host.proc.join(pid).join("comm"), "a-vmm\n");
+    }
+    if switchable {
+        put(&host.sys.join("module/kvm/parameters/paging_mode"), "nested\n");
+    }
+    host
+}
+
+/// What these words print, on both outputs, and the exit status.
+fn ran(host: &Host, args: &str) -> String {
+    let words = ["bifold", "mode"].into_iter().chain(args.split_whitespace());
+    let Verb::Mode(parsed) = Cli::try_parse_from(words).unwrap().verb else { unreachable!() };
+    let text = match answer(host, &parsed) {
+        Ok((data, notes)) => notes.iter().fold(data, |text, n| format!("{text}(stderr) bifold: {n}\n")),
+        Err(e) => format!("(stderr) bifold: {e:#}\n(status {})\n", crate::status::of_error(&e)),
+    };
+    format!("$ bifold mode {args}\n{text}\n").replace(host.sys.parent().unwrap().to_str().unwrap(), "")
+}
+
+fn all(host: &Host, cases: &[&str]) -> String {
+    cases.iter().map(|args| ran(host, args)).collect()
+}
+
+#[test]
+fn modes_are_listed_and_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = host(dir.path(), true);
+    insta::assert_snapshot!(all(
+        &host,
+        &["", "--format json", "web", "31337", "977-9 --format json", "web shadow"]
+    ));
+}
+
+#[test]
+fn an_unmodified_kvm_is_shown_as_far_as_it_goes() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = host(dir.path(), false);
+    let mut out = all(&host, &["", "--format json", "web", "web --format json", "web shadow"]);
+    put(&host.sys.join("module/kvm_amd/parameters/npt"), "N\n");
+    out += &ran(&host, "web");
+    fs::remove_dir_all(host.sys.join("module/kvm_amd")).unwrap();
+    out += &all(&host, &["", "web shadow"]);
+    insta::assert_snapshot!(out);
+}
+
+#[test]
+fn what_stands_in_the_way_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = host(dir.path(), true);
+    let mut out = all(&host, &["db", "4242-13 shadow", "a-vmm"]);
+    let db = host.debug.join("kvm/31337-12");
+    put(&db.join("paging_mode"), "both\n");
+    fs::remove_file(db.join("paging_stats")).unwrap();
+    out += &all(&host, &["31337", "31337 --format json"]);
+    put(&host.proc.join("977/cmdline"), "qemu\0-name\0web\0");
+    out += &ran(&host, "web shadow");
+    fs::remove_dir_all(host.debug.join("kvm")).unwrap();
+    fs::create_dir(host.debug.join("kvm")).unwrap();
+    out += &all(&host, &["", "web"]);
+    fs::remove_dir_all(host.debug.join("kvm")).unwrap();
+    out += &ran(&host, "");
+    fs::create_dir_all(host.debug.join("x86")).unwrap();
+    out += &ran(&host, "");
+    fs::remove_dir_all(host.sys.join("module/kvm")).unwrap();
+    out += &ran(&host, "");
+    insta::assert_snapshot!(out);
+}
+
+/// A file takes the write as KVM does, but does not count.
+#[test]
+fn a_switch_is_written_and_reported() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = host(dir.path(), true);
+    let vm = || select(host.vms().unwrap(), "web").unwrap();
+    assert!(ran(&host, "web nested").contains("nothing was done"));
+    assert_eq!(fs::read_to_string(host.debug.join("kvm/4242-12/paging_mode")).unwrap(), "nested\n");
+    let stats = PagingStats::parse(STATS.as_bytes());
+    let switch =
+        Switch { to: Mode::Shadow, happened: Happened::Switched, wall: Duration::from_micros(1930), stats };
+    let bare = Switch { stats: PagingStats::default(), ..switch.clone() };
+    let mut out = text::switched(&vm(), &switch) + "\n" + &text::switched(&vm(), &bare) + "\n";
+    out += &json::switched(&vm(), &switch).unwrap();
+    insta::assert_snapshot!(out);
+    assert_eq!(notes_of(&switch), Vec::<String>::new());
+    assert!(
+        notes_of(&Switch { happened: Happened::Crowded, ..switch })[0].contains("may be of their switch")
+    );
+}

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What can go wrong with a live host, in words that say what to do.
+
+use crate::vm::VmId;
+use bifold_policy::Mode;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why something cannot be told of the host, or done to it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HostError {
+    /// The module kvm is not there.
+    #[error(
+        "no KVM here ({} is not there): load kvm_amd or kvm_intel; if that fails, switch virtualization on in the firmware or, in a VM, for that VM",
+        path.display()
+    )]
+    NoKvm {
+        /// Where it would be.
+        path: PathBuf,
+    },
+    /// The module of the processor's vendor is not there.
+    #[error(
+        "KVM is loaded without a module for this processor ({} is not there): load kvm_amd or kvm_intel",
+        path.display()
+    )]
+    NoVendor {
+        /// What it would make.
+        path: PathBuf,
+    },
+    /// debugfs is not mounted.
+    #[error("debugfs is not mounted: as root, mount -t debugfs none {}", path.display())]
+    NoDebugfs {
+        /// Its place.
+        path: PathBuf,
+    },
+    /// Not for this user.
+    #[error("cannot read {}: only root may; run the command with sudo", path.display())]
+    NotRoot {
+        /// What.
+        path: PathBuf,
+    },
+    /// Something else in the file system.
+    #[error("cannot read {}", path.display())]
+    Io {
+        /// What.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Nothing of that name.
+    #[error("no VM `{}`: {}", word.escape_debug(), none_of(*of))]
+    NoVm {
+        /// The user's word.
+        word: String,
+        /// VMs there are.
+        of: usize,
+    },
+    /// More than one of that name.
+    #[error("`{}` means {} VMs: give one of {}", word.escape_debug(), ids.len(), listed(ids))]
+    SeveralVms {
+        /// The user's word.
+        word: String,
+        /// Those that it means.
+        ids: Vec<VmId>,
+    },
+    /// The VM has ended.
+    #[error("VM {vm} has ended")]
+    Gone {
+        /// Which.
+        vm: VmId,
+    },
+    /// KVM switches VMs, but has no file for it in this VM's directory.
+    #[error("VM {vm} has no file paging_mode: it is being made, or is ending; try again")]
+    NoFile {
+        /// Which.
+        vm: VmId,
+    },
+    /// An unmodified KVM.
+    #[error(
+        "this KVM has one paging mode for all VMs ({}: {kvm}) and cannot switch a VM: build modules that can by `make kernel` in Bifold's repository, and load them",
+        mode.map_or("which one cannot be told", Mode::name)
+    )]
+    OneModeForAll {
+        /// That mode.
+        mode: Option<Mode>,
+        /// What decides it.
+        kvm: String,
+    },
+    /// KVM did not switch the VM.
+    #[error("VM {vm} was not switched to {} mode: {refusal}{}", to.name(), hint(hardware))]
+    Refused {
+        /// Which.
+        vm: VmId,
+        /// The mode asked for.
+        to: Mode,
+        /// Why.
+        refusal: Refusal,
+        /// What the vendor module says, if that explains it.
+        hardware: Option<String>,
+    },
+}
+
+fn none_of(vms: usize) -> String {
+    const GIVE: &str = "give a process id, a PID-FD or a name";
+    match vms {
+        0 => "no VM is running here".into(),
+        1 => format!("{GIVE}; `bifold mode` shows the one VM there is"),
+        n => format!("{GIVE}; `bifold mode` lists the {n} VMs there are"),
+    }
+}
+
+fn listed(ids: &[VmId]) -> String {
+    ids.iter().map(VmId::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn hint(hardware: &Option<String>) -> String {
+    hardware.as_ref().map_or(String::new(), |h| format!(" (here: {h}, which leaves nothing but shadow mode)"))
+}
+
+impl HostError {
+    pub(crate) fn io(path: &Path, source: io::Error) -> HostError {
+        match source.kind() {
+            io::ErrorKind::PermissionDenied => HostError::NotRoot { path: path.into() },
+            _ => HostError::Io { path: path.into(), source },
+        }
+    }
+
+    /// Whether it is this machine, or this user's rights on it, that lack something.
+    pub fn cannot_work_here(&self) -> bool {
+        use HostError::*;
+        match self {
+            NoKvm { .. } | NoVendor { .. } | NoDebugfs { .. } | NotRoot { .. } | OneModeForAll { .. } => true,
+            Refused { refusal, .. } => matches!(refusal, Refusal::NotRoot | Refusal::Forbidden),
+            Io { .. } | NoVm { .. } | SeveralVms { .. } | Gone { .. } | NoFile { .. } => false,
+        }
+    }
+}
+
+/// What KVM answered instead of switching.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// EINVAL.
+    UnknownMode,
+    /// EOPNOTSUPP.
+    Never,
+    /// EBUSY.
+    NotNow,
+    /// ETIMEDOUT.
+    TimedOut,
+    /// EINTR.
+    Interrupted,
+    /// ENODEV, ENOENT.
+    Gone,
+    /// EACCES.
+    NotRoot,
+    /// EPERM.
+    Forbidden,
+    /// Anything else.
+    Other(io::Error),
+}
+
+/// Numbers of errors, as Linux has them on x86-64.
+mod errno {
+    pub const EPERM: i32 = 1;
+    pub const ENOENT: i32 = 2;
+    pub const EINTR: i32 = 4;
+    pub const EACCES: i32 = 13;
+    pub const EBUSY: i32 = 16;
+    pub const ENODEV: i32 = 19;
+    pub const EINVAL: i32 = 22;
+    pub const EOPNOTSUPP: i32 = 95;
+    pub const ETIMEDOUT: i32 = 110;
+    /// ERESTARTSYS, which the kernel keeps to itself.
+    pub const ERESTARTSYS: i32 = 512;
+}
+
+impl Refusal {
+    /// What an error of the write means.
+    pub(crate) fn of(e: &io::Error) -> Refusal {
+        use errno::*;
+        match e.raw_os_error() {
+            Some(EINVAL) => Refusal::UnknownMode,
+            Some(EOPNOTSUPP) => Refusal::Never,
+            Some(EBUSY) => Refusal::NotNow,
+            Some(ETIMEDOUT) => Refusal::TimedOut,
+            Some(EINTR | ERESTARTSYS) => Refusal::Interrupted,
+            Some(ENODEV | ENOENT) => Refusal::Gone,
+            Some(EACCES) => Refusal::NotRoot,
+            Some(EPERM) => Refusal::Forbidden,
+            Some(n) => Refusal::Other(io::Error::from_raw_os_error(n)),
+            None => Refusal::Other(io::Error::new(e.kind(), e.to_string())),
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = match self {
+            Refusal::UnknownMode => {
+                "KVM does not know the mode; are its modules those of this version's `make kernel`?"
+            }
+            Refusal::Never => {
+                "this VM can never run in that mode, or not on this hardware; the kernel log says why (dmesg)"
+            }
+            Refusal::NotNow => {
+                "not now: it is doing something that allows no switch, as being a hypervisor itself; the kernel log says what (dmesg); try again later"
+            }
+            Refusal::TimedOut => {
+                "its vCPUs did not stop in time, and all is as before; is the host overloaded, or a thread of the VM stopped? Try again later"
+            }
+            Refusal::Interrupted => "the request was interrupted, and all is as before",
+            Refusal::Gone => "it is ending",
+            Refusal::NotRoot => "only root may; run the command with sudo",
+            Refusal::Forbidden => {
+                "the kernel forbids it; if it is locked down (/sys/kernel/security/lockdown), switch off Secure Boot"
+            }
+            Refusal::Other(e) => return write!(f, "{e}"),
+        };
+        f.write_str(words)
+    }
+}

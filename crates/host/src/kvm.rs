@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which KVM this host has, from sysfs.
+
+use crate::{Host, HostError, read};
+use bifold_policy::Mode;
+
+/// What the modules say of themselves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kvm {
+    /// The vendor modules that are there. Those built into a kernel are, on any processor.
+    pub hardware: Vec<Hardware>,
+    /// The mode in which a new VM starts; none if KVM has one mode for all VMs.
+    pub default: Option<Mode>,
+}
+
+/// A vendor module and its parameter for nested paging.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hardware {
+    /// Its name.
+    pub module: &'static str,
+    /// The parameter's name: `npt` or `ept`.
+    pub parameter: &'static str,
+    /// Whether it uses nested paging; none if it does not say.
+    pub nested: Option<bool>,
+}
+
+const VENDORS: [(&str, &str); 2] = [("kvm_amd", "npt"), ("kvm_intel", "ept")];
+
+impl Host {
+    /// The KVM of this host.
+    pub fn kvm(&self) -> Result<Kvm, HostError> {
+        let modules = self.sys.join("module");
+        if !modules.join("kvm").is_dir() {
+            return Err(HostError::NoKvm { path: modules.join("kvm") });
+        }
+        let present = VENDORS.iter().filter(|(module, _)| modules.join(module).is_dir());
+        let hardware = present.map(|&(module, parameter)| {
+            let value = read(&modules.join(module).join("parameters").join(parameter)).ok();
+            let nested = value.and_then(|v| match v.trim_ascii() {
+                b"Y" | b"y" | b"1" => Some(true),
+                b"N" | b"n" | b"0" => Some(false),
+                _ => None,
+            });
+            Hardware { module, parameter, nested }
+        });
+        let hardware = hardware.collect();
+        let default = read(&modules.join("kvm/parameters/paging_mode")).ok();
+        let default = default.and_then(|v| match v.trim_ascii() {
+            b"shadow" => Some(Mode::Shadow),
+            b"nested" => Some(Mode::Nested),
+            _ => None,
+        });
+        Ok(Kvm { hardware, default })
+    }
+}
+
+impl Kvm {
+    /// The mode of every VM where KVM has one for all; none if it cannot be told.
+    pub fn host_mode(&self) -> Option<Mode> {
+        let (first, rest) = self.hardware.split_first()?;
+        let agreed = rest.iter().all(|h| h.nested == first.nested);
+        let nested = first.nested.filter(|_| agreed)?;
+        Some(if nested { Mode::Nested } else { Mode::Shadow })
+    }
+
+    /// The vendor modules and their parameters, as in `kvm_amd with npt=Y`.
+    pub fn describe(&self) -> String {
+        let words = self.hardware.iter().map(|h| {
+            let value = match h.nested {
+                Some(true) => "Y",
+                Some(false) => "N",
+                None => "?",
+            };
+            format!("{} with {}={value}", h.module, h.parameter)
+        });
+        let words: Vec<String> = words.collect();
+        if words.is_empty() { "neither kvm_amd nor kvm_intel is loaded".into() } else { words.join(", ") }
+    }
+}

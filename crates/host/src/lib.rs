@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The live host: its KVM, its virtual machines, their paging modes.
+//!
+//! Everything is read from three trees of files, which [`Host`] names, so that tests make trees of
+//! their own. What KVM says of a VM comes from its directory in debugfs, `kvm/PID-FD`. A KVM built
+//! by `make kernel` has two more files there: `paging_mode`, which switches when written, and
+//! `paging_stats`. A VM may end at any moment: its directory is then gone, which is never taken for
+//! an answer of another kind.
+#![forbid(unsafe_code)]
+
+mod error;
+mod kvm;
+mod paging;
+mod process;
+mod stats;
+mod switch;
+mod vm;
+
+pub use error::{HostError, Refusal};
+pub use kvm::{Hardware, Kvm};
+pub use paging::{Paging, State, Unreadable};
+pub use process::guest_name;
+pub use stats::{Of, PagingStats, Stat, Unit};
+pub use switch::{Happened, Switch};
+pub use vm::{Vm, VmId, select};
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+/// Where a host tells of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Host {
+    /// sysfs.
+    pub sys: PathBuf,
+    /// procfs.
+    pub proc: PathBuf,
+    /// debugfs.
+    pub debug: PathBuf,
+}
+
+impl Host {
+    /// This machine.
+    pub fn live() -> Host {
+        Host { sys: "/sys".into(), proc: "/proc".into(), debug: "/sys/kernel/debug".into() }
+    }
+}
+
+/// More than any of the files that are read here has.
+const MOST_BYTES: u64 = 256 << 10;
+
+/// The start of a file, which is all of those that are read here.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(MOST_BYTES).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Bytes that others wrote, as one line that cannot drive a terminal.
+fn one_line(bytes: &[u8]) -> String {
+    const MOST: usize = 60;
+    let text = String::from_utf8_lossy(bytes);
+    let mut chars = text.trim_end_matches('\n').chars();
+    let shown: String = chars.by_ref().take(MOST).flat_map(char::escape_debug).collect();
+    let more = if chars.next().is_some() { "..." } else { "" };
+    format!("`{shown}{more}`")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A VM's paging mode, as KVM's files have it.
+
+use crate::stats::PagingStats;
+use crate::{one_line, read};
+use bifold_policy::Mode;
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+/// In which mode a VM is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// It stays in one.
+    In(Mode),
+    /// A switch to this one from the other is under way.
+    To(Mode),
+}
+
+impl State {
+    /// The state in the bytes of `paging_mode`.
+    pub fn parse(bytes: &[u8]) -> Option<State> {
+        match bytes.strip_suffix(b"\n").unwrap_or(bytes) {
+            b"nested" => Some(State::In(Mode::Nested)),
+            b"shadow" => Some(State::In(Mode::Shadow)),
+            b"nested -> shadow" => Some(State::To(Mode::Shadow)),
+            b"shadow -> nested" => Some(State::To(Mode::Nested)),
+            _ => None,
+        }
+    }
+
+    /// The mode, during a switch the one that is left.
+    pub fn mode(self) -> Mode {
+        match self {
+            State::In(mode) => mode,
+            State::To(mode) => mode.other(),
+        }
+    }
+
+    /// The mode to which a switch is under way.
+    pub fn switching_to(self) -> Option<Mode> {
+        match self {
+            State::In(_) => None,
+            State::To(mode) => Some(mode),
+        }
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            State::In(mode) => f.write_str(mode.name()),
+            State::To(mode) => write!(f, "{} -> {}", mode.other().name(), mode.name()),
+        }
+    }
+}
+
+/// Why a file of a VM says nothing.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unreadable {
+    /// Not for this user.
+    #[error("only root may read it")]
+    NotRoot,
+    /// Not for root either.
+    #[error("the kernel forbids it (is it locked down? see /sys/kernel/security/lockdown)")]
+    Forbidden,
+    /// Something else in the kernel.
+    #[error("{0}")]
+    Io(io::Error),
+    /// Neither a mode nor a switch.
+    #[error("it says {0}, which is no mode")]
+    Strange(String),
+}
+
+/// EPERM, which `ErrorKind` does not tell from EACCES.
+const EPERM: i32 = 1;
+
+impl From<io::Error> for Unreadable {
+    fn from(e: io::Error) -> Self {
+        match e.kind() {
+            _ if e.raw_os_error() == Some(EPERM) => Unreadable::Forbidden,
+            io::ErrorKind::PermissionDenied => Unreadable::NotRoot,
+            _ => Unreadable::Io(e),
+        }
+    }
+}
+
+/// How a VM's mode is decided.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // one for each VM, and the large one is the usual
+pub enum Paging {
+    /// The VM has a mode of its own.
+    Own {
+        /// `paging_mode`.
+        state: Result<State, Unreadable>,
+        /// `paging_stats`.
+        stats: Result<PagingStats, Unreadable>,
+    },
+    /// KVM has one mode for all VMs.
+    HostWide,
+}
+
+/// The file that has a VM's mode.
+pub(crate) const MODE_FILE: &str = "paging_mode";
+const STATS_FILE: &str = "paging_stats";
+
+impl Paging {
+    /// What the files in a VM's directory say.
+    pub(crate) fn read(dir: &Path) -> Paging {
+        let state = match read(&dir.join(MODE_FILE)) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Paging::HostWide,
+            Err(e) => Err(e.into()),
+            Ok(bytes) => State::parse(&bytes).ok_or_else(|| Unreadable::Strange(one_line(&bytes))),
+        };
+        let stats = read(&dir.join(STATS_FILE)).map(|bytes| PagingStats::parse(&bytes));
+        Paging::Own { state, stats: stats.map_err(Unreadable::from) }
+    }
+
+    /// The VM's own state, if it can be told.
+    pub fn state(&self) -> Option<State> {
+        match self {
+            Paging::Own { state: Ok(state), .. } => Some(*state),
+            _ => None,
+        }
+    }
+
+    /// The figures, all none if there are none.
+    pub fn stats(&self) -> PagingStats {
+        match self {
+            Paging::Own { stats: Ok(stats), .. } => *stats,
+            _ => PagingStats::default(),
+        }
+    }
+}

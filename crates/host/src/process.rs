@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The process to which a VM belongs, from procfs.
+
+use crate::{Host, read};
+
+/// The process of a thread, and the name by which people know its VM.
+pub(crate) struct Process {
+    pub pid: u32,
+    pub name: Option<String>,
+}
+
+impl Host {
+    /// KVM names a VM's directory after the thread that made the VM, which need not be the
+    /// process's first.
+    pub(crate) fn process(&self, thread: u32) -> Process {
+        let status = read(&self.proc.join(thread.to_string()).join("status")).unwrap_or_default();
+        let pid = status.split(|b| *b == b'\n').find_map(|line| {
+            let id = line.strip_prefix(b"Tgid:")?.trim_ascii();
+            std::str::from_utf8(id).ok()?.parse().ok()
+        });
+        let pid = pid.unwrap_or(thread);
+        let dir = self.proc.join(pid.to_string());
+        let comm = || {
+            let comm = read(&dir.join("comm")).ok()?;
+            let comm = String::from_utf8_lossy(comm.strip_suffix(b"\n").unwrap_or(&comm)).into_owned();
+            Some(comm).filter(|c| !c.is_empty())
+        };
+        let guest = read(&dir.join("cmdline")).ok().and_then(|c| guest_name(&c));
+        Process { pid, name: guest.or_else(comm) }
+    }
+}
+
+/// The name that a command line in the form of `/proc/PID/cmdline` gives its guest, as QEMU takes
+/// it: `-name X`, `-name guest=X,debug-threads=on`, with `,,` for a comma within X.
+pub fn guest_name(cmdline: &[u8]) -> Option<String> {
+    let mut words = cmdline.split(|b| *b == 0);
+    let mut found = None;
+    while let Some(word) = words.next() {
+        if matches!(word, b"-name" | b"--name") {
+            // As with QEMU, the last one counts.
+            found = guest_of(&String::from_utf8_lossy(words.next()?)).or(found);
+        }
+    }
+    found
+}
+
+/// The guest's name in the value of `-name`.
+fn guest_of(value: &str) -> Option<String> {
+    let mut options = vec![String::new()];
+    let mut chars = value.chars().peekable();
+    while let Some(c) = chars.next() {
+        let last = options.last_mut().expect("there is always one");
+        match c {
+            ',' if chars.next_if_eq(&',').is_some() => last.push(','),
+            ',' => options.push(String::new()),
+            c => last.push(c),
+        }
+    }
+    let named = options.iter().filter_map(|o| o.strip_prefix("guest=")).next_back();
+    let first = options.first().filter(|o| !o.contains('=')).map(String::as_str);
+    named.or(first).filter(|n| !n.is_empty()).map(String::from)
+}

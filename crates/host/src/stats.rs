@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `paging_stats`: what KVM counts of a VM's switches.
+
+/// Unit of a [`Stat`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)] // the names say it
+pub enum Unit {
+    Count,
+    Nanoseconds,
+}
+
+/// Of what a [`Stat`] is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Of {
+    /// The VM, since its start or now.
+    Life,
+    /// The last switch.
+    Last,
+    /// The worst of all switches.
+    Worst,
+}
+
+/// Name, unit and meaning of one figure of [`PagingStats`].
+#[derive(Debug, Clone, Copy)]
+pub struct Stat {
+    /// Name, as KVM has it and as in JSON.
+    pub name: &'static str,
+    /// Unit.
+    pub unit: Unit,
+    /// Of what it is.
+    pub of: Of,
+    /// Its label for people, the same for the last switch and the worst.
+    pub label: &'static str,
+}
+
+macro_rules! stats {
+    ($( $name:ident : $unit:ident of $of:ident = $label:literal ),* $(,)?) => {
+        /// The figures of `paging_stats`. Those that the file lacks are none.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        pub struct PagingStats {
+            $( #[doc = concat!("Of ", stringify!($of), ", in ", stringify!($unit), ": ", $label, ".")] pub $name: Option<u64>, )*
+        }
+
+        impl PagingStats {
+            /// Every figure, in the order of the file.
+            pub const STATS: &'static [Stat] = &[
+                $( Stat { name: stringify!($name), unit: Unit::$unit, of: Of::$of, label: $label } ),*
+            ];
+
+            /// The figures' values, in the order of [`PagingStats::STATS`].
+            pub fn values(&self) -> [Option<u64>; PagingStats::STATS.len()] {
+                [ $( self.$name ),* ]
+            }
+
+            fn field(&mut self, name: &str) -> Option<&mut Option<u64>> {
+                match name {
+                    $( stringify!($name) => Some(&mut self.$name), )*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+stats! {
+    switches_to_shadow: Count of Life = "switches to shadow mode",
+    switches_to_nested: Count of Life = "switches to nested mode",
+    refused: Count of Life = "switches refused",
+    rolled_back: Count of Life = "switches rolled back",
+    vcpus: Count of Life = "vCPUs",
+    vcpus_in_guest_last: Count of Last = "vCPUs found in the guest",
+    quiesce_ns_last: Nanoseconds of Last = "quiesce: from the request until every vCPU is parked",
+    quiesce_ns_worst: Nanoseconds of Worst = "quiesce: from the request until every vCPU is parked",
+    switch_ns_last: Nanoseconds of Last = "switch: modes flipped, shadow pages dropped",
+    switch_ns_worst: Nanoseconds of Worst = "switch: modes flipped, shadow pages dropped",
+    resume_ns_last: Nanoseconds of Last = "resume: until every vCPU is on its way again",
+    resume_ns_worst: Nanoseconds of Worst = "resume: until every vCPU is on its way again",
+    tables_kept: Count of Last = "pages of nested tables kept",
+    tables_dropped: Count of Last = "pages of nested tables dropped",
+    shadow_pages: Count of Life = "shadow pages in use",
+    shadow_pages_dropped: Count of Last = "shadow pages dropped",
+}
+
+impl PagingStats {
+    /// The figures in a file's bytes. Lines that are none of them are passed over, and so is a line
+    /// without an end, whose number may have lost digits.
+    pub fn parse(bytes: &[u8]) -> PagingStats {
+        let mut stats = PagingStats::default();
+        let lines = bytes.split_inclusive(|b| *b == b'\n').filter_map(|l| l.strip_suffix(b"\n"));
+        for line in lines.filter_map(|l| std::str::from_utf8(l).ok()) {
+            let mut words = line.split_ascii_whitespace();
+            if let (Some(name), Some(value), None) = (words.next(), words.next(), words.next()) {
+                if let (Some(field @ None), Some(value)) = (stats.field(name), decimal(value)) {
+                    *field = Some(value);
+                }
+            }
+        }
+        stats
+    }
+
+    /// Switches both ways.
+    pub fn switches(&self) -> Option<u64> {
+        self.switches_to_shadow?.checked_add(self.switches_to_nested?)
+    }
+}
+
+/// Digits only, which is less than what `parse` takes.
+fn decimal(text: &str) -> Option<u64> {
+    text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok())?
+}

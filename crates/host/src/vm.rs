@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The host's VMs, from KVM's directories in debugfs.
+
+use crate::kvm::Kvm;
+use crate::paging::{Paging, State};
+use crate::{Host, HostError};
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A VM's name within KVM: that of its directory, `PID-FD`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VmId {
+    /// The thread that made it, in a process with one thread the process.
+    pub thread: u32,
+    /// The file descriptor that it had there.
+    pub fd: u32,
+}
+
+impl VmId {
+    /// The directory's name taken apart.
+    pub fn parse(name: &str) -> Option<VmId> {
+        let (thread, fd) = name.split_once('-')?;
+        let id = VmId { thread: thread.parse().ok()?, fd: fd.parse().ok()? };
+        // What stays is what KVM writes: no sign, no leading zero.
+        (id.to_string() == name).then_some(id)
+    }
+}
+
+impl fmt::Display for VmId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.thread, self.fd)
+    }
+}
+
+/// A virtual machine.
+#[derive(Debug)]
+pub struct Vm {
+    /// What KVM calls it.
+    pub id: VmId,
+    /// Its process.
+    pub pid: u32,
+    /// The name that QEMU was given for it, or that of the process; none if the process is not to be
+    /// seen from here.
+    pub name: Option<String>,
+    /// Number of vCPUs.
+    pub vcpus: usize,
+    /// Its paging mode.
+    pub paging: Paging,
+}
+
+impl Vm {
+    /// Its state, its own or that of all VMs, if it can be told.
+    pub fn state(&self, kvm: &Kvm) -> Option<State> {
+        match &self.paging {
+            Paging::Own { state, .. } => state.as_ref().ok().copied(),
+            // A KVM that switches VMs has a file in each one's directory, but not at once.
+            Paging::HostWide if kvm.default.is_some() => None,
+            Paging::HostWide => kvm.host_mode().map(State::In),
+        }
+    }
+}
+
+impl Host {
+    /// Every VM, in the order of process and file descriptor. One that ends meanwhile is left out.
+    pub fn vms(&self) -> Result<Vec<Vm>, HostError> {
+        let dir = self.debug.join("kvm");
+        let entries = fs::read_dir(&dir).map_err(|e| self.no_directory(&dir, e))?;
+        let mut ids: Vec<VmId> = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(|e| HostError::io(&dir, e))?;
+            ids.extend(entry.file_name().to_str().and_then(VmId::parse));
+        }
+        ids.sort_unstable();
+        Ok(ids.into_iter().filter_map(|id| self.vm(id)).collect())
+    }
+
+    /// One VM; none if it is not there (any more).
+    pub fn vm(&self, id: VmId) -> Option<Vm> {
+        let dir = self.vm_dir(id);
+        let entries = fs::read_dir(&dir).ok()?;
+        let vcpus = entries.flatten().filter(is_vcpu).count();
+        let paging = Paging::read(&dir);
+        let process = self.process(id.thread);
+        // Its files went one by one: none of what was read is sure then.
+        dir.is_dir().then_some(Vm { id, pid: process.pid, name: process.name, vcpus, paging })
+    }
+
+    pub(crate) fn vm_dir(&self, id: VmId) -> PathBuf {
+        self.debug.join("kvm").join(id.to_string())
+    }
+
+    /// Why KVM's directory cannot be listed.
+    fn no_directory(&self, dir: &Path, e: io::Error) -> HostError {
+        if e.kind() != io::ErrorKind::NotFound {
+            return HostError::io(dir, e);
+        }
+        // The place of a file system that is not mounted is empty.
+        let mounted = fs::read_dir(&self.debug).is_ok_and(|mut entries| entries.next().is_some());
+        if mounted {
+            HostError::NoVendor { path: dir.into() }
+        } else {
+            HostError::NoDebugfs { path: self.debug.clone() }
+        }
+    }
+}
+
+/// Whether it is a vCPU's directory, `vcpuN`.
+fn is_vcpu(entry: &fs::DirEntry) -> bool {
+    let number = entry.file_name().to_str().and_then(|n| n.strip_prefix("vcpu")?.parse::<u32>().ok());
+    number.is_some() && entry.file_type().is_ok_and(|t| t.is_dir())
+}
+
+/// The VM that a user means: by directory, by process (or thread), or by name.
+pub fn select(mut vms: Vec<Vm>, word: &str) -> Result<Vm, HostError> {
+    let id = VmId::parse(word);
+    if let Some(at) = vms.iter().position(|vm| Some(vm.id) == id) {
+        return Ok(vms.swap_remove(at));
+    }
+    let number: Option<u32> = word.parse().ok();
+    let meant = |vm: &Vm| {
+        number.is_some_and(|n| n == vm.pid || n == vm.id.thread) || vm.name.as_deref() == Some(word)
+    };
+    let (mut found, others): (Vec<Vm>, Vec<Vm>) = vms.into_iter().partition(meant);
+    match (found.pop(), found.is_empty()) {
+        (Some(vm), true) => Ok(vm),
+        (Some(vm), false) => {
+            found.push(vm);
+            Err(HostError::SeveralVms { word: word.into(), ids: found.iter().map(|vm| vm.id).collect() })
+        }
+        (None, _) => Err(HostError::NoVm { word: word.into(), of: others.len() }),
+    }
+}
