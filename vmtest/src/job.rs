@@ -7,18 +7,26 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::storm::Storm;
+
 /// Where things lie in the laboratory.
 pub mod at {
     /// The [`super::Jobs`].
     pub const JOBS: &str = "/lab/jobs.json";
     /// Modules that init loads at once, named in the order of their needs.
     pub const MODULES: &str = "/lab/modules";
-    /// KVM for AMD: `nested.ko` and `shadow.ko` (see `kvm_module.rs`).
+    /// KVM for AMD: `nested.ko` and `shadow.ko` (see `kvm_module.rs`), or the one below.
     pub const KVM_AMD: &str = "/lab/kvm-amd";
+    /// There, where a VM's mode can be switched.
+    pub const SWITCHABLE: &str = "switchable.ko";
+    /// Its parameter for new VMs.
+    pub const PAGING_MODE: &str = "/sys/module/kvm/parameters/paging_mode";
     /// The inner guests' kernel and its modules.
     pub const INNER_KERNEL: &str = "/lab/inner/vmlinux";
     #[allow(missing_docs)]
     pub const INNER_MODULES: &str = "/lab/inner/modules";
+    /// The initramfs of a storm's guest.
+    pub const STORM: &str = "/lab/inner/storm.cpio";
     /// Files that jobs may leave behind for this machine.
     pub const OUT: &str = "/lab/out";
 }
@@ -73,6 +81,8 @@ pub enum Job {
     },
     /// Boots an inner guest and runs a command there.
     Inner(Inner),
+    /// Boots an inner guest under load and switches its paging mode meanwhile.
+    Storm(Storm),
 }
 
 /// Everything to do in one boot, in order. The first failure ends it.
@@ -101,6 +111,8 @@ pub struct Done {
 pub enum Word {
     /// The laboratory is up: the kernel's release.
     Up(String),
+    /// How far the job at hand is.
+    Note(String),
     /// A line of a program that waits for an answer (see [`ASK`]).
     Ask(String),
     /// A file follows.

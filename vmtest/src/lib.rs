@@ -12,6 +12,7 @@ pub mod ftrace;
 pub mod job;
 pub mod kvm_module;
 pub mod lab;
+pub mod storm;
 pub mod tests;
 pub mod validate;
 
@@ -44,3 +45,6 @@ pub const SUITE: &str = concat!(env!("OUT_DIR"), "/suite");
 
 /// A preprocessed C file, for a real compiler run.
 pub const REAL_SOURCE: &str = concat!(env!("OUT_DIR"), "/real.i");
+
+/// The load of storms (`storm/`), a static binary that is a guest's first process.
+pub const STORM: &str = concat!(env!("OUT_DIR"), "/storm");

@@ -33,6 +33,15 @@ struct Store {
     modules: &'static [&'static [&'static str]],
 }
 
+impl Store {
+    fn names(&self) -> String {
+        self.modules.concat().join(" ")
+    }
+}
+
+/// A file that says by being there that all of a kernel is, and which modules that is.
+const COMPLETE: &str = "complete";
+
 const GUESTS: Store = Store { name: "kernels", modules: &[crate::modules::WANTED] };
 /// Kernels of the laboratory, where KVM runs: apart, so that the guests' default
 /// does not change when one is fetched.
@@ -62,7 +71,7 @@ pub(crate) fn cached() -> Vec<PathBuf> {
         .into_iter()
         .flatten()
         .filter_map(|e| Some(e.ok()?.path()))
-        .filter(|p| p.join("complete").exists())
+        .filter(|p| p.join(COMPLETE).exists())
         .collect();
     // Directories are named by time of fetching would not be reproducible; by version is.
     found.sort_by_key(|p| numbers(p));
@@ -115,8 +124,13 @@ pub fn for_lab(wanted: &str, progress: &mut dyn FnMut(Progress)) -> Result<Kerne
         }
     };
     let dir = cache.join(version_of(&package));
-    if !dir.join("complete").exists() {
-        fetch(&LAB, &package, progress)?;
+    let kept = fs::read_to_string(dir.join(COMPLETE));
+    if kept.as_ref().map(String::as_str).ok() != Some(LAB.names().as_str()) {
+        match fetch(&LAB, &package, progress) {
+            // Modules that were not kept then are needed by few.
+            Err(_) if kept.is_ok() => {}
+            other => other?,
+        }
     }
     Ok(stored(&dir))
 }
@@ -126,7 +140,7 @@ fn newest_stored(cache: &Path, series: &str) -> Option<Kernel> {
     fs::read_dir(cache)
         .ok()?
         .filter_map(|e| Some(e.ok()?.path()))
-        .filter(|p| p.join("complete").exists())
+        .filter(|p| p.join(COMPLETE).exists())
         .filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with(&stem)))
         .max_by_key(|p| numbers(p))
         .map(|p| stored(&p))
@@ -171,7 +185,9 @@ fn downloadable(policy: &str) -> Vec<String> {
 fn version_of(package: &str) -> &str {
     package.trim_start_matches(PREFIX).trim_end_matches("-unsigned")
 }
-fn own(image: &Path, modules: Option<&Path>) -> Result<Kernel, CaptureError> {
+
+/// A kernel that the user has: a bzImage or an ELF vmlinux.
+pub fn own(image: &Path, modules: Option<&Path>) -> Result<Kernel, CaptureError> {
     let data = fs::read(image).map_err(|e| CaptureError::Kernel {
         path: image.to_path_buf(),
         why: format!("cannot be read: {e}"),
@@ -339,12 +355,19 @@ fn fetch_into(
     let config = tree.join("boot").join(format!("config-{version}"));
     let _ = fs::rename(config, done.join("config"));
     keep_needed(&lib, &done.join("modules"), store.modules)?;
-    fs::write(done.join("complete"), b"").map_err(lost("cannot write"))?;
-    match fs::rename(&done, cache.join(version)) {
-        // Someone else fetched it meanwhile: theirs is as good.
-        Err(_) if cache.join(version).join("complete").exists() => Ok(()),
-        other => other.map_err(CaptureError::file(cache.join(version), "cannot create")),
+    fs::write(done.join(COMPLETE), store.names()).map_err(lost("cannot write"))?;
+    let to = cache.join(version);
+    if to.join(COMPLETE).exists() {
+        // Of before, or someone else fetched it meanwhile: with more modules, one after the other, as
+        // a laboratory may be starting from it.
+        for module in fs::read_dir(done.join("modules")).map_err(lost("cannot read"))?.flatten() {
+            let at = to.join("modules").join(module.file_name());
+            fs::rename(module.path(), &at).map_err(CaptureError::file(&at, "cannot write"))?;
+        }
+        let at = to.join(COMPLETE);
+        return fs::rename(done.join(COMPLETE), &at).map_err(CaptureError::file(&at, "cannot write"));
     }
+    fs::rename(&done, &to).map_err(CaptureError::file(&to, "cannot create"))
 }
 
 /// Keeps of a whole kernel's modules those a guest can want.

@@ -15,8 +15,8 @@ use crate::error::CaptureError;
 
 /// What any guest may need: the control ports, and the host's root.
 pub(crate) const WANTED: &[&str] = &["virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay"];
-/// What a laboratory needs on top.
-pub(crate) const KVM: &[&str] = &["kvm_amd", "kvm_intel"];
+/// What a laboratory needs on top: a disk is for swapping.
+pub(crate) const KVM: &[&str] = &["kvm_amd", "kvm_intel", "virtio_blk"];
 /// Of the first, what the root of one kind needs.
 pub(crate) const PORTS: &[&str] = &["virtio_pci", "virtio_console"];
 
@@ -58,6 +58,12 @@ impl Modules {
             }
         }
         Ok(found)
+    }
+
+    /// The same, but those below another directory come before them.
+    pub fn with(mut self, dir: &Path) -> Result<Self, CaptureError> {
+        self.files.extend(Self::scan(dir)?.files);
+        Ok(self)
     }
 
     /// Whether the module exists or is part of the kernel.
@@ -104,13 +110,17 @@ pub fn read(path: &Path) -> Result<Vec<u8>, CaptureError> {
     Ok(out)
 }
 
-fn depends(module: &[u8]) -> Vec<String> {
+/// What a module says of itself under this key (`modinfo -F`).
+pub fn info(module: &[u8], key: &str) -> Vec<String> {
     let Ok(file) = object::File::parse(module) else { return Vec::new() };
     let info = file.section_by_name(".modinfo").and_then(|s| s.data().ok()).unwrap_or(&[]);
     info.split(|b| *b == 0)
-        .filter_map(|s| s.strip_prefix(b"depends="))
-        .flat_map(|list| list.split(|b| *b == b','))
-        .filter(|n| !n.is_empty())
-        .map(|n| canonical(&String::from_utf8_lossy(n)))
+        .filter_map(|s| s.strip_prefix(key.as_bytes())?.strip_prefix(b"="))
+        .map(|s| String::from_utf8_lossy(s).into_owned())
         .collect()
+}
+
+fn depends(module: &[u8]) -> Vec<String> {
+    let lists = info(module, "depends");
+    lists.iter().flat_map(|list| list.split(',')).filter(|n| !n.is_empty()).map(canonical).collect()
 }

@@ -127,11 +127,20 @@ fn kvm(nested: bool) -> Result<()> {
     if Path::new("/sys/module/kvm_amd").exists() {
         rustix::system::delete_module(c"kvm_amd", 0).context("unloading kvm_amd")?;
     }
-    let (file, params) = if nested { ("nested.ko", "npt=1") } else { ("shadow.ko", "npt=0") };
-    load(&Path::new(at::KVM_AMD).join(file), params)?;
+    let dir = Path::new(at::KVM_AMD);
+    let switchable = dir.join(at::SWITCHABLE).exists();
+    let (file, params) = match nested {
+        _ if switchable => (at::SWITCHABLE, "npt=1"),
+        true => ("nested.ko", "npt=1"),
+        false => ("shadow.ko", "npt=0"),
+    };
+    load(&dir.join(file), params)?;
+    if switchable {
+        fs::write(at::PAGING_MODE, if nested { "nested" } else { "shadow" }).context(at::PAGING_MODE)?;
+    }
     // A module that was told npt=1 on a CPU without says 0 here.
     let is = fs::read_to_string("/sys/module/kvm_amd/parameters/npt")?;
-    let want = if nested { "Y1" } else { "N0" };
+    let want = if nested || switchable { "Y1" } else { "N0" };
     if !is.trim().chars().all(|c| want.contains(c)) {
         bail!("kvm_amd runs with npt={}", is.trim());
     }
@@ -228,6 +237,13 @@ fn work(port: &mut Port) -> Result<()> {
             Job::Kvm { nested } => kvm(*nested).map(|()| Done::default()),
             Job::Run { command } => run(command, port),
             Job::Inner(job) => inner(job, port),
+            Job::Storm(job) => {
+                let mut say = |what: &Word, data: &[u8]| {
+                    port.say(what)?;
+                    Ok(port.0.write_all(data)?)
+                };
+                bifold_vmtest::storm::host::run(job, &mut say).map(|()| Done::default())
+            }
         };
         bring(port)?;
         port.say(&Word::Done(result?))?;

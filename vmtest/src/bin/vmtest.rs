@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Runs tests in the KVM laboratory, and holds the model against the real KVM there.
 
+#[path = "vmtest/storm.rs"]
+mod storm;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -27,6 +30,8 @@ struct Cli {
 enum Verb {
     /// Predicts the exits of a guest's programs and counts them under the real KVM
     Validate(Validate),
+    /// Switches an inner guest's paging mode under load, and looks what that breaks
+    Storm(storm::Args),
     /// Runs quick tests: a line each, `ok NAME (seconds)` or `FAILED NAME: why`
     Test(Test),
 }
@@ -159,6 +164,7 @@ fn main() -> ExitCode {
     let end = match Cli::parse().verb {
         Verb::Validate(args) => validate(&args),
         Verb::Test(args) => test(&args),
+        Verb::Storm(args) => storm::run(&args),
     };
     end.unwrap_or_else(|e| {
         eprintln!("vmtest: error: {e:#}");

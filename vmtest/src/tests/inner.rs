@@ -47,7 +47,7 @@ fn flags(cpuinfo: &str) -> Result<Vec<String>> {
 
 /// Those of the guest as it is captured.
 fn captured(shared: &Shared) -> Result<Vec<String>> {
-    let kernel = shared.lab.kernel();
+    let kernel = shared.lab.inner();
     let spec = GuestSpec {
         command: command().iter().map(Into::into).collect(),
         memory_mib: MIB,

@@ -131,7 +131,8 @@ fn plan(paging: Paging, tests: &[&'static Test]) -> Result<(Plan, Vec<usize>)> {
         programs.push(beside(TINY_VMM)?);
     }
     let jobs = Jobs { jobs, huge_pages: HUGE_PAGES };
-    Ok((Plan { jobs, programs, files: Vec::new(), exact: true, memory_mib: MIB, seconds: SECONDS }, ends))
+    let plan = Plan { jobs, programs, memory_mib: MIB, seconds: SECONDS, ..Plan::default() };
+    Ok((plan, ends))
 }
 
 /// Boots until all tests have ended.

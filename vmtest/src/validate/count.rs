@@ -54,6 +54,7 @@ pub fn count(lab: &Lab, workload: &Workload, run: Run, log: bool) -> Result<BTre
         exact: true,
         memory_mib: LAB_MIB + workload.memory_mib + TRACE_MIB,
         seconds: SECONDS,
+        ..Plan::default()
     };
     let outputs = lab.boot(&plan, &mut |_, _| String::new())?;
     let output = outputs.last().context("no output")?;

@@ -100,7 +100,7 @@ pub fn predict(
     kpti: bool,
     log: bool,
 ) -> Result<BTreeMap<&'static str, Predicted>> {
-    let kernel = lab.kernel();
+    let kernel = lab.inner();
     let spec = bifold_capture::GuestSpec {
         kernel: Some(kernel.image.clone()),
         modules: kernel.modules.clone(),

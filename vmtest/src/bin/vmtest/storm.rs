@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `vmtest storm`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use bifold_vmtest::storm::drive::{Machine, Outcome, built, drive};
+use bifold_vmtest::storm::table::table;
+use bifold_vmtest::storm::{Mode, Noise, Pages, Storm};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Kernel of the laboratory and of the guest: a series whose newest package is taken, or a package
+    #[arg(long, default_value = "6.1")]
+    kernel: String,
+    /// How many switches; with 0 the guest runs for --seconds in its first mode
+    #[arg(long, default_value_t = 10_000)]
+    switches: u64,
+    /// The guest's CPUs
+    #[arg(long, default_value_t = 4)]
+    vcpus: u32,
+    /// The guest's memory in MiB
+    #[arg(long, default_value_t = 256)]
+    memory: u64,
+    /// What the guest does: memory, fork, protect, huge, tables, with commas between, or all
+    #[arg(long, default_value = "all")]
+    load: String,
+    /// Isolate the guest kernel's page tables
+    #[arg(long)]
+    kpti: bool,
+    /// The pages behind the guest's memory
+    #[arg(long, value_parser = ["4k", "thp", "ksm"], default_value = "4k")]
+    pages: String,
+    /// What else happens to its memory: swap, dirty, split; may be given several times
+    #[arg(long, value_parser = ["swap", "dirty", "split"])]
+    noise: Vec<String>,
+    /// The mode it begins in
+    #[arg(long, value_parser = ["nested", "shadow"], default_value = "nested")]
+    first: String,
+    /// The least stay in a mode, in milliseconds of guest time
+    #[arg(long, default_value_t = 10)]
+    stay: u64,
+    /// Of the load and of the times between switches
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// The load's longest time
+    #[arg(long, default_value_t = 2400)]
+    seconds: u64,
+    /// CPUs of the laboratory. The switch takes one, and only as many vCPUs as there are others can be in
+    /// the guest at that moment
+    #[arg(long, default_value_t = 4)]
+    cpus: u32,
+    /// Memory of the laboratory besides the guest's, in MiB
+    #[arg(long, default_value_t = 1536)]
+    lab_memory: u64,
+    /// KVM's modules (default: what kernel/build made for that kernel; the kernel's own with --switches 0)
+    #[arg(long, value_name = "DIR")]
+    modules: Option<PathBuf>,
+    /// Another kernel for the laboratory: a directory with vmlinux and modules/
+    #[arg(long, value_name = "DIR")]
+    debug_kernel: Option<PathBuf>,
+    /// Where to keep the outcome: .json with every switch, or .md
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+fn settings(args: &Args) -> Result<Storm> {
+    for kind in args.load.split(',') {
+        if !["all", "memory", "fork", "protect", "huge", "tables"].contains(&kind) {
+            bail!("--load {kind}: there are memory, fork, protect, huge, tables and all");
+        }
+    }
+    let noise = args.noise.iter().map(|n| match n.as_str() {
+        "swap" => Noise::Swap,
+        "dirty" => Noise::Dirty,
+        _ => Noise::Split,
+    });
+    Ok(Storm {
+        vcpus: args.vcpus,
+        memory_mib: args.memory,
+        load: args.load.clone(),
+        seed: args.seed,
+        kpti: args.kpti,
+        pages: match args.pages.as_str() {
+            "thp" => Pages::Huge,
+            "ksm" => Pages::Merged,
+            _ => Pages::Small,
+        },
+        noise: noise.collect(),
+        switches: args.switches,
+        stay_us: args.stay * 1000,
+        seconds: args.seconds,
+    })
+}
+
+fn keep(path: &std::path::Path, outcome: &Outcome) -> Result<()> {
+    let data = match path.extension().and_then(|e| e.to_str()) {
+        Some("json") => serde_json::to_string(outcome)? + "\n",
+        _ => table(outcome),
+    };
+    super::write(path, data.as_bytes())
+}
+
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let storm = settings(args)?;
+    let mut lab = super::lab(Some(&args.kernel))?;
+    if let Some(dir) = &args.debug_kernel {
+        let modules = dir.join("modules");
+        lab = lab.on(bifold_capture::kernel::own(&dir.join("vmlinux"), Some(&modules))?);
+    }
+    let release = lab.kernel().version.clone();
+    // A kernel of one's own brings its own KVM.
+    let built = if args.debug_kernel.is_none() { built(&release) } else { None };
+    match args.modules.clone().or(built) {
+        Some(dir) if args.switches > 0 || args.modules.is_some() => lab = lab.with_modules(dir),
+        None if args.switches > 0 && args.debug_kernel.is_none() => {
+            bail!("no modules for {release} in target/kernel: run kernel/build, or name them by --modules")
+        }
+        _ => {}
+    }
+    let first = Mode::named(&args.first).context("--first")?;
+    let machine = Machine {
+        cpus: args.cpus,
+        memory_mib: args.lab_memory,
+        first,
+        notes: |what| eprintln!("vmtest: {what}"),
+        ..Machine::default()
+    };
+    eprintln!("vmtest: Linux {release} under QEMU {}", lab.qemu_version());
+    let outcome = drive(&lab, &storm, machine)?;
+    print!("{}", table(&outcome));
+    if let Some(path) = &args.output {
+        keep(path, &outcome)?;
+    }
+    Ok(if outcome.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

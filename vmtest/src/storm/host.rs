@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A storm, in the laboratory: starts the guest, has it switched, listens to it and to the kernel,
+//! and hands over what is known every few seconds, so that a machine that dies has told most of it.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::guest::Guest;
+use super::log::{self, Kmsg};
+use super::noise::{self, Noises};
+use super::switch::{self, Time, VcpuTime, Vm, Watch};
+use super::{FOUND, Found, SWITCHES, Storm, Switch, Work};
+use crate::job::Word;
+
+const BOOT: Duration = Duration::from_secs(600);
+/// The load says something every second; a guest silent for so long hangs.
+const SILENCE: Duration = Duration::from_secs(120);
+/// A switch that takes so long does not come back.
+const STUCK: Duration = Duration::from_secs(60);
+/// For the load's last look at its memory.
+const END: Duration = Duration::from_secs(360);
+const HAND_OVER: Duration = Duration::from_secs(5);
+const LINES: usize = 400;
+
+/// Hands a word over, and bytes behind it.
+pub type Say<'a> = dyn FnMut(&Word, &[u8]) -> Result<()> + 'a;
+
+struct Host<'a> {
+    job: &'a Storm,
+    say: &'a mut Say<'a>,
+    found: Found,
+    kmsg: Kmsg,
+    guest: Guest,
+    /// When it last said something.
+    heard: Instant,
+    /// Files of switches handed over.
+    files: usize,
+    switches: usize,
+}
+
+/// Does it. What it found goes through `say`, whether good or bad; an error is one of the laboratory.
+pub fn run<'a>(job: &'a Storm, say: &'a mut Say<'a>) -> Result<()> {
+    // From warnings on, all goes to the console: it remains if this machine dies.
+    fs::write("/proc/sys/kernel/printk", "5 4 1 7")?;
+    // The thread that switches must not wait for the vCPUs to leave it a CPU; QEMU's get what is normal.
+    noise::prepare(job.pages)?;
+    let kmsg = Kmsg::new()?;
+    let begun = Instant::now();
+    let guest = Guest::start(job)?;
+    let mut host =
+        Host { job, say, found: Found::default(), kmsg, guest, heard: begun, files: 0, switches: 0 };
+    while host.found.boot_seconds == 0.0 {
+        match host.guest.hear(Duration::from_secs(1)) {
+            Ok(Some(line)) => {
+                host.line(&line);
+                if line.starts_with("begin") {
+                    host.found.boot_seconds = begun.elapsed().as_secs_f64();
+                }
+            }
+            Ok(None) if begun.elapsed() < BOOT => {}
+            Ok(None) => {
+                host.found.trouble.push(format!("the guest was not up after {} s", BOOT.as_secs()));
+                return host.hand_over(&[]);
+            }
+            Err(e) => {
+                host.found.trouble.push(format!("{e:#}"));
+                return host.hand_over(&[]);
+            }
+        }
+    }
+    host.storm()
+}
+
+impl Host<'_> {
+    fn note(&mut self, text: String) -> Result<()> {
+        (self.say)(&Word::Note(text), &[])
+    }
+
+    /// A line of the load's.
+    fn line(&mut self, line: &str) {
+        self.heard = Instant::now();
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match word {
+            "begin" => {}
+            "work" | "end" => match serde_json::from_str::<Work>(rest) {
+                Ok(work) => {
+                    self.found.work = work;
+                    self.found.ended |= word == "end";
+                }
+                Err(e) => self.found.trouble.push(format!("{e} in the load's {line:?}")),
+            },
+            _ if self.found.complaints.len() < LINES => self.found.complaints.push(line.to_owned()),
+            _ => {}
+        }
+    }
+
+    fn hand_over(&mut self, new: &[Switch]) -> Result<()> {
+        self.found.log_lost |= self.kmsg.drain(&mut self.found.host_log)?;
+        self.found.guest_log = log::console(&self.guest.console());
+        for log in [&mut self.found.host_log, &mut self.found.guest_log] {
+            self.found.log_lost |= log.len() > LINES;
+            log.truncate(LINES);
+        }
+        if !new.is_empty() {
+            let lines: Result<Vec<String>, _> = new.iter().map(serde_json::to_string).collect();
+            let data = lines?.join("\n").into_bytes();
+            let name = format!("{SWITCHES}{}", self.files);
+            self.files += 1;
+            (self.say)(&Word::File { name, bytes: data.len() as u64 }, &data)?;
+        }
+        let data = serde_json::to_vec(&self.found)?;
+        (self.say)(&Word::File { name: FOUND.into(), bytes: data.len() as u64 }, &data)
+    }
+
+    fn storm(&mut self) -> Result<()> {
+        let pid = self.guest.pid();
+        let vm = Vm::of(Path::new(switch::DEBUGFS), pid)?;
+        let memory = (pid, self.job.memory_mib << 20);
+        let qmp = self.guest.qmp.take();
+        let mut noises = Noises::start(&self.job.noise, memory, self.job.seed, qmp)?;
+        let time = VcpuTime::of(pid, self.job.vcpus)?;
+        let before = time.ran()?;
+        let watch = Arc::new(Watch::default());
+        let (to, from) = channel();
+        if self.job.switches > 0 && vm.is_none() {
+            let why = "this KVM has no paging_mode: its VMs cannot be switched";
+            self.found.trouble.push(why.into());
+            return self.hand_over(&[]);
+        }
+        let switcher = match vm {
+            Some(vm) if self.job.switches > 0 => Some(self.switcher(vm, watch.clone(), to)?),
+            _ => None,
+        };
+        let well = self.follow(&time, before, switcher.as_ref(), &watch, &from, &noises)?;
+        watch.stop.store(true, Ordering::Relaxed);
+        self.found.trouble.extend(noises.end());
+        if well {
+            self.end(switcher)?;
+        } else if let Some(qmp) = &mut noises.qmp {
+            let state = qmp.registers().unwrap_or_else(|e| format!("{e:#}"));
+            self.found.complaints.push(state);
+        }
+        self.found.noise = noises.counts(pid);
+        self.found.ran_seconds = time.ran().unwrap_or(before).saturating_sub(before).as_secs_f64();
+        if let Ok(Some(vm)) = Vm::of(Path::new(switch::DEBUGFS), pid) {
+            self.found.paging_stats = vm.stats()?.0.into_iter().collect();
+        }
+        let rest: Vec<Switch> = from.try_iter().collect();
+        self.switches += rest.len();
+        self.hand_over(&rest)
+    }
+
+    fn switcher(&self, vm: Vm, watch: Arc<Watch>, to: Sender<Switch>) -> Result<JoinHandle<Result<()>>> {
+        let (pid, vcpus) = (self.guest.pid(), self.job.vcpus);
+        let plan = (self.job.switches, Duration::from_micros(self.job.stay_us), self.job.seed);
+        Ok(std::thread::Builder::new().name("switcher".into()).spawn(move || {
+            // It must not wait until the vCPUs leave it a CPU.
+            let _ = rustix::process::setpriority_process(None, -20);
+            let time = VcpuTime::of(pid, vcpus)?;
+            switch::storm(&vm, &time, plan, &watch, &mut |s| drop(to.send(s)))
+        })?)
+    }
+
+    /// Until all switches are made or the time is over. False if the guest cannot go on.
+    fn follow(
+        &mut self,
+        time: &VcpuTime,
+        before: Duration,
+        switcher: Option<&JoinHandle<Result<()>>>,
+        watch: &Watch,
+        from: &Receiver<Switch>,
+        noises: &Noises,
+    ) -> Result<bool> {
+        let begun = Instant::now();
+        let mut handed = begun;
+        self.heard = begun;
+        let mut new = Vec::new();
+        loop {
+            match self.guest.hear(Duration::from_millis(100)) {
+                Ok(Some(line)) => self.line(&line),
+                Ok(None) => {}
+                Err(e) => self.found.trouble.push(format!("{e:#}")),
+            }
+            new.extend(from.try_iter());
+            self.found.seconds = begun.elapsed().as_secs_f64();
+            let over = begun.elapsed().as_secs() >= self.job.seconds;
+            let made = switcher.is_some_and(JoinHandle::is_finished);
+            if self.heard.elapsed() > SILENCE {
+                let s = SILENCE.as_secs();
+                self.found.trouble.push(format!("the guest hangs: not a word for {s} s"));
+            }
+            let since = watch.switching.load(Ordering::Relaxed);
+            let took = time.now().saturating_sub(Duration::from_micros(since));
+            if since > 0 && took > STUCK {
+                self.found.trouble.push(format!("a switch has not come back after {} s", STUCK.as_secs()));
+                // What every task of this machine waits for goes to the log.
+                let _ = fs::write("/proc/sysrq-trigger", "w")
+                    .and_then(|()| fs::write("/proc/sysrq-trigger", "l"));
+                std::thread::sleep(Duration::from_secs(1));
+            }
+            let end = over || made || !self.found.trouble.is_empty();
+            if end || handed.elapsed() > HAND_OVER {
+                handed = Instant::now();
+                self.switches += new.len();
+                self.found.noise = noises.counts(self.guest.pid());
+                self.found.ran_seconds = time.ran().unwrap_or(before).saturating_sub(before).as_secs_f64();
+                self.hand_over(&new)?;
+                new.clear();
+                let work = &self.found.work;
+                let wrong = work.corrupted + work.stale + work.died;
+                let rounds: f64 = work.rounds.values().sum();
+                self.note(format!(
+                    "{:.0} s: {} switches, {rounds} rounds of load, {wrong} of it wrong, {} lines of logs",
+                    self.found.seconds,
+                    self.switches,
+                    self.found.host_log.len() + self.found.guest_log.len()
+                ))?;
+            }
+            if end {
+                self.found.complete = made || (over && switcher.is_none());
+                return Ok(self.found.trouble.is_empty());
+            }
+        }
+    }
+
+    /// Has the load look at all of its memory once more.
+    fn end(&mut self, switcher: Option<JoinHandle<Result<()>>>) -> Result<()> {
+        if let Some(end) = switcher {
+            match end.join() {
+                Ok(Ok(())) => {}
+                Ok(Err(e)) => self.found.trouble.push(format!("{e:#}")),
+                Err(_) => self.found.trouble.push("the thread that switches died".into()),
+            }
+        }
+        let begun = Instant::now();
+        self.guest.tell(b'e').context("telling the load to end")?;
+        while !self.found.ended && begun.elapsed() < END {
+            match self.guest.hear(Duration::from_secs(1)) {
+                Ok(Some(line)) => self.line(&line),
+                Ok(None) => {}
+                Err(e) => {
+                    self.found.trouble.push(format!("{e:#}"));
+                    break;
+                }
+            }
+        }
+        if !self.found.ended && self.found.trouble.is_empty() {
+            self.found.trouble.push(format!("the load did not end within {} s", END.as_secs()));
+        }
+        Ok(())
+    }
+}

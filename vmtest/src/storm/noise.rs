@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What else happens to a guest's memory while its mode is switched: each kind is a thread that
+//! writes to the kernel's or QEMU's controls at random times, and counts what it did.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+
+use super::guest::Qmp;
+use super::{Noise, Pages, Random};
+
+const KSM: &str = "/sys/kernel/mm/ksm";
+const THP: &str = "/sys/kernel/mm/transparent_hugepage";
+const SPLIT: &str = "/sys/kernel/debug/split_huge_pages";
+const CGROUPS: &str = "/sys/fs/cgroup";
+const SWAP: &str = "/dev/vda";
+/// For the two commands about swap.
+const BUSYBOX: &str = "/bin/busybox";
+
+fn put(path: &str, text: &str) -> Result<()> {
+    fs::write(path, text).with_context(|| format!("{path}: {text}"))
+}
+
+fn number(path: &str) -> u64 {
+    fs::read_to_string(path).ok().and_then(|t| t.trim().parse().ok()).unwrap_or(0)
+}
+
+/// A line `name value` of a file of such.
+fn named(path: &str, name: &str) -> u64 {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let find = |l: &str| l.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok();
+    text.lines().find_map(find).unwrap_or(0)
+}
+
+/// Before the guest starts: what its pages shall be.
+pub(super) fn prepare(pages: Pages) -> Result<()> {
+    put(&format!("{THP}/enabled"), if pages == Pages::Huge { "madvise" } else { "never" })?;
+    if pages == Pages::Huge {
+        for (name, value) in
+            [("scan_sleep_millisecs", "50"), ("alloc_sleep_millisecs", "50"), ("pages_to_scan", "8192")]
+        {
+            put(&format!("{THP}/khugepaged/{name}"), value)?;
+        }
+    }
+    if pages == Pages::Merged {
+        put(&format!("{KSM}/sleep_millisecs"), "20")?;
+        put(&format!("{KSM}/pages_to_scan"), "500")?;
+        put(&format!("{KSM}/run"), "1")?;
+    }
+    Ok(())
+}
+
+/// The noises while they last.
+pub(super) struct Noises {
+    stop: Arc<AtomicBool>,
+    counts: Vec<(&'static str, Arc<AtomicU64>)>,
+    threads: Vec<std::thread::JoinHandle<Result<()>>>,
+    swap: bool,
+    /// QEMU's monitor, if no noise needs it.
+    pub(super) qmp: Option<Qmp>,
+}
+
+type Stop = Arc<AtomicBool>;
+type Count = Arc<AtomicU64>;
+
+fn pause(random: &mut Random, from: u64, to: u64) {
+    std::thread::sleep(Duration::from_millis(from + random.below(to - from)));
+}
+
+/// A cgroup for QEMU, from which the kernel is asked to reclaim.
+fn swap(pid: u32) -> Result<()> {
+    let run = |args: &[&str]| -> Result<()> {
+        let status =
+            std::process::Command::new(BUSYBOX).args(args).stdout(std::process::Stdio::null()).status();
+        ensure!(status.with_context(|| args.join(" "))?.success(), "{} failed", args.join(" "));
+        Ok(())
+    };
+    ensure!(Path::new(SWAP).exists(), "the laboratory has no disk {SWAP}");
+    run(&["mkswap", SWAP])?;
+    run(&["swapon", SWAP])?;
+    if !Path::new(CGROUPS).join("cgroup.procs").exists() {
+        use rustix::mount::{MountFlags, mount};
+        mount("cgroup2", CGROUPS, "cgroup2", MountFlags::empty(), None).context("mounting cgroup2")?;
+    }
+    put(&format!("{CGROUPS}/cgroup.subtree_control"), "+memory")?;
+    fs::create_dir(format!("{CGROUPS}/vm"))?;
+    put(&format!("{CGROUPS}/vm/cgroup.procs"), &pid.to_string())
+}
+
+fn reclaim(mut random: Random, stop: &Stop, count: &Count) -> Result<()> {
+    let control = format!("{CGROUPS}/vm/memory.reclaim");
+    ensure!(Path::new(&control).exists(), "this kernel has no memory.reclaim");
+    while !stop.load(Ordering::Relaxed) {
+        // EAGAIN says that less than that could be had.
+        let _ = fs::write(&control, format!("{}M", 1 + random.below(32)));
+        count.fetch_add(1, Ordering::Relaxed);
+        pause(&mut random, 50, 500);
+    }
+    Ok(())
+}
+
+/// All slots' dirty logs go on, and off when the time is over.
+fn dirty(mut qmp: Qmp, mut random: Random, stop: &Stop, count: &Count) -> Result<()> {
+    while !stop.load(Ordering::Relaxed) {
+        let time = 50 + random.below(900);
+        let how = json!({ "calc-time": time, "calc-time-unit": "millisecond", "mode": "dirty-bitmap" });
+        qmp.ask("calc-dirty-rate", how)?;
+        count.fetch_add(1, Ordering::Relaxed);
+        loop {
+            pause(&mut random, 50, 200);
+            let state = qmp.ask("query-dirty-rate", json!({}))?;
+            if state["status"] != "measuring" || stop.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The addresses of a mapping of this size in QEMU.
+fn guest_memory(pid: u32, bytes: u64) -> Result<(u64, u64)> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
+    let range = |l: &str| {
+        let (from, to) = l.split(' ').next()?.split_once('-')?;
+        Some((u64::from_str_radix(from, 16).ok()?, u64::from_str_radix(to, 16).ok()?))
+    };
+    // Mappings beside it may have become one with it.
+    maps.lines().filter_map(range).find(|(from, to)| to - from >= bytes).context("QEMU has no such mapping")
+}
+
+fn split(pid: u32, bytes: u64, mut random: Random, stop: &Stop, count: &Count) -> Result<()> {
+    let (from, to) = guest_memory(pid, bytes)?;
+    let slots = (to - from) >> 21;
+    while !stop.load(Ordering::Relaxed) {
+        let first = random.below(slots);
+        let end = from + ((first + 1 + random.below(8)).min(slots) << 21);
+        put(SPLIT, &format!("{pid},{:#x},{end:#x}", from + (first << 21)))?;
+        count.fetch_add(1, Ordering::Relaxed);
+        pause(&mut random, 5, 100);
+    }
+    Ok(())
+}
+
+impl Noises {
+    pub(super) fn start(
+        noise: &[Noise],
+        (pid, bytes): (u32, u64),
+        seed: u64,
+        mut qmp: Option<Qmp>,
+    ) -> Result<Noises> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (mut counts, mut threads) = (Vec::new(), Vec::new());
+        for (i, noise) in noise.iter().enumerate() {
+            let (count, stop, random) = (Count::default(), stop.clone(), Random(seed + 1 + i as u64));
+            let mine = count.clone();
+            let (name, thread) = match noise {
+                Noise::Swap => {
+                    swap(pid)?;
+                    ("reclaims", std::thread::spawn(move || reclaim(random, &stop, &mine)))
+                }
+                Noise::Dirty => {
+                    let qmp = qmp.take().context("no monitor")?;
+                    ("dirty_logs", std::thread::spawn(move || dirty(qmp, random, &stop, &mine)))
+                }
+                Noise::Split => {
+                    ("splits", std::thread::spawn(move || split(pid, bytes, random, &stop, &mine)))
+                }
+            };
+            counts.push((name, count));
+            threads.push(thread);
+        }
+        Ok(Noises { stop, counts, threads, swap: noise.contains(&Noise::Swap), qmp })
+    }
+
+    /// What they came to until now.
+    pub(super) fn counts(&self, pid: u32) -> BTreeMap<String, u64> {
+        let mut all: BTreeMap<String, u64> =
+            self.counts.iter().map(|(n, c)| ((*n).to_owned(), c.load(Ordering::Relaxed))).collect();
+        let mut add = |name: &str, n: u64| all.insert(name.into(), n);
+        if self.swap {
+            add("pages_swapped_in", named("/proc/vmstat", "pswpin"));
+            add("pages_swapped_out", named("/proc/vmstat", "pswpout"));
+        }
+        if number(&format!("{KSM}/run")) == 1 {
+            add("ksm_pages_sharing", number(&format!("{KSM}/pages_sharing")));
+            add("ksm_full_scans", number(&format!("{KSM}/full_scans")));
+        }
+        let huge = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+        let kib = huge.lines().find_map(|l| l.strip_prefix("AnonHugePages:"));
+        let kib = kib.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0);
+        add("huge_pages_now", kib / 2048);
+        add("huge_pages_split", named("/proc/vmstat", "thp_split_page"));
+        all
+    }
+
+    /// Ends them; why one ended before.
+    pub(super) fn end(&mut self) -> Vec<String> {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut wrong = Vec::new();
+        for thread in self.threads.drain(..) {
+            match thread.join() {
+                Ok(Ok(())) => {}
+                Ok(Err(e)) => wrong.push(format!("noise: {e:#}")),
+                Err(_) => wrong.push("noise: a thread died".into()),
+            }
+        }
+        wrong
+    }
+}
