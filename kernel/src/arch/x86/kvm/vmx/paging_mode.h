@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * VMX's part of a paging mode per VM. Included in vmx.c, whose static functions it uses.
+ * Untested on hardware: the authors had no Intel processor, and nothing emulates VMX with
+ * EPT. docs/kernel-intel.md has the reasons for each step, and what to check.
+ *
+ * EPT's entries have a format of their own, so EPT tables go at each switch.
+ */
+#include <asm/hypervisor.h>
+
+#include "../paging_mode.h"
+
+static int vmx_paging_check_vm(struct kvm *kvm, bool nested)
+{
+	const char *why = NULL;
+
+	if (nested)
+		return 0;
+	if (true)
+		why = "the MMU does not yet tell EPT's entries from others";
+	else if (!boot_cpu_has(X86_FEATURE_NX))
+		why = "shadow paging needs NX";
+	else if (!emulate_invalid_guest_state)
+		why = "real mode under shadow paging needs kvm_intel's emulate_invalid_guest_state";
+	else if (vmx_pt_mode_is_host_guest())
+		why = "the guest's processor trace needs EPT";
+	else if (hypervisor_is_type(X86_HYPER_MS_HYPERV))
+		why = "Hyper-V's enlightenments know EPT only";
+	else if (kvm_arch_has_noncoherent_dma(kvm))
+		why = "an assigned device needs the guest's memory types, which only EPT can give";
+	else if (kvm->created_vcpus && !to_kvm_vmx(kvm)->tss_addr)
+		why = "real mode under shadow paging needs KVM_SET_TSS_ADDR";
+	if (!why)
+		return 0;
+	pr_info_ratelimited("kvm [%d]: no shadow paging: %s\n", kvm->userspace_pid, why);
+	return -EOPNOTSUPP;
+}
+
+/* Whether a vCPU is as it was reset: it has not run, or waits for an INIT or a SIPI. */
+static bool vmx_paging_at_reset(struct kvm_vcpu *vcpu)
+{
+	return vcpu->arch.last_vmentry_cpu == -1 || vcpu->arch.mp_state == KVM_MP_STATE_UNINITIALIZED ||
+	       vcpu->arch.mp_state == KVM_MP_STATE_INIT_RECEIVED;
+}
+
+static int vmx_paging_check_vcpu(struct kvm_vcpu *vcpu, bool nested)
+{
+	struct vcpu_vmx *vmx = to_vmx(vcpu);
+	const char *why = NULL;
+
+	if (is_guest_mode(vcpu) || vmx->nested.vmxon || vmx->nested.smm.vmxon || kvm_read_cr4_bits(vcpu, X86_CR4_VMXE))
+		why = "is a hypervisor itself (CR4.VMXE)";
+	/* Shadow tables have no protection keys. They are not offered, but a VMM can insist. */
+	else if (!nested && kvm_read_cr4_bits(vcpu, X86_CR4_PKE))
+		why = "uses protection keys";
+	else if (is_smm(vcpu))
+		why = "is in system management mode";
+	/*
+	 * Under EPT real mode runs by itself, under shadow paging as virtual-8086 mode or in
+	 * the emulator. From reset on KVM itself goes either way; in the middle it could,
+	 * but the firmware's and boot loader's tricks are not worth it.
+	 */
+	else if (!is_paging(vcpu) && !vmx_paging_at_reset(vcpu))
+		why = "runs without paging";
+	if (!why)
+		return 0;
+	pr_info_ratelimited("kvm [%d]: vCPU %d %s, the paging mode stays\n", vcpu->kvm->userspace_pid, vcpu->vcpu_id, why);
+	return -EBUSY;
+}
+
+/*
+ * Still in the old mode. What the guest may change unseen is only in the VMCS, and which
+ * part of it, and where, changes with the mode.
+ */
+static void vmx_paging_leave(struct kvm_vcpu *vcpu)
+{
+	kvm_read_cr0(vcpu);
+	kvm_read_cr3(vcpu);
+	kvm_read_cr4(vcpu);
+	if (is_pae_paging(vcpu))
+		kvm_pdptr_read(vcpu, 0);
+}
+
+static void vmx_paging_enter(struct kvm_vcpu *vcpu)
+{
+	struct vcpu_vmx *vmx = to_vmx(vcpu);
+
+	/* GUEST_CR3 held the shadow root; the PDPTRs are the hardware's only under EPT. Written by vmx_load_mmu_pgd(). */
+	if (kvm_vcpu_tdp(vcpu)) {
+		kvm_register_mark_dirty(vcpu, VCPU_EXREG_CR3);
+		kvm_register_mark_dirty(vcpu, VCPU_EXREG_PDPTR);
+	}
+
+	/* As vmx_exec_control() sets them up; the others are not the mode's, and some change as the guest runs. */
+	if (kvm_vcpu_tdp(vcpu))
+		exec_controls_clearbit(vmx, CR3_EXITING_BITS | CPU_BASED_INVLPG_EXITING);
+	else
+		exec_controls_setbit(vmx, CR3_EXITING_BITS | CPU_BASED_INVLPG_EXITING);
+	/* EPT, unrestricted guest, page-modification logging. */
+	vmcs_set_secondary_exec_control(vmx, vmx_secondary_exec_control(vmx));
+
+	vcpu->arch.cr0_guest_owned_bits = vmx_l1_guest_owned_cr0_bits(vcpu);
+	vmcs_writel(CR0_GUEST_HOST_MASK, ~vcpu->arch.cr0_guest_owned_bits);
+	set_cr4_guest_host_mask(vmx);
+
+	/* Real mode comes out of virtual-8086 mode here, and goes into it in vmx_set_cr0(). */
+	if (vmx->rmode.vm86_active && is_unrestricted_guest(vcpu))
+		enter_pmode(vcpu);
+	/* The setters give the hardware what the mode wants of the guest's values. */
+	vmx_set_efer(vcpu, vcpu->arch.efer);
+	vmx_set_cr0(vcpu, vcpu->arch.cr0);
+	vmx_set_cr4(vcpu, vcpu->arch.cr4);
+	vmx_update_exception_bitmap(vcpu);
+
+	/* EPT_POINTER or GUEST_CR3 come with the root, INVEPT or INVVPID with the request to flush all. */
+}
+
+static const struct kvm_paging_ops vmx_paging_ops = {
+	.own_format = true,
+	.check_vm = vmx_paging_check_vm,
+	.check_vcpu = vmx_paging_check_vcpu,
+	.leave = vmx_paging_leave,
+	.enter = vmx_paging_enter,
+};
