@@ -116,7 +116,7 @@ fn listed(ids: &[VmId]) -> String {
 }
 
 fn hint(hardware: &Option<String>) -> String {
-    hardware.as_ref().map_or(String::new(), |h| format!(" (here: {h}, which leaves nothing but shadow mode)"))
+    hardware.as_ref().map_or(String::new(), |h| format!("; here: {h}, which leaves nothing but shadow mode"))
 }
 
 impl HostError {
@@ -158,6 +158,8 @@ pub enum Refusal {
     NotRoot,
     /// EPERM.
     Forbidden,
+    /// ENOMEM.
+    NoMemory,
     /// Anything else.
     Other(io::Error),
 }
@@ -167,6 +169,7 @@ mod errno {
     pub const EPERM: i32 = 1;
     pub const ENOENT: i32 = 2;
     pub const EINTR: i32 = 4;
+    pub const ENOMEM: i32 = 12;
     pub const EACCES: i32 = 13;
     pub const EBUSY: i32 = 16;
     pub const ENODEV: i32 = 19;
@@ -190,6 +193,7 @@ impl Refusal {
             Some(ENODEV | ENOENT) => Refusal::Gone,
             Some(EACCES) => Refusal::NotRoot,
             Some(EPERM) => Refusal::Forbidden,
+            Some(ENOMEM) => Refusal::NoMemory,
             Some(n) => Refusal::Other(io::Error::from_raw_os_error(n)),
             None => Refusal::Other(io::Error::new(e.kind(), e.to_string())),
         }
@@ -215,8 +219,9 @@ impl fmt::Display for Refusal {
             Refusal::Gone => "it is ending",
             Refusal::NotRoot => "only root may; run the command with sudo",
             Refusal::Forbidden => {
-                "the kernel forbids it; if it is locked down (/sys/kernel/security/lockdown), switch off Secure Boot"
+                "the kernel forbids it: it takes CAP_SYS_ADMIN, and a kernel that is not locked down (/sys/kernel/security/lockdown; Secure Boot does that)"
             }
+            Refusal::NoMemory => "the host has no memory for it, and all is as before",
             Refusal::Other(e) => return write!(f, "{e}"),
         };
         f.write_str(words)

@@ -337,14 +337,15 @@ fn every_error_of_the_interface_has_words() {
         (22, "does not know the mode"),
         (
             95,
-            "can never run in that mode, or not on this hardware; the kernel log says why (dmesg) (here: kvm_amd with npt=N,",
+            "can never run in that mode, or not on this hardware; the kernel log says why (dmesg); here: kvm_amd with npt=N,",
         ),
         (16, "not now"),
         (110, "did not stop in time, and all is as before"),
         (4, "was interrupted, and all is as before"),
         (512, "was interrupted"),
         (13, "only root may"),
-        (1, "locked down"),
+        (1, "it takes CAP_SYS_ADMIN, and a kernel that is not locked down"),
+        (12, "no memory"),
         (28, "No space left on device"),
     ] {
         let text = said(errno);
