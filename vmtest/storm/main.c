@@ -22,8 +22,9 @@
 
 struct shared *shared;
 int shared_fd = -1;
-const char *const kind_names[KINDS] = {"memory", "fork", "protect", "huge", "tables"};
-static void (*const run[KINDS])(struct worker *) = {run_memory, run_fork, run_protect, run_huge, run_tables};
+const char *const kind_names[KINDS] = {"memory", "fork", "protect", "huge", "tables", "compute"};
+static void (*const run[KINDS])(struct worker *) = {run_memory, run_fork,   run_protect,
+                                                   run_huge,   run_tables, run_compute};
 static int line_fd = 1;
 static int is_init;
 
@@ -239,7 +240,7 @@ int main(int argc, char **argv)
     snprintf(text, sizeof text, "%d", shared_fd);
     setenv("STORM_SHARED", text, 1);
     for (int k = 0; k < KINDS; k++) {
-        unsigned each = k == MEMORY || k == FORK ? (threads + 1) / 2 : 1;
+        unsigned each = k == MEMORY || k == FORK || k == COMPUTE ? (threads + 1) / 2 : 1;
         const char *at = strstr(load, kind_names[k]);
         if (!at && strcmp(load, "all"))
             continue;

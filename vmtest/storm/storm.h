@@ -24,7 +24,7 @@
 #define WORDS (PAGE / 8)
 #define HUGE_PAGE (2ul << 20)
 
-enum kind { MEMORY, FORK, PROTECT, HUGE, TABLES, KINDS };
+enum kind { MEMORY, FORK, PROTECT, HUGE, TABLES, COMPUTE, KINDS };
 
 /* What all processes share, in a memfd: it outlives exec. */
 struct shared {
@@ -117,6 +117,7 @@ void run_fork(struct worker *w);
 void run_protect(struct worker *w);
 void run_huge(struct worker *w);
 void run_tables(struct worker *w);
+void run_compute(struct worker *w);
 /* What a process that run_fork executed does. */
 int after_exec(const char *seed, const char *fd);
 

@@ -32,7 +32,7 @@ enum Verb {
     Validate(Validate),
     /// Switches an inner guest's paging mode under load, and looks what that breaks
     Storm(storm::Args),
-    /// Runs quick tests: a line each, `ok NAME (seconds)` or `FAILED NAME: why`
+    /// Runs quick tests: a line each, `ok NAME (seconds)`, `skipped NAME: why` or `FAILED NAME: why`
     Test(Test),
 }
 
@@ -148,15 +148,20 @@ fn test(args: &Test) -> Result<ExitCode> {
     }
     let lab = lab(args.kernel.as_deref())?;
     eprintln!("vmtest: Linux {} under QEMU {}", lab.kernel().version, lab.qemu_version());
-    let mut failed = 0;
+    let (mut failed, mut skipped) = (0, 0);
     tests::run(&lab, &chosen, args.jobs, &|what| eprintln!("vmtest: {what}"), &mut |o| match o.end {
         Ok(()) => println!("ok {} ({:.1})", o.test.name, o.seconds),
+        Err(e) if e.is::<tests::Skipped>() => {
+            skipped += 1;
+            println!("skipped {}: {e}", o.test.name);
+        }
         Err(e) => {
             failed += 1;
             println!("FAILED {}: {}", o.test.name, format!("{e:#}").replace('\n', " | "));
         }
     })?;
-    eprintln!("vmtest: {} of {} tests passed", chosen.len() - failed, chosen.len());
+    let passed = chosen.len() - failed - skipped;
+    eprintln!("vmtest: {passed} of {} tests passed, {skipped} skipped", chosen.len());
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use super::{FOUND, Found, Mode, Noise, SWITCHES, Storm, Switch};
+use super::{FOUND, Found, KINDS, Mode, Noise, SWITCHES, Storm, Switch};
 use crate::job::{Job, Jobs};
 use crate::lab::{Lab, LabError, Output, Plan};
 
@@ -126,7 +126,7 @@ fn judge(storm: &Storm, found: Option<&Found>, switches: &[Switch], error: Optio
     not(found.log_lost, "more was logged than could be kept".into());
     let idle: Vec<&str> = work.rounds.iter().filter(|(_, n)| **n > 0.0).map(|(k, _)| k.as_str()).collect();
     let wanted = |k: &&str| storm.load == "all" || storm.load.contains(k);
-    for kind in ["memory", "fork", "protect", "huge", "tables"].iter().filter(|k| wanted(k)) {
+    for kind in KINDS.iter().filter(|k| wanted(k)) {
         not(!idle.contains(kind), format!("the load has no round of {kind}"));
     }
     not(!found.ended && error.is_none(), "the load did not come to its end".into());

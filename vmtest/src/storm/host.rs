@@ -49,7 +49,6 @@ struct Host<'a> {
 pub fn run<'a>(job: &'a Storm, say: &'a mut Say<'a>) -> Result<()> {
     // From warnings on, all goes to the console: it remains if this machine dies.
     fs::write("/proc/sys/kernel/printk", "5 4 1 7")?;
-    // The thread that switches must not wait for the vCPUs to leave it a CPU; QEMU's get what is normal.
     noise::prepare(job.pages)?;
     let kmsg = Kmsg::new()?;
     let begun = Instant::now();
@@ -148,7 +147,6 @@ impl Host<'_> {
             self.found.complaints.push(state);
         }
         self.found.noise = noises.counts(pid);
-        self.found.ran_seconds = time.ran().unwrap_or(before).saturating_sub(before).as_secs_f64();
         if let Ok(Some(vm)) = Vm::of(Path::new(switch::DEBUGFS), pid) {
             self.found.paging_stats = vm.stats()?.0.into_iter().collect();
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Storms of switches: an inner guest whose memory knows what it has to hold, and whose paging
-//! mode is changed under it all the time, through debugfs (docs/switching.md has the interface).
+//! mode is changed under it all the time, through debugfs (`paging_mode` and `paging_stats` of a VM).
 //!
 //! `host` does it, within the laboratory; `switch` is its loop of switches, `guest` the guest,
 //! `noise` what else happens to the guest's memory, `log` what kernels say. `drive` boots the
@@ -17,6 +17,9 @@ pub mod table;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+
+/// Kinds of load (`vmtest/storm`).
+pub const KINDS: [&str; 6] = ["memory", "fork", "protect", "huge", "tables", "compute"];
 
 /// The pages behind the guest's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -123,7 +126,7 @@ pub struct Switch {
 
 /// KVM's figures of the last switch (`paging_stats`).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs)] // described in docs/switching.md
+#[allow(missing_docs)] // the kernel's own words
 pub struct Figures {
     pub vcpus_in_guest: u64,
     pub quiesce_ns: u64,

@@ -9,6 +9,7 @@ mod guests;
 mod inner;
 mod poke;
 mod run;
+mod storm;
 
 pub use poke::poke;
 pub use run::{Outcome, run};
@@ -47,6 +48,11 @@ enum How {
     Own(fn(&Shared) -> Result<()>),
 }
 
+/// The error of a test that cannot run for want of something that need not be there.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Skipped(String);
+
 type Once<T> = OnceLock<Result<T, String>>;
 
 /// What several tests need, made by the first of them.
@@ -77,7 +83,7 @@ const fn own(name: &'static str, about: &'static str, test: fn(&Shared) -> Resul
 use Paging::{Nested, Shadow};
 
 /// All tests. Those of a boot run in this order.
-pub static ALL: [Test; 13] = [
+pub static ALL: [Test; 15] = [
     jobs("lab", "a program's output, exit status and files come back", Nested, lab, lab_check),
     jobs(
         "inner-nested",
@@ -145,6 +151,8 @@ pub static ALL: [Test; 13] = [
     ),
     own("exits-nested-4k", "predicted exits of a Linux guest's programs are those counted", exits::nested),
     own("exits-shadow-4k", "the same under shadow paging", exits::shadow),
+    own("storm", "a guest whose paging mode is switched 100 times keeps its memory", storm::plain),
+    own("storm-noise", "the same with huge pages, split, and dirty logs", storm::noisy),
 ];
 
 /// The tests of these names, or all.

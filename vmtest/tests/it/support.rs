@@ -53,10 +53,9 @@ pub fn plan(jobs: Vec<Job>, seconds: u64) -> Plan {
     Plan {
         jobs: Jobs { jobs, huge_pages: 0 },
         programs: vec![BUSYBOX.into()],
-        files: Vec::new(),
-        exact: true,
         memory_mib: 1024,
         seconds,
+        ..Plan::default()
     }
 }
 

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use bifold_vmtest::storm::drive::{Machine, Outcome, built, drive};
 use bifold_vmtest::storm::table::table;
-use bifold_vmtest::storm::{Mode, Noise, Pages, Storm};
+use bifold_vmtest::storm::{KINDS, Mode, Noise, Pages, Storm};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -23,7 +23,7 @@ pub struct Args {
     /// The guest's memory in MiB
     #[arg(long, default_value_t = 256)]
     memory: u64,
-    /// What the guest does: memory, fork, protect, huge, tables, with commas between, or all
+    /// What the guest does: memory, fork, protect, huge, tables, compute, with commas between, or all
     #[arg(long, default_value = "all")]
     load: String,
     /// Isolate the guest kernel's page tables
@@ -67,8 +67,8 @@ pub struct Args {
 
 fn settings(args: &Args) -> Result<Storm> {
     for kind in args.load.split(',') {
-        if !["all", "memory", "fork", "protect", "huge", "tables"].contains(&kind) {
-            bail!("--load {kind}: there are memory, fork, protect, huge, tables and all");
+        if kind != "all" && !KINDS.contains(&kind) {
+            bail!("--load {kind}: there are {} and all", KINDS.join(", "));
         }
     }
     let noise = args.noise.iter().map(|n| match n.as_str() {
