@@ -77,7 +77,7 @@ newest() {
 # deb PACKAGE VERSION: sets deb to the package's file in the cache, downloading it first if it
 # is not there. Of that version and no other: modules built from two versions load and break.
 deb() {
-    local package=$1 wanted=$2 found tmp have
+    local package=$1 wanted=$2 found new have
     deb=
     for found in "$DEBS/${package}_${wanted//:/%3a}"_*.deb; do
         [ ! -e "$found" ] || deb=$found
@@ -87,13 +87,13 @@ deb() {
         [ -n "$have" ] || die "$MISSING_FEATURE" "apt has no package $package, which $image ($wanted) needs here; run apt-get update, or wait until your mirror has it"
         grep -qxF -- "$wanted" <<<"$have" || die 1 "$package is of version $(head -n 1 <<<"$have"), but $image of $wanted; both must be the same: run apt-get update, or wait until your mirror has both"
         mkdir -p "$DEBS"
-        tmp=$(mktemp -d "$DEBS/.new-XXXXXX")
+        new=$(mktemp -d "$DEBS/.new-XXXXXX")
         say "downloading $package $wanted"
         # As root apt would drop to user _apt, who may not write here.
-        (cd "$tmp" && apt-get -q -o APT::Sandbox::User=root download "$package=$wanted" >&2) \
-            || { rm -rf "$tmp"; die 1 "apt-get could not download $package=$wanted (its messages are above)"; }
-        mv "$tmp"/*.deb "$DEBS/"
-        rmdir "$tmp"
+        (cd "$new" && apt-get -q -o APT::Sandbox::User=root download "$package=$wanted" >&2) \
+            || { rm -rf "$new"; die 1 "apt-get could not download $package=$wanted (its messages are above)"; }
+        mv "$new"/*.deb "$DEBS/"
+        rmdir "$new"
         for found in "$DEBS/${package}_${wanted//:/%3a}"_*.deb; do deb=$found; done
     fi
     have=$(dpkg-deb -f "$deb" Version) || die 1 "$deb is no Debian package; delete it and repeat"
