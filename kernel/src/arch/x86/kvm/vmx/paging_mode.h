@@ -16,9 +16,7 @@ static int vmx_paging_check_vm(struct kvm *kvm, bool nested)
 
 	if (nested)
 		return 0;
-	if (true)
-		why = "the MMU does not yet tell EPT's entries from others";
-	else if (!boot_cpu_has(X86_FEATURE_NX))
+	if (!boot_cpu_has(X86_FEATURE_NX))
 		why = "shadow paging needs NX";
 	else if (!emulate_invalid_guest_state)
 		why = "real mode under shadow paging needs kvm_intel's emulate_invalid_guest_state";

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: GPL-2.0-only
+// Two formats of entries at once on a host with EPT: see mmu/spte_format.h.
+// file: arch/x86/include/asm/kvm_host.h
+// file: arch/x86/kvm/mmu/spte.h
+// file: arch/x86/kvm/mmu/spte.c
+// file: arch/x86/kvm/mmu/mmu.c
+// expect: 6.1 +55 -39
+// expect: 6.12 +55 -39
+
+// What a table's format is.
+@@ @@
+union kvm_mmu_page_role {
+	...
+	struct {
+		...
+-		unsigned :5;
++		unsigned ept:1;
++		unsigned :4;
+		...
+	};
+};
+
+@@ @@
+kvm_calc_tdp_mmu_root_page_role(...)
+{
+	...
+	role.ad_disabled = !kvm_ad_enabled();
++	role.ept = two_spte_formats();
+	...
+}
+
+@@ @@
+kvm_calc_shadow_ept_root_page_role(...)
+{
+	...
+	role.base.ad_disabled = !accessed_dirty;
++	role.base.ept = two_spte_formats();
+	...
+}
+
+// Who makes an entry marks it, and goes by the mark itself then.
+@@ @@
+make_spte(...)
+{
+	...
+-	u64 spte = SPTE_MMU_PRESENT_MASK;
++	u64 spte = SPTE_MMU_PRESENT_MASK | spte_format_of(sp->role);
+	...
+}
+
+@@ @@
+make_nonleaf_spte(...)
+{
+-	u64 spte = SPTE_MMU_PRESENT_MASK;
++	u64 spte = SPTE_MMU_PRESENT_MASK | spte_format_of(sptep_to_sp(child_pt)->role);
+	...
+}
+
+@@
+identifier f =~ "^(spte_shadow_accessed_mask|spte_shadow_dirty_mask|is_access_track_spte|is_executable_pte|is_ept_ve_possible|check_spte_writable_invariants|is_mmu_writable_spte|restore_acc_track_spte|spte_has_volatile_bits|make_spte|make_spte_executable|make_nonleaf_spte|mark_spte_for_access_track|spte_write_protect|spte_clear_dirty|mmu_spte_age|kvm_rmap_age_gfn_range)$";
+identifier mask =~ "^shadow_(user|accessed|dirty|nx|x|present|memtype|acc_track|host_writable|mmu_writable)_mask$";
+@@
+f(...)
+{
+	<...
+-	mask
++	SPTE_MASK(spte, mask)
+	...>
+}
+
+@@
+identifier mask =~ "^shadow_(host_writable|mmu_writable)_mask$";
+@@
+kvm_mmu_changed_pte_notifier_make_spte(...)
+{
+	<...
+-	mask
++	SPTE_MASK(new_spte, mask)
+	...>
+}
+
+// MMIO entries.
+@@ @@
++#include "spte_format.h"
+is_mmio_spte(...)
+{
++	if (two_spte_formats())
++		return either_is_mmio_spte(spte);
+	return ...;
+}
+
+@@ @@
+make_mmio_spte(...)
+{
+	<...
+(
+-	vcpu->kvm->arch.shadow_mmio_value
++	(role_is_plain(vcpu->arch.mmu->root_role) ? plain_shadow_mmio_value : vcpu->kvm->arch.shadow_mmio_value)
+|
+-	shadow_mmio_value
++	ROLE_MASK(vcpu->arch.mmu->root_role, shadow_mmio_value)
+|
+-	shadow_mmio_access_mask
++	ROLE_MASK(vcpu->arch.mmu->root_role, shadow_mmio_access_mask)
+)
+	...>
+}
+
+@@ @@
+get_mmio_spte_access(...)
+{
++	if (mmio_spte_is_plain(spte))
++		return spte & plain_shadow_mmio_access_mask;
+	return ...;
+}
+
+@@
+identifier f =~ "^(handle_abnormal_pfn|kvm_handle_noslot_fault)$";
+@@
+f(...)
+{
+	<...
+(
+-	shadow_mmio_access_mask
++	ROLE_MASK(vcpu->arch.mmu->root_role, shadow_mmio_access_mask)
+|
+-	enable_mmio_caching
++	vcpu_mmio_caching(vcpu)
+)
+	...>
+}
+
+// For paging_tmpl.h.
+@@ @@
++#include "spte_format_tmpl.h"
+mark_mmio_spte(...)
+{
+	...
+}
+
+// When the masks are set up.
+@@ @@
+kvm_mmu_set_ept_masks(...)
+{
++	kvm_spte_formats_two();
+	...
+}
+
+@@ @@
+kvm_mmu_reset_all_pte_masks(...)
+{
+	u8 low_phys_bits;
+	u64 mask;
++
++	kvm_spte_formats_one();
+	...
+}
