@@ -42,6 +42,16 @@ int kvm_paging_check_extension(struct kvm *kvm);
 int kvm_paging_enable_cap(struct kvm *kvm, struct kvm_enable_cap *cap);
 void kvm_paging_create_debugfs(struct kvm *kvm);
 
+/*
+ * Around what write-protects a frame because it becomes a guest table with a shadow page. Under
+ * nested paging such tables are a nested guest's, and the hardware's tables are in use.
+ */
+static inline void kvm_paging_shadowing(struct kvm *kvm, bool on)
+{
+	lockdep_assert_held_write(&kvm->mmu_lock);
+	kvm->arch.paging.shadowing = on && !kvm->arch.paging.nested;
+}
+
 /* mmu/paging_mode.h, part of mmu.c for its static functions */
 bool kvm_paging_roots_are_tdp(struct kvm_mmu *mmu);
 int kvm_paging_mmu_alloc_shadow(struct kvm *kvm);

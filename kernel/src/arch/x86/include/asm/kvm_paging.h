@@ -41,6 +41,8 @@ struct kvm_paging_vm {
 	bool nested, target;
 	/* A switch is under way: vCPUs park instead of entering the guest. */
 	bool switching;
+	/* A write protection is for a shadow page's sake alone. Under mmu_lock for write. */
+	bool shadowing;
 	/* Protects what follows, and the flags parked. Innermost, never held while waiting. */
 	spinlock_t lock;
 	/* Why a vCPU cannot switch; the first one counts. */
