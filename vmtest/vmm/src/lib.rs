@@ -11,6 +11,7 @@
 //! | `count [GUEST]...` | exits of each phase by reason and error code, exact, beside the model's | [`count::Fact`] |
 //! | `random` | the same for guests made up at random, each until the two differ | [`count::Fact`] |
 //! | `walks` | the entries that one access reads, by their A and D bits, beside the walker's | [`walks::Fact`] |
+//! | `switch [CASE]...` | switches paging modes on a KVM that can, and what must hold then | [`switch::Fact`] |
 //! | `predict [GUEST]...` | the model's counts alone; needs no KVM | [`Prediction`] |
 //!
 //! Standard output has one line of JSON per fact (`"fact"` names its kind), errors are text on
@@ -36,6 +37,7 @@ mod memory;
 mod poke;
 mod predict;
 mod refs;
+mod switch;
 mod tables;
 mod trace;
 mod vm;
@@ -95,6 +97,21 @@ enum Verb {
         #[arg(long, value_delimiter = ',', default_value = "4k,2m")]
         backing: Vec<Backing>,
     },
+    /// Switch paging modes of running guests, on a KVM that can (`make kernel`).
+    Switch {
+        /// Cases (all but those that take minutes, if none is named).
+        #[arg(value_parser = switch::names())]
+        cases: Vec<String>,
+        /// Say which cases there are.
+        #[arg(long)]
+        list: bool,
+    },
+    /// The VM that a case of `switch` kills.
+    #[command(hide = true)]
+    SwitchVictim,
+    /// Another user's attempt, for a case of `switch`.
+    #[command(hide = true)]
+    SwitchAs { user: u32, file: std::path::PathBuf },
     /// What the model says, without KVM.
     Predict {
         /// Guests (all, if none is named).
@@ -151,6 +168,18 @@ fn run(args: Args) -> Result<bool> {
             }
             Ok(all)
         }
+        Verb::Switch { cases, list } => {
+            if list {
+                let long = |name| if switch::LONG.contains(&name) { " (minutes)" } else { "" };
+                for c in &switch::ALL {
+                    writeln!(std::io::stdout(), "{:<14} {}{}", c.name, c.about, long(c.name))?;
+                }
+                return Ok(true);
+            }
+            switch::run(&cases, tell)
+        }
+        Verb::SwitchVictim => switch::victim().map(|()| true),
+        Verb::SwitchAs { user, file } => switch::as_other_user(user, &file).map(|()| true),
         Verb::Predict { guests } => {
             for guest in guests::named(&guests) {
                 for config in Config::ALL.into_iter().skip(1) {

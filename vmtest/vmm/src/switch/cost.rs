@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What switches cost: faults that come only because of them, and the kernel's own work.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::Notes;
+use super::machine::{DATA, Machine, SPARSE, Wish};
+
+/// The experiment's memory: 512 MB of 4 KB pages.
+const PAGES: u64 = (512 << 20) >> 12;
+
+pub fn hidden_faults(n: &mut Notes) -> Result<()> {
+    let m = Machine::new(Wish { pages: PAGES, ..Wish::default() })?;
+    m.fill(0, DATA, 4096, PAGES, 1)?;
+    m.switch("shadow")?;
+    let before = m.faults()?;
+    m.fill(0, DATA, 4096, PAGES, 2)?;
+    n.number("faults_first_stay", m.faults()? - before);
+    m.switch("nested")?;
+    m.fill(0, DATA, 4096, PAGES, 3)?;
+    m.switch("shadow")?;
+    let before = m.faults()?;
+    m.fill(0, DATA, 4096, PAGES, 4)?;
+    let hidden = m.faults()? - before;
+    let tables = PAGES / 512 + 3;
+    let limit = (PAGES / 8 + tables) * 11 / 10;
+    n.number("hidden_faults", hidden);
+    n.number("limit", limit);
+    n.expect(hidden <= limit, || format!("{hidden} hidden faults, at most {limit} expected"));
+    n.same("pages wrong", m.wrong(0, DATA, 4096, PAGES, 4)?, 0);
+    Ok(())
+}
+
+pub fn once_a_second(n: &mut Notes) -> Result<()> {
+    let m = Machine::new(Wish { pages: PAGES, ..Wish::default() })?;
+    m.fill(0, DATA, 4096, PAGES, 0)?;
+    let mut violations = 0;
+    let rounds = 5;
+    for round in 0..rounds {
+        m.switch("shadow")?;
+        m.fill(0, DATA, 4096, PAGES / 8, round)?;
+        m.switch("nested")?;
+        let (before, until) = (m.faults()?, Instant::now() + Duration::from_secs(1));
+        while Instant::now() < until {
+            m.fill(0, DATA, 4096, PAGES, round)?;
+        }
+        violations += m.faults()? - before;
+    }
+    n.number("round_trips", rounds);
+    n.same("violations", violations, 0);
+    Ok(())
+}
+
+pub fn cost(n: &mut Notes) -> Result<()> {
+    for mib in [256u64, 1024, 4096] {
+        let pages = (mib << 20 >> 12) - (32 << 20 >> 12);
+        for sparse in [1000u64, 2000, 4000] {
+            let m = Machine::new(Wish { pages, sparse, ..Wish::default() })?;
+            // All of the guest's memory is mapped in the nested tables.
+            m.fill(0, DATA, 4096, pages, 0)?;
+            let mut best = [u64::MAX; 2];
+            let mut dropped = 0;
+            for round in 0..3 {
+                m.switch("shadow")?;
+                best[0] = best[0].min(m.stats()?["switch_ns_last"]);
+                m.fill(0, SPARSE, 2 << 20, sparse, round)?;
+                m.switch("nested")?;
+                let s = m.stats()?;
+                best[1] = best[1].min(s["switch_ns_last"]);
+                dropped = s["shadow_pages_dropped"];
+            }
+            let name = format!("{mib}_mib_{sparse}_tables");
+            n.number(format!("{name}_to_shadow_ns"), best[0]);
+            n.number(format!("{name}_to_nested_ns"), best[1]);
+            n.number(format!("{name}_shadow_pages"), dropped);
+            n.number(format!("{name}_ns_per_1000_shadow_pages"), best[1] * 1000 / dropped.max(1));
+            n.expect(dropped >= sparse, || format!("{name}: only {dropped} shadow pages"));
+        }
+    }
+    Ok(())
+}

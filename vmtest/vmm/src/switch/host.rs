@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the host does to guest memory meanwhile: KSM, swap, huge pages split, pages supplied late.
+
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::ioctl::{self, Updater, opcode};
+use rustix::mm::{Advice, madvise};
+
+use super::Notes;
+use super::machine::{DATA, DATA_GPA, Machine, Wish};
+use crate::memory::Backing;
+
+const KSM: &str = "/sys/kernel/mm/ksm";
+
+/// Puts a file's contents back when dropped.
+struct Restored(String, String);
+
+impl Restored {
+    fn set(path: &str, to: &str) -> Result<Restored> {
+        let old = fs::read_to_string(path).with_context(|| path.to_owned())?;
+        // Of a choice such as `always [madvise] never`, the one in brackets.
+        let old = old
+            .split_once('[')
+            .and_then(|(_, r)| r.split_once(']'))
+            .map_or(old.trim(), |(w, _)| w)
+            .to_owned();
+        fs::write(path, to).with_context(|| format!("{path}: {to}"))?;
+        Ok(Restored(path.into(), old))
+    }
+}
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        let _ = fs::write(&self.0, &self.1);
+    }
+}
+
+fn advise(m: &Machine, page: u64, pages: u64, advice: Advice) -> rustix::io::Result<()> {
+    let at = m.memory.host_address() + DATA_GPA + (page << 12);
+    // SAFETY: a part of the machine's memory, which nothing in this program refers to.
+    unsafe { madvise(at as *mut _, (pages as usize) << 12, advice) }
+}
+
+fn other(mode: &str) -> &'static str {
+    if mode == "shadow" { "nested" } else { "shadow" }
+}
+
+pub fn ksm(n: &mut Notes) -> Result<()> {
+    if !Path::new(KSM).exists() {
+        n.number("no_ksm", 1);
+        return Ok(());
+    }
+    let pages = 2048;
+    let m = Machine::new(Wish { pages, ..Wish::default() })?;
+    advise(&m, 0, pages, Advice::LinuxMergeable).context("MADV_MERGEABLE")?;
+    let _scan = Restored::set(&format!("{KSM}/pages_to_scan"), "5000")?;
+    let _sleep = Restored::set(&format!("{KSM}/sleep_millisecs"), "1")?;
+    let run = Restored::set(&format!("{KSM}/run"), "1")?;
+    let shared =
+        || -> Result<u64> { Ok(fs::read_to_string(format!("{KSM}/pages_sharing"))?.trim().parse()?) };
+    let mut mode = "nested";
+    let mut most = 0;
+    for round in 0..6u64 {
+        // Equal pages: the same word in each, which the guest's own check cannot tell from its address.
+        for page in 0..pages {
+            m.memory.write(DATA_GPA + (page << 12), &(round % 3).to_le_bytes())?;
+        }
+        m.wrong(0, DATA, 4096, pages, 0)?;
+        let until = Instant::now() + Duration::from_secs(20);
+        while shared()? < pages / 2 && Instant::now() < until {
+            mode = other(mode);
+            m.switch(mode)?;
+            m.wrong(0, DATA, 4096, 200, 0)?;
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        most = most.max(shared()?);
+        // The merged pages are read-only in whatever tables map them: a write breaks them, in either mode.
+        mode = other(mode);
+        m.switch(mode)?;
+        m.fill(0, DATA, 8192, pages / 2, round)?;
+        mode = other(mode);
+        m.switch(mode)?;
+        n.same("written pages wrong", m.wrong(0, DATA, 8192, pages / 2, round)?, 0);
+        for page in (1..pages).step_by(2) {
+            let word = m.memory.read(DATA_GPA + (page << 12))?;
+            n.expect(word == round % 3, || {
+                format!("round {round}: page {page} was not written and holds {word:#x}")
+            });
+        }
+    }
+    n.number("pages_sharing", most);
+    n.expect(most >= pages / 2, || format!("KSM merged no more than {most} pages"));
+    drop(run);
+    Ok(())
+}
+
+pub fn pageout(n: &mut Notes) -> Result<()> {
+    let pages = 2048;
+    // Shared memory can leave without swap: it stays in its file and is only unmapped.
+    for backing in [Backing::Small, Backing::SmallShared] {
+        let m = Machine::new(Wish { pages, backing, ..Wish::default() })?;
+        let mut mode = "nested";
+        for round in 0..8 {
+            m.fill(0, DATA, 4096, pages, round)?;
+            mode = other(mode);
+            m.switch(mode)?;
+            advise(&m, 0, pages, if round % 2 == 0 { Advice::LinuxPageOut } else { Advice::LinuxCold })
+                .context("madvise")?;
+            n.same("pages wrong", m.wrong(0, DATA, 4096, pages, round)?, 0);
+            mode = other(mode);
+            m.switch(mode)?;
+            n.same("pages wrong after another switch", m.wrong(0, DATA, 4096, pages, round)?, 0);
+        }
+    }
+    let swap = fs::read_to_string("/proc/swaps")?.lines().count() > 1;
+    n.number("swap", u64::from(swap));
+    Ok(())
+}
+
+pub fn split(n: &mut Notes) -> Result<()> {
+    const THP: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
+    let _on = Restored::set(THP, "madvise")?;
+    let pages = 8192;
+    let m = Machine::new(Wish { pages, backing: Backing::Transparent, ..Wish::default() })?;
+    let huge = || -> Result<u64> {
+        let text = fs::read_to_string("/proc/self/smaps_rollup")?;
+        let line = text.lines().find_map(|l| l.strip_prefix("AnonHugePages:")).context("no AnonHugePages")?;
+        Ok(line.trim().trim_end_matches(" kB").trim().parse()?)
+    };
+    let mut mode = "nested";
+    let mut most = 0;
+    for round in 0..6 {
+        m.fill(0, DATA, 4096, pages, round)?;
+        most = most.max(huge()?);
+        mode = other(mode);
+        m.switch(mode)?;
+        m.fill(0, DATA, 4096, pages, round)?;
+        // A hole in every huge page splits it: entries of 2 MB go from both kinds of table.
+        for page in (100..pages).step_by(512) {
+            advise(&m, page, 1, Advice::LinuxDontNeed)?;
+        }
+        mode = other(mode);
+        m.switch(mode)?;
+        n.same("pages wrong", m.wrong(0, DATA, 4096, pages, round)?, pages / 512);
+        // And khugepaged's work, asked for: MADV_COLLAPSE, where there is one.
+        let _ = advise(&m, 0, pages, Advice::LinuxHugepage);
+        m.fill(0, DATA, 4096, pages, round)?;
+        let at = m.memory.host_address() + DATA_GPA;
+        // SAFETY: as in `advise`. 6.0 and later have it; rustix does not.
+        unsafe { libc::madvise(at as *mut _, (pages as usize) << 12, libc::MADV_COLLAPSE) };
+        n.same("pages wrong after collapse", m.wrong(0, DATA, 4096, pages, round)?, 0);
+    }
+    n.number("huge_kb", most);
+    n.expect(most > 0, || "there never was a huge page".into());
+    Ok(())
+}
+
+// --- userfaultfd (linux/userfaultfd.h), for a vCPU that waits ---------------------------------
+
+#[repr(C)]
+struct Api {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+
+#[repr(C)]
+struct Register {
+    start: u64,
+    len: u64,
+    mode: u64,
+    ioctls: u64,
+}
+
+#[repr(C)]
+struct Zero {
+    start: u64,
+    len: u64,
+    mode: u64,
+    zeroed: i64,
+}
+
+fn uffd<const OP: ioctl::Opcode, T>(fd: &OwnedFd, what: &'static str, mut arg: T) -> Result<()> {
+    // SAFETY: each number is used with the structure that the kernel's header gives it.
+    let end = unsafe { ioctl::ioctl(fd.as_fd(), Updater::<OP, T>::new(&mut arg)) };
+    match end {
+        Ok(()) => Ok(()),
+        Err(e) => bail!("{what}: {e}"),
+    }
+}
+
+/// Whoever touches these pages first waits until they are supplied.
+pub fn userfault(fd: &OwnedFd, start: u64, len: u64) -> Result<()> {
+    uffd::<{ opcode::read_write::<Api>(0xaa, 0x3f) }, _>(
+        fd,
+        "UFFDIO_API",
+        Api { api: 0xaa, features: 0, ioctls: 0 },
+    )?;
+    const MISSING: u64 = 1;
+    uffd::<{ opcode::read_write::<Register>(0xaa, 0) }, _>(
+        fd,
+        "UFFDIO_REGISTER",
+        Register { start, len, mode: MISSING, ioctls: 0 },
+    )
+}
+
+/// Supplies a page of zeros.
+pub fn supply(fd: &OwnedFd, start: u64) -> Result<()> {
+    uffd::<{ opcode::read_write::<Zero>(0xaa, 4) }, _>(
+        fd,
+        "UFFDIO_ZEROPAGE",
+        Zero { start, len: 4096, mode: 0, zeroed: 0 },
+    )
+}

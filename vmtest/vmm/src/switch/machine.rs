@@ -1,0 +1,453 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A VM for the switch tests, and its mode as debugfs shows it.
+//!
+//! Guest memory, by guest-physical address: the routines at 0x1000, words that VMM and guest
+//! share at 0x3000, tables from 1 MB, data from [`DATA_GPA`]. The first 32 MB are mapped where
+//! they are, in 4 KB pages; data is mapped at [`DATA`].
+
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::fs;
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use kvm_bindings::{KVM_MAX_CPUID_ENTRIES, kvm_segment, kvm_userspace_memory_region};
+use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
+
+use vmm_sys_util::signal::{Killable, SIGRTMIN, register_signal_handler};
+
+use super::routines::{Routine, code};
+use crate::asm::PORT_MARKER;
+use crate::memory::{Backing, Memory};
+use crate::tables::{DATA as DATA_PTE, Tables};
+use crate::vm::Unavailable;
+
+pub const CODE_GPA: u64 = 0x1000;
+/// The word that ends routines which loop, as vCPU n sees it: 8 bytes each.
+pub const STOP: u64 = 0x3000;
+/// Where vCPU n counts.
+pub const COUNT: u64 = 0x3100;
+const TABLES_GFN: u64 = 0x100;
+const IDENTITY: u64 = 32 << 20;
+pub const DATA_GPA: u64 = IDENTITY;
+pub const DATA: u64 = 0x40_0000_0000;
+/// One page in each 2 MB, so that each has a leaf table of its own.
+pub const SPARSE: u64 = 0x80_0000_0000;
+/// PG, WP, NE, ET, MP, PE.
+const CR0: u64 = 0x8001_0033;
+/// PAE, PGE.
+const CR4: u64 = 0xa0;
+/// NXE, LMA, LME.
+const EFER: u64 = 0xd00;
+/// EFER with which a vCPU may be a hypervisor.
+pub const EFER_SVME: u64 = 1 << 12;
+pub const CAP: u32 = 0x42464d;
+
+/// Arguments of a routine.
+#[derive(Debug, Clone, Copy, Default)]
+#[allow(missing_docs)]
+pub struct Args {
+    pub rax: u64,
+    pub rdx: u64,
+    pub rsi: u64,
+    pub rdi: u64,
+    pub r8: u64,
+    pub r9: u64,
+    pub r10: u64,
+    pub r11: u64,
+    pub r12: u64,
+}
+
+/// What a routine leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Left {
+    /// What it counted as wrong.
+    pub rbx: u64,
+    /// Rounds.
+    pub rbp: u64,
+    /// It accessed memory that is not there, at this guest-physical address.
+    pub mmio: Option<u64>,
+}
+
+enum Order {
+    Run(Routine, Args),
+    /// Whatever the vCPU's file can do.
+    With(Box<dyn FnOnce(&mut VcpuFd) -> Result<()> + Send>),
+    /// On with what was interrupted.
+    Resume,
+}
+
+struct Vcpu {
+    orders: Option<Sender<Order>>,
+    done: Receiver<Result<Left>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A VM, its vCPUs each a thread.
+pub struct Machine {
+    vcpus: Vec<Vcpu>,
+    pub fd: Arc<VmFd>,
+    kvm: Kvm,
+    pub memory: Arc<Memory>,
+    pub root: u64,
+    pub tables: Tables,
+}
+
+/// How a machine is made.
+#[derive(Debug, Clone, Copy)]
+pub struct Wish {
+    /// Pages of data.
+    pub pages: u64,
+    /// Leaf tables with one page each, at [`SPARSE`].
+    pub sparse: u64,
+    pub backing: Backing,
+    pub vcpus: usize,
+    /// KVM's interrupt controllers: then a halted vCPU stays in KVM, and all but the first wait for SIPI.
+    pub irqchip: bool,
+    /// Let the capability choose the mode before the first vCPU.
+    pub nested: Option<bool>,
+}
+
+impl Default for Wish {
+    fn default() -> Wish {
+        Wish { pages: 1024, sparse: 0, backing: Backing::Small, vcpus: 1, irqchip: false, nested: None }
+    }
+}
+
+impl Machine {
+    pub fn new(wish: Wish) -> Result<Machine> {
+        let kvm = Kvm::new().map_err(|e| Unavailable(format!("cannot open /dev/kvm: {e}")))?;
+        let fd = Arc::new(kvm.create_vm().context("cannot create a VM")?);
+        if let Some(nested) = wish.nested {
+            enable(&fd, nested).context("the capability, before the first vCPU")?;
+        }
+        let memory = Arc::new(Memory::new(DATA_GPA + (wish.pages << 12), wish.backing)?);
+        let mut tables = Tables::new(TABLES_GFN);
+        let root = tables.table(4);
+        for page in (0..IDENTITY).step_by(4096) {
+            tables.map(root, page, 1, page | DATA_PTE);
+        }
+        for page in 0..wish.pages {
+            tables.map(root, DATA + (page << 12), 1, (DATA_GPA + (page << 12)) | DATA_PTE);
+        }
+        for n in 0..wish.sparse {
+            let gpa = DATA_GPA + ((n % wish.pages) << 12);
+            tables.map(root, SPARSE + (n << 21), 1, gpa | DATA_PTE);
+        }
+        for (gfn, entries) in tables.iter() {
+            ensure!(gfn << 12 < IDENTITY, "the tables do not fit below the data");
+            let bytes: Vec<u8> = entries.iter().flat_map(|e| e.to_le_bytes()).collect();
+            memory.write(gfn << 12, &bytes)?;
+        }
+        memory.write(CODE_GPA, code())?;
+        let machine = Machine { vcpus: Vec::new(), fd, kvm, memory, root: root << 12, tables };
+        machine.slot(0, 0, machine.memory.len(), machine.memory.host_address(), 0)?;
+        if wish.irqchip {
+            // The page for virtual 8086 mode that Intel without unrestricted guest wants.
+            let _ = machine.fd.set_tss_address(0xfffb_d000);
+            machine.fd.create_irq_chip().context("KVM_CREATE_IRQCHIP")?;
+        }
+        let mut machine = machine;
+        for _ in 0..wish.vcpus {
+            machine.add_vcpu()?;
+        }
+        Ok(machine)
+    }
+
+    /// Sets a memory slot; size 0 removes it.
+    pub fn slot(&self, slot: u32, gpa: u64, size: u64, host: u64, flags: u32) -> Result<()> {
+        let region = kvm_userspace_memory_region {
+            slot,
+            flags,
+            guest_phys_addr: gpa,
+            memory_size: size,
+            userspace_addr: host,
+        };
+        // SAFETY: callers give memory that outlives the VM, or the machine's own.
+        unsafe { self.fd.set_user_memory_region(region) }.context("KVM_SET_USER_MEMORY_REGION")
+    }
+
+    /// One more vCPU, in 64-bit mode.
+    pub fn add_vcpu(&mut self) -> Result<usize> {
+        let n = self.vcpus.len();
+        let vcpu = self.fd.create_vcpu(n as u64).context("KVM_CREATE_VCPU")?;
+        let cpuid = self.kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).context("KVM_GET_SUPPORTED_CPUID")?;
+        vcpu.set_cpuid2(&cpuid).context("KVM_SET_CPUID2")?;
+        set_registers(&vcpu, self.root)?;
+        self.vcpus.push(start(vcpu));
+        Ok(n)
+    }
+
+    /// Number of vCPUs.
+    pub fn len(&self) -> usize {
+        self.vcpus.len()
+    }
+
+    /// Sets a routine going.
+    pub fn go(&self, vcpu: usize, routine: Routine, args: Args) -> Result<()> {
+        self.order(vcpu, Order::Run(routine, args))
+    }
+
+    fn order(&self, vcpu: usize, order: Order) -> Result<()> {
+        self.vcpus[vcpu].orders.as_ref().context("no thread")?.send(order).ok().context("its thread ended")
+    }
+
+    /// Waits for its end.
+    pub fn end(&self, vcpu: usize) -> Result<Left> {
+        self.vcpus[vcpu]
+            .done
+            .recv_timeout(Duration::from_secs(60))
+            .with_context(|| format!("vCPU {vcpu} does not come to an end"))?
+            .with_context(|| format!("vCPU {vcpu}"))
+    }
+
+    /// Runs a routine to its end.
+    pub fn run(&self, vcpu: usize, routine: Routine, args: Args) -> Result<Left> {
+        self.go(vcpu, routine, args)?;
+        self.end(vcpu)
+    }
+
+    /// Goes on after an interruption or a missing page.
+    pub fn resume(&self, vcpu: usize) -> Result<()> {
+        self.order(vcpu, Order::Resume)
+    }
+
+    /// Does something with a vCPU that does not run.
+    pub fn with(
+        &self,
+        vcpu: usize,
+        f: impl FnOnce(&mut VcpuFd) -> Result<()> + Send + 'static,
+    ) -> Result<()> {
+        self.order(vcpu, Order::With(Box::new(f)))?;
+        self.end(vcpu).map(drop)
+    }
+
+    /// Writes to `pages` pages of data.
+    pub fn fill(&self, vcpu: usize, at: u64, stride: u64, count: u64, tag: u64) -> Result<()> {
+        self.run(vcpu, Routine::Fill, Args { rax: tag, rdi: at, rsi: count, rdx: stride, ..Args::default() })
+            .map(drop)
+    }
+
+    /// How many of them do not hold what [`Machine::fill`] wrote.
+    pub fn wrong(&self, vcpu: usize, at: u64, stride: u64, count: u64, tag: u64) -> Result<u64> {
+        let args = Args { rax: tag, rdi: at, rsi: count, rdx: stride, ..Args::default() };
+        Ok(self.run(vcpu, Routine::Check, args)?.rbx)
+    }
+
+    /// Sets a vCPU counting until [`Machine::stop`].
+    pub fn spin(&self, vcpu: usize) -> Result<()> {
+        self.memory.write(STOP + 8 * vcpu as u64, &[0; 8])?;
+        let (rdi, rsi) = (STOP + 8 * vcpu as u64, COUNT + 8 * vcpu as u64);
+        self.go(vcpu, Routine::Spin, Args { rdi, rsi, ..Args::default() })
+    }
+
+    /// What it has counted.
+    pub fn count(&self, vcpu: usize) -> Result<u64> {
+        self.memory.read(COUNT + 8 * vcpu as u64)
+    }
+
+    /// Ends a routine that loops.
+    pub fn stop(&self, vcpu: usize) -> Result<Left> {
+        self.memory.write(STOP + 8 * vcpu as u64, &1u64.to_le_bytes())?;
+        self.end(vcpu)
+    }
+
+    fn debugfs(&self) -> PathBuf {
+        format!("/sys/kernel/debug/kvm/{}-{}", std::process::id(), self.fd.as_raw_fd()).into()
+    }
+
+    /// The file that reads and sets the mode.
+    pub fn mode_file(&self) -> PathBuf {
+        self.debugfs().join("paging_mode")
+    }
+
+    pub fn mode(&self) -> Result<String> {
+        let path = self.mode_file();
+        let text = fs::read_to_string(&path).map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => {
+                Unavailable(format!("{}: this KVM has no paging mode per VM", path.display())).into()
+            }
+            _ => anyhow::Error::from(e),
+        })?;
+        Ok(text.trim().to_owned())
+    }
+
+    /// Switches; the error number if it is refused.
+    pub fn try_switch(&self, mode: &str) -> Result<std::result::Result<(), i32>> {
+        match fs::write(self.mode_file(), mode) {
+            Ok(()) => Ok(Ok(())),
+            Err(e) => Ok(Err(e.raw_os_error().context("a write failed without a number")?)),
+        }
+    }
+
+    pub fn switch(&self, mode: &str) -> Result<()> {
+        match self.try_switch(mode)? {
+            Ok(()) => Ok(()),
+            Err(e) => bail!("switching to {mode}: {}", std::io::Error::from_raw_os_error(e)),
+        }
+    }
+
+    /// `paging_stats`.
+    pub fn stats(&self) -> Result<BTreeMap<String, u64>> {
+        let text = fs::read_to_string(self.debugfs().join("paging_stats"))?;
+        text.lines()
+            .map(|l| {
+                let (name, value) = l.split_once(' ').context("a line without a value")?;
+                Ok((name.to_owned(), value.parse()?))
+            })
+            .collect()
+    }
+
+    /// One of KVM's own counts of this VM, all vCPUs together.
+    pub fn kvm_stat(&self, name: &str) -> Result<u64> {
+        let path = self.debugfs().join(name);
+        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        Ok(text.trim().parse()?)
+    }
+
+    /// Faults that KVM's MMU has handled: violations under nested paging, page faults under shadow paging.
+    pub fn faults(&self) -> Result<u64> {
+        self.kvm_stat("pf_taken")
+    }
+
+    /// Words of the tables that are not what the VMM wrote but for the A and D bits.
+    pub fn overwritten(&self, except: &[u64]) -> Result<u64> {
+        const AD: u64 = 0x60;
+        let mut wrong = 0;
+        for (gfn, entries) in self.tables.iter() {
+            for (i, want) in entries.iter().enumerate() {
+                let at = (gfn << 12) | (i as u64) << 3;
+                let changed = (self.memory.read(at)? ^ want) & !AD != 0;
+                wrong += u64::from(changed && !except.contains(&at));
+            }
+        }
+        Ok(wrong)
+    }
+
+    /// Where the entry for `va` of the table of `level` lies.
+    pub fn entry_at(&self, va: u64, level: u8) -> Result<u64> {
+        let table = self.tables.find(self.root >> 12, va, level).context("no such table")?;
+        Ok((table << 12) | ((crate::tables::index(va, level) as u64) << 3))
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        for v in &mut self.vcpus {
+            v.orders = None;
+        }
+        for v in &mut self.vcpus {
+            let Some(thread) = v.thread.take() else { continue };
+            // Out of KVM_RUN, where a halted vCPU would stay for good.
+            while !thread.is_finished() {
+                let _ = thread.kill(SIGRTMIN());
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let _ = thread.join();
+        }
+    }
+}
+
+extern "C" fn nothing(_: i32, _: *mut libc::siginfo_t, _: *mut c_void) {}
+
+/// Sees to it that the signal only interrupts.
+pub fn handle_signal() -> Result<()> {
+    register_signal_handler(SIGRTMIN(), nothing).context("a signal's handler")
+}
+
+/// The capability, as a VMM uses it.
+pub fn enable(fd: &VmFd, nested: bool) -> Result<()> {
+    let cap =
+        kvm_bindings::kvm_enable_cap { cap: CAP, args: [u64::from(nested), 0, 0, 0], ..Default::default() };
+    fd.enable_cap(&cap).context("KVM_ENABLE_CAP")
+}
+
+/// What KVM_CHECK_EXTENSION says of it: bit 0 shadow paging, bit 1 nested paging.
+pub fn capability() -> Result<i32> {
+    let kvm = Kvm::new().map_err(|e| Unavailable(format!("cannot open /dev/kvm: {e}")))?;
+    Ok(kvm.check_extension_raw(u64::from(CAP)))
+}
+
+fn start(mut vcpu: VcpuFd) -> Vcpu {
+    let (orders, inbox) = channel();
+    let (reports, done) = channel();
+    let thread = std::thread::spawn(move || {
+        while let Ok(order) = inbox.recv() {
+            let result = match order {
+                Order::Run(routine, args) => set_going(&vcpu, routine, args).and_then(|()| run(&mut vcpu)),
+                Order::Resume => run(&mut vcpu),
+                Order::With(f) => f(&mut vcpu).map(|()| Left { rbx: 0, rbp: 0, mmio: None }),
+            };
+            if reports.send(result).is_err() {
+                return;
+            }
+        }
+    });
+    Vcpu { orders: Some(orders), done, thread: Some(thread) }
+}
+
+fn set_going(vcpu: &VcpuFd, routine: Routine, args: Args) -> Result<()> {
+    let mut r = vcpu.get_regs()?;
+    r.rip = CODE_GPA + routine.offset();
+    (r.rax, r.rdx, r.rsi, r.rdi) = (args.rax, args.rdx, args.rsi, args.rdi);
+    (r.r8, r.r9, r.r10, r.r11, r.r12) = (args.r8, args.r9, args.r10, args.r11, args.r12);
+    r.rflags = 2;
+    Ok(vcpu.set_regs(&r)?)
+}
+
+/// Until the routine's end, a missing page, or our signal.
+fn run(vcpu: &mut VcpuFd) -> Result<Left> {
+    let mmio = loop {
+        match vcpu.run() {
+            Ok(VcpuExit::IoOut(port, _)) if port == u16::from(PORT_MARKER) => break None,
+            Ok(VcpuExit::MmioRead(at, _) | VcpuExit::MmioWrite(at, _)) => break Some(at),
+            Ok(other) => {
+                let other = format!("{other:?}");
+                let rip = vcpu.get_regs().map(|r| r.rip).unwrap_or(0);
+                let cr2 = vcpu.get_sregs().map(|s| s.cr2).unwrap_or(0);
+                bail!("unexpected exit {other} at {rip:#x}, CR2 {cr2:#x}");
+            }
+            Err(e) if e.errno() == rustix::io::Errno::INTR.raw_os_error() => bail!("interrupted"),
+            // A vCPU that waited for its start was woken.
+            Err(e) if e.errno() == rustix::io::Errno::AGAIN.raw_os_error() => {}
+            Err(e) => return Err(e).context("KVM_RUN"),
+        }
+    };
+    let r = vcpu.get_regs()?;
+    Ok(Left { rbx: r.rbx, rbp: r.rbp, mmio })
+}
+
+fn set_registers(vcpu: &VcpuFd, root: u64) -> Result<()> {
+    let mut s = vcpu.get_sregs()?;
+    let code = kvm_segment {
+        limit: 0xffff_ffff,
+        selector: 8,
+        type_: 0xb,
+        present: 1,
+        s: 1,
+        l: 1,
+        g: 1,
+        ..Default::default()
+    };
+    let data = kvm_segment { selector: 16, type_: 3, db: 1, l: 0, ..code };
+    s.cs = code;
+    (s.ds, s.es, s.ss, s.fs, s.gs) = (data, data, data, data, data);
+    s.tr = kvm_segment { limit: 0x67, type_: 0xb, present: 1, ..Default::default() };
+    (s.cr0, s.cr3, s.cr4, s.efer) = (CR0, root, CR4, EFER);
+    Ok(vcpu.set_sregs(&s)?)
+}
+
+/// Real mode, at a routine: what a vCPU is after its start.
+pub fn real_mode(vcpu: &VcpuFd) -> Result<()> {
+    let mut s = vcpu.get_sregs()?;
+    let segment = kvm_segment { limit: 0xffff, type_: 3, present: 1, s: 1, ..Default::default() };
+    s.cs = kvm_segment { type_: 0xb, ..segment };
+    (s.ds, s.es, s.ss, s.fs, s.gs) = (segment, segment, segment, segment, segment);
+    (s.cr0, s.cr3, s.cr4, s.efer) = (0x10, 0, 0, 0);
+    Ok(vcpu.set_sregs(&s)?)
+}

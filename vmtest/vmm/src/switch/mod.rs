@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Switching a VM's paging mode while it runs, on a KVM that can (`kernel/`): each case is a
+//! hand-made guest, what is done to it from outside, and what must be so afterwards.
+//!
+//! Most run on one CPU too: a vCPU that is preempted within the guest is in guest mode.
+
+mod control;
+mod cost;
+mod host;
+mod machine;
+mod memory;
+mod routines;
+
+pub use control::{as_other_user, victim};
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use serde::Serialize;
+
+/// One case.
+pub struct Case {
+    /// Its name.
+    pub name: &'static str,
+    /// What it expects.
+    pub about: &'static str,
+    run: fn(&mut Notes) -> Result<()>,
+}
+
+impl std::fmt::Debug for Case {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// What a case found.
+#[derive(Debug, Default)]
+pub struct Notes {
+    wrong: Vec<String>,
+    numbers: BTreeMap<String, u64>,
+}
+
+impl Notes {
+    /// Something that must be so.
+    pub fn expect(&mut self, so: bool, what: impl FnOnce() -> String) {
+        if !so {
+            self.wrong.push(what());
+        }
+    }
+
+    /// The same of two values.
+    pub fn same<T: PartialEq + std::fmt::Debug>(&mut self, what: &str, got: T, want: T) {
+        self.expect(got == want, || format!("{what}: {got:?}, not {want:?}"));
+    }
+
+    /// A figure for the reader.
+    pub fn number(&mut self, name: impl Into<String>, value: u64) {
+        self.numbers.insert(name.into(), value);
+    }
+}
+
+/// A line of output.
+#[derive(Debug, Serialize)]
+pub struct Fact {
+    fact: &'static str,
+    case: &'static str,
+    kernel: String,
+    agree: bool,
+    /// What is not as expected.
+    extra: Vec<String>,
+    numbers: BTreeMap<String, u64>,
+}
+
+const fn case(name: &'static str, about: &'static str, run: fn(&mut Notes) -> Result<()>) -> Case {
+    Case { name, about, run }
+}
+
+/// All cases. Those that take minutes under emulation are not part of a run unless named.
+pub static ALL: [Case; 22] = [
+    case("cap", "the capability chooses the mode of a VM before its first vCPU, and later", control::cap),
+    case("words", "unknown words, other users and modes that are there already", control::words),
+    case("refuse", "a vCPU that is a hypervisor itself keeps its mode; all is as before", control::refuse),
+    case("timeout", "a vCPU that does not come: the switch is given up, all is as before", control::timeout),
+    case(
+        "vcpus",
+        "vCPUs that run, are halted, wait for SIPI, never ran, or are in user space",
+        control::vcpus,
+    ),
+    case("created", "vCPUs made while switches go on", control::created),
+    case("two-writers", "two switch requests at once", control::two_writers),
+    case("killed", "the VM's process is killed in the middle of switches", control::killed),
+    case("closed", "the VM is closed while a switch waits for it", control::closed),
+    case("real-mode", "a guest without paging, before its tables exist", control::real_mode),
+    case("kept-4k", "back from a stay in shadow paging no violation comes twice", memory::kept_small),
+    case("kept-2m", "the same on 2 MB pages", memory::kept_large),
+    case("notifiers", "pages taken away during the stay are gone from the kept tables", memory::notifiers),
+    case("dirty-log", "no write is missed by the dirty log in either mode and in between", memory::dirty_log),
+    case("slots", "memory slots added, removed and moved in either mode", memory::slots),
+    case("ksm", "the host merges and unmerges pages in either mode", host::ksm),
+    case("pageout", "the host swaps or drops pages in either mode", host::pageout),
+    case("thp-split", "the host splits huge pages in either mode", host::split),
+    case("churn", "a guest that changes its tables all the time has them as it wrote them", memory::churn),
+    case("hidden-faults", "faults after a stay in nested paging, 512 MB of 4 KB pages", cost::hidden_faults),
+    case("once-a-second", "nested, shadow, nested once a second: violations", cost::once_a_second),
+    case("cost", "a switch by shadow pages and by memory: 256 MB, 1 GB, 4 GB", cost::cost),
+];
+
+/// The cases that a run without names leaves out.
+pub const LONG: [&str; 3] = ["hidden-faults", "once-a-second", "cost"];
+
+/// Names for the command line.
+pub fn names() -> Vec<&'static str> {
+    ALL.iter().map(|c| c.name).collect()
+}
+
+/// Runs cases, and tells of each as it ends. Whether all were as expected.
+pub fn run(names: &[String], mut tell: impl FnMut(&Fact) -> Result<()>) -> Result<bool> {
+    machine::handle_signal()?;
+    let kernel = crate::vm::host_kernel()?;
+    let mut all = true;
+    for case in &ALL {
+        let wanted =
+            if names.is_empty() { !LONG.contains(&case.name) } else { names.iter().any(|n| n == case.name) };
+        if !wanted {
+            continue;
+        }
+        let mut notes = Notes::default();
+        let end = (case.run)(&mut notes);
+        if let Err(e) = end {
+            if e.downcast_ref::<crate::vm::Unavailable>().is_some() {
+                return Err(e);
+            }
+            notes.wrong.push(format!("{e:#}"));
+        }
+        all &= notes.wrong.is_empty();
+        tell(&Fact {
+            fact: "switch",
+            case: case.name,
+            kernel: kernel.clone(),
+            agree: notes.wrong.is_empty(),
+            extra: notes.wrong,
+            numbers: notes.numbers,
+        })?;
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_distinct_and_the_long_ones_exist() {
+        let mut names = names();
+        assert!(LONG.iter().all(|l| names.contains(l)));
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), ALL.len());
+    }
+
+    #[test]
+    fn a_note_that_is_not_so_is_kept() {
+        let mut n = Notes::default();
+        n.same("a", 1, 1);
+        n.same("b", 1, 2);
+        assert_eq!(n.wrong, ["b: 1, not 2"]);
+    }
+}

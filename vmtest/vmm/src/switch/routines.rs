@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the guests of the switch tests execute: position-independent routines that end with an
+//! OUT to [`PORT_MARKER`](crate::asm::PORT_MARKER). Arguments are in registers, as the
+//! comments say. Unlike the guests of `count`, these loop: a switch has to find them running.
+
+use std::arch::global_asm;
+
+global_asm!(
+    ".pushsection .rodata.guest, \"a\", @progbits",
+    ".code64",
+    ".global bifold_guest_begin, bifold_guest_end",
+    ".global bifold_guest_fill, bifold_guest_check, bifold_guest_spin, bifold_guest_halt",
+    ".global bifold_guest_churn, bifold_guest_real",
+    "bifold_guest_begin:",
+    // Writes RAX + address to every RDX-th byte from RDI, RSI times.
+    "bifold_guest_fill:",
+    "2: lea rcx, [rax + rdi]",
+    "mov [rdi], rcx",
+    "add rdi, rdx",
+    "dec rsi",
+    "jnz 2b",
+    "out 0x10, al",
+    // Counts in RBX the words there that are not so.
+    "bifold_guest_check:",
+    "xor ebx, ebx",
+    "2: lea rcx, [rax + rdi]",
+    "cmp [rdi], rcx",
+    "je 3f",
+    "inc rbx",
+    "3: add rdi, rdx",
+    "dec rsi",
+    "jnz 2b",
+    "out 0x10, al",
+    // Counts at RSI until the word at RDI is not 0.
+    "bifold_guest_spin:",
+    "2: inc qword ptr [rsi]",
+    "cmp dword ptr [rdi], 0",
+    "je 2b",
+    "out 0x10, al",
+    // Halts for good: no interrupt comes.
+    "bifold_guest_halt:",
+    "cli",
+    "2: hlt",
+    "jmp 2b",
+    // Changes page tables until the word at RDI is not 0. RSI: two pages that hold their own numbers
+    // 1 and 2 in their first word. R8: where the entries of the leaf table for these two are seen,
+    // R9: the one of the directory above it, R10 and R11: the two values of the leaf entries without
+    // A and D, R12: that of the directory. Each round unmaps, flushes, maps the other way round,
+    // reads both pages and compares; wrong reads are counted in RBX, rounds in RBP.
+    "bifold_guest_churn:",
+    "xor ebx, ebx",
+    "xor ebp, ebp",
+    "2:",
+    // The directory's entry goes and comes back, without its A bit: a table that KVM never lets out of sync.
+    "mov qword ptr [r9], 0",
+    "invlpg [rsi]",
+    "invlpg [rsi + 4096]",
+    "mov [r9], r12",
+    "mov [r8], r10",
+    "mov [r8 + 8], r11",
+    "invlpg [rsi]",
+    "invlpg [rsi + 4096]",
+    "cmp qword ptr [rsi], 1",
+    "je 3f",
+    "inc rbx",
+    "3: mov qword ptr [rsi + 8], rbp",
+    "cmp qword ptr [rsi + 4096], 2",
+    "je 4f",
+    "inc rbx",
+    "4: mov [r8], r11",
+    "mov [r8 + 8], r10",
+    "invlpg [rsi]",
+    "invlpg [rsi + 4096]",
+    "cmp qword ptr [rsi], 2",
+    "je 5f",
+    "inc rbx",
+    "5: cmp qword ptr [rsi + 4096], 1",
+    "je 6f",
+    "inc rbx",
+    "6: cmp [rsi + 4104], rbp",
+    "je 7f",
+    "inc rbx",
+    "7: inc rbp",
+    "cmp dword ptr [rdi], 0",
+    "je 2b",
+    "out 0x10, al",
+    // In real mode: counts at 0x3100 (CX) and 0x3108 (CX times three) until the word at 0x3000 is not 0.
+    ".code16",
+    "bifold_guest_real:",
+    "xor cx, cx",
+    "mov ds, cx",
+    "xor dx, dx",
+    "2: inc cx",
+    "add dx, 3",
+    "mov word ptr [0x3100], cx",
+    "mov word ptr [0x3108], dx",
+    "cmp word ptr [0x3000], 0",
+    "je 2b",
+    "out 0x10, al",
+    ".code64",
+    "bifold_guest_end:",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    static bifold_guest_begin: u8;
+    static bifold_guest_end: u8;
+    static bifold_guest_fill: u8;
+    static bifold_guest_check: u8;
+    static bifold_guest_spin: u8;
+    static bifold_guest_halt: u8;
+    static bifold_guest_churn: u8;
+    static bifold_guest_real: u8;
+}
+
+/// A routine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Routine {
+    Fill,
+    Check,
+    Spin,
+    Halt,
+    Churn,
+    Real,
+}
+
+impl Routine {
+    /// Its place within [`code`].
+    pub fn offset(self) -> u64 {
+        let at = match self {
+            Routine::Fill => &raw const bifold_guest_fill,
+            Routine::Check => &raw const bifold_guest_check,
+            Routine::Spin => &raw const bifold_guest_spin,
+            Routine::Halt => &raw const bifold_guest_halt,
+            Routine::Churn => &raw const bifold_guest_churn,
+            Routine::Real => &raw const bifold_guest_real,
+        };
+        at as u64 - &raw const bifold_guest_begin as u64
+    }
+}
+
+/// All of them.
+pub fn code() -> &'static [u8] {
+    let (begin, end) = (&raw const bifold_guest_begin, &raw const bifold_guest_end);
+    // SAFETY: both symbols are in one section, which is never written.
+    unsafe { std::slice::from_raw_parts(begin, end as usize - begin as usize) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_routines_fit_a_page_and_lie_apart() {
+        assert!((64..4096).contains(&code().len()));
+        assert!(Routine::Fill.offset() < Routine::Check.offset());
+        assert!(Routine::Churn.offset() < Routine::Real.offset());
+        // OUT 0x10, AL ends each but the halt.
+        assert_eq!(code().windows(2).filter(|w| *w == [0xe6, 0x10]).count(), 5);
+    }
+}
