@@ -3,8 +3,8 @@
 // file: arch/x86/kvm/vmx/vmx.c
 // file: arch/x86/kvm/vmx/vmx.h
 // file: arch/x86/kvm/vmx/nested.c
-// expect: 6.1 +38 -37
-// expect: 6.12 +38 -37
+// expect: 6.1 +43 -37
+// expect: 6.12 +43 -37
 
 @@
 identifier f =~ "^(vmx_update_exception_bitmap|vmx_cache_reg|vmx_flush_tlb_all|vmx_flush_tlb_current|vmx_set_cr0|vmx_load_mmu_pgd|vmx_set_cr4|set_cr4_guest_host_mask|vmx_secondary_exec_control|handle_exception_nmi|vmx_need_pf_intercept|vmx_l1_guest_owned_cr0_bits)$";
@@ -46,8 +46,21 @@ f(...)
 {
 	<...
 -	enable_unrestricted_guest
-+	(enable_unrestricted_guest && kvm_vcpu_tdp(vcpu))
++	vmx_unrestricted(vcpu)
 	...>
+}
+
+@@
+typedef bool;
+@@
++static inline bool vmx_unrestricted(struct kvm_vcpu *vcpu)
++{
++	return enable_unrestricted_guest && kvm_vcpu_tdp(vcpu);
++}
++
+is_unrestricted_guest(...)
+{
+	...
 }
 
 @@ @@
