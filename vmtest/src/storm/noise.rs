@@ -4,12 +4,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
 
 use super::guest::Qmp;
@@ -18,8 +20,7 @@ use super::{Noise, Pages, Random};
 const KSM: &str = "/sys/kernel/mm/ksm";
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 const SPLIT: &str = "/sys/kernel/debug/split_huge_pages";
-const CGROUPS: &str = "/sys/fs/cgroup";
-const SWAP: &str = "/dev/vda";
+const DISKS: [&str; 2] = ["/dev/vda", "/dev/ram0"];
 /// For the two commands about swap.
 const BUSYBOX: &str = "/bin/busybox";
 
@@ -73,34 +74,57 @@ fn pause(random: &mut Random, from: u64, to: u64) {
     std::thread::sleep(Duration::from_millis(from + random.below(to - from)));
 }
 
-/// A cgroup for QEMU, from which the kernel is asked to reclaim.
-fn swap(pid: u32) -> Result<()> {
-    let run = |args: &[&str]| -> Result<()> {
-        let status =
-            std::process::Command::new(BUSYBOX).args(args).stdout(std::process::Stdio::null()).status();
-        ensure!(status.with_context(|| args.join(" "))?.success(), "{} failed", args.join(" "));
-        Ok(())
-    };
-    ensure!(Path::new(SWAP).exists(), "the laboratory has no disk {SWAP}");
-    run(&["mkswap", SWAP])?;
-    run(&["swapon", SWAP])?;
-    if !Path::new(CGROUPS).join("cgroup.procs").exists() {
-        use rustix::mount::{MountFlags, mount};
-        mount("cgroup2", CGROUPS, "cgroup2", MountFlags::empty(), None).context("mounting cgroup2")?;
+fn swap_on() -> Result<()> {
+    // Kernels for debugging have a disk in memory instead.
+    let disk =
+        DISKS.iter().find(|d| Path::new(d).exists()).context("the laboratory has no disk to swap to")?;
+    for applet in ["mkswap", "swapon"] {
+        let status = Command::new(BUSYBOX).args([applet, disk]).stdout(Stdio::null()).status();
+        ensure!(status.context(applet)?.success(), "{applet} {disk} failed");
     }
-    put(&format!("{CGROUPS}/cgroup.subtree_control"), "+memory")?;
-    fs::create_dir(format!("{CGROUPS}/vm"))?;
-    put(&format!("{CGROUPS}/vm/cgroup.procs"), &pid.to_string())
+    Ok(())
 }
 
-fn reclaim(mut random: Random, stop: &Stop, count: &Count) -> Result<()> {
-    let control = format!("{CGROUPS}/vm/memory.reclaim");
-    ensure!(Path::new(&control).exists(), "this kernel has no memory.reclaim");
+/// MADV_PAGEOUT for memory of another process; errno if not.
+fn page_out(process: BorrowedFd, from: u64, bytes: u64) -> Result<(), i64> {
+    const PROCESS_MADVISE: i64 = 440;
+    const PAGEOUT: i64 = 21;
+    let range = [from, bytes];
+    let result: i64;
+    // SAFETY: the call reads `range`, an iovec in memory that outlives it, and changes nothing of this
+    // process; where the other process keeps its pages is not seen by what runs there.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") PROCESS_MADVISE => result,
+            in("rdi") i64::from(process.as_raw_fd()),
+            in("rsi") range.as_ptr(),
+            in("rdx") 1_i64,
+            in("r10") PAGEOUT,
+            in("r8") 0_i64,
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack)
+        );
+    }
+    if result < 0 { Err(-result) } else { Ok(()) }
+}
+
+fn swap(pid: u32, bytes: u64, mut random: Random, stop: &Stop, count: &Count) -> Result<()> {
+    let (from, to) = guest_memory(pid, bytes)?;
+    let pid = rustix::process::Pid::from_raw(pid as i32).context("a process of number 0")?;
+    let process = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
+    let most = ((to - from) >> 20).min(32);
     while !stop.load(Ordering::Relaxed) {
-        // EAGAIN says that less than that could be had.
-        let _ = fs::write(&control, format!("{}M", 1 + random.below(32)));
+        let mib = 1 + random.below(most);
+        let first = from + (random.below(((to - from) >> 20) - mib + 1) << 20);
+        match page_out(process.as_fd(), first, mib << 20) {
+            // Some of it was, or there is nothing to swap to.
+            Ok(()) | Err(11 | 12) => {}
+            Err(e) => bail!("process_madvise: errno {e}"),
+        }
         count.fetch_add(1, Ordering::Relaxed);
-        pause(&mut random, 50, 500);
+        pause(&mut random, 20, 300);
     }
     Ok(())
 }
@@ -161,8 +185,8 @@ impl Noises {
             let mine = count.clone();
             let (name, thread) = match noise {
                 Noise::Swap => {
-                    swap(pid)?;
-                    ("reclaims", std::thread::spawn(move || reclaim(random, &stop, &mine)))
+                    swap_on()?;
+                    ("swapped_ranges", std::thread::spawn(move || swap(pid, bytes, random, &stop, &mine)))
                 }
                 Noise::Dirty => {
                     let qmp = qmp.take().context("no monitor")?;

@@ -51,9 +51,9 @@ pub struct Args {
     /// the guest at that moment
     #[arg(long, default_value_t = 4)]
     cpus: u32,
-    /// Memory of the laboratory besides the guest's, in MiB
-    #[arg(long, default_value_t = 1536)]
-    lab_memory: u64,
+    /// Memory of the laboratory besides the guest's, in MiB (1536, or 3072 for a debug kernel)
+    #[arg(long)]
+    lab_memory: Option<u64>,
     /// KVM's modules (default: what kernel/build made for that kernel; the kernel's own with --switches 0)
     #[arg(long, value_name = "DIR")]
     modules: Option<PathBuf>,
@@ -110,11 +110,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         lab = lab.on(bifold_capture::kernel::own(&dir.join("vmlinux"), Some(&modules))?);
     }
     let release = lab.kernel().version.clone();
-    // A kernel of one's own brings its own KVM.
-    let built = if args.debug_kernel.is_none() { built(&release) } else { None };
-    match args.modules.clone().or(built) {
+    match args.modules.clone().or_else(|| built(&release)) {
         Some(dir) if args.switches > 0 || args.modules.is_some() => lab = lab.with_modules(dir),
-        None if args.switches > 0 && args.debug_kernel.is_none() => {
+        None if args.switches > 0 => {
             bail!("no modules for {release} in target/kernel: run kernel/build, or name them by --modules")
         }
         _ => {}
@@ -122,10 +120,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let first = Mode::named(&args.first).context("--first")?;
     let machine = Machine {
         cpus: args.cpus,
-        memory_mib: args.lab_memory,
+        memory_mib: args.lab_memory.unwrap_or(if args.debug_kernel.is_some() { 3072 } else { 1536 }),
         first,
+        // Twice a boot, and the end; kernels for debugging take their time.
+        more_seconds: if args.debug_kernel.is_some() { 1800 } else { 900 },
         notes: |what| eprintln!("vmtest: {what}"),
-        ..Machine::default()
     };
     eprintln!("vmtest: Linux {release} under QEMU {}", lab.qemu_version());
     let outcome = drive(&lab, &storm, machine)?;
