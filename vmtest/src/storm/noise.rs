@@ -20,6 +20,7 @@ use super::{Noise, Pages, Random};
 const KSM: &str = "/sys/kernel/mm/ksm";
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 const SPLIT: &str = "/sys/kernel/debug/split_huge_pages";
+const CGROUPS: &str = "/sys/fs/cgroup";
 const DISKS: [&str; 2] = ["/dev/vda", "/dev/ram0"];
 /// For the two commands about swap.
 const BUSYBOX: &str = "/bin/busybox";
@@ -85,6 +86,17 @@ fn swap_on() -> Result<()> {
     Ok(())
 }
 
+/// A cgroup for QEMU whose memory the kernel can be asked to reclaim, where it has such: it frees what was
+/// paged out, which remains in memory until something is short of it if the disk was not fast enough.
+fn cgroup(pid: u32) -> Option<String> {
+    use rustix::mount::{MountFlags, mount};
+    mount("cgroup2", CGROUPS, "cgroup2", MountFlags::empty(), None).ok()?;
+    put(&format!("{CGROUPS}/cgroup.subtree_control"), "+memory").ok()?;
+    fs::create_dir(format!("{CGROUPS}/vm")).ok()?;
+    put(&format!("{CGROUPS}/vm/cgroup.procs"), &pid.to_string()).ok()?;
+    Some(format!("{CGROUPS}/vm/memory.reclaim")).filter(|p| Path::new(p).exists())
+}
+
 /// MADV_PAGEOUT for memory of another process; errno if not.
 fn page_out(process: BorrowedFd, from: u64, bytes: u64) -> Result<(), i64> {
     const PROCESS_MADVISE: i64 = 440;
@@ -112,9 +124,10 @@ fn page_out(process: BorrowedFd, from: u64, bytes: u64) -> Result<(), i64> {
 
 fn swap(pid: u32, bytes: u64, mut random: Random, stop: &Stop, count: &Count) -> Result<()> {
     let (from, to) = guest_memory(pid, bytes)?;
+    let reclaim = cgroup(pid);
     let pid = rustix::process::Pid::from_raw(pid as i32).context("a process of number 0")?;
     let process = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
-    let most = ((to - from) >> 20).min(32);
+    let most = ((to - from) >> 20).min(16);
     while !stop.load(Ordering::Relaxed) {
         let mib = 1 + random.below(most);
         let first = from + (random.below(((to - from) >> 20) - mib + 1) << 20);
@@ -122,6 +135,10 @@ fn swap(pid: u32, bytes: u64, mut random: Random, stop: &Stop, count: &Count) ->
             // Some of it was, or there is nothing to swap to.
             Ok(()) | Err(11 | 12) => {}
             Err(e) => bail!("process_madvise: errno {e}"),
+        }
+        if let Some(control) = &reclaim {
+            // EAGAIN says that less than that could be had.
+            let _ = fs::write(control, format!("{mib}M"));
         }
         count.fetch_add(1, Ordering::Relaxed);
         pause(&mut random, 20, 300);
@@ -134,8 +151,12 @@ fn dirty(mut qmp: Qmp, mut random: Random, stop: &Stop, count: &Count) -> Result
     while !stop.load(Ordering::Relaxed) {
         let time = 50 + random.below(900);
         let how = json!({ "calc-time": time, "calc-time-unit": "millisecond", "mode": "dirty-bitmap" });
-        qmp.ask("calc-dirty-rate", how)?;
-        count.fetch_add(1, Ordering::Relaxed);
+        match qmp.ask("calc-dirty-rate", how) {
+            Ok(_) => count.fetch_add(1, Ordering::Relaxed),
+            // It says that it has measured a moment before it can do so again.
+            Err(e) if e.to_string().contains("already being measured") => 0,
+            Err(e) => return Err(e),
+        };
         loop {
             pause(&mut random, 50, 200);
             let state = qmp.ask("query-dirty-rate", json!({}))?;
