@@ -8,7 +8,8 @@
 //! when the guest's CR0 equals its own (`svm_set_cr0`), and the guest then reads the
 //! shadow tables' root instead of its own. So one instruction of `svm_set_cr0` that
 //! clears the intercept of CR0 reads is made to set it, one bit of one byte: `btrq
-//! $0,(%rax)` becomes `btsq $0,(%rax)`. CR3 reads then exit under the name of CR0
+//! $0,(%rax)` becomes `btsq $0,(%rax)`, or the same with another operand where a kernel for debugging
+//! was compiled otherwise. CR3 reads then exit under the name of CR0
 //! reads; KVM has no decode assists here and emulates the instruction itself
 //! (`cr_interception`), which gives the right value. Nothing else changes: CR0 reads
 //! exit as well, and Linux makes next to none.
@@ -32,10 +33,29 @@ pub enum ModuleError {
 }
 
 const SIGNED: &[u8] = b"~Module signature appended~\n";
-/// btrq $0,(%rax); the intercept of CR0 writes, btrq $16, follows within a few instructions.
-const CLEAR: [u8; 5] = [0x48, 0x0f, 0xba, 0x30, 0x00];
-/// The ModRM byte of btsq.
-const SET: u8 = 0x28;
+/// What tells BTR from BTS in the ModRM byte: 6 in its middle field, and 5.
+const FIELD: u8 = 0x38;
+const BTR: u8 = 6 << 3;
+const BTS: u8 = 5 << 3;
+
+/// Whether there is a `btrq $0` of a word in memory here (the intercept of CR0 writes, `btrq $16`,
+/// follows some instructions later).
+fn clears_bit_0(code: &[u8]) -> bool {
+    let [rex, 0x0f, 0xba, modrm, rest @ ..] = code else { return false };
+    let (mode, base) = (modrm >> 6, modrm & 7);
+    if rex & 0xf8 != 0x48 || modrm & FIELD != BTR || mode == 3 {
+        return false;
+    }
+    let (sib, rest) = if base == 4 { (rest.first().copied(), rest.get(1..)) } else { (None, Some(rest)) };
+    let absolute = mode == 0 && sib.map_or(base, |s| s & 7) == 5;
+    let displacement = match mode {
+        1 => 1,
+        2 => 4,
+        _ if absolute => 4,
+        _ => 0,
+    };
+    rest.and_then(|r| r.get(displacement)) == Some(&0)
+}
 
 /// The module without its signature, which a change would break. Debian's kernels
 /// load unsigned modules unless locked down.
@@ -61,17 +81,12 @@ pub fn for_shadow(module: &[u8]) -> Result<Vec<u8>, ModuleError> {
             Some((from, out.get(from..from + s.size() as usize)?))
         })
         .flat_map(|(from, code)| {
-            let found: Vec<usize> = code
-                .windows(CLEAR.len())
-                .enumerate()
-                .filter(|(_, w)| *w == CLEAR)
-                .map(|(i, _)| from + i)
-                .collect();
-            found
+            let found: Vec<usize> = (0..code.len()).filter(|i| clears_bit_0(&code[*i..])).collect();
+            found.into_iter().map(move |i| from + i)
         })
         .collect();
     let [place] = places[..] else { return Err(ModuleError::Places(places.len())) };
-    out[place + 3] = SET;
+    out[place + 3] = out[place + 3] & !FIELD | BTS;
     Ok(out)
 }
 
@@ -87,6 +102,28 @@ mod tests {
         signed.extend(SIGNED);
         assert_eq!(unsigned(&signed), b"module");
         assert_eq!(unsigned(b"module"), b"module");
+    }
+
+    #[test]
+    fn the_instruction_is_known_with_any_operand() {
+        for code in [
+            &[0x48, 0x0f, 0xba, 0x30, 0x00][..],               // (%rax)
+            &[0x49, 0x0f, 0xba, 0x75, 0x00, 0x00],             // 0x0(%r13)
+            &[0x49, 0x0f, 0xba, 0x34, 0x24, 0x00],             // (%r12)
+            &[0x48, 0x0f, 0xba, 0xb0, 0x10, 0, 0, 0, 0x00],    // 0x10(%rax)
+            &[0x48, 0x0f, 0xba, 0x35, 0x10, 0, 0, 0, 0x00],    // 0x10(%rip)
+            &[0x48, 0x0f, 0xba, 0x34, 0x25, 0, 0, 0, 0, 0x00], // absolute
+        ] {
+            assert!(clears_bit_0(code), "{code:x?}");
+            let mut other = code.to_vec();
+            *other.last_mut().unwrap() = 0x10;
+            assert!(!clears_bit_0(&other), "{other:x?}");
+            assert!(!clears_bit_0(&code[..code.len() - 1]), "{code:x?}");
+            other = code.to_vec();
+            other[3] = other[3] & !FIELD | BTS;
+            assert!(!clears_bit_0(&other), "{other:x?}");
+        }
+        assert!(!clears_bit_0(&[0x48, 0x0f, 0xba, 0xf0, 0x00])); // %rax itself
     }
 
     #[test]

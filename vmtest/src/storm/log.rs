@@ -18,8 +18,9 @@ const ALWAYS: [&str; 8] =
 /// What an emulated machine on a busy host says without anything being wrong: it is slow.
 const SLOW: [&str; 3] = ["hrtimer: interrupt took", "perf: interrupt took too long", "sched: DL replenish"];
 
-/// What KVM says of any Linux guest that looks at what its CPU has.
-const BOOT: [&str; 3] = ["Unhandled WRMSR", "unhandled rdmsr", "unhandled wrmsr"];
+/// What KVM says of any Linux guest that looks at what its CPU has, or on a kernel that trusts no TSC.
+const BOOT: [&str; 4] =
+    ["Unhandled WRMSR", "unhandled rdmsr", "unhandled wrmsr", "SMP vm created on host with unstable TSC"];
 
 /// A record of `/dev/kmsg`, if it is worth keeping.
 pub fn record(text: &str) -> Option<String> {
