@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::mm::{Advice, madvise};
 
 use super::Notes;
-use super::machine::{Args, DATA, DATA_GPA, Machine, STOP, Wish};
+use super::machine::{Args, DATA, DATA_GPA, Machine, SPARSE, STOP, Wish};
 use super::routines::Routine;
 use crate::memory::{Backing, Memory};
 
@@ -194,13 +194,13 @@ pub fn slots(n: &mut Notes) -> Result<()> {
 }
 
 pub fn churn(n: &mut Notes) -> Result<()> {
-    let vcpus = 3;
-    let m = Machine::new(Wish { pages: 4096, vcpus, ..Wish::default() })?;
+    let changers = 3;
+    let m = Machine::new(Wish { pages: 8192, vcpus: changers, ..Wish::default() })?;
     let mut changing = Vec::new();
-    for v in 0..vcpus as u64 {
+    for v in 0..changers as u64 {
         // Two pages in a leaf table that only this vCPU changes, and so its directory entry.
-        let va = DATA + ((v * 2) << 21) + (17 << 12);
-        let page = (v * 1024) + 17;
+        let page = 4096 + v * 1024 + 17;
+        let va = DATA + (page << 12);
         for (i, number) in [(0, 1u64), (1, 2)] {
             m.memory.write(DATA_GPA + ((page + i) << 12), &number.to_le_bytes())?;
         }
@@ -221,22 +221,54 @@ pub fn churn(n: &mut Notes) -> Result<()> {
         m.memory.write(STOP + 8 * v, &[0; 8])?;
         m.go(v as usize, Routine::Churn, args)?;
     }
-    let until = Instant::now() + Duration::from_secs(4);
-    let mut switches = 0;
+    let until = Instant::now() + Duration::from_millis(1500);
+    let mut trips = 0;
     while Instant::now() < until {
-        m.switch(if switches % 2 == 0 { "shadow" } else { "nested" })?;
-        switches += 1;
-        std::thread::sleep(Duration::from_micros(500 + switches * 131 % 4000));
+        m.switch("shadow")?;
+        std::thread::sleep(Duration::from_micros(500 + trips * 131 % 4000));
+        m.switch("nested")?;
+        trips += 1;
+        std::thread::sleep(Duration::from_micros(500 + trips * 1310 % 4000));
     }
     let mut rounds = u64::MAX;
-    for v in 0..vcpus {
+    for v in 0..changers {
         let left = m.stop(v)?;
         n.same("reads of a wrong page", left.rbx, 0);
         rounds = rounds.min(left.rbp);
     }
-    n.expect(rounds > switches, || format!("{rounds} rounds at {switches} switches"));
+    n.expect(rounds > trips, || format!("{rounds} rounds at {trips} round trips"));
     n.same("words of tables overwritten", m.overwritten(&changing)?, 0);
-    n.number("switches", switches);
+    n.number("round_trips", trips);
     n.number("rounds", rounds);
+    Ok(())
+}
+
+/// The root of the failure of the published work on KVM of 2020, where vCPUs ran nested while shadow
+/// pages still write-protected guest tables. The hardware's first walk of a table that was made, or
+/// first used, in shadow paging is a fault for a write to a frame that may not be written: KVM emulates
+/// the instruction at hand with that address, and the guest's store ends in its page table. `kernel/tests/mutant` makes that kernel
+/// again; this case fails there.
+pub fn first_walk(n: &mut Notes) -> Result<()> {
+    let (sweepers, sparse, tables) = (2, 3000, 300);
+    let m = Machine::new(Wish { pages: 8192, vcpus: sweepers + 1, sparse, ..Wish::default() })?;
+    for trip in 0..sparse / tables {
+        m.switch("shadow")?;
+        let at = SPARSE + ((trip * tables) << 21);
+        for v in 0..sweepers {
+            let stop = STOP + 8 * v as u64;
+            m.memory.write(stop, &[0; 8])?;
+            let args = Args { rax: trip, rdi: at, rsi: tables, rdx: 2 << 20, r8: stop, ..Args::default() };
+            m.go(v, Routine::Sweep, args)?;
+        }
+        // Shadow pages for all of them, then both sweep on in the other mode.
+        m.fill(sweepers, at, 2 << 20, tables, trip)?;
+        m.switch("nested")?;
+        std::thread::sleep(Duration::from_millis(2));
+        for v in 0..sweepers {
+            m.stop(v)?;
+        }
+        n.same("pages wrong", m.wrong(sweepers, at, 2 << 20, tables, trip)?, 0);
+    }
+    n.same("words of tables overwritten", m.overwritten(&[])?, 0);
     Ok(())
 }

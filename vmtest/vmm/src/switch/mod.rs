@@ -76,7 +76,7 @@ const fn case(name: &'static str, about: &'static str, run: fn(&mut Notes) -> Re
 }
 
 /// All cases. Those that take minutes under emulation are not part of a run unless named.
-pub static ALL: [Case; 22] = [
+pub static ALL: [Case; 23] = [
     case("cap", "the capability chooses the mode of a VM before its first vCPU, and later", control::cap),
     case("words", "unknown words, other users and modes that are there already", control::words),
     case("refuse", "a vCPU that is a hypervisor itself keeps its mode; all is as before", control::refuse),
@@ -100,6 +100,11 @@ pub static ALL: [Case; 22] = [
     case("pageout", "the host swaps or drops pages in either mode", host::pageout),
     case("thp-split", "the host splits huge pages in either mode", host::split),
     case("churn", "a guest that changes its tables all the time has them as it wrote them", memory::churn),
+    case(
+        "first-walk",
+        "tables first walked by the hardware right after a stay in shadow",
+        memory::first_walk,
+    ),
     case("hidden-faults", "faults after a stay in nested paging, 512 MB of 4 KB pages", cost::hidden_faults),
     case("once-a-second", "nested, shadow, nested once a second: violations", cost::once_a_second),
     case("cost", "a switch by shadow pages and by memory: 256 MB, 1 GB, 4 GB", cost::cost),

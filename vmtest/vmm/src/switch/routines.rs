@@ -10,7 +10,7 @@ global_asm!(
     ".code64",
     ".global bifold_guest_begin, bifold_guest_end",
     ".global bifold_guest_fill, bifold_guest_check, bifold_guest_spin, bifold_guest_halt",
-    ".global bifold_guest_churn, bifold_guest_real",
+    ".global bifold_guest_churn, bifold_guest_sweep, bifold_guest_real",
     "bifold_guest_begin:",
     // Writes RAX + address to every RDX-th byte from RDI, RSI times.
     "bifold_guest_fill:",
@@ -84,6 +84,19 @@ global_asm!(
     "cmp dword ptr [rdi], 0",
     "je 2b",
     "out 0x10, al",
+    // Writes RAX + address to every RDX-th byte from RDI, RSI times, again and again until the word at R8
+    // is not 0.
+    "bifold_guest_sweep:",
+    "2: mov rbx, rdi",
+    "mov rbp, rsi",
+    "3: lea rcx, [rax + rbx]",
+    "mov [rbx], rcx",
+    "add rbx, rdx",
+    "dec rbp",
+    "jnz 3b",
+    "cmp dword ptr [r8], 0",
+    "je 2b",
+    "out 0x10, al",
     // In real mode: counts at 0x3100 (CX) and 0x3108 (CX times three) until the word at 0x3000 is not 0.
     ".code16",
     "bifold_guest_real:",
@@ -110,6 +123,7 @@ unsafe extern "C" {
     static bifold_guest_spin: u8;
     static bifold_guest_halt: u8;
     static bifold_guest_churn: u8;
+    static bifold_guest_sweep: u8;
     static bifold_guest_real: u8;
 }
 
@@ -122,6 +136,7 @@ pub enum Routine {
     Spin,
     Halt,
     Churn,
+    Sweep,
     Real,
 }
 
@@ -134,6 +149,7 @@ impl Routine {
             Routine::Spin => &raw const bifold_guest_spin,
             Routine::Halt => &raw const bifold_guest_halt,
             Routine::Churn => &raw const bifold_guest_churn,
+            Routine::Sweep => &raw const bifold_guest_sweep,
             Routine::Real => &raw const bifold_guest_real,
         };
         at as u64 - &raw const bifold_guest_begin as u64
@@ -157,6 +173,6 @@ mod tests {
         assert!(Routine::Fill.offset() < Routine::Check.offset());
         assert!(Routine::Churn.offset() < Routine::Real.offset());
         // OUT 0x10, AL ends each but the halt.
-        assert_eq!(code().windows(2).filter(|w| *w == [0xe6, 0x10]).count(), 5);
+        assert_eq!(code().windows(2).filter(|w| *w == [0xe6, 0x10]).count(), 6);
     }
 }
