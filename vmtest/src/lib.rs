@@ -13,7 +13,9 @@ pub mod job;
 pub mod kvm_module;
 pub mod lab;
 pub mod storm;
+pub mod switch;
 pub mod tests;
+pub mod unswitched;
 pub mod validate;
 
 use std::path::PathBuf;

@@ -3,6 +3,10 @@
 
 #[path = "vmtest/storm.rs"]
 mod storm;
+#[path = "vmtest/switch.rs"]
+mod switch;
+#[path = "vmtest/unswitched.rs"]
+mod unswitched;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -32,6 +36,10 @@ enum Verb {
     Validate(Validate),
     /// Switches an inner guest's paging mode under load, and looks what that breaks
     Storm(storm::Args),
+    /// Runs the tiny VMM's cases of switching: a line of JSON each
+    Switch(switch::Args),
+    /// Counts a guest's exits under an unmodified KVM and under ours without a switch
+    Unswitched(unswitched::Args),
     /// Runs quick tests: a line each, `ok NAME (seconds)`, `skipped NAME: why` or `FAILED NAME: why`
     Test(Test),
 }
@@ -170,6 +178,8 @@ fn main() -> ExitCode {
         Verb::Validate(args) => validate(&args),
         Verb::Test(args) => test(&args),
         Verb::Storm(args) => storm::run(&args),
+        Verb::Switch(args) => switch::run(&args),
+        Verb::Unswitched(args) => unswitched::run(&args),
     };
     end.unwrap_or_else(|e| {
         eprintln!("vmtest: error: {e:#}");

@@ -10,6 +10,7 @@ mod inner;
 mod poke;
 mod run;
 mod storm;
+mod switch;
 
 pub use poke::poke;
 pub use run::{Outcome, run};
@@ -83,7 +84,7 @@ const fn own(name: &'static str, about: &'static str, test: fn(&Shared) -> Resul
 use Paging::{Nested, Shadow};
 
 /// All tests. Those of a boot run in this order.
-pub static ALL: [Test; 15] = [
+pub static ALL: [Test; 18] = [
     jobs("lab", "a program's output, exit status and files come back", Nested, lab, lab_check),
     jobs(
         "inner-nested",
@@ -151,6 +152,13 @@ pub static ALL: [Test; 15] = [
     ),
     own("exits-nested-4k", "predicted exits of a Linux guest's programs are those counted", exits::nested),
     own("exits-shadow-4k", "the same under shadow paging", exits::shadow),
+    own("switch-control", "who may switch, what is refused, vCPUs in every state", switch::control),
+    own(
+        "switch-memory",
+        "kept tables, dirty logs, memory slots and guest tables over switches",
+        switch::memory,
+    ),
+    own("switch-host", "KSM, swap and split huge pages meanwhile", switch::host),
     own("storm", "a guest whose paging mode is switched 100 times keeps its memory", storm::plain),
     own("storm-noise", "the same with huge pages, split, and dirty logs", storm::noisy),
 ];

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `vmtest unswitched`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use bifold_vmtest::unswitched::compare;
+use bifold_vmtest::validate::Workload;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Kernel of laboratory and guest: a series whose newest package is taken, or a package
+    #[arg(long, default_value = "6.1")]
+    kernel: String,
+    /// KVM's modules (default: what kernel/build made for that kernel)
+    #[arg(long, value_name = "DIR")]
+    modules: Option<PathBuf>,
+    /// Programs (all of them and a gcc run if none is named)
+    #[arg(long = "program", value_name = "NAME")]
+    programs: Vec<String>,
+    /// Runs under the unmodified KVM, whose spread is the measure
+    #[arg(long, default_value_t = 5)]
+    unmodified: u64,
+    /// Runs under ours
+    #[arg(long, default_value_t = 1)]
+    ours: u64,
+    /// Boots at a time
+    #[arg(long, default_value_t = 2)]
+    jobs: usize,
+}
+
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let ours = super::switch::lab(&args.kernel, None, args.modules.as_ref())?;
+    let plain = super::lab(Some(&args.kernel))?;
+    let workload = Workload::new(&args.programs, 256)?;
+    let say = |what: &str| eprintln!("vmtest: {what}");
+    let rows = compare((&plain, args.unmodified), (&ours, args.ours), &workload, args.jobs, &say)?;
+    println!("configuration program reason unmodified ours");
+    let mut outside = 0;
+    for r in rows.iter().filter(|r| !r.within()) {
+        outside += 1;
+        let range = |(a, b): (u64, u64)| if a == b { a.to_string() } else { format!("{a}..{b}") };
+        println!("{} {} {} {} {}", r.config, r.program, r.reason, range(r.unmodified), range(r.ours));
+    }
+    let most = rows.iter().filter(|r| !r.within()).map(|r| {
+        let beyond = r.ours.1.saturating_sub(r.unmodified.1).max(r.unmodified.0.saturating_sub(r.ours.0));
+        (beyond, r.unmodified.1)
+    });
+    let (beyond, of) = most.max().unwrap_or((0, 0));
+    println!(
+        "{} of {} counts within the spread of {} unmodified runs; the furthest outside by {beyond} of {of}",
+        rows.len() - outside,
+        rows.len(),
+        args.unmodified
+    );
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The tiny VMM's cases of switching (`tiny-vmm switch`), in a laboratory whose KVM can, and what its
+//! kernel said meanwhile.
+
+use anyhow::{Context, Result, ensure};
+
+use crate::job::{Job, Jobs};
+use crate::lab::{Lab, Plan, beside};
+use crate::storm::log;
+
+const BUSYBOX: &str = "/bin/busybox";
+const TINY_VMM: &str = "tiny-vmm";
+/// What a kernel says of refusals, which are cases of their own.
+const REFUSED: &str = "the paging mode stays";
+const BEGINS: &str = "switch cases begin";
+
+/// What the laboratory is like.
+#[derive(Debug, Clone, Copy)]
+pub struct Machine {
+    /// Its memory in MiB. The case `cost` needs 7000.
+    pub memory_mib: u64,
+    /// All has to end within this.
+    pub seconds: u64,
+    /// One CPU and time by instructions executed; else two, each with a thread.
+    pub exact: bool,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Outcome {
+    /// A line of JSON for each case.
+    pub facts: Vec<String>,
+    /// What the kernel logged at level warning or worse, refusals left out.
+    pub log: Vec<String>,
+    /// The program's exit status and errors, if it did not end well.
+    pub failed: Option<String>,
+}
+
+/// Runs cases: all but the long ones if none is named.
+pub fn run(lab: &Lab, cases: &[String], machine: Machine) -> Result<Outcome> {
+    let vmm = beside(TINY_VMM)?;
+    let sh = |script: String| Job::Run { command: [BUSYBOX, "sh", "-c", &script].map(String::from).to_vec() };
+    let mut command = vec![vmm.to_string_lossy().into_owned(), "switch".into()];
+    command.extend(cases.iter().cloned());
+    let jobs = vec![
+        Job::Kvm { nested: true },
+        sh(format!("echo '{BEGINS}' > /dev/kmsg")),
+        Job::Run { command },
+        // The file has no end to wait for.
+        sh(format!("{BUSYBOX} timeout -s KILL 1 {BUSYBOX} cat /dev/kmsg; true")),
+    ];
+    let plan = Plan {
+        jobs: Jobs { jobs, huge_pages: 64 },
+        programs: vec![BUSYBOX.into(), vmm],
+        exact: machine.exact,
+        cpus: if machine.exact { 1 } else { 2 },
+        memory_mib: machine.memory_mib,
+        seconds: machine.seconds,
+        ..Plan::default()
+    };
+    let attempt = lab.attempt(&plan, &mut |_, _| String::new())?;
+    let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+    let Some(run) = attempt.outputs.get(2) else {
+        let e = attempt.error.context("the laboratory ended before the cases did")?;
+        return Err(e).context(attempt.rest.done.stdout.trim().to_owned());
+    };
+    let log = attempt.outputs.get(3).map(|o| lines(&o.done.stdout)).unwrap_or_default();
+    let log = log.iter().skip_while(|l| !l.contains(BEGINS)).filter_map(|l| log::record(l));
+    let done = &run.done;
+    Ok(Outcome {
+        facts: lines(&done.stdout),
+        log: log.filter(|l| !l.contains(REFUSED)).collect(),
+        failed: (!matches!(done.status, 0 | 3))
+            .then(|| format!("exit status {}: {}", done.status, done.stderr.trim())),
+    })
+}
+
+/// Everything that is not as it has to be.
+pub fn judge(outcome: &Outcome) -> Result<()> {
+    ensure!(outcome.failed.is_none(), "{}", outcome.failed.as_deref().unwrap_or_default());
+    let mut wrong = Vec::new();
+    for line in &outcome.facts {
+        let fact: serde_json::Value =
+            serde_json::from_str(line).with_context(|| format!("tiny-vmm said {line:?}"))?;
+        if fact["agree"] != true {
+            wrong.push(format!("{}: {}", fact["case"], fact["extra"]));
+        }
+    }
+    wrong.extend(outcome.log.iter().map(|l| format!("the kernel's log: {l}")));
+    ensure!(wrong.is_empty(), "{}", wrong.join("; "));
+    ensure!(!outcome.facts.is_empty(), "it told nothing");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_is_told_and_silence_is_not_success() {
+        let said = |facts: &[&str], log: &[&str]| {
+            let own = |l: &[&str]| l.iter().map(|s| s.to_string()).collect();
+            judge(&Outcome { facts: own(facts), log: own(log), failed: None }).map_err(|e| e.to_string())
+        };
+        let good = r#"{"case":"cap","agree":true,"extra":[]}"#;
+        let bad = r#"{"case":"cap","agree":false,"extra":["x: 1, not 2"]}"#;
+        assert_eq!(said(&[good], &[]), Ok(()));
+        assert_eq!(said(&[good, bad], &[]), Err(r#""cap": ["x: 1, not 2"]"#.into()));
+        assert_eq!(said(&[good], &["[1.0] WARNING"]), Err("the kernel's log: [1.0] WARNING".into()));
+        assert_eq!(said(&[], &[]), Err("it told nothing".into()));
+        assert!(said(&["noise"], &[]).is_err());
+    }
+}

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The tiny VMM's switch cases, with the modules of `kernel/build`.
+
+use anyhow::Result;
+
+use super::{Shared, Skipped};
+use crate::storm::drive::built;
+use crate::switch::{Machine, judge, run};
+
+const MEMORY: [&str; 7] = ["kept-4k", "kept-2m", "notifiers", "dirty-log", "slots", "churn", "first-walk"];
+const HOST: [&str; 3] = ["ksm", "pageout", "thp-split"];
+const CONTROL: [&str; 10] =
+    ["cap", "words", "refuse", "timeout", "vcpus", "created", "two-writers", "killed", "closed", "real-mode"];
+
+fn check(shared: &Shared, cases: &[&str]) -> Result<()> {
+    let release = &shared.lab.kernel().version;
+    let Some(modules) = built(release) else {
+        return Err(Skipped(format!("no modules for {release}: make kernel builds them")).into());
+    };
+    let lab = shared.lab.clone().with_modules(modules);
+    let cases: Vec<String> = cases.iter().map(|c| c.to_string()).collect();
+    judge(&run(&lab, &cases, Machine { memory_mib: 1536, seconds: 400, exact: true })?)
+}
+
+/// Who may switch, refusals, and vCPUs in every state.
+pub fn control(shared: &Shared) -> Result<()> {
+    check(shared, &CONTROL)
+}
+
+/// Kept tables, dirty logs, memory slots, guest tables.
+pub fn memory(shared: &Shared) -> Result<()> {
+    check(shared, &MEMORY)
+}
+
+/// What the host does to guest memory meanwhile.
+pub fn host(shared: &Shared) -> Result<()> {
+    check(shared, &HOST)
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A VM that nobody switches must not notice: exits that concern paging, of the same guest, under a
+//! kernel's own KVM and under ours.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
+
+use anyhow::{Result, anyhow};
+
+use crate::lab::Lab;
+use crate::validate::count::{Run, count};
+use crate::validate::{CONFIGS, Workload};
+
+/// Exits of a program in a configuration, by reason.
+type Cell = (&'static str, u64, String);
+
+/// One reason's counts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    /// Configuration, such as `nested-4k`.
+    pub config: &'static str,
+    /// The program.
+    pub program: String,
+    /// Reason and, for faults, error code.
+    pub reason: String,
+    /// Least and most of the unmodified runs.
+    pub unmodified: (u64, u64),
+    /// Least and most of ours.
+    pub ours: (u64, u64),
+}
+
+impl Row {
+    /// Whether ours lie within the unmodified ones' spread.
+    pub fn within(&self) -> bool {
+        self.unmodified.0 <= self.ours.0 && self.ours.1 <= self.unmodified.1
+    }
+}
+
+/// Where the laboratory's KVM differs from an unmodified one for the emulator's sake, in nested mode
+/// too: reads of control registers exit (`kvm_module.rs`).
+const EMULATORS: [&str; 2] = ["read_cr", "cr_read"];
+
+fn spread(values: &[u64]) -> (u64, u64) {
+    (values.iter().copied().min().unwrap_or(0), values.iter().copied().max().unwrap_or(0))
+}
+
+/// Puts the runs side by side. A reason that a run does not have counts 0 there.
+fn rows(
+    workload: &Workload,
+    runs: &[(bool, &'static str, BTreeMap<u64, BTreeMap<String, u64>>)],
+) -> Vec<Row> {
+    let mut cells: BTreeSet<Cell> = BTreeSet::new();
+    for (_, config, windows) in runs {
+        for (window, reasons) in windows {
+            let named = reasons.keys().filter(|r| !EMULATORS.iter().any(|e| r.contains(e)));
+            cells.extend(named.map(|r| (*config, *window, r.clone())));
+        }
+    }
+    let name = |window: u64| workload.programs.iter().find(|p| p.window == window).map(|p| p.name.clone());
+    let values = |ours: bool, (config, window, reason): &Cell| -> Vec<u64> {
+        let mine = runs.iter().filter(|(o, c, _)| *o == ours && c == config);
+        mine.map(|(_, _, w)| w.get(window).and_then(|r| r.get(reason)).copied().unwrap_or(0)).collect()
+    };
+    cells
+        .iter()
+        .filter_map(|cell| {
+            Some(Row {
+                config: cell.0,
+                program: name(cell.1)?,
+                reason: cell.2.clone(),
+                unmodified: spread(&values(false, cell)),
+                ours: spread(&values(true, cell)),
+            })
+        })
+        .collect()
+}
+
+/// Counts: `unmodified` and `ours` runs per configuration.
+pub fn compare(
+    unmodified: (&Lab, u64),
+    ours: (&Lab, u64),
+    workload: &Workload,
+    at_a_time: usize,
+    say: &(dyn Fn(&str) + Sync),
+) -> Result<Vec<Row>> {
+    let mut queue = Vec::new();
+    for config in CONFIGS {
+        queue.extend((1..=ours.1).map(|n| (true, config, n)));
+        queue.extend((1..=unmodified.1).map(|n| (false, config, n)));
+    }
+    let (queue, done) = (Mutex::new(queue), Mutex::new(Vec::new()));
+    let work = || -> Result<()> {
+        while let Some((mine, config, number)) = queue.lock().map(|mut q| q.pop()).unwrap_or_default() {
+            let (lab, whose) = if mine { (ours.0, "ours") } else { (unmodified.0, "unmodified") };
+            say(&format!("{config}, {whose}, run {number}"));
+            let windows = count(lab, workload, Run { config, kpti: false, number }, false)?;
+            let exits =
+                windows.into_iter().map(|(w, window)| (w, window.exits.into_iter().collect())).collect();
+            done.lock().map_err(|_| anyhow!("a worker died"))?.push((mine, config, exits));
+        }
+        Ok(())
+    };
+    std::thread::scope(|s| {
+        let workers: Vec<_> = (0..at_a_time.max(1)).map(|_| s.spawn(work)).collect();
+        workers.into_iter().try_for_each(|w| w.join().map_err(|_| anyhow!("a worker died"))?)
+    })?;
+    let done = done.into_inner().map_err(|_| anyhow!("a worker died"))?;
+    Ok(rows(workload, &done))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_outside_the_spread_is_seen_and_a_missing_one_is_zero() {
+        let workload = Workload::new(&["empty".into()], 256).unwrap();
+        let window = workload.programs[0].window;
+        let run = |ours, reasons: &[(&str, u64)]| {
+            let reasons = reasons.iter().map(|(r, n)| (r.to_string(), *n)).collect();
+            (ours, "nested-4k", BTreeMap::from([(window, reasons)]))
+        };
+        let found = rows(
+            &workload,
+            &[run(false, &[("npf", 5)]), run(false, &[("npf", 7)]), run(true, &[("npf", 6), ("invlpg", 1)])],
+        );
+        let seen: Vec<(&str, bool)> = found.iter().map(|r| (r.reason.as_str(), r.within())).collect();
+        assert_eq!(seen, [("invlpg", false), ("npf", true)]);
+    }
+}
