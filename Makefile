@@ -12,8 +12,12 @@ VMTEST = $${CARGO_TARGET_DIR:-target}/release/vmtest
 REPORT ?= bifold-report.html
 # Series of kernels for the laboratory. Debian 12 has both, 13 only the second.
 KERNELS ?= 6.1 6.12
+# Of a long storm, and of one on a kernel that looks for errors.
+SWITCHES ?= 10000
+DEBUG_SWITCHES ?= 500
+KERNEL_LOGS = docs/validation
 
-.PHONY: help setup build demo test vmtest validate-exits lab-policies lab lint bench clean
+.PHONY: help setup build demo test kernel vmtest vmtest-long vmtest-debug vmtest-host validate-exits lab-policies lab lint bench clean
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /make \1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r a b; do printf '  %-20s %s\n' "$$a" "$$b"; done
 
@@ -31,6 +35,27 @@ demo: build ## what compiling a C file of 7,900 lines costs in each paging mode:
 test: setup ## all tests
 	$(CARGO) test --workspace --locked --no-fail-fast
 
+kernel: setup ## KVM with a paging mode per VM, out of Debian's own source: target/kernel/RELEASE/kvm*.ko
+	@kernel/build
+
+vmtest-long: build kernel ## 10,000 switches under load on each kernel, what switches cost, unswitched VMs: two hours
+	@mkdir -p $(KERNEL_LOGS)
+	@status=0; for k in $(KERNELS); do (set -x; \
+	$(VMTEST) storm --kernel $$k --switches $(SWITCHES) -o $(KERNEL_LOGS)/storm-$$k.md && \
+	$(VMTEST) switch --kernel $$k --memory 7000 --seconds 3600 hidden-faults once-a-second cost && \
+	$(VMTEST) unswitched --kernel $$k) || status=$$?; done; exit $$status
+
+vmtest-debug: build kernel ## the switch cases and 500 switches on kernels with KASAN and lockdep, which are built first
+	@kernel/debug-kernel $(KERNELS) && kernel/build --debug $(KERNELS)
+	@mkdir -p $(KERNEL_LOGS)
+	@status=0; for k in $(KERNELS); do dir=$$(kernel/debug-kernel --path $$k); (set -x; \
+	$(VMTEST) switch --kernel $$k --debug-kernel $$dir --memory 4096 --seconds 3600 && \
+	$(VMTEST) storm --kernel $$k --debug-kernel $$dir --switches $(DEBUG_SWITCHES) -o $(KERNEL_LOGS)/storm-$$k-debug.md) \
+	|| status=$$?; done; exit $$status
+
+vmtest-host: ## load the modules on this very machine (untested on hardware: read docs/kernel-intel.md first)
+	@kernel/vmtest-host
+
 vmtest: build ## quick tests under the real KVM, in an emulated machine: some minutes (KERNEL=6.1)
 	$(VMTEST) test $(if $(KERNEL),--kernel $(KERNEL))
 
@@ -43,7 +68,7 @@ lab-policies: build ## policies over the suite: captures what is missing, then t
 	@tools/suite capture
 	@tools/policies
 
-lab: validate-exits lab-policies ## everything long: the real KVM, the suite of policies
+lab: validate-exits lab-policies vmtest-long vmtest-debug ## everything long: the real KVM, the suite of policies, storms of switches
 
 lint: ## formatting, clippy, shell scripts
 	@for c in rustfmt clippy; do $(CARGO) $${c/rustfmt/fmt} --version >/dev/null 2>&1 || rustup component add $$c; done
