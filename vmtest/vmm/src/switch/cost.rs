@@ -19,9 +19,8 @@ const HZ: f64 = 2.8e9;
 fn overhead(faults: u64, pages: u64) -> Result<u64> {
     let exit = Profile::load("i5-7600", &[])?.exit;
     let per_page = exit.make_page.cycles + exit.zap_page.cycles;
-    let cycles =
-        faults as f64 * exit.hidden_fault.cycles + pages as f64 * per_page + 2.0 * exit.switch.cycles;
-    Ok((cycles / HZ * 100_000.0).round() as u64)
+    let cycles = faults * exit.hidden_fault.cycles + pages * per_page + 2 * exit.switch.cycles;
+    Ok((cycles as f64 / HZ * 100_000.0).round() as u64)
 }
 
 pub fn hidden_faults(n: &mut Notes) -> Result<()> {
