@@ -82,9 +82,9 @@ static int check_vm(struct kvm *kvm, bool nested)
 		pr_info_ratelimited("kvm: no paging mode but %s here\n", mode_names[tdp_enabled]);
 		return -EOPNOTSUPP;
 	}
-#ifdef kvm_arch_has_private_mem
-	if (kvm_arch_has_private_mem(kvm)) {
-		pr_info_ratelimited("kvm [%d]: a guest with private memory cannot leave nested paging\n",
+#ifdef KVM_X86_DEFAULT_VM
+	if (kvm->arch.vm_type != KVM_X86_DEFAULT_VM) {
+		pr_info_ratelimited("kvm [%d]: a guest with encrypted or private memory cannot leave nested paging\n",
 				    kvm->userspace_pid);
 		return -EOPNOTSUPP;
 	}
