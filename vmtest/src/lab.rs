@@ -355,7 +355,9 @@ impl Lab {
             });
         }
         let child = Emulator(c.spawn().map_err(os("starting qemu"))?);
-        let Fds { ram, console, .. } = fds;
+        // Its end of the connection above all: or its death would not be heard of.
+        let Fds { ram, console, initrd, swap, port } = fds;
+        drop((initrd, swap, port));
         let mut session = Session {
             child,
             from: BufReader::with_capacity(1 << 20, mine.try_clone().map_err(os("dup"))?),
