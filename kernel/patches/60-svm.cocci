@@ -2,8 +2,8 @@
 // SVM: the VMCB of a vCPU follows the vCPU's mode.
 // file: arch/x86/kvm/svm/svm.c
 // file: arch/x86/kvm/svm/nested.c
-// expect: 6.1 +15 -13
-// expect: 6.12 +16 -14
+// expect: 6.1 +16 -14
+// expect: 6.12 +17 -15
 
 @@
 identifier f =~ "^(svm_set_efer|svm_recalc_instruction_intercepts|init_vmcb|svm_set_cr0|svm_set_cr4|svm_handle_exit|svm_load_mmu_pgd|nested_svm_vmrun|__nested_vmcb_check_controls|nested_svm_transition_tlb_flush)$";
@@ -16,7 +16,17 @@ f(...)
 	...>
 }
 
-// Under shadow paging the PDPTRs are always there but for the first time after a switch.
+// Under shadow paging the PDPTRs are there since CR3 was loaded, but for the first time after a
+// switch. They must not be read anew later: that could free the root in the middle of a fault.
+@@ @@
+svm_vcpu_run(...)
+{
+	<...
++	if (kvm_vcpu_tdp(vcpu))
+		vcpu->arch.regs_avail &= ~SVM_REGS_LAZY_LOAD_SET;
+	...>
+}
+
 @@ @@
 svm_cache_reg(...)
 {

@@ -205,11 +205,14 @@ int kvm_paging_park(struct kvm_vcpu *vcpu)
 				note(&p->resume, ktime_get_ns() - p->released_at);
 			if (!--p->parked)
 				wake_up(&p->arrived);
-		}
-		spin_unlock(&p->lock);
-		if (r) {
-			r = -EINTR;
-			break;
+			spin_unlock(&p->lock);
+			if (r) {
+				r = -EINTR;
+				break;
+			}
+		} else {
+			/* A switch began or ended meanwhile. */
+			spin_unlock(&p->lock);
 		}
 	}
 	/* Whoever runs this vCPU again has to come here first. */
@@ -397,6 +400,12 @@ int kvm_paging_set_mode(struct kvm *kvm, bool nested)
 out:
 	mutex_unlock(&p->mutex);
 	return r;
+}
+
+/* Of a guest's own write: whether the vCPU may turn EFER.SVME on. */
+bool kvm_paging_allows_efer(struct kvm_vcpu *vcpu, u64 efer)
+{
+	return !(efer & EFER_SVME) || (vcpu->arch.efer & EFER_SVME) || !have_both() || kvm_vcpu_tdp(vcpu);
 }
 
 int kvm_paging_check_extension(struct kvm *kvm)

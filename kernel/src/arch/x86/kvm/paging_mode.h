@@ -38,6 +38,7 @@ void kvm_paging_init_vm(struct kvm *kvm);
 void kvm_paging_init_vcpu(struct kvm_vcpu *vcpu);
 int kvm_paging_set_mode(struct kvm *kvm, bool nested);
 int kvm_paging_park(struct kvm_vcpu *vcpu);
+bool kvm_paging_allows_efer(struct kvm_vcpu *vcpu, u64 efer);
 int kvm_paging_check_extension(struct kvm *kvm);
 int kvm_paging_enable_cap(struct kvm *kvm, struct kvm_enable_cap *cap);
 void kvm_paging_create_debugfs(struct kvm *kvm);

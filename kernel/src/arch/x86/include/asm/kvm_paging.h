@@ -60,4 +60,7 @@ struct kvm_paging_vm {
 /* Whether this vCPU runs under nested paging (two-dimensional, "TDP" in KVM's terms). */
 #define kvm_vcpu_tdp(vcpu) ((vcpu)->arch.paging.nested)
 
+/* Whether a VM is, or may soon be, in shadow paging. Under kvm->lock it stays false. */
+#define kvm_paging_leaves_nested(kvm) ((kvm)->arch.paging.switching || !(kvm)->arch.paging.nested)
+
 #endif

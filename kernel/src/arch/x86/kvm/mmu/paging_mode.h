@@ -46,7 +46,11 @@ bool kvm_paging_roots_are_tdp(struct kvm_mmu *mmu)
  */
 int kvm_paging_mmu_alloc_shadow(struct kvm *kvm)
 {
-	return mmu_first_shadow_root_alloc(kvm);
+	int idx = srcu_read_lock(&kvm->srcu);
+	int r = mmu_first_shadow_root_alloc(kvm);
+
+	srcu_read_unlock(&kvm->srcu, idx);
+	return r;
 }
 
 /*
@@ -105,10 +109,13 @@ static __maybe_unused unsigned long kvm_paging_count_list(struct kvm *kvm, void 
 	struct list_head *at;
 	unsigned long n = 0;
 
+	/* The list's own lock keeps out only those who hold mmu_lock for read. */
+	read_lock(&kvm->mmu_lock);
 	spin_lock(&kvm->arch.tdp_mmu_pages_lock);
 	list_for_each(at, (struct list_head *)pages)
 		n++;
 	spin_unlock(&kvm->arch.tdp_mmu_pages_lock);
+	read_unlock(&kvm->mmu_lock);
 	return n;
 }
 

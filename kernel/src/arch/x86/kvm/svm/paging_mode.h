@@ -24,15 +24,12 @@ static int svm_paging_check_vm(struct kvm *kvm, bool nested)
 
 static int svm_paging_check_vcpu(struct kvm_vcpu *vcpu, bool nested)
 {
-	/* A hypervisor in the guest has its own two-dimensional tables shadowed in guest_mmu. */
-	if (is_guest_mode(vcpu) || (vcpu->arch.efer & EFER_SVME)) {
+	/*
+	 * A hypervisor in the guest has its own two-dimensional tables shadowed in guest_mmu. Its state
+	 * outlives EFER.SVME while the vCPU is in SMM.
+	 */
+	if (is_guest_mode(vcpu) || (vcpu->arch.efer & EFER_SVME) || to_svm(vcpu)->nested.initialized) {
 		pr_info_ratelimited("kvm [%d]: vCPU %d is a hypervisor itself (EFER.SVME), the paging mode stays\n",
-				    vcpu->kvm->userspace_pid, vcpu->vcpu_id);
-		return -EBUSY;
-	}
-	/* Shadow tables have no protection keys. They are not offered, but a VMM can insist. */
-	if (!nested && kvm_read_cr4_bits(vcpu, X86_CR4_PKE)) {
-		pr_info_ratelimited("kvm [%d]: vCPU %d uses protection keys, the paging mode stays\n",
 				    vcpu->kvm->userspace_pid, vcpu->vcpu_id);
 		return -EBUSY;
 	}
