@@ -65,7 +65,7 @@ pub fn run(lab: &Lab, cases: &[String], machine: Machine) -> Result<Outcome> {
         return Err(e).context(attempt.rest.done.stdout.trim().to_owned());
     };
     let log = attempt.outputs.get(3).map(|o| lines(&o.done.stdout)).unwrap_or_default();
-    let log = log.iter().skip_while(|l| !l.contains(BEGINS)).filter_map(|l| log::record(l));
+    let log = log.iter().skip_while(|l| !l.contains(BEGINS)).skip(1).filter_map(|l| log::record(l));
     let done = &run.done;
     Ok(Outcome {
         facts: lines(&done.stdout),

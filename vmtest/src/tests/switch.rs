@@ -9,8 +9,19 @@ use crate::switch::{Machine, judge, run};
 
 const MEMORY: [&str; 7] = ["kept-4k", "kept-2m", "notifiers", "dirty-log", "slots", "churn", "first-walk"];
 const HOST: [&str; 3] = ["ksm", "pageout", "thp-split"];
-const CONTROL: [&str; 10] =
-    ["cap", "words", "refuse", "timeout", "vcpus", "created", "two-writers", "killed", "closed", "real-mode"];
+const CONTROL: [&str; 11] = [
+    "cap",
+    "words",
+    "refuse",
+    "timeout",
+    "vcpus",
+    "created",
+    "two-writers",
+    "killed",
+    "closed",
+    "real-mode",
+    "pae",
+];
 
 fn check(shared: &Shared, cases: &[&str]) -> Result<()> {
     let release = &shared.lab.kernel().version;

@@ -451,3 +451,11 @@ pub fn real_mode(vcpu: &VcpuFd) -> Result<()> {
     (s.cr0, s.cr3, s.cr4, s.efer) = (0x10, 0, 0, 0);
     Ok(vcpu.set_sregs(&s)?)
 }
+
+/// 32-bit protected mode under PAE paging, with its PDPT at `cr3`.
+pub fn pae_mode(vcpu: &VcpuFd, cr3: u64) -> Result<()> {
+    let mut s = vcpu.get_sregs()?;
+    s.cs = kvm_segment { l: 0, db: 1, ..s.cs };
+    (s.cr0, s.cr3, s.cr4, s.efer) = (CR0, cr3, CR4, 0);
+    Ok(vcpu.set_sregs(&s)?)
+}

@@ -10,7 +10,7 @@ global_asm!(
     ".code64",
     ".global bifold_guest_begin, bifold_guest_end",
     ".global bifold_guest_fill, bifold_guest_check, bifold_guest_spin, bifold_guest_halt",
-    ".global bifold_guest_churn, bifold_guest_sweep, bifold_guest_real",
+    ".global bifold_guest_churn, bifold_guest_sweep, bifold_guest_real, bifold_guest_pae",
     "bifold_guest_begin:",
     // Writes RAX + address to every RDX-th byte from RDI, RSI times.
     "bifold_guest_fill:",
@@ -110,6 +110,36 @@ global_asm!(
     "cmp word ptr [0x3000], 0",
     "je 2b",
     "out 0x10, al",
+    // Under PAE paging: ESI is where the entry of the PDPT for 1 GB is seen, EAX and EDX its two values.
+    // Behind the first a page at 1 GB holds 1, behind the second 2; the 256 pages from 1 GB + 8 KB hold 3
+    // behind both. Each round writes the second without telling the processor, touches one of the 256,
+    // and then loads CR3. Wrong reads are counted in EBX, rounds in EBP, until the word at EDI is not 0.
+    ".code32",
+    "bifold_guest_pae:",
+    "xor ebx, ebx",
+    "xor ebp, ebp",
+    "mov ecx, cr3",
+    "2: mov [esi], eax",
+    "mov cr3, ecx",
+    "cmp dword ptr [0x40000000], 1",
+    "je 3f",
+    "inc ebx",
+    "3: mov [esi], edx",
+    "mov esp, ebp",
+    "and esp, 255",
+    "shl esp, 12",
+    "add esp, 0x40002000",
+    "cmp dword ptr [esp], 3",
+    "je 4f",
+    "inc ebx",
+    "4: mov cr3, ecx",
+    "cmp dword ptr [0x40000000], 2",
+    "je 5f",
+    "inc ebx",
+    "5: inc ebp",
+    "cmp dword ptr [edi], 0",
+    "je 2b",
+    "out 0x10, al",
     ".code64",
     "bifold_guest_end:",
     ".popsection",
@@ -125,6 +155,7 @@ unsafe extern "C" {
     static bifold_guest_churn: u8;
     static bifold_guest_sweep: u8;
     static bifold_guest_real: u8;
+    static bifold_guest_pae: u8;
 }
 
 /// A routine.
@@ -138,6 +169,7 @@ pub enum Routine {
     Churn,
     Sweep,
     Real,
+    Pae,
 }
 
 impl Routine {
@@ -151,6 +183,7 @@ impl Routine {
             Routine::Churn => &raw const bifold_guest_churn,
             Routine::Sweep => &raw const bifold_guest_sweep,
             Routine::Real => &raw const bifold_guest_real,
+            Routine::Pae => &raw const bifold_guest_pae,
         };
         at as u64 - &raw const bifold_guest_begin as u64
     }
@@ -173,6 +206,6 @@ mod tests {
         assert!(Routine::Fill.offset() < Routine::Check.offset());
         assert!(Routine::Churn.offset() < Routine::Real.offset());
         // OUT 0x10, AL ends each but the halt.
-        assert_eq!(code().windows(2).filter(|w| *w == [0xe6, 0x10]).count(), 6);
+        assert_eq!(code().windows(2).filter(|w| *w == [0xe6, 0x10]).count(), 7);
     }
 }
