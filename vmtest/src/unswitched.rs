@@ -14,6 +14,9 @@ use crate::validate::{CONFIGS, Workload};
 /// Exits of a program in a configuration, by reason.
 type Cell = (&'static str, u64, String);
 
+/// A run: whether it is ours, its configuration, and by window the exits of each reason.
+type Counted = (bool, &'static str, BTreeMap<u64, BTreeMap<String, u64>>);
+
 /// One reason's counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
@@ -45,10 +48,7 @@ fn spread(values: &[u64]) -> (u64, u64) {
 }
 
 /// Puts the runs side by side. A reason that a run does not have counts 0 there.
-fn rows(
-    workload: &Workload,
-    runs: &[(bool, &'static str, BTreeMap<u64, BTreeMap<String, u64>>)],
-) -> Vec<Row> {
+fn rows(workload: &Workload, runs: &[Counted]) -> Vec<Row> {
     let mut cells: BTreeSet<Cell> = BTreeSet::new();
     for (_, config, windows) in runs {
         for (window, reasons) in windows {

@@ -9,7 +9,7 @@ use crate::asm::{PORT_MARKER, PORT_VALUE};
 use crate::guest::{CR4, Guest};
 use crate::memory::{Backing, Memory};
 use anyhow::{Context, Result, bail, ensure};
-use kvm_bindings::{KVM_MAX_CPUID_ENTRIES, kvm_segment, kvm_userspace_memory_region};
+use kvm_bindings::{KVM_MAX_CPUID_ENTRIES, kvm_segment, kvm_sregs, kvm_userspace_memory_region};
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
@@ -17,9 +17,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 /// PG, WP, NE, ET, MP, PE.
-const CR0: u64 = 0x8001_0033;
+pub const CR0: u64 = 0x8001_0033;
 /// NXE, LMA, LME.
-const EFER: u64 = 0xd00;
+pub const EFER: u64 = 0xd00;
 
 /// KVM is missing or lacks something: exit status 77.
 #[derive(Debug)]
@@ -138,8 +138,8 @@ fn run_to_marker(vcpu: &mut VcpuFd) -> Result<Vec<u32>> {
     }
 }
 
-fn set_registers(vcpu: &VcpuFd, guest: &Guest, n: usize) -> Result<()> {
-    let mut sregs = vcpu.get_sregs()?;
+/// Flat segments of 64-bit mode.
+pub fn long_mode_segments(s: &mut kvm_sregs) {
     let code = kvm_segment {
         limit: 0xffff_ffff,
         selector: 8,
@@ -151,9 +151,14 @@ fn set_registers(vcpu: &VcpuFd, guest: &Guest, n: usize) -> Result<()> {
         ..Default::default()
     };
     let data = kvm_segment { selector: 16, type_: 3, db: 1, l: 0, ..code };
-    sregs.cs = code;
-    (sregs.ds, sregs.es, sregs.ss, sregs.fs, sregs.gs) = (data, data, data, data, data);
-    sregs.tr = kvm_segment { limit: 0x67, type_: 0xb, present: 1, ..Default::default() };
+    s.cs = code;
+    (s.ds, s.es, s.ss, s.fs, s.gs) = (data, data, data, data, data);
+    s.tr = kvm_segment { limit: 0x67, type_: 0xb, present: 1, ..Default::default() };
+}
+
+fn set_registers(vcpu: &VcpuFd, guest: &Guest, n: usize) -> Result<()> {
+    let mut sregs = vcpu.get_sregs()?;
+    long_mode_segments(&mut sregs);
     if let Some(s) = guest.system {
         (sregs.gdt.base, sregs.gdt.limit) = (s.gdt, 23);
         (sregs.idt.base, sregs.idt.limit) = (s.idt, 0xfff);

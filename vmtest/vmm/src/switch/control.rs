@@ -368,7 +368,7 @@ pub fn real_mode(n: &mut Notes) -> Result<()> {
     m.memory.write(STOP, &1u64.to_le_bytes())?;
     m.end(0)?;
     let (one, three) = (m.memory.read(COUNT)? & 0xffff, m.memory.read(COUNT + 8)? & 0xffff);
-    n.same("three times the count", three, one * 3 & 0xffff);
+    n.same("three times the count", three, (one * 3) & 0xffff);
     counts.dedup();
     n.expect(counts.len() > 10, || format!("it stood still: {counts:?}"));
     // It went through the modes as one does: with a root that is direct in both.

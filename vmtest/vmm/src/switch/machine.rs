@@ -23,9 +23,10 @@ use vmm_sys_util::signal::{Killable, SIGRTMIN, register_signal_handler};
 
 use super::routines::{Routine, code};
 use crate::asm::PORT_MARKER;
+use crate::guest::CR4;
 use crate::memory::{Backing, Memory};
 use crate::tables::{DATA as DATA_PTE, Tables};
-use crate::vm::Unavailable;
+use crate::vm::{CR0, EFER, Unavailable, long_mode_segments};
 
 pub const CODE_GPA: u64 = 0x1000;
 /// The word that ends routines which loop, as vCPU n sees it: 8 bytes each.
@@ -38,12 +39,6 @@ pub const DATA_GPA: u64 = IDENTITY;
 pub const DATA: u64 = 0x40_0000_0000;
 /// One page in each 2 MB, so that each has a leaf table of its own.
 pub const SPARSE: u64 = 0x80_0000_0000;
-/// PG, WP, NE, ET, MP, PE.
-const CR0: u64 = 0x8001_0033;
-/// PAE, PGE.
-const CR4: u64 = 0xa0;
-/// NXE, LMA, LME.
-const EFER: u64 = 0xd00;
 /// EFER with which a vCPU may be a hypervisor.
 pub const EFER_SVME: u64 = 1 << 12;
 pub const CAP: u32 = 0x42464d;
@@ -74,10 +69,12 @@ pub struct Left {
     pub mmio: Option<u64>,
 }
 
+type Deed = Box<dyn FnOnce(&mut VcpuFd) -> Result<()> + Send>;
+
 enum Order {
     Run(Routine, Args),
     /// Whatever the vCPU's file can do.
-    With(Box<dyn FnOnce(&mut VcpuFd) -> Result<()> + Send>),
+    With(Deed),
     /// On with what was interrupted.
     Resume,
 }
@@ -424,20 +421,7 @@ fn run(vcpu: &mut VcpuFd) -> Result<Left> {
 
 fn set_registers(vcpu: &VcpuFd, root: u64) -> Result<()> {
     let mut s = vcpu.get_sregs()?;
-    let code = kvm_segment {
-        limit: 0xffff_ffff,
-        selector: 8,
-        type_: 0xb,
-        present: 1,
-        s: 1,
-        l: 1,
-        g: 1,
-        ..Default::default()
-    };
-    let data = kvm_segment { selector: 16, type_: 3, db: 1, l: 0, ..code };
-    s.cs = code;
-    (s.ds, s.es, s.ss, s.fs, s.gs) = (data, data, data, data, data);
-    s.tr = kvm_segment { limit: 0x67, type_: 0xb, present: 1, ..Default::default() };
+    long_mode_segments(&mut s);
     (s.cr0, s.cr3, s.cr4, s.efer) = (CR0, root, CR4, EFER);
     Ok(vcpu.set_sregs(&s)?)
 }
