@@ -253,6 +253,8 @@ static bool all_stopped(struct kvm *kvm)
 				p->refusal = r;
 			spin_unlock(&p->lock);
 		}
+		/* Held all the same; lockdep has room for 48 locks of a task, and there may be more vCPUs. */
+		mutex_release(&vcpu->mutex.dep_map, _THIS_IP_);
 	}
 	return all;
 }
@@ -303,8 +305,11 @@ static void release(struct kvm *kvm, bool nested)
 	unsigned long i;
 
 	kvm_for_each_vcpu(i, vcpu, kvm) {
-		if (vcpu->arch.paging.held)
-			WARN_ON_ONCE(idle_vcpu_set_mode(vcpu, nested));
+		if (!vcpu->arch.paging.held)
+			continue;
+		mutex_acquire(&vcpu->mutex.dep_map, 0, 1, _THIS_IP_);
+		WARN_ON_ONCE(idle_vcpu_set_mode(vcpu, nested));
+		mutex_release(&vcpu->mutex.dep_map, _THIS_IP_);
 	}
 	spin_lock(&p->lock);
 	p->nested = p->target = nested;
@@ -317,6 +322,7 @@ static void release(struct kvm *kvm, bool nested)
 	kvm_for_each_vcpu(i, vcpu, kvm) {
 		if (vcpu->arch.paging.held) {
 			vcpu->arch.paging.held = false;
+			mutex_acquire(&vcpu->mutex.dep_map, 0, 1, _THIS_IP_);
 			mutex_unlock(&vcpu->mutex);
 		}
 	}
