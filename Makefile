@@ -38,7 +38,7 @@ test: setup ## all tests
 kernel: setup ## KVM with a paging mode per VM, out of Debian's own source: target/kernel/RELEASE/kvm*.ko
 	@kernel/build
 
-vmtest-long: build kernel ## 10,000 switches under load on each kernel, what switches cost, unswitched VMs: two hours
+vmtest-long: build kernel ## 10,000 switches under load on each kernel, what switches cost, unswitched VMs: hours
 	@mkdir -p $(KERNEL_LOGS)
 	@status=0; for k in $(KERNELS); do (set -x; \
 	$(VMTEST) storm --kernel $$k --switches $(SWITCHES) --cpus 6 --stay 50 -o $(KERNEL_LOGS)/storm-$$k.md && \

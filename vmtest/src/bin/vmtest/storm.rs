@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use bifold_vmtest::storm::drive::{Machine, Outcome, built, drive};
+use bifold_vmtest::storm::drive::{Machine, Outcome, drive};
 use bifold_vmtest::storm::table::table;
 use bifold_vmtest::storm::{KINDS, Mode, Noise, Pages, Storm};
 
@@ -104,19 +104,10 @@ fn keep(path: &std::path::Path, outcome: &Outcome) -> Result<()> {
 
 pub fn run(args: &Args) -> Result<ExitCode> {
     let storm = settings(args)?;
-    let mut lab = super::lab(Some(&args.kernel))?;
-    if let Some(dir) = &args.debug_kernel {
-        let modules = dir.join("modules");
-        lab = lab.on(bifold_capture::kernel::own(&dir.join("vmlinux"), Some(&modules))?);
-    }
+    // Without a switch the kernel's own KVM will do.
+    let own = args.switches == 0 && args.modules.is_none();
+    let lab = super::switch::lab(&args.kernel, args.debug_kernel.as_ref(), args.modules.as_ref(), own)?;
     let release = lab.kernel().version.clone();
-    match args.modules.clone().or_else(|| built(&release)) {
-        Some(dir) if args.switches > 0 || args.modules.is_some() => lab = lab.with_modules(dir),
-        None if args.switches > 0 => {
-            bail!("no modules for {release} in target/kernel: run kernel/build, or name them by --modules")
-        }
-        _ => {}
-    }
     let first = Mode::named(&args.first).context("--first")?;
     let machine = Machine {
         cpus: args.cpus,

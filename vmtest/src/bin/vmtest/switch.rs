@@ -34,12 +34,20 @@ pub struct Args {
     threads: bool,
 }
 
-/// The laboratory that the arguments of `switch` and `storm` ask for.
-pub fn lab(kernel: &str, debug_kernel: Option<&PathBuf>, modules: Option<&PathBuf>) -> Result<Lab> {
+/// The laboratory that arguments ask for: with a KVM that can switch, unless the kernel's own will do.
+pub fn lab(
+    kernel: &str,
+    debug_kernel: Option<&PathBuf>,
+    modules: Option<&PathBuf>,
+    own: bool,
+) -> Result<Lab> {
     let mut lab = super::lab(Some(kernel))?;
     if let Some(dir) = debug_kernel {
         let modules = dir.join("modules");
         lab = lab.on(bifold_capture::kernel::own(&dir.join("vmlinux"), Some(&modules))?);
+    }
+    if own {
+        return Ok(lab);
     }
     let release = lab.kernel().version.clone();
     match modules.cloned().or_else(|| built(&release)) {
@@ -51,7 +59,7 @@ pub fn lab(kernel: &str, debug_kernel: Option<&PathBuf>, modules: Option<&PathBu
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let lab = lab(&args.kernel, args.debug_kernel.as_ref(), args.modules.as_ref())?;
+    let lab = lab(&args.kernel, args.debug_kernel.as_ref(), args.modules.as_ref(), false)?;
     eprintln!("vmtest: Linux {} under QEMU {}", lab.kernel().version, lab.qemu_version());
     let machine = Machine { memory_mib: args.memory, seconds: args.seconds, exact: !args.threads };
     let outcome = cases(&lab, &args.cases, machine)?;

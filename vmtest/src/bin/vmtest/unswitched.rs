@@ -31,7 +31,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let ours = super::switch::lab(&args.kernel, None, args.modules.as_ref())?;
+    let ours = super::switch::lab(&args.kernel, None, args.modules.as_ref(), false)?;
     let plain = super::lab(Some(&args.kernel))?;
     let workload = Workload::new(&args.programs, 256)?;
     let say = |what: &str| eprintln!("vmtest: {what}");
