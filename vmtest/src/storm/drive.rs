@@ -124,6 +124,15 @@ fn judge(storm: &Storm, found: Option<&Found>, switches: &[Switch], error: Optio
         not(!first.is_empty(), format!("{} lines in the {whose} kernel's log: {first}", log.len()));
     }
     not(found.log_lost, "more was logged than could be kept".into());
+    let noise = |name: &str| found.noise.get(name).copied().unwrap_or(0);
+    for (kind, counts) in [
+        (Noise::Swap, &["pages_swapped_out", "pages_in_swap_now"][..]),
+        (Noise::Dirty, &["dirty_logs"]),
+        (Noise::Split, &["splits"]),
+    ] {
+        let none = found.ended && storm.noise.contains(&kind) && counts.iter().all(|c| noise(c) == 0);
+        not(none, format!("the noise {kind:?} came to nothing: no {}", counts.join(", no ")));
+    }
     let idle: Vec<&str> = work.rounds.iter().filter(|(_, n)| **n > 0.0).map(|(k, _)| k.as_str()).collect();
     let wanted = |k: &&str| storm.load == "all" || storm.load.contains(k);
     for kind in KINDS.iter().filter(|k| wanted(k)) {
@@ -191,13 +200,16 @@ mod tests {
         let mut found = good();
         found.work.corrupted = 3;
         found.work.rounds.insert("fork".into(), 0.0);
+        found.noise = [("dirty_logs".into(), 3), ("pages_swapped_out".into(), 0)].into();
+        let noisy = Storm { noise: vec![Noise::Dirty, Noise::Swap], ..storm() };
         found.host_log = vec!["BUG: x".into()];
         let bad = [switch(Mode::Shadow, 9_999, 0), switch(Mode::Nested, 11_000, 16)];
         assert_eq!(
-            judge(&storm(), Some(&found), &bad, None),
+            judge(&noisy, Some(&found), &bad, None),
             [
                 "3 bytes corrupted",
                 "1 lines in the laboratory's kernel's log: BUG: x",
+                "the noise Swap came to nothing: no pages_swapped_out, no pages_in_swap_now",
                 "the load has no round of fork",
                 "1 switches refused, the first with errno 16",
                 "1 switches of 2",

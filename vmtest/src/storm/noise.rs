@@ -236,10 +236,16 @@ impl Noises {
             add("ksm_pages_sharing", number(&format!("{KSM}/pages_sharing")));
             add("ksm_full_scans", number(&format!("{KSM}/full_scans")));
         }
-        let huge = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
-        let kib = huge.lines().find_map(|l| l.strip_prefix("AnonHugePages:"));
-        let kib = kib.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0);
-        add("huge_pages_now", kib / 2048);
+        let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+        let kib = |name: &str| {
+            let line = rollup.lines().find_map(|l| l.strip_prefix(name));
+            line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0)
+        };
+        if self.swap {
+            // Kernels for debugging do not count what goes out and in.
+            add("pages_in_swap_now", kib("Swap:") / 4);
+        }
+        add("huge_pages_now", kib("AnonHugePages:") / 2048);
         add("huge_pages_split", named("/proc/vmstat", "thp_split_page"));
         all
     }
