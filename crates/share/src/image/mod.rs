@@ -91,6 +91,20 @@ impl Image {
         Image::of_file(name, path, &File::open(path).map_err(|e| ImageError::open(path, e))?)
     }
 
+    /// Any file, of any length, whose bytes are wanted and not its pages: its only run is what is whole.
+    pub(crate) fn open_plain(path: &Path) -> Result<Image, ImageError> {
+        let file = File::open(path).map_err(|e| ImageError::open(path, e))?;
+        let len = file::length(path, &file)?;
+        let mapped = Mapped::new(path, &file, len)?;
+        let whole = mapped.bytes().len() / PAGE * PAGE;
+        let name = path.file_name().map_or_else(|| path.to_string_lossy(), |n| n.to_string_lossy());
+        Ok(Image {
+            name: name.into(),
+            memory: Memory::Mapped(mapped),
+            runs: vec![Run { gfn: 0, bytes: 0..whole }],
+        })
+    }
+
     fn of_file(name: impl Into<String>, path: &Path, file: &File) -> Result<Image, ImageError> {
         let len = file::length(path, file)?;
         // From the file and not from the mapping, whose bytes may change between two looks.
@@ -125,6 +139,14 @@ impl Image {
     #[must_use]
     pub fn named(self, name: impl Into<String>) -> Image {
         Image { name: name.into(), ..self }
+    }
+
+    /// The same image at other frames, as if its first one were this.
+    #[must_use]
+    pub fn moved(mut self, gfn: u64) -> Image {
+        let first = self.runs.first().map_or(0, |r| r.gfn);
+        self.runs.iter_mut().for_each(|r| r.gfn = r.gfn - first + gfn);
+        self
     }
 
     /// What it is called in results: the guest's name or the file's.
