@@ -6,3 +6,4 @@
 //! Everything else counts over images.
 
 pub mod image;
+pub mod ksm;
