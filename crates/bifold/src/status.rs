@@ -5,6 +5,7 @@ use bifold_capture::{CaptureError, Kind};
 use bifold_host::HostError;
 use bifold_host::ksm::KsmError;
 use bifold_report::Exit;
+use bifold_share::experiment::ExperimentError;
 use std::process::ExitCode;
 
 /// How the program ends when nothing failed.
@@ -56,9 +57,21 @@ pub fn of_error(error: &anyhow::Error) -> u8 {
     {
         return UNAVAILABLE;
     }
+    if let Some(e) = error.downcast_ref::<ExperimentError>() {
+        return of_experiment(e);
+    }
     match error.downcast_ref::<CaptureError>() {
         Some(CaptureError::InterruptedEarly) => (SIGNAL + SIGINT) as u8,
         Some(e) if e.kind() == Kind::CannotWorkHere => UNAVAILABLE,
+        _ => FAILED,
+    }
+}
+
+fn of_experiment(error: &ExperimentError) -> u8 {
+    match error {
+        ExperimentError::Capture(e) if e.kind() == Kind::CannotWorkHere => UNAVAILABLE,
+        ExperimentError::Ksm(e) if e.cannot_work_here() => UNAVAILABLE,
+        ExperimentError::Memory { .. } => UNAVAILABLE,
         _ => FAILED,
     }
 }

@@ -25,8 +25,7 @@ use crate::kernel::{cache_dir, tool};
 /// A file that says by being there that all of a tree is.
 const COMPLETE: &str = ".bifold-complete";
 /// Where a Debian's loader looks for libraries, in a tree.
-const LIBRARY_DIRS: [&str; 4] =
-    ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu", "usr/lib64", "lib64"];
+const LIBRARY_DIRS: [&str; 4] = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu", "usr/lib64", "lib64"];
 /// More packages than any program's libraries are.
 const MOST: usize = 400;
 
@@ -79,7 +78,9 @@ impl Packages {
     /// If it is in none of the packages, or a library is not.
     pub fn add(&self, archive: &mut Archive, path: &str) -> Result<(), CaptureError> {
         let path = path.trim_start_matches('/');
-        let real = self.resolve(path).ok_or_else(|| CaptureError::Spec(format!("/{path}: in none of the packages")))?;
+        let real = self
+            .resolve(path)
+            .ok_or_else(|| CaptureError::Spec(format!("/{path}: in none of the packages")))?;
         if real.is_dir() {
             for entry in fs::read_dir(&real).map_err(CaptureError::file(&real, "cannot read"))? {
                 let entry = entry.map_err(CaptureError::file(&real, "cannot read"))?;
@@ -91,14 +92,16 @@ impl Packages {
             return Ok(());
         }
         let data = fs::read(&real).map_err(CaptureError::file(&real, "cannot read"))?;
-        let mode = fs::metadata(&real).map_err(CaptureError::file(&real, "cannot read"))?.permissions().mode();
+        let mode =
+            fs::metadata(&real).map_err(CaptureError::file(&real, "cannot read"))?.permissions().mode();
         let (loader, needed) = needs(&data);
         archive.add(path.as_bytes(), Entry::File { mode: mode & 0o7777, data });
         if let Some(loader) = loader {
             self.add(archive, &loader)?;
         }
         for library in needed {
-            let found = LIBRARY_DIRS.iter().map(|d| format!("{d}/{library}")).find(|p| self.resolve(p).is_some());
+            let found =
+                LIBRARY_DIRS.iter().map(|d| format!("{d}/{library}")).find(|p| self.resolve(p).is_some());
             let at = found.ok_or_else(|| {
                 CaptureError::Spec(format!("/{path}: needs {library}, which is in none of the packages"))
             })?;
@@ -193,7 +196,10 @@ fn fetch_into(
     progress(Progress::Stage("unpacking packages"));
     let mut versions = Vec::new();
     let debs = fs::read_dir(tmp).map_err(lost("cannot read"))?;
-    let mut debs: Vec<PathBuf> = debs.filter_map(|e| Some(e.ok()?.path())).filter(|p| p.extension().is_some_and(|e| e == "deb")).collect();
+    let mut debs: Vec<PathBuf> = debs
+        .filter_map(|e| Some(e.ok()?.path()))
+        .filter(|p| p.extension().is_some_and(|e| e == "deb"))
+        .collect();
     debs.sort();
     for deb in debs {
         tool(Command::new("dpkg-deb").arg("-x").arg(&deb).arg(&tree), "dpkg-deb -x")?;

@@ -170,8 +170,10 @@ impl Vm {
             // A memfd's reads do not fail; what was read until then is the best there is.
             let _ = file.rewind().and_then(|()| file.read_to_end(&mut bytes));
             let text = String::from_utf8_lossy(&bytes).into_owned();
-            let clean =
-                text.lines().map(|l| l.chars().filter(|c| !c.is_control()).collect::<String>()).filter(|l| !l.is_empty());
+            let clean = text
+                .lines()
+                .map(|l| l.chars().filter(|c| !c.is_control()).collect::<String>())
+                .filter(|l| !l.is_empty());
             lines.extend(clean);
         }
         lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")

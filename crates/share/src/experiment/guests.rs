@@ -20,8 +20,7 @@ const PROGRAM: &str = "/workload";
 const DATABASE_PACKAGES: [&str; 2] = ["mariadb-server-core", "mariadb-client"];
 const SERVER: &str = "/usr/sbin/mariadbd";
 const CLIENT: &str = "/usr/bin/mariadb-slap";
-const DATABASE_FILES: [&str; 4] =
-    [SERVER, CLIENT, "/usr/share/mysql/english", "/usr/share/mysql/charsets"];
+const DATABASE_FILES: [&str; 4] = [SERVER, CLIENT, "/usr/share/mysql/english", "/usr/share/mysql/charsets"];
 const DATA: &str = "/var/lib/mysql";
 const SOCKET: &str = "/run/database.sock";
 /// Between two runs of the load generator.
@@ -64,7 +63,8 @@ impl Kind {
     /// Kernel and packages, in words.
     pub fn words(&self) -> String {
         let packages = self.packages.iter().flat_map(|p| p.versions.clone());
-        let all: Vec<String> = [format!("Linux {}", self.kernel.version)].into_iter().chain(packages).collect();
+        let all: Vec<String> =
+            [format!("Linux {}", self.kernel.version)].into_iter().chain(packages).collect();
         all.join(", ")
     }
 

@@ -13,8 +13,8 @@
 //! write but not what is in their memory).
 
 pub mod guests;
-pub mod output;
 pub mod outcome;
+pub mod output;
 mod qmp;
 pub mod run;
 mod sample;
@@ -23,6 +23,7 @@ pub mod tune;
 
 pub use outcome::{CaseOutcome, Ending, GuestOutcome, GuestSample, Mark, Outcome, Sample};
 pub use run::{Asked, Notice, run};
+pub use sample::available;
 pub use spec::{Plan, Rate, Scale, Spec, SpecError};
 
 use bifold_capture::CaptureError;

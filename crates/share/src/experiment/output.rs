@@ -41,7 +41,8 @@ impl Table {
     /// In Markdown.
     pub fn markdown(&self) -> String {
         let cell = |c: &String| c.replace('\n', " ").replace('|', "\\|");
-        let line = |cells: &[String]| format!("| {} |\n", cells.iter().map(cell).collect::<Vec<_>>().join(" | "));
+        let line =
+            |cells: &[String]| format!("| {} |\n", cells.iter().map(cell).collect::<Vec<_>>().join(" | "));
         let mut out = format!("### {}\n\n{}", self.title, line(&self.head));
         out += &format!("|---|{}\n", "---:|".repeat(self.head.len().saturating_sub(1)));
         self.rows.iter().for_each(|r| out += &line(r));
@@ -147,7 +148,10 @@ fn sharing(outcome: &Outcome) -> Table {
         let peak = percent.iter().map(|p| p.1).reduce(f64::max).map(|p| format!("{p:.1}"));
         let at = |s: Option<&Sample>| or_unknown(s.map(|s| format!("{:.0}", s.at_s)));
         let first = case.samples.iter().find(|s| s.ksm.get(Counter::PagesSharing).unwrap_or(0) > 0);
-        let most = case.samples.iter().find(|s| last.saved() > 0 && s.saved() as f64 >= MOST_OF * last.saved() as f64);
+        let most = case
+            .samples
+            .iter()
+            .find(|s| last.saved() > 0 && s.saved() as f64 >= MOST_OF * last.saved() as f64);
         let per_second = last.copies.map(|n| format!("{:.0}", n as f64 / last.at_s.max(1e-9)));
         table.rows.push(vec![
             case.name.clone(),
@@ -179,7 +183,15 @@ fn published(plan: &Plan, outcome: &Outcome) -> Option<Table> {
     }
     let mut table = Table::new(
         "Beside published figures, percent of the guests' memory",
-        &["", "minimum", "intra", "inter", "used without\nsharing", "used with\nsharing", "saved of what\nis used"],
+        &[
+            "",
+            "minimum",
+            "intra",
+            "inter",
+            "used without\nsharing",
+            "used with\nsharing",
+            "saved of what\nis used",
+        ],
     );
     for case in &outcome.cases {
         let of_case = |p: &&Published| p.case.as_ref().is_none_or(|c| *c == case.name);
@@ -209,8 +221,17 @@ fn guests(outcome: &Outcome) -> Table {
     let mut table = Table::new(
         "Guests at the end",
         &[
-            "case", "guest", "kernel", "ready,\ns", "cycles", "resident,\nMiB", "its share,\nMiB", "merged\npages", "zero\npages",
-            "profit,\nMiB", "zero, minimum, intra, inter\nat the mark, MiB",
+            "case",
+            "guest",
+            "kernel",
+            "ready,\ns",
+            "cycles",
+            "resident,\nMiB",
+            "its share,\nMiB",
+            "merged\npages",
+            "zero\npages",
+            "profit,\nMiB",
+            "zero, minimum, intra, inter\nat the mark, MiB",
         ],
     );
     for case in &outcome.cases {
@@ -333,7 +354,8 @@ pub fn rows(outcome: &Outcome) -> Vec<Row> {
     for case in &outcome.cases {
         for s in &case.samples {
             let time_s = (s.at_s * 1000.0).round() / 1000.0;
-            let base = |guest: &str| Row { case: case.name.clone(), time_s, guest: guest.into(), ..Row::default() };
+            let base =
+                |guest: &str| Row { case: case.name.clone(), time_s, guest: guest.into(), ..Row::default() };
             let counter = |c| s.ksm.get(c);
             rows.push(Row {
                 resident_bytes: s.guests.iter().flatten().map(|g| g.rss).sum(),
@@ -409,7 +431,11 @@ pub fn charts(outcome: &Outcome) -> Vec<Chart> {
     let mut all = vec![
         chart("Memory that the guests take", "MiB", &[("", |s| Some(s.used as f64 / MIB))]),
         chart("What sharing saves", "MiB", &[("", |s| Some(s.saved() as f64 / MIB))]),
-        chart("Pages merged", "thousand pages", &[("", |s| Some(s.ksm.get(Counter::PagesSharing)? as f64 / 1e3))]),
+        chart(
+            "Pages merged",
+            "thousand pages",
+            &[("", |s| Some(s.ksm.get(Counter::PagesSharing)? as f64 / 1e3))],
+        ),
         chart(
             "Pages that ksmd found alone or changing",
             "thousand pages",
@@ -418,7 +444,11 @@ pub fn charts(outcome: &Outcome) -> Vec<Chart> {
                 ("volatile", |s| Some(s.ksm.get(Counter::PagesVolatile)? as f64 / 1e3)),
             ],
         ),
-        chart("Merged pages copied again", "thousand since the start", &[("", |s| Some(s.copies? as f64 / 1e3))]),
+        chart(
+            "Merged pages copied again",
+            "thousand since the start",
+            &[("", |s| Some(s.copies? as f64 / 1e3))],
+        ),
     ];
     let cpu = outcome.cases.iter().map(|c: &CaseOutcome| (c.name.clone(), c.ksmd_percent()));
     all.push(Chart {
@@ -428,10 +458,17 @@ pub fn charts(outcome: &Outcome) -> Vec<Chart> {
     });
     if let [case] = &outcome.cases[..] {
         let of = |n: usize| -> Vec<(f64, f64)> {
-            case.samples.iter().filter_map(|s| Some((s.at_s, s.guests.get(n)?.as_ref()?.pss as f64 / MIB))).collect()
+            case.samples
+                .iter()
+                .filter_map(|s| Some((s.at_s, s.guests.get(n)?.as_ref()?.pss as f64 / MIB)))
+                .collect()
         };
         let curves = case.guests.iter().enumerate().map(|(n, g)| (g.name.clone(), of(n)));
-        all.push(Chart { title: "Each guest's share of it".into(), unit: "MiB".into(), curves: curves.collect() });
+        all.push(Chart {
+            title: "Each guest's share of it".into(),
+            unit: "MiB".into(),
+            curves: curves.collect(),
+        });
     }
     all.retain(|c| !c.curves.is_empty());
     all

@@ -77,7 +77,12 @@ fn tables_say_what_was_saved_of_what_could_be() {
     assert_eq!(row(guests, 0), "all a-1 6.1 3 7 80 20 - - - 40, 40, 100, 20");
     for table in [memory, ksm, published, guests] {
         assert!(table.rows.iter().all(|r| r.len() == table.head.len()), "{}", table.title);
-        let bars = table.markdown().lines().filter(|l| l.starts_with('|')).map(|l| l.matches('|').count()).collect::<Vec<_>>();
+        let bars = table
+            .markdown()
+            .lines()
+            .filter(|l| l.starts_with('|'))
+            .map(|l| l.matches('|').count())
+            .collect::<Vec<_>>();
         assert!(bars.iter().all(|n| *n == bars[0]), "{bars:?}");
     }
 }

@@ -360,7 +360,10 @@ impl<'a> Runner<'a> {
         for guest in &mut self.guests {
             if let Err(e) = guest.order(command) {
                 // One that is ending does not answer, and is no reason.
-                let ended = matches!(e.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset);
+                let ended = matches!(
+                    e.kind(),
+                    io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+                );
                 if !ended {
                     result = result.and(Err(format!("{}: {e}", guest.outcome.name)));
                 }

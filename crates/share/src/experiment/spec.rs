@@ -307,8 +307,8 @@ impl Spec {
     /// # Errors
     /// If it cannot be read, has a field that no experiment has, or a value that makes no sense.
     pub fn read(path: &Path) -> Result<Spec, SpecError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| SpecError::Read { path: path.into(), source })?;
+        let text =
+            std::fs::read_to_string(path).map_err(|source| SpecError::Read { path: path.into(), source })?;
         Spec::parse(path, &text)
     }
 
@@ -317,8 +317,8 @@ impl Spec {
     /// # Errors
     /// As [`Spec::read`].
     pub fn parse(path: &Path, text: &str) -> Result<Spec, SpecError> {
-        let spec: Spec = toml::from_str(text)
-            .map_err(|e| SpecError::Toml { path: path.into(), text: e.to_string() })?;
+        let spec: Spec =
+            toml::from_str(text).map_err(|e| SpecError::Toml { path: path.into(), text: e.to_string() })?;
         spec.check().map_err(|(field, why)| SpecError::Field { path: path.into(), field, why })?;
         Ok(spec)
     }
@@ -376,7 +376,10 @@ impl Spec {
                 }
                 WorkloadSpec::Database { clients, iterations, queries_per_client, engine, .. } => {
                     if [clients, iterations, queries_per_client].iter().any(|n| **n == 0) {
-                        return wrong(&field("workload"), "clients, iterations and queries_per_client are above 0");
+                        return wrong(
+                            &field("workload"),
+                            "clients, iterations and queries_per_client are above 0",
+                        );
                     }
                     if engine.is_empty() || !engine.chars().all(|c| c.is_ascii_alphanumeric()) {
                         return wrong(&field("workload.engine"), "not an engine's name");
@@ -500,7 +503,11 @@ impl StartSpec {
         }
         let well = t.min > 0 && t.min <= t.max && t.max <= 1 << 24 && t.every > 0.0 && t.every <= 1e6;
         let well = well && t.boost <= t.max && t.decay <= t.max;
-        if well { Ok(()) } else { Err((format!("{field}.tuner"), "min, max, boost, decay or every is out of range".into())) }
+        if well {
+            Ok(())
+        } else {
+            Err((format!("{field}.tuner"), "min, max, boost, decay or every is out of range".into()))
+        }
     }
 }
 

@@ -83,7 +83,8 @@ mod tests {
         let t = TunerSpec { every: 60.0, boost: 300, decay: 50, min: 64, max: 1250 };
         let spec = StartSpec { free_below: Some(0.2), tuner: Some(t) };
         let mut tuner = Tuner::new(spec, 100 * MIB);
-        let mut pages = |at, unshared, used| tuner.look(at, unshared * MIB, used * MIB).pages_to_scan.unwrap();
+        let mut pages =
+            |at, unshared, used| tuner.look(at, unshared * MIB, used * MIB).pages_to_scan.unwrap();
         assert_eq!(pages(0.0, 10, 10), 64, "it does not run: nothing changes");
         assert_eq!(pages(1.0, 90, 90), 364);
         assert_eq!(pages(30.0, 90, 90), 364, "not before its time");
