@@ -376,8 +376,11 @@ int main(void)
     if (read(report[0], &e, sizeof e) == sizeof e) {
         say("error running %s: %s", value("program", NULL), strerror(e));
     } else {
-        send_file(out, "bifold.stdout");
-        send_file(err, "bifold.stderr");
+        /* A guest that lives on has no ports for what nobody waits for. */
+        if (!value("resident", NULL)) {
+            send_file(out, "bifold.stdout");
+            send_file(err, "bifold.stderr");
+        }
         if (oom > 0)
             say("oom %ld", oom);
         if (WIFSIGNALED(status))

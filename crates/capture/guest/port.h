@@ -10,10 +10,11 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Opens the virtio-serial port of this name; udev is not here to link it. */
+/* Opens the virtio-serial port of this name; udev is not here to link it. Ports appear one after the
+ * other, and late on a host that is busy with many guests. */
 static int port(const char *name, int flags)
 {
-    for (int tries = 0; tries < 200; tries++) {
+    for (int tries = 0; tries < 4000; tries++) {
         DIR *d = opendir("/sys/class/virtio-ports");
         struct dirent *e;
 

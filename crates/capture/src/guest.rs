@@ -103,6 +103,7 @@ pub fn workload_initramfs(
     let mut config = Config::default();
     put_modules(modules::PORTS, kernel, &mut files, &mut config)?;
     config.put("root", b"initramfs");
+    config.put("resident", b"yes");
     // With huge pages of its own a guest would fill its memory in other places; the host's are
     // another matter.
     config.put("thp", b"never");

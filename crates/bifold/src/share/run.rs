@@ -193,6 +193,7 @@ fn facts(plan: &Plan, outcome: &Outcome) -> Vec<(String, String)> {
     if let Some(free) = plan.spec.start.free_below {
         facts.push(("KSM starts below".into(), format!("{:.0} % free", 100.0 * free)));
     }
+    facts.push(("KSM's settings as found".into(), outcome.found.clone()));
     for case in &outcome.cases {
         let mut kinds: Vec<String> = Vec::new();
         for g in &case.guests {
@@ -201,7 +202,8 @@ fn facts(plan: &Plan, outcome: &Outcome) -> Vec<(String, String)> {
                 kinds.push(words);
             }
         }
-        facts.push((case.name.clone(), format!("{}; KSM: {}", kinds.join("; "), case.ksm)));
+        let ksm = if case.ksm.is_empty() { "as found" } else { case.ksm.as_str() };
+        facts.push((case.name.clone(), format!("{}; KSM: {ksm}", kinds.join("; "))));
     }
     facts
 }
@@ -300,7 +302,7 @@ impl Progress {
                 let mib = |b: u64| b >> 20;
                 let ksm = if s.running { "KSM runs" } else { "KSM waits" };
                 self.bar.set_message(format!(
-                    "{}: {:.0} of {:.0} s, {} MiB taken, {} MiB saved, {ksm} (Ctrl-C stops and shows what is there)",
+                    "{}: {:.0} s of {:.0} and the boot's, {} MiB taken, {} MiB saved, {ksm} (Ctrl-C stops and shows what is there)",
                     self.case,
                     s.at_s,
                     self.length,

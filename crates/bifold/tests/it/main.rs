@@ -11,4 +11,5 @@ mod guest;
 mod ksm;
 mod policy;
 mod recordings;
+mod share_run;
 mod stopping;

@@ -14,6 +14,8 @@ pub struct Outcome {
     pub host_kernel: String,
     /// Version of the emulator.
     pub qemu: String,
+    /// KSM's settings as they were found; a case has those that it does not name.
+    pub found: String,
     /// Cases in the order in which they ran; those that did not run are missing.
     pub cases: Vec<CaseOutcome>,
     /// Cases of the plan.
@@ -43,7 +45,7 @@ pub enum Ending {
 pub struct CaseOutcome {
     /// Its name.
     pub name: String,
-    /// KSM's settings in words.
+    /// KSM's settings that it names, in words.
     pub ksm: String,
     /// The guests.
     pub guests: Vec<GuestOutcome>,

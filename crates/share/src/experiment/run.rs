@@ -2,7 +2,7 @@
 //! Runs a plan: case after case, each with guests of its own.
 //!
 //! In a case KSM is first off, with the case's settings; the guests start, all at once, and time 0 is
-//! then. From there on every sample is also a look of the [`Tuner`], which starts and stops KSM. What
+//! then. The plan's times count from when all workloads are ready, as booting takes what it takes. From there on every sample is also a look of the [`Tuner`], which starts and stops KSM. What
 //! goes wrong with one guest is written down and the case goes on; what stops the run ends the case, and
 //! all that was seen until then is in the outcome. However this ends, guests are ended by their process
 //! ids (dropped, or killed with this process), and the KSM guard restores the settings afterwards.
@@ -26,6 +26,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+/// How long guests may take until all workloads are ready: emulated ones on a busy machine are slow.
+const READY: Duration = Duration::from_secs(900);
 /// Between two looks at what guests say.
 const TICK: Duration = Duration::from_millis(50);
 /// What a count may leave of the host's memory, MiB.
@@ -80,6 +82,7 @@ pub fn run(plan: &Plan, asked: &Asked, tell: &mut dyn FnMut(Notice)) -> Result<O
     let mut outcome = Outcome {
         host_kernel: kernel_release(asked.host),
         qemu: qemu.version.clone(),
+        found: guard.found().to_string(),
         cases: Vec::new(),
         planned: plan.cases.len(),
     };
@@ -180,10 +183,9 @@ impl<'a> Runner<'a> {
     }
 
     fn end(self, ending: Ending) -> CaseOutcome {
-        let shown = self.settings();
         CaseOutcome {
             name: self.case.name.clone(),
-            ksm: shown.to_string(),
+            ksm: self.case.ksm.to_string(),
             guests: self.guests.into_iter().map(|g| g.outcome).collect(),
             samples: self.samples,
             marks: self.marks,
@@ -239,6 +241,7 @@ impl<'a> Runner<'a> {
         }
         let mut marks = self.plan.potential.iter().copied().peekable();
         let mut next = Duration::ZERO;
+        let mut ready = None;
         loop {
             for n in 0..self.guests.len() {
                 let now = self.now();
@@ -247,7 +250,16 @@ impl<'a> Runner<'a> {
                 }
             }
             let elapsed = self.begun.elapsed();
-            let over = elapsed >= self.plan.length;
+            let decided = |g: &Guest| g.outcome.ready_s.is_some() || g.outcome.failed.is_some() || !g.lives();
+            if ready.is_none() && self.guests.iter().all(decided) {
+                ready = Some(elapsed);
+            }
+            let since = ready.map(|r| elapsed - r);
+            let over = since.is_some_and(|s| s >= self.plan.length);
+            if ready.is_none() && elapsed > READY {
+                let text = format!("not all workloads were ready after {} s", READY.as_secs());
+                return Ok(Ending::Failed(text));
+            }
             let stopped = self.asked.stop.load(Ordering::Relaxed);
             if elapsed >= next || over || stopped {
                 self.sample(&eye, &mut tuner, tell)?;
@@ -262,18 +274,11 @@ impl<'a> Runner<'a> {
             if !self.guests.iter().any(Guest::lives) {
                 return Ok(Ending::Failed("no guest is left".into()));
             }
-            if marks.peek().is_some_and(|at| elapsed >= *at) {
+            if marks.peek().is_some_and(|at| since.is_some_and(|s| s >= *at)) {
                 marks.next();
                 self.mark(tell)?;
             }
             if over {
-                for g in &self.guests {
-                    if g.outcome.ready_s.is_none() && g.lives() && g.outcome.failed.is_none() {
-                        let text = format!("{}: its workload was not ready until the end", g.outcome.name);
-                        tell(Notice::Note(&text));
-                        self.notes.push(text);
-                    }
-                }
                 return Ok(Ending::Whole);
             }
             std::thread::sleep(TICK);

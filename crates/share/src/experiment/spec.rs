@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The smallest guest that boots Debian's kernel with room for a workload, MiB.
-pub const SMALLEST_MIB: u64 = 64;
+pub const SMALLEST_MIB: u64 = 96;
 /// Guest memory is a multiple of this, MiB.
 const STEP_MIB: u64 = 2;
 /// More guests at once than any machine here would take.
@@ -161,11 +161,11 @@ pub struct Spec {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TimeSpec {
-    /// From the start of the guests to the end.
+    /// From when all workloads are ready to the end.
     pub length: f64,
     /// Between samples.
     pub sample: f64,
-    /// When guests are stopped and the potential is counted.
+    /// When guests are stopped and the potential is counted, from when all workloads are ready.
     #[serde(default)]
     pub potential: Vec<f64>,
 }
@@ -357,7 +357,7 @@ impl Spec {
                 return wrong(&field("count"), "not from 1 to 256 in all");
             }
             if !(SMALLEST_MIB..=1 << 20).contains(&g.memory_mib) {
-                return wrong(&field("memory_mib"), "not from 64 to 1048576");
+                return wrong(&field("memory_mib"), "not from 96 to 1048576");
             }
             if !g.files.is_empty() && g.packages.is_empty() {
                 return wrong(&field("files"), "files come out of packages: name them in `packages`");
@@ -544,11 +544,11 @@ pub struct Plan {
     pub scale: Scale,
     /// Memory of the imagined host, MiB.
     pub budget_mib: u64,
-    /// How long a case takes.
+    /// How long a case takes once all workloads are ready.
     pub length: Duration,
     /// Between samples.
     pub sample: Duration,
-    /// When the potential is counted, in order.
+    /// When the potential is counted, in order, after that.
     pub potential: Vec<Duration>,
     /// All guests.
     pub guests: Vec<PlannedGuest>,
