@@ -7,6 +7,7 @@
 use super::file::Reader;
 use super::import::over_count;
 use super::{About, FingerprintError, LISTED, Row, Sorter, part_file};
+use crate::image::HUGE;
 use crate::potential::{Content, Counts, Guest, MOST_PAIRED, Potential, What};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
@@ -15,6 +16,9 @@ use std::path::{Path, PathBuf};
 
 /// The name of the document.
 const SCHEMA: &str = "bifold.share-count/1";
+
+/// Pages of a part, more than any machine has: sums of parts stay within 64 bits.
+const MOST: u64 = 1 << 40;
 
 /// What one part of the fingerprints adds to a count.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,6 +89,14 @@ impl Part {
         }
         if !part.guests.iter().all(|g| whole(&g.pages_4k) && whole(&g.pages_2m)) {
             return Err("pages are not the sum of zero, minimum, intra and inter".into());
+        }
+        let pairs = part.contents_in_common.iter().flatten().flatten().copied();
+        let guests = part.guests.iter();
+        let own =
+            guests.flat_map(|g| [g.pages_4k.pages, g.pages_2m.pages, g.contents, g.contents_with_others]);
+        let listed = part.most_repeated.iter().flat_map(|l| [l.pages, l.guests]);
+        if pairs.chain(own).chain(listed).any(|n| n > MOST) {
+            return Err(format!("a number beyond {MOST}"));
         }
         Ok(part)
     }
@@ -310,6 +322,12 @@ pub fn merge(mut results: Vec<(PathBuf, Part)>, top: usize) -> Result<Potential,
         small.add(&g.small);
         huge.add(&g.huge);
     });
+    // 2 MB pages are in other parts than their 4 KB pages, so only the sum can tell.
+    if HUGE * huge.pages > small.pages || HUGE * huge.saved() > small.saved() {
+        return Err(FingerprintError::Parts(
+            "the results contradict each other: more 2 MB pages than 4 KB pages make".into(),
+        ));
+    }
     let what = |l: &Listed| match l.fingerprint.bytes().all(|b| b == b'0') {
         true => What::Zero,
         false => What::Fingerprint(l.fingerprint.clone()),
