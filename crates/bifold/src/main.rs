@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The command: `bifold compare`, `record`, `policy`, `share`, `mode`, `doctor`.
+//! The command: `bifold compare`, `record`, `policy`, `mode`, `share`, `doctor`.
 //!
 //! What a user writes ([`cli`]) becomes a plan ([`resolve`]), which is carried
 //! out ([`run`]) with events from a [`source`] going into a [`feed`]. Data goes

@@ -6,6 +6,7 @@ use bifold_host::HostError;
 use bifold_host::ksm::KsmError;
 use bifold_report::Exit;
 use bifold_share::experiment::ExperimentError;
+use bifold_share::image::ImageError;
 use std::process::ExitCode;
 
 /// How the program ends when nothing failed.
@@ -59,6 +60,10 @@ pub fn of_error(error: &anyhow::Error) -> u8 {
     }
     if let Some(e) = error.downcast_ref::<ExperimentError>() {
         return of_experiment(e);
+    }
+    let image = error.downcast_ref::<ImageError>();
+    if image.is_some_and(ImageError::is_privilege) {
+        return UNAVAILABLE;
     }
     match error.downcast_ref::<CaptureError>() {
         Some(CaptureError::InterruptedEarly) => (SIGNAL + SIGINT) as u8,

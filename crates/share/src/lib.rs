@@ -7,6 +7,7 @@
 
 pub mod advise;
 pub mod experiment;
+pub mod fingerprint;
 pub mod image;
 pub mod ksm;
 pub mod potential;

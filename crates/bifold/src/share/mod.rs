@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `bifold share`: identical pages of guests, one file per verb.
+//! `bifold share`: how much memory guests could share, how much they do, and what it costs.
+//!
+//! One file or folder per verb.
 
 pub mod advise;
 pub mod check;
+mod fingerprint;
+mod potential;
 pub mod run;
 #[cfg(test)]
 mod tree;
@@ -18,5 +22,10 @@ pub fn run(verb: ShareVerb) -> anyhow::Result<Status> {
         ShareVerb::Check(args) => check::run(&args),
         ShareVerb::Run(args) => run::run(&args),
         ShareVerb::Watch(args) => watch::run(&args),
+        ShareVerb::Potential(args) => potential::run(&args),
+        ShareVerb::Fingerprint(args) => fingerprint::write(&args),
+        ShareVerb::Count(args) => fingerprint::count(&args),
+        ShareVerb::Merge(args) => fingerprint::merge(&args),
+        ShareVerb::Import(args) => fingerprint::import(&args),
     }
 }

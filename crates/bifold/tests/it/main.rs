@@ -11,5 +11,6 @@ mod guest;
 mod ksm;
 mod policy;
 mod recordings;
+mod share;
 mod share_run;
 mod stopping;

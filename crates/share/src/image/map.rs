@@ -9,10 +9,9 @@
 //! All unsafe code of reading images is in this file.
 
 use super::ImageError;
-use memmap2::{Advice, Mmap};
+use memmap2::Mmap;
 use std::fs::File;
 use std::io;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -76,13 +75,6 @@ impl Mapped {
             return Err(ImageError::Lost { path: self.path.clone() });
         }
         Ok(())
-    }
-
-    /// Sets up page table entries for what is in the page cache (Linux 5.14).
-    pub fn will_read(&self, bytes: &Range<usize>) {
-        // An error means that the kernel is older or the file shorter; then reading does the work, or
-        // notices.
-        let _ = self.map.advise_range(Advice::PopulateRead, bytes.start, bytes.len());
     }
 }
 

@@ -197,14 +197,6 @@ impl Image {
             Memory::Mapped(mapped) => mapped.check(),
         }
     }
-
-    /// Tells the kernel that these bytes are going to be read, so that it can set up all their page table
-    /// entries at once. No effect on anything else.
-    pub fn will_read(&self, bytes: &Range<usize>) {
-        if let Memory::Mapped(mapped) = &self.memory {
-            mapped.will_read(bytes);
-        }
-    }
 }
 
 #[cfg(test)]

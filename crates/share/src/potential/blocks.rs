@@ -7,8 +7,9 @@
 use super::scan::{Scanned, ZERO};
 use crate::image::{HUGE, Image};
 use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
 use std::ops::Range;
-use xxhash_rust::xxh3::Xxh3DefaultBuilder;
+use twox_hash::XxHash3_64;
 
 /// All 2 MB pages with the numbers of their contents.
 pub struct Blocks {
@@ -22,7 +23,7 @@ pub struct Blocks {
 
 /// Finds them.
 pub fn blocks(images: &[Image], scanned: &Scanned) -> Blocks {
-    let mut numbers: HashMap<&[u32], u32, Xxh3DefaultBuilder> = HashMap::default();
+    let mut numbers: HashMap<&[u32], u32, BuildHasherDefault<XxHash3_64>> = HashMap::default();
     let mut out = Blocks { ids: Vec::new(), guests: Vec::new(), contents: 0 };
     for (image, pages) in images.iter().zip(scanned.guests()) {
         let start = out.ids.len();

@@ -21,6 +21,7 @@ pub use known::Known;
 pub use what::What;
 
 use crate::image::{HUGE, Image, ImageError};
+use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::sync::atomic::AtomicBool;
 
@@ -90,7 +91,8 @@ impl Default for Options {
 }
 
 /// Pages of one size by what sharing makes of them. `pages` is the sum of the others.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Counts {
     /// All of them.
     pub pages: u64,
@@ -144,8 +146,8 @@ pub struct Content {
     pub pages: u64,
     /// Guests that hold it.
     pub guests: u64,
-    /// The first page that holds it: index of the guest and guest frame number.
-    pub first: (usize, u64),
+    /// The first page that holds it: index of the guest and guest frame number. Fingerprints do not say.
+    pub first: Option<(usize, u64)>,
 }
 
 /// How much of a known file is in the guests.
@@ -164,8 +166,10 @@ pub struct Found {
 /// What guests could share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Potential {
-    /// How equal pages were found.
-    pub method: Method,
+    /// How equal pages were found, in words.
+    pub method: String,
+    /// What makes the count less than exact, in a sentence.
+    pub warning: Option<String>,
     /// Each guest, in the order given.
     pub guests: Vec<Guest>,
     /// All guests by 4 KB pages.
@@ -244,13 +248,13 @@ fn count_by(
         .map(|t| {
             let (image, gfn) = scanned.place(images, t.first);
             let what = known.what(t.id).unwrap_or_else(|| What::of(scanned.page(t.first)));
-            Content { what, pages: t.pages, guests: t.guests, first: (image, gfn) }
+            Content { what, pages: t.pages, guests: t.guests, first: Some((image, gfn)) }
         })
         .collect();
     if let Some(first) = scanned.ids.iter().position(|id| *id == scan::ZERO) {
         let guests = small.guests.iter().filter(|g| g.counts.zero > 0).count() as u64;
         let pages = small.guests.iter().map(|g| g.counts.zero).sum();
-        let first = scanned.place(images, first as u32);
+        let first = Some(scanned.place(images, first as u32));
         top.push(Content { what: What::Zero, pages, guests, first });
     }
     top.sort_by_key(|c| (std::cmp::Reverse(c.pages), c.first));
@@ -273,7 +277,8 @@ fn count_by(
         all
     };
     Ok(Potential {
-        method: options.method,
+        method: options.method.name().to_string(),
+        warning: None,
         small: sum(|g| &g.small),
         huge: sum(|g| &g.huge),
         top,

@@ -16,7 +16,6 @@ use sha1::Digest as _;
 use std::hint::black_box;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use xxhash_rust::xxh3::xxh3_128;
 
 /// The content of pages that are all zeros.
 pub const ZERO: u32 = u32::MAX;
@@ -34,7 +33,8 @@ pub type Hasher = fn(&[u8]) -> u128;
 /// The hash of a method.
 pub fn hasher(method: Method) -> Hasher {
     match method {
-        Method::Verified | Method::Hashed => xxh3_128,
+        // This implementation looks for AVX2 when it runs, and is twice as fast with it.
+        Method::Verified | Method::Hashed => twox_hash::XxHash3_128::oneshot,
         Method::Sha1 => |page| {
             let digest: [u8; 20] = sha1::Sha1::digest(page).into();
             u128::from_le_bytes(digest[..16].try_into().expect("16 of 20 bytes"))
@@ -116,7 +116,6 @@ pub fn scan<'a>(
         if watch.stop.load(Ordering::Relaxed) {
             return Err(PotentialError::Stopped);
         }
-        chunk.image.will_read(&chunk.bytes);
         let bytes = &chunk.image.bytes()[chunk.bytes];
         let batches = bytes.chunks(BATCH * PAGE).zip(chunk.ids.chunks_mut(BATCH));
         for (i, (bytes, ids)) in batches.enumerate() {

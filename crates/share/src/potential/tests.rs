@@ -101,7 +101,7 @@ fn check(potential: &Potential, guests: &[Vec<u32>]) {
         .collect();
     top.sort_by_key(|(n, first, _)| (std::cmp::Reverse(*n), *first));
     top.truncate(5);
-    let listed: Vec<_> = potential.top.iter().map(|c| (c.pages, c.first, c.guests)).collect();
+    let listed: Vec<_> = potential.top.iter().map(|c| (c.pages, c.first.unwrap(), c.guests)).collect();
     assert_eq!(listed, top);
 }
 

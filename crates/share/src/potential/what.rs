@@ -22,6 +22,8 @@ pub enum What {
         /// Where the page is in it, in bytes.
         offset: u64,
     },
+    /// Something of which only the fingerprint is known, in hexadecimal digits.
+    Fingerprint(String),
     /// Something else, which begins like this.
     Other([u8; SHOWN]),
 }
@@ -48,6 +50,7 @@ impl What {
             What::Byte(_) => "byte",
             What::Word(_) => "word",
             What::Known { .. } => "known",
+            What::Fingerprint(_) => "fingerprint",
             What::Other(_) => "other",
         }
     }
@@ -61,6 +64,7 @@ impl fmt::Display for What {
             What::Byte(b) => write!(f, "byte {b:02x} repeated"),
             What::Word(bytes) => write!(f, "bytes {} repeated", hex(bytes)),
             What::Known { file, offset } => write!(f, "{file} at {offset:#x}"),
+            What::Fingerprint(digits) => write!(f, "fingerprint {digits}"),
             What::Other(bytes) => write!(f, "{}...", hex(bytes)),
         }
     }
