@@ -117,11 +117,37 @@ static void synthetic(char **arg)
     }
 }
 
+/* What the programs print; its end is the reason when one gives up. */
+#define LOG "/tmp/workload.log"
+
+static void gave_up(const char *program, const char *when, int status)
+{
+    char text[200];
+    int fd = open(LOG, O_RDONLY | O_CLOEXEC);
+    ssize_t n = 0;
+
+    if (fd >= 0) {
+        off_t end = lseek(fd, 0, SEEK_END);
+        n = pread(fd, text, sizeof text - 1, end < (off_t)sizeof text ? 0 : end - (off_t)sizeof text + 1);
+        close(fd);
+    }
+    text[n > 0 ? n : 0] = 0;
+    for (char *p = text; *p; p++)
+        if (*p == '\n')
+            *p = ' ';
+    say("failed %s: ended with %s %d %s: %s", program, WIFEXITED(status) ? "status" : "signal",
+        WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status), when, text);
+    stay();
+}
+
 static pid_t start(char **command)
 {
     pid_t child = fork();
 
     if (child == 0) {
+        int log = open(LOG, O_WRONLY | O_CREAT | O_APPEND, 0600);
+        dup2(log, 1);
+        dup2(log, 2);
         execvp(command[0], command);
         say("failed %s: %s", command[0], strerror(errno));
         _exit(127);
@@ -150,10 +176,8 @@ static void serve(char **arg)
     if (strcmp(ready, "-")) {
         serving = start(server);
         for (long waited = 0; stat(ready, &st); waited++) {
-            if (waitpid(serving, &status, WNOHANG) == serving) {
-                say("failed %s: ended with status %d before it served", server[0], status);
-                stay();
-            }
+            if (waitpid(serving, &status, WNOHANG) == serving)
+                gave_up(server[0], "before it served", status);
             if (waited > PATIENCE_S * 10) {
                 errno = ETIMEDOUT;
                 fail(server[0]);
@@ -166,19 +190,15 @@ static void serve(char **arg)
         pid_t child = start(client), done;
 
         while ((done = waitpid(-1, &status, 0)) != child) {
-            if (done == serving) {
-                say("failed %s: ended with status %d", server[0], status);
-                stay();
-            }
+            if (done == serving)
+                gave_up(server[0], "while it served", status);
             if (done < 0 && errno != EINTR)
                 fail("waitpid");
         }
         if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
             say("cycle %lu", cycle++);
-        else if (++failed == 3) {
-            say("failed %s: its third end with status %d", client[0], status);
-            stay();
-        }
+        else if (++failed == 3)
+            gave_up(client[0], "for the third time", status);
         sleep_ms(sleep);
     }
 }

@@ -324,7 +324,7 @@ impl<'a> Runner<'a> {
                 .guests
                 .iter()
                 .filter_map(|g| Some((g.watched()?, g.outcome.name.clone())))
-                .map(|(w, name)| Image::of_process(w.pid).map(|i| i.named(name)))
+                .map(|(w, name)| Image::of_process_resident(w.pid).map(|i| i.named(name)))
                 .collect(),
             Err(_) => Ok(Vec::new()),
         };
@@ -351,7 +351,9 @@ impl<'a> Runner<'a> {
         if let Some(dir) = self.asked.dump {
             for image in &images {
                 let name = format!("{}-{}-{at_s:.0}s.raw", file_name(&self.case.name), image.name());
-                if let Err((path, e)) = dump(image, dir.join(name)) {
+                let ram = self.guests.iter().find(|g| g.outcome.name == image.name());
+                let ram = ram.map_or(0, |g| g.outcome.memory_mib << 20);
+                if let Err((path, e)) = dump(image, ram, dir.join(name)) {
                     self.note(format!("{}: cannot be written: {e}", path.display()), tell);
                     break;
                 }
@@ -383,8 +385,8 @@ fn file_name(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).collect()
 }
 
-/// Writes an image as raw RAM, zero pages as holes, under its name only when complete.
-fn dump(image: &Image, path: PathBuf) -> Result<(), (PathBuf, io::Error)> {
+/// Writes an image as raw RAM of `ram` bytes, zero and missing pages as holes, under its name only when complete.
+fn dump(image: &Image, ram: u64, path: PathBuf) -> Result<(), (PathBuf, io::Error)> {
     let new = path.with_extension("raw.new");
     let write = || {
         let file = File::create(&new)?;
@@ -393,8 +395,7 @@ fn dump(image: &Image, path: PathBuf) -> Result<(), (PathBuf, io::Error)> {
                 file.write_all_at(page, gfn * PAGE as u64)?;
             }
         }
-        let end = image.runs().last().map_or(0, |r| r.gfn + r.pages());
-        file.set_len(end * PAGE as u64)?;
+        file.set_len(ram)?;
         std::fs::rename(&new, &path)
     };
     write().map_err(|e| {
@@ -414,12 +415,12 @@ mod tests {
         bytes[PAGE..2 * PAGE].fill(7);
         let image = Image::of_bytes("g", bytes.clone());
         let at = dir.path().join("g.raw");
-        dump(&image, at.clone()).unwrap();
+        dump(&image, 4 * PAGE as u64, at.clone()).unwrap();
         assert_eq!(std::fs::read(&at).unwrap(), bytes);
-        assert!(dump(&image, dir.path().join("no/g.raw")).is_err());
+        assert!(dump(&image, 0, dir.path().join("no/g.raw")).is_err());
         // A full disk, on the one device that every Linux has for that.
         std::os::unix::fs::symlink("/dev/full", dir.path().join("full.raw.new")).unwrap();
-        let (_, e) = dump(&image, dir.path().join("full.raw")).unwrap_err();
+        let (_, e) = dump(&image, 0, dir.path().join("full.raw")).unwrap_err();
         assert_eq!(e.kind(), io::ErrorKind::StorageFull);
         let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(left, ["g.raw"]);
