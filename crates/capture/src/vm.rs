@@ -248,11 +248,12 @@ fn arguments(spec: &VmSpec, fds: &Fds) -> Vec<String> {
     if Path::new(QBOOT).exists() {
         opt("-bios", QBOOT.into());
     }
+    // A root in ramfs, as a tmpfs would refuse to hold more than half of the guest's memory.
     opt(
         "-append",
         format!(
             "console=ttyS0 quiet nokaslr panic=-1 rdinit=/init random.trust_cpu=on cryptomgr.notests=1 \
-             no_timer_check tsc=reliable transparent_hugepage=never bifold.guest={}",
+             no_timer_check tsc=reliable transparent_hugepage=never rootfstype=ramfs bifold.guest={}",
             spec.name
         ),
     );

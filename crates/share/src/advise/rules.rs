@@ -278,7 +278,7 @@ fn turn_on(v: &View) -> Option<Recommendation> {
         kind: Kind::Try,
         what: "turn KSM on".into(),
         why: format!(
-            "{}, and {} guests run here. Count first what they could share: bifold share potential pid:PID ...",
+            "{}; guests run here: {}. Count first what they could share: bifold share potential pid:PID ...",
             v.memory_words(),
             v.0.vms.len()
         ),
@@ -403,7 +403,8 @@ fn slow(v: &View) -> Option<Recommendation> {
     let pages: u64 = v.mergeable().iter().filter_map(|vm| vm.ksm.rmap_items).sum();
     let (per_wake, sleep) = (v.setting(Setting::PagesToScan)?, v.setting(Setting::SleepMillisecs)?);
     let advised = v.setting(Setting::AdvisorMode).is_some_and(|m| m != 0);
-    if !v.runs() || advised || per_wake == 0 || pages == 0 {
+    let dear = v.cpu().is_some_and(|cpu| cpu >= DEAR);
+    if !v.runs() || advised || dear || per_wake == 0 || pages == 0 {
         return None;
     }
     let pass_s = pages as f64 / per_wake as f64 * sleep as f64 / 1000.0;

@@ -110,6 +110,7 @@ fn arguments(workload: &Workload) -> Vec<String> {
                 "--performance-schema=off".into(),
                 "--innodb-flush-method=fsync".into(),
                 "--innodb-log-file-size=8M".into(),
+                "--innodb-temp-data-file-path=ibtmp1:6M:autoextend".into(),
                 "--innodb-use-native-aio=0".into(),
                 "--skip-log-bin".into(),
                 format!("--innodb-buffer-pool-size={pool_mib}M"),
