@@ -5,7 +5,9 @@
 
 use bifold_host::Host;
 use bifold_host::ksm::{Ksm, Setting, Settings};
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -69,11 +71,33 @@ fn finish(experiment: &Path, more: &[&str]) -> Output {
 }
 
 /// QEMU processes of guests whose names begin so.
-fn guests(name: &str) -> usize {
-    let of = |e: fs::DirEntry| fs::read(e.path().join("cmdline")).unwrap_or_default();
-    let named = format!("\0-name\0{name}-").into_bytes();
-    let is = |c: &Vec<u8>| c.windows(named.len()).any(|w| w == named);
-    fs::read_dir("/proc").unwrap().flatten().map(of).filter(is).count()
+fn guests(name: &str) -> Vec<Pid> {
+    let named = format!("\0-name\0{name}").into_bytes();
+    let of = |e: fs::DirEntry| {
+        let command = fs::read(e.path().join("cmdline")).ok()?;
+        let ours = command.windows(named.len()).any(|w| w == named);
+        ours.then(|| e.file_name().to_str()?.parse().ok().and_then(Pid::from_raw)).flatten()
+    };
+    fs::read_dir("/proc").unwrap().flatten().filter_map(of).collect()
+}
+
+/// Starts a run and waits until its guests are there and KSM runs for them; again if somebody else
+/// drives KSM just now. With it come the settings before.
+fn up(ksm: &Ksm, experiment: &Path, name: &str, more: &[&str]) -> (Child, Settings) {
+    let mut before = ksm.settings().unwrap();
+    let mut run = start(experiment, more);
+    let up = until(|| {
+        if run.try_wait().unwrap().is_some() {
+            before = ksm.settings().unwrap();
+            run = start(experiment, more);
+        }
+        guests(name).len() == 4 && ksm.settings().unwrap().get(Setting::Run) == Some(1)
+    });
+    if !up {
+        let _ = run.kill();
+        panic!("the guests did not come up under KSM: {:?}", run.wait_with_output());
+    }
+    (run, before)
 }
 
 fn until(mut so: impl FnMut() -> bool) -> bool {
@@ -87,76 +111,76 @@ fn until(mut so: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// Settings that stay while nobody drives KSM.
-fn lasting(ksm: &Ksm) -> Settings {
-    ksm.settings().unwrap()
-}
-
-// One test, as both halves need KSM for themselves.
+// One test, as each part needs KSM for itself.
 #[test]
-fn four_tiny_guests_share_and_a_killed_run_leaves_nothing_behind() {
+fn four_tiny_guests_share_and_a_run_that_ends_badly_leaves_nothing_behind() {
     let Some(ksm) = ksm() else { return };
     let dir = tempfile::tempdir().unwrap();
-    let whole = dir.path().join("whole");
-    fs::create_dir(&whole).unwrap();
-    let (csv, html, md) = (whole.join("rows.csv"), whole.join("r.html"), whole.join("r.md"));
-    let dump = whole.join("images");
-    let path = |p: &Path| p.to_str().unwrap().to_owned();
-    let toml = experiment(&whole, "bifold-e2e-a", 12);
-    let words = [path(&csv), path(&html), path(&md), path(&dump)];
-    let more = [
-        "--format",
-        "csv",
-        "-o",
-        &words[0],
-        "--report",
-        &words[1],
-        "--markdown",
-        &words[2],
-        "--dump",
-        &words[3],
-    ];
+    a_whole_run(dir.path());
+    a_guest_that_dies_and_ctrl_c(&ksm, dir.path());
+    a_killed_run(&ksm, dir.path());
+}
+
+/// A run to its end, but for a report on a disk that is full: all else is there.
+fn a_whole_run(dir: &Path) {
+    let at = |name: &str| dir.join(name).to_str().unwrap().to_owned();
+    let [csv, md, dump] = ["rows.csv", "r.md", "images"].map(at);
+    let toml = experiment(dir, "bifold-e2e-a", 12);
+    let more = ["--format", "csv", "-o", &csv, "--report", "/dev/full", "--markdown", &md, "--dump", &dump];
     let out = finish(&toml, &more);
     let said = String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success(), "{}\n{said}", out.status);
+    assert_eq!(out.status.code(), Some(1), "{said}");
+    assert!(said.contains("cannot write /dev/full"), "{said}");
     let rows = fs::read_to_string(&csv).unwrap();
     let mut reader = csv::Reader::from_reader(rows.as_bytes());
     let head = reader.headers().unwrap().clone();
-    let at = |name: &str| head.iter().position(|h| h == name).unwrap();
-    let (guest, sharing, used, unshared) =
-        (at("guest"), at("pages_sharing"), at("used_bytes"), at("unshared_bytes"));
+    let column = |name: &str| head.iter().position(|h| h == name).unwrap();
+    let guest = column("guest");
     let all: Vec<csv::StringRecord> = reader.records().map(|r| r.unwrap()).collect();
     let last = all.iter().rev().find(|r| &r[guest] == "all").unwrap();
-    let number = |i: usize| last[i].parse::<u64>().unwrap();
-    // Each guest has 4096 equal pages, and the kernel's text besides: most of it is found in 12 s of
-    // up to a million pages per second.
-    assert!(number(sharing) > 8192, "{} pages merged", number(sharing));
-    assert!(number(used) < number(unshared));
+    let number = |name: &str| last[column(name)].parse::<u64>().unwrap();
+    // Each guest has 4096 equal pages, and the kernel's text besides: most of it is found in 12 s of up
+    // to a million pages per second.
+    assert!(number("pages_sharing") > 8192, "{} pages merged", number("pages_sharing"));
+    assert!(number("used_bytes") < number("unshared_bytes"));
     for n in 1..=4 {
         assert!(all.iter().any(|r| r[guest] == format!("bifold-e2e-a-{n}")), "no row of guest {n}");
     }
-    assert!(fs::read_to_string(&html).unwrap().contains("four tiny guests"));
     assert!(fs::read_to_string(&md).unwrap().contains("| case |"));
     let images = fs::read_dir(&dump).unwrap().flatten().filter(|e| e.metadata().unwrap().len() == 96 << 20);
     assert_eq!(images.count(), 4);
-    assert_eq!(guests("bifold-e2e-a"), 0);
+    assert!(guests("bifold-e2e-a").is_empty());
+}
 
-    // The other half: a run that is killed as its guests boot.
-    let toml = experiment(dir.path(), "bifold-e2e-b", 600);
-    let mut before = lasting(&ksm);
-    let mut run = start(&toml, &["-q"]);
-    let up = until(|| {
-        if run.try_wait().unwrap().is_some() {
-            // Somebody else had KSM.
-            before = lasting(&ksm);
-            run = start(&toml, &["-q"]);
-        }
-        guests("bifold-e2e-b") == 4 && ksm.settings().unwrap().get(Setting::Run) == Some(1)
-    });
-    assert!(up, "the guests came up under KSM");
+/// One of the guests is killed, then the run interrupted: what was seen is shown and called partial.
+fn a_guest_that_dies_and_ctrl_c(ksm: &Ksm, dir: &Path) {
+    let toml = experiment(dir, "bifold-e2e-b", 600);
+    let html = dir.join("r.html");
+    let (mut run, before) = up(ksm, &toml, "bifold-e2e-b", &["--report", html.to_str().unwrap()]);
+    let victim = guests("bifold-e2e-b-2");
+    kill_process(victim[0], Signal::KILL).unwrap();
+    let mut notes = BufReader::new(run.stderr.take().unwrap()).lines().map(|l| l.unwrap());
+    assert!(notes.any(|l| l.contains("bifold-e2e-b-2 died at")), "the run notices");
+    kill_process(Pid::from_child(&run), Signal::INT).unwrap();
+    let out = run.wait_with_output().unwrap();
+    let data = String::from_utf8_lossy(&out.stdout);
+    assert_eq!(out.status.code(), Some(130), "{:?}", notes.collect::<Vec<_>>());
+    assert!(
+        data.contains("Partial: all was interrupted") && data.contains("bifold-e2e-b-2: died at"),
+        "{data}"
+    );
+    assert!(fs::read_to_string(&html).unwrap().contains("Partial: all was interrupted"));
+    assert!(guests("bifold-e2e-b").is_empty());
+    assert!(until(|| ksm.settings().unwrap() == before), "{} is not {before}", ksm.settings().unwrap());
+}
+
+/// The run itself is killed as its guests boot: they end with it, and KSM's settings come back.
+fn a_killed_run(ksm: &Ksm, dir: &Path) {
+    let toml = experiment(dir, "bifold-e2e-c", 600);
+    let (mut run, before) = up(ksm, &toml, "bifold-e2e-c", &["-q"]);
     run.kill().unwrap();
     run.wait().unwrap();
-    assert!(until(|| guests("bifold-e2e-b") == 0), "the guests end with the run");
+    assert!(until(|| guests("bifold-e2e-c").is_empty()), "the guests end with the run");
     assert!(until(|| ksm.settings().unwrap() == before), "{} is not {before}", ksm.settings().unwrap());
 }
 
