@@ -142,14 +142,7 @@ fn batch(bytes: &[u8], ids: &mut [u32], first: usize, table: &Table, pages: &Pag
         });
     }
     let hints = keys.map(|key| key.and_then(|(key, _)| table.hint(key)));
-    if let Equality::Bytes(_) = pages.equality {
-        let mut sum = 0u8;
-        for first in hints.iter().flatten() {
-            let page = pages.at(*first);
-            sum ^= page[0] ^ page[LINE] ^ page[2 * LINE] ^ page[3 * LINE];
-        }
-        black_box(sum);
-    }
+    pages.touch(hints.iter().flatten());
     for (i, ((id, key), page)) in ids.iter_mut().zip(keys).zip(bytes.chunks_exact(PAGE)).enumerate() {
         let number = (first + i) as u32;
         *id = match key {
@@ -177,6 +170,21 @@ impl<'a> Pages<'a> {
         let run = self.runs.partition_point(|(first, _)| *first <= page) - 1;
         let (first, bytes) = self.runs[run];
         &bytes[(page - first) * PAGE..][..PAGE]
+    }
+
+    /// Looks at what pages will be compared by, so that it is in the cache soon.
+    fn touch<'h>(&self, hints: impl Iterator<Item = &'h u32>) {
+        let mut sum = 0;
+        for page in hints {
+            sum ^= match &self.equality {
+                Equality::Hashes(hashes) => hashes[*page as usize][0].load(Ordering::Relaxed) as u8,
+                Equality::Bytes(_) => {
+                    let page = self.at(*page);
+                    page[0] ^ page[LINE] ^ page[2 * LINE] ^ page[3 * LINE]
+                }
+            };
+        }
+        black_box(sum);
     }
 
     /// Keeps a page's hash, if that is what decides.
