@@ -111,6 +111,10 @@ fn a_running_guests_shared_memory_is_counted_by_name_and_by_process() {
 
 /// The whole way over fingerprints: two directories, each part by itself, in any order.
 fn count_by_parts(dir: &Path) -> String {
+    use std::os::unix::fs::PermissionsExt as _;
+    // A key that is always the same, for messages name it.
+    std::fs::write(dir.join("key"), "07".repeat(32)).unwrap();
+    std::fs::set_permissions(dir.join("key"), std::fs::Permissions::from_mode(0o600)).unwrap();
     for (image, to) in [("a", "fp-a"), ("b", "fp-b")] {
         bifold_in(dir, &format!("share fingerprint -q --key key --parts 4 -o {to} {image}")).quietly();
     }
@@ -178,9 +182,9 @@ fn duckdb_counts_the_same() {
          for size in (4096, 2097152):\n\
          \x20   rows = f\"(SELECT fingerprint, guest, sum(count)::BIGINT AS n, fingerprint = from_hex(repeat('00', 16)) AS zero \
          FROM '{}/fp-*/*.parquet' WHERE page_bytes = {{size}} GROUP BY ALL)\"\n\
-         \x20   print(*duckdb.sql(f\"SELECT coalesce(sum(n), 0)::BIGINT, coalesce(sum(n) FILTER (zero), 0)::BIGINT, \
+         \x20   print(*duckdb.execute(f\"SELECT coalesce(sum(n), 0)::BIGINT, coalesce(sum(n) FILTER (zero), 0)::BIGINT, \
          count(DISTINCT fingerprint) FILTER (NOT zero), coalesce(sum(n - 1) FILTER (NOT zero), 0)::BIGINT, \
-         count(*) FILTER (NOT zero) - count(DISTINCT fingerprint) FILTER (NOT zero) FROM {{rows}}\").fetchone(), sep=',')\n",
+         count(*) FILTER (NOT zero) - count(DISTINCT fingerprint) FILTER (NOT zero) FROM {{rows}}\").fetchall()[0], sep=',')\n",
         dir.path().display()
     );
     let out = std::process::Command::new(&python).args(["-c", &query]).output().unwrap();

@@ -53,6 +53,28 @@ pub fn fingerprint(
     target.write(sorter, &about, watch.stop)
 }
 
+/// Writes rows that came from elsewhere, as [`fingerprint`] does those of images. Guests are numbered in the
+/// order of their names.
+///
+/// # Errors
+/// As [`fingerprint`], but for images.
+pub fn write_rows(
+    rows: impl Iterator<Item = Row>,
+    guests: Vec<String>,
+    key: &Key,
+    parts: u32,
+    memory: u64,
+    dir: &Path,
+) -> Result<(), FingerprintError> {
+    let about = About { version: VERSION, key_id: key.id(), bits: BITS, parts, guests };
+    let target = Target::create(dir)?;
+    let mut sorter = Sorter::new(memory, &target.beside);
+    for row in rows {
+        sorter.push(row)?;
+    }
+    target.write(sorter, &about, &AtomicBool::new(false))
+}
+
 /// A directory that gets its name when it is complete.
 pub struct Target {
     made: tempfile::TempDir,

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reads every page once and gives it the number of its content.
 //!
-//! Pages are taken in batches that fit the second-level cache: all are hashed, then all their slots are
-//! looked at, then the first lines of the pages to compare with, then they are compared. Each step asks for
-//! memory that the next one needs, many at a time, where one page after another would wait for each.
+//! Pages are taken in batches. First all are hashed, in order, which is how memory is read fastest: going
+//! to the table after each page, or even each 16, costs a third of the rate. Then all are looked up, some at
+//! a time, so that their slots come into the cache together: none waits for another.
 //!
 //! An image can change while it is read. What was hashed and what is compared may then differ; a page
 //! whose hash is no longer what it was is counted as changed, and as a content of its own.
 
-use super::table::{Key, Table};
+use super::table::Table;
 use super::{Method, PotentialError, Watch};
 use crate::image::{Image, PAGE};
 use rayon::prelude::*;
@@ -21,11 +21,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub const ZERO: u32 = u32::MAX;
 /// Pages of a piece of work.
 const CHUNK: usize = 1024;
-/// Pages between two steps: 64 KB.
-const BATCH: usize = 16;
+/// Pages hashed before they are looked up: 1 MB, which the caches keep.
+const BATCH: usize = 256;
+/// Pages whose slots are looked at together.
+const TOGETHER: usize = 16;
 /// Pages of all images. One number less is free in a slot, one is [`ZERO`].
 const MOST: u64 = (1 << 32) - 2;
-const LINE: usize = 64;
 
 /// Hashes a page.
 pub type Hasher = fn(&[u8]) -> u128;
@@ -134,31 +135,28 @@ fn zeros<T: zerocopy::FromZeros>(len: usize) -> Vec<T> {
 
 /// A few pages.
 fn batch(bytes: &[u8], ids: &mut [u32], first: usize, table: &Table, pages: &Pages, hash: Hasher) {
-    let mut keys: [Option<(Key, u128)>; BATCH] = [None; BATCH];
-    for (key, page) in keys.iter_mut().zip(bytes.chunks_exact(PAGE)) {
-        *key = (!is_zero(page)).then(|| {
-            let hash = hash(page);
-            (table.key(hash), hash)
-        });
-    }
-    let hints = keys.map(|key| key.and_then(|(key, _)| table.hint(key)));
-    if let Equality::Bytes(_) = pages.equality {
-        let mut sum = 0u8;
-        for first in hints.iter().flatten() {
-            let page = pages.at(*first);
-            sum ^= page[0] ^ page[LINE] ^ page[2 * LINE] ^ page[3 * LINE];
+    let hash_of = |page| (!is_zero(page)).then(|| hash(page));
+    let hashes: Vec<Option<u128>> = bytes.chunks_exact(PAGE).map(hash_of).collect();
+    let numbers = (first as u32..).step_by(TOGETHER);
+    let parts = bytes.chunks(TOGETHER * PAGE).zip(hashes.chunks(TOGETHER)).zip(ids.chunks_mut(TOGETHER));
+    for (first, ((bytes, hashes), ids)) in numbers.zip(parts) {
+        let mut hints = [None; TOGETHER];
+        for (hint, hash) in hints.iter_mut().zip(hashes) {
+            *hint = hash.and_then(|hash| table.hint(table.key(hash)));
         }
-        black_box(sum);
-    }
-    for (i, ((id, key), page)) in ids.iter_mut().zip(keys).zip(bytes.chunks_exact(PAGE)).enumerate() {
-        let number = (first + i) as u32;
-        *id = match key {
-            None => ZERO,
-            Some((key, value)) => {
-                pages.note(number, value);
-                table.insert(key, number, |other| pages.same(page, number, value, other, hash))
-            }
-        };
+        pages.look(&hints);
+        let all = bytes.chunks_exact(PAGE).zip(hashes).zip(ids).zip(first..);
+        for (((page, hash_of_page), id), number) in all {
+            *id = match *hash_of_page {
+                None => ZERO,
+                Some(value) => {
+                    pages.note(number, value);
+                    table.insert(table.key(value), number, |other| {
+                        pages.same(page, number, value, other, hash)
+                    })
+                }
+            };
+        }
     }
 }
 
@@ -177,6 +175,15 @@ impl<'a> Pages<'a> {
         let run = self.runs.partition_point(|(first, _)| *first <= page) - 1;
         let (first, bytes) = self.runs[run];
         &bytes[(page - first) * PAGE..][..PAGE]
+    }
+
+    /// Looks at the hashes by which pages will be compared, so that they come into the cache together. The
+    /// hardware fetches pages best when they are read from one end to the other and not before.
+    fn look(&self, hints: &[Option<u32>]) {
+        if let Equality::Hashes(hashes) = &self.equality {
+            let of = |page: &u32| hashes[*page as usize][0].load(Ordering::Relaxed);
+            black_box(hints.iter().flatten().map(of).fold(0, |a, b| a ^ b));
+        }
     }
 
     /// Keeps a page's hash, if that is what decides.

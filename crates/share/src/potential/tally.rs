@@ -129,6 +129,7 @@ impl Part {
         let mut sets = Sets::default();
         let mut has = vec![Has::default(); guests.len()];
         for (guest, (pages, has)) in guests.iter().zip(&mut has).enumerate() {
+            sets.begin();
             for (page, id) in pages.clone().zip(&ids[pages.clone()]) {
                 // Below the range, the difference wraps around; ZERO is beyond every range.
                 let Some(seen) = seen.get_mut(id.wrapping_sub(range.start) as usize) else { continue };
@@ -147,8 +148,11 @@ impl Part {
         let mut heap = BinaryHeap::new();
         for (id, s) in range.clone().zip(&seen).filter(|(_, s)| s.pages > 0) {
             sets.all[s.set as usize].contents += 1;
-            if s.pages > 1 && top > 0 {
-                heap.push(Reverse((s.pages, Reverse(s.first), id, s.set)));
+            let ranked = Reverse((s.pages, Reverse(s.first), id, s.set));
+            // The one with the fewest pages comes first.
+            let fewer = |last: &Reverse<_>| ranked.0 > last.0;
+            if s.pages > 1 && top > 0 && (heap.len() < top || heap.peek().is_some_and(fewer)) {
+                heap.push(ranked);
                 if heap.len() > top {
                     heap.pop();
                 }
@@ -171,7 +175,8 @@ impl Part {
 /// Sets of guests, by number. 0 is the empty one.
 struct Sets {
     all: Vec<Set>,
-    next: HashMap<(u32, u32), u32>,
+    /// By number of a set: that set and the guest at hand, if it is there already (0 if not).
+    with_guest: Vec<u32>,
 }
 
 /// A set: another one, and a guest after all of that.
@@ -187,7 +192,7 @@ struct Set {
 impl Default for Sets {
     fn default() -> Sets {
         let empty = Set { but_last: 0, last: u32::MAX, size: 0, contents: 0 };
-        Sets { all: vec![empty], next: HashMap::new() }
+        Sets { all: vec![empty], with_guest: Vec::new() }
     }
 }
 
@@ -196,14 +201,21 @@ impl Sets {
         (set != 0).then(|| self.all[set as usize].last as usize)
     }
 
-    /// The set with a guest more.
+    /// Another guest's turn: only sets without it, which are there now, can grow by it.
+    fn begin(&mut self) {
+        self.with_guest.clear();
+        self.with_guest.resize(self.all.len(), 0);
+    }
+
+    /// The set with the guest at hand.
     fn with(&mut self, set: u32, guest: usize) -> u32 {
-        let all = &mut self.all;
-        *self.next.entry((set, guest as u32)).or_insert_with(|| {
-            let size = all[set as usize].size + 1;
-            all.push(Set { but_last: set, last: guest as u32, size, contents: 0 });
-            all.len() as u32 - 1
-        })
+        let with = &mut self.with_guest[set as usize];
+        if *with == 0 {
+            let size = self.all[set as usize].size + 1;
+            *with = self.all.len() as u32;
+            self.all.push(Set { but_last: set, last: guest as u32, size, contents: 0 });
+        }
+        *with
     }
 
     /// Adds to each guest the contents that it shares, and to each pair those that it has in common.
