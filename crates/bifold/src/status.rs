@@ -4,6 +4,7 @@
 use bifold_capture::{CaptureError, Kind};
 use bifold_host::HostError;
 use bifold_report::Exit;
+use bifold_share::image::ImageError;
 use std::process::ExitCode;
 
 /// How the program ends when nothing failed.
@@ -51,6 +52,10 @@ impl From<Status> for ExitCode {
 /// The status for an error that ends the program.
 pub fn of_error(error: &anyhow::Error) -> u8 {
     if error.downcast_ref::<HostError>().is_some_and(HostError::cannot_work_here) {
+        return UNAVAILABLE;
+    }
+    let image = error.downcast_ref::<ImageError>();
+    if image.is_some_and(ImageError::is_privilege) {
         return UNAVAILABLE;
     }
     match error.downcast_ref::<CaptureError>() {

@@ -7,6 +7,7 @@
 
 pub mod mode;
 pub mod policy;
+pub mod share;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -136,6 +137,17 @@ pub enum Verb {
         after_long_help = concat!(mode_examples!(), "\n\n", exit_status!())
     )]
     Mode(mode::ModeArgs),
+    /// Say how much memory guests could share, how much they do, and what it costs
+    ///
+    /// Identical pages of several guests can be one page on the host, if someone looks for them: the
+    /// kernel's KSM does, for guests whose memory is anonymous and marked mergeable, as QEMU's is.
+    #[command(subcommand_required = true, arg_required_else_help = true, disable_help_subcommand = true,
+              after_long_help = exit_status!())]
+    Share {
+        /// What to do.
+        #[command(subcommand)]
+        verb: share::ShareVerb,
+    },
     /// Say what this machine lacks for the verbs that exist
     ///
     /// Looks for what each verb needs and says what is missing and how to get it. The exit status is

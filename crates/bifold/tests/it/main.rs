@@ -10,4 +10,5 @@ mod goldens;
 mod guest;
 mod policy;
 mod recordings;
+mod share;
 mod stopping;

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `bifold share`: how much memory guests could share, how much they do, and what it costs.
+//!
+//! One file or folder per verb.
+
+mod fingerprint;
+mod potential;
+
+use crate::cli::share::ShareVerb;
+use crate::status::Status;
+
+/// Carries out a verb.
+pub fn run(verb: ShareVerb) -> anyhow::Result<Status> {
+    match verb {
+        ShareVerb::Potential(args) => potential::run(&args),
+        ShareVerb::Fingerprint(args) => fingerprint::write(&args),
+        ShareVerb::Count(args) => fingerprint::count(&args),
+        ShareVerb::Merge(args) => fingerprint::merge(&args),
+        ShareVerb::Import(args) => fingerprint::import(&args),
+    }
+}

@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Counts over fingerprints: one part at a time, then all parts together.
+//!
+//! A content is in one part only, so what a part counts is final: sums of parts are exact, and the contents
+//! with most pages are among those with most pages of some part.
+
+use super::file::Reader;
+use super::import::over_count;
+use super::{About, FingerprintError, LISTED, Row, Sorter, part_file};
+use crate::image::HUGE;
+use crate::potential::{Content, Counts, Guest, MOST_PAIRED, Potential, What};
+use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::path::{Path, PathBuf};
+
+/// The name of the document.
+const SCHEMA: &str = "bifold.share-count/1";
+
+/// Pages of a part, more than any machine has: sums of parts stay within 64 bits.
+const MOST: u64 = 1 << 40;
+
+/// What one part of the fingerprints adds to a count.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Part {
+    schema: String,
+    version: u32,
+    key_id: String,
+    bits: u32,
+    parts: u32,
+    /// Which part.
+    pub part: u32,
+    /// Each guest, in order.
+    pub guests: Vec<GuestPart>,
+    most_repeated: Vec<Listed>,
+    contents_in_common: Option<Vec<Vec<u64>>>,
+}
+
+/// A guest's figures of one part.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GuestPart {
+    guest: String,
+    pages_4k: Counts,
+    pages_2m: Counts,
+    contents: u64,
+    contents_with_others: u64,
+}
+
+/// A content with many pages.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Listed {
+    fingerprint: String,
+    pages: u64,
+    guests: u64,
+}
+
+impl Part {
+    fn about(&self) -> About {
+        About {
+            version: self.version,
+            key_id: self.key_id.clone(),
+            bits: self.bits,
+            parts: self.parts,
+            guests: self.guests.iter().map(|g| g.guest.clone()).collect(),
+        }
+    }
+
+    /// Reads a result.
+    ///
+    /// # Errors
+    /// If the text is none.
+    pub fn parse(text: &str) -> Result<Part, String> {
+        let part: Part =
+            serde_json::from_str(text).map_err(|e| format!("no result of `share count`: {e}"))?;
+        let guests = part.guests.len();
+        let square = |m: &Vec<Vec<u64>>| m.len() == guests && m.iter().all(|row| row.len() == guests);
+        let whole = |c: &Counts| {
+            let sum = [c.zero, c.minimum, c.intra, c.inter].iter().try_fold(0u64, |a, b| a.checked_add(*b));
+            sum == Some(c.pages)
+        };
+        if part.schema != SCHEMA {
+            return Err(format!("schema {} and not {SCHEMA}", part.schema));
+        }
+        if part.part >= part.parts || !part.contents_in_common.iter().all(square) {
+            return Err("its parts or pairs contradict each other".into());
+        }
+        if !part.guests.iter().all(|g| whole(&g.pages_4k) && whole(&g.pages_2m)) {
+            return Err("pages are not the sum of zero, minimum, intra and inter".into());
+        }
+        let pairs = part.contents_in_common.iter().flatten().flatten().copied();
+        let guests = part.guests.iter();
+        let own =
+            guests.flat_map(|g| [g.pages_4k.pages, g.pages_2m.pages, g.contents, g.contents_with_others]);
+        let listed = part.most_repeated.iter().flat_map(|l| [l.pages, l.guests]);
+        if pairs.chain(own).chain(listed).any(|n| n > MOST) {
+            return Err(format!("a number beyond {MOST}"));
+        }
+        Ok(part)
+    }
+
+    /// As text, for [`Part::parse`].
+    pub fn render(&self) -> String {
+        serde_json::to_string(self).expect("strings and numbers") + "\n"
+    }
+}
+
+/// What the directories have in common, from their first part.
+///
+/// # Errors
+/// If one is no directory of fingerprints.
+pub fn directory(dir: &Path) -> Result<About, FingerprintError> {
+    Reader::open(&part_file(dir, 0)).map(|r| r.about)
+}
+
+/// Counts one part of the fingerprints of all directories, in `memory` bytes and files in `spill`.
+///
+/// # Errors
+/// If files are missing, damaged, of other keys, parts or versions, or if the disk is full.
+pub fn count_part(dirs: &[PathBuf], part: u32, memory: u64, spill: &Path) -> Result<Part, FingerprintError> {
+    let mut sorter = Sorter::new(memory, spill);
+    let mut all: Option<About> = None;
+    let mut places: HashMap<String, PathBuf> = HashMap::new();
+    for dir in dirs {
+        let path = part_file(dir, part);
+        if !path.exists() {
+            let parts = directory(dir)?.parts;
+            let what = format!("there is no part {part} (of 0 to {})", parts - 1);
+            return Err(FingerprintError::Content { path: dir.clone(), what });
+        }
+        let reader = Reader::open(&path)?;
+        let bad = |what: &str| Err(FingerprintError::Content { path: path.clone(), what: what.into() });
+        if reader.part != part {
+            return bad("it is another part than its name says");
+        }
+        for name in &reader.about.guests {
+            if let Some(other) = places.insert(name.clone(), dir.clone()) {
+                return Err(FingerprintError::Twice { name: name.clone(), a: other, b: dir.clone() });
+            }
+        }
+        let first = all.as_ref().map_or(0, |a| a.guests.len());
+        if first + reader.about.guests.len() >= 1 << 31 {
+            return bad("too many guests");
+        }
+        match &mut all {
+            None => all = Some(reader.about.clone()),
+            Some(all) => {
+                all.fits(&reader.about, &dirs[0], dir)?;
+                all.guests.extend(reader.about.guests.iter().cloned());
+            }
+        }
+        reader.rows(first as u32, |row| sorter.push(row))?;
+    }
+    let about =
+        all.ok_or_else(|| FingerprintError::Parts("no directory of fingerprints was named".into()))?;
+    count_rows(&about, part, sorter)
+}
+
+fn count_rows(about: &About, part: u32, sorter: Sorter) -> Result<Part, FingerprintError> {
+    let mut rows = sorter.finish()?;
+    let mut tally = Tally::new(about.guests.len());
+    let mut group: Vec<(usize, u64)> = Vec::new();
+    let mut of: Option<Row> = None;
+    while let Some(row) = rows.next()? {
+        if let Some(of) = of.filter(|of| of.fingerprint != row.fingerprint || of.huge() != row.huge()) {
+            tally.add(&of, &group);
+            group.clear();
+        }
+        of = Some(row);
+        match group.last_mut() {
+            Some((guest, pages)) if *guest == row.guest() => *pages += u64::from(row.count),
+            _ => group.push((row.guest(), row.count.into())),
+        }
+    }
+    if let Some(of) = of {
+        tally.add(&of, &group);
+    }
+    let mut guests = tally.guests;
+    guests.iter_mut().zip(&about.guests).for_each(|(guest, name)| guest.guest.clone_from(name));
+    let mut listed = tally.listed.into_vec();
+    listed.sort();
+    Ok(Part {
+        schema: SCHEMA.into(),
+        version: about.version,
+        key_id: about.key_id.clone(),
+        bits: about.bits,
+        parts: about.parts,
+        part,
+        guests,
+        most_repeated: listed
+            .into_iter()
+            .map(|Reverse((pages, Reverse([a, b]), guests))| Listed {
+                fingerprint: format!("{a:016x}{b:016x}"),
+                pages,
+                guests,
+            })
+            .collect(),
+        contents_in_common: tally.pairs,
+    })
+}
+
+/// Sums over contents.
+struct Tally {
+    guests: Vec<GuestPart>,
+    pairs: Option<Vec<Vec<u64>>>,
+    /// Those with most pages so far, the fewest first out.
+    listed: BinaryHeap<Reverse<(u64, Reverse<[u64; 2]>, u64)>>,
+}
+
+impl Tally {
+    fn new(guests: usize) -> Tally {
+        Tally {
+            guests: vec![GuestPart::default(); guests],
+            pairs: (guests <= MOST_PAIRED).then(|| vec![vec![0; guests]; guests]),
+            listed: BinaryHeap::new(),
+        }
+    }
+
+    /// Adds a content with the guests that have it, in order, and how many pages of it.
+    fn add(&mut self, of: &Row, group: &[(usize, u64)]) {
+        let zero = of.fingerprint == [0; 2];
+        for (i, &(guest, pages)) in group.iter().enumerate() {
+            let g = &mut self.guests[guest];
+            let counts = if of.huge() { &mut g.pages_2m } else { &mut g.pages_4k };
+            counts.pages += pages;
+            if zero {
+                counts.zero += pages;
+                continue;
+            }
+            counts.intra += pages - 1;
+            if i == 0 {
+                counts.minimum += 1;
+            } else {
+                counts.inter += 1;
+            }
+            if of.huge() {
+                continue;
+            }
+            g.contents += 1;
+            g.contents_with_others += u64::from(group.len() > 1);
+            if let Some(pairs) = &mut self.pairs {
+                group.iter().for_each(|&(other, _)| pairs[guest][other] += 1);
+            }
+        }
+        let pages: u64 = group.iter().map(|(_, pages)| pages).sum();
+        if !of.huge() && (pages > 1 || zero) {
+            self.listed.push(Reverse((pages, Reverse(of.fingerprint), group.len() as u64)));
+            if self.listed.len() > LISTED {
+                self.listed.pop();
+            }
+        }
+    }
+}
+
+/// Adds the results of all parts, with the files they came from, and lists `top` contents.
+///
+/// # Errors
+/// If parts are missing or twice, or of different fingerprints.
+pub fn merge(mut results: Vec<(PathBuf, Part)>, top: usize) -> Result<Potential, FingerprintError> {
+    results.sort_by_key(|(_, part)| part.part);
+    let Some((first_path, first)) = results.first() else {
+        return Err(FingerprintError::Parts("there is no result to add".into()));
+    };
+    let about = first.about();
+    for pair in results.windows(2) {
+        let [(a, one), (b, two)] = pair else { unreachable!("windows of two") };
+        about.fits(&two.about(), first_path, b)?;
+        let mixed = |what: String| FingerprintError::Mixed { a: a.clone(), b: b.clone(), what };
+        if one.part == two.part {
+            return Err(mixed(format!("both are part {}", one.part)));
+        }
+        if two.about().guests != about.guests {
+            return Err(mixed("they are of other directories, or of the same in another order".into()));
+        }
+    }
+    let missing = (0..about.parts).find(|p| results.binary_search_by_key(p, |(_, part)| part.part).is_err());
+    if let Some(missing) = missing {
+        return Err(FingerprintError::Parts(format!(
+            "part {missing} of {} is missing: count it with `bifold share count --part {missing}`",
+            about.parts
+        )));
+    }
+    if top > LISTED {
+        return Err(FingerprintError::Parts(format!(
+            "results list the {LISTED} most repeated contents, not {top}"
+        )));
+    }
+    let mut guests: Vec<Guest> = about
+        .guests
+        .iter()
+        .map(|name| Guest {
+            name: name.clone(),
+            small: Counts::default(),
+            huge: Counts::default(),
+            contents: 0,
+            with_others: 0,
+        })
+        .collect();
+    let n = guests.len();
+    let mut pairs = (n <= MOST_PAIRED).then(|| vec![vec![0; n]; n]);
+    let mut listed = Vec::new();
+    for (_, part) in results {
+        for (guest, more) in guests.iter_mut().zip(&part.guests) {
+            guest.small.add(&more.pages_4k);
+            guest.huge.add(&more.pages_2m);
+            guest.contents += more.contents;
+            guest.with_others += more.contents_with_others;
+        }
+        if let (Some(pairs), Some(more)) = (&mut pairs, &part.contents_in_common) {
+            for (row, more) in pairs.iter_mut().zip(more) {
+                row.iter_mut().zip(more).for_each(|(sum, n)| *sum += n);
+            }
+        }
+        listed.extend(part.most_repeated);
+    }
+    listed.sort_by(|a, b| (b.pages, &a.fingerprint).cmp(&(a.pages, &b.fingerprint)));
+    listed.truncate(top);
+    let (mut small, mut huge) = (Counts::default(), Counts::default());
+    guests.iter().for_each(|g| {
+        small.add(&g.small);
+        huge.add(&g.huge);
+    });
+    // 2 MB pages are in other parts than their 4 KB pages, so only the sum can tell.
+    if HUGE * huge.pages > small.pages || HUGE * huge.saved() > small.saved() {
+        return Err(FingerprintError::Parts(
+            "the results contradict each other: more 2 MB pages than 4 KB pages make".into(),
+        ));
+    }
+    let what = |l: &Listed| match l.fingerprint.bytes().all(|b| b == b'0') {
+        true => What::Zero,
+        false => What::Fingerprint(l.fingerprint.clone()),
+    };
+    Ok(Potential {
+        method: format!("fingerprints of {} bits, key {}", about.bits, about.key_id),
+        warning: over_count(&about, small.minimum),
+        guests,
+        small,
+        huge,
+        top: listed
+            .iter()
+            .map(|l| Content { what: what(l), pages: l.pages, guests: l.guests, first: None })
+            .collect(),
+        known: Vec::new(),
+        pairs,
+        changed: 0,
+    })
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The secret of fingerprints: 32 random bytes in a file that only its owner can read.
+
+use super::FingerprintError;
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+/// How pages are hashed.
+#[derive(Clone)]
+pub struct Key(Option<[u8; 32]>);
+
+impl Key {
+    /// No secret: whoever sees a fingerprint can test whether it is that of a page that he knows.
+    pub fn none() -> Key {
+        Key(None)
+    }
+
+    /// These bytes.
+    pub fn of(bytes: [u8; 32]) -> Key {
+        Key(Some(bytes))
+    }
+
+    /// Reads a key from a file, or makes one there if there is no such file; says whether it did.
+    ///
+    /// # Errors
+    /// If the file holds no key, can be read by others, or cannot be read or made.
+    pub fn open_or_make(path: &Path) -> Result<(Key, bool), FingerprintError> {
+        match File::open(path) {
+            Ok(file) => Ok((Key::read(path, file)?, false)),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok((Key::make(path)?, true)),
+            Err(e) => Err(FingerprintError::io("open", path)(e)),
+        }
+    }
+
+    fn read(path: &Path, file: File) -> Result<Key, FingerprintError> {
+        let mode = file.metadata().map_err(FingerprintError::io("read", path))?.mode() & 0o777;
+        if mode & 0o077 != 0 {
+            return Err(FingerprintError::OpenKey { path: path.into(), mode });
+        }
+        let mut text = String::new();
+        let bad = || FingerprintError::BadKey { path: path.into() };
+        file.take(100).read_to_string(&mut text).map_err(|_| bad())?;
+        let text = text.trim();
+        let mut key = [0; 32];
+        if text.len() != 64 || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Err(bad());
+        }
+        for (i, byte) in key.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&text[2 * i..2 * i + 2], 16).map_err(|_| bad())?;
+        }
+        Ok(Key(Some(key)))
+    }
+
+    fn make(path: &Path) -> Result<Key, FingerprintError> {
+        let mut key = [0; 32];
+        let random = Path::new("/dev/urandom");
+        File::open(random)
+            .and_then(|mut f| f.read_exact(&mut key))
+            .map_err(FingerprintError::io("read", random))?;
+        let text: String = key.iter().map(|b| format!("{b:02x}")).collect();
+        // Under another name first: half a key would be refused for ever. The mode is there from the start.
+        let dir = match path.parent() {
+            Some(dir) if !dir.as_os_str().is_empty() => dir,
+            _ => Path::new("."),
+        };
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(0o600);
+        let fail = FingerprintError::io("make the key", path);
+        let made = tempfile::Builder::new()
+            .prefix(".bifold-")
+            .make_in(dir, |p| options.open(p))
+            .and_then(|mut f| writeln!(f, "{text}").map(|()| f))
+            // Another process may have made one meanwhile: that one stays.
+            .and_then(|f| f.persist_noclobber(path).map_err(|e| e.error));
+        made.map_err(fail)?;
+        Ok(Key(Some(key)))
+    }
+
+    /// Tells keys apart without giving them away.
+    pub fn id(&self) -> String {
+        match &self.0 {
+            None => "unkeyed".into(),
+            Some(key) => {
+                let hash = blake3::keyed_hash(key, b"the id of a key of bifold's fingerprints");
+                hash.as_bytes()[..8].iter().map(|b| format!("{b:02x}")).collect()
+            }
+        }
+    }
+
+    /// The fingerprint of some bytes: its two halves, the first bytes in the first.
+    pub fn fingerprint(&self, bytes: &[u8]) -> [u64; 2] {
+        let hash = match &self.0 {
+            None => blake3::hash(bytes),
+            Some(key) => blake3::keyed_hash(key, bytes),
+        };
+        let half = |at: usize| u64::from_be_bytes(hash.as_bytes()[at..at + 8].try_into().expect("8 bytes"));
+        [half(0), half(8)]
+    }
+}

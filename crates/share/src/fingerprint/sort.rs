@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Rows in order, in a given amount of memory.
+//!
+//! Rows are kept until memory is full, then sorted, and those of the same content and guest made one. If
+//! that does not free half of the memory, they go to a file without a name, which is gone when the process
+//! is. At the end the files and what is in memory are merged. Where contents repeat a lot, nothing is ever
+//! written.
+
+use super::FingerprintError;
+use rayon::prelude::*;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Read as _, Seek as _, Write as _};
+use std::path::{Path, PathBuf};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Files merged at a time.
+const FAN: usize = 128;
+/// A file's buffer, at most.
+const BUFFER: usize = 1 << 20;
+const ROW: usize = size_of::<Row>();
+
+/// Pages of one guest with one content.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct Row {
+    /// The fingerprint's halves; both zero for zeros.
+    pub fingerprint: [u64; 2],
+    /// The guest's number, doubled; one more if it is a 2 MB page.
+    guest: u32,
+    /// Pages.
+    pub count: u32,
+}
+
+impl Row {
+    /// A row of 4 KB pages, or 2 MB pages.
+    pub fn new(fingerprint: [u64; 2], huge: bool, guest: u32, count: u32) -> Row {
+        Row { fingerprint, guest: guest << 1 | u32::from(huge), count }
+    }
+
+    /// The guest's number.
+    pub fn guest(&self) -> usize {
+        (self.guest >> 1) as usize
+    }
+
+    /// Whether it is about 2 MB pages.
+    pub fn huge(&self) -> bool {
+        self.guest & 1 == 1
+    }
+
+    /// By content, sizes of pages apart, then by guest.
+    fn key(&self) -> ([u64; 2], u32, u32) {
+        (self.fingerprint, self.guest & 1, self.guest >> 1)
+    }
+
+    /// Adds a row of the same content and guest, unless the sum has no room.
+    fn take(&mut self, other: &Row) -> bool {
+        if self.key() != other.key() {
+            return false;
+        }
+        let sum = self.count.checked_add(other.count);
+        self.count = sum.unwrap_or(self.count);
+        sum.is_some()
+    }
+}
+
+/// Puts rows in order.
+#[derive(Debug)]
+pub struct Sorter {
+    rows: Vec<Row>,
+    most: usize,
+    buffer: usize,
+    dir: PathBuf,
+    files: Vec<File>,
+    spilled: u64,
+}
+
+impl Sorter {
+    /// With this many bytes of memory (at least 1 MB), and a directory for what does not fit.
+    pub fn new(memory: u64, dir: &Path) -> Sorter {
+        let memory = memory.max(1 << 20) as usize;
+        // An eighth for the buffers of files to be merged.
+        let buffer = (memory / 8 / FAN).clamp(ROW, BUFFER);
+        let most = (memory - memory / 8) / ROW;
+        Sorter { rows: Vec::new(), most, buffer, dir: dir.into(), files: Vec::new(), spilled: 0 }
+    }
+
+    #[cfg(test)]
+    pub(super) fn with_room(most: usize, dir: &Path) -> Sorter {
+        Sorter { most, ..Sorter::new(0, dir) }
+    }
+
+    /// Takes a row.
+    ///
+    /// # Errors
+    /// If it does not fit into memory and cannot be written.
+    pub fn push(&mut self, row: Row) -> Result<(), FingerprintError> {
+        if self.rows.len() == self.most {
+            self.compact();
+            if self.rows.len() > self.most / 2 {
+                self.spill()?;
+            }
+        }
+        if self.rows.len() == self.rows.capacity() {
+            // Doubled, but never beyond what is allowed.
+            let more = self.rows.len().max(1024).min(self.most - self.rows.len());
+            self.rows.reserve_exact(more);
+        }
+        self.rows.push(row);
+        Ok(())
+    }
+
+    /// Rows written to disk so far.
+    pub fn spilled(&self) -> u64 {
+        self.spilled
+    }
+
+    fn compact(&mut self) {
+        self.rows.par_sort_unstable_by_key(Row::key);
+        self.rows.dedup_by(|later, first| first.take(later));
+    }
+
+    fn fail(&self) -> impl Fn(std::io::Error) -> FingerprintError + use<> {
+        let dir = self.dir.clone();
+        move |source| FingerprintError::Io {
+            what: "keep rows beyond --memory in a file in",
+            path: dir.clone(),
+            source,
+        }
+    }
+
+    fn spill(&mut self) -> Result<(), FingerprintError> {
+        let fail = self.fail();
+        let mut file = tempfile::tempfile_in(&self.dir).map_err(&fail)?;
+        file.write_all(self.rows.as_bytes()).and_then(|()| file.rewind()).map_err(&fail)?;
+        self.spilled += self.rows.len() as u64;
+        self.rows.clear();
+        self.files.push(file);
+        if self.files.len() == FAN {
+            let files = std::mem::take(&mut self.files);
+            let mut merged = Merge::new(files, Vec::new(), self.buffer, self.fail())?;
+            let file = tempfile::tempfile_in(&self.dir).map_err(&fail)?;
+            let mut out = BufWriter::with_capacity(self.buffer, file);
+            while let Some(row) = merged.next()? {
+                out.write_all(row.as_bytes()).map_err(&fail)?;
+            }
+            let mut file = out.into_inner().map_err(|e| fail(e.into_error()))?;
+            file.rewind().map_err(&fail)?;
+            self.files.push(file);
+        }
+        Ok(())
+    }
+
+    /// All rows, in order.
+    ///
+    /// # Errors
+    /// If what was written cannot be read.
+    pub fn finish(mut self) -> Result<Merge, FingerprintError> {
+        self.compact();
+        let fail = self.fail();
+        Merge::new(self.files, self.rows, self.buffer, fail)
+    }
+}
+
+type Fail = Box<dyn Fn(std::io::Error) -> FingerprintError>;
+
+/// Rows of several sources, in order, with those of the same content and guest made one.
+pub struct Merge {
+    files: Vec<BufReader<File>>,
+    rows: std::vec::IntoIter<Row>,
+    /// The next row of each source. The last one is memory.
+    heap: BinaryHeap<Reverse<(([u64; 2], u32, u32), usize, u32)>>,
+    fail: Fail,
+}
+
+impl Merge {
+    fn new(
+        files: Vec<File>,
+        rows: Vec<Row>,
+        buffer: usize,
+        fail: impl Fn(std::io::Error) -> FingerprintError + 'static,
+    ) -> Result<Merge, FingerprintError> {
+        let files: Vec<_> = files.into_iter().map(|f| BufReader::with_capacity(buffer, f)).collect();
+        let mut merge =
+            Merge { files, rows: rows.into_iter(), heap: BinaryHeap::new(), fail: Box::new(fail) };
+        for source in 0..=merge.files.len() {
+            merge.refill(source)?;
+        }
+        Ok(merge)
+    }
+
+    fn refill(&mut self, source: usize) -> Result<(), FingerprintError> {
+        let row = if source == self.files.len() { self.rows.next() } else { self.read(source)? };
+        if let Some(row) = row {
+            self.heap.push(Reverse((row.key(), source, row.count)));
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, source: usize) -> Result<Option<Row>, FingerprintError> {
+        let mut bytes = [0; ROW];
+        match self.files[source].read_exact(&mut bytes) {
+            Ok(()) => Ok(Some(zerocopy::transmute!(bytes))),
+            // Whole rows were written.
+            Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => Ok(None),
+            Err(e) => Err((self.fail)(e)),
+        }
+    }
+
+    fn pop(&mut self) -> Result<Option<Row>, FingerprintError> {
+        // Without files there is nothing to merge.
+        if self.files.is_empty() && self.heap.len() <= 1 {
+            let first = self.heap.pop().map(|Reverse((key, _, count))| row(key, count));
+            return Ok(first.or_else(|| self.rows.next()));
+        }
+        let Some(Reverse((key, source, count))) = self.heap.pop() else { return Ok(None) };
+        self.refill(source)?;
+        Ok(Some(row(key, count)))
+    }
+
+    /// The next row.
+    ///
+    /// # Errors
+    /// If what was written cannot be read.
+    #[allow(clippy::should_implement_trait)] // an iterator of results would be no easier to use
+    pub fn next(&mut self) -> Result<Option<Row>, FingerprintError> {
+        let Some(mut first) = self.pop()? else { return Ok(None) };
+        while let Some(Reverse((key, ..))) = self.heap.peek() {
+            if *key != first.key() {
+                break;
+            }
+            let Some(more) = self.pop()? else { break };
+            if !first.take(&more) {
+                // A sum without room stays two rows: whoever counts adds them in 64 bits.
+                self.heap.push(Reverse((more.key(), self.files.len(), more.count)));
+                break;
+            }
+        }
+        Ok(Some(first))
+    }
+}
+
+fn row((fingerprint, huge, guest): ([u64; 2], u32, u32), count: u32) -> Row {
+    Row { fingerprint, guest: guest << 1 | huge, count }
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Images to a directory of fingerprints.
+
+use super::file::Writer;
+use super::{About, BITS, FingerprintError, Key, Row, Sorter, VERSION};
+use crate::image::{HUGE, Image, PAGE};
+use rayon::prelude::*;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// 2 MB pages hashed at a time, by all threads.
+const BATCH: usize = 64;
+
+/// Told how many pages have been read, and asked whether to go on.
+pub type Watch<'a> = crate::potential::Watch<'a>;
+
+/// The part to which a fingerprint belongs.
+pub fn part_of(fingerprint: [u64; 2], parts: u32) -> u32 {
+    ((u128::from(fingerprint[0]) * u128::from(parts)) >> 64) as u32
+}
+
+/// Writes the fingerprints of images into a directory, which appears when it is complete. Rows beyond
+/// `memory` bytes are kept in files in the directory's parent meanwhile.
+///
+/// # Errors
+/// If an image cannot be read, or the directory is there or cannot be written, or when stopped.
+pub fn fingerprint(
+    images: &[Image],
+    key: &Key,
+    parts: u32,
+    memory: u64,
+    dir: &Path,
+    watch: Watch,
+) -> Result<(), FingerprintError> {
+    let guests = images.iter().map(|i| i.name().to_string()).collect();
+    let about = About { version: VERSION, key_id: key.id(), bits: BITS, parts, guests };
+    let target = Target::create(dir)?;
+    let mut sorter = Sorter::new(memory, &target.beside);
+    for (guest, image) in (0..).zip(images) {
+        for batch in units(image).chunks(BATCH) {
+            let rows: Vec<Vec<Row>> = batch.par_iter().map(|unit| rows(image, unit, key, guest)).collect();
+            for row in rows.into_iter().flatten() {
+                sorter.push(row)?;
+            }
+            (watch.progress)(batch.iter().map(|u| u.pages()).sum());
+            if watch.stop.load(Ordering::Relaxed) {
+                return Err(FingerprintError::Stopped);
+            }
+        }
+        image.check()?;
+    }
+    target.write(sorter, &about, watch.stop)
+}
+
+/// Writes rows that came from elsewhere, as [`fingerprint`] does those of images. Guests are numbered in the
+/// order of their names.
+///
+/// # Errors
+/// As [`fingerprint`], but for images.
+pub fn write_rows(
+    rows: impl Iterator<Item = Row>,
+    guests: Vec<String>,
+    key: &Key,
+    parts: u32,
+    memory: u64,
+    dir: &Path,
+) -> Result<(), FingerprintError> {
+    let about = About { version: VERSION, key_id: key.id(), bits: BITS, parts, guests };
+    let target = Target::create(dir)?;
+    let mut sorter = Sorter::new(memory, &target.beside);
+    for row in rows {
+        sorter.push(row)?;
+    }
+    target.write(sorter, &about, &AtomicBool::new(false))
+}
+
+/// A directory that gets its name when it is complete.
+pub struct Target {
+    made: tempfile::TempDir,
+    dir: PathBuf,
+    /// Where there is room for other files.
+    pub beside: PathBuf,
+}
+
+impl Target {
+    /// Makes a directory beside `dir`, which must not be there, or be empty.
+    pub fn create(dir: &Path) -> Result<Target, FingerprintError> {
+        let empty = std::fs::read_dir(dir).map(|mut entries| entries.next().is_none());
+        if dir.exists() && !empty.unwrap_or(false) {
+            return Err(FingerprintError::Exists { path: dir.into() });
+        }
+        let beside = match dir.parent() {
+            Some(p) if !p.as_os_str().is_empty() => p,
+            _ => Path::new("."),
+        };
+        let made = tempfile::Builder::new()
+            .prefix(".bifold-")
+            .suffix(".tmp")
+            .tempdir_in(beside)
+            .map_err(FingerprintError::io("make a directory in", beside))?;
+        Ok(Target { made, dir: dir.into(), beside: beside.into() })
+    }
+
+    /// Writes all rows, part after part, and gives the directory its name.
+    pub fn write(self, sorter: Sorter, about: &About, stop: &AtomicBool) -> Result<(), FingerprintError> {
+        let mut rows = sorter.finish()?;
+        let mut next = rows.next()?;
+        for part in 0..about.parts {
+            let mut file = Writer::create(self.made.path(), about, part)?;
+            while let Some(row) = next.filter(|r| part_of(r.fingerprint, about.parts) == part) {
+                file.push(row)?;
+                next = rows.next()?;
+            }
+            file.finish()?;
+            if stop.load(Ordering::Relaxed) {
+                return Err(FingerprintError::Stopped);
+            }
+        }
+        // What tempfile makes is for its owner alone, which suits fingerprints.
+        let made = self.made.keep();
+        std::fs::rename(&made, &self.dir).map_err(|e| {
+            // What is there is complete, but nobody knows its name.
+            let _ = std::fs::remove_dir_all(&made);
+            FingerprintError::io("create", &self.dir)(e)
+        })
+    }
+}
+
+/// Frames up to the next border of 2 MB, and where their bytes are.
+#[derive(Debug)]
+struct Unit {
+    gfn: u64,
+    bytes: Vec<Range<usize>>,
+}
+
+impl Unit {
+    fn pages(&self) -> u64 {
+        self.bytes.iter().map(|b| (b.len() / PAGE) as u64).sum()
+    }
+}
+
+fn units(image: &Image) -> Vec<Unit> {
+    let mut units: Vec<Unit> = Vec::new();
+    for run in image.runs() {
+        let (mut gfn, mut at) = (run.gfn, run.bytes.start);
+        while at < run.bytes.end {
+            let left = (HUGE - gfn % HUGE) as usize * PAGE;
+            let bytes = at..(at + left).min(run.bytes.end);
+            let pages = (bytes.len() / PAGE) as u64;
+            at = bytes.end;
+            match units.last_mut() {
+                // A 2 MB page of which the dump has two pieces.
+                Some(last) if last.gfn + last.pages() == gfn && gfn % HUGE != 0 => last.bytes.push(bytes),
+                _ => units.push(Unit { gfn, bytes: vec![bytes] }),
+            }
+            gfn += pages;
+        }
+    }
+    units
+}
+
+/// A row for each page, and one for the 2 MB page if it is whole.
+fn rows(image: &Image, unit: &Unit, key: &Key, guest: u32) -> Vec<Row> {
+    let pages = unit.bytes.iter().flat_map(|b| image.bytes()[b.clone()].chunks_exact(PAGE));
+    let of_page = |page: &[u8]| if page.iter().all(|b| *b == 0) { [0; 2] } else { key.fingerprint(page) };
+    let mut rows: Vec<Row> = pages.map(|page| Row::new(of_page(page), false, guest, 1)).collect();
+    if unit.gfn % HUGE == 0 && rows.len() as u64 == HUGE {
+        let halves = rows.iter().flat_map(|r| r.fingerprint);
+        let zero = halves.clone().all(|half| half == 0);
+        let bytes: Vec<u8> = halves.flat_map(u64::to_be_bytes).collect();
+        rows.push(Row::new(if zero { [0; 2] } else { key.fingerprint(&bytes) }, true, guest, 1));
+    }
+    rows
+}

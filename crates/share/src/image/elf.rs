@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! ELF cores of guests: QEMU's `dump-guest-memory` and libvirt's `virsh dump --memory-only`.
+//!
+//! A PT_LOAD segment is a piece of the guest's physical memory from `p_paddr` on, at `p_offset` in the
+//! file, which is not aligned to pages (notes of any length come before it). With `paging=true` (`-p`) QEMU
+//! writes segments by virtual address, and a frame as often as it is mapped; such a dump does not say what
+//! the guest's memory is, and is refused.
+
+use super::{ImageError, PAGE, Run};
+use object::elf::{self, FileHeader64};
+use object::read::elf::{FileHeader as _, ProgramHeader as _};
+use object::{LittleEndian, ReadRef};
+use std::path::Path;
+
+/// A machine whose pages are 4096 bytes.
+const MACHINE: u16 = elf::EM_X86_64;
+
+/// The runs of a core, by guest frame number.
+pub fn layout<'a, R: ReadRef<'a>>(data: R, len: u64, path: &Path) -> Result<Vec<Run>, ImageError> {
+    let bad = |why: String| ImageError::Elf { path: path.into(), why };
+    let ident = data.read_bytes_at(0, 20).map_err(|()| bad("its header was cut off".into()))?;
+    let little = ident[5] == elf::ELFDATA2LSB;
+    let half = |at: usize| {
+        let bytes = [ident[at], ident[at + 1]];
+        if little { u16::from_le_bytes(bytes) } else { u16::from_be_bytes(bytes) }
+    };
+    let (kind, machine) = (half(16), half(18));
+    if kind != elf::ET_CORE {
+        return Err(bad("no core: a dump of a guest's memory has e_type 4".into()));
+    }
+    if machine != MACHINE || !little || ident[4] != elf::ELFCLASS64 {
+        return Err(bad(format!(
+            "of {}: only x86-64 guests are counted, whose pages have 4096 bytes",
+            name(machine, ident[4])
+        )));
+    }
+    let header = FileHeader64::<LittleEndian>::parse(data).map_err(|e| bad(e.to_string()))?;
+    let endian = LittleEndian;
+    let segments = header.program_headers(endian, data).map_err(|e| bad(e.to_string()))?;
+    let mut runs: Vec<Run> = Vec::new();
+    let mut need = 0;
+    for s in segments.iter().filter(|s| s.p_type(endian) == elf::PT_LOAD) {
+        let (at, size, address) = (s.p_offset(endian), s.p_filesz(endian), s.p_paddr(endian));
+        // Memory that the dump leaves out (a filter) is a hole.
+        if size == 0 {
+            continue;
+        }
+        if address % PAGE as u64 != 0 || size % PAGE as u64 != 0 || address.checked_add(size).is_none() {
+            return Err(bad(format!("its segment of {size} bytes at {address:#x} is no whole pages")));
+        }
+        let end =
+            at.checked_add(size).ok_or_else(|| bad(format!("its segment at {address:#x} has no end")))?;
+        need = need.max(end);
+        runs.push(Run { gfn: address / PAGE as u64, bytes: at as usize..end as usize });
+    }
+    if need > len {
+        return Err(ImageError::Truncated { path: path.into(), need, len });
+    }
+    if runs.is_empty() {
+        return Err(bad("it has no memory in it (no PT_LOAD segment with bytes)".into()));
+    }
+    runs.sort_by_key(|r| r.gfn);
+    let mut joined: Vec<Run> = Vec::new();
+    for run in runs {
+        match joined.last_mut() {
+            Some(last) if run.gfn < last.gfn + last.pages() => {
+                return Err(bad(format!(
+                    "frame {:#x} is in it twice: if it was dumped by virtual address, dump again without \
+                     -p (paging=true)",
+                    run.gfn
+                )));
+            }
+            Some(last) if run.gfn == last.gfn + last.pages() && run.bytes.start == last.bytes.end => {
+                last.bytes.end = run.bytes.end;
+            }
+            _ => joined.push(run),
+        }
+    }
+    Ok(joined)
+}
+
+/// A machine's name, and what is known of its pages.
+fn name(machine: u16, class: u8) -> String {
+    match machine {
+        elf::EM_X86_64 if class == elf::ELFCLASS32 => "an x86-64 guest in 32-bit form".into(),
+        elf::EM_386 => "a 32-bit x86 guest".into(),
+        elf::EM_AARCH64 => "an AArch64 guest (pages of 4, 16 or 64 KB)".into(),
+        elf::EM_PPC64 => "a POWER guest (pages of 4 or 64 KB)".into(),
+        elf::EM_S390 => "an s390 guest".into(),
+        elf::EM_RISCV => "a RISC-V guest".into(),
+        elf::EM_LOONGARCH => "a LoongArch guest (pages of 16 KB)".into(),
+        other => format!("machine {other}"),
+    }
+}

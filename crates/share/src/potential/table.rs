@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which pages are equal: a hash table that all threads fill at once, without locks.
+//!
+//! A slot is one word: the number of the first page of its content plus one, and 32 bits of that content's
+//! hash; other bits of the hash say where to begin looking, and the next slots follow in order. A slot is
+//! claimed by one compare-and-swap and never changes again, so its index is the content's number. There are
+//! a quarter more slots than pages: 10 bytes for a page of 4096.
+//!
+//! Whether two pages with the same 32 bits are equal is not decided here but by who asks, by comparing
+//! their bytes or the rest of their hashes. So the table is exact if the answer is.
+
+use rayon::prelude::*;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The table.
+#[derive(Debug)]
+pub struct Table {
+    slots: Vec<AtomicU64>,
+}
+
+/// A page's hash as the table uses it.
+#[derive(Debug, Clone, Copy)]
+pub struct Key {
+    home: usize,
+    tag: u32,
+}
+
+impl Table {
+    /// Room for this many pages, fewer than 2^32 - 1.
+    pub fn new(pages: usize) -> Table {
+        let len = (pages + pages / 4 + 16).min(u32::MAX as usize);
+        Table { slots: (0..len).into_par_iter().map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    /// Number of slots; contents have smaller numbers.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Where a hash belongs.
+    pub fn key(&self, hash: u128) -> Key {
+        // The upper half of a product spreads 64 even bits over any number of slots.
+        let home = (hash as u64 as u128 * self.slots.len() as u128) >> 64;
+        Key { home: home as usize, tag: (hash >> 64) as u32 }
+    }
+
+    /// The first page whose content may be that of the key, if its first slot says so. Asked for many keys
+    /// in a row, it brings their slots into the cache, since none has to wait for another.
+    pub fn hint(&self, key: Key) -> Option<u32> {
+        let word = self.slots[key.home].load(Ordering::Relaxed);
+        (word != 0 && word as u32 == key.tag).then(|| page_of(word))
+    }
+
+    /// The number of a page's content: that of the first page with this key that is `same`, or a new one.
+    pub fn insert(&self, key: Key, page: u32, mut same: impl FnMut(u32) -> bool) -> u32 {
+        let mine = (u64::from(page) + 1) << 32 | u64::from(key.tag);
+        let mut at = key.home;
+        loop {
+            let slot = &self.slots[at];
+            // Acquire and release: what was written about a page before it came in is seen by who finds it.
+            let mut word = slot.load(Ordering::Acquire);
+            if word == 0 {
+                match slot.compare_exchange(0, mine, Ordering::AcqRel, Ordering::Acquire) {
+                    Ok(_) => return at as u32,
+                    Err(other) => word = other,
+                }
+            }
+            if word as u32 == key.tag && same(page_of(word)) {
+                return at as u32;
+            }
+            at = if at + 1 == self.slots.len() { 0 } else { at + 1 };
+        }
+    }
+
+    /// The number of the content with this key that is `same`, if it is there.
+    pub fn find(&self, key: Key, mut same: impl FnMut(u32) -> bool) -> Option<u32> {
+        let mut at = key.home;
+        loop {
+            let word = self.slots[at].load(Ordering::Acquire);
+            if word == 0 {
+                return None;
+            }
+            if word as u32 == key.tag && same(page_of(word)) {
+                return Some(at as u32);
+            }
+            at = if at + 1 == self.slots.len() { 0 } else { at + 1 };
+        }
+    }
+}
+
+fn page_of(word: u64) -> u32 {
+    ((word >> 32) - 1) as u32
+}

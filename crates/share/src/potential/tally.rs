@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Counts over the numbers of contents: who has what, and how often.
+//!
+//! Guests are gone through in order, so a content's set of guests only ever grows at its end. Sets are
+//! numbered as they come up (a set is another one and one more guest), and a content holds the number of
+//! its set: four bytes for any number of guests. There are few sets, as guests share contents in few
+//! patterns, so what pairs of guests have in common is counted set by set.
+//!
+//! Threads take ranges of contents, not of pages: each goes through all pages and looks at those of its
+//! range, and nothing is shared between them.
+
+use super::scan::ZERO;
+use super::{Counts, MOST_PAIRED};
+use rayon::prelude::*;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, HashSet};
+use std::ops::Range;
+
+/// What was counted.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// Of each guest.
+    pub guests: Vec<GuestTally>,
+    /// The most repeated contents, most pages first; zeros are not among them.
+    pub top: Vec<Repeated>,
+    /// Pages of the contents asked for.
+    pub wanted: HashMap<u32, u64>,
+    /// Contents that two guests have in common.
+    pub pairs: Option<Vec<Vec<u64>>>,
+}
+
+/// Of one guest.
+#[derive(Debug, Clone, Default)]
+pub struct GuestTally {
+    /// Its pages.
+    pub counts: Counts,
+    /// Distinct contents without zeros.
+    pub contents: u64,
+    /// Of these, those that another guest has.
+    pub with_others: u64,
+}
+
+/// A content and how often it is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Repeated {
+    /// Its number.
+    pub id: u32,
+    /// Pages.
+    pub pages: u64,
+    /// Guests.
+    pub guests: u64,
+    /// The first page.
+    pub first: u32,
+}
+
+/// Counts the contents of `ids`, whose numbers are less than `contents`.
+pub fn tally(
+    ids: &[u32],
+    guests: &[Range<usize>],
+    contents: usize,
+    top: usize,
+    wanted: &HashSet<u32>,
+) -> Tally {
+    // More ranges than threads make smaller tables but more passes over the pages.
+    let ranges = rayon::current_num_threads().max(4);
+    let step = contents.div_ceil(ranges).max(1);
+    let parts: Vec<Part> = (0..contents)
+        .into_par_iter()
+        .step_by(step)
+        .map(|from| Part::count(ids, guests, from as u32..(from + step).min(contents) as u32, top, wanted))
+        .collect();
+    let mut all = Tally { guests: vec![GuestTally::default(); guests.len()], ..Tally::default() };
+    let mut pairs = (guests.len() <= MOST_PAIRED).then(|| vec![vec![0; guests.len()]; guests.len()]);
+    for part in parts {
+        for (guest, has) in all.guests.iter_mut().zip(&part.guests) {
+            guest.contents += has.contents;
+            guest.counts.minimum += has.minimum;
+        }
+        part.sets.common(&mut all.guests, pairs.as_mut());
+        all.top.extend(part.top);
+        all.wanted.extend(part.wanted);
+    }
+    all.pairs = pairs;
+    all.top.sort_by_key(|t| (Reverse(t.pages), t.first));
+    all.top.truncate(top);
+    all.guests.par_iter_mut().zip(guests).for_each(|(guest, pages)| {
+        let c = &mut guest.counts;
+        c.pages = pages.len() as u64;
+        c.zero = ids[pages.clone()].iter().filter(|id| **id == ZERO).count() as u64;
+        c.intra = c.pages - c.zero - guest.contents;
+        c.inter = guest.contents - c.minimum;
+    });
+    all
+}
+
+/// A range of contents.
+struct Part {
+    guests: Vec<Has>,
+    sets: Sets,
+    top: Vec<Repeated>,
+    wanted: HashMap<u32, u64>,
+}
+
+/// What a guest has of the range.
+#[derive(Debug, Clone, Copy, Default)]
+struct Has {
+    contents: u64,
+    /// Those that no guest before it has.
+    minimum: u64,
+}
+
+/// What is known of a content.
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    set: u32,
+    pages: u32,
+    first: u32,
+}
+
+impl Part {
+    fn count(
+        ids: &[u32],
+        guests: &[Range<usize>],
+        range: Range<u32>,
+        top: usize,
+        wanted: &HashSet<u32>,
+    ) -> Part {
+        let mut seen = vec![Seen::default(); range.len()];
+        let mut sets = Sets::default();
+        let mut has = vec![Has::default(); guests.len()];
+        for (guest, (pages, has)) in guests.iter().zip(&mut has).enumerate() {
+            for (page, id) in pages.clone().zip(&ids[pages.clone()]) {
+                // Below the range, the difference wraps around; ZERO is beyond every range.
+                let Some(seen) = seen.get_mut(id.wrapping_sub(range.start) as usize) else { continue };
+                seen.pages += 1;
+                if sets.last(seen.set) == Some(guest) {
+                    continue;
+                }
+                has.contents += 1;
+                if seen.pages == 1 {
+                    has.minimum += 1;
+                    seen.first = page as u32;
+                }
+                seen.set = sets.with(seen.set, guest);
+            }
+        }
+        let mut heap = BinaryHeap::new();
+        for (id, s) in range.clone().zip(&seen).filter(|(_, s)| s.pages > 0) {
+            sets.all[s.set as usize].contents += 1;
+            if s.pages > 1 && top > 0 {
+                heap.push(Reverse((s.pages, Reverse(s.first), id, s.set)));
+                if heap.len() > top {
+                    heap.pop();
+                }
+            }
+        }
+        let top = heap.into_iter().map(|Reverse((pages, Reverse(first), id, set))| {
+            let guests = u64::from(sets.all[set as usize].size);
+            Repeated { id, pages: pages.into(), guests, first }
+        });
+        let pages = |id: &u32| u64::from(seen[(id - range.start) as usize].pages);
+        Part {
+            guests: has,
+            top: top.collect(),
+            wanted: wanted.iter().filter(|id| range.contains(id)).map(|id| (*id, pages(id))).collect(),
+            sets,
+        }
+    }
+}
+
+/// Sets of guests, by number. 0 is the empty one.
+struct Sets {
+    all: Vec<Set>,
+    next: HashMap<(u32, u32), u32>,
+}
+
+/// A set: another one, and a guest after all of that.
+#[derive(Debug, Clone, Copy)]
+struct Set {
+    but_last: u32,
+    last: u32,
+    size: u32,
+    /// Contents that exactly these guests have.
+    contents: u64,
+}
+
+impl Default for Sets {
+    fn default() -> Sets {
+        let empty = Set { but_last: 0, last: u32::MAX, size: 0, contents: 0 };
+        Sets { all: vec![empty], next: HashMap::new() }
+    }
+}
+
+impl Sets {
+    fn last(&self, set: u32) -> Option<usize> {
+        (set != 0).then(|| self.all[set as usize].last as usize)
+    }
+
+    /// The set with a guest more.
+    fn with(&mut self, set: u32, guest: usize) -> u32 {
+        let all = &mut self.all;
+        *self.next.entry((set, guest as u32)).or_insert_with(|| {
+            let size = all[set as usize].size + 1;
+            all.push(Set { but_last: set, last: guest as u32, size, contents: 0 });
+            all.len() as u32 - 1
+        })
+    }
+
+    /// Adds to each guest the contents that it shares, and to each pair those that it has in common.
+    fn common(&self, guests: &mut [GuestTally], mut pairs: Option<&mut Vec<Vec<u64>>>) {
+        let mut members = Vec::new();
+        for set in self.all.iter().filter(|s| s.contents > 0) {
+            members.clear();
+            let mut at = *set;
+            while at.size > 0 {
+                members.push(at.last as usize);
+                at = self.all[at.but_last as usize];
+            }
+            for &a in &members {
+                guests[a].with_others += if set.size > 1 { set.contents } else { 0 };
+                if let Some(pairs) = &mut pairs {
+                    for &b in &members {
+                        pairs[a][b] += set.contents;
+                    }
+                }
+            }
+        }
+    }
+}
