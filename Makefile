@@ -16,8 +16,10 @@ KERNELS ?= 6.1 6.12
 SWITCHES ?= 10000
 DEBUG_SWITCHES ?= 500
 KERNEL_LOGS = docs/validation
+# Of experiments with sharing guests: their memory and their times.
+SCALE ?= 1/8
 
-.PHONY: help setup build demo test kernel vmtest vmtest-long vmtest-debug vmtest-host validate-exits lab-policies lab lint bench clean
+.PHONY: help setup build demo test kernel vmtest vmtest-long vmtest-debug vmtest-host validate-exits lab-policies lab-share lab lint bench clean
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /make \1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r a b; do printf '  %-20s %s\n' "$$a" "$$b"; done
 
@@ -68,7 +70,11 @@ lab-policies: build ## policies over the suite: captures what is missing, then t
 	@tools/suite capture
 	@tools/policies
 
-lab: validate-exits lab-policies vmtest-long vmtest-debug ## everything long: the real KVM, the suite of policies, storms of switches
+lab-share: build ## equal pages in 8 guests under the real KSM, beside published figures: 40 minutes, root (SCALE=1/8)
+	@mkdir -p docs/validation
+	$(BIFOLD) share run --scale $(SCALE) --report bifold-share.html --markdown docs/validation/share-synthetic.md experiments/share/synthetic.toml
+
+lab: validate-exits lab-policies lab-share vmtest-long vmtest-debug ## everything long: the real KVM, the suite of policies, sharing, storms of switches
 
 lint: ## formatting, clippy, shell scripts
 	@for c in rustfmt clippy; do $(CARGO) $${c/rustfmt/fmt} --version >/dev/null 2>&1 || rustup component add $$c; done
@@ -80,4 +86,4 @@ bench: setup ## speed, as ratios within one run
 	@tools/bench
 
 clean: ## remove what was built and fetched
-	rm -rf target .cache $(REPORT) bifold-policies.html
+	rm -rf target .cache $(REPORT) bifold-policies.html bifold-share.html

@@ -37,7 +37,7 @@ fn main() {
     println!("cargo::rerun-if-env-changed=CC");
 
     let init = here.join("guest/init.c");
-    println!("cargo::rerun-if-changed={}", init.display());
+    println!("cargo::rerun-if-changed={}", here.join("guest").display());
     cc("the guest's init (static: needs libc.a)", &out.join("init"), &[init], &["-static", "-s"]);
 
     let plugin = here.join("../../qemu-plugin");

@@ -175,6 +175,45 @@ pub fn host(data: &[u8]) {
     assert_ne!(bifold_host::guest_name(data), Some(String::new()));
 }
 
+/// What KSM's files and the journal of its settings say.
+pub fn ksm(data: &[u8]) {
+    use bifold_host::ksm::{Journal, ProcessKsm, Setting};
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    if let Ok(journal) = Journal::parse(text) {
+        assert!(journal.found.get(Setting::Run).is_some_and(|run| run < 3));
+        assert_eq!(Journal::parse(&journal.text()), Ok(journal));
+    }
+    for setting in Setting::ALL.iter().copied() {
+        if let Some(value) = setting.parse(text) {
+            assert_eq!(setting.parse(&setting.text(value)), Some(value));
+        }
+    }
+    // A file that was cut within a line may have a shorter number, never another figure's.
+    let (whole, first) = (ProcessKsm::parse(text), text.lines().next().unwrap_or_default());
+    if text.lines().count() < 2 {
+        assert_eq!(ProcessKsm::parse(first), whole);
+    }
+}
+
+/// An experiment's file: refused with file and field, or a plan whose guests are as many and as large as
+/// the scale makes them.
+pub fn experiment(data: &[u8]) {
+    use bifold_share::experiment::{Rate, Spec, available};
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let _ = (available(text), Rate::parse(text).map(Rate::value));
+    let path = std::path::Path::new("fuzz.toml");
+    match Spec::parse(path, text) {
+        Err(e) => assert!(e.to_string().starts_with("fuzz.toml: ")),
+        Ok(spec) => {
+            let guests: u32 = spec.guests.iter().map(|g| g.count).sum();
+            if let Ok(plan) = spec.plan(path, Rate { of: 1, parts: 2 }, &[]) {
+                assert_eq!(plan.guests.len() as u32, guests);
+                assert!(!plan.cases.is_empty());
+            }
+        }
+    }
+}
+
 /// A dump of a guest: refused, or runs of whole pages in order of which each is in the file.
 pub fn image(data: &[u8]) {
     let Ok(image) = Image::of_content("fuzz", data.to_vec()) else { return };
@@ -471,6 +510,17 @@ mod tests {
             for text in [text, lines, state, id, cmdline] {
                 super::host(text.as_bytes());
             }
+        }
+
+        #[test]
+        fn any_text_is_what_ksm_says_or_nothing(
+            journal in "(bifold-ksm 1\n)?(pid [0-9]{1,4}\n|run [0-4]\n|advisor_mode [a-z-]{1,9}\n|end\n){0,6}",
+            figures in "(ksm_[a-z_]{1,14}:? (yes|no|-?[0-9]{1,21})\n){0,4}",
+            data in bytes(),
+        ) {
+            super::ksm(&data);
+            super::ksm(journal.as_bytes());
+            super::ksm(figures.as_bytes());
         }
 
         #[test]

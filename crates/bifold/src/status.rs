@@ -3,7 +3,9 @@
 
 use bifold_capture::{CaptureError, Kind};
 use bifold_host::HostError;
+use bifold_host::ksm::KsmError;
 use bifold_report::Exit;
+use bifold_share::experiment::ExperimentError;
 use bifold_share::image::ImageError;
 use std::process::ExitCode;
 
@@ -51,8 +53,13 @@ impl From<Status> for ExitCode {
 
 /// The status for an error that ends the program.
 pub fn of_error(error: &anyhow::Error) -> u8 {
-    if error.downcast_ref::<HostError>().is_some_and(HostError::cannot_work_here) {
+    if error.downcast_ref::<HostError>().is_some_and(HostError::cannot_work_here)
+        || error.downcast_ref::<KsmError>().is_some_and(KsmError::cannot_work_here)
+    {
         return UNAVAILABLE;
+    }
+    if let Some(e) = error.downcast_ref::<ExperimentError>() {
+        return of_experiment(e);
     }
     let image = error.downcast_ref::<ImageError>();
     if image.is_some_and(ImageError::is_privilege) {
@@ -61,6 +68,15 @@ pub fn of_error(error: &anyhow::Error) -> u8 {
     match error.downcast_ref::<CaptureError>() {
         Some(CaptureError::InterruptedEarly) => (SIGNAL + SIGINT) as u8,
         Some(e) if e.kind() == Kind::CannotWorkHere => UNAVAILABLE,
+        _ => FAILED,
+    }
+}
+
+fn of_experiment(error: &ExperimentError) -> u8 {
+    match error {
+        ExperimentError::Capture(e) if e.kind() == Kind::CannotWorkHere => UNAVAILABLE,
+        ExperimentError::Ksm(e) if e.cannot_work_here() => UNAVAILABLE,
+        ExperimentError::Memory { .. } => UNAVAILABLE,
         _ => FAILED,
     }
 }

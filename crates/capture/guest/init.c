@@ -11,7 +11,6 @@
  * "done". A byte from the host asks to end the command now.
  */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
@@ -33,6 +32,8 @@
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "port.h"
 
 #define MAX_STRINGS 65536
 /* The marker instruction; the number is BF_MARKER_MAGIC of events.h plus the
@@ -139,42 +140,6 @@ static void mount_at(const char *type, const char *at, unsigned long flags, cons
         snprintf(what, sizeof what, "mounting %s at %s", type, at);
         fail(what);
     }
-}
-
-/* Opens the virtio-serial port of this name; udev is not here to link it. */
-static int port(const char *name, int flags)
-{
-    for (int tries = 0; tries < 200; tries++) {
-        DIR *d = opendir("/sys/class/virtio-ports");
-        struct dirent *e;
-
-        while (d && (e = readdir(d))) {
-            char path[512], found[64] = "";
-            int fd;
-
-            snprintf(path, sizeof path, "/sys/class/virtio-ports/%s/name", e->d_name);
-            fd = open(path, O_RDONLY | O_CLOEXEC);
-            if (fd < 0)
-                continue;
-            if (read(fd, found, sizeof found - 1) < 0)
-                found[0] = 0;
-            close(fd);
-            found[strcspn(found, "\n")] = 0;
-            if (strcmp(found, name))
-                continue;
-            snprintf(path, sizeof path, "/dev/%s", e->d_name);
-            fd = open(path, flags | O_CLOEXEC);
-            if (fd >= 0) {
-                closedir(d);
-                return fd;
-            }
-        }
-        if (d)
-            closedir(d);
-        usleep(5000);
-    }
-    errno = ENODEV;
-    return -1;
 }
 
 static void kernel_mounts(const char *root)
@@ -411,8 +376,11 @@ int main(void)
     if (read(report[0], &e, sizeof e) == sizeof e) {
         say("error running %s: %s", value("program", NULL), strerror(e));
     } else {
-        send_file(out, "bifold.stdout");
-        send_file(err, "bifold.stderr");
+        /* A guest that lives on has no ports for what nobody waits for. */
+        if (!value("resident", NULL)) {
+            send_file(out, "bifold.stdout");
+            send_file(err, "bifold.stderr");
+        }
         if (oom > 0)
             say("oom %ld", oom);
         if (WIFSIGNALED(status))

@@ -90,6 +90,12 @@ pub enum CaptureError {
         /// What failed.
         why: String,
     },
+    /// Packages for a guest could not be fetched.
+    #[error("cannot fetch packages for a guest: {why}")]
+    PackageFetch {
+        /// What failed.
+        why: String,
+    },
     /// A file could not be read or written.
     #[error("{}: {what}", path.display())]
     File {
@@ -157,6 +163,7 @@ impl CaptureError {
             | PluginMissing
             | Architecture(_)
             | KernelFetch { .. }
+            | PackageFetch { .. }
             | NoSuchKernel { .. } => Kind::CannotWorkHere,
             _ => Kind::Failed,
         }

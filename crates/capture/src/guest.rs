@@ -84,6 +84,41 @@ pub(crate) fn initramfs(spec: &GuestSpec, kernel: &Kernel, program: &Path) -> Re
     Ok(archive.bytes())
 }
 
+/// The archive of a guest that is not captured but lives on: this program of `files` is run as root,
+/// with these arguments, the first being its name, and nothing but `files` about it.
+///
+/// # Errors
+/// If the kernel lacks the module of a port.
+pub fn workload_initramfs(
+    kernel: &Kernel,
+    mut files: Archive,
+    program: &str,
+    arguments: &[String],
+) -> Result<Vec<u8>, CaptureError> {
+    files.add(b"init", Entry::File { mode: 0o755, data: INIT.to_vec() });
+    for dir in ["dev", "proc", "sys", "run"] {
+        files.add(dir.as_bytes(), Entry::Dir { mode: 0o755 });
+    }
+    files.add(b"tmp", Entry::Dir { mode: 0o1777 });
+    let mut config = Config::default();
+    put_modules(modules::PORTS, kernel, &mut files, &mut config)?;
+    config.put("root", b"initramfs");
+    config.put("resident", b"yes");
+    // With huge pages of its own a guest would fill its memory in other places; the host's are
+    // another matter.
+    config.put("thp", b"never");
+    config.put("program", program.as_bytes());
+    config.put("cwd", b"/");
+    config.number("uid", 0);
+    config.number("gid", 0);
+    for arg in arguments {
+        config.put("arg", arg.as_bytes());
+    }
+    config.put("env", b"PATH=/usr/sbin:/usr/bin:/sbin:/bin");
+    files.add(b"config", Entry::File { mode: 0o600, data: config.0 });
+    Ok(files.bytes())
+}
+
 #[derive(Default)]
 struct Config(Vec<u8>);
 
@@ -110,6 +145,15 @@ fn add_modules(
         Root::Host => modules::WANTED,
         Root::Initramfs { .. } => modules::PORTS,
     };
+    put_modules(wanted, kernel, archive, config)
+}
+
+fn put_modules(
+    wanted: &[&str],
+    kernel: &Kernel,
+    archive: &mut Archive,
+    config: &mut Config,
+) -> Result<(), CaptureError> {
     // A kernel with all of it built in needs no modules directory.
     let Some(dir) = &kernel.modules else { return Ok(()) };
     let all = Modules::scan(dir)?;

@@ -47,7 +47,7 @@ const GUESTS: Store = Store { name: "kernels", modules: &[crate::modules::WANTED
 /// does not change when one is fetched.
 const LAB: Store = Store { name: "lab-kernels", modules: &[crate::modules::WANTED, crate::modules::KVM] };
 
-fn cache_dir(name: &str) -> Result<PathBuf, CaptureError> {
+pub(crate) fn cache_dir(name: &str) -> Result<PathBuf, CaptureError> {
     let base = match std::env::var_os("XDG_CACHE_HOME").filter(|v| !v.is_empty()) {
         Some(dir) => PathBuf::from(dir),
         None => match std::env::var_os("HOME").filter(|v| !v.is_empty()) {
@@ -100,6 +100,19 @@ pub(crate) fn find(
         .ok_or_else(|| CaptureError::KernelFetch { why: "the cache is empty after fetching".into() })?;
     let kernel = stored(&dir);
     Ok(Kernel { modules: modules.map(Path::to_path_buf).or(kernel.modules), ..kernel })
+}
+
+/// The kernel of a guest that is not captured: an image of one's own, the newest Debian kernel of a
+/// series such as `6.12` or of a package's name, or without a word the one that captures get.
+///
+/// # Errors
+/// If there is no such kernel, and none can be fetched.
+pub fn for_guest(wanted: Option<&str>, progress: &mut dyn FnMut(Progress)) -> Result<Kernel, CaptureError> {
+    match wanted {
+        None => find(None, None, progress),
+        Some(path) if path.contains('/') => own(Path::new(path), None),
+        Some(series) => for_lab(series, progress),
+    }
 }
 
 fn stored(dir: &Path) -> Kernel {
@@ -276,7 +289,7 @@ fn payload(data: &[u8]) -> Option<Vec<u8>> {
     (out.starts_with(b"\x7fELF") && (has(&note) || has(&note8))).then_some(out)
 }
 
-fn tool(command: &mut Command, what: &str) -> Result<Vec<u8>, CaptureError> {
+pub(crate) fn tool(command: &mut Command, what: &str) -> Result<Vec<u8>, CaptureError> {
     let name = command.get_program().to_string_lossy().into_owned();
     let out = command
         .output()

@@ -9,6 +9,9 @@
 //! memory outlives the call: guest memory, ring and logs are memfds, and QEMU
 //! dies with the thread that called.
 //!
+//! Guests that are not captured but live on, to be looked at from outside, are [`vm`]'s; what they
+//! run can come from Debian packages ([`packages`]).
+//!
 //! Left out: the memory accesses of the page walker (the consumer models them),
 //! the descriptor-table reads of exception delivery, and devices' DMA.
 
@@ -27,12 +30,15 @@ mod guest;
 pub mod image;
 pub mod kernel;
 pub mod modules;
+pub mod packages;
 mod plugin;
 pub mod qemu;
 mod ring;
 mod run;
+pub mod vm;
 
 pub use error::{CaptureError, Kind};
+pub use guest::workload_initramfs;
 
 /// How guest time passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

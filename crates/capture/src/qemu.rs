@@ -21,11 +21,11 @@ use crate::{GuestSpec, HostPage, LOW_MIB, Record, Root, Timing};
 /// Where a recent QEMU comes from.
 pub(crate) const WHERE: &str = "(Debian 13: in main; Debian 12: from bookworm-backports, apt-get install -t bookworm-backports qemu-system-x86)";
 /// A firmware that does next to nothing; SeaBIOS takes 0.2 s under emulation.
-const QBOOT: &str = "/usr/share/qemu/qboot.rom";
+pub(crate) const QBOOT: &str = "/usr/share/qemu/qboot.rom";
 const OLDEST: (u32, u32) = (9, 0);
 /// What TCG lacks of an EPYC and what KVM would add or drop by itself is off by name; so are
 /// paravirtual clocks and the like (kvm=off).
-const CPU: &str =
+pub(crate) const CPU: &str =
     "EPYC,-fxsr-opt,-misalignsse,-osvw,-topoext,-xsavec,-svm,-vme,-monitor,-x2apic,-tsc-deadline,kvm=off";
 
 /// An emulator that can do what is needed.
@@ -93,7 +93,7 @@ pub(crate) struct Inherited<'a> {
     pub(crate) control: BorrowedFd<'a>,
 }
 
-fn path_of(fd: BorrowedFd) -> String {
+pub(crate) fn path_of(fd: BorrowedFd) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 

@@ -3,8 +3,14 @@
 //!
 //! One file or folder per verb.
 
+pub mod advise;
+pub mod check;
 mod fingerprint;
 mod potential;
+pub mod run;
+#[cfg(test)]
+mod tree;
+pub mod watch;
 
 use crate::cli::share::ShareVerb;
 use crate::status::Status;
@@ -12,6 +18,10 @@ use crate::status::Status;
 /// Carries out a verb.
 pub fn run(verb: ShareVerb) -> anyhow::Result<Status> {
     match verb {
+        ShareVerb::Advise(args) => advise::run(&args),
+        ShareVerb::Check(args) => check::run(&args),
+        ShareVerb::Run(args) => run::run(&args),
+        ShareVerb::Watch(args) => watch::run(&args),
         ShareVerb::Potential(args) => potential::run(&args),
         ShareVerb::Fingerprint(args) => fingerprint::write(&args),
         ShareVerb::Count(args) => fingerprint::count(&args),

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `bifold share advise`: what this host's KSM is worth, and what to do about it.
+
+use crate::cli::policy::ShortFormat;
+use crate::run::print;
+use crate::status::Status;
+use bifold_host::Host;
+use bifold_report::{grouped, text_table, wrapped};
+use bifold_share::advise::{Advice, Observed, advise, observe};
+use clap::Args;
+use serde_json::json;
+
+/// For `--help`.
+pub const EXAMPLES: &str = "\
+Examples:
+  bifold share advise
+  bifold share advise --format json | jq '.recommendations[].how[]'";
+
+/// Arguments of `share advise`.
+#[derive(Debug, Args)]
+pub struct AdviseArgs {
+    /// Form of the data
+    #[arg(long, value_enum, default_value_t = ShortFormat::Table, hide_possible_values = true,
+          value_name = "table|json", help_heading = "Output")]
+    pub format: ShortFormat,
+}
+
+/// Carries out the verb on this machine.
+pub fn run(args: &AdviseArgs) -> anyhow::Result<Status> {
+    print(&answer(&Host::live(), args.format)?)?;
+    Ok(Status::Done)
+}
+
+/// The data.
+fn answer(host: &Host, format: ShortFormat) -> anyhow::Result<String> {
+    let seen = observe(host)?;
+    let advice = advise(&seen);
+    match format {
+        ShortFormat::Table => Ok(text(&seen, &advice)),
+        ShortFormat::Json => Ok(serde_json::to_string_pretty(&document(&seen, &advice))? + "\n"),
+    }
+}
+
+const UNKNOWN: &str = "-";
+
+fn mib(bytes: u64) -> String {
+    grouped(bytes >> 20)
+}
+
+fn text(seen: &Observed, advice: &Advice) -> String {
+    let profit =
+        advice.profit.map_or(String::new(), |p| format!(", {} MiB less its own records", p / (1 << 20)));
+    let cpu =
+        advice.cpu.map_or("unknown".into(), |c| format!("{:.2} % of a processor since boot", 100.0 * c));
+    let copies =
+        seen.copies.map_or(String::new(), |n| format!(", {} merged pages copied at a write", grouped(n)));
+    let mut out = format!("saves    {} MiB{profit}\n", mib(advice.saved));
+    out += &format!(
+        "could    {} MiB are in pages that ksmd found alone, {} MiB change or were not looked at twice;\n         how many of them are equal: bifold share potential pid:PID ...\n",
+        mib(advice.alone),
+        mib(advice.changing)
+    );
+    out += &format!("costs    {cpu}{copies}\n");
+    if !seen.vms.is_empty() {
+        let head = [
+            "\nguest",
+            "\nprocess",
+            "\nuser",
+            "resident,\nMiB",
+            "huge pages,\nMiB",
+            "merged\npages",
+            "zero\npages",
+            "profit,\nMiB",
+        ];
+        let or = |n: Option<u64>| n.map_or(UNKNOWN.into(), grouped);
+        let rows = seen.vms.iter().map(|vm| {
+            vec![
+                vm.name.chars().flat_map(char::escape_debug).collect(),
+                vm.pid.to_string(),
+                vm.uid.map_or(UNKNOWN.into(), |u| u.to_string()),
+                mib(vm.resident),
+                mib(vm.huge),
+                or(vm.ksm.merging_pages),
+                or(vm.ksm.zero_pages),
+                vm.ksm.profit.map_or(UNKNOWN.into(), |p| (p / (1 << 20)).to_string()),
+            ]
+        });
+        out += &format!("\n{}", text_table(head.map(String::from).into(), rows.collect()));
+    }
+    for r in &advice.recommendations {
+        let line = |label: &str, text: &str| wrapped(&format!("{label:<9}{text}"), 9) + "\n";
+        out += &format!("\n{}", line(r.kind.name(), &r.what));
+        out += &line("  why", &r.why);
+        for (n, how) in r.how.iter().enumerate() {
+            out += &format!("{:<9}{how}\n", if n == 0 { "  how" } else { "" });
+        }
+    }
+    out
+}
+
+fn document(seen: &Observed, advice: &Advice) -> serde_json::Value {
+    json!({
+        "schema": "bifold.share-advise/1",
+        "saved_bytes": advice.saved,
+        "profit_bytes": advice.profit,
+        "alone_bytes": advice.alone,
+        "changing_bytes": advice.changing,
+        "ksmd_cpu_ratio": advice.cpu,
+        "copies_total": seen.copies,
+        "memory_bytes": seen.total,
+        "available_bytes": seen.available,
+        "waiting_some_60s_ratio": seen.pressure.map(|p| p.some_60 / 100.0),
+        "vms": seen.vms.iter().map(|vm| json!({
+            "domain": vm.name,
+            "pid": vm.pid,
+            "uid": vm.uid,
+            "resident_bytes": vm.resident,
+            "huge_bytes": vm.huge,
+            "merging_pages": vm.ksm.merging_pages,
+            "zero_pages": vm.ksm.zero_pages,
+            "profit_bytes": vm.ksm.profit,
+            "mergeable": vm.ksm.mergeable,
+        })).collect::<Vec<_>>(),
+        "recommendations": advice.recommendations.iter().map(|r| json!({
+            "rule": r.rule,
+            "kind": r.kind.name(),
+            "what": r.what,
+            "why": r.why,
+            "how": r.how,
+        })).collect::<Vec<_>>(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::share::tree::Tree;
+
+    #[test]
+    fn a_short_host_whose_ksm_is_off_is_told_to_turn_it_on() {
+        let tree = Tree::new();
+        tree.ksm(&[("run", "0"), ("advisor_mode", "[none] scan-time"), ("advisor_target_scan_time", "200")]);
+        tree.memory(16_000_000, 1_000_000, 12.0);
+        tree.vm(100, "web", 1000, "ksm_mergeable: yes\nksm_merge_any: no\n");
+        insta::assert_snapshot!("advise_short_and_off", answer(&tree.host(), ShortFormat::Table).unwrap());
+    }
+
+    #[test]
+    fn guests_of_several_users_huge_pages_and_nodes_are_pointed_out() {
+        let tree = Tree::new();
+        tree.ksm(&[
+            ("run", "1"),
+            ("pages_to_scan", "100"),
+            ("sleep_millisecs", "20"),
+            ("smart_scan", "0"),
+            ("use_zero_pages", "0"),
+            ("merge_across_nodes", "1"),
+            ("advisor_mode", "[none] scan-time"),
+            ("pages_shared", "5000"),
+            ("pages_sharing", "400000"),
+            ("pages_unshared", "900000"),
+            ("pages_volatile", "20000"),
+            ("full_scans", "12"),
+            ("stable_node_chains", "3"),
+            ("ksm_zero_pages", "0"),
+            ("general_profit", "1500000000"),
+        ]);
+        tree.memory(16_000_000, 4_000_000, 0.0);
+        tree.ksmd(30_000);
+        tree.nodes(2);
+        tree.write("sys/devices/system/cpu/nohz_full", "2-3\n");
+        let stat = "ksm_rmap_items 9000000\nksm_merging_pages 200000\nksm_process_profit 700000000\nksm_mergeable: yes\n";
+        tree.vm(100, "web", 1000, stat);
+        tree.vm(101, "db,1", 1001, stat);
+        tree.write("proc/101/smaps_rollup", "Rss: 1 kB\nAnonHugePages:    409600 kB\n");
+        tree.vm(102, "files", 1001, "ksm_mergeable: no\n");
+        insta::assert_snapshot!("advise_several_users", answer(&tree.host(), ShortFormat::Table).unwrap());
+        let json = answer(&tree.host(), ShortFormat::Json).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let rules: Vec<&str> =
+            json["recommendations"].as_array().unwrap().iter().map(|r| r["rule"].as_str().unwrap()).collect();
+        let expected = [
+            "owners",
+            "latency",
+            "numa",
+            "huge-pages",
+            "cpu",
+            "slow",
+            "smart-scan",
+            "zero-pages",
+            "unreached",
+        ];
+        assert_eq!(rules, expected);
+    }
+
+    #[test]
+    fn a_scanner_without_profit_or_need_is_to_be_turned_off() {
+        let tree = Tree::new();
+        tree.ksm(&[
+            ("run", "1"),
+            ("pages_shared", "10"),
+            ("pages_sharing", "20"),
+            ("pages_volatile", "5000"),
+            ("full_scans", "9"),
+            ("general_profit", "-90000"),
+        ]);
+        tree.memory(16_000_000, 15_000_000, 0.0);
+        tree.ksmd(3_000);
+        insta::assert_snapshot!("advise_no_profit", answer(&tree.host(), ShortFormat::Table).unwrap());
+    }
+
+    #[test]
+    fn a_host_with_enough_memory_and_no_ksm_running_is_left_alone() {
+        let tree = Tree::new();
+        tree.ksm(&[("run", "0")]);
+        tree.memory(16_000_000, 15_000_000, 0.0);
+        let said = answer(&tree.host(), ShortFormat::Table).unwrap();
+        assert!(said.contains("leave KSM off"), "{said}");
+    }
+
+    #[test]
+    fn a_host_without_ksm_is_an_error_of_its_own() {
+        let e = answer(&Tree::new().host(), ShortFormat::Table).unwrap_err();
+        assert_eq!(crate::status::of_error(&e), 77);
+    }
+}

@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `bifold share run`: an experiment with real guests, and what came of it as table, rows, report and
+//! Markdown.
+//!
+//! Files are opened before the run, so that an unwritable path costs no time. What the run has seen is
+//! shown however it ended; where a file cannot be written in the end, the others still are.
+
+use crate::guardian;
+use crate::run::{note_file, print, stop_on_signals};
+use crate::status::Status;
+use anyhow::Context as _;
+use bifold_host::Host;
+use bifold_host::ksm::{Guardian, Places};
+use bifold_report::{Exit, OutputFile, Page, PageChart, PageTable, text_table};
+use bifold_share::experiment::output::{self, Table};
+use bifold_share::experiment::run::{available_mib, largest_scale_in};
+use bifold_share::experiment::{Asked, Ending, Notice, Outcome, Plan, Rate, Scale, Spec, run as experiment};
+use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::path::PathBuf;
+
+/// For `--help`.
+pub const EXAMPLES: &str = "\
+Examples:
+  bifold share run experiments/share/synthetic.toml --report synthetic.html
+  bifold share run --scale 1/8 --case 'write rate 0' --format csv -o rows.csv experiments/share/synthetic.toml
+  bifold share run --dump /dev/shm/images experiments/share/mixed.toml
+  bifold share potential /dev/shm/images/*.raw";
+
+/// Of what is available, so much is left to others when the scale is chosen here.
+const TAKEN: f64 = 0.6;
+
+/// Arguments of `share run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// The experiment
+    #[arg(value_name = "EXPERIMENT.toml")]
+    pub experiment: PathBuf,
+
+    /// How large the guests are, of what the file says [default: 1, 1/2, 1/4, ... as memory has room]
+    ///
+    /// A ratio such as 1/8 or 0.125. Memory, the database's load and all times are scaled alike, so that
+    /// KSM, at the same rate, makes as many passes. Numbers of guests, rates of writing, thresholds and
+    /// KSM's settings are not scaled.
+    #[arg(long, value_name = "RATIO", value_parser = scale)]
+    pub scale: Option<Scale>,
+
+    /// Run this case only (repeatable)
+    #[arg(long, value_name = "NAME")]
+    pub case: Vec<String>,
+
+    /// Also write the guests' memory at the marked times into DIR, as raw files for `share potential`
+    #[arg(long, value_name = "DIR")]
+    pub dump: Option<PathBuf>,
+
+    /// Form of the data
+    ///
+    /// `table` is for reading. `csv` has one row per sample for the host and one per guest.
+    #[arg(long, value_enum, default_value_t = RunFormat::Table, hide_possible_values = true,
+          value_name = "table|csv", help_heading = "Output")]
+    pub format: RunFormat,
+
+    /// Write the data to FILE instead of stdout
+    #[arg(short, long, value_name = "FILE", help_heading = "Output")]
+    pub output: Option<PathBuf>,
+
+    /// Also write a report with curves over time: one HTML file that needs no network
+    #[arg(long, value_name = "FILE.html", help_heading = "Output")]
+    pub report: Option<PathBuf>,
+
+    /// Also write the tables as Markdown
+    #[arg(long, value_name = "FILE.md", help_heading = "Output")]
+    pub markdown: Option<PathBuf>,
+
+    /// No progress and no notes on stderr
+    #[arg(short, long, help_heading = "Output")]
+    pub quiet: bool,
+}
+
+/// Form of the data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)] // documented at `--format`
+pub enum RunFormat {
+    Table,
+    Csv,
+}
+
+fn scale(text: &str) -> Result<Scale, String> {
+    match Rate::parse(text) {
+        Some(s) if s.value() > 0.0 && s.value() <= 16.0 => Ok(s),
+        _ => Err("not a ratio above 0, such as 1/8".into()),
+    }
+}
+
+/// Carries out the verb on this machine.
+pub fn run(args: &RunArgs) -> anyhow::Result<Status> {
+    let host = Host::live();
+    let spec = Spec::read(&args.experiment)?;
+    let scale = match args.scale {
+        Some(scale) => scale,
+        None => {
+            let room = (available_mib(&host)? as f64 * TAKEN) as u64;
+            largest_scale_in(&spec, room).with_context(|| {
+                format!("its guests do not fit into {room} MiB at any of the usual scales")
+            })?
+        }
+    };
+    let plan = spec.plan(&args.experiment, scale, &args.case)?;
+    if let Some(dir) = &args.dump {
+        std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    }
+    let output = args.output.as_deref().map(OutputFile::create).transpose()?;
+    let report = args.report.as_deref().map(OutputFile::create).transpose()?;
+    let markdown = args.markdown.as_deref().map(OutputFile::create).transpose()?;
+    let stop = stop_on_signals()?;
+    let guardian = Guardian::this_program(guardian::VERB)?;
+    let asked = Asked {
+        host: &host,
+        places: &Places::live(),
+        guardian: &guardian,
+        dump: args.dump.as_deref(),
+        stop: &stop,
+    };
+    if !args.quiet {
+        eprintln!("bifold: {}", size(&plan));
+    }
+    let mut progress = Progress::new(args.quiet, &plan);
+    let outcome = experiment(&plan, &asked, &mut |notice| progress.tell(&notice))?;
+    progress.bar.finish_and_clear();
+
+    // stdout first: it cannot be full. Then every file is tried, and the first that failed is told.
+    let data = match args.format {
+        RunFormat::Table => text(&plan, &outcome),
+        RunFormat::Csv => csv(&outcome)?,
+    };
+    let notes = !args.quiet;
+    let mut shown = match output {
+        None => print(&data),
+        Some(_) => Ok(()),
+    };
+    let files = [
+        ("data", output, &args.output, Ok(data)),
+        ("report", report, &args.report, page(&plan, &outcome).render().map_err(anyhow::Error::from)),
+        ("tables", markdown, &args.markdown, Ok(document(&plan, &outcome))),
+    ];
+    for (what, file, path, content) in files {
+        let (Some(file), Some(path)) = (file, path) else { continue };
+        let written = content.and_then(|c| Ok(file.finish(c.as_bytes())?));
+        match written {
+            Ok(()) => note_file(notes, what, path),
+            Err(e) => shown = shown.and(Err(e)),
+        }
+    }
+    shown?;
+    status(&outcome)
+}
+
+fn status(outcome: &Outcome) -> anyhow::Result<Status> {
+    if outcome.cases.last().is_some_and(|c| c.ending == Ending::Interrupted) {
+        return Ok(Status::OfCommand(Exit::Interrupted));
+    }
+    match output::partial(outcome) {
+        // Stopped between two cases.
+        Some(_) if outcome.cases.iter().all(|c| c.ending == Ending::Whole && !c.damaged()) => {
+            Ok(Status::OfCommand(Exit::Interrupted))
+        }
+        Some(partial) => anyhow::bail!("{}", partial.replacen("Partial", "the run is partial", 1)),
+        None => Ok(Status::Done),
+    }
+}
+
+/// What is run, in one line.
+fn size(plan: &Plan) -> String {
+    let memory: u64 = plan.guests.iter().map(|g| g.memory_mib).sum();
+    let cases = plan.cases.len();
+    format!(
+        "{} guests, {memory} MiB in all, {cases} case{} of {:.0} s each, scale {} of the file's sizes and times",
+        plan.guests.len(),
+        if cases == 1 { "" } else { "s" },
+        plan.length.as_secs_f64(),
+        plan.scale
+    )
+}
+
+/// Names and values that identify a run.
+fn facts(plan: &Plan, outcome: &Outcome) -> Vec<(String, String)> {
+    let mut facts: Vec<(String, String)> = vec![
+        ("size".into(), size(plan)),
+        ("host memory counted".into(), format!("{} MiB", plan.budget_mib)),
+        ("host kernel".into(), outcome.host_kernel.clone()),
+        ("emulator".into(), format!("QEMU {}, TCG", outcome.qemu)),
+    ];
+    if let Some(free) = plan.spec.start.free_below {
+        facts.push(("KSM starts below".into(), format!("{:.0} % free", 100.0 * free)));
+    }
+    facts.push(("KSM's settings as found".into(), outcome.found.clone()));
+    for case in &outcome.cases {
+        let mut kinds: Vec<String> = Vec::new();
+        for g in &case.guests {
+            let words = format!("{} MiB, Linux {}: {}", g.memory_mib, g.kernel, g.workload);
+            if !kinds.contains(&words) {
+                kinds.push(words);
+            }
+        }
+        let ksm = if case.ksm.is_empty() { "as found" } else { case.ksm.as_str() };
+        facts.push((case.name.clone(), format!("{}; KSM: {ksm}", kinds.join("; "))));
+    }
+    facts
+}
+
+fn set(table: &Table) -> String {
+    // comfy-table wants heads of equal height.
+    let height = table.head.iter().map(|h| h.split('\n').count()).max().unwrap_or(1);
+    let head = table.head.iter().map(|h| "\n".repeat(height - h.split('\n').count()) + h).collect();
+    let mut out = format!("{}\n{}", table.title, text_table(head, table.rows.clone()));
+    table.notes.iter().for_each(|n| out += &format!("{n}\n"));
+    out
+}
+
+fn text(plan: &Plan, outcome: &Outcome) -> String {
+    let mut out = format!("{}\n", plan.spec.title);
+    if let Some(partial) = output::partial(outcome) {
+        out += &format!("{partial}\n");
+    }
+    facts(plan, outcome).iter().for_each(|(name, value)| out += &format!("  {name}: {value}\n"));
+    output::tables(plan, outcome).iter().for_each(|t| out += &format!("\n{}", set(t)));
+    for case in &outcome.cases {
+        case.notes.iter().for_each(|n| out += &format!("note: {}: {n}\n", case.name));
+    }
+    out
+}
+
+fn csv(outcome: &Outcome) -> anyhow::Result<String> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    for row in output::rows(outcome) {
+        writer.serialize(row)?;
+    }
+    Ok(String::from_utf8(writer.into_inner()?)?)
+}
+
+fn document(plan: &Plan, outcome: &Outcome) -> String {
+    let mut out = format!("## {}\n\n", plan.spec.title);
+    if let Some(partial) = output::partial(outcome) {
+        out += &format!("**{partial}**\n\n");
+    }
+    out += &format!("{}\n\n", plan.spec.about.trim());
+    facts(plan, outcome).iter().for_each(|(name, value)| out += &format!("- {name}: {value}\n"));
+    output::tables(plan, outcome).iter().for_each(|t| out += &format!("\n{}", t.markdown()));
+    out
+}
+
+fn page(plan: &Plan, outcome: &Outcome) -> Page {
+    let table = |t: Table| PageTable { title: t.title, head: t.head, rows: t.rows, notes: t.notes };
+    let chart = |c: output::Chart| PageChart { title: c.title, unit: c.unit, curves: c.curves };
+    let verdicts = outcome.cases.iter().filter_map(|c| {
+        let last = c.samples.last()?;
+        let percent = 100.0 * last.saved() as f64 / (last.unshared as f64).max(1.0);
+        Some(format!("{}: {percent:.0} % of the guests' memory saved", c.name))
+    });
+    // Cases begin at the same 0: the marks of one are those of all.
+    let marks = outcome.cases.first().map_or(Vec::new(), |c| c.marks.clone());
+    Page {
+        version: env!("CARGO_PKG_VERSION").into(),
+        brand: "guests under KSM".into(),
+        title: plan.spec.title.clone(),
+        verdict: verdicts.collect::<Vec<_>>().join("; "),
+        alarm: output::partial(outcome),
+        about: plan.spec.about.trim().into(),
+        facts: facts(plan, outcome),
+        charts: output::charts(outcome).into_iter().map(chart).collect(),
+        marks: marks.iter().map(|m| (m.at_s, "potential counted".into())).collect(),
+        tables: output::tables(plan, outcome).into_iter().map(table).collect(),
+    }
+}
+
+/// What the terminal shows meanwhile.
+struct Progress {
+    bar: ProgressBar,
+    quiet: bool,
+    cases: usize,
+    length: f64,
+    case: String,
+}
+
+impl Progress {
+    fn new(quiet: bool, plan: &Plan) -> Progress {
+        let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+        let bar = ProgressBar::with_draw_target(None, target);
+        bar.set_style(ProgressStyle::with_template("{spinner} {msg}").expect("a template of ours"));
+        let length = plan.length.as_secs_f64();
+        Progress { bar, quiet, cases: plan.cases.len(), length, case: String::new() }
+    }
+
+    fn tell(&mut self, notice: &Notice) {
+        match notice {
+            Notice::Stage(stage) => self.bar.set_message(stage.to_string()),
+            Notice::Case(n, name) => {
+                self.case = format!("{name} ({} of {})", n + 1, self.cases);
+                self.bar.set_message(format!("{}: starting the guests", self.case));
+            }
+            Notice::Sample(s) => {
+                let mib = |b: u64| b >> 20;
+                let ksm = if s.running { "KSM runs" } else { "KSM waits" };
+                self.bar.set_message(format!(
+                    "{}: {:.0} s of {:.0} and the boot's, {} MiB taken, {} MiB saved, {ksm} (Ctrl-C stops and shows what is there)",
+                    self.case,
+                    s.at_s,
+                    self.length,
+                    mib(s.used),
+                    mib(s.saved()),
+                ));
+            }
+            Notice::Note(text) if !self.quiet => self.bar.suspend(|| eprintln!("bifold: {text}")),
+            _ => {}
+        }
+        self.bar.tick();
+    }
+}

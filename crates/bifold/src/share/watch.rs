@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `bifold share watch`: this host's sharing as it goes on.
+//!
+//! On a terminal the view is drawn again at each interval; elsewhere the table is printed one below the
+//! other, and `csv` has one row per time for the host (`domain` is empty) and one per guest. It only
+//! reads: KSM's settings are whatever they are.
+
+use crate::cli::parse_seconds;
+use crate::run::{print, stop_on_signals};
+use crate::status::Status;
+use bifold_host::Host;
+use bifold_host::ksm::{Counter, KsmError};
+use bifold_report::{grouped, text_table};
+use bifold_share::advise::{Observed, observe};
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use std::io::IsTerminal as _;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// For `--help`.
+pub const EXAMPLES: &str = "\
+Examples:
+  bifold share watch
+  bifold share watch -i 10 --format csv > sharing.csv
+  bifold share watch -n 1";
+
+/// Arguments of `share watch`.
+#[derive(Debug, Args)]
+pub struct WatchArgs {
+    /// Between two looks
+    #[arg(short, long, value_name = "SECS", default_value = "2", value_parser = parse_seconds)]
+    pub interval: f64,
+
+    /// End after N looks [default: at Ctrl-C]
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+
+    /// Form of the data
+    #[arg(long, value_enum, default_value_t = WatchFormat::Table, hide_possible_values = true,
+          value_name = "table|csv", help_heading = "Output")]
+    pub format: WatchFormat,
+}
+
+/// Form of the data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)] // the names say it
+pub enum WatchFormat {
+    Table,
+    Csv,
+}
+
+const PAGE: u64 = 4096;
+/// Moves the cursor home and clears what is below.
+const REDRAW: &str = "\x1b[H\x1b[2J";
+const UNKNOWN: &str = "-";
+
+/// Carries out the verb on this machine.
+pub fn run(args: &WatchArgs) -> anyhow::Result<Status> {
+    let host = Host::live();
+    let stop = stop_on_signals()?;
+    let interval = Duration::from_secs_f64(args.interval);
+    let redraw = std::io::stdout().is_terminal() && args.count != Some(1);
+    let mut before: Option<Look> = None;
+    let mut looks = 0;
+    loop {
+        let began = Instant::now();
+        let now = Look::at(&host)?;
+        let text = match args.format {
+            WatchFormat::Csv => csv(before.as_ref(), &now, before.is_none())?,
+            WatchFormat::Table if redraw => format!("{REDRAW}{}", table(before.as_ref(), &now)),
+            WatchFormat::Table if before.is_some() => format!("\n{}", table(before.as_ref(), &now)),
+            WatchFormat::Table => table(None, &now),
+        };
+        print(&text)?;
+        before = Some(now);
+        looks += 1;
+        if args.count == Some(looks) {
+            return Ok(Status::Done);
+        }
+        while began.elapsed() < interval {
+            if stop.load(Ordering::Relaxed) {
+                return Ok(Status::Done);
+            }
+            std::thread::sleep((interval - began.elapsed()).min(Duration::from_millis(100)));
+        }
+    }
+}
+
+/// What was seen, and when.
+struct Look {
+    at: Instant,
+    time_s: f64,
+    seen: Observed,
+}
+
+impl Look {
+    fn at(host: &Host) -> Result<Look, KsmError> {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let time_s = (since.as_secs_f64() * 1000.0).round() / 1000.0;
+        Ok(Look { at: Instant::now(), time_s, seen: observe(host)? })
+    }
+
+    fn counter(&self, c: Counter) -> Option<i64> {
+        self.seen.counters.get(c)
+    }
+}
+
+/// Changes per second between two looks.
+struct Rates {
+    sharing: Option<f64>,
+    scanned: Option<f64>,
+    copies: Option<f64>,
+    /// ksmd's CPU time, percent of a processor.
+    cpu: Option<f64>,
+}
+
+impl Rates {
+    fn between(before: Option<&Look>, now: &Look) -> Rates {
+        let none = Rates { sharing: None, scanned: None, copies: None, cpu: None };
+        let Some(before) = before else { return none };
+        let seconds = (now.at - before.at).as_secs_f64().max(1e-3);
+        let counter = |c| Some((now.counter(c)? - before.counter(c)?) as f64 / seconds);
+        let copies = || Some((now.seen.copies? as f64 - before.seen.copies? as f64) / seconds);
+        let cpu = || Some(100.0 * (now.seen.ksmd_cpu_s? - before.seen.ksmd_cpu_s?) / seconds);
+        Rates {
+            sharing: counter(Counter::PagesSharing),
+            scanned: counter(Counter::PagesScanned),
+            copies: copies(),
+            cpu: cpu(),
+        }
+    }
+}
+
+fn table(before: Option<&Look>, now: &Look) -> String {
+    let rates = Rates::between(before, now);
+    let count = |c| now.counter(c).map_or(UNKNOWN.into(), |n| grouped(n.max(0) as u64));
+    let per_second = |r: Option<f64>| r.map_or(UNKNOWN.into(), |r| format!("{r:+.0}/s"));
+    let saved = |c| now.counter(c).map_or(0, |n| n.max(0) as u64 * PAGE >> 20);
+    let row = |name: &str, value: String, rate: String| vec![name.to_owned(), value, rate];
+    let settings = now.seen.settings.to_string();
+    let mib = saved(Counter::PagesSharing) + saved(Counter::KsmZeroPages);
+    let rows = vec![
+        row("saved, MiB", grouped(mib), String::new()),
+        row("pages_sharing", count(Counter::PagesSharing), per_second(rates.sharing)),
+        row("pages_shared", count(Counter::PagesShared), String::new()),
+        row("pages_unshared", count(Counter::PagesUnshared), String::new()),
+        row("pages_volatile", count(Counter::PagesVolatile), String::new()),
+        row("ksm_zero_pages", count(Counter::KsmZeroPages), String::new()),
+        row("pages_scanned", count(Counter::PagesScanned), per_second(rates.scanned)),
+        row("full_scans", count(Counter::FullScans), String::new()),
+        row("copies at writes", now.seen.copies.map_or(UNKNOWN.into(), grouped), per_second(rates.copies)),
+        row(
+            "ksmd CPU, %",
+            rates.cpu.map_or(UNKNOWN.into(), |c| format!("{c:.1}")),
+            now.seen.ksmd_cpu_s.map_or(String::new(), |s| format!("{s:.1} s in all")),
+        ),
+    ];
+    let head = ["KSM", "now", "change"].map(String::from).into();
+    let mut out = format!("{settings}\n\n{}", text_table(head, rows));
+    if !now.seen.vms.is_empty() {
+        let head = ["\nguest", "\nprocess", "merged\npages", "zero\npages", "profit,\nMiB"];
+        let or = |n: Option<u64>| n.map_or(UNKNOWN.into(), grouped);
+        let rows = now.seen.vms.iter().map(|vm| {
+            vec![
+                vm.name.chars().flat_map(char::escape_debug).collect(),
+                vm.pid.to_string(),
+                or(vm.ksm.merging_pages),
+                or(vm.ksm.zero_pages),
+                vm.ksm.profit.map_or(UNKNOWN.into(), |p| (p / (1 << 20)).to_string()),
+            ]
+        });
+        out += &format!("\n{}", text_table(head.map(String::from).into(), rows.collect()));
+    }
+    out
+}
+
+/// One row of CSV: the host, whose `domain` is empty, or a guest.
+#[derive(Debug, Default, Serialize)]
+struct Row<'a> {
+    time_s: f64,
+    domain: &'a str,
+    pid: Option<u32>,
+    run: Option<u64>,
+    pages_shared: Option<i64>,
+    pages_sharing: Option<i64>,
+    pages_unshared: Option<i64>,
+    pages_volatile: Option<i64>,
+    pages_scanned_total: Option<i64>,
+    full_scans_total: Option<i64>,
+    ksm_zero_pages: Option<i64>,
+    profit_bytes: Option<i64>,
+    merging_pages: Option<u64>,
+    cow_ksm_total: Option<u64>,
+    ksmd_cpu_seconds_total: Option<f64>,
+    ksmd_cpu_ratio: Option<f64>,
+}
+
+fn csv(before: Option<&Look>, now: &Look, head: bool) -> anyhow::Result<String> {
+    let mut writer = csv::WriterBuilder::new().has_headers(head).from_writer(Vec::new());
+    let rates = Rates::between(before, now);
+    writer.serialize(Row {
+        time_s: now.time_s,
+        run: now.seen.settings.get(bifold_host::ksm::Setting::Run),
+        pages_shared: now.counter(Counter::PagesShared),
+        pages_sharing: now.counter(Counter::PagesSharing),
+        pages_unshared: now.counter(Counter::PagesUnshared),
+        pages_volatile: now.counter(Counter::PagesVolatile),
+        pages_scanned_total: now.counter(Counter::PagesScanned),
+        full_scans_total: now.counter(Counter::FullScans),
+        ksm_zero_pages: now.counter(Counter::KsmZeroPages),
+        profit_bytes: now.counter(Counter::GeneralProfit),
+        cow_ksm_total: now.seen.copies,
+        ksmd_cpu_seconds_total: now.seen.ksmd_cpu_s,
+        ksmd_cpu_ratio: rates.cpu.map(|c| (c * 100.0).round() / 1e4),
+        ..Row::default()
+    })?;
+    for vm in &now.seen.vms {
+        writer.serialize(Row {
+            time_s: now.time_s,
+            domain: &vm.name,
+            pid: Some(vm.pid),
+            ksm_zero_pages: vm.ksm.zero_pages.map(|n| n as i64),
+            profit_bytes: vm.ksm.profit,
+            merging_pages: vm.ksm.merging_pages,
+            ..Row::default()
+        })?;
+    }
+    Ok(String::from_utf8(writer.into_inner()?)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::share::tree::Tree;
+
+    fn looks() -> (Look, Look) {
+        let tree = Tree::new();
+        tree.ksm(&[
+            ("run", "1"),
+            ("pages_to_scan", "100"),
+            ("pages_shared", "10"),
+            ("pages_sharing", "1000"),
+            ("pages_scanned", "5000"),
+            ("full_scans", "2"),
+        ]);
+        tree.memory(16_000_000, 8_000_000, 0.0);
+        tree.ksmd(100);
+        tree.vm(7, "web", 1000, "ksm_merging_pages 900\nksm_process_profit 3145728\n");
+        let before = Look::at(&tree.host()).unwrap();
+        tree.ksm(&[("pages_sharing", "3000"), ("pages_scanned", "25000"), ("full_scans", "3")]);
+        tree.ksmd(150);
+        let mut now = Look::at(&tree.host()).unwrap();
+        now.at = before.at + Duration::from_secs(2);
+        (Look { time_s: 1000.0, ..before }, Look { time_s: 1002.0, ..now })
+    }
+
+    #[test]
+    fn the_view_has_counts_rates_and_guests() {
+        let (before, now) = looks();
+        insta::assert_snapshot!("watch", table(Some(&before), &now));
+        assert!(table(None, &before).contains("pages_sharing"), "a first look has no rates");
+    }
+
+    #[test]
+    fn rows_have_the_host_first_and_one_head() {
+        let (before, now) = looks();
+        let all = csv(None, &before, true).unwrap() + &csv(Some(&before), &now, false).unwrap();
+        insta::assert_snapshot!("watch_csv", all);
+    }
+}

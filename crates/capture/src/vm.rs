@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Guests that live on: started, listened to and ended, but not captured.
+//!
+//! Where a capture's guest has its memory in a shared file, these have it as QEMU gives it to any
+//! guest: anonymous memory of the emulator's process, marked mergeable, which is the only kind that
+//! the kernel's KSM merges. The guest is the capture's otherwise: the same init, the same CPU, TCG with
+//! one thread, time by the host's clock.
+//!
+//! A guest ends with the thread that started it (PR_SET_PDEATHSIG), however that ends, and when its
+//! [`Vm`] is dropped. It is in a process group of its own: the terminal's Ctrl-C does not reach it.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read as _, Seek as _};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use crate::error::CaptureError;
+use crate::kernel::Kernel;
+use crate::qemu::{CPU, QBOOT, Qemu, path_of};
+use crate::ring::memfd;
+
+/// What QEMU's translator may keep of translated code: guests here are small, and by default it takes
+/// an eighth of the machine's memory for each.
+const CODE_MIB: u32 = 64;
+/// How much of a log [`Vm::last_words`] has.
+const LOG_LINES: usize = 8;
+
+/// The name of the port on which a workload speaks.
+pub const WORKLOAD_PORT: &str = "bifold.workload";
+
+/// A guest to be started.
+#[derive(Debug, Clone, Copy)]
+pub struct VmSpec<'a> {
+    /// Its name, which QEMU gets too, and the kernel's command line as `bifold.guest=NAME`.
+    pub name: &'a str,
+    /// Its memory in MiB.
+    pub memory_mib: u64,
+    /// What it boots.
+    pub kernel: &'a Kernel,
+    /// Its initramfs, see [`Initrd`].
+    pub initrd: &'a Initrd,
+    /// Whether KSM may merge its memory (QEMU's own default).
+    pub merge: bool,
+    /// Whether the host may put huge pages under it.
+    pub huge_pages: bool,
+}
+
+/// An initramfs in memory, which any number of guests can start from.
+#[derive(Debug)]
+pub struct Initrd(OwnedFd);
+
+impl Initrd {
+    /// Of an archive's bytes.
+    ///
+    /// # Errors
+    /// If there is no memory for it.
+    pub fn new(archive: &[u8]) -> Result<Initrd, CaptureError> {
+        let fd = memfd("bifold-initrd", archive.len() as u64)?;
+        let file = File::from(fd);
+        std::os::unix::fs::FileExt::write_all_at(&file, archive, 0)
+            .map_err(CaptureError::os("writing the initramfs"))?;
+        Ok(Initrd(file.into()))
+    }
+}
+
+/// A line from inside the guest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Said {
+    /// Its init: `start`, `exit N`, `signal N`, `error TEXT`, `done`.
+    Init(String),
+    /// The workload, on [`WORKLOAD_PORT`].
+    Workload(String),
+}
+
+/// A running guest.
+#[derive(Debug)]
+pub struct Vm {
+    child: Child,
+    control: Lines,
+    workload: Lines,
+    /// QEMU's machine protocol.
+    qmp: UnixStream,
+    console: File,
+    log: File,
+}
+
+impl Vm {
+    /// Starts a guest and comes back at once.
+    ///
+    /// # Errors
+    /// If QEMU cannot be started.
+    pub fn start(qemu: &Qemu, spec: &VmSpec) -> Result<Vm, CaptureError> {
+        let pair = || UnixStream::pair().map_err(CaptureError::os("a socket"));
+        let (control, its_control) = pair()?;
+        let (workload, its_workload) = pair()?;
+        let (qmp, its_qmp) = pair()?;
+        let console = File::from(memfd("bifold-console", 0)?);
+        let log = File::from(memfd("bifold-log", 0)?);
+        let mut command = Command::new(&qemu.path);
+        let fds = Fds {
+            console: console.as_fd(),
+            control: its_control.as_fd(),
+            workload: its_workload.as_fd(),
+            qmp: its_qmp.as_fd(),
+        };
+        command.args(arguments(spec, &fds));
+        let to_log = log.try_clone().map_err(CaptureError::os("a file's copy"))?;
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(to_log).process_group(0);
+        let keep = [fds.console, fds.control, fds.workload, fds.qmp, spec.initrd.0.as_fd()];
+        let keep = keep.map(|f| f.as_raw_fd());
+        let small_pages = !spec.huge_pages;
+        // SAFETY: between fork and exec only async-signal-safe calls are made: prctl and fcntl, on
+        // descriptors that this function's variables and `spec` keep open.
+        unsafe {
+            command.pre_exec(move || {
+                rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+                if small_pages {
+                    rustix::thread::disable_transparent_huge_pages(true)?;
+                }
+                for fd in keep {
+                    let fd = BorrowedFd::borrow_raw(fd);
+                    rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty())?;
+                }
+                Ok(())
+            });
+        }
+        let child = command.spawn().map_err(CaptureError::file(&qemu.path, "cannot run"))?;
+        // From here on dropping it ends the process.
+        let vm =
+            Vm { child, control: Lines::new(control), workload: Lines::new(workload), qmp, console, log };
+        for stream in [&vm.control.stream, &vm.workload.stream] {
+            stream.set_nonblocking(true).map_err(CaptureError::os("a socket"))?;
+        }
+        Ok(vm)
+    }
+
+    /// QEMU's process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// QEMU's machine protocol, before its greeting was read.
+    pub fn qmp(&self) -> &UnixStream {
+        &self.qmp
+    }
+
+    /// What was said in the guest since the last call.
+    pub fn said(&mut self) -> Vec<Said> {
+        let init = self.control.new_ones().into_iter().map(Said::Init);
+        let workload = self.workload.new_ones().into_iter().map(Said::Workload);
+        init.chain(workload).collect()
+    }
+
+    /// How QEMU ended, if it has.
+    ///
+    /// # Errors
+    /// If the system does not say.
+    pub fn ended(&mut self) -> Result<Option<ExitStatus>, CaptureError> {
+        self.child.try_wait().map_err(CaptureError::os("waiting for qemu"))
+    }
+
+    /// The end of what QEMU and the guest's console said, without control characters.
+    pub fn last_words(&mut self) -> String {
+        let mut lines = Vec::new();
+        for file in [&mut self.log, &mut self.console] {
+            let mut bytes = Vec::new();
+            // A memfd's reads do not fail; what was read until then is the best there is.
+            let _ = file.rewind().and_then(|()| file.read_to_end(&mut bytes));
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            let clean = text
+                .lines()
+                .map(|l| l.chars().filter(|c| !c.is_control()).collect::<String>())
+                .filter(|l| !l.is_empty());
+            lines.extend(clean);
+        }
+        lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
+    }
+}
+
+impl Drop for Vm {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A stream's lines.
+#[derive(Debug)]
+struct Lines {
+    stream: UnixStream,
+    buffer: Vec<u8>,
+}
+
+/// A longer line is no word of ours, and is dropped.
+const LONGEST: usize = 64 << 10;
+
+impl Lines {
+    fn new(stream: UnixStream) -> Lines {
+        Lines { stream, buffer: Vec::new() }
+    }
+
+    fn new_ones(&mut self) -> Vec<String> {
+        let mut bytes = [0; 4096];
+        loop {
+            match self.stream.read(&mut bytes) {
+                Ok(0) => break,
+                Ok(n) => self.buffer.extend_from_slice(&bytes[..n]),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+            if self.buffer.len() > LONGEST && !self.buffer.contains(&b'\n') {
+                self.buffer.clear();
+            }
+        }
+        let mut lines = Vec::new();
+        while let Some(end) = self.buffer.iter().position(|b| *b == b'\n') {
+            let line: Vec<u8> = self.buffer.drain(..=end).collect();
+            lines.push(String::from_utf8_lossy(&line).trim().to_owned());
+        }
+        lines
+    }
+}
+
+/// Descriptors that QEMU opens by number.
+struct Fds<'a> {
+    console: BorrowedFd<'a>,
+    control: BorrowedFd<'a>,
+    workload: BorrowedFd<'a>,
+    qmp: BorrowedFd<'a>,
+}
+
+fn arguments(spec: &VmSpec, fds: &Fds) -> Vec<String> {
+    let mut args: Vec<String> = Vec::new();
+    let mut opt = |name: &str, value: String| args.extend([name.to_owned(), value]);
+    opt("-machine", "q35,memory-backend=ram,smm=off,usb=off,sata=off,hpet=off".into());
+    opt("-name", format!("{},debug-threads=on", spec.name.replace(',', ",,")));
+    opt("-cpu", CPU.into());
+    opt("-accel", format!("tcg,thread=single,tb-size={CODE_MIB}"));
+    opt("-m", format!("{}M", spec.memory_mib));
+    let merge = if spec.merge { "on" } else { "off" };
+    opt("-object", format!("memory-backend-ram,id=ram,size={}M,merge={merge}", spec.memory_mib));
+    opt("-rtc", "base=utc".into());
+    opt("-kernel", spec.kernel.image.to_string_lossy().into_owned());
+    opt("-initrd", path_of(spec.initrd.0.as_fd()));
+    if Path::new(QBOOT).exists() {
+        opt("-bios", QBOOT.into());
+    }
+    opt(
+        "-append",
+        format!(
+            "console=ttyS0 quiet nokaslr panic=-1 rdinit=/init random.trust_cpu=on cryptomgr.notests=1 \
+             no_timer_check tsc=reliable transparent_hugepage=never bifold.guest={}",
+            spec.name
+        ),
+    );
+    opt("-chardev", format!("file,id=console,path={}", path_of(fds.console)));
+    opt("-serial", "chardev:console".into());
+    opt("-device", "virtio-serial-pci".into());
+    for (id, port, fd) in
+        [("control", "bifold.control", fds.control), ("workload", WORKLOAD_PORT, fds.workload)]
+    {
+        opt("-chardev", format!("socket,id={id},fd={}", fd.as_raw_fd()));
+        opt("-device", format!("virtserialport,chardev={id},name={port}"));
+    }
+    opt("-chardev", format!("socket,id=qmp,fd={}", fds.qmp.as_raw_fd()));
+    opt("-mon", "chardev=qmp,mode=control".into());
+    args.extend(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"].map(String::from));
+    args
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write as _;
+
+    #[test]
+    fn lines_come_whole_however_they_were_cut() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let mut lines = Lines::new(ours);
+        theirs.write_all(b"ready\ncyc").unwrap();
+        assert_eq!(lines.new_ones(), ["ready"]);
+        assert!(lines.new_ones().is_empty());
+        theirs.write_all(b"le 1\ncycle 2\n").unwrap();
+        assert_eq!(lines.new_ones(), ["cycle 1", "cycle 2"]);
+        drop(theirs);
+        assert!(lines.new_ones().is_empty());
+    }
+
+    #[test]
+    fn a_guest_that_lives_on_has_mergeable_anonymous_memory() {
+        let initrd = Initrd::new(b"x").unwrap();
+        let kernel = Kernel { image: "/k".into(), modules: None, version: "6.1".into() };
+        let file = File::open("/dev/null").unwrap();
+        let fd = file.as_fd();
+        let fds = Fds { console: fd, control: fd, workload: fd, qmp: fd };
+        let spec = |merge| VmSpec {
+            name: "a,b",
+            memory_mib: 64,
+            kernel: &kernel,
+            initrd: &initrd,
+            merge,
+            huge_pages: false,
+        };
+        let words = |merge| arguments(&spec(merge), &fds).join(" ");
+        assert!(words(true).contains("memory-backend-ram,id=ram,size=64M,merge=on"));
+        assert!(words(false).contains("merge=off"));
+        assert!(words(true).contains("-name a,,b,"));
+    }
+}

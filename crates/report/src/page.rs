@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One HTML file for any result that is text, tables and curves over time. It needs no network, as the
+//! page of a comparison, and escapes what it is given in the same way.
+
+use crate::RenderError;
+use crate::html::{STYLE, environment, scripts};
+use minijinja::context;
+use serde::Serialize;
+
+const TEMPLATE: &str = include_str!("../html/page.html.j2");
+/// Most points of a curve: more than a screen has columns would only be drawn over each other.
+const MAX_POINTS: usize = 600;
+
+/// A result to be read in a browser.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Page {
+    /// Of the program that made it.
+    pub version: String,
+    /// A line above the title: what kind of result this is.
+    pub brand: String,
+    /// The title.
+    pub title: String,
+    /// What is to be known first, in one sentence.
+    pub verdict: String,
+    /// What is wrong with the result, if something is.
+    pub alarm: Option<String>,
+    /// What it is about.
+    pub about: String,
+    /// Names and values that identify the run.
+    pub facts: Vec<(String, String)>,
+    /// Charts over one time axis.
+    pub charts: Vec<PageChart>,
+    /// Times to be marked in all charts, seconds, with a word.
+    pub marks: Vec<(f64, String)>,
+    /// Tables.
+    pub tables: Vec<PageTable>,
+}
+
+/// Curves over time.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct PageChart {
+    /// What it shows.
+    pub title: String,
+    /// Title of the vertical axis.
+    pub unit: String,
+    /// Name and points (seconds, value) of each curve.
+    pub curves: Vec<(String, Vec<(f64, f64)>)>,
+}
+
+/// A table of text.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct PageTable {
+    /// What it shows.
+    pub title: String,
+    /// Names of the columns; `\n` breaks one.
+    pub head: Vec<String>,
+    /// Cells; the first names its row.
+    pub rows: Vec<Vec<String>>,
+    /// What a reader must know.
+    pub notes: Vec<String>,
+}
+
+impl Page {
+    /// The page as one HTML file.
+    ///
+    /// # Errors
+    /// If the template fails.
+    pub fn render(&self) -> Result<String, RenderError> {
+        let mut env = environment();
+        env.add_template("page.html", TEMPLATE)?;
+        let tables: Vec<_> = self
+            .tables
+            .iter()
+            .map(|t| {
+                let head: Vec<Vec<&str>> = t.head.iter().map(|h| h.split('\n').collect()).collect();
+                context! { title => t.title, head => head, rows => t.rows, notes => t.notes }
+            })
+            .collect();
+        let charts: Vec<PageChart> = self.charts.iter().map(thinned).collect();
+        Ok(env.get_template("page.html")?.render(context! {
+            style => STYLE,
+            scripts => scripts(include_str!("../html/page.js")),
+            page => self,
+            tables => tables,
+            data => context! { charts => charts, marks => self.marks },
+        })?)
+    }
+}
+
+/// A chart with no more points than can be seen.
+fn thinned(chart: &PageChart) -> PageChart {
+    let thin = |points: &Vec<(f64, f64)>| {
+        let step = points.len().div_ceil(MAX_POINTS).max(1);
+        let last = points.len().saturating_sub(1);
+        let keep = |(i, p): (usize, &(f64, f64))| (i % step == 0 || i == last).then_some(*p);
+        points.iter().enumerate().filter_map(keep).collect()
+    };
+    PageChart { curves: chart.curves.iter().map(|(n, p)| (n.clone(), thin(p))).collect(), ..chart.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page() -> Page {
+        Page {
+            title: "a <b> & c".into(),
+            charts: vec![PageChart {
+                title: "used".into(),
+                unit: "MiB".into(),
+                curves: vec![("</script><script>alert(1)".into(), vec![(0.0, 1.0), (1.0, 2.0)])],
+            }],
+            tables: vec![PageTable {
+                title: "memory".into(),
+                head: vec!["case".into(), "without\nsharing".into()],
+                rows: vec![vec!["x".into(), "1".into()]],
+                notes: vec!["a note".into()],
+            }],
+            ..Page::default()
+        }
+    }
+
+    #[test]
+    fn what_users_wrote_ends_neither_element_nor_script() {
+        let html = page().render().unwrap();
+        assert!(html.contains("a &lt;b&gt; &amp; c") && !html.contains("a <b>"));
+        assert!(!html.contains("</script><script>alert"));
+        assert!(html.contains("without<br>sharing") && html.contains("a note"));
+        assert!(!html.contains("https://cdn"), "no network");
+    }
+
+    #[test]
+    fn long_curves_keep_their_ends() {
+        let points: Vec<(f64, f64)> = (0..5000).map(|n| (f64::from(n), 0.0)).collect();
+        let chart = PageChart { curves: vec![("x".into(), points)], ..PageChart::default() };
+        let thin = &thinned(&chart).curves[0].1;
+        assert!(thin.len() <= MAX_POINTS + 1);
+        assert_eq!((thin[0].0, thin[thin.len() - 1].0), (0.0, 4999.0));
+    }
+}

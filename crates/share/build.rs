@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Compiles what guests of an experiment run: a static program, embedded.
+
+use std::env;
+use std::path::PathBuf;
+use std::process::Command;
+
+fn main() {
+    let here = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    let source = here.join("guest/workload.c");
+    // Its side of the port is the guest's init's, too.
+    let shared = here.join("../capture/guest");
+    for path in [&source, &shared.join("port.h")] {
+        println!("cargo::rerun-if-changed={}", path.display());
+    }
+    println!("cargo::rerun-if-env-changed=CC");
+    let cc = env::var("CC").unwrap_or_else(|_| "cc".into());
+    let result = Command::new(&cc)
+        .args(["-O2", "-static", "-s", "-std=gnu11", "-Wall", "-Wextra", "-I"])
+        .arg(&shared)
+        .arg("-o")
+        .arg(out.join("workload"))
+        .arg(&source)
+        .output()
+        .unwrap_or_else(|e| panic!("cannot run the C compiler `{cc}`: {e}; install gcc and libc6-dev"));
+    let text = String::from_utf8_lossy(&result.stderr);
+    assert!(result.status.success(), "`{cc}` failed on {}:\n{text}", source.display());
+    for line in text.lines() {
+        println!("cargo::warning={line}");
+    }
+}

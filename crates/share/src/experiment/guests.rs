@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Guests of an experiment: their kernels and files, found once; an initramfs for each kind; and one
+//! that runs, with what it has said.
+
+use super::ExperimentError;
+use super::outcome::GuestOutcome;
+use super::qmp::Qmp;
+use super::sample::Watched;
+use super::spec::{PlannedGuest, Spec, Workload, WorkloadSpec};
+use bifold_capture::cpio::{Archive, Entry};
+use bifold_capture::kernel::{self, Kernel};
+use bifold_capture::packages::Packages;
+use bifold_capture::qemu::Qemu;
+use bifold_capture::vm::{Initrd, Said, Vm, VmSpec};
+use bifold_capture::{CaptureError, Progress, workload_initramfs};
+
+const WORKLOAD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/workload"));
+const PROGRAM: &str = "/workload";
+/// Of MariaDB: the server and its load generator, without what installs, upgrades or serves a network.
+const DATABASE_PACKAGES: [&str; 2] = ["mariadb-server-core", "mariadb-client"];
+const SERVER: &str = "/usr/sbin/mariadbd";
+const CLIENT: &str = "/usr/bin/mariadb-slap";
+const DATABASE_FILES: [&str; 4] = [SERVER, CLIENT, "/usr/share/mysql/english", "/usr/share/mysql/charsets"];
+const DATA: &str = "/var/lib/mysql";
+const SOCKET: &str = "/run/database.sock";
+/// Between two runs of the load generator.
+const BETWEEN_RUNS_MS: u64 = 1000;
+
+/// What guests of one kind start from.
+#[derive(Debug)]
+pub struct Kind {
+    /// Its kernel.
+    pub kernel: Kernel,
+    packages: Option<Packages>,
+    files: Vec<String>,
+}
+
+impl Kind {
+    /// Finds, or fetches, the kernels and packages of all kinds.
+    pub fn find(spec: &Spec, stage: &mut dyn FnMut(&str)) -> Result<Vec<Kind>, CaptureError> {
+        let mut progress = |p: Progress| {
+            if let Progress::Stage(s) = p {
+                stage(s);
+            }
+        };
+        let mut kinds = Vec::new();
+        for guest in &spec.guests {
+            let kernel = kernel::for_guest(guest.kernel.as_deref(), &mut progress)?;
+            let (mut names, mut files) = (guest.packages.clone(), guest.files.clone());
+            if let WorkloadSpec::Database { .. } = guest.workload {
+                names.extend(DATABASE_PACKAGES.map(String::from));
+                files.extend(DATABASE_FILES.map(String::from));
+            }
+            names.sort();
+            names.dedup();
+            let packages =
+                if names.is_empty() { None } else { Some(Packages::fetch(&names, &mut progress)?) };
+            kinds.push(Kind { kernel, packages, files });
+        }
+        Ok(kinds)
+    }
+
+    /// Kernel and packages, in words.
+    pub fn words(&self) -> String {
+        let packages = self.packages.iter().flat_map(|p| p.versions.clone());
+        let all: Vec<String> =
+            [format!("Linux {}", self.kernel.version)].into_iter().chain(packages).collect();
+        all.join(", ")
+    }
+
+    /// The initramfs of a guest of this kind that does this.
+    pub fn initrd(&self, workload: &Workload) -> Result<Initrd, CaptureError> {
+        let mut archive = Archive::default();
+        archive.add(PROGRAM.as_bytes(), Entry::File { mode: 0o755, data: WORKLOAD.to_vec() });
+        for dir in ["root", "var/tmp", DATA] {
+            archive.add(dir.as_bytes(), Entry::Dir { mode: 0o755 });
+        }
+        if let Some(packages) = &self.packages {
+            for file in &self.files {
+                packages.add(&mut archive, file)?;
+            }
+        }
+        let arguments = arguments(workload);
+        Initrd::new(&workload_initramfs(&self.kernel, archive, PROGRAM, &arguments)?)
+    }
+}
+
+/// The workload program's arguments, its name included.
+fn arguments(workload: &Workload) -> Vec<String> {
+    let own = match workload {
+        Workload::Idle => vec!["idle".into()],
+        Workload::Synthetic { bytes, rate, sleep_ms } => {
+            let numbers = [*bytes, u64::from(rate.of), u64::from(rate.parts), *sleep_ms];
+            let words = numbers.map(|n| n.to_string());
+            ["synthetic".to_owned()].into_iter().chain(words).collect()
+        }
+        Workload::Command { command, sleep_ms } => {
+            let words = ["serve".into(), "-".into(), sleep_ms.to_string(), "--".into()];
+            words.into_iter().chain(command.iter().cloned()).collect()
+        }
+        Workload::Database { clients, iterations, queries, engine, pool_mib } => {
+            let mut words = vec!["serve".into(), SOCKET.into(), BETWEEN_RUNS_MS.to_string(), SERVER.into()];
+            // No privilege tables: an empty data directory serves, and nothing has to be installed. The
+            // root is memory, where direct I/O is not to be had.
+            words.extend([
+                "--no-defaults".into(),
+                "--user=root".into(),
+                "--skip-grant-tables".into(),
+                "--skip-networking".into(),
+                "--performance-schema=off".into(),
+                "--innodb-flush-method=fsync".into(),
+                "--innodb-log-file-size=8M".into(),
+                "--innodb-use-native-aio=0".into(),
+                "--skip-log-bin".into(),
+                format!("--innodb-buffer-pool-size={pool_mib}M"),
+                format!("--max-connections={}", clients + 10),
+                format!("--datadir={DATA}"),
+                format!("--socket={SOCKET}"),
+                "--".into(),
+                CLIENT.into(),
+                "--no-defaults".into(),
+                "--silent".into(),
+                "--user=root".into(),
+                "--auto-generate-sql".into(),
+                "--auto-generate-sql-load-type=mixed".into(),
+                format!("--engine={engine}"),
+                format!("--concurrency={clients}"),
+                format!("--iterations={iterations}"),
+                format!("--number-of-queries={queries}"),
+                format!("--socket={SOCKET}"),
+            ]);
+            words
+        }
+    };
+    ["workload".to_owned()].into_iter().chain(own).collect()
+}
+
+/// A guest from its start to its end.
+#[derive(Debug)]
+pub struct Guest {
+    vm: Option<Vm>,
+    qmp: Option<Qmp>,
+    ram: u64,
+    /// What is known of it.
+    pub outcome: GuestOutcome,
+}
+
+impl Guest {
+    /// Starts it.
+    pub fn start(
+        qemu: &Qemu,
+        planned: &PlannedGuest,
+        kind: &Kind,
+        initrd: &Initrd,
+        workload: &Workload,
+        huge_pages: bool,
+    ) -> Result<Guest, CaptureError> {
+        let spec = VmSpec {
+            name: &planned.name,
+            memory_mib: planned.memory_mib,
+            kernel: &kind.kernel,
+            initrd,
+            merge: planned.mergeable,
+            huge_pages,
+        };
+        Ok(Guest {
+            vm: Some(Vm::start(qemu, &spec)?),
+            qmp: None,
+            ram: planned.memory_mib << 20,
+            outcome: GuestOutcome {
+                name: planned.name.clone(),
+                kernel: kind.kernel.version.clone(),
+                workload: workload.words(),
+                memory_mib: planned.memory_mib,
+                ready_s: None,
+                cycles: 0,
+                died: None,
+                failed: None,
+            },
+        })
+    }
+
+    /// Hears what it has to say, and notices its end. What is new for a reader comes back in words.
+    pub fn hear(&mut self, now: f64) -> Result<Option<String>, CaptureError> {
+        let Some(vm) = &mut self.vm else { return Ok(None) };
+        let o = &mut self.outcome;
+        let mut news = None;
+        for said in vm.said() {
+            match said {
+                Said::Workload(line) => match line.split_once(' ').unwrap_or((&line, "")) {
+                    ("ready", _) => o.ready_s = o.ready_s.or(Some(now)),
+                    ("cycle", n) => o.cycles = n.parse().unwrap_or(o.cycles),
+                    ("failed", why) if o.failed.is_none() => {
+                        o.failed = Some(why.into());
+                        news = Some(format!("{}: its workload failed: {why}", o.name));
+                    }
+                    _ => {}
+                },
+                Said::Init(line) => {
+                    let word = line.split(' ').next().unwrap_or_default();
+                    if matches!(word, "error" | "exit" | "signal" | "oom") && o.failed.is_none() {
+                        o.failed = Some(line.clone());
+                        news = Some(format!("{}: its workload ended: {line}", o.name));
+                    }
+                }
+            }
+        }
+        if let Some(status) = vm.ended()? {
+            let last = vm.last_words();
+            let last = last.lines().last().unwrap_or_default();
+            let why = format!("qemu ended ({status}){}{last}", if last.is_empty() { "" } else { ": " });
+            news = Some(format!("{} died at {now:.1} s: {why}", o.name));
+            o.died = Some((now, why));
+            self.vm = None;
+        }
+        Ok(news)
+    }
+
+    /// Whether it lives.
+    pub fn lives(&self) -> bool {
+        self.vm.is_some()
+    }
+
+    /// What has to be known to look at it.
+    pub fn watched(&self) -> Option<Watched> {
+        let vm = self.vm.as_ref()?;
+        Some(Watched { pid: vm.pid(), ram: self.ram, cycles: self.outcome.cycles })
+    }
+
+    /// Stops it or lets it go on: `stop` or `cont`.
+    pub fn order(&mut self, command: &str) -> std::io::Result<()> {
+        let Some(vm) = &self.vm else { return Ok(()) };
+        let qmp = match &mut self.qmp {
+            Some(qmp) => qmp,
+            none => none.insert(Qmp::greet(vm.qmp())?),
+        };
+        qmp.command(command).map(drop)
+    }
+}
+
+/// Bytes that guests take at most, and the copies of their memory for a count.
+pub fn needed_mib(guests: &[PlannedGuest], copies: bool) -> u64 {
+    /// What an emulator takes besides the guest's memory.
+    const EMULATOR_MIB: u64 = 110;
+    let ram: u64 = guests.iter().map(|g| g.memory_mib).sum();
+    ram + EMULATOR_MIB * guests.len() as u64 + if copies { ram } else { 0 }
+}
+
+/// Refuses what does not fit.
+pub fn fits(
+    guests: &[PlannedGuest],
+    copies: bool,
+    available_mib: u64,
+    hint: impl Fn() -> Option<String>,
+) -> Result<(), ExperimentError> {
+    let needed_mib = needed_mib(guests, copies);
+    if needed_mib <= available_mib {
+        return Ok(());
+    }
+    Err(ExperimentError::Memory { guests: guests.len(), needed_mib, available_mib, hint: hint() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::spec::Rate;
+    use super::*;
+
+    #[test]
+    fn the_workload_gets_its_numbers() {
+        let rate = Rate { of: 1, parts: 32 };
+        let w = Workload::Synthetic { bytes: 1 << 27, rate, sleep_ms: 1250 };
+        assert_eq!(arguments(&w), ["workload", "synthetic", "134217728", "1", "32", "1250"]);
+        let w = Workload::Command { command: vec!["/bin/x".into(), "-y".into()], sleep_ms: 5 };
+        assert_eq!(arguments(&w), ["workload", "serve", "-", "5", "--", "/bin/x", "-y"]);
+        let w = Workload::Database {
+            clients: 50,
+            iterations: 6,
+            queries: 100,
+            engine: "innodb".into(),
+            pool_mib: 16,
+        };
+        let words = arguments(&w);
+        assert_eq!(words.iter().filter(|w| *w == "--").count(), 1, "{words:?}");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_a_scale_that_does() {
+        let guest = PlannedGuest { name: "a".into(), kind: 0, memory_mib: 1000, mergeable: true };
+        let guests = [guest.clone(), guest];
+        assert!(fits(&guests, false, 2220, || None).is_ok());
+        let e = fits(&guests, true, 2220, || Some("1/4".into())).unwrap_err().to_string();
+        assert!(e.contains("2 guests take 4220 MiB") && e.contains("--scale 1/4"), "{e}");
+    }
+}

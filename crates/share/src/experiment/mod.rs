@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Experiments: real Linux guests under the real KSM, watched from outside.
+//!
+//! A [`Spec`] is a TOML file: guests, what they run, KSM's settings, and cases that differ in some of
+//! this. At a [`Scale`] it becomes a [`Plan`], in which all sizes and times are this machine's. A
+//! [`run`](run::run) starts the guests of one case after the other, samples what they take and what KSM
+//! does, counts the potential from their memory at marked times, and yields an [`Outcome`]; [`output`]
+//! makes tables and rows of it.
+//!
+//! When KSM runs is decided as ksmtuned does it ([`tune`]). Memory is counted of the guests, not of the
+//! host: on a machine that does other things, too, free memory would be other programs' doing. Left out:
+//! guests' disks and networks, several vCPUs, KVM (guests are emulated, which changes how fast they
+//! write but not what is in their memory).
+
+pub mod guests;
+pub mod outcome;
+pub mod output;
+mod qmp;
+pub mod run;
+mod sample;
+pub mod spec;
+pub mod tune;
+
+pub use outcome::{CaseOutcome, Ending, GuestOutcome, GuestSample, Mark, Outcome, Sample};
+pub use run::{Asked, Notice, run};
+pub use sample::available;
+pub use spec::{Plan, Rate, Scale, Spec, SpecError};
+
+use bifold_capture::CaptureError;
+use bifold_host::ksm::KsmError;
+use std::path::PathBuf;
+
+/// Why an experiment could not be run at all. What goes wrong later ends in a partial [`Outcome`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExperimentError {
+    /// Guests could not be prepared or started.
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
+    /// KSM could not be taken over.
+    #[error(transparent)]
+    Ksm(#[from] KsmError),
+    /// More memory than there is.
+    #[error(
+        "{guests} guests take {needed_mib} MiB here, potential's copies included, and {available_mib} MiB are available: run it at a smaller --scale{}",
+        hint.as_ref().map_or(String::new(), |h| format!(" (--scale {h} fits)"))
+    )]
+    Memory {
+        /// Number of guests.
+        guests: usize,
+        /// What they take.
+        needed_mib: u64,
+        /// What there is.
+        available_mib: u64,
+        /// A scale that fits, if one does.
+        hint: Option<String>,
+    },
+    /// A file of the kernel's cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Every guest died, or none was ready.
+    #[error("{case}: {why}")]
+    Guests {
+        /// The case.
+        case: String,
+        /// What happened.
+        why: String,
+    },
+}

@@ -1,0 +1,479 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! An outcome for readers: tables, rows and curves. Every figure is computed here once; what writes them
+//! (terminal, Markdown, CSV, a page) only sets them.
+
+use super::outcome::{CaseOutcome, Ending, Outcome, Sample};
+use super::spec::{Plan, Published};
+use crate::potential::Counts;
+use bifold_host::ksm::Counter;
+use serde::Serialize;
+
+const PAGE: u64 = 4096;
+const MIB: f64 = (1 << 20) as f64;
+/// What a saving is said to have reached when it is near its end.
+const MOST_OF: f64 = 0.9;
+/// Stands for what is not known.
+const UNKNOWN: &str = "-";
+
+/// A table of text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Table {
+    /// What it shows.
+    pub title: String,
+    /// Names of the columns; `\n` breaks one.
+    pub head: Vec<String>,
+    /// Cells; the first names the row.
+    pub rows: Vec<Vec<String>>,
+    /// What a reader must know.
+    pub notes: Vec<String>,
+}
+
+impl Table {
+    fn new(title: &str, head: &[&str]) -> Table {
+        Table {
+            title: title.into(),
+            head: head.iter().map(|h| h.to_string()).collect(),
+            rows: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    /// In Markdown.
+    pub fn markdown(&self) -> String {
+        let cell = |c: &String| c.replace('\n', " ").replace('|', "\\|");
+        let line =
+            |cells: &[String]| format!("| {} |\n", cells.iter().map(cell).collect::<Vec<_>>().join(" | "));
+        let mut out = format!("### {}\n\n{}", self.title, line(&self.head));
+        out += &format!("|---|{}\n", "---:|".repeat(self.head.len().saturating_sub(1)));
+        self.rows.iter().for_each(|r| out += &line(r));
+        self.notes.iter().for_each(|n| out += &format!("\n{n}\n"));
+        out
+    }
+}
+
+/// All tables, the one to read first in front.
+pub fn tables(plan: &Plan, outcome: &Outcome) -> Vec<Table> {
+    let mut all = vec![memory(outcome), sharing(outcome)];
+    all.extend(published(plan, outcome));
+    all.push(guests(outcome));
+    all
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{:.0}", bytes as f64 / MIB)
+}
+
+fn share(part: f64, whole: f64) -> String {
+    if whole > 0.0 { format!("{:.1}", 100.0 * part / whole) } else { UNKNOWN.into() }
+}
+
+fn or_unknown<T: ToString>(value: Option<T>) -> String {
+    value.map_or(UNKNOWN.into(), |v| v.to_string())
+}
+
+/// What the memory was used for, and what it could have been.
+fn memory(outcome: &Outcome) -> Table {
+    let mut table = Table::new(
+        "Memory, MiB",
+        &[
+            "case",
+            "guests'\nmemory",
+            "without\nsharing",
+            "with\nsharing",
+            "saved,\n%",
+            "potential\nat, s",
+            "zero",
+            "minimum",
+            "intra",
+            "inter",
+            "found of\nit, %",
+            "repeats lost to\n2 MB pages, %",
+        ],
+    );
+    for case in &outcome.cases {
+        let Some(last) = case.samples.last() else { continue };
+        let mut row = vec![
+            case.name.clone(),
+            mib(case.memory()),
+            mib(last.unshared),
+            mib(last.used),
+            share(last.saved() as f64, last.unshared as f64),
+        ];
+        match case.marks.last() {
+            Some(m) => {
+                let pages = |n: u64| mib(n * PAGE);
+                let repeats = m.small.saved() * PAGE;
+                row.push(format!("{:.0}", m.at_s));
+                row.extend([m.small.zero, m.small.minimum, m.small.intra, m.small.inter].map(pages));
+                row.push(share(last.saved() as f64, repeats as f64));
+                row.push(share(m.lost_to_huge as f64, m.small.saved() as f64));
+            }
+            None => row.extend(vec![UNKNOWN.to_string(); 7]),
+        }
+        table.rows.push(row);
+    }
+    table.notes = vec![
+        "Without sharing: the guests' resident memory. With: a page with n mappings counts 1/n. Potential: \
+         the guests' resident pages at the last marked time; found of it: saved in the end, of zero, intra and \
+         inter then."
+            .into(),
+    ];
+    table
+}
+
+/// What KSM did for it.
+fn sharing(outcome: &Outcome) -> Table {
+    let mut table = Table::new(
+        "KSM",
+        &[
+            "case",
+            "frames\n(shared)",
+            "pages saved\n(sharing)",
+            "un-\nshared",
+            "volatile",
+            "full\nscans",
+            "first merge,\ns",
+            "90 % of the\nsaving at, s",
+            "ksmd CPU,\nmean %",
+            "peak\n%",
+            "copies",
+            "copies\nper s",
+        ],
+    );
+    for case in &outcome.cases {
+        let Some(last) = case.samples.last() else { continue };
+        let counter = |c| or_unknown(last.ksm.get(c));
+        let percent = case.ksmd_percent();
+        let mean = last.ksmd_cpu_s.map(|cpu| format!("{:.1}", 100.0 * cpu / last.at_s.max(1e-9)));
+        let peak = percent.iter().map(|p| p.1).reduce(f64::max).map(|p| format!("{p:.1}"));
+        let at = |s: Option<&Sample>| or_unknown(s.map(|s| format!("{:.0}", s.at_s)));
+        let first = case.samples.iter().find(|s| s.ksm.get(Counter::PagesSharing).unwrap_or(0) > 0);
+        let most = case
+            .samples
+            .iter()
+            .find(|s| last.saved() > 0 && s.saved() as f64 >= MOST_OF * last.saved() as f64);
+        let per_second = last.copies.map(|n| format!("{:.0}", n as f64 / last.at_s.max(1e-9)));
+        table.rows.push(vec![
+            case.name.clone(),
+            counter(Counter::PagesShared),
+            counter(Counter::PagesSharing),
+            counter(Counter::PagesUnshared),
+            counter(Counter::PagesVolatile),
+            counter(Counter::FullScans),
+            at(first),
+            at(most),
+            or_unknown(mean),
+            or_unknown(peak),
+            or_unknown(last.copies),
+            or_unknown(per_second),
+        ]);
+    }
+    table.notes = vec![
+        "At the end of each case. Copies: writes to merged pages, which get a frame of their own again \
+         (cow_ksm). CPU: of one processor."
+            .into(),
+    ];
+    table
+}
+
+/// Measured shares beside published ones.
+fn published(plan: &Plan, outcome: &Outcome) -> Option<Table> {
+    if plan.spec.published.is_empty() {
+        return None;
+    }
+    let mut table = Table::new(
+        "Beside published figures, percent of the guests' memory",
+        &[
+            "",
+            "minimum",
+            "intra",
+            "inter",
+            "used without\nsharing",
+            "used with\nsharing",
+            "saved of what\nis used",
+        ],
+    );
+    for case in &outcome.cases {
+        let of_case = |p: &&Published| p.case.as_ref().is_none_or(|c| *c == case.name);
+        for p in plan.spec.published.iter().filter(of_case) {
+            let cell = |n: u64| share(n as f64, p.memory as f64);
+            let mut row = vec![p.source.clone()];
+            row.extend([p.minimum, p.intra, p.inter, p.used_without, p.used_with_sharing].map(cell));
+            row.push(share(p.used_without.saturating_sub(p.used_with_sharing) as f64, p.used_without as f64));
+            table.rows.push(row);
+        }
+        let Some(last) = case.samples.last() else { continue };
+        let cell = |n: u64| share(n as f64, case.memory() as f64);
+        let mut row = vec![format!("here: {}", case.name)];
+        match case.marks.last() {
+            Some(m) => row.extend([m.small.minimum, m.small.intra, m.small.inter].map(|n| cell(n * PAGE))),
+            None => row.extend(vec![UNKNOWN.to_string(); 3]),
+        }
+        row.extend([last.unshared, last.used].map(cell));
+        row.push(share(last.saved() as f64, last.unshared as f64));
+        table.rows.push(row);
+    }
+    Some(table)
+}
+
+/// Guest by guest.
+fn guests(outcome: &Outcome) -> Table {
+    let mut table = Table::new(
+        "Guests at the end",
+        &[
+            "case",
+            "guest",
+            "kernel",
+            "ready,\ns",
+            "cycles",
+            "resident,\nMiB",
+            "its share,\nMiB",
+            "merged\npages",
+            "zero\npages",
+            "profit,\nMiB",
+            "zero, minimum, intra, inter\nat the mark, MiB",
+        ],
+    );
+    for case in &outcome.cases {
+        for (n, guest) in case.guests.iter().enumerate() {
+            // The last look at which it was there.
+            let seen = case.samples.iter().rev().find_map(|s| s.guests.get(n).copied().flatten());
+            let counts = case.marks.last().and_then(|m| m.guests.iter().find(|g| g.0 == guest.name));
+            let words = |c: &Counts| [c.zero, c.minimum, c.intra, c.inter].map(|p| mib(p * PAGE)).join(", ");
+            table.rows.push(vec![
+                case.name.clone(),
+                guest.name.clone(),
+                guest.kernel.clone(),
+                guest.ready_s.map_or("never".into(), |s| format!("{s:.0}")),
+                guest.cycles.to_string(),
+                or_unknown(seen.map(|s| mib(s.rss))),
+                or_unknown(seen.map(|s| mib(s.pss))),
+                or_unknown(seen.and_then(|s| s.merging_pages)),
+                or_unknown(seen.and_then(|s| s.zero_pages)),
+                or_unknown(seen.and_then(|s| s.profit).map(|p| format!("{:.0}", p as f64 / MIB))),
+                or_unknown(counts.map(|c| words(&c.1))),
+            ]);
+            if let Some((at, why)) = &guest.died {
+                table.notes.push(format!("{}, {}: died at {at:.0} s: {why}", case.name, guest.name));
+            } else if let Some(why) = &guest.failed {
+                table.notes.push(format!("{}, {}: its workload gave up: {why}", case.name, guest.name));
+            }
+        }
+    }
+    table
+}
+
+/// What is missing, in words; `None` if nothing is.
+pub fn partial(outcome: &Outcome) -> Option<String> {
+    if !outcome.partial() {
+        return None;
+    }
+    let mut what = Vec::new();
+    for case in &outcome.cases {
+        let end = case.samples.last().map_or(0.0, |s| s.at_s);
+        match &case.ending {
+            Ending::Interrupted => what.push(format!("{} was interrupted at {end:.0} s", case.name)),
+            Ending::Failed(why) => what.push(format!("{} failed at {end:.0} s: {why}", case.name)),
+            Ending::Whole => {}
+        }
+        let bad: Vec<&str> = case
+            .guests
+            .iter()
+            .filter(|g| g.died.is_some() || g.failed.is_some() || g.ready_s.is_none())
+            .map(|g| g.name.as_str())
+            .collect();
+        if !bad.is_empty() {
+            what.push(format!("{}: {} died, gave up or never got ready", case.name, bad.join(", ")));
+        }
+    }
+    let missing = outcome.planned - outcome.cases.len();
+    if missing > 0 {
+        what.push(format!("{missing} of {} cases did not run", outcome.planned));
+    }
+    Some(format!("Partial: {}", what.join("; ")))
+}
+
+/// One row of CSV: one time, and one guest or (`guest` = `all`) the host.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Row {
+    /// Name of the case.
+    pub case: String,
+    /// Seconds since the guests' start.
+    pub time_s: f64,
+    /// Name of the guest, or `all`.
+    pub guest: String,
+    /// Resident bytes of guest memory.
+    pub resident_bytes: u64,
+    /// Bytes of guest memory by share: what is taken.
+    pub used_bytes: u64,
+    /// Bytes without sharing.
+    pub unshared_bytes: Option<u64>,
+    /// Bytes that the emulators take in all.
+    pub emulators_bytes: Option<u64>,
+    /// Bytes available on the host.
+    pub host_available_bytes: Option<u64>,
+    /// Whether KSM ran.
+    pub ksm_run: Option<bool>,
+    /// Its pages per wake-up.
+    pub pages_to_scan: Option<u64>,
+    /// KSM's counters, by the kernel's names.
+    pub pages_shared: Option<i64>,
+    /// As above.
+    pub pages_sharing: Option<i64>,
+    /// As above.
+    pub pages_unshared: Option<i64>,
+    /// As above.
+    pub pages_volatile: Option<i64>,
+    /// As above.
+    pub pages_scanned: Option<i64>,
+    /// As above.
+    pub pages_skipped: Option<i64>,
+    /// As above.
+    pub full_scans: Option<i64>,
+    /// As above, or of the guest.
+    pub ksm_zero_pages: Option<i64>,
+    /// Bytes saved less those of KSM's records, as the kernel counts.
+    pub ksm_profit_bytes: Option<i64>,
+    /// Pages of the guest that are merged.
+    pub ksm_merging_pages: Option<u64>,
+    /// Pages of the guest that ksmd knows.
+    pub ksm_rmap_items: Option<u64>,
+    /// CPU time of ksmd since the start.
+    pub ksmd_cpu_seconds: Option<f64>,
+    /// Merged pages written to since the start.
+    pub cow_ksm: Option<u64>,
+    /// Swapped-in pages copied since the start.
+    pub ksm_swpin_copy: Option<u64>,
+    /// Cycles of the workload.
+    pub cycles: Option<u64>,
+}
+
+/// All samples as rows.
+pub fn rows(outcome: &Outcome) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for case in &outcome.cases {
+        for s in &case.samples {
+            let time_s = (s.at_s * 1000.0).round() / 1000.0;
+            let base =
+                |guest: &str| Row { case: case.name.clone(), time_s, guest: guest.into(), ..Row::default() };
+            let counter = |c| s.ksm.get(c);
+            rows.push(Row {
+                resident_bytes: s.guests.iter().flatten().map(|g| g.rss).sum(),
+                used_bytes: s.used,
+                unshared_bytes: Some(s.unshared),
+                emulators_bytes: Some(s.emulators),
+                host_available_bytes: s.available,
+                ksm_run: Some(s.running),
+                pages_to_scan: s.pages_to_scan,
+                pages_shared: counter(Counter::PagesShared),
+                pages_sharing: counter(Counter::PagesSharing),
+                pages_unshared: counter(Counter::PagesUnshared),
+                pages_volatile: counter(Counter::PagesVolatile),
+                pages_scanned: counter(Counter::PagesScanned),
+                pages_skipped: counter(Counter::PagesSkipped),
+                full_scans: counter(Counter::FullScans),
+                ksm_zero_pages: counter(Counter::KsmZeroPages),
+                ksm_profit_bytes: counter(Counter::GeneralProfit),
+                ksmd_cpu_seconds: s.ksmd_cpu_s.map(|c| (c * 1e6).round() / 1e6),
+                cow_ksm: s.copies,
+                ksm_swpin_copy: s.swapped_in,
+                ..base("all")
+            });
+            for (guest, seen) in case.guests.iter().zip(&s.guests) {
+                let Some(g) = seen else { continue };
+                rows.push(Row {
+                    resident_bytes: g.rss,
+                    used_bytes: g.pss,
+                    ksm_zero_pages: g.zero_pages.map(|n| n as i64),
+                    ksm_profit_bytes: g.profit,
+                    ksm_merging_pages: g.merging_pages,
+                    ksm_rmap_items: g.rmap_items,
+                    cycles: Some(g.cycles),
+                    ..base(&guest.name)
+                });
+            }
+        }
+    }
+    rows
+}
+
+/// Curves over time that belong into one chart.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Chart {
+    /// What it shows.
+    pub title: String,
+    /// Of the vertical axis.
+    pub unit: String,
+    /// Name and points (seconds, value) of each curve.
+    pub curves: Vec<(String, Vec<(f64, f64)>)>,
+}
+
+/// The charts of a run: cases beside each other where there are several.
+pub fn charts(outcome: &Outcome) -> Vec<Chart> {
+    type Value = fn(&Sample) -> Option<f64>;
+    let chart = |title: &str, unit: &str, kinds: &[(&str, Value)]| {
+        let mut curves = Vec::new();
+        for case in &outcome.cases {
+            for (kind, value) in kinds {
+                let points: Vec<_> = case.samples.iter().filter_map(|s| Some((s.at_s, value(s)?))).collect();
+                let name = match kinds {
+                    [_] => case.name.clone(),
+                    _ if outcome.cases.len() == 1 => kind.to_string(),
+                    _ => format!("{}, {kind}", case.name),
+                };
+                if !points.is_empty() {
+                    curves.push((name, points));
+                }
+            }
+        }
+        Chart { title: title.into(), unit: unit.into(), curves }
+    };
+    let mut all = vec![
+        chart("Memory that the guests take", "MiB", &[("", |s| Some(s.used as f64 / MIB))]),
+        chart("What sharing saves", "MiB", &[("", |s| Some(s.saved() as f64 / MIB))]),
+        chart(
+            "Pages merged",
+            "thousand pages",
+            &[("", |s| Some(s.ksm.get(Counter::PagesSharing)? as f64 / 1e3))],
+        ),
+        chart(
+            "Pages that ksmd found alone or changing",
+            "thousand pages",
+            &[
+                ("unshared", |s| Some(s.ksm.get(Counter::PagesUnshared)? as f64 / 1e3)),
+                ("volatile", |s| Some(s.ksm.get(Counter::PagesVolatile)? as f64 / 1e3)),
+            ],
+        ),
+        chart(
+            "Merged pages copied again",
+            "thousand since the start",
+            &[("", |s| Some(s.copies? as f64 / 1e3))],
+        ),
+    ];
+    let cpu = outcome.cases.iter().map(|c: &CaseOutcome| (c.name.clone(), c.ksmd_percent()));
+    all.push(Chart {
+        title: "CPU time of ksmd".into(),
+        unit: "percent of one processor".into(),
+        curves: cpu.filter(|(_, p)| !p.is_empty()).collect(),
+    });
+    if let [case] = &outcome.cases[..] {
+        let of = |n: usize| -> Vec<(f64, f64)> {
+            case.samples
+                .iter()
+                .filter_map(|s| Some((s.at_s, s.guests.get(n)?.as_ref()?.pss as f64 / MIB)))
+                .collect()
+        };
+        let curves = case.guests.iter().enumerate().map(|(n, g)| (g.name.clone(), of(n)));
+        all.push(Chart {
+            title: "Each guest's share of it".into(),
+            unit: "MiB".into(),
+            curves: curves.collect(),
+        });
+    }
+    all.retain(|c| !c.curves.is_empty());
+    all
+}
+
+#[cfg(test)]
+#[path = "output_tests.rs"]
+mod tests;

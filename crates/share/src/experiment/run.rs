@@ -1,0 +1,438 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Runs a plan: case after case, each with guests of its own.
+//!
+//! In a case KSM is first off, with the case's settings; the guests start, all at once, and time 0 is
+//! then. The plan's times count from when all workloads are ready, as booting takes what it takes. From there on every sample is also a look of the [`Tuner`], which starts and stops KSM. What
+//! goes wrong with one guest is written down and the case goes on; what stops the run ends the case, and
+//! all that was seen until then is in the outcome. However this ends, guests are ended by their process
+//! ids (dropped, or killed with this process), and the KSM guard restores the settings afterwards.
+
+use super::ExperimentError;
+use super::guests::{Guest, Kind, fits};
+use super::outcome::{CaseOutcome, Ending, Mark, Outcome, Sample};
+use super::sample::{Eye, Watched, available};
+use super::spec::{Plan, PlannedCase, Rate, SMALLEST_MIB, Scale, Spec};
+use super::tune::{Orders, Tuner};
+use crate::image::{Image, PAGE};
+use crate::potential::{Options, Watch, count_watched};
+use bifold_capture::qemu::{self, Qemu};
+use bifold_capture::vm::Initrd;
+use bifold_host::Host;
+use bifold_host::ksm::{Counter, Guardian, KsmGuard, Places, Setting, Settings};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long guests may take until all workloads are ready: emulated ones on a busy machine are slow.
+const READY: Duration = Duration::from_secs(900);
+/// Between two looks at what guests say.
+const TICK: Duration = Duration::from_millis(50);
+/// What a count may leave of the host's memory, MiB.
+const SPARE_MIB: u64 = 512;
+
+/// What the caller asks for besides the plan.
+#[derive(Debug)]
+pub struct Asked<'a> {
+    /// The host.
+    pub host: &'a Host,
+    /// Where the guard keeps its lock and its journal.
+    pub places: &'a Places,
+    /// Who restores KSM's settings if this process is killed.
+    pub guardian: &'a Guardian,
+    /// A directory for the guests' memory at the marked times, as raw files.
+    pub dump: Option<&'a Path>,
+    /// Set by whoever wants the run to end.
+    pub stop: &'a AtomicBool,
+}
+
+/// What is going on.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Notice<'a> {
+    /// A stage of the preparation.
+    Stage(&'a str),
+    /// A case begins: its index, and its name.
+    Case(usize, &'a str),
+    /// A sample of it was taken.
+    Sample(&'a Sample),
+    /// Something that a reader should know.
+    Note(&'a str),
+}
+
+/// Runs a plan.
+///
+/// # Errors
+/// If nothing could be run: no KSM, not root, no emulator, no kernel, too little memory. What goes wrong
+/// in a case is in its ending.
+pub fn run(plan: &Plan, asked: &Asked, tell: &mut dyn FnMut(Notice)) -> Result<Outcome, ExperimentError> {
+    let copies = !plan.potential.is_empty();
+    fits(&plan.guests, copies, available_mib(asked.host)?, || largest_scale(&plan.spec, asked.host))?;
+    let qemu = qemu::find()?;
+    // Before anything is fetched: without KSM or its lock all that would be for nothing.
+    let off = Settings::of(&[(Setting::Run, 0)]);
+    let guard = KsmGuard::take(asked.host, asked.places, asked.guardian, &off)?;
+    if let Some(pid) = guard.recovered() {
+        let text = format!("process {pid} had left KSM's settings changed: they were restored first");
+        tell(Notice::Note(&text));
+    }
+    let kinds = Kind::find(&plan.spec, &mut |s| tell(Notice::Stage(s)))?;
+    let mut outcome = Outcome {
+        host_kernel: kernel_release(asked.host),
+        qemu: qemu.version.clone(),
+        found: guard.found().to_string(),
+        cases: Vec::new(),
+        planned: plan.cases.len(),
+    };
+    for (n, case) in plan.cases.iter().enumerate() {
+        if asked.stop.load(Ordering::Relaxed) {
+            break;
+        }
+        tell(Notice::Case(n, &case.name));
+        let mut runner = Runner::new(plan, case, asked, &guard);
+        let ending = match runner.go(&qemu, &kinds, tell) {
+            Ok(ending) => ending,
+            Err(e) => Ending::Failed(chain(&e)),
+        };
+        if let Ending::Failed(why) = &ending {
+            tell(Notice::Note(&format!("{}: {why}", case.name)));
+        }
+        let over = ending != Ending::Whole;
+        outcome.cases.push(runner.end(ending));
+        if over {
+            break;
+        }
+    }
+    guard.restore()?;
+    Ok(outcome)
+}
+
+/// The largest of the usual scales at which an experiment fits into the host's memory.
+pub fn largest_scale(spec: &Spec, host: &Host) -> Option<String> {
+    let room = available_mib(host).ok()?;
+    largest_scale_in(spec, room).map(|s| s.to_string())
+}
+
+/// The same for so much memory, MiB.
+pub fn largest_scale_in(spec: &Spec, room_mib: u64) -> Option<Scale> {
+    [1, 2, 4, 8, 16, 32].into_iter().map(|parts| Rate { of: 1, parts }).find(|scale| {
+        let plan = spec.plan(Path::new(""), *scale, &[]);
+        plan.is_ok_and(|p| {
+            p.guests.iter().all(|g| g.memory_mib >= SMALLEST_MIB)
+                && fits(&p.guests, !p.potential.is_empty(), room_mib, || None).is_ok()
+        })
+    })
+}
+
+/// Memory that is available on a host, MiB.
+pub fn available_mib(host: &Host) -> Result<u64, ExperimentError> {
+    let path = host.proc.join("meminfo");
+    let read = |source| ExperimentError::Read { path: path.clone(), source };
+    let text = std::fs::read_to_string(&path).map_err(read)?;
+    let bytes = available(&text).ok_or_else(|| read(io::Error::other("it has no MemAvailable")))?;
+    Ok(bytes >> 20)
+}
+
+fn kernel_release(host: &Host) -> String {
+    let text = std::fs::read_to_string(host.proc.join("sys/kernel/osrelease")).unwrap_or_default();
+    text.trim().to_owned()
+}
+
+/// An error and its causes on one line.
+fn chain(e: &dyn std::error::Error) -> String {
+    let mut text = e.to_string();
+    let mut cause = e.source();
+    while let Some(c) = cause {
+        text += &format!(": {c}");
+        cause = c.source();
+    }
+    text
+}
+
+/// One case while it runs.
+struct Runner<'a> {
+    plan: &'a Plan,
+    case: &'a PlannedCase,
+    asked: &'a Asked<'a>,
+    guard: &'a KsmGuard,
+    guests: Vec<Guest>,
+    samples: Vec<Sample>,
+    marks: Vec<Mark>,
+    notes: Vec<String>,
+    /// What KSM was last told.
+    orders: Orders,
+    begun: Instant,
+}
+
+impl<'a> Runner<'a> {
+    fn new(plan: &'a Plan, case: &'a PlannedCase, asked: &'a Asked, guard: &'a KsmGuard) -> Runner<'a> {
+        Runner {
+            plan,
+            case,
+            asked,
+            guard,
+            guests: Vec::new(),
+            samples: Vec::new(),
+            marks: Vec::new(),
+            notes: Vec::new(),
+            orders: Orders { run: false, pages_to_scan: None },
+            begun: Instant::now(),
+        }
+    }
+
+    fn end(self, ending: Ending) -> CaseOutcome {
+        CaseOutcome {
+            name: self.case.name.clone(),
+            ksm: self.case.ksm.to_string(),
+            guests: self.guests.into_iter().map(|g| g.outcome).collect(),
+            samples: self.samples,
+            marks: self.marks,
+            ending,
+            notes: self.notes,
+        }
+    }
+
+    /// All settings of the case but `run`: those found, and over them its own.
+    fn settings(&self) -> Settings {
+        let named = |s: &(Setting, u64)| s.0 != Setting::Run;
+        let found: Vec<_> = self.guard.found().iter().filter(named).collect();
+        let mut settings = Settings::of(&found);
+        self.case.ksm.iter().filter(named).for_each(|(s, v)| settings.put(s, v));
+        settings
+    }
+
+    fn now(&self) -> f64 {
+        self.begun.elapsed().as_secs_f64()
+    }
+
+    fn note(&mut self, text: String, tell: &mut dyn FnMut(Notice)) {
+        tell(Notice::Note(&text));
+        self.notes.push(text);
+    }
+
+    fn go(
+        &mut self,
+        qemu: &Qemu,
+        kinds: &[Kind],
+        tell: &mut dyn FnMut(Notice),
+    ) -> Result<Ending, ExperimentError> {
+        let mut settings = self.settings();
+        settings.put(Setting::Run, 0);
+        self.guard.set(&settings)?;
+        let before = self.guard.ksm().counter(Counter::PagesSharing)?.unwrap_or(0);
+        if before > 0 {
+            self.note(
+                format!("{before} pages of other programs were merged before: KSM's counters have them, too"),
+                tell,
+            );
+        }
+        let initrds = kinds.iter().zip(&self.case.workloads).map(|(kind, w)| kind.initrd(w));
+        let initrds = initrds.collect::<Result<Vec<Initrd>, _>>()?;
+        let eye = Eye::open(&self.asked.host.proc, self.guard.ksm());
+        let budget = self.plan.budget_mib << 20;
+        let mut tuner = Tuner::new(self.case.start.clone(), budget);
+        self.begun = Instant::now();
+        for g in &self.plan.guests {
+            let (kind, workload) = (&kinds[g.kind], &self.case.workloads[g.kind]);
+            let huge = self.plan.spec.host_huge_pages;
+            self.guests.push(Guest::start(qemu, g, kind, &initrds[g.kind], workload, huge)?);
+        }
+        let mut marks = self.plan.potential.iter().copied().peekable();
+        let mut next = Duration::ZERO;
+        let mut ready = None;
+        loop {
+            for n in 0..self.guests.len() {
+                let now = self.now();
+                if let Some(news) = self.guests[n].hear(now)? {
+                    self.note(news, tell);
+                }
+            }
+            let elapsed = self.begun.elapsed();
+            let decided = |g: &Guest| g.outcome.ready_s.is_some() || g.outcome.failed.is_some() || !g.lives();
+            if ready.is_none() && self.guests.iter().all(decided) {
+                ready = Some(elapsed);
+            }
+            let since = ready.map(|r| elapsed - r);
+            let over = since.is_some_and(|s| s >= self.plan.length);
+            if ready.is_none() && elapsed > READY {
+                let text = format!("not all workloads were ready after {} s", READY.as_secs());
+                return Ok(Ending::Failed(text));
+            }
+            let stopped = self.asked.stop.load(Ordering::Relaxed);
+            if elapsed >= next || over || stopped {
+                self.sample(&eye, &mut tuner, tell)?;
+                // What a count has delayed is left out, not made up for.
+                while next <= elapsed {
+                    next += self.plan.sample;
+                }
+            }
+            if stopped {
+                return Ok(Ending::Interrupted);
+            }
+            if !self.guests.iter().any(Guest::lives) {
+                return Ok(Ending::Failed("no guest is left".into()));
+            }
+            if marks.peek().is_some_and(|at| since.is_some_and(|s| s >= *at)) {
+                marks.next();
+                self.mark(tell)?;
+            }
+            if over {
+                return Ok(Ending::Whole);
+            }
+            std::thread::sleep(TICK);
+        }
+    }
+
+    /// Looks at the host, and does what the tuner makes of it.
+    fn sample(
+        &mut self,
+        eye: &Eye,
+        tuner: &mut Tuner,
+        tell: &mut dyn FnMut(Notice),
+    ) -> Result<(), ExperimentError> {
+        let watched: Vec<Option<Watched>> = self.guests.iter().map(Guest::watched).collect();
+        let sample = eye.look(self.now(), &watched, self.orders)?;
+        let orders = tuner.look(sample.at_s, sample.unshared, sample.used);
+        if orders != self.orders {
+            let mut wanted = Settings::of(&[(Setting::Run, u64::from(orders.run))]);
+            if let Some(pages) = orders.pages_to_scan {
+                wanted.put(Setting::PagesToScan, pages);
+            }
+            self.guard.set(&wanted)?;
+            self.orders = orders;
+        }
+        tell(Notice::Sample(&sample));
+        self.samples.push(sample);
+        Ok(())
+    }
+
+    /// Stops the guests, takes their memory, lets them go on, and counts.
+    fn mark(&mut self, tell: &mut dyn FnMut(Notice)) -> Result<(), ExperimentError> {
+        let at_s = self.now();
+        let living: u64 = self.guests.iter().filter_map(Guest::watched).map(|w| w.ram >> 20).sum();
+        if living + SPARE_MIB > available_mib(self.asked.host)? {
+            let why = "the potential was not counted: there is no memory for copies of the guests'";
+            self.note(format!("at {at_s:.1} s {why}"), tell);
+            return Ok(());
+        }
+        let stood = Instant::now();
+        let stopped = self.order_all("stop");
+        let images: Result<Vec<Image>, _> = match &stopped {
+            Ok(()) => self
+                .guests
+                .iter()
+                .filter_map(|g| Some((g.watched()?, g.outcome.name.clone())))
+                .map(|(w, name)| Image::of_process_resident(w.pid).map(|i| i.named(name)))
+                .collect(),
+            Err(_) => Ok(Vec::new()),
+        };
+        // Whatever happened: nobody stays stopped.
+        let resumed = self.order_all("cont");
+        let paused_s = stood.elapsed().as_secs_f64();
+        if let Err(why) = stopped.and(resumed) {
+            self.note(format!("at {at_s:.1} s the potential was not counted: {why}"), tell);
+            return Ok(());
+        }
+        let images = match images {
+            Ok(images) => images,
+            // A guest that died just now is noticed by the next look.
+            Err(e) => {
+                self.note(format!("at {at_s:.1} s the potential was not counted: {}", chain(&e)), tell);
+                return Ok(());
+            }
+        };
+        let watch = Watch { progress: &|_| (), stop: self.asked.stop };
+        match count_watched(&images, &Options::default(), watch) {
+            Ok(potential) => self.marks.push(Mark::of(at_s, paused_s, &potential)),
+            Err(e) => self.note(format!("at {at_s:.1} s the potential was not counted: {}", chain(&e)), tell),
+        }
+        if let Some(dir) = self.asked.dump {
+            for image in &images {
+                let name = format!("{}-{}-{at_s:.0}s.raw", file_name(&self.case.name), image.name());
+                let ram = self.guests.iter().find(|g| g.outcome.name == image.name());
+                let ram = ram.map_or(0, |g| g.outcome.memory_mib << 20);
+                if let Err((path, e)) = dump(image, ram, dir.join(name)) {
+                    self.note(format!("{}: cannot be written: {e}", path.display()), tell);
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn order_all(&mut self, command: &str) -> Result<(), String> {
+        let mut result = Ok(());
+        for guest in &mut self.guests {
+            if let Err(e) = guest.order(command) {
+                // One that is ending does not answer, and is no reason.
+                let ended = matches!(
+                    e.kind(),
+                    io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+                );
+                if !ended {
+                    result = result.and(Err(format!("{}: {e}", guest.outcome.name)));
+                }
+            }
+        }
+        result
+    }
+}
+
+/// A case's name as a part of a file's.
+fn file_name(name: &str) -> String {
+    name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).collect()
+}
+
+/// Writes an image as raw RAM of `ram` bytes, zero and missing pages as holes, under its name only when complete.
+fn dump(image: &Image, ram: u64, path: PathBuf) -> Result<(), (PathBuf, io::Error)> {
+    let new = path.with_extension("raw.new");
+    let write = || {
+        let file = File::create(&new)?;
+        for (gfn, page) in image.pages() {
+            if page.iter().any(|b| *b != 0) {
+                file.write_all_at(page, gfn * PAGE as u64)?;
+            }
+        }
+        file.set_len(ram)?;
+        std::fs::rename(&new, &path)
+    };
+    write().map_err(|e| {
+        let _ = std::fs::remove_file(&new);
+        (path, e)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dump_is_the_image_and_leaves_nothing_where_it_cannot_be() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut bytes = vec![0; 4 * PAGE];
+        bytes[PAGE..2 * PAGE].fill(7);
+        let image = Image::of_bytes("g", bytes.clone());
+        let at = dir.path().join("g.raw");
+        dump(&image, 4 * PAGE as u64, at.clone()).unwrap();
+        assert_eq!(std::fs::read(&at).unwrap(), bytes);
+        assert!(dump(&image, 0, dir.path().join("no/g.raw")).is_err());
+        // A full disk, on the one device that every Linux has for that.
+        std::os::unix::fs::symlink("/dev/full", dir.path().join("full.raw.new")).unwrap();
+        let (_, e) = dump(&image, 0, dir.path().join("full.raw")).unwrap_err();
+        assert_eq!(e.kind(), io::ErrorKind::StorageFull);
+        let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(left, ["g.raw"]);
+    }
+
+    #[test]
+    fn the_largest_scale_that_fits_is_offered() {
+        let text = "title = 'x'\n[time]\nlength = 10\nsample = 1\n[[guest]]\nname = 'a'\ncount = 2\n\
+                    memory_mib = 1024\nworkload = { kind = 'idle' }\n";
+        let spec = Spec::parse(Path::new("x"), text).unwrap();
+        let parts = |room| largest_scale_in(&spec, room).map(|s| s.parts);
+        assert_eq!([parts(3000), parts(2000), parts(800)], [Some(1), Some(2), Some(4)]);
+        assert_eq!(parts(100), None);
+    }
+}
