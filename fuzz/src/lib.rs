@@ -173,6 +173,26 @@ pub fn host(data: &[u8]) {
     assert_ne!(bifold_host::guest_name(data), Some(String::new()));
 }
 
+/// What KSM's files and the journal of its settings say.
+pub fn ksm(data: &[u8]) {
+    use bifold_host::ksm::{Journal, ProcessKsm, Setting};
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    if let Ok(journal) = Journal::parse(text) {
+        assert!(journal.found.get(Setting::Run).is_some_and(|run| run < 3));
+        assert_eq!(Journal::parse(&journal.text()), Ok(journal));
+    }
+    for setting in Setting::ALL.iter().copied() {
+        if let Some(value) = setting.parse(text) {
+            assert_eq!(setting.parse(&setting.text(value)), Some(value));
+        }
+    }
+    // A file that was cut within a line may have a shorter number, never another figure's.
+    let (whole, first) = (ProcessKsm::parse(text), text.lines().next().unwrap_or_default());
+    if text.lines().count() < 2 {
+        assert_eq!(ProcessKsm::parse(first), whole);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use bifold_mmu::PageSize;
@@ -388,6 +408,17 @@ mod tests {
             for text in [text, lines, state, id, cmdline] {
                 super::host(text.as_bytes());
             }
+        }
+
+        #[test]
+        fn any_text_is_what_ksm_says_or_nothing(
+            journal in "(bifold-ksm 1\n)?(pid [0-9]{1,4}\n|run [0-4]\n|advisor_mode [a-z-]{1,9}\n|end\n){0,6}",
+            figures in "(ksm_[a-z_]{1,14}:? (yes|no|-?[0-9]{1,21})\n){0,4}",
+            data in bytes(),
+        ) {
+            super::ksm(&data);
+            super::ksm(journal.as_bytes());
+            super::ksm(figures.as_bytes());
         }
 
         #[test]

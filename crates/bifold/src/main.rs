@@ -10,6 +10,7 @@
 mod cli;
 mod doctor;
 mod feed;
+mod guardian;
 mod mode;
 mod pages;
 mod policy;
@@ -22,6 +23,9 @@ use clap::Parser as _;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    if let Some(code) = guardian::if_asked(std::env::args_os().skip(1)) {
+        return code;
+    }
     let verb = cli::Cli::try_parse().unwrap_or_else(|e| refuse(&e)).verb;
     let result = match verb {
         cli::Verb::Compare(args) => resolve::compare(*args).and_then(run::run),

@@ -3,6 +3,7 @@
 
 use bifold_capture::{CaptureError, Kind};
 use bifold_host::HostError;
+use bifold_host::ksm::KsmError;
 use bifold_report::Exit;
 use std::process::ExitCode;
 
@@ -50,7 +51,9 @@ impl From<Status> for ExitCode {
 
 /// The status for an error that ends the program.
 pub fn of_error(error: &anyhow::Error) -> u8 {
-    if error.downcast_ref::<HostError>().is_some_and(HostError::cannot_work_here) {
+    if error.downcast_ref::<HostError>().is_some_and(HostError::cannot_work_here)
+        || error.downcast_ref::<KsmError>().is_some_and(KsmError::cannot_work_here)
+    {
         return UNAVAILABLE;
     }
     match error.downcast_ref::<CaptureError>() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The live host: its KVM, its virtual machines, their paging modes.
+//! The live host: its KVM, its virtual machines, their paging modes, its KSM.
 //!
 //! Everything is read from three trees of files, which [`Host`] names, so that tests make trees of
 //! their own. What KVM says of a VM comes from its directory in debugfs, `kvm/PID-FD`. A KVM built
@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod error;
+pub mod ksm;
 mod kvm;
 mod paging;
 mod process;

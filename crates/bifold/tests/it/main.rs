@@ -8,6 +8,7 @@ mod bad_input;
 mod command;
 mod goldens;
 mod guest;
+mod ksm;
 mod policy;
 mod recordings;
 mod stopping;

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The hidden verb under which this program is the guardian of KSM's settings
+//! ([`bifold_host::ksm::Guardian`]). It is no word of the parser: nobody types it, and it must work
+//! before anything else is looked at.
+
+use crate::status;
+use bifold_host::ksm::{Stood, stand_guard};
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Its word.
+pub const VERB: &str = "ksm-guardian";
+
+/// Stands guard if that is what the arguments say.
+pub fn if_asked(mut args: impl Iterator<Item = OsString>) -> Option<ExitCode> {
+    if args.next()? != VERB {
+        return None;
+    }
+    let (sys, journal) = (args.next()?, args.next()?);
+    Some(match stand_guard(Path::new(&sys), Path::new(&journal)) {
+        Ok(Stood::Idle) => ExitCode::SUCCESS,
+        Ok(Stood::Restored { pid }) => {
+            eprintln!("bifold: process {pid} ended while KSM's settings were changed: they are restored");
+            ExitCode::SUCCESS
+        }
+        Err(e) => {
+            let e = anyhow::Error::new(e);
+            eprintln!("bifold: KSM's settings are not restored: {e:#}");
+            ExitCode::from(status::of_error(&e))
+        }
+    })
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What can go wrong with KSM, in words that say what to do.
+
+use super::{Setting, shown};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why KSM cannot be read or driven.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KsmError {
+    /// A kernel without CONFIG_KSM.
+    #[error("this kernel has no KSM ({} is not there): it takes one built with CONFIG_KSM=y", path.display())]
+    NoKsm {
+        /// Where its files would be.
+        path: PathBuf,
+    },
+    /// Not for this user.
+    #[error("cannot open {}: only root may; run the command with sudo", path.display())]
+    NotRoot {
+        /// What.
+        path: PathBuf,
+    },
+    /// Somebody else holds the lock.
+    #[error(
+        "KSM is driven by {} now ({} is locked): wait until that ends",
+        pid.map_or("another command of Bifold".into(), |p| format!("process {p}")),
+        path.display()
+    )]
+    Busy {
+        /// The lock's file.
+        path: PathBuf,
+        /// Whose it is, if the journal says.
+        pid: Option<u32>,
+    },
+    /// A kernel without that setting.
+    #[error("this kernel's KSM has no setting `{}`: leave it out", setting.name())]
+    NoSetting {
+        /// Which.
+        setting: Setting,
+    },
+    /// The kernel did not take a value.
+    #[error("the kernel's KSM refused {} = {text}{}", setting.name(), hint(*setting, source))]
+    Refused {
+        /// Which.
+        setting: Setting,
+        /// The value.
+        text: String,
+        /// What the write gave.
+        source: io::Error,
+    },
+    /// A name or value that is no setting.
+    #[error("`{}` is no setting of KSM: {}", word.escape_debug(), why)]
+    NoSuch {
+        /// The user's word.
+        word: String,
+        /// What would be.
+        why: String,
+    },
+    /// Settings did not become what they should be.
+    #[error("the kernel's KSM has not taken over {}", names.join(", "))]
+    NotTaken {
+        /// Their names.
+        names: Vec<String>,
+    },
+    /// A file of the kernel with something else in it.
+    #[error("{} says {text}, which is nothing known", path.display())]
+    Bad {
+        /// Which.
+        path: PathBuf,
+        /// Its text.
+        text: String,
+    },
+    /// A journal of settings that cannot be used.
+    #[error("the journal of KSM settings {} cannot be used: {why}; set KSM's files by hand, then remove it", path.display())]
+    Journal {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// The guardian did not start.
+    #[error("the process that restores KSM's settings if this one is killed did not start ({why})")]
+    Guardian {
+        /// What it did instead.
+        why: String,
+    },
+    /// Something else in the file system.
+    #[error("cannot use {}", path.display())]
+    Io {
+        /// What.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+fn hint(setting: Setting, e: &io::Error) -> &'static str {
+    const EBUSY: i32 = 16;
+    const EINVAL: i32 = 22;
+    match (setting, e.raw_os_error()) {
+        (Setting::MaxPageSharing | Setting::MergeAcrossNodes, Some(EBUSY)) => {
+            ": pages are still shared, as by a process that is ending; try again"
+        }
+        (Setting::PagesToScan, Some(EINVAL)) => ": set advisor_mode = none with it",
+        _ => "",
+    }
+}
+
+impl KsmError {
+    pub(crate) fn io(path: &Path, source: io::Error) -> KsmError {
+        match source.kind() {
+            io::ErrorKind::PermissionDenied => KsmError::NotRoot { path: path.into() },
+            _ => KsmError::Io { path: path.into(), source },
+        }
+    }
+
+    pub(crate) fn bad(path: &Path, text: &str) -> KsmError {
+        KsmError::Bad { path: path.into(), text: shown(text) }
+    }
+
+    /// Whether it is this machine, or this user's rights on it, that lack something.
+    pub fn cannot_work_here(&self) -> bool {
+        matches!(self, KsmError::NoKsm { .. } | KsmError::NotRoot { .. } | KsmError::NoSetting { .. })
+    }
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The kernel's KSM: what its files say, and driving it without leaving a trace.
+//!
+//! [`Ksm`] reads `/sys/kernel/mm/ksm`: [`Settings`], which can be written, and [`Counters`], which
+//! cannot. Kernels have grown these files over time, so one that is not there is absent, never an
+//! error. What one process merges comes from `/proc/PID/ksm_stat`, ksmd's CPU time from procfs too.
+//!
+//! Settings are changed through a [`KsmGuard`] only: it keeps other users of Bifold out, writes down
+//! what it found, and puts it back when dropped. A small process of its own, the guardian
+//! ([`stand_guard`]), does so when the guard's process is killed; if that one is killed as well, the
+//! next guard begins by restoring what the last one wrote down.
+
+mod counters;
+mod error;
+mod guard;
+mod guardian;
+mod journal;
+mod process;
+mod settings;
+
+pub use counters::{Counter, Counters, ProcessKsm};
+pub use error::KsmError;
+pub use guard::{KsmGuard, Places};
+pub use guardian::{Guardian, Stood, stand_guard};
+pub use journal::Journal;
+pub use process::Ksmd;
+pub use settings::{Setting, Settings};
+
+use crate::{Host, one_line, read};
+use std::fs::OpenOptions;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+/// The kernel's KSM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ksm {
+    dir: PathBuf,
+    proc: PathBuf,
+}
+
+impl Ksm {
+    /// The KSM of a host.
+    ///
+    /// # Errors
+    /// If its kernel has none.
+    pub fn of(host: &Host) -> Result<Ksm, KsmError> {
+        let ksm = Ksm { dir: host.sys.join("kernel/mm/ksm"), proc: host.proc.clone() };
+        if ksm.dir.join("run").exists() { Ok(ksm) } else { Err(KsmError::NoKsm { path: ksm.dir }) }
+    }
+
+    /// Its directory of files.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// All settings that this kernel has.
+    ///
+    /// # Errors
+    /// If a file cannot be read or holds no such setting.
+    pub fn settings(&self) -> Result<Settings, KsmError> {
+        let mut settings = Settings::default();
+        for setting in Setting::ALL {
+            if let Some(text) = self.text(setting.name())? {
+                let bad = || KsmError::bad(&self.dir.join(setting.name()), &text);
+                settings.put(*setting, setting.parse(&text).ok_or_else(bad)?);
+            }
+        }
+        Ok(settings)
+    }
+
+    /// All counters that this kernel has, read one after the other: while ksmd runs they need not fit
+    /// each other to the page.
+    ///
+    /// # Errors
+    /// If a file cannot be read or holds no number.
+    pub fn counters(&self) -> Result<Counters, KsmError> {
+        let mut counters = Counters::default();
+        for counter in Counter::ALL {
+            counters.put(counter, self.number(counter.name())?);
+        }
+        Ok(counters)
+    }
+
+    /// One counter, if this kernel has it.
+    ///
+    /// # Errors
+    /// If the file cannot be read or holds no number.
+    pub fn counter(&self, counter: Counter) -> Result<Option<i64>, KsmError> {
+        self.number(counter.name())
+    }
+
+    fn number(&self, file: &str) -> Result<Option<i64>, KsmError> {
+        let Some(text) = self.text(file)? else { return Ok(None) };
+        let number = text.trim().parse().map_err(|_| KsmError::bad(&self.dir.join(file), &text))?;
+        Ok(Some(number))
+    }
+
+    fn text(&self, file: &str) -> Result<Option<String>, KsmError> {
+        let path = self.dir.join(file);
+        match read(&path) {
+            Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(KsmError::io(&path, e)),
+        }
+    }
+
+    /// Whether this user may change settings.
+    pub(crate) fn may_write(&self) -> Result<(), KsmError> {
+        let path = self.dir.join("run");
+        OpenOptions::new().write(true).open(&path).map(drop).map_err(|e| KsmError::io(&path, e))
+    }
+
+    fn write(&self, setting: Setting, value: u64) -> Result<(), KsmError> {
+        let path = self.dir.join(setting.name());
+        let text = setting.text(value);
+        let wrong = |source| KsmError::Refused { setting, text: text.clone(), source };
+        let mut file = OpenOptions::new().write(true).truncate(true).open(&path).map_err(|e| {
+            if e.kind() == io::ErrorKind::NotFound {
+                KsmError::NoSetting { setting }
+            } else {
+                KsmError::io(&path, e)
+            }
+        })?;
+        // write_all repeats what a signal interrupts: run=2 gives up at one (unmerge_ksm_pages),
+        // leaves run=0 behind, and goes on where it was when asked again.
+        file.write_all(format!("{text}\n").as_bytes()).map_err(wrong)
+    }
+
+    /// Makes settings what `wanted` says; those that it does not name, or that are so already, stay.
+    ///
+    /// The order is the kernel's: `max_page_sharing` and `merge_across_nodes` are refused (EBUSY)
+    /// while any page is shared, so all pages are unmerged first, by run=2; `pages_to_scan` is refused
+    /// (EINVAL) while an advisor is on, and a change of the advisor resets it; `run` comes last.
+    pub(crate) fn change(&self, wanted: &Settings) -> Result<(), KsmError> {
+        let now = self.settings()?;
+        let differs = |s: Setting| wanted.get(s).filter(|w| now.get(s) != Some(*w));
+        if let Some((setting, _)) = wanted.iter().find(|(s, _)| now.get(*s).is_none()) {
+            return Err(KsmError::NoSetting { setting });
+        }
+        let mut run = now.get(Setting::Run);
+        let locked: Vec<_> = [Setting::MaxPageSharing, Setting::MergeAcrossNodes]
+            .into_iter()
+            .filter_map(|s| Some((s, differs(s)?)))
+            .collect();
+        if !locked.is_empty() {
+            if self.counter(Counter::PagesShared)?.unwrap_or(0) > 0 || run == Some(1) {
+                // Writing what `run` is already does nothing (run_store).
+                self.write(Setting::Run, 0)?;
+                self.write(Setting::Run, 2)?;
+                run = Some(2);
+            }
+            for (setting, value) in locked {
+                self.write(setting, value)?;
+            }
+        }
+        for (setting, value) in wanted.iter() {
+            if setting.is_plain() && differs(setting).is_some() {
+                self.write(setting, value)?;
+            }
+        }
+        let advisor = wanted.get(Setting::AdvisorMode).or(now.get(Setting::AdvisorMode));
+        if let Some(mode) = differs(Setting::AdvisorMode) {
+            self.write(Setting::AdvisorMode, mode)?;
+        }
+        if let (Some(pages), true) = (wanted.get(Setting::PagesToScan), advisor.unwrap_or(0) == 0) {
+            // Not by what it was: a change of the advisor resets it (set_advisor_defaults).
+            if self.settings()?.get(Setting::PagesToScan) != Some(pages) {
+                self.write(Setting::PagesToScan, pages)?;
+            }
+        }
+        match wanted.get(Setting::Run).or(now.get(Setting::Run)) {
+            Some(wanted) if run != Some(wanted) => self.write(Setting::Run, wanted),
+            _ => Ok(()),
+        }
+    }
+
+    /// Settings that are not as `wanted` says, but for `pages_to_scan` under an advisor, which
+    /// changes it all the time.
+    pub(crate) fn unlike(&self, wanted: &Settings) -> Result<Vec<Setting>, KsmError> {
+        let now = self.settings()?;
+        let advised = now.get(Setting::AdvisorMode).is_some_and(|m| m != 0);
+        Ok(wanted
+            .iter()
+            .filter(|(s, v)| now.get(*s) != Some(*v) && !(advised && *s == Setting::PagesToScan))
+            .map(|(s, _)| s)
+            .collect())
+    }
+}
+
+/// A file's text for an error message.
+pub(crate) fn shown(text: &str) -> String {
+    one_line(text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests;
