@@ -6,4 +6,5 @@
 //! Everything else counts over images.
 
 pub mod image;
+pub mod ksm;
 pub mod potential;

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A model of ksmd, the kernel's scanner for identical pages (Linux `mm/ksm.c`).
+//!
+//! A [`Scanner`] visits the pages of guests as ksmd does, batch by batch, and merges what ksmd would:
+//! the stable tree of merged pages, the unstable tree of single ones that is thrown away after each
+//! pass, the checksum that must be the same at two visits, copies of a content that has more than
+//! `max_page_sharing` mappings, smart_scan's skips, the advisor. It counts what ksmd counts, and the work
+//! that ksmd does for it, from which [`Costs`] make CPU time.
+//!
+//! Both trees find a page by its content, whatever their order is: here they are tables by content,
+//! and only the number of compares is that of a balanced tree. Left out: NUMA nodes
+//! (`merge_across_nodes`), pages that a fork shares, memory that is unmapped, and failures for want of
+//! a lock or of memory. A page that changes while it is in the unstable tree is not found there any
+//! more, but leads no other search astray, as it may in the kernel's.
+
+mod advisor;
+mod contents;
+mod scanner;
+mod stable;
+mod work;
+
+pub use advisor::Advisor;
+pub use scanner::{Counts, Guest, Scanner};
+pub use work::{Costs, Work};
+
+use std::time::Duration;
+
+/// When a page is looked for in the stable tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Search {
+    /// Only if its checksum is the last visit's, as `cmp_and_merge_page` does since Linux 6.11: nothing
+    /// merges at its first visit.
+    Unchanged,
+    /// At every visit, as before that.
+    Always,
+}
+
+/// ksmd's settings, with the kernel's defaults.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tuning {
+    /// Pages visited per batch.
+    pub pages_to_scan: u64,
+    /// Pause between batches.
+    pub sleep: Duration,
+    /// Most mappings of one merged page, at least 2.
+    pub max_page_sharing: u32,
+    /// Whether pages of zeros become mappings of the kernel's zero page.
+    pub use_zero_pages: bool,
+    /// Whether pages that did not merge for several passes are skipped for some.
+    pub smart_scan: bool,
+    /// Time between full looks through the copies of a content.
+    pub chains_prune: Duration,
+    /// Who sets `pages_to_scan`, if anybody.
+    pub advisor: Option<Advisor>,
+    /// When the stable tree is searched.
+    pub search: Search,
+    /// What the work costs.
+    pub costs: Costs,
+}
+
+impl Default for Tuning {
+    fn default() -> Tuning {
+        Tuning {
+            pages_to_scan: 100,
+            sleep: Duration::from_millis(20),
+            max_page_sharing: 256,
+            use_zero_pages: false,
+            smart_scan: true,
+            chains_prune: Duration::from_millis(2000),
+            advisor: None,
+            search: Search::Unchanged,
+            costs: Costs::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,441 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The scanner itself: pages in order of guests and addresses, visited in batches
+//! (`ksm_do_scan`, `scan_get_next_rmap_item`, `cmp_and_merge_page`).
+
+use super::contents::{Contents, ZERO};
+use super::stable::StableTree;
+use super::{Search, Tuning, Work};
+use crate::image::{HUGE, Image};
+use rayon::prelude::*;
+use std::time::Duration;
+use xxhash_rust::xxh3::xxh3_128;
+
+/// What ksmd counts, under its names, and the time that it took.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Passes completed.
+    pub full_scans: u64,
+    /// Frames that merged pages take.
+    pub pages_shared: u64,
+    /// Pages that share them beyond the first of each.
+    pub pages_sharing: u64,
+    /// Pages in the unstable tree.
+    pub pages_unshared: u64,
+    /// Pages on record that are in neither tree.
+    pub pages_volatile: u64,
+    /// Visits.
+    pub pages_scanned: u64,
+    /// Visits that smart_scan saved.
+    pub pages_skipped: u64,
+    /// Pages that are mappings of the kernel's zero page.
+    pub ksm_zero_pages: u64,
+    /// Contents with several merged copies.
+    pub stable_node_chains: u64,
+    /// Those copies.
+    pub stable_node_dups: u64,
+}
+
+/// A guest of the scanner, in order of adding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Guest(usize);
+
+/// Where a page is on record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tree {
+    Neither,
+    Unstable,
+    Stable(u32),
+}
+
+/// What the page table says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Frame {
+    /// Nothing yet.
+    Absent,
+    /// A frame of its own.
+    Own,
+    /// A merged one.
+    Merged(u32),
+    /// The kernel's zero page.
+    Zero,
+}
+
+/// A page: its place in the page table, and ksmd's record of it (`ksm_rmap_item`).
+#[derive(Debug, Clone, Copy)]
+struct Page {
+    content: u32,
+    /// Content at the last visit, of which ksmd keeps a checksum; none at first.
+    checksum: u32,
+    /// Number of its huge page.
+    huge: u32,
+    frame: Frame,
+    tree: Tree,
+    known: bool,
+    age: u8,
+    skips: u8,
+}
+
+const NO_CHECKSUM: u32 = u32::MAX;
+const NO_HUGE: u32 = u32::MAX;
+
+/// A model of ksmd with the memory that it scans.
+#[derive(Debug)]
+pub struct Scanner {
+    tuning: Tuning,
+    contents: Contents,
+    pages: Vec<Page>,
+    /// First page of each guest, and the end.
+    guests: Vec<usize>,
+    /// Whether a huge page has been split.
+    split: Vec<bool>,
+    stable: StableTree,
+    /// By content: the page in the unstable tree, and the pass that put it there.
+    unstable: Vec<(u32, u32)>,
+    /// Pages in this pass's unstable tree.
+    unstable_size: u64,
+    at: usize,
+    counts: Counts,
+    known: u64,
+    work: Work,
+    now: Duration,
+    pass_began: Duration,
+    cpu: Duration,
+}
+
+impl Scanner {
+    /// A scanner without memory.
+    ///
+    /// # Panics
+    /// If `max_page_sharing` is below 2, which the kernel refuses.
+    pub fn new(mut tuning: Tuning) -> Scanner {
+        assert!(tuning.max_page_sharing >= 2, "a merged page has two mappings from the start");
+        if let Some(advisor) = &tuning.advisor {
+            tuning.pages_to_scan = advisor.min_pages_to_scan;
+        }
+        Scanner {
+            stable: StableTree::new(tuning.max_page_sharing),
+            tuning,
+            contents: Contents::new(),
+            pages: Vec::new(),
+            guests: vec![0],
+            split: Vec::new(),
+            unstable: Vec::new(),
+            unstable_size: 0,
+            at: 0,
+            counts: Counts::default(),
+            known: 0,
+            work: Work::default(),
+            now: Duration::ZERO,
+            pass_began: Duration::ZERO,
+            cpu: Duration::ZERO,
+        }
+    }
+
+    /// Adds a guest whose pages are all there, in 4 KB pages or all in huge ones.
+    pub fn add(&mut self, image: &Image, huge: bool) -> Guest {
+        let pages: Vec<(u64, &[u8])> = image.pages().collect();
+        self.add_pages(&pages.into_iter().map(|(gfn, page)| (gfn, Some(page))).collect::<Vec<_>>(), huge)
+    }
+
+    /// Adds memory page by page: its number within the guest, by which huge pages are aligned, and its
+    /// bytes, or nothing where the page table has no page yet.
+    pub fn add_pages(&mut self, pages: &[(u64, Option<&[u8]>)], huge: bool) -> Guest {
+        let hashes: Vec<Option<u128>> = pages.par_iter().map(|(_, p)| p.map(xxh3_128)).collect();
+        let mut last = None;
+        for ((number, _), hash) in pages.iter().zip(hashes) {
+            if huge && last != Some(number / HUGE) {
+                last = Some(number / HUGE);
+                self.split.push(false);
+            }
+            let frame = if hash.is_some() { Frame::Own } else { Frame::Absent };
+            self.pages.push(Page {
+                content: hash.map_or(ZERO, |h| self.contents.of_hash(h)),
+                checksum: NO_CHECKSUM,
+                huge: if huge { self.split.len() as u32 - 1 } else { NO_HUGE },
+                frame,
+                tree: Tree::Neither,
+                known: false,
+                age: 0,
+                skips: 0,
+            });
+        }
+        self.grow();
+        self.guests.push(self.pages.len());
+        Guest(self.guests.len() - 2)
+    }
+
+    fn grow(&mut self) {
+        self.stable.reserve(self.contents.len());
+        if self.unstable.len() < self.contents.len() {
+            self.unstable.resize(self.contents.len(), (0, u32::MAX));
+        }
+    }
+
+    /// A guest writes to one of its pages, the `index`th; `page` is its content then.
+    ///
+    /// # Panics
+    /// If the guest has no such page.
+    pub fn write(&mut self, guest: Guest, index: usize, page: &[u8]) {
+        let at = self.guests[guest.0] + index;
+        assert!(at < self.guests[guest.0 + 1], "a page of the guest");
+        let content = self.contents.of(page);
+        self.grow();
+        match self.pages[at].frame {
+            Frame::Merged(node) => self.stable.unmap(node),
+            Frame::Zero => self.counts.ksm_zero_pages -= 1,
+            Frame::Own | Frame::Absent => {}
+        }
+        (self.pages[at].frame, self.pages[at].content) = (Frame::Own, content);
+    }
+
+    /// Time in which ksmd does nothing.
+    pub fn elapse(&mut self, time: Duration) {
+        self.now += time;
+    }
+
+    /// Time since the beginning: batches, the pauses between them, and what has elapsed.
+    pub fn now(&self) -> Duration {
+        self.now
+    }
+
+    /// Work done since the beginning.
+    pub fn work(&self) -> Work {
+        self.work
+    }
+
+    /// CPU time taken since the beginning, by the tuning's costs.
+    pub fn cpu(&self) -> Duration {
+        self.work.cpu(&self.tuning.costs)
+    }
+
+    /// Pages per batch as they are set now, by the advisor if there is one.
+    pub fn pages_to_scan(&self) -> u64 {
+        self.tuning.pages_to_scan
+    }
+
+    /// What ksmd counts.
+    pub fn counts(&self) -> Counts {
+        let (shared, sharing) = (self.stable.shared, self.stable.sharing);
+        Counts {
+            pages_shared: shared,
+            pages_sharing: sharing,
+            pages_volatile: self.known - shared - sharing - self.counts.pages_unshared,
+            stable_node_chains: self.stable.chains,
+            stable_node_dups: self.stable.dups,
+            ..self.counts
+        }
+    }
+
+    /// Scans until a pass is complete.
+    pub fn pass(&mut self) {
+        while !self.batch() {}
+    }
+
+    /// One batch and the pause after it. Whether it completed a pass, which ends a batch.
+    pub fn batch(&mut self) -> bool {
+        let mut left = self.tuning.pages_to_scan;
+        let mut ended = false;
+        while left > 0 && !ended {
+            left -= 1;
+            match self.next() {
+                Some(at) => {
+                    self.visit(at);
+                    self.counts.pages_scanned += 1;
+                }
+                None => ended = true,
+            }
+        }
+        let cpu = self.cpu();
+        self.now += cpu - self.cpu;
+        self.cpu = cpu;
+        if ended {
+            self.end_pass();
+        }
+        self.now += self.tuning.sleep;
+        ended
+    }
+
+    fn end_pass(&mut self) {
+        self.counts.full_scans += 1;
+        (self.at, self.unstable_size) = (0, 0);
+        let took = self.now - self.pass_began;
+        if let Some(advisor) = &mut self.tuning.advisor {
+            self.tuning.pages_to_scan = advisor.next(self.tuning.pages_to_scan, took, self.cpu);
+        }
+        self.pass_began = self.now + self.tuning.sleep;
+    }
+
+    /// The next page to visit: there, and not skipped.
+    fn next(&mut self) -> Option<usize> {
+        while self.at < self.pages.len() {
+            let at = self.at;
+            self.at += 1;
+            let page = &mut self.pages[at];
+            if matches!(page.frame, Frame::Absent | Frame::Zero) {
+                // No page of KSM's: the record goes (get_next_rmap_item).
+                if page.known {
+                    page.known = false;
+                    self.known -= 1;
+                    self.forget(at);
+                }
+                continue;
+            }
+            if !page.known {
+                (page.known, page.checksum, page.age, page.skips) = (true, NO_CHECKSUM, 0, 0);
+                self.known += 1;
+            }
+            if self.tuning.smart_scan && self.skipped(at) {
+                continue;
+            }
+            return Some(at);
+        }
+        None
+    }
+
+    /// `should_skip_rmap_item`.
+    fn skipped(&mut self, at: usize) -> bool {
+        let page = &mut self.pages[at];
+        if matches!(page.frame, Frame::Merged(_)) {
+            return false;
+        }
+        let age = page.age;
+        page.age = age.saturating_add(1);
+        if age < 3 {
+            return false;
+        }
+        if page.skips == 0 {
+            page.skips = match age {
+                ..=3 => 1,
+                4..=5 => 2,
+                6..=8 => 4,
+                _ => 8,
+            };
+            return false;
+        }
+        page.skips -= 1;
+        self.counts.pages_skipped += 1;
+        self.work.skips += 1;
+        self.forget(at);
+        true
+    }
+
+    /// `remove_rmap_item_from_tree`.
+    fn forget(&mut self, at: usize) {
+        match std::mem::replace(&mut self.pages[at].tree, Tree::Neither) {
+            Tree::Stable(node) => self.stable.forget(node),
+            Tree::Unstable => self.counts.pages_unshared -= 1,
+            Tree::Neither => {}
+        }
+    }
+
+    /// `cmp_and_merge_page`.
+    fn visit(&mut self, at: usize) {
+        if matches!(self.pages[at].frame, Frame::Merged(_)) {
+            self.work.merged_visits += 1;
+            return;
+        }
+        self.forget(at);
+        if self.tuning.search == Search::Always && self.join(at) {
+            return;
+        }
+        let page = &mut self.pages[at];
+        let content = page.content;
+        self.work.checksums += 1;
+        if page.checksum != content {
+            page.checksum = content;
+            return;
+        }
+        if self.tuning.use_zero_pages && content == ZERO {
+            page.frame = Frame::Zero;
+            self.counts.ksm_zero_pages += 1;
+            self.work.zero_merges += 1;
+            self.break_huge(at);
+            return;
+        }
+        if self.tuning.search == Search::Always || !self.join(at) {
+            self.pair(at);
+        }
+    }
+
+    /// Joins a merged page of the same content, if one has room.
+    fn join(&mut self, at: usize) -> bool {
+        self.work.stable_compares += depth(self.stable.contents);
+        let seen = self.stable.seen;
+        let found = self.stable.search(self.pages[at].content, self.now, self.tuning.chains_prune);
+        self.work.copies_seen += self.stable.seen - seen;
+        let Some(node) = found else { return false };
+        self.map(at, node);
+        true
+    }
+
+    /// Merges with a page of the same content in the unstable tree, or goes into it.
+    fn pair(&mut self, at: usize) {
+        self.work.unstable_compares += depth(self.unstable_size);
+        let content = self.pages[at].content;
+        let pass = self.counts.full_scans as u32;
+        let (other, put) = self.unstable[content as usize];
+        let twin = &self.pages[other as usize];
+        let there =
+            put == pass && twin.tree == Tree::Unstable && twin.content == content && twin.frame == Frame::Own;
+        if !there {
+            self.unstable[content as usize] = (at as u32, pass);
+            self.pages[at].tree = Tree::Unstable;
+            self.counts.pages_unshared += 1;
+            self.unstable_size += 1;
+            return;
+        }
+        let huge = self.pages[at].huge;
+        if huge != NO_HUGE && huge == twin.huge && !self.split[huge as usize] {
+            // Both hold a reference of the same huge page, which therefore cannot be split in time: it
+            // is split afterwards, and this page has to wait for the next pass.
+            self.break_huge(at);
+            return;
+        }
+        self.forget(other as usize);
+        self.unstable_size -= 1;
+        let seen = self.stable.seen;
+        let node = self.stable.insert(content, self.now);
+        self.work.copies_seen += self.stable.seen - seen;
+        self.work.stable_compares += depth(self.stable.contents);
+        self.map(other as usize, node);
+        self.map(at, node);
+    }
+
+    fn map(&mut self, at: usize, node: u32) {
+        self.work.merges += 1;
+        self.break_huge(at);
+        self.stable.append(node);
+        (self.pages[at].tree, self.pages[at].frame) = (Tree::Stable(node), Frame::Merged(node));
+    }
+
+    fn break_huge(&mut self, at: usize) {
+        let huge = self.pages[at].huge;
+        if huge != NO_HUGE && !std::mem::replace(&mut self.split[huge as usize], true) {
+            self.work.splits += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+impl Scanner {
+    /// Of each page: whether it is in the unstable tree, on which node's record, mapped to which node.
+    pub(super) fn audit_pages(&self) -> Vec<(bool, Option<u32>, Option<u32>)> {
+        let of = |p: &Page| {
+            let recorded = if let Tree::Stable(n) = p.tree { Some(n) } else { None };
+            let mapped = if let Frame::Merged(n) = p.frame { Some(n) } else { None };
+            // A record of a node that went is taken off at the next visit.
+            let gone = |n: &u32| self.stable.nodes[*n as usize].gone;
+            (p.tree == Tree::Unstable, recorded.filter(|n| !gone(n)), mapped)
+        };
+        self.pages.iter().map(of).collect()
+    }
+
+    pub(super) fn audit_nodes(&self) -> &[super::stable::Node] {
+        &self.stable.nodes
+    }
+}
+
+/// Compares on the way down a balanced tree of that size.
+fn depth(size: u64) -> u64 {
+    u64::from(u64::BITS - size.leading_zeros())
+}

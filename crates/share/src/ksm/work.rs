@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! ksmd's work by kind, and CPU time from it.
+
+use std::ops::{Add, Sub};
+use std::time::Duration;
+
+macro_rules! work {
+    ($($(#[doc = $doc:literal])+ $field:ident $cost:ident = $default:literal,)+) => {
+        /// How often ksmd has done what.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        pub struct Work {
+            $($(#[doc = $doc])+ pub $field: u64,)+
+        }
+
+        /// What each piece of work costs, in nanoseconds of ksmd's CPU time.
+        #[derive(Debug, Clone, Copy, PartialEq)]
+        pub struct Costs {
+            $(#[doc = concat!("Nanoseconds for one of [`Work::", stringify!($field), "`].")]
+            pub $cost: f64,)+
+        }
+
+        impl Default for Costs {
+            fn default() -> Costs {
+                Costs { $($cost: $default,)+ }
+            }
+        }
+
+        impl Work {
+            /// CPU time of all of it.
+            pub fn cpu(&self, costs: &Costs) -> Duration {
+                let ns = 0.0 $(+ self.$field as f64 * costs.$cost)+;
+                Duration::from_nanos(ns as u64)
+            }
+
+            /// The names and counts of all kinds.
+            pub fn kinds(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($field), self.$field),)+]
+            }
+        }
+
+        impl Add for Work {
+            type Output = Work;
+            fn add(self, other: Work) -> Work {
+                Work { $($field: self.$field + other.$field,)+ }
+            }
+        }
+
+        impl Sub for Work {
+            type Output = Work;
+            fn sub(self, other: Work) -> Work {
+                Work { $($field: self.$field - other.$field,)+ }
+            }
+        }
+    };
+}
+
+work! {
+    /// Visits to pages that are merged already: found in the page table, and left.
+    merged_visits merged_visit = 250.0,
+    /// Checksums of pages, and finding these in the page table.
+    checksums checksum = 1000.0,
+    /// Compares on the way through the stable tree.
+    stable_compares stable_compare = 120.0,
+    /// Compares on the way through the unstable tree, each with a walk of a process's page table.
+    unstable_compares unstable_compare = 250.0,
+    /// Pages mapped to a merged page: write protected, compared byte by byte, freed.
+    merges merge = 1500.0,
+    /// Pages mapped to the kernel's zero page.
+    zero_merges zero_merge = 1200.0,
+    /// Copies of a content that were looked at for one with room.
+    copies_seen copy_seen = 20.0,
+    /// Pages that smart_scan skipped.
+    skips skip = 80.0,
+    /// Huge pages split because a page in them merged.
+    splits split = 40000.0,
+}
