@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The command: `bifold compare`, `record`, `policy`, `mode`, `doctor`.
+//! The command: `bifold compare`, `record`, `policy`, `share`, `mode`, `doctor`.
 //!
 //! What a user writes ([`cli`]) becomes a plan ([`resolve`]), which is carried
 //! out ([`run`]) with events from a [`source`] going into a [`feed`]. Data goes
@@ -16,6 +16,7 @@ mod pages;
 mod policy;
 mod resolve;
 mod run;
+mod share;
 mod source;
 mod status;
 
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         cli::Verb::Compare(args) => resolve::compare(*args).and_then(run::run),
         cli::Verb::Record(args) => resolve::record(*args).and_then(run::run),
         cli::Verb::Policy { verb } => policy::run(verb),
+        cli::Verb::Share { verb } => share::run(verb),
         cli::Verb::Mode(args) => mode::run(&args),
         cli::Verb::Doctor(args) => doctor::run(args.format),
         cli::Verb::Man { dir } => pages::man(&dir).map(|()| status::Status::Done),

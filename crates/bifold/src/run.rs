@@ -157,7 +157,7 @@ fn doing(input: &Input) -> &'static str {
 
 /// A flag that the first Ctrl-C (or a request to terminate) sets. The run then
 /// ends by itself and shows what it has.
-fn stop_on_signals() -> anyhow::Result<Arc<AtomicBool>> {
+pub fn stop_on_signals() -> anyhow::Result<Arc<AtomicBool>> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {

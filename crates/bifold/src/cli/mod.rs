@@ -7,6 +7,7 @@
 
 pub mod mode;
 pub mod policy;
+pub mod share;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -118,6 +119,17 @@ pub enum Verb {
         /// What to do.
         #[command(subcommand)]
         verb: policy::PolicyVerb,
+    },
+    /// Say how much memory guests could share, and model who merges it
+    ///
+    /// Identical pages of several guests can be one page on the host. The kernel's KSM merges them, at
+    /// the price of CPU time, broken copies and lost huge pages.
+    #[command(subcommand_required = true, arg_required_else_help = true, disable_help_subcommand = true,
+              after_long_help = exit_status!())]
+    Share {
+        /// What to do.
+        #[command(subcommand)]
+        verb: share::ShareVerb,
     },
     /// Show the paging modes of this host's VMs, or switch one
     ///

@@ -79,6 +79,9 @@ pub enum KsmError {
         /// Why.
         why: String,
     },
+    /// ksmd does not go through memory.
+    #[error("ksmd does not begin or end a pass: is there any mergeable memory?")]
+    NoPass,
     /// The guardian did not start.
     #[error("the process that restores KSM's settings if this one is killed did not start ({why})")]
     Guardian {

@@ -15,6 +15,8 @@ mod error;
 mod guard;
 mod guardian;
 mod journal;
+mod memory;
+mod pass;
 mod process;
 mod settings;
 
@@ -23,6 +25,8 @@ pub use error::KsmError;
 pub use guard::{KsmGuard, Places};
 pub use guardian::{Guardian, Stood, stand_guard};
 pub use journal::Journal;
+pub use memory::{Area, PageState};
+pub use pass::{PassEnd, Passes};
 pub use process::Ksmd;
 pub use settings::{Setting, Settings};
 
@@ -126,6 +130,13 @@ impl Ksm {
         file.write_all(format!("{text}\n").as_bytes()).map_err(wrong)
     }
 
+    /// Unmerges all pages of the host, by run=2, which `run` then is.
+    pub(crate) fn unmerge(&self) -> Result<(), KsmError> {
+        // Writing what `run` is already does nothing (run_store).
+        self.write(Setting::Run, 0)?;
+        self.write(Setting::Run, 2)
+    }
+
     /// Makes settings what `wanted` says; those that it does not name, or that are so already, stay.
     ///
     /// The order is the kernel's: `max_page_sharing` and `merge_across_nodes` are refused (EBUSY)
@@ -144,9 +155,7 @@ impl Ksm {
             .collect();
         if !locked.is_empty() {
             if self.counter(Counter::PagesShared)?.unwrap_or(0) > 0 || run == Some(1) {
-                // Writing what `run` is already does nothing (run_store).
-                self.write(Setting::Run, 0)?;
-                self.write(Setting::Run, 2)?;
+                self.unmerge()?;
                 run = Some(2);
             }
             for (setting, value) in locked {

@@ -14,9 +14,11 @@
 //! more, but leads no other search astray, as it may in the kernel's.
 
 mod advisor;
+pub mod check;
 mod contents;
 mod scanner;
 mod stable;
+pub mod synthetic;
 mod work;
 
 pub use advisor::Advisor;

@@ -140,10 +140,17 @@ impl Scanner {
     /// Adds memory page by page: its number within the guest, by which huge pages are aligned, and its
     /// bytes, or nothing where the page table has no page yet.
     pub fn add_pages(&mut self, pages: &[(u64, Option<&[u8]>)], huge: bool) -> Guest {
-        let hashes: Vec<Option<u128>> = pages.par_iter().map(|(_, p)| p.map(xxh3_128)).collect();
+        let mixed: Vec<_> = pages.iter().map(|(number, page)| (*number, *page, huge)).collect();
+        self.add_mixed(&mixed)
+    }
+
+    /// As [`add_pages`](Scanner::add_pages), where some pages are parts of huge ones: the last of the
+    /// three says so.
+    pub fn add_mixed(&mut self, pages: &[(u64, Option<&[u8]>, bool)]) -> Guest {
+        let hashes: Vec<Option<u128>> = pages.par_iter().map(|(_, p, _)| p.map(xxh3_128)).collect();
         let mut last = None;
-        for ((number, _), hash) in pages.iter().zip(hashes) {
-            if huge && last != Some(number / HUGE) {
+        for ((number, _, huge), hash) in pages.iter().zip(hashes) {
+            if *huge && last != Some(number / HUGE) {
                 last = Some(number / HUGE);
                 self.split.push(false);
             }
@@ -151,7 +158,7 @@ impl Scanner {
             self.pages.push(Page {
                 content: hash.map_or(ZERO, |h| self.contents.of_hash(h)),
                 checksum: NO_CHECKSUM,
-                huge: if huge { self.split.len() as u32 - 1 } else { NO_HUGE },
+                huge: if *huge { self.split.len() as u32 - 1 } else { NO_HUGE },
                 frame,
                 tree: Tree::Neither,
                 known: false,

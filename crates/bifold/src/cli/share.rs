@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a user may write after `bifold share`.
+
+use clap::Subcommand;
+
+/// The verbs of `bifold share`.
+#[derive(Debug, Subcommand)]
+pub enum ShareVerb {
+    /// Check the model of ksmd against this kernel's, pass by pass
+    ///
+    /// Makes memory with known contents, has the kernel's KSM go over it one pass at a time, and prints
+    /// what the model predicted beside what the kernel counted. Exit status 3 if pages_shared,
+    /// pages_sharing or ksm_zero_pages are off by more than --tolerance anywhere. Unmerges what KSM has
+    /// merged on this host, and restores KSM's settings in the end, also when it is killed.
+    #[command(after_help = crate::share::check::EXAMPLES)]
+    Check(Box<crate::share::check::CheckArgs>),
+}
