@@ -56,6 +56,9 @@ pub struct Tuning {
     pub advisor: Option<Advisor>,
     /// When the stable tree is searched.
     pub search: Search,
+    /// Whether parts of zeros become mappings of the zero page where a huge page is split, as since Linux
+    /// 6.12.
+    pub split_drops_zeros: bool,
     /// What the work costs.
     pub costs: Costs,
 }
@@ -71,6 +74,7 @@ impl Default for Tuning {
             chains_prune: Duration::from_millis(2000),
             advisor: None,
             search: Search::Unchanged,
+            split_drops_zeros: true,
             costs: Costs::default(),
         }
     }

@@ -7,6 +7,7 @@ use super::stable::StableTree;
 use super::{Search, Tuning, Work};
 use crate::image::{HUGE, Image};
 use rayon::prelude::*;
+use std::ops::Range;
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -75,6 +76,13 @@ struct Page {
     skips: u8,
 }
 
+/// A huge page: its parts among the pages, until it is split.
+#[derive(Debug)]
+struct HugePage {
+    parts: Range<usize>,
+    split: bool,
+}
+
 const NO_CHECKSUM: u32 = u32::MAX;
 const NO_HUGE: u32 = u32::MAX;
 
@@ -86,13 +94,16 @@ pub struct Scanner {
     pages: Vec<Page>,
     /// First page of each guest, and the end.
     guests: Vec<usize>,
-    /// Whether a huge page has been split.
-    split: Vec<bool>,
+    huge: Vec<HugePage>,
     stable: StableTree,
     /// By content: the page in the unstable tree, and the pass that put it there.
     unstable: Vec<(u32, u32)>,
     /// Pages in this pass's unstable tree.
     unstable_size: u64,
+    /// The first content that went into it.
+    unstable_first: u32,
+    /// Its root has no page any more: nothing gets past it.
+    unstable_blocked: bool,
     at: usize,
     counts: Counts,
     known: u64,
@@ -118,9 +129,11 @@ impl Scanner {
             contents: Contents::new(),
             pages: Vec::new(),
             guests: vec![0],
-            split: Vec::new(),
+            huge: Vec::new(),
             unstable: Vec::new(),
             unstable_size: 0,
+            unstable_first: ZERO,
+            unstable_blocked: false,
             at: 0,
             counts: Counts::default(),
             known: 0,
@@ -152,13 +165,16 @@ impl Scanner {
         for ((number, _, huge), hash) in pages.iter().zip(hashes) {
             if *huge && last != Some(number / HUGE) {
                 last = Some(number / HUGE);
-                self.split.push(false);
+                self.huge.push(HugePage { parts: self.pages.len()..self.pages.len(), split: false });
+            }
+            if let (true, Some(of)) = (*huge, self.huge.last_mut()) {
+                of.parts.end = self.pages.len() + 1;
             }
             let frame = if hash.is_some() { Frame::Own } else { Frame::Absent };
             self.pages.push(Page {
                 content: hash.map_or(ZERO, |h| self.contents.of_hash(h)),
                 checksum: NO_CHECKSUM,
-                huge: if *huge { self.split.len() as u32 - 1 } else { NO_HUGE },
+                huge: if *huge { self.huge.len() as u32 - 1 } else { NO_HUGE },
                 frame,
                 tree: Tree::Neither,
                 known: false,
@@ -264,7 +280,7 @@ impl Scanner {
 
     fn end_pass(&mut self) {
         self.counts.full_scans += 1;
-        (self.at, self.unstable_size) = (0, 0);
+        (self.at, self.unstable_size, self.unstable_blocked) = (0, 0, false);
         let took = self.now - self.pass_began;
         if let Some(advisor) = &mut self.tuning.advisor {
             self.tuning.pages_to_scan = advisor.next(self.tuning.pages_to_scan, took, self.cpu);
@@ -353,11 +369,13 @@ impl Scanner {
             return;
         }
         if self.tuning.use_zero_pages && content == ZERO {
-            page.frame = Frame::Zero;
-            self.counts.ksm_zero_pages += 1;
-            self.work.zero_merges += 1;
-            self.break_huge(at);
-            return;
+            if self.break_huge(at) {
+                self.pages[at].frame = Frame::Zero;
+                self.counts.ksm_zero_pages += 1;
+                self.work.zero_merges += 1;
+                return;
+            }
+            // The split took it away; ksmd goes on with the page that it holds.
         }
         if self.tuning.search == Search::Always || !self.join(at) {
             self.pair(at);
@@ -371,55 +389,90 @@ impl Scanner {
         let found = self.stable.search(self.pages[at].content, self.now, self.tuning.chains_prune);
         self.work.copies_seen += self.stable.seen - seen;
         let Some(node) = found else { return false };
-        self.map(at, node);
+        // What a split took away fails to merge, and is left (cmp_and_merge_page).
+        if self.break_huge(at) {
+            self.map(at, node);
+        }
         true
     }
 
     /// Merges with a page of the same content in the unstable tree, or goes into it.
     fn pair(&mut self, at: usize) {
         self.work.unstable_compares += depth(self.unstable_size);
+        if self.unstable_blocked {
+            return;
+        }
         let content = self.pages[at].content;
         let pass = self.counts.full_scans as u32;
         let (other, put) = self.unstable[content as usize];
         let twin = &self.pages[other as usize];
-        let there =
-            put == pass && twin.tree == Tree::Unstable && twin.content == content && twin.frame == Frame::Own;
+        let there = put == pass && twin.tree == Tree::Unstable && twin.content == content;
+        if there && twin.frame != Frame::Own {
+            // Its page was split away: get_mergeable_page finds none, and the search ends there.
+            return;
+        }
         if !there {
             self.unstable[content as usize] = (at as u32, pass);
             self.pages[at].tree = Tree::Unstable;
             self.counts.pages_unshared += 1;
+            if self.unstable_size == 0 {
+                self.unstable_first = content;
+            }
             self.unstable_size += 1;
             return;
         }
         let huge = self.pages[at].huge;
-        if huge != NO_HUGE && huge == twin.huge && !self.split[huge as usize] {
+        if huge != NO_HUGE && huge == twin.huge && !self.huge[huge as usize].split {
             // Both hold a reference of the same huge page, which therefore cannot be split in time: it
             // is split afterwards, and this page has to wait for the next pass.
             self.break_huge(at);
             return;
         }
-        self.forget(other as usize);
+        let other = other as usize;
+        if !self.break_huge(at) || !self.break_huge(other) {
+            // Of two the first may be a merged page of one by now: it gets a frame of its own again.
+            return;
+        }
+        self.forget(other);
         self.unstable_size -= 1;
         let seen = self.stable.seen;
         let node = self.stable.insert(content, self.now);
         self.work.copies_seen += self.stable.seen - seen;
         self.work.stable_compares += depth(self.stable.contents);
-        self.map(other as usize, node);
+        self.map(other, node);
         self.map(at, node);
     }
 
     fn map(&mut self, at: usize, node: u32) {
         self.work.merges += 1;
-        self.break_huge(at);
         self.stable.append(node);
         (self.pages[at].tree, self.pages[at].frame) = (Tree::Stable(node), Frame::Merged(node));
     }
 
-    fn break_huge(&mut self, at: usize) {
+    /// Splits the page's huge page, if it is part of one. Parts of zeros become mappings of the zero
+    /// page then, which are none of KSM's (`try_to_map_unused_to_zeropage`, since Linux 6.12). Whether
+    /// the page itself is still there.
+    fn break_huge(&mut self, at: usize) -> bool {
         let huge = self.pages[at].huge;
-        if huge != NO_HUGE && !std::mem::replace(&mut self.split[huge as usize], true) {
-            self.work.splits += 1;
+        if huge == NO_HUGE || std::mem::replace(&mut self.huge[huge as usize].split, true) {
+            return self.pages[at].frame == Frame::Own;
         }
+        self.work.splits += 1;
+        if self.tuning.split_drops_zeros {
+            for part in self.huge[huge as usize].parts.clone() {
+                let page = &mut self.pages[part];
+                if page.content == ZERO && page.frame == Frame::Own {
+                    page.frame = Frame::Absent;
+                    let root =
+                        self.unstable_size == 1 || self.unstable_size == 2 && self.unstable_first == ZERO;
+                    let in_tree =
+                        self.unstable[ZERO as usize] == (part as u32, self.counts.full_scans as u32);
+                    // Zeros compare lowest: with three or more in the tree they are off everybody's way.
+                    self.unstable_blocked |= root && in_tree && page.tree == Tree::Unstable;
+                }
+            }
+        }
+        self.pages[at].frame == Frame::Own
     }
 }
 
@@ -435,6 +488,11 @@ impl Scanner {
             (p.tree == Tree::Unstable, recorded.filter(|n| !gone(n)), mapped)
         };
         self.pages.iter().map(of).collect()
+    }
+
+    /// Pages that a split took away.
+    pub(super) fn audit_absent(&self) -> u64 {
+        self.pages.iter().filter(|p| p.frame == Frame::Absent).count() as u64
     }
 
     pub(super) fn audit_nodes(&self) -> &[super::stable::Node] {
