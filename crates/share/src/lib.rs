@@ -8,3 +8,4 @@
 pub mod image;
 pub mod ksm;
 pub mod potential;
+pub mod tps;

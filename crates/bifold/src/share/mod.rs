@@ -2,6 +2,7 @@
 //! `bifold share`: identical pages of guests, one file per verb.
 
 pub mod check;
+pub mod model;
 
 use crate::cli::share::ShareVerb;
 use crate::status::Status;
@@ -10,5 +11,6 @@ use crate::status::Status;
 pub fn run(verb: ShareVerb) -> anyhow::Result<Status> {
     match verb {
         ShareVerb::Check(args) => check::run(&args),
+        ShareVerb::Model(args) => model::run(&args),
     }
 }
