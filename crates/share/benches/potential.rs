@@ -41,8 +41,8 @@ fn write_guest(path: &Path, guest: u64, pages: u64, mix: &str) -> std::io::Resul
     let mut out = std::io::BufWriter::with_capacity(1 << 20, std::fs::File::create(path)?);
     for (i, dice) in (0..pages).zip(noise(guest + 1)) {
         // Common pages lie at other places in each guest.
-        let common = 1 << 40 | (i + guest * pages / GUESTS) % pages;
-        let own = (guest + 2) << 40 | i;
+        let common = (1 << 40) + (i + guest * pages / GUESTS) % pages;
+        let own = ((guest + 2) << 40) + i;
         let content = match (mix, dice % 100) {
             ("fleet", 0..20) => 0,
             ("fleet", 20..30) => 1 + dice / 100 % 64,

@@ -120,17 +120,6 @@ pub enum Verb {
         #[command(subcommand)]
         verb: policy::PolicyVerb,
     },
-    /// Say how much memory guests could share, and model who merges it
-    ///
-    /// Identical pages of several guests can be one page on the host. The kernel's KSM merges them, at
-    /// the price of CPU time, broken copies and lost huge pages.
-    #[command(subcommand_required = true, arg_required_else_help = true, disable_help_subcommand = true,
-              after_long_help = exit_status!())]
-    Share {
-        /// What to do.
-        #[command(subcommand)]
-        verb: share::ShareVerb,
-    },
     /// Show the paging modes of this host's VMs, or switch one
     ///
     /// Without an argument, lists the VMs that run under this host's KVM: name, process, vCPUs, paging

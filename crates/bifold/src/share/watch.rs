@@ -136,7 +136,7 @@ fn table(before: Option<&Look>, now: &Look) -> String {
     let rates = Rates::between(before, now);
     let count = |c| now.counter(c).map_or(UNKNOWN.into(), |n| grouped(n.max(0) as u64));
     let per_second = |r: Option<f64>| r.map_or(UNKNOWN.into(), |r| format!("{r:+.0}/s"));
-    let saved = |c| now.counter(c).map_or(0, |n| n.max(0) as u64 * PAGE >> 20);
+    let saved = |c| now.counter(c).map_or(0, |n| (n.max(0) as u64 * PAGE) >> 20);
     let row = |name: &str, value: String, rate: String| vec![name.to_owned(), value, rate];
     let settings = now.seen.settings.to_string();
     let mib = saved(Counter::PagesSharing) + saved(Counter::KsmZeroPages);

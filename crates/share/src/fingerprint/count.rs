@@ -201,12 +201,15 @@ fn count_rows(about: &About, part: u32, sorter: Sorter) -> Result<Part, Fingerpr
     })
 }
 
+/// A content's pages, fingerprint and guests, such that the greater ones are those to be listed.
+type Ranked = (u64, Reverse<[u64; 2]>, u64);
+
 /// Sums over contents.
 struct Tally {
     guests: Vec<GuestPart>,
     pairs: Option<Vec<Vec<u64>>>,
     /// Those with most pages so far, the fewest first out.
-    listed: BinaryHeap<Reverse<(u64, Reverse<[u64; 2]>, u64)>>,
+    listed: BinaryHeap<Reverse<Ranked>>,
 }
 
 impl Tally {

@@ -21,6 +21,9 @@ const FAN: usize = 128;
 const BUFFER: usize = 1 << 20;
 const ROW: usize = size_of::<Row>();
 
+/// By what rows are ordered: fingerprint, size of the page, guest.
+type Order = ([u64; 2], u32, u32);
+
 /// Pages of one guest with one content.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, FromBytes, IntoBytes, Immutable, KnownLayout,
@@ -52,7 +55,7 @@ impl Row {
     }
 
     /// By content, sizes of pages apart, then by guest.
-    fn key(&self) -> ([u64; 2], u32, u32) {
+    fn key(&self) -> Order {
         (self.fingerprint, self.guest & 1, self.guest >> 1)
     }
 
@@ -172,7 +175,7 @@ pub struct Merge {
     files: Vec<BufReader<File>>,
     rows: std::vec::IntoIter<Row>,
     /// The next row of each source. The last one is memory.
-    heap: BinaryHeap<Reverse<(([u64; 2], u32, u32), usize, u32)>>,
+    heap: BinaryHeap<Reverse<(Order, usize, u32)>>,
     fail: Fail,
 }
 
@@ -243,6 +246,6 @@ impl Merge {
     }
 }
 
-fn row((fingerprint, huge, guest): ([u64; 2], u32, u32), count: u32) -> Row {
+fn row((fingerprint, huge, guest): Order, count: u32) -> Row {
     Row { fingerprint, guest: guest << 1 | huge, count }
 }

@@ -86,7 +86,9 @@ fn check(potential: &Potential, guests: &[Vec<u32>]) {
         assert_eq!(potential.guests[i].with_others, a.intersection(&others).count() as u64);
     }
     // The most repeated, ties by first place.
-    let mut all: HashMap<u32, (u64, (usize, u64), HashSet<usize>)> = HashMap::new();
+    /// Pages, first place, guests.
+    type Seen = (u64, (usize, u64), HashSet<usize>);
+    let mut all: HashMap<u32, Seen> = HashMap::new();
     for (g, contents) in guests.iter().enumerate() {
         for (gfn, c) in contents.iter().enumerate() {
             let e = all.entry(*c).or_insert((0, (g, gfn as u64), HashSet::new()));
