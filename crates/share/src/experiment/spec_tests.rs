@@ -83,7 +83,7 @@ fn cases_can_be_chosen() {
 fn too_small_a_scale_is_refused_with_the_guest() {
     let spec = parse(WHOLE).unwrap();
     let e = spec.plan(Path::new("x.toml"), scale("1/32"), &[]).unwrap_err().to_string();
-    assert!(e.contains("guest `b` would have 32 MiB at scale 1/32"), "{e}");
+    assert!(e.contains("guest `a` would have 64 MiB at scale 1/32"), "{e}");
 }
 
 #[test]
