@@ -293,6 +293,31 @@ mod tests {
         }
     }
 
+    const EXPERIMENTS: [&str; 4] = [
+        include_str!("../../experiments/share/database.toml"),
+        include_str!("../../experiments/share/ksm-settings.toml"),
+        include_str!("../../experiments/share/mixed.toml"),
+        include_str!("../../experiments/share/synthetic.toml"),
+    ];
+
+    proptest! {
+        #[test]
+        fn any_text_is_an_experiment_or_refused(
+            text in "\\PC{0,200}", value in "(\\PC{0,30}|-?[0-9]{1,20}|1/[0-9]{1,5}|\"[a-z]{0,9}\")", line in 0usize..400,
+        ) {
+            super::experiment(text.as_bytes());
+            super::experiment(value.as_bytes());
+            for good in EXPERIMENTS {
+                super::experiment(good.as_bytes());
+                let mut lines: Vec<&str> = good.lines().collect();
+                let at = line % lines.len();
+                let changed = lines[at].split_once('=').map_or(value.clone(), |(k, _)| format!("{k}= {value}"));
+                lines[at] = &changed;
+                super::experiment(lines.join("\n").as_bytes());
+            }
+        }
+    }
+
     /// An ELF core of one segment, whose header a number can change.
     fn core(pages: usize) -> Vec<u8> {
         let mut out = b"\x7fELF\x02\x01\x01".to_vec();

@@ -138,6 +138,8 @@ pub struct Plan {
     pub exact: bool,
     /// CPUs of the laboratory. More than one have a thread each.
     pub cpus: u32,
+    /// Take QEMU along for programs that start it themselves; jobs with guests always have it.
+    pub emulator: bool,
     /// A disk for swapping, if not 0.
     pub swap_mib: u64,
     /// Gets what jobs say of their progress.
@@ -156,6 +158,7 @@ impl Default for Plan {
             files: Vec::new(),
             exact: true,
             cpus: 1,
+            emulator: false,
             swap_mib: 0,
             notes: |_| (),
             memory_mib: 1536,

@@ -240,8 +240,8 @@ int main(int argc, char **argv)
     snprintf(text, sizeof text, "%d", shared_fd);
     setenv("STORM_SHARED", text, 1);
     for (int k = 0; k < KINDS; k++) {
-        /* As many that compute as there are CPUs: in shadow paging the others are hardly ever in the guest. */
-        unsigned each = k == COMPUTE ? threads : k == MEMORY || k == FORK ? (threads + 1) / 2 : 1;
+        /* Two that compute for each CPU: in shadow paging the others are hardly ever in the guest. */
+        unsigned each = k == COMPUTE ? 2 * threads : k == MEMORY || k == FORK ? (threads + 1) / 2 : 1;
         const char *at = strstr(load, kind_names[k]);
         if (!at && strcmp(load, "all"))
             continue;

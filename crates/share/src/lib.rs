@@ -11,3 +11,4 @@ pub mod fingerprint;
 pub mod image;
 pub mod ksm;
 pub mod potential;
+pub mod tps;

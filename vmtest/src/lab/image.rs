@@ -145,7 +145,7 @@ impl Lab {
         self.add_modules(&mut archive, &wanted)?;
         let has = |f: fn(&Job) -> bool| plan.jobs.jobs.iter().any(f);
         let (inner, storm) = (has(|j| matches!(j, Job::Inner(_))), has(|j| matches!(j, Job::Storm(_))));
-        if inner || storm {
+        if inner || storm || plan.emulator {
             self.add_emulator(&mut archive)?;
         }
         if inner {

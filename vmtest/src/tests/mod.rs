@@ -4,6 +4,7 @@
 //! Most are jobs for a laboratory and a look at their outputs ([`How::Jobs`]). Those that want
 //! the same KVM share a boot, which costs more than most of them do (`run.rs`).
 
+mod command;
 mod exits;
 mod guests;
 mod inner;
@@ -84,7 +85,7 @@ const fn own(name: &'static str, about: &'static str, test: fn(&Shared) -> Resul
 use Paging::{Nested, Shadow};
 
 /// All tests. Those of a boot run in this order.
-pub static ALL: [Test; 18] = [
+pub static ALL: [Test; 20] = [
     jobs("lab", "a program's output, exit status and files come back", Nested, lab, lab_check),
     jobs(
         "inner-nested",
@@ -159,6 +160,8 @@ pub static ALL: [Test; 18] = [
         switch::memory,
     ),
     own("switch-host", "KSM, swap and split huge pages meanwhile", switch::host),
+    own("mode", "bifold mode lists a VM and switches it", command::ours),
+    own("mode-unmodified", "bifold mode says what an unmodified KVM lacks", command::unmodified),
     own("storm", "a guest whose paging mode is switched 100 times keeps its memory", storm::plain),
     own("storm-noise", "the same with huge pages, split, and dirty logs", storm::noisy),
 ];

@@ -9,7 +9,7 @@ use crate::switch::{Machine, judge, run};
 
 const MEMORY: [&str; 7] = ["kept-4k", "kept-2m", "notifiers", "dirty-log", "slots", "churn", "first-walk"];
 const HOST: [&str; 3] = ["ksm", "pageout", "thp-split"];
-const CONTROL: [&str; 11] = [
+const CONTROL: [&str; 12] = [
     "cap",
     "words",
     "refuse",
@@ -21,6 +21,7 @@ const CONTROL: [&str; 11] = [
     "closed",
     "real-mode",
     "pae",
+    "smm",
 ];
 
 fn check(shared: &Shared, cases: &[&str]) -> Result<()> {

@@ -97,11 +97,13 @@ impl Memory {
         let at = unsafe { map.add(map.align_offset(HUGE)) };
         let memory = Memory { map, map_len, at, len };
         let advice = match backing {
-            Backing::Transparent => Advice::LinuxHugepage,
-            _ => Advice::LinuxNoHugepage,
+            Backing::Transparent => Some(Advice::LinuxHugepage),
+            // Has no say there, and 6.1 warns of its own lock where it splits the mapping (`hugetlb_split`).
+            _ if large => None,
+            _ => Some(Advice::LinuxNoHugepage),
         };
         // SAFETY: part of the mapping just made.
-        let advised = unsafe { madvise(at.cast(), len, advice) };
+        let advised = advice.map_or(Ok(()), |advice| unsafe { madvise(at.cast(), len, advice) });
         if backing == Backing::Transparent {
             advised.context("the kernel has no transparent huge pages")?;
             ensure!(!std::fs::read_to_string(THP)?.contains("[never]"), "{THP} says never");

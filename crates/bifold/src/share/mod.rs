@@ -6,6 +6,7 @@
 pub mod advise;
 pub mod check;
 mod fingerprint;
+pub mod model;
 mod potential;
 pub mod run;
 #[cfg(test)]
@@ -20,6 +21,7 @@ pub fn run(verb: ShareVerb) -> anyhow::Result<Status> {
     match verb {
         ShareVerb::Advise(args) => advise::run(&args),
         ShareVerb::Check(args) => check::run(&args),
+        ShareVerb::Model(args) => model::run(&args),
         ShareVerb::Run(args) => run::run(&args),
         ShareVerb::Watch(args) => watch::run(&args),
         ShareVerb::Potential(args) => potential::run(&args),

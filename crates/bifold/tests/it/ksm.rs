@@ -40,7 +40,10 @@ impl Tree {
 
     /// A process of its own that has changed settings and waits.
     fn changed(&self) -> Victim {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        // A shell that starts the tests in the background has SIGINT ignored in all of them.
+        let mut child = Command::new("env")
+            .arg("--default-signal=INT")
+            .arg(std::env::current_exe().unwrap())
             .args(["--exact", "ksm::a_process_that_changes_settings_and_waits", "--ignored", "--nocapture"])
             .env(TREE, self.0.path())
             .stdin(Stdio::null())

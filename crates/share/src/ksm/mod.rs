@@ -30,10 +30,10 @@ use std::time::Duration;
 /// When a page is looked for in the stable tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Search {
-    /// Only if its checksum is the last visit's, as `cmp_and_merge_page` does since Linux 6.11: nothing
+    /// Only if its checksum is the last visit's, as `cmp_and_merge_page` does in Linux 6.12: nothing
     /// merges at its first visit.
     Unchanged,
-    /// At every visit, as before that.
+    /// At every visit, as in Linux 6.1.
     Always,
 }
 
@@ -56,7 +56,7 @@ pub struct Tuning {
     pub advisor: Option<Advisor>,
     /// When the stable tree is searched.
     pub search: Search,
-    /// Whether parts of zeros become mappings of the zero page where a huge page is split, as since Linux
+    /// Whether parts of zeros become mappings of the zero page where a huge page is split, as in Linux
     /// 6.12.
     pub split_drops_zeros: bool,
     /// What the work costs.

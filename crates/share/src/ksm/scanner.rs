@@ -368,14 +368,12 @@ impl Scanner {
             page.checksum = content;
             return;
         }
-        if self.tuning.use_zero_pages && content == ZERO {
-            if self.break_huge(at) {
-                self.pages[at].frame = Frame::Zero;
-                self.counts.ksm_zero_pages += 1;
-                self.work.zero_merges += 1;
-                return;
-            }
-            // The split took it away; ksmd goes on with the page that it holds.
+        // What a split takes away is not merged: ksmd goes on with the page that it holds.
+        if self.tuning.use_zero_pages && content == ZERO && self.break_huge(at) {
+            self.pages[at].frame = Frame::Zero;
+            self.counts.ksm_zero_pages += 1;
+            self.work.zero_merges += 1;
+            return;
         }
         if self.tuning.search == Search::Always || !self.join(at) {
             self.pair(at);
@@ -450,7 +448,7 @@ impl Scanner {
     }
 
     /// Splits the page's huge page, if it is part of one. Parts of zeros become mappings of the zero
-    /// page then, which are none of KSM's (`try_to_map_unused_to_zeropage`, since Linux 6.12). Whether
+    /// page then, which are none of KSM's (`try_to_map_unused_to_zeropage`, in Linux 6.12 but not in 6.1). Whether
     /// the page itself is still there.
     fn break_huge(&mut self, at: usize) -> bool {
         let huge = self.pages[at].huge;

@@ -61,7 +61,7 @@ fn a_page_that_changes_before_every_visit_never_merges() {
 }
 
 #[test]
-fn before_linux_6_11_a_page_joined_merged_ones_at_its_first_visit() {
+fn a_search_at_every_visit_lets_a_page_join_merged_ones_at_its_first() {
     let (mut s, guest) = scanner(Tuning { search: Search::Always, ..Tuning::default() }, b"aab");
     passes(&mut s, 2);
     s.write(guest, 2, &page(b'a'));

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use bifold_vmtest::unswitched::compare;
-use bifold_vmtest::validate::Workload;
+use bifold_vmtest::validate::{CONFIGS, Workload};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -19,6 +19,9 @@ pub struct Args {
     /// Programs (all of them and a gcc run if none is named)
     #[arg(long = "program", value_name = "NAME")]
     programs: Vec<String>,
+    /// Configurations (all of them if none is named)
+    #[arg(long = "config", value_name = "NAME", value_parser = CONFIGS)]
+    configs: Vec<String>,
     /// Runs under the unmodified KVM, whose spread is the measure
     #[arg(long, default_value_t = 5)]
     unmodified: u64,
@@ -35,7 +38,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let plain = super::lab(Some(&args.kernel))?;
     let workload = Workload::new(&args.programs, 256)?;
     let say = |what: &str| eprintln!("vmtest: {what}");
-    let rows = compare((&plain, args.unmodified), (&ours, args.ours), &workload, args.jobs, &say)?;
+    let named = |c: &&str| args.configs.is_empty() || args.configs.iter().any(|a| a == c);
+    let configs: Vec<&str> = CONFIGS.into_iter().filter(named).collect();
+    let what = (&workload, &configs[..]);
+    let rows = compare((&plain, args.unmodified), (&ours, args.ours), what, args.jobs, &say)?;
     println!("configuration program reason unmodified ours");
     let mut outside = 0;
     for r in rows.iter().filter(|r| !r.within()) {

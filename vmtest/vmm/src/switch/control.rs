@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use kvm_bindings::kvm_mp_state;
 
 use super::Notes;
@@ -16,7 +16,7 @@ use super::machine::{
     Args, COUNT, DATA, DATA_GPA, EFER_SVME, Machine, STOP, Wish, capability, enable, pae_mode,
     real_mode as real,
 };
-use super::routines::Routine;
+use super::routines::{Routine, code};
 
 const EBUSY: i32 = 16;
 const EINVAL: i32 = 22;
@@ -411,5 +411,49 @@ pub fn pae(n: &mut Notes) -> Result<()> {
     n.same("reads of a wrong page", left.rbx, 0);
     n.expect(left.rbp > 256, || format!("only {} rounds", left.rbp));
     n.number("rounds", left.rbp);
+    Ok(())
+}
+
+/// System management mode has an address space and roots of its own. Each round enters it in one mode, is
+/// switched within, and leaves it in the other.
+pub fn smm(n: &mut Notes) -> Result<()> {
+    const SPACE: u32 = 1 << 16;
+    const HANDLER: u64 = 0x38000;
+    const ENTRIES: u64 = 0x3200;
+    const INSIDE: u64 = 0x3208;
+    const HOLD: u64 = 0x3210;
+    let m = Machine::new(Wish::default())?;
+    m.slot(SPACE, 0, m.memory.len(), m.memory.host_address(), 0)?;
+    m.memory.write(HANDLER, &code()[Routine::Smi.offset() as usize..])?;
+    let flag = |at: u64, value: u64| m.memory.write(at, &value.to_le_bytes());
+    let comes = |at: u64, value: u64| -> Result<bool> {
+        let until = Instant::now() + Duration::from_secs(20);
+        while m.memory.read(at)? & 0xffff_ffff != value {
+            if Instant::now() > until {
+                return Ok(false);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(true)
+    };
+    let rounds = 20;
+    for round in 1..=rounds {
+        flag(HOLD, 1)?;
+        flag(STOP, 0)?;
+        m.with(0, |v| v.smi().context("KVM_SMI"))?;
+        let data = Args { rax: round, rdi: DATA, rsi: 64, rdx: 4096, r8: STOP, ..Args::default() };
+        m.go(0, Routine::Sweep, data)?;
+        if !comes(INSIDE, 1)? {
+            bail!("round {round}: the handler was not entered, and the vCPU: {:?}", m.stop(0));
+        }
+        m.switch(if round % 2 == 1 { "shadow" } else { "nested" })?;
+        n.same("inside after the switch", m.memory.read(INSIDE)? & 0xffff_ffff, 1);
+        flag(HOLD, 0)?;
+        ensure!(comes(INSIDE, 0)?, "round {round}: the handler did not end");
+        n.same("entries", m.memory.read(ENTRIES)? & 0xffff_ffff, round);
+        m.stop(0)?;
+        n.same("pages wrong", m.wrong(0, DATA, 4096, 64, round)?, 0);
+    }
+    n.number("switches_inside", rounds);
     Ok(())
 }

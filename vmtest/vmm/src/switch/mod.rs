@@ -76,7 +76,7 @@ const fn case(name: &'static str, about: &'static str, run: fn(&mut Notes) -> Re
 }
 
 /// All cases. Those that take minutes under emulation are not part of a run unless named.
-pub static ALL: [Case; 24] = [
+pub static ALL: [Case; 25] = [
     case("cap", "the capability chooses the mode of a VM before its first vCPU, and later", control::cap),
     case("words", "unknown words, other users and modes that are there already", control::words),
     case("refuse", "a vCPU that is a hypervisor itself keeps its mode; all is as before", control::refuse),
@@ -92,6 +92,7 @@ pub static ALL: [Case; 24] = [
     case("closed", "the VM is closed while a switch waits for it", control::closed),
     case("real-mode", "a guest without paging, before its tables exist", control::real_mode),
     case("pae", "a 32-bit guest under PAE paging whose top table changes unsaid", control::pae),
+    case("smm", "a switch while the vCPU is in system management mode", control::smm),
     case("kept-4k", "back from a stay in shadow paging no violation comes twice", memory::kept_small),
     case("kept-2m", "the same on 2 MB pages", memory::kept_large),
     case("notifiers", "pages taken away during the stay are gone from the kept tables", memory::notifiers),

@@ -10,7 +10,7 @@ global_asm!(
     ".code64",
     ".global bifold_guest_begin, bifold_guest_end",
     ".global bifold_guest_fill, bifold_guest_check, bifold_guest_spin, bifold_guest_halt",
-    ".global bifold_guest_churn, bifold_guest_sweep, bifold_guest_real, bifold_guest_pae",
+    ".global bifold_guest_churn, bifold_guest_sweep, bifold_guest_real, bifold_guest_pae, bifold_guest_smi",
     "bifold_guest_begin:",
     // Writes RAX + address to every RDX-th byte from RDI, RSI times.
     "bifold_guest_fill:",
@@ -140,6 +140,16 @@ global_asm!(
     "cmp dword ptr [edi], 0",
     "je 2b",
     "out 0x10, al",
+    // In system management mode, with all data segments flat: counts at 0x3200, and stays while the word at
+    // 0x3210 is not 0. The word at 0x3208 is 1 meanwhile.
+    ".code16",
+    "bifold_guest_smi:",
+    "inc dword ptr [0x3200]",
+    "mov dword ptr [0x3208], 1",
+    "2: cmp dword ptr [0x3210], 0",
+    "jne 2b",
+    "mov dword ptr [0x3208], 0",
+    "rsm",
     ".code64",
     "bifold_guest_end:",
     ".popsection",
@@ -156,6 +166,7 @@ unsafe extern "C" {
     static bifold_guest_sweep: u8;
     static bifold_guest_real: u8;
     static bifold_guest_pae: u8;
+    static bifold_guest_smi: u8;
 }
 
 /// A routine.
@@ -170,6 +181,7 @@ pub enum Routine {
     Sweep,
     Real,
     Pae,
+    Smi,
 }
 
 impl Routine {
@@ -184,6 +196,7 @@ impl Routine {
             Routine::Sweep => &raw const bifold_guest_sweep,
             Routine::Real => &raw const bifold_guest_real,
             Routine::Pae => &raw const bifold_guest_pae,
+            Routine::Smi => &raw const bifold_guest_smi,
         };
         at as u64 - &raw const bifold_guest_begin as u64
     }
@@ -205,7 +218,7 @@ mod tests {
         assert!((64..4096).contains(&code().len()));
         assert!(Routine::Fill.offset() < Routine::Check.offset());
         assert!(Routine::Churn.offset() < Routine::Real.offset());
-        // OUT 0x10, AL ends each but the halt.
+        // OUT 0x10, AL ends each but the halt and the handler.
         assert_eq!(code().windows(2).filter(|w| *w == [0xe6, 0x10]).count(), 7);
     }
 }

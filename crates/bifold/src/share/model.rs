@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `bifold share model`: what a scanner would share of images, when, and at what price.
+
+use super::check::settings;
+use crate::cli::policy::ShortFormat;
+use crate::run::print;
+use crate::status::Status;
+use anyhow::{Context as _, bail};
+use bifold_host::ksm::{Setting, Settings};
+use bifold_report::{grouped, text_table};
+use bifold_share::image::Image;
+use bifold_share::ksm::{Advisor, Scanner, Tuning};
+use bifold_share::tps::{Salt, Tps, TpsTuning};
+use clap::{Args, ValueEnum};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// For `--help`.
+pub const EXAMPLES: &str = "\
+Examples:
+  bifold share model web.core db.core
+  bifold share model --set pages_to_scan=20000 --set max_page_sharing=512 *.core
+  bifold share model --scanner tps --shared-salt --passes 2 web.core db.core";
+
+/// Arguments of `share model`.
+#[derive(Debug, Args)]
+pub struct ModelArgs {
+    /// Memory of guests: raw RAM or ELF cores, as `bifold share potential` takes
+    #[arg(value_name = "IMAGE", required = true)]
+    pub images: Vec<PathBuf>,
+
+    /// Who scans: the Linux kernel's KSM, or VMware's TPS
+    #[arg(long, value_enum, default_value_t = ScannerArg::Ksm, hide_possible_values = true, value_name = "ksm|tps")]
+    pub scanner: ScannerArg,
+
+    /// Use this setting of KSM, by its name in /sys/kernel/mm/ksm; may be given several times
+    ///
+    /// The others are the kernel's defaults. merge_across_nodes and run mean nothing here.
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub set: Vec<String>,
+
+    /// Passes over all memory; with TPS, times that every page is visited
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub passes: u64,
+
+    /// The host backs the guests with huge pages, which merging breaks
+    #[arg(long)]
+    pub huge_pages: bool,
+
+    /// TPS: guests have the same salt, and share with each other
+    #[arg(long)]
+    pub shared_salt: bool,
+
+    /// Form of the data
+    #[arg(long, value_enum, default_value_t = ShortFormat::Table, hide_possible_values = true,
+          value_name = "table|json", help_heading = "Output")]
+    pub format: ShortFormat,
+}
+
+/// A scanner that is modelled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ScannerArg {
+    /// Linux.
+    Ksm,
+    /// VMware ESX.
+    Tps,
+}
+
+/// A moment: the end of a pass, or a tenth of TPS's scan time.
+struct Moment {
+    time: Duration,
+    pass: f64,
+    shared: u64,
+    sharing: u64,
+    zero: u64,
+    scanned: u64,
+    cpu: Duration,
+    /// Pages per batch, of KSM.
+    batch: Option<u64>,
+}
+
+/// Carries out the verb.
+pub fn run(args: &ModelArgs) -> anyhow::Result<Status> {
+    let set = settings(&args.set)?;
+    if args.scanner == ScannerArg::Tps && !set.is_empty() {
+        bail!("--set is for KSM's settings: leave it out with --scanner tps");
+    }
+    let images: Vec<Image> = args.images.iter().map(Image::open).collect::<Result<_, _>>()?;
+    let moments = match args.scanner {
+        ScannerArg::Ksm => ksm(args, &images, &set)?,
+        ScannerArg::Tps => tps(args, &images),
+    };
+    let pages = images.iter().map(Image::len).sum();
+    print(&match args.format {
+        ShortFormat::Table => table(&moments, pages),
+        ShortFormat::Json => json(&moments, pages, args)?,
+    })?;
+    Ok(Status::Done)
+}
+
+/// KSM's settings as the model has them.
+pub fn tuning(set: &Settings) -> anyhow::Result<Tuning> {
+    let mut tuning = Tuning::default();
+    let mut advisor = Advisor::default();
+    for (setting, value) in set.iter() {
+        match setting {
+            Setting::PagesToScan => tuning.pages_to_scan = value,
+            Setting::SleepMillisecs => tuning.sleep = Duration::from_millis(value),
+            Setting::MaxPageSharing => {
+                tuning.max_page_sharing = u32::try_from(value).context("max_page_sharing is too large")?;
+            }
+            Setting::UseZeroPages => tuning.use_zero_pages = value != 0,
+            Setting::SmartScan => tuning.smart_scan = value != 0,
+            Setting::ChainsPruneMillisecs => tuning.chains_prune = Duration::from_millis(value),
+            Setting::AdvisorMaxCpu => advisor.max_cpu = value,
+            Setting::AdvisorMinPagesToScan => advisor.min_pages_to_scan = value,
+            Setting::AdvisorMaxPagesToScan => advisor.max_pages_to_scan = value,
+            Setting::AdvisorTargetScanTime => advisor.target_scan_time = value,
+            _ => {}
+        }
+    }
+    if tuning.max_page_sharing < 2 || tuning.pages_to_scan == 0 {
+        bail!("max_page_sharing has to be 2 or more, and pages_to_scan 1 or more");
+    }
+    tuning.advisor = (set.get(Setting::AdvisorMode) == Some(1)).then_some(advisor);
+    if tuning.advisor.is_some_and(|a| a.min_pages_to_scan == 0 || a.max_pages_to_scan == 0) {
+        bail!("advisor_min_pages_to_scan and advisor_max_pages_to_scan have to be 1 or more");
+    }
+    Ok(tuning)
+}
+
+fn ksm(args: &ModelArgs, images: &[Image], set: &Settings) -> anyhow::Result<Vec<Moment>> {
+    let mut scanner = Scanner::new(tuning(set)?);
+    images.iter().for_each(|image| {
+        scanner.add(image, args.huge_pages);
+    });
+    let moment = |pass| {
+        let batch = Some(scanner.pages_to_scan());
+        scanner.pass();
+        let c = scanner.counts();
+        Moment {
+            time: scanner.now(),
+            pass: pass as f64,
+            shared: c.pages_shared,
+            sharing: c.pages_sharing,
+            zero: c.ksm_zero_pages,
+            scanned: c.pages_scanned,
+            cpu: scanner.cpu(),
+            batch,
+        }
+    };
+    Ok((1..=args.passes).map(moment).collect())
+}
+
+fn tps(args: &ModelArgs, images: &[Image]) -> Vec<Moment> {
+    let tuning = TpsTuning::default();
+    let mut tps = Tps::new(tuning);
+    let salt = if args.shared_salt { Salt::Group(0) } else { Salt::Own };
+    images.iter().for_each(|image| {
+        tps.add(image, args.huge_pages, salt);
+    });
+    let largest = images.iter().map(Image::len).max().unwrap_or(0) as f64;
+    // The largest guest's, where the limit on the rate makes it longer than the scan time.
+    let whole = tuning.scan_time.as_secs_f64().max(largest / f64::from(tuning.max_rate));
+    let moment = |tenth: u64| {
+        tps.run(Duration::from_secs_f64(whole / 10.0));
+        let c = tps.counts();
+        Moment {
+            time: tps.now(),
+            pass: tenth as f64 / 10.0,
+            shared: c.pages_shared,
+            sharing: c.pages_sharing,
+            zero: 0,
+            scanned: c.visits,
+            cpu: tps.cpu(),
+            batch: None,
+        }
+    };
+    (1..=args.passes * 10).map(moment).collect()
+}
+
+/// Pages that need no frame of their own, in MB.
+fn saved_mb(m: &Moment) -> f64 {
+    (m.sharing + m.zero) as f64 * 4096.0 / 1e6
+}
+
+/// The scanner's CPU since the moment before, as a share of one processor.
+fn load(moments: &[Moment], n: usize) -> f64 {
+    let (time, cpu) = match n {
+        0 => (Duration::ZERO, Duration::ZERO),
+        _ => (moments[n - 1].time, moments[n - 1].cpu),
+    };
+    let took = (moments[n].time - time).as_secs_f64();
+    if took > 0.0 { (moments[n].cpu - cpu).as_secs_f64() / took } else { 0.0 }
+}
+
+fn table(moments: &[Moment], pages: u64) -> String {
+    let head = [
+        "\npass",
+        "\ntime s",
+        "\npages shared",
+        "\npages sharing",
+        "\nzero pages",
+        "saved\nMB",
+        "saved\n% of pages",
+        "\nvisits",
+        "CPU\ns",
+        "CPU\n%",
+        "pages\nper batch",
+    ];
+    let rows = moments.iter().enumerate().map(|(n, m)| {
+        vec![
+            format!("{}", m.pass),
+            format!("{:.1}", m.time.as_secs_f64()),
+            grouped(m.shared),
+            grouped(m.sharing),
+            grouped(m.zero),
+            format!("{:.1}", saved_mb(m)),
+            format!("{:.1}", (m.sharing + m.zero) as f64 / pages.max(1) as f64 * 100.0),
+            grouped(m.scanned),
+            format!("{:.3}", m.cpu.as_secs_f64()),
+            format!("{:.1}", load(moments, n) * 100.0),
+            m.batch.map_or("-".into(), grouped),
+        ]
+    });
+    text_table(head.map(String::from).into(), rows.collect())
+}
+
+fn json(moments: &[Moment], pages: u64, args: &ModelArgs) -> anyhow::Result<String> {
+    let rows: Vec<_> = moments
+        .iter()
+        .enumerate()
+        .map(|(n, m)| {
+            serde_json::json!({
+                "pass": m.pass, "time_s": m.time.as_secs_f64(), "pages_shared": m.shared,
+                "pages_sharing": m.sharing, "zero_pages": m.zero, "visits": m.scanned,
+                "cpu_s": m.cpu.as_secs_f64(), "cpu_ratio": load(moments, n), "pages_per_batch": m.batch,
+            })
+        })
+        .collect();
+    let scanner = if args.scanner == ScannerArg::Ksm { "ksm" } else { "tps" };
+    let all = serde_json::json!({
+        "schema": "bifold.share.model/1", "scanner": scanner, "set": args.set, "pages": pages, "moments": rows,
+    });
+    Ok(serde_json::to_string_pretty(&all)? + "\n")
+}
