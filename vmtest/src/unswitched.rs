@@ -26,17 +26,40 @@ pub struct Row {
     pub program: String,
     /// Reason and, for faults, error code.
     pub reason: String,
-    /// Least and most of the unmodified runs.
-    pub unmodified: (u64, u64),
-    /// Least and most of ours.
-    pub ours: (u64, u64),
+    /// Of each unmodified run.
+    pub unmodified: Vec<u64>,
+    /// Of each of ours.
+    pub ours: Vec<u64>,
 }
 
 impl Row {
     /// Whether ours lie within the unmodified ones' spread.
     pub fn within(&self) -> bool {
-        self.unmodified.0 <= self.ours.0 && self.ours.1 <= self.unmodified.1
+        let (least, most) = spread(&self.unmodified);
+        self.ours.iter().all(|n| (least..=most).contains(n))
     }
+}
+
+/// Counts outside the spread of all unmodified runs but one, that one left out in turn: how many of a run of
+/// ours, and how many of the run left out itself; means over all choices. Runs that differ by nothing but
+/// chance have the same on average.
+pub fn left_out(rows: &[Row]) -> Option<(f64, f64)> {
+    let n = rows.first()?.unmodified.len();
+    if n < 2 {
+        return None;
+    }
+    let (mut ours, mut theirs) = (0.0, 0.0);
+    for row in rows {
+        for out in 0..n {
+            let others: Vec<u64> =
+                row.unmodified.iter().enumerate().filter(|(i, _)| *i != out).map(|(_, v)| *v).collect();
+            let (least, most) = spread(&others);
+            let outside = |v: &u64| !(least..=most).contains(v);
+            ours += row.ours.iter().filter(|v| outside(v)).count() as f64 / row.ours.len().max(1) as f64;
+            theirs += f64::from(u8::from(outside(&row.unmodified[out])));
+        }
+    }
+    Some((ours / n as f64, theirs / n as f64))
 }
 
 /// The laboratory has reads of CR3 exit under ours in nested mode too, for the emulator's sake; an
@@ -45,7 +68,8 @@ fn emulators(config: &str, reason: &str) -> bool {
     config.starts_with("nested") && reason == "cr3_read"
 }
 
-fn spread(values: &[u64]) -> (u64, u64) {
+/// Least and most.
+pub fn spread(values: &[u64]) -> (u64, u64) {
     (values.iter().copied().min().unwrap_or(0), values.iter().copied().max().unwrap_or(0))
 }
 
@@ -70,8 +94,8 @@ fn rows(workload: &Workload, runs: &[Counted]) -> Vec<Row> {
                 config: cell.0,
                 program: name(cell.1)?,
                 reason: cell.2.clone(),
-                unmodified: spread(&values(false, cell)),
-                ours: spread(&values(true, cell)),
+                unmodified: values(false, cell),
+                ours: values(true, cell),
             })
         })
         .collect()
@@ -134,5 +158,20 @@ mod tests {
         );
         let seen: Vec<(&str, bool)> = found.iter().map(|r| (r.reason.as_str(), r.within())).collect();
         assert_eq!(seen, [("invlpg", false), ("npf", true)]);
+    }
+
+    #[test]
+    fn the_run_left_out_is_the_measure_of_chance() {
+        let row = |unmodified: &[u64], ours| Row {
+            config: "nested-4k",
+            program: "empty".into(),
+            reason: "npf".into(),
+            unmodified: unmodified.to_vec(),
+            ours: vec![ours],
+        };
+        // Of 1, 2, 3 both ends are outside when left out; 3 is, of ours, when the other 3 is.
+        assert_eq!(left_out(&[row(&[1, 2, 3], 3)]), Some((1.0 / 3.0, 2.0 / 3.0)));
+        assert_eq!(left_out(&[row(&[4, 4, 4], 4), row(&[4, 4, 4], 5)]), Some((1.0, 0.0)));
+        assert_eq!(left_out(&[row(&[4], 4)]), None);
     }
 }
