@@ -95,7 +95,9 @@ impl Guest {
         c.arg("-chardev").arg(format!("file,id=console,path=/proc/self/fd/{}", fds[2]));
         c.args(["-serial", "chardev:console", "-mon", "chardev=monitor,mode=control"]);
         c.args(["-device", "virtio-serial-pci", "-device", "virtserialport,chardev=line,name=bifold.storm"]);
-        c.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
+        c.args(["-nodefaults", "-no-user-config", "-display", "none"]);
+        // A guest that shuts down remains to be looked at.
+        c.args(["-action", "reboot=shutdown,shutdown=pause"]);
         c.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log.try_clone()?);
         let small = storm.pages != Pages::Huge;
         // SAFETY: between fork and exec only async-signal-safe calls are made: prctl and fcntl, on
@@ -157,12 +159,15 @@ impl Guest {
         contents(&self.console)
     }
 
-    /// The end of its console and what QEMU itself said.
-    fn last_words(&self) -> String {
+    /// How QEMU ended, if it has, the end of the console and what QEMU itself said.
+    fn last_words(&mut self) -> String {
         let console = self.console();
         let lines: Vec<&str> = console.lines().filter(|l| !l.trim().is_empty()).collect();
         let tail = lines[lines.len().saturating_sub(30)..].join("\n");
-        format!("{}\n{tail}", contents(&self.log).trim())
+        // Its sockets are closed a little before it is gone.
+        std::thread::sleep(Duration::from_secs(1));
+        let end = self.child.try_wait().ok().flatten().map_or("QEMU is still there".into(), |s| s.to_string());
+        format!("{end}\n{}\n{tail}", contents(&self.log).trim())
     }
 }
 
@@ -177,13 +182,15 @@ fn contents(file: &File) -> String {
 pub(super) struct Qmp {
     from: BufReader<UnixStream>,
     to: UnixStream,
+    /// What it said unasked.
+    events: Vec<String>,
 }
 
 impl Qmp {
     fn new(stream: UnixStream) -> Result<Qmp> {
         // It answers when its main loop runs, and that may take long here.
         stream.set_read_timeout(Some(Duration::from_secs(120)))?;
-        let mut qmp = Qmp { from: BufReader::new(stream.try_clone()?), to: stream };
+        let mut qmp = Qmp { from: BufReader::new(stream.try_clone()?), to: stream, events: Vec::new() };
         qmp.line().context("QEMU's greeting")?;
         qmp.ask("qmp_capabilities", json!({}))?;
         Ok(qmp)
@@ -197,7 +204,7 @@ impl Qmp {
         Ok(serde_json::from_str(&text)?)
     }
 
-    /// A command and its answer; events in between are left out.
+    /// A command and its answer; events in between are kept.
     pub(super) fn ask(&mut self, command: &str, arguments: Value) -> Result<Value> {
         let line = json!({ "execute": command, "arguments": arguments }).to_string() + "\n";
         self.to.write_all(line.as_bytes())?;
@@ -209,13 +216,24 @@ impl Qmp {
             if answer.get("return").is_some() {
                 return Ok(answer["return"].take());
             }
+            self.events.push(answer.to_string());
         }
     }
 
-    /// Where its vCPUs are.
-    pub(super) fn registers(&mut self) -> Result<String> {
-        let line = json!({ "command-line": "info registers -a" });
-        let answer = self.ask("human-monitor-command", line)?;
-        Ok(answer.as_str().unwrap_or_default().replace('\r', ""))
+    fn human(&mut self, line: &str, vcpu: u32) -> Result<String> {
+        let how = json!({ "command-line": line, "cpu-index": vcpu });
+        Ok(self.ask("human-monitor-command", how)?.as_str().unwrap_or_default().replace('\r', ""))
+    }
+
+    /// Whether it runs, why not, and where its vCPUs are.
+    pub(super) fn state(&mut self, vcpus: u32) -> Result<String> {
+        let mut text = self.ask("query-status", json!({}))?.to_string() + "\n";
+        text += &self.events.join("\n");
+        for vcpu in 0..vcpus {
+            for what in ["info registers", "x /16i $rip", "x /48gx $rsp"] {
+                text += &format!("\n{what}, vCPU {vcpu}\n{}", self.human(what, vcpu)?);
+            }
+        }
+        Ok(text)
     }
 }

@@ -15,6 +15,7 @@ use anyhow::{Context, Result};
 use super::guest::Guest;
 use super::log::{self, Kmsg};
 use super::noise::{self, Noises};
+use super::recorder::Recorder;
 use super::switch::{self, Time, VcpuTime, Vm, Watch};
 use super::{FOUND, Found, SWITCHES, Storm, Switch, Work};
 use crate::job::Word;
@@ -28,6 +29,8 @@ const STUCK: Duration = Duration::from_secs(60);
 const END: Duration = Duration::from_secs(360);
 const HAND_OVER: Duration = Duration::from_secs(5);
 const LINES: usize = 400;
+/// Of KVM's last ones.
+const EVENTS: usize = 4000;
 
 /// Hands a word over, and bytes behind it.
 pub type Say<'a> = dyn FnMut(&Word, &[u8]) -> Result<()> + 'a;
@@ -127,6 +130,7 @@ impl Host<'_> {
         let time = VcpuTime::of(pid, self.job.vcpus)?;
         let before = time.ran()?;
         let watch = Arc::new(Watch::default());
+        let recorder = Recorder::start()?;
         let (to, from) = channel();
         if self.job.switches > 0 && vm.is_none() {
             let why = "this KVM has no paging_mode: its VMs cannot be switched";
@@ -143,8 +147,10 @@ impl Host<'_> {
         if well {
             self.end(switcher)?;
         } else if let Some(qmp) = &mut noises.qmp {
-            let state = qmp.registers().unwrap_or_else(|e| format!("{e:#}"));
-            self.found.complaints.push(state);
+            self.found.state = qmp.state(self.job.vcpus).unwrap_or_else(|e| format!("{e:#}"));
+        }
+        if !well {
+            self.found.last_events = recorder.last(EVENTS).unwrap_or_else(|e| vec![format!("{e:#}")]);
         }
         self.found.noise = noises.counts(pid);
         if let Ok(Some(vm)) = Vm::of(Path::new(switch::DEBUGFS), pid) {

@@ -11,6 +11,7 @@ mod guest;
 pub mod host;
 pub mod log;
 mod noise;
+mod recorder;
 pub mod switch;
 pub mod table;
 
@@ -183,6 +184,12 @@ pub struct Found {
     pub paging_stats: BTreeMap<String, u64>,
     /// What the noise came to.
     pub noise: BTreeMap<String, u64>,
+    /// Of a guest that could not go on: whether it runs, and its registers.
+    #[serde(default)]
+    pub state: String,
+    /// KVM's last events, of all its vCPUs.
+    #[serde(default)]
+    pub last_events: Vec<String>,
 }
 
 /// Names of what a storm leaves: [`Found`], overwritten as it goes on, and the switches, as lines

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! KVM's last events, kept in the kernel's trace buffer while a storm runs: what a guest that died or hangs
+//! did before. Recording stops by itself when a vCPU shuts down, so that what led to it is not overwritten.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+const INSTANCE: &str = "/sys/kernel/tracing/instances/storm";
+/// Per CPU: some thousand events, a second or so.
+const KIB: u32 = 512;
+/// Exits of guests that have nothing to do are left out; `0x78` is AMD's HLT (APM volume 2, appendix C).
+const EVENTS: [(&str, &str); 3] =
+    [("kvm/kvm_exit", "exit_reason != 0x78"), ("kvm/kvm_inj_exception", ""), ("kvm/kvm_inj_virq", "")];
+/// `0x7f` is AMD's SHUTDOWN, a triple fault.
+const STOP: (&str, &str) = ("kvm/kvm_exit", "traceoff if exit_reason == 0x7f");
+
+/// Recording, until dropped.
+pub(super) struct Recorder(PathBuf);
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        let _ = fs::write(self.0.join("tracing_on"), "0");
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+impl Recorder {
+    pub(super) fn start() -> Result<Recorder> {
+        let at = Path::new(INSTANCE);
+        fs::create_dir(at).context(INSTANCE)?;
+        let recorder = Recorder(at.to_owned());
+        recorder.set("buffer_size_kb", &KIB.to_string())?;
+        recorder.set(&format!("events/{}/trigger", STOP.0), STOP.1)?;
+        for (event, filter) in EVENTS {
+            if !filter.is_empty() {
+                recorder.set(&format!("events/{event}/filter"), filter)?;
+            }
+            recorder.set(&format!("events/{event}/enable"), "1")?;
+        }
+        Ok(recorder)
+    }
+
+    fn set(&self, file: &str, value: &str) -> Result<()> {
+        let path = self.0.join(file);
+        fs::write(&path, value).with_context(|| format!("{} = {value}", path.display()))
+    }
+
+    /// The last events of each CPU, in the order of time.
+    pub(super) fn last(&self, lines: usize) -> Result<Vec<String>> {
+        self.set("tracing_on", "0")?;
+        let text = fs::read_to_string(self.0.join("trace")).context(INSTANCE)?;
+        let all: Vec<&str> = text.lines().filter(|l| !l.starts_with('#')).collect();
+        Ok(all[all.len().saturating_sub(lines)..].iter().map(|l| (*l).to_owned()).collect())
+    }
+}
