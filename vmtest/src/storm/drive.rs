@@ -65,7 +65,8 @@ fn plan(storm: &Storm, machine: Machine) -> Plan {
         cpus: machine.cpus,
         swap_mib: if swap { 2 * storm.memory_mib } else { 0 },
         notes: machine.notes,
-        memory_mib: machine.memory_mib + storm.memory_mib,
+        // While it moves it is there twice.
+        memory_mib: machine.memory_mib + storm.memory_mib * if storm.migrations > 0 { 2 } else { 1 },
         seconds: storm.seconds + machine.more_seconds,
         ..Plan::default()
     }
@@ -138,6 +139,8 @@ fn judge(storm: &Storm, found: Option<&Found>, switches: &[Switch], error: Optio
     for kind in KINDS.iter().filter(|k| wanted(k)) {
         not(!idle.contains(kind), format!("the load has no round of {kind}"));
     }
+    let moved = found.migrations;
+    not(moved < storm.migrations, format!("{moved} migrations of {}", storm.migrations));
     not(!found.ended && error.is_none(), "the load did not come to its end".into());
     let refused: Vec<&Switch> = switches.iter().filter(|s| s.errno != 0).collect();
     let errno = refused.first().map_or(0, |s| s.errno);
@@ -171,6 +174,7 @@ mod tests {
             switches: 2,
             stay_us: 10_000,
             seconds: 60,
+            migrations: 0,
         }
     }
 

@@ -32,6 +32,8 @@ pub(super) struct Guest {
     pub(super) qmp: Option<Qmp>,
     console: File,
     log: File,
+    /// What its console showed where it was before.
+    earlier: String,
 }
 
 impl Drop for Guest {
@@ -81,6 +83,15 @@ fn arguments(storm: &Storm) -> Vec<(&'static str, String)> {
 
 impl Guest {
     pub(super) fn start(storm: &Storm) -> Result<Guest> {
+        Guest::run(storm, &[])
+    }
+
+    /// A QEMU that waits for a guest to come.
+    pub(super) fn awaited(storm: &Storm) -> Result<Guest> {
+        Guest::run(storm, &["-incoming", "defer"])
+    }
+
+    fn run(storm: &Storm, more: &[&str]) -> Result<Guest> {
         let (line, theirs) = UnixStream::pair()?;
         let (monitor, its) = UnixStream::pair()?;
         let (console, log) = (memfd("storm-console")?, memfd("storm-log")?);
@@ -97,7 +108,7 @@ impl Guest {
         c.args(["-device", "virtio-serial-pci", "-device", "virtserialport,chardev=line,name=bifold.storm"]);
         c.args(["-nodefaults", "-no-user-config", "-display", "none"]);
         // A guest that shuts down remains to be looked at.
-        c.args(["-action", "reboot=shutdown,shutdown=pause"]);
+        c.args(["-action", "reboot=shutdown,shutdown=pause"]).args(more);
         c.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log.try_clone()?);
         let small = storm.pages != Pages::Huge;
         // SAFETY: between fork and exec only async-signal-safe calls are made: prctl and fcntl, on
@@ -116,12 +127,20 @@ impl Guest {
         }
         let child = c.spawn().with_context(|| format!("running {qemu}"))?;
         drop((theirs, its));
-        let mut guest = Guest { child, line, heard: Vec::new(), qmp: None, console, log };
+        let mut guest =
+            Guest { child, line, heard: Vec::new(), qmp: None, console, log, earlier: String::new() };
         match Qmp::new(monitor) {
             Ok(qmp) => guest.qmp = Some(qmp),
             Err(e) => bail!("{e:#}: {}", contents(&guest.log)),
         }
         Ok(guest)
+    }
+
+    /// That it goes on from where this one is.
+    pub(super) fn after(mut self, before: &mut Guest) -> Guest {
+        self.earlier = before.console();
+        self.heard = std::mem::take(&mut before.heard);
+        self
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -156,7 +175,7 @@ impl Guest {
     }
 
     pub(super) fn console(&self) -> String {
-        contents(&self.console)
+        self.earlier.clone() + &contents(&self.console)
     }
 
     /// How QEMU ended, if it has, the end of the console and what QEMU itself said.
@@ -166,7 +185,8 @@ impl Guest {
         let tail = lines[lines.len().saturating_sub(30)..].join("\n");
         // Its sockets are closed a little before it is gone.
         std::thread::sleep(Duration::from_secs(1));
-        let end = self.child.try_wait().ok().flatten().map_or("QEMU is still there".into(), |s| s.to_string());
+        let end =
+            self.child.try_wait().ok().flatten().map_or("QEMU is still there".into(), |s| s.to_string());
         format!("{end}\n{}\n{tail}", contents(&self.log).trim())
     }
 }

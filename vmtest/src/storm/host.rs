@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use anyhow::{Context, Result};
 
 use super::guest::Guest;
 use super::log::{self, Kmsg};
+use super::migrate::Migration;
 use super::noise::{self, Noises};
 use super::recorder::Recorder;
 use super::switch::{self, Time, VcpuTime, Vm, Watch};
@@ -46,6 +47,24 @@ struct Host<'a> {
     /// Files of switches handed over.
     files: usize,
     switches: usize,
+    /// How long its vCPUs ran where it was before.
+    ran: Duration,
+}
+
+/// A guest in the QEMU where it is, and the thread that switches it.
+struct Stay {
+    time: VcpuTime,
+    /// What its vCPUs had run when the stay began.
+    before: Duration,
+    watch: Arc<Watch>,
+    new: Receiver<Switch>,
+    switcher: Option<JoinHandle<Result<()>>>,
+}
+
+impl Stay {
+    fn ran(&self) -> Duration {
+        self.time.ran().unwrap_or(self.before).saturating_sub(self.before)
+    }
 }
 
 /// Does it. What it found goes through `say`, whether good or bad; an error is one of the laboratory.
@@ -56,8 +75,17 @@ pub fn run<'a>(job: &'a Storm, say: &'a mut Say<'a>) -> Result<()> {
     let kmsg = Kmsg::new()?;
     let begun = Instant::now();
     let guest = Guest::start(job)?;
-    let mut host =
-        Host { job, say, found: Found::default(), kmsg, guest, heard: begun, files: 0, switches: 0 };
+    let mut host = Host {
+        job,
+        say,
+        found: Found::default(),
+        kmsg,
+        guest,
+        heard: begun,
+        files: 0,
+        switches: 0,
+        ran: Duration::ZERO,
+    };
     while host.found.boot_seconds == 0.0 {
         match host.guest.hear(Duration::from_secs(1)) {
             Ok(Some(line)) => {
@@ -122,99 +150,119 @@ impl Host<'_> {
     }
 
     fn storm(&mut self) -> Result<()> {
-        let pid = self.guest.pid();
-        let vm = Vm::of(Path::new(switch::DEBUGFS), pid)?;
-        let memory = (pid, self.job.memory_mib << 20);
+        let memory = (self.guest.pid(), self.job.memory_mib << 20);
         let qmp = self.guest.qmp.take();
         let mut noises = Noises::start(&self.job.noise, memory, self.job.seed, qmp)?;
-        let time = VcpuTime::of(pid, self.job.vcpus)?;
-        let before = time.ran()?;
-        let watch = Arc::new(Watch::default());
         let recorder = Recorder::start()?;
-        let (to, from) = channel();
-        if self.job.switches > 0 && vm.is_none() {
-            let why = "this KVM has no paging_mode: its VMs cannot be switched";
-            self.found.trouble.push(why.into());
-            return self.hand_over(&[]);
+        let begun = Instant::now();
+        self.heard = begun;
+        let mut stay = self.begin(begun)?;
+        while let Some(migration) = self.follow(&mut stay, &mut noises)? {
+            stay.watch.stop.store(true, Ordering::Relaxed);
+            self.join(stay.switcher.take());
+            let rest: Vec<Switch> = stay.new.try_iter().collect();
+            self.switches += rest.len();
+            self.hand_over(&rest)?;
+            self.count_switches()?;
+            self.ran += stay.ran();
+            self.found.migrations += 1;
+            let mut guest = migration.arrived(&mut self.guest);
+            noises.qmp = guest.qmp.take();
+            self.guest = guest;
+            stay = self.begin(begun)?;
         }
-        let switcher = match vm {
-            Some(vm) if self.job.switches > 0 => Some(self.switcher(vm, watch.clone(), to)?),
-            _ => None,
-        };
-        let well = self.follow(&time, before, switcher.as_ref(), &watch, &from, &noises)?;
-        watch.stop.store(true, Ordering::Relaxed);
+        stay.watch.stop.store(true, Ordering::Relaxed);
         self.found.trouble.extend(noises.end());
-        if well {
-            self.end(switcher)?;
-        } else if let Some(qmp) = &mut noises.qmp {
-            self.found.state = qmp.state(self.job.vcpus).unwrap_or_else(|e| format!("{e:#}"));
-        }
-        if !well {
+        if self.found.trouble.is_empty() {
+            self.end(stay.switcher)?;
+        } else {
+            if let Some(qmp) = &mut noises.qmp {
+                self.found.state = qmp.state(self.job.vcpus).unwrap_or_else(|e| format!("{e:#}"));
+            }
             self.found.last_events = recorder.last(EVENTS).unwrap_or_else(|e| vec![format!("{e:#}")]);
         }
-        self.found.noise = noises.counts(pid);
-        if let Ok(Some(vm)) = Vm::of(Path::new(switch::DEBUGFS), pid) {
-            self.found.paging_stats = vm.stats()?.0.into_iter().collect();
-        }
-        let rest: Vec<Switch> = from.try_iter().collect();
+        self.found.noise = noises.counts(self.guest.pid());
+        self.count_switches()?;
+        let rest: Vec<Switch> = stay.new.try_iter().collect();
         self.switches += rest.len();
         self.hand_over(&rest)
     }
 
-    fn switcher(&self, vm: Vm, watch: Arc<Watch>, to: Sender<Switch>) -> Result<JoinHandle<Result<()>>> {
+    /// Has the guest switched, where it is now.
+    fn begin(&mut self, begun: Instant) -> Result<Stay> {
         let (pid, vcpus) = (self.guest.pid(), self.job.vcpus);
-        let plan = (self.job.switches, Duration::from_micros(self.job.stay_us), self.job.seed);
-        Ok(std::thread::Builder::new().name("switcher".into()).spawn(move || {
+        let (to, new) = channel();
+        let time = VcpuTime::of(pid, vcpus, begun)?;
+        let mut stay = Stay { before: time.ran()?, time, watch: Arc::default(), new, switcher: None };
+        if self.job.switches == 0 {
+            return Ok(stay);
+        }
+        let Some(vm) = Vm::of(Path::new(switch::DEBUGFS), pid)? else {
+            self.found.trouble.push("this KVM has no paging_mode: its VMs cannot be switched".into());
+            return Ok(stay);
+        };
+        let left = self.job.switches.saturating_sub(self.switches as u64);
+        let seed = self.job.seed + self.found.migrations;
+        let plan = (left, Duration::from_micros(self.job.stay_us), seed);
+        let watch = stay.watch.clone();
+        stay.switcher = Some(std::thread::Builder::new().name("switcher".into()).spawn(move || {
             // It must not wait until the vCPUs leave it a CPU.
             let _ = rustix::process::setpriority_process(None, -20);
-            let time = VcpuTime::of(pid, vcpus)?;
+            let time = VcpuTime::of(pid, vcpus, begun)?;
             switch::storm(&vm, &time, plan, &watch, &mut |s| drop(to.send(s)))
-        })?)
+        })?);
+        Ok(stay)
     }
 
-    /// Until all switches are made or the time is over. False if the guest cannot go on.
-    fn follow(
-        &mut self,
-        time: &VcpuTime,
-        before: Duration,
-        switcher: Option<&JoinHandle<Result<()>>>,
-        watch: &Watch,
-        from: &Receiver<Switch>,
-        noises: &Noises,
-    ) -> Result<bool> {
-        let begun = Instant::now();
-        let mut handed = begun;
-        self.heard = begun;
+    /// Begins the next migration when it is due, and gives it when its guest has arrived.
+    fn migrate(&mut self, moving: &mut Option<Migration>, made: usize, noises: &mut Noises) -> Result<bool> {
+        let due = (self.found.migrations + 1) * self.job.switches / (self.job.migrations + 1);
+        let qmp = noises.qmp.as_mut();
+        match (moving, qmp) {
+            (Some(migration), Some(qmp)) => migration.ended(qmp),
+            (moving @ None, Some(qmp))
+                if self.found.migrations < self.job.migrations && made as u64 >= due =>
+            {
+                *moving = Some(Migration::begin(self.job, qmp)?);
+                Ok(false)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Until all switches are made, the time is over or the guest cannot go on, as `trouble` says; or until
+    /// it has moved.
+    fn follow(&mut self, stay: &mut Stay, noises: &mut Noises) -> Result<Option<Migration>> {
+        let mut handed = Instant::now();
         let mut new = Vec::new();
+        let mut moving = None;
         loop {
             match self.guest.hear(Duration::from_millis(100)) {
                 Ok(Some(line)) => self.line(&line),
                 Ok(None) => {}
                 Err(e) => self.found.trouble.push(format!("{e:#}")),
             }
-            new.extend(from.try_iter());
-            self.found.seconds = begun.elapsed().as_secs_f64();
-            let over = begun.elapsed().as_secs() >= self.job.seconds;
-            let made = switcher.is_some_and(JoinHandle::is_finished);
-            if self.heard.elapsed() > SILENCE {
-                let s = SILENCE.as_secs();
-                self.found.trouble.push(format!("the guest hangs: not a word for {s} s"));
+            new.extend(stay.new.try_iter());
+            match self.migrate(&mut moving, self.switches + new.len(), noises) {
+                Ok(true) => {
+                    self.switches += new.len();
+                    self.hand_over(&new)?;
+                    self.heard = Instant::now();
+                    return Ok(moving);
+                }
+                Ok(false) => {}
+                Err(e) => self.found.trouble.push(format!("{e:#}")),
             }
-            let since = watch.switching.load(Ordering::Relaxed);
-            let took = time.now().saturating_sub(Duration::from_micros(since));
-            if since > 0 && took > STUCK {
-                self.found.trouble.push(format!("a switch has not come back after {} s", STUCK.as_secs()));
-                // What every task of this machine waits for goes to the log.
-                let _ = fs::write("/proc/sysrq-trigger", "w")
-                    .and_then(|()| fs::write("/proc/sysrq-trigger", "l"));
-                std::thread::sleep(Duration::from_secs(1));
-            }
-            let end = over || made || !self.found.trouble.is_empty();
+            self.found.seconds = stay.time.now().as_secs_f64();
+            let over = self.found.seconds >= self.job.seconds as f64;
+            let made = stay.switcher.as_ref().is_some_and(JoinHandle::is_finished);
+            self.look(stay);
+            let end = over || (made && moving.is_none()) || !self.found.trouble.is_empty();
             if end || handed.elapsed() > HAND_OVER {
                 handed = Instant::now();
                 self.switches += new.len();
                 self.found.noise = noises.counts(self.guest.pid());
-                self.found.ran_seconds = time.ran().unwrap_or(before).saturating_sub(before).as_secs_f64();
+                self.found.ran_seconds = (self.ran + stay.ran()).as_secs_f64();
                 self.hand_over(&new)?;
                 new.clear();
                 let work = &self.found.work;
@@ -228,21 +276,54 @@ impl Host<'_> {
                 ))?;
             }
             if end {
-                self.found.complete = made || (over && switcher.is_none());
-                return Ok(self.found.trouble.is_empty());
+                self.found.complete = made || (over && stay.switcher.is_none());
+                return Ok(None);
             }
+        }
+    }
+
+    /// Whether guest and switch still answer.
+    fn look(&mut self, stay: &Stay) {
+        if self.heard.elapsed() > SILENCE {
+            self.found.trouble.push(format!("the guest hangs: not a word for {} s", SILENCE.as_secs()));
+        }
+        let since = stay.watch.switching.load(Ordering::Relaxed);
+        let took = stay.time.now().saturating_sub(Duration::from_micros(since));
+        if since > 0 && took > STUCK {
+            self.found.trouble.push(format!("a switch has not come back after {} s", STUCK.as_secs()));
+            // What every task of this machine waits for goes to the log.
+            let _ =
+                fs::write("/proc/sysrq-trigger", "w").and_then(|()| fs::write("/proc/sysrq-trigger", "l"));
+            std::thread::sleep(Duration::from_secs(1));
+        }
+    }
+
+    /// Adds up KVM's figures, which each VM has from 0.
+    fn count_switches(&mut self) -> Result<()> {
+        let Ok(Some(vm)) = Vm::of(Path::new(switch::DEBUGFS), self.guest.pid()) else { return Ok(()) };
+        for (name, value) in vm.stats()?.0 {
+            let all = self.found.paging_stats.entry(name.clone()).or_default();
+            *all = match name.as_str() {
+                "refused" | "rolled_back" => *all + value,
+                n if n.starts_with("switches_") => *all + value,
+                n if n.ends_with("_worst") => value.max(*all),
+                _ => value,
+            };
+        }
+        Ok(())
+    }
+
+    fn join(&mut self, switcher: Option<JoinHandle<Result<()>>>) {
+        match switcher.map(JoinHandle::join) {
+            None | Some(Ok(Ok(()))) => {}
+            Some(Ok(Err(e))) => self.found.trouble.push(format!("{e:#}")),
+            Some(Err(_)) => self.found.trouble.push("the thread that switches died".into()),
         }
     }
 
     /// Has the load look at all of its memory once more.
     fn end(&mut self, switcher: Option<JoinHandle<Result<()>>>) -> Result<()> {
-        if let Some(end) = switcher {
-            match end.join() {
-                Ok(Ok(())) => {}
-                Ok(Err(e)) => self.found.trouble.push(format!("{e:#}")),
-                Err(_) => self.found.trouble.push("the thread that switches died".into()),
-            }
-        }
+        self.join(switcher);
         let begun = Instant::now();
         self.guest.tell(b'e').context("telling the load to end")?;
         while !self.found.ended && begun.elapsed() < END {

@@ -10,6 +10,7 @@ pub mod drive;
 mod guest;
 pub mod host;
 pub mod log;
+mod migrate;
 mod noise;
 mod recorder;
 pub mod switch;
@@ -71,6 +72,9 @@ pub struct Storm {
     pub stay_us: u64,
     /// The load's longest time.
     pub seconds: u64,
+    /// How often it moves to another QEMU meanwhile. Not together with noise.
+    #[serde(default)]
+    pub migrations: u64,
 }
 
 /// A paging mode.
@@ -164,6 +168,9 @@ pub struct Found {
     pub seconds: f64,
     /// How long its vCPUs have run, together.
     pub ran_seconds: f64,
+    /// How often it has moved to another QEMU.
+    #[serde(default)]
+    pub migrations: u64,
     /// Whether all switches were made, or with none to make the time is over.
     pub complete: bool,
     /// Whether the load came to its end, having looked at all of its memory once more.

@@ -129,7 +129,8 @@ pub struct VcpuTime {
 
 impl VcpuTime {
     /// The threads named `CPU n/KVM`, as QEMU names them if asked (`debug-threads`).
-    pub fn of(pid: u32, vcpus: u32) -> Result<VcpuTime> {
+    /// The clock is 0 at `begun`.
+    pub fn of(pid: u32, vcpus: u32, begun: Instant) -> Result<VcpuTime> {
         let mut threads = Vec::new();
         for task in fs::read_dir(format!("/proc/{pid}/task"))?.flatten() {
             let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
@@ -140,7 +141,7 @@ impl VcpuTime {
         if threads.len() != vcpus as usize {
             bail!("{} vCPU threads of {vcpus}", threads.len());
         }
-        Ok(VcpuTime { begun: Instant::now(), threads })
+        Ok(VcpuTime { begun, threads })
     }
 }
 

@@ -87,6 +87,9 @@ pub fn table(o: &Outcome) -> String {
         );
         let noise: Vec<String> = f.noise.iter().map(|(k, n)| format!("{k} {n}")).collect();
         let _ = writeln!(out, "memory: {}", noise.join(", "));
+        if f.migrations > 0 {
+            let _ = writeln!(out, "moved to another QEMU {} times", f.migrations);
+        }
     }
     for what in &o.wrong {
         let _ = writeln!(out, "WRONG: {what}");

@@ -85,7 +85,7 @@ const fn own(name: &'static str, about: &'static str, test: fn(&Shared) -> Resul
 use Paging::{Nested, Shadow};
 
 /// All tests. Those of a boot run in this order.
-pub static ALL: [Test; 20] = [
+pub static ALL: [Test; 21] = [
     jobs("lab", "a program's output, exit status and files come back", Nested, lab, lab_check),
     jobs(
         "inner-nested",
@@ -164,6 +164,7 @@ pub static ALL: [Test; 20] = [
     own("mode-unmodified", "bifold mode says what an unmodified KVM lacks", command::unmodified),
     own("storm", "a guest whose paging mode is switched 100 times keeps its memory", storm::plain),
     own("storm-noise", "the same with huge pages, split, and dirty logs", storm::noisy),
+    own("storm-migrate", "the same while it moves to another QEMU twice", storm::migrated),
 ];
 
 /// The tests of these names, or all.

@@ -21,6 +21,7 @@ fn storm() -> Storm {
         switches: SWITCHES,
         stay_us: 10_000,
         seconds: 120,
+        migrations: 0,
     }
 }
 
@@ -46,4 +47,10 @@ pub fn noisy(shared: &Shared) -> Result<()> {
     let noise = vec![Noise::Dirty, Noise::Split];
     let load = "fork,huge,tables".into();
     check(shared, &Storm { load, kpti: true, pages: Pages::Huge, noise, seed: 2, ..storm() })
+}
+
+/// To another QEMU twice, and switched all the while.
+pub fn migrated(shared: &Shared) -> Result<()> {
+    let load = "memory,protect,fork".into();
+    check(shared, &Storm { load, migrations: 2, stay_us: 80_000, seed: 3, ..storm() })
 }

@@ -35,7 +35,10 @@ pub struct Args {
     /// What else happens to its memory: swap, dirty, split; may be given several times
     #[arg(long, value_parser = ["swap", "dirty", "split"])]
     noise: Vec<String>,
-    /// The mode it begins in
+    /// How often the guest moves to another QEMU of the laboratory meanwhile; without --noise
+    #[arg(long, default_value_t = 0, conflicts_with = "noise")]
+    migrations: u64,
+    /// The mode it begins in, and arrives in
     #[arg(long, value_parser = ["nested", "shadow"], default_value = "nested")]
     first: String,
     /// The least stay in a mode, in milliseconds of guest time
@@ -91,6 +94,7 @@ fn settings(args: &Args) -> Result<Storm> {
         switches: args.switches,
         stay_us: args.stay * 1000,
         seconds: args.seconds,
+        migrations: args.migrations,
     })
 }
 
