@@ -250,9 +250,7 @@ impl Qmp {
         let mut text = self.ask("query-status", json!({}))?.to_string() + "\n";
         text += &self.events.join("\n");
         for vcpu in 0..vcpus {
-            for what in ["info registers", "x /16i $rip", "x /48gx $rsp"] {
-                text += &format!("\n{what}, vCPU {vcpu}\n{}", self.human(what, vcpu)?);
-            }
+            text += &format!("\n{}", self.human("info registers", vcpu)?);
         }
         Ok(text)
     }

@@ -12,5 +12,6 @@ mod ksm;
 mod policy;
 mod recordings;
 mod share;
+mod share_core;
 mod share_run;
 mod stopping;

@@ -4,16 +4,29 @@
 //! A PT_LOAD segment is a piece of the guest's physical memory from `p_paddr` on, at `p_offset` in the
 //! file, which is not aligned to pages (notes of any length come before it). With `paging=true` (`-p`) QEMU
 //! writes segments by virtual address, and a frame as often as it is mapped; such a dump does not say what
-//! the guest's memory is, and is refused.
+//! the guest's memory is, and is refused. A guest whose first CPU was not in long mode, such as one still in
+//! its firmware, comes as 32-bit x86 (`get_dump_info` in QEMU's target/i386/arch_dump.c); its pages are the same.
 
 use super::{ImageError, PAGE, Run};
-use object::elf::{self, FileHeader64};
-use object::read::elf::{FileHeader as _, ProgramHeader as _};
+use object::elf::{self, FileHeader32, FileHeader64};
+use object::read::elf::{FileHeader, ProgramHeader as _};
 use object::{LittleEndian, ReadRef};
 use std::path::Path;
 
-/// A machine whose pages are 4096 bytes.
-const MACHINE: u16 = elf::EM_X86_64;
+/// Machines whose pages are 4096 bytes.
+const MACHINES: [u16; 2] = [elf::EM_X86_64, elf::EM_386];
+
+/// Offset, size and physical address of each PT_LOAD segment.
+fn loads<'a, H, R>(data: R) -> object::read::Result<Vec<(u64, u64, u64)>>
+where
+    H: FileHeader<Endian = LittleEndian>,
+    R: ReadRef<'a>,
+{
+    let segments = H::parse(data)?.program_headers(LittleEndian, data)?;
+    let loads = segments.iter().filter(|s| s.p_type(LittleEndian) == elf::PT_LOAD);
+    let words = loads.map(|s| (s.p_offset(LittleEndian), s.p_filesz(LittleEndian), s.p_paddr(LittleEndian)));
+    Ok(words.map(|(at, size, address)| (at.into(), size.into(), address.into())).collect())
+}
 
 /// The runs of a core, by guest frame number.
 pub fn layout<'a, R: ReadRef<'a>>(data: R, len: u64, path: &Path) -> Result<Vec<Run>, ImageError> {
@@ -28,19 +41,19 @@ pub fn layout<'a, R: ReadRef<'a>>(data: R, len: u64, path: &Path) -> Result<Vec<
     if kind != elf::ET_CORE {
         return Err(bad("no core: a dump of a guest's memory has e_type 4".into()));
     }
-    if machine != MACHINE || !little || ident[4] != elf::ELFCLASS64 {
+    if !MACHINES.contains(&machine) || !little {
         return Err(bad(format!(
-            "of {}: only x86-64 guests are counted, whose pages have 4096 bytes",
-            name(machine, ident[4])
+            "of {}: only x86 guests are counted, whose pages have 4096 bytes",
+            name(machine)
         )));
     }
-    let header = FileHeader64::<LittleEndian>::parse(data).map_err(|e| bad(e.to_string()))?;
-    let endian = LittleEndian;
-    let segments = header.program_headers(endian, data).map_err(|e| bad(e.to_string()))?;
+    let segments = match ident[4] {
+        elf::ELFCLASS32 => loads::<FileHeader32<LittleEndian>, R>(data),
+        _ => loads::<FileHeader64<LittleEndian>, R>(data),
+    };
     let mut runs: Vec<Run> = Vec::new();
     let mut need = 0;
-    for s in segments.iter().filter(|s| s.p_type(endian) == elf::PT_LOAD) {
-        let (at, size, address) = (s.p_offset(endian), s.p_filesz(endian), s.p_paddr(endian));
+    for (at, size, address) in segments.map_err(|e| bad(e.to_string()))? {
         // Memory that the dump leaves out (a filter) is a hole.
         if size == 0 {
             continue;
@@ -80,10 +93,8 @@ pub fn layout<'a, R: ReadRef<'a>>(data: R, len: u64, path: &Path) -> Result<Vec<
 }
 
 /// A machine's name, and what is known of its pages.
-fn name(machine: u16, class: u8) -> String {
+fn name(machine: u16) -> String {
     match machine {
-        elf::EM_X86_64 if class == elf::ELFCLASS32 => "an x86-64 guest in 32-bit form".into(),
-        elf::EM_386 => "a 32-bit x86 guest".into(),
         elf::EM_AARCH64 => "an AArch64 guest (pages of 4, 16 or 64 KB)".into(),
         elf::EM_PPC64 => "a POWER guest (pages of 4 or 64 KB)".into(),
         elf::EM_S390 => "an s390 guest".into(),
