@@ -43,7 +43,7 @@ kernel: setup ## KVM with a paging mode per VM, out of Debian's own source: targ
 vmtest-long: build kernel ## 10,000 switches under load on each kernel, what switches cost, unswitched VMs: hours
 	@mkdir -p $(KERNEL_LOGS)
 	@status=0; for k in $(KERNELS); do (set -x; \
-	$(VMTEST) storm --kernel $$k --switches $(SWITCHES) --cpus 6 --stay 50 --seconds 7000 -o $(KERNEL_LOGS)/storm-$$k.md && \
+	$(VMTEST) storm --kernel $$k --switches $(SWITCHES) --cpus 6 --stay 20 --seconds 7000 -o $(KERNEL_LOGS)/storm-$$k.md && \
 	$(VMTEST) switch --kernel $$k --memory 7000 --seconds 3600 hidden-faults once-a-second cost && \
 	$(VMTEST) unswitched --kernel $$k) || status=$$?; done; exit $$status
 

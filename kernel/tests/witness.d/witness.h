@@ -78,8 +78,9 @@ static void witness_walk(struct kvm_vcpu *vcpu, const char *what, u64 address)
 	int level;
 
 	pr_emerg("witness: walk of %s %llx\n", what, address);
-	if (!kvm_vcpu_tdp(vcpu))
-		witness_host_walk(b->save.cr3, address);
+	if (kvm_vcpu_tdp(vcpu))
+		pr_emerg("witness:   were nested paging off for a moment:\n");
+	witness_host_walk(b->save.cr3, address);
 	for (level = PT64_ROOT_4LEVEL; level > 0; level--) {
 		u64 entry = 0, at = table + 8 * ((address >> (12 + 9 * (level - 1))) & 511);
 		int r = kvm_vcpu_read_guest(vcpu, at, &entry, sizeof(entry));
