@@ -195,6 +195,20 @@ pub fn ksm(data: &[u8]) {
     }
 }
 
+/// The text of a process's `smaps`: areas of whole pages that have the flag of mergeable memory.
+pub fn smaps(data: &[u8]) {
+    use bifold_host::ksm::mergeable_areas;
+    let text = String::from_utf8_lossy(data);
+    let areas = mergeable_areas(&text);
+    assert!(areas.len() <= text.matches("VmFlags:").count());
+    for a in &areas {
+        assert!(a.start < a.end && a.start % 4096 == 0 && a.end % 4096 == 0, "{a:?}");
+    }
+    // Lines that smaps may get one day change nothing.
+    let more: String = text.lines().map(|line| format!("{line}\nNew: 7 kB\n")).collect();
+    assert_eq!(mergeable_areas(&more), areas);
+}
+
 /// An experiment's file: refused with file and field, or a plan whose guests are as many and as large as
 /// the scale makes them.
 pub fn experiment(data: &[u8]) {
@@ -541,11 +555,14 @@ mod tests {
         fn any_text_is_what_ksm_says_or_nothing(
             journal in "(bifold-ksm 1\n)?(pid [0-9]{1,4}\n|run [0-4]\n|advisor_mode [a-z-]{1,9}\n|end\n){0,6}",
             figures in "(ksm_[a-z_]{1,14}:? (yes|no|-?[0-9]{1,21})\n){0,4}",
+            areas in "(([1-4]000-[2-5]00[01] rw-p 0 0:0 0|Rss: [0-9]{0,21} kB|AnonHugePages: 4 kB|VmFlags: rd( mg)?)\n){0,9}",
             data in bytes(),
         ) {
             super::ksm(&data);
             super::ksm(journal.as_bytes());
             super::ksm(figures.as_bytes());
+            super::smaps(&data);
+            super::smaps(areas.as_bytes());
         }
 
         #[test]

@@ -5,17 +5,49 @@ use crate::cli::DoctorFormat;
 use crate::run::print;
 use crate::status::Status;
 use bifold_capture::doctor::{Check, checks};
+use bifold_host::Host;
+use bifold_host::ksm::{Counter, Ksm, KsmError, Setting};
 use serde_json::json;
 use std::fmt::Write as _;
 
 /// Looks, tells, and ends with 77 if something is missing.
 pub fn run(format: DoctorFormat) -> anyhow::Result<Status> {
-    let checks = checks();
+    let mut checks = checks();
+    let ksm = Ksm::of(&Host::live());
+    checks.push(ksm_check(ksm.and_then(|ksm| ksm.may_write().map(|()| ksm))));
     print(&match format {
         DoctorFormat::Table => table(&checks),
         DoctorFormat::Json => json(&checks)?,
     })?;
     Ok(if checks.iter().all(|c| c.ok) { Status::Done } else { Status::Unavailable })
+}
+
+/// The kernel's KSM, if it is there and this user may change it.
+fn ksm_check(found: Result<Ksm, KsmError>) -> Check {
+    let told = found.and_then(|ksm| {
+        let (settings, shared) = (ksm.settings()?, ksm.counter(Counter::PagesShared)?);
+        let run = settings.get(Setting::Run).unwrap_or(0);
+        let without: Vec<_> =
+            Setting::ALL.iter().filter(|s| settings.get(**s).is_none()).map(|s| s.name()).collect();
+        let without = match without.len() {
+            0 => String::new(),
+            _ => format!("; this kernel does not have {}", without.join(", ")),
+        };
+        Ok(format!("run = {run}, {} pages shared{without}", shared.unwrap_or(0)))
+    });
+    let ok = told.is_ok();
+    let (detail, remedy) = match told {
+        Ok(detail) => (detail, ""),
+        Err(KsmError::NoKsm { .. }) => {
+            ("this kernel has none".into(), "boot a kernel built with CONFIG_KSM=y, as distributions' are")
+        }
+        Err(KsmError::NotRoot { .. }) => (
+            "it is there, but only root may change its settings".into(),
+            "run these verbs with sudo; share watch, advise, model and potential do not need it",
+        ),
+        Err(e) => (e.to_string(), "look at /sys/kernel/mm/ksm"),
+    };
+    Check { name: "KSM", ok, detail, remedy: remedy.into(), needed_by: &["share run", "share check"] }
 }
 
 fn json(checks: &[Check]) -> anyhow::Result<String> {
@@ -54,4 +86,21 @@ fn table(checks: &[Check]) -> String {
         ),
     };
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::share::tree::Tree;
+
+    #[test]
+    fn ksm_is_told_with_what_to_do() {
+        let tree = Tree::new();
+        tree.ksm(&[("run", "1"), ("pages_shared", "12"), ("pages_to_scan", "100")]);
+        let there = ksm_check(Ksm::of(&tree.host()));
+        let not_root = ksm_check(Err(KsmError::NotRoot { path: "run".into() }));
+        let none = ksm_check(Err(KsmError::NoKsm { path: "ksm".into() }));
+        assert_eq!([there.ok, not_root.ok, none.ok], [true, false, false]);
+        insta::assert_snapshot!("doctor_ksm", table(&[there, not_root, none]));
+    }
 }

@@ -2,6 +2,8 @@
 //! What a user may write after `bifold share`.
 
 use super::FormatArg;
+use crate::run::{note_file, print};
+use bifold_report::OutputFile;
 use clap::{Args, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -73,7 +75,8 @@ pub enum ShareVerb {
     /// Check the model of ksmd against this kernel's, pass by pass
     ///
     /// Makes memory with known contents, has the kernel's KSM go over it one pass at a time, and prints
-    /// what the model predicted beside what the kernel counted. Exit status 3 if pages_shared,
+    /// what the model predicted beside what became of these pages by their page tables, so that other
+    /// processes' memory is not in it. Exit status 3 if pages_shared,
     /// pages_sharing or ksm_zero_pages are off by more than --tolerance anywhere. Unmerges what KSM has
     /// merged on this host, and restores KSM's settings in the end, also when it is killed.
     #[command(after_help = crate::share::check::EXAMPLES)]
@@ -155,6 +158,15 @@ pub struct CountShowArgs {
           value_name = "table|json|jsonl|csv")]
     pub format: FormatArg,
 
+    /// Where the data goes.
+    #[command(flatten)]
+    pub out: OutArgs,
+}
+
+/// Where the data goes, and what is said beside it.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Output")]
+pub struct OutArgs {
     /// Write the data to FILE instead of stdout
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
@@ -162,6 +174,25 @@ pub struct CountShowArgs {
     /// No progress and no notes on stderr
     #[arg(short, long)]
     pub quiet: bool,
+}
+
+impl OutArgs {
+    /// Opens the file, if there is one: before any work, so that an unwritable path costs no time.
+    pub fn create(&self) -> anyhow::Result<Option<OutputFile>> {
+        Ok(self.output.as_deref().map(OutputFile::create).transpose()?)
+    }
+
+    /// Writes the data to what [`create`](OutArgs::create) gave.
+    pub fn write(&self, file: Option<OutputFile>, data: &str) -> anyhow::Result<()> {
+        match (file, &self.output) {
+            (Some(file), Some(path)) => {
+                file.finish(data.as_bytes())?;
+                note_file(!self.quiet, "data", path);
+                Ok(())
+            }
+            _ => print(data),
+        }
+    }
 }
 
 /// How equal pages are found.
@@ -180,10 +211,6 @@ pub struct FingerprintArgs {
     #[arg(value_name = "[NAME=]IMAGE", required = true)]
     pub images: Vec<OsString>,
 
-    /// Write the fingerprints into DIR, which must not be there
-    #[arg(short, long, value_name = "DIR")]
-    pub output: PathBuf,
-
     /// Key the fingerprints with the secret in FILE, which is made if it is not there
     ///
     /// Fingerprints made with one key can be counted together. Whoever has the key can test whether a
@@ -194,6 +221,18 @@ pub struct FingerprintArgs {
     /// Use no key: anyone who sees the fingerprints can test for pages that he knows
     #[arg(long)]
     pub unkeyed: bool,
+
+    /// Where they go.
+    #[command(flatten)]
+    pub into: IntoArgs,
+}
+
+/// Where fingerprints go.
+#[derive(Debug, Args)]
+pub struct IntoArgs {
+    /// Write the fingerprints into DIR, which must not be there
+    #[arg(short, long, value_name = "DIR")]
+    pub output: PathBuf,
 
     /// Number of parts, each of which can be counted by itself
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65536))]
@@ -219,13 +258,13 @@ pub struct CountArgs {
     #[arg(long, value_name = "P")]
     pub part: u32,
 
-    /// Write the result to FILE instead of stdout
-    #[arg(short, long, value_name = "FILE")]
-    pub output: Option<PathBuf>,
-
     /// How it is counted.
     #[command(flatten)]
     pub room: RoomArgs,
+
+    /// Where the result goes.
+    #[command(flatten)]
+    pub out: OutArgs,
 }
 
 /// Memory and disk for counting.
@@ -259,25 +298,13 @@ pub struct ImportArgs {
     #[arg(value_name = "[NAME=]FILE")]
     pub list: OsString,
 
-    /// Write the fingerprints into DIR, which must not be there
-    #[arg(short, long, value_name = "DIR")]
-    pub output: PathBuf,
-
     /// The hash of the all-zero page; without it, zero pages are a content like others
     #[arg(long, value_name = "HASH", value_parser = parse_hash)]
     pub zero: Option<u32>,
 
-    /// Number of parts
-    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65536))]
-    pub parts: u32,
-
-    /// Memory for sorting; what does not fit goes to files beside DIR
-    #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = parse_bytes)]
-    pub memory: u64,
-
-    /// No notes on stderr
-    #[arg(short, long)]
-    pub quiet: bool,
+    /// Where they go.
+    #[command(flatten)]
+    pub into: IntoArgs,
 }
 
 /// Bytes, as `2GiB`, `512MiB` or a number.

@@ -3,10 +3,9 @@
 
 use super::potential::{images, name_and_source, show, stopped, watched};
 use crate::cli::share::{CountArgs, FingerprintArgs, ImportArgs, MergeArgs, RoomArgs};
-use crate::run::{note_file, print, stop_on_signals};
+use crate::run::{note_file, stop_on_signals};
 use crate::status::Status;
 use anyhow::Context as _;
-use bifold_report::OutputFile;
 use bifold_share::fingerprint::{self as prints, FingerprintError, Key, Part};
 use bifold_share::potential::Potential;
 use std::ffi::OsString;
@@ -25,37 +24,34 @@ pub fn write(args: &FingerprintArgs) -> anyhow::Result<Status> {
         None => Key::none(),
         Some(path) => {
             let (key, made) = Key::open_or_make(path)?;
-            note_file(made && !args.quiet, "a new key", path);
+            note_file(made && !args.into.quiet, "a new key", path);
             key
         }
     };
-    let written = watched(&images, &stop, args.quiet, |watch| {
-        prints::fingerprint(&images, &key, args.parts, args.memory, &args.output, watch)
+    let written = watched(&images, &stop, args.into.quiet, |watch| {
+        prints::fingerprint(&images, &key, args.into.parts, args.into.memory, &args.into.output, watch)
     });
     match written {
         Err(FingerprintError::Stopped) => return Ok(stopped(&FingerprintError::Stopped)),
         done => done?,
     }
-    note_file(!args.quiet, "fingerprints", &args.output);
+    note_file(!args.into.quiet, "fingerprints", &args.into.output);
     Ok(Status::Done)
 }
 
 /// `bifold share count`.
 pub fn count(args: &CountArgs) -> anyhow::Result<Status> {
-    let output = args.output.as_deref().map(OutputFile::create).transpose()?;
+    let output = args.out.create()?;
     let RoomArgs { memory, spill } = &args.room;
     let spill = spill.clone().unwrap_or_else(std::env::temp_dir);
     let part = prints::count_part(&args.dirs, args.part, *memory, &spill)?.render();
-    match output {
-        Some(file) => file.finish(part.as_bytes())?,
-        None => print(&part)?,
-    }
+    args.out.write(output, &part)?;
     Ok(Status::Done)
 }
 
 /// `bifold share merge`.
 pub fn merge(args: &MergeArgs) -> anyhow::Result<Status> {
-    let output = args.show.output.as_deref().map(OutputFile::create).transpose()?;
+    let output = args.show.out.create()?;
     let read = |path: &PathBuf| {
         let text =
             std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -74,9 +70,9 @@ pub fn import(args: &ImportArgs) -> anyhow::Result<Status> {
     let name = name.unwrap_or_else(|| {
         path.file_name().map_or_else(|| source.to_string_lossy(), |n| n.to_string_lossy()).into_owned()
     });
-    let (list, dir) = (BufReader::new(file), &args.output);
-    let done = prints::import(&name, path, list, args.zero, args.parts, args.memory, dir)?;
-    if !args.quiet {
+    let (list, dir) = (BufReader::new(file), &args.into.output);
+    let done = prints::import(&name, path, list, args.zero, args.into.parts, args.into.memory, dir)?;
+    if !args.into.quiet {
         eprintln!(
             "bifold: {} pages on {} lines; hashes of 32 bits over-count sharing, see `bifold share potential {}`",
             done.pages,

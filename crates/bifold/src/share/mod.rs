@@ -10,7 +10,7 @@ pub mod model;
 mod potential;
 pub mod run;
 #[cfg(test)]
-mod tree;
+pub(crate) mod tree;
 pub mod watch;
 
 use crate::cli::share::ShareVerb;

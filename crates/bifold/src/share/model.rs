@@ -3,7 +3,7 @@
 
 use super::check::settings;
 use crate::cli::policy::ShortFormat;
-use crate::run::print;
+use crate::cli::share::OutArgs;
 use crate::status::Status;
 use anyhow::{Context as _, bail};
 use bifold_host::ksm::{Setting, Settings};
@@ -55,6 +55,10 @@ pub struct ModelArgs {
     #[arg(long, value_enum, default_value_t = ShortFormat::Table, hide_possible_values = true,
           value_name = "table|json", help_heading = "Output")]
     pub format: ShortFormat,
+
+    /// Where the data goes.
+    #[command(flatten)]
+    pub out: OutArgs,
 }
 
 /// A scanner that is modelled.
@@ -85,16 +89,18 @@ pub fn run(args: &ModelArgs) -> anyhow::Result<Status> {
     if args.scanner == ScannerArg::Tps && !set.is_empty() {
         bail!("--set is for KSM's settings: leave it out with --scanner tps");
     }
+    let output = args.out.create()?;
     let images: Vec<Image> = args.images.iter().map(Image::open).collect::<Result<_, _>>()?;
     let moments = match args.scanner {
         ScannerArg::Ksm => ksm(args, &images, &set)?,
         ScannerArg::Tps => tps(args, &images),
     };
     let pages = images.iter().map(Image::len).sum();
-    print(&match args.format {
+    let data = match args.format {
         ShortFormat::Table => table(&moments, pages),
         ShortFormat::Json => json(&moments, pages, args)?,
-    })?;
+    };
+    args.out.write(output, &data)?;
     Ok(Status::Done)
 }
 

@@ -5,6 +5,7 @@
 //! Files are opened before the run, so that an unwritable path costs no time. What the run has seen is
 //! shown however it ended; where a file cannot be written in the end, the others still are.
 
+use crate::cli::share::OutArgs;
 use crate::guardian;
 use crate::run::{note_file, print, stop_on_signals};
 use crate::status::Status;
@@ -60,10 +61,6 @@ pub struct RunArgs {
           value_name = "table|csv", help_heading = "Output")]
     pub format: RunFormat,
 
-    /// Write the data to FILE instead of stdout
-    #[arg(short, long, value_name = "FILE", help_heading = "Output")]
-    pub output: Option<PathBuf>,
-
     /// Also write a report with curves over time: one HTML file that needs no network
     #[arg(long, value_name = "FILE.html", help_heading = "Output")]
     pub report: Option<PathBuf>,
@@ -72,9 +69,9 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE.md", help_heading = "Output")]
     pub markdown: Option<PathBuf>,
 
-    /// No progress and no notes on stderr
-    #[arg(short, long, help_heading = "Output")]
-    pub quiet: bool,
+    /// Where the data goes.
+    #[command(flatten)]
+    pub out: OutArgs,
 }
 
 /// Form of the data.
@@ -109,7 +106,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<Status> {
     if let Some(dir) = &args.dump {
         std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     }
-    let output = args.output.as_deref().map(OutputFile::create).transpose()?;
+    let output = args.out.create()?;
     let report = args.report.as_deref().map(OutputFile::create).transpose()?;
     let markdown = args.markdown.as_deref().map(OutputFile::create).transpose()?;
     let stop = stop_on_signals()?;
@@ -121,10 +118,10 @@ pub fn run(args: &RunArgs) -> anyhow::Result<Status> {
         dump: args.dump.as_deref(),
         stop: &stop,
     };
-    if !args.quiet {
+    if !args.out.quiet {
         eprintln!("bifold: {}", size(&plan));
     }
-    let mut progress = Progress::new(args.quiet, &plan);
+    let mut progress = Progress::new(args.out.quiet, &plan);
     let outcome = experiment(&plan, &asked, &mut |notice| progress.tell(&notice))?;
     progress.bar.finish_and_clear();
 
@@ -133,13 +130,13 @@ pub fn run(args: &RunArgs) -> anyhow::Result<Status> {
         RunFormat::Table => text(&plan, &outcome),
         RunFormat::Csv => csv(&outcome)?,
     };
-    let notes = !args.quiet;
+    let notes = !args.out.quiet;
     let mut shown = match output {
         None => print(&data),
         Some(_) => Ok(()),
     };
     let files = [
-        ("data", output, &args.output, Ok(data)),
+        ("data", output, &args.out.output, Ok(data)),
         ("report", report, &args.report, page(&plan, &outcome).render().map_err(anyhow::Error::from)),
         ("tables", markdown, &args.markdown, Ok(document(&plan, &outcome))),
     ];

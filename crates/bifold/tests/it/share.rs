@@ -61,9 +61,57 @@ fn share_help() {
         ("share_fingerprint_help_short", "share fingerprint -h"),
         ("share_count_help_short", "share count -h"),
         ("share_import_help_short", "share import -h"),
+        ("share_model_help_short", "share model -h"),
+        ("share_check_help_short", "share check -h"),
     ] {
         insta::assert_snapshot!(name, bifold(args).quietly());
     }
+}
+
+#[test]
+fn a_model_of_each_scanner_in_every_form() {
+    let dir = tempfile::tempdir().unwrap();
+    guests(dir.path());
+    for (name, args) in [
+        ("share_model_ksm", "a b"),
+        (
+            "share_model_ksm_settings",
+            "a b --set pages_to_scan=1000 --set max_page_sharing=8 --set use_zero_pages=1 --set smart_scan=0",
+        ),
+        ("share_model_ksm_advisor", "a b --huge-pages --set advisor_mode=scan-time --passes 3"),
+        ("share_model_ksm_json", "a b --passes 2 --format json"),
+        ("share_model_tps", "a b --scanner tps --passes 1"),
+        ("share_model_tps_shared_salt", "a b --scanner tps --passes 1 --shared-salt"),
+    ] {
+        insta::assert_snapshot!(name, bifold_in(dir.path(), &format!("share model {args}")).quietly());
+    }
+    bifold_in(dir.path(), "share model a b -q -o out.txt").quietly();
+    let table = bifold_in(dir.path(), "share model a b").quietly();
+    assert_eq!(std::fs::read_to_string(dir.path().join("out.txt")).unwrap(), table);
+}
+
+#[test]
+fn models_and_checks_that_make_no_sense() {
+    let dir = tempfile::tempdir().unwrap();
+    guests(dir.path());
+    let mut all = String::new();
+    for args in [
+        "model",
+        "model nothing",
+        "model a --set max_page_sharing=1",
+        "model a --set pages=1",
+        "model a --set run",
+        "model a --scanner tps --set smart_scan=1",
+        "model a --passes 0",
+        "check --content nothing",
+        "check --set advisor_mode=fast",
+        "check --runs 0",
+        "check --markdown /no/such/dir/x",
+    ] {
+        let text = bifold_in(dir.path(), &format!("share {args}")).refused();
+        all += &format!("$ bifold share {args}\n{text}\n");
+    }
+    insta::assert_snapshot!("share_model_and_check_refusals", all);
 }
 
 #[test]
@@ -119,7 +167,7 @@ fn count_by_parts(dir: &Path) -> String {
         bifold_in(dir, &format!("share fingerprint -q --key key --parts 4 -o {to} {image}")).quietly();
     }
     for part in 0..4 {
-        bifold_in(dir, &format!("share count --part {part} -o {part}.json fp-a fp-b")).quietly();
+        bifold_in(dir, &format!("share count -q --part {part} -o {part}.json fp-a fp-b")).quietly();
     }
     bifold_in(dir, "share merge 3.json 0.json 2.json 1.json --format csv").quietly()
 }

@@ -5,7 +5,9 @@
 //! `smaps` has the areas (flag `mg`), `pagemap` the frames, `/proc/kpageflags` what these are. The bytes
 //! come from `mem`. A process that is not stopped changes meanwhile.
 
+use super::process::gone;
 use super::{Ksm, KsmError};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
@@ -18,6 +20,7 @@ const PRESENT: u64 = 1 << 63;
 const FRAME: u64 = (1 << 55) - 1;
 /// `kpageflags`.
 const KPF_ANON: u64 = 1 << 12;
+const KPF_KSM: u64 = 1 << 21;
 const KPF_THP: u64 = 1 << 22;
 const KPF_ZERO_PAGE: u64 = 1 << 24;
 
@@ -43,16 +46,94 @@ pub struct Area {
     pub bytes: Vec<u8>,
 }
 
+/// An area that KSM may merge, as `smaps` has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MergeableArea {
+    /// Its first address.
+    pub start: u64,
+    /// The address behind its last.
+    pub end: u64,
+    /// Bytes in memory (`Rss`).
+    pub resident: u64,
+    /// Of these, bytes in huge pages (`AnonHugePages`).
+    pub huge: u64,
+}
+
+/// What KSM has merged of some processes' memory. With no other process's mergeable, `pages_shared` is
+/// `frames` and `pages_sharing` is `pages - frames`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Merged {
+    /// Merged frames that their page tables map.
+    pub frames: u64,
+    /// Pages that map these frames.
+    pub pages: u64,
+    /// Pages that KSM counts as merged (`ksm_merging_pages`), if the kernel tells: those, and pages written
+    /// to since ksmd last came by.
+    pub merging_pages: Option<u64>,
+    /// Pages that KSM made mappings of the kernel's zero page; 0 where the kernel does not tell.
+    pub zero_pages: u64,
+}
+
 impl Ksm {
+    /// What is merged of the memory of these processes, by their own page tables and figures, so that no
+    /// other process's is in it. A frame that others map, too, counts.
+    ///
+    /// # Errors
+    /// If their files cannot be read, as only root may, or a process has ended.
+    pub fn merged(&self, pids: &[u32]) -> Result<Merged, KsmError> {
+        let flags_path = self.proc.join("kpageflags");
+        let flags = File::open(&flags_path).map_err(|e| KsmError::io(&flags_path, e))?;
+        let mut merged = Merged::default();
+        let mut is_merged: HashMap<u64, bool> = HashMap::new();
+        for pid in pids {
+            let path = self.proc.join(pid.to_string()).join("pagemap");
+            let pagemap = File::open(&path).map_err(|e| KsmError::io(&path, e))?;
+            for MergeableArea { start, end, .. } in self.mergeable_areas(*pid)? {
+                for frame in
+                    frames(&pagemap, start, end).map_err(|e| KsmError::io(&path, e))?.into_iter().flatten()
+                {
+                    let known = match is_merged.get(&frame) {
+                        Some(known) => *known,
+                        None => {
+                            let flags = word(&flags, frame).map_err(|e| KsmError::io(&flags_path, e))?;
+                            let new = flags & KPF_KSM != 0;
+                            is_merged.insert(frame, new);
+                            merged.frames += u64::from(new);
+                            new
+                        }
+                    };
+                    merged.pages += u64::from(known);
+                }
+            }
+            let figures = self.process(*pid)?.unwrap_or_default();
+            merged.zero_pages += figures.zero_pages.unwrap_or(0);
+            if let Some(n) = figures.merging_pages {
+                merged.merging_pages = Some(merged.merging_pages.unwrap_or(0) + n);
+            }
+        }
+        Ok(merged)
+    }
+
+    /// A process's mergeable areas; none if it has ended.
+    ///
+    /// # Errors
+    /// If `smaps` cannot be read: only root, or the process's owner, may.
+    pub fn mergeable_areas(&self, pid: u32) -> Result<Vec<MergeableArea>, KsmError> {
+        let smaps = self.proc.join(pid.to_string()).join("smaps");
+        let text = match std::fs::read(&smaps) {
+            Err(e) if gone(&e) => Vec::new(),
+            read => read.map_err(|e| KsmError::io(&smaps, e))?,
+        };
+        Ok(mergeable_areas(&String::from_utf8_lossy(&text)))
+    }
+
     /// The mergeable memory of a process, in order of addresses; empty if it has none.
     ///
     /// # Errors
     /// If its files cannot be read: only root may.
     pub fn mergeable(&self, pid: u32) -> Result<Vec<Area>, KsmError> {
         let dir = self.proc.join(pid.to_string());
-        let smaps = dir.join("smaps");
-        let text = std::fs::read(&smaps).map_err(|e| KsmError::io(&smaps, e))?;
-        let areas = areas(&String::from_utf8_lossy(&text));
+        let areas = self.mergeable_areas(pid)?;
         let open = |path: &Path| File::open(path).map_err(|e| KsmError::io(path, e));
         if areas.is_empty() {
             return Ok(Vec::new());
@@ -60,10 +141,7 @@ impl Ksm {
         let flags_path = self.proc.join("kpageflags");
         let (pagemap, mem) = (dir.join("pagemap"), dir.join("mem"));
         let files = (open(&pagemap)?, open(&mem)?, open(&flags_path)?);
-        areas
-            .into_iter()
-            .map(|(start, end)| area(start, end, &files).map_err(|e| KsmError::io(&mem, e)))
-            .collect()
+        areas.into_iter().map(|a| area(a.start, a.end, &files).map_err(|e| KsmError::io(&mem, e))).collect()
     }
 
     /// Processes with mergeable memory.
@@ -83,17 +161,27 @@ impl Ksm {
     }
 }
 
-/// Addresses of the areas with the flag `mg`, in the text of `/proc/PID/smaps`.
-fn areas(smaps: &str) -> Vec<(u64, u64)> {
-    let mut at = None;
+/// The areas that KSM may merge (flag `mg`), in the text of `/proc/PID/smaps`.
+pub fn mergeable_areas(smaps: &str) -> Vec<MergeableArea> {
+    let mut area: Option<MergeableArea> = None;
     let mut found = Vec::new();
     for line in smaps.lines() {
-        let first = line.split_whitespace().next().unwrap_or_default();
-        if let Some((start, end)) = first.split_once('-') {
-            let hex = |s| u64::from_str_radix(s, 16).ok();
-            at = hex(start).zip(hex(end)).filter(|(s, e)| s < e && s % PAGE == 0 && e % PAGE == 0).or(at);
-        } else if first == "VmFlags:" && line.split_whitespace().any(|w| w == "mg") {
-            found.extend(at);
+        let mut words = line.split_whitespace();
+        let first = words.next().unwrap_or_default();
+        let bytes =
+            |kb: Option<&str>| kb.and_then(|kb| kb.parse::<u64>().ok()?.checked_mul(1024)).unwrap_or(0);
+        match (&mut area, first) {
+            (Some(a), "Rss:") => a.resident = bytes(words.next()),
+            (Some(a), "AnonHugePages:") => a.huge = bytes(words.next()),
+            (Some(a), "VmFlags:") if words.any(|w| w == "mg") => found.push(*a),
+            _ => {
+                let hex = |s| u64::from_str_radix(s, 16).ok();
+                let Some((start, end)) = first.split_once('-').and_then(|(s, e)| hex(s).zip(hex(e))) else {
+                    continue;
+                };
+                let whole = start < end && start % PAGE == 0 && end % PAGE == 0;
+                area = whole.then_some(MergeableArea { start, end, resident: 0, huge: 0 });
+            }
         }
     }
     found
@@ -101,17 +189,12 @@ fn areas(smaps: &str) -> Vec<(u64, u64)> {
 
 fn area(start: u64, end: u64, (pagemap, mem, flags): &(File, File, File)) -> io::Result<Area> {
     let pages = ((end - start) / PAGE) as usize;
-    let mut entries = vec![0; pages * 8];
-    pagemap.read_exact_at(&mut entries, start / PAGE * 8)?;
     let mut area = Area { first: start / PAGE, pages: Vec::new(), bytes: vec![0; pages * PAGE as usize] };
-    for (n, entry) in entries.chunks_exact(8).enumerate() {
-        let entry = u64::from_le_bytes(entry.try_into().expect("8 bytes"));
-        let mut state = PageState::None;
-        if entry & PRESENT != 0 && entry & FRAME != 0 {
-            let mut word = [0; 8];
-            flags.read_exact_at(&mut word, (entry & FRAME) * 8)?;
-            state = state_of(u64::from_le_bytes(word));
-        }
+    for (n, frame) in frames(pagemap, start, end)?.into_iter().enumerate() {
+        let state = match frame {
+            Some(frame) => state_of(word(flags, frame)?),
+            None => PageState::None,
+        };
         if state != PageState::None {
             let at = n * PAGE as usize;
             mem.read_exact_at(&mut area.bytes[at..at + PAGE as usize], start + n as u64 * PAGE)?;
@@ -119,6 +202,21 @@ fn area(start: u64, end: u64, (pagemap, mem, flags): &(File, File, File)) -> io:
         area.pages.push(state);
     }
     Ok(area)
+}
+
+/// The frame of each page from one address to another; none where no page is in memory.
+fn frames(pagemap: &File, start: u64, end: u64) -> io::Result<Vec<Option<u64>>> {
+    let mut entries = vec![0; ((end - start) / PAGE * 8) as usize];
+    pagemap.read_exact_at(&mut entries, start / PAGE * 8)?;
+    let entries = entries.chunks_exact(8).map(|e| u64::from_le_bytes(e.try_into().expect("8 bytes")));
+    Ok(entries.map(|e| Some(e & FRAME).filter(|frame| e & PRESENT != 0 && *frame != 0)).collect())
+}
+
+/// A frame's word in `/proc/kpageflags`.
+fn word(flags: &File, frame: u64) -> io::Result<u64> {
+    let mut word = [0; 8];
+    flags.read_exact_at(&mut word, frame * 8)?;
+    Ok(u64::from_le_bytes(word))
 }
 
 fn state_of(flags: u64) -> PageState {
@@ -135,12 +233,22 @@ mod tests {
 
     #[test]
     fn areas_are_those_with_the_flag() {
-        let smaps = "7f0000000000-7f0000200000 rw-p 00000000 00:00 0 \nSize: 2048 kB\nVmFlags: rd wr mr mw me ac mg \n\
-                     7f0000300000-7f0000400000 rw-p 00000000 00:00 0  [heap]\nVmFlags: rd wr mr mw me ac \n\
-                     7f0000400000-7f0000401000 rw-p 00000000 00:00 0\nVmFlags: mg";
+        let smaps = "7f0000000000-7f0000200000 rw-p 00000000 00:00 0 \nSize: 2048 kB\nRss: 1024 kB\n\
+                     AnonHugePages:   512 kB\nVmFlags: rd wr mr mw me ac mg \n\
+                     7f0000300000-7f0000400000 rw-p 00000000 00:00 0  [heap]\nRss: 4 kB\nVmFlags: rd wr mr mw me ac \n\
+                     7f0000400000-7f0000401000 rw-p 00000000 00:00 0\nRss: 4 kB\nVmFlags: mg";
         let (a, b) = (0x7f00_0000_0000, 0x7f00_0040_0000);
-        assert_eq!(areas(smaps), [(a, a + 0x20_0000), (b, b + 0x1000)]);
-        assert_eq!(areas("mg\nVmFlags: mg\nx-y\nVmFlags: mg"), []);
+        let whole =
+            |start, length, resident, huge| MergeableArea { start, end: start + length, resident, huge };
+        assert_eq!(
+            mergeable_areas(smaps),
+            [whole(a, 0x20_0000, 1 << 20, 1 << 19), whole(b, 0x1000, 4096, 0)]
+        );
+        for no_area in
+            ["mg\nVmFlags: mg", "x-y\nVmFlags: mg", "2000-1000 a\nVmFlags: mg", "1000-1001 a\nVmFlags: mg"]
+        {
+            assert_eq!(mergeable_areas(no_area), [], "{no_area}");
+        }
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub use error::KsmError;
 pub use guard::{KsmGuard, Places};
 pub use guardian::{Guardian, Stood, stand_guard};
 pub use journal::Journal;
-pub use memory::{Area, PageState};
+pub use memory::{Area, MergeableArea, Merged, PageState, mergeable_areas};
 pub use pass::{PassEnd, Passes};
 pub use process::Ksmd;
 pub use settings::{Setting, Settings};
@@ -109,7 +109,10 @@ impl Ksm {
     }
 
     /// Whether this user may change settings.
-    pub(crate) fn may_write(&self) -> Result<(), KsmError> {
+    ///
+    /// # Errors
+    /// If not.
+    pub fn may_write(&self) -> Result<(), KsmError> {
         let path = self.dir.join("run");
         OpenOptions::new().write(true).open(&path).map(drop).map_err(|e| KsmError::io(&path, e))
     }

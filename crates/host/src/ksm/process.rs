@@ -93,7 +93,7 @@ fn precise(schedstat: &Path) -> Option<Duration> {
 }
 
 /// The process has ended, or the kernel has no such file.
-fn gone(e: &io::Error) -> bool {
+pub(super) fn gone(e: &io::Error) -> bool {
     const ESRCH: i32 = 3;
     e.kind() == io::ErrorKind::NotFound || e.raw_os_error() == Some(ESRCH)
 }

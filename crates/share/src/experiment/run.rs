@@ -135,7 +135,8 @@ pub fn available_mib(host: &Host) -> Result<u64, ExperimentError> {
     Ok(bytes >> 20)
 }
 
-fn kernel_release(host: &Host) -> String {
+/// The release of a host's kernel; empty if it does not say.
+pub fn kernel_release(host: &Host) -> String {
     let text = std::fs::read_to_string(host.proc.join("sys/kernel/osrelease")).unwrap_or_default();
     text.trim().to_owned()
 }

@@ -1,20 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The model against this kernel's ksmd, pass by pass, on the same memory.
 //!
-//! ksmd is made to go one pass at a time ([`Passes`]); the model goes the same passes. On
-//! [`Synthetic`] memory the kernel's counters are taken less what other processes' memory merges by
-//! itself, which is measured first. On processes, the memory of all that have mergeable memory is read
-//! and given to the model, huge pages and pages that are not there included.
+//! ksmd is made to go one pass at a time ([`Passes`]); the model goes the same passes, on [`Synthetic`]
+//! memory, or on that of all processes that have mergeable memory, which is read and given to the model,
+//! huge pages and pages that are not there included.
+//!
+//! KSM's counters are the host's. What other processes merge cannot be taken off: it changes while they
+//! come, go and run, and by the very measurement, which splits their huge pages and so makes them merge
+//! a pass earlier the next time. So the pages of the checked processes themselves are counted, by their
+//! page tables ([`Ksm::merged`]), and the counters are kept beside for comparison.
+//!
+//! Others can also keep ksmd from merging: a search of the unstable tree ends where the page of a node on
+//! its way has gone (`unstable_tree_search_insert`), as when a huge page of another process is split. One
+//! content may then miss a pass. A content during which others' mergeable memory came, went or was split
+//! is therefore done again, whatever came of it.
 
 use super::synthetic::{Synthetic, fill, page};
 use super::{Counts, Guest, Scanner, Tuning, Work};
 use crate::image::PAGE;
 use bifold_host::ksm::{
-    Area, Counter, Counters, KsmError, KsmGuard, PageState, PassEnd, Passes, Setting, Settings,
+    Area, Counter, Counters, Ksm, KsmError, KsmGuard, MergeableArea, Merged, PageState, Passes, Setting,
+    Settings,
 };
 use memmap2::{Advice, MmapMut};
 use std::io;
+use std::thread::sleep;
 use std::time::{Duration, Instant};
+
+/// A content is done again so often, at most, because others' memory changed.
+const MOST_TRIES: u32 = 5;
 
 /// Settings under a name.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,6 +67,23 @@ impl Case {
     }
 }
 
+/// What the kernel made of the memory that is checked.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Merged frames.
+    pub pages_shared: u64,
+    /// Pages that share them beyond the first of each.
+    pub pages_sharing: u64,
+    /// Pages that KSM made mappings of the zero page.
+    pub ksm_zero_pages: u64,
+}
+
+impl From<Merged> for Counted {
+    fn from(m: Merged) -> Counted {
+        Counted { pages_shared: m.frames, pages_sharing: m.pages - m.frames, ksm_zero_pages: m.zero_pages }
+    }
+}
+
 /// A pass as predicted and as counted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
@@ -64,14 +95,20 @@ pub struct Row {
     pub pass: u64,
     /// By the model.
     pub predicted: Counts,
-    /// By the kernel, less what others merged by themselves.
-    pub counted: Counts,
+    /// By the kernel, of the memory that is checked.
+    pub counted: Counted,
+    /// By the kernel's counters, of the whole host.
+    pub host: Counts,
     /// The model's work in this pass.
     pub work: Work,
     /// CPU time by the model's costs.
     pub predicted_cpu: Duration,
     /// CPU time that ksmd took.
     pub counted_cpu: Option<Duration>,
+    /// How often these passes were begun.
+    pub tries: u32,
+    /// Other processes' mergeable memory changed in size, or in huge pages, during the last of them, too.
+    pub disturbed: bool,
 }
 
 impl Row {
@@ -83,6 +120,14 @@ impl Row {
             ("pages_sharing", p.pages_sharing, c.pages_sharing),
             ("ksm_zero_pages", p.ksm_zero_pages, c.ksm_zero_pages),
         ]
+    }
+
+    /// Pages of other processes that the host's counters have as merged, or mapped to the zero page. A
+    /// frame that others share with the checked memory counts as the latter's.
+    pub fn others(&self) -> u64 {
+        let (host, own) = (&self.host, &self.counted);
+        (host.pages_shared + host.pages_sharing + host.ksm_zero_pages)
+            .saturating_sub(own.pages_shared + own.pages_sharing + own.ksm_zero_pages)
     }
 
     /// The worst difference of a figure, as a share of what was counted.
@@ -107,6 +152,16 @@ pub enum CheckError {
         bytes: usize,
         /// Why.
         source: io::Error,
+    },
+    /// The page tables and KSM's own figure of the process do not fit each other.
+    #[error(
+        "{pages} pages of this process are merged by its page tables, and {merging} by its ksm_stat: the kernel was not at rest"
+    )]
+    NotAtRest {
+        /// By page tables.
+        pages: u64,
+        /// By KSM.
+        merging: u64,
     },
     /// Stopped by the user.
     #[error("the check was stopped")]
@@ -146,30 +201,34 @@ impl<'a> Check<'a> {
         Settings::of(&has.collect::<Vec<_>>())
     }
 
-    fn pass(&self, passes: &mut Passes) -> Result<PassEnd, CheckError> {
-        passes.pass(self.stop)?.ok_or(CheckError::Stopped)
-    }
-
-    /// What the rest of the host merges under these settings, after each pass.
-    ///
-    /// # Errors
-    /// As all of the kernel's.
-    pub fn others(&self, case: &Case) -> Result<Vec<Counts>, CheckError> {
-        let mut passes = Passes::begin(self.guard, &self.settings(case))?;
-        (0..self.passes).map(|_| Ok(counts(&self.pass(&mut passes)?.counters))).collect()
-    }
-
     /// One content under one case.
     ///
     /// # Errors
     /// As all of the kernel's.
-    pub fn synthetic(
-        &self,
-        content: Synthetic,
-        pages: usize,
-        case: &Case,
-        others: &[Counts],
-    ) -> Result<Vec<Row>, CheckError> {
+    pub fn synthetic(&self, content: Synthetic, pages: usize, case: &Case) -> Result<Vec<Row>, CheckError> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let before = self.others(case)?;
+            let mut rows = self.synthetic_once(content, pages, case)?;
+            let disturbed = before != self.others(case)?;
+            if disturbed && tries < MOST_TRIES {
+                continue;
+            }
+            rows.iter_mut().for_each(|r| (r.tries, r.disturbed) = (tries, disturbed));
+            return Ok(rows);
+        }
+    }
+
+    /// Other processes' mergeable areas, with nothing merged.
+    fn others(&self, case: &Case) -> Result<Vec<(u32, Vec<MergeableArea>)>, CheckError> {
+        Passes::begin(self.guard, &self.settings(case))?;
+        let ksm = self.guard.ksm();
+        let others = ksm.merging_processes()?.into_iter().filter(|pid| *pid != std::process::id());
+        Ok(others.map(|pid| Ok((pid, ksm.mergeable_areas(pid)?))).collect::<Result<_, KsmError>>()?)
+    }
+
+    fn synthetic_once(&self, content: Synthetic, pages: usize, case: &Case) -> Result<Vec<Row>, CheckError> {
         let mut memory = mergeable(pages)?;
         let contents = content.pages(pages);
         memory.chunks_exact_mut(PAGE).zip(&contents).for_each(|(page, c)| fill(*c, page));
@@ -178,14 +237,13 @@ impl<'a> Check<'a> {
         let guest = scanner.add_pages(&all, false);
         let mut passes = Passes::begin(self.guard, &self.settings(case))?;
         let mut rows = Vec::new();
-        for (pass, others) in (1..=self.passes).zip(others) {
+        for pass in 1..=self.passes {
             for (at, c) in content.changes(pages, pass) {
                 fill(c, &mut memory[at * PAGE..(at + 1) * PAGE]);
                 scanner.write(guest, at, &page(c));
             }
-            let row = self.step(&mut passes, &mut scanner, pass)?;
-            let counted = less(row.counted, others);
-            rows.push(Row { content: content.name().into(), case: case.name.clone(), counted, ..row });
+            let name = (content.name(), &*case.name);
+            rows.push(self.step(&mut passes, &mut scanner, pass, name, own)?);
         }
         Ok(rows)
     }
@@ -198,38 +256,68 @@ impl<'a> Check<'a> {
         let ksm = self.guard.ksm();
         let mut passes = Passes::begin(self.guard, &self.settings(case))?;
         let mut scanner = Scanner::new(case.tuning());
-        let mut names = Vec::new();
+        let mut checked = vec![std::process::id()];
         for pid in ksm.merging_processes()? {
             // One that has ended since has no memory to scan.
             let Ok(areas) = ksm.mergeable(pid) else { continue };
-            if add(&mut scanner, &areas).is_some() && pid != std::process::id() {
-                names.push(pid.to_string());
+            if add(&mut scanner, &areas).is_some() && pid != checked[0] {
+                checked.push(pid);
             }
         }
+        let names: Vec<String> = checked[1..].iter().map(u32::to_string).collect();
         let content = format!("process {}", names.join(" "));
         let mut rows = Vec::new();
         for pass in 1..=self.passes {
-            let row = self.step(&mut passes, &mut scanner, pass)?;
-            rows.push(Row { content: content.clone(), case: case.name.clone(), ..row });
+            let name = (&*content, &*case.name);
+            rows.push(self.step(&mut passes, &mut scanner, pass, name, |ksm| Ok(ksm.merged(&checked)?))?);
         }
         Ok(rows)
     }
 
-    fn step(&self, passes: &mut Passes, scanner: &mut Scanner, pass: u64) -> Result<Row, CheckError> {
+    fn step(
+        &self,
+        passes: &mut Passes,
+        scanner: &mut Scanner,
+        pass: u64,
+        (content, case): (&str, &str),
+        merged: impl Fn(&Ksm) -> Result<Merged, CheckError>,
+    ) -> Result<Row, CheckError> {
         let (before, work, cpu) = (Instant::now(), scanner.work(), scanner.cpu());
         scanner.pass();
-        let end = self.pass(passes)?;
+        let end = passes.pass(self.stop)?.ok_or(CheckError::Stopped)?;
+        let counted = merged(self.guard.ksm())?.into();
         scanner.elapse(before.elapsed());
         Ok(Row {
-            content: String::new(),
-            case: String::new(),
+            content: content.into(),
+            case: case.into(),
             pass,
             predicted: scanner.counts(),
-            counted: counts(&end.counters),
+            counted,
+            host: counts(&end.counters),
             work: scanner.work() - work,
             predicted_cpu: scanner.cpu() - cpu,
             counted_cpu: end.cpu,
+            tries: 1,
+            disturbed: false,
         })
+    }
+}
+
+/// What is merged of this process's memory. It rests, so that two sources of the kernel must agree; a page
+/// that is being moved (compaction) may spoil one look.
+fn own(ksm: &Ksm) -> Result<Merged, CheckError> {
+    const LOOKS: usize = 5;
+    let mut looks = 0;
+    loop {
+        let merged = ksm.merged(&[std::process::id()])?;
+        looks += 1;
+        match merged.merging_pages {
+            Some(merging) if merging != merged.pages && looks < LOOKS => sleep(Duration::from_millis(20)),
+            Some(merging) if merging != merged.pages => {
+                return Err(CheckError::NotAtRest { pages: merged.pages, merging });
+            }
+            _ => return Ok(merged),
+        }
     }
 }
 
@@ -272,19 +360,5 @@ fn counts(counters: &Counters) -> Counts {
         ksm_zero_pages: of(Counter::KsmZeroPages),
         stable_node_chains: of(Counter::StableNodeChains),
         stable_node_dups: of(Counter::StableNodeDups),
-    }
-}
-
-/// Gauges without others' part.
-fn less(all: Counts, others: &Counts) -> Counts {
-    Counts {
-        pages_shared: all.pages_shared.saturating_sub(others.pages_shared),
-        pages_sharing: all.pages_sharing.saturating_sub(others.pages_sharing),
-        pages_unshared: all.pages_unshared.saturating_sub(others.pages_unshared),
-        pages_volatile: all.pages_volatile.saturating_sub(others.pages_volatile),
-        ksm_zero_pages: all.ksm_zero_pages.saturating_sub(others.ksm_zero_pages),
-        stable_node_chains: all.stable_node_chains.saturating_sub(others.stable_node_chains),
-        stable_node_dups: all.stable_node_dups.saturating_sub(others.stable_node_dups),
-        ..all
     }
 }

@@ -10,7 +10,7 @@ mod text;
 use crate::cli::FormatArg;
 use crate::cli::share::{CountShowArgs, MethodArg, PotentialArgs};
 use crate::feed::Progress;
-use crate::run::{note_file, print, stop_on_signals};
+use crate::run::stop_on_signals;
 use crate::status::Status;
 use bifold_report::{Exit, OutputFile};
 use bifold_share::image::{Image, ImageError};
@@ -26,7 +26,7 @@ const SAID: u64 = 1 << 16;
 
 /// Carries out the verb.
 pub fn run(args: &PotentialArgs) -> anyhow::Result<Status> {
-    let output = args.show.output.as_deref().map(OutputFile::create).transpose()?;
+    let output = args.show.out.create()?;
     let stop = stop_on_signals()?;
     if let Some(dirs) = super::fingerprint::directories(&args.images)? {
         let potential = super::fingerprint::count_all(&dirs, args.show.count)?;
@@ -42,8 +42,9 @@ pub fn run(args: &PotentialArgs) -> anyhow::Result<Status> {
     let known = kernels.chain(args.known.iter().map(Known::open)).collect::<Result<Vec<_>, _>>()?;
     let options = Options { method, top: args.show.count, known };
 
-    let counted =
-        watched(&images, &stop, args.show.quiet, |watch| potential::count_watched(&images, &options, watch));
+    let counted = watched(&images, &stop, args.show.out.quiet, |watch| {
+        potential::count_watched(&images, &options, watch)
+    });
     match counted {
         Ok(potential) => show(&potential, &args.show, output),
         Err(PotentialError::Stopped) => Ok(stopped(&PotentialError::Stopped)),
@@ -85,14 +86,8 @@ pub fn show(
         FormatArg::Jsonl => data::jsonl(potential)?,
         FormatArg::Csv => data::csv(potential)?,
     };
-    match (output, &args.output) {
-        (Some(file), Some(path)) => {
-            file.finish(text.as_bytes())?;
-            note_file(!args.quiet, "data", path);
-        }
-        _ => print(&text)?,
-    }
-    if potential.changed > 0 && !args.quiet {
+    args.out.write(output, &text)?;
+    if potential.changed > 0 && !args.out.quiet {
         eprintln!(
             "bifold: {} pages changed while they were read and count as contents of their own; pause the guests for \
              an exact count",

@@ -3,6 +3,7 @@
 
 use super::*;
 use bifold_host::ksm::Setting;
+use std::time::Duration;
 
 const WHOLE: &str = r#"
 title = "a test"

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `bifold share check`: the model of ksmd against this kernel's, once or in several runs.
+//!
+//! The check is [`bifold_share::ksm::check`]'s; [`show`] makes tables, a document and Markdown of what
+//! came of it.
+
+mod show;
+
+use crate::cli::policy::ShortFormat;
+use crate::cli::share::OutArgs;
+use crate::guardian;
+use crate::run::stop_on_signals;
+use crate::status::Status;
+use anyhow::Context as _;
+use bifold_host::Host;
+use bifold_host::ksm::{Guardian, KsmGuard, Places, Settings};
+use bifold_report::{Exit, OutputFile, shell_words};
+use bifold_share::experiment::run::kernel_release;
+use bifold_share::ksm::check::{Case, Check, CheckError};
+use bifold_share::ksm::synthetic::Synthetic;
+use clap::Args;
+use show::{Checked, Run};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// For `--help`.
+pub const EXAMPLES: &str = "\
+Examples:
+  bifold share check
+  bifold share check --runs 5 --markdown check.md
+  bifold share check --content slowly-changing --passes 12
+  bifold share check --set max_page_sharing=2 --set use_zero_pages=1
+  bifold share check --processes        # guests that are stopped, as by QEMU's `stop`";
+
+/// Arguments of `share check`.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// Check this content only; may be given several times [default: all seven]
+    #[arg(long, value_name = "NAME", value_parser = content)]
+    pub content: Vec<Synthetic>,
+
+    /// Check all processes' mergeable memory as it is, instead of memory made here
+    #[arg(long, conflicts_with = "content")]
+    pub processes: bool,
+
+    /// Use this setting of KSM, instead of three sets of them; may be given several times
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub set: Vec<String>,
+
+    /// Pages of the memory that is made, of 4 KB
+    #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(16..=16_777_216))]
+    pub pages: u32,
+
+    /// Passes over it
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub passes: u64,
+
+    /// How often all of it is done
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub runs: u32,
+
+    /// How far off a prediction may be, as a share of what is counted
+    #[arg(long, value_name = "RATIO", default_value_t = 0.02)]
+    pub tolerance: f64,
+
+    /// Form of the data
+    #[arg(long, value_enum, default_value_t = ShortFormat::Table, hide_possible_values = true,
+          value_name = "table|json", help_heading = "Output")]
+    pub format: ShortFormat,
+
+    /// Also write the tables as Markdown, with command, kernel and duration
+    #[arg(long, value_name = "FILE.md", help_heading = "Output")]
+    pub markdown: Option<PathBuf>,
+
+    /// Where the data goes.
+    #[command(flatten)]
+    pub out: OutArgs,
+}
+
+fn content(name: &str) -> Result<Synthetic, String> {
+    let names = || Synthetic::ALL.map(Synthetic::name).join(", ");
+    Synthetic::ALL.into_iter().find(|s| s.name() == name).ok_or_else(|| format!("one of {}", names()))
+}
+
+/// Settings written as NAME=VALUE.
+pub fn settings(words: &[String]) -> anyhow::Result<Settings> {
+    let mut settings = Settings::default();
+    for word in words {
+        let (name, value) =
+            word.split_once('=').with_context(|| format!("--set {word}: it takes NAME=VALUE"))?;
+        settings.put_text(name.strip_prefix("ksm.").unwrap_or(name), value)?;
+    }
+    Ok(settings)
+}
+
+/// Carries out the verb on this machine.
+pub fn run(args: &CheckArgs) -> anyhow::Result<Status> {
+    let cases = match settings(&args.set)? {
+        none if none.is_empty() => Case::built_in(),
+        one => vec![Case { name: one.to_string().replace(", ", " "), settings: one }],
+    };
+    let output = args.out.create()?;
+    let markdown = args.markdown.as_deref().map(OutputFile::create).transpose()?;
+    let host = Host::live();
+    let stop = stop_on_signals()?;
+    let guardian = Guardian::this_program(guardian::VERB)?;
+    let guard = KsmGuard::take(&host, &Places::live(), &guardian, &Settings::default())?;
+    if let (Some(pid), false) = (guard.recovered(), args.out.quiet) {
+        eprintln!("bifold: KSM's settings, left changed by process {pid}, were restored first");
+    }
+    let stopped = || stop.load(Ordering::Relaxed);
+    let mut runs = Vec::new();
+    let mut ending = Ok(());
+    for _ in 0..args.runs {
+        let (run, ended) = one(args, &cases, &guard, &stopped);
+        runs.push(run);
+        ending = ended;
+        if ending.is_err() {
+            break;
+        }
+    }
+    guard.restore()?;
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let checked = Checked {
+        command: format!("bifold {}", shell_words(&words)),
+        kernel: kernel_release(&host),
+        pages: (!args.processes).then_some(args.pages),
+        tolerance: args.tolerance,
+        partial: ending.as_ref().err().map(ToString::to_string),
+        runs,
+    };
+    let data = match args.format {
+        ShortFormat::Table => checked.text(),
+        ShortFormat::Json => checked.json()?,
+    };
+    args.out.write(output, &data)?;
+    if let (Some(file), Some(path)) = (markdown, &args.markdown) {
+        file.finish(checked.markdown().as_bytes())?;
+        crate::run::note_file(!args.out.quiet, "tables", path);
+    }
+    match ending {
+        Err(CheckError::Stopped) => return Ok(Status::OfCommand(Exit::Interrupted)),
+        // Its exit status is KSM's own.
+        Err(CheckError::Ksm(e)) => return Err(e.into()),
+        Err(e) => return Err(e.into()),
+        Ok(()) => {}
+    }
+    if !args.out.quiet {
+        eprintln!("bifold: {}", checked.verdict());
+    }
+    Ok(if checked.off() == 0 { Status::Done } else { Status::CheckFailed })
+}
+
+/// One run over all settings and contents, as far as it came, and how it ended.
+fn one(
+    args: &CheckArgs,
+    cases: &[Case],
+    guard: &KsmGuard,
+    stopped: &dyn Fn() -> bool,
+) -> (Run, Result<(), CheckError>) {
+    let began = Instant::now();
+    let mut rows = Vec::new();
+    let ended = (|| {
+        let check = Check::new(guard, args.passes, stopped)?;
+        let contents = if args.content.is_empty() { &Synthetic::ALL[..] } else { &args.content };
+        for case in cases {
+            if args.processes {
+                rows.extend(check.processes(case)?);
+                continue;
+            }
+            for content in contents {
+                rows.extend(check.synthetic(*content, args.pages as usize, case)?);
+            }
+        }
+        Ok(())
+    })();
+    (Run { rows, took: began.elapsed() }, ended)
+}

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What came of a check, for a terminal, as JSON and as Markdown. Where there are several runs, a pass has
+//! one row, with the least and the most of them.
+
+use bifold_report::{grouped, text_table};
+use bifold_share::experiment::output::Table;
+use bifold_share::ksm::check::Row;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// Runs of a check.
+pub struct Checked {
+    /// How it was called.
+    pub command: String,
+    /// The release of this machine's kernel.
+    pub kernel: String,
+    /// Pages that were made, if they were.
+    pub pages: Option<u32>,
+    /// How far off a prediction may be.
+    pub tolerance: f64,
+    /// Why it ended before its end, if it did.
+    pub partial: Option<String>,
+    /// The runs, in order.
+    pub runs: Vec<Run>,
+}
+
+/// One run.
+pub struct Run {
+    /// Its passes.
+    pub rows: Vec<Row>,
+    /// How long it took.
+    pub took: Duration,
+}
+
+impl Run {
+    /// Passes whose difference is so.
+    fn with(&self, so: impl Fn(f64) -> bool) -> usize {
+        self.rows.iter().filter(|r| so(r.difference())).count()
+    }
+}
+
+/// The least and the most of some numbers.
+fn range<T: PartialOrd + Copy>(values: impl Iterator<Item = T>, words: impl Fn(T) -> String) -> String {
+    let (mut least, mut most) = (None, None);
+    for v in values {
+        least = least.filter(|l| *l <= v).or(Some(v));
+        most = most.filter(|m| *m >= v).or(Some(v));
+    }
+    match least.zip(most) {
+        None => "-".into(),
+        Some((l, m)) if l == m => words(l),
+        Some((l, m)) => format!("{}–{}", words(l), words(m)),
+    }
+}
+
+fn percent(ratio: f64) -> String {
+    format!("{:.2}", ratio * 100.0)
+}
+
+impl Checked {
+    /// Passes that are off by more than is tolerated.
+    pub fn off(&self) -> usize {
+        self.runs.iter().map(|r| r.with(|d| d > self.tolerance)).sum()
+    }
+
+    /// In one line.
+    pub fn verdict(&self) -> String {
+        let rows = || self.runs.iter().flat_map(|r| &r.rows);
+        let all = rows().count();
+        let off = format!("{} of {all} passes are off by more than {} %", self.off(), self.tolerance * 100.0);
+        match rows().filter(|r| r.disturbed).count() {
+            0 => off,
+            n => format!(
+                "{off}; during {n} of them, other processes' mergeable memory came, went or was split"
+            ),
+        }
+    }
+
+    /// For a terminal.
+    pub fn text(&self) -> String {
+        let table = |t: Table| text_table(t.head, t.rows);
+        let runs = if self.runs.len() > 1 { table(self.table_of_runs()) + "\n" } else { String::new() };
+        runs + &table(self.table_of_passes())
+    }
+
+    fn table_of_runs(&self) -> Table {
+        let tolerance = self.tolerance * 100.0;
+        let rows = self.runs.iter().enumerate().map(|(n, run)| {
+            vec![
+                (n + 1).to_string(),
+                run.rows.len().to_string(),
+                run.with(|d| d == 0.0).to_string(),
+                run.with(|d| d > 0.0 && d <= self.tolerance).to_string(),
+                run.with(|d| d > self.tolerance).to_string(),
+                percent(run.rows.iter().map(Row::difference).fold(0.0, f64::max)),
+                range(run.rows.iter().map(Row::others), grouped),
+                run.rows
+                    .iter()
+                    .filter(|r| r.pass == 1)
+                    .map(|r| u64::from(r.tries - 1))
+                    .sum::<u64>()
+                    .to_string(),
+                format!("{:.1}", run.took.as_secs_f64()),
+            ]
+        });
+        let head = [
+            "\nrun".into(),
+            "\npasses".into(),
+            "\nexact".into(),
+            format!("off by\nup to {tolerance} %"),
+            "off by\nmore".into(),
+            "worst\n%".into(),
+            "others'\nmerged pages".into(),
+            "contents\nrepeated".into(),
+            "time\ns".into(),
+        ];
+        Table { title: "Runs".into(), head: head.into(), rows: rows.collect(), notes: Vec::new() }
+    }
+
+    fn table_of_passes(&self) -> Table {
+        let head = [
+            "\ncontent",
+            "\nsettings",
+            "\npass",
+            "pages_shared\npredicted",
+            "\ncounted",
+            "pages_sharing\npredicted",
+            "\ncounted",
+            "zero pages\npredicted",
+            "\ncounted",
+            "off by\n%",
+            "ksmd ms\npredicted",
+            "\ntaken",
+            "\n",
+        ];
+        let ms = |d: Duration| format!("{:.1}", d.as_secs_f64() * 1e3);
+        let longest = self.runs.iter().map(|r| r.rows.len()).max().unwrap_or(0);
+        let rows = (0..longest).map(|n| {
+            // All runs go through the same passes in the same order; the last may have ended before.
+            let of_runs: Vec<&Row> = self.runs.iter().filter_map(|r| r.rows.get(n)).collect();
+            let (first, rows) = (of_runs[0], || of_runs.iter());
+            let mut cells = vec![first.content.clone(), first.case.clone(), first.pass.to_string()];
+            for figure in 0..first.figures().len() {
+                cells.push(range(rows().map(|r| r.figures()[figure].1), grouped));
+                cells.push(range(rows().map(|r| r.figures()[figure].2), grouped));
+            }
+            cells.push(range(rows().map(|r| r.difference()), percent));
+            cells.push(range(rows().map(|r| r.predicted_cpu), ms));
+            cells.push(range(rows().filter_map(|r| r.counted_cpu), ms));
+            let said = |word: &str, n| match n {
+                0 => None,
+                _ if of_runs.len() == 1 => Some(word.to_string()),
+                n => Some(format!("{word} in {n}")),
+            };
+            let off = said("OFF", rows().filter(|r| r.difference() > self.tolerance).count());
+            let disturbed = said("disturbed", rows().filter(|r| r.disturbed).count());
+            cells.push(off.into_iter().chain(disturbed).collect::<Vec<_>>().join(", "));
+            cells
+        });
+        Table {
+            title: "Passes".into(),
+            head: head.map(String::from).into(),
+            rows: rows.collect(),
+            notes: vec![],
+        }
+    }
+
+    /// As a document.
+    pub fn markdown(&self) -> String {
+        let mut out = format!("# KSM: the model beside Linux {}\n\n", self.kernel);
+        let seconds: f64 = self.runs.iter().map(|r| r.took.as_secs_f64()).sum();
+        out += &format!("Written by `{}` in {seconds:.0} seconds", self.command);
+        out += &match self.pages {
+            Some(pages) => format!(", on {} pages of 4 KB of each content.\n", grouped(pages.into())),
+            None => ", on the mergeable memory of processes.\n".into(),
+        };
+        if let Some(why) = &self.partial {
+            out += &format!("\n**Partial: {why}.**\n");
+        }
+        out += &format!("\n**{}.** ", self.verdict());
+        out += "What the columns mean, and how it is done: `docs/share.md`.";
+        if self.runs.len() > 1 {
+            out += " Of several runs, the least and the most are given.";
+        }
+        format!("{out}\n\n{}\n{}", self.table_of_runs().markdown(), self.table_of_passes().markdown())
+    }
+
+    /// As JSON.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn json(&self) -> anyhow::Result<String> {
+        let numbered = self.runs.iter().enumerate();
+        let passes: Vec<Value> =
+            numbered.flat_map(|(n, run)| run.rows.iter().map(move |r| pass(n + 1, r))).collect();
+        let runs: Vec<Value> = self.runs.iter().map(|r| json!({ "took_s": r.took.as_secs_f64() })).collect();
+        let all = json!({
+            "schema": "bifold.share.check/1", "command": self.command, "kernel": self.kernel,
+            "pages": self.pages, "tolerance": self.tolerance, "partial": self.partial, "runs": runs,
+            "passes": passes,
+        });
+        Ok(serde_json::to_string_pretty(&all)? + "\n")
+    }
+}
+
+fn pass(run: usize, r: &Row) -> Value {
+    let mut row = json!({ "run": run, "content": r.content, "settings": r.case, "pass": r.pass });
+    for (name, p, c) in r.figures() {
+        row[name] = json!({ "predicted": p, "counted": c });
+    }
+    // The kernel tells these of the host only, other processes included.
+    for (name, p, host) in [
+        ("pages_unshared", r.predicted.pages_unshared, r.host.pages_unshared),
+        ("pages_volatile", r.predicted.pages_volatile, r.host.pages_volatile),
+        ("stable_node_chains", r.predicted.stable_node_chains, r.host.stable_node_chains),
+        ("stable_node_dups", r.predicted.stable_node_dups, r.host.stable_node_dups),
+    ] {
+        row[name] = json!({ "predicted": p, "host": host });
+    }
+    row["others_merged_pages"] = r.others().into();
+    row["tries"] = r.tries.into();
+    row["disturbed"] = r.disturbed.into();
+    row["difference"] = r.difference().into();
+    let work = r.work.kinds().into_iter().map(|(n, v)| (n.to_string(), Value::from(v)));
+    row["work"] = Value::Object(work.collect());
+    row["cpu_s"] = json!({
+        "predicted": r.predicted_cpu.as_secs_f64(), "counted": r.counted_cpu.map(|d| d.as_secs_f64()),
+    });
+    row
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Whether an experiment's values make sense: what is wrong is said by the field's dotted name.
+
+use super::{GuestSpec, SMALLEST_MIB, Spec, StartSpec, WorkloadSpec};
+use bifold_host::ksm::Settings;
+use std::collections::BTreeMap;
+
+/// More guests at once than any machine here would take.
+const MOST_GUESTS: u32 = 256;
+
+impl Spec {
+    /// The first field that is wrong, and why.
+    pub(super) fn check(&self) -> Result<(), (String, String)> {
+        let wrong = |field: &str, why: &str| Err((field.to_owned(), why.to_owned()));
+        let seconds = |field: &str, s: f64| {
+            if s > 0.0 && s <= 1e6 { Ok(()) } else { wrong(field, "not a number of seconds above 0") }
+        };
+        seconds("time.length", self.time.length)?;
+        seconds("time.sample", self.time.sample)?;
+        if self.time.sample > self.time.length {
+            return wrong("time.sample", "longer than time.length");
+        }
+        for at in &self.time.potential {
+            seconds("time.potential", *at)?;
+            if *at > self.time.length {
+                return wrong("time.potential", "after time.length");
+            }
+        }
+        if self.guests.is_empty() {
+            return wrong("guest", "there must be one");
+        }
+        let mut all = 0u32;
+        for (n, g) in self.guests.iter().enumerate() {
+            let field = |name: &str| format!("guest[{n}].{name}");
+            let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+            if g.name.is_empty() || !g.name.chars().all(plain) {
+                return wrong(&field("name"), "not letters, digits, `-`, `_` and `.` alone");
+            }
+            if self.guests[..n].iter().any(|o| o.name == g.name) {
+                return wrong(&field("name"), "another guest has it");
+            }
+            all = all.saturating_add(g.count);
+            if g.count == 0 || all > MOST_GUESTS {
+                return wrong(&field("count"), "not from 1 to 256 in all");
+            }
+            if !(SMALLEST_MIB..=1 << 20).contains(&g.memory_mib) {
+                return wrong(&field("memory_mib"), "not from 96 to 1048576");
+            }
+            if !g.files.is_empty() && g.packages.is_empty() {
+                return wrong(&field("files"), "files come out of packages: name them in `packages`");
+            }
+            match &g.workload {
+                WorkloadSpec::Synthetic { buffer_mib, sleep, write_rate } => {
+                    if *buffer_mib == 0 || *buffer_mib >= g.memory_mib {
+                        return wrong(&field("workload.buffer_mib"), "not above 0 and below memory_mib");
+                    }
+                    if !(0.0..=1e6).contains(sleep) {
+                        return wrong(&field("workload.sleep"), "not a number of seconds");
+                    }
+                    if write_rate.value() > 1000.0 {
+                        return wrong(&field("workload.write_rate"), "above 1000 writes per page");
+                    }
+                }
+                WorkloadSpec::Database { clients, iterations, queries_per_client, engine, .. } => {
+                    if [clients, iterations, queries_per_client].iter().any(|n| **n == 0) {
+                        return wrong(
+                            &field("workload"),
+                            "clients, iterations and queries_per_client are above 0",
+                        );
+                    }
+                    if engine.is_empty() || !engine.chars().all(|c| c.is_ascii_alphanumeric()) {
+                        return wrong(&field("workload.engine"), "not an engine's name");
+                    }
+                }
+                WorkloadSpec::Command { command, sleep } => {
+                    if !command.first().is_some_and(|c| c.starts_with('/')) {
+                        return wrong(&field("workload.command"), "does not begin with an absolute path");
+                    }
+                    if command.iter().any(|c| c == "--" || c.contains('\0')) {
+                        return wrong(&field("workload.command"), "has a word `--`, or a NUL byte");
+                    }
+                    if !(0.0..=1e6).contains(sleep) {
+                        return wrong(&field("workload.sleep"), "not a number of seconds");
+                    }
+                }
+                WorkloadSpec::Idle => {}
+            }
+        }
+        settings(&self.ksm).map_err(|(name, why)| (format!("ksm.{name}"), why))?;
+        self.start.check("start")?;
+        for (n, c) in self.cases.iter().enumerate() {
+            let field = |name: &str| format!("case[{n}].{name}");
+            if c.name.is_empty() || self.cases[..n].iter().any(|o| o.name == c.name) {
+                return wrong(&field("name"), "empty, or another case has it");
+            }
+            settings(&c.ksm).map_err(|(name, why)| (field(&format!("ksm.{name}")), why))?;
+            if let Some(start) = &c.start {
+                start.check(&field("start"))?;
+            }
+            let synthetic = |g: &GuestSpec| matches!(g.workload, WorkloadSpec::Synthetic { .. });
+            if c.write_rate.is_some() && !self.guests.iter().any(synthetic) {
+                return wrong(&field("write_rate"), "no guest has a synthetic workload");
+            }
+        }
+        for (n, p) in self.published.iter().enumerate() {
+            if let Some(case) = &p.case {
+                if !self.cases.iter().any(|c| c.name == *case) {
+                    return wrong(&format!("published[{n}].case"), "there is no such case");
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl StartSpec {
+    fn check(&self, field: &str) -> Result<(), (String, String)> {
+        if self.free_below.is_some_and(|f| !(0.0..=1.0).contains(&f)) {
+            return Err((format!("{field}.free_below"), "not a share from 0 to 1".into()));
+        }
+        let Some(t) = self.tuner else { return Ok(()) };
+        if self.free_below.is_none() {
+            return Err((format!("{field}.tuner"), "needs free_below to tell pressure".into()));
+        }
+        let well = t.min > 0 && t.min <= t.max && t.max <= 1 << 24 && t.every > 0.0 && t.every <= 1e6;
+        let well = well && t.boost <= t.max && t.decay <= t.max;
+        if well {
+            Ok(())
+        } else {
+            Err((format!("{field}.tuner"), "min, max, boost, decay or every is out of range".into()))
+        }
+    }
+}
+
+/// KSM's settings out of TOML: numbers, yes or no, or the kernel's words.
+pub(super) fn settings(values: &BTreeMap<String, toml::Value>) -> Result<Settings, (String, String)> {
+    let mut settings = Settings::default();
+    for (name, value) in values {
+        let text = match value {
+            toml::Value::Integer(n) => n.to_string(),
+            toml::Value::Boolean(b) => u8::from(*b).to_string(),
+            toml::Value::String(s) => s.clone(),
+            _ => return Err((name.clone(), "neither a number nor a word".into())),
+        };
+        if name == "run" {
+            return Err((name.clone(), "is set by the experiment: see `start`".into()));
+        }
+        settings.put_text(name, &text).map_err(|e| (name.clone(), e.to_string()))?;
+    }
+    Ok(settings)
+}
