@@ -80,10 +80,7 @@ fn table(checks: &[Check]) -> String {
     let missing = checks.iter().filter(|c| !c.ok).count();
     out += &match missing {
         0 => "\nEverything that Bifold's verbs need is here.\n".to_string(),
-        n => format!(
-            "\n{n} of {} things are missing. What works without a guest: bifold compare FILE, --generate.\n",
-            checks.len()
-        ),
+        n => format!("\n{n} of {} things are missing; only the verbs named above need them.\n", checks.len()),
     };
     out
 }
