@@ -147,7 +147,10 @@ fn sharing(outcome: &Outcome) -> Table {
         let mean = last.ksmd_cpu_s.map(|cpu| format!("{:.1}", 100.0 * cpu / last.at_s.max(1e-9)));
         let peak = percent.iter().map(|p| p.1).reduce(f64::max).map(|p| format!("{p:.1}"));
         let at = |s: Option<&Sample>| or_unknown(s.map(|s| format!("{:.0}", s.at_s)));
-        let first = case.samples.iter().find(|s| s.ksm.get(Counter::PagesSharing).unwrap_or(0) > 0);
+        // Other programs' pages may be merged from before.
+        let sharing = |s: &Sample| s.ksm.get(Counter::PagesSharing).unwrap_or(0);
+        let before = case.samples.first().map_or(0, sharing);
+        let first = case.samples.iter().find(|s| sharing(s) > before);
         let most = case
             .samples
             .iter()
