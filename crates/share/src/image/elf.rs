@@ -28,6 +28,11 @@ where
     Ok(words.map(|(at, size, address)| (at.into(), size.into(), address.into())).collect())
 }
 
+/// Whether its header is a core's, in either order of bytes.
+pub fn is_core<'a, R: ReadRef<'a>>(data: R) -> bool {
+    data.read_bytes_at(0, 18).is_ok_and(|h| h.starts_with(&elf::ELFMAG) && (h[16] == 4 || h[17] == 4))
+}
+
 /// The runs of a core, by guest frame number.
 pub fn layout<'a, R: ReadRef<'a>>(data: R, len: u64, path: &Path) -> Result<Vec<Run>, ImageError> {
     let bad = |why: String| ImageError::Elf { path: path.into(), why };
@@ -39,7 +44,10 @@ pub fn layout<'a, R: ReadRef<'a>>(data: R, len: u64, path: &Path) -> Result<Vec<
     };
     let (kind, machine) = (half(16), half(18));
     if kind != elf::ET_CORE {
-        return Err(bad("no core: a dump of a guest's memory has e_type 4".into()));
+        return Err(bad(
+            "no core: a dump of a guest's memory has e_type 4, and raw RAM that begins so comes in whole MB"
+                .into(),
+        ));
     }
     if !MACHINES.contains(&machine) || !little {
         return Err(bad(format!(

@@ -99,6 +99,9 @@ pub fn length(path: &Path, file: &File) -> Result<u64, ImageError> {
     }
 }
 
+/// What a guest's memory comes in.
+const MIB: u64 = 1 << 20;
+
 /// Where the pages of a file of `len` bytes are.
 pub fn layout<'a, R: ReadRef<'a>>(data: R, len: u64, path: &Path) -> Result<Vec<Run>, ImageError> {
     if len == 0 {
@@ -113,7 +116,9 @@ pub fn layout<'a, R: ReadRef<'a>>(data: R, len: u64, path: &Path) -> Result<Vec<
             return Err(ImageError::OtherFormat { path: path.into(), what: format.what, then });
         }
     }
-    if data.read_bytes_at(0, 4).is_ok_and(|head| head == object::elf::ELFMAG) {
+    // A guest whose kernel was loaded as an ELF file (PVH) has that file's header at address 0.
+    let raw = len % MIB == 0 && !elf::is_core(data);
+    if !raw && data.read_bytes_at(0, 4).is_ok_and(|head| head == object::elf::ELFMAG) {
         return elf::layout(data, len, path);
     }
     if len % PAGE as u64 != 0 {

@@ -119,6 +119,13 @@ fn files_that_are_cut_off_or_of_other_machines_are_refused() {
     assert!(with(4, 1).contains("no memory"), "as a 32-bit file it has no segments");
     assert!(with(5, 2).contains("an ELF file"));
     assert!(with(16, 2).contains("no core"));
+    let mut kernel_at_0 = good.clone();
+    kernel_at_0[16] = 2;
+    kernel_at_0.resize(1 << 20, 0);
+    assert_eq!(Image::of_content("raw RAM", kernel_at_0).unwrap().len(), 256);
+    let mut padded = good.clone();
+    padded.resize(1 << 20, 0);
+    assert_eq!(Image::of_content("a core", padded).unwrap().len(), 2);
     let twice = refusal(core(&[(0, 3), (2, 1)]));
     assert!(twice.contains("frame 0x2 is in it twice"), "{twice}");
     assert!(refusal(core(&[])).contains("no memory"));
