@@ -177,8 +177,19 @@ fn a_whole_run(dir: &Path) {
         assert!(all.iter().any(|r| r[guest] == format!("bifold-e2e-a-{n}")), "no row of guest {n}");
     }
     assert!(fs::read_to_string(&md).unwrap().contains("| case |"));
-    let images = fs::read_dir(&dump).unwrap().flatten().filter(|e| e.metadata().unwrap().len() == 96 << 20);
-    assert_eq!(images.count(), 4);
+    let images: Vec<_> = fs::read_dir(&dump).unwrap().map(|e| e.unwrap().path()).collect();
+    assert_eq!(images.len(), 4);
+    let counted = Command::new(env!("CARGO_BIN_EXE_bifold"))
+        .args(["share", "potential", "-q", "--format", "json"])
+        .args(&images)
+        .output()
+        .unwrap();
+    assert!(counted.status.success(), "{}", String::from_utf8_lossy(&counted.stderr));
+    let counted: serde_json::Value = serde_json::from_slice(&counted.stdout).unwrap();
+    let of = |name: &str| counted["pages_4k"][name].as_u64().unwrap();
+    assert_eq!(of("pages"), 4 * (96 << 8));
+    // All but the first of the four buffers' 16,384 equal pages are repeats.
+    assert!(of("intra") + of("inter") >= 16_383, "{counted:#}");
     assert!(guests("bifold-e2e-a").is_empty());
 }
 
