@@ -18,7 +18,7 @@ use super::migrate::Migration;
 use super::noise::{self, Noises};
 use super::recorder::Recorder;
 use super::switch::{self, Time, VcpuTime, Vm, Watch};
-use super::{FOUND, Found, SWITCHES, Storm, Switch, Work};
+use super::{FOUND, Found, Mode, SWITCHES, Storm, Switch, Work};
 use crate::job::Word;
 
 const BOOT: Duration = Duration::from_secs(600);
@@ -214,20 +214,42 @@ impl Host<'_> {
         Ok(stay)
     }
 
-    /// Begins the next migration when it is due, and gives it when its guest has arrived.
-    fn migrate(&mut self, moving: &mut Option<Migration>, made: usize, noises: &mut Noises) -> Result<bool> {
+    /// Begins the next migration when it is due, ends it when it may, and says when its guest has arrived.
+    fn migrate(
+        &mut self,
+        moving: &mut Option<Migration>,
+        made: usize,
+        stay: &mut Stay,
+        noises: &mut Noises,
+    ) -> Result<bool> {
         let due = (self.found.migrations + 1) * self.job.switches / (self.job.migrations + 1);
-        let qmp = noises.qmp.as_mut();
-        match (moving, qmp) {
-            (Some(migration), Some(qmp)) => migration.ended(qmp),
-            (moving @ None, Some(qmp))
-                if self.found.migrations < self.job.migrations && made as u64 >= due =>
-            {
+        let Some(qmp) = noises.qmp.as_mut() else { return Ok(false) };
+        match moving {
+            Some(migration) => {
+                if migration.is_ripe() {
+                    self.settle(stay)?;
+                    migration.hurry(qmp)?;
+                }
+                migration.ended(qmp)
+            }
+            None if self.found.migrations < self.job.migrations && made as u64 >= due => {
                 *moving = Some(Migration::begin(self.job, qmp)?);
                 Ok(false)
             }
-            _ => Ok(false),
+            None => Ok(false),
         }
+    }
+
+    /// To nested paging, and no more switches here.
+    fn settle(&mut self, stay: &mut Stay) -> Result<()> {
+        stay.watch.stop.store(true, Ordering::Relaxed);
+        self.join(stay.switcher.take());
+        let vm = Vm::of(Path::new(switch::DEBUGFS), self.guest.pid())?;
+        if let Some(vm) = vm.filter(|vm| vm.mode().is_ok_and(|m| m == Mode::Shadow)) {
+            vm.switch(Mode::Nested).context("to nested paging, to move")?;
+            self.found.switches_to_move += 1;
+        }
+        Ok(())
     }
 
     /// Until all switches are made, the time is over or the guest cannot go on, as `trouble` says; or until
@@ -243,7 +265,7 @@ impl Host<'_> {
                 Err(e) => self.found.trouble.push(format!("{e:#}")),
             }
             new.extend(stay.new.try_iter());
-            match self.migrate(&mut moving, self.switches + new.len(), noises) {
+            match self.migrate(&mut moving, self.switches + new.len(), stay, noises) {
                 Ok(true) => {
                     self.switches += new.len();
                     self.hand_over(&new)?;

@@ -171,6 +171,9 @@ pub struct Found {
     /// How often it has moved to another QEMU.
     #[serde(default)]
     pub migrations: u64,
+    /// Switches before that, which are not among the others.
+    #[serde(default)]
+    pub switches_to_move: u64,
     /// Whether all switches were made, or with none to make the time is over.
     pub complete: bool,
     /// Whether the load came to its end, having looked at all of its memory once more.
