@@ -178,7 +178,7 @@ fn a_whole_run(dir: &Path) {
     }
     assert!(fs::read_to_string(&md).unwrap().contains("| case |"));
     let images: Vec<_> = fs::read_dir(&dump).unwrap().map(|e| e.unwrap().path()).collect();
-    assert_eq!(images.len(), 4);
+    assert_eq!(images.len(), 4, "{said}");
     let counted = Command::new(env!("CARGO_BIN_EXE_bifold"))
         .args(["share", "potential", "-q", "--format", "json"])
         .args(&images)
