@@ -244,8 +244,8 @@ impl Host<'_> {
     fn settle(&mut self, stay: &mut Stay) -> Result<()> {
         stay.watch.stop.store(true, Ordering::Relaxed);
         self.join(stay.switcher.take());
-        let vm = Vm::of(Path::new(switch::DEBUGFS), self.guest.pid())?;
-        if let Some(vm) = vm.filter(|vm| vm.mode().is_ok_and(|m| m == Mode::Shadow)) {
+        let Some(vm) = Vm::of(Path::new(switch::DEBUGFS), self.guest.pid())? else { return Ok(()) };
+        if vm.mode()? == Mode::Shadow {
             vm.switch(Mode::Nested).context("to nested paging, to move")?;
             self.found.switches_to_move += 1;
         }
