@@ -4,8 +4,9 @@
 //!
 //! Four made-up guests in the page cache, in two mixes: `fleet` (a fifth zeros, a tenth repeats inside the
 //! guest, a third common to all guests, the rest a guest's own) and `repeats` (nearly all of memory common
-//! to all guests: every page is compared with one that is in no cache). The best of five rounds, taken by
-//! turns. Arguments: `--mb N` per guest (512), `--script` to run the script too.
+//! to all guests: every page is compared with one that is in no cache). `fleet-4k` is the first, written page
+//! by page, as dumps are: the kernel then keeps a file in single pages, and all readers take more page faults.
+//! The best of seven rounds, taken by turns. Arguments: `--mb N` per guest (512), `--script` to run the script too.
 
 use bifold_share::image::{Image, PAGE};
 use bifold_share::potential::{self, Method, Options};
@@ -38,16 +39,17 @@ fn noise(seed: u64) -> impl Iterator<Item = u64> {
 }
 
 fn write_guest(path: &Path, guest: u64, pages: u64, mix: &str) -> std::io::Result<()> {
-    let mut out = std::io::BufWriter::with_capacity(1 << 20, std::fs::File::create(path)?);
+    let piece = if mix == "fleet-4k" { PAGE } else { 1 << 20 };
+    let mut out = std::io::BufWriter::with_capacity(piece, std::fs::File::create(path)?);
     for (i, dice) in (0..pages).zip(noise(guest + 1)) {
         // Common pages lie at other places in each guest.
         let common = (1 << 40) + (i + guest * pages / GUESTS) % pages;
         let own = ((guest + 2) << 40) + i;
         let content = match (mix, dice % 100) {
-            ("fleet", 0..20) => 0,
-            ("fleet", 20..30) => 1 + dice / 100 % 64,
-            ("fleet", 30..63) => common,
-            ("fleet", _) => own,
+            ("fleet" | "fleet-4k", 0..20) => 0,
+            ("fleet" | "fleet-4k", 20..30) => 1 + dice / 100 % 64,
+            ("fleet" | "fleet-4k", 30..63) => common,
+            ("fleet" | "fleet-4k", _) => own,
             (_, 0..98) => common,
             _ => own,
         };
@@ -112,7 +114,7 @@ fn main() {
     let with_script = args.iter().any(|a| a == "--script");
     let dir = tempfile::tempdir().expect("a directory for the images");
     let gb = (GUESTS * mb) as f64 / 1024.0 * 1.073_741_824;
-    for mix in ["fleet", "repeats"] {
+    for mix in ["fleet", "fleet-4k", "repeats"] {
         let paths: Vec<PathBuf> = (0..GUESTS).map(|g| dir.path().join(format!("{mix}-{g}"))).collect();
         for (guest, path) in (0..).zip(&paths) {
             write_guest(path, guest, mb << 20 >> 12, mix).expect("room for the images");

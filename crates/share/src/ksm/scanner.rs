@@ -493,6 +493,10 @@ impl Scanner {
         self.pages.iter().filter(|p| p.frame == Frame::Absent).count() as u64
     }
 
+    pub(super) fn audit_passing(&self) {
+        self.stable.audit_passing();
+    }
+
     pub(super) fn audit_nodes(&self) -> &[super::stable::Node] {
         &self.stable.nodes
     }

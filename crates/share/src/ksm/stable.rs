@@ -50,6 +50,9 @@ pub(super) struct StableTree {
     /// chain of thousands ends as it began, and is counted but not made.
     open: Vec<u32>,
     stale: Vec<u32>,
+    /// By content: copies that a search for another content looks at if it comes by; and all of them.
+    passing: Vec<u32>,
+    all_passing: u64,
     pub shared: u64,
     pub sharing: u64,
     /// Contents in the tree.
@@ -71,6 +74,7 @@ impl StableTree {
             self.copies.resize(contents, Copies::None);
             self.open.resize(contents, 0);
             self.stale.resize(contents, 0);
+            self.passing.resize(contents, 0);
         }
     }
 
@@ -98,8 +102,38 @@ impl StableTree {
     /// A node on which a page of this content may be recorded. A page that finds copies, but none with
     /// room, goes on to the unstable tree as one that finds none.
     pub fn search(&mut self, content: u32, now: Duration, prune: Duration) -> Option<u32> {
-        let node = self.look(content, now, Some(prune))?;
-        self.has_room(node, 0).then_some(node)
+        self.seen += self.seen_in_passing(content);
+        let node = self.look(content, now, Some(prune));
+        self.pass_differently(content);
+        node.filter(|n| self.has_room(*n, 0))
+    }
+
+    /// Copies of other contents that are looked at on the way through the tree: each chain that is come
+    /// by is walked up to its first copy with room. Which contents are on the way is not known here, as
+    /// there is no tree, so this is the mean: of n contents in a balanced one, the way to a leaf passes
+    /// log2(n + 1), and the way to one of them log2(n + 1) (1 + 1/n) - 2 others.
+    fn seen_in_passing(&self, content: u32) -> u64 {
+        let n = self.contents as f64;
+        let levels = (n + 1.0).log2();
+        let (others, passed) = match self.copies[content as usize] {
+            Copies::None => (n, levels),
+            _ => (n - 1.0, levels * (1.0 + 1.0 / n) - 2.0),
+        };
+        let copies = self.all_passing - u64::from(self.passing[content as usize]);
+        if copies == 0 { 0 } else { (copies as f64 * (passed / others).min(1.0)).round() as u64 }
+    }
+
+    /// To be called when a content's copies have changed.
+    fn pass_differently(&mut self, content: u32) {
+        let at = content as usize;
+        let copies = match &self.copies[at] {
+            Copies::Chain { nodes, .. } if self.open[at] == 0 => nodes.len() as u32,
+            // The one with room is at the head, or soon will be.
+            Copies::Chain { .. } => 1,
+            Copies::One(_) | Copies::None => 0,
+        };
+        let before = std::mem::replace(&mut self.passing[at], copies);
+        self.all_passing = self.all_passing - u64::from(before) + u64::from(copies);
     }
 
     /// The copy that the kernel would take: any if none has room.
@@ -181,6 +215,7 @@ impl StableTree {
 
     /// A new copy for two pages of a content (`stable_tree_insert`).
     pub fn insert(&mut self, content: u32, now: Duration) -> u32 {
+        self.seen += self.seen_in_passing(content);
         self.look(content, now, None);
         let node = self.nodes.len() as u32;
         // Not stale before its first page is mapped: nobody comes by until then.
@@ -202,6 +237,7 @@ impl StableTree {
                 Copies::Chain { nodes, pruned }
             }
         };
+        self.pass_differently(content);
         node
     }
 
@@ -211,6 +247,7 @@ impl StableTree {
             n.recorded += 1;
             n.mapped += 1;
         });
+        self.pass_differently(self.nodes[node as usize].content);
         if self.nodes[node as usize].recorded > 1 { self.sharing += 1 } else { self.shared += 1 }
     }
 
@@ -235,6 +272,7 @@ impl StableTree {
             self.shared -= 1
         }
         self.alter(node, |n| n.recorded -= 1);
+        self.pass_differently(of.content);
     }
 
     /// Removes a stale node with all its records (`remove_node_from_stable_tree`).
@@ -252,6 +290,7 @@ impl StableTree {
             }
             _ => unreachable!("a node is where its content is"),
         }
+        self.pass_differently(content);
     }
 
     fn remove(&mut self, node: u32) {
@@ -261,5 +300,19 @@ impl StableTree {
             self.sharing -= u64::from(recorded - 1);
         }
         self.alter(node, |n| (n.recorded, n.gone) = (0, true));
+    }
+}
+
+#[cfg(test)]
+impl StableTree {
+    /// What is kept of the copies that others look at, counted again.
+    pub fn audit_passing(&self) {
+        let open = |n: &u32| self.has_room(*n, 0);
+        let of = |c: &Copies| match c {
+            Copies::Chain { nodes, .. } if nodes.iter().any(open) => 1,
+            Copies::Chain { nodes, .. } => nodes.len() as u64,
+            _ => 0,
+        };
+        assert_eq!(self.all_passing, self.copies.iter().map(of).sum::<u64>());
     }
 }

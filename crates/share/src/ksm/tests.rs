@@ -167,6 +167,25 @@ fn pages_that_never_merge_are_the_ones_that_cost() {
 }
 
 #[test]
+fn a_search_for_another_content_walks_a_chain_that_it_comes_by() {
+    // 64 copies of one content in the tree, all full, and 100 pages that search it in vain.
+    let letters: Vec<u8> = [vec![b'a'; 512], (100..200).collect()].concat();
+    let (mut s, _) =
+        scanner(Tuning { max_page_sharing: 8, smart_scan: false, ..Tuning::default() }, &letters);
+    passes(&mut s, 2);
+    let before = s.work();
+    s.pass();
+    assert_eq!((s.work() - before).copies_seen, 100 * 64);
+    // With room in one of them, that is the first to be looked at, and the last.
+    let (mut s, _) =
+        scanner(Tuning { max_page_sharing: 8, smart_scan: false, ..Tuning::default() }, &letters[2..]);
+    passes(&mut s, 2);
+    let before = s.work();
+    s.pass();
+    assert_eq!((s.work() - before).copies_seen, 100);
+}
+
+#[test]
 fn a_split_takes_pages_of_zeros_out_of_ksms_hands() {
     let letters: Vec<u8> = (0..512).map(|n| if n % 4 == 0 { b'b' } else { b'z' }).collect();
     let mut s = Scanner::new(Tuning { pages_to_scan: u64::MAX, smart_scan: false, ..Tuning::default() });
@@ -206,6 +225,7 @@ impl Scanner {
             sharing += recorded.saturating_sub(1);
         }
         assert_eq!((c.pages_shared, c.pages_sharing), (shared, sharing));
+        self.audit_passing();
     }
 }
 
