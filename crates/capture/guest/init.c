@@ -18,7 +18,6 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,18 +54,11 @@ static char *args[MAX_STRINGS], *envs[MAX_STRINGS];
 
 static void say(const char *fmt, ...)
 {
-    char line[512];
     va_list ap;
-    int n;
 
     va_start(ap, fmt);
-    n = vsnprintf(line, sizeof line - 1, fmt, ap);
+    send_line(control >= 0 ? control : 2, fmt, ap);
     va_end(ap);
-    if (n > (int)sizeof line - 2)
-        n = sizeof line - 2;
-    line[n++] = '\n';
-    if (write(control >= 0 ? control : 2, line, (size_t)n) < 0)
-        return;
 }
 
 static void power_off(void)

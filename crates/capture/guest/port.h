@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -45,6 +46,19 @@ static int port(const char *name, int flags)
     }
     errno = ENODEV;
     return -1;
+}
+
+/* Sends a line, cut off if it is long. The host may have gone: a line that is lost is no reason to stop. */
+static void send_line(int fd, const char *fmt, va_list ap)
+{
+    char line[512];
+    int n = vsnprintf(line, sizeof line - 1, fmt, ap);
+
+    if (n > (int)sizeof line - 2)
+        n = sizeof line - 2;
+    line[n++] = '\n';
+    if (write(fd, line, (size_t)n) < 0)
+        return;
 }
 
 #endif

@@ -14,7 +14,6 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -32,19 +31,11 @@ static int host = -1;
 
 static void say(const char *fmt, ...)
 {
-    char line[400];
     va_list ap;
-    int n;
 
     va_start(ap, fmt);
-    n = vsnprintf(line, sizeof line - 1, fmt, ap);
+    send_line(host, fmt, ap);
     va_end(ap);
-    if (n > (int)sizeof line - 2)
-        n = sizeof line - 2;
-    line[n++] = '\n';
-    /* The host may have gone, or be slow to read: a line that is lost is no reason to stop. */
-    if (write(host, line, (size_t)n) < 0)
-        return;
 }
 
 static void stay(void)

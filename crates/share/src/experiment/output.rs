@@ -144,6 +144,9 @@ fn sharing(outcome: &Outcome) -> Table {
         let Some(last) = case.samples.last() else { continue };
         let counter = |c| or_unknown(last.ksm.get(c));
         let percent = case.ksmd_percent();
+        // The kernel counts on from case to case.
+        let passes = |s: &Sample| s.ksm.get(Counter::FullScans);
+        let scans = case.samples.first().and_then(|first| Some(passes(last)? - passes(first)?));
         let mean = last.ksmd_cpu_s.map(|cpu| format!("{:.1}", 100.0 * cpu / last.at_s.max(1e-9)));
         let peak = percent.iter().map(|p| p.1).reduce(f64::max).map(|p| format!("{p:.1}"));
         let at = |s: Option<&Sample>| or_unknown(s.map(|s| format!("{:.0}", s.at_s)));
@@ -162,7 +165,7 @@ fn sharing(outcome: &Outcome) -> Table {
             counter(Counter::PagesSharing),
             counter(Counter::PagesUnshared),
             counter(Counter::PagesVolatile),
-            counter(Counter::FullScans),
+            or_unknown(scans),
             at(first),
             at(most),
             or_unknown(mean),
@@ -172,7 +175,7 @@ fn sharing(outcome: &Outcome) -> Table {
         ]);
     }
     table.notes = vec![
-        "At the end of each case. Copies: writes to merged pages, which get a frame of their own again \
+        "At the end of each case. Full scans: since its start. Copies: writes to merged pages, which get a frame of their own again \
          (cow_ksm). CPU: of one processor."
             .into(),
     ];

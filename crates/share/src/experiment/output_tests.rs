@@ -4,6 +4,8 @@
 use super::*;
 use crate::experiment::outcome::{GuestOutcome, GuestSample, Mark};
 use crate::experiment::spec::{Rate, Spec};
+use bifold_host::Host;
+use bifold_host::ksm::Ksm;
 use std::path::Path;
 
 const MIB: u64 = 1 << 20;
@@ -65,6 +67,24 @@ fn plan() -> Plan {
                 memory_mib = 100\nworkload = { kind = 'idle' }\n[[published]]\nsource = 'them'\n\
                 memory = 16384\nminimum = 630\nintra = 8241\ninter = 757\nused_with_sharing = 965\nused_without = 10014\n";
     Spec::parse(Path::new("x"), text).unwrap().plan(Path::new("x"), Rate { of: 1, parts: 1 }, &[]).unwrap()
+}
+
+#[test]
+fn full_scans_are_those_of_the_case() {
+    let dir = tempfile::tempdir().unwrap();
+    let ksm = dir.path().join("kernel/mm/ksm");
+    std::fs::create_dir_all(&ksm).unwrap();
+    std::fs::write(ksm.join("run"), "1\n").unwrap();
+    let host = Host { sys: dir.path().into(), ..Host::live() };
+    let counted = |scans: &str| {
+        std::fs::write(ksm.join("full_scans"), scans).unwrap();
+        Ksm::of(&host).unwrap().counters().unwrap()
+    };
+    let mut outcome = outcome();
+    let samples = &mut outcome.cases[0].samples;
+    (samples[0].ksm, samples[2].ksm) = (counted("189\n"), counted("218\n"));
+    let tables = tables(&plan(), &outcome);
+    assert_eq!(tables[1].rows[0][5], "29");
 }
 
 #[test]

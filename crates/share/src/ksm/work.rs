@@ -68,7 +68,7 @@ work! {
     /// Pages mapped to the kernel's zero page.
     zero_merges zero_merge = 800.0,
     /// Copies of a content that were looked at for one with room.
-    copies_seen copy_seen = 33.0,
+    copies_seen copy_seen = 27.0,
     /// Pages that smart_scan skipped.
     skips skip = 310.0,
     /// Huge pages split because a page in them merged.

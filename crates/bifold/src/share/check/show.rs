@@ -76,6 +76,21 @@ impl Checked {
         }
     }
 
+    /// ksmd's CPU time as a part of the predicted, in a sentence; nothing if neither is known.
+    fn cpu_beside_prediction(&self) -> Option<String> {
+        let part = |r: &Row| {
+            let predicted = r.predicted_cpu.as_secs_f64();
+            (predicted > 0.0).then_some(r.counted_cpu?.as_secs_f64() / predicted)
+        };
+        let mut parts: Vec<f64> = self.runs.iter().flat_map(|r| &r.rows).filter_map(part).collect();
+        parts.sort_by(f64::total_cmp);
+        let (least, most) = (parts.first()?, parts.last()?);
+        let middle = parts[parts.len() / 2];
+        Some(format!(
+            "ksmd's CPU time is between {least:.2} and {most:.2} times the predicted, half of the passes at or below {middle:.2}."
+        ))
+    }
+
     /// For a terminal.
     pub fn text(&self) -> String {
         let table = |t: Table| text_table(t.head, t.rows);
@@ -181,6 +196,9 @@ impl Checked {
         out += "What the columns mean, and how it is done: `docs/share.md`.";
         if self.runs.len() > 1 {
             out += " Of several runs, the least and the most are given.";
+        }
+        if let Some(cpu) = self.cpu_beside_prediction() {
+            out += &format!(" {cpu}");
         }
         format!("{out}\n\n{}\n{}", self.table_of_runs().markdown(), self.table_of_passes().markdown())
     }
