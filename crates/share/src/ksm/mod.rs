@@ -7,11 +7,11 @@
 //! `max_page_sharing` mappings, smart_scan's skips, the advisor. It counts what ksmd counts, and the work
 //! that ksmd does for it, from which [`Costs`] make CPU time.
 //!
-//! Both trees find a page by its content, whatever their order is: here they are tables by content,
-//! and only the number of compares is that of a balanced tree. Left out: NUMA nodes
+//! The stable tree finds a page by its content, whatever its order is: here it is a table by content,
+//! and only the number of compares is that of a balanced tree. The unstable one is a tree as in the
+//! kernel, since pages in it go, or change, and lead searches astray. Left out: NUMA nodes
 //! (`merge_across_nodes`), pages that a fork shares, memory that is unmapped, and failures for want of
-//! a lock or of memory. A page that changes while it is in the unstable tree is not found there any
-//! more, but leads no other search astray, as it may in the kernel's.
+//! a lock or of memory.
 
 mod advisor;
 pub mod check;
@@ -19,6 +19,7 @@ mod contents;
 mod scanner;
 mod stable;
 pub mod synthetic;
+mod unstable;
 mod work;
 
 pub use advisor::Advisor;

@@ -4,6 +4,7 @@
 
 use super::contents::{Contents, ZERO};
 use super::stable::StableTree;
+use super::unstable::{End, UnstableTree};
 use super::{Search, Tuning, Work};
 use crate::image::{HUGE, Image};
 use rayon::prelude::*;
@@ -44,7 +45,8 @@ pub struct Guest(usize);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tree {
     Neither,
-    Unstable,
+    /// The unstable one, as this node, if that is of this pass.
+    Unstable(u32),
     Stable(u32),
 }
 
@@ -96,14 +98,7 @@ pub struct Scanner {
     guests: Vec<usize>,
     huge: Vec<HugePage>,
     stable: StableTree,
-    /// By content: the page in the unstable tree, and the pass that put it there.
-    unstable: Vec<(u32, u32)>,
-    /// Pages in this pass's unstable tree.
-    unstable_size: u64,
-    /// The first content that went into it.
-    unstable_first: u32,
-    /// Its root has no page any more: nothing gets past it.
-    unstable_blocked: bool,
+    unstable: UnstableTree,
     at: usize,
     counts: Counts,
     known: u64,
@@ -130,10 +125,7 @@ impl Scanner {
             pages: Vec::new(),
             guests: vec![0],
             huge: Vec::new(),
-            unstable: Vec::new(),
-            unstable_size: 0,
-            unstable_first: ZERO,
-            unstable_blocked: false,
+            unstable: UnstableTree::new(),
             at: 0,
             counts: Counts::default(),
             known: 0,
@@ -162,7 +154,7 @@ impl Scanner {
     pub fn add_mixed(&mut self, pages: &[(u64, Option<&[u8]>, bool)]) -> Guest {
         let hashes: Vec<Option<u128>> = pages.par_iter().map(|(_, p, _)| p.map(xxh3_128)).collect();
         let mut last = None;
-        for ((number, _, huge), hash) in pages.iter().zip(hashes) {
+        for ((number, page, huge), hash) in pages.iter().zip(hashes) {
             if *huge && last != Some(number / HUGE) {
                 last = Some(number / HUGE);
                 self.huge.push(HugePage { parts: self.pages.len()..self.pages.len(), split: false });
@@ -170,9 +162,10 @@ impl Scanner {
             if let (true, Some(of)) = (*huge, self.huge.last_mut()) {
                 of.parts.end = self.pages.len() + 1;
             }
-            let frame = if hash.is_some() { Frame::Own } else { Frame::Absent };
+            let content = hash.zip(*page).map(|(hash, page)| self.contents.of_hash(hash, page));
+            let frame = if content.is_some() { Frame::Own } else { Frame::Absent };
             self.pages.push(Page {
-                content: hash.map_or(ZERO, |h| self.contents.of_hash(h)),
+                content: content.unwrap_or(ZERO),
                 checksum: NO_CHECKSUM,
                 huge: if *huge { self.huge.len() as u32 - 1 } else { NO_HUGE },
                 frame,
@@ -182,16 +175,9 @@ impl Scanner {
                 skips: 0,
             });
         }
-        self.grow();
+        self.stable.reserve(self.contents.len());
         self.guests.push(self.pages.len());
         Guest(self.guests.len() - 2)
-    }
-
-    fn grow(&mut self) {
-        self.stable.reserve(self.contents.len());
-        if self.unstable.len() < self.contents.len() {
-            self.unstable.resize(self.contents.len(), (0, u32::MAX));
-        }
     }
 
     /// A guest writes to one of its pages, the `index`th; `page` is its content then.
@@ -202,7 +188,7 @@ impl Scanner {
         let at = self.guests[guest.0] + index;
         assert!(at < self.guests[guest.0 + 1], "a page of the guest");
         let content = self.contents.of(page);
-        self.grow();
+        self.stable.reserve(self.contents.len());
         match self.pages[at].frame {
             Frame::Merged(node) => self.stable.unmap(node),
             Frame::Zero => self.counts.ksm_zero_pages -= 1,
@@ -280,7 +266,8 @@ impl Scanner {
 
     fn end_pass(&mut self) {
         self.counts.full_scans += 1;
-        (self.at, self.unstable_size, self.unstable_blocked) = (0, 0, false);
+        self.at = 0;
+        self.unstable.clear();
         let took = self.now - self.pass_began;
         if let Some(advisor) = &mut self.tuning.advisor {
             self.tuning.pages_to_scan = advisor.next(self.tuning.pages_to_scan, took, self.cpu);
@@ -346,7 +333,12 @@ impl Scanner {
     fn forget(&mut self, at: usize) {
         match std::mem::replace(&mut self.pages[at].tree, Tree::Neither) {
             Tree::Stable(node) => self.stable.forget(node),
-            Tree::Unstable => self.counts.pages_unshared -= 1,
+            Tree::Unstable(node) => {
+                self.counts.pages_unshared -= 1;
+                if self.unstable.holds(node, at as u32) {
+                    self.unstable.erase(node);
+                }
+            }
             Tree::Neither => {}
         }
     }
@@ -396,43 +388,37 @@ impl Scanner {
 
     /// Merges with a page of the same content in the unstable tree, or goes into it.
     fn pair(&mut self, at: usize) {
-        self.work.unstable_compares += depth(self.unstable_size);
-        if self.unstable_blocked {
-            return;
-        }
         let content = self.pages[at].content;
-        let pass = self.counts.full_scans as u32;
-        let (other, put) = self.unstable[content as usize];
-        let twin = &self.pages[other as usize];
-        let there = put == pass && twin.tree == Tree::Unstable && twin.content == content;
-        if there && twin.frame != Frame::Own {
-            // Its page was split away: get_mergeable_page finds none, and the search ends there.
-            return;
-        }
-        if !there {
-            self.unstable[content as usize] = (at as u32, pass);
-            self.pages[at].tree = Tree::Unstable;
-            self.counts.pages_unshared += 1;
-            if self.unstable_size == 0 {
-                self.unstable_first = content;
+        let mut compares = 0;
+        let end = self.unstable.search(|other| {
+            compares += 1;
+            let other = &self.pages[other as usize];
+            let there = !matches!(other.frame, Frame::Absent | Frame::Zero);
+            there.then(|| self.contents.compare(content, other.content))
+        });
+        self.work.unstable_compares += compares;
+        let other = match end {
+            End::Lost => return,
+            End::Free(place) => {
+                let node = self.unstable.insert(at as u32, place);
+                self.pages[at].tree = Tree::Unstable(node);
+                self.counts.pages_unshared += 1;
+                return;
             }
-            self.unstable_size += 1;
-            return;
-        }
+            End::Found(other) => other as usize,
+        };
         let huge = self.pages[at].huge;
-        if huge != NO_HUGE && huge == twin.huge && !self.huge[huge as usize].split {
+        if huge != NO_HUGE && huge == self.pages[other].huge && !self.huge[huge as usize].split {
             // Both hold a reference of the same huge page, which therefore cannot be split in time: it
             // is split afterwards, and this page has to wait for the next pass.
             self.break_huge(at);
             return;
         }
-        let other = other as usize;
         if !self.break_huge(at) || !self.break_huge(other) {
             // Of two the first may be a merged page of one by now: it gets a frame of its own again.
             return;
         }
         self.forget(other);
-        self.unstable_size -= 1;
         let seen = self.stable.seen;
         let node = self.stable.insert(content, self.now);
         self.work.copies_seen += self.stable.seen - seen;
@@ -461,12 +447,6 @@ impl Scanner {
                 let page = &mut self.pages[part];
                 if page.content == ZERO && page.frame == Frame::Own {
                     page.frame = Frame::Absent;
-                    let root =
-                        self.unstable_size == 1 || self.unstable_size == 2 && self.unstable_first == ZERO;
-                    let in_tree =
-                        self.unstable[ZERO as usize] == (part as u32, self.counts.full_scans as u32);
-                    // Zeros compare lowest: with three or more in the tree they are off everybody's way.
-                    self.unstable_blocked |= root && in_tree && page.tree == Tree::Unstable;
                 }
             }
         }
@@ -483,7 +463,7 @@ impl Scanner {
             let mapped = if let Frame::Merged(n) = p.frame { Some(n) } else { None };
             // A record of a node that went is taken off at the next visit.
             let gone = |n: &u32| self.stable.nodes[*n as usize].gone;
-            (p.tree == Tree::Unstable, recorded.filter(|n| !gone(n)), mapped)
+            (matches!(p.tree, Tree::Unstable(_)), recorded.filter(|n| !gone(n)), mapped)
         };
         self.pages.iter().map(of).collect()
     }

@@ -209,6 +209,17 @@ fn nothing_gets_past_the_root_of_the_unstable_tree_when_a_split_takes_it() {
     assert_eq!(passes(&mut s, 3), [[0, 0, 0, 6], [0, 0, 1, 5], [2, 2, 0, 0]]);
 }
 
+#[test]
+fn a_page_that_a_split_takes_ends_the_searches_that_come_by_it() {
+    let mut s = Scanner::new(Tuning { pages_to_scan: u64::MAX, smart_scan: false, ..Tuning::default() });
+    s.add(&image(b"m"), false);
+    s.add(&image(b"zq"), true);
+    s.add(&image(b"qaaxx"), false);
+    // In the second pass m has zeros on its left and q on its right. The second q takes the zeros away, so
+    // what is less than m finds no way, and what is more does.
+    assert_eq!(passes(&mut s, 3), [[0, 0, 0, 8], [2, 2, 2, 2], [3, 3, 1, 0]]);
+}
+
 impl Scanner {
     /// What it counts, counted again from its pages alone.
     fn audit(&self) {
