@@ -80,7 +80,7 @@ lint: ## formatting, clippy, shell scripts
 	@for c in rustfmt clippy; do $(CARGO) $${c/rustfmt/fmt} --version >/dev/null 2>&1 || rustup component add $$c; done
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	@if command -v shellcheck >/dev/null; then shellcheck -S warning tools/* .ci/run && shellcheck -S warning -x kernel/build kernel/debug-kernel kernel/vmtest-host kernel/*.sh kernel/tests/loads kernel/tests/refuses kernel/tests/mutant kernel/tests/two-formats kernel/tests/witness; else echo 'lint: no shellcheck here, shell scripts not checked' >&2; fi
+	@if command -v shellcheck >/dev/null; then shellcheck -S warning $$(grep -lE '^#!.*sh$$' tools/*) .ci/run && shellcheck -S warning -x kernel/build kernel/debug-kernel kernel/vmtest-host kernel/*.sh kernel/tests/loads kernel/tests/refuses kernel/tests/mutant kernel/tests/two-formats kernel/tests/witness; else echo 'lint: no shellcheck here, shell scripts not checked' >&2; fi
 
 bench: setup ## speed, as ratios within one run
 	@tools/bench

@@ -52,6 +52,14 @@ impl Ksm {
         if ksm.dir.join("run").exists() { Ok(ksm) } else { Err(KsmError::NoKsm { path: ksm.dir }) }
     }
 
+    /// Huge pages that khugepaged has made since boot, if the kernel says.
+    pub fn collapsed(&self) -> Option<u64> {
+        let text =
+            std::fs::read_to_string(self.dir.join("../transparent_hugepage/khugepaged/pages_collapsed"))
+                .ok()?;
+        text.trim().parse().ok()
+    }
+
     /// Its directory of files.
     pub fn dir(&self) -> &Path {
         &self.dir

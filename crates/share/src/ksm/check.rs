@@ -107,7 +107,8 @@ pub struct Row {
     pub counted_cpu: Option<Duration>,
     /// How often these passes were begun.
     pub tries: u32,
-    /// Other processes' mergeable memory changed in size, or in huge pages, during the last of them, too.
+    /// Memory changed that should not, during the last of them, too: other processes' mergeable areas, in
+    /// size or in huge pages, or the processes' own, as khugepaged made some pages of this host huge.
     pub disturbed: bool,
 }
 
@@ -249,12 +250,15 @@ impl<'a> Check<'a> {
     }
 
     /// All processes' mergeable memory under one case. Processes that go on running change it: stop them.
+    /// ksmd goes through them in the order in which they asked to be merged, of which nobody tells: they
+    /// are taken in that of their numbers.
     ///
     /// # Errors
     /// As all of the kernel's.
     pub fn processes(&self, case: &Case) -> Result<Vec<Row>, CheckError> {
         let ksm = self.guard.ksm();
         let mut passes = Passes::begin(self.guard, &self.settings(case))?;
+        let collapsed = ksm.collapsed();
         let mut scanner = Scanner::new(case.tuning());
         let mut checked = vec![std::process::id()];
         for pid in ksm.merging_processes()? {
@@ -271,6 +275,9 @@ impl<'a> Check<'a> {
             let name = (&*content, &*case.name);
             rows.push(self.step(&mut passes, &mut scanner, pass, name, |ksm| Ok(ksm.merged(&checked)?))?);
         }
+        // Not done again: the first time has split the huge pages, and the next is of other memory.
+        let disturbed = ksm.collapsed() != collapsed;
+        rows.iter_mut().for_each(|r| r.disturbed = disturbed);
         Ok(rows)
     }
 

@@ -71,7 +71,7 @@ impl Checked {
         match rows().filter(|r| r.disturbed).count() {
             0 => off,
             n => format!(
-                "{off}; during {n} of them, other processes' mergeable memory came, went or was split"
+                "{off}; during {n} of them, other mergeable memory came, went or was split, or the kernel made pages huge"
             ),
         }
     }
