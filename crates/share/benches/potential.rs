@@ -8,8 +8,11 @@
 //! by page, as dumps are: the kernel then keeps a file in single pages, and all readers take more page faults.
 //! The best of seven rounds, taken by turns. Arguments: `--mb N` per guest (512), `--script` to run the script too.
 
+mod made;
+
 use bifold_share::image::{Image, PAGE};
 use bifold_share::potential::{self, Method, Options};
+use made::noise;
 use rayon::prelude::*;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -26,17 +29,6 @@ for name in sys.argv[1:]:
         while page := f.read(4096):
             print(hashlib.sha1(page).hexdigest())
 "#;
-
-/// Words that look like nothing (SplitMix64).
-fn noise(seed: u64) -> impl Iterator<Item = u64> {
-    let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    std::iter::repeat_with(move || {
-        x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    })
-}
 
 fn write_guest(path: &Path, guest: u64, pages: u64, mix: &str) -> std::io::Result<()> {
     let piece = if mix == "fleet-4k" { PAGE } else { 1 << 20 };

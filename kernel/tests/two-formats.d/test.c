@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 
 /*
  * Test: nested tables of AMD with KVM's two bits where EPT has them, the mark, and an
