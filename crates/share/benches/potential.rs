@@ -2,7 +2,7 @@
 //! How fast pages are counted, beside how fast this machine reads the same images through mmap on all
 //! cores (RAYON_NUM_THREADS), and beside the obvious script (SHA-1 of each page, sort, uniq).
 //!
-//! Four made-up guests in the page cache, in two mixes: `fleet` (a fifth zeros, a tenth repeats inside the
+//! Four made-up guests in the page cache, in three mixes: `fleet` (a fifth zeros, a tenth repeats inside the
 //! guest, a third common to all guests, the rest a guest's own) and `repeats` (nearly all of memory common
 //! to all guests: every page is compared with one that is in no cache). `fleet-4k` is the first, written page
 //! by page, as dumps are: the kernel then keeps a file in single pages, and all readers take more page faults.

@@ -65,6 +65,16 @@ fn idle() -> Guardian {
 }
 
 #[test]
+fn what_khugepaged_has_made_is_told_where_the_kernel_says() {
+    let tree = Tree::new();
+    assert_eq!(tree.ksm().collapsed(), None);
+    let dir = tree.host.sys.join("kernel/mm/transparent_hugepage/khugepaged");
+    fs::create_dir_all(&dir).unwrap();
+    fs::write(dir.join("pages_collapsed"), "57\n").unwrap();
+    assert_eq!(tree.ksm().collapsed(), Some(57));
+}
+
+#[test]
 fn settings_and_counters_that_a_kernel_lacks_are_absent() {
     let tree = Tree::new();
     tree.put("general_profit", "-4096\n");

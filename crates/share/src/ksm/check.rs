@@ -108,7 +108,8 @@ pub struct Row {
     /// How often these passes were begun.
     pub tries: u32,
     /// Memory changed that should not, during the last of them, too: other processes' mergeable areas, in
-    /// size or in huge pages, or the processes' own, as khugepaged made some pages of this host huge.
+    /// size or in huge pages; where processes are checked, any mergeable areas in size, or some pages of this
+    /// host that khugepaged made huge.
     pub disturbed: bool,
 }
 
@@ -250,15 +251,15 @@ impl<'a> Check<'a> {
     }
 
     /// All processes' mergeable memory under one case. Processes that go on running change it: stop them.
-    /// ksmd goes through them in the order in which they asked to be merged, of which nobody tells: they
-    /// are taken in that of their numbers.
+    /// ksmd goes through them in the order in which they asked to be merged, if its scan was at its beginning
+    /// then, and nobody tells that order: they are taken in that of their numbers.
     ///
     /// # Errors
     /// As all of the kernel's.
     pub fn processes(&self, case: &Case) -> Result<Vec<Row>, CheckError> {
         let ksm = self.guard.ksm();
         let mut passes = Passes::begin(self.guard, &self.settings(case))?;
-        let collapsed = ksm.collapsed();
+        let before = (ksm.collapsed(), places(ksm)?);
         let mut scanner = Scanner::new(case.tuning());
         let mut checked = vec![std::process::id()];
         for pid in ksm.merging_processes()? {
@@ -276,7 +277,7 @@ impl<'a> Check<'a> {
             rows.push(self.step(&mut passes, &mut scanner, pass, name, |ksm| Ok(ksm.merged(&checked)?))?);
         }
         // Not done again: the first time has split the huge pages, and the next is of other memory.
-        let disturbed = ksm.collapsed() != collapsed;
+        let disturbed = (ksm.collapsed(), places(ksm)?) != before;
         rows.iter_mut().for_each(|r| r.disturbed = disturbed);
         Ok(rows)
     }
@@ -326,6 +327,16 @@ fn own(ksm: &Ksm) -> Result<Merged, CheckError> {
             _ => return Ok(merged),
         }
     }
+}
+
+/// Where all processes' mergeable memory is. One that ends meanwhile has none.
+fn places(ksm: &Ksm) -> Result<Vec<(u32, u64, u64)>, CheckError> {
+    let mut all = Vec::new();
+    for pid in ksm.merging_processes()? {
+        let areas = ksm.mergeable_areas(pid).unwrap_or_default();
+        all.extend(areas.iter().map(|a| (pid, a.start, a.end)));
+    }
+    Ok(all)
 }
 
 /// Gives a process's memory to the model.

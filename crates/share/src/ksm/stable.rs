@@ -110,7 +110,8 @@ impl StableTree {
 
     /// Copies of other contents that are looked at on the way through the tree: each chain that is come
     /// by is walked up to its first copy with room. Which contents are on the way is not known here, as
-    /// there is no tree, so this is the mean: of n contents in a balanced one, the way to a leaf passes
+    /// there is no tree, so this is the mean (without the looks through whole chains each
+    /// `chains_prune`): of n contents in a balanced one, the way to a leaf passes
     /// log2(n + 1), and the way to one of them log2(n + 1) (1 + 1/n) - 2 others.
     fn seen_in_passing(&self, content: u32) -> u64 {
         let n = self.contents as f64;
@@ -128,8 +129,10 @@ impl StableTree {
         let at = content as usize;
         let copies = match &self.copies[at] {
             Copies::Chain { nodes, .. } if self.open[at] == 0 => nodes.len() as u32,
-            // The one with room is at the head, or soon will be.
-            Copies::Chain { .. } => 1,
+            // The way from the head is short where any have room: many have, or a search has moved one there.
+            Copies::Chain { nodes, .. } => {
+                nodes.iter().rev().position(|n| self.has_room(*n, 0)).map_or(0, |n| n as u32 + 1)
+            }
             Copies::One(_) | Copies::None => 0,
         };
         let before = std::mem::replace(&mut self.passing[at], copies);
@@ -309,8 +312,10 @@ impl StableTree {
     pub fn audit_passing(&self) {
         let open = |n: &u32| self.has_room(*n, 0);
         let of = |c: &Copies| match c {
-            Copies::Chain { nodes, .. } if nodes.iter().any(open) => 1,
-            Copies::Chain { nodes, .. } => nodes.len() as u64,
+            Copies::Chain { nodes, .. } => {
+                let full = nodes.iter().rev().take_while(|n| !open(n)).count();
+                (full + 1).min(nodes.len()) as u64
+            }
             _ => 0,
         };
         assert_eq!(self.all_passing, self.copies.iter().map(of).sum::<u64>());

@@ -56,21 +56,21 @@ macro_rules! work {
 
 work! {
     /// Visits to pages that are merged already: found in the page table, and left.
-    merged_visits merged_visit = 300.0,
+    merged_visits merged_visit = 240.0,
     /// Checksums of pages, and finding these in the page table.
-    checksums checksum = 1300.0,
+    checksums checksum = 1150.0,
     /// Compares on the way through the stable tree.
-    stable_compares stable_compare = 60.0,
+    stable_compares stable_compare = 50.0,
     /// Compares on the way through the unstable tree, each with a walk of a process's page table.
-    unstable_compares unstable_compare = 310.0,
+    unstable_compares unstable_compare = 200.0,
     /// Pages mapped to a merged page: write protected, compared byte by byte, freed.
-    merges merge = 1800.0,
+    merges merge = 1700.0,
     /// Pages mapped to the kernel's zero page.
-    zero_merges zero_merge = 800.0,
+    zero_merges zero_merge = 1400.0,
     /// Copies of a content that were looked at for one with room.
-    copies_seen copy_seen = 27.0,
+    copies_seen copy_seen = 30.0,
     /// Pages that smart_scan skipped.
-    skips skip = 310.0,
+    skips skip = 250.0,
     /// Huge pages split because a page in them merged.
     splits split = 40000.0,
 }

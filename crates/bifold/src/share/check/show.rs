@@ -71,7 +71,7 @@ impl Checked {
         match rows().filter(|r| r.disturbed).count() {
             0 => off,
             n => format!(
-                "{off}; during {n} of them, other mergeable memory came, went or was split, or the kernel made pages huge"
+                "{off}; during {n} of the passes, other mergeable memory came, went or was split, or the kernel made pages huge"
             ),
         }
     }
@@ -85,7 +85,7 @@ impl Checked {
         let mut parts: Vec<f64> = self.runs.iter().flat_map(|r| &r.rows).filter_map(part).collect();
         parts.sort_by(f64::total_cmp);
         let (least, most) = (parts.first()?, parts.last()?);
-        let middle = parts[parts.len() / 2];
+        let middle = parts[(parts.len() - 1) / 2];
         Some(format!(
             "ksmd's CPU time is between {least:.2} and {most:.2} times the predicted, half of the passes at or below {middle:.2}."
         ))
