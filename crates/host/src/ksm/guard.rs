@@ -12,6 +12,7 @@
 //! unmerged (`max_page_sharing`, `merge_across_nodes`).
 
 use super::guardian::Standing;
+use super::restore::make;
 use super::{Guardian, Journal, Ksm, KsmError, Settings};
 use crate::Host;
 use rustix::fs::{FlockOperation, OFlags, flock};
@@ -52,10 +53,8 @@ pub struct KsmGuard {
 
 /// How long a lock is waited for: a guardian that restores is soon done.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How often a busy lock, or a setting refused as busy, is tried again.
+/// How often a busy lock is tried again.
 const AGAIN: Duration = Duration::from_millis(50);
-/// How often a restoring is tried: processes that share pages may be ending.
-const TRIES: usize = 100;
 
 impl KsmGuard {
     /// Takes KSM over and changes what `wanted` names. Settings stay so until the guard is dropped,
@@ -78,7 +77,7 @@ impl KsmGuard {
         let lock = lock(places)?;
         let recovered = match Journal::read(&places.journal)? {
             Some(left) => {
-                restore(&ksm, &left.found)?;
+                make(&ksm, &left.found)?;
                 Journal::remove(&places.journal)?;
                 Some(left.pid)
             }
@@ -120,8 +119,7 @@ impl KsmGuard {
     /// # Errors
     /// If the kernel lacks or refuses one.
     pub fn set(&self, wanted: &Settings) -> Result<(), KsmError> {
-        patiently(|| self.ksm.change(wanted))?;
-        taken(&self.ksm, wanted)
+        make(&self.ksm, wanted)
     }
 
     /// Restores the settings, as dropping does, and says what went wrong.
@@ -134,7 +132,7 @@ impl KsmGuard {
 
     fn end(&mut self) -> Result<(), KsmError> {
         let Some(mut guardian) = self.guardian.take() else { return Ok(()) };
-        let restored = restore(&self.ksm, &self.found).and_then(|()| Journal::remove(&self.places.journal));
+        let restored = make(&self.ksm, &self.found).and_then(|()| Journal::remove(&self.places.journal));
         guardian.dismiss();
         restored
     }
@@ -145,30 +143,6 @@ impl Drop for KsmGuard {
         // What fails here the guardian tries again, and it says so.
         let _ = self.end();
     }
-}
-
-/// Puts settings back.
-pub(crate) fn restore(ksm: &Ksm, found: &Settings) -> Result<(), KsmError> {
-    patiently(|| ksm.change(found))?;
-    taken(ksm, found)
-}
-
-fn taken(ksm: &Ksm, wanted: &Settings) -> Result<(), KsmError> {
-    let names: Vec<String> = ksm.unlike(wanted)?.iter().map(|s| s.name().into()).collect();
-    if names.is_empty() { Ok(()) } else { Err(KsmError::NotTaken { names }) }
-}
-
-/// Tries again what is refused as busy: `max_page_sharing` is while a process that shared pages ends.
-fn patiently(mut change: impl FnMut() -> Result<(), KsmError>) -> Result<(), KsmError> {
-    for _ in 1..TRIES {
-        match change() {
-            Err(KsmError::Refused { source, .. }) if source.kind() == io::ErrorKind::ResourceBusy => {
-                sleep(AGAIN)
-            }
-            other => return other,
-        }
-    }
-    change()
 }
 
 fn lock(places: &Places) -> Result<File, KsmError> {

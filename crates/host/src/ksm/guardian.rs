@@ -8,7 +8,7 @@
 //! terminal's Ctrl-C does not reach it, and outlives the signals by which sessions and services are
 //! ended, because the guard gets those too and may be busy restoring.
 
-use super::guard::restore;
+use super::restore::make;
 use super::{Journal, Ksm, KsmError};
 use crate::Host;
 use std::ffi::OsString;
@@ -141,7 +141,7 @@ pub fn stand_guard(sys: &Path, journal: &Path) -> Result<Stood, KsmError> {
     }
     let Some(left) = Journal::read(journal)? else { return Ok(Stood::Idle) };
     let ksm = Ksm::of(&Host { sys: sys.into(), ..Host::live() })?;
-    restore(&ksm, &left.found)?;
+    make(&ksm, &left.found)?;
     Journal::remove(journal)?;
     Ok(Stood::Restored { pid: left.pid })
 }

@@ -18,6 +18,7 @@ mod journal;
 mod memory;
 mod pass;
 mod process;
+mod restore;
 mod settings;
 
 pub use counters::{Counter, Counters, ProcessKsm};
