@@ -154,8 +154,9 @@ impl Ksm {
         pids.sort_unstable();
         pids.retain(|pid| {
             let stat = self.process(*pid).ok().flatten().unwrap_or_default();
-            // Before Linux 6.16 it does not say so; a process with records has such memory.
-            stat.mergeable.unwrap_or(stat.rmap_items.is_some_and(|n| n > 0))
+            // Before Linux 6.16 it does not say so, and has no records of a process while nothing is merged.
+            let has_areas = || self.mergeable_areas(*pid).is_ok_and(|areas| !areas.is_empty());
+            stat.mergeable.unwrap_or_else(has_areas)
         });
         Ok(pids)
     }

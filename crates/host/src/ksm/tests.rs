@@ -65,6 +65,19 @@ fn idle() -> Guardian {
 }
 
 #[test]
+fn processes_with_mergeable_memory_are_found_whether_ksm_stat_says_so_or_not() {
+    let tree = Tree::new();
+    let area = |flags: &str| {
+        format!("7f0000000000-7f0000200000 rw-p 00000000 00:00 0 \nRss: 4 kB\nVmFlags: {flags}\n")
+    };
+    tree.proc("7/smaps", &area("rd wr mg"));
+    tree.proc("8/smaps", &area("rd wr"));
+    tree.proc("9/ksm_stat", "ksm_rmap_items 0\nksm_mergeable: yes\n");
+    tree.proc("10/ksm_stat", "ksm_rmap_items 5\nksm_mergeable: no\n");
+    assert_eq!(tree.ksm().merging_processes().unwrap(), [7, 9]);
+}
+
+#[test]
 fn what_khugepaged_has_made_is_told_where_the_kernel_says() {
     let tree = Tree::new();
     assert_eq!(tree.ksm().collapsed(), None);
