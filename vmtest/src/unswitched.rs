@@ -7,6 +7,7 @@ use std::sync::Mutex;
 
 use anyhow::{Result, anyhow};
 
+use crate::exits::Window;
 use crate::lab::Lab;
 use crate::validate::Workload;
 use crate::validate::count::{Run, count};
@@ -14,8 +15,8 @@ use crate::validate::count::{Run, count};
 /// Exits of a program in a configuration, by reason.
 type Cell = (&'static str, u64, String);
 
-/// A run: whether it is ours, its configuration, and by window the exits of each reason.
-type Counted = (bool, &'static str, BTreeMap<u64, BTreeMap<String, u64>>);
+/// A run: whether it is ours, its configuration, and its windows.
+type Counted = (bool, &'static str, BTreeMap<u64, Window>);
 
 /// One reason's counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +39,27 @@ impl Row {
         let (least, most) = spread(&self.unmodified);
         self.ours.iter().all(|n| (least..=most).contains(n))
     }
+}
+
+/// How long programs take under ours, of what they take unmodified. The laboratory's time is instructions of
+/// guest and hypervisor alike.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Times {
+    /// Configuration.
+    pub config: &'static str,
+    /// Geometric mean over the programs, each by the mean of its runs.
+    pub mean: f64,
+    /// The program that is furthest above, and its ratio.
+    pub worst: (String, f64),
+}
+
+/// What came of the runs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Compared {
+    /// Counts by configuration, program and reason.
+    pub rows: Vec<Row>,
+    /// Times by configuration.
+    pub times: Vec<Times>,
 }
 
 /// Counts outside the spread of all unmodified runs but one, that one left out in turn: how many of a run of
@@ -77,28 +99,53 @@ pub fn spread(values: &[u64]) -> (u64, u64) {
 fn rows(workload: &Workload, runs: &[Counted]) -> Vec<Row> {
     let mut cells: BTreeSet<Cell> = BTreeSet::new();
     for (_, config, windows) in runs {
-        for (window, reasons) in windows {
-            let named = reasons.keys().filter(|r| !emulators(config, r));
-            cells.extend(named.map(|r| (*config, *window, r.clone())));
+        for (number, window) in windows {
+            let named = window.exits.keys().filter(|r| !emulators(config, r));
+            cells.extend(named.map(|r| (*config, *number, r.clone())));
         }
     }
-    let name = |window: u64| workload.programs.iter().find(|p| p.window == window).map(|p| p.name.clone());
     let values = |ours: bool, (config, window, reason): &Cell| -> Vec<u64> {
         let mine = runs.iter().filter(|(o, c, _)| *o == ours && c == config);
-        mine.map(|(_, _, w)| w.get(window).and_then(|r| r.get(reason)).copied().unwrap_or(0)).collect()
+        mine.map(|(_, _, w)| w.get(window).and_then(|w| w.exits.get(reason)).copied().unwrap_or(0)).collect()
     };
     cells
         .iter()
         .filter_map(|cell| {
             Some(Row {
                 config: cell.0,
-                program: name(cell.1)?,
+                program: name(workload, cell.1)?,
                 reason: cell.2.clone(),
                 unmodified: values(false, cell),
                 ours: values(true, cell),
             })
         })
         .collect()
+}
+
+fn name(workload: &Workload, window: u64) -> Option<String> {
+    workload.programs.iter().find(|p| p.window == window).map(|p| p.name.clone())
+}
+
+/// How long programs took, by configuration; nothing where only one of the two was run.
+fn times(workload: &Workload, runs: &[Counted]) -> Vec<Times> {
+    let configs: BTreeSet<&'static str> = runs.iter().map(|r| r.1).collect();
+    let of = |config| {
+        let mean = |ours: bool, window: u64| {
+            let mine = runs.iter().filter(|r| r.0 == ours && r.1 == config);
+            let all: Vec<f64> = mine.filter_map(|r| Some(r.2.get(&window)?.nanoseconds as f64)).collect();
+            (!all.is_empty()).then(|| all.iter().sum::<f64>() / all.len() as f64)
+        };
+        let ratios: Vec<(String, f64)> = workload
+            .programs
+            .iter()
+            .filter_map(|p| Some((p.name.clone(), mean(true, p.window)? / mean(false, p.window)?)))
+            .filter(|(_, ratio)| ratio.is_finite() && *ratio > 0.0)
+            .collect();
+        let worst = ratios.iter().max_by(|a, b| a.1.total_cmp(&b.1))?.clone();
+        let mean = (ratios.iter().map(|r| r.1.ln()).sum::<f64>() / ratios.len() as f64).exp();
+        Some(Times { config, mean, worst })
+    };
+    configs.into_iter().filter_map(of).collect()
 }
 
 /// Counts: `unmodified` and `ours` runs per configuration, one of [`CONFIGS`].
@@ -110,7 +157,7 @@ pub fn compare(
     (workload, configs): (&Workload, &[&'static str]),
     at_a_time: usize,
     say: &(dyn Fn(&str) + Sync),
-) -> Result<Vec<Row>> {
+) -> Result<Compared> {
     let mut queue = Vec::new();
     for config in configs.iter().copied() {
         queue.extend((1..=ours.1).map(|n| (true, config, n)));
@@ -122,9 +169,7 @@ pub fn compare(
             let (lab, whose) = if mine { (ours.0, "ours") } else { (unmodified.0, "unmodified") };
             say(&format!("{config}, {whose}, run {number}"));
             let windows = count(lab, workload, Run { config, kpti: false, number }, false)?;
-            let exits =
-                windows.into_iter().map(|(w, window)| (w, window.exits.into_iter().collect())).collect();
-            done.lock().map_err(|_| anyhow!("a worker died"))?.push((mine, config, exits));
+            done.lock().map_err(|_| anyhow!("a worker died"))?.push((mine, config, windows));
         }
         Ok(())
     };
@@ -133,7 +178,7 @@ pub fn compare(
         workers.into_iter().try_for_each(|w| w.join().map_err(|_| anyhow!("a worker died"))?)
     })?;
     let done = done.into_inner().map_err(|_| anyhow!("a worker died"))?;
-    Ok(rows(workload, &done))
+    Ok(Compared { rows: rows(workload, &done), times: times(workload, &done) })
 }
 
 #[cfg(test)]
@@ -144,18 +189,20 @@ mod tests {
     fn a_count_outside_the_spread_is_seen_and_a_missing_one_is_zero() {
         let workload = Workload::new(&["empty".into()], 256).unwrap();
         let window = workload.programs[0].window;
-        let run = |ours, reasons: &[(&str, u64)]| {
-            let reasons = reasons.iter().map(|(r, n)| (r.to_string(), *n)).collect();
-            (ours, "nested-4k", BTreeMap::from([(window, reasons)]))
+        let run = |ours, nanoseconds, reasons: &[(&str, u64)]| {
+            let exits = reasons.iter().map(|(r, n)| (r.to_string(), *n)).collect();
+            let counted = Window { exits, nanoseconds, ..Window::default() };
+            (ours, "nested-4k", BTreeMap::from([(window, counted)]))
         };
-        let found = rows(
-            &workload,
-            &[
-                run(false, &[("npf", 5)]),
-                run(false, &[("npf", 7)]),
-                run(true, &[("npf", 6), ("invlpg", 1), ("cr3_read", 9)]),
-            ],
-        );
+        let runs = [
+            run(false, 90, &[("npf", 5)]),
+            run(false, 110, &[("npf", 7)]),
+            run(true, 102, &[("npf", 6), ("invlpg", 1), ("cr3_read", 9)]),
+        ];
+        let times = &times(&workload, &runs)[0];
+        assert_eq!((times.config, times.worst.0.as_str()), ("nested-4k", "empty"));
+        assert!((times.mean - 1.02).abs() < 1e-9 && (times.worst.1 - 1.02).abs() < 1e-9);
+        let found = rows(&workload, &runs);
         let seen: Vec<(&str, bool)> = found.iter().map(|r| (r.reason.as_str(), r.within())).collect();
         assert_eq!(seen, [("invlpg", false), ("npf", true)]);
     }

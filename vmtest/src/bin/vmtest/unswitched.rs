@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use bifold_vmtest::unswitched::{compare, left_out, spread};
+use bifold_vmtest::unswitched::{Compared, compare, left_out, spread};
 use bifold_vmtest::validate::{CONFIGS, Workload};
 
 #[derive(clap::Args)]
@@ -41,7 +41,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let named = |c: &&str| args.configs.is_empty() || args.configs.iter().any(|a| a == c);
     let configs: Vec<&str> = CONFIGS.into_iter().filter(named).collect();
     let what = (&workload, &configs[..]);
-    let rows = compare((&plain, args.unmodified), (&ours, args.ours), what, args.jobs, &say)?;
+    let Compared { rows, times } =
+        compare((&plain, args.unmodified), (&ours, args.ours), what, args.jobs, &say)?;
     println!("configuration program reason unmodified ours");
     let mut outside = 0;
     for r in rows.iter().filter(|r| !r.within()) {
@@ -70,6 +71,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             args.unmodified - 1,
             args.unmodified
         );
+    }
+    for t in times {
+        let ((program, worst), mean) = (&t.worst, t.mean);
+        println!("{}: programs take {mean:.3} times as long as unmodified, {program} {worst:.3}", t.config);
     }
     Ok(ExitCode::SUCCESS)
 }
