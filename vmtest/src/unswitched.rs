@@ -126,9 +126,12 @@ fn name(workload: &Workload, window: u64) -> Option<String> {
     workload.programs.iter().find(|p| p.window == window).map(|p| p.name.clone())
 }
 
-/// How long programs took, by configuration; nothing where only one of the two was run.
+/// How long programs took, by configuration; nothing where only one of the two was run. In nested paging
+/// there is no telling: the exits that the emulator needs (see [`emulators`]; reads of CR2, at every fault of
+/// the guest, are among them) are most of the difference.
 fn times(workload: &Workload, runs: &[Counted]) -> Vec<Times> {
-    let configs: BTreeSet<&'static str> = runs.iter().map(|r| r.1).collect();
+    let configs: BTreeSet<&'static str> =
+        runs.iter().map(|r| r.1).filter(|config| config.starts_with("shadow")).collect();
     let of = |config| {
         let mean = |ours: bool, window: u64| {
             let mine = runs.iter().filter(|r| r.0 == ours && r.1 == config);
@@ -199,8 +202,10 @@ mod tests {
             run(false, 110, &[("npf", 7)]),
             run(true, 102, &[("npf", 6), ("invlpg", 1), ("cr3_read", 9)]),
         ];
-        let times = &times(&workload, &runs)[0];
-        assert_eq!((times.config, times.worst.0.as_str()), ("nested-4k", "empty"));
+        assert_eq!(times(&workload, &runs), [], "not in nested paging");
+        let shadow = runs.clone().map(|(ours, _, windows)| (ours, "shadow-4k", windows));
+        let times = &times(&workload, &shadow)[0];
+        assert_eq!((times.config, times.worst.0.as_str()), ("shadow-4k", "empty"));
         assert!((times.mean - 1.02).abs() < 1e-9 && (times.worst.1 - 1.02).abs() < 1e-9);
         let found = rows(&workload, &runs);
         let seen: Vec<(&str, bool)> = found.iter().map(|r| (r.reason.as_str(), r.within())).collect();
