@@ -104,6 +104,7 @@ fn rows(workload: &Workload, runs: &[Counted]) -> Vec<Row> {
             cells.extend(named.map(|r| (*config, *number, r.clone())));
         }
     }
+    let name = |window: u64| workload.programs.iter().find(|p| p.window == window).map(|p| p.name.clone());
     let values = |ours: bool, (config, window, reason): &Cell| -> Vec<u64> {
         let mine = runs.iter().filter(|(o, c, _)| *o == ours && c == config);
         mine.map(|(_, _, w)| w.get(window).and_then(|w| w.exits.get(reason)).copied().unwrap_or(0)).collect()
@@ -113,17 +114,13 @@ fn rows(workload: &Workload, runs: &[Counted]) -> Vec<Row> {
         .filter_map(|cell| {
             Some(Row {
                 config: cell.0,
-                program: name(workload, cell.1)?,
+                program: name(cell.1)?,
                 reason: cell.2.clone(),
                 unmodified: values(false, cell),
                 ours: values(true, cell),
             })
         })
         .collect()
-}
-
-fn name(workload: &Workload, window: u64) -> Option<String> {
-    workload.programs.iter().find(|p| p.window == window).map(|p| p.name.clone())
 }
 
 /// How long programs took, by configuration; nothing where only one of the two was run. In nested paging

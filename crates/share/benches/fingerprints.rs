@@ -4,7 +4,10 @@
 //! the kernel's figure (VmHWM). Arguments: `--pages N` (4 million), `--memory BYTES` (an N-th of 2 GiB such
 //! that as many rows go to disk as with 100 million pages in 2 GiB).
 
+mod made;
+
 use bifold_share::fingerprint::{Key, Row, count_part, write_rows};
+use made::noise;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
@@ -13,19 +16,12 @@ const GUESTS: u64 = 8;
 /// What is wanted: pages counted in so much memory.
 const WANTED: (u64, u64) = (100_000_000, 2 << 30);
 
-/// A number that looks like nothing (SplitMix64).
-fn mixed(x: u64) -> u64 {
-    let z = x.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ z >> 31
-}
-
 /// Of each guest, every other page is one that all have.
 fn rows(pages: u64) -> impl Iterator<Item = Row> {
     (0..pages).map(move |i| {
         let (guest, page) = (i % GUESTS, i / GUESTS);
         let content = if page % 2 == 0 { page } else { i << 8 | 1 };
+        let mixed = |x| noise(x).next().expect("it has no end");
         Row::new([mixed(content), mixed(!content)], false, guest as u32, 1)
     })
 }

@@ -175,8 +175,8 @@ fn sharing(outcome: &Outcome) -> Table {
         ]);
     }
     table.notes = vec![
-        "At the end of each case. Full scans: since its start. Copies: writes to merged pages, which get a frame of their own again \
-         (cow_ksm). CPU: of one processor."
+        "At the end of each case. Full scans: since its start. Copies: writes to merged pages, which get a \
+         frame of their own again (cow_ksm). CPU: of one processor."
             .into(),
     ];
     table

@@ -225,9 +225,9 @@ impl<'a> Check<'a> {
     /// Other processes' mergeable areas, with nothing merged.
     fn others(&self, case: &Case) -> Result<Vec<(u32, Vec<MergeableArea>)>, CheckError> {
         Passes::begin(self.guard, &self.settings(case))?;
-        let ksm = self.guard.ksm();
-        let others = ksm.merging_processes()?.into_iter().filter(|pid| *pid != std::process::id());
-        Ok(others.map(|pid| Ok((pid, ksm.mergeable_areas(pid)?))).collect::<Result<_, KsmError>>()?)
+        let mut all = all_areas(self.guard.ksm())?;
+        all.retain(|(pid, _)| *pid != std::process::id());
+        Ok(all)
     }
 
     fn synthetic_once(&self, content: Synthetic, pages: usize, case: &Case) -> Result<Vec<Row>, CheckError> {
@@ -329,14 +329,15 @@ fn own(ksm: &Ksm) -> Result<Merged, CheckError> {
     }
 }
 
-/// Where all processes' mergeable memory is. One that ends meanwhile has none.
-fn places(ksm: &Ksm) -> Result<Vec<(u32, u64, u64)>, CheckError> {
-    let mut all = Vec::new();
-    for pid in ksm.merging_processes()? {
-        let areas = ksm.mergeable_areas(pid).unwrap_or_default();
-        all.extend(areas.iter().map(|a| (pid, a.start, a.end)));
-    }
-    Ok(all)
+/// All processes' mergeable areas. One that ends meanwhile has none.
+fn all_areas(ksm: &Ksm) -> Result<Vec<(u32, Vec<MergeableArea>)>, KsmError> {
+    ksm.merging_processes()?.into_iter().map(|pid| Ok((pid, ksm.mergeable_areas(pid)?))).collect()
+}
+
+/// Where all processes' mergeable memory is. What of it is resident or huge changes by merging alone.
+fn places(ksm: &Ksm) -> Result<Vec<(u32, u64, u64)>, KsmError> {
+    let all = all_areas(ksm)?;
+    Ok(all.iter().flat_map(|(pid, areas)| areas.iter().map(|a| (*pid, a.start, a.end))).collect())
 }
 
 /// Gives a process's memory to the model.

@@ -9,10 +9,10 @@
 //!
 //! The stable tree finds a page by its content, whatever its order is: here it is a table by content,
 //! and only the number of compares is that of a balanced tree. (After writes its order has a part in when
-//! stale copies go: a search for another content clears those that it comes by. Here they wait for their own.) The unstable one is a tree as in the
-//! kernel, since pages in it go, or change, and lead searches astray. Left out: NUMA nodes
-//! (`merge_across_nodes`), pages that a fork shares, memory that is unmapped, and failures for want of
-//! a lock or of memory.
+//! stale copies go: a search for another content clears those that it comes by. Here they wait for their
+//! own.) The unstable one is a tree as in the kernel, since pages in it go, or change, and lead searches
+//! astray. Left out: NUMA nodes (`merge_across_nodes`), pages that a fork shares, memory that is unmapped,
+//! and failures for want of a lock or of memory.
 
 mod advisor;
 pub mod check;

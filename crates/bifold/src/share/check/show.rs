@@ -71,7 +71,8 @@ impl Checked {
         match rows().filter(|r| r.disturbed).count() {
             0 => off,
             n => format!(
-                "{off}; during {n} of the passes, other mergeable memory came, went or was split, or the kernel made pages huge"
+                "{off}; during {n} of the passes, other mergeable memory came, went or was split, or the kernel \
+                 made pages huge"
             ),
         }
     }
@@ -87,7 +88,8 @@ impl Checked {
         let (least, most) = (parts.first()?, parts.last()?);
         let middle = parts[(parts.len() - 1) / 2];
         Some(format!(
-            "ksmd's CPU time is between {least:.2} and {most:.2} times the predicted, half of the passes at or below {middle:.2}."
+            "ksmd's CPU time is between {least:.2} and {most:.2} times the predicted, half of the passes at or \
+             below {middle:.2}."
         ))
     }
 
