@@ -19,6 +19,9 @@
 
 #define VECTORS 256
 #define PAGE_FAULT 14
+#define FIRST_INTERRUPT 32
+/* Linux's LOCAL_TIMER_VECTOR (arch/x86/include/asm/irq_vectors.h). */
+#define TIMER_TICK 0xec
 /* Vectors that push an error code: 8, 10-14, 17, 21, 29, 30. */
 #define PUSHES_ERROR UINT32_C(0x60227d00)
 
@@ -27,6 +30,7 @@ static struct handler {
     int vector;
 } handlers[VECTORS];
 static int n_handlers;
+uint64_t ticks, interrupts; /* delivered while recording; the latter without ticks */
 static uint64_t idt_frames[2] = {UINT64_MAX, UINT64_MAX};
 static bool idt_stale;
 
@@ -295,6 +299,10 @@ void deliver(uint16_t vector)
     unsigned words = error_code ? 6 : 5;
 
     check_cr3(self);
+    if (vector == TIMER_TICK)
+        ticks++;
+    else if (vector >= FIRST_INTERRUPT)
+        interrupts++;
     if (error_code)
         error = word_at(rsp);
     rip = word_at(rsp + (error_code ? 8 : 0));

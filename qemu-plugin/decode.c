@@ -114,7 +114,7 @@ void decode(const uint8_t *b, unsigned n, struct decoded *d)
 {
     const uint8_t *p = b, *end = b + n;
     uint8_t rex = 0;
-    bool rep = false;
+    bool rep = false, short_operand = false;
 
     memset(d, 0, sizeof *d);
     for (; p < end; p++) {
@@ -131,7 +131,10 @@ void decode(const uint8_t *b, unsigned n, struct decoded *d)
         case 0x67:
             d->addr32 = true;
             continue;
-        case 0x66: case 0xf0: case 0x2e: case 0x36: case 0x3e: case 0x26:
+        case 0x66:
+            short_operand = true;
+            continue;
+        case 0xf0: case 0x2e: case 0x36: case 0x3e: case 0x26:
             continue;
         }
         break;
@@ -149,6 +152,7 @@ void decode(const uint8_t *b, unsigned n, struct decoded *d)
     if (p + 1 < end)
         m = (struct modrm){p[1] >> 6, (p[1] >> 3) & 7, p[1] & 7};
     d->pt_write = one_byte_pt_write(*p, m);
+    d->store16 = *p == 0x89 && short_operand && m.mod != 3;
     if (rep && ((*p >= 0xa4 && *p <= 0xa7) || (*p >= 0xaa && *p <= 0xaf) ||
                 (*p >= 0x6c && *p <= 0x6f)))
         d->class = INSN_REP;

@@ -25,6 +25,7 @@ struct decoded {
     uint8_t cr, reg;
     uint32_t code;
     bool pt_write; /* KVM 6.1 classes it as a page-table writing instruction */
+    bool store16;  /* MOV of a 16-bit register to memory */
     /* memory operand of INVLPG */
     uint8_t base, index, scale, segment;
     bool addr32;

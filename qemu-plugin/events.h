@@ -31,6 +31,7 @@
 #define BF_KIND_MARKER 19
 #define BF_KIND_STATS 20
 #define BF_KIND_RESIDENT 21
+#define BF_KIND_TICKS 25
 
 #define BF_MARKER_START 1
 #define BF_MARKER_STOP 2

@@ -11,7 +11,7 @@
  * reset_early_page_tables). What came before is firmware and some hundred
  * instructions of head_64.S. The start marker is then one event among others.
  *
- * Arguments: ring=FD,ram=FD,bytes=N,below4g=N,vcpus=N,check=N,kpti=0|1,boot=0|1
+ * Arguments: ring=FD,ram=FD,bytes=N,below4g=N,vcpus=N,check=N,kpti=0|1,boot=0|1,files=0|1
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -110,6 +110,16 @@ void insn_decode(const struct qemu_plugin_insn *insn, struct decoded *d)
     decode(bytes, (unsigned)n, d);
 }
 
+/* A store of the size with which virtio devices are kicked (virtio 1.2, 4.1.5.2). */
+static void on_boot_store(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t va, void *u)
+{
+    struct qemu_plugin_hwaddr *h = qemu_plugin_get_hwaddr(info, va);
+
+    (void)vcpu, (void)u;
+    if (h && qemu_plugin_hwaddr_is_io(h))
+        files_wait();
+}
+
 static void on_boot_block(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 {
     size_t n = qemu_plugin_tb_n_insns(tb);
@@ -121,6 +131,8 @@ static void on_boot_block(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 
         insn_decode(insn, &d);
         control_watch(insn, &d);
+        if (opt.files && d.store16 && qemu_plugin_insn_vaddr(insn) >> 63)
+            qemu_plugin_register_vcpu_mem_cb(insn, on_boot_store, CB_NO_REGS, MEM_W, NULL);
     }
 }
 
@@ -181,11 +193,11 @@ void marker_reached(uint32_t code)
 
 static uint64_t *option(const char *name, size_t len)
 {
-    static uint64_t values[8];
-    static const char *const names[8] = {"ring",  "ram",   "bytes", "below4g",
-                                         "vcpus", "check", "kpti",  "boot"};
+    static uint64_t values[9];
+    static const char *const names[9] = {"ring",  "ram",  "bytes", "below4g", "vcpus",
+                                         "check", "kpti", "boot",  "files"};
 
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < 9; i++)
         if (!strncmp(name, names[i], len) && !names[i][len])
             return &values[i];
     die("unknown argument %s", name);
@@ -216,11 +228,14 @@ QEMU_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info
         .vcpus = (unsigned)value_of("vcpus"),
         .kpti = value_of("kpti"),
         .boot = value_of("boot"),
+        .files = value_of("files"),
     };
     api_version = info->version.cur;
     plugin_id = id;
     reg_buffer = g_byte_array_new();
     tables_open();
+    if (files_open())
+        ring_say_in_step();
     qemu_plugin_register_vcpu_init_cb(id, on_vcpu_init);
     qemu_plugin_register_vcpu_tb_trans_cb(id, on_boot_block);
     return 0;

@@ -89,6 +89,7 @@ struct options {
     unsigned vcpus;
     bool kpti;
     bool boot; /* record from the kernel's start, not from the start marker */
+    bool files; /* wait for the host's files, see files.c */
 };
 extern struct options opt;
 extern int api_version;
@@ -105,6 +106,7 @@ _Noreturn void die(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void ring_open(void);
 void ring_publish(void);
 void ring_drain(void);
+void ring_say_in_step(void);
 void ring_set_limit(void);
 uint64_t *ring_room(unsigned words);
 uint64_t ring_accesses(void);
@@ -141,6 +143,11 @@ bool idt_read(void);
 int idt_vector(uint64_t entry);
 bool idt_store(uint64_t frame);
 void deliver(uint16_t vector);
+extern uint64_t ticks, interrupts;
+
+/* files.c */
+bool files_open(void);
+void files_wait(void);
 
 /* plugin.c */
 void insn_decode(const struct qemu_plugin_insn *insn, struct decoded *d);

@@ -139,7 +139,9 @@ COLD static void store_page(uint64_t va, uint64_t frame, unsigned bytes, bool pt
 {
     uint64_t page = va >> PAGE_SHIFT;
 
-    if (is_table(frame)) {
+    if (frame == UINT64_MAX) {
+        files_wait(); /* and the next store there comes here, too */
+    } else if (is_table(frame)) {
         table_store(frame << PAGE_SHIFT | (va & PAGE_MASK), bytes, pt_write);
     } else if (!idt_store(frame)) {
         hot.tag[page % CACHE_PAGES] = page + hot.generation;
@@ -378,10 +380,13 @@ void record_stop(void)
     flush_insns();
     tables_compare();
     stats[ST_ACCESSES] = ring_accesses();
-    w = ring_room(1 + BF_STATS_WORDS);
-    w[0] = bf_head(BF_KIND_STATS, 0);
-    memcpy(w + 1, stats, sizeof stats);
-    emit1(BF_KIND_MARKER, BF_MARKER_STOP);
+    /* At once, as the consumer looks for all of it at the end of one chunk. */
+    w = ring_room(4 + BF_STATS_WORDS);
+    w[0] = bf_head(BF_KIND_TICKS, ticks);
+    w[1] = interrupts;
+    w[2] = bf_head(BF_KIND_STATS, 0);
+    memcpy(w + 3, stats, sizeof stats);
+    w[3 + BF_STATS_WORDS] = bf_head(BF_KIND_MARKER, BF_MARKER_STOP);
     recording = false;
     ring_drain();
     /* Callbacks of the block under way still write: let them meet the limit. */

@@ -20,6 +20,7 @@
 struct header {
     uint64_t magic, chunks, chunk_words;
     _Atomic uint64_t cpu_ns; /* of this thread, while recording */
+    _Atomic uint64_t in_step; /* 1 if the guest waits for the host's files (files.c) */
     _Alignas(64) _Atomic uint64_t head;
     _Alignas(64) _Atomic uint64_t tail;
     _Alignas(64) uint64_t length[];
@@ -79,13 +80,28 @@ void ring_set_limit(void)
         hot.limit = next_check;
 }
 
-void ring_open(void)
+static struct header *map_header(int protection)
 {
-    struct header *h = mmap(NULL, BF_RING_HEADER_BYTES, PROT_READ, MAP_SHARED, opt.ring_fd, 0);
-    size_t bytes;
+    struct header *h = mmap(NULL, BF_RING_HEADER_BYTES, protection, MAP_SHARED, opt.ring_fd, 0);
 
     if (h == MAP_FAILED || h->magic != BF_RING_MAGIC)
         die("descriptor %d is no ring", opt.ring_fd);
+    return h;
+}
+
+void ring_say_in_step(void)
+{
+    struct header *h = map_header(PROT_READ | PROT_WRITE);
+
+    atomic_store(&h->in_step, 1);
+    munmap(h, BF_RING_HEADER_BYTES);
+}
+
+void ring_open(void)
+{
+    struct header *h = map_header(PROT_READ);
+    size_t bytes;
+
     bytes = BF_RING_HEADER_BYTES + h->chunks * h->chunk_words * 8;
     munmap(h, BF_RING_HEADER_BYTES);
     header = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, opt.ring_fd, 0);

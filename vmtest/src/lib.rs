@@ -39,6 +39,8 @@ pub fn guest() -> GuestSpec {
         timeout: None,
         check_every: 0,
         record: bifold_capture::Record::Boot,
+        stdin: Vec::new(),
+        keep: false,
     }
 }
 

@@ -11,6 +11,7 @@ mod cli;
 mod doctor;
 mod feed;
 mod guardian;
+mod keep;
 mod mode;
 mod pages;
 mod policy;
@@ -19,6 +20,7 @@ mod run;
 mod share;
 mod source;
 mod status;
+mod stdin;
 
 use clap::Parser as _;
 use std::process::ExitCode;

@@ -51,6 +51,8 @@ pub struct Plan {
     pub on_line: Vec<OnLine>,
     /// File for the events.
     pub record: Option<PathBuf>,
+    /// Directory for what the command writes.
+    pub keep: Option<PathBuf>,
     /// What to say on stderr.
     pub notes: Notes,
 }
@@ -78,6 +80,7 @@ pub struct Notes {
 
 /// The plan of `compare`.
 pub fn compare(args: CompareArgs) -> anyhow::Result<Plan> {
+    let keep = args.guest.keep.clone();
     same_file("compare", args.output.as_ref(), args.show.report.as_ref());
     let input = match args.file {
         Some(path) => {
@@ -89,14 +92,17 @@ pub fn compare(args: CompareArgs) -> anyhow::Result<Plan> {
         }
         None => program("compare", args.program, args.guest)?,
     };
-    plan("compare", input, args.model, args.policies, args.show, args.output, None)
+    let plan = plan("compare", input, args.model, args.policies, args.show, args.output, None)?;
+    Ok(Plan { keep, ..plan })
 }
 
 /// The plan of `record`.
 pub fn record(args: RecordArgs) -> anyhow::Result<Plan> {
+    let keep = args.guest.keep.clone();
     same_file("record", Some(&args.output), args.show.report.as_ref());
     let input = program("record", args.program, args.guest)?;
-    plan("record", input, args.model, args.policies, args.show, None, Some(args.output))
+    let plan = plan("record", input, args.model, args.policies, args.show, None, Some(args.output))?;
+    Ok(Plan { keep, ..plan })
 }
 
 const ONE_INPUT: &str = "give one of a command after `--`, a recording and --generate, not several";
@@ -186,6 +192,7 @@ fn plan(
         time_scale: policies.time_scale.unwrap_or(TIME_SCALE),
         on_line,
         record,
+        keep: None,
         notes: Notes {
             progress: !show.quiet && std::io::stderr().is_terminal(),
             notes: !show.quiet,
@@ -268,6 +275,9 @@ fn guest(verb: &str, command: Vec<OsString>, args: GuestArgs) -> anyhow::Result<
         timeout: args.timeout.map(Duration::from_secs_f64),
         check_every: args.check_every.unwrap_or(CHECK_EVERY),
         record: Record::Command,
+        // Read last, when nothing else can be wrong.
+        stdin: Vec::new(),
+        keep: args.keep.is_some(),
     })
 }
 
@@ -285,6 +295,7 @@ fn first_guest_option(g: &GuestArgs) -> Option<&'static str> {
         (!g.include.is_empty(), "--include"),
         (g.timeout.is_some(), "--timeout"),
         (g.check_every.is_some(), "--check-every"),
+        (g.keep.is_some(), "--keep"),
     ]
     .into_iter()
     .find_map(|(given, name)| given.then_some(name))

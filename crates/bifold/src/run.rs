@@ -10,8 +10,9 @@
 use crate::feed::{Feed, Progress};
 use crate::policy::setting::{FEWEST_INTERVALS, too_short};
 use crate::resolve::{Input, Plan};
-use crate::source;
+use crate::source::{self, Ending};
 use crate::status::Status;
+use crate::{keep, stdin};
 use anyhow::Context as _;
 use bifold_model::{Model, Options};
 use bifold_policy::{Estimator, Named, Scale, Timeline, Vm, check, evaluate};
@@ -26,6 +27,12 @@ use std::time::Instant;
 /// Carries out a plan.
 pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
     let header = header(&plan.input);
+    if let Some(dir) = &plan.keep {
+        keep::prepare(dir)?;
+    }
+    if let Input::Guest(spec) = &mut plan.input {
+        spec.stdin = stdin::read(bifold_capture::most_stdin(spec.memory_mib))?;
+    }
     let report = plan.report.as_deref().map(OutputFile::create).transpose()?;
     let output = plan.output.as_deref().map(OutputFile::create).transpose()?;
     let timeline = plan.timeline.as_deref().map(OutputFile::create).transpose()?;
@@ -86,6 +93,7 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
         exit: ending.exit,
         partial: ending.partial,
         capture_checks: ending.stats,
+        clock: ending.clock,
         priors: plan.profile.priors(),
     };
     let outcome = feed.model.finish();
@@ -100,12 +108,46 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
     let policies = Some(policies(own, &plan));
     let comparison = Comparison { meta, outcome, policies };
     let shown = show(&comparison, &plan, output, report);
+    let kept = written(&mut ending, &plan);
     // The first thing that went wrong is the one to tell.
     if let Some(e) = ending.failure {
         return Err(e);
     }
     shown?;
+    kept?;
     Ok(status(&plan.input, &comparison))
+}
+
+/// What becomes of the files that the command wrote, and what its end suggests.
+fn written(ending: &mut Ending, plan: &Plan) -> anyhow::Result<()> {
+    if let (Some(archive), Some(dir)) = (ending.kept.take(), &plan.keep) {
+        keep::unpack(archive, dir)?;
+    }
+    if !plan.notes.notes {
+        return Ok(());
+    }
+    if let Some(text) = ending.written.and_then(|w| keep::describe(w, plan.keep.as_deref())) {
+        eprintln!("bifold: {text}");
+    }
+    if let Some(hint) = ending.exit.and_then(hint) {
+        eprintln!("bifold: {hint}");
+    }
+    Ok(())
+}
+
+/// What to do about an end that the guest may be to blame for.
+fn hint(exit: Exit) -> Option<&'static str> {
+    const SIGILL: i32 = 4;
+    match exit {
+        Exit::Signal(SIGILL) | Exit::Code(132) => Some(
+            "an illegal instruction ended the command: the guest's processor has AVX2 but neither AVX-512 nor \
+             AMX; build the program for x86-64-v3, or let its library choose the instructions at run time",
+        ),
+        Exit::OutOfMemory => {
+            Some("the guest's memory was too small for the command: give it more with --memory")
+        }
+        _ => None,
+    }
 }
 
 /// Policies over the run itself, in a VM as `bifold policy` takes it unless told otherwise.

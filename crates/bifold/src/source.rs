@@ -3,10 +3,11 @@
 //! face: each feeds a [`Feed`] until it ends and says how it ended.
 
 use crate::feed::Feed;
-use bifold_capture::{CommandExit, GuestSpec, Progress, Root, Thp, Timing, capture};
+use bifold_capture::{Clock, CommandExit, GuestSpec, Progress, Root, Thp, Timing, Written, capture};
 use bifold_report::{Exit, Guest, Partial};
 use bifold_trace::file::{Header, Reader, Source, Trailer};
 use bifold_trace::{Stats, generate::Generator};
+use std::fs::File;
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -23,6 +24,12 @@ pub struct Ending {
     pub kernel_version: Option<String>,
     /// Version of QEMU, likewise.
     pub qemu_version: Option<String>,
+    /// How time passed for the command.
+    pub clock: Option<Clock>,
+    /// What the command wrote.
+    pub written: Option<Written>,
+    /// The files it wrote, if they are to be kept.
+    pub kept: Option<File>,
     /// What went wrong, if anything did.
     pub failure: Option<anyhow::Error>,
 }
@@ -83,6 +90,9 @@ pub fn run_guest(spec: &GuestSpec, feed: &mut Feed, stop: &AtomicBool) -> Ending
         stats: report.complete.then_some(report.stats),
         kernel_version: Some(report.kernel_version),
         qemu_version: Some(report.qemu_version),
+        clock: Some(report.clock),
+        written: report.written,
+        kept: report.kept,
         failure: None,
     }
 }
@@ -111,6 +121,9 @@ pub fn run_recording(reader: &mut Reader, feed: &mut Feed, stop: &AtomicBool) ->
         stats: trailer.stats,
         kernel_version: trailer.kernel_version,
         qemu_version: trailer.qemu_version,
+        clock: trailer.clock,
+        written: None,
+        kept: None,
         failure: None,
     }
 }
@@ -178,6 +191,7 @@ pub fn trailer(ending: &Ending) -> Trailer {
         stats: ending.stats,
         kernel_version: ending.kernel_version.clone(),
         qemu_version: ending.qemu_version.clone(),
+        clock: ending.clock,
     }
 }
 

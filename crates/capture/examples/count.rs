@@ -31,6 +31,8 @@ fn main() {
         timeout: flag("TIMEOUT").map(|t| std::time::Duration::from_secs(t.parse().expect("TIMEOUT"))),
         check_every: flag("CHECK").map_or(65536, |v| v.parse().expect("CHECK")),
         record: if flag("BOOT").is_some() { Record::Boot } else { Record::Command },
+        stdin: Vec::new(),
+        keep: false,
     };
     let (begun, stop, mut words) = (Instant::now(), AtomicBool::new(false), 0u64);
     let mut sink = |chunk: &[u64]| {
@@ -47,7 +49,7 @@ fn main() {
         Ok(r) => {
             print!("{}", String::from_utf8_lossy(&r.stdout));
             eprint!("{}", String::from_utf8_lossy(&r.stderr));
-            let (s, t) = (r.stats, r.vcpu_cpu_seconds);
+            let (s, t) = (r.stats, r.clock.vcpu_seconds);
             eprintln!(
                 "{:?} complete={} qemu {} kernel {}",
                 r.exit, r.complete, r.qemu_version, r.kernel_version

@@ -33,6 +33,8 @@ fn main() {
         timeout: None,
         check_every: number("CHECK", 1024),
         record: if number("BOOT", 0) != 0 { Record::Boot } else { Record::Command },
+        stdin: Vec::new(),
+        keep: false,
     };
     let mut replay = replay::Replay::default();
     let mut sink = |words: &[u64]| {

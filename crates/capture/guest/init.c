@@ -7,8 +7,9 @@
  * (see guest.rs). What the command prints goes to files in memory while the
  * recording runs, so that no device disturbs it, and to the host afterwards.
  *
- * Lines to the host: "start", "end", "exit N", "signal N", "oom N", "error TEXT",
- * "done". A byte from the host asks to end the command now.
+ * Lines to the host: "start", "end", "time NS IDLE", "written FILES BYTES", "full",
+ * "exit N", "signal N", "oom N", "error TEXT", "done". A byte from the host asks to
+ * end the command now.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -18,6 +19,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,9 +32,11 @@
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "port.h"
+#include "written.h"
 
 #define MAX_STRINGS 65536
 /* The marker instruction; the number is BF_MARKER_MAGIC of events.h plus the
@@ -245,26 +249,33 @@ static void become_user(void)
         _exit(127);
 }
 
-/* In the child: becomes the command, or writes errno to `report`. */
-static void run(int out, int err, int report)
+/* Why the command could not be run. */
+struct failure {
+    int error;
+    bool directory; /* its working directory is missing */
+};
+
+/* In the child: becomes the command, or tells `report` why not. */
+static void run(int in, int out, int err, int report)
 {
-    int null = open("/dev/null", O_RDONLY), e;
+    struct failure f = {0};
     sigset_t none;
 
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     setsid();
-    dup2(null, 0);
+    dup2(in, 0);
     dup2(out, 1);
     dup2(err, 2);
     for (int fd = 3; fd < 32; fd++)
         if (fd != report)
             close(fd);
     become_user();
-    if (!chdir(value("cwd", NULL)))
+    f.directory = chdir(value("cwd", NULL)) != 0;
+    if (!f.directory)
         execve(value("program", NULL), args, envs);
-    e = errno;
-    if (write(report, &e, sizeof e) < 0)
+    f.error = errno;
+    if (write(report, &f, sizeof f) < 0)
         _exit(126);
     _exit(127);
 }
@@ -296,6 +307,49 @@ static int await(pid_t child)
     }
 }
 
+static long long now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+/* Time in which CPUs had nothing to do, of all together: /proc/uptime has hundredths of a second. */
+static long long idle(void)
+{
+    char text[64] = "";
+    int fd = open("/proc/uptime", O_RDONLY | O_CLOEXEC);
+    double seconds = 0;
+
+    if (fd < 0 || read(fd, text, sizeof text - 1) < 0 || sscanf(text, "%*f %lf", &seconds) != 1)
+        seconds = 0;
+    close(fd);
+    return (long long)(seconds * 100 + 0.5) * 10000000;
+}
+
+/* What the command reads, before the root changes. */
+static int input(void)
+{
+    int fd = open("/stdin", O_RDONLY);
+
+    return fd >= 0 ? fd : open("/dev/null", O_RDONLY);
+}
+
+/* The last thing done: the root is the overlay's layer afterwards. */
+static void tell_written(int layer)
+{
+    int to = value("keep", NULL) ? port("bifold.files", O_WRONLY) : -1;
+
+    if (fchdir(layer) || chroot("."))
+        fail("the overlay's layer");
+    if (walk_written(to))
+        say("full");
+    say("written %ld %lld", written_files, written_bytes);
+    if (to >= 0)
+        close(to);
+}
+
 static void send_file(int fd, const char *name)
 {
     static char buffer[1 << 18];
@@ -316,12 +370,15 @@ int main(void)
 {
     const char *root = "";
     sigset_t chld;
-    int out, err, report[2], status, e = 0;
+    int in, out, err, layer = -1, report[2], status;
+    struct failure f = {0};
+    long long begun, idled;
     long oom;
     pid_t child;
 
     kernel_mounts("");
     read_config();
+    in = input();
     load_modules();
     control = port("bifold.control", O_RDWR);
     if (control < 0)
@@ -329,6 +386,7 @@ int main(void)
     if (!strcmp(value("root", NULL), "host")) {
         root = "/root";
         host_root();
+        layer = open("/layer/upper", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         kernel_mounts(root);
     }
     device_mounts(root);
@@ -352,27 +410,37 @@ int main(void)
     umask(022);
     oom = oom_kills();
     say("start");
+    idled = idle();
+    begun = now();
     MARKER(1);
     child = fork();
     if (child == 0) {
         write_file("/proc/self/oom_score_adj", "0");
-        run(out, err, report[1]);
+        run(in, out, err, report[1]);
     }
     status = child < 0 ? 0 : await(child);
     MARKER(2);
+    begun = now() - begun;
+    idled = idle() - idled;
     say("end");
+    say("time %lld %lld", begun, idled);
     if (child < 0)
         fail("fork");
     close(report[1]);
     oom = oom_kills() - oom;
-    if (read(report[0], &e, sizeof e) == sizeof e) {
-        say("error running %s: %s", value("program", NULL), strerror(e));
+    if (read(report[0], &f, sizeof f) == sizeof f && f.directory) {
+        say("error the working directory %s: %s; /dev, /proc and /sys are the guest's own",
+            value("cwd", NULL), strerror(f.error));
+    } else if (f.error) {
+        say("error running %s: %s", value("program", NULL), strerror(f.error));
     } else {
         /* A guest that lives on has no ports for what nobody waits for. */
         if (!value("resident", NULL)) {
             send_file(out, "bifold.stdout");
             send_file(err, "bifold.stderr");
         }
+        if (layer >= 0)
+            tell_written(layer);
         if (oom > 0)
             say("oom %ld", oom);
         if (WIFSIGNALED(status))

@@ -137,10 +137,14 @@ pub enum CaptureError {
         log: String,
     },
     /// The guest did not come up.
-    #[error("the guest did not start the command within {seconds} s:\n{console}")]
+    #[error(
+        "the guest did not start the command in {ran} s of CPU time, and did nothing for {idle} s:\n{console}"
+    )]
     BootTimeout {
-        /// How long was waited.
-        seconds: u64,
+        /// Seconds of the emulator's CPU time.
+        ran: u64,
+        /// Seconds in which it neither ran nor waited for a CPU.
+        idle: u64,
         /// The end of its console.
         console: String,
     },

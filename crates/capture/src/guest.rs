@@ -80,6 +80,10 @@ pub(crate) fn initramfs(spec: &GuestSpec, kernel: &Kernel, program: &Path) -> Re
     for (k, v) in &spec.env {
         config.put("env", &[k.as_bytes(), b"=", v.as_bytes()].concat());
     }
+    if spec.keep {
+        config.put("keep", b"yes");
+    }
+    archive.add(b"stdin", Entry::File { mode: 0o444, data: spec.stdin.clone() });
     archive.add(b"config", Entry::File { mode: 0o600, data: config.0 });
     Ok(archive.bytes())
 }

@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-pub use bifold_trace::Stats;
+pub use bifold_trace::{Clock, Stats};
 
 pub mod cpio;
 pub mod doctor;
@@ -30,6 +30,7 @@ mod guest;
 pub mod image;
 pub mod kernel;
 pub mod modules;
+mod pace;
 pub mod packages;
 mod plugin;
 pub mod qemu;
@@ -39,6 +40,7 @@ pub mod vm;
 
 pub use error::{CaptureError, Kind};
 pub use guest::workload_initramfs;
+pub use run::most_stdin;
 
 /// How guest time passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -130,6 +132,11 @@ pub struct GuestSpec {
     pub check_every: u64,
     /// Where the recording begins.
     pub record: Record,
+    /// What the command reads from standard input, to its end.
+    pub stdin: Vec<u8>,
+    /// Whether the files that the command writes are wanted, see [`CaptureReport::kept`].
+    /// Takes [`Root::Host`].
+    pub keep: bool,
 }
 
 /// How the command ended.
@@ -147,8 +154,19 @@ pub enum CommandExit {
     Interrupted,
 }
 
+/// What the command wrote to the layer over the host's root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Written {
+    /// Files and symbolic links, new or changed.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Whether the layer had no room left at the end.
+    pub full: bool,
+}
+
 /// What is known after a capture.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct CaptureReport {
     /// How the command ended.
     pub exit: CommandExit,
@@ -162,8 +180,6 @@ pub struct CaptureReport {
     pub kernel_version: String,
     /// See [`guest_frames`].
     pub guest_frames: u64,
-    /// CPU time of the emulator's vCPU thread while recording.
-    pub vcpu_cpu_seconds: f64,
     /// The plugin's counters; all 0 if the guest had to be killed.
     pub stats: Stats,
     /// Whether the stream ends with its stop marker. If not, the guest had to
@@ -171,6 +187,12 @@ pub struct CaptureReport {
     pub complete: bool,
     /// Host time from the start of QEMU to the start of the command.
     pub boot_seconds: f64,
+    /// How time passed for the command.
+    pub clock: Clock,
+    /// What it wrote; none if the guest had to be killed, or without [`Root::Host`].
+    pub written: Option<Written>,
+    /// The files it wrote, as a tar archive in memory, if [`GuestSpec::keep`] asked for them.
+    pub kept: Option<std::fs::File>,
 }
 
 /// What is going on.

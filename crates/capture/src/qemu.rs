@@ -13,6 +13,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::error::CaptureError;
 use crate::kernel::Kernel;
@@ -52,9 +53,12 @@ fn search() -> Result<PathBuf, CaptureError> {
 pub fn find() -> Result<Qemu, CaptureError> {
     let path = search()?;
     let ask = |arg| {
-        Command::new(&path).arg(arg).stdin(Stdio::null()).output().map_err(|e| match e.kind() {
-            std::io::ErrorKind::NotFound => CaptureError::QemuMissing,
-            _ => CaptureError::file(&path, "cannot run")(e),
+        // A process group of its own: the terminal's Ctrl-C is for us, and we have not started yet.
+        Command::new(&path).arg(arg).stdin(Stdio::null()).process_group(0).output().map_err(|e| {
+            match e.kind() {
+                std::io::ErrorKind::NotFound => CaptureError::QemuMissing,
+                _ => CaptureError::file(&path, "cannot run")(e),
+            }
         })
     };
     let text = String::from_utf8_lossy(&ask("--version")?.stdout).into_owned();
@@ -90,6 +94,8 @@ pub(crate) struct Inherited<'a> {
     pub(crate) console: BorrowedFd<'a>,
     pub(crate) stdout: BorrowedFd<'a>,
     pub(crate) stderr: BorrowedFd<'a>,
+    /// For the files that the command wrote, if they are wanted.
+    pub(crate) kept: Option<BorrowedFd<'a>>,
     pub(crate) control: BorrowedFd<'a>,
 }
 
@@ -100,6 +106,21 @@ pub(crate) fn path_of(fd: BorrowedFd) -> String {
 /// QEMU doubles commas within a value.
 fn quoted(path: &Path) -> String {
     path.to_string_lossy().replace(',', ",,")
+}
+
+/// The next midnight (UTC), as `-rtc base=` takes it. All exact runs of a day have the same date, so
+/// that they repeat, and no file of the host's is newer than the guest's clock, which make(1) minds.
+fn next_midnight(now: SystemTime) -> String {
+    const DAY: u64 = 86_400;
+    let days = now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs() / DAY + 1;
+    // Days since 0000-03-01 to a date, by the Gregorian calendar's cycle of 400 years.
+    let z = days + 719_468;
+    let (era, day) = (z / 146_097, z % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let (day, month) = (day - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
+    format!("{:04}-{month:02}-{day:02}T00:00:00", era * 400 + year + u64::from(month <= 2))
 }
 
 fn kernel_arguments(spec: &GuestSpec) -> String {
@@ -140,7 +161,7 @@ fn engine_arguments(engine: Engine, spec: &GuestSpec) -> Vec<(&'static str, Stri
                 args.push((
                     "-plugin",
                     format!(
-                        "{},ring={},ram={},bytes={bytes},below4g={},vcpus={},check={},kpti={},boot={}",
+                        "{},ring={},ram={},bytes={bytes},below4g={},vcpus={},check={},kpti={},boot={},files={}",
                         quoted(plugin),
                         ring.as_raw_fd(),
                         ram.as_raw_fd(),
@@ -149,6 +170,7 @@ fn engine_arguments(engine: Engine, spec: &GuestSpec) -> Vec<(&'static str, Stri
                         spec.check_every,
                         u8::from(spec.kpti),
                         u8::from(spec.record == Record::Boot),
+                        u8::from(spec.timing == Timing::Exact && spec.root == Root::Host),
                     ),
                 ));
             }
@@ -189,7 +211,7 @@ fn command(qemu: &Qemu, engine: Engine, kernel: &Kernel, spec: &GuestSpec, fds: 
         "-rtc",
         match (spec.timing, &spec.root) {
             (Timing::Exact, Root::Initramfs { .. }) => "base=2026-01-01,clock=vm".into(),
-            (Timing::Exact, Root::Host) => "base=utc,clock=vm".into(),
+            (Timing::Exact, Root::Host) => format!("base={},clock=vm", next_midnight(SystemTime::now())),
             (Timing::Fast, _) => "base=utc".to_owned(),
         },
     );
@@ -204,13 +226,14 @@ fn command(qemu: &Qemu, engine: Engine, kernel: &Kernel, spec: &GuestSpec, fds: 
     opt("-device", "virtio-serial-pci,ioeventfd=off".into());
     opt("-chardev", format!("socket,id=control,fd={}", fds.control.as_raw_fd()));
     opt("-device", "virtserialport,chardev=control,name=bifold.control".into());
-    for (id, fd) in [("stdout", fds.stdout), ("stderr", fds.stderr)] {
+    let outputs = [("stdout", Some(fds.stdout)), ("stderr", Some(fds.stderr)), ("files", fds.kept)];
+    for (id, fd) in outputs.into_iter().filter_map(|(id, fd)| Some((id, fd?))) {
         opt("-chardev", format!("file,id={id},path={}", path_of(fd)));
         opt("-device", format!("virtserialport,chardev={id},name=bifold.{id}"));
     }
     if spec.root == Root::Host {
         opt("-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap".into());
-        opt("-device", "virtio-9p-pci,fsdev=root,mount_tag=root,ioeventfd=off".into());
+        opt("-device", "virtio-9p-pci,id=files,fsdev=root,mount_tag=root,ioeventfd=off".into());
     }
     c.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
     c
@@ -228,6 +251,7 @@ pub(crate) fn spawn(
     let mut c = command(qemu, engine, kernel, spec, fds);
     c.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
     let mut keep = vec![fds.initrd, fds.console, fds.stdout, fds.stderr, fds.control];
+    keep.extend(fds.kept);
     if let Engine::Tcg { ram, plugin } = engine {
         keep.push(ram);
         keep.extend(plugin.map(|(_, ring)| ring));
@@ -261,10 +285,20 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
+    fn the_guests_date_is_the_next_midnight() {
+        let at = |seconds| next_midnight(UNIX_EPOCH + Duration::from_secs(seconds));
+        assert_eq!(at(0), "1970-01-02T00:00:00");
+        assert_eq!(at(951_782_399), "2000-02-29T00:00:00");
+        assert_eq!(at(951_782_400), "2000-03-01T00:00:00");
+        assert_eq!(at(1_798_675_200 - 1), "2026-12-31T00:00:00");
+        assert_eq!(at(1_798_761_599), "2027-01-01T00:00:00");
+    }
+
+    #[test]
     fn kvm_gets_the_very_guest_that_tcg_gets() {
         let file = std::fs::File::open("/dev/null").unwrap();
         let fd = file.as_fd();
-        let fds = Inherited { initrd: fd, console: fd, stdout: fd, stderr: fd, control: fd };
+        let fds = Inherited { initrd: fd, console: fd, stdout: fd, stderr: fd, kept: None, control: fd };
         let qemu = Qemu { path: "qemu".into(), version: "10.0".into() };
         let kernel = Kernel { image: "/k".into(), modules: None, version: "6.1".into() };
         let spec = GuestSpec {
@@ -282,6 +316,8 @@ mod tests {
             timeout: None,
             check_every: 0,
             record: Record::Boot,
+            stdin: Vec::new(),
+            keep: false,
         };
         let arguments = |engine| -> BTreeSet<String> {
             let c = command(&qemu, engine, &kernel, &spec, &fds);

@@ -28,6 +28,7 @@ const CHUNKS: usize = 64;
 const AT_CHUNKS: usize = 1;
 const AT_CHUNK_WORDS: usize = 2;
 const AT_CPU_NS: usize = 3;
+const AT_IN_STEP: usize = 4;
 const AT_HEAD: usize = 8;
 const AT_TAIL: usize = 16;
 const AT_LENGTHS: usize = 24;
@@ -108,6 +109,11 @@ impl Ring {
         // SAFETY: as in `wait`.
         let low = unsafe { AtomicU32::from_ptr(self.word(AT_TAIL).as_ptr().cast()) };
         let _ = futex::wake(low, futex::Flags::empty(), 1);
+    }
+
+    /// Whether the guest waits for the host's files (`qemu-plugin/files.c`).
+    pub(crate) fn in_step(&self) -> bool {
+        self.word(AT_IN_STEP).load(Ordering::Acquire) == 1
     }
 
     /// CPU time of the vCPUs' thread between the markers.

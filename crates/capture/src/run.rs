@@ -16,19 +16,23 @@ use bifold_trace::event::{KIND_SHIFT, STATS_WORDS};
 use bifold_trace::{Event, Stats, decode};
 
 use crate::error::CaptureError;
+use crate::pace::{Boot, Had, vcpu_thread};
 use crate::ring::{Ring, memfd};
 use crate::{
-    CaptureReport, CommandExit, GuestSpec, HostPage, Progress, Record, Sink, guest, guest_frames, kernel,
-    plugin, qemu,
+    CaptureReport, Clock, CommandExit, GuestSpec, HostPage, Progress, Record, Root, Sink, Written, guest,
+    guest_frames, kernel, plugin, qemu,
 };
 
-const BOOT_SECONDS: u64 = 120;
+/// CPU time that a boot may take, in seconds; it takes 2 to 40.
+const BOOT_SECONDS: f64 = 300.0;
 /// Under a KVM that is emulated itself.
-const KVM_BOOT_SECONDS: u64 = 600;
+const KVM_BOOT_SECONDS: f64 = 900.0;
 /// How long the guest may take to end the command when asked.
 const GRACE: Duration = Duration::from_secs(5);
 /// How much of a log a message shows.
 const LOG_LINES: usize = 12;
+/// Words of [`Event::Ticks`].
+const TICKS_WORDS: usize = 2;
 
 /// Ends the emulator when dropped.
 struct Emulator(Child);
@@ -49,6 +53,10 @@ struct Said {
     exit: Option<CommandExit>,
     oom: bool,
     error: Option<String>,
+    /// Guest time and idle time, in nanoseconds.
+    time: Option<(u64, u64)>,
+    written: Option<(u64, u64)>,
+    full: bool,
     done: bool,
 }
 
@@ -76,11 +84,25 @@ impl Said {
             "exit" => self.exit = Some(CommandExit::Code(number())),
             "signal" => self.exit = Some(CommandExit::Signal(number())),
             "oom" => self.oom = true,
+            "time" => self.time = two(rest),
+            "full" => self.full = true,
+            "written" => self.written = two(rest),
             "error" => self.error = Some(rest.to_owned()),
             "done" => self.done = true,
             _ => {}
         }
     }
+}
+
+/// Most bytes that a guest of this memory takes as standard input.
+pub fn most_stdin(memory_mib: u64) -> u64 {
+    (memory_mib << 20) / 4
+}
+
+/// Two numbers.
+fn two(text: &str) -> Option<(u64, u64)> {
+    let (a, b) = text.split_once(' ')?;
+    Some((a.parse().ok()?, b.parse().ok()?))
 }
 
 fn check_spec(spec: &GuestSpec) -> Result<(), CaptureError> {
@@ -96,6 +118,19 @@ fn check_spec(spec: &GuestSpec) -> Result<(), CaptureError> {
     }
     if !(256..=1 << 20).contains(&spec.memory_mib) {
         return refuse(format!("{} MiB of guest memory: 256 at least", spec.memory_mib));
+    }
+    if spec.keep && spec.root != Root::Host {
+        return refuse("written files can be kept with the host's root only".into());
+    }
+    let most = most_stdin(spec.memory_mib);
+    if spec.stdin.len() as u64 > most {
+        let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+        return refuse(format!(
+            "standard input has {} MiB, and a guest of {} MiB takes {}: give the guest more memory with --memory, or name a file to the command",
+            mib(spec.stdin.len() as u64),
+            spec.memory_mib,
+            mib(most)
+        ));
     }
     if !spec.cwd.is_absolute() || !spec.cwd.is_dir() {
         return refuse(format!("{}: not an absolute directory", spec.cwd.display()));
@@ -130,7 +165,7 @@ pub(crate) fn capture(
         .map_err(CaptureError::os("writing the initramfs"))?;
     let ring = Ring::new()?;
     let ram = memfd("bifold-ram", spec.memory_mib << 20)?;
-    let files = Files::new()?;
+    let files = Files::new(spec.keep)?;
     let (mine, theirs) = UnixStream::pair().map_err(CaptureError::os("socketpair"))?;
     mine.set_nonblocking(true).map_err(CaptureError::os("socketpair"))?;
     let inherited = qemu::Inherited {
@@ -138,6 +173,7 @@ pub(crate) fn capture(
         console: files.console.as_fd(),
         stdout: files.stdout.as_fd(),
         stderr: files.stderr.as_fd(),
+        kept: files.kept.as_ref().map(File::as_fd),
         control: theirs.as_fd(),
     };
     let log = files.log.try_clone().map_err(CaptureError::os("dup"))?.into();
@@ -145,6 +181,9 @@ pub(crate) fn capture(
         How::Kvm(page) => qemu::Engine::Kvm(page),
         _ => qemu::Engine::Tcg { ram: ram.as_fd(), plugin: plugin.as_deref().map(|p| (p, ring.fd())) },
     };
+    if stop.load(Ordering::Relaxed) {
+        return Err(CaptureError::InterruptedEarly);
+    }
     let begun = Instant::now();
     let child = Emulator(qemu::spawn(&qemu, engine, &kernel, spec, &inherited, log)?);
     drop((initrd, ram, theirs));
@@ -156,14 +195,16 @@ pub(crate) fn capture(
         files,
         said: Said::default(),
         begun,
-        boot_seconds: if matches!(how, How::Kvm(_)) { KVM_BOOT_SECONDS } else { BOOT_SECONDS },
+        boot: Boot::new(if matches!(how, How::Kvm(_)) { KVM_BOOT_SECONDS } else { BOOT_SECONDS }),
         started: None,
+        ended: None,
         ending: None,
         asked: None,
         words: 0,
         stats: None,
+        ticks: None,
         has_modules: kernel.modules.is_some(),
-        cpu: [None; 2],
+        had: [None; 2],
     };
     session.follow(stop, progress, sink)?;
     session.report(qemu.version, kernel.version)
@@ -174,11 +215,12 @@ struct Files {
     console: File,
     stdout: File,
     stderr: File,
+    kept: Option<File>,
     log: File,
 }
 
 impl Files {
-    fn new() -> Result<Self, CaptureError> {
+    fn new(keep: bool) -> Result<Self, CaptureError> {
         let new = |name| -> Result<File, CaptureError> {
             let fd: OwnedFd = memfd(name, 0)?;
             Ok(File::from(fd))
@@ -187,6 +229,7 @@ impl Files {
             console: new("bifold-console")?,
             stdout: new("bifold-stdout")?,
             stderr: new("bifold-stderr")?,
+            kept: if keep { Some(new("bifold-files")?) } else { None },
             log: new("bifold-log")?,
         })
     }
@@ -221,29 +264,20 @@ struct Session<'a> {
     files: Files,
     said: Said,
     begun: Instant,
-    /// How long the guest may take to start the command.
-    boot_seconds: u64,
+    /// The time that the guest has to start the command.
+    boot: Boot,
     started: Option<Instant>,
+    ended: Option<Instant>,
     /// Why and when the command was asked to end.
     ending: Option<CommandExit>,
     asked: Option<Instant>,
     words: u64,
     stats: Option<Stats>,
+    /// Timer ticks and other interrupts.
+    ticks: Option<(u64, u64)>,
     has_modules: bool,
-    /// The vCPU thread's CPU time when the command began and ended.
-    cpu: [Option<f64>; 2],
-}
-
-/// CPU time of QEMU's vCPU thread.
-fn vcpu_seconds(pid: u32) -> Option<f64> {
-    for task in std::fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
-        let read = |name: &str| std::fs::read_to_string(task.path().join(name)).ok();
-        if read("comm").is_some_and(|c| c.starts_with("CPU") || c.starts_with("ALL CPUs")) {
-            let ns: f64 = read("schedstat")?.split(' ').next()?.parse().ok()?;
-            return Some(ns / 1e9);
-        }
-    }
-    None
+    /// What the vCPU thread had had when the command began and ended.
+    had: [Option<Had>; 2],
 }
 
 impl Session<'_> {
@@ -267,11 +301,12 @@ impl Session<'_> {
             self.said.listen(&mut self.control);
             if self.said.started && self.started.is_none() {
                 self.started = Some(looked);
-                self.cpu[0] = vcpu_seconds(self.child.0.id());
+                self.had[0] = vcpu_thread(self.child.0.id());
                 progress(Progress::Recording);
             }
-            if self.said.ended && self.cpu[1].is_none() {
-                self.cpu[1] = vcpu_seconds(self.child.0.id());
+            if self.said.ended && self.ended.is_none() {
+                self.ended = Some(looked);
+                self.had[1] = vcpu_thread(self.child.0.id());
             }
             progress(Progress::Words(self.words));
             if self.child.0.try_wait().map_err(CaptureError::os("waiting for qemu"))?.is_some() {
@@ -295,11 +330,16 @@ impl Session<'_> {
     fn consume(&mut self, sink: &mut Sink) -> Result<(), CaptureError> {
         if let Some(chunk) = self.ring.chunk() {
             self.words += chunk.len() as u64;
-            // The plugin ends its stream with Stats and the stop marker.
+            // The plugin ends its stream with Ticks, Stats and the stop marker.
             let at = chunk.len().wrapping_sub(STATS_WORDS + 2);
             if chunk.get(at).is_some_and(|w| w >> KIND_SHIFT == STATS) {
                 if let Ok((Event::Stats(stats), _)) = decode(&chunk[at..], at) {
                     self.stats = Some(stats);
+                }
+                let at = at.wrapping_sub(TICKS_WORDS);
+                if let Some(Ok((Event::Ticks { timer, others }, _))) = chunk.get(at..).map(|w| decode(w, at))
+                {
+                    self.ticks = Some((timer, others));
                 }
             }
             sink(chunk).map_err(CaptureError::Sink)?;
@@ -314,9 +354,9 @@ impl Session<'_> {
             if stop.load(Ordering::Relaxed) {
                 return Err(CaptureError::InterruptedEarly);
             }
-            if self.begun.elapsed().as_secs() >= self.boot_seconds {
-                let console = tail(&mut self.files.console);
-                return Err(CaptureError::BootTimeout { seconds: self.boot_seconds, console });
+            if !self.boot.goes_on(self.child.0.id(), self.words) {
+                let (ran, idle) = (self.boot.ran() as u64, self.boot.idle.as_secs());
+                return Err(CaptureError::BootTimeout { ran, idle, console: tail(&mut self.files.console) });
             }
             return Ok(());
         };
@@ -350,6 +390,8 @@ impl Session<'_> {
             (None, None, None) if self.asked.is_some() => CommandExit::Interrupted,
             (None, None, None) => return Err(self.death()),
         };
+        let clock = self.clock();
+        let full = self.said.full;
         Ok(CaptureReport {
             exit,
             stdout: contents(&mut self.files.stdout),
@@ -357,14 +399,31 @@ impl Session<'_> {
             qemu_version,
             kernel_version,
             guest_frames: guest_frames(self.spec),
-            vcpu_cpu_seconds: match (self.stats, self.cpu) {
-                (None, [Some(begin), Some(end)]) => end - begin,
-                _ => self.ring.cpu_seconds(),
-            },
             complete: self.stats.is_some(),
             stats: self.stats.unwrap_or_default(),
             boot_seconds: self.started.map_or(0.0, |t| (t - self.begun).as_secs_f64()),
+            clock,
+            written: self.said.written.map(|(files, bytes)| Written { files, bytes, full }),
+            kept: self.files.kept.take(),
         })
+    }
+
+    fn clock(&self) -> Clock {
+        let wall = self.started.map_or(Duration::ZERO, |s| self.ended.unwrap_or_else(Instant::now) - s);
+        let (ran, starved) = match self.had {
+            [Some(begin), Some(end)] => (end.ran - begin.ran, end.waited - begin.waited),
+            _ => (0.0, 0.0),
+        };
+        Clock {
+            guest_ns: self.said.time.map(|(guest, _)| guest),
+            idle_ns: self.said.time.map(|(_, idle)| idle),
+            wall_seconds: wall.as_secs_f64(),
+            vcpu_seconds: if self.stats.is_some() { self.ring.cpu_seconds() } else { ran },
+            starved_seconds: starved,
+            in_step: self.spec.root != Root::Host || self.ring.in_step(),
+            timer_ticks: self.ticks.map(|(timer, _)| timer),
+            other_interrupts: self.ticks.map(|(_, others)| others),
+        }
     }
 
     /// Why the guest went without a word.

@@ -12,6 +12,7 @@
 //! complete.
 #![forbid(unsafe_code)]
 
+mod clock;
 mod figures;
 mod file;
 mod html;

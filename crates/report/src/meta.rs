@@ -3,7 +3,7 @@
 //! from, the guest, how the command ended, whether the run is complete.
 
 use crate::text::shell_words;
-use bifold_trace::Stats;
+use bifold_trace::{Clock, Stats};
 use serde::{Deserialize, Serialize};
 
 /// What was run, and how it ended.
@@ -21,6 +21,9 @@ pub struct Meta {
     pub partial: Option<Partial>,
     /// The capture's own checks; none for a generator, or where the end was not seen.
     pub capture_checks: Option<Stats>,
+    /// How time passed for the command; none for a generator.
+    #[serde(default)]
+    pub clock: Option<Clock>,
     /// What the profile marks as prior: starting values to be measured.
     pub priors: Vec<String>,
 }

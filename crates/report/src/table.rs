@@ -4,7 +4,7 @@
 //! (a long command line aside), plain text, and has no colour.
 
 use crate::text::{decimals, fixed, grouped, number, seconds, wrapped};
-use crate::{Comparison, Figures, policies, verdict};
+use crate::{Comparison, Figures, clock, policies, verdict};
 use bifold_model::Sample;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 use std::fmt::Write as _;
@@ -71,6 +71,10 @@ fn head(c: &Comparison) -> String {
     if let Some(p) = c.meta.partial {
         lines.push(("PARTIAL", p.describe().into()));
     }
+    if let Some(text) = clock::line(c) {
+        lines.push(("clock", text));
+    }
+    lines.extend(clock::warnings(c).into_iter().map(|w| ("WARNING", w)));
     lines.iter().map(|(label, text)| labelled(label, text)).collect()
 }
 

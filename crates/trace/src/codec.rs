@@ -71,6 +71,7 @@ fn extra_slot(k: u64, i: usize) -> usize {
         kind::PT_STORE => 32 + i,
         kind::STATS => 36,
         kind::RESIDENT => 37,
+        kind::TICKS => 38,
         // FAULT 6; CHECK 10, with the payloads of CR3, physical addresses too.
         k => k as usize - 8,
     }

@@ -48,6 +48,7 @@ pub mod kind {
     pub const MARKER: u64 = 19;
     pub const STATS: u64 = 20;
     pub const RESIDENT: u64 = 21;
+    pub const TICKS: u64 = 25;
 }
 
 /// Codes of [`Event::Marker`].
@@ -141,6 +142,14 @@ pub enum Event<'a> {
         gfn: u64,
         /// How many frames.
         frames: u64,
+    },
+    /// Interrupts delivered while recording. Once, at the end, before [`Event::Stats`];
+    /// recordings made before 0.2 have none.
+    Ticks {
+        /// Of the kernel's timer (Linux's `LOCAL_TIMER_VECTOR`).
+        timer: u64,
+        /// All others.
+        others: u64,
     },
 }
 
@@ -241,7 +250,7 @@ pub const fn head_va(word: u64) -> u64 {
 pub const fn extra_words(kind: u64) -> Option<usize> {
     match kind {
         kind::LOAD..=kind::FETCH | kind::INSNS..=kind::CR4 | kind::RETIRE | kind::MARKER => Some(0),
-        kind::FAULT | kind::CHECK | kind::RESIDENT => Some(1),
+        kind::FAULT | kind::CHECK | kind::RESIDENT | kind::TICKS => Some(1),
         kind::PT_STORE => Some(2),
         kind::STATS => Some(STATS_WORDS),
         kind::TABLE => Some(512),
@@ -277,6 +286,7 @@ impl Event<'_> {
                 out.extend(s.words());
             }
             Event::Resident { gfn, frames } => out.extend([head(kind::RESIDENT, gfn), frames]),
+            Event::Ticks { timer, others } => out.extend([head(kind::TICKS, timer), others]),
         }
     }
 }
@@ -321,6 +331,7 @@ pub fn decode(words: &[u64], at: usize) -> Result<(Event<'_>, usize), DecodeErro
         kind::CHECK => Event::Check { gva: head_va(w), gpa: x[0] },
         kind::MARKER => Event::Marker(payload),
         kind::RESIDENT => Event::Resident { gfn: payload, frames: x[0] },
+        kind::TICKS => Event::Ticks { timer: payload, others: x[0] },
         _ => Event::Stats(Stats::from_words(x.try_into().expect("length follows the kind"))),
     };
     Ok((event, 1 + extra))
@@ -351,7 +362,7 @@ mod tests {
     }
 
     fn any_event() -> impl Strategy<Value = (u64, u64, u64, u64)> {
-        (1u64..=21, any::<u64>(), any::<u64>(), any::<u64>())
+        (1u64..=25, any::<u64>(), any::<u64>(), any::<u64>())
     }
 
     proptest! {

@@ -3,12 +3,14 @@
 //! built-in streams ([`generate`]).
 #![forbid(unsafe_code)]
 
+mod clock;
 #[doc(hidden)]
 pub mod codec;
 pub mod event;
 pub mod file;
 pub mod generate;
 
+pub use clock::Clock;
 pub use event::{DecodeError, Event, Stats, decode};
 pub use file::{FileError, Header, Reader, Source, Trailer, Writer};
 pub use generate::{GenerateError, Generator};

@@ -338,9 +338,10 @@ pub struct PolicyArgs {
 pub struct GuestArgs {
     /// Let guest time follow the host's instead of counting instructions
     ///
-    /// Exact timing, the default, ties guest time to instructions executed and is reproducible to
-    /// the bit with `--root initramfs`. Fast timing is faster, above all with two vCPUs, but a
-    /// slowed guest takes more timer interrupts per instruction than it would on hardware.
+    /// Exact timing, the default, counts guest time in instructions: the same command over the same
+    /// files gives the same figures to the bit, whatever else the host does. Fast timing is faster,
+    /// above all with two vCPUs, but a slowed guest takes more timer interrupts per instruction than
+    /// hardware does. A run with too many of them is marked.
     #[arg(long)]
     pub fast: bool,
 
@@ -371,7 +372,7 @@ pub struct GuestArgs {
     /// What the command sees as its file system [default: host]
     ///
     /// `host` is this machine's root, read-only, with an overlay that takes writes. `initramfs` holds
-    /// the program, its libraries and what `--include` names, and makes exact runs reproducible.
+    /// the program, its libraries and what `--include` names, and depends on no other file.
     #[arg(long, value_enum, value_name = "host|initramfs", hide_possible_values = true)]
     pub root: Option<RootArg>,
 
@@ -382,6 +383,14 @@ pub struct GuestArgs {
     /// Stop the command after this long
     #[arg(long, value_name = "SECS", value_parser = parse_seconds)]
     pub timeout: Option<f64>,
+
+    /// Keep the files that the command writes, below DIR
+    ///
+    /// The guest's file system is this machine's, read-only under a layer that takes writes. That layer
+    /// ends with the guest, unless its files are kept: /tmp/a.out becomes DIR/tmp/a.out. DIR has to be
+    /// empty or missing.
+    #[arg(long, value_name = "DIR")]
+    pub keep: Option<PathBuf>,
 
     /// Check the capture against the emulator every N words of events, 0 for never [default: 10000]
     #[arg(long, value_name = "N")]

@@ -44,6 +44,7 @@ fn the_c_header_has_the_numbers_of_the_rust_definition() {
         ("KIND_MARKER", kind::MARKER),
         ("KIND_STATS", kind::STATS),
         ("KIND_RESIDENT", kind::RESIDENT),
+        ("KIND_TICKS", kind::TICKS),
         ("MARKER_START", marker::START),
         ("MARKER_STOP", marker::STOP),
         ("MARKER_BOOT", marker::BOOT),

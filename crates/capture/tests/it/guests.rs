@@ -57,7 +57,7 @@ fn a_command_s_output_and_exit_status_come_back() {
     assert_eq!(r.exit, CommandExit::Code(3));
     assert!(r.stdout == std::fs::read("/bin/busybox").unwrap(), "{} bytes", r.stdout.len());
     assert_eq!(r.stderr, b"err\n");
-    assert!(r.complete && r.vcpu_cpu_seconds > 0.0 && r.boot_seconds > 0.0);
+    assert!(r.complete && r.clock.vcpu_seconds > 0.0 && r.boot_seconds > 0.0);
     assert_eq!(r.guest_frames, guest_frames(&s));
     assert_sound(&words);
 }

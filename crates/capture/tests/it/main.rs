@@ -3,6 +3,7 @@
 
 mod accesses;
 mod boot;
+mod clock;
 mod events;
 mod guests;
 mod refusals;

@@ -25,6 +25,8 @@ pub fn spec(command: &[&str]) -> GuestSpec {
         timeout: None,
         check_every: 4096,
         record: Record::Command,
+        stdin: Vec::new(),
+        keep: false,
     }
 }
 

@@ -63,7 +63,7 @@ impl Model {
                 self.walk_mismatches += u64::from(ours != Ok(Gpa(gpa)));
             }
             Event::Resident { gfn, frames } => self.resident.push((gfn, frames)),
-            Event::Marker(_) | Event::Stats(_) => {}
+            Event::Marker(_) | Event::Stats(_) | Event::Ticks { .. } => {}
             // Accesses are taken in `consume`.
             Event::Load(_) | Event::Store(_) | Event::StoreOther(_) | Event::Fetch(_) => {}
         }

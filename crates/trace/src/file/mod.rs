@@ -14,7 +14,7 @@ mod error;
 
 pub use error::FileError;
 
-use crate::{codec, event::Stats};
+use crate::{Clock, codec, event::Stats};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write};
@@ -74,7 +74,7 @@ pub struct Source {
 }
 
 /// How a recording ended.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Trailer {
     /// Exit status of the command; `None` if it was killed or there was none.
     pub exit: Option<i32>,
@@ -91,6 +91,9 @@ pub struct Trailer {
     /// Version of QEMU, likewise.
     #[serde(default)]
     pub qemu_version: Option<String>,
+    /// How time passed for the command; `None` without a guest.
+    #[serde(default)]
+    pub clock: Option<Clock>,
 }
 
 /// The trailer as stored: with what proves that all blocks are there.

@@ -2,7 +2,7 @@
 //! A recording gives back what was written, or says where it is broken.
 
 use bifold_trace::event::{head, kind};
-use bifold_trace::{Event, FileError, Header, Reader, Source, Stats, Trailer, Writer};
+use bifold_trace::{Clock, Event, FileError, Header, Reader, Source, Stats, Trailer, Writer};
 use proptest::prelude::*;
 use std::fs;
 use std::path::Path;
@@ -17,6 +17,12 @@ fn header() -> Header {
 
 fn trailer() -> Trailer {
     Trailer {
+        clock: Some(Clock {
+            guest_ns: Some(2_000_000),
+            wall_seconds: 0.5,
+            in_step: true,
+            ..Clock::default()
+        }),
         exit: Some(3),
         signal: Some(11),
         partial: true,

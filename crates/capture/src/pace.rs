@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The pace of the emulator's vCPU thread: how much CPU time it had, and how long it could have
+//! run while the host ran something else.
+//!
+//! A guest that boots is given time by these, not by the clock on the wall: on a host with much
+//! else to do a boot takes minutes, and nothing is wrong. Source: `/proc/PID/task/TID/schedstat`
+//! (Documentation/scheduler/sched-stats.rst).
+
+use std::time::{Duration, Instant};
+
+/// What a thread has had of the host's CPUs since its start, in seconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Had {
+    /// On a CPU.
+    pub(crate) ran: f64,
+    /// Waiting for one.
+    pub(crate) waited: f64,
+}
+
+/// Of QEMU's vCPU thread; none before the thread is there, or after its end.
+pub(crate) fn vcpu_thread(pid: u32) -> Option<Had> {
+    for task in std::fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
+        let read = |name: &str| std::fs::read_to_string(task.path().join(name)).ok();
+        if read("comm").is_some_and(|c| c.starts_with("CPU") || c.starts_with("ALL CPUs")) {
+            return parse(&read("schedstat")?);
+        }
+    }
+    None
+}
+
+fn parse(schedstat: &str) -> Option<Had> {
+    let mut ns = schedstat.split(' ').map(|n| n.trim().parse::<f64>());
+    let mut next = || Some(ns.next()?.ok()? / 1e9);
+    Some(Had { ran: next()?, waited: next()? })
+}
+
+/// Whether a boot still gets anywhere.
+#[derive(Debug)]
+pub(crate) struct Boot {
+    looked: Instant,
+    had: Had,
+    words: u64,
+    /// Time in which nothing happened that a guest could be waiting for.
+    pub(crate) idle: Duration,
+    most_ran: f64,
+}
+
+impl Boot {
+    /// How often it is worth a look.
+    const EVERY: Duration = Duration::from_millis(250);
+    /// A guest that does nothing for this long waits for what will not come.
+    const MOST_IDLE: Duration = Duration::from_secs(120);
+
+    /// `most_ran`: CPU time that a boot may take, in seconds.
+    pub(crate) fn new(most_ran: f64) -> Boot {
+        let (looked, had) = (Instant::now(), Had::default());
+        Boot { looked, had, words: 0, idle: Duration::ZERO, most_ran }
+    }
+
+    /// Takes a look, if it is time for one; `words` of the stream have come so far. False if the
+    /// boot has had its time.
+    pub(crate) fn goes_on(&mut self, pid: u32, words: u64) -> bool {
+        let elapsed = self.looked.elapsed();
+        if elapsed < Self::EVERY {
+            return true;
+        }
+        self.looked = Instant::now();
+        self.count(elapsed, vcpu_thread(pid).unwrap_or(self.had), words)
+    }
+
+    fn count(&mut self, elapsed: Duration, had: Had, words: u64) -> bool {
+        // A guest whose words come waits for their consumer.
+        if words == self.words {
+            let busy = had.ran - self.had.ran + had.waited - self.had.waited;
+            self.idle += elapsed.saturating_sub(Duration::from_secs_f64(busy.max(0.0)));
+        }
+        (self.had, self.words) = (had, words);
+        self.idle < Self::MOST_IDLE && had.ran < self.most_ran
+    }
+
+    /// CPU time so far, in seconds.
+    pub(crate) fn ran(&self) -> f64 {
+        self.had.ran
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn schedstat_is_read_in_seconds() {
+        assert_eq!(parse("1500000000 250000000 17\n"), Some(Had { ran: 1.5, waited: 0.25 }));
+        assert_eq!(parse(""), None);
+    }
+
+    #[test]
+    fn a_boot_that_waits_for_a_cpu_has_time() {
+        let mut boot = Boot::new(300.0);
+        for i in 1..10_000 {
+            let at = f64::from(i);
+            assert!(boot.count(SECOND, Had { ran: at * 0.01, waited: at * 0.99 }, 0));
+        }
+    }
+
+    #[test]
+    fn a_boot_whose_events_wait_for_their_consumer_has_time() {
+        let mut boot = Boot::new(300.0);
+        for i in 1..10_000 {
+            assert!(boot.count(SECOND, Had::default(), i));
+        }
+    }
+
+    #[test]
+    fn a_boot_that_does_nothing_ends_after_two_minutes() {
+        let mut boot = Boot::new(300.0);
+        let looks = (1..).take_while(|_| boot.count(SECOND, Had { ran: 1.0, waited: 0.0 }, 5)).count();
+        assert!((119..=122).contains(&looks), "{looks}");
+    }
+
+    #[test]
+    fn a_boot_that_runs_in_circles_ends_after_its_cpu_time() {
+        let mut boot = Boot::new(300.0);
+        let mut at = 0.0;
+        while boot.count(SECOND, Had { ran: at, waited: 0.0 }, 0) {
+            at += 1.0;
+        }
+        assert_eq!(at, 300.0);
+    }
+}
