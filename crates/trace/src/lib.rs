@@ -3,6 +3,7 @@
 //! built-in streams ([`generate`]).
 #![forbid(unsafe_code)]
 
+pub mod bounded;
 #[doc(hidden)]
 pub mod codec;
 pub mod event;
