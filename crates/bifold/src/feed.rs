@@ -14,6 +14,8 @@ pub struct Feed {
     pub model: Model,
     /// The recording, until it cannot be written any more.
     pub writer: Option<file::Writer>,
+    /// Why it cannot: told at the end, as the run goes on without its recording.
+    pub unwritten: Option<file::FileError>,
     /// The progress line.
     pub progress: Progress,
 }
@@ -26,7 +28,7 @@ impl Feed {
             if let Err(e) = writer.write(words) {
                 // Dropped, it removes what it has written.
                 self.writer = None;
-                return Err(e.into());
+                self.unwritten = Some(e);
             }
         }
         self.progress.at(self.model.instructions());

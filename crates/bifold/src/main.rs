@@ -10,6 +10,7 @@
 mod cli;
 mod doctor;
 mod feed;
+mod files;
 mod guardian;
 mod keep;
 mod mode;

@@ -4,20 +4,21 @@
 //! alone is found here, before anything runs.
 
 use crate::cli::{Cli, CompareArgs, FormatArg, GuestArgs, ModelArgs, OnOff, OutputArgs};
-use crate::cli::{PolicyArgs, ProgramArgs, RecordArgs, RootArg, ThpArg};
+use crate::cli::{PolicyArgs, ProgramArgs, RecordArgs, RootArg, ShowArg, ThpArg};
+use crate::files::{Named, distinct, named};
 use anyhow::{Context as _, anyhow};
 use bifold_capture::{GuestSpec, Record, Root, Thp, Timing};
 use bifold_model::{Config, Mode, Model, Profile};
 use bifold_policy::check::OnLine;
 use bifold_policy::timeline::TIME_SCALE;
-use bifold_report::{Format, shell_words};
+use bifold_report::{Format, Show, shell_words};
 use bifold_trace::file::{self, FileError};
 use bifold_trace::generate::Generator;
 use clap::CommandFactory as _;
 use clap::error::ErrorKind;
 use std::ffi::OsString;
 use std::io::IsTerminal as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Memory of a guest unless told otherwise, MiB.
@@ -39,6 +40,8 @@ pub struct Plan {
     pub interval_seconds: Option<f64>,
     /// Form of the data.
     pub format: Format,
+    /// Further parts of the table.
+    pub show: Show,
     /// File for the data instead of stdout.
     pub output: Option<PathBuf>,
     /// File for the HTML report.
@@ -81,7 +84,12 @@ pub struct Notes {
 /// The plan of `compare`.
 pub fn compare(args: CompareArgs) -> anyhow::Result<Plan> {
     let keep = args.guest.keep.clone();
-    same_file("compare", args.output.as_ref(), args.show.report.as_ref());
+    let inputs = [
+        ("the recording", args.file.as_deref()),
+        ("the profile", profile_file(&args.model)),
+        ("the kernel", args.guest.kernel.as_deref()),
+    ];
+    distinct("compare", &named(inputs), &outputs(args.output.as_deref(), &args.show));
     let input = match args.file {
         Some(path) => {
             if args.program.generate.is_some() || !args.program.command.is_empty() {
@@ -99,7 +107,8 @@ pub fn compare(args: CompareArgs) -> anyhow::Result<Plan> {
 /// The plan of `record`.
 pub fn record(args: RecordArgs) -> anyhow::Result<Plan> {
     let keep = args.guest.keep.clone();
-    same_file("record", Some(&args.output), args.show.report.as_ref());
+    let inputs = [("the profile", profile_file(&args.model)), ("the kernel", args.guest.kernel.as_deref())];
+    distinct("record", &named(inputs), &outputs(Some(&args.output), &args.show));
     let input = program("record", args.program, args.guest)?;
     let plan = plan("record", input, args.model, args.policies, args.show, None, Some(args.output))?;
     Ok(Plan { keep, ..plan })
@@ -135,10 +144,19 @@ fn no_guest(verb: &str, args: &GuestArgs, input: &str) {
     }
 }
 
-pub fn same_file(verb: &str, output: Option<&PathBuf>, report: Option<&PathBuf>) {
-    if output.is_some() && output == report {
-        usage(verb, ErrorKind::ArgumentConflict, "--output and --report name the same file");
-    }
+/// The profile, if it is a file and no built-in one.
+fn profile_file(model: &ModelArgs) -> Option<&Path> {
+    let builtin = Profile::builtin_names().any(|name| name == model.profile);
+    (!builtin).then(|| Path::new(&model.profile))
+}
+
+/// The files that a run writes.
+fn outputs<'a>(output: Option<&'a Path>, show: &'a OutputArgs) -> Vec<Named<'a>> {
+    named([
+        ("--output", output),
+        ("--report", show.report.as_deref()),
+        ("--timeline", show.timeline.as_deref()),
+    ])
 }
 
 fn plan(
@@ -186,6 +204,7 @@ fn plan(
         seed: model.seed,
         interval_seconds: model.interval,
         format: format_of(show.format),
+        show: shown(verb, &show),
         output,
         report: show.report,
         timeline: show.timeline,
@@ -199,6 +218,16 @@ fn plan(
             verbose: show.verbose,
         },
     })
+}
+
+/// The parts of the table asked for.
+fn shown(verb: &str, args: &OutputArgs) -> Show {
+    if !args.show.is_empty() && args.format != FormatArg::Table {
+        let message = "--show is for the table; the other forms have all parts";
+        usage(verb, ErrorKind::ArgumentConflict, message);
+    }
+    let has = |part| args.show.contains(&part) || args.show.contains(&ShowArg::All);
+    Show { exits: has(ShowArg::Exits), policies: has(ShowArg::Policies), checks: has(ShowArg::Checks) }
 }
 
 /// The form asked for.

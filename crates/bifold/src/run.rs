@@ -8,6 +8,7 @@
 //! damaged shows nothing, because its figures would be taken for the recording's.
 
 use crate::feed::{Feed, Progress};
+use crate::files::Writing;
 use crate::policy::setting::{FEWEST_INTERVALS, too_short};
 use crate::resolve::{Input, Plan};
 use crate::source::{self, Ending};
@@ -16,7 +17,7 @@ use crate::{keep, stdin};
 use anyhow::Context as _;
 use bifold_model::{Model, Options};
 use bifold_policy::{Estimator, Named, Scale, Timeline, Vm, check, evaluate};
-use bifold_report::{Comparison, Exit, Meta, OutputFile, RunPolicies};
+use bifold_report::{Comparison, Exit, Format, Meta, OutputFile, RunPolicies};
 use bifold_trace::file::{Header, Source, Writer};
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -51,7 +52,12 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
         let room = on_line.attach(&mut model, &plan.profile, interval_s, plan.time_scale);
         assert!(room, "resolve counts the regimes");
     }
-    let mut feed = Feed { model, writer, progress: Progress::start(plan.notes.progress, doing(&plan.input)) };
+    let mut feed = Feed {
+        model,
+        writer,
+        unwritten: None,
+        progress: Progress::start(plan.notes.progress, doing(&plan.input)),
+    };
     let started = Instant::now();
     let mut ending = match &mut plan.input {
         Input::Guest(spec) => source::run_guest(spec, &mut feed, &stop),
@@ -76,9 +82,10 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
     if let (Some(writer), Some(path)) = (feed.writer, &plan.record) {
         match writer.finish(&source::trailer(&ending)) {
             Ok(()) => note_file(plan.notes.notes, "events", path),
-            Err(e) => ending.failure = Some(ending.failure.unwrap_or_else(|| e.into())),
+            Err(e) => feed.unwritten = Some(e),
         }
     }
+    ending.failure = ending.failure.or(feed.unwritten.map(anyhow::Error::from));
     let meta = Meta {
         bifold: env!("CARGO_PKG_VERSION").into(),
         input: match &plan.input {
@@ -94,28 +101,50 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
         partial: ending.partial,
         capture_checks: ending.stats,
         clock: ending.clock,
-        priors: plan.profile.priors(),
+        hardware: plan.profile.clone(),
     };
     let outcome = feed.model.finish();
-    let guest = meta.guest.as_ref().map(|g| g.describe()).unwrap_or_default();
-    let mut own = Timeline::of(&outcome, &plan.profile, meta.what(), guest);
-    // A check of the file decides again, and has to do so at the same pace.
-    own.about.time_scale = (!plan.on_line.is_empty()).then_some(plan.time_scale);
-    if let (Some(file), Some(path)) = (timeline, &plan.timeline) {
-        file.finish(&own.to_bytes())?;
-        note_file(plan.notes.notes, "timeline", path);
-    }
-    let policies = Some(policies(own, &plan));
+    let own = needs_timeline(&plan).then(|| {
+        let guest = meta.guest.as_ref().map(|g| g.describe()).unwrap_or_default();
+        let mut own = Timeline::of(&outcome, &plan.profile, meta.what(), guest);
+        // A check of the file decides again, and has to do so at the same pace.
+        own.about.time_scale = (!plan.on_line.is_empty()).then_some(plan.time_scale);
+        own
+    });
+    // As bytes first: the policies take the timeline itself.
+    let bytes = own.as_ref().filter(|_| plan.timeline.is_some()).map(Timeline::to_bytes);
+    let policies = own.filter(|_| needs_policies(&plan)).map(|own| policies(own, &plan));
     let comparison = Comparison { meta, outcome, policies };
-    let shown = show(&comparison, &plan, output, report);
+    let mut writing = Writing::new(plan.notes.notes);
+    let text = match plan.format {
+        Format::Table => comparison.render_table(plan.show),
+        format => comparison.render(format)?,
+    };
+    writing.data(&text, output, plan.output.as_deref());
+    writing.file("timeline", timeline, plan.timeline.as_deref(), || Ok(bytes.unwrap_or_default()));
+    writing.file("report", report, plan.report.as_deref(), || Ok(comparison.render_html()?.into_bytes()));
     let kept = written(&mut ending, &plan);
     // The first thing that went wrong is the one to tell.
     if let Some(e) = ending.failure {
         return Err(e);
     }
-    shown?;
+    writing.done()?;
     kept?;
     Ok(status(&plan.input, &comparison))
+}
+
+/// Does anyone see the policies? To evaluate them takes longer than the rest of a short run.
+fn needs_policies(plan: &Plan) -> bool {
+    let shown = match plan.format {
+        Format::Table => plan.show.policies,
+        Format::Json | Format::Jsonl => true,
+        Format::Csv => false,
+    };
+    shown || plan.report.is_some() || !plan.on_line.is_empty()
+}
+
+fn needs_timeline(plan: &Plan) -> bool {
+    plan.timeline.is_some() || needs_policies(plan)
 }
 
 /// What becomes of the files that the command wrote, and what its end suggests.
@@ -206,28 +235,6 @@ pub fn stop_on_signals() -> anyhow::Result<Arc<AtomicBool>> {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot watch signals")?;
     }
     Ok(stop)
-}
-
-/// Files first, so that a closed pipe on stdout does not lose them.
-fn show(
-    comparison: &Comparison,
-    plan: &Plan,
-    output: Option<OutputFile>,
-    report: Option<OutputFile>,
-) -> anyhow::Result<()> {
-    if let (Some(file), Some(path)) = (report, &plan.report) {
-        file.finish(comparison.render_html()?.as_bytes())?;
-        note_file(plan.notes.notes, "report", path);
-    }
-    let text = comparison.render(plan.format)?;
-    match (output, &plan.output) {
-        (Some(file), Some(path)) => {
-            file.finish(text.as_bytes())?;
-            note_file(plan.notes.notes, "data", path);
-            Ok(())
-        }
-        _ => print(&text),
-    }
 }
 
 /// To stdout; a reader that has gone away is no failure.

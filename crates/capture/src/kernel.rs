@@ -15,6 +15,10 @@ use std::process::Command;
 
 use crate::Progress;
 use crate::error::CaptureError;
+use bifold_trace::bounded;
+
+/// More than any kernel image has, debug information included. Bytes.
+const MOST_IMAGE: u64 = 2 << 30;
 
 /// A kernel and where its modules are.
 #[derive(Debug, Clone)]
@@ -201,7 +205,7 @@ fn version_of(package: &str) -> &str {
 
 /// A kernel that the user has: a bzImage or an ELF vmlinux.
 pub fn own(image: &Path, modules: Option<&Path>) -> Result<Kernel, CaptureError> {
-    let data = fs::read(image).map_err(|e| CaptureError::Kernel {
+    let data = bounded::read(image, MOST_IMAGE).map_err(|e| CaptureError::Kernel {
         path: image.to_path_buf(),
         why: format!("cannot be read: {e}"),
     })?;

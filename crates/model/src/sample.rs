@@ -119,6 +119,18 @@ impl Sample {
         self.exits().map(|(_, n)| n).sum()
     }
 
+    /// The counts of first touches alone: what a long-lived VM, whose memory the host has backed
+    /// before, is spared. Only nested tables of such a VM are full; shadow tables live and die with
+    /// processes.
+    pub fn first_touches(&self) -> Sample {
+        Sample {
+            frames_backed: self.frames_backed,
+            huge_frames_backed: self.huge_frames_backed,
+            exits_violation: self.exits_violation,
+            ..Sample::default()
+        }
+    }
+
     /// Cycles beyond the ideal run's.
     pub fn extra_cycles(&self) -> u64 {
         self.walk_cycles + self.vmm_cycles

@@ -47,14 +47,7 @@ pub fn counts(regime: &Regime, common: &Sample, profile: &Profile) -> Sample {
         + host_leaf * profile.walk.host_leaf
         + host_upper * profile.walk.host_upper;
     s.vmm_cycles = profile.exit.cycles(&s);
-    let backing = Sample {
-        frames_backed: s.frames_backed,
-        huge_frames_backed: s.huge_frames_backed,
-        // Only nested tables of a long-lived VM are full; shadow tables live and die with processes.
-        exits_violation: s.exits_violation,
-        ..Sample::default()
-    };
-    s.first_touch_cycles = profile.exit.cycles(&backing);
+    s.first_touch_cycles = profile.exit.cycles(&s.first_touches());
     s
 }
 

@@ -6,6 +6,7 @@
 
 use crate::policies::*;
 use crate::{Mode, Parameters, Policy};
+use bifold_trace::bounded;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -143,8 +144,8 @@ impl Named {
             let known = BUILT_IN.iter().map(|(n, _)| *n).collect::<Vec<_>>().join(", ");
             return Err(SpecError::Unknown { name: name.into(), known });
         }
-        let text =
-            std::fs::read_to_string(path).map_err(|source| SpecError::Io { path: path.into(), source })?;
+        let text = bounded::read_to_string(path, bounded::TEXT)
+            .map_err(|source| SpecError::Io { path: path.into(), source })?;
         let stem = path.file_stem().map_or_else(|| name.into(), |s| s.to_string_lossy().into_owned());
         Named::parse(&stem, &text)
     }

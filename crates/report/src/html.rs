@@ -8,7 +8,7 @@
 //! content security policy keeps the page from loading anything.
 
 use crate::text::{decimals, fixed, grouped, number, seconds};
-use crate::{Comparison, Figures, RenderError, policies, verdict};
+use crate::{Comparison, Figures, RenderError, clock, policies, verdict};
 use bifold_model::{Mode, Sample};
 use bifold_policy::evaluate::Evaluation;
 use minijinja::{AutoEscape, Environment, context};
@@ -85,6 +85,7 @@ pub(crate) fn render(c: &Comparison) -> Result<String, RenderError> {
     let o = &c.outcome;
     let total = o.configs.first().map(|r| r.total).unwrap_or_default();
     let (made, failed) = c.checks();
+    let priors = c.meta.hardware.priors();
     let page = env.get_template("report.html")?.render(context! {
         style => STYLE,
         scripts => scripts(include_str!("../html/charts.js")),
@@ -93,12 +94,14 @@ pub(crate) fn render(c: &Comparison) -> Result<String, RenderError> {
         what => c.meta.what(),
         guest => c.meta.guest.as_ref().map(|g| g.describe()),
         exit => c.meta.exit.map(|e| e.describe()),
-        partial => c.meta.partial.map(|p| p.describe()),
-        verdict => verdict::verdict(c),
+        warnings => c.warnings(),
+        clock => clock::line(c),
+        verdict => verdict::sentences(c),
         instructions => grouped(total.instructions),
         accesses => grouped(total.accesses),
         ideal => seconds(o.ideal_cycles() / o.frequency_hz.max(1) as f64),
-        profile => o.profile,
+        profile => c.meta.profile_words(),
+        hardware => serde_json::to_string_pretty(&c.meta.hardware)?,
         frequency => number(o.frequency_hz as f64 / 1e9),
         cpi => o.base_cpi,
         half_cpi => o.base_cpi / 2.0,
@@ -108,7 +111,7 @@ pub(crate) fn render(c: &Comparison) -> Result<String, RenderError> {
         input_hash => o.input_hash,
         interval => seconds(o.interval_cycles as f64 / o.frequency_hz.max(1) as f64),
         rows => rows(c),
-        priors => c.meta.priors.iter().map(|p| p.split_once(": ").unwrap_or((p, ""))).collect::<Vec<_>>(),
+        priors => priors.iter().map(|p| p.split_once(": ").unwrap_or((p, ""))).collect::<Vec<_>>(),
         checks => verdict::checks(c).iter()
             .map(|(what, made, bad)| (*what, grouped(*made), grouped(*bad)))
             .collect::<Vec<_>>(),

@@ -7,7 +7,7 @@
 //! be forgotten here.
 
 use crate::policies::checks_json;
-use crate::{Comparison, Figures, RenderError, verdict};
+use crate::{Comparison, Figures, RenderError, clock, verdict};
 use bifold_model::Sample;
 use bifold_policy::evaluate::Evaluation;
 use serde::Serialize;
@@ -21,8 +21,9 @@ const SCHEMA: &str = "bifold.compare/1";
 struct Document<'a> {
     schema: &'static str,
     #[serde(flatten)]
-    meta: &'a crate::Meta,
+    head: Head<'a>,
     verdict: String,
+    conclusions: crate::Conclusions,
     checks: Value,
     outcome: Value,
     /// The evaluation, or null.
@@ -34,13 +35,40 @@ struct Document<'a> {
     figures: &'static [crate::Figure],
 }
 
+/// What was run and on which assumptions, in JSON and in the first of the JSON lines.
+#[derive(Serialize)]
+pub(crate) struct Head<'a> {
+    #[serde(flatten)]
+    meta: &'a crate::Meta,
+    clock_figures: Option<clock::Figures>,
+    kvm: &'static str,
+    overrides: &'a [String],
+    priors: Vec<String>,
+    warnings: Vec<String>,
+}
+
+impl Head<'_> {
+    pub(crate) fn of(c: &Comparison) -> Head<'_> {
+        let hardware = &c.meta.hardware;
+        Head {
+            meta: &c.meta,
+            clock_figures: clock::figures(c),
+            kvm: hardware.kvm.name(),
+            overrides: &hardware.overrides,
+            priors: hardware.priors(),
+            warnings: c.warnings(),
+        }
+    }
+}
+
 pub(crate) fn render(c: &Comparison) -> Result<String, RenderError> {
     let (made, failed) = c.checks();
     let evaluation = c.policies.as_ref().map(|p| p.evaluation.as_ref());
     let document = Document {
         schema: SCHEMA,
-        meta: &c.meta,
+        head: Head::of(c),
         verdict: verdict::verdict(c),
+        conclusions: c.conclusions(),
         checks: json!({ "made": made, "failed": failed }),
         outcome: outcome(c)?,
         policies: evaluation.and_then(|e| e.ok()),

@@ -21,9 +21,11 @@ mod meta;
 mod page;
 mod policies;
 mod rows;
+mod show;
 mod table;
 mod text;
 mod verdict;
+mod warnings;
 
 use bifold_model::Outcome;
 
@@ -32,8 +34,10 @@ pub use file::{FileError, OutputFile};
 pub use meta::{Exit, Guest, Input, Meta, Partial};
 pub use page::{Page, PageChart, PageTable};
 pub use policies::{PolicyComparison, RunPolicies, checks_table, scale_words, vm_words};
+pub use show::Show;
 pub use table::table as text_table;
 pub use text::{grouped, seconds, shell_words, wrapped};
+pub use verdict::{Change, Conclusion, Conclusions, Flip, PageConclusion, Winner};
 
 /// Why a comparison could not be rendered.
 #[derive(Debug, thiserror::Error)]
@@ -78,11 +82,26 @@ impl Comparison {
     /// The comparison in the given format.
     pub fn render(&self, format: Format) -> Result<String, RenderError> {
         match format {
-            Format::Table => Ok(table::render(self)),
+            Format::Table => Ok(self.render_table(Show::default())),
             Format::Json => json::render(self),
             Format::Jsonl => rows::render_jsonl(self),
             Format::Csv => rows::render_csv(self),
         }
+    }
+
+    /// The comparison as a table for terminals, with further parts if they are asked for.
+    pub fn render_table(&self, show: Show) -> String {
+        table::render(self, show)
+    }
+
+    /// What a reader must know before any figure, a line each: whatever makes the figures doubtful.
+    pub fn warnings(&self) -> Vec<String> {
+        warnings::warnings(self)
+    }
+
+    /// Which paging mode is cheaper, how far that holds, and what to change.
+    pub fn conclusions(&self) -> Conclusions {
+        verdict::conclusions(self)
     }
 
     /// The comparison as one HTML file that needs no network.

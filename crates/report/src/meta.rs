@@ -3,11 +3,12 @@
 //! from, the guest, how the command ended, whether the run is complete.
 
 use crate::text::shell_words;
+use bifold_model::Profile;
 use bifold_trace::{Clock, Stats};
 use serde::{Deserialize, Serialize};
 
 /// What was run, and how it ended.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Meta {
     /// Version of Bifold.
     pub bifold: String,
@@ -24,8 +25,8 @@ pub struct Meta {
     /// How time passed for the command; none for a generator.
     #[serde(default)]
     pub clock: Option<Clock>,
-    /// What the profile marks as prior: starting values to be measured.
-    pub priors: Vec<String>,
+    /// The hardware profile as resolved: all geometries and costs that the figures stand on.
+    pub hardware: Profile,
 }
 
 /// Where events came from.
@@ -102,6 +103,18 @@ pub enum Partial {
 }
 
 impl Meta {
+    /// The profile's name with what a user changed in it and the host's KVM:
+    /// `i5-7600 (changed: cpu.base_cpi=1.0; kvm linux-6.1)`.
+    pub fn profile_words(&self) -> String {
+        let changed: Vec<&str> =
+            self.hardware.overrides.iter().filter(|o| !o.starts_with("kvm=")).map(String::as_str).collect();
+        let changed = match &changed[..] {
+            [] => String::new(),
+            some => format!("changed: {}; ", some.join(", ")),
+        };
+        format!("{} ({changed}kvm {})", self.hardware.name, self.hardware.kvm.name())
+    }
+
     /// One line that names what ran: the command, the recording of it, or the generator.
     pub fn what(&self) -> String {
         let command = self.guest.as_ref().map(|g| shell_words(&g.command));

@@ -3,6 +3,7 @@
 //! JSON lines carry a `type` and add one `run` row, a `total` row per
 //! configuration and a `policy` row per policy and starting mode.
 
+use crate::json::Head;
 use crate::{Comparison, Figures, RenderError};
 use bifold_model::{ConfigOutcome, Sample};
 use serde::Serialize;
@@ -13,7 +14,7 @@ use serde::Serialize;
 enum Row<'a> {
     Run {
         #[serde(flatten)]
-        meta: &'a crate::Meta,
+        head: Box<Head<'a>>,
         profile: &'a str,
         frequency_hz: u64,
         base_cpi: f64,
@@ -55,7 +56,7 @@ pub(crate) fn render_jsonl(c: &Comparison) -> Result<String, RenderError> {
         Ok(())
     };
     line(Row::Run {
-        meta: &c.meta,
+        head: Box::new(Head::of(c)),
         profile: &o.profile,
         frequency_hz: o.frequency_hz,
         base_cpi: o.base_cpi,

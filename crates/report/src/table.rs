@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The table for terminals: what ran, one row per configuration, exits by
-//! reason, what it shows and what it stands on. It is at most 120 columns wide
-//! (a long command line aside), plain text, and has no colour.
+//! The table for terminals: what ran, one row per configuration, what it shows; exits by reason,
+//! policies and what the figures stand on if asked for. It is at most 100 columns wide (a long command
+//! line aside), plain text, and has no colour.
 
 use crate::text::{decimals, fixed, grouped, number, seconds, wrapped};
-use crate::{Comparison, Figures, clock, policies, verdict};
+use crate::{Comparison, Figures, Show, clock, policies, verdict};
 use bifold_model::Sample;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 use std::fmt::Write as _;
@@ -12,29 +12,29 @@ use std::fmt::Write as _;
 /// Columns of a label before it.
 const INDENT: usize = 9;
 
-pub(crate) fn render(c: &Comparison) -> String {
-    let mut out = head(c);
-    out += "\n";
-    out += &costs(c);
-    if let Some(exits) = exits(c) {
-        out += "\n";
-        out += &exits;
+pub(crate) fn render(c: &Comparison, show: Show) -> String {
+    let mut parts = vec![head(c), costs(c)];
+    if show.exits {
+        parts.extend(exits(c));
     }
     if let Some(p) = &c.policies {
-        out += "\n";
-        out += &policies::of_run(&p.evaluation);
+        if show.policies {
+            parts.push(policies::of_run(&p.evaluation));
+        }
+        // Only there if a user asked for them.
         if !p.checks.is_empty() {
-            out += "\n";
-            out += &policies::checks(&p.checks);
+            parts.push(policies::checks(&p.checks));
         }
     }
-    out += "\n";
-    out += &labelled("result", &verdict::verdict(c));
-    out += &labelled("checks", &verdict::checks_line(c));
-    for line in verdict::caveats(c) {
-        out += &labelled("note", &line);
+    let mut end: String = verdict::sentences(c).iter().map(|(label, text)| labelled(label, text)).collect();
+    if show.checks {
+        end += &labelled("checks", &verdict::checks_line(c));
+        for line in verdict::caveats(c) {
+            end += &labelled("note", &line);
+        }
     }
-    out
+    parts.push(end);
+    parts.join("\n")
 }
 
 fn head(c: &Comparison) -> String {
@@ -48,7 +48,7 @@ fn head(c: &Comparison) -> String {
         "profile",
         format!(
             "{} at {} GHz, assumed CPI {}, seed {}",
-            o.profile,
+            c.meta.profile_words(),
             number(o.frequency_hz as f64 / 1e9),
             o.base_cpi,
             o.seed
@@ -68,27 +68,21 @@ fn head(c: &Comparison) -> String {
         let _ = write!(run, "; {}", e.describe());
     }
     lines.push(("run", run));
-    if let Some(p) = c.meta.partial {
-        lines.push(("PARTIAL", p.describe().into()));
-    }
-    if let Some(text) = clock::line(c) {
-        lines.push(("clock", text));
-    }
-    lines.extend(clock::warnings(c).into_iter().map(|w| ("WARNING", w)));
+    lines.extend(clock::line(c).map(|text| ("clock", text)));
+    let warnings = c.warnings();
+    lines.extend(warnings.iter().map(|w| ("WARNING", w.clone())));
     lines.iter().map(|(label, text)| labelled(label, text)).collect()
 }
 
 fn costs(c: &Comparison) -> String {
     type Column = (&'static str, fn(&Figures) -> f64);
-    let columns: [Column; 9] = [
-        ("over-\nhead %", |f| f.overhead_percent),
+    let columns: [Column; 7] = [
+        ("overhead\n%", |f| f.overhead_percent),
         ("walks\n%", |f| f.walk_percent),
         ("VMM\n%", |f| f.vmm_percent),
         ("long-\nlived %", |f| f.long_lived_percent),
-        ("half\nCPI %", |f| f.half_cpi_percent),
-        ("double\nCPI %", |f| f.double_cpi_percent),
         ("extra cycles\n/1000 instr.", |f| f.extra_cycles_per_1000),
-        ("TLB misses\n/1000 instr.", |f| f.tlb_misses_per_1000),
+        ("TLB misses\n/1000 ins.", |f| f.tlb_misses_per_1000),
         ("refs\n/walk", |f| f.refs_per_walk),
     ];
     let rows = &c.outcome.configs;
@@ -105,7 +99,7 @@ fn costs(c: &Comparison) -> String {
         row.push(grouped(r.total.all_exits()));
     }
     let head = ["\nconfiguration"].into_iter().chain(columns.map(|(name, _)| name));
-    table(head.chain(["\nexits"]).map(String::from).collect(), cells)
+    table(head.chain(["exits\ncount"]).map(String::from).collect(), cells)
 }
 
 /// Exits by reason, reasons as rows; nothing if there are none.

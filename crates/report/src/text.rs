@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 /// Columns of a line of text.
-const WIDTH: usize = 112;
+const WIDTH: usize = 100;
 
 /// `1234567` as `1,234,567`.
 pub fn grouped(n: u64) -> String {

@@ -3,6 +3,7 @@
 //! built-in streams ([`generate`]).
 #![forbid(unsafe_code)]
 
+pub mod bounded;
 mod clock;
 #[doc(hidden)]
 pub mod codec;

@@ -249,6 +249,14 @@ pub struct OutputArgs {
           value_name = "table|json|jsonl|csv")]
     pub format: FormatArg,
 
+    /// Further parts of the table: exits, policies, checks, or all
+    ///
+    /// A list, separated by commas. `exits` splits the exits by reason, `policies` says what switching
+    /// between the modes would have made of the run, `checks` counts the self-checks and names what the
+    /// figures assume. The other forms and the report have all of it. Warnings are always shown.
+    #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',', hide_possible_values = true)]
+    pub show: Vec<ShowArg>,
+
     /// Also write a report with charts: one HTML file that needs no network
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
@@ -274,6 +282,16 @@ pub enum FormatArg {
     Json,
     Jsonl,
     Csv,
+}
+
+/// A further part of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)] // documented at `--show`
+pub enum ShowArg {
+    Exits,
+    Policies,
+    Checks,
+    All,
 }
 
 /// What is modelled.

@@ -2,11 +2,13 @@
 //! From a user's words to timelines, policies and a VM.
 
 use crate::cli::policy::{Age, HostPage, OtherArg, VmArgs, WhichArgs};
+use crate::files;
 use crate::resolve::usage;
 use anyhow::{Context as _, bail};
 use bifold_mmu::PageSize;
 use bifold_policy::evaluate::{EvaluateError, Input, Options};
 use bifold_policy::{Estimator, Named, Scale, Timeline, Track, Vm};
+use bifold_trace::bounded;
 use clap::error::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -54,8 +56,24 @@ impl Setting {
 }
 
 fn estimator(path: &Path) -> anyhow::Result<Estimator> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = bounded::read_to_string(path, bounded::TEXT)
+        .with_context(|| format!("cannot read {}", path.display()))?;
     Estimator::parse(&text).map_err(|e| anyhow::anyhow!("estimator {}: {}", path.display(), e.trim_end()))
+}
+
+/// Ends with a usage error if an output is a file that `bifold policy VERB` reads, or another output.
+pub fn distinct_files(
+    verb: &str,
+    timelines: &[PathBuf],
+    policies: &[String],
+    vm: &VmArgs,
+    outputs: &[files::Named],
+) {
+    let found = if timelines.is_empty() { checked_in() } else { timelines.to_vec() };
+    let mut inputs: Vec<files::Named> = found.iter().map(|t| ("a timeline", t.as_path())).collect();
+    inputs.extend(policies.iter().map(|p| ("a policy", Path::new(p))));
+    inputs.extend(vm.estimator.iter().map(|e| ("the estimator", e.as_path())));
+    files::distinct(verb, &inputs, outputs);
 }
 
 /// The policies asked for; all that are built in if none is.
@@ -115,7 +133,10 @@ pub fn timelines(verb: &str, paths: &[PathBuf]) -> anyhow::Result<Vec<Input>> {
     let found;
     let paths = match paths {
         [] => {
-            found = checked_in(verb);
+            found = checked_in();
+            if found.is_empty() {
+                usage(verb, ErrorKind::MissingRequiredArgument, &no_timeline());
+            }
             &found
         }
         some => some,
@@ -156,17 +177,18 @@ pub fn track(input: &Input, setting: &Setting) -> anyhow::Result<Track> {
     })?)
 }
 
-fn checked_in(verb: &str) -> Vec<PathBuf> {
+/// The timelines of the experiments, where they are.
+fn checked_in() -> Vec<PathBuf> {
     let entries = std::fs::read_dir(CHECKED_IN).into_iter().flatten().flatten();
     let timeline = |p: &PathBuf| p.extension().is_some_and(|e| e == "timeline");
     let mut paths: Vec<PathBuf> = entries.map(|e| e.path()).filter(timeline).collect();
     paths.sort();
-    if paths.is_empty() {
-        let message = format!(
-            "no timeline is given, and there is none in {CHECKED_IN} here: name timelines (`bifold compare \
-             --timeline FILE -- CMD` writes one), or run this in Bifold's repository"
-        );
-        usage(verb, ErrorKind::MissingRequiredArgument, &message);
-    }
     paths
+}
+
+fn no_timeline() -> String {
+    format!(
+        "no timeline is given, and there is none in {CHECKED_IN} here: name timelines (`bifold compare \
+         --timeline FILE -- CMD` writes one), or run this in Bifold's repository"
+    )
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold policy sweep`: a policy's parameters over a grid.
 
-use super::setting::{Setting, timelines, track};
+use super::setting::{Setting, distinct_files, timelines, track};
 use crate::cli::policy::{SweepArgs, SweepFormat};
+use crate::files::{Writing, named};
 use crate::resolve::usage;
-use crate::run::{note_file, print};
 use crate::status::Status;
 use anyhow::Context as _;
 use bifold_policy::Named;
@@ -31,6 +31,8 @@ pub fn run(args: SweepArgs) -> anyhow::Result<Status> {
         Axis::parse(text).unwrap_or_else(|e| usage(verb, ErrorKind::InvalidValue, &format!("--set {e}")))
     };
     let axes: Vec<Axis> = args.set.iter().map(axis).collect();
+    let outputs = named([("--output", args.output.as_deref())]);
+    distinct_files(verb, &args.timelines, std::slice::from_ref(&args.policy), &args.vm, &outputs);
     let setting = Setting::new(verb, &args.vm)?;
     let base = Named::load(&args.policy)?;
     let grid = settings(&base, &axes)?;
@@ -55,13 +57,9 @@ pub fn run(args: SweepArgs) -> anyhow::Result<Status> {
         SweepFormat::Json => swept.json()?,
         SweepFormat::Csv => swept.csv()?,
     };
-    match (output, &args.output) {
-        (Some(file), Some(path)) => {
-            file.finish(text.as_bytes())?;
-            note_file(!args.quiet, "data", path);
-        }
-        _ => print(&text)?,
-    }
+    let mut writing = Writing::new(!args.quiet);
+    writing.data(&text, output, args.output.as_deref());
+    writing.done()?;
     Ok(Status::Done)
 }
 

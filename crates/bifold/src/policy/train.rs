@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold policy train`: coefficients and parameters learnt from timelines.
 
-use super::setting::Setting;
+use super::setting::{Setting, distinct_files};
 use crate::cli::policy::VmArgs;
+use crate::files::{self, Writing, named};
 use crate::resolve::usage;
-use crate::run::{note_file, print};
 use crate::status::Status;
 use anyhow::Context as _;
 use bifold_policy::sweep::Axis;
 use bifold_policy::{Named, Spec};
 use bifold_report::OutputFile;
+use bifold_trace::bounded;
 use bifold_train::search::{self, Options};
 use bifold_train::{Program, Trained, estimator, kuang, published};
 use clap::Args;
@@ -53,6 +54,11 @@ pub struct TrainArgs {
 
 /// Learns, and writes the table to stderr and the file to stdout or where it is to be.
 pub fn run(args: TrainArgs) -> anyhow::Result<Status> {
+    let outputs = named([("--output", args.output.as_deref())]);
+    if let Some(samples) = &args.samples {
+        files::distinct(VERB, &[("the samples", samples)], &outputs);
+    }
+    distinct_files(VERB, &args.timelines, std::slice::from_ref(&args.what), &args.vm, &outputs);
     let output = args.output.as_deref().map(OutputFile::create).transpose()?;
     let trained = match (&args.samples, args.what.as_str()) {
         (Some(path), "dsp") => samples(path)?,
@@ -62,18 +68,15 @@ pub fn run(args: TrainArgs) -> anyhow::Result<Status> {
     if !args.quiet {
         eprint!("{}", trained.table);
     }
-    match (output, &args.output) {
-        (Some(file), Some(path)) => {
-            file.finish(trained.toml.as_bytes())?;
-            note_file(!args.quiet, "what was learnt", path);
-        }
-        _ => print(&trained.toml)?,
-    }
+    let mut writing = Writing::new(!args.quiet);
+    writing.data(&trained.toml, output, args.output.as_deref());
+    writing.done()?;
     Ok(Status::Done)
 }
 
 fn samples(path: &Path) -> anyhow::Result<Trained> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = bounded::read_to_string(path, bounded::TEXT)
+        .with_context(|| format!("cannot read {}", path.display()))?;
     let learnt = published::Published::parse(&text)
         .and_then(|p| published::train(&p, &Named::load("dsp").expect("it is built in")));
     learnt.map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))

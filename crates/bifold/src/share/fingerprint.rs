@@ -8,11 +8,14 @@ use crate::status::Status;
 use anyhow::Context as _;
 use bifold_share::fingerprint::{self as prints, FingerprintError, Key, Part};
 use bifold_share::potential::Potential;
+use bifold_trace::bounded;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
+/// More than any result has: matrices of guests by guests, some hundred bytes each.
+const MOST_BYTES: u64 = 1 << 30;
 /// Memory where nobody is asked.
 const MEMORY: u64 = 2 << 30;
 
@@ -53,8 +56,8 @@ pub fn count(args: &CountArgs) -> anyhow::Result<Status> {
 pub fn merge(args: &MergeArgs) -> anyhow::Result<Status> {
     let output = args.show.out.create()?;
     let read = |path: &PathBuf| {
-        let text =
-            std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let text = bounded::read_to_string(path, MOST_BYTES)
+            .with_context(|| format!("cannot read {}", path.display()))?;
         let part = Part::parse(&text).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
         Ok((path.clone(), part))
     };

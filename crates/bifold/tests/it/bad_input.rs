@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Words and files that are wrong: one clear message, the right status, nothing left behind.
 
-use crate::command::{bifold, bifold_in, names};
+use crate::command::{bifold, bifold_in, names, ran};
 
 #[test]
 fn usage_errors() {
@@ -16,6 +16,8 @@ fn usage_errors() {
         "compare --generate t:zero",
         "compare --generate t:10 --configs native,agile",
         "compare --generate t:10 --format xml",
+        "compare --generate t:10 --show tables",
+        "compare --generate t:10 --show exits --format json",
         "compare --generate t:10 -i 0",
         "compare --generate t:10 -o /tmp/never --report /tmp/never",
         "compare --vcpus 3 -- true",
@@ -46,11 +48,14 @@ fn profiles_that_cannot_be_used() {
             .unwrap();
     std::fs::write(dir.path().join("unknown-key.toml"), format!("nonsense = 1\n{good}")).unwrap();
     std::fs::write(dir.path().join("not.toml"), "tlb = [[[").unwrap();
+    let other = good.replace("guest_leaf = 24", "guest_leaf = 25");
+    std::fs::write(dir.path().join("same-name.toml"), other).unwrap();
     let mut all = String::new();
     for args in [
         "--profile i5-7601",
         "--profile unknown-key.toml",
         "--profile not.toml",
+        "--profile same-name.toml",
         "--set cpu.base_cpu=1",
         "--set cpu.base_cpi=-1",
         "--set cpu.base_cpi=fast",
@@ -96,13 +101,91 @@ fn an_output_that_cannot_be_written_is_known_before_the_run() {
 }
 
 #[test]
-fn a_full_disk_is_one_error() {
-    for args in ["-o /dev/full", "--report /dev/full"] {
+fn a_full_disk_is_one_error_and_the_result_is_printed() {
+    let table = bifold("compare --generate t:10 -q").quietly();
+    for args in ["-o /dev/full", "--report /dev/full", "--timeline /dev/full"] {
         let ran = bifold(&format!("compare --generate t:10 -q {args}"));
-        assert_eq!(ran.status, 1, "{args}");
+        assert_eq!((ran.status, &ran.stdout), (1, &table), "{args}");
         assert_eq!(ran.stderr, "bifold: cannot write /dev/full: No space left on device (os error 28)\n");
     }
     let ran = bifold("record --generate t:100000 -q -o /dev/full");
-    assert_eq!(ran.status, 1);
+    // Its header is written at once: nothing has run yet.
+    assert_eq!((ran.status, ran.stdout.as_str()), (1, ""));
     assert!(ran.stderr.contains("/dev/full") && ran.stderr.lines().count() == 1, "{}", ran.stderr);
+}
+
+/// As on a disk that becomes full: files may have 50 KiB.
+#[test]
+fn a_recording_that_can_no_longer_be_written_costs_the_recording_and_not_the_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut c = std::process::Command::new("sh");
+    let run = "trap '' XFSZ; ulimit -f 100; exec \"$0\" record --generate t:300000 -q -o x.bifold";
+    c.args(["-c", run, env!("CARGO_BIN_EXE_bifold")]).current_dir(dir.path());
+    let ran = ran(c);
+    assert_eq!(ran.status, 1);
+    assert_eq!(ran.stderr, "bifold: cannot write recording x.bifold: File too large (os error 27)\n");
+    assert_eq!(ran.stdout, bifold("compare --generate t:300000 -q").quietly());
+    assert!(names(dir.path()).is_empty());
+}
+
+#[test]
+fn no_output_may_be_an_input_or_another_output() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    bifold_in(dir.path(), "record --generate t:1000 -q -o a.bifold --timeline a.timeline -i 0.00001");
+    std::fs::hard_link(at("a.bifold"), at("hard.html")).unwrap();
+    std::os::unix::fs::symlink("a.bifold", at("soft.html")).unwrap();
+    let profile = include_str!("../../../../profiles/geometry-g.toml");
+    std::fs::write(at("p.toml"), profile).unwrap();
+    let before = std::fs::read(at("a.bifold")).unwrap();
+    let mut all = String::new();
+    for args in [
+        "compare a.bifold -o a.bifold",
+        "compare a.bifold --report ./a.bifold",
+        "compare a.bifold --report hard.html",
+        "compare a.bifold --timeline soft.html",
+        "compare a.bifold --profile p.toml -o p.toml",
+        "compare a.bifold -o x --timeline x",
+        "compare a.bifold --report x --timeline ./x",
+        "record --generate t:10 -o x --report x",
+        "policy compare a.timeline -o a.timeline",
+        "policy compare a.timeline --report x -o x",
+        "policy compare a.timeline --policy p.toml --report p.toml",
+        "policy intervals a.timeline --report a.timeline",
+        "policy sweep a.timeline --policy dsp --set interval_s=1,2 -o a.timeline",
+        "policy train estimator a.timeline -o a.timeline",
+    ] {
+        let text = bifold_in(dir.path(), args).refused();
+        assert!(text.starts_with("status 2\n"), "{args}: {text}");
+        all += &format!("$ bifold {args}\n{}\n", text.lines().nth(1).unwrap());
+    }
+    insta::assert_snapshot!(all);
+    assert_eq!(std::fs::read(at("a.bifold")).unwrap(), before);
+    // Devices take any number of outputs.
+    bifold("compare --generate t:10 -q -o /dev/null --report /dev/null --timeline /dev/null").quietly();
+}
+
+#[test]
+fn files_without_an_end_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("huge.toml"), vec![b'#'; (1 << 20) + 1]).unwrap();
+    let mut all = String::new();
+    for args in [
+        "compare --generate t:10 --profile /dev/zero",
+        "compare --generate t:10 --profile huge.toml",
+        "compare /dev/zero",
+        "policy compare /dev/zero",
+        "policy compare --policy /dev/zero x.timeline",
+        "policy compare --policy huge.toml x.timeline",
+        "policy compare --estimator /dev/zero x.timeline",
+        "policy train dsp --samples /dev/zero",
+        "share run /dev/zero",
+        "share merge /dev/zero",
+        "share check --tolerance nan",
+        "share check --tolerance -1",
+    ] {
+        let text = bifold_in(dir.path(), args).refused();
+        all += &format!("$ bifold {args}\n{text}\n");
+    }
+    insta::assert_snapshot!(all);
 }

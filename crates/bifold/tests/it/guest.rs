@@ -82,7 +82,7 @@ fn a_command_that_hangs_is_stopped_and_what_it_did_is_shown() {
     let dir = tempfile::tempdir().unwrap();
     let ran = guest(dir.path(), "record -q --timeout 2 -o part.bifold", "while :; do :; done");
     assert_eq!(ran.status, 124, "{}", ran.stderr);
-    assert!(ran.stdout.contains("PARTIAL  stopped at the time limit"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("PARTIAL: stopped at the time limit"), "{}", ran.stdout);
     assert_eq!(names(dir.path()), ["part.bifold"]);
 }
 
@@ -101,7 +101,7 @@ fn ctrl_c_ends_the_guest_and_shows_what_is_there() {
     let out = child.wait_with_output().unwrap();
     let (stdout, stderr) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
     assert_eq!(out.status.code(), Some(130), "{stderr}");
-    assert!(stdout.contains("PARTIAL  interrupted"), "{stdout}{stderr}");
+    assert!(stdout.contains("PARTIAL: interrupted"), "{stdout}{stderr}");
     assert_eq!(names(dir.path()), ["part.bifold", "r.html"]);
 }
 

@@ -57,7 +57,7 @@ fn data_goes_to_the_file_asked_for_and_nothing_to_stdout() {
     let args = "compare --generate t:1000 --format csv -o rows.csv --report r.html";
     let ran = bifold_in(dir.path(), args);
     assert_eq!((ran.status, ran.stdout.as_str()), (0, ""));
-    assert_eq!(ran.stderr, "bifold: report written to r.html\nbifold: data written to rows.csv\n");
+    assert_eq!(ran.stderr, "bifold: data written to rows.csv\nbifold: report written to r.html\n");
     assert_eq!(names(dir.path()), ["r.html", "rows.csv"]);
     let stdout = bifold("compare --generate t:1000 --format csv").quietly();
     assert_eq!(fs::read_to_string(dir.path().join("rows.csv")).unwrap(), stdout);

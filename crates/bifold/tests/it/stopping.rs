@@ -37,7 +37,7 @@ fn ctrl_c_shows_and_saves_what_is_there_and_marks_it_partial() {
     let out = child.wait_with_output().unwrap();
     assert_eq!(out.status.code(), Some(130));
     let table = String::from_utf8(out.stdout).unwrap();
-    assert!(table.contains("PARTIAL  interrupted"), "{table}");
+    assert!(table.contains("PARTIAL: interrupted"), "{table}");
     assert_eq!(names(dir.path()), ["part.bifold", "r.html"]);
     let mut c = command(["compare", "part.bifold", "--format", "json"]);
     let out = c.current_dir(dir.path()).output().unwrap();

@@ -5,13 +5,15 @@
 //! values come from (`source`) or that they are starting values, not measured
 //! (`prior`); a table with neither is refused. Unknown keys are refused.
 
+mod origins;
 mod overrides;
 
 use crate::Kvm;
 use bifold_mmu::{ArraySpec, CacheSpec, PageSize, Tag};
+use bifold_trace::bounded;
 use overrides::set;
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::path::Path;
 
 const BUILTIN: [(&str, &str); 4] = [
     ("i5-7600", include_str!("../../../../profiles/i5-7600.toml")),
@@ -52,6 +54,19 @@ pub enum ProfileError {
         /// What is wrong with it.
         problem: String,
     },
+    /// A file that calls itself as a built-in profile does, and is another one.
+    #[error(
+        "profile {origin}: its `name` is that of the built-in profile {name}, but `{key}` differs from it: \
+         give the file's profile a name of its own"
+    )]
+    NotTheBuiltIn {
+        /// The file.
+        origin: String,
+        /// The name in it.
+        name: String,
+        /// The first key that differs.
+        key: String,
+    },
     /// An override that names nothing.
     #[error("profile {origin}: cannot set `{setting}`: {problem}")]
     Override {
@@ -65,7 +80,7 @@ pub enum ProfileError {
 }
 
 /// A number of cycles with its origin.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cost {
     /// Cycles.
@@ -77,7 +92,7 @@ pub struct Cost {
 }
 
 /// Clock and base speed.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cpu {
     /// Core frequency, Hz.
@@ -97,7 +112,7 @@ pub struct Cpu {
 }
 
 /// One TLB array.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlbArray {
     /// Name, for overrides (`tlb.NAME.entries=128`).
@@ -156,7 +171,7 @@ pub enum TagKind {
 }
 
 /// One walk-cache array.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CacheArray {
     /// Name, for overrides.
@@ -182,7 +197,7 @@ pub enum DimensionKind {
 }
 
 /// Geometry of the nested TLB.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NestedTlb {
     /// Entries.
@@ -192,7 +207,7 @@ pub struct NestedTlb {
 }
 
 /// Walk caches.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WalkCaches {
     /// Which of the arrays below are in use.
@@ -212,7 +227,7 @@ pub struct WalkCaches {
 
 /// Cycles per reference of a walk. Data caches are not modelled yet; these stand
 /// for where such references usually hit.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WalkCosts {
     /// Guest (or only) table, entries that point to a table.
@@ -232,7 +247,7 @@ pub struct WalkCosts {
 macro_rules! exits {
     ($( $name:ident : $counter:ident = $doc:literal ),* $(,)?) => {
         /// Cycles per exit by reason, exit and entry included, and per unit of the hypervisor's work.
-        #[derive(Debug, Clone, Serialize, Deserialize)]
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
         #[serde(deny_unknown_fields)]
         pub struct ExitCosts {
             $( #[doc = $doc] pub $name: Cost, )*
@@ -242,6 +257,11 @@ macro_rules! exits {
             /// All costs with their names.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Cost)> {
                 [ $( (stringify!($name), &self.$name) ),* ].into_iter()
+            }
+
+            /// All costs with their names, and how often a sample counts each.
+            pub fn counted(&self, s: &crate::Sample) -> impl Iterator<Item = (&'static str, &Cost, u64)> {
+                [ $( (stringify!($name), &self.$name, s.$counter) ),* ].into_iter()
             }
 
             /// Cycles of the exits and the work counted in a sample.
@@ -279,9 +299,13 @@ fn is_default(kvm: &Kvm) -> bool {
 }
 
 /// A hardware profile.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
+    /// Overrides applied, `key=value`: one per key, the last given. A profile written out has their
+    /// values, and not this list.
+    #[serde(skip)]
+    pub overrides: Vec<String>,
     /// Short name.
     pub name: String,
     /// What machine it is.
@@ -313,19 +337,32 @@ impl Profile {
         if let Some((_, text)) = BUILTIN.iter().find(|(n, _)| *n == name) {
             return Profile::parse(text, name, overrides);
         }
-        let text =
-            std::fs::read_to_string(PathBuf::from(name)).map_err(|source| ProfileError::Unreadable {
-                name: name.into(),
-                builtin: Profile::builtin_names().collect::<Vec<_>>().join(", "),
-                source,
-            })?;
-        Profile::parse(&text, name, overrides)
+        let text = bounded::read_to_string(Path::new(name), bounded::TEXT).map_err(|source| {
+            let builtin = Profile::builtin_names().collect::<Vec<_>>().join(", ");
+            ProfileError::Unreadable { name: name.into(), builtin, source }
+        })?;
+        Profile::of_file(&text, name, overrides)
+    }
+
+    /// As [`Profile::parse`] from a user's file: refused if the name in it promises another profile.
+    fn of_file(text: &str, origin: &str, overrides: &[String]) -> Result<Profile, ProfileError> {
+        let profile = Profile::parse(text, origin, overrides)?;
+        if let Some((name, builtin)) = BUILTIN.iter().find(|(n, _)| *n == profile.name) {
+            // Without the overrides, which are told beside the name.
+            let (file, builtin) = (Profile::parse(text, origin, &[])?, Profile::parse(builtin, name, &[])?);
+            let value = |p: &Profile| toml::Value::try_from(p).unwrap_or(toml::Value::Boolean(false));
+            if let Some(key) = overrides::first_difference(&value(&file), &value(&builtin)) {
+                let name = (*name).into();
+                return Err(ProfileError::NotTheBuiltIn { origin: origin.into(), name, key });
+            }
+        }
+        Ok(profile)
     }
 
     /// Parses a profile; `origin` names it in errors.
     pub fn parse(text: &str, origin: &str, overrides: &[String]) -> Result<Profile, ProfileError> {
         let syntax = |e| ProfileError::Syntax { origin: origin.into(), source: Box::new(e) };
-        let profile: Profile = if overrides.is_empty() {
+        let mut profile: Profile = if overrides.is_empty() {
             toml::from_str(text).map_err(syntax)?
         } else {
             let mut table: toml::Table = toml::from_str(text).map_err(syntax)?;
@@ -338,6 +375,7 @@ impl Profile {
             }
             table.try_into().map_err(syntax)?
         };
+        profile.overrides = overrides::last_per_key(overrides);
         profile.check(origin)?;
         Ok(profile)
     }
@@ -404,9 +442,9 @@ impl Profile {
             }
             _ => {}
         }
-        for (field, origin) in self.origins() {
-            if origin.0.is_none() && origin.1.is_none() {
-                return bad(field, "has neither `source` nor `prior`");
+        for table in self.origins() {
+            if table.source.is_none() && table.prior.is_none() {
+                return bad(table.key, "has neither `source` nor `prior`");
             }
         }
         let dearest =
@@ -415,23 +453,6 @@ impl Profile {
             return bad("walk and exit costs".into(), "must be at most 1000000000 cycles");
         }
         Ok(())
-    }
-
-    #[allow(clippy::type_complexity)]
-    fn origins(&self) -> Vec<(String, (&Option<String>, &Option<String>))> {
-        let mut out = vec![
-            ("cpu".into(), (&self.cpu.source, &self.cpu.prior)),
-            ("walk_cache".into(), (&self.walk_cache.source, &self.walk_cache.prior)),
-            ("walk".into(), (&self.walk.source, &self.walk.prior)),
-        ];
-        out.extend(self.tlb.iter().map(|t| (format!("tlb.{}", t.name), (&t.source, &t.prior))));
-        out.extend(self.exit.iter().map(|(n, c)| (format!("exit.{n}"), (&c.source, &c.prior))));
-        out
-    }
-
-    /// What is a starting value in this profile: `key: how it was arrived at`.
-    pub fn priors(&self) -> Vec<String> {
-        self.origins().into_iter().filter_map(|(f, (_, p))| Some(format!("{f}: {}", p.as_ref()?))).collect()
     }
 
     /// XXH3-64 of the profile as resolved, hexadecimal.
@@ -524,6 +545,36 @@ mod tests {
             let e = set_in("i5-7600", setting).unwrap_err();
             assert!(e.contains(expected), "{setting}: {e}");
         }
+    }
+
+    #[test]
+    fn a_file_may_be_a_copy_of_a_built_in_profile_but_not_another_one_of_its_name() {
+        let text = include_str!("../../../../profiles/geometry-g.toml");
+        let set = ["cpu.base_cpi=0.9".to_string()];
+        assert_eq!(Profile::of_file(text, "x.toml", &set).unwrap().cpu.base_cpi, 0.9);
+        let other = text.replacen("entries = 1536", "entries = 2400", 1);
+        assert_ne!(other, text);
+        let e = Profile::of_file(&other, "x.toml", &[]).unwrap_err().to_string();
+        assert!(e.starts_with("profile x.toml: its `name` is that of the built-in"), "{e}");
+        assert!(e.contains("`tlb.l2.entries` differs"), "{e}");
+        let renamed = other.replacen("name = \"geometry-g\"", "name = \"mine\"", 1);
+        assert_eq!(Profile::of_file(&renamed, "x.toml", &[]).unwrap().name, "mine");
+    }
+
+    #[test]
+    fn overrides_are_kept_one_per_key_and_leave_the_hash_to_the_values() {
+        let set = ["cpu.base_cpi=1.0", "kvm=linux-6.12", " cpu.base_cpi = 0.7"].map(String::from);
+        let p = Profile::load("i5-7600", &set).unwrap();
+        assert_eq!(p.overrides, ["kvm=linux-6.12", "cpu.base_cpi=0.7"]);
+        let plain = Profile::load("i5-7600", &["kvm=linux-6.12".into()]).unwrap();
+        assert_eq!(p.hash(), plain.hash());
+    }
+
+    #[test]
+    fn a_profile_without_an_end_is_refused() {
+        let e = Profile::load("/dev/zero", &[]).unwrap_err();
+        let why = std::error::Error::source(&e).unwrap().to_string();
+        assert!(why.contains("regular file"), "{why}");
     }
 
     #[test]

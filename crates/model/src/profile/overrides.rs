@@ -36,3 +36,32 @@ pub(super) fn set(table: &mut toml::Table, setting: &str) -> Result<(), String> 
     }
     result
 }
+
+/// Overrides without blanks around key and value, and without those that a later one undoes.
+pub(super) fn last_per_key(settings: &[String]) -> Vec<String> {
+    let plain = |s: &String| s.split_once('=').map(|(k, v)| (k.trim().to_string(), v.trim().to_string()));
+    let all: Vec<(String, String)> = settings.iter().filter_map(plain).collect();
+    let last =
+        |(i, (key, _)): &(usize, &(String, String))| all[i + 1..].iter().all(|(later, _)| later != key);
+    all.iter().enumerate().filter(last).map(|(_, (key, value))| format!("{key}={value}")).collect()
+}
+
+/// Dotted key of the first value in which two profiles differ, if there is one.
+pub(super) fn first_difference(a: &toml::Value, b: &toml::Value) -> Option<String> {
+    use toml::Value::{Array, Table};
+    let below = |key: &str, rest: String| if rest.is_empty() { key.into() } else { format!("{key}.{rest}") };
+    match (a, b) {
+        (Table(a), Table(b)) => {
+            let keys = a.keys().chain(b.keys().filter(|k| !a.contains_key(*k)));
+            keys.into_iter().find_map(|key| match (a.get(key), b.get(key)) {
+                (Some(x), Some(y)) => first_difference(x, y).map(|rest| below(key, rest)),
+                _ => Some(key.clone()),
+            })
+        }
+        (Array(a), Array(b)) if a.len() == b.len() => a.iter().zip(b).enumerate().find_map(|(i, (x, y))| {
+            let name = x.get("name").and_then(|n| n.as_str()).map_or_else(|| i.to_string(), String::from);
+            first_difference(x, y).map(|rest| below(&name, rest))
+        }),
+        _ => (a != b).then(String::new),
+    }
+}

@@ -8,6 +8,7 @@ use crate::Mode;
 use bifold_mmu::PageSize;
 use bifold_model::ages::{BUCKETS, Reuse};
 use bifold_model::{Sample, SwitchedOutcome};
+use bifold_trace::bounded;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -214,7 +215,9 @@ impl Timeline {
 
     /// Reads a file.
     pub fn read(path: &Path) -> Result<Timeline, TimelineError> {
-        let bytes = std::fs::read(path).map_err(|source| TimelineError::Io { path: path.into(), source })?;
+        // What is packed is smaller than what it unpacks to.
+        let bytes = bounded::read(path, MOST_BYTES)
+            .map_err(|source| TimelineError::Io { path: path.into(), source })?;
         Timeline::from_bytes(&bytes, path)
     }
 }

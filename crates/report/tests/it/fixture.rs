@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A comparison made by hand: a compiler in a guest, with round numbers.
 
-use bifold_model::{Config, ConfigOutcome, Mode, Outcome, Sample};
+use bifold_model::{Config, ConfigOutcome, Mode, Outcome, Profile, Sample};
 use bifold_policy::check::Check;
 use bifold_policy::evaluate::{self, Options, evaluate};
 use bifold_policy::timeline::{About, Pair, StaticRun, SwitchCosts};
 use bifold_policy::{Named, Scale, Timeline, Vm};
 use bifold_report::{Comparison, Exit, Guest, Input, Meta, PolicyComparison, RunPolicies};
-use bifold_trace::Stats;
+use bifold_trace::{Clock, Stats};
 
 const INTERVALS: u64 = 40;
 const INTERVAL_CYCLES: u64 = 35_000_000;
+
+fn hardware() -> Profile {
+    Profile::load("i5-7600", &["cpu.base_cpi=1.0".into()]).unwrap()
+}
 
 /// One interval's sample: work in phases, faults early, table writes throughout.
 fn sample(config: Config, i: u64) -> Sample {
@@ -37,8 +41,6 @@ fn sample(config: Config, i: u64) -> Sample {
             s.host_refs = misses * if small { 5 } else { 3 };
             s.walk_cycles = misses * if small { 92 } else { 61 };
             s.exits_violation = if small { faults } else { faults / 200 };
-            s.vmm_cycles = s.exits_violation * 2_600;
-            s.first_touch_cycles = s.vmm_cycles;
             s.cold_exits = 4_000;
             s.cold_cycles = 4_000 * 2_600;
         }
@@ -50,9 +52,6 @@ fn sample(config: Config, i: u64) -> Sample {
             s.exits_emulated_write = 11 * phase;
             s.exits_cr3_write = 12;
             s.exits_invlpg = 240;
-            let exits = s.all_exits();
-            s.vmm_cycles = exits * 2_900;
-            s.first_touch_cycles = s.exits_violation * 2_900;
             s.syncs = 44;
             s.shadow_pages_made = 31;
             s.shadow_pages_zapped = 17;
@@ -60,6 +59,9 @@ fn sample(config: Config, i: u64) -> Sample {
             s.cold_cycles = 21_000 * 2_900;
         }
     }
+    let costs = hardware().exit;
+    s.vmm_cycles = costs.cycles(&s);
+    s.first_touch_cycles = costs.cycles(&s.first_touches());
     s
 }
 
@@ -91,6 +93,16 @@ pub fn comparison() -> Comparison {
             }),
             exit: Some(Exit::Code(0)),
             partial: None,
+            clock: Some(Clock {
+                guest_ns: Some(2_900_000_000),
+                idle_ns: Some(100_000_000),
+                wall_seconds: 12.5,
+                vcpu_seconds: 10.0,
+                starved_seconds: 1.25,
+                in_step: true,
+                timer_ticks: Some(700),
+                other_interrupts: Some(40),
+            }),
             capture_checks: Some(Stats {
                 cr3_checks: 481,
                 translation_checks: 36_112,
@@ -99,9 +111,7 @@ pub fn comparison() -> Comparison {
                 instructions: 1_400_000_000,
                 ..Stats::default()
             }),
-            priors: ["cpu: base_cpi is typical", "exit.unsync: as hidden_fault", "exit.invlpg: a guess: a"]
-                .map(String::from)
-                .into(),
+            hardware: hardware(),
         },
         outcome: Outcome {
             profile: "i5-7600".into(),

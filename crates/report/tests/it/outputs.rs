@@ -3,7 +3,7 @@
 
 use crate::fixture::{comparison, policies};
 use bifold_model::{Config, Outcome, Sample};
-use bifold_report::{Comparison, Exit, Figures, Format, Input, OutputFile, Partial, RunPolicies};
+use bifold_report::{Comparison, Exit, Figures, Format, Input, OutputFile, Partial, RunPolicies, Show};
 use serde_json::{Value, json};
 
 fn short() -> Comparison {
@@ -31,14 +31,17 @@ fn table_of_a_partial_run_whose_checks_failed() {
 }
 
 #[test]
-fn table_with_policies() {
+fn table_with_all_parts() {
     let mut c = comparison();
     c.policies = Some(policies());
-    insta::assert_snapshot!(c.render(Format::Table).unwrap());
+    insta::assert_snapshot!(c.render_table(Show::ALL));
+    // What was checked on line is shown unasked, and that a check failed.
+    let table = c.render_table(Show::default());
+    assert!(!table.contains("oracle") && table.contains("replay of") && table.contains("WARNING"), "{table}");
 }
 
 #[test]
-fn table_fits_in_120_columns_even_with_overheads_of_many_digits() {
+fn table_fits_in_100_columns_even_with_overheads_of_many_digits() {
     let mut c = comparison();
     for o in &mut c.outcome.configs {
         o.total.vmm_cycles *= 1_000;
@@ -46,7 +49,7 @@ fn table_fits_in_120_columns_even_with_overheads_of_many_digits() {
     }
     let table = c.render(Format::Table).unwrap();
     let widest = table.lines().map(|l| l.chars().count()).max().unwrap();
-    assert!(widest <= 120, "{widest} columns:\n{table}");
+    assert!(widest <= 100, "{widest} columns:\n{table}");
 }
 
 #[test]
@@ -86,6 +89,7 @@ fn json_is_as_the_schema_says() {
     generated.meta.guest = None;
     generated.meta.exit = None;
     generated.meta.capture_checks = None;
+    generated.meta.clock = None;
     let mut recorded = comparison();
     recorded.meta.input = Input::Recording { path: "a b.bifold".into(), generator: None };
     let mut with_policies = comparison();
@@ -163,7 +167,7 @@ fn a_run_of_nothing_is_said_to_be_one() {
 fn html_escapes_what_users_wrote_and_loads_nothing() {
     let mut c = comparison();
     c.policies = Some(policies());
-    c.meta.priors.push("</script><script>x".into());
+    c.meta.hardware.walk.prior = Some("</script><script>x".into());
     let page = c.render_html().unwrap();
     if let Some(path) = std::env::var_os("BIFOLD_REPORT") {
         std::fs::write(path, &page).unwrap();

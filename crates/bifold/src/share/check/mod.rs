@@ -61,7 +61,7 @@ pub struct CheckArgs {
     pub runs: u32,
 
     /// How far off a prediction may be, as a share of what is counted
-    #[arg(long, value_name = "RATIO", default_value_t = 0.02)]
+    #[arg(long, value_name = "RATIO", default_value_t = 0.02, value_parser = tolerance)]
     pub tolerance: f64,
 
     /// Form of the data
@@ -76,6 +76,13 @@ pub struct CheckArgs {
     /// Where the data goes.
     #[command(flatten)]
     pub out: OutArgs,
+}
+
+fn tolerance(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(ratio) if (0.0..=1.0).contains(&ratio) => Ok(ratio),
+        _ => Err("not a ratio from 0 to 1, such as 0.02".into()),
+    }
 }
 
 fn content(name: &str) -> Result<Synthetic, String> {

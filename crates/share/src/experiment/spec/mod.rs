@@ -16,6 +16,7 @@ pub use error::SpecError;
 pub use plan::{Plan, PlannedCase, PlannedGuest, Workload};
 pub use rate::{Rate, Scale};
 
+use bifold_trace::bounded;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -205,8 +206,8 @@ impl Spec {
     /// # Errors
     /// If it cannot be read, has a field that no experiment has, or a value that makes no sense.
     pub fn read(path: &Path) -> Result<Spec, SpecError> {
-        let text =
-            std::fs::read_to_string(path).map_err(|source| SpecError::Read { path: path.into(), source })?;
+        let text = bounded::read_to_string(path, bounded::TEXT)
+            .map_err(|source| SpecError::Read { path: path.into(), source })?;
         Spec::parse(path, &text)
     }
 

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Where a profile's values come from, table by table, and which of them are priors: starting
+//! values that nobody measured for this machine. A value that a user set is none.
+
+use super::Profile;
+
+/// A table of a profile that says where its values come from.
+pub(super) struct Origin<'a> {
+    /// Dotted key of the table.
+    pub key: String,
+    /// Where its values come from.
+    pub source: &'a Option<String>,
+    /// Which are starting values, and how they were arrived at.
+    pub prior: &'a Option<String>,
+    /// Keys of the values that the prior can speak of, each below the table's.
+    values: Vec<String>,
+}
+
+impl Profile {
+    /// The tables that say where their values come from.
+    pub(super) fn origins(&self) -> Vec<Origin<'_>> {
+        fn origin<'a>(
+            key: impl Into<String>,
+            source: &'a Option<String>,
+            prior: &'a Option<String>,
+            values: &[&str],
+        ) -> Origin<'a> {
+            let values = values.iter().map(|v| (*v).to_string()).collect();
+            Origin { key: key.into(), source, prior, values }
+        }
+        let mut out = vec![origin("cpu", &self.cpu.source, &self.cpu.prior, &["base_cpi", "frequency_hz"])];
+        // A prior of one table may speak of some of its values only, and names them then.
+        if let (Some(prior), [cpu]) = (&self.cpu.prior, &mut out[..]) {
+            let named: Vec<String> = cpu.values.iter().filter(|v| speaks_of(prior, v)).cloned().collect();
+            if !named.is_empty() {
+                cpu.values = named;
+            }
+        }
+        let w = &self.walk_cache;
+        let arrays =
+            w.array.iter().flat_map(|a| ["entries", "ways"].map(|v| format!("array.{}.{v}", a.name)));
+        let values: Vec<String> = arrays.collect();
+        let values: Vec<&str> = values.iter().map(String::as_str).collect();
+        out.push(origin("walk_cache", &w.source, &w.prior, &values));
+        let walk = ["guest_upper", "guest_leaf", "host_upper", "host_leaf"];
+        out.push(origin("walk", &self.walk.source, &self.walk.prior, &walk));
+        for t in &self.tlb {
+            out.push(origin(format!("tlb.{}", t.name), &t.source, &t.prior, &["entries", "ways"]));
+        }
+        for (name, cost) in self.exit.iter() {
+            out.push(origin(format!("exit.{name}"), &cost.source, &cost.prior, &["cycles"]));
+        }
+        out
+    }
+
+    /// What is a starting value in this profile: `key: how it was arrived at`. A prior whose values
+    /// are all overridden is none; one of which some are says so.
+    pub fn priors(&self) -> Vec<String> {
+        let keys: Vec<&str> = self.overrides.iter().filter_map(|o| Some(o.split_once('=')?.0)).collect();
+        let prior = |o: Origin| {
+            let text = o.prior.as_ref()?;
+            let set: Vec<&String> =
+                o.values.iter().filter(|v| keys.contains(&format!("{}.{v}", o.key).as_str())).collect();
+            match set.len() {
+                0 => Some(format!("{}: {text}", o.key)),
+                n if n == o.values.len() => None,
+                _ => {
+                    let set = set.iter().map(|s| s.as_str()).collect::<Vec<_>>().join(", ");
+                    Some(format!("{}: {text} (but {set}: set by the user)", o.key))
+                }
+            }
+        };
+        self.origins().into_iter().filter_map(prior).collect()
+    }
+}
+
+/// Does a prior's text name this value? `frequency 3.0 GHz: ...` speaks of `frequency_hz`.
+fn speaks_of(prior: &str, value: &str) -> bool {
+    prior.contains(value.strip_suffix("_hz").unwrap_or(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Profile;
+
+    fn priors(profile: &str, set: &[&str]) -> Vec<String> {
+        let set: Vec<String> = set.iter().map(|s| s.to_string()).collect();
+        Profile::load(profile, &set).unwrap().priors()
+    }
+
+    #[test]
+    fn a_value_that_a_user_set_is_no_prior() {
+        let all = priors("i5-7600", &[]);
+        let has = |priors: &[String], key: &str| priors.iter().any(|p| p.starts_with(&format!("{key}:")));
+        for key in ["cpu", "walk", "exit.violation"] {
+            assert!(has(&all, key), "{key}");
+        }
+        let set = priors("i5-7600", &["cpu.base_cpi=1.0", "exit.violation.cycles=3000"]);
+        assert_eq!(all.len() - set.len(), 2);
+        assert!(!has(&set, "cpu") && !has(&set, "exit.violation") && has(&set, "exit.unsync"));
+    }
+
+    #[test]
+    fn a_prior_of_several_values_stays_until_all_are_set() {
+        let walk = |set: &[&str]| priors("i5-7600", set).into_iter().find(|p| p.starts_with("walk:"));
+        let some = walk(&["walk.guest_leaf=30", "walk.host_leaf=30"]).unwrap();
+        assert!(some.ends_with("(but guest_leaf, host_leaf: set by the user)"), "{some}");
+        let all = ["walk.guest_leaf=30", "walk.host_leaf=30", "walk.guest_upper=9", "walk.host_upper=9"];
+        assert_eq!(walk(&all), None);
+        // This profile's frequency is a prior as well as its CPI; that of the i5-7600 is not.
+        let cpu = |set: &[&str]| priors("sapphire-rapids", set).into_iter().find(|p| p.starts_with("cpu:"));
+        assert!(cpu(&["cpu.base_cpi=1.0"]).unwrap().contains("(but base_cpi: set by the user)"));
+        assert_eq!(cpu(&["cpu.base_cpi=1.0", "cpu.frequency_hz=2_000_000_000"]), None);
+    }
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a comparison shows: per host page size, which paging mode is cheaper and for which exit costs
+//! that holds, and what to change. [`words`] says it in sentences.
+
+mod checks;
+mod race;
+mod words;
+
+pub(crate) use checks::{caveats, checks, checks_line};
+pub use race::Winner;
+pub(crate) use words::{sentences, verdict};
+
+use crate::Comparison;
+use bifold_mmu::PageSize;
+use bifold_model::{Config, Mode, Sample};
+use race::{Line, Race, equal};
+use serde::Serialize;
+
+/// The most that a profile allows for one exit, cycles.
+const MOST_CYCLES: f64 = 1e9;
+
+/// What a comparison shows of a VM as it ran, and of one that has lived for long.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Conclusions {
+    /// Of the VM as it ran: the host backs its memory at first touches.
+    pub run: Conclusion,
+    /// Of a VM whose memory the host has backed before.
+    pub long_lived: Conclusion,
+}
+
+/// What a comparison shows of one kind of VM.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Conclusion {
+    /// Nested against shadow paging, for each host page size of which both were modelled.
+    pub pages: Vec<PageConclusion>,
+    /// What to change, one thing after the other, from KVM's default (nested paging on 4 KB host
+    /// pages) or what comes next to it of what was modelled; empty if nothing is cheaper.
+    pub changes: Vec<Change>,
+}
+
+/// Nested against shadow paging on one host page size.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PageConclusion {
+    /// Size of the host's pages.
+    pub host_page: PageSize,
+    /// Overhead of nested paging, percent of the ideal run.
+    pub nested_percent: f64,
+    /// Overhead of shadow paging, percent of the ideal run.
+    pub shadow_percent: f64,
+    /// The cheaper mode.
+    pub winner: Winner,
+    /// The least factor on all exit costs with which the winner wins; null if it does with any below 1.
+    pub holds_from: Option<f64>,
+    /// The largest factor on all exit costs with which the winner wins; null if it does with any above 1.
+    pub holds_to: Option<f64>,
+    /// The one exit cost that has to change least, as a ratio, for another winner; null if none can.
+    pub flip: Option<Flip>,
+}
+
+/// A change of one exit cost with which another mode wins.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Flip {
+    /// The cost's key in the profile, as for `--set`.
+    pub key: String,
+    /// Its value in the profile, cycles.
+    pub assumed_cycles: u64,
+    /// The value beyond which the winner is another, cycles.
+    pub at_cycles: f64,
+    /// Who wins beyond.
+    pub winner: Winner,
+}
+
+/// A configuration to be left for a cheaper one.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Change {
+    /// Name of the configuration to be left.
+    pub from: String,
+    /// Name of the cheaper one.
+    pub to: String,
+    /// Overhead of the first, percent of the ideal run.
+    pub from_percent: f64,
+    /// Overhead of the second, percent of the ideal run.
+    pub to_percent: f64,
+}
+
+/// One configuration's counts and costs, of the kind of VM looked at.
+#[derive(Debug, Clone, Copy)]
+struct Row {
+    config: Config,
+    counts: Sample,
+    /// Cycles beyond the ideal run's.
+    extra: f64,
+    /// Those of them in exits and the hypervisor's work.
+    exits: f64,
+}
+
+pub(crate) fn conclusions(c: &Comparison) -> Conclusions {
+    Conclusions { run: conclusion(c, &rows(c, false)), long_lived: conclusion(c, &rows(c, true)) }
+}
+
+/// The configurations under a hypervisor, in the order of [`Config::ALL`].
+fn rows(c: &Comparison, long_lived: bool) -> Vec<Row> {
+    let row = |config: Config, total: &Sample| {
+        let spared = if long_lived { total.first_touch_cycles } else { 0 };
+        let counts = if long_lived { total.since(&total.first_touches()) } else { *total };
+        Row {
+            config,
+            counts,
+            extra: total.extra_cycles().saturating_sub(spared) as f64,
+            exits: total.vmm_cycles.saturating_sub(spared) as f64,
+        }
+    };
+    let hypervised = c.outcome.configs.iter().filter(|o| o.config.mode != Mode::Native);
+    hypervised.map(|o| row(o.config, &o.total)).collect()
+}
+
+fn conclusion(c: &Comparison, rows: &[Row]) -> Conclusion {
+    let page = |host_page: PageSize| {
+        let of = |mode| rows.iter().find(|r| r.config == Config { mode, host_page });
+        Some(page_conclusion(c, of(Mode::Nested)?, of(Mode::Shadow)?))
+    };
+    let pages = [PageSize::Size4K, PageSize::Size2M, PageSize::Size1G].into_iter().filter_map(page);
+    Conclusion { pages: pages.collect(), changes: changes(c, rows) }
+}
+
+fn percent(c: &Comparison, cycles: f64) -> f64 {
+    let ideal = c.outcome.ideal_cycles();
+    if ideal > 0.0 { 100.0 * cycles / ideal } else { 0.0 }
+}
+
+fn page_conclusion(c: &Comparison, nested: &Row, shadow: &Row) -> PageConclusion {
+    let ideal = c.outcome.ideal_cycles();
+    let scaled = |r: &Row| Line { at: r.extra, slope: r.exits };
+    let all = Race { nested: scaled(nested), shadow: scaled(shadow), ideal, assumed: 1.0 };
+    let (holds_from, holds_to) = all.ends();
+    PageConclusion {
+        host_page: nested.config.host_page,
+        nested_percent: percent(c, nested.extra),
+        shadow_percent: percent(c, shadow.extra),
+        winner: all.winner(1.0),
+        holds_from,
+        holds_to,
+        flip: flip(c, nested, shadow, ideal),
+    }
+}
+
+/// The exit cost whose change by the least ratio makes another mode win. Of a cost of 0 no ratio is a
+/// change.
+fn flip(c: &Comparison, nested: &Row, shadow: &Row, ideal: f64) -> Option<Flip> {
+    let costs = &c.meta.hardware.exit;
+    let mut best: Option<(f64, Flip)> = None;
+    for ((name, cost, n), (.., s)) in costs.counted(&nested.counts).zip(costs.counted(&shadow.counts)) {
+        if cost.cycles == 0 {
+            continue;
+        }
+        let assumed = cost.cycles as f64;
+        let race = Race {
+            nested: Line { at: nested.extra, slope: n as f64 },
+            shadow: Line { at: shadow.extra, slope: s as f64 },
+            ideal,
+            assumed,
+        };
+        let (below, above) = race.ends();
+        for at in [below, above.filter(|v| *v <= MOST_CYCLES)].into_iter().flatten() {
+            let ratio = (at / assumed).ln().abs();
+            if best.as_ref().is_none_or(|(least, _)| ratio < *least) {
+                let winner = match race.winner(assumed) {
+                    Winner::Nested => Winner::Shadow,
+                    Winner::Shadow => Winner::Nested,
+                    // Whoever is cheaper past the border of what is equal.
+                    Winner::Equal => cheaper(&race, at),
+                };
+                let key = format!("exit.{name}.cycles");
+                best = Some((ratio, Flip { key, assumed_cycles: cost.cycles, at_cycles: at, winner }));
+            }
+        }
+    }
+    best.map(|(_, flip)| flip)
+}
+
+/// The mode with the lower cost, however near.
+fn cheaper(race: &Race, value: f64) -> Winner {
+    let of = |l: Line| l.at + l.slope * (value - race.assumed);
+    if of(race.nested) < of(race.shadow) { Winner::Nested } else { Winner::Shadow }
+}
+
+/// From the first configuration by single steps to the cheapest, as long as each step pays.
+fn changes(c: &Comparison, rows: &[Row]) -> Vec<Change> {
+    let ideal = c.outcome.ideal_cycles();
+    let Some(first) = rows.first() else { return Vec::new() };
+    let pays = |from: &Row, to: &Row| to.extra < from.extra && !equal(to.extra, from.extra, ideal);
+    let cheapest = |from: &Row, may: &dyn Fn(&Row) -> bool| {
+        let better = rows.iter().filter(|r| may(r) && pays(from, r)).copied();
+        better.min_by(|a, b| a.extra.total_cmp(&b.extra))
+    };
+    let change = |from: &Row, to: &Row| Change {
+        from: from.config.name(),
+        to: to.config.name(),
+        from_percent: percent(c, from.extra),
+        to_percent: percent(c, to.extra),
+    };
+    // Either the mode or the page size is another, not both.
+    let one_step =
+        |a: &Row, b: &Row| (a.config.mode == b.config.mode) != (a.config.host_page == b.config.host_page);
+    match cheapest(first, &|r| one_step(first, r)) {
+        Some(second) => {
+            let third = cheapest(&second, &|r| one_step(&second, r) && !one_step(first, r));
+            let steps = [Some(change(first, &second)), third.map(|t| change(&second, &t))];
+            steps.into_iter().flatten().collect()
+        }
+        None => cheapest(first, &|_| true).iter().map(|both| change(first, both)).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

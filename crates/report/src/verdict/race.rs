@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Nested against shadow paging on one host page size, as a function of one assumed number: when
+//! does another mode win?
+//!
+//! Both modes' costs are linear in every exit cost and in a factor on all of them, as counts do not
+//! depend on costs. So the value at which the winner changes is a root, and no search.
+
+use serde::Serialize;
+
+/// Costs closer than this share of the larger are called equal: less is within what assumed costs
+/// can decide.
+pub(super) const EQUAL_SHARE: f64 = 0.02;
+/// Costs closer than this share of the ideal run are called equal, too: nobody could time it.
+pub(super) const EQUAL_OF_IDEAL: f64 = 0.001;
+
+/// The cheaper mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Winner {
+    /// Nested paging.
+    Nested,
+    /// Shadow paging.
+    Shadow,
+    /// Neither by more than the assumed costs can decide.
+    Equal,
+}
+
+/// Are two costs, in cycles, too close to be told apart over an ideal run of so many cycles?
+pub(super) fn equal(a: f64, b: f64, ideal: f64) -> bool {
+    (a - b).abs() <= (EQUAL_SHARE * a.max(b)).max(EQUAL_OF_IDEAL * ideal)
+}
+
+/// A cost that is linear in some number, in cycles.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Line {
+    /// At the assumed value of the number.
+    pub at: f64,
+    /// For each unit more.
+    pub slope: f64,
+}
+
+/// Both modes' costs as functions of one number.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Race {
+    /// Of nested paging.
+    pub nested: Line,
+    /// Of shadow paging.
+    pub shadow: Line,
+    /// Cycles of the ideal run.
+    pub ideal: f64,
+    /// The assumed value of the number, above 0.
+    pub assumed: f64,
+}
+
+impl Race {
+    fn costs(&self, value: f64) -> (f64, f64) {
+        let of = |l: Line| l.at + l.slope * (value - self.assumed);
+        (of(self.nested), of(self.shadow))
+    }
+
+    /// Who wins at this value of the number.
+    pub fn winner(&self, value: f64) -> Winner {
+        let (nested, shadow) = self.costs(value);
+        match nested < shadow {
+            _ if equal(nested, shadow, self.ideal) => Winner::Equal,
+            true => Winner::Nested,
+            false => Winner::Shadow,
+        }
+    }
+
+    /// Does this winner still win? One that wins does until the other is cheaper.
+    fn still(&self, winner: Winner, value: f64) -> bool {
+        let (nested, shadow) = self.costs(value);
+        match winner {
+            Winner::Nested => nested <= shadow,
+            Winner::Shadow => shadow <= nested,
+            Winner::Equal => equal(nested, shadow, self.ideal),
+        }
+    }
+
+    /// The values next to the assumed one, below and above, beyond which its winner no longer wins.
+    /// None where it wins at every value above 0 on that side.
+    pub fn ends(&self) -> (Option<f64>, Option<f64>) {
+        let winner = self.winner(self.assumed);
+        let (n, s, band) = (self.nested, self.shadow, EQUAL_OF_IDEAL * self.ideal);
+        let less = 1.0 - EQUAL_SHARE;
+        // Where a + b x = 0, x from the assumed value: each border between two verdicts.
+        let borders = [
+            (n.at - s.at, n.slope - s.slope),
+            (n.at - s.at - band, n.slope - s.slope),
+            (s.at - n.at - band, s.slope - n.slope),
+            (less * n.at - s.at, less * n.slope - s.slope),
+            (less * s.at - n.at, less * s.slope - n.slope),
+        ];
+        let roots = borders.iter().filter(|(_, b)| *b != 0.0).map(|(a, b)| self.assumed - a / b);
+        let mut roots: Vec<f64> = roots.filter(|r| r.is_finite() && *r > 0.0).collect();
+        roots.sort_by(f64::total_cmp);
+        // Between two borders, the verdict is one.
+        let ends_at = |i: usize, beyond: f64| (!self.still(winner, beyond)).then_some(roots[i]);
+        let above = (0..roots.len()).filter(|&i| roots[i] >= self.assumed).find_map(|i| {
+            let next = roots.get(i + 1).copied().unwrap_or(2.0 * roots[i]);
+            ends_at(i, (roots[i] + next) / 2.0)
+        });
+        let below = (0..roots.len()).rev().filter(|&i| roots[i] <= self.assumed).find_map(|i| {
+            let next = if i == 0 { 0.0 } else { roots[i - 1] };
+            ends_at(i, (roots[i] + next) / 2.0)
+        });
+        (below, above)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn race(nested: (f64, f64), shadow: (f64, f64), assumed: f64) -> Race {
+        let line = |(at, slope)| Line { at, slope };
+        Race { nested: line(nested), shadow: line(shadow), ideal: 1e6, assumed }
+    }
+
+    #[test]
+    fn a_winner_wins_until_the_other_is_cheaper() {
+        // 50,000 + 10 per cycle of the cost against 200,000: equal cost at 15,000 cycles.
+        let r = race((60_000.0, 10.0), (200_000.0, 0.0), 1000.0);
+        assert_eq!(r.winner(1000.0), Winner::Nested);
+        assert_eq!(r.ends(), (None, Some(15_000.0)));
+        let r = race((200_000.0, 0.0), (300_000.0, 100.0), 2000.0);
+        assert_eq!((r.winner(2000.0), r.ends()), (Winner::Nested, (Some(1000.0), None)));
+    }
+
+    #[test]
+    fn what_is_equal_is_so_until_one_is_cheaper_by_what_counts() {
+        // Of 100,000, 2 % are 2000, which is more than 0.1 % of a million.
+        let r = race((100_000.0, 10.0), (100_000.0, 0.0), 1000.0);
+        assert_eq!(r.winner(1000.0), Winner::Equal);
+        let (below, above) = r.ends();
+        assert!((below.unwrap() - 800.0).abs() < 1e-6);
+        assert!((above.unwrap() - (1000.0 + 2000.0 / 0.98 / 10.0)).abs() < 1e-6);
+        // What does not depend on the number does not end.
+        assert_eq!(race((5.0, 0.0), (1e6, 0.0), 1.0).ends(), (None, None));
+    }
+
+    fn line() -> impl Strategy<Value = (f64, f64)> {
+        (0u32..200_000, 0u32..50).prop_map(|(at, slope)| (f64::from(at), f64::from(slope)))
+    }
+
+    proptest! {
+        /// The reference goes from the assumed value outward, cycle by cycle.
+        #[test]
+        fn ends_are_where_a_search_in_small_steps_finds_them(
+            nested in line(), shadow in line(), assumed in 1u32..2000,
+        ) {
+            let r = race(nested, shadow, f64::from(assumed));
+            let winner = r.winner(r.assumed);
+            let step = |n: i64| r.assumed + n as f64 / 4.0;
+            let wins = |value: f64| r.still(winner, value);
+            let above = (1..20_000).map(step).find(|v| !wins(*v));
+            let below = (1..20_000).map(|n| step(-n)).take_while(|v| *v > 0.0).find(|v| !wins(*v));
+            let (from, to) = r.ends();
+            let near = |end: Option<f64>, found: Option<f64>, far: f64| match (end, found) {
+                (Some(end), Some(found)) => (end - found).abs() <= 0.25 + 1e-6 * end,
+                (Some(end), None) => (end - r.assumed).abs() >= far - 0.5,
+                (None, found) => found.is_none(),
+            };
+            prop_assert!(near(to, above, 5000.0), "{r:?} {winner:?}: above {to:?}, found {above:?}");
+            prop_assert!(near(from, below, (r.assumed - 0.25).min(5000.0)), "{r:?} {winner:?}: below {from:?}, found {below:?}");
+        }
+    }
+}

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Conclusions of runs made by hand, and of random ones beside a search that changes the profile.
+
+use super::*;
+use crate::{Input, Meta};
+use bifold_model::{ConfigOutcome, Outcome, Profile};
+use proptest::prelude::*;
+
+/// Ideal cycles of every run here.
+const IDEAL: u64 = 10_000_000;
+
+fn profile(set: &[String]) -> Profile {
+    Profile::load("i5-7600", &[&["cpu.base_cpi=1.0".to_string()], set].concat()).unwrap()
+}
+
+/// A run of these configurations: name, walk cycles, and what else was counted.
+fn run(rows: &[(&str, u64, Sample)], hardware: Profile) -> Comparison {
+    let config = |(name, walk_cycles, counts): &(&str, u64, Sample)| {
+        let mut total = Sample { instructions: IDEAL, walk_cycles: *walk_cycles, ..*counts };
+        total.vmm_cycles = hardware.exit.cycles(&total);
+        total.first_touch_cycles = hardware.exit.cycles(&total.first_touches());
+        let config = Config::from_name(name).unwrap();
+        ConfigOutcome { config, total, intervals: Vec::new(), reuse: Vec::new(), refs: [[0; 6]; 6] }
+    };
+    Comparison {
+        outcome: Outcome {
+            profile: hardware.name.clone(),
+            frequency_hz: hardware.cpu.frequency_hz,
+            base_cpi: 1.0,
+            seed: 1,
+            config_hash: String::new(),
+            input_hash: String::new(),
+            guest_frames: 1,
+            vcpus: 1,
+            interval_cycles: IDEAL,
+            configs: rows.iter().map(config).collect(),
+            interval_starts: vec![0],
+            walk_checks: 0,
+            walk_mismatches: 0,
+            untranslated: 0,
+            switched: Vec::new(),
+        },
+        meta: Meta {
+            bifold: String::new(),
+            input: Input::Guest,
+            guest: None,
+            exit: None,
+            partial: None,
+            capture_checks: None,
+            clock: None,
+            hardware,
+        },
+        policies: None,
+    }
+}
+
+fn violations(n: u64) -> Sample {
+    Sample { exits_violation: n, ..Sample::default() }
+}
+
+fn hidden_faults(n: u64) -> Sample {
+    Sample { exits_hidden_fault: n, ..Sample::default() }
+}
+
+#[test]
+fn the_exit_cost_that_flips_the_winner_is_told_with_its_value() {
+    // 1000 violations of 2600 against 1000 hidden faults of 2800 and 1,100,000 cycles more in walks.
+    let rows = [("nested-4k", 500_000, violations(1000)), ("shadow-4k", 1_600_000, hidden_faults(1000))];
+    let c = run(&rows, profile(&[]));
+    let p = &c.conclusions().run.pages[0];
+    assert_eq!((p.nested_percent, p.shadow_percent, p.winner), (31.0, 44.0, Winner::Nested));
+    // Both pay for exits alike: no factor makes up for the walks.
+    assert_eq!((p.holds_from, p.holds_to), (None, None));
+    let f = p.flip.as_ref().unwrap();
+    assert_eq!((f.key.as_str(), f.assumed_cycles, f.winner), ("exit.violation.cycles", 2600, Winner::Shadow));
+    assert!((f.at_cycles - 3900.0).abs() < 1e-6);
+    let text = words::verdict(&c);
+    assert!(
+        text.contains("shadow is cheaper if exit.violation costs more than 3,900 cycles (assumed: 2,600)")
+    );
+    assert!(text.contains("This holds for exit costs from half to twice the assumed."), "{text}");
+}
+
+#[test]
+fn a_winner_by_walks_alone_cannot_be_flipped_and_one_by_exits_can() {
+    let rows = [("nested-2m", 500_000, Sample::default()), ("shadow-2m", 900_000, Sample::default())];
+    let text = words::verdict(&run(&rows, profile(&[])));
+    assert!(text.contains("No change of a single exit cost makes another winner."), "{text}");
+    // 280,000 cycles of exits against 400,000 cycles of walks: equal at 1.43 times the costs.
+    let rows = [("nested-4k", 400_000, Sample::default()), ("shadow-4k", 0, hidden_faults(100))];
+    let c = run(&rows, profile(&[]));
+    let p = &c.conclusions().run.pages[0];
+    assert_eq!((p.winner, p.holds_from), (Winner::Shadow, None));
+    assert!((p.holds_to.unwrap() - 400.0 / 280.0).abs() < 1e-9);
+    let text = words::verdict(&c);
+    assert!(text.contains("holds only for exit costs up to 1.43 times the assumed"), "{text}");
+}
+
+#[test]
+fn a_long_lived_vm_is_told_of_where_it_differs() {
+    let rows = [
+        ("nested-4k", 500_000, violations(1000)),
+        ("nested-2m", 400_000, violations(2)),
+        ("shadow-4k", 300_000, hidden_faults(500)),
+        ("shadow-2m", 300_000, hidden_faults(500)),
+    ];
+    let c = run(&rows, profile(&[]));
+    let all = c.conclusions();
+    let winners = |c: &Conclusion| c.pages.iter().map(|p| p.winner).collect::<Vec<_>>();
+    assert_eq!(winners(&all.run), [Winner::Shadow, Winner::Nested]);
+    assert_eq!(winners(&all.long_lived), [Winner::Nested, Winner::Nested]);
+    // A cost that a long-lived VM does not pay cannot flip anything there.
+    assert_eq!(all.long_lived.pages[0].flip.as_ref().unwrap().key, "exit.hidden_fault.cycles");
+    let text = words::verdict(&c);
+    assert!(text.contains("In a long-lived VM on 4 KB host pages nested is cheaper, 5.00 %"), "{text}");
+    let steps: Vec<(&str, &str)> = all.run.changes.iter().map(|c| (&*c.from, &*c.to)).collect();
+    assert_eq!(steps, [("nested-4k", "nested-2m")]);
+}
+
+#[test]
+fn what_to_change_is_one_step_after_the_other_or_nothing() {
+    let steps = |walks: [u64; 4]| {
+        let names = ["nested-4k", "nested-2m", "shadow-4k", "shadow-2m"];
+        let rows: Vec<_> = names.iter().zip(walks).map(|(n, w)| (*n, w, Sample::default())).collect();
+        let c = run(&rows, profile(&[]));
+        let changes = c.conclusions().run.changes;
+        changes.iter().map(|c| format!("{} {}", c.from, c.to)).collect::<Vec<_>>()
+    };
+    assert!(steps([100_000, 200_000, 300_000, 400_000]).is_empty());
+    // Less than the assumed costs can decide.
+    assert!(steps([1_000_000, 990_000, 990_000, 990_000]).is_empty());
+    assert_eq!(steps([900_000, 200_000, 300_000, 400_000]), ["nested-4k nested-2m"]);
+    assert_eq!(steps([900_000, 500_000, 400_000, 100_000]), ["nested-4k shadow-4k", "shadow-4k shadow-2m"]);
+    assert_eq!(steps([400_000, 500_000, 600_000, 100_000]), ["nested-4k shadow-2m"]);
+}
+
+#[test]
+fn runs_with_one_mode_or_none_have_a_verdict_too() {
+    let one = run(&[("nested-4k", 500_000, Sample::default())], profile(&[]));
+    assert_eq!(words::verdict(&one), "On 4 KB host pages nested costs 5.00 %.");
+    let native = run(&[("native", 500_000, Sample::default())], profile(&[]));
+    assert_eq!(words::verdict(&native), "Native itself pays 5.00 %.");
+    assert_eq!(words::verdict(&run(&[], profile(&[]))), "No configuration was modelled.");
+}
+
+/// Who wins when a profile's costs are really changed, and the cycles counted anew.
+fn winner_with(counts: &[(&str, u64, Sample)], set: &[String]) -> (f64, f64) {
+    let c = run(counts, profile(set));
+    let extra = |i: usize| c.outcome.configs[i].total.extra_cycles() as f64;
+    (extra(0), extra(1))
+}
+
+fn counts() -> impl Strategy<Value = Sample> {
+    prop::collection::vec(0u64..2000, 6).prop_map(|n| Sample {
+        exits_violation: n[0],
+        exits_hidden_fault: n[1],
+        exits_cr3_write: n[2],
+        exits_invlpg: n[3],
+        frames_backed: n[4],
+        syncs: n[5],
+        ..Sample::default()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// The flip against a search: every cost that both modes could differ in is set to every value in
+    /// steps of a fifth of the reported ratio, and none nearer than the reported one flips the winner.
+    #[test]
+    fn no_exit_cost_flips_the_winner_sooner_than_the_one_told(
+        nested in counts(), shadow in counts(), walks in (0u64..8_000_000, 0u64..8_000_000),
+    ) {
+        let rows = [("nested-4k", walks.0, nested), ("shadow-4k", walks.1, shadow)];
+        let c = run(&rows, profile(&[]));
+        let p = c.conclusions().run.pages[0].clone();
+        let wins = |(n, s): (f64, f64)| match p.winner {
+            Winner::Nested => n <= s,
+            Winner::Shadow => s <= n,
+            Winner::Equal => equal(n, s, IDEAL as f64),
+        };
+        let told = p.flip.as_ref().map(|f| (f.at_cycles / f.assumed_cycles as f64).ln().abs());
+        if let Some(f) = &p.flip {
+            // Just beyond, another wins; just before, the same.
+            let up = f.at_cycles > f.assumed_cycles as f64;
+            let beyond = if up { f.at_cycles.floor() + 1.0 } else { f.at_cycles.ceil() - 1.0 };
+            let before = if up { f.at_cycles.ceil() - 1.0 } else { f.at_cycles.floor() + 1.0 };
+            if beyond >= 0.0 {
+                prop_assert!(!wins(winner_with(&rows, &[format!("{}={beyond}", f.key)])), "{f:?}");
+            }
+            prop_assert!(wins(winner_with(&rows, &[format!("{}={before}", f.key)])), "{f:?}");
+        }
+        // Ratios up to 32 are searched where none is told.
+        let far = told.unwrap_or(32f64.ln());
+        for (name, cost) in c.meta.hardware.exit.iter() {
+            for step in 1..=5 {
+                for sign in [-1.0, 1.0] {
+                    let ratio = (sign * far * f64::from(step) / 5.001).exp();
+                    let cycles = cost.cycles as f64 * ratio;
+                    // Whole cycles on the near side of the ratio.
+                    let cycles = if sign > 0.0 { cycles.floor() } else { cycles.ceil() };
+                    let costs = winner_with(&rows, &[format!("exit.{name}.cycles={cycles}")]);
+                    prop_assert!(wins(costs), "{name}={cycles} flips {p:?}");
+                }
+            }
+        }
+    }
+
+    /// The range of factors against all costs scaled in the profile.
+    #[test]
+    fn the_winner_wins_within_the_factors_told_and_not_beyond(
+        nested in counts(), shadow in counts(), walks in (0u64..8_000_000, 0u64..8_000_000),
+        factor in 0.05f64..20.0,
+    ) {
+        let rows = [("nested-4k", walks.0, nested), ("shadow-4k", walks.1, shadow)];
+        let c = run(&rows, profile(&[]));
+        let p = c.conclusions().run.pages[0].clone();
+        let scaled: Vec<String> = c.meta.hardware.exit.iter()
+            .map(|(name, cost)| format!("exit.{name}.cycles={}", (cost.cycles as f64 * factor).round()))
+            .collect();
+        let (n, s) = winner_with(&rows, &scaled);
+        let wins = match p.winner {
+            Winner::Nested => n <= s,
+            Winner::Shadow => s <= n,
+            Winner::Equal => equal(n, s, IDEAL as f64),
+        };
+        let near = |end: f64| (factor / end - 1.0).abs() < 0.02; // costs are whole cycles
+        let told = p.holds_from.is_none_or(|f| factor >= f) && p.holds_to.is_none_or(|t| factor <= t);
+        let border = p.holds_from.is_some_and(near) || p.holds_to.is_some_and(near);
+        prop_assert!(wins == told || border, "factor {factor}: {p:?}, nested {n}, shadow {s}");
+    }
+}
