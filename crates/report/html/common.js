@@ -30,19 +30,52 @@ const bifold = (() => {
     scale: { nice: false, ...(end ? { domain: [0, end * unit.factor] } : {}) },
   });
 
-  // Where curves differ by magnitudes, a linear axis shows only the dearest.
-  const wide = (values, field, names) => {
-    const means = names.map((c) => {
-      const own = values.filter((v) => v.config === c);
-      return own.reduce((sum, v) => sum + v[field], 0) / Math.max(1, own.length);
-    }).filter((m) => m > 0);
-    return means.length > 1 && Math.max(...means) > 20 * Math.min(...means) && Math.max(...means) > 10;
+  const sorted = (values, field, name) =>
+    values.filter((v) => v.config === name).map((v) => v[field]).sort((a, b) => a - b);
+
+  // Each curve's usual value. Medians: a single stretch that is dear does not make a curve so.
+  const usual = (values, field, names) => names.map((c) => {
+    const own = sorted(values, field, c);
+    return own[own.length >> 1] || 0;
+  }).filter((m) => m > 0);
+
+  // Where few stretches are far dearer than all others (mostly the first, whose tables and caches are
+  // cold), the axis ends above the others and the few are cut off there; undefined if nothing is to be cut.
+  const ceiling = (values, field, names) => {
+    const high = names.map((c) => sorted(values, field, c)).filter((own) => own.length >= 8)
+      .map((own) => own[own.length - 1 - Math.max(1, Math.floor(own.length / 20))]);
+    const most = Math.max(0, ...high);
+    const top = values.reduce((top, v) => Math.max(top, v[field]), 0);
+    return most > 0 && top > 2.5 * most ? 1.2 * most : undefined;
   };
-  const yAxis = (values, field, title, names) => {
-    if (!wide(values, field, names)) {
-      return { field, type: "quantitative", title, axis: { tickCount: 5 } };
+
+  // What is cut off, in words at its place: a label for stretches that are near each other.
+  const cut = (values, field, top, end) => {
+    const labels = [];
+    for (const v of values.filter((v) => v[field] > top).sort((a, b) => a.from - b.from)) {
+      const last = labels[labels.length - 1];
+      if (!last || v.from - last.from > 0.25 * end) labels.push({ from: v.from, most: v });
+      else if (v[field] > last.most[field]) last.most = v;
     }
+    const number = (n) => n.toLocaleString("en", { maximumFractionDigits: n < 100 ? 1 : 0 });
+    return labels.map((l) => ({ from: l.from, top,
+      // Near the right end the words stand to the left of their place.
+      late: l.from > 0.7 * end,
+      text: "\u25b2 up to " + number(l.most[field]) + " (" + l.most.config + ")" }));
+  };
+
+  // Where curves differ by magnitudes, or a curve does within itself for longer than can be cut off, a
+  // linear axis shows only the dearest.
+  const yAxis = (values, field, title, names) => {
     const top = values.reduce((most, v) => Math.max(most, v[field]), 0);
+    const medians = usual(values, field, names);
+    const middle = Math.max(0, ...medians);
+    const end = ceiling(values, field, names);
+    const wide = medians.length > 1 && middle > 20 * Math.min(...medians);
+    if (top <= 10 || (!(wide && middle > 10) && (end || top) <= 20 * middle)) {
+      return { field, type: "quantitative", title, axis: { tickCount: 5 },
+        ...(end ? { scale: { domain: [0, end], nice: false } } : {}) };
+    }
     const ticks = [0];
     for (let t = 1; t < 10 * top; t *= 10) ticks.push(t);
     return { field, type: "quantitative", title: title + " (log scale)",
@@ -54,8 +87,8 @@ const bifold = (() => {
   const curves = ({ field, title, values, names, colour, height, x, end, aligned }) => {
     const y = yAxis(values, field, title, names);
     if (aligned) y.axis = { ...y.axis, minExtent: ROOM, maxExtent: ROOM };
-    return {
-      ...base(), height, data: { values },
+    const line = {
+      data: { values },
       params: [
         { name: "picked", select: { type: "point", fields: ["config"] }, bind: "legend" },
         { name: "zoom", select: { type: "interval", encodings: ["x"] }, bind: "scales" },
@@ -66,7 +99,9 @@ const bifold = (() => {
         y,
         color: { field: "config", type: "nominal", sort: names, title: null,
           scale: { domain: names, range: names.map(colour) },
-          legend: { symbolType: "stroke", symbolStrokeWidth: 3, symbolSize: 300 } },
+          // On a narrow screen a row of all names would be cut off.
+          legend: { symbolType: "stroke", symbolStrokeWidth: 3, symbolSize: 300,
+            columns: window.innerWidth < 600 ? (aligned ? 1 : 2) : 0 } },
         // Large host pages are dashed: two lines on top of each other can both be seen.
         strokeDash: { field: "config", type: "nominal", sort: names, title: null,
           scale: { domain: names, range: names.map((c) => (c.endsWith("-2m") ? [6, 4] : [1, 0])) } },
@@ -78,6 +113,19 @@ const bifold = (() => {
         ],
       },
     };
+    const top = y.scale && y.scale.domain && y.scale.domain[1];
+    if (!top) return { ...base(), height, ...line };
+    const words = cut(values, field, top, end * x.factor);
+    const labels = (late) => ({
+      data: { values: words.filter((w) => w.late === late) },
+      mark: { type: "text", align: late ? "right" : "left", baseline: "top", dx: late ? -6 : 6, dy: 3,
+        fontSize: 12, color: css("--ink"), clip: true },
+      encoding: {
+        x: { field: "from", type: "quantitative" }, y: { field: "top", type: "quantitative" },
+        text: { field: "text" },
+      },
+    });
+    return { ...base(), height, layer: [line, labels(false), labels(true)] };
   };
 
   const strips = (data, x) => {

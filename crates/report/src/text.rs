@@ -66,6 +66,8 @@ pub fn wrapped(line: &str, indent: usize) -> String {
     let (head, text) = line.split_at(start);
     let mut out = head.to_string();
     let mut column = indent;
+    // A number and its percent sign stay together.
+    let text = text.replace(" %", "\u{a0}%");
     for (i, word) in text.split(' ').enumerate() {
         let len = word.chars().count();
         if i > 0 && column + 1 + len > WIDTH {
@@ -75,7 +77,7 @@ pub fn wrapped(line: &str, indent: usize) -> String {
             out.push(' ');
             column += 1;
         }
-        out += word;
+        out += &word.replace('\u{a0}', " ");
         column += len;
     }
     out + "\n"

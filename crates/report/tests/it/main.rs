@@ -4,5 +4,6 @@
 //! Regenerate with `INSTA_UPDATE=always cargo test -p bifold-report`, then read the diff.
 
 mod fixture;
+mod formats;
 mod outputs;
 mod policies;
