@@ -123,7 +123,7 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
     Ok(status(&plan.input, &comparison))
 }
 
-/// Does anyone see the policies? To evaluate them takes longer than the rest of a short run.
+/// Does anyone see the policies? Over hundreds of intervals they cost some tenths of a second.
 fn needs_policies(plan: &Plan) -> bool {
     let shown = match plan.format {
         Format::Table => plan.show.policies,

@@ -180,8 +180,17 @@ fn table(schemas: &Schemas, root: &Value, schema: &Value, path: &str, out: &mut 
             Some(r) if r.contains("$defs") => format!(" A [{0}](#{0}).", kind(r)),
             _ => String::new(),
         };
+        let choices =
+            field["enum"].as_array().map(|c| c.iter().filter_map(Value::as_str).collect::<Vec<_>>());
+        // A description may name them itself.
+        let choices = choices.filter(|c| c.iter().any(|c| !text.contains(c)));
+        let choices = choices.map_or(String::new(), |c| format!(" One of {}.", c.join(", ")));
         let several = if field["type"] == "array" { "[]" } else { "" };
-        let _ = writeln!(out, "| `{path}{several}` | {}{of} |", text.replace('|', "\\|"));
+        let line = format!("| `{path}{several}` | {}{choices}{of} |\n", text.replace('|', "\\|"));
+        // Alternatives have fields in common.
+        if !out.contains(&line) {
+            *out += &line;
+        }
         if of.is_empty() {
             table(schemas, root, field, &path, out);
         }
