@@ -228,7 +228,7 @@ pub struct CompareArgs {
     /// Run the command N times, each in a fresh guest, and show means and spread [default: 1]
     ///
     /// The table has each figure's mean and standard deviation, the 95 % t interval of the overhead's
-    /// mean, and names the runs that stand out: those more than 3 scaled median absolute deviations
+    /// mean, and names the runs that stand out: those more than 5 scaled median absolute deviations
     /// from the median of 5 runs or more. Runs that are reproducible agree to the bit, and the table
     /// says so. `--format json` has all runs and their spread (schema bifold.runs/1).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), help_heading = "Guest")]
