@@ -102,14 +102,15 @@ pub(crate) fn csv_of<'a>(
     let mut head = false;
     for (run, c) in runs {
         if !std::mem::replace(&mut head, true) {
-            let names = ["interval", "start_cycles", "config"];
-            let run = run.map(|_| "run").into_iter();
-            writer.write_record(run.chain(names).chain(Sample::COUNTERS.iter().map(|c| c.name)))?;
+            let names = ["interval", "start_cycles", "config"].into_iter();
+            // Last: columns of one run stay where they are.
+            let last = run.map(|_| "run");
+            writer.write_record(names.chain(Sample::COUNTERS.iter().map(|c| c.name)).chain(last))?;
         }
         for (interval, start, r, sample) in intervals(c) {
-            let names = [interval.to_string(), start.to_string(), r.config.name()];
-            let run = run.map(|n| n.to_string()).into_iter();
-            writer.write_record(run.chain(names).chain(sample.values().map(|v| v.to_string())))?;
+            let names = [interval.to_string(), start.to_string(), r.config.name()].into_iter();
+            let last = run.map(|n| n.to_string());
+            writer.write_record(names.chain(sample.values().map(|v| v.to_string())).chain(last))?;
         }
     }
     let bytes = writer.into_inner().map_err(|e| csv::Error::from(e.into_error()))?;

@@ -119,12 +119,9 @@ fn rows_have_the_number_of_their_run() {
     let r = Runs { asked: 2, runs: vec![short(), short()] };
     let one = short();
     let csv = r.render(Format::Csv).unwrap();
-    let expected: String = one
-        .render(Format::Csv)
-        .unwrap()
-        .lines()
-        .enumerate()
-        .fold(String::new(), |out, (i, l)| out + if i == 0 { "run," } else { "1," } + l + "\n");
+    let of_one = one.render(Format::Csv).unwrap();
+    let numbered = |(i, l): (usize, &str)| format!("{l},{}\n", if i == 0 { "run" } else { "1" });
+    let expected: String = of_one.lines().enumerate().map(numbered).collect();
     assert!(csv.starts_with(&expected), "{csv}");
     assert_eq!(csv.lines().count(), 2 * expected.lines().count() - 1);
     let jsonl = r.render(Format::Jsonl).unwrap();
