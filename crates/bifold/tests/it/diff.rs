@@ -47,7 +47,7 @@ fn the_difference_goes_to_files() {
     recordings(dir.path());
     let ran = bifold_in(dir.path(), "diff a.bifold b.bifold -o d.txt --report d.html");
     assert_eq!((ran.status, ran.stdout.as_str()), (0, ""));
-    assert_eq!(ran.stderr, "bifold: report written to d.html\nbifold: data written to d.txt\n");
+    assert_eq!(ran.stderr, "bifold: data written to d.txt\nbifold: report written to d.html\n");
     assert_eq!(names(dir.path()), ["a.bifold", "b.bifold", "d.html", "d.txt"]);
     let page = std::fs::read_to_string(dir.path().join("d.html")).unwrap();
     assert!(page.starts_with("<!DOCTYPE html>") && page.contains("Exits that changed most"));
