@@ -50,13 +50,19 @@ impl Progress {
     /// Starts the line, if it is to be shown, with what is being done.
     pub fn start(shown: bool, what: &str) -> Progress {
         let bar = if shown { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
-        let style = ProgressStyle::with_template("{spinner} {msg}");
+        let style = ProgressStyle::with_template("{spinner} {prefix}{msg}");
         bar.set_style(style.expect("the template is a valid one"));
         bar.set_message(what.to_string());
         if shown {
             bar.enable_steady_tick(Self::EVERY);
         }
         Progress { bar, started: Instant::now(), said: Instant::now() }
+    }
+
+    /// Words before all that the line says.
+    pub fn prefix(self, words: &str) -> Progress {
+        self.bar.set_prefix(words.to_string());
+        self
     }
 
     /// Something else is being done now.

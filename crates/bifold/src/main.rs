@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The command: `bifold compare`, `record`, `policy`, `mode`, `share`, `doctor`.
+//! The command: `bifold compare`, `record`, `diff`, `policy`, `mode`, `share`, `doctor`.
 //!
 //! What a user writes ([`cli`]) becomes a plan ([`resolve`]), which is carried
 //! out ([`run`]) with events from a [`source`] going into a [`feed`]. Data goes
@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod cli;
+mod diff;
 mod doctor;
 mod feed;
 mod files;
@@ -18,6 +19,7 @@ mod pages;
 mod policy;
 mod resolve;
 mod run;
+mod runs;
 mod share;
 mod source;
 mod status;
@@ -31,9 +33,11 @@ fn main() -> ExitCode {
         return code;
     }
     let verb = cli::Cli::try_parse().unwrap_or_else(|e| refuse(&e)).verb;
+    let of_error = if verb.runs_a_command() { status::of_error_beside_a_command } else { status::of_error };
     let result = match verb {
         cli::Verb::Compare(args) => resolve::compare(*args).and_then(run::run),
         cli::Verb::Record(args) => resolve::record(*args).and_then(run::run),
+        cli::Verb::Diff(args) => diff::run(*args),
         cli::Verb::Policy { verb } => policy::run(verb),
         cli::Verb::Share { verb } => share::run(verb),
         cli::Verb::Mode(args) => mode::run(&args),
@@ -47,7 +51,7 @@ fn main() -> ExitCode {
         Ok(status) => status.into(),
         Err(e) => {
             eprintln!("bifold: {}", format!("{e:#}").trim_end());
-            ExitCode::from(status::of_error(&e))
+            ExitCode::from(of_error(&e))
         }
     }
 }

@@ -56,6 +56,8 @@ pub struct Plan {
     pub record: Option<PathBuf>,
     /// Directory for what the command writes.
     pub keep: Option<PathBuf>,
+    /// How often to run the command.
+    pub runs: usize,
     /// What to say on stderr.
     pub notes: Notes,
 }
@@ -90,6 +92,15 @@ pub fn compare(args: CompareArgs) -> anyhow::Result<Plan> {
         ("the kernel", args.guest.kernel.as_deref()),
     ];
     distinct("compare", &named(inputs), &outputs(args.output.as_deref(), &args.show));
+    if args.runs.is_some() && args.program.command.is_empty() {
+        let message = "--runs is for a command: a recording and a generator give the same figures each time";
+        usage("compare", ErrorKind::ArgumentConflict, message);
+    }
+    let runs = args.runs.unwrap_or(1) as usize;
+    if runs > 1 && args.show.timeline.is_some() {
+        let message = "--timeline holds one run: give it without --runs";
+        usage("compare", ErrorKind::ArgumentConflict, message);
+    }
     let input = match args.file {
         Some(path) => {
             if args.program.generate.is_some() || !args.program.command.is_empty() {
@@ -101,7 +112,7 @@ pub fn compare(args: CompareArgs) -> anyhow::Result<Plan> {
         None => program("compare", args.program, args.guest)?,
     };
     let plan = plan("compare", input, args.model, args.policies, args.show, args.output, None)?;
-    Ok(Plan { keep, ..plan })
+    Ok(Plan { keep, runs, ..plan })
 }
 
 /// The plan of `record`.
@@ -112,6 +123,19 @@ pub fn record(args: RecordArgs) -> anyhow::Result<Plan> {
     let input = program("record", args.program, args.guest)?;
     let plan = plan("record", input, args.model, args.policies, args.show, None, Some(args.output))?;
     Ok(Plan { keep, ..plan })
+}
+
+/// The plan for a recording that `diff` models: its figures, and nothing that is written.
+pub fn of_recording(
+    verb: &str,
+    reader: file::Reader,
+    path: PathBuf,
+    model: ModelArgs,
+    quiet: bool,
+) -> anyhow::Result<Plan> {
+    let show = OutputArgs { quiet, ..OutputArgs::nothing() };
+    let policies = PolicyArgs { time_scale: None, check: Vec::new() };
+    plan(verb, Input::Recording(Box::new(reader), path), model, policies, show, None, None)
 }
 
 const ONE_INPUT: &str = "give one of a command after `--`, a recording and --generate, not several";
@@ -145,7 +169,7 @@ fn no_guest(verb: &str, args: &GuestArgs, input: &str) {
 }
 
 /// The profile, if it is a file and no built-in one.
-fn profile_file(model: &ModelArgs) -> Option<&Path> {
+pub fn profile_file(model: &ModelArgs) -> Option<&Path> {
     let builtin = Profile::builtin_names().any(|name| name == model.profile);
     (!builtin).then(|| Path::new(&model.profile))
 }
@@ -212,6 +236,7 @@ fn plan(
         on_line,
         record,
         keep: None,
+        runs: 1,
         notes: Notes {
             progress: !show.quiet && std::io::stderr().is_terminal(),
             notes: !show.quiet,

@@ -11,23 +11,39 @@ use crate::feed::{Feed, Progress};
 use crate::files::Writing;
 use crate::policy::setting::{FEWEST_INTERVALS, too_short};
 use crate::resolve::{Input, Plan};
-use crate::source::{self, Ending};
+use crate::runs;
+use crate::source;
 use crate::status::Status;
 use crate::{keep, stdin};
 use anyhow::Context as _;
-use bifold_model::{Model, Options};
+use bifold_capture::{CaptureError, Written};
+use bifold_model::{Model, Options, Outcome};
 use bifold_policy::{Estimator, Named, Scale, Timeline, Vm, check, evaluate};
 use bifold_report::{Comparison, Exit, Format, Meta, OutputFile, RunPolicies};
 use bifold_trace::file::{Header, Source, Writer};
+use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
+/// What came of one run.
+pub struct Carried {
+    /// What was run, and how it ended.
+    meta: Meta,
+    /// What the model yields.
+    pub outcome: Outcome,
+    /// What the command wrote.
+    written: Option<Written>,
+    /// The files it wrote, if they are to be kept.
+    kept: Option<File>,
+    /// What went wrong after there was something to show.
+    pub failure: Option<anyhow::Error>,
+}
+
 /// Carries out a plan.
 pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
-    let header = header(&plan.input);
     if let Some(dir) = &plan.keep {
         keep::prepare(dir)?;
     }
@@ -37,32 +53,69 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
     let report = plan.report.as_deref().map(OutputFile::create).transpose()?;
     let output = plan.output.as_deref().map(OutputFile::create).transpose()?;
     let timeline = plan.timeline.as_deref().map(OutputFile::create).transpose()?;
+    let stop = stop_on_signals()?;
+    if plan.runs > 1 {
+        return runs::run(plan, output, report, &stop);
+    }
+    let mut carried = carry_out(&mut plan, "", &stop)?;
+    let failure = carried.failure.take();
+    let (written, archive) = (carried.written, carried.kept.take());
+    let own = needs_timeline(&plan).then(|| carried.timeline(&plan));
+    // As bytes first: the policies take the timeline itself.
+    let bytes = own.as_ref().filter(|_| plan.timeline.is_some()).map(Timeline::to_bytes);
+    let policies = own.filter(|_| needs_policies(&plan)).map(|own| policies(own, &plan));
+    let comparison = Comparison { policies, ..carried.plain() };
+    let mut writing = Writing::new(plan.notes.notes);
+    let text = match plan.format {
+        Format::Table => comparison.render_table(plan.show),
+        format => comparison.render(format)?,
+    };
+    writing.data(&text, output, plan.output.as_deref());
+    writing.file("timeline", timeline, plan.timeline.as_deref(), || Ok(bytes.unwrap_or_default()));
+    writing.file("report", report, plan.report.as_deref(), || Ok(comparison.render_html()?.into_bytes()));
+    let kept = match (archive, &plan.keep) {
+        (Some(archive), Some(dir)) => keep::unpack(archive, dir),
+        _ => Ok(()),
+    };
+    if plan.notes.notes {
+        tell(written, comparison.meta.exit, plan.keep.as_deref());
+    }
+    // The first thing that went wrong is the one to tell.
+    if let Some(e) = failure {
+        return Err(e);
+    }
+    writing.done()?;
+    kept?;
+    Ok(status(&plan.input, &comparison))
+}
+
+/// Carries out the plan's run once; `part` says which of several, for the progress line.
+///
+/// # Errors
+/// If there is nothing to show. What fails later is in [`Carried::failure`].
+pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Result<Carried> {
+    let header = header(&plan.input);
     let writer = plan.record.as_deref().map(|p| Writer::create(p, &header)).transpose()?;
     let options = Options {
         seed: plan.seed,
         interval_seconds: plan.interval_seconds.unwrap_or(Options::default().interval_seconds),
-        configs: std::mem::take(&mut plan.configs),
+        configs: plan.configs.clone(),
         guest_frames: header.guest_frames,
         vcpus: header.vcpus as usize,
     };
-    let stop = stop_on_signals()?;
     let interval_s = options.interval_seconds;
     let mut model = Model::new(&plan.profile, options);
     for on_line in &plan.on_line {
         let room = on_line.attach(&mut model, &plan.profile, interval_s, plan.time_scale);
         assert!(room, "resolve counts the regimes");
     }
-    let mut feed = Feed {
-        model,
-        writer,
-        unwritten: None,
-        progress: Progress::start(plan.notes.progress, doing(&plan.input)),
-    };
+    let progress = Progress::start(plan.notes.progress, doing(&plan.input)).prefix(part);
+    let mut feed = Feed { model, writer, unwritten: None, progress };
     let started = Instant::now();
     let mut ending = match &mut plan.input {
-        Input::Guest(spec) => source::run_guest(spec, &mut feed, &stop),
-        Input::Recording(reader, _) => source::run_recording(reader, &mut feed, &stop),
-        Input::Generator(generator) => source::run_generator(generator, &mut feed, &stop),
+        Input::Guest(spec) => source::run_guest(spec, &mut feed, stop),
+        Input::Recording(reader, _) => source::run_recording(reader, &mut feed, stop),
+        Input::Generator(generator) => source::run_generator(generator, &mut feed, stop),
     };
     feed.progress.end();
     if plan.notes.verbose {
@@ -74,7 +127,7 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
         );
     }
 
-    let nothing = feed.model.instructions() == 0;
+    let nothing = feed.model.instructions() == 0 || ending.failure.as_ref().is_some_and(not_started);
     let damaged = matches!(plan.input, Input::Recording(..));
     if let Some(e) = ending.failure.take_if(|_| nothing || damaged) {
         return Err(e);
@@ -103,34 +156,35 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
         clock: ending.clock,
         hardware: plan.profile.clone(),
     };
-    let outcome = feed.model.finish();
-    let own = needs_timeline(&plan).then(|| {
-        let guest = meta.guest.as_ref().map(|g| g.describe()).unwrap_or_default();
-        let mut own = Timeline::of(&outcome, &plan.profile, meta.what(), guest);
+    let (written, kept) = (ending.written, ending.kept);
+    Ok(Carried { meta, outcome: feed.model.finish(), written, kept, failure: ending.failure })
+}
+
+/// The guest did not begin the command: what was recorded is only the guest's own.
+fn not_started(e: &anyhow::Error) -> bool {
+    matches!(e.downcast_ref(), Some(CaptureError::NotStarted(_)))
+}
+
+impl Carried {
+    /// The run as it is shown, with policies over it if anyone sees them.
+    pub fn comparison(self, plan: &Plan) -> Comparison {
+        let policies = needs_policies(plan).then(|| policies(self.timeline(plan), plan));
+        Comparison { policies, ..self.plain() }
+    }
+
+    /// The run without policies.
+    pub fn plain(self) -> Comparison {
+        Comparison { meta: self.meta, outcome: self.outcome, policies: None }
+    }
+
+    /// The run's own timeline.
+    fn timeline(&self, plan: &Plan) -> Timeline {
+        let guest = self.meta.guest.as_ref().map(|g| g.describe()).unwrap_or_default();
+        let mut own = Timeline::of(&self.outcome, &plan.profile, self.meta.what(), guest);
         // A check of the file decides again, and has to do so at the same pace.
         own.about.time_scale = (!plan.on_line.is_empty()).then_some(plan.time_scale);
         own
-    });
-    // As bytes first: the policies take the timeline itself.
-    let bytes = own.as_ref().filter(|_| plan.timeline.is_some()).map(Timeline::to_bytes);
-    let policies = own.filter(|_| needs_policies(&plan)).map(|own| policies(own, &plan));
-    let comparison = Comparison { meta, outcome, policies };
-    let mut writing = Writing::new(plan.notes.notes);
-    let text = match plan.format {
-        Format::Table => comparison.render_table(plan.show),
-        format => comparison.render(format)?,
-    };
-    writing.data(&text, output, plan.output.as_deref());
-    writing.file("timeline", timeline, plan.timeline.as_deref(), || Ok(bytes.unwrap_or_default()));
-    writing.file("report", report, plan.report.as_deref(), || Ok(comparison.render_html()?.into_bytes()));
-    let kept = written(&mut ending, &plan);
-    // The first thing that went wrong is the one to tell.
-    if let Some(e) = ending.failure {
-        return Err(e);
     }
-    writing.done()?;
-    kept?;
-    Ok(status(&plan.input, &comparison))
 }
 
 /// Does anyone see the policies? Over hundreds of intervals they cost some tenths of a second.
@@ -147,21 +201,12 @@ fn needs_timeline(plan: &Plan) -> bool {
     plan.timeline.is_some() || needs_policies(plan)
 }
 
-/// What becomes of the files that the command wrote, and what its end suggests.
-fn written(ending: &mut Ending, plan: &Plan) -> anyhow::Result<()> {
-    if let (Some(archive), Some(dir)) = (ending.kept.take(), &plan.keep) {
-        keep::unpack(archive, dir)?;
+/// Says on stderr what becomes of the files that the command wrote, and what its end suggests.
+fn tell(written: Option<Written>, exit: Option<Exit>, keep: Option<&Path>) {
+    let files = written.and_then(|w| keep::describe(w, keep));
+    for line in files.into_iter().chain(exit.and_then(hint).map(String::from)) {
+        eprintln!("bifold: {line}");
     }
-    if !plan.notes.notes {
-        return Ok(());
-    }
-    if let Some(text) = ending.written.and_then(|w| keep::describe(w, plan.keep.as_deref())) {
-        eprintln!("bifold: {text}");
-    }
-    if let Some(hint) = ending.exit.and_then(hint) {
-        eprintln!("bifold: {hint}");
-    }
-    Ok(())
 }
 
 /// What to do about an end that the guest may be to blame for.
@@ -254,7 +299,7 @@ pub fn note_file(notes: bool, what: &str, path: &Path) {
 }
 
 /// The command's own status where a command was run just now, then the checks'.
-fn status(input: &Input, comparison: &Comparison) -> Status {
+pub fn status(input: &Input, comparison: &Comparison) -> Status {
     let live = matches!(input, Input::Guest(_));
     match comparison.meta.exit {
         Some(exit) if live && exit != Exit::Code(0) => Status::OfCommand(exit),

@@ -29,6 +29,12 @@ const UNAVAILABLE: u8 = 77;
 
 /// As `timeout(1)` has it.
 const TIMED_OUT: u8 = 124;
+/// Bifold itself failed where it was to run a command, as `env(1)` and `timeout(1)` have it.
+const FAILED_BESIDE_A_COMMAND: u8 = 125;
+/// What POSIX's shells say of a command that is found and cannot be executed (XCU 2.8.2).
+const NOT_EXECUTABLE: u8 = 126;
+/// What POSIX's shells say of a command that is not found.
+const NOT_FOUND: u8 = 127;
 /// What a shell adds to a signal's number.
 const SIGNAL: i32 = 128;
 const SIGINT: i32 = 2;
@@ -72,11 +78,48 @@ pub fn of_error(error: &anyhow::Error) -> u8 {
     }
 }
 
+/// The status for an error that ends `compare` or `record` where a command was to run. 1 is left to
+/// the command: a script can tell its failure from Bifold's.
+pub fn of_error_beside_a_command(error: &anyhow::Error) -> u8 {
+    match error.downcast_ref::<CaptureError>() {
+        Some(CaptureError::ProgramNotFound { .. }) => NOT_FOUND,
+        Some(CaptureError::NotExecutable { .. } | CaptureError::NotStarted(_)) => NOT_EXECUTABLE,
+        _ => match of_error(error) {
+            FAILED => FAILED_BESIDE_A_COMMAND,
+            other => other,
+        },
+    }
+}
+
 fn of_experiment(error: &ExperimentError) -> u8 {
     match error {
         ExperimentError::Capture(e) if e.kind() == Kind::CannotWorkHere => UNAVAILABLE,
         ExperimentError::Ksm(e) if e.cannot_work_here() => UNAVAILABLE,
         ExperimentError::Memory { .. } => UNAVAILABLE,
         _ => FAILED,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_beside_a_command_have_numbers_of_their_own() {
+        let program = || "x".to_string();
+        for (error, beside, alone) in [
+            (anyhow::anyhow!("no room"), 125, 1),
+            (CaptureError::ProgramNotFound { program: program() }.into(), 127, 1),
+            (CaptureError::NotExecutable { path: program().into() }.into(), 126, 1),
+            (CaptureError::NotStarted("running x: Exec format error".into()).into(), 126, 1),
+            (CaptureError::Guest("no disk".into()).into(), 125, 1),
+            (CaptureError::QemuMissing.into(), 77, 77),
+            (CaptureError::InterruptedEarly.into(), 130, 130),
+        ] {
+            assert_eq!((of_error_beside_a_command(&error), of_error(&error)), (beside, alone), "{error}");
+            // What was being done is said around the cause and does not hide it.
+            let error = error.context("while running x");
+            assert_eq!((of_error_beside_a_command(&error), of_error(&error)), (beside, alone), "{error:#}");
+        }
     }
 }

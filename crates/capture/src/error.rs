@@ -114,9 +114,12 @@ pub enum CaptureError {
         /// Why it failed.
         source: std::io::Error,
     },
-    /// The guest could not run the command.
+    /// Something failed in the guest before or after the command.
     #[error("in the guest: {0}")]
     Guest(String),
+    /// The guest's kernel could not execute the command's file.
+    #[error("in the guest: {0}")]
+    NotStarted(String),
     /// The kernel stopped.
     #[error("the guest's kernel panicked:\n{0}")]
     Panic(String),

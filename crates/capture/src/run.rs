@@ -384,6 +384,10 @@ impl Session<'_> {
     fn report(mut self, qemu_version: String, kernel_version: String) -> Result<CaptureReport, CaptureError> {
         let exit = match (self.ending, self.said.exit, &self.said.error) {
             (Some(ending), _, _) => ending,
+            // The words are init's, where execve(2) failed.
+            (None, _, Some(e)) if e.starts_with("running ") => {
+                return Err(CaptureError::NotStarted(e.clone()));
+            }
             (None, _, Some(e)) => return Err(CaptureError::Guest(e.clone())),
             (None, Some(_), _) if self.said.oom => CommandExit::OutOfMemory,
             (None, Some(exit), _) => exit,

@@ -32,6 +32,11 @@ macro_rules! figures {
             pub const ALL: &'static [Figure] = &[
                 $( Figure { name: stringify!($name), unit: $unit, doc: $doc } ),*
             ];
+
+            /// The figures' values, in the order of [`Figures::ALL`].
+            pub fn values(&self) -> [f64; Figures::ALL.len()] {
+                [ $( self.$name ),* ]
+            }
         }
     };
 }
@@ -52,16 +57,26 @@ figures! {
 impl Figures {
     /// The figures of one of `outcome`'s configurations.
     pub fn of(outcome: &Outcome, config: &ConfigOutcome) -> Figures {
-        let t = &config.total;
+        Figures::of_total(&config.total, outcome.base_cpi)
+    }
+
+    /// The figures of a configuration's total, where the ideal run takes `base_cpi` cycles per
+    /// instruction.
+    pub fn of_total(total: &Sample, base_cpi: f64) -> Figures {
+        let t = total;
         let extra = t.extra_cycles();
         let long_lived = extra.saturating_sub(t.first_touch_cycles);
+        let percent = |cycles: u64, cpi_factor: f64| {
+            let ideal = t.instructions as f64 * base_cpi * cpi_factor;
+            if ideal == 0.0 { 0.0 } else { 100.0 * cycles as f64 / ideal }
+        };
         Figures {
-            overhead_percent: outcome.percent(extra, 1.0),
-            walk_percent: outcome.percent(t.walk_cycles, 1.0),
-            vmm_percent: outcome.percent(t.vmm_cycles, 1.0),
-            long_lived_percent: outcome.percent(long_lived, 1.0),
-            half_cpi_percent: outcome.percent(extra, 0.5),
-            double_cpi_percent: outcome.percent(extra, 2.0),
+            overhead_percent: percent(extra, 1.0),
+            walk_percent: percent(t.walk_cycles, 1.0),
+            vmm_percent: percent(t.vmm_cycles, 1.0),
+            long_lived_percent: percent(long_lived, 1.0),
+            half_cpi_percent: percent(extra, 0.5),
+            double_cpi_percent: percent(extra, 2.0),
             extra_cycles_per_1000: per_1000(extra, t),
             tlb_misses_per_1000: per_1000(t.tlb_misses(), t),
             refs_per_walk: t.refs_per_walk(),

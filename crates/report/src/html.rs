@@ -7,6 +7,7 @@
 //! and `'` are escaped, so that it can end neither an element nor a script. A
 //! content security policy keeps the page from loading anything.
 
+use crate::page::{self, PageTable};
 use crate::text::{decimals, fixed, grouped, number, seconds};
 use crate::{Comparison, Figures, RenderError, clock, policies, verdict};
 use bifold_model::{Mode, Sample};
@@ -79,7 +80,8 @@ struct Charts {
     strips: Option<policies::Strips>,
 }
 
-pub(crate) fn render(c: &Comparison) -> Result<String, RenderError> {
+/// The page of one run, and the tables of the spread over several if there are.
+pub(crate) fn render(c: &Comparison, spread: Option<&[PageTable]>) -> Result<String, RenderError> {
     let mut env = environment();
     env.add_template("report.html", TEMPLATE)?;
     let o = &c.outcome;
@@ -123,6 +125,7 @@ pub(crate) fn render(c: &Comparison) -> Result<String, RenderError> {
         no_policies => c.policies.as_ref().and_then(|p| p.evaluation.as_ref().err()),
         setting => evaluation(c).map(policies::setting_words),
         scale => evaluation(c).map(|e| policies::scale_words(e.time_scale, e.switch_scale)),
+        tables => spread.map(page::tables).transpose()?,
         replay => c.policies.as_ref().filter(|p| !p.checks.is_empty()).map(|p| policies::checks(&p.checks)),
     })?;
     Ok(page)

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 /// Name and version of the document's schema. The number changes when a field
 /// changes its meaning or goes away, not when one is added.
-const SCHEMA: &str = "bifold.compare/1";
+pub(crate) const SCHEMA: &str = "bifold.compare/1";
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -62,9 +62,16 @@ impl Head<'_> {
 }
 
 pub(crate) fn render(c: &Comparison) -> Result<String, RenderError> {
+    let mut text = serde_json::to_string_pretty(&document(c)?)?;
+    text.push('\n');
+    Ok(text)
+}
+
+/// The document, also for the one that holds those of several runs.
+pub(crate) fn document(c: &Comparison) -> Result<impl Serialize + '_, RenderError> {
     let (made, failed) = c.checks();
     let evaluation = c.policies.as_ref().map(|p| p.evaluation.as_ref());
-    let document = Document {
+    Ok(Document {
         schema: SCHEMA,
         head: Head::of(c),
         verdict: verdict::verdict(c),
@@ -79,10 +86,7 @@ pub(crate) fn render(c: &Comparison) -> Result<String, RenderError> {
             .map(|c| json!({ "name": c.name, "unit": c.unit, "doc": c.doc }))
             .collect(),
         figures: Figures::ALL,
-    };
-    let mut text = serde_json::to_string_pretty(&document)?;
-    text.push('\n');
-    Ok(text)
+    })
 }
 
 /// The outcome with each configuration's name before its fields and its figures after them.

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod clock;
+pub mod diff;
 mod figures;
 mod file;
 mod html;
@@ -21,7 +22,9 @@ mod meta;
 mod page;
 mod policies;
 mod rows;
+mod runs;
 mod show;
+mod spread;
 mod table;
 mod text;
 mod verdict;
@@ -34,7 +37,9 @@ pub use file::{FileError, OutputFile};
 pub use meta::{Exit, Guest, Input, Meta, Partial};
 pub use page::{Page, PageChart, PageTable};
 pub use policies::{PolicyComparison, RunPolicies, checks_table, scale_words, vm_words};
+pub use runs::{Outlier, Runs};
 pub use show::Show;
+pub use spread::Spread;
 pub use table::table as text_table;
 pub use text::{grouped, seconds, shell_words, wrapped};
 pub use verdict::{Change, Conclusion, Conclusions, Flip, PageConclusion, Winner};
@@ -84,7 +89,7 @@ impl Comparison {
         match format {
             Format::Table => Ok(self.render_table(Show::default())),
             Format::Json => json::render(self),
-            Format::Jsonl => rows::render_jsonl(self),
+            Format::Jsonl => rows::render_jsonl(self, None),
             Format::Csv => rows::render_csv(self),
         }
     }
@@ -106,7 +111,7 @@ impl Comparison {
 
     /// The comparison as one HTML file that needs no network.
     pub fn render_html(&self) -> Result<String, RenderError> {
-        html::render(self)
+        html::render(self, None)
     }
 
     /// Comparisons that a self-check made, and how many of them disagreed.

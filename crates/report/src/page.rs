@@ -8,6 +8,7 @@ use minijinja::context;
 use serde::Serialize;
 
 const TEMPLATE: &str = include_str!("../html/page.html.j2");
+const TABLES: &str = include_str!("../html/tables.html.j2");
 /// Most points of a curve: more than a screen has columns would only be drawn over each other.
 const MAX_POINTS: usize = 600;
 
@@ -68,23 +69,29 @@ impl Page {
     pub fn render(&self) -> Result<String, RenderError> {
         let mut env = environment();
         env.add_template("page.html", TEMPLATE)?;
-        let tables: Vec<_> = self
-            .tables
-            .iter()
-            .map(|t| {
-                let head: Vec<Vec<&str>> = t.head.iter().map(|h| h.split('\n').collect()).collect();
-                context! { title => t.title, head => head, rows => t.rows, notes => t.notes }
-            })
-            .collect();
         let charts: Vec<PageChart> = self.charts.iter().map(thinned).collect();
         Ok(env.get_template("page.html")?.render(context! {
             style => STYLE,
             scripts => scripts(include_str!("../html/page.js")),
             page => self,
-            tables => tables,
+            tables => tables(&self.tables)?,
             data => context! { charts => charts, marks => self.marks },
         })?)
     }
+}
+
+/// Tables as HTML, for any page.
+pub(crate) fn tables(tables: &[PageTable]) -> Result<String, RenderError> {
+    let mut env = environment();
+    env.add_template("tables.html", TABLES)?;
+    let tables: Vec<_> = tables
+        .iter()
+        .map(|t| {
+            let head: Vec<Vec<&str>> = t.head.iter().map(|h| h.split('\n').collect()).collect();
+            context! { title => t.title, head => head, rows => t.rows, notes => t.notes }
+        })
+        .collect();
+    Ok(env.get_template("tables.html")?.render(context! { tables => tables })?)
 }
 
 /// A chart with no more points than can be seen.

@@ -40,6 +40,15 @@ enum Row<'a> {
     },
 }
 
+/// A line that says of which run it is, where there are several.
+#[derive(Serialize)]
+struct Numbered<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run: Option<usize>,
+    #[serde(flatten)]
+    row: Row<'a>,
+}
+
 /// Index, start, configuration and sample, in the order of time.
 fn intervals(c: &Comparison) -> impl Iterator<Item = (usize, u64, &ConfigOutcome, &Sample)> {
     c.outcome.interval_starts.iter().enumerate().flat_map(move |(i, &start)| {
@@ -47,11 +56,12 @@ fn intervals(c: &Comparison) -> impl Iterator<Item = (usize, u64, &ConfigOutcome
     })
 }
 
-pub(crate) fn render_jsonl(c: &Comparison) -> Result<String, RenderError> {
+/// The lines of one run, numbered if there are several.
+pub(crate) fn render_jsonl(c: &Comparison, run: Option<usize>) -> Result<String, RenderError> {
     let o = &c.outcome;
     let mut out = String::new();
     let mut line = |row: Row| -> Result<(), RenderError> {
-        out.push_str(&serde_json::to_string(&row)?);
+        out.push_str(&serde_json::to_string(&Numbered { run, row })?);
         out.push('\n');
         Ok(())
     };
@@ -81,12 +91,27 @@ pub(crate) fn render_jsonl(c: &Comparison) -> Result<String, RenderError> {
 }
 
 pub(crate) fn render_csv(c: &Comparison) -> Result<String, RenderError> {
+    csv_of([(None, c)])
+}
+
+/// The rows of these runs, with a column of their numbers if they have one.
+pub(crate) fn csv_of<'a>(
+    runs: impl IntoIterator<Item = (Option<usize>, &'a Comparison)>,
+) -> Result<String, RenderError> {
     let mut writer = csv::Writer::from_writer(Vec::new());
-    let head = ["interval", "start_cycles", "config"];
-    writer.write_record(head.into_iter().chain(Sample::COUNTERS.iter().map(|c| c.name)))?;
-    for (interval, start, r, sample) in intervals(c) {
-        let head = [interval.to_string(), start.to_string(), r.config.name()];
-        writer.write_record(head.into_iter().chain(sample.values().map(|v| v.to_string())))?;
+    let mut head = false;
+    for (run, c) in runs {
+        if !std::mem::replace(&mut head, true) {
+            let names = ["interval", "start_cycles", "config"].into_iter();
+            // Last: columns of one run stay where they are.
+            let last = run.map(|_| "run");
+            writer.write_record(names.chain(Sample::COUNTERS.iter().map(|c| c.name)).chain(last))?;
+        }
+        for (interval, start, r, sample) in intervals(c) {
+            let names = [interval.to_string(), start.to_string(), r.config.name()].into_iter();
+            let last = run.map(|n| n.to_string());
+            writer.write_record(names.chain(sample.values().map(|v| v.to_string())).chain(last))?;
+        }
     }
     let bytes = writer.into_inner().map_err(|e| csv::Error::from(e.into_error()))?;
     Ok(String::from_utf8(bytes).expect("names and numbers are UTF-8"))

@@ -37,7 +37,8 @@ pub(crate) fn render(c: &Comparison, show: Show) -> String {
     parts.join("\n")
 }
 
-fn head(c: &Comparison) -> String {
+/// What ran, and how it went.
+pub(crate) fn head(c: &Comparison) -> String {
     let o = &c.outcome;
     let total = o.configs.first().map(|r| r.total).unwrap_or_default();
     let mut lines = vec![("ran", c.meta.what())];

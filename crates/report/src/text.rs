@@ -24,6 +24,11 @@ pub(crate) fn decimals(max: f64) -> usize {
     if max < 1000.0 { 2 } else { 1 }
 }
 
+/// Decimals as [`decimals`], and more where the largest value is a fraction.
+pub(crate) fn fine_decimals(max: f64) -> usize {
+    if max < 1.0 { 4 } else { decimals(max) }
+}
+
 /// A number with this many decimals and grouped digits before them.
 pub(crate) fn fixed(v: f64, decimals: usize) -> String {
     let s = format!("{v:.decimals$}");
@@ -62,6 +67,11 @@ pub(crate) fn brief_seconds(s: f64) -> String {
 /// A line with its end, broken at blanks where it is too long; further lines are indented by
 /// `indent`. Blanks within the first `indent` columns are kept.
 pub fn wrapped(line: &str, indent: usize) -> String {
+    wrapped_to(line, indent, WIDTH)
+}
+
+/// As [`wrapped`], in lines of at most `width` columns.
+pub(crate) fn wrapped_to(line: &str, indent: usize, width: usize) -> String {
     let start = line.char_indices().nth(indent).map_or(line.len(), |(i, _)| i);
     let (head, text) = line.split_at(start);
     let mut out = head.to_string();
@@ -70,7 +80,7 @@ pub fn wrapped(line: &str, indent: usize) -> String {
     let text = text.replace(" %", "\u{a0}%");
     for (i, word) in text.split(' ').enumerate() {
         let len = word.chars().count();
-        if i > 0 && column + 1 + len > WIDTH {
+        if i > 0 && column + 1 + len > width {
             let _ = write!(out, "\n{:indent$}", "");
             column = indent;
         } else if i > 0 {

@@ -5,6 +5,7 @@
 //! The first paragraph of a comment is what `-h` shows, all of it is what
 //! `--help` and the man pages show.
 
+pub mod diff;
 pub mod mode;
 pub mod policy;
 pub mod share;
@@ -24,9 +25,12 @@ Exit status:
   3    a self-check found mismatches
   77   this machine lacks what the verb needs (see `bifold doctor`)
   124  stopped at --timeout
+  125  Bifold itself failed where it was to run a command (`compare -- CMD`, `record -- CMD`)
+  126  the command cannot be executed
+  127  the command was not found
   130  stopped by Ctrl-C
 A command that fails passes on its own status, 128+N if signal N ended it, after the table has
-been printed."
+been printed. Bifold's own failure is a line `bifold: ...` on stderr."
     };
 }
 
@@ -60,6 +64,11 @@ Examples:
   bifold mode 4242-12 nested --format json"
     };
 }
+
+/// The hardware profile unless told otherwise.
+pub const DEFAULT_PROFILE: &str = "i5-7600";
+/// The seed of the host frames' placement unless told otherwise.
+pub const DEFAULT_SEED: u64 = 1;
 
 /// See what each paging mode of a hypervisor costs a real program.
 ///
@@ -108,6 +117,18 @@ pub enum Verb {
         after_long_help = concat!(record_examples!(), "\n\n", exit_status!())
     )]
     Record(Box<RecordArgs>),
+    /// Show what differs between two recordings or results
+    ///
+    /// A and B are recordings (`bifold record`), each of which is modelled with the options given here,
+    /// or results (`bifold compare --format json`), or one of each. Shows per configuration the figures
+    /// of both and their differences, the exits that changed most, and what differs in what made the
+    /// two; warns where they are not comparable. With results of `--runs N` on both sides, says which
+    /// differences are larger than the runs' spread.
+    #[command(
+        after_help = diff::examples!(),
+        after_long_help = concat!(diff::examples!(), "\n\n", exit_status!())
+    )]
+    Diff(Box<diff::DiffArgs>),
     /// Say when to switch between shadow and nested paging: replays of policies over timelines
     ///
     /// A timeline holds what one program would have cost in both modes, interval by interval (`bifold
@@ -165,6 +186,17 @@ pub enum Verb {
     },
 }
 
+impl Verb {
+    /// Whether a command was to run, whose exit status is passed on.
+    pub fn runs_a_command(&self) -> bool {
+        match self {
+            Verb::Compare(args) => !args.program.command.is_empty(),
+            Verb::Record(args) => !args.program.command.is_empty(),
+            _ => false,
+        }
+    }
+}
+
 /// Arguments of `compare`.
 #[derive(Debug, Args)]
 pub struct CompareArgs {
@@ -192,6 +224,15 @@ pub struct CompareArgs {
     /// Where the command runs.
     #[command(flatten)]
     pub guest: GuestArgs,
+
+    /// Run the command N times, each in a fresh guest, and show means and spread [default: 1]
+    ///
+    /// The table has each figure's mean and standard deviation, the 95 % t interval of the overhead's
+    /// mean, and names the runs that stand out: those more than 5 scaled median absolute deviations
+    /// from the median of 5 runs or more. Runs that are reproducible agree to the bit, and the table
+    /// says so. `--format json` has all runs and their spread (schema bifold.runs/1).
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), help_heading = "Guest", conflicts_with = "keep")]
+    pub runs: Option<u32>,
 }
 
 /// Arguments of `record`.
@@ -244,7 +285,8 @@ pub struct OutputArgs {
     ///
     /// `table` is for reading. `json` is one document with everything in it (schema
     /// bifold.compare/1). `csv` has one row per interval and configuration; `jsonl` has the same
-    /// rows as objects, after one for the run and one per configuration's total.
+    /// rows as objects, after one for the run and one per configuration's total. The rows of several
+    /// runs also have the run's number.
     #[arg(long, value_enum, default_value_t = FormatArg::Table, hide_possible_values = true,
           value_name = "table|json|jsonl|csv")]
     pub format: FormatArg,
@@ -274,6 +316,20 @@ pub struct OutputArgs {
     pub verbose: bool,
 }
 
+impl OutputArgs {
+    /// The words of someone who asks for no file and no further part.
+    pub fn nothing() -> OutputArgs {
+        OutputArgs {
+            format: FormatArg::Table,
+            show: Vec::new(),
+            report: None,
+            timeline: None,
+            quiet: false,
+            verbose: false,
+        }
+    }
+}
+
 /// Form of the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[allow(missing_docs)] // documented at `--format`
@@ -295,14 +351,14 @@ pub enum ShowArg {
 }
 
 /// What is modelled.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Model")]
 pub struct ModelArgs {
     /// Hardware profile: a built-in name or a TOML file
     ///
     /// Built in: i5-7600, phenom2-x3-720, sapphire-rapids, and geometry-g, a bare TLB geometry whose
     /// miss counts other simulators agree on.
-    #[arg(long, value_name = "NAME|FILE", default_value = "i5-7600")]
+    #[arg(long, value_name = "NAME|FILE", default_value = DEFAULT_PROFILE)]
     pub profile: String,
 
     /// Change one value of the profile (repeatable)
@@ -324,7 +380,7 @@ pub struct ModelArgs {
     pub interval: Option<f64>,
 
     /// Seed of the placement of host frames
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = DEFAULT_SEED)]
     pub seed: u64,
 }
 

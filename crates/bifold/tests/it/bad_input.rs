@@ -27,6 +27,15 @@ fn usage_errors() {
         "compare -q -v --generate t:10",
         "compare gcc -O2 x.c",
         "compare --frob -- gcc",
+        "compare --generate t:10 --runs 2",
+        "compare --runs 2 x.bifold",
+        "compare --runs 0 -- true",
+        "compare --runs 2 --timeline t -- true",
+        "record -o /tmp/never --runs 2 -- true",
+        "diff a.bifold",
+        "diff --format csv a b",
+        "diff a b c",
+        "diff -o /tmp/never --report /tmp/never a b",
         "mode web agile",
         "mode web shadow now",
         "mode --format csv",
@@ -188,4 +197,18 @@ fn files_without_an_end_are_refused() {
         all += &format!("$ bifold {args}\n{text}\n");
     }
     insta::assert_snapshot!(all);
+}
+
+/// A command that fails and Bifold that fails beside it are told apart by status.
+#[test]
+fn own_failures_beside_a_command_have_a_status_of_their_own() {
+    for args in [
+        "compare --set cpu.base_cpu=1 -- true",
+        "compare -o no/such/dir -- true",
+        "record -o no/such/dir -- true",
+    ] {
+        let text = bifold(args).refused();
+        assert!(text.starts_with("status 125\nbifold: "), "{args}: {text}");
+    }
+    assert!(bifold("compare no/such/recording").refused().starts_with("status 1\n"));
 }

@@ -15,6 +15,8 @@ golden! {
     compare_help_short: "compare -h";
     compare_help_long: "compare --help";
     record_help_short: "record -h";
+    diff_help_short: "diff -h";
+    diff_help_long: "diff --help";
     doctor_help_short: "doctor -h";
     policy_help_long: "policy --help";
     policy_compare_help_long: "policy compare --help";

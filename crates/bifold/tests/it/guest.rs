@@ -3,11 +3,13 @@
 
 use crate::command::{Ran, bifold, bifold_in, command, names, ran};
 use crate::stopping::{interrupt, wait_for_events};
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Stdio;
 
 /// Whether guests can be started here; if not, `doctor` has said why.
-fn no_guest_here() -> bool {
+pub fn no_guest_here() -> bool {
     let lacking = bifold("doctor").status == 77;
     if lacking {
         eprintln!("skipped: this machine cannot run a guest, see `bifold doctor`");
@@ -16,7 +18,7 @@ fn no_guest_here() -> bool {
 }
 
 /// Runs a shell command in a small guest.
-fn guest(dir: &Path, options: &str, script: &str) -> Ran {
+pub fn guest(dir: &Path, options: &str, script: &str) -> Ran {
     let mut c = command(options.split_whitespace());
     c.args(["-m", "256", "--", "/bin/sh", "-c", script]);
     c.current_dir(dir);
@@ -112,14 +114,19 @@ fn programs_that_cannot_run_are_one_message() {
     }
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("data"), "x").unwrap();
-    for (program, expected) in
-        [("no-such-program", "program not found"), ("./data", "not an executable file")]
-    {
-        let mut c = command(["compare", "--report", "r.html", "--", program]);
+    std::fs::write(dir.path().join("script"), "#!/no/such/interpreter\n").unwrap();
+    std::fs::set_permissions(dir.path().join("script"), Permissions::from_mode(0o755)).unwrap();
+    for (program, status, expected) in [
+        ("no-such-program", 127, "program not found"),
+        ("./data", 126, "not an executable file"),
+        // Only the kernel can tell, in the guest.
+        ("./script", 126, "No such file or directory"),
+    ] {
+        let mut c = command(["compare", "-m", "256", "--report", "r.html", "--", program]);
         c.current_dir(dir.path());
         let text = ran(c).refused();
-        assert!(text.starts_with("status 1\nbifold: ") && text.contains(expected), "{text}");
+        assert!(text.starts_with(&format!("status {status}\nbifold: ")) && text.contains(expected), "{text}");
         assert_eq!(text.lines().count(), 2, "{text}");
     }
-    assert_eq!(names(dir.path()), ["data"]);
+    assert_eq!(names(dir.path()), ["data", "script"]);
 }

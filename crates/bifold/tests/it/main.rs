@@ -6,11 +6,13 @@
 
 mod bad_input;
 mod command;
+mod diff;
 mod goldens;
 mod guest;
 mod ksm;
 mod policy;
 mod recordings;
+mod runs;
 mod share;
 mod share_core;
 mod share_run;

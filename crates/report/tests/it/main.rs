@@ -3,7 +3,9 @@
 //!
 //! Regenerate with `INSTA_UPDATE=always cargo test -p bifold-report`, then read the diff.
 
+mod diff;
 mod fixture;
 mod formats;
 mod outputs;
 mod policies;
+mod runs;

@@ -6,7 +6,7 @@ use bifold_model::{Config, Outcome, Sample};
 use bifold_report::{Comparison, Exit, Figures, Format, Input, OutputFile, Partial, RunPolicies, Show};
 use serde_json::{Value, json};
 
-fn short() -> Comparison {
+pub fn short() -> Comparison {
     let mut c = comparison();
     c.outcome.interval_starts.truncate(2);
     c.outcome.configs.truncate(2);
@@ -104,6 +104,24 @@ fn json_is_as_the_schema_says() {
     }
 }
 
+/// Holds a document against a schema of this crate.
+pub fn assert_schema(name: &str, document: &str) {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/schema");
+    let mut schemas = boon::Schemas::new();
+    let mut compiler = boon::Compiler::new();
+    // Schemas refer to each other by their public names.
+    for other in ["compare-1.json", "runs-1.json", "diff-1.json"] {
+        let text = std::fs::read_to_string(format!("{folder}/{other}")).unwrap();
+        let id = format!("https://bifold.invalid/schema/{other}");
+        compiler.add_resource(&id, serde_json::from_str(&text).unwrap()).unwrap();
+    }
+    let index = compiler.compile(&format!("https://bifold.invalid/schema/{name}"), &mut schemas).unwrap();
+    let v: Value = serde_json::from_str(document).unwrap();
+    if let Err(e) = schemas.validate(&v, index) {
+        panic!("{name}: {e:#}");
+    }
+}
+
 /// The schema's text on counters and figures comes from where they are defined:
 /// `INSTA_UPDATE=always` writes it.
 #[test]
@@ -125,12 +143,38 @@ fn schema_has_exactly_the_counters_and_figures_that_exist() {
     let mut new = old.clone();
     new["$defs"]["sample"] = object("integer", samples);
     new["$defs"]["figures"] = object("number", figures);
+    kept_or_written(SCHEMA, &old, &new);
+}
+
+/// Schemas of runs and diffs have each counter and figure, as the schema of one run has.
+#[test]
+fn schemas_of_several_runs_have_exactly_the_counters_and_figures_that_exist() {
+    for (schema, value) in [("runs-1.json", "spread"), ("diff-1.json", "change")] {
+        let path = format!("{}/schema/{schema}", env!("CARGO_MANIFEST_DIR"));
+        let object = |fields: Vec<(&str, &str, &str)>| {
+            let property = |(name, unit, doc): &(&str, &str, &str)| {
+                let doc = format!("{doc} Unit: {unit}.");
+                (name.to_string(), json!({ "$ref": format!("#/$defs/{value}"), "description": doc }))
+            };
+            let properties: serde_json::Map<String, Value> = fields.iter().map(property).collect();
+            let names: Vec<&str> = fields.iter().map(|f| f.0).collect();
+            json!({ "type": "object", "required": names, "additionalProperties": false, "properties": properties })
+        };
+        let old: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        let mut new = old.clone();
+        new["$defs"]["counters"] = object(Sample::COUNTERS.iter().map(|c| (c.name, c.unit, c.doc)).collect());
+        new["$defs"]["figures"] = object(Figures::ALL.iter().map(|f| (f.name, f.unit, f.doc)).collect());
+        kept_or_written(&path, &old, &new);
+    }
+}
+
+fn kept_or_written(path: &str, old: &Value, new: &Value) {
     if std::env::var("INSTA_UPDATE").is_ok_and(|v| v == "always") {
-        let text = serde_json::to_string_pretty(&new).unwrap() + "\n";
-        // At once: the test beside this one reads it.
-        OutputFile::create(SCHEMA.as_ref()).unwrap().finish(text.as_bytes()).unwrap();
+        let text = serde_json::to_string_pretty(new).unwrap() + "\n";
+        // At once: a test beside this one reads it.
+        OutputFile::create(path.as_ref()).unwrap().finish(text.as_bytes()).unwrap();
     } else {
-        assert_eq!(old, new, "regenerate with INSTA_UPDATE=always");
+        assert_eq!(old, new, "{path}: regenerate with INSTA_UPDATE=always");
     }
 }
 

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `diff`: two recordings or results beside each other.
+//!
+//! Both files are looked at before a recording is modelled, which can take minutes.
+
+use crate::cli::diff::DiffArgs;
+use crate::cli::{DEFAULT_PROFILE, DEFAULT_SEED, DoctorFormat, ModelArgs};
+use crate::files::{Writing, distinct, named};
+use crate::resolve::{of_recording, profile_file, usage};
+use crate::run::{carry_out, stop_on_signals};
+use crate::status::Status;
+use anyhow::Context as _;
+use bifold_report::diff::{Diff, MOST_BYTES, Side};
+use bifold_report::{Exit, Format, OutputFile, Partial};
+use bifold_trace::file;
+use clap::error::ErrorKind;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+/// A file that is what the verb takes.
+enum Input {
+    /// To be modelled.
+    Recording(Box<file::Reader>, PathBuf),
+    /// Read.
+    Result(Box<Side>),
+}
+
+/// Shows what differs.
+pub fn run(args: DiffArgs) -> anyhow::Result<Status> {
+    let inputs = named([
+        ("A", Some(args.a.as_path())),
+        ("B", Some(&args.b)),
+        ("the profile", profile_file(&args.model)),
+    ]);
+    let outputs = named([("--output", args.output.as_deref()), ("--report", args.report.as_deref())]);
+    distinct("diff", &inputs, &outputs);
+    let inputs = [open(&args.a)?, open(&args.b)?];
+    if inputs.iter().all(|i| matches!(i, Input::Result(_))) {
+        if let Some(option) = first_model_option(&args.model) {
+            let message = format!(
+                "{option} is about modelling a recording, and both files are results, modelled before"
+            );
+            usage("diff", ErrorKind::ArgumentConflict, &message);
+        }
+    }
+    let report = args.report.as_deref().map(OutputFile::create).transpose()?;
+    let output = args.output.as_deref().map(OutputFile::create).transpose()?;
+    let stop = stop_on_signals()?;
+    let mut sides = Vec::new();
+    for input in inputs {
+        match input {
+            Input::Result(side) => sides.push(*side),
+            Input::Recording(reader, path) => {
+                let Some(side) = modelled(*reader, path, &args, &stop)? else {
+                    return Ok(Status::OfCommand(Exit::Interrupted));
+                };
+                sides.push(side);
+            }
+        }
+    }
+    let b = sides.pop().context("there are two files")?;
+    let a = sides.pop().context("there are two files")?;
+    let diff = Diff::new(a, b)?;
+    let text = diff.render(match args.format {
+        DoctorFormat::Table => Format::Table,
+        DoctorFormat::Json => Format::Json,
+    })?;
+    let mut writing = Writing::new(!args.quiet);
+    writing.data(&text, output, args.output.as_deref());
+    writing.file("report", report, args.report.as_deref(), || Ok(diff.render_html()?.into_bytes()));
+    writing.done()?;
+    Ok(if diff.checks_failed() { Status::CheckFailed } else { Status::Done })
+}
+
+/// The figures of a recording; none if modelling was interrupted.
+fn modelled(
+    reader: file::Reader,
+    path: PathBuf,
+    args: &DiffArgs,
+    stop: &AtomicBool,
+) -> anyhow::Result<Option<Side>> {
+    let name = path.to_string_lossy().into_owned();
+    let mut plan = of_recording("diff", reader, path, args.model.clone(), args.quiet)?;
+    let mut carried = carry_out(&mut plan, &format!("{name}: "), stop)?;
+    if let Some(e) = carried.failure.take() {
+        return Err(e);
+    }
+    let comparison = carried.plain();
+    let interrupted = comparison.meta.partial == Some(Partial::Interrupted);
+    Ok((!interrupted).then(|| Side::of(&name, &comparison)))
+}
+
+/// Opens a recording or reads a result.
+fn open(path: &Path) -> anyhow::Result<Input> {
+    let cannot = || format!("cannot read {}", path.display());
+    if path.metadata().with_context(cannot)?.is_file() {
+        let mut first = Vec::new();
+        let mut head = File::open(path).with_context(cannot)?.take(file::MAGIC.len() as u64);
+        head.read_to_end(&mut first).with_context(cannot)?;
+        if first == file::MAGIC {
+            return Ok(Input::Recording(Box::new(file::Reader::open(path)?), path.into()));
+        }
+    }
+    let bytes = bifold_trace::bounded::read(path, MOST_BYTES).with_context(cannot)?;
+    Ok(Input::Result(Box::new(Side::from_json(&path.to_string_lossy(), &bytes)?)))
+}
+
+/// The first option given that only a recording has a use for.
+fn first_model_option(m: &ModelArgs) -> Option<&'static str> {
+    [
+        (m.profile != DEFAULT_PROFILE, "--profile"),
+        (!m.set.is_empty(), "--set"),
+        (!m.configs.is_empty(), "--configs"),
+        (m.interval.is_some(), "--interval"),
+        (m.seed != DEFAULT_SEED, "--seed"),
+    ]
+    .into_iter()
+    .find_map(|(given, name)| given.then_some(name))
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A diff as JSON: `schema/diff-1.json` describes the document.
+
+use super::{Change, Diff, Difference, Kind, Made, Side, made, text};
+use crate::{Figures, Partial, RenderError};
+use bifold_model::Sample;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+/// Name and version of the document's schema.
+const SCHEMA: &str = "bifold.diff/1";
+
+#[derive(Serialize)]
+struct Document<'a> {
+    schema: &'static str,
+    bifold: &'static str,
+    a: OfSide<'a>,
+    b: OfSide<'a>,
+    differs: Vec<Difference>,
+    warnings: Vec<String>,
+    verdict: String,
+    same: bool,
+    configs: Vec<OfConfig>,
+    exits: Vec<OfExit>,
+}
+
+#[derive(Serialize)]
+struct OfSide<'a> {
+    path: &'a str,
+    kind: Kind,
+    runs: usize,
+    partial: Option<Partial>,
+    checks_failed: u64,
+    made: &'a Made,
+}
+
+#[derive(Serialize)]
+struct OfConfig {
+    config: String,
+    figures: Map<String, Value>,
+    counters: Map<String, Value>,
+}
+
+#[derive(Serialize)]
+struct OfExit {
+    config: String,
+    reason: &'static str,
+    #[serde(flatten)]
+    change: Change,
+}
+
+pub(super) fn render(d: &Diff) -> Result<String, RenderError> {
+    let map = |names: Vec<&str>, changes: &[Change]| {
+        let pairs = names.into_iter().zip(changes);
+        pairs.map(|(n, c)| Ok((n.to_string(), serde_json::to_value(c)?))).collect::<Result<_, RenderError>>()
+    };
+    let mut configs = Vec::new();
+    for c in &d.configs {
+        configs.push(OfConfig {
+            config: c.config.name(),
+            figures: map(Figures::ALL.iter().map(|f| f.name).collect(), &c.figures)?,
+            counters: map(Sample::COUNTERS.iter().map(|c| c.name).collect(), &c.counters)?,
+        });
+    }
+    let exits = d.exits().into_iter();
+    let document = Document {
+        schema: SCHEMA,
+        bifold: env!("CARGO_PKG_VERSION"),
+        a: side(&d.a),
+        b: side(&d.b),
+        differs: made::differences(&d.a.made, &d.b.made),
+        warnings: d.warnings(),
+        verdict: text::verdict(d),
+        same: d.same(),
+        configs,
+        exits: exits
+            .map(|(config, reason, change)| OfExit { config: config.name(), reason, change })
+            .collect(),
+    };
+    let mut text = serde_json::to_string_pretty(&document)?;
+    text.push('\n');
+    Ok(text)
+}
+
+fn side(s: &Side) -> OfSide<'_> {
+    OfSide {
+        path: &s.name,
+        kind: s.kind,
+        runs: s.runs(),
+        partial: s.partial,
+        checks_failed: s.failed_checks,
+        made: &s.made,
+    }
+}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What made a result: program, guest, hardware profile and versions, as words to be compared.
+
+use crate::{Comparison, Guest};
+use serde::Serialize;
+
+/// What made a result.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Made {
+    /// What ran: the command, or the generator.
+    pub program: String,
+    /// Version of Bifold.
+    pub bifold: String,
+    /// Name of the hardware profile.
+    pub profile: String,
+    /// What was changed in the profile: `KEY=VALUE` each.
+    pub overrides: Vec<String>,
+    /// The host's KVM that is modelled; none where the result does not say.
+    pub kvm: Option<String>,
+    /// Hash of the profile as resolved, overrides included.
+    pub config_hash: String,
+    /// Core frequency, Hz.
+    pub frequency_hz: u64,
+    /// Cycles per instruction assumed for the ideal run.
+    pub base_cpi: f64,
+    /// Seed of the host frames' placement.
+    pub seed: u64,
+    /// Nominal length of an interval in ideal cycles.
+    pub interval_cycles: u64,
+    /// Hash of the events, of the first run.
+    pub input_hash: String,
+    /// The guest; none for a generator.
+    pub guest: Option<Guest>,
+}
+
+/// One thing that is not the same on both sides, in words.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Difference {
+    /// What it is.
+    pub what: &'static str,
+    /// A's.
+    pub a: String,
+    /// B's.
+    pub b: String,
+}
+
+impl Made {
+    pub(super) fn of(c: &Comparison) -> Made {
+        let o = &c.outcome;
+        Made {
+            program: program(&c.meta.input, c.meta.guest.as_ref()),
+            bifold: c.meta.bifold.clone(),
+            profile: o.profile.clone(),
+            overrides: c.meta.hardware.overrides.clone(),
+            kvm: Some(c.meta.hardware.kvm.name().into()),
+            config_hash: o.config_hash.clone(),
+            frequency_hz: o.frequency_hz,
+            base_cpi: o.base_cpi,
+            seed: o.seed,
+            interval_cycles: o.interval_cycles,
+            input_hash: o.input_hash.clone(),
+            guest: c.meta.guest.clone(),
+        }
+    }
+
+    /// Names and values, in the order in which they are told.
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        let mut out = vec![
+            ("program", self.program.clone()),
+            ("profile", self.profile.clone()),
+            (
+                "changed in it",
+                if self.overrides.is_empty() { "nothing".into() } else { self.overrides.join(", ") },
+            ),
+            ("KVM", self.kvm.clone().unwrap_or_else(|| "not known".into())),
+            ("profile hash", self.config_hash.clone()),
+            ("clock", format!("{} GHz", self.frequency_hz as f64 / 1e9)),
+            ("assumed CPI", self.base_cpi.to_string()),
+            ("seed", self.seed.to_string()),
+            ("interval", format!("{} cycles", self.interval_cycles)),
+            ("Bifold", self.bifold.clone()),
+        ];
+        let unknown = || "not known".to_string();
+        let g = self.guest.as_ref();
+        let mut add = |what, value: Option<String>| out.push((what, value.unwrap_or_else(unknown)));
+        add("kernel", g.and_then(|g| g.kernel.clone()));
+        add("QEMU", g.and_then(|g| g.qemu.clone()));
+        add("timing", g.and_then(|g| g.timing.clone()));
+        add("vCPUs", g.map(|g| g.vcpus.to_string()));
+        add("memory", g.and_then(|g| Some(format!("{} MiB", g.memory_mib?))));
+        add("KPTI", g.and_then(|g| Some(if g.kpti? { "on" } else { "off" }.to_string())));
+        add("THP", g.and_then(|g| g.thp.clone()));
+        add("root", g.and_then(|g| g.root.clone()));
+        out
+    }
+}
+
+/// The command or generator, wherever its events were kept meanwhile.
+pub(super) fn program(input: &crate::Input, guest: Option<&Guest>) -> String {
+    let generator = match input {
+        crate::Input::Generator { name } => Some(name),
+        crate::Input::Recording { generator, .. } => generator.as_ref(),
+        crate::Input::Guest => None,
+    };
+    match (guest, generator) {
+        (Some(g), _) => crate::shell_words(&g.command),
+        (None, Some(name)) => format!("generator {name}"),
+        (None, None) => "a guest".into(),
+    }
+}
+
+/// What is not the same on both sides.
+pub(super) fn differences(a: &Made, b: &Made) -> Vec<Difference> {
+    let both = a.facts().into_iter().zip(b.facts());
+    both.filter(|((_, x), (_, y))| x != y).map(|((what, a), (_, b))| Difference { what, a, b }).collect()
+}
+
+/// What makes figures hard to compare.
+pub(super) fn warnings(a: &Made, b: &Made) -> Vec<String> {
+    let mut out = Vec::new();
+    if a.profile != b.profile {
+        out.push(format!(
+            "not comparable: A is modelled on profile {}, B on {}; run both on one profile",
+            a.profile, b.profile
+        ));
+    } else if a.config_hash != b.config_hash {
+        out.push(format!(
+            "not comparable: profile {} has other values in A than in B (see --set); run both with the same \
+             values",
+            a.profile
+        ));
+    }
+    if a.frequency_hz != b.frequency_hz || a.base_cpi != b.base_cpi {
+        out.push(
+            "percentages are not comparable: they stand on another clock or CPI; extra cycles per 1000 \
+             instructions do not"
+                .into(),
+        );
+    }
+    if a.seed != b.seed {
+        out.push(
+            "the host frames are placed by another seed: small differences may be of the placement".into(),
+        );
+    }
+    if a.interval_cycles != b.interval_cycles {
+        out.push(
+            "the timelines have intervals of another length: cold exits and cold cycles are not comparable"
+                .into(),
+        );
+    }
+    out
+}

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Two results beside each other: per configuration the figures of both, the differences, the exits
+//! that changed most, and what differs in what made the results.
+//!
+//! A [`Side`] is one result, of one run or of several: a [`Comparison`], or the JSON of one or of
+//! several. A [`Diff`] takes two sides. Where both have several runs, it says which differences are
+//! larger than the runs' spread.
+
+mod json;
+mod made;
+mod page;
+mod read;
+mod text;
+
+pub use made::{Difference, Made};
+pub use read::{MOST_BYTES, ReadError};
+
+use crate::{Comparison, Figure, Figures, Format, Partial, RenderError, Spread};
+use bifold_model::{Config, Sample};
+use serde::Serialize;
+
+/// Where a side's figures come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A recording, modelled just now.
+    Recording,
+    /// The JSON of one run or of several.
+    Result,
+}
+
+/// One configuration's total in one run.
+#[derive(Debug, Clone, PartialEq)]
+struct Total {
+    config: Config,
+    sample: Sample,
+    figures: Figures,
+}
+
+/// One of the two results.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Side {
+    /// The file, as given.
+    name: String,
+    kind: Kind,
+    made: Made,
+    /// Why the events of a run end before its command did.
+    partial: Option<Partial>,
+    /// Self-checks that disagreed, over all runs.
+    failed_checks: u64,
+    /// Counters that the file's Bifold did not have.
+    unknown: Vec<&'static str>,
+    /// Runs, each with its configurations.
+    runs: Vec<Vec<Total>>,
+}
+
+/// A figure or counter on both sides.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Change {
+    /// Over A's runs.
+    pub a: Spread,
+    /// Over B's runs.
+    pub b: Spread,
+    /// B's mean less A's, in the figure's unit: percentage points where the unit is percent.
+    pub difference: f64,
+    /// The difference in percent of A's mean; none where that is 0.
+    pub percent: Option<f64>,
+    /// Half the width of Welch's 95 % interval of the difference; none unless both have several runs.
+    pub ci95: Option<f64>,
+    /// Whether 0 lies outside that interval; none without an interval.
+    pub beyond_spread: Option<bool>,
+}
+
+/// One configuration on both sides.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ConfigChange {
+    config: Config,
+    /// In the order of [`Figures::ALL`].
+    figures: Vec<Change>,
+    /// In the order of [`Sample::COUNTERS`].
+    counters: Vec<Change>,
+}
+
+/// Two results and what differs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Diff {
+    a: Side,
+    b: Side,
+    /// Configurations that both sides have.
+    configs: Vec<ConfigChange>,
+}
+
+/// The two sides have no configuration in common.
+#[derive(Debug, thiserror::Error)]
+#[error("nothing to compare: {a} has {of_a}, {b} has {of_b}")]
+pub struct NothingInCommon {
+    a: String,
+    b: String,
+    of_a: String,
+    of_b: String,
+}
+
+impl Change {
+    fn of(a: &[f64], b: &[f64]) -> Option<Change> {
+        let (a, b) = (Spread::of(a)?, Spread::of(b)?);
+        let difference = b.mean - a.mean;
+        let ci95 = a.welch(&b);
+        Some(Change {
+            a,
+            b,
+            difference,
+            percent: (a.mean != 0.0).then(|| 100.0 * difference / a.mean),
+            ci95,
+            beyond_spread: ci95.map(|half| difference.abs() > half),
+        })
+    }
+}
+
+impl Side {
+    /// A side of a comparison made just now, of the recording at `name`.
+    pub fn of(name: &str, c: &Comparison) -> Side {
+        let total = |o: &bifold_model::ConfigOutcome| Total {
+            config: o.config,
+            sample: o.total,
+            figures: Figures::of(&c.outcome, o),
+        };
+        Side {
+            name: name.into(),
+            kind: Kind::Recording,
+            made: Made::of(c),
+            partial: c.meta.partial,
+            failed_checks: c.checks().1,
+            unknown: Vec::new(),
+            runs: vec![c.outcome.configs.iter().map(total).collect()],
+        }
+    }
+
+    /// How many runs the side has.
+    pub fn runs(&self) -> usize {
+        self.runs.len()
+    }
+
+    fn configs(&self) -> Vec<Config> {
+        self.runs.first().map_or(Vec::new(), |run| run.iter().map(|t| t.config).collect())
+    }
+
+    /// A value of one configuration, run by run.
+    fn values(&self, config: Config, get: impl Fn(&Total) -> f64) -> Vec<f64> {
+        self.runs.iter().filter_map(|run| run.iter().find(|t| t.config == config).map(&get)).collect()
+    }
+}
+
+impl Diff {
+    /// What differs from `a` to `b`.
+    ///
+    /// # Errors
+    /// If no configuration is in both.
+    pub fn new(a: Side, b: Side) -> Result<Diff, NothingInCommon> {
+        let change = |config: Config| {
+            let of = |get: &dyn Fn(&Total) -> f64| Change::of(&a.values(config, get), &b.values(config, get));
+            let figures = (0..Figures::ALL.len()).map(|i| of(&|t| t.figures.values()[i]));
+            let counters = (0..Sample::COUNTERS.len()).map(|i| of(&|t| t.sample.values()[i] as f64));
+            Some(ConfigChange {
+                config,
+                figures: figures.collect::<Option<_>>()?,
+                counters: counters.collect::<Option<_>>()?,
+            })
+        };
+        let configs: Vec<ConfigChange> = a.configs().into_iter().filter_map(change).collect();
+        if configs.is_empty() {
+            let names = |s: &Side| match &s.configs()[..] {
+                [] => "no configuration".to_string(),
+                some => some.iter().map(|c| c.name()).collect::<Vec<_>>().join(", "),
+            };
+            let (of_a, of_b) = (names(&a), names(&b));
+            return Err(NothingInCommon { a: a.name, b: b.name, of_a, of_b });
+        }
+        Ok(Diff { a, b, configs })
+    }
+
+    /// Whether a self-check of either side disagreed.
+    pub fn checks_failed(&self) -> bool {
+        self.a.failed_checks + self.b.failed_checks > 0
+    }
+
+    /// The difference as a table or as JSON.
+    ///
+    /// # Errors
+    /// If JSON cannot be made.
+    pub fn render(&self, format: Format) -> Result<String, RenderError> {
+        match format {
+            Format::Json => json::render(self),
+            _ => Ok(text::render(self)),
+        }
+    }
+
+    /// The difference as one HTML file that needs no network.
+    ///
+    /// # Errors
+    /// If the template fails.
+    pub fn render_html(&self) -> Result<String, RenderError> {
+        page::page(self).render()
+    }
+
+    /// Exits by configuration and reason that are not as many on both sides, the largest change first.
+    pub(crate) fn exits(&self) -> Vec<(Config, &'static str, Change)> {
+        let mut out: Vec<_> = self
+            .configs
+            .iter()
+            .flat_map(|c| {
+                Sample::COUNTERS.iter().zip(&c.counters).map(move |(n, change)| (c.config, n, *change))
+            })
+            .filter_map(|(config, n, change)| Some((config, n.name.strip_prefix("exits_")?, change)))
+            .filter(|(.., change)| change.difference != 0.0)
+            .collect();
+        out.sort_by(|x, y| y.2.difference.abs().total_cmp(&x.2.difference.abs()));
+        out
+    }
+
+    /// Whether every counter of every run is the same on both sides.
+    pub(crate) fn same(&self) -> bool {
+        let even = |c: &Change| c.a.min == c.b.min && c.a.max == c.b.max && c.difference == 0.0;
+        self.configs.iter().all(|c| c.counters.iter().chain(&c.figures).all(even))
+    }
+
+    /// Every figure with its changes by configuration.
+    pub(crate) fn figure(&self, name: &str) -> Option<(&'static Figure, Vec<(Config, Change)>)> {
+        let i = Figures::ALL.iter().position(|f| f.name == name)?;
+        Some((&Figures::ALL[i], self.configs.iter().map(|c| (c.config, c.figures[i])).collect()))
+    }
+
+    /// What makes the two sides hard to compare, or one of them hard to trust.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let (a, b) = (&self.a, &self.b);
+        let mut out = made::warnings(&a.made, &b.made);
+        for (letter, side) in [("A", a), ("B", b)] {
+            if let Some(p) = side.partial {
+                out.push(format!("{letter} is partial: {}", p.describe()));
+            }
+            if side.failed_checks > 0 {
+                out.push(format!(
+                    "{} of {letter}'s self-checks FAILED: do not trust its figures",
+                    side.failed_checks
+                ));
+            }
+            if !side.unknown.is_empty() {
+                out.push(format!(
+                    "the Bifold that made {letter} did not count {}: 0 is taken",
+                    side.unknown.join(", ")
+                ));
+            }
+        }
+        let only = |x: &Side, y: &Side| -> Vec<String> {
+            let of_y = y.configs();
+            x.configs().iter().filter(|c| !of_y.contains(c)).map(|c| c.name()).collect()
+        };
+        for (letter, names) in [("A", only(a, b)), ("B", only(b, a))] {
+            if !names.is_empty() {
+                out.push(format!("only {letter} has {}", names.join(", ")));
+            }
+        }
+        out
+    }
+}

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A diff as one HTML file.
+
+use super::{Diff, made, text};
+use crate::{Page, PageTable};
+
+pub(super) fn page(d: &Diff) -> Page {
+    let mut tables = text::tables(d);
+    if let Some(first) = tables.first_mut() {
+        first.notes = text::notes(d);
+    }
+    let differs = made::differences(&d.a.made, &d.b.made);
+    if !differs.is_empty() {
+        tables.push(PageTable {
+            title: "What differs in what made them".into(),
+            head: ["", "A", "B"].map(String::from).into(),
+            rows: differs.into_iter().map(|x| vec![x.what.into(), x.a, x.b]).collect(),
+            notes: Vec::new(),
+        });
+    }
+    let warnings = d.warnings();
+    let fact = |name: &str, value: &str| (name.to_string(), value.to_string());
+    Page {
+        version: env!("CARGO_PKG_VERSION").into(),
+        brand: "two results beside each other".into(),
+        title: format!("{} and {}", d.a.name, d.b.name),
+        verdict: text::verdict(d),
+        alarm: (!warnings.is_empty()).then(|| warnings.join(". ")),
+        about: String::new(),
+        facts: vec![
+            fact("A", &text::about(&d.a)),
+            fact("B", &text::about(&d.b)),
+            fact("profile of A", &d.a.made.profile),
+            fact("profile of B", &d.b.made.profile),
+        ],
+        tables,
+        ..Page::default()
+    }
+}

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A diff as tables of at most 100 columns, for terminals and for the page.
+
+use super::{Change, Diff, Kind, Side, made};
+use crate::text::{decimals, fine_decimals, fixed, grouped, number, wrapped_to};
+use crate::{PageTable, table::table};
+use bifold_model::{Config, Mode};
+
+/// Columns of a line.
+const WIDTH: usize = 100;
+/// Columns of a label before its text.
+const INDENT: usize = 9;
+/// Most rows of exits that changed.
+const MOST_EXITS: usize = 12;
+
+/// Figures of the table with their names. Overheads at half and double CPI are the overhead's halves
+/// and doubles, and only JSON has them.
+const FIGURES: [(&str, &str); 8] = [
+    ("overhead_percent", "overhead %"),
+    ("walk_percent", "walks %"),
+    ("vmm_percent", "VMM %"),
+    ("long_lived_percent", "long-lived %"),
+    ("extra_cycles_per_1000", "extra cycles /1000 instr."),
+    ("tlb_misses_per_1000", "TLB misses /1000 instr."),
+    ("refs_per_walk", "refs /walk"),
+    ("exits_per_1000", "exits /1000 instr."),
+];
+
+pub(super) fn render(d: &Diff) -> String {
+    let mut out = String::new();
+    let mut line = |label: &str, text: &str| {
+        out += &wrapped_to(&format!("{label:<INDENT$}{text}"), INDENT, WIDTH);
+    };
+    for (label, side) in [("A", &d.a), ("B", &d.b)] {
+        line(label, &about(side));
+    }
+    for x in made::differences(&d.a.made, &d.b.made) {
+        line("differs", &format!("{}: A {}, B {}", x.what, x.a, x.b));
+    }
+    for w in d.warnings() {
+        line("WARNING", &w);
+    }
+    for t in tables(d) {
+        out += "\n";
+        out += &table(t.head, t.rows);
+    }
+    out += "\n";
+    out += &wrapped_to(&format!("{:<INDENT$}{}", "result", verdict(d)), INDENT, WIDTH);
+    for note in notes(d) {
+        out += &wrapped_to(&format!("{:<INDENT$}{note}", "note"), INDENT, WIDTH);
+    }
+    out
+}
+
+/// One side in a line.
+pub(super) fn about(s: &Side) -> String {
+    let kind = match s.kind {
+        Kind::Recording => "recording",
+        Kind::Result => "result",
+    };
+    let runs = if s.runs() == 1 { String::new() } else { format!(" of {} runs", s.runs()) };
+    format!("{}, {kind}{runs}: {}", crate::shell_words(&[&s.name]), s.made.program)
+}
+
+/// What a reader must know of the columns.
+pub(super) fn notes(d: &Diff) -> Vec<String> {
+    let mut out = Vec::new();
+    if spread(d) {
+        out.push(
+            "±95 % is half of Welch's interval of the difference of means; a difference is larger than the \
+             spread if 0 lies outside that interval"
+                .into(),
+        );
+    } else {
+        out.push(
+            "one run on a side has no spread: `bifold compare --runs N --format json` on both sides tells \
+             differences from chance"
+                .into(),
+        );
+    }
+    let more = d.exits().len().saturating_sub(MOST_EXITS);
+    if more > 0 {
+        out.push(format!("{more} further counts of exits changed by less; --format json has all"));
+    }
+    out
+}
+
+fn spread(d: &Diff) -> bool {
+    d.a.runs() > 1 && d.b.runs() > 1
+}
+
+/// Overheads, then every figure, then exits that changed.
+pub(super) fn tables(d: &Diff) -> Vec<PageTable> {
+    let mut out = vec![overheads(d), figures(d)];
+    out.extend(exits(d));
+    out
+}
+
+fn tail_head(d: &Diff) -> Vec<&'static str> {
+    let spread: &[&str] = if spread(d) { &["±95 %", "larger than\nthe spread"] } else { &[] };
+    ["A", "B", "B - A", "percent"].into_iter().chain(spread.iter().copied()).collect()
+}
+
+fn cells(d: &Diff, c: &Change, places: usize) -> Vec<String> {
+    let mut out = vec![
+        fixed(c.a.mean, places),
+        fixed(c.b.mean, places),
+        signed(c.difference, places),
+        c.percent.map_or("-".into(), |p| signed(p, if p.abs() < 1000.0 { 1 } else { 0 })),
+    ];
+    if spread(d) {
+        out.push(c.ci95.map_or("-".into(), |v| fixed(v, places)));
+        out.push(c.beyond_spread.map_or("-", |y| if y { "yes" } else { "no" }).into());
+    }
+    out
+}
+
+/// With a sign, also where it is a plus; a difference that rounds to nothing has none.
+fn signed(v: f64, places: usize) -> String {
+    let text = fixed(v.abs(), places);
+    match text.chars().any(|c| ('1'..='9').contains(&c)) {
+        false => text,
+        true => format!("{}{text}", if v < 0.0 { '-' } else { '+' }),
+    }
+}
+
+fn overheads(d: &Diff) -> PageTable {
+    let (_, rows) = d.figure("overhead_percent").expect("the overhead is a figure");
+    let largest = rows.iter().map(|(_, c)| c.a.mean.max(c.b.mean)).fold(0.0, f64::max);
+    let row = |(config, c): &(Config, Change)| {
+        [config.name()].into_iter().chain(cells(d, c, decimals(largest))).collect()
+    };
+    let mut head = tail_head(d);
+    head[2] = "B - A\npoints";
+    let first = "overhead %";
+    PageTable {
+        title: "Overhead".into(),
+        head: [first].into_iter().chain(head).map(String::from).collect(),
+        rows: rows.iter().map(row).collect(),
+        notes: Vec::new(),
+    }
+}
+
+/// Figure by figure, its configurations below each other.
+fn figures(d: &Diff) -> PageTable {
+    let mut rows = Vec::new();
+    for (name, words) in &FIGURES[1..] {
+        let Some((_, of_figure)) = d.figure(name) else { continue };
+        let largest = of_figure.iter().map(|(_, c)| c.a.mean.max(c.b.mean)).fold(0.0, f64::max);
+        let shown = of_figure.iter().filter(|(_, c)| c.a.max != 0.0 || c.b.max != 0.0);
+        for (i, (config, c)) in shown.enumerate() {
+            // The figure's name stands at its first row.
+            let figure = if i == 0 { (*words).to_string() } else { String::new() };
+            rows.push(
+                [figure, config.name()].into_iter().chain(cells(d, c, fine_decimals(largest))).collect(),
+            );
+        }
+    }
+    let head = ["figure", "configuration"].into_iter().chain(tail_head(d)).map(String::from);
+    PageTable { title: "Figures".into(), head: head.collect(), rows, notes: Vec::new() }
+}
+
+/// The exits that changed most; none if none did.
+fn exits(d: &Diff) -> Option<PageTable> {
+    let all = d.exits();
+    let row = |(config, reason, c): &(Config, &str, Change)| {
+        let whole = |v: f64| grouped(v.round() as u64);
+        let sign = if c.difference < 0.0 { '-' } else { '+' };
+        let difference = format!("{sign}{}", whole(c.difference.abs()));
+        let mut cells = cells(d, c, 1);
+        cells[..3].clone_from_slice(&[whole(c.a.mean), whole(c.b.mean), difference]);
+        let head = [reason.replace('_', " "), config.name()];
+        head.into_iter().chain(cells).collect()
+    };
+    let head = ["exits that changed most", "configuration"].into_iter().chain(tail_head(d)).map(String::from);
+    (!all.is_empty()).then(|| PageTable {
+        title: "Exits that changed most".into(),
+        head: head.collect(),
+        rows: all.iter().take(MOST_EXITS).map(row).collect(),
+        notes: Vec::new(),
+    })
+}
+
+/// What the diff shows, in a sentence or two.
+pub(super) fn verdict(d: &Diff) -> String {
+    if d.same() {
+        return "A and B agree in every counter.".into();
+    }
+    let (_, rows) = d.figure("overhead_percent").expect("the overhead is a figure");
+    let guests: Vec<&(Config, Change)> = rows.iter().filter(|(c, _)| c.mode != Mode::Native).collect();
+    let Some((config, c)) =
+        guests.iter().copied().max_by(|x, y| x.1.difference.abs().total_cmp(&y.1.difference.abs()))
+    else {
+        return format!("native: {} points.", signed(rows[0].1.difference, 2));
+    };
+    let beyond = match c.beyond_spread {
+        Some(true) => ", which is more than the runs' spread",
+        Some(false) => ", which is within the runs' spread",
+        None => "",
+    };
+    let mut out = format!(
+        "The overhead changed most in {}: from {} % to {} %, {} points{beyond}.",
+        config.name(),
+        number(c.a.mean),
+        number(c.b.mean),
+        signed(c.difference, 2),
+    );
+    let best = |get: fn(&Change) -> f64| {
+        guests.iter().min_by(|x, y| get(&x.1).total_cmp(&get(&y.1))).map(|(config, _)| config.name())
+    };
+    if let (Some(a), Some(b)) = (best(|c| c.a.mean), best(|c| c.b.mean)) {
+        if a == b {
+            out += &format!(" Cheapest under a hypervisor in both: {a}.");
+        } else {
+            out += &format!(" Cheapest under a hypervisor: {a} in A, {b} in B.");
+        }
+    }
+    out
+}
