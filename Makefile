@@ -16,10 +16,15 @@ KERNELS ?= 6.1 6.12
 SWITCHES ?= 10000
 DEBUG_SWITCHES ?= 500
 KERNEL_LOGS = docs/validation
+# Where `make install` puts things, DESTDIR before that for packages, and the build that is installed.
+PREFIX ?= /usr/local
+DESTDIR ?=
+BUILT ?= $${CARGO_TARGET_DIR:-target}/release
+INTO = $(DESTDIR)$(PREFIX)
 # Of experiments with sharing guests: their memory and their times.
 SCALE ?= 1/8
 
-.PHONY: help setup build demo test kernel vmtest vmtest-long vmtest-debug vmtest-host validate-exits lab-policies lab-share lab lint bench clean
+.PHONY: help setup build install uninstall demo test kernel vmtest vmtest-long vmtest-debug vmtest-host validate-exits lab-policies lab-share lab lint bench clean
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /make \1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r a b; do printf '  %-20s %s\n' "$$a" "$$b"; done
 
@@ -32,6 +37,22 @@ build: setup ## build the command: target/release/bifold
 demo: build ## what compiling a C file of 7,900 lines costs in each paging mode: table and report
 	@source=$$(realpath --relative-to=. "$$(tools/demo-source)"); set -x; \
 	$(BIFOLD) compare --report $(REPORT) -- gcc -O2 -c -DSTB_IMAGE_IMPLEMENTATION "$$source" -o /tmp/stb_image.o
+
+# Does not build, as it is run by root: `make build` first.
+install: ## what was built, with man pages and completions: /usr/local, or PREFIX=/usr DESTDIR=/tmp/package
+	@for f in bifold libbifold_capture_plugin.so; do test -f "$(BUILT)/$$f" || { echo "make install: $(BUILT)/$$f is not there: run make build first" >&2; exit 1; }; done
+	install -D -m 755 "$(BUILT)/bifold" "$(INTO)/bin/bifold"
+	install -D -m 755 "$(BUILT)/libbifold_capture_plugin.so" "$(INTO)/lib/bifold/libbifold_capture_plugin.so"
+	install -d "$(INTO)/share/man/man1"
+	"$(BUILT)/bifold" man "$(INTO)/share/man/man1"
+	@set -x; for at in bash:bash-completion/completions/bifold zsh:zsh/site-functions/_bifold fish:fish/vendor_completions.d/bifold.fish; do \
+	install -d "$$(dirname "$(INTO)/share/$${at#*:}")" && "$(BUILT)/bifold" completions "$${at%%:*}" > "$(INTO)/share/$${at#*:}"; done
+	install -D -m 644 -t "$(INTO)/share/bifold/experiments/share" experiments/share/*.toml
+
+uninstall: ## what make install put there, with the same PREFIX and DESTDIR
+	rm -f "$(INTO)/bin/bifold" "$(INTO)"/share/man/man1/bifold.1 "$(INTO)"/share/man/man1/bifold-*.1
+	rm -f "$(INTO)/share/bash-completion/completions/bifold" "$(INTO)/share/zsh/site-functions/_bifold" "$(INTO)/share/fish/vendor_completions.d/bifold.fish"
+	rm -rf "$(INTO)/lib/bifold" "$(INTO)/share/bifold"
 
 # The dev profile: with link-time optimisation, building the tests takes longer than all of them run.
 test: setup ## all tests

@@ -2,10 +2,11 @@
 //! Where events go: into the model, into a recording if one is made, and into
 //! the progress line.
 
+use crate::terminal::{redraws, spinner};
 use anyhow::Context as _;
 use bifold_model::Model;
 use bifold_trace::file;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use std::time::{Duration, Instant};
 
 /// Takes whole events, in order.
@@ -49,9 +50,9 @@ impl Progress {
 
     /// Starts the line, if it is to be shown, with what is being done.
     pub fn start(shown: bool, what: &str) -> Progress {
+        let shown = shown && redraws(&std::io::stderr());
         let bar = if shown { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
-        let style = ProgressStyle::with_template("{spinner} {prefix}{msg}");
-        bar.set_style(style.expect("the template is a valid one"));
+        bar.set_style(spinner());
         bar.set_message(what.to_string());
         if shown {
             bar.enable_steady_tick(Self::EVERY);

@@ -24,6 +24,7 @@ mod share;
 mod source;
 mod status;
 mod stdin;
+mod terminal;
 
 use clap::Parser as _;
 use std::process::ExitCode;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
     if let Some(code) = guardian::if_asked(std::env::args_os().skip(1)) {
         return code;
     }
+    terminal::look();
     let verb = cli::Cli::try_parse().unwrap_or_else(|e| refuse(&e)).verb;
     let of_error = if verb.runs_a_command() { status::of_error_beside_a_command } else { status::of_error };
     let result = match verb {
@@ -41,7 +43,7 @@ fn main() -> ExitCode {
         cli::Verb::Policy { verb } => policy::run(verb),
         cli::Verb::Share { verb } => share::run(verb),
         cli::Verb::Mode(args) => mode::run(&args),
-        cli::Verb::Doctor(args) => doctor::run(args.format),
+        cli::Verb::Doctor(args) => doctor::run(&args),
         cli::Verb::Man { dir } => pages::man(&dir).map(|()| status::Status::Done),
         cli::Verb::Completions { shell } => {
             run::print(&pages::completions(shell)).map(|()| status::Status::Done)

@@ -3,15 +3,167 @@
 
 use crate::cli::Cli;
 use anyhow::Context as _;
-use clap::CommandFactory as _;
+use clap::{Command, CommandFactory as _};
 use clap_complete::Shell;
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, bold, roman};
 use std::path::Path;
 
-/// Writes `bifold.1` and one page per verb into a directory.
+/// Writes `bifold.1` and one page per verb, and per verb of a verb, into a directory.
 pub fn man(dir: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
-    clap_mangen::generate_to(command(), dir)
-        .with_context(|| format!("cannot write man pages into {}", dir.display()))
+    let mut cli = command();
+    cli.build();
+    write_pages(&cli, None, dir)
+}
+
+fn write_pages(command: &Command, above: Option<&Command>, dir: &Path) -> anyhow::Result<()> {
+    let path = dir.join(format!("{}.1", name(command)));
+    std::fs::write(&path, page(command, above))
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    command
+        .get_subcommands()
+        .filter(|c| !c.is_hide_set())
+        .try_for_each(|c| write_pages(c, Some(command), dir))
+}
+
+/// A page's name: `bifold-share-check`.
+fn name(command: &Command) -> &str {
+    command.get_display_name().unwrap_or_else(|| command.get_name())
+}
+
+/// The page of a command that stands below another.
+fn page(command: &Command, above: Option<&Command>) -> Vec<u8> {
+    let man =
+        Man::new(command.clone()).source(concat!("Bifold ", env!("CARGO_PKG_VERSION"))).manual("Bifold");
+    let mut out = Vec::new();
+    let written = (|| {
+        man.render_title(&mut out)?;
+        // Names of pages and options stay whole.
+        Roff::new().control("nh", []).control("ad", ["l"]).to_writer(&mut out)?;
+        man.render_name_section(&mut out)?;
+        synopsis(command).to_writer(&mut out)?;
+        man.render_description_section(&mut out)?;
+        if command.get_arguments().any(|a| !a.is_hide_set()) {
+            man.render_options_section(&mut out)?;
+        }
+        if command.has_subcommands() {
+            man.render_subcommands_section(&mut out)?;
+        }
+        let help = |c: &Command| c.get_after_long_help().or(c.get_after_help()).map(ToString::to_string);
+        let sections = sections(&help(command).unwrap_or_default());
+        let exit = sections.iter().any(|s| s.title == EXIT_STATUS);
+        sections.iter().try_for_each(|s| s.roff().to_writer(&mut out))?;
+        if !exit {
+            // The exit status means the same in all verbs.
+            let common = self::sections(crate::cli::EXIT_STATUS);
+            common.iter().try_for_each(|s| s.roff().to_writer(&mut out))?;
+        }
+        see_also(command, above).to_writer(&mut out)
+    })();
+    let () = written.expect("memory takes all that is written");
+    out
+}
+
+/// How the command is written, line by line as `--help` has it.
+fn synopsis(command: &Command) -> Roff {
+    let usage = command.clone().render_usage().to_string();
+    let mut roff = Roff::new();
+    roff.control("SH", ["SYNOPSIS"]).control("nf", []);
+    for line in usage.trim_start_matches("Usage:").lines() {
+        for l in broken(line.trim(), "") {
+            roff.text([roman(l)]);
+        }
+    }
+    roff.control("fi", []);
+    roff
+}
+
+/// What fits between the margins of a page of 80 columns.
+const COLUMNS: usize = 66;
+
+/// A line of a command broken at blanks, each part but the last with what says that it goes on.
+fn broken(line: &str, goes_on: &str) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in line.split(' ') {
+        let last = lines.last_mut().expect("there is always one");
+        if !last.is_empty() && last.len() + 1 + word.len() > COLUMNS {
+            *last += goes_on;
+            lines.push(format!("    {word}"));
+        } else {
+            *last += if last.is_empty() { "" } else { " " };
+            *last += word;
+        }
+    }
+    lines
+}
+
+const EXIT_STATUS: &str = "EXIT STATUS";
+
+/// A section of the text that follows a command's options.
+#[derive(Debug, PartialEq, Eq)]
+struct Section {
+    title: String,
+    lines: Vec<String>,
+}
+
+/// The sections of a help text: each begins with a line that ends in a colon, with indented lines below.
+fn sections(help: &str) -> Vec<Section> {
+    let mut sections: Vec<Section> = Vec::new();
+    for line in help.lines() {
+        match (line.strip_suffix(':'), sections.last_mut()) {
+            (Some(title), _) if !title.starts_with(' ') => {
+                sections.push(Section { title: title.to_uppercase(), lines: Vec::new() })
+            }
+            (_, Some(section)) => section.lines.push(line.into()),
+            (_, None) if line.is_empty() => {}
+            (_, None) => sections.push(Section { title: "NOTES".into(), lines: vec![line.into()] }),
+        }
+    }
+    sections
+}
+
+impl Section {
+    /// Indented lines are commands, or a status and what it means; others are text.
+    fn roff(&self) -> Roff {
+        let mut roff = Roff::new();
+        roff.control("SH", [self.title.as_str()]);
+        let mut text = String::new();
+        for line in self.lines.iter().map(String::as_str).chain([""]) {
+            let item = line.strip_prefix("  ");
+            if !text.is_empty() && (item.is_some() || line.is_empty()) {
+                roff.control("PP", []).text([roman(std::mem::take(&mut text))]);
+            }
+            match item {
+                Some(item) if self.title == EXIT_STATUS => {
+                    let (status, meaning) = item.split_once(' ').unwrap_or((item, ""));
+                    roff.control("TP", ["6"]).text([bold(status)]).text([roman(meaning.trim())]);
+                }
+                Some(item) => {
+                    roff.control("nf", []).control("RS", ["4"]);
+                    for l in broken(item, " \\") {
+                        roff.text([roman(l)]);
+                    }
+                    roff.control("RE", []).control("fi", []);
+                }
+                None => {
+                    text += if text.is_empty() { "" } else { " " };
+                    text += line;
+                }
+            }
+        }
+        roff
+    }
+}
+
+/// The pages above, beside and below.
+fn see_also(command: &Command, above: Option<&Command>) -> Roff {
+    let beside = above.into_iter().flat_map(Command::get_subcommands).filter(|c| name(c) != name(command));
+    let pages = above.into_iter().chain(beside).chain(command.get_subcommands()).filter(|c| !c.is_hide_set());
+    let words: Vec<String> = pages.map(|c| format!("{}(1)", name(c))).collect();
+    let mut roff = Roff::new();
+    roff.control("SH", ["SEE ALSO"]).text([roman(words.join(", "))]);
+    roff
 }
 
 /// The completion script for a shell.
@@ -21,7 +173,7 @@ pub fn completions(shell: Shell) -> String {
     String::from_utf8(script).expect("the parser's texts are UTF-8")
 }
 
-fn command() -> clap::Command {
+fn command() -> Command {
     // `help` as a verb would be a second way to write `--help`, with a page for each verb.
     Cli::command().disable_help_subcommand(true)
 }
@@ -64,6 +216,51 @@ mod tests {
                 assert!(page.contains(&option), "the page of {verb} lacks --{long}");
             }
         }
+    }
+
+    #[test]
+    fn pages_have_examples_and_the_exit_status_in_sections_of_their_own() {
+        let dir = tempfile::tempdir().unwrap();
+        man(dir.path()).unwrap();
+        let page = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
+        for (verb, _) in options() {
+            let text = page(&format!("bifold-{verb}.1"));
+            for section in ["NAME", "SYNOPSIS", "\"EXIT STATUS\"", "\"SEE ALSO\""] {
+                assert_eq!(text.matches(&format!(".SH {section}\n")).count(), 1, "{section} of {verb}");
+            }
+            assert!(!text.contains("EXTRA"), "{verb}");
+        }
+        for verb in ["compare", "record", "doctor", "mode", "share-check", "share-run", "policy-compare"] {
+            let text = page(&format!("bifold-{verb}.1"));
+            assert!(text.contains(".SH EXAMPLES\n"), "{verb}");
+        }
+        assert!(page("bifold-share-check.1").contains("bifold\\-share\\-run(1)"));
+    }
+
+    #[test]
+    fn long_commands_are_broken_so_that_a_shell_takes_them() {
+        let line =
+            "bifold policy sweep --policy zhang --set tlb_miss_start=0.5:8:16:log --format csv -o zhang.csv";
+        let broken = broken(line, " \\");
+        assert!(broken.len() == 2 && broken.iter().all(|l| l.len() <= COLUMNS + 2), "{broken:?}");
+        assert_eq!(broken.join("").replace(" \\    ", " "), line);
+    }
+
+    #[test]
+    fn help_is_taken_apart_by_its_heads() {
+        let section = |title: &str, lines: &[&str]| Section {
+            title: title.into(),
+            lines: lines.iter().map(|l| l.to_string()).collect(),
+        };
+        assert_eq!(
+            sections("Examples:\n  a b: c\n  d:\n\nExit status:\n  0  done\nOther words."),
+            [
+                section("EXAMPLES", &["  a b: c", "  d:", ""]),
+                section("EXIT STATUS", &["  0  done", "Other words."])
+            ]
+        );
+        assert_eq!(sections("\nmere words"), [section("NOTES", &["mere words"])]);
+        assert_eq!(sections(""), []);
     }
 
     #[test]

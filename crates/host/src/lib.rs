@@ -52,8 +52,16 @@ const MOST_BYTES: u64 = 256 << 10;
 
 /// The start of a file, which is all of those that are read here.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
+    read_up_to(path, MOST_BYTES)
+}
+
+/// The first bytes of a file, `most` of them at most.
+///
+/// # Errors
+/// If the file cannot be read.
+pub fn read_up_to(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(MOST_BYTES).read_to_end(&mut bytes)?;
+    File::open(path)?.take(most).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

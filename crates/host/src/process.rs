@@ -2,6 +2,7 @@
 //! The process to which a VM belongs, from procfs.
 
 use crate::{Host, read};
+use std::path::Path;
 
 /// The process of a thread, and the name by which people know its VM.
 pub(crate) struct Process {
@@ -19,15 +20,20 @@ impl Host {
             std::str::from_utf8(id).ok()?.parse().ok()
         });
         let pid = pid.unwrap_or(thread);
-        let dir = self.proc.join(pid.to_string());
-        let comm = || {
-            let comm = read(&dir.join("comm")).ok()?;
-            let comm = String::from_utf8_lossy(comm.strip_suffix(b"\n").unwrap_or(&comm)).into_owned();
-            Some(comm).filter(|c| !c.is_empty())
-        };
-        let guest = read(&dir.join("cmdline")).ok().and_then(|c| guest_name(&c));
-        Process { pid, name: guest.or_else(comm) }
+        Process { pid, name: name_of(&self.proc, pid) }
     }
+}
+
+/// The name of the guest that a process runs, else the process's own; none if the process has ended.
+pub(crate) fn name_of(proc: &Path, pid: u32) -> Option<String> {
+    let dir = proc.join(pid.to_string());
+    let comm = || {
+        let comm = read(&dir.join("comm")).ok()?;
+        let comm = String::from_utf8_lossy(comm.strip_suffix(b"\n").unwrap_or(&comm)).into_owned();
+        Some(comm).filter(|c| !c.is_empty())
+    };
+    let guest = read(&dir.join("cmdline")).ok().and_then(|c| guest_name(&c));
+    guest.or_else(comm)
 }
 
 /// The name that a command line in the form of `/proc/PID/cmdline` gives its guest, as QEMU takes

@@ -26,6 +26,7 @@ mod runs;
 mod show;
 mod spread;
 mod table;
+pub mod terminal;
 mod text;
 mod verdict;
 mod warnings;
@@ -40,7 +41,7 @@ pub use policies::{PolicyComparison, RunPolicies, checks_table, scale_words, vm_
 pub use runs::{Outlier, Runs};
 pub use show::Show;
 pub use spread::Spread;
-pub use table::table as text_table;
+pub use table::{keyed_table as text_table_with_keys, table as text_table};
 pub use text::{grouped, seconds, shell_words, wrapped};
 pub use verdict::{Change, Conclusion, Conclusions, Flip, PageConclusion, Winner};
 

@@ -64,14 +64,15 @@ pub(crate) fn brief_seconds(s: f64) -> String {
     format!("{} {unit}", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// A line with its end, broken at blanks where it is too long; further lines are indented by
-/// `indent`. Blanks within the first `indent` columns are kept.
+/// A line with its end, broken at blanks where it is too long for the terminal or for reading; further lines
+/// are indented by `indent`. Blanks within the first `indent` columns are kept.
 pub fn wrapped(line: &str, indent: usize) -> String {
     wrapped_to(line, indent, WIDTH)
 }
 
 /// As [`wrapped`], in lines of at most `width` columns.
 pub(crate) fn wrapped_to(line: &str, indent: usize, width: usize) -> String {
+    let width = width.min(crate::terminal::columns());
     let start = line.char_indices().nth(indent).map_or(line.len(), |(i, _)| i);
     let (head, text) = line.split_at(start);
     let mut out = head.to_string();

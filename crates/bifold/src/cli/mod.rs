@@ -34,6 +34,9 @@ been printed. Bifold's own failure is a line `bifold: ...` on stderr."
     };
 }
 
+/// What the exit status means, for pages of verbs whose help does not say.
+pub const EXIT_STATUS: &str = exit_status!();
+
 macro_rules! compare_examples {
     () => {
         "\
@@ -51,6 +54,17 @@ macro_rules! record_examples {
 Examples:
   bifold record -o gcc.bifold -- gcc -O2 -c mid_size.c
   bifold compare --profile phenom2-x3-720 gcc.bifold"
+    };
+}
+
+macro_rules! doctor_examples {
+    () => {
+        "\
+Examples:
+  bifold doctor
+  bifold doctor compare && bifold compare -- make -j2
+  bifold doctor share run --format json
+  sudo bifold doctor --restore"
     };
 }
 
@@ -169,10 +183,19 @@ pub enum Verb {
         #[command(subcommand)]
         verb: share::ShareVerb,
     },
-    /// Say what this machine lacks for the verbs that exist
+    /// Say which verbs work on this machine, and what the others lack
     ///
-    /// Looks for what each verb needs and says what is missing and how to get it. The exit status is
-    /// 77 if a verb cannot work here.
+    /// Looks for what each verb needs, and says of each verb whether it works, works in part or cannot
+    /// work here, and of each thing that is missing how to get it. Nothing is changed.
+    ///
+    /// With VERB (`compare`, `share run`, or `share` for all verbs of that name), the exit status is 0 if it
+    /// works in full, and 77 otherwise. Without VERB, it is the exit status of `bifold doctor compare`,
+    /// as commands in guests are what most verbs are for.
+    ///
+    /// A command of Bifold that changes KSM's settings restores them, also when it is killed. Where it and
+    /// its guardian were killed together, a journal is left behind: doctor says so, and restores from the
+    /// journal with --restore.
+    #[command(after_help = doctor_examples!(), after_long_help = concat!(doctor_examples!(), "\n\n", exit_status!()))]
     Doctor(DoctorArgs),
     /// Write the man pages into a directory
     Man {
@@ -499,6 +522,14 @@ pub enum RootArg {
 /// Arguments of `doctor`.
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
+    /// Look at this verb only: `compare`, `share run`, `share` [default: all verbs]
+    #[arg(value_name = "VERB", num_args = 0..=2)]
+    pub verb: Vec<String>,
+
+    /// Restore KSM's settings from the journal that a killed command has left behind
+    #[arg(long, conflicts_with = "verb")]
+    pub restore: bool,
+
     /// Form of the answer
     #[arg(long, value_enum, default_value_t = DoctorFormat::Table, hide_possible_values = true,
           value_name = "table|json")]
@@ -565,6 +596,9 @@ mod tests {
         assert_eq!(parse_seconds("0.5"), Ok(0.5));
         for bad in ["0", "-1", "nan", "inf", "1s"] {
             assert!(parse_seconds(bad).is_err(), "{bad}");
+        }
+        for bad in ["-0.1", "nan", "NaN", "inf", "-inf", "1e300", "2%", ""] {
+            assert!(parse_scale(bad).is_err(), "{bad}");
         }
     }
 }

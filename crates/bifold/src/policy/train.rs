@@ -15,7 +15,7 @@ use bifold_train::search::{self, Options};
 use bifold_train::{Program, Trained, estimator, kuang, published};
 use clap::Args;
 use clap::error::ErrorKind;
-use std::io::{IsTerminal as _, Write as _};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 const VERB: &str = "policy train";
@@ -83,7 +83,7 @@ fn samples(path: &Path) -> anyhow::Result<Trained> {
 }
 
 fn learn(args: &TrainArgs) -> anyhow::Result<Trained> {
-    let live = !args.quiet && std::io::stderr().is_terminal();
+    let live = !args.quiet && crate::terminal::redraws(&std::io::stderr());
     let progress = |what: &str| {
         if live {
             // Over the line before: it is of interest for a moment only.

@@ -27,17 +27,20 @@ pub struct AdviseArgs {
 
 /// Carries out the verb on this machine.
 pub fn run(args: &AdviseArgs) -> anyhow::Result<Status> {
-    print(&answer(&Host::live(), args.format)?)?;
+    let seen = observe(&Host::live())?;
+    print(&answer(&seen, args.format)?)?;
+    if let Some(note) = seen.unreadable() {
+        eprintln!("bifold: {note}");
+    }
     Ok(Status::Done)
 }
 
 /// The data.
-fn answer(host: &Host, format: ShortFormat) -> anyhow::Result<String> {
-    let seen = observe(host)?;
-    let advice = advise(&seen);
+fn answer(seen: &Observed, format: ShortFormat) -> anyhow::Result<String> {
+    let advice = advise(seen);
     match format {
-        ShortFormat::Table => Ok(text(&seen, &advice)),
-        ShortFormat::Json => Ok(serde_json::to_string_pretty(&document(&seen, &advice))? + "\n"),
+        ShortFormat::Table => Ok(text(seen, &advice)),
+        ShortFormat::Json => Ok(serde_json::to_string_pretty(&document(seen, &advice))? + "\n"),
     }
 }
 
@@ -55,13 +58,15 @@ fn text(seen: &Observed, advice: &Advice) -> String {
         advice.cpu.map_or("unknown".into(), |c| format!("{:.2} % of a processor since boot", 100.0 * c));
     let copies =
         seen.copies.map_or(String::new(), |n| format!(", {} merged pages copied at a write", grouped(n)));
-    let mut out = format!("saves    {} MiB{profit}\n", mib(advice.saved));
-    out += &format!(
-        "could    {} MiB are in pages that ksmd found alone, {} MiB change or were not looked at twice;\n         how many of them are equal: bifold share potential pid:PID ...\n",
+    let line = |text: String| wrapped(&text, 9);
+    let mut out = line(format!("saves    {} MiB{profit}", mib(advice.saved)));
+    out += &line(format!(
+        "could    {} MiB are in pages that ksmd found alone, {} MiB change or were not looked at twice;",
         mib(advice.alone),
         mib(advice.changing)
-    );
-    out += &format!("costs    {cpu}{copies}\n");
+    ));
+    out += &line("         how many of them are equal: bifold share potential pid:PID ...".into());
+    out += &line(format!("costs    {cpu}{copies}"));
     if !seen.vms.is_empty() {
         let head = [
             "\nguest",
@@ -80,7 +85,7 @@ fn text(seen: &Observed, advice: &Advice) -> String {
                 vm.pid.to_string(),
                 vm.uid.map_or(UNKNOWN.into(), |u| u.to_string()),
                 mib(vm.resident),
-                mib(vm.huge),
+                vm.huge.map_or(UNKNOWN.into(), mib),
                 or(vm.ksm.merging_pages),
                 or(vm.ksm.zero_pages),
                 vm.ksm.profit.map_or(UNKNOWN.into(), |p| (p / (1 << 20)).to_string()),
@@ -127,6 +132,7 @@ fn document(seen: &Observed, advice: &Advice) -> serde_json::Value {
             "zero_pages": vm.ksm.zero_pages,
             "profit_bytes": vm.ksm.profit,
             "mergeable": vm.ksm.mergeable,
+            "readable": vm.readable,
         })).collect::<Vec<_>>(),
         "recommendations": advice.recommendations.iter().map(|r| json!({
             "rule": r.rule,
@@ -143,13 +149,17 @@ mod tests {
     use super::*;
     use crate::share::tree::Tree;
 
+    fn look(tree: &Tree, format: ShortFormat) -> anyhow::Result<String> {
+        answer(&observe(&tree.host())?, format)
+    }
+
     #[test]
     fn a_short_host_whose_ksm_is_off_is_told_to_turn_it_on() {
         let tree = Tree::new();
         tree.ksm(&[("run", "0"), ("advisor_mode", "[none] scan-time"), ("advisor_target_scan_time", "200")]);
         tree.memory(16_000_000, 1_000_000, 12.0);
         tree.vm(100, "web", 1000, "ksm_mergeable: yes\nksm_merge_any: no\n");
-        insta::assert_snapshot!("advise_short_and_off", answer(&tree.host(), ShortFormat::Table).unwrap());
+        insta::assert_snapshot!("advise_short_and_off", look(&tree, ShortFormat::Table).unwrap());
     }
 
     #[test]
@@ -181,8 +191,8 @@ mod tests {
         tree.vm(101, "db,1", 1001, stat);
         tree.write("proc/101/smaps_rollup", "Rss: 1 kB\nAnonHugePages:    409600 kB\n");
         tree.vm(102, "files", 1001, "ksm_mergeable: no\n");
-        insta::assert_snapshot!("advise_several_users", answer(&tree.host(), ShortFormat::Table).unwrap());
-        let json = answer(&tree.host(), ShortFormat::Json).unwrap();
+        insta::assert_snapshot!("advise_several_users", look(&tree, ShortFormat::Table).unwrap());
+        let json = look(&tree, ShortFormat::Json).unwrap();
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
         let rules: Vec<&str> =
             json["recommendations"].as_array().unwrap().iter().map(|r| r["rule"].as_str().unwrap()).collect();
@@ -204,7 +214,7 @@ mod tests {
         ]);
         tree.memory(16_000_000, 15_000_000, 0.0);
         tree.ksmd(3_000);
-        insta::assert_snapshot!("advise_no_profit", answer(&tree.host(), ShortFormat::Table).unwrap());
+        insta::assert_snapshot!("advise_no_profit", look(&tree, ShortFormat::Table).unwrap());
     }
 
     #[test]
@@ -220,7 +230,7 @@ mod tests {
         tree.vm(100, "web", 1000, "ksm_rmap_items 18000000\n");
         tree.ksmd(10_000);
         let faster = "a pass over the 18000000 pages that ksmd knows of takes 60 minutes";
-        let said = || answer(&tree.host(), ShortFormat::Json).unwrap();
+        let said = || look(&tree, ShortFormat::Json).unwrap();
         assert!(said().contains(faster), "{}", said());
         tree.ksmd(30_000);
         assert!(!said().contains(faster) && said().contains("scan more slowly"), "{}", said());
@@ -231,13 +241,13 @@ mod tests {
         let tree = Tree::new();
         tree.ksm(&[("run", "0")]);
         tree.memory(16_000_000, 15_000_000, 0.0);
-        let said = answer(&tree.host(), ShortFormat::Table).unwrap();
+        let said = look(&tree, ShortFormat::Table).unwrap();
         assert!(said.contains("leave KSM off"), "{said}");
     }
 
     #[test]
     fn a_host_without_ksm_is_an_error_of_its_own() {
-        let e = answer(&Tree::new().host(), ShortFormat::Table).unwrap_err();
+        let e = look(&Tree::new(), ShortFormat::Table).unwrap_err();
         assert_eq!(crate::status::of_error(&e), 77);
     }
 }

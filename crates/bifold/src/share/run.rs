@@ -9,15 +9,16 @@ use crate::cli::share::OutArgs;
 use crate::guardian;
 use crate::run::{note_file, print, stop_on_signals};
 use crate::status::Status;
+use crate::terminal::{redraws, spinner};
 use anyhow::Context as _;
 use bifold_host::Host;
 use bifold_host::ksm::{Guardian, Places};
-use bifold_report::{Exit, OutputFile, Page, PageChart, PageTable, text_table};
+use bifold_report::{Exit, OutputFile, Page, PageChart, PageTable, text_table_with_keys, wrapped};
 use bifold_share::experiment::output::{self, Table};
 use bifold_share::experiment::run::{available_mib, largest_scale_in};
 use bifold_share::experiment::{Asked, Ending, Notice, Outcome, Plan, Rate, Scale, Spec, run as experiment};
 use clap::{Args, ValueEnum};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget};
 use std::path::PathBuf;
 
 /// For `--help`.
@@ -209,8 +210,10 @@ fn set(table: &Table) -> String {
     // comfy-table wants heads of equal height.
     let height = table.head.iter().map(|h| h.split('\n').count()).max().unwrap_or(1);
     let head = table.head.iter().map(|h| "\n".repeat(height - h.split('\n').count()) + h).collect();
-    let mut out = format!("{}\n{}", table.title, text_table(head, table.rows.clone()));
-    table.notes.iter().for_each(|n| out += &format!("{n}\n"));
+    // Of the guests' table, the case and the guest name a row.
+    let keys = if table.head.get(1).is_some_and(|h| h == "guest") { 2 } else { 1 };
+    let mut out = format!("{}\n{}", table.title, text_table_with_keys(keys, head, table.rows.clone()));
+    table.notes.iter().for_each(|n| out += &wrapped(n, 0));
     out
 }
 
@@ -219,10 +222,10 @@ fn text(plan: &Plan, outcome: &Outcome) -> String {
     if let Some(partial) = output::partial(outcome) {
         out += &format!("{partial}\n");
     }
-    facts(plan, outcome).iter().for_each(|(name, value)| out += &format!("  {name}: {value}\n"));
+    facts(plan, outcome).iter().for_each(|(name, value)| out += &wrapped(&format!("  {name}: {value}"), 4));
     output::tables(plan, outcome).iter().for_each(|t| out += &format!("\n{}", set(t)));
     for case in &outcome.cases {
-        case.notes.iter().for_each(|n| out += &format!("note: {}: {n}\n", case.name));
+        case.notes.iter().for_each(|n| out += &wrapped(&format!("note: {}: {n}", case.name), 6));
     }
     out
 }
@@ -281,9 +284,13 @@ struct Progress {
 
 impl Progress {
     fn new(quiet: bool, plan: &Plan) -> Progress {
-        let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+        let target = if quiet || !redraws(&std::io::stderr()) {
+            ProgressDrawTarget::hidden()
+        } else {
+            ProgressDrawTarget::stderr()
+        };
         let bar = ProgressBar::with_draw_target(None, target);
-        bar.set_style(ProgressStyle::with_template("{spinner} {msg}").expect("a template of ours"));
+        bar.set_style(spinner());
         let length = plan.length.as_secs_f64();
         Progress { bar, quiet, cases: plan.cases.len(), length, case: String::new() }
     }

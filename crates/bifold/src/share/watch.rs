@@ -8,13 +8,13 @@
 use crate::cli::parse_seconds;
 use crate::run::{print, stop_on_signals};
 use crate::status::Status;
+use crate::terminal::redraws;
 use bifold_host::Host;
 use bifold_host::ksm::{Counter, KsmError};
-use bifold_report::{grouped, text_table};
+use bifold_report::{grouped, text_table, wrapped};
 use bifold_share::advise::{Observed, observe};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use std::io::IsTerminal as _;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -60,7 +60,7 @@ pub fn run(args: &WatchArgs) -> anyhow::Result<Status> {
     let host = Host::live();
     let stop = stop_on_signals()?;
     let interval = Duration::from_secs_f64(args.interval);
-    let redraw = std::io::stdout().is_terminal() && args.count != Some(1);
+    let redraw = redraws(&std::io::stdout()) && args.count != Some(1);
     let mut before: Option<Look> = None;
     let mut looks = 0;
     loop {
@@ -73,6 +73,14 @@ pub fn run(args: &WatchArgs) -> anyhow::Result<Status> {
             WatchFormat::Table => table(None, &now),
         };
         print(&text)?;
+        // Once, and where it stays to be seen: under the view that is drawn again, it is a part of that.
+        match now.seen.unreadable() {
+            Some(note) if redraw && args.format == WatchFormat::Table => {
+                print(&format!("\n{}", wrapped(&note, 0)))?
+            }
+            Some(note) if before.is_none() => eprintln!("bifold: {note}"),
+            _ => {}
+        }
         before = Some(now);
         looks += 1;
         if args.count == Some(looks) {
@@ -157,7 +165,7 @@ fn table(before: Option<&Look>, now: &Look) -> String {
         ),
     ];
     let head = ["KSM", "now", "change"].map(String::from).into();
-    let mut out = format!("{settings}\n\n{}", text_table(head, rows));
+    let mut out = format!("{}\n{}", wrapped(&settings, 0), text_table(head, rows));
     if !now.seen.vms.is_empty() {
         let head = ["\nguest", "\nprocess", "merged\npages", "zero\npages", "profit,\nMiB"];
         let or = |n: Option<u64>| n.map_or(UNKNOWN.into(), grouped);

@@ -17,6 +17,8 @@ pub fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let mut c = Command::new(env!("CARGO_BIN_EXE_bifold"));
     // Help is as wide as the terminal on any of the three, or as COLUMNS says.
     c.args(args).stdin(Stdio::null()).env_remove("COLUMNS").env("NO_COLOR", "1");
+    // Lines under heads are of ASCII in the C locale.
+    c.env("LC_ALL", "C.UTF-8");
     c
 }
 

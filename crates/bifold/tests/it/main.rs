@@ -9,6 +9,7 @@ mod command;
 mod diff;
 mod goldens;
 mod guest;
+mod install;
 mod ksm;
 mod policy;
 mod recordings;

@@ -106,6 +106,13 @@ fn models_and_checks_that_make_no_sense() {
         "check --content nothing",
         "check --set advisor_mode=fast",
         "check --runs 0",
+        "check --tolerance nan",
+        "check --tolerance=-1",
+        "check --limit inf",
+        "watch -i NaN",
+        "run --scale nan x.toml",
+        "run --scale inf x.toml",
+        "run --scale 1/0 x.toml",
         "check --markdown /no/such/dir/x",
     ] {
         let text = bifold_in(dir.path(), &format!("share {args}")).refused();
@@ -203,6 +210,25 @@ fn fingerprints_give_the_figures_of_the_images() {
     }
     insta::assert_snapshot!("share_fingerprint_refusals", all);
     assert!(!dir.path().join("fp-c").exists());
+}
+
+#[test]
+fn files_without_an_end_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut all = String::new();
+    for args in [
+        "run /dev/zero",
+        "potential /dev/zero",
+        "model /dev/zero",
+        "merge /dev/zero",
+        "import -q /dev/zero -o out",
+        "fingerprint --key /dev/zero -o out /dev/zero",
+    ] {
+        let text = bifold_in(dir.path(), &format!("share {args}")).refused();
+        all += &format!("$ bifold share {args}\n{text}\n");
+    }
+    insta::assert_snapshot!("share_endless_files", all);
+    assert_eq!(names(dir.path()), [] as [String; 0]);
 }
 
 /// A second opinion: DuckDB, from PyPI, on the same Parquet files.

@@ -116,7 +116,7 @@ fn until(mut so: impl FnMut() -> bool) -> bool {
 fn four_tiny_guests_share_and_a_run_that_ends_badly_leaves_nothing_behind() {
     let Some(ksm) = ksm() else { return };
     let dir = tempfile::tempdir().unwrap();
-    a_whole_run(dir.path());
+    a_whole_run(&ksm, dir.path());
     a_guest_that_dies_and_ctrl_c(&ksm, dir.path());
     a_killed_run(&ksm, dir.path());
     the_model_agrees_with_this_kernel(&ksm);
@@ -144,6 +144,12 @@ fn the_model_agrees_with_this_kernel(ksm: &Ksm) {
                 break;
             }
             Some(3) if off < 2 => off += 1,
+            Some(1) if said.contains("the check did not end within") => {
+                eprintln!(
+                    "skipped: the model beside this kernel, as other programs' memory takes ksmd too long: {said}"
+                );
+                break;
+            }
             _ if said.contains("KSM is driven by") && begun.elapsed() < LONG => {}
             _ => panic!("{said}{data}"),
         }
@@ -151,11 +157,27 @@ fn the_model_agrees_with_this_kernel(ksm: &Ksm) {
     assert_eq!(ksm.settings().unwrap(), before);
 }
 
+/// Seconds that ksmd has more for its passes because it goes over other programs' memory, too; none if these
+/// would be too many.
+fn for_others(ksm: &Ksm) -> Option<u32> {
+    // Several passes, at what ksmd visits a second on a busy machine.
+    const VISITS: u64 = 5_000;
+    let others = ksm.others(&[]).unwrap();
+    if others.pages() > 0 {
+        eprintln!("ksmd also goes over {} mergeable pages of other programs: {others}", others.pages());
+    }
+    u32::try_from(others.pages() / VISITS).ok().filter(|seconds| *seconds <= 180)
+}
+
 /// A run to its end, but for a report on a disk that is full: all else is there.
-fn a_whole_run(dir: &Path) {
+fn a_whole_run(ksm: &Ksm, dir: &Path) {
+    let Some(more_seconds) = for_others(ksm) else {
+        eprintln!("skipped: a whole run, as other programs' memory takes ksmd too long");
+        return;
+    };
     let at = |name: &str| dir.join(name).to_str().unwrap().to_owned();
     let [csv, md, dump] = ["rows.csv", "r.md", "images"].map(at);
-    let toml = experiment(dir, "bifold-e2e-a", 12);
+    let toml = experiment(dir, "bifold-e2e-a", 12 + more_seconds);
     let more = ["--format", "csv", "-o", &csv, "--report", "/dev/full", "--markdown", &md, "--dump", &dump];
     let images = || fs::read_dir(&dump).map_or(0, Iterator::count);
     let mut out = finish(&toml, &more);
@@ -177,11 +199,12 @@ fn a_whole_run(dir: &Path) {
     let column = |name: &str| head.iter().position(|h| h == name).unwrap();
     let guest = column("guest");
     let all: Vec<csv::StringRecord> = reader.records().map(|r| r.unwrap()).collect();
-    let last = all.iter().rev().find(|r| &r[guest] == "all").unwrap();
-    let number = |name: &str| last[column(name)].parse::<u64>().unwrap();
+    let last = |of: &str| all.iter().rev().find(|r| &r[guest] == of).unwrap();
+    let number = |name: &str| last("all")[column(name)].parse::<u64>().unwrap();
     // Each guest has 4096 equal pages, and the kernel's text besides: most of it is found in 12 s of up
     // to a million pages per second.
-    assert!(number("pages_sharing") > 8192, "{} pages merged", number("pages_sharing"));
+    assert!(number("ksm_merging_pages") > 8192, "{} pages merged", number("ksm_merging_pages"));
+    assert!(last("host")[column("pages_sharing")].parse::<u64>().unwrap() > 8192);
     assert!(number("used_bytes") < number("unshared_bytes"));
     for n in 1..=4 {
         assert!(all.iter().any(|r| r[guest] == format!("bifold-e2e-a-{n}")), "no row of guest {n}");

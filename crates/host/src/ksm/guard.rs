@@ -75,14 +75,7 @@ impl KsmGuard {
         let ksm = Ksm::of(host)?;
         ksm.may_write()?;
         let lock = lock(places)?;
-        let recovered = match Journal::read(&places.journal)? {
-            Some(left) => {
-                make(&ksm, &left.found)?;
-                Journal::remove(&places.journal)?;
-                Some(left.pid)
-            }
-            None => None,
-        };
+        let recovered = restore_from(&ksm, places)?.map(|left| left.pid);
         let found = ksm.settings()?;
         Journal { pid: std::process::id(), found: found.clone() }.write(&places.journal)?;
         let standing = match guardian.start(&host.sys, &places.journal, &lock) {
@@ -136,6 +129,50 @@ impl KsmGuard {
         guardian.dismiss();
         restored
     }
+}
+
+/// Settings that a command of Bifold has changed, by the journal that lies there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Left {
+    /// The command's process, and the settings that it found.
+    pub journal: Journal,
+    /// Whether that process, or its guardian, still has KSM in its hands and will restore them itself.
+    pub held: bool,
+}
+
+/// What a journal says that lies at its place; `None` if there is none. Changes nothing, and needs no root.
+///
+/// # Errors
+/// If the journal cannot be read or is none.
+pub fn left_behind(host: &Host, places: &Places) -> Result<Option<Left>, KsmError> {
+    let Some(journal) = Journal::read(&places.journal)? else { return Ok(None) };
+    let held = match File::open(&places.lock) {
+        // A shared lock, and for this moment only: a guard that begins just now waits for longer.
+        Ok(lock) => flock(&lock, FlockOperation::NonBlockingLockShared).is_err(),
+        // Only root may look: the process itself says nearly as much.
+        Err(_) => host.proc.join(journal.pid.to_string()).is_dir(),
+    };
+    Ok(Some(Left { journal, held }))
+}
+
+/// Restores the settings that a command of Bifold left changed, and removes its journal; `None` if there is
+/// none.
+///
+/// # Errors
+/// If a command has KSM in its hands now, the user is not root, or a setting cannot be restored.
+pub fn restore_left_behind(host: &Host, places: &Places) -> Result<Option<Journal>, KsmError> {
+    let ksm = Ksm::of(host)?;
+    ksm.may_write()?;
+    let _lock = lock(places)?;
+    restore_from(&ksm, places)
+}
+
+/// The same with the lock held.
+fn restore_from(ksm: &Ksm, places: &Places) -> Result<Option<Journal>, KsmError> {
+    let Some(left) = Journal::read(&places.journal)? else { return Ok(None) };
+    make(ksm, &left.found)?;
+    Journal::remove(&places.journal)?;
+    Ok(Some(left))
 }
 
 impl Drop for KsmGuard {

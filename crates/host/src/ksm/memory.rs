@@ -7,6 +7,7 @@
 
 use super::process::gone;
 use super::{Ksm, KsmError};
+use crate::read_up_to;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
@@ -15,6 +16,8 @@ use std::path::Path;
 
 /// Bytes of a page.
 const PAGE: u64 = 4096;
+/// A process has at most 65,530 areas unless its host says otherwise (vm.max_map_count), of 1 KiB of text each.
+const MOST_SMAPS: u64 = 1 << 30;
 /// `pagemap`: the page is in memory; its frame is in the bits below 55.
 const PRESENT: u64 = 1 << 63;
 const FRAME: u64 = (1 << 55) - 1;
@@ -120,7 +123,7 @@ impl Ksm {
     /// If `smaps` cannot be read: only root, or the process's owner, may.
     pub fn mergeable_areas(&self, pid: u32) -> Result<Vec<MergeableArea>, KsmError> {
         let smaps = self.proc.join(pid.to_string()).join("smaps");
-        let text = match std::fs::read(&smaps) {
+        let text = match read_up_to(&smaps, MOST_SMAPS) {
             Err(e) if gone(&e) => Vec::new(),
             read => read.map_err(|e| KsmError::io(&smaps, e))?,
         };

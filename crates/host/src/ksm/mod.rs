@@ -16,6 +16,7 @@ mod guard;
 mod guardian;
 mod journal;
 mod memory;
+mod others;
 mod pass;
 mod process;
 mod restore;
@@ -23,11 +24,12 @@ mod settings;
 
 pub use counters::{Counter, Counters, ProcessKsm};
 pub use error::KsmError;
-pub use guard::{KsmGuard, Places};
+pub use guard::{KsmGuard, Left, Places, left_behind, restore_left_behind};
 pub use guardian::{Guardian, Stood, stand_guard};
 pub use journal::Journal;
 pub use memory::{Area, MergeableArea, Merged, PageState, mergeable_areas};
-pub use pass::{PassEnd, Passes};
+pub use others::{MergeableProcess, Others};
+pub use pass::{PassEnd, Passes, Progress};
 pub use process::Ksmd;
 pub use settings::{Setting, Settings};
 
@@ -55,10 +57,8 @@ impl Ksm {
 
     /// Huge pages that khugepaged has made since boot, if the kernel says.
     pub fn collapsed(&self) -> Option<u64> {
-        let text =
-            std::fs::read_to_string(self.dir.join("../transparent_hugepage/khugepaged/pages_collapsed"))
-                .ok()?;
-        text.trim().parse().ok()
+        let bytes = read(&self.dir.join("../transparent_hugepage/khugepaged/pages_collapsed")).ok()?;
+        std::str::from_utf8(&bytes).ok()?.trim().parse().ok()
     }
 
     /// Its directory of files.

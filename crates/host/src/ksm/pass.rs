@@ -2,14 +2,17 @@
 //! ksmd made to go one pass at a time, so that its counters can be read where a pass ends.
 //!
 //! The end of a pass ends ksmd's batch too (`ksm_do_scan`), so that with more pages per batch than there
-//! are it does one pass and then sleeps. A change of `sleep_millisecs` wakes it (`ksm_scan_thread` waits
+//! are it does one pass and then sleeps. On a host with more pages than [`BATCH`], as where many guests run,
+//! a pass takes several batches: ksmd holds its lock for a whole batch, and nobody can turn it off before. A change of `sleep_millisecs` wakes it (`ksm_scan_thread` waits
 //! for that): one change, one pass. While it sleeps nothing moves but what processes write.
 
 use super::{Counter, Counters, KsmError, KsmGuard, Ksmd, Setting, Settings};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// More pages than a host has.
+/// Pages per batch: some seconds at most.
+const BATCH: i64 = 1 << 18;
+/// More pages than a host has, for kernels that do not count visits.
 const ALL_PAGES: u64 = u32::MAX as u64;
 /// Longer than anybody waits, in milliseconds, and one more for a change.
 const LONG: [u64; 2] = [3_600_000, 3_600_001];
@@ -27,6 +30,15 @@ pub struct PassEnd {
     pub counters: Counters,
     /// CPU time that ksmd took for the pass, if ksmd can be seen.
     pub cpu: Option<Duration>,
+}
+
+/// How far a pass is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Pages that ksmd has visited in it.
+    pub visited: u64,
+    /// Since ksmd was asked for it.
+    pub elapsed: Duration,
 }
 
 /// ksmd in passes.
@@ -48,7 +60,8 @@ impl<'a> Passes<'a> {
         if guard.found().get(Setting::AdvisorMode).is_some() {
             all.put(Setting::AdvisorMode, 0);
         }
-        all.put(Setting::PagesToScan, ALL_PAGES);
+        let counts = guard.ksm().counter(Counter::PagesScanned)?.is_some();
+        all.put(Setting::PagesToScan, if counts { BATCH as u64 } else { ALL_PAGES });
         all.put(Setting::SleepMillisecs, LONG[0]);
         all.put(Setting::Run, 2);
         guard.set(&all)?;
@@ -56,22 +69,27 @@ impl<'a> Passes<'a> {
         Ok(Passes { guard, ksmd, asked: 0 })
     }
 
-    /// One pass, from its beginning to its end. `None` if `stop` said so first.
+    /// One pass, from its beginning to its end. `None` if `stop`, which hears every few milliseconds how
+    /// far the pass is, said so first. ksmd then goes on until its settings are restored.
     ///
     /// # Errors
     /// If there is no mergeable memory, so that ksmd never begins.
-    pub fn pass(&mut self, stop: &dyn Fn() -> bool) -> Result<Option<PassEnd>, KsmError> {
+    pub fn pass(&mut self, stop: &dyn Fn(Progress) -> bool) -> Result<Option<PassEnd>, KsmError> {
         let ksm = self.guard.ksm();
         let read = |c: Counter| Ok::<i64, KsmError>(ksm.counter(c)?.unwrap_or(0));
         let progress = || Ok::<_, KsmError>((read(Counter::FullScans)?, read(Counter::PagesScanned)?));
         let before = progress()?;
         self.ask()?;
-        let (mut last, mut moved) = (before, Instant::now());
+        let begun = Instant::now();
+        let (mut last, mut moved) = (before, begun);
+        // Where the batch began, and how often it was asked for.
+        let (mut batch, mut asked) = (before.1, 1);
         loop {
-            if stop() {
+            let now = progress()?;
+            let visited = now.1.saturating_sub(before.1).max(0) as u64;
+            if stop(Progress { visited, elapsed: begun.elapsed() }) {
                 return Ok(None);
             }
-            let now = progress()?;
             if now.0 > before.0 {
                 break;
             }
@@ -81,7 +99,11 @@ impl<'a> Passes<'a> {
             if moved.elapsed() > STUCK {
                 return Err(KsmError::NoPass);
             }
-            if now == before && moved.elapsed() > NOT_HEARD * self.asked.min(20) as u32 {
+            if now.1 - batch >= BATCH {
+                (batch, asked) = (now.1, 1);
+                self.ask()?;
+            } else if now.1 == batch && moved.elapsed() > NOT_HEARD * asked.min(20) {
+                asked += 1;
                 self.ask()?;
             }
             sleep(LOOK);

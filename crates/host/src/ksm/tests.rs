@@ -78,6 +78,30 @@ fn processes_with_mergeable_memory_are_found_whether_ksm_stat_says_so_or_not() {
 }
 
 #[test]
+fn other_processes_memory_is_counted_and_named_the_largest_first() {
+    let tree = Tree::new();
+    let area = |kb: u32| {
+        format!("7f0000000000-7f0000200000 rw-p 00000000 00:00 0 \nRss: {kb} kB\nVmFlags: rd wr mg\n")
+    };
+    tree.proc("7/smaps", &area(4096));
+    tree.proc("7/comm", "small\n");
+    tree.proc("8/smaps", &area(409_600));
+    tree.proc("8/ksm_stat", "ksm_merging_pages 5\nksm_mergeable: yes\n");
+    tree.proc("8/cmdline", "qemu-system-x86_64\0-name\0web\x1b[31m\0");
+    tree.proc("9/smaps", &area(4096));
+    let others = tree.ksm().others(&[9]).unwrap();
+    assert_eq!((others.pages(), others.merged()), (102_400 + 1024, 5));
+    assert_eq!(
+        others.to_string(),
+        "process 8 `web\\u{1b}[31m` with 400 MiB, process 7 `small` with 4 MiB",
+        "no name drives a terminal"
+    );
+    assert_eq!(tree.ksm().others(&[7, 8, 9]).unwrap().to_string(), "no process");
+    (20..40).for_each(|pid| tree.proc(&format!("{pid}/smaps"), &area(4)));
+    assert!(tree.ksm().others(&[]).unwrap().to_string().ends_with(" and 15 more"));
+}
+
+#[test]
 fn what_khugepaged_has_made_is_told_where_the_kernel_says() {
     let tree = Tree::new();
     assert_eq!(tree.ksm().collapsed(), None);
@@ -165,6 +189,28 @@ fn a_journal_left_behind_is_restored_from_before_anything_else() {
     assert_eq!((guard.recovered(), guard.found()), (Some(4242), &before));
     drop(guard);
     assert_eq!(tree.ksm().settings().unwrap(), before);
+}
+
+#[test]
+fn a_journal_left_behind_is_told_and_restored_from_on_request() {
+    let tree = Tree::new();
+    let look = || left_behind(&tree.host, &tree.places()).unwrap();
+    assert_eq!(look(), None);
+    assert_eq!(restore_left_behind(&tree.host, &tree.places()).unwrap(), None);
+    let guard = tree.take(&[(Setting::Run, 1)]).unwrap();
+    assert!(look().unwrap().held, "a guard that lives restores by itself");
+    drop(guard);
+    let before = tree.ksm().settings().unwrap();
+    let left = Journal { pid: 4242, found: before.clone() };
+    left.write(&tree.places().journal).unwrap();
+    tree.put("run", "1\n");
+    assert_eq!(look(), Some(Left { journal: left.clone(), held: false }));
+    assert_ne!(tree.ksm().settings().unwrap(), before, "looking changes nothing");
+    assert_eq!(restore_left_behind(&tree.host, &tree.places()).unwrap(), Some(left));
+    assert_eq!((tree.ksm().settings().unwrap(), look()), (before, None));
+    let _lock = tree.take(&[]).unwrap();
+    let error = restore_left_behind(&tree.host, &tree.places()).unwrap_err();
+    assert!(matches!(error, KsmError::Busy { .. }), "{error}");
 }
 
 #[test]

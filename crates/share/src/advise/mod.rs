@@ -38,14 +38,16 @@ pub struct Vm {
     pub uid: Option<u32>,
     /// Resident bytes.
     pub resident: u64,
-    /// Of these, in huge pages.
-    pub huge: u64,
+    /// Of these, in huge pages; none if this user may not know.
+    pub huge: Option<u64>,
     /// Whether it has memory in hugetlbfs, by its command line.
     pub hugetlb: bool,
     /// Whether a thread of it is scheduled as real-time.
     pub real_time: bool,
-    /// What KSM knows of it.
+    /// What KSM knows of it; nothing if this user may not know.
     pub ksm: ProcessKsm,
+    /// Whether this user may read what KSM knows of it: root may, and the process's own user.
+    pub readable: bool,
 }
 
 /// What a host says of itself.
@@ -75,13 +77,37 @@ pub struct Observed {
     pub vms: Vec<Vm>,
 }
 
+impl Observed {
+    /// That some guests' figures are missing because this user may not read them; nothing if none are.
+    pub fn unreadable(&self) -> Option<String> {
+        let hidden: Vec<&Vm> = self.vms.iter().filter(|vm| !vm.readable).collect();
+        let first = hidden.first()?;
+        Some(format!(
+            "only root may read the figures of {} of {} guests, which belong to other users (such as /proc/{}/ksm_stat \
+             of user {}): `-` stands for these figures",
+            hidden.len(),
+            self.vms.len(),
+            first.pid,
+            first.uid.map_or("unknown".into(), |u| u.to_string())
+        ))
+    }
+}
+
+/// Bytes of a file of procfs or sysfs that are read at most.
+const MOST_BYTES: u64 = 4 << 20;
+
+/// The start of a file; nothing if it cannot be read.
+fn start_of(path: &Path) -> Vec<u8> {
+    bifold_host::read_up_to(path, MOST_BYTES).unwrap_or_default()
+}
+
 /// Reads a host.
 ///
 /// # Errors
 /// If it has no KSM, or its files cannot be read. What a kernel does not have is absent.
 pub fn observe(host: &Host) -> Result<Observed, KsmError> {
     let ksm = Ksm::of(host)?;
-    let text = |path: &Path| String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned();
+    let text = |path: &Path| String::from_utf8_lossy(&start_of(path)).into_owned();
     let meminfo = text(&host.proc.join("meminfo"));
     let cpus = ["isolated", "nohz_full"].map(|f| text(&host.sys.join("devices/system/cpu").join(f)));
     let isolated = cpus.iter().map(|t| t.trim()).find(|t| !t.is_empty() && *t != "(null)");
@@ -132,19 +158,24 @@ fn vms(host: &Host, ksm: &Ksm) -> Result<Vec<Vm>, KsmError> {
     let mut found = Vec::new();
     for pid in pids {
         let dir = host.proc.join(pid.to_string());
-        let bytes = std::fs::read(dir.join("cmdline")).unwrap_or_default();
+        let bytes = start_of(&dir.join("cmdline"));
         let words: Vec<String> =
             bytes.split(|b| *b == 0).map(|w| String::from_utf8_lossy(w).into_owned()).collect();
         let program = words[0].rsplit('/').next().unwrap_or_default().to_owned();
         if !VMMS.iter().any(|v| program.starts_with(v)) {
             continue;
         }
-        let text = |file: &str| {
-            String::from_utf8_lossy(&std::fs::read(dir.join(file)).unwrap_or_default()).into_owned()
-        };
+        let text = |file: &str| String::from_utf8_lossy(&start_of(&dir.join(file))).into_owned();
         let status = text("status");
-        // One that has just ended.
-        let Some(process) = ksm.process(pid)? else { continue };
+        let (process, readable) = match ksm.process(pid) {
+            Ok(Some(process)) => (process, true),
+            // One that has just ended.
+            Ok(None) => continue,
+            // Another user's.
+            Err(KsmError::NotRoot { .. }) => (ProcessKsm::default(), false),
+            Err(e) => return Err(e),
+        };
+        let rollup = text("smaps_rollup");
         let uid =
             status.lines().find_map(|l| l.strip_prefix("Uid:")?.split_whitespace().next()?.parse().ok());
         found.push(Vm {
@@ -152,10 +183,11 @@ fn vms(host: &Host, ksm: &Ksm) -> Result<Vec<Vm>, KsmError> {
             name: bifold_host::guest_name(&bytes).unwrap_or(program),
             uid,
             resident: field(&status, "VmRSS").unwrap_or(0),
-            huge: field(&text("smaps_rollup"), "AnonHugePages").unwrap_or(0),
+            huge: field(&rollup, "AnonHugePages"),
             hugetlb: words.iter().any(|w| w.contains("hugetlb=on") || w.contains("/hugepages")),
             real_time: real_time(&dir),
             ksm: process,
+            readable,
         });
     }
     Ok(found)
@@ -165,7 +197,7 @@ fn vms(host: &Host, ksm: &Ksm) -> Result<Vec<Vm>, KsmError> {
 fn real_time(dir: &Path) -> bool {
     let Ok(threads) = std::fs::read_dir(dir.join("task")) else { return false };
     threads.flatten().any(|t| {
-        let stat = std::fs::read(t.path().join("stat")).unwrap_or_default();
+        let stat = start_of(&t.path().join("stat"));
         let stat = String::from_utf8_lossy(&stat).into_owned();
         let after = stat.rfind(')').map_or("", |at| &stat[at + 1..]);
         // What follows the name begins with field 3.

@@ -350,11 +350,11 @@ fn numa(v: &View) -> Option<Recommendation> {
 /// What is lost in large pages.
 fn huge_pages(v: &View) -> Option<Recommendation> {
     let vms = v.mergeable();
-    let huge: u64 = vms.iter().map(|vm| vm.huge).sum();
+    let huge: u64 = vms.iter().filter_map(|vm| vm.huge).sum();
     if huge == 0 || !v.runs() {
         return None;
     }
-    let backed = vms.iter().copied().filter(|vm| vm.huge > 0);
+    let backed = vms.iter().copied().filter(|vm| vm.huge.unwrap_or(0) > 0);
     Some(Recommendation {
         rule: "huge-pages",
         kind: Kind::Beware,
@@ -497,7 +497,7 @@ fn changing(v: &View) -> Option<Recommendation> {
 /// Guests that KSM never sees.
 fn unreached(v: &View) -> Option<Recommendation> {
     let reached: Vec<u32> = v.mergeable().iter().map(|vm| vm.pid).collect();
-    let out: Vec<&Vm> = v.0.vms.iter().filter(|vm| !reached.contains(&vm.pid)).collect();
+    let out: Vec<&Vm> = v.0.vms.iter().filter(|vm| vm.readable && !reached.contains(&vm.pid)).collect();
     if out.is_empty() {
         return None;
     }

@@ -2,7 +2,7 @@
 //! What a run yields: samples over time, potentials at marked times, and how each case and guest ended.
 
 use crate::potential::{Counts, Potential};
-use bifold_host::ksm::{Counter, Counters};
+use bifold_host::ksm::{Counter, Counters, Merged, Others};
 
 /// Bytes of a page.
 const PAGE: u64 = 4096;
@@ -53,6 +53,10 @@ pub struct CaseOutcome {
     pub samples: Vec<Sample>,
     /// Potentials.
     pub marks: Vec<Mark>,
+    /// What KSM had merged of the guests' memory in the end, by their page tables, if any guest lived then.
+    pub merged: Option<Merged>,
+    /// Other programs with mergeable memory in the end.
+    pub others: Others,
     /// How it ended.
     pub ending: Ending,
     /// What a reader should know.
@@ -122,13 +126,13 @@ pub struct Sample {
     pub running: bool,
     /// Pages per wake-up of ksmd.
     pub pages_to_scan: Option<u64>,
-    /// KSM's counters.
+    /// KSM's counters, of the whole host.
     pub ksm: Counters,
-    /// CPU time of ksmd since the start.
+    /// CPU time of ksmd since the start, for the whole host.
     pub ksmd_cpu_s: Option<f64>,
-    /// Merged pages that were written to since the start, and copied for that (`cow_ksm`).
+    /// The whole host's merged pages that were written to since the start, and copied for that (`cow_ksm`).
     pub copies: Option<u64>,
-    /// Pages swapped in that KSM had to copy since the start (`ksm_swpin_copy`).
+    /// The whole host's pages swapped in that KSM had to copy since the start (`ksm_swpin_copy`).
     pub swapped_in: Option<u64>,
     /// Each guest, in the plan's order; `None` once it is gone.
     pub guests: Vec<Option<GuestSample>>,
@@ -138,6 +142,12 @@ impl Sample {
     /// Bytes that sharing saves.
     pub fn saved(&self) -> u64 {
         self.unshared.saturating_sub(self.used)
+    }
+
+    /// A figure of all guests together, if every guest that is there has it.
+    pub fn of_guests(&self, figure: impl Fn(&GuestSample) -> Option<u64>) -> Option<u64> {
+        let there: Option<Vec<u64>> = self.guests.iter().flatten().map(figure).collect();
+        there.filter(|all| !all.is_empty()).map(|all| all.iter().sum())
     }
 
     /// Bytes of pages that a counter counts.

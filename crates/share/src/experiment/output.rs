@@ -5,7 +5,7 @@
 use super::outcome::{CaseOutcome, Ending, Outcome, Sample};
 use super::spec::{Plan, Published};
 use crate::potential::Counts;
-use bifold_host::ksm::Counter;
+use bifold_host::ksm::{Counter, Merged};
 use serde::Serialize;
 
 const PAGE: u64 = 4096;
@@ -53,7 +53,7 @@ impl Table {
 
 /// All tables, the one to read first in front.
 pub fn tables(plan: &Plan, outcome: &Outcome) -> Vec<Table> {
-    let mut all = vec![memory(outcome), sharing(outcome)];
+    let mut all = vec![memory(outcome), sharing(outcome), whole_host(outcome)];
     all.extend(published(plan, outcome));
     all.push(guests(outcome));
     all
@@ -118,13 +118,63 @@ fn memory(outcome: &Outcome) -> Table {
          inter then."
             .into(),
     ];
+    let with_others = outcome.cases.iter().filter(|c| c.others.merged() > 0).map(|c| c.name.as_str());
+    let with_others: Vec<&str> = with_others.collect();
+    if !with_others.is_empty() {
+        table.notes.push(format!(
+            "Other programs had merged pages, too ({}). Where they map the guests' frames, `with sharing` is less than \
+             the guests alone would take; `KSM: these guests` has what is saved among the guests.",
+            with_others.join(", ")
+        ));
+    }
     table
 }
 
-/// What KSM did for it.
+/// What KSM did for these guests.
 fn sharing(outcome: &Outcome) -> Table {
     let mut table = Table::new(
-        "KSM",
+        "KSM: these guests",
+        &[
+            "case",
+            "merged\npages",
+            "frames\nof them",
+            "pages\nsaved",
+            "zero\npages",
+            "first merge,\ns",
+            "90 % of the\nsaving at, s",
+        ],
+    );
+    for case in &outcome.cases {
+        let Some(last) = case.samples.last() else { continue };
+        let at = |s: Option<&Sample>| or_unknown(s.map(|s| format!("{:.0}", s.at_s)));
+        let first = case.samples.iter().find(|s| s.of_guests(|g| g.merging_pages).is_some_and(|n| n > 0));
+        let most = case
+            .samples
+            .iter()
+            .find(|s| last.saved() > 0 && s.saved() as f64 >= MOST_OF * last.saved() as f64);
+        let merged = |figure: fn(&Merged) -> u64| or_unknown(case.merged.as_ref().map(figure));
+        table.rows.push(vec![
+            case.name.clone(),
+            merged(|m| m.pages),
+            merged(|m| m.frames),
+            merged(|m| m.pages - m.frames),
+            merged(|m| m.zero_pages),
+            at(first),
+            at(most),
+        ]);
+    }
+    table.notes = vec![
+        "At the end of each case, by the guests' own page tables: other programs' pages are not in it. \
+              Zero pages: mappings of the kernel's zero page that KSM made."
+            .into(),
+    ];
+    table
+}
+
+/// What KSM did on the whole host, for other programs, too.
+fn whole_host(outcome: &Outcome) -> Table {
+    let mut table = Table::new(
+        "KSM: the whole host",
         &[
             "case",
             "frames\n(shared)",
@@ -132,12 +182,11 @@ fn sharing(outcome: &Outcome) -> Table {
             "un-\nshared",
             "volatile",
             "full\nscans",
-            "first merge,\ns",
-            "90 % of the\nsaving at, s",
             "ksmd CPU,\nmean %",
             "peak\n%",
             "copies",
             "copies\nper s",
+            "others'\nmerged pages",
         ],
     );
     for case in &outcome.cases {
@@ -149,15 +198,6 @@ fn sharing(outcome: &Outcome) -> Table {
         let scans = case.samples.first().and_then(|first| Some(passes(last)? - passes(first)?));
         let mean = last.ksmd_cpu_s.map(|cpu| format!("{:.1}", 100.0 * cpu / last.at_s.max(1e-9)));
         let peak = percent.iter().map(|p| p.1).reduce(f64::max).map(|p| format!("{p:.1}"));
-        let at = |s: Option<&Sample>| or_unknown(s.map(|s| format!("{:.0}", s.at_s)));
-        // Other programs' pages may be merged from before.
-        let sharing = |s: &Sample| s.ksm.get(Counter::PagesSharing).unwrap_or(0);
-        let before = case.samples.first().map_or(0, sharing);
-        let first = case.samples.iter().find(|s| sharing(s) > before);
-        let most = case
-            .samples
-            .iter()
-            .find(|s| last.saved() > 0 && s.saved() as f64 >= MOST_OF * last.saved() as f64);
         let per_second = last.copies.map(|n| format!("{:.0}", n as f64 / last.at_s.max(1e-9)));
         table.rows.push(vec![
             case.name.clone(),
@@ -166,19 +206,27 @@ fn sharing(outcome: &Outcome) -> Table {
             counter(Counter::PagesUnshared),
             counter(Counter::PagesVolatile),
             or_unknown(scans),
-            at(first),
-            at(most),
             or_unknown(mean),
             or_unknown(peak),
             or_unknown(last.copies),
             or_unknown(per_second),
+            case.others.merged().to_string(),
         ]);
+        if case.others.pages() > 0 {
+            table.notes.push(format!(
+                "{}: other programs share, too: {} mergeable pages ({})",
+                case.name,
+                case.others.pages(),
+                case.others
+            ));
+        }
     }
-    table.notes = vec![
-        "At the end of each case. Full scans: since its start. Copies: writes to merged pages, which get a \
-         frame of their own again (cow_ksm). CPU: of one processor."
+    table.notes.push(
+        "At the end of each case, by the host's counters: these guests and all other programs. Full scans: since \
+         the case's start. Copies: writes to merged pages, which get a frame of their own again (cow_ksm). CPU: of \
+         one processor."
             .into(),
-    ];
+    );
     table
 }
 
@@ -299,19 +347,20 @@ pub fn partial(outcome: &Outcome) -> Option<String> {
     Some(format!("Partial: {}", what.join("; ")))
 }
 
-/// One row of CSV: one time, and one guest or (`guest` = `all`) the host.
+/// One row of CSV: one time, and one guest, all guests together (`guest` = `all`) or the whole host (`guest` =
+/// `host`), other programs included.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Row {
     /// Name of the case.
     pub case: String,
     /// Seconds since the guests' start.
     pub time_s: f64,
-    /// Name of the guest, or `all`.
+    /// Name of the guest, `all` or `host`.
     pub guest: String,
     /// Resident bytes of guest memory.
-    pub resident_bytes: u64,
+    pub resident_bytes: Option<u64>,
     /// Bytes of guest memory by share: what is taken.
-    pub used_bytes: u64,
+    pub used_bytes: Option<u64>,
     /// Bytes without sharing.
     pub unshared_bytes: Option<u64>,
     /// Bytes that the emulators take in all.
@@ -322,7 +371,7 @@ pub struct Row {
     pub ksm_run: Option<bool>,
     /// Its pages per wake-up.
     pub pages_to_scan: Option<u64>,
-    /// KSM's counters, by the kernel's names.
+    /// The whole host's counters of KSM, by the kernel's names.
     pub pages_shared: Option<i64>,
     /// As above.
     pub pages_sharing: Option<i64>,
@@ -336,13 +385,13 @@ pub struct Row {
     pub pages_skipped: Option<i64>,
     /// As above.
     pub full_scans: Option<i64>,
-    /// As above, or of the guest.
+    /// As above, or of the guests.
     pub ksm_zero_pages: Option<i64>,
     /// Bytes saved less those of KSM's records, as the kernel counts.
     pub ksm_profit_bytes: Option<i64>,
-    /// Pages of the guest that are merged.
+    /// Pages of the guests that are merged.
     pub ksm_merging_pages: Option<u64>,
-    /// Pages of the guest that ksmd knows.
+    /// Pages of the guests that ksmd knows.
     pub ksm_rmap_items: Option<u64>,
     /// CPU time of ksmd since the start.
     pub ksmd_cpu_seconds: Option<f64>,
@@ -363,11 +412,20 @@ pub fn rows(outcome: &Outcome) -> Vec<Row> {
             let base =
                 |guest: &str| Row { case: case.name.clone(), time_s, guest: guest.into(), ..Row::default() };
             let counter = |c| s.ksm.get(c);
+            let profits: Vec<i64> = s.guests.iter().flatten().filter_map(|g| g.profit).collect();
             rows.push(Row {
-                resident_bytes: s.guests.iter().flatten().map(|g| g.rss).sum(),
-                used_bytes: s.used,
+                resident_bytes: s.of_guests(|g| Some(g.rss)),
+                used_bytes: Some(s.used),
                 unshared_bytes: Some(s.unshared),
                 emulators_bytes: Some(s.emulators),
+                ksm_zero_pages: s.of_guests(|g| g.zero_pages).map(|n| n as i64),
+                ksm_profit_bytes: (!profits.is_empty()).then(|| profits.iter().sum()),
+                ksm_merging_pages: s.of_guests(|g| g.merging_pages),
+                ksm_rmap_items: s.of_guests(|g| g.rmap_items),
+                cycles: s.of_guests(|g| Some(g.cycles)),
+                ..base("all")
+            });
+            rows.push(Row {
                 host_available_bytes: s.available,
                 ksm_run: Some(s.running),
                 pages_to_scan: s.pages_to_scan,
@@ -383,13 +441,13 @@ pub fn rows(outcome: &Outcome) -> Vec<Row> {
                 ksmd_cpu_seconds: s.ksmd_cpu_s.map(|c| (c * 1e6).round() / 1e6),
                 cow_ksm: s.copies,
                 ksm_swpin_copy: s.swapped_in,
-                ..base("all")
+                ..base("host")
             });
             for (guest, seen) in case.guests.iter().zip(&s.guests) {
                 let Some(g) = seen else { continue };
                 rows.push(Row {
-                    resident_bytes: g.rss,
-                    used_bytes: g.pss,
+                    resident_bytes: Some(g.rss),
+                    used_bytes: Some(g.pss),
                     ksm_zero_pages: g.zero_pages.map(|n| n as i64),
                     ksm_profit_bytes: g.profit,
                     ksm_merging_pages: g.merging_pages,
@@ -438,12 +496,17 @@ pub fn charts(outcome: &Outcome) -> Vec<Chart> {
         chart("Memory that the guests take", "MiB", &[("", |s| Some(s.used as f64 / MIB))]),
         chart("What sharing saves", "MiB", &[("", |s| Some(s.saved() as f64 / MIB))]),
         chart(
-            "Pages merged",
+            "Pages of these guests that are merged",
+            "thousand pages",
+            &[("", |s| Some(s.of_guests(|g| g.merging_pages)? as f64 / 1e3))],
+        ),
+        chart(
+            "The whole host: pages that KSM saves",
             "thousand pages",
             &[("", |s| Some(s.ksm.get(Counter::PagesSharing)? as f64 / 1e3))],
         ),
         chart(
-            "Pages that ksmd found alone or changing",
+            "The whole host: pages that ksmd found alone or changing",
             "thousand pages",
             &[
                 ("unshared", |s| Some(s.ksm.get(Counter::PagesUnshared)? as f64 / 1e3)),
@@ -451,7 +514,7 @@ pub fn charts(outcome: &Outcome) -> Vec<Chart> {
             ],
         ),
         chart(
-            "Merged pages copied again",
+            "The whole host: merged pages copied again",
             "thousand since the start",
             &[("", |s| Some(s.copies? as f64 / 1e3))],
         ),

@@ -5,7 +5,7 @@ use super::*;
 use crate::experiment::outcome::{GuestOutcome, GuestSample, Mark};
 use crate::experiment::spec::{Rate, Spec};
 use bifold_host::Host;
-use bifold_host::ksm::Ksm;
+use bifold_host::ksm::{Ksm, MergeableProcess, Merged, Others};
 use std::path::Path;
 
 const MIB: u64 = 1 << 20;
@@ -56,6 +56,8 @@ fn outcome() -> Outcome {
                 lost_to_huge: 20_480,
                 guests: vec![("a-1".into(), small)],
             }],
+            merged: Some(Merged { frames: 3, pages: 10, merging_pages: Some(10), zero_pages: 2 }),
+            others: Others::default(),
             ending: Ending::Whole,
             notes: Vec::new(),
         }],
@@ -84,19 +86,22 @@ fn full_scans_are_those_of_the_case() {
     let samples = &mut outcome.cases[0].samples;
     (samples[0].ksm, samples[2].ksm) = (counted("189\n"), counted("218\n"));
     let tables = tables(&plan(), &outcome);
-    assert_eq!(tables[1].rows[0][5], "29");
+    assert_eq!(tables[2].rows[0][5], "29");
 }
 
 #[test]
 fn tables_say_what_was_saved_of_what_could_be() {
-    let [memory, ksm, published, guests] = &tables(&plan(), &outcome())[..] else { panic!("four tables") };
+    let [memory, ksm, host, published, guests] = &tables(&plan(), &outcome())[..] else {
+        panic!("five tables")
+    };
     let row = |t: &Table, n: usize| t.rows[n].join(" ");
     assert_eq!(row(memory, 0), "all 200 160 40 75.0 5 40 40 100 20 75.0 50.0");
-    assert_eq!(row(ksm, 0), "all - - - - - - 5 15.0 20.0 50 5");
+    assert_eq!(row(ksm, 0), "all 10 3 7 2 - 5");
+    assert_eq!(row(host, 0), "all - - - - - 15.0 20.0 50 5 0");
     assert_eq!(row(published, 0), "them 3.8 50.3 4.6 61.1 5.9 90.4");
     assert_eq!(row(published, 1), "here: all 20.0 50.0 10.0 80.0 20.0 75.0");
     assert_eq!(row(guests, 0), "all a-1 6.1 3 7 80 20 - - - 40, 40, 100, 20");
-    for table in [memory, ksm, published, guests] {
+    for table in [memory, ksm, host, published, guests] {
         assert!(table.rows.iter().all(|r| r.len() == table.head.len()), "{}", table.title);
         let bars = table
             .markdown()
@@ -128,11 +133,40 @@ fn a_row_is_a_time_and_a_guest_or_all() {
     o.cases[0].samples[2].guests[1] = None;
     let rows = rows(&o);
     let of = |t: f64| rows.iter().filter(|r| r.time_s == t).map(|r| r.guest.as_str()).collect::<Vec<_>>();
-    assert_eq!(of(0.0), ["all", "a-1", "a-2"]);
-    assert_eq!(of(10.0), ["all", "a-1"], "one that is gone has no row");
-    assert_eq!(rows[0].used_bytes, 160 * MIB);
-    assert_eq!(rows[0].resident_bytes, 160 * MIB);
-    assert_eq!(rows[1].resident_bytes, 80 * MIB);
+    assert_eq!(of(0.0), ["all", "host", "a-1", "a-2"]);
+    assert_eq!(of(10.0), ["all", "host", "a-1"], "one that is gone has no row");
+    assert_eq!(rows[0].used_bytes, Some(160 * MIB));
+    assert_eq!(rows[0].resident_bytes, Some(160 * MIB));
+    assert_eq!(rows[2].resident_bytes, Some(80 * MIB));
+}
+
+#[test]
+fn other_programs_are_in_the_hosts_figures_and_not_in_the_guests() {
+    let dir = tempfile::tempdir().unwrap();
+    let ksm = dir.path().join("kernel/mm/ksm");
+    std::fs::create_dir_all(&ksm).unwrap();
+    for (file, text) in [("run", "1\n"), ("pages_sharing", "116224\n"), ("pages_shared", "900\n")] {
+        std::fs::write(ksm.join(file), text).unwrap();
+    }
+    let host = Host { sys: dir.path().into(), ..Host::live() };
+    let mut o = outcome();
+    let case = &mut o.cases[0];
+    let other = MergeableProcess { pid: 7, name: "`web`".into(), pages: 262_144, merged: 100_000 };
+    case.others = Others(vec![other]);
+    for s in &mut case.samples {
+        s.ksm = Ksm::of(&host).unwrap().counters().unwrap();
+        s.guests.iter_mut().flatten().for_each(|g| g.merging_pages = Some(5));
+    }
+    let tables = tables(&plan(), &o);
+    assert!(tables[0].notes[1].contains("merged pages, too (all)"), "{:?}", tables[0].notes);
+    assert_eq!(tables[1].rows[0][1..4], ["10", "3", "7"], "the guests' own");
+    assert_eq!(tables[2].rows[0][1..3], ["900", "116224"], "the host's");
+    assert_eq!(tables[2].rows[0].last().unwrap(), "100000");
+    assert!(tables[2].notes[0].contains("process 7 `web` with 1024 MiB"), "{:?}", tables[2].notes);
+    let rows = rows(&o);
+    let of = |guest: &str| rows.iter().find(|r| r.guest == guest).unwrap();
+    assert_eq!((of("all").ksm_merging_pages, of("all").pages_sharing), (Some(10), None));
+    assert_eq!((of("host").ksm_merging_pages, of("host").pages_sharing), (None, Some(116_224)));
 }
 
 #[test]
@@ -140,7 +174,10 @@ fn charts_have_a_curve_for_each_case_or_guest() {
     let charts = charts(&outcome());
     let titles: Vec<&str> = charts.iter().map(|c| c.title.as_str()).collect();
     assert!(titles.contains(&"What sharing saves") && titles.contains(&"CPU time of ksmd"), "{titles:?}");
-    assert!(!titles.contains(&"Pages merged"), "what the kernel did not count is no chart");
+    assert!(
+        !titles.contains(&"Pages of these guests that are merged"),
+        "what the kernel did not count is no chart"
+    );
     let saved = charts.iter().find(|c| c.title == "What sharing saves").unwrap();
     assert_eq!(saved.curves, [("all".to_string(), vec![(0.0, 0.0), (5.0, 108.0), (10.0, 120.0)])]);
     let each = charts.last().unwrap();

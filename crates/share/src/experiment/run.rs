@@ -18,7 +18,8 @@ use crate::potential::{Options, Watch, count_watched};
 use bifold_capture::qemu::{self, Qemu};
 use bifold_capture::vm::Initrd;
 use bifold_host::Host;
-use bifold_host::ksm::{Counter, Guardian, KsmGuard, Places, Setting, Settings};
+use bifold_host::ksm::{Guardian, KsmGuard, Places, Setting, Settings};
+use bifold_trace::bounded;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
@@ -130,14 +131,15 @@ pub fn largest_scale_in(spec: &Spec, room_mib: u64) -> Option<Scale> {
 pub fn available_mib(host: &Host) -> Result<u64, ExperimentError> {
     let path = host.proc.join("meminfo");
     let read = |source| ExperimentError::Read { path: path.clone(), source };
-    let text = std::fs::read_to_string(&path).map_err(read)?;
+    let text = bounded::read_to_string(&path, bounded::TEXT).map_err(read)?;
     let bytes = available(&text).ok_or_else(|| read(io::Error::other("it has no MemAvailable")))?;
     Ok(bytes >> 20)
 }
 
 /// The release of a host's kernel; empty if it does not say.
 pub fn kernel_release(host: &Host) -> String {
-    let text = std::fs::read_to_string(host.proc.join("sys/kernel/osrelease")).unwrap_or_default();
+    let text =
+        bounded::read_to_string(&host.proc.join("sys/kernel/osrelease"), bounded::TEXT).unwrap_or_default();
     text.trim().to_owned()
 }
 
@@ -184,12 +186,19 @@ impl<'a> Runner<'a> {
     }
 
     fn end(self, ending: Ending) -> CaseOutcome {
+        let ksm = self.guard.ksm();
+        let own: Vec<u32> = self.guests.iter().filter_map(Guest::watched).map(|w| w.pid).collect();
+        // A guest that ends just now takes the figure with it, and the case is damaged then.
+        let merged = if own.is_empty() { None } else { ksm.merged(&own).ok() };
+        let others = ksm.others(&self.own()).unwrap_or_default();
         CaseOutcome {
             name: self.case.name.clone(),
             ksm: self.case.ksm.to_string(),
             guests: self.guests.into_iter().map(|g| g.outcome).collect(),
             samples: self.samples,
             marks: self.marks,
+            merged,
+            others,
             ending,
             notes: self.notes,
         }
@@ -202,6 +211,12 @@ impl<'a> Runner<'a> {
         let mut settings = Settings::of(&found);
         self.case.ksm.iter().filter(named).for_each(|(s, v)| settings.put(s, v));
         settings
+    }
+
+    /// This process and the guests' emulators.
+    fn own(&self) -> Vec<u32> {
+        let guests = self.guests.iter().filter_map(Guest::watched).map(|w| w.pid);
+        std::iter::once(std::process::id()).chain(guests).collect()
     }
 
     fn now(&self) -> f64 {
@@ -222,12 +237,15 @@ impl<'a> Runner<'a> {
         let mut settings = self.settings();
         settings.put(Setting::Run, 0);
         self.guard.set(&settings)?;
-        let before = self.guard.ksm().counter(Counter::PagesSharing)?.unwrap_or(0);
-        if before > 0 {
-            self.note(
-                format!("{before} pages of other programs were merged before: KSM's counters have them, too"),
-                tell,
+        let others = self.guard.ksm().others(&self.own())?;
+        if others.pages() > 0 {
+            let text = format!(
+                "other programs share, too: {} mergeable pages, {} of them merged before ({others}); ksmd goes over \
+                 them in every pass, and they are in the figures of the whole host",
+                others.pages(),
+                others.merged()
             );
+            self.note(text, tell);
         }
         let initrds = kinds.iter().zip(&self.case.workloads).map(|(kind, w)| kind.initrd(w));
         let initrds = initrds.collect::<Result<Vec<Initrd>, _>>()?;

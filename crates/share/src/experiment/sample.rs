@@ -10,6 +10,9 @@ use super::tune::Orders;
 use bifold_host::ksm::{Ksm, KsmError, ProcessKsm};
 use std::path::{Path, PathBuf};
 
+/// More than the largest of the files, smaps, has for an emulator.
+const MOST_BYTES: u64 = 64 << 20;
+
 /// A process's memory by its smaps, bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Memory {
@@ -105,7 +108,7 @@ impl Eye {
     }
 
     fn text(&self, file: &str) -> String {
-        let bytes = std::fs::read(self.proc.join(file)).unwrap_or_default();
+        let bytes = bifold_host::read_up_to(&self.proc.join(file), MOST_BYTES).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 

@@ -6,10 +6,12 @@
 
 use super::write::Target;
 use super::{About, FingerprintError, Row, Sorter, VERSION};
-use std::io::BufRead;
+use std::io::{BufRead, Read as _};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
+/// More bytes than a hash and a count take.
+const MOST_LINE: u64 = 1 << 12;
 /// Bits of an imported hash.
 const BITS: u32 = 32;
 
@@ -31,7 +33,7 @@ pub struct Imported {
 pub fn import(
     name: &str,
     path: &Path,
-    list: impl BufRead,
+    mut list: impl BufRead,
     zero: Option<u32>,
     parts: u32,
     memory: u64,
@@ -40,9 +42,16 @@ pub fn import(
     let target = Target::create(dir)?;
     let mut sorter = Sorter::new(memory, &target.beside);
     let mut done = Imported { lines: 0, pages: 0 };
-    for (number, line) in (1..).zip(list.lines()) {
-        let line = line.map_err(FingerprintError::io("read", path))?;
-        let line = line.trim();
+    let mut bytes = Vec::new();
+    for number in 1.. {
+        bytes.clear();
+        // A device without an end may have a line without an end.
+        let read = list.by_ref().take(MOST_LINE).read_until(b'\n', &mut bytes);
+        if read.map_err(FingerprintError::io("read", path))? == 0 {
+            break;
+        }
+        let text = String::from_utf8_lossy(&bytes);
+        let line = text.trim();
         if line.is_empty() {
             continue;
         }
@@ -50,7 +59,10 @@ pub fn import(
             if number == 1 {
                 continue;
             }
-            let what = format!("line {number} is no hash of 32 bits, nor hash,count: {line:.40}");
+            let what = format!(
+                "line {number} is no hash of 32 bits, nor hash,count: {}",
+                line.chars().take(40).flat_map(char::escape_debug).collect::<String>()
+            );
             return Err(FingerprintError::Content { path: path.into(), what });
         };
         // A hash of zero is not the zero page's unless that is said: the second half tells them apart.

@@ -30,6 +30,9 @@ pub struct Mapping {
     name: String,
 }
 
+/// More text than 65,530 mappings have, the most of a process unless its host says otherwise.
+const MOST_MAPS: u64 = 64 << 20;
+
 /// All of the guest's memory.
 pub fn whole(pid: u32) -> Result<Image, ImageError> {
     let guest = guest(pid)?;
@@ -65,7 +68,8 @@ fn shared(pid: u32, guest: &Mapping) -> Option<Result<Image, ImageError>> {
 
 /// The process's largest mapping that can be a guest's RAM.
 fn guest(pid: u32) -> Result<Mapping, ImageError> {
-    let maps = std::fs::read(format!("/proc/{pid}/maps")).map_err(|e| of_io(pid, e))?;
+    let maps = bifold_host::read_up_to(Path::new(&format!("/proc/{pid}/maps")), MOST_MAPS)
+        .map_err(|e| of_io(pid, e))?;
     largest(&String::from_utf8_lossy(&maps)).ok_or(ImageError::NoGuest { pid })
 }
 

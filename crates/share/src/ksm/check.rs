@@ -19,14 +19,17 @@ use super::synthetic::{Synthetic, fill, page};
 use super::{Counts, Guest, Scanner, Tuning, Work};
 use crate::image::PAGE;
 use bifold_host::ksm::{
-    Area, Counter, Counters, Ksm, KsmError, KsmGuard, MergeableArea, Merged, PageState, Passes, Setting,
-    Settings,
+    Area, Counter, Counters, Ksm, KsmError, KsmGuard, MergeableArea, Merged, Others, PageState, Passes,
+    Progress, Setting, Settings,
 };
 use memmap2::{Advice, MmapMut};
+use std::cell::Cell;
 use std::io;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+/// What is waited for is said so often.
+pub const SAY: Duration = Duration::from_secs(10);
 /// A content is done again so often, at most, because others' memory changed.
 const MOST_TRIES: u32 = 5;
 
@@ -168,6 +171,39 @@ pub enum CheckError {
     /// Stopped by the user.
     #[error("the check was stopped")]
     Stopped,
+    /// It took longer than it may.
+    #[error(
+        "the check did not end within {seconds:.0} s: {at}{}",
+        if others.0.is_empty() {
+            String::new()
+        } else {
+            format!(
+                "; in every pass ksmd also goes over {} mergeable pages of other programs: {others}; \
+                 end them, give them memory that is not mergeable (QEMU: -machine mem-merge=off), or raise --limit",
+                others.pages()
+            )
+        }
+    )]
+    Limit {
+        /// The limit.
+        seconds: f64,
+        /// How far it was.
+        at: String,
+        /// Whose memory ksmd went over besides.
+        others: Others,
+    },
+}
+
+/// How a check is watched while it waits for ksmd.
+pub struct Watch<'a> {
+    /// Says when to stop.
+    pub stop: &'a dyn Fn() -> bool,
+    /// Hears, every [`SAY`], what is waited for.
+    pub waits: &'a dyn Fn(&str),
+    /// When the check has to be over, and how long that is from its beginning.
+    pub until: (Instant, Duration),
+    /// When a content that was disturbed is not done again any more.
+    pub again_until: Instant,
 }
 
 /// A check under way.
@@ -176,8 +212,8 @@ pub struct Check<'a> {
     pub guard: &'a KsmGuard,
     /// Passes of each run.
     pub passes: u64,
-    /// Says when to stop.
-    pub stop: &'a dyn Fn() -> bool,
+    watch: Watch<'a>,
+    said: Cell<Instant>,
     // ksmd does not begin a pass on a host without mergeable memory.
     _one: MmapMut,
 }
@@ -187,14 +223,10 @@ impl<'a> Check<'a> {
     ///
     /// # Errors
     /// If there is no memory.
-    pub fn new(
-        guard: &'a KsmGuard,
-        passes: u64,
-        stop: &'a dyn Fn() -> bool,
-    ) -> Result<Check<'a>, CheckError> {
+    pub fn new(guard: &'a KsmGuard, passes: u64, watch: Watch<'a>) -> Result<Check<'a>, CheckError> {
         let mut one = mergeable(1)?;
         fill(u64::MAX, &mut one);
-        Ok(Check { guard, passes, stop, _one: one })
+        Ok(Check { guard, passes, watch, said: Cell::new(Instant::now()), _one: one })
     }
 
     fn settings(&self, case: &Case) -> Settings {
@@ -214,7 +246,7 @@ impl<'a> Check<'a> {
             let before = self.others(case)?;
             let mut rows = self.synthetic_once(content, pages, case)?;
             let disturbed = before != self.others(case)?;
-            if disturbed && tries < MOST_TRIES {
+            if disturbed && tries < MOST_TRIES && Instant::now() < self.watch.again_until {
                 continue;
             }
             rows.iter_mut().for_each(|r| (r.tries, r.disturbed) = (tries, disturbed));
@@ -282,6 +314,30 @@ impl<'a> Check<'a> {
         Ok(rows)
     }
 
+    /// Says what is waited for, and whether that is over.
+    fn waited(&self, progress: Progress, pass: u64, content: &str, case: &str) -> bool {
+        if progress.elapsed > SAY && self.said.get().elapsed() > SAY {
+            self.said.set(Instant::now());
+            (self.watch.waits)(&format!(
+                "{}: ksmd has visited {} pages in {:.0} s",
+                self.place(pass, content, case),
+                progress.visited,
+                progress.elapsed.as_secs_f64()
+            ));
+        }
+        (self.watch.stop)() || Instant::now() > self.watch.until.0
+    }
+
+    fn place(&self, pass: u64, content: &str, case: &str) -> String {
+        format!("pass {pass} of {} over {content} under {case}", self.passes)
+    }
+
+    fn too_long(&self, pass: u64, content: &str, case: &str) -> Result<CheckError, CheckError> {
+        let others = self.guard.ksm().others(&[std::process::id()])?;
+        let at = format!("it was in {}", self.place(pass, content, case));
+        Ok(CheckError::Limit { seconds: self.watch.until.1.as_secs_f64(), at, others })
+    }
+
     fn step(
         &self,
         passes: &mut Passes,
@@ -292,7 +348,11 @@ impl<'a> Check<'a> {
     ) -> Result<Row, CheckError> {
         let (before, work, cpu) = (Instant::now(), scanner.work(), scanner.cpu());
         scanner.pass();
-        let end = passes.pass(self.stop)?.ok_or(CheckError::Stopped)?;
+        let end = match passes.pass(&|progress| self.waited(progress, pass, content, case))? {
+            Some(end) => end,
+            None if (self.watch.stop)() => return Err(CheckError::Stopped),
+            None => return Err(self.too_long(pass, content, case)?),
+        };
         let counted = merged(self.guard.ksm())?.into();
         scanner.elapse(before.elapsed());
         Ok(Row {

@@ -6,6 +6,7 @@
 
 mod show;
 
+use crate::cli::parse_seconds;
 use crate::cli::policy::ShortFormat;
 use crate::cli::share::OutArgs;
 use crate::guardian;
@@ -13,16 +14,16 @@ use crate::run::stop_on_signals;
 use crate::status::Status;
 use anyhow::Context as _;
 use bifold_host::Host;
-use bifold_host::ksm::{Guardian, KsmGuard, Places, Settings};
-use bifold_report::{Exit, OutputFile, shell_words};
+use bifold_host::ksm::{Guardian, KsmGuard, Others, Places, Settings};
+use bifold_report::{Exit, OutputFile, grouped, shell_words};
 use bifold_share::experiment::run::kernel_release;
-use bifold_share::ksm::check::{Case, Check, CheckError};
+use bifold_share::ksm::check::{Case, Check, CheckError, Watch};
 use bifold_share::ksm::synthetic::Synthetic;
 use clap::Args;
 use show::{Checked, Run};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// For `--help`.
 pub const EXAMPLES: &str = "\
@@ -31,7 +32,7 @@ Examples:
   bifold share check --runs 5 --markdown check.md
   bifold share check --content slowly-changing --passes 12
   bifold share check --set max_page_sharing=2 --set use_zero_pages=1
-  bifold share check --processes        # guests that are stopped, as by QEMU's `stop`";
+  bifold share check --processes  # guests that are stopped, as by QEMU's `stop`";
 
 /// Arguments of `share check`.
 #[derive(Debug, Args)]
@@ -63,6 +64,14 @@ pub struct CheckArgs {
     /// How far off a prediction may be, as a share of what is counted
     #[arg(long, value_name = "RATIO", default_value_t = 0.02, value_parser = tolerance)]
     pub tolerance: f64,
+
+    /// End with an error after this long [default: by the number of pages]
+    ///
+    /// ksmd goes over all mergeable memory of the host in each pass, other programs' too. Without this
+    /// option, the check has what its own pages take on a slow machine, two minutes at least, and up to ten
+    /// minutes for each run more on a host where other programs have mergeable memory.
+    #[arg(long, value_name = "SECS", value_parser = parse_seconds)]
+    pub limit: Option<f64>,
 
     /// Form of the data
     #[arg(long, value_enum, default_value_t = ShortFormat::Table, hide_possible_values = true,
@@ -116,11 +125,28 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<Status> {
     if let (Some(pid), false) = (guard.recovered(), args.out.quiet) {
         eprintln!("bifold: KSM's settings, left changed by process {pid}, were restored first");
     }
+    let others = guard.ksm().others(&[std::process::id()])?;
+    let limit = args.limit.map_or_else(|| limit(args, cases.len(), &others), Duration::from_secs_f64);
+    if let (Some(text), false) = (foreign(args, cases.len(), &others, limit), args.out.quiet) {
+        eprintln!("bifold: {text}");
+    }
+    let begun = Instant::now();
     let stopped = || stop.load(Ordering::Relaxed);
+    let waits = |what: &str| {
+        if !args.out.quiet {
+            eprintln!("bifold: {what}");
+        }
+    };
+    let watch = || Watch {
+        stop: &stopped,
+        waits: &waits,
+        until: (begun + limit, limit),
+        again_until: begun + limit / 2,
+    };
     let mut runs = Vec::new();
     let mut ending = Ok(());
     for _ in 0..args.runs {
-        let (run, ended) = one(args, &cases, &guard, &stopped);
+        let (run, ended) = one(args, &cases, &guard, watch());
         runs.push(run);
         ending = ended;
         if ending.is_err() {
@@ -159,17 +185,54 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<Status> {
     Ok(if checked.off() == 0 { Status::Done } else { Status::CheckFailed })
 }
 
+/// What ksmd takes for a visit to a page: on an idle machine (`docs/share.md`), and at most.
+const VISIT: Duration = Duration::from_micros(4);
+const SLOW_VISIT: Duration = Duration::from_micros(50);
+/// The least that a check has, and the most that it has for other programs' pages in each run.
+const LEAST: Duration = Duration::from_secs(120);
+const FOR_OTHERS: Duration = Duration::from_secs(600);
+
+/// Passes of all runs.
+fn passes(args: &CheckArgs, cases: usize) -> u64 {
+    let contents = match (args.processes, args.content.len()) {
+        (true, _) => 1,
+        (false, 0) => Synthetic::ALL.len(),
+        (false, n) => n,
+    };
+    args.passes * (contents * cases) as u64 * u64::from(args.runs)
+}
+
+fn times(one: Duration, n: u64) -> Duration {
+    Duration::from_secs_f64(one.as_secs_f64() * n as f64)
+}
+
+/// How long the check may take if nobody says.
+fn limit(args: &CheckArgs, cases: usize, others: &Others) -> Duration {
+    let passes = passes(args, cases);
+    let own = times(SLOW_VISIT, passes * u64::from(args.pages)).max(LEAST);
+    own + times(SLOW_VISIT, passes * others.pages()).min(FOR_OTHERS * args.runs)
+}
+
+/// That ksmd goes over other programs' memory, and what that takes; nothing if there is none.
+fn foreign(args: &CheckArgs, cases: usize, others: &Others, limit: Duration) -> Option<String> {
+    let pages = others.pages();
+    let takes = times(VISIT, passes(args, cases) * pages).as_secs();
+    (pages > 0 && !args.processes).then(|| {
+        format!(
+            "in every pass ksmd also goes over {} mergeable pages of other programs ({others}), which takes {takes} s \
+             in all on an idle machine; the check ends after {} s at the latest (--limit)",
+            grouped(pages),
+            limit.as_secs()
+        )
+    })
+}
+
 /// One run over all settings and contents, as far as it came, and how it ended.
-fn one(
-    args: &CheckArgs,
-    cases: &[Case],
-    guard: &KsmGuard,
-    stopped: &dyn Fn() -> bool,
-) -> (Run, Result<(), CheckError>) {
+fn one(args: &CheckArgs, cases: &[Case], guard: &KsmGuard, watch: Watch) -> (Run, Result<(), CheckError>) {
     let began = Instant::now();
     let mut rows = Vec::new();
     let ended = (|| {
-        let check = Check::new(guard, args.passes, stopped)?;
+        let check = Check::new(guard, args.passes, watch)?;
         let contents = if args.content.is_empty() { &Synthetic::ALL[..] } else { &args.content };
         for case in cases {
             if args.processes {

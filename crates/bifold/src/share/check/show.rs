@@ -2,7 +2,7 @@
 //! What came of a check, for a terminal, as JSON and as Markdown. Where there are several runs, a pass has
 //! one row, with the least and the most of them.
 
-use bifold_report::{grouped, text_table};
+use bifold_report::{grouped, text_table, text_table_with_keys};
 use bifold_share::experiment::output::Table;
 use bifold_share::ksm::check::Row;
 use serde_json::{Value, json};
@@ -49,7 +49,7 @@ fn range<T: PartialOrd + Copy>(values: impl Iterator<Item = T>, words: impl Fn(T
     match least.zip(most) {
         None => "-".into(),
         Some((l, m)) if l == m => words(l),
-        Some((l, m)) => format!("{}–{}", words(l), words(m)),
+        Some((l, m)) => format!("{}-{}", words(l), words(m)),
     }
 }
 
@@ -95,9 +95,21 @@ impl Checked {
 
     /// For a terminal.
     pub fn text(&self) -> String {
-        let table = |t: Table| text_table(t.head, t.rows);
-        let runs = if self.runs.len() > 1 { table(self.table_of_runs()) + "\n" } else { String::new() };
-        runs + &table(self.table_of_passes())
+        let mut out = String::new();
+        if self.runs.len() > 1 {
+            let runs = self.table_of_runs();
+            out += &(text_table(runs.head, runs.rows) + "\n");
+        }
+        // A table for each set of settings: their names would take a third of each line.
+        let passes = self.table_of_passes();
+        let without = |cells: &[String]| [&cells[..1], &cells[2..]].concat();
+        for (n, rows) in passes.rows.chunk_by(|a, b| a[1] == b[1]).enumerate() {
+            let between = if n == 0 { "" } else { "\n" };
+            out += &format!("{between}settings: {}\n\n", rows[0][1]);
+            let cells = rows.iter().map(|r| without(r)).collect();
+            out += &text_table_with_keys(2, without(&passes.head), cells);
+        }
+        out
     }
 
     fn table_of_runs(&self) -> Table {

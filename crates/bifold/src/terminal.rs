@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the terminal can show: its width, its characters, and whether lines can be drawn again.
+
+use bifold_report::terminal::{is_ascii_locale, set_ascii, set_columns};
+use indicatif::ProgressStyle;
+use std::io::{IsTerminal, stdout};
+
+/// Looks, and tells those who make tables.
+pub fn look() {
+    if ascii() {
+        set_ascii();
+    }
+    if let Some((columns, _)) = terminal_size::terminal_size_of(stdout()) {
+        set_columns(columns.0.into());
+    }
+}
+
+fn ascii() -> bool {
+    let words = ["LC_ALL", "LC_CTYPE", "LANG"].map(|name| std::env::var(name).ok());
+    is_ascii_locale(words.each_ref().map(|w| w.as_deref()))
+}
+
+/// A progress line: what turns, and words.
+pub fn spinner() -> ProgressStyle {
+    let style = ProgressStyle::with_template("{spinner} {prefix}{msg}").expect("a template of ours");
+    if ascii() { style.tick_chars("|/-\\ ") } else { style }
+}
+
+/// Whether what was written to a stream can be taken back: it is a terminal, and no dumb one.
+pub fn redraws(stream: &impl IsTerminal) -> bool {
+    stream.is_terminal() && std::env::var_os("TERM").is_some_and(|t| !t.is_empty() && t != "dumb")
+}
