@@ -143,7 +143,7 @@ COLD static void store_page(uint64_t va, uint64_t frame, unsigned bytes, bool pt
         files_wait(); /* and the next store there comes here, too */
     } else if (is_table(frame)) {
         table_store(frame << PAGE_SHIFT | (va & PAGE_MASK), bytes, pt_write);
-    } else if (!idt_store(frame)) {
+    } else if (!idt_store(frame) && !log_store(frame)) {
         hot.tag[page % CACHE_PAGES] = page + hot.generation;
         self->pfn[page % CACHE_PAGES] = (uint32_t)frame;
     }
@@ -272,6 +272,70 @@ static void on_entry(unsigned vcpu, void *u)
     on_block2(vcpu, u);
 }
 
+/*
+ * For attribution the same callbacks also tell where the block runs. Between
+ * accesses of one block that repeats itself nothing is to be told. A block that
+ * spans two pages has its second in `fetch_page`.
+ */
+static inline void tell_block(const struct block *b)
+{
+    uint64_t page = hot.fetch_page - (b->page2 != b->page), *p = hot.p;
+
+    if (!recording)
+        return;
+    *p = bf_head(BF_KIND_BLOCK, page << PAGE_SHIFT | (b->start & PAGE_MASK));
+    hot.p = p + 1;
+    hot.blocks++;
+    /* The accesses look at the limit, but not every block has any. */
+    if (unlikely(p >= hot.limit))
+        ring_room(0);
+}
+
+HOT static void on_block_where(unsigned vcpu, void *u)
+{
+    const struct block *b = u, *before;
+
+    (void)vcpu;
+    if (unlikely(current_cpu != hot.cpu))
+        switch_vcpu();
+    before = hot.block;
+    enter(b);
+    if (unlikely((b->page != hot.block_page) | (hot.insns >= MAX_INSNS))) {
+        block_slow(b);
+        before = NULL;
+    }
+    if (b != before)
+        tell_block(b);
+}
+
+static void on_block2_where(unsigned vcpu, void *u)
+{
+    on_block2(vcpu, u);
+    tell_block(u);
+}
+
+static void on_rep_block_where(unsigned vcpu, void *u)
+{
+    const struct block *before = hot.cpu == current_cpu ? hot.block : NULL;
+
+    on_rep_block(vcpu, u);
+    if (u != before)
+        tell_block(u);
+}
+
+static void on_entry_where(unsigned vcpu, void *u)
+{
+    on_entry(vcpu, u);
+    tell_block(u);
+}
+
+/* What is called at the start of a block that is an exception's entry, one repeated
+ * instruction, within a page, or across two. */
+static const struct callbacks {
+    vcpu_udata_cb_t entry, rep, one_page, two_pages;
+} plain = {on_entry, on_rep_block, on_block, on_block2},
+  with_where = {on_entry_where, on_rep_block_where, on_block_where, on_block2_where};
+
 /* Blocks are translated again and again but described once: QEMU says nothing
  * when it drops one, so a description per translation would never be freed. */
 static const struct block *unique(const struct block *b)
@@ -299,6 +363,7 @@ void record_block(struct qemu_plugin_tb *tb)
     } scratch;
     struct block *b = &scratch.b;
     size_t n = qemu_plugin_tb_n_insns(tb);
+    const struct callbacks *cb = opt.where ? &with_where : &plain;
     const struct block *known;
     uint64_t end = 0;
     int vector;
@@ -330,12 +395,12 @@ void record_block(struct qemu_plugin_tb *tb)
     known = unique(b);
     /* R_REGS, because code_page() may read the instruction pointer: later QEMUs insist. */
     if (vector >= 0)
-        qemu_plugin_register_vcpu_tb_exec_cb(tb, on_entry, CB_R_REGS, (void *)known);
+        qemu_plugin_register_vcpu_tb_exec_cb(tb, cb->entry, CB_R_REGS, (void *)known);
     else if (b->rep && n == 1)
-        qemu_plugin_register_vcpu_tb_exec_cb(tb, on_rep_block, CB_R_REGS, (void *)known);
+        qemu_plugin_register_vcpu_tb_exec_cb(tb, cb->rep, CB_R_REGS, (void *)known);
     else
-        qemu_plugin_register_vcpu_tb_exec_cb(tb, b->page == b->page2 ? on_block : on_block2,
-                                             CB_R_REGS, (void *)known);
+        qemu_plugin_register_vcpu_tb_exec_cb(
+            tb, b->page == b->page2 ? cb->one_page : cb->two_pages, CB_R_REGS, (void *)known);
 }
 
 /* The state a consumer starts from: frames that the host holds, tables, then each
@@ -366,6 +431,7 @@ void record_start(struct vcpu *v)
     }
     emit1(BF_KIND_VCPU, v->index);
     emit1(BF_KIND_MARKER, opt.boot ? BF_MARKER_BOOT : BF_MARKER_START);
+    log_start();
     hot.fetch_page = hot.block_page = UINT64_MAX;
     if (opt.check_every)
         next_check = hot.p + opt.check_every;
@@ -379,7 +445,7 @@ void record_stop(void)
 
     flush_insns();
     tables_compare();
-    stats[ST_ACCESSES] = ring_accesses();
+    stats[ST_ACCESSES] = ring_accesses() - hot.blocks;
     /* At once, as the consumer looks for all of it at the end of one chunk. */
     w = ring_room(4 + BF_STATS_WORDS);
     w[0] = bf_head(BF_KIND_TICKS, ticks);
