@@ -15,9 +15,10 @@ use crate::source::{self, Ending};
 use crate::status::Status;
 use crate::{keep, stdin};
 use anyhow::Context as _;
+use bifold_attribute::Attribution;
 use bifold_model::{Model, Options};
 use bifold_policy::{Estimator, Named, Scale, Timeline, Vm, check, evaluate};
-use bifold_report::{Comparison, Exit, Format, Meta, OutputFile, RunPolicies};
+use bifold_report::{Comparison, Exit, Format, Meta, OutputFile, Places, RunPolicies};
 use bifold_trace::file::{Header, Source, Writer};
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -47,13 +48,20 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
     };
     let stop = stop_on_signals()?;
     let interval_s = options.interval_seconds;
+    let places = plan.places.as_ref().map(|_| Attribution::new(&options.configs));
+    let folded =
+        plan.places.as_ref().and_then(|p| p.folded.as_deref()).map(OutputFile::create).transpose()?;
     let mut model = Model::new(&plan.profile, options);
+    if places.is_some() {
+        model.charge();
+    }
     for on_line in &plan.on_line {
         let room = on_line.attach(&mut model, &plan.profile, interval_s, plan.time_scale);
         assert!(room, "resolve counts the regimes");
     }
     let mut feed = Feed {
         model,
+        places,
         writer,
         unwritten: None,
         progress: Progress::start(plan.notes.progress, doing(&plan.input)),
@@ -114,7 +122,10 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
     // As bytes first: the policies take the timeline itself.
     let bytes = own.as_ref().filter(|_| plan.timeline.is_some()).map(Timeline::to_bytes);
     let policies = own.filter(|_| needs_policies(&plan)).map(|own| policies(own, &plan));
-    let comparison = Comparison { meta, outcome, policies };
+    let asked = plan.places.as_ref();
+    let places = feed.places.zip(asked).map(|(p, asked)| Places::new(p.finish(), asked.config));
+    let stacks = places.as_ref().zip(asked).map(|(p, asked)| p.places.folded(p.config, asked.count));
+    let comparison = Comparison { meta, outcome, policies, places };
     let mut writing = Writing::new(plan.notes.notes);
     let text = match plan.format {
         Format::Table => comparison.render_table(plan.show),
@@ -122,6 +133,9 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
     };
     writing.data(&text, output, plan.output.as_deref());
     writing.file("timeline", timeline, plan.timeline.as_deref(), || Ok(bytes.unwrap_or_default()));
+    writing.file("stacks", folded, asked.and_then(|a| a.folded.as_deref()), || {
+        Ok(stacks.unwrap_or_default().into_bytes())
+    });
     writing.file("report", report, plan.report.as_deref(), || Ok(comparison.render_html()?.into_bytes()));
     let kept = written(&mut ending, &plan);
     // The first thing that went wrong is the one to tell.

@@ -261,6 +261,30 @@ pub struct OutputArgs {
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
 
+    /// Also say where the cost is: by process, function and mapping
+    ///
+    /// Every TLB miss, walk and exit is charged to the process, binary, function and mapping that
+    /// brought it. Shown are the ten dearest in CONFIG (default: the dearest under a hypervisor),
+    /// and a flame graph in the report. Names of functions come from the files of this machine. A
+    /// recording must have been made with `record --where`.
+    #[arg(long = "where", id = "where", value_name = "CONFIG", num_args = 0..=1, require_equals = true,
+          default_missing_value = "")]
+    pub place: Option<String>,
+
+    /// With --where: write stacks `process;binary;function;mapping COUNT`, for other tools
+    #[arg(long, value_name = "FILE", requires = "where")]
+    pub folded: Option<PathBuf>,
+
+    /// What --folded counts, in the configuration of --where [default: extra-cycles]
+    #[arg(
+        long,
+        value_enum,
+        requires = "folded",
+        hide_possible_values = true,
+        value_name = "extra-cycles|tlb-misses|walk-cycles|exits"
+    )]
+    pub folded_count: Option<CountArg>,
+
     /// Also write the timeline, for `bifold policy`: both modes' costs interval by interval
     #[arg(long, value_name = "FILE")]
     pub timeline: Option<PathBuf>,
@@ -272,6 +296,16 @@ pub struct OutputArgs {
     /// More notes on stderr
     #[arg(short, long, conflicts_with = "quiet")]
     pub verbose: bool,
+}
+
+/// What stacks count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)] // the names say it
+pub enum CountArg {
+    ExtraCycles,
+    TlbMisses,
+    WalkCycles,
+    Exits,
 }
 
 /// Form of the data.

@@ -131,6 +131,7 @@ pub fn comparison() -> Comparison {
             switched: Vec::new(),
         },
         policies: None,
+        places: None,
     }
 }
 
