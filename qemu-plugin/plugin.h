@@ -80,7 +80,8 @@ struct hot {
     uint64_t block_page; /* the same as its description has it */
     int64_t insns; /* since the last INSNS event; negative if that said too much */
     const struct block *block;
-    uint64_t blocks; /* BLOCK events so far */
+    const struct block *told; /* the last one that the stream told, for attribution */
+    uint64_t blocks; /* how many it told */
 };
 extern struct hot hot;
 

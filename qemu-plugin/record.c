@@ -22,10 +22,31 @@ struct hot hot;
 struct vcpu *self;
 bool recording;
 
+/*
+ * For attribution the stream says which block an access or an instruction
+ * belongs to, unless it is that of the one before. A block that spans two pages
+ * has its second in `fetch_page`. What is written next looks at the limit.
+ */
+static inline void tell_block(void)
+{
+    const struct block *b = hot.block;
+    uint64_t page = hot.fetch_page;
+
+    if (!b || !recording || page == UINT64_MAX)
+        return;
+    page -= b->page2 != b->page;
+    hot.told = b;
+    hot.blocks++;
+    *hot.p++ = bf_head(BF_KIND_BLOCK, page << PAGE_SHIFT | (b->start & PAGE_MASK));
+}
+
+/* To be called before any event that is no access: it may have a cost. */
 void flush_insns(void)
 {
     int64_t n = hot.insns;
 
+    if (unlikely(opt.where) && hot.block != hot.told)
+        tell_block();
     if (n <= 0)
         return;
     hot.insns = 0;
@@ -60,7 +81,7 @@ COLD static void switch_vcpu(void)
     hot.tag = v->tag;
     hot.fetch_page = v->fetch_page;
     hot.block_page = UINT64_MAX;
-    hot.block = NULL;
+    hot.block = hot.told = NULL;
     emit1(BF_KIND_VCPU, v->index);
 }
 
@@ -182,6 +203,21 @@ HOT static void on_store(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t va,
         store_slow(info, va, (uint64_t)u);
 }
 
+/* The same two for attribution. */
+HOT static void on_load_where(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t va, void *u)
+{
+    if (hot.block != hot.told)
+        tell_block();
+    on_load(vcpu, info, va, u);
+}
+
+HOT static void on_store_where(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t va, void *u)
+{
+    if (hot.block != hot.told)
+        tell_block();
+    on_store(vcpu, info, va, u);
+}
+
 /* The virtual page that the block about to run starts in. Blocks start with
  * the instruction pointer in place, so it can be read; that is slow, and done
  * once per page and generation. A page of code mapped twice in one address
@@ -209,6 +245,7 @@ COLD static void block_slow(const struct block *b)
     if (!recording)
         return;
     page = code_page(b);
+    hot.told = NULL; /* it may run at another address than before */
     if (page != hot.fetch_page)
         emit1(BF_KIND_FETCH, page << PAGE_SHIFT | (b->start & PAGE_MASK));
     if (b->page2 != b->page)
@@ -272,70 +309,6 @@ static void on_entry(unsigned vcpu, void *u)
     on_block2(vcpu, u);
 }
 
-/*
- * For attribution the same callbacks also tell where the block runs. Between
- * accesses of one block that repeats itself nothing is to be told. A block that
- * spans two pages has its second in `fetch_page`.
- */
-static inline void tell_block(const struct block *b)
-{
-    uint64_t page = hot.fetch_page - (b->page2 != b->page), *p = hot.p;
-
-    if (!recording)
-        return;
-    *p = bf_head(BF_KIND_BLOCK, page << PAGE_SHIFT | (b->start & PAGE_MASK));
-    hot.p = p + 1;
-    hot.blocks++;
-    /* The accesses look at the limit, but not every block has any. */
-    if (unlikely(p >= hot.limit))
-        ring_room(0);
-}
-
-HOT static void on_block_where(unsigned vcpu, void *u)
-{
-    const struct block *b = u, *before;
-
-    (void)vcpu;
-    if (unlikely(current_cpu != hot.cpu))
-        switch_vcpu();
-    before = hot.block;
-    enter(b);
-    if (unlikely((b->page != hot.block_page) | (hot.insns >= MAX_INSNS))) {
-        block_slow(b);
-        before = NULL;
-    }
-    if (b != before)
-        tell_block(b);
-}
-
-static void on_block2_where(unsigned vcpu, void *u)
-{
-    on_block2(vcpu, u);
-    tell_block(u);
-}
-
-static void on_rep_block_where(unsigned vcpu, void *u)
-{
-    const struct block *before = hot.cpu == current_cpu ? hot.block : NULL;
-
-    on_rep_block(vcpu, u);
-    if (u != before)
-        tell_block(u);
-}
-
-static void on_entry_where(unsigned vcpu, void *u)
-{
-    on_entry(vcpu, u);
-    tell_block(u);
-}
-
-/* What is called at the start of a block that is an exception's entry, one repeated
- * instruction, within a page, or across two. */
-static const struct callbacks {
-    vcpu_udata_cb_t entry, rep, one_page, two_pages;
-} plain = {on_entry, on_rep_block, on_block, on_block2},
-  with_where = {on_entry_where, on_rep_block_where, on_block_where, on_block2_where};
-
 /* Blocks are translated again and again but described once: QEMU says nothing
  * when it drops one, so a description per translation would never be freed. */
 static const struct block *unique(const struct block *b)
@@ -363,7 +336,6 @@ void record_block(struct qemu_plugin_tb *tb)
     } scratch;
     struct block *b = &scratch.b;
     size_t n = qemu_plugin_tb_n_insns(tb);
-    const struct callbacks *cb = opt.where ? &with_where : &plain;
     const struct block *known;
     uint64_t end = 0;
     int vector;
@@ -382,9 +354,10 @@ void record_block(struct qemu_plugin_tb *tb)
         b->offset[i] = (uint16_t)(b->last - b->start);
         end = b->last + qemu_plugin_insn_size(insn) - 1;
         b->rep = d.class == INSN_REP;
-        qemu_plugin_register_vcpu_mem_cb(insn, on_load, CB_NO_REGS, MEM_R, NULL);
+        qemu_plugin_register_vcpu_mem_cb(insn, opt.where ? on_load_where : on_load, CB_NO_REGS,
+                                         MEM_R, NULL);
         qemu_plugin_register_vcpu_mem_cb(
-            insn, on_store, CB_NO_REGS, MEM_W,
+            insn, opt.where ? on_store_where : on_store, CB_NO_REGS, MEM_W,
             (void *)bf_head(d.pt_write ? BF_KIND_STORE : BF_KIND_STORE_OTHER, 0));
         control_watch(insn, &d);
     }
@@ -395,12 +368,12 @@ void record_block(struct qemu_plugin_tb *tb)
     known = unique(b);
     /* R_REGS, because code_page() may read the instruction pointer: later QEMUs insist. */
     if (vector >= 0)
-        qemu_plugin_register_vcpu_tb_exec_cb(tb, cb->entry, CB_R_REGS, (void *)known);
+        qemu_plugin_register_vcpu_tb_exec_cb(tb, on_entry, CB_R_REGS, (void *)known);
     else if (b->rep && n == 1)
-        qemu_plugin_register_vcpu_tb_exec_cb(tb, cb->rep, CB_R_REGS, (void *)known);
+        qemu_plugin_register_vcpu_tb_exec_cb(tb, on_rep_block, CB_R_REGS, (void *)known);
     else
-        qemu_plugin_register_vcpu_tb_exec_cb(
-            tb, b->page == b->page2 ? cb->one_page : cb->two_pages, CB_R_REGS, (void *)known);
+        qemu_plugin_register_vcpu_tb_exec_cb(tb, b->page == b->page2 ? on_block : on_block2,
+                                             CB_R_REGS, (void *)known);
 }
 
 /* The state a consumer starts from: frames that the host holds, tables, then each

@@ -181,8 +181,8 @@ pub enum Event<'a> {
         /// The bytes, eight a word, low byte first.
         data: &'a [u64; LOG_WORDS],
     },
-    /// A block of code begins to run at this GVA. Only in streams captured for attribution;
-    /// repetitions of one block without another between them are left out.
+    /// The accesses and instructions that follow are of the block of code at this GVA. Only in
+    /// streams captured for attribution, and only for blocks that do something the stream tells.
     Block(u64),
 }
 
