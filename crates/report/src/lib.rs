@@ -15,6 +15,7 @@
 mod clock;
 mod figures;
 mod file;
+mod flames;
 mod html;
 mod json;
 mod meta;

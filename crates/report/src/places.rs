@@ -3,7 +3,8 @@
 
 use crate::text::{grouped, wrapped};
 use bifold_attribute::{Metric, Row, Where};
-use bifold_model::{Config, Mode};
+use bifold_model::{Config, Costs, Mode};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 /// Rows of the table.
@@ -113,6 +114,29 @@ impl Places {
         out + "\n" + &wrapped(&self.sentence(), 0)
     }
 
+    /// What the report's template needs.
+    pub(crate) fn view(&self) -> View {
+        let totals = self.places.totals();
+        let row = |row: &Row| {
+            let cells = self.cells(row);
+            let share = |(c, t): (&Costs, &Costs)| {
+                format!("{:.1}", 100.0 * c.extra_cycles() as f64 / t.extra_cycles().max(1) as f64)
+            };
+            ViewRow {
+                names: cells[..4].to_vec(),
+                shares: row.costs.iter().zip(&totals).map(share).collect(),
+                counts: cells[5..].to_vec(),
+            }
+        };
+        View {
+            config: self.config_name(),
+            configs: self.places.configs.iter().map(|c| c.name()).collect(),
+            sentence: self.sentence(),
+            missing: self.missing(),
+            rows: self.dearest().into_iter().map(row).collect(),
+        }
+    }
+
     /// Which binaries have no names of functions, if there are such.
     pub(crate) fn missing(&self) -> Option<String> {
         let all = &self.places.missing;
@@ -134,7 +158,7 @@ impl Places {
         let listed = &rows[..rows.len().min(LISTED)];
         let totals = w.totals();
         // Rows that cost nothing in this configuration may cost something in another.
-        let others: Vec<bifold_model::Costs> = (0..w.configs.len())
+        let others: Vec<Costs> = (0..w.configs.len())
             .map(|i| {
                 let mut rest = totals[i];
                 for row in listed {
@@ -156,6 +180,25 @@ impl Places {
             "missing": w.missing,
         })
     }
+}
+
+/// A section of the report.
+#[derive(Debug, Serialize)]
+pub(crate) struct View {
+    config: String,
+    configs: Vec<String>,
+    sentence: String,
+    missing: Option<String>,
+    rows: Vec<ViewRow>,
+}
+
+#[derive(Debug, Serialize)]
+struct ViewRow {
+    names: Vec<String>,
+    /// Of each configuration's extra cycles, percent.
+    shares: Vec<String>,
+    /// TLB misses, walk cycles and exits in the configuration shown.
+    counts: Vec<String>,
 }
 
 fn width<'a>(cells: impl Iterator<Item = &'a String>) -> usize {
