@@ -4,7 +4,7 @@
 //! and where all of them are silent the function's first address from its unwind table.
 
 use gimli::{BaseAddresses, EhFrameHdr, LittleEndian, Pointer};
-use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, ReadCache, SymbolKind};
+use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, ReadCache, ReadRef, SymbolKind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -122,8 +122,19 @@ pub fn functions(
     // What a guest named may be anything here: a pipe would wait for ever.
     let regular = std::fs::metadata(path).is_ok_and(|m| m.is_file());
     let file = regular.then(|| File::open(path).ok()).flatten().ok_or(Unknown::Unreadable)?;
-    let cache = ReadCache::new(file);
-    let elf = object::File::parse(&cache).map_err(|_| Unknown::NotElf)?;
+    functions_in(&ReadCache::new(file), build_id, offsets)
+}
+
+/// The same of a file's contents.
+///
+/// # Errors
+/// As [`functions`].
+pub fn functions_in<'a>(
+    contents: impl ReadRef<'a>,
+    build_id: Option<&[u8]>,
+    offsets: &BTreeSet<u64>,
+) -> Result<BTreeMap<u64, String>, Unknown> {
+    let elf = object::File::parse(contents).map_err(|_| Unknown::NotElf)?;
     let own_id = elf.build_id().ok().flatten();
     if build_id.is_some() && own_id != build_id {
         return Err(Unknown::Changed);
