@@ -12,7 +12,7 @@ use serde::Serialize;
 /// The colours of the page around it, and nothing behind the frames. The script notes what is
 /// zoomed into in the address, which this document has none of.
 const HEAD: &str = "<!DOCTYPE html><meta charset=\"utf-8\"><title>Flame graph</title><style>\
-:root{color-scheme:light dark}body{margin:0;background:transparent}\
+:root{color-scheme:light dark}body{margin:0;background:transparent}svg{display:block;width:100%}\
 rect[fill^=url]{fill:transparent}#title,#details,#search,#matched,#unzoom{fill:#1c2330}\
 @media(prefers-color-scheme:dark){#title,#details,#search,#matched,#unzoom{fill:#e6e9ef}}\
 </style><script>history.replaceState=()=>{};</script>";
@@ -31,7 +31,8 @@ pub(crate) fn flames(places: &Places) -> Result<Option<Flames>, RenderError> {
         return Ok(None);
     }
     let mut options = Options::default();
-    options.title = format!("extra cycles in {}", places.config_name());
+    // The page says it, and a narrow one has no room for both a title and the search.
+    options.title = String::new();
     options.count_name = "extra cycles".into();
     options.name_type = "Place:".into();
     options.colors = Palette::Basic(match places.places.configs[places.config].mode {
