@@ -275,14 +275,8 @@ pub struct OutputArgs {
     #[arg(long, value_name = "FILE", requires = "where")]
     pub folded: Option<PathBuf>,
 
-    /// What --folded counts, in the configuration of --where [default: extra-cycles]
-    #[arg(
-        long,
-        value_enum,
-        requires = "folded",
-        hide_possible_values = true,
-        value_name = "extra-cycles|tlb-misses|walk-cycles|exits"
-    )]
+    /// What --folded counts: extra-cycles (the default), tlb-misses, walk-cycles or exits
+    #[arg(long, value_enum, requires = "folded", hide_possible_values = true, value_name = "COUNT")]
     pub folded_count: Option<CountArg>,
 
     /// Also write the timeline, for `bifold policy`: both modes' costs interval by interval
