@@ -156,10 +156,12 @@ static void on_cpuid(unsigned vcpu, void *u)
     uint32_t code;
 
     (void)vcpu, (void)u;
-    if (!recording || (uint32_t)read_reg(here(), R_RAX) != BF_CPUID_LEAF)
+    if ((!recording && !opt.where) || (uint32_t)read_reg(here(), R_RAX) != BF_CPUID_LEAF)
         return;
     code = (uint32_t)read_reg(here(), R_RCX);
-    if (code < BF_MARKER_WINDOW_BEGIN)
+    if (code == BF_CPUID_PERF && opt.where && !recording)
+        log_open(read_reg(here(), R_RBX), read_reg(here(), R_RDX));
+    if (!recording || code < BF_MARKER_WINDOW_BEGIN)
         return;
     flush_insns();
     emit1(BF_KIND_MARKER, code);

@@ -31,7 +31,12 @@
 #define BF_KIND_MARKER 19
 #define BF_KIND_STATS 20
 #define BF_KIND_RESIDENT 21
+#define BF_KIND_LOG 22
+#define BF_KIND_BLOCK 23
 #define BF_KIND_TICKS 25
+
+#define BF_LOG_WORDS 32
+#define BF_LOG_PERF 1
 
 #define BF_MARKER_START 1
 #define BF_MARKER_STOP 2
@@ -51,6 +56,11 @@
  * left to the NOP: init executes both.
  */
 #define BF_CPUID_LEAF 0x4249464f
+/*
+ * By CPUID with this code in ECX, init names the buffer of perf events of one
+ * vCPU after the other: address in EBX, length in EDX.
+ */
+#define BF_CPUID_PERF 0x10
 
 /* The ring's control page (crates/capture/src/ring.rs has the same offsets). */
 #define BF_RING_MAGIC 0x676e6972646c6f66

@@ -11,7 +11,8 @@
  * reset_early_page_tables). What came before is firmware and some hundred
  * instructions of head_64.S. The start marker is then one event among others.
  *
- * Arguments: ring=FD,ram=FD,bytes=N,below4g=N,vcpus=N,check=N,kpti=0|1,boot=0|1,files=0|1
+ * Arguments: ring=FD,ram=FD,bytes=N,below4g=N,vcpus=N,check=N,kpti=0|1,boot=0|1,files=0|1,
+ * where=0|1
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -193,11 +194,11 @@ void marker_reached(uint32_t code)
 
 static uint64_t *option(const char *name, size_t len)
 {
-    static uint64_t values[9];
-    static const char *const names[9] = {"ring",  "ram",  "bytes", "below4g", "vcpus",
-                                         "check", "kpti", "boot",  "files"};
+    static uint64_t values[10];
+    static const char *const names[10] = {"ring",  "ram",  "bytes", "below4g", "vcpus",
+                                          "check", "kpti", "boot",  "files",   "where"};
 
-    for (int i = 0; i < 9; i++)
+    for (int i = 0; i < 10; i++)
         if (!strncmp(name, names[i], len) && !names[i][len])
             return &values[i];
     die("unknown argument %s", name);
@@ -229,6 +230,7 @@ QEMU_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info
         .kpti = value_of("kpti"),
         .boot = value_of("boot"),
         .files = value_of("files"),
+        .where = value_of("where"),
     };
     api_version = info->version.cur;
     plugin_id = id;

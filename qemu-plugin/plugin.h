@@ -37,7 +37,7 @@
 #define MAX_INSNS 4096
 #define MAX_BLOCK 1024 /* instructions of a block; TCG ends it at 512 */
 
-enum { R_RAX, R_RCX, R_RSP = 4, R_CR2 = 16, R_CR3, R_CR4, R_FS, R_GS, R_RIP, R_COUNT };
+enum { R_RAX, R_RCX, R_RDX, R_RBX, R_RSP, R_CR2 = 16, R_CR3, R_CR4, R_FS, R_GS, R_RIP, R_COUNT };
 
 /* A translated block, as its exec callback needs it. QEMU translates x86 code
  * independent of its virtual address (CF_PCREL) and runs one block wherever its
@@ -80,6 +80,8 @@ struct hot {
     uint64_t block_page; /* the same as its description has it */
     int64_t insns; /* since the last INSNS event; negative if that said too much */
     const struct block *block;
+    const struct block *told; /* the last one that the stream told, for attribution */
+    uint64_t blocks; /* how many it told */
 };
 extern struct hot hot;
 
@@ -90,6 +92,7 @@ struct options {
     bool kpti;
     bool boot; /* record from the kernel's start, not from the start marker */
     bool files; /* wait for the host's files, see files.c */
+    bool where; /* say which block runs, and pass the guest's perf events on */
 };
 extern struct options opt;
 extern int api_version;
@@ -148,6 +151,11 @@ extern uint64_t ticks, interrupts;
 /* files.c */
 bool files_open(void);
 void files_wait(void);
+
+/* log.c */
+void log_open(uint64_t va, uint64_t bytes);
+void log_start(void);
+bool log_store(uint64_t frame);
 
 /* plugin.c */
 void insn_decode(const struct qemu_plugin_insn *insn, struct decoded *d);

@@ -22,10 +22,31 @@ struct hot hot;
 struct vcpu *self;
 bool recording;
 
+/*
+ * For attribution the stream says which block an access or an instruction
+ * belongs to, unless it is that of the one before. A block that spans two pages
+ * has its second in `fetch_page`. What is written next looks at the limit.
+ */
+static inline void tell_block(void)
+{
+    const struct block *b = hot.block;
+    uint64_t page = hot.fetch_page;
+
+    if (!b || !recording || page == UINT64_MAX)
+        return;
+    page -= b->page2 != b->page;
+    hot.told = b;
+    hot.blocks++;
+    *hot.p++ = bf_head(BF_KIND_BLOCK, page << PAGE_SHIFT | (b->start & PAGE_MASK));
+}
+
+/* To be called before any event that is no access: it may have a cost. */
 void flush_insns(void)
 {
     int64_t n = hot.insns;
 
+    if (unlikely(opt.where) && hot.block != hot.told)
+        tell_block();
     if (n <= 0)
         return;
     hot.insns = 0;
@@ -60,7 +81,7 @@ COLD static void switch_vcpu(void)
     hot.tag = v->tag;
     hot.fetch_page = v->fetch_page;
     hot.block_page = UINT64_MAX;
-    hot.block = NULL;
+    hot.block = hot.told = NULL;
     emit1(BF_KIND_VCPU, v->index);
 }
 
@@ -143,7 +164,7 @@ COLD static void store_page(uint64_t va, uint64_t frame, unsigned bytes, bool pt
         files_wait(); /* and the next store there comes here, too */
     } else if (is_table(frame)) {
         table_store(frame << PAGE_SHIFT | (va & PAGE_MASK), bytes, pt_write);
-    } else if (!idt_store(frame)) {
+    } else if (!idt_store(frame) && !log_store(frame)) {
         hot.tag[page % CACHE_PAGES] = page + hot.generation;
         self->pfn[page % CACHE_PAGES] = (uint32_t)frame;
     }
@@ -182,6 +203,21 @@ HOT static void on_store(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t va,
         store_slow(info, va, (uint64_t)u);
 }
 
+/* The same two for attribution. */
+HOT static void on_load_where(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t va, void *u)
+{
+    if (hot.block != hot.told)
+        tell_block();
+    on_load(vcpu, info, va, u);
+}
+
+HOT static void on_store_where(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t va, void *u)
+{
+    if (hot.block != hot.told)
+        tell_block();
+    on_store(vcpu, info, va, u);
+}
+
 /* The virtual page that the block about to run starts in. Blocks start with
  * the instruction pointer in place, so it can be read; that is slow, and done
  * once per page and generation. A page of code mapped twice in one address
@@ -209,6 +245,7 @@ COLD static void block_slow(const struct block *b)
     if (!recording)
         return;
     page = code_page(b);
+    hot.told = NULL; /* it may run at another address than before */
     if (page != hot.fetch_page)
         emit1(BF_KIND_FETCH, page << PAGE_SHIFT | (b->start & PAGE_MASK));
     if (b->page2 != b->page)
@@ -317,9 +354,10 @@ void record_block(struct qemu_plugin_tb *tb)
         b->offset[i] = (uint16_t)(b->last - b->start);
         end = b->last + qemu_plugin_insn_size(insn) - 1;
         b->rep = d.class == INSN_REP;
-        qemu_plugin_register_vcpu_mem_cb(insn, on_load, CB_NO_REGS, MEM_R, NULL);
+        qemu_plugin_register_vcpu_mem_cb(insn, opt.where ? on_load_where : on_load, CB_NO_REGS,
+                                         MEM_R, NULL);
         qemu_plugin_register_vcpu_mem_cb(
-            insn, on_store, CB_NO_REGS, MEM_W,
+            insn, opt.where ? on_store_where : on_store, CB_NO_REGS, MEM_W,
             (void *)bf_head(d.pt_write ? BF_KIND_STORE : BF_KIND_STORE_OTHER, 0));
         control_watch(insn, &d);
     }
@@ -366,6 +404,7 @@ void record_start(struct vcpu *v)
     }
     emit1(BF_KIND_VCPU, v->index);
     emit1(BF_KIND_MARKER, opt.boot ? BF_MARKER_BOOT : BF_MARKER_START);
+    log_start();
     hot.fetch_page = hot.block_page = UINT64_MAX;
     if (opt.check_every)
         next_check = hot.p + opt.check_every;
@@ -379,7 +418,7 @@ void record_stop(void)
 
     flush_insns();
     tables_compare();
-    stats[ST_ACCESSES] = ring_accesses();
+    stats[ST_ACCESSES] = ring_accesses() - hot.blocks;
     /* At once, as the consumer looks for all of it at the end of one chunk. */
     w = ring_room(4 + BF_STATS_WORDS);
     w[0] = bf_head(BF_KIND_TICKS, ticks);

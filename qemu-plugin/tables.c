@@ -49,7 +49,9 @@ static void *zeroed(size_t bytes)
 
 void tables_open(void)
 {
-    ram = mmap(NULL, opt.ram_bytes, PROT_READ, MAP_SHARED, opt.ram_fd, 0);
+    /* Written to in one place: a perf buffer's mark of what was read (log.c). */
+    ram = mmap(NULL, opt.ram_bytes, opt.where ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED,
+               opt.ram_fd, 0);
     if (ram == MAP_FAILED)
         die("cannot map the guest's memory: %s", strerror(errno));
     frames = opt.ram_bytes > opt.below_4g ? (GIB4 + opt.ram_bytes - opt.below_4g) >> PAGE_SHIFT

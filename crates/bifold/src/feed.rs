@@ -4,6 +4,7 @@
 
 use crate::terminal::{redraws, spinner};
 use anyhow::Context as _;
+use bifold_attribute::Attribution;
 use bifold_model::Model;
 use bifold_trace::file;
 use indicatif::ProgressBar;
@@ -13,6 +14,8 @@ use std::time::{Duration, Instant};
 pub struct Feed {
     /// The model.
     pub model: Model,
+    /// Costs by place, if they are asked for.
+    pub places: Option<Attribution>,
     /// The recording, until it cannot be written any more.
     pub writer: Option<file::Writer>,
     /// Why it cannot: told at the end, as the run goes on without its recording.
@@ -25,6 +28,9 @@ impl Feed {
     /// Hands events to the model and the recording.
     pub fn take(&mut self, words: &[u64]) -> anyhow::Result<()> {
         self.model.consume(words).context("cannot make sense of the events")?;
+        if let Some(places) = &mut self.places {
+            self.model.take_charges(&mut |charge| places.take(charge));
+        }
         if let Some(writer) = &mut self.writer {
             if let Err(e) = writer.write(words) {
                 // Dropped, it removes what it has written.

@@ -3,10 +3,11 @@
 //! which configurations, which files. Everything that can be wrong with the words
 //! alone is found here, before anything runs.
 
-use crate::cli::{Cli, CompareArgs, FormatArg, GuestArgs, ModelArgs, OnOff, OutputArgs};
+use crate::cli::{Cli, CompareArgs, CountArg, FormatArg, GuestArgs, ModelArgs, OnOff, OutputArgs};
 use crate::cli::{PolicyArgs, ProgramArgs, RecordArgs, RootArg, ShowArg, ThpArg};
 use crate::files::{Named, distinct, named};
 use anyhow::{Context as _, anyhow};
+use bifold_attribute::Metric;
 use bifold_capture::{GuestSpec, Record, Root, Thp, Timing};
 use bifold_model::{Config, Mode, Model, Profile};
 use bifold_policy::check::OnLine;
@@ -58,8 +59,20 @@ pub struct Plan {
     pub keep: Option<PathBuf>,
     /// How often to run the command.
     pub runs: usize,
+    /// Where the cost is, if that is asked for.
+    pub places: Option<Places>,
     /// What to say on stderr.
     pub notes: Notes,
+}
+
+/// How costs by place are shown.
+pub struct Places {
+    /// In this configuration, or the dearest.
+    pub config: Option<Config>,
+    /// File for the stacks.
+    pub folded: Option<PathBuf>,
+    /// What they count.
+    pub count: Metric,
 }
 
 /// Where events come from.
@@ -180,12 +193,51 @@ fn outputs<'a>(output: Option<&'a Path>, show: &'a OutputArgs) -> Vec<Named<'a>>
         ("--output", output),
         ("--report", show.report.as_deref()),
         ("--timeline", show.timeline.as_deref()),
+        ("--folded", show.folded.as_deref()),
     ])
+}
+
+/// What `--where` asks for; the input is told to say who runs.
+fn places(
+    verb: &str,
+    show: &OutputArgs,
+    configs: &[Config],
+    input: &mut Input,
+) -> anyhow::Result<Option<Places>> {
+    let Some(name) = &show.place else { return Ok(None) };
+    let config = Config::from_name(name).filter(|c| configs.contains(c));
+    if config.is_none() && !name.is_empty() {
+        let names: Vec<String> = configs.iter().map(|c| c.name()).collect();
+        let message = format!("--where={name}: the configurations are {}", names.join(", "));
+        usage(verb, ErrorKind::InvalidValue, &message);
+    }
+    match input {
+        Input::Guest(spec) => spec.attribute = true,
+        Input::Recording(reader, _) if reader.header().source.attributed => {}
+        Input::Recording(_, path) => {
+            let path = path.display();
+            return Err(anyhow!(
+                "{path}: the recording does not say who ran: record anew with `bifold record --where`"
+            ));
+        }
+        Input::Generator(_) => usage(
+            verb,
+            ErrorKind::ArgumentConflict,
+            "--where is about a guest's programs, and a generator has none",
+        ),
+    }
+    let count = match show.folded_count.unwrap_or(CountArg::ExtraCycles) {
+        CountArg::ExtraCycles => Metric::ExtraCycles,
+        CountArg::TlbMisses => Metric::TlbMisses,
+        CountArg::WalkCycles => Metric::WalkCycles,
+        CountArg::Exits => Metric::Exits,
+    };
+    Ok(Some(Places { config, folded: show.folded.clone(), count }))
 }
 
 fn plan(
     verb: &str,
-    input: Input,
+    mut input: Input,
     model: ModelArgs,
     policies: PolicyArgs,
     show: OutputArgs,
@@ -221,7 +273,9 @@ fn plan(
             usage(verb, ErrorKind::ArgumentConflict, message);
         }
     }
+    let places = places(verb, &show, &configs, &mut input)?;
     Ok(Plan {
+        places,
         input,
         profile: Profile::load(&model.profile, &model.set)?,
         configs,
@@ -332,6 +386,7 @@ fn guest(verb: &str, command: Vec<OsString>, args: GuestArgs) -> anyhow::Result<
         // Read last, when nothing else can be wrong.
         stdin: Vec::new(),
         keep: args.keep.is_some(),
+        attribute: false,
     })
 }
 

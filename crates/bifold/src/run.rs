@@ -16,10 +16,11 @@ use crate::source;
 use crate::status::Status;
 use crate::{keep, stdin};
 use anyhow::Context as _;
+use bifold_attribute::Attribution;
 use bifold_capture::{CaptureError, Written};
 use bifold_model::{Model, Options, Outcome};
 use bifold_policy::{Estimator, Named, Scale, Timeline, Vm, check, evaluate};
-use bifold_report::{Comparison, Exit, Format, Meta, OutputFile, RunPolicies};
+use bifold_report::{Comparison, Exit, Format, Meta, OutputFile, Places, RunPolicies};
 use bifold_trace::file::{Header, Source, Writer};
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -34,6 +35,8 @@ pub struct Carried {
     meta: Meta,
     /// What the model yields.
     pub outcome: Outcome,
+    /// Where the cost is, if that is asked for.
+    places: Option<Places>,
     /// What the command wrote.
     written: Option<Written>,
     /// The files it wrote, if they are to be kept.
@@ -53,6 +56,8 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
     let report = plan.report.as_deref().map(OutputFile::create).transpose()?;
     let output = plan.output.as_deref().map(OutputFile::create).transpose()?;
     let timeline = plan.timeline.as_deref().map(OutputFile::create).transpose()?;
+    let folded =
+        plan.places.as_ref().and_then(|p| p.folded.as_deref()).map(OutputFile::create).transpose()?;
     let stop = stop_on_signals()?;
     if plan.runs > 1 {
         return runs::run(plan, output, report, &stop);
@@ -72,6 +77,12 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
     };
     writing.data(&text, output, plan.output.as_deref());
     writing.file("timeline", timeline, plan.timeline.as_deref(), || Ok(bytes.unwrap_or_default()));
+    let asked = plan.places.as_ref();
+    let stacks =
+        comparison.places.as_ref().zip(asked).map(|(p, asked)| p.places.folded(p.config, asked.count));
+    writing.file("stacks", folded, asked.and_then(|a| a.folded.as_deref()), || {
+        Ok(stacks.unwrap_or_default().into_bytes())
+    });
     writing.file("report", report, plan.report.as_deref(), || Ok(comparison.render_html()?.into_bytes()));
     let kept = match (archive, &plan.keep) {
         (Some(archive), Some(dir)) => keep::unpack(archive, dir),
@@ -104,13 +115,17 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
         vcpus: header.vcpus as usize,
     };
     let interval_s = options.interval_seconds;
+    let places = plan.places.as_ref().map(|_| Attribution::new(&options.configs));
     let mut model = Model::new(&plan.profile, options);
+    if places.is_some() {
+        model.charge();
+    }
     for on_line in &plan.on_line {
         let room = on_line.attach(&mut model, &plan.profile, interval_s, plan.time_scale);
         assert!(room, "resolve counts the regimes");
     }
     let progress = Progress::start(plan.notes.progress, doing(&plan.input)).prefix(part);
-    let mut feed = Feed { model, writer, unwritten: None, progress };
+    let mut feed = Feed { model, places, writer, unwritten: None, progress };
     let started = Instant::now();
     let mut ending = match &mut plan.input {
         Input::Guest(spec) => source::run_guest(spec, &mut feed, stop),
@@ -157,7 +172,10 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
         hardware: plan.profile.clone(),
     };
     let (written, kept) = (ending.written, ending.kept);
-    Ok(Carried { meta, outcome: feed.model.finish(), written, kept, failure: ending.failure })
+    let outcome = feed.model.finish();
+    let places =
+        feed.places.zip(plan.places.as_ref()).map(|(p, asked)| Places::new(p.finish(), asked.config));
+    Ok(Carried { meta, outcome, places, written, kept, failure: ending.failure })
 }
 
 /// The guest did not begin the command: what was recorded is only the guest's own.
@@ -174,7 +192,7 @@ impl Carried {
 
     /// The run without policies.
     pub fn plain(self) -> Comparison {
-        Comparison { meta: self.meta, outcome: self.outcome, policies: None }
+        Comparison { meta: self.meta, outcome: self.outcome, policies: None, places: self.places }
     }
 
     /// The run's own timeline.

@@ -172,6 +172,7 @@ pub fn guest_source(spec: &GuestSpec) -> Source {
             }
             .into(),
         ),
+        attributed: spec.attribute,
         ..Source::default()
     }
 }

@@ -33,6 +33,7 @@ fn main() {
         record: if flag("BOOT").is_some() { Record::Boot } else { Record::Command },
         stdin: Vec::new(),
         keep: false,
+        attribute: flag("WHERE").is_some(),
     };
     let (begun, stop, mut words) = (Instant::now(), AtomicBool::new(false), 0u64);
     let mut sink = |chunk: &[u64]| {

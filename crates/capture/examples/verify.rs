@@ -35,6 +35,7 @@ fn main() {
         record: if number("BOOT", 0) != 0 { Record::Boot } else { Record::Command },
         stdin: Vec::new(),
         keep: false,
+        attribute: number("WHERE", 0) != 0,
     };
     let mut replay = replay::Replay::default();
     let mut sink = |words: &[u64]| {

@@ -36,6 +36,7 @@
 #include <unistd.h>
 
 #include "port.h"
+#include "where.h"
 #include "written.h"
 
 #define MAX_STRINGS 65536
@@ -409,6 +410,8 @@ int main(void)
         fail("chroot");
     umask(022);
     oom = oom_kills();
+    if (value("where", NULL) && !where_open(atoi(value("where", NULL))))
+        fail("opening the kernel's perf events, which --where needs");
     say("start");
     idled = idle();
     begun = now();
@@ -428,6 +431,8 @@ int main(void)
         fail("fork");
     close(report[1]);
     oom = oom_kills() - oom;
+    if (value("where", NULL))
+        where_tell();
     if (read(report[0], &f, sizeof f) == sizeof f && f.directory) {
         say("error the working directory %s: %s; /dev, /proc and /sys are the guest's own",
             value("cwd", NULL), strerror(f.error));

@@ -66,6 +66,9 @@ pub(crate) fn initramfs(spec: &GuestSpec, kernel: &Kernel, program: &Path) -> Re
         }
     }
     config.put("thp", spec.thp.word().as_bytes());
+    if spec.attribute {
+        config.number("where", spec.vcpus);
+    }
     config.put("program", program.as_os_str().as_bytes());
     config.put("cwd", spec.cwd.as_os_str().as_bytes());
     config.number("uid", rustix::process::geteuid().as_raw());

@@ -32,6 +32,7 @@ pub mod kernel;
 pub mod modules;
 mod pace;
 pub mod packages;
+mod places;
 mod plugin;
 pub mod qemu;
 mod ring;
@@ -137,6 +138,9 @@ pub struct GuestSpec {
     /// Whether the files that the command writes are wanted, see [`CaptureReport::kept`].
     /// Takes [`Root::Host`].
     pub keep: bool,
+    /// Who runs, what is mapped where and what it is called goes into the stream too, so that
+    /// costs can be attributed. Not with [`Record::Boot`].
+    pub attribute: bool,
 }
 
 /// How the command ended.

@@ -97,6 +97,8 @@ pub(crate) struct Inherited<'a> {
     /// For the files that the command wrote, if they are wanted.
     pub(crate) kept: Option<BorrowedFd<'a>>,
     pub(crate) control: BorrowedFd<'a>,
+    /// What init says of addresses, if it is asked to.
+    pub(crate) places: Option<BorrowedFd<'a>>,
 }
 
 pub(crate) fn path_of(fd: BorrowedFd) -> String {
@@ -161,7 +163,8 @@ fn engine_arguments(engine: Engine, spec: &GuestSpec) -> Vec<(&'static str, Stri
                 args.push((
                     "-plugin",
                     format!(
-                        "{},ring={},ram={},bytes={bytes},below4g={},vcpus={},check={},kpti={},boot={},files={}",
+                        "{},ring={},ram={},bytes={bytes},below4g={},vcpus={},check={},kpti={},boot={},files={},\
+                         where={}",
                         quoted(plugin),
                         ring.as_raw_fd(),
                         ram.as_raw_fd(),
@@ -171,6 +174,7 @@ fn engine_arguments(engine: Engine, spec: &GuestSpec) -> Vec<(&'static str, Stri
                         u8::from(spec.kpti),
                         u8::from(spec.record == Record::Boot),
                         u8::from(spec.timing == Timing::Exact && spec.root == Root::Host),
+                        u8::from(spec.attribute),
                     ),
                 ));
             }
@@ -226,7 +230,12 @@ fn command(qemu: &Qemu, engine: Engine, kernel: &Kernel, spec: &GuestSpec, fds: 
     opt("-device", "virtio-serial-pci,ioeventfd=off".into());
     opt("-chardev", format!("socket,id=control,fd={}", fds.control.as_raw_fd()));
     opt("-device", "virtserialport,chardev=control,name=bifold.control".into());
-    let outputs = [("stdout", Some(fds.stdout)), ("stderr", Some(fds.stderr)), ("files", fds.kept)];
+    let outputs = [
+        ("stdout", Some(fds.stdout)),
+        ("stderr", Some(fds.stderr)),
+        ("files", fds.kept),
+        ("where", fds.places),
+    ];
     for (id, fd) in outputs.into_iter().filter_map(|(id, fd)| Some((id, fd?))) {
         opt("-chardev", format!("file,id={id},path={}", path_of(fd)));
         opt("-device", format!("virtserialport,chardev={id},name=bifold.{id}"));
@@ -252,6 +261,7 @@ pub(crate) fn spawn(
     c.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
     let mut keep = vec![fds.initrd, fds.console, fds.stdout, fds.stderr, fds.control];
     keep.extend(fds.kept);
+    keep.extend(fds.places);
     if let Engine::Tcg { ram, plugin } = engine {
         keep.push(ram);
         keep.extend(plugin.map(|(_, ring)| ring));
@@ -298,7 +308,8 @@ mod tests {
     fn kvm_gets_the_very_guest_that_tcg_gets() {
         let file = std::fs::File::open("/dev/null").unwrap();
         let fd = file.as_fd();
-        let fds = Inherited { initrd: fd, console: fd, stdout: fd, stderr: fd, kept: None, control: fd };
+        let (kept, places) = (None, None);
+        let fds = Inherited { initrd: fd, console: fd, stdout: fd, stderr: fd, kept, control: fd, places };
         let qemu = Qemu { path: "qemu".into(), version: "10.0".into() };
         let kernel = Kernel { image: "/k".into(), modules: None, version: "6.1".into() };
         let spec = GuestSpec {
@@ -318,6 +329,7 @@ mod tests {
             record: Record::Boot,
             stdin: Vec::new(),
             keep: false,
+            attribute: false,
         };
         let arguments = |engine| -> BTreeSet<String> {
             let c = command(&qemu, engine, &kernel, &spec, &fds);

@@ -20,7 +20,7 @@ use crate::pace::{Boot, Had, vcpu_thread};
 use crate::ring::{Ring, memfd};
 use crate::{
     CaptureReport, Clock, CommandExit, GuestSpec, HostPage, Progress, Record, Root, Sink, Written, guest,
-    guest_frames, kernel, plugin, qemu,
+    guest_frames, kernel, places, plugin, qemu,
 };
 
 /// CPU time that a boot may take, in seconds; it takes 2 to 40.
@@ -116,6 +116,11 @@ fn check_spec(spec: &GuestSpec) -> Result<(), CaptureError> {
     if spec.record == Record::Boot && spec.vcpus != 1 {
         return refuse(format!("{} vCPUs: a boot is recorded on 1", spec.vcpus));
     }
+    if spec.record == Record::Boot && spec.attribute {
+        return refuse(
+            "a boot's costs cannot be attributed: init, which would say who runs, is not there".into(),
+        );
+    }
     if !(256..=1 << 20).contains(&spec.memory_mib) {
         return refuse(format!("{} MiB of guest memory: 256 at least", spec.memory_mib));
     }
@@ -175,6 +180,7 @@ pub(crate) fn capture(
         stderr: files.stderr.as_fd(),
         kept: files.kept.as_ref().map(File::as_fd),
         control: theirs.as_fd(),
+        places: spec.attribute.then(|| files.places.as_fd()),
     };
     let log = files.log.try_clone().map_err(CaptureError::os("dup"))?.into();
     let engine = match how {
@@ -207,6 +213,11 @@ pub(crate) fn capture(
         had: [None; 2],
     };
     session.follow(stop, progress, sink)?;
+    if spec.attribute {
+        let mut words = Vec::new();
+        places::events(&contents(&mut session.files.places), &mut words);
+        sink(&words).map_err(CaptureError::Sink)?;
+    }
     session.report(qemu.version, kernel.version)
 }
 
@@ -217,6 +228,7 @@ struct Files {
     stderr: File,
     kept: Option<File>,
     log: File,
+    places: File,
 }
 
 impl Files {
@@ -231,6 +243,7 @@ impl Files {
             stderr: new("bifold-stderr")?,
             kept: if keep { Some(new("bifold-files")?) } else { None },
             log: new("bifold-log")?,
+            places: new("bifold-where")?,
         })
     }
 }

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod ages;
+pub mod charge;
 mod config;
 pub mod exit_log;
 pub mod guest;
@@ -19,6 +20,7 @@ mod sample;
 pub mod shadow;
 mod timeline;
 
+pub use charge::{Charge, Costs, Place};
 pub use config::{Config, Mode};
 pub use exit_log::Exit;
 pub use kvm::Kvm;

@@ -7,6 +7,7 @@
 //! and `'` are escaped, so that it can end neither an element nor a script. A
 //! content security policy keeps the page from loading anything.
 
+use crate::flames::flames;
 use crate::page::{self, PageTable};
 use crate::text::{decimals, fixed, grouped, number, seconds};
 use crate::{Comparison, Figures, RenderError, clock, policies, verdict};
@@ -121,6 +122,8 @@ pub(crate) fn render(c: &Comparison, spread: Option<&[PageTable]>) -> Result<Str
         failed => grouped(failed),
         untranslated => grouped(o.untranslated),
         wrong => failed > 0,
+        places => c.places.as_ref().map(|p| p.view()),
+        flames => c.places.as_ref().map(flames).transpose()?.flatten(),
         policies => evaluation(c).and_then(|e| e.programs.first()).map(policies::html_table).transpose()?,
         no_policies => c.policies.as_ref().and_then(|p| p.evaluation.as_ref().err()),
         setting => evaluation(c).map(policies::setting_words),

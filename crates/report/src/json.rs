@@ -31,6 +31,8 @@ struct Document<'a> {
     /// Why there is none.
     no_policies: Option<&'a str>,
     policy_checks: Vec<Value>,
+    /// Costs by place, or null.
+    r#where: Option<Value>,
     counters: Vec<Value>,
     figures: &'static [crate::Figure],
 }
@@ -81,6 +83,7 @@ pub(crate) fn document(c: &Comparison) -> Result<impl Serialize + '_, RenderErro
         policies: evaluation.and_then(|e| e.ok()),
         no_policies: evaluation.and_then(|e| e.err()).map(String::as_str),
         policy_checks: c.policies.as_ref().map_or(Vec::new(), |p| checks_json(None, &p.checks)),
+        r#where: c.places.as_ref().map(crate::Places::json),
         counters: Sample::COUNTERS
             .iter()
             .map(|c| json!({ "name": c.name, "unit": c.unit, "doc": c.doc }))

@@ -16,10 +16,12 @@ mod clock;
 pub mod diff;
 mod figures;
 mod file;
+mod flames;
 mod html;
 mod json;
 mod meta;
 mod page;
+mod places;
 mod policies;
 mod rows;
 mod runs;
@@ -37,6 +39,7 @@ pub use figures::{Figure, Figures};
 pub use file::{FileError, OutputFile};
 pub use meta::{Exit, Guest, Input, Meta, Partial};
 pub use page::{Page, PageChart, PageTable};
+pub use places::Places;
 pub use policies::{PolicyComparison, RunPolicies, checks_table, scale_words, vm_words};
 pub use runs::{Outlier, Runs};
 pub use show::Show;
@@ -58,6 +61,9 @@ pub enum RenderError {
     /// The HTML template failed.
     #[error("cannot render HTML")]
     Html(#[from] minijinja::Error),
+    /// The flame graph could not be drawn.
+    #[error("cannot draw the flame graph")]
+    Graph(#[source] std::io::Error),
 }
 
 /// A finished run: what it was, and what the model says of it.
@@ -69,6 +75,8 @@ pub struct Comparison {
     pub outcome: Outcome,
     /// What policies would have made of it; none if nobody asked.
     pub policies: Option<RunPolicies>,
+    /// Where the cost is; none if nobody asked.
+    pub places: Option<Places>,
 }
 
 /// A form in which data is written to stdout or a file.

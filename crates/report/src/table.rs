@@ -17,11 +17,16 @@ pub(crate) fn render(c: &Comparison, show: Show) -> String {
     if show.exits {
         parts.extend(exits(c));
     }
+    // Only there if a user asked for them.
+    if let Some(p) = &c.places {
+        let note = p.missing().map(|text| labelled("note", &text));
+        parts.push(p.table() + &note.unwrap_or_default());
+    }
     if let Some(p) = &c.policies {
         if show.policies {
             parts.push(policies::of_run(&p.evaluation));
         }
-        // Only there if a user asked for them.
+        // These, too.
         if !p.checks.is_empty() {
             parts.push(policies::checks(&p.checks));
         }

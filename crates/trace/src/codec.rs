@@ -72,9 +72,17 @@ fn extra_slot(k: u64, i: usize) -> usize {
         kind::STATS => 36,
         kind::RESIDENT => 37,
         kind::TICKS => 38,
+        kind::LOG => 39,
         // FAULT 6; CHECK 10, with the payloads of CR3, physical addresses too.
         k => k as usize - 8,
     }
+}
+
+/// Which bits of a further word the next one is compared with: none for text, in which zstd
+/// finds repetitions that differences would hide.
+#[inline]
+fn extra_keep(k: u64) -> u64 {
+    if k == kind::LOG { 0 } else { u64::MAX }
 }
 
 #[inline]
@@ -111,10 +119,11 @@ pub(crate) fn encode(words: &[u64], limit: usize, out: &mut Vec<u8>) -> Result<u
             let Some(further) = words.get(at..at + extra) else {
                 return Err(DecodeError::Truncated { need: 1 + extra, word: at - 1 });
             };
+            let keep = extra_keep(k);
             for (i, &x) in further.iter().enumerate() {
                 let slot = extra_slot(k, i);
                 let d = x.wrapping_sub(slots[slot]) as i64;
-                slots[slot] = x;
+                slots[slot] = x & keep;
                 end += put(&mut control[at], &mut data[end..], 0, zigzag(d));
                 at += 1;
             }
@@ -162,13 +171,15 @@ pub(crate) fn decode(bytes: &[u8], count: usize, out: &mut Vec<u64>) -> Result<(
             let Some(further) = control.get(at..at + extra) else {
                 return Err(Malformed("an event that is cut off"));
             };
+            let keep = extra_keep(k);
             for (i, &c) in further.iter().enumerate() {
                 if c >> 3 != 0 {
                     return Err(Malformed("a head within an event"));
                 }
                 let slot = extra_slot(k, i);
-                slots[slot] = slots[slot].wrapping_add(take(c)?);
-                out.push(slots[slot]);
+                let x = slots[slot].wrapping_add(take(c)?);
+                slots[slot] = x & keep;
+                out.push(x);
             }
             at += extra;
         }
@@ -230,7 +241,7 @@ mod tests {
     proptest! {
         #[test]
         fn decode_after_encode_is_the_identity(
-            v in proptest::collection::vec((1u64..=21, any::<u64>(), any::<u64>(), 0u32..64), 1..60)
+            v in proptest::collection::vec((1u64..=25, any::<u64>(), any::<u64>(), 0u32..64), 1..60)
         ) {
             let mut words = Vec::new();
             for (k, p, a, shift) in v {

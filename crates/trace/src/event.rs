@@ -26,6 +26,8 @@ pub const PAYLOAD_MASK: u64 = (1 << KIND_SHIFT) - 1;
 pub const MAX_WORDS: usize = 513;
 /// Number of values in [`Event::Stats`].
 pub const STATS_WORDS: usize = 8;
+/// Data words of an [`Event::Log`].
+pub const LOG_WORDS: usize = 32;
 
 /// Event kinds, as stored in the top 7 bits of a head word.
 #[allow(missing_docs)] // each is documented at the `Event` variant of its name
@@ -48,14 +50,27 @@ pub mod kind {
     pub const MARKER: u64 = 19;
     pub const STATS: u64 = 20;
     pub const RESIDENT: u64 = 21;
+    pub const LOG: u64 = 22;
+    pub const BLOCK: u64 = 23;
     pub const TICKS: u64 = 25;
+}
+
+/// What an [`Event::Log`] carries.
+pub mod log {
+    /// Records of the guest kernel's perf events, as `linux/perf_event.h` lays them out; the
+    /// number is the vCPU. A record may go on in that vCPU's next such event.
+    pub const PERF: u64 = 1;
+    /// Lines of the guest's `/proc/kallsyms`.
+    pub const SYMBOLS: u64 = 2;
+    /// The guest's `/tmp/perf-PID.map`; the number is the PID.
+    pub const PERF_MAP: u64 = 3;
 }
 
 /// Codes of [`Event::Marker`].
 pub mod marker {
     /// The command is about to start.
     pub const START: u64 = 1;
-    /// It has ended; the stream's last event.
+    /// It has ended; nothing but logs comes after it.
     pub const STOP: u64 = 2;
     /// The kernel has just begun to run at its own addresses: where a recording of the
     /// boot starts.
@@ -67,6 +82,9 @@ pub mod marker {
     /// Programs mark windows by CPUID with this in EAX and the code in ECX, which a
     /// hypervisor sees too: it exits. Codes below [`WINDOW_BEGIN`] are no events then.
     pub const CPUID_LEAF: u64 = 0x4249_464f;
+    /// Code of the CPUID by which the guest's init names a buffer of perf events: address in
+    /// RBX, length in RDX.
+    pub const CPUID_PERF: u64 = 0x10;
 }
 
 /// One thing a guest did.
@@ -151,6 +169,21 @@ pub enum Event<'a> {
         /// All others.
         others: u64,
     },
+    /// Bytes that say who runs in the guest and what is mapped where, at this point of the
+    /// stream. Only in streams captured for attribution.
+    Log {
+        /// What the bytes are (see [`log`]), 16 bits.
+        stream: u64,
+        /// Which of its kind, 25 bits.
+        number: u64,
+        /// How many bytes of `data` count, from the first on; at most 8 times [`LOG_WORDS`].
+        bytes: usize,
+        /// The bytes, eight a word, low byte first.
+        data: &'a [u64; LOG_WORDS],
+    },
+    /// The accesses and instructions that follow are of the block of code at this GVA. Only in
+    /// streams captured for attribution, and only for blocks that do something the stream tells.
+    Block(u64),
 }
 
 /// What the capture plugin counted and checked itself.
@@ -230,6 +263,14 @@ pub enum DecodeError {
         /// Index of the head word.
         word: usize,
     },
+    /// A log says that it has more bytes than fit.
+    #[error("a log of {bytes} bytes at word {word}: {} at most", 8 * LOG_WORDS)]
+    Log {
+        /// The number found.
+        bytes: usize,
+        /// Index of the head word.
+        word: usize,
+    },
 }
 
 /// A head word.
@@ -249,11 +290,14 @@ pub const fn head_va(word: u64) -> u64 {
 #[inline]
 pub const fn extra_words(kind: u64) -> Option<usize> {
     match kind {
-        kind::LOAD..=kind::FETCH | kind::INSNS..=kind::CR4 | kind::RETIRE | kind::MARKER => Some(0),
+        kind::LOAD..=kind::FETCH | kind::INSNS..=kind::CR4 | kind::RETIRE | kind::MARKER | kind::BLOCK => {
+            Some(0)
+        }
         kind::FAULT | kind::CHECK | kind::RESIDENT | kind::TICKS => Some(1),
         kind::PT_STORE => Some(2),
         kind::STATS => Some(STATS_WORDS),
         kind::TABLE => Some(512),
+        kind::LOG => Some(LOG_WORDS),
         _ => None,
     }
 }
@@ -287,6 +331,11 @@ impl Event<'_> {
             }
             Event::Resident { gfn, frames } => out.extend([head(kind::RESIDENT, gfn), frames]),
             Event::Ticks { timer, others } => out.extend([head(kind::TICKS, timer), others]),
+            Event::Log { stream, number, bytes, data } => {
+                out.push(head(kind::LOG, number << 32 | (stream & 0xffff) << 16 | bytes as u64));
+                out.extend_from_slice(data);
+            }
+            Event::Block(va) => out.push(head(kind::BLOCK, va)),
         }
     }
 }
@@ -332,9 +381,40 @@ pub fn decode(words: &[u64], at: usize) -> Result<(Event<'_>, usize), DecodeErro
         kind::MARKER => Event::Marker(payload),
         kind::RESIDENT => Event::Resident { gfn: payload, frames: x[0] },
         kind::TICKS => Event::Ticks { timer: payload, others: x[0] },
+        kind::LOG => {
+            let bytes = (payload & 0xffff) as usize;
+            if bytes > 8 * LOG_WORDS {
+                return Err(DecodeError::Log { bytes, word: at });
+            }
+            let data = x.try_into().expect("length follows the kind");
+            Event::Log { stream: payload >> 16 & 0xffff, number: payload >> 32, bytes, data }
+        }
+        kind::BLOCK => Event::Block(head_va(w)),
         _ => Event::Stats(Stats::from_words(x.try_into().expect("length follows the kind"))),
     };
     Ok((event, 1 + extra))
+}
+
+/// Appends `bytes` as [`Event::Log`]s.
+pub fn log_events(stream: u64, number: u64, bytes: &[u8], out: &mut Vec<u64>) {
+    for part in bytes.chunks(8 * LOG_WORDS) {
+        let mut data = [0; LOG_WORDS];
+        for (word, bytes) in data.iter_mut().zip(part.chunks(8)) {
+            let mut eight = [0; 8];
+            eight[..bytes.len()].copy_from_slice(bytes);
+            *word = u64::from_le_bytes(eight);
+        }
+        Event::Log { stream, number, bytes: part.len(), data: &data }.encode(out);
+    }
+}
+
+/// The bytes of a log's words.
+pub fn log_bytes(data: &[u64; LOG_WORDS]) -> [u8; 8 * LOG_WORDS] {
+    let mut bytes = [0; 8 * LOG_WORDS];
+    for (eight, word) in bytes.chunks_exact_mut(8).zip(data) {
+        eight.copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
 }
 
 #[cfg(test)]
@@ -359,6 +439,27 @@ mod tests {
         let mut words = vec![head(kind::TABLE, 9)];
         words.extend([0; 512]);
         assert_eq!(decode(&words, 0), Err(DecodeError::Level { level: 9, word: 0 }));
+        let mut words = vec![head(kind::LOG, log::PERF << 16 | 257)];
+        words.extend([0; LOG_WORDS]);
+        assert_eq!(decode(&words, 5), Err(DecodeError::Log { bytes: 257, word: 5 }));
+    }
+
+    #[test]
+    fn bytes_of_any_length_come_back_from_logs() {
+        for length in [0, 1, 7, 8, 256, 257, 1000] {
+            let bytes: Vec<u8> = (0..length).map(|i| (i * 7) as u8).collect();
+            let (mut words, mut at, mut again) = (Vec::new(), 0, Vec::new());
+            log_events(log::PERF_MAP, 4711, &bytes, &mut words);
+            while at < words.len() {
+                let (event, n) = decode(&words[at..], at).unwrap();
+                let Event::Log { stream: log::PERF_MAP, number: 4711, bytes, data } = event else {
+                    panic!("{event:?}");
+                };
+                again.extend_from_slice(&log_bytes(data)[..bytes]);
+                at += n;
+            }
+            assert_eq!(again, bytes);
+        }
     }
 
     fn any_event() -> impl Strategy<Value = (u64, u64, u64, u64)> {
@@ -374,6 +475,7 @@ mod tests {
                 let p = match k {
                     kind::TABLE => (p & 0xffff_ffff) << 4 | (p % 5 + 1),
                     kind::CR3_READ | kind::STATS => 0,
+                    kind::LOG => p & !0xffff | p % 257,
                     _ => p,
                 };
                 words.push(head(k, p));

@@ -254,7 +254,7 @@ pub struct CompareArgs {
     /// mean, and names the runs that stand out: those more than 5 scaled median absolute deviations
     /// from the median of 5 runs or more. Runs that are reproducible agree to the bit, and the table
     /// says so. `--format json` has all runs and their spread (schema bifold.runs/1).
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), help_heading = "Guest", conflicts_with = "keep")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), help_heading = "Guest", conflicts_with_all = ["keep", "where"])]
     pub runs: Option<u32>,
 }
 
@@ -326,6 +326,24 @@ pub struct OutputArgs {
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
 
+    /// Also say where the cost is: by process, function and mapping
+    ///
+    /// Every TLB miss, walk and exit is charged to the process, binary, function and mapping that
+    /// brought it. Shown are the ten dearest in CONFIG (default: the dearest under a hypervisor),
+    /// and a flame graph in the report. Names of functions come from the files of this machine. A
+    /// recording must have been made with `record --where`.
+    #[arg(long = "where", id = "where", value_name = "CONFIG", num_args = 0..=1, require_equals = true,
+          default_missing_value = "")]
+    pub place: Option<String>,
+
+    /// With --where: write stacks `process;binary;function;mapping COUNT`, for other tools
+    #[arg(long, value_name = "FILE", requires = "where")]
+    pub folded: Option<PathBuf>,
+
+    /// What --folded counts: extra-cycles (the default), tlb-misses, walk-cycles or exits
+    #[arg(long, value_enum, requires = "folded", hide_possible_values = true, value_name = "COUNT")]
+    pub folded_count: Option<CountArg>,
+
     /// Also write the timeline, for `bifold policy`: both modes' costs interval by interval
     #[arg(long, value_name = "FILE")]
     pub timeline: Option<PathBuf>,
@@ -347,10 +365,23 @@ impl OutputArgs {
             show: Vec::new(),
             report: None,
             timeline: None,
+            place: None,
+            folded: None,
+            folded_count: None,
             quiet: false,
             verbose: false,
         }
     }
+}
+
+/// What stacks count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)] // the names say it
+pub enum CountArg {
+    ExtraCycles,
+    TlbMisses,
+    WalkCycles,
+    Exits,
 }
 
 /// Form of the data.

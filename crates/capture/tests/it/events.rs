@@ -45,19 +45,27 @@ fn the_c_header_has_the_numbers_of_the_rust_definition() {
         ("KIND_STATS", kind::STATS),
         ("KIND_RESIDENT", kind::RESIDENT),
         ("KIND_TICKS", kind::TICKS),
+        ("KIND_LOG", kind::LOG),
+        ("KIND_BLOCK", kind::BLOCK),
+        ("LOG_WORDS", event::LOG_WORDS as u64),
+        ("LOG_PERF", event::log::PERF),
         ("MARKER_START", marker::START),
         ("MARKER_STOP", marker::STOP),
         ("MARKER_BOOT", marker::BOOT),
         ("MARKER_WINDOW_BEGIN", marker::WINDOW_BEGIN),
         ("MARKER_WINDOW_END", marker::WINDOW_END),
         ("CPUID_LEAF", marker::CPUID_LEAF),
+        ("CPUID_PERF", marker::CPUID_PERF),
     ];
     let mut header = header();
     for (name, number) in expected {
         assert_eq!(header.remove(name), Some(number), "{name}");
     }
     header.remove("MARKER_MAGIC");
-    let rest: Vec<_> = header.keys().filter(|k| k.starts_with("KIND_") || k.starts_with("MARKER_")).collect();
+    let rest: Vec<_> = header
+        .keys()
+        .filter(|k| ["KIND_", "MARKER_", "LOG_", "CPUID_"].iter().any(|p| k.starts_with(p)))
+        .collect();
     assert!(rest.is_empty(), "numbers that only C has: {rest:?}");
 }
 
@@ -70,4 +78,7 @@ fn the_init_s_marker_is_the_one_the_plugin_looks_for() {
     assert!(init.contains(&bytes), "init.c lacks {bytes}");
     let leaf = format!("{:#x}", marker::CPUID_LEAF);
     assert!(init.contains(&leaf), "init.c lacks {leaf}");
+    let perf = include_str!("../../guest/where.h");
+    let code = format!("c_ = {:#x}", marker::CPUID_PERF);
+    assert!(perf.contains(&leaf) && perf.contains(&code), "where.h lacks {leaf} or {code}");
 }

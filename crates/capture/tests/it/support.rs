@@ -27,6 +27,7 @@ pub fn spec(command: &[&str]) -> GuestSpec {
         record: Record::Command,
         stdin: Vec::new(),
         keep: false,
+        attribute: false,
     }
 }
 

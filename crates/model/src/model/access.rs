@@ -3,6 +3,7 @@
 //! configurations, and what a miss in them brings.
 
 use super::{Model, Vcpu};
+use crate::charge::Place;
 use crate::guest::{GuestTables, Leaf};
 use crate::regime::{Miss, Tables};
 use crate::shadow::{AccessKind, Flush};
@@ -101,6 +102,10 @@ impl Model {
                     }
                     i += 1;
                 }
+                kind::BLOCK => {
+                    self.vcpus[self.current].code = Gva(head_va(w));
+                    i += 1;
+                }
                 _ => {
                     let (event, n) = decode(&words[i..], self.words + i)?;
                     self.event(event);
@@ -140,7 +145,7 @@ impl Model {
     fn access(&mut self, side: Side, gva: Gva, kind: AccessKind) {
         self.misses += 1;
         let vcpu = self.current;
-        let Model { regimes, groups, guest, vcpus, untranslated, frames, .. } = self;
+        let Model { regimes, groups, guest, vcpus, untranslated, frames, charges, .. } = self;
         let v = &mut vcpus[vcpu];
         let (root, time) = (v.root, v.time);
         let page = (gva.0 & PAYLOAD_MASK) >> 12;
@@ -224,6 +229,11 @@ impl Model {
             if let Some((size, page)) = tlb.take_evicted() {
                 v.filters.iter_mut().for_each(|f| f.dropped(size, page));
             }
+        }
+        if let (Some(charges), Some(miss)) = (charges, &miss) {
+            let code = if kind == AccessKind::Fetch { gva } else { vcpus[vcpu].code };
+            let place = Place { vcpu, code, data: Some(gva), size: Some(miss.leaf.size) };
+            charges.charge(regimes, place, false);
         }
         if split {
             self.fill_split(side, gva);

@@ -4,8 +4,10 @@
 
 use super::Model;
 use crate::Mode;
+use crate::charge::Place;
 use bifold_mmu::{Gpa, Gva, Side};
 use bifold_trace::Event;
+use bifold_trace::event::log_bytes;
 
 const CR4_PGE: u64 = 1 << 7;
 const CR3_ADDRESS: u64 = 0x000f_ffff_ffff_f000;
@@ -64,8 +66,22 @@ impl Model {
             }
             Event::Resident { gfn, frames } => self.resident.push((gfn, frames)),
             Event::Marker(_) | Event::Stats(_) | Event::Ticks { .. } => {}
-            // Accesses are taken in `consume`.
-            Event::Load(_) | Event::Store(_) | Event::StoreOther(_) | Event::Fetch(_) => {}
+            Event::Log { stream, number, bytes, data } => {
+                if let Some(charges) = &mut self.charges {
+                    charges.log(stream, number, &log_bytes(data)[..bytes]);
+                }
+            }
+            // Accesses and blocks are taken in `consume`.
+            Event::Load(_) | Event::Store(_) | Event::StoreOther(_) | Event::Fetch(_) | Event::Block(_) => {}
+        }
+        if let Some(charges) = &mut self.charges {
+            let data = match event {
+                Event::Cr3(_) | Event::Cr3Read | Event::Cr4(_) => None,
+                Event::Invlpg(gva) | Event::Fault { gva, .. } => Some(Gva(gva)),
+                _ => return,
+            };
+            let place = Place { vcpu, code: self.vcpus[vcpu].code, data, size: None };
+            charges.charge(&self.regimes, place, true);
         }
     }
 

@@ -9,6 +9,7 @@ mod access;
 mod events;
 mod switched;
 
+use crate::charge::{Charge, Charges, Place};
 use crate::exit_log::ExitLog;
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
@@ -18,7 +19,7 @@ use crate::timeline::{Timeline, counts};
 use crate::{Config, Exit, Outcome, Profile, Sample};
 use access::Group;
 use bifold_mmu::format::X86_64_4_LEVEL;
-use bifold_mmu::{Filter, Gpa, Side, Tlb};
+use bifold_mmu::{Filter, Gpa, Gva, Side, Tlb};
 use switched::Switched;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -57,6 +58,8 @@ struct Vcpu {
     root: Gpa,
     started: bool,
     cr4: Option<u64>,
+    /// Start of the block of code that runs, if the stream tells it.
+    code: Gva,
     /// Data and code.
     filters: [Filter; 2],
     /// Accesses and fetches so far: the clock of recency.
@@ -98,6 +101,8 @@ pub struct Model {
     walk_checks: u64,
     walk_mismatches: u64,
     untranslated: u64,
+    /// Costs one by one, if they are wanted.
+    charges: Option<Box<Charges>>,
 }
 
 impl Model {
@@ -129,6 +134,7 @@ impl Model {
                     root: Gpa(0),
                     started: false,
                     cr4: None,
+                    code: Gva(0),
                     filters: Default::default(),
                     time: 0,
                     spaces: Spaces::new(profile.cpu.pcid),
@@ -145,6 +151,7 @@ impl Model {
             walk_checks: 0,
             walk_mismatches: 0,
             untranslated: 0,
+            charges: None,
             profile: profile.clone(),
             options,
             guest,
@@ -197,6 +204,26 @@ impl Model {
     /// each in the order in which they came.
     pub fn take_exit_log(&mut self) -> Vec<Exit> {
         self.regimes.iter_mut().filter_map(|r| r.log.as_mut()).flat_map(|log| log.take()).collect()
+    }
+
+    /// From now on, keeps what every access and instruction cost in every configuration: see
+    /// [`Model::take_charges`].
+    pub fn charge(&mut self) {
+        self.charges =
+            Some(Box::new(Charges::new(&self.profile, &self.regimes[..self.options.configs.len()])));
+    }
+
+    /// Hands over what was charged since [`Model::charge`] or the last call, in the order of the
+    /// events. After it, a configuration's charges so far sum to its [`Model::totals`]. To be
+    /// called after every [`Model::consume`]: charges take memory until they are taken.
+    pub fn take_charges(&mut self, sink: &mut dyn FnMut(Charge<'_>)) {
+        // What no access and no instruction brought; the model knows of nothing such.
+        let v = &self.vcpus[self.current];
+        let rest = Place { vcpu: v.index, code: v.code, data: None, size: None };
+        if let Some(charges) = &mut self.charges {
+            charges.charge(&self.regimes, rest, true);
+            charges.take(sink);
+        }
     }
 
     fn ideal_cycles(&self) -> u64 {

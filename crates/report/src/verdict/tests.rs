@@ -51,6 +51,7 @@ fn run(rows: &[(&str, u64, Sample)], hardware: Profile) -> Comparison {
             hardware,
         },
         policies: None,
+        places: None,
     }
 }
 

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A comparison made by hand: a compiler in a guest, with round numbers.
 
-use bifold_model::{Config, ConfigOutcome, Mode, Outcome, Profile, Sample};
+use bifold_attribute::{Missing, Row, Where};
+use bifold_model::{Config, ConfigOutcome, Costs, Mode, Outcome, Profile, Sample};
 use bifold_policy::check::Check;
 use bifold_policy::evaluate::{self, Options, evaluate};
 use bifold_policy::timeline::{About, Pair, StaticRun, SwitchCosts};
 use bifold_policy::{Named, Scale, Timeline, Vm};
-use bifold_report::{Comparison, Exit, Guest, Input, Meta, PolicyComparison, RunPolicies};
+use bifold_report::{Comparison, Exit, Guest, Input, Meta, Places, PolicyComparison, RunPolicies};
 use bifold_trace::{Clock, Stats};
 
 const INTERVALS: u64 = 40;
@@ -131,7 +132,34 @@ pub fn comparison() -> Comparison {
             switched: Vec::new(),
         },
         policies: None,
+        places: None,
     }
+}
+
+/// Where the comparison's cost is: this many places, the later ones the cheaper.
+pub fn places(n: u64) -> Places {
+    let names = [
+        ["cc1", "cc1", "ggc_internal_alloc", "anonymous, 2M"],
+        ["cc1", "kernel", "clear_page_rep", "direct map, 2M"],
+        ["as", "libc.so.6", "std::vector<</iframe><script>x>::_M_realloc_insert_with_a_long_name", "heap"],
+    ];
+    let row = |i: u64| {
+        let [process, binary, function, mapping] = names[i as usize % 3].map(String::from);
+        let function = if i < 3 { function } else { format!("{function}_{i:04}") };
+        let cost = |c: u64| Costs {
+            tlb_misses: (1 + c) * 1_000_000 / (i + 1),
+            walk_cycles: (1 + c) * 30_000_000 / (i + 1),
+            exits: c * 10_000 / (i + 1),
+            vmm_cycles: c * 25_000_000 / (i + 1),
+        };
+        Row { process, binary, function, mapping, costs: (0..5).map(cost).collect() }
+    };
+    let missing = ["/opt/a/b", "/tmp/x", "/tmp/y", "/tmp/z"]
+        .map(|p| Missing { path: p.into(), why: "cannot be read here" });
+    Places::new(
+        Where { configs: Config::ALL.into(), rows: (0..n).map(row).collect(), missing: missing.into() },
+        None,
+    )
 }
 
 /// Two policies over the comparison's 4 KB pair, and a replay that is off.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What each output says, and that the JSON is as its schema describes it.
 
-use crate::fixture::{comparison, policies};
+use crate::fixture::{comparison, places, policies};
 use bifold_model::{Config, Outcome, Sample};
 use bifold_report::{Comparison, Exit, Figures, Format, Input, OutputFile, Partial, RunPolicies, Show};
 use serde_json::{Value, json};
@@ -38,6 +38,35 @@ fn table_with_all_parts() {
     // What was checked on line is shown unasked, and that a check failed.
     let table = c.render_table(Show::default());
     assert!(!table.contains("oracle") && table.contains("replay of") && table.contains("WARNING"), "{table}");
+}
+
+#[test]
+fn table_with_places() {
+    let mut c = comparison();
+    c.places = Some(places(2000));
+    let table = c.render(Format::Table).unwrap();
+    let (from, to) = (table.find("process  ").unwrap(), table.find("extra cycles.\n").unwrap());
+    let widest = table[from..to].lines().map(|l| l.chars().count()).max().unwrap();
+    assert!(widest <= 100, "{widest} columns:\n{table}");
+    insta::assert_snapshot!(table);
+}
+
+#[test]
+fn places_in_json_sum_to_their_totals_and_are_ranked() {
+    let mut c = comparison();
+    c.places = Some(places(2000));
+    let v: Value = serde_json::from_str(&c.render(Format::Json).unwrap()).unwrap();
+    let places = &v["where"];
+    assert_eq!(places["ranked_by"], "shadow-2m");
+    let rows = places["rows"].as_array().unwrap();
+    assert_eq!((rows.len(), &places["others"]["rows"]), (1000, &json!(1000)));
+    for (i, total) in places["totals"].as_array().unwrap().iter().enumerate() {
+        for (name, total) in total.as_object().unwrap() {
+            let listed: u64 = rows.iter().map(|r| r["costs"][i][name].as_u64().unwrap()).sum();
+            let others = places["others"]["costs"][i][name].as_u64().unwrap();
+            assert_eq!(Some(listed + others), total.as_u64(), "{i} {name}");
+        }
+    }
 }
 
 #[test]
@@ -96,7 +125,9 @@ fn json_is_as_the_schema_says() {
     with_policies.policies = Some(policies());
     let mut without = comparison();
     without.policies = Some(RunPolicies { evaluation: Err("too short".into()), checks: Vec::new() });
-    for c in [comparison(), short(), partial, generated, recorded, with_policies, without] {
+    let mut with_places = comparison();
+    with_places.places = Some(places(7));
+    for c in [comparison(), short(), partial, generated, recorded, with_policies, without, with_places] {
         let v: Value = serde_json::from_str(&c.render(Format::Json).unwrap()).unwrap();
         if let Err(e) = schemas.validate(&v, index) {
             panic!("{e:#}");
@@ -211,6 +242,7 @@ fn a_run_of_nothing_is_said_to_be_one() {
 fn html_escapes_what_users_wrote_and_loads_nothing() {
     let mut c = comparison();
     c.policies = Some(policies());
+    c.places = Some(places(30));
     c.meta.hardware.walk.prior = Some("</script><script>x".into());
     let page = c.render_html().unwrap();
     if let Some(path) = std::env::var_os("BIFOLD_REPORT") {
@@ -220,6 +252,10 @@ fn html_escapes_what_users_wrote_and_loads_nothing() {
     assert!(!page.contains("<script>x"));
     assert!(page.contains("&lt;&#x2f;script&gt;&lt;b&gt;a &amp; b"));
     // Nothing is fetched: no element of the page names another file.
+    let graph = page.split_once("srcdoc=\"").unwrap().1.split_once('"').unwrap().0;
+    assert!(graph.contains("ggc_internal_alloc") && !graph.contains('<'), "{graph}");
+    // The graph's own gradient is named by a fragment.
+    let page = page.replace(graph, "");
     for reference in [" src=", "<link", "@import", "url("] {
         let scripts = page.find("<script").unwrap();
         assert!(!page[..scripts].contains(reference), "{reference}");

@@ -71,6 +71,9 @@ pub struct Source {
     pub qemu_version: Option<String>,
     /// The guest's root: `initramfs` or `9p`.
     pub root: Option<String>,
+    /// The events say who ran and what was mapped ([`Event::Log`](crate::Event::Log)).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub attributed: bool,
 }
 
 /// How a recording ended.

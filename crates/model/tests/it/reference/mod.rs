@@ -216,8 +216,8 @@ impl Reference {
                 self.tables.remove(&gfn);
             }
             Event::Check { .. } | Event::Cr3Read | Event::Insns(_) | Event::Marker(_) | Event::Stats(_) => {}
-            // Backing is the host's, not the walkers' that this refers to.
-            Event::Resident { .. } | Event::Ticks { .. } => {}
+            // Backing is the host's, not the walkers' that this refers to; who runs is nobody's here.
+            Event::Resident { .. } | Event::Log { .. } | Event::Block(_) | Event::Ticks { .. } => {}
         }
     }
 

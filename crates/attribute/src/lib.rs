@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which process, binary, function and mapping of a guest a cost belongs to.
+//!
+//! The model charges costs to addresses ([`bifold_model::Charge`]); the stream's own log says,
+//! at the same place of the stream, which task runs and what it has mapped. [`Attribution`]
+//! lays both together while events are consumed, and looks functions up when they have ended,
+//! in this machine's files. Nothing is sampled: a configuration's costs sum to its totals.
+#![forbid(unsafe_code)]
+
+pub mod elf;
+pub mod kernel;
+pub mod perf;
+mod rows;
+pub mod space;
+
+use bifold_mmu::{Gva, PageSize};
+use bifold_model::{Charge, Config, Costs, Place};
+use bifold_trace::event::log;
+use rustc_hash::FxHashMap;
+use space::{FileId, Spaces};
+use std::collections::BTreeMap;
+
+pub use rows::{Metric, Missing, Row, Where};
+
+/// Bytes of symbols, and of maps of one process, that are kept: a kernel has 5 MB of lines.
+const MOST_TEXT: usize = 64 << 20;
+/// Processes whose maps are kept.
+const MOST_MAPS: usize = 1024;
+/// Places told apart; what comes after them is charged to one.
+const MOST_PLACES: usize = 4 << 20;
+
+/// The code that ran.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Code {
+    /// Of a file, at this offset.
+    File(FileId, u64),
+    /// In memory that no file backs: a name of the kernel's, if it told one, this process, this address.
+    Memory(Option<FileId>, u32, u64),
+    /// Of the kernel.
+    Kernel(u64),
+    /// Nobody has told what is there.
+    Unknown,
+}
+
+/// The kind of mapping that was accessed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Target {
+    /// The code itself was fetched.
+    Code,
+    /// A file's, or one of the kernel's names.
+    Mapped(FileId),
+    /// Nobody has told what is there.
+    Unknown,
+    /// The kernel's.
+    Kernel(&'static str),
+    /// A control register was written or read.
+    Register,
+    /// One of many places beyond the limit.
+    Other,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    /// Number of the process's name.
+    process: u32,
+    code: Code,
+    target: Target,
+    size: Option<PageSize>,
+}
+
+/// Costs by place, while events are consumed.
+#[derive(Debug)]
+pub struct Attribution {
+    configs: Vec<Config>,
+    spaces: Spaces,
+    /// Per vCPU.
+    streams: Vec<perf::Stream>,
+    kallsyms: Vec<u8>,
+    /// By PID.
+    perf_maps: BTreeMap<u32, Vec<u8>>,
+    numbers: FxHashMap<Key, u32>,
+    keys: Vec<Key>,
+    /// As many per key as there are configurations.
+    costs: Vec<Costs>,
+}
+
+impl Attribution {
+    /// Nothing charged yet, for a model of these configurations.
+    pub fn new(configs: &[Config]) -> Attribution {
+        Attribution {
+            configs: configs.to_vec(),
+            spaces: Spaces::default(),
+            streams: Vec::new(),
+            kallsyms: Vec::new(),
+            perf_maps: BTreeMap::new(),
+            numbers: FxHashMap::default(),
+            keys: Vec::new(),
+            costs: Vec::new(),
+        }
+    }
+
+    /// Takes the next charge, in the order in which the model hands them over.
+    pub fn take(&mut self, charge: Charge<'_>) {
+        match charge {
+            Charge::Cost(place, costs) => {
+                let n = self.number(place) * self.configs.len();
+                for (sum, cost) in self.costs[n..].iter_mut().zip(costs) {
+                    sum.add(cost);
+                }
+            }
+            Charge::Log { stream: log::PERF, number, bytes } => {
+                // As many vCPUs as a capture has at most; more are a damaged stream's.
+                let vcpu = number.min(7) as usize;
+                if self.streams.len() <= vcpu {
+                    self.streams.resize_with(vcpu + 1, perf::Stream::default);
+                }
+                let spaces = &mut self.spaces;
+                self.streams[vcpu].push(bytes, |record| spaces.follow(vcpu, record));
+            }
+            Charge::Log { stream: log::SYMBOLS, bytes, .. } => append(&mut self.kallsyms, bytes),
+            Charge::Log { stream: log::PERF_MAP, number, bytes } => {
+                let pid = number as u32;
+                if self.perf_maps.len() < MOST_MAPS || self.perf_maps.contains_key(&pid) {
+                    append(self.perf_maps.entry(pid).or_default(), bytes);
+                }
+            }
+            Charge::Log { .. } => {}
+        }
+    }
+
+    /// Number of a place's costs.
+    fn number(&mut self, place: Place) -> usize {
+        let mut key = self.key(place);
+        if self.keys.len() >= MOST_PLACES && !self.numbers.contains_key(&key) {
+            key = Key { process: 0, code: Code::Unknown, target: Target::Other, size: None };
+        }
+        if let Some(n) = self.numbers.get(&key) {
+            return *n as usize;
+        }
+        let n = self.keys.len();
+        self.numbers.insert(key, n as u32);
+        self.keys.push(key);
+        self.costs.resize(self.costs.len() + self.configs.len(), Costs::default());
+        n
+    }
+
+    fn key(&self, place: Place) -> Key {
+        let Place { vcpu, code, data, size } = place;
+        let space = self.spaces.space(self.spaces.running(vcpu));
+        let of = |Gva(address)| space.at(address).map(|m| (m.file, m.base.wrapping_add(address)));
+        let place = match code {
+            Gva(0) => Code::Unknown,
+            Gva(kernel) if kernel >> 63 != 0 => Code::Kernel(kernel),
+            user => match of(user) {
+                Some((file, offset)) if self.spaces.files[file as usize].is_path() => {
+                    Code::File(file, offset)
+                }
+                other => Code::Memory(other.map(|(file, _)| file), space.pid, user.0),
+            },
+        };
+        let target = match data {
+            None => Target::Register,
+            Some(data) if data == code => Target::Code,
+            Some(Gva(kernel)) if kernel >> 63 != 0 => Target::Kernel(kernel::region(kernel)),
+            Some(user) => of(user).map_or(Target::Unknown, |(file, _)| Target::Mapped(file)),
+        };
+        Key { process: space.name, code: place, target, size }
+    }
+}
+
+/// Appends as long as there is room.
+fn append(text: &mut Vec<u8>, bytes: &[u8]) {
+    text.extend_from_slice(&bytes[..bytes.len().min(MOST_TEXT - text.len())]);
+}

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The end of an attribution: addresses become names, places of one name become one row.
+
+use crate::elf;
+use crate::kernel::Symbols;
+use crate::space::{File, FileId};
+use crate::{Attribution, Code, Key, Target};
+use bifold_mmu::PageSize;
+use bifold_model::{Config, Costs};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// Costs of one place by name, in every configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Row {
+    /// The process's name.
+    pub process: String,
+    /// File name of the program or library, `kernel`, a kernel module's, or a name in brackets.
+    pub binary: String,
+    /// The function; `at 0x...` where only its address is known, `?` where nothing is.
+    pub function: String,
+    /// What was accessed: heap, stack, anonymous memory, a file's mapping, a region of the
+    /// kernel's; with the guest's page size if that is not 4 KB.
+    pub mapping: String,
+    /// In the order of [`Where::configs`].
+    pub costs: Vec<Costs>,
+}
+
+/// A binary whose functions could not be looked up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Missing {
+    /// Its path in the guest.
+    pub path: String,
+    /// Why, in words that go on after the path.
+    pub why: &'static str,
+}
+
+/// Costs by process, binary, function and mapping.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Where {
+    /// The configurations.
+    pub configs: Vec<Config>,
+    /// Every place that cost anything in any configuration, by name.
+    pub rows: Vec<Row>,
+    /// Binaries without names of functions.
+    pub missing: Vec<Missing>,
+}
+
+/// What a table or a graph ranks by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Metric {
+    /// Cycles beyond the ideal run's: walks and the hypervisor.
+    ExtraCycles,
+    /// Misses of all TLB levels.
+    TlbMisses,
+    /// Cycles in page walks.
+    WalkCycles,
+    /// Exits.
+    Exits,
+}
+
+impl Metric {
+    /// The metric's part of a cost.
+    pub fn of(self, costs: &Costs) -> u64 {
+        match self {
+            Metric::ExtraCycles => costs.extra_cycles(),
+            Metric::TlbMisses => costs.tlb_misses,
+            Metric::WalkCycles => costs.walk_cycles,
+            Metric::Exits => costs.exits,
+        }
+    }
+
+    /// Its name, as on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Metric::ExtraCycles => "extra-cycles",
+            Metric::TlbMisses => "tlb-misses",
+            Metric::WalkCycles => "walk-cycles",
+            Metric::Exits => "exits",
+        }
+    }
+}
+
+impl Where {
+    /// The sum of all rows, per configuration.
+    pub fn totals(&self) -> Vec<Costs> {
+        let mut sums = vec![Costs::default(); self.configs.len()];
+        for row in &self.rows {
+            sums.iter_mut().zip(&row.costs).for_each(|(sum, c)| sum.add(c));
+        }
+        sums
+    }
+
+    /// Rows that cost something by this metric in the configuration at this place of
+    /// [`Where::configs`], the dearest first; rows of equal cost by name.
+    pub fn ranked(&self, config: usize, metric: Metric) -> Vec<&Row> {
+        let cost = |row: &Row| metric.of(&row.costs[config]);
+        let mut rows: Vec<&Row> = self.rows.iter().filter(|r| cost(r) > 0).collect();
+        // A stable sort: rows are in the order of their names.
+        rows.sort_by_key(|r| std::cmp::Reverse(cost(r)));
+        rows
+    }
+
+    /// One line per row: `process;binary;function;mapping COUNT`, for tools that draw stacks.
+    pub fn folded(&self, config: usize, metric: Metric) -> String {
+        let mut out = String::new();
+        for row in &self.rows {
+            let count = metric.of(&row.costs[config]);
+            if count > 0 {
+                let names = [&row.process, &row.binary, &row.function, &row.mapping].map(|n| frame(n));
+                out += &format!("{} {count}\n", names.join(";"));
+            }
+        }
+        out
+    }
+}
+
+/// A name within a stack: what separates stacks and frames stands for itself nowhere in it.
+fn frame(name: &str) -> String {
+    name.chars().map(|c| if c == ';' || c.is_control() { ':' } else { c }).collect()
+}
+
+/// The part of a path behind its last slash.
+fn base(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// A path without what the kernel appends to that of a file that is gone.
+fn live(path: &str) -> &str {
+    path.strip_suffix(" (deleted)").unwrap_or(path)
+}
+
+/// What a mapping of this file is called.
+fn mapping(file: &File) -> String {
+    match &*file.name {
+        "//anon" => "anonymous".into(),
+        "[heap]" => "heap".into(),
+        "[stack]" => "stack".into(),
+        name if ["/memfd:", "/dev/zero", "/SYSV", "/dev/shm/"].iter().any(|p| name.starts_with(p)) => {
+            "shared memory".into()
+        }
+        name if file.is_path() => format!("file {}", base(live(name))),
+        name => name.trim_start_matches('/').into(),
+    }
+}
+
+struct Names<'a> {
+    attribution: &'a Attribution,
+    kernel: Symbols,
+    jits: BTreeMap<u32, Symbols>,
+    files: BTreeMap<FileId, BTreeMap<u64, String>>,
+}
+
+impl Names<'_> {
+    fn code(&self, code: Code) -> (String, String) {
+        let unknown = || "?".to_string();
+        let files = &self.attribution.spaces.files;
+        match code {
+            Code::Unknown => (unknown(), unknown()),
+            Code::Kernel(at) => match self.kernel.at(at) {
+                Some((name, Some(module))) => {
+                    (format!("{}.ko", module.trim_matches(['[', ']'])), elf::demangled(name))
+                }
+                Some((name, None)) => ("kernel".into(), elf::demangled(name)),
+                None => ("kernel".into(), unknown()),
+            },
+            Code::File(id, offset) => {
+                let name = self.files.get(&id).and_then(|names| names.get(&offset)).cloned();
+                (base(live(&files[id as usize].name)).into(), name.unwrap_or_else(unknown))
+            }
+            Code::Memory(file, pid, at) => match self.jits.get(&pid).and_then(|s| s.at(at)) {
+                Some((name, _)) => ("[JIT]".into(), name.into()),
+                None => match file.map(|f| &files[f as usize]) {
+                    Some(f) if f.name.starts_with('[') => (f.name.clone(), unknown()),
+                    Some(_) => ("[JIT]".into(), unknown()),
+                    None => (unknown(), unknown()),
+                },
+            },
+        }
+    }
+
+    fn target(&self, key: &Key) -> String {
+        let name = match key.target {
+            Target::Code => "code".into(),
+            Target::Mapped(file) => mapping(&self.attribution.spaces.files[file as usize]),
+            Target::Unknown => "?".into(),
+            Target::Kernel(region) => region.into(),
+            Target::Register => "control register".into(),
+            Target::Other => "others".into(),
+        };
+        match key.size {
+            None | Some(PageSize::Size4K) => name,
+            Some(PageSize::Size2M) => name + ", 2M",
+            Some(PageSize::Size1G) => name + ", 1G",
+        }
+    }
+}
+
+impl Attribution {
+    /// Looks up the functions' names, in the files of this machine, and sums by name.
+    pub fn finish(self) -> Where {
+        let mut wanted: BTreeMap<FileId, BTreeSet<u64>> = BTreeMap::new();
+        for key in &self.keys {
+            if let Code::File(id, offset) = key.code {
+                wanted.entry(id).or_default().insert(offset);
+            }
+        }
+        let (mut files, mut missing) = (BTreeMap::new(), Vec::new());
+        for (id, offsets) in &wanted {
+            let file = &self.spaces.files[*id as usize];
+            match elf::functions(Path::new(live(&file.name)), file.build_id.as_deref(), offsets) {
+                Ok(names) => drop(files.insert(*id, names)),
+                Err(why) => missing.push(Missing { path: file.name.clone(), why: why.describe() }),
+            }
+        }
+        missing.sort_by(|a, b| a.path.cmp(&b.path));
+        missing.dedup();
+        let names = Names {
+            kernel: Symbols::of_kallsyms(&self.kallsyms),
+            jits: self.perf_maps.iter().map(|(pid, text)| (*pid, Symbols::of_perf_map(text))).collect(),
+            files,
+            attribution: &self,
+        };
+        let mut rows: BTreeMap<[String; 4], Vec<Costs>> = BTreeMap::new();
+        for (key, costs) in self.keys.iter().zip(self.costs.chunks(self.configs.len().max(1))) {
+            let (binary, function) = names.code(key.code);
+            let process = self.spaces.names[key.process as usize].clone();
+            let row = rows.entry([process, binary, function, names.target(key)]);
+            let sums = row.or_insert_with(|| vec![Costs::default(); costs.len()]);
+            sums.iter_mut().zip(costs).for_each(|(sum, c)| sum.add(c));
+        }
+        let row = |([process, binary, function, mapping], costs): ([String; 4], _)| Row {
+            process,
+            binary,
+            function,
+            mapping,
+            costs,
+        };
+        Where { rows: rows.into_iter().map(row).collect(), missing, configs: self.configs }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::perf::made;
+    use bifold_mmu::Gva;
+    use bifold_model::{Charge, Mode, Place};
+    use bifold_trace::event::log;
+
+    fn cost(n: u64) -> Costs {
+        Costs { tlb_misses: n, walk_cycles: 30 * n, exits: 0, vmm_cycles: 0 }
+    }
+
+    fn attribution() -> Attribution {
+        let configs = &Config::ALL[..2];
+        assert_eq!(configs[1].mode, Mode::Nested);
+        let mut a = Attribution::new(configs);
+        let mut log = |stream, number, bytes: &[u8]| a.take(Charge::Log { stream, number, bytes });
+        let records = [
+            made::fork(50, 1, 50, 1),
+            made::switch(true, 1, 50),
+            made::comm(50, 50, true, "prog;1"),
+            made::map(50, 0x40_0000, 0x1000, 0x2000, &[], "/no/such/dir/prog (deleted)"),
+            made::map(50, 0x60_0000, 0x2000, 0, &[], "[heap]"),
+            made::map(50, 0x70_0000, 0x2000, 0, &[], "//anon"),
+        ]
+        .concat();
+        records.chunks(100).for_each(|part| log(log::PERF, 0, part));
+        log(log::SYMBOLS, 0, b"ffffffff81000000 T do_it\nffffffffa0000000 t ovl\t[overlay]\n");
+        log(log::PERF_MAP, 50, b"700000 100 jitted function\n");
+        let mut charge = |code, data, size, n| {
+            let place = Place { vcpu: 0, code: Gva(code), data, size };
+            a.take(Charge::Cost(place, &[cost(n), cost(2 * n)]));
+        };
+        charge(0x40_0010, Some(Gva(0x60_0008)), Some(PageSize::Size4K), 1);
+        charge(0x40_0020, Some(Gva(0x60_1008)), Some(PageSize::Size4K), 10);
+        charge(0x40_0020, Some(Gva(0x60_1008)), Some(PageSize::Size2M), 100);
+        charge(0x70_0010, Some(Gva(0x70_0010)), Some(PageSize::Size4K), 1000);
+        charge(0xffff_ffff_8100_0001, Some(Gva(0xffff_8880_0000_0000)), Some(PageSize::Size1G), 10_000);
+        charge(0xffff_ffff_a000_0001, None, None, 100_000);
+        charge(0, Some(Gva(8)), None, 1_000_000);
+        a
+    }
+
+    #[test]
+    fn places_of_one_name_are_one_row_and_sum_to_all_that_was_charged() {
+        let w = attribution().finish();
+        assert_eq!(
+            w.folded(0, Metric::TlbMisses),
+            "prog:1;?;?;? 1000000\n\
+             prog:1;[JIT];jitted function;code 1000\n\
+             prog:1;kernel;do_it;direct map, 1G 10000\n\
+             prog:1;overlay.ko;ovl;control register 100000\n\
+             prog:1;prog;?;heap 11\n\
+             prog:1;prog;?;heap, 2M 100\n"
+        );
+        assert_eq!(w.totals(), [cost(1_111_111), cost(2_222_222)]);
+        assert_eq!(
+            w.missing,
+            [Missing { path: "/no/such/dir/prog (deleted)".into(), why: "cannot be read here" }]
+        );
+        let ranked = w.ranked(1, Metric::ExtraCycles);
+        assert_eq!(ranked[0].binary, "?");
+        assert_eq!(ranked.len(), 6);
+        assert!(w.ranked(1, Metric::Exits).is_empty());
+    }
+}

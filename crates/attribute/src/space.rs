@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The guest's processes and what each has mapped, followed through forks, execs and new
+//! mappings. The kernel tells of no unmapping and of no move (`mremap`): an old mapping stays
+//! until another overlaps it, and what was moved is nowhere.
+
+use crate::perf::Record;
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+/// Number of a [`File`].
+pub type FileId = u32;
+
+/// What can be mapped: a file, or one of the kernel's own names.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct File {
+    /// Its path in the guest, or `//anon`, `[heap]` and the like.
+    pub name: String,
+    /// Its build ID, if the kernel told it.
+    pub build_id: Option<Vec<u8>>,
+}
+
+impl File {
+    /// Is it a file's path, and not a name of the kernel's for memory?
+    pub fn is_path(&self) -> bool {
+        self.name.starts_with('/') && !self.name.starts_with("//")
+    }
+}
+
+/// A mapping.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mapping {
+    /// First address after it.
+    pub end: u64,
+    /// Of what.
+    pub file: FileId,
+    /// Offset in the file of address 0, modulo 2^64.
+    pub base: u64,
+}
+
+type Maps = BTreeMap<u64, Mapping>;
+
+/// A process.
+#[derive(Debug, Clone)]
+pub struct Space {
+    /// Its PID in the guest.
+    pub pid: u32,
+    /// Number of its name.
+    pub name: u32,
+    /// Forks share it until one of both maps something.
+    maps: Rc<Maps>,
+}
+
+impl Space {
+    /// What is mapped at an address.
+    pub fn at(&self, address: u64) -> Option<Mapping> {
+        let (_, m) = self.maps.range(..=address).next_back()?;
+        (address < m.end).then_some(*m)
+    }
+}
+
+/// All processes of a guest, and which runs where.
+#[derive(Debug)]
+pub struct Spaces {
+    spaces: Vec<Space>,
+    /// Space by thread.
+    tasks: HashMap<u32, usize>,
+    /// Per vCPU.
+    running: Vec<usize>,
+    /// Names of processes.
+    pub names: Vec<String>,
+    name_ids: HashMap<String, u32>,
+    /// Everything that was ever mapped.
+    pub files: Vec<File>,
+    file_ids: HashMap<File, FileId>,
+}
+
+/// Processes that were there before the first record. Their threads are told apart by nothing.
+const KERNEL: usize = 0;
+const IDLE: usize = 1;
+const INIT: usize = 2;
+
+impl Default for Spaces {
+    fn default() -> Self {
+        let mut s = Spaces {
+            spaces: Vec::new(),
+            tasks: HashMap::from([(0, IDLE), (1, INIT)]),
+            running: Vec::new(),
+            names: Vec::new(),
+            name_ids: HashMap::new(),
+            files: Vec::new(),
+            file_ids: HashMap::new(),
+        };
+        for (pid, name) in [(2, "kernel"), (0, "idle"), (1, "init")] {
+            let name = s.name(name);
+            s.spaces.push(Space { pid, name, maps: Rc::default() });
+        }
+        s
+    }
+}
+
+impl Spaces {
+    /// Number of a process's name.
+    pub fn name(&mut self, name: &str) -> u32 {
+        if let Some(id) = self.name_ids.get(name) {
+            return *id;
+        }
+        let id = self.names.len() as u32;
+        self.names.push(name.to_owned());
+        self.name_ids.insert(name.to_owned(), id);
+        id
+    }
+
+    fn file(&mut self, name: &[u8], build_id: Option<&[u8]>) -> FileId {
+        let name = String::from_utf8_lossy(name).into_owned();
+        let file = File { name, build_id: build_id.map(<[u8]>::to_vec) };
+        if let Some(id) = self.file_ids.get(&file) {
+            return *id;
+        }
+        let id = self.files.len() as FileId;
+        self.files.push(file.clone());
+        self.file_ids.insert(file, id);
+        id
+    }
+
+    /// Number of the space that runs on a vCPU. Until a switch is told, init does: it ran the marker.
+    pub fn running(&self, vcpu: usize) -> usize {
+        self.running.get(vcpu).copied().unwrap_or(if vcpu == 0 { INIT } else { IDLE })
+    }
+
+    /// A space by its number.
+    pub fn space(&self, number: usize) -> &Space {
+        &self.spaces[number]
+    }
+
+    fn of(&self, tid: u32) -> usize {
+        self.tasks.get(&tid).copied().unwrap_or(KERNEL)
+    }
+
+    /// A task's space, if it has one that the records have told of.
+    fn own(&mut self, tid: u32) -> Option<&mut Space> {
+        let number = *self.tasks.get(&tid)?;
+        self.spaces.get_mut(number)
+    }
+
+    /// Follows a record of this vCPU's stream.
+    pub fn follow(&mut self, vcpu: usize, record: Record<'_>) {
+        match record {
+            Record::Switch { tid } => {
+                if self.running.len() <= vcpu {
+                    self.running = (0..=vcpu).map(|v| self.running(v)).collect();
+                }
+                self.running[vcpu] = self.of(tid);
+            }
+            Record::Fork { pid, parent_pid, tid, parent_tid } => {
+                let parent = self.of(parent_tid);
+                let number = if pid == parent_pid {
+                    parent
+                } else {
+                    self.spaces.push(Space { pid, ..self.spaces[parent].clone() });
+                    self.spaces.len() - 1
+                };
+                self.tasks.insert(tid, number);
+            }
+            Record::Comm { pid, tid, exec, name } => {
+                let name = self.name(&String::from_utf8_lossy(name));
+                // A thread's own name is not its process's.
+                let Some(space) = self.own(tid).filter(|_| pid == tid || exec) else { return };
+                space.name = name;
+                if exec {
+                    space.maps = Rc::default();
+                }
+            }
+            Record::Exit { tid } => {
+                self.tasks.remove(&tid);
+            }
+            Record::Map { pid, start, length, offset, build_id, name } => {
+                let file = self.file(name, build_id);
+                let Some(end) = start.checked_add(length).filter(|_| length > 0) else { return };
+                if let Some(space) = self.own(pid) {
+                    let base = offset.wrapping_sub(start);
+                    insert(Rc::make_mut(&mut space.maps), start, Mapping { end, file, base });
+                }
+            }
+        }
+    }
+}
+
+/// Maps `[start, new.end)`; what was there before is cut or goes.
+fn insert(maps: &mut Maps, start: u64, new: Mapping) {
+    let before = maps.range(..start).next_back().map(|(s, m)| (*s, *m));
+    if let Some((s, m)) = before.filter(|(_, m)| m.end > start) {
+        maps.insert(s, Mapping { end: start, ..m });
+        if m.end > new.end {
+            maps.insert(new.end, m);
+        }
+    }
+    let inside: Vec<(u64, Mapping)> = maps.range(start..new.end).map(|(s, m)| (*s, *m)).collect();
+    for (s, m) in inside {
+        maps.remove(&s);
+        if m.end > new.end {
+            maps.insert(new.end, m);
+        }
+    }
+    maps.insert(start, new);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn map<'a>(pid: u32, start: u64, length: u64, name: &'a str) -> Record<'a> {
+        Record::Map { pid, start, length, offset: 0, build_id: None, name: name.as_bytes() }
+    }
+
+    fn named(s: &Spaces, vcpu: usize, address: u64) -> (&str, Option<&str>) {
+        let space = s.space(s.running(vcpu));
+        (&s.names[space.name as usize], space.at(address).map(|m| &*s.files[m.file as usize].name))
+    }
+
+    #[test]
+    fn forks_copy_execs_clear_and_threads_share() {
+        let mut s = Spaces::default();
+        assert_eq!(named(&s, 0, 0), ("init", None));
+        assert_eq!(named(&s, 1, 0), ("idle", None));
+        s.follow(0, Record::Fork { pid: 50, parent_pid: 1, tid: 50, parent_tid: 1 });
+        s.follow(0, Record::Switch { tid: 50 });
+        assert_eq!(named(&s, 0, 0), ("init", None));
+        s.follow(0, Record::Comm { pid: 50, tid: 50, exec: true, name: b"sh" });
+        s.follow(0, map(50, 0x1000, 0x1000, "/bin/sh"));
+        s.follow(0, Record::Fork { pid: 51, parent_pid: 50, tid: 51, parent_tid: 50 });
+        s.follow(1, Record::Switch { tid: 51 });
+        assert_eq!(named(&s, 1, 0x1fff), ("sh", Some("/bin/sh")));
+        s.follow(1, map(51, 0x1000, 0x1000, "//anon"));
+        assert_eq!(named(&s, 1, 0x1000), ("sh", Some("//anon")));
+        assert_eq!(named(&s, 0, 0x1000), ("sh", Some("/bin/sh")));
+        s.follow(1, Record::Comm { pid: 51, tid: 51, exec: true, name: b"cc1" });
+        assert_eq!(named(&s, 1, 0x1000), ("cc1", None));
+        // A thread has its process's mappings, and its name changes nothing.
+        s.follow(1, Record::Fork { pid: 51, parent_pid: 51, tid: 60, parent_tid: 51 });
+        s.follow(1, Record::Comm { pid: 51, tid: 60, exec: false, name: b"worker" });
+        s.follow(1, map(51, 0x5000, 0x1000, "[heap]"));
+        s.follow(0, Record::Switch { tid: 60 });
+        assert_eq!(named(&s, 0, 0x5000), ("cc1", Some("[heap]")));
+        // Nobody has told of this one.
+        s.follow(0, Record::Switch { tid: 77 });
+        assert_eq!(named(&s, 0, 0x5000), ("kernel", None));
+        s.follow(1, Record::Exit { tid: 51 });
+        assert_eq!(named(&s, 1, 0x5000), ("cc1", Some("[heap]")), "until it is switched away");
+    }
+
+    proptest! {
+        #[test]
+        fn the_last_mapping_of_an_address_is_the_one_found(
+            list in proptest::collection::vec((0u64..64, 1u64..32), 1..40)
+        ) {
+            let mut maps = Maps::new();
+            let mut pages = [None; 100];
+            for (i, (start, length)) in list.into_iter().enumerate() {
+                let new = Mapping { end: start + length, file: i as u32, base: 0 };
+                insert(&mut maps, start, new);
+                pages[start as usize..(start + length) as usize].fill(Some(i as u32));
+            }
+            let space = Space { pid: 0, name: 0, maps: Rc::new(maps) };
+            for (page, file) in pages.into_iter().enumerate() {
+                prop_assert_eq!(space.at(page as u64).map(|m| m.file), file);
+            }
+        }
+    }
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `--where`: costs by process, binary, function and mapping, of a real guest and of its recording.
+
+use crate::command::{bifold, bifold_in, command, ran};
+use crate::guest::no_guest_here;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::process::Command;
+
+/// Touches memory of its own in a function of its own, by code that it makes, and by a child.
+const PROGRAM: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define PAGES 4096
+
+__attribute__((noinline)) void touch_all(char *p)
+{
+    for (long i = 0; i < PAGES; i++)
+        p[i * 4096] = 1;
+}
+
+int main(int argc, char **argv)
+{
+    /* rdi: address, rsi: pages. A byte is stored to each. */
+    static const unsigned char code[] = {0x48, 0x89, 0xf8, 0xc6, 0x00, 0x01, 0x48, 0x05, 0x00, 0x10,
+                                         0x00, 0x00, 0x48, 0xff, 0xce, 0x75, 0xf2, 0xc3};
+    char *p = mmap(NULL, PAGES * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *jit = mmap(NULL, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char name[64];
+    FILE *map;
+
+    touch_all(p);
+    if (argc == 1)
+        return 0;
+    memcpy(jit, code, sizeof code);
+    snprintf(name, sizeof name, "/tmp/perf-%d.map", getpid());
+    map = fopen(name, "w");
+    fprintf(map, "%lx %zx made at run time\n", (unsigned long)jit, sizeof code);
+    fclose(map);
+    ((void (*)(char *, long))jit)(p, PAGES);
+    if (!fork()) {
+        execl(argv[1], argv[1], NULL);
+        _exit(1);
+    }
+    wait(NULL);
+    return 0;
+}
+"#;
+
+/// A configuration's sums, and what the same counters say in the outcome.
+fn sums(v: &Value) -> (Vec<BTreeMap<String, u64>>, Vec<BTreeMap<String, u64>>) {
+    let read = |costs: &Value| -> Vec<BTreeMap<String, u64>> {
+        let of = |c: &Value| {
+            let fields = c.as_object().unwrap().iter();
+            fields.map(|(k, v)| (k.clone(), v.as_u64().unwrap())).collect()
+        };
+        costs.as_array().unwrap().iter().map(of).collect()
+    };
+    let mut attributed = read(&v["where"]["others"]["costs"]);
+    for row in v["where"]["rows"].as_array().unwrap() {
+        for (sum, cost) in attributed.iter_mut().zip(read(&row["costs"])) {
+            cost.into_iter().for_each(|(k, n)| *sum.get_mut(&k).unwrap() += n);
+        }
+    }
+    let total = |c: &Value| {
+        let t = c["total"].as_object().unwrap();
+        let sum = |prefix: &str| {
+            t.iter().filter(|(k, _)| k.starts_with(prefix)).map(|(_, v)| v.as_u64().unwrap()).sum()
+        };
+        [
+            ("tlb_misses", sum("tlb_misses_")),
+            ("walk_cycles", sum("walk_cycles")),
+            ("exits", sum("exits_")),
+            ("vmm_cycles", sum("vmm_cycles")),
+        ]
+        .map(|(k, n)| (k.to_string(), n))
+        .into()
+    };
+    (attributed, v["outcome"]["configs"].as_array().unwrap().iter().map(total).collect())
+}
+
+#[test]
+fn every_cost_of_a_guest_is_attributed_and_a_recording_of_it_says_the_same() {
+    if no_guest_here() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("toucher");
+    std::fs::write(dir.path().join("p.c"), PROGRAM).unwrap();
+    let built =
+        Command::new("cc").args(["-O1", "-o"]).arg(&path).arg(dir.path().join("p.c")).status().unwrap();
+    assert!(built.success());
+    // The kernel names a process by the name it was run under.
+    let child = dir.path().join("child");
+    std::os::unix::fs::symlink(&path, &child).unwrap();
+
+    let mut c = command("record -q --where --folded a.folded -o a.bifold --format json -m 256 --".split(' '));
+    c.arg(&path).arg(&child).current_dir(dir.path());
+    let live = ran(c);
+    assert_eq!((live.status, &*live.stderr), (0, ""));
+    let v: Value = serde_json::from_str(&live.stdout).unwrap();
+    let (attributed, totals) = sums(&v);
+    assert_eq!(attributed, totals);
+    assert_eq!(v["checks"]["failed"], 0);
+    assert_eq!(v["where"]["missing"], Value::Array(Vec::new()));
+
+    // The last configuration is a shadow one: the first touch of 4096 pages exits at least once each.
+    let exits = |names: [&str; 4]| -> u64 {
+        let rows = v["where"]["rows"].as_array().unwrap().iter();
+        let keys = ["process", "binary", "function", "mapping"];
+        let row = rows.filter(|r| keys.iter().zip(names).all(|(k, n)| n == "*" || r[*k] == n));
+        row.map(|r| r["costs"][3]["exits"].as_u64().unwrap()).sum()
+    };
+    for process in ["toucher", "child"] {
+        let n = exits([process, "toucher", "touch_all", "anonymous"]);
+        assert!((4096..2 * 4096 + 100).contains(&n), "{process}: {n}");
+        assert!(exits([process, "kernel", "*", "*"]) > 100, "{process}");
+        assert!(exits([process, "*", "?", "*"]) < 100, "{process}");
+    }
+    let misses: u64 = v["where"]["rows"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|r| {
+            r["binary"] == "[JIT]" && r["function"] == "made at run time" && r["mapping"] == "anonymous"
+        })
+        .map(|r| r["costs"][0]["tlb_misses"].as_u64().unwrap())
+        .sum();
+    assert!(misses > 2000, "{misses}");
+
+    let again =
+        bifold_in(dir.path(), "compare -q --where --folded b.folded --format json a.bifold").quietly();
+    let again: Value = serde_json::from_str(&again).unwrap();
+    for same in ["outcome", "where"] {
+        assert_eq!(v[same], again[same], "{same}");
+    }
+    let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
+    assert_eq!(read("a.folded"), read("b.folded"));
+    let counted: u64 =
+        read("a.folded").lines().map(|l| l.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum();
+    let ranked_by = v["where"]["ranked_by"].as_str().unwrap();
+    let at = v["where"]["configs"].as_array().unwrap().iter().position(|c| c == ranked_by).unwrap();
+    assert_eq!(counted, totals[at]["walk_cycles"] + totals[at]["vmm_cycles"]);
+
+    // Without --where the same recording has the same figures, and says nothing of places.
+    let plain = bifold_in(dir.path(), "compare -q --format json a.bifold").quietly();
+    let plain: Value = serde_json::from_str(&plain).unwrap();
+    assert_eq!(plain["outcome"], v["outcome"]);
+    assert_eq!(plain["where"], Value::Null);
+    let table = bifold_in(dir.path(), "compare -q --where=nested-4k a.bifold --report r.html").quietly();
+    assert!(table.contains("places in nested-4k have"), "{table}");
+    assert!(read("r.html").contains("<iframe class=\"flames\""));
+}
+
+#[test]
+fn where_is_refused_without_a_guest_that_told() {
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(bifold_in(dir.path(), "record -q -o t.bifold --generate t:1000").status, 0);
+    let text = bifold_in(dir.path(), "compare --where t.bifold").refused();
+    assert_eq!(
+        text,
+        "status 1\nbifold: t.bifold: the recording does not say who ran: record anew with `bifold record --where`\n"
+    );
+    let text = bifold("compare --where --generate t:1000").refused();
+    assert!(text.contains("a generator has none"), "{text}");
+    let text = bifold("compare --where=nested --generate t:1000").refused();
+    assert!(text.starts_with("status 2\n") && text.contains("native, nested-4k"), "{text}");
+    let text = bifold("compare --folded x --generate t:1000").refused();
+    assert!(text.starts_with("status 2\n") && text.contains("--where"), "{text}");
+}

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What each access and each instruction cost, one by one and in the order of the events, so that a
+//! consumer can sum the costs by process, function or mapping.
+//!
+//! Who counts a cost does not charge it: a charge is what the counters have grown by since the one
+//! before. So the charges of a configuration sum to its totals, whatever is counted where.
+
+use crate::nested::Refs;
+use crate::regime::{Regime, Tables};
+use crate::{Profile, Sample};
+use bifold_mmu::{Gva, PageSize};
+use serde::{Deserialize, Serialize};
+
+/// What something cost in one configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Costs {
+    /// Misses of all TLB levels.
+    pub tlb_misses: u64,
+    /// Cycles in page walks.
+    pub walk_cycles: u64,
+    /// Exits of all reasons.
+    pub exits: u64,
+    /// Cycles in exits and in the hypervisor's work for them.
+    pub vmm_cycles: u64,
+}
+
+impl Costs {
+    /// A sample's cost.
+    pub fn of(s: &Sample) -> Costs {
+        Costs {
+            tlb_misses: s.tlb_misses(),
+            walk_cycles: s.walk_cycles,
+            exits: s.all_exits(),
+            vmm_cycles: s.vmm_cycles,
+        }
+    }
+
+    /// Adds another cost to this one.
+    pub fn add(&mut self, other: &Costs) {
+        self.tlb_misses += other.tlb_misses;
+        self.walk_cycles += other.walk_cycles;
+        self.exits += other.exits;
+        self.vmm_cycles += other.vmm_cycles;
+    }
+
+    /// Cycles beyond the ideal run's.
+    pub fn extra_cycles(&self) -> u64 {
+        self.walk_cycles + self.vmm_cycles
+    }
+}
+
+/// Where something happened, as the events tell it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The vCPU.
+    pub vcpu: usize,
+    /// Start of the block of code that ran, or the address fetched; 0 if the stream has not told.
+    pub code: Gva,
+    /// The address accessed, fetched, invalidated or faulted on; none for a control register.
+    pub data: Option<Gva>,
+    /// Size of the guest's page there; none where the guest maps nothing.
+    pub size: Option<PageSize>,
+}
+
+/// One item of what [`Model::take_charges`](crate::Model::take_charges) hands over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Charge<'a> {
+    /// A cost: one per configuration, in the order of [`Options::configs`](crate::Options::configs).
+    Cost(Place, &'a [Costs]),
+    /// A part of the stream's own log ([`bifold_trace::Event::Log`]).
+    Log {
+        /// What the bytes are.
+        stream: u64,
+        /// Which of its kind.
+        number: u64,
+        /// The bytes.
+        bytes: &'a [u8],
+    },
+}
+
+#[derive(Debug)]
+enum Item {
+    Cost(Place),
+    Log { stream: u64, number: u64, bytes: usize },
+}
+
+/// A configuration's counters when last looked at.
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    misses: u64,
+    walk: u64,
+    exits: u64,
+    vmm: u64,
+}
+
+/// Charges not yet taken.
+#[derive(Debug)]
+pub(crate) struct Charges {
+    profile: Profile,
+    items: Vec<Item>,
+    /// Of every cost item in turn.
+    costs: Vec<Costs>,
+    /// Of every log item in turn.
+    bytes: Vec<u8>,
+    /// Per configuration; switching VMs, which come after them, are left out.
+    seen: Vec<Seen>,
+}
+
+/// Exits of all reasons: [`Sample::all_exits`] without its names, for the access path.
+#[inline]
+fn exits(s: &Sample) -> u64 {
+    s.exits_violation
+        + s.exits_guest_fault
+        + s.exits_hidden_fault
+        + s.exits_permission
+        + s.exits_unsync
+        + s.exits_emulated_write
+        + s.exits_unprotect
+        + s.exits_cr3_write
+        + s.exits_cr3_read
+        + s.exits_invlpg
+        + s.exits_cr4_write
+}
+
+/// Cycles of walks with these references. Only nested walks read host tables.
+#[inline]
+fn walk_cycles(refs: &Refs, profile: &Profile, host: bool) -> u64 {
+    let w = &profile.walk;
+    let mut cycles = refs[1][0] * w.guest_leaf;
+    cycles += (refs[2][0] + refs[3][0] + refs[4][0] + refs[5][0]) * w.guest_upper;
+    if host {
+        for row in refs {
+            cycles += row[1] * w.host_leaf + (row[2] + row[3] + row[4] + row[5]) * w.host_upper;
+        }
+    }
+    cycles
+}
+
+impl Charges {
+    /// Charges what these configurations cost from now on.
+    pub(crate) fn new(profile: &Profile, regimes: &[Regime]) -> Charges {
+        let mut charges = Charges {
+            profile: profile.clone(),
+            items: Vec::new(),
+            costs: Vec::new(),
+            bytes: Vec::new(),
+            seen: vec![Seen::default(); regimes.len()],
+        };
+        let nowhere = Place { vcpu: 0, code: Gva(0), data: None, size: None };
+        charges.charge(regimes, nowhere, true);
+        charges.clear();
+        charges
+    }
+
+    /// Charges to `place` what was counted since the last call. Without an exit the
+    /// hypervisor's work is looked at only if `all` is asked for.
+    pub(crate) fn charge(&mut self, regimes: &[Regime], place: Place, all: bool) {
+        let first = self.costs.len();
+        let mut any = false;
+        for (regime, seen) in regimes.iter().zip(&mut self.seen) {
+            let s = &regime.now;
+            let host = matches!(regime.tables, Tables::Nested(_));
+            let mut now = Seen {
+                misses: s.tlb_misses(),
+                walk: walk_cycles(&regime.refs, &self.profile, host),
+                exits: exits(s),
+                vmm: seen.vmm,
+            };
+            if all || now.exits != seen.exits {
+                now.vmm = self.profile.exit.cycles(s);
+            }
+            let cost = Costs {
+                tlb_misses: now.misses - seen.misses,
+                walk_cycles: now.walk - seen.walk,
+                exits: now.exits - seen.exits,
+                vmm_cycles: now.vmm - seen.vmm,
+            };
+            any |= cost != Costs::default();
+            self.costs.push(cost);
+            *seen = now;
+        }
+        if any {
+            self.items.push(Item::Cost(place));
+        } else {
+            self.costs.truncate(first);
+        }
+    }
+
+    /// A part of the stream's log, whose place among the charges matters.
+    pub(crate) fn log(&mut self, stream: u64, number: u64, bytes: &[u8]) {
+        self.items.push(Item::Log { stream, number, bytes: bytes.len() });
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    fn clear(&mut self) {
+        self.items.clear();
+        self.costs.clear();
+        self.bytes.clear();
+    }
+
+    /// Hands over everything since the last call.
+    pub(crate) fn take(&mut self, sink: &mut dyn FnMut(Charge<'_>)) {
+        let (mut costs, mut bytes) = (&self.costs[..], &self.bytes[..]);
+        for item in &self.items {
+            match *item {
+                Item::Cost(place) => {
+                    let (these, rest) = costs.split_at(self.seen.len());
+                    costs = rest;
+                    sink(Charge::Cost(place, these));
+                }
+                Item::Log { stream, number, bytes: n } => {
+                    let (these, rest) = bytes.split_at(n);
+                    bytes = rest;
+                    sink(Charge::Log { stream, number, bytes: these });
+                }
+            }
+        }
+        self.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exits_are_summed_as_the_sample_sums_them() {
+        let mut values = [0; Sample::COUNTERS.len()];
+        values.iter_mut().enumerate().for_each(|(i, v)| *v = 1 << i);
+        let s = Sample::from_values(values);
+        assert_eq!(exits(&s), s.all_exits());
+    }
+}
