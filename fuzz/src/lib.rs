@@ -34,6 +34,29 @@ pub fn events(data: &[u8]) {
     }
 }
 
+/// Event words again, as a whole stream that is thinned to a sample: what is left are events.
+pub fn thin(data: &[u8]) {
+    let words: Vec<u64> =
+        data.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().expect("8 bytes"))).collect();
+    let windows = bifold_trace::Windows { window: 5, warm_up: 5, period: 50, seed: words.len() as u64 };
+    let mut out = Vec::new();
+    if bifold_trace::Thin::new(windows).take(&words, &mut out).is_ok() {
+        let mut at = 0;
+        while at < out.len() {
+            at += bifold_trace::decode(&out[at..], at).expect("whole events are left").1;
+        }
+    }
+}
+
+/// A program's file in which a function is looked up by name.
+pub fn program(data: &[u8]) {
+    for name in ["main", ""] {
+        if let Ok(bytes) = bifold_capture::function_of_any(data, name) {
+            assert!((1..=64).contains(&bytes));
+        }
+    }
+}
+
 /// A recording's bytes: any of it, and the contents of a block with the checksum right.
 pub fn recording(data: &[u8]) {
     if let Ok(mut reader) = bifold_trace::Reader::from_read("fuzz", std::io::Cursor::new(data.to_vec())) {
@@ -275,6 +298,23 @@ mod tests {
         #[test]
         fn any_words_are_events_or_refused(data in bytes()) {
             super::events(&data);
+        }
+
+        #[test]
+        fn any_words_are_thinned_or_refused(data in bytes()) {
+            super::thin(&data);
+        }
+
+        #[test]
+        fn any_bytes_are_a_program_or_refused(data in bytes(), changes in proptest::collection::vec((0usize..4000, any::<u8>()), 0..20)) {
+            super::program(&data);
+            // This test's own file is one; its tables' places and sizes are in its beginning.
+            let mut own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+            own.truncate(1 << 16);
+            for (at, byte) in changes {
+                own[at] = byte;
+            }
+            super::program(&own);
         }
 
         #[test]

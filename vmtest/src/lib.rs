@@ -41,6 +41,7 @@ pub fn guest() -> GuestSpec {
         record: bifold_capture::Record::Boot,
         stdin: Vec::new(),
         keep: false,
+        region: bifold_capture::Region::default(),
     }
 }
 

@@ -4,7 +4,7 @@
 
 use anyhow::Context as _;
 use bifold_model::Model;
-use bifold_trace::file;
+use bifold_trace::{Thin, file};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 pub struct Feed {
     /// The model.
     pub model: Model,
+    /// Thins whole events to a sample, if that is wanted of what is no guest.
+    pub thin: Option<Thin>,
     /// The recording, until it cannot be written any more.
     pub writer: Option<file::Writer>,
     /// Why it cannot: told at the end, as the run goes on without its recording.
@@ -23,6 +25,14 @@ pub struct Feed {
 impl Feed {
     /// Hands events to the model and the recording.
     pub fn take(&mut self, words: &[u64]) -> anyhow::Result<()> {
+        let mut thinned = Vec::new();
+        let words = match &mut self.thin {
+            None => words,
+            Some(thin) => {
+                thin.take(words, &mut thinned).context("cannot make sense of the events")?;
+                &thinned
+            }
+        };
         self.model.consume(words).context("cannot make sense of the events")?;
         if let Some(writer) = &mut self.writer {
             if let Err(e) = writer.write(words) {

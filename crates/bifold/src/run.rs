@@ -18,6 +18,7 @@ use anyhow::Context as _;
 use bifold_model::{Model, Options};
 use bifold_policy::{Estimator, Named, Scale, Timeline, Vm, check, evaluate};
 use bifold_report::{Comparison, Exit, Format, Meta, OutputFile, RunPolicies};
+use bifold_trace::Thin;
 use bifold_trace::file::{Header, Source, Writer};
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -27,7 +28,8 @@ use std::time::Instant;
 
 /// Carries out a plan.
 pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
-    let header = header(&plan.input);
+    let mut header = header(&plan.input);
+    header.source.sample = plan.sample.or(header.source.sample);
     if let Some(dir) = &plan.keep {
         keep::prepare(dir)?;
     }
@@ -54,6 +56,7 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
     }
     let mut feed = Feed {
         model,
+        thin: plan.thin.map(Thin::new),
         writer,
         unwritten: None,
         progress: Progress::start(plan.notes.progress, doing(&plan.input)),
@@ -184,6 +187,7 @@ fn policies(timeline: Timeline, plan: &Plan) -> RunPolicies {
     let checks = check::checks(&timeline);
     let n = timeline.intervals();
     let evaluation = match timeline.pairs.first() {
+        _ if plan.sample.is_some() => Err("they need a timeline, and a sampled run has none".to_string()),
         None => Err("they need shadow and nested of one page size among --configs".to_string()),
         Some(_) if n < FEWEST_INTERVALS => Err(too_short(n).to_string()),
         Some(pair) => {
@@ -257,7 +261,7 @@ pub fn note_file(notes: bool, what: &str, path: &Path) {
 fn status(input: &Input, comparison: &Comparison) -> Status {
     let live = matches!(input, Input::Guest(_));
     match comparison.meta.exit {
-        Some(exit) if live && exit != Exit::Code(0) => Status::OfCommand(exit),
+        Some(exit) if live && exit != Exit::Code(0) && exit != Exit::AfterRegion => Status::OfCommand(exit),
         _ if comparison.meta.partial == Some(bifold_report::Partial::Interrupted) => {
             Status::OfCommand(Exit::Interrupted)
         }

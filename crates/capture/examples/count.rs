@@ -5,7 +5,7 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use bifold_capture::{GuestSpec, Record, Root, Thp, Timing, capture, plain};
+use bifold_capture::{GuestSpec, Record, Region, Root, Thp, Timing, capture, plain};
 
 fn main() {
     let mut args = std::env::args_os().skip(1);
@@ -33,6 +33,7 @@ fn main() {
         record: if flag("BOOT").is_some() { Record::Boot } else { Record::Command },
         stdin: Vec::new(),
         keep: false,
+        region: Region::default(),
     };
     let (begun, stop, mut words) = (Instant::now(), AtomicBool::new(false), 0u64);
     let mut sink = |chunk: &[u64]| {

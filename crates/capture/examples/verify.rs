@@ -6,7 +6,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use bifold_capture::{GuestSpec, Record, Root, Thp, Timing, capture};
+use bifold_capture::{GuestSpec, Record, Region, Root, Thp, Timing, capture};
 
 #[path = "../tests/it/replay.rs"]
 #[allow(dead_code, reason = "the tests use more of it")]
@@ -35,6 +35,7 @@ fn main() {
         record: if number("BOOT", 0) != 0 { Record::Boot } else { Record::Command },
         stdin: Vec::new(),
         keep: false,
+        region: Region::default(),
     };
     let mut replay = replay::Replay::default();
     let mut sink = |words: &[u64]| {

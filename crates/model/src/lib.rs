@@ -5,6 +5,7 @@
 
 pub mod ages;
 mod config;
+mod estimate;
 pub mod exit_log;
 pub mod guest;
 pub mod host;
@@ -20,9 +21,10 @@ pub mod shadow;
 mod timeline;
 
 pub use config::{Config, Mode};
+pub use estimate::{CONFIDENCE, Mean};
 pub use exit_log::Exit;
 pub use kvm::Kvm;
 pub use model::{Decide, Model, Options, SwitchedOutcome, Switching};
-pub use outcome::{ConfigOutcome, Outcome};
+pub use outcome::{ConfigOutcome, Estimate, Outcome, Sampling};
 pub use profile::{Cost, ExitCosts, Profile, ProfileError, TagKind, Variant};
 pub use sample::{Counter, Sample};

@@ -21,6 +21,7 @@ mod meta;
 mod page;
 mod policies;
 mod rows;
+mod sampled;
 mod show;
 mod table;
 mod text;

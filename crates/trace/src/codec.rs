@@ -230,7 +230,7 @@ mod tests {
     proptest! {
         #[test]
         fn decode_after_encode_is_the_identity(
-            v in proptest::collection::vec((1u64..=21, any::<u64>(), any::<u64>(), 0u32..64), 1..60)
+            v in proptest::collection::vec((1u64..=25, any::<u64>(), any::<u64>(), 0u32..64), 1..60)
         ) {
             let mut words = Vec::new();
             for (k, p, a, shift) in v {

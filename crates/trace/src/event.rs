@@ -48,6 +48,7 @@ pub mod kind {
     pub const MARKER: u64 = 19;
     pub const STATS: u64 = 20;
     pub const RESIDENT: u64 = 21;
+    pub const GAP: u64 = 24;
     pub const TICKS: u64 = 25;
 }
 
@@ -60,6 +61,9 @@ pub mod marker {
     /// The kernel has just begun to run at its own addresses: where a recording of the
     /// boot starts.
     pub const BOOT: u64 = 3;
+    /// The region to be recorded has ended, and the command runs on unrecorded; the stream's
+    /// last event in place of [`STOP`].
+    pub const REGION_END: u64 = 4;
     /// A window begins; its number, below 256, is added.
     pub const WINDOW_BEGIN: u64 = 0x100;
     /// A window ends; its number is added.
@@ -67,6 +71,21 @@ pub mod marker {
     /// Programs mark windows by CPUID with this in EAX and the code in ECX, which a
     /// hypervisor sees too: it exits. Codes below [`WINDOW_BEGIN`] are no events then.
     pub const CPUID_LEAF: u64 = 0x4249_464f;
+}
+
+/// Codes of [`Event::Gap`]: the parts of a sampled stream: a head, then gaps, warm-ups and windows
+/// by turns.
+pub mod gap {
+    /// From here on the stream tells of tables, faults, control registers, instructions and of
+    /// first touches by the kernel, but of no other access.
+    pub const BEGIN: u64 = 0;
+    /// From here on every access is in the stream; caches are stale, so nothing is measured.
+    pub const WARM_UP: u64 = 1;
+    /// From here on accesses are measured.
+    pub const MEASURE: u64 = 2;
+    /// From here on every access is in the stream and stands for itself alone: a program's
+    /// first instructions are like none that follow.
+    pub const HEAD: u64 = 3;
 }
 
 /// One thing a guest did.
@@ -151,6 +170,8 @@ pub enum Event<'a> {
         /// All others.
         others: u64,
     },
+    /// A sampled stream enters another of its parts (see [`gap`]).
+    Gap(u64),
 }
 
 /// What the capture plugin counted and checked itself.
@@ -249,7 +270,9 @@ pub const fn head_va(word: u64) -> u64 {
 #[inline]
 pub const fn extra_words(kind: u64) -> Option<usize> {
     match kind {
-        kind::LOAD..=kind::FETCH | kind::INSNS..=kind::CR4 | kind::RETIRE | kind::MARKER => Some(0),
+        kind::LOAD..=kind::FETCH | kind::INSNS..=kind::CR4 | kind::RETIRE | kind::MARKER | kind::GAP => {
+            Some(0)
+        }
         kind::FAULT | kind::CHECK | kind::RESIDENT | kind::TICKS => Some(1),
         kind::PT_STORE => Some(2),
         kind::STATS => Some(STATS_WORDS),
@@ -287,6 +310,7 @@ impl Event<'_> {
             }
             Event::Resident { gfn, frames } => out.extend([head(kind::RESIDENT, gfn), frames]),
             Event::Ticks { timer, others } => out.extend([head(kind::TICKS, timer), others]),
+            Event::Gap(code) => out.push(head(kind::GAP, code)),
         }
     }
 }
@@ -332,6 +356,7 @@ pub fn decode(words: &[u64], at: usize) -> Result<(Event<'_>, usize), DecodeErro
         kind::MARKER => Event::Marker(payload),
         kind::RESIDENT => Event::Resident { gfn: payload, frames: x[0] },
         kind::TICKS => Event::Ticks { timer: payload, others: x[0] },
+        kind::GAP => Event::Gap(payload),
         _ => Event::Stats(Stats::from_words(x.try_into().expect("length follows the kind"))),
     };
     Ok((event, 1 + extra))

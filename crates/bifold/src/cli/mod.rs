@@ -7,8 +7,10 @@
 
 pub mod mode;
 pub mod policy;
+pub mod region;
 pub mod share;
 
+use self::region::RegionArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -409,6 +411,9 @@ pub struct GuestArgs {
     /// empty or missing.
     #[arg(long, value_name = "DIR")]
     pub keep: Option<PathBuf>,
+    /// Which part of it is recorded.
+    #[command(flatten)]
+    pub region: RegionArgs,
 
     /// Check the capture against the emulator every N words of events, 0 for never [default: 10000]
     #[arg(long, value_name = "N")]

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 /// Whether guests can be started here; if not, `doctor` has said why.
-fn no_guest_here() -> bool {
+pub fn no_guest_here() -> bool {
     let lacking = bifold("doctor").status == 77;
     if lacking {
         eprintln!("skipped: this machine cannot run a guest, see `bifold doctor`");

@@ -9,6 +9,7 @@ mod command;
 mod goldens;
 mod guest;
 mod ksm;
+mod long;
 mod policy;
 mod recordings;
 mod share;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use bifold_trace::event::{self, kind, marker};
+use bifold_trace::event::{self, gap, kind, marker};
 
 fn header() -> BTreeMap<String, u64> {
     let text = include_str!("../../../../qemu-plugin/events.h");
@@ -45,19 +45,28 @@ fn the_c_header_has_the_numbers_of_the_rust_definition() {
         ("KIND_STATS", kind::STATS),
         ("KIND_RESIDENT", kind::RESIDENT),
         ("KIND_TICKS", kind::TICKS),
+        ("KIND_GAP", kind::GAP),
         ("MARKER_START", marker::START),
         ("MARKER_STOP", marker::STOP),
         ("MARKER_BOOT", marker::BOOT),
+        ("MARKER_REGION_END", marker::REGION_END),
         ("MARKER_WINDOW_BEGIN", marker::WINDOW_BEGIN),
         ("MARKER_WINDOW_END", marker::WINDOW_END),
         ("CPUID_LEAF", marker::CPUID_LEAF),
+        ("GAP_BEGIN", gap::BEGIN),
+        ("GAP_WARM_UP", gap::WARM_UP),
+        ("GAP_MEASURE", gap::MEASURE),
+        ("GAP_HEAD", gap::HEAD),
     ];
     let mut header = header();
     for (name, number) in expected {
         assert_eq!(header.remove(name), Some(number), "{name}");
     }
     header.remove("MARKER_MAGIC");
-    let rest: Vec<_> = header.keys().filter(|k| k.starts_with("KIND_") || k.starts_with("MARKER_")).collect();
+    let rest: Vec<_> = header
+        .keys()
+        .filter(|k| k.starts_with("KIND_") || k.starts_with("MARKER_") || k.starts_with("GAP_"))
+        .collect();
     assert!(rest.is_empty(), "numbers that only C has: {rest:?}");
 }
 

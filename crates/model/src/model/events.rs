@@ -20,7 +20,8 @@ impl Model {
                     log.instructions = self.common.instructions;
                 }
                 let ideal = self.ideal_cycles();
-                if self.timeline.due(ideal) {
+                // A sampled stream has no timeline: its intervals would hold windows by chance.
+                if self.timeline.due(ideal) && self.sampled.is_none() {
                     self.cut(ideal, false);
                 }
             }
@@ -64,6 +65,7 @@ impl Model {
             }
             Event::Resident { gfn, frames } => self.resident.push((gfn, frames)),
             Event::Marker(_) | Event::Stats(_) | Event::Ticks { .. } => {}
+            Event::Gap(code) => self.gap(code),
             // Accesses are taken in `consume`.
             Event::Load(_) | Event::Store(_) | Event::StoreOther(_) | Event::Fetch(_) => {}
         }
@@ -143,6 +145,7 @@ impl Model {
         let vcpu = self.current;
         let root = self.vcpus[vcpu].root;
         self.common.guest_page_faults += 1;
+        self.note_fault(vcpu, gva);
         for regime in &mut self.regimes {
             if error & 1 == 0 {
                 regime.walk_to_fault(vcpu, gva, root, &self.guest);

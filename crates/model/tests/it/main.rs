@@ -10,6 +10,7 @@ mod pcid;
 mod permissions;
 mod random;
 mod reference;
+mod sampled;
 mod stream;
 mod switching;
 mod timeline;

@@ -217,7 +217,7 @@ impl Reference {
             }
             Event::Check { .. } | Event::Cr3Read | Event::Insns(_) | Event::Marker(_) | Event::Stats(_) => {}
             // Backing is the host's, not the walkers' that this refers to.
-            Event::Resident { .. } | Event::Ticks { .. } => {}
+            Event::Resident { .. } | Event::Ticks { .. } | Event::Gap(_) => {}
         }
     }
 
