@@ -107,8 +107,15 @@ pub fn compare(args: CompareArgs) -> anyhow::Result<Plan> {
         }
         None => program("compare", args.program, args.guest, &profile, args.model.seed)?,
     };
-    let plan =
-        plan("compare", input, profile, args.model, args.policies, args.show, args.output, None, sample)?;
+    let plan = plan(
+        "compare",
+        Events { input, profile, sample },
+        args.model,
+        args.policies,
+        args.show,
+        args.output,
+        None,
+    )?;
     Ok(Plan { keep, ..plan })
 }
 
@@ -122,14 +129,12 @@ pub fn record(args: RecordArgs) -> anyhow::Result<Plan> {
     let input = program("record", args.program, args.guest, &profile, args.model.seed)?;
     let plan = plan(
         "record",
-        input,
-        profile,
+        Events { input, profile, sample },
         args.model,
         args.policies,
         args.show,
         None,
         Some(args.output),
-        sample,
     )?;
     Ok(Plan { keep, ..plan })
 }
@@ -185,16 +190,21 @@ fn outputs<'a>(output: Option<&'a Path>, show: &'a OutputArgs) -> Vec<Named<'a>>
     ])
 }
 
-fn plan(
-    verb: &str,
+/// Where events come from, the hardware, and what is asked for of them.
+struct Events {
     input: Input,
     profile: Profile,
+    sample: Option<Windows>,
+}
+
+fn plan(
+    verb: &str,
+    Events { input, profile, sample }: Events,
     model: ModelArgs,
     policies: PolicyArgs,
     show: OutputArgs,
     output: Option<PathBuf>,
     record: Option<PathBuf>,
-    sample: Option<Windows>,
 ) -> anyhow::Result<Plan> {
     let configs = match configs(&model.configs) {
         Ok(configs) => configs,

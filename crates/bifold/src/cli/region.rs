@@ -41,7 +41,7 @@ pub struct RegionArgs {
     ///
     /// Page faults, page-table stores, control registers and instructions are recorded everywhere,
     /// accesses in windows of WINDOW instructions, one at a random place in every PERIOD. Before
-    /// a window, as many instructions refill the TLBs. There is no timeline of such a run, and
+    /// a window, four times as many instructions refill the TLBs. There is no timeline of such a run, and
     /// policies are not replayed. Of a recording or a generator, the events are thinned likewise,
     /// which shows what sampling is worth.
     #[arg(long, value_name = "WINDOW:PERIOD", num_args = 0..=1, require_equals = true,
@@ -136,12 +136,12 @@ pub(crate) fn parse_windows(text: &str) -> Result<Windows, String> {
     if window < 10_000 {
         return Err("a window has 10k instructions at least".into());
     }
-    if period < 4 * window {
+    if period < 8 * window {
         return Err(
-            "a period has to be 4 times as long as a window at least; record all of it instead".into()
+            "a period has to be 8 times as long as a window at least; record all of it instead".into()
         );
     }
-    Ok(Windows { window, warm_up: window, period, seed: 0 })
+    Ok(Windows { window, warm_up: 4 * window, period, seed: 0 })
 }
 
 #[cfg(test)]
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn windows_are_shorter_than_their_period() {
         let w = parse_windows("1M:50M").unwrap();
-        assert_eq!((w.window, w.warm_up, w.period), (1_000_000, 1_000_000, 50_000_000));
+        assert_eq!((w.window, w.warm_up, w.period), (1_000_000, 4_000_000, 50_000_000));
         assert!(parse_windows(SAMPLE).is_ok());
         for bad in ["", "1M", "1M:", ":1M", "1M:2M", "5M:1M", "1k:1M", "1M:50M:9"] {
             assert!(parse_windows(bad).is_err(), "{bad}");

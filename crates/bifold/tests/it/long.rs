@@ -159,7 +159,7 @@ fn regions_are_for_guests_and_windows_fit_their_periods() {
     for (options, message) in [
         ("compare --generate t:1k --skip 1M", "--skip is about a guest"),
         ("compare --generate t:1k --for 1s", "--for is about a guest"),
-        ("compare --sample=1M:2M -- true", "4 times as long as a window"),
+        ("compare --sample=1M:2M -- true", "8 times as long as a window"),
         ("compare --skip 5x -- true", "not a number of instructions or seconds"),
         ("compare --from-marker --from-function main -- true", "cannot be used with"),
         ("compare --sample --check dsp -- true", "--check needs a timeline"),
