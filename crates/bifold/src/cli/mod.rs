@@ -411,13 +411,13 @@ pub struct GuestArgs {
     /// empty or missing.
     #[arg(long, value_name = "DIR")]
     pub keep: Option<PathBuf>,
-    /// Which part of it is recorded.
-    #[command(flatten)]
-    pub region: RegionArgs,
-
     /// Check the capture against the emulator every N words of events, 0 for never [default: 10000]
     #[arg(long, value_name = "N")]
     pub check_every: Option<u64>,
+
+    /// Which part of it is recorded.
+    #[command(flatten)]
+    pub region: RegionArgs,
 }
 
 /// On or off.
