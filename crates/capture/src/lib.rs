@@ -41,8 +41,6 @@ pub mod vm;
 
 pub use error::{CaptureError, Kind};
 pub use guest::workload_initramfs;
-#[doc(hidden)]
-pub use region::function_of_any;
 pub use region::{Begin, Region};
 pub use run::most_stdin;
 

@@ -159,12 +159,6 @@ fn code_of(data: &[u8], name: &str) -> Result<Code, String> {
     }
 }
 
-/// Takes anything as a program; for fuzzing.
-#[doc(hidden)]
-pub fn function_of_any(data: &[u8], name: &str) -> Result<usize, String> {
-    code_of(data, name).map(|c| c.bytes.len())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
