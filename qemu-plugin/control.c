@@ -156,15 +156,18 @@ static void on_cpuid(unsigned vcpu, void *u)
     uint32_t code;
 
     (void)vcpu, (void)u;
-    if ((!recording && !opt.where) || (uint32_t)read_reg(here(), R_RAX) != BF_CPUID_LEAF)
+    if ((uint32_t)read_reg(here(), R_RAX) != BF_CPUID_LEAF)
         return;
     code = (uint32_t)read_reg(here(), R_RCX);
     if (code == BF_CPUID_PERF && opt.where && !recording)
         log_open(read_reg(here(), R_RBX), read_reg(here(), R_RDX));
     if (!recording || code < BF_MARKER_WINDOW_BEGIN)
         return;
-    flush_insns();
-    emit1(BF_KIND_MARKER, code);
+    if (recording) {
+        flush_insns();
+        emit1(BF_KIND_MARKER, code);
+    }
+    region_marker(code);
 }
 
 void control_watch(struct qemu_plugin_insn *insn, const struct decoded *d)
@@ -293,8 +296,8 @@ static void uncount(uint16_t vector, uint64_t rip, bool fetch)
 }
 
 /* Writes what the CPU did to deliver an exception on the current vCPU, whose
- * handler's first instruction is about to run. */
-void deliver(uint16_t vector)
+ * handler's first instruction is about to run; its accesses only if wanted. */
+void deliver(uint16_t vector, bool accesses)
 {
     bool error_code = vector < 32 && (PUSHES_ERROR >> vector & 1);
     uint64_t rsp = read_reg(self, R_RSP), error = 0, rip, cr2 = 0;
@@ -319,6 +322,8 @@ void deliver(uint16_t vector)
     }
     if (hot.p >= hot.limit)
         ring_publish();
+    if (!accesses)
+        return;
     *hot.p++ = bf_head(BF_KIND_LOAD, self->idt + vector * 16u);
     while (words-- > 0)
         *hot.p++ = bf_head(BF_KIND_STORE_OTHER, rsp + words * 8);

@@ -33,6 +33,7 @@
 #define BF_KIND_RESIDENT 21
 #define BF_KIND_LOG 22
 #define BF_KIND_BLOCK 23
+#define BF_KIND_GAP 24
 #define BF_KIND_TICKS 25
 
 #define BF_LOG_WORDS 32
@@ -41,8 +42,14 @@
 #define BF_MARKER_START 1
 #define BF_MARKER_STOP 2
 #define BF_MARKER_BOOT 3
+#define BF_MARKER_REGION_END 4
 #define BF_MARKER_WINDOW_BEGIN 0x100
 #define BF_MARKER_WINDOW_END 0x200
+
+#define BF_GAP_BEGIN 0
+#define BF_GAP_WARM_UP 1
+#define BF_GAP_MEASURE 2
+#define BF_GAP_HEAD 3
 
 /*
  * The marker instruction: an 8-byte NOP (0F 1F 84 00 disp32) with this

@@ -12,7 +12,8 @@
  * instructions of head_64.S. The start marker is then one event among others.
  *
  * Arguments: ring=FD,ram=FD,bytes=N,below4g=N,vcpus=N,check=N,kpti=0|1,boot=0|1,files=0|1,
- * where=0|1
+ * where=0|1 and for a region (region.c) begin=0|1|2,skip=N,length=N,window=N,warm_up=N,period=N,seed=N,
+ * function=OFFSET,function_bytes=N,f0=WORD,...,f7=WORD
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -32,7 +33,7 @@ struct vcpu *vcpus[MAX_VCPUS];
 unsigned n_vcpus;
 uint64_t stats[BF_STATS_WORDS];
 
-static qemu_plugin_id_t plugin_id;
+qemu_plugin_id_t plugin_id;
 static struct vcpu *starter;
 static bool stopped;
 static GByteArray *reg_buffer;
@@ -134,18 +135,31 @@ static void on_boot_block(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
         control_watch(insn, &d);
         if (opt.files && d.store16 && qemu_plugin_insn_vaddr(insn) >> 63)
             qemu_plugin_register_vcpu_mem_cb(insn, on_boot_store, CB_NO_REGS, MEM_W, NULL);
+        region_watch(insn);
     }
 }
 
-static void on_recorded_block(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
+static void on_skipped_block(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
+{
+    on_boot_block(id, tb);
+    region_skip_block(tb);
+}
+
+void on_recorded_block(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 {
     (void)id;
     record_block(tb);
 }
 
+static void after_skip(qemu_plugin_id_t id)
+{
+    qemu_plugin_register_vcpu_tb_trans_cb(id, on_skipped_block);
+}
+
 static void after_start(qemu_plugin_id_t id)
 {
     record_start(starter);
+    region_recording();
     qemu_plugin_register_vcpu_tb_trans_cb(id, on_recorded_block);
 }
 
@@ -159,6 +173,26 @@ static void ask_for_start(void)
     starter = vcpu_of(current_cpu);
     starter->cr4 = read_reg(starter, R_CR4);
     qemu_plugin_reset(plugin_id, after_start);
+}
+
+/* Instructions are counted, as the region begins after a number of them. */
+void start_counting(void)
+{
+    qemu_plugin_reset(plugin_id, after_skip);
+}
+
+/* The region begins. CR4 was followed since the command started. */
+void start_recording(void)
+{
+    starter = vcpu_of(current_cpu);
+    qemu_plugin_reset(plugin_id, after_start);
+}
+
+void stop_recording(uint32_t marker)
+{
+    stopped = true;
+    record_stop(marker);
+    qemu_plugin_reset(plugin_id, after_stop);
 }
 
 /* The kernel's first MOV to CR3 at an address of its own is about to run. It
@@ -182,23 +216,30 @@ void marker_reached(uint32_t code)
         }
         started = true;
     } else if (code == BF_MARKER_START && !starter) {
-        ask_for_start();
+        starter = vcpu_of(current_cpu);
+        starter->cr4 = read_reg(starter, R_CR4);
         if (read_reg(starter, R_CR3) != starter->cr3)
             die("CR3 was not followed during the boot");
+        if (!region_later())
+            start_recording();
     } else if (code == BF_MARKER_STOP && recording && !stopped) {
-        stopped = true;
-        record_stop();
-        qemu_plugin_reset(plugin_id, after_stop);
+        stop_recording(BF_MARKER_STOP);
+    } else if (code == BF_MARKER_STOP && !stopped) {
+        region_missed();
     }
 }
 
 static uint64_t *option(const char *name, size_t len)
 {
-    static uint64_t values[10];
-    static const char *const names[10] = {"ring",  "ram",  "bytes", "below4g", "vcpus",
-                                          "check", "kpti", "boot",  "files",   "where"};
+    static const char *const names[] = {
+        "ring",  "ram",      "bytes",     "below4g", "vcpus",  "check",   "kpti",
+        "boot",  "files", "where", "begin",    "skip",      "length",  "window", "warm_up", "period",
+        "seed",  "function", "function_bytes", "f0",      "f1",     "f2",      "f3",
+        "f4",    "f5",       "f6",        "f7",
+    };
+    static uint64_t values[sizeof names / sizeof names[0]];
 
-    for (int i = 0; i < 10; i++)
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (!strncmp(name, names[i], len) && !names[i][len])
             return &values[i];
     die("unknown argument %s", name);
@@ -231,7 +272,20 @@ QEMU_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info
         .boot = value_of("boot"),
         .files = value_of("files"),
         .where = value_of("where"),
+        .begin = (unsigned)value_of("begin"),
+        .skip = value_of("skip"),
+        .length = value_of("length"),
+        .function_offset = value_of("function") & PAGE_MASK,
+        .function_bytes = value_of("function_bytes"),
+        .window = value_of("window"),
+        .warm_up = value_of("warm_up"),
+        .period = value_of("period"),
+        .sample_seed = value_of("seed"),
     };
+    for (char i = 0; i < 8; i++)
+        opt.function[(int)i] = value_of((const char[]){'f', (char)('0' + i), 0});
+    if (opt.function_bytes > sizeof opt.function || (opt.period && opt.window > opt.period))
+        die("a region that cannot be");
     api_version = info->version.cur;
     plugin_id = id;
     reg_buffer = g_byte_array_new();

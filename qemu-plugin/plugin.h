@@ -65,6 +65,8 @@ struct vcpu {
      * and it is only made for pages that are no page tables. */
     uint64_t tag[CACHE_PAGES];
     uint32_t pfn[CACHE_PAGES];
+    /* Pages that the kernel has loaded from in a gap (region.c), tagged likewise. */
+    uint64_t loaded[CACHE_PAGES];
     /* Page in a block's description -> page it runs in, tagged likewise. */
     struct { uint64_t tag, page; } code[CODE_PAGES];
 };
@@ -93,6 +95,14 @@ struct options {
     bool boot; /* record from the kernel's start, not from the start marker */
     bool files; /* wait for the host's files, see files.c */
     bool where; /* say which block runs, and pass the guest's perf events on */
+    /* The region (region.c): where it begins, what is skipped then and its length,
+     * in instructions; 0 = no end. */
+    enum { BEGIN_COMMAND, BEGIN_MARKER, BEGIN_FUNCTION } begin;
+    uint64_t skip, length;
+    /* Of the function's first byte within its page, and its first bytes. */
+    uint64_t function_offset, function_bytes, function[8];
+    /* Sampling, in instructions; a period of 0 = all is recorded. */
+    uint64_t window, warm_up, period, sample_seed;
 };
 extern struct options opt;
 extern int api_version;
@@ -131,26 +141,53 @@ void tables_compare(void);
 void resident_frames(void);
 
 /* record.c */
+struct decoded;
 void record_block(struct qemu_plugin_tb *tb);
 void record_start(struct vcpu *v);
-void record_stop(void);
+void record_stop(uint32_t marker);
 void flush_insns(void);
 void forget_translations(void);
 struct vcpu *vcpu_of(void *cpu);
 uint64_t read_reg(struct vcpu *v, unsigned r);
 
+extern qemu_plugin_id_t plugin_id;
+void on_recorded_block(qemu_plugin_id_t id, struct qemu_plugin_tb *tb);
+const struct block *describe(struct qemu_plugin_tb *tb,
+                             void (*watch)(struct qemu_plugin_insn *, const struct decoded *),
+                             int *vector);
+void store_slow(qemu_plugin_meminfo_t info, uint64_t va, uint64_t head);
+uint64_t code_page(const struct block *b);
+void switch_vcpu(void);
+static inline void enter(const struct block *b)
+{
+    if (unlikely(current_cpu != hot.cpu))
+        switch_vcpu();
+    hot.insns += b->n;
+    hot.block = b;
+}
+
+/* region.c */
+extern uint64_t region_next; /* recorded instructions at which region_due() is */
+void region_due(void);
+bool region_later(void);
+void region_recording(void);
+void region_missed(void);
+void region_marker(uint32_t code);
+void region_watch(struct qemu_plugin_insn *insn);
+void region_skip_block(struct qemu_plugin_tb *tb);
+void on_gap_block(qemu_plugin_id_t id, struct qemu_plugin_tb *tb);
+
 /* control.c */
-struct decoded;
 void control_watch(struct qemu_plugin_insn *insn, const struct decoded *d);
 bool idt_read(void);
 int idt_vector(uint64_t entry);
 bool idt_store(uint64_t frame);
-void deliver(uint16_t vector);
 extern uint64_t ticks, interrupts;
 
 /* files.c */
 bool files_open(void);
 void files_wait(void);
+void deliver(uint16_t vector, bool accesses);
 
 /* log.c */
 void log_open(uint64_t va, uint64_t bytes);
@@ -161,5 +198,8 @@ bool log_store(uint64_t frame);
 void insn_decode(const struct qemu_plugin_insn *insn, struct decoded *d);
 void marker_reached(uint32_t code);
 void boot_reached(void);
+void start_counting(void);
+void start_recording(void);
+void stop_recording(uint32_t marker);
 
 #endif

@@ -65,12 +65,13 @@ void forget_translations(void)
     for (unsigned i = 0; i < n_vcpus; i++) {
         memset(vcpus[i]->tag, 0, sizeof vcpus[i]->tag);
         memset(vcpus[i]->code, 0, sizeof vcpus[i]->code);
+        memset(vcpus[i]->loaded, 0, sizeof vcpus[i]->loaded);
     }
     /* Never generation 0: an empty tag would be valid for page 0. */
     hot.generation = UINT64_C(1) << 52;
 }
 
-COLD static void switch_vcpu(void)
+COLD void switch_vcpu(void)
 {
     struct vcpu *v = vcpu_of(current_cpu);
 
@@ -170,7 +171,7 @@ COLD static void store_page(uint64_t va, uint64_t frame, unsigned bytes, bool pt
     }
 }
 
-COLD static void store_slow(qemu_plugin_meminfo_t info, uint64_t va, uint64_t head)
+COLD void store_slow(qemu_plugin_meminfo_t info, uint64_t va, uint64_t head)
 {
     unsigned bytes = 1u << qemu_plugin_mem_size_shift(info), over = beyond(info, va);
     bool pt_write = head == bf_head(BF_KIND_STORE, 0);
@@ -222,7 +223,7 @@ HOT static void on_store_where(unsigned vcpu, qemu_plugin_meminfo_t info, uint64
  * the instruction pointer in place, so it can be read; that is slow, and done
  * once per page and generation. A page of code mapped twice in one address
  * space is taken to run where it ran first in this generation. */
-static uint64_t code_page(const struct block *b)
+uint64_t code_page(const struct block *b)
 {
     uint64_t rip, tag = b->page + hot.generation;
     unsigned slot = b->page % CODE_PAGES;
@@ -254,14 +255,8 @@ COLD static void block_slow(const struct block *b)
     hot.block_page = b->page2;
     if (hot.insns >= MAX_INSNS)
         flush_insns();
-}
-
-static inline void enter(const struct block *b)
-{
-    if (unlikely(current_cpu != hot.cpu))
-        switch_vcpu();
-    hot.insns += b->n;
-    hot.block = b;
+    if (unlikely(stats[ST_INSNS] >= region_next))
+        region_due();
 }
 
 HOT static void on_block(unsigned vcpu, void *u)
@@ -305,7 +300,7 @@ static void on_entry(unsigned vcpu, void *u)
     if (current_cpu != hot.cpu)
         switch_vcpu();
     if (recording)
-        deliver(b->vector);
+        deliver(b->vector, true);
     on_block2(vcpu, u);
 }
 
@@ -328,7 +323,11 @@ static const struct block *unique(const struct block *b)
     return *chain = new;
 }
 
-void record_block(struct qemu_plugin_tb *tb)
+/* The block's description; every instruction is shown to `watch`. `vector` is that of
+ * the exception whose handler starts here, or -1. */
+const struct block *describe(struct qemu_plugin_tb *tb,
+                             void (*watch)(struct qemu_plugin_insn *, const struct decoded *),
+                             int *vector)
 {
     static union {
         struct block b;
@@ -336,9 +335,7 @@ void record_block(struct qemu_plugin_tb *tb)
     } scratch;
     struct block *b = &scratch.b;
     size_t n = qemu_plugin_tb_n_insns(tb);
-    const struct block *known;
     uint64_t end = 0;
-    int vector;
 
     if (n > MAX_BLOCK)
         die("a block of %zu instructions", n);
@@ -354,26 +351,38 @@ void record_block(struct qemu_plugin_tb *tb)
         b->offset[i] = (uint16_t)(b->last - b->start);
         end = b->last + qemu_plugin_insn_size(insn) - 1;
         b->rep = d.class == INSN_REP;
-        qemu_plugin_register_vcpu_mem_cb(insn, opt.where ? on_load_where : on_load, CB_NO_REGS,
-                                         MEM_R, NULL);
-        qemu_plugin_register_vcpu_mem_cb(
-            insn, opt.where ? on_store_where : on_store, CB_NO_REGS, MEM_W,
-            (void *)bf_head(d.pt_write ? BF_KIND_STORE : BF_KIND_STORE_OTHER, 0));
-        control_watch(insn, &d);
+        watch(insn, &d);
     }
     b->page = b->start >> PAGE_SHIFT;
     b->page2 = end >> PAGE_SHIFT;
-    vector = idt_vector(b->start);
-    b->vector = (uint16_t)(vector < 0 ? 0 : vector);
-    known = unique(b);
+    *vector = idt_vector(b->start);
+    b->vector = (uint16_t)(*vector < 0 ? 0 : *vector);
+    return unique(b);
+}
+
+static void watch_all(struct qemu_plugin_insn *insn, const struct decoded *d)
+{
+    qemu_plugin_register_vcpu_mem_cb(insn, opt.where ? on_load_where : on_load, CB_NO_REGS, MEM_R,
+                                     NULL);
+    qemu_plugin_register_vcpu_mem_cb(
+        insn, opt.where ? on_store_where : on_store, CB_NO_REGS, MEM_W,
+        (void *)bf_head(d->pt_write ? BF_KIND_STORE : BF_KIND_STORE_OTHER, 0));
+    control_watch(insn, d);
+}
+
+void record_block(struct qemu_plugin_tb *tb)
+{
+    int vector;
+    const struct block *b = describe(tb, watch_all, &vector);
+
     /* R_REGS, because code_page() may read the instruction pointer: later QEMUs insist. */
     if (vector >= 0)
-        qemu_plugin_register_vcpu_tb_exec_cb(tb, on_entry, CB_R_REGS, (void *)known);
-    else if (b->rep && n == 1)
-        qemu_plugin_register_vcpu_tb_exec_cb(tb, on_rep_block, CB_R_REGS, (void *)known);
+        qemu_plugin_register_vcpu_tb_exec_cb(tb, on_entry, CB_R_REGS, (void *)b);
+    else if (b->rep && b->n == 1)
+        qemu_plugin_register_vcpu_tb_exec_cb(tb, on_rep_block, CB_R_REGS, (void *)b);
     else
         qemu_plugin_register_vcpu_tb_exec_cb(tb, b->page == b->page2 ? on_block : on_block2,
-                                             CB_R_REGS, (void *)known);
+                                             CB_R_REGS, (void *)b);
 }
 
 /* The state a consumer starts from: frames that the host holds, tables, then each
@@ -386,6 +395,7 @@ void record_start(struct vcpu *v)
     self = v;
     hot.cpu = v->cpu;
     hot.tag = v->tag;
+    hot.block = NULL;
     next_check = NULL;
     ring_open();
     if (opt.boot)
@@ -412,7 +422,7 @@ void record_start(struct vcpu *v)
     recording = true;
 }
 
-void record_stop(void)
+void record_stop(uint32_t marker)
 {
     uint64_t *w;
 
@@ -425,7 +435,7 @@ void record_stop(void)
     w[1] = interrupts;
     w[2] = bf_head(BF_KIND_STATS, 0);
     memcpy(w + 3, stats, sizeof stats);
-    w[3 + BF_STATS_WORDS] = bf_head(BF_KIND_MARKER, BF_MARKER_STOP);
+    w[3 + BF_STATS_WORDS] = bf_head(BF_KIND_MARKER, marker);
     recording = false;
     ring_drain();
     /* Callbacks of the block under way still write: let them meet the limit. */

@@ -68,6 +68,20 @@ pub fn attribution(data: &[u8]) {
     }
 }
 
+/// Event words again, as a whole stream that is thinned to a sample: what is left are events.
+pub fn thin(data: &[u8]) {
+    let words: Vec<u64> =
+        data.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().expect("8 bytes"))).collect();
+    let windows = bifold_trace::Windows { window: 5, warm_up: 5, period: 50, seed: words.len() as u64 };
+    let mut out = Vec::new();
+    if bifold_trace::Thin::new(windows).take(&words, &mut out).is_ok() {
+        let mut at = 0;
+        while at < out.len() {
+            at += bifold_trace::decode(&out[at..], at).expect("whole events are left").1;
+        }
+    }
+}
+
 /// A recording's bytes: any of it, and the contents of a block with the checksum right.
 pub fn recording(data: &[u8]) {
     if let Ok(mut reader) = bifold_trace::Reader::from_read("fuzz", std::io::Cursor::new(data.to_vec())) {
@@ -340,6 +354,11 @@ mod tests {
             program.truncate(1 << 16);
             program[at] = value;
             super::attribution(&program);
+        }
+
+        #[test]
+        fn any_words_are_thinned_or_refused(data in bytes()) {
+            super::thin(&data);
         }
 
         #[test]

@@ -42,6 +42,7 @@ pub fn guest() -> GuestSpec {
         stdin: Vec::new(),
         keep: false,
         attribute: false,
+        region: bifold_capture::Region::default(),
     }
 }
 

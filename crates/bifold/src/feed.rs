@@ -6,7 +6,7 @@ use crate::terminal::{redraws, spinner};
 use anyhow::Context as _;
 use bifold_attribute::Attribution;
 use bifold_model::Model;
-use bifold_trace::file;
+use bifold_trace::{Thin, file};
 use indicatif::ProgressBar;
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,8 @@ pub struct Feed {
     pub model: Model,
     /// Costs by place, if they are asked for.
     pub places: Option<Attribution>,
+    /// Thins whole events to a sample, if that is wanted of what is no guest.
+    pub thin: Option<Thin>,
     /// The recording, until it cannot be written any more.
     pub writer: Option<file::Writer>,
     /// Why it cannot: told at the end, as the run goes on without its recording.
@@ -27,6 +29,14 @@ pub struct Feed {
 impl Feed {
     /// Hands events to the model and the recording.
     pub fn take(&mut self, words: &[u64]) -> anyhow::Result<()> {
+        let mut thinned = Vec::new();
+        let words = match &mut self.thin {
+            None => words,
+            Some(thin) => {
+                thin.take(words, &mut thinned).context("cannot make sense of the events")?;
+                &thinned
+            }
+        };
         self.model.consume(words).context("cannot make sense of the events")?;
         if let Some(places) = &mut self.places {
             self.model.take_charges(&mut |charge| places.take(charge));

@@ -13,6 +13,7 @@ use bifold_model::{Config, Mode, Model, Profile};
 use bifold_policy::check::OnLine;
 use bifold_policy::timeline::TIME_SCALE;
 use bifold_report::{Format, Show, shell_words};
+use bifold_trace::Windows;
 use bifold_trace::file::{self, FileError};
 use bifold_trace::generate::Generator;
 use clap::CommandFactory as _;
@@ -61,6 +62,10 @@ pub struct Plan {
     pub runs: usize,
     /// Where the cost is, if that is asked for.
     pub places: Option<Places>,
+    /// Windows of a sampled run.
+    pub sample: Option<Windows>,
+    /// Windows to which a whole run's events are thinned.
+    pub thin: Option<Windows>,
     /// What to say on stderr.
     pub notes: Notes,
 }
@@ -114,6 +119,8 @@ pub fn compare(args: CompareArgs) -> anyhow::Result<Plan> {
         let message = "--timeline holds one run: give it without --runs";
         usage("compare", ErrorKind::ArgumentConflict, message);
     }
+    let profile = Profile::load(&args.model.profile, &args.model.set)?;
+    let sample = args.guest.region.windows(args.model.seed);
     let input = match args.file {
         Some(path) => {
             if args.program.generate.is_some() || !args.program.command.is_empty() {
@@ -122,9 +129,17 @@ pub fn compare(args: CompareArgs) -> anyhow::Result<Plan> {
             no_guest("compare", &args.guest, "a recording");
             open_recording(path)?
         }
-        None => program("compare", args.program, args.guest)?,
+        None => program("compare", args.program, args.guest, &profile, args.model.seed)?,
     };
-    let plan = plan("compare", input, args.model, args.policies, args.show, args.output, None)?;
+    let plan = plan(
+        "compare",
+        Events { input, profile, sample },
+        args.model,
+        args.policies,
+        args.show,
+        args.output,
+        None,
+    )?;
     Ok(Plan { keep, runs, ..plan })
 }
 
@@ -133,8 +148,18 @@ pub fn record(args: RecordArgs) -> anyhow::Result<Plan> {
     let keep = args.guest.keep.clone();
     let inputs = [("the profile", profile_file(&args.model)), ("the kernel", args.guest.kernel.as_deref())];
     distinct("record", &named(inputs), &outputs(Some(&args.output), &args.show));
-    let input = program("record", args.program, args.guest)?;
-    let plan = plan("record", input, args.model, args.policies, args.show, None, Some(args.output))?;
+    let profile = Profile::load(&args.model.profile, &args.model.set)?;
+    let sample = args.guest.region.windows(args.model.seed);
+    let input = program("record", args.program, args.guest, &profile, args.model.seed)?;
+    let plan = plan(
+        "record",
+        Events { input, profile, sample },
+        args.model,
+        args.policies,
+        args.show,
+        None,
+        Some(args.output),
+    )?;
     Ok(Plan { keep, ..plan })
 }
 
@@ -148,12 +173,20 @@ pub fn of_recording(
 ) -> anyhow::Result<Plan> {
     let show = OutputArgs { quiet, ..OutputArgs::nothing() };
     let policies = PolicyArgs { time_scale: None, check: Vec::new() };
-    plan(verb, Input::Recording(Box::new(reader), path), model, policies, show, None, None)
+    let profile = Profile::load(&model.profile, &model.set)?;
+    let input = Input::Recording(Box::new(reader), path);
+    plan(verb, Events { input, profile, sample: None }, model, policies, show, None, None)
 }
 
 const ONE_INPUT: &str = "give one of a command after `--`, a recording and --generate, not several";
 
-fn program(verb: &str, program: ProgramArgs, args: GuestArgs) -> anyhow::Result<Input> {
+fn program(
+    verb: &str,
+    program: ProgramArgs,
+    args: GuestArgs,
+    profile: &Profile,
+    seed: u64,
+) -> anyhow::Result<Input> {
     let or_file = if verb == "compare" { "a recording, " } else { "" };
     match (program.generate, program.command.is_empty()) {
         (Some(_), false) => usage(verb, ErrorKind::ArgumentConflict, ONE_INPUT),
@@ -162,7 +195,7 @@ fn program(verb: &str, program: ProgramArgs, args: GuestArgs) -> anyhow::Result<
             ErrorKind::MissingRequiredArgument,
             &format!("nothing to {verb}: give a command after `--`, {or_file}or --generate"),
         ),
-        (None, false) => Ok(Input::Guest(Box::new(guest(verb, program.command, args)?))),
+        (None, false) => Ok(Input::Guest(Box::new(guest(verb, program.command, args, profile, seed)?))),
         (Some(spec), true) => {
             no_guest(verb, &args, "a generator");
             match Generator::parse(&spec) {
@@ -235,9 +268,16 @@ fn places(
     Ok(Some(Places { config, folded: show.folded.clone(), count }))
 }
 
+/// Where events come from, the hardware, and what is asked for of them.
+struct Events {
+    input: Input,
+    profile: Profile,
+    sample: Option<Windows>,
+}
+
 fn plan(
     verb: &str,
-    mut input: Input,
+    Events { mut input, profile, sample }: Events,
     model: ModelArgs,
     policies: PolicyArgs,
     show: OutputArgs,
@@ -266,6 +306,25 @@ fn plan(
             format!("--check has room for {most} beside {} configurations (see --configs)", configs.len());
         usage(verb, ErrorKind::TooManyValues, &message);
     }
+    let of_recording = match &input {
+        Input::Recording(reader, _) => reader.header().source.sample,
+        _ => None,
+    };
+    if of_recording.is_some() && sample.is_some() {
+        usage(verb, ErrorKind::ArgumentConflict, "--sample: the recording is of a sampled run already");
+    }
+    let thin = sample.filter(|_| !matches!(input, Input::Guest(_)));
+    let sample = sample.or(of_recording);
+    for (given, option) in [(!on_line.is_empty(), "--check"), (show.timeline.is_some(), "--timeline")] {
+        if sample.is_some() && given {
+            let message = format!("{option} needs a timeline, and a sampled run has none");
+            usage(verb, ErrorKind::ArgumentConflict, &message);
+        }
+    }
+    if sample.is_some() && show.place.is_some() {
+        let message = "--where charges every access, and a sampled run has only some: give one of the two";
+        usage(verb, ErrorKind::ArgumentConflict, message);
+    }
     if !on_line.is_empty() || show.timeline.is_some() {
         let pair = |c: &Config| configs.contains(&Config { mode: Mode::Nested, ..*c });
         if !configs.iter().any(|c| c.mode == Mode::Shadow && pair(c)) {
@@ -277,7 +336,7 @@ fn plan(
     Ok(Plan {
         places,
         input,
-        profile: Profile::load(&model.profile, &model.set)?,
+        profile,
         configs,
         seed: model.seed,
         interval_seconds: model.interval,
@@ -291,6 +350,8 @@ fn plan(
         record,
         keep: None,
         runs: 1,
+        sample,
+        thin,
         notes: Notes {
             progress: !show.quiet && std::io::stderr().is_terminal(),
             notes: !show.quiet,
@@ -354,7 +415,13 @@ pub fn command_tip(verb: &str, words: &[OsString]) -> String {
     format!("to run a command, put it after `--`: bifold {verb} -- {}", shell_words(&words))
 }
 
-fn guest(verb: &str, command: Vec<OsString>, args: GuestArgs) -> anyhow::Result<GuestSpec> {
+fn guest(
+    verb: &str,
+    command: Vec<OsString>,
+    args: GuestArgs,
+    profile: &Profile,
+    seed: u64,
+) -> anyhow::Result<GuestSpec> {
     let root = match args.root.unwrap_or(RootArg::Host) {
         RootArg::Host if !args.include.is_empty() => usage(
             verb,
@@ -387,6 +454,7 @@ fn guest(verb: &str, command: Vec<OsString>, args: GuestArgs) -> anyhow::Result<
         stdin: Vec::new(),
         keep: args.keep.is_some(),
         attribute: false,
+        region: args.region.region(profile.cpu.frequency_hz as f64 / profile.cpu.base_cpi, seed),
     })
 }
 
@@ -407,6 +475,7 @@ fn first_guest_option(g: &GuestArgs) -> Option<&'static str> {
         (g.keep.is_some(), "--keep"),
     ]
     .into_iter()
+    .chain(g.region.given())
     .find_map(|(given, name)| given.then_some(name))
 }
 

@@ -21,6 +21,7 @@ use bifold_capture::{CaptureError, Written};
 use bifold_model::{Model, Options, Outcome};
 use bifold_policy::{Estimator, Named, Scale, Timeline, Vm, check, evaluate};
 use bifold_report::{Comparison, Exit, Format, Meta, OutputFile, Places, RunPolicies};
+use bifold_trace::Thin;
 use bifold_trace::file::{Header, Source, Writer};
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -105,7 +106,8 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
 /// # Errors
 /// If there is nothing to show. What fails later is in [`Carried::failure`].
 pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Result<Carried> {
-    let header = header(&plan.input);
+    let mut header = header(&plan.input);
+    header.source.sample = plan.sample.or(header.source.sample);
     let writer = plan.record.as_deref().map(|p| Writer::create(p, &header)).transpose()?;
     let options = Options {
         seed: plan.seed,
@@ -125,7 +127,7 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
         assert!(room, "resolve counts the regimes");
     }
     let progress = Progress::start(plan.notes.progress, doing(&plan.input)).prefix(part);
-    let mut feed = Feed { model, places, writer, unwritten: None, progress };
+    let mut feed = Feed { model, places, thin: plan.thin.map(Thin::new), writer, unwritten: None, progress };
     let started = Instant::now();
     let mut ending = match &mut plan.input {
         Input::Guest(spec) => source::run_guest(spec, &mut feed, stop),
@@ -247,6 +249,7 @@ fn policies(timeline: Timeline, plan: &Plan) -> RunPolicies {
     let checks = check::checks(&timeline);
     let n = timeline.intervals();
     let evaluation = match timeline.pairs.first() {
+        _ if plan.sample.is_some() => Err("they need a timeline, and a sampled run has none".to_string()),
         None => Err("they need shadow and nested of one page size among --configs".to_string()),
         Some(_) if n < FEWEST_INTERVALS => Err(too_short(n).to_string()),
         Some(pair) => {
@@ -320,7 +323,7 @@ pub fn note_file(notes: bool, what: &str, path: &Path) {
 pub fn status(input: &Input, comparison: &Comparison) -> Status {
     let live = matches!(input, Input::Guest(_));
     match comparison.meta.exit {
-        Some(exit) if live && exit != Exit::Code(0) => Status::OfCommand(exit),
+        Some(exit) if live && exit != Exit::Code(0) && exit != Exit::AfterRegion => Status::OfCommand(exit),
         _ if comparison.meta.partial == Some(bifold_report::Partial::Interrupted) => {
             Status::OfCommand(Exit::Interrupted)
         }

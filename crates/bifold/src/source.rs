@@ -3,8 +3,10 @@
 //! face: each feeds a [`Feed`] until it ends and says how it ended.
 
 use crate::feed::Feed;
-use bifold_capture::{Clock, CommandExit, GuestSpec, Progress, Root, Thp, Timing, Written, capture};
-use bifold_report::{Exit, Guest, Partial};
+use bifold_capture::{
+    Begin, Clock, CommandExit, GuestSpec, Progress, Region, Root, Thp, Timing, Written, capture,
+};
+use bifold_report::{Exit, Guest, Partial, grouped};
 use bifold_trace::file::{Header, Reader, Source, Trailer};
 use bifold_trace::{Stats, generate::Generator};
 use std::fs::File;
@@ -82,6 +84,7 @@ pub fn run_guest(spec: &GuestSpec, feed: &mut Feed, stop: &AtomicBool) -> Ending
         CommandExit::OutOfMemory => (Exit::OutOfMemory, None),
         CommandExit::TimedOut => (Exit::TimedOut, Some(Partial::TimedOut)),
         CommandExit::Interrupted => (Exit::Interrupted, Some(Partial::Interrupted)),
+        CommandExit::AfterRegion => (Exit::AfterRegion, None),
     };
     Ending {
         exit: Some(exit),
@@ -116,7 +119,11 @@ pub fn run_recording(reader: &mut Reader, feed: &mut Feed, stop: &AtomicBool) ->
     }
     let trailer = reader.trailer().cloned().unwrap_or_default();
     Ending {
-        exit: trailer.signal.map(Exit::Signal).or(trailer.exit.map(Exit::Code)),
+        exit: trailer
+            .signal
+            .map(Exit::Signal)
+            .or(trailer.exit.map(Exit::Code))
+            .or(trailer.region_ended.then_some(Exit::AfterRegion)),
         partial: trailer.partial.then_some(Partial::Recording),
         stats: trailer.stats,
         kernel_version: trailer.kernel_version,
@@ -173,8 +180,27 @@ pub fn guest_source(spec: &GuestSpec) -> Source {
             .into(),
         ),
         attributed: spec.attribute,
+        region: region(&spec.region),
+        sample: spec.region.sample,
         ..Source::default()
     }
+}
+
+/// Which part of the command is recorded, in words; nothing for all of it.
+fn region(region: &Region) -> Option<String> {
+    let mut parts = Vec::new();
+    match &region.begin {
+        Begin::Command => {}
+        Begin::Marker => parts.push("from bifold_begin() to bifold_end()".to_owned()),
+        Begin::Function(name) => parts.push(format!("from function {name} on")),
+    }
+    if region.skip > 0 {
+        parts.push(format!("after {} instructions", grouped(region.skip)));
+    }
+    if let Some(n) = region.length {
+        parts.push(format!("for {} instructions", grouped(n)));
+    }
+    (!parts.is_empty()).then(|| parts.join(", "))
 }
 
 /// How a recording says that its source ended.
@@ -189,6 +215,7 @@ pub fn trailer(ending: &Ending) -> Trailer {
             _ => None,
         },
         partial: ending.partial.is_some(),
+        region_ended: ending.exit == Some(Exit::AfterRegion),
         stats: ending.stats,
         kernel_version: ending.kernel_version.clone(),
         qemu_version: ending.qemu_version.clone(),
@@ -211,6 +238,7 @@ pub fn describe(header: &Header, ending: &Ending) -> Option<Guest> {
         memory_mib: source.memory_mib,
         root: source.root.clone(),
         kernel: ending.kernel_version.clone().or_else(|| source.kernel_version.clone()),
+        region: source.region.clone(),
         qemu: ending.qemu_version.clone().or_else(|| source.qemu_version.clone()),
     })
 }

@@ -50,6 +50,7 @@ impl From<Status> for ExitCode {
             Status::OfCommand(Exit::Signal(s)) => (SIGNAL + s) as u8,
             // The kernel ended it with SIGKILL.
             Status::OfCommand(Exit::OutOfMemory) => (SIGNAL + SIGKILL) as u8,
+            Status::OfCommand(Exit::AfterRegion) => 0,
             Status::OfCommand(Exit::TimedOut) => TIMED_OUT,
             Status::OfCommand(Exit::Interrupted) => (SIGNAL + SIGINT) as u8,
         };

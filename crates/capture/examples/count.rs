@@ -5,7 +5,7 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use bifold_capture::{GuestSpec, Record, Root, Thp, Timing, capture, plain};
+use bifold_capture::{GuestSpec, Record, Region, Root, Thp, Timing, capture, plain};
 
 fn main() {
     let mut args = std::env::args_os().skip(1);
@@ -34,6 +34,7 @@ fn main() {
         stdin: Vec::new(),
         keep: false,
         attribute: flag("WHERE").is_some(),
+        region: Region::default(),
     };
     let (begun, stop, mut words) = (Instant::now(), AtomicBool::new(false), 0u64);
     let mut sink = |chunk: &[u64]| {

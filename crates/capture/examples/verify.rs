@@ -6,7 +6,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use bifold_capture::{GuestSpec, Record, Root, Thp, Timing, capture};
+use bifold_capture::{GuestSpec, Record, Region, Root, Thp, Timing, capture};
 
 #[path = "../tests/it/replay.rs"]
 #[allow(dead_code, reason = "the tests use more of it")]
@@ -36,6 +36,7 @@ fn main() {
         stdin: Vec::new(),
         keep: false,
         attribute: number("WHERE", 0) != 0,
+        region: Region::default(),
     };
     let mut replay = replay::Replay::default();
     let mut sink = |words: &[u64]| {

@@ -120,6 +120,14 @@ pub enum CaptureError {
     /// The guest's kernel could not execute the command's file.
     #[error("in the guest: {0}")]
     NotStarted(String),
+    /// The command ended before the region that was to be recorded.
+    #[error("nothing was recorded: the command ended ({exit}) before its region began: {why}")]
+    RegionMissed {
+        /// How the command ended.
+        exit: String,
+        /// What it did not reach.
+        why: String,
+    },
     /// The kernel stopped.
     #[error("the guest's kernel panicked:\n{0}")]
     Panic(String),

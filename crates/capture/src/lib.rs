@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-pub use bifold_trace::{Clock, Stats};
+pub use bifold_trace::{Clock, Stats, Windows};
 
 pub mod cpio;
 pub mod doctor;
@@ -35,12 +35,14 @@ pub mod packages;
 mod places;
 mod plugin;
 pub mod qemu;
+mod region;
 mod ring;
 mod run;
 pub mod vm;
 
 pub use error::{CaptureError, Kind};
 pub use guest::workload_initramfs;
+pub use region::{Begin, Region};
 pub use run::most_stdin;
 
 /// How guest time passes.
@@ -141,6 +143,8 @@ pub struct GuestSpec {
     /// Who runs, what is mapped where and what it is called goes into the stream too, so that
     /// costs can be attributed. Not with [`Record::Boot`].
     pub attribute: bool,
+    /// Which part of the command is recorded, and how much of that.
+    pub region: Region,
 }
 
 /// How the command ended.
@@ -156,6 +160,22 @@ pub enum CommandExit {
     TimedOut,
     /// The caller asked for its end.
     Interrupted,
+    /// The recording was over: [`Region::length`] or its second marker was reached.
+    AfterRegion,
+}
+
+impl CommandExit {
+    /// For people: `exit status 1`, `signal 11`.
+    fn describe(self) -> String {
+        match self {
+            CommandExit::Code(n) => format!("exit status {n}"),
+            CommandExit::Signal(n) => format!("signal {n}"),
+            CommandExit::OutOfMemory => "the guest ran out of memory".into(),
+            CommandExit::TimedOut => "stopped at the time limit".into(),
+            CommandExit::Interrupted => "interrupted".into(),
+            CommandExit::AfterRegion => "its region was over".into(),
+        }
+    }
 }
 
 /// What the command wrote to the layer over the host's root.

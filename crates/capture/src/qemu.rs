@@ -79,11 +79,20 @@ pub fn find() -> Result<Qemu, CaptureError> {
     Ok(Qemu { path, version })
 }
 
+/// The plugin and what it is told beside the guest.
+#[derive(Clone, Copy)]
+pub(crate) struct Plugin<'a> {
+    pub(crate) path: &'a Path,
+    pub(crate) ring: BorrowedFd<'a>,
+    /// Arguments of the region, each after a comma.
+    pub(crate) region: &'a str,
+}
+
 /// What runs the guest.
 #[derive(Clone, Copy)]
 pub(crate) enum Engine<'a> {
     /// TCG; its memory is this file, shared with whoever looks at it.
-    Tcg { ram: BorrowedFd<'a>, plugin: Option<(&'a Path, BorrowedFd<'a>)> },
+    Tcg { ram: BorrowedFd<'a>, plugin: Option<Plugin<'a>> },
     /// The machine's KVM, over memory of these pages.
     Kvm(HostPage),
 }
@@ -159,13 +168,13 @@ fn engine_arguments(engine: Engine, spec: &GuestSpec) -> Vec<(&'static str, Stri
             if spec.timing == Timing::Exact {
                 args.push(("-icount", "shift=1,sleep=off".into()));
             }
-            if let Some((plugin, ring)) = plugin {
+            if let Some(Plugin { path, ring, region }) = plugin {
                 args.push((
                     "-plugin",
                     format!(
                         "{},ring={},ram={},bytes={bytes},below4g={},vcpus={},check={},kpti={},boot={},files={},\
-                         where={}",
-                        quoted(plugin),
+                         where={}{region}",
+                        quoted(path),
                         ring.as_raw_fd(),
                         ram.as_raw_fd(),
                         spec.memory_mib.min(LOW_MIB) << 20,
@@ -264,7 +273,7 @@ pub(crate) fn spawn(
     keep.extend(fds.places);
     if let Engine::Tcg { ram, plugin } = engine {
         keep.push(ram);
-        keep.extend(plugin.map(|(_, ring)| ring));
+        keep.extend(plugin.map(|p| p.ring));
     }
     let keep: Vec<i32> = keep.iter().map(|f| f.as_raw_fd()).collect();
     let small_pages = matches!(engine, Engine::Kvm(HostPage::Size4K));
@@ -330,13 +339,17 @@ mod tests {
             stdin: Vec::new(),
             keep: false,
             attribute: false,
+            region: crate::Region::default(),
         };
         let arguments = |engine| -> BTreeSet<String> {
             let c = command(&qemu, engine, &kernel, &spec, &fds);
             let words: Vec<String> = c.get_args().map(|a| a.to_string_lossy().into_owned()).collect();
             words.windows(2).map(|w| w.join(" ")).filter(|w| w.starts_with('-')).collect()
         };
-        let tcg = arguments(Engine::Tcg { ram: fd, plugin: Some((Path::new("/p"), fd)) });
+        let tcg = arguments(Engine::Tcg {
+            ram: fd,
+            plugin: Some(Plugin { path: Path::new("/p"), ring: fd, region: "" }),
+        });
         for page in [HostPage::Size4K, HostPage::Size2M] {
             let kvm = arguments(Engine::Kvm(page));
             let names = |of: &BTreeSet<String>, than: &BTreeSet<String>| -> Vec<String> {

@@ -7,20 +7,21 @@ use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use bifold_trace::event::kind::STATS;
-use bifold_trace::event::{KIND_SHIFT, STATS_WORDS};
+use bifold_trace::event::kind::{MARKER, STATS};
+use bifold_trace::event::{KIND_SHIFT, STATS_WORDS, head, marker};
 use bifold_trace::{Event, Stats, decode};
 
 use crate::error::CaptureError;
 use crate::pace::{Boot, Had, vcpu_thread};
 use crate::ring::{Ring, memfd};
 use crate::{
-    CaptureReport, Clock, CommandExit, GuestSpec, HostPage, Progress, Record, Root, Sink, Written, guest,
-    guest_frames, kernel, places, plugin, qemu,
+    CaptureReport, Clock, CommandExit, GuestSpec, HostPage, Progress, Record, Region, Root, Sink, Windows,
+    Written, guest, guest_frames, kernel, places, plugin, qemu,
 };
 
 /// CPU time that a boot may take, in seconds; it takes 2 to 40.
@@ -113,6 +114,13 @@ fn check_spec(spec: &GuestSpec) -> Result<(), CaptureError> {
     if !(1..=2).contains(&spec.vcpus) {
         return refuse(format!("{} vCPUs: 1 or 2 are possible", spec.vcpus));
     }
+    if spec.record == Record::Boot && spec.region != Region::default() {
+        return refuse("a region: a boot is recorded as a whole".into());
+    }
+    let windows_fit = |w: Windows| w.window > 0 && w.window <= w.period && w.period < 1 << 50;
+    if spec.region.sample.is_some_and(|w| !windows_fit(w)) {
+        return refuse("windows of a sample: each is shorter than its period".into());
+    }
     if spec.record == Record::Boot && spec.vcpus != 1 {
         return refuse(format!("{} vCPUs: a boot is recorded on 1", spec.vcpus));
     }
@@ -162,6 +170,7 @@ pub(crate) fn capture(
     let program = guest::resolve(spec)?;
     let qemu = qemu::find()?;
     let plugin = if how == How::Recorded { Some(plugin::find()?) } else { None };
+    let region = spec.region.arguments(&program)?;
     let kernel = kernel::find(spec.kernel.as_deref(), spec.modules.as_deref(), progress)?;
     progress(Progress::Stage("starting the guest"));
     let mut initrd = File::from(memfd("bifold-initrd", 0)?);
@@ -185,7 +194,10 @@ pub(crate) fn capture(
     let log = files.log.try_clone().map_err(CaptureError::os("dup"))?.into();
     let engine = match how {
         How::Kvm(page) => qemu::Engine::Kvm(page),
-        _ => qemu::Engine::Tcg { ram: ram.as_fd(), plugin: plugin.as_deref().map(|p| (p, ring.fd())) },
+        _ => qemu::Engine::Tcg {
+            ram: ram.as_fd(),
+            plugin: plugin.as_deref().map(|path| qemu::Plugin { path, ring: ring.fd(), region: &region }),
+        },
     };
     if stop.load(Ordering::Relaxed) {
         return Err(CaptureError::InterruptedEarly);
@@ -195,6 +207,7 @@ pub(crate) fn capture(
     drop((initrd, ram, theirs));
     let mut session = Session {
         spec,
+        program,
         ring,
         child,
         control: mine,
@@ -209,6 +222,7 @@ pub(crate) fn capture(
         words: 0,
         stats: None,
         ticks: None,
+        region_ended: false,
         has_modules: kernel.modules.is_some(),
         had: [None; 2],
     };
@@ -271,6 +285,7 @@ fn tail(file: &mut File) -> String {
 
 struct Session<'a> {
     spec: &'a GuestSpec,
+    program: PathBuf,
     ring: Ring,
     child: Emulator,
     control: UnixStream,
@@ -288,6 +303,8 @@ struct Session<'a> {
     stats: Option<Stats>,
     /// Timer ticks and other interrupts.
     ticks: Option<(u64, u64)>,
+    /// The recording was over before the command.
+    region_ended: bool,
     has_modules: bool,
     /// What the vCPU thread had had when the command began and ended.
     had: [Option<Had>; 2],
@@ -348,6 +365,7 @@ impl Session<'_> {
             if chunk.get(at).is_some_and(|w| w >> KIND_SHIFT == STATS) {
                 if let Ok((Event::Stats(stats), _)) = decode(&chunk[at..], at) {
                     self.stats = Some(stats);
+                    self.region_ended = chunk.last() == Some(&head(MARKER, marker::REGION_END));
                 }
                 let at = at.wrapping_sub(TICKS_WORDS);
                 if let Some(Ok((Event::Ticks { timer, others }, _))) = chunk.get(at..).map(|w| decode(w, at))
@@ -376,7 +394,9 @@ impl Session<'_> {
         if self.asked.is_some() || self.said.done {
             return Ok(());
         }
-        let ending = if stop.load(Ordering::Relaxed) {
+        let ending = if self.region_ended {
+            CommandExit::AfterRegion
+        } else if stop.load(Ordering::Relaxed) {
             CommandExit::Interrupted
         } else if self.spec.timeout.is_some_and(|t| started.elapsed() >= t) && !self.said.ended {
             CommandExit::TimedOut
@@ -409,6 +429,12 @@ impl Session<'_> {
         };
         let clock = self.clock();
         let full = self.said.full;
+        // Nothing but the end was recorded.
+        if self.stats.is_some() && self.words == (TICKS_WORDS + STATS_WORDS) as u64 + 2 {
+            let instructions = self.stats.unwrap_or_default().instructions;
+            let why = self.spec.region.missed(&self.program, instructions);
+            return Err(CaptureError::RegionMissed { exit: exit.describe(), why });
+        }
         Ok(CaptureReport {
             exit,
             stdout: contents(&mut self.files.stdout),

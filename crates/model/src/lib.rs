@@ -6,6 +6,7 @@
 pub mod ages;
 pub mod charge;
 mod config;
+mod estimate;
 pub mod exit_log;
 pub mod guest;
 pub mod host;
@@ -22,9 +23,10 @@ mod timeline;
 
 pub use charge::{Charge, Costs, Place};
 pub use config::{Config, Mode};
+pub use estimate::{CONFIDENCE, Mean};
 pub use exit_log::Exit;
 pub use kvm::Kvm;
 pub use model::{Decide, Model, Options, SwitchedOutcome, Switching};
-pub use outcome::{ConfigOutcome, Outcome};
+pub use outcome::{ConfigOutcome, Estimate, Outcome, Sampling};
 pub use profile::{Cost, ExitCosts, Profile, ProfileError, TagKind, Variant};
 pub use sample::{Counter, Sample};

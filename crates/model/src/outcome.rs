@@ -3,7 +3,7 @@
 //! The input of every report, and of the policies.
 
 use crate::ages::Reuse;
-use crate::{Config, Sample, SwitchedOutcome};
+use crate::{Config, Mean, Sample, SwitchedOutcome};
 use serde::{Deserialize, Serialize};
 
 /// Totals and timeline of every configuration over one run.
@@ -40,6 +40,9 @@ pub struct Outcome {
     pub walk_mismatches: u64,
     /// Accesses that the replayed guest tables did not translate (0 unless the capture has a hole).
     pub untranslated: u64,
+    /// What the stream consisted of, if it was sampled. Totals are estimates then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampling: Option<Sampling>,
 }
 
 /// One configuration's results.
@@ -58,6 +61,37 @@ pub struct ConfigOutcome {
     /// References by walk step: row = guest level (0 = the data's own nested walk),
     /// column = host level (0 = the guest table itself).
     pub refs: [[u64; 6]; 6],
+    /// How good `total` is where the stream was sampled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimate: Option<Estimate>,
+}
+
+/// What a sampled stream consisted of, in guest instructions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sampling {
+    /// Windows measured.
+    pub windows: u64,
+    /// Instructions in them.
+    pub measured_instructions: u64,
+    /// Instructions of the run's head, which stands for itself alone.
+    pub head_instructions: u64,
+    /// Instructions before windows whose accesses were seen, but not measured.
+    pub warm_up_instructions: u64,
+    /// Instructions whose accesses were not seen.
+    pub other_instructions: u64,
+}
+
+/// Of what a sampled run's extra cycles consist: some that are counted, and some that windows
+/// stand for.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Estimate {
+    /// Cycles of exits that are counted in windows and between them alike.
+    pub exact_cycles: u64,
+    /// Half the width of the 95 % interval around the configuration's extra cycles, in cycles;
+    /// `None` with fewer than 3 windows.
+    pub half_width_cycles: Option<f64>,
+    /// The estimated cycles per instruction.
+    pub per_instruction: Mean,
 }
 
 impl Outcome {

@@ -9,6 +9,7 @@ use crate::ages::Reuse;
 use crate::exit_log::{Access, ExitLog};
 use crate::guest::{GuestTables, Leaf};
 use crate::host::HostMemory;
+use crate::model::Tally;
 use crate::nested::{Nested, Refs, Violation};
 use crate::shadow::{AccessKind, Fixed, Flush, Shadow};
 use crate::{Config, Kvm, Mode, Profile, Sample};
@@ -58,6 +59,8 @@ pub struct Regime {
     pub flush: Flush,
     /// Its exits one by one, if they are wanted.
     pub log: Option<Box<ExitLog>>,
+    /// Exits of user accesses, where the stream is sampled.
+    pub tally: Option<Box<Tally>>,
     /// What each vCPU has in CR3, from its first load on.
     pub loaded: Vec<Option<u64>>,
     /// Nested tables kept while in shadow mode.
@@ -136,6 +139,7 @@ impl Regime {
             filled: None,
             flush: Flush::None,
             log: None,
+            tally: None,
             loaded: vec![None; vcpus],
             kept: None,
             switched: false,
@@ -147,7 +151,7 @@ impl Regime {
     /// the tables do not map it.
     #[inline]
     pub fn walk(&mut self, miss: &Miss, guest: &mut GuestTables) -> Option<Entry> {
-        let Regime { tables, caches, now, refs, log, tagged, .. } = self;
+        let Regime { tables, caches, now, refs, log, tally, tagged, .. } = self;
         let (caches, tagged) = (&mut caches[miss.vcpu], *tagged);
         let format = guest.format();
         let write = miss.write();
@@ -178,7 +182,11 @@ impl Regime {
                     }
                     Err(violation) => {
                         let fetch = miss.kind == AccessKind::Fetch;
+                        let before = tally.as_ref().map(|_| *now);
                         violate(nested, violation, miss.gva, fetch, now, log);
+                        if let (Some(tally), Some(before)) = (tally.as_mut(), before) {
+                            tally.note(miss.vcpu, miss.gva, &now.since(&before));
+                        }
                     }
                 }
             },
@@ -196,7 +204,11 @@ impl Regime {
                             return Some(Entry { size, page: size, writable, global: false });
                         }
                     }
+                    let before = tally.as_ref().map(|_| *now);
                     let fixed = shadow.fault(miss.vcpu, miss.gva, miss.kind, guest, now);
+                    if let (Some(tally), Some(before)) = (tally.as_mut(), before) {
+                        tally.note(miss.vcpu, miss.gva, &now.since(&before));
+                    }
                     if let Some(log) = log {
                         let fetch = miss.kind == AccessKind::Fetch;
                         let present = matches!(end, Walk::Leaf(_));

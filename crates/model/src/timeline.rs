@@ -104,6 +104,7 @@ impl Timeline {
             intervals: p.intervals,
             reuse: p.reuse,
             refs: r.refs,
+            estimate: None,
         });
         (starts, configs.collect())
     }

@@ -25,6 +25,7 @@ mod places;
 mod policies;
 mod rows;
 mod runs;
+mod sampled;
 mod show;
 mod spread;
 mod table;

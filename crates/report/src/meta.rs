@@ -70,6 +70,9 @@ pub struct Guest {
     pub kernel: Option<String>,
     /// Version of QEMU.
     pub qemu: Option<String>,
+    /// Which part of the command was recorded, in words; none for all of it.
+    #[serde(default)]
+    pub region: Option<String>,
 }
 
 /// How a command ended.
@@ -86,6 +89,8 @@ pub enum Exit {
     TimedOut,
     /// It was stopped by the user.
     Interrupted,
+    /// It was ended where the region to be recorded ended.
+    AfterRegion,
 }
 
 /// Why events end before the command did.
@@ -156,6 +161,7 @@ impl Exit {
             Exit::OutOfMemory => "the guest ran out of memory".into(),
             Exit::TimedOut => "stopped at the time limit".into(),
             Exit::Interrupted => "stopped by the user".into(),
+            Exit::AfterRegion => "the command was ended after the region".into(),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! line aside), plain text, and has no colour.
 
 use crate::text::{decimals, fixed, grouped, number, seconds, wrapped};
-use crate::{Comparison, Figures, Show, clock, policies, terminal, verdict};
+use crate::{Comparison, Figures, Show, clock, policies, sampled, terminal, verdict};
 use bifold_model::Sample;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 use std::fmt::Write as _;
@@ -14,6 +14,7 @@ const INDENT: usize = 9;
 
 pub(crate) fn render(c: &Comparison, show: Show) -> String {
     let mut parts = vec![head(c), costs(c)];
+    parts.extend(sampled::table(c));
     if show.exits {
         parts.extend(exits(c));
     }
@@ -49,6 +50,7 @@ pub(crate) fn head(c: &Comparison) -> String {
     let mut lines = vec![("ran", c.meta.what())];
     if let Some(g) = &c.meta.guest {
         lines.push(("guest", g.describe()));
+        lines.extend(g.region.clone().map(|r| ("region", r)));
     }
     lines.push((
         "profile",
@@ -77,6 +79,7 @@ pub(crate) fn head(c: &Comparison) -> String {
     lines.extend(clock::line(c).map(|text| ("clock", text)));
     let warnings = c.warnings();
     lines.extend(warnings.iter().map(|w| ("WARNING", w.clone())));
+    lines.extend(sampled::windows_line(c).map(|text| ("sampled", text)));
     lines.iter().map(|(label, text)| labelled(label, text)).collect()
 }
 

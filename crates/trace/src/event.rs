@@ -52,6 +52,7 @@ pub mod kind {
     pub const RESIDENT: u64 = 21;
     pub const LOG: u64 = 22;
     pub const BLOCK: u64 = 23;
+    pub const GAP: u64 = 24;
     pub const TICKS: u64 = 25;
 }
 
@@ -75,6 +76,9 @@ pub mod marker {
     /// The kernel has just begun to run at its own addresses: where a recording of the
     /// boot starts.
     pub const BOOT: u64 = 3;
+    /// The region to be recorded has ended, and the command runs on unrecorded; the stream's
+    /// last event in place of [`STOP`].
+    pub const REGION_END: u64 = 4;
     /// A window begins; its number, below 256, is added.
     pub const WINDOW_BEGIN: u64 = 0x100;
     /// A window ends; its number is added.
@@ -85,6 +89,21 @@ pub mod marker {
     /// Code of the CPUID by which the guest's init names a buffer of perf events: address in
     /// RBX, length in RDX.
     pub const CPUID_PERF: u64 = 0x10;
+}
+
+/// Codes of [`Event::Gap`]: the parts of a sampled stream: a head, then gaps, warm-ups and windows
+/// by turns.
+pub mod gap {
+    /// From here on the stream tells of tables, faults, control registers, instructions and of
+    /// first touches by the kernel, but of no other access.
+    pub const BEGIN: u64 = 0;
+    /// From here on every access is in the stream; caches are stale, so nothing is measured.
+    pub const WARM_UP: u64 = 1;
+    /// From here on accesses are measured.
+    pub const MEASURE: u64 = 2;
+    /// From here on every access is in the stream and stands for itself alone: a program's
+    /// first instructions are like none that follow.
+    pub const HEAD: u64 = 3;
 }
 
 /// One thing a guest did.
@@ -184,6 +203,8 @@ pub enum Event<'a> {
     /// The accesses and instructions that follow are of the block of code at this GVA. Only in
     /// streams captured for attribution, and only for blocks that do something the stream tells.
     Block(u64),
+    /// A sampled stream enters another of its parts (see [`gap`]).
+    Gap(u64),
 }
 
 /// What the capture plugin counted and checked itself.
@@ -290,9 +311,12 @@ pub const fn head_va(word: u64) -> u64 {
 #[inline]
 pub const fn extra_words(kind: u64) -> Option<usize> {
     match kind {
-        kind::LOAD..=kind::FETCH | kind::INSNS..=kind::CR4 | kind::RETIRE | kind::MARKER | kind::BLOCK => {
-            Some(0)
-        }
+        kind::LOAD..=kind::FETCH
+        | kind::INSNS..=kind::CR4
+        | kind::RETIRE
+        | kind::MARKER
+        | kind::BLOCK
+        | kind::GAP => Some(0),
         kind::FAULT | kind::CHECK | kind::RESIDENT | kind::TICKS => Some(1),
         kind::PT_STORE => Some(2),
         kind::STATS => Some(STATS_WORDS),
@@ -336,6 +360,7 @@ impl Event<'_> {
                 out.extend_from_slice(data);
             }
             Event::Block(va) => out.push(head(kind::BLOCK, va)),
+            Event::Gap(code) => out.push(head(kind::GAP, code)),
         }
     }
 }
@@ -390,6 +415,7 @@ pub fn decode(words: &[u64], at: usize) -> Result<(Event<'_>, usize), DecodeErro
             Event::Log { stream: payload >> 16 & 0xffff, number: payload >> 32, bytes, data }
         }
         kind::BLOCK => Event::Block(head_va(w)),
+        kind::GAP => Event::Gap(payload),
         _ => Event::Stats(Stats::from_words(x.try_into().expect("length follows the kind"))),
     };
     Ok((event, 1 + extra))

@@ -10,8 +10,10 @@ pub mod codec;
 pub mod event;
 pub mod file;
 pub mod generate;
+mod thin;
 
 pub use clock::Clock;
 pub use event::{DecodeError, Event, Stats, decode};
 pub use file::{FileError, Header, Reader, Source, Trailer, Writer};
 pub use generate::{GenerateError, Generator};
+pub use thin::{Thin, Windows};

@@ -105,6 +105,7 @@ pub fn predict(
         kernel: Some(kernel.image.clone()),
         modules: kernel.modules.clone(),
         record: Record::Boot,
+        region: bifold_capture::Region::default(),
         ..workload.guest(kpti)
     };
     let mut overrides: Vec<String> = OVERRIDES.iter().map(|s| (*s).to_owned()).collect();

@@ -8,8 +8,10 @@
 pub mod diff;
 pub mod mode;
 pub mod policy;
+pub mod region;
 pub mod share;
 
+use self::region::RegionArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -519,10 +521,13 @@ pub struct GuestArgs {
     /// empty or missing.
     #[arg(long, value_name = "DIR")]
     pub keep: Option<PathBuf>,
-
     /// Check the capture against the emulator every N words of events, 0 for never [default: 10000]
     #[arg(long, value_name = "N")]
     pub check_every: Option<u64>,
+
+    /// Which part of it is recorded.
+    #[command(flatten)]
+    pub region: RegionArgs,
 }
 
 /// On or off.

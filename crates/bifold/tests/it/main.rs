@@ -11,6 +11,7 @@ mod goldens;
 mod guest;
 mod install;
 mod ksm;
+mod long;
 mod places;
 mod policy;
 mod recordings;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use bifold_trace::event::{self, kind, marker};
+use bifold_trace::event::{self, gap, kind, marker};
 
 fn header() -> BTreeMap<String, u64> {
     let text = include_str!("../../../../qemu-plugin/events.h");
@@ -49,13 +49,19 @@ fn the_c_header_has_the_numbers_of_the_rust_definition() {
         ("KIND_BLOCK", kind::BLOCK),
         ("LOG_WORDS", event::LOG_WORDS as u64),
         ("LOG_PERF", event::log::PERF),
+        ("KIND_GAP", kind::GAP),
         ("MARKER_START", marker::START),
         ("MARKER_STOP", marker::STOP),
         ("MARKER_BOOT", marker::BOOT),
+        ("MARKER_REGION_END", marker::REGION_END),
         ("MARKER_WINDOW_BEGIN", marker::WINDOW_BEGIN),
         ("MARKER_WINDOW_END", marker::WINDOW_END),
         ("CPUID_LEAF", marker::CPUID_LEAF),
         ("CPUID_PERF", marker::CPUID_PERF),
+        ("GAP_BEGIN", gap::BEGIN),
+        ("GAP_WARM_UP", gap::WARM_UP),
+        ("GAP_MEASURE", gap::MEASURE),
+        ("GAP_HEAD", gap::HEAD),
     ];
     let mut header = header();
     for (name, number) in expected {
@@ -64,7 +70,7 @@ fn the_c_header_has_the_numbers_of_the_rust_definition() {
     header.remove("MARKER_MAGIC");
     let rest: Vec<_> = header
         .keys()
-        .filter(|k| ["KIND_", "MARKER_", "LOG_", "CPUID_"].iter().any(|p| k.starts_with(p)))
+        .filter(|k| ["KIND_", "MARKER_", "LOG_", "CPUID_", "GAP_"].iter().any(|p| k.starts_with(p)))
         .collect();
     assert!(rest.is_empty(), "numbers that only C has: {rest:?}");
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
-use bifold_capture::{CaptureError, CaptureReport, GuestSpec, Record, Root, Thp, Timing, capture};
+use bifold_capture::{CaptureError, CaptureReport, GuestSpec, Record, Region, Root, Thp, Timing, capture};
 
 /// A spec for a command of the host's, in the cheapest guest.
 pub fn spec(command: &[&str]) -> GuestSpec {
@@ -28,6 +28,7 @@ pub fn spec(command: &[&str]) -> GuestSpec {
         stdin: Vec::new(),
         keep: false,
         attribute: false,
+        region: Region::default(),
     }
 }
 

@@ -50,7 +50,7 @@ fn shape(e: Entry) -> (PageSize, PageSize, bool) {
 
 /// The guest's own translation of an access that took place, its accessed and dirty bits set.
 #[inline]
-fn translate(guest: &mut GuestTables, root: Gpa, gva: Gva, write: bool) -> Option<Leaf> {
+pub(super) fn translate(guest: &mut GuestTables, root: Gpa, gva: Gva, write: bool) -> Option<Leaf> {
     let mut leaf = guest.lookup(root, gva).ok().filter(|l| l.writable || !write)?;
     guest.touch(&leaf, write);
     leaf.step.entry |= guest.format().accessed | if write { guest.format().dirty } else { 0 };
@@ -60,7 +60,7 @@ fn translate(guest: &mut GuestTables, root: Gpa, gva: Gva, write: bool) -> Optio
 impl Model {
     /// Consumes whole events.
     pub fn consume(&mut self, words: &[u64]) -> Result<(), DecodeError> {
-        let mut i = 0;
+        let mut i = self.consume_gap(words, 0)?;
         let mut window = WINDOW;
         let mut misses = self.misses;
         while let Some(&w) = words.get(i) {
@@ -110,6 +110,9 @@ impl Model {
                     let (event, n) = decode(&words[i..], self.words + i)?;
                     self.event(event);
                     i += n;
+                    if self.in_gap() {
+                        i = self.consume_gap(words, i)?;
+                    }
                 }
             }
         }

@@ -22,7 +22,8 @@ impl Model {
                     log.instructions = self.common.instructions;
                 }
                 let ideal = self.ideal_cycles();
-                if self.timeline.due(ideal) {
+                // A sampled stream has no timeline: its intervals would hold windows by chance.
+                if self.timeline.due(ideal) && self.sampled.is_none() {
                     self.cut(ideal, false);
                 }
             }
@@ -66,6 +67,7 @@ impl Model {
             }
             Event::Resident { gfn, frames } => self.resident.push((gfn, frames)),
             Event::Marker(_) | Event::Stats(_) | Event::Ticks { .. } => {}
+            Event::Gap(code) => self.gap(code),
             Event::Log { stream, number, bytes, data } => {
                 if let Some(charges) = &mut self.charges {
                     charges.log(stream, number, &log_bytes(data)[..bytes]);
@@ -159,6 +161,7 @@ impl Model {
         let vcpu = self.current;
         let root = self.vcpus[vcpu].root;
         self.common.guest_page_faults += 1;
+        self.note_fault(vcpu, gva);
         for regime in &mut self.regimes {
             if error & 1 == 0 {
                 regime.walk_to_fault(vcpu, gva, root, &self.guest);

@@ -7,6 +7,7 @@
 
 mod access;
 mod events;
+mod sampled;
 mod switched;
 
 use crate::charge::{Charge, Charges, Place};
@@ -20,6 +21,8 @@ use crate::{Config, Exit, Outcome, Profile, Sample};
 use access::Group;
 use bifold_mmu::format::X86_64_4_LEVEL;
 use bifold_mmu::{Filter, Gpa, Gva, Side, Tlb};
+use sampled::Sampled;
+pub use sampled::Tally;
 use switched::Switched;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -89,6 +92,8 @@ pub struct Model {
     resident: Vec<(u64, u64)>,
     /// VMs whose mode changes.
     switched: Vec<Switched>,
+    /// Where the stream is sampled.
+    sampled: Option<Box<Sampled>>,
     has_code: bool,
     common: Sample,
     timeline: Timeline,
@@ -143,6 +148,7 @@ impl Model {
             current: 0,
             resident: Vec::new(),
             switched: Vec::new(),
+            sampled: None,
             common: Sample::default(),
             hash: Xxh3::new(),
             words: 0,
@@ -248,10 +254,11 @@ impl Model {
     /// Ends the run.
     pub fn finish(mut self) -> Outcome {
         let ideal = self.ideal_cycles();
+        let sampled = self.end_sampled();
         self.cut(ideal, true);
         let interval_cycles = self.timeline.interval();
         let (interval_starts, configs) = self.timeline.finish(&self.regimes);
-        Outcome {
+        let mut outcome = Outcome {
             profile: self.profile.name.clone(),
             frequency_hz: self.profile.cpu.frequency_hz,
             base_cpi: self.profile.cpu.base_cpi,
@@ -267,6 +274,11 @@ impl Model {
             walk_checks: self.walk_checks,
             walk_mismatches: self.walk_mismatches,
             untranslated: self.untranslated,
+            sampling: None,
+        };
+        if let Some(sampled) = sampled {
+            sampled.estimate(&mut outcome);
         }
+        outcome
     }
 }

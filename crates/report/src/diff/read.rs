@@ -279,6 +279,7 @@ impl Reading<'_> {
             root: g.root.as_deref().map(clean),
             kernel: g.kernel.as_deref().map(clean),
             qemu: g.qemu.as_deref().map(clean),
+            region: g.region.as_deref().map(clean),
             ..*g
         });
         Made {

@@ -20,10 +20,18 @@ fn run(rows: &[(&str, u64, Sample)], hardware: Profile) -> Comparison {
         total.vmm_cycles = hardware.exit.cycles(&total);
         total.first_touch_cycles = hardware.exit.cycles(&total.first_touches());
         let config = Config::from_name(name).unwrap();
-        ConfigOutcome { config, total, intervals: Vec::new(), reuse: Vec::new(), refs: [[0; 6]; 6] }
+        ConfigOutcome {
+            config,
+            total,
+            intervals: Vec::new(),
+            reuse: Vec::new(),
+            refs: [[0; 6]; 6],
+            estimate: None,
+        }
     };
     Comparison {
         outcome: Outcome {
+            sampling: None,
             profile: hardware.name.clone(),
             frequency_hz: hardware.cpu.frequency_hz,
             base_cpi: 1.0,

@@ -75,13 +75,14 @@ pub fn comparison() -> Comparison {
         let mut refs = [[0; 6]; 6];
         refs[1][0] = total.guest_refs;
         refs[0][1] = total.host_refs;
-        ConfigOutcome { config, total, intervals, refs, reuse: Vec::new() }
+        ConfigOutcome { config, total, intervals, refs, reuse: Vec::new(), estimate: None }
     });
     Comparison {
         meta: Meta {
             bifold: "0.0.0-test".into(),
             input: Input::Guest,
             guest: Some(Guest {
+                region: None,
                 command: ["gcc", "-O2", "-c", "</script><b>a & b</b>.c"].map(String::from).into(),
                 timing: Some("exact".into()),
                 vcpus: 1,
@@ -115,6 +116,7 @@ pub fn comparison() -> Comparison {
             hardware: hardware(),
         },
         outcome: Outcome {
+            sampling: None,
             profile: "i5-7600".into(),
             frequency_hz: 3_500_000_000,
             base_cpi: 1.0,

@@ -14,7 +14,7 @@ mod error;
 
 pub use error::FileError;
 
-use crate::{Clock, codec, event::Stats};
+use crate::{Clock, Windows, codec, event::Stats};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write};
@@ -74,6 +74,10 @@ pub struct Source {
     /// The events say who ran and what was mapped ([`Event::Log`](crate::Event::Log)).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub attributed: bool,
+    /// Which part of the command was recorded, in words; `None` for all of it.
+    pub region: Option<String>,
+    /// The windows in which accesses were recorded; `None`: everywhere.
+    pub sample: Option<Windows>,
 }
 
 /// How a recording ended.
@@ -86,6 +90,9 @@ pub struct Trailer {
     pub signal: Option<i32>,
     /// Recording was stopped before the command ended.
     pub partial: bool,
+    /// The region to be recorded ended before the command, which was ended then.
+    #[serde(default)]
+    pub region_ended: bool,
     /// The capture's own counters and checks; `None` without a guest.
     pub stats: Option<Stats>,
     /// Release of the guest kernel, where it became known by running it.

@@ -217,7 +217,11 @@ impl Reference {
             }
             Event::Check { .. } | Event::Cr3Read | Event::Insns(_) | Event::Marker(_) | Event::Stats(_) => {}
             // Backing is the host's, not the walkers' that this refers to; who runs is nobody's here.
-            Event::Resident { .. } | Event::Log { .. } | Event::Block(_) | Event::Ticks { .. } => {}
+            Event::Resident { .. }
+            | Event::Log { .. }
+            | Event::Block(_)
+            | Event::Ticks { .. }
+            | Event::Gap(_) => {}
         }
     }
 

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Options that say which part of a long program is recorded, and how much of it.
+
+use bifold_capture::{Begin, Region, Windows};
+use clap::Args;
+
+/// Which part of a long program is recorded.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Long programs")]
+pub struct RegionArgs {
+    /// Leave out the first N instructions, or seconds with the suffix s: 500M, 2G, 1.5s
+    ///
+    /// Counted from the command's start, or from where --from-marker or --from-function begins.
+    /// Instructions are those of the whole guest, its kernel included; suffixes k, M and G are
+    /// decimal. Seconds are those of the ideal run, as the table shows them. Until the recording
+    /// begins, the guest runs at the emulator's own speed.
+    #[arg(long, value_name = "N", value_parser = parse_span)]
+    pub skip: Option<Span>,
+
+    /// Record N instructions or seconds (as --skip has them), then end the command
+    ///
+    /// The command is killed there, which makes a long program short; the exit status is 0 then.
+    #[arg(long = "for", value_name = "N", value_parser = parse_span)]
+    pub length: Option<Span>,
+
+    /// Record only what lies between the program's own markers
+    ///
+    /// The program calls bifold_begin() and bifold_end() of include/bifold.h, or of the Rust crate
+    /// bifold-marker. At bifold_end() the command is ended as with --for.
+    #[arg(long, conflicts_with = "from_function")]
+    pub from_marker: bool,
+
+    /// Record from where this function of the program is first entered
+    ///
+    /// NAME is as the symbol table has it (see nm) of the program itself, not of a library or of
+    /// a program that a shell starts.
+    #[arg(long, value_name = "NAME")]
+    pub from_function: Option<String>,
+
+    /// Record accesses in windows only, and estimate the rest with a 95 % interval
+    ///
+    /// Page faults, page-table stores, control registers and instructions are recorded everywhere,
+    /// accesses in windows of WINDOW instructions, one at a random place in every PERIOD. Before
+    /// a window, four times as many instructions refill the TLBs. There is no timeline of such a run, and
+    /// policies are not replayed. Of a recording or a generator, the events are thinned likewise,
+    /// which shows what sampling is worth.
+    #[arg(long, value_name = "WINDOW:PERIOD", num_args = 0..=1, require_equals = true,
+          default_missing_value = SAMPLE, value_parser = parse_windows)]
+    pub sample: Option<Windows>,
+}
+
+/// Windows unless told otherwise.
+const SAMPLE: &str = "1M:100M";
+
+/// A length of a program.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Span {
+    /// Of the guest.
+    Instructions(u64),
+    /// Of the ideal run.
+    Seconds(f64),
+}
+
+impl Span {
+    fn instructions(self, per_second: f64) -> u64 {
+        match self {
+            Span::Instructions(n) => n,
+            Span::Seconds(s) => (s * per_second) as u64,
+        }
+    }
+}
+
+impl RegionArgs {
+    /// The region, where a second of the ideal run has `per_second` instructions; `seed` places
+    /// windows.
+    pub fn region(&self, per_second: f64, seed: u64) -> Region {
+        Region {
+            begin: match &self.from_function {
+                Some(name) => Begin::Function(name.clone()),
+                None if self.from_marker => Begin::Marker,
+                None => Begin::Command,
+            },
+            skip: self.skip.map_or(0, |s| s.instructions(per_second)),
+            length: self.length.map(|s| s.instructions(per_second).max(1)),
+            sample: self.windows(seed),
+        }
+    }
+
+    /// Windows of a sampled run, placed by this seed.
+    pub fn windows(&self, seed: u64) -> Option<Windows> {
+        self.sample.map(|w| Windows { seed, ..w })
+    }
+
+    /// Options given that only a guest has a use for, by name.
+    pub fn given(&self) -> [(bool, &'static str); 4] {
+        [
+            (self.skip.is_some(), "--skip"),
+            (self.length.is_some(), "--for"),
+            (self.from_marker, "--from-marker"),
+            (self.from_function.is_some(), "--from-function"),
+        ]
+    }
+}
+
+/// Instructions with a decimal suffix.
+fn parse_instructions(text: &str) -> Option<u64> {
+    let (digits, factor) = match text.as_bytes().last()? {
+        b'k' | b'K' => (&text[..text.len() - 1], 1e3),
+        b'M' | b'm' => (&text[..text.len() - 1], 1e6),
+        b'G' | b'g' => (&text[..text.len() - 1], 1e9),
+        _ => (text, 1.0),
+    };
+    if !digits.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
+        return None;
+    }
+    let n = (digits.parse::<f64>().ok()? * factor).round();
+    (1.0..=1e15).contains(&n).then_some(n as u64)
+}
+
+/// A number of instructions or seconds.
+pub(crate) fn parse_span(text: &str) -> Result<Span, String> {
+    if let Some(seconds) = text.strip_suffix('s') {
+        return super::parse_seconds(seconds).map(Span::Seconds);
+    }
+    let n =
+        parse_instructions(text).ok_or("not a number of instructions or seconds such as 500M, 2G or 1.5s")?;
+    Ok(Span::Instructions(n))
+}
+
+/// `WINDOW:PERIOD`, both in instructions.
+pub(crate) fn parse_windows(text: &str) -> Result<Windows, String> {
+    let (window, period) = text.split_once(':').ok_or("not WINDOW:PERIOD, as in 1M:100M")?;
+    let number =
+        |t| parse_instructions(t).ok_or_else(|| format!("{t} is not a number of instructions such as 1M"));
+    let (window, period) = (number(window)?, number(period)?);
+    if window < 10_000 {
+        return Err("a window has 10k instructions at least".into());
+    }
+    if period < 8 * window {
+        return Err(
+            "a period has to be 8 times as long as a window at least; record all of it instead".into()
+        );
+    }
+    Ok(Windows { window, warm_up: 4 * window, period, seed: 0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_instructions_with_decimal_suffixes_or_seconds() {
+        assert_eq!(parse_span("2G"), Ok(Span::Instructions(2_000_000_000)));
+        assert_eq!(parse_span("1.5M"), Ok(Span::Instructions(1_500_000)));
+        assert_eq!(parse_span("10k"), Ok(Span::Instructions(10_000)));
+        assert_eq!(parse_span("7"), Ok(Span::Instructions(7)));
+        assert_eq!(parse_span("1.5s"), Ok(Span::Seconds(1.5)));
+        for bad in ["", "s", "G", "-1", "0", "1T", "1e3", "nan", "inf", "-2s", "1 G", "99999999G"] {
+            assert!(parse_span(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn windows_are_shorter_than_their_period() {
+        let w = parse_windows("1M:50M").unwrap();
+        assert_eq!((w.window, w.warm_up, w.period), (1_000_000, 4_000_000, 50_000_000));
+        assert!(parse_windows(SAMPLE).is_ok());
+        for bad in ["", "1M", "1M:", ":1M", "1M:2M", "5M:1M", "1k:1M", "1M:50M:9"] {
+            assert!(parse_windows(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn seconds_become_instructions_of_the_ideal_run() {
+        let args = RegionArgs {
+            skip: Some(Span::Seconds(0.5)),
+            length: Some(Span::Instructions(9)),
+            from_marker: false,
+            from_function: Some("work".into()),
+            sample: None,
+        };
+        let region = args.region(5e9, 1);
+        assert_eq!((region.skip, region.length), (2_500_000_000, Some(9)));
+        assert_eq!(region.begin, Begin::Function("work".into()));
+    }
+}

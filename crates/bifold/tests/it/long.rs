@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Long programs: regions and samples, of real guests and of generators.
+
+use crate::command::{Ran, bifold, bifold_in, command, ran};
+use crate::guest::no_guest_here;
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+
+/// A program that calls `work` 21 times, the eleventh time between its markers. Each call
+/// touches 1 MiB of its own and takes about 5 million instructions.
+const PROGRAM: &str = r#"
+#include <stdlib.h>
+#include "bifold.h"
+__attribute__((noinline)) long work(long n)
+{
+    volatile char *p = malloc(1 << 20);
+    long s = 0;
+    for (long i = 0; i < n; i++)
+        s += p[i * 4096 & ((1 << 20) - 1)]++;
+    return s;
+}
+int main(void)
+{
+    long s = 0;
+    for (int i = 0; i < 10; i++)
+        s += work(1000000);
+    bifold_begin();
+    s += work(1000000);
+    bifold_end();
+    for (int i = 0; i < 10; i++)
+        s += work(1000000);
+    return s == 42;
+}
+"#;
+
+fn compiled(dir: &Path) {
+    let include = concat!(env!("CARGO_MANIFEST_DIR"), "/../../include");
+    std::fs::write(dir.join("p.c"), PROGRAM).unwrap();
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-fno-builtin", "-I", include, "-o", "p", "p.c"]).current_dir(dir);
+    assert!(cc.status().unwrap().success());
+}
+
+fn guest(dir: &Path, options: &str, program: &str) -> Ran {
+    let options = format!("{options} -q --fast --root initramfs -m 256");
+    let mut c = command(options.split_whitespace());
+    c.args(["--", program]).current_dir(dir);
+    ran(c)
+}
+
+fn json(ran: &Ran) -> Value {
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    serde_json::from_str(&ran.stdout).unwrap()
+}
+
+fn instructions(v: &Value) -> u64 {
+    v["outcome"]["configs"][0]["total"]["instructions"].as_u64().unwrap()
+}
+
+#[test]
+fn a_region_is_what_lies_between_its_ends() {
+    if no_guest_here() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    compiled(dir.path());
+    let marked = json(&guest(dir.path(), "record -o m.bifold --format json --from-marker", "./p"));
+    // One call of `work`, its faults and some timer interrupts: no 21 calls.
+    assert!((4_000_000..40_000_000).contains(&instructions(&marked)), "{}", instructions(&marked));
+    assert_eq!(marked["exit"]["kind"], "after_region");
+    assert_eq!(marked["guest"]["region"], "from bifold_begin() to bifold_end()");
+    assert_eq!(marked["checks"]["failed"], 0);
+    assert!(marked["checks"]["made"].as_u64().unwrap() > 0);
+    let again = json(&bifold_in(dir.path(), "compare -q m.bifold --format json"));
+    for same in ["outcome", "exit", "checks", "guest"] {
+        assert_eq!(marked[same], again[same], "{same}");
+    }
+
+    let of = |options: &str| {
+        let v = json(&guest(dir.path(), &format!("compare --format json {options}"), "./p"));
+        assert_eq!(v["checks"]["failed"], 0, "{options}");
+        v
+    };
+    let function = of("--from-function work --skip 1M --for 2M");
+    assert!((2_000_000..2_200_000).contains(&instructions(&function)), "{}", instructions(&function));
+    // It begins within the first call, so the others follow: 21 in all.
+    let rest = of("--from-function work");
+    assert_eq!(rest["exit"]["value"], 0);
+    let skipped = of("--skip 60M");
+    let (rest, skipped) = (instructions(&rest), instructions(&skipped));
+    assert!((80_000_000..800_000_000).contains(&rest), "{rest}");
+    assert!(skipped + 40_000_000 < rest && skipped > 20_000_000, "{skipped} {rest}");
+}
+
+#[test]
+fn a_region_that_is_never_reached_is_an_error_that_says_why() {
+    if no_guest_here() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    compiled(dir.path());
+    for (options, program, why) in [
+        ("--skip 900G", "./p", "and the first 900000000000 are skipped"),
+        ("--from-marker", "true", "never executed the marker bifold_begin()"),
+        ("--from-function wurk", "./p", "cannot begin at function wurk"),
+    ] {
+        let text = guest(dir.path(), &format!("compare {options}"), program).refused();
+        assert!(text.starts_with("status 1\nbifold: ") && text.contains(why), "{text}");
+    }
+}
+
+#[test]
+fn a_sampled_guest_is_checked_and_replays_to_the_same_figures() {
+    if no_guest_here() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    compiled(dir.path());
+    let live = json(&guest(dir.path(), "record -o s.bifold --format json --sample=200k:5M", "./p"));
+    assert_eq!(live["exit"]["value"], 0);
+    assert_eq!(live["checks"]["failed"], 0);
+    let sampling = &live["outcome"]["sampling"];
+    assert!(sampling["windows"].as_u64().unwrap() > 15, "{sampling}");
+    assert!(sampling["other_instructions"].as_u64().unwrap() > 50_000_000, "{sampling}");
+    for c in live["outcome"]["configs"].as_array().unwrap() {
+        assert!(c["estimate"]["half_width_cycles"].as_f64().unwrap() >= 0.0, "{c}");
+        // Every call of `work` faults on its own memory, in gaps as elsewhere.
+        assert!(c["total"]["guest_page_faults"].as_u64().unwrap() >= 21 * 256);
+    }
+    assert!(live["no_policies"].as_str().unwrap().contains("a sampled run has none"));
+    let again = json(&bifold_in(dir.path(), "compare -q s.bifold --format json"));
+    for same in ["outcome", "exit", "checks", "guest"] {
+        assert_eq!(live[same], again[same], "{same}");
+    }
+    let refused = bifold_in(dir.path(), "compare -q s.bifold --sample").refused();
+    assert!(refused.contains("of a sampled run already"), "{refused}");
+    let refused = bifold_in(dir.path(), "compare -q s.bifold --timeline t").refused();
+    assert!(refused.contains("--timeline needs a timeline, and a sampled run has none"), "{refused}");
+}
+
+#[test]
+fn a_generator_s_sample_shows_each_overhead_with_its_interval() {
+    insta::assert_snapshot!(bifold("compare -q --generate fork-storm:60 --sample=50k:500k").quietly());
+}
+
+#[test]
+fn a_recorded_sample_of_a_generator_replays() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = "record -q -o g.bifold --generate t:2m --sample=20k:200k --format json";
+    let live = json(&bifold_in(dir.path(), options));
+    let again = json(&bifold_in(dir.path(), "compare -q g.bifold --format json"));
+    assert_eq!(live["outcome"], again["outcome"]);
+    assert!(live["outcome"]["sampling"]["windows"].as_u64().unwrap() > 5);
+}
+
+#[test]
+fn regions_are_for_guests_and_windows_fit_their_periods() {
+    for (options, message) in [
+        ("compare --generate t:1k --skip 1M", "--skip is about a guest"),
+        ("compare --generate t:1k --for 1s", "--for is about a guest"),
+        ("compare --sample=1M:2M -- true", "8 times as long as a window"),
+        ("compare --skip 5x -- true", "not a number of instructions or seconds"),
+        ("compare --from-marker --from-function main -- true", "cannot be used with"),
+        ("compare --sample --check dsp -- true", "--check needs a timeline"),
+    ] {
+        let text = bifold(options).refused();
+        assert!(text.starts_with("status 2\n") && text.contains(message), "{options}: {text}");
+    }
+}

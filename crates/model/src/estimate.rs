@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What windows of a run say of all of it: the mean over windows and its interval.
+//!
+//! One window is drawn at random within every period, which is stratified sampling with one
+//! unit per stratum. Its variance cannot be estimated without bias; the difference of each
+//! window from the one before does so with what slow phases of the program add left out, and
+//! errs on the wide side otherwise (Wolter, Introduction to Variance Estimation, 2nd ed. 2007,
+//! section 8.2, estimator v2). SMARTS (Wunderlich et al., ISCA 2003) takes windows at fixed
+//! distances and the variance of a simple random sample, which a program of two phases makes
+//! wide however long each lasts.
+
+use serde::{Deserialize, Serialize};
+use statrs::distribution::{ContinuousCDF, StudentsT};
+
+/// The share of runs whose true value lies within the interval.
+pub const CONFIDENCE: f64 = 0.95;
+
+/// The mean of a value over windows.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Mean {
+    /// Number of windows.
+    pub windows: u64,
+    /// Mean over windows.
+    pub mean: f64,
+    /// Standard deviation of a window, from differences of successive windows.
+    pub sd: f64,
+    /// Half the width of the 95 % interval around `mean`; `None` with fewer than 3 windows.
+    pub half_width: Option<f64>,
+}
+
+impl Mean {
+    /// Cycles per instruction over windows of (cycles, instructions): all cycles over all
+    /// instructions. Windows are about equally long; a window's deviation counts by its length.
+    pub fn per_instruction(windows: &[(u64, u64)]) -> Mean {
+        let sum = |f: fn(&(u64, u64)) -> u64| windows.iter().map(f).sum::<u64>() as f64;
+        let (cycles, instructions) = (sum(|w| w.0), sum(|w| w.1));
+        if instructions == 0.0 {
+            return Mean::of(&[]);
+        }
+        let (rate, length) = (cycles / instructions, instructions / windows.len() as f64);
+        let value = |&(c, n): &(u64, u64)| rate + (c as f64 - rate * n as f64) / length;
+        Mean::of(&windows.iter().map(value).collect::<Vec<_>>())
+    }
+
+    /// The mean of these values, in the order of time.
+    pub fn of(values: &[f64]) -> Mean {
+        let n = values.len() as f64;
+        let mean = if values.is_empty() { 0.0 } else { values.iter().sum::<f64>() / n };
+        let squares: f64 = values.windows(2).map(|w| (w[1] - w[0]).powi(2)).sum();
+        let sd = if values.len() < 2 { 0.0 } else { (squares / (2.0 * (n - 1.0))).sqrt() };
+        let half_width = (values.len() >= 3).then(|| t_quantile(freedom(n)) * sd / n.sqrt());
+        Mean { windows: values.len() as u64, mean, sd, half_width }
+    }
+}
+
+/// Degrees of freedom of a variance from the differences of `n` successive normal values: its
+/// relative variance is (3n - 4) / (n - 1)^2 (von Neumann et al., Ann. Math. Statist. 12, 1941),
+/// that of k degrees of freedom 2 / k.
+fn freedom(n: f64) -> f64 {
+    2.0 * (n - 1.0).powi(2) / (3.0 * n - 4.0)
+}
+
+/// The value that a t distribution stays below, in absolute value, with [`CONFIDENCE`].
+fn t_quantile(freedom: f64) -> f64 {
+    let t = StudentsT::new(0.0, 1.0, freedom).expect("freedom is above 0 from 3 values on");
+    t.inverse_cdf(0.5 + CONFIDENCE / 2.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_mean_has_the_interval_that_a_table_of_t_gives() {
+        // 4 degrees of freedom in a table: 2.776; 100: 1.984.
+        assert!((t_quantile(4.0) - 2.776).abs() < 1e-3);
+        assert!((t_quantile(100.0) - 1.984).abs() < 1e-3);
+        let m = Mean::of(&[1.0, 3.0, 1.0, 3.0]);
+        assert_eq!((m.windows, m.mean), (4, 2.0));
+        assert!((m.sd - 2f64.sqrt()).abs() < 1e-12);
+        assert!((m.half_width.unwrap() - t_quantile(18.0 / 8.0) * 2f64.sqrt() / 2.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_short_window_weighs_little() {
+        let m = Mean::per_instruction(&[(500, 1000), (500, 1000), (9, 1), (500, 1000)]);
+        assert!((m.mean - 1509.0 / 3001.0).abs() < 1e-12);
+        assert!(m.sd < 0.5, "{}", m.sd);
+        assert_eq!(Mean::per_instruction(&[(3, 0)]).windows, 0);
+        let equal = Mean::per_instruction(&[(1, 10), (3, 10), (1, 10), (3, 10)]);
+        assert!((equal.sd - Mean::of(&[0.1, 0.3, 0.1, 0.3]).sd).abs() < 1e-12);
+    }
+
+    #[test]
+    fn few_windows_have_no_interval() {
+        assert_eq!(Mean::of(&[]).mean, 0.0);
+        assert_eq!(Mean::of(&[4.0]).half_width, None);
+        assert_eq!(Mean::of(&[4.0, 5.0]).half_width, None);
+        assert_eq!(Mean::of(&[4.0; 3]).half_width, Some(0.0));
+    }
+
+    /// Numbers from 0 to 1 that any machine repeats.
+    fn noise(seed: u64) -> impl FnMut() -> f64 {
+        let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        move || {
+            x ^= x >> 12;
+            x ^= x << 25;
+            x ^= x >> 27;
+            (x.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) as f64 / (1u64 << 53) as f64
+        }
+    }
+
+    /// In how many of 2000 runs of `n` windows the true mean lies within the interval.
+    fn coverage(n: usize, value: impl Fn(f64, &mut dyn FnMut() -> f64) -> f64, truth: f64) -> f64 {
+        let within = (1..=2000u64).filter(|&seed| {
+            let mut random = noise(seed);
+            let values: Vec<f64> = (0..n)
+                .map(|i| {
+                    // A place within the i-th of n periods.
+                    let at = (i as f64 + random()) / n as f64;
+                    value(at, &mut random)
+                })
+                .collect();
+            let m = Mean::of(&values);
+            (m.mean - truth).abs() <= m.half_width.unwrap()
+        });
+        within.count() as f64 / 2000.0
+    }
+
+    #[test]
+    fn the_true_mean_lies_within_the_interval_19_times_in_20() {
+        // A steady program, whose windows differ at random.
+        for n in [8, 20, 100] {
+            let c = coverage(n, |_, r| r() + r() + r(), 1.5);
+            assert!((0.935..=0.965).contains(&c), "{n}: {c}");
+        }
+        // One whose rate grows all the time, and one of two phases: at least as often.
+        let c = coverage(20, |at, r| 10.0 * at + r(), 5.5);
+        assert!(c >= 0.94, "{c}");
+        let c = coverage(30, |at, r| if at < 0.37 { 9.0 + r() } else { r() }, 0.37 * 9.0 + 0.5);
+        assert!(c >= 0.94, "{c}");
+    }
+
+    #[test]
+    fn a_long_phase_does_not_make_the_interval_wide() {
+        let mut random = noise(7);
+        let values: Vec<f64> = (0..100).map(|i| random() + if i < 50 { 10.0 } else { 0.0 }).collect();
+        let m = Mean::of(&values);
+        let plain = (values.iter().map(|v| (v - m.mean).powi(2)).sum::<f64>() / 99.0).sqrt();
+        assert!(m.sd < plain / 4.0, "{} {plain}", m.sd);
+    }
+
+    proptest! {
+        #[test]
+        fn a_mean_follows_scale_and_shift(
+            values in proptest::collection::vec(-1e6..1e6f64, 3..50), scale in 0.1..10.0f64, shift in -1e6..1e6f64
+        ) {
+            let (a, b) = (Mean::of(&values), Mean::of(&values.iter().map(|v| v * scale + shift).collect::<Vec<_>>()));
+            let near = |x: f64, y: f64| (x - y).abs() <= 1e-6 * (1.0 + x.abs() + y.abs());
+            prop_assert!(near(a.mean * scale + shift, b.mean));
+            prop_assert!((a.sd * scale - b.sd).abs() <= 1e-3 + 1e-6 * b.sd);
+            prop_assert!(a.half_width.unwrap() >= 0.0);
+        }
+    }
+}

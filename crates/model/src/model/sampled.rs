@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Sampled streams: what is done between windows, and what windows say of the whole run.
+//!
+//! Exact, because the stream has what causes them everywhere: exits for guest page faults,
+//! stores to page tables, control registers and INVLPG; for the access that such a fault
+//! interrupted, which is repeated when the fault is mended; and for the kernel's own memory,
+//! whose first touches are in the stream of a gap too.
+//!
+//! Estimated from windows: page walks, and the other exits for user memory, as those for pages
+//! that the kernel mapped around a fault and for shadow entries that were dropped. In a gap,
+//! accesses go past the TLBs, straight to the tables: TLBs keep what they held, and the
+//! warm-up before a window replaces what is out of date.
+
+use super::Model;
+use super::access::translate;
+use crate::estimate::Mean;
+use crate::nested::Refs;
+use crate::outcome::{Estimate, Sampling};
+use crate::profile::Profile;
+use crate::regime::{Miss, Regime};
+use crate::shadow::{AccessKind, Flush};
+use crate::timeline::counts;
+use crate::{Outcome, Sample};
+use bifold_mmu::{Gpa, Gva, Side};
+use bifold_trace::event::gap;
+use bifold_trace::{DecodeError, Event, decode};
+
+/// Roots of one address space may differ in this bit under KPTI.
+const KPTI_PAIR: u64 = 1 << 12;
+
+/// What a sampled stream has shown so far.
+#[derive(Debug)]
+pub(super) struct Sampled {
+    part: u64,
+    /// Per vCPU: the access that its last page fault interrupted, until it is repeated.
+    pending: Vec<Option<Pending>>,
+    /// Instructions before the current part, and in parts of each code.
+    since: u64,
+    instructions: [u64; 4],
+    /// Per regime, at the beginning of the current window.
+    begin: Vec<Counted>,
+    /// Per regime, the head.
+    head: Vec<Counted>,
+    /// Per regime, all windows together.
+    measured: Vec<Counted>,
+    /// Per regime, every window: cycles and instructions.
+    windows: Vec<Vec<(u64, u64)>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Pending {
+    root: Gpa,
+    gva: Gva,
+    kind: AccessKind,
+    /// The tables map it now.
+    mended: bool,
+}
+
+/// What is estimated, of one regime.
+#[derive(Debug, Clone, Copy, Default)]
+struct Counted {
+    all: Sample,
+    user: Sample,
+    refs: Refs,
+}
+
+impl Counted {
+    fn now(regime: &Regime, common: &Sample, profile: &Profile) -> Counted {
+        let user = regime.tally.as_ref().map_or_else(Sample::default, |t| t.user);
+        Counted { all: counts(regime, common, profile), user, refs: regime.refs }
+    }
+
+    /// Adds what came between `earlier` and `now`.
+    fn add(&mut self, now: &Counted, earlier: &Counted) {
+        self.all.add(&now.all.since(&earlier.all));
+        self.user.add(&now.user.since(&earlier.user));
+        let rows =
+            self.refs.iter_mut().flatten().zip(now.refs.iter().flatten().zip(earlier.refs.iter().flatten()));
+        rows.for_each(|(sum, (n, e))| *sum += n - e);
+    }
+}
+
+/// Exits that user accesses bring of themselves: not those of an access that a fault of the
+/// guest's own interrupted.
+#[derive(Debug, Clone)]
+pub struct Tally {
+    /// Exits and the hypervisor's work for them.
+    pub user: Sample,
+    /// Per vCPU: page of the last fault.
+    faulted: Vec<u64>,
+}
+
+impl Tally {
+    /// Counts `work` done for an access.
+    #[cold]
+    pub fn note(&mut self, vcpu: usize, gva: Gva, work: &Sample) {
+        if gva.0 >> 63 == 0 && gva.0 >> 12 != self.faulted[vcpu] {
+            self.user.add(work);
+        }
+    }
+}
+
+impl Model {
+    /// Is the stream between windows?
+    #[inline]
+    pub(super) fn in_gap(&self) -> bool {
+        self.sampled.as_ref().is_some_and(|s| s.part == gap::BEGIN)
+    }
+
+    /// A sampled stream enters another of its parts.
+    pub(super) fn gap(&mut self, code: u64) {
+        let Model { sampled, regimes, vcpus, common, profile, .. } = self;
+        let s = sampled.get_or_insert_with(|| {
+            let tally = Tally { user: Sample::default(), faulted: vec![u64::MAX; vcpus.len()] };
+            regimes.iter_mut().for_each(|r| r.tally = Some(Box::new(tally.clone())));
+            Box::new(Sampled {
+                part: gap::WARM_UP,
+                pending: vec![None; vcpus.len()],
+                since: 0,
+                instructions: [0; 4],
+                begin: Vec::new(),
+                head: vec![Counted::default(); regimes.len()],
+                measured: vec![Counted::default(); regimes.len()],
+                windows: vec![Vec::new(); regimes.len()],
+            })
+        });
+        let passed = common.instructions - s.since;
+        s.since = common.instructions;
+        s.instructions[s.part as usize] += passed;
+        if s.part == gap::MEASURE && passed > 0 {
+            for (i, regime) in regimes.iter().enumerate() {
+                let now = Counted::now(regime, common, profile);
+                let mut window = Counted::default();
+                window.add(&now, &s.begin[i]);
+                s.measured[i].add(&now, &s.begin[i]);
+                let cycles = window.all.walk_cycles + profile.exit.cycles(&window.user);
+                s.windows[i].push((cycles, passed));
+            }
+        }
+        if s.part == gap::HEAD {
+            for (i, regime) in regimes.iter().enumerate() {
+                s.head[i].add(&Counted::now(regime, common, profile), &s.begin[i]);
+            }
+        }
+        // What a damaged stream has beyond the known parts is not measured.
+        s.part = if code > gap::HEAD { gap::WARM_UP } else { code };
+        s.begin.clear();
+        if s.part == gap::MEASURE || s.part == gap::HEAD {
+            s.begin.extend(regimes.iter().map(|r| Counted::now(r, common, profile)));
+        }
+        s.pending.fill(None);
+    }
+
+    /// Consumes the events of a gap, from word `i` on; returns the index of the first word after it.
+    pub(super) fn consume_gap(&mut self, words: &[u64], mut i: usize) -> Result<usize, DecodeError> {
+        while i < words.len() && self.in_gap() {
+            let (event, n) = decode(&words[i..], self.words + i)?;
+            i += n;
+            match event {
+                Event::Load(gva) => self.touch(Side::Data, Gva(gva), AccessKind::Read),
+                Event::Store(gva) => self.touch(Side::Data, Gva(gva), AccessKind::Write),
+                Event::StoreOther(gva) => self.touch(Side::Data, Gva(gva), AccessKind::WriteOther),
+                Event::Fetch(gva) => self.touch(Side::Code, Gva(gva), AccessKind::Fetch),
+                event => {
+                    self.event(event);
+                    match event {
+                        Event::Fault { gva, error } => self.fault_in_gap(Gva(gva), error),
+                        Event::PtStore { .. } | Event::Cr3(_) => self.mend(),
+                        _ => {}
+                    }
+                }
+            }
+        }
+        Ok(i)
+    }
+
+    /// An access of a gap: the tables come to hold what they have to, the TLBs stay as they are.
+    fn touch(&mut self, side: Side, gva: Gva, kind: AccessKind) {
+        if side == Side::Code && !self.has_code {
+            return;
+        }
+        let vcpu = self.current;
+        let Model { regimes, guest, vcpus, untranslated, frames, .. } = self;
+        let root = vcpus[vcpu].root;
+        let write = matches!(kind, AccessKind::Write | AccessKind::WriteOther);
+        let miss = match translate(guest, root, gva, write) {
+            Some(leaf) if leaf.page.frame() >= *frames => return,
+            Some(leaf) => Miss { vcpu, gva, kind, leaf, root },
+            None => {
+                *untranslated += 1;
+                return;
+            }
+        };
+        let mut flush = false;
+        for regime in regimes {
+            regime.walk(&miss, guest);
+            regime.flush = regime.take_flush(vcpu);
+            flush |= regime.flush != Flush::None;
+        }
+        if flush {
+            self.carry_out_flushes();
+        }
+    }
+
+    /// Notes a page fault, whose access exits for reasons of its own once it is repeated.
+    pub(super) fn note_fault(&mut self, vcpu: usize, gva: Gva) {
+        for tally in self.regimes.iter_mut().filter_map(|r| r.tally.as_mut()) {
+            tally.faulted[vcpu] = gva.0 >> 12;
+        }
+    }
+
+    fn fault_in_gap(&mut self, gva: Gva, error: u64) {
+        const WRITE: u64 = 1 << 1;
+        const FETCH: u64 = 1 << 4;
+        let kind = match error {
+            e if e & FETCH != 0 => AccessKind::Fetch,
+            e if e & WRITE != 0 => AccessKind::Write,
+            _ => AccessKind::Read,
+        };
+        let root = self.vcpus[self.current].root;
+        if let Some(s) = &mut self.sampled {
+            s.pending[self.current] = Some(Pending { root, gva, kind, mended: false });
+        }
+    }
+
+    /// Repeats the access that a page fault interrupted, once the tables map it and are loaded.
+    fn mend(&mut self) {
+        let vcpu = self.current;
+        let root = self.vcpus[vcpu].root;
+        let Some(pending) = self.sampled.as_mut().and_then(|s| s.pending[vcpu].as_mut()) else { return };
+        if (pending.root.0 ^ root.0) & !KPTI_PAIR != 0 {
+            return;
+        }
+        if !pending.mended {
+            let write = pending.kind == AccessKind::Write;
+            pending.mended = self.guest.lookup(pending.root, pending.gva).is_ok_and(|l| l.writable || !write);
+        }
+        if pending.mended && pending.root == root {
+            let Pending { gva, kind, .. } = *pending;
+            if let Some(s) = &mut self.sampled {
+                s.pending[vcpu] = None;
+            }
+            let side = if kind == AccessKind::Fetch { Side::Code } else { Side::Data };
+            self.touch(side, gva, kind);
+        }
+    }
+
+    /// Ends the last part; what was seen, and each regime's counts.
+    pub(super) fn end_sampled(&mut self) -> Option<EndSampled> {
+        self.sampled.as_ref()?;
+        // A window that the end cut off is not like the others.
+        if let Some(s) = self.sampled.as_mut().filter(|s| s.part == gap::MEASURE) {
+            s.part = gap::WARM_UP;
+        }
+        self.gap(gap::WARM_UP);
+        let end = self.regimes.iter().map(|r| Counted::now(r, &self.common, &self.profile)).collect();
+        Some(EndSampled { sampled: self.sampled.take()?, end, profile: self.profile.clone() })
+    }
+}
+
+/// A sampled run at its end.
+pub(super) struct EndSampled {
+    sampled: Box<Sampled>,
+    end: Vec<Counted>,
+    profile: Profile,
+}
+
+impl EndSampled {
+    /// Replaces each configuration's totals by estimates of the whole run.
+    pub(super) fn estimate(self, outcome: &mut Outcome) {
+        let s = &self.sampled;
+        let [between, warm_up, measured, head] = s.instructions;
+        for (i, config) in outcome.configs.iter_mut().enumerate() {
+            let instructions = self.end[i].all.instructions;
+            // What is counted in windows stands for all but the head.
+            let factor = if measured == 0 { 0.0 } else { (instructions - head) as f64 / measured as f64 };
+            let (total, exact) = whole(&self.end[i], &s.head[i], &s.measured[i], factor, &self.profile);
+            let mean = Mean::per_instruction(&s.windows[i]);
+            config.total = total;
+            config.intervals = vec![total];
+            config.refs = s.head[i].refs;
+            for (n, m) in config.refs.iter_mut().flatten().zip(s.measured[i].refs.iter().flatten()) {
+                *n += scaled(*m, factor);
+            }
+            let half_width = if instructions == head { Some(0.0) } else { mean.half_width };
+            config.estimate = Some(Estimate {
+                exact_cycles: exact,
+                half_width_cycles: half_width.map(|h| h * (instructions - head) as f64),
+                per_instruction: mean,
+            });
+        }
+        outcome.sampling = Some(Sampling {
+            windows: s.windows.first().map_or(0, |w| w.len() as u64),
+            measured_instructions: measured,
+            head_instructions: head,
+            warm_up_instructions: warm_up,
+            other_instructions: between,
+        });
+    }
+}
+
+fn scaled(n: u64, factor: f64) -> u64 {
+    (n as f64 * factor).round() as u64
+}
+
+/// The whole run's counts: what depends on every access from the head and windows, the rest as
+/// counted; and the cycles in it that are no estimate.
+fn whole(end: &Counted, head: &Counted, measured: &Counted, factor: f64, profile: &Profile) -> (Sample, u64) {
+    // Flushes, faults, and exits that user accesses do not bring of themselves.
+    let mut exact = end.all.since(&end.user);
+    exact.add(&head.user);
+    let mut total = exact;
+    total.add(&Sample::from_values(measured.user.values().map(|n| scaled(n, factor))));
+    let (h, m) = (&head.all, &measured.all);
+    let rate = |h: u64, m: u64| h + scaled(m, factor);
+    total = Sample {
+        accesses: rate(h.accesses, m.accesses),
+        l1_misses: rate(h.l1_misses, m.l1_misses),
+        tlb_misses_4k: rate(h.tlb_misses_4k, m.tlb_misses_4k),
+        tlb_misses_2m: rate(h.tlb_misses_2m, m.tlb_misses_2m),
+        tlb_misses_1g: rate(h.tlb_misses_1g, m.tlb_misses_1g),
+        walks: rate(h.walks, m.walks),
+        guest_refs: rate(h.guest_refs, m.guest_refs),
+        host_refs: rate(h.host_refs, m.host_refs),
+        walk_cycles: rate(h.walk_cycles, m.walk_cycles),
+        cold_exits: 0,
+        cold_cycles: 0,
+        ..total
+    };
+    total.vmm_cycles = profile.exit.cycles(&total);
+    total.first_touch_cycles = profile.exit.cycles(&total.first_touches());
+    (total, profile.exit.cycles(&exact) + h.walk_cycles)
+}

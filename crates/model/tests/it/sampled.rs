@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Sampled streams beside the whole ones that they were thinned from.
+
+use crate::stream::{FRAMES, NATIVE, Stream};
+use bifold_model::{Config, Mode, Model, Options, Outcome, Profile, Sample};
+use bifold_trace::event::gap;
+use bifold_trace::{Event, Generator, Thin, Windows};
+use proptest::prelude::*;
+
+fn model(frames: u64, configs: &[Config]) -> Model {
+    let options = Options { guest_frames: frames, configs: configs.to_vec(), ..Options::default() };
+    Model::new(&Profile::load("i5-7600", &[]).unwrap(), options)
+}
+
+/// The whole run's outcome, and one of a sample of it per seed.
+fn outcomes(
+    generator: &str,
+    windows: Windows,
+    seeds: std::ops::Range<u64>,
+    configs: &[Config],
+) -> (Outcome, Vec<Outcome>) {
+    let g = Generator::parse(generator).unwrap();
+    let mut whole = model(g.guest_frames(), configs);
+    let mut samples: Vec<_> = seeds
+        .map(|seed| (Thin::new(Windows { seed, ..windows }), model(g.guest_frames(), configs)))
+        .collect();
+    let mut out = Vec::new();
+    g.run(&mut |words| {
+        whole.consume(words)?;
+        for (thin, model) in &mut samples {
+            out.clear();
+            thin.take(words, &mut out)?;
+            model.consume(&out)?;
+        }
+        Ok::<_, bifold_trace::DecodeError>(())
+    })
+    .unwrap();
+    (whole.finish(), samples.into_iter().map(|(_, m)| m.finish()).collect())
+}
+
+fn extra(o: &Outcome, i: usize) -> f64 {
+    o.configs[i].total.extra_cycles() as f64
+}
+
+/// In how many (sample, configuration) pairs the whole run's cost lies within the interval.
+fn within(whole: &Outcome, samples: &[Outcome]) -> (usize, usize) {
+    let mut n = (0, 0);
+    for s in samples {
+        for (i, c) in s.configs.iter().enumerate() {
+            let half = c.estimate.unwrap().half_width_cycles.unwrap();
+            n.0 += usize::from((extra(s, i) - extra(whole, i)).abs() <= half);
+            n.1 += 1;
+        }
+    }
+    n
+}
+
+#[test]
+fn a_steady_program_s_cost_lies_within_its_interval_19_times_in_20() {
+    let windows = Windows { window: 10_000, warm_up: 20_000, period: 100_000, seed: 0 };
+    let (whole, samples) = outcomes("t:1500k", windows, 1..21, &[NATIVE]);
+    let (inside, all) = within(&whole, &samples);
+    assert!(inside * 20 >= all * 18, "{inside} of {all}");
+    for s in &samples {
+        let sampling = s.sampling.unwrap();
+        assert!((14..=15).contains(&sampling.windows), "{sampling:?}");
+        assert!(sampling.other_instructions > 800_000);
+        let half = s.configs[0].estimate.unwrap().half_width_cycles.unwrap();
+        assert!(half < 0.05 * extra(s, 0), "{half} of {}", extra(s, 0));
+    }
+}
+
+#[test]
+fn what_causes_of_its_own_are_in_the_stream_for_is_counted_and_not_estimated() {
+    let windows = Windows { window: 50_000, warm_up: 50_000, period: 1_000_000, seed: 0 };
+    let (whole, samples) = outcomes("fork-storm:40", windows, 1..3, &Config::ALL);
+    let counted = |s: &Sample| {
+        [s.exits_guest_fault, s.exits_cr3_write, s.exits_cr3_read, s.exits_invlpg, s.exits_cr4_write]
+    };
+    let tables = |s: &Sample| (s.exits_unsync + s.exits_emulated_write + s.exits_unprotect) as f64;
+    for s in &samples {
+        for (w, c) in whole.configs.iter().zip(&s.configs) {
+            let name = c.config.name();
+            assert_eq!(counted(&w.total), counted(&c.total), "{name}");
+            assert_eq!(w.total.instructions, c.total.instructions);
+            assert_eq!(w.total.guest_page_faults, c.total.guest_page_faults);
+            // Which table is write-protected when depends on accesses that were not seen.
+            let (a, b) = (tables(&w.total), tables(&c.total));
+            assert!((a - b).abs() <= 0.03 * a, "{name}: {a} {b}");
+            let (a, b) = (w.total.extra_cycles() as f64, c.total.extra_cycles() as f64);
+            let half = c.estimate.unwrap().half_width_cycles.unwrap();
+            assert!((a - b).abs() <= 0.05 * a + half, "{name}: {a} {b} +- {half}");
+        }
+    }
+}
+
+#[test]
+fn a_run_that_is_all_head_is_exact() {
+    let windows = Windows { window: 1 << 20, warm_up: 1 << 20, period: 1 << 40, seed: 1 };
+    let (whole, samples) = outcomes("fork-storm:6", windows, 1..2, &Config::ALL);
+    for (w, c) in whole.configs.iter().zip(&samples[0].configs) {
+        let total = Sample { cold_exits: 0, cold_cycles: 0, ..w.total };
+        assert_eq!(total, c.total);
+        assert_eq!(w.refs, c.refs);
+        let e = c.estimate.unwrap();
+        assert_eq!((e.half_width_cycles, e.exact_cycles), (Some(0.0), total.extra_cycles()));
+    }
+}
+
+#[test]
+fn in_a_gap_a_mended_fault_s_access_is_made_up_for() {
+    const WRITABLE: u64 = 0x7;
+    let mut s = Stream::new();
+    let root = s.table(4);
+    let pte = s.map(root, 0x6000, 1, 0x2006 << 12 | WRITABLE) - 8;
+    let new = 0x2005 << 12 | WRITABLE;
+    let s = s.start(root).and(&[
+        Event::Gap(gap::BEGIN),
+        Event::Insns(100),
+        Event::Fault { gva: 0x5000, error: 6 },
+        Event::PtStore { gpa: pte, old: 0, new },
+        Event::Insns(100),
+    ]);
+    let mut model = model(FRAMES, &Config::ALL);
+    model.consume(&s.words).unwrap();
+    let outcome = model.finish();
+    for c in &outcome.configs {
+        let t = c.total;
+        match (c.config.mode, c.config == Config::ALL[1]) {
+            (Mode::Native, _) => assert_eq!(t.all_exits(), 0),
+            // Its four tables, which the fault's walk touched, and the page itself.
+            (Mode::Nested, true) => assert_eq!((t.exits_violation, t.frames_backed), (5, 5)),
+            (Mode::Nested, false) => assert!(t.exits_violation >= 1),
+            (Mode::Shadow, _) => assert_eq!((t.exits_guest_fault, t.exits_hidden_fault), (1, 1)),
+        }
+        assert_eq!((t.walks, t.walk_cycles), (0, 0), "walks are measured in windows");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+    #[test]
+    fn parts_of_a_sample_in_any_order_are_no_panic(
+        parts in proptest::collection::vec((0u64..6, 0u64..1000, any::<u64>()), 0..40)
+    ) {
+        let mut s = Stream::new();
+        let root = s.table(4);
+        for page in 0..8 {
+            s.map(root, page << 12, 1, (0x2000 + page) << 12 | 7);
+        }
+        let mut s = s.start(root);
+        for (code, n, gva) in parts {
+            s = s.and(&[
+                Event::Gap(code),
+                Event::Load(gva & 0xffff),
+                Event::Fault { gva: gva & 0xffff, error: gva >> 60 },
+                Event::Store(gva & 0x7fff),
+                Event::Insns(n),
+            ]);
+        }
+        let mut model = model(FRAMES, &Config::ALL);
+        model.consume(&s.words).unwrap();
+        let o = model.finish();
+        for c in &o.configs {
+            prop_assert_eq!(c.total.instructions, o.configs[0].total.instructions);
+        }
+    }
+}

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Thinning: a whole stream becomes the sampled one that the capture would have written.
+//!
+//! `qemu-plugin/region.c` says what a sampled stream has between its windows. A recording
+//! or a generator's stream thinned here shows what sampling is worth: both the whole and the
+//! estimate come from one run. One thing differs. Whether the kernel or user code accessed
+//! user memory is not in a stream, so between windows all accesses to it are left out.
+
+use crate::event::{DecodeError, Event, KIND_SHIFT, decode, gap, head, kind, marker};
+use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
+
+/// The head of a sampled stream is this part of a period.
+const HEADS: u64 = 10;
+
+/// Windows, in instructions: one of `window`, after a `warm_up`, lies in every `period` at a
+/// place drawn from `seed`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Windows {
+    /// Length of the part that is measured.
+    pub window: u64,
+    /// Length of the part before it, in which caches fill again.
+    pub warm_up: u64,
+    /// Length of a period.
+    pub period: u64,
+    /// Seed of the windows' places.
+    pub seed: u64,
+}
+
+/// Where windows lie. The plugin draws the same places from the same seed.
+#[derive(Debug)]
+struct Places {
+    windows: Windows,
+    dice: u64,
+    period_begins: u64,
+}
+
+impl Places {
+    fn new(windows: Windows) -> Self {
+        let dice = windows.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        Places { windows, dice, period_begins: windows.period / HEADS }
+    }
+
+    /// Where the next window is measured from.
+    fn draw(&mut self) -> u64 {
+        // Marsaglia's xorshift64*.
+        self.dice ^= self.dice >> 12;
+        self.dice ^= self.dice << 25;
+        self.dice ^= self.dice >> 27;
+        let Windows { window, period, .. } = self.windows;
+        let random = u128::from(self.dice.wrapping_mul(0x2545_f491_4f6c_dd1d));
+        let at = (random * u128::from(period.saturating_sub(window) + 1)) >> 64;
+        let begins = self.period_begins + at as u64;
+        self.period_begins += period;
+        begins
+    }
+}
+
+/// Makes a sampled stream of a whole one.
+#[derive(Debug)]
+pub struct Thin {
+    places: Places,
+    /// `None` until the command starts.
+    part: Option<u64>,
+    instructions: u64,
+    measure_begins: u64,
+    /// Kernel pages accessed in this gap since translations were last changed.
+    loaded: HashSet<u64>,
+    stored: HashSet<u64>,
+    fetched: HashSet<u64>,
+    /// A store that goes into the stream if it turns out to be one to a page table.
+    store: Option<u64>,
+}
+
+impl Thin {
+    /// Thins to these windows.
+    pub fn new(windows: Windows) -> Self {
+        Thin {
+            places: Places::new(windows),
+            part: None,
+            instructions: 0,
+            measure_begins: 0,
+            loaded: HashSet::new(),
+            stored: HashSet::new(),
+            fetched: HashSet::new(),
+            store: None,
+        }
+    }
+
+    /// Takes whole events and appends what is left of them to `out`.
+    ///
+    /// # Errors
+    /// If the words are no events.
+    pub fn take(&mut self, words: &[u64], out: &mut Vec<u64>) -> Result<(), DecodeError> {
+        let mut i = 0;
+        while i < words.len() {
+            let (event, n) = decode(&words[i..], i)?;
+            if let Some(store) = self.store.take() {
+                out.extend(follows_store(words[i]).then_some(store));
+            }
+            if self.part.is_none() && !matches!(event, Event::Marker(_) | Event::Table { .. }) {
+                // Without a marker, as in generators' streams, the first CR3 is the beginning's.
+                if !matches!(event, Event::Vcpu(_) | Event::Cr3(_) | Event::Cr4(_)) {
+                    self.begin(out);
+                }
+            }
+            if self.wanted(&event, words[i]) {
+                out.extend_from_slice(&words[i..i + n]);
+            }
+            i += n;
+            match event {
+                Event::Marker(marker::START) if self.part.is_none() => self.begin(out),
+                Event::Insns(n) => {
+                    self.instructions += n;
+                    self.advance(out);
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, out: &mut Vec<u64>) {
+        self.measure_begins = self.places.draw();
+        self.enter(gap::HEAD, out);
+    }
+
+    fn warm_up_begins(&self) -> u64 {
+        self.measure_begins.saturating_sub(self.places.windows.warm_up)
+    }
+
+    fn enter(&mut self, part: u64, out: &mut Vec<u64>) {
+        self.part = Some(part);
+        self.forget();
+        out.push(head(kind::GAP, part));
+    }
+
+    fn forget(&mut self) {
+        [&mut self.loaded, &mut self.stored, &mut self.fetched].into_iter().for_each(HashSet::clear);
+    }
+
+    /// Enters the next part where as many instructions have passed.
+    fn advance(&mut self, out: &mut Vec<u64>) {
+        match self.part {
+            Some(gap::BEGIN) if self.instructions >= self.warm_up_begins() => self.enter(gap::WARM_UP, out),
+            Some(gap::WARM_UP) if self.instructions >= self.measure_begins => {
+                self.measure_begins = self.instructions;
+                self.enter(gap::MEASURE, out);
+            }
+            Some(gap::HEAD) if self.instructions >= self.places.windows.period / HEADS => {
+                self.await_window(out)
+            }
+            Some(gap::MEASURE) if self.instructions >= self.measure_begins + self.places.windows.window => {
+                self.measure_begins = self.places.draw();
+                self.await_window(out);
+            }
+            _ => {}
+        }
+    }
+
+    fn await_window(&mut self, out: &mut Vec<u64>) {
+        let late = self.warm_up_begins() <= self.instructions;
+        self.enter(if late { gap::WARM_UP } else { gap::BEGIN }, out);
+    }
+
+    /// Whether the event stays; `word` is its first. A store may be handed over late.
+    fn wanted(&mut self, event: &Event<'_>, word: u64) -> bool {
+        if self.part != Some(gap::BEGIN) {
+            return true;
+        }
+        let page = |va: u64| va >> 12;
+        let kernel = |va: u64| va >> 63 == 1;
+        match *event {
+            Event::Load(va) => kernel(va) && !self.stored.contains(&page(va)) && self.loaded.insert(page(va)),
+            Event::Fetch(va) => kernel(va) && self.fetched.insert(page(va)),
+            Event::Store(va) | Event::StoreOther(va) => {
+                let first = kernel(va) && self.stored.insert(page(va));
+                self.store = (kernel(va) && !first).then_some(word);
+                first
+            }
+            _ => {
+                if matches!(event, Event::Cr3(_) | Event::Cr4(_) | Event::Invlpg(_) | Event::Table { .. }) {
+                    self.forget();
+                }
+                true
+            }
+        }
+    }
+}
+
+/// Whether a head word is that of an event which follows the store that caused it.
+fn follows_store(word: u64) -> bool {
+    matches!(word >> KIND_SHIFT, kind::PT_STORE | kind::TABLE | kind::RETIRE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Generator;
+    use proptest::prelude::*;
+
+    const W: Windows = Windows { window: 20_000, warm_up: 20_000, period: 500_000, seed: 3 };
+
+    fn thinned(generator: &str, windows: Windows, piece: usize) -> (Vec<u64>, Vec<u64>) {
+        let (mut whole, mut out) = (Vec::new(), Vec::new());
+        let mut thin = Thin::new(windows);
+        let g = Generator::parse(generator).unwrap();
+        g.run::<std::convert::Infallible>(&mut |words| {
+            whole.extend_from_slice(words);
+            Ok(())
+        })
+        .unwrap();
+        let (mut at, mut from) = (0, 0);
+        while at < whole.len() {
+            at += decode(&whole[at..], at).unwrap().1;
+            if at - from >= piece || at == whole.len() {
+                thin.take(&whole[from..at], &mut out).unwrap();
+                from = at;
+            }
+        }
+        (whole, out)
+    }
+
+    /// Each event's words, with the part of the sample it lies in.
+    fn events(words: &[u64]) -> Vec<(Option<u64>, Vec<u64>)> {
+        let (mut at, mut part, mut out) = (0, None, Vec::new());
+        while at < words.len() {
+            let (event, n) = decode(&words[at..], at).unwrap();
+            match event {
+                Event::Gap(code) => part = Some(code),
+                _ => out.push((part, words[at..at + n].to_vec())),
+            }
+            at += n;
+        }
+        out
+    }
+
+    fn is_access(words: &[u64]) -> bool {
+        (kind::LOAD..=kind::FETCH).contains(&(words[0] >> KIND_SHIFT))
+    }
+
+    #[test]
+    fn all_but_accesses_stays_and_windows_are_whole() {
+        let (whole, thin) = thinned("fork-storm:40", W, 1000);
+        assert!(thin.len() < whole.len() / 2);
+        let (all, kept) = (events(&whole), events(&thin));
+        let rest = |v: &[(Option<u64>, Vec<u64>)]| -> Vec<Vec<u64>> {
+            v.iter().filter(|e| !is_access(&e.1)).map(|e| e.1.clone()).collect()
+        };
+        assert_eq!(rest(&all), rest(&kept));
+        // What is kept is what was there, in its order, and outside gaps nothing is left out.
+        let mut whole = all.iter();
+        for e in &kept {
+            let skipped: Vec<_> = whole.by_ref().take_while(|w| w.1 != e.1).collect();
+            assert!(skipped.is_empty() || e.0 == Some(gap::BEGIN) || e.0 == Some(gap::WARM_UP));
+        }
+        // A store to a table stays before what it did.
+        let stores = kept.windows(2).filter(|w| w[1].1[0] >> KIND_SHIFT == kind::PT_STORE);
+        assert!(stores.clone().count() > 100);
+        assert!(stores.into_iter().all(|w| {
+            let k = w[0].1[0] >> KIND_SHIFT;
+            k == kind::STORE || k == kind::STORE_OTHER || follows_store(w[0].1[0])
+        }));
+    }
+
+    #[test]
+    fn a_window_of_its_length_lies_in_every_period() {
+        let (_, thin) = thinned("t:6000000", W, 4096);
+        let (mut at, mut part, mut n, mut lengths) = (0, gap::HEAD, [0u64; 4], Vec::new());
+        let (mut passed, mut places) = (0, Vec::new());
+        while at < thin.len() {
+            let (event, len) = decode(&thin[at..], at).unwrap();
+            at += len;
+            match event {
+                Event::Insns(i) => {
+                    n[part as usize] += i;
+                    passed += i;
+                }
+                Event::Gap(code) => {
+                    if part == gap::MEASURE {
+                        lengths.push(std::mem::take(&mut n[gap::MEASURE as usize]));
+                    }
+                    if code == gap::MEASURE {
+                        places.push((passed - W.period / HEADS) / W.period);
+                    }
+                    part = code;
+                }
+                _ => {}
+            }
+        }
+        assert!((11..=12).contains(&places.len()));
+        assert!(places.iter().enumerate().all(|(i, p)| *p == i as u64), "{places:?}");
+        // The end cuts off the last. Generators tell of instructions 4096 at a time.
+        lengths.pop();
+        assert!(lengths.iter().all(|l| (W.window..W.window + 8192).contains(l)), "{lengths:?}");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(8))]
+        #[test]
+        fn pieces_of_a_stream_are_thinned_like_the_whole(piece in 1usize..5000, seed in any::<u64>()) {
+            let windows = Windows { seed, ..W };
+            prop_assert_eq!(thinned("fork-storm:6", windows, piece).1, thinned("fork-storm:6", windows, 1 << 30).1);
+        }
+
+    }
+
+    proptest! {
+        #[test]
+        fn any_words_are_thinned_or_refused(words in proptest::collection::vec(any::<u64>(), 0..200)) {
+            let _ = Thin::new(W).take(&words, &mut Vec::new());
+        }
+
+        #[test]
+        fn places_lie_within_their_periods(window in 1u64..1000, more in 0u64..10_000, seed in any::<u64>()) {
+            let period = window + more;
+            let mut places = Places::new(Windows { window, warm_up: 7, period, seed });
+            for i in 0..50 {
+                let at = places.draw();
+                prop_assert!(at >= period / HEADS + i * period && at + window <= period / HEADS + (i + 1) * period);
+            }
+        }
+    }
+}
