@@ -161,7 +161,7 @@ static void on_cpuid(unsigned vcpu, void *u)
     code = (uint32_t)read_reg(here(), R_RCX);
     if (code == BF_CPUID_PERF && opt.where && !recording)
         log_open(read_reg(here(), R_RBX), read_reg(here(), R_RDX));
-    if (!recording || code < BF_MARKER_WINDOW_BEGIN)
+    if (code < BF_MARKER_WINDOW_BEGIN)
         return;
     if (recording) {
         flush_insns();

@@ -5,8 +5,11 @@ use anyhow::{Context as _, bail};
 use bifold_capture::Written;
 use bifold_report::grouped;
 use std::fs::{self, File};
-use std::io::{Read as _, Seek as _};
+use std::io::{self, Read as _, Seek as _};
 use std::path::Path;
+
+/// Bytes that end a tar archive.
+const END: usize = 1024;
 
 /// Refuses a directory that has something in it already, and makes one that is not there.
 ///
@@ -26,21 +29,36 @@ pub fn prepare(dir: &Path) -> anyhow::Result<()> {
 /// # Errors
 /// If the archive has no end, or a file cannot be written; what was written until then stays.
 pub fn unpack(mut archive: File, dir: &Path) -> anyhow::Result<()> {
+    let whole = is_whole(&mut archive).context("cannot read the written files")?;
     archive.rewind().context("cannot read the written files")?;
-    let mut tar = tar::Archive::new(&mut archive);
+    let unpacked = unpack_all(&archive, dir);
+    if !whole {
+        bail!("the guest ended before all written files were sent; {} has only some", dir.display());
+    }
+    unpacked
+}
+
+/// Whether the archive has its end, two blocks of zeros.
+fn is_whole(archive: &mut File) -> io::Result<bool> {
+    let length = archive.seek(io::SeekFrom::End(0))?;
+    if length < END as u64 || length % 512 != 0 {
+        return Ok(false);
+    }
+    archive.seek(io::SeekFrom::End(-(END as i64)))?;
+    let mut end = [0; END];
+    archive.read_exact(&mut end)?;
+    Ok(end == [0; END])
+}
+
+fn unpack_all(archive: &File, dir: &Path) -> anyhow::Result<()> {
+    let mut tar = tar::Archive::new(archive);
     let lost = || format!("cannot keep written files in {}", dir.display());
     for entry in tar.entries().with_context(lost)? {
-        let mut entry = entry.context("the guest ended before all written files were sent")?;
+        let mut entry = entry.with_context(lost)?;
         // Refuses paths that lead out of the directory.
         if !entry.unpack_in(dir).with_context(lost)? {
             bail!("{}: a path leads out of it: {}", lost(), entry.path().unwrap_or_default().display());
         }
-    }
-    // Two blocks of zeros end an archive; tar stops at the first.
-    let mut end = Vec::new();
-    archive.read_to_end(&mut end).context("cannot read the written files")?;
-    if end.len() < 512 {
-        bail!("the guest ended before all written files were sent; {} has only some", dir.display());
     }
     Ok(())
 }
@@ -122,7 +140,7 @@ mod tests {
     fn an_archive_without_its_end_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         let whole = archive(|b| add(b, "a", &[1; 2000]));
-        for cut in [0, 512, 1500, 2560] {
+        for cut in [0, 512, 1500, 2560, whole.len() - 512, whole.len() - 1] {
             let e = unpack(file(&whole[..cut]), dir.path()).unwrap_err();
             assert!(format!("{e:#}").contains("before all"), "{cut}: {e:#}");
         }

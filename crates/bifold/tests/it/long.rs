@@ -106,7 +106,7 @@ fn a_region_that_is_never_reached_is_an_error_that_says_why() {
         ("--from-function wurk", "./p", "cannot begin at function wurk"),
     ] {
         let text = guest(dir.path(), &format!("compare {options}"), program).refused();
-        assert!(text.starts_with("status 1\nbifold: ") && text.contains(why), "{text}");
+        assert!(text.starts_with("status 125\nbifold: ") && text.contains(why), "{text}");
     }
 }
 

@@ -7,6 +7,7 @@
 mod bad_input;
 mod command;
 mod diff;
+mod docs;
 mod goldens;
 mod guest;
 mod install;

@@ -118,6 +118,7 @@ fn a_charge_names_the_block_the_address_and_the_guests_page() {
     let mut s = Stream::new();
     let root = s.table(4);
     s.map(root, 0x5000, 1, 0x2000 << 12 | WRITE);
+    s.map(root, 0x7000, 1, 0x2001 << 12 | WRITE);
     s.map(root, 0x40_0000, 2, 0x4000 << 12 | WRITE | HUGE);
     let data = [0x6968; LOG_WORDS];
     let logged = Event::Log { stream: log::PERF, number: 1, bytes: 2, data: &data };
@@ -128,7 +129,7 @@ fn a_charge_names_the_block_the_address_and_the_guests_page() {
         Event::Load(0x5010),
         Event::Block(0xffff_ffff_8100_0010),
         Event::Load(0x41_0000),
-        Event::Fetch(0x5000),
+        Event::Fetch(0x7000),
         Event::Block(0x5678),
         Event::Fault { gva: 0x9000, error: 4 },
         Event::Insns(10),
@@ -149,7 +150,7 @@ fn a_charge_names_the_block_the_address_and_the_guests_page() {
             None,
             place(0xffff_ffff_8100_0010, 0x41_0000, huge),
             // A fetch is charged to the address fetched: the block that it begins has not been told yet.
-            place(0x5000, 0x5000, small),
+            place(0x7000, 0x7000, small),
             place(0x5678, 0x9000, None),
         ]
     );

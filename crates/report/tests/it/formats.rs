@@ -3,7 +3,8 @@
 //!
 //! `INSTA_UPDATE=always` writes the tables of `docs/formats.md` from the schemas.
 
-use crate::fixture::{comparison, policies};
+use crate::fixture::{comparison, places, policies};
+use bifold_model::{Estimate, Mean, Sampling};
 use bifold_report::{Comparison, Exit, Format, Guest, Input, Partial, RunPolicies};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -90,7 +91,20 @@ fn comparisons() -> Vec<Comparison> {
     recorded.policies = Some(policies());
     let mut without = comparison();
     without.policies = Some(RunPolicies { evaluation: Err("too short".into()), checks: Vec::new() });
-    vec![comparison(), generated, recorded, without]
+    let mut sampled = comparison();
+    sampled.outcome.sampling = Some(Sampling {
+        windows: 3,
+        measured_instructions: 30,
+        head_instructions: 10,
+        warm_up_instructions: 60,
+        other_instructions: 900,
+    });
+    let per_instruction = Mean { windows: 3, mean: 0.5, sd: 0.1, half_width: Some(0.2) };
+    let estimate = Estimate { exact_cycles: 5, half_width_cycles: Some(1.5), per_instruction };
+    sampled.outcome.configs[0].estimate = Some(estimate);
+    let mut attributed = comparison();
+    attributed.places = Some(places(2000));
+    vec![comparison(), generated, recorded, without, sampled, attributed]
 }
 
 #[test]

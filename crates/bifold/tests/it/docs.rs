@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Tables that stand in the docs have the form that the command prints today: a document that was
+//! not made anew after a change of the table fails here. Its figures are of real runs, and differ.
+
+use crate::command::bifold;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// A line's words, without the blanks that depend on the figures below.
+fn words(line: &str) -> String {
+    line.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The two lines of column heads, and the labels of the lines that have one.
+fn form(table: &str) -> (Vec<String>, BTreeSet<String>) {
+    let lines: Vec<&str> = table.lines().collect();
+    let at = lines.iter().position(|l| l.starts_with("configuration")).expect("a table of configurations");
+    let heads = lines[at - 1..=at].iter().map(|l| words(l)).collect();
+    let labelled = |l: &&&str| l.len() > 9 && l.as_bytes()[8] == b' ' && l.as_bytes()[9] != b' ';
+    let label = |l: &&str| l[..8].trim().to_owned();
+    let labels = lines[..at].iter().chain(lines.iter().rev().take_while(|l| !l.is_empty()));
+    (heads, labels.filter(labelled).map(label).filter(|l| !l.is_empty()).collect())
+}
+
+fn tables_of(document: &str) -> Vec<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(document);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let blocks = text.split("\n```").collect::<Vec<_>>();
+    blocks.iter().filter(|b| b.contains("\nconfiguration ")).map(|b| (*b).to_owned()).collect()
+}
+
+fn holds_for(document: &str, options: &str, tables: usize) {
+    let (heads, labels) = form(&bifold(&format!("compare -q --generate fork-storm:20{options}")).quietly());
+    let found = tables_of(document);
+    assert_eq!(found.len(), tables, "{document}");
+    for table in found {
+        let (its_heads, its_labels) = form(&table);
+        assert_eq!(its_heads, heads, "{document}: make it anew (tools/programs, make demo)");
+        // A guest adds lines of its own.
+        let of_a_guest = ["guest", "clock", "WARNING"].map(String::from);
+        let missing: Vec<_> = labels.difference(&its_labels).collect();
+        let unknown: Vec<_> = its_labels.difference(&labels).filter(|l| !of_a_guest.contains(l)).collect();
+        assert!(missing.is_empty() && unknown.is_empty(), "{document}: {missing:?} {unknown:?}\n{table}");
+    }
+}
+
+#[test]
+fn programs_are_shown_in_todays_form() {
+    holds_for("docs/programs.md", " --show exits,checks", 5);
+}
+
+#[test]
+fn the_readme_shows_todays_table() {
+    holds_for("README.md", "", 1);
+}
