@@ -78,7 +78,7 @@ fn symbols<'a>(
         let name = String::from_utf8_lossy(name).into_owned();
         let rank = |name: &str| (name.bytes().take_while(|b| *b == b'_').count(), name.len());
         match found.get(&start) {
-            Some(f) if (f.end > start) > (s.size() > 0) || rank(&f.name) <= rank(&name) => {}
+            Some(f) if (f.end > start && s.size() == 0) || rank(&f.name) <= rank(&name) => {}
             _ => {
                 found.insert(start, Function { start, end, name });
             }

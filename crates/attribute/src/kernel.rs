@@ -63,7 +63,7 @@ impl Symbols {
             let module = words.next().map(cut);
             functions.push(Function { start: address, end: u64::MAX, name: cut(name), module });
         }
-        functions.sort_by(|a, b| a.start.cmp(&b.start));
+        functions.sort_by_key(|f| f.start);
         // Of several names of one address the first is kept.
         functions.dedup_by(|b, a| a.start == b.start);
         for i in 1..functions.len() {

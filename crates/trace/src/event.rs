@@ -501,7 +501,7 @@ mod tests {
                 let p = match k {
                     kind::TABLE => (p & 0xffff_ffff) << 4 | (p % 5 + 1),
                     kind::CR3_READ | kind::STATS => 0,
-                    kind::LOG => p & !0xffff | p % 257,
+                    kind::LOG => p & !0xffff | (p % 257),
                     _ => p,
                 };
                 words.push(head(k, p));

@@ -53,7 +53,7 @@ int main(int argc, char **argv)
 "#;
 
 /// A configuration's sums, and what the same counters say in the outcome.
-fn sums(v: &Value) -> (Vec<BTreeMap<String, u64>>, Vec<BTreeMap<String, u64>>) {
+fn sums(v: &Value) -> [Vec<BTreeMap<String, u64>>; 2] {
     let read = |costs: &Value| -> Vec<BTreeMap<String, u64>> {
         let of = |c: &Value| {
             let fields = c.as_object().unwrap().iter();
@@ -81,7 +81,7 @@ fn sums(v: &Value) -> (Vec<BTreeMap<String, u64>>, Vec<BTreeMap<String, u64>>) {
         .map(|(k, n)| (k.to_string(), n))
         .into()
     };
-    (attributed, v["outcome"]["configs"].as_array().unwrap().iter().map(total).collect())
+    [attributed, v["outcome"]["configs"].as_array().unwrap().iter().map(total).collect()]
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn every_cost_of_a_guest_is_attributed_and_a_recording_of_it_says_the_same() {
     let live = ran(c);
     assert_eq!((live.status, &*live.stderr), (0, ""));
     let v: Value = serde_json::from_str(&live.stdout).unwrap();
-    let (attributed, totals) = sums(&v);
+    let [attributed, totals] = sums(&v);
     assert_eq!(attributed, totals);
     assert_eq!(v["checks"]["failed"], 0);
     assert_eq!(v["where"]["missing"], Value::Array(Vec::new()));

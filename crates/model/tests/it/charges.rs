@@ -95,8 +95,10 @@ fn a_generated_storm_of_forks_is_charged_whole() {
     assert!(n > 1000, "{n} charges");
 }
 
-/// Misses and exits of each charge, and where it stands; logs by their bytes.
-fn charges(model: &mut Model) -> Vec<(Option<Place>, Vec<(u64, u64)>, Vec<u8>)> {
+/// A charge's place with its misses and exits, or the bytes of a log.
+type Charged = (Option<Place>, Vec<(u64, u64)>, Vec<u8>);
+
+fn charges(model: &mut Model) -> Vec<Charged> {
     let mut out = Vec::new();
     model.take_charges(&mut |charge| {
         out.push(match charge {
