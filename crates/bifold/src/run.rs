@@ -182,7 +182,7 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
 
 /// The guest did not begin the command: what was recorded is only the guest's own.
 fn not_started(e: &anyhow::Error) -> bool {
-    matches!(e.downcast_ref(), Some(CaptureError::NotStarted(_)))
+    matches!(e.downcast_ref(), Some(CaptureError::NotStarted(_) | CaptureError::WorkingDirectory(_)))
 }
 
 impl Carried {

@@ -117,6 +117,9 @@ pub enum CaptureError {
     /// Something failed in the guest before or after the command.
     #[error("in the guest: {0}")]
     Guest(String),
+    /// The guest does not have the command's working directory.
+    #[error("in the guest: {0}")]
+    WorkingDirectory(String),
     /// The guest's kernel could not execute the command's file.
     #[error("in the guest: {0}")]
     NotStarted(String),

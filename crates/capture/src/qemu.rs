@@ -208,7 +208,10 @@ fn command(qemu: &Qemu, engine: Engine, kernel: &Kernel, spec: &GuestSpec, fds: 
     };
     opt(
         "-machine",
-        format!("q35,memory-backend=ram,max-ram-below-4g={LOW_MIB}M,smm=off,usb=off,sata=off,hpet=off"),
+        // Not mergeable: KSM on this host is none of a capture's business.
+        format!(
+            "q35,memory-backend=ram,max-ram-below-4g={LOW_MIB}M,smm=off,usb=off,sata=off,hpet=off,mem-merge=off"
+        ),
     );
     opt("-name", "bifold,debug-threads=on".into());
     opt("-cpu", CPU.into());

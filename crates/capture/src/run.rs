@@ -421,6 +421,9 @@ impl Session<'_> {
             (None, _, Some(e)) if e.starts_with("running ") => {
                 return Err(CaptureError::NotStarted(e.clone()));
             }
+            (None, _, Some(e)) if e.starts_with("the working directory ") => {
+                return Err(CaptureError::WorkingDirectory(e.clone()));
+            }
             (None, _, Some(e)) => return Err(CaptureError::Guest(e.clone())),
             (None, Some(_), _) if self.said.oom => CommandExit::OutOfMemory,
             (None, Some(exit), _) => exit,

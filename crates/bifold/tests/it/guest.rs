@@ -130,3 +130,47 @@ fn programs_that_cannot_run_are_one_message() {
     }
     assert_eq!(names(dir.path()), ["data", "script"]);
 }
+
+#[test]
+fn a_working_directory_that_the_guest_lacks_is_one_message() {
+    if no_guest_here() {
+        return;
+    }
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let text = guest(dir.path(), "compare -q", "true").refused();
+    assert!(text.starts_with("status 125\nbifold: in the guest: the working directory"), "{text}");
+    assert_eq!(text.lines().count(), 2, "{text}");
+}
+
+#[test]
+fn standard_input_is_passed_and_written_files_are_kept() {
+    if no_guest_here() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("input"), "1 2 3\n").unwrap();
+    let run = |keep: &str| {
+        let mut c = command([
+            "compare",
+            "-m",
+            "256",
+            "--keep",
+            keep,
+            "--",
+            "sh",
+            "-c",
+            "wc; echo x > /tmp/bifold-kept",
+        ]);
+        c.current_dir(dir.path()).stdin(std::fs::File::open(dir.path().join("input")).unwrap());
+        ran(c)
+    };
+    let first = run("kept");
+    assert_eq!(first.status, 0, "{}", first.stderr);
+    let counts: Vec<&str> = first.stderr.split_whitespace().take(3).collect();
+    assert_eq!(counts, ["1", "3", "6"], "{}", first.stderr);
+    assert!(first.stderr.contains("1 file, 4 KiB written in the guest, kept in kept"), "{}", first.stderr);
+    assert_eq!(std::fs::read_to_string(dir.path().join("kept/tmp/bifold-kept")).unwrap(), "x\n");
+    assert!(first.stdout.contains("repeats to the bit"), "{}", first.stdout);
+    // What is there already is not overwritten.
+    assert!(run("kept").refused().contains("not empty"));
+}
