@@ -8,14 +8,14 @@ export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 
 CARGO ?= cargo
 BIFOLD = $${CARGO_TARGET_DIR:-target}/release/bifold
-VMTEST = $${CARGO_TARGET_DIR:-target}/release/vmtest
+LAB = $${CARGO_TARGET_DIR:-target}/release/lab
 REPORT ?= bifold-report.html
 # Series of kernels for the laboratory. Debian 12 has both, 13 only the second.
 KERNELS ?= 6.1 6.12
 # Of a long storm, and of one on a kernel that looks for errors.
 SWITCHES ?= 10000
 DEBUG_SWITCHES ?= 500
-KERNEL_LOGS = docs/validation
+KERNEL_LOGS = docs/results
 # Where `make install` puts things, DESTDIR before that for packages, and the build that is installed.
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -64,36 +64,36 @@ kernel: setup ## KVM with a paging mode per VM, out of Debian's own source: targ
 vmtest-long: build kernel ## 10,000 switches under load on each kernel, what switches cost, unswitched VMs: hours
 	@mkdir -p $(KERNEL_LOGS)
 	@status=0; for k in $(KERNELS); do (set -x; \
-	$(VMTEST) storm --kernel $$k --switches $(SWITCHES) --cpus 6 --stay 20 --seconds 7000 -o $(KERNEL_LOGS)/storm-$$k.md && \
-	$(VMTEST) switch --kernel $$k --memory 7000 --seconds 3600 hidden-faults once-a-second cost && \
-	$(VMTEST) unswitched --kernel $$k) || status=$$?; done; exit $$status
+	$(LAB) storm --kernel $$k --switches $(SWITCHES) --cpus 6 --stay 20 --seconds 7000 -o $(KERNEL_LOGS)/storm-$$k.md && \
+	$(LAB) switch --kernel $$k --memory 7000 --seconds 3600 hidden-faults once-a-second cost && \
+	$(LAB) unswitched --kernel $$k) || status=$$?; done; exit $$status
 
 vmtest-debug: build kernel ## the switch cases and 500 switches on kernels with KASAN and lockdep, which are built first
 	@kernel/debug-kernel $(KERNELS) && kernel/build --debug $(KERNELS)
 	@mkdir -p $(KERNEL_LOGS)
 	@status=0; for k in $(KERNELS); do dir=$$(kernel/debug-kernel --path $$k); (set -x; \
-	$(VMTEST) switch --kernel $$k --debug-kernel $$dir --memory 4096 --seconds 3600 && \
-	$(VMTEST) storm --kernel $$k --debug-kernel $$dir --switches $(DEBUG_SWITCHES) -o $(KERNEL_LOGS)/storm-$$k-debug.md) \
+	$(LAB) switch --kernel $$k --debug-kernel $$dir --memory 4096 --seconds 3600 && \
+	$(LAB) storm --kernel $$k --debug-kernel $$dir --switches $(DEBUG_SWITCHES) -o $(KERNEL_LOGS)/storm-$$k-debug.md) \
 	|| status=$$?; done; exit $$status
 
-vmtest-host: ## load the modules on this very machine (untested on hardware: read docs/kernel-intel.md first)
+vmtest-host: ## load the modules on this very machine (untested on hardware: read docs/design/kernel-intel.md first)
 	@kernel/vmtest-host
 
-vmtest: build ## quick tests under the real KVM, in an emulated machine: some minutes (KERNEL=6.1)
-	$(VMTEST) test $(if $(KERNEL),--kernel $(KERNEL))
+lab: build ## quick tests under the real KVM, in an emulated machine: some minutes (KERNEL=6.1)
+	$(LAB) test $(if $(KERNEL),--kernel $(KERNEL))
 
-validate-exits: build ## predicted exits beside those counted under the real KVM: docs/validation (KERNELS="6.1 6.12")
-	@mkdir -p docs/validation
-	@status=0; for k in $(KERNELS); do (set -x; $(VMTEST) validate --kernel $$k -o docs/validation/exits-$$k.md) || status=$$?; done; exit $$status
+validate-exits: build ## predicted exits beside those counted under the real KVM: docs/results (KERNELS="6.1 6.12")
+	@mkdir -p docs/results
+	@status=0; for k in $(KERNELS); do (set -x; $(LAB) validate --kernel $$k -o docs/results/exits-$$k.md) || status=$$?; done; exit $$status
 
-lab-policies: build ## policies over the suite: captures what is missing, then table, report and docs/policies.md
+lab-policies: build ## policies over the suite: captures what is missing, then table, report and docs/results/policies.md
 	@tools/suite setup
 	@tools/suite capture
 	@tools/policies
 
 lab-share: build ## equal pages in 8 guests under the real KSM, beside published figures: 40 minutes, root (SCALE=1/8)
-	@mkdir -p docs/validation
-	$(BIFOLD) share run --scale $(SCALE) --report bifold-share.html --markdown docs/validation/share-synthetic.md experiments/share/synthetic.toml
+	@mkdir -p docs/results
+	$(BIFOLD) share run --scale $(SCALE) --report bifold-share.html --markdown docs/results/share-synthetic.md experiments/share/synthetic.toml
 
 lab: validate-exits lab-policies lab-share vmtest-long vmtest-debug ## everything long: the real KVM, the suite of policies, sharing, storms of switches
 

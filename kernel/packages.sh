@@ -47,7 +47,7 @@ versions() {
 }
 
 # newest SERIES: sets image, release and version to those of the newest linux-image of a
-# series such as 6.1. The choice is that of the laboratory (crates/capture/src/kernel.rs,
+# series such as 6.1. The choice is that of the laboratory (crates/guest/src/kernel.rs,
 # newest_of_series): the modules are for its kernel. Status 1: there is none.
 newest() {
     local names

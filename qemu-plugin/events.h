@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * The event stream in C: the numbers of crates/trace/src/event.rs. A test of
- * crates/capture reads this file and holds every number against the Rust one,
+ * crates/guest reads this file and holds every number against the Rust one,
  * so keep each on a line of its own: #define BF_NAME number.
  */
 #ifndef BIFOLD_EVENTS_H
@@ -69,7 +69,7 @@
  */
 #define BF_CPUID_PERF 0x10
 
-/* The ring's control page (crates/capture/src/ring.rs has the same offsets). */
+/* The ring's control page (crates/guest/src/ring.rs has the same offsets). */
 #define BF_RING_MAGIC 0x676e6972646c6f66
 #define BF_RING_HEADER_BYTES 4096
 

@@ -10,7 +10,7 @@ fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     let source = here.join("guest/workload.c");
     // Its side of the port is the guest's init's, too.
-    let shared = here.join("../capture/guest");
+    let shared = here.join("../guest/guest");
     for path in [&source, &shared.join("port.h")] {
         println!("cargo::rerun-if-changed={}", path.display());
     }

@@ -5,7 +5,7 @@
 use crate::cli::{Cli, DoctorArgs, DoctorFormat};
 use crate::run::print;
 use crate::status::Status;
-use bifold_capture::doctor::{Check, checks};
+use bifold_guest::doctor::{Check, checks};
 use bifold_host::ksm::{Counter, Ksm, KsmError, Left, Places, Setting, left_behind, restore_left_behind};
 use bifold_host::{Host, HostError};
 use bifold_report::wrapped;

@@ -2,7 +2,7 @@
 //! Files that the command wrote in its guest: kept in a directory of the host's, or counted.
 
 use anyhow::{Context as _, bail};
-use bifold_capture::Written;
+use bifold_guest::Written;
 use bifold_report::grouped;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _};

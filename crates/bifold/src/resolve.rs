@@ -8,7 +8,7 @@ use crate::cli::{PolicyArgs, ProgramArgs, RecordArgs, RootArg, ShowArg, ThpArg};
 use crate::files::{Named, distinct, named};
 use anyhow::{Context as _, anyhow};
 use bifold_attribute::Metric;
-use bifold_capture::{GuestSpec, Record, Root, Thp, Timing};
+use bifold_guest::{GuestSpec, Record, Root, Thp, Timing};
 use bifold_model::{Config, Mode, Model, Profile};
 use bifold_policy::check::OnLine;
 use bifold_policy::timeline::TIME_SCALE;

@@ -17,7 +17,7 @@ use crate::status::Status;
 use crate::{keep, stdin};
 use anyhow::Context as _;
 use bifold_attribute::Attribution;
-use bifold_capture::{CaptureError, Written};
+use bifold_guest::{CaptureError, Written};
 use bifold_model::{Model, Options, Outcome};
 use bifold_policy::{Estimator, Named, Scale, Timeline, Vm, check, evaluate};
 use bifold_report::{Comparison, Exit, Format, Meta, OutputFile, Places, RunPolicies};
@@ -52,7 +52,7 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
         keep::prepare(dir)?;
     }
     if let Input::Guest(spec) = &mut plan.input {
-        spec.stdin = stdin::read(bifold_capture::most_stdin(spec.memory_mib))?;
+        spec.stdin = stdin::read(bifold_guest::most_stdin(spec.memory_mib))?;
     }
     let report = plan.report.as_deref().map(OutputFile::create).transpose()?;
     let output = plan.output.as_deref().map(OutputFile::create).transpose()?;
@@ -267,7 +267,7 @@ fn policies(timeline: Timeline, plan: &Plan) -> RunPolicies {
 fn header(input: &Input) -> Header {
     match input {
         Input::Guest(spec) => Header {
-            guest_frames: bifold_capture::guest_frames(spec),
+            guest_frames: bifold_guest::guest_frames(spec),
             vcpus: spec.vcpus,
             source: source::guest_source(spec),
         },

@@ -8,7 +8,7 @@ use crate::files::Writing;
 use crate::resolve::Plan;
 use crate::run::{carry_out, status};
 use crate::status::Status;
-use bifold_capture::CaptureError;
+use bifold_guest::CaptureError;
 use bifold_report::{Exit, Format, OutputFile, Partial, Runs};
 use std::sync::atomic::{AtomicBool, Ordering};
 

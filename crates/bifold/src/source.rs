@@ -3,7 +3,7 @@
 //! face: each feeds a [`Feed`] until it ends and says how it ended.
 
 use crate::feed::Feed;
-use bifold_capture::{
+use bifold_guest::{
     Begin, Clock, CommandExit, GuestSpec, Progress, Region, Root, Thp, Timing, Written, capture,
 };
 use bifold_report::{Exit, Guest, Partial, grouped};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The exit status: one meaning per number, as `--help` lists them.
 
-use bifold_capture::{CaptureError, Kind};
+use bifold_guest::{CaptureError, Kind};
 use bifold_host::HostError;
 use bifold_host::ksm::KsmError;
 use bifold_report::Exit;

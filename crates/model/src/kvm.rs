@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which KVM the shadow MMU follows. The code in `shadow/` is Linux 6.1's; what a
 //! later one does differently is asked for here, a method per rule, and nowhere else.
-//! `docs/validation.md` shows both held against the real ones.
+//! `docs/design/validation.md` shows both held against the real ones.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Options that say which part of a long program is recorded, and how much of it.
 
-use bifold_capture::{Begin, Region, Windows};
+use bifold_guest::{Begin, Region, Windows};
 use clap::Args;
 
 /// Which part of a long program is recorded.

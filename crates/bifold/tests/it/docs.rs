@@ -46,7 +46,7 @@ fn holds_for(document: &str, options: &str, tables: usize) {
 
 #[test]
 fn programs_are_shown_in_todays_form() {
-    holds_for("docs/programs.md", " --show exits,checks", 5);
+    holds_for("docs/results/programs.md", " --show exits,checks", 5);
 }
 
 #[test]

@@ -26,7 +26,7 @@ impl Drop for Machine {
 
 impl Machine {
     fn start(memory: &Path, firmware: &Path) -> Option<Machine> {
-        let qemu = bifold_capture::qemu::find().ok()?;
+        let qemu = bifold_guest::qemu::find().ok()?;
         let machine = ["-machine", "q35,memory-backend=ram", "-accel", "tcg", "-S", "-nodefaults"];
         let ram = format!("memory-backend-file,id=ram,size={MIB}M,share=on,mem-path={}", memory.display());
         let mut child = Command::new(qemu.path)

@@ -26,7 +26,7 @@ fn ksm() -> Option<Ksm> {
         missing("KSM can be changed by root only");
         return None;
     }
-    if bifold_capture::qemu::find().is_err() {
+    if bifold_guest::qemu::find().is_err() {
         missing("no emulator");
         return None;
     }

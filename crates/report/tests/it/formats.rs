@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Schemas, `docs/formats.md` and outputs have the same fields, each with its meaning.
+//! Schemas, `docs/reference/formats.md` and outputs have the same fields, each with its meaning.
 //!
-//! `INSTA_UPDATE=always` writes the tables of `docs/formats.md` from the schemas.
+//! `INSTA_UPDATE=always` writes the tables of `docs/reference/formats.md` from the schemas.
 
 use crate::fixture::{comparison, places, policies};
 use bifold_model::{Estimate, Mean, Sampling};
@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 
 const DOCUMENT: &str = include_str!("../../schema/compare-1.json");
 const ROWS: &str = include_str!("../../schema/compare-rows-1.json");
-const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/formats.md");
+const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/formats.md");
 
 struct Schemas {
     document: Value,
@@ -249,13 +249,17 @@ fn docs_have_every_field() {
     let mut new = old.clone();
     for (name, text) in &parts {
         let begin = format!("<!-- fields {name} -->\n");
-        let from = new.find(&begin).unwrap_or_else(|| panic!("docs/formats.md has no {begin}")) + begin.len();
+        let from = new.find(&begin).unwrap_or_else(|| panic!("docs/reference/formats.md has no {begin}"))
+            + begin.len();
         let to = from + new[from..].find("<!-- end -->").unwrap();
         new.replace_range(from..to, text);
     }
     if std::env::var("INSTA_UPDATE").is_ok_and(|v| v == "always") {
         std::fs::write(DOCS, new).unwrap();
     } else {
-        assert!(old == new, "docs/formats.md is not as the schemas are: run with INSTA_UPDATE=always");
+        assert!(
+            old == new,
+            "docs/reference/formats.md is not as the schemas are: run with INSTA_UPDATE=always"
+        );
     }
 }

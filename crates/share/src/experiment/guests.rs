@@ -7,12 +7,12 @@ use super::outcome::GuestOutcome;
 use super::qmp::Qmp;
 use super::sample::Watched;
 use super::spec::{PlannedGuest, Spec, Workload, WorkloadSpec};
-use bifold_capture::cpio::{Archive, Entry};
-use bifold_capture::kernel::{self, Kernel};
-use bifold_capture::packages::Packages;
-use bifold_capture::qemu::Qemu;
-use bifold_capture::vm::{Initrd, Said, Vm, VmSpec};
-use bifold_capture::{CaptureError, Progress, workload_initramfs};
+use bifold_guest::cpio::{Archive, Entry};
+use bifold_guest::kernel::{self, Kernel};
+use bifold_guest::packages::Packages;
+use bifold_guest::qemu::Qemu;
+use bifold_guest::vm::{Initrd, Said, Vm, VmSpec};
+use bifold_guest::{CaptureError, Progress, workload_initramfs};
 
 const WORKLOAD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/workload"));
 const PROGRAM: &str = "/workload";

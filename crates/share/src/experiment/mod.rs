@@ -26,7 +26,7 @@ pub use run::{Asked, Notice, run};
 pub use sample::available;
 pub use spec::{Plan, Rate, Scale, Spec, SpecError};
 
-use bifold_capture::CaptureError;
+use bifold_guest::CaptureError;
 use bifold_host::ksm::KsmError;
 use std::path::PathBuf;
 

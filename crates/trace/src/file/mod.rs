@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The recording: events in a file. `docs/recording-format.md` has the layout.
+//! The recording: events in a file. `docs/reference/recording-format.md` has the layout.
 //!
 //! Magic, version and a JSON header; then blocks of whole events, each with its
 //! length and checksum; then a trailer that says how the recording ended. The

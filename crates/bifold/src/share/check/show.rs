@@ -207,7 +207,7 @@ impl Checked {
             out += &format!("\n**Partial: {why}.**\n");
         }
         out += &format!("\n**{}.** ", self.verdict());
-        out += "What the columns mean, and how it is done: `docs/share.md`.";
+        out += "What the columns mean, and how it is done: `docs/guide/share.md`.";
         if self.runs.len() > 1 {
             out += " Of several runs, the least and the most are given.";
         }

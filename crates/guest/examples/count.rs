@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Captures a command and counts its words: the capture's own rate.
+//! `cargo run --release -p bifold-guest --example count -- [fast|exact] [host|initramfs] CMD...`
+
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use bifold_guest::{GuestSpec, Record, Region, Root, Thp, Timing, capture, plain};
+
+fn main() {
+    let mut args = std::env::args_os().skip(1);
+    let timing = if args.next().is_some_and(|a| a == "fast") { Timing::Fast } else { Timing::Exact };
+    let root = if args.next().is_some_and(|a| a == "host") {
+        Root::Host
+    } else {
+        Root::Initramfs { include: Vec::new() }
+    };
+    let flag = |name: &str| std::env::var(name).ok();
+    let spec = GuestSpec {
+        command: args.collect(),
+        cwd: std::env::current_dir().expect("a working directory"),
+        env: std::env::vars_os().collect(),
+        timing,
+        vcpus: flag("VCPUS").map_or(1, |v| v.parse().expect("VCPUS")),
+        kpti: flag("KPTI").is_some(),
+        thp: Thp::Madvise,
+        memory_mib: flag("MEM").map_or(1024, |v| v.parse().expect("MEM")),
+        kernel: flag("KERNEL").map(Into::into),
+        modules: flag("MODULES").map(Into::into),
+        root,
+        timeout: flag("TIMEOUT").map(|t| std::time::Duration::from_secs(t.parse().expect("TIMEOUT"))),
+        check_every: flag("CHECK").map_or(65536, |v| v.parse().expect("CHECK")),
+        record: if flag("BOOT").is_some() { Record::Boot } else { Record::Command },
+        stdin: Vec::new(),
+        keep: false,
+        attribute: flag("WHERE").is_some(),
+        region: Region::default(),
+    };
+    let (begun, stop, mut words) = (Instant::now(), AtomicBool::new(false), 0u64);
+    let mut sink = |chunk: &[u64]| {
+        words += chunk.len() as u64;
+        Ok(())
+    };
+    let result = if flag("PLAIN").is_some() {
+        plain(&spec, &stop, &mut |_| {})
+    } else {
+        capture(&spec, &stop, &mut |_| {}, &mut sink)
+    };
+    match result {
+        Err(e) => eprintln!("error: {e} ({:?})", std::error::Error::source(&e)),
+        Ok(r) => {
+            print!("{}", String::from_utf8_lossy(&r.stdout));
+            eprint!("{}", String::from_utf8_lossy(&r.stderr));
+            let (s, t) = (r.stats, r.clock.vcpu_seconds);
+            eprintln!(
+                "{:?} complete={} qemu {} kernel {}",
+                r.exit, r.complete, r.qemu_version, r.kernel_version
+            );
+            eprintln!("{s:?}");
+            eprintln!(
+                "boot {:.2} s, all {:.2} s, vCPU {t:.2} s: {:.0} MIPS, {:.0} M accesses/s, {words} words",
+                r.boot_seconds,
+                begun.elapsed().as_secs_f64(),
+                s.instructions as f64 / t / 1e6,
+                s.accesses as f64 / t / 1e6,
+            );
+        }
+    }
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Guests for tests: small, and skipped where there is no QEMU.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::AtomicBool;
+
+use bifold_guest::{CaptureError, CaptureReport, GuestSpec, Record, Region, Root, Thp, Timing, capture};
+
+/// A spec for a command of the host's, in the cheapest guest.
+pub fn spec(command: &[&str]) -> GuestSpec {
+    GuestSpec {
+        command: command.iter().map(OsString::from).collect(),
+        cwd: PathBuf::from("/"),
+        env: vec![("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())],
+        timing: Timing::Fast,
+        vcpus: 1,
+        kpti: false,
+        thp: Thp::Madvise,
+        memory_mib: 512,
+        kernel: None,
+        modules: None,
+        root: Root::Initramfs { include: Vec::new() },
+        timeout: None,
+        check_every: 4096,
+        record: Record::Command,
+        stdin: Vec::new(),
+        keep: false,
+        attribute: false,
+        region: Region::default(),
+    }
+}
+
+pub fn qemu_missing() -> bool {
+    let missing = Command::new("qemu-system-x86_64").arg("--version").output().is_err();
+    if missing {
+        eprintln!("skipped: qemu-system-x86_64 is not installed");
+    }
+    missing
+}
+
+/// Runs it and returns the whole stream.
+pub fn run(spec: &GuestSpec) -> Result<(CaptureReport, Vec<u64>), CaptureError> {
+    let mut words = Vec::new();
+    let report = capture(spec, &AtomicBool::new(false), &mut |_| {}, &mut |chunk| {
+        words.extend_from_slice(chunk);
+        Ok(())
+    })?;
+    Ok((report, words))
+}
+
+/// Compiles a C program for the guest.
+pub fn compile(name: &str, source: &str) -> PathBuf {
+    compile_as(name, source, "-static")
+}
+
+/// The same, linked as the flag says.
+pub fn compile_as(name: &str, source: &str, flag: &str) -> PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let (c, out) = (dir.join(format!("{name}.c")), dir.join(name));
+    std::fs::write(&c, source).unwrap();
+    let new = dir.join(format!("{name}.new"));
+    let status = Command::new("cc").arg("-O2").arg(flag).arg("-o").arg(&new).arg(&c).status().unwrap();
+    assert!(status.success());
+    std::fs::rename(&new, &out).unwrap();
+    out
+}
+
+/// Processes that this test's thread has started and that are still there.
+pub fn children() -> String {
+    std::fs::read_to_string("/proc/thread-self/children").unwrap()
+}

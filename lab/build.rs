@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Compiles what runs in inner guests into static binaries: the programs, and the load of storms.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+fn cc() -> String {
+    env::var("CC").unwrap_or_else(|_| "cc".into())
+}
+
+fn compile(dir: &Path, out: &Path) {
+    println!("cargo::rerun-if-changed={}", dir.display());
+    println!("cargo::rerun-if-env-changed=CC");
+    let mut sources: Vec<PathBuf> = fs::read_dir(dir)
+        .unwrap_or_else(|e| panic!("cannot read {}: {e}", dir.display()))
+        .filter_map(|e| Some(e.ok()?.path()))
+        .filter(|p| p.extension().is_some_and(|e| e == "c"))
+        .collect();
+    sources.sort();
+    let cc = cc();
+    let result = Command::new(&cc)
+        .args(["-O2", "-static", "-std=gnu11", "-Wall", "-Wextra", "-o"])
+        .arg(out)
+        .args(&sources)
+        .output()
+        .unwrap_or_else(|e| panic!("cannot run the C compiler `{cc}`: {e}; install gcc and libc6-dev"));
+    let text = String::from_utf8_lossy(&result.stderr);
+    assert!(result.status.success(), "`{cc}` failed on {}:\n{text}", dir.display());
+    for line in text.lines() {
+        println!("cargo::warning={line}");
+    }
+}
+
+fn main() {
+    let here = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    let programs = here.join("programs");
+    compile(&programs, &out.join("suite"));
+    compile(&here.join("loads"), &out.join("storm"));
+    // What a real compiler run compiles: with its headers, so that it needs no file besides.
+    let real = out.join("real.i");
+    let made = Command::new(cc())
+        .args(["-E", "-o"])
+        .arg(&real)
+        .arg(programs.join("suite.c"))
+        .status()
+        .unwrap_or_else(|e| panic!("cannot run the C compiler `{}`: {e}", cc()));
+    assert!(made.success(), "`{}` -E failed on suite.c", cc());
+}

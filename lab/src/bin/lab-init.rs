@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The laboratory's first process: does the jobs of `/lab/jobs.json` one after the
+//! other, says on the virtio-serial port what came of them, and powers off.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use bifold_guest::{GuestSpec, HostPage, Root};
+use bifold_lab::job::{ASK, Backing, Done, Inner, Job, Jobs, PORT, Word, at};
+use rustix::mount::{MountFlags, mount};
+
+const TRACING: &str = "/sys/kernel/tracing";
+
+struct Port(File);
+
+impl Port {
+    fn say(&mut self, word: &Word) -> Result<()> {
+        let mut line = serde_json::to_vec(word)?;
+        line.push(b'\n');
+        Ok(self.0.write_all(&line)?)
+    }
+
+    fn file(&mut self, name: &str, data: &[u8]) -> Result<()> {
+        self.say(&Word::File { name: name.into(), bytes: data.len() as u64 })?;
+        Ok(self.0.write_all(data)?)
+    }
+
+    /// One line from the other side.
+    fn line(&mut self) -> Result<String> {
+        let (mut line, mut byte) = (Vec::new(), [0]);
+        while byte[0] != b'\n' {
+            self.0.read_exact(&mut byte)?;
+            line.push(byte[0]);
+        }
+        Ok(String::from_utf8(line)?)
+    }
+}
+
+fn mounts() -> Result<()> {
+    let kinds = [
+        ("proc", "/proc"),
+        ("sysfs", "/sys"),
+        ("devtmpfs", "/dev"),
+        ("debugfs", "/sys/kernel/debug"),
+        ("tracefs", TRACING),
+    ];
+    for (kind, at) in kinds {
+        mount(kind, at, kind, MountFlags::empty(), None).with_context(|| format!("mounting {kind}"))?;
+    }
+    Ok(())
+}
+
+fn load(path: &Path, params: &str) -> Result<()> {
+    let file = File::open(path).with_context(|| path.display().to_string())?;
+    let params = std::ffi::CString::new(params)?;
+    match rustix::system::finit_module(file.as_fd(), &params, 0) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
+        Err(e) => Err(anyhow!("loading {}: {e}", path.display())),
+    }
+}
+
+fn open_port() -> Result<Port> {
+    for _ in 0..500 {
+        for entry in fs::read_dir("/sys/class/virtio-ports").into_iter().flatten().flatten() {
+            let name = fs::read_to_string(entry.path().join("name")).unwrap_or_default();
+            if name.trim() == PORT {
+                let dev = Path::new("/dev").join(entry.file_name());
+                if let Ok(file) = OpenOptions::new().read(true).write(true).open(dev) {
+                    return Ok(Port(file));
+                }
+            }
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    bail!("the port {PORT} never came")
+}
+
+fn done(status: std::process::ExitStatus, stdout: String, stderr: String) -> Done {
+    Done { status: status.code().unwrap_or_else(|| -status.signal().unwrap_or(1)), stdout, stderr }
+}
+
+/// Runs a program. What it asks is passed on while it waits.
+fn run(command: &[String], port: &mut Port) -> Result<Done> {
+    let [program, args @ ..] = command else { bail!("no program given") };
+    let mut child = Command::new(program)
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("running {program}"))?;
+    let (mut to, from, mut errors) = match (child.stdin.take(), child.stdout.take(), child.stderr.take()) {
+        (Some(i), Some(o), Some(e)) => (i, o, e),
+        _ => bail!("{program} has no pipes"),
+    };
+    let errors = std::thread::spawn(move || {
+        let mut text = Vec::new();
+        let _ = errors.read_to_end(&mut text);
+        String::from_utf8_lossy(&text).into_owned()
+    });
+    let mut said = String::new();
+    let mut from = BufReader::new(from);
+    let mut line = Vec::new();
+    while from.read_until(b'\n', &mut line)? > 0 {
+        let text = String::from_utf8_lossy(&line).into_owned();
+        line.clear();
+        if text.starts_with(ASK) {
+            port.say(&Word::Ask(text.trim_end().into()))?;
+            to.write_all(port.line()?.as_bytes())?;
+        } else {
+            said.push_str(&text);
+        }
+    }
+    drop(to);
+    let status = child.wait()?;
+    Ok(done(status, said, errors.join().unwrap_or_default()))
+}
+
+fn kvm(nested: bool) -> Result<()> {
+    if Path::new("/sys/module/kvm_amd").exists() {
+        rustix::system::delete_module(c"kvm_amd", 0).context("unloading kvm_amd")?;
+    }
+    let dir = Path::new(at::KVM_AMD);
+    let switchable = dir.join(at::SWITCHABLE).exists();
+    let (file, params) = match nested {
+        _ if switchable => (at::SWITCHABLE, "npt=1"),
+        true => ("nested.ko", "npt=1"),
+        false => ("shadow.ko", "npt=0"),
+    };
+    load(&dir.join(file), params)?;
+    if switchable {
+        fs::write(at::PAGING_MODE, if nested { "nested" } else { "shadow" }).context(at::PAGING_MODE)?;
+    }
+    // A module that was told npt=1 on a CPU without says 0 here.
+    let is = fs::read_to_string("/sys/module/kvm_amd/parameters/npt")?;
+    let want = if nested || switchable { "Y1" } else { "N0" };
+    if !is.trim().chars().all(|c| want.contains(c)) {
+        bail!("kvm_amd runs with npt={}", is.trim());
+    }
+    Ok(())
+}
+
+fn trace(file: &str, text: &str) -> Result<()> {
+    fs::write(Path::new(TRACING).join(file), text).with_context(|| format!("{TRACING}/{file}: {text}"))
+}
+
+/// Reads what the buffer holds, a page at a time as it gives it.
+fn drain() -> Result<Vec<u8>> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let path = format!("{TRACING}/per_cpu/cpu0/trace_pipe_raw");
+    let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    let mut pipe = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let (mut all, mut page) = (Vec::new(), [0; 4096]);
+    loop {
+        match pipe.read(&mut page) {
+            Ok(0) => return Ok(all),
+            Ok(n) => {
+                all.extend_from_slice(&page[..n]);
+                all.resize(all.len().next_multiple_of(4096), 0);
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return Ok(all),
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+fn inner(job: &Inner, port: &mut Port) -> Result<Done> {
+    let spec = GuestSpec {
+        command: job.command.iter().map(Into::into).collect(),
+        root: Root::Initramfs { include: job.include.iter().map(PathBuf::from).collect() },
+        memory_mib: job.memory_mib,
+        kpti: job.kpti,
+        kernel: Some(at::INNER_KERNEL.into()),
+        modules: Some(at::INNER_MODULES.into()),
+        ..bifold_lab::guest()
+    };
+    let page = match job.backing {
+        Backing::Small => HostPage::Size4K,
+        Backing::Huge => HostPage::Size2M,
+    };
+    if !job.trace.is_empty() {
+        trace("tracing_on", "0")?;
+        trace("trace", "")?;
+        trace("buffer_size_kb", &(job.trace_mib << 10).to_string())?;
+        for event in &job.trace {
+            trace(&format!("events/{}/enable", event.replace(':', "/")), "1")?;
+        }
+        trace("tracing_on", "1")?;
+    }
+    std::thread::sleep(Duration::from_micros(job.delay_us));
+    let report = bifold_guest::under_kvm(&spec, page, &AtomicBool::new(false), &mut |_| ());
+    if !job.trace.is_empty() {
+        trace("tracing_on", "0")?;
+        for event in &job.trace {
+            let name = event.replace(':', "/");
+            trace(&format!("events/{name}/enable"), "0")?;
+            let format = fs::read(format!("{TRACING}/events/{name}/format"))?;
+            port.file(&format!("format/{name}"), &format)?;
+        }
+        let stats = fs::read(format!("{TRACING}/per_cpu/cpu0/stats"))?;
+        port.file("stats", &stats)?;
+        port.file("trace", &drain()?)?;
+    }
+    let report = report?;
+    let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+    let status = match report.exit {
+        bifold_guest::CommandExit::Code(n) => n,
+        bifold_guest::CommandExit::Signal(n) => -n,
+        other => bail!("the inner guest's command ended so: {other:?}"),
+    };
+    Ok(Done { status, stdout: text(&report.stdout), stderr: text(&report.stderr) })
+}
+
+/// What a job left in the directory for it.
+fn bring(port: &mut Port) -> Result<()> {
+    for entry in fs::read_dir(at::OUT)?.flatten() {
+        port.file(&entry.file_name().to_string_lossy(), &fs::read(entry.path())?)?;
+        fs::remove_file(entry.path())?;
+    }
+    Ok(())
+}
+
+fn work(port: &mut Port) -> Result<()> {
+    let jobs: Jobs = serde_json::from_slice(&fs::read(at::JOBS)?)?;
+    if jobs.huge_pages > 0 {
+        fs::write("/proc/sys/vm/nr_hugepages", jobs.huge_pages.to_string())?;
+    }
+    for job in &jobs.jobs {
+        let result = match job {
+            Job::Kvm { nested } => kvm(*nested).map(|()| Done::default()),
+            Job::Run { command } => run(command, port),
+            Job::Inner(job) => inner(job, port),
+            Job::Storm(job) => {
+                let mut say = |what: &Word, data: &[u8]| {
+                    port.say(what)?;
+                    Ok(port.0.write_all(data)?)
+                };
+                bifold_lab::storm::host::run(job, &mut say).map(|()| Done::default())
+            }
+        };
+        bring(port)?;
+        port.say(&Word::Done(result?))?;
+    }
+    Ok(())
+}
+
+fn start() -> Result<Port> {
+    mounts()?;
+    let mut modules: Vec<PathBuf> = fs::read_dir(at::MODULES)?.flatten().map(|e| e.path()).collect();
+    modules.sort();
+    for module in modules {
+        load(&module, "")?;
+    }
+    open_port()
+}
+
+fn main() {
+    match start() {
+        Ok(mut port) => {
+            let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+            let _ = port.say(&Word::Up(release.trim().into()));
+            let last = match work(&mut port) {
+                Ok(()) => Word::End,
+                Err(e) => Word::Failed(format!("{e:#}")),
+            };
+            let _ = port.say(&last);
+            // The kernel calls a write done before the emulator has passed it on: going now could
+            // lose it. Who has read it ends the emulator.
+            let _ = port.line();
+        }
+        Err(e) => eprintln!("lab-init: {e:#}"),
+    }
+    let _ = rustix::system::reboot(rustix::system::RebootCommand::PowerOff);
+}

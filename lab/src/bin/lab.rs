@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Runs tests in the KVM laboratory, and holds the model against the real KVM there.
+
+#[path = "lab/storm.rs"]
+mod storm;
+#[path = "lab/switch.rs"]
+mod switch;
+#[path = "lab/unswitched.rs"]
+mod unswitched;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use bifold_guest::{CaptureError, Kind, Progress};
+use bifold_lab::lab::{Lab, LabError};
+use bifold_lab::tests;
+use bifold_lab::validate::drive::{Settings, drive};
+use bifold_lab::validate::{CONFIGS, Workload, document, table};
+use clap::{Parser, Subcommand};
+
+/// Runs tests in a laboratory: a kernel with KVM inside an emulated machine.
+///
+/// Exit status: 0 all well, 1 failed, 2 usage, 3 the comparison found rows beyond its
+/// tolerances, 77 this machine cannot (no QEMU, no kernel package with kvm-amd).
+#[derive(Parser)]
+#[command(name = "lab")]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Predicts the exits of a guest's programs and counts them under the real KVM
+    Validate(Validate),
+    /// Switches an inner guest's paging mode under load, and looks what that breaks
+    Storm(storm::Args),
+    /// Runs the tiny VMM's cases of switching: a line of JSON each
+    Switch(switch::Args),
+    /// Counts a guest's exits under an unmodified KVM and under ours without a switch
+    Unswitched(unswitched::Args),
+    /// Runs quick tests: a line each, `ok NAME (seconds)`, `skipped NAME: why` or `FAILED NAME: why`
+    Test(Test),
+}
+
+#[derive(clap::Args)]
+struct Test {
+    /// Tests (all if none is named)
+    #[arg(value_name = "NAME", value_parser = tests::ALL.each_ref().map(|t| t.name))]
+    names: Vec<String>,
+    /// Kernel of laboratory and guests: a series whose newest package is taken, or a package
+    /// (6.1, or 6.12 where apt has no 6.1)
+    #[arg(long)]
+    kernel: Option<String>,
+    /// Boots at a time
+    #[arg(long, default_value_t = 2)]
+    jobs: usize,
+    /// Say what tests there are
+    #[arg(long)]
+    list: bool,
+}
+
+#[derive(clap::Args)]
+struct Validate {
+    /// Kernel of laboratory and guests: a series whose newest package is taken, or a package
+    #[arg(long, default_value = "6.1")]
+    kernel: String,
+    /// Programs (all of them and a gcc run if none is named)
+    #[arg(long = "program", value_name = "NAME")]
+    programs: Vec<String>,
+    /// Configurations
+    #[arg(long = "config", value_name = "NAME", value_parser = CONFIGS)]
+    configs: Vec<String>,
+    /// Guests with kernel page-table isolation
+    #[arg(long, value_parser = ["on", "off", "both"], default_value = "both")]
+    kpti: String,
+    /// Runs under KVM per configuration
+    #[arg(short = 'n', long, default_value_t = 3)]
+    runs: u64,
+    /// Guest memory in MiB
+    #[arg(long, default_value_t = 256)]
+    memory: u64,
+    /// Boots at a time
+    #[arg(long, default_value_t = 2)]
+    jobs: usize,
+    /// Where to keep what was counted under KVM; used again if it is there already
+    #[arg(long, value_name = "FILE")]
+    counted: Option<PathBuf>,
+    /// Directory for every exit of the first run and of the prediction, to compare line by line
+    #[arg(long, value_name = "DIR")]
+    logs: Option<PathBuf>,
+    /// Markdown file for the table
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+fn validate(args: &Validate) -> Result<ExitCode> {
+    let lab = lab(Some(&args.kernel))?;
+    let workload = Workload::new(&args.programs, args.memory)?;
+    let settings = Settings {
+        configs: CONFIGS
+            .into_iter()
+            .filter(|c| args.configs.is_empty() || args.configs.iter().any(|a| a == c))
+            .collect(),
+        kpti: match args.kpti.as_str() {
+            "on" => vec![true],
+            "off" => vec![false],
+            _ => vec![false, true],
+        },
+        runs: args.runs,
+        jobs: args.jobs,
+        kept: args.counted.clone(),
+        logs: args.logs.clone(),
+    };
+    let rows = drive(&lab, &workload, &settings, &|what| eprintln!("lab: {what}"))?;
+    let text = document::page(&lab, &workload, &settings, &rows);
+    match &args.output {
+        Some(path) => write(path, text.as_bytes())?,
+        None => print!("{text}"),
+    }
+    let tally = table::tally(&rows);
+    let of = |v| tally.get(&v).copied().unwrap_or(0);
+    let (close, far) = (of(table::Verdict::Close), of(table::Verdict::Far));
+    eprintln!("lab: {close} of {} rows close, {far} far", rows.len());
+    let good = 10 * close >= 9 * rows.len() && far == 0;
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(3) })
+}
+
+fn write(path: &std::path::Path, data: &[u8]) -> Result<()> {
+    let new = path.with_extension("new");
+    std::fs::write(&new, data)
+        .and_then(|()| std::fs::rename(&new, path))
+        .with_context(|| path.display().to_string())
+}
+
+fn lab(kernel: Option<&str>) -> Result<Lab, LabError> {
+    let mut progress = |p: Progress| {
+        if let Progress::Stage(what) = p {
+            eprintln!("lab: {what}");
+        }
+    };
+    match kernel {
+        Some(kernel) => Lab::new(kernel, &mut progress),
+        None => Lab::any(&mut progress),
+    }
+}
+
+fn test(args: &Test) -> Result<ExitCode> {
+    let chosen = tests::named(&args.names)?;
+    if args.list {
+        for t in chosen {
+            println!("{:<18} {}", t.name, t.about);
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let lab = lab(args.kernel.as_deref())?;
+    eprintln!("lab: Linux {} under QEMU {}", lab.kernel().version, lab.qemu_version());
+    let (mut failed, mut skipped) = (0, 0);
+    tests::run(&lab, &chosen, args.jobs, &|what| eprintln!("lab: {what}"), &mut |o| match o.end {
+        Ok(()) => println!("ok {} ({:.1})", o.test.name, o.seconds),
+        Err(e) if e.is::<tests::Skipped>() => {
+            skipped += 1;
+            println!("skipped {}: {e}", o.test.name);
+        }
+        Err(e) => {
+            failed += 1;
+            println!("FAILED {}: {}", o.test.name, format!("{e:#}").replace('\n', " | "));
+        }
+    })?;
+    let passed = chosen.len() - failed - skipped;
+    eprintln!("lab: {passed} of {} tests passed, {skipped} skipped", chosen.len());
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn main() -> ExitCode {
+    let end = match Cli::parse().verb {
+        Verb::Validate(args) => validate(&args),
+        Verb::Test(args) => test(&args),
+        Verb::Storm(args) => storm::run(&args),
+        Verb::Switch(args) => switch::run(&args),
+        Verb::Unswitched(args) => unswitched::run(&args),
+    };
+    end.unwrap_or_else(|e| {
+        eprintln!("lab: error: {e:#}");
+        let lab = e.downcast_ref::<LabError>().map(LabError::kind);
+        let capture = e.downcast_ref::<CaptureError>().map(CaptureError::kind);
+        match lab.or(capture) {
+            Some(Kind::CannotWorkHere) => ExitCode::from(77),
+            _ => ExitCode::FAILURE,
+        }
+    })
+}

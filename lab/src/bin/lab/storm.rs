@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `lab storm`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use bifold_lab::storm::drive::{Machine, Outcome, drive};
+use bifold_lab::storm::table::table;
+use bifold_lab::storm::{KINDS, Mode, Noise, Pages, Storm};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Kernel of the laboratory and of the guest: a series whose newest package is taken, or a package
+    #[arg(long, default_value = "6.1")]
+    kernel: String,
+    /// How many switches; with 0 the guest runs for --seconds in its first mode
+    #[arg(long, default_value_t = 10_000)]
+    switches: u64,
+    /// The guest's CPUs
+    #[arg(long, default_value_t = 4)]
+    vcpus: u32,
+    /// The guest's memory in MiB
+    #[arg(long, default_value_t = 256)]
+    memory: u64,
+    /// What the guest does: memory, fork, protect, huge, tables, compute, with commas between, or all
+    #[arg(long, default_value = "all")]
+    load: String,
+    /// Isolate the guest kernel's page tables
+    #[arg(long)]
+    kpti: bool,
+    /// The pages behind the guest's memory
+    #[arg(long, value_parser = ["4k", "thp", "ksm"], default_value = "4k")]
+    pages: String,
+    /// What else happens to its memory: swap, dirty, split; may be given several times
+    #[arg(long, value_parser = ["swap", "dirty", "split"])]
+    noise: Vec<String>,
+    /// How often the guest moves to another QEMU of the laboratory meanwhile; without --noise
+    #[arg(long, default_value_t = 0, conflicts_with = "noise")]
+    migrations: u64,
+    /// The mode it begins in, and arrives in
+    #[arg(long, value_parser = ["nested", "shadow"], default_value = "nested")]
+    first: String,
+    /// The least stay in a mode, in milliseconds of guest time
+    #[arg(long, default_value_t = 10)]
+    stay: u64,
+    /// Of the load and of the times between switches
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// The load's longest time
+    #[arg(long, default_value_t = 2400)]
+    seconds: u64,
+    /// CPUs of the laboratory. The switch takes one, and only as many vCPUs as there are others can be in
+    /// the guest at that moment
+    #[arg(long, default_value_t = 4)]
+    cpus: u32,
+    /// Memory of the laboratory besides the guest's, in MiB (1536, or 3072 for a debug kernel)
+    #[arg(long)]
+    lab_memory: Option<u64>,
+    /// KVM's modules (default: what kernel/build made for that kernel; the kernel's own with --switches 0)
+    #[arg(long, value_name = "DIR")]
+    modules: Option<PathBuf>,
+    /// Another kernel for the laboratory: a directory with vmlinux and modules/
+    #[arg(long, value_name = "DIR")]
+    debug_kernel: Option<PathBuf>,
+    /// Where to keep the outcome: .json with every switch, or .md
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+fn settings(args: &Args) -> Result<Storm> {
+    for kind in args.load.split(',') {
+        if kind != "all" && !KINDS.contains(&kind) {
+            bail!("--load {kind}: there are {} and all", KINDS.join(", "));
+        }
+    }
+    let noise = args.noise.iter().map(|n| match n.as_str() {
+        "swap" => Noise::Swap,
+        "dirty" => Noise::Dirty,
+        _ => Noise::Split,
+    });
+    Ok(Storm {
+        vcpus: args.vcpus,
+        memory_mib: args.memory,
+        load: args.load.clone(),
+        seed: args.seed,
+        kpti: args.kpti,
+        pages: match args.pages.as_str() {
+            "thp" => Pages::Huge,
+            "ksm" => Pages::Merged,
+            _ => Pages::Small,
+        },
+        noise: noise.collect(),
+        switches: args.switches,
+        stay_us: args.stay * 1000,
+        seconds: args.seconds,
+        migrations: args.migrations,
+    })
+}
+
+fn keep(path: &std::path::Path, outcome: &Outcome) -> Result<()> {
+    let data = match path.extension().and_then(|e| e.to_str()) {
+        Some("json") => serde_json::to_string(outcome)? + "\n",
+        _ => table(outcome),
+    };
+    super::write(path, data.as_bytes())
+}
+
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let storm = settings(args)?;
+    // Without a switch the kernel's own KVM will do.
+    let own = args.switches == 0 && args.modules.is_none();
+    let lab = super::switch::lab(&args.kernel, args.debug_kernel.as_ref(), args.modules.as_ref(), own)?;
+    let release = lab.kernel().version.clone();
+    let first = Mode::named(&args.first).context("--first")?;
+    let machine = Machine {
+        cpus: args.cpus,
+        memory_mib: args.lab_memory.unwrap_or(if args.debug_kernel.is_some() { 3072 } else { 1536 }),
+        first,
+        // Twice a boot, and the end; kernels for debugging take their time.
+        more_seconds: if args.debug_kernel.is_some() { 1800 } else { 900 },
+        notes: |what| eprintln!("lab: {what}"),
+    };
+    eprintln!("lab: Linux {release} under QEMU {}", lab.qemu_version());
+    let outcome = drive(&lab, &storm, machine)?;
+    print!("{}", table(&outcome));
+    if let Some(path) = &args.output {
+        keep(path, &outcome)?;
+    }
+    Ok(if outcome.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `lab switch`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use bifold_lab::lab::Lab;
+use bifold_lab::storm::drive::built;
+use bifold_lab::switch::{Machine, judge, run as cases};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Cases (all but those that take minutes if none is named; `tiny-vmm switch --list` names them)
+    #[arg(value_name = "CASE")]
+    cases: Vec<String>,
+    /// Kernel of the laboratory: a series whose newest package is taken, or a package
+    #[arg(long, default_value = "6.1")]
+    kernel: String,
+    /// KVM's modules (default: what kernel/build made for that kernel)
+    #[arg(long, value_name = "DIR")]
+    modules: Option<PathBuf>,
+    /// Another kernel for the laboratory: a directory with vmlinux and modules/
+    #[arg(long, value_name = "DIR")]
+    debug_kernel: Option<PathBuf>,
+    /// Memory of the laboratory in MiB; the case `cost` needs 7000
+    #[arg(long, default_value_t = 1536)]
+    memory: u64,
+    /// The longest time in seconds
+    #[arg(long, default_value_t = 900)]
+    seconds: u64,
+    /// Two CPUs with a thread each, instead of one whose time is the instructions executed
+    #[arg(long)]
+    threads: bool,
+}
+
+/// The laboratory that arguments ask for: with a KVM that can switch, unless the kernel's own will do.
+pub fn lab(
+    kernel: &str,
+    debug_kernel: Option<&PathBuf>,
+    modules: Option<&PathBuf>,
+    own: bool,
+) -> Result<Lab> {
+    let mut lab = super::lab(Some(kernel))?;
+    if let Some(dir) = debug_kernel {
+        let modules = dir.join("modules");
+        lab = lab.on(bifold_guest::kernel::own(&dir.join("vmlinux"), Some(&modules))?);
+    }
+    if own {
+        return Ok(lab);
+    }
+    let release = lab.kernel().version.clone();
+    match modules.cloned().or_else(|| built(&release)) {
+        Some(dir) => Ok(lab.with_modules(dir)),
+        None => {
+            bail!("no modules for {release} in target/kernel: run make kernel, or name them by --modules")
+        }
+    }
+}
+
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let lab = lab(&args.kernel, args.debug_kernel.as_ref(), args.modules.as_ref(), false)?;
+    eprintln!("lab: Linux {} under QEMU {}", lab.kernel().version, lab.qemu_version());
+    let machine = Machine { memory_mib: args.memory, seconds: args.seconds, exact: !args.threads };
+    let outcome = cases(&lab, &args.cases, machine)?;
+    for fact in &outcome.facts {
+        println!("{fact}");
+    }
+    judge(&outcome)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `lab unswitched`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use bifold_lab::unswitched::{Compared, compare, left_out, spread};
+use bifold_lab::validate::{CONFIGS, Workload};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Kernel of laboratory and guest: a series whose newest package is taken, or a package
+    #[arg(long, default_value = "6.1")]
+    kernel: String,
+    /// KVM's modules (default: what kernel/build made for that kernel)
+    #[arg(long, value_name = "DIR")]
+    modules: Option<PathBuf>,
+    /// Programs (all of them and a gcc run if none is named)
+    #[arg(long = "program", value_name = "NAME")]
+    programs: Vec<String>,
+    /// Configurations (all of them if none is named)
+    #[arg(long = "config", value_name = "NAME", value_parser = CONFIGS)]
+    configs: Vec<String>,
+    /// Runs under the unmodified KVM: the spread of all but one is the measure, for ours and for that one
+    #[arg(long, default_value_t = 6)]
+    unmodified: u64,
+    /// Runs under ours
+    #[arg(long, default_value_t = 1)]
+    ours: u64,
+    /// Boots at a time
+    #[arg(long, default_value_t = 2)]
+    jobs: usize,
+}
+
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let ours = super::switch::lab(&args.kernel, None, args.modules.as_ref(), false)?;
+    let plain = super::lab(Some(&args.kernel))?;
+    let workload = Workload::new(&args.programs, 256)?;
+    let say = |what: &str| eprintln!("lab: {what}");
+    let named = |c: &&str| args.configs.is_empty() || args.configs.iter().any(|a| a == c);
+    let configs: Vec<&str> = CONFIGS.into_iter().filter(named).collect();
+    let what = (&workload, &configs[..]);
+    let Compared { rows, times } =
+        compare((&plain, args.unmodified), (&ours, args.ours), what, args.jobs, &say)?;
+    println!("configuration program reason unmodified ours");
+    let mut outside = 0;
+    for r in rows.iter().filter(|r| !r.within()) {
+        outside += 1;
+        let range = |values: &[u64]| match spread(values) {
+            (a, b) if a == b => a.to_string(),
+            (a, b) => format!("{a}..{b}"),
+        };
+        println!("{} {} {} {} {}", r.config, r.program, r.reason, range(&r.unmodified), range(&r.ours));
+    }
+    let most = rows.iter().filter(|r| !r.within()).map(|r| {
+        let (ours, theirs) = (spread(&r.ours), spread(&r.unmodified));
+        (ours.1.saturating_sub(theirs.1).max(theirs.0.saturating_sub(ours.0)), theirs.1)
+    });
+    let (beyond, of) = most.max().unwrap_or((0, 0));
+    println!(
+        "{} of {} counts within the spread of {} unmodified runs; the furthest outside by {beyond} of {of}",
+        rows.len() - outside,
+        rows.len(),
+        args.unmodified
+    );
+    if let Some((ours, theirs)) = left_out(&rows) {
+        println!(
+            "outside the spread of {} unmodified runs, each of {} left out in turn: {ours:.1} counts of a run of \
+             ours, {theirs:.1} of the unmodified run left out",
+            args.unmodified - 1,
+            args.unmodified
+        );
+    }
+    for t in times {
+        let ((program, worst), mean) = (&t.worst, t.mean);
+        println!("{}: programs take {mean:.3} times as long as unmodified, {program} {worst:.3}", t.config);
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The laboratory's initramfs: init, the modules, KVM, and what inner guests need.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use bifold_guest::cpio::{Archive, Entry};
+use bifold_guest::image;
+use bifold_guest::modules::{self, Modules};
+
+use super::{DATA_DIRS, FIRMWARE, Lab, LabError, Plan, beside, os};
+use crate::job::{Job, at};
+use crate::kvm_module;
+
+fn plain_name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    name.trim_end_matches(".xz").trim_end_matches(".zst").to_owned()
+}
+
+/// KVM's parameter that says which mode a new VM gets, if its modes can be switched at run time.
+const SWITCHABLE: &str = "paging_mode:";
+
+impl Lab {
+    fn add_modules(&self, archive: &mut Archive, wanted: &[&str]) -> Result<(), LabError> {
+        let version = || self.kernel.version.clone();
+        let mut all = match &self.kernel.modules {
+            Some(dir) => Modules::scan(dir)?,
+            None => return Err(LabError::NoKvm { version: version() }),
+        };
+        if let Some(own) = &self.own {
+            all = all.with(own)?;
+        }
+        if !all.has("kvm_amd") {
+            return Err(LabError::NoKvm { version: version() });
+        }
+        let (mut count, mut switchable) = (0, false);
+        for path in all.with_dependencies(&[wanted, &["kvm_amd"]].concat()) {
+            let name = plain_name(&path);
+            let data = modules::read(&path)?;
+            let built = modules::info(&data, "vermagic").pop().unwrap_or_default();
+            let built = built.split(' ').next().unwrap_or_default();
+            if built != self.kernel.version {
+                return Err(LabError::OtherKernel { path, built: built.into(), version: version() });
+            }
+            let mut add = |at: String, data| archive.add(at.as_bytes(), Entry::File { mode: 0o600, data });
+            match name.trim_end_matches(".ko").replace('-', "_").as_str() {
+                "kvm_amd" => {
+                    let shadow = kvm_module::for_shadow(&data)
+                        .map_err(|why| LabError::Module { version: version(), why })?;
+                    if switchable {
+                        // One module does both.
+                        add(format!("{}/{}", at::KVM_AMD, at::SWITCHABLE), shadow);
+                    } else {
+                        add(format!("{}/nested.ko", at::KVM_AMD), data);
+                        add(format!("{}/shadow.ko", at::KVM_AMD), shadow);
+                    }
+                    continue;
+                }
+                // Before kvm_amd, which needs it.
+                "kvm" => {
+                    switchable = modules::info(&data, "parm").iter().any(|p| p.starts_with(SWITCHABLE))
+                        || modules::info(&data, "parmtype").iter().any(|p| p.starts_with(SWITCHABLE));
+                }
+                _ => {}
+            }
+            // Init loads them in the order of their names.
+            add(format!("{}/{count:02}-{name}", at::MODULES), data);
+            count += 1;
+        }
+        Ok(())
+    }
+
+    /// Stock QEMU, and the kernel for inner guests.
+    fn add_emulator(&self, archive: &mut Archive) -> Result<(), LabError> {
+        image::add_program(archive, &self.qemu.path)?;
+        for name in FIRMWARE {
+            let found = DATA_DIRS.iter().map(|d| Path::new(d).join(name)).find(|p| p.exists());
+            if let Some(path) = found {
+                let data = fs::read(&path).map_err(os("reading QEMU's firmware"))?;
+                let at = Path::new(DATA_DIRS[0]).join(name);
+                archive.add(at.as_os_str().as_bytes(), Entry::File { mode: 0o644, data });
+            }
+        }
+        let data = fs::read(&self.inner.image).map_err(os("reading the kernel"))?;
+        archive.add(at::INNER_KERNEL.as_bytes(), Entry::File { mode: 0o644, data });
+        Ok(())
+    }
+
+    /// Modules of inner guests that are built in the laboratory.
+    fn add_inner(&self, archive: &mut Archive) -> Result<(), LabError> {
+        let Some(dir) = &self.inner.modules else { return Ok(()) };
+        let mut wanted = Modules::scan(dir)?.with_dependencies(&PORTS);
+        wanted.push(dir.join("modules.builtin"));
+        for path in wanted {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let data = fs::read(&path).map_err(os("reading the kernel"))?;
+            let at = format!("{}/{name}", at::INNER_MODULES);
+            archive.add(at.as_bytes(), Entry::File { mode: 0o644, data });
+        }
+        Ok(())
+    }
+
+    /// The initramfs of a storm's guest: its load is its first process.
+    fn storm(&self) -> Result<Vec<u8>, LabError> {
+        let mut archive = Archive::default();
+        let load = fs::read(crate::STORM).map_err(os("reading the load of storms"))?;
+        archive.add(b"init", Entry::File { mode: 0o755, data: load });
+        for dir in ["dev", "proc", "sys", "m"] {
+            archive.add(dir.as_bytes(), Entry::Dir { mode: 0o755 });
+        }
+        if let Some(dir) = &self.inner.modules {
+            for (i, path) in Modules::scan(dir)?.with_dependencies(&PORTS).iter().enumerate() {
+                let at = format!("m/{i:02}-{}", plain_name(path));
+                archive.add(at.as_bytes(), Entry::File { mode: 0o600, data: modules::read(path)? });
+            }
+        }
+        Ok(archive.bytes())
+    }
+
+    /// Everything.
+    pub(super) fn image(&self, plan: &Plan) -> Result<Vec<u8>, LabError> {
+        let mut archive = Archive::default();
+        let init = beside("lab-init")?;
+        image::add_program(&mut archive, &init)?;
+        archive.add(b"init", Entry::Link { to: init.as_os_str().as_bytes().to_vec() });
+        for (dir, mode) in
+            [("dev", 0o755), ("proc", 0o755), ("sys", 0o755), ("tmp", 0o1777), ("lab/out", 0o755)]
+        {
+            archive.add(dir.as_bytes(), Entry::Dir { mode });
+        }
+        for path in &plan.programs {
+            if !image::executable(path) {
+                return Err(LabError::Program { path: path.clone(), why: "not an executable file" });
+            }
+            image::add_program(&mut archive, path)?;
+        }
+        for path in &plan.files {
+            image::add_tree(&mut archive, path)?;
+        }
+        let mut wanted = PORTS.to_vec();
+        if plan.swap_mib > 0 {
+            wanted.push("virtio_blk");
+        }
+        self.add_modules(&mut archive, &wanted)?;
+        let has = |f: fn(&Job) -> bool| plan.jobs.jobs.iter().any(f);
+        let (inner, storm) = (has(|j| matches!(j, Job::Inner(_))), has(|j| matches!(j, Job::Storm(_))));
+        if inner || storm || plan.emulator {
+            self.add_emulator(&mut archive)?;
+        }
+        if inner {
+            self.add_inner(&mut archive)?;
+        }
+        if storm {
+            archive.add(at::STORM.as_bytes(), Entry::File { mode: 0o600, data: self.storm()? });
+        }
+        let jobs = serde_json::to_vec(&plan.jobs).expect("jobs are plain data");
+        archive.add(at::JOBS.as_bytes(), Entry::File { mode: 0o600, data: jobs });
+        Ok(archive.bytes())
+    }
+}
+
+const PORTS: [&str; 2] = ["virtio_pci", "virtio_console"];

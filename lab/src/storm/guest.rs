@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The guest of a storm under stock QEMU, and how to talk to it and to QEMU.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+use super::{Pages, Storm};
+use crate::job::at;
+
+const QBOOT: &str = "/usr/share/qemu/qboot.rom";
+/// As the captured guest's (`crates/guest`), but with what KVM offers a Linux that knows of it: its
+/// flushes and page faults take paths of their own through KVM. The APIC is MMIO: every timer
+/// and every interrupt between CPUs is a fault that is no RAM, in either mode.
+const CPU: &str = "EPYC,-fxsr-opt,-misalignsse,-osvw,-topoext,-xsavec,-svm,-vme,-monitor,-x2apic,-tsc-deadline,\
+     +kvm-pv-tlb-flush,+kvm-steal-time,+kvm-pv-eoi,+kvm-pv-unhalt,+kvm-asyncpf,+kvm-asyncpf-int,+kvm-poll-control";
+
+/// Ends QEMU when dropped; not for ever if it cannot end.
+pub(super) struct Guest {
+    child: Child,
+    line: UnixStream,
+    heard: Vec<u8>,
+    pub(super) qmp: Option<Qmp>,
+    console: File,
+    log: File,
+    /// What its console showed where it was before.
+    earlier: String,
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        for _ in 0..500 {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+fn memfd(name: &str) -> Result<File> {
+    let fd: OwnedFd = rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC)?;
+    Ok(File::from(fd))
+}
+
+fn arguments(storm: &Storm) -> Vec<(&'static str, String)> {
+    let bytes = storm.memory_mib << 20;
+    let merge = if storm.pages == Pages::Merged { "on" } else { "off" };
+    let kernel = format!(
+        "console=ttyS0 loglevel=5 nokaslr panic=-1 rdinit=/init random.trust_cpu=on cryptomgr.notests=1 \
+         no_timer_check tsc=reliable pti={} transparent_hugepage=madvise STORM_LOAD={} STORM_SEED={}",
+        if storm.kpti { "on" } else { "off" },
+        storm.load,
+        storm.seed
+    );
+    let mut args = vec![
+        ("-machine", "q35,memory-backend=ram,smm=off,usb=off,sata=off,hpet=off".into()),
+        ("-accel", "kvm".into()),
+        ("-name", "storm,debug-threads=on".into()),
+        ("-cpu", CPU.into()),
+        ("-smp", storm.vcpus.to_string()),
+        ("-m", format!("{}M", storm.memory_mib)),
+        ("-object", format!("memory-backend-ram,id=ram,size={bytes},merge={merge}")),
+        ("-kernel", at::INNER_KERNEL.into()),
+        ("-initrd", at::STORM.into()),
+        ("-append", kernel),
+    ];
+    if Path::new(QBOOT).exists() {
+        args.push(("-bios", QBOOT.into()));
+    }
+    args
+}
+
+impl Guest {
+    pub(super) fn start(storm: &Storm) -> Result<Guest> {
+        Guest::run(storm, &[])
+    }
+
+    /// A QEMU that waits for a guest to come.
+    pub(super) fn awaited(storm: &Storm) -> Result<Guest> {
+        Guest::run(storm, &["-incoming", "defer"])
+    }
+
+    fn run(storm: &Storm, more: &[&str]) -> Result<Guest> {
+        let (line, theirs) = UnixStream::pair()?;
+        let (monitor, its) = UnixStream::pair()?;
+        let (console, log) = (memfd("storm-console")?, memfd("storm-log")?);
+        let qemu = std::env::var("BIFOLD_QEMU").context("BIFOLD_QEMU")?;
+        let mut c = Command::new(&qemu);
+        for (name, value) in arguments(storm) {
+            c.arg(name).arg(value);
+        }
+        let fds = [theirs.as_raw_fd(), its.as_raw_fd(), console.as_raw_fd()];
+        c.arg("-chardev").arg(format!("socket,id=line,fd={}", fds[0]));
+        c.arg("-chardev").arg(format!("socket,id=monitor,fd={}", fds[1]));
+        c.arg("-chardev").arg(format!("file,id=console,path=/proc/self/fd/{}", fds[2]));
+        c.args(["-serial", "chardev:console", "-mon", "chardev=monitor,mode=control"]);
+        c.args(["-device", "virtio-serial-pci", "-device", "virtserialport,chardev=line,name=bifold.storm"]);
+        c.args(["-nodefaults", "-no-user-config", "-display", "none"]);
+        // A guest that shuts down remains to be looked at.
+        c.args(["-action", "reboot=shutdown,shutdown=pause"]).args(more);
+        c.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log.try_clone()?);
+        let small = storm.pages != Pages::Huge;
+        // SAFETY: between fork and exec only async-signal-safe calls are made: prctl and fcntl, on
+        // descriptors that this function keeps open.
+        unsafe {
+            c.pre_exec(move || {
+                if small {
+                    // QEMU asks for huge pages for every guest's memory.
+                    rustix::thread::disable_transparent_huge_pages(true)?;
+                }
+                for fd in fds {
+                    rustix::io::fcntl_setfd(BorrowedFd::borrow_raw(fd), rustix::io::FdFlags::empty())?;
+                }
+                Ok(())
+            });
+        }
+        let child = c.spawn().with_context(|| format!("running {qemu}"))?;
+        drop((theirs, its));
+        let mut guest =
+            Guest { child, line, heard: Vec::new(), qmp: None, console, log, earlier: String::new() };
+        match Qmp::new(monitor) {
+            Ok(qmp) => guest.qmp = Some(qmp),
+            Err(e) => bail!("{e:#}: {}", contents(&guest.log)),
+        }
+        Ok(guest)
+    }
+
+    /// That it goes on from where this one is.
+    pub(super) fn after(mut self, before: &mut Guest) -> Guest {
+        self.earlier = before.console();
+        self.heard = std::mem::take(&mut before.heard);
+        self
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Its next line, if one comes in this time.
+    pub(super) fn hear(&mut self, time: Duration) -> Result<Option<String>> {
+        let until = Instant::now() + time;
+        loop {
+            if let Some(end) = self.heard.iter().position(|b| *b == b'\n') {
+                let line: Vec<u8> = self.heard.drain(..=end).collect();
+                return Ok(Some(String::from_utf8_lossy(&line).trim().to_owned()));
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            self.line.set_read_timeout(Some(left))?;
+            let mut bytes = [0; 4096];
+            match self.line.read(&mut bytes) {
+                Ok(0) => bail!("the guest has ended: {}", self.last_words()),
+                Ok(n) => self.heard.extend_from_slice(&bytes[..n]),
+                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+                Err(e) => bail!("the guest has ended ({e}): {}", self.last_words()),
+            }
+        }
+    }
+
+    pub(super) fn tell(&mut self, byte: u8) -> Result<()> {
+        Ok(self.line.write_all(&[byte])?)
+    }
+
+    pub(super) fn console(&self) -> String {
+        self.earlier.clone() + &contents(&self.console)
+    }
+
+    /// How QEMU ended, if it has, the end of the console and what QEMU itself said.
+    fn last_words(&mut self) -> String {
+        let console = self.console();
+        let lines: Vec<&str> = console.lines().filter(|l| !l.trim().is_empty()).collect();
+        let tail = lines[lines.len().saturating_sub(30)..].join("\n");
+        // Its sockets are closed a little before it is gone.
+        std::thread::sleep(Duration::from_secs(1));
+        let end =
+            self.child.try_wait().ok().flatten().map_or("QEMU is still there".into(), |s| s.to_string());
+        format!("{end}\n{}\n{tail}", contents(&self.log).trim())
+    }
+}
+
+/// Without moving its position, which QEMU may share.
+fn contents(file: &File) -> String {
+    let mut data = vec![0; file.metadata().map_or(0, |m| m.len() as usize)];
+    let n = file.read_at(&mut data, 0).unwrap_or(0);
+    String::from_utf8_lossy(&data[..n]).into_owned()
+}
+
+/// QEMU's monitor.
+pub(super) struct Qmp {
+    from: BufReader<UnixStream>,
+    to: UnixStream,
+    /// What it said unasked.
+    events: Vec<String>,
+}
+
+impl Qmp {
+    fn new(stream: UnixStream) -> Result<Qmp> {
+        // It answers when its main loop runs, and that may take long here.
+        stream.set_read_timeout(Some(Duration::from_secs(120)))?;
+        let mut qmp = Qmp { from: BufReader::new(stream.try_clone()?), to: stream, events: Vec::new() };
+        qmp.line().context("QEMU's greeting")?;
+        qmp.ask("qmp_capabilities", json!({}))?;
+        Ok(qmp)
+    }
+
+    fn line(&mut self) -> Result<Value> {
+        let mut text = String::new();
+        if self.from.read_line(&mut text)? == 0 {
+            bail!("QEMU has ended");
+        }
+        Ok(serde_json::from_str(&text)?)
+    }
+
+    /// A command and its answer; events in between are kept.
+    pub(super) fn ask(&mut self, command: &str, arguments: Value) -> Result<Value> {
+        let line = json!({ "execute": command, "arguments": arguments }).to_string() + "\n";
+        self.to.write_all(line.as_bytes())?;
+        loop {
+            let mut answer = self.line().with_context(|| command.to_owned())?;
+            if let Some(error) = answer.get("error") {
+                bail!("{command}: {error}");
+            }
+            if answer.get("return").is_some() {
+                return Ok(answer["return"].take());
+            }
+            self.events.push(answer.to_string());
+        }
+    }
+
+    fn human(&mut self, line: &str, vcpu: u32) -> Result<String> {
+        let how = json!({ "command-line": line, "cpu-index": vcpu });
+        Ok(self.ask("human-monitor-command", how)?.as_str().unwrap_or_default().replace('\r', ""))
+    }
+
+    /// Whether it runs, why not, and where its vCPUs are.
+    pub(super) fn state(&mut self, vcpus: u32) -> Result<String> {
+        let mut text = self.ask("query-status", json!({}))?.to_string() + "\n";
+        text += &self.events.join("\n");
+        for vcpu in 0..vcpus {
+            text += &format!("\n{}", self.human("info registers", vcpu)?);
+        }
+        Ok(text)
+    }
+}

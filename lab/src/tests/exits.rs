@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A short form of the comparison that `lab validate` does in full.
+
+use anyhow::{Result, ensure};
+
+use super::{Shared, once};
+use crate::validate::count::{self, Run};
+use crate::validate::table::{self, Verdict};
+use crate::validate::{Workload, predict};
+
+/// One of each kind: faults of cold pages, full flushes, clean entries, CR3 loads. Before them a guest
+/// asleep: what a kernel puts off at boot falls into its time, and its rows are not looked at. None
+/// that makes the kernel's slabs grow: how fast RCU frees is timing, and each new page is an exit.
+const PROGRAMS: [&str; 5] = [IDLE, "touch-cold", "dontneed-refill", "clean-dirty", "switch-4"];
+const IDLE: &str = "idle";
+const MIB: u64 = 256;
+const CONFIGS: [&str; 2] = ["nested-4k", "shadow-4k"];
+
+pub fn nested(shared: &Shared) -> Result<()> {
+    compare(shared, CONFIGS[0])
+}
+
+pub fn shadow(shared: &Shared) -> Result<()> {
+    compare(shared, CONFIGS[1])
+}
+
+fn compare(shared: &Shared, config: &'static str) -> Result<()> {
+    let workload = Workload::new(&PROGRAMS.map(String::from), MIB)?;
+    let counted = count::count(shared.lab, &workload, Run { config, kpti: false, number: 0 }, false)?;
+    let counted = count::reasons(&workload, &counted, false);
+    let predicted =
+        once(&shared.predicted, || predict::predict(shared.lab, &workload, &CONFIGS, false, false))?;
+    let predicted = predict::reasons(&predicted[config]);
+    let rows = table::rows(&workload.programs, false, config, &predicted, &[counted]);
+    let far: Vec<String> = rows
+        .iter()
+        .filter(|r| r.program != IDLE && r.verdict() != Verdict::Close)
+        .map(|r| format!("{} {}: predicted {}, counted {}", r.program, r.reason, r.predicted, r.mean()))
+        .collect();
+    ensure!(far.is_empty(), "{} of {} rows are not close: {}", far.len(), rows.len(), far.join("; "));
+    ensure!(!rows.is_empty(), "nothing was counted");
+    Ok(())
+}

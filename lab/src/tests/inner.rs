@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The inner Linux guest under stock QEMU: it boots, its command's output and status come back,
+//! and its CPU has the flags that the captured guest's has.
+//!
+//! Under shadow paging a boot says more than that: a kernel that reads a wrong CR3 does not get
+//! far (`kvm_module.rs`).
+
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context, Result, ensure};
+use bifold_guest::{CommandExit, GuestSpec};
+
+use super::{BUSYBOX, Shared, once, sh, single};
+use crate::job::{Backing, Inner, Job};
+use crate::lab::Output;
+
+const MIB: u64 = 256;
+/// A flag that Linux gives itself where an AMD CPU lets it read MSR LS_CFG (`bsp_init_amd`): TCG
+/// does, with 0, and KVM does not. No CPUID bit, and nothing to do with memory.
+const BY_MSR: &str = "ssbd";
+
+fn command() -> Vec<String> {
+    sh(&format!("{BUSYBOX} cat /proc/cpuinfo; echo wrong >&2; exit 7"))
+}
+
+pub fn jobs() -> Result<Vec<Job>> {
+    Ok(vec![Job::Inner(Inner {
+        command: command(),
+        include: Vec::new(),
+        memory_mib: MIB,
+        kpti: false,
+        backing: Backing::Small,
+        delay_us: 0,
+        trace: Vec::new(),
+        trace_mib: 0,
+    })])
+}
+
+fn flags(cpuinfo: &str) -> Result<Vec<String>> {
+    let line =
+        cpuinfo.lines().find_map(|l| l.strip_prefix("flags")?.split_once(':')).context("no CPU flags")?;
+    let mut flags: Vec<String> =
+        line.1.split_whitespace().filter(|f| *f != BY_MSR).map(String::from).collect();
+    flags.sort();
+    Ok(flags)
+}
+
+/// Those of the guest as it is captured.
+fn captured(shared: &Shared) -> Result<Vec<String>> {
+    let kernel = shared.lab.inner();
+    let spec = GuestSpec {
+        command: command().iter().map(Into::into).collect(),
+        memory_mib: MIB,
+        kernel: Some(kernel.image.clone()),
+        modules: kernel.modules.clone(),
+        ..crate::guest()
+    };
+    let report = bifold_guest::plain(&spec, &AtomicBool::new(false), &mut |_| ())?;
+    ensure!(report.exit == CommandExit::Code(7), "the guest's command ended with {:?}", report.exit);
+    flags(&String::from_utf8_lossy(&report.stdout))
+}
+
+pub fn check(shared: &Shared, outputs: &[Output]) -> Result<()> {
+    let d = &single(outputs)?.done;
+    ensure!(
+        (d.status, d.stderr.as_str()) == (7, "wrong\n"),
+        "a command that exits with 7 came back with {}: {}",
+        d.status,
+        d.stderr
+    );
+    let here = flags(&d.stdout)?;
+    let there = once(&shared.flags, || captured(shared)).context("the guest without KVM")?;
+    let only = |a: &[String], b: &[String]| -> String {
+        a.iter().filter(|f| !b.contains(f)).cloned().collect::<Vec<_>>().join(" ")
+    };
+    let (extra, missing) = (only(&here, there), only(there, &here));
+    ensure!(
+        extra.is_empty() && missing.is_empty(),
+        "its CPU is not the captured guest's: it has [{extra}] more and [{missing}] less"
+    );
+    Ok(())
+}

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The quick tests: named, each with a line that says what it expects.
+//!
+//! Most are jobs for a laboratory and a look at their outputs ([`How::Jobs`]). Those that want
+//! the same KVM share a boot, which costs more than most of them do (`run.rs`).
+
+mod command;
+mod exits;
+mod guests;
+mod inner;
+mod poke;
+mod run;
+mod storm;
+mod switch;
+
+pub use poke::poke;
+pub use run::{Outcome, run};
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::job::Job;
+use crate::lab::{Lab, Output};
+use crate::validate::predict::Predicted;
+
+/// A test.
+#[derive(Debug)]
+pub struct Test {
+    /// Its name.
+    pub name: &'static str,
+    /// What it expects.
+    pub about: &'static str,
+    how: How,
+}
+
+/// What KVM does in a laboratory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Paging {
+    Nested,
+    Shadow,
+}
+
+#[derive(Debug)]
+enum How {
+    /// Jobs for a laboratory with this KVM, and what is wrong with their outputs.
+    Jobs { paging: Paging, jobs: fn() -> Result<Vec<Job>>, check: fn(&Shared, &[Output]) -> Result<()> },
+    /// Sees to its boots itself.
+    Own(fn(&Shared) -> Result<()>),
+}
+
+/// The error of a test that cannot run for want of something that need not be there.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Skipped(String);
+
+type Once<T> = OnceLock<Result<T, String>>;
+
+/// What several tests need, made by the first of them.
+struct Shared<'a> {
+    lab: &'a Lab,
+    flags: Once<Vec<String>>,
+    predicted: Once<BTreeMap<&'static str, Predicted>>,
+}
+
+fn once<T>(cell: &Once<T>, make: impl FnOnce() -> Result<T>) -> Result<&T> {
+    cell.get_or_init(|| make().map_err(|e| format!("{e:#}"))).as_ref().map_err(|e| anyhow::anyhow!("{e}"))
+}
+
+const fn jobs(
+    name: &'static str,
+    about: &'static str,
+    paging: Paging,
+    jobs: fn() -> Result<Vec<Job>>,
+    check: fn(&Shared, &[Output]) -> Result<()>,
+) -> Test {
+    Test { name, about, how: How::Jobs { paging, jobs, check } }
+}
+
+const fn own(name: &'static str, about: &'static str, test: fn(&Shared) -> Result<()>) -> Test {
+    Test { name, about, how: How::Own(test) }
+}
+
+use Paging::{Nested, Shadow};
+
+/// All tests. Those of a boot run in this order.
+pub static ALL: [Test; 21] = [
+    jobs("lab", "a program's output, exit status and files come back", Nested, lab, lab_check),
+    jobs(
+        "inner-nested",
+        "stock QEMU boots Linux under nested paging, as the captured guest sees it",
+        Nested,
+        inner::jobs,
+        inner::check,
+    ),
+    jobs(
+        "inner-shadow",
+        "stock QEMU boots Linux under shadow paging, as the captured guest sees it",
+        Shadow,
+        inner::jobs,
+        inner::check,
+    ),
+    jobs(
+        "guests-nested-4k",
+        "hand-made guests exit as predicted, phase by phase",
+        Nested,
+        || guests::jobs("count", "4k"),
+        guests::check,
+    ),
+    jobs(
+        "guests-nested-2m",
+        "the same on shared 2 MB pages, as QEMU has them from a memfd",
+        Nested,
+        || guests::jobs("count", "2m-shared"),
+        guests::check,
+    ),
+    jobs(
+        "guests-shadow-4k",
+        "hand-made guests exit as predicted under shadow paging",
+        Shadow,
+        || guests::jobs("count", "4k"),
+        guests::check,
+    ),
+    jobs(
+        "guests-shadow-2m",
+        "the same on shared 2 MB pages, as QEMU has them from a memfd",
+        Shadow,
+        || guests::jobs("count", "2m-shared"),
+        guests::check,
+    ),
+    jobs(
+        "walks-nested-4k",
+        "an access reads the very table entries that the walker reads",
+        Nested,
+        || guests::jobs("walks", "4k"),
+        guests::check,
+    ),
+    jobs("walks-nested-2m", "the same on 2 MB pages", Nested, || guests::jobs("walks", "2m"), guests::check),
+    jobs(
+        "walks-shadow-4k",
+        "the same of shadow tables",
+        Shadow,
+        || guests::jobs("walks", "4k"),
+        guests::check,
+    ),
+    jobs(
+        "walks-shadow-2m",
+        "the same of shadow tables on 2 MB pages",
+        Shadow,
+        || guests::jobs("walks", "2m"),
+        guests::check,
+    ),
+    own("exits-nested-4k", "predicted exits of a Linux guest's programs are those counted", exits::nested),
+    own("exits-shadow-4k", "the same under shadow paging", exits::shadow),
+    own("switch-control", "who may switch, what is refused, vCPUs in every state", switch::control),
+    own(
+        "switch-memory",
+        "kept tables, dirty logs, memory slots and guest tables over switches",
+        switch::memory,
+    ),
+    own("switch-host", "KSM, swap and split huge pages meanwhile", switch::host),
+    own("mode", "bifold mode lists a VM and switches it", command::ours),
+    own("mode-unmodified", "bifold mode says what an unmodified KVM lacks", command::unmodified),
+    own("storm", "a guest whose paging mode is switched 100 times keeps its memory", storm::plain),
+    own("storm-noise", "the same with huge pages, split, and dirty logs", storm::noisy),
+    own("storm-migrate", "the same while it moves to another QEMU twice", storm::migrated),
+];
+
+/// The tests of these names, or all.
+pub fn named(names: &[String]) -> Result<Vec<&'static Test>> {
+    for name in names {
+        ensure!(ALL.iter().any(|t| t.name == name), "no test is called {name}; lab test --list names them");
+    }
+    Ok(ALL.iter().filter(|t| names.is_empty() || names.iter().any(|n| n == t.name)).collect())
+}
+
+/// Debian's busybox, one static binary: what tests run for a shell.
+const BUSYBOX: &str = "/bin/busybox";
+
+fn sh(script: &str) -> Vec<String> {
+    [BUSYBOX, "sh", "-c", script].map(String::from).to_vec()
+}
+
+const NUMBERS: usize = 100_000;
+
+fn lab() -> Result<Vec<Job>> {
+    let script = format!(
+        "echo said; echo wrong >&2; {BUSYBOX} seq {NUMBERS} > {out}/numbers; : > {out}/empty; exit 3",
+        out = crate::job::at::OUT
+    );
+    Ok(vec![Job::Run { command: sh(&script) }, Job::Run { command: sh("kill -9 $$") }])
+}
+
+fn lab_check(_: &Shared, outputs: &[Output]) -> Result<()> {
+    let [first, second] = outputs else { anyhow::bail!("{} outputs of 2 jobs", outputs.len()) };
+    let d = &first.done;
+    let got = (d.status, d.stdout.as_str(), d.stderr.as_str());
+    ensure!(got == (3, "said\n", "wrong\n"), "a program that exits with 3 came back as {got:?}");
+    let names: Vec<&str> = first.files.keys().map(String::as_str).collect();
+    ensure!(names == ["empty", "numbers"], "its files came back as {names:?}");
+    let numbers = String::from_utf8_lossy(&first.files["numbers"]).into_owned();
+    let right = numbers.lines().enumerate().all(|(i, l)| l.parse() == Ok(i + 1));
+    ensure!(right && numbers.lines().count() == NUMBERS, "a file of {} bytes came back wrong", numbers.len());
+    ensure!(second.done.status == -9, "a killed program has status {}", second.done.status);
+    ensure!(second.files.is_empty(), "the second program has files of the first");
+    Ok(())
+}
+
+/// The status must be 0; otherwise what the program said.
+fn succeeded(output: &Output) -> Result<()> {
+    let d = &output.done;
+    ensure!(d.status == 0, "exit status {}: {}", d.status, d.stderr.trim());
+    Ok(())
+}
+
+/// A test's only output.
+fn single(outputs: &[Output]) -> Result<&Output> {
+    outputs.first().context("no output")
+}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A short storm of switches (`lab storm` does long ones), with the modules of `kernel/build`.
+
+use anyhow::{Result, ensure};
+
+use super::{Shared, Skipped};
+use crate::storm::drive::{Machine, built, drive};
+use crate::storm::{Noise, Pages, Storm};
+
+const SWITCHES: u64 = 100;
+
+fn storm() -> Storm {
+    Storm {
+        vcpus: 4,
+        memory_mib: 256,
+        load: "memory,protect".into(),
+        seed: 1,
+        kpti: false,
+        pages: Pages::Small,
+        noise: Vec::new(),
+        switches: SWITCHES,
+        stay_us: 10_000,
+        seconds: 120,
+        migrations: 0,
+    }
+}
+
+fn check(shared: &Shared, storm: &Storm) -> Result<()> {
+    let release = &shared.lab.kernel().version;
+    let Some(modules) = built(release) else {
+        return Err(Skipped(format!("no modules for {release}: kernel/build makes them")).into());
+    };
+    let lab = shared.lab.clone().with_modules(modules);
+    let outcome = drive(&lab, storm, Machine { more_seconds: 300, ..Machine::default() })?;
+    ensure!(outcome.wrong.is_empty(), "{}", outcome.wrong.join("; "));
+    Ok(())
+}
+
+/// Plain memory, and translations that must go at once.
+pub fn plain(shared: &Shared) -> Result<()> {
+    check(shared, &storm())
+}
+
+/// Processes and huge pages, with KPTI, while the host's huge pages are split and its dirty logs go on
+/// and off.
+pub fn noisy(shared: &Shared) -> Result<()> {
+    let noise = vec![Noise::Dirty, Noise::Split];
+    let load = "fork,huge,tables".into();
+    check(shared, &Storm { load, kpti: true, pages: Pages::Huge, noise, seed: 2, ..storm() })
+}
+
+/// To another QEMU twice, and switched all the while.
+pub fn migrated(shared: &Shared) -> Result<()> {
+    let load = "memory,protect,fork".into();
+    check(shared, &Storm { load, migrations: 2, stay_us: 80_000, seed: 3, ..storm() })
+}

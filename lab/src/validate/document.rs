@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The comparison as a page of the docs.
+
+use std::fmt::Write;
+use std::process::Command;
+
+use super::Workload;
+use super::drive::Settings;
+use super::table::{Row, Verdict, markdown, tally};
+use crate::lab::Lab;
+
+/// Frames of freed page tables come back under RCU, and a guest slowed by its exits has had
+/// more time for that: which frames are used again decides how often KVM meets one whose
+/// table it still shadows.
+const REUSE: &str = "`kvm_mmu_unprotect_page` and `mmu_try_to_unsync_pages` act when the guest uses a frame again \
+    that was a page table; how soon RCU gives such frames back is a matter of the guest's speed (by the logs, \
+    not proven)";
+
+/// Why rows are not close: program, reason, KVM's function and what it meets. `*` is any.
+const CAUSES: &[(&str, &str, &str)] = &[
+    (
+        "thp-touch",
+        "*",
+        "`kvm_tdp_mmu_map` and `FNAME(fetch)` map what is cold, 512 entries for each huge page that the guest's \
+         allocator takes from memory never used before; that number differs between the captured guest and \
+         the counted, and from run to run",
+    ),
+    (
+        "many-tables",
+        "*",
+        "`kvm_mmu_zap_oldest_mmu_pages` zaps by creation: going round, either every table is found zapped or, \
+         once some are not, fewer are made and more survive; which of the two it is depends on what was \
+         shadowed before, and differs from run to run",
+    ),
+    ("*", "permission", REUSE),
+    ("*", "unprotect", REUSE),
+    ("*", "unsync", REUSE),
+];
+
+fn cause(row: &Row) -> &'static str {
+    let fits = |pattern: &str, value: &str| pattern == "*" || pattern == value;
+    CAUSES
+        .iter()
+        .find(|(program, reason, _)| fits(program, &row.program) && fits(reason, &row.reason))
+        .map_or("not explained", |(_, _, why)| why)
+}
+
+/// Today, as the machine says it.
+fn today() -> String {
+    let out = Command::new("date").args(["-u", "+%F"]).output();
+    out.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned()).unwrap_or_default()
+}
+
+/// The page for one kernel.
+pub fn page(lab: &Lab, workload: &Workload, settings: &Settings, rows: &[Row]) -> String {
+    let tally = tally(rows);
+    let of = |v: Verdict| tally.get(&v).copied().unwrap_or(0);
+    let (close, off, far) = (of(Verdict::Close), of(Verdict::Off), of(Verdict::Far));
+    let share = 100.0 * close as f64 / rows.len().max(1) as f64;
+    let mut out = format!(
+        "# Exits: the model beside KVM of Linux {kernel}\n\n\
+         Written by `lab validate` on {date}. Kernel of laboratory and guests: Debian's {kernel};\n\
+         emulator and VMM of the inner guests: QEMU {qemu}. Guests of {memory} MiB, 1 vCPU; {runs} runs per\n\
+         configuration under KVM. What the columns mean, and how this is done: `docs/design/validation.md`.\n\n\
+         {all} rows: **{close} close** ({share:.1} %: within 5 %, or within 10 counts below 200), {off} off \
+         (within 25 %), {far} far.\n",
+        kernel = lab.kernel().version,
+        date = today(),
+        qemu = lab.qemu_version(),
+        memory = workload.memory_mib,
+        runs = settings.runs,
+        all = rows.len(),
+    );
+    let not_close: Vec<&Row> = rows.iter().filter(|r| r.verdict() != Verdict::Close).collect();
+    if !not_close.is_empty() {
+        out.push_str("\n## Rows that are not close\n\n");
+        out.push_str(&markdown(not_close.iter().copied()));
+        out.push('\n');
+        let mut said = Vec::new();
+        for r in not_close {
+            let line = format!("- `{}`, {}: {}\n", r.program, r.reason, cause(r));
+            if !said.contains(&line) {
+                out.push_str(&line);
+                said.push(line);
+            }
+        }
+    }
+    for &kpti in &settings.kpti {
+        for config in &settings.configs {
+            let _ = write!(out, "\n## {config}, KPTI {}\n\n", if kpti { "on" } else { "off" });
+            out.push_str(&markdown(rows.iter().filter(|r| r.kpti == kpti && r.config == *config)));
+        }
+    }
+    out
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Holds the model against the real KVM: the same guest runs the same programs,
+//! once captured and predicted, and several times as an inner guest under KVM with
+//! its exits counted. `predict` and `count` give exits per program, configuration
+//! and reason; `table` compares them, `drive` does it all, `document` writes it down.
+
+pub mod count;
+pub mod document;
+pub mod drive;
+pub mod predict;
+pub mod table;
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use bifold_guest::{GuestSpec, Root};
+use bifold_model::{Config, Mode};
+
+use crate::job::Backing;
+
+/// The configurations that are compared.
+pub const CONFIGS: [&str; 4] = ["nested-4k", "nested-2m", "shadow-4k", "shadow-2m"];
+
+/// A program of the suite.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Program {
+    /// Its name.
+    pub name: String,
+    /// The number of its window.
+    pub window: u64,
+    /// What it does.
+    pub about: String,
+}
+
+/// The programs there are, in the suite's order.
+pub fn programs() -> Result<Vec<Program>> {
+    let out = Command::new(crate::SUITE).arg("--list").output().context("running the suite")?;
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    text.lines()
+        .map(|line| {
+            let mut words = line.split_whitespace();
+            let (Some(name), Some(window)) = (words.next(), words.next().and_then(|w| w.parse().ok())) else {
+                bail!("the suite lists {line:?}");
+            };
+            Ok(Program { name: name.into(), window, about: words.collect::<Vec<_>>().join(" ") })
+        })
+        .collect()
+}
+
+/// The program that runs a command given to it.
+const RUN: &str = "run";
+
+/// What a guest of the comparison runs, and the files it needs for that.
+#[derive(Debug, Clone)]
+pub struct Workload {
+    /// Program and arguments.
+    pub command: Vec<String>,
+    /// Files beside the program.
+    pub include: Vec<PathBuf>,
+    /// The programs' windows.
+    pub programs: Vec<Program>,
+    /// Guest memory.
+    pub memory_mib: u64,
+}
+
+/// Where the C compiler keeps a program of its own.
+fn compiler_part(name: &str) -> Result<PathBuf> {
+    let out = Command::new("gcc").arg(format!("-print-prog-name={name}")).output().context("running gcc")?;
+    let found = PathBuf::from(String::from_utf8_lossy(&out.stdout).trim());
+    let found = if found.is_absolute() { found } else { PathBuf::from("/usr/bin").join(found) };
+    found.canonicalize().with_context(|| format!("gcc's {name}"))
+}
+
+impl Workload {
+    /// The programs named, or all of them and a gcc run.
+    pub fn new(only: &[String], memory_mib: u64) -> Result<Workload> {
+        let all = programs()?;
+        if let Some(unknown) = only.iter().find(|n| all.iter().all(|p| p.name != **n)) {
+            bail!("no program is called {unknown}; `suite --list` names them");
+        }
+        let chosen: Vec<Program> =
+            all.into_iter().filter(|p| only.is_empty() || only.contains(&p.name)).collect();
+        let mut command = vec![crate::SUITE.to_owned()];
+        command.extend(chosen.iter().filter(|p| p.name != RUN).map(|p| p.name.clone()));
+        let mut include = Vec::new();
+        if chosen.iter().any(|p| p.name == RUN) {
+            let gcc = PathBuf::from("/usr/bin/gcc").canonicalize().context("/usr/bin/gcc")?;
+            let source = PathBuf::from(crate::REAL_SOURCE);
+            let object = "/tmp/real.o".to_owned();
+            let shown = |p: &PathBuf| p.to_string_lossy().into_owned();
+            command.extend([RUN.into(), "--".into(), shown(&gcc), "-O1".into(), "-c".into()]);
+            command.extend([shown(&source), "-o".into(), object]);
+            // The driver looks for cc1 where it was installed, not where links lead.
+            include = vec![gcc, compiler_part("cc1")?, compiler_part("as")?, source];
+            include.push(PathBuf::from("/usr/bin/as"));
+        }
+        Ok(Workload { command, include, programs: chosen, memory_mib })
+    }
+
+    /// The window of a program that it has.
+    pub fn window(&self, program: &str) -> Option<u64> {
+        self.programs.iter().find(|p| p.name == program).map(|p| p.window)
+    }
+
+    /// The guest that runs it.
+    pub fn guest(&self, kpti: bool) -> GuestSpec {
+        GuestSpec {
+            command: self.command.iter().map(Into::into).collect(),
+            root: Root::Initramfs { include: self.include.clone() },
+            memory_mib: self.memory_mib,
+            kpti,
+            ..crate::guest()
+        }
+    }
+}
+
+/// A configuration by name.
+pub fn config(name: &str) -> Result<(Config, Backing)> {
+    let config = Config::from_name(name).with_context(|| format!("no configuration is called {name}"))?;
+    if config.mode == Mode::Native {
+        bail!("KVM has no configuration {name}");
+    }
+    let backing = if name.ends_with("2m") { Backing::Huge } else { Backing::Small };
+    Ok((config, backing))
+}

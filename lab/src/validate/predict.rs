@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Predicts exits: captures the guest from its boot on and feeds the model, whose
+//! counts are taken where the guest marks windows.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context, Result, bail};
+use bifold_guest::{CommandExit, Progress, Record};
+use bifold_model::{Config, Kvm, Model, Options, Profile, Sample};
+use bifold_trace::{Event, decode};
+
+use super::Workload;
+use super::table::Reasons;
+use crate::lab::Lab;
+
+/// AMD's, as the laboratory's CPU is.
+const PROFILE: &str = "phenom2-x3-720";
+/// The laboratory's emulator keeps no TLB entry over an exit.
+const OVERRIDES: [&str; 1] = ["cpu.tlb_tagged=false"];
+
+/// What a program does.
+#[derive(Debug, Clone, Default)]
+pub struct Window {
+    /// Counts.
+    pub sample: Sample,
+    /// Every exit, if asked for: reason and address.
+    pub log: Vec<(&'static str, u64)>,
+}
+
+/// A window that has begun: its number and the counts at that time.
+type Begun = (u64, Vec<Sample>);
+
+struct Windows {
+    model: Model,
+    log: bool,
+    begun: Option<Begun>,
+    /// By number, for each configuration.
+    done: BTreeMap<u64, Vec<Window>>,
+}
+
+impl Windows {
+    fn totals(&self) -> Vec<Sample> {
+        self.model.totals().into_iter().map(|(_, s)| s).collect()
+    }
+
+    fn end(&mut self) {
+        let Some((number, before)) = self.begun.take() else { return };
+        let log = self.model.take_exit_log();
+        let of = |((config, now), before): ((Config, Sample), &Sample)| Window {
+            sample: now.since(before),
+            log: log
+                .iter()
+                .filter(|e| e.config == config)
+                .map(|e| (e.reason, e.gpa.map_or(e.gva.0, |gpa| gpa.0)))
+                .collect(),
+        };
+        self.done.insert(number, self.model.totals().into_iter().zip(&before).map(of).collect());
+    }
+
+    fn take(&mut self, words: &[u64]) -> Result<()> {
+        let (mut at, mut from) = (0, 0);
+        while at < words.len() {
+            let (event, n) = decode(&words[at..], at)?;
+            at += n;
+            let Event::Marker(code) = event else { continue };
+            self.model.consume(&words[from..at])?;
+            from = at;
+            match code >> 8 {
+                1 => {
+                    self.begun = Some((code & 0xff, self.totals()));
+                    if self.log {
+                        self.model.log_exits();
+                        self.model.take_exit_log();
+                    }
+                }
+                2 => self.end(),
+                _ => {}
+            }
+        }
+        self.model.consume(&words[from..])?;
+        Ok(())
+    }
+}
+
+/// What is predicted for a program, by reason.
+pub type Predicted = BTreeMap<u64, Window>;
+
+/// The exits of each window.
+pub fn reasons(predicted: &Predicted) -> BTreeMap<u64, Reasons> {
+    let of = |s: &Sample| s.exits().map(|(name, n)| (name.to_owned(), n as f64)).collect();
+    predicted.iter().map(|(n, w)| (*n, of(&w.sample))).collect()
+}
+
+/// Windows by configuration; `log` keeps every exit.
+pub fn predict(
+    lab: &Lab,
+    workload: &Workload,
+    configs: &[&'static str],
+    kpti: bool,
+    log: bool,
+) -> Result<BTreeMap<&'static str, Predicted>> {
+    let kernel = lab.inner();
+    let spec = bifold_guest::GuestSpec {
+        kernel: Some(kernel.image.clone()),
+        modules: kernel.modules.clone(),
+        record: Record::Boot,
+        region: bifold_guest::Region::default(),
+        ..workload.guest(kpti)
+    };
+    let mut overrides: Vec<String> = OVERRIDES.iter().map(|s| (*s).to_owned()).collect();
+    let kvm = Kvm::of_release(&kernel.version)
+        .with_context(|| format!("the model knows KVM of Linux 6.1 and 6.12, not of {}", kernel.version))?;
+    overrides.push(format!("kvm={}", kvm.name()));
+    let profile = Profile::load(PROFILE, &overrides).context("the profile")?;
+    let chosen: Vec<_> = configs.iter().map(|n| super::config(n).map(|(c, _)| c)).collect::<Result<_>>()?;
+    let options =
+        Options { configs: chosen, guest_frames: bifold_guest::guest_frames(&spec), ..Options::default() };
+    let mut windows =
+        Windows { model: Model::new(&profile, options), log, begun: None, done: BTreeMap::new() };
+    let report =
+        bifold_guest::capture(&spec, &AtomicBool::new(false), &mut |_: Progress| (), &mut |words| {
+            windows.take(words).map_err(Into::into)
+        })?;
+    if report.exit != CommandExit::Code(0) {
+        bail!("the captured guest's command ended with {:?}", report.exit);
+    }
+    let mut out = BTreeMap::new();
+    for (i, name) in configs.iter().enumerate() {
+        out.insert(*name, windows.done.iter().map(|(n, w)| (*n, w[i].clone())).collect());
+    }
+    Ok(out)
+}

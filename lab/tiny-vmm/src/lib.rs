@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A virtual machine monitor of a few hundred lines, for tests that control every vCPU.
+//!
+//! It runs hand-made guests under the KVM of the machine it is on (the laboratory's: a
+//! kernel with kvm-amd inside an emulated machine) and holds what KVM does against what
+//! the model says. Prediction and guest are one: [`guest::Guest`] writes machine code and the
+//! model's events of it in the same call.
+//!
+//! | verb | does | line of output |
+//! |---|---|---|
+//! | `count [GUEST]...` | exits of each phase by reason and error code, exact, beside the model's | [`count::Fact`] |
+//! | `random` | the same for guests made up at random, each until the two differ | [`count::Fact`] |
+//! | `walks` | the entries that one access reads, by their A and D bits, beside the walker's | [`walks::Fact`] |
+//! | `switch [CASE]...` | switches paging modes on a KVM that can, and what must hold then | [`switch::Fact`] |
+//! | `predict [GUEST]...` | the model's counts alone; needs no KVM | [`Prediction`] |
+//!
+//! Standard output has one line of JSON per fact (`"fact"` names its kind), errors are text on
+//! standard error. Exit status: 0 all facts agree, 3 some do not, 1 an error, 77 KVM, its
+//! trace, a kind of memory or a privilege is not there. Whether paging is nested or shadow is the KVM module's
+//! choice (`npt`); `--backing` says what is behind guest memory.
+//!
+//! `walks` needs words of the host's memory changed, which only the laboratory can do:
+//! [`poke`] has the protocol.
+//!
+//! It needs root, debugfs and tracefs at /sys/kernel/debug and /sys/kernel/tracing, for 2 MB
+//! pages /proc/sys/vm/nr_hugepages of 48 or more, and for `walks` /proc/kcore and kprobes.
+//! Under npt=0 QEMU 9.1 and later need a KVM that keeps CR0 reads intercepted, or a guest's
+//! MOV from CR3 reads the shadow root: `cr3-read` is the guest that notices.
+
+mod asm;
+mod count;
+mod guest;
+mod guests;
+mod kcore;
+mod known;
+mod memory;
+mod poke;
+mod predict;
+mod refs;
+mod switch;
+mod tables;
+mod trace;
+mod vm;
+mod walks;
+
+use anyhow::Result;
+use bifold_model::Config;
+use clap::{Parser, Subcommand};
+use memory::Backing;
+use serde::Serialize;
+use std::io::Write;
+use std::process::ExitCode;
+
+#[derive(Debug, Parser)]
+#[command(about, version, after_help = "Guests:\n".to_owned() + &guests::help())]
+struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Run guests and count exits by phase, beside what the model says.
+    Count {
+        /// Guests (all, if none is named).
+        #[arg(value_parser = guests::names())]
+        guests: Vec<String>,
+        /// What backs guest memory.
+        #[arg(long, value_delimiter = ',', default_value = "4k,2m,2m-shared")]
+        backing: Vec<Backing>,
+        /// Profile values for the model, as `bifold compare` takes them.
+        #[arg(long, value_name = "KEY=VALUE")]
+        set: Vec<String>,
+    },
+    /// The same with guests made up at random, each until model and KVM differ.
+    Random {
+        /// The first seed.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// How many guests.
+        #[arg(long, default_value_t = 20)]
+        guests: u64,
+        /// Megabytes of memory; under 16, shadow pages become scarce.
+        #[arg(long, default_value_t = guests::MEMORY >> 20)]
+        memory: u64,
+        /// What backs guest memory.
+        #[arg(long, value_delimiter = ',', default_value = "4k,2m-shared")]
+        backing: Vec<Backing>,
+        /// Profile values for the model, as `bifold compare` takes them.
+        #[arg(long, value_name = "KEY=VALUE")]
+        set: Vec<String>,
+    },
+    /// Compare the entries that one access reads, by their A and D bits, with the walker's.
+    /// Asks for words to be poked: `{"poke":[[PA,VALUE],...]}`, then waits for `poked`.
+    Walks {
+        /// What backs guest memory.
+        #[arg(long, value_delimiter = ',', default_value = "4k,2m")]
+        backing: Vec<Backing>,
+    },
+    /// Switch paging modes of running guests, on a KVM that can (`make kernel`).
+    Switch {
+        /// Cases (all but those that take minutes, if none is named).
+        #[arg(value_parser = switch::names())]
+        cases: Vec<String>,
+        /// Say which cases there are.
+        #[arg(long)]
+        list: bool,
+    },
+    /// The VM that a case of `switch` kills.
+    #[command(hide = true)]
+    SwitchVictim,
+    /// Another user's attempt, for a case of `switch`.
+    #[command(hide = true)]
+    SwitchAs { user: u32, file: std::path::PathBuf },
+    /// What the model says, without KVM.
+    Predict {
+        /// Guests (all, if none is named).
+        #[arg(value_parser = guests::names())]
+        guests: Vec<String>,
+    },
+}
+
+#[derive(Debug, Serialize)]
+struct Prediction {
+    fact: &'static str,
+    guest: &'static str,
+    phase: String,
+    config: String,
+    predicted: predict::Counts,
+}
+
+fn tell(fact: &impl Serialize) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    serde_json::to_writer(&mut out, fact)?;
+    out.write_all(b"\n")?;
+    Ok(out.flush()?)
+}
+
+fn run(args: Args) -> Result<bool> {
+    match args.verb {
+        Verb::Count { guests, backing, set } => {
+            let trace = trace::Trace::new()?;
+            let mut all = true;
+            for guest in guests::named(&guests) {
+                for &b in &backing {
+                    all &= count::count(&guest, b, &set, false, &trace, tell)?;
+                }
+            }
+            Ok(all)
+        }
+        Verb::Random { seed, guests, memory, backing, set } => {
+            let trace = trace::Trace::new()?;
+            let mut all = true;
+            for seed in seed..seed + guests {
+                let guest = guests::random(seed, memory << 20);
+                for &b in &backing {
+                    all &= count::count(&guest, b, &set, true, &trace, tell)?;
+                }
+            }
+            Ok(all)
+        }
+        Verb::Walks { backing } => {
+            let trace = trace::Trace::new()?;
+            walks::probe_roots(&trace)?;
+            let mut all = true;
+            for b in backing {
+                all &= walks::check(b, &trace, tell)?;
+            }
+            Ok(all)
+        }
+        Verb::Switch { cases, list } => {
+            if list {
+                let long = |name| if switch::LONG.contains(&name) { " (minutes)" } else { "" };
+                for c in &switch::ALL {
+                    writeln!(std::io::stdout(), "{:<14} {}{}", c.name, c.about, long(c.name))?;
+                }
+                return Ok(true);
+            }
+            switch::run(&cases, tell)
+        }
+        Verb::SwitchVictim => switch::victim().map(|()| true),
+        Verb::SwitchAs { user, file } => switch::as_other_user(user, &file).map(|()| true),
+        Verb::Predict { guests } => {
+            for guest in guests::named(&guests) {
+                for config in Config::ALL.into_iter().skip(1) {
+                    for (phase, predicted) in guest.phases.iter().zip(predict::predict(&guest, config, &[])?)
+                    {
+                        let (guest, phase) = (guest.name, phase.name.clone());
+                        tell(&Prediction {
+                            fact: "prediction",
+                            guest,
+                            phase,
+                            config: config.name(),
+                            predicted,
+                        })?;
+                    }
+                }
+            }
+            Ok(true)
+        }
+    }
+}
+
+/// The program `tiny-vmm`, which is built with the laboratory (`lab/src/bin/tiny-vmm.rs`).
+pub fn main() -> ExitCode {
+    match run(Args::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(3),
+        Err(e) => {
+            eprintln!("tiny-vmm: {e:#}");
+            ExitCode::from(if e.downcast_ref::<vm::Unavailable>().is_some() { 77 } else { 1 })
+        }
+    }
+}
