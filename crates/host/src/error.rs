@@ -2,7 +2,7 @@
 //! What can go wrong with a live host, in words that say what to do.
 
 use crate::vm::VmId;
-use bifold_policy::Mode;
+use bifold_mmu::Mode;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};

@@ -2,7 +2,7 @@
 //! Which KVM this host has, from sysfs.
 
 use crate::{Host, HostError, read};
-use bifold_policy::Mode;
+use bifold_mmu::Mode;
 
 /// What the modules say of themselves.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 
 use crate::stats::PagingStats;
 use crate::{one_line, read};
-use bifold_policy::Mode;
+use bifold_mmu::Mode;
 use std::fmt;
 use std::io;
 use std::path::Path;

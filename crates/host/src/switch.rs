@@ -5,7 +5,7 @@ use crate::paging::{MODE_FILE, Paging, State};
 use crate::stats::PagingStats;
 use crate::vm::Vm;
 use crate::{Host, HostError, Refusal};
-use bifold_policy::Mode;
+use bifold_mmu::Mode;
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
 use std::time::{Duration, Instant};

@@ -2,7 +2,7 @@
 //! Hosts made of files.
 
 use crate::*;
-use bifold_policy::Mode;
+use bifold_mmu::Mode;
 use proptest::prelude::*;
 use std::fs;
 use std::io;

@@ -55,3 +55,23 @@ impl Config {
         Config::ALL.into_iter().find(|c| c.name() == name)
     }
 }
+
+impl Mode {
+    /// The mode among the two that a hypervisor can switch between; none for [`Mode::Native`].
+    pub fn switchable(self) -> Option<bifold_mmu::Mode> {
+        match self {
+            Mode::Native => None,
+            Mode::Nested => Some(bifold_mmu::Mode::Nested),
+            Mode::Shadow => Some(bifold_mmu::Mode::Shadow),
+        }
+    }
+}
+
+impl From<bifold_mmu::Mode> for Mode {
+    fn from(mode: bifold_mmu::Mode) -> Self {
+        match mode {
+            bifold_mmu::Mode::Nested => Mode::Nested,
+            bifold_mmu::Mode::Shadow => Mode::Shadow,
+        }
+    }
+}

@@ -58,7 +58,7 @@ impl OnLine {
             keep_nested: self.vm.keep_nested,
         };
         let decide = move |_: usize, sample: &bifold_model::Sample, mode: bifold_model::Mode| {
-            let mode = Mode::of(mode).expect("a switching VM is in shadow or nested mode");
+            let mode = mode.switchable().expect("a switching VM is in shadow or nested mode");
             let cycles = sample.instructions as f64 * cpi + sample.extra_cycles() as f64;
             driver.interval(mode, sample, cycles, None).unwrap_or(mode).into()
         };
@@ -105,8 +105,8 @@ fn check(timeline: &Timeline, run: &SwitchedOutcome) -> Option<Check> {
     let Switching { name, host_page, start, keep_nested } = run.switching.clone();
     let vm = Vm { host_page, long_lived: false, keep_nested };
     let track = Track::new(timeline, vm)?;
-    let start = Mode::of(start)?;
-    let modes: Vec<Mode> = run.modes.iter().map(|m| Mode::of(*m)).collect::<Option<_>>()?;
+    let start = start.switchable()?;
+    let modes: Vec<Mode> = run.modes.iter().map(|m| m.switchable()).collect::<Option<_>>()?;
     let cycles: f64 = run.intervals.iter().zip(&track.ideal).map(|(s, i)| i + s.extra_cycles() as f64).sum();
     let percent = |replayed: f64| if cycles > 0.0 { 100.0 * (replayed - cycles) / cycles } else { 0.0 };
     let scale = Scale { time: timeline.about.time_scale.unwrap_or(TIME_SCALE), switch: 1.0 };

@@ -11,7 +11,6 @@ pub mod check;
 pub mod driver;
 pub mod estimate;
 pub mod evaluate;
-mod mode;
 pub mod oracle;
 pub mod policies;
 mod policy;
@@ -21,9 +20,9 @@ pub mod sweep;
 pub mod timeline;
 pub mod track;
 
+pub use bifold_mmu::Mode;
 pub use driver::{Decision, Driver, Scale};
 pub use estimate::Estimator;
-pub use mode::Mode;
 pub use oracle::{Oracle, oracle};
 pub use policy::{Log, Other, Parameters, Policy, View};
 pub use replay::{Run, Setup, forced, replay};

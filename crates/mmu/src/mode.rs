@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The two modes between which a policy chooses.
+//! The two paging modes under a hypervisor, which KVM can switch between.
 
 use serde::{Deserialize, Serialize};
 
-/// A paging mode under a hypervisor: what a policy decides and a kernel obeys.
+/// A paging mode under a hypervisor: a policy chooses it, and KVM switches a VM to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -14,23 +14,14 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Both, in the order in which arrays per mode are indexed.
+    /// Both modes, in the order of arrays that are indexed by `mode as usize`.
     pub const BOTH: [Mode; 2] = [Mode::Shadow, Mode::Nested];
 
-    /// The other one.
+    /// The other mode.
     pub fn other(self) -> Mode {
         match self {
             Mode::Shadow => Mode::Nested,
             Mode::Nested => Mode::Shadow,
-        }
-    }
-
-    /// The model's mode as one of these; native is none.
-    pub fn of(mode: bifold_model::Mode) -> Option<Mode> {
-        match mode {
-            bifold_model::Mode::Native => None,
-            bifold_model::Mode::Shadow => Some(Mode::Shadow),
-            bifold_model::Mode::Nested => Some(Mode::Nested),
         }
     }
 
@@ -39,15 +30,6 @@ impl Mode {
         match self {
             Mode::Shadow => "shadow",
             Mode::Nested => "nested",
-        }
-    }
-}
-
-impl From<Mode> for bifold_model::Mode {
-    fn from(mode: Mode) -> Self {
-        match mode {
-            Mode::Shadow => bifold_model::Mode::Shadow,
-            Mode::Nested => bifold_model::Mode::Nested,
         }
     }
 }
