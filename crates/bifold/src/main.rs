@@ -1,30 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The command: `bifold compare`, `record`, `diff`, `policy`, `mode`, `share`, `doctor`.
 //!
-//! What a user writes ([`cli`]) becomes a plan ([`resolve`]), which is carried
-//! out ([`run`]) with events from a [`source`] going into a [`feed`]. Data goes
+//! What a user writes ([`cli`]) becomes a plan ([`compare::plan`]), which is carried
+//! out ([`run`]) with events from a [`run::source`] going into a [`run::feed`]. Data goes
 //! to stdout; notes, progress and the command's own output go to stderr; errors
 //! are told once, as a chain, and decide the exit status ([`status`]).
 #![forbid(unsafe_code)]
 
 mod cli;
+mod compare;
+mod console;
 mod diff;
 mod doctor;
-mod feed;
-mod files;
+#[cfg(test)]
+mod fake_host;
 mod guardian;
-mod keep;
+mod manual;
 mod mode;
-mod pages;
 mod policy;
-mod resolve;
 mod run;
-mod runs;
 mod share;
-mod source;
 mod status;
-mod stdin;
-mod terminal;
 
 use clap::Parser as _;
 use std::process::ExitCode;
@@ -33,20 +29,20 @@ fn main() -> ExitCode {
     if let Some(code) = guardian::if_asked(std::env::args_os().skip(1)) {
         return code;
     }
-    terminal::look();
+    console::terminal::look();
     let verb = cli::Cli::try_parse().unwrap_or_else(|e| refuse(&e)).verb;
     let of_error = if verb.runs_a_command() { status::of_error_beside_a_command } else { status::of_error };
     let result = match verb {
-        cli::Verb::Compare(args) => resolve::compare(*args).and_then(run::run),
-        cli::Verb::Record(args) => resolve::record(*args).and_then(run::run),
+        cli::Verb::Compare(args) => compare::plan::compare(*args).and_then(run::run),
+        cli::Verb::Record(args) => compare::plan::record(*args).and_then(run::run),
         cli::Verb::Diff(args) => diff::run(*args),
         cli::Verb::Policy { verb } => policy::run(verb),
         cli::Verb::Share { verb } => share::run(verb),
         cli::Verb::Mode(args) => mode::run(&args),
         cli::Verb::Doctor(args) => doctor::run(&args),
-        cli::Verb::Man { dir } => pages::man(&dir).map(|()| status::Status::Done),
+        cli::Verb::Man { dir } => manual::man(&dir).map(|()| status::Status::Done),
         cli::Verb::Completions { shell } => {
-            run::print(&pages::completions(shell)).map(|()| status::Status::Done)
+            run::print(&manual::completions(shell)).map(|()| status::Status::Done)
         }
     };
     match result {
@@ -71,7 +67,7 @@ fn refuse(e: &clap::Error) -> ! {
         // Only where nothing of ours stands before the command can it be told apart.
         if command == Some(0) {
             let _ = e.print();
-            eprintln!("\n{}", resolve::command_tip(verb, &words[1..]));
+            eprintln!("\n{}", compare::plan::command_tip(verb, &words[1..]));
             std::process::exit(e.exit_code());
         }
     }

@@ -3,11 +3,12 @@
 //!
 //! What is known comes from [`bifold_host`]; here it becomes words ([`text`]) and JSON ([`json`]).
 
+pub mod args;
 mod json;
 mod text;
 
-use crate::cli::mode::ModeArgs;
-use crate::cli::policy::ShortFormat;
+use crate::mode::args::ModeArgs;
+use crate::policy::args::ShortFormat;
 use crate::run::print;
 use crate::status::Status;
 use bifold_host::{Happened, Host, Kvm, Paging, Switch, Vm, select};

@@ -3,9 +3,9 @@
 
 use super::setting::{Setting, distinct_files, policies, timelines, with};
 use crate::cli::FormatArg;
-use crate::cli::policy::{CompareArgs, IntervalsArgs, ShowArgs, VmArgs};
-use crate::files::{Writing, named};
-use crate::resolve::format_of;
+use crate::compare::plan::format_of;
+use crate::console::files::{Writing, named};
+use crate::policy::args::{CompareArgs, IntervalsArgs, ShowArgs, VmArgs};
 use crate::status::Status;
 use bifold_policy::Named;
 use bifold_policy::check;
@@ -36,7 +36,7 @@ pub fn intervals(args: IntervalsArgs) -> anyhow::Result<Status> {
 }
 
 /// The files that these verbs write.
-fn outputs(show: &ShowArgs) -> Vec<crate::files::Named<'_>> {
+fn outputs(show: &ShowArgs) -> Vec<crate::console::files::Named<'_>> {
     named([("--output", show.output.as_deref()), ("--report", show.report.as_deref())])
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold policy list`: the policies that are built in.
 
-use crate::cli::policy::ShortFormat;
+use crate::policy::args::ShortFormat;
 use crate::run::print;
 use crate::status::Status;
 use bifold_policy::Named;

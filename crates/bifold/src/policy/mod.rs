@@ -4,6 +4,7 @@
 //! One file per verb; what they share, from the words of a user to timelines, policies and
 //! the VM, is in [`setting`].
 
+pub mod args;
 mod compare;
 mod list;
 mod replay;
@@ -11,7 +12,7 @@ pub mod setting;
 mod sweep;
 pub mod train;
 
-use crate::cli::policy::PolicyVerb;
+use crate::policy::args::PolicyVerb;
 use crate::status::Status;
 
 /// Carries out a verb.

@@ -2,7 +2,7 @@
 //! `bifold policy replay`: when a policy switches, and why.
 
 use super::setting::{Setting, policies, timelines, track};
-use crate::cli::policy::{ReplayArgs, ShortFormat};
+use crate::policy::args::{ReplayArgs, ShortFormat};
 use crate::run::print;
 use crate::status::Status;
 use bifold_policy::check;

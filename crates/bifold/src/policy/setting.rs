@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! From a user's words to timelines, policies and a VM.
 
-use crate::cli::policy::{Age, HostPage, OtherArg, VmArgs, WhichArgs};
-use crate::files;
-use crate::resolve::usage;
+use crate::compare::plan::usage;
+use crate::console::files;
+use crate::policy::args::{Age, HostPage, OtherArg, VmArgs, WhichArgs};
 use anyhow::{Context as _, bail};
 use bifold_mmu::PageSize;
 use bifold_policy::evaluate::{EvaluateError, Input, Options};

@@ -2,9 +2,9 @@
 //! `bifold policy sweep`: a policy's parameters over a grid.
 
 use super::setting::{Setting, distinct_files, timelines, track};
-use crate::cli::policy::{SweepArgs, SweepFormat};
-use crate::files::{Writing, named};
-use crate::resolve::usage;
+use crate::compare::plan::usage;
+use crate::console::files::{Writing, named};
+use crate::policy::args::{SweepArgs, SweepFormat};
 use crate::status::Status;
 use anyhow::Context as _;
 use bifold_policy::Named;

@@ -2,9 +2,9 @@
 //! `bifold policy train`: coefficients and parameters learnt from timelines.
 
 use super::setting::{Setting, distinct_files};
-use crate::cli::policy::VmArgs;
-use crate::files::{self, Writing, named};
-use crate::resolve::usage;
+use crate::compare::plan::usage;
+use crate::console::files::{self, Writing, named};
+use crate::policy::args::VmArgs;
 use crate::status::Status;
 use anyhow::Context as _;
 use bifold_policy::sweep::Axis;
@@ -83,7 +83,7 @@ fn samples(path: &Path) -> anyhow::Result<Trained> {
 }
 
 fn learn(args: &TrainArgs) -> anyhow::Result<Trained> {
-    let live = !args.quiet && crate::terminal::redraws(&std::io::stderr());
+    let live = !args.quiet && crate::console::terminal::redraws(&std::io::stderr());
     let progress = |what: &str| {
         if live {
             // Over the line before: it is of interest for a moment only.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold share advise`: what this host's KSM is worth, and what to do about it.
 
-use crate::cli::policy::ShortFormat;
+use crate::policy::args::ShortFormat;
 use crate::run::print;
 use crate::status::Status;
 use bifold_host::Host;
@@ -147,7 +147,7 @@ fn document(seen: &Observed, advice: &Advice) -> serde_json::Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::share::tree::Tree;
+    use crate::fake_host::Tree;
 
     fn look(tree: &Tree, format: ShortFormat) -> anyhow::Result<String> {
         answer(&observe(&tree.host())?, format)

@@ -2,8 +2,8 @@
 //! `bifold share fingerprint`, `count`, `merge` and `import`: what guests of many machines could share.
 
 use super::potential::{images, name_and_source, show, stopped, watched};
-use crate::cli::share::{CountArgs, FingerprintArgs, ImportArgs, MergeArgs, RoomArgs};
 use crate::run::{note_file, stop_on_signals};
+use crate::share::args::{CountArgs, FingerprintArgs, ImportArgs, MergeArgs, RoomArgs};
 use crate::status::Status;
 use anyhow::Context as _;
 use bifold_share::fingerprint::{self as prints, FingerprintError, Key, Part};

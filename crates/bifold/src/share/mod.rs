@@ -4,16 +4,15 @@
 //! One file or folder per verb.
 
 pub mod advise;
+pub mod args;
 pub mod check;
 mod fingerprint;
 pub mod model;
 mod potential;
 pub mod run;
-#[cfg(test)]
-pub(crate) mod tree;
 pub mod watch;
 
-use crate::cli::share::ShareVerb;
+use crate::share::args::ShareVerb;
 use crate::status::Status;
 
 /// Carries out a verb.

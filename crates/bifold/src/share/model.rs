@@ -2,8 +2,8 @@
 //! `bifold share model`: what a scanner would share of images, when, and at what price.
 
 use super::check::settings;
-use crate::cli::policy::ShortFormat;
-use crate::cli::share::OutArgs;
+use crate::policy::args::ShortFormat;
+use crate::share::args::OutArgs;
 use crate::status::Status;
 use anyhow::{Context as _, bail};
 use bifold_host::ksm::{Setting, Settings};

@@ -5,11 +5,11 @@
 //! Files are opened before the run, so that an unwritable path costs no time. What the run has seen is
 //! shown however it ended; where a file cannot be written in the end, the others still are.
 
-use crate::cli::share::OutArgs;
+use crate::console::terminal::{redraws, spinner};
 use crate::guardian;
 use crate::run::{note_file, print, stop_on_signals};
+use crate::share::args::OutArgs;
 use crate::status::Status;
-use crate::terminal::{redraws, spinner};
 use anyhow::Context as _;
 use bifold_host::Host;
 use bifold_host::ksm::{Guardian, Places};

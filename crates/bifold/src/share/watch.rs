@@ -6,9 +6,9 @@
 //! reads: KSM's settings are whatever they are.
 
 use crate::cli::parse_seconds;
+use crate::console::terminal::redraws;
 use crate::run::{print, stop_on_signals};
 use crate::status::Status;
-use crate::terminal::redraws;
 use bifold_host::Host;
 use bifold_host::ksm::{Counter, KsmError};
 use bifold_report::{grouped, text_table, wrapped};
@@ -240,7 +240,7 @@ fn csv(before: Option<&Look>, now: &Look, head: bool) -> anyhow::Result<String> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::share::tree::Tree;
+    use crate::fake_host::Tree;
 
     fn looks() -> (Look, Look) {
         let tree = Tree::new();

@@ -7,10 +7,10 @@
 mod show;
 
 use crate::cli::parse_seconds;
-use crate::cli::policy::ShortFormat;
-use crate::cli::share::OutArgs;
 use crate::guardian;
+use crate::policy::args::ShortFormat;
 use crate::run::stop_on_signals;
+use crate::share::args::OutArgs;
 use crate::status::Status;
 use anyhow::Context as _;
 use bifold_host::Host;

@@ -8,9 +8,9 @@ mod data;
 mod text;
 
 use crate::cli::FormatArg;
-use crate::cli::share::{CountShowArgs, MethodArg, PotentialArgs};
-use crate::feed::Progress;
+use crate::run::feed::Progress;
 use crate::run::stop_on_signals;
+use crate::share::args::{CountShowArgs, MethodArg, PotentialArgs};
 use crate::status::Status;
 use bifold_report::{Exit, OutputFile};
 use bifold_share::image::{Image, ImageError};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The words of `diff`.
 
-use super::{DoctorFormat, ModelArgs};
+use crate::cli::{DoctorFormat, ModelArgs};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ Examples:
   bifold diff before.json after.json"
     };
 }
-pub(super) use examples;
+pub(crate) use examples;
 
 /// Arguments of `diff`.
 #[derive(Debug, Args)]

@@ -5,7 +5,7 @@
 
 use crate::cli::{Cli, CompareArgs, CountArg, FormatArg, GuestArgs, ModelArgs, OnOff, OutputArgs};
 use crate::cli::{PolicyArgs, ProgramArgs, RecordArgs, RootArg, ShowArg, ThpArg};
-use crate::files::{Named, distinct, named};
+use crate::console::files::{Named, distinct, named};
 use anyhow::{Context as _, anyhow};
 use bifold_attribute::Metric;
 use bifold_guest::{GuestSpec, Record, Root, Thp, Timing};

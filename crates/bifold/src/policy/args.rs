@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a user may write after `bifold policy`.
 
-use super::{FormatArg, parse_scale, parse_seconds};
+use crate::cli::{FormatArg, parse_scale, parse_seconds};
 use bifold_policy::Mode;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;

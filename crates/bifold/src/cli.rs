@@ -1,17 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a user may write: verbs, options and their help. Nothing is looked up or
-//! decided here; [`crate::resolve`] turns these words into a plan.
+//! decided here; [`crate::compare::plan`] turns these words into a plan.
 //!
 //! The first paragraph of a comment is what `-h` shows, all of it is what
 //! `--help` and the man pages show.
 
-pub mod diff;
-pub mod mode;
-pub mod policy;
-pub mod region;
-pub mod share;
-
-use self::region::RegionArgs;
+use crate::compare::region::RegionArgs;
+use crate::{diff::args as diff, mode::args as mode, policy::args as policy, share::args as share};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;

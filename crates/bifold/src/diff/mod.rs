@@ -3,10 +3,12 @@
 //!
 //! Both files are looked at before a recording is modelled, which can take minutes.
 
-use crate::cli::diff::DiffArgs;
+pub mod args;
+
 use crate::cli::{DEFAULT_PROFILE, DEFAULT_SEED, DoctorFormat, ModelArgs};
-use crate::files::{Writing, distinct, named};
-use crate::resolve::{of_recording, profile_file, usage};
+use crate::compare::plan::{of_recording, profile_file, usage};
+use crate::console::files::{Writing, distinct, named};
+use crate::diff::args::DiffArgs;
 use crate::run::{carry_out, stop_on_signals};
 use crate::status::Status;
 use anyhow::Context as _;

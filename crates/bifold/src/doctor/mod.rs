@@ -329,7 +329,7 @@ fn table(findings: &[Finding], checks: &[&Check], left: &Result<Option<Left>, Ks
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::share::tree::Tree;
+    use crate::fake_host::Tree;
     use bifold_host::ksm::{Journal, Settings};
 
     fn all(missing: &[&str]) -> Vec<Check> {

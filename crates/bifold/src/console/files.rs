@@ -5,7 +5,7 @@
 //! Files are told apart by device and inode, so that a link is the file it leads to. A file that is
 //! not there yet is told apart by its directory and its name.
 
-use crate::resolve::usage;
+use crate::compare::plan::usage;
 use crate::run::{note_file, print};
 use bifold_report::OutputFile;
 use clap::error::ErrorKind;

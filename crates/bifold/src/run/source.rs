@@ -2,7 +2,7 @@
 //! The three sources of events (a guest, a recording, a generator) behind one
 //! face: each feeds a [`Feed`] until it ends and says how it ended.
 
-use crate::feed::Feed;
+use crate::run::feed::Feed;
 use bifold_guest::{
     Begin, Clock, CommandExit, GuestSpec, Progress, Region, Root, Thp, Timing, Written, capture,
 };

@@ -4,8 +4,8 @@
 //! Ctrl-C, or a failure, ends the run under way and all after it; the runs that are whole are shown. A
 //! first run that is cut short is shown as a single one would be.
 
-use crate::files::Writing;
-use crate::resolve::Plan;
+use crate::compare::plan::Plan;
+use crate::console::files::Writing;
 use crate::run::{carry_out, status};
 use crate::status::Status;
 use bifold_guest::CaptureError;

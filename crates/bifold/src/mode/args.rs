@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a user may write after `bifold mode`.
 
-use super::policy::{ModeArg, ShortFormat};
+use crate::policy::args::{ModeArg, ShortFormat};
 use clap::Args;
 
 /// Arguments of `mode`.

@@ -2,7 +2,7 @@
 //! Where events go: into the model, into a recording if one is made, and into
 //! the progress line.
 
-use crate::terminal::{redraws, spinner};
+use crate::console::terminal::{redraws, spinner};
 use anyhow::Context as _;
 use bifold_attribute::Attribution;
 use bifold_model::Model;

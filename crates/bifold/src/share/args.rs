@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a user may write after `bifold share`.
 
-use super::FormatArg;
+use crate::cli::FormatArg;
 use crate::run::{note_file, print};
 use bifold_report::OutputFile;
 use clap::{Args, Subcommand, ValueEnum};

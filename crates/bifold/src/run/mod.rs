@@ -7,14 +7,15 @@
 //! and saves what it has, marked as partial; a recording that turns out to be
 //! damaged shows nothing, because its figures would be taken for the recording's.
 
-use crate::feed::{Feed, Progress};
-use crate::files::Writing;
+pub mod feed;
+pub mod source;
+mod stdin;
+
+use crate::compare::plan::{Input, Plan};
+use crate::compare::{keep, runs};
+use crate::console::files::Writing;
 use crate::policy::setting::{FEWEST_INTERVALS, too_short};
-use crate::resolve::{Input, Plan};
-use crate::runs;
-use crate::source;
 use crate::status::Status;
-use crate::{keep, stdin};
 use anyhow::Context as _;
 use bifold_attribute::Attribution;
 use bifold_guest::{CaptureError, Written};
@@ -23,6 +24,7 @@ use bifold_policy::{Estimator, Named, Scale, Timeline, Vm, check, evaluate};
 use bifold_report::{Comparison, Exit, Format, Meta, OutputFile, Places, RunPolicies};
 use bifold_trace::Thin;
 use bifold_trace::file::{Header, Source, Writer};
+use feed::{Feed, Progress};
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::Path;

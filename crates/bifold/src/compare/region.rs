@@ -120,7 +120,7 @@ fn parse_instructions(text: &str) -> Option<u64> {
 /// A number of instructions or seconds.
 pub(crate) fn parse_span(text: &str) -> Result<Span, String> {
     if let Some(seconds) = text.strip_suffix('s') {
-        return super::parse_seconds(seconds).map(Span::Seconds);
+        return crate::cli::parse_seconds(seconds).map(Span::Seconds);
     }
     let n =
         parse_instructions(text).ok_or("not a number of instructions or seconds such as 500M, 2G or 1.5s")?;
