@@ -5,8 +5,8 @@ use bifold_guest::{CaptureError, Kind};
 use bifold_host::HostError;
 use bifold_host::ksm::KsmError;
 use bifold_report::Exit;
-use bifold_share::experiment::ExperimentError;
 use bifold_share::image::ImageError;
+use bifold_trial::experiment::ExperimentError;
 use std::process::ExitCode;
 
 /// How the program ends when nothing failed.

@@ -5,8 +5,6 @@
 //! A guest's memory is an [`image::Image`]: pages by guest frame number, whatever they were read from.
 //! Everything else counts over images.
 
-pub mod advise;
-pub mod experiment;
 pub mod fingerprint;
 pub mod image;
 pub mod ksm;

@@ -6,7 +6,7 @@ use crate::run::print;
 use crate::status::Status;
 use bifold_host::Host;
 use bifold_report::{grouped, text_table, wrapped};
-use bifold_share::advise::{Advice, Observed, advise, observe};
+use bifold_trial::advise::{Advice, Observed, advise, observe};
 use clap::Args;
 use serde_json::json;
 

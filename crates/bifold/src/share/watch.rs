@@ -12,7 +12,7 @@ use crate::status::Status;
 use bifold_host::Host;
 use bifold_host::ksm::{Counter, KsmError};
 use bifold_report::{grouped, text_table, wrapped};
-use bifold_share::advise::{Observed, observe};
+use bifold_trial::advise::{Observed, observe};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::sync::atomic::Ordering;

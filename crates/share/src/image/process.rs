@@ -8,7 +8,7 @@
 
 use super::{Image, ImageError, Memory, PAGE, Run};
 use std::fs::File;
-use std::io;
+use std::io::{self, Read as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
@@ -68,7 +68,9 @@ fn shared(pid: u32, guest: &Mapping) -> Option<Result<Image, ImageError>> {
 
 /// The process's largest mapping that can be a guest's RAM.
 fn guest(pid: u32) -> Result<Mapping, ImageError> {
-    let maps = bifold_host::read_up_to(Path::new(&format!("/proc/{pid}/maps")), MOST_MAPS)
+    let mut maps = Vec::new();
+    File::open(format!("/proc/{pid}/maps"))
+        .and_then(|file| file.take(MOST_MAPS).read_to_end(&mut maps))
         .map_err(|e| of_io(pid, e))?;
     largest(&String::from_utf8_lossy(&maps)).ok_or(ImageError::NoGuest { pid })
 }

@@ -15,7 +15,6 @@
 //! and failures for want of a lock or of memory.
 
 mod advisor;
-pub mod check;
 mod contents;
 mod scanner;
 mod stable;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold share check`: the model of ksmd against this kernel's, once or in several runs.
 //!
-//! The check is [`bifold_share::ksm::check`]'s; [`show`] makes tables, a document and Markdown of what
+//! The check is [`bifold_trial::ksm_check`]'s; [`show`] makes tables, a document and Markdown of what
 //! came of it.
 
 mod show;
@@ -16,9 +16,9 @@ use anyhow::Context as _;
 use bifold_host::Host;
 use bifold_host::ksm::{Guardian, KsmGuard, Others, Places, Settings};
 use bifold_report::{Exit, OutputFile, grouped, shell_words};
-use bifold_share::experiment::run::kernel_release;
-use bifold_share::ksm::check::{Case, Check, CheckError, Watch};
 use bifold_share::ksm::synthetic::Synthetic;
+use bifold_trial::experiment::run::kernel_release;
+use bifold_trial::ksm_check::{Case, Check, CheckError, Watch};
 use clap::Args;
 use show::{Checked, Run};
 use std::path::PathBuf;

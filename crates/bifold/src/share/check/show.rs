@@ -3,8 +3,8 @@
 //! one row, with the least and the most of them.
 
 use bifold_report::{grouped, text_table, text_table_with_keys};
-use bifold_share::experiment::output::Table;
-use bifold_share::ksm::check::Row;
+use bifold_trial::experiment::output::Table;
+use bifold_trial::ksm_check::Row;
 use serde_json::{Value, json};
 use std::time::Duration;
 

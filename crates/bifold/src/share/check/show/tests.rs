@@ -2,8 +2,8 @@
 //! The judgement on counters as they were recorded, without KSM.
 
 use super::*;
-use bifold_share::ksm::check::Counted;
 use bifold_share::ksm::{Counts, Work};
+use bifold_trial::ksm_check::Counted;
 
 /// A pass: predicted and counted frames, sharing and zero pages.
 fn row(content: &str, pass: u64, predicted: [u64; 3], counted: [u64; 3]) -> Row {

@@ -4,8 +4,8 @@
 
 use super::outcome::{CaseOutcome, Ending, Outcome, Sample};
 use super::spec::{Plan, Published};
-use crate::potential::Counts;
 use bifold_host::ksm::{Counter, Merged};
+use bifold_share::potential::Counts;
 use serde::Serialize;
 
 const PAGE: u64 = 4096;

@@ -10,7 +10,7 @@ const MOST_GUESTS: u32 = 256;
 
 impl Spec {
     /// The first field that is wrong, and why.
-    pub(super) fn check(&self) -> Result<(), (String, String)> {
+    pub(super) fn validate(&self) -> Result<(), (String, String)> {
         let wrong = |field: &str, why: &str| Err((field.to_owned(), why.to_owned()));
         let seconds = |field: &str, s: f64| {
             if s > 0.0 && s <= 1e6 { Ok(()) } else { wrong(field, "not a number of seconds above 0") }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a run yields: samples over time, potentials at marked times, and how each case and guest ended.
 
-use crate::potential::{Counts, Potential};
 use bifold_host::ksm::{Counter, Counters, Merged, Others};
+use bifold_share::potential::{Counts, Potential};
 
 /// Bytes of a page.
 const PAGE: u64 = 4096;

@@ -7,10 +7,10 @@
 //! times as long for a pass, time s times as long: what happens between two passes stays in proportion.
 //! Counts (guests, write rates, thresholds, KSM's settings) are not scaled.
 
-mod check;
 mod error;
 mod plan;
 mod rate;
+mod validate;
 
 pub use error::SpecError;
 pub use plan::{Plan, PlannedCase, PlannedGuest, Workload};
@@ -218,7 +218,7 @@ impl Spec {
     pub fn parse(path: &Path, text: &str) -> Result<Spec, SpecError> {
         let spec: Spec =
             toml::from_str(text).map_err(|e| SpecError::Toml { path: path.into(), text: e.to_string() })?;
-        spec.check().map_err(|(field, why)| SpecError::Field { path: path.into(), field, why })?;
+        spec.validate().map_err(|(field, why)| SpecError::Field { path: path.into(), field, why })?;
         Ok(spec)
     }
 }

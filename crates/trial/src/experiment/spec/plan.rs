@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! An experiment in a machine's sizes and times.
 
-use super::check::settings;
+use super::validate::settings;
 use super::{CaseSpec, Rate, SMALLEST_MIB, Scale, Spec, SpecError, StartSpec, WorkloadSpec};
 use bifold_host::ksm::Settings;
 use std::path::Path;

@@ -15,13 +15,13 @@
 //! content may then miss a pass. A content during which others' mergeable memory came, went or was split
 //! is therefore done again, whatever came of it.
 
-use super::synthetic::{Synthetic, fill, page};
-use super::{Counts, Guest, Scanner, Tuning, Work};
-use crate::image::PAGE;
 use bifold_host::ksm::{
     Area, Counter, Counters, Ksm, KsmError, KsmGuard, MergeableArea, Merged, Others, PageState, Passes,
     Progress, Setting, Settings,
 };
+use bifold_share::image::PAGE;
+use bifold_share::ksm::synthetic::{Synthetic, fill, page};
+use bifold_share::ksm::{Counts, Guest, Scanner, Tuning, Work};
 use memmap2::{Advice, MmapMut};
 use std::cell::Cell;
 use std::io;
