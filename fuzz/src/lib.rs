@@ -496,7 +496,7 @@ mod tests {
         let switching = Switching {
             name: "toggle".into(),
             host_page: PageSize::Size4K,
-            start: bifold_model::Mode::Nested,
+            start: bifold_model::Paging::Nested,
             keep_nested: true,
         };
         let timeline = Timeline {
@@ -526,7 +526,7 @@ mod tests {
                 .into(),
             switched: vec![SwitchedOutcome {
                 switching,
-                modes: vec![bifold_model::Mode::Shadow; 12],
+                modes: vec![bifold_model::Paging::Shadow; 12],
                 intervals: (0..12).map(sample).collect(),
             }],
         };

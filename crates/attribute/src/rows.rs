@@ -246,7 +246,7 @@ mod tests {
     use super::*;
     use crate::perf::made;
     use bifold_mmu::Gva;
-    use bifold_model::{Charge, Mode, Place};
+    use bifold_model::{Charge, Paging, Place};
     use bifold_trace::event::log;
 
     fn cost(n: u64) -> Costs {
@@ -255,7 +255,7 @@ mod tests {
 
     fn attribution() -> Attribution {
         let configs = &Config::ALL[..2];
-        assert_eq!(configs[1].mode, Mode::Nested);
+        assert_eq!(configs[1].mode, Paging::Nested);
         let mut a = Attribution::new(configs);
         let mut log = |stream, number, bytes: &[u8]| a.take(Charge::Log { stream, number, bytes });
         let records = [

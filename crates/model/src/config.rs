@@ -4,10 +4,10 @@
 use bifold_mmu::PageSize;
 use serde::{Deserialize, Serialize};
 
-/// How a guest-virtual address becomes a host-physical one.
+/// How a guest-virtual address becomes a host-physical one: by native, nested or shadow paging.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Mode {
+pub enum Paging {
     /// No hypervisor: the guest's tables are the hardware's.
     Native,
     /// The hardware walks the guest's and the host's tables (EPT, NPT).
@@ -20,19 +20,19 @@ pub enum Mode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Config {
     /// The paging mode.
-    pub mode: Mode,
-    /// Host page size; for [`Mode::Native`] it has no meaning and is 4 KB.
+    pub mode: Paging,
+    /// Host page size; for [`Paging::Native`] it has no meaning and is 4 KB.
     pub host_page: PageSize,
 }
 
 impl Config {
     /// The configurations that a comparison shows, in its order.
     pub const ALL: [Config; 5] = [
-        Config { mode: Mode::Native, host_page: PageSize::Size4K },
-        Config { mode: Mode::Nested, host_page: PageSize::Size4K },
-        Config { mode: Mode::Nested, host_page: PageSize::Size2M },
-        Config { mode: Mode::Shadow, host_page: PageSize::Size4K },
-        Config { mode: Mode::Shadow, host_page: PageSize::Size2M },
+        Config { mode: Paging::Native, host_page: PageSize::Size4K },
+        Config { mode: Paging::Nested, host_page: PageSize::Size4K },
+        Config { mode: Paging::Nested, host_page: PageSize::Size2M },
+        Config { mode: Paging::Shadow, host_page: PageSize::Size4K },
+        Config { mode: Paging::Shadow, host_page: PageSize::Size2M },
     ];
 
     /// The name used on the command line and in every output: `native`,
@@ -44,9 +44,9 @@ impl Config {
             PageSize::Size1G => "1g",
         };
         match self.mode {
-            Mode::Native => "native".into(),
-            Mode::Nested => format!("nested-{size}"),
-            Mode::Shadow => format!("shadow-{size}"),
+            Paging::Native => "native".into(),
+            Paging::Nested => format!("nested-{size}"),
+            Paging::Shadow => format!("shadow-{size}"),
         }
     }
 
@@ -56,22 +56,22 @@ impl Config {
     }
 }
 
-impl Mode {
-    /// The mode among the two that a hypervisor can switch between; none for [`Mode::Native`].
+impl Paging {
+    /// The mode among the two that a hypervisor can switch between; none for [`Paging::Native`].
     pub fn switchable(self) -> Option<bifold_mmu::Mode> {
         match self {
-            Mode::Native => None,
-            Mode::Nested => Some(bifold_mmu::Mode::Nested),
-            Mode::Shadow => Some(bifold_mmu::Mode::Shadow),
+            Paging::Native => None,
+            Paging::Nested => Some(bifold_mmu::Mode::Nested),
+            Paging::Shadow => Some(bifold_mmu::Mode::Shadow),
         }
     }
 }
 
-impl From<bifold_mmu::Mode> for Mode {
+impl From<bifold_mmu::Mode> for Paging {
     fn from(mode: bifold_mmu::Mode) -> Self {
         match mode {
-            bifold_mmu::Mode::Nested => Mode::Nested,
-            bifold_mmu::Mode::Shadow => Mode::Shadow,
+            bifold_mmu::Mode::Nested => Paging::Nested,
+            bifold_mmu::Mode::Shadow => Paging::Shadow,
         }
     }
 }

@@ -22,7 +22,7 @@ pub mod shadow;
 mod timeline;
 
 pub use charge::{Charge, Costs, Place};
-pub use config::{Config, Mode};
+pub use config::{Config, Paging};
 pub use estimate::{CONFIDENCE, Mean};
 pub use exit_log::Exit;
 pub use kvm::Kvm;

@@ -12,7 +12,7 @@ use crate::host::HostMemory;
 use crate::model::Tally;
 use crate::nested::{Nested, Refs, Violation};
 use crate::shadow::{AccessKind, Fixed, Flush, Shadow};
-use crate::{Config, Kvm, Mode, Profile, Sample};
+use crate::{Config, Kvm, Paging, Profile, Sample};
 use bifold_mmu::{Dimension, Entry, Gpa, Gva, PageSize, Start, Step, Walk, WalkCache, walk};
 
 /// The tables a mode translates with.
@@ -28,12 +28,12 @@ pub enum Tables {
 
 impl Tables {
     /// Empty tables over `host`, which may hold some of the memory already.
-    pub fn new(mode: Mode, host: HostMemory, guest: &GuestTables, vcpus: usize, kvm: Kvm) -> Self {
+    pub fn new(mode: Paging, host: HostMemory, guest: &GuestTables, vcpus: usize, kvm: Kvm) -> Self {
         let frames = host.frames();
         match mode {
-            Mode::Native => Tables::Native,
-            Mode::Nested => Tables::Nested(Box::new(Nested::new(host))),
-            Mode::Shadow => Tables::Shadow(Box::new(Shadow::new(guest.format(), host, frames, vcpus, kvm))),
+            Paging::Native => Tables::Native,
+            Paging::Nested => Tables::Nested(Box::new(Nested::new(host))),
+            Paging::Shadow => Tables::Shadow(Box::new(Shadow::new(guest.format(), host, frames, vcpus, kvm))),
         }
     }
 }

@@ -8,7 +8,7 @@
 use crate::ages::Reuse;
 use crate::nested::Refs;
 use crate::regime::Regime;
-use crate::{ConfigOutcome, Mode, Profile, Sample};
+use crate::{ConfigOutcome, Paging, Profile, Sample};
 
 /// Intervals of every configuration so far.
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl Timeline {
             let mut sample = now.since(&p.last);
             let reuse = regime.reuse();
             let each = match regime.config.mode {
-                Mode::Shadow => profile.exit.hidden_fault.cycles,
+                Paging::Shadow => profile.exit.hidden_fault.cycles,
                 _ => profile.exit.violation.cycles,
             };
             sample.cold_exits = reuse.iter().map(|r| u64::from(r.exits)).sum();

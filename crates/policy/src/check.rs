@@ -57,7 +57,7 @@ impl OnLine {
             start: self.start.into(),
             keep_nested: self.vm.keep_nested,
         };
-        let decide = move |_: usize, sample: &bifold_model::Sample, mode: bifold_model::Mode| {
+        let decide = move |_: usize, sample: &bifold_model::Sample, mode: bifold_model::Paging| {
             let mode = mode.switchable().expect("a switching VM is in shadow or nested mode");
             let cycles = sample.instructions as f64 * cpi + sample.extra_cycles() as f64;
             driver.interval(mode, sample, cycles, None).unwrap_or(mode).into()

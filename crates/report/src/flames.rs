@@ -4,7 +4,7 @@
 
 use crate::{Places, RenderError};
 use bifold_attribute::Metric;
-use bifold_model::Mode;
+use bifold_model::Paging;
 use inferno::flamegraph::color::{BasicPalette, Color};
 use inferno::flamegraph::{Direction, Options, Palette, from_lines};
 use serde::Serialize;
@@ -36,9 +36,9 @@ pub(crate) fn flames(places: &Places) -> Result<Option<Flames>, RenderError> {
     options.count_name = "extra cycles".into();
     options.name_type = "Place:".into();
     options.colors = Palette::Basic(match places.places.configs[places.config].mode {
-        Mode::Native => BasicPalette::Green,
-        Mode::Nested => BasicPalette::Blue,
-        Mode::Shadow => BasicPalette::Orange,
+        Paging::Native => BasicPalette::Green,
+        Paging::Nested => BasicPalette::Blue,
+        Paging::Shadow => BasicPalette::Orange,
     });
     options.hash = true;
     options.uicolor = Color { r: 90, g: 100, b: 116 };

@@ -11,7 +11,7 @@ use crate::flames::flames;
 use crate::page::{self, PageTable};
 use crate::text::{decimals, fixed, grouped, number, seconds};
 use crate::{Comparison, Figures, RenderError, clock, policies, verdict};
-use bifold_model::{Mode, Sample};
+use bifold_model::{Paging, Sample};
 use bifold_policy::evaluate::Evaluation;
 use minijinja::{AutoEscape, Environment, context};
 use serde::Serialize;
@@ -38,7 +38,7 @@ const MAX_POINTS: usize = 400;
 #[derive(Serialize)]
 struct Row {
     name: String,
-    mode: Mode,
+    mode: Paging,
     cells: Vec<String>,
 }
 

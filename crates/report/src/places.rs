@@ -3,7 +3,7 @@
 
 use crate::text::{grouped, wrapped};
 use bifold_attribute::{Metric, Row, Where};
-use bifold_model::{Config, Costs, Mode};
+use bifold_model::{Config, Costs, Paging};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -32,7 +32,7 @@ impl Places {
     pub fn new(places: Where, config: Option<Config>) -> Places {
         let totals = places.totals();
         let virtual_or_all = |(_, c): &(usize, &Config)| {
-            c.mode != Mode::Native || places.configs.iter().all(|c| c.mode == Mode::Native)
+            c.mode != Paging::Native || places.configs.iter().all(|c| c.mode == Paging::Native)
         };
         let dearest = || {
             let all = places.configs.iter().enumerate().filter(virtual_or_all);

@@ -43,7 +43,7 @@ pub fn count(lab: &Lab, workload: &Workload, run: Run, log: bool) -> Result<BTre
         trace: exits::EVENTS.map(String::from).to_vec(),
         trace_mib: TRACE_MIB,
     };
-    let nested = config.mode == bifold_model::Mode::Nested;
+    let nested = config.mode == bifold_model::Paging::Nested;
     let plan = Plan {
         jobs: Jobs {
             jobs: vec![Job::Kvm { nested }, Job::Inner(inner)],

@@ -15,7 +15,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use bifold_guest::{GuestSpec, Root};
-use bifold_model::{Config, Mode};
+use bifold_model::{Config, Paging};
 
 use crate::job::Backing;
 
@@ -118,7 +118,7 @@ impl Workload {
 /// A configuration by name.
 pub fn config(name: &str) -> Result<(Config, Backing)> {
     let config = Config::from_name(name).with_context(|| format!("no configuration is called {name}"))?;
-    if config.mode == Mode::Native {
+    if config.mode == Paging::Native {
         bail!("KVM has no configuration {name}");
     }
     let backing = if name.ends_with("2m") { Backing::Huge } else { Backing::Small };

@@ -8,7 +8,7 @@ use crate::predict::{Counts, predict};
 use crate::trace::{Events, Exit, Trace, statistics};
 use crate::vm::{Vm, host_kernel, host_mode};
 use anyhow::{Context, Result, ensure};
-use bifold_model::{Config, Kvm, Mode};
+use bifold_model::{Config, Kvm, Paging};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -51,10 +51,10 @@ pub struct Fact {
 }
 
 /// What the trace and the statistics of a phase say.
-pub fn counts(mode: Mode, events: &Events, stats: &BTreeMap<String, i64>) -> Counts {
+pub fn counts(mode: Paging, events: &Events, stats: &BTreeMap<String, i64>) -> Counts {
     let stat = |name: &str| stats.get(name).copied().unwrap_or(0).max(0) as u64;
     let fault: fn(&Exit) -> bool = match mode {
-        Mode::Nested => Exit::is_nested_fault,
+        Paging::Nested => Exit::is_nested_fault,
         _ => Exit::is_page_fault,
     };
     let of = |which: &dyn Fn(u64) -> bool| events.count(|e| fault(e) && which(e.info1));
@@ -71,7 +71,7 @@ pub fn counts(mode: Mode, events: &Events, stats: &BTreeMap<String, i64>) -> Cou
         cr3_write: events.count(|e| e.is("write_cr3")),
         // Where CR0 reads are intercepted, QEMU (9.1 and later) takes a CR3 read for one: exit
         // code 0. That is of no interest where CR3 reads are not intercepted.
-        cr3_read: events.count(|e| e.is("read_cr3") || (e.is("read_cr0") && mode == Mode::Shadow)),
+        cr3_read: events.count(|e| e.is("read_cr3") || (e.is("read_cr0") && mode == Paging::Shadow)),
         cr4_write: events.count(|e| e.is("write_cr4")),
         invlpg: events.count(|e| e.is("invlpg")),
         root_misses: events.named("kvm_mmu_get_page l4"),
@@ -81,7 +81,7 @@ pub fn counts(mode: Mode, events: &Events, stats: &BTreeMap<String, i64>) -> Cou
 }
 
 /// Names of the counts in which the model is wrong.
-pub fn differ(mode: Mode, predicted: &Counts, counted: &Counts) -> Vec<&'static str> {
+pub fn differ(mode: Paging, predicted: &Counts, counted: &Counts) -> Vec<&'static str> {
     let (p, c) = (predicted, counted);
     let mut out = Vec::new();
     let mut check = |name, same: bool| {
@@ -99,7 +99,7 @@ pub fn differ(mode: Mode, predicted: &Counts, counted: &Counts) -> Vec<&'static 
     check("cr3_read", p.cr3_read == c.cr3_read);
     check("cr4_write", p.cr4_write == c.cr4_write);
     check("invlpg", p.invlpg == c.invlpg);
-    if mode == Mode::Shadow {
+    if mode == Paging::Shadow {
         check("guest", p.guest == c.guest);
         // The model counts the exits that had no other reason.
         check("unsync", p.unsync <= c.unsync);

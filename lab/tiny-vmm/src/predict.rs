@@ -9,7 +9,7 @@
 use crate::guest::Guest;
 use crate::refs::Access;
 use anyhow::{Context, Result, ensure};
-use bifold_model::{Config, Mode, Model, Options, Profile, Sample};
+use bifold_model::{Config, Model, Options, Paging, Profile, Sample};
 use bifold_trace::event::KIND_SHIFT;
 use bifold_trace::event::kind;
 use bifold_trace::{Event, decode};
@@ -126,7 +126,7 @@ pub fn predict(guest: &Guest, config: Config, settings: &[String]) -> Result<Vec
             add(&mut out[n], &guest.words()[at..], &sample);
         }
     }
-    if config.mode == Mode::Nested {
+    if config.mode == Paging::Nested {
         // Under nested paging a guest's own faults are no exits.
         out.iter_mut().for_each(|c| c.guest = 0);
     } else {

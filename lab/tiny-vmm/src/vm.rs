@@ -177,11 +177,11 @@ fn set_registers(vcpu: &VcpuFd, guest: &Guest, n: usize) -> Result<()> {
 }
 
 /// What the host's KVM does: `nested` or `shadow`, by its module's parameter.
-pub fn host_mode() -> Result<bifold_model::Mode> {
+pub fn host_mode() -> Result<bifold_model::Paging> {
     for path in ["/sys/module/kvm_amd/parameters/npt", "/sys/module/kvm_intel/parameters/ept"] {
         if let Ok(text) = std::fs::read_to_string(path) {
             let on = matches!(text.trim(), "Y" | "1");
-            return Ok(if on { bifold_model::Mode::Nested } else { bifold_model::Mode::Shadow });
+            return Ok(if on { bifold_model::Paging::Nested } else { bifold_model::Paging::Shadow });
         }
     }
     Err(Unavailable("neither kvm_amd nor kvm_intel is loaded".into()).into())

@@ -21,7 +21,7 @@ use crate::trace::{Exit, Trace, parse};
 use crate::vm::{Unavailable, Vm, host_kernel, host_mode};
 use anyhow::{Context, Result, ensure};
 use bifold_mmu::format::X86_64_4_LEVEL as FORMAT;
-use bifold_model::{Config, Mode};
+use bifold_model::{Config, Paging};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -180,12 +180,12 @@ impl Tables<'_> {
         Ok(out)
     }
 
-    fn entries(&self, mode: Mode, walked: &Walked) -> Result<Entries> {
+    fn entries(&self, mode: Paging, walked: &Walked) -> Result<Entries> {
         let host = |at: u64| self.kcore.read(at, 1).map_or(0, |w| w[0]);
         let guest = |at: u64| self.vm.memory.read(at).unwrap_or(0);
         let cr3 = self.guest.first_cr3(0);
         Ok(match mode {
-            Mode::Nested => Entries::nested(cr3, guest, self.root, host, walked.access)?,
+            Paging::Nested => Entries::nested(cr3, guest, self.root, host, walked.access)?,
             _ => Entries::shadow(self.root, host, walked.access)?,
         })
     }
@@ -311,10 +311,10 @@ mod tests {
     fn the_models_references_are_the_closed_forms() {
         let guest = guest();
         let forms = [
-            (Mode::Nested, PageSize::Size4K, [24, 19]),
-            (Mode::Nested, PageSize::Size2M, [19, 15]),
-            (Mode::Shadow, PageSize::Size4K, [4, 4]),
-            (Mode::Shadow, PageSize::Size2M, [4, 3]),
+            (Paging::Nested, PageSize::Size4K, [24, 19]),
+            (Paging::Nested, PageSize::Size2M, [19, 15]),
+            (Paging::Shadow, PageSize::Size4K, [4, 4]),
+            (Paging::Shadow, PageSize::Size2M, [4, 3]),
         ];
         for (mode, host_page, [small, large]) in forms {
             let walks = walks(&guest, Config { mode, host_page }).unwrap();

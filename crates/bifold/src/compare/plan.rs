@@ -9,7 +9,7 @@ use crate::console::files::{Named, distinct, named};
 use anyhow::{Context as _, anyhow};
 use bifold_attribute::Metric;
 use bifold_guest::{GuestSpec, Record, Root, Thp, Timing};
-use bifold_model::{Config, Mode, Model, Profile};
+use bifold_model::{Config, Model, Paging, Profile};
 use bifold_policy::check::OnLine;
 use bifold_policy::timeline::TIME_SCALE;
 use bifold_report::{Format, Show, shell_words};
@@ -326,8 +326,8 @@ fn plan(
         usage(verb, ErrorKind::ArgumentConflict, message);
     }
     if !on_line.is_empty() || show.timeline.is_some() {
-        let pair = |c: &Config| configs.contains(&Config { mode: Mode::Nested, ..*c });
-        if !configs.iter().any(|c| c.mode == Mode::Shadow && pair(c)) {
+        let pair = |c: &Config| configs.contains(&Config { mode: Paging::Nested, ..*c });
+        if !configs.iter().any(|c| c.mode == Paging::Shadow && pair(c)) {
             let message = "a timeline needs shadow and nested of one page size among --configs";
             usage(verb, ErrorKind::ArgumentConflict, message);
         }
@@ -384,9 +384,9 @@ pub fn format_of(format: FormatArg) -> Format {
 fn configs(names: &[String]) -> Result<Vec<Config>, &str> {
     let of_mode = |c: &Config, name: &str| {
         let mode = match c.mode {
-            Mode::Native => "native",
-            Mode::Nested => "nested",
-            Mode::Shadow => "shadow",
+            Paging::Native => "native",
+            Paging::Nested => "nested",
+            Paging::Shadow => "shadow",
         };
         mode == name || c.name() == name
     };

@@ -4,7 +4,7 @@
 use std::sync::atomic::AtomicBool;
 
 use bifold_guest::{CaptureError, CommandExit, GuestSpec, Record, Timing, capture, guest_frames};
-use bifold_model::{Config, Mode, Model, Options, Profile};
+use bifold_model::{Config, Model, Options, Paging, Profile};
 use bifold_trace::event::marker;
 use bifold_trace::{Event, decode};
 
@@ -75,7 +75,7 @@ fn whole(name: &str, kpti: bool) {
         assert!(c.total.frames_backed + held / 2 < guest_frames(&s), "{held}");
     }
     let nested = o.configs.iter().find(|c| c.config == Config::ALL[1]).unwrap();
-    assert_eq!(nested.config.mode, Mode::Nested);
+    assert_eq!(nested.config.mode, Paging::Nested);
     assert!(nested.total.exits_violation > nested.total.frames_backed);
 }
 

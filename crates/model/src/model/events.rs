@@ -3,7 +3,7 @@
 //! to page tables.
 
 use super::Model;
-use crate::Mode;
+use crate::Paging;
 use crate::charge::Place;
 use bifold_mmu::{Gpa, Gva, Side};
 use bifold_trace::Event;
@@ -116,7 +116,7 @@ impl Model {
             return;
         }
         for group in &mut self.groups {
-            if self.regimes[group.members[0]].config.mode == Mode::Shadow {
+            if self.regimes[group.members[0]].config.mode == Paging::Shadow {
                 continue; // the hypervisor flushed
             }
             let tlb = &mut group.tlbs[vcpu];
@@ -146,7 +146,7 @@ impl Model {
         }
         self.flush_asked();
         for group in &mut self.groups {
-            if flush && self.regimes[group.members[0]].config.mode != Mode::Shadow {
+            if flush && self.regimes[group.members[0]].config.mode != Paging::Shadow {
                 group.tlbs[vcpu].flush_all();
                 for &r in &group.members {
                     self.regimes[r].flush_caches(vcpu);

@@ -11,7 +11,7 @@ use super::Model;
 use crate::regime::{Regime, Tables};
 use crate::shadow::{Flush, Shadow};
 use crate::timeline::counts;
-use crate::{Mode, Profile, Sample};
+use crate::{Paging, Profile, Sample};
 use bifold_mmu::PageSize;
 use serde::{Deserialize, Serialize};
 
@@ -23,13 +23,13 @@ pub struct Switching {
     /// Size of the host's pages.
     pub host_page: PageSize,
     /// The mode at the start; not native.
-    pub start: Mode,
+    pub start: Paging,
     /// Are the nested tables kept while the VM is in shadow mode?
     pub keep_nested: bool,
 }
 
 /// Decides after every interval: its number, what it cost, its mode; returns the mode of the next.
-pub type Decide = Box<dyn FnMut(usize, &Sample, Mode) -> Mode + Send>;
+pub type Decide = Box<dyn FnMut(usize, &Sample, Paging) -> Paging + Send>;
 
 /// What became of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -38,7 +38,7 @@ pub struct SwitchedOutcome {
     #[serde(flatten)]
     pub switching: Switching,
     /// The mode of every interval.
-    pub modes: Vec<Mode>,
+    pub modes: Vec<Paging>,
     /// The cost of every interval; that of a switch is in the interval after it.
     pub intervals: Vec<Sample>,
 }
@@ -49,13 +49,13 @@ pub(super) struct Switched {
     switching: Switching,
     decide: Decide,
     last: Sample,
-    modes: Vec<Mode>,
+    modes: Vec<Paging>,
     intervals: Vec<Sample>,
 }
 
 impl Switched {
     /// The interval ends: its sample, and the decision if the run goes on.
-    fn cut(&mut self, regime: &mut Regime, common: &Sample, profile: &Profile, last: bool) -> Mode {
+    fn cut(&mut self, regime: &mut Regime, common: &Sample, profile: &Profile, last: bool) -> Paging {
         let now = counts(regime, common, profile);
         let sample = now.since(&self.last);
         self.last = now;
@@ -126,7 +126,13 @@ impl Model {
 
 impl Regime {
     /// Goes on in mode `to`. TLBs and walk caches are the caller's to flush.
-    fn switch(&mut self, to: Mode, keep_nested: bool, guest: &crate::guest::GuestTables, profile: &Profile) {
+    fn switch(
+        &mut self,
+        to: Paging,
+        keep_nested: bool,
+        guest: &crate::guest::GuestTables,
+        profile: &Profile,
+    ) {
         let vcpus = self.loaded.len();
         self.tables = match std::mem::replace(&mut self.tables, Tables::Native) {
             Tables::Shadow(s) => {

@@ -6,7 +6,7 @@ use crate::random::cases;
 use crate::reference::WRITE;
 use crate::stream::{NESTED_4K, Stream};
 use bifold_mmu::{Gva, PageSize};
-use bifold_model::{Charge, Config, Costs, Mode, Model, Options, Place, Profile, Switching};
+use bifold_model::{Charge, Config, Costs, Model, Options, Paging, Place, Profile, Switching};
 use bifold_trace::event::{LOG_WORDS, log};
 use bifold_trace::{Event, Generator, decode};
 use proptest::prelude::*;
@@ -37,10 +37,11 @@ fn two_models(profile: &Profile, cpus: usize) -> [Model; 2] {
         let switching = Switching {
             name: "x".into(),
             host_page: PageSize::Size4K,
-            start: Mode::Shadow,
+            start: Paging::Shadow,
             keep_nested: true,
         };
-        let flip = |_: usize, _: &_, mode| if mode == Mode::Shadow { Mode::Nested } else { Mode::Shadow };
+        let flip =
+            |_: usize, _: &_, mode| if mode == Paging::Shadow { Paging::Nested } else { Paging::Shadow };
         assert!(model.add_switching(switching, Box::new(flip)));
         model
     })
@@ -137,7 +138,7 @@ fn a_charge_names_the_block_the_address_and_the_guests_page() {
         Event::Insns(10),
     ]);
     let profile = Profile::load("i5-7600", &[]).unwrap();
-    let shadow = Config { mode: Mode::Shadow, host_page: PageSize::Size4K };
+    let shadow = Config { mode: Paging::Shadow, host_page: PageSize::Size4K };
     let mut model = Model::new(&profile, Options { configs: vec![NESTED_4K, shadow], ..Options::default() });
     model.charge();
     model.consume(&s.words).unwrap();

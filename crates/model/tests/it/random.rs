@@ -4,7 +4,7 @@
 
 use crate::guest::{FRAMES, Guest, Op, ops};
 use crate::reference::{Counts, Reference};
-use bifold_model::{Config, Mode, Model, Options, Outcome, Profile};
+use bifold_model::{Config, Model, Options, Outcome, Paging, Profile};
 use proptest::prelude::*;
 
 const PROFILES: [&str; 4] = ["geometry-g", "i5-7600", "phenom2-x3-720", "sapphire-rapids"];
@@ -33,7 +33,7 @@ fn equal_to_reference(
     let all = model(profile, &Config::ALL, cpus, &guest.words);
     prop_assert_eq!(all.untranslated, 0);
     for (config, in_company) in Config::ALL.into_iter().zip(&all.configs) {
-        if config.mode == Mode::Shadow {
+        if config.mode == Paging::Shadow {
             continue;
         }
         let mut slow = Reference::new(profile, config, FRAMES, cpus, all.seed);

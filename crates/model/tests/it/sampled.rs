@@ -2,7 +2,7 @@
 //! Sampled streams beside the whole ones that they were thinned from.
 
 use crate::stream::{FRAMES, NATIVE, Stream};
-use bifold_model::{Config, Mode, Model, Options, Outcome, Profile, Sample};
+use bifold_model::{Config, Model, Options, Outcome, Paging, Profile, Sample};
 use bifold_trace::event::gap;
 use bifold_trace::{Event, Generator, Thin, Windows};
 use proptest::prelude::*;
@@ -127,11 +127,11 @@ fn in_a_gap_a_mended_fault_s_access_is_made_up_for() {
     for c in &outcome.configs {
         let t = c.total;
         match (c.config.mode, c.config == Config::ALL[1]) {
-            (Mode::Native, _) => assert_eq!(t.all_exits(), 0),
+            (Paging::Native, _) => assert_eq!(t.all_exits(), 0),
             // Its four tables, which the fault's walk touched, and the page itself.
-            (Mode::Nested, true) => assert_eq!((t.exits_violation, t.frames_backed), (5, 5)),
-            (Mode::Nested, false) => assert!(t.exits_violation >= 1),
-            (Mode::Shadow, _) => assert_eq!((t.exits_guest_fault, t.exits_hidden_fault), (1, 1)),
+            (Paging::Nested, true) => assert_eq!((t.exits_violation, t.frames_backed), (5, 5)),
+            (Paging::Nested, false) => assert!(t.exits_violation >= 1),
+            (Paging::Shadow, _) => assert_eq!((t.exits_guest_fault, t.exits_hidden_fault), (1, 1)),
         }
         assert_eq!((t.walks, t.walk_cycles), (0, 0), "walks are measured in windows");
     }

@@ -3,13 +3,13 @@
 
 use crate::reference::{ADDRESS, PRESENT, WRITE};
 use bifold_mmu::PageSize;
-use bifold_model::{Config, ConfigOutcome, Mode, Model, Options, Profile};
+use bifold_model::{Config, ConfigOutcome, Model, Options, Paging, Profile};
 use bifold_trace::Event;
 use std::collections::BTreeMap;
 
-pub const NATIVE: Config = Config { mode: Mode::Native, host_page: PageSize::Size4K };
-pub const NESTED_4K: Config = Config { mode: Mode::Nested, host_page: PageSize::Size4K };
-pub const NESTED_2M: Config = Config { mode: Mode::Nested, host_page: PageSize::Size2M };
+pub const NATIVE: Config = Config { mode: Paging::Native, host_page: PageSize::Size4K };
+pub const NESTED_4K: Config = Config { mode: Paging::Nested, host_page: PageSize::Size4K };
+pub const NESTED_2M: Config = Config { mode: Paging::Nested, host_page: PageSize::Size2M };
 
 /// Frames of guest memory; tables take those from 0x100 up.
 pub const FRAMES: u64 = 1 << 18;

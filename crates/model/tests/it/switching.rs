@@ -7,11 +7,11 @@ use crate::reference::WRITE;
 use crate::stream::{NESTED_4K, Stream, profile};
 use bifold_mmu::PageSize;
 use bifold_model::ages::{bounds, bucket};
-use bifold_model::{Config, Mode, Model, Options, Outcome, Profile, Sample, SwitchedOutcome, Switching};
+use bifold_model::{Config, Model, Options, Outcome, Paging, Profile, Sample, SwitchedOutcome, Switching};
 use bifold_trace::Event::{Cr3, Insns, Load, Store};
 use proptest::prelude::*;
 
-fn switching(start: Mode, host_page: PageSize, keep_nested: bool) -> Switching {
+fn switching(start: Paging, host_page: PageSize, keep_nested: bool) -> Switching {
     Switching { name: "test".into(), host_page, start, keep_nested }
 }
 
@@ -21,7 +21,7 @@ fn run(
     cpus: usize,
     seconds: f64,
     words: &[u64],
-    vms: &[(Switching, Vec<Mode>)],
+    vms: &[(Switching, Vec<Paging>)],
 ) -> Outcome {
     let options = Options {
         configs: Config::ALL.to_vec(),
@@ -54,7 +54,7 @@ proptest! {
         let mut guest = Guest::new(cpus);
         guest.run(&ops);
         let host_page = if large { PageSize::Size2M } else { PageSize::Size4K };
-        let vms = [Mode::Shadow, Mode::Nested].map(|m| (switching(m, host_page, keep), vec![m]));
+        let vms = [Paging::Shadow, Paging::Nested].map(|m| (switching(m, host_page, keep), vec![m]));
         let outcome = run(&profile("i5-7600", &[]), cpus, 1e-6, &guest.words, &vms);
         for s in &outcome.switched {
             let config = Config { mode: s.switching.start, host_page };
@@ -72,10 +72,10 @@ proptest! {
         let mut guest = Guest::new(cpus);
         guest.run(&ops);
         let profile = profile("i5-7600", &[]);
-        let modes: Vec<Mode> = [false].iter().chain(&turns)
-            .map(|t| if *t { Mode::Shadow } else { Mode::Nested }).collect();
-        let vms = [(switching(Mode::Nested, PageSize::Size4K, keep), modes.clone()),
-                   (switching(Mode::Nested, PageSize::Size2M, keep), modes.clone())];
+        let modes: Vec<Paging> = [false].iter().chain(&turns)
+            .map(|t| if *t { Paging::Shadow } else { Paging::Nested }).collect();
+        let vms = [(switching(Paging::Nested, PageSize::Size4K, keep), modes.clone()),
+                   (switching(Paging::Nested, PageSize::Size2M, keep), modes.clone())];
         let with = run(&profile, cpus, 1e-6, &guest.words, &vms);
         let without = run(&profile, cpus, 1e-6, &guest.words, &[]);
         prop_assert_eq!(&with.configs, &without.configs);
@@ -86,7 +86,7 @@ proptest! {
                 prop_assert_eq!(s.intervals[i].mode_switches, u64::from(switched));
                 // Each mode has exits of its own only.
                 match mode {
-                    Mode::Shadow => prop_assert_eq!(s.intervals[i].exits_violation, 0),
+                    Paging::Shadow => prop_assert_eq!(s.intervals[i].exits_violation, 0),
                     _ => prop_assert_eq!(s.intervals[i].exits_hidden_fault + s.intervals[i].exits_cr3_write, 0),
                 }
             }
@@ -98,7 +98,7 @@ const VA: u64 = 0x40_4060_0000;
 const PAGES: u64 = 100;
 
 /// Four intervals that each store to the same PAGES pages of two leaf tables, the TLB emptied between.
-fn four_intervals(modes: [Mode; 4], keep_nested: bool) -> (Outcome, SwitchedOutcome) {
+fn four_intervals(modes: [Paging; 4], keep_nested: bool) -> (Outcome, SwitchedOutcome) {
     let mut stream = Stream::new();
     let root = stream.table(4);
     let page = |i: u64| VA + ((i % 2) << 21) + ((i / 2) << 12);
@@ -119,8 +119,8 @@ fn four_intervals(modes: [Mode; 4], keep_nested: bool) -> (Outcome, SwitchedOutc
     (outcome, switched)
 }
 
-const N: Mode = Mode::Nested;
-const S: Mode = Mode::Shadow;
+const N: Paging = Paging::Nested;
+const S: Paging = Paging::Shadow;
 
 #[test]
 fn nested_tables_kept_over_a_stay_in_shadow_cost_no_violation_afterwards() {

@@ -7,7 +7,7 @@ use crate::reference::caches::{Caches, Of};
 use crate::reference::tlb::{Found, Tlb};
 use crate::reference::{Counts, Reference};
 use bifold_mmu::PageSize;
-use bifold_model::{Config, Mode, Profile};
+use bifold_model::{Config, Paging, Profile};
 use bifold_trace::{DecodeError, Event, Generator, decode};
 use std::collections::{HashMap, HashSet};
 
@@ -19,7 +19,7 @@ fn compare(profile: &str, variant: &str, tag: &str, spec: &str) {
     let outcome = run(&profile, spec, &Config::ALL);
     let generator = Generator::parse(spec).unwrap();
     for got in &outcome.configs {
-        if got.config.mode == Mode::Shadow {
+        if got.config.mode == Paging::Shadow {
             let mut slow = ShadowOfT::new(&profile, got.config.host_page);
             generator
                 .run::<DecodeError>(&mut |words| {

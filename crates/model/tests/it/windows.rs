@@ -3,12 +3,12 @@
 
 use crate::stream::{FRAMES, NATIVE, NESTED_2M, NESTED_4K, Stream};
 use bifold_mmu::{Gpa, Gva, PageSize};
-use bifold_model::{Config, Exit, Mode, Model, Options, Profile, Sample};
+use bifold_model::{Config, Exit, Model, Options, Paging, Profile, Sample};
 use bifold_trace::event::marker;
 use bifold_trace::{Event, Generator, decode};
 use std::collections::BTreeMap;
 
-const SHADOW_4K: Config = Config { mode: Mode::Shadow, host_page: PageSize::Size4K };
+const SHADOW_4K: Config = Config { mode: Paging::Shadow, host_page: PageSize::Size4K };
 const WRITABLE: u64 = 0x3;
 
 fn model(frames: u64) -> Model {

@@ -99,7 +99,7 @@ struct RunColumns {
 struct SwitchedColumns {
     #[serde(flatten)]
     switching: bifold_model::Switching,
-    modes: Vec<bifold_model::Mode>,
+    modes: Vec<bifold_model::Paging>,
     counters: Columns,
 }
 

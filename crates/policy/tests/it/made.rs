@@ -97,10 +97,10 @@ pub fn any_timeline() -> impl Strategy<Value = Timeline> {
                     switching: Switching {
                         name: "toggle".into(),
                         host_page: PageSize::Size4K,
-                        start: bifold_model::Mode::Nested,
+                        start: bifold_model::Paging::Nested,
                         keep_nested: true,
                     },
-                    modes: vec![bifold_model::Mode::Shadow; intervals.len()],
+                    modes: vec![bifold_model::Paging::Shadow; intervals.len()],
                     intervals: t.pairs[0].runs[0].samples.clone(),
                 });
             }

@@ -8,7 +8,7 @@
 use super::{Kind, Made, Side, Total, made};
 use crate::{Figures, Guest, Input, Partial};
 use bifold_mmu::PageSize;
-use bifold_model::{Config, Mode, Sample};
+use bifold_model::{Config, Paging, Sample};
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use std::fmt;
@@ -106,7 +106,7 @@ struct Body {
 
 #[derive(Deserialize)]
 struct OfConfig {
-    mode: Mode,
+    mode: Paging,
     host_page: PageSize,
     total: Counters,
 }

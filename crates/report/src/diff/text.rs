@@ -4,7 +4,7 @@
 use super::{Change, Diff, Kind, Side, made};
 use crate::text::{decimals, fine_decimals, fixed, grouped, number, wrapped_to};
 use crate::{PageTable, table::table};
-use bifold_model::{Config, Mode};
+use bifold_model::{Config, Paging};
 
 /// Columns of a line.
 const WIDTH: usize = 100;
@@ -187,7 +187,7 @@ pub(super) fn verdict(d: &Diff) -> String {
         return "A and B agree in every counter.".into();
     }
     let (_, rows) = d.figure("overhead_percent").expect("the overhead is a figure");
-    let guests: Vec<&(Config, Change)> = rows.iter().filter(|(c, _)| c.mode != Mode::Native).collect();
+    let guests: Vec<&(Config, Change)> = rows.iter().filter(|(c, _)| c.mode != Paging::Native).collect();
     let Some((config, c)) =
         guests.iter().copied().max_by(|x, y| x.1.difference.abs().total_cmp(&y.1.difference.abs()))
     else {

@@ -11,7 +11,7 @@ pub(crate) use json::SCHEMA;
 
 use crate::spread::{Spread, outliers};
 use crate::{Comparison, Exit, Figures, Format, Meta, Partial, RenderError, Show, html, rows, table};
-use bifold_model::{Config, Mode, Sample};
+use bifold_model::{Config, Paging, Sample};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -178,7 +178,7 @@ impl Runs {
         let runs: Vec<&Comparison> = self.whole().collect();
         let best = |c: &&Comparison| {
             let cost = |o: &&bifold_model::ConfigOutcome| Figures::of(&c.outcome, o).overhead_percent;
-            let guests = c.outcome.configs.iter().filter(|o| o.config.mode != Mode::Native);
+            let guests = c.outcome.configs.iter().filter(|o| o.config.mode != Paging::Native);
             guests.min_by(|a, b| cost(a).total_cmp(&cost(b))).map(|o| o.config)
         };
         let winners: Vec<Config> = runs.iter().filter_map(best).collect();

@@ -12,7 +12,7 @@ pub(crate) use words::{sentences, verdict};
 
 use crate::Comparison;
 use bifold_mmu::PageSize;
-use bifold_model::{Config, Mode, Sample};
+use bifold_model::{Config, Paging, Sample};
 use race::{Line, Race, equal};
 use serde::Serialize;
 
@@ -110,14 +110,14 @@ fn rows(c: &Comparison, long_lived: bool) -> Vec<Row> {
             exits: total.vmm_cycles.saturating_sub(spared) as f64,
         }
     };
-    let hypervised = c.outcome.configs.iter().filter(|o| o.config.mode != Mode::Native);
+    let hypervised = c.outcome.configs.iter().filter(|o| o.config.mode != Paging::Native);
     hypervised.map(|o| row(o.config, &o.total)).collect()
 }
 
 fn conclusion(c: &Comparison, rows: &[Row]) -> Conclusion {
     let page = |host_page: PageSize| {
         let of = |mode| rows.iter().find(|r| r.config == Config { mode, host_page });
-        Some(page_conclusion(c, of(Mode::Nested)?, of(Mode::Shadow)?))
+        Some(page_conclusion(c, of(Paging::Nested)?, of(Paging::Shadow)?))
     };
     let pages = [PageSize::Size4K, PageSize::Size2M, PageSize::Size1G].into_iter().filter_map(page);
     Conclusion { pages: pages.collect(), changes: changes(c, rows) }

@@ -5,7 +5,7 @@ use super::{Change, Conclusion, Flip, PageConclusion, Winner, conclusions, rows}
 use crate::text::{grouped, number};
 use crate::{Comparison, Figures};
 use bifold_mmu::PageSize;
-use bifold_model::{Config, Mode};
+use bifold_model::{Config, Paging};
 
 /// Factors on all exit costs within which a verdict is called robust.
 const HALF: f64 = 0.5;
@@ -27,7 +27,7 @@ pub(crate) fn sentences(c: &Comparison) -> Vec<(&'static str, String)> {
     }
     let (all, old) = (conclusions(c), rows(c, true));
     let mut cheaper: Vec<String> = costs(c).into_iter().collect();
-    if let Some(native) = c.outcome.configs.iter().find(|o| o.config.mode == Mode::Native) {
+    if let Some(native) = c.outcome.configs.iter().find(|o| o.config.mode == Paging::Native) {
         let percent = Figures::of(&c.outcome, native).overhead_percent;
         cheaper.push(format!("Native itself pays {} %.", number(percent)));
     }
@@ -68,7 +68,7 @@ fn name(winner: Winner) -> &'static str {
 fn costs(c: &Comparison) -> Option<String> {
     let conclusion = conclusions(c).run;
     let hypervised: Vec<&bifold_model::ConfigOutcome> =
-        c.outcome.configs.iter().filter(|o| o.config.mode != Mode::Native).collect();
+        c.outcome.configs.iter().filter(|o| o.config.mode != Paging::Native).collect();
     let mut parts = Vec::new();
     for page in [PageSize::Size4K, PageSize::Size2M, PageSize::Size1G] {
         let on = match parts.is_empty() {
@@ -78,7 +78,7 @@ fn costs(c: &Comparison) -> Option<String> {
         if let Some(both) = conclusion.pages.iter().find(|p| p.host_page == page) {
             parts.push(format!("{on} {}", both_modes(both)));
         } else if let Some(one) = hypervised.iter().find(|o| o.config.host_page == page) {
-            let mode = if one.config.mode == Mode::Nested { "nested" } else { "shadow" };
+            let mode = if one.config.mode == Paging::Nested { "nested" } else { "shadow" };
             let percent = Figures::of(&c.outcome, one).overhead_percent;
             parts.push(format!("{on} {mode} costs {} %", number(percent)));
         }
@@ -176,11 +176,11 @@ fn change(c: &Conclusion, first: &str) -> String {
     }
 }
 
-fn mode_words(mode: Mode) -> &'static str {
+fn mode_words(mode: Paging) -> &'static str {
     match mode {
-        Mode::Native => "no hypervisor",
-        Mode::Nested => "nested paging",
-        Mode::Shadow => "shadow paging",
+        Paging::Native => "no hypervisor",
+        Paging::Nested => "nested paging",
+        Paging::Shadow => "shadow paging",
     }
 }
 

@@ -2,7 +2,7 @@
 //! A comparison made by hand: a compiler in a guest, with round numbers.
 
 use bifold_attribute::{Missing, Row, Where};
-use bifold_model::{Config, ConfigOutcome, Costs, Mode, Outcome, Profile, Sample};
+use bifold_model::{Config, ConfigOutcome, Costs, Outcome, Paging, Profile, Sample};
 use bifold_policy::check::Check;
 use bifold_policy::evaluate::{self, Options, evaluate};
 use bifold_policy::timeline::{About, Pair, StaticRun, SwitchCosts};
@@ -36,8 +36,8 @@ fn sample(config: Config, i: u64) -> Sample {
     };
     let faults = s.guest_page_faults;
     match config.mode {
-        Mode::Native => {}
-        Mode::Nested => {
+        Paging::Native => {}
+        Paging::Nested => {
             let small = config.host_page == bifold_mmu::PageSize::Size4K;
             s.host_refs = misses * if small { 5 } else { 3 };
             s.walk_cycles = misses * if small { 92 } else { 61 };
@@ -45,7 +45,7 @@ fn sample(config: Config, i: u64) -> Sample {
             s.cold_exits = 4_000;
             s.cold_cycles = 4_000 * 2_600;
         }
-        Mode::Shadow => {
+        Paging::Shadow => {
             s.exits_violation = faults / 2;
             s.exits_guest_fault = faults;
             s.exits_hidden_fault = faults + 400;
@@ -206,7 +206,7 @@ fn input(name: &str) -> evaluate::Input {
         let samples = o.configs.iter().find(|c| c.config == config).unwrap().intervals.clone();
         StaticRun { reuse: vec![Vec::new(); samples.len()], samples }
     };
-    let runs = [run(Mode::Shadow), run(Mode::Nested)];
+    let runs = [run(Paging::Shadow), run(Paging::Nested)];
     let timeline = Timeline {
         about: About {
             program: c.meta.what(),

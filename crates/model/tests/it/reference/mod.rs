@@ -10,7 +10,7 @@ pub mod tlb;
 
 use bifold_mmu::{Gpa, PageSize};
 use bifold_model::host::HostMemory;
-use bifold_model::{Config, ConfigOutcome, Mode, Profile};
+use bifold_model::{Config, ConfigOutcome, Paging, Profile};
 use bifold_trace::{Event, decode};
 use caches::{Caches, Of};
 use std::collections::{HashMap, HashSet};
@@ -126,7 +126,7 @@ fn shift(level: u8) -> u32 {
 
 impl Reference {
     pub fn new(profile: &Profile, config: Config, frames: u64, cpus: usize, seed: u64) -> Self {
-        let host = (config.mode == Mode::Nested).then(|| Host {
+        let host = (config.mode == Paging::Nested).then(|| Host {
             page: config.host_page,
             place: HostMemory::new(config.host_page, frames, seed),
             backed: HashMap::new(),
