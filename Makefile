@@ -76,10 +76,10 @@ vmtest-debug: build kernel ## the switch cases and 500 switches on kernels with 
 	$(LAB) storm --kernel $$k --debug-kernel $$dir --switches $(DEBUG_SWITCHES) -o $(KERNEL_LOGS)/storm-$$k-debug.md) \
 	|| status=$$?; done; exit $$status
 
-vmtest-host: ## load the modules on this very machine (untested on hardware: read docs/design/kernel-intel.md first)
+vmtest-host: ## load the modules on this very machine (untested on hardware: read docs/guide/try-on-hardware.md first)
 	@kernel/vmtest-host
 
-lab: build ## quick tests under the real KVM, in an emulated machine: some minutes (KERNEL=6.1)
+vmtest: build ## quick tests under the real KVM, in an emulated machine: some minutes (KERNEL=6.1)
 	$(LAB) test $(if $(KERNEL),--kernel $(KERNEL))
 
 validate-exits: build ## predicted exits beside those counted under the real KVM: docs/results (KERNELS="6.1 6.12")

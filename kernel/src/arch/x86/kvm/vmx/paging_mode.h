@@ -2,7 +2,8 @@
 /*
  * VMX's part of a paging mode per VM. Included in vmx.c, whose static functions it uses.
  * Untested on hardware: the authors had no Intel processor, and nothing emulates VMX with
- * EPT. docs/design/kernel-intel.md has the reasons for each step, and what to check.
+ * EPT. docs/design/kernel-intel.md has the reasons for each step, docs/guide/try-on-hardware.md
+ * what to check.
  *
  * EPT's entries have a format of their own, so EPT tables go at each switch.
  */
