@@ -69,7 +69,7 @@
  */
 #define BF_CPUID_PERF 0x10
 
-/* The ring's control page (crates/guest/src/ring.rs has the same offsets). */
+/* The ring's control page (crates/guest/src/capture/ring.rs has the same offsets). */
 #define BF_RING_MAGIC 0x676e6972646c6f66
 #define BF_RING_HEADER_BYTES 4096
 

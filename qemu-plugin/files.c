@@ -27,7 +27,7 @@
 
 #include "plugin.h"
 
-/* The device's name on QEMU's command line (crates/guest/src/qemu.rs). */
+/* The device's name on QEMU's command line (crates/guest/src/capture/command.rs). */
 #define DEVICE "/machine/peripheral/files/virtio-backend"
 /* Offset of `idx` in a split queue's used ring (virtio 1.2, 2.7.8). */
 #define USED_IDX 2

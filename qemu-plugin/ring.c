@@ -3,7 +3,7 @@
  * The ring to the consumer: a memfd of one header page and a number of chunks
  * of 64-bit words. The producer fills a chunk with whole events, stores its
  * length and advances `head`; the consumer advances `tail`. Both wait on a
- * futex in the other's counter. crates/guest/src/ring.rs is the other side.
+ * futex in the other's counter. crates/guest/src/capture/ring.rs is the other side.
  */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -12,16 +12,14 @@ mod session;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufReader, Write};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use bifold_guest::kernel::{self, Kernel};
-use bifold_guest::qemu::{self, Qemu};
-use bifold_guest::{CaptureError, Kind, Progress};
+use bifold_guest::qemu::{self, BARE, MACHINE, Qemu, cpu, path_of};
+use bifold_guest::{GuestError, Kind};
 
 use crate::job::{Done, Jobs, PORT};
 use crate::kvm_module::ModuleError;
@@ -33,7 +31,7 @@ use session::{Emulator, Session};
 pub enum LabError {
     /// No emulator, no kernel and the like.
     #[error(transparent)]
-    Capture(#[from] CaptureError),
+    Capture(#[from] GuestError),
     /// The kernel's KVM cannot be used.
     #[error("{version}: {why}")]
     Module {
@@ -225,16 +223,16 @@ pub fn beside(name: &str) -> Result<PathBuf, LabError> {
 impl Lab {
     /// Finds or fetches what is needed: a kernel package, or the newest of a series
     /// such as `6.1`.
-    pub fn new(kernel: &str, progress: &mut dyn FnMut(Progress)) -> Result<Lab, LabError> {
-        Lab::with(kernel::for_lab(kernel, progress)?)
+    pub fn new(kernel: &str, stage: &mut dyn FnMut(&str)) -> Result<Lab, LabError> {
+        Lab::with(kernel::for_lab(kernel, stage)?)
     }
 
     /// With a kernel of the first of [`SERIES`] that there is.
-    pub fn any(progress: &mut dyn FnMut(Progress)) -> Result<Lab, LabError> {
-        let mut end = Lab::new(SERIES[0], progress);
+    pub fn any(stage: &mut dyn FnMut(&str)) -> Result<Lab, LabError> {
+        let mut end = Lab::new(SERIES[0], stage);
         for series in &SERIES[1..] {
-            let Err(LabError::Capture(CaptureError::NoSuchKernel { .. })) = end else { break };
-            end = Lab::new(series, progress);
+            let Err(LabError::Capture(GuestError::NoSuchKernel { .. })) = end else { break };
+            end = Lab::new(series, stage);
         }
         end
     }
@@ -271,55 +269,50 @@ impl Lab {
         &self.qemu.version
     }
 
-    fn command(&self, plan: &Plan, fds: &Fds) -> Command {
+    fn arguments(&self, plan: &Plan, fds: &Fds) -> Vec<String> {
         let Fds { ram, initrd, console, swap, port } = fds;
-        let path = |fd: i32| format!("/proc/self/fd/{fd}");
-        let mut c = Command::new(&self.qemu.path);
-        let mut opt = |name: &str, value: String| {
-            c.arg(name).arg(value);
-        };
-        opt("-machine", "q35,memory-backend=ram,smm=off,usb=off,sata=off,hpet=off".into());
+        let path = |file: &File| path_of(file.as_fd());
+        let mut args: Vec<String> = Vec::new();
+        let mut opt = |name: &str, value: String| args.extend([name.to_owned(), value]);
+        opt("-machine", MACHINE.into());
         let bytes = plan.memory_mib << 20;
-        let ram = path(ram.as_raw_fd());
+        let ram = path(ram);
         opt("-object", format!("memory-backend-file,id=ram,size={bytes},mem-path={ram},share=on"));
         opt("-m", format!("{}M", plan.memory_mib));
-        // What TCG does not have of an EPYC is left out, or it would say so every time.
-        let cpu = "EPYC,-fxsr-opt,-misalignsse,-osvw,-topoext,-nrip-save,-xsavec,+svm,+npt";
-        opt("-cpu", cpu.into());
+        opt("-cpu", cpu(&["-nrip-save", "+svm", "+npt"]));
         opt("-smp", plan.cpus.to_string());
         let threads = if plan.cpus > 1 { "multi" } else { "single" };
         opt("-accel", format!("tcg,thread={threads}"));
-        let mut args = String::from(
+        let mut append = String::from(
             "console=ttyS0 quiet nokaslr panic=-1 rdinit=/init no_timer_check tsc=reliable mitigations=off \
              cryptomgr.notests=1 transparent_hugepage=never random.trust_cpu=on",
         );
         // What the kernel does not know and has a `=` becomes init's environment.
-        args.push_str(&format!(" PATH=/usr/bin:/bin BIFOLD_QEMU={}", self.qemu.path.display()));
+        append.push_str(&format!(" PATH=/usr/bin:/bin BIFOLD_QEMU={}", self.qemu.path.display()));
         if plan.exact {
             opt("-icount", "shift=1,sleep=off".into());
             opt("-seed", "1".into());
             opt("-rtc", "base=2026-01-01,clock=vm".into());
-            args.push_str(" tsc_early_khz=1000000");
+            append.push_str(" tsc_early_khz=1000000");
         }
         opt("-kernel", self.kernel.image.to_string_lossy().into_owned());
-        opt("-initrd", path(initrd.as_raw_fd()));
-        let qboot = Path::new(DATA_DIRS[0]).join(FIRMWARE[0]);
-        if qboot.exists() {
-            opt("-bios", qboot.to_string_lossy().into_owned());
+        opt("-initrd", path(initrd));
+        if let Some([name, image]) = qemu::firmware() {
+            opt(&name, image);
         }
-        opt("-append", args);
-        opt("-chardev", format!("file,id=console,path={}", path(console.as_raw_fd())));
+        opt("-append", append);
+        opt("-chardev", format!("file,id=console,path={}", path(console)));
         opt("-serial", "chardev:console".into());
         opt("-device", "virtio-serial-pci,ioeventfd=off".into());
         opt("-chardev", format!("socket,id=lab,fd={}", port.as_raw_fd()));
         opt("-device", format!("virtserialport,chardev=lab,name={PORT}"));
         if plan.swap_mib > 0 {
-            let at = path(swap.as_raw_fd());
+            let at = path(swap);
             opt("-drive", format!("if=none,id=swap,format=raw,cache=unsafe,file={at}"));
             opt("-device", "virtio-blk-pci,drive=swap".into());
         }
-        c.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
-        c
+        args.extend(BARE.map(String::from));
+        args
     }
 
     /// Boots, does the jobs, and brings their results back, one per job.
@@ -342,22 +335,9 @@ impl Lab {
             swap: memfd("bifold-lab-swap", plan.swap_mib << 20)?,
             port,
         };
-        let mut c = self.command(plan, &fds);
-        c.stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
-        c.stderr(log.try_clone().map_err(os("dup"))?);
-        let keep = fds.numbers();
-        // SAFETY: between fork and exec only async-signal-safe calls are made: prctl and fcntl, on
-        // descriptors that this function keeps open.
-        unsafe {
-            c.pre_exec(move || {
-                rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
-                for fd in keep {
-                    rustix::io::fcntl_setfd(BorrowedFd::borrow_raw(fd), rustix::io::FdFlags::empty())?;
-                }
-                Ok(())
-            });
-        }
-        let child = Emulator(c.spawn().map_err(os("starting qemu"))?);
+        let to_log = log.try_clone().map_err(os("dup"))?.into();
+        let arguments = self.arguments(plan, &fds);
+        let child = Emulator(qemu::spawn(&self.qemu.path, &arguments, &fds.all(), to_log, false)?);
         // Its end of the connection above all: or its death would not be heard of.
         let Fds { ram, console, initrd, swap, port } = fds;
         drop((initrd, swap, port));
@@ -390,15 +370,13 @@ struct Fds {
 }
 
 impl Fds {
-    fn numbers(&self) -> [i32; 5] {
-        let files = [&self.ram, &self.initrd, &self.console, &self.swap].map(|f| f.as_raw_fd());
-        [files[0], files[1], files[2], files[3], self.port.as_raw_fd()]
+    fn all(&self) -> [BorrowedFd<'_>; 5] {
+        let [ram, initrd, console, swap] =
+            [&self.ram, &self.initrd, &self.console, &self.swap].map(AsFd::as_fd);
+        [ram, initrd, console, swap, self.port.as_fd()]
     }
 }
 
 fn memfd(name: &str, bytes: u64) -> Result<File, LabError> {
-    let fd = rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC)
-        .map_err(|e| os("memfd_create")(e.into()))?;
-    rustix::fs::ftruncate(&fd, bytes).map_err(|e| os("sizing a memfd")(e.into()))?;
-    Ok(File::from(fd))
+    Ok(File::from(bifold_guest::memfd::memfd(name, bytes)?))
 }

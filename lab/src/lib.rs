@@ -18,31 +18,14 @@ pub mod tests;
 pub mod unswitched;
 pub mod validate;
 
-use std::path::PathBuf;
-
-use bifold_guest::{GuestSpec, Root, Thp, Timing};
+use bifold_guest::{GuestSpec, Record};
 
 /// The inner guest that is also captured: everything but what varies.
 pub fn guest() -> GuestSpec {
     GuestSpec {
-        command: Vec::new(),
-        cwd: PathBuf::from("/"),
         env: vec![("PATH".into(), "/usr/bin:/bin".into())],
-        timing: Timing::Exact,
-        vcpus: 1,
-        kpti: false,
-        thp: Thp::Madvise,
-        memory_mib: 256,
-        kernel: None,
-        modules: None,
-        root: Root::Initramfs { include: Vec::new() },
-        timeout: None,
-        check_every: 0,
-        record: bifold_guest::Record::Boot,
-        stdin: Vec::new(),
-        keep: false,
-        attribute: false,
-        region: bifold_guest::Region::default(),
+        record: Record::Boot,
+        ..GuestSpec::new(Vec::new())
     }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The exit status: one meaning per number, as `--help` lists them.
 
-use bifold_guest::{CaptureError, Kind};
+use bifold_guest::{GuestError, Kind};
 use bifold_host::HostError;
 use bifold_host::ksm::KsmError;
 use bifold_report::Exit;
@@ -72,8 +72,8 @@ pub fn of_error(error: &anyhow::Error) -> u8 {
     if image.is_some_and(ImageError::is_privilege) {
         return UNAVAILABLE;
     }
-    match error.downcast_ref::<CaptureError>() {
-        Some(CaptureError::InterruptedEarly) => (SIGNAL + SIGINT) as u8,
+    match error.downcast_ref::<GuestError>() {
+        Some(GuestError::InterruptedEarly) => (SIGNAL + SIGINT) as u8,
         Some(e) if e.kind() == Kind::CannotWorkHere => UNAVAILABLE,
         _ => FAILED,
     }
@@ -82,9 +82,9 @@ pub fn of_error(error: &anyhow::Error) -> u8 {
 /// The status for an error that ends `compare` or `record` where a command was to run. 1 is left to
 /// the command: a script can tell its failure from Bifold's.
 pub fn of_error_beside_a_command(error: &anyhow::Error) -> u8 {
-    match error.downcast_ref::<CaptureError>() {
-        Some(CaptureError::ProgramNotFound { .. }) => NOT_FOUND,
-        Some(CaptureError::NotExecutable { .. } | CaptureError::NotStarted(_)) => NOT_EXECUTABLE,
+    match error.downcast_ref::<GuestError>() {
+        Some(GuestError::ProgramNotFound { .. }) => NOT_FOUND,
+        Some(GuestError::NotExecutable { .. } | GuestError::NotStarted(_)) => NOT_EXECUTABLE,
         _ => match of_error(error) {
             FAILED => FAILED_BESIDE_A_COMMAND,
             other => other,
@@ -110,12 +110,12 @@ mod tests {
         let program = || "x".to_string();
         for (error, beside, alone) in [
             (anyhow::anyhow!("no room"), 125, 1),
-            (CaptureError::ProgramNotFound { program: program() }.into(), 127, 1),
-            (CaptureError::NotExecutable { path: program().into() }.into(), 126, 1),
-            (CaptureError::NotStarted("running x: Exec format error".into()).into(), 126, 1),
-            (CaptureError::Guest("no disk".into()).into(), 125, 1),
-            (CaptureError::QemuMissing.into(), 77, 77),
-            (CaptureError::InterruptedEarly.into(), 130, 130),
+            (GuestError::ProgramNotFound { program: program() }.into(), 127, 1),
+            (GuestError::NotExecutable { path: program().into() }.into(), 126, 1),
+            (GuestError::NotStarted("running x: Exec format error".into()).into(), 126, 1),
+            (GuestError::Guest("no disk".into()).into(), 125, 1),
+            (GuestError::QemuMissing.into(), 77, 77),
+            (GuestError::InterruptedEarly.into(), 130, 130),
         ] {
             assert_eq!((of_error_beside_a_command(&error), of_error(&error)), (beside, alone), "{error}");
             // What was being done is said around the cause and does not hide it.

@@ -5,8 +5,9 @@
 use std::fs;
 use std::process::{Command, Stdio};
 
-use crate::error::CaptureError;
-use crate::{kernel, plugin, qemu};
+use crate::capture::plugin;
+use crate::error::GuestError;
+use crate::{kernel, memfd, qemu};
 
 /// One thing looked at.
 #[derive(Debug, Clone)]
@@ -66,21 +67,21 @@ fn architecture() -> Result<String, (String, String)> {
     }
 }
 
-fn emulator(found: &Result<qemu::Qemu, CaptureError>) -> Result<String, (String, String)> {
+fn emulator(found: &Result<qemu::Qemu, GuestError>) -> Result<String, (String, String)> {
     let install = || format!("install qemu-system-x86 9.0 or later {}", qemu::WHERE);
     match found {
         Ok(q) => Ok(format!("{} at {}", q.version, q.path.display())),
-        Err(CaptureError::NoPlugins { path }) => Ok(path.display().to_string()),
-        Err(CaptureError::QemuTooOld { found }) => Err((format!("{found} is older than 9.0"), install())),
-        Err(CaptureError::QemuMissing) => Err(("not found in PATH".into(), install())),
+        Err(GuestError::NoPlugins { path }) => Ok(path.display().to_string()),
+        Err(GuestError::QemuTooOld { found }) => Err((format!("{found} is older than 9.0"), install())),
+        Err(GuestError::QemuMissing) => Err(("not found in PATH".into(), install())),
         Err(e) => Err((e.to_string(), install())),
     }
 }
 
-fn plugins(found: &Result<qemu::Qemu, CaptureError>) -> Result<String, (String, String)> {
+fn plugins(found: &Result<qemu::Qemu, GuestError>) -> Result<String, (String, String)> {
     match found {
         Ok(_) => Ok("supported".into()),
-        Err(CaptureError::NoPlugins { .. }) => Err((
+        Err(GuestError::NoPlugins { .. }) => Err((
             "this QEMU was built with --disable-plugins".into(),
             format!("use your distribution's {}", qemu::WHERE),
         )),
@@ -88,7 +89,7 @@ fn plugins(found: &Result<qemu::Qemu, CaptureError>) -> Result<String, (String, 
     }
 }
 
-fn ninep(found: &Result<qemu::Qemu, CaptureError>) -> Result<String, (String, String)> {
+fn ninep(found: &Result<qemu::Qemu, GuestError>) -> Result<String, (String, String)> {
     let Ok(q) = found else { return Err(("no QEMU to ask".into(), "install QEMU first".into())) };
     let out = Command::new(&q.path).args(["-device", "help"]).stdin(Stdio::null()).output();
     let text = out.map(|o| [o.stdout, o.stderr].concat()).unwrap_or_default();
@@ -138,7 +139,7 @@ fn memory() -> Result<String, (String, String)> {
 
 fn memfd() -> Result<String, (String, String)> {
     // Guest memory and ring: no limit of /dev/shm applies to them.
-    crate::ring::memfd("bifold-doctor", 4096)
+    memfd::memfd("bifold-doctor", 4096)
         .map(|_| "available (/dev/shm is not used)".into())
         .map_err(|e| (e.to_string(), "needs Linux 3.17 or later, without a seccomp filter".into()))
 }

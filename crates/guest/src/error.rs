@@ -16,7 +16,7 @@ pub enum Kind {
 /// Why there is no [`crate::CaptureReport`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum CaptureError {
+pub enum GuestError {
     /// No emulator.
     #[error("qemu-system-x86_64 not found; install qemu-system-x86 {}", crate::qemu::WHERE)]
     QemuMissing,
@@ -170,10 +170,10 @@ pub enum CaptureError {
     InterruptedEarly,
 }
 
-impl CaptureError {
+impl GuestError {
     /// Whether this machine lacks something or the run failed.
     pub fn kind(&self) -> Kind {
-        use CaptureError::*;
+        use GuestError::*;
         match self {
             QemuMissing
             | QemuTooOld { .. }
@@ -189,10 +189,10 @@ impl CaptureError {
 
     pub(crate) fn file(path: impl Into<PathBuf>, what: &'static str) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.into();
-        move |source| CaptureError::File { path, what, source }
+        move |source| GuestError::File { path, what, source }
     }
 
     pub(crate) fn os<E: Into<std::io::Error>>(what: &'static str) -> impl FnOnce(E) -> Self {
-        move |e| CaptureError::Os { what, source: e.into() }
+        move |e| GuestError::Os { what, source: e.into() }
     }
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::cpio::{Archive, Entry};
-use crate::error::CaptureError;
+use crate::error::GuestError;
 
 /// newc holds 32-bit sizes; no guest of ours has room for more anyway.
 const MAX_FILE: u64 = 2 << 30;
@@ -21,17 +21,17 @@ pub fn executable(path: &Path) -> bool {
         && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
 }
 
-fn read_file(path: &Path) -> Result<(u32, Vec<u8>), CaptureError> {
-    let meta = fs::metadata(path).map_err(CaptureError::file(path, "cannot read"))?;
+fn read_file(path: &Path) -> Result<(u32, Vec<u8>), GuestError> {
+    let meta = fs::metadata(path).map_err(GuestError::file(path, "cannot read"))?;
     if meta.len() > MAX_FILE {
-        return Err(CaptureError::Spec(format!("{}: too big for an initramfs", path.display())));
+        return Err(GuestError::Spec(format!("{}: too big for an initramfs", path.display())));
     }
-    let data = fs::read(path).map_err(CaptureError::file(path, "cannot read"))?;
+    let data = fs::read(path).map_err(GuestError::file(path, "cannot read"))?;
     Ok((meta.mode() & 0o7777, data))
 }
 
 /// A file under its own path.
-fn add_file(archive: &mut Archive, path: &Path) -> Result<(), CaptureError> {
+fn add_file(archive: &mut Archive, path: &Path) -> Result<(), GuestError> {
     if !archive.contains(path.as_os_str().as_bytes()) {
         let (mode, data) = read_file(path)?;
         archive.add(path.as_os_str().as_bytes(), Entry::File { mode, data });
@@ -41,7 +41,7 @@ fn add_file(archive: &mut Archive, path: &Path) -> Result<(), CaptureError> {
 
 /// A program with what the kernel and its loader will look for: a script's
 /// interpreter, an ELF file's loader and libraries.
-pub fn add_program(archive: &mut Archive, path: &Path) -> Result<(), CaptureError> {
+pub fn add_program(archive: &mut Archive, path: &Path) -> Result<(), GuestError> {
     if archive.contains(path.as_os_str().as_bytes()) {
         return Ok(());
     }
@@ -81,18 +81,18 @@ fn elf_loader(data: &[u8]) -> Option<Vec<u8>> {
 
 /// Asks the loader, which alone knows all its rules. Started with this variable, as ldd
 /// does, it names a library that is missing; `--list` ends there without a word of it.
-fn libraries(loader: &Path, program: &Path) -> Result<Vec<PathBuf>, CaptureError> {
+fn libraries(loader: &Path, program: &Path) -> Result<Vec<PathBuf>, GuestError> {
     let out = Command::new(loader)
         .env("LD_TRACE_LOADED_OBJECTS", "1")
         .arg(program)
         .output()
-        .map_err(CaptureError::file(loader, "cannot run"))?;
+        .map_err(GuestError::file(loader, "cannot run"))?;
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
     let mut found = Vec::new();
     for line in text.lines() {
         let target = line.split_once("=>").map_or(line, |(_, t)| t).trim();
         if target == "not found" {
-            return Err(CaptureError::Spec(format!(
+            return Err(GuestError::Spec(format!(
                 "{}: needs a library that is not there: {}",
                 program.display(),
                 line.trim()
@@ -106,9 +106,9 @@ fn libraries(loader: &Path, program: &Path) -> Result<Vec<PathBuf>, CaptureError
 }
 
 /// A file, a symlink or a directory with all below it.
-pub fn add_tree(archive: &mut Archive, path: &Path) -> Result<(), CaptureError> {
-    let path = std::path::absolute(path).map_err(CaptureError::file(path, "cannot resolve"))?;
-    let unread = |what| CaptureError::file(&path, what);
+pub fn add_tree(archive: &mut Archive, path: &Path) -> Result<(), GuestError> {
+    let path = std::path::absolute(path).map_err(GuestError::file(path, "cannot resolve"))?;
+    let unread = |what| GuestError::file(&path, what);
     let meta = fs::symlink_metadata(&path).map_err(unread("cannot read"))?;
     let name = path.as_os_str().as_bytes();
     if meta.is_symlink() {

@@ -13,8 +13,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::Progress;
-use crate::error::CaptureError;
+use crate::error::GuestError;
 use bifold_trace::bounded;
 
 /// More than any kernel image has, debug information included. Bytes.
@@ -51,13 +50,13 @@ const GUESTS: Store = Store { name: "kernels", modules: &[crate::modules::WANTED
 /// does not change when one is fetched.
 const LAB: Store = Store { name: "lab-kernels", modules: &[crate::modules::WANTED, crate::modules::KVM] };
 
-pub(crate) fn cache_dir(name: &str) -> Result<PathBuf, CaptureError> {
+pub(crate) fn cache_dir(name: &str) -> Result<PathBuf, GuestError> {
     let base = match std::env::var_os("XDG_CACHE_HOME").filter(|v| !v.is_empty()) {
         Some(dir) => PathBuf::from(dir),
         None => match std::env::var_os("HOME").filter(|v| !v.is_empty()) {
             Some(home) => Path::new(&home).join(".cache"),
             None => {
-                return Err(CaptureError::Spec(
+                return Err(GuestError::Spec(
                     "neither XDG_CACHE_HOME nor HOME says where the kernel's cache is".into(),
                 ));
             }
@@ -91,17 +90,17 @@ fn numbers(path: &Path) -> Vec<u64> {
 pub(crate) fn find(
     image: Option<&Path>,
     modules: Option<&Path>,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<Kernel, CaptureError> {
+    stage: &mut dyn FnMut(&str),
+) -> Result<Kernel, GuestError> {
     if let Some(image) = image {
         return own(image, modules);
     }
     if cached().is_empty() {
-        fetch(&GUESTS, &default_package()?, progress)?;
+        fetch(&GUESTS, &default_package()?, stage)?;
     }
     let dir = cached()
         .pop()
-        .ok_or_else(|| CaptureError::KernelFetch { why: "the cache is empty after fetching".into() })?;
+        .ok_or_else(|| GuestError::KernelFetch { why: "the cache is empty after fetching".into() })?;
     let kernel = stored(&dir);
     Ok(Kernel { modules: modules.map(Path::to_path_buf).or(kernel.modules), ..kernel })
 }
@@ -111,11 +110,11 @@ pub(crate) fn find(
 ///
 /// # Errors
 /// If there is no such kernel, and none can be fetched.
-pub fn for_guest(wanted: Option<&str>, progress: &mut dyn FnMut(Progress)) -> Result<Kernel, CaptureError> {
+pub fn for_guest(wanted: Option<&str>, stage: &mut dyn FnMut(&str)) -> Result<Kernel, GuestError> {
     match wanted {
-        None => find(None, None, progress),
+        None => find(None, None, stage),
         Some(path) if path.contains('/') => own(Path::new(path), None),
-        Some(series) => for_lab(series, progress),
+        Some(series) => for_lab(series, stage),
     }
 }
 
@@ -130,7 +129,7 @@ fn stored(dir: &Path) -> Kernel {
 
 /// A kernel with KVM's modules for the laboratory: of a Debian package, or the newest
 /// one of a series such as `6.1` that apt knows; without apt's help the newest fetched.
-pub fn for_lab(wanted: &str, progress: &mut dyn FnMut(Progress)) -> Result<Kernel, CaptureError> {
+pub fn for_lab(wanted: &str, stage: &mut dyn FnMut(&str)) -> Result<Kernel, GuestError> {
     let cache = cache_dir(LAB.name)?;
     let package = if wanted.starts_with(PREFIX) {
         wanted.to_owned()
@@ -143,7 +142,7 @@ pub fn for_lab(wanted: &str, progress: &mut dyn FnMut(Progress)) -> Result<Kerne
     let dir = cache.join(version_of(&package));
     let kept = fs::read_to_string(dir.join(COMPLETE));
     if kept.as_ref().map(String::as_str).ok() != Some(LAB.names().as_str()) {
-        match fetch(&LAB, &package, progress) {
+        match fetch(&LAB, &package, stage) {
             // Modules that were not kept then are needed by few.
             Err(_) if kept.is_ok() => {}
             other => other?,
@@ -164,7 +163,7 @@ fn newest_stored(cache: &Path, series: &str) -> Option<Kernel> {
 }
 
 /// The newest package of a series, backports and security updates included.
-fn newest_of_series(series: &str) -> Result<String, CaptureError> {
+fn newest_of_series(series: &str) -> Result<String, GuestError> {
     let stem = format!("{PREFIX}{series}.");
     let out = tool(Command::new("apt-cache").arg("pkgnames").arg(&stem), "apt-cache pkgnames")?;
     let names = String::from_utf8_lossy(&out).into_owned();
@@ -173,7 +172,7 @@ fn newest_of_series(series: &str) -> Result<String, CaptureError> {
         // Not the cloud's, not the real-time one, not debugging symbols.
         .filter(|n| version_of(n).ends_with("-amd64") && !n.contains("-cloud-") && !n.contains("-rt-"))
         .collect();
-    let none = || CaptureError::NoSuchKernel { series: series.to_owned() };
+    let none = || GuestError::NoSuchKernel { series: series.to_owned() };
     if names.is_empty() {
         return Err(none());
     }
@@ -204,14 +203,12 @@ fn version_of(package: &str) -> &str {
 }
 
 /// A kernel that the user has: a bzImage or an ELF vmlinux.
-pub fn own(image: &Path, modules: Option<&Path>) -> Result<Kernel, CaptureError> {
-    let data = bounded::read(image, MOST_IMAGE).map_err(|e| CaptureError::Kernel {
-        path: image.to_path_buf(),
-        why: format!("cannot be read: {e}"),
-    })?;
+pub fn own(image: &Path, modules: Option<&Path>) -> Result<Kernel, GuestError> {
+    let data = bounded::read(image, MOST_IMAGE)
+        .map_err(|e| GuestError::Kernel { path: image.to_path_buf(), why: format!("cannot be read: {e}") })?;
     let elf = data.starts_with(b"\x7fELF");
     let version = if elf { elf_version(&data) } else { bzimage_version(&data) };
-    let version = version.ok_or_else(|| CaptureError::Kernel {
+    let version = version.ok_or_else(|| GuestError::Kernel {
         path: image.to_path_buf(),
         why: "is neither a bzImage nor an ELF vmlinux of Linux".into(),
     })?;
@@ -226,11 +223,11 @@ pub fn own(image: &Path, modules: Option<&Path>) -> Result<Kernel, CaptureError>
         let dir = cache_dir("images")?;
         let to = dir.join(format!("{}-{:016x}", kernel.version, checksum(&data)));
         if !to.exists() {
-            fs::create_dir_all(&dir).map_err(CaptureError::file(&dir, "cannot create"))?;
+            fs::create_dir_all(&dir).map_err(GuestError::file(&dir, "cannot create"))?;
             let new = dir.join(format!(".new-{}", std::process::id()));
             fs::write(&new, unpacked)
                 .and_then(|()| fs::rename(&new, &to))
-                .map_err(CaptureError::file(&to, "cannot write"))?;
+                .map_err(GuestError::file(&to, "cannot write"))?;
         }
         kernel.image = to;
     }
@@ -293,20 +290,20 @@ fn payload(data: &[u8]) -> Option<Vec<u8>> {
     (out.starts_with(b"\x7fELF") && (has(&note) || has(&note8))).then_some(out)
 }
 
-pub(crate) fn tool(command: &mut Command, what: &str) -> Result<Vec<u8>, CaptureError> {
+pub(crate) fn tool(command: &mut Command, what: &str) -> Result<Vec<u8>, GuestError> {
     let name = command.get_program().to_string_lossy().into_owned();
     let out = command
         .output()
-        .map_err(|e| CaptureError::KernelFetch { why: format!("{name}: {e} (a Debian system has it)") })?;
+        .map_err(|e| GuestError::KernelFetch { why: format!("{name}: {e} (a Debian system has it)") })?;
     if out.status.success() {
         return Ok(out.stdout);
     }
     let text = String::from_utf8_lossy(&out.stderr);
-    Err(CaptureError::KernelFetch { why: format!("{what}: {}", text.trim()) })
+    Err(GuestError::KernelFetch { why: format!("{what}: {}", text.trim()) })
 }
 
 /// The package that `linux-image-amd64` depends on, e.g. linux-image-6.1.0-56-amd64.
-pub(crate) fn default_package() -> Result<String, CaptureError> {
+pub(crate) fn default_package() -> Result<String, GuestError> {
     let out = tool(
         Command::new("apt-cache").args(["depends", "--important", "linux-image-amd64"]),
         "apt-cache depends linux-image-amd64",
@@ -315,17 +312,17 @@ pub(crate) fn default_package() -> Result<String, CaptureError> {
         .split_whitespace()
         .find(|w| w.starts_with("linux-image-") && *w != "linux-image-amd64")
         .map(|w| w.trim_end_matches("-unsigned").to_owned())
-        .ok_or_else(|| CaptureError::KernelFetch {
+        .ok_or_else(|| GuestError::KernelFetch {
             why: "apt knows no linux-image-amd64; run apt-get update".into(),
         })
 }
 
 /// Downloads, unpacks and stores a kernel; all or nothing.
-fn fetch(store: &Store, package: &str, progress: &mut dyn FnMut(Progress)) -> Result<(), CaptureError> {
+fn fetch(store: &Store, package: &str, stage: &mut dyn FnMut(&str)) -> Result<(), GuestError> {
     let cache = cache_dir(store.name)?;
-    fs::create_dir_all(&cache).map_err(CaptureError::file(&cache, "cannot create"))?;
+    fs::create_dir_all(&cache).map_err(GuestError::file(&cache, "cannot create"))?;
     let tmp = cache.join(format!(".new-{}", std::process::id()));
-    let result = fetch_into(&tmp, &cache, store, package, progress);
+    let result = fetch_into(&tmp, &cache, store, package, stage);
     let _ = fs::remove_dir_all(&tmp);
     result
 }
@@ -335,12 +332,12 @@ fn fetch_into(
     cache: &Path,
     store: &Store,
     package: &str,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<(), CaptureError> {
-    let lost = |what| CaptureError::file(tmp, what);
+    stage: &mut dyn FnMut(&str),
+) -> Result<(), GuestError> {
+    let lost = |what| GuestError::file(tmp, what);
     let tree = tmp.join("tree");
     fs::create_dir_all(&tree).map_err(lost("cannot create"))?;
-    progress(Progress::Stage(&format!("downloading {package}")));
+    stage(&format!("downloading {package}"));
     // As root apt would drop to user _apt, who may not write here.
     tool(
         Command::new("apt-get")
@@ -352,8 +349,8 @@ fn fetch_into(
         .map_err(lost("cannot read"))?
         .filter_map(|e| Some(e.ok()?.path()))
         .find(|p| p.extension() == Some(OsStr::new("deb")))
-        .ok_or_else(|| CaptureError::KernelFetch { why: "apt-get left no package".into() })?;
-    progress(Progress::Stage(&format!("unpacking {package}")));
+        .ok_or_else(|| GuestError::KernelFetch { why: "apt-get left no package".into() })?;
+    stage(&format!("unpacking {package}"));
     tool(Command::new("dpkg-deb").arg("-x").arg(&deb).arg(&tree), "dpkg-deb -x")?;
     let version = version_of(package);
     let done = tmp.join(version);
@@ -361,10 +358,10 @@ fn fetch_into(
         .iter()
         .map(|d| tree.join(d).join(version))
         .find(|d| d.is_dir())
-        .ok_or_else(|| CaptureError::KernelFetch { why: format!("{package} has no modules") })?;
+        .ok_or_else(|| GuestError::KernelFetch { why: format!("{package} has no modules") })?;
     let vmlinuz = tree.join("boot").join(format!("vmlinuz-{version}"));
     fs::create_dir_all(&done).map_err(lost("cannot create"))?;
-    let data = fs::read(&vmlinuz).map_err(CaptureError::file(&vmlinuz, "cannot read"))?;
+    let data = fs::read(&vmlinuz).map_err(GuestError::file(&vmlinuz, "cannot read"))?;
     if let Some(elf) = payload(&data) {
         fs::write(done.join("vmlinux"), elf).map_err(lost("cannot write"))?;
     }
@@ -379,24 +376,24 @@ fn fetch_into(
         // a laboratory may be starting from it.
         for module in fs::read_dir(done.join("modules")).map_err(lost("cannot read"))?.flatten() {
             let at = to.join("modules").join(module.file_name());
-            fs::rename(module.path(), &at).map_err(CaptureError::file(&at, "cannot write"))?;
+            fs::rename(module.path(), &at).map_err(GuestError::file(&at, "cannot write"))?;
         }
         let at = to.join(COMPLETE);
-        return fs::rename(done.join(COMPLETE), &at).map_err(CaptureError::file(&at, "cannot write"));
+        return fs::rename(done.join(COMPLETE), &at).map_err(GuestError::file(&at, "cannot write"));
     }
-    fs::rename(&done, &to).map_err(CaptureError::file(&to, "cannot create"))
+    fs::rename(&done, &to).map_err(GuestError::file(&to, "cannot create"))
 }
 
 /// Keeps of a whole kernel's modules those a guest can want.
-fn keep_needed(lib: &Path, to: &Path, wanted: &[&[&str]]) -> Result<(), CaptureError> {
-    fs::create_dir_all(to).map_err(CaptureError::file(to, "cannot create"))?;
+fn keep_needed(lib: &Path, to: &Path, wanted: &[&[&str]]) -> Result<(), GuestError> {
+    fs::create_dir_all(to).map_err(GuestError::file(to, "cannot create"))?;
     let all = crate::modules::Modules::scan(lib)?;
     for module in all.with_dependencies(&wanted.concat()) {
         let name = module.file_name().unwrap_or_default();
-        fs::copy(&module, to.join(name)).map_err(CaptureError::file(&module, "cannot copy"))?;
+        fs::copy(&module, to.join(name)).map_err(GuestError::file(&module, "cannot copy"))?;
     }
     let builtin = lib.join("modules.builtin");
-    fs::copy(&builtin, to.join("modules.builtin")).map_err(CaptureError::file(&builtin, "cannot copy"))?;
+    fs::copy(&builtin, to.join("modules.builtin")).map_err(GuestError::file(&builtin, "cannot copy"))?;
     Ok(())
 }
 

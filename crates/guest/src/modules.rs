@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use object::{Object, ObjectSection};
 
-use crate::error::CaptureError;
+use crate::error::GuestError;
 
 /// What any guest may need: the control ports, and the host's root.
 pub(crate) const WANTED: &[&str] = &["virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay"];
@@ -39,12 +39,12 @@ fn module_name(path: &Path) -> Option<String> {
 
 impl Modules {
     /// Looks for them.
-    pub fn scan(dir: &Path) -> Result<Self, CaptureError> {
+    pub fn scan(dir: &Path) -> Result<Self, GuestError> {
         let mut found = Modules { files: HashMap::new(), builtin: Vec::new() };
         let mut todo = vec![dir.to_path_buf()];
         while let Some(d) = todo.pop() {
-            for entry in fs::read_dir(&d).map_err(CaptureError::file(&d, "cannot read"))? {
-                let entry = entry.map_err(CaptureError::file(&d, "cannot read"))?;
+            for entry in fs::read_dir(&d).map_err(GuestError::file(&d, "cannot read"))? {
+                let entry = entry.map_err(GuestError::file(&d, "cannot read"))?;
                 let path = entry.path();
                 // Not through symlinks: `build` and `source` lead out of the tree.
                 if entry.file_type().is_ok_and(|t| t.is_dir()) {
@@ -52,7 +52,7 @@ impl Modules {
                 } else if let Some(name) = module_name(&path) {
                     found.files.insert(name, path);
                 } else if path.ends_with("modules.builtin") {
-                    let text = fs::read_to_string(&path).map_err(CaptureError::file(&path, "cannot read"))?;
+                    let text = fs::read_to_string(&path).map_err(GuestError::file(&path, "cannot read"))?;
                     found.builtin = text.lines().filter_map(|l| module_name(Path::new(l))).collect();
                 }
             }
@@ -61,7 +61,7 @@ impl Modules {
     }
 
     /// The same, but those below another directory come before them.
-    pub fn with(mut self, dir: &Path) -> Result<Self, CaptureError> {
+    pub fn with(mut self, dir: &Path) -> Result<Self, GuestError> {
         self.files.extend(Self::scan(dir)?.files);
         Ok(self)
     }
@@ -96,8 +96,8 @@ impl Modules {
 }
 
 /// A module's bytes, unpacked.
-pub fn read(path: &Path) -> Result<Vec<u8>, CaptureError> {
-    let data = fs::read(path).map_err(CaptureError::file(path, "cannot read"))?;
+pub fn read(path: &Path) -> Result<Vec<u8>, GuestError> {
+    let data = fs::read(path).map_err(GuestError::file(path, "cannot read"))?;
     let mut out = Vec::new();
     let done = if data.starts_with(b"\xfd7zXZ") {
         liblzma::read::XzDecoder::new(&data[..]).read_to_end(&mut out)
@@ -106,7 +106,7 @@ pub fn read(path: &Path) -> Result<Vec<u8>, CaptureError> {
     } else {
         return Ok(data);
     };
-    done.map_err(CaptureError::file(path, "cannot unpack"))?;
+    done.map_err(GuestError::file(path, "cannot unpack"))?;
     Ok(out)
 }
 

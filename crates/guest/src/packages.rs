@@ -17,9 +17,8 @@ use std::process::Command;
 use object::read::elf::{Dyn as _, FileHeader as _, ProgramHeader as _};
 use object::{Endianness, elf};
 
-use crate::Progress;
 use crate::cpio::{Archive, Entry};
-use crate::error::CaptureError;
+use crate::error::GuestError;
 use crate::kernel::{cache_dir, tool};
 
 /// A file that says by being there that all of a tree is.
@@ -43,31 +42,31 @@ impl Packages {
     ///
     /// # Errors
     /// If apt does not know one, or there is no network and they were never fetched.
-    pub fn fetch(names: &[String], progress: &mut dyn FnMut(Progress)) -> Result<Packages, CaptureError> {
+    pub fn fetch(names: &[String], stage: &mut dyn FnMut(&str)) -> Result<Packages, GuestError> {
         let bad = |n: &&String| n.is_empty() || n.starts_with('-') || n.contains('/');
         if let Some(name) = names.iter().find(bad) {
-            return Err(CaptureError::Spec(format!("`{}` is no package's name", name.escape_debug())));
+            return Err(GuestError::Spec(format!("`{}` is no package's name", name.escape_debug())));
         }
         let cache = cache_dir("packages")?;
         let tree = cache.join(names.join("+"));
         if tree.join(COMPLETE).exists() {
             return Packages::stored(tree);
         }
-        fs::create_dir_all(&cache).map_err(CaptureError::file(&cache, "cannot create"))?;
+        fs::create_dir_all(&cache).map_err(GuestError::file(&cache, "cannot create"))?;
         let tmp = cache.join(format!(".new-{}", std::process::id()));
-        let result = fetch_into(&tmp, &tree, names, progress);
+        let result = fetch_into(&tmp, &tree, names, stage);
         let _ = fs::remove_dir_all(&tmp);
         result.map_err(|e| match e {
             // What is shared with the fetching of kernels says so.
-            CaptureError::KernelFetch { why } => CaptureError::PackageFetch { why },
+            GuestError::KernelFetch { why } => GuestError::PackageFetch { why },
             other => other,
         })?;
         Packages::stored(tree)
     }
 
-    fn stored(tree: PathBuf) -> Result<Packages, CaptureError> {
+    fn stored(tree: PathBuf) -> Result<Packages, GuestError> {
         let at = tree.join(COMPLETE);
-        let text = fs::read_to_string(&at).map_err(CaptureError::file(&at, "cannot read"))?;
+        let text = fs::read_to_string(&at).map_err(GuestError::file(&at, "cannot read"))?;
         Ok(Packages { tree, versions: text.lines().map(String::from).collect() })
     }
 
@@ -76,14 +75,14 @@ impl Packages {
     ///
     /// # Errors
     /// If it is in none of the packages, or a library is not.
-    pub fn add(&self, archive: &mut Archive, path: &str) -> Result<(), CaptureError> {
+    pub fn add(&self, archive: &mut Archive, path: &str) -> Result<(), GuestError> {
         let path = path.trim_start_matches('/');
         let real = self
             .resolve(path)
-            .ok_or_else(|| CaptureError::Spec(format!("/{path}: in none of the packages")))?;
+            .ok_or_else(|| GuestError::Spec(format!("/{path}: in none of the packages")))?;
         if real.is_dir() {
-            for entry in fs::read_dir(&real).map_err(CaptureError::file(&real, "cannot read"))? {
-                let entry = entry.map_err(CaptureError::file(&real, "cannot read"))?;
+            for entry in fs::read_dir(&real).map_err(GuestError::file(&real, "cannot read"))? {
+                let entry = entry.map_err(GuestError::file(&real, "cannot read"))?;
                 self.add(archive, &format!("{path}/{}", entry.file_name().to_string_lossy()))?;
             }
             return Ok(());
@@ -91,9 +90,8 @@ impl Packages {
         if archive.contains(path.as_bytes()) {
             return Ok(());
         }
-        let data = fs::read(&real).map_err(CaptureError::file(&real, "cannot read"))?;
-        let mode =
-            fs::metadata(&real).map_err(CaptureError::file(&real, "cannot read"))?.permissions().mode();
+        let data = fs::read(&real).map_err(GuestError::file(&real, "cannot read"))?;
+        let mode = fs::metadata(&real).map_err(GuestError::file(&real, "cannot read"))?.permissions().mode();
         let (loader, needed) = needs(&data);
         archive.add(path.as_bytes(), Entry::File { mode: mode & 0o7777, data });
         if let Some(loader) = loader {
@@ -103,7 +101,7 @@ impl Packages {
             let found =
                 LIBRARY_DIRS.iter().map(|d| format!("{d}/{library}")).find(|p| self.resolve(p).is_some());
             let at = found.ok_or_else(|| {
-                CaptureError::Spec(format!("/{path}: needs {library}, which is in none of the packages"))
+                GuestError::Spec(format!("/{path}: needs {library}, which is in none of the packages"))
             })?;
             self.add(archive, &at)?;
         }
@@ -179,12 +177,12 @@ fn fetch_into(
     tmp: &Path,
     to: &Path,
     names: &[String],
-    progress: &mut dyn FnMut(Progress),
-) -> Result<(), CaptureError> {
-    let lost = |what| CaptureError::file(tmp, what);
+    stage: &mut dyn FnMut(&str),
+) -> Result<(), GuestError> {
+    let lost = |what| GuestError::file(tmp, what);
     let tree = tmp.join("tree");
     fs::create_dir_all(&tree).map_err(lost("cannot create"))?;
-    progress(Progress::Stage(&format!("downloading {}", names.join(", "))));
+    stage(&format!("downloading {}", names.join(", ")));
     let all = with_libraries(names)?;
     tool(
         Command::new("apt-get")
@@ -193,7 +191,7 @@ fn fetch_into(
             .current_dir(tmp),
         "apt-get download",
     )?;
-    progress(Progress::Stage("unpacking packages"));
+    stage("unpacking packages");
     let mut versions = Vec::new();
     let debs = fs::read_dir(tmp).map_err(lost("cannot read"))?;
     let mut debs: Vec<PathBuf> = debs
@@ -213,12 +211,12 @@ fn fetch_into(
     fs::write(tree.join(COMPLETE), versions.join("\n")).map_err(lost("cannot write"))?;
     match fs::rename(&tree, to) {
         Err(_) if to.join(COMPLETE).exists() => Ok(()), // someone else was as fast
-        other => other.map_err(CaptureError::file(to, "cannot create")),
+        other => other.map_err(GuestError::file(to, "cannot create")),
     }
 }
 
 /// These packages and the libraries below them, by apt's word.
-fn with_libraries(names: &[String]) -> Result<Vec<String>, CaptureError> {
+fn with_libraries(names: &[String]) -> Result<Vec<String>, GuestError> {
     let mut all: BTreeSet<String> = names.iter().cloned().collect();
     let mut todo: Vec<String> = names.to_vec();
     while !todo.is_empty() {
@@ -233,7 +231,7 @@ fn with_libraries(names: &[String]) -> Result<Vec<String>, CaptureError> {
             }
         }
         if all.len() > MOST {
-            return Err(CaptureError::Spec(format!("{}: too many libraries", names.join(", "))));
+            return Err(GuestError::Spec(format!("{}: too many libraries", names.join(", "))));
         }
     }
     Ok(all.into_iter().collect())

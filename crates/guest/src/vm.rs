@@ -7,25 +7,23 @@
 //! one thread, time by the host's clock.
 //!
 //! A guest ends with the thread that started it (PR_SET_PDEATHSIG), however that ends, and when its
-//! [`Vm`] is dropped. It is in a process group of its own: the terminal's Ctrl-C does not reach it.
+//! [`GuestVm`] is dropped. It is in a process group of its own: the terminal's Ctrl-C does not reach it.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _, Seek as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt as _;
-use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus};
 
-use crate::error::CaptureError;
+use crate::error::GuestError;
 use crate::kernel::Kernel;
-use crate::qemu::{CPU, QBOOT, Qemu, path_of};
-use crate::ring::memfd;
+use crate::memfd::memfd;
+use crate::qemu::{self, BARE, MACHINE, Qemu, firmware, guest_cpu, path_of};
 
 /// What QEMU's translator may keep of translated code: guests here are small, and by default it takes
 /// an eighth of the machine's memory for each.
 const CODE_MIB: u32 = 64;
-/// How much of a log [`Vm::last_words`] has.
+/// How much of a log [`GuestVm::last_words`] has.
 const LOG_LINES: usize = 8;
 
 /// The name of the port on which a workload speaks.
@@ -33,7 +31,7 @@ pub const WORKLOAD_PORT: &str = "bifold.workload";
 
 /// A guest to be started.
 #[derive(Debug, Clone, Copy)]
-pub struct VmSpec<'a> {
+pub struct GuestVmSpec<'a> {
     /// Its name, which QEMU gets too, and the kernel's command line as `bifold.guest=NAME`.
     pub name: &'a str,
     /// Its memory in MiB.
@@ -57,18 +55,18 @@ impl Initrd {
     ///
     /// # Errors
     /// If there is no memory for it.
-    pub fn new(archive: &[u8]) -> Result<Initrd, CaptureError> {
+    pub fn new(archive: &[u8]) -> Result<Initrd, GuestError> {
         let fd = memfd("bifold-initrd", archive.len() as u64)?;
         let file = File::from(fd);
         std::os::unix::fs::FileExt::write_all_at(&file, archive, 0)
-            .map_err(CaptureError::os("writing the initramfs"))?;
+            .map_err(GuestError::os("writing the initramfs"))?;
         Ok(Initrd(file.into()))
     }
 }
 
 /// A line from inside the guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Said {
+pub enum GuestLine {
     /// Its init: `start`, `exit N`, `signal N`, `error TEXT`, `done`.
     Init(String),
     /// The workload, on [`WORKLOAD_PORT`].
@@ -77,7 +75,7 @@ pub enum Said {
 
 /// A running guest.
 #[derive(Debug)]
-pub struct Vm {
+pub struct GuestVm {
     child: Child,
     control: Lines,
     workload: Lines,
@@ -87,52 +85,38 @@ pub struct Vm {
     log: File,
 }
 
-impl Vm {
+impl GuestVm {
     /// Starts a guest and comes back at once.
     ///
     /// # Errors
     /// If QEMU cannot be started.
-    pub fn start(qemu: &Qemu, spec: &VmSpec) -> Result<Vm, CaptureError> {
-        let pair = || UnixStream::pair().map_err(CaptureError::os("a socket"));
+    pub fn start(qemu: &Qemu, spec: &GuestVmSpec) -> Result<GuestVm, GuestError> {
+        let pair = || UnixStream::pair().map_err(GuestError::os("a socket"));
         let (control, its_control) = pair()?;
         let (workload, its_workload) = pair()?;
         let (qmp, its_qmp) = pair()?;
         let console = File::from(memfd("bifold-console", 0)?);
         let log = File::from(memfd("bifold-log", 0)?);
-        let mut command = Command::new(&qemu.path);
         let fds = Fds {
             console: console.as_fd(),
             control: its_control.as_fd(),
             workload: its_workload.as_fd(),
             qmp: its_qmp.as_fd(),
         };
-        command.args(arguments(spec, &fds));
-        let to_log = log.try_clone().map_err(CaptureError::os("a file's copy"))?;
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(to_log).process_group(0);
         let keep = [fds.console, fds.control, fds.workload, fds.qmp, spec.initrd.0.as_fd()];
-        let keep = keep.map(|f| f.as_raw_fd());
-        let small_pages = !spec.huge_pages;
-        // SAFETY: between fork and exec only async-signal-safe calls are made: prctl and fcntl, on
-        // descriptors that this function's variables and `spec` keep open.
-        unsafe {
-            command.pre_exec(move || {
-                rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
-                if small_pages {
-                    rustix::thread::disable_transparent_huge_pages(true)?;
-                }
-                for fd in keep {
-                    let fd = BorrowedFd::borrow_raw(fd);
-                    rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty())?;
-                }
-                Ok(())
-            });
-        }
-        let child = command.spawn().map_err(CaptureError::file(&qemu.path, "cannot run"))?;
+        let to_log = log.try_clone().map_err(GuestError::os("a file's copy"))?.into();
+        let child = qemu::spawn(&qemu.path, &arguments(spec, &fds), &keep, to_log, !spec.huge_pages)?;
         // From here on dropping it ends the process.
-        let vm =
-            Vm { child, control: Lines::new(control), workload: Lines::new(workload), qmp, console, log };
+        let vm = GuestVm {
+            child,
+            control: Lines::new(control),
+            workload: Lines::new(workload),
+            qmp,
+            console,
+            log,
+        };
         for stream in [&vm.control.stream, &vm.workload.stream] {
-            stream.set_nonblocking(true).map_err(CaptureError::os("a socket"))?;
+            stream.set_nonblocking(true).map_err(GuestError::os("a socket"))?;
         }
         Ok(vm)
     }
@@ -148,9 +132,9 @@ impl Vm {
     }
 
     /// What was said in the guest since the last call.
-    pub fn said(&mut self) -> Vec<Said> {
-        let init = self.control.new_ones().into_iter().map(Said::Init);
-        let workload = self.workload.new_ones().into_iter().map(Said::Workload);
+    pub fn said(&mut self) -> Vec<GuestLine> {
+        let init = self.control.new_ones().into_iter().map(GuestLine::Init);
+        let workload = self.workload.new_ones().into_iter().map(GuestLine::Workload);
         init.chain(workload).collect()
     }
 
@@ -158,8 +142,8 @@ impl Vm {
     ///
     /// # Errors
     /// If the system does not say.
-    pub fn ended(&mut self) -> Result<Option<ExitStatus>, CaptureError> {
-        self.child.try_wait().map_err(CaptureError::os("waiting for qemu"))
+    pub fn ended(&mut self) -> Result<Option<ExitStatus>, GuestError> {
+        self.child.try_wait().map_err(GuestError::os("waiting for qemu"))
     }
 
     /// The end of what QEMU and the guest's console said, without control characters.
@@ -180,7 +164,7 @@ impl Vm {
     }
 }
 
-impl Drop for Vm {
+impl Drop for GuestVm {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -232,12 +216,12 @@ struct Fds<'a> {
     qmp: BorrowedFd<'a>,
 }
 
-fn arguments(spec: &VmSpec, fds: &Fds) -> Vec<String> {
+fn arguments(spec: &GuestVmSpec, fds: &Fds) -> Vec<String> {
     let mut args: Vec<String> = Vec::new();
     let mut opt = |name: &str, value: String| args.extend([name.to_owned(), value]);
-    opt("-machine", "q35,memory-backend=ram,smm=off,usb=off,sata=off,hpet=off".into());
+    opt("-machine", MACHINE.into());
     opt("-name", format!("{},debug-threads=on", spec.name.replace(',', ",,")));
-    opt("-cpu", CPU.into());
+    opt("-cpu", guest_cpu(&["kvm=off"]));
     opt("-accel", format!("tcg,thread=single,tb-size={CODE_MIB}"));
     opt("-m", format!("{}M", spec.memory_mib));
     let merge = if spec.merge { "on" } else { "off" };
@@ -245,8 +229,8 @@ fn arguments(spec: &VmSpec, fds: &Fds) -> Vec<String> {
     opt("-rtc", "base=utc".into());
     opt("-kernel", spec.kernel.image.to_string_lossy().into_owned());
     opt("-initrd", path_of(spec.initrd.0.as_fd()));
-    if Path::new(QBOOT).exists() {
-        opt("-bios", QBOOT.into());
+    if let Some([name, image]) = firmware() {
+        opt(&name, image);
     }
     // A root in ramfs, as a tmpfs would refuse to hold more than half of the guest's memory.
     opt(
@@ -268,7 +252,7 @@ fn arguments(spec: &VmSpec, fds: &Fds) -> Vec<String> {
     }
     opt("-chardev", format!("socket,id=qmp,fd={}", fds.qmp.as_raw_fd()));
     opt("-mon", "chardev=qmp,mode=control".into());
-    args.extend(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"].map(String::from));
+    args.extend(BARE.map(String::from));
     args
 }
 
@@ -298,7 +282,7 @@ mod tests {
         let file = File::open("/dev/null").unwrap();
         let fd = file.as_fd();
         let fds = Fds { console: fd, control: fd, workload: fd, qmp: fd };
-        let spec = |merge| VmSpec {
+        let spec = |merge| GuestVmSpec {
             name: "a,b",
             memory_mib: 64,
             kernel: &kernel,

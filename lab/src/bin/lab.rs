@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use bifold_guest::{CaptureError, Kind, Progress};
+use bifold_guest::{GuestError, Kind};
 use bifold_lab::lab::{Lab, LabError};
 use bifold_lab::tests;
 use bifold_lab::validate::drive::{Settings, drive};
@@ -135,14 +135,10 @@ fn write(path: &std::path::Path, data: &[u8]) -> Result<()> {
 }
 
 fn lab(kernel: Option<&str>) -> Result<Lab, LabError> {
-    let mut progress = |p: Progress| {
-        if let Progress::Stage(what) = p {
-            eprintln!("lab: {what}");
-        }
-    };
+    let mut stage = |what: &str| eprintln!("lab: {what}");
     match kernel {
-        Some(kernel) => Lab::new(kernel, &mut progress),
-        None => Lab::any(&mut progress),
+        Some(kernel) => Lab::new(kernel, &mut stage),
+        None => Lab::any(&mut stage),
     }
 }
 
@@ -184,7 +180,7 @@ fn main() -> ExitCode {
     end.unwrap_or_else(|e| {
         eprintln!("lab: error: {e:#}");
         let lab = e.downcast_ref::<LabError>().map(LabError::kind);
-        let capture = e.downcast_ref::<CaptureError>().map(CaptureError::kind);
+        let capture = e.downcast_ref::<GuestError>().map(GuestError::kind);
         match lab.or(capture) {
             Some(Kind::CannotWorkHere) => ExitCode::from(77),
             _ => ExitCode::FAILURE,

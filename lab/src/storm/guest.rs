@@ -3,26 +3,33 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use bifold_guest::memfd::memfd;
+use bifold_guest::qemu::{self, BARE, MACHINE, guest_cpu, path_of};
 use serde_json::{Value, json};
 
 use super::{Pages, Storm};
 use crate::job::at;
 
-const QBOOT: &str = "/usr/share/qemu/qboot.rom";
-/// As the captured guest's (`crates/guest`), but with what KVM offers a Linux that knows of it: its
-/// flushes and page faults take paths of their own through KVM. The APIC is MMIO: every timer
-/// and every interrupt between CPUs is a fault that is no RAM, in either mode.
-const CPU: &str = "EPYC,-fxsr-opt,-misalignsse,-osvw,-topoext,-xsavec,-svm,-vme,-monitor,-x2apic,-tsc-deadline,\
-     +kvm-pv-tlb-flush,+kvm-steal-time,+kvm-pv-eoi,+kvm-pv-unhalt,+kvm-asyncpf,+kvm-asyncpf-int,+kvm-poll-control";
+/// What KVM offers a Linux that knows its hypervisor: such a guest's flushes and page faults take paths
+/// of their own through KVM. The APIC stays MMIO (no x2APIC): every timer and every interrupt between
+/// CPUs is a fault outside RAM, in either mode.
+const PARAVIRTUAL: [&str; 7] = [
+    "+kvm-pv-tlb-flush",
+    "+kvm-steal-time",
+    "+kvm-pv-eoi",
+    "+kvm-pv-unhalt",
+    "+kvm-asyncpf",
+    "+kvm-asyncpf-int",
+    "+kvm-poll-control",
+];
 
 /// Ends QEMU when dropped; not for ever if it cannot end.
 pub(super) struct Guest {
@@ -48,12 +55,7 @@ impl Drop for Guest {
     }
 }
 
-fn memfd(name: &str) -> Result<File> {
-    let fd: OwnedFd = rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC)?;
-    Ok(File::from(fd))
-}
-
-fn arguments(storm: &Storm) -> Vec<(&'static str, String)> {
+fn arguments(storm: &Storm) -> Vec<String> {
     let bytes = storm.memory_mib << 20;
     let merge = if storm.pages == Pages::Merged { "on" } else { "off" };
     let kernel = format!(
@@ -63,11 +65,11 @@ fn arguments(storm: &Storm) -> Vec<(&'static str, String)> {
         storm.load,
         storm.seed
     );
-    let mut args = vec![
-        ("-machine", "q35,memory-backend=ram,smm=off,usb=off,sata=off,hpet=off".into()),
+    let args = [
+        ("-machine", MACHINE.into()),
         ("-accel", "kvm".into()),
         ("-name", "storm,debug-threads=on".into()),
-        ("-cpu", CPU.into()),
+        ("-cpu", guest_cpu(&PARAVIRTUAL)),
         ("-smp", storm.vcpus.to_string()),
         ("-m", format!("{}M", storm.memory_mib)),
         ("-object", format!("memory-backend-ram,id=ram,size={bytes},merge={merge}")),
@@ -75,9 +77,8 @@ fn arguments(storm: &Storm) -> Vec<(&'static str, String)> {
         ("-initrd", at::STORM.into()),
         ("-append", kernel),
     ];
-    if Path::new(QBOOT).exists() {
-        args.push(("-bios", QBOOT.into()));
-    }
+    let mut args: Vec<String> = args.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect();
+    args.extend(qemu::firmware().into_iter().flatten());
     args
 }
 
@@ -94,38 +95,24 @@ impl Guest {
     fn run(storm: &Storm, more: &[&str]) -> Result<Guest> {
         let (line, theirs) = UnixStream::pair()?;
         let (monitor, its) = UnixStream::pair()?;
-        let (console, log) = (memfd("storm-console")?, memfd("storm-log")?);
+        let (console, log) = (File::from(memfd("storm-console", 0)?), File::from(memfd("storm-log", 0)?));
         let qemu = std::env::var("BIFOLD_QEMU").context("BIFOLD_QEMU")?;
-        let mut c = Command::new(&qemu);
-        for (name, value) in arguments(storm) {
-            c.arg(name).arg(value);
-        }
-        let fds = [theirs.as_raw_fd(), its.as_raw_fd(), console.as_raw_fd()];
-        c.arg("-chardev").arg(format!("socket,id=line,fd={}", fds[0]));
-        c.arg("-chardev").arg(format!("socket,id=monitor,fd={}", fds[1]));
-        c.arg("-chardev").arg(format!("file,id=console,path=/proc/self/fd/{}", fds[2]));
-        c.args(["-serial", "chardev:console", "-mon", "chardev=monitor,mode=control"]);
-        c.args(["-device", "virtio-serial-pci", "-device", "virtserialport,chardev=line,name=bifold.storm"]);
-        c.args(["-nodefaults", "-no-user-config", "-display", "none"]);
+        let mut args = arguments(storm);
+        let mut opt = |name: &str, value: String| args.extend([name.to_owned(), value]);
+        opt("-chardev", format!("socket,id=line,fd={}", theirs.as_raw_fd()));
+        opt("-chardev", format!("socket,id=monitor,fd={}", its.as_raw_fd()));
+        opt("-chardev", format!("file,id=console,path={}", path_of(console.as_fd())));
+        opt("-serial", "chardev:console".into());
+        opt("-mon", "chardev=monitor,mode=control".into());
+        opt("-device", "virtio-serial-pci".into());
+        opt("-device", "virtserialport,chardev=line,name=bifold.storm".into());
         // A guest that shuts down remains to be looked at.
-        c.args(["-action", "reboot=shutdown,shutdown=pause"]).args(more);
-        c.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log.try_clone()?);
-        let small = storm.pages != Pages::Huge;
-        // SAFETY: between fork and exec only async-signal-safe calls are made: prctl and fcntl, on
-        // descriptors that this function keeps open.
-        unsafe {
-            c.pre_exec(move || {
-                if small {
-                    // QEMU asks for huge pages for every guest's memory.
-                    rustix::thread::disable_transparent_huge_pages(true)?;
-                }
-                for fd in fds {
-                    rustix::io::fcntl_setfd(BorrowedFd::borrow_raw(fd), rustix::io::FdFlags::empty())?;
-                }
-                Ok(())
-            });
-        }
-        let child = c.spawn().with_context(|| format!("running {qemu}"))?;
+        opt("-action", "reboot=shutdown,shutdown=pause".into());
+        args.extend(BARE.map(String::from));
+        args.extend(more.iter().map(|word| word.to_string()));
+        let keep = [theirs.as_fd(), its.as_fd(), console.as_fd()];
+        let small_pages = storm.pages != Pages::Huge;
+        let child = qemu::spawn(Path::new(&qemu), &args, &keep, log.try_clone()?.into(), small_pages)?;
         drop((theirs, its));
         let mut guest =
             Guest { child, line, heard: Vec::new(), qmp: None, console, log, earlier: String::new() };

@@ -104,7 +104,7 @@ pub fn run(
 /// Whether an error says that this machine cannot: then no test failed.
 fn cannot(e: &anyhow::Error) -> bool {
     let lab = e.downcast_ref::<LabError>().map(LabError::kind);
-    let capture = e.downcast_ref::<bifold_guest::CaptureError>().map(bifold_guest::CaptureError::kind);
+    let capture = e.downcast_ref::<bifold_guest::GuestError>().map(bifold_guest::GuestError::kind);
     lab.or(capture) == Some(Kind::CannotWorkHere)
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, bail};
-use bifold_guest::{CommandExit, Progress, Record};
+use bifold_guest::{CaptureProgress, CommandExit, Record};
 use bifold_model::{Config, Kvm, Model, Options, Profile, Sample};
 use bifold_trace::{Event, decode};
 
@@ -119,7 +119,7 @@ pub fn predict(
     let mut windows =
         Windows { model: Model::new(&profile, options), log, begun: None, done: BTreeMap::new() };
     let report =
-        bifold_guest::capture(&spec, &AtomicBool::new(false), &mut |_: Progress| (), &mut |words| {
+        bifold_guest::capture(&spec, &AtomicBool::new(false), &mut |_: CaptureProgress| (), &mut |words| {
             windows.take(words).map_err(Into::into)
         })?;
     if report.exit != CommandExit::Code(0) {

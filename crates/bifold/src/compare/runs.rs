@@ -8,7 +8,7 @@ use crate::compare::plan::Plan;
 use crate::console::files::Writing;
 use crate::run::{carry_out, status};
 use crate::status::Status;
-use bifold_guest::CaptureError;
+use bifold_guest::GuestError;
 use bifold_report::{Exit, Format, OutputFile, Partial, Runs};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -77,5 +77,5 @@ pub fn run(
 }
 
 fn interrupted_early(e: &anyhow::Error) -> bool {
-    matches!(e.downcast_ref(), Some(CaptureError::InterruptedEarly))
+    matches!(e.downcast_ref(), Some(GuestError::InterruptedEarly))
 }

@@ -18,7 +18,7 @@ use crate::policy::setting::{FEWEST_INTERVALS, too_short};
 use crate::status::Status;
 use anyhow::Context as _;
 use bifold_attribute::Attribution;
-use bifold_guest::{CaptureError, Written};
+use bifold_guest::{GuestError, Written};
 use bifold_model::{Model, Options, Outcome};
 use bifold_policy::{Estimator, Named, Scale, Timeline, Vm, check, evaluate};
 use bifold_report::{Comparison, Exit, Format, Meta, OutputFile, Places, RunPolicies};
@@ -184,7 +184,7 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
 
 /// The guest did not begin the command: what was recorded is only the guest's own.
 fn not_started(e: &anyhow::Error) -> bool {
-    matches!(e.downcast_ref(), Some(CaptureError::NotStarted(_) | CaptureError::WorkingDirectory(_)))
+    matches!(e.downcast_ref(), Some(GuestError::NotStarted(_) | GuestError::WorkingDirectory(_)))
 }
 
 impl Carried {

@@ -4,7 +4,7 @@
 
 use crate::run::feed::Feed;
 use bifold_guest::{
-    Begin, Clock, CommandExit, GuestSpec, Progress, Region, Root, Thp, Timing, Written, capture,
+    Begin, CaptureProgress, Clock, CommandExit, GuestSpec, Region, Root, Thp, Timing, Written, capture,
 };
 use bifold_report::{Exit, Guest, Partial, grouped};
 use bifold_trace::file::{Header, Reader, Source, Trailer};
@@ -56,8 +56,8 @@ enum Stop {
 pub fn run_guest(spec: &GuestSpec, feed: &mut Feed, stop: &AtomicBool) -> Ending {
     let mut broken = None;
     let bar = feed.progress.clone();
-    let mut progress = |p: Progress| {
-        if let Progress::Stage(what) = p {
+    let mut progress = |p: CaptureProgress| {
+        if let CaptureProgress::Stage(what) = p {
             bar.say(what);
         }
     };

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use bifold_guest::{CaptureError, CommandExit, GuestSpec, Record, Timing, capture, guest_frames};
+use bifold_guest::{CommandExit, GuestError, GuestSpec, Record, Timing, capture, guest_frames};
 use bifold_model::{Config, Model, Options, Paging, Profile};
 use bifold_trace::event::marker;
 use bifold_trace::{Event, decode};
@@ -94,5 +94,5 @@ fn a_boot_is_recorded_on_one_vcpu() {
     let mut s = boot_spec("true");
     s.vcpus = 2;
     let refused = capture(&s, &AtomicBool::new(false), &mut |_| {}, &mut |_| Ok(()));
-    assert!(matches!(refused, Err(CaptureError::Spec(_))), "{refused:?}");
+    assert!(matches!(refused, Err(GuestError::Spec(_))), "{refused:?}");
 }

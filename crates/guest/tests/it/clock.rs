@@ -5,7 +5,7 @@ use std::io::Read as _;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use bifold_guest::{CaptureError, CommandExit, GuestSpec, Root, Timing, capture};
+use bifold_guest::{CommandExit, GuestError, GuestSpec, Root, Timing, capture};
 
 use crate::support::{compile, qemu_missing, run, spec};
 
@@ -171,6 +171,6 @@ fn a_working_directory_that_the_guest_lacks_is_named() {
 fn a_stop_before_the_start_is_no_failure_of_the_emulator() {
     let stop = AtomicBool::new(true);
     let stopped = capture(&over_the_hosts_root(&["true"]), &stop, &mut |_| {}, &mut |_| Ok(()));
-    let missing = matches!(stopped, Err(CaptureError::QemuMissing));
-    assert!(missing || matches!(stopped, Err(CaptureError::InterruptedEarly)), "{stopped:?}");
+    let missing = matches!(stopped, Err(GuestError::QemuMissing));
+    assert!(missing || matches!(stopped, Err(GuestError::InterruptedEarly)), "{stopped:?}");
 }

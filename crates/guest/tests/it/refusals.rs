@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What cannot work is refused with one clear message.
 
-use bifold_guest::{CaptureError, Kind};
+use bifold_guest::{GuestError, Kind};
 
 use crate::support::{children, qemu_missing, run, spec};
 
@@ -42,7 +42,7 @@ fn a_sink_that_fails_ends_the_guest_with_its_error() {
             &mut |_| Err("disk full".into()),
         )
         .unwrap_err();
-    assert!(matches!(&e, CaptureError::Sink(why) if why.to_string() == "disk full"), "{e}");
+    assert!(matches!(&e, GuestError::Sink(why) if why.to_string() == "disk full"), "{e}");
     assert_eq!(children(), "");
 }
 
@@ -111,7 +111,7 @@ fn a_command_that_panics_or_powers_off_the_guest_is_told_from_one_that_ends() {
         return;
     }
     let e = run(&spec(&["busybox", "sh", "-c", "echo c > /proc/sysrq-trigger"])).unwrap_err();
-    assert!(matches!(&e, CaptureError::Panic(text) if text.contains("Kernel panic")), "{e}");
+    assert!(matches!(&e, GuestError::Panic(text) if text.contains("Kernel panic")), "{e}");
     let e = run(&spec(&["busybox", "poweroff", "-f"])).unwrap_err();
     assert_eq!(e.to_string(), "in the guest: the guest was shut down while the command ran");
 }

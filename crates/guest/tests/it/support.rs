@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
-use bifold_guest::{CaptureError, CaptureReport, GuestSpec, Record, Region, Root, Thp, Timing, capture};
+use bifold_guest::{CaptureReport, GuestError, GuestSpec, Record, Region, Root, Thp, Timing, capture};
 
 /// A spec for a command of the host's, in the cheapest guest.
 pub fn spec(command: &[&str]) -> GuestSpec {
@@ -41,7 +41,7 @@ pub fn qemu_missing() -> bool {
 }
 
 /// Runs it and returns the whole stream.
-pub fn run(spec: &GuestSpec) -> Result<(CaptureReport, Vec<u64>), CaptureError> {
+pub fn run(spec: &GuestSpec) -> Result<(CaptureReport, Vec<u64>), GuestError> {
     let mut words = Vec::new();
     let report = capture(spec, &AtomicBool::new(false), &mut |_| {}, &mut |chunk| {
         words.extend_from_slice(chunk);

@@ -11,8 +11,8 @@ use bifold_guest::cpio::{Archive, Entry};
 use bifold_guest::kernel::{self, Kernel};
 use bifold_guest::packages::Packages;
 use bifold_guest::qemu::Qemu;
-use bifold_guest::vm::{Initrd, Said, Vm, VmSpec};
-use bifold_guest::{CaptureError, Progress, workload_initramfs};
+use bifold_guest::vm::{GuestLine, GuestVm, GuestVmSpec, Initrd};
+use bifold_guest::{GuestError, workload_initramfs};
 
 const WORKLOAD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/workload"));
 const PROGRAM: &str = "/workload";
@@ -37,15 +37,10 @@ pub struct Kind {
 
 impl Kind {
     /// Finds, or fetches, the kernels and packages of all kinds.
-    pub fn find(spec: &Spec, stage: &mut dyn FnMut(&str)) -> Result<Vec<Kind>, CaptureError> {
-        let mut progress = |p: Progress| {
-            if let Progress::Stage(s) = p {
-                stage(s);
-            }
-        };
+    pub fn find(spec: &Spec, stage: &mut dyn FnMut(&str)) -> Result<Vec<Kind>, GuestError> {
         let mut kinds = Vec::new();
         for guest in &spec.guests {
-            let kernel = kernel::for_guest(guest.kernel.as_deref(), &mut progress)?;
+            let kernel = kernel::for_guest(guest.kernel.as_deref(), stage)?;
             let (mut names, mut files) = (guest.packages.clone(), guest.files.clone());
             if let WorkloadSpec::Database { .. } = guest.workload {
                 names.extend(DATABASE_PACKAGES.map(String::from));
@@ -53,8 +48,7 @@ impl Kind {
             }
             names.sort();
             names.dedup();
-            let packages =
-                if names.is_empty() { None } else { Some(Packages::fetch(&names, &mut progress)?) };
+            let packages = if names.is_empty() { None } else { Some(Packages::fetch(&names, stage)?) };
             kinds.push(Kind { kernel, packages, files });
         }
         Ok(kinds)
@@ -69,7 +63,7 @@ impl Kind {
     }
 
     /// The initramfs of a guest of this kind that does this.
-    pub fn initrd(&self, workload: &Workload) -> Result<Initrd, CaptureError> {
+    pub fn initrd(&self, workload: &Workload) -> Result<Initrd, GuestError> {
         let mut archive = Archive::default();
         archive.add(PROGRAM.as_bytes(), Entry::File { mode: 0o755, data: WORKLOAD.to_vec() });
         for dir in ["root", "var/tmp", DATA] {
@@ -147,7 +141,7 @@ fn arguments(workload: &Workload) -> Vec<String> {
 /// A guest from its start to its end.
 #[derive(Debug)]
 pub struct Guest {
-    vm: Option<Vm>,
+    vm: Option<GuestVm>,
     qmp: Option<Qmp>,
     ram: u64,
     /// What is known of it.
@@ -163,8 +157,8 @@ impl Guest {
         initrd: &Initrd,
         workload: &Workload,
         huge_pages: bool,
-    ) -> Result<Guest, CaptureError> {
-        let spec = VmSpec {
+    ) -> Result<Guest, GuestError> {
+        let spec = GuestVmSpec {
             name: &planned.name,
             memory_mib: planned.memory_mib,
             kernel: &kind.kernel,
@@ -173,7 +167,7 @@ impl Guest {
             huge_pages,
         };
         Ok(Guest {
-            vm: Some(Vm::start(qemu, &spec)?),
+            vm: Some(GuestVm::start(qemu, &spec)?),
             qmp: None,
             ram: planned.memory_mib << 20,
             outcome: GuestOutcome {
@@ -190,13 +184,13 @@ impl Guest {
     }
 
     /// Hears what it has to say, and notices its end. What is new for a reader comes back in words.
-    pub fn hear(&mut self, now: f64) -> Result<Option<String>, CaptureError> {
+    pub fn hear(&mut self, now: f64) -> Result<Option<String>, GuestError> {
         let Some(vm) = &mut self.vm else { return Ok(None) };
         let o = &mut self.outcome;
         let mut news = None;
         for said in vm.said() {
             match said {
-                Said::Workload(line) => match line.split_once(' ').unwrap_or((&line, "")) {
+                GuestLine::Workload(line) => match line.split_once(' ').unwrap_or((&line, "")) {
                     ("ready", _) => o.ready_s = o.ready_s.or(Some(now)),
                     ("cycle", n) => o.cycles = n.parse().unwrap_or(o.cycles),
                     ("failed", why) if o.failed.is_none() => {
@@ -205,7 +199,7 @@ impl Guest {
                     }
                     _ => {}
                 },
-                Said::Init(line) => {
+                GuestLine::Init(line) => {
                     let word = line.split(' ').next().unwrap_or_default();
                     if matches!(word, "error" | "exit" | "signal" | "oom") && o.failed.is_none() {
                         o.failed = Some(line.clone());

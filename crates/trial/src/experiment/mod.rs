@@ -26,7 +26,7 @@ pub use run::{Asked, Notice, run};
 pub use sample::available;
 pub use spec::{Plan, Rate, Scale, Spec, SpecError};
 
-use bifold_guest::CaptureError;
+use bifold_guest::GuestError;
 use bifold_host::ksm::KsmError;
 use std::path::PathBuf;
 
@@ -36,7 +36,7 @@ use std::path::PathBuf;
 pub enum ExperimentError {
     /// Guests could not be prepared or started.
     #[error(transparent)]
-    Capture(#[from] CaptureError),
+    Capture(#[from] GuestError),
     /// KSM could not be taken over.
     #[error(transparent)]
     Ksm(#[from] KsmError),

@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use memmap2::{MmapOptions, MmapRaw};
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::thread::futex;
 
-use crate::error::CaptureError;
+use crate::error::GuestError;
+use crate::memfd::memfd;
 
 pub(crate) const MAGIC: u64 = 0x676e_6972_646c_6f66;
 pub(crate) const HEADER_BYTES: usize = 4096;
@@ -33,13 +33,6 @@ const AT_HEAD: usize = 8;
 const AT_TAIL: usize = 16;
 const AT_LENGTHS: usize = 24;
 
-/// An anonymous file of the kernel's, closed on exec.
-pub(crate) fn memfd(name: &str, bytes: u64) -> Result<OwnedFd, CaptureError> {
-    let fd = memfd_create(name, MemfdFlags::CLOEXEC).map_err(CaptureError::os("memfd_create"))?;
-    ftruncate(&fd, bytes).map_err(CaptureError::os("sizing a memfd"))?;
-    Ok(fd)
-}
-
 pub(crate) struct Ring {
     fd: OwnedFd,
     map: MmapRaw,
@@ -47,10 +40,10 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    pub(crate) fn new() -> Result<Self, CaptureError> {
+    pub(crate) fn new() -> Result<Self, GuestError> {
         let bytes = HEADER_BYTES + CHUNKS * CHUNK_WORDS * 8;
         let fd = memfd("bifold-ring", bytes as u64)?;
-        let map = MmapOptions::new().len(bytes).map_raw(&fd).map_err(CaptureError::os("mapping the ring"))?;
+        let map = MmapOptions::new().len(bytes).map_raw(&fd).map_err(GuestError::os("mapping the ring"))?;
         let ring = Ring { fd, map, tail: 0 };
         for (at, value) in [(AT_CHUNKS, CHUNKS as u64), (AT_CHUNK_WORDS, CHUNK_WORDS as u64), (0, MAGIC)] {
             ring.word(at).store(value, Ordering::Release);

@@ -12,34 +12,8 @@ use object::elf::{PF_X, PT_LOAD, STT_FUNC, STT_GNU_IFUNC};
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
 use object::{Object, ObjectSymbol};
 
-use bifold_trace::Windows;
-
-use crate::error::CaptureError;
-
-/// Which part of the command is recorded. The default is all of it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub struct Region {
-    /// Where it begins.
-    pub begin: Begin,
-    /// Instructions of the guest that are left out from there on.
-    pub skip: u64,
-    /// Instructions after which it ends, and the command with it; `None`: it ends with the command.
-    pub length: Option<u64>,
-    /// Accesses are recorded in windows only.
-    pub sample: Option<Windows>,
-}
-
-/// Where a region begins.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub enum Begin {
-    /// With the command.
-    #[default]
-    Command,
-    /// Where the program executes `bifold_begin()` of `include/bifold.h`. It ends at `bifold_end()`.
-    Marker,
-    /// Where this function of the program is first entered.
-    Function(String),
-}
+use crate::error::GuestError;
+use crate::spec::{Begin, Region};
 
 impl Region {
     /// What the command did not reach, for people.
@@ -65,7 +39,7 @@ impl Region {
     }
 
     /// The plugin's arguments, each after a comma.
-    pub(crate) fn arguments(&self, program: &Path) -> Result<String, CaptureError> {
+    pub(crate) fn arguments(&self, program: &Path) -> Result<String, GuestError> {
         let mut out = String::new();
         let mut put = |name: &str, n: u64| {
             if n > 0 {
@@ -108,10 +82,10 @@ struct Code {
     bytes: Vec<u8>,
 }
 
-fn function(program: &Path, name: &str) -> Result<Code, CaptureError> {
-    let data = fs::read(program).map_err(CaptureError::file(program, "cannot read"))?;
+fn function(program: &Path, name: &str) -> Result<Code, GuestError> {
+    let data = fs::read(program).map_err(GuestError::file(program, "cannot read"))?;
     code_of(&data, name).map_err(|why| {
-        CaptureError::Spec(format!("cannot begin at function {name} of {}: {why}", program.display()))
+        GuestError::Spec(format!("cannot begin at function {name} of {}: {why}", program.display()))
     })
 }
 
@@ -162,6 +136,7 @@ fn code_of(data: &[u8], name: &str) -> Result<Code, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bifold_trace::Windows;
     use std::process::Command;
 
     fn compiled(flags: &[&str]) -> Vec<u8> {

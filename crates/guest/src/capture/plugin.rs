@@ -4,21 +4,21 @@
 
 use std::path::PathBuf;
 
-use crate::error::CaptureError;
+use crate::error::GuestError;
 
 const NAME: &str = "libbifold_capture_plugin.so";
 
 /// Environment, beside the executable, installed, then the parent directory
 /// (tests and examples run from a directory below the profile's).
-pub(crate) fn find() -> Result<PathBuf, CaptureError> {
+pub(crate) fn find() -> Result<PathBuf, GuestError> {
     if let Some(path) = std::env::var_os("BIFOLD_PLUGIN").filter(|p| !p.is_empty()) {
         let path = PathBuf::from(path);
-        return if path.is_file() { Ok(path) } else { Err(CaptureError::PluginMissing) };
+        return if path.is_file() { Ok(path) } else { Err(GuestError::PluginMissing) };
     }
-    let exe = std::env::current_exe().map_err(CaptureError::os("finding the executable"))?;
+    let exe = std::env::current_exe().map_err(GuestError::os("finding the executable"))?;
     let dir = exe.parent().unwrap_or(&exe);
     [dir.join(NAME), dir.join("../lib/bifold").join(NAME), dir.join("..").join(NAME)]
         .into_iter()
         .find(|p| p.is_file())
-        .ok_or(CaptureError::PluginMissing)
+        .ok_or(GuestError::PluginMissing)
 }

@@ -14,15 +14,16 @@ use std::time::{Duration, Instant};
 
 use bifold_trace::event::kind::{MARKER, STATS};
 use bifold_trace::event::{KIND_SHIFT, STATS_WORDS, head, marker};
-use bifold_trace::{Event, Stats, decode};
+use bifold_trace::{Clock, Event, Stats, Windows, decode};
 
-use crate::error::CaptureError;
-use crate::pace::{Boot, Had, vcpu_thread};
-use crate::ring::{Ring, memfd};
-use crate::{
-    CaptureReport, Clock, CommandExit, GuestSpec, HostPage, Progress, Record, Region, Root, Sink, Windows,
-    Written, guest, guest_frames, kernel, places, plugin, qemu,
-};
+use super::command::{self, Engine, Inherited, Plugin};
+use super::pace::{Boot, Had, vcpu_thread};
+use super::ring::Ring;
+use super::{CaptureProgress, CaptureReport, CommandExit, Sink, Written, places, plugin};
+use crate::error::GuestError;
+use crate::memfd::memfd;
+use crate::spec::{GuestSpec, HostPage, Record, Region, Root, guest_frames, most_stdin};
+use crate::{initramfs, kernel, qemu};
 
 /// CPU time that a boot may take, in seconds; it takes 2 to 40.
 const BOOT_SECONDS: f64 = 300.0;
@@ -95,22 +96,17 @@ impl Said {
     }
 }
 
-/// Most bytes that a guest of this memory takes as standard input.
-pub fn most_stdin(memory_mib: u64) -> u64 {
-    (memory_mib << 20) / 4
-}
-
 /// Two numbers.
 fn two(text: &str) -> Option<(u64, u64)> {
     let (a, b) = text.split_once(' ')?;
     Some((a.parse().ok()?, b.parse().ok()?))
 }
 
-fn check_spec(spec: &GuestSpec) -> Result<(), CaptureError> {
+fn check_spec(spec: &GuestSpec) -> Result<(), GuestError> {
     if std::env::consts::ARCH != "x86_64" {
-        return Err(CaptureError::Architecture(std::env::consts::ARCH));
+        return Err(GuestError::Architecture(std::env::consts::ARCH));
     }
-    let refuse = |text: String| Err(CaptureError::Spec(text));
+    let refuse = |text: String| Err(GuestError::Spec(text));
     if !(1..=2).contains(&spec.vcpus) {
         return refuse(format!("{} vCPUs: 1 or 2 are possible", spec.vcpus));
     }
@@ -163,26 +159,29 @@ pub(crate) fn capture(
     spec: &GuestSpec,
     how: How,
     stop: &AtomicBool,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(CaptureProgress),
     sink: &mut Sink,
-) -> Result<CaptureReport, CaptureError> {
+) -> Result<CaptureReport, GuestError> {
     check_spec(spec)?;
-    let program = guest::resolve(spec)?;
+    let program = initramfs::resolve(spec)?;
     let qemu = qemu::find()?;
     let plugin = if how == How::Recorded { Some(plugin::find()?) } else { None };
     let region = spec.region.arguments(&program)?;
-    let kernel = kernel::find(spec.kernel.as_deref(), spec.modules.as_deref(), progress)?;
-    progress(Progress::Stage("starting the guest"));
+    let kernel = {
+        let mut stage = |what: &str| progress(CaptureProgress::Stage(what));
+        kernel::find(spec.kernel.as_deref(), spec.modules.as_deref(), &mut stage)?
+    };
+    progress(CaptureProgress::Stage("starting the guest"));
     let mut initrd = File::from(memfd("bifold-initrd", 0)?);
     initrd
-        .write_all(&guest::initramfs(spec, &kernel, &program)?)
-        .map_err(CaptureError::os("writing the initramfs"))?;
+        .write_all(&initramfs::initramfs(spec, &kernel, &program)?)
+        .map_err(GuestError::os("writing the initramfs"))?;
     let ring = Ring::new()?;
     let ram = memfd("bifold-ram", spec.memory_mib << 20)?;
     let files = Files::new(spec.keep)?;
-    let (mine, theirs) = UnixStream::pair().map_err(CaptureError::os("socketpair"))?;
-    mine.set_nonblocking(true).map_err(CaptureError::os("socketpair"))?;
-    let inherited = qemu::Inherited {
+    let (mine, theirs) = UnixStream::pair().map_err(GuestError::os("socketpair"))?;
+    mine.set_nonblocking(true).map_err(GuestError::os("socketpair"))?;
+    let inherited = Inherited {
         initrd: initrd.as_fd(),
         console: files.console.as_fd(),
         stdout: files.stdout.as_fd(),
@@ -191,19 +190,19 @@ pub(crate) fn capture(
         control: theirs.as_fd(),
         places: spec.attribute.then(|| files.places.as_fd()),
     };
-    let log = files.log.try_clone().map_err(CaptureError::os("dup"))?.into();
+    let log = files.log.try_clone().map_err(GuestError::os("dup"))?.into();
     let engine = match how {
-        How::Kvm(page) => qemu::Engine::Kvm(page),
-        _ => qemu::Engine::Tcg {
+        How::Kvm(page) => Engine::Kvm(page),
+        _ => Engine::Tcg {
             ram: ram.as_fd(),
-            plugin: plugin.as_deref().map(|path| qemu::Plugin { path, ring: ring.fd(), region: &region }),
+            plugin: plugin.as_deref().map(|path| Plugin { path, ring: ring.fd(), region: &region }),
         },
     };
     if stop.load(Ordering::Relaxed) {
-        return Err(CaptureError::InterruptedEarly);
+        return Err(GuestError::InterruptedEarly);
     }
     let begun = Instant::now();
-    let child = Emulator(qemu::spawn(&qemu, engine, &kernel, spec, &inherited, log)?);
+    let child = Emulator(command::spawn(&qemu, engine, &kernel, spec, &inherited, log)?);
     drop((initrd, ram, theirs));
     let mut session = Session {
         spec,
@@ -230,7 +229,7 @@ pub(crate) fn capture(
     if spec.attribute {
         let mut words = Vec::new();
         places::events(&contents(&mut session.files.places), &mut words);
-        sink(&words).map_err(CaptureError::Sink)?;
+        sink(&words).map_err(GuestError::Sink)?;
     }
     session.report(qemu.version, kernel.version)
 }
@@ -246,8 +245,8 @@ struct Files {
 }
 
 impl Files {
-    fn new(keep: bool) -> Result<Self, CaptureError> {
-        let new = |name| -> Result<File, CaptureError> {
+    fn new(keep: bool) -> Result<Self, GuestError> {
+        let new = |name| -> Result<File, GuestError> {
             let fd: OwnedFd = memfd(name, 0)?;
             Ok(File::from(fd))
         };
@@ -315,9 +314,9 @@ impl Session<'_> {
     fn follow(
         &mut self,
         stop: &AtomicBool,
-        progress: &mut dyn FnMut(Progress),
+        progress: &mut dyn FnMut(CaptureProgress),
         sink: &mut Sink,
-    ) -> Result<(), CaptureError> {
+    ) -> Result<(), GuestError> {
         let mut looked = Instant::now();
         loop {
             let more = self.ring.wait(Duration::from_millis(20));
@@ -332,14 +331,14 @@ impl Session<'_> {
             if self.said.started && self.started.is_none() {
                 self.started = Some(looked);
                 self.had[0] = vcpu_thread(self.child.0.id());
-                progress(Progress::Recording);
+                progress(CaptureProgress::Recording);
             }
             if self.said.ended && self.ended.is_none() {
                 self.ended = Some(looked);
                 self.had[1] = vcpu_thread(self.child.0.id());
             }
-            progress(Progress::Words(self.words));
-            if self.child.0.try_wait().map_err(CaptureError::os("waiting for qemu"))?.is_some() {
+            progress(CaptureProgress::Words(self.words));
+            if self.child.0.try_wait().map_err(GuestError::os("waiting for qemu"))?.is_some() {
                 self.said.listen(&mut self.control);
                 while self.ring.chunk().is_some() {
                     self.consume(sink)?;
@@ -350,14 +349,14 @@ impl Session<'_> {
             // A guest that is done has handed everything over: its shutdown need not be awaited.
             if self.said.done || self.asked.is_some_and(|t| t.elapsed() > GRACE) {
                 // What it has published is still read: the next turn sees it gone.
-                self.child.0.kill().map_err(CaptureError::os("killing qemu"))?;
-                self.child.0.wait().map_err(CaptureError::os("waiting for qemu"))?;
+                self.child.0.kill().map_err(GuestError::os("killing qemu"))?;
+                self.child.0.wait().map_err(GuestError::os("waiting for qemu"))?;
             }
         }
     }
 
     /// Passes the oldest chunk on.
-    fn consume(&mut self, sink: &mut Sink) -> Result<(), CaptureError> {
+    fn consume(&mut self, sink: &mut Sink) -> Result<(), GuestError> {
         if let Some(chunk) = self.ring.chunk() {
             self.words += chunk.len() as u64;
             // The plugin ends its stream with Ticks, Stats and the stop marker.
@@ -373,21 +372,21 @@ impl Session<'_> {
                     self.ticks = Some((timer, others));
                 }
             }
-            sink(chunk).map_err(CaptureError::Sink)?;
+            sink(chunk).map_err(GuestError::Sink)?;
             self.ring.release();
         }
         Ok(())
     }
 
     /// Ends the command if the caller or the clock wants it.
-    fn wish(&mut self, stop: &AtomicBool) -> Result<(), CaptureError> {
+    fn wish(&mut self, stop: &AtomicBool) -> Result<(), GuestError> {
         let Some(started) = self.started else {
             if stop.load(Ordering::Relaxed) {
-                return Err(CaptureError::InterruptedEarly);
+                return Err(GuestError::InterruptedEarly);
             }
             if !self.boot.goes_on(self.child.0.id(), self.words) {
                 let (ran, idle) = (self.boot.ran() as u64, self.boot.idle.as_secs());
-                return Err(CaptureError::BootTimeout { ran, idle, console: tail(&mut self.files.console) });
+                return Err(GuestError::BootTimeout { ran, idle, console: tail(&mut self.files.console) });
             }
             return Ok(());
         };
@@ -410,21 +409,21 @@ impl Session<'_> {
         self.ending = Some(ending);
         match self.control.write_all(b"!") {
             Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()), // it has just ended
-            other => other.map_err(CaptureError::os("writing to the guest")),
+            other => other.map_err(GuestError::os("writing to the guest")),
         }
     }
 
-    fn report(mut self, qemu_version: String, kernel_version: String) -> Result<CaptureReport, CaptureError> {
+    fn report(mut self, qemu_version: String, kernel_version: String) -> Result<CaptureReport, GuestError> {
         let exit = match (self.ending, self.said.exit, &self.said.error) {
             (Some(ending), _, _) => ending,
             // The words are init's, where execve(2) failed.
             (None, _, Some(e)) if e.starts_with("running ") => {
-                return Err(CaptureError::NotStarted(e.clone()));
+                return Err(GuestError::NotStarted(e.clone()));
             }
             (None, _, Some(e)) if e.starts_with("the working directory ") => {
-                return Err(CaptureError::WorkingDirectory(e.clone()));
+                return Err(GuestError::WorkingDirectory(e.clone()));
             }
-            (None, _, Some(e)) => return Err(CaptureError::Guest(e.clone())),
+            (None, _, Some(e)) => return Err(GuestError::Guest(e.clone())),
             (None, Some(_), _) if self.said.oom => CommandExit::OutOfMemory,
             (None, Some(exit), _) => exit,
             (None, None, None) if self.asked.is_some() => CommandExit::Interrupted,
@@ -436,7 +435,7 @@ impl Session<'_> {
         if self.stats.is_some() && self.words == (TICKS_WORDS + STATS_WORDS) as u64 + 2 {
             let instructions = self.stats.unwrap_or_default().instructions;
             let why = self.spec.region.missed(&self.program, instructions);
-            return Err(CaptureError::RegionMissed { exit: exit.describe(), why });
+            return Err(GuestError::RegionMissed { exit: exit.describe(), why });
         }
         Ok(CaptureReport {
             exit,
@@ -473,15 +472,15 @@ impl Session<'_> {
     }
 
     /// Why the guest went without a word.
-    fn death(&mut self) -> CaptureError {
+    fn death(&mut self) -> GuestError {
         let lines = printable(&mut self.files.console);
         let console = tail(&mut self.files.console);
         if lines.iter().any(|l| l.contains("Out of memory") || l.contains("deadlocked on memory")) {
-            return CaptureError::GuestOutOfMemory { memory_mib: self.spec.memory_mib, console };
+            return GuestError::GuestOutOfMemory { memory_mib: self.spec.memory_mib, console };
         }
         if let Some(at) = lines.iter().position(|l| l.contains("Kernel panic")) {
             let end = lines.len().min(at + LOG_LINES);
-            return CaptureError::Panic(lines[at..end].join("\n"));
+            return GuestError::Panic(lines[at..end].join("\n"));
         }
         // Init without a control port could only write to the console.
         if let Some(error) = lines.iter().find_map(|l| l.strip_prefix("error ")) {
@@ -490,15 +489,15 @@ impl Session<'_> {
             } else {
                 "; no modules were found for this kernel: name their directory with --modules"
             };
-            return CaptureError::Guest(format!("{error}{hint}"));
+            return GuestError::Guest(format!("{error}{hint}"));
         }
         let log = format!("{}\n{console}", tail(&mut self.files.log)).trim().to_owned();
         match self.child.0.wait() {
             Ok(status) if status.success() && self.said.started => {
-                CaptureError::Guest("the guest was shut down while the command ran".into())
+                GuestError::Guest("the guest was shut down while the command ran".into())
             }
-            Ok(status) => CaptureError::QemuDied { status: status.to_string(), log },
-            Err(e) => CaptureError::QemuDied { status: e.to_string(), log },
+            Ok(status) => GuestError::QemuDied { status: status.to_string(), log },
+            Err(e) => GuestError::QemuDied { status: e.to_string(), log },
         }
     }
 }

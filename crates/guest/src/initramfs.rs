@@ -9,25 +9,25 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::cpio::{Archive, Entry};
-use crate::error::CaptureError;
+use crate::error::GuestError;
 use crate::image::{add_program, add_tree, executable};
 use crate::kernel::Kernel;
 use crate::modules::{self, Modules};
-use crate::{GuestSpec, Root};
+use crate::spec::{GuestSpec, Root};
 
 const INIT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/init"));
 
 /// The command's file, found as a shell would find it.
-pub(crate) fn resolve(spec: &GuestSpec) -> Result<PathBuf, CaptureError> {
+pub(crate) fn resolve(spec: &GuestSpec) -> Result<PathBuf, GuestError> {
     let Some(name) = spec.command.first() else {
-        return Err(CaptureError::Spec("no command given".into()));
+        return Err(GuestError::Spec("no command given".into()));
     };
-    let missing = || CaptureError::ProgramNotFound { program: name.to_string_lossy().into_owned() };
+    let missing = || GuestError::ProgramNotFound { program: name.to_string_lossy().into_owned() };
     if name.as_bytes().contains(&b'/') {
         let path = spec.cwd.join(name);
         return match fs::metadata(&path) {
             Err(_) => Err(missing()),
-            Ok(_) if !executable(&path) => Err(CaptureError::NotExecutable { path }),
+            Ok(_) if !executable(&path) => Err(GuestError::NotExecutable { path }),
             Ok(_) => Ok(path),
         };
     }
@@ -37,14 +37,14 @@ pub(crate) fn resolve(spec: &GuestSpec) -> Result<PathBuf, CaptureError> {
     match candidates().find(|p| executable(p)) {
         Some(p) => Ok(p),
         None => match candidates().find(|p| p.exists()) {
-            Some(path) => Err(CaptureError::NotExecutable { path }),
+            Some(path) => Err(GuestError::NotExecutable { path }),
             None => Err(missing()),
         },
     }
 }
 
 /// Builds the archive for this kernel and command.
-pub(crate) fn initramfs(spec: &GuestSpec, kernel: &Kernel, program: &Path) -> Result<Vec<u8>, CaptureError> {
+pub(crate) fn initramfs(spec: &GuestSpec, kernel: &Kernel, program: &Path) -> Result<Vec<u8>, GuestError> {
     let mut archive = Archive::default();
     archive.add(b"init", Entry::File { mode: 0o755, data: INIT.to_vec() });
     for dir in ["dev", "proc", "sys"] {
@@ -73,7 +73,7 @@ pub(crate) fn initramfs(spec: &GuestSpec, kernel: &Kernel, program: &Path) -> Re
     config.put("cwd", spec.cwd.as_os_str().as_bytes());
     config.number("uid", rustix::process::geteuid().as_raw());
     config.number("gid", rustix::process::getegid().as_raw());
-    let groups = rustix::process::getgroups().map_err(CaptureError::os("reading the groups"))?;
+    let groups = rustix::process::getgroups().map_err(GuestError::os("reading the groups"))?;
     for g in groups {
         config.number("group", g.as_raw());
     }
@@ -101,7 +101,7 @@ pub fn workload_initramfs(
     mut files: Archive,
     program: &str,
     arguments: &[String],
-) -> Result<Vec<u8>, CaptureError> {
+) -> Result<Vec<u8>, GuestError> {
     files.add(b"init", Entry::File { mode: 0o755, data: INIT.to_vec() });
     for dir in ["dev", "proc", "sys", "run"] {
         files.add(dir.as_bytes(), Entry::Dir { mode: 0o755 });
@@ -147,7 +147,7 @@ fn add_modules(
     kernel: &Kernel,
     archive: &mut Archive,
     config: &mut Config,
-) -> Result<(), CaptureError> {
+) -> Result<(), GuestError> {
     let wanted = match spec.root {
         Root::Host => modules::WANTED,
         Root::Initramfs { .. } => modules::PORTS,
@@ -160,13 +160,13 @@ fn put_modules(
     kernel: &Kernel,
     archive: &mut Archive,
     config: &mut Config,
-) -> Result<(), CaptureError> {
+) -> Result<(), GuestError> {
     // A kernel with all of it built in needs no modules directory.
     let Some(dir) = &kernel.modules else { return Ok(()) };
     let all = Modules::scan(dir)?;
     if let Some(missing) = wanted.iter().find(|m| !all.has(m)) {
         let module = if missing.starts_with("9p") { "9p" } else { missing };
-        return Err(CaptureError::NoModule { version: kernel.version.clone(), module: module.to_owned() });
+        return Err(GuestError::NoModule { version: kernel.version.clone(), module: module.to_owned() });
     }
     for path in all.with_dependencies(wanted) {
         let stem = path.file_name().unwrap_or_default().to_string_lossy().into_owned();

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! QEMU's command line for a captured guest.
+//!
+//! One function describes the guest for whatever runs it: the capture, plain TCG or KVM. The guest's
+//! CPU is the largest set of features that both TCG and KVM on AMD's nested paging have, so that the
+//! same guest does the same under either.
+//!
+//! `thread=single` runs all vCPUs on one thread, so that events have one exact order. Virtqueues are
+//! served at the guest's kick (`ioeventfd=off`) and not when another thread gets to them, because
+//! exact runs must repeat.
+
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::process::Child;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::error::GuestError;
+use crate::kernel::Kernel;
+use crate::qemu::{self, BARE, MACHINE, Qemu, firmware, guest_cpu, path_of};
+use crate::spec::{GuestSpec, HostPage, LOW_MIB, Record, Root, Timing};
+
+/// The plugin and what it is told beside the guest.
+#[derive(Clone, Copy)]
+pub(super) struct Plugin<'a> {
+    pub(super) path: &'a Path,
+    pub(super) ring: BorrowedFd<'a>,
+    /// Arguments of the region, each after a comma.
+    pub(super) region: &'a str,
+}
+
+/// What runs the guest.
+#[derive(Clone, Copy)]
+pub(super) enum Engine<'a> {
+    /// TCG; its memory is this file, shared with whoever looks at it.
+    Tcg { ram: BorrowedFd<'a>, plugin: Option<Plugin<'a>> },
+    /// The machine's KVM, over memory of these pages.
+    Kvm(HostPage),
+}
+
+/// Descriptors that QEMU opens by number.
+pub(super) struct Inherited<'a> {
+    pub(super) initrd: BorrowedFd<'a>,
+    pub(super) console: BorrowedFd<'a>,
+    pub(super) stdout: BorrowedFd<'a>,
+    pub(super) stderr: BorrowedFd<'a>,
+    /// For the files that the command wrote, if they are wanted.
+    pub(super) kept: Option<BorrowedFd<'a>>,
+    pub(super) control: BorrowedFd<'a>,
+    /// What init says of addresses, if it is asked to.
+    pub(super) places: Option<BorrowedFd<'a>>,
+}
+
+/// QEMU doubles commas within a value.
+fn quoted(path: &Path) -> String {
+    path.to_string_lossy().replace(',', ",,")
+}
+
+/// The next midnight (UTC), as `-rtc base=` takes it. All exact runs of a day have the same date, so
+/// that they repeat, and no file of the host's is newer than the guest's clock, which make(1) minds.
+fn next_midnight(now: SystemTime) -> String {
+    const DAY: u64 = 86_400;
+    let days = now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs() / DAY + 1;
+    // Days since 0000-03-01 to a date, by the Gregorian calendar's cycle of 400 years.
+    let z = days + 719_468;
+    let (era, day) = (z / 146_097, z % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let (day, month) = (day - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
+    format!("{:04}-{month:02}-{day:02}T00:00:00", era * 400 + year + u64::from(month <= 2))
+}
+
+fn kernel_arguments(spec: &GuestSpec) -> String {
+    // The TSC is the only clock: a watchdog that reads the HPET would be recorded. In exact
+    // mode it counts nanoseconds, so there is nothing to calibrate. Self-tests only cost time.
+    let tsc = match spec.timing {
+        Timing::Exact => " tsc_early_khz=1000000",
+        Timing::Fast => "",
+    };
+    let addresses = match spec.record {
+        Record::Boot => " norandmaps",
+        Record::Command => "",
+    };
+    format!(
+        "console=ttyS0 quiet nokaslr panic=-1 rdinit=/init random.trust_cpu=on \
+         cryptomgr.notests=1 no_timer_check tsc=reliable{tsc} pti={} transparent_hugepage={}{addresses}",
+        if spec.kpti { "on" } else { "off" },
+        spec.thp.word(),
+    )
+}
+
+/// The part that depends on what runs the guest: memory and accelerator.
+fn engine_arguments(engine: Engine, spec: &GuestSpec) -> Vec<(&'static str, String)> {
+    let bytes = spec.memory_mib << 20;
+    let mut args = Vec::new();
+    match engine {
+        Engine::Tcg { ram, plugin } => {
+            let path = path_of(ram);
+            args.push((
+                "-object",
+                format!("memory-backend-file,id=ram,size={bytes},mem-path={path},share=on"),
+            ));
+            args.push(("-accel", "tcg,thread=single".into()));
+            if spec.timing == Timing::Exact {
+                args.push(("-icount", "shift=1,sleep=off".into()));
+            }
+            if let Some(Plugin { path, ring, region }) = plugin {
+                args.push((
+                    "-plugin",
+                    format!(
+                        "{},ring={},ram={},bytes={bytes},below4g={},vcpus={},check={},kpti={},boot={},files={},\
+                         where={}{region}",
+                        quoted(path),
+                        ring.as_raw_fd(),
+                        ram.as_raw_fd(),
+                        spec.memory_mib.min(LOW_MIB) << 20,
+                        spec.vcpus,
+                        spec.check_every,
+                        u8::from(spec.kpti),
+                        u8::from(spec.record == Record::Boot),
+                        u8::from(spec.timing == Timing::Exact && spec.root == Root::Host),
+                        u8::from(spec.attribute),
+                    ),
+                ));
+            }
+        }
+        Engine::Kvm(page) => {
+            // Neither touches memory before the guest does.
+            let backend = match page {
+                HostPage::Size4K => "memory-backend-ram",
+                HostPage::Size2M => "memory-backend-memfd,hugetlb=on,hugetlbsize=2M",
+            };
+            args.push(("-object", format!("{backend},id=ram,size={bytes},merge=off")));
+            args.push(("-accel", "kvm".into()));
+        }
+    }
+    args
+}
+
+fn arguments(engine: Engine, kernel: &Kernel, spec: &GuestSpec, fds: &Inherited) -> Vec<String> {
+    let mut args: Vec<String> = Vec::new();
+    let mut opt = |name: &str, value: String| args.extend([name.to_owned(), value]);
+    opt(
+        "-machine",
+        // Not mergeable: KSM on this host is none of a capture's business.
+        format!("{MACHINE},max-ram-below-4g={LOW_MIB}M,mem-merge=off"),
+    );
+    opt("-name", "bifold,debug-threads=on".into());
+    opt("-cpu", guest_cpu(&["kvm=off"]));
+    opt("-smp", spec.vcpus.to_string());
+    opt("-m", format!("{}M", spec.memory_mib));
+    for (name, value) in engine_arguments(engine, spec) {
+        opt(name, value);
+    }
+    if spec.timing == Timing::Exact {
+        opt("-seed", "1".into());
+    }
+    opt(
+        "-rtc",
+        match (spec.timing, &spec.root) {
+            (Timing::Exact, Root::Initramfs { .. }) => "base=2026-01-01,clock=vm".into(),
+            (Timing::Exact, Root::Host) => format!("base={},clock=vm", next_midnight(SystemTime::now())),
+            (Timing::Fast, _) => "base=utc".to_owned(),
+        },
+    );
+    opt("-kernel", kernel.image.to_string_lossy().into_owned());
+    opt("-initrd", path_of(fds.initrd));
+    if let Some([name, image]) = firmware() {
+        opt(&name, image);
+    }
+    opt("-append", kernel_arguments(spec));
+    opt("-chardev", format!("file,id=console,path={}", path_of(fds.console)));
+    opt("-serial", "chardev:console".into());
+    opt("-device", "virtio-serial-pci,ioeventfd=off".into());
+    opt("-chardev", format!("socket,id=control,fd={}", fds.control.as_raw_fd()));
+    opt("-device", "virtserialport,chardev=control,name=bifold.control".into());
+    let outputs = [
+        ("stdout", Some(fds.stdout)),
+        ("stderr", Some(fds.stderr)),
+        ("files", fds.kept),
+        ("where", fds.places),
+    ];
+    for (id, fd) in outputs.into_iter().filter_map(|(id, fd)| Some((id, fd?))) {
+        opt("-chardev", format!("file,id={id},path={}", path_of(fd)));
+        opt("-device", format!("virtserialport,chardev={id},name=bifold.{id}"));
+    }
+    if spec.root == Root::Host {
+        opt("-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap".into());
+        opt("-device", "virtio-9p-pci,id=files,fsdev=root,mount_tag=root,ioeventfd=off".into());
+    }
+    args.extend(BARE.map(String::from));
+    args
+}
+
+/// Starts the emulator; it ends with the calling thread.
+pub(super) fn spawn(
+    qemu: &Qemu,
+    engine: Engine,
+    kernel: &Kernel,
+    spec: &GuestSpec,
+    fds: &Inherited,
+    log: OwnedFd,
+) -> Result<Child, GuestError> {
+    let mut keep = vec![fds.initrd, fds.console, fds.stdout, fds.stderr, fds.control];
+    keep.extend(fds.kept);
+    keep.extend(fds.places);
+    if let Engine::Tcg { ram, plugin } = engine {
+        keep.push(ram);
+        keep.extend(plugin.map(|p| p.ring));
+    }
+    let small_pages = matches!(engine, Engine::Kvm(HostPage::Size4K));
+    qemu::spawn(&qemu.path, &arguments(engine, kernel, spec, fds), &keep, log, small_pages)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::Thp;
+    use std::collections::BTreeSet;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn the_guests_date_is_the_next_midnight() {
+        let at = |seconds| next_midnight(UNIX_EPOCH + Duration::from_secs(seconds));
+        assert_eq!(at(0), "1970-01-02T00:00:00");
+        assert_eq!(at(951_782_399), "2000-02-29T00:00:00");
+        assert_eq!(at(951_782_400), "2000-03-01T00:00:00");
+        assert_eq!(at(1_798_675_200 - 1), "2026-12-31T00:00:00");
+        assert_eq!(at(1_798_761_599), "2027-01-01T00:00:00");
+    }
+
+    #[test]
+    fn kvm_gets_the_very_guest_that_tcg_gets() {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let fd = file.as_fd();
+        let (kept, places) = (None, None);
+        let fds = Inherited { initrd: fd, console: fd, stdout: fd, stderr: fd, kept, control: fd, places };
+        let kernel = Kernel { image: "/k".into(), modules: None, version: "6.1".into() };
+        let spec = GuestSpec {
+            thp: Thp::Never,
+            record: Record::Boot,
+            root: Root::Initramfs { include: Vec::new() },
+            ..GuestSpec::new(vec!["true".into()])
+        };
+        let arguments = |engine| -> BTreeSet<String> {
+            let words = super::arguments(engine, &kernel, &spec, &fds);
+            words.windows(2).map(|w| w.join(" ")).filter(|w| w.starts_with('-')).collect()
+        };
+        let tcg = arguments(Engine::Tcg {
+            ram: fd,
+            plugin: Some(Plugin { path: Path::new("/p"), ring: fd, region: "" }),
+        });
+        for page in [HostPage::Size4K, HostPage::Size2M] {
+            let kvm = arguments(Engine::Kvm(page));
+            let names = |of: &BTreeSet<String>, than: &BTreeSet<String>| -> Vec<String> {
+                of.difference(than).map(|w| w.split(' ').next().unwrap_or_default().to_owned()).collect()
+            };
+            assert_eq!(names(&tcg, &kvm), ["-accel", "-icount", "-object", "-plugin"]);
+            assert_eq!(names(&kvm, &tcg), ["-accel", "-object"]);
+        }
+    }
+}

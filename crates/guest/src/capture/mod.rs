@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Runs one command in a guest of its own and, if asked to, streams what the guest does.
+//!
+//! A capture starts QEMU (`command`) with the plugin of `qemu-plugin/` (`plugin`), which fills a ring
+//! in shared memory (`ring`). `run` passes the ring's chunks to the consumer and follows the
+//! guest's init until the guest ends.
+
+mod command;
+mod pace;
+mod places;
+pub(crate) mod plugin;
+mod region;
+mod ring;
+mod run;
+
+use std::error::Error;
+use std::sync::atomic::AtomicBool;
+
+use bifold_trace::{Clock, Stats};
+
+use crate::error::GuestError;
+use crate::spec::{GuestSpec, HostPage};
+
+/// How the command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CommandExit {
+    /// It exited.
+    Code(i32),
+    /// A signal killed it.
+    Signal(i32),
+    /// The guest's kernel killed it, or a child of it, for want of memory.
+    OutOfMemory,
+    /// It ran longer than [`GuestSpec::timeout`].
+    TimedOut,
+    /// The caller asked for its end.
+    Interrupted,
+    /// The recording was over: [`Region::length`](crate::Region::length) or its second marker was reached.
+    AfterRegion,
+}
+
+impl CommandExit {
+    /// For people: `exit status 1`, `signal 11`.
+    fn describe(self) -> String {
+        match self {
+            CommandExit::Code(n) => format!("exit status {n}"),
+            CommandExit::Signal(n) => format!("signal {n}"),
+            CommandExit::OutOfMemory => "the guest ran out of memory".into(),
+            CommandExit::TimedOut => "stopped at the time limit".into(),
+            CommandExit::Interrupted => "interrupted".into(),
+            CommandExit::AfterRegion => "its region was over".into(),
+        }
+    }
+}
+
+/// What the command wrote to the layer over the host's root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Written {
+    /// Files and symbolic links, new or changed.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Whether the layer had no room left at the end.
+    pub full: bool,
+}
+
+/// What is known after a capture.
+#[derive(Debug)]
+pub struct CaptureReport {
+    /// How the command ended.
+    pub exit: CommandExit,
+    /// What it printed.
+    pub stdout: Vec<u8>,
+    /// What it printed as errors.
+    pub stderr: Vec<u8>,
+    /// Of the emulator.
+    pub qemu_version: String,
+    /// Of the guest's kernel.
+    pub kernel_version: String,
+    /// See [`guest_frames`](crate::guest_frames()).
+    pub guest_frames: u64,
+    /// The plugin's counters; all 0 if the guest had to be killed.
+    pub stats: Stats,
+    /// Whether the stream ends with its stop marker. If not, the guest had to
+    /// be killed, and the stream is a valid beginning.
+    pub complete: bool,
+    /// Host time from the start of QEMU to the start of the command.
+    pub boot_seconds: f64,
+    /// How time passed for the command.
+    pub clock: Clock,
+    /// What it wrote; none if the guest had to be killed, or without [`Root::Host`](crate::Root::Host).
+    pub written: Option<Written>,
+    /// The files it wrote, as a tar archive in memory, if [`GuestSpec::keep`] asked for them.
+    pub kept: Option<std::fs::File>,
+}
+
+/// What is going on.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum CaptureProgress<'a> {
+    /// A stage of the preparation began.
+    Stage(&'a str),
+    /// The guest has booted and the recording has begun.
+    Recording,
+    /// Words delivered so far.
+    Words(u64),
+}
+
+/// The consumer of events: whole events, in order.
+pub type Sink<'a> = dyn FnMut(&[u64]) -> Result<(), Box<dyn Error + Send + Sync>> + 'a;
+
+/// Runs the command and passes its events to `sink`.
+///
+/// `stop` may be set at any time, by a signal handler for example: the command
+/// is ended, and what was recorded remains valid.
+pub fn capture(
+    spec: &GuestSpec,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(CaptureProgress),
+    sink: &mut Sink,
+) -> Result<CaptureReport, GuestError> {
+    run::capture(spec, run::How::Recorded, stop, progress, sink)
+}
+
+/// Runs the command in the same guest without the plugin: no events, only the
+/// CPU time that plain TCG takes, to measure a capture against.
+pub fn plain(
+    spec: &GuestSpec,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(CaptureProgress),
+) -> Result<CaptureReport, GuestError> {
+    run::capture(spec, run::How::Plain, stop, progress, &mut |_| Ok(()))
+}
+
+/// Runs the command in the same guest under this machine's KVM: no events, but exits that
+/// the host's tracing can count. Its memory is backed as the guest touches it, by pages of
+/// one size. For a machine made for this, as the laboratory in `lab/` is.
+pub fn under_kvm(
+    spec: &GuestSpec,
+    host_page: HostPage,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(CaptureProgress),
+) -> Result<CaptureReport, GuestError> {
+    run::capture(spec, run::How::Kvm(host_page), stop, progress, &mut |_| Ok(()))
+}
