@@ -185,7 +185,7 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<Status> {
     Ok(if checked.off() == 0 { Status::Done } else { Status::CheckFailed })
 }
 
-/// What ksmd takes for a visit to a page: on an idle machine (`docs/guide/share.md`), and at most.
+/// What ksmd takes for a visit to a page: on an idle machine (`docs/notes/2026-11-sharing.md`), and at most.
 const VISIT: Duration = Duration::from_micros(4);
 const SLOW_VISIT: Duration = Duration::from_micros(50);
 /// The least that a check has, and the most that it has for other programs' pages in each run.
