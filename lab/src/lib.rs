@@ -3,18 +3,18 @@
 //! virtualization emulated, so that the real KVM runs inside, and runs named tests
 //! there. Nothing here opens this machine's own `/dev/kvm`.
 //!
-//! `lab` builds the image and boots it, `job` is what passes in and out, `ftrace`
-//! and `exits` read what KVM's trace events say, `kvm_module` explains the one bit in
-//! which the laboratory's KVM differs from Debian's.
+//! - `lab` builds the image, boots it and brings back what its jobs left;
+//! - `exits` reads KVM's trace events and tells exits apart by their reason;
+//! - `validate` holds the model's predicted exits against those counted;
+//! - `quick` has the quick tests, by subject: exits, walks, switches, storms, `bifold mode`;
+//! - `switch` runs the tiny VMM's cases of switching, `storm` a guest under load while its mode is switched;
+//! - `unswitched` compares our KVM without a switch with an unmodified one.
 
 pub mod exits;
-pub mod ftrace;
-pub mod job;
-pub mod kvm_module;
 pub mod lab;
+pub mod quick;
 pub mod storm;
 pub mod switch;
-pub mod tests;
 pub mod unswitched;
 pub mod validate;
 

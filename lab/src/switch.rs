@@ -4,7 +4,7 @@
 
 use anyhow::{Context, Result, ensure};
 
-use crate::job::{Job, Jobs};
+use crate::lab::job::{Job, Jobs};
 use crate::lab::{Lab, Plan, beside};
 use crate::storm::log;
 

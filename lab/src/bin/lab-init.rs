@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use bifold_guest::{GuestSpec, HostPage, Root};
-use bifold_lab::job::{ASK, Backing, Done, Inner, Job, Jobs, PORT, Word, at};
+use bifold_lab::lab::job::{ASK, Backing, Done, Inner, Job, Jobs, PORT, Word, at};
 use rustix::mount::{MountFlags, mount};
 
 const TRACING: &str = "/sys/kernel/tracing";

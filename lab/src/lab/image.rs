@@ -9,9 +9,9 @@ use bifold_guest::cpio::{Archive, Entry};
 use bifold_guest::image;
 use bifold_guest::modules::{self, Modules};
 
+use super::job::{Job, at};
+use super::kvm_module;
 use super::{DATA_DIRS, FIRMWARE, Lab, LabError, Plan, beside, os};
-use crate::job::{Job, at};
-use crate::kvm_module;
 
 fn plain_name(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();

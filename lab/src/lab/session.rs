@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
+use super::job::Word;
 use super::{Answer, LabError, Output};
-use crate::job::Word;
 
 /// Ends the emulator when dropped.
 pub(super) struct Emulator(pub(super) Child);

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 
 use super::{FOUND, Found, KINDS, Mode, Noise, SWITCHES, Storm, Switch};
-use crate::job::{Job, Jobs};
+use crate::lab::job::{Job, Jobs};
 use crate::lab::{Lab, LabError, Output, Plan};
 
 /// What the laboratory is like.

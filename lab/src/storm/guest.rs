@@ -16,7 +16,7 @@ use bifold_guest::qemu::{self, BARE, MACHINE, guest_cpu, path_of};
 use serde_json::{Value, json};
 
 use super::{Pages, Storm};
-use crate::job::at;
+use crate::lab::job::at;
 
 /// What KVM offers a Linux that knows its hypervisor: such a guest's flushes and page faults take paths
 /// of their own through KVM. The APIC stays MMIO (no x2APIC): every timer and every interrupt between

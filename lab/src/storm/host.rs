@@ -19,7 +19,7 @@ use super::noise::{self, Noises};
 use super::recorder::Recorder;
 use super::switch::{self, Time, VcpuTime, Vm, Watch};
 use super::{FOUND, Found, Mode, SWITCHES, Storm, Switch, Work};
-use crate::job::Word;
+use crate::lab::job::Word;
 
 const BOOT: Duration = Duration::from_secs(600);
 /// The load says something every second; a guest silent for so long hangs.

@@ -8,9 +8,9 @@ use anyhow::{Context, Result, bail};
 
 use super::Workload;
 use super::table::Reasons;
+use crate::exits::ftrace::Formats;
 use crate::exits::{self, Window};
-use crate::ftrace::Formats;
-use crate::job::{Inner, Job, Jobs};
+use crate::lab::job::{Inner, Job, Jobs};
 use crate::lab::{Lab, Output, Plan};
 
 /// One run.

@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail};
 use bifold_guest::{GuestSpec, Root};
 use bifold_model::{Config, Paging};
 
-use crate::job::Backing;
+use crate::lab::job::Backing;
 
 /// The configurations that are compared.
 pub const CONFIGS: [&str; 4] = ["nested-4k", "nested-2m", "shadow-4k", "shadow-2m"];

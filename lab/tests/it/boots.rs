@@ -5,9 +5,9 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use bifold_lab::job::Job;
+use bifold_lab::lab::job::Job;
 use bifold_lab::lab::{Attempt, LabError};
-use bifold_lab::tests::poke;
+use bifold_lab::quick::poke;
 
 use crate::support::{children, inner, kernel, lab, lab_command, names, plan, run};
 

@@ -107,7 +107,7 @@ fn a_kernel_that_apt_does_not_know_is_named() {
 fn tests_are_listed_and_unknown_names_refused() {
     let out = lab_command(&["test", "--list"]).output().unwrap();
     let text = String::from_utf8(out.stdout).unwrap();
-    assert_eq!(text.lines().count(), bifold_lab::tests::ALL.len());
+    assert_eq!(text.lines().count(), bifold_lab::quick::ALL.len());
     assert!(text.lines().all(|l| l.split_whitespace().count() > 4), "{text}");
     let out = lab_command(&["test", "no-such"]).output().unwrap();
     assert_eq!(out.status.code(), Some(2));

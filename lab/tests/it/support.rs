@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use bifold_guest::Kind;
-use bifold_lab::job::{Backing, Inner, Job, Jobs};
+use bifold_lab::lab::job::{Backing, Inner, Job, Jobs};
 use bifold_lab::lab::{Lab, LabError, Plan};
 
 pub const BUSYBOX: &str = "/bin/busybox";

@@ -11,8 +11,8 @@ use anyhow::{Context, Result, ensure};
 use bifold_guest::{CommandExit, GuestSpec};
 
 use super::{BUSYBOX, Shared, once, sh, single};
-use crate::job::{Backing, Inner, Job};
 use crate::lab::Output;
+use crate::lab::job::{Backing, Inner, Job};
 
 const MIB: u64 = 256;
 /// A flag that Linux gives itself where an AMD CPU lets it read MSR LS_CFG (`bsp_init_amd`): TCG

@@ -27,7 +27,7 @@ pub enum ModuleError {
     NotElf(String),
     /// The place to change is not there as expected.
     #[error(
-        "kvm-amd: svm_set_cr0 clears the intercept of CR0 reads in {0} places instead of 1: this kernel's KVM cannot run shadow paging under this emulator (see lab/src/kvm_module.rs)"
+        "kvm-amd: svm_set_cr0 clears the intercept of CR0 reads in {0} places instead of 1: this kernel's KVM cannot run shadow paging under this emulator (see lab/src/lab/kvm_module.rs)"
     )]
     Places(usize),
 }

@@ -8,11 +8,13 @@
 //! unsync (kvm_mmu_unsync_page), a device's (kvm_mmio), else an entry that was
 //! missing or, with the present bit in the error code, did not allow the write.
 
+pub mod ftrace;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ftrace::{Formats, Record, TraceError, read};
+use ftrace::{Formats, Record, TraceError, read};
 
 /// EAX of the marker: "BIFO".
 pub const LEAF: u64 = 0x4249_464f;

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{Shared, single, succeeded};
-use crate::job::Job;
+use crate::lab::job::Job;
 use crate::lab::{Output, beside};
 
 /// Its program.
@@ -77,7 +77,7 @@ pub fn check(_: &Shared, outputs: &[Output]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::Done;
+    use crate::lab::job::Done;
 
     #[test]
     fn a_fact_that_does_not_agree_is_told_with_what_differs() {

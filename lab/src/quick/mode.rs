@@ -5,7 +5,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use super::{BUSYBOX, Shared, Skipped, sh};
-use crate::job::{Job, Jobs};
+use crate::lab::job::{Job, Jobs};
 use crate::lab::{Lab, Plan, beside};
 use crate::storm::drive::built;
 

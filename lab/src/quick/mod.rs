@@ -4,10 +4,10 @@
 //! Most are jobs for a laboratory and a look at their outputs ([`How::Jobs`]). Those that want
 //! the same KVM share a boot, which costs more than most of them do (`run.rs`).
 
-mod command;
 mod exits;
-mod guests;
+mod hand_made;
 mod inner;
+mod mode;
 mod poke;
 mod run;
 mod storm;
@@ -21,7 +21,7 @@ use std::sync::OnceLock;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::job::Job;
+use crate::lab::job::Job;
 use crate::lab::{Lab, Output};
 use crate::validate::predict::Predicted;
 
@@ -105,51 +105,57 @@ pub static ALL: [Test; 21] = [
         "guests-nested-4k",
         "hand-made guests exit as predicted, phase by phase",
         Nested,
-        || guests::jobs("count", "4k"),
-        guests::check,
+        || hand_made::jobs("count", "4k"),
+        hand_made::check,
     ),
     jobs(
         "guests-nested-2m",
         "the same on shared 2 MB pages, as QEMU has them from a memfd",
         Nested,
-        || guests::jobs("count", "2m-shared"),
-        guests::check,
+        || hand_made::jobs("count", "2m-shared"),
+        hand_made::check,
     ),
     jobs(
         "guests-shadow-4k",
         "hand-made guests exit as predicted under shadow paging",
         Shadow,
-        || guests::jobs("count", "4k"),
-        guests::check,
+        || hand_made::jobs("count", "4k"),
+        hand_made::check,
     ),
     jobs(
         "guests-shadow-2m",
         "the same on shared 2 MB pages, as QEMU has them from a memfd",
         Shadow,
-        || guests::jobs("count", "2m-shared"),
-        guests::check,
+        || hand_made::jobs("count", "2m-shared"),
+        hand_made::check,
     ),
     jobs(
         "walks-nested-4k",
         "an access reads the very table entries that the walker reads",
         Nested,
-        || guests::jobs("walks", "4k"),
-        guests::check,
+        || hand_made::jobs("walks", "4k"),
+        hand_made::check,
     ),
-    jobs("walks-nested-2m", "the same on 2 MB pages", Nested, || guests::jobs("walks", "2m"), guests::check),
+    jobs(
+        "walks-nested-2m",
+        "the same on 2 MB pages",
+        Nested,
+        || hand_made::jobs("walks", "2m"),
+        hand_made::check,
+    ),
     jobs(
         "walks-shadow-4k",
         "the same of shadow tables",
         Shadow,
-        || guests::jobs("walks", "4k"),
-        guests::check,
+        || hand_made::jobs("walks", "4k"),
+        hand_made::check,
     ),
     jobs(
         "walks-shadow-2m",
         "the same of shadow tables on 2 MB pages",
         Shadow,
-        || guests::jobs("walks", "2m"),
-        guests::check,
+        || hand_made::jobs("walks", "2m"),
+        hand_made::check,
     ),
     own("exits-nested-4k", "predicted exits of a Linux guest's programs are those counted", exits::nested),
     own("exits-shadow-4k", "the same under shadow paging", exits::shadow),
@@ -160,8 +166,8 @@ pub static ALL: [Test; 21] = [
         switch::memory,
     ),
     own("switch-host", "KSM, swap and split huge pages meanwhile", switch::host),
-    own("mode", "bifold mode lists a VM and switches it", command::ours),
-    own("mode-unmodified", "bifold mode says what an unmodified KVM lacks", command::unmodified),
+    own("mode", "bifold mode lists a VM and switches it", mode::ours),
+    own("mode-unmodified", "bifold mode says what an unmodified KVM lacks", mode::unmodified),
     own("storm", "a guest whose paging mode is switched 100 times keeps its memory", storm::plain),
     own("storm-noise", "the same with huge pages, split, and dirty logs", storm::noisy),
     own("storm-migrate", "the same while it moves to another QEMU twice", storm::migrated),
@@ -187,7 +193,7 @@ const NUMBERS: usize = 100_000;
 fn lab() -> Result<Vec<Job>> {
     let script = format!(
         "echo said; echo wrong >&2; {BUSYBOX} seq {NUMBERS} > {out}/numbers; : > {out}/empty; exit 3",
-        out = crate::job::at::OUT
+        out = crate::lab::job::at::OUT
     );
     Ok(vec![Job::Run { command: sh(&script) }, Job::Run { command: sh("kill -9 $$") }])
 }

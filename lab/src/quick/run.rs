@@ -9,9 +9,9 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow};
 use bifold_guest::Kind;
 
-use super::guests::TINY_VMM;
+use super::hand_made::TINY_VMM;
 use super::{BUSYBOX, How, Paging, Shared, Test, poke};
-use crate::job::{Job, Jobs};
+use crate::lab::job::{Job, Jobs};
 use crate::lab::{Lab, LabError, Plan, beside};
 
 /// How a test ended.

@@ -7,8 +7,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::storm::Storm;
-
 /// Where things lie in the laboratory.
 pub mod at {
     /// The [`super::Jobs`].
@@ -63,6 +61,60 @@ pub struct Inner {
     pub trace: Vec<String>,
     /// Room for them.
     pub trace_mib: u64,
+}
+
+/// The pages behind the guest's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Pages {
+    /// 4 KB pages.
+    #[serde(rename = "4k")]
+    Small,
+    /// Transparent huge pages, as the host has them.
+    #[serde(rename = "thp")]
+    Huge,
+    /// 4 KB pages that KSM merges all the time.
+    #[serde(rename = "ksm")]
+    Merged,
+}
+
+/// What happens to the guest's memory besides switches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Noise {
+    /// It is swapped out and comes back.
+    Swap,
+    /// Its dirty pages are logged, on and off.
+    Dirty,
+    /// Huge pages are split and collapsed.
+    Split,
+}
+
+/// One storm.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Storm {
+    /// The guest's CPUs.
+    pub vcpus: u32,
+    /// Guest memory.
+    pub memory_mib: u64,
+    /// Kinds of load with commas between, or `all`.
+    pub load: String,
+    /// Of the load and of the times between switches.
+    pub seed: u64,
+    /// Whether the guest's kernel isolates its page tables.
+    pub kpti: bool,
+    /// The pages behind the guest's memory.
+    pub pages: Pages,
+    /// What else happens.
+    pub noise: Vec<Noise>,
+    /// How many switches. With none, the guest runs for the time below in its first mode.
+    pub switches: u64,
+    /// No stay in a mode is shorter, in guest time (see `storm/switch.rs`).
+    pub stay_us: u64,
+    /// The load's longest time.
+    pub seconds: u64,
+    /// How often it moves to another QEMU meanwhile. Not together with noise.
+    #[serde(default)]
+    pub migrations: u64,
 }
 
 /// One thing to do in the laboratory.

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Runs tests in the KVM laboratory, and holds the model against the real KVM there.
 
-#[path = "lab/storm.rs"]
 mod storm;
-#[path = "lab/switch.rs"]
 mod switch;
-#[path = "lab/unswitched.rs"]
 mod unswitched;
 
 use std::path::PathBuf;
@@ -14,7 +11,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use bifold_guest::{GuestError, Kind};
 use bifold_lab::lab::{Lab, LabError};
-use bifold_lab::tests;
+use bifold_lab::quick::{self, Skipped};
 use bifold_lab::validate::drive::{Settings, drive};
 use bifold_lab::validate::{CONFIGS, Workload, document, table};
 use clap::{Parser, Subcommand};
@@ -47,7 +44,7 @@ enum Verb {
 #[derive(clap::Args)]
 struct Test {
     /// Tests (all if none is named)
-    #[arg(value_name = "NAME", value_parser = tests::ALL.each_ref().map(|t| t.name))]
+    #[arg(value_name = "NAME", value_parser = quick::ALL.each_ref().map(|t| t.name))]
     names: Vec<String>,
     /// Kernel of laboratory and guests: a series whose newest package is taken, or a package
     /// (6.1, or 6.12 where apt has no 6.1)
@@ -143,7 +140,7 @@ fn lab(kernel: Option<&str>) -> Result<Lab, LabError> {
 }
 
 fn test(args: &Test) -> Result<ExitCode> {
-    let chosen = tests::named(&args.names)?;
+    let chosen = quick::named(&args.names)?;
     if args.list {
         for t in chosen {
             println!("{:<18} {}", t.name, t.about);
@@ -153,9 +150,9 @@ fn test(args: &Test) -> Result<ExitCode> {
     let lab = lab(args.kernel.as_deref())?;
     eprintln!("lab: Linux {} under QEMU {}", lab.kernel().version, lab.qemu_version());
     let (mut failed, mut skipped) = (0, 0);
-    tests::run(&lab, &chosen, args.jobs, &|what| eprintln!("lab: {what}"), &mut |o| match o.end {
+    quick::run(&lab, &chosen, args.jobs, &|what| eprintln!("lab: {what}"), &mut |o| match o.end {
         Ok(()) => println!("ok {} ({:.1})", o.test.name, o.seconds),
-        Err(e) if e.is::<tests::Skipped>() => {
+        Err(e) if e.is::<Skipped>() => {
             skipped += 1;
             println!("skipped {}: {e}", o.test.name);
         }
