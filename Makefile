@@ -24,7 +24,7 @@ INTO = $(DESTDIR)$(PREFIX)
 # Of experiments with sharing guests: their memory and their times.
 SCALE ?= 1/8
 
-.PHONY: help setup build install uninstall demo test kernel vmtest vmtest-long vmtest-debug vmtest-host validate-exits lab-policies lab-share lab lint bench clean
+.PHONY: help setup build install uninstall demo test docs kernel vmtest vmtest-long vmtest-debug vmtest-host validate-exits lab-policies lab-share lab lint fuzz msrv bench clean
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /make \1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r a b; do printf '  %-20s %s\n' "$$a" "$$b"; done
 
@@ -97,14 +97,20 @@ lab-share: build ## equal pages in 8 guests under the real KSM, beside published
 
 lab: validate-exits lab-policies lab-share vmtest-long vmtest-debug ## everything long: the real KVM, the suite of policies, sharing, storms of switches
 
-lint: ## formatting, clippy, shell scripts
-	@for c in rustfmt clippy; do $(CARGO) $${c/rustfmt/fmt} --version >/dev/null 2>&1 || rustup component add $$c; done
-	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	@if command -v shellcheck >/dev/null; then shellcheck -S warning $$(grep -lE '^#!.*sh$$' tools/*) .ci/run && shellcheck -S warning -x kernel/build kernel/debug-kernel kernel/vmtest-host kernel/*.sh kernel/tests/loads kernel/tests/refuses kernel/tests/mutant kernel/tests/two-formats kernel/tests/witness; else echo 'lint: no shellcheck here, shell scripts not checked' >&2; fi
+docs: ## the documentation as a book: target/book/index.html
+	@tools/docs
 
-bench: setup ## speed, as ratios within one run
-	@tools/bench
+lint: ## formatting, clippy, rustdoc, shell scripts
+	@tools/lint
+
+fuzz: ## the bodies of the fuzz targets, on inputs made at random
+	cd fuzz && $(CARGO) test --locked
+
+msrv: ## check with the minimum Rust version, which rustup installs if it is missing
+	@tools/msrv
+
+bench: setup ## speed, as ratios within one run (BASE=REVISION: this revision beside another one)
+	@$(if $(BASE),tools/bench-beside $(BASE),tools/bench)
 
 clean: ## remove what was built and fetched
 	rm -rf target .cache $(REPORT) bifold-policies.html bifold-share.html

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Reference pages that are made from the code: verbs from the parser's help, counters from their declarations.
+//! `INSTA_UPDATE=always cargo test -p bifold --test it reference` writes them anew.
+
+use crate::command::bifold;
+use bifold_model::Sample;
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// Holds a page to its text, or writes the page if goldens are to be written.
+fn page_is(name: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference").join(name);
+    if std::env::var("INSTA_UPDATE").is_ok_and(|v| v == "always") {
+        std::fs::write(&path, text).unwrap();
+    }
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    let again = "INSTA_UPDATE=always cargo test -p bifold --test it reference";
+    assert!(found == text, "docs/reference/{name} differs from the code; make the page anew: {again}");
+}
+
+/// The verbs that a help text lists, those of deeper levels with their parents' words.
+fn verbs(help: &str, parent: &str) -> Vec<String> {
+    let list = help.lines().skip_while(|l| *l != "Commands:").skip(1).take_while(|l| !l.is_empty());
+    let names = list.filter(|l| l.starts_with("  ") && !l.starts_with("   ")).filter_map(|l| l.split_whitespace().next());
+    names.filter(|n| *n != "help").map(|n| format!("{parent}{n}")).collect()
+}
+
+fn help_of(verb: &str) -> String {
+    bifold(&format!("{verb} --help")).quietly()
+}
+
+#[test]
+fn the_page_of_verbs_is_their_help() {
+    let mut page = String::from(
+        "# Verbs\n\nThis page is what `bifold VERB --help` prints. `man bifold-VERB` has the same text.\n",
+    );
+    for verb in verbs(&help_of(""), "") {
+        let help = help_of(&verb);
+        let deeper = verbs(&help, &format!("{verb} "));
+        for (verb, help) in std::iter::once((verb, help)).chain(deeper.into_iter().map(|v| (v.clone(), help_of(&v)))) {
+            let _ = write!(page, "\n## {verb}\n\n```text\n{}\n```\n", help.trim_end());
+        }
+    }
+    assert!(page.matches("\n## ").count() > 15, "{page}");
+    page_is("verbs.md", &page);
+}
+
+#[test]
+fn the_page_of_counters_is_their_declaration() {
+    let mut page = String::from(
+        "# Counters\n\nEvery table, JSON document, CSV file and timeline takes its counters from one list, `Sample` in\n\
+         `crates/model/src/sample.rs`. A counter is per configuration and per interval, or a total. Unit 1 is a count.\n\n\
+         | counter | unit | meaning |\n|---|---|---|\n",
+    );
+    for c in Sample::COUNTERS {
+        let _ = writeln!(page, "| `{}` | {} | {} |", c.name, c.unit, c.doc.replace('|', "\\|"));
+    }
+    page_is("counters.md", &page);
+}
