@@ -21,7 +21,9 @@ fn page_is(name: &str, text: &str) {
 /// The verbs that a help text lists, those of deeper levels with their parents' words.
 fn verbs(help: &str, parent: &str) -> Vec<String> {
     let list = help.lines().skip_while(|l| *l != "Commands:").skip(1).take_while(|l| !l.is_empty());
-    let names = list.filter(|l| l.starts_with("  ") && !l.starts_with("   ")).filter_map(|l| l.split_whitespace().next());
+    let names = list
+        .filter(|l| l.starts_with("  ") && !l.starts_with("   "))
+        .filter_map(|l| l.split_whitespace().next());
     names.filter(|n| *n != "help").map(|n| format!("{parent}{n}")).collect()
 }
 
@@ -37,7 +39,9 @@ fn the_page_of_verbs_is_their_help() {
     for verb in verbs(&help_of(""), "") {
         let help = help_of(&verb);
         let deeper = verbs(&help, &format!("{verb} "));
-        for (verb, help) in std::iter::once((verb, help)).chain(deeper.into_iter().map(|v| (v.clone(), help_of(&v)))) {
+        for (verb, help) in
+            std::iter::once((verb, help)).chain(deeper.into_iter().map(|v| (v.clone(), help_of(&v))))
+        {
             let _ = write!(page, "\n## {verb}\n\n```text\n{}\n```\n", help.trim_end());
         }
     }
