@@ -42,6 +42,7 @@ pub mod memfd;
 pub mod modules;
 pub mod packages;
 pub mod qemu;
+pub mod qmp;
 pub mod spec;
 pub mod vm;
 

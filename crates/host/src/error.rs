@@ -3,6 +3,7 @@
 
 use crate::vm::VmId;
 use bifold_mmu::Mode;
+use rustix::io::Errno;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -164,38 +165,27 @@ pub enum Refusal {
     Other(io::Error),
 }
 
-/// Numbers of errors, as Linux has them on x86-64.
-mod errno {
-    pub const EPERM: i32 = 1;
-    pub const ENOENT: i32 = 2;
-    pub const EINTR: i32 = 4;
-    pub const ENOMEM: i32 = 12;
-    pub const EACCES: i32 = 13;
-    pub const EBUSY: i32 = 16;
-    pub const ENODEV: i32 = 19;
-    pub const EINVAL: i32 = 22;
-    pub const EOPNOTSUPP: i32 = 95;
-    pub const ETIMEDOUT: i32 = 110;
-    /// ERESTARTSYS, which the kernel keeps to itself.
-    pub const ERESTARTSYS: i32 = 512;
-}
+/// ERESTARTSYS, which the kernel keeps to itself.
+const ERESTARTSYS: i32 = 512;
 
 impl Refusal {
     /// What an error of the write means.
     pub(crate) fn of(e: &io::Error) -> Refusal {
-        use errno::*;
-        match e.raw_os_error() {
-            Some(EINVAL) => Refusal::UnknownMode,
-            Some(EOPNOTSUPP) => Refusal::Never,
-            Some(EBUSY) => Refusal::NotNow,
-            Some(ETIMEDOUT) => Refusal::TimedOut,
-            Some(EINTR | ERESTARTSYS) => Refusal::Interrupted,
-            Some(ENODEV | ENOENT) => Refusal::Gone,
-            Some(EACCES) => Refusal::NotRoot,
-            Some(EPERM) => Refusal::Forbidden,
-            Some(ENOMEM) => Refusal::NoMemory,
-            Some(n) => Refusal::Other(io::Error::from_raw_os_error(n)),
-            None => Refusal::Other(io::Error::new(e.kind(), e.to_string())),
+        let Some(number) = e.raw_os_error() else {
+            return Refusal::Other(io::Error::new(e.kind(), e.to_string()));
+        };
+        match Errno::from_raw_os_error(number) {
+            Errno::INVAL => Refusal::UnknownMode,
+            Errno::OPNOTSUPP => Refusal::Never,
+            Errno::BUSY => Refusal::NotNow,
+            Errno::TIMEDOUT => Refusal::TimedOut,
+            Errno::INTR => Refusal::Interrupted,
+            _ if number == ERESTARTSYS => Refusal::Interrupted,
+            Errno::NODEV | Errno::NOENT => Refusal::Gone,
+            Errno::ACCESS => Refusal::NotRoot,
+            Errno::PERM => Refusal::Forbidden,
+            Errno::NOMEM => Refusal::NoMemory,
+            _ => Refusal::Other(io::Error::from_raw_os_error(number)),
         }
     }
 }

@@ -13,16 +13,12 @@ pub mod ksm;
 mod kvm;
 mod paging;
 mod process;
-mod stats;
-mod switch;
 mod vm;
 
 pub use error::{HostError, Refusal};
 pub use kvm::{Hardware, Kvm};
-pub use paging::{Paging, State, Unreadable};
+pub use paging::{Happened, Of, Paging, PagingFiles, PagingStats, Stat, State, Switch, Unit, Unreadable};
 pub use process::guest_name;
-pub use stats::{Of, PagingStats, Stat, Unit};
-pub use switch::{Happened, Switch};
 pub use vm::{Vm, VmId, select};
 
 use std::fs::File;

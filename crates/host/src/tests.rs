@@ -243,6 +243,24 @@ fn a_switch_writes_the_mode_and_reports_the_figures() {
 }
 
 #[test]
+fn open_files_say_what_holds_now_and_switch() {
+    let tree = Tree::kvm(Some("nested\n"));
+    let dir = tree.vm("1-2", Some(b"nested\n"));
+    let files = tree.host.paging_files(tree.only().id).unwrap().unwrap();
+    assert_eq!(files.state().unwrap(), State::In(Mode::Nested));
+    files.switch(Mode::Shadow).unwrap();
+    assert_eq!(files.state().unwrap(), State::In(Mode::Shadow));
+    put(&dir.join("paging_mode"), b"shadow -> nested\n");
+    assert_eq!(files.state().unwrap(), State::To(Mode::Nested));
+    put(&dir.join("paging_mode"), b"soon\n");
+    assert_eq!(files.state().unwrap_err().to_string(), "it says `soon`, which is no mode");
+    put(&dir.join("paging_stats"), b"vcpus 3\nunknown 1\nresume_ns_last 7\n");
+    assert_eq!(files.stats().unwrap().known().collect::<Vec<_>>(), [("vcpus", 3), ("resume_ns_last", 7)]);
+    tree.vm("3-4", None);
+    assert!(tree.host.paging_files(VmId { thread: 3, fd: 4 }).unwrap().is_none());
+}
+
+#[test]
 fn counts_tell_whose_switch_the_figures_are_of() {
     let own = |n| Paging::Own {
         state: Ok(State::In(Mode::Nested)),
@@ -253,7 +271,7 @@ fn counts_tell_whose_switch_the_figures_are_of() {
         }),
     };
     let after = own(7).stats();
-    let happened = |n| crate::switch::happened(&own(n), &after, Mode::Shadow);
+    let happened = |n| crate::paging::happened(&own(n), &after, Mode::Shadow);
     assert_eq!(
         [7, 6, 5, 8].map(happened),
         [Happened::Nothing, Happened::Switched, Happened::Crowded, Happened::Nothing]

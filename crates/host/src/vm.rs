@@ -87,7 +87,8 @@ impl Host {
         dir.is_dir().then_some(Vm { id, pid: process.pid, name: process.name, vcpus, paging })
     }
 
-    pub(crate) fn vm_dir(&self, id: VmId) -> PathBuf {
+    /// KVM's directory of a VM, whether it exists or not.
+    pub fn vm_dir(&self, id: VmId) -> PathBuf {
         self.debug.join("kvm").join(id.to_string())
     }
 

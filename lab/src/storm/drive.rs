@@ -4,9 +4,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use bifold_mmu::Mode;
 use serde::Serialize;
 
-use super::{FOUND, Found, KINDS, Mode, Noise, SWITCHES, Storm, Switch};
+use super::{FOUND, Found, KINDS, Noise, SWITCHES, Storm, Switch};
 use crate::lab::job::{Job, Jobs};
 use crate::lab::{Lab, LabError, Output, Plan};
 

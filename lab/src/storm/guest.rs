@@ -2,7 +2,7 @@
 //! The guest of a storm under stock QEMU, and how to talk to it and to QEMU.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use bifold_guest::memfd::memfd;
 use bifold_guest::qemu::{self, BARE, MACHINE, guest_cpu, path_of};
+use bifold_guest::qmp::Qmp;
 use serde_json::{Value, json};
 
 use super::{Pages, Storm};
@@ -30,6 +31,9 @@ const PARAVIRTUAL: [&str; 7] = [
     "+kvm-asyncpf-int",
     "+kvm-poll-control",
 ];
+
+/// How long QEMU may take to answer: it does when its main loop runs, and that may take long here.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Ends QEMU when dropped; not for ever if it cannot end.
 pub(super) struct Guest {
@@ -116,9 +120,9 @@ impl Guest {
         drop((theirs, its));
         let mut guest =
             Guest { child, line, heard: Vec::new(), qmp: None, console, log, earlier: String::new() };
-        match Qmp::new(monitor) {
+        match Qmp::greet(&monitor, PATIENCE) {
             Ok(qmp) => guest.qmp = Some(qmp),
-            Err(e) => bail!("{e:#}: {}", contents(&guest.log)),
+            Err(e) => bail!("QEMU's monitor: {e}: {}", contents(&guest.log)),
         }
         Ok(guest)
     }
@@ -185,60 +189,18 @@ fn contents(file: &File) -> String {
     String::from_utf8_lossy(&data[..n]).into_owned()
 }
 
-/// QEMU's monitor.
-pub(super) struct Qmp {
-    from: BufReader<UnixStream>,
-    to: UnixStream,
-    /// What it said unasked.
-    events: Vec<String>,
+/// A line of the human monitor's, by QMP.
+fn human(qmp: &mut Qmp, line: &str, vcpu: u32) -> Result<String> {
+    let how = json!({ "command-line": line, "cpu-index": vcpu });
+    Ok(qmp.ask("human-monitor-command", how)?.as_str().unwrap_or_default().replace('\r', ""))
 }
 
-impl Qmp {
-    fn new(stream: UnixStream) -> Result<Qmp> {
-        // It answers when its main loop runs, and that may take long here.
-        stream.set_read_timeout(Some(Duration::from_secs(120)))?;
-        let mut qmp = Qmp { from: BufReader::new(stream.try_clone()?), to: stream, events: Vec::new() };
-        qmp.line().context("QEMU's greeting")?;
-        qmp.ask("qmp_capabilities", json!({}))?;
-        Ok(qmp)
+/// Whether the guest runs, why not, and where its vCPUs are.
+pub(super) fn state(qmp: &mut Qmp, vcpus: u32) -> Result<String> {
+    let mut text = qmp.ask("query-status", json!({}))?.to_string() + "\n";
+    text += &qmp.events().iter().map(Value::to_string).collect::<Vec<_>>().join("\n");
+    for vcpu in 0..vcpus {
+        text += &format!("\n{}", human(qmp, "info registers", vcpu)?);
     }
-
-    fn line(&mut self) -> Result<Value> {
-        let mut text = String::new();
-        if self.from.read_line(&mut text)? == 0 {
-            bail!("QEMU has ended");
-        }
-        Ok(serde_json::from_str(&text)?)
-    }
-
-    /// A command and its answer; events in between are kept.
-    pub(super) fn ask(&mut self, command: &str, arguments: Value) -> Result<Value> {
-        let line = json!({ "execute": command, "arguments": arguments }).to_string() + "\n";
-        self.to.write_all(line.as_bytes())?;
-        loop {
-            let mut answer = self.line().with_context(|| command.to_owned())?;
-            if let Some(error) = answer.get("error") {
-                bail!("{command}: {error}");
-            }
-            if answer.get("return").is_some() {
-                return Ok(answer["return"].take());
-            }
-            self.events.push(answer.to_string());
-        }
-    }
-
-    fn human(&mut self, line: &str, vcpu: u32) -> Result<String> {
-        let how = json!({ "command-line": line, "cpu-index": vcpu });
-        Ok(self.ask("human-monitor-command", how)?.as_str().unwrap_or_default().replace('\r', ""))
-    }
-
-    /// Whether it runs, why not, and where its vCPUs are.
-    pub(super) fn state(&mut self, vcpus: u32) -> Result<String> {
-        let mut text = self.ask("query-status", json!({}))?.to_string() + "\n";
-        text += &self.events.join("\n");
-        for vcpu in 0..vcpus {
-            text += &format!("\n{}", self.human("info registers", vcpu)?);
-        }
-        Ok(text)
-    }
+    Ok(text)
 }

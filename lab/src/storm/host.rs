@@ -3,7 +3,6 @@
 //! and hands over what is known every few seconds, so that a machine that dies has told most of it.
 
 use std::fs;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, channel};
@@ -11,14 +10,15 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use bifold_mmu::Mode;
 
-use super::guest::Guest;
+use super::guest::{self, Guest};
 use super::log::{self, Kmsg};
 use super::migrate::Migration;
 use super::noise::{self, Noises};
 use super::recorder::Recorder;
-use super::switch::{self, Time, VcpuTime, Vm, Watch};
-use super::{FOUND, Found, Mode, SWITCHES, Storm, Switch, Work};
+use super::switch::{self, Time, VcpuTime, Watch};
+use super::{FOUND, Found, SWITCHES, Storm, Switch, Work};
 use crate::lab::job::Word;
 
 const BOOT: Duration = Duration::from_secs(600);
@@ -177,7 +177,7 @@ impl Host<'_> {
             self.end(stay.switcher)?;
         } else {
             if let Some(qmp) = &mut noises.qmp {
-                self.found.state = qmp.state(self.job.vcpus).unwrap_or_else(|e| format!("{e:#}"));
+                self.found.state = guest::state(qmp, self.job.vcpus).unwrap_or_else(|e| format!("{e:#}"));
             }
             self.found.last_events = recorder.last(EVENTS).unwrap_or_else(|e| vec![format!("{e:#}")]);
         }
@@ -197,7 +197,7 @@ impl Host<'_> {
         if self.job.switches == 0 {
             return Ok(stay);
         }
-        let Some(vm) = Vm::of(Path::new(switch::DEBUGFS), pid)? else {
+        let Some(vm) = switch::paging_files(&bifold_host::Host::live(), pid)? else {
             self.found.trouble.push("this KVM has no paging_mode: its VMs cannot be switched".into());
             return Ok(stay);
         };
@@ -244,8 +244,10 @@ impl Host<'_> {
     fn settle(&mut self, stay: &mut Stay) -> Result<()> {
         stay.watch.stop.store(true, Ordering::Relaxed);
         self.join(stay.switcher.take());
-        let Some(vm) = Vm::of(Path::new(switch::DEBUGFS), self.guest.pid())? else { return Ok(()) };
-        if vm.mode()? == Mode::Shadow {
+        let Some(vm) = switch::paging_files(&bifold_host::Host::live(), self.guest.pid())? else {
+            return Ok(());
+        };
+        if switch::mode(&vm)? == Mode::Shadow {
             vm.switch(Mode::Nested).context("to nested paging, to move")?;
             self.found.switches_to_move += 1;
         }
@@ -322,10 +324,12 @@ impl Host<'_> {
 
     /// Adds up KVM's figures, which each VM has from 0.
     fn count_switches(&mut self) -> Result<()> {
-        let Ok(Some(vm)) = Vm::of(Path::new(switch::DEBUGFS), self.guest.pid()) else { return Ok(()) };
-        for (name, value) in vm.stats()?.0 {
-            let all = self.found.paging_stats.entry(name.clone()).or_default();
-            *all = match name.as_str() {
+        let Ok(Some(vm)) = switch::paging_files(&bifold_host::Host::live(), self.guest.pid()) else {
+            return Ok(());
+        };
+        for (name, value) in vm.stats()?.known() {
+            let all = self.found.paging_stats.entry(name.into()).or_default();
+            *all = match name {
                 "refused" | "rolled_back" => *all + value,
                 n if n.starts_with("switches_") => *all + value,
                 n if n.ends_with("_worst") => value.max(*all),

@@ -9,10 +9,11 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use bifold_guest::qmp::Qmp;
 use serde_json::json;
 
 use super::Storm;
-use super::guest::{Guest, Qmp};
+use super::guest::Guest;
 
 const SOCKET: &str = "unix:/tmp/migration";
 /// For so long pages are sent, written again, sent again, and modes change.

@@ -18,44 +18,13 @@ pub mod table;
 
 use std::collections::BTreeMap;
 
+use bifold_mmu::Mode;
 use serde::{Deserialize, Serialize};
 
 pub use crate::lab::job::{Noise, Pages, Storm};
 
 /// Kinds of load (`lab/loads`).
 pub const KINDS: [&str; 6] = ["memory", "fork", "protect", "huge", "tables", "compute"];
-
-/// A paging mode.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[allow(missing_docs)]
-pub enum Mode {
-    Nested,
-    Shadow,
-}
-
-impl Mode {
-    /// KVM's word for it.
-    pub fn word(self) -> &'static str {
-        match self {
-            Mode::Nested => "nested",
-            Mode::Shadow => "shadow",
-        }
-    }
-
-    /// The one of this name.
-    pub fn named(word: &str) -> Option<Mode> {
-        [Mode::Nested, Mode::Shadow].into_iter().find(|m| m.word() == word)
-    }
-
-    /// The other one.
-    pub fn other(self) -> Mode {
-        match self {
-            Mode::Nested => Mode::Shadow,
-            Mode::Shadow => Mode::Nested,
-        }
-    }
-}
 
 /// A switch that was asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use bifold_guest::qmp::Qmp;
 use serde_json::json;
 
-use super::guest::Qmp;
 use super::{Noise, Pages, Random};
 
 const KSM: &str = "/sys/kernel/mm/ksm";
@@ -155,7 +155,7 @@ fn dirty(mut qmp: Qmp, mut random: Random, stop: &Stop, count: &Count) -> Result
             Ok(_) => count.fetch_add(1, Ordering::Relaxed),
             // It says that it has measured a moment before it can do so again.
             Err(e) if e.to_string().contains("already being measured") => 0,
-            Err(e) => return Err(e),
+            Err(e) => return Err(e.into()),
         };
         loop {
             pause(&mut random, 50, 200);

@@ -8,24 +8,46 @@
 //! date at its ticks and when a thread stops running; a switch stops all of them, so what is read
 //! right after one is exact, and what is read at a stay's end is too small if anything.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use bifold_host::{Host, PagingFiles, PagingStats, State};
+use bifold_mmu::Mode;
 
-use super::{Figures, Mode, Random, Switch};
+use super::{Figures, Random, Switch};
 
-/// Where KVM has a directory per VM.
-pub const DEBUGFS: &str = "/sys/kernel/debug/kvm";
+/// The paging files of the VM of this process. `None` if KVM has no such file: its modes are fixed.
+pub fn paging_files(host: &Host, pid: u32) -> Result<Option<PagingFiles>> {
+    let vms = host.vms()?;
+    let vm =
+        vms.iter().find(|vm| vm.pid == pid).with_context(|| format!("KVM has no VM of process {pid}"))?;
+    host.paging_files(vm.id).context("the VM's paging files")
+}
 
-/// A VM whose mode can be switched.
-pub struct Vm {
-    mode: File,
-    stats: File,
+/// The mode of a VM that nobody else switches.
+pub fn mode(vm: &PagingFiles) -> Result<Mode> {
+    match vm.state()? {
+        State::In(mode) => Ok(mode),
+        under_way => bail!("paging_mode says that a switch is under way: {under_way}"),
+    }
+}
+
+/// KVM's figures of the last switch.
+fn figures(stats: &PagingStats) -> Result<Figures> {
+    let figures = || {
+        Some(Figures {
+            vcpus_in_guest: stats.vcpus_in_guest_last?,
+            quiesce_ns: stats.quiesce_ns_last?,
+            switch_ns: stats.switch_ns_last?,
+            resume_ns: stats.resume_ns_last?,
+            tables_kept: stats.tables_kept?,
+            shadow_pages_dropped: stats.shadow_pages_dropped?,
+        })
+    };
+    figures().with_context(|| format!("paging_stats lacks a figure of the last switch: {stats:?}"))
 }
 
 /// Reads a small file of the kernel's from its beginning.
@@ -33,82 +55,6 @@ fn read(file: &File) -> std::io::Result<String> {
     let mut bytes = [0; 2048];
     let n = file.read_at(&mut bytes, 0)?;
     Ok(String::from_utf8_lossy(&bytes[..n]).into_owned())
-}
-
-impl Vm {
-    /// The VM of this process, below [`DEBUGFS`] or what stands for it. `None` if KVM has no
-    /// such file: its modes are fixed.
-    pub fn of(debugfs: &Path, pid: u32) -> Result<Option<Vm>> {
-        let prefix = format!("{pid}-");
-        let entries = fs::read_dir(debugfs).with_context(|| debugfs.display().to_string())?;
-        let dir = entries
-            .flatten()
-            .find(|e| e.file_name().to_string_lossy().starts_with(&prefix))
-            .with_context(|| format!("{}: no VM of process {pid}", debugfs.display()))?
-            .path();
-        let open =
-            |name: &str| OpenOptions::new().read(true).write(name == "paging_mode").open(dir.join(name));
-        match open("paging_mode") {
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            mode => Ok(Some(Vm {
-                mode: mode.context("paging_mode")?,
-                stats: open("paging_stats").context("paging_stats")?,
-            })),
-        }
-    }
-
-    /// The mode it is in.
-    pub fn mode(&self) -> Result<Mode> {
-        let text = read(&self.mode).context("paging_mode")?;
-        Mode::named(text.trim()).with_context(|| format!("paging_mode says {:?}", text.trim()))
-    }
-
-    /// Switches, and returns when all vCPUs run in the other mode.
-    pub fn switch(&self, to: Mode) -> std::io::Result<()> {
-        let word = to.word().as_bytes();
-        match self.mode.write_at(word, 0) {
-            // Not every file of debugfs has positions.
-            Err(e) if e.raw_os_error() == Some(rustix::io::Errno::SPIPE.raw_os_error()) => {
-                (&self.mode).write(word).map(drop)
-            }
-            other => other.map(drop),
-        }
-    }
-
-    /// KVM's figures.
-    pub fn stats(&self) -> Result<Stats> {
-        Stats::parse(&read(&self.stats).context("paging_stats")?)
-    }
-}
-
-/// `paging_stats`, in its own order.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Stats(pub Vec<(String, u64)>);
-
-impl Stats {
-    fn parse(text: &str) -> Result<Stats> {
-        let line = |l: &str| {
-            let (name, value) = l.split_once(' ')?;
-            Some((name.to_owned(), value.trim().parse().ok()?))
-        };
-        let all: Option<Vec<_>> = text.lines().map(line).collect();
-        all.map(Stats).with_context(|| format!("paging_stats: {text:?}"))
-    }
-
-    fn get(&self, name: &str) -> u64 {
-        self.0.iter().find(|(n, _)| n == name).map_or(0, |(_, v)| *v)
-    }
-
-    fn figures(&self) -> Figures {
-        Figures {
-            vcpus_in_guest: self.get("vcpus_in_guest_last"),
-            quiesce_ns: self.get("quiesce_ns_last"),
-            switch_ns: self.get("switch_ns_last"),
-            resume_ns: self.get("resume_ns_last"),
-            tables_kept: self.get("tables_kept"),
-            shadow_pages_dropped: self.get("shadow_pages_dropped"),
-        }
-    }
 }
 
 /// What passes while a guest stays in a mode.
@@ -186,14 +132,14 @@ fn stay(random: &mut Random, least: Duration) -> Duration {
 
 /// Makes `count` switches, each after a stay of `least` or more, and passes each on.
 pub fn storm(
-    vm: &Vm,
+    vm: &PagingFiles,
     time: &dyn Time,
     (count, least, seed): (u64, Duration, u64),
     watch: &Watch,
     tell: &mut dyn FnMut(Switch),
 ) -> Result<()> {
     let mut random = Random(seed);
-    let mut mode = vm.mode()?;
+    let mut mode = mode(vm)?;
     for n in 0..=count {
         let (begun, before) = (time.now(), time.ran()?);
         let wanted = stay(&mut random, least);
@@ -228,7 +174,7 @@ pub fn storm(
         match end {
             Ok(()) => {
                 mode = mode.other();
-                record.figures = vm.stats()?.figures();
+                record.figures = figures(&vm.stats()?)?;
             }
             Err(e) => record.errno = e.raw_os_error().unwrap_or(-1),
         }
@@ -262,43 +208,51 @@ mod tests {
         }
     }
 
-    fn made_up(with: bool) -> tempfile::TempDir {
+    /// A host that is a tree of files, with the VM of process 4711.
+    fn made_up(with: bool) -> (tempfile::TempDir, Host) {
         let root = tempfile::tempdir().unwrap();
-        let dir = root.path().join("4711-12");
-        fs::create_dir(&dir).unwrap();
-        fs::create_dir(root.path().join("47111-9")).unwrap();
+        let host = Host {
+            sys: root.path().join("sys"),
+            proc: root.path().join("proc"),
+            debug: root.path().join("debug"),
+        };
+        let dir = host.debug.join("kvm/4711-12");
+        fs::create_dir_all(&dir).unwrap();
+        fs::create_dir(host.debug.join("kvm/47111-9")).unwrap();
         if with {
             fs::write(dir.join("paging_mode"), "nested\n").unwrap();
             fs::write(dir.join("paging_stats"), STATS).unwrap();
         }
-        root
+        (root, host)
     }
 
     #[test]
     fn a_vm_is_found_read_and_switched() {
-        let root = made_up(true);
-        let vm = Vm::of(root.path(), 4711).unwrap().unwrap();
-        assert_eq!(vm.mode().unwrap(), Mode::Nested);
+        let (_root, host) = made_up(true);
+        let vm = paging_files(&host, 4711).unwrap().unwrap();
+        assert_eq!(mode(&vm).unwrap(), Mode::Nested);
         vm.switch(Mode::Shadow).unwrap();
-        assert_eq!(vm.mode().unwrap(), Mode::Shadow);
-        assert_eq!(vm.stats().unwrap().figures().shadow_pages_dropped, 77);
-        fs::write(root.path().join("4711-12/paging_mode"), "nested -> shadow\n").unwrap();
-        assert!(vm.mode().is_err());
-        assert!(Stats::parse("vcpus four\n").is_err());
+        assert_eq!(mode(&vm).unwrap(), Mode::Shadow);
+        assert_eq!(figures(&vm.stats().unwrap()).unwrap().shadow_pages_dropped, 77);
+        fs::write(host.debug.join("kvm/4711-12/paging_mode"), "nested -> shadow\n").unwrap();
+        assert!(mode(&vm).is_err());
+        fs::write(host.debug.join("kvm/4711-12/paging_stats"), "vcpus four\n").unwrap();
+        assert!(figures(&vm.stats().unwrap()).is_err());
     }
 
     #[test]
     fn without_its_files_modes_are_fixed() {
-        let root = made_up(false);
-        assert!(Vm::of(root.path(), 4711).unwrap().is_none());
-        assert!(Vm::of(root.path(), 471).is_err());
-        assert!(Vm::of(Path::new("/nonexistent"), 1).is_err());
+        let (_root, host) = made_up(false);
+        assert!(paging_files(&host, 4711).unwrap().is_none());
+        assert!(paging_files(&host, 471).is_err());
+        fs::remove_dir_all(&host.debug).unwrap();
+        assert!(paging_files(&host, 4711).is_err());
     }
 
     #[test]
     fn no_stay_is_shorter_than_the_least_by_either_measure() {
-        let root = made_up(true);
-        let vm = Vm::of(root.path(), 4711).unwrap().unwrap();
+        let (_root, host) = made_up(true);
+        let vm = paging_files(&host, 4711).unwrap().unwrap();
         let run = |seed| {
             let mut all = Vec::new();
             let time = Fake(Cell::new(Duration::from_secs(1)));
@@ -320,8 +274,8 @@ mod tests {
 
     #[test]
     fn it_ends_when_told() {
-        let root = made_up(true);
-        let vm = Vm::of(root.path(), 4711).unwrap().unwrap();
+        let (_root, host) = made_up(true);
+        let vm = paging_files(&host, 4711).unwrap().unwrap();
         let watch = Watch::default();
         let mut count = 0;
         let time = Fake(Cell::new(Duration::ZERO));

@@ -3,8 +3,10 @@
 
 use std::fmt::Write;
 
+use bifold_mmu::Mode;
+
 use super::drive::Outcome;
-use super::{Mode, Pages, Switch};
+use super::{Pages, Switch};
 
 fn ms(ns: u64) -> String {
     format!("{:.2}", ns as f64 / 1e6)
@@ -60,7 +62,7 @@ pub fn table(o: &Outcome) -> String {
         out.push_str(HEAD);
         for mode in [Mode::Shadow, Mode::Nested] {
             let of: Vec<&Switch> = good.iter().copied().filter(|s| s.to == mode).collect();
-            out.push_str(&row(mode.word(), &of));
+            out.push_str(&row(mode.name(), &of));
         }
         out.push_str(&row("both", &good));
     }

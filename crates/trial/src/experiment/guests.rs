@@ -4,15 +4,16 @@
 
 use super::ExperimentError;
 use super::outcome::GuestOutcome;
-use super::qmp::Qmp;
 use super::sample::Watched;
 use super::spec::{PlannedGuest, Spec, Workload, WorkloadSpec};
 use bifold_guest::cpio::{Archive, Entry};
 use bifold_guest::kernel::{self, Kernel};
 use bifold_guest::packages::Packages;
 use bifold_guest::qemu::Qemu;
+use bifold_guest::qmp::Qmp;
 use bifold_guest::vm::{GuestLine, GuestVm, GuestVmSpec, Initrd};
 use bifold_guest::{GuestError, workload_initramfs};
+use std::time::Duration;
 
 const WORKLOAD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/workload"));
 const PROGRAM: &str = "/workload";
@@ -25,6 +26,8 @@ const DATA: &str = "/var/lib/mysql";
 const SOCKET: &str = "/run/database.sock";
 /// Between two runs of the load generator.
 const BETWEEN_RUNS_MS: u64 = 1000;
+/// How long QEMU may take to answer a command: it shares the machine with all the other guests.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What guests of one kind start from.
 #[derive(Debug)]
@@ -235,9 +238,9 @@ impl Guest {
         let Some(vm) = &self.vm else { return Ok(()) };
         let qmp = match &mut self.qmp {
             Some(qmp) => qmp,
-            none => none.insert(Qmp::greet(vm.qmp())?),
+            none => none.insert(Qmp::greet(vm.qmp(), PATIENCE)?),
         };
-        qmp.command(command).map(drop)
+        qmp.ask(command, serde_json::json!({})).map(drop)
     }
 }
 

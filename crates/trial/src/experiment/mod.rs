@@ -15,7 +15,6 @@
 pub mod guests;
 pub mod outcome;
 pub mod output;
-mod qmp;
 pub mod run;
 mod sample;
 pub mod spec;

@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use bifold_lab::storm::drive::{Machine, Outcome, drive};
 use bifold_lab::storm::table::table;
-use bifold_lab::storm::{KINDS, Mode, Noise, Pages, Storm};
+use bifold_lab::storm::{KINDS, Noise, Pages, Storm};
+use bifold_mmu::Mode;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -112,7 +113,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let own = args.switches == 0 && args.modules.is_none();
     let lab = super::switch::lab(&args.kernel, args.debug_kernel.as_ref(), args.modules.as_ref(), own)?;
     let release = lab.kernel().version.clone();
-    let first = Mode::named(&args.first).context("--first")?;
+    let first = Mode::BOTH.into_iter().find(|mode| mode.name() == args.first).context("--first")?;
     let machine = Machine {
         cpus: args.cpus,
         memory_mib: args.lab_memory.unwrap_or(if args.debug_kernel.is_some() { 3072 } else { 1536 }),

@@ -16,6 +16,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use bifold_host::{Host, PagingFiles, VmId};
 use kvm_bindings::{KVM_MAX_CPUID_ENTRIES, kvm_segment, kvm_userspace_memory_region};
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
 
@@ -254,24 +255,28 @@ impl Machine {
         self.end(vcpu)
     }
 
-    fn debugfs(&self) -> PathBuf {
-        format!("/sys/kernel/debug/kvm/{}-{}", std::process::id(), self.fd.as_raw_fd()).into()
+    fn id(&self) -> VmId {
+        VmId { thread: std::process::id(), fd: self.fd.as_raw_fd() as u32 }
     }
 
-    /// The file that reads and sets the mode.
+    fn debugfs(&self) -> PathBuf {
+        Host::live().vm_dir(self.id())
+    }
+
+    fn paging(&self) -> Result<PagingFiles> {
+        let lacks =
+            || Unavailable(format!("{}: this KVM has no paging mode per VM", self.mode_file().display()));
+        Ok(Host::live().paging_files(self.id())?.ok_or_else(lacks)?)
+    }
+
+    /// The file that reads and sets the mode, for what [`PagingFiles`] does not do: words that are no
+    /// mode, other users.
     pub fn mode_file(&self) -> PathBuf {
         self.debugfs().join("paging_mode")
     }
 
     pub fn mode(&self) -> Result<String> {
-        let path = self.mode_file();
-        let text = fs::read_to_string(&path).map_err(|e| match e.kind() {
-            std::io::ErrorKind::NotFound => {
-                Unavailable(format!("{}: this KVM has no paging mode per VM", path.display())).into()
-            }
-            _ => anyhow::Error::from(e),
-        })?;
-        Ok(text.trim().to_owned())
+        Ok(self.paging()?.state()?.to_string())
     }
 
     /// Switches; the error number if it is refused.
@@ -289,15 +294,9 @@ impl Machine {
         }
     }
 
-    /// `paging_stats`.
-    pub fn stats(&self) -> Result<BTreeMap<String, u64>> {
-        let text = fs::read_to_string(self.debugfs().join("paging_stats"))?;
-        text.lines()
-            .map(|l| {
-                let (name, value) = l.split_once(' ').context("a line without a value")?;
-                Ok((name.to_owned(), value.parse()?))
-            })
-            .collect()
+    /// KVM's figures of this VM's switches, by name.
+    pub fn stats(&self) -> Result<BTreeMap<&'static str, u64>> {
+        Ok(self.paging()?.stats()?.known().collect())
     }
 
     /// One of KVM's own counts of this VM, all vCPUs together.

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Switching a VM's paging mode.
 
-use crate::paging::{MODE_FILE, Paging, State};
-use crate::stats::PagingStats;
+use super::files::write_mode;
+use super::{MODE_FILE, Paging, PagingStats, State};
 use crate::vm::Vm;
 use crate::{Host, HostError, Refusal};
 use bifold_mmu::Mode;
 use std::fs::OpenOptions;
-use std::io::{self, Write as _};
+use std::io;
 use std::time::{Duration, Instant};
 
 /// What came of a switch: the VM is in the mode asked for.
@@ -41,8 +41,7 @@ impl Host {
         let before = Paging::read(&dir);
         let file = OpenOptions::new().write(true).open(dir.join(MODE_FILE));
         let start = Instant::now();
-        // One write: KVM takes it whole, and what a signal has interrupted is not to be repeated.
-        let written = file.and_then(|mut file| file.write(format!("{}\n", to.name()).as_bytes()));
+        let written = file.and_then(|file| write_mode(&file, to));
         let wall = start.elapsed();
         if let Err(e) = written {
             return Err(self.refused(vm, to, e));

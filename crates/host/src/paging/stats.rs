@@ -98,6 +98,11 @@ impl PagingStats {
         stats
     }
 
+    /// The figures that the file has, by name.
+    pub fn known(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        PagingStats::STATS.iter().zip(self.values()).filter_map(|(stat, value)| Some((stat.name, value?)))
+    }
+
     /// Switches both ways.
     pub fn switches(&self) -> Option<u64> {
         self.switches_to_shadow?.checked_add(self.switches_to_nested?)

@@ -1,9 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A VM's paging mode, as KVM's files have it.
+//! A VM's paging mode and its switches: the client of KVM's files `paging_mode` and `paging_stats`.
 
-use crate::stats::PagingStats;
+mod files;
+mod stats;
+mod switch;
+
+pub use files::PagingFiles;
+pub use stats::{Of, PagingStats, Stat, Unit};
+#[cfg(test)]
+pub(crate) use switch::happened;
+pub use switch::{Happened, Switch};
+
 use crate::{one_line, read};
 use bifold_mmu::Mode;
+use rustix::io::Errno;
 use std::fmt;
 use std::io;
 use std::path::Path;
@@ -73,13 +83,11 @@ pub enum Unreadable {
     Strange(String),
 }
 
-/// EPERM, which `ErrorKind` does not tell from EACCES.
-const EPERM: i32 = 1;
-
 impl From<io::Error> for Unreadable {
     fn from(e: io::Error) -> Self {
         match e.kind() {
-            _ if e.raw_os_error() == Some(EPERM) => Unreadable::Forbidden,
+            // `ErrorKind` does not tell EPERM from EACCES.
+            _ if Errno::from_io_error(&e) == Some(Errno::PERM) => Unreadable::Forbidden,
             io::ErrorKind::PermissionDenied => Unreadable::NotRoot,
             _ => Unreadable::Io(e),
         }
@@ -102,7 +110,7 @@ pub enum Paging {
 }
 
 /// The file that has a VM's mode.
-pub(crate) const MODE_FILE: &str = "paging_mode";
+const MODE_FILE: &str = "paging_mode";
 const STATS_FILE: &str = "paging_stats";
 
 impl Paging {
