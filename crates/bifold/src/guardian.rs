@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The hidden verb under which this program is the guardian of KSM's settings
-//! ([`bifold_host::ksm::Guardian`]). It is no word of the parser: nobody types it, and it must work
+//! ([`bifold_host::held::Guardian`]). It is no word of the parser: nobody types it, and it must work
 //! before anything else is looked at.
 
 use crate::status;
-use bifold_host::ksm::{Stood, stand_guard};
+use bifold_host::held::Stood;
+use bifold_host::ksm::stand_guard;
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;

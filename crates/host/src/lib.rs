@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod error;
+pub mod held;
 pub mod ksm;
 mod kvm;
 mod paging;

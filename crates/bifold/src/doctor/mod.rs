@@ -6,7 +6,8 @@ use crate::cli::{Cli, DoctorArgs, DoctorFormat};
 use crate::run::print;
 use crate::status::Status;
 use bifold_guest::doctor::{Check, checks};
-use bifold_host::ksm::{Counter, Ksm, KsmError, Left, Places, Setting, left_behind, restore_left_behind};
+use bifold_host::held::Places;
+use bifold_host::ksm::{Counter, Ksm, KsmError, Left, Setting, left_behind, restore_left_behind};
 use bifold_host::{Host, HostError};
 use bifold_report::wrapped;
 use clap::CommandFactory as _;
@@ -89,7 +90,7 @@ struct Finding {
 pub fn run(args: &DoctorArgs) -> anyhow::Result<Status> {
     let host = Host::live();
     if args.restore {
-        return restore(&host, &Places::live());
+        return restore(&host, &Places::of_ksm());
     }
     let all = all_checks(&host);
     let words = args.verb.join(" ");
@@ -108,7 +109,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<Status> {
         .iter()
         .filter(|c| asked.iter().any(|v| v.needs.contains(&c.name) || v.part.is_some_and(|p| p.0 == c.name)))
         .collect();
-    let left = left_behind(&host, &Places::live());
+    let left = left_behind(&host, &Places::of_ksm());
     let mut decides = findings.iter().filter(|f| !words.is_empty() || f.verb == "compare");
     let ok = decides.all(|f| f.works == Works::Yes);
     print(&match args.format {

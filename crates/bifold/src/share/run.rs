@@ -12,7 +12,7 @@ use crate::share::args::OutArgs;
 use crate::status::Status;
 use anyhow::Context as _;
 use bifold_host::Host;
-use bifold_host::ksm::{Guardian, Places};
+use bifold_host::held::{Guardian, Places};
 use bifold_report::{Exit, OutputFile, Page, PageChart, PageTable, text_table_with_keys, wrapped};
 use bifold_trial::experiment::output::{self, Table};
 use bifold_trial::experiment::run::{available_mib, largest_scale_in};
@@ -114,7 +114,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<Status> {
     let guardian = Guardian::this_program(guardian::VERB)?;
     let asked = Asked {
         host: &host,
-        places: &Places::live(),
+        places: &Places::of_ksm(),
         guardian: &guardian,
         dump: args.dump.as_deref(),
         stop: &stop,

@@ -3,7 +3,8 @@
 //! tree made here; the process that dies is this test program, run again; the guardian is the command.
 
 use bifold_host::Host;
-use bifold_host::ksm::{Guardian, Ksm, KsmGuard, Places, Setting, Settings};
+use bifold_host::held::{Guardian, Places};
+use bifold_host::ksm::{Ksm, KsmGuard, Setting, Settings};
 use rustix::process::{Pid, Signal, getsid, kill_process};
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};

@@ -2,6 +2,8 @@
 //! What can go wrong with KSM, in words that say what to do.
 
 use super::{Setting, shown};
+use crate::held::HeldError;
+use rustix::io::Errno;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -21,18 +23,9 @@ pub enum KsmError {
         /// What.
         path: PathBuf,
     },
-    /// Somebody else holds the lock.
-    #[error(
-        "KSM is driven by {} now ({} is locked): wait until that ends",
-        pid.map_or("another command of Bifold".into(), |p| format!("process {p}")),
-        path.display()
-    )]
-    Busy {
-        /// The lock's file.
-        path: PathBuf,
-        /// Whose it is, if the journal says.
-        pid: Option<u32>,
-    },
+    /// The settings cannot be held or restored.
+    #[error(transparent)]
+    Held(#[from] HeldError),
     /// A kernel without that setting.
     #[error("this kernel's KSM has no setting `{}`: leave it out", setting.name())]
     NoSetting {
@@ -71,23 +64,9 @@ pub enum KsmError {
         /// Its text.
         text: String,
     },
-    /// A journal of settings that cannot be used.
-    #[error("the journal of KSM settings {} cannot be used: {why}; set KSM's files by hand, then remove it", path.display())]
-    Journal {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        why: String,
-    },
     /// ksmd does not go through memory.
     #[error("ksmd does not begin or end a pass: is there any mergeable memory?")]
     NoPass,
-    /// The guardian did not start.
-    #[error("the process that restores KSM's settings if this one is killed did not start ({why})")]
-    Guardian {
-        /// What it did instead.
-        why: String,
-    },
     /// Something else in the file system.
     #[error("cannot use {}", path.display())]
     Io {
@@ -99,13 +78,11 @@ pub enum KsmError {
 }
 
 fn hint(setting: Setting, e: &io::Error) -> &'static str {
-    const EBUSY: i32 = 16;
-    const EINVAL: i32 = 22;
-    match (setting, e.raw_os_error()) {
-        (Setting::MaxPageSharing | Setting::MergeAcrossNodes, Some(EBUSY)) => {
+    match (setting, Errno::from_io_error(e)) {
+        (Setting::MaxPageSharing | Setting::MergeAcrossNodes, Some(Errno::BUSY)) => {
             ": pages are still shared, as by a process that is ending; try again"
         }
-        (Setting::PagesToScan, Some(EINVAL)) => ": set advisor_mode = none with it",
+        (Setting::PagesToScan, Some(Errno::INVAL)) => ": set advisor_mode = none with it",
         _ => "",
     }
 }
@@ -124,6 +101,7 @@ impl KsmError {
 
     /// Whether it is this machine, or this user's rights on it, that lack something.
     pub fn cannot_work_here(&self) -> bool {
-        matches!(self, KsmError::NoKsm { .. } | KsmError::NotRoot { .. } | KsmError::NoSetting { .. })
+        use KsmError::*;
+        matches!(self, NoKsm { .. } | NotRoot { .. } | Held(HeldError::NotRoot { .. }) | NoSetting { .. })
     }
 }

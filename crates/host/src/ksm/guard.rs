@@ -1,60 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The guard: whoever changes KSM's settings has one, and it puts them back.
+//! The guard: KSM's settings, [held](crate::held) by this process and restored when it ends.
 //!
-//! 1. The lock: one guard at a time.
-//! 2. A journal that somebody left is restored from first.
-//! 3. The settings found are written down; the guardian starts, and has the lock too.
-//! 4. Only then is anything changed.
-//!
-//! At the end the other way round: settings, journal, guardian, lock. A step that is missing because of
-//! a kill is done by the guardian, or by the next guard. What comes back are the settings: pages that
-//! merged meanwhile stay merged where `run` was 0 or 1, unless a setting that is restored needs them
-//! unmerged (`max_page_sharing`, `merge_across_nodes`).
+//! What comes back are the settings. Pages that merged meanwhile stay merged where `run` was 0 or 1, unless
+//! a setting that is restored needs them unmerged (`max_page_sharing`, `merge_across_nodes`).
 
-use super::guardian::Standing;
+use super::journal::{WHAT, names_and_values};
 use super::restore::make;
-use super::{Guardian, Journal, Ksm, KsmError, Settings};
+use super::{Journal, Ksm, KsmError, Settings};
 use crate::Host;
-use rustix::fs::{FlockOperation, OFlags, flock};
-use std::fs::{File, OpenOptions};
-use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::PathBuf;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
-
-/// Where a guard keeps its lock and its journal.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Places {
-    /// The lock's file, never removed.
-    pub lock: PathBuf,
-    /// The journal, there while settings are changed.
-    pub journal: PathBuf,
-}
+use crate::held::{self, Guardian, Held, Places, Stood};
+use std::path::Path;
 
 impl Places {
-    /// This machine's: they do not outlive a boot, as KSM's settings do not.
-    pub fn live() -> Places {
+    /// This machine's places for KSM: they do not outlive a boot, as KSM's settings do not.
+    pub fn of_ksm() -> Places {
         Places { lock: "/run/lock/bifold-ksm.lock".into(), journal: "/run/bifold-ksm.journal".into() }
     }
 }
 
-/// KSM's settings in one's own hands, until it is dropped.
+/// KSM's settings, held by this process until the guard is dropped.
 #[derive(Debug)]
 pub struct KsmGuard {
     ksm: Ksm,
-    places: Places,
     found: Settings,
-    recovered: Option<u32>,
-    guardian: Option<Standing>,
-    // Last: the lock goes when all else is done.
-    _lock: File,
+    held: Held,
 }
-
-/// How long a lock is waited for: a guardian that restores is soon done.
-const PATIENCE: Duration = Duration::from_secs(3);
-/// How often a busy lock is tried again.
-const AGAIN: Duration = Duration::from_millis(50);
 
 impl KsmGuard {
     /// Takes KSM over and changes what `wanted` names. Settings stay so until the guard is dropped,
@@ -74,19 +44,18 @@ impl KsmGuard {
     ) -> Result<KsmGuard, KsmError> {
         let ksm = Ksm::of(host)?;
         ksm.may_write()?;
-        let lock = lock(places)?;
-        let recovered = restore_from(&ksm, places)?.map(|left| left.pid);
-        let found = ksm.settings()?;
-        Journal { pid: std::process::id(), found: found.clone() }.write(&places.journal)?;
-        let standing = match guardian.start(&host.sys, &places.journal, &lock) {
-            Ok(standing) => standing,
-            Err(e) => {
-                Journal::remove(&places.journal)?;
-                return Err(e);
-            }
-        };
-        let (places, guardian) = (places.clone(), Some(standing));
-        let guard = KsmGuard { ksm, places, found, recovered, guardian, _lock: lock };
+        let mut found = Settings::default();
+        let held = Held::take(
+            WHAT,
+            places,
+            (guardian, &[&host.sys]),
+            |left| make(&ksm, &Journal::at(&places.journal, left)?.found),
+            || {
+                found = ksm.settings()?;
+                Ok::<_, KsmError>(names_and_values(&found))
+            },
+        )?;
+        let guard = KsmGuard { ksm, found, held };
         guard.set(wanted)?;
         Ok(guard)
     }
@@ -103,7 +72,7 @@ impl KsmGuard {
 
     /// The process whose settings it found changed and restored before it began.
     pub fn recovered(&self) -> Option<u32> {
-        self.recovered
+        self.held.recovered()
     }
 
     /// Changes settings; those that are not named stay as they are. Changing `max_page_sharing` or
@@ -124,55 +93,8 @@ impl KsmGuard {
     }
 
     fn end(&mut self) -> Result<(), KsmError> {
-        let Some(mut guardian) = self.guardian.take() else { return Ok(()) };
-        let restored = make(&self.ksm, &self.found).and_then(|()| Journal::remove(&self.places.journal));
-        guardian.dismiss();
-        restored
+        self.held.end(|| make(&self.ksm, &self.found))
     }
-}
-
-/// Settings that a command of Bifold has changed, by the journal that lies there.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Left {
-    /// The command's process, and the settings that it found.
-    pub journal: Journal,
-    /// Whether that process, or its guardian, still has KSM in its hands and will restore them itself.
-    pub held: bool,
-}
-
-/// What a journal says that lies at its place; `None` if there is none. Changes nothing, and needs no root.
-///
-/// # Errors
-/// If the journal cannot be read or is none.
-pub fn left_behind(host: &Host, places: &Places) -> Result<Option<Left>, KsmError> {
-    let Some(journal) = Journal::read(&places.journal)? else { return Ok(None) };
-    let held = match File::open(&places.lock) {
-        // A shared lock, and for this moment only: a guard that begins just now waits for longer.
-        Ok(lock) => flock(&lock, FlockOperation::NonBlockingLockShared).is_err(),
-        // Only root may look: the process itself says nearly as much.
-        Err(_) => host.proc.join(journal.pid.to_string()).is_dir(),
-    };
-    Ok(Some(Left { journal, held }))
-}
-
-/// Restores the settings that a command of Bifold left changed, and removes its journal; `None` if there is
-/// none.
-///
-/// # Errors
-/// If a command has KSM in its hands now, the user is not root, or a setting cannot be restored.
-pub fn restore_left_behind(host: &Host, places: &Places) -> Result<Option<Journal>, KsmError> {
-    let ksm = Ksm::of(host)?;
-    ksm.may_write()?;
-    let _lock = lock(places)?;
-    restore_from(&ksm, places)
-}
-
-/// The same with the lock held.
-fn restore_from(ksm: &Ksm, places: &Places) -> Result<Option<Journal>, KsmError> {
-    let Some(left) = Journal::read(&places.journal)? else { return Ok(None) };
-    make(ksm, &left.found)?;
-    Journal::remove(&places.journal)?;
-    Ok(Some(left))
 }
 
 impl Drop for KsmGuard {
@@ -182,25 +104,45 @@ impl Drop for KsmGuard {
     }
 }
 
-fn lock(places: &Places) -> Result<File, KsmError> {
-    let path = &places.lock;
-    // /run/lock is everybody's: no symbolic link is followed, and nothing is written.
-    let nofollow = OFlags::NOFOLLOW.bits() as i32;
-    let mut open = OpenOptions::new();
-    open.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(nofollow);
-    let file = open.open(path).map_err(|e| KsmError::io(path, e))?;
-    let start = Instant::now();
-    loop {
-        match flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(io::Error::from) {
-            Ok(()) => return Ok(file),
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                if start.elapsed() > PATIENCE {
-                    let pid = Journal::read(&places.journal).ok().flatten().map(|j| j.pid);
-                    return Err(KsmError::Busy { path: path.clone(), pid });
-                }
-                sleep(AGAIN);
-            }
-            Err(e) => return Err(KsmError::io(path, e)),
-        }
-    }
+/// Settings that a command of Bifold has changed, by the journal that lies there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Left {
+    /// The command's process, and the settings that it found.
+    pub journal: Journal,
+    /// Whether that process, or its guardian, still holds the settings and will restore them itself.
+    pub held: bool,
+}
+
+/// KSM's settings that a process has changed, by its journal; `None` if there is no journal. Changes
+/// nothing, and needs no root.
+///
+/// # Errors
+/// If the journal cannot be read or is none.
+pub fn left_behind(host: &Host, places: &Places) -> Result<Option<Left>, KsmError> {
+    let Some((journal, held)) = held::left_behind(WHAT, places, &host.proc)? else { return Ok(None) };
+    Ok(Some(Left { journal: Journal::at(&places.journal, &journal)?, held }))
+}
+
+/// Restores KSM's settings that a process left changed, and removes its journal; `None` if there is none.
+///
+/// # Errors
+/// If a process holds KSM's settings now, the user is not root, or a setting cannot be restored.
+pub fn restore_left_behind(host: &Host, places: &Places) -> Result<Option<Journal>, KsmError> {
+    let ksm = Ksm::of(host)?;
+    ksm.may_write()?;
+    let left = held::restore_left_behind(WHAT, places, |left| {
+        make(&ksm, &Journal::at(&places.journal, left)?.found)
+    })?;
+    left.map(|left| Journal::at(&places.journal, &left)).transpose()
+}
+
+/// The guardian's whole life for KSM: see [`held::stand_guard`]. `sys` is where sysfs is mounted.
+///
+/// # Errors
+/// If the settings cannot be restored; the journal then stays for the next guard.
+pub fn stand_guard(sys: &Path, journal: &Path) -> Result<Stood, KsmError> {
+    held::stand_guard(WHAT, journal, |left| {
+        let ksm = Ksm::of(&Host { sys: sys.into(), ..Host::live() })?;
+        make(&ksm, &Journal::at(journal, left)?.found)
+    })
 }

@@ -5,15 +5,12 @@
 //! cannot. Kernels have grown these files over time, so one that is not there is absent, never an
 //! error. What one process merges comes from `/proc/PID/ksm_stat`, ksmd's CPU time from procfs too.
 //!
-//! Settings are changed through a [`KsmGuard`] only: it keeps other users of Bifold out, writes down
-//! what it found, and puts it back when dropped. A small process of its own, the guardian
-//! ([`stand_guard`]), does so when the guard's process is killed; if that one is killed as well, the
-//! next guard begins by restoring what the last one wrote down.
+//! Settings are changed through a [`KsmGuard`] only, which [holds](crate::held) them: it keeps other users
+//! of Bifold out, writes down the settings it found, and restores them when dropped or killed.
 
 mod counters;
 mod error;
 mod guard;
-mod guardian;
 mod journal;
 mod memory;
 mod others;
@@ -24,8 +21,7 @@ mod settings;
 
 pub use counters::{Counter, Counters, ProcessKsm};
 pub use error::KsmError;
-pub use guard::{KsmGuard, Left, Places, left_behind, restore_left_behind};
-pub use guardian::{Guardian, Stood, stand_guard};
+pub use guard::{KsmGuard, Left, left_behind, restore_left_behind, stand_guard};
 pub use journal::Journal;
 pub use memory::{Area, MergeableArea, Merged, PageState, mergeable_areas};
 pub use others::{MergeableProcess, Others};

@@ -3,6 +3,7 @@
 
 use super::{Ksm, KsmError, ProcessKsm};
 use crate::read;
+use rustix::io::Errno;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
@@ -94,6 +95,5 @@ fn precise(schedstat: &Path) -> Option<Duration> {
 
 /// The process has ended, or the kernel has no such file.
 pub(super) fn gone(e: &io::Error) -> bool {
-    const ESRCH: i32 = 3;
-    e.kind() == io::ErrorKind::NotFound || e.raw_os_error() == Some(ESRCH)
+    e.kind() == io::ErrorKind::NotFound || Errno::from_io_error(e) == Some(Errno::SRCH)
 }

@@ -2,6 +2,7 @@
 //! KSM made of files.
 
 use super::*;
+use crate::held::{Guardian, HeldError, Places};
 use proptest::prelude::*;
 use std::fs;
 
@@ -52,6 +53,11 @@ impl Tree {
 
     fn places(&self) -> Places {
         Places { lock: self.dir.path().join("lock"), journal: self.dir.path().join("journal") }
+    }
+
+    /// A journal that a killed process left.
+    fn leave(&self, journal: &Journal) {
+        fs::write(self.places().journal, journal.text()).unwrap();
     }
 
     fn take(&self, wanted: &[(Setting, u64)]) -> Result<KsmGuard, KsmError> {
@@ -151,7 +157,7 @@ fn a_guard_changes_what_is_asked_and_restores_all_when_dropped() {
     guard.set(&Settings::of(&[(Setting::AdvisorMode, 0), (Setting::PagesToScan, 7)])).unwrap();
     assert_eq!(tree.says("pages_to_scan"), "7\n");
     assert_eq!(guard.found(), &before);
-    let journal = Journal::read(&tree.places().journal).unwrap().unwrap();
+    let journal = Journal::parse(&fs::read_to_string(&tree.places().journal).unwrap()).unwrap();
     assert_eq!(journal, Journal { pid: std::process::id(), found: before.clone() });
     drop(guard);
     assert_eq!(tree.ksm().settings().unwrap(), before);
@@ -182,7 +188,7 @@ fn a_setting_that_cannot_be_made_leaves_all_as_it_was() {
 fn a_journal_left_behind_is_restored_from_before_anything_else() {
     let tree = Tree::new();
     let before = tree.ksm().settings().unwrap();
-    Journal { pid: 4242, found: before.clone() }.write(&tree.places().journal).unwrap();
+    tree.leave(&Journal { pid: 4242, found: before.clone() });
     tree.put("run", "1\n");
     tree.put("max_page_sharing", "2\n");
     let guard = tree.take(&[(Setting::SmartScan, 0)]).unwrap();
@@ -202,7 +208,7 @@ fn a_journal_left_behind_is_told_and_restored_from_on_request() {
     drop(guard);
     let before = tree.ksm().settings().unwrap();
     let left = Journal { pid: 4242, found: before.clone() };
-    left.write(&tree.places().journal).unwrap();
+    tree.leave(&left);
     tree.put("run", "1\n");
     assert_eq!(look(), Some(Left { journal: left.clone(), held: false }));
     assert_ne!(tree.ksm().settings().unwrap(), before, "looking changes nothing");
@@ -210,7 +216,7 @@ fn a_journal_left_behind_is_told_and_restored_from_on_request() {
     assert_eq!((tree.ksm().settings().unwrap(), look()), (before, None));
     let _lock = tree.take(&[]).unwrap();
     let error = restore_left_behind(&tree.host, &tree.places()).unwrap_err();
-    assert!(matches!(error, KsmError::Busy { .. }), "{error}");
+    assert!(matches!(error, KsmError::Held(HeldError::Busy { .. })), "{error}");
 }
 
 #[test]
@@ -219,7 +225,7 @@ fn a_second_guard_hears_whose_the_first_is() {
     let _first = tree.take(&[]).unwrap();
     let error = tree.take(&[(Setting::Run, 1)]).unwrap_err();
     let us = std::process::id();
-    assert!(matches!(error, KsmError::Busy { pid: Some(pid), .. } if pid == us), "{error}");
+    assert!(matches!(error, KsmError::Held(HeldError::Busy { pid: Some(pid), .. }) if pid == us), "{error}");
     assert_eq!(tree.says("run"), "0\n");
 }
 
@@ -229,7 +235,7 @@ fn without_a_guardian_nothing_is_changed() {
     let guardian = Guardian { program: "/bin/false".into(), words: vec![] };
     let wanted = Settings::of(&[(Setting::Run, 1)]);
     let error = KsmGuard::take(&tree.host, &tree.places(), &guardian, &wanted).unwrap_err();
-    assert!(matches!(error, KsmError::Guardian { .. }), "{error}");
+    assert!(matches!(error, KsmError::Held(HeldError::Guardian { .. })), "{error}");
     assert_eq!(tree.says("run"), "0\n");
     assert!(!tree.places().journal.exists());
 }

@@ -14,7 +14,8 @@ use crate::share::args::OutArgs;
 use crate::status::Status;
 use anyhow::Context as _;
 use bifold_host::Host;
-use bifold_host::ksm::{Guardian, KsmGuard, Others, Places, Settings};
+use bifold_host::held::{Guardian, Places};
+use bifold_host::ksm::{KsmGuard, Others, Settings};
 use bifold_report::{Exit, OutputFile, grouped, shell_words};
 use bifold_share::ksm::synthetic::Synthetic;
 use bifold_trial::experiment::run::kernel_release;
@@ -121,7 +122,7 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<Status> {
     let host = Host::live();
     let stop = stop_on_signals()?;
     let guardian = Guardian::this_program(guardian::VERB)?;
-    let guard = KsmGuard::take(&host, &Places::live(), &guardian, &Settings::default())?;
+    let guard = KsmGuard::take(&host, &Places::of_ksm(), &guardian, &Settings::default())?;
     if let (Some(pid), false) = (guard.recovered(), args.out.quiet) {
         eprintln!("bifold: KSM's settings, left changed by process {pid}, were restored first");
     }

@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The guardian: a process that restores KSM's settings when the guard's process is killed.
+//! The guardian: a process that restores settings when the process that holds them is killed.
 //!
-//! It is the same program under a hidden verb. Its stdin is one end of a socket of which the guard has
-//! the other: the kernel closes that when the guard's process ends, however it ends. Its stdout is the
-//! lock's file: a lock of flock(2) belongs to the open file, so it is held until both have ended, and
-//! nobody comes between the guard's death and the restoring. It makes a session of its own, where the
-//! terminal's Ctrl-C does not reach it, and outlives the signals by which sessions and services are
-//! ended, because the guard gets those too and may be busy restoring.
+//! The guardian is the same program under a hidden verb. Its stdin is one end of a socket, and the holder
+//! has the other end: the kernel closes that one when the holder's process ends, however it ends. Its
+//! stdout is the lock's file: a lock of flock(2) belongs to the open file, so the lock stays until both
+//! processes have ended, and nobody comes between the holder's death and the restoring. The guardian makes
+//! a session of its own, where the terminal's Ctrl-C does not reach it. It outlives the signals by which
+//! sessions and services are ended, because the holder gets those too and may be busy restoring.
 
-use super::restore::make;
-use super::{Journal, Ksm, KsmError};
-use crate::Host;
+use super::{HeldError, Journal};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -28,8 +26,8 @@ const READY: &[u8] = b"ready\n";
 /// How long it may take to say so.
 const START: Duration = Duration::from_secs(20);
 
-/// How a guardian is started: a program with words before the two that it is given here, sysfs and the
-/// journal. It must call [`stand_guard`] with these two.
+/// How a guardian is started: a program and its first arguments. The holder adds its own, the journal's
+/// path last. The program must call [`stand_guard`] with that path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Guardian {
     /// The program.
@@ -43,22 +41,22 @@ impl Guardian {
     ///
     /// # Errors
     /// If the kernel does not say which program this is.
-    pub fn this_program(verb: &str) -> Result<Guardian, KsmError> {
+    pub fn this_program(verb: &str) -> Result<Guardian, HeldError> {
         // Not by its path, which may be another program's by now.
         let program = "/proc/self/exe";
-        std::fs::metadata(program).map_err(|e| KsmError::io(Path::new(program), e))?;
+        std::fs::metadata(program).map_err(|e| HeldError::io(Path::new(program), e))?;
         Ok(Guardian { program: program.into(), words: vec![verb.into()] })
     }
 
     /// Starts it and waits until it is ready.
-    pub(crate) fn start(&self, sys: &Path, journal: &Path, lock: &File) -> Result<Standing, KsmError> {
-        let failed = |what: &str, e: io::Error| KsmError::Guardian { why: format!("{what}: {e}") };
+    pub(super) fn start(&self, words: &[&Path], journal: &Path, lock: &File) -> Result<Standing, HeldError> {
+        let failed = |what: &str, e: io::Error| HeldError::Guardian { why: format!("{what}: {e}") };
         let (mut ours, theirs) = UnixStream::pair().map_err(|e| failed("no socket", e))?;
         let lock = lock.try_clone().map_err(|e| failed("no copy of the lock", e))?;
         let child = Command::new(&self.program)
             .arg0("bifold")
             .args(&self.words)
-            .arg(sys)
+            .args(words)
             .arg(journal)
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::from(lock))
@@ -75,7 +73,7 @@ impl Guardian {
                 standing.dismiss();
                 let why =
                     other.err().map_or("it said something else".into(), |e| format!("it said nothing: {e}"));
-                Err(KsmError::Guardian { why })
+                Err(HeldError::Guardian { why })
             }
         }
     }
@@ -83,7 +81,7 @@ impl Guardian {
 
 /// A guardian that waits.
 #[derive(Debug)]
-pub(crate) struct Standing {
+pub(super) struct Standing {
     child: Child,
     socket: Option<UnixStream>,
 }
@@ -105,22 +103,26 @@ impl Drop for Standing {
 /// What a guardian had to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stood {
-    /// Nothing: the guard restored all.
+    /// Nothing: the holder restored all settings.
     Idle,
-    /// The settings that the guard of this process left behind are restored.
+    /// It restored the settings that this process left changed.
     Restored {
-        /// The guard's process.
+        /// The holder's process.
         pid: u32,
     },
 }
 
-/// The guardian's whole life: waits until stdin ends, then restores what the journal says, if it is
-/// still there. `sys` is where sysfs is mounted.
+/// The guardian's whole life: waits until stdin ends, then restores, by `restore`, what the journal says
+/// if it still exists.
 ///
 /// # Errors
-/// If the settings cannot be restored; the journal then stays for the next guard.
-pub fn stand_guard(sys: &Path, journal: &Path) -> Result<Stood, KsmError> {
-    let wrong = |what: &str, e: io::Error| KsmError::Guardian { why: format!("{what}: {e}") };
+/// If the settings cannot be restored; the journal then stays for the next holder.
+pub fn stand_guard<E: From<HeldError>>(
+    what: &str,
+    journal: &Path,
+    restore: impl FnOnce(&Journal) -> Result<(), E>,
+) -> Result<Stood, E> {
+    let wrong = |what: &str, e: io::Error| HeldError::Guardian { why: format!("{what}: {e}") };
     // It fails for the first process of a session, which then has one of its own already.
     let _ = rustix::process::setsid();
     let seen = Arc::new(AtomicBool::new(false));
@@ -139,9 +141,8 @@ pub fn stand_guard(sys: &Path, journal: &Path) -> Result<Stood, KsmError> {
             _ => break,
         }
     }
-    let Some(left) = Journal::read(journal)? else { return Ok(Stood::Idle) };
-    let ksm = Ksm::of(&Host { sys: sys.into(), ..Host::live() })?;
-    make(&ksm, &left.found)?;
+    let Some(left) = Journal::read(journal, what)? else { return Ok(Stood::Idle) };
+    restore(&left)?;
     Journal::remove(journal)?;
     Ok(Stood::Restored { pid: left.pid })
 }

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The journal: the settings that a holder found, until they are restored.
+//!
+//! ```text
+//! bifold-ksm 1
+//! pid 4242
+//! run 0
+//! advisor_mode none
+//! ...
+//! end
+//! ```
+//!
+//! The first line names whose settings they are. A journal is written whole under another name, then
+//! renamed, so that a reader finds all of it or none; it is removed after the restoring, never before.
+
+use super::HeldError;
+use crate::read;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+const END: &str = "end";
+const PID: &str = "pid";
+
+/// What a holder found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Journal {
+    /// Whose settings: a word such as `ksm`.
+    pub what: String,
+    /// The holder's process.
+    pub pid: u32,
+    /// Each setting's name, without spaces, and its value, on one line.
+    pub found: Vec<(String, String)>,
+}
+
+impl Journal {
+    /// The journal's text.
+    pub fn text(&self) -> String {
+        let mut text = format!("{}\n{PID} {}\n", head(&self.what), self.pid);
+        for (name, value) in &self.found {
+            text += &format!("{name} {value}\n");
+        }
+        text + END + "\n"
+    }
+
+    /// The journal in a text, if it is of the settings `what`.
+    ///
+    /// # Errors
+    /// In words, if the text is no such journal.
+    pub fn parse(text: &str, what: &str) -> Result<Journal, String> {
+        let mut lines = text.lines();
+        if lines.next() != Some(&head(what)) {
+            return Err(format!("its first line is not `{}`", head(what)));
+        }
+        let mut journal = Journal { what: what.into(), pid: 0, found: Vec::new() };
+        loop {
+            let line = lines.next().ok_or("its end is missing")?;
+            if line == END {
+                break;
+            }
+            let wrong = || not_a_line(line);
+            match line.split_once(' ').ok_or_else(wrong)? {
+                (PID, value) => journal.pid = value.parse().map_err(|_| wrong())?,
+                (name, value) => journal.found.push((name.into(), value.into())),
+            }
+        }
+        if lines.next().is_some() {
+            return Err("something follows its end".into());
+        }
+        Ok(journal)
+    }
+
+    /// The journal in a file; `None` if there is no such file.
+    pub(crate) fn read(path: &Path, what: &str) -> Result<Option<Journal>, HeldError> {
+        let bytes = match read(path) {
+            Ok(bytes) => bytes,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(HeldError::io(path, e)),
+        };
+        let journal = Journal::parse(&String::from_utf8_lossy(&bytes), what);
+        journal.map(Some).map_err(|why| HeldError::Journal { what: what.into(), path: path.into(), why })
+    }
+
+    pub(crate) fn write(&self, path: &Path) -> Result<(), HeldError> {
+        let mut name = path.as_os_str().to_owned();
+        name.push(".new");
+        let new = PathBuf::from(name);
+        let written = File::create(&new).and_then(|mut file| {
+            file.write_all(self.text().as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&new, path)
+        });
+        written.map_err(|e| HeldError::io(path, e))
+    }
+
+    pub(crate) fn remove(path: &Path) -> Result<(), HeldError> {
+        match fs::remove_file(path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(HeldError::io(path, e)),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn head(what: &str) -> String {
+    format!("bifold-{what} 1")
+}
+
+/// That a line of a journal is none.
+pub(crate) fn not_a_line(line: &str) -> String {
+    format!("`{}` is no line of a journal", line.escape_debug())
+}

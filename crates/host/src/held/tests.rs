@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Plain files held as settings: their names are paths.
+
+use super::*;
+use std::fs;
+
+const WHAT: &str = "files";
+
+struct Tree(tempfile::TempDir);
+
+impl Tree {
+    fn new() -> Tree {
+        let tree = Tree(tempfile::tempdir().unwrap());
+        fs::write(tree.path("mode"), "nested").unwrap();
+        tree
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn places(&self) -> Places {
+        Places { lock: self.path("lock"), journal: self.path("journal") }
+    }
+
+    fn mode(&self) -> String {
+        fs::read_to_string(self.path("mode")).unwrap()
+    }
+
+    fn take(&self, guardian: &Guardian) -> Result<Held, HeldError> {
+        let mode = self.path("mode");
+        Held::take(WHAT, &self.places(), (guardian, &[]), restore, || {
+            let value = fs::read_to_string(&mode).map_err(|e| HeldError::io(&mode, e))?;
+            Ok(vec![(mode.display().to_string(), value)])
+        })
+    }
+}
+
+fn restore(journal: &Journal) -> Result<(), HeldError> {
+    for (path, value) in &journal.found {
+        fs::write(path, value).map_err(|e| HeldError::io(path.as_ref(), e))?;
+    }
+    Ok(())
+}
+
+/// A guardian that says it is ready, and restores nothing.
+fn idle() -> Guardian {
+    Guardian { program: "/bin/sh".into(), words: vec!["-c".into(), "echo ready >&0; cat >/dev/null".into()] }
+}
+
+#[test]
+fn settings_are_written_down_before_they_change_and_the_journal_goes_when_they_are_back() {
+    let tree = Tree::new();
+    let mut held = tree.take(&idle()).unwrap();
+    let journal = Journal::read(&tree.places().journal, WHAT).unwrap().unwrap();
+    assert_eq!(journal.found, [(tree.path("mode").display().to_string(), "nested".to_owned())]);
+    assert_eq!((journal.pid, held.recovered()), (std::process::id(), None));
+    fs::write(tree.path("mode"), "shadow").unwrap();
+    held.end(|| restore(&journal)).unwrap();
+    assert_eq!(tree.mode(), "nested");
+    assert!(!tree.places().journal.exists());
+}
+
+#[test]
+fn a_failed_restoring_keeps_the_journal_and_the_next_holder_begins_with_it() {
+    let tree = Tree::new();
+    let mut held = tree.take(&idle()).unwrap();
+    fs::write(tree.path("mode"), "shadow").unwrap();
+    let failed = held.end(|| Err(HeldError::Guardian { why: "the disk is full".into() }));
+    assert!(failed.is_err() && tree.places().journal.exists());
+    drop(held);
+    let (left, holds) = left_behind(WHAT, &tree.places(), Path::new("/proc")).unwrap().unwrap();
+    assert_eq!((left.pid, holds), (std::process::id(), false));
+    let next = tree.take(&idle()).unwrap();
+    assert_eq!((next.recovered(), &tree.mode()[..]), (Some(std::process::id()), "nested"));
+}
+
+#[test]
+fn a_journal_of_other_settings_is_refused_and_nothing_changes() {
+    let tree = Tree::new();
+    fs::write(tree.places().journal, "bifold-ksm 1\npid 7\nrun 0\nend\n").unwrap();
+    let error = tree.take(&idle()).unwrap_err().to_string();
+    assert!(error.contains("its first line is not `bifold-files 1`"), "{error}");
+    assert!(tree.places().journal.exists());
+}
+
+#[test]
+fn a_values_spaces_come_back() {
+    let journal =
+        Journal { what: WHAT.into(), pid: 7, found: vec![("/sys/a".into(), "[none] scan-time".into())] };
+    assert_eq!(Journal::parse(&journal.text(), WHAT), Ok(journal));
+}
