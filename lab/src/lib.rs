@@ -18,6 +18,8 @@ pub mod switch;
 pub mod unswitched;
 pub mod validate;
 
+pub use bifold_tiny_vmm::vendor;
+
 use bifold_guest::{GuestSpec, Record};
 
 /// The inner guest that is also captured: everything but what varies.

@@ -14,6 +14,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use bifold_guest::{GuestSpec, HostPage, Root};
 use bifold_lab::lab::job::{ASK, Backing, Done, Inner, Job, Jobs, PORT, Word, at};
+use bifold_lab::vendor::Vendor;
 use rustix::mount::{MountFlags, mount};
 
 const TRACING: &str = "/sys/kernel/tracing";
@@ -124,25 +125,28 @@ fn run(command: &[String], port: &mut Port) -> Result<Done> {
 }
 
 fn kvm(nested: bool) -> Result<()> {
-    if Path::new("/sys/module/kvm_amd").exists() {
-        rustix::system::delete_module(c"kvm_amd", 0).context("unloading kvm_amd")?;
+    let vendor = Vendor::of_this_machine().context("this CPU's vendor is unknown (vendor.rs)")?;
+    let module = vendor.module;
+    if Path::new("/sys/module").join(module).exists() {
+        let name = std::ffi::CString::new(module)?;
+        rustix::system::delete_module(&name, 0).with_context(|| format!("unloading {module}"))?;
     }
-    let dir = Path::new(at::KVM_AMD);
+    let dir = Path::new(at::KVM);
     let switchable = dir.join(at::SWITCHABLE).exists();
-    let (file, params) = match nested {
-        _ if switchable => (at::SWITCHABLE, "npt=1"),
-        true => ("nested.ko", "npt=1"),
-        false => ("shadow.ko", "npt=0"),
+    let (file, value) = match nested {
+        _ if switchable => (at::SWITCHABLE, 1),
+        true => ("nested.ko", 1),
+        false => ("shadow.ko", 0),
     };
-    load(&dir.join(file), params)?;
+    load(&dir.join(file), &format!("{}={value}", vendor.nested_parameter))?;
     if switchable {
         fs::write(at::PAGING_MODE, if nested { "nested" } else { "shadow" }).context(at::PAGING_MODE)?;
     }
-    // A module that was told npt=1 on a CPU without says 0 here.
-    let is = fs::read_to_string("/sys/module/kvm_amd/parameters/npt")?;
+    // A module that was told 1 on a CPU without nested paging says 0 here.
+    let is = fs::read_to_string(vendor.nested_parameter_path())?;
     let want = if nested || switchable { "Y1" } else { "N0" };
     if !is.trim().chars().all(|c| want.contains(c)) {
-        bail!("kvm_amd runs with npt={}", is.trim());
+        bail!("{module} runs with {}={}", vendor.nested_parameter, is.trim());
     }
     Ok(())
 }

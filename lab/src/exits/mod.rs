@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::vendor::{ExitCause, PagingExit, RawExit, Vendor};
 use ftrace::{Formats, Record, TraceError, read};
 
 /// EAX of the marker: "BIFO".
@@ -31,17 +32,6 @@ pub const EVENTS: [&str; 8] = [
     "kvmmmu:kvm_mmu_unsync_page",
 ];
 
-/// SVM's exit codes (AMD APM vol. 2, appendix C).
-mod code {
-    pub const READ_CR0: u64 = 0x00;
-    pub const READ_CR15: u64 = 0x0f;
-    pub const WRITE_CR3: u64 = 0x13;
-    pub const WRITE_CR4: u64 = 0x14;
-    pub const PAGE_FAULT: u64 = 0x4e;
-    pub const INVLPG: u64 = 0x79;
-    pub const NESTED_FAULT: u64 = 0x400;
-}
-
 /// Addresses below are a process's.
 const USER_END: u64 = 1 << 47;
 const PRESENT: u64 = 1;
@@ -49,7 +39,7 @@ const PF_VECTOR: u64 = 14;
 
 /// One exit that concerns paging.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Exit {
+pub struct LoggedExit {
     /// Nanoseconds of the trace's clock.
     pub time: u64,
     /// As the model's counter is named, without `exits_`.
@@ -67,7 +57,7 @@ pub struct Exit {
 pub struct Window {
     /// Exits that concern paging, by reason.
     pub exits: BTreeMap<String, u64>,
-    /// All others, by SVM's code; page faults of devices have the page fault's.
+    /// All others, by the vendor's `exit_reason`; page faults of devices have the page fault's.
     pub others: BTreeMap<u64, u64>,
     /// Interrupts delivered to the guest.
     pub interrupts: u64,
@@ -76,7 +66,7 @@ pub struct Window {
     /// Nanoseconds of the trace's clock.
     pub nanoseconds: u64,
     /// Every exit, if asked for.
-    pub log: Vec<Exit>,
+    pub log: Vec<LoggedExit>,
 }
 
 /// An exit whose end is not yet seen.
@@ -85,8 +75,7 @@ struct Open {
     code: u64,
     time: u64,
     rip: u64,
-    address: u64,
-    error: u64,
+    paging: Option<PagingExit>,
     injected: bool,
     emulated: bool,
     /// The register that an emulated MOV from CRn reads.
@@ -99,27 +88,28 @@ struct Open {
 
 impl Open {
     fn reason(&self) -> Option<&'static str> {
-        match self.code {
+        let exit = self.paging?;
+        match exit.cause {
             // The laboratory's emulator names every such exit a read of CR0, reads of CR2
-            // among them, which no processor intercepts (kvm_module.rs).
-            code::READ_CR0..=code::READ_CR15 if self.register == Some(3) => Some("cr3_read"),
-            code::WRITE_CR3 => Some("cr3_write"),
-            code::WRITE_CR4 => Some("cr4_write"),
-            code::INVLPG => Some("invlpg"),
-            code::NESTED_FAULT if !self.device => Some("violation"),
-            code::PAGE_FAULT if !self.device => Some(self.page_fault()),
+            // among them, which no processor intercepts (lab/kvm_module.rs).
+            ExitCause::ReadCr(_) if self.register == Some(3) => Some("cr3_read"),
+            ExitCause::WriteCr(3) => Some("cr3_write"),
+            ExitCause::WriteCr(4) => Some("cr4_write"),
+            ExitCause::Invlpg => Some("invlpg"),
+            ExitCause::NestedFault if !self.device => Some("violation"),
+            ExitCause::PageFault if !self.device => Some(self.page_fault(exit.error)),
             _ => None,
         }
     }
 
-    fn page_fault(&self) -> &'static str {
+    fn page_fault(&self, error: u64) -> &'static str {
         if self.injected {
             "guest_fault"
         } else if self.emulated && self.entry != Some(self.rip) {
             "emulated_write"
         } else if self.emulated {
             "unprotect"
-        } else if self.error & PRESENT == 0 {
+        } else if error & PRESENT == 0 {
             "hidden_fault"
         } else if self.unsynced {
             "unsync"
@@ -130,12 +120,17 @@ impl Open {
 }
 
 /// Reads a trace into windows by number. `log` keeps every exit.
-pub fn windows(raw: &[u8], formats: &Formats, log: bool) -> Result<BTreeMap<u64, Window>, TraceError> {
+pub fn windows(
+    raw: &[u8],
+    formats: &Formats,
+    vendor: &Vendor,
+    log: bool,
+) -> Result<BTreeMap<u64, Window>, TraceError> {
     let mut all = BTreeMap::new();
     let mut at: Option<(u64, u64, Window)> = None;
     let mut open: Option<Open> = None;
     read(raw, formats, |r| {
-        step(&r, &mut open, &mut at, &mut all, log);
+        step(&r, vendor, &mut open, &mut at, &mut all, log);
     })?;
     Ok(all)
 }
@@ -153,8 +148,9 @@ fn close(open: &mut Option<Open>, window: &mut Option<(u64, u64, Window)>, log: 
         Some(reason) => {
             *w.exits.entry(reason.to_owned()).or_default() += 1;
             if log {
-                let Open { time, rip, address, error, .. } = exit;
-                w.log.push(Exit { time, reason: reason.to_owned(), rip, address, error });
+                let (time, rip) = (exit.time, exit.rip);
+                let (address, error) = exit.paging.map_or((0, 0), |p| (p.address, p.error));
+                w.log.push(LoggedExit { time, reason: reason.to_owned(), rip, address, error });
             }
         }
         None => *w.others.entry(exit.code).or_default() += 1,
@@ -163,6 +159,7 @@ fn close(open: &mut Option<Open>, window: &mut Option<(u64, u64, Window)>, log: 
 
 fn step(
     r: &Record,
+    vendor: &Vendor,
     open: &mut Option<Open>,
     window: &mut Option<(u64, u64, Window)>,
     all: &mut BTreeMap<u64, Window>,
@@ -171,12 +168,17 @@ fn step(
     match r.format.name.as_str() {
         "kvm_exit" => {
             close(open, window, log);
+            let raw = RawExit {
+                exit_reason: r.get("exit_reason"),
+                info1: r.get("info1"),
+                info2: r.get("info2"),
+                intr_info: r.get("intr_info"),
+            };
             *open = Some(Open {
-                code: r.get("exit_reason"),
+                code: raw.exit_reason,
                 time: r.time,
                 rip: r.get("guest_rip"),
-                address: r.get("info2"),
-                error: r.get("info1"),
+                paging: (vendor.decode)(&raw),
                 ..Open::default()
             });
         }
@@ -234,6 +236,14 @@ fn step(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vendor::AMD;
+
+    /// SVM's exit codes.
+    mod code {
+        pub const READ_CR0: u64 = 0x00;
+        pub const PAGE_FAULT: u64 = 0x4e;
+        pub const NESTED_FAULT: u64 = 0x400;
+    }
 
     /// Events with their fields, each 8 bytes.
     const FIELDS: [(&str, &[&str]); 8] = [
@@ -281,7 +291,7 @@ mod tests {
         let (begin, end) = (marker(0x107), marker(0x207));
         let exit: (&str, &[u64]) = ("kvm_exit", &[0x72, 0, 0, 0]);
         let all = [&[exit, (begin.0, &begin.1)][..], events, &[exit, (end.0, &end.1)]].concat();
-        let mut windows = windows(&page(&all), &formats(), true).unwrap();
+        let mut windows = windows(&page(&all), &formats(), &AMD, true).unwrap();
         assert_eq!(windows.len(), 1);
         windows.remove(&7).unwrap()
     }
@@ -343,7 +353,7 @@ mod tests {
     #[test]
     fn exits_outside_of_windows_count_for_nothing_and_the_log_has_all_within() {
         let raw = page(&[FAULT, BACK, PROTECTION, BACK]);
-        assert!(windows(&raw, &formats(), true).unwrap().is_empty());
+        assert!(windows(&raw, &formats(), &AMD, true).unwrap().is_empty());
         let w = window(&[FAULT, BACK, PROTECTION, BACK]);
         let log: Vec<_> = w.log.iter().map(|e| (e.reason.as_str(), e.address, e.error)).collect();
         assert_eq!(log, [("hidden_fault", 0x1000, 0), ("permission", 0x1000, 3)]);

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use bifold_guest::{GuestError, Kind};
 
 use super::kvm_module::ModuleError;
+use crate::vendor::Vendor;
 
 /// Why a boot did not do its jobs.
 #[derive(Debug, thiserror::Error)]
@@ -32,9 +33,14 @@ pub enum LabError {
         /// The kernel.
         version: String,
     },
-    /// The kernel package has no KVM for AMD.
-    #[error("{version} has no module kvm-amd: the laboratory emulates AMD's virtualization and needs it")]
+    /// The kernel package lacks KVM for the emulated vendor.
+    #[error(
+        "{version} has no module {}: the laboratory emulates {}'s virtualization and needs it",
+        vendor.module.replace('_', "-"), vendor.name
+    )]
     NoKvm {
+        /// The vendor.
+        vendor: &'static Vendor,
         /// The kernel.
         version: String,
     },

@@ -23,19 +23,20 @@ const SWITCHABLE: &str = "paging_mode:";
 
 impl Lab {
     fn add_modules(&self, archive: &mut Archive, wanted: &[&str]) -> Result<(), LabError> {
-        let version = || self.kernel.version.clone();
+        let (vendor, version) = (self.vendor, || self.kernel.version.clone());
+        let no_kvm = || LabError::NoKvm { vendor, version: version() };
         let mut all = match &self.kernel.modules {
             Some(dir) => Modules::scan(dir)?,
-            None => return Err(LabError::NoKvm { version: version() }),
+            None => return Err(no_kvm()),
         };
         if let Some(own) = &self.own {
             all = all.with(own)?;
         }
-        if !all.has("kvm_amd") {
-            return Err(LabError::NoKvm { version: version() });
+        if !all.has(vendor.module) {
+            return Err(no_kvm());
         }
         let (mut count, mut switchable) = (0, false);
-        for path in all.with_dependencies(&[wanted, &["kvm_amd"]].concat()) {
+        for path in all.with_dependencies(&[wanted, &[vendor.module]].concat()) {
             let name = plain_name(&path);
             let data = modules::read(&path)?;
             let built = modules::info(&data, "vermagic").pop().unwrap_or_default();
@@ -45,19 +46,22 @@ impl Lab {
             }
             let mut add = |at: String, data| archive.add(at.as_bytes(), Entry::File { mode: 0o600, data });
             match name.trim_end_matches(".ko").replace('-', "_").as_str() {
-                "kvm_amd" => {
-                    let shadow = kvm_module::for_shadow(&data)
-                        .map_err(|why| LabError::Module { version: version(), why })?;
+                name if name == vendor.module => {
+                    let shadow = match vendor.shadow_fix {
+                        Some(function) => kvm_module::for_shadow(&data, function)
+                            .map_err(|why| LabError::Module { version: version(), why })?,
+                        None => data.clone(),
+                    };
                     if switchable {
                         // One module does both.
-                        add(format!("{}/{}", at::KVM_AMD, at::SWITCHABLE), shadow);
+                        add(format!("{}/{}", at::KVM, at::SWITCHABLE), shadow);
                     } else {
-                        add(format!("{}/nested.ko", at::KVM_AMD), data);
-                        add(format!("{}/shadow.ko", at::KVM_AMD), shadow);
+                        add(format!("{}/nested.ko", at::KVM), data);
+                        add(format!("{}/shadow.ko", at::KVM), shadow);
                     }
                     continue;
                 }
-                // Before kvm_amd, which needs it.
+                // Before the vendor's module, which needs it.
                 "kvm" => {
                     switchable = modules::info(&data, "parm").iter().any(|p| p.starts_with(SWITCHABLE))
                         || modules::info(&data, "parmtype").iter().any(|p| p.starts_with(SWITCHABLE));

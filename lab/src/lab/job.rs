@@ -13,8 +13,8 @@ pub mod at {
     pub const JOBS: &str = "/lab/jobs.json";
     /// Modules that init loads at once, named in the order of their needs.
     pub const MODULES: &str = "/lab/modules";
-    /// KVM for AMD: `nested.ko` and `shadow.ko` (see `kvm_module.rs`), or the one below.
-    pub const KVM_AMD: &str = "/lab/kvm-amd";
+    /// The vendor's module of KVM: `nested.ko` and `shadow.ko` (see `kvm_module.rs`), or the one below.
+    pub const KVM: &str = "/lab/kvm";
     /// There, where a VM's mode can be switched.
     pub const SWITCHABLE: &str = "switchable.ko";
     /// Its parameter for new VMs.
@@ -121,7 +121,7 @@ pub struct Storm {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub enum Job {
-    /// Loads kvm-amd anew, with nested or with shadow paging.
+    /// Loads the vendor's module of KVM anew, with nested or with shadow paging.
     Kvm {
         /// Nested paging.
         nested: bool,

@@ -67,13 +67,13 @@ fn unsigned(module: &[u8]) -> &[u8] {
     rest.get(..rest.len().saturating_sub(signature)).unwrap_or(module)
 }
 
-/// The module for shadow paging.
-pub fn for_shadow(module: &[u8]) -> Result<Vec<u8>, ModuleError> {
+/// The module for shadow paging; `function` is the one that clears the intercept.
+pub fn for_shadow(module: &[u8], function: &str) -> Result<Vec<u8>, ModuleError> {
     let mut out = unsigned(module).to_vec();
     let file = object::File::parse(&out[..]).map_err(|e| ModuleError::NotElf(e.to_string()))?;
     let places: Vec<usize> = file
         .symbols()
-        .filter(|s| s.name() == Ok("svm_set_cr0"))
+        .filter(|s| s.name() == Ok(function))
         .filter_map(|s| {
             let section = file.section_by_index(s.section_index()?).ok()?;
             let (start, _) = section.file_range()?;
@@ -128,6 +128,6 @@ mod tests {
 
     #[test]
     fn what_is_no_module_is_refused() {
-        assert!(matches!(for_shadow(b"text"), Err(ModuleError::NotElf(_))));
+        assert!(matches!(for_shadow(b"text", "svm_set_cr0"), Err(ModuleError::NotElf(_))));
     }
 }

@@ -15,7 +15,7 @@ mod session;
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bifold_guest::GuestError;
 use bifold_guest::kernel::{self, Kernel};
@@ -23,6 +23,7 @@ use bifold_guest::qemu::{self, Qemu};
 
 pub use error::LabError;
 
+use crate::vendor::{AMD, Vendor};
 use error::os;
 use job::{Done, Jobs};
 
@@ -103,6 +104,8 @@ pub struct Lab {
     inner: Kernel,
     /// Modules that come before the kernel's own.
     own: Option<PathBuf>,
+    /// Whose virtualization is emulated.
+    vendor: &'static Vendor,
 }
 
 /// Kernels that tests run on: Debian 12's, and that of 13 and of 12's backports.
@@ -142,7 +145,7 @@ impl Lab {
 
     /// With a kernel that is at hand.
     pub fn with(kernel: Kernel) -> Result<Lab, LabError> {
-        Ok(Lab { qemu: qemu::find()?, inner: kernel.clone(), kernel, own: None })
+        Ok(Lab { qemu: qemu::find()?, inner: kernel.clone(), kernel, own: None, vendor: &AMD })
     }
 
     /// The same laboratory with modules of this directory before the kernel's own: another KVM.
@@ -165,6 +168,22 @@ impl Lab {
     /// The kernel of inner guests.
     pub fn inner(&self) -> &Kernel {
         &self.inner
+    }
+
+    /// Whose virtualization the laboratory has.
+    pub fn vendor(&self) -> &'static Vendor {
+        self.vendor
+    }
+
+    /// Where `kernel/build` puts the modules for this laboratory's kernel: `target/kernel/RELEASE`. None
+    /// if they are not built.
+    pub fn built_modules(&self) -> Option<PathBuf> {
+        let exe = std::env::current_exe().ok()?;
+        // The executable lies in target/PROFILE, tests in target/PROFILE/deps.
+        let beside = exe.ancestors().skip(2).take(2).map(|d| d.join("kernel"));
+        let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/kernel");
+        let module = self.vendor.module_file();
+        beside.chain([here]).map(|d| d.join(&self.kernel.version)).find(|d| d.join(&module).is_file())
     }
 
     /// The emulator's version.

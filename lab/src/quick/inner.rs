@@ -13,11 +13,9 @@ use bifold_guest::{CommandExit, GuestSpec};
 use super::{BUSYBOX, Shared, once, sh, single};
 use crate::lab::Output;
 use crate::lab::job::{Backing, Inner, Job};
+use crate::vendor::Vendor;
 
 const MIB: u64 = 256;
-/// A flag that Linux gives itself where an AMD CPU lets it read MSR LS_CFG (`bsp_init_amd`): TCG
-/// does, with 0, and KVM does not. No CPUID bit, and nothing to do with memory.
-const BY_MSR: &str = "ssbd";
 
 fn command() -> Vec<String> {
     sh(&format!("{BUSYBOX} cat /proc/cpuinfo; echo wrong >&2; exit 7"))
@@ -36,11 +34,11 @@ pub fn jobs() -> Result<Vec<Job>> {
     })])
 }
 
-fn flags(cpuinfo: &str) -> Result<Vec<String>> {
+fn flags(cpuinfo: &str, vendor: &Vendor) -> Result<Vec<String>> {
     let line =
         cpuinfo.lines().find_map(|l| l.strip_prefix("flags")?.split_once(':')).context("no CPU flags")?;
     let mut flags: Vec<String> =
-        line.1.split_whitespace().filter(|f| *f != BY_MSR).map(String::from).collect();
+        line.1.split_whitespace().filter(|f| !vendor.msr_flags.contains(f)).map(String::from).collect();
     flags.sort();
     Ok(flags)
 }
@@ -57,7 +55,7 @@ fn captured(shared: &Shared) -> Result<Vec<String>> {
     };
     let report = bifold_guest::plain(&spec, &AtomicBool::new(false), &mut |_| ())?;
     ensure!(report.exit == CommandExit::Code(7), "the guest's command ended with {:?}", report.exit);
-    flags(&String::from_utf8_lossy(&report.stdout))
+    flags(&String::from_utf8_lossy(&report.stdout), shared.lab.vendor())
 }
 
 pub fn check(shared: &Shared, outputs: &[Output]) -> Result<()> {
@@ -68,7 +66,7 @@ pub fn check(shared: &Shared, outputs: &[Output]) -> Result<()> {
         d.status,
         d.stderr
     );
-    let here = flags(&d.stdout)?;
+    let here = flags(&d.stdout, shared.lab.vendor())?;
     let there = once(&shared.flags, || captured(shared)).context("the guest without KVM")?;
     let only = |a: &[String], b: &[String]| -> String {
         a.iter().filter(|f| !b.contains(f)).cloned().collect::<Vec<_>>().join(" ")

@@ -7,7 +7,6 @@ use serde_json::Value;
 use super::{BUSYBOX, Shared, Skipped, sh};
 use crate::lab::job::{Job, Jobs};
 use crate::lab::{Lab, Plan, beside};
-use crate::storm::drive::built;
 
 const MARK: &str = "=====\n";
 /// QEMU's own name for it is what people type. It stays in its firmware, which runs.
@@ -64,7 +63,7 @@ fn fails(answer: &(String, i32), status: i32, word: &str) -> Result<()> {
 /// Lists, switches there and back, and says what is wrong with what.
 pub fn ours(shared: &Shared) -> Result<()> {
     let release = &shared.lab.kernel().version;
-    let Some(modules) = built(release) else {
+    let Some(modules) = shared.lab.built_modules() else {
         return Err(Skipped(format!("no modules for {release}: make kernel builds them")).into());
     };
     let words =

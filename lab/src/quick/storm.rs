@@ -4,7 +4,7 @@
 use anyhow::{Result, ensure};
 
 use super::{Shared, Skipped};
-use crate::storm::drive::{Machine, built, drive};
+use crate::storm::drive::{Machine, drive};
 use crate::storm::{Noise, Pages, Storm};
 
 const SWITCHES: u64 = 100;
@@ -27,7 +27,7 @@ fn storm() -> Storm {
 
 fn check(shared: &Shared, storm: &Storm) -> Result<()> {
     let release = &shared.lab.kernel().version;
-    let Some(modules) = built(release) else {
+    let Some(modules) = shared.lab.built_modules() else {
         return Err(Skipped(format!("no modules for {release}: kernel/build makes them")).into());
     };
     let lab = shared.lab.clone().with_modules(modules);

@@ -4,7 +4,6 @@
 use anyhow::Result;
 
 use super::{Shared, Skipped};
-use crate::storm::drive::built;
 use crate::switch::{Machine, judge, run};
 
 const MEMORY: [&str; 7] = ["kept-4k", "kept-2m", "notifiers", "dirty-log", "slots", "churn", "first-walk"];
@@ -26,7 +25,7 @@ const CONTROL: [&str; 12] = [
 
 fn check(shared: &Shared, cases: &[&str]) -> Result<()> {
     let release = &shared.lab.kernel().version;
-    let Some(modules) = built(release) else {
+    let Some(modules) = shared.lab.built_modules() else {
         return Err(Skipped(format!("no modules for {release}: make kernel builds them")).into());
     };
     let lab = shared.lab.clone().with_modules(modules);

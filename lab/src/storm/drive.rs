@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Boots a laboratory for a storm, and judges what came back.
 
-use std::path::{Path, PathBuf};
-
 use anyhow::{Context, Result};
 use bifold_mmu::Mode;
 use serde::Serialize;
@@ -45,15 +43,6 @@ pub struct Outcome {
     pub switches: Vec<Switch>,
     /// All that is wrong. Empty is good.
     pub wrong: Vec<String>,
-}
-
-/// Where `kernel/build` puts the modules for this release: `target/kernel`.
-pub fn built(release: &str) -> Option<PathBuf> {
-    let target = std::env::current_exe().ok()?;
-    // The executable lies in target/PROFILE, tests in target/PROFILE/deps.
-    let beside = target.ancestors().skip(2).take(2).map(|d| d.join("kernel"));
-    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/kernel");
-    beside.chain([here]).map(|d| d.join(release)).find(|d| d.join("kvm-amd.ko").is_file())
 }
 
 fn plan(storm: &Storm, machine: Machine) -> Plan {

@@ -7,14 +7,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use crate::vendor::Vendor;
+
 const INSTANCE: &str = "/sys/kernel/tracing/instances/storm";
 /// Per CPU: some thousand events, a second or so.
 const KIB: u32 = 512;
-/// Exits of guests that have nothing to do are left out; `0x78` is AMD's HLT (APM volume 2, appendix C).
-const EVENTS: [(&str, &str); 3] =
-    [("kvm/kvm_exit", "exit_reason != 0x78"), ("kvm/kvm_inj_exception", ""), ("kvm/kvm_inj_virq", "")];
-/// `0x7f` is AMD's SHUTDOWN, a triple fault.
-const STOP: (&str, &str) = ("kvm/kvm_exit", "traceoff if exit_reason == 0x7f");
+const EXITS: &str = "kvm/kvm_exit";
+const EVENTS: [&str; 3] = [EXITS, "kvm/kvm_inj_exception", "kvm/kvm_inj_virq"];
 
 /// Recording, until dropped.
 pub(super) struct Recorder(PathBuf);
@@ -32,11 +31,13 @@ impl Recorder {
         fs::create_dir(at).context(INSTANCE)?;
         let recorder = Recorder(at.to_owned());
         recorder.set("buffer_size_kb", &KIB.to_string())?;
-        recorder.set(&format!("events/{}/trigger", STOP.0), STOP.1)?;
-        for (event, filter) in EVENTS {
-            if !filter.is_empty() {
-                recorder.set(&format!("events/{event}/filter"), filter)?;
-            }
+        let vendor = Vendor::of_this_machine().context("this CPU's vendor is unknown (vendor.rs)")?;
+        let (halt, shutdown) = (vendor.halt, vendor.shutdown);
+        recorder
+            .set(&format!("events/{EXITS}/trigger"), &format!("traceoff if exit_reason == {shutdown:#x}"))?;
+        // A guest that has nothing to do would fill the buffer with halts.
+        recorder.set(&format!("events/{EXITS}/filter"), &format!("exit_reason != {halt:#x}"))?;
+        for event in EVENTS {
             recorder.set(&format!("events/{event}/enable"), "1")?;
         }
         Ok(recorder)

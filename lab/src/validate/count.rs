@@ -12,6 +12,7 @@ use crate::exits::ftrace::Formats;
 use crate::exits::{self, Window};
 use crate::lab::job::{Inner, Job, Jobs};
 use crate::lab::{Lab, Output, Plan};
+use crate::vendor::Vendor;
 
 /// One run.
 #[derive(Debug, Clone, Copy)]
@@ -61,7 +62,7 @@ pub fn count(lab: &Lab, workload: &Workload, run: Run, log: bool) -> Result<BTre
     if output.done.status != 0 {
         bail!("the inner guest's command ended with {}: {}", output.done.status, output.done.stderr.trim());
     }
-    let windows = read(output, log)?;
+    let windows = read(output, lab.vendor(), log)?;
     for p in &workload.programs {
         if !windows.contains_key(&p.window) {
             bail!("the inner guest ended without a word of {}", p.name);
@@ -70,7 +71,7 @@ pub fn count(lab: &Lab, workload: &Workload, run: Run, log: bool) -> Result<BTre
     Ok(windows)
 }
 
-fn read(output: &Output, log: bool) -> Result<BTreeMap<u64, Window>> {
+fn read(output: &Output, vendor: &Vendor, log: bool) -> Result<BTreeMap<u64, Window>> {
     let mut formats = Formats::default();
     for (_, text) in output.files.iter().filter(|(n, _)| n.starts_with("format/")) {
         formats.add(&String::from_utf8_lossy(text))?;
@@ -86,7 +87,7 @@ fn read(output: &Output, log: bool) -> Result<BTreeMap<u64, Window>> {
             );
         }
     }
-    Ok(exits::windows(file("trace")?, &formats, log)?)
+    Ok(exits::windows(file("trace")?, &formats, vendor, log)?)
 }
 
 /// CR3 reads, and as many writes, that an interrupt in user mode costs under KPTI: into

@@ -14,8 +14,6 @@ use super::Workload;
 use super::table::Reasons;
 use crate::lab::Lab;
 
-/// AMD's, as the laboratory's CPU is.
-const PROFILE: &str = "phenom2-x3-720";
 /// The laboratory's emulator keeps no TLB entry over an exit.
 const OVERRIDES: [&str; 1] = ["cpu.tlb_tagged=false"];
 
@@ -112,7 +110,7 @@ pub fn predict(
     let kvm = Kvm::of_release(&kernel.version)
         .with_context(|| format!("the model knows KVM of Linux 6.1 and 6.12, not of {}", kernel.version))?;
     overrides.push(format!("kvm={}", kvm.name()));
-    let profile = Profile::load(PROFILE, &overrides).context("the profile")?;
+    let profile = Profile::load(lab.vendor().profile, &overrides).context("the profile")?;
     let chosen: Vec<_> = configs.iter().map(|n| super::config(n).map(|(c, _)| c)).collect::<Result<_>>()?;
     let options =
         Options { configs: chosen, guest_frames: bifold_guest::guest_frames(&spec), ..Options::default() };

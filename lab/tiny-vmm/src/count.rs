@@ -5,14 +5,15 @@ use crate::guest::Guest;
 use crate::known;
 use crate::memory::Backing;
 use crate::predict::{Counts, predict};
-use crate::trace::{Events, Exit, Trace, statistics};
+use crate::trace::{Events, Trace, statistics};
+use crate::vendor::ExitCause::{Invlpg, NestedFault, PageFault, ReadCr, WriteCr};
 use crate::vm::{Vm, host_kernel, host_mode};
 use anyhow::{Context, Result, ensure};
 use bifold_model::{Config, Kvm, Paging};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Error code of #PF and #NPF: present, write, fetch; and of #NPF: on a guest table.
+/// Error code of a fault: present, write, fetch; and of the nested tables: on a guest table.
 const PRESENT: u64 = 1;
 const WRITE: u64 = 1 << 1;
 const FETCH: u64 = 1 << 4;
@@ -53,11 +54,13 @@ pub struct Fact {
 /// What the trace and the statistics of a phase say.
 pub fn counts(mode: Paging, events: &Events, stats: &BTreeMap<String, i64>) -> Counts {
     let stat = |name: &str| stats.get(name).copied().unwrap_or(0).max(0) as u64;
-    let fault: fn(&Exit) -> bool = match mode {
-        Paging::Nested => Exit::is_nested_fault,
-        _ => Exit::is_page_fault,
+    let fault = if mode == Paging::Nested { NestedFault } else { PageFault };
+    let of = |which: &dyn Fn(u64) -> bool| {
+        events.count(|e| e.paging.is_some_and(|p| p.cause == fault && which(p.error)))
     };
-    let of = |which: &dyn Fn(u64) -> bool| events.count(|e| fault(e) && which(e.info1));
+    // Where CR0 reads are intercepted, QEMU (9.1 and later) takes a CR3 read for one: exit
+    // code 0. That is of no interest where CR3 reads are not intercepted.
+    let misnamed = if mode == Paging::Shadow { events.caused_by(ReadCr(0)) } else { 0 };
     Counts {
         faults: of(&|_| true),
         table: of(&|c| c & GUEST_TABLE != 0),
@@ -68,12 +71,10 @@ pub fn counts(mode: Paging, events: &Events, stats: &BTreeMap<String, i64>) -> C
         guest: stat("pf_guest"),
         unsync: events.named("kvm_mmu_unsync_page"),
         emulated: stat("mmu_pte_write"),
-        cr3_write: events.count(|e| e.is("write_cr3")),
-        // Where CR0 reads are intercepted, QEMU (9.1 and later) takes a CR3 read for one: exit
-        // code 0. That is of no interest where CR3 reads are not intercepted.
-        cr3_read: events.count(|e| e.is("read_cr3") || (e.is("read_cr0") && mode == Paging::Shadow)),
-        cr4_write: events.count(|e| e.is("write_cr4")),
-        invlpg: events.count(|e| e.is("invlpg")),
+        cr3_write: events.caused_by(WriteCr(3)),
+        cr3_read: events.caused_by(ReadCr(3)) + misnamed,
+        cr4_write: events.caused_by(WriteCr(4)),
+        invlpg: events.caused_by(Invlpg),
         root_misses: events.named("kvm_mmu_get_page l4"),
         pages_made: stat("mmu_cache_miss"),
         pages_zapped: stat("mmu_shadow_zapped"),
@@ -127,7 +128,7 @@ pub fn count(
     trace: &Trace,
     mut tell: impl FnMut(&Fact) -> Result<()>,
 ) -> Result<bool> {
-    let config = Config { mode: host_mode()?, host_page: backing.size() };
+    let config = Config { mode: host_mode(trace.vendor)?, host_page: backing.size() };
     let kernel = host_kernel()?;
     let place = Config::ALL.iter().skip(1).position(|&c| c == config).context("a mode with exits")?;
     // The kernel's own rules, unless it is told otherwise.

@@ -40,6 +40,7 @@ mod refs;
 mod switch;
 mod tables;
 mod trace;
+pub mod vendor;
 mod vm;
 mod walks;
 

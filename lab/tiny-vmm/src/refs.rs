@@ -5,7 +5,7 @@
 //! The model counts references by guest and host level ([`bifold_model::nested::Refs`]);
 //! over the tables of a real machine the same walker says which entries those are.
 
-use bifold_mmu::format::X86_64_4_LEVEL as FORMAT;
+use bifold_mmu::format::{Format, X86_64_4_LEVEL as FORMAT};
 use bifold_mmu::{Start, Walk, walk};
 use bifold_model::nested::Refs;
 use std::collections::BTreeSet;
@@ -53,14 +53,15 @@ impl Entries {
     /// paging and a virtual one under shadow paging. `row` is the guest's level.
     fn host_walk(
         &mut self,
+        format: &Format,
         root: u64,
         read: &impl Fn(u64) -> u64,
         pa: u64,
         write: bool,
         row: Option<usize>,
     ) -> Result<(), NotMapped> {
-        let start = Start { level: FORMAT.depth(), table: root };
-        let end = walk::<NotMapped>(&FORMAT, start, pa, |level, at| {
+        let start = Start { level: format.depth(), table: root };
+        let end = walk::<NotMapped>(format, start, pa, |level, at| {
             self.host.insert(at);
             match row {
                 Some(row) => self.refs[row][usize::from(level)] += 1,
@@ -82,7 +83,7 @@ impl Entries {
     /// A walk of shadow tables.
     pub fn shadow(root: u64, read: impl Fn(u64) -> u64, access: Access) -> Result<Entries, NotMapped> {
         let mut out = Entries::default();
-        out.host_walk(root, &read, access.va, access.write, None)?;
+        out.host_walk(&FORMAT, root, &read, access.va, access.write, None)?;
         Ok(out)
     }
 
@@ -91,6 +92,7 @@ impl Entries {
     pub fn nested(
         guest_root: u64,
         guest: impl Fn(u64) -> u64,
+        host_format: &Format,
         host_root: u64,
         host: impl Fn(u64) -> u64,
         access: Access,
@@ -98,7 +100,7 @@ impl Entries {
         let mut out = Entries::default();
         let start = Start { level: FORMAT.depth(), table: guest_root };
         let end = walk(&FORMAT, start, access.va, |level, at| {
-            out.host_walk(host_root, &host, at, true, Some(usize::from(level)))?;
+            out.host_walk(host_format, host_root, &host, at, true, Some(usize::from(level)))?;
             out.guest.insert(at);
             out.refs[usize::from(level)][0] += 1;
             Ok(guest(at))
@@ -110,7 +112,7 @@ impl Entries {
                 }
                 let offset = access.va & ((1 << FORMAT.level(step.level).shift) - 1);
                 let gpa = FORMAT.target(step.level, step.entry) | offset;
-                out.host_walk(host_root, &host, gpa, access.write, Some(0))?;
+                out.host_walk(host_format, host_root, &host, gpa, access.write, Some(0))?;
                 Ok(out)
             }
             Walk::NotPresent(step) => Err(NotMapped { host: false, at: step.at }),
@@ -132,20 +134,26 @@ impl Entries {
 }
 
 /// Every present entry of the tables under `root`: address, level, value.
-pub fn all_entries(root: u64, table: &impl Fn(u64) -> Vec<u64>) -> Vec<(u64, u8, u64)> {
-    fn go(level: u8, at: u64, table: &impl Fn(u64) -> Vec<u64>, out: &mut Vec<(u64, u8, u64)>) {
+pub fn all_entries(format: &Format, root: u64, table: &impl Fn(u64) -> Vec<u64>) -> Vec<(u64, u8, u64)> {
+    fn go(
+        format: &Format,
+        level: u8,
+        at: u64,
+        table: &impl Fn(u64) -> Vec<u64>,
+        out: &mut Vec<(u64, u8, u64)>,
+    ) {
         for (i, entry) in table(at).into_iter().enumerate() {
-            if entry & FORMAT.present == 0 {
+            if entry & format.present == 0 {
                 continue;
             }
             out.push((at + 8 * i as u64, level, entry));
-            if !FORMAT.is_leaf(level, entry) {
-                go(level - 1, FORMAT.target(level, entry), table, out);
+            if !format.is_leaf(level, entry) {
+                go(format, level - 1, format.target(level, entry), table, out);
             }
         }
     }
     let mut out = Vec::new();
-    go(FORMAT.depth(), root, table, &mut out);
+    go(format, format.depth(), root, table, &mut out);
     out
 }
 
@@ -211,7 +219,7 @@ mod tests {
         for (guest_level, host_level, count) in [(1, 1, 24), (1, 2, 19), (2, 1, 19), (2, 2, 15)] {
             let ((g, groot), (h, hroot)) = (guest(guest_level), host(host_level));
             let access = Access { va: VA, write: true };
-            let e = Entries::nested(groot << 12, read(&g), hroot << 12, read(&h), access).unwrap();
+            let e = Entries::nested(groot << 12, read(&g), &FORMAT, hroot << 12, read(&h), access).unwrap();
             assert_eq!(e.count(), count);
             let size = [PageSize::Size4K, PageSize::Size2M][usize::from(host_level) - 1];
             assert_eq!(e.refs, model(&g, groot, size));
@@ -233,7 +241,7 @@ mod tests {
     fn all_entries_are_those_present() {
         let (t, root) = host(2);
         let table = |at: u64| (0..512).map(|i| t.entry(at >> 12, i)).collect::<Vec<_>>();
-        let all = all_entries(root << 12, &table);
+        let all = all_entries(&FORMAT, root << 12, &table);
         assert_eq!(all.len(), 1 + 1 + 8);
         assert_eq!(all[2].0, t.find(root, 0, 2).unwrap() << 12 | (index(0, 2) as u64) << 3);
     }

@@ -3,11 +3,11 @@
 //!
 //! A trace instance of our own holds the events since the last [`Trace::clear`]; the guest
 //! is stopped whenever it is cleared or read, so nothing is missed or counted twice.
-//! `kvm:kvm_exit` has the exit's reason and its two words of information (AMD: EXITINFO1 is
-//! the error code of #PF and #NPF, EXITINFO2 the address). `kvmmmu` events are counted by
-//! name. KVM's statistics are read from debugfs, where each VM has a directory.
+//! `kvm:kvm_exit` has the exit's reason and information, which [`Vendor`] decodes. `kvmmmu` events are
+//! counted by name. KVM's statistics are read from debugfs, where each VM has a directory.
 
-use crate::vm::Unavailable;
+use crate::vendor::{ExitCause, PagingExit, RawExit, Vendor};
+use crate::vm::{Unavailable, vendor};
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -29,15 +29,13 @@ const EVENTS: [&str; 7] = [
 
 /// One `kvm_exit`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Exit {
+pub struct TracedExit {
     /// As the trace prints it: `npf`, `PF excp`, `write_cr3`.
     pub reason: String,
     /// Where the guest was.
     pub rip: u64,
-    /// EXITINFO1.
-    pub info1: u64,
-    /// EXITINFO2.
-    pub info2: u64,
+    /// What it was for, if it concerns paging.
+    pub paging: Option<PagingExit>,
 }
 
 /// What a trace held.
@@ -45,27 +43,31 @@ pub struct Exit {
 pub struct Events {
     /// Exits, in their order.
     #[serde(skip)]
-    pub exits: Vec<Exit>,
+    pub exits: Vec<TracedExit>,
     /// Number of other events by name; root pages also as `kvm_mmu_get_page l4`.
     #[serde(flatten)]
     pub others: BTreeMap<String, u64>,
 }
 
 impl Events {
-    /// Exits by reason and EXITINFO1 (hexadecimal; only of #PF and #NPF).
+    /// Exits by reason and error code (hexadecimal; only of faults).
     pub fn by_reason(&self) -> BTreeMap<String, BTreeMap<String, u64>> {
         let mut out: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
         for e in &self.exits {
-            let code =
-                if e.is_page_fault() || e.is_nested_fault() { format!("{:#x}", e.info1) } else { "".into() };
+            let code = e.fault().map_or(String::new(), |error| format!("{error:#x}"));
             *out.entry(e.reason.clone()).or_default().entry(code).or_default() += 1;
         }
         out
     }
 
     /// Exits that `which` accepts.
-    pub fn count(&self, which: impl Fn(&Exit) -> bool) -> u64 {
+    pub fn count(&self, which: impl Fn(&TracedExit) -> bool) -> u64 {
         self.exits.iter().filter(|e| which(e)).count() as u64
+    }
+
+    /// Exits of this cause.
+    pub fn caused_by(&self, cause: ExitCause) -> u64 {
+        self.count(|e| e.paging.is_some_and(|p| p.cause == cause))
     }
 
     /// Events of that name.
@@ -74,25 +76,16 @@ impl Events {
     }
 }
 
-impl Exit {
-    /// #PF of the guest, intercepted because its tables are shadowed.
-    pub fn is_page_fault(&self) -> bool {
-        self.reason.eq_ignore_ascii_case("PF excp")
-    }
-
-    /// #NPF.
-    pub fn is_nested_fault(&self) -> bool {
-        self.reason.eq_ignore_ascii_case("npf")
-    }
-
-    /// Is it this one? KVM's trace has changed its letters' case over time.
-    pub fn is(&self, reason: &str) -> bool {
-        self.reason.eq_ignore_ascii_case(reason)
+impl TracedExit {
+    /// The error code of a fault, intercepted or of the nested tables.
+    pub fn fault(&self) -> Option<u64> {
+        let fault = |p: &PagingExit| matches!(p.cause, ExitCause::PageFault | ExitCause::NestedFault);
+        self.paging.filter(fault).map(|p| p.error)
     }
 }
 
 /// Reads the text of a trace.
-pub fn parse(text: &str) -> Result<Events> {
+pub fn parse(text: &str, vendor: &Vendor) -> Result<Events> {
     let mut events = Events::default();
     for line in text.lines().filter(|l| !l.starts_with('#') && !l.trim().is_empty()) {
         ensure!(!line.contains("LOST"), "the trace lost events: its buffer is too small");
@@ -104,7 +97,7 @@ pub fn parse(text: &str) -> Result<Events> {
             }
             continue;
         }
-        let exit = exit(rest).with_context(|| format!("no exit in `{line}`"))?;
+        let exit = exit(rest, vendor).with_context(|| format!("no exit in `{line}`"))?;
         events.exits.push(exit);
     }
     Ok(events)
@@ -122,7 +115,7 @@ fn event(line: &str) -> Option<(&str, &str)> {
     None
 }
 
-fn exit(text: &str) -> Option<Exit> {
+fn exit(text: &str, vendor: &Vendor) -> Option<TracedExit> {
     let (_, text) = text.split_once(" reason ")?;
     let (reason, text) = text.split_once(" rip ")?;
     let word = |key: &str| {
@@ -130,23 +123,30 @@ fn exit(text: &str) -> Option<Exit> {
         u64::from_str_radix(t.split_whitespace().next()?.trim_start_matches("0x"), 16).ok()
     };
     let rip = u64::from_str_radix(text.split_whitespace().next()?.trim_start_matches("0x"), 16).ok()?;
-    Some(Exit { reason: reason.trim().to_owned(), rip, info1: word(" info1 ")?, info2: word(" info2 ")? })
+    let (info1, info2, intr_info) = (word(" info1 ")?, word(" info2 ")?, word(" intr_info ").unwrap_or(0));
+    let raw = |exit_reason| RawExit { exit_reason, info1, info2, intr_info };
+    let reason = reason.trim().to_owned();
+    let paging = vendor.exit_reason(&reason).and_then(|code| (vendor.decode)(&raw(code)));
+    Some(TracedExit { reason, rip, paging })
 }
 
 /// A trace instance.
 #[derive(Debug)]
 pub struct Trace {
     at: PathBuf,
+    /// Whose exits the trace has.
+    pub vendor: &'static Vendor,
 }
 
 impl Trace {
     /// Makes the instance and switches the events on.
     pub fn new() -> Result<Trace> {
+        let vendor = vendor()?;
         let at = PathBuf::from(INSTANCE);
         if !at.is_dir() {
             fs::create_dir(&at).map_err(|e| Unavailable(format!("cannot make {INSTANCE}: {e}")))?;
         }
-        let trace = Trace { at };
+        let trace = Trace { at, vendor };
         trace.set("buffer_size_kb", "8192")?;
         for event in EVENTS {
             trace.set(&format!("events/{event}/enable"), "1")?;
@@ -186,7 +186,7 @@ impl Trace {
 
     /// What was traced since.
     pub fn read(&self) -> Result<Events> {
-        parse(&self.text()?)
+        parse(&self.text()?, self.vendor)
     }
 }
 
@@ -219,6 +219,7 @@ pub fn statistics(debugfs: &Path) -> Result<BTreeMap<String, i64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vendor::AMD;
 
     const TEXT: &str = "# tracer: nop\n#\n\
         tiny-vmm-98 [000] ..... 10.231749: kvm_exit: vcpu 0 reason PF excp rip 0xffffffff81171ab3 info1 \
@@ -229,18 +230,18 @@ mod tests {
 
     #[test]
     fn exits_and_other_events_are_told_apart() {
-        let events = parse(TEXT).unwrap();
+        let events = parse(TEXT, &AMD).unwrap();
         assert_eq!(events.named("kvm_mmu_unsync_page"), 1);
-        assert_eq!(events.count(Exit::is_page_fault), 1);
-        assert_eq!(events.count(Exit::is_nested_fault), 1);
-        assert_eq!(events.exits[0].info2, 0x22c_2bc4);
+        assert_eq!(events.caused_by(ExitCause::PageFault), 1);
+        assert_eq!(events.caused_by(ExitCause::NestedFault), 1);
+        assert_eq!(events.exits[0].paging.unwrap().address, 0x22c_2bc4);
         assert_eq!(events.exits[1].rip, 0x10);
         assert_eq!(events.by_reason()["npf"]["0x100000006"], 1);
     }
 
     #[test]
     fn a_trace_that_lost_events_is_refused() {
-        assert!(parse("CPU:0 [LOST 12 EVENTS]\n").is_err());
-        assert!(parse("nonsense\n").is_err());
+        assert!(parse("CPU:0 [LOST 12 EVENTS]\n", &AMD).is_err());
+        assert!(parse("nonsense\n", &AMD).is_err());
     }
 }

@@ -8,6 +8,7 @@
 use crate::asm::{PORT_MARKER, PORT_VALUE};
 use crate::guest::{CR4, Guest};
 use crate::memory::{Backing, Memory};
+use crate::vendor::{VENDORS, Vendor};
 use anyhow::{Context, Result, bail, ensure};
 use kvm_bindings::{KVM_MAX_CPUID_ENTRIES, kvm_segment, kvm_sregs, kvm_userspace_memory_region};
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
@@ -176,15 +177,19 @@ fn set_registers(vcpu: &VcpuFd, guest: &Guest, n: usize) -> Result<()> {
     Ok(())
 }
 
+/// The vendor of this machine's processor.
+pub fn vendor() -> Result<&'static Vendor, Unavailable> {
+    let ids = VENDORS.map(|v| v.cpuid).join(", ");
+    let missing = || Unavailable(format!("this processor is not one of those in vendor.rs: {ids}"));
+    Vendor::of_this_machine().ok_or_else(missing)
+}
+
 /// What the host's KVM does: `nested` or `shadow`, by its module's parameter.
-pub fn host_mode() -> Result<bifold_model::Paging> {
-    for path in ["/sys/module/kvm_amd/parameters/npt", "/sys/module/kvm_intel/parameters/ept"] {
-        if let Ok(text) = std::fs::read_to_string(path) {
-            let on = matches!(text.trim(), "Y" | "1");
-            return Ok(if on { bifold_model::Paging::Nested } else { bifold_model::Paging::Shadow });
-        }
-    }
-    Err(Unavailable("neither kvm_amd nor kvm_intel is loaded".into()).into())
+pub fn host_mode(vendor: &Vendor) -> Result<bifold_model::Paging> {
+    let text = std::fs::read_to_string(vendor.nested_parameter_path())
+        .map_err(|_| Unavailable(format!("{} is not loaded", vendor.module)))?;
+    let on = matches!(text.trim(), "Y" | "1");
+    Ok(if on { bifold_model::Paging::Nested } else { bifold_model::Paging::Shadow })
 }
 
 /// The host kernel's release.

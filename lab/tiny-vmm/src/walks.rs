@@ -17,10 +17,10 @@ use crate::memory::Backing;
 use crate::predict::{Walked, walks};
 use crate::refs::{Entries, all_entries};
 use crate::tables::{ACCESSED, DATA, DIRTY, LARGE, PRESENT, TABLE, index};
-use crate::trace::{Exit, Trace, parse};
-use crate::vm::{Unavailable, Vm, host_kernel, host_mode};
+use crate::trace::Trace;
+use crate::vm::{Vm, host_kernel, host_mode};
 use anyhow::{Context, Result, ensure};
-use bifold_mmu::format::X86_64_4_LEVEL as FORMAT;
+use bifold_mmu::format::{Format, X86_64_4_LEVEL as FORMAT};
 use bifold_model::{Config, Paging};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -154,6 +154,8 @@ struct Tables<'a> {
     guest: &'a Guest,
     kcore: &'a Kcore,
     root: u64,
+    /// Of the host's tables.
+    format: &'static Format,
 }
 
 impl Tables<'_> {
@@ -163,7 +165,7 @@ impl Tables<'_> {
     }
 
     fn host(&self) -> Vec<(u64, u8, u64)> {
-        all_entries(self.root, &|pa| self.host_table(pa))
+        all_entries(self.format, self.root, &|pa| self.host_table(pa))
     }
 
     /// Present entries of the guest: address and value.
@@ -185,7 +187,7 @@ impl Tables<'_> {
         let guest = |at: u64| self.vm.memory.read(at).unwrap_or(0);
         let cr3 = self.guest.first_cr3(0);
         Ok(match mode {
-            Paging::Nested => Entries::nested(cr3, guest, self.root, host, walked.access)?,
+            Paging::Nested => Entries::nested(cr3, guest, self.format, self.root, host, walked.access)?,
             _ => Entries::shadow(self.root, host, walked.access)?,
         })
     }
@@ -197,17 +199,16 @@ fn with(bit: u64, entries: &[(u64, u64)]) -> BTreeSet<u64> {
 
 /// Lets the trace tell the roots that vCPUs are given.
 pub fn probe_roots(trace: &Trace) -> Result<()> {
-    trace.probe("root", "svm_load_mmu_pgd", "root=%si")
+    let (function, root) = trace.vendor.load_root;
+    trace.probe("root", function, root)
 }
 
 /// Checks every case, with memory of kind `backing`. After [`probe_roots`].
 pub fn check(backing: Backing, trace: &Trace, mut tell: impl FnMut(&Fact) -> Result<()>) -> Result<bool> {
-    let config = Config { mode: host_mode()?, host_page: backing.size() };
+    let config = Config { mode: host_mode(trace.vendor)?, host_page: backing.size() };
     let kernel = host_kernel()?;
-    ensure!(
-        std::path::Path::new("/sys/module/kvm_amd").exists(),
-        Unavailable("only AMD's nested tables have x86's A bits in x86's place".into())
-    );
+    // Shadow tables are the processor's own kind.
+    let format = if config.mode == Paging::Nested { trace.vendor.nested_format } else { &FORMAT };
     let kcore = Kcore::open()?;
     let guest = guest();
     let predicted = walks(&guest, config)?;
@@ -222,25 +223,25 @@ pub fn check(backing: Backing, trace: &Trace, mut tell: impl FnMut(&Fact) -> Res
             continue;
         }
         ensure!(root_pa != 0, "no root was loaded");
-        let tables = Tables { vm: &vm, guest: &guest, kcore: &kcore, root: root_pa };
+        let tables = Tables { vm: &vm, guest: &guest, kcore: &kcore, root: root_pa, format };
         for (at, entry) in tables.guest()? {
             vm.memory.write(at, &(entry & !(ACCESSED | DIRTY)).to_le_bytes())?;
         }
-        let set = |e: &&(u64, u8, u64)| e.2 & ACCESSED != 0 || (FORMAT.is_leaf(e.1, e.2) && e.2 & DIRTY != 0);
-        let clear = |e: &(u64, u8, u64)| {
-            let bits = if FORMAT.is_leaf(e.1, e.2) { ACCESSED | DIRTY } else { ACCESSED };
-            (e.0, e.2 & !bits)
+        let bits = |e: &(u64, u8, u64)| {
+            if format.is_leaf(e.1, e.2) { format.accessed | format.dirty } else { format.accessed }
         };
+        let set = |e: &&(u64, u8, u64)| e.2 & bits(e) != 0;
+        let clear = |e: &(u64, u8, u64)| (e.0, e.2 & !bits(e));
         let words: Vec<(u64, u64)> = tables.host().iter().filter(set).map(clear).collect();
         crate::poke::poke(&mut std::io::stdout().lock(), &mut std::io::stdin().lock(), &words)?;
         let left = tables.host().iter().filter(set).count();
         ensure!(left == 0, "{left} of {} entries have their bits still: were they poked?", words.len());
         trace.clear()?;
         vm.run(0)?;
-        let events = parse(&trace.text()?)?;
+        let events = trace.read()?;
         let fact = compare(&tables, config, &predicted[n], phase.name.clone())
             .with_context(|| phase.name.clone())?;
-        let faults = events.count(|e| Exit::is_nested_fault(e) || Exit::is_page_fault(e));
+        let faults = events.count(|e| e.fault().is_some());
         let fact = Fact { kernel: kernel.clone(), faults, agree: fact.agree && faults == 0, ..fact };
         all &= fact.agree;
         tell(&fact)?;
@@ -267,9 +268,9 @@ fn compare(tables: &Tables<'_>, config: Config, walked: &[Walked], case: String)
     }
     let host_pairs: Vec<(u64, u64)> = host.iter().map(|e| (e.0, e.2)).collect();
     let leaves: Vec<(u64, u64)> =
-        host.iter().filter(|e| FORMAT.is_leaf(e.1, e.2)).map(|e| (e.0, e.2)).collect();
-    let found = [with(ACCESSED, &guest), with(ACCESSED, &host_pairs)];
-    let dirty = [with(DIRTY, &guest), with(DIRTY, &leaves)];
+        host.iter().filter(|e| tables.format.is_leaf(e.1, e.2)).map(|e| (e.0, e.2)).collect();
+    let found = [with(ACCESSED, &guest), with(tables.format.accessed, &host_pairs)];
+    let dirty = [with(DIRTY, &guest), with(tables.format.dirty, &leaves)];
     let level = |at: u64| host.iter().find(|e| e.0 == at).map_or(0, |e| e.1);
     let mut extra = Vec::new();
     let mut missing = Vec::new();

@@ -6,7 +6,6 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use bifold_lab::lab::Lab;
-use bifold_lab::storm::drive::built;
 use bifold_lab::switch::{Machine, judge, run as cases};
 
 #[derive(clap::Args)]
@@ -50,7 +49,7 @@ pub fn lab(
         return Ok(lab);
     }
     let release = lab.kernel().version.clone();
-    match modules.cloned().or_else(|| built(&release)) {
+    match modules.cloned().or_else(|| lab.built_modules()) {
         Some(dir) => Ok(lab.with_modules(dir)),
         None => {
             bail!("no modules for {release} in target/kernel: run make kernel, or name them by --modules")

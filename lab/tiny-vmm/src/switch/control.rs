@@ -13,8 +13,7 @@ use kvm_bindings::kvm_mp_state;
 
 use super::Notes;
 use super::machine::{
-    Args, COUNT, DATA, DATA_GPA, EFER_SVME, Machine, STOP, Wish, capability, enable, pae_mode,
-    real_mode as real,
+    Args, COUNT, DATA, DATA_GPA, Machine, STOP, Wish, capability, enable, pae_mode, real_mode as real,
 };
 use super::routines::{Routine, code};
 
@@ -96,16 +95,17 @@ pub fn as_other_user(user: u32, path: &std::path::Path) -> Result<()> {
 }
 
 pub fn refuse(n: &mut Notes) -> Result<()> {
+    let bit = &crate::vm::vendor()?.hypervisor;
     let m = Machine::new(Wish { vcpus: 3, ..Wish::default() })?;
     m.spin(0)?;
     m.fill(1, DATA, 4096, 64, 1)?;
     m.with(2, |v| {
         let mut s = v.get_sregs()?;
-        s.efer |= EFER_SVME;
+        (bit.set)(&mut s, true);
         Ok(v.set_sregs(&s)?)
     })?;
     for _ in 0..3 {
-        n.same("with EFER.SVME", m.try_switch("shadow")?, Err(EBUSY));
+        n.same(&format!("with {}", bit.name), m.try_switch("shadow")?, Err(EBUSY));
         n.same("mode", m.mode()?.as_str(), "nested");
     }
     n.same("pages wrong", m.wrong(1, DATA, 4096, 64, 1)?, 0);
@@ -117,7 +117,7 @@ pub fn refuse(n: &mut Notes) -> Result<()> {
     n.same("switches", s["switches_to_shadow"], 0);
     m.with(2, |v| {
         let mut s = v.get_sregs()?;
-        s.efer &= !EFER_SVME;
+        (bit.set)(&mut s, false);
         Ok(v.set_sregs(&s)?)
     })?;
     n.same("without it", m.try_switch("shadow")?, Ok(()));

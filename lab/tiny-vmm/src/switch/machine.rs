@@ -40,8 +40,6 @@ pub const DATA_GPA: u64 = IDENTITY;
 pub const DATA: u64 = 0x40_0000_0000;
 /// One page in each 2 MB, so that each has a leaf table of its own.
 pub const SPARSE: u64 = 0x80_0000_0000;
-/// EFER with which a vCPU may be a hypervisor.
-pub const EFER_SVME: u64 = 1 << 12;
 pub const CAP: u32 = 0x42464d;
 
 /// Arguments of a routine.

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Processor vendors as data: everything that the laboratory and the tiny VMM have to know of one
+//! vendor's virtualization and of the emulator that stands in for its processors.
+//!
+//! AMD has the only entry, because QEMU's TCG emulates AMD's virtualization and no other.
+//! `lab/README.md` says what a further entry needs.
+
+use bifold_mmu::format::{Format, X86_64_4_LEVEL};
+use kvm_bindings::kvm_sregs;
+
+/// One vendor.
+#[derive(Debug)]
+pub struct Vendor {
+    /// For messages.
+    pub name: &'static str,
+    /// `vendor_id` of /proc/cpuinfo.
+    pub cpuid: &'static str,
+    /// KVM's module, as /sys/module spells it.
+    pub module: &'static str,
+    /// The module's parameter for nested paging.
+    pub nested_parameter: &'static str,
+    /// A function of the module that has to be changed for shadow paging under the emulator, see
+    /// `lab/src/lab/kvm_module.rs`. None: the module is right as it is.
+    pub shadow_fix: Option<&'static str>,
+    /// Flags of the emulated CPU, after those that all our guests have.
+    pub emulator_flags: &'static [&'static str],
+    /// The hardware profile whose TLBs and walks are closest to the emulated CPU's.
+    pub profile: &'static str,
+    /// Flags of /proc/cpuinfo that Linux derives from MSRs and not from CPUID. TCG and KVM differ in them.
+    pub msr_flags: &'static [&'static str],
+    /// `exit_reason` of HLT.
+    pub halt: u64,
+    /// `exit_reason` of a triple fault.
+    pub shutdown: u64,
+    /// Reads one exit that concerns paging out of the event `kvm:kvm_exit`; other exits are `None`.
+    pub decode: fn(&RawExit) -> Option<PagingExit>,
+    /// `exit_reason` by the word that the trace prints for it. Only reasons that `decode` knows.
+    pub words: &'static [(&'static str, u64)],
+    /// Entries of the nested tables.
+    pub nested_format: &'static Format,
+    /// The kernel function that loads the root of nested or shadow tables, and its argument with the
+    /// root as kprobes name it (Documentation/trace/kprobetrace.rst).
+    pub load_root: (&'static str, &'static str),
+    /// The register bit without which a vCPU cannot be a hypervisor. KVM refuses a switch while it is set.
+    pub hypervisor: HypervisorBit,
+}
+
+/// A bit of a vCPU's special registers.
+#[derive(Debug)]
+pub struct HypervisorBit {
+    /// For messages.
+    pub name: &'static str,
+    /// Sets it or clears it.
+    pub set: fn(&mut kvm_sregs, bool),
+}
+
+/// The fields of `kvm:kvm_exit`, which has the same ones for each vendor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(missing_docs)] // the kernel's own words
+pub struct RawExit {
+    pub exit_reason: u64,
+    pub info1: u64,
+    pub info2: u64,
+    pub intr_info: u64,
+}
+
+/// What caused an exit that concerns paging.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExitCause {
+    /// A guest's #PF, intercepted because its tables are shadowed.
+    PageFault,
+    /// A fault of the nested tables: #NPF, an EPT violation or misconfiguration.
+    NestedFault,
+    /// MOV from this control register.
+    ReadCr(u8),
+    /// MOV to this control register.
+    WriteCr(u8),
+    /// INVLPG.
+    Invlpg,
+}
+
+/// An exit that concerns paging.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PagingExit {
+    /// What it was.
+    pub cause: ExitCause,
+    /// Of a fault: the error code in the bits of #PF, with bit 33 for a fault at a guest's table.
+    pub error: u64,
+    /// Of a fault: guest-virtual, with nested paging guest-physical.
+    pub address: u64,
+}
+
+/// All vendors that can be run.
+pub const VENDORS: [&Vendor; 1] = [&AMD];
+
+impl Vendor {
+    /// The vendor of this machine's processor.
+    pub fn of_this_machine() -> Option<&'static Vendor> {
+        let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+        let id = text.lines().find_map(|l| l.strip_prefix("vendor_id")?.split(':').nth(1))?;
+        VENDORS.into_iter().find(|v| v.cpuid == id.trim())
+    }
+
+    /// The module's file: `kvm-amd.ko`.
+    pub fn module_file(&self) -> String {
+        self.module.replace('_', "-") + ".ko"
+    }
+
+    /// Where the module shows whether paging is nested.
+    pub fn nested_parameter_path(&self) -> String {
+        format!("/sys/module/{}/parameters/{}", self.module, self.nested_parameter)
+    }
+
+    /// The exit's `exit_reason`, by the word that the trace prints. KVM has changed its letters' case
+    /// over time.
+    pub fn exit_reason(&self, word: &str) -> Option<u64> {
+        self.words.iter().find(|(w, _)| w.eq_ignore_ascii_case(word)).map(|(_, reason)| *reason)
+    }
+}
+
+/// SVM (AMD APM vol. 2: exit codes in appendix C, nested paging in 15.25).
+pub static AMD: Vendor = Vendor {
+    name: "AMD",
+    cpuid: "AuthenticAMD",
+    module: "kvm_amd",
+    nested_parameter: "npt",
+    shadow_fix: Some("svm_set_cr0"),
+    // TCG lacks next-RIP save too; our guests, without SVM, do not have it anyway.
+    emulator_flags: &["-nrip-save", "+svm", "+npt"],
+    profile: "phenom2-x3-720",
+    // Linux sets it where LS_CFG can be read (`bsp_init_amd`): TCG reads it as 0, KVM does not.
+    msr_flags: &["ssbd"],
+    halt: 0x78,
+    shutdown: 0x7f,
+    decode: svm_exit,
+    words: &[
+        ("read_cr0", 0x00),
+        ("read_cr3", 0x03),
+        ("read_cr4", 0x04),
+        ("write_cr0", 0x10),
+        ("write_cr3", 0x13),
+        ("write_cr4", 0x14),
+        ("PF excp", PF_EXCP),
+        ("invlpg", INVLPG),
+        ("npf", NPF),
+    ],
+    nested_format: &X86_64_4_LEVEL,
+    load_root: ("svm_load_mmu_pgd", "root=%si"),
+    hypervisor: HypervisorBit {
+        name: "EFER.SVME",
+        set: |s, on| if on { s.efer |= EFER_SVME } else { s.efer &= !EFER_SVME },
+    },
+};
+
+const PF_EXCP: u64 = 0x4e;
+const INVLPG: u64 = 0x79;
+const NPF: u64 = 0x400;
+const EFER_SVME: u64 = 1 << 12;
+
+/// EXITINFO1 of #PF and #NPF is the error code, EXITINFO2 the address.
+fn svm_exit(raw: &RawExit) -> Option<PagingExit> {
+    let cause = match raw.exit_reason {
+        n @ 0x00..=0x0f => ExitCause::ReadCr(n as u8),
+        n @ 0x10..=0x1f => ExitCause::WriteCr((n - 0x10) as u8),
+        PF_EXCP => ExitCause::PageFault,
+        INVLPG => ExitCause::Invlpg,
+        NPF => ExitCause::NestedFault,
+        _ => return None,
+    };
+    Some(PagingExit { cause, error: raw.info1, address: raw.info2 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_of_the_trace_is_an_exit_that_is_decoded() {
+        for vendor in VENDORS {
+            for (word, exit_reason) in vendor.words {
+                assert!(
+                    (vendor.decode)(&RawExit { exit_reason: *exit_reason, ..RawExit::default() }).is_some()
+                );
+                assert_eq!(vendor.exit_reason(&word.to_uppercase()), Some(*exit_reason));
+            }
+            for other in [vendor.halt, vendor.shutdown] {
+                assert_eq!((vendor.decode)(&RawExit { exit_reason: other, ..RawExit::default() }), None);
+            }
+        }
+    }
+
+    #[test]
+    fn svms_faults_carry_error_code_and_address() {
+        let raw = RawExit { exit_reason: NPF, info1: 0x1_0000_0006, info2: 0x5000, intr_info: 0 };
+        let exit = (AMD.decode)(&raw).unwrap();
+        assert_eq!((exit.cause, exit.error, exit.address), (ExitCause::NestedFault, 0x1_0000_0006, 0x5000));
+        let raw = RawExit { exit_reason: 0x13, ..RawExit::default() };
+        assert_eq!((AMD.decode)(&raw).unwrap().cause, ExitCause::WriteCr(3));
+    }
+}
