@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Thin: every target is a line or two that also works by hand.
+# Every target is a line or two that also works by hand.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -10,36 +10,36 @@ CARGO ?= cargo
 BIFOLD = $${CARGO_TARGET_DIR:-target}/release/bifold
 LAB = $${CARGO_TARGET_DIR:-target}/release/lab
 REPORT ?= bifold-report.html
-# Series of kernels for the laboratory. Debian 12 has both, 13 only the second.
+# Series of kernels for the laboratory. Debian 12 has both; Debian 13 has the second.
 KERNELS ?= 6.1 6.12
-# Of a long storm, and of one on a kernel that looks for errors.
+# Switches of a long storm, and of a storm on a debug kernel.
 SWITCHES ?= 10000
 DEBUG_SWITCHES ?= 500
 KERNEL_LOGS = docs/results
-# Where `make install` puts things, DESTDIR before that for packages, and the build that is installed.
+# Where `make install` installs, a prefix for packagers, and the build that is installed.
 PREFIX ?= /usr/local
 DESTDIR ?=
 BUILT ?= $${CARGO_TARGET_DIR:-target}/release
 INTO = $(DESTDIR)$(PREFIX)
-# Of experiments with sharing guests: their memory and their times.
+# Scale of the memory and of the times in experiments with sharing guests.
 SCALE ?= 1/8
 
 .PHONY: help setup build install uninstall demo test docs kernel vmtest vmtest-long vmtest-debug vmtest-host validate-exits lab-policies lab-share lab lint fuzz msrv bench clean
-help: ## this list
+help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /make \1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r a b; do printf '  %-20s %s\n' "$$a" "$$b"; done
 
-setup: ## install what is missing on a Debian 12 or newer (says what; asks nothing)
+setup: ## install missing packages on Debian 12 or newer (lists them; no prompt)
 	@tools/setup
 
 build: setup ## build the command: target/release/bifold
 	$(CARGO) build --release --locked
 
-demo: build ## what compiling a C file of 7,900 lines costs in each paging mode: table and report
+demo: build ## show what compiling a C file costs in each paging mode: table and report
 	@source=$$(realpath --relative-to=. "$$(tools/demo-source)"); set -x; \
 	$(BIFOLD) compare --report $(REPORT) -- gcc -O2 -c -DSTB_IMAGE_IMPLEMENTATION "$$source" -o /tmp/stb_image.o
 
-# Does not build, as it is run by root: `make build` first.
-install: ## what was built, with man pages and completions: /usr/local, or PREFIX=/usr DESTDIR=/tmp/package
+# Root runs this target, so the target does not build: run `make build` first.
+install: ## install command, man pages and completions (PREFIX=/usr/local, DESTDIR=)
 	@for f in bifold libbifold_capture_plugin.so; do test -f "$(BUILT)/$$f" || { echo "make install: $(BUILT)/$$f is not there: run make build first" >&2; exit 1; }; done
 	install -D -m 755 "$(BUILT)/bifold" "$(INTO)/bin/bifold"
 	install -D -m 755 "$(BUILT)/libbifold_capture_plugin.so" "$(INTO)/lib/bifold/libbifold_capture_plugin.so"
@@ -49,26 +49,26 @@ install: ## what was built, with man pages and completions: /usr/local, or PREFI
 	install -d "$$(dirname "$(INTO)/share/$${at#*:}")" && "$(BUILT)/bifold" completions "$${at%%:*}" > "$(INTO)/share/$${at#*:}"; done
 	install -D -m 644 -t "$(INTO)/share/bifold/experiments/share" experiments/share/*.toml
 
-uninstall: ## what make install put there, with the same PREFIX and DESTDIR
+uninstall: ## remove what make install installed, with the same PREFIX and DESTDIR
 	rm -f "$(INTO)/bin/bifold" "$(INTO)"/share/man/man1/bifold.1 "$(INTO)"/share/man/man1/bifold-*.1
 	rm -f "$(INTO)/share/bash-completion/completions/bifold" "$(INTO)/share/zsh/site-functions/_bifold" "$(INTO)/share/fish/vendor_completions.d/bifold.fish"
 	rm -rf "$(INTO)/lib/bifold" "$(INTO)/share/bifold"
 
-# The dev profile: with link-time optimisation, building the tests takes longer than all of them run.
-test: setup ## all tests
+# The dev profile: with link-time optimisation, building the tests takes longer than running them.
+test: setup ## run all tests
 	$(CARGO) test --workspace --locked --no-fail-fast
 
-kernel: setup ## KVM with a paging mode per VM, out of Debian's own source: target/kernel/RELEASE/kvm*.ko
+kernel: setup ## build KVM modules with a paging mode per VM: target/kernel/RELEASE/kvm*.ko
 	@kernel/build
 
-vmtest-long: build kernel ## 10,000 switches under load on each kernel, what switches cost, unswitched VMs: hours
+vmtest-long: build kernel ## run 10,000 switches under load on each kernel, and the long cases: hours
 	@mkdir -p $(KERNEL_LOGS)
 	@status=0; for k in $(KERNELS); do (set -x; \
 	$(LAB) storm --kernel $$k --switches $(SWITCHES) --cpus 6 --stay 20 --seconds 7000 -o $(KERNEL_LOGS)/storm-$$k.md && \
 	$(LAB) switch --kernel $$k --memory 7000 --seconds 3600 hidden-faults once-a-second cost && \
 	$(LAB) unswitched --kernel $$k) || status=$$?; done; exit $$status
 
-vmtest-debug: build kernel ## the switch cases and 500 switches on kernels with KASAN and lockdep, which are built first
+vmtest-debug: build kernel ## build kernels with KASAN and lockdep; run the switch cases and 500 switches: hours
 	@kernel/debug-kernel $(KERNELS) && kernel/build --debug $(KERNELS)
 	@mkdir -p $(KERNEL_LOGS)
 	@status=0; for k in $(KERNELS); do dir=$$(kernel/debug-kernel --path $$k); (set -x; \
@@ -76,41 +76,41 @@ vmtest-debug: build kernel ## the switch cases and 500 switches on kernels with 
 	$(LAB) storm --kernel $$k --debug-kernel $$dir --switches $(DEBUG_SWITCHES) -o $(KERNEL_LOGS)/storm-$$k-debug.md) \
 	|| status=$$?; done; exit $$status
 
-vmtest-host: ## load the modules on this very machine (untested on hardware: read docs/guide/try-on-hardware.md first)
+vmtest-host: ## load and test the modules on this machine (first read docs/guide/try-on-hardware.md)
 	@kernel/vmtest-host
 
-vmtest: build ## quick tests under the real KVM, in an emulated machine: some minutes (KERNEL=6.1)
+vmtest: build ## run quick tests under the real KVM, in an emulated machine: minutes (KERNEL=6.1)
 	$(LAB) test $(if $(KERNEL),--kernel $(KERNEL))
 
-validate-exits: build ## predicted exits beside those counted under the real KVM: docs/results (KERNELS="6.1 6.12")
+validate-exits: build ## compare predicted exits with the real KVM's: docs/results, half an hour
 	@mkdir -p docs/results
 	@status=0; for k in $(KERNELS); do (set -x; $(LAB) validate --kernel $$k -o docs/results/exits-$$k.md) || status=$$?; done; exit $$status
 
-lab-policies: build ## policies over the suite: captures what is missing, then table, report and docs/results/policies.md
+lab-policies: build ## compare policies over the suite: docs/results/policies.md; captures missing timelines
 	@tools/suite setup
 	@tools/suite capture
 	@tools/policies
 
-lab-share: build ## equal pages in 8 guests under the real KSM, beside published figures: 40 minutes, root (SCALE=1/8)
+lab-share: build ## run 8 guests under the real KSM: docs/results, 40 minutes, root (SCALE=1/8)
 	@mkdir -p docs/results
 	$(BIFOLD) share run --scale $(SCALE) --report bifold-share.html --markdown docs/results/share-synthetic.md experiments/share/synthetic.toml
 
-lab: validate-exits lab-policies lab-share vmtest-long vmtest-debug ## everything long: the real KVM, the suite of policies, sharing, storms of switches
+lab: validate-exits lab-policies lab-share vmtest-long vmtest-debug ## run every long experiment: a day
 
-docs: ## the documentation as a book: target/book/index.html
+docs: ## build the documentation as a book: target/book/index.html
 	@tools/docs
 
-lint: ## formatting, clippy, rustdoc, shell scripts
+lint: ## check formatting, clippy, rustdoc, shell scripts
 	@tools/lint
 
-fuzz: ## the bodies of the fuzz targets, on inputs made at random
+fuzz: ## run the bodies of the fuzz targets on random inputs
 	cd fuzz && $(CARGO) test --locked
 
 msrv: ## check with the minimum Rust version, which rustup installs if it is missing
 	@tools/msrv
 
-bench: setup ## speed, as ratios within one run (BASE=REVISION: this revision beside another one)
+bench: setup ## measure speed (BASE=REVISION: ratios to another revision, interleaved)
 	@$(if $(BASE),tools/bench-beside $(BASE),tools/bench)
 
-clean: ## remove what was built and fetched
+clean: ## remove everything that was built and fetched
 	rm -rf target .cache $(REPORT) bifold-policies.html bifold-share.html
