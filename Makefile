@@ -10,8 +10,8 @@ CARGO ?= cargo
 BIFOLD = $${CARGO_TARGET_DIR:-target}/release/bifold
 LAB = $${CARGO_TARGET_DIR:-target}/release/lab
 REPORT ?= bifold-report.html
-# Series of kernels for the laboratory. Debian 12 has both; Debian 13 has the second.
-KERNELS ?= 6.1 6.12
+# Series of kernels for the laboratory.
+KERNELS ?= $(shell sed -n 's/^\([0-9.]*\) .*/\1/p' kernel/series.txt)
 # Switches of a long storm, and of a storm on a debug kernel.
 SWITCHES ?= 10000
 DEBUG_SWITCHES ?= 500

@@ -10,6 +10,10 @@ readonly MISSING_FEATURE=77 # the exit status of every tool here for "this machi
 readonly CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/bifold
 readonly DEBS=$CACHE/kernel-src
 me=${0##*/}
+# All series, see series.txt.
+mapfile -t ALL_SERIES < <(sed -n 's/^\([0-9.]*\) .*/\1/p' "$(dirname "${BASH_SOURCE[0]}")/series.txt")
+# shellcheck disable=SC2034 # for the scripts that source this file
+readonly ALL_SERIES
 
 say() { printf '%s: %s\n' "$me" "$*" >&2; }
 die() { local status=$1; shift; printf '%s: error: %s\n' "$me" "$*" >&2; exit "$status"; }

@@ -44,7 +44,8 @@ pub enum GuestError {
     PluginMissing,
     /// apt has no kernel of a series.
     #[error(
-        "apt knows no Debian kernel {series} (6.1 is Debian 12's, 6.12 its backports' and Debian 13's); run apt-get update or add the package source"
+        "apt knows no Debian kernel of series {series} ({}); run apt-get update or add the package source",
+        known_series()
     )]
     NoSuchKernel {
         /// As asked for.
@@ -168,6 +169,12 @@ pub enum GuestError {
     /// It was stopped before the command started.
     #[error("interrupted before the command started")]
     InterruptedEarly,
+}
+
+/// Which Debian has which series: `6.1: Debian 12; ...`.
+fn known_series() -> String {
+    let all = crate::kernel::series().into_iter().map(|(name, debian)| format!("{name}: {debian}"));
+    all.collect::<Vec<_>>().join("; ")
 }
 
 impl GuestError {

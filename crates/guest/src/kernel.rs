@@ -19,6 +19,15 @@ use bifold_trace::bounded;
 /// More than any kernel image has, debug information included. Bytes.
 const MOST_IMAGE: u64 = 2 << 30;
 
+/// The series of kernels that are built, tested and booted here, see the file's head.
+const SERIES: &str = include_str!("../../../kernel/series.txt");
+
+/// Names of all series in the order of `kernel/series.txt`, and which Debian has each.
+pub fn series() -> Vec<(&'static str, &'static str)> {
+    let lines = SERIES.lines().filter(|l| !l.starts_with('#'));
+    lines.filter_map(|l| l.split_once(' ')).map(|(name, debian)| (name, debian.trim())).collect()
+}
+
 /// A kernel and where its modules are.
 #[derive(Debug, Clone)]
 pub struct Kernel {
@@ -400,6 +409,19 @@ fn keep_needed(lib: &Path, to: &Path, wanted: &[&[&str]]) -> Result<(), GuestErr
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_series_says_which_debian_has_it() {
+        let all = series();
+        assert!(all.len() > 1, "{all:?}");
+        for (name, debian) in all {
+            assert!(
+                name.split('.').count() == 2 && name.split('.').all(|n| n.parse::<u32>().is_ok()),
+                "{name}"
+            );
+            assert!(debian.starts_with("Debian "), "{debian}");
+        }
+    }
 
     #[test]
     fn only_packages_with_a_candidate_can_be_had() {

@@ -14,7 +14,7 @@ use crate::vendor::Vendor;
 pub enum LabError {
     /// No emulator, no kernel and the like.
     #[error(transparent)]
-    Capture(#[from] GuestError),
+    Guest(#[from] GuestError),
     /// The kernel's KVM cannot be used.
     #[error("{version}: {why}")]
     Module {
@@ -98,7 +98,7 @@ impl LabError {
     /// Whether this machine lacks something (exit status 77) or the run failed.
     pub fn kind(&self) -> Kind {
         match self {
-            LabError::Capture(e) => e.kind(),
+            LabError::Guest(e) => e.kind(),
             LabError::NoKvm { .. } | LabError::Module { .. } | LabError::OtherKernel { .. } => {
                 Kind::CannotWorkHere
             }

@@ -108,8 +108,10 @@ pub struct Lab {
     vendor: &'static Vendor,
 }
 
-/// Kernels that tests run on: Debian 12's, and that of 13 and of 12's backports.
-pub const SERIES: [&str; 2] = ["6.1", "6.12"];
+/// The first series of `kernel/series.txt`: what `--kernel` is without a word.
+pub fn default_series() -> &'static str {
+    kernel::series()[0].0
+}
 
 /// What stock QEMU needs besides its libraries to boot an inner guest.
 const FIRMWARE: [&str; 2] = ["qboot.rom", "pvh.bin"];
@@ -133,11 +135,11 @@ impl Lab {
         Lab::with(kernel::for_lab(kernel, stage)?)
     }
 
-    /// With a kernel of the first of [`SERIES`] that there is.
+    /// With a kernel of the first series of `kernel/series.txt` that apt knows.
     pub fn any(stage: &mut dyn FnMut(&str)) -> Result<Lab, LabError> {
-        let mut end = Lab::new(SERIES[0], stage);
-        for series in &SERIES[1..] {
-            let Err(LabError::Capture(GuestError::NoSuchKernel { .. })) = end else { break };
+        let mut end = Lab::new(default_series(), stage);
+        for (series, _) in &kernel::series()[1..] {
+            let Err(LabError::Guest(GuestError::NoSuchKernel { .. })) = end else { break };
             end = Lab::new(series, stage);
         }
         end

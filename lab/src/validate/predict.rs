@@ -107,8 +107,9 @@ pub fn predict(
         ..workload.guest(kpti)
     };
     let mut overrides: Vec<String> = OVERRIDES.iter().map(|s| (*s).to_owned()).collect();
-    let kvm = Kvm::of_release(&kernel.version)
-        .with_context(|| format!("the model knows KVM of Linux 6.1 and 6.12, not of {}", kernel.version))?;
+    let kvm = Kvm::of_release(&kernel.version).with_context(|| {
+        format!("the model does not know the KVM of Linux {} (crates/model/src/kvm.rs)", kernel.version)
+    })?;
     overrides.push(format!("kvm={}", kvm.name()));
     let profile = Profile::load(lab.vendor().profile, &overrides).context("the profile")?;
     let chosen: Vec<_> = configs.iter().map(|n| super::config(n).map(|(c, _)| c)).collect::<Result<_>>()?;

@@ -19,7 +19,7 @@ fn find() -> Option<Lab> {
     match Lab::any(&mut |_| ()) {
         Ok(lab) => Some(lab),
         // Only what this machine lacks: that a kernel's KVM is of no use would be a failure.
-        Err(LabError::Capture(e)) if e.kind() == Kind::CannotWorkHere => {
+        Err(LabError::Guest(e)) if e.kind() == Kind::CannotWorkHere => {
             eprintln!("skipped: {e}");
             None
         }

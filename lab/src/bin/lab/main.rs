@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use bifold_guest::{GuestError, Kind};
-use bifold_lab::lab::{Lab, LabError};
+use bifold_lab::lab::{Lab, LabError, default_series};
 use bifold_lab::quick::{self, Skipped};
 use bifold_lab::validate::drive::{Settings, drive};
 use bifold_lab::validate::{CONFIGS, Workload, document, table};
@@ -47,7 +47,7 @@ struct Test {
     #[arg(value_name = "NAME", value_parser = quick::ALL.each_ref().map(|t| t.name))]
     names: Vec<String>,
     /// Kernel of laboratory and guests: a series whose newest package is taken, or a package
-    /// (6.1, or 6.12 where apt has no 6.1)
+    /// (the first series of kernel/series.txt that apt knows)
     #[arg(long)]
     kernel: Option<String>,
     /// Boots at a time
@@ -61,7 +61,7 @@ struct Test {
 #[derive(clap::Args)]
 struct Validate {
     /// Kernel of laboratory and guests: a series whose newest package is taken, or a package
-    #[arg(long, default_value = "6.1")]
+    #[arg(long, default_value = default_series())]
     kernel: String,
     /// Programs (all of them and a gcc run if none is named)
     #[arg(long = "program", value_name = "NAME")]

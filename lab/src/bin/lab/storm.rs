@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
+use bifold_lab::lab::default_series;
 use bifold_lab::storm::drive::{Machine, Outcome, drive};
 use bifold_lab::storm::table::table;
 use bifold_lab::storm::{KINDS, Noise, Pages, Storm};
@@ -13,7 +14,7 @@ use bifold_mmu::Mode;
 #[derive(clap::Args)]
 pub struct Args {
     /// Kernel of the laboratory and of the guest: a series whose newest package is taken, or a package
-    #[arg(long, default_value = "6.1")]
+    #[arg(long, default_value = default_series())]
     kernel: String,
     /// How many switches; with 0 the guest runs for --seconds in its first mode
     #[arg(long, default_value_t = 10_000)]

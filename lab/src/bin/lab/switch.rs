@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use bifold_lab::lab::Lab;
+use bifold_lab::lab::{Lab, default_series};
 use bifold_lab::switch::{Machine, judge, run as cases};
 
 #[derive(clap::Args)]
@@ -14,7 +14,7 @@ pub struct Args {
     #[arg(value_name = "CASE")]
     cases: Vec<String>,
     /// Kernel of the laboratory: a series whose newest package is taken, or a package
-    #[arg(long, default_value = "6.1")]
+    #[arg(long, default_value = default_series())]
     kernel: String,
     /// KVM's modules (default: what kernel/build made for that kernel)
     #[arg(long, value_name = "DIR")]

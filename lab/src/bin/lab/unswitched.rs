@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use bifold_lab::lab::default_series;
 use bifold_lab::unswitched::{Compared, compare, left_out, spread};
 use bifold_lab::validate::{CONFIGS, Workload};
 
 #[derive(clap::Args)]
 pub struct Args {
     /// Kernel of laboratory and guest: a series whose newest package is taken, or a package
-    #[arg(long, default_value = "6.1")]
+    #[arg(long, default_value = default_series())]
     kernel: String,
     /// KVM's modules (default: what kernel/build made for that kernel)
     #[arg(long, value_name = "DIR")]
