@@ -103,7 +103,14 @@ fn settings(args: &Args) -> Result<Storm> {
 fn keep(path: &std::path::Path, outcome: &Outcome) -> Result<()> {
     let data = match path.extension().and_then(|e| e.to_str()) {
         Some("json") => serde_json::to_string(outcome)? + "\n",
-        _ => table(outcome),
+        _ => {
+            let design = "[A paging mode per VM in KVM](../design/kernel.md) has the design.";
+            format!(
+                "# Storm of switches on Linux {}\n\nMade by `lab storm`. {design}\n\n{}",
+                outcome.kernel,
+                table(outcome)
+            )
+        }
     };
     super::write(path, data.as_bytes())
 }
