@@ -5,8 +5,8 @@
 //! Who counts a cost does not charge it: a charge is what the counters have grown by since the one
 //! before. So the charges of a configuration sum to its totals, whatever is counted where.
 
-use crate::nested::Refs;
-use crate::regime::{Regime, Tables};
+use crate::counts::Refs;
+use crate::regime::Regime;
 use crate::{Profile, Sample};
 use bifold_mmu::{Gva, PageSize};
 use serde::{Deserialize, Serialize};
@@ -158,11 +158,11 @@ impl Charges {
         let first = self.costs.len();
         let mut any = false;
         for (regime, seen) in regimes.iter().zip(&mut self.seen) {
-            let s = &regime.now;
-            let host = matches!(regime.tables, Tables::Nested(_));
+            let s = &regime.counts.now;
+            let host = regime.reads_host_tables();
             let mut now = Seen {
                 misses: s.tlb_misses(),
-                walk: walk_cycles(&regime.refs, &self.profile, host),
+                walk: walk_cycles(&regime.counts.refs, &self.profile, host),
                 exits: exits(s),
                 vmm: seen.vmm,
             };

@@ -3,9 +3,11 @@
 //! guest events into samples.
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod ages;
 pub mod charge;
 mod config;
+pub mod counts;
 mod estimate;
 pub mod exit_log;
 pub mod guest;
@@ -14,6 +16,7 @@ mod kvm;
 mod model;
 pub mod nested;
 mod outcome;
+pub mod paging;
 mod pcid;
 mod profile;
 pub mod regime;

@@ -14,10 +14,9 @@ use crate::guest::GuestTables;
 use crate::host::{Backing, HostMemory};
 use bifold_mmu::format::X86_64_4_LEVEL as HOST;
 use bifold_mmu::{Dimension, Gpa, Gva, PageSize, Start, Step, Tag, Walk, WalkCache, walk};
+use std::ops::Range;
 
-/// References by walk step: `[guest level][host level]`; host level 0 is the guest
-/// table itself, guest level 0 the data's own nested walk.
-pub type Refs = [[u64; 6]; 6];
+pub use crate::counts::Refs;
 
 /// Host-physical addresses of table pages, above every frame that backs guest memory:
 /// the tables of each level lie in a range of their own, in the order of what they map.
@@ -101,15 +100,29 @@ impl Nested {
         self.levels[level].iter().filter(|e| **e & HOST.present != 0).count() as u64
     }
 
-    /// Goes on after a stay in shadow mode with the host's memory as it is now: entries of
-    /// pages that the host has replaced meanwhile are gone (`kvm_unmap_gfn_range`).
-    pub fn go_on(&mut self, host: HostMemory) {
-        let shift = host.page_size().shift();
-        let leaves = &mut self.levels[usize::from(host.page_size().level()) - 1];
-        for (n, entry) in leaves.iter_mut().enumerate() {
-            let replaced = *entry & HOST.present != 0 && *entry & HOST.write == 0;
-            if replaced && host.backing(Gpa((n as u64) << shift)) == Backing::Own {
-                *entry = 0;
+    /// `kvm_unmap_gfn_range`: the host has unmapped these guest frames, so their entries go.
+    /// True if there were any, so that TLBs must be flushed.
+    pub fn host_unmapped(&mut self, gfns: Range<u64>) -> bool {
+        let shift = self.host.page_size().shift() - 12;
+        let leaves = &mut self.levels[usize::from(self.host.page_size().level()) - 1];
+        let end = leaves.len().min((gfns.end + (1 << shift) - 1 >> shift) as usize);
+        let mut dropped = false;
+        for entry in leaves.get_mut((gfns.start >> shift) as usize..end).unwrap_or_default() {
+            dropped |= *entry & HOST.present != 0;
+            *entry = 0;
+        }
+        dropped
+    }
+
+    /// Goes on after a time in shadow mode, over the host's memory as it is now: the host has
+    /// unmapped the zero pages that it replaced meanwhile.
+    pub fn resume(&mut self, host: HostMemory) {
+        let shift = host.page_size().shift() - 12;
+        for n in 0..self.levels[usize::from(host.page_size().level()) - 1].len() as u64 {
+            let gfn = n << shift;
+            let read_only = self.peek(gfn) & (HOST.present | HOST.write) == HOST.present;
+            if read_only && host.backing(Gpa::from_frame(gfn)) == Backing::Own {
+                self.host_unmapped(gfn..gfn + (1 << shift));
             }
         }
         self.host = host;

@@ -6,9 +6,9 @@
 //! CPI, so that every configuration is cut at the same places of the guest's work.
 
 use crate::ages::Reuse;
-use crate::nested::Refs;
+use crate::counts::Refs;
 use crate::regime::Regime;
-use crate::{ConfigOutcome, Paging, Profile, Sample};
+use crate::{ConfigOutcome, Profile, Sample};
 
 /// Intervals of every configuration so far.
 #[derive(Debug)]
@@ -31,13 +31,13 @@ struct PerConfig {
 
 /// Counts of a configuration since the start, costs included.
 pub fn counts(regime: &Regime, common: &Sample, profile: &Profile) -> Sample {
-    let mut s = regime.now;
+    let mut s = regime.counts.now;
     s.instructions = common.instructions;
     s.accesses = common.accesses;
     s.guest_page_faults = common.guest_page_faults;
     let sum =
         |rows: &[[u64; 6]], from: usize, to: usize| -> u64 { rows.iter().flat_map(|r| &r[from..to]).sum() };
-    let refs: &Refs = &regime.refs;
+    let refs: &Refs = &regime.counts.refs;
     let (leaf, upper) = (refs[1][0], sum(&refs[2..], 0, 1));
     let (host_leaf, host_upper) = (sum(refs, 1, 2), sum(refs, 2, 6));
     s.guest_refs = leaf + upper;
@@ -74,10 +74,7 @@ impl Timeline {
             let now = counts(regime, common, profile);
             let mut sample = now.since(&p.last);
             let reuse = regime.reuse();
-            let each = match regime.config.mode {
-                Paging::Shadow => profile.exit.hidden_fault.cycles,
-                _ => profile.exit.violation.cycles,
-            };
+            let each = regime.cold_exit_cycles(&profile.exit);
             sample.cold_exits = reuse.iter().map(|r| u64::from(r.exits)).sum();
             let tables: u64 = reuse.iter().map(|r| u64::from(r.tables)).sum();
             sample.cold_cycles = sample.cold_exits * each + tables * profile.exit.make_page.cycles;
@@ -103,7 +100,7 @@ impl Timeline {
             total: Sample { cold_exits: p.cold_exits, cold_cycles: p.cold_cycles, ..p.last },
             intervals: p.intervals,
             reuse: p.reuse,
-            refs: r.refs,
+            refs: r.counts.refs,
             estimate: None,
         });
         (starts, configs.collect())

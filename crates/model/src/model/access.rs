@@ -3,10 +3,9 @@
 //! configurations, and what a miss in them brings.
 
 use super::{Model, Vcpu};
+use crate::access::{AccessKind, Flush, Miss};
 use crate::charge::Place;
 use crate::guest::{GuestTables, Leaf};
-use crate::regime::{Miss, Tables};
-use crate::shadow::{AccessKind, Flush};
 use bifold_mmu::{Entry, Gpa, Gva, Lookup, PageSize, Side, Tlb};
 use bifold_trace::event::{KIND_SHIFT, PAYLOAD_MASK, head_va, kind};
 use bifold_trace::{DecodeError, decode};
@@ -135,11 +134,7 @@ impl Model {
         }
         let mut seen = 0;
         for regime in &self.regimes {
-            if let Tables::Nested(nested) = &regime.tables {
-                for &frame in &frames[..n] {
-                    seen ^= nested.peek(frame);
-                }
-            }
+            seen ^= regime.read_ahead(&frames[..n]);
         }
         self.seen ^= seen;
     }
@@ -157,7 +152,7 @@ impl Model {
                 group.tlbs[vcpu].used_at(side, other, last);
             }
         }
-        let write = matches!(kind, AccessKind::Write | AccessKind::WriteOther);
+        let write = kind.writes();
         let mut miss: Option<Miss> = None;
         let mut held = true;
         let mut split = false;
@@ -167,7 +162,7 @@ impl Model {
             let lookup = tlb.lookup(side, gva, writes, time, &v.filters);
             if !matches!(lookup, Lookup::L1 | Lookup::NotWritable(..)) {
                 for &r in &group.members {
-                    regimes[r].now.l1_misses += 1;
+                    regimes[r].counts.now.l1_misses += 1;
                 }
             }
             if lookup != Lookup::L1 && lookup != Lookup::L2 {
@@ -201,9 +196,9 @@ impl Model {
                     let fill = regime.walk(miss, guest);
                     if fresh {
                         match fill.map_or(PageSize::Size4K, |f| f.size) {
-                            PageSize::Size4K => regime.now.tlb_misses_4k += 1,
-                            PageSize::Size2M => regime.now.tlb_misses_2m += 1,
-                            PageSize::Size1G => regime.now.tlb_misses_1g += 1,
+                            PageSize::Size4K => regime.counts.now.tlb_misses_4k += 1,
+                            PageSize::Size2M => regime.counts.now.tlb_misses_2m += 1,
+                            PageSize::Size1G => regime.counts.now.tlb_misses_1g += 1,
                         }
                     }
                     regime.filled = fill;
@@ -283,7 +278,7 @@ impl Model {
             group.tlbs[v].flush_all();
             for &r in &group.members {
                 self.regimes[r].flush_caches(v);
-                self.regimes[r].now.tlb_flushes += 1;
+                self.regimes[r].counts.now.tlb_flushes += 1;
             }
             self.vcpus[v].forget();
         }

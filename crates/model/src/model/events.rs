@@ -3,7 +3,6 @@
 //! to page tables.
 
 use super::Model;
-use crate::Paging;
 use crate::charge::Place;
 use bifold_mmu::{Gpa, Gva, Side};
 use bifold_trace::Event;
@@ -18,7 +17,7 @@ impl Model {
         match event {
             Event::Insns(n) => {
                 self.common.instructions += n;
-                for log in self.regimes.iter_mut().filter_map(|r| r.log.as_mut()) {
+                for log in self.regimes.iter_mut().filter_map(|r| r.counts.log.as_mut()) {
                     log.instructions = self.common.instructions;
                 }
                 let ideal = self.ideal_cycles();
@@ -116,8 +115,8 @@ impl Model {
             return;
         }
         for group in &mut self.groups {
-            if self.regimes[group.members[0]].config.mode == Paging::Shadow {
-                continue; // the hypervisor flushed
+            if self.regimes[group.members[0]].flushes_by_exit() {
+                continue;
             }
             let tlb = &mut group.tlbs[vcpu];
             match space {
@@ -130,7 +129,7 @@ impl Model {
                 }
             }
             for &r in &group.members {
-                self.regimes[r].now.tlb_flushes += u64::from(space.is_none_or(|s| s.flush));
+                self.regimes[r].counts.now.tlb_flushes += u64::from(space.is_none_or(|s| s.flush));
                 // Walk caches are not filed by address space here, so every switch empties them.
                 self.regimes[r].flush_caches(vcpu);
             }
@@ -146,11 +145,11 @@ impl Model {
         }
         self.flush_asked();
         for group in &mut self.groups {
-            if flush && self.regimes[group.members[0]].config.mode != Paging::Shadow {
+            if flush && !self.regimes[group.members[0]].flushes_by_exit() {
                 group.tlbs[vcpu].flush_all();
                 for &r in &group.members {
                     self.regimes[r].flush_caches(vcpu);
-                    self.regimes[r].now.tlb_flushes += 1;
+                    self.regimes[r].counts.now.tlb_flushes += 1;
                 }
             }
         }
@@ -163,12 +162,7 @@ impl Model {
         self.common.guest_page_faults += 1;
         self.note_fault(vcpu, gva);
         for regime in &mut self.regimes {
-            if error & 1 == 0 {
-                regime.walk_to_fault(vcpu, gva, root, &self.guest);
-            } else {
-                regime.see_tables(gva, root, &self.guest);
-            }
-            regime.guest_fault(vcpu, gva, error, &self.guest);
+            regime.guest_fault(vcpu, gva, error, root, &self.guest);
         }
         self.flush_asked();
         for group in &mut self.groups {

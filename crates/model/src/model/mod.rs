@@ -14,15 +14,15 @@ use crate::charge::{Charge, Charges, Place};
 use crate::exit_log::ExitLog;
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
+use crate::paging::Setup;
 use crate::pcid::Spaces;
-use crate::regime::{Regime, Tables};
+use crate::regime::Regime;
 use crate::timeline::{Timeline, counts};
 use crate::{Config, Exit, Outcome, Profile, Sample};
 use access::Group;
 use bifold_mmu::format::X86_64_4_LEVEL;
 use bifold_mmu::{Filter, Gpa, Gva, Side, Tlb};
 use sampled::Sampled;
-pub use sampled::Tally;
 use switched::Switched;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -115,10 +115,11 @@ impl Model {
     pub fn new(profile: &Profile, options: Options) -> Model {
         let guest = GuestTables::new(&X86_64_4_LEVEL);
         let vcpus = options.vcpus.max(1);
+        let setup = Setup { guest: &guest, vcpus, kvm: profile.kvm };
         let regimes: Vec<Regime> = options
             .configs
             .iter()
-            .map(|&c| Regime::new(c, profile, &guest, options.guest_frames, vcpus, options.seed))
+            .map(|&c| Regime::new(c, profile, &setup, options.guest_frames, options.seed))
             .collect();
         let tlb = Tlb::new(&profile.tlb_specs());
         let interval = (options.interval_seconds * profile.cpu.frequency_hz as f64).max(1.0) as u64;
@@ -182,12 +183,12 @@ impl Model {
         if resident.is_empty() || begun {
             return;
         }
+        let setup = Setup { guest: &self.guest, vcpus: self.vcpus.len(), kvm: self.profile.kvm };
         for regime in &mut self.regimes {
             let mut host =
                 HostMemory::new(regime.config.host_page, self.options.guest_frames, self.options.seed);
             resident.iter().for_each(|&(gfn, frames)| host.hold(gfn, frames));
-            regime.tables =
-                Tables::new(regime.config.mode, host, &self.guest, self.vcpus.len(), self.profile.kvm);
+            regime.start_over(host, &setup);
         }
     }
 
@@ -201,15 +202,15 @@ impl Model {
     /// From now on, logs every exit of every configuration: see [`Model::take_exit_log`].
     pub fn log_exits(&mut self) {
         let instructions = self.common.instructions;
-        for r in self.regimes.iter_mut().filter(|r| r.log.is_none()) {
-            r.log = Some(Box::new(ExitLog::new(r.config, &r.now, instructions)));
+        for r in self.regimes.iter_mut().filter(|r| r.counts.log.is_none()) {
+            r.counts.log = Some(Box::new(ExitLog::new(r.config, &r.counts.now, instructions)));
         }
     }
 
     /// The exits since [`Model::log_exits`] or the last call: configuration by configuration,
     /// each in the order in which they came.
     pub fn take_exit_log(&mut self) -> Vec<Exit> {
-        self.regimes.iter_mut().filter_map(|r| r.log.as_mut()).flat_map(|log| log.take()).collect()
+        self.regimes.iter_mut().filter_map(|r| r.counts.log.as_mut()).flat_map(|log| log.take()).collect()
     }
 
     /// From now on, keeps what every access and instruction cost in every configuration: see
@@ -243,7 +244,7 @@ impl Model {
                 for &r in &group.members {
                     pages
                         .iter()
-                        .for_each(|&page| self.regimes[r].use_page(v.index, v.root, page, &mut self.guest));
+                        .for_each(|&page| self.regimes[r].use_page(v.index, v.root, page, &self.guest));
                 }
             }
         }

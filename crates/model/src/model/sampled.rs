@@ -13,12 +13,12 @@
 
 use super::Model;
 use super::access::translate;
+use crate::access::{AccessKind, Flush, Miss};
+use crate::counts::{Refs, Tally};
 use crate::estimate::Mean;
-use crate::nested::Refs;
 use crate::outcome::{Estimate, Sampling};
 use crate::profile::Profile;
-use crate::regime::{Miss, Regime};
-use crate::shadow::{AccessKind, Flush};
+use crate::regime::Regime;
 use crate::timeline::counts;
 use crate::{Outcome, Sample};
 use bifold_mmu::{Gpa, Gva, Side};
@@ -66,8 +66,8 @@ struct Counted {
 
 impl Counted {
     fn now(regime: &Regime, common: &Sample, profile: &Profile) -> Counted {
-        let user = regime.tally.as_ref().map_or_else(Sample::default, |t| t.user);
-        Counted { all: counts(regime, common, profile), user, refs: regime.refs }
+        let user = regime.counts.tally.as_ref().map_or_else(Sample::default, |t| t.user);
+        Counted { all: counts(regime, common, profile), user, refs: regime.counts.refs }
     }
 
     /// Adds what came between `earlier` and `now`.
@@ -77,26 +77,6 @@ impl Counted {
         let rows =
             self.refs.iter_mut().flatten().zip(now.refs.iter().flatten().zip(earlier.refs.iter().flatten()));
         rows.for_each(|(sum, (n, e))| *sum += n - e);
-    }
-}
-
-/// Exits that user accesses bring of themselves: not those of an access that a fault of the
-/// guest's own interrupted.
-#[derive(Debug, Clone)]
-pub struct Tally {
-    /// Exits and the hypervisor's work for them.
-    pub user: Sample,
-    /// Per vCPU: page of the last fault.
-    faulted: Vec<u64>,
-}
-
-impl Tally {
-    /// Counts `work` done for an access.
-    #[cold]
-    pub fn note(&mut self, vcpu: usize, gva: Gva, work: &Sample) {
-        if gva.0 >> 63 == 0 && gva.0 >> 12 != self.faulted[vcpu] {
-            self.user.add(work);
-        }
     }
 }
 
@@ -111,8 +91,8 @@ impl Model {
     pub(super) fn gap(&mut self, code: u64) {
         let Model { sampled, regimes, vcpus, common, profile, .. } = self;
         let s = sampled.get_or_insert_with(|| {
-            let tally = Tally { user: Sample::default(), faulted: vec![u64::MAX; vcpus.len()] };
-            regimes.iter_mut().for_each(|r| r.tally = Some(Box::new(tally.clone())));
+            let tally = Tally::new(vcpus.len());
+            regimes.iter_mut().for_each(|r| r.counts.tally = Some(Box::new(tally.clone())));
             Box::new(Sampled {
                 part: gap::WARM_UP,
                 pending: vec![None; vcpus.len()],
@@ -182,7 +162,7 @@ impl Model {
         let vcpu = self.current;
         let Model { regimes, guest, vcpus, untranslated, frames, .. } = self;
         let root = vcpus[vcpu].root;
-        let write = matches!(kind, AccessKind::Write | AccessKind::WriteOther);
+        let write = kind.writes();
         let miss = match translate(guest, root, gva, write) {
             Some(leaf) if leaf.page.frame() >= *frames => return,
             Some(leaf) => Miss { vcpu, gva, kind, leaf, root },
@@ -204,8 +184,8 @@ impl Model {
 
     /// Notes a page fault, whose access exits for reasons of its own once it is repeated.
     pub(super) fn note_fault(&mut self, vcpu: usize, gva: Gva) {
-        for tally in self.regimes.iter_mut().filter_map(|r| r.tally.as_mut()) {
-            tally.faulted[vcpu] = gva.0 >> 12;
+        for tally in self.regimes.iter_mut().filter_map(|r| r.counts.tally.as_mut()) {
+            tally.guest_fault(vcpu, gva);
         }
     }
 

@@ -7,9 +7,10 @@
 //! hardware walks its tables), and the nested tables are kept, or dropped as in the 2020
 //! work on KVM 4.19. The memory that the host has given stays.
 
-use super::Model;
-use crate::regime::{Regime, Tables};
-use crate::shadow::{Flush, Shadow};
+use super::{Model, Options};
+use crate::access::Flush;
+use crate::paging::Setup;
+use crate::regime::Regime;
 use crate::timeline::counts;
 use crate::{Paging, Profile, Sample};
 use bifold_mmu::PageSize;
@@ -84,14 +85,9 @@ impl Model {
             return false;
         }
         let config = crate::Config { mode: switching.start, host_page: switching.host_page };
-        self.regimes.push(Regime::new(
-            config,
-            &self.profile,
-            &self.guest,
-            self.options.guest_frames,
-            self.vcpus.len(),
-            self.options.seed,
-        ));
+        let Options { guest_frames, seed, .. } = self.options;
+        let setup = Setup { guest: &self.guest, vcpus: self.vcpus.len(), kvm: self.profile.kvm };
+        self.regimes.push(Regime::new(config, &self.profile, &setup, guest_frames, seed));
         self.groups[0].members.push(regime);
         self.switched.push(Switched {
             regime,
@@ -106,12 +102,13 @@ impl Model {
 
     /// The interval of every switching VM ends, and those that are to switch do.
     pub(super) fn cut_switched(&mut self, last: bool) {
+        let setup = Setup { guest: &self.guest, vcpus: self.vcpus.len(), kvm: self.profile.kvm };
         let mut any = false;
         for s in &mut self.switched {
             let regime = &mut self.regimes[s.regime];
             let to = s.cut(regime, &self.common, &self.profile, last);
             if to != regime.config.mode {
-                regime.switch(to, s.switching.keep_nested, &self.guest, &self.profile);
+                regime.switch(to, s.switching.keep_nested, &setup);
                 any = true;
             }
         }
@@ -121,52 +118,5 @@ impl Model {
             }
             self.carry_out_flushes();
         }
-    }
-}
-
-impl Regime {
-    /// Goes on in mode `to`. TLBs and walk caches are the caller's to flush.
-    fn switch(
-        &mut self,
-        to: Paging,
-        keep_nested: bool,
-        guest: &crate::guest::GuestTables,
-        profile: &Profile,
-    ) {
-        let vcpus = self.loaded.len();
-        self.tables = match std::mem::replace(&mut self.tables, Tables::Native) {
-            Tables::Shadow(s) => {
-                self.now.shadow_pages_zapped += s.pages() as u64;
-                let host = s.host().clone();
-                Tables::Nested(match self.kept.take() {
-                    Some(mut nested) => {
-                        nested.go_on(host);
-                        nested
-                    }
-                    None => Box::new(crate::nested::Nested::new(host)),
-                })
-            }
-            Tables::Nested(n) => {
-                let host = n.host().clone();
-                let frames = host.frames();
-                if keep_nested {
-                    self.kept = Some(n);
-                } else {
-                    self.now.shadow_pages_zapped += n.tables();
-                }
-                let mut shadow = Shadow::new(guest.format(), host, frames, vcpus, profile.kvm);
-                for (vcpu, cr3) in self.loaded.iter().enumerate() {
-                    if let Some(cr3) = cr3 {
-                        shadow.set_initial_cr3(vcpu, *cr3);
-                    }
-                }
-                shadow.take_flush(); // the switch flushes everything
-                Tables::Shadow(Box::new(shadow))
-            }
-            Tables::Native => Tables::Native,
-        };
-        self.config.mode = to;
-        self.now.mode_switches += 1;
-        self.switched = true;
     }
 }

@@ -10,8 +10,9 @@ use super::spte::{
     ACC_EXEC, ACC_USER, ACC_WRITE, ACCESS_SHIFT, ACCESSED, ADDRESS, DIRTY, GuestWalker, HOST_WRITABLE, LARGE,
     NX, PRESENT, Role, USER, WRITE, gpte_access, pages_per_hpage, protect_clean,
 };
-use super::{AccessKind, Fixed, Shadow};
+use super::{Fixed, Shadow};
 use crate::Sample;
+use crate::access::AccessKind;
 use crate::guest::GuestTables;
 use crate::host::Backing;
 use bifold_mmu::{Gpa, Gva};

@@ -23,6 +23,7 @@ mod sync;
 mod tests;
 mod zap;
 
+use crate::access::Flush;
 use crate::ages::{Ages, Reuse};
 use crate::guest::GuestTables;
 use crate::host::{Backing, HostMemory};
@@ -31,25 +32,7 @@ use bifold_mmu::{Format, Gpa, Gva, PageSize, Start};
 use pages::{Pages, sptep_to_sp};
 use roots::Vcpu;
 use std::collections::HashMap;
-
-/// What the guest did at an address that the shadow tables did not let it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AccessKind {
-    /// A load.
-    Read,
-    /// A store by an instruction that KVM classes as one that writes page tables.
-    Write,
-    /// A store by any other instruction.
-    WriteOther,
-    /// An instruction fetch.
-    Fetch,
-}
-
-impl AccessKind {
-    fn writes(self) -> bool {
-        matches!(self, AccessKind::Write | AccessKind::WriteOther)
-    }
-}
+use std::ops::Range;
 
 /// How [`Shadow::fault`] ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,18 +43,6 @@ pub enum Fixed {
     Emulated,
     /// The guest's own tables do not map the address for this access. No exit was counted.
     NotMapped,
-}
-
-/// The TLB flushes that a call asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Flush {
-    /// None.
-    #[default]
-    None,
-    /// One vCPU's TLB, global entries included (`KVM_REQ_TLB_FLUSH_CURRENT`, `_GUEST`).
-    Vcpu(usize),
-    /// Every vCPU's (`kvm_flush_remote_tlbs`).
-    All,
 }
 
 /// KVM_MEMSLOT_PAGES_TO_MMU_PAGES_RATIO and KVM_MIN_ALLOC_MMU_PAGES.
@@ -313,17 +284,23 @@ impl Shadow {
         }
         let frames = 1u64 << (self.host.page_size().shift() - 12);
         let first = gpa.frame() & !(frames - 1);
-        let mut flush = false;
-        for gfn in first..first + frames {
-            for id in self.pages.rmap(gfn) {
-                self.pages.drop_spte(id);
-                flush = true;
-            }
-        }
-        if flush {
+        if self.host_unmapped(first..first + frames) {
             self.flush_remote_tlbs();
         }
         true
+    }
+
+    /// `kvm_unmap_gfn_range`: the host has unmapped these guest frames, so their sptes go.
+    /// True if there were any, so that TLBs must be flushed.
+    pub fn host_unmapped(&mut self, gfns: Range<u64>) -> bool {
+        let mut dropped = false;
+        for gfn in gfns {
+            for id in self.pages.rmap(gfn) {
+                self.pages.drop_spte(id);
+                dropped = true;
+            }
+        }
+        dropped
     }
 
     /// Can the host's page behind `gfn` be mapped without sleeping, for a write

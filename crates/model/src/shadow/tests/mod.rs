@@ -9,7 +9,8 @@ mod roots;
 mod tables;
 mod versions;
 
-use super::{AccessKind, Fixed, Flush, Shadow};
+use super::{Fixed, Shadow};
+use crate::access::{AccessKind, Flush};
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
 use crate::{Kvm, Sample};

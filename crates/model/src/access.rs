@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! An access of the guest that a paging mode has to translate, and the TLB flush that a
+//! hypervisor may ask for on the way.
+
+use crate::guest::{GuestTables, Leaf};
+use bifold_mmu::{Entry, Gpa, Gva};
+
+/// What an access does at its address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AccessKind {
+    /// A load.
+    Read,
+    /// A store by an instruction that KVM classes as one that writes page tables.
+    Write,
+    /// A store by any other instruction.
+    WriteOther,
+    /// An instruction fetch.
+    Fetch,
+}
+
+impl AccessKind {
+    /// True for both kinds of store.
+    #[inline]
+    pub fn writes(self) -> bool {
+        matches!(self, AccessKind::Write | AccessKind::WriteOther)
+    }
+}
+
+/// An access that missed the TLB, or lacked permission there.
+#[derive(Debug, Clone, Copy)]
+pub struct Miss {
+    /// The vCPU that made the access.
+    pub vcpu: usize,
+    /// The address.
+    pub gva: Gva,
+    /// What the access does.
+    pub kind: AccessKind,
+    /// The guest's entry for the address. A store has set its dirty bit already.
+    pub leaf: Leaf,
+    /// The guest's root table.
+    pub root: Gpa,
+}
+
+impl Miss {
+    /// The TLB entry that the guest's own tables allow.
+    #[inline]
+    pub fn guest_entry(&self, guest: &GuestTables) -> Entry {
+        let format = guest.format();
+        let dirty = self.leaf.step.entry & format.dirty != 0;
+        Entry {
+            size: self.leaf.size,
+            page: self.leaf.size,
+            writable: self.leaf.writable && dirty,
+            global: self.leaf.step.entry & format.global != 0,
+        }
+    }
+}
+
+/// The TLBs that a hypervisor asked to flush.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Flush {
+    /// No TLB.
+    #[default]
+    None,
+    /// One vCPU's TLB, global entries included (`KVM_REQ_TLB_FLUSH_CURRENT`, `_GUEST`).
+    Vcpu(usize),
+    /// Every vCPU's TLB (`kvm_flush_remote_tlbs`).
+    All,
+}

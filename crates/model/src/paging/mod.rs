@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The paging modes. A mode is a file here that implements [`PagingMode`]: what happens on a
+//! TLB miss, on a privileged instruction, at an interval's end and at a switch.
+//!
+//! [`Tables`] holds the tables of any mode, and [`each_mode!`] calls a hook of the mode it
+//! holds: the one place that matches on modes. Every call is a direct one.
+
+mod native;
+mod nested;
+mod shadow;
+
+use crate::access::{Flush, Miss};
+use crate::ages::Reuse;
+use crate::counts::{Counts, Refs};
+use crate::guest::GuestTables;
+use crate::host::HostMemory;
+use crate::profile::ExitCosts;
+use crate::{Kvm, Paging};
+use bifold_mmu::{Dimension, Entry, Format, Gpa, Gva, Start, Walk, WalkCache, walk};
+use std::convert::Infallible;
+use std::ops::Range;
+
+pub use native::NativePaging;
+pub use nested::NestedPaging;
+pub use shadow::ShadowPaging;
+
+/// The hardware of one vCPU that walks, and the counts that its walks and exits add to.
+#[derive(Debug)]
+pub struct Walker<'a> {
+    /// The vCPU's walk caches.
+    pub caches: &'a mut WalkCache,
+    /// TLB entries survive exits (`cpu.tlb_tagged` of the profile).
+    pub tagged: bool,
+    /// The configuration's counts.
+    pub counts: &'a mut Counts,
+}
+
+/// What a mode's empty tables are made from.
+#[derive(Debug)]
+pub struct Setup<'a> {
+    /// The guest's own tables.
+    pub guest: &'a GuestTables,
+    /// Number of vCPUs.
+    pub vcpus: usize,
+    /// The KVM whose rules the hypervisor follows.
+    pub kvm: Kvm,
+}
+
+/// The hooks of a paging mode.
+///
+/// A hook that belongs to an instruction counts that instruction's exit, if there is one, in
+/// `counts.now`; [`Regime`](crate::regime::Regime) logs it.
+pub trait PagingMode: Sized {
+    /// Empty tables over `host`, which may hold some of the memory already.
+    fn new(host: HostMemory, setup: &Setup<'_>) -> Self;
+
+    /// Translates an access that missed the TLB: walks, exits included, until the TLB may be
+    /// filled. `None` if the access needs no TLB entry any more (its store was emulated), or
+    /// the tables do not map the address.
+    fn walk(&mut self, cpu: &mut Walker<'_>, miss: &Miss, guest: &mut GuestTables) -> Option<Entry>;
+
+    /// Walks for an access that the guest's tables do not map, up to the page fault.
+    fn walk_to_fault(&mut self, cpu: &mut Walker<'_>, vcpu: usize, gva: Gva, root: Gpa, guest: &GuestTables);
+
+    /// The guest's own protection fault: its walk has read the guest's tables, but the page
+    /// itself is not translated.
+    fn permission_fault(&mut self, counts: &mut Counts, gva: Gva, root: Gpa, guest: &GuestTables);
+
+    /// A page fault of the guest's own, with its error code, after its walk. Returns whether
+    /// the mode's tables had an entry for the address, if the fault exits.
+    fn guest_fault(
+        &mut self,
+        counts: &mut Counts,
+        vcpu: usize,
+        gva: Gva,
+        error: u64,
+        guest: &GuestTables,
+    ) -> Option<bool>;
+
+    /// A flush reaches the walk caches of a vCPU.
+    fn flush_caches(&self, caches: &mut WalkCache);
+
+    /// True if the guest's CR3 and CR4 writes exit, so that the hypervisor flushes the TLB
+    /// ([`PagingMode::take_flush`]). Else the write itself flushes the TLB.
+    fn flushes_by_exit(&self) -> bool;
+
+    /// The flush that the hypervisor asked for since the last call.
+    fn take_flush(&mut self) -> Flush;
+
+    /// The CR3 that a vCPU has when the recording or the mode begins: no exit.
+    fn initial_cr3(&mut self, vcpu: usize, value: u64);
+
+    /// MOV to CR3.
+    fn load_cr3(&mut self, counts: &mut Counts, vcpu: usize, value: u64, guest: &GuestTables);
+
+    /// MOV from CR3.
+    fn read_cr3(&mut self, counts: &mut Counts, vcpu: usize);
+
+    /// MOV to CR4. `global_flush` if it toggles PGE; `exits_nested` if the CPU exits for that
+    /// under nested paging too.
+    fn write_cr4(
+        &mut self,
+        counts: &mut Counts,
+        vcpu: usize,
+        global_flush: bool,
+        exits_nested: bool,
+        guest: &GuestTables,
+    );
+
+    /// INVLPG.
+    fn invlpg(&mut self, counts: &mut Counts, vcpu: usize, gva: Gva, guest: &GuestTables);
+
+    /// The host has unmapped these guest frames (`kvm_unmap_gfn_range`): drops their entries.
+    /// True if there were any, so that TLBs must be flushed.
+    fn host_unmapped(&mut self, gfns: Range<u64>) -> bool;
+
+    /// A new interval begins.
+    fn begin_interval(&mut self);
+
+    /// Entries used in this interval that were there before it, by age.
+    fn reuse(&self) -> Vec<Reuse>;
+
+    /// Counts the entries that map `gva` as used in this interval: the page stayed in the TLB
+    /// over the whole interval, and after a cold start a walk would read them.
+    fn use_page(&mut self, vcpu: usize, root: Gpa, gva: Gva, guest: &GuestTables);
+
+    /// Cycles of the exit that fills an entry after a cold start.
+    fn cold_exit_cycles(&self, exit: &ExitCosts) -> u64;
+
+    /// Reads the mode's own leaf entries of these guest frames, so that walks find them in the
+    /// machine's cache. The result is the entries combined, and means nothing.
+    fn read_ahead(&self, frames: &[u64]) -> u64;
+
+    /// True if walks make references with a host level.
+    fn reads_host_tables(&self) -> bool;
+
+    /// The host's memory behind the guest; none without a hypervisor.
+    fn host(&self) -> Option<&HostMemory>;
+
+    /// Number of tables that have to be freed if all are dropped.
+    fn tables(&self) -> u64;
+
+    /// True if the tables may be kept while the VM is in another mode.
+    fn can_be_kept(&self) -> bool;
+
+    /// Goes on with tables that were kept while the VM was in another mode, over the host's
+    /// memory as it is now.
+    fn resume(&mut self, host: HostMemory);
+}
+
+/// The tables of one VM, in any mode.
+#[derive(Debug)]
+pub enum Tables {
+    /// The guest's own.
+    Native(NativePaging),
+    /// The guest's and the host's.
+    Nested(Box<NestedPaging>),
+    /// The tables that the hypervisor composed of both.
+    Shadow(Box<ShadowPaging>),
+}
+
+/// Calls `$hook` with `$t` bound to the tables of the mode that `$tables` holds.
+macro_rules! each_mode {
+    ($tables:expr, $t:ident => $hook:expr) => {
+        match $tables {
+            $crate::paging::Tables::Native($t) => $hook,
+            $crate::paging::Tables::Nested($t) => $hook,
+            $crate::paging::Tables::Shadow($t) => $hook,
+        }
+    };
+}
+pub(crate) use each_mode;
+
+impl Tables {
+    /// Empty tables of `mode` over `host`, which may hold some of the memory already.
+    pub fn new(mode: Paging, host: HostMemory, setup: &Setup<'_>) -> Tables {
+        match mode {
+            Paging::Native => Tables::Native(NativePaging::new(host, setup)),
+            Paging::Nested => Tables::Nested(Box::new(NestedPaging::new(host, setup))),
+            Paging::Shadow => Tables::Shadow(Box::new(ShadowPaging::new(host, setup))),
+        }
+    }
+}
+
+/// A one-dimensional walk from `root`, with its references counted: of the guest's tables or of
+/// shadow tables.
+#[inline]
+fn walk_1d(
+    caches: &mut WalkCache,
+    format: &Format,
+    root: Start,
+    gva: Gva,
+    refs: &mut Refs,
+    mut read: impl FnMut(u64) -> u64,
+) -> Walk {
+    let start = caches.start(Dimension::Guest, gva.0, root);
+    let end = walk::<Infallible>(format, start, gva.0, |level, at| {
+        let held = level > 1 && caches.holds(Dimension::Guest, level, at);
+        if !held {
+            refs[usize::from(level)][0] += 1;
+        }
+        let entry = read(at);
+        if level > 1 && !held && entry & format.present != 0 && !format.is_leaf(level, entry) {
+            caches.fill(Dimension::Guest, level, gva.0, at, format.target(level, entry));
+        }
+        Ok(entry)
+    });
+    match end {
+        Ok(w) => w,
+        Err(never) => match never {},
+    }
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Nested paging: the hardware walks the guest's tables and the host's (EPT, NPT). Exits are
+//! violations, and on AMD also CR4 writes; the tables themselves are in [`crate::nested`].
+
+use super::{PagingMode, Setup, Walker};
+use crate::access::{AccessKind, Flush, Miss};
+use crate::ages::Reuse;
+use crate::counts::Counts;
+use crate::exit_log::Access;
+use crate::guest::GuestTables;
+use crate::host::HostMemory;
+use crate::nested::{Nested, Violation};
+use crate::profile::ExitCosts;
+use bifold_mmu::{Entry, Gpa, Gva, WalkCache};
+use std::ops::Range;
+
+/// An exit for a frame that the nested tables do not map as needed.
+#[cold]
+fn violate(nested: &mut Nested, violation: Violation, gva: Gva, fetch: bool, counts: &mut Counts) {
+    counts.now.exits_violation += 1;
+    counts.log_exits(|| {
+        let Violation { gpa, write } = violation;
+        let present = nested.peek(gpa.frame()) & 1 != 0;
+        Access { gva, gpa: Some(gpa), write, fetch, present }
+    });
+    if nested.resolve(violation) {
+        counts.backed(nested.host().page_size());
+    }
+}
+
+/// Nested paging, and its tables.
+#[derive(Debug)]
+pub struct NestedPaging(Nested);
+
+impl PagingMode for NestedPaging {
+    fn new(host: HostMemory, _: &Setup<'_>) -> Self {
+        NestedPaging(Nested::new(host))
+    }
+
+    #[inline]
+    fn walk(&mut self, cpu: &mut Walker<'_>, miss: &Miss, guest: &mut GuestTables) -> Option<Entry> {
+        let Walker { caches, counts, .. } = cpu;
+        let write = miss.kind.writes();
+        loop {
+            counts.now.walks += 1;
+            match self.0.walk_2d(caches, guest, miss.root, miss.gva, write, &mut counts.refs) {
+                Ok(_) => {
+                    let gpa = miss.leaf.gpa(miss.gva);
+                    let entry = miss.guest_entry(guest);
+                    return Some(Entry {
+                        size: entry.size.min(self.0.host().page_size()),
+                        writable: entry.writable && self.0.writable(gpa),
+                        ..entry
+                    });
+                }
+                Err(violation) => {
+                    let fetch = miss.kind == AccessKind::Fetch;
+                    counts.tallied(miss.vcpu, miss.gva, |c| {
+                        violate(&mut self.0, violation, miss.gva, fetch, c)
+                    });
+                }
+            }
+        }
+    }
+
+    fn walk_to_fault(&mut self, cpu: &mut Walker<'_>, _: usize, gva: Gva, root: Gpa, guest: &GuestTables) {
+        let Walker { caches, counts, .. } = cpu;
+        loop {
+            counts.now.walks += 1;
+            match self.0.walk_2d(caches, guest, root, gva, false, &mut counts.refs) {
+                Ok(_) => return,
+                Err(violation) => violate(&mut self.0, violation, gva, false, counts),
+            }
+        }
+    }
+
+    /// A guest table that the nested tables do not map is a violation for this walk too.
+    fn permission_fault(&mut self, counts: &mut Counts, gva: Gva, root: Gpa, guest: &GuestTables) {
+        while let Some(violation) = self.0.unmapped_table(guest, root, gva) {
+            violate(&mut self.0, violation, gva, false, counts);
+        }
+    }
+
+    fn guest_fault(&mut self, _: &mut Counts, _: usize, _: Gva, _: u64, _: &GuestTables) -> Option<bool> {
+        None
+    }
+
+    /// Entries of the host dimension survive the guest's flushes.
+    fn flush_caches(&self, caches: &mut WalkCache) {
+        caches.flush_guest();
+    }
+
+    fn flushes_by_exit(&self) -> bool {
+        false
+    }
+
+    #[inline]
+    fn take_flush(&mut self) -> Flush {
+        Flush::None
+    }
+
+    fn initial_cr3(&mut self, _: usize, _: u64) {}
+
+    fn load_cr3(&mut self, _: &mut Counts, _: usize, _: u64, _: &GuestTables) {}
+
+    fn read_cr3(&mut self, _: &mut Counts, _: usize) {}
+
+    fn write_cr4(&mut self, counts: &mut Counts, _: usize, _: bool, exits_nested: bool, _: &GuestTables) {
+        counts.now.exits_cr4_write += u64::from(exits_nested);
+    }
+
+    fn invlpg(&mut self, _: &mut Counts, _: usize, _: Gva, _: &GuestTables) {}
+
+    fn host_unmapped(&mut self, gfns: Range<u64>) -> bool {
+        self.0.host_unmapped(gfns)
+    }
+
+    fn begin_interval(&mut self) {
+        self.0.begin_interval();
+    }
+
+    fn reuse(&self) -> Vec<Reuse> {
+        self.0.reuse()
+    }
+
+    fn use_page(&mut self, _: usize, root: Gpa, gva: Gva, guest: &GuestTables) {
+        self.0.use_path(guest, root, gva);
+    }
+
+    fn cold_exit_cycles(&self, exit: &ExitCosts) -> u64 {
+        exit.violation.cycles
+    }
+
+    #[inline]
+    fn read_ahead(&self, frames: &[u64]) -> u64 {
+        frames.iter().fold(0, |seen, &frame| seen ^ self.0.peek(frame))
+    }
+
+    #[inline]
+    fn reads_host_tables(&self) -> bool {
+        true
+    }
+
+    fn host(&self) -> Option<&HostMemory> {
+        Some(self.0.host())
+    }
+
+    fn tables(&self) -> u64 {
+        self.0.tables()
+    }
+
+    fn can_be_kept(&self) -> bool {
+        true
+    }
+
+    fn resume(&mut self, host: HostMemory) {
+        self.0.resume(host);
+    }
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Shadow paging: the hardware walks tables that the hypervisor composed of the guest's and the
+//! host's. KVM's shadow MMU, which composes them, is in [`crate::shadow`].
+
+use super::{PagingMode, Setup, Walker, walk_1d};
+use crate::access::{AccessKind, Flush, Miss};
+use crate::ages::Reuse;
+use crate::counts::Counts;
+use crate::exit_log::Access;
+use crate::guest::GuestTables;
+use crate::host::HostMemory;
+use crate::profile::ExitCosts;
+use crate::shadow::{Fixed, Shadow};
+use bifold_mmu::{Entry, Gpa, Gva, PageSize, Step, Walk, WalkCache, walk};
+use std::convert::Infallible;
+use std::ops::Range;
+
+/// Walks that one access may take. Two suffice in all but contrived cases; the bound is
+/// against a livelock.
+const MOST_WALKS: usize = 8;
+
+/// The entry of the shadow tables that maps `gva`.
+fn leaf(s: &Shadow, vcpu: usize, gva: Gva) -> Option<Step> {
+    match walk::<Infallible>(s.format(), s.root(vcpu), gva.0, |_, at| Ok(s.spte(at))) {
+        Ok(Walk::Leaf(step)) => Some(step),
+        Ok(Walk::NotPresent(_)) => None,
+        Err(never) => match never {},
+    }
+}
+
+/// Shadow paging, and its tables.
+#[derive(Debug)]
+pub struct ShadowPaging(Shadow);
+
+impl PagingMode for ShadowPaging {
+    fn new(host: HostMemory, setup: &Setup<'_>) -> Self {
+        let frames = host.frames();
+        ShadowPaging(Shadow::new(setup.guest.format(), host, frames, setup.vcpus, setup.kvm))
+    }
+
+    #[inline]
+    fn walk(&mut self, cpu: &mut Walker<'_>, miss: &Miss, guest: &mut GuestTables) -> Option<Entry> {
+        let Walker { caches, counts, tagged } = cpu;
+        let format = guest.format();
+        let write = miss.kind.writes();
+        for _ in 0..MOST_WALKS {
+            counts.now.walks += 1;
+            let root = self.0.root(miss.vcpu);
+            let end = walk_1d(caches, format, root, miss.gva, &mut counts.refs, |at| self.0.spte(at));
+            if let Walk::Leaf(step) = end {
+                let writable = step.entry & format.write != 0;
+                if writable || !write {
+                    self.0.used(step.at);
+                    let size = PageSize::ALL[usize::from(step.level) - 1];
+                    return Some(Entry { size, page: size, writable, global: false });
+                }
+            }
+            let fixed = counts.tallied(miss.vcpu, miss.gva, |c| {
+                self.0.fault(miss.vcpu, miss.gva, miss.kind, guest, &mut c.now)
+            });
+            counts.log_exits(|| {
+                let fetch = miss.kind == AccessKind::Fetch;
+                let present = matches!(end, Walk::Leaf(_));
+                Access { gva: miss.gva, gpa: None, write, fetch, present }
+            });
+            match fixed {
+                // KVM flushes before the guest goes on. A walk cache must not keep a table
+                // that this very fault has zapped.
+                Fixed::Retry if !*tagged || self.0.asks_to_flush(miss.vcpu) => caches.flush_all(),
+                Fixed::Retry => {}
+                Fixed::Emulated | Fixed::NotMapped => return None,
+            }
+        }
+        None
+    }
+
+    fn walk_to_fault(&mut self, cpu: &mut Walker<'_>, vcpu: usize, gva: Gva, _: Gpa, guest: &GuestTables) {
+        cpu.counts.now.walks += 1;
+        let root = self.0.root(vcpu);
+        walk_1d(cpu.caches, guest.format(), root, gva, &mut cpu.counts.refs, |at| self.0.spte(at));
+    }
+
+    fn permission_fault(&mut self, _: &mut Counts, _: Gva, _: Gpa, _: &GuestTables) {}
+
+    /// The fault is reflected into the guest. For a protection fault KVM also drops the
+    /// address's shadow entry (`kvm_inject_emulated_page_fault`).
+    fn guest_fault(
+        &mut self,
+        counts: &mut Counts,
+        vcpu: usize,
+        gva: Gva,
+        error: u64,
+        guest: &GuestTables,
+    ) -> Option<bool> {
+        const PRESENT: u64 = 1;
+        const RESERVED: u64 = 1 << 3;
+        let present = counts.log.is_some() && leaf(&self.0, vcpu, gva).is_some();
+        if error & PRESENT != 0 && error & RESERVED == 0 {
+            self.0.invalidate_gva(vcpu, gva, guest);
+        }
+        self.0.guest_fault(vcpu, &mut counts.now);
+        Some(present)
+    }
+
+    /// Composed entries are all of the guest dimension, and no flush spares them.
+    fn flush_caches(&self, caches: &mut WalkCache) {
+        caches.flush_all();
+    }
+
+    fn flushes_by_exit(&self) -> bool {
+        true
+    }
+
+    #[inline]
+    fn take_flush(&mut self) -> Flush {
+        self.0.take_flush()
+    }
+
+    fn initial_cr3(&mut self, vcpu: usize, value: u64) {
+        self.0.set_initial_cr3(vcpu, value);
+    }
+
+    fn load_cr3(&mut self, counts: &mut Counts, vcpu: usize, value: u64, guest: &GuestTables) {
+        self.0.load_cr3(vcpu, value, guest, &mut counts.now);
+    }
+
+    fn read_cr3(&mut self, counts: &mut Counts, vcpu: usize) {
+        self.0.read_cr3(vcpu, &mut counts.now);
+    }
+
+    fn write_cr4(
+        &mut self,
+        counts: &mut Counts,
+        vcpu: usize,
+        global_flush: bool,
+        _: bool,
+        guest: &GuestTables,
+    ) {
+        self.0.write_cr4(vcpu, global_flush, guest, &mut counts.now);
+    }
+
+    fn invlpg(&mut self, counts: &mut Counts, vcpu: usize, gva: Gva, guest: &GuestTables) {
+        self.0.invlpg(vcpu, gva, guest, &mut counts.now);
+    }
+
+    fn host_unmapped(&mut self, gfns: Range<u64>) -> bool {
+        self.0.host_unmapped(gfns)
+    }
+
+    fn begin_interval(&mut self) {
+        self.0.begin_interval();
+    }
+
+    fn reuse(&self) -> Vec<Reuse> {
+        self.0.reuse()
+    }
+
+    fn use_page(&mut self, vcpu: usize, _: Gpa, gva: Gva, _: &GuestTables) {
+        if let Some(step) = leaf(&self.0, vcpu, gva) {
+            self.0.used(step.at);
+        }
+    }
+
+    fn cold_exit_cycles(&self, exit: &ExitCosts) -> u64 {
+        exit.hidden_fault.cycles
+    }
+
+    fn read_ahead(&self, _: &[u64]) -> u64 {
+        0
+    }
+
+    #[inline]
+    fn reads_host_tables(&self) -> bool {
+        false
+    }
+
+    fn host(&self) -> Option<&HostMemory> {
+        Some(self.0.host())
+    }
+
+    fn tables(&self) -> u64 {
+        self.0.pages() as u64
+    }
+
+    /// Nothing tracks the guest's stores while the hardware walks its tables.
+    fn can_be_kept(&self) -> bool {
+        false
+    }
+
+    fn resume(&mut self, _: HostMemory) {
+        unreachable!("shadow tables are not kept");
+    }
+}
