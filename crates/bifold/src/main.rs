@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The command: `bifold compare`, `record`, `diff`, `policy`, `mode`, `share`, `doctor`.
+//! The command `bifold`.
 //!
-//! What a user writes ([`cli`]) becomes a plan ([`compare::plan`]), which is carried
-//! out ([`run`]) with events from a [`run::source`] going into a [`run::feed`]. Data goes
-//! to stdout; notes, progress and the command's own output go to stderr; errors
-//! are told once, as a chain, and decide the exit status ([`status`]).
+//! Each verb is a folder or file with its options, their help, and what it does: `compare` (with
+//! `record`), `diff`, `policy`, `mode`, `share`, `doctor`, `manual`. Below the verbs stands [`run`], one run
+//! of the model, and below that rooms that use no verb: [`words`] (values that several verbs take),
+//! [`console`] (stdout, stderr and files), [`usage`] (usage errors), [`status`] (the exit status).
+//!
+//! Data goes to stdout; notes, progress and the output of a command in a guest go to stderr; an error
+//! is told once, as a chain, and decides the exit status.
 #![forbid(unsafe_code)]
 
 mod cli;
@@ -21,42 +24,62 @@ mod policy;
 mod run;
 mod share;
 mod status;
+mod usage;
+mod words;
 
-use clap::Parser as _;
+use clap::CommandFactory as _;
+use cli::{Cli, Verb};
+use status::Status;
 use std::process::ExitCode;
+use usage::UsageError;
 
 fn main() -> ExitCode {
     if let Some(code) = guardian::if_asked(std::env::args_os().skip(1)) {
         return code;
     }
-    console::terminal::look();
-    let verb = cli::Cli::try_parse().unwrap_or_else(|e| refuse(&e)).verb;
-    let of_error = if verb.runs_a_command() { status::of_error_beside_a_command } else { status::of_error };
-    let result = match verb {
-        cli::Verb::Compare(args) => compare::plan::compare(*args).and_then(run::run),
-        cli::Verb::Record(args) => compare::plan::record(*args).and_then(run::run),
-        cli::Verb::Diff(args) => diff::run(*args),
-        cli::Verb::Policy { verb } => policy::run(verb),
-        cli::Verb::Share { verb } => share::run(verb),
-        cli::Verb::Mode(args) => mode::run(&args),
-        cli::Verb::Doctor(args) => doctor::run(&args),
-        cli::Verb::Man { dir } => manual::man(&dir).map(|()| status::Status::Done),
-        cli::Verb::Completions { shell } => {
-            run::print(&manual::completions(shell)).map(|()| status::Status::Done)
-        }
+    console::look();
+    let (words, verb) = match cli::parse() {
+        Ok(parsed) => parsed,
+        Err(e) => return refuse(&e),
     };
-    match result {
+    let of_error = if verb.runs_a_command() { status::of_error_beside_a_command } else { status::of_error };
+    match carry_out(verb) {
         Ok(status) => status.into(),
-        Err(e) => {
-            eprintln!("bifold: {}", format!("{e:#}").trim_end());
-            ExitCode::from(of_error(&e))
+        Err(e) => match e.downcast_ref::<UsageError>() {
+            Some(usage) => exit(&cli::refused(&words, usage)),
+            None => {
+                eprintln!("bifold: {}", format!("{e:#}").trim_end());
+                ExitCode::from(of_error(&e))
+            }
+        },
+    }
+}
+
+fn carry_out(verb: Verb) -> anyhow::Result<Status> {
+    match verb {
+        Verb::Compare(args) => compare::compare(*args),
+        Verb::Record(args) => compare::record(*args),
+        Verb::Diff(args) => diff::run(*args),
+        Verb::Policy(args) => policy::run(args),
+        Verb::Share(args) => share::run(args),
+        Verb::Mode(args) => mode::run(&args),
+        Verb::Doctor(args) => doctor::run(&args),
+        Verb::Man { dir } => manual::man(Cli::command(), &dir).map(|()| Status::Done),
+        Verb::Completions { shell } => {
+            console::print(&manual::completions(Cli::command(), shell)).map(|()| Status::Done)
         }
     }
 }
 
-/// Ends as clap does. `bifold compare gcc -O2` is what hands write first: the
+/// Prints an error or help as clap does, and gives clap's exit status.
+fn exit(e: &clap::Error) -> ExitCode {
+    let _ = e.print();
+    ExitCode::from(e.exit_code() as u8)
+}
+
+/// Refuses words that the parser does not take. `bifold compare gcc -O2` is what hands write first: the
 /// option that clap does not know is most likely the command's.
-fn refuse(e: &clap::Error) -> ! {
+fn refuse(e: &clap::Error) -> ExitCode {
     let words: Vec<_> = std::env::args_os().skip(1).collect();
     let verb = words.first().and_then(|v| v.to_str());
     let no_dashes = words.iter().all(|w| w != "--");
@@ -66,10 +89,10 @@ fn refuse(e: &clap::Error) -> ! {
         let command = words.iter().skip(1).position(|w| !w.as_encoded_bytes().starts_with(b"-"));
         // Only where nothing of ours stands before the command can it be told apart.
         if command == Some(0) {
-            let _ = e.print();
-            eprintln!("\n{}", compare::plan::command_tip(verb, &words[1..]));
-            std::process::exit(e.exit_code());
+            let code = exit(e);
+            eprintln!("\n{}", compare::command_tip(verb, &words[1..]));
+            return code;
         }
     }
-    e.exit()
+    exit(e)
 }

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Man pages and completions, made from the parser.
+//! `bifold man` and `bifold completions`, made from the parser that `main` hands in.
 
-use crate::cli::Cli;
+use crate::status;
 use anyhow::Context as _;
-use clap::{Command, CommandFactory as _};
+use clap::Command;
 use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 use std::path::Path;
 
 /// Writes `bifold.1` and one page per verb, and per verb of a verb, into a directory.
-pub fn man(dir: &Path) -> anyhow::Result<()> {
+pub fn man(cli: Command, dir: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
-    let mut cli = command();
+    let mut cli = without_help(cli);
     cli.build();
     write_pages(&cli, None, dir)
 }
@@ -56,7 +56,7 @@ fn page(command: &Command, above: Option<&Command>) -> Vec<u8> {
         sections.iter().try_for_each(|s| s.roff().to_writer(&mut out))?;
         if !exit {
             // The exit status means the same in all verbs.
-            let common = self::sections(crate::cli::EXIT_STATUS);
+            let common = self::sections(status::IN_WORDS);
             common.iter().try_for_each(|s| s.roff().to_writer(&mut out))?;
         }
         see_also(command, above).to_writer(&mut out)
@@ -167,20 +167,22 @@ fn see_also(command: &Command, above: Option<&Command>) -> Roff {
 }
 
 /// The completion script for a shell.
-pub fn completions(shell: Shell) -> String {
+pub fn completions(cli: Command, shell: Shell) -> String {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut command(), "bifold", &mut script);
+    clap_complete::generate(shell, &mut without_help(cli), "bifold", &mut script);
     String::from_utf8(script).expect("the parser's texts are UTF-8")
 }
 
-fn command() -> Command {
-    // `help` as a verb would be a second way to write `--help`, with a page for each verb.
-    Cli::command().disable_help_subcommand(true)
+/// Without the verb `help`, which would be a second way to write `--help`, with a page for each verb.
+fn without_help(cli: Command) -> Command {
+    cli.disable_help_subcommand(true)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::Cli;
+    use clap::CommandFactory as _;
 
     /// Every verb, `policy-compare` for one within another, with its long options.
     fn options() -> Vec<(String, Vec<String>)> {
@@ -192,7 +194,7 @@ mod tests {
                 of(verb, &format!("{name}-"), out);
             }
         }
-        let mut cli = command();
+        let mut cli = without_help(Cli::command());
         cli.build();
         let mut out = Vec::new();
         of(&cli, "", &mut out);
@@ -203,7 +205,7 @@ mod tests {
     #[test]
     fn man_pages_have_every_verb_and_option_of_the_parser() {
         let dir = tempfile::tempdir().unwrap();
-        man(dir.path()).unwrap();
+        man(Cli::command(), dir.path()).unwrap();
         for (verb, longs) in options() {
             // The page above names it: bifold.1 `policy`, bifold-policy.1 `policy-compare`.
             let above = verb.rsplit_once('-').map_or("bifold.1".into(), |(v, _)| format!("bifold-{v}.1"));
@@ -221,7 +223,7 @@ mod tests {
     #[test]
     fn pages_have_examples_and_the_exit_status_in_sections_of_their_own() {
         let dir = tempfile::tempdir().unwrap();
-        man(dir.path()).unwrap();
+        man(Cli::command(), dir.path()).unwrap();
         let page = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
         for (verb, _) in options() {
             let text = page(&format!("bifold-{verb}.1"));
@@ -266,7 +268,7 @@ mod tests {
     #[test]
     fn completions_have_every_verb_and_option_of_the_parser() {
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-            let script = completions(shell);
+            let script = completions(Cli::command(), shell);
             for (verb, longs) in options() {
                 let word = verb.rsplit('-').next().unwrap();
                 assert!(script.contains(word), "{shell} lacks {verb}");

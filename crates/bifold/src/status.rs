@@ -9,6 +9,27 @@ use bifold_share::image::ImageError;
 use bifold_trial::experiment::ExperimentError;
 use std::process::ExitCode;
 
+/// The exit status in words, for help and man pages.
+pub const IN_WORDS: &str = "\
+Exit status:
+  0    done
+  1    failed
+  2    wrong usage
+  3    a self-check found mismatches
+  77   this machine lacks what the verb needs (see `bifold doctor`)
+  124  stopped at --timeout
+  125  Bifold itself failed where it was to run a command (`compare -- CMD`, `record -- CMD`)
+  126  the command cannot be executed
+  127  the command was not found
+  130  stopped by Ctrl-C
+A command that fails passes on its own status, 128+N if signal N ended it, after the table has
+been printed. Bifold's own failure is a line `bifold: ...` on stderr.";
+
+/// The exit status in words below a verb's examples.
+pub fn below(examples: &str) -> String {
+    format!("{examples}\n\n{IN_WORDS}")
+}
+
 /// How the program ends when nothing failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {

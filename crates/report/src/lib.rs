@@ -7,15 +7,11 @@
 //! computed once ([`Figures`]) and every output takes its numbers from there;
 //! counters, their units and meanings come from
 //! [`Sample::COUNTERS`](bifold_model::Sample::COUNTERS).
-//!
-//! [`OutputFile`] writes a file under a temporary name and renames it when it is
-//! complete.
 #![forbid(unsafe_code)]
 
 mod clock;
 pub mod diff;
 mod figures;
-mod file;
 mod flames;
 mod html;
 mod json;
@@ -37,7 +33,6 @@ mod warnings;
 use bifold_model::Outcome;
 
 pub use figures::{Figure, Figures};
-pub use file::{FileError, OutputFile};
 pub use meta::{Exit, Guest, Input, Meta, Partial};
 pub use page::{Page, PageChart, PageTable};
 pub use places::Places;
@@ -91,6 +86,21 @@ pub enum Format {
     Jsonl,
     /// One row per interval and configuration.
     Csv,
+}
+
+impl Format {
+    /// All formats.
+    pub const ALL: [Format; 4] = [Format::Table, Format::Json, Format::Jsonl, Format::Csv];
+
+    /// The name that `--format` takes.
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::Table => "table",
+            Format::Json => "json",
+            Format::Jsonl => "jsonl",
+            Format::Csv => "csv",
+        }
+    }
 }
 
 impl Comparison {

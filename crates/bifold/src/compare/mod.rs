@@ -1,7 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `compare` and `record`, which is `compare` that also writes the events to a file.
+//! `bifold compare`, and `bifold record`, which is `compare` that also writes the events to a file.
+//!
+//! Options ([`args`], [`guest`], [`region`]) become a plan ([`plan`]); [`deliver`] makes the run and
+//! writes its results, [`runs`] does so for several runs of one command.
 
-pub mod keep;
-pub mod plan;
-pub mod region;
-pub mod runs;
+mod args;
+mod deliver;
+mod guest;
+mod keep;
+mod plan;
+mod region;
+mod runs;
+
+pub use args::{CompareArgs, RecordArgs};
+pub use plan::command_tip;
+
+use crate::status::Status;
+
+/// Carries out `bifold compare`.
+pub fn compare(args: CompareArgs) -> anyhow::Result<Status> {
+    deliver::run(plan::compare(args)?)
+}
+
+/// Carries out `bifold record`.
+pub fn record(args: RecordArgs) -> anyhow::Result<Status> {
+    deliver::run(plan::record(args)?)
+}

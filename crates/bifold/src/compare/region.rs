@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Options that say which part of a long program is recorded, and how much of it.
 
+use crate::words;
 use bifold_guest::{Begin, Region, Windows};
 use clap::Args;
 
@@ -120,7 +121,7 @@ fn parse_instructions(text: &str) -> Option<u64> {
 /// A number of instructions or seconds.
 pub(crate) fn parse_span(text: &str) -> Result<Span, String> {
     if let Some(seconds) = text.strip_suffix('s') {
-        return crate::cli::parse_seconds(seconds).map(Span::Seconds);
+        return words::seconds(seconds).map(Span::Seconds);
     }
     let n =
         parse_instructions(text).ok_or("not a number of instructions or seconds such as 500M, 2G or 1.5s")?;

@@ -4,12 +4,12 @@
 //! Ctrl-C, or a failure, ends the run under way and all after it; the runs that are whole are shown. A
 //! first run that is cut short is shown as a single one would be.
 
-use crate::compare::plan::Plan;
-use crate::console::files::Writing;
-use crate::run::{carry_out, status};
+use super::plan::Plan;
+use crate::console::{Delivery, OutputFile, note};
+use crate::run::{Carried, carry_out, policies, status};
 use crate::status::Status;
 use bifold_guest::GuestError;
-use bifold_report::{Exit, Format, OutputFile, Partial, Runs};
+use bifold_report::{Comparison, Exit, Format, Partial, Runs};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Runs the plan's command `plan.runs` times and shows what came of all runs.
@@ -19,15 +19,14 @@ pub fn run(
     report: Option<OutputFile>,
     stop: &AtomicBool,
 ) -> anyhow::Result<Status> {
+    let notes = plan.run.notes.notes;
     let (mut runs, mut failure) = (Runs { asked: plan.runs, runs: Vec::new() }, None);
     let mut interrupted = false;
     while runs.runs.len() < runs.asked && !(interrupted || failure.is_some()) {
         let number = runs.runs.len() + 1;
-        if plan.notes.notes {
-            eprintln!("bifold: run {number} of {}", runs.asked);
-        }
+        note(notes, format_args!("run {number} of {}", runs.asked));
         let part = format!("run {number} of {}: ", runs.asked);
-        let mut carried = match carry_out(&mut plan, &part, stop) {
+        let mut carried = match carry_out(&mut plan.run, &part, stop) {
             Ok(carried) => carried,
             Err(e) if number > 1 && interrupted_early(&e) => {
                 interrupted = true;
@@ -41,7 +40,7 @@ pub fn run(
             }
         };
         failure = carried.failure.take();
-        let comparison = carried.comparison(&plan);
+        let comparison = comparison(carried, &plan);
         let cut = comparison.meta.partial;
         interrupted = cut == Some(Partial::Interrupted);
         if number == 1 || !matches!(cut, Some(Partial::Interrupted | Partial::Failed)) {
@@ -52,25 +51,25 @@ pub fn run(
         }
         interrupted |= stop.load(Ordering::Relaxed) && runs.runs.len() < runs.asked;
     }
-    let mut writing = Writing::new(plan.notes.notes);
+    let mut delivery = Delivery::new(notes);
     let text = match plan.format {
         Format::Table => runs.render_table(plan.show),
         format => runs.render(format)?,
     };
-    writing.data(&text, output, plan.output.as_deref());
-    writing.file("report", report, plan.report.as_deref(), || Ok(runs.render_html()?.into_bytes()));
-    if let (true, Some(text)) = (plan.notes.notes, runs.ended_differently()) {
-        eprintln!("bifold: {text}");
+    delivery.data(&text, output);
+    delivery.file("report", report, || Ok(runs.render_html()?.into_bytes()));
+    if let Some(text) = runs.ended_differently() {
+        note(notes, text);
     }
     if let Some(e) = failure {
         return Err(e);
     }
-    writing.done()?;
+    delivery.done()?;
     if interrupted {
         return Ok(Status::OfCommand(Exit::Interrupted));
     }
     // Of the first run that did not end as it should.
-    let all = runs.runs.iter().map(|c| status(&plan.input, c));
+    let all = runs.runs.iter().map(|c| status(plan.run.source.live(), c));
     let of_command = |s: &Status| matches!(s, Status::OfCommand(_));
     let worst = all.clone().find(of_command).or_else(|| all.clone().find(|s| *s != Status::Done));
     Ok(worst.unwrap_or(Status::Done))
@@ -78,4 +77,10 @@ pub fn run(
 
 fn interrupted_early(e: &anyhow::Error) -> bool {
     matches!(e.downcast_ref(), Some(GuestError::InterruptedEarly))
+}
+
+/// One run as it is shown, with policies over it if they are shown.
+fn comparison(carried: Carried, plan: &Plan) -> Comparison {
+    let policies = plan.needs_policies().then(|| policies::over(carried.timeline(&plan.run), &plan.run));
+    Comparison { policies, ..carried.plain() }
 }

@@ -21,7 +21,7 @@ fn ascii() -> bool {
 }
 
 /// A progress line: what turns, and words.
-pub fn spinner() -> ProgressStyle {
+pub(super) fn spinner() -> ProgressStyle {
     let style = ProgressStyle::with_template("{spinner} {prefix}{msg}").expect("a template of ours");
     if ascii() { style.tick_chars("|/-\\ ") } else { style }
 }

@@ -1,24 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The words of `diff`.
+//! The options of `diff`, and their help.
 
-use crate::cli::{DoctorFormat, ModelArgs};
+use crate::run::ModelArgs;
+use crate::{status, words};
+use bifold_report::Format;
 use clap::Args;
 use std::path::PathBuf;
 
-macro_rules! examples {
-    () => {
-        "\
+const EXAMPLES: &str = "\
 Examples:
   bifold diff before.bifold after.bifold
   bifold diff --profile sapphire-rapids --report diff.html before.bifold after.bifold
   bifold compare --runs 5 --format json -o before.json -- gcc -O2 -c mid_size.c
-  bifold diff before.json after.json"
-    };
-}
-pub(crate) use examples;
+  bifold diff before.json after.json";
 
-/// Arguments of `diff`.
+/// Show what differs between two recordings or results
+///
+/// A and B are recordings (`bifold record`), each of which is modelled with the options given here,
+/// or results (`bifold compare --format json`), or one of each. Shows per configuration the figures
+/// of both and their differences, the exits that changed most, and what differs in what made the
+/// two; warns where they are not comparable. With results of `--runs N` on both sides, says which
+/// differences are larger than the runs' spread.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]
 pub struct DiffArgs {
     /// The first recording or result
     #[arg(value_name = "A")]
@@ -32,9 +36,9 @@ pub struct DiffArgs {
     ///
     /// `table` is for reading and at most 100 columns wide; `json` is one document with every figure
     /// and counter (schema bifold.diff/1).
-    #[arg(long, value_enum, default_value_t = DoctorFormat::Table, hide_possible_values = true,
+    #[arg(long, value_parser = words::formats(words::TABLE_OR_JSON), default_value = "table", hide_possible_values = true,
           value_name = "table|json", help_heading = "Output")]
-    pub format: DoctorFormat,
+    pub format: Format,
 
     /// Write the data to FILE instead of stdout
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]

@@ -3,19 +3,20 @@
 //!
 //! Both files are looked at before a recording is modelled, which can take minutes.
 
-pub mod args;
+mod args;
 
-use crate::cli::{DEFAULT_PROFILE, DEFAULT_SEED, DoctorFormat, ModelArgs};
-use crate::compare::plan::{of_recording, profile_file, usage};
-use crate::console::files::{Writing, distinct, named};
-use crate::diff::args::DiffArgs;
-use crate::run::{carry_out, stop_on_signals};
+pub use args::DiffArgs;
+
+use crate::console::{Delivery, create, distinct, named, stop_on_signals};
+use crate::run::source::Recording;
+use crate::run::{self, Notes, carry_out, profile_file};
 use crate::status::Status;
+use crate::usage::UsageError;
 use anyhow::Context as _;
+use bifold_model::Profile;
 use bifold_report::diff::{Diff, MOST_BYTES, Side};
-use bifold_report::{Exit, Format, OutputFile, Partial};
+use bifold_report::{Exit, Partial};
 use bifold_trace::file;
-use clap::error::ErrorKind;
 use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -37,18 +38,16 @@ pub fn run(args: DiffArgs) -> anyhow::Result<Status> {
         ("the profile", profile_file(&args.model)),
     ]);
     let outputs = named([("--output", args.output.as_deref()), ("--report", args.report.as_deref())]);
-    distinct("diff", &inputs, &outputs);
+    distinct(&inputs, &outputs)?;
     let inputs = [open(&args.a)?, open(&args.b)?];
     if inputs.iter().all(|i| matches!(i, Input::Result(_))) {
-        if let Some(option) = first_model_option(&args.model) {
-            let message = format!(
-                "{option} is about modelling a recording, and both files are results, modelled before"
-            );
-            usage("diff", ErrorKind::ArgumentConflict, &message);
+        if let Some(option) = args.model.first_given() {
+            let problem = "is about modelling a recording, and both files are results, modelled before";
+            return Err(UsageError::conflict(option, problem).into());
         }
     }
-    let report = args.report.as_deref().map(OutputFile::create).transpose()?;
-    let output = args.output.as_deref().map(OutputFile::create).transpose()?;
+    let report = create(args.report.as_deref())?;
+    let output = create(args.output.as_deref())?;
     let stop = stop_on_signals()?;
     let mut sides = Vec::new();
     for input in inputs {
@@ -65,14 +64,11 @@ pub fn run(args: DiffArgs) -> anyhow::Result<Status> {
     let b = sides.pop().context("there are two files")?;
     let a = sides.pop().context("there are two files")?;
     let diff = Diff::new(a, b)?;
-    let text = diff.render(match args.format {
-        DoctorFormat::Table => Format::Table,
-        DoctorFormat::Json => Format::Json,
-    })?;
-    let mut writing = Writing::new(!args.quiet);
-    writing.data(&text, output, args.output.as_deref());
-    writing.file("report", report, args.report.as_deref(), || Ok(diff.render_html()?.into_bytes()));
-    writing.done()?;
+    let text = diff.render(args.format)?;
+    let mut delivery = Delivery::new(!args.quiet);
+    delivery.data(&text, output);
+    delivery.file("report", report, || Ok(diff.render_html()?.into_bytes()));
+    delivery.done()?;
     Ok(if diff.checks_failed() { Status::CheckFailed } else { Status::Done })
 }
 
@@ -84,7 +80,9 @@ fn modelled(
     stop: &AtomicBool,
 ) -> anyhow::Result<Option<Side>> {
     let name = path.to_string_lossy().into_owned();
-    let mut plan = of_recording("diff", reader, path, args.model.clone(), args.quiet)?;
+    let profile = Profile::load(&args.model.profile, &args.model.set)?;
+    let source = Recording { reader: Box::new(reader), path };
+    let mut plan = run::Plan::new(Box::new(source), profile, &args.model, Notes::new(args.quiet, false))?;
     let mut carried = carry_out(&mut plan, &format!("{name}: "), stop)?;
     if let Some(e) = carried.failure.take() {
         return Err(e);
@@ -107,17 +105,4 @@ fn open(path: &Path) -> anyhow::Result<Input> {
     }
     let bytes = bifold_trace::bounded::read(path, MOST_BYTES).with_context(cannot)?;
     Ok(Input::Result(Box::new(Side::from_json(&path.to_string_lossy(), &bytes)?)))
-}
-
-/// The first option given that only a recording has a use for.
-fn first_model_option(m: &ModelArgs) -> Option<&'static str> {
-    [
-        (m.profile != DEFAULT_PROFILE, "--profile"),
-        (!m.set.is_empty(), "--set"),
-        (!m.configs.is_empty(), "--configs"),
-        (m.interval.is_some(), "--interval"),
-        (m.seed != DEFAULT_SEED, "--seed"),
-    ]
-    .into_iter()
-    .find_map(|(given, name)| given.then_some(name))
 }

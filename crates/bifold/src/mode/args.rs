@@ -1,11 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a user may write after `bifold mode`.
+//! The options of `mode`, and their help.
 
-use crate::policy::args::{ModeArg, ShortFormat};
+use crate::status;
+use crate::words::{self, ModeArg};
+use bifold_report::Format;
 use clap::Args;
 
-/// Arguments of `mode`.
+const EXAMPLES: &str = "\
+Examples:
+  bifold mode
+  bifold mode web
+  bifold mode web shadow
+  bifold mode 4242-12 nested --format json";
+
+/// Show the paging modes of this host's VMs, or switch one
+///
+/// Without an argument, lists the VMs that run under this host's KVM: name, process, vCPUs, paging
+/// mode (`nested -> shadow` while a switch is under way) and switches each way. With a VM, shows
+/// what KVM counts of its switches; with a mode too, switches it, and says how long that took and
+/// what it dropped. The VM runs on meanwhile but for a pause of its vCPUs.
+///
+/// Needs root, KVM and debugfs. Switching needs the KVM modules that `make kernel` builds; an
+/// unmodified KVM has one mode for all VMs, which is shown.
 #[derive(Debug, Args)]
+#[command(
+    override_usage = "bifold mode [OPTIONS]\n       \
+                      bifold mode [OPTIONS] VM\n       \
+                      bifold mode [OPTIONS] VM nested|shadow",
+    after_help = EXAMPLES,
+    after_long_help = status::below(EXAMPLES)
+)]
 pub struct ModeArgs {
     /// The VM: its process id, its PID-FD, or its name if no other VM has it
     ///
@@ -20,9 +44,9 @@ pub struct ModeArgs {
     pub mode: Option<ModeArg>,
 
     /// Form of the data; times have their unit in `table` and are nanoseconds in `json`
-    #[arg(long, value_enum, default_value_t = ShortFormat::Table, hide_possible_values = true,
+    #[arg(long, value_parser = words::formats(words::TABLE_OR_JSON), default_value = "table", hide_possible_values = true,
           value_name = "table|json", help_heading = "Output")]
-    pub format: ShortFormat,
+    pub format: Format,
 
     /// No notes on stderr
     #[arg(short, long, help_heading = "Output")]

@@ -3,23 +3,22 @@
 //!
 //! What is known comes from [`bifold_host`]; here it becomes words ([`text`]) and JSON ([`json`]).
 
-pub mod args;
+mod args;
 mod json;
 mod text;
 
-use crate::mode::args::ModeArgs;
-use crate::policy::args::ShortFormat;
-use crate::run::print;
+pub use args::ModeArgs;
+
+use crate::console::{note, print};
 use crate::status::Status;
 use bifold_host::{Happened, Host, Kvm, Paging, Switch, Vm, select};
+use bifold_report::Format;
 
 /// Carries out the verb on this machine.
 pub fn run(args: &ModeArgs) -> anyhow::Result<Status> {
     let (data, notes) = answer(&Host::live(), args)?;
     print(&data)?;
-    for note in notes.iter().filter(|_| !args.quiet) {
-        eprintln!("bifold: {note}");
-    }
+    notes.iter().for_each(|n| note(!args.quiet, n));
     Ok(Status::Done)
 }
 
@@ -28,8 +27,8 @@ fn answer(host: &Host, args: &ModeArgs) -> anyhow::Result<(String, Vec<String>)>
     let seen = Seen { kvm: host.kvm()?, vms: host.vms()? };
     let Some(word) = &args.vm else {
         let data = match args.format {
-            ShortFormat::Table => text::list(&seen),
-            ShortFormat::Json => json::list(&seen)?,
+            Format::Json => json::list(&seen)?,
+            _ => text::list(&seen),
         };
         return Ok((data, seen.notes()));
     };
@@ -37,15 +36,15 @@ fn answer(host: &Host, args: &ModeArgs) -> anyhow::Result<(String, Vec<String>)>
     let one = One { kvm, vm: select(vms, word)? };
     let Some(mode) = args.mode else {
         let data = match args.format {
-            ShortFormat::Table => text::show(&one),
-            ShortFormat::Json => json::show(&one)?,
+            Format::Json => json::show(&one)?,
+            _ => text::show(&one),
         };
         return Ok((data, one.notes()));
     };
     let switch = host.switch(&one.vm, mode.into())?;
     let data = match args.format {
-        ShortFormat::Table => text::switched(&one.vm, &switch),
-        ShortFormat::Json => json::switched(&one.vm, &switch)?,
+        Format::Json => json::switched(&one.vm, &switch)?,
+        _ => text::switched(&one.vm, &switch),
     };
     Ok((data, notes_of(&switch)))
 }

@@ -1,30 +1,122 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold policy compare` and `bifold policy intervals`: policies side by side.
 
-use super::setting::{Setting, distinct_files, policies, timelines, with};
-use crate::cli::FormatArg;
-use crate::compare::plan::format_of;
-use crate::console::files::{Writing, named};
-use crate::policy::args::{CompareArgs, IntervalsArgs, ShowArgs, VmArgs};
+use super::setting::{Setting, VmArgs, WhichArgs, distinct_files, policies, timelines, with};
+use crate::console::{Delivery, Named as NamedFile, create, named};
 use crate::status::Status;
+use crate::words;
 use bifold_policy::Named;
 use bifold_policy::check;
 use bifold_policy::evaluate::{Input, evaluate};
-use bifold_report::{OutputFile, PolicyComparison, checks_table};
+use bifold_report::{Format, PolicyComparison, checks_table};
+use clap::Args;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  bifold compare --timeline gcc.timeline -- gcc -O2 -c mid_size.c
+  bifold policy compare gcc.timeline
+  bifold policy compare --policy dsp --policy mine.toml --report policies.html";
+
+/// Compare policies with each other, with static modes and with the oracle
+///
+/// Every policy runs over every timeline from both starting modes; its figures are those of the
+/// worse. The oracle knows the future and pays for its switches. Without a timeline, those in
+/// experiments/timelines of Bifold's repository are taken.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct CompareArgs {
+    /// Timelines written by `bifold compare --timeline` [default: experiments/timelines]
+    #[arg(value_name = "TIMELINE")]
+    pub timelines: Vec<PathBuf>,
+
+    /// Which policies.
+    #[command(flatten)]
+    pub which: WhichArgs,
+
+    /// Also check the replay against VMs that switched during the capture; exit status 3 if it is off
+    ///
+    /// These are the VMs of `bifold compare --check`. What a policy decides depends on the time scale,
+    /// so it is checked on that of the capture, whatever --time-scale says here.
+    #[arg(long)]
+    pub check: bool,
+
+    /// What is printed.
+    #[command(flatten)]
+    pub show: ShowArgs,
+    /// Which VM.
+    #[command(flatten)]
+    pub vm: VmArgs,
+}
+
+/// Compare lengths of the interval at which a policy decides
+///
+/// DSP's authors compared 2, 5 and 10 s. This is `policy compare` with one policy under several
+/// values of interval_s.
+#[derive(Debug, Args)]
+pub struct IntervalsArgs {
+    /// Timelines written by `bifold compare --timeline` [default: experiments/timelines]
+    #[arg(value_name = "TIMELINE")]
+    pub timelines: Vec<PathBuf>,
+
+    /// Which policy: a built-in name or a TOML file
+    #[arg(long, value_name = "NAME|FILE", default_value = "dsp")]
+    pub policy: String,
+
+    /// Change one parameter of the policy (repeatable)
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+
+    /// The lengths, in seconds of the policy
+    #[arg(short, long, value_name = "SECS,...", value_delimiter = ',', value_parser = words::seconds,
+          default_value = "2,5,10")]
+    pub intervals: Vec<f64>,
+
+    /// What is printed.
+    #[command(flatten)]
+    pub show: ShowArgs,
+    /// Which VM.
+    #[command(flatten)]
+    pub vm: VmArgs,
+}
+
+/// What is printed, and how.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Output")]
+pub struct ShowArgs {
+    /// Form of the data
+    ///
+    /// `table` is for reading. `json` is one document (schema bifold.policy-compare/1). `csv` has one
+    /// row per program, policy and starting mode; `jsonl` has the same rows as objects, after those of
+    /// the programs and the policies' summaries.
+    #[arg(long, value_parser = words::formats(&Format::ALL), default_value = "table", hide_possible_values = true,
+          value_name = "table|json|jsonl|csv")]
+    pub format: Format,
+
+    /// Write the data to FILE instead of stdout
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// Also write a report with charts: one HTML file that needs no network
+    #[arg(long, value_name = "FILE.html")]
+    pub report: Option<PathBuf>,
+
+    /// No notes on stderr
+    #[arg(short, long)]
+    pub quiet: bool,
+}
 
 /// `bifold policy compare`.
 pub fn compare(args: CompareArgs) -> anyhow::Result<Status> {
-    let verb = "policy compare";
-    distinct_files(verb, &args.timelines, &args.which.policy, &args.vm, &outputs(&args.show));
-    let policies = policies(verb, &args.which)?;
-    show(verb, &args.timelines, &policies, &args.show, &args.vm, args.check)
+    distinct_files(&args.timelines, &args.which.policy, &args.vm, &outputs(&args.show))?;
+    let policies = policies(&args.which)?;
+    show(&args.timelines, &policies, &args.show, &args.vm, args.check)
 }
 
 /// `bifold policy intervals`: one policy, as many times as there are lengths.
 pub fn intervals(args: IntervalsArgs) -> anyhow::Result<Status> {
-    let verb = "policy intervals";
     let policy = std::slice::from_ref(&args.policy);
-    distinct_files(verb, &args.timelines, policy, &args.vm, &outputs(&args.show));
+    distinct_files(&args.timelines, policy, &args.vm, &outputs(&args.show))?;
     let named = Named::load(&args.policy)?;
     let named = with(&named, &args.set)?;
     let each = |s: &f64| {
@@ -32,40 +124,39 @@ pub fn intervals(args: IntervalsArgs) -> anyhow::Result<Status> {
         Ok(Named { name: format!("{} {s} s", named.name), ..one })
     };
     let policies: Vec<Named> = args.intervals.iter().map(each).collect::<anyhow::Result<_>>()?;
-    show(verb, &args.timelines, &policies, &args.show, &args.vm, false)
+    show(&args.timelines, &policies, &args.show, &args.vm, false)
 }
 
 /// The files that these verbs write.
-fn outputs(show: &ShowArgs) -> Vec<crate::console::files::Named<'_>> {
+fn outputs(show: &ShowArgs) -> Vec<NamedFile<'_>> {
     named([("--output", show.output.as_deref()), ("--report", show.report.as_deref())])
 }
 
 fn show(
-    verb: &str,
-    paths: &[std::path::PathBuf],
+    paths: &[PathBuf],
     policies: &[Named],
     show: &ShowArgs,
     vm: &VmArgs,
     check: bool,
 ) -> anyhow::Result<Status> {
-    let setting = Setting::new(verb, vm)?;
-    let inputs = timelines(verb, paths)?;
-    let report = show.report.as_deref().map(OutputFile::create).transpose()?;
-    let output = show.output.as_deref().map(OutputFile::create).transpose()?;
+    let setting = Setting::new(vm)?;
+    let inputs = timelines(paths)?;
+    let report = create(show.report.as_deref())?;
+    let output = create(show.output.as_deref())?;
     let checked = |i: &Input| (i.name.clone(), check::checks(&i.timeline));
     let comparison = PolicyComparison {
         bifold: env!("CARGO_PKG_VERSION").into(),
         evaluation: evaluate(&inputs, policies, &setting.options())?,
         checks: check.then(|| inputs.iter().map(checked).collect()),
     };
-    let mut writing = Writing::new(!show.quiet);
-    writing.data(&comparison.render(format_of(show.format))?, output, show.output.as_deref());
-    writing.file("report", report, show.report.as_deref(), || Ok(comparison.render_html()?.into_bytes()));
+    let mut delivery = Delivery::new(!show.quiet);
+    delivery.data(&comparison.render(show.format)?, output);
+    delivery.file("report", report, || Ok(comparison.render_html()?.into_bytes()));
     // Rows of CSV have no place for them, and a bare status says nothing.
-    if let (FormatArg::Csv, Some(checks)) = (show.format, &comparison.checks) {
+    if let (Format::Csv, Some(checks)) = (show.format, &comparison.checks) {
         eprint!("{}", checks_table(checks));
     }
-    writing.done()?;
+    delivery.done()?;
     let passed = comparison.checks.iter().flatten().flat_map(|(_, c)| c).all(|c| c.passed());
     Ok(if passed { Status::Done } else { Status::CheckFailed })
 }

@@ -1,19 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold policy list`: the policies that are built in.
 
-use crate::policy::args::ShortFormat;
-use crate::run::print;
+use crate::console::print;
 use crate::status::Status;
+use crate::words;
 use bifold_policy::Named;
 use bifold_policy::spec::BUILT_IN;
+use bifold_report::Format;
+use clap::Args;
 use serde_json::json;
 use std::fmt::Write as _;
 
 /// Columns of a line.
 const WIDTH: usize = 118;
 
+/// List the policies that are built in
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    /// Form of the list
+    #[arg(long, value_parser = words::formats(words::TABLE_OR_JSON), default_value = "table", hide_possible_values = true,
+          value_name = "table|json")]
+    pub format: Format,
+}
+
 /// Prints the list.
-pub fn run(format: ShortFormat) -> anyhow::Result<Status> {
+pub fn run(args: &ListArgs) -> anyhow::Result<Status> {
     let all: Vec<(Named, String)> = Named::all()
         .into_iter()
         .map(|n| {
@@ -21,9 +32,9 @@ pub fn run(format: ShortFormat) -> anyhow::Result<Status> {
             (n, what(text))
         })
         .collect();
-    print(&match format {
-        ShortFormat::Table => table(&all),
-        ShortFormat::Json => json(&all)?,
+    print(&match args.format {
+        Format::Json => json(&all)?,
+        _ => table(&all),
     })?;
     Ok(Status::Done)
 }

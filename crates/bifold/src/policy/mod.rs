@@ -1,24 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold policy`: replays of policies over timelines.
 //!
-//! One file per verb; what they share, from the words of a user to timelines, policies and
-//! the VM, is in [`setting`].
+//! Each verb is a file. [`setting`] has what several verbs take: timelines, policies and the VM.
 
-pub mod args;
 mod compare;
 mod list;
 mod replay;
-pub mod setting;
+mod setting;
 mod sweep;
-pub mod train;
+mod train;
 
-use crate::policy::args::PolicyVerb;
-use crate::status::Status;
+use crate::status::{self, Status};
+use clap::{Args, Subcommand};
+
+/// Say when to switch between shadow and nested paging: replays of policies over timelines
+///
+/// A timeline holds what one program would have cost in both modes, interval by interval (`bifold
+/// compare --timeline FILE`). A policy sees what can be counted in the mode that the VM is in and
+/// decides on the mode of the next interval.
+#[derive(Debug, Args)]
+#[command(subcommand_required = true, arg_required_else_help = true, disable_help_subcommand = true,
+          after_long_help = status::IN_WORDS)]
+pub struct PolicyArgs {
+    #[command(subcommand)]
+    verb: PolicyVerb,
+}
+
+/// The verbs of `bifold policy`. What `--help` says of one stands on its arguments.
+#[derive(Debug, Subcommand)]
+enum PolicyVerb {
+    List(list::ListArgs),
+    Replay(Box<replay::ReplayArgs>),
+    Compare(Box<compare::CompareArgs>),
+    Intervals(Box<compare::IntervalsArgs>),
+    Sweep(Box<sweep::SweepArgs>),
+    Train(Box<train::TrainArgs>),
+}
 
 /// Carries out a verb.
-pub fn run(verb: PolicyVerb) -> anyhow::Result<Status> {
-    match verb {
-        PolicyVerb::List(args) => list::run(args.format),
+pub fn run(args: PolicyArgs) -> anyhow::Result<Status> {
+    match args.verb {
+        PolicyVerb::List(args) => list::run(&args),
         PolicyVerb::Replay(args) => replay::run(*args),
         PolicyVerb::Compare(args) => compare::compare(*args),
         PolicyVerb::Intervals(args) => compare::intervals(*args),

@@ -1,17 +1,65 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold policy replay`: when a policy switches, and why.
 
-use super::setting::{Setting, policies, timelines, track};
-use crate::policy::args::{ReplayArgs, ShortFormat};
-use crate::run::print;
+use super::setting::{Setting, VmArgs, WhichArgs, policies, timelines, track};
+use crate::console::print;
 use crate::status::Status;
+use crate::words::{self, ModeArg};
 use bifold_policy::check;
 use bifold_policy::evaluate::Input;
 use bifold_policy::replay::forced_extra;
 use bifold_policy::{Mode, Named, Run, Setup, Track, oracle, replay};
-use bifold_report::{checks_table, scale_words, vm_words, wrapped};
+use bifold_report::{Format, checks_table, scale_words, vm_words, wrapped};
+use clap::Args;
 use serde_json::json;
 use std::fmt::Write as _;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  bifold policy replay --policy rpms-dynamic --explain gcc.timeline
+  bifold policy replay --policy dsp --set interval_s=2 --start shadow gcc.timeline";
+
+/// Replay policies over timelines, and say when and why they switch
+///
+/// Prints the stays in each mode and what they cost. With --explain it prints every decision in
+/// words: what was looked at, against which threshold.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ReplayArgs {
+    /// Timelines written by `bifold compare --timeline`
+    #[arg(value_name = "TIMELINE", required = true)]
+    pub timelines: Vec<PathBuf>,
+
+    /// Which policies.
+    #[command(flatten)]
+    pub which: WhichArgs,
+
+    /// Print every decision in words
+    #[arg(long)]
+    pub explain: bool,
+
+    /// The mode in which the VM starts
+    #[arg(long, value_enum, default_value_t = ModeArg::Nested, value_name = "shadow|nested",
+          hide_possible_values = true)]
+    pub start: ModeArg,
+
+    /// Form of the data
+    #[arg(long, value_parser = words::formats(words::TABLE_OR_JSON), default_value = "table", hide_possible_values = true,
+          value_name = "table|json", help_heading = "Output")]
+    pub format: Format,
+
+    /// Also check the replay against VMs that switched during the capture; exit status 3 if it is off
+    ///
+    /// These are the VMs of `bifold compare --check`. What a policy decides depends on the time scale,
+    /// so it is checked on that of the capture, whatever --time-scale says here.
+    #[arg(long)]
+    pub check: bool,
+
+    /// Which VM.
+    #[command(flatten)]
+    pub vm: VmArgs,
+}
 
 /// A stretch of the run in one mode.
 struct Stay {
@@ -36,10 +84,9 @@ struct Replay<'a> {
 
 /// Replays and prints.
 pub fn run(args: ReplayArgs) -> anyhow::Result<Status> {
-    let verb = "policy replay";
-    let setting = Setting::new(verb, &args.vm)?;
-    let policies = policies(verb, &args.which)?;
-    let inputs = timelines(verb, &args.timelines)?;
+    let setting = Setting::new(&args.vm)?;
+    let policies = policies(&args.which)?;
+    let inputs = timelines(&args.timelines)?;
     let start = Mode::from(args.start);
     let mut replays = Vec::new();
     for input in &inputs {
@@ -54,23 +101,7 @@ pub fn run(args: ReplayArgs) -> anyhow::Result<Status> {
         inputs.iter().map(of).collect::<Vec<_>>()
     });
     match args.format {
-        ShortFormat::Table => {
-            let mut out = format!(
-                "The VM is {}\n{}\n",
-                vm_words(&setting.vm),
-                scale_words(setting.scale.time, setting.scale.switch)
-            );
-            for r in &replays {
-                out += "\n";
-                out += &text(r, start, args.explain);
-            }
-            if let Some(checks) = &checks {
-                out += "\n";
-                out += &checks_table(checks);
-            }
-            print(&out)?;
-        }
-        ShortFormat::Json => {
+        Format::Json => {
             let document = json!({
                 "schema": "bifold.policy-replay/1",
                 "bifold": env!("CARGO_PKG_VERSION"),
@@ -86,6 +117,22 @@ pub fn run(args: ReplayArgs) -> anyhow::Result<Status> {
             if let Some(checks) = &checks {
                 eprint!("{}", checks_table(checks));
             }
+        }
+        _ => {
+            let mut out = format!(
+                "The VM is {}\n{}\n",
+                vm_words(&setting.vm),
+                scale_words(setting.scale.time, setting.scale.switch)
+            );
+            for r in &replays {
+                out += "\n";
+                out += &text(r, start, args.explain);
+            }
+            if let Some(checks) = &checks {
+                out += "\n";
+                out += &checks_table(checks);
+            }
+            print(&out)?;
         }
     }
     let passed = checks.iter().flatten().flat_map(|(_, c)| c).all(|c| c.passed());

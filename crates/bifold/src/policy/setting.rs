@@ -1,22 +1,97 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! From a user's words to timelines, policies and a VM.
 
-use crate::compare::plan::usage;
-use crate::console::files;
-use crate::policy::args::{Age, HostPage, OtherArg, VmArgs, WhichArgs};
+use crate::console::{self, distinct};
+use crate::run::policies::{FEWEST_INTERVALS, too_short};
+use crate::usage::UsageError;
+use crate::words;
 use anyhow::{Context as _, bail};
 use bifold_mmu::PageSize;
 use bifold_policy::evaluate::{EvaluateError, Input, Options};
+use bifold_policy::sweep::Axis;
 use bifold_policy::{Estimator, Named, Scale, Timeline, Track, Vm};
 use bifold_trace::bounded;
-use clap::error::ErrorKind;
+use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
 
 /// Where the timelines of the experiments are, from the root of the repository.
 const CHECKED_IN: &str = "experiments/timelines";
 
-/// Of fewer intervals no policy can be judged.
-pub const FEWEST_INTERVALS: usize = 5;
+/// Which policies.
+#[derive(Debug, Args)]
+pub struct WhichArgs {
+    /// A policy: a built-in name or a TOML file (repeatable) [default: all built in]
+    #[arg(long, value_name = "NAME|FILE")]
+    pub policy: Vec<String>,
+
+    /// Change one parameter of the policy (repeatable); for a single --policy
+    #[arg(long, value_name = "KEY=VALUE", requires = "policy")]
+    pub set: Vec<String>,
+}
+
+/// Which VM, and how policies see it.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "VM")]
+pub struct VmArgs {
+    /// Let a second of the run stand for N seconds of a policy
+    ///
+    /// Published policies decide every 1 to 5 s, and a captured run lasts seconds. So their time is
+    /// compressed, and the costs of switching with it, to keep their proportion to an interval. With
+    /// 1, both are as they are.
+    #[arg(long, value_name = "N", value_parser = words::time_scale, default_value = "100")]
+    pub time_scale: f64,
+
+    /// Size of the host's pages
+    #[arg(long, value_enum, default_value_t = HostPage::Small, value_name = "4k|2m", hide_possible_values = true)]
+    pub host_page: HostPage,
+
+    /// Has the host backed the VM's memory before (long-lived), or does it at first touch?
+    #[arg(long, value_enum, default_value_t = Age::LongLived, value_name = "long-lived|short-lived",
+          hide_possible_values = true)]
+    pub vm: Age,
+
+    /// Drop the nested tables at a switch to shadow mode instead of keeping them
+    #[arg(long)]
+    pub dropped: bool,
+
+    /// Where policies that need it learn what the other mode would have cost
+    ///
+    /// `estimated` from what can be counted in the mode that the VM is in, as on a live host; `known`
+    /// from the timeline, which shows what an exact estimate would be worth.
+    #[arg(long, value_enum, default_value_t = OtherArg::Estimated, value_name = "estimated|known",
+          hide_possible_values = true)]
+    pub other: OtherArg,
+
+    /// Coefficients of the estimate [default: those built in]
+    #[arg(long, value_name = "FILE.toml")]
+    pub estimator: Option<PathBuf>,
+}
+
+/// Size of the host's pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)] // the names say it
+pub enum HostPage {
+    #[value(name = "4k")]
+    Small,
+    #[value(name = "2m")]
+    Large,
+}
+
+/// How long the VM has been there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)] // documented at `--vm`
+pub enum Age {
+    LongLived,
+    ShortLived,
+}
+
+/// Where the other mode's cost comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)] // documented at `--other`
+pub enum OtherArg {
+    Estimated,
+    Known,
+}
 
 /// Which VM, and how policies see it.
 pub struct Setting {
@@ -30,13 +105,12 @@ pub struct Setting {
 
 impl Setting {
     /// From `bifold policy VERB`'s options.
-    pub fn new(verb: &str, args: &VmArgs) -> anyhow::Result<Setting> {
+    pub fn new(args: &VmArgs) -> anyhow::Result<Setting> {
         let estimator = match (args.other, &args.estimator) {
-            (OtherArg::Known, Some(_)) => usage(
-                verb,
-                ErrorKind::ArgumentConflict,
-                "--estimator is for `--other estimated`; what is known is not estimated",
-            ),
+            (OtherArg::Known, Some(_)) => {
+                let problem = "is for `--other estimated`: with `--other known`, nothing is estimated";
+                return Err(UsageError::conflict("--estimator", problem).into());
+            }
             (OtherArg::Known, None) => None,
             (OtherArg::Estimated, None) => Some(Estimator::fitted().clone()),
             (OtherArg::Estimated, Some(path)) => Some(estimator(path)?),
@@ -61,30 +135,29 @@ fn estimator(path: &Path) -> anyhow::Result<Estimator> {
     Estimator::parse(&text).map_err(|e| anyhow::anyhow!("estimator {}: {}", path.display(), e.trim_end()))
 }
 
-/// Ends with a usage error if an output is a file that `bifold policy VERB` reads, or another output.
+/// Refuses an output that `bifold policy VERB` also reads, or that is another output.
 pub fn distinct_files(
-    verb: &str,
     timelines: &[PathBuf],
     policies: &[String],
     vm: &VmArgs,
-    outputs: &[files::Named],
-) {
+    outputs: &[console::Named],
+) -> Result<(), UsageError> {
     let found = if timelines.is_empty() { checked_in() } else { timelines.to_vec() };
-    let mut inputs: Vec<files::Named> = found.iter().map(|t| ("a timeline", t.as_path())).collect();
+    let mut inputs: Vec<console::Named> = found.iter().map(|t| ("a timeline", t.as_path())).collect();
     inputs.extend(policies.iter().map(|p| ("a policy", Path::new(p))));
     inputs.extend(vm.estimator.iter().map(|e| ("the estimator", e.as_path())));
-    files::distinct(verb, &inputs, outputs);
+    distinct(&inputs, outputs)
 }
 
 /// The policies asked for; all that are built in if none is.
-pub fn policies(verb: &str, which: &WhichArgs) -> anyhow::Result<Vec<Named>> {
+pub fn policies(which: &WhichArgs) -> anyhow::Result<Vec<Named>> {
     let mut policies: Vec<Named> = Vec::new();
     for name in &which.policy {
         let mut named = Named::load(name)?;
         if policies.iter().any(|p| p.name == named.name) {
             // Two files of one name: only the path tells them apart.
             if policies.iter().any(|p| p.name == *name) {
-                usage(verb, ErrorKind::ArgumentConflict, &format!("--policy {name} is given twice"));
+                return Err(UsageError::conflict(format!("--policy {name}"), "is given twice").into());
             }
             named.name = name.clone();
         }
@@ -94,7 +167,7 @@ pub fn policies(verb: &str, which: &WhichArgs) -> anyhow::Result<Vec<Named>> {
         [] => return Ok(Named::policies()),
         [one] => *one = with(one, &which.set)?,
         _ if !which.set.is_empty() => {
-            usage(verb, ErrorKind::ArgumentConflict, "--set is for one --policy, and several are given")
+            return Err(UsageError::conflict("--set", "changes one --policy, and several are given").into());
         }
         _ => {}
     }
@@ -129,13 +202,13 @@ pub fn with(named: &Named, settings: &[String]) -> anyhow::Result<Named> {
 }
 
 /// Timelines under their files' names; those of the experiments if none is given.
-pub fn timelines(verb: &str, paths: &[PathBuf]) -> anyhow::Result<Vec<Input>> {
+pub fn timelines(paths: &[PathBuf]) -> anyhow::Result<Vec<Input>> {
     let found;
     let paths = match paths {
         [] => {
             found = checked_in();
             if found.is_empty() {
-                usage(verb, ErrorKind::MissingRequiredArgument, &no_timeline());
+                return Err(UsageError::missing("TIMELINE", no_timeline()).into());
             }
             &found
         }
@@ -157,15 +230,6 @@ pub fn timelines(verb: &str, paths: &[PathBuf]) -> anyhow::Result<Vec<Input>> {
         }
     };
     paths.iter().map(read).collect()
-}
-
-/// Why a timeline of so few intervals is refused.
-pub fn too_short(intervals: usize) -> anyhow::Error {
-    let s = if intervals == 1 { "" } else { "s" };
-    anyhow::anyhow!(
-        "too short: {intervals} interval{s}, where no policy can be judged on fewer than \
-         {FEWEST_INTERVALS} (capture it with a shorter --interval)"
-    )
 }
 
 /// A timeline made ready for replays.
@@ -191,4 +255,9 @@ fn no_timeline() -> String {
         "no timeline is given, and there is none in {CHECKED_IN} here: name timelines (`bifold compare \
          --timeline FILE -- CMD` writes one), or run this in Bifold's repository"
     )
+}
+
+/// The axes of a grid that `--set KEY=VALUES` spans.
+pub fn axes(set: &[String]) -> Result<Vec<Axis>, UsageError> {
+    set.iter().map(|text| Axis::parse(text).map_err(|e| UsageError::value("--set", e.to_string()))).collect()
 }

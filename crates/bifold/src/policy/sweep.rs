@@ -1,17 +1,65 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold policy sweep`: a policy's parameters over a grid.
 
-use super::setting::{Setting, distinct_files, timelines, track};
-use crate::compare::plan::usage;
-use crate::console::files::{Writing, named};
-use crate::policy::args::{SweepArgs, SweepFormat};
+use super::setting::{Setting, VmArgs, axes, distinct_files, timelines, track};
+use crate::console::{Delivery, create, named, note};
 use crate::status::Status;
+use crate::words;
 use anyhow::Context as _;
 use bifold_policy::Named;
 use bifold_policy::sweep::{Axis, Prepared, Row, settings, sweep};
-use bifold_report::{OutputFile, scale_words, text_table, vm_words};
-use clap::error::ErrorKind;
+use bifold_report::{Format, scale_words, text_table, vm_words};
+use clap::Args;
 use serde_json::json;
+use std::path::PathBuf;
+
+const FORMATS: &[Format] = &[Format::Table, Format::Json, Format::Csv];
+
+const EXAMPLES: &str = "\
+Examples:
+  bifold policy sweep --policy dsp --set interval_s=1,2,5,10 gcc.timeline
+  bifold policy sweep --policy zhang --set tlb_miss_start=0.5:8:16:log --set n=3,5,7 --format csv -o zhang.csv";
+
+/// Try a policy's parameters over a grid
+///
+/// Replays every combination of the values of --set over every timeline from both starting modes,
+/// and prints those nearest to the oracle; `--format csv` and `json` have all.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct SweepArgs {
+    /// Timelines written by `bifold compare --timeline` [default: experiments/timelines]
+    #[arg(value_name = "TIMELINE")]
+    pub timelines: Vec<PathBuf>,
+
+    /// The policy: a built-in name or a TOML file
+    #[arg(long, value_name = "NAME|FILE")]
+    pub policy: String,
+
+    /// Values of a parameter: KEY=FROM:TO:STEPS, with `:log` by even factors, or KEY=A,B,C (repeatable)
+    #[arg(long, value_name = "KEY=VALUES", required = true)]
+    pub set: Vec<String>,
+
+    /// Number of settings that the table shows
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 20)]
+    pub count: usize,
+
+    /// Form of the data; `json` and `csv` have every setting
+    #[arg(long, value_parser = words::formats(FORMATS), default_value = "table", hide_possible_values = true,
+          value_name = "table|json|csv", help_heading = "Output")]
+    pub format: Format,
+
+    /// Write the data to FILE instead of stdout
+    #[arg(short, long, value_name = "FILE", help_heading = "Output")]
+    pub output: Option<PathBuf>,
+
+    /// No notes on stderr
+    #[arg(short, long, help_heading = "Output")]
+    pub quiet: bool,
+
+    /// Which VM.
+    #[command(flatten)]
+    pub vm: VmArgs,
+}
 
 /// Every setting, best first, beside the policy as it is.
 struct Swept<'a> {
@@ -26,18 +74,14 @@ struct Swept<'a> {
 
 /// Sweeps and prints.
 pub fn run(args: SweepArgs) -> anyhow::Result<Status> {
-    let verb = "policy sweep";
-    let axis = |text: &String| {
-        Axis::parse(text).unwrap_or_else(|e| usage(verb, ErrorKind::InvalidValue, &format!("--set {e}")))
-    };
-    let axes: Vec<Axis> = args.set.iter().map(axis).collect();
+    let axes = axes(&args.set)?;
     let outputs = named([("--output", args.output.as_deref())]);
-    distinct_files(verb, &args.timelines, std::slice::from_ref(&args.policy), &args.vm, &outputs);
-    let setting = Setting::new(verb, &args.vm)?;
+    distinct_files(&args.timelines, std::slice::from_ref(&args.policy), &args.vm, &outputs)?;
+    let setting = Setting::new(&args.vm)?;
     let base = Named::load(&args.policy)?;
     let grid = settings(&base, &axes)?;
-    let inputs = timelines(verb, &args.timelines)?;
-    let output = args.output.as_deref().map(OutputFile::create).transpose()?;
+    let inputs = timelines(&args.timelines)?;
+    let output = create(args.output.as_deref())?;
     let prepare = |i: &bifold_policy::evaluate::Input| {
         Ok(Prepared::new(&i.name, track(i, &setting)?, setting.scale.switch))
     };
@@ -47,19 +91,20 @@ pub fn run(args: SweepArgs) -> anyhow::Result<Status> {
     let base_row = over(std::slice::from_ref(&base)).remove(0);
     let mut rows = over(&grid.named);
     rows.sort_by(|a, b| a.total(None).oracle_gap_percent.total_cmp(&b.total(None).oracle_gap_percent));
-    if let (Some(why), false) = (&grid.why, args.quiet) {
-        eprintln!("bifold: {} settings are out of range and left out; the first: {why}", grid.skipped);
+    if let Some(why) = &grid.why {
+        let skipped = grid.skipped;
+        note(!args.quiet, format_args!("{skipped} settings are out of range and left out; the first: {why}"));
     }
     let swept =
         Swept { base: &base, base_row, axes: &axes, settings: grid.named, rows, programs, setting: &setting };
     let text = match args.format {
-        SweepFormat::Table => swept.table(args.count),
-        SweepFormat::Json => swept.json()?,
-        SweepFormat::Csv => swept.csv()?,
+        Format::Json => swept.json()?,
+        Format::Csv => swept.csv()?,
+        _ => swept.table(args.count),
     };
-    let mut writing = Writing::new(!args.quiet);
-    writing.data(&text, output, args.output.as_deref());
-    writing.done()?;
+    let mut delivery = Delivery::new(!args.quiet);
+    delivery.data(&text, output);
+    delivery.done()?;
     Ok(Status::Done)
 }
 

@@ -1,27 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold policy train`: coefficients and parameters learnt from timelines.
 
-use super::setting::{Setting, distinct_files};
-use crate::compare::plan::usage;
-use crate::console::files::{self, Writing, named};
-use crate::policy::args::VmArgs;
+use super::setting::{Setting, VmArgs, axes, distinct_files};
+use crate::console::{Delivery, Progress, create, distinct, named, note};
 use crate::status::Status;
+use crate::usage::UsageError;
 use anyhow::Context as _;
-use bifold_policy::sweep::Axis;
 use bifold_policy::{Named, Spec};
-use bifold_report::OutputFile;
 use bifold_trace::bounded;
 use bifold_train::search::{self, Options};
 use bifold_train::{Program, Trained, estimator, kuang, published};
 use clap::Args;
-use clap::error::ErrorKind;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-const VERB: &str = "policy train";
+const EXAMPLES: &str = "\
+Examples:
+  bifold policy train estimator -o estimator.toml *.timeline
+  bifold policy train dsp -o mine.toml *.timeline
+  bifold policy train rpms-shipped --set t_low=1:4:7 --set t_high=5:20:16 *.timeline
+  bifold policy train dsp --samples experiments/published/dsp-vee2011.toml";
 
-/// Arguments of `policy train`.
+/// Learn a policy's parameters, or the estimate of the other mode's cost, from timelines
+///
+/// Prints on stderr how well what was learnt does, each program as judged from all others, and
+/// writes the TOML that the other verbs read. What is learnt is for one hardware profile.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub struct TrainArgs {
     /// What is learnt: `estimator`, or a policy (`dsp`, `kuang`, any other with --set)
     #[arg(value_name = "estimator|POLICY")]
@@ -56,21 +60,21 @@ pub struct TrainArgs {
 pub fn run(args: TrainArgs) -> anyhow::Result<Status> {
     let outputs = named([("--output", args.output.as_deref())]);
     if let Some(samples) = &args.samples {
-        files::distinct(VERB, &[("the samples", samples)], &outputs);
+        distinct(&[("the samples", samples)], &outputs)?;
     }
-    distinct_files(VERB, &args.timelines, std::slice::from_ref(&args.what), &args.vm, &outputs);
-    let output = args.output.as_deref().map(OutputFile::create).transpose()?;
+    distinct_files(&args.timelines, std::slice::from_ref(&args.what), &args.vm, &outputs)?;
+    let output = create(args.output.as_deref())?;
     let trained = match (&args.samples, args.what.as_str()) {
         (Some(path), "dsp") => samples(path)?,
-        (Some(_), _) => usage(VERB, ErrorKind::ArgumentConflict, "--samples is for dsp"),
+        (Some(_), _) => return Err(UsageError::conflict("--samples", "is for the policy dsp only").into()),
         (None, _) => learn(&args)?,
     };
     if !args.quiet {
         eprint!("{}", trained.table);
     }
-    let mut writing = Writing::new(!args.quiet);
-    writing.data(&trained.toml, output, args.output.as_deref());
-    writing.done()?;
+    let mut delivery = Delivery::new(!args.quiet);
+    delivery.data(&trained.toml, output);
+    delivery.done()?;
     Ok(Status::Done)
 }
 
@@ -83,25 +87,15 @@ fn samples(path: &Path) -> anyhow::Result<Trained> {
 }
 
 fn learn(args: &TrainArgs) -> anyhow::Result<Trained> {
-    let live = !args.quiet && crate::console::terminal::redraws(&std::io::stderr());
-    let progress = |what: &str| {
-        if live {
-            // Over the line before: it is of interest for a moment only.
-            let _ = write!(std::io::stderr(), "\r\x1b[Klearning: {what}");
-        }
-    };
-    let axis = |text: &String| {
-        Axis::parse(text).unwrap_or_else(|e| usage(VERB, ErrorKind::InvalidValue, &format!("--set {e}")))
-    };
-    let axes: Vec<Axis> = args.set.iter().map(axis).collect();
-    let setting = Setting::new(VERB, &args.vm)?;
+    let line = Progress::start(!args.quiet, "learning");
+    let progress = |what: &str| line.say(&format!("learning: {what}"));
+    let axes = axes(&args.set)?;
+    let setting = Setting::new(&args.vm)?;
     let options = Options { vm: setting.vm, scale: setting.scale, estimator: setting.estimator.as_ref() };
     let trained = if args.what == "estimator" {
         if !axes.is_empty() {
-            usage(
-                VERB,
-                ErrorKind::ArgumentConflict,
-                "--set is for policies: the estimator has no parameters",
+            return Err(
+                UsageError::conflict("--set", "is for policies: the estimator has no parameters").into()
             );
         }
         estimator::train(&Program::read(&args.timelines)?, &progress)
@@ -116,23 +110,22 @@ fn learn(args: &TrainArgs) -> anyhow::Result<Trained> {
                 let grid = search::dsp_grid(&base);
                 search::train(&Program::read(&args.timelines)?, &base, &grid, &command, &options, &progress)
             }
-            (_, true) => usage(
-                VERB,
-                ErrorKind::MissingRequiredArgument,
-                &format!("{} is learnt by trying its parameters: give --set KEY=FROM:TO:STEPS", base.name),
-            ),
+            (_, true) => {
+                let name = &base.name;
+                let problem =
+                    format!("{name} is learnt by trying its parameters: give --set KEY=FROM:TO:STEPS");
+                return Err(UsageError::missing("--set", problem).into());
+            }
             (_, false) => {
                 let (grid, left_out) = search::grid(&base, &axes)?;
-                if let (Some(left_out), false) = (left_out, args.quiet) {
-                    eprintln!("bifold: {left_out}");
+                if let Some(left_out) = left_out {
+                    line.suspend(|| note(!args.quiet, left_out));
                 }
                 search::train(&Program::read(&args.timelines)?, &base, &grid, &command, &options, &progress)
             }
         }
     };
-    if live {
-        let _ = write!(std::io::stderr(), "\r\x1b[K");
-    }
+    line.end();
     Ok(trained?)
 }
 

@@ -2,13 +2,11 @@
 //! Where events go: into the model, into a recording if one is made, and into
 //! the progress line.
 
-use crate::console::terminal::{redraws, spinner};
+use crate::console::Progress;
 use anyhow::Context as _;
 use bifold_attribute::Attribution;
 use bifold_model::Model;
 use bifold_trace::{Thin, file};
-use indicatif::ProgressBar;
-use std::time::{Duration, Instant};
 
 /// Takes whole events, in order.
 pub struct Feed {
@@ -16,11 +14,12 @@ pub struct Feed {
     pub model: Model,
     /// Costs by place, if they are asked for.
     pub places: Option<Attribution>,
-    /// Thins whole events to a sample, if that is wanted of what is no guest.
+    /// Thins whole events to a sample, if `--sample` is given and the source is no guest.
     pub thin: Option<Thin>,
-    /// The recording, until it cannot be written any more.
+    /// The recording, as long as it can be written.
     pub writer: Option<file::Writer>,
-    /// Why it cannot: told at the end, as the run goes on without its recording.
+    /// Why the recording could not be written. The run goes on without its recording and ends with this
+    /// error.
     pub unwritten: Option<file::FileError>,
     /// The progress line.
     pub progress: Progress,
@@ -43,66 +42,20 @@ impl Feed {
         }
         if let Some(writer) = &mut self.writer {
             if let Err(e) = writer.write(words) {
-                // Dropped, it removes what it has written.
+                // Dropped, the writer removes its unfinished file.
                 self.writer = None;
                 self.unwritten = Some(e);
             }
         }
-        self.progress.at(self.model.instructions());
+        let instructions = self.model.instructions();
+        self.progress.say_again(|seconds| {
+            let millions = instructions as f64 / 1e6;
+            format!(
+                "{millions:.0} million instructions, {seconds:.0} s, {:.0} million/s \
+                 (Ctrl-C stops the run and shows its figures until then)",
+                millions / seconds
+            )
+        });
         Ok(())
-    }
-}
-
-/// A line on stderr that says how far a run is; nothing where no one would see it.
-#[derive(Clone)]
-pub struct Progress {
-    bar: ProgressBar,
-    started: Instant,
-    said: Instant,
-}
-
-impl Progress {
-    const EVERY: Duration = Duration::from_millis(100);
-
-    /// Starts the line, if it is to be shown, with what is being done.
-    pub fn start(shown: bool, what: &str) -> Progress {
-        let shown = shown && redraws(&std::io::stderr());
-        let bar = if shown { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
-        bar.set_style(spinner());
-        bar.set_message(what.to_string());
-        if shown {
-            bar.enable_steady_tick(Self::EVERY);
-        }
-        Progress { bar, started: Instant::now(), said: Instant::now() }
-    }
-
-    /// Words before all that the line says.
-    pub fn prefix(self, words: &str) -> Progress {
-        self.bar.set_prefix(words.to_string());
-        self
-    }
-
-    /// Something else is being done now.
-    pub fn say(&self, what: &str) {
-        self.bar.set_message(what.to_string());
-    }
-
-    /// The model is at this many instructions.
-    fn at(&mut self, instructions: u64) {
-        if self.bar.is_hidden() || self.said.elapsed() < Self::EVERY {
-            return;
-        }
-        self.said = Instant::now();
-        let seconds = self.started.elapsed().as_secs_f64();
-        let millions = instructions as f64 / 1e6;
-        self.say(&format!(
-            "{millions:.0} million instructions, {seconds:.0} s, {:.0} million/s (Ctrl-C stops and shows what is there)",
-            millions / seconds
-        ));
-    }
-
-    /// Takes the line away.
-    pub fn end(&self) {
-        self.bar.finish_and_clear();
     }
 }

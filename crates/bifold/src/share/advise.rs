@@ -1,46 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold share advise`: what this host's KSM is worth, and what to do about it.
 
-use crate::policy::args::ShortFormat;
-use crate::run::print;
+use crate::console::{note, print};
 use crate::status::Status;
+use crate::words;
 use bifold_host::Host;
-use bifold_report::{grouped, text_table, wrapped};
+use bifold_report::{Format, grouped, text_table, wrapped};
 use bifold_trial::advise::{Advice, Observed, advise, observe};
 use clap::Args;
 use serde_json::json;
 
-/// For `--help`.
-pub const EXAMPLES: &str = "\
+const EXAMPLES: &str = "\
 Examples:
   bifold share advise
   bifold share advise --format json | jq '.recommendations[].how[]'";
 
-/// Arguments of `share advise`.
+/// Say what this host's KSM is worth, what it could be and costs, and which settings to try
+///
+/// Reads KSM's counters, ksmd's CPU time, memory and its pressure, NUMA nodes, huge pages and the
+/// processes that run guests, and says what to try, what to turn off and what to know, each with its
+/// reason and the commands. Nothing is changed.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub struct AdviseArgs {
     /// Form of the data
-    #[arg(long, value_enum, default_value_t = ShortFormat::Table, hide_possible_values = true,
+    #[arg(long, value_parser = words::formats(words::TABLE_OR_JSON), default_value = "table", hide_possible_values = true,
           value_name = "table|json", help_heading = "Output")]
-    pub format: ShortFormat,
+    pub format: Format,
 }
 
 /// Carries out the verb on this machine.
 pub fn run(args: &AdviseArgs) -> anyhow::Result<Status> {
     let seen = observe(&Host::live())?;
     print(&answer(&seen, args.format)?)?;
-    if let Some(note) = seen.unreadable() {
-        eprintln!("bifold: {note}");
+    if let Some(text) = seen.unreadable() {
+        note(true, text);
     }
     Ok(Status::Done)
 }
 
 /// The data.
-fn answer(seen: &Observed, format: ShortFormat) -> anyhow::Result<String> {
+fn answer(seen: &Observed, format: Format) -> anyhow::Result<String> {
     let advice = advise(seen);
     match format {
-        ShortFormat::Table => Ok(text(seen, &advice)),
-        ShortFormat::Json => Ok(serde_json::to_string_pretty(&document(seen, &advice))? + "\n"),
+        Format::Json => Ok(serde_json::to_string_pretty(&document(seen, &advice))? + "\n"),
+        _ => Ok(text(seen, &advice)),
     }
 }
 
@@ -149,7 +153,7 @@ mod tests {
     use super::*;
     use crate::fake_host::Tree;
 
-    fn look(tree: &Tree, format: ShortFormat) -> anyhow::Result<String> {
+    fn look(tree: &Tree, format: Format) -> anyhow::Result<String> {
         answer(&observe(&tree.host())?, format)
     }
 
@@ -159,7 +163,7 @@ mod tests {
         tree.ksm(&[("run", "0"), ("advisor_mode", "[none] scan-time"), ("advisor_target_scan_time", "200")]);
         tree.memory(16_000_000, 1_000_000, 12.0);
         tree.vm(100, "web", 1000, "ksm_mergeable: yes\nksm_merge_any: no\n");
-        insta::assert_snapshot!("advise_short_and_off", look(&tree, ShortFormat::Table).unwrap());
+        insta::assert_snapshot!("advise_short_and_off", look(&tree, Format::Table).unwrap());
     }
 
     #[test]
@@ -191,8 +195,8 @@ mod tests {
         tree.vm(101, "db,1", 1001, stat);
         tree.write("proc/101/smaps_rollup", "Rss: 1 kB\nAnonHugePages:    409600 kB\n");
         tree.vm(102, "files", 1001, "ksm_mergeable: no\n");
-        insta::assert_snapshot!("advise_several_users", look(&tree, ShortFormat::Table).unwrap());
-        let json = look(&tree, ShortFormat::Json).unwrap();
+        insta::assert_snapshot!("advise_several_users", look(&tree, Format::Table).unwrap());
+        let json = look(&tree, Format::Json).unwrap();
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
         let rules: Vec<&str> =
             json["recommendations"].as_array().unwrap().iter().map(|r| r["rule"].as_str().unwrap()).collect();
@@ -214,7 +218,7 @@ mod tests {
         ]);
         tree.memory(16_000_000, 15_000_000, 0.0);
         tree.ksmd(3_000);
-        insta::assert_snapshot!("advise_no_profit", look(&tree, ShortFormat::Table).unwrap());
+        insta::assert_snapshot!("advise_no_profit", look(&tree, Format::Table).unwrap());
     }
 
     #[test]
@@ -230,7 +234,7 @@ mod tests {
         tree.vm(100, "web", 1000, "ksm_rmap_items 18000000\n");
         tree.ksmd(10_000);
         let faster = "a pass over the 18000000 pages that ksmd knows of takes 60 minutes";
-        let said = || look(&tree, ShortFormat::Json).unwrap();
+        let said = || look(&tree, Format::Json).unwrap();
         assert!(said().contains(faster), "{}", said());
         tree.ksmd(30_000);
         assert!(!said().contains(faster) && said().contains("scan more slowly"), "{}", said());
@@ -241,13 +245,13 @@ mod tests {
         let tree = Tree::new();
         tree.ksm(&[("run", "0")]);
         tree.memory(16_000_000, 15_000_000, 0.0);
-        let said = look(&tree, ShortFormat::Table).unwrap();
+        let said = look(&tree, Format::Table).unwrap();
         assert!(said.contains("leave KSM off"), "{said}");
     }
 
     #[test]
     fn a_host_without_ksm_is_an_error_of_its_own() {
-        let e = look(&Tree::new(), ShortFormat::Table).unwrap_err();
+        let e = look(&Tree::new(), Format::Table).unwrap_err();
         assert_eq!(crate::status::of_error(&e), 77);
     }
 }

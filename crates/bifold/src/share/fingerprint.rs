@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold share fingerprint`, `count`, `merge` and `import`: what guests of many machines could share.
 
-use super::potential::{images, name_and_source, show, stopped, watched};
-use crate::run::{note_file, stop_on_signals};
-use crate::share::args::{CountArgs, FingerprintArgs, ImportArgs, MergeArgs, RoomArgs};
+use super::counted::{CountShowArgs, show};
+use super::guests::{images, name_and_source, stopped, watched};
+use super::out::OutArgs;
+use crate::console::{note, note_file, stop_on_signals};
 use crate::status::Status;
+use crate::words::{self, MIB};
 use anyhow::Context as _;
 use bifold_share::fingerprint::{self as prints, FingerprintError, Key, Part};
-use bifold_share::potential::Potential;
 use bifold_trace::bounded;
+use clap::Args;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::BufReader;
@@ -16,8 +18,137 @@ use std::path::{Path, PathBuf};
 
 /// More than any result has: matrices of guests by guests, some hundred bytes each.
 const MOST_BYTES: u64 = 1 << 30;
-/// Memory where nobody is asked.
-const MEMORY: u64 = 2 << 30;
+
+const EXAMPLES: &str = "\
+Examples:
+  bifold share fingerprint --key site.key -o host1 web.core db.core
+  bifold share potential host1 host2
+  bifold share count --part 17 -o 17.json host1 host2
+  bifold share merge *.json";
+
+/// Write fingerprints of guests' pages, to be counted with those of other machines
+///
+/// Writes a directory of Parquet files with columns fingerprint, page_bytes, guest and count. A
+/// fingerprint is BLAKE3 keyed with a secret, cut to 128 bits; all-zero pages have zero. Each content is
+/// in the file of one part of the hash's range, so that parts are counted by independent jobs.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+#[command(group = clap::ArgGroup::new("secret").required(true).args(["key", "unkeyed"]))]
+pub struct FingerprintArgs {
+    /// Memory of guests, as for `share potential`
+    #[arg(value_name = "[NAME=]IMAGE", required = true)]
+    pub images: Vec<OsString>,
+
+    /// Key the fingerprints with the secret in FILE, which is made if it is not there
+    ///
+    /// Fingerprints made with one key can be counted together. Whoever has the key can test whether a
+    /// guest holds a page that he knows; keep it on the machines that fingerprint.
+    #[arg(long, value_name = "FILE")]
+    pub key: Option<PathBuf>,
+
+    /// Use no key: anyone who sees the fingerprints can test for pages that he knows
+    #[arg(long)]
+    pub unkeyed: bool,
+
+    /// Where they go.
+    #[command(flatten)]
+    pub into: IntoArgs,
+}
+
+/// Where fingerprints go.
+#[derive(Debug, Args)]
+pub struct IntoArgs {
+    /// Write the fingerprints into DIR, which must not be there
+    #[arg(short, long, value_name = "DIR")]
+    pub output: PathBuf,
+
+    /// Number of parts, each of which can be counted by itself
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub parts: u32,
+
+    /// Memory for sorting; what does not fit goes to files beside DIR
+    #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = bytes)]
+    pub memory: u64,
+
+    /// No progress and no notes on stderr
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+/// Count one part of fingerprints, for `share merge`
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct CountArgs {
+    /// Directories that `share fingerprint` wrote, in the same order for every part
+    #[arg(value_name = "DIR", required = true)]
+    pub dirs: Vec<PathBuf>,
+
+    /// The part to count, from 0 on
+    #[arg(long, value_name = "P")]
+    pub part: u32,
+
+    /// How it is counted.
+    #[command(flatten)]
+    pub room: RoomArgs,
+
+    /// Where the result goes.
+    #[command(flatten)]
+    pub out: OutArgs,
+}
+
+/// Memory and disk for counting.
+#[derive(Debug, Args)]
+pub struct RoomArgs {
+    /// Memory for fingerprints; what does not fit is sorted in files
+    #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = bytes)]
+    pub memory: u64,
+
+    /// Directory for such files [default: TMPDIR, or /tmp]
+    #[arg(long, value_name = "DIR")]
+    pub spill: Option<PathBuf>,
+}
+
+/// Add the counts of all parts: the figures of `share potential`
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct MergeArgs {
+    /// Results of `share count` for all parts
+    #[arg(value_name = "RESULT", required = true)]
+    pub results: Vec<PathBuf>,
+
+    /// What is printed.
+    #[command(flatten)]
+    pub show: CountShowArgs,
+}
+
+/// Make fingerprints of a list of 32-bit hashes, as published data sets have them
+///
+/// Different contents share a hash of 32 bits, so such lists over-count sharing; how much is to be
+/// expected is said where they are counted.
+#[derive(Debug, Args)]
+pub struct ImportArgs {
+    /// A guest's list: per line a hash of 32 bits in hexadecimal digits, or HASH,COUNT
+    #[arg(value_name = "[NAME=]FILE")]
+    pub list: OsString,
+
+    /// The hash of the all-zero page; without it, zero pages are a content like others
+    #[arg(long, value_name = "HASH", value_parser = hash)]
+    pub zero: Option<u32>,
+
+    /// Where they go.
+    #[command(flatten)]
+    pub into: IntoArgs,
+}
+
+/// Bytes of memory, 1 MiB or more.
+fn bytes(text: &str) -> Result<u64, String> {
+    words::size_within(text, 1, MIB..=u64::MAX, "1 MiB or more")
+}
+
+fn hash(text: &str) -> Result<u32, String> {
+    let digits = text.strip_prefix("0x").unwrap_or(text);
+    u32::from_str_radix(digits, 16).map_err(|_| "up to 8 hexadecimal digits are wanted".into())
+}
 
 /// `bifold share fingerprint`.
 pub fn write(args: &FingerprintArgs) -> anyhow::Result<Status> {
@@ -75,39 +206,13 @@ pub fn import(args: &ImportArgs) -> anyhow::Result<Status> {
     });
     let (list, dir) = (BufReader::new(file), &args.into.output);
     let done = prints::import(&name, path, list, args.zero, args.into.parts, args.into.memory, dir)?;
-    if !args.into.quiet {
-        eprintln!(
-            "bifold: {} pages on {} lines; hashes of 32 bits over-count sharing, see `bifold share potential {}`",
-            done.pages,
-            done.lines,
-            dir.display()
-        );
-        note_file(true, "fingerprints", dir);
-    }
+    let text = format_args!(
+        "{} pages on {} lines; hashes of 32 bits over-count sharing, see `bifold share potential {}`",
+        done.pages,
+        done.lines,
+        dir.display()
+    );
+    note(!args.into.quiet, text);
+    note_file(!args.into.quiet, "fingerprints", dir);
     Ok(Status::Done)
-}
-
-/// The directories among what a user named: all of it, or nothing.
-pub fn directories(words: &[OsString]) -> anyhow::Result<Option<Vec<PathBuf>>> {
-    let (dirs, others): (Vec<PathBuf>, Vec<PathBuf>) =
-        words.iter().map(PathBuf::from).partition(|path| path.is_dir());
-    match (dirs.first(), others.first()) {
-        (Some(dir), Some(image)) => anyhow::bail!(
-            "{} is a directory of fingerprints and {} is not: images and fingerprints cannot be counted together; \
-             fingerprint the images with the same key",
-            dir.display(),
-            image.display()
-        ),
-        (Some(_), None) => Ok(Some(dirs)),
-        (None, _) => Ok(None),
-    }
-}
-
-/// Counts all parts, one after another.
-pub fn count_all(dirs: &[PathBuf], top: usize) -> anyhow::Result<Potential> {
-    let parts = prints::directory(&dirs[0])?.parts;
-    let spill = std::env::temp_dir();
-    let result = |p| Ok((dirs[0].clone(), prints::count_part(dirs, p, MEMORY, &spill)?));
-    let results = (0..parts).map(result).collect::<Result<Vec<_>, FingerprintError>>()?;
-    Ok(prints::merge(results, top)?)
 }

@@ -1,23 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold share`: how much memory guests could share, how much they do, and what it costs.
 //!
-//! One file or folder per verb.
+//! Each verb is a file or folder. Several verbs use [`guests`] (memory that a user names), [`counted`]
+//! (a count as table or rows), [`out`] (where the data goes) and [`settings`] (those of KSM).
 
-pub mod advise;
-pub mod args;
-pub mod check;
+mod advise;
+mod check;
+mod counted;
 mod fingerprint;
-pub mod model;
+mod guests;
+mod model;
+mod out;
 mod potential;
-pub mod run;
-pub mod watch;
+mod run;
+mod settings;
+mod watch;
 
-use crate::share::args::ShareVerb;
-use crate::status::Status;
+use crate::status::{self, Status};
+use clap::{Args, Subcommand};
+
+/// Say how much memory guests could share, how much they do, and what it costs
+///
+/// Identical pages of several guests can be one page on the host, if someone looks for them: the
+/// kernel's KSM does, for guests whose memory is anonymous and marked mergeable, as QEMU's is.
+#[derive(Debug, Args)]
+#[command(subcommand_required = true, arg_required_else_help = true, disable_help_subcommand = true,
+          after_long_help = status::IN_WORDS)]
+pub struct ShareArgs {
+    #[command(subcommand)]
+    verb: ShareVerb,
+}
+
+/// The verbs of `bifold share`. What `--help` says of one stands on its arguments.
+#[derive(Debug, Subcommand)]
+enum ShareVerb {
+    Potential(Box<potential::PotentialArgs>),
+    Fingerprint(Box<fingerprint::FingerprintArgs>),
+    Count(Box<fingerprint::CountArgs>),
+    Merge(Box<fingerprint::MergeArgs>),
+    Import(Box<fingerprint::ImportArgs>),
+    Model(Box<model::ModelArgs>),
+    Check(Box<check::CheckArgs>),
+    Run(Box<run::RunArgs>),
+    Watch(watch::WatchArgs),
+    Advise(advise::AdviseArgs),
+}
 
 /// Carries out a verb.
-pub fn run(verb: ShareVerb) -> anyhow::Result<Status> {
-    match verb {
+pub fn run(args: ShareArgs) -> anyhow::Result<Status> {
+    match args.verb {
         ShareVerb::Advise(args) => advise::run(&args),
         ShareVerb::Check(args) => check::run(&args),
         ShareVerb::Model(args) => model::run(&args),

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold share model`: what a scanner would share of images, when, and at what price.
 
-use super::check::settings;
-use crate::policy::args::ShortFormat;
-use crate::share::args::OutArgs;
+use super::out::OutArgs;
+use super::settings::settings;
 use crate::status::Status;
+use crate::words;
 use anyhow::{Context as _, bail};
 use bifold_host::ksm::{Setting, Settings};
-use bifold_report::{grouped, text_table};
+use bifold_report::{Format, grouped, text_table};
 use bifold_share::image::Image;
 use bifold_share::ksm::{Advisor, Scanner, Tuning};
 use bifold_share::tps::{Salt, Tps, TpsTuning};
@@ -15,15 +15,21 @@ use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// For `--help`.
-pub const EXAMPLES: &str = "\
+const EXAMPLES: &str = "\
 Examples:
   bifold share model web.core db.core
   bifold share model --set pages_to_scan=20000 --set max_page_sharing=512 *.core
   bifold share model --scanner tps --shared-salt --passes 2 web.core db.core";
 
-/// Arguments of `share model`.
+/// Predict what a scanner would share of guests' memory, when, and at what price
+///
+/// Runs a model of the kernel's ksmd, or of VMware's TPS, over memory images that do not change, and
+/// prints after each pass what is shared and what CPU time the scanner took. All pages of an image
+/// count as pages that the guest has touched; what it never touched has no page on the host, and
+/// would not be scanned. CPU times are those of one machine and tell kinds of memory apart, not
+/// machines. `bifold share check` shows how the model of ksmd agrees with this kernel.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub struct ModelArgs {
     /// Memory of guests: raw RAM or ELF cores, as `bifold share potential` takes
     #[arg(value_name = "IMAGE", required = true)]
@@ -52,9 +58,9 @@ pub struct ModelArgs {
     pub shared_salt: bool,
 
     /// Form of the data
-    #[arg(long, value_enum, default_value_t = ShortFormat::Table, hide_possible_values = true,
+    #[arg(long, value_parser = words::formats(words::TABLE_OR_JSON), default_value = "table", hide_possible_values = true,
           value_name = "table|json", help_heading = "Output")]
-    pub format: ShortFormat,
+    pub format: Format,
 
     /// Where the data goes.
     #[command(flatten)]
@@ -97,8 +103,8 @@ pub fn run(args: &ModelArgs) -> anyhow::Result<Status> {
     };
     let pages = images.iter().map(Image::len).sum();
     let data = match args.format {
-        ShortFormat::Table => table(&moments, pages),
-        ShortFormat::Json => json(&moments, pages, args)?,
+        Format::Json => json(&moments, pages, args)?,
+        _ => table(&moments, pages),
     };
     args.out.write(output, &data)?;
     Ok(Status::Done)

@@ -5,24 +5,22 @@
 //! Files are opened before the run, so that an unwritable path costs no time. What the run has seen is
 //! shown however it ended; where a file cannot be written in the end, the others still are.
 
-use crate::console::terminal::{redraws, spinner};
+use super::out::OutArgs;
+use crate::console::{Delivery, Progress, create, note, stop_on_signals};
 use crate::guardian;
-use crate::run::{note_file, print, stop_on_signals};
-use crate::share::args::OutArgs;
 use crate::status::Status;
+use crate::words;
 use anyhow::Context as _;
 use bifold_host::Host;
 use bifold_host::held::{Guardian, Places};
-use bifold_report::{Exit, OutputFile, Page, PageChart, PageTable, text_table_with_keys, wrapped};
+use bifold_report::{Exit, Format, Page, PageChart, PageTable, text_table_with_keys, wrapped};
 use bifold_trial::experiment::output::{self, Table};
 use bifold_trial::experiment::run::{available_mib, largest_scale_in};
 use bifold_trial::experiment::{Asked, Ending, Notice, Outcome, Plan, Rate, Scale, Spec, run as experiment};
-use clap::{Args, ValueEnum};
-use indicatif::{ProgressBar, ProgressDrawTarget};
+use clap::Args;
 use std::path::PathBuf;
 
-/// For `--help`.
-pub const EXAMPLES: &str = "\
+const EXAMPLES: &str = "\
 Examples:
   bifold share run experiments/share/synthetic.toml --report synthetic.html
   bifold share run --scale 1/8 --case 'write rate 0' --format csv -o rows.csv experiments/share/synthetic.toml
@@ -32,8 +30,18 @@ Examples:
 /// Of what is available, so much is left to others when the scale is chosen here.
 const TAKEN: f64 = 0.6;
 
-/// Arguments of `share run`.
+/// Run an experiment: real guests under the real KSM, watched from outside
+///
+/// Starts the guests that the file describes (QEMU without KVM, their memory mergeable), a workload in
+/// each, and the kernel's KSM with the file's settings, which run while memory is short, as ksmtuned
+/// has it. Samples memory, sharing, ksmd's CPU time and copies of merged pages, stops the guests at
+/// marked times to count what they could share, and ends in tables, rows and a report. Case after
+/// case, with guests of its own each.
+///
+/// Needs root and a kernel with KSM. Its settings are restored in the end, also when the command is
+/// killed; the guests end with it.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub struct RunArgs {
     /// The experiment
     #[arg(value_name = "EXPERIMENT.toml")]
@@ -58,9 +66,9 @@ pub struct RunArgs {
     /// Form of the data
     ///
     /// `table` is for reading. `csv` has one row per sample for the host and one per guest.
-    #[arg(long, value_enum, default_value_t = RunFormat::Table, hide_possible_values = true,
+    #[arg(long, value_parser = words::formats(FORMATS), default_value = "table", hide_possible_values = true,
           value_name = "table|csv", help_heading = "Output")]
-    pub format: RunFormat,
+    pub format: Format,
 
     /// Also write a report with curves over time: one HTML file that needs no network
     #[arg(long, value_name = "FILE.html", help_heading = "Output")]
@@ -75,13 +83,7 @@ pub struct RunArgs {
     pub out: OutArgs,
 }
 
-/// Form of the data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-#[allow(missing_docs)] // documented at `--format`
-pub enum RunFormat {
-    Table,
-    Csv,
-}
+const FORMATS: &[Format] = &[Format::Table, Format::Csv];
 
 fn scale(text: &str) -> Result<Scale, String> {
     match Rate::parse(text) {
@@ -108,8 +110,8 @@ pub fn run(args: &RunArgs) -> anyhow::Result<Status> {
         std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     }
     let output = args.out.create()?;
-    let report = args.report.as_deref().map(OutputFile::create).transpose()?;
-    let markdown = args.markdown.as_deref().map(OutputFile::create).transpose()?;
+    let report = create(args.report.as_deref())?;
+    let markdown = create(args.markdown.as_deref())?;
     let stop = stop_on_signals()?;
     let guardian = Guardian::this_program(guardian::VERB)?;
     let asked = Asked {
@@ -119,37 +121,20 @@ pub fn run(args: &RunArgs) -> anyhow::Result<Status> {
         dump: args.dump.as_deref(),
         stop: &stop,
     };
-    if !args.out.quiet {
-        eprintln!("bifold: {}", size(&plan));
-    }
-    let mut progress = Progress::new(args.out.quiet, &plan);
-    let outcome = experiment(&plan, &asked, &mut |notice| progress.tell(&notice))?;
-    progress.bar.finish_and_clear();
+    note(!args.out.quiet, size(&plan));
+    let mut stages = Stages::new(args.out.quiet, &plan);
+    let outcome = experiment(&plan, &asked, &mut |notice| stages.tell(&notice))?;
+    stages.line.end();
 
-    // stdout first: it cannot be full. Then every file is tried, and the first that failed is told.
     let data = match args.format {
-        RunFormat::Table => text(&plan, &outcome),
-        RunFormat::Csv => csv(&outcome)?,
+        Format::Csv => csv(&outcome)?,
+        _ => text(&plan, &outcome),
     };
-    let notes = !args.out.quiet;
-    let mut shown = match output {
-        None => print(&data),
-        Some(_) => Ok(()),
-    };
-    let files = [
-        ("data", output, &args.out.output, Ok(data)),
-        ("report", report, &args.report, page(&plan, &outcome).render().map_err(anyhow::Error::from)),
-        ("tables", markdown, &args.markdown, Ok(document(&plan, &outcome))),
-    ];
-    for (what, file, path, content) in files {
-        let (Some(file), Some(path)) = (file, path) else { continue };
-        let written = content.and_then(|c| Ok(file.finish(c.as_bytes())?));
-        match written {
-            Ok(()) => note_file(notes, what, path),
-            Err(e) => shown = shown.and(Err(e)),
-        }
-    }
-    shown?;
+    let mut delivery = Delivery::new(!args.out.quiet);
+    delivery.data(&data, output);
+    delivery.file("report", report, || Ok(page(&plan, &outcome).render()?.into_bytes()));
+    delivery.file("tables", markdown, || Ok(document(&plan, &outcome).into_bytes()));
+    delivery.done()?;
     status(&outcome)
 }
 
@@ -273,40 +258,35 @@ fn page(plan: &Plan, outcome: &Outcome) -> Page {
     }
 }
 
-/// What the terminal shows meanwhile.
-struct Progress {
-    bar: ProgressBar,
+/// The progress line of an experiment.
+struct Stages {
+    line: Progress,
     quiet: bool,
     cases: usize,
     length: f64,
     case: String,
 }
 
-impl Progress {
-    fn new(quiet: bool, plan: &Plan) -> Progress {
-        let target = if quiet || !redraws(&std::io::stderr()) {
-            ProgressDrawTarget::hidden()
-        } else {
-            ProgressDrawTarget::stderr()
-        };
-        let bar = ProgressBar::with_draw_target(None, target);
-        bar.set_style(spinner());
+impl Stages {
+    fn new(quiet: bool, plan: &Plan) -> Stages {
+        let line = Progress::start(!quiet, "");
         let length = plan.length.as_secs_f64();
-        Progress { bar, quiet, cases: plan.cases.len(), length, case: String::new() }
+        Stages { line, quiet, cases: plan.cases.len(), length, case: String::new() }
     }
 
     fn tell(&mut self, notice: &Notice) {
         match notice {
-            Notice::Stage(stage) => self.bar.set_message(stage.to_string()),
+            Notice::Stage(stage) => self.line.say(stage),
             Notice::Case(n, name) => {
                 self.case = format!("{name} ({} of {})", n + 1, self.cases);
-                self.bar.set_message(format!("{}: starting the guests", self.case));
+                self.line.say(&format!("{}: starting the guests", self.case));
             }
             Notice::Sample(s) => {
                 let mib = |b: u64| b >> 20;
                 let ksm = if s.running { "KSM runs" } else { "KSM waits" };
-                self.bar.set_message(format!(
-                    "{}: {:.0} s of {:.0} and the boot's, {} MiB taken, {} MiB saved, {ksm} (Ctrl-C stops and shows what is there)",
+                self.line.say(&format!(
+                    "{}: {:.0} s of {:.0} s without the boot, {} MiB taken, {} MiB saved, {ksm} \
+                     (Ctrl-C stops the run and shows its figures until then)",
                     self.case,
                     s.at_s,
                     self.length,
@@ -314,9 +294,8 @@ impl Progress {
                     mib(s.saved()),
                 ));
             }
-            Notice::Note(text) if !self.quiet => self.bar.suspend(|| eprintln!("bifold: {text}")),
+            Notice::Note(text) => self.line.suspend(|| note(!self.quiet, text)),
             _ => {}
         }
-        self.bar.tick();
     }
 }

@@ -5,31 +5,33 @@
 //! other, and `csv` has one row per time for the host (`domain` is empty) and one per guest. It only
 //! reads: KSM's settings are whatever they are.
 
-use crate::cli::parse_seconds;
-use crate::console::terminal::redraws;
-use crate::run::{print, stop_on_signals};
+use crate::console::{note, print, redraws, stop_on_signals};
 use crate::status::Status;
+use crate::words;
 use bifold_host::Host;
 use bifold_host::ksm::{Counter, KsmError};
-use bifold_report::{grouped, text_table, wrapped};
+use bifold_report::{Format, grouped, text_table, wrapped};
 use bifold_trial::advise::{Observed, observe};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde::Serialize;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// For `--help`.
-pub const EXAMPLES: &str = "\
+const EXAMPLES: &str = "\
 Examples:
   bifold share watch
   bifold share watch -i 10 --format csv > sharing.csv
   bifold share watch -n 1";
 
-/// Arguments of `share watch`.
+/// Watch this host's sharing: KSM's counters, their rates, ksmd's CPU time, each guest's pages
+///
+/// On a terminal the view is drawn again at each interval. `csv` has one row per time for the host,
+/// whose `domain` is empty, and one per guest. Nothing is changed; root sees all guests.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub struct WatchArgs {
     /// Between two looks
-    #[arg(short, long, value_name = "SECS", default_value = "2", value_parser = parse_seconds)]
+    #[arg(short, long, value_name = "SECS", default_value = "2", value_parser = words::seconds)]
     pub interval: f64,
 
     /// End after N looks [default: at Ctrl-C]
@@ -37,18 +39,12 @@ pub struct WatchArgs {
     pub count: Option<u64>,
 
     /// Form of the data
-    #[arg(long, value_enum, default_value_t = WatchFormat::Table, hide_possible_values = true,
+    #[arg(long, value_parser = words::formats(FORMATS), default_value = "table", hide_possible_values = true,
           value_name = "table|csv", help_heading = "Output")]
-    pub format: WatchFormat,
+    pub format: Format,
 }
 
-/// Form of the data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-#[allow(missing_docs)] // the names say it
-pub enum WatchFormat {
-    Table,
-    Csv,
-}
+const FORMATS: &[Format] = &[Format::Table, Format::Csv];
 
 const PAGE: u64 = 4096;
 /// Moves the cursor home and clears what is below.
@@ -67,18 +63,16 @@ pub fn run(args: &WatchArgs) -> anyhow::Result<Status> {
         let began = Instant::now();
         let now = Look::at(&host)?;
         let text = match args.format {
-            WatchFormat::Csv => csv(before.as_ref(), &now, before.is_none())?,
-            WatchFormat::Table if redraw => format!("{REDRAW}{}", table(before.as_ref(), &now)),
-            WatchFormat::Table if before.is_some() => format!("\n{}", table(before.as_ref(), &now)),
-            WatchFormat::Table => table(None, &now),
+            Format::Csv => csv(before.as_ref(), &now, before.is_none())?,
+            _ if redraw => format!("{REDRAW}{}", table(before.as_ref(), &now)),
+            _ if before.is_some() => format!("\n{}", table(before.as_ref(), &now)),
+            _ => table(None, &now),
         };
         print(&text)?;
         // Once, and where it stays to be seen: under the view that is drawn again, it is a part of that.
         match now.seen.unreadable() {
-            Some(note) if redraw && args.format == WatchFormat::Table => {
-                print(&format!("\n{}", wrapped(&note, 0)))?
-            }
-            Some(note) if before.is_none() => eprintln!("bifold: {note}"),
+            Some(text) if redraw && args.format != Format::Csv => print(&format!("\n{}", wrapped(&text, 0)))?,
+            Some(text) if before.is_none() => note(true, text),
             _ => {}
         }
         before = Some(now);

@@ -49,6 +49,94 @@ fn usage_errors() {
     insta::assert_snapshot!(all);
 }
 
+/// Each row: words, the argument that the error has to name, and the verb that the usage has to name.
+#[test]
+fn every_usage_error_names_its_verb_and_its_argument() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, seconds) in [("a.timeline", "0.00001"), ("b.timeline", "0.00001")] {
+        bifold_in(
+            dir.path(),
+            &format!("compare --generate t:1000 -q --timeline {name} -i {seconds} -o {name}.txt"),
+        );
+    }
+    bifold_in(dir.path(), "record --generate t:1000 -q -o sampled.bifold --sample=10k:80k");
+    for name in ["a.json", "b.json"] {
+        bifold_in(dir.path(), &format!("compare --generate t:10 -q --format json -o {name}"));
+    }
+    for (words, argument, verb) in [
+        ("compare", "CMD", "compare"),
+        ("compare --generate t:10 x.bifold", "FILE", "compare"),
+        ("compare --generate tt:10", "--generate", "compare"),
+        ("compare --generate t:10 --thp never", "--thp", "compare"),
+        ("compare --generate t:10 --keep d", "--keep", "compare"),
+        ("compare --generate t:10 --skip 1M", "--skip", "compare"),
+        ("compare --generate t:10 --runs 2", "--runs", "compare"),
+        ("compare --runs 2 --timeline t -- true", "--timeline", "compare"),
+        ("compare --generate t:10 --configs agile", "--configs", "compare"),
+        ("compare --generate t:10 --check nobody", "--check nobody", "compare"),
+        ("compare --generate t:10 --check dsp,dsp,dsp,dsp,dsp,dsp,dsp,dsp,dsp,dsp", "--check", "compare"),
+        ("compare --generate t:10 --check dsp --configs native", "--check", "compare"),
+        ("compare --generate t:10 --timeline t --configs native,shadow", "--timeline", "compare"),
+        ("compare --generate t:10 --timeline t --sample", "--timeline", "compare"),
+        ("compare --generate t:10 --where", "--where", "compare"),
+        ("compare --generate t:10 --where=agile", "--where=agile", "compare"),
+        ("compare --generate t:10 --where --sample", "--where", "compare"),
+        ("compare sampled.bifold --sample", "--sample", "compare"),
+        ("compare --generate t:10 --show exits --format csv", "--show", "compare"),
+        ("compare --generate t:10 -o x --report x", "--report", "compare"),
+        ("compare --generate t:10 --format xml", "--format", "compare"),
+        ("compare --include /etc -- true", "--include", "compare"),
+        ("compare --memory 1X -- true", "--memory", "compare"),
+        ("compare --timeout 1h -- true", "--timeout", "compare"),
+        ("compare --generate t:10 --sample=1M", "--sample", "compare"),
+        ("record -o x", "CMD", "record"),
+        ("record -o x --generate t:10 -- true", "--generate", "record"),
+        ("record -o x --generate t:10 --report x", "--report", "record"),
+        ("record --generate t:10", "--output", "record"),
+        ("diff a.json b.json --seed 2", "--seed", "diff"),
+        ("diff a.json b.json --format csv", "--format", "diff"),
+        ("diff a.json b.json -o a.json", "--output a.json", "diff"),
+        ("mode web agile", "[nested|shadow]", "mode"),
+        ("mode --format csv", "--format", "mode"),
+        ("doctor cooking", "VERB", "doctor"),
+        ("doctor --format csv", "--format", "doctor"),
+        ("policy list --format csv", "--format", "policy list"),
+        ("policy replay --other known --estimator e.toml a.timeline", "--estimator", "policy replay"),
+        ("policy replay --policy dsp --policy dsp a.timeline", "--policy dsp", "policy replay"),
+        ("policy replay --policy dsp --policy zhang --set n=3 a.timeline", "--set", "policy replay"),
+        ("policy replay", "TIMELINE", "policy replay"),
+        ("policy compare", "TIMELINE", "policy compare"),
+        ("policy compare a.timeline -o x --report x", "--report", "policy compare"),
+        ("policy compare a.timeline --time-scale 0", "--time-scale", "policy compare"),
+        ("policy intervals a.timeline -i 0", "--intervals", "policy intervals"),
+        ("policy intervals a.timeline --report a.timeline", "--report a.timeline", "policy intervals"),
+        ("policy sweep --policy dsp --set interval_s a.timeline", "--set", "policy sweep"),
+        ("policy sweep --policy dsp --set interval_s=1,2", "TIMELINE", "policy sweep"),
+        ("policy train zhang a.timeline b.timeline", "--set", "policy train"),
+        ("policy train estimator --set n=1:2:2 a.timeline", "--set", "policy train"),
+        ("policy train zhang --samples s.toml", "--samples", "policy train"),
+        ("share potential", "IMAGE", "share potential"),
+        ("share potential --method md5 x", "--method", "share potential"),
+        ("share fingerprint -o d x", "--key", "share fingerprint"),
+        ("share fingerprint -o d --unkeyed --memory 1 x", "--memory", "share fingerprint"),
+        ("share count --part x d", "--part", "share count"),
+        ("share import -o d --zero xyz list", "--zero", "share import"),
+        ("share model --passes 0 x", "--passes", "share model"),
+        ("share check --tolerance 2", "--tolerance", "share check"),
+        ("share check --content cake", "--content", "share check"),
+        ("share run --scale 0 x.toml", "--scale", "share run"),
+        ("share watch -i 0", "--interval", "share watch"),
+        ("share advise --format csv", "--format", "share advise"),
+    ] {
+        let text = bifold_in(dir.path(), words).refused();
+        assert!(text.starts_with("status 2\nerror: "), "{words}: {text}");
+        let (error, usage) =
+            text.split_once("\nUsage: ").unwrap_or_else(|| panic!("{words}: no usage: {text}"));
+        assert!(error.contains(argument), "{words}: {argument} is not named: {text}");
+        assert!(usage.starts_with(&format!("bifold {verb} ")), "{words}: {verb} is not named: {text}");
+    }
+}
+
 #[test]
 fn profiles_that_cannot_be_used() {
     let dir = tempfile::tempdir().unwrap();

@@ -133,12 +133,10 @@ fn check_spec(spec: &GuestSpec) -> Result<(), GuestError> {
     }
     let most = most_stdin(spec.memory_mib);
     if spec.stdin.len() as u64 > most {
-        let mib = |bytes: u64| bytes.div_ceil(1 << 20);
         return refuse(format!(
-            "standard input has {} MiB, and a guest of {} MiB takes {}: give the guest more memory with --memory, or name a file to the command",
-            mib(spec.stdin.len() as u64),
-            spec.memory_mib,
-            mib(most)
+            "standard input has more than {} MiB, a quarter of the guest's memory: give the guest more memory with \
+             --memory, or name a file to the command",
+            most >> 20
         ));
     }
     if !spec.cwd.is_absolute() || !spec.cwd.is_dir() {

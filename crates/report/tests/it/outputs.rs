@@ -3,7 +3,7 @@
 
 use crate::fixture::{comparison, places, policies};
 use bifold_model::{Config, Outcome, Sample};
-use bifold_report::{Comparison, Exit, Figures, Format, Input, OutputFile, Partial, RunPolicies, Show};
+use bifold_report::{Comparison, Exit, Figures, Format, Input, Partial, RunPolicies, Show};
 use serde_json::{Value, json};
 
 pub fn short() -> Comparison {
@@ -203,7 +203,9 @@ fn kept_or_written(path: &str, old: &Value, new: &Value) {
     if std::env::var("INSTA_UPDATE").is_ok_and(|v| v == "always") {
         let text = serde_json::to_string_pretty(new).unwrap() + "\n";
         // At once: a test beside this one reads it.
-        OutputFile::create(path.as_ref()).unwrap().finish(text.as_bytes()).unwrap();
+        let new = format!("{path}.new");
+        std::fs::write(&new, text).unwrap();
+        std::fs::rename(new, path).unwrap();
     } else {
         assert_eq!(old, new, "{path}: regenerate with INSTA_UPDATE=always");
     }

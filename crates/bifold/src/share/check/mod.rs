@@ -6,17 +6,16 @@
 
 mod show;
 
-use crate::cli::parse_seconds;
+use crate::console::{Delivery, create, note, stop_on_signals};
 use crate::guardian;
-use crate::policy::args::ShortFormat;
-use crate::run::stop_on_signals;
-use crate::share::args::OutArgs;
+use crate::share::out::OutArgs;
+use crate::share::settings::settings;
 use crate::status::Status;
-use anyhow::Context as _;
+use crate::words;
 use bifold_host::Host;
 use bifold_host::held::{Guardian, Places};
 use bifold_host::ksm::{KsmGuard, Others, Settings};
-use bifold_report::{Exit, OutputFile, grouped, shell_words};
+use bifold_report::{Exit, Format, grouped, shell_words};
 use bifold_share::ksm::synthetic::Synthetic;
 use bifold_trial::experiment::run::kernel_release;
 use bifold_trial::ksm_check::{Case, Check, CheckError, Watch};
@@ -26,8 +25,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// For `--help`.
-pub const EXAMPLES: &str = "\
+const EXAMPLES: &str = "\
 Examples:
   bifold share check
   bifold share check --runs 5 --markdown check.md
@@ -35,8 +33,15 @@ Examples:
   bifold share check --set max_page_sharing=2 --set use_zero_pages=1
   bifold share check --processes  # guests that are stopped, as by QEMU's `stop`";
 
-/// Arguments of `share check`.
+/// Check the model of ksmd against this kernel's, pass by pass
+///
+/// Makes memory with known contents, has the kernel's KSM go over it one pass at a time, and prints
+/// what the model predicted beside what became of these pages by their page tables, so that other
+/// processes' memory is not in it. Exit status 3 if pages_shared,
+/// pages_sharing or ksm_zero_pages are off by more than --tolerance anywhere. Unmerges what KSM has
+/// merged on this host, and restores KSM's settings in the end, also when it is killed.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub struct CheckArgs {
     /// Check this content only; may be given several times [default: all seven]
     #[arg(long, value_name = "NAME", value_parser = content)]
@@ -71,13 +76,13 @@ pub struct CheckArgs {
     /// ksmd goes over all mergeable memory of the host in each pass, other programs' too. Without this
     /// option, the check has what its own pages take on a slow machine, two minutes at least, and up to ten
     /// minutes for each run more on a host where other programs have mergeable memory.
-    #[arg(long, value_name = "SECS", value_parser = parse_seconds)]
+    #[arg(long, value_name = "SECS", value_parser = words::seconds)]
     pub limit: Option<f64>,
 
     /// Form of the data
-    #[arg(long, value_enum, default_value_t = ShortFormat::Table, hide_possible_values = true,
+    #[arg(long, value_parser = words::formats(words::TABLE_OR_JSON), default_value = "table", hide_possible_values = true,
           value_name = "table|json", help_heading = "Output")]
-    pub format: ShortFormat,
+    pub format: Format,
 
     /// Also write the tables as Markdown, with command, kernel and duration
     #[arg(long, value_name = "FILE.md", help_heading = "Output")]
@@ -100,17 +105,6 @@ fn content(name: &str) -> Result<Synthetic, String> {
     Synthetic::ALL.into_iter().find(|s| s.name() == name).ok_or_else(|| format!("one of {}", names()))
 }
 
-/// Settings written as NAME=VALUE.
-pub fn settings(words: &[String]) -> anyhow::Result<Settings> {
-    let mut settings = Settings::default();
-    for word in words {
-        let (name, value) =
-            word.split_once('=').with_context(|| format!("--set {word}: it takes NAME=VALUE"))?;
-        settings.put_text(name.strip_prefix("ksm.").unwrap_or(name), value)?;
-    }
-    Ok(settings)
-}
-
 /// Carries out the verb on this machine.
 pub fn run(args: &CheckArgs) -> anyhow::Result<Status> {
     let cases = match settings(&args.set)? {
@@ -118,26 +112,23 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<Status> {
         one => vec![Case { name: one.to_string().replace(", ", " "), settings: one }],
     };
     let output = args.out.create()?;
-    let markdown = args.markdown.as_deref().map(OutputFile::create).transpose()?;
+    let markdown = create(args.markdown.as_deref())?;
     let host = Host::live();
     let stop = stop_on_signals()?;
     let guardian = Guardian::this_program(guardian::VERB)?;
     let guard = KsmGuard::take(&host, &Places::of_ksm(), &guardian, &Settings::default())?;
-    if let (Some(pid), false) = (guard.recovered(), args.out.quiet) {
-        eprintln!("bifold: KSM's settings, left changed by process {pid}, were restored first");
+    let notes = !args.out.quiet;
+    if let Some(pid) = guard.recovered() {
+        note(notes, format_args!("KSM's settings, left changed by process {pid}, were restored first"));
     }
     let others = guard.ksm().others(&[std::process::id()])?;
     let limit = args.limit.map_or_else(|| limit(args, cases.len(), &others), Duration::from_secs_f64);
-    if let (Some(text), false) = (foreign(args, cases.len(), &others, limit), args.out.quiet) {
-        eprintln!("bifold: {text}");
+    if let Some(text) = foreign(args, cases.len(), &others, limit) {
+        note(notes, text);
     }
     let begun = Instant::now();
     let stopped = || stop.load(Ordering::Relaxed);
-    let waits = |what: &str| {
-        if !args.out.quiet {
-            eprintln!("bifold: {what}");
-        }
-    };
+    let waits = |what: &str| note(notes, what);
     let watch = || Watch {
         stop: &stopped,
         waits: &waits,
@@ -165,14 +156,13 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<Status> {
         runs,
     };
     let data = match args.format {
-        ShortFormat::Table => checked.text(),
-        ShortFormat::Json => checked.json()?,
+        Format::Json => checked.json()?,
+        _ => checked.text(),
     };
-    args.out.write(output, &data)?;
-    if let (Some(file), Some(path)) = (markdown, &args.markdown) {
-        file.finish(checked.markdown().as_bytes())?;
-        crate::run::note_file(!args.out.quiet, "tables", path);
-    }
+    let mut delivery = Delivery::new(notes);
+    delivery.data(&data, output);
+    delivery.file("tables", markdown, || Ok(checked.markdown().into_bytes()));
+    delivery.done()?;
     match ending {
         Err(CheckError::Stopped) => return Ok(Status::OfCommand(Exit::Interrupted)),
         // Its exit status is KSM's own.
@@ -180,9 +170,7 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<Status> {
         Err(e) => return Err(e.into()),
         Ok(()) => {}
     }
-    if !args.out.quiet {
-        eprintln!("bifold: {}", checked.verdict());
-    }
+    note(notes, checked.verdict());
     Ok(if checked.off() == 0 { Status::Done } else { Status::CheckFailed })
 }
 

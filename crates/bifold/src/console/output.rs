@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An output file that appears under its name only when it is complete.
+//! Output files, created before a run and delivered after it.
 //!
-//! It is opened (under a temporary name in the same directory) before the work
-//! whose result it will hold, so that a path that cannot be written is known
-//! before a long run and not after it. Dropped unfinished, it leaves nothing.
+//! A file is opened under a temporary name in its directory before the run that fills it, so that an
+//! unwritable path costs no time. It gets its name when it is complete; dropped unfinished, it leaves
+//! nothing.
 
+use super::{note_file, print};
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
@@ -48,9 +49,14 @@ enum To {
     Direct(File),
 }
 
+/// Creates the output file that an option names, if it names one.
+pub fn create(path: Option<&Path>) -> anyhow::Result<Option<OutputFile>> {
+    Ok(path.map(OutputFile::create).transpose()?)
+}
+
 impl OutputFile {
     /// Opens a temporary file beside `path`, or `path` itself if it is a device or a pipe.
-    pub fn create(path: &Path) -> Result<OutputFile, FileError> {
+    fn create(path: &Path) -> Result<OutputFile, FileError> {
         let fail = |source| FileError::Create { path: path.into(), source };
         let to = match path.metadata() {
             Ok(m) if m.is_dir() => return Err(fail(io::ErrorKind::IsADirectory.into())),
@@ -77,7 +83,7 @@ impl OutputFile {
     }
 
     /// Writes the whole content and gives the file its name.
-    pub fn finish(self, content: &[u8]) -> Result<(), FileError> {
+    fn finish(self, content: &[u8]) -> Result<(), FileError> {
         let path = self.path;
         let done = match self.to {
             To::Direct(mut f) => f.write_all(content),
@@ -95,6 +101,58 @@ fn without_name(e: io::Error) -> io::Error {
         io::ErrorKind::Other => e,
         io::ErrorKind::NotFound => io::Error::new(e.kind(), "there is no such directory"),
         kind => kind.into(),
+    }
+}
+
+/// Delivers the results of a run: the data first, then its files. Each is tried even if another fails,
+/// and the first failure is the verb's error.
+pub struct Delivery {
+    notes: bool,
+    failure: Option<anyhow::Error>,
+}
+
+impl Delivery {
+    /// Nothing is delivered yet. With `notes`, stderr names each file.
+    pub fn new(notes: bool) -> Delivery {
+        Delivery { notes, failure: None }
+    }
+
+    /// Writes the data to its file. Prints the data to stdout if it has no file, or if its file is the
+    /// first failure.
+    pub fn data(&mut self, text: &str, file: Option<OutputFile>) {
+        let failed = self.failure.is_some();
+        let to_stdout = file.is_none();
+        self.file("data", file, || Ok(text.as_bytes().to_vec()));
+        if to_stdout || (!failed && self.failure.is_some()) {
+            let printed = print(text);
+            self.failed(printed);
+        }
+    }
+
+    /// Writes a file beside the data, if one was created.
+    pub fn file(
+        &mut self,
+        what: &str,
+        file: Option<OutputFile>,
+        content: impl FnOnce() -> anyhow::Result<Vec<u8>>,
+    ) {
+        let Some(file) = file else { return };
+        let path = file.path.clone();
+        match content().and_then(|c| Ok(file.finish(&c)?)) {
+            Ok(()) => note_file(self.notes, what, &path),
+            failed => self.failed(failed),
+        }
+    }
+
+    /// The first failure, if there was one.
+    pub fn done(self) -> anyhow::Result<()> {
+        self.failure.map_or(Ok(()), Err)
+    }
+
+    fn failed(&mut self, result: anyhow::Result<()>) {
+        if let Err(e) = result {
+            self.failure.get_or_insert(e);
+        }
     }
 }
 

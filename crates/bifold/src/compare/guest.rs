@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Options about the guest in which a command runs.
+
+use super::region::RegionArgs;
+use crate::usage::UsageError;
+use crate::words::{self, MIB};
+use anyhow::Context as _;
+use bifold_guest::{GuestSpec, Record, Root, Thp, Timing};
+use bifold_model::Profile;
+use clap::{Args, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Memory of a guest unless told otherwise, MiB.
+const MEMORY_MIB: u64 = 2048;
+/// A self-check every so many words of the stream unless told otherwise.
+const CHECK_EVERY: u64 = 10_000;
+
+/// Where the command runs.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Guest")]
+pub struct GuestArgs {
+    /// Let guest time follow the host's instead of counting instructions
+    ///
+    /// Exact timing, the default, counts guest time in instructions: the same command over the same
+    /// files gives the same figures to the bit, whatever else the host does. Fast timing is faster,
+    /// above all with two vCPUs, but a slowed guest takes more timer interrupts per instruction than
+    /// hardware does. A run with too many of them is marked.
+    #[arg(long)]
+    pub fast: bool,
+
+    /// Number of virtual CPUs, 1 or 2 [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=2))]
+    pub vcpus: Option<u32>,
+
+    /// Page-table isolation in the guest's kernel [default: off]
+    #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true)]
+    pub kpti: Option<OnOff>,
+
+    /// Transparent huge pages in the guest [default: madvise]
+    #[arg(long, value_enum, value_name = "always|madvise|never", hide_possible_values = true)]
+    pub thp: Option<ThpArg>,
+
+    /// Guest memory in MiB, or with a suffix: 512M, 2G [default: 2048]
+    #[arg(short, long, value_name = "SIZE", value_parser = memory)]
+    pub memory: Option<u64>,
+
+    /// Kernel image for the guest [default: Debian's, fetched and unpacked]
+    #[arg(long, value_name = "FILE")]
+    pub kernel: Option<PathBuf>,
+
+    /// Directory of that kernel's modules
+    #[arg(long, value_name = "DIR", requires = "kernel")]
+    pub modules: Option<PathBuf>,
+
+    /// What the command sees as its file system [default: host]
+    ///
+    /// `host` is this machine's root, read-only, with an overlay that takes writes. `initramfs` holds
+    /// the program, its libraries and what `--include` names, and depends on no other file.
+    #[arg(long, value_enum, value_name = "host|initramfs", hide_possible_values = true)]
+    pub root: Option<RootArg>,
+
+    /// File or directory to put into the initramfs (repeatable)
+    #[arg(long, value_name = "PATH")]
+    pub include: Vec<PathBuf>,
+
+    /// Stop the command after this long
+    #[arg(long, value_name = "SECS", value_parser = words::seconds)]
+    pub timeout: Option<f64>,
+
+    /// Keep the files that the command writes, below DIR
+    ///
+    /// The guest's file system is this machine's, read-only under a layer that takes writes. That layer
+    /// ends with the guest, unless its files are kept: /tmp/a.out becomes DIR/tmp/a.out. DIR has to be
+    /// empty or missing.
+    #[arg(long, value_name = "DIR")]
+    pub keep: Option<PathBuf>,
+    /// Check the capture against the emulator every N words of events, 0 for never [default: 10000]
+    #[arg(long, value_name = "N")]
+    pub check_every: Option<u64>,
+
+    /// Which part of it is recorded.
+    #[command(flatten)]
+    pub region: RegionArgs,
+}
+
+/// On or off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)] // the names say it
+pub enum OnOff {
+    On,
+    Off,
+}
+
+/// Transparent huge pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)] // the kernel's names
+pub enum ThpArg {
+    Always,
+    Madvise,
+    Never,
+}
+
+/// The guest's root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)] // documented at `--root`
+pub enum RootArg {
+    Host,
+    Initramfs,
+}
+
+impl GuestArgs {
+    /// The first option given that is about a guest.
+    pub fn first_given(&self) -> Option<&'static str> {
+        [
+            (self.fast, "--fast"),
+            (self.vcpus.is_some(), "--vcpus"),
+            (self.kpti.is_some(), "--kpti"),
+            (self.thp.is_some(), "--thp"),
+            (self.memory.is_some(), "--memory"),
+            (self.kernel.is_some(), "--kernel"),
+            (self.modules.is_some(), "--modules"),
+            (self.root.is_some(), "--root"),
+            (!self.include.is_empty(), "--include"),
+            (self.timeout.is_some(), "--timeout"),
+            (self.check_every.is_some(), "--check-every"),
+            (self.keep.is_some(), "--keep"),
+        ]
+        .into_iter()
+        .chain(self.region.given())
+        .find_map(|(given, name)| given.then_some(name))
+    }
+
+    /// The guest in which a command is to run.
+    pub fn spec(self, command: Vec<OsString>, profile: &Profile, seed: u64) -> anyhow::Result<GuestSpec> {
+        let root = match self.root.unwrap_or(RootArg::Host) {
+            RootArg::Host if !self.include.is_empty() => {
+                let problem = "works with `--root initramfs` only: the host's root has every file already";
+                return Err(UsageError::conflict("--include", problem).into());
+            }
+            RootArg::Host => Root::Host,
+            RootArg::Initramfs => Root::Initramfs { include: self.include },
+        };
+        Ok(GuestSpec {
+            command,
+            cwd: std::env::current_dir().context("cannot find the current directory")?,
+            env: std::env::vars_os().collect(),
+            timing: if self.fast { Timing::Fast } else { Timing::Exact },
+            vcpus: self.vcpus.unwrap_or(1),
+            kpti: self.kpti == Some(OnOff::On),
+            thp: match self.thp.unwrap_or(ThpArg::Madvise) {
+                ThpArg::Always => Thp::Always,
+                ThpArg::Madvise => Thp::Madvise,
+                ThpArg::Never => Thp::Never,
+            },
+            memory_mib: self.memory.unwrap_or(MEMORY_MIB),
+            kernel: self.kernel,
+            modules: self.modules,
+            root,
+            timeout: self.timeout.map(Duration::from_secs_f64),
+            check_every: self.check_every.unwrap_or(CHECK_EVERY),
+            record: Record::Command,
+            // Read last, by `EventSource::prepare`, when nothing else can be wrong.
+            stdin: Vec::new(),
+            keep: self.keep.is_some(),
+            attribute: false,
+            region: self.region.region(profile.cpu.frequency_hz as f64 / profile.cpu.base_cpi, seed),
+        })
+    }
+}
+
+/// MiB of memory. A number without a suffix counts MiB, as QEMU's `-m` has it.
+fn memory(text: &str) -> Result<u64, String> {
+    let bounds = 64 * MIB..=(1 << 20) * MIB;
+    words::size_within(text, MIB, bounds, "from 64 MiB to 1 TiB").map(|bytes| bytes / MIB)
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What is looked for on this machine.
+
+use super::needs::{KSM, KVM, SWITCHING};
+use bifold_guest::doctor::{Check, checks};
+use bifold_host::ksm::{Counter, Ksm, KsmError, Setting};
+use bifold_host::{Host, HostError};
+
+/// Everything that some verb needs.
+pub fn all_checks(host: &Host) -> Vec<Check> {
+    let mut all = checks();
+    let ksm = Ksm::of(host);
+    all.push(ksm_counters(Ksm::of(host)));
+    all.push(ksm_check(ksm.and_then(|ksm| ksm.may_write().map(|()| ksm))));
+    all.extend(kvm_checks(host));
+    all
+}
+
+pub fn check(
+    name: &'static str,
+    needed_by: &'static [&'static str],
+    found: Result<String, (String, &str)>,
+) -> Check {
+    let ok = found.is_ok();
+    let (detail, remedy) =
+        found.map_or_else(|(detail, remedy)| (detail, remedy.into()), |d| (d, String::new()));
+    Check { name, ok, detail, remedy, needed_by }
+}
+
+const NO_KSM: &str = "boot a kernel built with CONFIG_KSM=y, as distributions' are";
+
+/// The kernel's KSM, if it is there to be read.
+pub fn ksm_counters(found: Result<Ksm, KsmError>) -> Check {
+    let told = found.and_then(|ksm| Ok(ksm.counter(Counter::PagesShared)?.unwrap_or(0)));
+    let found = match told {
+        Ok(shared) => Ok(format!("{shared} pages shared")),
+        Err(KsmError::NoKsm { .. }) => Err(("this kernel has no KSM".into(), NO_KSM)),
+        Err(e) => Err((e.to_string(), "look at /sys/kernel/mm/ksm")),
+    };
+    check("KSM counters", &["share watch", "share advise"], found)
+}
+
+/// The kernel's KSM, if it is there and this user may change it.
+pub fn ksm_check(found: Result<Ksm, KsmError>) -> Check {
+    let told = found.and_then(|ksm| {
+        let settings = ksm.settings()?;
+        let run = settings.get(Setting::Run).unwrap_or(0);
+        let without: Vec<_> =
+            Setting::ALL.iter().filter(|s| settings.get(**s).is_none()).map(|s| s.name()).collect();
+        let without = match without.len() {
+            0 => String::new(),
+            _ => format!("; this kernel does not have {}", without.join(", ")),
+        };
+        Ok(format!("run = {run}{without}"))
+    });
+    let found = match told {
+        Ok(detail) => Ok(detail),
+        Err(KsmError::NoKsm { .. }) => Err(("this kernel has none".into(), NO_KSM)),
+        Err(KsmError::NotRoot { .. }) => Err((
+            "it is there, but only root may change its settings".into(),
+            "run these verbs with sudo; share watch, advise, model and potential do not need it",
+        )),
+        Err(e) => Err((e.to_string(), "look at /sys/kernel/mm/ksm")),
+    };
+    check(KSM, &["share run", "share check"], found)
+}
+
+/// KVM with its VMs' directories, and whether it can switch VMs.
+fn kvm_checks(host: &Host) -> [Check; 2] {
+    let seen = host.kvm().and_then(|kvm| host.vms().map(|vms| (kvm, vms.len())));
+    let (kvm, switching) = match seen {
+        Ok((kvm, vms)) => {
+            let switching = match kvm.default {
+                Some(mode) => Ok(format!("each VM has a mode of its own, {} at first", mode.name())),
+                None => Err((
+                    "this KVM has one paging mode for all VMs".to_string(),
+                    "load the modules of `make kernel`",
+                )),
+            };
+            (Ok(format!("{vms} VMs")), switching)
+        }
+        Err(e) => {
+            let remedy = match &e {
+                HostError::NotRoot { .. } => "run this verb with sudo",
+                HostError::NoDebugfs { .. } => "mount debugfs",
+                _ => "use a machine with hardware virtualization",
+            };
+            (Err((e.to_string(), remedy)), Err(("no KVM to ask".to_string(), "see KVM")))
+        }
+    };
+    [check(KVM, &["mode"], kvm), check(SWITCHING, &["mode VM nested|shadow"], switching)]
+}

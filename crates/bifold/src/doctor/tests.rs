@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+use super::checks::{check, ksm_check, ksm_counters};
+use super::needs::{GUEST, KSM, KVM, NINEP, SWITCHING};
+use super::*;
+use crate::fake_host::Tree;
+use bifold_host::ksm::{Journal, Ksm, KsmError, Left, Setting, Settings};
+
+fn all(missing: &[&str]) -> Vec<Check> {
+    let names = GUEST.iter().chain(&[NINEP, "KSM counters", KSM, KVM, SWITCHING]);
+    let found = |n: &&&'static str| {
+        if missing.contains(*n) {
+            Err(("is not here".to_string(), "get it"))
+        } else {
+            Ok("is here".to_string())
+        }
+    };
+    names.map(|n| check(n, &["x"], found(&n))).collect()
+}
+
+fn works(missing: &[&str]) -> Vec<Works> {
+    VERBS.iter().map(|v| v.look(&all(missing)).works).collect()
+}
+
+#[test]
+fn a_verb_works_if_all_that_it_needs_is_there() {
+    use Works::{InPart, No, Yes};
+    let of = |missing: &[&str], verb: &str| {
+        VERBS.iter().find(|v| v.name == verb).unwrap().look(&all(missing)).works
+    };
+    assert!(works(&[]).iter().all(|w| *w == Yes));
+    for (missing, verb, expected) in [
+        ("qemu", "compare", InPart),
+        ("qemu 9p", "compare", InPart),
+        ("qemu", "share run", No),
+        ("capture plugin", "share run", Yes),
+        ("KSM", "share run", No),
+        ("KSM", "share check", No),
+        ("KSM", "share watch", Yes),
+        ("KSM counters", "share advise", No),
+        ("KVM", "mode", No),
+        ("switching", "mode", InPart),
+        ("KVM", "compare", Yes),
+    ] {
+        assert_eq!(of(&[missing], verb), expected, "{verb} without {missing}");
+    }
+    let names: Vec<&str> = all(&[]).iter().map(|c| c.name).collect();
+    for v in VERBS {
+        assert!(
+            v.needs.iter().all(|n| names.contains(n)),
+            "{} needs something that nobody looks for",
+            v.name
+        );
+    }
+}
+
+#[test]
+fn the_real_checks_have_the_names_that_verbs_need() {
+    let tree = Tree::new();
+    let names: Vec<&str> = all_checks(&tree.host()).iter().map(|c| c.name).collect();
+    for v in VERBS {
+        for n in v.needs.iter().chain(v.part.iter().map(|p| &p.0)) {
+            assert!(names.contains(n), "{} needs {n}, for which nobody looks", v.name);
+        }
+    }
+}
+
+#[test]
+fn verbs_are_told_with_what_they_lack_and_what_to_do() {
+    let all = all(&["qemu", "KVM"]);
+    let findings: Vec<Finding> = VERBS.iter().map(|v| v.look(&all)).collect();
+    let checks: Vec<&Check> = all.iter().collect();
+    let journal =
+        Journal { pid: 4242, found: Settings::of(&[(Setting::Run, 0), (Setting::PagesToScan, 100)]) };
+    let left = Ok(Some(Left { journal: journal.clone(), held: false }));
+    insta::assert_snapshot!("doctor_table", table(&findings, &checks, &left));
+    insta::assert_snapshot!("doctor_json", json(false, &findings[..1], &checks[..2], &left).unwrap());
+    let held = table(&findings, &checks, &Ok(Some(Left { journal, held: true })));
+    assert!(held.contains("changed by process 4242 now") && !held.contains("--restore"), "{held}");
+}
+
+#[test]
+fn ksm_is_told_with_what_to_do() {
+    let tree = Tree::new();
+    tree.ksm(&[("run", "1"), ("pages_shared", "12"), ("pages_to_scan", "100")]);
+    let there = ksm_check(Ksm::of(&tree.host()));
+    let not_root = ksm_check(Err(KsmError::NotRoot { path: "run".into() }));
+    let none = ksm_check(Err(KsmError::NoKsm { path: "ksm".into() }));
+    assert_eq!([there.ok, not_root.ok, none.ok], [true, false, false]);
+    insta::assert_snapshot!("doctor_ksm", table(&[], &[&there, &not_root, &none], &Ok(None)));
+    assert_eq!(ksm_counters(Ksm::of(&tree.host())).detail, "12 pages shared");
+}
+
+#[test]
+fn a_journal_is_restored_from_on_request() {
+    let tree = Tree::new();
+    tree.ksm(&[("run", "1"), ("pages_to_scan", "100")]);
+    tree.write("journal", "bifold-ksm 1\npid 7\nrun 0\nend\n");
+    let at = |name: &str| tree.host().sys.join("..").join(name);
+    let places = Places { lock: at("lock"), journal: at("journal") };
+    assert_eq!(restore(&tree.host(), &places).unwrap(), Status::Done);
+    assert_eq!(std::fs::read_to_string(tree.host().sys.join("kernel/mm/ksm/run")).unwrap(), "0\n");
+    assert!(!places.journal.exists());
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Options that say what is modelled.
+
+use crate::usage::UsageError;
+use crate::words;
+use bifold_model::{Config, Paging, Profile};
+use clap::Args;
+use std::path::Path;
+
+/// The hardware profile unless told otherwise.
+const DEFAULT_PROFILE: &str = "i5-7600";
+/// The seed of the host frames' placement unless told otherwise.
+const DEFAULT_SEED: u64 = 1;
+
+/// What is modelled.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Model")]
+pub struct ModelArgs {
+    /// Hardware profile: a built-in name or a TOML file
+    ///
+    /// Built in: i5-7600, phenom2-x3-720, sapphire-rapids, and geometry-g, a bare TLB geometry whose
+    /// miss counts other simulators agree on.
+    #[arg(long, value_name = "NAME|FILE", default_value = DEFAULT_PROFILE)]
+    pub profile: String,
+
+    /// Change one value of the profile (repeatable)
+    ///
+    /// KEY is the value's dotted name in the profile's TOML, as in `--set cpu.base_cpi=1.0` or
+    /// `--set tlb.l2.ways=6`.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+
+    /// Configurations to model, all if not given
+    ///
+    /// A list, separated by commas, of native, nested-4k, nested-2m, shadow-4k and shadow-2m; a mode
+    /// alone stands for each of its page sizes. The size is that of the host's pages.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub configs: Vec<String>,
+
+    /// Length of the timeline's intervals, in seconds of the ideal run [default: 0.01]
+    #[arg(short, long, value_name = "SECS", value_parser = words::seconds)]
+    pub interval: Option<f64>,
+
+    /// Seed of the placement of host frames
+    #[arg(long, default_value_t = DEFAULT_SEED)]
+    pub seed: u64,
+}
+
+impl ModelArgs {
+    /// The first option given that is about modelling.
+    pub fn first_given(&self) -> Option<&'static str> {
+        [
+            (self.profile != DEFAULT_PROFILE, "--profile"),
+            (!self.set.is_empty(), "--set"),
+            (!self.configs.is_empty(), "--configs"),
+            (self.interval.is_some(), "--interval"),
+            (self.seed != DEFAULT_SEED, "--seed"),
+        ]
+        .into_iter()
+        .find_map(|(given, name)| given.then_some(name))
+    }
+}
+
+/// The profile, if it is a file and no built-in one.
+pub fn profile_file(model: &ModelArgs) -> Option<&Path> {
+    let builtin = Profile::builtin_names().any(|name| name == model.profile);
+    (!builtin).then(|| Path::new(&model.profile))
+}
+
+/// The configurations that `--configs` names one by one or by mode; all if it names none.
+pub fn configs(names: &[String]) -> Result<Vec<Config>, UsageError> {
+    let of_mode = |c: &Config, name: &str| {
+        let mode = match c.mode {
+            Paging::Native => "native",
+            Paging::Nested => "nested",
+            Paging::Shadow => "shadow",
+        };
+        mode == name || c.name() == name
+    };
+    if let Some(unknown) = names.iter().find(|n| !Config::ALL.iter().any(|c| of_mode(c, n))) {
+        let all: Vec<String> = Config::ALL[1..].iter().map(|c| c.name()).collect();
+        let problem =
+            format!("there is no configuration `{unknown}`: use native, nested, shadow, {}", all.join(", "));
+        return Err(UsageError::value("--configs", problem));
+    }
+    let named = |c: &Config| names.is_empty() || names.iter().any(|n| of_mode(c, n));
+    Ok(Config::ALL.into_iter().filter(named).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(list: &[&str]) -> Result<String, UsageError> {
+        let list: Vec<String> = list.iter().map(|s| s.to_string()).collect();
+        match configs(&list) {
+            Ok(c) => Ok(c.iter().map(|c| c.name()).collect::<Vec<_>>().join(" ")),
+            Err(e) => Err(e),
+        }
+    }
+
+    #[test]
+    fn configurations_are_named_singly_or_by_mode_and_keep_their_order() {
+        assert_eq!(names(&[]).unwrap().split(' ').count(), Config::ALL.len());
+        assert_eq!(names(&["shadow", "native"]).unwrap(), "native shadow-4k shadow-2m");
+        assert_eq!(names(&["nested-2m", "nested"]).unwrap(), "nested-4k nested-2m");
+        assert!(names(&["native", "agile"]).unwrap_err().to_string().contains("`agile`"));
+    }
+}

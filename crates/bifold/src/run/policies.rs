@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Policies over the run itself: what switching modes would have made of it.
+
+use super::Plan;
+use bifold_policy::{Estimator, Named, Scale, Timeline, Vm, check, evaluate};
+use bifold_report::RunPolicies;
+
+/// The fewest intervals on which a policy can be judged.
+pub const FEWEST_INTERVALS: usize = 5;
+
+/// Why a timeline of so few intervals is refused.
+pub fn too_short(intervals: usize) -> anyhow::Error {
+    let s = if intervals == 1 { "" } else { "s" };
+    anyhow::anyhow!(
+        "too short: {intervals} interval{s}, where no policy can be judged on fewer than \
+         {FEWEST_INTERVALS} (capture it with a shorter --interval)"
+    )
+}
+
+/// Replays every built-in policy over a run's own timeline, in the VM that `bifold policy` assumes by
+/// default.
+pub fn over(timeline: Timeline, plan: &Plan) -> RunPolicies {
+    let checks = check::checks(&timeline);
+    let n = timeline.intervals();
+    let evaluation = match timeline.pairs.first() {
+        _ if plan.sample.is_some() => Err("they need a timeline, and a sampled run has none".to_string()),
+        None => Err("they need shadow and nested of one page size among --configs".to_string()),
+        Some(_) if n < FEWEST_INTERVALS => Err(too_short(n).to_string()),
+        Some(pair) => {
+            let vm = Vm { host_page: pair.host_page, ..Vm::default() };
+            let scale = Scale::both(plan.time_scale);
+            let options = evaluate::Options { vm, scale, estimator: Some(Estimator::fitted()) };
+            let input = evaluate::Input { name: "this run".into(), timeline };
+            evaluate::evaluate(&[input], &Named::policies(), &options).map_err(|e| e.to_string())
+        }
+    };
+    RunPolicies { evaluation, checks }
+}

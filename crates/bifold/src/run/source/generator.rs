@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A built-in generator as a source of events.
+
+use super::{Ending, EventSource};
+use crate::run::feed::Feed;
+use crate::usage::UsageError;
+use bifold_report::Input;
+use bifold_trace::file::{Header, Source};
+use bifold_trace::generate::Generator;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+impl EventSource for Generator {
+    fn header(&self) -> Header {
+        Header {
+            guest_frames: self.guest_frames(),
+            vcpus: 1,
+            source: Source {
+                bifold_version: env!("CARGO_PKG_VERSION").into(),
+                generator: Some(self.to_string()),
+                ..Source::default()
+            },
+        }
+    }
+
+    fn input(&self) -> Input {
+        Input::Generator { name: self.to_string() }
+    }
+
+    fn doing(&self) -> &'static str {
+        "generating events"
+    }
+
+    fn run(&mut self, feed: &mut Feed, stop: &AtomicBool) -> Ending {
+        let mut sink = |words: &[u64]| {
+            if stop.load(Ordering::Relaxed) {
+                return Err(Stop::Interrupted);
+            }
+            feed.take(words).map_err(Stop::Failed)
+        };
+        match Generator::run(self, &mut sink) {
+            Ok(()) => Ending::default(),
+            Err(Stop::Interrupted) => Ending::interrupted(),
+            Err(Stop::Failed(e)) => Ending::failed(e),
+        }
+    }
+
+    fn attribute(&mut self) -> anyhow::Result<()> {
+        let problem = "a generator has no programs whose costs could be told apart: run a command in a guest";
+        Err(UsageError::conflict("--where", problem).into())
+    }
+}
+
+/// Why a source was told to stop.
+enum Stop {
+    Interrupted,
+    Failed(anyhow::Error),
+}

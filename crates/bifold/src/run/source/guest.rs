@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A command that runs in a guest now, as a source of events.
+
+use super::{Ending, EventSource, stdin};
+use crate::run::feed::Feed;
+use bifold_guest::{Begin, CaptureProgress, CommandExit, GuestSpec, Region, Root, Thp, Timing, capture};
+use bifold_report::{Exit, Input, Partial, grouped};
+use bifold_trace::file::{Header, Source};
+use std::io::Write as _;
+use std::sync::atomic::AtomicBool;
+
+/// A guest and its command. The command's output goes to stderr when the guest has ended.
+pub struct Guest(pub Box<GuestSpec>);
+
+impl EventSource for Guest {
+    fn header(&self) -> Header {
+        Header {
+            guest_frames: bifold_guest::guest_frames(&self.0),
+            vcpus: self.0.vcpus,
+            source: self.source(),
+        }
+    }
+
+    fn input(&self) -> Input {
+        Input::Guest
+    }
+
+    fn doing(&self) -> &'static str {
+        "starting the guest"
+    }
+
+    fn run(&mut self, feed: &mut Feed, stop: &AtomicBool) -> Ending {
+        let mut broken = None;
+        let bar = feed.progress.clone();
+        let mut progress = |p: CaptureProgress| {
+            if let CaptureProgress::Stage(what) = p {
+                bar.say(what);
+            }
+        };
+        let mut sink = |words: &[u64]| {
+            feed.take(words).map_err(|e| {
+                let text = e.to_string();
+                broken = Some(e);
+                text.into()
+            })
+        };
+        let result = capture(&self.0, stop, &mut progress, &mut sink);
+        bar.end();
+        let report = match result {
+            Ok(report) => report,
+            // Our own error, if it was the sink that failed: it says more than the capture can.
+            Err(e) => return Ending::failed(broken.unwrap_or_else(|| e.into())),
+        };
+        let mut stderr = std::io::stderr().lock();
+        // Nobody is left to tell when stderr is closed.
+        let _ = stderr.write_all(&report.stdout).and_then(|()| stderr.write_all(&report.stderr));
+        let (exit, partial) = match report.exit {
+            CommandExit::Code(c) => (Exit::Code(c), None),
+            CommandExit::Signal(s) => (Exit::Signal(s), None),
+            CommandExit::OutOfMemory => (Exit::OutOfMemory, None),
+            CommandExit::TimedOut => (Exit::TimedOut, Some(Partial::TimedOut)),
+            CommandExit::Interrupted => (Exit::Interrupted, Some(Partial::Interrupted)),
+            CommandExit::AfterRegion => (Exit::AfterRegion, None),
+        };
+        Ending {
+            exit: Some(exit),
+            partial: partial.or((!report.complete).then_some(Partial::Failed)),
+            // A guest that had to be killed could not say what it had counted.
+            stats: report.complete.then_some(report.stats),
+            kernel_version: Some(report.kernel_version),
+            qemu_version: Some(report.qemu_version),
+            clock: Some(report.clock),
+            written: report.written,
+            kept: report.kept,
+            failure: None,
+        }
+    }
+
+    fn attribute(&mut self) -> anyhow::Result<()> {
+        self.0.attribute = true;
+        Ok(())
+    }
+
+    fn prepare(&mut self) -> anyhow::Result<()> {
+        self.0.stdin = stdin::read(bifold_guest::most_stdin(self.0.memory_mib))?;
+        Ok(())
+    }
+
+    fn live(&self) -> bool {
+        true
+    }
+}
+
+impl Guest {
+    /// What is known of the guest before it runs.
+    fn source(&self) -> Source {
+        Source {
+            bifold_version: env!("CARGO_PKG_VERSION").into(),
+            command: self.0.command.iter().map(|w| w.to_string_lossy().into_owned()).collect(),
+            timing: Some(
+                match self.0.timing {
+                    Timing::Exact => "exact",
+                    Timing::Fast => "fast",
+                }
+                .into(),
+            ),
+            kpti: Some(self.0.kpti),
+            thp: Some(
+                match self.0.thp {
+                    Thp::Always => "always",
+                    Thp::Madvise => "madvise",
+                    Thp::Never => "never",
+                }
+                .into(),
+            ),
+            memory_mib: Some(self.0.memory_mib),
+            root: Some(
+                match self.0.root {
+                    Root::Host => "host",
+                    Root::Initramfs { .. } => "initramfs",
+                }
+                .into(),
+            ),
+            attributed: self.0.attribute,
+            region: region(&self.0.region),
+            sample: self.0.region.sample,
+            ..Source::default()
+        }
+    }
+}
+
+/// Which part of the command is recorded, in words; nothing for all of it.
+fn region(region: &Region) -> Option<String> {
+    let mut parts = Vec::new();
+    match &region.begin {
+        Begin::Command => {}
+        Begin::Marker => parts.push("from bifold_begin() to bifold_end()".to_owned()),
+        Begin::Function(name) => parts.push(format!("from function {name} on")),
+    }
+    if region.skip > 0 {
+        parts.push(format!("after {} instructions", grouped(region.skip)));
+    }
+    if let Some(n) = region.length {
+        parts.push(format!("for {} instructions", grouped(n)));
+    }
+    (!parts.is_empty()).then(|| parts.join(", "))
+}

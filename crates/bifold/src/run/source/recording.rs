@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A recording as a source of events.
+
+use super::{Ending, EventSource};
+use crate::run::feed::Feed;
+use anyhow::anyhow;
+use bifold_report::{Exit, Input, Partial};
+use bifold_trace::file::{Header, Reader};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A recording that was opened.
+pub struct Recording {
+    /// Its reader, at its first event.
+    pub reader: Box<Reader>,
+    /// Its path, as given.
+    pub path: PathBuf,
+}
+
+impl EventSource for Recording {
+    fn header(&self) -> Header {
+        self.reader.header().clone()
+    }
+
+    fn input(&self) -> Input {
+        Input::Recording {
+            path: self.path.to_string_lossy().into_owned(),
+            generator: self.reader.header().source.generator.clone(),
+        }
+    }
+
+    fn doing(&self) -> &'static str {
+        "reading the recording"
+    }
+
+    fn run(&mut self, feed: &mut Feed, stop: &AtomicBool) -> Ending {
+        let mut words = Vec::new();
+        loop {
+            if stop.load(Ordering::Relaxed) {
+                return Ending::interrupted();
+            }
+            words.clear();
+            match self.reader.next_block(&mut words) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(e) => return Ending::failed(e.into()),
+            }
+            if let Err(e) = feed.take(&words) {
+                return Ending::failed(e);
+            }
+        }
+        let trailer = self.reader.trailer().cloned().unwrap_or_default();
+        Ending {
+            exit: trailer
+                .signal
+                .map(Exit::Signal)
+                .or(trailer.exit.map(Exit::Code))
+                .or(trailer.region_ended.then_some(Exit::AfterRegion)),
+            partial: trailer.partial.then_some(Partial::Recording),
+            stats: trailer.stats,
+            kernel_version: trailer.kernel_version,
+            qemu_version: trailer.qemu_version,
+            clock: trailer.clock,
+            written: None,
+            kept: None,
+            failure: None,
+        }
+    }
+
+    fn attribute(&mut self) -> anyhow::Result<()> {
+        if self.reader.header().source.attributed {
+            return Ok(());
+        }
+        let path = self.path.display();
+        Err(anyhow!("{path}: the recording does not say who ran: record anew with `bifold record --where`"))
+    }
+
+    fn shows_what_it_has(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Guests' memory as a user names it: `[NAME=]IMAGE`, where IMAGE is a file or `pid:N`.
+
+use crate::console::Progress;
+use crate::status::Status;
+use bifold_report::Exit;
+use bifold_share::image::{Image, ImageError};
+use bifold_share::potential::Watch;
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Pages between two words of progress: 256 MB.
+const SAID: u64 = 1 << 16;
+
+/// Opens what a user named. Names of files are made longer where two are the same.
+pub fn images(words: &[OsString]) -> anyhow::Result<Vec<Image>> {
+    let mut named = HashSet::new();
+    let mut images = Vec::new();
+    for word in words {
+        let (name, source) = name_and_source(word);
+        let image = open(source)?;
+        let image = match name {
+            Some(name) => image.named(name),
+            None if named.contains(image.name()) => image.named(source.to_string_lossy()),
+            None => image,
+        };
+        if !named.insert(image.name().to_string()) {
+            anyhow::bail!(
+                "two guests are called {}: give them names, as in a={}",
+                image.name(),
+                source.to_string_lossy()
+            );
+        }
+        images.push(image);
+    }
+    Ok(images)
+}
+
+/// `NAME=SOURCE`, unless that is a file's own name.
+pub fn name_and_source(word: &OsStr) -> (Option<String>, &OsStr) {
+    let bytes = word.as_bytes();
+    match bytes.iter().position(|b| *b == b'=') {
+        Some(at) if at > 0 && !Path::new(word).exists() => {
+            let name = String::from_utf8_lossy(&bytes[..at]);
+            // Of `./a=b/c`, nothing is a name.
+            if name.contains('/') {
+                return (None, word);
+            }
+            (Some(name.into_owned()), OsStr::from_bytes(&bytes[at + 1..]))
+        }
+        _ => (None, word),
+    }
+}
+
+fn open(source: &OsStr) -> Result<Image, ImageError> {
+    let pid = source.to_str().and_then(|s| s.strip_prefix("pid:")).and_then(|n| n.parse().ok());
+    match pid {
+        Some(pid) if !Path::new(source).exists() => Image::of_process(pid),
+        _ => Image::open(source),
+    }
+}
+
+/// Says that a signal ended it.
+pub fn stopped(why: &dyn std::fmt::Display) -> Status {
+    eprintln!("bifold: {why}");
+    Status::OfCommand(Exit::Interrupted)
+}
+
+/// Does something with images, with progress on stderr.
+pub fn watched<T>(images: &[Image], stop: &AtomicBool, quiet: bool, work: impl FnOnce(Watch) -> T) -> T {
+    let all: u64 = images.iter().map(Image::len).sum();
+    let bar = Progress::start(!quiet, "reading images");
+    let done = AtomicU64::new(0);
+    let progress = |pages| {
+        let before = done.fetch_add(pages, Ordering::Relaxed);
+        if before / SAID != (before + pages) / SAID {
+            bar.say(&format!("{} of {} MB read", (before + pages) >> 8, all >> 8));
+        }
+    };
+    let result = work(Watch { progress: &progress, stop });
+    bar.end();
+    result
+}

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Options of several verbs of `bifold share` that say where the data goes.
+
+use crate::console::{Delivery, OutputFile, create};
+use clap::Args;
+use std::path::PathBuf;
+
+/// Where the data goes, and what is said beside it.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Output")]
+pub struct OutArgs {
+    /// Write the data to FILE instead of stdout
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// No progress and no notes on stderr
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+impl OutArgs {
+    /// Creates the output file, if one is named.
+    pub fn create(&self) -> anyhow::Result<Option<OutputFile>> {
+        create(self.output.as_deref())
+    }
+
+    /// Delivers the data to the file that [`create`](OutArgs::create) gave.
+    pub fn write(&self, file: Option<OutputFile>, data: &str) -> anyhow::Result<()> {
+        let mut delivery = Delivery::new(!self.quiet);
+        delivery.data(data, file);
+        delivery.done()
+    }
+}

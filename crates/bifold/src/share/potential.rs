@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `bifold share potential`: an exact count of what guests could share.
+//!
+//! The count is [`bifold_share::potential`]'s.
+
+use super::counted::{CountShowArgs, show};
+use super::guests::{images, stopped, watched};
+use crate::console::stop_on_signals;
+use crate::status::Status;
+use bifold_share::fingerprint::{self as prints, FingerprintError};
+use bifold_share::potential::{self, Known, Method, Options, Potential, PotentialError};
+use clap::{Args, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// Memory for counting fingerprints.
+const MEMORY: u64 = 2 << 30;
+
+const EXAMPLES: &str = "\
+Examples:
+  virsh dump --memory-only --live web web.core
+  bifold share potential web.core db.core --kernel vmlinux
+  bifold share potential web=/dev/shm/web-ram db=pid:4242
+  bifold share potential --method sha1 --format csv -o count.csv *.core";
+
+/// Count how much memory guests could share at most
+///
+/// Reads memory images of guests and counts, exactly, zero pages, distinct contents (the minimum of
+/// frames), repeats inside a guest (intra) and further repeats across guests (inter), so that pages =
+/// zero + minimum + intra + inter: for all guests and for each, where a content's frame is charged
+/// to the first guest that has it. The same is counted for 2 MB pages.
+///
+/// IMAGE is raw RAM, an ELF core (virsh dump --memory-only, or dump-guest-memory in QEMU's monitor),
+/// the shared memory file of a running QEMU, or pid:N, the memory of a running QEMU. NAME is what the
+/// guest is called in the results; without it, that is the file's name. Directories of `share
+/// fingerprint` are counted, too, but not together with images.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct PotentialArgs {
+    /// Memory of guests
+    #[arg(value_name = "[NAME=]IMAGE", required = true)]
+    pub images: Vec<OsString>,
+
+    /// How equal pages are found
+    ///
+    /// `xxh3` is XXH3-128, and every repeat is compared byte by byte, so nothing that a guest holds can
+    /// make the count wrong. `sha1` repeats the method of published measurements.
+    #[arg(long, value_enum, default_value_t = MethodArg::Xxh3, hide_possible_values = true, value_name = "xxh3|sha1")]
+    pub method: MethodArg,
+
+    /// Do not compare repeats byte by byte
+    ///
+    /// Faster. Pages made to collide are then counted as equal, and pages that change while they are read
+    /// are not noticed.
+    #[arg(long)]
+    pub no_verify: bool,
+
+    /// Recognise the pages of a kernel, which must not be compressed (repeatable)
+    #[arg(long, value_name = "VMLINUX")]
+    pub kernel: Vec<PathBuf>,
+
+    /// Recognise the pages of any file, such as a library (repeatable)
+    #[arg(long, value_name = "FILE")]
+    pub known: Vec<PathBuf>,
+
+    /// What is printed.
+    #[command(flatten)]
+    pub show: CountShowArgs,
+}
+
+/// How equal pages are found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)] // documented at `--method`
+pub enum MethodArg {
+    Xxh3,
+    Sha1,
+}
+
+/// Carries out the verb.
+pub fn run(args: &PotentialArgs) -> anyhow::Result<Status> {
+    let output = args.show.out.create()?;
+    let stop = stop_on_signals()?;
+    if let Some(dirs) = directories(&args.images)? {
+        let potential = count_all(&dirs, args.show.count)?;
+        return show(&potential, &args.show, output);
+    }
+    let images = images(&args.images)?;
+    let method = match (args.method, args.no_verify) {
+        (MethodArg::Sha1, _) => Method::Sha1,
+        (MethodArg::Xxh3, true) => Method::Hashed,
+        (MethodArg::Xxh3, false) => Method::Verified,
+    };
+    let kernels = args.kernel.iter().map(Known::open_kernel);
+    let known = kernels.chain(args.known.iter().map(Known::open)).collect::<Result<Vec<_>, _>>()?;
+    let options = Options { method, top: args.show.count, known };
+
+    let counted = watched(&images, &stop, args.show.out.quiet, |watch| {
+        potential::count_watched(&images, &options, watch)
+    });
+    match counted {
+        Ok(potential) => show(&potential, &args.show, output),
+        Err(PotentialError::Stopped) => Ok(stopped(&PotentialError::Stopped)),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// The directories among what a user named: all of it, or nothing.
+fn directories(words: &[OsString]) -> anyhow::Result<Option<Vec<PathBuf>>> {
+    let (dirs, others): (Vec<PathBuf>, Vec<PathBuf>) =
+        words.iter().map(PathBuf::from).partition(|path| path.is_dir());
+    match (dirs.first(), others.first()) {
+        (Some(dir), Some(image)) => anyhow::bail!(
+            "{} is a directory of fingerprints and {} is not: images and fingerprints cannot be counted together; \
+             fingerprint the images with the same key",
+            dir.display(),
+            image.display()
+        ),
+        (Some(_), None) => Ok(Some(dirs)),
+        (None, _) => Ok(None),
+    }
+}
+
+/// Counts all parts, one after another.
+fn count_all(dirs: &[PathBuf], top: usize) -> anyhow::Result<Potential> {
+    let parts = prints::directory(&dirs[0])?.parts;
+    let spill = std::env::temp_dir();
+    let result = |p| Ok((dirs[0].clone(), prints::count_part(dirs, p, MEMORY, &spill)?));
+    let results = (0..parts).map(result).collect::<Result<Vec<_>, FingerprintError>>()?;
+    Ok(prints::merge(results, top)?)
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Values that several verbs take: output formats, sizes, durations, paging modes. Each has one syntax.
+
+use bifold_policy::Mode;
+use bifold_report::Format;
+use clap::ValueEnum;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use std::ops::RangeInclusive;
+
+const KIB: u64 = 1 << 10;
+/// Bytes in a MiB.
+pub const MIB: u64 = 1 << 20;
+
+/// The output formats that a verb has.
+///
+/// A verb matches on the formats that it names here; its last arm takes the table.
+pub fn formats(of: &'static [Format]) -> impl TypedValueParser<Value = Format> {
+    PossibleValuesParser::new(of.iter().map(|f| f.name())).map(|name| {
+        Format::ALL.into_iter().find(|f| f.name() == name).expect("the parser takes names of formats only")
+    })
+}
+
+/// Formats of most verbs.
+pub const TABLE_OR_JSON: &[Format] = &[Format::Table, Format::Json];
+
+/// Bytes, from a number with a binary suffix: `512M`, `2GiB`, `4kB`. A number without a suffix counts
+/// `bare` bytes.
+pub fn size(text: &str, bare: u64) -> Result<u64, String> {
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (number, suffix) = text.split_at(digits);
+    let unit = match suffix.strip_suffix("iB").or(suffix.strip_suffix('B')).unwrap_or(suffix) {
+        "" if suffix.is_empty() => bare,
+        "" => 1,
+        "K" | "k" => KIB,
+        "M" | "m" => MIB,
+        "G" | "g" => MIB << 10,
+        "T" | "t" => MIB << 20,
+        _ => return Err(NOT_A_SIZE.into()),
+    };
+    let bytes = number.parse().ok().and_then(|n: u64| n.checked_mul(unit));
+    bytes.ok_or_else(|| NOT_A_SIZE.into())
+}
+
+const NOT_A_SIZE: &str = "not a size such as 512M or 2GiB";
+
+/// A size within bounds, which the error names.
+pub fn size_within(text: &str, bare: u64, bounds: RangeInclusive<u64>, names: &str) -> Result<u64, String> {
+    let bytes = size(text, bare)?;
+    if bounds.contains(&bytes) { Ok(bytes) } else { Err(format!("not {names}")) }
+}
+
+/// Seconds above 0, with or without the suffix `s`.
+pub fn seconds(text: &str) -> Result<f64, String> {
+    match text.strip_suffix('s').unwrap_or(text).parse::<f64>() {
+        // A year is more than any run, and within what a `Duration` and a cycle count hold.
+        Ok(s) if s > 0.0 && s <= 3.2e7 => Ok(s),
+        _ => Err("not a number of seconds above 0".into()),
+    }
+}
+
+/// Seconds of a policy for one second of a run.
+pub fn time_scale(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(n) if (1e-3..=1e6).contains(&n) => Ok(n),
+        _ => Err("not a number from 0.001 to 1000000".into()),
+    }
+}
+
+/// A paging mode of a VM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)] // the names say it
+pub enum ModeArg {
+    Shadow,
+    Nested,
+}
+
+impl From<ModeArg> for Mode {
+    fn from(mode: ModeArg) -> Mode {
+        match mode {
+            ModeArg::Shadow => Mode::Shadow,
+            ModeArg::Nested => Mode::Nested,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_binary_suffixes_and_a_unit_without_one() {
+        for (text, bytes) in [
+            ("2048", 2048 * MIB),
+            ("7B", 7),
+            ("4k", 4096),
+            ("4KiB", 4096),
+            ("512M", 512 * MIB),
+            ("2G", 2048 * MIB),
+            ("2GiB", 2048 * MIB),
+            ("1TB", MIB << 20),
+        ] {
+            assert_eq!(size(text, MIB), Ok(bytes), "{text}");
+        }
+        assert_eq!(size("2048", 1), Ok(2048));
+        for bad in ["", "M", "-1M", "1.5G", "2 G", "2GiBB", "2X", "99999999999999999999G", "99999999999G"] {
+            assert!(size(bad, 1).is_err(), "{bad}");
+        }
+        assert!(size_within("16M", 1, 64 * MIB..=MIB << 20, "from 64 MiB to 1 TiB").is_err());
+        assert!(size_within("2T", 1, 64 * MIB..=MIB << 20, "from 64 MiB to 1 TiB").is_err());
+    }
+
+    #[test]
+    fn seconds_and_scales_are_finite_and_positive() {
+        assert_eq!(seconds("0.5"), Ok(0.5));
+        assert_eq!(seconds("0.5s"), Ok(0.5));
+        for bad in ["0", "-1", "nan", "inf", "1m", "1ss", "s", ""] {
+            assert!(seconds(bad).is_err(), "{bad}");
+        }
+        for bad in ["-0.1", "nan", "NaN", "inf", "-inf", "1e300", "2%", ""] {
+            assert!(time_scale(bad).is_err(), "{bad}");
+        }
+    }
+}
