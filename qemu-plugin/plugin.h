@@ -189,6 +189,33 @@ bool files_open(void);
 void files_wait(void);
 void deliver(uint16_t vector, bool accesses);
 
+/*
+ * Two kinds of blocks, while everything is recorded and in a gap alike; `run` is the
+ * callback for an ordinary block, which the compiler puts in place.
+ *
+ * A block that is one repeated string instruction: TCG comes back to it for every so
+ * many iterations, and it is still one instruction.
+ */
+static inline void rep_block(unsigned vcpu, const struct block *b, void (*run)(unsigned, void *))
+{
+    const struct block *before = hot.cpu == current_cpu ? hot.block : NULL;
+
+    run(vcpu, (void *)b);
+    if (before && !((before->last ^ b->start) & PAGE_MASK))
+        hot.insns--;
+}
+
+/* A block that starts at an entry of the IDT: an exception or interrupt was delivered just now. */
+static inline void entry_block(unsigned vcpu, const struct block *b, bool accesses,
+                               void (*run)(unsigned, void *))
+{
+    if (current_cpu != hot.cpu)
+        switch_vcpu();
+    if (recording)
+        deliver(b->vector, accesses);
+    run(vcpu, (void *)b);
+}
+
 /* log.c */
 void log_open(uint64_t va, uint64_t bytes);
 void log_start(void);

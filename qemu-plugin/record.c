@@ -279,29 +279,14 @@ HOT static void on_block2(unsigned vcpu, void *u)
     block_slow(b);
 }
 
-/* A block that is one repeated string instruction. TCG comes back to it for
- * every so many iterations; it is still one instruction. */
 static void on_rep_block(unsigned vcpu, void *u)
 {
-    const struct block *b = u, *before = hot.cpu == current_cpu ? hot.block : NULL;
-
-    on_block(vcpu, u);
-    if (before && !((before->last ^ b->start) & PAGE_MASK))
-        hot.insns--;
+    rep_block(vcpu, u, on_block);
 }
 
-/* A block that starts at an entry of the IDT: an exception or interrupt was
- * delivered just now. */
 static void on_entry(unsigned vcpu, void *u)
 {
-    const struct block *b = u;
-
-    (void)vcpu;
-    if (current_cpu != hot.cpu)
-        switch_vcpu();
-    if (recording)
-        deliver(b->vector, true);
-    on_block2(vcpu, u);
+    entry_block(vcpu, u, true, on_block2);
 }
 
 /* Blocks are translated again and again but described once: QEMU says nothing

@@ -307,25 +307,14 @@ HOT static void on_gap_kernel(unsigned vcpu, void *u)
         gap_block_slow(b);
 }
 
-/* See on_rep_block() and on_entry() in record.c. */
 static void on_gap_rep(unsigned vcpu, void *u)
 {
-    const struct block *b = u, *before = hot.cpu == current_cpu ? hot.block : NULL;
-
-    on_gap_kernel(vcpu, u);
-    if (before && !((before->last ^ b->start) & PAGE_MASK))
-        hot.insns--;
+    rep_block(vcpu, u, on_gap_kernel);
 }
 
 static void on_gap_entry(unsigned vcpu, void *u)
 {
-    const struct block *b = u;
-
-    if (current_cpu != hot.cpu)
-        switch_vcpu();
-    if (recording)
-        deliver(b->vector, false);
-    on_gap_kernel(vcpu, u);
+    entry_block(vcpu, u, false, on_gap_kernel);
 }
 
 HOT static void on_gap_user(unsigned vcpu, void *u)
