@@ -15,6 +15,7 @@ mod tlb;
 mod walk;
 mod walk_cache;
 mod wide;
+pub mod write;
 
 pub use addr::{Gpa, Gva, Hpa};
 pub use assoc::{Assoc, Attr, PAGE_BITS, Slot};
