@@ -16,8 +16,13 @@ pub const PAGE_BITS: u32 = 48;
 /// Bits of a key.
 const KEY_BITS: u32 = 52;
 
+/// Configurations that may share an entry: a tag has a bit for each.
+pub const SHARERS: usize = u8::BITS as usize;
+
 const GLOBAL: u64 = 1 << 62;
 const WRITABLE_SHIFT: u32 = 54;
+const WRITABLE: u64 = 0xff << WRITABLE_SHIFT;
+const _: () = assert!(WRITABLE >> WRITABLE_SHIFT == (1 << SHARERS) - 1 && WRITABLE < GLOBAL);
 const PIECE_SHIFT: u32 = KEY_BITS;
 const PAGE: u64 = (1 << PAGE_BITS) - 1;
 const KEY: u64 = (1 << KEY_BITS) - 1;
@@ -25,7 +30,8 @@ const KEY: u64 = (1 << KEY_BITS) - 1;
 /// What is kept with a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Attr {
-    /// A bit per configuration that shares the entry: its writes may use it as it is.
+    /// A bit per configuration that shares the entry, by its place among them: its writes may
+    /// use the entry as it is.
     pub writable: u8,
     /// Survives [`Assoc::flush_non_global`], and is found from every address space.
     pub global: bool,
@@ -49,6 +55,14 @@ pub(crate) fn tag(key: u64, attr: Attr) -> u64 {
 #[inline(always)]
 pub(crate) fn allow(tag: u64, writable: u8) -> u64 {
     tag | u64::from(writable) << WRITABLE_SHIFT
+}
+
+/// The tag for the sharers at `places` alone, who move up to the places from 0 on.
+pub(crate) fn keep_sharers(tag: u64, places: u8) -> u64 {
+    let old = tag >> WRITABLE_SHIFT;
+    let kept = (0..SHARERS).filter(|place| places >> place & 1 != 0);
+    let new = kept.enumerate().fold(0, |bits, (new, place)| bits | (old >> place & 1) << new);
+    (tag & !WRITABLE) | new << WRITABLE_SHIFT
 }
 
 /// Is `tag` an entry for `key`?
@@ -261,6 +275,16 @@ impl Assoc {
         *state = *state >> 32 << 32 | u64::from(self.flushes);
         if *state >= ONE_LIVE {
             self.retain_in(set, |tag| tag & GLOBAL != 0);
+        }
+    }
+
+    /// Leaves every entry to the sharers at `places` alone, who move up to the places from 0 on.
+    pub fn keep_sharers(&mut self, places: u8) {
+        for row in self.rows.chunks_exact_mut(self.stride) {
+            row[HEAD..].iter_mut().for_each(|tag| *tag = keep_sharers(*tag, places));
+        }
+        if let Some(w) = &mut self.wide {
+            w.tags_mut().for_each(|tag| *tag = keep_sharers(*tag, places));
         }
     }
 

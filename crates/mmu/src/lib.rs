@@ -18,11 +18,11 @@ mod wide;
 pub mod write;
 
 pub use addr::{Gpa, Gva, Hpa};
-pub use assoc::{Assoc, Attr, PAGE_BITS, Slot};
+pub use assoc::{Assoc, Attr, PAGE_BITS, SHARERS, Slot};
 pub use filter::Filter;
 pub use format::Format;
 pub use mode::Mode;
 pub use page::PageSize;
-pub use tlb::{ArraySpec, Entry, Lookup, Side, Tlb};
+pub use tlb::{ArraySpec, Entry, Lookup, Side, Tlb, all_sharers};
 pub use walk::{Start, Step, Walk, walk};
 pub use walk_cache::{CacheSpec, Dimension, Tag, WalkCache};

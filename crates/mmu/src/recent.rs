@@ -2,7 +2,7 @@
 //! A first-level TLB array: true LRU by time of last use, part of which the
 //! [`Filter`] in front may know better.
 
-use crate::assoc::{Attr, allow, attr, matches, tag};
+use crate::assoc::{Attr, allow, attr, keep_sharers, matches, tag};
 use crate::{Filter, PageSize};
 
 /// Size and page number in a key.
@@ -141,6 +141,11 @@ impl Recent {
                 way.time = 0;
             }
         }
+    }
+
+    /// Leaves every entry to the sharers at `places` alone, who move up to the places from 0 on.
+    pub fn keep_sharers(&mut self, places: u8) {
+        self.entries.iter_mut().for_each(|way| way.tag = keep_sharers(way.tag, places));
     }
 
     pub fn flush_all(&mut self) {

@@ -12,7 +12,7 @@
 //! between hyper-threads.
 
 use crate::recent::Recent;
-use crate::{Assoc, Attr, Filter, Gva, PAGE_BITS, PageSize};
+use crate::{Assoc, Attr, Filter, Gva, PAGE_BITS, PageSize, SHARERS};
 
 /// Who accesses: data (loads, stores) or code (instruction fetch).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -80,7 +80,8 @@ struct Arrays {
 
 const NONE: u8 = u8::MAX;
 
-/// The TLBs of one CPU.
+/// The TLBs of one CPU. Up to [`SHARERS`] configurations share them as long as they hold the
+/// same: an entry has a bit for each, by its place among them, that allows its writes.
 #[derive(Debug, Clone)]
 pub struct Tlb {
     first: Box<[Recent]>,
@@ -92,6 +93,16 @@ pub struct Tlb {
     evicted: Option<(PageSize, u64)>,
     /// Some entry is or was a piece of a larger page.
     pieces: bool,
+}
+
+/// The bits of the places of `n` sharers.
+///
+/// # Panics
+/// If there are none, or more than [`SHARERS`].
+#[inline]
+pub fn all_sharers(n: usize) -> u8 {
+    assert!((1..=SHARERS).contains(&n), "{n} sharers of a TLB");
+    u8::MAX >> (SHARERS - n)
 }
 
 #[inline(always)]
@@ -265,6 +276,13 @@ impl Tlb {
     pub fn flush_non_global(&mut self) {
         self.first.iter_mut().for_each(|a| a.retain(|_, attr| attr.global));
         self.second.iter_mut().for_each(Assoc::flush_non_global);
+    }
+
+    /// Leaves these TLBs to those of the configurations that share them whose places are the
+    /// bits of `places`. They move up to the places from 0 on, in their order.
+    pub fn keep_sharers(&mut self, places: u8) {
+        self.first.iter_mut().for_each(|a| a.keep_sharers(places));
+        self.second.iter_mut().for_each(|a| a.keep_sharers(places));
     }
 
     /// Changes the current address space without dropping anything (PCID).

@@ -35,6 +35,11 @@ impl Wide {
         self.tags[slot]
     }
 
+    /// Every place's tag, empty ones included.
+    pub fn tags_mut(&mut self) -> impl Iterator<Item = &mut u64> {
+        self.tags.iter_mut()
+    }
+
     pub fn allow(&mut self, set: usize, key: u64, writable: u8) -> bool {
         let row = set * self.ways..(set + 1) * self.ways;
         match row.clone().find(|&s| matches(self.tags[s], key) && self.stamps[s] != 0) {

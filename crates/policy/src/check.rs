@@ -45,8 +45,8 @@ impl OnLine {
         Ok(on_line)
     }
 
-    /// Adds it to a model that has seen nothing yet; false if that has no room for it.
-    pub fn attach(&self, model: &mut Model, profile: &Profile, interval_s: f64, time_scale: f64) -> bool {
+    /// Adds the VM to a model that has seen nothing yet.
+    pub fn attach(&self, model: &mut Model, profile: &Profile, interval_s: f64, time_scale: f64) {
         let scale = Scale { time: time_scale, switch: 1.0 };
         let mut driver =
             Driver::new(&self.named.spec, self.start, interval_s, scale, Some(Estimator::fitted()));
@@ -62,7 +62,7 @@ impl OnLine {
             let cycles = sample.instructions as f64 * cpi + sample.extra_cycles() as f64;
             driver.interval(mode, sample, cycles, None).unwrap_or(mode).into()
         };
-        model.add_switching(switching, Box::new(decide))
+        model.add_switching(switching, Box::new(decide));
     }
 }
 

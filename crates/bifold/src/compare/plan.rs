@@ -10,7 +10,7 @@ use crate::run::{self, InConfig, ModelArgs, Notes, profile_file};
 use crate::usage::UsageError;
 use anyhow::anyhow;
 use bifold_attribute::Metric;
-use bifold_model::{Config, Model, Paging, Profile};
+use bifold_model::{Config, Paging, Profile};
 use bifold_policy::check::OnLine;
 use bifold_report::{Format, Show, shell_words};
 use bifold_trace::Windows;
@@ -191,7 +191,7 @@ fn events(
     show: &OutputArgs,
 ) -> anyhow::Result<run::Plan> {
     let mut plan = run::Plan::new(source, profile, model, Notes::new(show.quiet, show.verbose))?;
-    plan.on_line = on_line(&policies.check, &plan.configs)?;
+    plan.on_line = on_line(&policies.check)?;
     plan.time_scale = policies.time_scale.unwrap_or(plan.time_scale);
     if plan.sample.is_some() && sample.is_some() {
         let problem = "the recording is of a sampled run already";
@@ -215,18 +215,11 @@ fn events(
 }
 
 /// The VMs that `--check` switches on line.
-fn on_line(check: &[String], configs: &[Config]) -> Result<Vec<OnLine>, UsageError> {
+fn on_line(check: &[String]) -> Result<Vec<OnLine>, UsageError> {
     let parse = |text: &String| {
         OnLine::parse(text).map_err(|e| UsageError::value(format!("--check {text}"), e.to_string()))
     };
-    let on_line: Vec<OnLine> = check.iter().map(parse).collect::<Result<_, _>>()?;
-    if configs.len() + on_line.len() > Model::MOST_REGIMES {
-        let most = Model::MOST_REGIMES - configs.len();
-        let problem =
-            format!("there is room for {most} beside {} configurations (see --configs)", configs.len());
-        return Err(UsageError::value("--check", problem));
-    }
-    Ok(on_line)
+    check.iter().map(parse).collect()
 }
 
 /// Refuses an option that needs a timeline where the configurations make none.

@@ -6,7 +6,7 @@ use super::{Model, Vcpu};
 use crate::access::{AccessKind, Flush, Miss};
 use crate::charge::Place;
 use crate::guest::{GuestTables, Leaf};
-use bifold_mmu::{Entry, Gpa, Gva, Lookup, PageSize, Side, Tlb};
+use bifold_mmu::{Entry, Gpa, Gva, Lookup, PageSize, SHARERS, Side, Tlb, all_sharers};
 use bifold_trace::event::{KIND_SHIFT, PAYLOAD_MASK, head_va, kind};
 use bifold_trace::{DecodeError, decode};
 use zerocopy::IntoBytes;
@@ -14,29 +14,61 @@ use zerocopy::IntoBytes;
 /// Words looked at together by [`Model::read_ahead`].
 const WINDOW: usize = 128;
 
-/// Configurations whose TLBs hold the same so far. MODEL.md section 1: native and nested
-/// share a state per page-size map. All start as one group; it splits where a page
-/// is held at another size, or a flush concerns only some. It never grows together again.
+/// Configurations that share TLBs, because their TLBs have held the same so far: native and
+/// nested paging with 4 KB host pages always do. All start in as few groups as the bits of a
+/// TLB entry allow. A group splits where members hold a page at different sizes, or where a
+/// flush concerns only some of them. It never grows together again.
 #[derive(Debug)]
 pub(super) struct Group {
-    /// Indices of regimes.
+    /// Indices of regimes. A member's place here is its bit in the TLBs' entries.
     pub members: Vec<usize>,
     /// Per vCPU.
     pub tlbs: Vec<Tlb>,
-    /// The access in hand is still to be filed.
+    /// The current access is still to be filed.
     pub pending: bool,
+}
+
+impl Group {
+    /// Groups of the regimes `0..regimes`, whose TLBs are all empty.
+    pub fn start(regimes: usize, tlb: &Tlb, vcpus: usize) -> Vec<Group> {
+        let mut groups = Vec::new();
+        (0..regimes).for_each(|r| Group::join(&mut groups, r, tlb, vcpus));
+        groups
+    }
+
+    /// Adds a regime with empty TLBs while those of the others are empty too.
+    pub fn join(groups: &mut Vec<Group>, regime: usize, tlb: &Tlb, vcpus: usize) {
+        match groups.last_mut() {
+            Some(group) if group.members.len() < SHARERS => group.members.push(regime),
+            _ => groups.push(Group { members: vec![regime], tlbs: vec![tlb.clone(); vcpus], pending: false }),
+        }
+    }
 }
 
 /// Splits each group into those of its members that agree in `class`.
 fn split_by<T: PartialEq>(groups: Vec<Group>, class: impl Fn(usize) -> T) -> Vec<Group> {
     let mut out: Vec<Group> = Vec::new();
-    for group in groups {
-        let first = out.len();
-        for r in group.members {
-            match out[first..].iter_mut().find(|g| class(g.members[0]) == class(r)) {
-                Some(g) => g.members.push(r),
-                None => out.push(Group { members: vec![r], tlbs: group.tlbs.clone(), pending: false }),
+    for mut group in groups {
+        // Members that agree, and the bits of their places.
+        let mut parts: Vec<(Vec<usize>, u8)> = Vec::new();
+        for (place, &r) in group.members.iter().enumerate() {
+            match parts.iter_mut().find(|(members, _)| class(members[0]) == class(r)) {
+                Some((members, places)) => {
+                    members.push(r);
+                    *places |= 1 << place;
+                }
+                None => parts.push((vec![r], 1 << place)),
             }
+        }
+        if parts.len() == 1 {
+            group.pending = false;
+            out.push(group);
+            continue;
+        }
+        for (members, places) in parts {
+            let mut tlbs = group.tlbs.clone();
+            tlbs.iter_mut().for_each(|tlb| tlb.keep_sharers(places));
+            out.push(Group { members, tlbs, pending: false });
         }
     }
     out
@@ -158,7 +190,7 @@ impl Model {
         let mut split = false;
         for group in groups.iter_mut() {
             let tlb = &mut group.tlbs[vcpu];
-            let writes = if write { group.members.iter().fold(0, |bits, &r| bits | 1 << r) } else { 0 };
+            let writes = if write { all_sharers(group.members.len()) } else { 0 };
             let lookup = tlb.lookup(side, gva, writes, time, &v.filters);
             if !matches!(lookup, Lookup::L1 | Lookup::NotWritable(..)) {
                 for &r in &group.members {
@@ -178,7 +210,7 @@ impl Model {
                         }
                     },
                 };
-                // Where an entry was there, its write concerns only those for whom it is not writable.
+                // A permission miss: only those members walk whose copy of the entry is read-only.
                 let (found, concerned) = match lookup {
                     Lookup::NotWritable(bits, size) | Lookup::NotWritableL2(bits, size) => (Some(size), bits),
                     _ => (None, u8::MAX),
@@ -187,9 +219,9 @@ impl Model {
                 // What every member would file.
                 let mut common: Option<Entry> = None;
                 let mut writable = 0;
-                for &r in &group.members {
+                for (place, &r) in group.members.iter().enumerate() {
                     let regime = &mut regimes[r];
-                    if concerned >> r & 1 == 0 {
+                    if concerned >> place & 1 == 0 {
                         regime.flush = Flush::None;
                         continue;
                     }
@@ -204,7 +236,7 @@ impl Model {
                     regime.filled = fill;
                     regime.flush = regime.take_flush(vcpu);
                     held &= fill.is_some();
-                    writable |= u8::from(fill.is_some_and(|f| f.writable)) << r;
+                    writable |= u8::from(fill.is_some_and(|f| f.writable)) << place;
                     split |= regime.flush != Flush::None
                         || fill.is_none()
                         || common.is_some_and(|c| fill.is_some_and(|f| shape(c) != shape(f)));
@@ -213,10 +245,11 @@ impl Model {
                 // The others hold what they held.
                 if let Some(size) = found {
                     split |= common.is_some_and(|c| c.size != size) && concerned != writes;
-                    for &r in group.members.iter().filter(|&r| concerned >> r & 1 == 0) {
+                    let others = group.members.iter().enumerate();
+                    for (place, &r) in others.filter(|(place, _)| concerned >> place & 1 == 0) {
                         let held = Entry { size, page: size, writable: true, global: false };
                         regimes[r].filled = Some(Entry { size, ..common.unwrap_or(held) });
-                        writable |= 1 << r;
+                        writable |= 1 << place;
                     }
                 }
                 match common {
@@ -253,8 +286,10 @@ impl Model {
         for mut group in pending {
             let flush = self.regimes[group.members[0]].flush;
             self.flush_group(&mut group, flush);
-            let bit = |&r: &usize| u8::from(self.regimes[r].filled.is_some_and(|f| f.writable)) << r;
-            let writable = group.members.iter().fold(0, |bits, r| bits | bit(r));
+            let bit = |(place, &r): (usize, &usize)| {
+                u8::from(self.regimes[r].filled.is_some_and(|f| f.writable)) << place
+            };
+            let writable = group.members.iter().enumerate().fold(0, |bits, member| bits | bit(member));
             if let Some(f) = self.regimes[group.members[0]].filled {
                 let Vcpu { time, filters, .. } = &self.vcpus[vcpu];
                 group.tlbs[vcpu].fill(side, gva, f, writable, false, *time, filters);

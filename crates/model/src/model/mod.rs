@@ -128,11 +128,7 @@ impl Model {
             timeline: Timeline::new(interval, regimes.len()),
             // Below 4 GB there are device windows between frames of memory.
             frames: options.guest_frames.max(1 << 20),
-            groups: vec![Group {
-                members: (0..regimes.len()).collect(),
-                tlbs: vec![tlb; vcpus],
-                pending: false,
-            }],
+            groups: Group::start(regimes.len(), &tlb, vcpus),
             regimes,
             vcpus: (0..vcpus)
                 .map(|index| Vcpu {

@@ -7,13 +7,14 @@
 //! hardware walks its tables), and the nested tables are kept, or dropped as in the 2020
 //! work on KVM 4.19. The memory that the host has given stays.
 
+use super::access::Group;
 use super::{Model, Options};
 use crate::access::Flush;
 use crate::paging::Setup;
 use crate::regime::Regime;
 use crate::timeline::counts;
 use crate::{Paging, Profile, Sample};
-use bifold_mmu::PageSize;
+use bifold_mmu::{PageSize, Tlb};
 use serde::{Deserialize, Serialize};
 
 /// How such a VM runs.
@@ -74,21 +75,15 @@ impl Switched {
 }
 
 impl Model {
-    /// Regimes that one pass can cost: a TLB entry has a bit for each.
-    pub const MOST_REGIMES: usize = 8;
-
-    /// Adds a VM that switches, before the first event. False if there are
-    /// [`Model::MOST_REGIMES`] already.
-    pub fn add_switching(&mut self, switching: Switching, decide: Decide) -> bool {
+    /// Adds a VM that switches, before the first event.
+    pub fn add_switching(&mut self, switching: Switching, decide: Decide) {
         let regime = self.regimes.len();
-        if regime == Self::MOST_REGIMES {
-            return false;
-        }
         let config = crate::Config { mode: switching.start, host_page: switching.host_page };
         let Options { guest_frames, seed, .. } = self.options;
         let setup = Setup { guest: &self.guest, vcpus: self.vcpus.len(), kvm: self.profile.kvm };
         self.regimes.push(Regime::new(config, &self.profile, &setup, guest_frames, seed));
-        self.groups[0].members.push(regime);
+        let tlb = Tlb::new(&self.profile.tlb_specs());
+        Group::join(&mut self.groups, regime, &tlb, self.vcpus.len());
         self.switched.push(Switched {
             regime,
             switching,
@@ -97,7 +92,6 @@ impl Model {
             modes: Vec::new(),
             intervals: Vec::new(),
         });
-        true
     }
 
     /// The interval of every switching VM ends, and those that are to switch do.

@@ -23,8 +23,20 @@ fn run(
     words: &[u64],
     vms: &[(Switching, Vec<Paging>)],
 ) -> Outcome {
+    run_configs(&Config::ALL, profile, cpus, seconds, words, vms)
+}
+
+/// As [`run`], with these static configurations.
+fn run_configs(
+    configs: &[Config],
+    profile: &Profile,
+    cpus: usize,
+    seconds: f64,
+    words: &[u64],
+    vms: &[(Switching, Vec<Paging>)],
+) -> Outcome {
     let options = Options {
-        configs: Config::ALL.to_vec(),
+        configs: configs.to_vec(),
         guest_frames: FRAMES,
         vcpus: cpus,
         interval_seconds: seconds,
@@ -34,7 +46,7 @@ fn run(
     for (switching, modes) in vms {
         let modes = modes.clone();
         let decide = move |i: usize, _: &Sample, mode| modes.get(i + 1).copied().unwrap_or(mode);
-        assert!(model.add_switching(switching.clone(), Box::new(decide)));
+        model.add_switching(switching.clone(), Box::new(decide));
     }
     model.consume(words).unwrap();
     model.finish()
@@ -90,6 +102,41 @@ proptest! {
                     _ => prop_assert_eq!(s.intervals[i].exits_hidden_fault + s.intervals[i].exits_cr3_write, 0),
                 }
             }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(24))]
+
+    /// More configurations than a TLB entry has bits for: several groups from the start, and
+    /// members that change their places when a group splits.
+    #[test]
+    fn each_of_twelve_configurations_counts_what_it_counts_alone(
+        ops in ops(1200), cpus in 1usize..3, which in 0usize..2,
+        turns in proptest::collection::vec(proptest::collection::vec(any::<bool>(), 0..20), 7)
+    ) {
+        let mut guest = Guest::new(cpus);
+        guest.run(&ops);
+        let profile = profile(["i5-7600", "phenom2-x3-720"][which], &[]);
+        let mode = |shadow: bool| if shadow { Paging::Shadow } else { Paging::Nested };
+        let vms: Vec<(Switching, Vec<Paging>)> = turns.iter().enumerate().map(|(i, turns)| {
+            let host_page = [PageSize::Size4K, PageSize::Size2M][i / 2 % 2];
+            let vm = switching(mode(i % 2 == 0), host_page, i % 3 == 0);
+            let modes = [vm.start].into_iter().chain(turns.iter().map(|&t| mode(t))).collect();
+            (vm, modes)
+        }).collect();
+        let mut configs = Config::ALL;
+        configs.reverse();
+        let all = run_configs(&configs, &profile, cpus, 1e-6, &guest.words, &vms);
+        prop_assert_eq!(all.configs.len() + all.switched.len(), 12);
+        for (config, in_company) in configs.iter().zip(&all.configs) {
+            let alone = run_configs(&[*config], &profile, cpus, 1e-6, &guest.words, &[]);
+            prop_assert_eq!(&alone.configs[0], in_company, "{}", config.name());
+        }
+        for (i, vm) in vms.iter().enumerate() {
+            let alone = run_configs(&[], &profile, cpus, 1e-6, &guest.words, std::slice::from_ref(vm));
+            prop_assert_eq!(&alone.switched[0], &all.switched[i], "{:?}", vm);
         }
     }
 }
@@ -190,11 +237,4 @@ fn ages_tell_how_long_an_entry_was_not_used() {
     // The four tables and ten pages were used in the interval before, ten pages three before.
     assert_eq!(old, [(bucket(1), bucket(3), 14), (bucket(3), bucket(3), 10)]);
     assert_eq!(bounds(bucket(3)), (3, 4));
-}
-
-#[test]
-fn one_pass_has_room_for_eight_regimes() {
-    let mut model = Model::new(&profile("i5-7600", &[]), Options::default());
-    let mut add = || model.add_switching(switching(N, PageSize::Size4K, true), Box::new(|_, _, m| m));
-    assert_eq!([add(), add(), add(), add()], [true, true, true, false]);
 }
