@@ -2,7 +2,7 @@
 //! Does the replay tell the truth? A VM that really switches, run inside the model beside the
 //! static ones, and what the replay says of the same.
 
-use crate::driver::{Driver, Scale};
+use crate::driver::{Driver, Interval, Scale, Source};
 use crate::estimate::Estimator;
 use crate::replay::{self, Setup};
 use crate::timeline::{TIME_SCALE, Timeline};
@@ -48,8 +48,9 @@ impl OnLine {
     /// Adds the VM to a model that has seen nothing yet.
     pub fn attach(&self, model: &mut Model, profile: &Profile, interval_s: f64, time_scale: f64) {
         let scale = Scale { time: time_scale, switch: 1.0 };
-        let mut driver =
-            Driver::new(&self.named.spec, self.start, interval_s, scale, Some(Estimator::fitted()));
+        let source = Source::simulated(interval_s);
+        let mut driver = Driver::new(&self.named.spec, self.start, source, scale, Some(Estimator::fitted()))
+            .expect("a simulated source has every counter");
         let cpi = profile.cpu.base_cpi;
         let switching = Switching {
             name: self.named.name.clone(),
@@ -60,7 +61,8 @@ impl OnLine {
         let decide = move |_: usize, sample: &bifold_model::Sample, mode: bifold_model::Paging| {
             let mode = mode.switchable().expect("a switching VM is in shadow or nested mode");
             let cycles = sample.instructions as f64 * cpi + sample.extra_cycles() as f64;
-            driver.interval(mode, sample, cycles, None).unwrap_or(mode).into()
+            let now = Interval { mode, sample, cycles, load: 1.0, seconds: interval_s };
+            driver.interval(now, None).unwrap_or(mode).into()
         };
         model.add_switching(switching, Box::new(decide));
     }

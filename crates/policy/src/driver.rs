@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Between intervals as they come and a policy that decides at its own pace: the same for a
-//! replay and for a VM that runs.
+//! Drives a policy that decides at its own pace over intervals as they come: those of a replay and those
+//! of a VM that runs.
 
+use crate::counters::Counters;
 use crate::estimate::Estimator;
 use crate::{Log, Mode, Other, Policy, Spec, View};
 use bifold_model::Sample;
@@ -30,6 +31,49 @@ impl Scale {
     }
 }
 
+/// Where samples come from.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Source {
+    /// Nominal length of an interval in seconds.
+    pub interval_s: f64,
+    /// Counters that the samples have. The other fields of a sample mean nothing.
+    pub known: Counters,
+}
+
+impl Source {
+    /// A simulation with intervals of this length: its samples have every counter.
+    pub fn simulated(interval_s: f64) -> Source {
+        Source { interval_s, known: Counters::ALL }
+    }
+}
+
+/// A policy needs a counter that the source of samples does not have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "policy {policy} needs the counter `{counter}`, which cannot be counted here: choose a policy that does not need the counter"
+)]
+pub struct UnknownCounter {
+    /// The policy.
+    pub policy: &'static str,
+    /// The first counter that the source lacks.
+    pub counter: &'static str,
+}
+
+/// An interval that has ended, as its source measured it.
+#[derive(Debug, Clone, Copy)]
+pub struct Interval<'a> {
+    /// The mode in which the VM ran.
+    pub mode: Mode,
+    /// What was counted.
+    pub sample: &'a Sample,
+    /// All cycles: the guest's own work, walks, exits.
+    pub cycles: f64,
+    /// Share of the interval during which vCPUs ran, 0 to 1.
+    pub load: f64,
+    /// How long the interval really was, in seconds of the source.
+    pub seconds: f64,
+}
+
 /// One decision.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
@@ -43,10 +87,13 @@ pub struct Decision {
 pub struct Driver<'a> {
     policy: Box<dyn Policy>,
     needs_other: bool,
+    interval_s: f64,
     every: usize,
     estimator: Option<&'a Estimator>,
     switch_scale: f64,
-    seen: usize,
+    /// Since the last decision: time, time times load, counts, cycles, the other mode's cost.
+    seconds: f64,
+    ran: f64,
     sample: Sample,
     cycles: f64,
     other: Option<Other>,
@@ -55,30 +102,42 @@ pub struct Driver<'a> {
 }
 
 impl<'a> Driver<'a> {
-    /// A policy at the start of a VM in mode `start` whose intervals are `interval_s` long.
-    /// Without an estimator, costs of the other mode are to be given to [`Driver::interval`].
+    /// A policy at the start of a VM in mode `start`. Without an estimator, costs of the other mode are to
+    /// be given to [`Driver::interval`].
+    ///
+    /// # Errors
+    /// If the policy, or the estimator that it needs, reads a counter that the source does not have.
     pub fn new(
         spec: &Spec,
         start: Mode,
-        interval_s: f64,
+        source: Source,
         scale: Scale,
         estimator: Option<&'a Estimator>,
-    ) -> Driver<'a> {
-        Driver {
+    ) -> Result<Driver<'a>, UnknownCounter> {
+        let needs = match estimator {
+            Some(estimator) if spec.needs_other() => spec.needs().and(estimator.needs()),
+            _ => spec.needs(),
+        };
+        if let Some(counter) = needs.less(source.known).iter().next() {
+            return Err(UnknownCounter { policy: spec.name(), counter: counter.name });
+        }
+        Ok(Driver {
             policy: spec.policy(start),
             needs_other: spec.needs_other(),
-            every: scale.every(spec.interval_s(), interval_s),
+            interval_s: source.interval_s,
+            every: scale.every(spec.interval_s(), source.interval_s),
             estimator,
             switch_scale: scale.switch,
-            seen: 0,
+            seconds: 0.0,
+            ran: 0.0,
             sample: Sample::default(),
             cycles: 0.0,
             other: None,
             log: Log::off(),
-        }
+        })
     }
 
-    /// Intervals per decision.
+    /// Intervals of nominal length per decision.
     pub fn every(&self) -> usize {
         self.every
     }
@@ -90,37 +149,97 @@ impl<'a> Driver<'a> {
 
     /// An interval has ended; the decision, if it is time for one. `other` is the other
     /// mode's cost for this interval, and of switching as seen from here.
-    pub fn interval(
-        &mut self,
-        mode: Mode,
-        sample: &Sample,
-        cycles: f64,
-        other: Option<Other>,
-    ) -> Option<Mode> {
+    ///
+    /// It is time for a decision as soon as the nearest whole number of nominal intervals has passed since
+    /// the last one, however many intervals the source made of that time.
+    pub fn interval(&mut self, now: Interval, other: Option<Other>) -> Option<Mode> {
         if self.every == 1 {
-            return Some(self.decide(mode, sample, cycles, other));
+            return Some(self.decide(&now, other));
         }
-        self.sample.add(sample);
-        self.cycles += cycles;
+        self.sample.add(now.sample);
+        self.cycles += now.cycles;
         if let Some(o) = other {
             let sum = self.other.get_or_insert(Other { extra_cycles: 0.0, ..o });
             *sum = Other { extra_cycles: sum.extra_cycles + o.extra_cycles, ..o };
         }
-        self.seen += 1;
-        if self.seen < self.every {
+        self.seconds += now.seconds;
+        self.ran += now.load * now.seconds;
+        // Half an interval of grace: sums of lengths are not exact.
+        if self.seconds < (self.every as f64 - 0.5) * self.interval_s {
             return None;
         }
-        self.seen = 0;
+        let (seconds, ran) = (std::mem::take(&mut self.seconds), std::mem::take(&mut self.ran));
         let (sample, cycles) = (std::mem::take(&mut self.sample), std::mem::take(&mut self.cycles));
         let other = self.other.take();
-        Some(self.decide(mode, &sample, cycles, other))
+        let all = Interval { mode: now.mode, sample: &sample, cycles, load: ran / seconds, seconds };
+        Some(self.decide(&all, other))
     }
 
-    fn decide(&mut self, mode: Mode, sample: &Sample, cycles: f64, known: Option<Other>) -> Mode {
+    fn decide(&mut self, now: &Interval, known: Option<Other>) -> Mode {
+        let Interval { mode, sample, cycles, load, .. } = *now;
         let other = match self.estimator {
             Some(e) if self.needs_other => Some(e.other(mode, sample, self.switch_scale)),
             _ => known,
         };
-        self.policy.decide(&View { mode, sample, cycles, load: 1.0, other }, &mut self.log)
+        self.policy.decide(&View { mode, sample, cycles, load, other }, &mut self.log)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Named;
+
+    fn interval(sample: &Sample, load: f64, seconds: f64) -> Interval<'_> {
+        Interval { mode: Mode::Nested, sample, cycles: 1e6, load, seconds }
+    }
+
+    #[test]
+    fn a_source_without_a_needed_counter_is_refused_by_name() {
+        let scale = Scale::both(1.0);
+        let refused = |policy: &str, known, estimator| {
+            let spec = Named::load(policy).unwrap().spec;
+            let source = Source { interval_s: 1.0, known };
+            Driver::new(&spec, Mode::Nested, source, scale, estimator).err().map(|e| e.to_string())
+        };
+        let without = |names: &[&str]| Counters::ALL.less(Counters::of(names));
+        assert_eq!(
+            refused("dsp", without(&["guest_page_faults"]), None).unwrap(),
+            "policy dsp needs the counter `guest_page_faults`, which cannot be counted here: choose a policy that \
+             does not need the counter"
+        );
+        assert_eq!(refused("dsp", without(&["walk_cycles", "exits_unsync"]), None), None);
+        assert_eq!(refused("always-nested", Counters::NONE, None), None);
+        // What the estimator reads counts only where it is asked.
+        let cr3 = without(&["exits_cr3_write"]);
+        assert_eq!(refused("regret", cr3, None), None);
+        let told = refused("regret", cr3, Some(Estimator::fitted()));
+        assert!(told.as_ref().is_some_and(|t| t.contains("regret needs the counter `exits_")), "{told:?}");
+        assert_eq!(refused("dsp", cr3, Some(Estimator::fitted())), None);
+    }
+
+    #[test]
+    fn time_decides_when_it_is_time_and_load_is_weighted_by_it() {
+        let sample = Sample { instructions: 1000, walk_cycles: 1, ..Sample::default() };
+        // Decides every second, which is ten intervals; ignores intervals of little load.
+        let named = Named::load("rpms-shipped").unwrap();
+        let source = Source::simulated(named.spec.interval_s() / 10.0);
+        let new = || Driver::new(&named.spec, Mode::Nested, source, Scale::both(1.0), None).unwrap();
+        let until = |load: f64, length: f64| {
+            let mut driver = new();
+            driver.log = Log::on();
+            let now = interval(&sample, load, length * source.interval_s);
+            let n = (1..50).find(|_| driver.interval(now, None).is_some()).unwrap();
+            (n, driver.log.take())
+        };
+        assert_eq!([1.0, 2.0, 0.5, 11.0].map(|length| until(1.0, length).0), [10, 5, 19, 1]);
+        let (mut busy, mut idle) = (new(), new());
+        (busy.log, idle.log) = (Log::on(), Log::on());
+        for n in 0..10 {
+            // A tenth of the time runs, once in one long interval and once in ten short ones.
+            busy.interval(interval(&sample, if n == 0 { 1.0 } else { 0.0 }, source.interval_s), None);
+            idle.interval(interval(&sample, 0.1, source.interval_s), None);
+        }
+        assert_eq!(busy.log.take(), idle.log.take());
     }
 }

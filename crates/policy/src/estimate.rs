@@ -8,7 +8,7 @@
 //! and every guest page fault, CR3 load and first touch brings shadow paging its exits. The
 //! coefficients are fitted to captured timelines by `bifold policy train estimator`.
 
-use crate::{Mode, Other};
+use crate::{Counters, Mode, Other};
 use bifold_model::Sample;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -18,8 +18,13 @@ use std::sync::LazyLock;
 const FITTED: &str = include_str!("../params/estimator.toml");
 
 /// Counters that can be had on a live host: from the PMU (misses, walk cycles, and flushes,
-/// which Intel counts as TLB_FLUSH.DTLB_THREAD and AMD as LsTlbFlush), KVM's statistics and
-/// the guest's page-fault count.
+/// which Intel counts as TLB_FLUSH.DTLB_THREAD and AMD as LsTlbFlush), from KVM and from the guest's
+/// page-fault count.
+///
+/// KVM's statistics do not have all of its exits one to one. `pf_taken` adds up the page faults that exit for
+/// whatever reason, and `mmu_unsync` is the number of unsync pages now: hidden faults, permission faults and
+/// writes that make a table unsync can be told apart by tracing KVM only, and a source that does not trace
+/// leaves them out of its [`known`](crate::Source::known) counters.
 pub const MEASURABLE: [&str; 18] = [
     "instructions",
     "tlb_misses_4k",
@@ -31,9 +36,9 @@ pub const MEASURABLE: [&str; 18] = [
     "vmm_cycles",
     "exits_violation",
     "exits_guest_fault",
-    "exits_hidden_fault",
-    "exits_permission",
-    "exits_unsync",
+    "exits_hidden_fault", // not in KVM's statistics
+    "exits_permission",   // not in KVM's statistics
+    "exits_unsync",       // not in KVM's statistics
     "exits_emulated_write",
     "exits_cr3_write",
     "exits_cr3_read",
@@ -116,6 +121,13 @@ impl Estimator {
         } else {
             Err(format!("switch = {} is not at least 0", e.switch))
         }
+    }
+
+    /// The counters that it reads.
+    pub fn needs(&self) -> Counters {
+        let linears = [&self.shadow.extra, &self.shadow.rebuild, &self.nested.extra, &self.nested.rebuild];
+        let terms = linears.into_iter().flat_map(|l| &l.terms).filter(|(_, cycles)| *cycles != 0.0);
+        terms.fold(Counters::NONE, |set, (place, _)| set.and(Counters::at(*place)))
     }
 
     /// What the other mode would have cost for the work of `sample`, and the way there and

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod check;
+pub mod counters;
 pub mod driver;
 pub mod estimate;
 pub mod evaluate;
@@ -21,7 +22,8 @@ pub mod timeline;
 pub mod track;
 
 pub use bifold_mmu::Mode;
-pub use driver::{Decision, Driver, Scale};
+pub use counters::Counters;
+pub use driver::{Decision, Driver, Interval, Scale, Source, UnknownCounter};
 pub use estimate::Estimator;
 pub use oracle::{Oracle, oracle};
 pub use policy::{Log, Other, Parameters, Policy, View};

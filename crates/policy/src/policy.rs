@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a policy is: a thing that sees an interval and names the mode of the next.
 
-use crate::Mode;
+use crate::{Counters, Mode};
 use bifold_model::Sample;
 
 /// What a policy sees of the interval that has just ended.
@@ -131,6 +131,9 @@ pub trait Parameters {
 
     /// Length of the interval after which it decides, in seconds.
     fn interval_s(&self) -> f64;
+
+    /// The counters that it reads of a [`View`]'s sample, directly or through the view's figures.
+    fn needs(&self) -> Counters;
 
     /// Does it need to be told what the other mode would have cost ([`View::other`])?
     fn needs_other(&self) -> bool {

@@ -5,7 +5,7 @@
 //! switch; a switch is paid at the beginning of the interval after it. Nothing else of the
 //! past matters, which the on-line run in the model checks (`bifold compare --check`).
 
-use crate::driver::{Decision, Driver, Scale};
+use crate::driver::{Decision, Driver, Interval, Scale, Source};
 use crate::estimate::Estimator;
 use crate::track::Track;
 use crate::{Log, Mode, Other, Spec};
@@ -170,7 +170,9 @@ impl<'a> Moving<'a> {
 
 /// Replays a policy; `explain` keeps its words.
 pub fn replay(track: &Track, spec: &Spec, setup: &Setup, explain: bool) -> Run {
-    let mut driver = Driver::new(spec, setup.start, track.interval_s, setup.scale, setup.estimator);
+    let source = Source::simulated(track.interval_s);
+    let mut driver = Driver::new(spec, setup.start, source, setup.scale, setup.estimator)
+        .expect("a simulated source has every counter");
     if explain {
         driver.log = Log::on();
     }
@@ -179,7 +181,14 @@ pub fn replay(track: &Track, spec: &Spec, setup: &Setup, explain: bool) -> Run {
     for j in 0..track.len() {
         let extra = vm.interval(j, &mut sample);
         let other = driver.wants_other().then(|| vm.known(j, driver.every()));
-        let Some(mode) = driver.interval(vm.mode, &sample, track.ideal[j] + extra, other) else { continue };
+        let now = Interval {
+            mode: vm.mode,
+            sample: &sample,
+            cycles: track.ideal[j] + extra,
+            load: 1.0,
+            seconds: track.interval_s,
+        };
+        let Some(mode) = driver.interval(now, other) else { continue };
         vm.run.decisions += 1;
         if explain {
             vm.run.explained.push((j, Decision { mode, why: driver.log.take() }));

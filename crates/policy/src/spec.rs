@@ -5,22 +5,27 @@
 //! policy is a file under `policies/`, a line in [`Spec`] and a file under `params/`.
 
 use crate::policies::*;
-use crate::{Mode, Parameters, Policy};
+use crate::{Counters, Mode, Parameters, Policy};
 use bifold_trace::bounded;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 macro_rules! policies {
-    ($( $variant:ident ( $params:ty ) ),* $(,)?) => {
+    ($( $name:literal = $variant:ident ( $params:ty ) ),* $(,)?) => {
         /// Which policy, and its parameters.
         #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-        #[serde(tag = "policy", rename_all = "kebab-case")]
+        #[serde(tag = "policy")]
         #[allow(missing_docs)] // documented at the parameters
         pub enum Spec {
-            $( $variant($params), )*
+            $( #[serde(rename = $name)] $variant($params), )*
         }
 
         impl Spec {
+            /// The policy's name, as in parameters: `policy = "NAME"`.
+            pub fn name(&self) -> &'static str {
+                match self { $( Spec::$variant(_) => $name, )* }
+            }
+
             fn parameters(&self) -> &dyn Parameters {
                 match self { $( Spec::$variant(p) => p, )* }
             }
@@ -29,17 +34,17 @@ macro_rules! policies {
 }
 
 policies! {
-    Always(always::Always),
-    Toggle(toggle::Toggle),
-    Dsp(dsp::Dsp),
-    Regret(regret::Regret),
-    Experts(experts::Experts),
-    Rpms(rpms::Rpms),
-    Bae(bae::Bae),
-    Zhang(zhang::Zhang),
-    Kuang(kuang::Kuang),
-    Hiebel(hiebel::Hiebel),
-    WorkFunction(work_function::WorkFunction),
+    "always" = Always(always::Always),
+    "toggle" = Toggle(toggle::Toggle),
+    "dsp" = Dsp(dsp::Dsp),
+    "regret" = Regret(regret::Regret),
+    "experts" = Experts(experts::Experts),
+    "rpms" = Rpms(rpms::Rpms),
+    "bae" = Bae(bae::Bae),
+    "zhang" = Zhang(zhang::Zhang),
+    "kuang" = Kuang(kuang::Kuang),
+    "hiebel" = Hiebel(hiebel::Hiebel),
+    "work-function" = WorkFunction(work_function::WorkFunction),
 }
 
 macro_rules! built_in {
@@ -174,6 +179,11 @@ impl Spec {
     /// Length of the interval after which the policy decides, in seconds.
     pub fn interval_s(&self) -> f64 {
         self.parameters().interval_s()
+    }
+
+    /// The counters that the policy reads.
+    pub fn needs(&self) -> Counters {
+        self.parameters().needs()
     }
 
     /// Does it need to be told what the other mode would have cost?

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One mode for ever: what KVM does, fixed when its module is loaded.
 
-use crate::{Log, Mode, Parameters, Policy, View};
+use crate::{Counters, Log, Mode, Parameters, Policy, View};
 use serde::{Deserialize, Serialize};
 
 /// Parameters.
@@ -19,6 +19,10 @@ impl Parameters for Always {
 
     fn interval_s(&self) -> f64 {
         1.0
+    }
+
+    fn needs(&self) -> Counters {
+        Counters::NONE
     }
 
     fn policy(&self, _start: Mode) -> Box<dyn Policy> {

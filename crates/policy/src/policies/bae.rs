@@ -12,7 +12,7 @@
 //! VM's exits in a sample are for paging. Intervals without instructions or cycles are ignored.
 
 use super::{num, positive, settling, within};
-use crate::{Log, Mode, Parameters, Policy, View};
+use crate::{Counters, Log, Mode, Parameters, Policy, View};
 use serde::{Deserialize, Serialize};
 
 /// Parameters; frequencies are events per 1000 instructions.
@@ -69,6 +69,10 @@ impl Parameters for Bae {
 
     fn interval_s(&self) -> f64 {
         self.interval_s
+    }
+
+    fn needs(&self) -> Counters {
+        Counters::INSTRUCTIONS.and(Counters::TLB_MISSES).and(Counters::EXITS)
     }
 
     fn policy(&self, _start: Mode) -> Box<dyn Policy> {

@@ -15,7 +15,7 @@
 //! A P/T exactly at a bound lies between the bounds.
 
 use super::{below, num, positive, within};
-use crate::{Log, Mode, Parameters, Policy, View};
+use crate::{Counters, Log, Mode, Parameters, Policy, View};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
@@ -60,6 +60,10 @@ impl Parameters for Dsp {
 
     fn interval_s(&self) -> f64 {
         self.interval_s
+    }
+
+    fn needs(&self) -> Counters {
+        Counters::INSTRUCTIONS.and(Counters::TLB_MISSES).and(Counters::PAGE_FAULTS)
     }
 
     fn policy(&self, _start: Mode) -> Box<dyn Policy> {

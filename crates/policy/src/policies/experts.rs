@@ -22,7 +22,7 @@
 
 use super::ledger::{Ledger, Mixture, known};
 use super::{num, within};
-use crate::{Log, Mode, Other, Parameters, Policy, View};
+use crate::{Counters, Log, Mode, Other, Parameters, Policy, View};
 use serde::{Deserialize, Serialize};
 
 /// Parameters.
@@ -66,6 +66,10 @@ impl Parameters for Experts {
 
     fn needs_other(&self) -> bool {
         true
+    }
+
+    fn needs(&self) -> Counters {
+        Ledger::NEEDS
     }
 
     fn policy(&self, start: Mode) -> Box<dyn Policy> {

@@ -16,7 +16,7 @@
 //! Random numbers are a PCG's from a seed.
 
 use super::{num, positive, settling, within};
-use crate::{Log, Mode, Parameters, Policy, View};
+use crate::{Counters, Log, Mode, Parameters, Policy, View};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
 use serde::{Deserialize, Serialize};
@@ -70,6 +70,10 @@ impl Parameters for Hiebel {
 
     fn interval_s(&self) -> f64 {
         self.interval_s
+    }
+
+    fn needs(&self) -> Counters {
+        Counters::INSTRUCTIONS.and(Counters::TLB_MISSES).and(Counters::PAGE_FAULTS)
     }
 
     fn policy(&self, _start: Mode) -> Box<dyn Policy> {

@@ -13,7 +13,7 @@
 
 use super::num;
 use super::svm::Machine;
-use crate::{Log, Mode, Parameters, Policy, View};
+use crate::{Counters, Log, Mode, Parameters, Policy, View};
 use serde::{Deserialize, Serialize};
 
 /// Parameters: the trained machines.
@@ -36,6 +36,10 @@ impl Parameters for Kuang {
 
     fn interval_s(&self) -> f64 {
         self.interval_s
+    }
+
+    fn needs(&self) -> Counters {
+        self.to_nested.needs().and(self.to_shadow.needs()).and(Counters::INSTRUCTIONS)
     }
 
     fn policy(&self, _start: Mode) -> Box<dyn Policy> {

@@ -8,7 +8,7 @@
 //! and TLB misses tell.
 
 use super::num;
-use crate::{Log, Mode, Other, View};
+use crate::{Counters, Log, Mode, Other, View};
 
 /// Both modes' costs of the intervals seen, indexed by [`Mode`].
 #[derive(Debug, Clone)]
@@ -55,6 +55,13 @@ impl Rates {
 }
 
 impl Ledger {
+    /// The counters that a ledger and a mixture read: cycles, and the rates by which phases are told.
+    pub const NEEDS: Counters = Counters::INSTRUCTIONS
+        .and(Counters::WALK_CYCLES)
+        .and(Counters::VMM_CYCLES)
+        .and(Counters::TLB_MISSES)
+        .and(Counters::PAGE_FAULTS);
+
     pub fn new(learn: f64, most_correction: f64) -> Ledger {
         Ledger { learn, most: most_correction.ln(), correction: [0.0; 2], paying: 0.0, left: None }
     }

@@ -76,9 +76,11 @@ pub(crate) fn below(low: (&str, f64), high: (&str, f64)) -> Result<(), String> {
 mod tests {
     use super::testing::Seen;
     use super::*;
-    use crate::{Log, Mode, Named, Other};
+    use crate::{Counters, Driver, Estimator, Interval, Log, Mode, Named, Other, Scale, Source};
     use bifold_model::Sample;
     use proptest::prelude::*;
+    use rand::{Rng as _, SeedableRng as _};
+    use rand_pcg::Pcg64;
 
     #[test]
     fn numbers_have_three_digits_and_no_trailing_zeros() {
@@ -114,6 +116,88 @@ mod tests {
             load,
             other,
         })
+    }
+
+    /// Modes and words of a policy, with the fitted estimator, over these samples.
+    fn told(named: &Named, start: Mode, samples: &[Sample], source: Source) -> Vec<(Mode, String)> {
+        let scale = Scale::both(1.0);
+        let mut driver = Driver::new(&named.spec, start, source, scale, Some(Estimator::fitted())).unwrap();
+        driver.log = Log::on();
+        let mut mode = start;
+        let mut told = Vec::new();
+        for sample in samples {
+            let now = Interval { mode, sample, cycles: 1e9, load: 1.0, seconds: source.interval_s };
+            mode = driver.interval(now, None).unwrap_or(mode);
+            told.push((mode, driver.log.take()));
+        }
+        told
+    }
+
+    fn needs(named: &Named) -> Counters {
+        let estimator = if named.spec.needs_other() { Estimator::fitted().needs() } else { Counters::NONE };
+        named.spec.needs().and(estimator)
+    }
+
+    /// Samples of a guest that makes a billion instructions in an interval and misses and faults now and
+    /// then, with every counter at random.
+    fn random_samples(seed: u64) -> Vec<Sample> {
+        let mut rng = Pcg64::seed_from_u64(seed);
+        let mut sample = || {
+            let mut values = [0; Sample::COUNTERS.len()];
+            values.fill_with(|| rng.random_range(0..1 << 20) >> rng.random_range(0..16));
+            Sample {
+                instructions: 1_000_000_000 + rng.random_range(0..1 << 28),
+                ..Sample::from_values(values)
+            }
+        };
+        (0..30).map(|_| sample()).collect()
+    }
+
+    #[test]
+    fn counters_that_a_policy_does_not_need_change_nothing() {
+        for named in Named::all() {
+            let source = Source { interval_s: named.spec.interval_s(), known: needs(&named) };
+            for (seed, start) in (0..20).flat_map(|seed| Mode::BOTH.map(|start| (seed, start))) {
+                let samples = random_samples(seed);
+                let hidden = samples.iter().zip(random_samples(1000 + seed)).map(|(seen, other)| {
+                    let (mut values, other) = (seen.values(), other.values());
+                    for (place, value) in values.iter_mut().enumerate() {
+                        if !source.known.contains(place) {
+                            *value = other[place];
+                        }
+                    }
+                    Sample::from_values(values)
+                });
+                let hidden: Vec<_> = hidden.collect();
+                assert_eq!(
+                    told(&named, start, &samples, source),
+                    told(&named, start, &hidden, source),
+                    "{} reads a counter that it does not say it needs",
+                    named.name
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn every_counter_that_a_policy_needs_changes_what_it_says() {
+        for named in Named::all() {
+            let source = Source::simulated(named.spec.interval_s());
+            for place in (0..Sample::COUNTERS.len()).filter(|place| needs(&named).contains(*place)) {
+                let read =
+                    (0..20).flat_map(|seed| Mode::BOTH.map(|start| (seed, start))).any(|(seed, start)| {
+                        let samples = random_samples(seed);
+                        let more = samples.iter().map(|s| {
+                            let mut values = s.values();
+                            values[place] = values[place] * 3 + (1 << 30);
+                            Sample::from_values(values)
+                        });
+                        let more: Vec<_> = more.collect();
+                        told(&named, start, &samples, source) != told(&named, start, &more, source)
+                    });
+                assert!(read, "{} does not read {}", named.name, Sample::COUNTERS[place].name);
+            }
+        }
     }
 
     proptest! {

@@ -14,7 +14,7 @@
 
 use super::ledger::{Ledger, Mixture, known};
 use super::{num, within};
-use crate::{Log, Mode, Parameters, Policy, View};
+use crate::{Counters, Log, Mode, Parameters, Policy, View};
 use serde::{Deserialize, Serialize};
 
 /// Parameters.
@@ -54,6 +54,10 @@ impl Parameters for Regret {
 
     fn needs_other(&self) -> bool {
         true
+    }
+
+    fn needs(&self) -> Counters {
+        Ledger::NEEDS
     }
 
     fn policy(&self, _start: Mode) -> Box<dyn Policy> {

@@ -15,7 +15,7 @@
 //! interval without cycles changes nothing, and no threshold moves on an IPC of 0.
 
 use super::{num, positive, settling, within};
-use crate::{Log, Mode, Parameters, Policy, View};
+use crate::{Counters, Log, Mode, Parameters, Policy, View};
 use serde::{Deserialize, Serialize};
 
 /// Which overhead is compared with the thresholds.
@@ -88,6 +88,12 @@ impl Parameters for Rpms {
 
     fn interval_s(&self) -> f64 {
         self.interval_s
+    }
+
+    fn needs(&self) -> Counters {
+        let shares = Counters::WALK_CYCLES.and(Counters::VMM_CYCLES);
+        // Instructions per cycle move the thresholds.
+        if self.dynamic.is_some() { shares.and(Counters::INSTRUCTIONS) } else { shares }
     }
 
     fn policy(&self, _start: Mode) -> Box<dyn Policy> {

@@ -7,7 +7,7 @@
 //! Nothing here trains: the machine is read from parameters.
 
 use super::{num, positive};
-use crate::View;
+use crate::{Counters, View};
 use serde::{Deserialize, Serialize};
 
 /// What is measured of an interval.
@@ -48,6 +48,18 @@ impl Feature {
             Feature::WalkPercent => view.walk_percent(),
             Feature::VmmPercent => view.vmm_percent(),
             Feature::Ipc => view.ipc(),
+        }
+    }
+
+    /// The counters from which it is computed.
+    pub fn needs(self) -> Counters {
+        match self {
+            Feature::TlbMisses => Counters::INSTRUCTIONS.and(Counters::TLB_MISSES),
+            Feature::PageFaults => Counters::INSTRUCTIONS.and(Counters::PAGE_FAULTS),
+            Feature::Exits => Counters::INSTRUCTIONS.and(Counters::EXITS),
+            Feature::WalkPercent => Counters::WALK_CYCLES,
+            Feature::VmmPercent => Counters::VMM_CYCLES,
+            Feature::Ipc => Counters::INSTRUCTIONS,
         }
     }
 
@@ -123,6 +135,11 @@ pub struct Machine {
 }
 
 impl Machine {
+    /// The counters that its features are computed from.
+    pub fn needs(&self) -> Counters {
+        self.features.iter().fold(Counters::NONE, |set, feature| set.and(feature.needs()))
+    }
+
     /// What is wrong with it, if anything; `name` is the parameter's.
     pub fn check(&self, name: &str) -> Result<(), String> {
         let n = self.features.len();

@@ -3,7 +3,7 @@
 //! DSP's authors measured what switching itself costs (Wang et al., VEE 2011, tables 4 and 5),
 //! and with which the replay's cold starts are checked against tables really rebuilt.
 
-use crate::{Log, Mode, Parameters, Policy, View};
+use crate::{Counters, Log, Mode, Parameters, Policy, View};
 use serde::{Deserialize, Serialize};
 
 /// Parameters.
@@ -21,6 +21,10 @@ impl Parameters for Toggle {
 
     fn interval_s(&self) -> f64 {
         self.interval_s
+    }
+
+    fn needs(&self) -> Counters {
+        Counters::NONE
     }
 
     fn policy(&self, _start: Mode) -> Box<dyn Policy> {

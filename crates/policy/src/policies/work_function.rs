@@ -15,7 +15,7 @@
 //! an interval and over switch costs that differ by direction, is proven at [`TwoStates`].
 
 use super::{num, positive};
-use crate::{Log, Mode, Other, Parameters, Policy, View};
+use crate::{Counters, Log, Mode, Other, Parameters, Policy, View};
 use serde::{Deserialize, Serialize};
 
 /// Parameters.
@@ -39,6 +39,10 @@ impl Parameters for WorkFunction {
 
     fn needs_other(&self) -> bool {
         true
+    }
+
+    fn needs(&self) -> Counters {
+        Counters::WALK_CYCLES.and(Counters::VMM_CYCLES)
     }
 
     fn policy(&self, _start: Mode) -> Box<dyn Policy> {

@@ -12,7 +12,7 @@
 //! all votes; so a mode lasts M intervals at least. Samples without instructions do not vote.
 
 use super::{num, positive, within};
-use crate::{Log, Mode, Parameters, Policy, View};
+use crate::{Counters, Log, Mode, Parameters, Policy, View};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
@@ -42,6 +42,10 @@ impl Parameters for Zhang {
 
     fn interval_s(&self) -> f64 {
         self.interval_s
+    }
+
+    fn needs(&self) -> Counters {
+        Counters::INSTRUCTIONS.and(Counters::TLB_MISSES).and(Counters::PAGE_FAULTS)
     }
 
     fn policy(&self, _start: Mode) -> Box<dyn Policy> {
