@@ -281,9 +281,10 @@ pub fn smaps(data: &[u8]) {
 /// An experiment's file: refused with file and field, or a plan whose guests are as many and as large as
 /// the scale makes them.
 pub fn experiment(data: &[u8]) {
-    use bifold_trial::experiment::{Rate, Spec, available};
+    use bifold_host::MemInfo;
+    use bifold_trial::experiment::{Rate, Spec};
     let Ok(text) = std::str::from_utf8(data) else { return };
-    let _ = (available(text), Rate::parse(text).map(Rate::value));
+    let _ = (MemInfo::parse(text), Rate::parse(text).map(Rate::value));
     let path = std::path::Path::new("fuzz.toml");
     match Spec::parse(path, text) {
         Err(e) => assert!(e.to_string().starts_with("fuzz.toml: ")),

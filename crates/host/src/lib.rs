@@ -9,17 +9,23 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod guests;
 pub mod held;
 pub mod ksm;
 mod kvm;
+mod memory;
 mod paging;
 mod process;
+mod smaps;
 mod vm;
 
 pub use error::{HostError, Refusal};
+pub use guests::GuestProcess;
 pub use kvm::{Hardware, Kvm};
+pub use memory::{MemInfo, Pressure, VmStat};
 pub use paging::{Happened, Of, Paging, PagingFiles, PagingStats, Stat, State, Switch, Unit, Unreadable};
 pub use process::guest_name;
+pub use smaps::Mapping;
 pub use vm::{Vm, VmId, select};
 
 use std::fs::File;

@@ -16,8 +16,8 @@
 //! is therefore done again, whatever came of it.
 
 use bifold_host::ksm::{
-    Area, Counter, Counters, Ksm, KsmError, KsmGuard, MergeableArea, Merged, Others, PageState, Passes,
-    Progress, Setting, Settings,
+    Area, Counter, Counters, Ksm, KsmError, KsmGuard, MergeableArea, Merged, Others, PageState, PassProgress,
+    Passes, Setting, Settings,
 };
 use bifold_share::image::PAGE;
 use bifold_share::ksm::synthetic::{Synthetic, fill, page};
@@ -315,7 +315,7 @@ impl<'a> Check<'a> {
     }
 
     /// Says what is waited for, and whether that is over.
-    fn waited(&self, progress: Progress, pass: u64, content: &str, case: &str) -> bool {
+    fn waited(&self, progress: PassProgress, pass: u64, content: &str, case: &str) -> bool {
         if progress.elapsed > SAY && self.said.get().elapsed() > SAY {
             self.said.set(Instant::now());
             (self.watch.waits)(&format!(

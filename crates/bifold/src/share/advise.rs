@@ -60,8 +60,10 @@ fn text(seen: &Observed, advice: &Advice) -> String {
         .map_or(String::new(), |p| format!(", {} MiB with what its own records take off", p / (1 << 20)));
     let cpu =
         advice.cpu.map_or("unknown".into(), |c| format!("{:.2} % of a processor since boot", 100.0 * c));
-    let copies =
-        seen.copies.map_or(String::new(), |n| format!(", {} merged pages copied at a write", grouped(n)));
+    let copies = seen
+        .activity
+        .copies
+        .map_or(String::new(), |n| format!(", {} merged pages copied at a write", grouped(n)));
     let line = |text: String| wrapped(&text, 9);
     let mut out = line(format!("saves    {} MiB{profit}", mib(advice.saved)));
     out += &line(format!(
@@ -85,11 +87,11 @@ fn text(seen: &Observed, advice: &Advice) -> String {
         let or = |n: Option<u64>| n.map_or(UNKNOWN.into(), grouped);
         let rows = seen.vms.iter().map(|vm| {
             vec![
-                vm.name.chars().flat_map(char::escape_debug).collect(),
-                vm.pid.to_string(),
-                vm.uid.map_or(UNKNOWN.into(), |u| u.to_string()),
-                mib(vm.resident),
-                vm.huge.map_or(UNKNOWN.into(), mib),
+                vm.process.name.chars().flat_map(char::escape_debug).collect(),
+                vm.process.pid.to_string(),
+                vm.process.uid.map_or(UNKNOWN.into(), |u| u.to_string()),
+                mib(vm.process.resident),
+                vm.process.huge.map_or(UNKNOWN.into(), mib),
                 or(vm.ksm.merging_pages),
                 or(vm.ksm.zero_pages),
                 vm.ksm.profit.map_or(UNKNOWN.into(), |p| (p / (1 << 20)).to_string()),
@@ -122,16 +124,16 @@ fn document(seen: &Observed, advice: &Advice) -> serde_json::Value {
         "alone_bytes": advice.alone,
         "changing_bytes": advice.changing,
         "ksmd_cpu_ratio": advice.cpu,
-        "copies_total": seen.copies,
-        "memory_bytes": seen.total,
-        "available_bytes": seen.available,
+        "copies_total": seen.activity.copies,
+        "memory_bytes": seen.memory.total,
+        "available_bytes": seen.memory.available,
         "waiting_some_60s_ratio": seen.pressure.map(|p| p.some_60 / 100.0),
         "vms": seen.vms.iter().map(|vm| json!({
-            "domain": vm.name,
-            "pid": vm.pid,
-            "uid": vm.uid,
-            "resident_bytes": vm.resident,
-            "huge_bytes": vm.huge,
+            "domain": vm.process.name,
+            "pid": vm.process.pid,
+            "uid": vm.process.uid,
+            "resident_bytes": vm.process.resident,
+            "huge_bytes": vm.process.huge,
             "merging_pages": vm.ksm.merging_pages,
             "zero_pages": vm.ksm.zero_pages,
             "profit_bytes": vm.ksm.profit,

@@ -16,7 +16,9 @@ use bifold_host::held::{Guardian, Places};
 use bifold_report::{Exit, Format, Page, PageChart, PageTable, text_table_with_keys, wrapped};
 use bifold_trial::experiment::output::{self, Table};
 use bifold_trial::experiment::run::{available_mib, largest_scale_in};
-use bifold_trial::experiment::{Asked, Ending, Notice, Outcome, Plan, Rate, Scale, Spec, run as experiment};
+use bifold_trial::experiment::{
+    Ending, Notice, Outcome, Plan, Rate, RunOptions, Scale, Spec, run as experiment,
+};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -114,7 +116,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<Status> {
     let markdown = create(args.markdown.as_deref())?;
     let stop = stop_on_signals()?;
     let guardian = Guardian::this_program(guardian::VERB)?;
-    let asked = Asked {
+    let options = RunOptions {
         host: &host,
         places: &Places::of_ksm(),
         guardian: &guardian,
@@ -123,7 +125,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<Status> {
     };
     note(!args.out.quiet, size(&plan));
     let mut stages = Stages::new(args.out.quiet, &plan);
-    let outcome = experiment(&plan, &asked, &mut |notice| stages.tell(&notice))?;
+    let outcome = experiment(&plan, &options, &mut |notice| stages.tell(&notice))?;
     stages.line.end();
 
     let data = match args.format {

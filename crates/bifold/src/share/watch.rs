@@ -9,7 +9,7 @@ use crate::console::{note, print, redraws, stop_on_signals};
 use crate::status::Status;
 use crate::words;
 use bifold_host::Host;
-use bifold_host::ksm::{Counter, KsmError};
+use bifold_host::ksm::{Activity, Change, Counter, KsmError};
 use bifold_report::{Format, grouped, text_table, wrapped};
 use bifold_trial::advise::{Observed, observe};
 use clap::Args;
@@ -108,54 +108,49 @@ impl Look {
     }
 }
 
-/// Changes per second between two looks.
-struct Rates {
-    sharing: Option<f64>,
-    scanned: Option<f64>,
-    copies: Option<f64>,
-    /// ksmd's CPU time, percent of a processor.
-    cpu: Option<f64>,
+/// What KSM did between two looks.
+fn change(before: Option<&Look>, now: &Look) -> Option<Change> {
+    let before = before?;
+    let earlier = Activity { at_s: 0.0, ..before.seen.activity };
+    let later = Activity { at_s: (now.at - before.at).as_secs_f64(), ..now.seen.activity };
+    Some(later.since(&earlier))
 }
 
-impl Rates {
-    fn between(before: Option<&Look>, now: &Look) -> Rates {
-        let none = Rates { sharing: None, scanned: None, copies: None, cpu: None };
-        let Some(before) = before else { return none };
-        let seconds = (now.at - before.at).as_secs_f64().max(1e-3);
-        let counter = |c| Some((now.counter(c)? - before.counter(c)?) as f64 / seconds);
-        let copies = || Some((now.seen.copies? as f64 - before.seen.copies? as f64) / seconds);
-        let cpu = || Some(100.0 * (now.seen.ksmd_cpu_s? - before.seen.ksmd_cpu_s?) / seconds);
-        Rates {
-            sharing: counter(Counter::PagesSharing),
-            scanned: counter(Counter::PagesScanned),
-            copies: copies(),
-            cpu: cpu(),
-        }
-    }
+/// ksmd's share of a processor between two looks.
+fn ksmd_share(change: Option<Change>) -> Option<f64> {
+    let change = change?;
+    Some(change.per_second(change.ksmd_cpu_s?))
 }
 
 fn table(before: Option<&Look>, now: &Look) -> String {
-    let rates = Rates::between(before, now);
+    let change = change(before, now);
     let count = |c| now.counter(c).map_or(UNKNOWN.into(), |n| grouped(n.max(0) as u64));
-    let per_second = |r: Option<f64>| r.map_or(UNKNOWN.into(), |r| format!("{r:+.0}/s"));
+    let per_second = |of: fn(Change) -> Option<f64>| {
+        let rate = change.and_then(|c| Some(c.per_second(of(c)?)));
+        rate.map_or(UNKNOWN.into(), |r| format!("{r:+.0}/s"))
+    };
     let saved = |c| now.counter(c).map_or(0, |n| (n.max(0) as u64 * PAGE) >> 20);
     let row = |name: &str, value: String, rate: String| vec![name.to_owned(), value, rate];
     let settings = now.seen.settings.to_string();
     let mib = saved(Counter::PagesSharing) + saved(Counter::KsmZeroPages);
     let rows = vec![
         row("saved, MiB", grouped(mib), String::new()),
-        row("pages_sharing", count(Counter::PagesSharing), per_second(rates.sharing)),
+        row("pages_sharing", count(Counter::PagesSharing), per_second(|c| Some(c.sharing? as f64))),
         row("pages_shared", count(Counter::PagesShared), String::new()),
         row("pages_unshared", count(Counter::PagesUnshared), String::new()),
         row("pages_volatile", count(Counter::PagesVolatile), String::new()),
         row("ksm_zero_pages", count(Counter::KsmZeroPages), String::new()),
-        row("pages_scanned", count(Counter::PagesScanned), per_second(rates.scanned)),
+        row("pages_scanned", count(Counter::PagesScanned), per_second(|c| Some(c.scanned? as f64))),
         row("full_scans", count(Counter::FullScans), String::new()),
-        row("copies at writes", now.seen.copies.map_or(UNKNOWN.into(), grouped), per_second(rates.copies)),
+        row(
+            "copies at writes",
+            now.seen.activity.copies.map_or(UNKNOWN.into(), grouped),
+            per_second(|c| Some(c.copies? as f64)),
+        ),
         row(
             "ksmd CPU, %",
-            rates.cpu.map_or(UNKNOWN.into(), |c| format!("{c:.1}")),
-            now.seen.ksmd_cpu_s.map_or(String::new(), |s| format!("{s:.1} s in all")),
+            ksmd_share(change).map_or(UNKNOWN.into(), |share| format!("{:.1}", 100.0 * share)),
+            now.seen.activity.ksmd_cpu_s.map_or(String::new(), |s| format!("{s:.1} s in all")),
         ),
     ];
     let head = ["KSM", "now", "change"].map(String::from).into();
@@ -165,8 +160,8 @@ fn table(before: Option<&Look>, now: &Look) -> String {
         let or = |n: Option<u64>| n.map_or(UNKNOWN.into(), grouped);
         let rows = now.seen.vms.iter().map(|vm| {
             vec![
-                vm.name.chars().flat_map(char::escape_debug).collect(),
-                vm.pid.to_string(),
+                vm.process.name.chars().flat_map(char::escape_debug).collect(),
+                vm.process.pid.to_string(),
                 or(vm.ksm.merging_pages),
                 or(vm.ksm.zero_pages),
                 vm.ksm.profit.map_or(UNKNOWN.into(), |p| (p / (1 << 20)).to_string()),
@@ -200,7 +195,7 @@ struct Row<'a> {
 
 fn csv(before: Option<&Look>, now: &Look, head: bool) -> anyhow::Result<String> {
     let mut writer = csv::WriterBuilder::new().has_headers(head).from_writer(Vec::new());
-    let rates = Rates::between(before, now);
+    let change = change(before, now);
     writer.serialize(Row {
         time_s: now.time_s,
         run: now.seen.settings.get(bifold_host::ksm::Setting::Run),
@@ -212,16 +207,16 @@ fn csv(before: Option<&Look>, now: &Look, head: bool) -> anyhow::Result<String> 
         full_scans_total: now.counter(Counter::FullScans),
         ksm_zero_pages: now.counter(Counter::KsmZeroPages),
         profit_bytes: now.counter(Counter::GeneralProfit),
-        cow_ksm_total: now.seen.copies,
-        ksmd_cpu_seconds_total: now.seen.ksmd_cpu_s,
-        ksmd_cpu_ratio: rates.cpu.map(|c| (c * 100.0).round() / 1e4),
+        cow_ksm_total: now.seen.activity.copies,
+        ksmd_cpu_seconds_total: now.seen.activity.ksmd_cpu_s,
+        ksmd_cpu_ratio: ksmd_share(change).map(|share| (share * 1e4).round() / 1e4),
         ..Row::default()
     })?;
     for vm in &now.seen.vms {
         writer.serialize(Row {
             time_s: now.time_s,
-            domain: &vm.name,
-            pid: Some(vm.pid),
+            domain: &vm.process.name,
+            pid: Some(vm.process.pid),
             ksm_zero_pages: vm.ksm.zero_pages.map(|n| n as i64),
             profit_bytes: vm.ksm.profit,
             merging_pages: vm.ksm.merging_pages,

@@ -7,7 +7,8 @@
 
 use super::process::gone;
 use super::{Ksm, KsmError};
-use crate::read_up_to;
+use crate::smaps::MOST_SMAPS;
+use crate::{Mapping, read_up_to};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
@@ -16,8 +17,6 @@ use std::path::Path;
 
 /// Bytes of a page.
 const PAGE: u64 = 4096;
-/// A process has at most 65,530 areas unless its host says otherwise (vm.max_map_count), of 1 KiB of text each.
-const MOST_SMAPS: u64 = 1 << 30;
 /// `pagemap`: the page is in memory; its frame is in the bits below 55.
 const PRESENT: u64 = 1 << 63;
 const FRAME: u64 = (1 << 55) - 1;
@@ -167,28 +166,10 @@ impl Ksm {
 
 /// The areas that KSM may merge (flag `mg`), in the text of `/proc/PID/smaps`.
 pub fn mergeable_areas(smaps: &str) -> Vec<MergeableArea> {
-    let mut area: Option<MergeableArea> = None;
-    let mut found = Vec::new();
-    for line in smaps.lines() {
-        let mut words = line.split_whitespace();
-        let first = words.next().unwrap_or_default();
-        let bytes =
-            |kb: Option<&str>| kb.and_then(|kb| kb.parse::<u64>().ok()?.checked_mul(1024)).unwrap_or(0);
-        match (&mut area, first) {
-            (Some(a), "Rss:") => a.resident = bytes(words.next()),
-            (Some(a), "AnonHugePages:") => a.huge = bytes(words.next()),
-            (Some(a), "VmFlags:") if words.any(|w| w == "mg") => found.push(*a),
-            _ => {
-                let hex = |s| u64::from_str_radix(s, 16).ok();
-                let Some((start, end)) = first.split_once('-').and_then(|(s, e)| hex(s).zip(hex(e))) else {
-                    continue;
-                };
-                let whole = start < end && start % PAGE == 0 && end % PAGE == 0;
-                area = whole.then_some(MergeableArea { start, end, resident: 0, huge: 0 });
-            }
-        }
-    }
-    found
+    let mergeable = Mapping::parse(smaps).into_iter().filter(|m| m.mergeable);
+    mergeable
+        .map(|m| MergeableArea { start: m.start, end: m.end, resident: m.resident, huge: m.huge })
+        .collect()
 }
 
 fn area(start: u64, end: u64, (pagemap, mem, flags): &(File, File, File)) -> io::Result<Area> {

@@ -8,6 +8,7 @@
 //! Settings are changed through a [`KsmGuard`] only, which [holds](crate::held) them: it keeps other users
 //! of Bifold out, writes down the settings it found, and restores them when dropped or killed.
 
+mod activity;
 mod counters;
 mod error;
 mod guard;
@@ -19,16 +20,18 @@ mod process;
 mod restore;
 mod settings;
 
+pub use activity::{Activity, Change};
 pub use counters::{Counter, Counters, ProcessKsm};
 pub use error::KsmError;
 pub use guard::{KsmGuard, Left, left_behind, restore_left_behind, stand_guard};
 pub use journal::Journal;
 pub use memory::{Area, MergeableArea, Merged, PageState, mergeable_areas};
 pub use others::{MergeableProcess, Others};
-pub use pass::{PassEnd, Passes, Progress};
+pub use pass::{PassEnd, PassProgress, Passes};
 pub use process::Ksmd;
 pub use settings::{Setting, Settings};
 
+use crate::memory::text;
 use crate::{Host, one_line, read};
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
@@ -53,8 +56,7 @@ impl Ksm {
 
     /// Huge pages that khugepaged has made since boot, if the kernel says.
     pub fn collapsed(&self) -> Option<u64> {
-        let bytes = read(&self.dir.join("../transparent_hugepage/khugepaged/pages_collapsed")).ok()?;
-        std::str::from_utf8(&bytes).ok()?.trim().parse().ok()
+        text(&self.dir.join("../transparent_hugepage/khugepaged/pages_collapsed")).trim().parse().ok()
     }
 
     /// Its directory of files.

@@ -34,7 +34,7 @@ pub struct PassEnd {
 
 /// How far a pass is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Progress {
+pub struct PassProgress {
     /// Pages that ksmd has visited in it.
     pub visited: u64,
     /// Since ksmd was asked for it.
@@ -74,7 +74,7 @@ impl<'a> Passes<'a> {
     ///
     /// # Errors
     /// If there is no mergeable memory, so that ksmd never begins.
-    pub fn pass(&mut self, stop: &dyn Fn(Progress) -> bool) -> Result<Option<PassEnd>, KsmError> {
+    pub fn pass(&mut self, stop: &dyn Fn(PassProgress) -> bool) -> Result<Option<PassEnd>, KsmError> {
         let ksm = self.guard.ksm();
         let read = |c: Counter| Ok::<i64, KsmError>(ksm.counter(c)?.unwrap_or(0));
         let progress = || Ok::<_, KsmError>((read(Counter::FullScans)?, read(Counter::PagesScanned)?));
@@ -87,7 +87,7 @@ impl<'a> Passes<'a> {
         loop {
             let now = progress()?;
             let visited = now.1.saturating_sub(before.1).max(0) as u64;
-            if stop(Progress { visited, elapsed: begun.elapsed() }) {
+            if stop(PassProgress { visited, elapsed: begun.elapsed() }) {
                 return Ok(None);
             }
             if now.0 > before.0 {

@@ -4,8 +4,8 @@
 //! Thresholds are stated where they stand. They are rough on purpose: what decides is on which side a
 //! host clearly is, and the figures are in the reasons for whoever is near to one.
 
-use super::{Observed, Vm};
-use bifold_host::ksm::{Counter, Setting};
+use super::{GuestKsm, Observed};
+use bifold_host::ksm::{Activity, Counter, Setting};
 
 const PAGE: u64 = 4096;
 /// Below this share of available memory a host is short of it: where ksmtuned starts KSM.
@@ -93,7 +93,8 @@ impl View<'_> {
     }
 
     fn free(&self) -> Option<f64> {
-        Some(self.0.available? as f64 / self.0.total.filter(|t| *t > 0)? as f64)
+        let memory = self.0.memory;
+        Some(memory.available? as f64 / memory.total.filter(|t| *t > 0)? as f64)
     }
 
     fn waits(&self) -> bool {
@@ -109,7 +110,7 @@ impl View<'_> {
     }
 
     fn cpu(&self) -> Option<f64> {
-        Some(self.0.ksmd_cpu_s? / self.0.up_s.filter(|s| *s > 0.0)?)
+        self.0.activity.since(&Activity::BOOT).ksmd_share()
     }
 
     fn memory_words(&self) -> String {
@@ -120,8 +121,8 @@ impl View<'_> {
         format!("{free} of memory is available{waiting}")
     }
 
-    fn mergeable(&self) -> Vec<&Vm> {
-        let mergeable = |v: &&Vm| {
+    fn mergeable(&self) -> Vec<&GuestKsm> {
+        let mergeable = |v: &&GuestKsm| {
             v.ksm.mergeable == Some(true)
                 || v.ksm.merge_any == Some(true)
                 || v.ksm.rmap_items.unwrap_or(0) > 0
@@ -135,8 +136,8 @@ fn ksm_file(name: Setting, value: &str) -> String {
     format!("echo {value} > /sys/kernel/mm/ksm/{}", name.name())
 }
 
-fn names<'a>(vms: impl Iterator<Item = &'a Vm>) -> String {
-    vms.map(|v| format!("{} ({})", v.name, v.pid)).collect::<Vec<_>>().join(", ")
+fn names<'a>(vms: impl Iterator<Item = &'a GuestKsm>) -> String {
+    vms.map(|v| format!("{} ({})", v.process.name, v.process.pid)).collect::<Vec<_>>().join(", ")
 }
 
 /// How to take single guests out of it.
@@ -184,7 +185,7 @@ fn owners(v: &View) -> Option<Recommendation> {
     if vms.len() < 2 || !(v.runs() || v.counter(Counter::PagesSharing) > 0) {
         return None;
     }
-    let mut users: Vec<u32> = vms.iter().filter_map(|vm| vm.uid).collect();
+    let mut users: Vec<u32> = vms.iter().filter_map(|vm| vm.process.uid).collect();
     users.sort_unstable();
     users.dedup();
     let (kind, who) = match users.len() {
@@ -289,7 +290,7 @@ fn turn_on(v: &View) -> Option<Recommendation> {
 /// Guests that must not wait.
 fn latency(v: &View) -> Option<Recommendation> {
     let vms = v.mergeable();
-    let bound: Vec<&Vm> = vms.iter().copied().filter(|vm| vm.real_time).collect();
+    let bound: Vec<&GuestKsm> = vms.iter().copied().filter(|vm| vm.process.real_time).collect();
     let isolated = v.0.isolated.as_deref().filter(|_| !vms.is_empty());
     if bound.is_empty() && isolated.is_none() {
         return None;
@@ -350,11 +351,11 @@ fn numa(v: &View) -> Option<Recommendation> {
 /// What is lost in large pages.
 fn huge_pages(v: &View) -> Option<Recommendation> {
     let vms = v.mergeable();
-    let huge: u64 = vms.iter().filter_map(|vm| vm.huge).sum();
+    let huge: u64 = vms.iter().filter_map(|vm| vm.process.huge).sum();
     if huge == 0 || !v.runs() {
         return None;
     }
-    let backed = vms.iter().copied().filter(|vm| vm.huge.unwrap_or(0) > 0);
+    let backed = vms.iter().copied().filter(|vm| vm.process.huge.unwrap_or(0) > 0);
     Some(Recommendation {
         rule: "huge-pages",
         kind: Kind::Beware,
@@ -483,7 +484,8 @@ fn changing(v: &View) -> Option<Recommendation> {
         return None;
     }
     let copies =
-        v.0.copies
+        v.0.activity
+            .copies
             .map_or(String::new(), |n| format!("; {n} merged pages were written to and copied since boot"));
     Some(Recommendation {
         rule: "changing",
@@ -496,12 +498,13 @@ fn changing(v: &View) -> Option<Recommendation> {
 
 /// Guests that KSM never sees.
 fn unreached(v: &View) -> Option<Recommendation> {
-    let reached: Vec<u32> = v.mergeable().iter().map(|vm| vm.pid).collect();
-    let out: Vec<&Vm> = v.0.vms.iter().filter(|vm| vm.readable && !reached.contains(&vm.pid)).collect();
+    let reached: Vec<u32> = v.mergeable().iter().map(|vm| vm.process.pid).collect();
+    let out: Vec<&GuestKsm> =
+        v.0.vms.iter().filter(|vm| vm.readable && !reached.contains(&vm.process.pid)).collect();
     if out.is_empty() {
         return None;
     }
-    let hugetlb = out.iter().filter(|vm| vm.hugetlb).count();
+    let hugetlb = out.iter().filter(|vm| vm.process.hugetlb).count();
     Some(Recommendation {
         rule: "unreached",
         kind: Kind::Beware,

@@ -186,8 +186,8 @@ impl Guest {
         })
     }
 
-    /// Hears what it has to say, and notices its end. What is new for a reader comes back in words.
-    pub fn hear(&mut self, now: f64) -> Result<Option<String>, GuestError> {
+    /// Reads the lines that the guest has sent, and notices its end. News for the user come back in words.
+    pub fn poll(&mut self, now: f64) -> Result<Option<String>, GuestError> {
         let Some(vm) = &mut self.vm else { return Ok(None) };
         let o = &mut self.outcome;
         let mut news = None;

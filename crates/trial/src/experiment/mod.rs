@@ -21,13 +21,12 @@ pub mod spec;
 pub mod tune;
 
 pub use outcome::{CaseOutcome, Ending, GuestOutcome, GuestSample, Mark, Outcome, Sample};
-pub use run::{Asked, Notice, run};
-pub use sample::available;
+pub use run::{Notice, RunOptions, run};
 pub use spec::{Plan, Rate, Scale, Spec, SpecError};
 
 use bifold_guest::GuestError;
+use bifold_host::HostError;
 use bifold_host::ksm::KsmError;
-use std::path::PathBuf;
 
 /// Why an experiment could not be run at all. What goes wrong later ends in a partial [`Outcome`].
 #[derive(Debug, thiserror::Error)]
@@ -55,13 +54,11 @@ pub enum ExperimentError {
         hint: Option<String>,
     },
     /// A file of the kernel's cannot be read.
-    #[error("cannot read {}", path.display())]
-    Read {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// The kernel does not say how much memory is available.
+    #[error("/proc/meminfo has no MemAvailable: this kernel is older than Linux 3.14")]
+    NoMemAvailable,
     /// Every guest died, or none was ready.
     #[error("{case}: {why}")]
     Guests {

@@ -10,7 +10,7 @@
 use super::ExperimentError;
 use super::guests::{Guest, Kind, fits};
 use super::outcome::{CaseOutcome, Ending, Mark, Outcome, Sample};
-use super::sample::{Eye, Watched, available};
+use super::sample::{Sampler, Watched};
 use super::spec::{Plan, PlannedCase, Rate, SMALLEST_MIB, Scale, Spec};
 use super::tune::{Orders, Tuner};
 use bifold_guest::qemu::{self, Qemu};
@@ -20,7 +20,6 @@ use bifold_host::held::{Guardian, Places};
 use bifold_host::ksm::{KsmGuard, Setting, Settings};
 use bifold_share::image::{Image, PAGE};
 use bifold_share::potential::{Options, Watch, count_watched};
-use bifold_trace::bounded;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
@@ -35,9 +34,9 @@ const TICK: Duration = Duration::from_millis(50);
 /// What a count may leave of the host's memory, MiB.
 const SPARE_MIB: u64 = 512;
 
-/// What the caller asks for besides the plan.
+/// What a run needs besides the plan.
 #[derive(Debug)]
-pub struct Asked<'a> {
+pub struct RunOptions<'a> {
     /// The host.
     pub host: &'a Host,
     /// Where the guard keeps its lock and its journal.
@@ -69,31 +68,35 @@ pub enum Notice<'a> {
 /// # Errors
 /// If nothing could be run: no KSM, not root, no emulator, no kernel, too little memory. What goes wrong
 /// in a case is in its ending.
-pub fn run(plan: &Plan, asked: &Asked, tell: &mut dyn FnMut(Notice)) -> Result<Outcome, ExperimentError> {
+pub fn run(
+    plan: &Plan,
+    options: &RunOptions,
+    tell: &mut dyn FnMut(Notice),
+) -> Result<Outcome, ExperimentError> {
     let copies = !plan.potential.is_empty();
-    fits(&plan.guests, copies, available_mib(asked.host)?, || largest_scale(&plan.spec, asked.host))?;
+    fits(&plan.guests, copies, available_mib(options.host)?, || largest_scale(&plan.spec, options.host))?;
     let qemu = qemu::find()?;
     // Before anything is fetched: without KSM or its lock all that would be for nothing.
     let off = Settings::of(&[(Setting::Run, 0)]);
-    let guard = KsmGuard::take(asked.host, asked.places, asked.guardian, &off)?;
+    let guard = KsmGuard::take(options.host, options.places, options.guardian, &off)?;
     if let Some(pid) = guard.recovered() {
         let text = format!("process {pid} had left KSM's settings changed: they were restored first");
         tell(Notice::Note(&text));
     }
     let kinds = Kind::find(&plan.spec, &mut |s| tell(Notice::Stage(s)))?;
     let mut outcome = Outcome {
-        host_kernel: kernel_release(asked.host),
+        host_kernel: options.host.kernel_release(),
         qemu: qemu.version.clone(),
         found: guard.found().to_string(),
         cases: Vec::new(),
         planned: plan.cases.len(),
     };
     for (n, case) in plan.cases.iter().enumerate() {
-        if asked.stop.load(Ordering::Relaxed) {
+        if options.stop.load(Ordering::Relaxed) {
             break;
         }
         tell(Notice::Case(n, &case.name));
-        let mut runner = Runner::new(plan, case, asked, &guard);
+        let mut runner = Runner::new(plan, case, options, &guard);
         let ending = match runner.go(&qemu, &kinds, tell) {
             Ok(ending) => ending,
             Err(e) => Ending::Failed(chain(&e)),
@@ -130,18 +133,7 @@ pub fn largest_scale_in(spec: &Spec, room_mib: u64) -> Option<Scale> {
 
 /// Memory that is available on a host, MiB.
 pub fn available_mib(host: &Host) -> Result<u64, ExperimentError> {
-    let path = host.proc.join("meminfo");
-    let read = |source| ExperimentError::Read { path: path.clone(), source };
-    let text = bounded::read_to_string(&path, bounded::TEXT).map_err(read)?;
-    let bytes = available(&text).ok_or_else(|| read(io::Error::other("it has no MemAvailable")))?;
-    Ok(bytes >> 20)
-}
-
-/// The release of a host's kernel; empty if it does not say.
-pub fn kernel_release(host: &Host) -> String {
-    let text =
-        bounded::read_to_string(&host.proc.join("sys/kernel/osrelease"), bounded::TEXT).unwrap_or_default();
-    text.trim().to_owned()
+    Ok(host.memory()?.available.ok_or(ExperimentError::NoMemAvailable)? >> 20)
 }
 
 /// An error and its causes on one line.
@@ -159,7 +151,7 @@ fn chain(e: &dyn std::error::Error) -> String {
 struct Runner<'a> {
     plan: &'a Plan,
     case: &'a PlannedCase,
-    asked: &'a Asked<'a>,
+    options: &'a RunOptions<'a>,
     guard: &'a KsmGuard,
     guests: Vec<Guest>,
     samples: Vec<Sample>,
@@ -171,11 +163,16 @@ struct Runner<'a> {
 }
 
 impl<'a> Runner<'a> {
-    fn new(plan: &'a Plan, case: &'a PlannedCase, asked: &'a Asked, guard: &'a KsmGuard) -> Runner<'a> {
+    fn new(
+        plan: &'a Plan,
+        case: &'a PlannedCase,
+        options: &'a RunOptions,
+        guard: &'a KsmGuard,
+    ) -> Runner<'a> {
         Runner {
             plan,
             case,
-            asked,
+            options,
             guard,
             guests: Vec::new(),
             samples: Vec::new(),
@@ -250,7 +247,7 @@ impl<'a> Runner<'a> {
         }
         let initrds = kinds.iter().zip(&self.case.workloads).map(|(kind, w)| kind.initrd(w));
         let initrds = initrds.collect::<Result<Vec<Initrd>, _>>()?;
-        let eye = Eye::open(&self.asked.host.proc, self.guard.ksm());
+        let sampler = Sampler::start(self.options.host, self.guard.ksm())?;
         let budget = self.plan.budget_mib << 20;
         let mut tuner = Tuner::new(self.case.start.clone(), budget);
         self.begun = Instant::now();
@@ -265,7 +262,7 @@ impl<'a> Runner<'a> {
         loop {
             for n in 0..self.guests.len() {
                 let now = self.now();
-                if let Some(news) = self.guests[n].hear(now)? {
+                if let Some(news) = self.guests[n].poll(now)? {
                     self.note(news, tell);
                 }
             }
@@ -280,9 +277,9 @@ impl<'a> Runner<'a> {
                 let text = format!("not all workloads were ready after {} s", READY.as_secs());
                 return Ok(Ending::Failed(text));
             }
-            let stopped = self.asked.stop.load(Ordering::Relaxed);
+            let stopped = self.options.stop.load(Ordering::Relaxed);
             if elapsed >= next || over || stopped {
-                self.sample(&eye, &mut tuner, tell)?;
+                self.sample(&sampler, &mut tuner, tell)?;
                 // What a count has delayed is left out, not made up for.
                 while next <= elapsed {
                     next += self.plan.sample;
@@ -308,12 +305,12 @@ impl<'a> Runner<'a> {
     /// Looks at the host, and does what the tuner makes of it.
     fn sample(
         &mut self,
-        eye: &Eye,
+        sampler: &Sampler,
         tuner: &mut Tuner,
         tell: &mut dyn FnMut(Notice),
     ) -> Result<(), ExperimentError> {
         let watched: Vec<Option<Watched>> = self.guests.iter().map(Guest::watched).collect();
-        let sample = eye.look(self.now(), &watched, self.orders)?;
+        let sample = sampler.sample(self.now(), &watched, self.orders)?;
         let orders = tuner.look(sample.at_s, sample.unshared, sample.used);
         if orders != self.orders {
             let mut wanted = Settings::of(&[(Setting::Run, u64::from(orders.run))]);
@@ -332,7 +329,7 @@ impl<'a> Runner<'a> {
     fn mark(&mut self, tell: &mut dyn FnMut(Notice)) -> Result<(), ExperimentError> {
         let at_s = self.now();
         let living: u64 = self.guests.iter().filter_map(Guest::watched).map(|w| w.ram >> 20).sum();
-        if living + SPARE_MIB > available_mib(self.asked.host)? {
+        if living + SPARE_MIB > available_mib(self.options.host)? {
             let why = "the potential was not counted: there is no memory for copies of the guests'";
             self.note(format!("at {at_s:.1} s {why}"), tell);
             return Ok(());
@@ -363,12 +360,12 @@ impl<'a> Runner<'a> {
                 return Ok(());
             }
         };
-        let watch = Watch { progress: &|_| (), stop: self.asked.stop };
+        let watch = Watch { progress: &|_| (), stop: self.options.stop };
         match count_watched(&images, &Options::default(), watch) {
             Ok(potential) => self.marks.push(Mark::of(at_s, paused_s, &potential)),
             Err(e) => self.note(format!("at {at_s:.1} s the potential was not counted: {}", chain(&e)), tell),
         }
-        if let Some(dir) = self.asked.dump {
+        if let Some(dir) = self.options.dump {
             for image in &images {
                 let name = format!("{}-{}-{at_s:.0}s.raw", file_name(&self.case.name), image.name());
                 let ram = self.guests.iter().find(|g| g.outcome.name == image.name());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Looks at a host and at its guests: procfs for memory, [`Ksm`] for the rest.
+//! Samples of a host and of its guests: procfs for memory, [`Ksm`] for the rest.
 //!
 //! What a guest takes is its RAM's mapping in the emulator's /proc/PID/smaps: `Rss` counts its resident
 //! pages, `Pss` counts a page with n mappings as 1/n, so that the sum over all guests is what they take.
@@ -7,65 +7,32 @@
 
 use super::outcome::{GuestSample, Sample};
 use super::tune::Orders;
-use bifold_host::ksm::{Ksm, KsmError, ProcessKsm};
-use std::path::{Path, PathBuf};
+use bifold_host::ksm::{Activity, Ksm, KsmError, ProcessKsm, Setting};
+use bifold_host::{Host, Mapping};
 
 /// More than the largest of the files, smaps, has for an emulator.
 const MOST_BYTES: u64 = 64 << 20;
 
 /// A process's memory by its smaps, bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Memory {
+struct Memory {
     /// The guest's RAM: resident.
-    pub rss: u64,
+    rss: u64,
     /// The guest's RAM: its share of it.
-    pub pss: u64,
+    pss: u64,
     /// Everything: its share of it.
-    pub all: u64,
+    all: u64,
 }
 
-/// Reads memory out of the text of /proc/PID/smaps. The guest's RAM is the largest mapping that can be
-/// read and written, of at least `ram` bytes.
-pub fn memory(smaps: &str, ram: u64) -> Option<Memory> {
-    let mut found = Memory::default();
-    let mut largest = 0;
-    let mut here = 0; // bytes of the mapping in which we are, 0 if it cannot be the RAM
-    for line in smaps.lines() {
-        let mut words = line.split_whitespace();
-        let Some(name) = words.next() else { continue };
-        let kib = |mut words: std::str::SplitWhitespace| words.next()?.parse::<u64>().ok()?.checked_mul(1024);
-        match name {
-            "Rss:" if here > 0 => found.rss = kib(words)?,
-            "Pss:" => {
-                let pss = kib(words)?;
-                found.all += pss;
-                if here > 0 {
-                    found.pss = pss;
-                }
-            }
-            _ if !name.ends_with(':') => {
-                let (start, end) = name.split_once('-')?;
-                let number = |s| u64::from_str_radix(s, 16).ok();
-                let bytes = number(end)?.checked_sub(number(start)?)?;
-                let mode = words.next()?;
-                here = if mode.starts_with("rw-") && bytes >= ram.max(largest + 1) { bytes } else { 0 };
-                largest = largest.max(here);
-            }
-            _ => {}
-        }
-    }
-    (largest > 0).then_some(found)
-}
-
-/// A number of /proc/vmstat.
-pub fn vmstat(text: &str, name: &str) -> Option<u64> {
-    text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
-}
-
-/// `MemAvailable` of /proc/meminfo, bytes.
-pub fn available(meminfo: &str) -> Option<u64> {
-    let rest = meminfo.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
-    rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+/// A process's memory out of the text of /proc/PID/smaps. The guest's RAM is the largest mapping that can
+/// be read and written, of at least `ram` bytes.
+fn memory(smaps: &str, ram: u64) -> Option<Memory> {
+    let mappings = Mapping::parse(smaps);
+    let size = |m: &&Mapping| m.end - m.start;
+    // Of equals, the first.
+    let guest = mappings.iter().rev().filter(|m| m.data && size(m) >= ram).max_by_key(size)?;
+    let all = mappings.iter().map(|m| m.proportional).sum();
+    Some(Memory { rss: guest.resident, pss: guest.proportional, all })
 }
 
 /// What has to be known of a guest to look at it.
@@ -79,52 +46,37 @@ pub struct Watched {
     pub cycles: u64,
 }
 
-/// Looks, and remembers what was counted at the start.
+/// Samples a host and its guests, and remembers what was counted at the start.
 #[derive(Debug)]
-pub struct Eye {
-    proc: PathBuf,
+pub struct Sampler<'a> {
+    host: &'a Host,
     ksm: Ksm,
     ksmd: Option<u32>,
-    cpu: Option<f64>,
-    copies: Option<u64>,
-    swapped_in: Option<u64>,
+    start: Activity,
 }
 
-impl Eye {
-    /// Opens it: counting begins here.
-    pub fn open(proc: &Path, ksm: &Ksm) -> Eye {
+impl Sampler<'_> {
+    /// Counting begins here.
+    pub fn start<'a>(host: &'a Host, ksm: &Ksm) -> Result<Sampler<'a>, KsmError> {
         let ksmd = ksm.ksmd();
-        let mut eye = Eye {
-            proc: proc.into(),
-            ksm: ksm.clone(),
-            ksmd: ksmd.map(|k| k.pid),
-            cpu: ksmd.map(|k| k.cpu.as_secs_f64()),
-            copies: None,
-            swapped_in: None,
-        };
-        let text = eye.text("vmstat");
-        (eye.copies, eye.swapped_in) = (vmstat(&text, "cow_ksm"), vmstat(&text, "ksm_swpin_copy"));
-        eye
+        let start = Activity::of(0.0, &ksm.counters()?, &host.vmstat(), ksmd);
+        Ok(Sampler { host, ksm: ksm.clone(), ksmd: ksmd.map(|k| k.pid), start })
     }
 
-    fn text(&self, file: &str) -> String {
-        let bytes = bifold_host::read_up_to(&self.proc.join(file), MOST_BYTES).unwrap_or_default();
-        String::from_utf8_lossy(&bytes).into_owned()
-    }
-
-    /// What is there now.
-    pub fn look(&self, at_s: f64, guests: &[Option<Watched>], orders: Orders) -> Result<Sample, KsmError> {
-        let vmstat_text = self.text("vmstat");
-        let since = |name, start: Option<u64>| Some(vmstat(&vmstat_text, name)?.saturating_sub(start?));
+    /// What the host and the guests show now.
+    pub fn sample(&self, at_s: f64, guests: &[Option<Watched>], orders: Orders) -> Result<Sample, KsmError> {
+        let counters = self.ksm.counters()?;
+        let ksmd = self.ksmd.and_then(|pid| self.ksm.ksmd_at(pid));
+        let since = Activity::of(at_s, &counters, &self.host.vmstat(), ksmd).since(&self.start);
         let mut sample = Sample {
             at_s,
-            available: available(&self.text("meminfo")),
+            available: self.host.memory().ok().and_then(|m| m.available),
             running: orders.run,
-            pages_to_scan: self.ksm.settings()?.get(bifold_host::ksm::Setting::PagesToScan),
-            ksm: self.ksm.counters()?,
-            ksmd_cpu_s: self.ksmd.and_then(|p| Some(self.ksm.ksmd_at(p)?.cpu.as_secs_f64() - self.cpu?)),
-            copies: since("cow_ksm", self.copies),
-            swapped_in: since("ksm_swpin_copy", self.swapped_in),
+            pages_to_scan: self.ksm.settings()?.get(Setting::PagesToScan),
+            ksm: counters,
+            ksmd_cpu_s: since.ksmd_cpu_s,
+            copies: since.copies,
+            swapped_in: since.swapped_in,
             ..Sample::default()
         };
         for guest in guests {
@@ -139,7 +91,9 @@ impl Eye {
 
     /// A guest that is just ending has no figures.
     fn guest(&self, g: &Watched, sample: &mut Sample) -> Result<Option<GuestSample>, KsmError> {
-        let Some(memory) = memory(&self.text(&format!("{}/smaps", g.pid)), g.ram) else { return Ok(None) };
+        let path = self.host.proc.join(g.pid.to_string()).join("smaps");
+        let smaps = bifold_host::read_up_to(&path, MOST_BYTES).unwrap_or_default();
+        let Some(memory) = memory(&String::from_utf8_lossy(&smaps), g.ram) else { return Ok(None) };
         let ksm = self.ksm.process(g.pid)?.unwrap_or(ProcessKsm::default());
         sample.unshared += memory.rss + 4096 * ksm.zero_pages.unwrap_or(0);
         sample.used += memory.pss;
@@ -188,13 +142,5 @@ Pss:                   1 kB
         assert_eq!(memory(SMAPS, 512 << 20), None, "no mapping is that large");
         assert_eq!(memory("", 1), None, "the process is gone");
         assert_eq!(memory("a line that is none\nRss: much", 1), None);
-    }
-
-    #[test]
-    fn numbers_are_found_by_their_whole_name() {
-        let text = "cow_ksm_other 3\ncow_ksm 17\n";
-        assert_eq!(vmstat(text, "cow_ksm"), Some(17));
-        assert_eq!(vmstat(text, "ksm_swpin_copy"), None);
-        assert_eq!(available("MemFree: 1 kB\nMemAvailable:    2048 kB\n"), Some(2 << 20));
     }
 }

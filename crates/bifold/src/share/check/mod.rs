@@ -17,7 +17,6 @@ use bifold_host::held::{Guardian, Places};
 use bifold_host::ksm::{KsmGuard, Others, Settings};
 use bifold_report::{Exit, Format, grouped, shell_words};
 use bifold_share::ksm::synthetic::Synthetic;
-use bifold_trial::experiment::run::kernel_release;
 use bifold_trial::ksm_check::{Case, Check, CheckError, Watch};
 use clap::Args;
 use show::{Checked, Run};
@@ -149,7 +148,7 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<Status> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let checked = Checked {
         command: format!("bifold {}", shell_words(&words)),
-        kernel: kernel_release(&host),
+        kernel: host.kernel_release(),
         pages: (!args.processes).then_some(args.pages),
         tolerance: args.tolerance,
         partial: ending.as_ref().err().map(ToString::to_string),

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Processes that run a guest, by procfs.
+//!
+//! [`Host::vms`] lists what KVM knows, which only root may read and which leaves out emulated guests. Here
+//! the program's name tells: any user may look, and a guest without KVM is found too.
+
+use crate::memory::{kib, text};
+use crate::{Host, guest_name, read_up_to};
+use std::path::Path;
+
+/// Programs that run guests, by the start of their names.
+const VMMS: [&str; 4] = ["qemu-", "kvm", "cloud-hypervisor", "firecracker"];
+/// More than a command line has.
+const MOST_CMDLINE: u64 = 4 << 20;
+
+/// A process that runs a guest.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GuestProcess {
+    /// Its process id.
+    pub pid: u32,
+    /// The guest's name, or the program's.
+    pub name: String,
+    /// Its user.
+    pub uid: Option<u32>,
+    /// Resident bytes.
+    pub resident: u64,
+    /// Of these, bytes in huge pages; none if this user may not know.
+    pub huge: Option<u64>,
+    /// Whether it has memory in hugetlbfs, by its command line.
+    pub hugetlb: bool,
+    /// Whether a thread of it is scheduled as real-time.
+    pub real_time: bool,
+}
+
+impl Host {
+    /// The processes that run a guest, by process id; none if procfs cannot be read.
+    pub fn guest_processes(&self) -> Vec<GuestProcess> {
+        let Ok(entries) = std::fs::read_dir(&self.proc) else { return Vec::new() };
+        let mut pids: Vec<u32> =
+            entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
+        pids.sort_unstable();
+        pids.into_iter().filter_map(|pid| guest_process(&self.proc, pid)).collect()
+    }
+}
+
+fn guest_process(proc: &Path, pid: u32) -> Option<GuestProcess> {
+    let dir = proc.join(pid.to_string());
+    let cmdline = read_up_to(&dir.join("cmdline"), MOST_CMDLINE).unwrap_or_default();
+    let words: Vec<_> = cmdline.split(|b| *b == 0).map(String::from_utf8_lossy).collect();
+    let program = words[0].rsplit('/').next().unwrap_or_default();
+    if !VMMS.iter().any(|v| program.starts_with(v)) {
+        return None;
+    }
+    let status = text(&dir.join("status"));
+    let uid = status.lines().find_map(|l| l.strip_prefix("Uid:")?.split_whitespace().next()?.parse().ok());
+    Some(GuestProcess {
+        pid,
+        name: guest_name(&cmdline).unwrap_or_else(|| program.to_owned()),
+        uid,
+        resident: kib(&status, "VmRSS").unwrap_or(0),
+        huge: kib(&text(&dir.join("smaps_rollup")), "AnonHugePages"),
+        hugetlb: words.iter().any(|w| w.contains("hugetlb=on") || w.contains("/hugepages")),
+        real_time: real_time(&dir),
+    })
+}
+
+/// Whether a thread has a real-time policy: field 41 of stat(5), SCHED_FIFO or SCHED_RR.
+fn real_time(dir: &Path) -> bool {
+    let Ok(threads) = std::fs::read_dir(dir.join("task")) else { return false };
+    threads.flatten().any(|t| {
+        let stat = text(&t.path().join("stat"));
+        let after = stat.rfind(')').map_or("", |at| &stat[at + 1..]);
+        // What follows the name begins with field 3.
+        matches!(after.split_whitespace().nth(41 - 3), Some("1" | "2"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn guests_are_told_by_their_program_and_read_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let [sys, proc, debug] = ["sys", "proc", "debug"].map(|n| dir.path().join(n));
+        let host = Host { sys, proc, debug };
+        assert_eq!(host.guest_processes(), []);
+        let put = |path: &str, text: &str| {
+            let path = host.proc.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        put("9/cmdline", "/usr/bin/qemu-system-x86_64\0-name\0guest=web\0-mem-path\0/dev/hugepages\0");
+        put("9/status", "Name:\tqemu\nUid:\t1000\t1000\nVmRSS:\t  2048 kB\n");
+        put("9/smaps_rollup", "Rss: 2048 kB\nAnonHugePages:    1024 kB\n");
+        let fields = (4..=40).map(|n| n.to_string()).collect::<Vec<_>>().join(" ");
+        put("9/task/10/stat", &format!("10 (CPU 0) KVM) S {fields} 1 0\n"));
+        put("7/cmdline", "firecracker\0--id\0x\0");
+        put("8/cmdline", "/usr/bin/emacs\0qemu-notes\0");
+        put("self/cmdline", "qemu-x\0");
+        let web = GuestProcess {
+            pid: 9,
+            name: "web".into(),
+            uid: Some(1000),
+            resident: 2 << 20,
+            huge: Some(1 << 20),
+            hugetlb: true,
+            real_time: true,
+        };
+        let fire = GuestProcess { pid: 7, name: "firecracker".into(), ..GuestProcess::default() };
+        assert_eq!(host.guest_processes(), [fire, web]);
+    }
+}

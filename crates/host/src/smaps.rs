@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A process's mappings, by `/proc/PID/smaps`.
+
+use std::str::SplitWhitespace;
+
+/// Bytes of a page.
+const PAGE: u64 = 4096;
+/// A process has at most 65,530 mappings unless its host says otherwise (vm.max_map_count), of 1 KiB of text
+/// each.
+pub(crate) const MOST_SMAPS: u64 = 1 << 30;
+
+/// A mapping. Amounts are bytes, 0 where the kernel does not tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mapping {
+    /// Its first address.
+    pub start: u64,
+    /// The address behind its last.
+    pub end: u64,
+    /// Whether it can be read and written, and holds no code (`rw-`).
+    pub data: bool,
+    /// In memory (`Rss`).
+    pub resident: u64,
+    /// Its share of the memory, where a page with n mappings counts 1/n (`Pss`).
+    pub proportional: u64,
+    /// Of the resident bytes, those in huge pages (`AnonHugePages`).
+    pub huge: u64,
+    /// Whether KSM may merge it (flag `mg`).
+    pub mergeable: bool,
+}
+
+impl Mapping {
+    /// The mappings in the text of `/proc/PID/smaps`, in its order. Lines that are not known are passed
+    /// over, as kernels add lines.
+    pub fn parse(smaps: &str) -> Vec<Mapping> {
+        let mut found: Vec<Mapping> = Vec::new();
+        // Whether the lines belong to the last mapping found.
+        let mut inside = false;
+        for line in smaps.lines() {
+            let mut words = line.split_whitespace();
+            let first = words.next().unwrap_or_default();
+            if let Some((start, end)) = range(first) {
+                inside = start < end && start % PAGE == 0 && end % PAGE == 0;
+                if inside {
+                    let data = words.next().is_some_and(|mode| mode.starts_with("rw-"));
+                    let new =
+                        Mapping { start, end, data, resident: 0, proportional: 0, huge: 0, mergeable: false };
+                    found.push(new);
+                }
+                continue;
+            }
+            let Some(mapping) = found.last_mut().filter(|_| inside) else { continue };
+            match first {
+                "Rss:" => mapping.resident = bytes(words),
+                "Pss:" => mapping.proportional = bytes(words),
+                "AnonHugePages:" => mapping.huge = bytes(words),
+                "VmFlags:" => mapping.mergeable = words.any(|w| w == "mg"),
+                _ => {}
+            }
+        }
+        found
+    }
+}
+
+/// `START-END` in hexadecimal.
+fn range(word: &str) -> Option<(u64, u64)> {
+    let (start, end) = word.split_once('-')?;
+    let hex = |s| u64::from_str_radix(s, 16).ok();
+    Some((hex(start)?, hex(end)?))
+}
+
+fn bytes(mut words: SplitWhitespace) -> u64 {
+    words.next().and_then(|kib| kib.parse::<u64>().ok()?.checked_mul(1024)).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mapping_has_its_lines_and_no_others() {
+        let smaps = "7f0000000000-7f0000200000 rw-p 00000000 00:00 0 \nSize: 2048 kB\nRss: 1024 kB\n\
+                     Pss: 512 kB\nPss_Dirty: 7 kB\nAnonHugePages:   256 kB\nNew: 9 kB\n\
+                     VmFlags: rd wr mr mw me ac mg \n\
+                     7f0000300000-7f0000400000 r-xp 00000000 00:00 0  /lib/x\nRss: much kB\nVmFlags: rd ex\n\
+                     7f0000400001-7f0000401000 rw-p 00000000 00:00 0\nRss: 4 kB\nVmFlags: mg";
+        let found = Mapping::parse(smaps);
+        let (a, b) = (0x7f00_0000_0000, 0x7f00_0030_0000);
+        let none = Mapping {
+            start: b,
+            end: b + (1 << 20),
+            data: false,
+            resident: 0,
+            proportional: 0,
+            huge: 0,
+            mergeable: false,
+        };
+        let first = Mapping {
+            start: a,
+            end: a + (2 << 20),
+            data: true,
+            resident: 1 << 20,
+            proportional: 512 << 10,
+            huge: 256 << 10,
+            mergeable: true,
+        };
+        assert_eq!(found, [first, none], "the third begins in the middle of a page");
+        assert_eq!(Mapping::parse("a line that is none\nRss: 4 kB\n"), []);
+    }
+}
