@@ -2,7 +2,7 @@
 //! Figures that a made-up outcome must have.
 
 use super::*;
-use crate::experiment::outcome::{GuestOutcome, GuestSample, Mark};
+use crate::experiment::outcome::{CaseOutcome, GuestOutcome, GuestSample, Mark};
 use crate::experiment::spec::{Rate, Spec};
 use bifold_host::Host;
 use bifold_host::ksm::{Ksm, MergeableProcess, Merged, Others};
