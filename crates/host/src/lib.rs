@@ -1,11 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The live host: its KVM, its virtual machines, their paging modes, its KSM.
+//! Clients of a live Linux host: its KVM, its virtual machines and their paging modes, its KSM, its memory.
 //!
-//! Everything is read from three trees of files, which [`Host`] names, so that tests make trees of
-//! their own. What KVM says of a VM comes from its directory in debugfs, `kvm/PID-FD`. A KVM built
-//! by `make kernel` has two more files there: `paging_mode`, which switches when written, and
-//! `paging_stats`. A VM may end at any moment: its directory is then gone, which is never taken for
-//! an answer of another kind.
+//! Everything is read from three trees of files, sysfs, procfs and debugfs. A [`Host`] names where they are,
+//! so that tests make trees of their own. KVM describes a VM in a directory of debugfs, `kvm/PID-FD`. A KVM
+//! built by `make kernel` has two more files there: `paging_mode`, which switches the VM when written, and
+//! `paging_stats`. A VM may end at any moment; a directory that disappears is reported as the VM's end, and
+//! as no other error.
+//!
+//! This crate decides nothing and has no model: policies, counts and experiments are other crates'.
+//!
+//! ```
+//! use bifold_host::Host;
+//!
+//! let host = Host::live();
+//! match host.vms() {
+//!     Ok(vms) => vms.iter().for_each(|vm| println!("VM {} is in {:?}", vm.id, vm.paging.state())),
+//!     Err(e) => println!("{e}"), // no KVM here, or only root may look
+//! }
+//! assert!(host.memory()?.available <= host.memory()?.total);
+//! # Ok::<(), bifold_host::HostError>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod error;
@@ -32,7 +46,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-/// Where a host tells of itself.
+/// Where a host's files are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
     /// sysfs.
@@ -50,10 +64,10 @@ impl Host {
     }
 }
 
-/// More than any of the files that are read here has.
+/// More than any file has that is read whole here.
 const MOST_BYTES: u64 = 256 << 10;
 
-/// The start of a file, which is all of those that are read here.
+/// The start of a file: of the small ones, all.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     read_up_to(path, MOST_BYTES)
 }

@@ -8,7 +8,7 @@ use bifold_model::Sample;
 use bifold_model::ages::{Reuse, bucket};
 use bifold_policy::sweep::{self, Axis, Prepared};
 use bifold_policy::timeline::{About, Pair, StaticRun, SwitchCosts};
-use bifold_policy::{Estimator, Named, Scale, Timeline, Track, Vm};
+use bifold_policy::{Estimator, Named, Scale, Timeline, Track, VmKind};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -100,7 +100,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let scale = Scale::both(100.0);
     let begun = Instant::now();
-    let track = |t: &Timeline| Track::new(t, Vm::default()).ok_or("no 4 KB host pages");
+    let track = |t: &Timeline| Track::new(t, VmKind::default()).ok_or("no 4 KB host pages");
     let programs: Vec<Prepared> = timelines
         .iter()
         .map(|t| Ok(Prepared::new(&t.about.program, track(t)?, scale.switch)))

@@ -6,7 +6,7 @@ use crate::driver::{Driver, Interval, Scale, Source};
 use crate::estimate::Estimator;
 use crate::replay::{self, Setup};
 use crate::timeline::{TIME_SCALE, Timeline};
-use crate::track::{Track, Vm};
+use crate::track::{Track, VmKind};
 use crate::{Mode, Named};
 use bifold_mmu::PageSize;
 use bifold_model::{Model, Profile, SwitchedOutcome, Switching};
@@ -21,7 +21,7 @@ pub struct OnLine {
     pub named: Named,
     /// The VM's pages, and whether its nested tables are kept. It is one whose memory the
     /// host has yet to back, as the model's are.
-    pub vm: Vm,
+    pub vm: VmKind,
     /// The mode at the start.
     pub start: Mode,
 }
@@ -33,7 +33,7 @@ impl OnLine {
         let mut words = text.split('+');
         let named = Named::load(words.next().unwrap_or("")).map_err(|e| e.to_string())?;
         let mut on_line =
-            OnLine { named, vm: Vm { long_lived: false, ..Vm::default() }, start: Mode::Nested };
+            OnLine { named, vm: VmKind { long_lived: false, ..VmKind::default() }, start: Mode::Nested };
         for word in words {
             match word {
                 "shadow" => on_line.start = Mode::Shadow,
@@ -74,7 +74,7 @@ pub struct Check {
     /// The policy.
     pub name: String,
     /// The VM.
-    pub vm: Vm,
+    pub vm: VmKind,
     /// The mode at the start.
     pub start: Mode,
     /// All cycles of the run inside the model.
@@ -105,7 +105,7 @@ pub fn checks(timeline: &Timeline) -> Vec<Check> {
 
 fn check(timeline: &Timeline, run: &SwitchedOutcome) -> Option<Check> {
     let Switching { name, host_page, start, keep_nested } = run.switching.clone();
-    let vm = Vm { host_page, long_lived: false, keep_nested };
+    let vm = VmKind { host_page, long_lived: false, keep_nested };
     let track = Track::new(timeline, vm)?;
     let start = start.switchable()?;
     let modes: Vec<Mode> = run.modes.iter().map(|m| m.switchable()).collect::<Option<_>>()?;

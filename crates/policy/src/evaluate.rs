@@ -11,7 +11,7 @@ use crate::driver::Scale;
 use crate::estimate::Estimator;
 use crate::oracle::oracle;
 use crate::replay::{Run, Setup, replay};
-use crate::{Mode, Named, Timeline, Track, Vm};
+use crate::{Mode, Named, Timeline, Track, VmKind};
 use bifold_mmu::PageSize;
 use rayon::prelude::*;
 use serde::Serialize;
@@ -23,7 +23,7 @@ pub const WITHIN_PERCENT: f64 = 1.0;
 #[derive(Debug, Clone, Copy)]
 pub struct Options<'a> {
     /// Which VM.
-    pub vm: Vm,
+    pub vm: VmKind,
     /// How policies' time is to the timelines'.
     pub scale: Scale,
     /// Where a policy that needs it learns of the other mode's cost: estimated, or known from
@@ -362,7 +362,7 @@ mod tests {
         Input { name: "halves".into(), timeline: timeline(shadow, nested, vec![Vec::new(); n]) }
     }
 
-    fn options(vm: Vm) -> Options<'static> {
+    fn options(vm: VmKind) -> Options<'static> {
         Options { vm, scale: Scale::both(100.0), estimator: Some(Estimator::fitted()) }
     }
 
@@ -377,7 +377,7 @@ mod tests {
     #[test]
     fn the_worse_start_counts_and_gaps_are_to_a_vm_that_never_switches() {
         let named = ["always-shadow", "always-nested"].map(|n| Named::load(n).unwrap());
-        let e = evaluate(&[halves(10)], &named, &options(Vm::default())).unwrap();
+        let e = evaluate(&[halves(10)], &named, &options(VmKind::default())).unwrap();
         let p = &e.programs[0];
         assert!(p.static_percent.iter().all(|s| (s - 27.5).abs() < 0.01), "{:?}", p.static_percent);
         // Started in the other mode, each pays one interval of that and one switch.
@@ -397,7 +397,8 @@ mod tests {
             timeline: timeline(vec![sample(shadow, 0); 8], vec![sample(nested, 0); 8], vec![Vec::new(); 8]),
         };
         let inputs = [flat("good", 300_000, 0), flat("bad", 0, 440_000)];
-        let e = evaluate(&inputs, &named, &options(Vm { keep_nested: true, ..Vm::default() })).unwrap();
+        let e =
+            evaluate(&inputs, &named, &options(VmKind { keep_nested: true, ..VmKind::default() })).unwrap();
         let s = &e.policies[0];
         // 1.0375 and 1.44: the root of their product is 1.2223.
         assert_eq!(s.worst_program, "bad");
@@ -408,16 +409,16 @@ mod tests {
 
     #[test]
     fn a_vm_that_was_not_captured_is_told() {
-        let vm = Vm { host_page: PageSize::Size2M, ..Vm::default() };
+        let vm = VmKind { host_page: PageSize::Size2M, ..VmKind::default() };
         let e = evaluate(&[halves(4)], &Named::all(), &options(vm)).unwrap_err();
         assert_eq!(e.to_string(), "timeline halves has no 2 MB host pages: it was captured with 4 KB");
     }
 
     #[test]
     fn without_programs_or_policies_there_are_no_figures_and_no_failure() {
-        let e = evaluate(&[], &Named::all(), &options(Vm::default())).unwrap();
+        let e = evaluate(&[], &Named::all(), &options(VmKind::default())).unwrap();
         assert!(e.policies.iter().all(|s| s.oracle_gap_percent == 0.0 && s.within == 0));
-        assert!(evaluate(&[halves(4)], &[], &options(Vm::default())).unwrap().policies.is_empty());
+        assert!(evaluate(&[halves(4)], &[], &options(VmKind::default())).unwrap().policies.is_empty());
     }
 
     fn samples() -> impl Strategy<Value = Sample> {
@@ -453,7 +454,7 @@ mod tests {
         fn no_policy_beats_the_oracle_from_the_same_start(
             timeline in timelines(), long_lived: bool, keep_nested: bool, known: bool, scale in 1.0f64..200.0,
         ) {
-            let vm = Vm { host_page: PageSize::Size4K, long_lived, keep_nested };
+            let vm = VmKind { host_page: PageSize::Size4K, long_lived, keep_nested };
             let options = Options {
                 vm,
                 scale: Scale::both(scale),

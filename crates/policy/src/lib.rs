@@ -1,10 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! When should a virtual machine switch between shadow and nested paging?
+//! Policies that decide when a virtual machine switches between shadow and nested paging, the optimum that
+//! they are compared with, and replays of recorded timelines.
 //!
-//! A [`Policy`] sees one [`View`] per interval and names the mode of the next; it sees
-//! nothing of the future and nothing but what a live host can measure, so the same code
-//! decides over a captured timeline and on line. [`Policies`](spec) are made from parameters
-//! in TOML ([`Spec`]), one file per policy under `policies/`.
+//! A [`Policy`] sees one [`View`] of each interval and names the mode of the next. It sees nothing of the
+//! future and only what a live host can measure, so the same code decides over a captured timeline and on
+//! line. [`Spec`] makes policies from parameters in TOML; each has a file under `policies/`.
+//!
+//! This crate switches no VM and measures none: it takes samples from a [`Timeline`], or from a caller that
+//! drives a policy ([`Driver`]).
+//!
+//! ```
+//! use bifold_model::Sample;
+//! use bifold_policy::{Driver, Interval, Mode, Named, Scale, Source};
+//!
+//! let dsp = Named::load("dsp")?;
+//! let source = Source::simulated(dsp.spec.interval_s());
+//! let mut driver = Driver::new(&dsp.spec, Mode::Nested, source, Scale::both(1.0), None)?;
+//! // Many TLB misses and no page faults: shadow paging walks fewer tables.
+//! let sample = Sample { instructions: 1_000_000, tlb_misses_4k: 50_000, ..Sample::default() };
+//! let interval = Interval {
+//!     mode: Mode::Nested,
+//!     sample: &sample,
+//!     cycles: 2e6,
+//!     load: 1.0,
+//!     seconds: source.interval_s,
+//! };
+//! assert_eq!(driver.interval(interval, None), Some(Mode::Shadow));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod check;
@@ -30,4 +53,4 @@ pub use policy::{Log, Other, Parameters, Policy, View};
 pub use replay::{Run, Setup, forced, replay};
 pub use spec::{Named, Spec, SpecError};
 pub use timeline::{Timeline, TimelineError};
-pub use track::{Track, Vm};
+pub use track::{Track, VmKind};

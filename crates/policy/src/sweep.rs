@@ -263,7 +263,7 @@ pub fn sweep(
 mod tests {
     use super::*;
     use crate::timeline::{About, Pair, StaticRun, SwitchCosts};
-    use crate::{Timeline, Vm};
+    use crate::{Timeline, VmKind};
     use bifold_mmu::PageSize;
     use bifold_model::Sample;
 
@@ -308,7 +308,7 @@ mod tests {
 
     fn prepared() -> Vec<Prepared> {
         [("a", 100), ("b", 160)]
-            .map(|(n, len)| Prepared::new(n, Track::new(&timeline(len), Vm::default()).unwrap(), 100.0))
+            .map(|(n, len)| Prepared::new(n, Track::new(&timeline(len), VmKind::default()).unwrap(), 100.0))
             .into()
     }
 

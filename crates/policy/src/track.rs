@@ -8,9 +8,9 @@ use bifold_mmu::PageSize;
 use bifold_model::Sample;
 use bifold_model::ages::{Reuse, bounds};
 
-/// Which VM.
+/// What kind of VM a timeline is replayed for.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Vm {
+pub struct VmKind {
     /// Size of the host's pages.
     pub host_page: PageSize,
     /// Had the host backed all of the guest's memory, and the nested tables mapped it, before
@@ -20,9 +20,9 @@ pub struct Vm {
     pub keep_nested: bool,
 }
 
-impl Default for Vm {
+impl Default for VmKind {
     fn default() -> Self {
-        Vm { host_page: PageSize::Size4K, long_lived: true, keep_nested: true }
+        VmKind { host_page: PageSize::Size4K, long_lived: true, keep_nested: true }
     }
 }
 
@@ -42,8 +42,8 @@ pub struct Cold {
 pub struct Track {
     /// Length of an interval in seconds of the timeline.
     pub interval_s: f64,
-    /// Which VM.
-    pub vm: Vm,
+    /// The VM's kind.
+    pub vm: VmKind,
     /// Costs of switching.
     pub costs: SwitchCosts,
     /// Cycles of the guest's own work per interval.
@@ -62,7 +62,7 @@ pub struct Track {
 
 impl Track {
     /// The VM's track; `None` if the timeline has no such host pages.
-    pub fn new(timeline: &Timeline, vm: Vm) -> Option<Track> {
+    pub fn new(timeline: &Timeline, vm: VmKind) -> Option<Track> {
         let pair = timeline.pair(vm.host_page)?;
         let [shadow, nested] = &pair.runs;
         let ideal = shadow.samples.iter().map(|s| s.instructions as f64 * timeline.about.base_cpi);

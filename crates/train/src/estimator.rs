@@ -16,7 +16,7 @@ use crate::programs::{Program, TrainError};
 use crate::text;
 use crate::{Progress, Trained};
 use bifold_model::Sample;
-use bifold_policy::{Estimator, Mode, Track, Vm};
+use bifold_policy::{Estimator, Mode, Track, VmKind};
 use rayon::prelude::*;
 use std::fmt::Write as _;
 
@@ -232,8 +232,8 @@ fn weighted_sign(scores: &[(String, Score)]) -> f64 {
 /// Fits the estimator.
 pub fn train(programs: &[Program], progress: &Progress) -> Result<Trained, TrainError> {
     Program::check(programs)?;
-    let pages = |host_page| Vm { host_page, ..Vm::default() };
-    let small = Vm::default().host_page;
+    let pages = |host_page| VmKind { host_page, ..VmKind::default() };
+    let small = VmKind::default().host_page;
     let track = |p: &Program| {
         Track::new(&p.timeline, pages(small))
             .ok_or_else(|| TrainError::NoPair { name: p.name.clone(), pages: "4 KB" })

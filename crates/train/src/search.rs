@@ -10,7 +10,7 @@ use crate::programs::{Program, TrainError};
 use crate::text::{self, row};
 use crate::{Progress, Trained};
 use bifold_policy::sweep::{self, Axis, Prepared, Row};
-use bifold_policy::{Estimator, Named, Scale, SpecError, Track, Vm};
+use bifold_policy::{Estimator, Named, Scale, SpecError, Track, VmKind};
 use rayon::prelude::*;
 use std::fmt::Write as _;
 
@@ -18,7 +18,7 @@ use std::fmt::Write as _;
 #[derive(Debug, Clone, Copy)]
 pub struct Options<'a> {
     /// Which VM.
-    pub vm: Vm,
+    pub vm: VmKind,
     /// How policies' time is to the timelines'.
     pub scale: Scale,
     /// Where a policy that needs it learns of the other mode's cost.
@@ -27,7 +27,7 @@ pub struct Options<'a> {
 
 impl Default for Options<'static> {
     fn default() -> Self {
-        Options { vm: Vm::default(), scale: Scale::both(100.0), estimator: Some(Estimator::fitted()) }
+        Options { vm: VmKind::default(), scale: Scale::both(100.0), estimator: Some(Estimator::fitted()) }
     }
 }
 

@@ -1,9 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Trials of page sharing with real guests and the real KSM.
 //!
-//! [`experiment`] runs Linux guests under KSM and measures what sharing saves and costs; [`ksm_check`]
-//! compares the model of KSM with this kernel's ksmd, pass by pass; [`advise`] reads a host and says
-//! what its KSM is worth. The counting and the models themselves are in `bifold_share`.
+//! [`experiment`] runs Linux guests under KSM and measures what sharing saves and costs. [`ksm_check`]
+//! compares the model of KSM with this kernel's ksmd, pass by pass. [`advise`] reads a host and recommends
+//! what to do about its KSM.
+//!
+//! This crate counts no pages and models no scanner: that is `bifold-share`. It changes KSM's settings only
+//! through `bifold-host`'s guard, which restores them.
+//!
+//! ```
+//! use bifold_trial::experiment::{Rate, Spec};
+//! use std::path::Path;
+//!
+//! let text = "title = 'two idle guests'\n[time]\nlength = 600\nsample = 10\n\
+//!             [[guest]]\nname = 'idle'\ncount = 2\nmemory_mib = 1024\nworkload = { kind = 'idle' }\n";
+//! let spec = Spec::parse(Path::new("idle.toml"), text)?;
+//! // At a quarter of the size, everything takes a quarter of the time.
+//! let plan = spec.plan(Path::new("idle.toml"), Rate::parse("1/4").unwrap(), &[])?;
+//! assert_eq!((plan.guests.len(), plan.guests[0].memory_mib), (2, 256));
+//! assert_eq!(plan.length.as_secs(), 150);
+//! # Ok::<(), bifold_trial::experiment::SpecError>(())
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod advise;

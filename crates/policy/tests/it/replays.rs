@@ -3,25 +3,25 @@
 
 use crate::made::{COSTS, IDEAL, Interval, any_timeline, reuse, timeline};
 use bifold_policy::timeline::SwitchCosts;
-use bifold_policy::{Estimator, Mode, Named, Scale, Setup, Timeline, Track, Vm, forced, oracle, replay};
+use bifold_policy::{Estimator, Mode, Named, Scale, Setup, Timeline, Track, VmKind, forced, oracle, replay};
 use proptest::prelude::*;
 
 const N: Mode = Mode::Nested;
 const S: Mode = Mode::Shadow;
 
-fn warm() -> Vm {
-    Vm::default()
+fn warm() -> VmKind {
+    VmKind::default()
 }
 
-fn track(intervals: &[Interval], vm: Vm) -> Track {
+fn track(intervals: &[Interval], vm: VmKind) -> Track {
     Track::new(&timeline(intervals), vm).unwrap()
 }
 
-fn vms() -> impl Strategy<Value = Vm> {
-    (any::<bool>(), any::<bool>()).prop_map(|(long_lived, keep_nested)| Vm {
+fn vms() -> impl Strategy<Value = VmKind> {
+    (any::<bool>(), any::<bool>()).prop_map(|(long_lived, keep_nested)| VmKind {
         long_lived,
         keep_nested,
-        ..Vm::default()
+        ..VmKind::default()
     })
 }
 
@@ -65,12 +65,12 @@ fn nested_tables_kept_lack_what_was_made_in_shadow_mode_and_dropped_ones_lack_al
     let mut intervals = vec![Interval::default(); 5];
     intervals[4].reuse[1] = vec![reuse(0, 0, 2, 0), reuse(0, 3, 30, 0)];
     let cold = |long_lived, keep_nested| {
-        let t = track(&intervals, Vm { long_lived, keep_nested, ..Vm::default() });
+        let t = track(&intervals, VmKind { long_lived, keep_nested, ..VmKind::default() });
         // Shadow from 2 to 4: what was made in 3 is missing.
         t.cold(N, 4, 4, 2).exits
     };
     assert_eq!([cold(false, true), cold(false, false), cold(true, true)], [2.0, 32.0, 0.0]);
-    let t = track(&intervals, Vm { long_lived: false, keep_nested: false, ..Vm::default() });
+    let t = track(&intervals, VmKind { long_lived: false, keep_nested: false, ..VmKind::default() });
     let r = forced(&t, &[N, N, S, S, N], N, 1.0);
     let tables = 5120 / 512;
     let sum = 2 * COSTS.switch + tables * COSTS.zap_page + 32 * COSTS.violation;
@@ -83,9 +83,9 @@ fn first_touches_cost_a_long_lived_vm_nothing_unless_its_nested_tables_were_drop
     let t = track(&[i.clone(), i.clone(), i.clone()], warm());
     assert_eq!(t.extra(N, 0), 100.0);
     assert_eq!(t.samples[N as usize][0].exits_violation, 0);
-    let short = track(&[i.clone(), i.clone(), i.clone()], Vm { long_lived: false, ..warm() });
+    let short = track(&[i.clone(), i.clone(), i.clone()], VmKind { long_lived: false, ..warm() });
     assert_eq!(short.extra(N, 0), 4600.0);
-    let dropped = track(&[i.clone(), i.clone(), i], Vm { keep_nested: false, ..warm() });
+    let dropped = track(&[i.clone(), i.clone(), i], VmKind { keep_nested: false, ..warm() });
     assert_eq!(dropped.cold(N, 2, 1, 0).cycles, COSTS.violation as f64);
 }
 

@@ -2,7 +2,7 @@
 //! What is claimed of policies over the suite's timelines, which are in the repository.
 
 use bifold_policy::evaluate::{Evaluation, Input, Options, Program, Row, evaluate};
-use bifold_policy::{Estimator, Mode, Named, Scale, Timeline, Vm, check};
+use bifold_policy::{Estimator, Mode, Named, Scale, Timeline, VmKind, check};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
@@ -26,7 +26,7 @@ static PROGRAMS: LazyLock<Vec<(Input, i64)>> = LazyLock::new(|| {
 fn of_groups(groups: &[i64], estimator: Option<&Estimator>) -> Evaluation {
     let inputs: Vec<Input> =
         PROGRAMS.iter().filter(|(_, g)| groups.contains(g)).map(|(i, _)| i.clone()).collect();
-    let options = Options { vm: Vm::default(), scale: Scale::both(100.0), estimator };
+    let options = Options { vm: VmKind::default(), scale: Scale::both(100.0), estimator };
     evaluate(&inputs, &Named::policies(), &options).unwrap()
 }
 

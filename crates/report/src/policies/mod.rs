@@ -71,7 +71,7 @@ pub fn scale_words(time: f64, switch: f64) -> String {
 }
 
 /// Which VM, in words that go on from "the VM is".
-pub fn vm_words(vm: &bifold_policy::Vm) -> String {
+pub fn vm_words(vm: &bifold_policy::VmKind) -> String {
     let age = if vm.long_lived { "long-lived" } else { "short-lived" };
     let tables = if vm.keep_nested { "kept" } else { "dropped" };
     format!("{age}, on {} host pages, nested tables {tables} at a switch", page_words(vm.host_page))
@@ -87,8 +87,11 @@ fn page_words(page: PageSize) -> &'static str {
 
 /// Which VM, and where policies learn of the other mode, in words.
 pub(crate) fn setting_words(e: &Evaluation) -> String {
-    let vm =
-        bifold_policy::Vm { host_page: e.host_page, long_lived: e.long_lived, keep_nested: e.keep_nested };
+    let vm = bifold_policy::VmKind {
+        host_page: e.host_page,
+        long_lived: e.long_lived,
+        keep_nested: e.keep_nested,
+    };
     let other = if e.estimated { "estimated" } else { "known from the timeline" };
     format!("{}; the other mode's cost is {other} where a policy needs it", vm_words(&vm))
 }

@@ -6,7 +6,7 @@ use bifold_model::{Config, ConfigOutcome, Costs, Outcome, Paging, Profile, Sampl
 use bifold_policy::check::Check;
 use bifold_policy::evaluate::{self, Options, evaluate};
 use bifold_policy::timeline::{About, Pair, StaticRun, SwitchCosts};
-use bifold_policy::{Named, Scale, Timeline, Vm};
+use bifold_policy::{Named, Scale, Timeline, VmKind};
 use bifold_report::{Comparison, Exit, Guest, Input, Meta, Places, PolicyComparison, RunPolicies};
 use bifold_trace::{Clock, Stats};
 
@@ -166,11 +166,11 @@ pub fn places(n: u64) -> Places {
 
 /// Two policies over the comparison's 4 KB pair, and a replay that is off.
 pub fn policies() -> RunPolicies {
-    let options = Options { vm: Vm::default(), scale: Scale::both(100.0), estimator: None };
+    let options = Options { vm: VmKind::default(), scale: Scale::both(100.0), estimator: None };
     let evaluation = evaluate(&[input("this run")], &named(), &options).unwrap();
     let check = Check {
         name: "dsp".into(),
-        vm: Vm { long_lived: false, ..Vm::default() },
+        vm: VmKind { long_lived: false, ..VmKind::default() },
         start: bifold_policy::Mode::Nested,
         cycles: 1_525_000_000.0,
         switches: 3,
@@ -182,7 +182,7 @@ pub fn policies() -> RunPolicies {
 
 /// The same policies over two programs, of which the second is the first under another name.
 pub fn policy_comparison() -> PolicyComparison {
-    let options = Options { vm: Vm::default(), scale: Scale::both(100.0), estimator: None };
+    let options = Options { vm: VmKind::default(), scale: Scale::both(100.0), estimator: None };
     let inputs = [input("one"), input("</script><b>two")];
     PolicyComparison {
         bifold: "0.0.0-test".into(),
