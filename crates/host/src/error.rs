@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What can go wrong with a live host, in words that say what to do.
+//! Errors of a live host: what is wrong, and what to do.
 
 use crate::vm::VmId;
 use bifold_mmu::Mode;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 pub enum HostError {
     /// The module kvm is not there.
     #[error(
-        "no KVM here ({} is not there): load kvm_amd or kvm_intel; if that fails, switch virtualization on in the firmware or, in a VM, for that VM",
+        "this machine has no KVM ({} does not exist): load kvm_amd or kvm_intel; if that fails, switch virtualization on in the firmware, or, inside a VM, in that VM's settings",
         path.display()
     )]
     NoKvm {
@@ -23,7 +23,7 @@ pub enum HostError {
     },
     /// The module of the processor's vendor is not there.
     #[error(
-        "KVM is loaded without a module for this processor ({} is not there): load kvm_amd or kvm_intel",
+        "KVM is loaded without a module for this processor ({} does not exist): load kvm_amd or kvm_intel",
         path.display()
     )]
     NoVendor {
@@ -36,7 +36,7 @@ pub enum HostError {
         /// Its place.
         path: PathBuf,
     },
-    /// Not for this user.
+    /// Only root may read the file.
     #[error("cannot read {}: only root may; run the command with sudo", path.display())]
     NotRoot {
         /// What.
@@ -73,7 +73,7 @@ pub enum HostError {
         vm: VmId,
     },
     /// KVM switches VMs, but has no file for it in this VM's directory.
-    #[error("VM {vm} has no file paging_mode: it is being made, or is ending; try again")]
+    #[error("VM {vm} has no file paging_mode: the VM is being made, or is ending; try again")]
     NoFile {
         /// Which.
         vm: VmId,
@@ -81,7 +81,7 @@ pub enum HostError {
     /// An unmodified KVM.
     #[error(
         "this KVM has one paging mode for all VMs ({}: {kvm}) and cannot switch a VM: build modules that can by `make kernel` in Bifold's repository, and load them",
-        mode.map_or("which one cannot be told", Mode::name)
+        mode.map_or("which mode is unknown", Mode::name)
     )]
     OneModeForAll {
         /// That mode.
@@ -117,7 +117,7 @@ fn listed(ids: &[VmId]) -> String {
 }
 
 fn hint(hardware: &Option<String>) -> String {
-    hardware.as_ref().map_or(String::new(), |h| format!("; here: {h}, which leaves nothing but shadow mode"))
+    hardware.as_ref().map_or(String::new(), |h| format!("; here: {h}, which allows only shadow mode"))
 }
 
 impl HostError {
@@ -194,24 +194,24 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words = match self {
             Refusal::UnknownMode => {
-                "KVM does not know the mode; are its modules those of this version's `make kernel`?"
+                "KVM does not know the mode; were its modules built by this version's `make kernel`?"
             }
             Refusal::Never => {
-                "this VM can never run in that mode, or not on this hardware; the kernel log says why (dmesg)"
+                "this VM can never run in that mode, or this hardware cannot; the kernel log says why (dmesg)"
             }
             Refusal::NotNow => {
-                "not now: it is doing something that allows no switch, as being a hypervisor itself; the kernel log says what (dmesg); try again later"
+                "not now: the VM is doing something that allows no switch, such as being a hypervisor itself; the kernel log says what (dmesg); try again later"
             }
             Refusal::TimedOut => {
-                "its vCPUs did not stop in time, and all is as before; is the host overloaded, or a thread of the VM stopped? Try again later"
+                "its vCPUs did not stop in time, and nothing has changed; is the host overloaded, or a thread of the VM stopped? Try again later"
             }
-            Refusal::Interrupted => "the request was interrupted, and all is as before",
+            Refusal::Interrupted => "the request was interrupted, and nothing has changed",
             Refusal::Gone => "it is ending",
             Refusal::NotRoot => "only root may; run the command with sudo",
             Refusal::Forbidden => {
-                "the kernel forbids it: it takes CAP_SYS_ADMIN, and a kernel that is not locked down (/sys/kernel/security/lockdown; Secure Boot does that)"
+                "the kernel forbids it: a switch takes CAP_SYS_ADMIN, and a kernel that is not locked down (/sys/kernel/security/lockdown; Secure Boot locks it)"
             }
-            Refusal::NoMemory => "the host has no memory for it, and all is as before",
+            Refusal::NoMemory => "the host has too little memory for the switch, and nothing has changed",
             Refusal::Other(e) => return write!(f, "{e}"),
         };
         f.write_str(words)

@@ -4,7 +4,7 @@
 use crate::{Host, HostError, read};
 use bifold_mmu::Mode;
 
-/// What the modules say of themselves.
+/// KVM's modules and their parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kvm {
     /// The vendor modules that are there. Those built into a kernel are, on any processor.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The host's memory, by procfs and sysfs: amounts, events, pressure, NUMA nodes.
 //!
-//! Each file is parsed here and nowhere else. What a kernel does not tell is none.
+//! Each file is parsed here and nowhere else. A figure that the kernel lacks is none.
 
 use crate::{Host, HostError, read};
 use std::path::Path;

@@ -134,7 +134,7 @@ fn strange_things_in_debugfs_are_no_vms_and_say_nothing() {
     );
     let vm = tree.only();
     let Paging::Own { state: Err(e), .. } = &vm.paging else { panic!("{vm:?}") };
-    assert_eq!(e.to_string(), "it says `\u{fffd}\\u{1b}[31m nested`, which is no mode");
+    assert_eq!(e.to_string(), "`\u{fffd}\\u{1b}[31m nested` is no mode");
     assert_eq!(vm.paging.stats(), PagingStats { vcpus: Some(1), ..PagingStats::default() });
     for strange in [&b""[..], b"\n", b"nes", b"nested -> nested\n", b"nested\n\n", &[b'x'; 1 << 19]] {
         put(&dir.join("paging_mode"), strange);
@@ -188,9 +188,9 @@ fn what_is_missing_is_said() {
     let said =
         |e: HostError| (e.cannot_work_here(), e.to_string().replace(tree._dir.path().to_str().unwrap(), ""));
     let (here, text) = said(tree.host.kvm().unwrap_err());
-    assert!(here && text.starts_with("no KVM here (/sys/module/kvm is not there)"), "{text}");
+    assert!(here && text.starts_with("this machine has no KVM (/sys/module/kvm does not exist)"), "{text}");
     let (here, text) = said(tree.host.vms().unwrap_err());
-    assert!(here && text.contains("(/debug/kvm is not there)"), "{text}");
+    assert!(here && text.contains("(/debug/kvm does not exist)"), "{text}");
     fs::remove_dir(tree.host.debug.join("x86")).unwrap();
     let (here, text) = said(tree.host.vms().unwrap_err());
     assert_eq!((here, &text[..]), (true, "debugfs is not mounted: as root, mount -t debugfs none /debug"));
@@ -253,7 +253,7 @@ fn open_files_say_what_holds_now_and_switch() {
     put(&dir.join("paging_mode"), b"shadow -> nested\n");
     assert_eq!(files.state().unwrap(), State::To(Mode::Nested));
     put(&dir.join("paging_mode"), b"soon\n");
-    assert_eq!(files.state().unwrap_err().to_string(), "it says `soon`, which is no mode");
+    assert_eq!(files.state().unwrap_err().to_string(), "`soon` is no mode");
     put(&dir.join("paging_stats"), b"vcpus 3\nunknown 1\nresume_ns_last 7\n");
     assert_eq!(files.stats().unwrap().known().collect::<Vec<_>>(), [("vcpus", 3), ("resume_ns_last", 7)]);
     tree.vm("3-4", None);
@@ -301,7 +301,7 @@ fn a_vm_that_ends_before_the_write_has_ended_whatever_the_error() {
     assert!(matches!(e, HostError::Gone { .. }), "{e}");
     // And they come after it.
     let e = tree.host.switch(&tree.only(), Mode::Shadow).unwrap_err();
-    assert_eq!(e.to_string(), "VM 1-2 has no file paging_mode: it is being made, or is ending; try again");
+    assert_eq!(e.to_string(), "VM 1-2 has no file paging_mode: the VM is being made, or is ending; try again");
     assert_eq!(tree.only().state(&tree.host.kvm().unwrap()), None);
 }
 
@@ -355,15 +355,15 @@ fn every_error_of_the_interface_has_words() {
         (22, "does not know the mode"),
         (
             95,
-            "can never run in that mode, or not on this hardware; the kernel log says why (dmesg); here: kvm_amd with npt=N,",
+            "can never run in that mode, or this hardware cannot; the kernel log says why (dmesg); here: kvm_amd with npt=N,",
         ),
         (16, "not now"),
-        (110, "did not stop in time, and all is as before"),
-        (4, "was interrupted, and all is as before"),
+        (110, "did not stop in time, and nothing has changed"),
+        (4, "was interrupted, and nothing has changed"),
         (512, "was interrupted"),
         (13, "only root may"),
-        (1, "it takes CAP_SYS_ADMIN, and a kernel that is not locked down"),
-        (12, "no memory"),
+        (1, "a switch takes CAP_SYS_ADMIN, and a kernel that is not locked down"),
+        (12, "too little memory"),
         (28, "No space left on device"),
     ] {
         let text = said(errno);

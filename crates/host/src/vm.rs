@@ -41,8 +41,8 @@ pub struct Vm {
     pub id: VmId,
     /// Its process.
     pub pid: u32,
-    /// The name that QEMU was given for it, or that of the process; none if the process is not to be
-    /// seen from here.
+    /// The name that QEMU was given for the VM, or that of the process; none if the process cannot be seen
+    /// from here.
     pub name: Option<String>,
     /// Number of vCPUs.
     pub vcpus: usize,

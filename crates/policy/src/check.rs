@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Does the replay tell the truth? A VM that really switches, run inside the model beside the
-//! static ones, and what the replay says of the same.
+//! Checks the replay against the model: a VM that really switches inside the model, and the replay of the
+//! same switches.
 
 use crate::driver::{Driver, Interval, Scale, Source};
 use crate::estimate::Estimator;
@@ -39,7 +39,7 @@ impl OnLine {
                 "shadow" => on_line.start = Mode::Shadow,
                 "dropped" => on_line.vm.keep_nested = false,
                 "2m" => on_line.vm.host_page = PageSize::Size2M,
-                _ => return Err(format!("`+{word}` is none of +shadow, +dropped and +2m")),
+                _ => return Err(format!("`+{word}` is unknown: give +shadow, +dropped or +2m")),
             }
         }
         Ok(on_line)

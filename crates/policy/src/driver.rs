@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Drives a policy that decides at its own pace over intervals as they come: those of a replay and those
-//! of a VM that runs.
+//! The driver: feeds a policy, which decides at its own pace, the intervals of a replay or of a running VM.
 
 use crate::counters::Counters;
 use crate::estimate::Estimator;

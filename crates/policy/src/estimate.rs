@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the mode that the VM is not in would cost, from what can be measured in the one it
-//! is in.
+//! The estimator: what the other mode would cost, from counters of the mode that the VM runs in.
 //!
-//! The model knows both modes' costs; a live host counts only in the current one. Page-walk
-//! cycles, TLB misses, exits by reason and guest page faults are there, and the other mode's
-//! cost is nearly linear in them: a shadow walk reads a fraction of what a nested walk reads,
-//! and every guest page fault, CR3 load and first touch brings shadow paging its exits. The
-//! coefficients are fitted to captured timelines by `bifold policy train estimator`.
+//! The model knows both modes' costs, but a live host counts only in the current mode. The other mode's
+//! cost is nearly linear in what can be counted: page-walk cycles, TLB misses, exits by reason and guest
+//! page faults. A shadow walk reads a fraction of what a nested walk reads, and under shadow paging every
+//! guest page fault, CR3 load and first touch costs exits. `bifold policy train estimator` fits the
+//! coefficients to captured timelines.
 
 use crate::{Counters, Mode, Other};
 use bifold_model::Sample;

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Policies side by side over programs: what each costs, against the two modes that never
-//! switch and against the oracle.
+//! Compares policies over programs: with each other, with the two modes that never switch, and with the
+//! oracle.
 //!
-//! Every policy is run from both starting modes, and what counts is the worse of the two, so
-//! that no policy looks good because it was lucky at the start. A gap to the oracle is to the
-//! oracle from the same start; a gap to the better static mode is to a VM that was started in
-//! that mode and never switches.
+//! Every policy runs from both starting modes, and the worse of the two counts, so that luck at the start
+//! helps no policy. The gap to the oracle compares with the oracle from the same start. The gap to the better
+//! static mode compares with a VM that starts in that mode and never switches.
 
 use crate::driver::Scale;
 use crate::estimate::Estimator;

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The oracle: the cheapest sequence of modes known in advance, by dynamic programming over
-//! stays.
+//! The oracle: the cheapest sequence of modes that can be chosen with the whole run known in advance.
 //!
-//! What an interval costs depends on when its mode was entered, so the program goes over
-//! stays (mode, from, to), not over intervals: n^2/2 of them. Where nested tables are kept in
-//! a VM whose memory is not yet all mapped, it depends on when the mode had been left as well;
-//! those violations the oracle does not pay, so that it stays a lower bound.
+//! An interval's cost depends on when its mode was entered. The dynamic program therefore goes over stays
+//! (mode, from, to) instead of intervals: n^2/2 of them. In a VM that keeps its nested tables and whose memory
+//! is not yet all mapped, the cost also depends on when the mode was left before. The oracle does not pay
+//! for those violations, and so stays a lower bound.
 
 use crate::Mode;
 use crate::track::Track;

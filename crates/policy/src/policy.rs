@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a policy is: a thing that sees an interval and names the mode of the next.
+//! The interface of a policy: it sees an interval and names the mode of the next.
 
 use crate::{Counters, Mode};
 use bifold_model::Sample;
 
 /// What a policy sees of the interval that has just ended.
 ///
-/// The interval may be one without instructions, or without cycles: all vCPUs were idle. Then
-/// what is per instruction or per cycle is 0, and nothing is divided by 0; a policy must name a
-/// mode all the same, and should stay, as nothing speaks for the other.
+/// In an idle interval there may be no instructions or no cycles. Figures per instruction or per cycle are
+/// 0 then. A policy must still name a mode and should stay in the current one.
 ///
-/// Counts are sums over all vCPUs, and vCPUs come and go: a policy that remembers should remember
-/// rates or shares, not counts, unless twice the work is to count twice.
+/// Counts are sums over all vCPUs, and vCPUs come and go. A policy should remember rates or shares rather
+/// than counts, unless twice the work should count twice.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
     /// The mode in which the VM ran.
@@ -82,8 +81,8 @@ fn per_1000(n: u64, instructions: u64) -> f64 {
     if instructions == 0 { 0.0 } else { 1000.0 * n as f64 / instructions as f64 }
 }
 
-/// Where a policy says why it decided as it did. Nothing is formatted where nobody reads it:
-/// a sweep makes hundreds of millions of decisions.
+/// Where a policy explains its decisions. A log that is off formats nothing: a sweep makes hundreds of
+/// millions of decisions.
 #[derive(Debug, Default)]
 pub struct Log {
     on: bool,
@@ -91,17 +90,17 @@ pub struct Log {
 }
 
 impl Log {
-    /// One that keeps nothing.
+    /// A log that keeps nothing.
     pub fn off() -> Log {
         Log::default()
     }
 
-    /// One that keeps what is said.
+    /// A log that keeps the sentences.
     pub fn on() -> Log {
         Log { on: true, text: String::new() }
     }
 
-    /// Says a sentence: the metric, the threshold, what would have changed the decision.
+    /// Adds a sentence: the metric, the threshold, what would have changed the decision.
     #[inline]
     pub fn say(&mut self, sentence: impl FnOnce() -> String) {
         if self.on {
@@ -112,7 +111,7 @@ impl Log {
         }
     }
 
-    /// What was said since the last call.
+    /// The sentences since the last call.
     pub fn take(&mut self) -> String {
         std::mem::take(&mut self.text)
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Replays: a policy, or a given sequence of modes, over a track.
+//! Replays a policy, or a given sequence of modes, over a track.
 //!
-//! The cost of an interval is that of the mode's static run plus what is cold since the last
-//! switch; a switch is paid at the beginning of the interval after it. Nothing else of the
+//! An interval costs what it costs in the mode's static run, plus the entries that are cold since the last
+//! switch. A switch is paid at the beginning of the interval after it. Nothing else of the
 //! past matters, which the on-line run in the model checks (`bifold compare --check`).
 
 use crate::driver::{Decision, Driver, Interval, Scale, Source};

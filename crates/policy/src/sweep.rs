@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Sweeps: a policy under many settings of its parameters, over many programs.
 //!
-//! Costs and the oracle are prepared once per program; then every setting is replayed from both
-//! starting modes, of which the worse counts, as in [`evaluate`](crate::evaluate). Scores are
-//! kept per program, so that one can be left out without replaying the others.
+//! Costs and the oracle are computed once per program. Then every setting is replayed from both starting
+//! modes, and the worse counts, as in [`evaluate`](crate::evaluate). Scores are kept per program, so that a
+//! program can be left out without replaying the others.
 
 use crate::driver::Scale;
 use crate::estimate::Estimator;

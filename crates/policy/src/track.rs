@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One VM of a timeline, made ready for replays: both modes' samples and costs per interval,
-//! and what is cold in an interval after a switch at an earlier one.
+//! One VM of a timeline, prepared for replays: both modes' samples and costs per interval, and the cold
+//! entries that a switch leaves in later intervals.
 
 use crate::Mode;
 use crate::timeline::{SwitchCosts, Timeline};

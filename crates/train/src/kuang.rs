@@ -33,7 +33,7 @@ const MOST: usize = 80;
 /// What a coefficient below this part of the largest adds is nothing.
 const NOTHING: f64 = 1e-6;
 
-/// Kernels and penalties of which the best is taken; the first is preferred among equals.
+/// Kernels and penalties to choose from; the first is preferred among equals.
 const CANDIDATES: [(Kernel, f64); 6] = [
     (Kernel::Linear {}, 1.0),
     (Kernel::Linear {}, 0.1),

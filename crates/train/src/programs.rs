@@ -13,7 +13,7 @@ pub struct Program {
     pub timeline: Timeline,
 }
 
-/// Why nothing was learnt.
+/// Why training failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TrainError {
@@ -21,10 +21,14 @@ pub enum TrainError {
     #[error(transparent)]
     Timeline(#[from] TimelineError),
     /// Two files would be the same line of the table.
-    #[error("two timelines are called {0}: a program that is there twice is not left out")]
+    #[error(
+        "two timelines are called {0}: give each program one timeline, so that leaving it out leaves all of it out"
+    )]
     Twice(String),
     /// Fewer programs than needed.
-    #[error("{0} of 2 or more timelines: to leave one program out, others must be there to learn from")]
+    #[error(
+        "got {0} timelines, and training takes 2 or more: each program is left out in turn and tested on what the others teach"
+    )]
     TooFew(usize),
     /// A timeline lacks what is learnt from.
     #[error("timeline {name} has no pair of modes on {pages} host pages")]

@@ -97,7 +97,7 @@ pub(crate) fn mean_gap(gaps: &[f64]) -> f64 {
     100.0 * (gaps.iter().map(|g| (g / 100.0).ln_1p()).sum::<f64>() / n).exp_m1()
 }
 
-/// Chooses among settings. `base` is what they are set beside, `command` what is told in the file.
+/// Chooses among settings. The table compares them with `base`; the file names `command`.
 pub fn train(
     programs: &[Program],
     base: &Named,

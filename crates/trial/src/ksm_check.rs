@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The model against this kernel's ksmd, pass by pass, on the same memory.
+//! Checks the model of KSM against this kernel's ksmd, pass by pass, on the same memory.
 //!
-//! ksmd is made to go one pass at a time ([`Passes`]); the model goes the same passes, on [`Synthetic`]
-//! memory, or on that of all processes that have mergeable memory, which is read and given to the model,
-//! huge pages and pages that are not there included.
+//! ksmd is made to do one pass at a time ([`Passes`]), and the model does the same passes. The memory is
+//! [`Synthetic`], or that of all processes with mergeable memory; the latter is read and given to the model,
+//! including huge pages and pages that are absent.
 //!
-//! KSM's counters are the host's. What other processes merge cannot be taken off: it changes while they
-//! come, go and run, and by the very measurement, which splits their huge pages and so makes them merge
-//! a pass earlier the next time. So the pages of the checked processes themselves are counted, by their
-//! page tables ([`Ksm::merged`]), and the counters are kept beside for comparison.
+//! KSM's counters are the whole host's. Other processes' part cannot be subtracted: it changes while they
+//! run, and the measurement itself splits their huge pages, so that they merge a pass earlier the next time.
+//! The check therefore counts the pages of the checked processes by their page tables ([`Ksm::merged`]), and
+//! keeps the counters beside for comparison.
 //!
-//! Others can also keep ksmd from merging: a search of the unstable tree ends where the page of a node on
-//! its way has gone (`unstable_tree_search_insert`), as when a huge page of another process is split. One
-//! content may then miss a pass. A content during which others' mergeable memory came, went or was split
-//! is therefore done again, whatever came of it.
+//! Other processes can also keep ksmd from merging: a search of the unstable tree ends at a node whose page
+//! has gone (`unstable_tree_search_insert`), for example because a huge page of another process was split.
+//! One content may then miss a pass. If other processes' mergeable memory came, went or was split during
+//! a content, that content is done again, whatever its result.
 
 use bifold_host::ksm::{
     Area, Counter, Counters, Ksm, KsmError, KsmGuard, MergeableArea, Merged, Others, PageState, PassProgress,
@@ -28,9 +28,9 @@ use std::io;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// What is waited for is said so often.
+/// How often a check reports what it waits for.
 pub const SAY: Duration = Duration::from_secs(10);
-/// A content is done again so often, at most, because others' memory changed.
+/// How often a content is done at most, when other processes' memory changes meanwhile.
 const MOST_TRIES: u32 = 5;
 
 /// Settings under a name.
@@ -194,11 +194,11 @@ pub enum CheckError {
     },
 }
 
-/// How a check is watched while it waits for ksmd.
+/// How a caller follows a check while it waits for ksmd.
 pub struct Watch<'a> {
     /// Says when to stop.
     pub stop: &'a dyn Fn() -> bool,
-    /// Hears, every [`SAY`], what is waited for.
+    /// Takes a report of what the check waits for, every [`SAY`].
     pub waits: &'a dyn Fn(&str),
     /// When the check has to be over, and how long that is from its beginning.
     pub until: (Instant, Duration),
@@ -208,7 +208,7 @@ pub struct Watch<'a> {
 
 /// A check under way.
 pub struct Check<'a> {
-    /// KSM in our hands.
+    /// KSM's settings, held by this process.
     pub guard: &'a KsmGuard,
     /// Passes of each run.
     pub passes: u64,
@@ -283,8 +283,8 @@ impl<'a> Check<'a> {
     }
 
     /// All processes' mergeable memory under one case. Processes that go on running change it: stop them.
-    /// ksmd goes through them in the order in which they asked to be merged, if its scan was at its beginning
-    /// then, and nobody tells that order: they are taken in that of their numbers.
+    /// ksmd visits processes in the order in which they asked to be merged, if its scan was at its beginning
+    /// then. The kernel does not tell that order, so they are taken in the order of their ids.
     ///
     /// # Errors
     /// As all of the kernel's.

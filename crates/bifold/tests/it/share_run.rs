@@ -63,7 +63,7 @@ fn finish(experiment: &Path, more: &[&str]) -> Output {
     let begun = Instant::now();
     loop {
         let out = start(experiment, more).wait_with_output().unwrap();
-        let busy = String::from_utf8_lossy(&out.stderr).contains("KSM is driven by");
+        let busy = String::from_utf8_lossy(&out.stderr).contains("settings of ksm are held by");
         if !busy || begun.elapsed() > LONG {
             return out;
         }
@@ -150,7 +150,7 @@ fn the_model_agrees_with_this_kernel(ksm: &Ksm) {
                 );
                 break;
             }
-            _ if said.contains("KSM is driven by") && begun.elapsed() < LONG => {}
+            _ if said.contains("settings of ksm are held by") && begun.elapsed() < LONG => {}
             _ => panic!("{said}{data}"),
         }
     }

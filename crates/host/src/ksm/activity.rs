@@ -4,7 +4,7 @@
 use super::{Counter, Counters, Ksmd};
 use crate::VmStat;
 
-/// KSM's work and its price until a moment. What the kernel does not tell is none.
+/// KSM's work and its price until a moment. A figure that the kernel lacks is none.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Activity {
     /// The moment, in seconds of any one clock.

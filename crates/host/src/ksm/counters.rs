@@ -43,7 +43,7 @@ counters! {
     PagesSkipped "pages_skipped",
     /// Passes through all mergeable memory; back to 0 when all pages are unmerged.
     FullScans "full_scans",
-    /// Contents of which there are several merged copies.
+    /// Contents with several merged copies.
     StableNodeChains "stable_node_chains",
     /// Merged copies of those contents.
     StableNodeDups "stable_node_dups",
@@ -91,8 +91,8 @@ pub struct ProcessKsm {
 }
 
 impl ProcessKsm {
-    /// The figures in the text of `/proc/PID/ksm_stat`. Lines that are not known are left out, as is a
-    /// value that is none: kernels add lines.
+    /// The figures in the text of `/proc/PID/ksm_stat`. Unknown lines and values are passed over: kernels
+    /// add lines.
     pub fn parse(text: &str) -> ProcessKsm {
         let mut found = ProcessKsm::default();
         for line in text.lines() {

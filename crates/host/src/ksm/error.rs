@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What can go wrong with KSM, in words that say what to do.
+//! Errors of KSM: what is wrong, and what to do.
 
 use super::{Setting, shown};
 use crate::held::HeldError;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 #[non_exhaustive]
 pub enum KsmError {
     /// A kernel without CONFIG_KSM.
-    #[error("this kernel has no KSM ({} is not there): it takes one built with CONFIG_KSM=y", path.display())]
+    #[error("this kernel has no KSM ({} does not exist): run a kernel built with CONFIG_KSM=y", path.display())]
     NoKsm {
         /// Where its files would be.
         path: PathBuf,
@@ -51,13 +51,13 @@ pub enum KsmError {
         why: String,
     },
     /// Settings did not become what they should be.
-    #[error("the kernel's KSM has not taken over {}", names.join(", "))]
+    #[error("the kernel's KSM has not taken the new value of {}", names.join(", "))]
     NotTaken {
         /// Their names.
         names: Vec<String>,
     },
     /// A file of the kernel with something else in it.
-    #[error("{} says {text}, which is nothing known", path.display())]
+    #[error("{} says {text}, which Bifold cannot parse", path.display())]
     Bad {
         /// Which.
         path: PathBuf,
@@ -65,7 +65,7 @@ pub enum KsmError {
         text: String,
     },
     /// ksmd does not go through memory.
-    #[error("ksmd does not begin or end a pass: is there any mergeable memory?")]
+    #[error("ksmd does not begin or end a pass: does any process have mergeable memory?")]
     NoPass,
     /// Something else in the file system.
     #[error("cannot use {}", path.display())]
@@ -80,7 +80,7 @@ pub enum KsmError {
 fn hint(setting: Setting, e: &io::Error) -> &'static str {
     match (setting, Errno::from_io_error(e)) {
         (Setting::MaxPageSharing | Setting::MergeAcrossNodes, Some(Errno::BUSY)) => {
-            ": pages are still shared, as by a process that is ending; try again"
+            ": pages are still shared, for example by a process that is ending; try again"
         }
         (Setting::PagesToScan, Some(Errno::INVAL)) => ": set advisor_mode = none with it",
         _ => "",

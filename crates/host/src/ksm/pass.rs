@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! ksmd made to go one pass at a time, so that its counters can be read where a pass ends.
+//! Makes ksmd do one pass at a time, so that its counters can be read at the end of a pass.
 //!
-//! The end of a pass ends ksmd's batch too (`ksm_do_scan`), so that with more pages per batch than there
-//! are it does one pass and then sleeps. On a host with more pages than [`BATCH`], as where many guests run,
-//! a pass takes several batches: ksmd holds its lock for a whole batch, and nobody can turn it off before. A change of `sleep_millisecs` wakes it (`ksm_scan_thread` waits
-//! for that): one change, one pass. While it sleeps nothing moves but what processes write.
+//! The end of a pass ends ksmd's batch too (`ksm_do_scan`). With more pages per batch than the host has, ksmd
+//! does one pass and then sleeps. On a host with more pages than [`BATCH`], such as one with many guests, a
+//! pass takes several batches, because ksmd holds its lock for a whole batch and cannot be turned off before
+//! its end. A change of `sleep_millisecs` wakes ksmd (`ksm_scan_thread` waits for that): one change, one pass.
+//! While ksmd sleeps, only processes' own writes change anything.
 
 use super::{Counter, Counters, KsmError, KsmGuard, Ksmd, Setting, Settings};
 use std::thread::sleep;
@@ -20,7 +21,7 @@ const LONG: [u64; 2] = [3_600_000, 3_600_001];
 const LOOK: Duration = Duration::from_millis(1);
 /// ksmd, asked for a pass, has not begun: it was about to sleep and has not seen the change.
 const NOT_HEARD: Duration = Duration::from_millis(300);
-/// A pass that does not move for so long is none.
+/// A pass that makes no progress for so long has failed.
 const STUCK: Duration = Duration::from_secs(30);
 
 /// Counters at the end of a pass.

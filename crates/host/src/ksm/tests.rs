@@ -137,7 +137,7 @@ fn a_host_without_ksm_and_strange_files_are_told_apart() {
     let tree = Tree::new();
     tree.put("pages_to_scan", "many\n");
     let bad = tree.ksm().settings().unwrap_err();
-    assert!(bad.to_string().ends_with("pages_to_scan says `many`, which is nothing known"), "{bad}");
+    assert!(bad.to_string().ends_with("pages_to_scan says `many`, which Bifold cannot parse"), "{bad}");
     assert!(!bad.cannot_work_here());
     fs::remove_dir_all(&tree.host.sys).unwrap();
     let none = Ksm::of(&tree.host).unwrap_err();

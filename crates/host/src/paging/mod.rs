@@ -79,7 +79,7 @@ pub enum Unreadable {
     #[error("{0}")]
     Io(io::Error),
     /// Neither a mode nor a switch.
-    #[error("it says {0}, which is no mode")]
+    #[error("{0} is no mode")]
     Strange(String),
 }
 

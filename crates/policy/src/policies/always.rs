@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One mode for ever: what KVM does, fixed when its module is loaded.
+//! Always: one mode for the whole run, as an unmodified KVM fixes it when its module is loaded.
 
 use crate::{Counters, Log, Mode, Parameters, Policy, View};
 use serde::{Deserialize, Serialize};

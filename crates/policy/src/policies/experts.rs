@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Experts: our own policy. Many simple rules run in thought beside each other, and the VM
-//! follows the one that would have cost least lately.
+//! Experts: our own policy. Many simple rules are simulated side by side, and the VM follows the rule that
+//! would have cost least lately.
 //!
-//! No single rule suits all programs. Where phases are long, the last interval is the best
-//! guess of the next; where they alternate faster than decisions come, an average is, or the
-//! interval one period ago; where nothing is to be gained, staying is. As the cost of both
-//! modes is known or estimated in every interval, each rule's cost can be reckoned without
-//! being tried, its own switches included: so the question which rule suits this program is
-//! answered while it runs. This is prediction with expert advice (Littlestone and Warmuth's
+//! No single rule suits all programs. Where phases are long, the last interval predicts the next best. Where
+//! phases alternate faster than decisions come, an average does, or the interval one period ago. Where the
+//! modes cost the same, staying is best. Both modes' costs are known or estimated in every interval, so each
+//! rule's cost, its own switches included, can be computed without trying the rule. This is prediction
+//! with expert advice (Littlestone and Warmuth's
 //! weighted majority, Blum and Burch for task systems with switch costs), by following the
 //! leader over a fading past.
 //!
@@ -15,10 +14,9 @@
 //! that of its new phase alone, or an average over 2, 5, 20 intervals; expect what came p
 //! intervals before the next one, for every p up to `longest_period`.
 //!
-//! What is remembered, the rules' costs and the differences that they go by, is in cycles and
-//! not per instruction: an interval of twice the work counts twice, and an idle one
-//! nothing. So where a vCPU is added, the past counts less than the present until it has faded, and
-//! decisions may differ from those of a VM that always had it.
+//! The rules' costs and differences are remembered in cycles rather than per instruction: an interval with
+//! twice the work counts twice, and an idle one counts nothing. After a vCPU is added, the past counts less
+//! than the present until it has faded, and decisions may differ from those of a VM that always had it.
 
 use super::ledger::{Ledger, Mixture, known};
 use super::{num, within};
@@ -41,7 +39,7 @@ pub struct Experts {
     /// Share of the price of going there and back that an expected difference must reach
     /// before a rule moves.
     pub share: f64,
-    /// A difference below this share of the interval's cycles is none, in percent.
+    /// A difference below this share of the interval's cycles counts as 0, in percent.
     pub margin_percent: f64,
     /// How much of what a switch reveals goes into the correction of estimates, 0 to 1.
     pub learn: f64,

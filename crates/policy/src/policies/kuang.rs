@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Kuang: two support-vector machines, one per direction (Kuang, Brown, Wang 2014).
 //!
-//! Published: that a machine trained on intervals of which it is known which mode was better
-//! replaces rules made by hand for one computer; one machine is asked in shadow paging
-//! whether to go to nested, one in nested whether to go to shadow.
+//! Published: a machine trained on intervals whose better mode is known replaces rules made by hand for one
+//! computer. One machine decides under shadow paging whether to go to nested, the other under nested paging
+//! whether to go to shadow.
 //!
 //! Ours: features and their form (see [`svm`](super::svm)), and the built-in machines, as only
 //! the structure was published: `bifold policy train kuang` has trained them on the first two

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What our own policies share: both modes' costs of an interval, the other's estimated and
-//! corrected by what every switch reveals, and the part of an interval that is a new phase.
+//! The ledger and the mixture, which our own policies share: both modes' costs of an interval, and the part
+//! of an interval that is a new phase.
 //!
-//! An estimate is wrong in ways that depend on the program. A switch measures it twice: the
-//! mode that is entered shows what it really costs, and of the mode that was left it is known
-//! what it did cost. Both hold only if the guest still does what it did, which its page faults
-//! and TLB misses tell.
+//! The other mode's cost is estimated, and the error depends on the program. Every switch measures that error
+//! twice: the mode entered shows what it really costs, and the cost of the mode left was counted before.
+//! Both comparisons hold only while the guest does the same work, which its page faults and TLB misses show.
 
 use super::num;
 use crate::{Counters, Log, Mode, Other, View};

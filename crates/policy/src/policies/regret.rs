@@ -2,12 +2,11 @@
 //! Regret: our own policy. It leaves a mode when staying is estimated to have cost more than
 //! a share of the price of going to the other one and back.
 //!
-//! The same idea as renting skis: to change one's mind too early is as dear as too late, so
-//! the price itself is the threshold. Against a work function it differs in three ways.
-//! What the other mode would have cost is estimated, and estimates are wrong in ways that
-//! depend on the program: so every switch is a measurement, and what it shows corrects the
-//! estimate for this VM. Old regret fades, as a phase that is over says nothing of the next.
-//! And a difference smaller than the estimate can tell is none.
+//! The idea is that of renting skis: switching too early costs as much as switching too late, so the price
+//! itself is the threshold. Regret differs from a work function in three ways. The other mode's cost is
+//! an estimate whose error depends on the program, so every switch is a measurement that corrects the
+//! estimate for this VM. Old regret fades, because a past phase says nothing of the next. A difference
+//! smaller than the estimate's error counts as 0.
 //!
 //! Published relatives: Bae's and RPMS's thresholds that move after a switch. Here no metric
 //! has a threshold of its own: all of them go into cycles first.
@@ -27,7 +26,7 @@ pub struct Regret {
     pub share: f64,
     /// What is left of old regret after an interval, 0 to 1.
     pub keep: f64,
-    /// A difference below this share of the interval's cycles is none, in percent.
+    /// A difference below this share of the interval's cycles counts as 0, in percent.
     pub margin_percent: f64,
     /// How far the difference is taken to be that of the phase that is coming, 0 to 1, in an
     /// interval in which another one ends (page faults or TLB misses fall).

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Switches at a fixed pace, whatever the program does: no policy but the stress with which
-//! DSP's authors measured what switching itself costs (Wang et al., VEE 2011, tables 4 and 5),
-//! and with which the replay's cold starts are checked against tables really rebuilt.
+//! Toggle: switches at a fixed pace, whatever the program does.
+//!
+//! It is a stress test rather than a policy: DSP's authors measured with it what switching itself costs (Wang
+//! et al., VEE 2011, tables 4 and 5), and here it checks the replay's cold starts against tables that are
+//! really rebuilt.
 
 use crate::{Counters, Log, Mode, Parameters, Policy, View};
 use serde::{Deserialize, Serialize};

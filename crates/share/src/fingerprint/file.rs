@@ -5,7 +5,7 @@
 //! rows are plain columns that any reader of Parquet understands. Fingerprints do not compress, and counts
 //! and guests are dictionaries, so files are written uncompressed.
 
-use super::{About, FingerprintError, Row, VERSION, part_file};
+use super::{About, FingerprintError, Row, VERSION, part_file, part_of};
 use crate::image::{HUGE, PAGE};
 use parquet::basic::{ConvertedType, Repetition, Type as Physical};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
@@ -239,7 +239,7 @@ impl Reader {
                     let Some(count) = u32::try_from(count).ok().filter(|c| *c > 0) else {
                         return Err(bad(format!("a count of {count} pages")));
                     };
-                    if super::write::part_of([high, low], self.about.parts) != self.part {
+                    if part_of([high, low], self.about.parts) != self.part {
                         return Err(bad("a fingerprint that belongs to another part".into()));
                     }
                     then(Row::new([high, low], huge == 1, *guest, count))?;

@@ -2,7 +2,7 @@
 //! Lists of 32-bit hashes, as published data sets of memory have them.
 //!
 //! With 2^32 values, different contents share a hash: of D contents, about D^2 / 2^33 are taken for another,
-//! so sharing is over-counted. How many are to be expected is said wherever such a count is shown.
+//! so sharing is over-counted. Every such count is shown with the number to expect.
 
 use super::write::Target;
 use super::{About, FingerprintError, Row, Sorter, VERSION};

@@ -12,7 +12,7 @@ use std::path::Path;
 pub struct Key(Option<[u8; 32]>);
 
 impl Key {
-    /// No secret: whoever sees a fingerprint can test whether it is that of a page that he knows.
+    /// No secret: anybody who sees a fingerprint can test whether it is that of a page they know.
     pub fn none() -> Key {
         Key(None)
     }

@@ -7,7 +7,7 @@
 //! each part is counted by itself, with no shuffle, and the results are added ([`Part`], [`merge`]).
 //!
 //! A fingerprint is BLAKE3 keyed with a secret, cut to 128 bits; without the key nobody can test whether a
-//! guest holds a page that he knows. Among n contents, two are taken for one with probability n^2 / 2^129:
+//! guest holds a known page. Among n contents, two are taken for one with probability n^2 / 2^129:
 //! 1.5e-15 for 10^12 contents (4 PB of distinct pages). All-zero pages have the fingerprint zero. A 2 MB page
 //! has the fingerprint of its 512 fingerprints.
 
@@ -164,6 +164,11 @@ impl About {
         }
         Ok(())
     }
+}
+
+/// The part to which a fingerprint belongs.
+pub(crate) fn part_of(fingerprint: [u64; 2], parts: u32) -> u32 {
+    ((u128::from(fingerprint[0]) * u128::from(parts)) >> 64) as u32
 }
 
 /// A part's file in a directory.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Rows in order, in a given amount of memory.
 //!
-//! Rows are kept until memory is full, then sorted, and those of the same content and guest made one. If
-//! that does not free half of the memory, they go to a file without a name, which is gone when the process
-//! is. At the end the files and what is in memory are merged. Where contents repeat a lot, nothing is ever
-//! written.
+//! Rows are kept until memory is full. Then they are sorted, and rows of the same content and guest become
+//! one. If that does not free half of the memory, the rows go to an unnamed file, which disappears with the
+//! process. At the end the files and the rows in memory are merged. Where contents repeat a lot, no file
+//! is written.
 
 use super::FingerprintError;
 use rayon::prelude::*;
@@ -237,7 +237,7 @@ impl Merge {
             }
             let Some(more) = self.pop()? else { break };
             if !first.take(&more) {
-                // A sum without room stays two rows: whoever counts adds them in 64 bits.
+                // A sum that does not fit stays two rows: the count adds them in 64 bits.
                 self.heap.push(Reverse((more.key(), self.files.len(), more.count)));
                 break;
             }

@@ -2,7 +2,7 @@
 //! Images to a directory of fingerprints.
 
 use super::file::Writer;
-use super::{About, BITS, FingerprintError, Key, Row, Sorter, VERSION};
+use super::{About, BITS, FingerprintError, Key, Row, Sorter, VERSION, part_of};
 use crate::image::{HUGE, Image, PAGE};
 use rayon::prelude::*;
 use std::ops::Range;
@@ -14,11 +14,6 @@ const BATCH: usize = 64;
 
 /// Told how many pages have been read, and asked whether to go on.
 pub type Watch<'a> = crate::potential::Watch<'a>;
-
-/// The part to which a fingerprint belongs.
-pub fn part_of(fingerprint: [u64; 2], parts: u32) -> u32 {
-    ((u128::from(fingerprint[0]) * u128::from(parts)) >> 64) as u32
-}
 
 /// Writes the fingerprints of images into a directory, which appears when it is complete. Rows beyond
 /// `memory` bytes are kept in files in the directory's parent meanwhile.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Why something is no image of a guest's memory, in words that say what to do.
+//! Errors of images: why a file or process is no image of a guest's memory, and what to do.
 
 use super::PAGE;
 use std::io;

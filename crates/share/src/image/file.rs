@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a file is, told by its first bytes, and where its pages lie.
+//! Recognises a file's format by its first bytes, and finds where its pages lie.
 //!
-//! Raw RAM has no header, so whatever is known to be something else is refused by name: its bytes would be
+//! Raw RAM has no header, so every known other format is refused by name: its bytes would be
 //! counted as pages, and compressed pages never repeat. Magic numbers are those of the formats' own
 //! descriptions (RFC 1952, xz, RFC 8878, lz4, lzop, qcow2), of makedumpfile's IMPLEMENTATION, of libvirt's
 //! qemu_saveimage.h and of QEMU's migration stream.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A file mapped read-only, whose loss of bytes is an error and no death.
+//! A read-only mapping of a file that survives the file's truncation: lost bytes are an error.
 //!
 //! A mapped page that the file has lost (it was truncated, or the disk failed) raises SIGBUS when it is
 //! read. The handler here looks the address up among the mappings of this module, puts zeros in place of

@@ -84,7 +84,7 @@ impl Image {
     /// mapped, and named after the file.
     ///
     /// # Errors
-    /// If it cannot be read, or holds something else; what to do about it is said.
+    /// If it cannot be read, or holds something else; the error says what to do.
     pub fn open(path: impl AsRef<Path>) -> Result<Image, ImageError> {
         let path = path.as_ref();
         let name = path.file_name().map_or_else(|| path.to_string_lossy(), |n| n.to_string_lossy());

@@ -7,12 +7,12 @@
 //! `max_page_sharing` mappings, smart_scan's skips, the advisor. It counts what ksmd counts, and the work
 //! that ksmd does for it, from which [`Costs`] make CPU time.
 //!
-//! The stable tree finds a page by its content, whatever its order is: here it is a table by content,
-//! and only the number of compares is that of a balanced tree. (After writes its order has a part in when
-//! stale copies go: a search for another content clears those that it comes by. Here they wait for their
-//! own.) The unstable one is a tree as in the kernel, since pages in it go, or change, and lead searches
-//! astray. Left out: NUMA nodes (`merge_across_nodes`), pages that a fork shares, memory that is unmapped,
-//! and failures for want of a lock or of memory.
+//! The stable tree finds a page by its content, whatever the tree's shape: here it is a hash table, and only
+//! the number of compares is a balanced tree's. (In the kernel the shape also decides when stale copies
+//! disappear: a search for another content clears the stale copies on its way. Here a stale copy waits for
+//! a search for its own content.) The unstable tree is a tree as in the kernel, because its pages disappear
+//! or change and misdirect searches. Left out: NUMA nodes (`merge_across_nodes`), pages that a fork shares,
+//! memory that is unmapped, and failures to get a lock or memory.
 
 mod advisor;
 mod contents;

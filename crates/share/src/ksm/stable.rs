@@ -3,7 +3,7 @@
 //! them the next page joins (`stable_node_dup`, `chain_prune`, `chain`).
 //!
 //! A copy is stale when the last page that was mapped to it has been written to: its frame is free, but
-//! its record stays until somebody comes by it (`ksm_get_folio`).
+//! its record stays until a search visits it (`ksm_get_folio`).
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ pub(super) struct StableTree {
     /// chain of thousands ends as it began, and is counted but not made.
     open: Vec<u32>,
     stale: Vec<u32>,
-    /// By content: copies that a search for another content looks at if it comes by; and all of them.
+    /// By content: copies that a search for another content visits on its way; and all of them.
     passing: Vec<u32>,
     all_passing: u64,
     pub shared: u64,
@@ -221,7 +221,7 @@ impl StableTree {
         self.seen += self.seen_in_passing(content);
         self.look(content, now, None);
         let node = self.nodes.len() as u32;
-        // Not stale before its first page is mapped: nobody comes by until then.
+        // Not stale before its first page is mapped: no search visits it until then.
         self.nodes.push(Node { content, recorded: 0, mapped: 0, gone: false });
         self.stale[content as usize] += 1;
         let at = content as usize;
@@ -287,7 +287,7 @@ impl StableTree {
                 self.contents -= 1;
             }
             Copies::Chain { nodes, .. } => {
-                // An empty chain goes when a search comes by it.
+                // A search that visits an empty chain removes it.
                 nodes.retain(|n| *n != node);
                 self.dups -= 1;
             }

@@ -3,8 +3,7 @@
 //!
 //! It is the red-black tree that the kernel has (`lib/rbtree.c`), since its shape counts: a search reads
 //! the page of every node on its way, and ends without a result at one whose page has gone
-//! (`unstable_tree_search_insert`, `get_mergeable_page`). Which contents have to come by that node depends
-//! on where it is.
+//! (`unstable_tree_search_insert`, `get_mergeable_page`). The node's place decides which searches visit it.
 
 use std::cmp::Ordering;
 

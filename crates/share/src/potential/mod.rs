@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::sync::atomic::AtomicBool;
 
-/// Guests of which the pairs are counted. Every pair costs time where many guests share many contents.
+/// Up to this many guests, pairs are counted. Every pair costs time where many guests share many contents.
 pub const MOST_PAIRED: usize = 256;
 
 /// Why a count was not made.
@@ -205,7 +205,7 @@ impl Potential {
 pub struct Watch<'a> {
     /// Called with the number of pages that were read since the last call, from any thread.
     pub progress: &'a (dyn Fn(u64) + Sync),
-    /// Set by whoever wants the count to stop.
+    /// Set to stop the count.
     pub stop: &'a AtomicBool,
 }
 

@@ -6,8 +6,8 @@
 //! claimed by one compare-and-swap and never changes again, so its index is the content's number. There are
 //! a quarter more slots than pages: 10 bytes for a page of 4096.
 //!
-//! Whether two pages with the same 32 bits are equal is not decided here but by who asks, by comparing
-//! their bytes or the rest of their hashes. So the table is exact if the answer is.
+//! The caller decides whether two pages with the same 32 bits are equal, by comparing their bytes or the rest
+//! of their hashes. The table is exact if the caller's answer is.
 
 use rayon::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering};

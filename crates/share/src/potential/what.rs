@@ -22,7 +22,7 @@ pub enum What {
         /// Where the page is in it, in bytes.
         offset: u64,
     },
-    /// Something of which only the fingerprint is known, in hexadecimal digits.
+    /// A content known only by its fingerprint, in hexadecimal digits.
     Fingerprint(String),
     /// Something else, which begins like this.
     Other([u8; SHOWN]),

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a host's KSM is worth, and what to do about it.
+//! Advice on a host's KSM: what it is worth, and what to do about it.
 //!
-//! [`observe`] reads what the host says of itself: KSM's settings and counters, ksmd's CPU time, memory
-//! and its pressure (PSI), NUMA nodes, huge pages, and the processes that run guests with what KSM knows
-//! of each. [`advise`] makes [`Advice`] of it, by rules that each give their reason. All is read through
-//! [`Host`], so that a tree of files can be a host.
+//! [`observe`] reads the host: KSM's settings and counters, ksmd's CPU time, memory and its pressure (PSI),
+//! NUMA nodes, huge pages, and the processes that run guests with KSM's figures of each. [`advise`] makes
+//! [`Advice`] of it, by rules that each give their reason.
 //!
-//! What cannot be seen from outside is not guessed: how many equal pages there are that KSM has not
-//! found is `bifold share potential`'s to count, and who trusts whom is the operator's to know.
+//! Nothing is guessed that cannot be seen from outside: `bifold share potential` counts equal pages that KSM
+//! has not found, and only the operator knows who trusts whom.
 
 mod rules;
 
@@ -27,7 +26,7 @@ pub struct GuestKsm {
     pub readable: bool,
 }
 
-/// What a host says of itself.
+/// Facts of a host.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Observed {
     /// KSM's settings.

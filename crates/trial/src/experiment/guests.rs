@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Guests of an experiment: their kernels and files, found once; an initramfs for each kind; and one
-//! that runs, with what it has said.
+//! Guests of an experiment: kernels and files of each kind, an initramfs for each workload, and the running
+//! guests.
 
 use super::ExperimentError;
 use super::outcome::GuestOutcome;
@@ -98,7 +98,7 @@ fn arguments(workload: &Workload) -> Vec<String> {
         Workload::Database { clients, iterations, queries, engine, pool_mib } => {
             let mut words = vec!["serve".into(), SOCKET.into(), BETWEEN_RUNS_MS.to_string(), SERVER.into()];
             // No privilege tables: an empty data directory serves, and nothing has to be installed. The
-            // root is memory, where direct I/O is not to be had.
+            // root is memory, which has no direct I/O.
             words.extend([
                 "--no-defaults".into(),
                 "--user=root".into(),

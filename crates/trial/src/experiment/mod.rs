@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Experiments: real Linux guests under the real KSM, watched from outside.
+//! Experiments: real Linux guests under the real KSM, observed from outside.
 //!
-//! A [`Spec`] is a TOML file: guests, what they run, KSM's settings, and cases that differ in some of
-//! this. At a [`Scale`] it becomes a [`Plan`], in which all sizes and times are this machine's. A
-//! [`run`](run::run) starts the guests of one case after the other, samples what they take and what KSM
-//! does, counts the potential from their memory at marked times, and yields an [`Outcome`]; [`output`]
-//! makes tables and rows of it.
+//! A [`Spec`] is a TOML file: guests, their workloads, KSM's settings, and cases that differ in some of these.
+//! At a [`Scale`] it becomes a [`Plan`], in which all sizes and times are this machine's. A
+//! [`run`](run::run) starts the guests of one case after the other, samples the memory they take and KSM's
+//! work, counts the potential of their memory at marked times, and yields an [`Outcome`]. [`output`] makes
+//! tables, rows and charts of the outcome.
 //!
-//! When KSM runs is decided as ksmtuned does it ([`tune`]). Memory is counted of the guests, not of the
-//! host: on a machine that does other things, too, free memory would be other programs' doing. Left out:
-//! guests' disks and networks, several vCPUs, KVM (guests are emulated, which changes how fast they
-//! write but not what is in their memory).
+//! [`tune`] decides as ksmtuned does when KSM runs. Memory is counted over the guests rather than the host,
+//! because other programs change the host's free memory. Left out: guests' disks and networks, several
+//! vCPUs, KVM (guests are emulated, which changes how fast they write but not what is in their memory).
 
 pub mod guests;
 pub mod outcome;

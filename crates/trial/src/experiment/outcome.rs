@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a run yields: samples over time, potentials at marked times, and how each case and guest ended.
+//! The outcome of a run: samples over time, potentials at marked times, and how each case and guest ended.
 
 use bifold_host::ksm::{Counter, Counters, Merged, Others};
 use bifold_share::potential::{Counts, Potential};
@@ -7,7 +7,7 @@ use bifold_share::potential::{Counts, Potential};
 /// Bytes of a page.
 const PAGE: u64 = 4096;
 
-/// All that came of a run.
+/// The outcome of a run.
 #[derive(Debug, Clone)]
 pub struct Outcome {
     /// Kernel of the host.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Runs a plan: case after case, each with guests of its own.
 //!
-//! In a case KSM is first off, with the case's settings; the guests start, all at once, and time 0 is
-//! then. The plan's times count from when all workloads are ready, as booting takes what it takes. From there on every sample is also a look of the [`Tuner`], which starts and stops KSM. What
-//! goes wrong with one guest is written down and the case goes on; what stops the run ends the case, and
-//! all that was seen until then is in the outcome. However this ends, guests are ended by their process
-//! ids (dropped, or killed with this process), and the KSM guard restores the settings afterwards.
+//! A case begins with KSM off and the case's settings made. All guests start at once, at time 0. Times in the
+//! plan start when every workload is ready, because boot time varies. From then on the [`Tuner`] sees every
+//! sample and starts and stops KSM. If one guest fails, the outcome notes it and the case continues. If the
+//! run is stopped, the case ends, and the outcome has everything up to then. In every case guests are ended
+//! by their process ids (dropped, or killed with this process), and the KSM guard then restores the settings.
 
 use super::ExperimentError;
 use super::guests::{Guest, Kind, fits};
@@ -45,7 +45,7 @@ pub struct RunOptions<'a> {
     pub guardian: &'a Guardian,
     /// A directory for the guests' memory at the marked times, as raw files.
     pub dump: Option<&'a Path>,
-    /// Set by whoever wants the run to end.
+    /// Set to end the run.
     pub stop: &'a AtomicBool,
 }
 
@@ -345,7 +345,7 @@ impl<'a> Runner<'a> {
                 .collect(),
             Err(_) => Ok(Vec::new()),
         };
-        // Whatever happened: nobody stays stopped.
+        // Whatever happened: no guest stays stopped.
         let resumed = self.order_all("cont");
         let paused_s = stood.elapsed().as_secs_f64();
         if let Err(why) = stopped.and(resumed) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! When KSM runs, and how many pages it looks at: the rule of ksmtuned, the service that distributions
-//! put beside KVM, over the experiment's own memory.
+//! The tuner: when KSM runs, and how many pages it scans. The rule is that of ksmtuned, the service that
+//! distributions put beside KVM, applied to the experiment's own memory.
 //!
-//! Two amounts of free memory decide, both of the imagined host's: what would be free if every guest
-//! had its resident pages to itself, and what is free. KSM runs while the first is below the threshold.
-//! Merging does not change that one, so KSM goes on once it has begun, as it does under ksmtuned, which
-//! compares committed memory. While the second is below the threshold, too, each look adds `boost` pages
+//! Two amounts of free memory of an imagined host decide: the memory that would be free if every guest had
+//! its resident pages to itself, and the memory that is free. KSM runs while the first is below the threshold.
+//! Merging does not change the first, so KSM continues once it has begun, as it does under ksmtuned, which
+//! compares committed memory. While the second is below the threshold too, each sample adds `boost` pages
 //! per wake-up; afterwards each takes `decay` away.
 
 use super::spec::StartSpec;

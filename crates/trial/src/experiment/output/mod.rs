@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An outcome for readers: tables, rows and curves. Every figure is computed here once; what writes them
-//! (terminal, Markdown, CSV, a page) only sets them.
+//! An outcome as tables, rows and curves. Every figure is computed here once; the writers (terminal, Markdown,
+//! CSV, a page) only lay it out.
 
 mod charts;
 mod rows;
@@ -15,7 +15,7 @@ use bifold_share::potential::Counts;
 
 const PAGE: u64 = 4096;
 const MIB: f64 = (1 << 20) as f64;
-/// What a saving is said to have reached when it is near its end.
+/// The share of the final saving at which a case counts as having reached it.
 const MOST_OF: f64 = 0.9;
 /// Stands for what is not known.
 const UNKNOWN: &str = "-";

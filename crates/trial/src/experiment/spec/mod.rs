@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What an experiment is, as its author writes it ([`Spec`]), and the plan that comes of it at a scale
-//! ([`Plan`]).
+//! An experiment as its author writes it ([`Spec`]), and the plan at a scale ([`Plan`]).
 //!
-//! Sizes and times in the file are those of the published setting, or of the machine that the author
-//! has in mind. A scale s makes memory s times as large and, because KSM at the same rate then takes s
-//! times as long for a pass, time s times as long: what happens between two passes stays in proportion.
+//! Sizes and times in the file are those of the published setting, or of the author's machine. A scale s
+//! multiplies memory by s. KSM at the same rate then takes s times as long for a pass, so times are
+//! multiplied by s too, and what happens between two passes stays in proportion.
 //! Counts (guests, write rates, thresholds, KSM's settings) are not scaled.
 
 mod error;
@@ -131,7 +130,7 @@ fn yes() -> bool {
 pub enum WorkloadSpec {
     /// Nothing.
     Idle,
-    /// A buffer of equal pages, rewritten with what is there.
+    /// A buffer of equal pages, rewritten with the contents that it has.
     Synthetic {
         /// Its size, MiB.
         buffer_mib: u64,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether an experiment's values make sense: what is wrong is said by the field's dotted name.
+//! Validates an experiment's values; an error names the field by its dotted name.
 
 use super::{GuestSpec, SMALLEST_MIB, Spec, StartSpec, WorkloadSpec};
 use bifold_host::ksm::Settings;
