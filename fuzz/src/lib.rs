@@ -171,7 +171,7 @@ fn timeline_file(bytes: &[u8]) {
             }
         }
     }
-    let _ = bifold_policy::check::checks(&timeline);
+    let _ = bifold_policy::replay_check::checks(&timeline);
 }
 
 /// A policy's parameters: an error, or a policy that decides, whatever it sees.

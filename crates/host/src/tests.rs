@@ -301,7 +301,10 @@ fn a_vm_that_ends_before_the_write_has_ended_whatever_the_error() {
     assert!(matches!(e, HostError::Gone { .. }), "{e}");
     // And they come after it.
     let e = tree.host.switch(&tree.only(), Mode::Shadow).unwrap_err();
-    assert_eq!(e.to_string(), "VM 1-2 has no file paging_mode: the VM is being made, or is ending; try again");
+    assert_eq!(
+        e.to_string(),
+        "VM 1-2 has no file paging_mode: the VM is being made, or is ending; try again"
+    );
     assert_eq!(tree.only().state(&tree.host.kvm().unwrap()), None);
 }
 

@@ -30,7 +30,6 @@
 //! ```
 #![forbid(unsafe_code)]
 
-pub mod check;
 pub mod counters;
 pub mod driver;
 pub mod estimate;
@@ -39,6 +38,7 @@ pub mod oracle;
 pub mod policies;
 mod policy;
 pub mod replay;
+pub mod replay_check;
 pub mod spec;
 pub mod sweep;
 pub mod timeline;

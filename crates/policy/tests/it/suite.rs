@@ -2,7 +2,7 @@
 //! What is claimed of policies over the suite's timelines, which are in the repository.
 
 use bifold_policy::evaluate::{Evaluation, Input, Options, Program, Row, evaluate};
-use bifold_policy::{Estimator, Mode, Named, Scale, Timeline, VmKind, check};
+use bifold_policy::{Estimator, Mode, Named, Scale, Timeline, VmKind, replay_check};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
@@ -118,7 +118,7 @@ fn dedup_is_too_short_for_rpms_and_costs_ours_only_the_first_interval() {
 #[test]
 fn replays_are_within_two_percent_of_what_really_switched_on_every_program() {
     for (input, _) in PROGRAMS.iter() {
-        let checks = check::checks(&input.timeline);
+        let checks = replay_check::checks(&input.timeline);
         assert!(checks.len() >= 4, "{}", input.name);
         for c in checks {
             assert!(c.passed(), "{}: {c:?}", input.name);

@@ -15,8 +15,8 @@ pub(crate) use text::{checks, of_run};
 use crate::{Format, RenderError};
 use bifold_mmu::PageSize;
 use bifold_policy::Mode;
-use bifold_policy::check::Check;
 use bifold_policy::evaluate::{Evaluation, Program};
+use bifold_policy::replay_check::ReplayCheck;
 
 /// Policies over a run's own timeline.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,7 +24,7 @@ pub struct RunPolicies {
     /// One program and the policies over it, or why there are none.
     pub evaluation: Result<Evaluation, String>,
     /// VMs that really switched during the run, beside their replay.
-    pub checks: Vec<Check>,
+    pub checks: Vec<ReplayCheck>,
 }
 
 /// Policies over programs.
@@ -36,7 +36,7 @@ pub struct PolicyComparison {
     pub evaluation: Evaluation,
     /// By program: VMs that really switched during the capture, beside their replay; none if
     /// that was not asked for.
-    pub checks: Option<Vec<(String, Vec<Check>)>>,
+    pub checks: Option<Vec<(String, Vec<ReplayCheck>)>>,
 }
 
 impl PolicyComparison {
@@ -57,7 +57,7 @@ impl PolicyComparison {
 }
 
 /// The text of a checks' table, by program.
-pub fn checks_table(checks: &[(String, Vec<Check>)]) -> String {
+pub fn checks_table(checks: &[(String, Vec<ReplayCheck>)]) -> String {
     text::checks_by_program(checks)
 }
 

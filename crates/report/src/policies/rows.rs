@@ -5,8 +5,8 @@
 use super::PolicyComparison;
 use crate::RenderError;
 use bifold_policy::Mode;
-use bifold_policy::check::{Check, TOLERANCE_PERCENT};
 use bifold_policy::evaluate::Evaluation;
+use bifold_policy::replay_check::{ReplayCheck, TOLERANCE_PERCENT};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -24,8 +24,8 @@ struct Document<'a> {
 }
 
 /// Checks with the program's name before each, if it has one.
-pub(crate) fn checks_json(program: Option<&str>, checks: &[Check]) -> Vec<Value> {
-    let one = |c: &Check| {
+pub(crate) fn checks_json(program: Option<&str>, checks: &[ReplayCheck]) -> Vec<Value> {
+    let one = |c: &ReplayCheck| {
         let mut v = json!({
             "policy": c.name,
             "host_page": c.vm.host_page,

@@ -5,8 +5,8 @@
 use super::{Line, PolicyComparison, lines, page_words, scale_words, setting_words};
 use crate::table::{labelled, table};
 use crate::text::{fixed, grouped, seconds};
-use bifold_policy::check::{Check, TOLERANCE_PERCENT};
 use bifold_policy::evaluate::{Evaluation, Program, Summary, WITHIN_PERCENT};
+use bifold_policy::replay_check::{ReplayCheck, TOLERANCE_PERCENT};
 
 /// Columns of a table.
 const WIDTH: usize = 118;
@@ -241,12 +241,13 @@ fn summary(e: &Evaluation) -> String {
 }
 
 /// Replays beside the runs that they replay, and what is to be thought of them.
-pub(crate) fn checks(checks: &[Check]) -> String {
+pub(crate) fn checks(checks: &[ReplayCheck]) -> String {
     checks_by_program(&[(String::new(), checks.to_vec())])
 }
 
-pub(super) fn checks_by_program(all: &[(String, Vec<Check>)]) -> String {
-    let flat: Vec<(&str, &Check)> = all.iter().flat_map(|(p, c)| c.iter().map(|c| (p.as_str(), c))).collect();
+pub(super) fn checks_by_program(all: &[(String, Vec<ReplayCheck>)]) -> String {
+    let flat: Vec<(&str, &ReplayCheck)> =
+        all.iter().flat_map(|(p, c)| c.iter().map(|c| (p.as_str(), c))).collect();
     if flat.is_empty() {
         return labelled(
             "replay",
@@ -266,7 +267,7 @@ pub(super) fn checks_by_program(all: &[(String, Vec<Check>)]) -> String {
         "its\nswitches",
         "\n",
     ];
-    let row = |(program, c): &(&str, &Check)| {
+    let row = |(program, c): &(&str, &ReplayCheck)| {
         let signed = |percent: f64| format!("{percent:+.3}");
         let cells = [
             c.name.clone(),

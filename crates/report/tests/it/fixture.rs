@@ -3,8 +3,8 @@
 
 use bifold_attribute::{Missing, Row, Where};
 use bifold_model::{Config, ConfigOutcome, Costs, Outcome, Paging, Profile, Sample};
-use bifold_policy::check::Check;
 use bifold_policy::evaluate::{self, Options, evaluate};
+use bifold_policy::replay_check::ReplayCheck;
 use bifold_policy::timeline::{About, Pair, StaticRun, SwitchCosts};
 use bifold_policy::{Named, Scale, Timeline, VmKind};
 use bifold_report::{Comparison, Exit, Guest, Input, Meta, Places, PolicyComparison, RunPolicies};
@@ -168,7 +168,7 @@ pub fn places(n: u64) -> Places {
 pub fn policies() -> RunPolicies {
     let options = Options { vm: VmKind::default(), scale: Scale::both(100.0), estimator: None };
     let evaluation = evaluate(&[input("this run")], &named(), &options).unwrap();
-    let check = Check {
+    let check = ReplayCheck {
         name: "dsp".into(),
         vm: VmKind { long_lived: false, ..VmKind::default() },
         start: bifold_policy::Mode::Nested,

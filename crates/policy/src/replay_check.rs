@@ -70,7 +70,7 @@ impl OnLine {
 
 /// How far a replay is from the run that it replays.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Check {
+pub struct ReplayCheck {
     /// The policy.
     pub name: String,
     /// The VM.
@@ -89,7 +89,7 @@ pub struct Check {
     pub own_decisions: Option<(f64, u64)>,
 }
 
-impl Check {
+impl ReplayCheck {
     /// Is the replay within [`TOLERANCE_PERCENT`], its own decisions included?
     pub fn passed(&self) -> bool {
         let within = |percent: f64| percent.abs() <= TOLERANCE_PERCENT;
@@ -99,11 +99,11 @@ impl Check {
 
 /// Checks every VM that switched while the timeline was captured, on the time scale of the
 /// capture: what a policy decides depends on it.
-pub fn checks(timeline: &Timeline) -> Vec<Check> {
+pub fn checks(timeline: &Timeline) -> Vec<ReplayCheck> {
     timeline.switched.iter().filter_map(|s| check(timeline, s)).collect()
 }
 
-fn check(timeline: &Timeline, run: &SwitchedOutcome) -> Option<Check> {
+fn check(timeline: &Timeline, run: &SwitchedOutcome) -> Option<ReplayCheck> {
     let Switching { name, host_page, start, keep_nested } = run.switching.clone();
     let vm = VmKind { host_page, long_lived: false, keep_nested };
     let track = Track::new(timeline, vm)?;
@@ -114,7 +114,7 @@ fn check(timeline: &Timeline, run: &SwitchedOutcome) -> Option<Check> {
     let scale = Scale { time: timeline.about.time_scale.unwrap_or(TIME_SCALE), switch: 1.0 };
     let setup = Setup { start, scale, estimator: Some(Estimator::fitted()) };
     let own = Named::load(&name).ok().map(|n| replay::replay(&track, &n.spec, &setup, false));
-    Some(Check {
+    Some(ReplayCheck {
         name,
         vm,
         start,
