@@ -29,17 +29,21 @@ pub mod ksm;
 mod kvm;
 mod memory;
 mod paging;
+mod paging_files;
 mod process;
 mod smaps;
+mod switch;
 mod vm;
 
 pub use error::{HostError, Refusal};
 pub use guests::GuestProcess;
 pub use kvm::{Hardware, Kvm};
 pub use memory::{MemInfo, Pressure, VmStat};
-pub use paging::{Happened, Of, Paging, PagingFiles, PagingStats, Stat, State, Switch, Unit, Unreadable};
+pub use paging::{Of, Paging, PagingStats, Stat, State, Unit, Unreadable};
+pub use paging_files::PagingFiles;
 pub use process::guest_name;
 pub use smaps::Mapping;
+pub use switch::{Happened, Switch};
 pub use vm::{Vm, VmId, select};
 
 use std::fs::File;

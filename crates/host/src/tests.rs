@@ -271,7 +271,7 @@ fn counts_tell_whose_switch_the_figures_are_of() {
         }),
     };
     let after = own(7).stats();
-    let happened = |n| crate::paging::happened(&own(n), &after, Mode::Shadow);
+    let happened = |n| crate::switch::happened(&own(n), &after, Mode::Shadow);
     assert_eq!(
         [7, 6, 5, 8].map(happened),
         [Happened::Nothing, Happened::Switched, Happened::Crowded, Happened::Nothing]

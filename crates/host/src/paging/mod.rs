@@ -1,15 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A VM's paging mode and its switches: the client of KVM's files `paging_mode` and `paging_stats`.
+//! A VM's paging mode and KVM's figures of its switches, as the files `paging_mode` and `paging_stats` have
+//! them.
 
-mod files;
 mod stats;
-mod switch;
 
-pub use files::PagingFiles;
 pub use stats::{Of, PagingStats, Stat, Unit};
-#[cfg(test)]
-pub(crate) use switch::happened;
-pub use switch::{Happened, Switch};
 
 use crate::{one_line, read};
 use bifold_mmu::Mode;
@@ -110,8 +105,8 @@ pub enum Paging {
 }
 
 /// The file that has a VM's mode.
-const MODE_FILE: &str = "paging_mode";
-const STATS_FILE: &str = "paging_stats";
+pub(crate) const MODE_FILE: &str = "paging_mode";
+pub(crate) const STATS_FILE: &str = "paging_stats";
 
 impl Paging {
     /// What the files in a VM's directory say.

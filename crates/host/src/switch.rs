@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Switching a VM's paging mode.
 
-use super::files::write_mode;
-use super::{MODE_FILE, Paging, PagingStats, State};
+use crate::paging::{MODE_FILE, Paging, PagingStats, State};
+use crate::paging_files::write_mode;
 use crate::vm::Vm;
 use crate::{Host, HostError, Refusal};
 use bifold_mmu::Mode;

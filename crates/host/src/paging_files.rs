@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A VM's files `paging_mode` and `paging_stats`, kept open for a caller that reads them often.
 
-use super::{MODE_FILE, STATS_FILE, State, Unreadable};
-use crate::{Host, PagingStats, VmId, one_line};
+use crate::paging::{MODE_FILE, PagingStats, STATS_FILE, State, Unreadable};
+use crate::{Host, VmId, one_line};
 use bifold_mmu::Mode;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -62,7 +62,7 @@ impl PagingFiles {
 
 /// Writes a mode to an open `paging_mode`. One write: KVM takes the word whole, and a write that a
 /// signal interrupted must not be repeated.
-pub(super) fn write_mode(mut file: &File, to: Mode) -> io::Result<()> {
+pub(crate) fn write_mode(mut file: &File, to: Mode) -> io::Result<()> {
     let word = format!("{}\n", to.name());
     match file.write_at(word.as_bytes(), 0) {
         // Not every file of debugfs has positions.
