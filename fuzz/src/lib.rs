@@ -13,7 +13,7 @@
 use bifold_host::{PagingStats, State, VmId};
 use bifold_mmu::PageSize;
 use bifold_model::Sample;
-use bifold_policy::{Estimator, Log, Mode, Named, Other, Scale, Setup, Timeline, Track, View, Vm};
+use bifold_policy::{Estimator, Log, Mode, Named, Other, Scale, Setup, Timeline, Track, View, VmKind};
 use bifold_report::Format;
 use bifold_report::diff::{Diff, Side};
 use bifold_share::fingerprint::Part;
@@ -158,7 +158,7 @@ fn timeline_file(bytes: &[u8]) {
     let policies = ["regret", "rpms-dynamic"].map(|n| Named::load(n).expect("it is built in"));
     for host_page in [PageSize::Size4K, PageSize::Size2M, PageSize::Size1G] {
         for (long_lived, keep_nested) in [(false, false), (false, true), (true, false), (true, true)] {
-            let vm = Vm { host_page, long_lived, keep_nested };
+            let vm = VmKind { host_page, long_lived, keep_nested };
             let Some(track) = Track::new(&timeline, vm) else { continue };
             for start in Mode::BOTH {
                 let best = bifold_policy::oracle(&track, start, 100.0);
