@@ -81,7 +81,7 @@ pub enum HostError {
     /// An unmodified KVM.
     #[error(
         "this KVM has one paging mode for all VMs ({}: {kvm}) and cannot switch a VM: build modules that can by `make kernel` in Bifold's repository, and load them",
-        mode.map_or("which mode is unknown", Mode::name)
+        mode.map_or("unknown", Mode::name)
     )]
     OneModeForAll {
         /// That mode.
