@@ -180,7 +180,7 @@ mod tests {
         assert_eq!([step(Shadow, 99.0, 0.01), step(Shadow, 0.0, 0.01001)], [Shadow, Nested]);
     }
 
-    /// What is said when a switch from `start` at a CPI of 1 led to this one.
+    /// The explanation after a switch from `start` whose CPI went from 1 to this.
     fn learnt(start: Mode, cpi: f64) -> String {
         let mut run = Run::new("bae", start);
         assert_eq!(run.step(seen(50.0, 0.5, 1.0)), start.other());

@@ -6,13 +6,11 @@
 //! for nested; where neither is extreme the ratio of the two, P/T, decides, and only if this
 //! interval's and the historic one agree.
 //!
-//! Ours, where the text is silent: rules 1 to 3 look at the interval that has just ended; the
-//! history includes it; the historic P/T is the average page-fault frequency divided by the
-//! average TLB-miss frequency, not the average of three ratios, because one interval with
-//! hardly a TLB miss would rule such an average for as long as it is remembered, and one
-//! without any would make it infinite. Before there are three samples the average is over
-//! those there are. An interval without instructions changes nothing and is not remembered.
-//! A P/T exactly at a bound lies between the bounds.
+//! Ours, where the text is silent: rules 1 to 3 use the interval that has just ended, and the history includes
+//! it. The historic P/T is the average page-fault frequency divided by the average TLB-miss frequency. An
+//! average of three ratios would be dominated by an interval with hardly a TLB miss, and infinite with one
+//! that has none. With fewer than three samples the average is over those. An interval without instructions
+//! changes nothing and is not remembered. A P/T exactly at a bound lies between the bounds.
 
 use super::{below, num, positive, within};
 use crate::{Counters, Log, Mode, Parameters, Policy, View};

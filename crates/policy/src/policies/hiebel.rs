@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Hiebel: a contextual bandit with random profiling (Hiebel, Brown, Wang; ICPP 2018).
 //!
-//! Published: choosing a paging mode is a contextual bandit, in which one sees only what the mode
-//! that was chosen paid; page faults and TLB misses are the context; running with modes
-//! chosen at random (random profiling) shows what each pays in it. There a policy was
-//! constructed from a profile off line.
+//! Published: choosing a paging mode is a contextual bandit, which shows only the reward of the chosen mode.
+//! Page faults and TLB misses are the context. Running with modes chosen at random (random profiling) shows
+//! each mode's reward in a context; the authors construct a policy from such a profile off line.
 //!
 //! Ours: it learns on line, epsilon-greedy. The context is the bin of TLB misses and the bin of
 //! page faults per 1000 instructions, which are the guest's own and so nearly the same in both modes.

@@ -27,7 +27,7 @@ pub(crate) fn settling(left: &mut u32, mode: Mode, log: &mut Log) -> bool {
     }
     *left -= 1;
     let left = *left;
-    log.say(|| format!("Stay in {}: just switched, {left} more intervals are not looked at.", mode.name()));
+    log.say(|| format!("Stay in {}: just switched, {left} more intervals are ignored.", mode.name()));
     true
 }
 

@@ -82,11 +82,11 @@ impl Policy for State {
     fn decide(&mut self, view: &View, log: &mut Log) -> Mode {
         let (mode, there) = (view.mode, view.mode.other());
         let Some(other) = known(view) else {
-            log.say(|| format!("Stay in {}: nothing is known of {}.", mode.name(), there.name()));
+            log.say(|| format!("Stay in {}: the cost of {} is unknown.", mode.name(), there.name()));
             return mode;
         };
         if view.sample.instructions == 0 {
-            log.say(|| format!("Stay in {}: the guest did nothing.", mode.name()));
+            log.say(|| format!("Stay in {}: the guest was idle.", mode.name()));
             return mode;
         }
         let costs = self.ledger.costs(view, &other, log);

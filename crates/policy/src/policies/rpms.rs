@@ -3,16 +3,16 @@
 //!
 //! Published: a level C in -N to N. In shadow paging an interval whose overhead is above T_high
 //! adds 1 and one below T_low takes 1 away; in nested paging the signs swap. C = N switches
-//! to nested, C = -N to shadow, and two intervals after a switch are not looked at. Overhead
+//! to nested, C = -N to shadow, and the two intervals after a switch are ignored. Overhead
 //! is the hypervisor's and the walks' share of cycles. Variants: fixed thresholds; dynamic ones
 //! (T_high per mode, moved after a switch by the instructions per cycle before and after);
 //! a single metric (shadow looks only at the hypervisor's share, nested only at the walks').
 //!
-//! The text is silent, the code that was shipped with it (`rpms.sh`) is not, and is followed: C
-//! saturates and is not reset by a switch, so that the way back takes up to 2N intervals; the
-//! IPC before is that of the interval that led to the switch, the IPC after that of the last
-//! interval not looked at; the step is 2 times the larger IPC over the smaller. Ours: an
-//! interval without cycles changes nothing, and no threshold moves on an IPC of 0.
+//! Where the text is silent, the code that was shipped with it (`rpms.sh`) decides. C saturates, and a switch
+//! does not reset it, so that the way back takes up to 2N intervals. The IPC before is that of the interval
+//! that led to the switch; the IPC after is that of the last ignored interval. The step is 2 times the
+//! larger IPC over the smaller. Ours: an interval without cycles changes nothing, and no threshold moves
+//! on an IPC of 0.
 
 use super::{num, positive, settling, within};
 use crate::{Counters, Log, Mode, Parameters, Policy, View};
@@ -159,7 +159,7 @@ impl Policy for State {
     fn decide(&mut self, view: &View, log: &mut Log) -> Mode {
         let mode = view.mode;
         if view.cycles <= 0.0 {
-            log.say(|| format!("Stay in {}: the guest did nothing.", mode.name()));
+            log.say(|| format!("Stay in {}: the guest was idle.", mode.name()));
             return mode;
         }
         if settling(&mut self.blackout, mode, log) {
@@ -172,7 +172,7 @@ impl Policy for State {
             let (load, min) = (100.0 * view.load, 100.0 * self.p.min_load);
             log.say(|| {
                 format!(
-                    "Stay in {}: ignored, vCPUs ran {} % of the time (looked at from {} %).",
+                    "Stay in {}: interval ignored, as vCPUs ran {} % of the time, below {} %.",
                     mode.name(),
                     num(load),
                     num(min)
@@ -217,10 +217,10 @@ impl Policy for State {
                 format!("from T_low = {} % to T_high = {} %", num(t_low), num(t_high))
             };
             let verdict = if next != mode {
-                format!("Switch to {}, which {} % or less would have prevented.", next.name(), num(t_high))
+                format!("Switch to {}: {} % or less would have kept the mode.", next.name(), num(t_high))
             } else {
                 let more = (target - level).abs();
-                format!("Stay in {}: {more} more above T_high would switch it (at {target}).", mode.name())
+                format!("Stay in {}: {more} more above T_high would switch at level {target}.", mode.name())
             };
             format!("{what} {} % of cycles, {where_}, {moved}. {verdict}", num(overhead))
         });
@@ -245,7 +245,7 @@ mod tests {
         // Two of blackout, then from level 4 down to -4.
         assert_eq!(run.steps(9, BAD()), [Nested; 9]);
         assert!(run.said.contains("the level goes from -2 to -3"), "{}", run.said);
-        assert!(run.said.contains("1 more above T_high would switch it (at -4)"), "{}", run.said);
+        assert!(run.said.contains("1 more above T_high would switch at level -4"), "{}", run.said);
         assert_eq!(run.step(BAD()), Shadow);
     }
 
@@ -325,7 +325,7 @@ mod tests {
         let mut run = Run::new("rpms-shipped", Shadow);
         run.steps(3, BAD());
         assert_eq!(run.step(Seen { load: 0.59, ..BAD() }), Shadow);
-        assert!(run.said.contains("ran 59 % of the time (looked at from 60 %)"), "{}", run.said);
+        assert!(run.said.contains("ran 59 % of the time, below 60 %"), "{}", run.said);
         assert_eq!(run.step(Seen { load: 0.6, ..BAD() }), Nested);
     }
 

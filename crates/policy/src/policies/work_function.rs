@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The work-function algorithm: two modes as a metrical task system.
 //!
-//! Published (Borodin, Linial, Saks 1992): where states cost and moving between them costs, an
-//! algorithm that follows the work functions pays at most 2n - 1 times what the best sequence
-//! of n states known in advance pays, and no deterministic one does better; here n = 2.
+//! Published (Borodin, Linial, Saks 1992): where states have costs and moving between them has a cost, an
+//! algorithm that follows the work functions pays at most 2n - 1 times what the best sequence of n states
+//! pays that is known in advance. No deterministic algorithm does better. Here n = 2.
 //!
-//! Ours: its use for paging modes. The work function of a mode is what the cheapest sequence of
-//! modes so far costs that ends in it. A mode is left when its work function is pinned by the
-//! other's: when even a VM that has to end here had better have come from there. The costs
-//! of an interval are the cycles in walks and exits, of this mode as counted, of the other
-//! as [`View::other`] has it; without that it stays. From the first interval after a switch
-//! the switch's cost is taken off (down to 0), which is counted in it but is in the work
-//! functions already. No threshold is to be set; the bound, for an algorithm that decides after
-//! an interval and over switch costs that differ by direction, is proven at [`TwoStates`].
+//! Ours: its use for paging modes. The work function of a mode is the cost of the cheapest sequence of modes
+//! so far that ends in this mode. The VM leaves a mode when the other mode's work function pins this one's:
+//! when even a VM that must end here would have done better to come from there. An interval costs the cycles
+//! in walks and exits, as counted for this mode and as [`View::other`] has them for the other; without the
+//! latter the VM stays. The first interval after a switch contains the switch's cost, which the work functions
+//! already have, so it is taken off (down to 0). There is no threshold to set. The bound, for an algorithm
+//! that decides after an interval and over switch costs that differ by direction, is proven at [`TwoStates`].
 
 use super::{num, positive};
 use crate::{Counters, Log, Mode, Other, Parameters, Policy, View};
@@ -142,7 +141,7 @@ impl Policy for State {
         let mode = view.mode;
         let finite = |o: &Other| (o.extra_cycles + o.there_cycles + o.back_cycles).is_finite();
         let Some(other) = view.other.filter(finite) else {
-            log.say(|| format!("Stay in {}: what the other mode would have cost is not known.", mode.name()));
+            log.say(|| format!("Stay in {}: the cost of the other mode is unknown.", mode.name()));
             return mode;
         };
         let brought = match self.switched.take() {
@@ -161,7 +160,7 @@ impl Policy for State {
             self.switched = Some((next, other.there_cycles));
         }
         if brought > 0.0 {
-            log.say(|| format!("{} cycles are taken off, which the switch brought.", num(brought)));
+            log.say(|| format!("{} cycles of the switch are taken off.", num(brought)));
         }
         log.say(|| {
             let (own, there) = (mode.name(), mode.other().name());
@@ -171,7 +170,7 @@ impl Policy for State {
                 format!("Stay in {own}: another {missing} cycles of difference would switch it")
             } else {
                 let spare = num((gap - costs.back).max(0.0));
-                format!("Switch to {there}, which more than {spare} cycles less here would have prevented")
+                format!("Switch to {there}: more than {spare} fewer cycles here would have kept {own}")
             };
             format!(
                 "Walks and exits took {} cycles in {own} and would have taken {} in {there}. The work function \
