@@ -11,7 +11,7 @@ use crate::usage::UsageError;
 use anyhow::anyhow;
 use bifold_attribute::Metric;
 use bifold_model::{Config, Paging, Profile};
-use bifold_policy::check::OnLine;
+use bifold_policy::replay_check::OnLine;
 use bifold_report::{Format, Show, shell_words};
 use bifold_trace::Windows;
 use bifold_trace::file::{FileError, Reader};

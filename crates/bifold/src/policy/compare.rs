@@ -6,8 +6,8 @@ use crate::console::{Delivery, Named as NamedFile, create, named};
 use crate::status::Status;
 use crate::words;
 use bifold_policy::Named;
-use bifold_policy::check;
 use bifold_policy::evaluate::{Input, evaluate};
+use bifold_policy::replay_check;
 use bifold_report::{Format, PolicyComparison, checks_table};
 use clap::Args;
 use std::path::PathBuf;
@@ -143,7 +143,7 @@ fn show(
     let inputs = timelines(paths)?;
     let report = create(show.report.as_deref())?;
     let output = create(show.output.as_deref())?;
-    let checked = |i: &Input| (i.name.clone(), check::checks(&i.timeline));
+    let checked = |i: &Input| (i.name.clone(), replay_check::checks(&i.timeline));
     let comparison = PolicyComparison {
         bifold: env!("CARGO_PKG_VERSION").into(),
         evaluation: evaluate(&inputs, policies, &setting.options())?,

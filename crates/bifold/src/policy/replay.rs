@@ -5,9 +5,9 @@ use super::setting::{Setting, VmArgs, WhichArgs, policies, timelines, track};
 use crate::console::print;
 use crate::status::Status;
 use crate::words::{self, ModeArg};
-use bifold_policy::check;
 use bifold_policy::evaluate::Input;
 use bifold_policy::replay::forced_extra;
+use bifold_policy::replay_check;
 use bifold_policy::{Mode, Named, Run, Setup, Track, oracle, replay};
 use bifold_report::{Format, checks_table, scale_words, vm_words, wrapped};
 use clap::Args;
@@ -97,7 +97,7 @@ pub fn run(args: ReplayArgs) -> anyhow::Result<Status> {
         }
     }
     let checks = args.check.then(|| {
-        let of = |i: &Input| (i.name.clone(), check::checks(&i.timeline));
+        let of = |i: &Input| (i.name.clone(), replay_check::checks(&i.timeline));
         inputs.iter().map(of).collect::<Vec<_>>()
     });
     match args.format {

@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 use bifold_mmu::PageSize;
 use bifold_policy::evaluate::{EvaluateError, Input, Options};
 use bifold_policy::sweep::Axis;
-use bifold_policy::{Estimator, Named, Scale, Timeline, Track, Vm};
+use bifold_policy::{Estimator, Named, Scale, Timeline, Track, VmKind};
 use bifold_trace::bounded;
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
@@ -96,7 +96,7 @@ pub enum OtherArg {
 /// Which VM, and how policies see it.
 pub struct Setting {
     /// Which VM.
-    pub vm: Vm,
+    pub vm: VmKind,
     /// How policies' time is to the timelines'.
     pub scale: Scale,
     /// None where the other mode's cost is known.
@@ -119,7 +119,7 @@ impl Setting {
             HostPage::Small => PageSize::Size4K,
             HostPage::Large => PageSize::Size2M,
         };
-        let vm = Vm { host_page, long_lived: args.vm == Age::LongLived, keep_nested: !args.dropped };
+        let vm = VmKind { host_page, long_lived: args.vm == Age::LongLived, keep_nested: !args.dropped };
         Ok(Setting { vm, scale: Scale::both(args.time_scale), estimator })
     }
 

@@ -18,7 +18,7 @@ use bifold_attribute::Attribution;
 use bifold_guest::{GuestError, Written};
 use bifold_model::{Config, Model, Options, Outcome, Profile};
 use bifold_policy::Timeline;
-use bifold_policy::check::OnLine;
+use bifold_policy::replay_check::OnLine;
 use bifold_report::{Comparison, Exit, Meta, Partial, Places};
 use bifold_trace::file::Writer;
 use bifold_trace::{Thin, Windows};

@@ -2,7 +2,7 @@
 //! Policies over the run itself: what switching modes would have made of it.
 
 use super::Plan;
-use bifold_policy::{Estimator, Named, Scale, Timeline, Vm, check, evaluate};
+use bifold_policy::{Estimator, Named, Scale, Timeline, VmKind, evaluate, replay_check};
 use bifold_report::RunPolicies;
 
 /// The fewest intervals on which a policy can be judged.
@@ -20,14 +20,14 @@ pub fn too_short(intervals: usize) -> anyhow::Error {
 /// Replays every built-in policy over a run's own timeline, in the VM that `bifold policy` assumes by
 /// default.
 pub fn over(timeline: Timeline, plan: &Plan) -> RunPolicies {
-    let checks = check::checks(&timeline);
+    let checks = replay_check::checks(&timeline);
     let n = timeline.intervals();
     let evaluation = match timeline.pairs.first() {
         _ if plan.sample.is_some() => Err("they need a timeline, and a sampled run has none".to_string()),
         None => Err("they need shadow and nested of one page size among --configs".to_string()),
         Some(_) if n < FEWEST_INTERVALS => Err(too_short(n).to_string()),
         Some(pair) => {
-            let vm = Vm { host_page: pair.host_page, ..Vm::default() };
+            let vm = VmKind { host_page: pair.host_page, ..VmKind::default() };
             let scale = Scale::both(plan.time_scale);
             let options = evaluate::Options { vm, scale, estimator: Some(Estimator::fitted()) };
             let input = evaluate::Input { name: "this run".into(), timeline };

@@ -235,7 +235,7 @@ mod tests {
         tree.memory(16_000_000, 4_000_000, 0.0);
         tree.vm(100, "web", 1000, "ksm_rmap_items 18000000\n");
         tree.ksmd(10_000);
-        let faster = "a pass over the 18000000 pages that ksmd knows of takes 60 minutes";
+        let faster = "a pass over the 18000000 pages that ksmd knows takes 60 minutes";
         let said = || look(&tree, Format::Json).unwrap();
         assert!(said().contains(faster), "{}", said());
         tree.ksmd(30_000);
