@@ -411,7 +411,7 @@ mod tests {
             assert_eq!(run.step(seen(100, 0.0, 150.0, 250.0)), start.other());
             // The way back takes as much again; what the switch brought is not counted twice.
             assert_eq!(run.step(seen(250, 0.0, 250.0, 150.0)), start.other());
-            assert!(run.said.starts_with("150 cycles are taken off"), "{}", run.said);
+            assert!(run.said.starts_with("150 cycles of the switch are taken off"), "{}", run.said);
             assert_eq!(run.steps(2, seen(100, 0.0, 250.0, 150.0)), [start.other(); 2]);
             assert_eq!(run.step(seen(100, 0.0, 250.0, 150.0)), start);
         }
