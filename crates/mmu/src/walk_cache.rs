@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Walk caches: what lets a walk skip references to upper tables.
 //!
-//! Three variants (MODEL.md section 1, after Bhargava et al., ASPLOS 2008):
+//! Three variants (`docs/design/model.md#walk-caches`, after Bhargava et al., ASPLOS 2008):
 //! one-dimensional (guest tables only), two-dimensional (host tables too), and
 //! two-dimensional with a nested TLB (whole GPA-to-HPA translations). And two
 //! ways of tagging: by virtual prefix (Intel SDM vol. 3A section 4.10.3: a hit

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The host's side of guest memory: which frame backs a guest frame, and since when.
 //!
-//! Frames are placed by a seeded permutation (MODEL.md section 1): 4 KB frames
+//! Frames are placed by a seeded permutation (`docs/design/model.md#host-memory`): 4 KB frames
 //! anywhere, or whole 2 MB frames. The host backs a frame when the guest first
 //! touches it: a read gets the shared zero page, mapped read-only, and a later
 //! write gets a page of its own (Linux `do_anonymous_page`, and KVM's

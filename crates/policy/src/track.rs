@@ -14,7 +14,7 @@ pub struct VmKind {
     /// Size of the host's pages.
     pub host_page: PageSize,
     /// Had the host backed all of the guest's memory, and the nested tables mapped it, before
-    /// the run? Then first touches cost nothing (MODEL.md section 2: a long-lived VM).
+    /// the run? Then first touches cost nothing (`docs/design/model.md#a-long-lived-vm`).
     pub long_lived: bool,
     /// Are the nested tables kept while the VM is in shadow mode?
     pub keep_nested: bool,

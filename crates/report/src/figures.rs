@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The figures derived from one configuration's total: overheads, rates and
-//! references per walk (MODEL.md section 4).
+//! references per walk (`docs/design/model.md#derived-figures`).
 //!
 //! Each is defined once here, with its unit and meaning; the table, JSON and
 //! HTML all take them from a [`Figures`].

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A walk whose every read walks makes m*n + m + n references (MODEL.md section 1).
+//! A walk whose every read walks makes m*n + m + n references (`docs/design/model.md#walks`).
 
 use crate::tables::{Memory, end_of};
 use bifold_mmu::format::{PAE, X86_64_4_LEVEL, X86_64_5_LEVEL};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The model: consumes events, costs every configuration in one pass.
+//! The model of one VM: consumes events and costs every configuration in one pass.
 //!
-//! One TLB state per configuration (MODEL.md section 1: flushes and page sizes
-//! differ), all fed by the same accesses. In front of them stands a filter of
-//! pages that all of them hold ([`Filter`]), so most accesses cost one comparison.
+//! Every configuration sees the same accesses. Configurations share TLBs as long as these hold
+//! the same (`docs/design/model.md#tlbs`). A filter in front of the TLBs ([`Filter`]) answers for pages that all
+//! of them hold, so that most accesses cost one comparison.
 
 mod access;
 mod events;

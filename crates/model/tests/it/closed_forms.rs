@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! References of one walk with nothing cached: m in one dimension, m*n + m + n in two
-//! (MODEL.md section 1). Measured as what one more access to a warm page adds after a
+//! (`docs/design/model.md#walks`). Measured as what one more access to a warm page adds after a
 //! CR3 load.
 
 use crate::reference::{LARGE, WRITE};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Counts that other simulators agree on (MODEL.md section 3a).
+//! Counts that other simulators agree on (`docs/design/model.md#miss-counts-of-geometry-g`).
 
 use bifold_model::{Config, Model, Options, Outcome, Profile};
 use bifold_trace::{DecodeError, Generator};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Stores to page tables, and what they cost: MODEL.md section 2, row by row.
+//! Stores to page tables, and what they cost: the rows of
+//! `docs/design/model.md#shadow-paging`.
 
 use super::*;
 use AccessKind::{Read, WriteOther};
