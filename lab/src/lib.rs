@@ -1,14 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The KVM laboratory: boots a Debian kernel under QEMU's TCG with AMD's
-//! virtualization emulated, so that the real KVM runs inside, and runs named tests
-//! there. Nothing here opens this machine's own `/dev/kvm`.
+//! The KVM laboratory boots a Debian kernel on an emulated AMD processor (QEMU's TCG), so that the real KVM
+//! runs inside, and runs jobs there. It never opens this machine's own `/dev/kvm`.
+//! `lab/README.md` says what can be run and how to add to it.
 //!
-//! - `lab` builds the image, boots it and brings back what its jobs left;
-//! - `exits` reads KVM's trace events and tells exits apart by their reason;
-//! - `validate` holds the model's predicted exits against those counted;
-//! - `quick` has the quick tests, by subject: exits, walks, switches, storms, `bifold mode`;
-//! - `switch` runs the tiny VMM's cases of switching, `storm` a guest under load while its mode is switched;
-//! - `unswitched` compares our KVM without a switch with an unmodified one.
+//! - [`lab`] builds the image, boots it and brings back the output of its jobs;
+//! - [`exits`] reads KVM's trace events and tells exits apart by their reason;
+//! - [`validate`] compares the exits that the model predicts with those counted;
+//! - [`mod@quick`] has the quick tests, by subject: exits, walks, switches, storms, `bifold mode`;
+//! - [`switch`] runs the tiny VMM's switch cases, [`storm`] switches the mode of a guest under load;
+//! - [`unswitched`] compares our KVM without a switch with an unmodified one.
+//!
+//! ```no_run
+//! use bifold_lab::lab::job::{Job, Jobs};
+//! use bifold_lab::lab::{Lab, Plan};
+//!
+//! let lab = Lab::any(&mut |stage| eprintln!("{stage}"))?;
+//! let jobs = vec![Job::Kvm { nested: true }, Job::Run { command: vec!["/bin/true".into()] }];
+//! let jobs = Jobs { jobs, huge_pages: 0 };
+//! let plan = Plan { jobs, programs: vec!["/bin/true".into()], ..Plan::default() };
+//! for output in lab.boot(&plan, &mut |_question, _memory| String::new())? {
+//!     println!("exit status {} after {:.1} s", output.done.status, output.seconds);
+//! }
+//! # Ok::<(), bifold_lab::lab::LabError>(())
+//! ```
 
 pub mod exits;
 pub mod lab;

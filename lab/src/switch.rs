@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The tiny VMM's cases of switching (`tiny-vmm switch`), in a laboratory whose KVM can, and what its
-//! kernel said meanwhile.
+//! Runs the tiny VMM's switch cases (`tiny-vmm switch`) in a laboratory with a paging mode per VM, and
+//! collects its kernel's messages.
 
 use anyhow::{Context, Result, ensure};
 
@@ -88,7 +88,7 @@ pub fn judge(outcome: &Outcome) -> Result<()> {
     }
     wrong.extend(outcome.log.iter().map(|l| format!("the kernel's log: {l}")));
     ensure!(wrong.is_empty(), "{}", wrong.join("; "));
-    ensure!(!outcome.facts.is_empty(), "it told nothing");
+    ensure!(!outcome.facts.is_empty(), "tiny-vmm printed no fact");
     Ok(())
 }
 
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(said(&[good], &[]), Ok(()));
         assert_eq!(said(&[good, bad], &[]), Err(r#""cap": ["x: 1, not 2"]"#.into()));
         assert_eq!(said(&[good], &["[1.0] WARNING"]), Err("the kernel's log: [1.0] WARNING".into()));
-        assert_eq!(said(&[], &[]), Err("it told nothing".into()));
+        assert_eq!(said(&[], &[]), Err("tiny-vmm printed no fact".into()));
         assert!(said(&["noise"], &[]).is_err());
     }
 }

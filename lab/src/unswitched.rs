@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A VM that nobody switches must not notice: exits that concern paging, of the same guest, under a
-//! kernel's own KVM and under ours.
+//! Compares two KVMs by the paging exits of the same guest: the kernel's own, and ours without a switch. A VM
+//! that is not switched must behave as before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;

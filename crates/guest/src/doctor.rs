@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What this machine lacks for a capture, in words. Only looks: nothing is
-//! downloaded, started as a guest or written.
+//! Checks what this machine has and lacks for a capture. The checks start no guest, and download and write
+//! nothing.
 
 use std::fs;
 use std::process::{Command, Stdio};

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Why a capture was not possible or did not end well. A message names the
-//! fact and, where there is one, the remedy; it never repeats its source.
+//! Errors of starting and running guests. A message names the fact and, where there is one, the remedy; it
+//! never repeats its source.
 
 use std::path::PathBuf;
 
-/// Whether trying again elsewhere would help.
+/// Whether this machine lacks something, or the run failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// This machine lacks something (exit status 77).

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Files of this machine for an initramfs: as they are, or with all that a
-//! program needs to start.
+//! Adds files of this machine to an initramfs: as they are, or programs with their loader and libraries.
 
 use std::ffi::OsStr;
 use std::fs;

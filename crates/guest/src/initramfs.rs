@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The guest's initramfs: init, its configuration, the modules, and for
-//! [`Root::Initramfs`] the command with its shared libraries and whatever else
-//! the caller names. Nothing in it depends on when or where it was built.
+//! The guest's initramfs: init, its configuration, the modules, and for [`Root::Initramfs`] the command
+//! with its shared libraries and the files that the caller names. The archive's bytes do not depend on the
+//! time or place of the build.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -91,8 +91,8 @@ pub(crate) fn initramfs(spec: &GuestSpec, kernel: &Kernel, program: &Path) -> Re
     Ok(archive.bytes())
 }
 
-/// The archive of a guest that is not captured but lives on: this program of `files` is run as root,
-/// with these arguments, the first being its name, and nothing but `files` about it.
+/// The archive of a guest that keeps running ([`crate::vm`]): init runs `program`, one of `files`, as root.
+/// The first of `arguments` is its name. The guest's root holds `files` and nothing else.
 ///
 /// # Errors
 /// If the kernel lacks the module of a port.

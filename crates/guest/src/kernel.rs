@@ -5,7 +5,7 @@
 //! downloaded as a package and unpacked into a cache, never installed. A
 //! bzImage is stored with its payload unpacked beside it: QEMU starts an ELF
 //! kernel directly (PVH), which saves the guest from unpacking itself under
-//! emulation, some 3 s. What has no such payload boots as it is.
+//! emulation, some 3 s. An image without such a payload boots as it is.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -51,7 +51,7 @@ impl Store {
     }
 }
 
-/// A file that says by being there that all of a kernel is, and which modules that is.
+/// The file that marks a stored kernel as complete. It lists the modules that are stored.
 const COMPLETE: &str = "complete";
 
 const GUESTS: Store = Store { name: "kernels", modules: &[crate::modules::WANTED] };
@@ -114,8 +114,8 @@ pub(crate) fn find(
     Ok(Kernel { modules: modules.map(Path::to_path_buf).or(kernel.modules), ..kernel })
 }
 
-/// The kernel of a guest that is not captured: an image of one's own, the newest Debian kernel of a
-/// series such as `6.12` or of a package's name, or without a word the one that captures get.
+/// The kernel of a guest that keeps running: an image (a path with a slash), the newest Debian kernel of a
+/// series such as `6.12`, a package's, or without a name the one that captures get.
 ///
 /// # Errors
 /// If there is no such kernel, and none can be fetched.
@@ -192,8 +192,7 @@ fn newest_of_series(series: &str) -> Result<String, GuestError> {
         .ok_or_else(none)
 }
 
-/// Of `apt-cache policy`: the packages that can be had. Names stay known after their
-/// packages are gone.
+/// The packages of `apt-cache policy` that can be downloaded. apt keeps names of packages that are gone.
 fn downloadable(policy: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut name = "";

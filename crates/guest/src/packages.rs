@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Programs for a guest out of Debian packages, which are downloaded and unpacked into a cache and never
-//! installed: this machine stays as it is, and a guest gets what its distribution ships whatever runs here.
+//! Programs for a guest out of Debian packages. The packages are downloaded and unpacked into a cache; none
+//! is installed.
 //!
-//! With a package come the libraries that it depends on, as packages of their own. What a guest gets of
-//! all these files is what the caller names, and for programs the loader and the libraries that they need
-//! (ELF's DT_NEEDED, followed through the tree). Configuration scripts do not run, and nothing but
-//! libraries is followed: a program that runs others must name those.
+//! The libraries that a package depends on come as packages of their own. A guest gets the files that the
+//! caller names and, for programs, their loader and libraries (ELF's DT_NEEDED, followed through the
+//! tree). Configuration scripts do not run. If a program runs other programs, the caller names those too.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs;
@@ -21,7 +20,7 @@ use crate::cpio::{Archive, Entry};
 use crate::error::GuestError;
 use crate::kernel::{cache_dir, tool};
 
-/// A file that says by being there that all of a tree is.
+/// The file that marks an unpacked tree as complete.
 const COMPLETE: &str = ".bifold-complete";
 /// Where a Debian's loader looks for libraries, in a tree.
 const LIBRARY_DIRS: [&str; 4] = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu", "usr/lib64", "lib64"];

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Guests that live on: started, listened to and ended, but not captured.
+//! Guests that keep running: this module starts them, listens to them and ends them. They are not captured.
 //!
-//! Where a capture's guest has its memory in a shared file, these have it as QEMU gives it to any
-//! guest: anonymous memory of the emulator's process, marked mergeable, which is the only kind that
-//! the kernel's KSM merges. The guest is the capture's otherwise: the same init, the same CPU, TCG with
-//! one thread, time by the host's clock.
+//! Their memory is anonymous memory of QEMU's process, as QEMU gives it to any guest; KSM merges no other
+//! kind. (A captured guest has its memory in a shared file.) Init and CPU are those of a captured guest;
+//! TCG runs on one thread, and time is the host's clock.
 //!
-//! A guest ends with the thread that started it (PR_SET_PDEATHSIG), however that ends, and when its
-//! [`GuestVm`] is dropped. It is in a process group of its own: the terminal's Ctrl-C does not reach it.
+//! A guest ends when its [`GuestVm`] is dropped, and with the thread that started it (PR_SET_PDEATHSIG).
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _, Seek as _};

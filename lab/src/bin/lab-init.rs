@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The laboratory's first process: does the jobs of `/lab/jobs.json` one after the
-//! other, says on the virtio-serial port what came of them, and powers off.
+//! The laboratory's first process: does the jobs of `/lab/jobs.json` in order, sends their results over a
+//! virtio-serial port, and powers off.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use bifold_guest::{GuestSpec, HostPage, Root};
-use bifold_lab::lab::job::{ASK, Backing, Done, Inner, Job, Jobs, PORT, Word, at};
+use bifold_lab::lab::job::{ASK, Done, Inner, InnerBacking, Job, Jobs, PORT, Word, at};
 use bifold_lab::vendor::Vendor;
 use rustix::mount::{MountFlags, mount};
 
@@ -186,8 +186,8 @@ fn inner(job: &Inner, port: &mut Port) -> Result<Done> {
         ..bifold_lab::guest()
     };
     let page = match job.backing {
-        Backing::Small => HostPage::Size4K,
-        Backing::Huge => HostPage::Size2M,
+        InnerBacking::Small => HostPage::Size4K,
+        InnerBacking::Huge => HostPage::Size2M,
     };
     if !job.trace.is_empty() {
         trace("tracing_on", "0")?;

@@ -3,10 +3,9 @@
 //!
 //! A guest marks a window with CPUID (leaf [`LEAF`]), which always exits and which
 //! the event kvm_cpuid shows. What happened between an exit and the next entry says
-//! what a page fault was for: reflected into the guest (kvm_inj_exception), emulated
-//! (kvm_emulate_insn, and the guest goes on behind the instruction), a table made
-//! unsync (kvm_mmu_unsync_page), a device's (kvm_mmio), else an entry that was
-//! missing or, with the present bit in the error code, did not allow the write.
+//! what a page fault was: reflected into the guest (kvm_inj_exception), emulated (kvm_emulate_insn, and the
+//! guest continues after the instruction), a table that became unsync (kvm_mmu_unsync_page), a device access
+//! (kvm_mmio). Otherwise the shadow entry was missing or, if the error code has the present bit, read-only.
 
 pub mod ftrace;
 

@@ -59,7 +59,7 @@ pub enum LabError {
     Timeout {
         /// The limit.
         seconds: u64,
-        /// Which job was at hand, from 0.
+        /// The current job, from 0.
         job: usize,
         /// Its console.
         log: PathBuf,
@@ -77,7 +77,7 @@ pub enum LabError {
     /// It ended without a word.
     #[error("the laboratory ended at job {job} without a word: {why}; its console log is in {}", log.display())]
     Died {
-        /// Which job was at hand, from 0.
+        /// The current job, from 0.
         job: usize,
         /// The emulator's own words, or what was read.
         why: String,

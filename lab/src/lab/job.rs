@@ -35,7 +35,7 @@ pub const PORT: &str = "bifold.lab";
 /// The host's page size behind an inner guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
-pub enum Backing {
+pub enum InnerBacking {
     #[serde(rename = "4k")]
     Small,
     #[serde(rename = "2m")]
@@ -54,7 +54,7 @@ pub struct Inner {
     /// Whether the guest's kernel isolates its page tables.
     pub kpti: bool,
     /// The host's pages behind it.
-    pub backing: Backing,
+    pub backing: InnerBacking,
     /// Wait this long first, so that runs differ in where timer ticks fall.
     pub delay_us: u64,
     /// Trace events to record while it runs, as `system:event`.
@@ -163,7 +163,7 @@ pub struct Done {
 pub enum Word {
     /// The laboratory is up: the kernel's release.
     Up(String),
-    /// How far the job at hand is.
+    /// How far the current job is.
     Note(String),
     /// A line of a program that waits for an answer (see [`ASK`]).
     Ask(String),
@@ -174,9 +174,9 @@ pub enum Word {
         /// How many bytes.
         bytes: u64,
     },
-    /// The job at hand is done.
+    /// The current job is done.
     Done(Done),
-    /// The job at hand could not be done; nothing follows, and the machine waits for its end.
+    /// The current job could not be done; nothing follows, and the machine waits for its end.
     Failed(String),
     /// All are done; the machine waits for its end.
     End,

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Boots the laboratory: a Debian kernel under TCG with `svm` and `npt`, an
-//! initramfs with what the jobs need, and `lab-init` as its first process.
+//! Boots the laboratory: a Debian kernel under TCG with the vendor's virtualization emulated, an initramfs
+//! with what the jobs need, and `lab-init` as its first process.
 //!
-//! Every boot has a time limit, ends with the thread that began it, and leaves its
-//! console log behind if it went wrong, and nothing if not. A boot that went wrong still
-//! gives what it had done until then ([`Lab::attempt`]).
+//! Every boot has a time limit and ends with the thread that started it. A boot that fails leaves its console
+//! log in a file; its finished jobs still have their outputs ([`Lab::attempt`]).
 
 mod boot;
 mod error;
@@ -108,7 +107,7 @@ pub struct Lab {
     vendor: &'static Vendor,
 }
 
-/// The first series of `kernel/series.txt`: what `--kernel` is without a word.
+/// The first series of `kernel/series.txt`: the default of `--kernel`.
 pub fn default_series() -> &'static str {
     kernel::series()[0].0
 }
@@ -145,7 +144,7 @@ impl Lab {
         end
     }
 
-    /// With a kernel that is at hand.
+    /// With a kernel that the caller has found.
     pub fn with(kernel: Kernel) -> Result<Lab, LabError> {
         Ok(Lab { qemu: qemu::find()?, inner: kernel.clone(), kernel, own: None, vendor: &AMD })
     }

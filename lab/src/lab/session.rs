@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A boot while it lasts: what init says, and what is left if it ends too soon.
+//! A running boot: reads what init sends, and turns an early end into an error with the console's log.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, Write};
@@ -43,7 +43,7 @@ fn ended(status: &std::io::Result<Option<std::process::ExitStatus>>) -> String {
     }
 }
 
-/// Why the words ended.
+/// Why the conversation ended.
 pub(super) enum End {
     Late,
     Failed(String),
@@ -56,9 +56,9 @@ pub(super) struct Session {
     pub(super) to: UnixStream,
     pub(super) ram: File,
     pub(super) until: Instant,
-    /// When the job at hand began.
+    /// When the current job began.
     pub(super) begun: Instant,
-    /// What there is of it.
+    /// What the current job has sent.
     pub(super) now: Output,
     pub(super) outputs: Vec<Output>,
     pub(super) notes: fn(&str),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The tiny VMM's guests and walks (`lab/tiny-vmm`): each line it prints is a fact that agrees or
-//! does not.
+//! The tiny VMM's hand-made guests and walks (`lab/tiny-vmm`). Each line of its output is a fact that agrees
+//! with the model or does not.
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
@@ -70,7 +70,7 @@ pub fn check(_: &Shared, outputs: &[Output]) -> Result<()> {
         wrong[..wrong.len().min(SHOWN_FACTS)].join("; ")
     );
     succeeded(output)?;
-    ensure!(!facts.is_empty(), "it told nothing");
+    ensure!(!facts.is_empty(), "tiny-vmm printed no fact");
     Ok(())
 }
 
@@ -104,7 +104,7 @@ mod tests {
             check(&shared, &[Output { done, ..Output::default() }]).map_err(|e| e.to_string())
         };
         assert_eq!(said(0, "{\"agree\":true}\n"), Ok(()));
-        assert_eq!(said(0, ""), Err("it told nothing".into()));
+        assert_eq!(said(0, ""), Err("tiny-vmm printed no fact".into()));
         assert_eq!(said(77, "{\"agree\":true}\n"), Err("exit status 77: why".into()));
         assert!(said(0, "noise\n").unwrap_err().contains("noise"));
     }

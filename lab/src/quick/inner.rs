@@ -12,7 +12,7 @@ use bifold_guest::{CommandExit, GuestSpec};
 
 use super::{BUSYBOX, Shared, once, sh, single};
 use crate::lab::Output;
-use crate::lab::job::{Backing, Inner, Job};
+use crate::lab::job::{Inner, InnerBacking, Job};
 use crate::vendor::Vendor;
 
 const MIB: u64 = 256;
@@ -27,7 +27,7 @@ pub fn jobs() -> Result<Vec<Job>> {
         include: Vec::new(),
         memory_mib: MIB,
         kpti: false,
-        backing: Backing::Small,
+        backing: InnerBacking::Small,
         delay_us: 0,
         trace: Vec::new(),
         trace_mib: 0,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The quick tests: named, each with a line that says what it expects.
+//! The quick tests. Each has a name and a line that says what it expects.
 //!
-//! Most are jobs for a laboratory and a look at their outputs ([`How::Jobs`]). Those that want
-//! the same KVM share a boot, which costs more than most of them do (`run.rs`).
+//! Most are jobs for a laboratory with a check of their outputs (`How::Jobs`). Tests that need the same KVM
+//! share a boot, because a boot takes longer than most tests (`run.rs`).
 
 mod exits;
 mod hand_made;
@@ -46,11 +46,11 @@ enum Paging {
 enum How {
     /// Jobs for a laboratory with this KVM, and what is wrong with their outputs.
     Jobs { paging: Paging, jobs: fn() -> Result<Vec<Job>>, check: fn(&Shared, &[Output]) -> Result<()> },
-    /// Sees to its boots itself.
+    /// Boots by itself.
     Own(fn(&Shared) -> Result<()>),
 }
 
-/// The error of a test that cannot run for want of something that need not be there.
+/// The error of a test that needs something optional which is not there, such as built modules.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Skipped(String);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Writes words of the laboratory's memory where one of its programs asks for it: the line
+//! Writes words of the laboratory's memory when a program in it asks: the line
 //! `{"poke":[[PA,VALUE],...]}` is answered by `poked` (lab/tiny-vmm/src/poke.rs).
 
 use std::fs::File;

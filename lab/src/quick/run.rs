@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs tests, several boots at a time. One that fails does not keep those behind it in its boot
-//! from running: they get another.
+//! Runs quick tests, several boots at a time. After a test that failed, the remaining tests of its boot get a
+//! new boot.
 
 use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};

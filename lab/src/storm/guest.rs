@@ -139,7 +139,7 @@ impl Guest {
     }
 
     /// Its next line, if one comes in this time.
-    pub(super) fn hear(&mut self, time: Duration) -> Result<Option<String>> {
+    pub(super) fn next_line(&mut self, time: Duration) -> Result<Option<String>> {
         let until = Instant::now() + time;
         loop {
             if let Some(end) = self.heard.iter().position(|b| *b == b'\n') {

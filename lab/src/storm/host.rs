@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A storm, in the laboratory: starts the guest, has it switched, listens to it and to the kernel,
-//! and hands over what is known every few seconds, so that a machine that dies has told most of it.
+//! Runs a storm within the laboratory: starts the guest, switches its mode, listens to the guest and the
+//! kernel, and sends the findings every few seconds, so that they are known even if the machine dies.
 
 use std::fs;
 use std::sync::Arc;
@@ -87,7 +87,7 @@ pub fn run<'a>(job: &'a Storm, say: &'a mut Say<'a>) -> Result<()> {
         ran: Duration::ZERO,
     };
     while host.found.boot_seconds == 0.0 {
-        match host.guest.hear(Duration::from_secs(1)) {
+        match host.guest.next_line(Duration::from_secs(1)) {
             Ok(Some(line)) => {
                 host.line(&line);
                 if line.starts_with("begin") {
@@ -261,7 +261,7 @@ impl Host<'_> {
         let mut new = Vec::new();
         let mut moving = None;
         loop {
-            match self.guest.hear(Duration::from_millis(100)) {
+            match self.guest.next_line(Duration::from_millis(100)) {
                 Ok(Some(line)) => self.line(&line),
                 Ok(None) => {}
                 Err(e) => self.found.trouble.push(format!("{e:#}")),
@@ -353,7 +353,7 @@ impl Host<'_> {
         let begun = Instant::now();
         self.guest.tell(b'e').context("telling the load to end")?;
         while !self.found.ended && begun.elapsed() < END {
-            match self.guest.hear(Duration::from_secs(1)) {
+            match self.guest.next_line(Duration::from_secs(1)) {
                 Ok(Some(line)) => self.line(&line),
                 Ok(None) => {}
                 Err(e) => {

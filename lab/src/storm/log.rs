@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What kernels say of themselves: the laboratory's as records of `/dev/kmsg`, the guest's as lines
-//! of its console, which shows warnings and worse only (`loglevel=5`).
+//! Kernel messages: the laboratory's are records of `/dev/kmsg`, the guest's are lines of its console, which
+//! shows warnings and worse (`loglevel=5`).
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom};

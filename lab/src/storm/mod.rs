@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Storms of switches: an inner guest whose memory knows what it has to hold, and whose paging
-//! mode is changed under it all the time, through debugfs (`paging_mode` and `paging_stats` of a VM).
+//! Storms of switches: a guest that can verify every byte of its memory while its paging mode is switched
+//! through debugfs (`paging_mode` and `paging_stats` of a VM).
 //!
-//! `host` does it, within the laboratory; `switch` is its loop of switches, `guest` the guest,
-//! `noise` what else happens to the guest's memory, `log` what kernels say. `drive` boots the
-//! laboratory for it and judges what came back; `table` shows it. The load is C: `lab/loads`.
+//! `host` runs the storm within the laboratory: `guest` is the guest's QEMU, `switch` the loop of switches,
+//! `noise` further stress of the guest's memory, `log` the kernels' messages. `drive` boots the laboratory
+//! and judges the outcome; `table` prints it. The load is C: `lab/loads`.
 
 pub mod drive;
 mod guest;

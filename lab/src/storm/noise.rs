@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What else happens to a guest's memory while its mode is switched: each kind is a thread that
-//! writes to the kernel's or QEMU's controls at random times, and counts what it did.
+//! Stress of a guest's memory while its mode is switched: swapping, dirty logs, split huge pages. Each kind is
+//! a thread that writes to the kernel's or QEMU's controls at random times and counts its actions.
 
 use std::collections::BTreeMap;
 use std::fs;

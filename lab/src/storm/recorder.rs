@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! KVM's last events, kept in the kernel's trace buffer while a storm runs: what a guest that died or hangs
-//! did before. Recording stops by itself when a vCPU shuts down, so that what led to it is not overwritten.
+//! Keeps KVM's last events in the kernel's trace buffer during a storm: they show what a guest did before it
+//! died or hung. Recording stops when a vCPU shuts down, so that the events before are not overwritten.
 
 use std::fs;
 use std::path::{Path, PathBuf};

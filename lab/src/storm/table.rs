@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A storm's outcome for the eye.
+//! Prints a storm's outcome as Markdown.
 
 use std::fmt::Write;
 

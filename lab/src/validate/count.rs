@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Counts exits under the real KVM: one boot of the laboratory per configuration and
-//! run, the guest's programs in it, KVM's trace read afterwards.
+//! Counts exits under the real KVM: per configuration and run, one boot of the laboratory runs the guest's
+//! programs, and KVM's trace is read afterwards.
 
 use std::collections::BTreeMap;
 

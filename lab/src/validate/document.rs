@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The comparison as a page of the docs.
+//! Writes the comparison as a page of the docs.
 
 use std::fmt::Write;
 use std::process::Command;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Does all of a comparison: predictions and counts, some at a time, and what comes
-//! of them as rows. What was counted is kept in a file after every boot, because a
-//! boot is a minute and a later one may fail.
+//! Drives a comparison: runs predictions and counts, several at a time, and makes rows of them. Counts are
+//! saved to a file after every boot, because a boot takes a minute and a later one may fail.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Holds the model against the real KVM: the same guest runs the same programs,
-//! once captured and predicted, and several times as an inner guest under KVM with
-//! its exits counted. `predict` and `count` give exits per program, configuration
-//! and reason; `table` compares them, `drive` does it all, `document` writes it down.
+//! Compares the model with the real KVM: the same guest runs the same programs, once captured with its exits
+//! predicted, and several times as an inner guest under KVM with its exits counted. `predict` and `count`
+//! give exits per program, configuration and reason, `table` compares them, `drive` runs everything, and
+//! `document` writes the page.
 
 pub mod count;
 pub mod document;
@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail};
 use bifold_guest::{GuestSpec, Root};
 use bifold_model::{Config, Paging};
 
-use crate::lab::job::Backing;
+use crate::lab::job::InnerBacking;
 
 /// The configurations that are compared.
 pub const CONFIGS: [&str; 4] = ["nested-4k", "nested-2m", "shadow-4k", "shadow-2m"];
@@ -116,11 +116,11 @@ impl Workload {
 }
 
 /// A configuration by name.
-pub fn config(name: &str) -> Result<(Config, Backing)> {
+pub fn config(name: &str) -> Result<(Config, InnerBacking)> {
     let config = Config::from_name(name).with_context(|| format!("no configuration is called {name}"))?;
     if config.mode == Paging::Native {
         bail!("KVM has no configuration {name}");
     }
-    let backing = if name.ends_with("2m") { Backing::Huge } else { Backing::Small };
+    let backing = if name.ends_with("2m") { InnerBacking::Huge } else { InnerBacking::Small };
     Ok((config, backing))
 }

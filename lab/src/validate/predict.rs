@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Predicts exits: captures the guest from its boot on and feeds the model, whose
-//! counts are taken where the guest marks windows.
+//! Predicts exits: captures the guest from its boot on, feeds the model, and reads the model's counts at
+//! the windows that the guest marks.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;

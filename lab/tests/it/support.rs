@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use bifold_guest::Kind;
-use bifold_lab::lab::job::{Backing, Inner, Job, Jobs};
+use bifold_lab::lab::job::{Inner, InnerBacking, Job, Jobs};
 use bifold_lab::lab::{Lab, LabError, Plan};
 
 pub const BUSYBOX: &str = "/bin/busybox";
@@ -73,7 +73,7 @@ pub fn inner(script: &str) -> Job {
         include: Vec::new(),
         memory_mib: 256,
         kpti: false,
-        backing: Backing::Small,
+        backing: InnerBacking::Small,
         delay_us: 0,
         trace: Vec::new(),
         trace_mib: 0,

@@ -7,7 +7,7 @@ use crate::memory::Backing;
 use crate::predict::{Counts, predict};
 use crate::trace::{Events, Trace, statistics};
 use crate::vendor::ExitCause::{Invlpg, NestedFault, PageFault, ReadCr, WriteCr};
-use crate::vm::{Vm, host_kernel, host_mode};
+use crate::vm::{TinyVm, host_kernel, host_mode};
 use anyhow::{Context, Result, ensure};
 use bifold_model::{Config, Kvm, Paging};
 use serde::Serialize;
@@ -135,7 +135,7 @@ pub fn count(
     let own = Kvm::of_release(&kernel).map(|kvm| format!("kvm={}", kvm.name()));
     let settings: Vec<String> = own.into_iter().chain(settings.iter().cloned()).collect();
     let predicted = predict(guest, config, &settings)?;
-    let vm = Vm::new(guest, backing)?;
+    let vm = TinyVm::new(guest, backing)?;
     let mut all = true;
     for (phase, predicted) in guest.phases.iter().zip(predicted) {
         let before = statistics(&vm.debugfs())?;

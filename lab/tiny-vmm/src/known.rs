@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where KVM does what the model does not say, and the function that does it. Everything
-//! else that differs is a failure.
+//! Known differences between KVM and the model, each with the KVM function that causes it. Every other
+//! difference is a failure.
 
 /// The cause, for a phase of a guest. The first of a guest is followed by what it entails.
 pub fn cause(guest: &str, phase: &str) -> Option<&'static str> {

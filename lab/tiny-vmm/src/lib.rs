@@ -1,31 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A virtual machine monitor of a few hundred lines, for tests that control every vCPU.
+//! A virtual machine monitor of a few hundred lines, for tests that control every vCPU. It runs hand-made
+//! guests under the KVM of the machine it is on, which is the laboratory's, and compares KVM's exits with
+//! the model's.
 //!
-//! It runs hand-made guests under the KVM of the machine it is on (the laboratory's: a
-//! kernel with kvm-amd inside an emulated machine) and holds what KVM does against what
-//! the model says. Prediction and guest are one: [`guest::Guest`] writes machine code and the
-//! model's events of it in the same call.
+//! A guest needs no prediction of its own: `guest::Guest` writes machine code and the model's events of it in
+//! the same call. The crate boots no Linux and emulates no devices. [`main`] is the program; [`vendor`] is
+//! what differs between processor vendors.
 //!
 //! | verb | does | line of output |
 //! |---|---|---|
-//! | `count [GUEST]...` | exits of each phase by reason and error code, exact, beside the model's | [`count::Fact`] |
-//! | `random` | the same for guests made up at random, each until the two differ | [`count::Fact`] |
-//! | `walks` | the entries that one access reads, by their A and D bits, beside the walker's | [`walks::Fact`] |
-//! | `switch [CASE]...` | switches paging modes on a KVM that can, and what must hold then | [`switch::Fact`] |
-//! | `predict [GUEST]...` | the model's counts alone; needs no KVM | [`Prediction`] |
+//! | `count [GUEST]...` | counts the exits of each phase by reason and error code, beside the model's | `count::Fact` |
+//! | `random` | the same for guests made up at random, each until the two differ | `count::Fact` |
+//! | `walks` | compares the entries that one access reads, by their A and D bits, with the walker's | `walks::Fact` |
+//! | `switch [CASE]...` | switches paging modes on a KVM with a mode per VM, and checks the guest | `switch::Fact` |
+//! | `predict [GUEST]...` | prints the model's counts alone; needs no KVM | `Prediction` |
 //!
-//! Standard output has one line of JSON per fact (`"fact"` names its kind), errors are text on
-//! standard error. Exit status: 0 all facts agree, 3 some do not, 1 an error, 77 KVM, its
-//! trace, a kind of memory or a privilege is not there. Whether paging is nested or shadow is the KVM module's
-//! choice (`npt`); `--backing` says what is behind guest memory.
+//! Standard output has one line of JSON per fact (`"fact"` names its kind), errors are text on standard error.
+//! Exit status: 0 all facts agree, 3 some do not, 1 an error, 77 the machine lacks KVM, its trace, a kind of
+//! memory or a privilege. The KVM module's parameter chooses nested or shadow paging; `--backing` chooses the
+//! host's pages behind guest memory.
 //!
-//! `walks` needs words of the host's memory changed, which only the laboratory can do:
-//! [`poke`] has the protocol.
+//! `walks` has words of the host's memory changed, which only the laboratory can do (`poke.rs`).
 //!
-//! It needs root, debugfs and tracefs at /sys/kernel/debug and /sys/kernel/tracing, for 2 MB
+//! The program needs root, debugfs and tracefs at /sys/kernel/debug and /sys/kernel/tracing, for 2 MB
 //! pages /proc/sys/vm/nr_hugepages of 48 or more, and for `walks` /proc/kcore and kprobes.
-//! Under npt=0 QEMU 9.1 and later need a KVM that keeps CR0 reads intercepted, or a guest's
-//! MOV from CR3 reads the shadow root: `cr3-read` is the guest that notices.
+//! For shadow paging QEMU 9.1 and later need a KVM that keeps CR0 reads intercepted; otherwise a guest's
+//! MOV from CR3 reads the shadow root. The guest `cr3-read` notices that.
+//!
+//! ```
+//! use bifold_tiny_vmm::vendor::{AMD, ExitCause, RawExit};
+//!
+//! let raw = RawExit { exit_reason: 0x400, info1: 6, info2: 0x5000, intr_info: 0 };
+//! let exit = (AMD.decode)(&raw).expect("a nested page fault concerns paging");
+//! assert_eq!((exit.cause, exit.error, exit.address), (ExitCause::NestedFault, 6, 0x5000));
+//! ```
 
 mod asm;
 mod count;

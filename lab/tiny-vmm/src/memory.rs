@@ -141,7 +141,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: made by `new`; KVM has let go of it, as `Vm` drops its file first.
+        // SAFETY: made by `new`; KVM has let go of it, as `TinyVm` drops its file first.
         let _ = unsafe { munmap(self.map.cast(), self.map_len) };
     }
 }

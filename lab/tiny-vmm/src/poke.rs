@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Changing words of the host kernel's memory, by the help of whoever runs the host.
+//! Changes words of the host kernel's memory with the laboratory's help.
 //!
-//! The host's kernel lets nobody write its page tables. But it runs in an emulator, whose
-//! memory the laboratory can write. So we ask: one line on standard output,
+//! The host's kernel lets no program write its page tables. But the kernel runs in an emulator whose memory
+//! the laboratory can write. This module asks with one line on standard output,
 //!
 //! ```text
 //! {"poke":[[PA,VALUE],...]}
 //! ```
 //!
 //! with physical addresses of 8-byte words and their new values (little-endian in memory),
-//! as decimal numbers; then we wait for the line `poked` on standard input, which says
-//! that all have been written. Other lines on standard input are ignored; its end is an error.
+//! as decimal numbers, and waits for the line `poked` on standard input, which says
+//! that all words are written. Other lines on standard input are ignored; its end is an error.
 //! The words are entries of page tables whose A and D bits are to be cleared; the emulated
 //! CPU keeps nothing of them over the next VMRUN.
 

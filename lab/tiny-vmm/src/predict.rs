@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the model says of a guest, event by event.
+//! The model's prediction for a guest, event by event.
 //!
 //! The whole model runs over the guest's events (TLBs, filter, groups, all of it), with
 //! one configuration and TLB entries that do not survive exits, as the emulated CPU

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Four-level page tables of a guest, as the VMM writes them and the model hears of them.
+//! Four-level page tables of a guest, which the VMM writes into guest memory and describes to the model.
 
 use bifold_mmu::write::PageTables;
 pub use bifold_mmu::write::bits::{ACCESSED, DIRTY, FRAME, LARGE, PRESENT, WRITE};

@@ -43,16 +43,16 @@ struct Vcpu {
 
 /// A VM with a guest in it.
 #[derive(Debug)]
-pub struct Vm {
+pub struct TinyVm {
     // Dropped in this order: vCPUs, VM, memory.
     vcpus: Vec<Vcpu>,
     fd: VmFd,
     pub memory: Memory,
 }
 
-impl Vm {
+impl TinyVm {
     /// Makes the VM and puts the guest's image into its memory.
-    pub fn new(guest: &Guest, backing: Backing) -> Result<Vm> {
+    pub fn new(guest: &Guest, backing: Backing) -> Result<TinyVm> {
         let kvm = Kvm::new().map_err(|e| Unavailable(format!("cannot open /dev/kvm: {e}")))?;
         let fd = kvm.create_vm().map_err(|e| Unavailable(format!("cannot create a VM: {e}")))?;
         let memory = Memory::new(guest.memory, backing).map_err(|e| Unavailable(format!("{e:#}")))?;
@@ -66,7 +66,7 @@ impl Vm {
             memory_size: memory.len(),
             userspace_addr: memory.host_address(),
         };
-        // SAFETY: the mapping lives as long as the VM: `Vm` drops `fd` before `memory`.
+        // SAFETY: the mapping lives as long as the VM: `TinyVm` drops `fd` before `memory`.
         unsafe { fd.set_user_memory_region(region) }.context("cannot give the VM its memory")?;
         let cpuid =
             kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).context("cannot read the supported CPUID")?;
@@ -77,7 +77,7 @@ impl Vm {
             set_registers(&vcpu, guest, n).with_context(|| format!("cannot set vCPU {n}'s registers"))?;
             vcpus.push(start(vcpu));
         }
-        Ok(Vm { vcpus, fd, memory })
+        Ok(TinyVm { vcpus, fd, memory })
     }
 
     /// Runs a vCPU until its next marker. Returns the values that it told.
@@ -94,7 +94,7 @@ impl Vm {
     }
 }
 
-impl Drop for Vm {
+impl Drop for TinyVm {
     fn drop(&mut self) {
         for v in &mut self.vcpus {
             v.go = None;

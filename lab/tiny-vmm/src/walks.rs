@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The exact entries that a walk reads, told by the A bits it sets.
+//! Finds the exact entries that a walk reads by the A bits that it sets.
 //!
 //! A guest warms everything it will touch. Then, for one access at a time: the A and D bits
 //! of all guest tables are cleared (they are in our memory), and of all nested or shadow tables
@@ -18,7 +18,7 @@ use crate::predict::{Walked, walks};
 use crate::refs::{Entries, all_entries};
 use crate::tables::{ACCESSED, DATA, DIRTY, LARGE, PRESENT, TABLE, index};
 use crate::trace::Trace;
-use crate::vm::{Vm, host_kernel, host_mode};
+use crate::vm::{TinyVm, host_kernel, host_mode};
 use anyhow::{Context, Result, ensure};
 use bifold_mmu::format::{Format, X86_64_4_LEVEL as FORMAT};
 use bifold_model::{Config, Paging};
@@ -150,7 +150,7 @@ fn root(text: &str) -> Option<u64> {
 
 /// A machine whose tables can be read.
 struct Tables<'a> {
-    vm: &'a Vm,
+    vm: &'a TinyVm,
     guest: &'a Guest,
     kcore: &'a Kcore,
     root: u64,
@@ -212,7 +212,7 @@ pub fn check(backing: Backing, trace: &Trace, mut tell: impl FnMut(&Fact) -> Res
     let kcore = Kcore::open()?;
     let guest = guest();
     let predicted = walks(&guest, config)?;
-    let vm = Vm::new(&guest, backing)?;
+    let vm = TinyVm::new(&guest, backing)?;
     trace.clear()?;
     let mut root_pa = 0;
     let mut all = true;

@@ -31,7 +31,7 @@ pub(super) struct Plugin<'a> {
 /// What runs the guest.
 #[derive(Clone, Copy)]
 pub(super) enum Engine<'a> {
-    /// TCG; its memory is this file, shared with whoever looks at it.
+    /// TCG; the guest's memory is this file, which the plugin maps too.
     Tcg { ram: BorrowedFd<'a>, plugin: Option<Plugin<'a>> },
     /// The machine's KVM, over memory of these pages.
     Kvm(HostPage),
@@ -46,7 +46,7 @@ pub(super) struct Inherited<'a> {
     /// For the files that the command wrote, if they are wanted.
     pub(super) kept: Option<BorrowedFd<'a>>,
     pub(super) control: BorrowedFd<'a>,
-    /// What init says of addresses, if it is asked to.
+    /// For symbols and perf maps, if costs are attributed.
     pub(super) places: Option<BorrowedFd<'a>>,
 }
 

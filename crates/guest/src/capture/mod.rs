@@ -28,7 +28,7 @@ pub enum CommandExit {
     Code(i32),
     /// A signal killed it.
     Signal(i32),
-    /// The guest's kernel killed it, or a child of it, for want of memory.
+    /// The guest ran out of memory, and its kernel killed the command or a child of it.
     OutOfMemory,
     /// It ran longer than [`GuestSpec::timeout`].
     TimedOut,
@@ -63,18 +63,18 @@ pub struct Written {
     pub full: bool,
 }
 
-/// What is known after a capture.
+/// The outcome of a capture.
 #[derive(Debug)]
 pub struct CaptureReport {
     /// How the command ended.
     pub exit: CommandExit,
-    /// What it printed.
+    /// The command's standard output.
     pub stdout: Vec<u8>,
-    /// What it printed as errors.
+    /// The command's standard error.
     pub stderr: Vec<u8>,
-    /// Of the emulator.
+    /// QEMU's version.
     pub qemu_version: String,
-    /// Of the guest's kernel.
+    /// The guest kernel's release.
     pub kernel_version: String,
     /// See [`guest_frames`](crate::guest_frames()).
     pub guest_frames: u64,
@@ -87,13 +87,13 @@ pub struct CaptureReport {
     pub boot_seconds: f64,
     /// How time passed for the command.
     pub clock: Clock,
-    /// What it wrote; none if the guest had to be killed, or without [`Root::Host`](crate::Root::Host).
+    /// What the command wrote; none if the guest had to be killed, or without [`Root::Host`](crate::Root::Host).
     pub written: Option<Written>,
     /// The files it wrote, as a tar archive in memory, if [`GuestSpec::keep`] asked for them.
     pub kept: Option<std::fs::File>,
 }
 
-/// What is going on.
+/// A step of a capture.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CaptureProgress<'a> {

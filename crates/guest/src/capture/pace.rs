@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The pace of the emulator's vCPU thread: how much CPU time it had, and how long it could have
-//! run while the host ran something else.
+//! The pace of the emulator's vCPU thread: its CPU time, and the time it waited for a CPU.
 //!
-//! A guest that boots is given time by these, not by the clock on the wall: on a host with much
-//! else to do a boot takes minutes, and nothing is wrong. Source: `/proc/PID/task/TID/schedstat`
+//! The limit of a boot counts these times instead of wall time: on a busy host a boot may take minutes
+//! with nothing wrong. Source: `/proc/PID/task/TID/schedstat`
 //! (Documentation/scheduler/sched-stats.rst).
 
 use std::time::{Duration, Instant};
@@ -40,15 +39,15 @@ pub(crate) struct Boot {
     looked: Instant,
     had: Had,
     words: u64,
-    /// Time in which nothing happened that a guest could be waiting for.
+    /// Time in which the vCPU thread neither ran nor waited for a CPU, and no words came.
     pub(crate) idle: Duration,
     most_ran: f64,
 }
 
 impl Boot {
-    /// How often it is worth a look.
+    /// The shortest time between two looks.
     const EVERY: Duration = Duration::from_millis(250);
-    /// A guest that does nothing for this long waits for what will not come.
+    /// A boot that is idle for this long is stuck.
     const MOST_IDLE: Duration = Duration::from_secs(120);
 
     /// `most_ran`: CPU time that a boot may take, in seconds.
@@ -57,8 +56,7 @@ impl Boot {
         Boot { looked, had, words: 0, idle: Duration::ZERO, most_ran }
     }
 
-    /// Takes a look, if it is time for one; `words` of the stream have come so far. False if the
-    /// boot has had its time.
+    /// Whether the boot may go on, given that `words` of the stream have come so far.
     pub(crate) fn goes_on(&mut self, pid: u32, words: u64) -> bool {
         let elapsed = self.looked.elapsed();
         if elapsed < Self::EVERY {

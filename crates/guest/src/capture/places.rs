@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the guest's init says of addresses when the command has ended (`guest/where.h`): parts, each
-//! with its kind, number and length before it. They become log events at the stream's end.
+//! Symbols and perf maps that the guest's init sends when the command has ended (`guest/where.h`). Each part
+//! follows its kind, number and length. The parts become log events at the stream's end.
 
 use bifold_trace::event::{log, log_events};
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where the plugin's file is. It is not embedded: it is GPL-2.0-or-later, and
-//! QEMU loads a file anyway.
+//! Finds the plugin's file. The plugin is a file of its own because it is GPL-2.0-or-later and QEMU
+//! loads plugins from files.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use crate::error::GuestError;
 
 const NAME: &str = "libbifold_capture_plugin.so";
 
-/// Environment, beside the executable, installed, then the parent directory
+/// Looks at BIFOLD_PLUGIN, beside the executable, in the installed place, then in the parent directory
 /// (tests and examples run from a directory below the profile's).
 pub(crate) fn find() -> Result<PathBuf, GuestError> {
     if let Some(path) = std::env::var_os("BIFOLD_PLUGIN").filter(|p| !p.is_empty()) {

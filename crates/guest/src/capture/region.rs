@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which part of a command is recorded, and how much of it: a region, and samples of it.
+//! A region of the command: the plugin's arguments for it.
 //!
-//! The plugin does the work (`qemu-plugin/region.c`). Here is what it must be told: above
-//! all how to recognise a function of the program, which the guest's loader may put anywhere.
+//! The plugin itself finds the region (`qemu-plugin/region.c`). This module tells it how to recognise a
+//! function, which the guest's loader may put at any page: by its offset in the page and its code.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -4,10 +4,9 @@
 //! One memfd holds a header page and a number of chunks of 64-bit words.
 //! `head` counts the chunks published, `tail` those given back; each side
 //! sleeps on a futex in the other's counter. `qemu-plugin/ring.c` is the other
-//! side and has the same offsets. The file exists only as long as a process
-//! has it open, so nothing can be left behind.
+//! side and has the same offsets.
 //!
-//! All unsafe code of this crate but one `pre_exec` is here.
+//! All unsafe code of this crate is here, apart from the `pre_exec` of `qemu.rs`.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One capture from start to end: prepare, start QEMU, pass chunks to the
-//! consumer, listen to the guest's init, end it when asked, and say how it
-//! went. Whatever way it ends, `Emulator`'s drop leaves no process behind.
+//! Runs one capture from start to end: prepares the guest, starts QEMU, passes chunks to the consumer,
+//! listens to the guest's init, ends the command when asked, and reports. `Emulator`'s drop ends the
+//! process in every case.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, Write};
@@ -31,7 +31,7 @@ const BOOT_SECONDS: f64 = 300.0;
 const KVM_BOOT_SECONDS: f64 = 900.0;
 /// How long the guest may take to end the command when asked.
 const GRACE: Duration = Duration::from_secs(5);
-/// How much of a log a message shows.
+/// Lines of a log that a message shows.
 const LOG_LINES: usize = 12;
 /// Words of [`Event::Ticks`].
 const TICKS_WORDS: usize = 2;
@@ -266,7 +266,7 @@ fn contents(file: &mut File) -> Vec<u8> {
     data
 }
 
-/// All lines that have something to say, without control characters.
+/// All lines that are not empty, without control characters.
 fn printable(file: &mut File) -> Vec<String> {
     String::from_utf8_lossy(&contents(file))
         .lines()
@@ -303,12 +303,12 @@ struct Session<'a> {
     /// The recording was over before the command.
     region_ended: bool,
     has_modules: bool,
-    /// What the vCPU thread had had when the command began and ended.
+    /// The vCPU thread's times when the command began and ended.
     had: [Option<Had>; 2],
 }
 
 impl Session<'_> {
-    /// Until QEMU is gone: events to the sink, wishes to the guest.
+    /// Until QEMU is gone: passes events to the sink and ends the command if its time is over.
     fn follow(
         &mut self,
         stop: &AtomicBool,
@@ -343,7 +343,7 @@ impl Session<'_> {
                 }
                 return Ok(());
             }
-            self.wish(stop)?;
+            self.end_if_due(stop)?;
             // A guest that is done has handed everything over: its shutdown need not be awaited.
             if self.said.done || self.asked.is_some_and(|t| t.elapsed() > GRACE) {
                 // What it has published is still read: the next turn sees it gone.
@@ -377,7 +377,7 @@ impl Session<'_> {
     }
 
     /// Ends the command if the caller or the clock wants it.
-    fn wish(&mut self, stop: &AtomicBool) -> Result<(), GuestError> {
+    fn end_if_due(&mut self, stop: &AtomicBool) -> Result<(), GuestError> {
         let Some(started) = self.started else {
             if stop.load(Ordering::Relaxed) {
                 return Err(GuestError::InterruptedEarly);
@@ -469,7 +469,7 @@ impl Session<'_> {
         }
     }
 
-    /// Why the guest went without a word.
+    /// Why the guest ended without a result.
     fn death(&mut self) -> GuestError {
         let lines = printable(&mut self.files.console);
         let console = tail(&mut self.files.console);

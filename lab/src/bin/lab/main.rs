@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs tests in the KVM laboratory, and holds the model against the real KVM there.
+//! The command `lab`: runs tests in the KVM laboratory and compares the model with the real KVM.
 
 mod storm;
 mod switch;
@@ -16,10 +16,10 @@ use bifold_lab::validate::drive::{Settings, drive};
 use bifold_lab::validate::{CONFIGS, Workload, document, table};
 use clap::{Parser, Subcommand};
 
-/// Runs tests in a laboratory: a kernel with KVM inside an emulated machine.
+/// Run tests in a laboratory: a kernel with KVM inside an emulated machine.
 ///
-/// Exit status: 0 all well, 1 failed, 2 usage, 3 the comparison found rows beyond its
-/// tolerances, 77 this machine cannot (no QEMU, no kernel package with kvm-amd).
+/// Exit status: 0 success, 1 failure, 2 wrong usage, 3 the comparison found rows beyond its tolerances, 77 this
+/// machine lacks something (QEMU, a kernel package with KVM's module).
 #[derive(Parser)]
 #[command(name = "lab")]
 struct Cli {
@@ -29,65 +29,65 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Predicts the exits of a guest's programs and counts them under the real KVM
+    /// Predict the exits of a guest's programs and count them under the real KVM
     Validate(Validate),
-    /// Switches an inner guest's paging mode under load, and looks what that breaks
+    /// Switch an inner guest's paging mode under load and check its memory
     Storm(storm::Args),
-    /// Runs the tiny VMM's cases of switching: a line of JSON each
+    /// Run the tiny VMM's switch cases: a line of JSON each
     Switch(switch::Args),
-    /// Counts a guest's exits under an unmodified KVM and under ours without a switch
+    /// Count a guest's exits under an unmodified KVM and under ours without a switch
     Unswitched(unswitched::Args),
-    /// Runs quick tests: a line each, `ok NAME (seconds)`, `skipped NAME: why` or `FAILED NAME: why`
+    /// Run quick tests: a line each, `ok NAME (seconds)`, `skipped NAME: why` or `FAILED NAME: why`
     Test(Test),
 }
 
 #[derive(clap::Args)]
 struct Test {
-    /// Tests (all if none is named)
+    /// Tests to run (default: all)
     #[arg(value_name = "NAME", value_parser = quick::ALL.each_ref().map(|t| t.name))]
     names: Vec<String>,
-    /// Kernel of laboratory and guests: a series whose newest package is taken, or a package
-    /// (the first series of kernel/series.txt that apt knows)
+    /// Kernel of laboratory and guests: a series (its newest package) or a package; default: the first series
+    /// of kernel/series.txt that apt knows
     #[arg(long)]
     kernel: Option<String>,
-    /// Boots at a time
+    /// Number of boots that run at the same time
     #[arg(long, default_value_t = 2)]
     jobs: usize,
-    /// Say what tests there are
+    /// List the tests and exit
     #[arg(long)]
     list: bool,
 }
 
 #[derive(clap::Args)]
 struct Validate {
-    /// Kernel of laboratory and guests: a series whose newest package is taken, or a package
+    /// Kernel of laboratory and guests: a series (its newest package) or a package
     #[arg(long, default_value = default_series())]
     kernel: String,
-    /// Programs (all of them and a gcc run if none is named)
+    /// Programs to compare (default: all, and a run of gcc)
     #[arg(long = "program", value_name = "NAME")]
     programs: Vec<String>,
-    /// Configurations
+    /// Configurations to compare (default: all)
     #[arg(long = "config", value_name = "NAME", value_parser = CONFIGS)]
     configs: Vec<String>,
-    /// Guests with kernel page-table isolation
+    /// Whether the guests' kernel isolates its page tables
     #[arg(long, value_parser = ["on", "off", "both"], default_value = "both")]
     kpti: String,
-    /// Runs under KVM per configuration
+    /// Number of runs under KVM per configuration
     #[arg(short = 'n', long, default_value_t = 3)]
     runs: u64,
     /// Guest memory in MiB
     #[arg(long, default_value_t = 256)]
     memory: u64,
-    /// Boots at a time
+    /// Number of boots that run at the same time
     #[arg(long, default_value_t = 2)]
     jobs: usize,
-    /// Where to keep what was counted under KVM; used again if it is there already
+    /// Keep the counts under KVM in this file, and use them again if the file exists
     #[arg(long, value_name = "FILE")]
     counted: Option<PathBuf>,
-    /// Directory for every exit of the first run and of the prediction, to compare line by line
+    /// Write every exit of the first run and of the prediction to this directory, to compare line by line
     #[arg(long, value_name = "DIR")]
     logs: Option<PathBuf>,
-    /// Markdown file for the table
+    /// Write the table to this Markdown file instead of stdout
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }

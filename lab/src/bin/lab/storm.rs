@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `lab storm`.
+//! Arguments and output of `lab storm`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,59 +13,59 @@ use bifold_mmu::Mode;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Kernel of the laboratory and of the guest: a series whose newest package is taken, or a package
+    /// Kernel of the laboratory and of the guest: a series (its newest package) or a package
     #[arg(long, default_value = default_series())]
     kernel: String,
-    /// How many switches; with 0 the guest runs for --seconds in its first mode
+    /// Number of switches; with 0 the guest runs for --seconds in its first mode
     #[arg(long, default_value_t = 10_000)]
     switches: u64,
-    /// The guest's CPUs
+    /// Number of the guest's CPUs
     #[arg(long, default_value_t = 4)]
     vcpus: u32,
     /// The guest's memory in MiB
     #[arg(long, default_value_t = 256)]
     memory: u64,
-    /// What the guest does: memory, fork, protect, huge, tables, compute, with commas between, or all
+    /// Load of the guest: memory, fork, protect, huge, tables, compute, separated by commas, or all
     #[arg(long, default_value = "all")]
     load: String,
     /// Isolate the guest kernel's page tables
     #[arg(long)]
     kpti: bool,
-    /// The pages behind the guest's memory
+    /// Host pages behind the guest's memory
     #[arg(long, value_parser = ["4k", "thp", "ksm"], default_value = "4k")]
     pages: String,
-    /// What else happens to its memory: swap, dirty, split; may be given several times
+    /// Further stress of the guest's memory: swap, dirty, split; may be given several times
     #[arg(long, value_parser = ["swap", "dirty", "split"])]
     noise: Vec<String>,
-    /// How often the guest moves to another QEMU of the laboratory meanwhile; without --noise
+    /// Number of migrations to another QEMU of the laboratory during the storm; not with --noise
     #[arg(long, default_value_t = 0, conflicts_with = "noise")]
     migrations: u64,
-    /// The mode it begins in, and arrives in
+    /// Paging mode of the guest at its start and after each migration
     #[arg(long, value_parser = ["nested", "shadow"], default_value = "nested")]
     first: String,
-    /// The least stay in a mode, in milliseconds of guest time
+    /// Shortest stay in a mode, in milliseconds of guest time
     #[arg(long, default_value_t = 10)]
     stay: u64,
-    /// Of the load and of the times between switches
+    /// Seed of the load and of the times between switches
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// The load's longest time
+    /// Time limit of the load in seconds
     #[arg(long, default_value_t = 2400)]
     seconds: u64,
-    /// CPUs of the laboratory. The switch takes one, and only as many vCPUs as there are others can be in
-    /// the guest at that moment
+    /// Number of the laboratory's CPUs. A switch occupies one; the others can have a vCPU in the guest
     #[arg(long, default_value_t = 4)]
     cpus: u32,
     /// Memory of the laboratory besides the guest's, in MiB (1536, or 3072 for a debug kernel)
     #[arg(long)]
     lab_memory: Option<u64>,
-    /// KVM's modules (default: what kernel/build made for that kernel; the kernel's own with --switches 0)
+    /// Directory of KVM's modules (default: those that kernel/build made for the kernel, or the kernel's own
+    /// with --switches 0)
     #[arg(long, value_name = "DIR")]
     modules: Option<PathBuf>,
-    /// Another kernel for the laboratory: a directory with vmlinux and modules/
+    /// Boot the laboratory with this kernel: a directory with vmlinux and modules/
     #[arg(long, value_name = "DIR")]
     debug_kernel: Option<PathBuf>,
-    /// Where to keep the outcome: .json with every switch, or .md
+    /// Write the outcome to this file: .json with every switch, or .md
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `lab switch`.
+//! Arguments and output of `lab switch`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,25 +10,25 @@ use bifold_lab::switch::{Machine, judge, run as cases};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Cases (all but those that take minutes if none is named; `tiny-vmm switch --list` names them)
+    /// Cases to run (default: all but those that take minutes; `tiny-vmm switch --list` lists them)
     #[arg(value_name = "CASE")]
     cases: Vec<String>,
-    /// Kernel of the laboratory: a series whose newest package is taken, or a package
+    /// Kernel of the laboratory: a series (its newest package) or a package
     #[arg(long, default_value = default_series())]
     kernel: String,
-    /// KVM's modules (default: what kernel/build made for that kernel)
+    /// Directory of KVM's modules (default: those that kernel/build made for the kernel)
     #[arg(long, value_name = "DIR")]
     modules: Option<PathBuf>,
-    /// Another kernel for the laboratory: a directory with vmlinux and modules/
+    /// Boot the laboratory with this kernel: a directory with vmlinux and modules/
     #[arg(long, value_name = "DIR")]
     debug_kernel: Option<PathBuf>,
     /// Memory of the laboratory in MiB; the case `cost` needs 7000
     #[arg(long, default_value_t = 1536)]
     memory: u64,
-    /// The longest time in seconds
+    /// Time limit of the boot in seconds
     #[arg(long, default_value_t = 900)]
     seconds: u64,
-    /// Two CPUs with a thread each, instead of one whose time is the instructions executed
+    /// Emulate two CPUs with a thread each, instead of one CPU whose time counts its instructions
     #[arg(long)]
     threads: bool,
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `lab unswitched`.
+//! Arguments and output of `lab unswitched`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,25 +11,26 @@ use bifold_lab::validate::{CONFIGS, Workload};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Kernel of laboratory and guest: a series whose newest package is taken, or a package
+    /// Kernel of laboratory and guest: a series (its newest package) or a package
     #[arg(long, default_value = default_series())]
     kernel: String,
-    /// KVM's modules (default: what kernel/build made for that kernel)
+    /// Directory of KVM's modules (default: those that kernel/build made for the kernel)
     #[arg(long, value_name = "DIR")]
     modules: Option<PathBuf>,
-    /// Programs (all of them and a gcc run if none is named)
+    /// Programs to compare (default: all, and a run of gcc)
     #[arg(long = "program", value_name = "NAME")]
     programs: Vec<String>,
-    /// Configurations (all of them if none is named)
+    /// Configurations to compare (default: all)
     #[arg(long = "config", value_name = "NAME", value_parser = CONFIGS)]
     configs: Vec<String>,
-    /// Runs under the unmodified KVM: the spread of all but one is the measure, for ours and for that one
+    /// Number of runs under the unmodified KVM. The range of all but one is the measure, for our runs and for
+    /// the one left out
     #[arg(long, default_value_t = 6)]
     unmodified: u64,
-    /// Runs under ours
+    /// Number of runs under our KVM
     #[arg(long, default_value_t = 1)]
     ours: u64,
-    /// Boots at a time
+    /// Number of boots that run at the same time
     #[arg(long, default_value_t = 2)]
     jobs: usize,
 }

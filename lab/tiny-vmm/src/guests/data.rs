@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Guests that access data through tables they leave alone, or change no more than the
-//! A and D bits of.
+//! Guests that access data and leave their tables alone, apart from A and D bits.
 
 use super::{MEMORY, VA, page};
 use crate::asm::STRIDE;

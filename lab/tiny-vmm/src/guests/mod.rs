@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The guests, each about one rule of `docs/design/model.md#shadow-paging` or `docs/design/model.md#nested-paging`.
+//! The hand-made guests. Each exercises one rule of docs/design/model.md (shadow paging, nested paging).
 
 mod data;
 mod random;

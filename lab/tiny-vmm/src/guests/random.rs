@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Guests made up at random: what nobody thought of.
+//! Guests made up at random, for sequences that no hand-made guest has.
 //!
 //! Two vCPUs; eight roots with a page directory each, which share leaf tables and 2 MB pages;
 //! loads, stores and faults; entries rewritten, tables linked and unlinked by MOV, STOS and

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who may switch, when it is refused, and vCPUs in every state that a switch can find them in.
+//! Cases of control: who may switch, when a switch is refused, and vCPUs in every state.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -13,7 +13,7 @@ use kvm_bindings::kvm_mp_state;
 
 use super::Notes;
 use super::machine::{
-    Args, COUNT, DATA, DATA_GPA, Machine, STOP, Wish, capability, enable, pae_mode, real_mode as real,
+    Args, COUNT, DATA, DATA_GPA, Machine, MachineSpec, STOP, capability, enable, pae_mode, real_mode as real,
 };
 use super::routines::{Routine, code};
 
@@ -26,7 +26,7 @@ const WAITS_FOR_SIPI: u32 = 1;
 pub fn cap(n: &mut Notes) -> Result<()> {
     n.same("KVM_CHECK_EXTENSION", capability()?, 3);
     for (nested, mode) in [(false, "shadow"), (true, "nested")] {
-        let m = Machine::new(Wish { nested: Some(nested), ..Wish::default() })?;
+        let m = Machine::new(MachineSpec { nested: Some(nested), ..MachineSpec::default() })?;
         n.same("mode chosen before the first vCPU", m.mode()?.as_str(), mode);
         m.fill(0, DATA, 4096, 100, 7)?;
         n.same("pages wrong", m.wrong(0, DATA, 4096, 100, 7)?, 0);
@@ -38,7 +38,7 @@ pub fn cap(n: &mut Notes) -> Result<()> {
         enable(&m.fd, nested)?;
         n.same("pages wrong after both switches", m.wrong(0, DATA, 4096, 100, 7)?, 0);
     }
-    let m = Machine::new(Wish::default())?;
+    let m = Machine::new(MachineSpec::default())?;
     let cap =
         kvm_bindings::kvm_enable_cap { cap: super::machine::CAP, args: [2, 0, 0, 0], ..Default::default() };
     n.same("mode 2", m.fd.enable_cap(&cap).map_err(|e| e.errno()), Err(EINVAL));
@@ -46,7 +46,7 @@ pub fn cap(n: &mut Notes) -> Result<()> {
 }
 
 pub fn words(n: &mut Notes) -> Result<()> {
-    let m = Machine::new(Wish::default())?;
+    let m = Machine::new(MachineSpec::default())?;
     n.same("mode at first", m.mode()?.as_str(), "nested");
     for word in ["x", "npt", "nested shadow", "nestedshadownestedshadow"] {
         n.same(word, m.try_switch(word)?, Err(EINVAL));
@@ -96,7 +96,7 @@ pub fn as_other_user(user: u32, path: &std::path::Path) -> Result<()> {
 
 pub fn refuse(n: &mut Notes) -> Result<()> {
     let bit = &crate::vm::vendor()?.hypervisor;
-    let m = Machine::new(Wish { vcpus: 3, ..Wish::default() })?;
+    let m = Machine::new(MachineSpec { vcpus: 3, ..MachineSpec::default() })?;
     m.spin(0)?;
     m.fill(1, DATA, 4096, 64, 1)?;
     m.with(2, |v| {
@@ -138,7 +138,7 @@ pub fn timeout(n: &mut Notes) -> Result<()> {
 /// A vCPU that waits in the kernel for a page that user space has to supply.
 fn late(n: &mut Notes) -> Result<()> {
     use rustix::mm::{UserfaultfdFlags, userfaultfd};
-    let m = Machine::new(Wish { vcpus: 3, ..Wish::default() })?;
+    let m = Machine::new(MachineSpec { vcpus: 3, ..MachineSpec::default() })?;
     m.spin(0)?;
     m.fill(1, DATA, 4096, 512, 5)?;
     // SAFETY: the descriptor is only used for memory of this machine.
@@ -169,7 +169,7 @@ fn state(m: &Machine, vcpu: usize, state: u32) -> Result<()> {
 pub fn vcpus(n: &mut Notes) -> Result<()> {
     // With interrupt controllers of KVM's: 0 and 1 run, 2 is halted, 3 waits for SIPI, 4 never ran,
     // 5 comes and goes.
-    let m = Machine::new(Wish { vcpus: 6, irqchip: true, ..Wish::default() })?;
+    let m = Machine::new(MachineSpec { vcpus: 6, irqchip: true, ..MachineSpec::default() })?;
     for v in [1, 2, 5] {
         state(&m, v, 0)?;
     }
@@ -201,7 +201,7 @@ pub fn vcpus(n: &mut Notes) -> Result<()> {
     m.stop(1)?;
     drop(m);
     // The halted one must still be halted: a switch wakes it, and it goes back.
-    let m = Machine::new(Wish { vcpus: 1, irqchip: true, ..Wish::default() })?;
+    let m = Machine::new(MachineSpec { vcpus: 1, irqchip: true, ..MachineSpec::default() })?;
     m.go(0, Routine::Halt, Args::default())?;
     std::thread::sleep(Duration::from_millis(20));
     let exits = m.kvm_stat("halt_exits")?;
@@ -213,7 +213,7 @@ pub fn vcpus(n: &mut Notes) -> Result<()> {
 }
 
 pub fn created(n: &mut Notes) -> Result<()> {
-    let mut m = Machine::new(Wish::default())?;
+    let mut m = Machine::new(MachineSpec::default())?;
     let end = Arc::new(AtomicBool::new(false));
     let path = m.mode_file();
     let switcher = {
@@ -247,7 +247,7 @@ pub fn created(n: &mut Notes) -> Result<()> {
 }
 
 pub fn two_writers(n: &mut Notes) -> Result<()> {
-    let m = Machine::new(Wish { vcpus: 2, ..Wish::default() })?;
+    let m = Machine::new(MachineSpec { vcpus: 2, ..MachineSpec::default() })?;
     m.spin(0)?;
     let path = m.mode_file();
     let until = Instant::now() + Duration::from_millis(1500);
@@ -285,7 +285,7 @@ pub fn two_writers(n: &mut Notes) -> Result<()> {
 
 /// What `killed` and `closed` start and kill: says its mode file, spins on all vCPUs.
 pub fn victim() -> Result<()> {
-    let m = Machine::new(Wish { vcpus: 3, ..Wish::default() })?;
+    let m = Machine::new(MachineSpec { vcpus: 3, ..MachineSpec::default() })?;
     for v in 0..m.len() {
         m.spin(v)?;
     }
@@ -332,7 +332,7 @@ pub fn killed(n: &mut Notes) -> Result<()> {
 }
 
 pub fn closed(n: &mut Notes) -> Result<()> {
-    let m = Machine::new(Wish::default())?;
+    let m = Machine::new(MachineSpec::default())?;
     m.fill(0, DATA, 4096, 100, 3)?;
     let path = m.mode_file();
     let mut held = OpenOptions::new().read(true).write(true).open(&path)?;
@@ -348,7 +348,7 @@ pub fn closed(n: &mut Notes) -> Result<()> {
 }
 
 pub fn real_mode(n: &mut Notes) -> Result<()> {
-    let m = Machine::new(Wish { vcpus: 2, ..Wish::default() })?;
+    let m = Machine::new(MachineSpec { vcpus: 2, ..MachineSpec::default() })?;
     m.with(0, |v| real(v))?;
     m.memory.write(STOP, &[0; 8])?;
     m.memory.write(COUNT, &[0; 16])?;
@@ -381,7 +381,7 @@ pub fn pae(n: &mut Notes) -> Result<()> {
     const TABLE: u64 = 0x23;
     const PAGE: u64 = 0x63;
     const LARGE: u64 = 0xe3;
-    let m = Machine::new(Wish { nested: Some(false), ..Wish::default() })?;
+    let m = Machine::new(MachineSpec { nested: Some(false), ..MachineSpec::default() })?;
     let table = |n: u64| PDPT + n * 4096;
     let set = |at: u64, i: u64, entry: u64| m.memory.write(at + 8 * i, &entry.to_le_bytes());
     set(PDPT, 0, table(1) | P)?;
@@ -422,7 +422,7 @@ pub fn smm(n: &mut Notes) -> Result<()> {
     const ENTRIES: u64 = 0x3200;
     const INSIDE: u64 = 0x3208;
     const HOLD: u64 = 0x3210;
-    let m = Machine::new(Wish::default())?;
+    let m = Machine::new(MachineSpec::default())?;
     m.slot(SPACE, 0, m.memory.len(), m.memory.host_address(), 0)?;
     m.memory.write(HANDLER, &code()[Routine::Smi.offset() as usize..])?;
     let flag = |at: u64, value: u64| m.memory.write(at, &value.to_le_bytes());

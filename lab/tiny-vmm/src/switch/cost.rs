@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What switches cost: faults that come only because of them, and the kernel's own work.
+//! Cases of cost: the faults that a switch causes, and the kernel's own work.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use anyhow::Result;
 use bifold_model::Profile;
 
 use super::Notes;
-use super::machine::{DATA, Machine, SPARSE, Wish};
+use super::machine::{DATA, Machine, MachineSpec, SPARSE};
 
 /// The experiment's memory: 512 MB of 4 KB pages.
 const PAGES: u64 = (512 << 20) >> 12;
@@ -24,7 +24,7 @@ fn overhead(faults: u64, pages: u64) -> Result<u64> {
 }
 
 pub fn hidden_faults(n: &mut Notes) -> Result<()> {
-    let m = Machine::new(Wish { pages: PAGES, ..Wish::default() })?;
+    let m = Machine::new(MachineSpec { pages: PAGES, ..MachineSpec::default() })?;
     m.fill(0, DATA, 4096, PAGES, 1)?;
     m.switch("shadow")?;
     let before = m.faults()?;
@@ -49,7 +49,7 @@ pub fn hidden_faults(n: &mut Notes) -> Result<()> {
 }
 
 pub fn once_a_second(n: &mut Notes) -> Result<()> {
-    let m = Machine::new(Wish { pages: PAGES, ..Wish::default() })?;
+    let m = Machine::new(MachineSpec { pages: PAGES, ..MachineSpec::default() })?;
     m.fill(0, DATA, 4096, PAGES, 0)?;
     let mut violations = 0;
     let rounds = 5;
@@ -73,7 +73,7 @@ pub fn cost(n: &mut Notes) -> Result<()> {
     const SPARSE_TABLES: [u64; 3] = [1000, 2000, 4000];
     for mib in [256u64, 1024, 4096] {
         let pages = (mib << 20 >> 12) - (32 << 20 >> 12);
-        let m = Machine::new(Wish { pages, sparse: SPARSE_TABLES[2], ..Wish::default() })?;
+        let m = Machine::new(MachineSpec { pages, sparse: SPARSE_TABLES[2], ..MachineSpec::default() })?;
         // All of the guest's memory is mapped in the nested tables.
         m.fill(0, DATA, 4096, pages, 0)?;
         n.number(format!("{mib}_mib_nested_tables"), m.stats()?["tables_kept"]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the host does to guest memory meanwhile: KSM, swap, huge pages split, pages supplied late.
+//! Cases of host activity during switches: KSM, swap, split huge pages, pages supplied late.
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,7 +11,7 @@ use rustix::ioctl::{self, Updater, opcode};
 use rustix::mm::{Advice, madvise};
 
 use super::Notes;
-use super::machine::{DATA, DATA_GPA, Machine, Wish};
+use super::machine::{DATA, DATA_GPA, Machine, MachineSpec};
 use crate::memory::Backing;
 
 const KSM: &str = "/sys/kernel/mm/ksm";
@@ -55,7 +55,7 @@ pub fn ksm(n: &mut Notes) -> Result<()> {
         return Ok(());
     }
     let pages = 2048;
-    let m = Machine::new(Wish { pages, ..Wish::default() })?;
+    let m = Machine::new(MachineSpec { pages, ..MachineSpec::default() })?;
     advise(&m, 0, pages, Advice::LinuxMergeable).context("MADV_MERGEABLE")?;
     let _scan = Restored::set(&format!("{KSM}/pages_to_scan"), "5000")?;
     let _sleep = Restored::set(&format!("{KSM}/sleep_millisecs"), "1")?;
@@ -102,7 +102,7 @@ pub fn pageout(n: &mut Notes) -> Result<()> {
     let pages = 2048;
     // Shared memory can leave without swap: it stays in its file and is only unmapped.
     for backing in [Backing::Small, Backing::SmallShared] {
-        let m = Machine::new(Wish { pages, backing, ..Wish::default() })?;
+        let m = Machine::new(MachineSpec { pages, backing, ..MachineSpec::default() })?;
         let mut mode = "nested";
         for round in 0..8 {
             m.fill(0, DATA, 4096, pages, round)?;
@@ -125,7 +125,7 @@ pub fn split(n: &mut Notes) -> Result<()> {
     const THP: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
     let _on = Restored::set(THP, "madvise")?;
     let pages = 8192;
-    let m = Machine::new(Wish { pages, backing: Backing::Transparent, ..Wish::default() })?;
+    let m = Machine::new(MachineSpec { pages, backing: Backing::Transparent, ..MachineSpec::default() })?;
     let huge = || -> Result<u64> {
         let text = fs::read_to_string("/proc/self/smaps_rollup")?;
         let line = text.lines().find_map(|l| l.strip_prefix("AnonHugePages:")).context("no AnonHugePages")?;

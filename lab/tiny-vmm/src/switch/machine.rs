@@ -96,7 +96,7 @@ pub struct Machine {
 
 /// How a machine is made.
 #[derive(Debug, Clone, Copy)]
-pub struct Wish {
+pub struct MachineSpec {
     /// Pages of data.
     pub pages: u64,
     /// Leaf tables with one page each, at [`SPARSE`].
@@ -109,30 +109,37 @@ pub struct Wish {
     pub nested: Option<bool>,
 }
 
-impl Default for Wish {
-    fn default() -> Wish {
-        Wish { pages: 1024, sparse: 0, backing: Backing::Small, vcpus: 1, irqchip: false, nested: None }
+impl Default for MachineSpec {
+    fn default() -> MachineSpec {
+        MachineSpec {
+            pages: 1024,
+            sparse: 0,
+            backing: Backing::Small,
+            vcpus: 1,
+            irqchip: false,
+            nested: None,
+        }
     }
 }
 
 impl Machine {
-    pub fn new(wish: Wish) -> Result<Machine> {
+    pub fn new(spec: MachineSpec) -> Result<Machine> {
         let kvm = Kvm::new().map_err(|e| Unavailable(format!("cannot open /dev/kvm: {e}")))?;
         let fd = Arc::new(kvm.create_vm().context("cannot create a VM")?);
-        if let Some(nested) = wish.nested {
+        if let Some(nested) = spec.nested {
             enable(&fd, nested).context("the capability, before the first vCPU")?;
         }
-        let memory = Arc::new(Memory::new(DATA_GPA + (wish.pages << 12), wish.backing)?);
+        let memory = Arc::new(Memory::new(DATA_GPA + (spec.pages << 12), spec.backing)?);
         let mut tables = Tables::new(TABLES_GFN);
         let root = tables.table(4);
         for page in (0..IDENTITY).step_by(4096) {
             tables.map(root, page, 1, page | DATA_PTE);
         }
-        for page in 0..wish.pages {
+        for page in 0..spec.pages {
             tables.map(root, DATA + (page << 12), 1, (DATA_GPA + (page << 12)) | DATA_PTE);
         }
-        for n in 0..wish.sparse {
-            let gpa = DATA_GPA + ((n % wish.pages) << 12);
+        for n in 0..spec.sparse {
+            let gpa = DATA_GPA + ((n % spec.pages) << 12);
             tables.map(root, SPARSE + (n << 21), 1, gpa | DATA_PTE);
         }
         for (gfn, entries) in tables.iter() {
@@ -143,13 +150,13 @@ impl Machine {
         memory.write(CODE_GPA, code())?;
         let machine = Machine { vcpus: Vec::new(), fd, kvm, memory, root: root << 12, tables };
         machine.slot(0, 0, machine.memory.len(), machine.memory.host_address(), 0)?;
-        if wish.irqchip {
+        if spec.irqchip {
             // The page for virtual 8086 mode that Intel without unrestricted guest wants.
             let _ = machine.fd.set_tss_address(0xfffb_d000);
             machine.fd.create_irq_chip().context("KVM_CREATE_IRQCHIP")?;
         }
         let mut machine = machine;
-        for _ in 0..wish.vcpus {
+        for _ in 0..spec.vcpus {
             machine.add_vcpu()?;
         }
         Ok(machine)

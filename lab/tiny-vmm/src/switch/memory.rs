@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Nested tables kept over a stay in shadow paging, and the bookkeeping of guest memory.
+//! Cases of memory: nested tables kept over a stay in shadow paging, memory slots, dirty logs.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::mm::{Advice, madvise};
 
 use super::Notes;
-use super::machine::{Args, DATA, DATA_GPA, Machine, SPARSE, STOP, Wish};
+use super::machine::{Args, DATA, DATA_GPA, Machine, MachineSpec, SPARSE, STOP};
 use super::routines::Routine;
 use crate::memory::{Backing, Memory};
 
@@ -15,7 +15,7 @@ use crate::memory::{Backing, Memory};
 const LOG: u32 = 1;
 
 fn kept(n: &mut Notes, backing: Backing, pages: u64) -> Result<()> {
-    let m = Machine::new(Wish { pages, backing, ..Wish::default() })?;
+    let m = Machine::new(MachineSpec { pages, backing, ..MachineSpec::default() })?;
     let first = m.faults()?;
     m.fill(0, DATA, 4096, pages, 1)?;
     let touched = m.faults()? - first;
@@ -63,7 +63,7 @@ fn host_word(m: &Machine, page: u64) -> Result<u64> {
 
 pub fn notifiers(n: &mut Notes) -> Result<()> {
     let pages = 1024;
-    let m = Machine::new(Wish { pages, ..Wish::default() })?;
+    let m = Machine::new(MachineSpec { pages, ..MachineSpec::default() })?;
     for round in 0..4 {
         m.fill(0, DATA, 4096, pages, round)?;
         m.switch("shadow")?;
@@ -101,7 +101,7 @@ fn logged(m: &Machine) -> Result<Vec<bool>> {
 pub fn dirty_log(n: &mut Notes) -> Result<()> {
     for backing in [Backing::Small, Backing::LargeShared] {
         let pages = 2048;
-        let m = Machine::new(Wish { pages, backing, ..Wish::default() })?;
+        let m = Machine::new(MachineSpec { pages, backing, ..MachineSpec::default() })?;
         m.fill(0, DATA, 4096, pages, 0)?;
         m.switch("shadow")?;
         m.fill(0, DATA, 4096, pages, 0)?;
@@ -144,7 +144,7 @@ pub fn dirty_log(n: &mut Notes) -> Result<()> {
 
 pub fn slots(n: &mut Notes) -> Result<()> {
     // A second slot right behind the first, at an address that the tables map and no slot has.
-    let mut m = Machine::new(Wish { pages: 512, ..Wish::default() })?;
+    let mut m = Machine::new(MachineSpec { pages: 512, ..MachineSpec::default() })?;
     let other = [Memory::new(2 << 20, Backing::Small)?, Memory::new(2 << 20, Backing::Small)?];
     let gpa = m.memory.len();
     let va = DATA + (512 << 12);
@@ -195,7 +195,7 @@ pub fn slots(n: &mut Notes) -> Result<()> {
 
 pub fn churn(n: &mut Notes) -> Result<()> {
     let changers = 3;
-    let m = Machine::new(Wish { pages: 8192, vcpus: changers, ..Wish::default() })?;
+    let m = Machine::new(MachineSpec { pages: 8192, vcpus: changers, ..MachineSpec::default() })?;
     let mut changing = Vec::new();
     for v in 0..changers as u64 {
         // Two pages in a leaf table that only this vCPU changes, and so its directory entry.
@@ -250,7 +250,7 @@ pub fn churn(n: &mut Notes) -> Result<()> {
 /// again; this case fails there.
 pub fn first_walk(n: &mut Notes) -> Result<()> {
     let (sweepers, sparse, tables) = (2, 3000, 300);
-    let m = Machine::new(Wish { pages: 8192, vcpus: sweepers + 1, sparse, ..Wish::default() })?;
+    let m = Machine::new(MachineSpec { pages: 8192, vcpus: sweepers + 1, sparse, ..MachineSpec::default() })?;
     for trip in 0..sparse / tables {
         m.switch("shadow")?;
         let at = SPARSE + ((trip * tables) << 21);
