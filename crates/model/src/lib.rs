@@ -31,5 +31,5 @@ pub use exit_log::Exit;
 pub use kvm::Kvm;
 pub use model::{Decide, Model, Options, SwitchedOutcome, Switching};
 pub use outcome::{ConfigOutcome, Estimate, Outcome, Sampling};
-pub use profile::{Cost, ExitCosts, Profile, ProfileError, TagKind, Variant};
+pub use profile::{Cost, ExitCosts, KEYS, Key, Profile, ProfileError, TagKind, Variant};
 pub use sample::{Counter, Sample};

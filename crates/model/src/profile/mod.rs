@@ -1,26 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Hardware profiles: every geometry and every cost of the model, from TOML.
 //!
-//! A profile is one file under `profiles/`. Each table in it says where its
+//! A profile is one file under `profiles/`, and a built-in one also a line in `builtin!`. Each table in it says where its
 //! values come from (`source`) or that they are starting values, not measured
 //! (`prior`); a table with neither is refused. Unknown keys are refused.
 
+mod keys;
 mod origins;
 mod overrides;
 
 use crate::Kvm;
 use bifold_mmu::{ArraySpec, CacheSpec, PageSize, Tag};
 use bifold_trace::bounded;
+pub use keys::{Cost, ExitCosts, KEYS, Key, TagKind, Variant};
+use keys::{Cpu, DimensionKind, Side, TlbArray, WalkCaches, WalkCosts};
 use overrides::set;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-const BUILTIN: [(&str, &str); 4] = [
-    ("i5-7600", include_str!("../../../../profiles/i5-7600.toml")),
-    ("phenom2-x3-720", include_str!("../../../../profiles/phenom2-x3-720.toml")),
-    ("sapphire-rapids", include_str!("../../../../profiles/sapphire-rapids.toml")),
-    ("geometry-g", include_str!("../../../../profiles/geometry-g.toml")),
-];
+/// The built-in profiles: names of files under `profiles/`, and their texts.
+macro_rules! builtin {
+    ($( $name:literal ),* $(,)?) => {
+        const BUILTIN: &[(&str, &str)] =
+            &[ $( ($name, include_str!(concat!("../../../../profiles/", $name, ".toml"))) ),* ];
+    };
+}
+
+builtin! {
+    "i5-7600",
+    "phenom2-x3-720",
+    "sapphire-rapids",
+    "geometry-g",
+}
 
 /// Why a profile cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -79,220 +90,6 @@ pub enum ProfileError {
     },
 }
 
-/// A number of cycles with its origin.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Cost {
-    /// Cycles.
-    pub cycles: u64,
-    /// Where the value comes from.
-    pub source: Option<String>,
-    /// Or: a starting value, and how it was arrived at.
-    pub prior: Option<String>,
-}
-
-/// Clock and base speed.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Cpu {
-    /// Core frequency, Hz.
-    pub frequency_hz: u64,
-    /// Cycles per instruction of the ideal run (no walks, no exits).
-    pub base_cpi: f64,
-    /// Linux's use of process-context identifiers is modelled (the captured guest has none).
-    pub pcid: bool,
-    /// TLB entries survive exits (VPID, ASID).
-    pub tlb_tagged: bool,
-    /// CR4 writes that only change PGE exit under nested paging (SVM: yes; VMX: PGE is the guest's).
-    pub cr4_exits_nested: bool,
-    /// Where the values come from.
-    pub source: Option<String>,
-    /// Which of them are starting values.
-    pub prior: Option<String>,
-}
-
-/// One TLB array.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TlbArray {
-    /// Name, for overrides (`tlb.NAME.entries=128`).
-    pub name: String,
-    /// 1 or 2.
-    pub level: u8,
-    /// `data`, `code` or both.
-    pub sides: Vec<Side>,
-    /// Page sizes held.
-    pub sizes: Vec<PageSize>,
-    /// Entries.
-    pub entries: usize,
-    /// Ways; 0 = fully associative.
-    pub ways: usize,
-    /// Where the values come from.
-    pub source: Option<String>,
-    /// Or: a starting value.
-    pub prior: Option<String>,
-}
-
-/// The side of a TLB array.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Side {
-    /// Loads and stores.
-    Data,
-    /// Instruction fetch.
-    Code,
-}
-
-/// Which of the listed walk caches are used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Variant {
-    /// No walk caches at all.
-    #[serde(rename = "none")]
-    None,
-    /// Guest dimension only.
-    #[serde(rename = "1d")]
-    OneDimensional,
-    /// Guest and host dimension.
-    #[serde(rename = "2d")]
-    TwoDimensional,
-    /// Both, and the nested TLB.
-    #[serde(rename = "2d+ntlb")]
-    WithNestedTlb,
-}
-
-/// Tagging of walk caches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum TagKind {
-    /// By virtual prefix (Intel).
-    Virtual,
-    /// By the entry's physical address (AMD).
-    Physical,
-}
-
-/// One walk-cache array.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CacheArray {
-    /// Name, for overrides.
-    pub name: String,
-    /// Levels whose entries it holds: 2 = PDE, 3 = PDPTE, 4 = PML4E.
-    pub levels: Vec<u8>,
-    /// `guest`, `host` or both.
-    pub dimensions: Vec<DimensionKind>,
-    /// Entries.
-    pub entries: usize,
-    /// Ways; 0 = fully associative.
-    pub ways: usize,
-}
-
-/// Dimension of a walk-cache array.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum DimensionKind {
-    /// Guest tables, or the only ones.
-    Guest,
-    /// Nested tables.
-    Host,
-}
-
-/// Geometry of the nested TLB.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct NestedTlb {
-    /// Entries.
-    pub entries: usize,
-    /// Ways; 0 = fully associative.
-    pub ways: usize,
-}
-
-/// Walk caches.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WalkCaches {
-    /// Which of the arrays below are in use.
-    pub variant: Variant,
-    /// How they are tagged.
-    pub tag: TagKind,
-    /// The arrays.
-    #[serde(default)]
-    pub array: Vec<CacheArray>,
-    /// The nested TLB, used by variant `2d+ntlb`.
-    pub nested_tlb: Option<NestedTlb>,
-    /// Where the values come from.
-    pub source: Option<String>,
-    /// Or: starting values.
-    pub prior: Option<String>,
-}
-
-/// Cycles per reference of a walk. Data caches are not modelled yet; these stand
-/// for where such references usually hit.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WalkCosts {
-    /// Guest (or only) table, entries that point to a table.
-    pub guest_upper: u64,
-    /// Guest (or only) table, PTEs.
-    pub guest_leaf: u64,
-    /// Nested table, entries that point to a table.
-    pub host_upper: u64,
-    /// Nested table, level 1.
-    pub host_leaf: u64,
-    /// Where the values come from.
-    pub source: Option<String>,
-    /// Or: starting values.
-    pub prior: Option<String>,
-}
-
-macro_rules! exits {
-    ($( $name:ident : $counter:ident = $doc:literal ),* $(,)?) => {
-        /// Cycles per exit by reason, exit and entry included, and per unit of the hypervisor's work.
-        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-        #[serde(deny_unknown_fields)]
-        pub struct ExitCosts {
-            $( #[doc = $doc] pub $name: Cost, )*
-        }
-
-        impl ExitCosts {
-            /// All costs with their names.
-            pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Cost)> {
-                [ $( (stringify!($name), &self.$name) ),* ].into_iter()
-            }
-
-            /// All costs with their names, and how often a sample counts each.
-            pub fn counted(&self, s: &crate::Sample) -> impl Iterator<Item = (&'static str, &Cost, u64)> {
-                [ $( (stringify!($name), &self.$name, s.$counter) ),* ].into_iter()
-            }
-
-            /// Cycles of the exits and the work counted in a sample.
-            pub fn cycles(&self, s: &crate::Sample) -> u64 {
-                0 $( + self.$name.cycles * s.$counter )*
-            }
-        }
-    };
-}
-
-exits! {
-    violation: exits_violation = "Nested tables do not map a frame.",
-    guest_fault: exits_guest_fault = "Page fault reflected into the guest.",
-    hidden_fault: exits_hidden_fault = "Shadow entry missing.",
-    permission: exits_permission = "Shadow entry present but stricter than the guest's.",
-    unsync: exits_unsync = "Write to a synced leaf table.",
-    emulated_write: exits_emulated_write = "Write to a non-leaf table, emulated.",
-    unprotect: exits_unprotect = "Table unprotected, store retried.",
-    cr3_write: exits_cr3_write = "MOV to CR3.",
-    cr3_read: exits_cr3_read = "MOV from CR3.",
-    invlpg: exits_invlpg = "INVLPG.",
-    cr4_write: exits_cr4_write = "Write to CR4.",
-    root_miss: root_misses = "A CR3 load whose root is not cached, on top of its exit.",
-    sync_page: syncs = "Re-reading one unsync shadow page.",
-    make_page: shadow_pages_made = "Creating one shadow page.",
-    zap_page: shadow_pages_zapped = "Zapping one shadow page.",
-    switch: mode_switches = "One switch of the paging mode: all vCPUs stopped and started; dropped tables are counted apart.",
-    back_frame: frames_backed = "The host's own work to back one 4 KB page (fault, allocation, zeroing).",
-    back_huge: huge_frames_backed = "The same for a 2 MB page.",
-}
-
 /// The default is left out, so that naming it is no other profile.
 fn is_default(kvm: &Kvm) -> bool {
     *kvm == Kvm::default()
@@ -328,7 +125,7 @@ pub struct Profile {
 impl Profile {
     /// Names of the profiles that come with the program.
     pub fn builtin_names() -> impl Iterator<Item = &'static str> {
-        BUILTIN.into_iter().map(|(name, _)| name)
+        BUILTIN.iter().map(|(name, _)| *name)
     }
 
     /// The built-in profile of that name, or the one in that file; then each override

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The keys of a profile: each is declared once, with its unit and meaning. The fields that
+//! TOML is read into, their documentation and [`KEYS`] are made from the declarations.
+
+use bifold_mmu::PageSize;
+use serde::{Deserialize, Serialize};
+
+/// A key of a profile, as a TOML file and an override name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Key {
+    /// The dotted name. `NAME` in it stands for the `name` of an array.
+    pub name: &'static str,
+    /// The unit: `Hz`, `cycles`, `entries`; `1` for names, switches and plain numbers.
+    pub unit: &'static str,
+    /// The meaning.
+    pub doc: &'static str,
+}
+
+/// Declares a table of a profile: a struct, and its part of [`KEYS`].
+macro_rules! table {
+    ($( #[$meta:meta] )* $name:ident, $keys:ident: $prefix:literal {
+        $( $( #[$attr:meta] )* $field:ident: $type:ty, $unit:literal = $doc:literal; )*
+    }) => {
+        $( #[$meta] )*
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub struct $name {
+            $( #[doc = $doc] $( #[$attr] )* pub $field: $type, )*
+        }
+
+        const $keys: &[Key] = &[
+            $( Key { name: concat!($prefix, stringify!($field)), unit: $unit, doc: $doc } ),*
+        ];
+    };
+}
+
+/// Declares the costs of exits and of the hypervisor's work, each with the counter it belongs to.
+macro_rules! exits {
+    ($( $name:ident : $counter:ident = $doc:literal ),* $(,)?) => {
+        /// Cycles per exit by reason, exit and entry included, and per unit of the hypervisor's work.
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub struct ExitCosts {
+            $( #[doc = $doc] pub $name: Cost, )*
+        }
+
+        const EXIT: &[Key] = &[
+            $( Key { name: concat!("exit.", stringify!($name), ".cycles"), unit: "cycles", doc: $doc } ),*
+        ];
+
+        impl ExitCosts {
+            /// All costs with their names.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Cost)> {
+                [ $( (stringify!($name), &self.$name) ),* ].into_iter()
+            }
+
+            /// All costs with their names, and how often a sample counts each.
+            pub fn counted(&self, s: &crate::Sample) -> impl Iterator<Item = (&'static str, &Cost, u64)> {
+                [ $( (stringify!($name), &self.$name, s.$counter) ),* ].into_iter()
+            }
+
+            /// Cycles of the exits and the work counted in a sample.
+            pub fn cycles(&self, s: &crate::Sample) -> u64 {
+                0 $( + self.$name.cycles * s.$counter )*
+            }
+        }
+    };
+}
+
+table! {
+    /// A number of cycles with its origin.
+    Cost, COST: "exit.REASON." {
+        cycles: u64, "cycles" = "Cycles.";
+        source: Option<String>, "1" = "Where the value comes from.";
+        prior: Option<String>, "1" = "Or: a starting value, and how it was arrived at.";
+    }
+}
+
+table! {
+    /// Clock and base speed.
+    Cpu, CPU: "cpu." {
+        frequency_hz: u64, "Hz" = "Core frequency.";
+        base_cpi: f64, "cycles" = "Cycles per instruction of the ideal run (no walks, no exits).";
+        pcid: bool, "1" = "Linux's use of process-context identifiers is modelled (the captured guest has none).";
+        tlb_tagged: bool, "1" = "TLB entries survive exits (VPID, ASID).";
+        cr4_exits_nested: bool, "1" = "CR4 writes that only change PGE exit under nested paging (SVM: yes; VMX: PGE is the guest's).";
+        source: Option<String>, "1" = "Where the values come from.";
+        prior: Option<String>, "1" = "Which of them are starting values.";
+    }
+}
+
+table! {
+    /// One TLB array.
+    TlbArray, TLB: "tlb.NAME." {
+        name: String, "1" = "Name, for overrides (`tlb.NAME.entries=128`).";
+        level: u8, "1" = "TLB level: 1 or 2.";
+        sides: Vec<Side>, "1" = "`data`, `code` or both.";
+        sizes: Vec<PageSize>, "1" = "Page sizes held.";
+        entries: usize, "entries" = "Number of entries.";
+        ways: usize, "entries" = "Associativity; 0 = fully associative.";
+        source: Option<String>, "1" = "Where the values come from.";
+        prior: Option<String>, "1" = "Or: a starting value.";
+    }
+}
+
+/// The side of a TLB array.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Side {
+    /// Loads and stores.
+    Data,
+    /// Instruction fetch.
+    Code,
+}
+
+/// Which of the listed walk caches are used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Variant {
+    /// No walk caches at all.
+    #[serde(rename = "none")]
+    None,
+    /// Guest dimension only.
+    #[serde(rename = "1d")]
+    OneDimensional,
+    /// Guest and host dimension.
+    #[serde(rename = "2d")]
+    TwoDimensional,
+    /// Both, and the nested TLB.
+    #[serde(rename = "2d+ntlb")]
+    WithNestedTlb,
+}
+
+/// Tagging of walk caches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TagKind {
+    /// By virtual prefix (Intel).
+    Virtual,
+    /// By the entry's physical address (AMD).
+    Physical,
+}
+
+table! {
+    /// One walk-cache array.
+    CacheArray, CACHE_ARRAY: "walk_cache.array.NAME." {
+        name: String, "1" = "Name, for overrides.";
+        levels: Vec<u8>, "1" = "Levels whose entries it holds: 2 = PDE, 3 = PDPTE, 4 = PML4E.";
+        dimensions: Vec<DimensionKind>, "1" = "`guest`, `host` or both.";
+        entries: usize, "entries" = "Number of entries.";
+        ways: usize, "entries" = "Associativity; 0 = fully associative.";
+    }
+}
+
+/// Dimension of a walk-cache array.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DimensionKind {
+    /// Guest tables, or the only ones.
+    Guest,
+    /// Nested tables.
+    Host,
+}
+
+table! {
+    /// Geometry of the nested TLB.
+    #[derive(Copy)]
+    NestedTlb, NESTED_TLB: "walk_cache.nested_tlb." {
+        entries: usize, "entries" = "Number of entries.";
+        ways: usize, "entries" = "Associativity; 0 = fully associative.";
+    }
+}
+
+table! {
+    /// Walk caches.
+    WalkCaches, WALK_CACHES: "walk_cache." {
+        variant: Variant, "1" = "Which of the arrays are in use: `none`, `1d`, `2d` or `2d+ntlb`.";
+        tag: TagKind, "1" = "How the arrays are tagged: `virtual` prefix (Intel) or `physical` address of the entry (AMD).";
+        #[serde(default)]
+        array: Vec<CacheArray>, "1" = "The arrays.";
+        nested_tlb: Option<NestedTlb>, "1" = "The nested TLB, used by variant `2d+ntlb`.";
+        source: Option<String>, "1" = "Where the values come from.";
+        prior: Option<String>, "1" = "Or: starting values.";
+    }
+}
+
+table! {
+    /// Cycles per reference of a walk. Data caches are not modelled yet; these stand
+    /// for where such references usually hit.
+    WalkCosts, WALK: "walk." {
+        guest_upper: u64, "cycles" = "Reference to a guest (or only) table, entries that point to a table.";
+        guest_leaf: u64, "cycles" = "Reference to a guest (or only) table, PTEs.";
+        host_upper: u64, "cycles" = "Reference to a nested table, entries that point to a table.";
+        host_leaf: u64, "cycles" = "Reference to a nested table, level 1.";
+        source: Option<String>, "1" = "Where the values come from.";
+        prior: Option<String>, "1" = "Or: starting values.";
+    }
+}
+
+exits! {
+    violation: exits_violation = "Nested tables do not map a frame.",
+    guest_fault: exits_guest_fault = "Page fault reflected into the guest.",
+    hidden_fault: exits_hidden_fault = "Shadow entry missing.",
+    permission: exits_permission = "Shadow entry present but stricter than the guest's.",
+    unsync: exits_unsync = "Write to a synced leaf table.",
+    emulated_write: exits_emulated_write = "Write to a non-leaf table, emulated.",
+    unprotect: exits_unprotect = "Table unprotected, store retried.",
+    cr3_write: exits_cr3_write = "MOV to CR3.",
+    cr3_read: exits_cr3_read = "MOV from CR3.",
+    invlpg: exits_invlpg = "INVLPG.",
+    cr4_write: exits_cr4_write = "Write to CR4.",
+    root_miss: root_misses = "A CR3 load whose root is not cached, on top of its exit.",
+    sync_page: syncs = "Re-reading one unsync shadow page.",
+    make_page: shadow_pages_made = "Creating one shadow page.",
+    zap_page: shadow_pages_zapped = "Zapping one shadow page.",
+    switch: mode_switches = "One switch of the paging mode: all vCPUs stopped and started; dropped tables are counted apart.",
+    back_frame: frames_backed = "The host's own work to back one 4 KB page (fault, allocation, zeroing).",
+    back_huge: huge_frames_backed = "The host's own work to back one 2 MB page.",
+}
+
+/// Keys outside any table.
+const TOP: &[Key] = &[
+    Key { name: "name", unit: "1", doc: "Short name." },
+    Key { name: "description", unit: "1", doc: "What machine it is." },
+    Key { name: "kvm", unit: "1", doc: "The host's KVM: `linux-6.1` (the default) or `linux-6.12`." },
+];
+
+/// Every key of a profile, by table.
+pub const KEYS: [&[Key]; 9] =
+    [TOP, CPU, TLB, WALK_CACHES, CACHE_ARRAY, NESTED_TLB, WALK, EXIT, COST.split_at(1).1];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Profile;
+    use std::collections::BTreeSet;
+
+    /// The dotted keys of a table, with the names of arrays and exit reasons replaced.
+    fn keys(prefix: &str, value: &toml::Value, out: &mut BTreeSet<String>) {
+        match value {
+            toml::Value::Table(t) => {
+                for (key, value) in t {
+                    keys(
+                        &if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") },
+                        value,
+                        out,
+                    );
+                }
+            }
+            toml::Value::Array(a) if a.iter().all(toml::Value::is_table) => {
+                a.iter().for_each(|v| keys(&format!("{prefix}.NAME"), v, out));
+            }
+            _ => {
+                let origin = prefix.strip_prefix("exit.").and_then(|k| k.split_once('.')).map(|(_, k)| k);
+                out.insert(match origin {
+                    Some(k @ ("source" | "prior")) => format!("exit.REASON.{k}"),
+                    _ => prefix.to_string(),
+                });
+            }
+        }
+    }
+
+    #[test]
+    fn every_key_that_a_profile_has_is_listed() {
+        let listed: BTreeSet<&str> = KEYS.iter().flat_map(|t| t.iter().map(|k| k.name)).collect();
+        for name in Profile::builtin_names() {
+            let mut used = BTreeSet::new();
+            let profile = Profile::load(name, &["kvm=linux-6.12".into()]).unwrap();
+            keys("", &toml::Value::try_from(&profile).unwrap(), &mut used);
+            for key in &used {
+                assert!(listed.contains(key.as_str()), "{name}: {key}");
+            }
+        }
+    }
+}
