@@ -54,7 +54,7 @@ pub enum LabError {
     },
     /// It did not end in time.
     #[error(
-        "the laboratory was not done after {seconds} s, at job {job}; its console log is in {}", log.display()
+        "the laboratory did not finish within {seconds} s: it was at job {job}; its console log is in {}", log.display()
     )]
     Timeout {
         /// The limit.
@@ -75,7 +75,7 @@ pub enum LabError {
         log: PathBuf,
     },
     /// It ended without a word.
-    #[error("the laboratory ended at job {job} without a word: {why}; its console log is in {}", log.display())]
+    #[error("the laboratory ended during job {job}: {why}; its console log is in {}", log.display())]
     Died {
         /// The current job, from 0.
         job: usize,

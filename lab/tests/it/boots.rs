@@ -60,7 +60,7 @@ fn an_inner_guest_that_never_reports_meets_the_time_limit() {
     let jobs = vec![Job::Kvm { nested: true }, inner("while :; do :; done")];
     let Some((_, e)) = goes_wrong(jobs, 15) else { return };
     assert!(matches!(e, LabError::Timeout { seconds: 15, .. }), "{e}");
-    assert!(e.to_string().starts_with("the laboratory was not done after 15 s, at job "), "{e}");
+    assert!(e.to_string().starts_with("the laboratory did not finish within 15 s: it was at job "), "{e}");
     has_log(&e.to_string());
 }
 
