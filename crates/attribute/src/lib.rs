@@ -1,10 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which process, binary, function and mapping of a guest a cost belongs to.
+//! Attribution of costs: the process, binary, function and mapping of a guest that a cost
+//! belongs to.
 //!
-//! The model charges costs to addresses ([`bifold_model::Charge`]); the stream's own log says,
-//! at the same place of the stream, which task runs and what it has mapped. [`Attribution`]
-//! lays both together while events are consumed, and looks functions up when they have ended,
-//! in this machine's files. Nothing is sampled: a configuration's costs sum to its totals.
+//! The model charges costs to addresses ([`bifold_model::Charge`]). The stream's own log tells,
+//! at the same place of the stream, the task that runs and its mappings. [`Attribution`] joins
+//! both while events are consumed, and [`Where`] has the rows. Functions are looked up at the
+//! end, in this machine's files. Nothing is sampled: a configuration's costs sum to its totals.
+//!
+//! ```
+//! use bifold_attribute::{Attribution, Metric};
+//! use bifold_mmu::Gva;
+//! use bifold_model::{Charge, Config, Costs, Place};
+//!
+//! let mut attribution = Attribution::new(&Config::ALL[..1]);
+//! let place = Place { vcpu: 0, code: Gva(0x40_0000), data: Some(Gva(0x60_0000)), size: None };
+//! let cost = Costs { tlb_misses: 3, walk_cycles: 90, ..Costs::default() };
+//! attribution.take(Charge::Cost(place, &[cost]));
+//! let costs = attribution.finish();
+//! assert_eq!(costs.totals(), [cost]);
+//! assert_eq!(costs.ranked(0, Metric::TlbMisses).len(), 1);
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod elf;

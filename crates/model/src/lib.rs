@@ -1,6 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What each paging mode costs: the model of hardware and hypervisor that turns
-//! guest events into samples.
+//! What native, nested and shadow paging cost a guest: the model of hardware and hypervisor that
+//! turns the guest's events into counts. `docs/design/model.md` lists its rules.
+//!
+//! The crate captures nothing and prints nothing. [`Model`] consumes events, [`Profile`] has the
+//! hardware's geometry and costs, and [`Outcome`] the counts of every configuration.
+//!
+//! ```
+//! use bifold_model::{Model, Options, Profile};
+//! use bifold_trace::Generator;
+//!
+//! let events = Generator::parse("t:10000").unwrap();
+//! let profile = Profile::load("i5-7600", &[]).unwrap();
+//! let options = Options { guest_frames: events.guest_frames(), ..Options::default() };
+//! let mut model = Model::new(&profile, options);
+//! events.run(&mut |words| model.consume(words)).unwrap();
+//! let outcome = model.finish();
+//! for c in &outcome.configs {
+//!     println!("{}: {:.1} references per walk", c.config.name(), c.total.refs_per_walk());
+//! }
+//! assert!(outcome.configs[1].total.refs_per_walk() > outcome.configs[0].total.refs_per_walk());
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod access;
