@@ -8,83 +8,12 @@
 //! in [`crate::wide`]. Flushing all but global entries costs one counter: a set
 //! that was last used before the flush drops its entries when it is next used.
 
+use crate::tag::{Attr, GLOBAL, PAGE, allow, attr, keep_sharers, key_of, matches, tag};
 use crate::wide::Wide;
-
-/// Bits of a key that name the page; those above name its address
-/// space, which does not matter for global entries.
-pub const PAGE_BITS: u32 = 48;
-/// Bits of a key.
-const KEY_BITS: u32 = 52;
-
-/// Configurations that may share an entry: a tag has a bit for each.
-pub const SHARERS: usize = u8::BITS as usize;
-
-const GLOBAL: u64 = 1 << 62;
-const WRITABLE_SHIFT: u32 = 54;
-const WRITABLE: u64 = 0xff << WRITABLE_SHIFT;
-const _: () = assert!(WRITABLE >> WRITABLE_SHIFT == (1 << SHARERS) - 1 && WRITABLE < GLOBAL);
-const PIECE_SHIFT: u32 = KEY_BITS;
-const PAGE: u64 = (1 << PAGE_BITS) - 1;
-const KEY: u64 = (1 << KEY_BITS) - 1;
-
-/// What is kept with a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Attr {
-    /// A bit per configuration that shares the entry, by its place among them: its writes may
-    /// use the entry as it is.
-    pub writable: u8,
-    /// Survives [`Assoc::flush_non_global`], and is found from every address space.
-    pub global: bool,
-    /// 0, or the [`crate::PageSize`] of the page that this is a piece of, as a number.
-    pub piece: u8,
-}
 
 /// Where an entry was found; good until the array changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slot(u32);
-
-/// A key with its attributes, as stored.
-#[inline(always)]
-pub(crate) fn tag(key: u64, attr: Attr) -> u64 {
-    key | u64::from(attr.writable) << WRITABLE_SHIFT
-        | u64::from(attr.piece) << PIECE_SHIFT
-        | if attr.global { GLOBAL } else { 0 }
-}
-
-/// The tag with further configurations' right to write.
-#[inline(always)]
-pub(crate) fn allow(tag: u64, writable: u8) -> u64 {
-    tag | u64::from(writable) << WRITABLE_SHIFT
-}
-
-/// The tag for the sharers at `places` alone, who move up to the places from 0 on.
-pub(crate) fn keep_sharers(tag: u64, places: u8) -> u64 {
-    let old = tag >> WRITABLE_SHIFT;
-    let kept = (0..SHARERS).filter(|place| places >> place & 1 != 0);
-    let new = kept.enumerate().fold(0, |bits, (new, place)| bits | (old >> place & 1) << new);
-    (tag & !WRITABLE) | new << WRITABLE_SHIFT
-}
-
-/// Is `tag` an entry for `key`?
-#[inline(always)]
-pub(crate) fn matches(tag: u64, key: u64) -> bool {
-    let differ = (tag ^ key) & KEY;
-    differ == 0 || (tag & GLOBAL != 0 && differ & PAGE == 0)
-}
-
-#[inline(always)]
-pub(crate) fn attr(tag: u64) -> Attr {
-    Attr {
-        writable: (tag >> WRITABLE_SHIFT) as u8,
-        global: tag & GLOBAL != 0,
-        piece: (tag >> PIECE_SHIFT & 3) as u8,
-    }
-}
-
-#[inline(always)]
-pub(crate) fn key_of(tag: u64) -> u64 {
-    tag & KEY
-}
 
 /// Words of a set's row before its tags: signatures of ways 0-7 and 8-15 (0 = empty way,
 /// 0x7f = no such way), the recency list (most recent in the lowest nibble), and

@@ -2,7 +2,7 @@
 //! A first-level TLB array: true LRU by time of last use, part of which the
 //! [`Filter`] in front may know better.
 
-use crate::assoc::{Attr, allow, attr, keep_sharers, matches, tag};
+use crate::tag::{Attr, allow, attr, keep_sharers, matches, tag};
 use crate::{Filter, PageSize};
 
 /// Size and page number in a key.
@@ -137,7 +137,7 @@ impl Recent {
             return;
         }
         for way in self.entries.iter_mut() {
-            if way.time != 0 && !keep(crate::assoc::key_of(way.tag), attr(way.tag)) {
+            if way.time != 0 && !keep(crate::tag::key_of(way.tag), attr(way.tag)) {
                 way.time = 0;
             }
         }

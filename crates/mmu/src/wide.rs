@@ -2,7 +2,7 @@
 //! Sets of more than 16 ways (the fully associative first-level TLBs of AMD's
 //! cores): tags in a plain row per set, recency as a time stamp per way.
 
-use crate::assoc::{allow, matches};
+use crate::tag::{allow, matches};
 
 #[derive(Debug, Clone)]
 pub(crate) struct Wide {
