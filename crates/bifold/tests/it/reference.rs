@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reference pages that are made from the code: verbs from the parser's help, counters from their declarations.
+//! Reference pages that are made from the code: verbs from the parser's help, counters and profile keys from
+//! their declarations.
 //! `INSTA_UPDATE=always cargo test -p bifold --test it reference` writes them anew.
 
 use crate::command::bifold;
-use bifold_model::Sample;
+use bifold_model::{KEYS, Sample};
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -60,4 +61,21 @@ fn the_page_of_counters_is_their_declaration() {
         let _ = writeln!(page, "| `{}` | {} | {} |", c.name, c.unit, c.doc.replace('|', "\\|"));
     }
     page_is("counters.md", &page);
+}
+
+#[test]
+fn the_page_of_profile_keys_is_their_declaration() {
+    let mut page = String::from(
+        "# Profile keys\n\nEvery key of a hardware profile, as a TOML file has it and as `--set KEY=VALUE` names it. In a file, a\n\
+         dotted name is a table: `cpu.pcid` is `pcid` below `[cpu]`, and each `[[tlb]]` has the keys of `tlb.NAME`, where\n\
+         NAME is its `name`. Unit 1 is a name, a switch or a plain number. [Profiles](../guide/profiles.md) says how to\n\
+         write one.\n",
+    );
+    for table in KEYS {
+        page.push_str("\n| key | unit | meaning |\n|---|---|---|\n");
+        for key in table {
+            let _ = writeln!(page, "| `{}` | {} | {} |", key.name, key.unit, key.doc.replace('|', "\\|"));
+        }
+    }
+    page_is("profile-keys.md", &page);
 }
