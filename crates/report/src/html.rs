@@ -9,26 +9,15 @@
 
 use crate::flames::flames;
 use crate::page::{self, PageTable};
+use crate::template::{STYLE, environment, scripts};
 use crate::text::{decimals, fixed, grouped, number, seconds};
 use crate::{Comparison, Figures, RenderError, clock, policies, verdict};
 use bifold_model::{Paging, Sample};
 use bifold_policy::evaluate::Evaluation;
-use minijinja::{AutoEscape, Environment, context};
+use minijinja::context;
 use serde::Serialize;
 
 const TEMPLATE: &str = include_str!("../html/report.html.j2");
-pub(crate) const STYLE: &str = include_str!("../html/report.css");
-
-/// What a page's charts need, in the order in which they need each other, and the page's own.
-pub(crate) fn scripts(own: &'static str) -> [&'static str; 5] {
-    [
-        include_str!("../vendor/vega.min.js"),
-        include_str!("../vendor/vega-lite.min.js"),
-        include_str!("../vendor/vega-embed.min.js"),
-        include_str!("../html/common.js"),
-        own,
-    ]
-}
 
 /// Most points of a timeline per configuration: more than a screen has columns
 /// would only be drawn over each other.
@@ -137,15 +126,6 @@ pub(crate) fn render(c: &Comparison, spread: Option<&[PageTable]>) -> Result<Str
 /// The policies over this run, if there are any.
 fn evaluation(c: &Comparison) -> Option<&Evaluation> {
     c.policies.as_ref()?.evaluation.as_ref().ok()
-}
-
-/// Templates that escape what they are given.
-pub(crate) fn environment() -> Environment<'static> {
-    let mut env = Environment::new();
-    env.set_auto_escape_callback(|_| AutoEscape::Html);
-    env.set_trim_blocks(true);
-    env.set_lstrip_blocks(true);
-    env
 }
 
 /// The table: one row per configuration, cells as text.

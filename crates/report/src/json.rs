@@ -8,7 +8,7 @@
 
 use crate::policies::checks_json;
 use crate::{Comparison, Figures, RenderError, clock, verdict};
-use bifold_model::Sample;
+use bifold_model::{Config, Sample};
 use bifold_policy::evaluate::Evaluation;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -64,9 +64,41 @@ impl Head<'_> {
 }
 
 pub(crate) fn render(c: &Comparison) -> Result<String, RenderError> {
-    let mut text = serde_json::to_string_pretty(&document(c)?)?;
-    text.push('\n');
-    Ok(text)
+    pretty(&document(c)?)
+}
+
+/// A document as text.
+pub(crate) fn pretty(document: &impl Serialize) -> Result<String, RenderError> {
+    Ok(serde_json::to_string_pretty(document)? + "\n")
+}
+
+/// Something of every figure and counter of one configuration, by name: its spread over runs, or its
+/// change between two.
+#[derive(Serialize)]
+pub(crate) struct OfConfig {
+    config: String,
+    figures: Map<String, Value>,
+    counters: Map<String, Value>,
+}
+
+impl OfConfig {
+    /// Values in the order of [`Figures::ALL`] and [`Sample::COUNTERS`].
+    pub(crate) fn new<T: Serialize>(
+        config: Config,
+        figures: &[T],
+        counters: &[T],
+    ) -> Result<OfConfig, RenderError> {
+        let map = |names: Vec<&str>, values: &[T]| {
+            let pairs = names.into_iter().zip(values);
+            let pairs = pairs.map(|(n, v)| Ok((n.to_string(), serde_json::to_value(v)?)));
+            pairs.collect::<Result<_, RenderError>>()
+        };
+        Ok(OfConfig {
+            config: config.name(),
+            figures: map(Figures::ALL.iter().map(|f| f.name).collect(), figures)?,
+            counters: map(Sample::COUNTERS.iter().map(|c| c.name).collect(), counters)?,
+        })
+    }
 }
 
 /// The document, also for the one that holds those of several runs.

@@ -25,8 +25,10 @@ mod sampled;
 mod show;
 mod spread;
 mod table;
+mod template;
 pub mod terminal;
 mod text;
+mod text_table;
 mod verdict;
 mod warnings;
 
@@ -40,8 +42,8 @@ pub use policies::{PolicyComparison, RunPolicies, checks_table, scale_words, vm_
 pub use runs::{Outlier, Runs};
 pub use show::Show;
 pub use spread::Spread;
-pub use table::{keyed_table as text_table_with_keys, table as text_table};
 pub use text::{grouped, seconds, shell_words, wrapped};
+pub use text_table::{keyed_table as text_table_with_keys, table as text_table};
 pub use verdict::{Change, Conclusion, Conclusions, Flip, PageConclusion, Winner};
 
 /// Why a comparison could not be rendered.

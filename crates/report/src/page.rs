@@ -3,7 +3,7 @@
 //! page of a comparison, and escapes what it is given in the same way.
 
 use crate::RenderError;
-use crate::html::{STYLE, environment, scripts};
+use crate::template::{STYLE, environment, scripts};
 use minijinja::context;
 use serde::Serialize;
 

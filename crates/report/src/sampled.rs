@@ -43,5 +43,5 @@ pub(crate) fn table(c: &Comparison) -> Option<String> {
         vec![r.config.name(), cell(total), half, share, cell(overhead(e.exact_cycles as f64))]
     });
     let head = ["\nsampled", "over-\nhead %", "+-\n%", "that in %\nof it", "of it\ncounted %"];
-    Some(crate::table::table(head.map(String::from).to_vec(), rows.collect()))
+    Some(crate::text_table::table(head.map(String::from).to_vec(), rows.collect()))
 }

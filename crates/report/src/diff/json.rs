@@ -2,10 +2,9 @@
 //! A diff as JSON: `schema/diff-1.json` describes the document.
 
 use super::{Change, Diff, Difference, Kind, Made, Side, made, text};
-use crate::{Figures, Partial, RenderError};
-use bifold_model::Sample;
+use crate::json::{OfConfig, pretty};
+use crate::{Partial, RenderError};
 use serde::Serialize;
-use serde_json::{Map, Value};
 
 /// Name and version of the document's schema.
 const SCHEMA: &str = "bifold.diff/1";
@@ -35,13 +34,6 @@ struct OfSide<'a> {
 }
 
 #[derive(Serialize)]
-struct OfConfig {
-    config: String,
-    figures: Map<String, Value>,
-    counters: Map<String, Value>,
-}
-
-#[derive(Serialize)]
 struct OfExit {
     config: String,
     reason: &'static str,
@@ -50,18 +42,7 @@ struct OfExit {
 }
 
 pub(super) fn render(d: &Diff) -> Result<String, RenderError> {
-    let map = |names: Vec<&str>, changes: &[Change]| {
-        let pairs = names.into_iter().zip(changes);
-        pairs.map(|(n, c)| Ok((n.to_string(), serde_json::to_value(c)?))).collect::<Result<_, RenderError>>()
-    };
-    let mut configs = Vec::new();
-    for c in &d.configs {
-        configs.push(OfConfig {
-            config: c.config.name(),
-            figures: map(Figures::ALL.iter().map(|f| f.name).collect(), &c.figures)?,
-            counters: map(Sample::COUNTERS.iter().map(|c| c.name).collect(), &c.counters)?,
-        });
-    }
+    let configs = d.configs.iter().map(|c| OfConfig::new(c.config, &c.figures, &c.counters));
     let exits = d.exits().into_iter();
     let document = Document {
         schema: SCHEMA,
@@ -72,14 +53,12 @@ pub(super) fn render(d: &Diff) -> Result<String, RenderError> {
         warnings: d.warnings(),
         verdict: text::verdict(d),
         same: d.same(),
-        configs,
+        configs: configs.collect::<Result<_, _>>()?,
         exits: exits
             .map(|(config, reason, change)| OfExit { config: config.name(), reason, change })
             .collect(),
     };
-    let mut text = serde_json::to_string_pretty(&document)?;
-    text.push('\n');
-    Ok(text)
+    pretty(&document)
 }
 
 fn side(s: &Side) -> OfSide<'_> {

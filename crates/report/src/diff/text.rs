@@ -2,8 +2,9 @@
 //! A diff as tables of at most 100 columns, for terminals and for the page.
 
 use super::{Change, Diff, Kind, Side, made};
+use crate::PageTable;
 use crate::text::{decimals, fine_decimals, fixed, grouped, number, wrapped_to};
-use crate::{PageTable, table::table};
+use crate::text_table::table;
 use bifold_model::{Config, Paging};
 
 /// Columns of a line.

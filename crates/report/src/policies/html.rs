@@ -5,7 +5,7 @@
 use super::text::{cells, percent, summary_cells};
 use super::{PolicyComparison, checks_table, lines, scale_words, setting_words};
 use crate::RenderError;
-use crate::html::{STYLE, environment, scripts};
+use crate::template::{STYLE, environment, scripts};
 use crate::text::{grouped, seconds};
 use bifold_policy::Mode;
 use bifold_policy::evaluate::{Evaluation, Program};

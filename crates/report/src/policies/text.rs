@@ -3,8 +3,8 @@
 //! programs and policies, and a summary per policy. At most 120 columns wide.
 
 use super::{Line, PolicyComparison, lines, page_words, scale_words, setting_words};
-use crate::table::{labelled, table};
 use crate::text::{fixed, grouped, seconds};
+use crate::text_table::{labelled, table};
 use bifold_policy::evaluate::{Evaluation, Program, Summary, WITHIN_PERCENT};
 use bifold_policy::replay_check::{ReplayCheck, TOLERANCE_PERCENT};
 

@@ -2,12 +2,11 @@
 //! All runs and their spread as JSON: `schema/runs-1.json` describes the document. Each run in it is a
 //! document of `schema/compare-1.json`.
 
-use super::{Outlier, Row, Runs};
+use super::{Outlier, Runs};
+use crate::json::{self, OfConfig};
 use crate::spread::OUTLIER_RULE;
-use crate::{Exit, Figures, RenderError, Spread, json};
-use bifold_model::Sample;
+use crate::{Exit, Figures, RenderError, Spread};
 use serde::Serialize;
-use serde_json::{Map, Value};
 
 /// Name and version of the document's schema.
 pub(crate) const SCHEMA: &str = "bifold.runs/1";
@@ -24,7 +23,7 @@ struct Document<'a, R: Serialize> {
     endings: Vec<Ending>,
     outlier_rule: &'static str,
     outliers: Vec<Outlier>,
-    summary: Vec<Summary>,
+    summary: Vec<OfConfig>,
     runs: Vec<R>,
 }
 
@@ -32,14 +31,6 @@ struct Document<'a, R: Serialize> {
 struct Ending {
     exit: Option<Exit>,
     runs: Vec<usize>,
-}
-
-/// One configuration over the runs.
-#[derive(Serialize)]
-struct Summary {
-    config: String,
-    figures: Map<String, Value>,
-    counters: Map<String, Value>,
 }
 
 /// One figure of one configuration, as a line.
@@ -54,6 +45,8 @@ struct Line {
 }
 
 pub(crate) fn render(r: &Runs) -> Result<String, RenderError> {
+    let rows = r.rows();
+    let rows = rows.iter().map(|row| OfConfig::new(row.config, &row.figures, &row.counters));
     let document = Document {
         schema: SCHEMA,
         bifold: r.runs.first().map_or("", |c| &c.meta.bifold),
@@ -65,24 +58,10 @@ pub(crate) fn render(r: &Runs) -> Result<String, RenderError> {
         endings: r.endings().into_iter().map(|(exit, runs)| Ending { exit, runs }).collect(),
         outlier_rule: OUTLIER_RULE,
         outliers: r.outliers(),
-        summary: r.rows().iter().map(summary).collect::<Result<_, _>>()?,
+        summary: rows.collect::<Result<_, _>>()?,
         runs: r.runs.iter().map(json::document).collect::<Result<Vec<_>, _>>()?,
     };
-    let mut text = serde_json::to_string_pretty(&document)?;
-    text.push('\n');
-    Ok(text)
-}
-
-fn summary(row: &Row) -> Result<Summary, RenderError> {
-    let map = |names: Vec<&str>, spreads: &[Spread]| {
-        let pairs = names.into_iter().zip(spreads);
-        pairs.map(|(n, s)| Ok((n.to_string(), serde_json::to_value(s)?))).collect::<Result<_, RenderError>>()
-    };
-    Ok(Summary {
-        config: row.config.name(),
-        figures: map(Figures::ALL.iter().map(|f| f.name).collect(), &row.figures)?,
-        counters: map(Sample::COUNTERS.iter().map(|c| c.name).collect(), &row.counters)?,
-    })
+    json::pretty(&document)
 }
 
 /// A line per configuration and figure.

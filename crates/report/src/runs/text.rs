@@ -5,6 +5,7 @@
 use super::{Row, Runs, numbers, table};
 use crate::spread::{FEWEST_FOR_OUTLIERS, OUTLIER_RULE};
 use crate::text::{fine_decimals, fixed, grouped, number};
+use crate::text_table::{self, labelled};
 use crate::{Comparison, Figures, PageTable, Show, Spread, verdict};
 use bifold_model::Sample;
 
@@ -23,7 +24,7 @@ const COLUMNS: [(&str, &str); 8] = [
 
 pub(crate) fn render(r: &Runs, show: Show) -> String {
     let Some(first) = r.runs.first() else { return String::new() };
-    let label = |(label, text): (&str, String)| table::labelled(label, &text);
+    let label = |(label, text): (&str, String)| labelled(label, &text);
     let about: String = about(r).into_iter().map(label).collect();
     // Where there is no spread, the table of one run is the table of all.
     if r.agree() || r.whole().count() < 2 {
@@ -33,14 +34,14 @@ pub(crate) fn render(r: &Runs, show: Show) -> String {
     out += &about;
     for t in tables(r, show.exits) {
         out += "\n";
-        out += &table::table(t.head, t.rows);
+        out += &text_table::table(t.head, t.rows);
     }
     out += "\n";
-    out += &table::labelled("result", &verdict(r));
+    out += &labelled("result", &verdict(r));
     if show.checks {
-        out += &table::labelled("checks", &checks(r));
+        out += &labelled("checks", &checks(r));
         for line in verdict::caveats(first) {
-            out += &table::labelled("note", &line);
+            out += &labelled("note", &line);
         }
     }
     out

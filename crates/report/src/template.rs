@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What every HTML page is made from: the template engine, the style and the chart scripts.
+
+use minijinja::{AutoEscape, Environment};
+
+/// The style of every page.
+pub(crate) const STYLE: &str = include_str!("../html/report.css");
+
+/// What a page's charts need, in the order in which they need each other, and the page's own.
+pub(crate) fn scripts(own: &'static str) -> [&'static str; 5] {
+    [
+        include_str!("../vendor/vega.min.js"),
+        include_str!("../vendor/vega-lite.min.js"),
+        include_str!("../vendor/vega-embed.min.js"),
+        include_str!("../html/common.js"),
+        own,
+    ]
+}
+
+/// Templates that escape what they are given.
+pub(crate) fn environment() -> Environment<'static> {
+    let mut env = Environment::new();
+    env.set_auto_escape_callback(|_| AutoEscape::Html);
+    env.set_trim_blocks(true);
+    env.set_lstrip_blocks(true);
+    env
+}

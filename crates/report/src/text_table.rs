@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Tables and labelled lines for terminals: plain text without colour.
+
+use crate::terminal;
+use crate::text::wrapped;
+use comfy_table::{CellAlignment, ContentArrangement, Table};
+
+/// Columns that a label takes, with the blanks behind it.
+const INDENT: usize = 9;
+
+/// A table for terminals with its first column to the left, the others to the right, and a
+/// line under the head. Where the terminal has fewer columns than the table, its columns come in several tables, one below
+/// the other, each with the first.
+pub fn table(head: Vec<String>, rows: Vec<Vec<String>>) -> String {
+    keyed_table(1, head, rows)
+}
+
+/// The same where so many columns name a row.
+pub fn keyed_table(keys: usize, head: Vec<String>, rows: Vec<Vec<String>>) -> String {
+    let columns = terminal::columns();
+    let parts = parts(keys, &head, &rows, columns);
+    let of = |cells: &[String], part: &[usize]| part.iter().map(|c| cells[*c].clone()).collect::<Vec<_>>();
+    let set = parts.iter().map(|p| set(of(&head, p), rows.iter().map(|r| of(r, p)).collect()));
+    set.collect::<Vec<_>>().join("\n")
+}
+
+/// Which columns stand together so that each part fits: all of them if they do.
+fn parts(keys: usize, head: &[String], rows: &[Vec<String>], columns: usize) -> Vec<Vec<usize>> {
+    let lines = |cell: &String| cell.split('\n').map(|l| l.chars().count()).max().unwrap_or(0);
+    let cells = |c: usize| rows.iter().map(move |r| &r[c]);
+    let width = |c: usize| cells(c).chain([&head[c]]).map(lines).max().unwrap_or(0) + GAP;
+    let all: Vec<usize> = (0..head.len()).map(width).collect();
+    let keys = keys.min(head.len());
+    // comfy-table leaves one blank more behind the first column.
+    let named: usize = all[..keys].iter().sum::<usize>() + 1;
+    let mut parts: Vec<Vec<usize>> = vec![(0..keys).collect()];
+    let mut taken = named;
+    for (c, width) in all.iter().enumerate().skip(keys) {
+        let part = parts.last_mut().expect("there is always one");
+        if part.len() > keys && taken + width - GAP > columns {
+            parts.push((0..keys).chain([c]).collect());
+            taken = named + width;
+        } else {
+            part.push(c);
+            taken += width;
+        }
+    }
+    parts
+}
+
+/// Blanks between columns.
+const GAP: usize = 2;
+
+fn set(head: Vec<String>, rows: Vec<Vec<String>>) -> String {
+    let mut t = Table::new();
+    // Only the line under the head and two spaces between columns.
+    t.load_preset("     ──            ").set_content_arrangement(ContentArrangement::Disabled);
+    t.set_header(head);
+    t.add_rows(rows);
+    for (i, column) in t.column_iter_mut().enumerate() {
+        column.set_padding(if i == 0 { (0, 1) } else { (1, 0) });
+        if i > 0 {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    let mut out = String::new();
+    for line in t.lines() {
+        let line = line.trim_end();
+        // The line under the head, which no cell looks like.
+        let under = !line.is_empty() && line.chars().all(|c| c == '─');
+        out += &if under && terminal::ascii() { "-".repeat(line.chars().count()) } else { line.into() };
+        out.push('\n');
+    }
+    out
+}
+
+/// A label and its text, further lines of which are indented to the first.
+pub(crate) fn labelled(label: &str, text: &str) -> String {
+    wrapped(&format!("{label:<INDENT$}{text}"), INDENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_that_do_not_fit_come_in_tables_of_their_own() {
+        let words = |w: &str| w.split(' ').map(String::from).collect::<Vec<_>>();
+        let (head, rows) = (words("name aaaa bbbb cccc"), vec![words("x 1 2 3"), words("longer 4 5 6")]);
+        assert_eq!(parts(1, &head, &rows, 25), [vec![0, 1, 2, 3]], "6 + 1 + 3 * (2 + 4) columns");
+        assert_eq!(parts(1, &head, &rows, 24), [vec![0, 1, 2], vec![0, 3]]);
+        assert_eq!(parts(2, &head, &rows, 24), [vec![0, 1, 2], vec![0, 1, 3]]);
+        assert_eq!(parts(1, &head, &rows, 1), [vec![0, 1], vec![0, 2], vec![0, 3]], "one at least");
+        assert_eq!(parts(9, &head, &rows, 1), [vec![0, 1, 2, 3]]);
+        // What is set is as wide as was reckoned.
+        let widest = |t: &str| t.lines().map(|l| l.chars().count()).max().unwrap();
+        assert_eq!(widest(&set(head, rows)), 25);
+    }
+}
