@@ -13,9 +13,9 @@ use std::path::PathBuf;
 
 /// See what each paging mode of a hypervisor costs a real program.
 ///
-/// Bifold runs a program, unchanged, in a real Linux guest under QEMU (no KVM and no performance
-/// counters are needed), follows every load, store, page-table write and CR3 load of it and of its
-/// kernel, and says what it would cost under native, nested and shadow paging.
+/// Bifold runs an unchanged program in a real Linux guest under QEMU; it needs neither KVM nor
+/// performance counters. It follows every load, store, page-table write and CR3 load of the program and
+/// its kernel, and prints what they would cost under native, nested and shadow paging.
 #[derive(Debug, Parser)]
 #[command(
     name = "bifold",
@@ -42,7 +42,7 @@ pub enum Verb {
     Doctor(doctor::DoctorArgs),
     /// Write the man pages into a directory
     Man {
-        /// Directory for the pages, made if it is not there
+        /// Directory for the pages, created if missing
         dir: PathBuf,
     },
     /// Print a completion script for a shell

@@ -16,14 +16,14 @@ Exit status:
   1    failed
   2    wrong usage
   3    a self-check found mismatches
-  77   this machine lacks what the verb needs (see `bifold doctor`)
+  77   this machine lacks something that the verb needs (see `bifold doctor`)
   124  stopped at --timeout
-  125  Bifold itself failed where it was to run a command (`compare -- CMD`, `record -- CMD`)
+  125  Bifold itself failed, not the command of `compare -- CMD` or `record -- CMD`
   126  the command cannot be executed
   127  the command was not found
   130  stopped by Ctrl-C
-A command that fails passes on its own status, 128+N if signal N ended it, after the table has
-been printed. Bifold's own failure is a line `bifold: ...` on stderr.";
+If the command fails, the table is still printed, and Bifold exits with the command's status, or
+128+N if signal N ended it. An error of Bifold itself is a line `bifold: ...` on stderr.";
 
 /// The exit status in words below a verb's examples.
 pub fn below(examples: &str) -> String {

@@ -8,41 +8,32 @@ use clap::error::ErrorKind;
 use std::fmt;
 
 /// An argument that cannot be used as it was given.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
 pub struct UsageError {
     /// Kind of the error, as clap has it.
     pub kind: ErrorKind,
-    /// The argument, as the user writes it: `--runs`, `CMD`.
-    argument: String,
-    /// What is wrong with it, and what to do.
-    problem: String,
+    /// Names the argument, says what is wrong with it, and what to do.
+    text: String,
 }
 
 impl UsageError {
-    /// The argument does not go together with others.
-    pub fn conflict(argument: impl Into<String>, problem: impl Into<String>) -> UsageError {
-        UsageError::new(ErrorKind::ArgumentConflict, argument, problem)
+    /// The argument does not go together with others. `problem` is a sentence about the argument without
+    /// its subject: `needs a command`.
+    pub fn conflict(argument: impl fmt::Display, problem: impl fmt::Display) -> UsageError {
+        UsageError { kind: ErrorKind::ArgumentConflict, text: format!("{argument} {problem}") }
     }
 
     /// The argument has a value that it cannot have.
-    pub fn value(argument: impl Into<String>, problem: impl Into<String>) -> UsageError {
-        UsageError::new(ErrorKind::InvalidValue, argument, problem)
+    pub fn value(argument: impl fmt::Display, problem: impl fmt::Display) -> UsageError {
+        UsageError { kind: ErrorKind::InvalidValue, text: format!("{argument}: {problem}") }
     }
 
-    /// The argument is missing.
-    pub fn missing(argument: impl Into<String>, problem: impl Into<String>) -> UsageError {
-        UsageError::new(ErrorKind::MissingRequiredArgument, argument, problem)
-    }
-
-    fn new(kind: ErrorKind, argument: impl Into<String>, problem: impl Into<String>) -> UsageError {
-        UsageError { kind, argument: argument.into(), problem: problem.into() }
-    }
-}
-
-impl fmt::Display for UsageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.argument, self.problem)
+    /// The argument is missing; `remedy` says what to give.
+    pub fn missing(argument: impl fmt::Display, remedy: impl fmt::Display) -> UsageError {
+        UsageError {
+            kind: ErrorKind::MissingRequiredArgument,
+            text: format!("{argument} is missing: {remedy}"),
+        }
     }
 }
-
-impl std::error::Error for UsageError {}

@@ -23,9 +23,9 @@ Examples:
 
 /// Run a command in a guest and print what each paging mode would cost it
 ///
-/// Runs CMD in a Linux guest, or reads a recording of such a run, or takes events from a
-/// built-in generator, and prints one row per paging mode and host page size. The command's own
-/// output goes to stderr, so that stdout holds nothing but data.
+/// Runs CMD in a Linux guest, or reads a recording, or takes events from a built-in generator. Prints one row
+/// per paging mode and host page size. The command's own output goes to stderr, so that stdout has only the
+/// data.
 #[derive(Debug, Args)]
 #[command(
     override_usage = "bifold compare [OPTIONS] -- CMD...\n       \
@@ -60,20 +60,20 @@ pub struct CompareArgs {
     #[command(flatten)]
     pub guest: GuestArgs,
 
-    /// Run the command N times, each in a fresh guest, and show means and spread [default: 1]
+    /// Run the command N times, each in a fresh guest, and show mean and spread [default: 1]
     ///
-    /// The table has each figure's mean and standard deviation, the 95 % t interval of the overhead's
-    /// mean, and names the runs that stand out: those more than 5 scaled median absolute deviations
-    /// from the median of 5 runs or more. Runs that are reproducible agree to the bit, and the table
-    /// says so. `--format json` has all runs and their spread (schema bifold.runs/1).
+    /// The table has each figure's mean and standard deviation, and the 95 % t interval of the mean overhead.
+    /// Of 5 or more runs, it names the outliers: runs more than 5 scaled median absolute deviations from the
+    /// median. If all runs agree to the bit, the table says so. `--format json` has all runs and their spread
+    /// (schema bifold.runs/1).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), help_heading = "Guest", conflicts_with_all = ["keep", "where"])]
     pub runs: Option<u32>,
 }
 
 /// Compare, and write the events to a file for `bifold compare FILE`
 ///
-/// Does what `compare -- CMD` does and writes the events to a file at once. `bifold compare
-/// FILE` then gives the same figures to the last digit, or other figures for other profiles.
+/// Does what `compare -- CMD` does, and also writes the events to a file. `bifold compare FILE` then prints the
+/// same figures to the last digit, or figures for another hardware profile.
 #[derive(Debug, Args)]
 #[command(
     override_usage = "bifold record [OPTIONS] -o FILE -- CMD...\n       \
@@ -113,10 +113,10 @@ pub struct ProgramArgs {
 
     /// Take events from a built-in generator instead of a guest
     ///
-    /// N is the generator's size and has a default. Generators: `t` (N loads, random in 1 GiB and
-    /// sequential in another by turns), `t-seq` (its sequential half), `t-4m` (random in 4 MiB),
-    /// `fork-storm` (N times a process forks and its child exits), `pointer-chase` (N dependent
-    /// loads in random order over 1 GiB).
+    /// N is the generator's size; each generator has a default. Generators: `t` (N loads, by turns at random in
+    /// 1 GiB and in sequence in another GiB), `t-seq` (only the sequential loads), `t-4m` (at random in 4 MiB),
+    /// `fork-storm` (a process forks and its child exits, N times), `pointer-chase` (N dependent loads in
+    /// random order over 1 GiB).
     #[arg(long, value_name = "NAME[:N]")]
     pub generate: Option<String>,
 }
@@ -125,39 +125,38 @@ pub struct ProgramArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub struct OutputArgs {
-    /// Form of the data
+    /// Output format
     ///
-    /// `table` is for reading. `json` is one document with everything in it (schema
-    /// bifold.compare/1). `csv` has one row per interval and configuration; `jsonl` has the same
-    /// rows as objects, after one for the run and one per configuration's total. The rows of several
-    /// runs also have the run's number.
+    /// `table` is for reading. `json` is one document with all results (schema bifold.compare/1). `csv` has one
+    /// row per interval and configuration. `jsonl` has one object for the run, one for each configuration's
+    /// total, and then the rows of `csv` as objects. With --runs, each row also has the number of its run.
     #[arg(long, value_parser = words::formats(&Format::ALL), default_value = "table", hide_possible_values = true,
           value_name = "table|json|jsonl|csv")]
     pub format: Format,
 
-    /// Further parts of the table: exits, policies, checks, or all
+    /// Add parts to the table: exits, policies, checks, or all
     ///
-    /// A list, separated by commas. `exits` splits the exits by reason, `policies` says what switching
-    /// between the modes would have made of the run, `checks` counts the self-checks and names what the
-    /// figures assume. The other forms and the report have all of it. Warnings are always shown.
+    /// LIST is separated by commas. `exits` splits the VM exits by reason. `policies` shows what switching
+    /// between the modes would have cost. `checks` counts the self-checks and lists the assumptions behind the
+    /// figures. The other formats and the report always have all parts. Warnings are always shown.
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',', hide_possible_values = true)]
     pub show: Vec<ShowArg>,
 
-    /// Also write a report with charts: one HTML file that needs no network
+    /// Also write an HTML report with charts: one file that needs no network
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
 
-    /// Also say where the cost is: by process, function and mapping
+    /// Also show which processes, functions and mappings cause the cost
     ///
-    /// Every TLB miss, walk and exit is charged to the process, binary, function and mapping that
-    /// brought it. Shown are the ten dearest in CONFIG (default: the dearest under a hypervisor),
-    /// and a flame graph in the report. Names of functions come from the files of this machine. A
-    /// recording must have been made with `record --where`.
+    /// Each TLB miss, walk and exit is charged to the process, binary, function and mapping that caused it. The
+    /// table lists the ten most expensive in CONFIG (default: the most expensive configuration under a
+    /// hypervisor); the report has a flame graph. Function names come from this machine's files. A recording
+    /// needs `record --where`.
     #[arg(long = "where", id = "where", value_name = "CONFIG", num_args = 0..=1, require_equals = true,
           default_missing_value = "")]
     pub place: Option<String>,
 
-    /// With --where: write stacks `process;binary;function;mapping COUNT`, for other tools
+    /// With --where: also write stacks for flame-graph tools, `process;binary;function;mapping COUNT` per line
     #[arg(long, value_name = "FILE", requires = "where")]
     pub folded: Option<PathBuf>,
 
@@ -165,7 +164,7 @@ pub struct OutputArgs {
     #[arg(long, value_enum, requires = "folded", hide_possible_values = true, value_name = "COUNT")]
     pub folded_count: Option<CountArg>,
 
-    /// Also write the timeline, for `bifold policy`: both modes' costs interval by interval
+    /// Also write a timeline for `bifold policy`: the cost of both modes in each interval
     #[arg(long, value_name = "FILE")]
     pub timeline: Option<PathBuf>,
 
@@ -202,20 +201,19 @@ pub enum ShowArg {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Policies")]
 pub struct PolicyArgs {
-    /// Let a second of the run stand for N seconds of a policy [default: 100]
+    /// Count each second of the run as N seconds for policies [default: 100]
     ///
-    /// Published policies decide every 1 to 5 s, and a captured run lasts seconds. So their time is
-    /// compressed, and the costs of switching with it, to keep their proportion to an interval. With
-    /// 1, both are as they are.
+    /// Published policies decide every 1 to 5 s, and a captured run lasts seconds. So policies see their time
+    /// compressed by N, and switching costs are compressed too, to keep their share of an interval. With 1,
+    /// neither is compressed.
     #[arg(long, value_name = "N", value_parser = words::time_scale)]
     pub time_scale: Option<f64>,
 
-    /// Also switch on line by these policies, and say how far the replay is from that
+    /// Also switch VMs by these policies during the run, and compare with the replay
     ///
-    /// A list, separated by commas, of policies; each with `+shadow` to begin in shadow mode, `+dropped`
-    /// to drop the nested tables at a switch, `+2m` for 2 MB host pages. Tables are really dropped and
-    /// built again in the model, at their full cost. The exit status is 3 if a replay is off by more
-    /// than 2 % of the run's cycles.
+    /// LIST is separated by commas. Each policy may have `+shadow` (start in shadow mode), `+dropped` (drop the
+    /// nested tables at a switch) and `+2m` (2 MB host pages). The model drops the tables and builds them again
+    /// at their full cost. The exit status is 3 if a replay differs by more than 2 % of the run's cycles.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub check: Vec<String>,
 }

@@ -21,12 +21,12 @@ const CHECK_EVERY: u64 = 10_000;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Guest")]
 pub struct GuestArgs {
-    /// Let guest time follow the host's instead of counting instructions
+    /// Let guest time follow host time instead of counting instructions
     ///
-    /// Exact timing, the default, counts guest time in instructions: the same command over the same
-    /// files gives the same figures to the bit, whatever else the host does. Fast timing is faster,
-    /// above all with two vCPUs, but a slowed guest takes more timer interrupts per instruction than
-    /// hardware does. A run with too many of them is marked.
+    /// By default, guest time counts instructions (exact timing): the same command with the same files gives
+    /// the same figures to the bit. Fast timing is faster, above all with two vCPUs. But the emulated guest is
+    /// slower than hardware and takes more timer interrupts per instruction; the table marks a run with too
+    /// many of them.
     #[arg(long)]
     pub fast: bool,
 
@@ -46,18 +46,18 @@ pub struct GuestArgs {
     #[arg(short, long, value_name = "SIZE", value_parser = memory)]
     pub memory: Option<u64>,
 
-    /// Kernel image for the guest [default: Debian's, fetched and unpacked]
+    /// Kernel image for the guest [default: Debian's, downloaded]
     #[arg(long, value_name = "FILE")]
     pub kernel: Option<PathBuf>,
 
-    /// Directory of that kernel's modules
+    /// Directory with the modules of --kernel
     #[arg(long, value_name = "DIR", requires = "kernel")]
     pub modules: Option<PathBuf>,
 
-    /// What the command sees as its file system [default: host]
+    /// Root file system of the command [default: host]
     ///
-    /// `host` is this machine's root, read-only, with an overlay that takes writes. `initramfs` holds
-    /// the program, its libraries and what `--include` names, and depends on no other file.
+    /// `host` is this machine's root, read-only, with an overlay that takes writes. `initramfs` has only the
+    /// program, its libraries and the files of --include.
     #[arg(long, value_enum, value_name = "host|initramfs", hide_possible_values = true)]
     pub root: Option<RootArg>,
 
@@ -65,15 +65,14 @@ pub struct GuestArgs {
     #[arg(long, value_name = "PATH")]
     pub include: Vec<PathBuf>,
 
-    /// Stop the command after this long
+    /// Stop the command after SECS seconds
     #[arg(long, value_name = "SECS", value_parser = words::seconds)]
     pub timeout: Option<f64>,
 
-    /// Keep the files that the command writes, below DIR
+    /// Keep the files that the command writes in DIR
     ///
-    /// The guest's file system is this machine's, read-only under a layer that takes writes. That layer
-    /// ends with the guest, unless its files are kept: /tmp/a.out becomes DIR/tmp/a.out. DIR has to be
-    /// empty or missing.
+    /// The command writes to an overlay over this machine's files, which ends with the guest. With this option,
+    /// /tmp/a.out is kept as DIR/tmp/a.out. DIR must be empty or missing.
     #[arg(long, value_name = "DIR")]
     pub keep: Option<PathBuf>,
     /// Check the capture against the emulator every N words of events, 0 for never [default: 10000]

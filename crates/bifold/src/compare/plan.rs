@@ -114,7 +114,8 @@ enum Verb {
     Record,
 }
 
-const ONE_SOURCE: &str = "give one of a command after `--`, a recording and --generate, not several";
+const ONE_SOURCE: &str =
+    "is one source of events too many: give a command after `--`, or a recording, or --generate";
 
 fn program(
     program: ProgramArgs,
@@ -127,8 +128,8 @@ fn program(
         (Some(_), false) => Err(UsageError::conflict("--generate", ONE_SOURCE).into()),
         (None, true) => {
             let what = match verb {
-                Verb::Compare => "nothing to compare: give a command after `--`, a recording, or --generate",
-                Verb::Record => "nothing to record: give a command after `--`, or --generate",
+                Verb::Compare => "give a command after `--`, a recording, or --generate",
+                Verb::Record => "give a command after `--`, or --generate",
             };
             Err(UsageError::missing("CMD", what).into())
         }
@@ -194,7 +195,7 @@ fn events(
     plan.on_line = on_line(&policies.check)?;
     plan.time_scale = policies.time_scale.unwrap_or(plan.time_scale);
     if plan.sample.is_some() && sample.is_some() {
-        let problem = "the recording is of a sampled run already";
+        let problem = "cannot thin this recording: it is of a sampled run already";
         return Err(UsageError::conflict("--sample", problem).into());
     }
     plan.thin = sample.filter(|_| !plan.source.live());

@@ -9,42 +9,41 @@ use clap::Args;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Long programs")]
 pub struct RegionArgs {
-    /// Leave out the first N instructions, or seconds with the suffix s: 500M, 2G, 1.5s
+    /// Skip the first N instructions, or seconds with the suffix s: 500M, 2G, 1.5s
     ///
-    /// Counted from the command's start, or from where --from-marker or --from-function begins.
-    /// Instructions are those of the whole guest, its kernel included; suffixes k, M and G are
-    /// decimal. Seconds are those of the ideal run, as the table shows them. Until the recording
-    /// begins, the guest runs at the emulator's own speed.
+    /// N counts from the start of the command, or from --from-marker or --from-function. Instructions are those
+    /// of the whole guest, kernel included; suffixes k, M and G are decimal. Seconds are those of the ideal
+    /// run, as in the table. Skipped instructions run at the emulator's full speed.
     #[arg(long, value_name = "N", value_parser = parse_span)]
     pub skip: Option<Span>,
 
-    /// Record N instructions or seconds (as --skip has them), then end the command
+    /// Record N instructions or seconds (written as for --skip), then kill the command
     ///
-    /// The command is killed there, which makes a long program short; the exit status is 0 then.
+    /// Bifold's exit status is then 0.
     #[arg(long = "for", value_name = "N", value_parser = parse_span)]
     pub length: Option<Span>,
 
-    /// Record only what lies between the program's own markers
+    /// Record only between the program's own markers
     ///
     /// The program calls bifold_begin() and bifold_end() of include/bifold.h, or of the Rust crate
-    /// bifold-marker. At bifold_end() the command is ended as with --for.
+    /// bifold-marker. At bifold_end() the command is killed, as with --for.
     #[arg(long, conflicts_with = "from_function")]
     pub from_marker: bool,
 
-    /// Record from where this function of the program is first entered
+    /// Record from the first call of this function on
     ///
-    /// NAME is as the symbol table has it (see nm) of the program itself, not of a library or of
-    /// a program that a shell starts.
+    /// NAME is a symbol of the program itself, as `nm` prints it. Symbols of libraries, and of programs that a
+    /// shell starts, are not found.
     #[arg(long, value_name = "NAME")]
     pub from_function: Option<String>,
 
-    /// Record accesses in windows only, and estimate the rest with a 95 % interval
+    /// Record memory accesses in windows only, and estimate the rest with a 95 % interval
     ///
-    /// Page faults, page-table stores, control registers and instructions are recorded everywhere,
-    /// accesses in windows of WINDOW instructions, one at a random place in every PERIOD. Before
-    /// a window, four times as many instructions refill the TLBs. There is no timeline of such a run, and
-    /// policies are not replayed. Of a recording or a generator, the events are thinned likewise,
-    /// which shows what sampling is worth.
+    /// In each PERIOD of instructions, accesses are recorded in one window of WINDOW instructions at a random
+    /// place; before it, four times as many instructions refill the TLBs. Page faults, page-table stores,
+    /// control registers and instructions are always recorded. A sampled run has no timeline and no policies.
+    /// The events of a recording or a generator are thinned in the same way, which shows how accurate sampling
+    /// is.
     #[arg(long, value_name = "WINDOW:PERIOD", num_args = 0..=1, require_equals = true,
           default_missing_value = SAMPLE, value_parser = parse_windows)]
     pub sample: Option<Windows>,

@@ -84,7 +84,7 @@ mod tests {
         std::os::unix::fs::symlink(dir.path(), dir.path().join("here")).unwrap();
         let (a, b) = (dir.path().join("new"), dir.path().join("here/new"));
         let found = distinct(&[], &[("--output", &a), ("--report", &b)]);
-        assert_eq!(found.unwrap_err().to_string(), "--report: names the same file as --output");
+        assert_eq!(found.unwrap_err().to_string(), "--report names the same file as --output");
         assert_eq!(distinct(&[], &[("--output", &a), ("--report", &dir.path().join("newer"))]), Ok(()));
         assert_eq!(distinct(&[], &[("--output", Path::new("x")), ("--report", Path::new("y"))]), Ok(()));
         assert!(distinct(&[], &[("--output", Path::new("x")), ("--report", Path::new("./x"))]).is_err());

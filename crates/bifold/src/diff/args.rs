@@ -16,11 +16,11 @@ Examples:
 
 /// Show what differs between two recordings or results
 ///
-/// A and B are recordings (`bifold record`), each of which is modelled with the options given here,
-/// or results (`bifold compare --format json`), or one of each. Shows per configuration the figures
-/// of both and their differences, the exits that changed most, and what differs in what made the
-/// two; warns where they are not comparable. With results of `--runs N` on both sides, says which
-/// differences are larger than the runs' spread.
+/// A and B are each a recording (`bifold record`) or a result (`bifold compare --format json`). Recordings are
+/// modelled with the options given here. The table shows, per configuration, the figures of both, their
+/// differences, and the exits that changed most. It lists what differs between the runs themselves, and warns
+/// if they are not comparable. If A and B are results of `--runs N`, it says which differences are larger than
+/// the spread of the runs.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]
 pub struct DiffArgs {
@@ -28,11 +28,11 @@ pub struct DiffArgs {
     #[arg(value_name = "A")]
     pub a: PathBuf,
 
-    /// The second
+    /// The second recording or result
     #[arg(value_name = "B")]
     pub b: PathBuf,
 
-    /// Form of the data
+    /// Output format
     ///
     /// `table` is for reading and at most 100 columns wide; `json` is one document with every figure
     /// and counter (schema bifold.diff/1).
@@ -44,7 +44,7 @@ pub struct DiffArgs {
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     pub output: Option<PathBuf>,
 
-    /// Also write a report: one HTML file that needs no network
+    /// Also write an HTML report: one file that needs no network
     #[arg(long, value_name = "FILE.html", help_heading = "Output")]
     pub report: Option<PathBuf>,
 

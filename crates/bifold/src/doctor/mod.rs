@@ -29,30 +29,28 @@ Examples:
   bifold doctor share run --format json
   sudo bifold doctor --restore";
 
-/// Say which verbs work on this machine, and what the others lack
+/// Check which verbs work on this machine, and what the others lack
 ///
-/// Looks for what each verb needs, and says of each verb whether it works, works in part or cannot
-/// work here, and of each thing that is missing how to get it. Nothing is changed.
+/// Prints for each verb whether it works, works in part or cannot work here, and for each missing thing how to
+/// get it. Changes nothing.
 ///
-/// With VERB (`compare`, `share run`, or `share` for all verbs of that name), the exit status is 0 if it
-/// works in full, and 77 otherwise. Without VERB, it is the exit status of `bifold doctor compare`,
-/// as commands in guests are what most verbs are for.
+/// With VERB (`compare`, `share run`, or `share` for all its verbs), the exit status is 0 if the verb works in
+/// full, and 77 otherwise. Without VERB, the exit status is that of `bifold doctor compare`.
 ///
-/// A command of Bifold that changes KSM's settings restores them, also when it is killed. Where it and
-/// its guardian were killed together, a journal is left behind: doctor says so, and restores from the
-/// journal with --restore.
+/// Verbs that change KSM's settings restore them, even if they are killed. If the verb and its guardian were
+/// both killed, a journal is left: doctor reports it, and --restore restores the settings from it.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]
 pub struct DoctorArgs {
-    /// Look at this verb only: `compare`, `share run`, `share` [default: all verbs]
+    /// Check this verb only: `compare`, `share run`, `share` [default: all verbs]
     #[arg(value_name = "VERB", num_args = 0..=2)]
     pub verb: Vec<String>,
 
-    /// Restore KSM's settings from the journal that a killed command has left behind
+    /// Restore KSM's settings from the journal that a killed command left
     #[arg(long, conflicts_with = "verb")]
     pub restore: bool,
 
-    /// Form of the answer
+    /// Output format
     #[arg(long, value_parser = words::formats(words::TABLE_OR_JSON), default_value = "table", hide_possible_values = true,
           value_name = "table|json")]
     pub format: Format,
@@ -69,7 +67,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<Status> {
     let asked: Vec<&Verb> = VERBS.iter().filter(|v| is_or_begins_with(v.name, &words)).collect();
     if asked.is_empty() {
         let names: Vec<&str> = VERBS.iter().map(|v| v.name).collect();
-        let problem = format!("no verb of this name needs anything: use one of {}", names.join(", "));
+        let problem = format!("there is no such verb to check: use one of {}", names.join(", "));
         return Err(UsageError::value(format!("VERB `{}`", words.escape_debug()), problem).into());
     }
     let findings: Vec<Finding> = asked.iter().map(|v| v.look(&all)).collect();

@@ -15,10 +15,10 @@ Examples:
 
 /// Show the paging modes of this host's VMs, or switch one
 ///
-/// Without an argument, lists the VMs that run under this host's KVM: name, process, vCPUs, paging
-/// mode (`nested -> shadow` while a switch is under way) and switches each way. With a VM, shows
-/// what KVM counts of its switches; with a mode too, switches it, and says how long that took and
-/// what it dropped. The VM runs on meanwhile but for a pause of its vCPUs.
+/// Without VM, lists the VMs of this host's KVM: name, process, vCPUs, paging mode (`nested -> shadow` during a
+/// switch) and the number of switches each way. With VM, shows what KVM counts of the VM's switches. With VM
+/// and a mode, switches the VM, and prints how long the switch took and what it dropped. The VM keeps running,
+/// except for a short pause of its vCPUs.
 ///
 /// Needs root, KVM and debugfs. Switching needs the KVM modules that `make kernel` builds; an
 /// unmodified KVM has one mode for all VMs, which is shown.
@@ -31,19 +31,18 @@ Examples:
     after_long_help = status::below(EXAMPLES)
 )]
 pub struct ModeArgs {
-    /// The VM: its process id, its PID-FD, or its name if no other VM has it
+    /// The VM: its process id, its PID-FD, or its name if the name is unique
     ///
-    /// PID-FD is the name of the VM's directory in /sys/kernel/debug/kvm: the thread that made the VM
-    /// and its file descriptor there. The name is the one that QEMU got by -name, else that of the
-    /// process.
+    /// PID-FD is the name of the VM's directory in /sys/kernel/debug/kvm: the thread that created the
+    /// VM, and its file descriptor. The name is that of QEMU's -name, or else that of the process.
     #[arg(value_name = "VM")]
     pub vm: Option<String>,
 
-    /// The mode to which it is switched
+    /// The mode to switch to
     #[arg(value_enum, value_name = "nested|shadow", hide_possible_values = true)]
     pub mode: Option<ModeArg>,
 
-    /// Form of the data; times have their unit in `table` and are nanoseconds in `json`
+    /// Output format; times in `json` are nanoseconds
     #[arg(long, value_parser = words::formats(words::TABLE_OR_JSON), default_value = "table", hide_possible_values = true,
           value_name = "table|json", help_heading = "Output")]
     pub format: Format,

@@ -20,9 +20,9 @@ Examples:
 
 /// Compare policies with each other, with static modes and with the oracle
 ///
-/// Every policy runs over every timeline from both starting modes; its figures are those of the
-/// worse. The oracle knows the future and pays for its switches. Without a timeline, those in
-/// experiments/timelines of Bifold's repository are taken.
+/// Every policy runs over every timeline from both starting modes; the table shows the worse of the two. The
+/// oracle knows the future and pays for its switches. Without TIMELINE, the timelines in experiments/timelines
+/// of Bifold's repository are taken.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CompareArgs {
@@ -34,10 +34,10 @@ pub struct CompareArgs {
     #[command(flatten)]
     pub which: WhichArgs,
 
-    /// Also check the replay against VMs that switched during the capture; exit status 3 if it is off
+    /// Also compare the replay with VMs that switched during the capture; exit status 3 if it is off
     ///
-    /// These are the VMs of `bifold compare --check`. What a policy decides depends on the time scale,
-    /// so it is checked on that of the capture, whatever --time-scale says here.
+    /// These VMs are those of `bifold compare --check`. Decisions depend on the time scale, so this check uses
+    /// the scale of the capture, whatever --time-scale says.
     #[arg(long)]
     pub check: bool,
 
@@ -49,7 +49,7 @@ pub struct CompareArgs {
     pub vm: VmArgs,
 }
 
-/// Compare lengths of the interval at which a policy decides
+/// Compare lengths of a policy's interval
 ///
 /// DSP's authors compared 2, 5 and 10 s. This is `policy compare` with one policy under several
 /// values of interval_s.
@@ -59,7 +59,7 @@ pub struct IntervalsArgs {
     #[arg(value_name = "TIMELINE")]
     pub timelines: Vec<PathBuf>,
 
-    /// Which policy: a built-in name or a TOML file
+    /// The policy: a built-in name or a TOML file
     #[arg(long, value_name = "NAME|FILE", default_value = "dsp")]
     pub policy: String,
 
@@ -67,7 +67,7 @@ pub struct IntervalsArgs {
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
 
-    /// The lengths, in seconds of the policy
+    /// Lengths of the interval, in seconds of the policy
     #[arg(short, long, value_name = "SECS,...", value_delimiter = ',', value_parser = words::seconds,
           default_value = "2,5,10")]
     pub intervals: Vec<f64>,
@@ -84,7 +84,7 @@ pub struct IntervalsArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub struct ShowArgs {
-    /// Form of the data
+    /// Output format
     ///
     /// `table` is for reading. `json` is one document (schema bifold.policy-compare/1). `csv` has one
     /// row per program, policy and starting mode; `jsonl` has the same rows as objects, after those of
@@ -97,7 +97,7 @@ pub struct ShowArgs {
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 
-    /// Also write a report with charts: one HTML file that needs no network
+    /// Also write an HTML report with charts: one file that needs no network
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
 

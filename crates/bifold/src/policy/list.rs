@@ -17,7 +17,7 @@ const WIDTH: usize = 118;
 /// List the policies that are built in
 #[derive(Debug, Args)]
 pub struct ListArgs {
-    /// Form of the list
+    /// Output format
     #[arg(long, value_parser = words::formats(words::TABLE_OR_JSON), default_value = "table", hide_possible_values = true,
           value_name = "table|json")]
     pub format: Format,

@@ -13,11 +13,11 @@ mod train;
 use crate::status::{self, Status};
 use clap::{Args, Subcommand};
 
-/// Say when to switch between shadow and nested paging: replays of policies over timelines
+/// Replay policies that switch between shadow and nested paging
 ///
-/// A timeline holds what one program would have cost in both modes, interval by interval (`bifold
-/// compare --timeline FILE`). A policy sees what can be counted in the mode that the VM is in and
-/// decides on the mode of the next interval.
+/// A timeline has the cost of one program in both modes, interval by interval; `bifold compare --timeline FILE`
+/// writes it. A policy sees the counters of the mode that the VM is in, and decides on the mode of the next
+/// interval.
 #[derive(Debug, Args)]
 #[command(subcommand_required = true, arg_required_else_help = true, disable_help_subcommand = true,
           after_long_help = status::IN_WORDS)]

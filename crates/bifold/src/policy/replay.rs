@@ -20,10 +20,10 @@ Examples:
   bifold policy replay --policy rpms-dynamic --explain gcc.timeline
   bifold policy replay --policy dsp --set interval_s=2 --start shadow gcc.timeline";
 
-/// Replay policies over timelines, and say when and why they switch
+/// Replay policies over timelines, and show when and why they switch
 ///
-/// Prints the stays in each mode and what they cost. With --explain it prints every decision in
-/// words: what was looked at, against which threshold.
+/// Prints how long the VM stays in each mode and what that costs. With --explain, prints every decision: the
+/// value that the policy looked at, and the threshold.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ReplayArgs {
@@ -35,7 +35,7 @@ pub struct ReplayArgs {
     #[command(flatten)]
     pub which: WhichArgs,
 
-    /// Print every decision in words
+    /// Print every decision and its reason
     #[arg(long)]
     pub explain: bool,
 
@@ -44,15 +44,15 @@ pub struct ReplayArgs {
           hide_possible_values = true)]
     pub start: ModeArg,
 
-    /// Form of the data
+    /// Output format
     #[arg(long, value_parser = words::formats(words::TABLE_OR_JSON), default_value = "table", hide_possible_values = true,
           value_name = "table|json", help_heading = "Output")]
     pub format: Format,
 
-    /// Also check the replay against VMs that switched during the capture; exit status 3 if it is off
+    /// Also compare the replay with VMs that switched during the capture; exit status 3 if it is off
     ///
-    /// These are the VMs of `bifold compare --check`. What a policy decides depends on the time scale,
-    /// so it is checked on that of the capture, whatever --time-scale says here.
+    /// These VMs are those of `bifold compare --check`. Decisions depend on the time scale, so this check uses
+    /// the scale of the capture, whatever --time-scale says.
     #[arg(long)]
     pub check: bool,
 

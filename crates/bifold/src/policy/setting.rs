@@ -33,11 +33,11 @@ pub struct WhichArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "VM")]
 pub struct VmArgs {
-    /// Let a second of the run stand for N seconds of a policy
+    /// Count each second of the run as N seconds for policies
     ///
-    /// Published policies decide every 1 to 5 s, and a captured run lasts seconds. So their time is
-    /// compressed, and the costs of switching with it, to keep their proportion to an interval. With
-    /// 1, both are as they are.
+    /// Published policies decide every 1 to 5 s, and a captured run lasts seconds. So policies see their time
+    /// compressed by N, and switching costs are compressed too, to keep their share of an interval. With 1,
+    /// neither is compressed.
     #[arg(long, value_name = "N", value_parser = words::time_scale, default_value = "100")]
     pub time_scale: f64,
 
@@ -45,7 +45,7 @@ pub struct VmArgs {
     #[arg(long, value_enum, default_value_t = HostPage::Small, value_name = "4k|2m", hide_possible_values = true)]
     pub host_page: HostPage,
 
-    /// Has the host backed the VM's memory before (long-lived), or does it at first touch?
+    /// Whether the host has backed the VM's memory already (long-lived) or backs it at first touch
     #[arg(long, value_enum, default_value_t = Age::LongLived, value_name = "long-lived|short-lived",
           hide_possible_values = true)]
     pub vm: Age,
@@ -54,10 +54,10 @@ pub struct VmArgs {
     #[arg(long)]
     pub dropped: bool,
 
-    /// Where policies that need it learn what the other mode would have cost
+    /// How policies that need it learn the cost of the other mode
     ///
-    /// `estimated` from what can be counted in the mode that the VM is in, as on a live host; `known`
-    /// from the timeline, which shows what an exact estimate would be worth.
+    /// `estimated`: from the counters of the mode that the VM is in, as on a live host. `known`: from the
+    /// timeline, which shows what an exact estimate would be worth.
     #[arg(long, value_enum, default_value_t = OtherArg::Estimated, value_name = "estimated|known",
           hide_possible_values = true)]
     pub other: OtherArg,
@@ -252,8 +252,8 @@ fn checked_in() -> Vec<PathBuf> {
 
 fn no_timeline() -> String {
     format!(
-        "no timeline is given, and there is none in {CHECKED_IN} here: name timelines (`bifold compare \
-         --timeline FILE -- CMD` writes one), or run this in Bifold's repository"
+        "name timelines (`bifold compare --timeline FILE -- CMD` writes one), or run this in Bifold's \
+         repository, which has some in {CHECKED_IN}"
     )
 }
 

@@ -22,8 +22,8 @@ Examples:
 
 /// Try a policy's parameters over a grid
 ///
-/// Replays every combination of the values of --set over every timeline from both starting modes,
-/// and prints those nearest to the oracle; `--format csv` and `json` have all.
+/// Replays every combination of the values of --set over every timeline, from both starting modes. The table
+/// has the settings nearest to the oracle; `--format csv` and `json` have all.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct SweepArgs {
@@ -43,7 +43,7 @@ pub struct SweepArgs {
     #[arg(short = 'n', long, value_name = "N", default_value_t = 20)]
     pub count: usize,
 
-    /// Form of the data; `json` and `csv` have every setting
+    /// Output format; `json` and `csv` have every setting
     #[arg(long, value_parser = words::formats(FORMATS), default_value = "table", hide_possible_values = true,
           value_name = "table|json|csv", help_heading = "Output")]
     pub format: Format,

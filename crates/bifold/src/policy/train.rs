@@ -22,16 +22,16 @@ Examples:
 
 /// Learn a policy's parameters, or the estimate of the other mode's cost, from timelines
 ///
-/// Prints on stderr how well what was learnt does, each program as judged from all others, and
-/// writes the TOML that the other verbs read. What is learnt is for one hardware profile.
+/// Writes the TOML that the other verbs read. Prints on stderr how well the result does, with each program
+/// judged by what was learnt from all others. The result holds for one hardware profile.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct TrainArgs {
-    /// What is learnt: `estimator`, or a policy (`dsp`, `kuang`, any other with --set)
+    /// What to learn: `estimator`, or a policy (`dsp`, `kuang`, any other with --set)
     #[arg(value_name = "estimator|POLICY")]
     pub what: String,
 
-    /// Timelines to learn from, two or more; a program that is to test what was learnt must not be there
+    /// Timelines to learn from, two or more; leave out programs that are to test the result
     #[arg(value_name = "TIMELINE")]
     pub timelines: Vec<PathBuf>,
 
@@ -43,7 +43,7 @@ pub struct TrainArgs {
     #[arg(long, value_name = "FILE.toml", conflicts_with_all = ["timelines", "set"])]
     pub samples: Option<PathBuf>,
 
-    /// Write what was learnt to FILE instead of stdout
+    /// Write the result to FILE instead of stdout
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     pub output: Option<PathBuf>,
 
@@ -112,8 +112,9 @@ fn learn(args: &TrainArgs) -> anyhow::Result<Trained> {
             }
             (_, true) => {
                 let name = &base.name;
-                let problem =
-                    format!("{name} is learnt by trying its parameters: give --set KEY=FROM:TO:STEPS");
+                let problem = format!(
+                    "{name} is trained by trying values of its parameters: give --set KEY=FROM:TO:STEPS"
+                );
                 return Err(UsageError::missing("--set", problem).into());
             }
             (_, false) => {

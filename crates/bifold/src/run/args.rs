@@ -18,8 +18,8 @@ const DEFAULT_SEED: u64 = 1;
 pub struct ModelArgs {
     /// Hardware profile: a built-in name or a TOML file
     ///
-    /// Built in: i5-7600, phenom2-x3-720, sapphire-rapids, and geometry-g, a bare TLB geometry whose
-    /// miss counts other simulators agree on.
+    /// Built in: i5-7600, phenom2-x3-720, sapphire-rapids, and geometry-g, a bare TLB geometry for
+    /// comparison with other simulators.
     #[arg(long, value_name = "NAME|FILE", default_value = DEFAULT_PROFILE)]
     pub profile: String,
 
@@ -30,10 +30,10 @@ pub struct ModelArgs {
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
 
-    /// Configurations to model, all if not given
+    /// Configurations to model [default: all]
     ///
-    /// A list, separated by commas, of native, nested-4k, nested-2m, shadow-4k and shadow-2m; a mode
-    /// alone stands for each of its page sizes. The size is that of the host's pages.
+    /// LIST is separated by commas: native, nested-4k, nested-2m, shadow-4k, shadow-2m. `nested` and `shadow`
+    /// stand for both sizes. The size is that of the host's pages.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub configs: Vec<String>,
 
@@ -41,7 +41,7 @@ pub struct ModelArgs {
     #[arg(short, long, value_name = "SECS", value_parser = words::seconds)]
     pub interval: Option<f64>,
 
-    /// Seed of the placement of host frames
+    /// Seed for the placement of host frames
     #[arg(long, default_value_t = DEFAULT_SEED)]
     pub seed: u64,
 }

@@ -15,15 +15,15 @@ Examples:
   bifold share advise
   bifold share advise --format json | jq '.recommendations[].how[]'";
 
-/// Say what this host's KSM is worth, what it could be and costs, and which settings to try
+/// Show what this host's KSM saves, could save and costs, and which settings to try
 ///
-/// Reads KSM's counters, ksmd's CPU time, memory and its pressure, NUMA nodes, huge pages and the
-/// processes that run guests, and says what to try, what to turn off and what to know, each with its
-/// reason and the commands. Nothing is changed.
+/// Reads KSM's counters, ksmd's CPU time, free memory and memory pressure, NUMA nodes, huge pages and the
+/// processes that run guests. Recommends what to try and what to turn off, each with its reason and the
+/// commands. Changes nothing.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct AdviseArgs {
-    /// Form of the data
+    /// Output format
     #[arg(long, value_parser = words::formats(words::TABLE_OR_JSON), default_value = "table", hide_possible_values = true,
           value_name = "table|json", help_heading = "Output")]
     pub format: Format,

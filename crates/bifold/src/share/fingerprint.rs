@@ -26,11 +26,11 @@ Examples:
   bifold share count --part 17 -o 17.json host1 host2
   bifold share merge *.json";
 
-/// Write fingerprints of guests' pages, to be counted with those of other machines
+/// Write fingerprints of guests' pages, to count them with those of other machines
 ///
-/// Writes a directory of Parquet files with columns fingerprint, page_bytes, guest and count. A
-/// fingerprint is BLAKE3 keyed with a secret, cut to 128 bits; all-zero pages have zero. Each content is
-/// in the file of one part of the hash's range, so that parts are counted by independent jobs.
+/// Writes a directory of Parquet files with columns fingerprint, page_bytes, guest and count. A fingerprint is
+/// BLAKE3 keyed with a secret, cut to 128 bits; that of an all-zero page is zero. Fingerprints are divided into
+/// parts by hash range, so that independent jobs can count the parts.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 #[command(group = clap::ArgGroup::new("secret").required(true).args(["key", "unkeyed"]))]
@@ -39,14 +39,14 @@ pub struct FingerprintArgs {
     #[arg(value_name = "[NAME=]IMAGE", required = true)]
     pub images: Vec<OsString>,
 
-    /// Key the fingerprints with the secret in FILE, which is made if it is not there
+    /// Key the fingerprints with the secret in FILE, which is created if missing
     ///
-    /// Fingerprints made with one key can be counted together. Whoever has the key can test whether a
-    /// guest holds a page that he knows; keep it on the machines that fingerprint.
+    /// Fingerprints with the same key can be counted together. The key lets its owner test whether a
+    /// guest has a known page: keep it on the machines that make fingerprints.
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
 
-    /// Use no key: anyone who sees the fingerprints can test for pages that he knows
+    /// Use no key: anyone who sees the fingerprints can test for known pages
     #[arg(long)]
     pub unkeyed: bool,
 
@@ -58,15 +58,15 @@ pub struct FingerprintArgs {
 /// Where fingerprints go.
 #[derive(Debug, Args)]
 pub struct IntoArgs {
-    /// Write the fingerprints into DIR, which must not be there
+    /// Write the fingerprints into DIR, which must not exist
     #[arg(short, long, value_name = "DIR")]
     pub output: PathBuf,
 
-    /// Number of parts, each of which can be counted by itself
+    /// Number of parts, which can be counted independently
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub parts: u32,
 
-    /// Memory for sorting; what does not fit goes to files beside DIR
+    /// Memory for sorting; larger sorts use files beside DIR
     #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = bytes)]
     pub memory: u64,
 
@@ -99,11 +99,11 @@ pub struct CountArgs {
 /// Memory and disk for counting.
 #[derive(Debug, Args)]
 pub struct RoomArgs {
-    /// Memory for fingerprints; what does not fit is sorted in files
+    /// Memory for fingerprints; larger sorts use files in --spill
     #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = bytes)]
     pub memory: u64,
 
-    /// Directory for such files [default: TMPDIR, or /tmp]
+    /// Directory for files of larger sorts [default: TMPDIR, or /tmp]
     #[arg(long, value_name = "DIR")]
     pub spill: Option<PathBuf>,
 }
@@ -121,17 +121,17 @@ pub struct MergeArgs {
     pub show: CountShowArgs,
 }
 
-/// Make fingerprints of a list of 32-bit hashes, as published data sets have them
+/// Import a list of 32-bit hashes, as in published data sets
 ///
-/// Different contents share a hash of 32 bits, so such lists over-count sharing; how much is to be
-/// expected is said where they are counted.
+/// Different contents can have the same 32-bit hash, so such lists over-count sharing. `share potential` prints
+/// by how much, as far as chance goes.
 #[derive(Debug, Args)]
 pub struct ImportArgs {
     /// A guest's list: per line a hash of 32 bits in hexadecimal digits, or HASH,COUNT
     #[arg(value_name = "[NAME=]FILE")]
     pub list: OsString,
 
-    /// The hash of the all-zero page; without it, zero pages are a content like others
+    /// The hash of the all-zero page; without it, zero pages count as any other content
     #[arg(long, value_name = "HASH", value_parser = hash)]
     pub zero: Option<u32>,
 

@@ -19,10 +19,10 @@ mod watch;
 use crate::status::{self, Status};
 use clap::{Args, Subcommand};
 
-/// Say how much memory guests could share, how much they do, and what it costs
+/// Measure how much memory guests could share, how much they do, and what it costs
 ///
-/// Identical pages of several guests can be one page on the host, if someone looks for them: the
-/// kernel's KSM does, for guests whose memory is anonymous and marked mergeable, as QEMU's is.
+/// The host can keep identical pages of several guests in one frame. The kernel's KSM does so for memory that
+/// is anonymous and marked mergeable, as QEMU's guests' is.
 #[derive(Debug, Args)]
 #[command(subcommand_required = true, arg_required_else_help = true, disable_help_subcommand = true,
           after_long_help = status::IN_WORDS)]

@@ -21,13 +21,13 @@ Examples:
   bifold share model --set pages_to_scan=20000 --set max_page_sharing=512 *.core
   bifold share model --scanner tps --shared-salt --passes 2 web.core db.core";
 
-/// Predict what a scanner would share of guests' memory, when, and at what price
+/// Predict how much a scanner would share, when, and at what CPU cost
 ///
-/// Runs a model of the kernel's ksmd, or of VMware's TPS, over memory images that do not change, and
-/// prints after each pass what is shared and what CPU time the scanner took. All pages of an image
-/// count as pages that the guest has touched; what it never touched has no page on the host, and
-/// would not be scanned. CPU times are those of one machine and tell kinds of memory apart, not
-/// machines. `bifold share check` shows how the model of ksmd agrees with this kernel.
+/// Runs a model of the kernel's ksmd, or of VMware's TPS, over memory images that do not change. Prints after
+/// each pass how many pages are shared and how much CPU time the scanner took. All pages of an image count as
+/// touched by the guest; on a real host, untouched pages have no frame and are not scanned. CPU times are those
+/// of one machine: they compare kinds of memory, not machines. `bifold share check` shows how the model of ksmd
+/// agrees with this kernel.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ModelArgs {
@@ -35,17 +35,17 @@ pub struct ModelArgs {
     #[arg(value_name = "IMAGE", required = true)]
     pub images: Vec<PathBuf>,
 
-    /// Who scans: the Linux kernel's KSM, or VMware's TPS
+    /// The scanner: the Linux kernel's KSM, or VMware's TPS
     #[arg(long, value_enum, default_value_t = ScannerArg::Ksm, hide_possible_values = true, value_name = "ksm|tps")]
     pub scanner: ScannerArg,
 
-    /// Use this setting of KSM, by its name in /sys/kernel/mm/ksm; may be given several times
+    /// Setting of KSM, by its name in /sys/kernel/mm/ksm (repeatable)
     ///
-    /// The others are the kernel's defaults. merge_across_nodes and run mean nothing here.
+    /// Other settings have the kernel's defaults. merge_across_nodes and run have no effect.
     #[arg(long, value_name = "NAME=VALUE")]
     pub set: Vec<String>,
 
-    /// Passes over all memory; with TPS, times that every page is visited
+    /// Number of passes over all memory; with TPS, number of visits to each page
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     pub passes: u64,
 
@@ -57,7 +57,7 @@ pub struct ModelArgs {
     #[arg(long)]
     pub shared_salt: bool,
 
-    /// Form of the data
+    /// Output format
     #[arg(long, value_parser = words::formats(words::TABLE_OR_JSON), default_value = "table", hide_possible_values = true,
           value_name = "table|json", help_heading = "Output")]
     pub format: Format,

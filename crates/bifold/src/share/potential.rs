@@ -25,33 +25,33 @@ Examples:
 
 /// Count how much memory guests could share at most
 ///
-/// Reads memory images of guests and counts, exactly, zero pages, distinct contents (the minimum of
-/// frames), repeats inside a guest (intra) and further repeats across guests (inter), so that pages =
-/// zero + minimum + intra + inter: for all guests and for each, where a content's frame is charged
-/// to the first guest that has it. The same is counted for 2 MB pages.
+/// Reads memory images of guests and counts exactly: zero pages, distinct contents (minimum), repeats inside a
+/// guest (intra) and further repeats across guests (inter), so that pages = zero + minimum + intra + inter. The
+/// counts are for all guests and for each guest; a content's frame is charged to the first guest that has the
+/// content. 2 MB pages are counted in the same way.
 ///
-/// IMAGE is raw RAM, an ELF core (virsh dump --memory-only, or dump-guest-memory in QEMU's monitor),
-/// the shared memory file of a running QEMU, or pid:N, the memory of a running QEMU. NAME is what the
-/// guest is called in the results; without it, that is the file's name. Directories of `share
-/// fingerprint` are counted, too, but not together with images.
+/// IMAGE is raw RAM, an ELF core (virsh dump --memory-only, or dump-guest-memory in QEMU's monitor), the shared
+/// memory file of a running QEMU, or pid:N for the memory of a running QEMU. NAME is the guest's name in the
+/// results [default: the file's name]. IMAGE may also be a directory of `share fingerprint`, but not together
+/// with images.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct PotentialArgs {
-    /// Memory of guests
+    /// Memory images of guests
     #[arg(value_name = "[NAME=]IMAGE", required = true)]
     pub images: Vec<OsString>,
 
-    /// How equal pages are found
+    /// How to find equal pages
     ///
-    /// `xxh3` is XXH3-128, and every repeat is compared byte by byte, so nothing that a guest holds can
-    /// make the count wrong. `sha1` repeats the method of published measurements.
+    /// `xxh3` is XXH3-128 with a byte-by-byte comparison of every repeat, so that no content can make the
+    /// count wrong. `sha1` is the method of published measurements.
     #[arg(long, value_enum, default_value_t = MethodArg::Xxh3, hide_possible_values = true, value_name = "xxh3|sha1")]
     pub method: MethodArg,
 
     /// Do not compare repeats byte by byte
     ///
-    /// Faster. Pages made to collide are then counted as equal, and pages that change while they are read
-    /// are not noticed.
+    /// Faster. But pages made to collide count as equal, and pages that change during the count go
+    /// unnoticed.
     #[arg(long)]
     pub no_verify: bool,
 

@@ -32,27 +32,26 @@ Examples:
 /// Of what is available, so much is left to others when the scale is chosen here.
 const TAKEN: f64 = 0.6;
 
-/// Run an experiment: real guests under the real KSM, watched from outside
+/// Run an experiment: real guests under the kernel's KSM
 ///
-/// Starts the guests that the file describes (QEMU without KVM, their memory mergeable), a workload in
-/// each, and the kernel's KSM with the file's settings, which run while memory is short, as ksmtuned
-/// has it. Samples memory, sharing, ksmd's CPU time and copies of merged pages, stops the guests at
-/// marked times to count what they could share, and ends in tables, rows and a report. Case after
-/// case, with guests of its own each.
+/// Starts the guests that the file describes (QEMU without KVM, mergeable memory), runs a workload in each, and
+/// runs KSM with the file's settings while memory is short, as ksmtuned does. Samples memory, sharing, ksmd's
+/// CPU time and copies of merged pages. At marked times, pauses the guests and counts how much they could
+/// share. Prints tables and rows, and writes a report. Cases run one after another, each with its own guests.
 ///
-/// Needs root and a kernel with KSM. Its settings are restored in the end, also when the command is
-/// killed; the guests end with it.
+/// Needs root and a kernel with KSM. Restores KSM's settings at the end, even if it is killed; the guests end
+/// with the command.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RunArgs {
-    /// The experiment
+    /// Description of the experiment
     #[arg(value_name = "EXPERIMENT.toml")]
     pub experiment: PathBuf,
 
-    /// How large the guests are, of what the file says [default: 1, 1/2, 1/4, ... as memory has room]
+    /// Scale of the file's sizes and times [default: the largest of 1, 1/2, 1/4, ... that fits into memory]
     ///
     /// A ratio such as 1/8 or 0.125. Memory, the database's load and all times are scaled alike, so that
-    /// KSM, at the same rate, makes as many passes. Numbers of guests, rates of writing, thresholds and
+    /// KSM at the same rate makes as many passes. Numbers of guests, rates of writing, thresholds and
     /// KSM's settings are not scaled.
     #[arg(long, value_name = "RATIO", value_parser = scale)]
     pub scale: Option<Scale>,
@@ -61,18 +60,18 @@ pub struct RunArgs {
     #[arg(long, value_name = "NAME")]
     pub case: Vec<String>,
 
-    /// Also write the guests' memory at the marked times into DIR, as raw files for `share potential`
+    /// Also write the guests' memory at marked times to DIR, as images for `share potential`
     #[arg(long, value_name = "DIR")]
     pub dump: Option<PathBuf>,
 
-    /// Form of the data
+    /// Output format
     ///
     /// `table` is for reading. `csv` has one row per sample for the host and one per guest.
     #[arg(long, value_parser = words::formats(FORMATS), default_value = "table", hide_possible_values = true,
           value_name = "table|csv", help_heading = "Output")]
     pub format: Format,
 
-    /// Also write a report with curves over time: one HTML file that needs no network
+    /// Also write an HTML report with curves over time: one file that needs no network
     #[arg(long, value_name = "FILE.html", help_heading = "Output")]
     pub report: Option<PathBuf>,
 

@@ -25,20 +25,20 @@ Examples:
 
 /// Watch this host's sharing: KSM's counters, their rates, ksmd's CPU time, each guest's pages
 ///
-/// On a terminal the view is drawn again at each interval. `csv` has one row per time for the host,
-/// whose `domain` is empty, and one per guest. Nothing is changed; root sees all guests.
+/// On a terminal, the view is redrawn at each interval. `csv` has one row per time for the host, with an empty
+/// `domain`, and one per guest. Changes nothing. Only root sees all guests.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct WatchArgs {
-    /// Between two looks
+    /// Time between two samples
     #[arg(short, long, value_name = "SECS", default_value = "2", value_parser = words::seconds)]
     pub interval: f64,
 
-    /// End after N looks [default: at Ctrl-C]
+    /// End after N samples [default: at Ctrl-C]
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
 
-    /// Form of the data
+    /// Output format
     #[arg(long, value_parser = words::formats(FORMATS), default_value = "table", hide_possible_values = true,
           value_name = "table|csv", help_heading = "Output")]
     pub format: Format,

@@ -34,51 +34,51 @@ Examples:
 
 /// Check the model of ksmd against this kernel's, pass by pass
 ///
-/// Makes memory with known contents, has the kernel's KSM go over it one pass at a time, and prints
-/// what the model predicted beside what became of these pages by their page tables, so that other
-/// processes' memory is not in it. Exit status 3 if pages_shared,
-/// pages_sharing or ksm_zero_pages are off by more than --tolerance anywhere. Unmerges what KSM has
-/// merged on this host, and restores KSM's settings in the end, also when it is killed.
+/// Makes memory with known contents, lets the kernel's KSM scan it one pass at a time, and prints the model's
+/// prediction beside the counts of these pages. The counts come from page tables, so that other processes'
+/// memory is not in them. The exit status is 3 if pages_shared, pages_sharing or ksm_zero_pages differ by more
+/// than --tolerance. Unmerges everything that KSM has merged on this host. Restores KSM's settings at the end,
+/// even if it is killed.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CheckArgs {
-    /// Check this content only; may be given several times [default: all seven]
+    /// Check this content only (repeatable) [default: all seven]
     #[arg(long, value_name = "NAME", value_parser = content)]
     pub content: Vec<Synthetic>,
 
-    /// Check all processes' mergeable memory as it is, instead of memory made here
+    /// Check the mergeable memory of all processes instead of memory made by this verb
     #[arg(long, conflicts_with = "content")]
     pub processes: bool,
 
-    /// Use this setting of KSM, instead of three sets of them; may be given several times
+    /// Setting of KSM (repeatable) [default: three sets of settings, one after another]
     #[arg(long, value_name = "NAME=VALUE")]
     pub set: Vec<String>,
 
-    /// Pages of the memory that is made, of 4 KB
+    /// Number of 4 KB pages of each content
     #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(16..=16_777_216))]
     pub pages: u32,
 
-    /// Passes over it
+    /// Number of passes over the memory
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub passes: u64,
 
-    /// How often all of it is done
+    /// Number of runs of the whole check
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: u32,
 
-    /// How far off a prediction may be, as a share of what is counted
+    /// Largest difference between prediction and count, as a share of the count
     #[arg(long, value_name = "RATIO", default_value_t = 0.02, value_parser = tolerance)]
     pub tolerance: f64,
 
-    /// End with an error after this long [default: by the number of pages]
+    /// End with an error after SECS seconds [default: by the number of pages]
     ///
-    /// ksmd goes over all mergeable memory of the host in each pass, other programs' too. Without this
-    /// option, the check has what its own pages take on a slow machine, two minutes at least, and up to ten
-    /// minutes for each run more on a host where other programs have mergeable memory.
+    /// In each pass ksmd scans all mergeable memory of the host, other programs' too. The default allows for
+    /// the check's own pages on a slow machine, at least two minutes, and adds up to ten minutes per run if
+    /// other programs have mergeable memory.
     #[arg(long, value_name = "SECS", value_parser = words::seconds)]
     pub limit: Option<f64>,
 
-    /// Form of the data
+    /// Output format
     #[arg(long, value_parser = words::formats(words::TABLE_OR_JSON), default_value = "table", hide_possible_values = true,
           value_name = "table|json", help_heading = "Output")]
     pub format: Format,

@@ -20,7 +20,7 @@ pub struct CountShowArgs {
     #[arg(short = 'n', long, value_name = "N", default_value_t = 10)]
     pub count: usize,
 
-    /// Form of the data
+    /// Output format
     ///
     /// `table` is for reading. `json` is one document (schema bifold.share-potential/1). `csv` has one row
     /// per guest and page size; `jsonl` has the same rows as objects, and those of contents and pairs.
