@@ -194,7 +194,8 @@ fn events(
     let mut plan = run::Plan::new(source, profile, model, Notes::new(show.quiet, show.verbose))?;
     plan.on_line = on_line(&policies.check)?;
     plan.time_scale = policies.time_scale.unwrap_or(plan.time_scale);
-    if plan.sample.is_some() && sample.is_some() {
+    // A guest's plan already has the windows that the guest was asked for.
+    if plan.sample.is_some() && sample.is_some() && !plan.source.live() {
         let problem = "cannot thin this recording: it is of a sampled run already";
         return Err(UsageError::conflict("--sample", problem).into());
     }

@@ -45,7 +45,7 @@ impl EventSource for Generator {
     }
 
     fn attribute(&mut self) -> anyhow::Result<()> {
-        let problem = "a generator has no programs whose costs could be told apart: run a command in a guest";
+        let problem = "needs a guest: a generator has no programs to tell apart";
         Err(UsageError::conflict("--where", problem).into())
     }
 }
