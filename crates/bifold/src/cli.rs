@@ -87,7 +87,12 @@ fn words(matches: &ArgMatches) -> Words {
 fn parser(words: &Words) -> Command {
     let mut cli = Cli::command();
     cli.build();
-    words.0.iter().try_fold(cli, |c, word| c.find_subcommand(word).cloned().ok_or(c)).unwrap_or_else(|c| c)
+    let mut command = cli;
+    for word in words.0.iter() {
+        let Some(deeper) = command.find_subcommand(word).cloned() else { break };
+        command = deeper;
+    }
+    command
 }
 
 /// clap's error about a value names the option and not the verb: the usage names it.

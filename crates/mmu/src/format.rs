@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Page-table formats as data. One walker ([`crate::walk`]) serves all of them.
+//! Page-table formats as data. One walker ([`walk`](fn@crate::walk)) serves all of them.
 //!
 //! Sources: Intel SDM vol. 3A chapter 4 (PAE, 4-level and 5-level paging); AMD
 //! APM vol. 2 section 15.25 (nested paging uses the same formats). A level is

@@ -105,7 +105,7 @@ impl Nested {
     pub fn host_unmapped(&mut self, gfns: Range<u64>) -> bool {
         let shift = self.host.page_size().shift() - 12;
         let leaves = &mut self.levels[usize::from(self.host.page_size().level()) - 1];
-        let end = leaves.len().min((gfns.end + (1 << shift) - 1 >> shift) as usize);
+        let end = leaves.len().min(((gfns.end + (1 << shift) - 1) >> shift) as usize);
         let mut dropped = false;
         for entry in leaves.get_mut((gfns.start >> shift) as usize..end).unwrap_or_default() {
             dropped |= *entry & HOST.present != 0;

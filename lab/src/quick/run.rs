@@ -25,7 +25,7 @@ pub struct Outcome {
     pub end: Result<()>,
 }
 
-/// Below 2 GiB ([`poke`]); the inner guest, 2 MB pages, the image and the emulator have room in it.
+/// Below 2 GiB ([`poke`](mod@super::poke)); the inner guest, 2 MB pages, the image and the emulator have room in it.
 const MIB: u64 = 1536;
 /// For the tiny VMM's guests.
 const HUGE_PAGES: u64 = 64;

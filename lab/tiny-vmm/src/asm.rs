@@ -43,12 +43,12 @@ impl Asm {
         self.raw(&[0x48, 0xb8 + reg as u8]).raw(&value.to_le_bytes())
     }
 
-    /// MOV rcx, [rax].
+    /// `MOV rcx, [rax]`.
     pub fn load(self) -> Asm {
         self.raw(&[0x48, 0x8b, 0x08])
     }
 
-    /// MOV [rax], rcx: an instruction that KVM classes as one that writes page tables.
+    /// `MOV [rax], rcx`: an instruction that KVM classes as one that writes page tables.
     pub fn store(self) -> Asm {
         self.raw(&[0x48, 0x89, 0x08])
     }
@@ -68,7 +68,7 @@ impl Asm {
         self.raw(&[0x48, 0xa5])
     }
 
-    /// INVLPG [rax].
+    /// `INVLPG [rax]`.
     pub fn invlpg(self) -> Asm {
         self.raw(&[0x0f, 0x01, 0x38])
     }

@@ -206,7 +206,7 @@ pub fn import(args: &ImportArgs) -> anyhow::Result<Status> {
     });
     let (list, dir) = (BufReader::new(file), &args.into.output);
     let done = prints::import(&name, path, list, args.zero, args.into.parts, args.into.memory, dir)?;
-    let text = format_args!(
+    let text = format!(
         "{} pages on {} lines; hashes of 32 bits over-count sharing, see `bifold share potential {}`",
         done.pages,
         done.lines,

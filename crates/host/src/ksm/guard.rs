@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The guard: KSM's settings, [held](crate::held) by this process and restored when it ends.
+//! The guard: KSM's settings, [`held`] by this process and restored when it ends.
 //!
 //! What comes back are the settings. Pages that merged meanwhile stay merged where `run` was 0 or 1, unless
 //! a setting that is restored needs them unmerged (`max_page_sharing`, `merge_across_nodes`).

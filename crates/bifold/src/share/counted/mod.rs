@@ -47,7 +47,7 @@ pub fn show(
     };
     args.out.write(output, &text)?;
     if potential.changed > 0 {
-        let text = format_args!(
+        let text = format!(
             "{} pages changed while they were read and count as contents of their own; pause the guests for an \
              exact count",
             potential.changed
