@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * The event stream in C: the numbers of crates/trace/src/event.rs. A test of
+ * The event stream in C: the numbers of crates/trace/src/event/words.rs. A test of
  * crates/guest reads this file and holds every number against the Rust one,
  * so keep each on a line of its own: #define BF_NAME number.
  */

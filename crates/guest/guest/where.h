@@ -23,7 +23,7 @@
 
 /* The data of one vCPU's buffer: the plugin empties it at every record. */
 #define WHERE_PAGES 16
-/* As crates/trace/src/event.rs numbers them. */
+/* As crates/trace/src/event/ numbers them. */
 #define WHERE_SYMBOLS 2
 #define WHERE_PERF_MAP 3
 /* Most bytes of one map: a JIT of 100,000 functions writes 8 MB. */

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Writing a recording.
+
+use super::{
+    BLOCK_HEAD, BLOCK_WORDS, END, EVENTS, FileError, Header, MAGIC, MAX_JSON, StoredTrailer, Trailer,
+    VERSION, checksum,
+};
+use crate::{codec, event};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+const ZSTD_LEVEL: i32 = 1;
+
+/// Writes a recording.
+#[derive(Debug)]
+pub struct Writer {
+    target: PathBuf,
+    /// The file's present name; `None` when it is written in place or has been renamed.
+    temporary: Option<PathBuf>,
+    file: File,
+    pending: Vec<u64>,
+    plain: Vec<u8>,
+    block: Vec<u8>,
+    offset: u64,
+    words: u64,
+    blocks: u64,
+    zstd: Zstd,
+}
+
+struct Zstd(zstd::bulk::Compressor<'static>);
+
+impl std::fmt::Debug for Zstd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Zstd")
+    }
+}
+
+impl Writer {
+    /// Starts a recording that will be at `path` once it is [finished](Writer::finish).
+    /// A `path` that exists and is no regular file (a pipe, `/dev/null`) is written directly.
+    pub fn create(path: impl AsRef<Path>, header: &Header) -> Result<Writer, FileError> {
+        let path = path.as_ref();
+        let io = |source| FileError::Io { what: "create", path: path.into(), source };
+        // Through a symbolic link, so that the rename replaces the file and not the link.
+        let target = fs::canonicalize(path).unwrap_or_else(|_| path.into());
+        let mut options = File::options();
+        let in_place = fs::metadata(&target).is_ok_and(|m| !m.is_file() && !m.is_dir());
+        let temporary = if in_place { None } else { Some(temporary_name(&target).map_err(io)?) };
+        let file = match &temporary {
+            Some(name) => options.write(true).create_new(true).open(name),
+            None => options.write(true).open(&target),
+        }
+        .map_err(io)?;
+        let mut writer = Writer {
+            target,
+            temporary,
+            file,
+            pending: Vec::new(),
+            plain: Vec::new(),
+            block: Vec::new(),
+            offset: 0,
+            words: 0,
+            blocks: 0,
+            zstd: Zstd(zstd::bulk::Compressor::new(ZSTD_LEVEL).map_err(io)?),
+        };
+        let json = serde_json::to_vec(header).map_err(|e| io(e.into()))?;
+        if json.len() > MAX_JSON {
+            return Err(io(io::Error::other(format!("its header is longer than {MAX_JSON} bytes"))));
+        }
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend(VERSION.to_le_bytes());
+        bytes.extend((json.len() as u32).to_le_bytes());
+        bytes.extend(json);
+        bytes.extend(xxh3_64_with_seed(&bytes, 0).to_le_bytes());
+        writer.put(&bytes)?;
+        Ok(writer)
+    }
+
+    /// Appends whole events.
+    pub fn write(&mut self, words: &[u64]) -> Result<(), FileError> {
+        let mut rest = words;
+        while self.pending.len() + rest.len() >= BLOCK_WORDS {
+            if self.pending.is_empty() {
+                // Long pieces are encoded from where they are.
+                rest = &rest[self.write_block(rest)?..];
+                continue;
+            }
+            // Filling up the pending words with all that may belong to the block keeps it whole.
+            let n = rest.len().min(BLOCK_WORDS + event::MAX_WORDS - self.pending.len());
+            let mut pending = std::mem::take(&mut self.pending);
+            let before = pending.len();
+            pending.extend_from_slice(&rest[..n]);
+            let used = self.write_block(&pending)?;
+            pending.clear();
+            self.pending = pending;
+            rest = &rest[used - before..];
+        }
+        self.pending.extend_from_slice(rest);
+        Ok(())
+    }
+
+    /// Writes the trailer and gives the recording its name.
+    pub fn finish(mut self, trailer: &Trailer) -> Result<(), FileError> {
+        let pending = std::mem::take(&mut self.pending);
+        let mut rest = &pending[..];
+        while !rest.is_empty() {
+            rest = &rest[self.write_block(rest)?..];
+        }
+        let stored = StoredTrailer { words: self.words, blocks: self.blocks, trailer: trailer.clone() };
+        let json = serde_json::to_vec(&stored).map_err(|e| self.io("write", e.into()))?;
+        self.block.clear();
+        self.block.resize(BLOCK_HEAD, 0);
+        self.block.extend(json);
+        self.put_block(END, 0, 0)?;
+        if let Some(name) = &self.temporary {
+            fs::rename(name, &self.target).map_err(|e| self.io("finish", e))?;
+            self.temporary = None;
+        }
+        Ok(())
+    }
+
+    /// Writes one block from the start of `words`; returns how many words went into it.
+    fn write_block(&mut self, words: &[u64]) -> Result<usize, FileError> {
+        let n = codec::encode(words, BLOCK_WORDS, &mut self.plain)
+            .map_err(|source| FileError::Events { path: self.target.clone(), source })?;
+        self.block.clear();
+        self.block.resize(BLOCK_HEAD + zstd::zstd_safe::compress_bound(self.plain.len()), 0);
+        let length = self
+            .zstd
+            .0
+            .compress_to_buffer(&self.plain, &mut self.block[BLOCK_HEAD..])
+            .map_err(|e| self.io("compress", e))?;
+        self.block.truncate(BLOCK_HEAD + length);
+        self.put_block(EVENTS, n, self.plain.len())?;
+        self.words += n as u64;
+        self.blocks += 1;
+        Ok(n)
+    }
+
+    /// Completes the head of `self.block` and writes it.
+    fn put_block(&mut self, tag: [u8; 4], words: usize, plain: usize) -> Result<(), FileError> {
+        let mut block = std::mem::take(&mut self.block);
+        let (head, payload) = block.split_at_mut(BLOCK_HEAD);
+        head[..4].copy_from_slice(&tag);
+        head[4..8].copy_from_slice(&(words as u32).to_le_bytes());
+        head[8..12].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+        head[12..16].copy_from_slice(&(plain as u32).to_le_bytes());
+        let sum = checksum(&head[..16], payload, self.offset);
+        head[16..].copy_from_slice(&sum.to_le_bytes());
+        let result = self.put(&block);
+        self.block = block;
+        result
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<(), FileError> {
+        self.file.write_all(bytes).map_err(|e| self.io("write", e))?;
+        self.offset += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn io(&self, what: &'static str, source: io::Error) -> FileError {
+        FileError::Io { what, path: self.target.clone(), source }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if let Some(name) = &self.temporary {
+            // Nothing can be done about a failure here; the name says what it is.
+            let _ = fs::remove_file(name);
+        }
+    }
+}
+
+fn temporary_name(target: &Path) -> io::Result<PathBuf> {
+    if target.is_dir() {
+        return Err(io::Error::from(io::ErrorKind::IsADirectory));
+    }
+    let Some(name) = target.file_name() else {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path names no file"));
+    };
+    let mut hidden = std::ffi::OsString::from(".");
+    hidden.push(name);
+    hidden.push(format!(".{}.unfinished", std::process::id()));
+    Ok(target.with_file_name(hidden))
+}
