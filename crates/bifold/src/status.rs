@@ -4,8 +4,8 @@
 use bifold_guest::{GuestError, Kind};
 use bifold_host::HostError;
 use bifold_host::ksm::KsmError;
-use bifold_report::Exit;
 use bifold_share::image::ImageError;
+use bifold_trace::CommandExit;
 use bifold_trial::experiment::ExperimentError;
 use std::process::ExitCode;
 
@@ -40,7 +40,7 @@ pub enum Status {
     /// 77.
     Unavailable,
     /// The command's own, or the one for its being stopped.
-    OfCommand(Exit),
+    OfCommand(CommandExit),
 }
 
 /// Something failed.
@@ -67,13 +67,13 @@ impl From<Status> for ExitCode {
             Status::Done => 0,
             Status::CheckFailed => 3,
             Status::Unavailable => UNAVAILABLE,
-            Status::OfCommand(Exit::Code(c)) => c as u8, // wait(2) hands on 8 bits
-            Status::OfCommand(Exit::Signal(s)) => (SIGNAL + s) as u8,
+            Status::OfCommand(CommandExit::Code(c)) => c as u8, // wait(2) hands on 8 bits
+            Status::OfCommand(CommandExit::Signal(s)) => (SIGNAL + s) as u8,
             // The kernel ended it with SIGKILL.
-            Status::OfCommand(Exit::OutOfMemory) => (SIGNAL + SIGKILL) as u8,
-            Status::OfCommand(Exit::AfterRegion) => 0,
-            Status::OfCommand(Exit::TimedOut) => TIMED_OUT,
-            Status::OfCommand(Exit::Interrupted) => (SIGNAL + SIGINT) as u8,
+            Status::OfCommand(CommandExit::OutOfMemory) => (SIGNAL + SIGKILL) as u8,
+            Status::OfCommand(CommandExit::AfterRegion) => 0,
+            Status::OfCommand(CommandExit::TimedOut) => TIMED_OUT,
+            Status::OfCommand(CommandExit::Interrupted) => (SIGNAL + SIGINT) as u8,
         };
         ExitCode::from(code)
     }

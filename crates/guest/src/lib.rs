@@ -46,7 +46,7 @@ pub mod qmp;
 pub mod spec;
 pub mod vm;
 
-pub use capture::{CaptureProgress, CaptureReport, CommandExit, Sink, Written, capture, plain, under_kvm};
+pub use capture::{CaptureProgress, CaptureReport, Sink, Written, capture, plain, under_kvm};
 pub use error::{GuestError, Kind};
 pub use initramfs::workload_initramfs;
 pub use spec::{Begin, GuestSpec, HostPage, Record, Region, Root, Thp, Timing, guest_frames, most_stdin};

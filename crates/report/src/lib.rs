@@ -35,7 +35,7 @@ mod warnings;
 use bifold_model::Outcome;
 
 pub use figures::{Figure, Figures};
-pub use meta::{Exit, Guest, Input, Meta, Partial};
+pub use meta::{Guest, Input, Meta, Partial};
 pub use page::{Page, PageChart, PageTable};
 pub use places::Places;
 pub use policies::{PolicyComparison, RunPolicies, checks_table, scale_words, vm_words};

@@ -4,7 +4,7 @@
 
 use crate::text::shell_words;
 use bifold_model::Profile;
-use bifold_trace::{Clock, Stats};
+use bifold_trace::{Clock, CommandExit, Stats};
 use serde::{Deserialize, Serialize};
 
 /// What was run, and how it ended.
@@ -17,7 +17,7 @@ pub struct Meta {
     /// The guest that made the events; none for a generator.
     pub guest: Option<Guest>,
     /// How the command ended; none for a generator, or where the end was not seen.
-    pub exit: Option<Exit>,
+    pub exit: Option<CommandExit>,
     /// Why the events end before the command did, if so.
     pub partial: Option<Partial>,
     /// The capture's own checks; none for a generator, or where the end was not seen.
@@ -73,24 +73,6 @@ pub struct Guest {
     /// Which part of the command was recorded, in words; none for all of it.
     #[serde(default)]
     pub region: Option<String>,
-}
-
-/// How a command ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "kind", content = "value", rename_all = "snake_case")]
-pub enum Exit {
-    /// It exited with this status.
-    Code(i32),
-    /// It was ended by this signal.
-    Signal(i32),
-    /// The guest ran out of memory.
-    OutOfMemory,
-    /// It was stopped at the time limit.
-    TimedOut,
-    /// It was stopped by the user.
-    Interrupted,
-    /// It was ended where the region to be recorded ended.
-    AfterRegion,
 }
 
 /// Why events end before the command did.
@@ -149,20 +131,6 @@ impl Guest {
         add(self.root.as_ref().map(|r| format!("{r} root")));
         add(self.timing.as_ref().map(|t| format!("{t} timing")));
         parts.join(", ")
-    }
-}
-
-impl Exit {
-    /// For people: `exit status 1`, `ended by signal 11`, ...
-    pub fn describe(self) -> String {
-        match self {
-            Exit::Code(c) => format!("exit status {c}"),
-            Exit::Signal(s) => format!("ended by signal {s}"),
-            Exit::OutOfMemory => "the guest ran out of memory".into(),
-            Exit::TimedOut => "stopped at the time limit".into(),
-            Exit::Interrupted => "stopped by the user".into(),
-            Exit::AfterRegion => "the command was ended after the region".into(),
-        }
     }
 }
 

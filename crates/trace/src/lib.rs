@@ -8,12 +8,14 @@ mod clock;
 #[doc(hidden)]
 pub mod codec;
 pub mod event;
+mod exit;
 pub mod file;
 pub mod generate;
 mod thin;
 
 pub use clock::Clock;
 pub use event::{DecodeError, Event, Stats, decode};
+pub use exit::CommandExit;
 pub use file::{FileError, Header, Reader, Source, Trailer, Writer};
 pub use generate::{GenerateError, Generator};
 pub use thin::{Thin, Windows};

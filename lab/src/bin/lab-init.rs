@@ -15,6 +15,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use bifold_guest::{GuestSpec, HostPage, Root};
 use bifold_lab::lab::job::{ASK, Done, Inner, InnerBacking, Job, Jobs, PORT, Word, at};
 use bifold_lab::vendor::Vendor;
+use bifold_trace::CommandExit;
 use rustix::mount::{MountFlags, mount};
 
 const TRACING: &str = "/sys/kernel/tracing";
@@ -215,8 +216,8 @@ fn inner(job: &Inner, port: &mut Port) -> Result<Done> {
     let report = report?;
     let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
     let status = match report.exit {
-        bifold_guest::CommandExit::Code(n) => n,
-        bifold_guest::CommandExit::Signal(n) => -n,
+        CommandExit::Code(n) => n,
+        CommandExit::Signal(n) => -n,
         other => bail!("the inner guest's command ended so: {other:?}"),
     };
     Ok(Done { status, stdout: text(&report.stdout), stderr: text(&report.stderr) })

@@ -8,7 +8,8 @@
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, ensure};
-use bifold_guest::{CommandExit, GuestSpec};
+use bifold_guest::GuestSpec;
+use bifold_trace::CommandExit;
 
 use super::{BUSYBOX, Shared, once, sh, single};
 use crate::lab::Output;

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, bail};
-use bifold_guest::{CaptureProgress, CommandExit, Record};
+use bifold_guest::{CaptureProgress, Record};
 use bifold_model::{Config, Kvm, Model, Options, Profile, Sample};
-use bifold_trace::{Event, decode};
+use bifold_trace::{CommandExit, Event, decode};
 
 use super::Workload;
 use super::table::Reasons;

@@ -8,7 +8,8 @@ use crate::run::{carry_out, policies, status};
 use crate::status::Status;
 use bifold_guest::Written;
 use bifold_policy::Timeline;
-use bifold_report::{Comparison, Exit, Format};
+use bifold_report::{Comparison, Format};
+use bifold_trace::CommandExit;
 use std::path::Path;
 
 /// Carries out a plan and says with which status to end.
@@ -59,7 +60,7 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
 }
 
 /// Says on stderr what becomes of the files that the command wrote, and what its end suggests.
-fn tell(notes: bool, written: Option<Written>, exit: Option<Exit>, keep: Option<&Path>) {
+fn tell(notes: bool, written: Option<Written>, exit: Option<CommandExit>, keep: Option<&Path>) {
     let files = written.and_then(|w| keep::describe(w, keep));
     for line in files.into_iter().chain(exit.and_then(hint).map(String::from)) {
         note(notes, line);
@@ -67,14 +68,14 @@ fn tell(notes: bool, written: Option<Written>, exit: Option<Exit>, keep: Option<
 }
 
 /// What to do about an end that the guest may be to blame for.
-fn hint(exit: Exit) -> Option<&'static str> {
+fn hint(exit: CommandExit) -> Option<&'static str> {
     const SIGILL: i32 = 4;
     match exit {
-        Exit::Signal(SIGILL) | Exit::Code(132) => Some(
+        CommandExit::Signal(SIGILL) | CommandExit::Code(132) => Some(
             "an illegal instruction ended the command: the guest's processor has AVX2 but neither AVX-512 nor \
              AMX; build the program for x86-64-v3, or let its library choose the instructions at run time",
         ),
-        Exit::OutOfMemory => {
+        CommandExit::OutOfMemory => {
             Some("the guest's memory was too small for the command: give it more with --memory")
         }
         _ => None,

@@ -9,7 +9,8 @@ use crate::console::{Delivery, OutputFile, note};
 use crate::run::{Carried, carry_out, policies, status};
 use crate::status::Status;
 use bifold_guest::GuestError;
-use bifold_report::{Comparison, Exit, Format, Partial, Runs};
+use bifold_report::{Comparison, Format, Partial, Runs};
+use bifold_trace::CommandExit;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Runs the plan's command `plan.runs` times and shows what came of all runs.
@@ -66,7 +67,7 @@ pub fn run(
     }
     delivery.done()?;
     if interrupted {
-        return Ok(Status::OfCommand(Exit::Interrupted));
+        return Ok(Status::OfCommand(CommandExit::Interrupted));
     }
     // Of the first run that did not end as it should.
     let all = runs.runs.iter().map(|c| status(plan.run.source.live(), c));

@@ -14,9 +14,9 @@ use crate::status::Status;
 use crate::usage::UsageError;
 use anyhow::Context as _;
 use bifold_model::Profile;
+use bifold_report::Partial;
 use bifold_report::diff::{Diff, MOST_BYTES, Side};
-use bifold_report::{Exit, Partial};
-use bifold_trace::file;
+use bifold_trace::{CommandExit, file};
 use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -55,7 +55,7 @@ pub fn run(args: DiffArgs) -> anyhow::Result<Status> {
             Input::Result(side) => sides.push(*side),
             Input::Recording(reader, path) => {
                 let Some(side) = modelled(*reader, path, &args, &stop)? else {
-                    return Ok(Status::OfCommand(Exit::Interrupted));
+                    return Ok(Status::OfCommand(CommandExit::Interrupted));
                 };
                 sides.push(side);
             }

@@ -19,9 +19,9 @@ use bifold_guest::{GuestError, Written};
 use bifold_model::{Config, Model, Options, Outcome, Profile};
 use bifold_policy::Timeline;
 use bifold_policy::replay_check::OnLine;
-use bifold_report::{Comparison, Exit, Meta, Partial, Places};
+use bifold_report::{Comparison, Meta, Partial, Places};
 use bifold_trace::file::Writer;
-use bifold_trace::{Thin, Windows};
+use bifold_trace::{CommandExit, Thin, Windows};
 use feed::Feed;
 use source::EventSource;
 use std::fs::File;
@@ -213,8 +213,12 @@ impl Carried {
 /// The command's own status where a command was run just now, then the checks'.
 pub fn status(live: bool, comparison: &Comparison) -> Status {
     match comparison.meta.exit {
-        Some(exit) if live && exit != Exit::Code(0) && exit != Exit::AfterRegion => Status::OfCommand(exit),
-        _ if comparison.meta.partial == Some(Partial::Interrupted) => Status::OfCommand(Exit::Interrupted),
+        Some(exit) if live && exit != CommandExit::Code(0) && exit != CommandExit::AfterRegion => {
+            Status::OfCommand(exit)
+        }
+        _ if comparison.meta.partial == Some(Partial::Interrupted) => {
+            Status::OfCommand(CommandExit::Interrupted)
+        }
         _ if comparison.checks().1 > 0 => Status::CheckFailed,
         _ if comparison.policies.iter().flat_map(|p| &p.checks).any(|c| !c.passed()) => Status::CheckFailed,
         _ => Status::Done,

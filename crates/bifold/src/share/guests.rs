@@ -3,9 +3,9 @@
 
 use crate::console::Progress;
 use crate::status::Status;
-use bifold_report::Exit;
 use bifold_share::image::{Image, ImageError};
 use bifold_share::potential::Watch;
+use bifold_trace::CommandExit;
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
@@ -66,7 +66,7 @@ fn open(source: &OsStr) -> Result<Image, ImageError> {
 /// Says that a signal ended it.
 pub fn stopped(why: &dyn std::fmt::Display) -> Status {
     eprintln!("bifold: {why}");
-    Status::OfCommand(Exit::Interrupted)
+    Status::OfCommand(CommandExit::Interrupted)
 }
 
 /// Does something with images, with progress on stderr.

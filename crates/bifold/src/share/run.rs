@@ -13,7 +13,8 @@ use crate::words;
 use anyhow::Context as _;
 use bifold_host::Host;
 use bifold_host::held::{Guardian, Places};
-use bifold_report::{Exit, Format, Page, PageChart, PageTable, text_table_with_keys, wrapped};
+use bifold_report::{Format, Page, PageChart, PageTable, text_table_with_keys, wrapped};
+use bifold_trace::CommandExit;
 use bifold_trial::experiment::output::{self, Table};
 use bifold_trial::experiment::run::{available_mib, largest_scale_in};
 use bifold_trial::experiment::{
@@ -141,12 +142,12 @@ pub fn run(args: &RunArgs) -> anyhow::Result<Status> {
 
 fn status(outcome: &Outcome) -> anyhow::Result<Status> {
     if outcome.cases.last().is_some_and(|c| c.ending == Ending::Interrupted) {
-        return Ok(Status::OfCommand(Exit::Interrupted));
+        return Ok(Status::OfCommand(CommandExit::Interrupted));
     }
     match output::partial(outcome) {
         // Stopped between two cases.
         Some(_) if outcome.cases.iter().all(|c| c.ending == Ending::Whole && !c.damaged()) => {
-            Ok(Status::OfCommand(Exit::Interrupted))
+            Ok(Status::OfCommand(CommandExit::Interrupted))
         }
         Some(partial) => anyhow::bail!("{}", partial.replacen("Partial", "the run is partial", 1)),
         None => Ok(Status::Done),

@@ -70,10 +70,10 @@ fn a_command_ended_by_a_signal_passes_it_on_as_shells_do() {
     let dir = tempfile::tempdir().unwrap();
     let ran = guest(dir.path(), "record -q -o a.bifold", "kill -SEGV $$");
     assert_eq!(ran.status, 128 + 11, "{}", ran.stderr);
-    assert!(ran.stdout.contains("ended by signal 11"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("killed by signal 11"), "{}", ran.stdout);
     // Its recording says so too; reading it succeeds.
     let again = bifold_in(dir.path(), "compare -q a.bifold").quietly();
-    assert!(again.contains("ended by signal 11"), "{again}");
+    assert!(again.contains("killed by signal 11"), "{again}");
 }
 
 #[test]

@@ -16,41 +16,10 @@ mod run;
 use std::error::Error;
 use std::sync::atomic::AtomicBool;
 
-use bifold_trace::{Clock, Stats};
+use bifold_trace::{Clock, CommandExit, Stats};
 
 use crate::error::GuestError;
 use crate::spec::{GuestSpec, HostPage};
-
-/// How the command ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CommandExit {
-    /// It exited.
-    Code(i32),
-    /// A signal killed it.
-    Signal(i32),
-    /// The guest ran out of memory, and its kernel killed the command or a child of it.
-    OutOfMemory,
-    /// It ran longer than [`GuestSpec::timeout`].
-    TimedOut,
-    /// The caller asked for its end.
-    Interrupted,
-    /// The recording was over: [`Region::length`](crate::Region::length) or its second marker was reached.
-    AfterRegion,
-}
-
-impl CommandExit {
-    /// For people: `exit status 1`, `signal 11`.
-    fn describe(self) -> String {
-        match self {
-            CommandExit::Code(n) => format!("exit status {n}"),
-            CommandExit::Signal(n) => format!("signal {n}"),
-            CommandExit::OutOfMemory => "the guest ran out of memory".into(),
-            CommandExit::TimedOut => "stopped at the time limit".into(),
-            CommandExit::Interrupted => "interrupted".into(),
-            CommandExit::AfterRegion => "its region was over".into(),
-        }
-    }
-}
 
 /// What the command wrote to the layer over the host's root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 
 use bifold_trace::event::kind::{MARKER, STATS};
 use bifold_trace::event::{KIND_SHIFT, STATS_WORDS, head, marker};
-use bifold_trace::{Clock, Event, Stats, Windows, decode};
+use bifold_trace::{Clock, CommandExit, Event, Stats, Windows, decode};
 
 use super::command::{self, Engine, Inherited, Plugin};
 use super::pace::{Boot, Had, vcpu_thread};
 use super::ring::Ring;
-use super::{CaptureProgress, CaptureReport, CommandExit, Sink, Written, places, plugin};
+use super::{CaptureProgress, CaptureReport, Sink, Written, places, plugin};
 use crate::error::GuestError;
 use crate::memfd::memfd;
 use crate::spec::{GuestSpec, HostPage, Record, Region, Root, guest_frames, most_stdin};

@@ -3,8 +3,8 @@
 
 use std::collections::HashMap;
 
-use bifold_guest::{CommandExit, Root, Timing};
-use bifold_trace::{Event, decode};
+use bifold_guest::{Root, Timing};
+use bifold_trace::{CommandExit, Event, decode};
 
 use crate::replay::assert_sound;
 use crate::support::{compile, compile_as, qemu_missing, run, spec};

@@ -3,10 +3,10 @@
 
 use std::sync::atomic::AtomicBool;
 
-use bifold_guest::{CommandExit, GuestError, GuestSpec, Record, Timing, capture, guest_frames};
+use bifold_guest::{GuestError, GuestSpec, Record, Timing, capture, guest_frames};
 use bifold_model::{Config, Model, Options, Paging, Profile};
 use bifold_trace::event::marker;
-use bifold_trace::{Event, decode};
+use bifold_trace::{CommandExit, Event, decode};
 
 use crate::guests::WINDOWS;
 use crate::replay::{Replay, sound};

@@ -5,7 +5,8 @@ use std::io::Read as _;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use bifold_guest::{CommandExit, GuestError, GuestSpec, Root, Timing, capture};
+use bifold_guest::{GuestError, GuestSpec, Root, Timing, capture};
+use bifold_trace::CommandExit;
 
 use crate::support::{compile, qemu_missing, run, spec};
 

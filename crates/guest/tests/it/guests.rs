@@ -4,7 +4,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use bifold_guest::{CommandExit, Root, Thp, Timing, capture, guest_frames};
+use bifold_guest::{Root, Thp, Timing, capture, guest_frames};
+use bifold_trace::CommandExit;
 use bifold_trace::event::marker;
 use xxhash_rust::xxh3::Xxh3;
 

@@ -5,7 +5,8 @@
 use super::{Outlier, Runs};
 use crate::json::{self, OfConfig};
 use crate::spread::OUTLIER_RULE;
-use crate::{Exit, Figures, RenderError, Spread};
+use crate::{Figures, RenderError, Spread};
+use bifold_trace::CommandExit;
 use serde::Serialize;
 
 /// Name and version of the document's schema.
@@ -29,7 +30,7 @@ struct Document<'a, R: Serialize> {
 
 #[derive(Serialize)]
 struct Ending {
-    exit: Option<Exit>,
+    exit: Option<CommandExit>,
     runs: Vec<usize>,
 }
 

@@ -10,8 +10,9 @@ mod text;
 pub(crate) use json::SCHEMA;
 
 use crate::spread::{Spread, outliers};
-use crate::{Comparison, Exit, Figures, Format, Meta, Partial, RenderError, Show, html, rows, table};
+use crate::{Comparison, Figures, Format, Meta, Partial, RenderError, Show, html, rows, table};
 use bifold_model::{Config, Paging, Sample};
+use bifold_trace::CommandExit;
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -111,8 +112,8 @@ impl Runs {
     }
 
     /// The ways in which the commands ended, each with its runs, in the order of the runs.
-    pub fn endings(&self) -> Vec<(Option<Exit>, Vec<usize>)> {
-        let mut out: Vec<(Option<Exit>, Vec<usize>)> = Vec::new();
+    pub fn endings(&self) -> Vec<(Option<CommandExit>, Vec<usize>)> {
+        let mut out: Vec<(Option<CommandExit>, Vec<usize>)> = Vec::new();
         for (i, c) in self.runs.iter().enumerate() {
             match out.iter_mut().find(|(e, _)| *e == c.meta.exit) {
                 Some((_, runs)) => runs.push(i + 1),
@@ -125,8 +126,8 @@ impl Runs {
     /// A sentence on runs that ended differently; none if all ended in one way.
     pub fn ended_differently(&self) -> Option<String> {
         let endings = self.endings();
-        let one = |(exit, runs): &(Option<Exit>, Vec<usize>)| {
-            let how = exit.map_or("end not seen".into(), Exit::describe);
+        let one = |(exit, runs): &(Option<CommandExit>, Vec<usize>)| {
+            let how = exit.map_or("end not seen".into(), CommandExit::describe);
             format!("{how} in run{} {}", if runs.len() == 1 { "" } else { "s" }, numbers(runs))
         };
         let parts: Vec<String> = endings.iter().map(one).collect();

@@ -7,8 +7,8 @@ use bifold_policy::evaluate::{self, Options, evaluate};
 use bifold_policy::replay_check::ReplayCheck;
 use bifold_policy::timeline::{About, Pair, StaticRun, SwitchCosts};
 use bifold_policy::{Named, Scale, Timeline, VmKind};
-use bifold_report::{Comparison, Exit, Guest, Input, Meta, Places, PolicyComparison, RunPolicies};
-use bifold_trace::{Clock, Stats};
+use bifold_report::{Comparison, Guest, Input, Meta, Places, PolicyComparison, RunPolicies};
+use bifold_trace::{Clock, CommandExit, Stats};
 
 const INTERVALS: u64 = 40;
 const INTERVAL_CYCLES: u64 = 35_000_000;
@@ -93,7 +93,7 @@ pub fn comparison() -> Comparison {
                 kernel: Some("6.1.0-41-amd64".into()),
                 qemu: Some("10.0.2".into()),
             }),
-            exit: Some(Exit::Code(0)),
+            exit: Some(CommandExit::Code(0)),
             partial: None,
             clock: Some(Clock {
                 guest_ns: Some(2_900_000_000),

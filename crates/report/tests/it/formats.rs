@@ -5,7 +5,8 @@
 
 use crate::fixture::{comparison, places, policies};
 use bifold_model::{Estimate, Mean, Sampling};
-use bifold_report::{Comparison, Exit, Format, Guest, Input, Partial, RunPolicies};
+use bifold_report::{Comparison, Format, Guest, Input, Partial, RunPolicies};
+use bifold_trace::CommandExit;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -83,7 +84,7 @@ fn comparisons() -> Vec<Comparison> {
     let mut generated = comparison();
     generated.meta.input = Input::Generator { name: "t:1000".into() };
     generated.meta.guest = None::<Guest>;
-    generated.meta.exit = Some(Exit::TimedOut);
+    generated.meta.exit = Some(CommandExit::TimedOut);
     generated.meta.partial = Some(Partial::TimedOut);
     let mut recorded = comparison();
     recorded.meta.input = Input::Recording { path: "x".into(), generator: None };

@@ -3,7 +3,8 @@
 
 use crate::fixture::{comparison, places, policies};
 use bifold_model::{Config, Outcome, Sample};
-use bifold_report::{Comparison, Exit, Figures, Format, Input, Partial, RunPolicies, Show};
+use bifold_report::{Comparison, Figures, Format, Input, Partial, RunPolicies, Show};
+use bifold_trace::CommandExit;
 use serde_json::{Value, json};
 
 pub fn short() -> Comparison {
@@ -23,7 +24,7 @@ fn table() {
 fn table_of_a_partial_run_whose_checks_failed() {
     let mut c = comparison();
     c.meta.partial = Some(Partial::Interrupted);
-    c.meta.exit = Some(Exit::Interrupted);
+    c.meta.exit = Some(CommandExit::Interrupted);
     c.outcome.walk_mismatches = 3;
     c.outcome.untranslated = 12;
     c.outcome.configs.truncate(3);
@@ -112,7 +113,7 @@ fn json_is_as_the_schema_says() {
     let index = boon::Compiler::new().compile(SCHEMA, &mut schemas).unwrap();
     let mut partial = comparison();
     partial.meta.partial = Some(Partial::TimedOut);
-    partial.meta.exit = Some(Exit::TimedOut);
+    partial.meta.exit = Some(CommandExit::TimedOut);
     let mut generated = comparison();
     generated.meta.input = Input::Generator { name: "t:1000".into() };
     generated.meta.guest = None;

@@ -3,7 +3,8 @@
 
 use crate::fixture::comparison;
 use crate::outputs::{assert_schema, short};
-use bifold_report::{Comparison, Exit, Format, Partial, Runs, Show};
+use bifold_report::{Comparison, Format, Partial, Runs, Show};
+use bifold_trace::CommandExit;
 use serde_json::Value;
 
 /// Runs that differ a little, and the fifth a lot.
@@ -65,7 +66,7 @@ fn runs_cut_short_say_how_many_are_whole() {
     assert!(r.render(Format::Table).unwrap().contains("RUNS     2 of 5 are whole"));
     let mut first = comparison();
     first.meta.partial = Some(Partial::Interrupted);
-    first.meta.exit = Some(Exit::Interrupted);
+    first.meta.exit = Some(CommandExit::Interrupted);
     let r = Runs { asked: 5, runs: vec![first] };
     let text = r.render(Format::Table).unwrap();
     assert!(
@@ -79,9 +80,9 @@ fn runs_cut_short_say_how_many_are_whole() {
 fn different_endings_are_told_with_their_runs() {
     let mut r = runs(4);
     assert_eq!(r.ended_differently(), None);
-    r.runs[1].meta.exit = Some(Exit::Code(3));
-    r.runs[3].meta.exit = Some(Exit::Signal(9));
-    let text = "the runs ended differently: exit status 0 in runs 1 and 3; exit status 3 in run 2; ended by signal 9 in run 4";
+    r.runs[1].meta.exit = Some(CommandExit::Code(3));
+    r.runs[3].meta.exit = Some(CommandExit::Signal(9));
+    let text = "the runs ended differently: exit status 0 in runs 1 and 3; exit status 3 in run 2; killed by signal 9 in run 4";
     assert_eq!(r.ended_differently().unwrap(), text);
 }
 

@@ -3,8 +3,9 @@
 
 use super::{Ending, EventSource, stdin};
 use crate::run::feed::Feed;
-use bifold_guest::{Begin, CaptureProgress, CommandExit, GuestSpec, Region, Root, Thp, Timing, capture};
-use bifold_report::{Exit, Input, Partial, grouped};
+use bifold_guest::{Begin, CaptureProgress, GuestSpec, Region, Root, Thp, Timing, capture};
+use bifold_report::{Input, Partial, grouped};
+use bifold_trace::CommandExit;
 use bifold_trace::file::{Header, Source};
 use std::io::Write as _;
 use std::sync::atomic::AtomicBool;
@@ -54,17 +55,14 @@ impl EventSource for Guest {
         let mut stderr = std::io::stderr().lock();
         // Nobody is left to tell when stderr is closed.
         let _ = stderr.write_all(&report.stdout).and_then(|()| stderr.write_all(&report.stderr));
-        let (exit, partial) = match report.exit {
-            CommandExit::Code(c) => (Exit::Code(c), None),
-            CommandExit::Signal(s) => (Exit::Signal(s), None),
-            CommandExit::OutOfMemory => (Exit::OutOfMemory, None),
-            CommandExit::TimedOut => (Exit::TimedOut, Some(Partial::TimedOut)),
-            CommandExit::Interrupted => (Exit::Interrupted, Some(Partial::Interrupted)),
-            CommandExit::AfterRegion => (Exit::AfterRegion, None),
+        let partial = match report.exit {
+            CommandExit::TimedOut => Some(Partial::TimedOut),
+            CommandExit::Interrupted => Some(Partial::Interrupted),
+            _ => (!report.complete).then_some(Partial::Failed),
         };
         Ending {
-            exit: Some(exit),
-            partial: partial.or((!report.complete).then_some(Partial::Failed)),
+            exit: Some(report.exit),
+            partial,
             // A guest that had to be killed could not say what it had counted.
             stats: report.complete.then_some(report.stats),
             kernel_version: Some(report.kernel_version),

@@ -14,9 +14,9 @@ pub use recording::Recording;
 
 use super::feed::Feed;
 use bifold_guest::{Clock, Written};
-use bifold_report::{Exit, Input, Partial};
-use bifold_trace::Stats;
+use bifold_report::{Input, Partial};
 use bifold_trace::file::{Header, Trailer};
+use bifold_trace::{CommandExit, Stats};
 use std::fs::File;
 use std::sync::atomic::AtomicBool;
 
@@ -59,7 +59,7 @@ pub trait EventSource {
 #[derive(Default)]
 pub struct Ending {
     /// How the command ended, if there was one and its end was seen.
-    pub exit: Option<Exit>,
+    pub exit: Option<CommandExit>,
     /// Why there are no more events than these, if there should be.
     pub partial: Option<Partial>,
     /// The capture's own checks.
@@ -92,15 +92,15 @@ impl Ending {
 pub fn trailer(ending: &Ending) -> Trailer {
     Trailer {
         exit: match ending.exit {
-            Some(Exit::Code(c)) => Some(c),
+            Some(CommandExit::Code(c)) => Some(c),
             _ => None,
         },
         signal: match ending.exit {
-            Some(Exit::Signal(s)) => Some(s),
+            Some(CommandExit::Signal(s)) => Some(s),
             _ => None,
         },
         partial: ending.partial.is_some(),
-        region_ended: ending.exit == Some(Exit::AfterRegion),
+        region_ended: ending.exit == Some(CommandExit::AfterRegion),
         stats: ending.stats,
         kernel_version: ending.kernel_version.clone(),
         qemu_version: ending.qemu_version.clone(),

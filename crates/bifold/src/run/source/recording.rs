@@ -4,7 +4,8 @@
 use super::{Ending, EventSource};
 use crate::run::feed::Feed;
 use anyhow::anyhow;
-use bifold_report::{Exit, Input, Partial};
+use bifold_report::{Input, Partial};
+use bifold_trace::CommandExit;
 use bifold_trace::file::{Header, Reader};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -53,9 +54,9 @@ impl EventSource for Recording {
         Ending {
             exit: trailer
                 .signal
-                .map(Exit::Signal)
-                .or(trailer.exit.map(Exit::Code))
-                .or(trailer.region_ended.then_some(Exit::AfterRegion)),
+                .map(CommandExit::Signal)
+                .or(trailer.exit.map(CommandExit::Code))
+                .or(trailer.region_ended.then_some(CommandExit::AfterRegion)),
             partial: trailer.partial.then_some(Partial::Recording),
             stats: trailer.stats,
             kernel_version: trailer.kernel_version,

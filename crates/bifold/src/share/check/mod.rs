@@ -15,8 +15,9 @@ use crate::words;
 use bifold_host::Host;
 use bifold_host::held::{Guardian, Places};
 use bifold_host::ksm::{KsmGuard, Others, Settings};
-use bifold_report::{Exit, Format, grouped, shell_words};
+use bifold_report::{Format, grouped, shell_words};
 use bifold_share::ksm::synthetic::Synthetic;
+use bifold_trace::CommandExit;
 use bifold_trial::ksm_check::{Case, Check, CheckError, Watch};
 use clap::Args;
 use show::{Checked, Run};
@@ -163,7 +164,7 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<Status> {
     delivery.file("tables", markdown, || Ok(checked.markdown().into_bytes()));
     delivery.done()?;
     match ending {
-        Err(CheckError::Stopped) => return Ok(Status::OfCommand(Exit::Interrupted)),
+        Err(CheckError::Stopped) => return Ok(Status::OfCommand(CommandExit::Interrupted)),
         // Its exit status is KSM's own.
         Err(CheckError::Ksm(e)) => return Err(e.into()),
         Err(e) => return Err(e.into()),
