@@ -1,4 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| bifold_fuzz::events(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| bifold_fuzz::trace::events(data));

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What `bifold-host` reads: files of a live host's kernel, and the journal of KSM's settings.
+
+use bifold_host::{PagingStats, State, VmId};
+
+/// What a live host's files say of a VM: nothing, or what is written back the same.
+pub fn host(data: &[u8]) {
+    let stats = PagingStats::parse(data);
+    let values = stats.values();
+    let known = PagingStats::STATS.iter().zip(values).filter_map(|(s, v)| Some((s.name, v?)));
+    let text: String = known.map(|(name, value)| format!("{name} {value}\n")).collect();
+    assert_eq!(PagingStats::parse(text.as_bytes()), stats);
+    // A file that was cut off has no figure that the whole has not.
+    for (part, whole) in PagingStats::parse(&data[..data.len() / 2]).values().iter().zip(values) {
+        assert!(part.is_none() || *part == whole);
+    }
+    if let Some(state) = State::parse(data) {
+        assert_eq!(State::parse(state.to_string().as_bytes()), Some(state));
+    }
+    if let Some(id) = std::str::from_utf8(data).ok().and_then(VmId::parse) {
+        assert_eq!(id.to_string().as_bytes(), data);
+    }
+    assert_ne!(bifold_host::guest_name(data), Some(String::new()));
+}
+
+/// What KSM's files and the journal of its settings say.
+pub fn ksm(data: &[u8]) {
+    use bifold_host::ksm::{Journal, ProcessKsm, Setting};
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    if let Ok(journal) = Journal::parse(text) {
+        assert!(journal.found.get(Setting::Run).is_some_and(|run| run < 3));
+        assert_eq!(Journal::parse(&journal.text()), Ok(journal));
+    }
+    for setting in Setting::ALL.iter().copied() {
+        if let Some(value) = setting.parse(text) {
+            assert_eq!(setting.parse(&setting.text(value)), Some(value));
+        }
+    }
+    // A file that was cut within a line may have a shorter number, never another figure's.
+    let (whole, first) = (ProcessKsm::parse(text), text.lines().next().unwrap_or_default());
+    if text.lines().count() < 2 {
+        assert_eq!(ProcessKsm::parse(first), whole);
+    }
+}
+
+/// The text of a process's `smaps`: areas of whole pages that have the flag of mergeable memory.
+pub fn smaps(data: &[u8]) {
+    use bifold_host::ksm::mergeable_areas;
+    let text = String::from_utf8_lossy(data);
+    let areas = mergeable_areas(&text);
+    assert!(areas.len() <= text.matches("VmFlags:").count());
+    for a in &areas {
+        assert!(a.start < a.end && a.start % 4096 == 0 && a.end % 4096 == 0, "{a:?}");
+    }
+    // Lines that smaps may get one day change nothing.
+    let more: String = text.lines().map(|line| format!("{line}\nNew: 7 kB\n")).collect();
+    assert_eq!(mergeable_areas(&more), areas);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::inputs::bytes;
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_hosts_files_or_say_nothing(
+            data in bytes(), text in "\\PC{0,200}",
+            lines in "((switches_to_(shadow|nested)|vcpus|quiesce_ns_(last|worst)|x) [0-9]{0,22}[ x]?\n?){0,20}",
+            state in "(nested|shadow| -> |\n){0,4}", id in "[0-9+]{0,11}-[0-9]{0,3}",
+            cmdline in "(-name|--name|guest=|a|,|=|\0){0,12}",
+        ) {
+            host(&data);
+            for text in [text, lines, state, id, cmdline] {
+                host(text.as_bytes());
+            }
+        }
+
+        #[test]
+        fn any_text_is_what_ksm_says_or_nothing(
+            journal in "(bifold-ksm 1\n)?(pid [0-9]{1,4}\n|run [0-4]\n|advisor_mode [a-z-]{1,9}\n|end\n){0,6}",
+            figures in "(ksm_[a-z_]{1,14}:? (yes|no|-?[0-9]{1,21})\n){0,4}",
+            areas in "(([1-4]000-[2-5]00[01] rw-p 0 0:0 0|Rss: [0-9]{0,21} kB|AnonHugePages: 4 kB|VmFlags: rd( mg)?)\n){0,9}",
+            data in bytes(),
+        ) {
+            ksm(&data);
+            ksm(journal.as_bytes());
+            ksm(figures.as_bytes());
+            smaps(&data);
+            smaps(areas.as_bytes());
+        }
+    }
+}

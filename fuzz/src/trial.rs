@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What `bifold-trial` reads: experiments.
+
+/// An experiment's file: refused with file and field, or a plan whose guests are as many and as large as
+/// the scale makes them.
+pub fn experiment(data: &[u8]) {
+    use bifold_host::MemInfo;
+    use bifold_trial::experiment::{Rate, Spec};
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let _ = (MemInfo::parse(text), Rate::parse(text).map(Rate::value));
+    let path = std::path::Path::new("fuzz.toml");
+    match Spec::parse(path, text) {
+        Err(e) => assert!(e.to_string().starts_with("fuzz.toml: ")),
+        Ok(spec) => {
+            let guests: u32 = spec.guests.iter().map(|g| g.count).sum();
+            if let Ok(plan) = spec.plan(path, Rate { of: 1, parts: 2 }, &[]) {
+                assert_eq!(plan.guests.len() as u32, guests);
+                assert!(!plan.cases.is_empty());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const EXPERIMENTS: [&str; 4] = [
+        include_str!("../../experiments/share/database.toml"),
+        include_str!("../../experiments/share/ksm-settings.toml"),
+        include_str!("../../experiments/share/mixed.toml"),
+        include_str!("../../experiments/share/synthetic.toml"),
+    ];
+
+    proptest! {
+        #[test]
+        fn any_text_is_an_experiment_or_refused(
+            text in "\\PC{0,200}", value in "(\\PC{0,30}|-?[0-9]{1,20}|1/[0-9]{1,5}|\"[a-z]{0,9}\")", line in 0usize..400,
+        ) {
+            experiment(text.as_bytes());
+            experiment(value.as_bytes());
+            for good in EXPERIMENTS {
+                experiment(good.as_bytes());
+                let mut lines: Vec<&str> = good.lines().collect();
+                let at = line % lines.len();
+                let changed = lines[at].split_once('=').map_or(value.clone(), |(k, _)| format!("{k}= {value}"));
+                lines[at] = &changed;
+                experiment(lines.join("\n").as_bytes());
+            }
+        }
+    }
+}
