@@ -2,11 +2,12 @@
 //! Checks what this machine has and lacks for a capture. The checks start no guest, and download and write
 //! nothing.
 
-use std::fs;
 use std::process::{Command, Stdio};
 
+use bifold_host::Host;
+
 use crate::capture::plugin;
-use crate::error::GuestError;
+use crate::error::{GuestError, QEMU_PACKAGES};
 use crate::{kernel, memfd, qemu};
 
 /// One thing looked at.
@@ -68,7 +69,7 @@ fn architecture() -> Result<String, (String, String)> {
 }
 
 fn emulator(found: &Result<qemu::Qemu, GuestError>) -> Result<String, (String, String)> {
-    let install = || format!("install qemu-system-x86 9.0 or later {}", qemu::WHERE);
+    let install = || format!("install qemu-system-x86 9.0 or later {}", QEMU_PACKAGES);
     match found {
         Ok(q) => Ok(format!("{} at {}", q.version, q.path.display())),
         Err(GuestError::NoPlugins { path }) => Ok(path.display().to_string()),
@@ -83,7 +84,7 @@ fn plugins(found: &Result<qemu::Qemu, GuestError>) -> Result<String, (String, St
         Ok(_) => Ok("supported".into()),
         Err(GuestError::NoPlugins { .. }) => Err((
             "this QEMU was built with --disable-plugins".into(),
-            format!("use your distribution's {}", qemu::WHERE),
+            format!("use your distribution's {}", QEMU_PACKAGES),
         )),
         Err(_) => Err(("no QEMU to ask".into(), "install QEMU first".into())),
     }
@@ -123,14 +124,10 @@ fn guest_kernel() -> Result<String, (String, String)> {
 }
 
 fn memory() -> Result<String, (String, String)> {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let kib: u64 = text
-        .lines()
-        .find_map(|l| l.strip_prefix("MemAvailable:"))
-        .and_then(|l| l.split_whitespace().next()?.parse().ok())
-        .unwrap_or(0);
-    let detail = format!("{} MiB available", kib / 1024);
-    if kib / 1024 >= MEMORY_MIB {
+    let available = Host::live().memory().ok().and_then(|m| m.available).unwrap_or(0);
+    let mib = available >> 20;
+    let detail = format!("{mib} MiB available");
+    if mib >= MEMORY_MIB {
         return Ok(detail);
     }
     let remedy = format!("{MEMORY_MIB} MiB serve the default guest; give a smaller one with --memory");

@@ -4,6 +4,9 @@
 
 use std::path::PathBuf;
 
+/// Which package of Debian holds a recent QEMU.
+pub(crate) const QEMU_PACKAGES: &str = "(Debian 13: in main; Debian 12: from bookworm-backports, apt-get install -t bookworm-backports qemu-system-x86)";
+
 /// Whether this machine lacks something, or the run failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -18,13 +21,10 @@ pub enum Kind {
 #[non_exhaustive]
 pub enum GuestError {
     /// No emulator.
-    #[error("qemu-system-x86_64 not found; install qemu-system-x86 {}", crate::qemu::WHERE)]
+    #[error("qemu-system-x86_64 not found; install qemu-system-x86 {}", QEMU_PACKAGES)]
     QemuMissing,
     /// The emulator is too old for register reads from plugins.
-    #[error(
-        "qemu {found} is too old: 9.0 or later is needed; install qemu-system-x86 {}",
-        crate::qemu::WHERE
-    )]
+    #[error("qemu {found} is too old: 9.0 or later is needed; install qemu-system-x86 {}", QEMU_PACKAGES)]
     QemuTooOld {
         /// Its version.
         found: String,
@@ -44,12 +44,13 @@ pub enum GuestError {
     PluginMissing,
     /// apt has no kernel of a series.
     #[error(
-        "apt knows no Debian kernel of series {series} ({}); run apt-get update or add the package source",
-        known_series()
+        "apt knows no Debian kernel of series {series} ({known}); run apt-get update or add the package source"
     )]
     NoSuchKernel {
-        /// As asked for.
+        /// The requested series.
         series: String,
+        /// All series, and which Debian has each: `6.1: Debian 12; ...`.
+        known: String,
     },
     /// The host is no x86-64 machine.
     #[error("capture runs the host's programs in an x86-64 guest, but this machine is {0}")]
@@ -169,12 +170,6 @@ pub enum GuestError {
     /// It was stopped before the command started.
     #[error("interrupted before the command started")]
     InterruptedEarly,
-}
-
-/// Which Debian has which series: `6.1: Debian 12; ...`.
-fn known_series() -> String {
-    let all = crate::kernel::series().into_iter().map(|(name, debian)| format!("{name}: {debian}"));
-    all.collect::<Vec<_>>().join("; ")
 }
 
 impl GuestError {

@@ -181,7 +181,10 @@ fn newest_of_series(series: &str) -> Result<String, GuestError> {
         // Not the cloud's, not the real-time one, not debugging symbols.
         .filter(|n| version_of(n).ends_with("-amd64") && !n.contains("-cloud-") && !n.contains("-rt-"))
         .collect();
-    let none = || GuestError::NoSuchKernel { series: series.to_owned() };
+    let none = || {
+        let known: Vec<_> = self::series().iter().map(|(name, debian)| format!("{name}: {debian}")).collect();
+        GuestError::NoSuchKernel { series: series.to_owned(), known: known.join("; ") }
+    };
     if names.is_empty() {
         return Err(none());
     }

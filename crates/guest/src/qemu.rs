@@ -9,8 +9,6 @@ use std::process::{Child, Command, Stdio};
 
 use crate::error::GuestError;
 
-/// Where a recent QEMU comes from.
-pub(crate) const WHERE: &str = "(Debian 13: in main; Debian 12: from bookworm-backports, apt-get install -t bookworm-backports qemu-system-x86)";
 /// A firmware that does next to nothing; SeaBIOS takes 0.2 s under emulation.
 const QBOOT: &str = "/usr/share/qemu/qboot.rom";
 const OLDEST: (u32, u32) = (9, 0);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Errors of a live host: what is wrong, and what to do.
 
-use crate::vm::VmId;
+use crate::vm_id::VmId;
 use bifold_mmu::Mode;
 use rustix::io::Errno;
 use std::fmt;

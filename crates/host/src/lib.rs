@@ -34,6 +34,7 @@ mod process;
 mod smaps;
 mod switch;
 mod vm;
+mod vm_id;
 
 pub use error::{HostError, Refusal};
 pub use guests::GuestProcess;
@@ -44,7 +45,8 @@ pub use paging_files::PagingFiles;
 pub use process::guest_name;
 pub use smaps::Mapping;
 pub use switch::{Happened, Switch};
-pub use vm::{Vm, VmId, select};
+pub use vm::{Vm, select};
+pub use vm_id::VmId;
 
 use std::fs::File;
 use std::io::{self, Read as _};

@@ -247,7 +247,7 @@ fn work(port: &mut Port) -> Result<()> {
                     port.say(what)?;
                     Ok(port.0.write_all(data)?)
                 };
-                bifold_lab::storm::host::run(job, &mut say).map(|()| Done::default())
+                bifold_lab::storm::run::run(job, &mut say).map(|()| Done::default())
             }
         };
         bring(port)?;

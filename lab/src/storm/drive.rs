@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use bifold_mmu::Mode;
 use serde::Serialize;
 
-use super::{FOUND, Found, KINDS, Noise, SWITCHES, Storm, Switch};
+use super::{FOUND, Found, KINDS, Noise, SWITCHES, Storm, SwitchRecord};
 use crate::lab::job::{Job, Jobs};
 use crate::lab::{Lab, LabError, Output, Plan};
 
@@ -40,7 +40,7 @@ pub struct Outcome {
     /// What was found; also if the machine died, as far as it had told.
     pub found: Option<Found>,
     /// The switches.
-    pub switches: Vec<Switch>,
+    pub switches: Vec<SwitchRecord>,
     /// All that is wrong. Empty is good.
     pub wrong: Vec<String>,
 }
@@ -62,7 +62,7 @@ fn plan(storm: &Storm, machine: Machine) -> Plan {
     }
 }
 
-fn read(output: &Output) -> Result<(Option<Found>, Vec<Switch>)> {
+fn read(output: &Output) -> Result<(Option<Found>, Vec<SwitchRecord>)> {
     let found = output.files.get(FOUND).map(|data| serde_json::from_slice(data)).transpose();
     let mut switches = Vec::new();
     // Numbered from 0 without gaps.
@@ -90,7 +90,12 @@ pub fn drive(lab: &Lab, storm: &Storm, machine: Machine) -> Result<Outcome> {
 }
 
 /// Everything that is not as it has to be.
-fn judge(storm: &Storm, found: Option<&Found>, switches: &[Switch], error: Option<&LabError>) -> Vec<String> {
+fn judge(
+    storm: &Storm,
+    found: Option<&Found>,
+    switches: &[SwitchRecord],
+    error: Option<&LabError>,
+) -> Vec<String> {
     let mut wrong: Vec<String> = error.iter().map(|e| e.to_string()).collect();
     let mut not = |bad: bool, what: String| {
         if bad {
@@ -132,7 +137,7 @@ fn judge(storm: &Storm, found: Option<&Found>, switches: &[Switch], error: Optio
     let moved = found.migrations;
     not(moved < storm.migrations, format!("{moved} migrations of {}", storm.migrations));
     not(!found.ended && error.is_none(), "the load did not come to its end".into());
-    let refused: Vec<&Switch> = switches.iter().filter(|s| s.errno != 0).collect();
+    let refused: Vec<&SwitchRecord> = switches.iter().filter(|s| s.errno != 0).collect();
     let errno = refused.first().map_or(0, |s| s.errno);
     not(!refused.is_empty(), format!("{} switches refused, the first with errno {errno}", refused.len()));
     let made = switches.len() as u64 - refused.len() as u64;
@@ -169,9 +174,9 @@ mod tests {
         }
     }
 
-    fn switch(to: Mode, ran_us: u64, errno: i32) -> Switch {
+    fn switch(to: Mode, ran_us: u64, errno: i32) -> SwitchRecord {
         let (at_us, took_us, stay_us) = (0, 0, 20_000);
-        Switch { at_us, to, took_us, stay_us, ran_us, errno, figures: Figures::default() }
+        SwitchRecord { at_us, to, took_us, stay_us, ran_us, errno, figures: Figures::default() }
     }
 
     fn good() -> Found {

@@ -2,17 +2,18 @@
 //! Storms of switches: a guest that can verify every byte of its memory while its paging mode is switched
 //! through debugfs (`paging_mode` and `paging_stats` of a VM).
 //!
-//! `host` runs the storm within the laboratory: `guest` is the guest's QEMU, `switch` the loop of switches,
+//! `run` runs the storm within the laboratory: `guest` is the guest's QEMU, `switch` the loop of switches,
 //! `noise` further stress of the guest's memory, `log` the kernels' messages. `drive` boots the laboratory
 //! and judges the outcome; `table` prints it. The load is C: `lab/loads`.
 
 pub mod drive;
 mod guest;
-pub mod host;
+
 pub mod log;
 mod migrate;
 mod noise;
 mod recorder;
+pub mod run;
 pub mod switch;
 pub mod table;
 
@@ -28,7 +29,7 @@ pub const KINDS: [&str; 6] = ["memory", "fork", "protect", "huge", "tables", "co
 
 /// A switch that was asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Switch {
+pub struct SwitchRecord {
     /// Since the load began.
     pub at_us: u64,
     /// To what.

@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use bifold_guest::qmp::Qmp;
+use bifold_host::Host;
+use bifold_host::ksm::{Counter, Ksm, Setting};
 use serde_json::json;
 
 use super::{Noise, Pages, Random};
@@ -27,17 +29,6 @@ const BUSYBOX: &str = "/bin/busybox";
 
 fn put(path: &str, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("{path}: {text}"))
-}
-
-fn number(path: &str) -> u64 {
-    fs::read_to_string(path).ok().and_then(|t| t.trim().parse().ok()).unwrap_or(0)
-}
-
-/// A line `name value` of a file of such.
-fn named(path: &str, name: &str) -> u64 {
-    let text = fs::read_to_string(path).unwrap_or_default();
-    let find = |l: &str| l.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok();
-    text.lines().find_map(find).unwrap_or(0)
 }
 
 /// Before the guest starts: what its pages shall be.
@@ -228,13 +219,18 @@ impl Noises {
         let mut all: BTreeMap<String, u64> =
             self.counts.iter().map(|(n, c)| ((*n).to_owned(), c.load(Ordering::Relaxed))).collect();
         let mut add = |name: &str, n: u64| all.insert(name.into(), n);
+        let host = Host::live();
+        let vmstat = host.vmstat();
+        let since_boot = |name: &str| vmstat.get(name).unwrap_or(0);
         if self.swap {
-            add("pages_swapped_in", named("/proc/vmstat", "pswpin"));
-            add("pages_swapped_out", named("/proc/vmstat", "pswpout"));
+            add("pages_swapped_in", since_boot("pswpin"));
+            add("pages_swapped_out", since_boot("pswpout"));
         }
-        if number(&format!("{KSM}/run")) == 1 {
-            add("ksm_pages_sharing", number(&format!("{KSM}/pages_sharing")));
-            add("ksm_full_scans", number(&format!("{KSM}/full_scans")));
+        let running = |ksm: &Ksm| ksm.settings().is_ok_and(|s| s.get(Setting::Run) == Some(1));
+        if let Some(ksm) = Ksm::of(&host).ok().filter(running) {
+            let number = |c| ksm.counter(c).ok().flatten().and_then(|n| n.try_into().ok()).unwrap_or(0);
+            add("ksm_pages_sharing", number(Counter::PagesSharing));
+            add("ksm_full_scans", number(Counter::FullScans));
         }
         let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
         let kib = |name: &str| {
@@ -246,7 +242,7 @@ impl Noises {
             add("pages_in_swap_now", kib("Swap:") / 4);
         }
         add("huge_pages_now", kib("AnonHugePages:") / 2048);
-        add("huge_pages_split", named("/proc/vmstat", "thp_split_page"));
+        add("huge_pages_split", since_boot("thp_split_page"));
         all
     }
 

@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail};
 use bifold_host::{Host, PagingFiles, PagingStats, State};
 use bifold_mmu::Mode;
 
-use super::{Figures, Random, Switch};
+use super::{Figures, Random, SwitchRecord};
 
 /// The paging files of the VM of this process. `None` if KVM has no such file: its modes are fixed.
 pub fn paging_files(host: &Host, pid: u32) -> Result<Option<PagingFiles>> {
@@ -136,7 +136,7 @@ pub fn storm(
     time: &dyn Time,
     (count, least, seed): (u64, Duration, u64),
     watch: &Watch,
-    tell: &mut dyn FnMut(Switch),
+    tell: &mut dyn FnMut(SwitchRecord),
 ) -> Result<()> {
     let mut random = Random(seed);
     let mut mode = mode(vm)?;
@@ -162,7 +162,7 @@ pub fn storm(
         let end = vm.switch(mode.other());
         watch.switching.store(0, Ordering::Relaxed);
         let took = time.now() - asked;
-        let mut record = Switch {
+        let mut record = SwitchRecord {
             at_us: micros(asked),
             to: mode.other(),
             took_us: micros(took),

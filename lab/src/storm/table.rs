@@ -6,20 +6,20 @@ use std::fmt::Write;
 use bifold_mmu::Mode;
 
 use super::drive::Outcome;
-use super::{Pages, Switch};
+use super::{Pages, SwitchRecord};
 
 fn ms(ns: u64) -> String {
     format!("{:.2}", ns as f64 / 1e6)
 }
 
 /// Mean and worst of a figure, in milliseconds.
-fn both(of: &[&Switch], figure: fn(&Switch) -> u64) -> String {
+fn both(of: &[&SwitchRecord], figure: fn(&SwitchRecord) -> u64) -> String {
     let sum: u64 = of.iter().map(|s| figure(s)).sum();
     let worst = of.iter().map(|s| figure(s)).max().unwrap_or(0);
     format!("{} / {}", ms(sum / of.len().max(1) as u64), ms(worst))
 }
 
-fn row(name: &str, of: &[&Switch]) -> String {
+fn row(name: &str, of: &[&SwitchRecord]) -> String {
     let two = of.iter().filter(|s| s.figures.vcpus_in_guest >= 2).count();
     let share = 100.0 * two as f64 / of.len().max(1) as f64;
     let stay = of.iter().map(|s| s.stay_us.min(s.ran_us)).min().unwrap_or(0);
@@ -56,12 +56,12 @@ pub fn table(o: &Outcome) -> String {
         "Linux {}; guest of {} vCPUs, {} MiB in {pages}, KPTI {kpti}, load {}, seed {}\n",
         o.kernel, s.vcpus, s.memory_mib, s.load, s.seed
     );
-    let good: Vec<&Switch> = o.switches.iter().filter(|s| s.errno == 0).collect();
+    let good: Vec<&SwitchRecord> = o.switches.iter().filter(|s| s.errno == 0).collect();
     if !good.is_empty() {
         out.push('\n');
         out.push_str(HEAD);
         for mode in [Mode::Shadow, Mode::Nested] {
-            let of: Vec<&Switch> = good.iter().copied().filter(|s| s.to == mode).collect();
+            let of: Vec<&SwitchRecord> = good.iter().copied().filter(|s| s.to == mode).collect();
             out.push_str(&row(mode.name(), &of));
         }
         out.push_str(&row("both", &good));

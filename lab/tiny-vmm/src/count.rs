@@ -3,7 +3,7 @@
 
 use crate::guest::Guest;
 use crate::known;
-use crate::memory::Backing;
+use crate::memory::HostPages;
 use crate::predict::{Counts, predict};
 use crate::trace::{Events, Trace, statistics};
 use crate::vendor::ExitCause::{Invlpg, NestedFault, PageFault, ReadCr, WriteCr};
@@ -28,7 +28,7 @@ pub struct Fact {
     pub vcpu: usize,
     pub kernel: String,
     pub config: String,
-    pub backing: Backing,
+    pub backing: HostPages,
     /// Are predicted and counted the same (as far as the model says)?
     pub agree: bool,
     /// Names of the counts that are not.
@@ -122,7 +122,7 @@ fn cross_check(events: &Events, stats: &BTreeMap<String, i64>) -> bool {
 /// further than the first that does not agree, as what follows from it says nothing more.
 pub fn count(
     guest: &Guest,
-    backing: Backing,
+    backing: HostPages,
     settings: &[String],
     once: bool,
     trace: &Trace,

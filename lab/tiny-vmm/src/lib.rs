@@ -55,7 +55,7 @@ mod walks;
 use anyhow::Result;
 use bifold_model::Config;
 use clap::{Parser, Subcommand};
-use memory::Backing;
+use memory::HostPages;
 use serde::Serialize;
 use std::io::Write;
 use std::process::ExitCode;
@@ -76,7 +76,7 @@ enum Verb {
         guests: Vec<String>,
         /// What backs guest memory.
         #[arg(long, value_delimiter = ',', default_value = "4k,2m,2m-shared")]
-        backing: Vec<Backing>,
+        backing: Vec<HostPages>,
         /// Profile values for the model, as `bifold compare` takes them.
         #[arg(long, value_name = "KEY=VALUE")]
         set: Vec<String>,
@@ -94,7 +94,7 @@ enum Verb {
         memory: u64,
         /// What backs guest memory.
         #[arg(long, value_delimiter = ',', default_value = "4k,2m-shared")]
-        backing: Vec<Backing>,
+        backing: Vec<HostPages>,
         /// Profile values for the model, as `bifold compare` takes them.
         #[arg(long, value_name = "KEY=VALUE")]
         set: Vec<String>,
@@ -104,7 +104,7 @@ enum Verb {
     Walks {
         /// What backs guest memory.
         #[arg(long, value_delimiter = ',', default_value = "4k,2m")]
-        backing: Vec<Backing>,
+        backing: Vec<HostPages>,
     },
     /// Switch paging modes of running guests, on a KVM that can (`make kernel`).
     Switch {

@@ -17,7 +17,7 @@ const HUGE: usize = 2 << 20;
 
 /// What backs guest memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
-pub enum Backing {
+pub enum HostPages {
     /// Anonymous 4 KB pages.
     #[value(name = "4k")]
     #[serde(rename = "4k")]
@@ -40,11 +40,11 @@ pub enum Backing {
     Transparent,
 }
 
-impl Backing {
+impl HostPages {
     /// Size of the host's pages.
     pub fn size(self) -> PageSize {
         match self {
-            Backing::Small | Backing::SmallShared => PageSize::Size4K,
+            HostPages::Small | HostPages::SmallShared => PageSize::Size4K,
             _ => PageSize::Size2M,
         }
     }
@@ -69,15 +69,15 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     /// Maps `len` bytes.
-    pub fn new(len: u64, backing: Backing) -> Result<Memory> {
+    pub fn new(len: u64, backing: HostPages) -> Result<Memory> {
         let len = (len as usize).next_multiple_of(HUGE);
         let rw = ProtFlags::READ | ProtFlags::WRITE;
-        let large = backing.size() == PageSize::Size2M && backing != Backing::Transparent;
+        let large = backing.size() == PageSize::Size2M && backing != HostPages::Transparent;
         let huge = if large { MapFlags::HUGETLB | MapFlags::HUGE_2MB } else { MapFlags::empty() };
         let map_len = len + HUGE;
         let null = std::ptr::null_mut();
         let map = match backing {
-            Backing::SmallShared | Backing::LargeShared => {
+            HostPages::SmallShared | HostPages::LargeShared => {
                 let flags =
                     if large { MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB } else { MemfdFlags::empty() };
                 let file = memfd_create("guest", flags | MemfdFlags::CLOEXEC).context("memfd_create")?;
@@ -97,14 +97,14 @@ impl Memory {
         let at = unsafe { map.add(map.align_offset(HUGE)) };
         let memory = Memory { map, map_len, at, len };
         let advice = match backing {
-            Backing::Transparent => Some(Advice::LinuxHugepage),
+            HostPages::Transparent => Some(Advice::LinuxHugepage),
             // Has no say there, and 6.1 warns of its own lock where it splits the mapping (`hugetlb_split`).
             _ if large => None,
             _ => Some(Advice::LinuxNoHugepage),
         };
         // SAFETY: part of the mapping just made.
         let advised = advice.map_or(Ok(()), |advice| unsafe { madvise(at.cast(), len, advice) });
-        if backing == Backing::Transparent {
+        if backing == HostPages::Transparent {
             advised.context("the kernel has no transparent huge pages")?;
             ensure!(!std::fs::read_to_string(THP)?.contains("[never]"), "{THP} says never");
         }

@@ -7,7 +7,7 @@
 
 use crate::asm::{PORT_MARKER, PORT_VALUE};
 use crate::guest::{CR4, Guest};
-use crate::memory::{Backing, Memory};
+use crate::memory::{HostPages, Memory};
 use crate::vendor::{VENDORS, Vendor};
 use anyhow::{Context, Result, bail, ensure};
 use kvm_bindings::{KVM_MAX_CPUID_ENTRIES, kvm_segment, kvm_sregs, kvm_userspace_memory_region};
@@ -52,7 +52,7 @@ pub struct TinyVm {
 
 impl TinyVm {
     /// Makes the VM and puts the guest's image into its memory.
-    pub fn new(guest: &Guest, backing: Backing) -> Result<TinyVm> {
+    pub fn new(guest: &Guest, backing: HostPages) -> Result<TinyVm> {
         let kvm = Kvm::new().map_err(|e| Unavailable(format!("cannot open /dev/kvm: {e}")))?;
         let fd = kvm.create_vm().map_err(|e| Unavailable(format!("cannot create a VM: {e}")))?;
         let memory = Memory::new(guest.memory, backing).map_err(|e| Unavailable(format!("{e:#}")))?;

@@ -13,7 +13,7 @@
 
 use crate::guest::Guest;
 use crate::kcore::Kcore;
-use crate::memory::Backing;
+use crate::memory::HostPages;
 use crate::predict::{Walked, walks};
 use crate::refs::{Entries, all_entries};
 use crate::tables::{ACCESSED, DATA, DIRTY, LARGE, PRESENT, TABLE, index};
@@ -204,7 +204,7 @@ pub fn probe_roots(trace: &Trace) -> Result<()> {
 }
 
 /// Checks every case, with memory of kind `backing`. After [`probe_roots`].
-pub fn check(backing: Backing, trace: &Trace, mut tell: impl FnMut(&Fact) -> Result<()>) -> Result<bool> {
+pub fn check(backing: HostPages, trace: &Trace, mut tell: impl FnMut(&Fact) -> Result<()>) -> Result<bool> {
     let config = Config { mode: host_mode(trace.vendor)?, host_page: backing.size() };
     let kernel = host_kernel()?;
     // Shadow tables are the processor's own kind.

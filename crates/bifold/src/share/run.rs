@@ -15,7 +15,7 @@ use bifold_host::Host;
 use bifold_host::held::{Guardian, Places};
 use bifold_report::{Format, Page, PageChart, PageTable, text_table_with_keys, wrapped};
 use bifold_trace::CommandExit;
-use bifold_trial::experiment::output::{self, Table};
+use bifold_trial::experiment::output::{self, ResultTable};
 use bifold_trial::experiment::run::{available_mib, largest_scale_in};
 use bifold_trial::experiment::{
     Ending, Notice, Outcome, Plan, Rate, RunOptions, Scale, Spec, run as experiment,
@@ -193,7 +193,7 @@ fn facts(plan: &Plan, outcome: &Outcome) -> Vec<(String, String)> {
     facts
 }
 
-fn set(table: &Table) -> String {
+fn set(table: &ResultTable) -> String {
     // comfy-table wants heads of equal height.
     let height = table.head.iter().map(|h| h.split('\n').count()).max().unwrap_or(1);
     let head = table.head.iter().map(|h| "\n".repeat(height - h.split('\n').count()) + h).collect();
@@ -237,7 +237,7 @@ fn document(plan: &Plan, outcome: &Outcome) -> String {
 }
 
 fn page(plan: &Plan, outcome: &Outcome) -> Page {
-    let table = |t: Table| PageTable { title: t.title, head: t.head, rows: t.rows, notes: t.notes };
+    let table = |t: ResultTable| PageTable { title: t.title, head: t.head, rows: t.rows, notes: t.notes };
     let chart = |c: output::Chart| PageChart { title: c.title, unit: c.unit, curves: c.curves };
     let verdicts = outcome.cases.iter().filter_map(|c| {
         let last = c.samples.last()?;

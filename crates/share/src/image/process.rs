@@ -7,6 +7,7 @@
 //! /proc/PID/map_files, which works for files without a name, too.
 
 use super::{Image, ImageError, Memory, PAGE, Run};
+use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::fs::FileExt as _;
@@ -155,7 +156,7 @@ fn of_io(pid: u32, source: io::Error) -> ImageError {
     match source.kind() {
         // A process that has just ended answers ESRCH (3), or has no memory any more.
         io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof => ImageError::NoProcess { pid },
-        _ if source.raw_os_error() == Some(libc::ESRCH) => ImageError::NoProcess { pid },
+        _ if Errno::from_io_error(&source) == Some(Errno::SRCH) => ImageError::NoProcess { pid },
         _ => ImageError::Process { pid, source },
     }
 }
@@ -185,9 +186,9 @@ mod tests {
 
     #[test]
     fn a_process_that_is_gone_is_told_from_one_that_may_not_be_read() {
-        let gone = of_io(7, io::Error::from_raw_os_error(libc::ESRCH));
+        let gone = of_io(7, Errno::SRCH.into());
         assert_eq!(gone.to_string(), "there is no process 7");
-        let denied = of_io(7, io::Error::from_raw_os_error(libc::EACCES));
+        let denied = of_io(7, Errno::ACCESS.into());
         assert!(denied.is_privilege(), "{denied}");
         assert!(!gone.is_privilege());
     }

@@ -8,7 +8,7 @@
 //! An image can change while it is read. What was hashed and what is compared may then differ; a page
 //! whose hash is no longer what it was is counted as changed, and as a content of its own.
 
-use super::table::Table;
+use super::table::ContentTable;
 use super::{Method, PotentialError, Watch};
 use crate::image::{Image, PAGE};
 use rayon::prelude::*;
@@ -49,7 +49,7 @@ pub struct Scanned<'a> {
     pub ids: Vec<u32>,
     guests: Vec<Range<usize>>,
     pages: Pages<'a>,
-    table: Table,
+    table: ContentTable,
     hash: Hasher,
 }
 
@@ -112,7 +112,7 @@ pub fn scan<'a>(
         Method::Hashed | Method::Sha1 => Equality::Hashes(zeros(all)),
     };
     let pages = Pages { runs, equality };
-    let table = Table::new(all);
+    let table = ContentTable::new(all);
     chunks.into_par_iter().try_for_each(|chunk| {
         if watch.stop.load(Ordering::Relaxed) {
             return Err(PotentialError::Stopped);
@@ -134,7 +134,7 @@ fn zeros<T: zerocopy::FromZeros>(len: usize) -> Vec<T> {
 }
 
 /// A few pages.
-fn batch(bytes: &[u8], ids: &mut [u32], first: usize, table: &Table, pages: &Pages, hash: Hasher) {
+fn batch(bytes: &[u8], ids: &mut [u32], first: usize, table: &ContentTable, pages: &Pages, hash: Hasher) {
     let hash_of = |page| (!is_zero(page)).then(|| hash(page));
     let hashes: Vec<Option<u128>> = bytes.chunks_exact(PAGE).map(hash_of).collect();
     let numbers = (first as u32..).step_by(TOGETHER);

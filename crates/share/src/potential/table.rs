@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The table.
 #[derive(Debug)]
-pub struct Table {
+pub struct ContentTable {
     slots: Vec<AtomicU64>,
 }
 
@@ -25,11 +25,11 @@ pub struct Key {
     tag: u32,
 }
 
-impl Table {
+impl ContentTable {
     /// Room for this many pages, fewer than 2^32 - 1.
-    pub fn new(pages: usize) -> Table {
+    pub fn new(pages: usize) -> ContentTable {
         let len = (pages + pages / 4 + 16).min(u32::MAX as usize);
-        Table { slots: (0..len).into_par_iter().map(|_| AtomicU64::new(0)).collect() }
+        ContentTable { slots: (0..len).into_par_iter().map(|_| AtomicU64::new(0)).collect() }
     }
 
     /// Number of slots; contents have smaller numbers.

@@ -12,7 +12,7 @@ use rustix::mm::{Advice, madvise};
 
 use super::Notes;
 use super::machine::{DATA, DATA_GPA, Machine, MachineSpec};
-use crate::memory::Backing;
+use crate::memory::HostPages;
 
 const KSM: &str = "/sys/kernel/mm/ksm";
 
@@ -101,7 +101,7 @@ pub fn ksm(n: &mut Notes) -> Result<()> {
 pub fn pageout(n: &mut Notes) -> Result<()> {
     let pages = 2048;
     // Shared memory can leave without swap: it stays in its file and is only unmapped.
-    for backing in [Backing::Small, Backing::SmallShared] {
+    for backing in [HostPages::Small, HostPages::SmallShared] {
         let m = Machine::new(MachineSpec { pages, backing, ..MachineSpec::default() })?;
         let mut mode = "nested";
         for round in 0..8 {
@@ -125,7 +125,7 @@ pub fn split(n: &mut Notes) -> Result<()> {
     const THP: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
     let _on = Restored::set(THP, "madvise")?;
     let pages = 8192;
-    let m = Machine::new(MachineSpec { pages, backing: Backing::Transparent, ..MachineSpec::default() })?;
+    let m = Machine::new(MachineSpec { pages, backing: HostPages::Transparent, ..MachineSpec::default() })?;
     let huge = || -> Result<u64> {
         let text = fs::read_to_string("/proc/self/smaps_rollup")?;
         let line = text.lines().find_map(|l| l.strip_prefix("AnonHugePages:")).context("no AnonHugePages")?;

@@ -25,7 +25,7 @@ use vmm_sys_util::signal::{Killable, SIGRTMIN, register_signal_handler};
 use super::routines::{Routine, code};
 use crate::asm::PORT_MARKER;
 use crate::guest::CR4;
-use crate::memory::{Backing, Memory};
+use crate::memory::{HostPages, Memory};
 use crate::tables::{DATA as DATA_PTE, Tables};
 use crate::vm::{CR0, EFER, Unavailable, long_mode_segments};
 
@@ -101,7 +101,7 @@ pub struct MachineSpec {
     pub pages: u64,
     /// Leaf tables with one page each, at [`SPARSE`].
     pub sparse: u64,
-    pub backing: Backing,
+    pub backing: HostPages,
     pub vcpus: usize,
     /// KVM's interrupt controllers: then a halted vCPU stays in KVM, and all but the first wait for SIPI.
     pub irqchip: bool,
@@ -114,7 +114,7 @@ impl Default for MachineSpec {
         MachineSpec {
             pages: 1024,
             sparse: 0,
-            backing: Backing::Small,
+            backing: HostPages::Small,
             vcpus: 1,
             irqchip: false,
             nested: None,

@@ -9,12 +9,12 @@ use rustix::mm::{Advice, madvise};
 use super::Notes;
 use super::machine::{Args, DATA, DATA_GPA, Machine, MachineSpec, SPARSE, STOP};
 use super::routines::Routine;
-use crate::memory::{Backing, Memory};
+use crate::memory::{HostPages, Memory};
 
 /// KVM_MEM_LOG_DIRTY_PAGES.
 const LOG: u32 = 1;
 
-fn kept(n: &mut Notes, backing: Backing, pages: u64) -> Result<()> {
+fn kept(n: &mut Notes, backing: HostPages, pages: u64) -> Result<()> {
     let m = Machine::new(MachineSpec { pages, backing, ..MachineSpec::default() })?;
     let first = m.faults()?;
     m.fill(0, DATA, 4096, pages, 1)?;
@@ -43,11 +43,11 @@ fn kept(n: &mut Notes, backing: Backing, pages: u64) -> Result<()> {
 }
 
 pub fn kept_small(n: &mut Notes) -> Result<()> {
-    kept(n, Backing::Small, 4096)
+    kept(n, HostPages::Small, 4096)
 }
 
 pub fn kept_large(n: &mut Notes) -> Result<()> {
-    kept(n, Backing::LargeShared, 8192)
+    kept(n, HostPages::LargeShared, 8192)
 }
 
 fn advise(m: &Machine, page: u64, pages: u64, advice: Advice) -> Result<()> {
@@ -99,7 +99,7 @@ fn logged(m: &Machine) -> Result<Vec<bool>> {
 }
 
 pub fn dirty_log(n: &mut Notes) -> Result<()> {
-    for backing in [Backing::Small, Backing::LargeShared] {
+    for backing in [HostPages::Small, HostPages::LargeShared] {
         let pages = 2048;
         let m = Machine::new(MachineSpec { pages, backing, ..MachineSpec::default() })?;
         m.fill(0, DATA, 4096, pages, 0)?;
@@ -145,7 +145,7 @@ pub fn dirty_log(n: &mut Notes) -> Result<()> {
 pub fn slots(n: &mut Notes) -> Result<()> {
     // A second slot right behind the first, at an address that the tables map and no slot has.
     let mut m = Machine::new(MachineSpec { pages: 512, ..MachineSpec::default() })?;
-    let other = [Memory::new(2 << 20, Backing::Small)?, Memory::new(2 << 20, Backing::Small)?];
+    let other = [Memory::new(2 << 20, HostPages::Small)?, Memory::new(2 << 20, HostPages::Small)?];
     let gpa = m.memory.len();
     let va = DATA + (512 << 12);
     for p in 0..512u64 {

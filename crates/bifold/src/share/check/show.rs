@@ -3,7 +3,7 @@
 //! one row, with the least and the most of them.
 
 use bifold_report::{grouped, text_table, text_table_with_keys};
-use bifold_trial::experiment::output::Table;
+use bifold_trial::experiment::output::ResultTable;
 use bifold_trial::ksm_check::Row;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -112,7 +112,7 @@ impl Checked {
         out
     }
 
-    fn table_of_runs(&self) -> Table {
+    fn table_of_runs(&self) -> ResultTable {
         let tolerance = self.tolerance * 100.0;
         let rows = self.runs.iter().enumerate().map(|(n, run)| {
             vec![
@@ -143,10 +143,10 @@ impl Checked {
             "contents\nrepeated".into(),
             "time\ns".into(),
         ];
-        Table { title: "Runs".into(), head: head.into(), rows: rows.collect(), notes: Vec::new() }
+        ResultTable { title: "Runs".into(), head: head.into(), rows: rows.collect(), notes: Vec::new() }
     }
 
-    fn table_of_passes(&self) -> Table {
+    fn table_of_passes(&self) -> ResultTable {
         let head = [
             "\ncontent",
             "\nsettings",
@@ -186,7 +186,7 @@ impl Checked {
             cells.push(off.into_iter().chain(disturbed).collect::<Vec<_>>().join(", "));
             cells
         });
-        Table {
+        ResultTable {
             title: "Passes".into(),
             head: head.map(String::from).into(),
             rows: rows.collect(),

@@ -22,7 +22,7 @@ const UNKNOWN: &str = "-";
 
 /// A table of text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Table {
+pub struct ResultTable {
     /// What it shows.
     pub title: String,
     /// Names of the columns; `\n` breaks one.
@@ -33,9 +33,9 @@ pub struct Table {
     pub notes: Vec<String>,
 }
 
-impl Table {
-    fn new(title: &str, head: &[&str]) -> Table {
-        Table {
+impl ResultTable {
+    fn new(title: &str, head: &[&str]) -> ResultTable {
+        ResultTable {
             title: title.into(),
             head: head.iter().map(|h| h.to_string()).collect(),
             rows: Vec::new(),
@@ -57,7 +57,7 @@ impl Table {
 }
 
 /// All tables, the one to read first in front.
-pub fn tables(plan: &Plan, outcome: &Outcome) -> Vec<Table> {
+pub fn tables(plan: &Plan, outcome: &Outcome) -> Vec<ResultTable> {
     let mut all = vec![memory(outcome), sharing(outcome), whole_host(outcome)];
     all.extend(published(plan, outcome));
     all.push(guests(outcome));
@@ -77,8 +77,8 @@ fn or_unknown<T: ToString>(value: Option<T>) -> String {
 }
 
 /// What the memory was used for, and what it could have been.
-fn memory(outcome: &Outcome) -> Table {
-    let mut table = Table::new(
+fn memory(outcome: &Outcome) -> ResultTable {
+    let mut table = ResultTable::new(
         "Memory, MiB",
         &[
             "case",
@@ -136,8 +136,8 @@ fn memory(outcome: &Outcome) -> Table {
 }
 
 /// What KSM did for these guests.
-fn sharing(outcome: &Outcome) -> Table {
-    let mut table = Table::new(
+fn sharing(outcome: &Outcome) -> ResultTable {
+    let mut table = ResultTable::new(
         "KSM: these guests",
         &[
             "case",
@@ -177,8 +177,8 @@ fn sharing(outcome: &Outcome) -> Table {
 }
 
 /// What KSM did on the whole host, for other programs, too.
-fn whole_host(outcome: &Outcome) -> Table {
-    let mut table = Table::new(
+fn whole_host(outcome: &Outcome) -> ResultTable {
+    let mut table = ResultTable::new(
         "KSM: the whole host",
         &[
             "case",
@@ -236,11 +236,11 @@ fn whole_host(outcome: &Outcome) -> Table {
 }
 
 /// Measured shares beside published ones.
-fn published(plan: &Plan, outcome: &Outcome) -> Option<Table> {
+fn published(plan: &Plan, outcome: &Outcome) -> Option<ResultTable> {
     if plan.spec.published.is_empty() {
         return None;
     }
-    let mut table = Table::new(
+    let mut table = ResultTable::new(
         "Beside published figures, percent of the guests' memory",
         &[
             "",
@@ -276,8 +276,8 @@ fn published(plan: &Plan, outcome: &Outcome) -> Option<Table> {
 }
 
 /// Guest by guest.
-fn guests(outcome: &Outcome) -> Table {
-    let mut table = Table::new(
+fn guests(outcome: &Outcome) -> ResultTable {
+    let mut table = ResultTable::new(
         "Guests at the end",
         &[
             "case",

@@ -94,7 +94,7 @@ fn tables_say_what_was_saved_of_what_could_be() {
     let [memory, ksm, host, published, guests] = &tables(&plan(), &outcome())[..] else {
         panic!("five tables")
     };
-    let row = |t: &Table, n: usize| t.rows[n].join(" ");
+    let row = |t: &ResultTable, n: usize| t.rows[n].join(" ");
     assert_eq!(row(memory, 0), "all 200 160 40 75.0 5 40 40 100 20 75.0 50.0");
     assert_eq!(row(ksm, 0), "all 10 3 7 2 - 5");
     assert_eq!(row(host, 0), "all - - - - - 15.0 20.0 50 5 0");

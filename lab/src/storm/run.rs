@@ -18,7 +18,7 @@ use super::migrate::Migration;
 use super::noise::{self, Noises};
 use super::recorder::Recorder;
 use super::switch::{self, Time, VcpuTime, Watch};
-use super::{FOUND, Found, SWITCHES, Storm, Switch, Work};
+use super::{FOUND, Found, SWITCHES, Storm, SwitchRecord, Work};
 use crate::lab::job::Word;
 
 const BOOT: Duration = Duration::from_secs(600);
@@ -36,7 +36,7 @@ const EVENTS: usize = 4000;
 /// Hands a word over, and bytes behind it.
 pub type Say<'a> = dyn FnMut(&Word, &[u8]) -> Result<()> + 'a;
 
-struct Host<'a> {
+struct StormRun<'a> {
     job: &'a Storm,
     say: &'a mut Say<'a>,
     found: Found,
@@ -52,16 +52,16 @@ struct Host<'a> {
 }
 
 /// A guest in the QEMU where it is, and the thread that switches it.
-struct Stay {
+struct Switching {
     time: VcpuTime,
     /// What its vCPUs had run when the stay began.
     before: Duration,
     watch: Arc<Watch>,
-    new: Receiver<Switch>,
+    new: Receiver<SwitchRecord>,
     switcher: Option<JoinHandle<Result<()>>>,
 }
 
-impl Stay {
+impl Switching {
     fn ran(&self) -> Duration {
         self.time.ran().unwrap_or(self.before).saturating_sub(self.before)
     }
@@ -75,7 +75,7 @@ pub fn run<'a>(job: &'a Storm, say: &'a mut Say<'a>) -> Result<()> {
     let kmsg = Kmsg::new()?;
     let begun = Instant::now();
     let guest = Guest::start(job)?;
-    let mut host = Host {
+    let mut host = StormRun {
         job,
         say,
         found: Found::default(),
@@ -108,7 +108,7 @@ pub fn run<'a>(job: &'a Storm, say: &'a mut Say<'a>) -> Result<()> {
     host.storm()
 }
 
-impl Host<'_> {
+impl StormRun<'_> {
     fn note(&mut self, text: String) -> Result<()> {
         (self.say)(&Word::Note(text), &[])
     }
@@ -131,7 +131,7 @@ impl Host<'_> {
         }
     }
 
-    fn hand_over(&mut self, new: &[Switch]) -> Result<()> {
+    fn hand_over(&mut self, new: &[SwitchRecord]) -> Result<()> {
         self.found.log_lost |= self.kmsg.drain(&mut self.found.host_log)?;
         self.found.guest_log = log::console(&self.guest.console());
         for log in [&mut self.found.host_log, &mut self.found.guest_log] {
@@ -160,7 +160,7 @@ impl Host<'_> {
         while let Some(migration) = self.follow(&mut stay, &mut noises)? {
             stay.watch.stop.store(true, Ordering::Relaxed);
             self.join(stay.switcher.take());
-            let rest: Vec<Switch> = stay.new.try_iter().collect();
+            let rest: Vec<SwitchRecord> = stay.new.try_iter().collect();
             self.switches += rest.len();
             self.hand_over(&rest)?;
             self.count_switches()?;
@@ -183,17 +183,17 @@ impl Host<'_> {
         }
         self.found.noise = noises.counts(self.guest.pid());
         self.count_switches()?;
-        let rest: Vec<Switch> = stay.new.try_iter().collect();
+        let rest: Vec<SwitchRecord> = stay.new.try_iter().collect();
         self.switches += rest.len();
         self.hand_over(&rest)
     }
 
     /// Has the guest switched, where it is now.
-    fn begin(&mut self, begun: Instant) -> Result<Stay> {
+    fn begin(&mut self, begun: Instant) -> Result<Switching> {
         let (pid, vcpus) = (self.guest.pid(), self.job.vcpus);
         let (to, new) = channel();
         let time = VcpuTime::of(pid, vcpus, begun)?;
-        let mut stay = Stay { before: time.ran()?, time, watch: Arc::default(), new, switcher: None };
+        let mut stay = Switching { before: time.ran()?, time, watch: Arc::default(), new, switcher: None };
         if self.job.switches == 0 {
             return Ok(stay);
         }
@@ -219,7 +219,7 @@ impl Host<'_> {
         &mut self,
         moving: &mut Option<Migration>,
         made: usize,
-        stay: &mut Stay,
+        stay: &mut Switching,
         noises: &mut Noises,
     ) -> Result<bool> {
         let due = (self.found.migrations + 1) * self.job.switches / (self.job.migrations + 1);
@@ -241,7 +241,7 @@ impl Host<'_> {
     }
 
     /// To nested paging, and no more switches here.
-    fn settle(&mut self, stay: &mut Stay) -> Result<()> {
+    fn settle(&mut self, stay: &mut Switching) -> Result<()> {
         stay.watch.stop.store(true, Ordering::Relaxed);
         self.join(stay.switcher.take());
         let Some(vm) = switch::paging_files(&bifold_host::Host::live(), self.guest.pid())? else {
@@ -256,7 +256,7 @@ impl Host<'_> {
 
     /// Until all switches are made, the time is over or the guest cannot go on, as `trouble` says; or until
     /// it has moved.
-    fn follow(&mut self, stay: &mut Stay, noises: &mut Noises) -> Result<Option<Migration>> {
+    fn follow(&mut self, stay: &mut Switching, noises: &mut Noises) -> Result<Option<Migration>> {
         let mut handed = Instant::now();
         let mut new = Vec::new();
         let mut moving = None;
@@ -307,7 +307,7 @@ impl Host<'_> {
     }
 
     /// Whether guest and switch still answer.
-    fn look(&mut self, stay: &Stay) {
+    fn look(&mut self, stay: &Switching) {
         if self.heard.elapsed() > SILENCE {
             self.found.trouble.push(format!("the guest hangs: not a word for {} s", SILENCE.as_secs()));
         }
