@@ -5,7 +5,7 @@
 //! Who counts a cost does not charge it: a charge is what the counters have grown by since the one
 //! before. So the charges of a configuration sum to its totals, whatever is counted where.
 
-use crate::counts::Refs;
+use crate::memory::Refs;
 use crate::regime::Regime;
 use crate::{Profile, Sample};
 use bifold_mmu::{Gva, PageSize};
@@ -126,11 +126,12 @@ fn exits(s: &Sample) -> u64 {
 #[inline]
 fn walk_cycles(refs: &Refs, profile: &Profile, host: bool) -> u64 {
     let w = &profile.walk;
-    let mut cycles = refs[1][0] * w.guest_leaf;
-    cycles += (refs[2][0] + refs[3][0] + refs[4][0] + refs[5][0]) * w.guest_upper;
+    let mut cycles = refs.at(1, 0) * w.guest_leaf;
+    cycles += (2..6).map(|level| refs.at(level, 0)).sum::<u64>() * w.guest_upper;
     if host {
-        for row in refs {
-            cycles += row[1] * w.host_leaf + (row[2] + row[3] + row[4] + row[5]) * w.host_upper;
+        for guest in 0..6 {
+            cycles += refs.at(guest, 1) * w.host_leaf;
+            cycles += (2..6).map(|level| refs.at(guest, level)).sum::<u64>() * w.host_upper;
         }
     }
     cycles

@@ -4,11 +4,8 @@
 
 use crate::Sample;
 use crate::exit_log::{Access, ExitLog};
+use crate::memory::Refs;
 use bifold_mmu::{Gva, PageSize};
-
-/// References by walk step: `[guest level][host level]`; host level 0 is the guest
-/// table itself, guest level 0 the data's own nested walk.
-pub type Refs = [[u64; 6]; 6];
 
 /// What one configuration has counted.
 #[derive(Debug, Default)]

@@ -32,6 +32,7 @@ pub mod exit_log;
 pub mod guest;
 pub mod host;
 mod kvm;
+pub mod memory;
 mod model;
 pub mod nested;
 mod outcome;

@@ -12,11 +12,10 @@
 use crate::ages::{Ages, Reuse};
 use crate::guest::GuestTables;
 use crate::host::{Backing, HostMemory};
+use crate::memory::{Memory, References};
 use bifold_mmu::format::X86_64_4_LEVEL as HOST;
-use bifold_mmu::{Dimension, Gpa, Gva, PageSize, Start, Step, Tag, Walk, WalkCache, walk};
+use bifold_mmu::{Dimension, Gpa, Gva, Hpa, PageSize, Start, Step, Tag, Walk, WalkCache, walk};
 use std::ops::Range;
-
-pub use crate::counts::Refs;
 
 /// Host-physical addresses of table pages, above every frame that backs guest memory:
 /// the tables of each level lie in a range of their own, in the order of what they map.
@@ -183,15 +182,15 @@ impl Nested {
         end.err()
     }
 
-    /// Translates `gpa`, counting the references into row `row` of `refs`.
+    /// Translates `gpa`, for the walk step of guest level `guest`.
     #[inline]
-    fn translate(
+    fn translate<M: Memory>(
         &mut self,
         caches: &mut WalkCache,
         gpa: Gpa,
         write: bool,
-        row: usize,
-        refs: &mut Refs,
+        guest: u8,
+        refs: &mut References<'_, M>,
     ) -> Result<(), Violation> {
         let page = gpa.0 >> self.host.page_size().shift();
         if caches.nested_lookup(page, write) {
@@ -202,7 +201,7 @@ impl Nested {
         let end = walk(&HOST, start, gpa.0, |level, at| {
             let held = level > 1 && caches.holds(Dimension::Host, level, at);
             if !held {
-                refs[row][usize::from(level)] += 1;
+                refs.touch(guest, level, || Hpa(at));
             }
             let entry = self.read(level, at);
             if level > 1 && !held && entry & HOST.present != 0 && !HOST.is_leaf(level, entry) {
@@ -221,15 +220,15 @@ impl Nested {
     }
 
     /// The two-dimensional walk of `gva`: the guest's tables, each of their entries
-    /// behind a nested walk, and the nested walk of the result (row 0).
-    pub fn walk_2d(
+    /// behind a nested walk, and the nested walk of the result (guest level 0).
+    pub fn walk_2d<M: Memory>(
         &mut self,
         caches: &mut WalkCache,
         guest: &GuestTables,
         root: Gpa,
         gva: Gva,
         write: bool,
-        refs: &mut Refs,
+        refs: &mut References<'_, M>,
     ) -> Result<Walk, Violation> {
         let format = guest.format();
         let top = Start { level: format.depth(), table: root.0 };
@@ -238,13 +237,13 @@ impl Nested {
         let mut known = caches.tag() == Tag::Virtual && start != top;
         let end = walk(format, start, gva.0, |level, at| {
             if !std::mem::take(&mut known) {
-                self.translate(caches, Gpa(at), true, usize::from(level), refs)?;
+                self.translate(caches, Gpa(at), true, level, refs)?;
             }
             // Computed only where the address matters: it costs a permutation.
             let at_host = if caches.tag() == Tag::Physical { self.host.hpa(Gpa(at)).0 } else { 0 };
             let held = level > 1 && caches.holds(Dimension::Guest, level, at_host);
             if !held {
-                refs[usize::from(level)][0] += 1;
+                refs.touch(level, 0, || self.host.hpa(Gpa(at)));
             }
             let entry = guest.read(Gpa(at));
             if level > 1 && !held && entry & format.present != 0 && !format.is_leaf(level, entry) {

@@ -11,6 +11,7 @@ use crate::counts::Counts;
 use crate::exit_log::Access;
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
+use crate::memory::Memory;
 use crate::paging::{PagingMode, Setup, Tables, Walker, each_mode};
 use crate::profile::ExitCosts;
 use crate::{Config, Paging, Profile};
@@ -68,9 +69,9 @@ impl Regime {
 
     /// Walks for an access that missed the TLB: see [`PagingMode::walk`].
     #[inline]
-    pub fn walk(&mut self, miss: &Miss, guest: &mut GuestTables) -> Option<Entry> {
+    pub fn walk<M: Memory>(&mut self, miss: &Miss, guest: &mut GuestTables, memory: &mut M) -> Option<Entry> {
         let Regime { tables, caches, counts, tagged, .. } = self;
-        let mut cpu = Walker { caches: &mut caches[miss.vcpu], tagged: *tagged, counts };
+        let mut cpu = Walker { caches: &mut caches[miss.vcpu], tagged: *tagged, memory, counts };
         each_mode!(tables, t => t.walk(&mut cpu, miss, guest))
     }
 
@@ -210,13 +211,21 @@ impl Regime {
 
     /// A page fault of the guest's own, with its error code: the walk that found it, and the
     /// exit that it may take.
-    pub fn guest_fault(&mut self, vcpu: usize, gva: Gva, error: u64, root: Gpa, guest: &GuestTables) {
+    pub fn guest_fault<M: Memory>(
+        &mut self,
+        vcpu: usize,
+        gva: Gva,
+        error: u64,
+        root: Gpa,
+        guest: &GuestTables,
+        memory: &mut M,
+    ) {
         const PRESENT: u64 = 1;
         const WRITE: u64 = 1 << 1;
         const FETCH: u64 = 1 << 4;
         let Regime { tables, caches, counts, tagged, .. } = self;
         if error & PRESENT == 0 {
-            let mut cpu = Walker { caches: &mut caches[vcpu], tagged: *tagged, counts };
+            let mut cpu = Walker { caches: &mut caches[vcpu], tagged: *tagged, memory, counts };
             each_mode!(tables, t => t.walk_to_fault(&mut cpu, vcpu, gva, root, guest));
         } else {
             each_mode!(tables, t => t.permission_fault(counts, gva, root, guest));
@@ -234,6 +243,7 @@ mod tests {
     use super::*;
     use crate::Sample;
     use crate::access::AccessKind;
+    use crate::memory::Uncached;
     use bifold_mmu::format::X86_64_4_LEVEL;
 
     const GVA: Gva = Gva(0x5000);
@@ -257,7 +267,7 @@ mod tests {
         let before = regime.counts.now;
         let leaf = guest.lookup(ROOT, GVA).unwrap();
         let miss = Miss { vcpu: 0, gva: GVA, kind: AccessKind::Read, leaf, root: ROOT };
-        regime.walk(&miss, guest).unwrap();
+        regime.walk(&miss, guest, &mut Uncached).unwrap();
         regime.counts.now.since(&before)
     }
 

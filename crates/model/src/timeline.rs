@@ -6,7 +6,6 @@
 //! CPI, so that every configuration is cut at the same places of the guest's work.
 
 use crate::ages::Reuse;
-use crate::counts::Refs;
 use crate::regime::Regime;
 use crate::{ConfigOutcome, Profile, Sample};
 
@@ -37,7 +36,7 @@ pub fn counts(regime: &Regime, common: &Sample, profile: &Profile) -> Sample {
     s.guest_page_faults = common.guest_page_faults;
     let sum =
         |rows: &[[u64; 6]], from: usize, to: usize| -> u64 { rows.iter().flat_map(|r| &r[from..to]).sum() };
-    let refs: &Refs = &regime.counts.refs;
+    let refs = &regime.counts.refs.by_step();
     let (leaf, upper) = (refs[1][0], sum(&refs[2..], 0, 1));
     let (host_leaf, host_upper) = (sum(refs, 1, 2), sum(refs, 2, 6));
     s.guest_refs = leaf + upper;
@@ -100,7 +99,7 @@ impl Timeline {
             total: Sample { cold_exits: p.cold_exits, cold_cycles: p.cold_cycles, ..p.last },
             intervals: p.intervals,
             reuse: p.reuse,
-            refs: r.counts.refs,
+            refs: r.counts.refs.by_step(),
             estimate: None,
         });
         (starts, configs.collect())

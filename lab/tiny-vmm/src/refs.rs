@@ -2,12 +2,11 @@
 //! The references of one walk, entry by entry, as [`bifold_mmu::walk`] makes them: of one
 //! dimension over shadow tables, of two over the guest's and the nested ones.
 //!
-//! The model counts references by guest and host level ([`bifold_model::nested::Refs`]);
+//! The model counts references by guest and host level ([`bifold_model::memory::Refs`]);
 //! over the tables of a real machine the same walker says which entries those are.
 
 use bifold_mmu::format::{Format, X86_64_4_LEVEL as FORMAT};
 use bifold_mmu::{Start, Walk, walk};
-use bifold_model::nested::Refs;
 use std::collections::BTreeSet;
 
 /// An access whose walk is wanted.
@@ -27,8 +26,8 @@ pub struct Entries {
     /// Leaf entries that the walk writes to: their D bit.
     pub guest_dirty: BTreeSet<u64>,
     pub host_dirty: BTreeSet<u64>,
-    /// References, as the model counts them.
-    pub refs: Refs,
+    /// References by guest and host level, as the model counts them.
+    pub refs: [[u64; 6]; 6],
 }
 
 /// A walk that ends at nothing.
@@ -164,6 +163,7 @@ mod tests {
     use bifold_mmu::{Gpa, Gva, PageSize, Tag, WalkCache};
     use bifold_model::guest::GuestTables;
     use bifold_model::host::HostMemory;
+    use bifold_model::memory::{References, Refs, Uncached};
     use bifold_model::nested::{Nested, Violation};
     use bifold_trace::Event;
 
@@ -191,7 +191,7 @@ mod tests {
     }
 
     /// The model's references for the same walk.
-    fn model(tables: &Tables, root: u64, size: PageSize) -> Refs {
+    fn model(tables: &Tables, root: u64, size: PageSize) -> [[u64; 6]; 6] {
         let mut guest = GuestTables::new(&FORMAT);
         let mut words = Vec::new();
         tables.describe(&mut words);
@@ -207,8 +207,9 @@ mod tests {
         let mut caches = WalkCache::new(Tag::Virtual, &[], None);
         loop {
             let mut refs = Refs::default();
-            match nested.walk_2d(&mut caches, &guest, Gpa(root << 12), Gva(VA), true, &mut refs) {
-                Ok(_) => return refs,
+            let mut to = References { memory: &mut Uncached, refs: &mut refs };
+            match nested.walk_2d(&mut caches, &guest, Gpa(root << 12), Gva(VA), true, &mut to) {
+                Ok(_) => return refs.by_step(),
                 Err(v @ Violation { .. }) => drop(nested.resolve(v)),
             };
         }

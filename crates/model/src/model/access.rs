@@ -6,6 +6,7 @@ use super::{Model, Vcpu};
 use crate::access::{AccessKind, Flush, Miss};
 use crate::charge::Place;
 use crate::guest::{GuestTables, Leaf};
+use crate::memory::Uncached;
 use bifold_mmu::{Entry, Gpa, Gva, Lookup, PageSize, SHARERS, Side, Tlb, all_sharers};
 use bifold_trace::event::{KIND_SHIFT, PAYLOAD_MASK, head_va, kind};
 use bifold_trace::{DecodeError, decode};
@@ -225,7 +226,7 @@ impl Model {
                         regime.flush = Flush::None;
                         continue;
                     }
-                    let fill = regime.walk(miss, guest);
+                    let fill = regime.walk(miss, guest, &mut Uncached);
                     if fresh {
                         match fill.map_or(PageSize::Size4K, |f| f.size) {
                             PageSize::Size4K => regime.counts.now.tlb_misses_4k += 1,

@@ -4,6 +4,7 @@
 
 use super::Model;
 use crate::charge::Place;
+use crate::memory::Uncached;
 use bifold_mmu::{Gpa, Gva, Side};
 use bifold_trace::Event;
 use bifold_trace::event::log_bytes;
@@ -162,7 +163,7 @@ impl Model {
         self.common.guest_page_faults += 1;
         self.note_fault(vcpu, gva);
         for regime in &mut self.regimes {
-            regime.guest_fault(vcpu, gva, error, root, &self.guest);
+            regime.guest_fault(vcpu, gva, error, root, &self.guest, &mut Uncached);
         }
         self.flush_asked();
         for group in &mut self.groups {

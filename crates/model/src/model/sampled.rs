@@ -14,8 +14,9 @@
 use super::Model;
 use super::access::translate;
 use crate::access::{AccessKind, Flush, Miss};
-use crate::counts::{Refs, Tally};
+use crate::counts::Tally;
 use crate::estimate::Mean;
+use crate::memory::{Refs, Uncached};
 use crate::outcome::{Estimate, Sampling};
 use crate::profile::Profile;
 use crate::regime::Regime;
@@ -74,9 +75,7 @@ impl Counted {
     fn add(&mut self, now: &Counted, earlier: &Counted) {
         self.all.add(&now.all.since(&earlier.all));
         self.user.add(&now.user.since(&earlier.user));
-        let rows =
-            self.refs.iter_mut().flatten().zip(now.refs.iter().flatten().zip(earlier.refs.iter().flatten()));
-        rows.for_each(|(sum, (n, e))| *sum += n - e);
+        self.refs.add_since(&now.refs, &earlier.refs);
     }
 }
 
@@ -173,7 +172,7 @@ impl Model {
         };
         let mut flush = false;
         for regime in regimes {
-            regime.walk(&miss, guest);
+            regime.walk(&miss, guest, &mut Uncached);
             regime.flush = regime.take_flush(vcpu);
             flush |= regime.flush != Flush::None;
         }
@@ -258,10 +257,9 @@ impl EndSampled {
             let mean = Mean::per_instruction(&s.windows[i]);
             config.total = total;
             config.intervals = vec![total];
-            config.refs = s.head[i].refs;
-            for (n, m) in config.refs.iter_mut().flatten().zip(s.measured[i].refs.iter().flatten()) {
-                *n += scaled(*m, factor);
-            }
+            let mut refs = s.head[i].refs;
+            refs.add_scaled(&s.measured[i].refs, |n| scaled(n, factor));
+            config.refs = refs.by_step();
             let half_width = if instructions == head { Some(0.0) } else { mean.half_width };
             config.estimate = Some(Estimate {
                 exact_cycles: exact,

@@ -11,12 +11,13 @@ mod shadow;
 
 use crate::access::{Flush, Miss};
 use crate::ages::Reuse;
-use crate::counts::{Counts, Refs};
+use crate::counts::Counts;
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
+use crate::memory::{Memory, References};
 use crate::profile::ExitCosts;
 use crate::{Kvm, Paging};
-use bifold_mmu::{Dimension, Entry, Format, Gpa, Gva, Start, Walk, WalkCache, walk};
+use bifold_mmu::{Dimension, Entry, Format, Gpa, Gva, Hpa, Start, Walk, WalkCache, walk};
 use std::convert::Infallible;
 use std::ops::Range;
 
@@ -26,13 +27,24 @@ pub use shadow::ShadowPaging;
 
 /// The hardware of one vCPU that walks, and the counts that its walks and exits add to.
 #[derive(Debug)]
-pub struct Walker<'a> {
+pub struct Walker<'a, M> {
     /// The vCPU's walk caches.
     pub caches: &'a mut WalkCache,
     /// TLB entries survive exits (`cpu.tlb_tagged` of the profile).
     pub tagged: bool,
+    /// The memory that walks refer to.
+    pub memory: &'a mut M,
     /// The configuration's counts.
     pub counts: &'a mut Counts,
+}
+
+impl<M: Memory> Walker<'_, M> {
+    /// Counts a walk that begins. Its references go to the second of the result.
+    #[inline(always)]
+    fn begin_walk(&mut self) -> (&mut WalkCache, References<'_, M>) {
+        self.counts.now.walks += 1;
+        (self.caches, References { memory: self.memory, refs: &mut self.counts.refs })
+    }
 }
 
 /// What a mode's empty tables are made from.
@@ -49,7 +61,8 @@ pub struct Setup<'a> {
 /// The hooks of a paging mode.
 ///
 /// A hook that belongs to an instruction counts that instruction's exit, if there is one, in
-/// `counts.now`; [`Regime`](crate::regime::Regime) logs it.
+/// `counts.now`; [`Regime`](crate::regime::Regime) logs it. A hook with a body here is that of
+/// a mode whose guest changes its tables without exits, which the hypervisor need not follow.
 pub trait PagingMode: Sized {
     /// Empty tables over `host`, which may hold some of the memory already.
     fn new(host: HostMemory, setup: &Setup<'_>) -> Self;
@@ -57,58 +70,81 @@ pub trait PagingMode: Sized {
     /// Translates an access that missed the TLB: walks, exits included, until the TLB may be
     /// filled. `None` if the access needs no TLB entry any more (its store was emulated), or
     /// the tables do not map the address.
-    fn walk(&mut self, cpu: &mut Walker<'_>, miss: &Miss, guest: &mut GuestTables) -> Option<Entry>;
+    fn walk<M: Memory>(
+        &mut self,
+        cpu: &mut Walker<'_, M>,
+        miss: &Miss,
+        guest: &mut GuestTables,
+    ) -> Option<Entry>;
 
     /// Walks for an access that the guest's tables do not map, up to the page fault.
-    fn walk_to_fault(&mut self, cpu: &mut Walker<'_>, vcpu: usize, gva: Gva, root: Gpa, guest: &GuestTables);
+    fn walk_to_fault<M: Memory>(
+        &mut self,
+        cpu: &mut Walker<'_, M>,
+        vcpu: usize,
+        gva: Gva,
+        root: Gpa,
+        guest: &GuestTables,
+    );
 
     /// The guest's own protection fault: its walk has read the guest's tables, but the page
     /// itself is not translated.
-    fn permission_fault(&mut self, counts: &mut Counts, gva: Gva, root: Gpa, guest: &GuestTables);
+    fn permission_fault(&mut self, _counts: &mut Counts, _gva: Gva, _root: Gpa, _guest: &GuestTables) {}
 
     /// A page fault of the guest's own, with its error code, after its walk. Returns whether
     /// the mode's tables had an entry for the address, if the fault exits.
     fn guest_fault(
         &mut self,
-        counts: &mut Counts,
-        vcpu: usize,
-        gva: Gva,
-        error: u64,
-        guest: &GuestTables,
-    ) -> Option<bool>;
+        _counts: &mut Counts,
+        _vcpu: usize,
+        _gva: Gva,
+        _error: u64,
+        _guest: &GuestTables,
+    ) -> Option<bool> {
+        None
+    }
 
-    /// A flush reaches the walk caches of a vCPU.
-    fn flush_caches(&self, caches: &mut WalkCache);
+    /// A flush reaches the walk caches of a vCPU. Entries of the host dimension survive the
+    /// guest's flushes.
+    fn flush_caches(&self, caches: &mut WalkCache) {
+        caches.flush_guest();
+    }
 
     /// True if the guest's CR3 and CR4 writes exit, so that the hypervisor flushes the TLB
     /// ([`PagingMode::take_flush`]). Else the write itself flushes the TLB.
-    fn flushes_by_exit(&self) -> bool;
+    fn flushes_by_exit(&self) -> bool {
+        false
+    }
 
     /// The flush that the hypervisor asked for since the last call.
-    fn take_flush(&mut self) -> Flush;
+    #[inline]
+    fn take_flush(&mut self) -> Flush {
+        Flush::None
+    }
 
     /// The CR3 that a vCPU has when the recording or the mode begins: no exit.
-    fn initial_cr3(&mut self, vcpu: usize, value: u64);
+    fn initial_cr3(&mut self, _vcpu: usize, _value: u64) {}
 
     /// MOV to CR3.
-    fn load_cr3(&mut self, counts: &mut Counts, vcpu: usize, value: u64, guest: &GuestTables);
+    fn load_cr3(&mut self, _counts: &mut Counts, _vcpu: usize, _value: u64, _guest: &GuestTables) {}
 
     /// MOV from CR3.
-    fn read_cr3(&mut self, counts: &mut Counts, vcpu: usize);
+    fn read_cr3(&mut self, _counts: &mut Counts, _vcpu: usize) {}
 
     /// MOV to CR4. `global_flush` if it toggles PGE; `exits_nested` if the CPU exits for that
     /// under nested paging too.
     fn write_cr4(
         &mut self,
-        counts: &mut Counts,
-        vcpu: usize,
-        global_flush: bool,
-        exits_nested: bool,
-        guest: &GuestTables,
-    );
+        _counts: &mut Counts,
+        _vcpu: usize,
+        _global_flush: bool,
+        _exits_nested: bool,
+        _guest: &GuestTables,
+    ) {
+    }
 
     /// INVLPG.
-    fn invlpg(&mut self, counts: &mut Counts, vcpu: usize, gva: Gva, guest: &GuestTables);
+    fn invlpg(&mut self, _counts: &mut Counts, _vcpu: usize, _gva: Gva, _guest: &GuestTables) {}
 
     /// The host has unmapped these guest frames (`kvm_unmap_gfn_range`): drops their entries.
     /// True if there were any, so that TLBs must be flushed.
@@ -129,10 +165,16 @@ pub trait PagingMode: Sized {
 
     /// Reads the mode's own leaf entries of these guest frames, so that walks find them in the
     /// machine's cache. The result is the entries combined, and means nothing.
-    fn read_ahead(&self, frames: &[u64]) -> u64;
+    #[inline]
+    fn read_ahead(&self, _frames: &[u64]) -> u64 {
+        0
+    }
 
     /// True if walks make references with a host level.
-    fn reads_host_tables(&self) -> bool;
+    #[inline]
+    fn reads_host_tables(&self) -> bool {
+        false
+    }
 
     /// The host's memory behind the guest; none without a hypervisor.
     fn host(&self) -> Option<&HostMemory>;
@@ -141,11 +183,15 @@ pub trait PagingMode: Sized {
     fn tables(&self) -> u64;
 
     /// True if the tables may be kept while the VM is in another mode.
-    fn can_be_kept(&self) -> bool;
+    fn can_be_kept(&self) -> bool {
+        false
+    }
 
     /// Goes on with tables that were kept while the VM was in another mode, over the host's
     /// memory as it is now.
-    fn resume(&mut self, host: HostMemory);
+    fn resume(&mut self, _host: HostMemory) {
+        unreachable!("the tables of this mode are not kept");
+    }
 }
 
 /// The tables of one VM, in any mode.
@@ -182,22 +228,22 @@ impl Tables {
     }
 }
 
-/// A one-dimensional walk from `root`, with its references counted: of the guest's tables or of
-/// shadow tables.
+/// A one-dimensional walk from `root`, of the guest's tables or of shadow tables. `read` returns
+/// the entry at a host-physical address, which without a hypervisor is the guest's own.
 #[inline]
-fn walk_1d(
-    caches: &mut WalkCache,
+fn walk_1d<M: Memory>(
+    cpu: &mut Walker<'_, M>,
     format: &Format,
     root: Start,
     gva: Gva,
-    refs: &mut Refs,
     mut read: impl FnMut(u64) -> u64,
 ) -> Walk {
+    let (caches, mut refs) = cpu.begin_walk();
     let start = caches.start(Dimension::Guest, gva.0, root);
     let end = walk::<Infallible>(format, start, gva.0, |level, at| {
         let held = level > 1 && caches.holds(Dimension::Guest, level, at);
         if !held {
-            refs[usize::from(level)][0] += 1;
+            refs.touch(level, 0, || Hpa(at));
         }
         let entry = read(at);
         if level > 1 && !held && entry & format.present != 0 && !format.is_leaf(level, entry) {

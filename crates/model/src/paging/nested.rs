@@ -3,15 +3,16 @@
 //! violations, and on AMD also CR4 writes; the tables themselves are in [`crate::nested`].
 
 use super::{PagingMode, Setup, Walker};
-use crate::access::{AccessKind, Flush, Miss};
+use crate::access::{AccessKind, Miss};
 use crate::ages::Reuse;
 use crate::counts::Counts;
 use crate::exit_log::Access;
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
+use crate::memory::Memory;
 use crate::nested::{Nested, Violation};
 use crate::profile::ExitCosts;
-use bifold_mmu::{Entry, Gpa, Gva, WalkCache};
+use bifold_mmu::{Entry, Gpa, Gva};
 use std::ops::Range;
 
 /// An exit for a frame that the nested tables do not map as needed.
@@ -38,12 +39,16 @@ impl PagingMode for NestedPaging {
     }
 
     #[inline]
-    fn walk(&mut self, cpu: &mut Walker<'_>, miss: &Miss, guest: &mut GuestTables) -> Option<Entry> {
-        let Walker { caches, counts, .. } = cpu;
+    fn walk<M: Memory>(
+        &mut self,
+        cpu: &mut Walker<'_, M>,
+        miss: &Miss,
+        guest: &mut GuestTables,
+    ) -> Option<Entry> {
         let write = miss.kind.writes();
         loop {
-            counts.now.walks += 1;
-            match self.0.walk_2d(caches, guest, miss.root, miss.gva, write, &mut counts.refs) {
+            let (caches, mut refs) = cpu.begin_walk();
+            match self.0.walk_2d(caches, guest, miss.root, miss.gva, write, &mut refs) {
                 Ok(_) => {
                     let gpa = miss.leaf.gpa(miss.gva);
                     let entry = miss.guest_entry(guest);
@@ -55,7 +60,7 @@ impl PagingMode for NestedPaging {
                 }
                 Err(violation) => {
                     let fetch = miss.kind == AccessKind::Fetch;
-                    counts.tallied(miss.vcpu, miss.gva, |c| {
+                    cpu.counts.tallied(miss.vcpu, miss.gva, |c| {
                         violate(&mut self.0, violation, miss.gva, fetch, c)
                     });
                 }
@@ -63,13 +68,19 @@ impl PagingMode for NestedPaging {
         }
     }
 
-    fn walk_to_fault(&mut self, cpu: &mut Walker<'_>, _: usize, gva: Gva, root: Gpa, guest: &GuestTables) {
-        let Walker { caches, counts, .. } = cpu;
+    fn walk_to_fault<M: Memory>(
+        &mut self,
+        cpu: &mut Walker<'_, M>,
+        _: usize,
+        gva: Gva,
+        root: Gpa,
+        guest: &GuestTables,
+    ) {
         loop {
-            counts.now.walks += 1;
-            match self.0.walk_2d(caches, guest, root, gva, false, &mut counts.refs) {
+            let (caches, mut refs) = cpu.begin_walk();
+            match self.0.walk_2d(caches, guest, root, gva, false, &mut refs) {
                 Ok(_) => return,
-                Err(violation) => violate(&mut self.0, violation, gva, false, counts),
+                Err(violation) => violate(&mut self.0, violation, gva, false, cpu.counts),
             }
         }
     }
@@ -81,35 +92,9 @@ impl PagingMode for NestedPaging {
         }
     }
 
-    fn guest_fault(&mut self, _: &mut Counts, _: usize, _: Gva, _: u64, _: &GuestTables) -> Option<bool> {
-        None
-    }
-
-    /// Entries of the host dimension survive the guest's flushes.
-    fn flush_caches(&self, caches: &mut WalkCache) {
-        caches.flush_guest();
-    }
-
-    fn flushes_by_exit(&self) -> bool {
-        false
-    }
-
-    #[inline]
-    fn take_flush(&mut self) -> Flush {
-        Flush::None
-    }
-
-    fn initial_cr3(&mut self, _: usize, _: u64) {}
-
-    fn load_cr3(&mut self, _: &mut Counts, _: usize, _: u64, _: &GuestTables) {}
-
-    fn read_cr3(&mut self, _: &mut Counts, _: usize) {}
-
     fn write_cr4(&mut self, counts: &mut Counts, _: usize, _: bool, exits_nested: bool, _: &GuestTables) {
         counts.now.exits_cr4_write += u64::from(exits_nested);
     }
-
-    fn invlpg(&mut self, _: &mut Counts, _: usize, _: Gva, _: &GuestTables) {}
 
     fn host_unmapped(&mut self, gfns: Range<u64>) -> bool {
         self.0.host_unmapped(gfns)

@@ -9,6 +9,7 @@ use crate::counts::Counts;
 use crate::exit_log::Access;
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
+use crate::memory::Memory;
 use crate::profile::ExitCosts;
 use crate::shadow::{Fixed, Shadow};
 use bifold_mmu::{Entry, Gpa, Gva, PageSize, Step, Walk, WalkCache, walk};
@@ -39,14 +40,17 @@ impl PagingMode for ShadowPaging {
     }
 
     #[inline]
-    fn walk(&mut self, cpu: &mut Walker<'_>, miss: &Miss, guest: &mut GuestTables) -> Option<Entry> {
-        let Walker { caches, counts, tagged } = cpu;
+    fn walk<M: Memory>(
+        &mut self,
+        cpu: &mut Walker<'_, M>,
+        miss: &Miss,
+        guest: &mut GuestTables,
+    ) -> Option<Entry> {
         let format = guest.format();
         let write = miss.kind.writes();
         for _ in 0..MOST_WALKS {
-            counts.now.walks += 1;
             let root = self.0.root(miss.vcpu);
-            let end = walk_1d(caches, format, root, miss.gva, &mut counts.refs, |at| self.0.spte(at));
+            let end = walk_1d(cpu, format, root, miss.gva, |at| self.0.spte(at));
             if let Walk::Leaf(step) = end {
                 let writable = step.entry & format.write != 0;
                 if writable || !write {
@@ -55,10 +59,10 @@ impl PagingMode for ShadowPaging {
                     return Some(Entry { size, page: size, writable, global: false });
                 }
             }
-            let fixed = counts.tallied(miss.vcpu, miss.gva, |c| {
+            let fixed = cpu.counts.tallied(miss.vcpu, miss.gva, |c| {
                 self.0.fault(miss.vcpu, miss.gva, miss.kind, guest, &mut c.now)
             });
-            counts.log_exits(|| {
+            cpu.counts.log_exits(|| {
                 let fetch = miss.kind == AccessKind::Fetch;
                 let present = matches!(end, Walk::Leaf(_));
                 Access { gva: miss.gva, gpa: None, write, fetch, present }
@@ -66,7 +70,7 @@ impl PagingMode for ShadowPaging {
             match fixed {
                 // KVM flushes before the guest goes on. A walk cache must not keep a table
                 // that this very fault has zapped.
-                Fixed::Retry if !*tagged || self.0.asks_to_flush(miss.vcpu) => caches.flush_all(),
+                Fixed::Retry if !cpu.tagged || self.0.asks_to_flush(miss.vcpu) => cpu.caches.flush_all(),
                 Fixed::Retry => {}
                 Fixed::Emulated | Fixed::NotMapped => return None,
             }
@@ -74,13 +78,17 @@ impl PagingMode for ShadowPaging {
         None
     }
 
-    fn walk_to_fault(&mut self, cpu: &mut Walker<'_>, vcpu: usize, gva: Gva, _: Gpa, guest: &GuestTables) {
-        cpu.counts.now.walks += 1;
+    fn walk_to_fault<M: Memory>(
+        &mut self,
+        cpu: &mut Walker<'_, M>,
+        vcpu: usize,
+        gva: Gva,
+        _: Gpa,
+        guest: &GuestTables,
+    ) {
         let root = self.0.root(vcpu);
-        walk_1d(cpu.caches, guest.format(), root, gva, &mut cpu.counts.refs, |at| self.0.spte(at));
+        walk_1d(cpu, guest.format(), root, gva, |at| self.0.spte(at));
     }
-
-    fn permission_fault(&mut self, _: &mut Counts, _: Gva, _: Gpa, _: &GuestTables) {}
 
     /// The fault is reflected into the guest. For a protection fault KVM also drops the
     /// address's shadow entry (`kvm_inject_emulated_page_fault`).
@@ -165,15 +173,6 @@ impl PagingMode for ShadowPaging {
         exit.hidden_fault.cycles
     }
 
-    fn read_ahead(&self, _: &[u64]) -> u64 {
-        0
-    }
-
-    #[inline]
-    fn reads_host_tables(&self) -> bool {
-        false
-    }
-
     fn host(&self) -> Option<&HostMemory> {
         Some(self.0.host())
     }
@@ -185,9 +184,5 @@ impl PagingMode for ShadowPaging {
     /// Nothing tracks the guest's stores while the hardware walks its tables.
     fn can_be_kept(&self) -> bool {
         false
-    }
-
-    fn resume(&mut self, _: HostMemory) {
-        unreachable!("shadow tables are not kept");
     }
 }

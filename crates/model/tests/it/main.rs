@@ -11,6 +11,7 @@ mod pcid;
 mod permissions;
 mod random;
 mod reference;
+mod references;
 mod sampled;
 mod stream;
 mod switching;

@@ -46,7 +46,7 @@ fn equal_to_reference(
 }
 
 /// A profile as it is, with other walk caches, or with TLBs so small that entries leave them all the time.
-fn profile(which: usize, variant: usize) -> Profile {
+pub fn profile(which: usize, variant: usize) -> Profile {
     let name = PROFILES[which % 4];
     let caches: &[&str] = match variant % 6 {
         0..=2 => &[],

@@ -111,6 +111,8 @@ pub struct Reference {
     pcid: bool,
     host: Option<Host>,
     pub counts: Counts,
+    /// Every reference: guest level, host level, host-physical address.
+    pub touched: Vec<(u8, u8, u64)>,
 }
 
 /// Where a walk ended: level, address of the entry, its value, writes allowed.
@@ -149,6 +151,7 @@ impl Reference {
             pcid: profile.cpu.pcid,
             host,
             counts: Counts::default(),
+            touched: Vec::new(),
         }
     }
 
@@ -160,7 +163,7 @@ impl Reference {
         }
     }
 
-    fn event(&mut self, event: Event<'_>) {
+    pub fn event(&mut self, event: Event<'_>) {
         let cpu = &mut self.cpus[self.current];
         match event {
             Event::Load(va) => self.access(false, va, false),
@@ -295,7 +298,7 @@ impl Reference {
     }
 
     /// The hardware's walk, from the start again after every violation.
-    fn walk(&mut self, va: u64, write: bool) {
+    pub fn walk(&mut self, va: u64, write: bool) {
         loop {
             self.counts.walks += 1;
             let Err((gpa, write)) = self.walk_once(va, write) else { return };
@@ -318,12 +321,15 @@ impl Reference {
             }
             // A cache by virtual prefix holds the next table's host address.
             if level == 4 || level < start || self.cpus[self.current].caches.physical() {
-                self.translate(at, true, usize::from(level))?;
+                self.translate(at, true, level)?;
             }
             let at_host = self.host.as_ref().map_or(at, |h| h.place.hpa(Gpa(at)).0);
             let caches = &mut self.cpus[self.current].caches;
             let held = caches.holds(Of::Guest, level, at_host);
-            self.counts.refs[usize::from(level)][0] += u64::from(!held);
+            if !held {
+                self.counts.refs[usize::from(level)][0] += 1;
+                self.touched.push((level, 0, at_host));
+            }
             if entry & PRESENT == 0 {
                 return Ok(());
             }
@@ -339,7 +345,7 @@ impl Reference {
     }
 
     /// The host's dimension.
-    fn translate(&mut self, gpa: u64, write: bool, row: usize) -> Result<(), (u64, bool)> {
+    fn translate(&mut self, gpa: u64, write: bool, guest: u8) -> Result<(), (u64, bool)> {
         let Some(host) = &self.host else { return Ok(()) };
         let caches = &mut self.cpus[self.current].caches;
         let page = gpa >> host.page.shift();
@@ -353,7 +359,10 @@ impl Reference {
             // Tables of a level lie one after the other.
             let at = (1 << 41) + (u64::from(level) << 38) + 8 * number;
             let held = caches.holds(Of::Host, level, at);
-            self.counts.refs[row][usize::from(level)] += u64::from(!held);
+            if !held {
+                self.counts.refs[usize::from(guest)][usize::from(level)] += 1;
+                self.touched.push((guest, level, at));
+            }
             if level == leaf {
                 break;
             }
