@@ -56,8 +56,8 @@ impl Verb {
     /// Whether a command is to run, whose exit status is passed on.
     pub fn runs_a_command(&self) -> bool {
         match self {
-            Verb::Compare(args) => !args.program.command.is_empty(),
-            Verb::Record(args) => !args.program.command.is_empty(),
+            Verb::Compare(args) => !args.common.program.command.is_empty(),
+            Verb::Record(args) => !args.common.program.command.is_empty(),
             _ => false,
         }
     }
@@ -103,6 +103,11 @@ fn with_usage(mut error: clap::Error, words: &Words) -> clap::Error {
     error
 }
 
+/// The usage of a verb, and where to read more, as clap prints them below an error.
+pub fn usage(verb: &Words) -> String {
+    format!("{}\n\nFor more information, try '--help'.", parser(verb).render_usage())
+}
+
 /// A usage error of a verb in clap's form, with the verb's usage.
 pub fn refused(verb: &Words, error: &UsageError) -> clap::Error {
     parser(verb).error(error.kind, error)
@@ -115,6 +120,21 @@ mod tests {
     #[test]
     fn the_parser_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_short_option_means_the_same_in_every_verb() {
+        fn check(command: &Command, meanings: &mut std::collections::HashMap<char, String>) {
+            for argument in command.get_arguments() {
+                let (Some(short), Some(long)) = (argument.get_short(), argument.get_long()) else { continue };
+                let meaning = meanings.entry(short).or_insert_with(|| long.to_owned());
+                assert_eq!(meaning, long, "-{short} of {}", command.get_name());
+            }
+            command.get_subcommands().for_each(|verb| check(verb, meanings));
+        }
+        let mut meanings = std::collections::HashMap::new();
+        check(&Cli::command(), &mut meanings);
+        assert_eq!(meanings.get(&'i').map(String::as_str), Some("interval"));
     }
 
     #[test]

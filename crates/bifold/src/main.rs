@@ -46,6 +46,10 @@ fn main() -> ExitCode {
     match carry_out(verb) {
         Ok(status) => status.into(),
         Err(e) => match e.downcast_ref::<UsageError>() {
+            Some(usage) if usage.fails() => {
+                eprintln!("bifold: {usage}\n\n{}", cli::usage(&words));
+                ExitCode::from(of_error(&e))
+            }
             Some(usage) => exit(&cli::refused(&words, usage)),
             None => {
                 eprintln!("bifold: {}", format!("{e:#}").trim_end());

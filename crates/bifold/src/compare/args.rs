@@ -39,26 +39,13 @@ pub struct CompareArgs {
     #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
 
-    /// A command or a generator.
-    #[command(flatten)]
-    pub program: ProgramArgs,
-
     /// Write the data to FILE instead of stdout
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     pub output: Option<PathBuf>,
 
-    /// What is printed.
+    /// The options that `record` has too.
     #[command(flatten)]
-    pub show: OutputArgs,
-    /// What is modelled.
-    #[command(flatten)]
-    pub model: ModelArgs,
-    /// How policies see it.
-    #[command(flatten)]
-    pub policies: PolicyArgs,
-    /// Where the command runs.
-    #[command(flatten)]
-    pub guest: GuestArgs,
+    pub common: CommonArgs,
 
     /// Run the command N times, each in a fresh guest, and show mean and spread [default: 1]
     ///
@@ -82,24 +69,31 @@ pub struct CompareArgs {
     after_long_help = status::below(RECORD_EXAMPLES)
 )]
 pub struct RecordArgs {
-    /// A command or a generator.
-    #[command(flatten)]
-    pub program: ProgramArgs,
-
     /// Write the events to FILE
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     pub output: PathBuf,
 
+    /// The options that `compare` has too.
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+/// The options that `compare` and `record` have in common.
+#[derive(Debug, Args)]
+pub struct CommonArgs {
+    /// A command or a generator.
+    #[command(flatten)]
+    pub program: ProgramArgs,
     /// What is printed.
     #[command(flatten)]
     pub show: OutputArgs,
     /// What is modelled.
     #[command(flatten)]
     pub model: ModelArgs,
-    /// How policies see it.
+    /// How policies see the run.
     #[command(flatten)]
     pub policies: PolicyArgs,
-    /// Where the command runs.
+    /// The guest in which the command runs.
     #[command(flatten)]
     pub guest: GuestArgs,
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Files that the command wrote in its guest: kept in a directory of the host's, or counted.
 
+use crate::usage::UsageError;
 use anyhow::{Context as _, bail};
 use bifold_guest::Written;
 use bifold_report::grouped;
@@ -19,7 +20,8 @@ pub fn prepare(dir: &Path) -> anyhow::Result<()> {
     let shown = || format!("--keep {}", dir.display());
     fs::create_dir_all(dir).with_context(shown)?;
     if fs::read_dir(dir).with_context(shown)?.next().is_some() {
-        bail!("{}: the directory is not empty; files that are there could be overwritten", shown());
+        let problem = "the directory is not empty, and its files could be overwritten: name another";
+        return Err(UsageError::value(shown(), problem).failing().into());
     }
     Ok(())
 }

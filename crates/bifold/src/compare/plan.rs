@@ -2,9 +2,11 @@
 //! From the options of `compare` and `record` to a plan. Every usage error is found here, before
 //! anything runs.
 
-use super::args::{CompareArgs, CountArg, OutputArgs, PolicyArgs, ProgramArgs, RecordArgs, ShowArg};
+use super::args::{
+    CommonArgs, CompareArgs, CountArg, OutputArgs, PolicyArgs, ProgramArgs, RecordArgs, ShowArg,
+};
 use super::guest::GuestArgs;
-use crate::console::{Named, distinct, named};
+use crate::console::{distinct, named};
 use crate::run::source::{EventSource, Guest, Recording};
 use crate::run::{self, InConfig, ModelArgs, Notes, profile_file};
 use crate::usage::UsageError;
@@ -63,79 +65,82 @@ impl Plan {
 
 /// The plan of `compare`.
 pub fn compare(args: CompareArgs) -> anyhow::Result<Plan> {
-    let inputs = [
-        ("the recording", args.file.as_deref()),
-        ("the profile", profile_file(&args.model)),
-        ("the kernel", args.guest.kernel.as_deref()),
-    ];
-    distinct(&named(inputs), &outputs(args.output.as_deref(), &args.show))?;
-    if args.runs.is_some() && args.program.command.is_empty() {
+    let CompareArgs { file, output, common, runs } = args;
+    distinct_files(file.as_deref(), output.as_deref(), &common)?;
+    if runs.is_some() && common.program.command.is_empty() {
         let problem = "needs a command: a recording and a generator give the same figures each time";
         return Err(UsageError::conflict("--runs", problem).into());
     }
-    let runs = args.runs.unwrap_or(1) as usize;
-    if runs > 1 && args.show.timeline.is_some() {
+    let runs = runs.unwrap_or(1) as usize;
+    if runs > 1 && common.show.timeline.is_some() {
         return Err(UsageError::conflict("--timeline", "holds one run: leave out --runs").into());
     }
-    let profile = Profile::load(&args.model.profile, &args.model.set)?;
-    let sample = args.guest.region.windows(args.model.seed);
-    let keep = args.guest.keep.clone();
-    let source = match args.file {
-        Some(path) => {
-            if args.program.generate.is_some() || !args.program.command.is_empty() {
-                return Err(UsageError::conflict("FILE", ONE_SOURCE).into());
-            }
-            no_guest(&args.guest, "a recording")?;
-            open_recording(path)?
-        }
-        None => program(args.program, args.guest, &profile, args.model.seed, Verb::Compare)?,
-    };
-    let run = events(source, profile, sample, &args.model, args.policies, &args.show)?;
-    Ok(Plan { output: args.output, keep, runs, ..plan(run, args.show)? })
+    Ok(Plan { output, runs, ..plan(common, Source::OfCompare(file), None)? })
 }
 
 /// The plan of `record`.
 pub fn record(args: RecordArgs) -> anyhow::Result<Plan> {
-    let inputs = [("the profile", profile_file(&args.model)), ("the kernel", args.guest.kernel.as_deref())];
-    distinct(&named(inputs), &outputs(Some(&args.output), &args.show))?;
-    let profile = Profile::load(&args.model.profile, &args.model.set)?;
-    let sample = args.guest.region.windows(args.model.seed);
-    let keep = args.guest.keep.clone();
-    let source = program(args.program, args.guest, &profile, args.model.seed, Verb::Record)?;
-    let run = events(source, profile, sample, &args.model, args.policies, &args.show)?;
-    let run = run::Plan { record: Some(args.output), ..run };
-    Ok(Plan { keep, ..plan(run, args.show)? })
+    distinct_files(None, Some(&args.output), &args.common)?;
+    plan(args.common, Source::OfRecord, Some(args.output))
 }
 
-/// How a verb is asked for what it needs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verb {
-    Compare,
-    Record,
+/// Refuses an output that is also an input, or another output.
+fn distinct_files(
+    recording: Option<&Path>,
+    output: Option<&Path>,
+    common: &CommonArgs,
+) -> Result<(), UsageError> {
+    let inputs = [
+        ("the recording", recording),
+        ("the profile", profile_file(&common.model)),
+        ("the kernel", common.guest.kernel.as_deref()),
+    ];
+    let show = &common.show;
+    let outputs = [
+        ("--output", output),
+        ("--report", show.report.as_deref()),
+        ("--timeline", show.timeline.as_deref()),
+        ("--folded", show.folded.as_deref()),
+    ];
+    distinct(&named(inputs), &named(outputs))
+}
+
+/// The verb that needs a source of events.
+enum Source {
+    /// `compare`, with its recording if one is named.
+    OfCompare(Option<PathBuf>),
+    /// `record`.
+    OfRecord,
 }
 
 const ONE_SOURCE: &str =
     "is one source of events too many: give a command after `--`, or a recording, or --generate";
 
-fn program(
+/// Opens the one source of events that the arguments name.
+fn source(
+    verb: Source,
     program: ProgramArgs,
-    args: GuestArgs,
+    guest: GuestArgs,
     profile: &Profile,
     seed: u64,
-    verb: Verb,
 ) -> anyhow::Result<Box<dyn EventSource>> {
+    let none = match verb {
+        Source::OfCompare(Some(path)) => {
+            if program.generate.is_some() || !program.command.is_empty() {
+                return Err(UsageError::conflict("FILE", ONE_SOURCE).into());
+            }
+            no_guest(&guest, "a recording")?;
+            return open_recording(path);
+        }
+        Source::OfCompare(None) => "give a command after `--`, a recording, or --generate",
+        Source::OfRecord => "give a command after `--`, or --generate",
+    };
     match (program.generate, program.command.is_empty()) {
         (Some(_), false) => Err(UsageError::conflict("--generate", ONE_SOURCE).into()),
-        (None, true) => {
-            let what = match verb {
-                Verb::Compare => "give a command after `--`, a recording, or --generate",
-                Verb::Record => "give a command after `--`, or --generate",
-            };
-            Err(UsageError::missing("CMD", what).into())
-        }
-        (None, false) => Ok(Box::new(Guest(Box::new(args.spec(program.command, profile, seed)?)))),
+        (None, true) => Err(UsageError::missing("CMD", none).into()),
+        (None, false) => Ok(Box::new(Guest(Box::new(guest.spec(program.command, profile, seed)?)))),
         (Some(spec), true) => {
-            no_guest(&args, "a generator")?;
+            no_guest(&guest, "a generator")?;
             match Generator::parse(&spec) {
                 Ok(generator) => Ok(Box::new(generator)),
                 Err(e) => Err(UsageError::value("--generate", e.to_string()).into()),
@@ -170,16 +175,6 @@ fn open_recording(path: PathBuf) -> anyhow::Result<Box<dyn EventSource>> {
 pub fn command_tip(verb: &str, words: &[OsString]) -> String {
     let words: Vec<_> = words.iter().map(|w| w.to_string_lossy()).collect();
     format!("to run a command, put it after `--`: bifold {verb} -- {}", shell_words(&words))
-}
-
-/// The files that a run writes.
-fn outputs<'a>(output: Option<&'a Path>, show: &'a OutputArgs) -> Vec<Named<'a>> {
-    named([
-        ("--output", output),
-        ("--report", show.report.as_deref()),
-        ("--timeline", show.timeline.as_deref()),
-        ("--folded", show.folded.as_deref()),
-    ])
 }
 
 /// The run of a source: what is modelled, sampled and checked beside it.
@@ -251,11 +246,17 @@ fn places(
     Ok(Some(InConfig(config)))
 }
 
-/// What is written of a run.
-fn plan(run: run::Plan, show: OutputArgs) -> Result<Plan, UsageError> {
+/// The plan of either verb: a run that is made once, and what is written of it.
+fn plan(common: CommonArgs, verb: Source, record: Option<PathBuf>) -> anyhow::Result<Plan> {
+    let CommonArgs { program, show, model, policies, guest } = common;
+    let profile = model.profile()?;
+    let sample = guest.region.windows(model.seed);
+    let keep = guest.keep.clone();
+    let source = source(verb, program, guest, &profile, model.seed)?;
+    let run = run::Plan { record, ..events(source, profile, sample, &model, policies, &show)? };
     if !show.show.is_empty() && show.format != Format::Table {
         let problem = "is for `--format table`: the other formats have all parts";
-        return Err(UsageError::conflict("--show", problem));
+        return Err(UsageError::conflict("--show", problem).into());
     }
     let has = |part| show.show.contains(&part) || show.show.contains(&ShowArg::All);
     Ok(Plan {
@@ -277,6 +278,6 @@ fn plan(run: run::Plan, show: OutputArgs) -> Result<Plan, UsageError> {
             CountArg::WalkCycles => Metric::WalkCycles,
             CountArg::Exits => Metric::Exits,
         },
-        keep: None,
+        keep,
     })
 }

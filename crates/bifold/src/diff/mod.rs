@@ -13,7 +13,6 @@ use crate::run::{self, Notes, carry_out, profile_file};
 use crate::status::Status;
 use crate::usage::UsageError;
 use anyhow::Context as _;
-use bifold_model::Profile;
 use bifold_report::Partial;
 use bifold_report::diff::{Diff, MOST_BYTES, Side};
 use bifold_trace::{CommandExit, file};
@@ -80,7 +79,7 @@ fn modelled(
     stop: &AtomicBool,
 ) -> anyhow::Result<Option<Side>> {
     let name = path.to_string_lossy().into_owned();
-    let profile = Profile::load(&args.model.profile, &args.model.set)?;
+    let profile = args.model.profile()?;
     let source = Recording { reader: Box::new(reader), path };
     let mut plan = run::Plan::new(Box::new(source), profile, &args.model, Notes::new(args.quiet, false))?;
     let mut carried = carry_out(&mut plan, &format!("{name}: "), stop)?;

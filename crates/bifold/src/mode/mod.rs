@@ -11,7 +11,8 @@ pub use args::ModeArgs;
 
 use crate::console::{note, print};
 use crate::status::Status;
-use bifold_host::{Happened, Host, Kvm, Paging, Switch, Vm, select};
+use crate::usage::UsageError;
+use bifold_host::{Happened, Host, HostError, Kvm, Paging, Switch, Vm, select};
 use bifold_report::Format;
 
 /// Carries out the verb on this machine.
@@ -33,7 +34,11 @@ fn answer(host: &Host, args: &ModeArgs) -> anyhow::Result<(String, Vec<String>)>
         return Ok((data, seen.notes()));
     };
     let Seen { kvm, vms } = seen;
-    let one = One { kvm, vm: select(vms, word)? };
+    let vm = select(vms, word).map_err(|e| match e {
+        HostError::NoVm { .. } | HostError::SeveralVms { .. } => UsageError::value("VM", e).failing().into(),
+        e => anyhow::Error::from(e),
+    })?;
+    let one = One { kvm, vm };
     let Some(mode) = args.mode else {
         let data = match args.format {
             Format::Json => json::show(&one)?,

@@ -2,9 +2,8 @@
 //! The verb on hosts made of files: every word that it prints.
 
 use super::*;
-use crate::cli::{Cli, Verb};
 use bifold_host::PagingStats;
-use bifold_policy::Mode;
+use bifold_policy as policy;
 use clap::Parser as _;
 use std::fs;
 use std::path::Path;
@@ -61,10 +60,16 @@ fn host(dir: &Path, switchable: bool) -> Host {
     host
 }
 
+/// The verb as a program of its own.
+#[derive(clap::Parser)]
+struct Mode {
+    #[command(flatten)]
+    args: ModeArgs,
+}
+
 /// What these words print, on both outputs, and the exit status.
 fn ran(host: &Host, args: &str) -> String {
-    let words = ["bifold", "mode"].into_iter().chain(args.split_whitespace());
-    let Verb::Mode(parsed) = Cli::try_parse_from(words).unwrap().verb else { unreachable!() };
+    let parsed = Mode::try_parse_from(std::iter::once("mode").chain(args.split_whitespace())).unwrap().args;
     let text = match answer(host, &parsed) {
         Ok((data, notes)) => notes.iter().fold(data, |text, n| format!("{text}(stderr) bifold: {n}\n")),
         Err(e) => format!("(stderr) bifold: {e:#}\n(status {})\n", crate::status::of_error(&e)),
@@ -130,8 +135,12 @@ fn a_switch_is_written_and_reported() {
     assert!(ran(&host, "web nested").contains("nothing was done"));
     assert_eq!(fs::read_to_string(host.debug.join("kvm/4242-12/paging_mode")).unwrap(), "nested\n");
     let stats = PagingStats::parse(STATS.as_bytes());
-    let switch =
-        Switch { to: Mode::Shadow, happened: Happened::Switched, wall: Duration::from_micros(1930), stats };
+    let switch = Switch {
+        to: policy::Mode::Shadow,
+        happened: Happened::Switched,
+        wall: Duration::from_micros(1930),
+        stats,
+    };
     let bare = Switch { stats: PagingStats::default(), ..switch.clone() };
     let mut out = text::switched(&vm(), &switch) + "\n" + &text::switched(&vm(), &bare) + "\n";
     out += &json::switched(&vm(), &switch).unwrap();

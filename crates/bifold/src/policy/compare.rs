@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold policy compare` and `bifold policy intervals`: policies side by side.
 
-use super::setting::{Setting, VmArgs, WhichArgs, distinct_files, policies, timelines, with};
+use super::setting::{
+    Setting, VmArgs, WhichArgs, distinct_files, load, no_host_page, policies, timelines, with, with_interval,
+};
 use crate::console::{Delivery, Named as NamedFile, create, named};
 use crate::status::Status;
 use crate::words;
@@ -67,10 +69,10 @@ pub struct IntervalsArgs {
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
 
-    /// Lengths of the interval, in seconds of the policy
-    #[arg(short, long, value_name = "SECS,...", value_delimiter = ',', value_parser = words::seconds,
-          default_value = "2,5,10")]
-    pub intervals: Vec<f64>,
+    /// Lengths of the policy's interval, in seconds of the policy
+    #[arg(short, long, alias = "intervals", value_name = "SECS,...", value_delimiter = ',',
+          value_parser = words::seconds, default_value = "2,5,10")]
+    pub interval: Vec<f64>,
 
     /// What is printed.
     #[command(flatten)]
@@ -117,13 +119,9 @@ pub fn compare(args: CompareArgs) -> anyhow::Result<Status> {
 pub fn intervals(args: IntervalsArgs) -> anyhow::Result<Status> {
     let policy = std::slice::from_ref(&args.policy);
     distinct_files(&args.timelines, policy, &args.vm, &outputs(&args.show))?;
-    let named = Named::load(&args.policy)?;
-    let named = with(&named, &args.set)?;
-    let each = |s: &f64| {
-        let one = with(&named, &[format!("interval_s={s}")])?;
-        Ok(Named { name: format!("{} {s} s", named.name), ..one })
-    };
-    let policies: Vec<Named> = args.intervals.iter().map(each).collect::<anyhow::Result<_>>()?;
+    let named = with(&load("--policy", &args.policy)?, &args.set)?;
+    let each = |s: &f64| with_interval(&named, *s);
+    let policies: Vec<Named> = args.interval.iter().map(each).collect::<anyhow::Result<_>>()?;
     show(&args.timelines, &policies, &args.show, &args.vm, false)
 }
 
@@ -146,7 +144,7 @@ fn show(
     let checked = |i: &Input| (i.name.clone(), replay_check::checks(&i.timeline));
     let comparison = PolicyComparison {
         bifold: env!("CARGO_PKG_VERSION").into(),
-        evaluation: evaluate(&inputs, policies, &setting.options())?,
+        evaluation: evaluate(&inputs, policies, &setting.options()).map_err(no_host_page)?,
         checks: check.then(|| inputs.iter().map(checked).collect()),
     };
     let mut delivery = Delivery::new(!show.quiet);

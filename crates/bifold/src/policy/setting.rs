@@ -3,13 +3,13 @@
 
 use crate::console::{self, distinct};
 use crate::run::policies::{FEWEST_INTERVALS, too_short};
-use crate::usage::UsageError;
+use crate::usage::{UsageError, to_blame};
 use crate::words;
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use bifold_mmu::PageSize;
 use bifold_policy::evaluate::{EvaluateError, Input, Options};
-use bifold_policy::sweep::Axis;
-use bifold_policy::{Estimator, Named, Scale, Timeline, Track, VmKind};
+use bifold_policy::sweep::{Axis, settings};
+use bifold_policy::{Estimator, Named, Scale, SpecError, Timeline, Track, VmKind};
 use bifold_trace::bounded;
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
@@ -153,7 +153,7 @@ pub fn distinct_files(
 pub fn policies(which: &WhichArgs) -> anyhow::Result<Vec<Named>> {
     let mut policies: Vec<Named> = Vec::new();
     for name in &which.policy {
-        let mut named = Named::load(name)?;
+        let mut named = load("--policy", name)?;
         if policies.iter().any(|p| p.name == named.name) {
             // Two files of one name: only the path tells them apart.
             if policies.iter().any(|p| p.name == *name) {
@@ -174,19 +174,52 @@ pub fn policies(which: &WhichArgs) -> anyhow::Result<Vec<Named>> {
     Ok(policies)
 }
 
+/// The policy of that name, or in that file; `argument` is the one that names it.
+pub fn load(argument: &str, name: &str) -> anyhow::Result<Named> {
+    Named::load(name).map_err(|e| match e {
+        SpecError::Unknown { known, .. } => {
+            let problem = format!("there is no such policy: give one of {known} or a TOML file");
+            UsageError::value(format!("{argument} {name}"), problem).failing().into()
+        }
+        other => other.into(),
+    })
+}
+
 /// The policy with some parameters changed, each `KEY=VALUE`; its name says so.
+///
+/// # Errors
+/// A usage error that names the `--set` to blame.
 pub fn with(named: &Named, settings: &[String]) -> anyhow::Result<Named> {
+    changed(named, settings).map_err(|e| match e.downcast::<SpecError>() {
+        Ok(e) => {
+            let argument = to_blame(settings, |set| changed(named, set).is_ok());
+            UsageError::value(argument, e).failing().into()
+        }
+        Err(e) => e,
+    })
+}
+
+/// The policy with one length of its interval, in seconds.
+pub fn with_interval(named: &Named, seconds: f64) -> anyhow::Result<Named> {
+    let one =
+        changed(named, &[format!("interval_s={seconds}")]).map_err(|e| match e.downcast::<SpecError>() {
+            Ok(e) => UsageError::value(format!("--interval {seconds}"), e).failing().into(),
+            Err(e) => e,
+        })?;
+    Ok(Named { name: format!("{} {seconds} s", named.name), ..one })
+}
+
+fn changed(named: &Named, settings: &[String]) -> anyhow::Result<Named> {
     if settings.is_empty() {
         return Ok(named.clone());
     }
     let mut table = toml::Table::try_from(&named.spec).context("a policy's parameters are no table")?;
     for setting in settings {
-        let Some((key, value)) = setting.split_once('=') else {
-            bail!("--set {setting}: write it as KEY=VALUE");
-        };
+        let refused = |problem: String| UsageError::value(format!("--set {setting}"), problem).failing();
+        let (key, value) = setting.split_once('=').ok_or_else(|| refused("write it as KEY=VALUE".into()))?;
         let key = key.trim();
         if key == "policy" || key.is_empty() {
-            bail!("--set {setting}: name a parameter of {}", named.name);
+            return Err(refused(format!("name a parameter of {}", named.name)).into());
         }
         let value = value.trim();
         let value = match toml::from_str::<toml::Table>(&format!("v = {value}")) {
@@ -234,11 +267,21 @@ pub fn timelines(paths: &[PathBuf]) -> anyhow::Result<Vec<Input>> {
 
 /// A timeline made ready for replays.
 pub fn track(input: &Input, setting: &Setting) -> anyhow::Result<Track> {
-    Ok(Track::new(&input.timeline, setting.vm).ok_or_else(|| EvaluateError::NoHostPage {
+    let none = || EvaluateError::NoHostPage {
         name: input.name.clone(),
         wanted: setting.vm.host_page,
         there: input.timeline.pairs.iter().map(|p| p.host_page).collect(),
-    })?)
+    };
+    Track::new(&input.timeline, setting.vm).ok_or_else(|| no_host_page(none()).into())
+}
+
+/// The usage error for timelines that lack the pages of `--host-page`.
+pub fn no_host_page(error: EvaluateError) -> UsageError {
+    let EvaluateError::NoHostPage { wanted, .. } = &error else {
+        return UsageError::value("--host-page", error).failing();
+    };
+    let size = if *wanted == PageSize::Size4K { "4k" } else { "2m" };
+    UsageError::value(format!("--host-page {size}"), error).failing()
 }
 
 /// The timelines of the experiments, where they are.
@@ -255,6 +298,14 @@ fn no_timeline() -> String {
         "name timelines (`bifold compare --timeline FILE -- CMD` writes one), or run this in Bifold's \
          repository, which has some in {CHECKED_IN}"
     )
+}
+
+/// The usage error for a grid that the policy refuses. Names the `--set` that is refused alone; `--set` if none is.
+pub fn no_grid(policy: &Named, axes: &[Axis], set: &[String], error: SpecError) -> UsageError {
+    let refused = |(_, axis): &(&String, &Axis)| settings(policy, std::slice::from_ref(axis)).is_err();
+    let argument =
+        set.iter().zip(axes).find(refused).map_or("--set".into(), |(text, _)| format!("--set {text}"));
+    UsageError::value(argument, error).failing()
 }
 
 /// The axes of a grid that `--set KEY=VALUES` spans.

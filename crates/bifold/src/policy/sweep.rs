@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold policy sweep`: a policy's parameters over a grid.
 
-use super::setting::{Setting, VmArgs, axes, distinct_files, timelines, track};
+use super::setting::{Setting, VmArgs, axes, distinct_files, load, no_grid, timelines, track};
 use crate::console::{Delivery, create, named, note};
 use crate::status::Status;
 use crate::words;
@@ -78,8 +78,8 @@ pub fn run(args: SweepArgs) -> anyhow::Result<Status> {
     let outputs = named([("--output", args.output.as_deref())]);
     distinct_files(&args.timelines, std::slice::from_ref(&args.policy), &args.vm, &outputs)?;
     let setting = Setting::new(&args.vm)?;
-    let base = Named::load(&args.policy)?;
-    let grid = settings(&base, &axes)?;
+    let base = load("--policy", &args.policy)?;
+    let grid = settings(&base, &axes).map_err(|e| no_grid(&base, &axes, &args.set, e))?;
     let inputs = timelines(&args.timelines)?;
     let output = create(args.output.as_deref())?;
     let prepare = |i: &bifold_policy::evaluate::Input| {
@@ -144,13 +144,16 @@ impl Swept<'_> {
         let mut lines = vec![line("as it is".into(), self.base, &self.base_row)];
         let best = self.rows.iter().take(count).enumerate();
         lines.extend(best.map(|(i, r)| line((i + 1).to_string(), &self.settings[r.setting], r)));
-        let head = [self.base.name.clone()].into_iter().chain(self.axes.iter().map(|a| a.key.clone()));
-        let head = head.map(|h| format!("\n{h}"));
-        let figures = ["to the oracle %\n(geom. mean)", "worst to\nstatic %", "\non program", "\nswitches"];
+        let head = ["setting".to_owned()].into_iter().chain(self.axes.iter().map(|a| a.key.clone()));
+        let head = head.map(|h| format!("\n\n{h}"));
+        let figures =
+            ["mean gap\nto oracle\n%", "worst gap\nto static\n%", "program\nof worst\ngap", "\n\nswitches"];
         let head = head.chain(figures.map(String::from)).collect();
         let shown = self.rows.len().min(count);
         format!(
-            "The VM is {}\n{}\n\n{}\nbest {shown} of {} settings; programs: {}\n",
+            "The policy is {}\nThe VM is {}\n{}\n\n{}\nbest {shown} of {} settings; programs: {}; mean gap: geometric mean \
+             over the programs\n",
+            self.base.name,
             vm_words(&self.setting.vm),
             scale_words(self.setting.scale.time, self.setting.scale.switch),
             text_table(head, lines),

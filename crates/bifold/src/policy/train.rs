@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold policy train`: coefficients and parameters learnt from timelines.
 
-use super::setting::{Setting, VmArgs, axes, distinct_files};
+use super::setting::{Setting, VmArgs, axes, distinct_files, load, no_grid};
 use crate::console::{Delivery, Progress, create, distinct, named, note};
 use crate::status::Status;
 use crate::usage::UsageError;
@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use bifold_policy::{Named, Spec};
 use bifold_trace::bounded;
 use bifold_train::search::{self, Options};
-use bifold_train::{Program, Trained, estimator, kuang, published};
+use bifold_train::{Program, TrainError, Trained, estimator, kuang, published};
 use clap::Args;
 use std::path::{Path, PathBuf};
 
@@ -98,17 +98,15 @@ fn learn(args: &TrainArgs) -> anyhow::Result<Trained> {
                 UsageError::conflict("--set", "is for policies: the estimator has no parameters").into()
             );
         }
-        estimator::train(&Program::read(&args.timelines)?, &progress)
+        estimator::train(&programs(args)?, &progress)
     } else {
-        let base = Named::load(&args.what)?;
+        let base = load("POLICY", &args.what)?;
         let command = command(args);
         match (&base.spec, axes.is_empty()) {
-            (Spec::Kuang(_), true) => {
-                kuang::train(&Program::read(&args.timelines)?, &base, &options, &progress)
-            }
+            (Spec::Kuang(_), true) => kuang::train(&programs(args)?, &base, &options, &progress),
             (Spec::Dsp(_), true) => {
                 let grid = search::dsp_grid(&base);
-                search::train(&Program::read(&args.timelines)?, &base, &grid, &command, &options, &progress)
+                search::train(&programs(args)?, &base, &grid, &command, &options, &progress)
             }
             (_, true) => {
                 let name = &base.name;
@@ -118,16 +116,25 @@ fn learn(args: &TrainArgs) -> anyhow::Result<Trained> {
                 return Err(UsageError::missing("--set", problem).into());
             }
             (_, false) => {
-                let (grid, left_out) = search::grid(&base, &axes)?;
+                let (grid, left_out) =
+                    search::grid(&base, &axes).map_err(|e| no_grid(&base, &axes, &args.set, e))?;
                 if let Some(left_out) = left_out {
                     line.suspend(|| note(!args.quiet, left_out));
                 }
-                search::train(&Program::read(&args.timelines)?, &base, &grid, &command, &options, &progress)
+                search::train(&programs(args)?, &base, &grid, &command, &options, &progress)
             }
         }
     };
     line.end();
     Ok(trained?)
+}
+
+/// The timelines to learn from.
+fn programs(args: &TrainArgs) -> anyhow::Result<Vec<Program>> {
+    Program::read(&args.timelines).map_err(|e| match e {
+        TrainError::TooFew(_) | TrainError::Twice(_) => UsageError::value("TIMELINE", e).failing().into(),
+        other => other.into(),
+    })
 }
 
 /// The command as a file names it.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Options that say what is modelled.
 
-use crate::usage::UsageError;
+use crate::usage::{UsageError, to_blame};
 use crate::words;
-use bifold_model::{Config, Paging, Profile};
+use bifold_model::{Config, Paging, Profile, ProfileError};
 use clap::Args;
 use std::path::Path;
 
@@ -17,10 +17,7 @@ const DEFAULT_SEED: u64 = 1;
 #[command(next_help_heading = "Model")]
 pub struct ModelArgs {
     /// Hardware profile: a built-in name or a TOML file
-    ///
-    /// Built in: i5-7600, phenom2-x3-720, sapphire-rapids, and geometry-g, a bare TLB geometry for
-    /// comparison with other simulators.
-    #[arg(long, value_name = "NAME|FILE", default_value = DEFAULT_PROFILE)]
+    #[arg(long, value_name = "NAME|FILE", default_value = DEFAULT_PROFILE, long_help = profile_help())]
     pub profile: String,
 
     /// Change one value of the profile (repeatable)
@@ -46,7 +43,44 @@ pub struct ModelArgs {
     pub seed: u64,
 }
 
+/// `--help` of `--profile`: the first line of `-h`, and the built-in profiles with their descriptions.
+fn profile_help() -> String {
+    let describe = |name: &str| {
+        let profile = Profile::load(name, &[]).expect("a test loads every built-in profile");
+        format!("- {name}: {}", profile.description)
+    };
+    let list: Vec<String> = Profile::builtin_names().map(describe).collect();
+    format!("Hardware profile: a built-in name or a TOML file\n\nBuilt in:\n{}", list.join("\n"))
+}
+
 impl ModelArgs {
+    /// The profile with its overrides.
+    ///
+    /// # Errors
+    /// A usage error if there is no profile of that name, or if a `--set` is to blame; else what is wrong with the file.
+    pub fn profile(&self) -> anyhow::Result<Profile> {
+        let load = |set: &[String]| Profile::load(&self.profile, set);
+        let error = match load(&self.set) {
+            Ok(profile) => return Ok(profile),
+            Err(error) => error,
+        };
+        let (argument, problem) = match error {
+            ProfileError::Unreadable { name, builtin, source } => {
+                let problem = format!("neither a built-in profile ({builtin}) nor a readable file: {source}");
+                (format!("--profile {name}"), problem)
+            }
+            ProfileError::Override { origin, setting, problem } => {
+                (format!("--set {setting}"), format!("{problem} (profile {origin})"))
+            }
+            other if load(&[]).is_ok() => {
+                let argument = to_blame(&self.set, |set| load(set).is_ok());
+                (argument, format!("{:#}", anyhow::Error::from(other)))
+            }
+            other => return Err(other.into()),
+        };
+        Err(UsageError::value(argument, problem.trim_end()).failing().into())
+    }
+
     /// The first option given that is about modelling.
     pub fn first_given(&self) -> Option<&'static str> {
         [

@@ -6,7 +6,6 @@
 //! that turns out to be damaged has none, because they would be taken for the recording's.
 
 mod args;
-mod feed;
 pub mod policies;
 pub mod source;
 
@@ -22,8 +21,7 @@ use bifold_policy::replay_check::OnLine;
 use bifold_report::{Comparison, Meta, Partial, Places};
 use bifold_trace::file::Writer;
 use bifold_trace::{CommandExit, Thin, Windows};
-use feed::Feed;
-use source::EventSource;
+use source::{EventSource, Feed};
 use std::fs::File;
 use std::io::IsTerminal as _;
 use std::path::PathBuf;

@@ -6,6 +6,7 @@ use super::guests::{images, name_and_source, stopped, watched};
 use super::out::OutArgs;
 use crate::console::{note, note_file, stop_on_signals};
 use crate::status::Status;
+use crate::usage::UsageError;
 use crate::words::{self, MIB};
 use anyhow::Context as _;
 use bifold_share::fingerprint::{self as prints, FingerprintError, Key, Part};
@@ -157,7 +158,7 @@ pub fn write(args: &FingerprintArgs) -> anyhow::Result<Status> {
     let key = match &args.key {
         None => Key::none(),
         Some(path) => {
-            let (key, made) = Key::open_or_make(path)?;
+            let (key, made) = Key::open_or_make(path).map_err(refused)?;
             note_file(made && !args.into.quiet, "a new key", path);
             key
         }
@@ -167,10 +168,20 @@ pub fn write(args: &FingerprintArgs) -> anyhow::Result<Status> {
     });
     match written {
         Err(FingerprintError::Stopped) => return Ok(stopped(&FingerprintError::Stopped)),
-        done => done?,
+        done => done.map_err(refused)?,
     }
     note_file(!args.into.quiet, "fingerprints", &args.into.output);
     Ok(Status::Done)
+}
+
+/// The usage error for a directory that exists, or for a file that is no key.
+fn refused(error: FingerprintError) -> anyhow::Error {
+    let argument = match error {
+        FingerprintError::Exists { .. } => "--output",
+        FingerprintError::OpenKey { .. } | FingerprintError::BadKey { .. } => "--key",
+        _ => return error.into(),
+    };
+    UsageError::value(argument, error).failing().into()
 }
 
 /// `bifold share count`.
@@ -178,7 +189,15 @@ pub fn count(args: &CountArgs) -> anyhow::Result<Status> {
     let output = args.out.create()?;
     let RoomArgs { memory, spill } = &args.room;
     let spill = spill.clone().unwrap_or_else(std::env::temp_dir);
-    let part = prints::count_part(&args.dirs, args.part, *memory, &spill)?.render();
+    let no_such_part =
+        || args.dirs.iter().any(|dir| prints::directory(dir).is_ok_and(|about| args.part >= about.parts));
+    let part = prints::count_part(&args.dirs, args.part, *memory, &spill).map_err(|e| match e {
+        FingerprintError::Content { .. } if no_such_part() => {
+            UsageError::value(format!("--part {}", args.part), e).failing().into()
+        }
+        e => anyhow::Error::from(e),
+    })?;
+    let part = part.render();
     args.out.write(output, &part)?;
     Ok(Status::Done)
 }
@@ -205,7 +224,8 @@ pub fn import(args: &ImportArgs) -> anyhow::Result<Status> {
         path.file_name().map_or_else(|| source.to_string_lossy(), |n| n.to_string_lossy()).into_owned()
     });
     let (list, dir) = (BufReader::new(file), &args.into.output);
-    let done = prints::import(&name, path, list, args.zero, args.into.parts, args.into.memory, dir)?;
+    let done = prints::import(&name, path, list, args.zero, args.into.parts, args.into.memory, dir)
+        .map_err(refused)?;
     let text = format!(
         "{} pages on {} lines; hashes of 32 bits over-count sharing, see `bifold share potential {}`",
         done.pages,

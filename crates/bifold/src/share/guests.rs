@@ -3,6 +3,7 @@
 
 use crate::console::Progress;
 use crate::status::Status;
+use crate::usage::UsageError;
 use bifold_share::image::{Image, ImageError};
 use bifold_share::potential::Watch;
 use bifold_trace::CommandExit;
@@ -28,11 +29,9 @@ pub fn images(words: &[OsString]) -> anyhow::Result<Vec<Image>> {
             None => image,
         };
         if !named.insert(image.name().to_string()) {
-            anyhow::bail!(
-                "two guests are called {}: give them names, as in a={}",
-                image.name(),
-                source.to_string_lossy()
-            );
+            let (twice, file) = (image.name(), source.to_string_lossy());
+            let problem = format!("two guests are called {twice}: give them names, as in a={file}");
+            return Err(UsageError::value("IMAGE", problem).failing().into());
         }
         images.push(image);
     }

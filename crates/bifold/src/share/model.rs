@@ -4,8 +4,8 @@
 use super::out::OutArgs;
 use super::settings::settings;
 use crate::status::Status;
+use crate::usage::UsageError;
 use crate::words;
-use anyhow::{Context as _, bail};
 use bifold_host::ksm::{Setting, Settings};
 use bifold_report::{Format, grouped, text_table};
 use bifold_share::image::Image;
@@ -93,7 +93,8 @@ struct Moment {
 pub fn run(args: &ModelArgs) -> anyhow::Result<Status> {
     let set = settings(&args.set)?;
     if args.scanner == ScannerArg::Tps && !set.is_empty() {
-        bail!("--set is for KSM's settings: leave it out with --scanner tps");
+        let problem = "is for KSM's settings: leave it out with --scanner tps";
+        return Err(UsageError::conflict("--set", problem).failing().into());
     }
     let output = args.out.create()?;
     let images: Vec<Image> = args.images.iter().map(Image::open).collect::<Result<_, _>>()?;
@@ -111,15 +112,22 @@ pub fn run(args: &ModelArgs) -> anyhow::Result<Status> {
 }
 
 /// KSM's settings as the model has them.
-pub fn tuning(set: &Settings) -> anyhow::Result<Tuning> {
+fn tuning(set: &Settings) -> Result<Tuning, UsageError> {
+    let refused = |setting: Setting, value: u64, problem: &str| {
+        Err(UsageError::value(format!("--set {}={value}", setting.name()), problem).failing())
+    };
     let mut tuning = Tuning::default();
     let mut advisor = Advisor::default();
     for (setting, value) in set.iter() {
         match setting {
+            Setting::PagesToScan if value == 0 => return refused(setting, value, "has to be 1 or more"),
             Setting::PagesToScan => tuning.pages_to_scan = value,
             Setting::SleepMillisecs => tuning.sleep = Duration::from_millis(value),
             Setting::MaxPageSharing => {
-                tuning.max_page_sharing = u32::try_from(value).context("max_page_sharing is too large")?;
+                tuning.max_page_sharing = match u32::try_from(value) {
+                    Ok(pages @ 2..) => pages,
+                    _ => return refused(setting, value, "has to be 2 to 4294967295"),
+                };
             }
             Setting::UseZeroPages => tuning.use_zero_pages = value != 0,
             Setting::SmartScan => tuning.smart_scan = value != 0,
@@ -131,12 +139,13 @@ pub fn tuning(set: &Settings) -> anyhow::Result<Tuning> {
             _ => {}
         }
     }
-    if tuning.max_page_sharing < 2 || tuning.pages_to_scan == 0 {
-        bail!("max_page_sharing has to be 2 or more, and pages_to_scan 1 or more");
-    }
-    tuning.advisor = (set.get(Setting::AdvisorMode) == Some(1)).then_some(advisor);
-    if tuning.advisor.is_some_and(|a| a.min_pages_to_scan == 0 || a.max_pages_to_scan == 0) {
-        bail!("advisor_min_pages_to_scan and advisor_max_pages_to_scan have to be 1 or more");
+    if set.get(Setting::AdvisorMode) == Some(1) {
+        for setting in [Setting::AdvisorMinPagesToScan, Setting::AdvisorMaxPagesToScan] {
+            if set.get(setting) == Some(0) {
+                return refused(setting, 0, "has to be 1 or more with advisor_mode=scan-time");
+            }
+        }
+        tuning.advisor = Some(advisor);
     }
     Ok(tuning)
 }

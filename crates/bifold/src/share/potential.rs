@@ -7,6 +7,7 @@ use super::counted::{CountShowArgs, show};
 use super::guests::{images, stopped, watched};
 use crate::console::stop_on_signals;
 use crate::status::Status;
+use crate::usage::UsageError;
 use bifold_share::fingerprint::{self as prints, FingerprintError};
 use bifold_share::potential::{self, Known, Method, Options, Potential, PotentialError};
 use clap::{Args, ValueEnum};
@@ -104,17 +105,20 @@ pub fn run(args: &PotentialArgs) -> anyhow::Result<Status> {
     }
 }
 
-/// The directories among what a user named: all of it, or nothing.
-fn directories(words: &[OsString]) -> anyhow::Result<Option<Vec<PathBuf>>> {
+/// The directories of fingerprints that a user named instead of images, if they are any.
+fn directories(words: &[OsString]) -> Result<Option<Vec<PathBuf>>, UsageError> {
     let (dirs, others): (Vec<PathBuf>, Vec<PathBuf>) =
         words.iter().map(PathBuf::from).partition(|path| path.is_dir());
     match (dirs.first(), others.first()) {
-        (Some(dir), Some(image)) => anyhow::bail!(
-            "{} is a directory of fingerprints and {} is not: images and fingerprints cannot be counted together; \
-             fingerprint the images with the same key",
-            dir.display(),
-            image.display()
-        ),
+        (Some(dir), Some(image)) => {
+            let problem = format!(
+                "{} is a directory of fingerprints and {} is an image: they cannot be counted together; fingerprint \
+                 the images with the same key",
+                dir.display(),
+                image.display()
+            );
+            Err(UsageError::value("IMAGE", problem).failing())
+        }
         (Some(_), None) => Ok(Some(dirs)),
         (None, _) => Ok(None),
     }

@@ -9,6 +9,7 @@ use super::out::OutArgs;
 use crate::console::{Delivery, Progress, create, note, stop_on_signals};
 use crate::guardian;
 use crate::status::Status;
+use crate::usage::UsageError;
 use crate::words;
 use anyhow::Context as _;
 use bifold_host::Host;
@@ -18,7 +19,7 @@ use bifold_trace::CommandExit;
 use bifold_trial::experiment::output::{self, ResultTable};
 use bifold_trial::experiment::run::{available_mib, largest_scale_in};
 use bifold_trial::experiment::{
-    Ending, Notice, Outcome, Plan, Rate, RunOptions, Scale, Spec, run as experiment,
+    Ending, Notice, Outcome, Plan, Rate, RunOptions, Scale, Spec, SpecError, run as experiment,
 };
 use clap::Args;
 use std::path::PathBuf;
@@ -94,6 +95,16 @@ fn scale(text: &str) -> Result<Scale, String> {
     }
 }
 
+/// The usage error for a case that the file lacks, or a scale that is too small.
+fn refused(args: &RunArgs, error: SpecError) -> anyhow::Error {
+    let argument = match &error {
+        SpecError::NoCase { name, .. } => format!("--case {name}"),
+        SpecError::TooSmall { scale, .. } if args.scale.is_some() => format!("--scale {scale}"),
+        _ => return error.into(),
+    };
+    UsageError::value(argument, error).failing().into()
+}
+
 /// Carries out the verb on this machine.
 pub fn run(args: &RunArgs) -> anyhow::Result<Status> {
     let host = Host::live();
@@ -107,7 +118,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<Status> {
             })?
         }
     };
-    let plan = spec.plan(&args.experiment, scale, &args.case)?;
+    let plan = spec.plan(&args.experiment, scale, &args.case).map_err(|e| refused(args, e))?;
     if let Some(dir) = &args.dump {
         std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     }

@@ -2,6 +2,7 @@
 //! Words and files that are wrong: one clear message, the right status, nothing left behind.
 
 use crate::command::{bifold, bifold_in, names, ran};
+use std::path::Path;
 
 #[test]
 fn usage_errors() {
@@ -49,7 +50,127 @@ fn usage_errors() {
     insta::assert_snapshot!(all);
 }
 
-/// Each row: words, the argument that the error has to name, and the verb that the usage has to name.
+/// Holds each row to its status: words, the argument that the error has to name, and the verb that the usage has to
+/// name.
+fn each_names_its_verb_and_its_argument(dir: &Path, status: i32, rows: &[(&str, &str, &str)]) {
+    let first = if status == 2 { "error: " } else { "bifold: " };
+    for (words, argument, verb) in rows {
+        let text = bifold_in(dir, words).refused();
+        assert!(text.starts_with(&format!("status {status}\n{first}")), "{words}: {text}");
+        let (error, usage) =
+            text.split_once("\nUsage: ").unwrap_or_else(|| panic!("{words}: no usage: {text}"));
+        assert!(error.contains(argument), "{words}: {argument} is not named: {text}");
+        assert!(usage.starts_with(&format!("bifold {verb} ")), "{words}: {verb} is not named: {text}");
+    }
+}
+
+/// Values that only the verb can judge: the status is that of a failure, as version 0.1 has it.
+#[test]
+fn every_value_that_a_verb_refuses_is_named_with_its_argument_and_its_verb() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, bytes: &[u8]| std::fs::write(dir.path().join(name), bytes).unwrap();
+    write("a", &[0; 8192]);
+    write("b", &[1; 8192]);
+    std::fs::create_dir(dir.path().join("full")).unwrap();
+    write("full/x", b"");
+    bifold_in(dir.path(), "record --generate t:10 -q -o r.bifold");
+    bifold_in(dir.path(), "share fingerprint a -o fp --unkeyed --parts 4 -q");
+    let capture = "compare --generate fork-storm:300 -q --configs nested-4k,shadow-4k -i 0.001 -o x";
+    for name in ["s.timeline", "t.timeline"] {
+        bifold_in(dir.path(), &format!("{capture} --timeline {name}"));
+    }
+    let experiment = concat!(env!("CARGO_MANIFEST_DIR"), "/../../experiments/share/synthetic.toml");
+    let case = format!("share run --scale 1 --case nope {experiment}");
+    let scale = format!("share run --scale 1/1000 {experiment}");
+    each_names_its_verb_and_its_argument(
+        dir.path(),
+        1,
+        &[
+            ("compare --generate t:10 --profile nope", "--profile nope", "compare"),
+            ("compare --generate t:10 --set cpu.x=1", "--set cpu.x=1", "compare"),
+            ("compare --generate t:10 --set cpu.base_cpi", "--set cpu.base_cpi", "compare"),
+            (
+                "compare --generate t:10 --set cpu.base_cpi=2 --set tlb.l2.ways=7",
+                "--set tlb.l2.ways=7",
+                "compare",
+            ),
+            ("compare --where r.bifold", "--where", "compare"),
+            ("record --generate t:10 -o x --profile nope", "--profile nope", "record"),
+            ("record --generate t:10 -o x --set a=b", "--set a=b", "record"),
+            ("diff r.bifold r.bifold --profile nope", "--profile nope", "diff"),
+            ("diff r.bifold r.bifold --set a=b", "--set a=b", "diff"),
+            ("policy replay --policy nope s.timeline", "--policy nope", "policy replay"),
+            ("policy replay --policy dsp --set a=b s.timeline", "--set a=b", "policy replay"),
+            ("policy replay --policy dsp --set a s.timeline", "--set a", "policy replay"),
+            ("policy replay --host-page 2m s.timeline", "--host-page 2m", "policy replay"),
+            ("policy compare --policy nope s.timeline", "--policy nope", "policy compare"),
+            ("policy compare --policy dsp --set policy=x s.timeline", "--set policy=x", "policy compare"),
+            (
+                "policy compare --policy dsp --set interval_s=0 s.timeline",
+                "--set interval_s=0",
+                "policy compare",
+            ),
+            ("policy compare --host-page 2m s.timeline", "--host-page 2m", "policy compare"),
+            ("policy intervals --policy nope s.timeline", "--policy nope", "policy intervals"),
+            ("policy intervals --set a=b s.timeline", "--set a=b", "policy intervals"),
+            ("policy intervals -i 4000 s.timeline", "--interval 4000", "policy intervals"),
+            ("policy intervals --intervals 4000 s.timeline", "--interval 4000", "policy intervals"),
+            ("policy sweep --policy nope --set n=1,2 s.timeline", "--policy nope", "policy sweep"),
+            (
+                "policy sweep --policy dsp --set interval_s=1,2 --set a=1,2 s.timeline",
+                "--set a=1,2",
+                "policy sweep",
+            ),
+            (
+                "policy sweep --policy dsp --set interval_s=1:2 s.timeline",
+                "--set interval_s=1:2",
+                "policy sweep",
+            ),
+            (
+                "policy sweep --policy dsp --set interval_s=1,2 --host-page 2m s.timeline",
+                "--host-page 2m",
+                "policy sweep",
+            ),
+            ("policy train nope s.timeline t.timeline", "POLICY nope", "policy train"),
+            ("policy train dsp s.timeline", "TIMELINE", "policy train"),
+            ("policy train dsp s.timeline ./s.timeline", "TIMELINE", "policy train"),
+            ("policy train zhang --set a=1,2 s.timeline t.timeline", "--set a=1,2", "policy train"),
+            ("share potential x=a x=b", "IMAGE", "share potential"),
+            ("share potential a fp", "IMAGE", "share potential"),
+            ("share fingerprint a -o fp --unkeyed", "--output", "share fingerprint"),
+            ("share fingerprint a -o x --key a", "--key", "share fingerprint"),
+            ("share count --part 4 fp", "--part 4", "share count"),
+            ("share import b -o fp", "--output", "share import"),
+            ("share model a --set pages=1", "--set pages=1", "share model"),
+            ("share model a --set run", "--set run", "share model"),
+            ("share model a --set pages_to_scan=x", "--set pages_to_scan=x", "share model"),
+            ("share model a --set pages_to_scan=0", "--set pages_to_scan=0", "share model"),
+            ("share model a --set max_page_sharing=1", "--set max_page_sharing=1", "share model"),
+            (
+                "share model a --set advisor_mode=scan-time --set advisor_max_pages_to_scan=0",
+                "--set advisor_max_pages_to_scan=0",
+                "share model",
+            ),
+            ("share model a --scanner tps --set smart_scan=1", "--set", "share model"),
+            ("share check --set pages=1", "--set pages=1", "share check"),
+            ("share check --set run", "--set run", "share check"),
+            (&case, "--case nope", "share run"),
+            (&scale, "--scale 1/1000", "share run"),
+        ],
+    );
+    // Beside a command, 1 is the command's.
+    each_names_its_verb_and_its_argument(
+        dir.path(),
+        125,
+        &[
+            ("compare --profile nope -- true", "--profile nope", "compare"),
+            ("compare --set cpu.x=1 -- true", "--set cpu.x=1", "compare"),
+            ("compare --keep full -- true", "--keep full", "compare"),
+            ("record --profile nope -o x -- true", "--profile nope", "record"),
+        ],
+    );
+}
+
 #[test]
 fn every_usage_error_names_its_verb_and_its_argument() {
     let dir = tempfile::tempdir().unwrap();
@@ -63,7 +184,7 @@ fn every_usage_error_names_its_verb_and_its_argument() {
     for name in ["a.json", "b.json"] {
         bifold_in(dir.path(), &format!("compare --generate t:10 -q --format json -o {name}"));
     }
-    for (words, argument, verb) in [
+    let rows = [
         ("compare", "CMD", "compare"),
         ("compare --generate t:10 x.bifold", "FILE", "compare"),
         ("compare --generate tt:10", "--generate", "compare"),
@@ -107,7 +228,7 @@ fn every_usage_error_names_its_verb_and_its_argument() {
         ("policy compare", "TIMELINE", "policy compare"),
         ("policy compare a.timeline -o x --report x", "--report", "policy compare"),
         ("policy compare a.timeline --time-scale 0", "--time-scale", "policy compare"),
-        ("policy intervals a.timeline -i 0", "--intervals", "policy intervals"),
+        ("policy intervals a.timeline -i 0", "--interval", "policy intervals"),
         ("policy intervals a.timeline --report a.timeline", "--report a.timeline", "policy intervals"),
         ("policy sweep --policy dsp --set interval_s a.timeline", "--set", "policy sweep"),
         ("policy sweep --policy dsp --set interval_s=1,2", "TIMELINE", "policy sweep"),
@@ -126,14 +247,39 @@ fn every_usage_error_names_its_verb_and_its_argument() {
         ("share run --scale 0 x.toml", "--scale", "share run"),
         ("share watch -i 0", "--interval", "share watch"),
         ("share advise --format csv", "--format", "share advise"),
-    ] {
-        let text = bifold_in(dir.path(), words).refused();
-        assert!(text.starts_with("status 2\nerror: "), "{words}: {text}");
-        let (error, usage) =
-            text.split_once("\nUsage: ").unwrap_or_else(|| panic!("{words}: no usage: {text}"));
-        assert!(error.contains(argument), "{words}: {argument} is not named: {text}");
-        assert!(usage.starts_with(&format!("bifold {verb} ")), "{words}: {verb} is not named: {text}");
-    }
+        ("compare --generate t:10 --seed x", "--seed", "compare"),
+        ("compare --generate t:10 --interval 0", "--interval", "compare"),
+        ("compare --generate t:10 --time-scale 0", "--time-scale", "compare"),
+        ("compare --generate t:10 --folded x", "--where", "compare"),
+        ("compare --generate t:10 --where --folded-count x", "--folded-count", "compare"),
+        ("compare --generate t:0", "--generate", "compare"),
+        ("compare --runs x -- true", "--runs", "compare"),
+        ("compare --vcpus 3 -- true", "--vcpus", "compare"),
+        ("compare --kpti x -- true", "--kpti", "compare"),
+        ("compare --root x -- true", "--root", "compare"),
+        ("compare --modules x -- true", "--kernel", "compare"),
+        ("compare --check-every x -- true", "--check-every", "compare"),
+        ("compare --skip x -- true", "--skip", "compare"),
+        ("compare --for x -- true", "--for", "compare"),
+        ("compare --from-marker --from-function x -- true", "--from-marker", "compare"),
+        ("diff a.json b.json -i 0", "--interval", "diff"),
+        ("completions x", "SHELL", "completions"),
+        ("policy replay --start x a.timeline", "--start", "policy replay"),
+        ("policy replay --host-page 1g a.timeline", "--host-page", "policy replay"),
+        ("policy replay --vm old a.timeline", "--vm", "policy replay"),
+        ("policy replay --other x a.timeline", "--other", "policy replay"),
+        ("policy sweep --policy dsp --set interval_s=1,2 -n x a.timeline", "--count", "policy sweep"),
+        ("share potential a -n x", "--count", "share potential"),
+        ("share fingerprint a -o x --unkeyed --parts 0", "--parts", "share fingerprint"),
+        ("share model --scanner x a", "--scanner", "share model"),
+        ("share check --pages 1", "--pages", "share check"),
+        ("share check --passes 0", "--passes", "share check"),
+        ("share check --runs 0", "--runs", "share check"),
+        ("share check --limit 0", "--limit", "share check"),
+        ("share check --processes --content zero-pages", "--processes", "share check"),
+        ("share watch -n 0", "--count", "share watch"),
+    ];
+    each_names_its_verb_and_its_argument(dir.path(), 2, &rows);
 }
 
 #[test]

@@ -150,5 +150,10 @@ fn timelines_and_policies_that_cannot_be_used() {
     insta::assert_snapshot!(all(dir.path(), &cases));
     // Not in the golden: the list of policies grows.
     let text = bifold_in(dir.path(), "policy compare storm.timeline --policy dps").refused();
-    assert!(text.starts_with("status 1\nbifold: no policy `dps`: give one of always-shadow, "), "{text}");
+    assert!(
+        text.starts_with(
+            "status 1\nbifold: --policy dps: there is no such policy: give one of always-shadow, "
+        ),
+        "{text}"
+    );
 }

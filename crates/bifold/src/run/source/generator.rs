@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A built-in generator as a source of events.
 
-use super::{Ending, EventSource};
-use crate::run::feed::Feed;
+use super::{Ending, EventSource, Feed};
 use crate::usage::UsageError;
 use bifold_report::Input;
 use bifold_trace::file::{Header, Source};

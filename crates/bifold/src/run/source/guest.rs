@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A command that runs in a guest now, as a source of events.
 
-use super::{Ending, EventSource, stdin};
-use crate::run::feed::Feed;
+use super::{Ending, EventSource, Feed, stdin};
 use bifold_guest::{Begin, CaptureProgress, GuestSpec, Region, Root, Thp, Timing, capture};
 use bifold_report::{Input, Partial, grouped};
 use bifold_trace::CommandExit;

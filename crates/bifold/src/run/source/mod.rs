@@ -4,15 +4,16 @@
 //! A plan holds a source as `Box<dyn EventSource>`. Nobody asks which source it is: what a run needs to
 //! know stands in the trait. Events are counted in blocks, so a virtual call per run costs nothing.
 
+mod feed;
 mod generator;
 mod guest;
 mod recording;
 mod stdin;
 
+pub use feed::Feed;
 pub use guest::Guest;
 pub use recording::Recording;
 
-use super::feed::Feed;
 use bifold_guest::{Clock, Written};
 use bifold_report::{Input, Partial};
 use bifold_trace::file::{Header, Trailer};

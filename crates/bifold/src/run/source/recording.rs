@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A recording as a source of events.
 
-use super::{Ending, EventSource};
-use crate::run::feed::Feed;
-use anyhow::anyhow;
+use super::{Ending, EventSource, Feed};
+use crate::usage::UsageError;
 use bifold_report::{Input, Partial};
 use bifold_trace::CommandExit;
 use bifold_trace::file::{Header, Reader};
@@ -72,8 +71,11 @@ impl EventSource for Recording {
         if self.reader.header().source.attributed {
             return Ok(());
         }
-        let path = self.path.display();
-        Err(anyhow!("{path}: the recording does not say who ran: record anew with `bifold record --where`"))
+        let problem = format!(
+            "needs to know who ran, and {} does not say: record with `bifold record --where`",
+            self.path.display()
+        );
+        Err(UsageError::conflict("--where", problem).failing().into())
     }
 
     fn shows_what_it_has(&self) -> bool {
