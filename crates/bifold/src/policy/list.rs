@@ -6,13 +6,9 @@ use crate::status::Status;
 use crate::words;
 use bifold_policy::Named;
 use bifold_policy::spec::BUILT_IN;
-use bifold_report::Format;
+use bifold_report::{Format, wrapped};
 use clap::Args;
 use serde_json::json;
-use std::fmt::Write as _;
-
-/// Columns of a line.
-const WIDTH: usize = 118;
 
 /// List the policies that are built in
 #[derive(Debug, Args)]
@@ -71,20 +67,16 @@ fn json(all: &[(Named, String)]) -> anyhow::Result<String> {
 
 fn table(all: &[(Named, String)]) -> String {
     let width = all.iter().map(|(n, _)| n.name.len()).max().unwrap_or(0);
-    let mut out = format!("{:<width$}  every  what\n", "policy");
+    let mut out = format!("{:<width$}  interval  description\n", "policy");
     for (n, what) in all {
-        let mut line = format!("{:<width$}  {:>5}  ", n.name, format!("{} s", n.spec.interval_s()));
-        let indent = line.len();
         let estimate = if n.spec.needs_other() { " [needs the other mode's cost]" } else { "" };
-        for word in format!("{what}{estimate}").split(' ') {
-            if line.chars().count() + word.chars().count() > WIDTH {
-                let _ = writeln!(out, "{}", line.trim_end());
-                line = " ".repeat(indent);
-            }
-            line += word;
-            line.push(' ');
-        }
-        let _ = writeln!(out, "{}", line.trim_end());
+        let interval = format!("{} s", n.spec.interval_s());
+        let line = format!("{:<width$}  {interval:>8}  {what}{estimate}", n.name);
+        out += &wrapped(&line, width + "  interval  ".len());
     }
-    out + "\nA policy of your own is a TOML file with the keys of one of these: see `bifold policy list --format json`.\n"
+    out.push('\n');
+    out + &wrapped(
+        "A policy of your own is a TOML file with the keys of one of these: see `bifold policy list --format json`.",
+        0,
+    )
 }

@@ -182,7 +182,7 @@ fn one<'a>(
 
 fn text(r: &Replay, start: Mode, explain: bool) -> String {
     let mut out = format!("{} over {}, started in {} mode\n", r.named.name, r.input.name, start.name());
-    out += "    from s       to s  mode    overhead %\n";
+    out += "   start s      end s  mode    overhead %\n";
     for s in &r.stays {
         let _ = writeln!(
             out,
@@ -195,7 +195,7 @@ fn text(r: &Replay, start: Mode, explain: bool) -> String {
     }
     let _ = writeln!(
         out,
-        "  overhead {:.2} % ({:.3} % by switching); switches {}, decisions {}, in shadow {:.1} % of the time",
+        "  overhead {:.2} % ({:.3} % by switching); switches {}, decisions {}, time in shadow {:.1} %",
         r.run.overhead_percent(),
         share(r.run.switch_cycles, r.run.cycles - r.run.extra_cycles),
         r.run.switches,
@@ -204,7 +204,7 @@ fn text(r: &Replay, start: Mode, explain: bool) -> String {
     );
     let _ = writeln!(
         out,
-        "  against the better static mode {:+.2} %, against the oracle {:+.2} %",
+        "  gap to the better static mode {:+.2} %, gap to the oracle {:+.2} %",
         r.static_gap_percent, r.oracle_gap_percent
     );
     if explain {

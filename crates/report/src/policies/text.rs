@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Policies in text: a table per run, and for many programs their bounds, a matrix of
-//! programs and policies, and a summary per policy. At most 120 columns wide.
+//! programs and policies, and a summary per policy. At most 100 columns wide with the built-in policies' names.
 
 use super::{Line, PolicyComparison, lines, page_words, scale_words, setting_words};
 use crate::text::{fixed, grouped, seconds};
@@ -9,7 +9,7 @@ use bifold_policy::evaluate::{Evaluation, Program, Summary, WITHIN_PERCENT};
 use bifold_policy::replay_check::{ReplayCheck, TOLERANCE_PERCENT};
 
 /// Columns of a table.
-const WIDTH: usize = 118;
+const WIDTH: usize = 99;
 
 pub(super) fn render(c: &PolicyComparison) -> String {
     let e = &c.evaluation;
@@ -20,8 +20,7 @@ pub(super) fn render(c: &PolicyComparison) -> String {
         out += &one(program);
     } else {
         out += &programs(e);
-        out +=
-            "\nCycles above the better static mode's, in percent of those; below 0 where switching paid:\n\n";
+        out += "\nGap to the better static mode, in percent of that mode's cycles; below 0 where switching paid:\n\n";
         out += &matrix(e);
         out += "\n";
         out += &summary(e);
@@ -49,7 +48,8 @@ pub(super) fn notes(e: &Evaluation) -> Vec<String> {
     // The same policies over one program do not make a rate.
     if e.programs.len() > 1 {
         out.push(format!(
-            "within: programs on which it is within {WITHIN_PERCENT} % of the better static mode"
+            "mean gap: geometric mean over the programs; programs within {WITHIN_PERCENT} %: those on which the policy is \
+             within {WITHIN_PERCENT} % of the better static mode"
         ));
     }
     out
@@ -91,12 +91,12 @@ pub(crate) fn of_run(evaluation: &Result<Evaluation, String>) -> String {
 fn one(p: &Program) -> String {
     let head = [
         "\npolicy",
-        "over-\nhead %",
-        "to better\nstatic %",
-        "to the\noracle %",
+        "overhead\n%",
+        "gap to\nstatic %",
+        "gap to\noracle %",
         "\nswitches",
         "\ndecisions",
-        "in\nshadow %",
+        "time in\nshadow %",
         "worse\nstart",
     ];
     let row = |l: &Line| [l.name.clone()].into_iter().chain(cells(l)).collect();
@@ -138,15 +138,15 @@ pub(super) fn summary_cells(s: &Summary, programs: usize) -> [String; 8] {
 /// What can be had at best, and without switching.
 fn programs(e: &Evaluation) -> String {
     let head = [
-        "\nprogram",
-        "ideal\nrun",
-        "\nintervals",
-        "static\nshadow %",
-        "static\nnested %",
-        "oracle %\nfrom shadow",
-        "oracle %\nfrom nested",
-        "its switches\nfrom shadow",
-        "its switches\nfrom nested",
+        "\n\n\nprogram",
+        "\n\nideal\ntime",
+        "\n\n\nintervals",
+        "static\nshadow\noverhead\n%",
+        "static\nnested\noverhead\n%",
+        "oracle\noverhead\nfrom\nshadow %",
+        "oracle\noverhead\nfrom\nnested %",
+        "oracle\nswitches\nfrom\nshadow",
+        "oracle\nswitches\nfrom\nnested",
     ];
     let row = |p: &Program| {
         vec![
@@ -223,15 +223,15 @@ fn header(name: &str) -> String {
 
 fn summary(e: &Evaluation) -> String {
     let head = [
-        "\npolicy",
-        "to the oracle %\n(geom. mean)",
-        "worst to\nstatic %",
-        "\non program",
-        "within\n1 %",
-        "\nswitches",
-        "in\nshadow %",
-        "decides\nevery",
-        "needs the\nother's cost",
+        "\n\npolicy",
+        "mean gap\nto oracle\n%",
+        "worst gap\nto static\n%",
+        "program\nof worst\ngap",
+        "programs\nwithin\n1 %",
+        "\n\nswitches",
+        "time in\nshadow\n%",
+        "\ndecision\ninterval",
+        "cost of\nother mode\nneeded",
     ];
     let mut all: Vec<_> = e.policies.iter().collect();
     all.sort_by(|a, b| a.oracle_gap_percent.total_cmp(&b.oracle_gap_percent));
@@ -246,30 +246,45 @@ pub(crate) fn checks(checks: &[ReplayCheck]) -> String {
 }
 
 pub(super) fn checks_by_program(all: &[(String, Vec<ReplayCheck>)]) -> String {
-    let flat: Vec<(&str, &ReplayCheck)> =
-        all.iter().flat_map(|(p, c)| c.iter().map(|c| (p.as_str(), c))).collect();
+    let flat: Vec<&ReplayCheck> = all.iter().flat_map(|(_, checks)| checks).collect();
     if flat.is_empty() {
         return labelled(
             "replay",
             "not checked: no VM switched during the capture (`bifold compare --check`)",
         );
     }
-    let named = flat.iter().any(|(p, _)| !p.is_empty());
+    let mut out = String::new();
+    for (program, checks) in all.iter().filter(|(_, checks)| !checks.is_empty()) {
+        if !program.is_empty() {
+            out += &format!("replays over {program}\n\n");
+        }
+        out += &checks_of_program(checks);
+        out += "\n";
+    }
+    let off = flat.iter().filter(|c| !c.passed()).count();
+    let result = match off {
+        0 => format!("all {} within {TOLERANCE_PERCENT} % of the run's cycles", flat.len()),
+        n => format!("{n} of {} OFF by more than {TOLERANCE_PERCENT} % of the run's cycles", flat.len()),
+    };
+    out + &labelled("replay", &result)
+}
+
+fn checks_of_program(checks: &[ReplayCheck]) -> String {
     let head = [
-        "\nreplay of",
-        "host\npages",
-        "nested\ntables",
-        "\nstart",
-        "cycles of\nthe run",
-        "\nswitches",
-        "same\nmodes %",
-        "own deci-\nsions %",
-        "its\nswitches",
-        "\n",
+        "\n\npolicy",
+        "\nhost\npage",
+        "\nnested\ntables",
+        "\nstart\nmode",
+        "\nrun\ncycles",
+        "\nrun\nswitches",
+        "error in\nthe run's\nmodes %",
+        "error in\nits own\nmodes %",
+        "\nreplay\nswitches",
+        "\n\ncheck",
     ];
-    let row = |(program, c): &(&str, &ReplayCheck)| {
+    let row = |c: &ReplayCheck| {
         let signed = |percent: f64| format!("{percent:+.3}");
-        let cells = [
+        vec![
             c.name.clone(),
             page_words(c.vm.host_page).into(),
             if c.vm.keep_nested { "kept" } else { "dropped" }.into(),
@@ -280,15 +295,7 @@ pub(super) fn checks_by_program(all: &[(String, Vec<ReplayCheck>)]) -> String {
             c.own_decisions.map_or("-".into(), |(p, _)| signed(p)),
             c.own_decisions.map_or("-".into(), |(_, n)| grouped(n)),
             if c.passed() { "ok" } else { "OFF" }.into(),
-        ];
-        let first = named.then(|| (*program).to_string());
-        first.into_iter().chain(cells).collect()
+        ]
     };
-    let head = named.then_some("\nprogram").into_iter().chain(head).map(String::from).collect();
-    let off = flat.iter().filter(|(_, c)| !c.passed()).count();
-    let result = match off {
-        0 => format!("all {} within {TOLERANCE_PERCENT} % of the run's cycles", flat.len()),
-        n => format!("{n} of {} OFF by more than {TOLERANCE_PERCENT} % of the run's cycles", flat.len()),
-    };
-    table(head, flat.iter().map(row).collect()) + "\n" + &labelled("replay", &result)
+    table(head.map(String::from).into(), checks.iter().map(row).collect())
 }

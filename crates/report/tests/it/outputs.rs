@@ -38,7 +38,10 @@ fn table_with_all_parts() {
     insta::assert_snapshot!(c.render_table(Show::ALL));
     // What was checked on line is shown unasked, and that a check failed.
     let table = c.render_table(Show::default());
-    assert!(!table.contains("oracle") && table.contains("replay of") && table.contains("WARNING"), "{table}");
+    assert!(
+        !table.contains("oracle") && table.contains("own    replay") && table.contains("WARNING"),
+        "{table}"
+    );
 }
 
 #[test]

@@ -19,8 +19,15 @@ fn table_of_one_program_has_its_oracle_and_static_modes() {
 }
 
 #[test]
-fn a_matrix_of_many_policies_is_broken_into_blocks_of_120_columns() {
+fn tables_of_many_policies_with_long_names_have_at_most_100_columns() {
     let mut c = policy_comparison();
+    c.evaluation.programs[1].name = "configure".into();
+    for s in &mut c.evaluation.policies {
+        s.worst_program = "configure".into();
+    }
+    for check in c.checks.iter_mut().flatten().flat_map(|(_, checks)| checks) {
+        (check.name, check.cycles) = ("work-function".into(), 35_000_000_000.0);
+    }
     for p in &mut c.evaluation.programs {
         let row = p.rows[0].clone();
         p.rows = (0..25)
@@ -29,7 +36,7 @@ fn a_matrix_of_many_policies_is_broken_into_blocks_of_120_columns() {
     }
     let table = c.render(Format::Table).unwrap();
     let widest = table.lines().map(|l| l.chars().count()).max().unwrap();
-    assert!(widest <= 120, "{widest} columns:\n{table}");
+    assert!(widest <= 100, "{widest} columns:\n{table}");
     assert!(table.contains("24"), "{table}");
 }
 
