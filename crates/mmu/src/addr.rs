@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One type per kind of address, so that a guest-physical address is never
-//! used where a host-physical one is meant. They wrap the raw 64-bit value.
+//! One type per kind of address, so that a guest-physical address is never used in place of a
+//! host-physical one. Each type wraps the raw 64-bit value.
 
 macro_rules! address {
     ($( $(#[$doc:meta])* $name:ident ),* $(,)?) => { $(

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A set-associative array with true LRU: the building block of TLBs and walk
-//! caches. Any number of sets and ways, a fully associative array being one set.
+//! A set-associative array with true LRU: the building block of TLBs and walk caches. A fully
+//! associative array is one set.
 //!
-//! Up to 16 ways, a set has one signature byte per way, compared eight at a time
-//! in a 64-bit word, so that a key is touched only where the byte agrees; and its
-//! recency as a list of way numbers, four bits each, in one word. Wider sets are
-//! in [`crate::wide`]. Flushing all but global entries costs one counter: a set
-//! that was last used before the flush drops its entries when it is next used.
+//! A set of up to 16 ways has one signature byte per way. Eight signatures are compared at a time in
+//! a 64-bit word, and a key is read only where its signature agrees. Recency is a list of way
+//! numbers, four bits each, in one word. Wider sets are in [`crate::wide`]. Flushing all entries but
+//! the global ones increments one counter: a set last used before the flush drops its entries at its
+//! next use.
 
 use crate::tag::{Attr, GLOBAL, PAGE, allow, attr, keep_sharers, key_of, matches, tag};
 use crate::wide::Wide;

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The filter in front of the TLBs: pages that every TLB is known to hold.
 //!
-//! Most accesses go to a page used a moment ago. Such an access hits the first
-//! level in every configuration and changes nothing there but the order of
-//! recency, and that matters only when an entry is replaced. So a hit here only
-//! notes the time, and a first-level array that looks for its least recently
-//! used entry asks here for later times than its own ([`Filter::last_use`]). A
-//! page that leaves the filter hands its time over ([`Filter::take`]). Counts
-//! are exactly those without a filter, for every geometry.
+//! Most accesses go to a page that was used a moment ago. Such an access hits the first level in
+//! every configuration and changes only the order of recency, which matters when an entry is
+//! replaced. So a hit in the filter notes only the time. A first-level array that looks for its
+//! least recently used entry asks the filter for later times than its own ([`Filter::last_use`]), and
+//! a page that leaves the filter hands its time over ([`Filter::take`]). Counts are exactly those
+//! without a filter, for every geometry.
 
 use crate::PageSize;
 

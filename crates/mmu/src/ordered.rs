@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Small sets in order of recency: the arrays of walk caches, whose look-ups come
-//! several to a walk. A key may be marked as surviving [`Ordered::flush`].
+//! Small sets in order of recency: the arrays of walk caches, which a walk looks up several times. A
+//! key may be marked to survive [`Ordered::flush`].
 
 const WAYS: usize = 4;
 /// Marks a slot as filled.

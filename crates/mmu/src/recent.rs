@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A first-level TLB array: true LRU by time of last use, part of which the
-//! [`Filter`] in front may know better.
+//! A first-level TLB array: true LRU by time of last use. For pages in the [`Filter`] in front, the
+//! filter knows that time.
 
 use crate::tag::{Attr, allow, attr, keep_sharers, matches, tag};
 use crate::{Filter, PageSize};

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The TLBs of one CPU under one regime.
+//! The TLBs of one CPU in one configuration, or in several whose TLBs hold the same entries.
 //!
-//! Any number of arrays, each for one level, one or both sides (data, code) and
-//! one or several page sizes, as the hardware profile lists them. The second
-//! level is looked up and filled on a first-level miss only; there is no
-//! inclusion: an entry may leave the second level and stay in the first. A page
-//! larger than any array of a side takes is held as pieces of the largest size
-//! that one takes (a "fractured" entry).
+//! A profile lists any number of arrays. Each array belongs to one level, to one side or both (data,
+//! code), and to one or several page sizes. The second level is looked up and filled only on a
+//! first-level miss. The levels are not inclusive: an entry may leave the second level and stay in
+//! the first. A page larger than any array of its side takes is held as pieces of the largest size
+//! that an array takes (a "fractured" entry).
 //!
-//! Not modelled: prefetch into the TLB, coalescing of neighbouring pages, sharing
-//! between hyper-threads.
+//! Not modelled: prefetch into the TLB, coalescing of neighbouring pages, sharing between
+//! hyper-threads.
 
 use crate::recent::Recent;
 use crate::{Assoc, Attr, Filter, Gva, PAGE_BITS, PageSize, SHARERS};

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The walker: one loop for every format, mode and walk cache.
 //!
-//! [`walk`] starts at a table (the root, or where a walk cache lets it start),
-//! asks its caller for one entry per level and stops at a leaf or at an entry
-//! that is not present. How the caller gets the entry (from guest tables behind
-//! a nested walk of their own, from shadow tables) and what it counts is its
-//! affair: a two-dimensional walk is a walk whose `read` walks. With nothing
-//! cached that makes m references in one dimension and m*n + m + n in two.
+//! [`walk`] starts at a table: the root, or the table that a walk cache names. The caller supplies
+//! one entry per level. The walk stops at a leaf or at an entry that is not present. The caller also
+//! counts references, and it may walk another dimension to get an entry: that makes the walk
+//! two-dimensional. Without walk caches, m levels of one dimension take m references, and m guest
+//! levels by n host levels take m*n + m + n.
 
 use crate::format::Format;
 

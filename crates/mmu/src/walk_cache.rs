@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Walk caches: what lets a walk skip references to upper tables.
+//! Walk caches, which let a walk skip references to upper tables.
 //!
-//! Three variants (`docs/design/model.md#walk-caches`, after Bhargava et al., ASPLOS 2008):
-//! one-dimensional (guest tables only), two-dimensional (host tables too), and
-//! two-dimensional with a nested TLB (whole GPA-to-HPA translations). And two
-//! ways of tagging: by virtual prefix (Intel SDM vol. 3A section 4.10.3: a hit
-//! names the next table, so neither the upper entries nor their nested walks are
-//! needed) or by the entry's physical address (AMD: the walk still goes level
-//! by level, translates every guest entry's address, and a hit saves the
-//! reference itself). Only entries that point to a table are cached; leaves
-//! belong to the TLBs. Entries of the host dimension survive the guest's flushes.
+//! There are three variants (`docs/design/model.md#walk-caches`, after Bhargava et al., ASPLOS
+//! 2008): one-dimensional (guest tables only), two-dimensional (host tables too), and
+//! two-dimensional with a nested TLB (whole GPA-to-HPA translations). There are two kinds of tag.
+//! With a virtual prefix (Intel SDM vol. 3A section 4.10.3) a hit names the next table, so the walk
+//! needs neither the upper entries nor their nested walks. With the entry's physical address (AMD)
+//! the walk still goes level by level and translates every guest entry's address, and a hit saves
+//! the reference itself. Only entries that point to a table are cached; TLBs hold the leaves. Entries
+//! of the host dimension survive the guest's flushes.
 
 use crate::Start;
 use crate::ordered::Ordered;

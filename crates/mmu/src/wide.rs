@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Sets of more than 16 ways (the fully associative first-level TLBs of AMD's
-//! cores): tags in a plain row per set, recency as a time stamp per way.
+//! Sets of more than 16 ways, such as the fully associative first-level TLBs of AMD's cores: tags in
+//! a plain row per set, and a time stamp per way for recency.
 
 use crate::tag::{allow, matches};
 

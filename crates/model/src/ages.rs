@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Ages of table entries: what a cold start at any earlier interval would cost now.
 //!
-//! A mode entered at the beginning of interval i finds empty tables. In interval j >= i it
-//! pays for every entry that it uses there for the first time since i and that the
-//! unswitched run had filled before i: an entry whose last use before j lies before i. So it
-//! is enough to count, per interval, the entries used by how many intervals ago they were
-//! last used, and any sequence of switches can be costed afterwards without a run of its
-//! own. Nested tables that are kept while the VM is in shadow mode lack only what was made
-//! meanwhile: for them the interval in which an entry was made counts as well.
+//! A mode that is entered at the beginning of interval i finds empty tables. In interval j >= i the
+//! mode fills an entry anew if the unswitched run had filled that entry before i and has not used
+//! the entry between i and j. So each interval counts the entries that it uses by the age of their
+//! last use, and [`Reuse`] then gives the cost of any sequence of switches without another run.
+//! Nested tables that are kept during shadow mode lack only the entries made meanwhile, so the age
+//! of an entry's making is counted as well.
 //!
-//! Ages are counted in [`bucket`]s: exact up to 8 intervals, then four to an octave.
+//! Ages are counted in [`bucket`]s: exact up to 8 intervals, then four buckets to an octave.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What each access and each instruction cost, one by one and in the order of the events, so that a
-//! consumer can sum the costs by process, function or mapping.
+//! Charges: what each access and each instruction cost, in the order of the events, so that a
+//! consumer can sum costs by process, function or mapping.
 //!
-//! Who counts a cost does not charge it: a charge is what the counters have grown by since the one
-//! before. So the charges of a configuration sum to its totals, whatever is counted where.
+//! A charge is the growth of a configuration's counters since the charge before. So the charges sum
+//! to the totals, and the code that counts a cost need not know that charges exist.
 
 use crate::memory::Refs;
 use crate::regime::Regime;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A configuration: who translates a guest's addresses, and with which host pages.
+//! A configuration: the paging mode and the size of the host's pages.
 
 use bifold_mmu::PageSize;
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The counts of one configuration since the start: the sample, the references of its walks,
-//! and, where they were asked for, its exits one by one and the exits of user accesses.
+//! The counts of one configuration since the start: the sample, the references of walks, the log of
+//! exits, and the exits of user accesses. The log and the exits of user accesses are optional.
 
 use crate::Sample;
 use crate::exit_log::{Access, ExitLog};

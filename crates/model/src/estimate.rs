@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What windows of a run say of all of it: the mean over windows and its interval.
+//! Estimates for a whole run from windows of it: the mean over windows and its confidence interval.
 //!
-//! One window is drawn at random within every period, which is stratified sampling with one
-//! unit per stratum. Its variance cannot be estimated without bias; the difference of each
-//! window from the one before does so with what slow phases of the program add left out, and
-//! errs on the wide side otherwise (Wolter, Introduction to Variance Estimation, 2nd ed. 2007,
-//! section 8.2, estimator v2). SMARTS (Wunderlich et al., ISCA 2003) takes windows at fixed
-//! distances and the variance of a simple random sample, which a program of two phases makes
-//! wide however long each lasts.
+//! One window is drawn at random within every period. This is stratified sampling with one unit per
+//! stratum, and its variance has no unbiased estimator. The differences between neighbouring windows
+//! give an estimate without the variance of slow program phases, which errs on the wide side
+//! otherwise (Wolter, Introduction to Variance Estimation, 2nd ed. 2007, section 8.2, estimator v2).
+//! SMARTS (Wunderlich et al., ISCA 2003) takes windows at fixed distances and the variance of a
+//! simple random sample; for a program of two long phases that interval is far too wide.
 
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF, StudentsT};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Exits one by one, to lay beside what a real hypervisor traced.
+//! The log of exits, one by one, for comparison with the trace of a real hypervisor.
 //!
-//! Who counts an exit does not log it: the log compares the counters with what they
-//! were, after whatever may have exited. So it can neither miss an exit nor invent one.
+//! The log compares the counters before and after each event that may exit. The code that counts an
+//! exit does not log it, so the log can neither miss an exit nor invent one.
 
 use crate::{Config, Sample};
 use bifold_mmu::{Gpa, Gva};

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The guest's page tables, replayed from the event stream.
 //!
-//! A table enters with its 512 entries ([`Event::Table`]), follows every store
-//! ([`Event::PtStore`]) and leaves when the guest uses the page for something
-//! else ([`Event::Retire`]). Walks read these copies, never the guest's memory,
-//! which has moved on. Accessed and dirty bits are set here as the CPU sets
-//! them; the stream does not carry the emulator's own setting of them.
+//! A table enters with its 512 entries ([`Event::Table`]), follows every store ([`Event::PtStore`])
+//! and leaves when the guest uses the page for something else ([`Event::Retire`]). Walks read these
+//! copies and not the guest's memory, because the guest has changed its memory meanwhile. Accessed
+//! and dirty bits are set here as the CPU sets them; the stream leaves out the emulator's own
+//! setting of these bits.
 //!
 //! [`Event::Table`]: bifold_trace::Event::Table
 //! [`Event::PtStore`]: bifold_trace::Event::PtStore

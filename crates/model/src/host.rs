@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The host's side of guest memory: which frame backs a guest frame, and since when.
+//! The host's memory behind a guest: the host frame of each guest frame, and whether the host has
+//! backed the frame.
 //!
-//! Frames are placed by a seeded permutation (`docs/design/model.md#host-memory`): 4 KB frames
-//! anywhere, or whole 2 MB frames. The host backs a frame when the guest first
-//! touches it: a read gets the shared zero page, mapped read-only, and a later
-//! write gets a page of its own (Linux `do_anonymous_page`, and KVM's
-//! `hva_to_pfn`, which maps a read fault writable only if the page already is).
-//! 2 MB pages are hugetlbfs's: they have no zero page.
+//! A seeded permutation places frames (`docs/design/model.md#host-memory`): single 4 KB frames, or
+//! whole 2 MB frames. The host backs a frame when the guest first touches the frame. A read gets the
+//! shared zero page, mapped read-only, and a later write gets a page of its own (Linux
+//! `do_anonymous_page`, and KVM's `hva_to_pfn`, which maps a read fault writable only if the page
+//! already is writable). Host pages of 2 MB come from hugetlbfs, which has no zero page.
 
 use bifold_mmu::{Gpa, Hpa, PageSize};
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which KVM the shadow MMU follows. The code in `shadow/` is Linux 6.1's; what a
-//! later one does differently is asked for here, a method per rule, and nowhere else.
-//! `docs/design/validation.md` shows both held against the real ones.
+//! The versions of KVM that the shadow MMU can follow. The code in `shadow/` follows Linux 6.1.
+//! Where a later version differs, `shadow/` asks a method of [`Kvm`]: one method per rule.
+//! `docs/design/validation.md` compares both versions with the real ones.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Nested paging: the host's tables for GPA -> HPA and the two-dimensional walk.
 //!
-//! The tables are real radix tables in the 4-level format (AMD's nested tables;
-//! EPT differs in its bits, not in its references). They fill lazily: a frame
-//! they do not map ends the walk in a violation, the host backs the frame and the
-//! whole walk starts again. References of the guest-table dimension count as
-//! writes, as both vendors treat them (Intel SDM vol. 3C 29.3.3 with EPT A/D bits;
-//! AMD APM vol. 2 15.25.6). KVM's TDP MMU maps one frame per violation and
-//! prefetches none (Linux 6.1 `kvm_tdp_mmu_map`).
+//! The tables are real radix tables in the 4-level format of AMD's nested tables. EPT has other bits
+//! and the same references. The tables fill lazily: a frame without an entry ends the walk in a
+//! violation, the host backs the frame, and the whole walk starts again. References to guest tables
+//! count as writes, as both vendors treat them (Intel SDM vol. 3C 29.3.3 with EPT A/D bits; AMD APM
+//! vol. 2 15.25.6). KVM's TDP MMU maps one frame per violation and prefetches none (Linux 6.1
+//! `kvm_tdp_mmu_map`).
 
 use crate::ages::{Ages, Reuse};
 use crate::guest::GuestTables;

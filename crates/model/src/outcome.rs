@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a run of the model yields: totals and timeline per configuration.
-//! The input of every report, and of the policies.
+//! The outcome of a run of the model: totals and timeline per configuration. Reports and policies
+//! read it.
 
 use crate::ages::Reuse;
 use crate::{Config, Mean, Sample, SwitchedOutcome};

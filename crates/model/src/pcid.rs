@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Linux's use of PCIDs, for guests that were captured without them.
+//! Linux's use of PCIDs, for guests that were captured without PCIDs.
 //!
 //! A CPU keeps the TLB entries of six address spaces (Linux 6.1 `arch/x86/mm/tlb.c`:
-//! `TLB_NR_DYN_ASIDS`); a seventh takes the place of each in turn, whether or not it
-//! ran lately (`choose_new_asid`). Under KPTI each has a user half with a PCID of its
-//! own, whose root is the page after the kernel half's (a kernel built with KPTI
-//! allocates both pages even where it is off, so that neighbours are never two
-//! spaces). Entries are flushed when a space is new, when its tables changed while it
-//! did not run, and when the guest reloads the root it is running on.
+//! `TLB_NR_DYN_ASIDS`). A seventh space replaces each of the six in turn, however lately that space
+//! ran (`choose_new_asid`). Under KPTI each space has a user half with its own PCID, whose root is
+//! the page after the kernel half's root. A kernel built with KPTI allocates both pages even where
+//! KPTI is off, so two neighbouring roots always belong to one space. Entries are flushed when a
+//! space is new, when its tables changed while the space did not run, and when the guest reloads the
+//! current root.
 
 use bifold_mmu::Gpa;
 

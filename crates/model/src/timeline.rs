@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The timeline: the run cut into intervals of the profile's cycles, each with its
-//! sample per configuration.
+//! The timeline: the run cut into intervals of the profile's cycles, with a sample per interval and
+//! configuration.
 //!
-//! Time is that of the ideal run: instructions of all vCPUs times the assumed
-//! CPI, so that every configuration is cut at the same places of the guest's work.
+//! Time is that of the ideal run: instructions of all vCPUs times the assumed CPI. So every
+//! configuration is cut at the same places of the guest's work.
 
 use crate::ages::Reuse;
 use crate::regime::Regime;

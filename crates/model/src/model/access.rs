@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Accesses: the loop over a stream's words, the filter, the TLBs of every group of
-//! configurations, and what a miss in them brings.
+//! Accesses: the loop over a stream's words, the filter, and the TLBs of each group of
+//! configurations. A TLB miss leads to the paging mode's walk.
 
 use super::{Model, Vcpu};
 use crate::access::{AccessKind, Flush, Miss};

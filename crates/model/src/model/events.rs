@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Everything a guest does but accesses: control registers, INVLPG, page faults, stores
-//! to page tables.
+//! All events of a guest except accesses: control registers, INVLPG, page faults, stores to page
+//! tables.
 
 use super::Model;
 use crate::charge::Place;

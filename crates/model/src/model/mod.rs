@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The model of one VM: consumes events and costs every configuration in one pass.
+//! The model of one VM, which consumes events and costs every configuration in one pass.
 //!
-//! Every configuration sees the same accesses. Configurations share TLBs as long as these hold
-//! the same (`docs/design/model.md#tlbs`). A filter in front of the TLBs ([`Filter`]) answers for pages that all
-//! of them hold, so that most accesses cost one comparison.
+//! Every configuration sees the same accesses. Configurations share TLBs as long as their TLBs hold
+//! the same entries (`docs/design/model.md#tlbs`). A filter in front of the TLBs ([`Filter`])
+//! answers for pages that all of them hold, so most accesses cost one comparison.
 
 mod access;
 mod events;

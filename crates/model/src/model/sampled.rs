@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Sampled streams: what is done between windows, and what windows say of the whole run.
+//! Sampled streams: the model between windows, and the estimate of the whole run from windows.
 //!
-//! Exact, because the stream has what causes them everywhere: exits for guest page faults,
-//! stores to page tables, control registers and INVLPG; for the access that such a fault
-//! interrupted, which is repeated when the fault is mended; and for the kernel's own memory,
-//! whose first touches are in the stream of a gap too.
+//! Some counts are exact, because the stream holds their causes between windows too: exits for the
+//! guest's page faults, stores to page tables, control registers and INVLPG; exits of the access
+//! that a page fault interrupted, which is repeated after the fault; and exits for the kernel's own
+//! memory, whose first touches the stream has everywhere.
 //!
-//! Estimated from windows: page walks, and the other exits for user memory, as those for pages
-//! that the kernel mapped around a fault and for shadow entries that were dropped. In a gap,
-//! accesses go past the TLBs, straight to the tables: TLBs keep what they held, and the
-//! warm-up before a window replaces what is out of date.
+//! Other counts are estimated from windows: page walks, and the remaining exits for user memory,
+//! such as those for pages that the kernel mapped around a fault and for dropped shadow entries.
+//! Between windows, accesses bypass the TLBs and go straight to the tables. TLBs keep their entries
+//! meanwhile, and the warm-up before each window replaces entries that are out of date.
 
 use super::Model;
 use super::access::translate;

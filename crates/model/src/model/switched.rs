@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A VM whose paging mode changes while it runs: a further regime beside the static ones,
-//! asked after every interval in which mode it goes on.
+//! A VM whose paging mode changes while it runs: one more regime beside the static ones. After every
+//! interval a policy decides the mode of the next interval.
 //!
-//! A switch does what KVM with a mode per VM does: every vCPU stops, TLBs and walk caches
-//! are flushed, the shadow tables are dropped (nothing tracks the guest's stores while the
-//! hardware walks its tables), and the nested tables are kept, or dropped as in the 2020
-//! work on KVM 4.19. The memory that the host has given stays.
+//! A switch does what KVM with a mode per VM does. Every vCPU stops; TLBs and walk caches are
+//! flushed. The shadow tables are dropped, because nothing tracks the guest's stores while the
+//! hardware walks the guest's tables. The nested tables are kept, or dropped as in the 2020 work on
+//! KVM 4.19. Memory that the host has given stays.
 
 use super::access::Group;
 use super::{Model, Options};

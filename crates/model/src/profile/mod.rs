@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Hardware profiles: every geometry and every cost of the model, from TOML.
 //!
-//! A profile is one file under `profiles/`, and a built-in one also a line in `builtin!`. Each table in it says where its
-//! values come from (`source`) or that they are starting values, not measured
-//! (`prior`); a table with neither is refused. Unknown keys are refused.
+//! A profile is one file under `profiles/`; a built-in profile is also one line in `builtin!`. Each
+//! table of a profile says where its values come from (`source`), or that they are starting values
+//! that nobody measured (`prior`). A table with neither is refused, and so is an unknown key.
 
 mod keys;
 mod origins;

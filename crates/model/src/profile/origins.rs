@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where a profile's values come from, table by table, and which of them are priors: starting
-//! values that nobody measured for this machine. A value that a user set is none.
+//! The origins of a profile's values, table by table: a source, or `prior` for starting values that
+//! nobody measured for this machine. A value that the user set is not a prior.
 
 use super::Profile;
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The page fault: `FNAME(page_fault)` and what follows from it. KVM walks the
-//! guest's tables itself, makes shadow pages down to the leaf (`FNAME(fetch)`),
-//! sets the leaf spte (`mmu_set_spte`, `make_spte`) and, at level 1, fills the
-//! rest of the aligned block of 8 (`FNAME(pte_prefetch)`). A store to a
-//! write-tracked table goes to the emulator (`x86_emulate_instruction`).
+//! The page fault: `FNAME(page_fault)` and the functions that it calls.
+//!
+//! KVM walks the guest's tables itself, makes shadow pages down to the leaf (`FNAME(fetch)`), sets
+//! the leaf spte (`mmu_set_spte`, `make_spte`) and, at level 1, fills the rest of the aligned block
+//! of 8 (`FNAME(pte_prefetch)`). A store to a write-tracked table goes to the emulator
+//! (`x86_emulate_instruction`).
 
 use super::pages::{Pages, sptep_to_sp};
 use super::spte::{

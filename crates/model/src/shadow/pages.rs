@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The arena of shadow pages (`struct kvm_mmu_page`) with its links: the hash by
-//! gfn, the list of active pages in order of creation, parents, and the reverse
-//! map (`kvm_rmap_head`) from a frame to the leaf sptes that map it.
+//! The arena of shadow pages (`struct kvm_mmu_page`) with its links: the hash by gfn, the list of
+//! active pages in order of creation, parents, and the reverse map (`kvm_rmap_head`) from a frame to
+//! the leaf sptes that map the frame.
 //!
-//! An spte is named by its id, slot * 512 + index; slot 0 is a page that stays
-//! empty, so that id 0 can mean none. An spte is linked in one list only: a leaf
-//! in its frame's reverse map, any other in its child's list of parents. The
-//! lists are therefore two numbers per spte, and adding and removing are O(1).
+//! The id of an spte is slot * 512 + index. Slot 0 is a page that stays empty, so id 0 means none.
+//! Each spte is linked in one list only: a leaf in its frame's reverse map, an upper spte in its
+//! child's list of parents. So the lists are two numbers per spte, and adding and removing are O(1).
 
 use super::spte::{ADDRESS, LARGE, PRESENT, Role};
 use std::collections::HashMap;

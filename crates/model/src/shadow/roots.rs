@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Roots: CR3 loads, with the current root and three cached ones per vCPU
-//! (`kvm_set_cr3`, `kvm_mmu_new_pgd`, `fast_pgd_switch`), global flushes
-//! (`kvm_post_set_cr4`), and roots whose table was zapped under them.
+//! Roots: CR3 loads, with the current root and three cached roots per vCPU (`kvm_set_cr3`,
+//! `kvm_mmu_new_pgd`, `fast_pgd_switch`), global flushes (`kvm_post_set_cr4`), and roots whose table
+//! was zapped while they were loaded.
 
 use super::Shadow;
 use super::spte::{ACC_ALL, ADDRESS, Role};

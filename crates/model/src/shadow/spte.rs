@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Bits of shadow entries, access masks, roles, and KVM's walk of the guest's
-//! tables (`FNAME(walk_addr_generic)`).
+//! Bits of shadow entries, access masks, roles, and KVM's walk of the guest's tables
+//! (`FNAME(walk_addr_generic)`).
 //!
-//! An spte is an x86 entry that the hardware walker can read. Two of the bits
-//! that hardware ignores carry what KVM keeps there or what the reason of an
-//! exit is told from. Reserved bits, memory types and protection keys are left
-//! out: a guest that sets them wrongly does not get as far as a recording.
+//! An spte is an x86 entry that the hardware walker can read. Two of the bits that hardware ignores
+//! hold what KVM keeps in such bits and what tells the reason of an exit. Reserved bits, memory
+//! types and protection keys are left out: a guest with wrong ones fails before it is recorded.
 
 use crate::guest::GuestTables;
 use bifold_mmu::{Format, Gpa, Gva};

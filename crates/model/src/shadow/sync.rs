@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Unsync pages: leaf tables that the guest may write without an exit until it
-//! flushes a TLB. How they become so (`mmu_try_to_unsync_pages`), are found from
-//! a root (`unsync_child_bitmap`), and follow the guest again at a CR3 load
+//! Unsync pages: leaf tables that the guest may write without an exit until it flushes a TLB.
+//!
+//! The functions here make a page unsync (`mmu_try_to_unsync_pages`), find unsync pages below a root
+//! (`unsync_child_bitmap`), and bring them up to date with the guest at a CR3 load
 //! (`mmu_sync_children`, `FNAME(sync_page)`) or INVLPG (`FNAME(invlpg)`).
 
 use super::Shadow;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How shadow pages end (`kvm_mmu_prepare_zap_page`, `kvm_mmu_commit_zap_page`),
-//! and when: the budget (`make_mmu_pages_available`), a table that is written
-//! as no table is (`kvm_mmu_unprotect_page`), write flooding (`kvm_mmu_pte_write`).
-//! And the accounting of shadowed tables, which ends with them.
+//! The end of shadow pages (`kvm_mmu_prepare_zap_page`, `kvm_mmu_commit_zap_page`) and its reasons:
+//! the budget (`make_mmu_pages_available`), a table that the guest no longer writes as a table
+//! (`kvm_mmu_unprotect_page`), and write flooding (`kvm_mmu_pte_write`). The accounting of shadowed
+//! tables is here too, because it ends with the pages.
 
 use super::Shadow;
 use super::pages::sptep_to_sp;
