@@ -207,7 +207,7 @@ impl Assoc {
         }
     }
 
-    /// Leaves every entry to the sharers at `places` alone, who move up to the places from 0 on.
+    /// Removes all sharers but those at `places` from every entry. Those get the places from 0 on.
     pub fn keep_sharers(&mut self, places: u8) {
         for row in self.rows.chunks_exact_mut(self.stride) {
             row[HEAD..].iter_mut().for_each(|tag| *tag = keep_sharers(*tag, places));

@@ -143,7 +143,7 @@ impl Recent {
         }
     }
 
-    /// Leaves every entry to the sharers at `places` alone, who move up to the places from 0 on.
+    /// Removes all sharers but those at `places` from every entry. Those get the places from 0 on.
     pub fn keep_sharers(&mut self, places: u8) {
         self.entries.iter_mut().for_each(|way| way.tag = keep_sharers(way.tag, places));
     }

@@ -18,7 +18,7 @@ const PIECE_SHIFT: u32 = KEY_BITS;
 pub(crate) const PAGE: u64 = (1 << PAGE_BITS) - 1;
 const KEY: u64 = (1 << KEY_BITS) - 1;
 
-/// What is kept with a key.
+/// The attributes of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Attr {
     /// A bit per configuration that shares the entry, by its place among them: its writes may
@@ -44,7 +44,7 @@ pub(crate) fn allow(tag: u64, writable: u8) -> u64 {
     tag | u64::from(writable) << WRITABLE_SHIFT
 }
 
-/// The tag for the sharers at `places` alone, who move up to the places from 0 on.
+/// The tag without all sharers but those at `places`, which get the places from 0 on.
 pub(crate) fn keep_sharers(tag: u64, places: u8) -> u64 {
     let old = tag >> WRITABLE_SHIFT;
     let kept = (0..SHARERS).filter(|place| places >> place & 1 != 0);

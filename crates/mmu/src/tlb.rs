@@ -39,7 +39,7 @@ pub struct ArraySpec {
     pub ways: usize,
 }
 
-/// What a look-up found.
+/// The result of a look-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lookup {
     /// In the first level.
@@ -55,12 +55,12 @@ pub enum Lookup {
     Miss,
 }
 
-/// What a walk found, as a TLB holds it.
+/// The translation that a walk found, as a TLB entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
     /// Size of the translation.
     pub size: PageSize,
-    /// Size of the page that the CPU knows it to be a piece of; the same if it is whole.
+    /// Size of the whole page. It is larger than the entry's if the entry is a piece of a page.
     pub page: PageSize,
     /// Writes may use it as it is.
     pub writable: bool,

@@ -5,7 +5,7 @@
 use crate::guest::{GuestTables, Leaf};
 use bifold_mmu::{Entry, Gpa, Gva};
 
-/// What an access does at its address.
+/// The kind of an access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AccessKind {
     /// A load.
@@ -33,7 +33,7 @@ pub struct Miss {
     pub vcpu: usize,
     /// The address.
     pub gva: Gva,
-    /// What the access does.
+    /// The access's kind.
     pub kind: AccessKind,
     /// The guest's entry for the address. A store has set its dirty bit already.
     pub leaf: Leaf,

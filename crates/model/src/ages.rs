@@ -13,15 +13,15 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Entries used for the first time in an interval that were there before it.
+/// Entries that existed before an interval and are used for the first time in that interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reuse {
     /// [`bucket`] of the number of intervals since their last use.
     pub last: u8,
-    /// The same since they were made (nested tables only, else as `last`).
+    /// [`bucket`] of the number of intervals since they were made (nested tables; else as `last`).
     pub made: u8,
-    /// Exits that would fill them: entries of nested tables; of shadow tables, blocks of 8
-    /// that prefetch fills together, and large entries.
+    /// Exits that would fill these entries: one per entry of nested tables. In shadow tables, one
+    /// per block of 8 entries, which prefetch fills together, and one per large entry.
     pub exits: u32,
     /// Shadow pages that would have to be made again.
     pub tables: u32,
@@ -71,7 +71,7 @@ impl Ages {
         self.cell(last, made).0 += 1;
     }
 
-    /// A shadow page likewise.
+    /// A shadow page that was last used in interval `last` is used for the first time in this one.
     pub fn table_used(&mut self, last: u32) {
         self.cell(last, last).1 += 1;
     }

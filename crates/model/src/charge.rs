@@ -62,18 +62,18 @@ pub struct Place {
     pub size: Option<PageSize>,
 }
 
-/// One item of what [`Model::take_charges`](crate::Model::take_charges) hands over.
+/// One item that [`Model::take_charges`](crate::Model::take_charges) returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Charge<'a> {
     /// A cost: one per configuration, in the order of [`Options::configs`](crate::Options::configs).
     Cost(Place, &'a [Costs]),
     /// A part of the stream's own log ([`bifold_trace::Event::Log`]).
     Log {
-        /// What the bytes are.
+        /// The log: each log has records of one kind.
         stream: u64,
-        /// Which of its kind.
+        /// Number of the record in its log.
         number: u64,
-        /// The bytes.
+        /// The record's bytes.
         bytes: &'a [u8],
     },
 }
@@ -98,11 +98,11 @@ struct Seen {
 pub(crate) struct Charges {
     profile: Profile,
     items: Vec<Item>,
-    /// Of every cost item in turn.
+    /// Costs of all cost items, in order.
     costs: Vec<Costs>,
-    /// Of every log item in turn.
+    /// Bytes of all log items, in order.
     bytes: Vec<u8>,
-    /// Per configuration; switching VMs, which come after them, are left out.
+    /// Per static configuration. Switching VMs come after these and are left out.
     seen: Vec<Seen>,
 }
 
@@ -199,7 +199,7 @@ impl Charges {
         self.bytes.clear();
     }
 
-    /// Hands over everything since the last call.
+    /// Passes on all items since the last call.
     pub(crate) fn take(&mut self, sink: &mut dyn FnMut(Charge<'_>)) {
         let (mut costs, mut bytes) = (&self.costs[..], &self.bytes[..]);
         for item in &self.items {

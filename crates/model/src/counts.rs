@@ -7,10 +7,10 @@ use crate::exit_log::{Access, ExitLog};
 use crate::memory::Refs;
 use bifold_mmu::{Gva, PageSize};
 
-/// What one configuration has counted.
+/// The counts of one configuration.
 #[derive(Debug, Default)]
 pub struct Counts {
-    /// The counters. What derives from others, as cycles do, is 0 here.
+    /// The counters. Those derived from others, such as cycles, are 0 here.
     pub now: Sample,
     /// References of all walks.
     pub refs: Refs,
@@ -29,8 +29,8 @@ impl Counts {
         }
     }
 
-    /// Does the hypervisor's work for an access to `gva`, and adds what it counts to the tally,
-    /// if there is one.
+    /// Does the hypervisor's `work` for an access to `gva`, and adds the work's counts to the
+    /// tally, if there is one.
     #[inline]
     pub fn tallied<R>(&mut self, vcpu: usize, gva: Gva, work: impl FnOnce(&mut Counts) -> R) -> R {
         let before = self.tally.as_ref().map(|_| self.now);

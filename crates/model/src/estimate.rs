@@ -110,7 +110,7 @@ mod tests {
         }
     }
 
-    /// In how many of 2000 runs of `n` windows the true mean lies within the interval.
+    /// Number of runs, of 2000 with `n` windows, whose interval contains the true mean.
     fn coverage(n: usize, value: impl Fn(f64, &mut dyn FnMut() -> f64) -> f64, truth: f64) -> f64 {
         let within = (1..=2000u64).filter(|&seed| {
             let mut random = noise(seed);

@@ -10,23 +10,23 @@ use bifold_mmu::{Gpa, Gva};
 /// One exit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exit {
-    /// In which configuration.
+    /// The configuration that exited.
     pub config: Config,
-    /// As [`Sample::exits`] names it.
+    /// The reason, by its name in [`Sample::exits`].
     pub reason: &'static str,
-    /// What the guest accessed or invalidated; 0 for control registers.
+    /// The address that the guest accessed or invalidated; 0 for control registers.
     pub gva: Gva,
     /// The guest-physical address that was not mapped as needed, for a violation: of the
     /// page accessed or of a guest table on the way to it.
     pub gpa: Option<Gpa>,
-    /// It was a write (of a guest table on the way: always).
+    /// The access was a write. References to guest tables count as writes.
     pub write: bool,
-    /// It was an instruction fetch.
+    /// The access was an instruction fetch.
     pub fetch: bool,
-    /// The tables had an entry, which did not allow it.
+    /// The tables had an entry, which did not allow the access.
     pub present: bool,
-    /// Guest instructions executed, as far as the stream had told: it tells every 4096 at
-    /// least, and before whatever is no access.
+    /// Guest instructions executed, by the stream's last count. The stream has a count at least
+    /// every 4096 instructions, and before every event other than an access.
     pub instructions: u64,
 }
 

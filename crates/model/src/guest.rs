@@ -72,7 +72,7 @@ fn stretch_index(root: Gpa, number: u64) -> usize {
 pub struct GuestTables {
     format: &'static Format,
     tables: Vec<Table>,
-    /// Their entries, by slot.
+    /// The tables' entries, by slot.
     entries: Vec<[u64; 512]>,
     free: Vec<u32>,
     stretches: Vec<Stretch>,
@@ -233,7 +233,7 @@ impl GuestTables {
         }
     }
 
-    /// What maps `gva` under the root table at `root`, or where the walk ended.
+    /// The leaf that maps `gva` under the root table at `root`, or the step at which the walk ended.
     #[inline]
     pub fn lookup(&mut self, root: Gpa, gva: Gva) -> Result<Leaf, Step> {
         let number = (gva.0 >> 21) + 1;

@@ -10,14 +10,14 @@
 
 use bifold_mmu::{Gpa, Hpa, PageSize};
 
-/// How far the host has backed a frame.
+/// The state of a frame in the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Backing {
-    /// Not at all.
+    /// The host has no page for the frame.
     Absent,
-    /// By the shared zero page: readable only.
+    /// The shared zero page backs the frame, read-only.
     Zero,
-    /// By a page of its own.
+    /// A page of its own backs the frame.
     Own,
 }
 
@@ -53,7 +53,7 @@ impl HostMemory {
         (gpa.0 >> self.page.shift()) as usize
     }
 
-    /// How far the page behind `gpa` is backed. Addresses beyond the guest's memory
+    /// The state of the page behind `gpa`. Addresses beyond the guest's memory
     /// (device windows) count as backed: their faults are not paging's.
     #[inline]
     pub fn backing(&self, gpa: Gpa) -> Backing {
@@ -86,7 +86,7 @@ impl HostMemory {
         }
     }
 
-    /// Where the host keeps `gpa`. A permutation of the guest's own page numbers
+    /// The host-physical address of `gpa`: a permutation of the guest's own page numbers
     /// within 2^40 bytes, so that no two guest pages share a host frame.
     #[inline]
     pub fn hpa(&self, gpa: Gpa) -> Hpa {

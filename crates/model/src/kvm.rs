@@ -29,7 +29,7 @@ impl Kvm {
         }
     }
 
-    /// Its name in a profile.
+    /// The version's name in a profile.
     pub fn name(self) -> &'static str {
         match self {
             Kvm::Linux6_1 => "linux-6.1",

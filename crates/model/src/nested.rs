@@ -17,9 +17,9 @@ use bifold_mmu::{Dimension, Gpa, Gva, Hpa, PageSize, Start, Step, Tag, Walk, Wal
 use std::ops::Range;
 
 /// Host-physical addresses of table pages, above every frame that backs guest memory:
-/// the tables of each level lie in a range of their own, in the order of what they map.
-/// So the table that maps a guest address is found without reading the one above;
-/// walks read them all the same.
+/// each level has a range of its own, in the order of the addresses that its tables map.
+/// So the table that maps a guest address is found without reading the table above.
+/// Walks nevertheless read every level.
 const fn base(level: u8) -> u64 {
     (1 << 41) + ((level as u64) << 38)
 }

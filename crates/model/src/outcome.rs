@@ -34,13 +34,13 @@ pub struct Outcome {
     pub switched: Vec<SwitchedOutcome>,
     /// Start of every interval, in ideal cycles since the start.
     pub interval_starts: Vec<u64>,
-    /// Comparisons of a walk over the replayed guest tables with the captured GPA, and how many disagreed.
+    /// Comparisons of a walk over the replayed guest tables with the captured GPA.
     pub walk_checks: u64,
-    /// Of those, how many disagreed.
+    /// Comparisons that disagreed.
     pub walk_mismatches: u64,
     /// Accesses that the replayed guest tables did not translate (0 unless the capture has a hole).
     pub untranslated: u64,
-    /// What the stream consisted of, if it was sampled. Totals are estimates then.
+    /// The parts of a sampled stream; totals are then estimates. None if the stream is whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sampling: Option<Sampling>,
 }
@@ -55,25 +55,25 @@ pub struct ConfigOutcome {
     pub total: Sample,
     /// Per interval; sums to `total`.
     pub intervals: Vec<Sample>,
-    /// Per interval: entries used that were there before it, by age. Kept in timelines only.
+    /// Per interval: entries used that existed before the interval, by age. Only timelines keep these.
     #[serde(skip)]
     pub reuse: Vec<Vec<Reuse>>,
     /// References by walk step: row = guest level (0 = the data's own nested walk),
     /// column = host level (0 = the guest table itself).
     pub refs: [[u64; 6]; 6],
-    /// How good `total` is where the stream was sampled.
+    /// The accuracy of `total`, if the stream was sampled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<Estimate>,
 }
 
-/// What a sampled stream consisted of, in guest instructions.
+/// The parts of a sampled stream, in guest instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sampling {
     /// Windows measured.
     pub windows: u64,
     /// Instructions in them.
     pub measured_instructions: u64,
-    /// Instructions of the run's head, which stands for itself alone.
+    /// Instructions of the run's head, which is measured and represents nothing else.
     pub head_instructions: u64,
     /// Instructions before windows whose accesses were seen, but not measured.
     pub warm_up_instructions: u64,
@@ -81,8 +81,8 @@ pub struct Sampling {
     pub other_instructions: u64,
 }
 
-/// Of what a sampled run's extra cycles consist: some that are counted, and some that windows
-/// stand for.
+/// The two parts of a sampled run's extra cycles: those counted everywhere, and those estimated
+/// from windows.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
     /// Cycles of exits that are counted in windows and between them alike.

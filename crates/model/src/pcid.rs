@@ -27,21 +27,21 @@ pub struct Spaces {
 struct Kept {
     /// Number of the pair of frames that holds the roots of both halves.
     pair: u64,
-    /// Which halves are to be flushed before they run: they never did, or their tables changed.
+    /// The halves that must be flushed before they run: they never ran, or their tables changed.
     stale: [bool; 2],
 }
 
 /// The space to run in now.
 #[derive(Debug, Clone, Copy)]
 pub struct Space {
-    /// Its number.
+    /// Number of the space's place, 0 to 11.
     pub number: u16,
-    /// Its entries are to be dropped first.
+    /// The place's entries must be flushed first.
     pub flush: bool,
 }
 
 impl Spaces {
-    /// None kept yet. Where `on` is false, [`Spaces::load`] gives `None`: no PCIDs.
+    /// No spaces. If `on` is false the guest uses no PCIDs, and [`Spaces::load`] returns `None`.
     pub fn new(on: bool) -> Self {
         Spaces { on, kept: Vec::new(), next: 0 }
     }

@@ -169,7 +169,7 @@ impl Regime {
     }
 }
 
-/// What the guest's privileged instructions and page faults cost.
+/// The guest's privileged instructions and page faults.
 impl Regime {
     /// MOV to CR3; `first` where the recording only tells which root is loaded.
     pub fn load_cr3(&mut self, vcpu: usize, value: u64, first: bool, guest: &GuestTables) {

@@ -13,7 +13,7 @@ pub struct Counter {
     pub name: &'static str,
     /// Unit: `1` for counts, `cycles`, `pages`.
     pub unit: &'static str,
-    /// What it counts.
+    /// Meaning.
     pub doc: &'static str,
 }
 
@@ -47,7 +47,7 @@ macro_rules! counters {
                 $( self.$name += other.$name; )*
             }
 
-            /// This sample's counters less those of an earlier state of the same counters.
+            /// The growth of the counters since `earlier`, an earlier state of the same counters.
             pub fn since(&self, earlier: &Sample) -> Sample {
                 Sample { $( $name: self.$name - earlier.$name ),* }
             }
@@ -120,7 +120,7 @@ impl Sample {
     }
 
     /// The counts of first touches alone: what a long-lived VM, whose memory the host has backed
-    /// before, is spared. Only nested tables of such a VM are full; shadow tables live and die with
+    /// before, does not pay. Only nested tables of such a VM are full; shadow tables live and die with
     /// processes.
     pub fn first_touches(&self) -> Sample {
         Sample {

@@ -15,10 +15,10 @@ use zerocopy::IntoBytes;
 /// Words looked at together by [`Model::read_ahead`].
 const WINDOW: usize = 128;
 
-/// Configurations that share TLBs, because their TLBs have held the same so far: native and
-/// nested paging with 4 KB host pages always do. All start in as few groups as the bits of a
-/// TLB entry allow. A group splits where members hold a page at different sizes, or where a
-/// flush concerns only some of them. It never grows together again.
+/// Configurations that share TLBs, because their TLBs have held the same entries so far. Native
+/// and nested paging with 4 KB host pages always do. At the start there are as few groups as
+/// the bits of a TLB entry allow. A group splits when members hold a page at different sizes, or
+/// when a flush concerns only some members. Groups never join again.
 #[derive(Debug)]
 pub(super) struct Group {
     /// Indices of regimes. A member's place here is its bit in the TLBs' entries.
@@ -331,7 +331,7 @@ impl Model {
         self.carry_out_flushes();
     }
 
-    /// Flushes for every regime what its `flush` says, splitting groups that disagree.
+    /// Carries out every regime's `flush`, and splits groups whose members' flushes differ.
     pub(super) fn carry_out_flushes(&mut self) {
         let groups = std::mem::take(&mut self.groups);
         let mut groups = split_by(groups, |r| self.regimes[r].flush);

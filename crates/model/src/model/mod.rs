@@ -28,7 +28,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 pub use switched::{Decide, SwitchedOutcome, Switching};
 
-/// What a run of the model is given beside the profile.
+/// Options of a run of the model, beside the profile.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Seed of the host frames' placement.

@@ -29,7 +29,7 @@ use bifold_trace::{DecodeError, Event, decode};
 /// Roots of one address space may differ in this bit under KPTI.
 const KPTI_PAIR: u64 = 1 << 12;
 
-/// What a sampled stream has shown so far.
+/// State of a sampled stream.
 #[derive(Debug)]
 pub(super) struct Sampled {
     part: u64,
@@ -57,7 +57,7 @@ struct Pending {
     mended: bool,
 }
 
-/// What is estimated, of one regime.
+/// The counts of one regime that are estimated.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counted {
     all: Sample,
@@ -121,7 +121,7 @@ impl Model {
                 s.head[i].add(&Counted::now(regime, common, profile), &s.begin[i]);
             }
         }
-        // What a damaged stream has beyond the known parts is not measured.
+        // A damaged stream may name unknown parts: they are not measured.
         s.part = if code > gap::HEAD { gap::WARM_UP } else { code };
         s.begin.clear();
         if s.part == gap::MEASURE || s.part == gap::HEAD {
@@ -181,7 +181,7 @@ impl Model {
         }
     }
 
-    /// Notes a page fault, whose access exits for reasons of its own once it is repeated.
+    /// Notes a page fault: the access is repeated after the fault and may exit then.
     pub(super) fn note_fault(&mut self, vcpu: usize, gva: Gva) {
         for tally in self.regimes.iter_mut().filter_map(|r| r.counts.tally.as_mut()) {
             tally.guest_fault(vcpu, gva);
@@ -251,7 +251,7 @@ impl EndSampled {
         let [between, warm_up, measured, head] = s.instructions;
         for (i, config) in outcome.configs.iter_mut().enumerate() {
             let instructions = self.end[i].all.instructions;
-            // What is counted in windows stands for all but the head.
+            // Counts of windows stand for the whole run but the head.
             let factor = if measured == 0 { 0.0 } else { (instructions - head) as f64 / measured as f64 };
             let (total, exact) = whole(&self.end[i], &s.head[i], &s.measured[i], factor, &self.profile);
             let mean = Mean::per_instruction(&s.windows[i]);

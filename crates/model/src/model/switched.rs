@@ -30,7 +30,8 @@ pub struct Switching {
     pub keep_nested: bool,
 }
 
-/// Decides after every interval: its number, what it cost, its mode; returns the mode of the next.
+/// Decides after every interval. Arguments: the interval's number, its sample, its mode. Returns
+/// the mode of the next interval.
 pub type Decide = Box<dyn FnMut(usize, &Sample, Paging) -> Paging + Send>;
 
 /// What became of it.
@@ -46,7 +47,7 @@ pub struct SwitchedOutcome {
 }
 
 pub(super) struct Switched {
-    /// Its regime's place among the model's.
+    /// Index of the VM's regime among the model's.
     regime: usize,
     switching: Switching,
     decide: Decide,

@@ -39,7 +39,8 @@ pub struct Walker<'a, M> {
 }
 
 impl<M: Memory> Walker<'_, M> {
-    /// Counts a walk that begins. Its references go to the second of the result.
+    /// Counts the beginning of a walk, and returns the walk's caches and the receiver of its
+    /// references.
     #[inline(always)]
     fn begin_walk(&mut self) -> (&mut WalkCache, References<'_, M>) {
         self.counts.now.walks += 1;
@@ -47,7 +48,7 @@ impl<M: Memory> Walker<'_, M> {
     }
 }
 
-/// What a mode's empty tables are made from.
+/// Facts that a mode needs for its empty tables.
 #[derive(Debug)]
 pub struct Setup<'a> {
     /// The guest's own tables.

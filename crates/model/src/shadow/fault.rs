@@ -23,7 +23,7 @@ const PREFETCH: usize = 8;
 /// KVM_MAX_HUGEPAGE_LEVEL: 1 GB.
 const MAX_HUGEPAGE_LEVEL: u8 = 3;
 
-/// What a fault needed, for its counter.
+/// The kind of a fault, which chooses its counter.
 enum Outcome {
     Hidden,
     Permission,
