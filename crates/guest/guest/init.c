@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * PID 1 of the guest: loads modules, builds the command's root, runs it between
- * the start and the stop marker and reports to the host over virtio-serial.
+ * PID 1 of the guest: loads modules, builds the command's root, runs the command
+ * between the start and stop markers, and reports to the host over virtio-serial.
  *
  * /config in the initramfs is a sequence of NUL-terminated KEY=VALUE strings
- * (see guest.rs). What the command prints goes to files in memory while the
+ * (src/initramfs.rs). The command's output goes to files in memory while the
  * recording runs, so that no device disturbs it, and to the host afterwards.
  *
  * Lines to the host: "start", "end", "time NS IDLE", "written FILES BYTES", "full",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-/* The guest's end of a virtio-serial port, for init and for what it runs. */
+/* The guest's end of a virtio-serial port, for init and for workloads. */
 #ifndef BIFOLD_PORT_H
 #define BIFOLD_PORT_H
 
@@ -11,8 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Opens the virtio-serial port of this name; udev is not here to link it. Ports appear one after the
- * other, and late on a host that is busy with many guests. */
+/* Opens the virtio-serial port of this name, which is searched in sysfs because no udev runs here. Ports
+ * appear one after the other, and late on a host that is busy with many guests. */
 static int port(const char *name, int flags)
 {
     for (int tries = 0; tries < 4000; tries++) {

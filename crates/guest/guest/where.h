@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * Init's part in attribution. Before the command: one perf event per vCPU that
- * counts nothing and tells of every fork, exec, mapping and context switch, in
- * a buffer that QEMU's plugin reads (qemu-plugin/log.c). After it: the kernel's
- * symbols and what run-time compilers wrote of their code, over a port.
+ * Init's part in attribution. Before the command, init opens one perf event per
+ * vCPU. The event counts nothing and records every fork, exec, mapping and context
+ * switch in a buffer that QEMU's plugin reads (qemu-plugin/log.c). After the
+ * command, init sends the kernel's symbols and the perf maps of run-time compilers
+ * over a port.
  */
 #ifndef BIFOLD_WHERE_H
 #define BIFOLD_WHERE_H
@@ -21,7 +22,7 @@
 
 #include "port.h"
 
-/* The data of one vCPU's buffer: the plugin empties it at every record. */
+/* Pages of one vCPU's buffer. The plugin empties the buffer at every record. */
 #define WHERE_PAGES 16
 /* As crates/trace/src/event/ numbers them. */
 #define WHERE_SYMBOLS 2

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * What the command wrote: the upper layer of the overlay over the host's root.
- * Counted always, and sent as a tar archive (ustar, with GNU's long names) if
- * the host asks. The caller has made the layer its root directory.
+ * Counts what the command wrote to the upper layer of the overlay over the host's
+ * root, and sends it as a tar archive (ustar, with GNU's long names) if the host
+ * asks. The caller has made the layer its root directory.
  */
 #ifndef BIFOLD_WRITTEN_H
 #define BIFOLD_WRITTEN_H

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An initramfs as the kernel's `Documentation/driver-api/early-userspace/
-//! buffer-format.rst` describes it: a cpio archive in `newc` format.
+//! Writes an initramfs: a cpio archive in `newc` format, as the kernel's
+//! `Documentation/driver-api/early-userspace/buffer-format.rst` describes it.
 //!
-//! The archive depends on nothing but its entries' names, modes and contents:
-//! they are sorted, inodes are counted, owners and times are 0. So the same
-//! guest gives the same bytes, which exact runs need.
+//! The archive depends only on its entries' names, modes and contents: entries are sorted, inodes are
+//! numbered in order, owners and times are 0. The same guest therefore gives the same bytes, which exact
+//! runs need.
 
 use std::collections::BTreeMap;
 
-/// What lies at a path.
+/// An entry of the archive.
 #[allow(missing_docs)] // permission bits, contents and target are what they say
 pub enum Entry {
     Dir { mode: u32 },
@@ -24,7 +24,7 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// Adds an entry and the directories above it; the first of a name stays.
+    /// Adds an entry and the directories above it. If the path has an entry already, that one stays.
     pub fn add(&mut self, path: &[u8], entry: Entry) {
         let path = path.strip_prefix(b"/").unwrap_or(path);
         if path.is_empty() {

@@ -10,24 +10,24 @@ use crate::capture::plugin;
 use crate::error::{GuestError, QEMU_PACKAGES};
 use crate::{kernel, memfd, qemu};
 
-/// One thing looked at.
+/// One check of this machine.
 #[derive(Debug, Clone)]
 pub struct Check {
-    /// What.
+    /// What is checked.
     pub name: &'static str,
-    /// Whether it is as it must be.
+    /// Whether the check passed.
     pub ok: bool,
     /// What was found.
     pub detail: String,
-    /// What to do about it; empty if nothing.
+    /// How to repair what is missing; empty if the check passed.
     pub remedy: String,
-    /// The verbs that cannot work without.
+    /// The verbs that cannot work if the check fails.
     pub needed_by: &'static [&'static str],
 }
 
 const GUEST: &[&str] = &["compare -- CMD", "record -- CMD"];
 const HOST_ROOT: &[&str] = &["compare -- CMD with --root host"];
-/// The default guest (2 GiB), the ring and the model.
+/// Memory for the default guest (2 GiB), the ring and the model.
 const MEMORY_MIB: u64 = 3 * 1024;
 
 fn check(
@@ -43,7 +43,7 @@ fn check(
     Check { name, ok, detail, remedy, needed_by }
 }
 
-/// Looks at everything a capture needs.
+/// Makes all checks.
 pub fn checks() -> Vec<Check> {
     let qemu = qemu::find();
     vec![
@@ -135,7 +135,7 @@ fn memory() -> Result<String, (String, String)> {
 }
 
 fn memfd() -> Result<String, (String, String)> {
-    // Guest memory and ring: no limit of /dev/shm applies to them.
+    // Guest memory and ring are memfds, to which no limit of /dev/shm applies.
     memfd::memfd("bifold-doctor", 4096)
         .map(|_| "available (/dev/shm is not used)".into())
         .map_err(|e| (e.to_string(), "needs Linux 3.17 or later, without a seccomp filter".into()))

@@ -7,12 +7,12 @@ use std::path::PathBuf;
 /// Which package of Debian holds a recent QEMU.
 pub(crate) const QEMU_PACKAGES: &str = "(Debian 13: in main; Debian 12: from bookworm-backports, apt-get install -t bookworm-backports qemu-system-x86)";
 
-/// Whether this machine lacks something, or the run failed.
+/// Whether an error means that this machine lacks something, or that the run failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// This machine lacks something (exit status 77).
     CannotWorkHere,
-    /// It was tried and failed (exit status 1).
+    /// The run failed (exit status 1).
     Failed,
 }
 
@@ -20,24 +20,24 @@ pub enum Kind {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GuestError {
-    /// No emulator.
+    /// QEMU is not installed.
     #[error("qemu-system-x86_64 not found; install qemu-system-x86 {}", QEMU_PACKAGES)]
     QemuMissing,
-    /// The emulator is too old for register reads from plugins.
+    /// QEMU is too old: its plugins cannot read registers.
     #[error("qemu {found} is too old: 9.0 or later is needed; install qemu-system-x86 {}", QEMU_PACKAGES)]
     QemuTooOld {
-        /// Its version.
+        /// QEMU's version.
         found: String,
     },
-    /// The emulator was built without plugin support.
+    /// QEMU was built without plugin support.
     #[error(
         "{path} has no plugin support (built with --disable-plugins); use your distribution's qemu-system-x86"
     )]
     NoPlugins {
-        /// The emulator.
+        /// QEMU's file.
         path: PathBuf,
     },
-    /// The plugin's file is nowhere.
+    /// The capture plugin's file was not found.
     #[error(
         "libbifold_capture_plugin.so not found beside the executable or in ../lib/bifold; build with cargo build --workspace, or set BIFOLD_PLUGIN"
     )]
@@ -55,13 +55,13 @@ pub enum GuestError {
     /// The host is no x86-64 machine.
     #[error("capture runs the host's programs in an x86-64 guest, but this machine is {0}")]
     Architecture(&'static str),
-    /// A value of the specification makes no sense.
+    /// A value of the [`GuestSpec`](crate::GuestSpec) is invalid.
     #[error("{0}")]
     Spec(String),
     /// The command does not exist.
     #[error("{program}: program not found")]
     ProgramNotFound {
-        /// As given.
+        /// The program as the user named it.
         program: String,
     },
     /// The command exists but cannot be executed.
@@ -70,7 +70,7 @@ pub enum GuestError {
         /// The file.
         path: PathBuf,
     },
-    /// A kernel image or its modules are of no use.
+    /// A kernel image or its modules cannot be used.
     #[error("kernel {}: {why}", path.display())]
     Kernel {
         /// The image or directory.
@@ -103,7 +103,7 @@ pub enum GuestError {
     File {
         /// The file.
         path: PathBuf,
-        /// What was being done.
+        /// What was tried.
         what: &'static str,
         /// Why it failed.
         source: std::io::Error,
@@ -111,7 +111,7 @@ pub enum GuestError {
     /// The operating system refused something.
     #[error("{what}")]
     Os {
-        /// What was being done.
+        /// What was tried.
         what: &'static str,
         /// Why it failed.
         source: std::io::Error,
@@ -125,49 +125,49 @@ pub enum GuestError {
     /// The guest's kernel could not execute the command's file.
     #[error("in the guest: {0}")]
     NotStarted(String),
-    /// The command ended before the region that was to be recorded.
+    /// The command ended before its region began.
     #[error("nothing was recorded: the command ended ({exit}) before its region began: {why}")]
     RegionMissed {
         /// How the command ended.
         exit: String,
-        /// What it did not reach.
+        /// The place that the command did not reach.
         why: String,
     },
-    /// The kernel stopped.
+    /// The guest's kernel panicked.
     #[error("the guest's kernel panicked:\n{0}")]
     Panic(String),
-    /// The guest's memory was too small for itself.
+    /// The guest ran out of memory.
     #[error("the guest ran out of memory ({memory_mib} MiB); give it more with --memory\n{console}")]
     GuestOutOfMemory {
-        /// What it had.
+        /// The guest's memory in MiB.
         memory_mib: u64,
-        /// The end of its console.
+        /// The end of the guest's console.
         console: String,
     },
-    /// QEMU ended by itself.
+    /// QEMU ended before the guest did.
     #[error("qemu ended before the guest did ({status}):\n{log}")]
     QemuDied {
-        /// Its exit status.
+        /// QEMU's exit status.
         status: String,
-        /// The end of its messages and the guest's console.
+        /// The end of QEMU's messages and of the guest's console.
         log: String,
     },
-    /// The guest did not come up.
+    /// The guest did not boot in time.
     #[error(
         "the guest did not start the command in {ran} s of CPU time, and did nothing for {idle} s:\n{console}"
     )]
     BootTimeout {
         /// Seconds of the emulator's CPU time.
         ran: u64,
-        /// Seconds in which it neither ran nor waited for a CPU.
+        /// Seconds in which the vCPU thread neither ran nor waited for a CPU.
         idle: u64,
-        /// The end of its console.
+        /// The end of the guest's console.
         console: String,
     },
     /// The consumer of the events failed.
     #[error("the events could not be used")]
     Sink(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// It was stopped before the command started.
+    /// The caller stopped the capture before the command started.
     #[error("interrupted before the command started")]
     InterruptedEarly,
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Adds files of this machine to an initramfs: as they are, or programs with their loader and libraries.
+//! Adds files of this machine to an initramfs. Programs come with their loader and libraries.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -11,7 +11,7 @@ use std::process::Command;
 use crate::cpio::{Archive, Entry};
 use crate::error::GuestError;
 
-/// newc holds 32-bit sizes; no guest of ours has room for more anyway.
+/// Largest file in bytes: sizes in a newc archive have 32 bits.
 const MAX_FILE: u64 = 2 << 30;
 
 /// Whether this is a file that may be executed.
@@ -29,7 +29,7 @@ fn read_file(path: &Path) -> Result<(u32, Vec<u8>), GuestError> {
     Ok((meta.mode() & 0o7777, data))
 }
 
-/// A file under its own path.
+/// Adds a file under its own path.
 fn add_file(archive: &mut Archive, path: &Path) -> Result<(), GuestError> {
     if !archive.contains(path.as_os_str().as_bytes()) {
         let (mode, data) = read_file(path)?;
@@ -38,8 +38,8 @@ fn add_file(archive: &mut Archive, path: &Path) -> Result<(), GuestError> {
     Ok(())
 }
 
-/// A program with what the kernel and its loader will look for: a script's
-/// interpreter, an ELF file's loader and libraries.
+/// Adds a program and the files that it needs to start: a script's interpreter, an ELF file's loader and
+/// libraries.
 pub fn add_program(archive: &mut Archive, path: &Path) -> Result<(), GuestError> {
     if archive.contains(path.as_os_str().as_bytes()) {
         return Ok(());
@@ -78,8 +78,8 @@ fn elf_loader(data: &[u8]) -> Option<Vec<u8>> {
     Some(interp.to_vec())
 }
 
-/// Asks the loader, which alone knows all its rules. Started with this variable, as ldd
-/// does, it names a library that is missing; `--list` ends there without a word of it.
+/// The libraries of a program, as its loader finds them. With this environment variable, which ldd uses too,
+/// the loader names missing libraries; with `--list` it would not.
 fn libraries(loader: &Path, program: &Path) -> Result<Vec<PathBuf>, GuestError> {
     let out = Command::new(loader)
         .env("LD_TRACE_LOADED_OBJECTS", "1")
@@ -104,7 +104,7 @@ fn libraries(loader: &Path, program: &Path) -> Result<Vec<PathBuf>, GuestError> 
     Ok(found)
 }
 
-/// A file, a symlink or a directory with all below it.
+/// Adds a file, a symlink or a directory with all below it.
 pub fn add_tree(archive: &mut Archive, path: &Path) -> Result<(), GuestError> {
     let path = std::path::absolute(path).map_err(GuestError::file(path, "cannot resolve"))?;
     let unread = |what| GuestError::file(&path, what);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The guest's initramfs: init, its configuration, the modules, and for [`Root::Initramfs`] the command
-//! with its shared libraries and the files that the caller names. The archive's bytes do not depend on the
-//! time or place of the build.
+//! Builds the guest's initramfs: init, init's configuration, the modules, and for [`Root::Initramfs`] the
+//! command with its shared libraries and the files that the caller names. The archive's bytes do not depend on
+//! the time or place of the build.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -43,7 +43,7 @@ pub(crate) fn resolve(spec: &GuestSpec) -> Result<PathBuf, GuestError> {
     }
 }
 
-/// Builds the archive for this kernel and command.
+/// Builds the archive of a captured guest.
 pub(crate) fn initramfs(spec: &GuestSpec, kernel: &Kernel, program: &Path) -> Result<Vec<u8>, GuestError> {
     let mut archive = Archive::default();
     archive.add(b"init", Entry::File { mode: 0o755, data: INIT.to_vec() });
@@ -91,11 +91,11 @@ pub(crate) fn initramfs(spec: &GuestSpec, kernel: &Kernel, program: &Path) -> Re
     Ok(archive.bytes())
 }
 
-/// The archive of a guest that keeps running ([`crate::vm`]): init runs `program`, one of `files`, as root.
-/// The first of `arguments` is its name. The guest's root holds `files` and nothing else.
+/// Builds the archive of a guest that keeps running ([`crate::vm`]). Init runs `program`, one of `files`, as
+/// root; the first of `arguments` is the program's name. The guest's root holds only `files`.
 ///
 /// # Errors
-/// If the kernel lacks the module of a port.
+/// If the kernel lacks a module for virtio-serial ports.
 pub fn workload_initramfs(
     kernel: &Kernel,
     mut files: Archive,

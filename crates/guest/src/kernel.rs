@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The guest's kernel: an image that boots fast and the modules it needs.
+//! Finds the guest's kernel: an image that boots fast, and its modules.
 //!
-//! The default is the kernel that Debian's `linux-image-amd64` depends on,
-//! downloaded as a package and unpacked into a cache, never installed. A
-//! bzImage is stored with its payload unpacked beside it: QEMU starts an ELF
-//! kernel directly (PVH), which saves the guest from unpacking itself under
-//! emulation, some 3 s. An image without such a payload boots as it is.
+//! The default is the kernel that Debian's `linux-image-amd64` depends on. It is downloaded as a package and
+//! unpacked into a cache, never installed. A bzImage is stored with its payload unpacked beside it: QEMU
+//! starts an ELF kernel directly (PVH), and the guest need not unpack itself under emulation, which takes
+//! some 3 s. An image without such a payload boots as it is.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -16,10 +15,10 @@ use std::process::Command;
 use crate::error::GuestError;
 use bifold_trace::bounded;
 
-/// More than any kernel image has, debug information included. Bytes.
+/// Upper limit for a kernel image in bytes, debug information included.
 const MOST_IMAGE: u64 = 2 << 30;
 
-/// The series of kernels that are built, tested and booted here, see the file's head.
+/// The kernel series that are built, tested and booted here; the file's head has the format.
 const SERIES: &str = include_str!("../../../kernel/series.txt");
 
 /// Names of all series in the order of `kernel/series.txt`, and which Debian has each.
@@ -31,15 +30,15 @@ pub fn series() -> Vec<(&'static str, &'static str)> {
 /// A kernel and where its modules are.
 #[derive(Debug, Clone)]
 pub struct Kernel {
-    /// What QEMU gets.
+    /// The image that QEMU boots.
     pub image: PathBuf,
-    /// A directory with *.ko files somewhere below it.
+    /// A directory with *.ko files below it.
     pub modules: Option<PathBuf>,
-    /// Its release, as `uname -r` says.
+    /// The release, as `uname -r` prints it.
     pub version: String,
 }
 
-/// A place for fetched kernels, and which modules are kept of each.
+/// A cache of fetched kernels, and the modules that it keeps of each.
 struct Store {
     name: &'static str,
     modules: &'static [&'static [&'static str]],
@@ -55,8 +54,8 @@ impl Store {
 const COMPLETE: &str = "complete";
 
 const GUESTS: Store = Store { name: "kernels", modules: &[crate::modules::WANTED] };
-/// Kernels of the laboratory, where KVM runs: apart, so that the guests' default
-/// does not change when one is fetched.
+/// The laboratory's kernels, which have KVM's modules. They have a cache of their own, so that fetching one
+/// does not change the guests' default.
 const LAB: Store = Store { name: "lab-kernels", modules: &[crate::modules::WANTED, crate::modules::KVM] };
 
 pub(crate) fn cache_dir(name: &str) -> Result<PathBuf, GuestError> {
@@ -85,7 +84,7 @@ pub(crate) fn cached() -> Vec<PathBuf> {
         .filter_map(|e| Some(e.ok()?.path()))
         .filter(|p| p.join(COMPLETE).exists())
         .collect();
-    // Directories are named by time of fetching would not be reproducible; by version is.
+    // By version: the order of fetching would not be reproducible.
     found.sort_by_key(|p| numbers(p));
     found
 }
@@ -95,7 +94,7 @@ fn numbers(path: &Path) -> Vec<u64> {
     name.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect()
 }
 
-/// The kernel a guest gets: the user's, or the cached one, or a fetched one.
+/// The kernel of a captured guest: the user's, else the newest in the cache, else a fetched one.
 pub(crate) fn find(
     image: Option<&Path>,
     modules: Option<&Path>,
@@ -114,8 +113,8 @@ pub(crate) fn find(
     Ok(Kernel { modules: modules.map(Path::to_path_buf).or(kernel.modules), ..kernel })
 }
 
-/// The kernel of a guest that keeps running: an image (a path with a slash), the newest Debian kernel of a
-/// series such as `6.12`, a package's, or without a name the one that captures get.
+/// The kernel of a guest that keeps running. `wanted` is an image (a path with a slash), a series such as
+/// `6.12` (its newest Debian kernel) or a package; without it, the guest gets the default of captures.
 ///
 /// # Errors
 /// If there is no such kernel, and none can be fetched.
@@ -136,8 +135,8 @@ fn stored(dir: &Path) -> Kernel {
     }
 }
 
-/// A kernel with KVM's modules for the laboratory: of a Debian package, or the newest
-/// one of a series such as `6.1` that apt knows; without apt's help the newest fetched.
+/// A kernel with KVM's modules for the laboratory: of a Debian package, or the newest of a series such as
+/// `6.1`. If apt does not know the series, the newest kernel of the series in the cache.
 pub fn for_lab(wanted: &str, stage: &mut dyn FnMut(&str)) -> Result<Kernel, GuestError> {
     let cache = cache_dir(LAB.name)?;
     let package = if wanted.starts_with(PREFIX) {
@@ -152,7 +151,7 @@ pub fn for_lab(wanted: &str, stage: &mut dyn FnMut(&str)) -> Result<Kernel, Gues
     let kept = fs::read_to_string(dir.join(COMPLETE));
     if kept.as_ref().map(String::as_str).ok() != Some(LAB.names().as_str()) {
         match fetch(&LAB, &package, stage) {
-            // Modules that were not kept then are needed by few.
+            // The stored kernel lacks modules of the present list; few boots need those.
             Err(_) if kept.is_ok() => {}
             other => other?,
         }
@@ -171,14 +170,14 @@ fn newest_stored(cache: &Path, series: &str) -> Option<Kernel> {
         .map(|p| stored(&p))
 }
 
-/// The newest package of a series, backports and security updates included.
+/// The newest package of a series, including backports and security updates.
 fn newest_of_series(series: &str) -> Result<String, GuestError> {
     let stem = format!("{PREFIX}{series}.");
     let out = tool(Command::new("apt-cache").arg("pkgnames").arg(&stem), "apt-cache pkgnames")?;
     let names = String::from_utf8_lossy(&out).into_owned();
     let names: Vec<&str> = names
         .split_whitespace()
-        // Not the cloud's, not the real-time one, not debugging symbols.
+        // Leaves out cloud kernels, real-time kernels and debugging symbols.
         .filter(|n| version_of(n).ends_with("-amd64") && !n.contains("-cloud-") && !n.contains("-rt-"))
         .collect();
     let none = || {
@@ -195,7 +194,8 @@ fn newest_of_series(series: &str) -> Result<String, GuestError> {
         .ok_or_else(none)
 }
 
-/// The packages of `apt-cache policy` that can be downloaded. apt keeps names of packages that are gone.
+/// The packages in the output of `apt-cache policy` that can be downloaded. apt also knows names of packages
+/// that no source has any more.
 fn downloadable(policy: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut name = "";
@@ -213,7 +213,7 @@ fn version_of(package: &str) -> &str {
     package.trim_start_matches(PREFIX).trim_end_matches("-unsigned")
 }
 
-/// A kernel that the user has: a bzImage or an ELF vmlinux.
+/// A kernel from the user's file: a bzImage or an ELF vmlinux.
 pub fn own(image: &Path, modules: Option<&Path>) -> Result<Kernel, GuestError> {
     let data = bounded::read(image, MOST_IMAGE)
         .map_err(|e| GuestError::Kernel { path: image.to_path_buf(), why: format!("cannot be read: {e}") })?;
@@ -245,7 +245,7 @@ pub fn own(image: &Path, modules: Option<&Path>) -> Result<Kernel, GuestError> {
     Ok(kernel)
 }
 
-/// Distinguishes images in the cache; not a defence against anyone.
+/// Distinguishes images in the cache. It does not resist deliberate collisions.
 fn checksum(data: &[u8]) -> u64 {
     data.chunks(8).fold(data.len() as u64, |sum, c| {
         let mut word = [0; 8];
@@ -275,8 +275,8 @@ fn elf_version(data: &[u8]) -> Option<String> {
     Some(String::from_utf8_lossy(text).into_owned())
 }
 
-/// The ELF kernel within a bzImage, if it can be unpacked here and QEMU can
-/// start it (it has a PVH entry).
+/// The ELF kernel within a bzImage, if its compression is known here and it has a PVH entry, through which
+/// QEMU starts it.
 fn payload(data: &[u8]) -> Option<Vec<u8>> {
     if data.get(0x202..0x206)? != b"HdrS" {
         return None;
@@ -383,8 +383,8 @@ fn fetch_into(
     fs::write(done.join(COMPLETE), store.names()).map_err(lost("cannot write"))?;
     let to = cache.join(version);
     if to.join(COMPLETE).exists() {
-        // Of before, or someone else fetched it meanwhile: with more modules, one after the other, as
-        // a laboratory may be starting from it.
+        // The kernel is stored already, with fewer modules or by another process. Modules are moved one by
+        // one, because a laboratory may be booting from this directory.
         for module in fs::read_dir(done.join("modules")).map_err(lost("cannot read"))?.flatten() {
             let at = to.join("modules").join(module.file_name());
             fs::rename(module.path(), &at).map_err(GuestError::file(&at, "cannot write"))?;
@@ -395,7 +395,7 @@ fn fetch_into(
     fs::rename(&done, &to).map_err(GuestError::file(&to, "cannot create"))
 }
 
-/// Keeps of a whole kernel's modules those a guest can want.
+/// Copies the wanted modules and their dependencies out of a whole kernel's modules.
 fn keep_needed(lib: &Path, to: &Path, wanted: &[&[&str]]) -> Result<(), GuestError> {
     fs::create_dir_all(to).map_err(GuestError::file(to, "cannot create"))?;
     let all = crate::modules::Modules::scan(lib)?;

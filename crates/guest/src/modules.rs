@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Kernel modules: found by name below a directory, ordered by what each says
-//! it depends on (`.modinfo`), so that no depmod has to have run. Compressed
-//! ones (Debian 13 has .ko.xz) are unpacked here, as the guest's init only
-//! hands them to the kernel.
+//! Finds kernel modules by name below a directory and orders them by their dependencies (`.modinfo`), so
+//! that depmod need not have run. Compressed modules (Debian 13 has .ko.xz) are unpacked here, because the
+//! guest's init only passes them to the kernel.
 
 use std::collections::HashMap;
 use std::fs;
@@ -13,11 +12,11 @@ use object::{Object, ObjectSection};
 
 use crate::error::GuestError;
 
-/// What any guest may need: the control ports, and the host's root.
+/// Modules that any guest may need: for the control ports, and for the host's root.
 pub(crate) const WANTED: &[&str] = &["virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay"];
-/// What a laboratory needs on top: a disk is for swapping.
+/// Modules that the laboratory needs as well. The disk is for swapping.
 pub(crate) const KVM: &[&str] = &["kvm_amd", "kvm_intel", "virtio_blk"];
-/// Of the first, what the root of one kind needs.
+/// Modules that a guest without the host's root needs.
 pub(crate) const PORTS: &[&str] = &["virtio_pci", "virtio_console"];
 
 /// The modules below a directory.
@@ -38,7 +37,7 @@ fn module_name(path: &Path) -> Option<String> {
 }
 
 impl Modules {
-    /// Looks for them.
+    /// Searches a directory and all below it.
     pub fn scan(dir: &Path) -> Result<Self, GuestError> {
         let mut found = Modules { files: HashMap::new(), builtin: Vec::new() };
         let mut todo = vec![dir.to_path_buf()];
@@ -60,7 +59,7 @@ impl Modules {
         Ok(found)
     }
 
-    /// The same, but those below another directory come before them.
+    /// Adds the modules below another directory, which replace modules of the same name.
     pub fn with(mut self, dir: &Path) -> Result<Self, GuestError> {
         self.files.extend(Self::scan(dir)?.files);
         Ok(self)
@@ -72,7 +71,7 @@ impl Modules {
         self.files.contains_key(&name) || self.builtin.contains(&name)
     }
 
-    /// The files of these modules and of all they need, each after its needs.
+    /// The files of these modules and of their dependencies, each after its dependencies.
     pub fn with_dependencies(&self, names: &[&str]) -> Vec<PathBuf> {
         let mut order = Vec::new();
         for name in names {
@@ -110,7 +109,7 @@ pub fn read(path: &Path) -> Result<Vec<u8>, GuestError> {
     Ok(out)
 }
 
-/// What a module says of itself under this key (`modinfo -F`).
+/// The values of a key in a module's `.modinfo` (`modinfo -F`).
 pub fn info(module: &[u8], key: &str) -> Vec<String> {
     let Ok(file) = object::File::parse(module) else { return Vec::new() };
     let info = file.section_by_name(".modinfo").and_then(|s| s.data().ok()).unwrap_or(&[]);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Programs for a guest out of Debian packages. The packages are downloaded and unpacked into a cache; none
-//! is installed.
+//! Takes programs for a guest from Debian packages. The packages are downloaded and unpacked into a cache,
+//! never installed.
 //!
-//! The libraries that a package depends on come as packages of their own. A guest gets the files that the
-//! caller names and, for programs, their loader and libraries (ELF's DT_NEEDED, followed through the
-//! tree). Configuration scripts do not run. If a program runs other programs, the caller names those too.
+//! Library packages that a package depends on are fetched as well. A guest gets the files that the caller
+//! names and, for programs, their loader and libraries (ELF's DT_NEEDED, searched in the unpacked tree).
+//! Configuration scripts do not run. If a program runs other programs, the caller names those too.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs;
@@ -22,25 +22,25 @@ use crate::kernel::{cache_dir, tool};
 
 /// The file that marks an unpacked tree as complete.
 const COMPLETE: &str = ".bifold-complete";
-/// Where a Debian's loader looks for libraries, in a tree.
+/// Where Debian's loader looks for libraries.
 const LIBRARY_DIRS: [&str; 4] = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu", "usr/lib64", "lib64"];
-/// More packages than any program's libraries are.
+/// Upper limit for a program's library packages.
 const MOST: usize = 400;
 
-/// Packages, unpacked.
+/// Unpacked packages.
 #[derive(Debug, Clone)]
 pub struct Packages {
     tree: PathBuf,
-    /// What was asked for, with versions.
+    /// Names and versions of the requested packages.
     pub versions: Vec<String>,
 }
 
 impl Packages {
-    /// Fetches these packages and the libraries that they depend on, or finds them in the cache. A name
-    /// is what `apt-get download` takes: `busybox-static`, or `name=version`.
+    /// Finds these packages and the libraries that they depend on in the cache, or fetches them. A name
+    /// is an argument of `apt-get download`: `busybox-static`, or `name=version`.
     ///
     /// # Errors
-    /// If apt does not know one, or there is no network and they were never fetched.
+    /// If apt does not know a package, or the packages are not in the cache and there is no network.
     pub fn fetch(names: &[String], stage: &mut dyn FnMut(&str)) -> Result<Packages, GuestError> {
         let bad = |n: &&String| n.is_empty() || n.starts_with('-') || n.contains('/');
         if let Some(name) = names.iter().find(bad) {
@@ -56,7 +56,7 @@ impl Packages {
         let result = fetch_into(&tmp, &tree, names, stage);
         let _ = fs::remove_dir_all(&tmp);
         result.map_err(|e| match e {
-            // What is shared with the fetching of kernels says so.
+            // `tool` is shared with the fetching of kernels, and its error names kernels.
             GuestError::KernelFetch { why } => GuestError::PackageFetch { why },
             other => other,
         })?;
@@ -69,11 +69,11 @@ impl Packages {
         Ok(Packages { tree, versions: text.lines().map(String::from).collect() })
     }
 
-    /// Puts a file, or a directory with all below it, into an archive under its own path; of a program
-    /// also what it needs to start.
+    /// Adds a file, or a directory with all below it, to an archive under its own path. A program comes with
+    /// its loader and libraries.
     ///
     /// # Errors
-    /// If it is in none of the packages, or a library is not.
+    /// If no package has the file, or a library that it needs.
     pub fn add(&self, archive: &mut Archive, path: &str) -> Result<(), GuestError> {
         let path = path.trim_start_matches('/');
         let real = self
@@ -107,7 +107,7 @@ impl Packages {
         Ok(())
     }
 
-    /// The file behind a path of the tree, links within the tree followed.
+    /// The file behind a path of the tree. Symbolic links are followed within the tree.
     fn resolve(&self, path: &str) -> Option<PathBuf> {
         let mut at = PathBuf::new();
         let mut todo: VecDeque<String> = path.split('/').map(String::from).collect();
@@ -144,7 +144,7 @@ impl Packages {
     }
 }
 
-/// Of an ELF program or library: its loader, and the libraries that it names.
+/// The loader of an ELF file, if it names one, and the libraries that the file names.
 fn needs(data: &[u8]) -> (Option<String>, Vec<String>) {
     let parsed = || -> Option<(Option<String>, Vec<String>)> {
         let header = elf::FileHeader64::<Endianness>::parse(data).ok()?;
@@ -155,7 +155,7 @@ fn needs(data: &[u8]) -> (Option<String>, Vec<String>) {
         let dynamic = segments.iter().find_map(|p| p.dynamic(endian, data).ok().flatten()).unwrap_or(&[]);
         let value = |tag: u32| dynamic.iter().find(|d| d.tag32(endian) == Some(tag)).map(|d| d.d_val(endian));
         let Some(strings) = value(elf::DT_STRTAB) else { return Some((loader, Vec::new())) };
-        // An address: of the segment that holds it.
+        // DT_STRTAB is an address; the segment that holds it gives the place in the file.
         let strings = segments.iter().find_map(|p| {
             let (from, size) = (p.p_vaddr(endian), p.p_filesz(endian));
             let within = p.p_type(endian) == elf::PT_LOAD && strings >= from && strings - from < size;
@@ -209,12 +209,12 @@ fn fetch_into(
     }
     fs::write(tree.join(COMPLETE), versions.join("\n")).map_err(lost("cannot write"))?;
     match fs::rename(&tree, to) {
-        Err(_) if to.join(COMPLETE).exists() => Ok(()), // someone else was as fast
+        Err(_) if to.join(COMPLETE).exists() => Ok(()), // another process fetched them meanwhile
         other => other.map_err(GuestError::file(to, "cannot create")),
     }
 }
 
-/// These packages and the libraries below them, by apt's word.
+/// These packages and all library packages that they depend on, by apt.
 fn with_libraries(names: &[String]) -> Result<Vec<String>, GuestError> {
     let mut all: BTreeSet<String> = names.iter().cloned().collect();
     let mut todo: Vec<String> = names.to_vec();
@@ -236,7 +236,7 @@ fn with_libraries(names: &[String]) -> Result<Vec<String>, GuestError> {
     Ok(all.into_iter().collect())
 }
 
-/// Of `apt-cache depends`: the packages of libraries.
+/// The library packages in the output of `apt-cache depends`.
 fn library_packages(text: &str) -> Vec<String> {
     let names = text.lines().filter_map(|l| l.trim().trim_start_matches('|').strip_prefix("Depends: "));
     names

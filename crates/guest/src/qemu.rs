@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! QEMU: which binary, whether it can do what is needed, the parts of a command line that all our
-//! machines share, and the start of its process.
+//! Finds QEMU, checks its version and abilities, holds the parts of a command line that all our machines
+//! share, and starts the process.
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -9,18 +9,18 @@ use std::process::{Child, Command, Stdio};
 
 use crate::error::GuestError;
 
-/// A firmware that does next to nothing; SeaBIOS takes 0.2 s under emulation.
+/// A minimal firmware. SeaBIOS takes 0.2 s under emulation.
 const QBOOT: &str = "/usr/share/qemu/qboot.rom";
 const OLDEST: (u32, u32) = (9, 0);
-/// The machine of all guests, without devices that nobody uses. Its RAM is the object `ram`.
+/// The machine of all guests, without unused devices. Its RAM is the object `ram`.
 pub const MACHINE: &str = "q35,memory-backend=ram,smm=off,usb=off,sata=off,hpet=off";
 
-/// No devices or settings but those that are named, no window, and an end instead of a reboot.
+/// No default devices or settings, no window, and exit instead of reboot.
 pub const BARE: [&str; 5] = ["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"];
 
 /// AMD's EPYC without the features that TCG lacks: QEMU warns of each at every start.
 const EPYC: &str = "EPYC,-fxsr-opt,-misalignsse,-osvw,-topoext,-xsavec";
-/// What KVM would add to a guest's CPU or drop from it by itself.
+/// Features that KVM by itself adds to a guest's CPU or drops from it.
 const KVM_DIFFERS: &str = "-svm,-vme,-monitor,-x2apic,-tsc-deadline";
 
 /// `-cpu` of an EPYC under TCG, with further flags (`+svm`). This is the only list of the features
@@ -35,12 +35,12 @@ pub fn guest_cpu(flags: &[&str]) -> String {
     cpu(&[&[KVM_DIFFERS], flags].concat())
 }
 
-/// An emulator that can do what is needed.
+/// A QEMU that can run captures.
 #[derive(Debug, Clone)]
 pub struct Qemu {
-    /// Its file.
+    /// The executable.
     pub path: PathBuf,
-    /// Its version, as it says itself.
+    /// The version that `--version` prints.
     pub version: String,
 }
 
@@ -55,7 +55,7 @@ fn search() -> Result<PathBuf, GuestError> {
         .ok_or(GuestError::QemuMissing)
 }
 
-/// Finds the emulator and checks its version and abilities.
+/// Finds QEMU (`BIFOLD_QEMU`, then `PATH`) and checks its version and plugin support.
 pub fn find() -> Result<Qemu, GuestError> {
     let path = search()?;
     let ask = |arg| {
@@ -98,7 +98,8 @@ pub fn firmware() -> Option<[String; 2]> {
 /// Starts QEMU with `arguments`. The process inherits `keep`, writes its messages to `log`, and dies
 /// with the calling thread. It has a process group of its own: the terminal's Ctrl-C does not reach it.
 ///
-/// `small_pages`: the host puts no huge pages behind it. QEMU asks for them for every guest's memory.
+/// `small_pages` keeps the host from backing the process with huge pages, which QEMU requests for every
+/// guest's memory.
 ///
 /// # Errors
 /// If the process cannot be started.

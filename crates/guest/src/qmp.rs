@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A client of QEMU's machine protocol, QMP (docs/interop/qmp-spec.rst).
 //!
-//! Each message is one JSON object on a line: QEMU greets, the client negotiates once, then gives
-//! commands. Events come in between and are kept.
+//! Each message is a line with one JSON object. QEMU sends a greeting, the client negotiates once and then
+//! sends commands. Events that arrive between answers are kept.
 
 use serde_json::{Value, json};
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// A connection on which commands can be given.
+/// A QMP connection after its negotiation.
 #[derive(Debug)]
 pub struct Qmp {
     lines: BufReader<UnixStream>,
@@ -17,8 +17,8 @@ pub struct Qmp {
 }
 
 impl Qmp {
-    /// Reads the greeting and negotiates. `patience` is how long QEMU may take for an answer: it answers
-    /// when its main loop runs, which takes long on a machine that it shares.
+    /// Reads the greeting and negotiates. `patience` is the time limit of each answer. QEMU answers when its
+    /// main loop runs, which can take long on a busy machine.
     ///
     /// # Errors
     /// If QEMU has ended, is silent for too long, or does not speak QMP.
@@ -35,7 +35,7 @@ impl Qmp {
         Ok(qmp)
     }
 
-    /// Gives a command and waits for its answer.
+    /// Sends a command and waits for its answer.
     ///
     /// # Errors
     /// If QEMU refuses the command, has ended (`UnexpectedEof`), or is silent for too long.
@@ -55,7 +55,7 @@ impl Qmp {
         }
     }
 
-    /// The events that came so far.
+    /// All events so far.
     pub fn events(&self) -> &[Value] {
         &self.events
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What to run and in what guest: the command, the guest's hardware, kernel and root, and what is
-//! recorded of it.
+//! Specification of a captured guest: the command, the guest's hardware, kernel and root, and which part of
+//! the command is recorded.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -11,9 +11,9 @@ use bifold_trace::Windows;
 /// How guest time passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Timing {
-    /// By instructions executed: the same guest does the same, bit for bit.
+    /// Guest time counts executed instructions, so that runs repeat bit for bit.
     Exact,
-    /// By the host's clock: faster, with more timer interrupts per instruction.
+    /// Guest time follows the host's clock. Faster, with more timer interrupts per instruction.
     Fast,
 }
 
@@ -36,7 +36,7 @@ impl Thp {
     }
 }
 
-/// What the guest sees as its root.
+/// The guest's root file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Root {
     /// The host's root, read-only, under a writable layer in memory.
@@ -51,10 +51,10 @@ pub enum Root {
 /// Where a recording begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Record {
-    /// At the command's start: booting costs nothing, and the machine is cold.
+    /// At the command's start. Booting is not recorded, and the model starts cold.
     Command,
-    /// At the kernel's first steps: what the command finds warm is in the stream. Takes one
-    /// vCPU; user addresses are not randomised, so that they can be compared between runs.
+    /// At the kernel's first instructions, so that the model knows what is warm when the command starts.
+    /// Needs one vCPU. User addresses are not randomised, so that runs can be compared.
     Boot,
 }
 
@@ -63,7 +63,7 @@ pub enum Record {
 pub enum HostPage {
     /// Anonymous memory, never in huge pages.
     Size4K,
-    /// Huge pages of hugetlbfs, as many as the guest's memory takes; the host must have them.
+    /// Huge pages of hugetlbfs. The host must have enough for the guest's memory.
     Size2M,
 }
 
@@ -72,47 +72,46 @@ pub enum HostPage {
 pub struct GuestSpec {
     /// Program and arguments.
     pub command: Vec<OsString>,
-    /// Its working directory.
+    /// The command's working directory.
     pub cwd: PathBuf,
-    /// Its environment; `PATH` of it finds the program.
+    /// The command's environment. Its `PATH` finds the program.
     pub env: Vec<(OsString, OsString)>,
-    /// How time passes.
+    /// How guest time passes.
     pub timing: Timing,
-    /// 1 or 2.
+    /// Number of vCPUs, 1 or 2.
     pub vcpus: u32,
-    /// Whether the kernel isolates its page tables.
+    /// Whether the guest's kernel isolates its page tables (KPTI).
     pub kpti: bool,
-    /// Transparent huge pages.
+    /// The guest's transparent huge pages.
     pub thp: Thp,
-    /// Guest memory.
+    /// Guest memory in MiB.
     pub memory_mib: u64,
     /// Kernel image; Debian's if `None`.
     pub kernel: Option<PathBuf>,
-    /// Its modules; beside it or in /lib/modules if `None`.
+    /// The kernel's modules; `None` searches /lib/modules.
     pub modules: Option<PathBuf>,
-    /// Root file system.
+    /// The guest's root file system.
     pub root: Root,
-    /// The command is ended after this long (host time from its start).
+    /// Time limit of the command, in host time from its start.
     pub timeout: Option<Duration>,
-    /// A self-check every this many words of the stream; 0 = none.
+    /// Number of words of the stream between self-checks; 0 = no checks.
     pub check_every: u64,
     /// Where the recording begins.
     pub record: Record,
-    /// What the command reads from standard input, to its end.
+    /// The command's standard input.
     pub stdin: Vec<u8>,
-    /// Whether the files that the command writes are wanted, see [`kept`](crate::CaptureReport::kept).
-    /// Takes [`Root::Host`].
+    /// Whether to return the files that the command writes, see [`kept`](crate::CaptureReport::kept).
+    /// Needs [`Root::Host`].
     pub keep: bool,
-    /// Who runs, what is mapped where and what it is called goes into the stream too, so that
-    /// costs can be attributed. Not with [`Record::Boot`].
+    /// Whether the stream also has processes, mappings and symbols, so that costs can be attributed. Not
+    /// with [`Record::Boot`].
     pub attribute: bool,
-    /// Which part of the command is recorded, and how much of that.
+    /// Which part of the command is recorded.
     pub region: Region,
 }
 
 impl GuestSpec {
-    /// This command, by its full path, in a guest of 256 MiB with nothing but the command in it; all
-    /// of it is recorded, and only it.
+    /// A guest of 256 MiB that holds nothing but this command (a full path) and records all of it.
     pub fn new(command: Vec<OsString>) -> GuestSpec {
         GuestSpec {
             command,
@@ -137,42 +136,42 @@ impl GuestSpec {
     }
 }
 
-/// Which part of the command is recorded. The default is all of it.
+/// Which part of the command is recorded. The default is the whole command.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Region {
-    /// Where it begins.
+    /// Where the region begins.
     pub begin: Begin,
-    /// Instructions of the guest that are left out from there on.
+    /// Guest instructions that are skipped after `begin`.
     pub skip: u64,
-    /// Instructions after which it ends, and the command with it; `None`: it ends with the command.
+    /// Length in instructions. The command ends with the region. `None`: up to the command's end.
     pub length: Option<u64>,
-    /// Accesses are recorded in windows only.
+    /// Windows, if accesses are recorded in windows only.
     pub sample: Option<Windows>,
 }
 
 /// Where a region begins.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub enum Begin {
-    /// With the command.
+    /// At the command's start.
     #[default]
     Command,
-    /// Where the program executes `bifold_begin()` of `include/bifold.h`. It ends at `bifold_end()`.
+    /// Where the program executes `bifold_begin()` of `include/bifold.h`. The region ends at `bifold_end()`.
     Marker,
     /// Where this function of the program is first entered.
     Function(String),
 }
 
-/// Below 4 GB, RAM ends here and the hole for devices begins (`max-ram-below-4g`).
+/// End of the RAM below 4 GB, where the hole for devices begins (`max-ram-below-4g`). MiB.
 pub(crate) const LOW_MIB: u64 = 2048;
 
-/// Guest-physical frames of 4 KB, the hole below 4 GB included: frame numbers
-/// in the stream are smaller than this.
+/// Number of guest-physical frames of 4 KB, including the hole below 4 GB. Frame numbers in the stream are
+/// smaller.
 pub fn guest_frames(spec: &GuestSpec) -> u64 {
     let mib = if spec.memory_mib > LOW_MIB { 4096 + spec.memory_mib - LOW_MIB } else { spec.memory_mib };
     mib << 8
 }
 
-/// Most bytes that a guest of this memory takes as standard input.
+/// Largest standard input in bytes for a guest with this memory.
 pub fn most_stdin(memory_mib: u64) -> u64 {
     (memory_mib << 20) / 4
 }

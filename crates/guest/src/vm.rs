@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Guests that keep running: this module starts them, listens to them and ends them. They are not captured.
+//! Starts, follows and ends guests that keep running. They are not captured.
 //!
-//! Their memory is anonymous memory of QEMU's process, as QEMU gives it to any guest; KSM merges no other
-//! kind. (A captured guest has its memory in a shared file.) Init and CPU are those of a captured guest;
-//! TCG runs on one thread, and time is the host's clock.
+//! Guest memory is anonymous memory of QEMU's process, which is QEMU's default and the only kind that KSM
+//! merges. (A captured guest's memory is a shared file.) Init and CPU are those of a captured guest. TCG runs
+//! on one thread, and guest time follows the host's clock.
 //!
 //! A guest ends when its [`GuestVm`] is dropped, and with the thread that started it (PR_SET_PDEATHSIG).
 
@@ -18,41 +18,41 @@ use crate::kernel::Kernel;
 use crate::memfd::memfd;
 use crate::qemu::{self, BARE, MACHINE, Qemu, firmware, guest_cpu, path_of};
 
-/// What QEMU's translator may keep of translated code: guests here are small, and by default it takes
-/// an eighth of the machine's memory for each.
+/// Limit of QEMU's buffer for translated code. Guests here are small, and QEMU's default is an eighth of the
+/// machine's memory for each.
 const CODE_MIB: u32 = 64;
-/// How much of a log [`GuestVm::last_words`] has.
+/// Lines that [`GuestVm::last_words`] returns.
 const LOG_LINES: usize = 8;
 
-/// The name of the port on which a workload speaks.
+/// The name of the virtio-serial port to which a workload writes.
 pub const WORKLOAD_PORT: &str = "bifold.workload";
 
-/// A guest to be started.
+/// How to start a guest.
 #[derive(Debug, Clone, Copy)]
 pub struct GuestVmSpec<'a> {
-    /// Its name, which QEMU gets too, and the kernel's command line as `bifold.guest=NAME`.
+    /// The guest's name, for QEMU and, as `bifold.guest=NAME`, on the kernel's command line.
     pub name: &'a str,
-    /// Its memory in MiB.
+    /// Guest memory in MiB.
     pub memory_mib: u64,
-    /// What it boots.
+    /// The kernel that the guest boots.
     pub kernel: &'a Kernel,
-    /// Its initramfs, see [`Initrd`].
+    /// The guest's initramfs.
     pub initrd: &'a Initrd,
-    /// Whether KSM may merge its memory (QEMU's own default).
+    /// Whether KSM may merge guest memory (QEMU's default).
     pub merge: bool,
-    /// Whether the host may put huge pages under it.
+    /// Whether the host may back guest memory with huge pages.
     pub huge_pages: bool,
 }
 
-/// An initramfs in memory, which any number of guests can start from.
+/// An initramfs in memory, from which any number of guests can start.
 #[derive(Debug)]
 pub struct Initrd(OwnedFd);
 
 impl Initrd {
-    /// Of an archive's bytes.
+    /// Copies an archive's bytes into a memfd.
     ///
     /// # Errors
-    /// If there is no memory for it.
+    /// If the kernel has no memory for the archive.
     pub fn new(archive: &[u8]) -> Result<Initrd, GuestError> {
         let fd = memfd("bifold-initrd", archive.len() as u64)?;
         let file = File::from(fd);
@@ -65,9 +65,9 @@ impl Initrd {
 /// A line from inside the guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GuestLine {
-    /// Its init: `start`, `exit N`, `signal N`, `error TEXT`, `done`.
+    /// A line of the guest's init: `start`, `exit N`, `signal N`, `error TEXT`, `done`.
     Init(String),
-    /// The workload, on [`WORKLOAD_PORT`].
+    /// A line of the workload, from [`WORKLOAD_PORT`].
     Workload(String),
 }
 
@@ -84,7 +84,7 @@ pub struct GuestVm {
 }
 
 impl GuestVm {
-    /// Starts a guest and comes back at once.
+    /// Starts a guest and returns at once.
     ///
     /// # Errors
     /// If QEMU cannot be started.
@@ -104,7 +104,7 @@ impl GuestVm {
         let keep = [fds.console, fds.control, fds.workload, fds.qmp, spec.initrd.0.as_fd()];
         let to_log = log.try_clone().map_err(GuestError::os("a file's copy"))?.into();
         let child = qemu::spawn(&qemu.path, &arguments(spec, &fds), &keep, to_log, !spec.huge_pages)?;
-        // From here on dropping it ends the process.
+        // From here on, dropping `vm` ends the process.
         let vm = GuestVm {
             child,
             control: Lines::new(control),
@@ -124,19 +124,19 @@ impl GuestVm {
         self.child.id()
     }
 
-    /// QEMU's machine protocol, before its greeting was read.
+    /// The socket of QEMU's machine protocol (QMP). The greeting has not been read.
     pub fn qmp(&self) -> &UnixStream {
         &self.qmp
     }
 
-    /// What was said in the guest since the last call.
-    pub fn said(&mut self) -> Vec<GuestLine> {
+    /// The lines that the guest has written since the last call.
+    pub fn new_lines(&mut self) -> Vec<GuestLine> {
         let init = self.control.new_ones().into_iter().map(GuestLine::Init);
         let workload = self.workload.new_ones().into_iter().map(GuestLine::Workload);
         init.chain(workload).collect()
     }
 
-    /// How QEMU ended, if it has.
+    /// QEMU's exit status, if QEMU has ended.
     ///
     /// # Errors
     /// If the system does not say.
@@ -144,12 +144,12 @@ impl GuestVm {
         self.child.try_wait().map_err(GuestError::os("waiting for qemu"))
     }
 
-    /// The end of what QEMU and the guest's console said, without control characters.
+    /// The last lines of QEMU's messages and of the guest's console, without control characters.
     pub fn last_words(&mut self) -> String {
         let mut lines = Vec::new();
         for file in [&mut self.log, &mut self.console] {
             let mut bytes = Vec::new();
-            // A memfd's reads do not fail; what was read until then is the best there is.
+            // Reads of a memfd do not fail; if one did, the bytes until then would be the best answer.
             let _ = file.rewind().and_then(|()| file.read_to_end(&mut bytes));
             let text = String::from_utf8_lossy(&bytes).into_owned();
             let clean = text
@@ -176,7 +176,7 @@ struct Lines {
     buffer: Vec<u8>,
 }
 
-/// A longer line is no word of ours, and is dropped.
+/// Longer lines are dropped: neither init nor a workload writes them.
 const LONGEST: usize = 64 << 10;
 
 impl Lines {
@@ -230,7 +230,7 @@ fn arguments(spec: &GuestVmSpec, fds: &Fds) -> Vec<String> {
     if let Some([name, image]) = firmware() {
         opt(&name, image);
     }
-    // A root in ramfs, as a tmpfs would refuse to hold more than half of the guest's memory.
+    // The root is a ramfs, because a tmpfs holds no more than half of the guest's memory.
     opt(
         "-append",
         format!(

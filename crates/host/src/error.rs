@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Errors of a live host: what is wrong, and what to do.
+//! Errors of reading and switching a host's VMs. Each message says what is wrong and what to do.
 
 use crate::vm_id::VmId;
 use bifold_mmu::Mode;
@@ -8,97 +8,97 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why something cannot be told of the host, or done to it.
+/// Why a host cannot be read, or a VM cannot be switched.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostError {
-    /// The module kvm is not there.
+    /// The module kvm is not loaded.
     #[error(
         "this machine has no KVM ({} does not exist): load kvm_amd or kvm_intel; if that fails, switch virtualization on in the firmware, or, inside a VM, in that VM's settings",
         path.display()
     )]
     NoKvm {
-        /// Where it would be.
+        /// The module's place in sysfs.
         path: PathBuf,
     },
-    /// The module of the processor's vendor is not there.
+    /// The module of the processor's vendor is not loaded.
     #[error(
         "KVM is loaded without a module for this processor ({} does not exist): load kvm_amd or kvm_intel",
         path.display()
     )]
     NoVendor {
-        /// What it would make.
+        /// The directory that the module would create.
         path: PathBuf,
     },
     /// debugfs is not mounted.
     #[error("debugfs is not mounted: as root, mount -t debugfs none {}", path.display())]
     NoDebugfs {
-        /// Its place.
+        /// The mount point.
         path: PathBuf,
     },
     /// Only root may read the file.
     #[error("cannot read {}: only root may; run the command with sudo", path.display())]
     NotRoot {
-        /// What.
+        /// The file.
         path: PathBuf,
     },
-    /// Something else in the file system.
+    /// Any other error of a file.
     #[error("cannot read {}", path.display())]
     Io {
-        /// What.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Nothing of that name.
+    /// The user's word selects no VM.
     #[error("no VM `{}`: {}", word.escape_debug(), none_of(*of))]
     NoVm {
         /// The user's word.
         word: String,
-        /// VMs there are.
+        /// Number of VMs on the host.
         of: usize,
     },
-    /// More than one of that name.
+    /// The user's word selects several VMs.
     #[error("`{}` means {} VMs: give one of {}", word.escape_debug(), ids.len(), listed(ids))]
     SeveralVms {
         /// The user's word.
         word: String,
-        /// Those that it means.
+        /// The selected VMs.
         ids: Vec<VmId>,
     },
     /// The VM has ended.
     #[error("VM {vm} has ended")]
     Gone {
-        /// Which.
+        /// The VM.
         vm: VmId,
     },
-    /// KVM switches VMs, but has no file for it in this VM's directory.
+    /// KVM can switch VMs, but this VM's directory has no `paging_mode` (yet).
     #[error("VM {vm} has no file paging_mode: the VM is being made, or is ending; try again")]
     NoFile {
-        /// Which.
+        /// The VM.
         vm: VmId,
     },
-    /// An unmodified KVM.
+    /// The host's KVM is unmodified and has one mode for all VMs.
     #[error(
         "this KVM has one paging mode for all VMs ({}: {kvm}) and cannot switch a VM: build modules that can by `make kernel` in Bifold's repository, and load them",
         mode.map_or("unknown", Mode::name)
     )]
     OneModeForAll {
-        /// That mode.
+        /// The mode of all VMs.
         mode: Option<Mode>,
-        /// What decides it.
+        /// The modules and parameters that decide the mode.
         kvm: String,
     },
     /// KVM did not switch the VM.
     #[error("VM {vm} was not switched to {} mode: {refusal}{}", to.name(), hint(hardware))]
     Refused {
-        /// Which.
+        /// The VM.
         vm: VmId,
-        /// The mode asked for.
+        /// The requested mode.
         to: Mode,
-        /// Why.
+        /// KVM's reason.
         refusal: Refusal,
-        /// What the vendor module says, if that explains it.
+        /// The vendor module's parameter, if it explains the refusal.
         hardware: Option<String>,
     },
 }
@@ -128,7 +128,7 @@ impl HostError {
         }
     }
 
-    /// Whether it is this machine, or this user's rights on it, that lack something.
+    /// Whether this machine, or this user's rights, lack something (exit status 77).
     pub fn cannot_work_here(&self) -> bool {
         use HostError::*;
         match self {
@@ -139,7 +139,7 @@ impl HostError {
     }
 }
 
-/// What KVM answered instead of switching.
+/// KVM's answer to a switch that it refused.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -161,15 +161,15 @@ pub enum Refusal {
     Forbidden,
     /// ENOMEM.
     NoMemory,
-    /// Anything else.
+    /// Any other error.
     Other(io::Error),
 }
 
-/// ERESTARTSYS, which the kernel keeps to itself.
+/// ERESTARTSYS, a number inside the kernel that no user header has.
 const ERESTARTSYS: i32 = 512;
 
 impl Refusal {
-    /// What an error of the write means.
+    /// The refusal that an error of the write stands for.
     pub(crate) fn of(e: &io::Error) -> Refusal {
         let Some(number) = e.raw_os_error() else {
             return Refusal::Other(io::Error::new(e.kind(), e.to_string()));

@@ -1,39 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Processes that run a guest, by procfs.
+//! Finds processes that run a guest, from procfs.
 //!
-//! [`Host::vms`] lists what KVM knows, which only root may read and which leaves out emulated guests. Here
-//! the program's name tells: any user may look, and a guest without KVM is found too.
+//! [`Host::vms`] lists KVM's VMs, which only root may read, without emulated guests. This module goes by
+//! the program's name, which any user may read, and finds emulated guests too.
 
 use crate::memory::{kib, text};
 use crate::{Host, guest_name, read_up_to};
 use std::path::Path;
 
-/// Programs that run guests, by the start of their names.
+/// Starts of the names of programs that run guests.
 const VMMS: [&str; 4] = ["qemu-", "kvm", "cloud-hypervisor", "firecracker"];
-/// More than a command line has.
+/// Upper limit for a command line.
 const MOST_CMDLINE: u64 = 4 << 20;
 
 /// A process that runs a guest.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GuestProcess {
-    /// Its process id.
+    /// Process id.
     pub pid: u32,
-    /// The guest's name, or the program's.
+    /// The guest's name, else the program's.
     pub name: String,
-    /// Its user.
+    /// User id of the process.
     pub uid: Option<u32>,
     /// Resident bytes.
     pub resident: u64,
-    /// Of these, bytes in huge pages; none if this user may not know.
+    /// Resident bytes in huge pages; `None` if this user may not read them.
     pub huge: Option<u64>,
-    /// Whether it has memory in hugetlbfs, by its command line.
+    /// Whether the command line asks for memory in hugetlbfs.
     pub hugetlb: bool,
-    /// Whether a thread of it is scheduled as real-time.
+    /// Whether one of its threads is scheduled as real-time.
     pub real_time: bool,
 }
 
 impl Host {
-    /// The processes that run a guest, by process id; none if procfs cannot be read.
+    /// All processes that run a guest, by process id; empty if procfs cannot be read.
     pub fn guest_processes(&self) -> Vec<GuestProcess> {
         let Ok(entries) = std::fs::read_dir(&self.proc) else { return Vec::new() };
         let mut pids: Vec<u32> =
@@ -64,13 +64,13 @@ fn guest_process(proc: &Path, pid: u32) -> Option<GuestProcess> {
     })
 }
 
-/// Whether a thread has a real-time policy: field 41 of stat(5), SCHED_FIFO or SCHED_RR.
+/// Whether a thread has a real-time policy: SCHED_FIFO or SCHED_RR in field 41 of its `stat` (proc(5)).
 fn real_time(dir: &Path) -> bool {
     let Ok(threads) = std::fs::read_dir(dir.join("task")) else { return false };
     threads.flatten().any(|t| {
         let stat = text(&t.path().join("stat"));
         let after = stat.rfind(')').map_or("", |at| &stat[at + 1..]);
-        // What follows the name begins with field 3.
+        // The text behind the name begins with field 3.
         matches!(after.split_whitespace().nth(41 - 3), Some("1" | "2"))
     })
 }

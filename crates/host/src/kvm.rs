@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which KVM this host has, from sysfs.
+//! Reads KVM's modules and their parameters from sysfs.
 
 use crate::{Host, HostError, read};
 use bifold_mmu::Mode;
@@ -7,27 +7,27 @@ use bifold_mmu::Mode;
 /// KVM's modules and their parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kvm {
-    /// The vendor modules that are there. Those built into a kernel are, on any processor.
+    /// The loaded vendor modules. A module that is built into the kernel counts as loaded on any processor.
     pub hardware: Vec<Hardware>,
-    /// The mode in which a new VM starts; none if KVM has one mode for all VMs.
+    /// The mode in which a new VM starts; `None` if KVM has one mode for all VMs.
     pub default: Option<Mode>,
 }
 
 /// A vendor module and its parameter for nested paging.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hardware {
-    /// Its name.
+    /// The module's name.
     pub module: &'static str,
     /// The parameter's name: `npt` or `ept`.
     pub parameter: &'static str,
-    /// Whether it uses nested paging; none if it does not say.
+    /// Whether the module uses nested paging; `None` if the parameter cannot be read.
     pub nested: Option<bool>,
 }
 
 const VENDORS: [(&str, &str); 2] = [("kvm_amd", "npt"), ("kvm_intel", "ept")];
 
 impl Host {
-    /// The KVM of this host.
+    /// The host's KVM.
     pub fn kvm(&self) -> Result<Kvm, HostError> {
         let modules = self.sys.join("module");
         if !modules.join("kvm").is_dir() {
@@ -55,7 +55,7 @@ impl Host {
 }
 
 impl Kvm {
-    /// The mode of every VM where KVM has one for all; none if it cannot be told.
+    /// The mode of all VMs, if KVM has one mode for all; `None` if unknown.
     pub fn host_mode(&self) -> Option<Mode> {
         let (first, rest) = self.hardware.split_first()?;
         let agreed = rest.iter().all(|h| h.nested == first.nested);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Clients of a live Linux host: its KVM, its virtual machines and their paging modes, its KSM, its memory.
+//! Reads and controls a live Linux host: its KVM, its virtual machines and their paging modes, its KSM, its
+//! memory.
 //!
-//! Everything is read from three trees of files, sysfs, procfs and debugfs. A [`Host`] names where they are,
-//! so that tests make trees of their own. KVM describes a VM in a directory of debugfs, `kvm/PID-FD`. A KVM
-//! built by `make kernel` has two more files there: `paging_mode`, which switches the VM when written, and
-//! `paging_stats`. A VM may end at any moment; a directory that disappears is reported as the VM's end, and
-//! as no other error.
+//! All facts come from three file systems: sysfs, procfs and debugfs. A [`Host`] holds their places, so that
+//! tests can make trees of their own. KVM describes a [`Vm`] in a directory of debugfs, `kvm/PID-FD`. A KVM
+//! built by `make kernel` has two more files there: `paging_stats`, and `paging_mode`, which switches the VM
+//! when written. A VM may end at any moment; if its directory disappears, the error is [`HostError::Gone`].
 //!
-//! This crate decides nothing and has no model: policies, counts and experiments are other crates'.
+//! This crate makes no decisions and has no model. Policies, counts and experiments are in other crates.
 //!
 //! ```
 //! use bifold_host::Host;
@@ -52,14 +52,12 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-/// Where a host's files are.
+/// A host, by the mount points of its sysfs, procfs and debugfs.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs)] // the names say it
 pub struct Host {
-    /// sysfs.
     pub sys: PathBuf,
-    /// procfs.
     pub proc: PathBuf,
-    /// debugfs.
     pub debug: PathBuf,
 }
 
@@ -70,15 +68,15 @@ impl Host {
     }
 }
 
-/// More than any file has that is read whole here.
+/// Upper limit for files that are read whole.
 const MOST_BYTES: u64 = 256 << 10;
 
-/// The start of a file: of the small ones, all.
+/// The whole text of a small file.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     read_up_to(path, MOST_BYTES)
 }
 
-/// The first bytes of a file, `most` of them at most.
+/// At most the first `most` bytes of a file.
 ///
 /// # Errors
 /// If the file cannot be read.
@@ -88,7 +86,7 @@ pub fn read_up_to(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Bytes that others wrote, as one line that cannot drive a terminal.
+/// Bytes from outside as one quoted line, with control characters escaped.
 fn one_line(bytes: &[u8]) -> String {
     const MOST: usize = 60;
     let text = String::from_utf8_lossy(bytes);

@@ -1,54 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The host's memory, by procfs and sysfs: amounts, events, pressure, NUMA nodes.
+//! Reads facts of the host's memory from procfs and sysfs: amounts, events, pressure, NUMA nodes.
 //!
-//! Each file is parsed here and nowhere else. A figure that the kernel lacks is none.
+//! Each of these files is parsed only here. A figure that the kernel lacks is `None`.
 
 use crate::{Host, HostError, read};
 use std::path::Path;
 
-/// Amounts of memory, by `/proc/meminfo`. Bytes.
+/// Amounts of memory in bytes, from `/proc/meminfo`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MemInfo {
     /// All memory that the kernel manages (`MemTotal`).
     pub total: Option<u64>,
-    /// What programs can still take without swapping (`MemAvailable`).
+    /// Memory that programs can take without swapping (`MemAvailable`).
     pub available: Option<u64>,
 }
 
 impl MemInfo {
-    /// The amounts in the text of `/proc/meminfo`.
+    /// Parses `/proc/meminfo`.
     pub fn parse(text: &str) -> MemInfo {
         MemInfo { total: kib(text, "MemTotal"), available: kib(text, "MemAvailable") }
     }
 }
 
-/// Counts of the kernel's memory management since boot, by `/proc/vmstat`.
+/// Events of the kernel's memory management since boot, from `/proc/vmstat`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VmStat(String);
 
 impl VmStat {
-    /// The counts in the text of `/proc/vmstat`.
+    /// Takes the text of `/proc/vmstat`.
     pub fn parse(text: &str) -> VmStat {
         VmStat(text.into())
     }
 
-    /// The count of this name.
+    /// The count with this name, if the kernel has it.
     pub fn get(&self, name: &str) -> Option<u64> {
         self.0.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
     }
 }
 
-/// Memory pressure, by `/proc/pressure/memory`: percent of the time in which tasks waited for memory.
+/// Memory pressure from `/proc/pressure/memory`: percent of time in which tasks waited for memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Pressure {
-    /// Some tasks, over the last minute.
+    /// Percent of the last minute in which some task waited.
     pub some_60: f64,
-    /// All tasks, over the last minute.
+    /// Percent of the last minute in which all tasks waited.
     pub full_60: f64,
 }
 
 impl Pressure {
-    /// The pressure in the text of `/proc/pressure/memory`.
+    /// Parses `/proc/pressure/memory`.
     pub fn parse(text: &str) -> Option<Pressure> {
         let of = |kind: &str| {
             let line = text.lines().find_map(|l| l.strip_prefix(kind))?;
@@ -69,7 +69,7 @@ impl Host {
         Ok(MemInfo::parse(&String::from_utf8_lossy(&bytes)))
     }
 
-    /// Counts of the host's memory management; none if they cannot be read.
+    /// Counts of the host's memory management. Without `/proc/vmstat` every count is `None`.
     pub fn vmstat(&self) -> VmStat {
         VmStat(text(&self.proc.join("vmstat")))
     }
@@ -79,7 +79,7 @@ impl Host {
         Pressure::parse(&text(&self.proc.join("pressure/memory")))
     }
 
-    /// Number of NUMA nodes; 1 if the kernel does not say.
+    /// Number of NUMA nodes; 1 if sysfs has no nodes.
     pub fn numa_nodes(&self) -> usize {
         let Ok(entries) = std::fs::read_dir(self.sys.join("devices/system/node")) else { return 1 };
         let is_node = |n: &str| n.strip_prefix("node").is_some_and(|n| n.parse::<u32>().is_ok());
@@ -97,7 +97,7 @@ impl Host {
         text(&self.proc.join("uptime")).split(' ').next()?.parse().ok()
     }
 
-    /// The release of the host's kernel; empty if it does not say.
+    /// The release of the host's kernel; empty if unknown.
     pub fn kernel_release(&self) -> String {
         text(&self.proc.join("sys/kernel/osrelease")).trim().to_owned()
     }
@@ -108,7 +108,7 @@ pub(crate) fn text(path: &Path) -> String {
     String::from_utf8_lossy(&read(path).unwrap_or_default()).into_owned()
 }
 
-/// The bytes of a line `NAME: N kB`.
+/// The amount of a line `NAME: N kB`, in bytes.
 pub(crate) fn kib(text: &str, name: &str) -> Option<u64> {
     let rest = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))?;
     rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)

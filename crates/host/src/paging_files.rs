@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A VM's files `paging_mode` and `paging_stats`, kept open for a caller that reads them often.
+//! Keeps a VM's files `paging_mode` and `paging_stats` open, for a caller that uses them often.
 
 use crate::paging::{MODE_FILE, PagingStats, STATS_FILE, State, Unreadable};
 use crate::{Host, VmId, one_line};
@@ -8,10 +8,10 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::FileExt as _;
 
-/// More than either file has.
+/// Upper limit for either file.
 const MOST_BYTES: usize = 2048;
 
-/// The open files of a VM that KVM can switch. Each read gives what the kernel says at that moment.
+/// The open files of a VM that KVM can switch. Every read returns the present state.
 #[derive(Debug)]
 pub struct PagingFiles {
     mode: File,
@@ -19,7 +19,7 @@ pub struct PagingFiles {
 }
 
 impl Host {
-    /// Opens a VM's paging files; none if this KVM has one mode for all VMs.
+    /// Opens a VM's paging files; `None` if this KVM has one mode for all VMs.
     ///
     /// # Errors
     /// If a file exists and cannot be opened for this user.
@@ -51,17 +51,17 @@ impl PagingFiles {
         Ok(PagingStats::parse(&read(&self.stats)?))
     }
 
-    /// Switches the VM. Returns when all of its vCPUs run in the mode.
+    /// Switches the VM. Returns when all vCPUs run in the new mode.
     ///
     /// # Errors
-    /// KVM's, as the write returns it.
+    /// KVM's error of the write.
     pub fn switch(&self, to: Mode) -> io::Result<()> {
         write_mode(&self.mode, to)
     }
 }
 
-/// Writes a mode to an open `paging_mode`. One write: KVM takes the word whole, and a write that a
-/// signal interrupted must not be repeated.
+/// Writes a mode to an open `paging_mode` by one write, because KVM takes a whole word per write and an
+/// interrupted write must not be repeated.
 pub(crate) fn write_mode(mut file: &File, to: Mode) -> io::Result<()> {
     let word = format!("{}\n", to.name());
     match file.write_at(word.as_bytes(), 0) {

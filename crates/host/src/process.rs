@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The process to which a VM belongs, from procfs.
+//! Finds a VM's process and its name, from procfs.
 
 use crate::{Host, read};
 use std::path::Path;
 
-/// The process of a thread, and the name by which people know its VM.
+/// A VM's process and the VM's name.
 pub(crate) struct Process {
     pub pid: u32,
     pub name: Option<String>,
 }
 
 impl Host {
-    /// KVM names a VM's directory after the thread that made the VM, which need not be the
-    /// process's first.
+    /// The process of a thread. KVM names a VM's directory after the thread that created the VM, which need
+    /// not be the process's first.
     pub(crate) fn process(&self, thread: u32) -> Process {
         let status = read(&self.proc.join(thread.to_string()).join("status")).unwrap_or_default();
         let pid = status.split(|b| *b == b'\n').find_map(|line| {
@@ -24,7 +24,7 @@ impl Host {
     }
 }
 
-/// The name of the guest that a process runs, else the process's own; none if the process has ended.
+/// The name of a process's guest, else of the process; `None` if the process has ended.
 pub(crate) fn name_of(proc: &Path, pid: u32) -> Option<String> {
     let dir = proc.join(pid.to_string());
     let comm = || {
@@ -36,14 +36,14 @@ pub(crate) fn name_of(proc: &Path, pid: u32) -> Option<String> {
     guest.or_else(comm)
 }
 
-/// The name that a command line in the form of `/proc/PID/cmdline` gives its guest, as QEMU takes
-/// it: `-name X`, `-name guest=X,debug-threads=on`, with `,,` for a comma within X.
+/// The guest's name on a QEMU command line in the form of `/proc/PID/cmdline`: `-name X` or
+/// `-name guest=X,debug-threads=on`, with `,,` for a comma within X.
 pub fn guest_name(cmdline: &[u8]) -> Option<String> {
     let mut words = cmdline.split(|b| *b == 0);
     let mut found = None;
     while let Some(word) = words.next() {
         if matches!(word, b"-name" | b"--name") {
-            // As with QEMU, the last one counts.
+            // QEMU takes the last `-name`.
             found = guest_of(&String::from_utf8_lossy(words.next()?)).or(found);
         }
     }

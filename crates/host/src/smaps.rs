@@ -1,39 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A process's mappings, by `/proc/PID/smaps`.
+//! Parses a process's mappings from `/proc/PID/smaps`.
 
 use std::str::SplitWhitespace;
 
 /// Bytes of a page.
 const PAGE: u64 = 4096;
-/// A process has at most 65,530 mappings unless its host says otherwise (vm.max_map_count), of 1 KiB of text
-/// each.
+/// Upper limit for the file: by default a process has at most 65,530 mappings (vm.max_map_count), with about
+/// 1 KiB of text each.
 pub(crate) const MOST_SMAPS: u64 = 1 << 30;
 
-/// A mapping. Amounts are bytes, 0 where the kernel does not tell.
+/// A mapping. Amounts are in bytes, 0 where the kernel lacks the line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mapping {
-    /// Its first address.
+    /// First address.
     pub start: u64,
-    /// The address behind its last.
+    /// End address, exclusive.
     pub end: u64,
-    /// Whether it can be read and written, and holds no code (`rw-`).
+    /// Whether the mapping is readable and writable but not executable (`rw-`).
     pub data: bool,
-    /// In memory (`Rss`).
+    /// Resident bytes (`Rss`).
     pub resident: u64,
-    /// Its share of the memory, where a page with n mappings counts 1/n (`Pss`).
+    /// Proportional bytes: a page with n mappings counts 1/n (`Pss`).
     pub proportional: u64,
-    /// Of the resident bytes, those in huge pages (`AnonHugePages`).
+    /// Resident bytes in huge pages (`AnonHugePages`).
     pub huge: u64,
-    /// Whether KSM may merge it (flag `mg`).
+    /// Whether KSM may merge the mapping (flag `mg`).
     pub mergeable: bool,
 }
 
 impl Mapping {
-    /// The mappings in the text of `/proc/PID/smaps`, in its order. Lines that are not known are passed
-    /// over, as kernels add lines.
+    /// Parses `/proc/PID/smaps`, in its order. Unknown lines are skipped, because kernels add lines.
     pub fn parse(smaps: &str) -> Vec<Mapping> {
         let mut found: Vec<Mapping> = Vec::new();
-        // Whether the lines belong to the last mapping found.
+        // Whether the current lines belong to the last mapping found.
         let mut inside = false;
         for line in smaps.lines() {
             let mut words = line.split_whitespace();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Switching a VM's paging mode.
+//! Switches a VM's paging mode.
 
 use crate::paging::{MODE_FILE, Paging, PagingStats, State};
 use crate::paging_files::write_mode;
@@ -10,32 +10,32 @@ use std::fs::OpenOptions;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// What came of a switch: the VM is in the mode asked for.
+/// A successful request for a switch: the VM is in the requested mode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Switch {
-    /// The mode asked for.
+    /// The requested mode.
     pub to: Mode,
-    /// What had to be done for it.
+    /// What the request did.
     pub happened: Happened,
-    /// How long the request took.
+    /// Wall time of the request.
     pub wall: Duration,
-    /// The figures afterwards.
+    /// KVM's figures after the request.
     pub stats: PagingStats,
 }
 
 /// What a request did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Happened {
-    /// It switched the VM; the figures of the last switch are this one's.
+    /// The request switched the VM. The figures of the last switch are its own.
     Switched,
-    /// The VM was in that mode already.
+    /// The VM was already in that mode.
     Nothing,
-    /// The VM was switched, by others too: the figures of the last switch may be theirs.
+    /// Other requests switched the VM at the same time, and the figures of the last switch may be theirs.
     Crowded,
 }
 
 impl Host {
-    /// Switches a VM. Returns when all of its vCPUs run in the mode.
+    /// Switches a VM. Returns when all vCPUs run in the new mode.
     pub fn switch(&self, vm: &Vm, to: Mode) -> Result<Switch, HostError> {
         let dir = self.vm_dir(vm.id);
         let before = Paging::read(&dir);
@@ -50,7 +50,7 @@ impl Host {
         Ok(Switch { to, happened: happened(&before, &stats, to), wall, stats })
     }
 
-    /// What an error of the write means for the user.
+    /// The error for the user that an error of the write stands for.
     pub(crate) fn refused(&self, vm: &Vm, to: Mode, e: io::Error) -> HostError {
         let (id, dir) = (vm.id, self.vm_dir(vm.id));
         if matches!(vm.paging, Paging::HostWide) {
@@ -62,11 +62,11 @@ impl Host {
             };
         }
         let refusal = Refusal::of(&e);
-        // Whatever the error was: the file goes when the VM does.
+        // The file disappears with the VM, so a missing file means the VM's end, whatever the error is.
         if matches!(refusal, Refusal::Gone) || !dir.join(MODE_FILE).exists() {
             return HostError::Gone { vm: id };
         }
-        // The usual reason why a VM cannot ever is one that can be seen.
+        // The usual reason for `Never` is visible: the module does not use nested paging.
         let shadow_only = self.kvm().ok().filter(|kvm| kvm.host_mode() == Some(Mode::Shadow));
         let hardware = shadow_only.filter(|_| matches!(refusal, Refusal::Never)).map(|kvm| kvm.describe());
         HostError::Refused { vm: id, to, refusal, hardware }
@@ -79,7 +79,7 @@ pub(crate) fn happened(before: &Paging, after: &PagingStats, to: Mode) -> Happen
         Some(0) => Happened::Nothing,
         Some(1) => Happened::Switched,
         Some(_) => Happened::Crowded,
-        // Without counts, by what the VM's mode was.
+        // Without counts, the mode before the request decides.
         None if before.state() == Some(State::In(to)) => Happened::Nothing,
         None => Happened::Switched,
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The host's VMs, from KVM's directories in debugfs.
+//! Lists the host's VMs, from KVM's directories in debugfs.
 
 use crate::kvm::Kvm;
 use crate::paging::{Paging, State};
@@ -11,25 +11,25 @@ use std::path::{Path, PathBuf};
 /// A virtual machine.
 #[derive(Debug)]
 pub struct Vm {
-    /// What KVM calls it.
+    /// KVM's identifier.
     pub id: VmId,
-    /// Its process.
+    /// Id of the VM's process.
     pub pid: u32,
-    /// The name that QEMU was given for the VM, or that of the process; none if the process cannot be seen
+    /// The VM's name on QEMU's command line, else the process's name; `None` if the process is not visible
     /// from here.
     pub name: Option<String>,
     /// Number of vCPUs.
     pub vcpus: usize,
-    /// Its paging mode.
+    /// Paging mode and figures of switches.
     pub paging: Paging,
 }
 
 impl Vm {
-    /// Its state, its own or that of all VMs, if it can be told.
+    /// The VM's paging mode, which is the host's if KVM has one mode for all VMs; `None` if unknown.
     pub fn state(&self, kvm: &Kvm) -> Option<State> {
         match &self.paging {
             Paging::Own { state, .. } => state.as_ref().ok().copied(),
-            // A KVM that switches VMs has a file in each one's directory, but not at once.
+            // A KVM that can switch creates the file some time after the VM's directory.
             Paging::HostWide if kvm.default.is_some() => None,
             Paging::HostWide => kvm.host_mode().map(State::In),
         }
@@ -37,7 +37,7 @@ impl Vm {
 }
 
 impl Host {
-    /// Every VM, in the order of process and file descriptor. One that ends meanwhile is left out.
+    /// All VMs, in order of thread and file descriptor. A VM that ends meanwhile is left out.
     pub fn vms(&self) -> Result<Vec<Vm>, HostError> {
         let dir = self.debug.join("kvm");
         let entries = fs::read_dir(&dir).map_err(|e| self.no_directory(&dir, e))?;
@@ -50,14 +50,14 @@ impl Host {
         Ok(ids.into_iter().filter_map(|id| self.vm(id)).collect())
     }
 
-    /// One VM; none if it is not there (any more).
+    /// The VM with this identifier, if it exists.
     pub fn vm(&self, id: VmId) -> Option<Vm> {
         let dir = self.vm_dir(id);
         let entries = fs::read_dir(&dir).ok()?;
         let vcpus = entries.flatten().filter(is_vcpu).count();
         let paging = Paging::read(&dir);
         let process = self.process(id.thread);
-        // Its files went one by one: none of what was read is sure then.
+        // The files of a VM that ends go one by one, so what was read may be incomplete.
         dir.is_dir().then_some(Vm { id, pid: process.pid, name: process.name, vcpus, paging })
     }
 
@@ -66,12 +66,12 @@ impl Host {
         self.debug.join("kvm").join(id.to_string())
     }
 
-    /// Why KVM's directory cannot be listed.
+    /// The error for a KVM directory that cannot be listed.
     fn no_directory(&self, dir: &Path, e: io::Error) -> HostError {
         if e.kind() != io::ErrorKind::NotFound {
             return HostError::io(dir, e);
         }
-        // The place of a file system that is not mounted is empty.
+        // The mount point of a file system that is not mounted is empty.
         let mounted = fs::read_dir(&self.debug).is_ok_and(|mut entries| entries.next().is_some());
         if mounted {
             HostError::NoVendor { path: dir.into() }
@@ -81,13 +81,13 @@ impl Host {
     }
 }
 
-/// Whether it is a vCPU's directory, `vcpuN`.
+/// Whether the entry is a vCPU's directory, `vcpuN`.
 fn is_vcpu(entry: &fs::DirEntry) -> bool {
     let number = entry.file_name().to_str().and_then(|n| n.strip_prefix("vcpu")?.parse::<u32>().ok());
     number.is_some() && entry.file_type().is_ok_and(|t| t.is_dir())
 }
 
-/// The VM that a user means: by directory, by process (or thread), or by name.
+/// The VM that the user's word selects: a directory (`PID-FD`), a process or thread id, or a name.
 pub fn select(mut vms: Vec<Vm>, word: &str) -> Result<Vm, HostError> {
     let id = VmId::parse(word);
     if let Some(at) = vms.iter().position(|vm| Some(vm.id) == id) {

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A VM's identifier within KVM.
+//! The identifier that KVM gives to a VM.
 
 use std::fmt;
 
-/// A VM's name within KVM: that of its directory, `PID-FD`.
+/// A VM's identifier: the name of its directory in debugfs, `PID-FD`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VmId {
-    /// The thread that made it, in a process with one thread the process.
+    /// Id of the thread that created the VM.
     pub thread: u32,
-    /// The file descriptor that it had there.
+    /// The VM's file descriptor in that thread's process.
     pub fd: u32,
 }
 
 impl VmId {
-    /// The directory's name taken apart.
+    /// Parses a directory's name.
     pub fn parse(name: &str) -> Option<VmId> {
         let (thread, fd) = name.split_once('-')?;
         let id = VmId { thread: thread.parse().ok()?, fd: fd.parse().ok()? };
-        // What stays is what KVM writes: no sign, no leading zero.
+        // KVM writes neither a sign nor a leading zero.
         (id.to_string() == name).then_some(id)
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Identical pages of virtual machines: how much memory guests could share, how much a scanner such
-//! as the kernel's KSM would share, and at what price.
+//! Counts identical pages of virtual machines: how much memory guests could share, and how much a scanner such
+//! as the kernel's KSM would share, at what CPU time.
 //!
 //! A guest's memory is an [`image::Image`]: pages by guest frame number, read from a dump, a file or a process.
 //! [`potential`] counts equal pages exactly, [`fingerprint`] counts them across hosts by keyed hashes, and

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A model of transparent page sharing (TPS) as VMware ESX does it.
 //!
-//! After Waldspurger, "Memory Resource Management in VMware ESX Server" (OSDI 2002), and VMware's advanced
-//! settings: every guest's pages are visited in random order, all of them within the scan time
-//! (`Mem.ShareScanTime`, 60 minutes) and no more than `Mem.ShareRateMax` (1024) a second. A page is hashed;
-//! its hash finds a shared frame, or a hint: another page that had this hash when it was visited, which
-//! is not write protected and is therefore hashed again before the bytes are compared. So a pair merges
-//! at the visit of its second page, where KSM needs a second pass. Pages in large pages are visited and
-//! leave hints, but are shared only once their large page has been broken. Since 2014 the hash is salted
-//! per guest, so that nothing is shared between guests unless their salts are set equal.
+//! The model follows Waldspurger, "Memory Resource Management in VMware ESX Server" (OSDI 2002), and VMware's
+//! advanced settings. Every guest's pages are visited in random order, all within the scan time
+//! (`Mem.ShareScanTime`, 60 minutes) and at most `Mem.ShareRateMax` (1024) a second. A page's hash finds a
+//! shared frame or a hint. A hint is another page that had this hash at its visit; it is not write protected,
+//! so it is hashed again before the bytes are compared. A pair therefore merges at the visit of its second
+//! page, where KSM needs a second pass. Pages in large pages are visited and leave hints, but are shared only
+//! after their large page has been broken. Since 2014 the hash has a salt per guest, so guests share nothing
+//! unless their salts are set equal.
 //!
-//! Left out: the host-wide cap of scanning by processor speed (`Mem.ShareScanGHz`), and sharing at once,
-//! without a visit, when large pages are broken for want of memory.
+//! Left out: the host-wide limit of scanning by processor speed (`Mem.ShareScanGHz`), and sharing without a
+//! visit when large pages are broken because memory is short.
 
 use crate::image::{HUGE, Image};
 use rand::SeedableRng as _;
@@ -29,7 +29,7 @@ pub struct TpsTuning {
     pub scan_time: Duration,
     /// Most pages of a guest visited per second.
     pub max_rate: u32,
-    /// Decides the order of visits.
+    /// Seed of the order of visits.
     pub seed: u64,
     /// Nanoseconds to hash a page.
     pub hash_ns: f64,
@@ -44,31 +44,31 @@ impl Default for TpsTuning {
     }
 }
 
-/// With whom a guest may share.
+/// Which guests a guest may share with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Salt {
-    /// With itself only, the default since 2014.
+    /// Only itself, the default since 2014.
     Own,
-    /// With all guests of the same salt.
+    /// All guests with the same salt.
     Group(u64),
 }
 
-/// What TPS has done.
+/// TPS's counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TpsCounts {
     /// Frames that shared pages take.
     pub pages_shared: u64,
-    /// Pages that share them beyond the first of each.
+    /// Pages that share these frames beyond the first page of each.
     pub pages_sharing: u64,
-    /// Visits.
+    /// Visits to pages.
     pub visits: u64,
-    /// Pages hashed, hints again included.
+    /// Pages hashed, including hints that were hashed again.
     pub hashes: u64,
-    /// Hints that were no longer right.
+    /// Hints whose page had changed.
     pub stale_hints: u64,
-    /// Compares of all bytes.
+    /// Full compares of two pages.
     pub compares: u64,
-    /// Pages that could be shared but for their large page.
+    /// Pages that are not shared only because of their large page.
     pub held_by_large: u64,
 }
 
@@ -114,7 +114,7 @@ pub struct Tps {
     rng: Pcg64,
 }
 
-/// Guests take turns this often.
+/// Time between two turns of a guest.
 const TURN: Duration = Duration::from_secs(1);
 
 impl Tps {
@@ -141,7 +141,7 @@ impl Tps {
         TpsGuest(number)
     }
 
-    /// A guest writes to its `index`th page; `page` is its content then.
+    /// Lets a guest write to its `index`th page, whose new content is `page`.
     ///
     /// # Panics
     /// If the guest has no such page.
@@ -169,7 +169,7 @@ impl Tps {
         }
     }
 
-    /// Breaks the large page that holds a guest's `index`th page, as the host does for want of memory.
+    /// Breaks the large page that holds a guest's `index`th page, as the host does when memory is short.
     ///
     /// # Panics
     /// If the guest has no such page.
@@ -185,17 +185,17 @@ impl Tps {
         self.guests.iter_mut().flat_map(|g| &mut g.pages).for_each(|p| p.large = false);
     }
 
-    /// Time that has been run.
+    /// Time since the start.
     pub fn now(&self) -> Duration {
         self.now
     }
 
-    /// What has been done until now.
+    /// The counters now.
     pub fn counts(&self) -> TpsCounts {
         self.counts
     }
 
-    /// CPU time by the tuning's costs.
+    /// CPU time since the start, by the tuning's costs.
     pub fn cpu(&self) -> Duration {
         let (hashes, compares) = (self.counts.hashes as f64, self.counts.compares as f64);
         Duration::from_nanos((hashes * self.tuning.hash_ns + compares * self.tuning.compare_ns) as u64)

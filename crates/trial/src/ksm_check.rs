@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Checks the model of KSM against this kernel's ksmd, pass by pass, on the same memory.
 //!
-//! ksmd is made to do one pass at a time ([`Passes`]), and the model does the same passes. The memory is
-//! [`Synthetic`], or that of all processes with mergeable memory; the latter is read and given to the model,
-//! including huge pages and pages that are absent.
+//! ksmd does one pass at a time ([`Passes`]), and the model does the same passes. The memory is
+//! [`Synthetic`], or the memory of all processes with mergeable memory, which is copied to the model with its
+//! huge pages and absent pages.
 //!
-//! KSM's counters are the whole host's. Other processes' part cannot be subtracted: it changes while they
-//! run, and the measurement itself splits their huge pages, so that they merge a pass earlier the next time.
-//! The check therefore counts the pages of the checked processes by their page tables ([`Ksm::merged`]), and
-//! keeps the counters beside for comparison.
+//! KSM's counters are for the whole host. The part of other processes cannot be subtracted: it changes while
+//! they run, and the measurement itself splits their huge pages, so that they merge a pass earlier the next
+//! time. The check therefore counts the pages of the checked processes by their page tables
+//! ([`Ksm::merged`]), and also records the counters for comparison.
 //!
 //! Other processes can also keep ksmd from merging: a search of the unstable tree ends at a node whose page
 //! has gone (`unstable_tree_search_insert`), for example because a huge page of another process was split.
-//! One content may then miss a pass. If other processes' mergeable memory came, went or was split during
-//! a content, that content is done again, whatever its result.
+//! One content may then miss a pass. If other processes' mergeable memory appeared, disappeared or was split
+//! during a content, that content is checked again, whatever its result.
 
 use bifold_host::ksm::{
     Area, Counter, Counters, Ksm, KsmError, KsmGuard, MergeableArea, Merged, Others, PageState, PassProgress,
@@ -28,22 +28,22 @@ use std::io;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How often a check reports what it waits for.
+/// Time between two reports of what a check waits for.
 pub const SAY: Duration = Duration::from_secs(10);
-/// How often a content is done at most, when other processes' memory changes meanwhile.
+/// Most tries of a content if other processes' memory changes meanwhile.
 const MOST_TRIES: u32 = 5;
 
-/// Settings under a name.
+/// A set of KSM settings with a name.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Case {
-    /// What it is called in results.
+    /// The case's name in results.
     pub name: String,
-    /// The kernel's; the model takes over those that it knows.
+    /// The kernel's settings. The model uses those that it knows.
     pub settings: Settings,
 }
 
 impl Case {
-    /// The three under which every content is checked.
+    /// The three cases under which every content is checked.
     pub fn built_in() -> Vec<Case> {
         use Setting::{MaxPageSharing as Max, SmartScan as Smart, UseZeroPages as Zero};
         let case = |name: &str, values: &[_]| Case { name: name.into(), settings: Settings::of(values) };
@@ -70,12 +70,12 @@ impl Case {
     }
 }
 
-/// What the kernel made of the memory that is checked.
+/// What the kernel has merged of the checked memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counted {
     /// Merged frames.
     pub pages_shared: u64,
-    /// Pages that share them beyond the first of each.
+    /// Pages that share these frames beyond the first page of each.
     pub pages_sharing: u64,
     /// Pages that KSM made mappings of the zero page.
     pub ksm_zero_pages: u64,
@@ -87,20 +87,20 @@ impl From<Merged> for Counted {
     }
 }
 
-/// A pass as predicted and as counted.
+/// A pass: predicted and counted figures.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
-    /// Which memory.
+    /// The checked memory.
     pub content: String,
-    /// Under which settings.
+    /// The case.
     pub case: String,
-    /// The number of the pass, from 1.
+    /// Number of the pass, from 1.
     pub pass: u64,
-    /// By the model.
+    /// Figures of the model.
     pub predicted: Counts,
-    /// By the kernel, of the memory that is checked.
+    /// Figures of the kernel for the checked memory.
     pub counted: Counted,
-    /// By the kernel's counters, of the whole host.
+    /// The kernel's counters for the whole host.
     pub host: Counts,
     /// The model's work in this pass.
     pub work: Work,
@@ -108,16 +108,15 @@ pub struct Row {
     pub predicted_cpu: Duration,
     /// CPU time that ksmd took.
     pub counted_cpu: Option<Duration>,
-    /// How often these passes were begun.
+    /// Number of tries.
     pub tries: u32,
-    /// Memory changed that should not, during the last of them, too: other processes' mergeable areas, in
-    /// size or in huge pages; where processes are checked, any mergeable areas in size, or some pages of this
-    /// host that khugepaged made huge.
+    /// Whether memory changed during the last try too: other processes' mergeable areas, in size or in huge
+    /// pages. If processes are checked: any mergeable area in size, or pages that khugepaged made huge.
     pub disturbed: bool,
 }
 
 impl Row {
-    /// The figures that have to agree: name, predicted, counted.
+    /// The figures that must agree: name, predicted, counted.
     pub fn figures(&self) -> [(&'static str, u64, u64); 3] {
         let (p, c) = (&self.predicted, &self.counted);
         [
@@ -127,15 +126,15 @@ impl Row {
         ]
     }
 
-    /// Pages of other processes that the host's counters have as merged, or mapped to the zero page. A
-    /// frame that others share with the checked memory counts as the latter's.
+    /// Pages of other processes that the host's counters show as merged or mapped to the zero page. A frame
+    /// that others share with the checked memory counts for the checked memory.
     pub fn others(&self) -> u64 {
         let (host, own) = (&self.host, &self.counted);
         (host.pages_shared + host.pages_sharing + host.ksm_zero_pages)
             .saturating_sub(own.pages_shared + own.pages_sharing + own.ksm_zero_pages)
     }
 
-    /// The worst difference of a figure, as a share of what was counted.
+    /// The largest difference of a figure, as a share of the count.
     pub fn difference(&self) -> f64 {
         let off =
             |(_, p, c): (_, u64, u64)| if p == c { 0.0 } else { p.abs_diff(c) as f64 / c.max(1) as f64 };
@@ -143,35 +142,35 @@ impl Row {
     }
 }
 
-/// What can go wrong in a check.
+/// Why a check failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckError {
-    /// KSM.
+    /// KSM cannot be read or driven.
     #[error(transparent)]
     Ksm(#[from] KsmError),
-    /// No memory for it.
+    /// There is no memory for the check.
     #[error("cannot map {bytes} bytes of memory for the check")]
     Memory {
-        /// How much.
+        /// Bytes that the check needs.
         bytes: usize,
         /// Why.
         source: io::Error,
     },
-    /// The page tables and KSM's own figure of the process do not fit each other.
+    /// The process's page tables and KSM's figure for the process contradict each other.
     #[error(
         "{pages} pages of this process are merged by its page tables, and {merging} by its ksm_stat: the kernel was not at rest"
     )]
     NotAtRest {
-        /// By page tables.
+        /// Merged pages by the page tables.
         pages: u64,
-        /// By KSM.
+        /// Merged pages by KSM's figure.
         merging: u64,
     },
-    /// Stopped by the user.
+    /// The user stopped the check.
     #[error("the check was stopped")]
     Stopped,
-    /// It took longer than it may.
+    /// The check exceeded its time limit.
     #[error(
         "the check did not end within {seconds:.0} s: {at}{}",
         if others.0.is_empty() {
@@ -185,24 +184,24 @@ pub enum CheckError {
         }
     )]
     Limit {
-        /// The limit.
+        /// The time limit.
         seconds: f64,
-        /// How far it was.
+        /// Where the check was.
         at: String,
-        /// Whose memory ksmd went over besides.
+        /// Other processes whose memory ksmd scanned.
         others: Others,
     },
 }
 
 /// How a caller follows a check while it waits for ksmd.
 pub struct Watch<'a> {
-    /// Says when to stop.
+    /// Returns whether to stop.
     pub stop: &'a dyn Fn() -> bool,
-    /// Takes a report of what the check waits for, every [`SAY`].
+    /// Gets a report of what the check waits for, every [`SAY`].
     pub waits: &'a dyn Fn(&str),
-    /// When the check has to be over, and how long that is from its beginning.
+    /// The deadline of the check, and the time from its start to the deadline.
     pub until: (Instant, Duration),
-    /// When a content that was disturbed is not done again any more.
+    /// After this time a disturbed content is not checked again.
     pub again_until: Instant,
 }
 
@@ -210,7 +209,7 @@ pub struct Watch<'a> {
 pub struct Check<'a> {
     /// KSM's settings, held by this process.
     pub guard: &'a KsmGuard,
-    /// Passes of each run.
+    /// Number of passes per run.
     pub passes: u64,
     watch: Watch<'a>,
     said: Cell<Instant>,
@@ -219,10 +218,10 @@ pub struct Check<'a> {
 }
 
 impl<'a> Check<'a> {
-    /// A check of so many passes per run.
+    /// A check with this number of passes per run.
     ///
     /// # Errors
-    /// If there is no memory.
+    /// If there is no memory for the check.
     pub fn new(guard: &'a KsmGuard, passes: u64, watch: Watch<'a>) -> Result<Check<'a>, CheckError> {
         let mut one = mergeable(1)?;
         fill(u64::MAX, &mut one);
@@ -235,10 +234,10 @@ impl<'a> Check<'a> {
         Settings::of(&has.collect::<Vec<_>>())
     }
 
-    /// One content under one case.
+    /// Checks one content under one case.
     ///
     /// # Errors
-    /// As all of the kernel's.
+    /// If KSM fails, the user stops the check, or the time limit is exceeded.
     pub fn synthetic(&self, content: Synthetic, pages: usize, case: &Case) -> Result<Vec<Row>, CheckError> {
         let mut tries = 0;
         loop {
@@ -282,12 +281,13 @@ impl<'a> Check<'a> {
         Ok(rows)
     }
 
-    /// All processes' mergeable memory under one case. Processes that go on running change it: stop them.
-    /// ksmd visits processes in the order in which they asked to be merged, if its scan was at its beginning
-    /// then. The kernel does not tell that order, so they are taken in the order of their ids.
+    /// Checks the mergeable memory of all processes under one case. The processes must be stopped, because a
+    /// running process changes its memory. ksmd visits processes in the order in which they asked for merging,
+    /// if its scan was at its start then. The kernel does not show that order, so processes are taken in the
+    /// order of their ids.
     ///
     /// # Errors
-    /// As all of the kernel's.
+    /// If KSM fails, the user stops the check, or the time limit is exceeded.
     pub fn processes(&self, case: &Case) -> Result<Vec<Row>, CheckError> {
         let ksm = self.guard.ksm();
         let mut passes = Passes::begin(self.guard, &self.settings(case))?;
@@ -308,13 +308,13 @@ impl<'a> Check<'a> {
             let name = (&*content, &*case.name);
             rows.push(self.step(&mut passes, &mut scanner, pass, name, |ksm| Ok(ksm.merged(&checked)?))?);
         }
-        // Not done again: the first time has split the huge pages, and the next is of other memory.
+        // Not repeated, because the first try has split huge pages and so changed the memory.
         let disturbed = (ksm.collapsed(), places(ksm)?) != before;
         rows.iter_mut().for_each(|r| r.disturbed = disturbed);
         Ok(rows)
     }
 
-    /// Says what is waited for, and whether that is over.
+    /// Reports what the check waits for, and returns whether the wait has to end.
     fn waited(&self, progress: PassProgress, pass: u64, content: &str, case: &str) -> bool {
         if progress.elapsed > SAY && self.said.get().elapsed() > SAY {
             self.said.set(Instant::now());
@@ -371,8 +371,8 @@ impl<'a> Check<'a> {
     }
 }
 
-/// What is merged of this process's memory. It rests, so that two sources of the kernel must agree; a page
-/// that is being moved (compaction) may spoil one look.
+/// What KSM has merged of this process's memory. The process is at rest, so two sources of the kernel must
+/// agree; a page that compaction moves may spoil a single read.
 fn own(ksm: &Ksm) -> Result<Merged, CheckError> {
     const LOOKS: usize = 5;
     let mut looks = 0;
@@ -389,18 +389,18 @@ fn own(ksm: &Ksm) -> Result<Merged, CheckError> {
     }
 }
 
-/// All processes' mergeable areas. One that ends meanwhile has none.
+/// The mergeable areas of all processes. A process that ends meanwhile has none.
 fn all_areas(ksm: &Ksm) -> Result<Vec<(u32, Vec<MergeableArea>)>, KsmError> {
     ksm.merging_processes()?.into_iter().map(|pid| Ok((pid, ksm.mergeable_areas(pid)?))).collect()
 }
 
-/// Where all processes' mergeable memory is. What of it is resident or huge changes by merging alone.
+/// Places of all processes' mergeable memory, without the amounts that merging changes (resident, huge).
 fn places(ksm: &Ksm) -> Result<Vec<(u32, u64, u64)>, KsmError> {
     let all = all_areas(ksm)?;
     Ok(all.iter().flat_map(|(pid, areas)| areas.iter().map(|a| (*pid, a.start, a.end))).collect())
 }
 
-/// Gives a process's memory to the model.
+/// Adds a process's memory to the model.
 fn add(scanner: &mut Scanner, areas: &[Area]) -> Option<Guest> {
     let mut pages: Vec<(u64, Option<&[u8]>, bool)> = Vec::new();
     for area in areas {

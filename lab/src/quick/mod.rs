@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The quick tests. Each has a name and a line that says what it expects.
 //!
-//! Most are jobs for a laboratory with a check of their outputs (`How::Jobs`). Tests that need the same KVM
+//! Most are jobs for a laboratory with a check of their outputs (`TestBody::Jobs`). Tests that need the same KVM
 //! share a boot, because a boot takes longer than most tests (`run.rs`).
 
 mod exits;
@@ -32,7 +32,7 @@ pub struct Test {
     pub name: &'static str,
     /// What it expects.
     pub about: &'static str,
-    how: How,
+    body: TestBody,
 }
 
 /// What KVM does in a laboratory.
@@ -43,7 +43,7 @@ enum Paging {
 }
 
 #[derive(Debug)]
-enum How {
+enum TestBody {
     /// Jobs for a laboratory with this KVM, and what is wrong with their outputs.
     Jobs { paging: Paging, jobs: fn() -> Result<Vec<Job>>, check: fn(&Shared, &[Output]) -> Result<()> },
     /// Boots by itself.
@@ -75,11 +75,11 @@ const fn jobs(
     jobs: fn() -> Result<Vec<Job>>,
     check: fn(&Shared, &[Output]) -> Result<()>,
 ) -> Test {
-    Test { name, about, how: How::Jobs { paging, jobs, check } }
+    Test { name, about, body: TestBody::Jobs { paging, jobs, check } }
 }
 
 const fn own(name: &'static str, about: &'static str, test: fn(&Shared) -> Result<()>) -> Test {
-    Test { name, about, how: How::Own(test) }
+    Test { name, about, body: TestBody::Own(test) }
 }
 
 use Paging::{Nested, Shadow};

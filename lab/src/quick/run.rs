@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow};
 use bifold_guest::Kind;
 
 use super::hand_made::TINY_VMM;
-use super::{BUSYBOX, How, Paging, Shared, Test, poke};
+use super::{BUSYBOX, Paging, Shared, Test, TestBody, poke};
 use crate::lab::job::{Job, Jobs};
 use crate::lab::{Lab, LabError, Plan, beside};
 
@@ -40,15 +40,15 @@ enum Unit {
 fn units(tests: &[&'static Test]) -> Vec<Unit> {
     let mut out = Vec::new();
     for which in [Paging::Shadow, Paging::Nested] {
-        let mine = |t: &&&'static Test| matches!(t.how, How::Jobs { paging, .. } if paging == which);
+        let mine = |t: &&&'static Test| matches!(t.body, TestBody::Jobs { paging, .. } if paging == which);
         let group: Vec<_> = tests.iter().filter(mine).copied().collect();
         if !group.is_empty() {
             out.push(Unit::Boot(which, group));
         }
     }
-    out.extend(tests.iter().filter_map(|t| match t.how {
-        How::Own(run) => Some(Unit::Own(t, run)),
-        How::Jobs { .. } => None,
+    out.extend(tests.iter().filter_map(|t| match t.body {
+        TestBody::Own(run) => Some(Unit::Own(t, run)),
+        TestBody::Jobs { .. } => None,
     }));
     out
 }
@@ -120,7 +120,7 @@ fn plan(paging: Paging, tests: &[&'static Test]) -> Result<(Plan, Vec<usize>)> {
     let mut jobs = vec![Job::Kvm { nested: paging == Paging::Nested }];
     let mut ends = Vec::new();
     for test in tests {
-        if let How::Jobs { jobs: make, .. } = test.how {
+        if let TestBody::Jobs { jobs: make, .. } = test.body {
             jobs.extend(make().with_context(|| test.name)?);
         }
         ends.push(jobs.len());
@@ -157,7 +157,7 @@ fn boot(
         let mut ended = 0;
         for (test, end) in left.iter().zip(ends) {
             let Some(outputs) = attempt.outputs.get(from..end) else { break };
-            let How::Jobs { check, .. } = test.how else { break };
+            let TestBody::Jobs { check, .. } = test.body else { break };
             let seconds = before + outputs.iter().map(|o| o.seconds).sum::<f64>();
             let end_of_test = usable(check(shared, outputs))?;
             let _ = outcomes.send(Outcome { test, seconds, end: end_of_test });

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! QEMU's command line for a captured guest.
+//! Makes QEMU's command line for a captured guest.
 //!
-//! One function describes the guest for whatever runs it: the capture, plain TCG or KVM. The guest's
-//! CPU is the largest set of features that both TCG and KVM on AMD's nested paging have, so that the
-//! same guest does the same under either.
+//! One function describes the guest for the capture, for plain TCG and for KVM. The guest's CPU has the
+//! features that both TCG and KVM on AMD's nested paging offer, so that the guest behaves the same under
+//! either.
 //!
-//! `thread=single` runs all vCPUs on one thread, so that events have one exact order. Virtqueues are
-//! served at the guest's kick (`ioeventfd=off`) and not when another thread gets to them, because
-//! exact runs must repeat.
+//! `thread=single` runs all vCPUs on one thread, which gives events one exact order. `ioeventfd=off` serves
+//! virtqueues at the guest's kick instead of on another thread, because exact runs must repeat.
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -19,21 +18,21 @@ use crate::kernel::Kernel;
 use crate::qemu::{self, BARE, MACHINE, Qemu, firmware, guest_cpu, path_of};
 use crate::spec::{GuestSpec, HostPage, LOW_MIB, Record, Root, Timing};
 
-/// The plugin and what it is told beside the guest.
+/// The capture plugin and its arguments.
 #[derive(Clone, Copy)]
 pub(super) struct Plugin<'a> {
     pub(super) path: &'a Path,
     pub(super) ring: BorrowedFd<'a>,
-    /// Arguments of the region, each after a comma.
+    /// The region's arguments, each after a comma.
     pub(super) region: &'a str,
 }
 
 /// What runs the guest.
 #[derive(Clone, Copy)]
 pub(super) enum Engine<'a> {
-    /// TCG; the guest's memory is this file, which the plugin maps too.
+    /// TCG. Guest memory is the file `ram`, which the plugin maps too.
     Tcg { ram: BorrowedFd<'a>, plugin: Option<Plugin<'a>> },
-    /// The machine's KVM, over memory of these pages.
+    /// This machine's KVM, with guest memory in pages of this size.
     Kvm(HostPage),
 }
 
@@ -43,20 +42,20 @@ pub(super) struct Inherited<'a> {
     pub(super) console: BorrowedFd<'a>,
     pub(super) stdout: BorrowedFd<'a>,
     pub(super) stderr: BorrowedFd<'a>,
-    /// For the files that the command wrote, if they are wanted.
+    /// For the files that the command wrote, if the caller keeps them.
     pub(super) kept: Option<BorrowedFd<'a>>,
     pub(super) control: BorrowedFd<'a>,
     /// For symbols and perf maps, if costs are attributed.
     pub(super) places: Option<BorrowedFd<'a>>,
 }
 
-/// QEMU doubles commas within a value.
+/// A path as a value of QEMU's options, where commas are doubled.
 fn quoted(path: &Path) -> String {
     path.to_string_lossy().replace(',', ",,")
 }
 
-/// The next midnight (UTC), as `-rtc base=` takes it. All exact runs of a day have the same date, so
-/// that they repeat, and no file of the host's is newer than the guest's clock, which make(1) minds.
+/// The next midnight (UTC), as `-rtc base=` takes it. All exact runs of a day begin at this date, so they
+/// repeat. No file of the host is newer than the guest's clock; make(1) would complain about such files.
 fn next_midnight(now: SystemTime) -> String {
     const DAY: u64 = 86_400;
     let days = now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs() / DAY + 1;
@@ -71,8 +70,8 @@ fn next_midnight(now: SystemTime) -> String {
 }
 
 fn kernel_arguments(spec: &GuestSpec) -> String {
-    // The TSC is the only clock: a watchdog that reads the HPET would be recorded. In exact
-    // mode it counts nanoseconds, so there is nothing to calibrate. Self-tests only cost time.
+    // The TSC is the only clock, because a watchdog that reads the HPET would be recorded. In exact
+    // mode the TSC counts nanoseconds and needs no calibration. Self-tests only cost time.
     let tsc = match spec.timing {
         Timing::Exact => " tsc_early_khz=1000000",
         Timing::Fast => "",
@@ -89,7 +88,7 @@ fn kernel_arguments(spec: &GuestSpec) -> String {
     )
 }
 
-/// The part that depends on what runs the guest: memory and accelerator.
+/// The options that depend on the engine: memory and accelerator.
 fn engine_arguments(engine: Engine, spec: &GuestSpec) -> Vec<(&'static str, String)> {
     let bytes = spec.memory_mib << 20;
     let mut args = Vec::new();
@@ -125,7 +124,7 @@ fn engine_arguments(engine: Engine, spec: &GuestSpec) -> Vec<(&'static str, Stri
             }
         }
         Engine::Kvm(page) => {
-            // Neither touches memory before the guest does.
+            // Neither backend touches memory before the guest does.
             let backend = match page {
                 HostPage::Size4K => "memory-backend-ram",
                 HostPage::Size2M => "memory-backend-memfd,hugetlb=on,hugetlbsize=2M",
@@ -142,7 +141,7 @@ fn arguments(engine: Engine, kernel: &Kernel, spec: &GuestSpec, fds: &Inherited)
     let mut opt = |name: &str, value: String| args.extend([name.to_owned(), value]);
     opt(
         "-machine",
-        // Not mergeable: KSM on this host is none of a capture's business.
+        // Not mergeable, so that a capture does not depend on this host's KSM.
         format!("{MACHINE},max-ram-below-4g={LOW_MIB}M,mem-merge=off"),
     );
     opt("-name", "bifold,debug-threads=on".into());
@@ -192,7 +191,7 @@ fn arguments(engine: Engine, kernel: &Kernel, spec: &GuestSpec, fds: &Inherited)
     args
 }
 
-/// Starts the emulator; it ends with the calling thread.
+/// Starts QEMU, which ends with the calling thread.
 pub(super) fn spawn(
     qemu: &Qemu,
     engine: Engine,

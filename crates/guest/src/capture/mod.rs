@@ -21,14 +21,14 @@ use bifold_trace::{Clock, CommandExit, Stats};
 use crate::error::GuestError;
 use crate::spec::{GuestSpec, HostPage};
 
-/// What the command wrote to the layer over the host's root.
+/// Counts of what the command wrote to the layer over the host's root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Written {
     /// Files and symbolic links, new or changed.
     pub files: u64,
-    /// Their bytes.
+    /// Bytes in these files.
     pub bytes: u64,
-    /// Whether the layer had no room left at the end.
+    /// Whether the layer was full at the end.
     pub full: bool,
 }
 
@@ -45,20 +45,20 @@ pub struct CaptureReport {
     pub qemu_version: String,
     /// The guest kernel's release.
     pub kernel_version: String,
-    /// See [`guest_frames`](crate::guest_frames()).
+    /// The guest's frames, see [`guest_frames`](crate::guest_frames()).
     pub guest_frames: u64,
     /// The plugin's counters; all 0 if the guest had to be killed.
     pub stats: Stats,
-    /// Whether the stream ends with its stop marker. If not, the guest had to
-    /// be killed, and the stream is a valid beginning.
+    /// Whether the stream ends with its stop marker. Without it, the guest had to be killed; the stream is
+    /// then valid but cut short.
     pub complete: bool,
     /// Host time from the start of QEMU to the start of the command.
     pub boot_seconds: f64,
     /// How time passed for the command.
     pub clock: Clock,
-    /// What the command wrote; none if the guest had to be killed, or without [`Root::Host`](crate::Root::Host).
+    /// What the command wrote; `None` if the guest had to be killed, or without [`Root::Host`](crate::Root::Host).
     pub written: Option<Written>,
-    /// The files it wrote, as a tar archive in memory, if [`GuestSpec::keep`] asked for them.
+    /// The files that the command wrote, as a tar archive in memory, if [`GuestSpec::keep`] is set.
     pub kept: Option<std::fs::File>,
 }
 
@@ -74,40 +74,40 @@ pub enum CaptureProgress<'a> {
     Words(u64),
 }
 
-/// The consumer of events: whole events, in order.
+/// The consumer of events. It gets whole events, in order.
 pub type Sink<'a> = dyn FnMut(&[u64]) -> Result<(), Box<dyn Error + Send + Sync>> + 'a;
 
 /// Runs the command and passes its events to `sink`.
 ///
-/// `stop` may be set at any time, by a signal handler for example: the command
-/// is ended, and what was recorded remains valid.
+/// `stop` may be set at any time, for example by a signal handler. The command then ends, and the recording
+/// up to then is valid.
 pub fn capture(
     spec: &GuestSpec,
     stop: &AtomicBool,
     progress: &mut dyn FnMut(CaptureProgress),
     sink: &mut Sink,
 ) -> Result<CaptureReport, GuestError> {
-    run::capture(spec, run::How::Recorded, stop, progress, sink)
+    run::capture(spec, run::RunKind::Recorded, stop, progress, sink)
 }
 
-/// Runs the command in the same guest without the plugin: no events, only the
-/// CPU time that plain TCG takes, to measure a capture against.
+/// Runs the command in the same guest without the plugin, to measure the overhead of a capture: there are no
+/// events, only the CPU time of plain TCG.
 pub fn plain(
     spec: &GuestSpec,
     stop: &AtomicBool,
     progress: &mut dyn FnMut(CaptureProgress),
 ) -> Result<CaptureReport, GuestError> {
-    run::capture(spec, run::How::Plain, stop, progress, &mut |_| Ok(()))
+    run::capture(spec, run::RunKind::Plain, stop, progress, &mut |_| Ok(()))
 }
 
-/// Runs the command in the same guest under this machine's KVM: no events, but exits that
-/// the host's tracing can count. Its memory is backed as the guest touches it, by pages of
-/// one size. For a machine made for this, as the laboratory in `lab/` is.
+/// Runs the command in the same guest under this machine's KVM. There are no events; the host's tracing can
+/// count the exits. Guest memory is backed by pages of one size, when the guest touches them. The laboratory
+/// (`lab/`) is the machine for which this is made.
 pub fn under_kvm(
     spec: &GuestSpec,
     host_page: HostPage,
     stop: &AtomicBool,
     progress: &mut dyn FnMut(CaptureProgress),
 ) -> Result<CaptureReport, GuestError> {
-    run::capture(spec, run::How::Kvm(host_page), stop, progress, &mut |_| Ok(()))
+    run::capture(spec, run::RunKind::Kvm(host_page), stop, progress, &mut |_| Ok(()))
 }

@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The pace of the emulator's vCPU thread: its CPU time, and the time it waited for a CPU.
+//! Reads how long QEMU's vCPU thread ran and how long it waited for a CPU.
 //!
-//! The limit of a boot counts these times instead of wall time: on a busy host a boot may take minutes
-//! with nothing wrong. Source: `/proc/PID/task/TID/schedstat`
-//! (Documentation/scheduler/sched-stats.rst).
+//! A boot's limit counts these times instead of wall time, because a boot on a busy host may take minutes
+//! with nothing wrong. Source: `/proc/PID/task/TID/schedstat` (Documentation/scheduler/sched-stats.rst).
 
 use std::time::{Duration, Instant};
 
-/// What a thread has had of the host's CPUs since its start, in seconds.
+/// A thread's times since its start, in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct Had {
-    /// On a CPU.
+pub(crate) struct ThreadTime {
+    /// Time on a CPU.
     pub(crate) ran: f64,
-    /// Waiting for one.
+    /// Time waiting for a CPU.
     pub(crate) waited: f64,
 }
 
-/// Of QEMU's vCPU thread; none before the thread is there, or after its end.
-pub(crate) fn vcpu_thread(pid: u32) -> Option<Had> {
+/// The times of QEMU's vCPU thread; `None` before the thread starts and after it ends.
+pub(crate) fn vcpu_thread(pid: u32) -> Option<ThreadTime> {
     for task in std::fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
         let read = |name: &str| std::fs::read_to_string(task.path().join(name)).ok();
         if read("comm").is_some_and(|c| c.starts_with("CPU") || c.starts_with("ALL CPUs")) {
@@ -27,19 +26,19 @@ pub(crate) fn vcpu_thread(pid: u32) -> Option<Had> {
     None
 }
 
-fn parse(schedstat: &str) -> Option<Had> {
+fn parse(schedstat: &str) -> Option<ThreadTime> {
     let mut ns = schedstat.split(' ').map(|n| n.trim().parse::<f64>());
     let mut next = || Some(ns.next()?.ok()? / 1e9);
-    Some(Had { ran: next()?, waited: next()? })
+    Some(ThreadTime { ran: next()?, waited: next()? })
 }
 
-/// Whether a boot still gets anywhere.
+/// Tells a slow boot from one that is stuck.
 #[derive(Debug)]
 pub(crate) struct Boot {
     looked: Instant,
-    had: Had,
+    had: ThreadTime,
     words: u64,
-    /// Time in which the vCPU thread neither ran nor waited for a CPU, and no words came.
+    /// Time in which the vCPU thread neither ran nor waited for a CPU, and the stream did not grow.
     pub(crate) idle: Duration,
     most_ran: f64,
 }
@@ -50,9 +49,9 @@ impl Boot {
     /// A boot that is idle for this long is stuck.
     const MOST_IDLE: Duration = Duration::from_secs(120);
 
-    /// `most_ran`: CPU time that a boot may take, in seconds.
+    /// A boot that may take `most_ran` seconds of CPU time.
     pub(crate) fn new(most_ran: f64) -> Boot {
-        let (looked, had) = (Instant::now(), Had::default());
+        let (looked, had) = (Instant::now(), ThreadTime::default());
         Boot { looked, had, words: 0, idle: Duration::ZERO, most_ran }
     }
 
@@ -66,8 +65,8 @@ impl Boot {
         self.count(elapsed, vcpu_thread(pid).unwrap_or(self.had), words)
     }
 
-    fn count(&mut self, elapsed: Duration, had: Had, words: u64) -> bool {
-        // A guest whose words come waits for their consumer.
+    fn count(&mut self, elapsed: Duration, had: ThreadTime, words: u64) -> bool {
+        // If the stream grows, an idle guest waits for the consumer.
         if words == self.words {
             let busy = had.ran - self.had.ran + had.waited - self.had.waited;
             self.idle += elapsed.saturating_sub(Duration::from_secs_f64(busy.max(0.0)));
@@ -90,7 +89,7 @@ mod tests {
 
     #[test]
     fn schedstat_is_read_in_seconds() {
-        assert_eq!(parse("1500000000 250000000 17\n"), Some(Had { ran: 1.5, waited: 0.25 }));
+        assert_eq!(parse("1500000000 250000000 17\n"), Some(ThreadTime { ran: 1.5, waited: 0.25 }));
         assert_eq!(parse(""), None);
     }
 
@@ -99,7 +98,7 @@ mod tests {
         let mut boot = Boot::new(300.0);
         for i in 1..10_000 {
             let at = f64::from(i);
-            assert!(boot.count(SECOND, Had { ran: at * 0.01, waited: at * 0.99 }, 0));
+            assert!(boot.count(SECOND, ThreadTime { ran: at * 0.01, waited: at * 0.99 }, 0));
         }
     }
 
@@ -107,14 +106,14 @@ mod tests {
     fn a_boot_whose_events_wait_for_their_consumer_has_time() {
         let mut boot = Boot::new(300.0);
         for i in 1..10_000 {
-            assert!(boot.count(SECOND, Had::default(), i));
+            assert!(boot.count(SECOND, ThreadTime::default(), i));
         }
     }
 
     #[test]
     fn a_boot_that_does_nothing_ends_after_two_minutes() {
         let mut boot = Boot::new(300.0);
-        let looks = (1..).take_while(|_| boot.count(SECOND, Had { ran: 1.0, waited: 0.0 }, 5)).count();
+        let looks = (1..).take_while(|_| boot.count(SECOND, ThreadTime { ran: 1.0, waited: 0.0 }, 5)).count();
         assert!((119..=122).contains(&looks), "{looks}");
     }
 
@@ -122,7 +121,7 @@ mod tests {
     fn a_boot_that_runs_in_circles_ends_after_its_cpu_time() {
         let mut boot = Boot::new(300.0);
         let mut at = 0.0;
-        while boot.count(SECOND, Had { ran: at, waited: 0.0 }, 0) {
+        while boot.count(SECOND, ThreadTime { ran: at, waited: 0.0 }, 0) {
             at += 1.0;
         }
         assert_eq!(at, 300.0);

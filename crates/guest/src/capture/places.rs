@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Symbols and perf maps that the guest's init sends when the command has ended (`guest/where.h`). Each part
-//! follows its kind, number and length. The parts become log events at the stream's end.
+//! Turns symbols and perf maps into log events at the stream's end. The guest's init sends them when the
+//! command has ended (`guest/where.h`), in parts, each behind its kind, number and length.
 
 use bifold_trace::event::{log, log_events};
 
-/// Most bytes that init sends at once.
+/// Largest part that init sends, in bytes.
 const MOST: u64 = 1 << 16;
 
-/// Appends the events of all whole parts. A guest that had to be killed may have sent less.
+/// Appends the events of all whole parts. A guest that was killed may have sent an incomplete last part.
 pub(crate) fn events(mut bytes: &[u8], out: &mut Vec<u64>) {
     while let Some((head, rest)) = bytes.split_first_chunk::<24>() {
         let word = |i: usize| u64::from_le_bytes(head[8 * i..8 * i + 8].try_into().expect("8 bytes"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Finds the plugin's file. The plugin is a file of its own because it is GPL-2.0-or-later and QEMU
+//! Finds the capture plugin's file. The plugin is a separate file because it is GPL-2.0-or-later and QEMU
 //! loads plugins from files.
 
 use std::path::PathBuf;
@@ -8,8 +8,8 @@ use crate::error::GuestError;
 
 const NAME: &str = "libbifold_capture_plugin.so";
 
-/// Looks at BIFOLD_PLUGIN, beside the executable, in the installed place, then in the parent directory
-/// (tests and examples run from a directory below the profile's).
+/// The file that BIFOLD_PLUGIN names, else the first found beside the executable, in ../lib/bifold (an
+/// installation), or in the parent directory (tests and examples run below the profile's directory).
 pub(crate) fn find() -> Result<PathBuf, GuestError> {
     if let Some(path) = std::env::var_os("BIFOLD_PLUGIN").filter(|p| !p.is_empty()) {
         let path = PathBuf::from(path);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A region of the command: the plugin's arguments for it.
+//! Makes the plugin's arguments for a region of the command.
 //!
-//! The plugin itself finds the region (`qemu-plugin/region.c`). This module tells it how to recognise a
-//! function, which the guest's loader may put at any page: by its offset in the page and its code.
+//! The plugin finds the region (`qemu-plugin/region.c`). It recognises a function by its offset in its page
+//! and its first bytes of code, because the guest's loader may put the function at any page. This module reads
+//! both from the program's file.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -16,7 +17,7 @@ use crate::error::GuestError;
 use crate::spec::{Begin, Region};
 
 impl Region {
-    /// What the command did not reach, for people.
+    /// The place that the command did not reach, for a message.
     pub(crate) fn missed(&self, program: &Path, instructions: u64) -> String {
         let place = match &self.begin {
             Begin::Command => {
@@ -73,12 +74,12 @@ impl Region {
     }
 }
 
-/// How to recognise a function wherever it is loaded.
+/// A function's code, by which it is recognised at any address.
 #[derive(Debug, PartialEq, Eq)]
 struct Code {
-    /// Offset of its first byte within a page: programs are loaded in whole pages.
+    /// Offset of the first byte within a page, which loading keeps.
     offset: u64,
-    /// Its first bytes, 64 at most. No loader changes code.
+    /// The first bytes of code, 64 at most. No loader changes code.
     bytes: Vec<u8>,
 }
 
@@ -89,7 +90,7 @@ fn function(program: &Path, name: &str) -> Result<Code, GuestError> {
     })
 }
 
-/// Finds a function in an ELF file; the error says why there is none.
+/// Finds a function in an ELF file. The error says why the function was not found.
 fn code_of(data: &[u8], name: &str) -> Result<Code, String> {
     if data.starts_with(b"#!") {
         return Err("it is a script; run its interpreter's program itself".into());

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The consumer's side of the ring that the plugin fills.
+//! Reads the ring in shared memory that the plugin fills.
 //!
-//! One memfd holds a header page and a number of chunks of 64-bit words.
-//! `head` counts the chunks published, `tail` those given back; each side
-//! sleeps on a futex in the other's counter. `qemu-plugin/ring.c` is the other
-//! side and has the same offsets.
+//! One memfd holds a header page and a number of chunks of 64-bit words. `head` counts published chunks,
+//! `tail` counts released chunks; each side sleeps on a futex in the other side's counter.
+//! `qemu-plugin/ring.c` is the producer's side and has the same offsets.
 //!
 //! All unsafe code of this crate is here, apart from the `pre_exec` of `qemu.rs`.
 
@@ -61,7 +60,7 @@ impl Ring {
         unsafe { AtomicU64::from_ptr(self.map.as_mut_ptr().cast::<u64>().add(at)) }
     }
 
-    /// Waits until a chunk is there; false if none came within `patience`.
+    /// Waits for a chunk. False if no chunk was published within `patience`.
     pub(crate) fn wait(&self, patience: Duration) -> bool {
         let head = self.word(AT_HEAD).load(Ordering::Acquire);
         if head != self.tail {
@@ -78,7 +77,7 @@ impl Ring {
         self.word(AT_HEAD).load(Ordering::Acquire) != self.tail
     }
 
-    /// The oldest chunk, if there is one.
+    /// The oldest chunk that was not released, if there is one.
     pub(crate) fn chunk(&self) -> Option<&[u64]> {
         if self.word(AT_HEAD).load(Ordering::Acquire) == self.tail {
             return None;
@@ -94,7 +93,7 @@ impl Ring {
         })
     }
 
-    /// Gives the oldest chunk back to the producer.
+    /// Releases the oldest chunk to the producer.
     pub(crate) fn release(&mut self) {
         self.tail += 1;
         self.word(AT_TAIL).store(self.tail, Ordering::Release);
@@ -103,12 +102,12 @@ impl Ring {
         let _ = futex::wake(low, futex::Flags::empty(), 1);
     }
 
-    /// Whether the guest waits for the host's files (`qemu-plugin/files.c`).
+    /// Whether the plugin makes the guest wait for the host's files (`qemu-plugin/files.c`).
     pub(crate) fn in_step(&self) -> bool {
         self.word(AT_IN_STEP).load(Ordering::Acquire) == 1
     }
 
-    /// CPU time of the vCPUs' thread between the markers.
+    /// CPU time of the vCPUs' thread between the start and stop markers.
     pub(crate) fn cpu_seconds(&self) -> f64 {
         self.word(AT_CPU_NS).load(Ordering::Acquire) as f64 / 1e9
     }

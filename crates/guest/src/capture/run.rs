@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Runs one capture from start to end: prepares the guest, starts QEMU, passes chunks to the consumer,
-//! listens to the guest's init, ends the command when asked, and reports. `Emulator`'s drop ends the
-//! process in every case.
+//! reads the lines of the guest's init, ends the command when asked, and reports. Dropping `Emulator` ends
+//! QEMU's process in every case.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, Write};
@@ -17,7 +17,7 @@ use bifold_trace::event::{KIND_SHIFT, STATS_WORDS, head, marker};
 use bifold_trace::{Clock, CommandExit, Event, Stats, Windows, decode};
 
 use super::command::{self, Engine, Inherited, Plugin};
-use super::pace::{Boot, Had, vcpu_thread};
+use super::pace::{Boot, ThreadTime, vcpu_thread};
 use super::ring::Ring;
 use super::{CaptureProgress, CaptureReport, Sink, Written, places, plugin};
 use crate::error::GuestError;
@@ -27,11 +27,11 @@ use crate::{initramfs, kernel, qemu};
 
 /// CPU time that a boot may take, in seconds; it takes 2 to 40.
 const BOOT_SECONDS: f64 = 300.0;
-/// Under a KVM that is emulated itself.
+/// The same for a guest under a KVM that is itself emulated.
 const KVM_BOOT_SECONDS: f64 = 900.0;
-/// How long the guest may take to end the command when asked.
+/// RunKind long the guest may take to end the command on request.
 const GRACE: Duration = Duration::from_secs(5);
-/// Lines of a log that a message shows.
+/// Number of log lines in a message.
 const LOG_LINES: usize = 12;
 /// Words of [`Event::Ticks`].
 const TICKS_WORDS: usize = 2;
@@ -46,9 +46,9 @@ impl Drop for Emulator {
     }
 }
 
-/// What the guest's init has said.
+/// What the guest's init has reported.
 #[derive(Default)]
-struct Said {
+struct InitReport {
     buffer: Vec<u8>,
     started: bool,
     ended: bool,
@@ -62,7 +62,7 @@ struct Said {
     done: bool,
 }
 
-impl Said {
+impl InitReport {
     fn listen(&mut self, control: &mut UnixStream) {
         let mut bytes = [0; 1024];
         while let Ok(n) = control.read(&mut bytes) {
@@ -96,7 +96,7 @@ impl Said {
     }
 }
 
-/// Two numbers.
+/// Parses two numbers with a space between them.
 fn two(text: &str) -> Option<(u64, u64)> {
     let (a, b) = text.split_once(' ')?;
     Some((a.parse().ok()?, b.parse().ok()?))
@@ -111,14 +111,14 @@ fn check_spec(spec: &GuestSpec) -> Result<(), GuestError> {
         return refuse(format!("{} vCPUs: 1 or 2 are possible", spec.vcpus));
     }
     if spec.record == Record::Boot && spec.region != Region::default() {
-        return refuse("a region: a boot is recorded as a whole".into());
+        return refuse("a boot is recorded as a whole: leave the region out".into());
     }
     let windows_fit = |w: Windows| w.window > 0 && w.window <= w.period && w.period < 1 << 50;
     if spec.region.sample.is_some_and(|w| !windows_fit(w)) {
-        return refuse("windows of a sample: each is shorter than its period".into());
+        return refuse("the windows of a sample must fit into their period".into());
     }
     if spec.record == Record::Boot && spec.vcpus != 1 {
-        return refuse(format!("{} vCPUs: a boot is recorded on 1", spec.vcpus));
+        return refuse(format!("a boot is recorded on 1 vCPU, not on {}", spec.vcpus));
     }
     if spec.record == Record::Boot && spec.attribute {
         return refuse(
@@ -145,9 +145,9 @@ fn check_spec(spec: &GuestSpec) -> Result<(), GuestError> {
     Ok(())
 }
 
-/// What runs the guest, and whether its events are wanted.
+/// RunKind the guest runs: recorded under TCG, under TCG without the plugin, or under KVM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum How {
+pub(crate) enum RunKind {
     Recorded,
     Plain,
     Kvm(HostPage),
@@ -155,7 +155,7 @@ pub(crate) enum How {
 
 pub(crate) fn capture(
     spec: &GuestSpec,
-    how: How,
+    kind: RunKind,
     stop: &AtomicBool,
     progress: &mut dyn FnMut(CaptureProgress),
     sink: &mut Sink,
@@ -163,7 +163,7 @@ pub(crate) fn capture(
     check_spec(spec)?;
     let program = initramfs::resolve(spec)?;
     let qemu = qemu::find()?;
-    let plugin = if how == How::Recorded { Some(plugin::find()?) } else { None };
+    let plugin = if kind == RunKind::Recorded { Some(plugin::find()?) } else { None };
     let region = spec.region.arguments(&program)?;
     let kernel = {
         let mut stage = |what: &str| progress(CaptureProgress::Stage(what));
@@ -189,8 +189,8 @@ pub(crate) fn capture(
         places: spec.attribute.then(|| files.places.as_fd()),
     };
     let log = files.log.try_clone().map_err(GuestError::os("dup"))?.into();
-    let engine = match how {
-        How::Kvm(page) => Engine::Kvm(page),
+    let engine = match kind {
+        RunKind::Kvm(page) => Engine::Kvm(page),
         _ => Engine::Tcg {
             ram: ram.as_fd(),
             plugin: plugin.as_deref().map(|path| Plugin { path, ring: ring.fd(), region: &region }),
@@ -209,9 +209,9 @@ pub(crate) fn capture(
         child,
         control: mine,
         files,
-        said: Said::default(),
+        init: InitReport::default(),
         begun,
-        boot: Boot::new(if matches!(how, How::Kvm(_)) { KVM_BOOT_SECONDS } else { BOOT_SECONDS }),
+        boot: Boot::new(if matches!(kind, RunKind::Kvm(_)) { KVM_BOOT_SECONDS } else { BOOT_SECONDS }),
         started: None,
         ended: None,
         ending: None,
@@ -287,28 +287,28 @@ struct Session<'a> {
     child: Emulator,
     control: UnixStream,
     files: Files,
-    said: Said,
+    init: InitReport,
     begun: Instant,
-    /// The time that the guest has to start the command.
+    /// The limit of the boot.
     boot: Boot,
     started: Option<Instant>,
     ended: Option<Instant>,
-    /// Why and when the command was asked to end.
+    /// Why the command was asked to end (`asked` is when).
     ending: Option<CommandExit>,
     asked: Option<Instant>,
     words: u64,
     stats: Option<Stats>,
-    /// Timer ticks and other interrupts.
+    /// Numbers of timer ticks and of other interrupts.
     ticks: Option<(u64, u64)>,
-    /// The recording was over before the command.
+    /// Whether the region ended before the command.
     region_ended: bool,
     has_modules: bool,
-    /// The vCPU thread's times when the command began and ended.
-    had: [Option<Had>; 2],
+    /// The vCPU thread's times at the command's start and end.
+    had: [Option<ThreadTime>; 2],
 }
 
 impl Session<'_> {
-    /// Until QEMU is gone: passes events to the sink and ends the command if its time is over.
+    /// Passes events to the sink until QEMU has ended, and ends the command when its time is over.
     fn follow(
         &mut self,
         stop: &AtomicBool,
@@ -325,28 +325,28 @@ impl Session<'_> {
                 continue;
             }
             looked = Instant::now();
-            self.said.listen(&mut self.control);
-            if self.said.started && self.started.is_none() {
+            self.init.listen(&mut self.control);
+            if self.init.started && self.started.is_none() {
                 self.started = Some(looked);
                 self.had[0] = vcpu_thread(self.child.0.id());
                 progress(CaptureProgress::Recording);
             }
-            if self.said.ended && self.ended.is_none() {
+            if self.init.ended && self.ended.is_none() {
                 self.ended = Some(looked);
                 self.had[1] = vcpu_thread(self.child.0.id());
             }
             progress(CaptureProgress::Words(self.words));
             if self.child.0.try_wait().map_err(GuestError::os("waiting for qemu"))?.is_some() {
-                self.said.listen(&mut self.control);
+                self.init.listen(&mut self.control);
                 while self.ring.chunk().is_some() {
                     self.consume(sink)?;
                 }
                 return Ok(());
             }
             self.end_if_due(stop)?;
-            // A guest that is done has handed everything over: its shutdown need not be awaited.
-            if self.said.done || self.asked.is_some_and(|t| t.elapsed() > GRACE) {
-                // What it has published is still read: the next turn sees it gone.
+            // A guest that reports `done` has sent everything, so its shutdown need not be awaited.
+            if self.init.done || self.asked.is_some_and(|t| t.elapsed() > GRACE) {
+                // The next turn of the loop still reads what the plugin has published.
                 self.child.0.kill().map_err(GuestError::os("killing qemu"))?;
                 self.child.0.wait().map_err(GuestError::os("waiting for qemu"))?;
             }
@@ -376,7 +376,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Ends the command if the caller or the clock wants it.
+    /// Ends the command if the caller, the time limit or the region's end asks for it.
     fn end_if_due(&mut self, stop: &AtomicBool) -> Result<(), GuestError> {
         let Some(started) = self.started else {
             if stop.load(Ordering::Relaxed) {
@@ -388,21 +388,21 @@ impl Session<'_> {
             }
             return Ok(());
         };
-        if self.asked.is_some() || self.said.done {
+        if self.asked.is_some() || self.init.done {
             return Ok(());
         }
         let ending = if self.region_ended {
             CommandExit::AfterRegion
         } else if stop.load(Ordering::Relaxed) {
             CommandExit::Interrupted
-        } else if self.spec.timeout.is_some_and(|t| started.elapsed() >= t) && !self.said.ended {
+        } else if self.spec.timeout.is_some_and(|t| started.elapsed() >= t) && !self.init.ended {
             CommandExit::TimedOut
         } else {
             return Ok(());
         };
         self.asked = Some(Instant::now());
-        if self.said.ended {
-            return Ok(()); // only its output is missing
+        if self.init.ended {
+            return Ok(()); // the command has ended; only its output is missing
         }
         self.ending = Some(ending);
         match self.control.write_all(b"!") {
@@ -412,9 +412,9 @@ impl Session<'_> {
     }
 
     fn report(mut self, qemu_version: String, kernel_version: String) -> Result<CaptureReport, GuestError> {
-        let exit = match (self.ending, self.said.exit, &self.said.error) {
+        let exit = match (self.ending, self.init.exit, &self.init.error) {
             (Some(ending), _, _) => ending,
-            // The words are init's, where execve(2) failed.
+            // Init's message where execve(2) failed.
             (None, _, Some(e)) if e.starts_with("running ") => {
                 return Err(GuestError::NotStarted(e.clone()));
             }
@@ -422,14 +422,14 @@ impl Session<'_> {
                 return Err(GuestError::WorkingDirectory(e.clone()));
             }
             (None, _, Some(e)) => return Err(GuestError::Guest(e.clone())),
-            (None, Some(_), _) if self.said.oom => CommandExit::OutOfMemory,
+            (None, Some(_), _) if self.init.oom => CommandExit::OutOfMemory,
             (None, Some(exit), _) => exit,
             (None, None, None) if self.asked.is_some() => CommandExit::Interrupted,
             (None, None, None) => return Err(self.death()),
         };
         let clock = self.clock();
-        let full = self.said.full;
-        // Nothing but the end was recorded.
+        let full = self.init.full;
+        // The stream holds nothing but its end.
         if self.stats.is_some() && self.words == (TICKS_WORDS + STATS_WORDS) as u64 + 2 {
             let instructions = self.stats.unwrap_or_default().instructions;
             let why = self.spec.region.missed(&self.program, instructions);
@@ -446,7 +446,7 @@ impl Session<'_> {
             stats: self.stats.unwrap_or_default(),
             boot_seconds: self.started.map_or(0.0, |t| (t - self.begun).as_secs_f64()),
             clock,
-            written: self.said.written.map(|(files, bytes)| Written { files, bytes, full }),
+            written: self.init.written.map(|(files, bytes)| Written { files, bytes, full }),
             kept: self.files.kept.take(),
         })
     }
@@ -458,8 +458,8 @@ impl Session<'_> {
             _ => (0.0, 0.0),
         };
         Clock {
-            guest_ns: self.said.time.map(|(guest, _)| guest),
-            idle_ns: self.said.time.map(|(_, idle)| idle),
+            guest_ns: self.init.time.map(|(guest, _)| guest),
+            idle_ns: self.init.time.map(|(_, idle)| idle),
             wall_seconds: wall.as_secs_f64(),
             vcpu_seconds: if self.stats.is_some() { self.ring.cpu_seconds() } else { ran },
             starved_seconds: starved,
@@ -469,7 +469,7 @@ impl Session<'_> {
         }
     }
 
-    /// Why the guest ended without a result.
+    /// The error for a guest that ended without a result.
     fn death(&mut self) -> GuestError {
         let lines = printable(&mut self.files.console);
         let console = tail(&mut self.files.console);
@@ -480,7 +480,7 @@ impl Session<'_> {
             let end = lines.len().min(at + LOG_LINES);
             return GuestError::Panic(lines[at..end].join("\n"));
         }
-        // Init without a control port could only write to the console.
+        // Without a control port, init writes its error to the console.
         if let Some(error) = lines.iter().find_map(|l| l.strip_prefix("error ")) {
             let hint = if self.has_modules {
                 ""
@@ -491,7 +491,7 @@ impl Session<'_> {
         }
         let log = format!("{}\n{console}", tail(&mut self.files.log)).trim().to_owned();
         match self.child.0.wait() {
-            Ok(status) if status.success() && self.said.started => {
+            Ok(status) if status.success() && self.init.started => {
                 GuestError::Guest("the guest was shut down while the command ran".into())
             }
             Ok(status) => GuestError::QemuDied { status: status.to_string(), log },

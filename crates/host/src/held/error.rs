@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What can go wrong when settings are held, in words that say what to do.
+//! Errors of holding settings. Each message says what is wrong and what to do.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeldError {
-    /// Not for this user.
+    /// Only root may open the file.
     #[error("cannot open {}: only root may; run the command with sudo", path.display())]
     NotRoot {
         /// The file.
@@ -21,20 +21,20 @@ pub enum HeldError {
         path.display()
     )]
     Busy {
-        /// Whose settings.
+        /// The subsystem that has the settings.
         what: &'static str,
         /// The lock's file.
         path: PathBuf,
-        /// The process, if its journal says so.
+        /// The holder's process id, if its journal can be read.
         pid: Option<u32>,
     },
-    /// A journal that cannot be used.
+    /// The journal cannot be parsed.
     #[error(
         "the journal {} of the settings of {what} cannot be used: {why}; set the kernel's files by hand, then remove the journal",
         path.display()
     )]
     Journal {
-        /// Whose settings.
+        /// The subsystem that has the settings.
         what: String,
         /// The journal's file.
         path: PathBuf,
@@ -44,15 +44,15 @@ pub enum HeldError {
     /// The guardian did not start.
     #[error("the guardian, which restores the settings if this process is killed, did not start: {why}")]
     Guardian {
-        /// What it did instead.
+        /// What the guardian did instead.
         why: String,
     },
-    /// Something else in the file system.
+    /// Any other error of a file.
     #[error("cannot use {}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The kernel's error.
         source: io::Error,
     },
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The guardian: a process that restores settings when the process that holds them is killed.
+//! Starts and runs the guardian, a process that restores settings if their holder is killed.
 //!
-//! The guardian is the same program under a hidden verb. Its stdin is one end of a socket, and the holder
-//! has the other end: the kernel closes that one when the holder's process ends, however it ends. Its
-//! stdout is the lock's file: a lock of flock(2) belongs to the open file, so the lock stays until both
-//! processes have ended, and nobody comes between the holder's death and the restoring. The guardian makes
-//! a session of its own, where the terminal's Ctrl-C does not reach it. It outlives the signals by which
-//! sessions and services are ended, because the holder gets those too and may be busy restoring.
+//! The guardian is the same program under a hidden verb. Its stdin is one end of a socket whose other end
+//! the holder has; the kernel closes the holder's end when the holder ends, in any way. The guardian's stdout
+//! is the lock's file. A lock of flock(2) belongs to the open file, so the lock stays until both processes
+//! have ended, and no other holder can begin between the holder's death and the restoring. The guardian has
+//! a session of its own, so the terminal's Ctrl-C does not reach it. It ignores the signals that end sessions
+//! and services, because the holder gets them too and may be restoring.
 
 use super::{HeldError, Journal};
 use std::ffi::OsString;
@@ -21,34 +21,34 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// What the guardian says once signals cannot end it.
+/// The guardian's message once signals cannot end it.
 const READY: &[u8] = b"ready\n";
-/// How long it may take to say so.
+/// Time limit for that message.
 const START: Duration = Duration::from_secs(20);
 
-/// How a guardian is started: a program and its first arguments. The holder adds its own, the journal's
-/// path last. The program must call [`stand_guard`] with that path.
+/// How to start a guardian: a program and its first arguments. The holder adds further arguments, the
+/// journal's path last. The program must call [`stand_guard`] with that path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Guardian {
     /// The program.
     pub program: OsString,
-    /// Its first arguments.
+    /// The program's first arguments.
     pub words: Vec<OsString>,
 }
 
 impl Guardian {
-    /// This program under a verb.
+    /// The running program, under a verb.
     ///
     /// # Errors
-    /// If the kernel does not say which program this is.
+    /// If `/proc/self/exe` cannot be read.
     pub fn this_program(verb: &str) -> Result<Guardian, HeldError> {
-        // Not by its path, which may be another program's by now.
+        // The path may name another program by now; this link cannot.
         let program = "/proc/self/exe";
         std::fs::metadata(program).map_err(|e| HeldError::io(Path::new(program), e))?;
         Ok(Guardian { program: program.into(), words: vec![verb.into()] })
     }
 
-    /// Starts it and waits until it is ready.
+    /// Starts the guardian and waits until it is ready.
     pub(super) fn start(&self, words: &[&Path], journal: &Path, lock: &File) -> Result<Standing, HeldError> {
         let failed = |what: &str, e: io::Error| HeldError::Guardian { why: format!("{what}: {e}") };
         let (mut ours, theirs) = UnixStream::pair().map_err(|e| failed("no socket", e))?;
@@ -65,21 +65,21 @@ impl Guardian {
         let mut standing =
             Standing { child, socket: Some(ours.try_clone().map_err(|e| failed("no socket", e))?) };
         let mut said = [0; READY.len()];
-        let heard = ours.set_read_timeout(Some(START)).and_then(|()| ours.read_exact(&mut said));
-        match heard {
+        let answer = ours.set_read_timeout(Some(START)).and_then(|()| ours.read_exact(&mut said));
+        match answer {
             Ok(()) if said == READY => Ok(standing),
             other => {
                 drop(ours);
                 standing.dismiss();
                 let why =
-                    other.err().map_or("it said something else".into(), |e| format!("it said nothing: {e}"));
+                    other.err().map_or("it did not send `ready`".into(), |e| format!("it sent nothing: {e}"));
                 Err(HeldError::Guardian { why })
             }
         }
     }
 }
 
-/// A guardian that waits.
+/// A running guardian.
 #[derive(Debug)]
 pub(super) struct Standing {
     child: Child,
@@ -100,30 +100,30 @@ impl Drop for Standing {
     }
 }
 
-/// What a guardian had to do.
+/// What a guardian did before it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stood {
     /// Nothing: the holder restored all settings.
     Idle,
-    /// It restored the settings that this process left changed.
+    /// It restored the settings that a killed holder left changed.
     Restored {
         /// The holder's process.
         pid: u32,
     },
 }
 
-/// The guardian's whole life: waits until stdin ends, then restores, by `restore`, what the journal says
-/// if it still exists.
+/// Runs the guardian: waits for the end of stdin and then, if the journal still exists, restores its settings
+/// by `restore`.
 ///
 /// # Errors
-/// If the settings cannot be restored; the journal then stays for the next holder.
+/// If the settings cannot be restored. The journal then stays for the next holder.
 pub fn stand_guard<E: From<HeldError>>(
     what: &str,
     journal: &Path,
     restore: impl FnOnce(&Journal) -> Result<(), E>,
 ) -> Result<Stood, E> {
     let wrong = |what: &str, e: io::Error| HeldError::Guardian { why: format!("{what}: {e}") };
-    // It fails for the first process of a session, which then has one of its own already.
+    // Fails only if this process already leads a session.
     let _ = rustix::process::setsid();
     let seen = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
@@ -131,7 +131,7 @@ pub fn stand_guard<E: From<HeldError>>(
     }
     let stdin = io::stdin().as_fd().try_clone_to_owned().map_err(|e| wrong("no stdin", e))?;
     let mut socket = UnixStream::from(stdin);
-    // A guard that is gone already does not hear it; its end is seen below.
+    // Fails if the holder has ended already; the loop below notices that.
     let _ = socket.write_all(READY);
     let mut byte = [0];
     loop {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The journal: the settings that a holder found, until they are restored.
+//! Reads and writes the journal: the settings that a holder found, kept until they are restored.
 //!
 //! ```text
 //! bifold-ksm 1
@@ -10,8 +10,8 @@
 //! end
 //! ```
 //!
-//! The first line names whose settings they are. A journal is written whole under another name, then
-//! renamed, so that a reader finds all of it or none; it is removed after the restoring, never before.
+//! The first line names the subsystem. A journal is written under a temporary name and then renamed, so that
+//! a reader finds all of it or none. It is removed only after the settings are restored.
 
 use super::HeldError;
 use crate::read;
@@ -22,14 +22,14 @@ use std::path::{Path, PathBuf};
 const END: &str = "end";
 const PID: &str = "pid";
 
-/// What a holder found.
+/// The settings that a holder found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Journal {
-    /// Whose settings: a word such as `ksm`.
+    /// The subsystem that has the settings: a word such as `ksm`.
     pub what: String,
-    /// The holder's process.
+    /// Process id of the holder.
     pub pid: u32,
-    /// Each setting's name, without spaces, and its value, on one line.
+    /// Names (without spaces) and values (on one line) of the settings.
     pub found: Vec<(String, String)>,
 }
 
@@ -43,10 +43,10 @@ impl Journal {
         text + END + "\n"
     }
 
-    /// The journal in a text, if it is of the settings `what`.
+    /// Parses the journal of the subsystem `what`.
     ///
     /// # Errors
-    /// In words, if the text is no such journal.
+    /// A message, if the text is not such a journal.
     pub fn parse(text: &str, what: &str) -> Result<Journal, String> {
         let mut lines = text.lines();
         if lines.next() != Some(&head(what)) {
@@ -105,7 +105,7 @@ fn head(what: &str) -> String {
     format!("bifold-{what} 1")
 }
 
-/// That a line of a journal is none.
+/// The message for a line that cannot be parsed.
 pub(crate) fn not_a_line(line: &str) -> String {
     format!("`{}` is no line of a journal", line.escape_debug())
 }

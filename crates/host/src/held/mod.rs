@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Kernel settings that a process holds: found, written down, changed, and restored however the process
-//! ends.
+//! Holds kernel settings for a process and restores them however the process ends.
 //!
-//! 1. The lock: one holder at a time.
-//! 2. A journal that an earlier holder left is restored from first.
-//! 3. The settings found are written down ([`Journal`]); the guardian process starts and keeps the lock
-//!    too ([`Guardian`]).
+//! A holder takes settings in four steps:
+//!
+//! 1. It takes the lock, so that there is one holder at a time.
+//! 2. If an earlier holder left a journal, it restores the settings that the journal lists.
+//! 3. It writes the present settings to a [`Journal`] and starts the [`Guardian`], a process that keeps the
+//!    lock too.
 //! 4. Only then may the caller change a setting.
 //!
-//! The end runs the other way round: settings, journal, guardian, lock. If a kill skips a step, the
-//! guardian does it, or the next holder.
+//! The end goes backwards: settings, journal, guardian, lock. If a kill skips a step, the guardian or the
+//! next holder does it.
 //!
-//! A journal lists names and values; how they are written back is the caller's function, because the order
-//! of writes is the kernel interface's rule. The one caller is [`KsmGuard`](crate::ksm::KsmGuard).
+//! The caller supplies the function that writes settings back, because their order depends on the kernel
+//! interface. The only caller is [`KsmGuard`](crate::ksm::KsmGuard).
 
 mod error;
 mod guardian;
@@ -35,24 +36,24 @@ use std::time::{Duration, Instant};
 /// Where a holder keeps its lock and its journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Places {
-    /// The lock's file, never removed.
+    /// The lock's file, which is never removed.
     pub lock: PathBuf,
-    /// The journal, which exists while settings are changed.
+    /// The journal, which exists while settings are held.
     pub journal: PathBuf,
 }
 
-/// Settings that this process holds. Dropped without [`end`](Held::end), it leaves the restoring to the
-/// guardian.
+/// Settings that this process holds. If it is dropped without [`end`](Held::end), the guardian restores the
+/// settings.
 #[derive(Debug)]
 pub struct Held {
     places: Places,
     recovered: Option<u32>,
     guardian: Option<Standing>,
-    // Last: the lock goes when all else is done.
+    // The last field, so that the lock is released last.
     _lock: File,
 }
 
-/// How long to wait for the lock: a guardian that restores is soon done.
+/// How long to wait for the lock. A guardian that is restoring soon releases it.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// How often a busy lock is tried again.
 const AGAIN: Duration = Duration::from_millis(50);
@@ -63,8 +64,8 @@ impl Held {
     /// as they are. The guardian gets `words` and the journal's path as its last arguments.
     ///
     /// # Errors
-    /// If another process holds the settings, a journal left behind cannot be restored from, or the
-    /// guardian does not start. Nothing is changed then.
+    /// If another process holds the settings, the settings of an old journal cannot be restored, or the
+    /// guardian does not start. No setting is changed then.
     pub fn take<E: From<HeldError>>(
         what: &'static str,
         places: &Places,
@@ -87,7 +88,7 @@ impl Held {
         }
     }
 
-    /// The process that left its settings changed, if one did; they were restored before this one began.
+    /// The earlier holder whose settings [`take`](Held::take) restored, if there was one.
     pub fn recovered(&self) -> Option<u32> {
         self.recovered
     }
@@ -105,23 +106,23 @@ impl Held {
     }
 }
 
-/// The journal at its place, and whether its process, or that one's guardian, still holds the settings
-/// and will restore them itself. `None` if there is no journal. Changes nothing, and needs no root.
+/// The journal, and whether its process or the process's guardian still holds the settings and will restore
+/// them. `None` if there is no journal. Changes nothing, and needs no root.
 ///
 /// # Errors
 /// If the journal cannot be read or parsed.
 pub fn left_behind(what: &str, places: &Places, proc: &Path) -> Result<Option<(Journal, bool)>, HeldError> {
     let Some(journal) = Journal::read(&places.journal, what)? else { return Ok(None) };
     let held = match File::open(&places.lock) {
-        // A shared lock, and for this moment only: a holder that begins just now waits for longer.
+        // The shared lock is held for a moment only; a holder that begins just now waits longer.
         Ok(lock) => flock(&lock, FlockOperation::NonBlockingLockShared).is_err(),
-        // Only root may open it: whether the process exists says nearly as much.
+        // Only root may open the lock. For others, the process's existence is the best evidence.
         Err(_) => proc.join(journal.pid.to_string()).is_dir(),
     };
     Ok(Some((journal, held)))
 }
 
-/// Restores, by `restore`, the settings that a process left changed, and removes its journal. `None` if
+/// Restores the settings of a journal that was left behind, by `restore`, and removes the journal. `None` if
 /// there is no journal.
 ///
 /// # Errors
@@ -135,7 +136,7 @@ pub fn restore_left_behind<E: From<HeldError>>(
     restore_from(what, places, restore)
 }
 
-/// The same with the lock held.
+/// As [`restore_left_behind`], with the lock held.
 fn restore_from<E: From<HeldError>>(
     what: &str,
     places: &Places,
@@ -149,7 +150,7 @@ fn restore_from<E: From<HeldError>>(
 
 fn lock(what: &'static str, places: &Places) -> Result<File, HeldError> {
     let path = &places.lock;
-    // /run/lock is everybody's: no symbolic link is followed, and nothing is written.
+    // Anyone may write to /run/lock, so no symbolic link is followed and nothing is written.
     let nofollow = OFlags::NOFOLLOW.bits() as i32;
     let mut open = OpenOptions::new();
     open.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(nofollow);

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What KSM has done until a moment, and its change between two moments.
+//! Counts KSM's work up to a moment, and the change between two moments.
 
 use super::{Counter, Counters, Ksmd};
 use crate::VmStat;
 
-/// KSM's work and its price until a moment. A figure that the kernel lacks is none.
+/// KSM's work and its cost up to a moment. A figure that the kernel lacks is `None`.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Activity {
-    /// The moment, in seconds of any one clock.
+    /// The moment, in seconds of the caller's clock.
     pub at_s: f64,
-    /// Pages that share a merged frame now.
+    /// Pages that share a merged frame now (`pages_sharing`).
     pub sharing: Option<i64>,
     /// Pages that ksmd has visited.
     pub scanned: Option<i64>,
@@ -22,7 +22,7 @@ pub struct Activity {
 }
 
 impl Activity {
-    /// Boot, when all counts were 0 and so was the clock.
+    /// The boot: all counts and the clock are 0.
     pub const BOOT: Activity = Activity {
         at_s: 0.0,
         sharing: Some(0),
@@ -32,7 +32,7 @@ impl Activity {
         ksmd_cpu_s: Some(0.0),
     };
 
-    /// The activity that these readings of one moment tell.
+    /// The activity from readings of one moment.
     pub fn of(at_s: f64, counters: &Counters, vmstat: &VmStat, ksmd: Option<Ksmd>) -> Activity {
         Activity {
             at_s,
@@ -44,7 +44,7 @@ impl Activity {
         }
     }
 
-    /// What changed since an earlier moment of the same clock.
+    /// The change since an earlier moment of the same clock.
     pub fn since(&self, earlier: &Activity) -> Change {
         let count = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then?));
         let level = |now: Option<i64>, then: Option<i64>| Some(now? - then?);
@@ -72,12 +72,12 @@ pub struct Change {
 }
 
 impl Change {
-    /// A change per second. Moments closer than a millisecond count as one apart.
+    /// A change per second. An interval shorter than a millisecond counts as a millisecond.
     pub fn per_second(&self, change: f64) -> f64 {
         change / self.seconds.max(1e-3)
     }
 
-    /// CPU time of ksmd as a share of one processor; none if no time passed.
+    /// CPU time of ksmd as a share of one processor; `None` if no time passed.
     pub fn ksmd_share(&self) -> Option<f64> {
         Some(self.ksmd_cpu_s? / Some(self.seconds).filter(|s| *s > 0.0)?)
     }

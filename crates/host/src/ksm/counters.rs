@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What KSM counts, of the host and of one process.
+//! KSM's counters, for the host and for one process.
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $variant:ident $name:literal,)+) => {
@@ -11,15 +11,15 @@ macro_rules! counters {
         }
 
         impl Counter {
-            /// All of them.
+            /// All counters.
             pub const ALL: [Counter; counters!(@count $($variant)+)] = [$(Counter::$variant,)+];
 
-            /// Its name, which is its file's.
+            /// The name of the counter's file.
             pub const fn name(self) -> &'static str {
                 match self { $(Counter::$variant => $name,)+ }
             }
 
-            /// What it counts.
+            /// The counter's meaning.
             pub const fn doc(self) -> &'static str {
                 match self { $(Counter::$variant => concat!($($doc),+),)+ }
             }
@@ -53,12 +53,12 @@ counters! {
     GeneralProfit "general_profit",
 }
 
-/// What KSM has counted.
+/// Values of KSM's counters for the whole host.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters([Option<i64>; Counter::ALL.len()]);
 
 impl Counters {
-    /// A counter, if the kernel has it.
+    /// The value of a counter, if the kernel has it.
     pub fn get(&self, counter: Counter) -> Option<i64> {
         self.0[counter as usize]
     }
@@ -73,26 +73,25 @@ impl Counters {
     }
 }
 
-/// What KSM has counted of one process.
+/// KSM's figures for one process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ProcessKsm {
-    /// Pages that are merged with another: `ksm_merging_pages`.
+    /// Merged pages (`ksm_merging_pages`).
     pub merging_pages: Option<u64>,
-    /// Pages that ksmd knows of.
+    /// Pages that ksmd has on record.
     pub rmap_items: Option<u64>,
     /// Pages that KSM made mappings of the kernel's zero page.
     pub zero_pages: Option<u64>,
-    /// Bytes saved less bytes of KSM's own records.
+    /// Bytes saved minus bytes of KSM's own records.
     pub profit: Option<i64>,
-    /// Whether all of its memory is mergeable (`PR_SET_MEMORY_MERGE`).
+    /// Whether all memory of the process is mergeable (`PR_SET_MEMORY_MERGE`).
     pub merge_any: Option<bool>,
-    /// Whether any of its memory is mergeable.
+    /// Whether any memory of the process is mergeable.
     pub mergeable: Option<bool>,
 }
 
 impl ProcessKsm {
-    /// The figures in the text of `/proc/PID/ksm_stat`. Unknown lines and values are passed over: kernels
-    /// add lines.
+    /// Parses `/proc/PID/ksm_stat`. Unknown lines and values are skipped, because kernels add lines.
     pub fn parse(text: &str) -> ProcessKsm {
         let mut found = ProcessKsm::default();
         for line in text.lines() {

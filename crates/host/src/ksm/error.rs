@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Errors of KSM: what is wrong, and what to do.
+//! Errors of reading and driving KSM. Each message says what is wrong and what to do.
 
 use super::{Setting, shown};
 use crate::held::HeldError;
@@ -11,68 +11,68 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KsmError {
-    /// A kernel without CONFIG_KSM.
+    /// The kernel was built without CONFIG_KSM.
     #[error("this kernel has no KSM ({} does not exist): run a kernel built with CONFIG_KSM=y", path.display())]
     NoKsm {
-        /// Where its files would be.
+        /// The missing directory.
         path: PathBuf,
     },
-    /// Not for this user.
+    /// Only root may open the file.
     #[error("cannot open {}: only root may; run the command with sudo", path.display())]
     NotRoot {
-        /// What.
+        /// The file.
         path: PathBuf,
     },
     /// The settings cannot be held or restored.
     #[error(transparent)]
     Held(#[from] HeldError),
-    /// A kernel without that setting.
+    /// This kernel's KSM lacks the setting.
     #[error("this kernel's KSM has no setting `{}`: leave it out", setting.name())]
     NoSetting {
-        /// Which.
+        /// The setting.
         setting: Setting,
     },
-    /// The kernel did not take a value.
+    /// The kernel refused a value.
     #[error("the kernel's KSM refused {} = {text}{}", setting.name(), hint(*setting, source))]
     Refused {
-        /// Which.
+        /// The setting.
         setting: Setting,
         /// The value.
         text: String,
-        /// What the write gave.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// A name or value that is no setting.
+    /// The user's word is neither a setting nor a setting with a valid value.
     #[error("`{}` is no setting of KSM: {}", word.escape_debug(), why)]
     NoSuch {
         /// The user's word.
         word: String,
-        /// What would be.
+        /// The valid names or values.
         why: String,
     },
-    /// Settings did not become what they should be.
+    /// The kernel accepted values, but the settings did not change.
     #[error("the kernel's KSM has not taken the new value of {}", names.join(", "))]
     NotTaken {
-        /// Their names.
+        /// The names of the settings.
         names: Vec<String>,
     },
-    /// A file of the kernel with something else in it.
+    /// A kernel file's text cannot be parsed.
     #[error("{} says {text}, which Bifold cannot parse", path.display())]
     Bad {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Its text.
+        /// The file's text.
         text: String,
     },
-    /// ksmd does not go through memory.
+    /// ksmd makes no progress.
     #[error("ksmd does not begin or end a pass: does any process have mergeable memory?")]
     NoPass,
-    /// Something else in the file system.
+    /// Any other error of a file.
     #[error("cannot use {}", path.display())]
     Io {
-        /// What.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -99,7 +99,7 @@ impl KsmError {
         KsmError::Bad { path: path.into(), text: shown(text) }
     }
 
-    /// Whether it is this machine, or this user's rights on it, that lack something.
+    /// Whether this machine, or this user's rights, lack something (exit status 77).
     pub fn cannot_work_here(&self) -> bool {
         use KsmError::*;
         matches!(self, NoKsm { .. } | NotRoot { .. } | Held(HeldError::NotRoot { .. }) | NoSetting { .. })

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The guard: KSM's settings, [`held`] by this process and restored when it ends.
+//! Guards KSM's settings: this process [holds](held) them, and they are restored when it ends.
 //!
-//! What comes back are the settings. Pages that merged meanwhile stay merged where `run` was 0 or 1, unless
-//! a setting that is restored needs them unmerged (`max_page_sharing`, `merge_across_nodes`).
+//! The guard restores settings, not pages. Pages that merged meanwhile stay merged if `run` was 0 or 1, unless
+//! restoring `max_page_sharing` or `merge_across_nodes` requires unmerging.
 
 use super::journal::{WHAT, names_and_values};
 use super::restore::make;
@@ -12,7 +12,7 @@ use crate::held::{self, Guardian, Held, Places, Stood};
 use std::path::Path;
 
 impl Places {
-    /// This machine's places for KSM: they do not outlive a boot, as KSM's settings do not.
+    /// This machine's lock and journal for KSM. Like KSM's settings, they do not survive a reboot.
     pub fn of_ksm() -> Places {
         Places { lock: "/run/lock/bifold-ksm.lock".into(), journal: "/run/bifold-ksm.journal".into() }
     }
@@ -27,15 +27,15 @@ pub struct KsmGuard {
 }
 
 impl KsmGuard {
-    /// Takes KSM over and changes what `wanted` names. Settings stay so until the guard is dropped,
-    /// [`restore`](KsmGuard::restore)d, or its process ends in whatever way.
+    /// Takes KSM over and changes the settings in `wanted`. They stay until the guard is dropped or
+    /// [`restore`](KsmGuard::restore)d, or its process ends in any way.
     ///
-    /// A process that a signal ends does not drop anything: the guardian restores then. A program that
-    /// wants to go on after Ctrl-C catches the signal, as for any other clearing up.
+    /// A process that is killed by a signal drops nothing; the guardian then restores the settings. A program
+    /// that continues after Ctrl-C has to catch the signal.
     ///
     /// # Errors
-    /// If the host has no KSM, the user is not root, another guard has it, or the kernel refuses a
-    /// setting; all that was changed is then restored.
+    /// If the host has no KSM, the user is not root, another guard holds KSM's settings, or the kernel refuses
+    /// a setting. All changes are then undone.
     pub fn take(
         host: &Host,
         places: &Places,
@@ -60,31 +60,31 @@ impl KsmGuard {
         Ok(guard)
     }
 
-    /// The KSM that it guards.
+    /// The guarded KSM.
     pub fn ksm(&self) -> &Ksm {
         &self.ksm
     }
 
-    /// The settings that it found and will restore.
+    /// The settings that the guard found and will restore.
     pub fn found(&self) -> &Settings {
         &self.found
     }
 
-    /// The process whose settings it found changed and restored before it began.
+    /// The killed process whose settings the guard restored before it began, if there was one.
     pub fn recovered(&self) -> Option<u32> {
         self.held.recovered()
     }
 
-    /// Changes settings; those that are not named stay as they are. Changing `max_page_sharing` or
+    /// Changes settings. Settings that are not in `wanted` stay as they are. Changing `max_page_sharing` or
     /// `merge_across_nodes` unmerges all pages.
     ///
     /// # Errors
-    /// If the kernel lacks or refuses one.
+    /// If the kernel lacks or refuses a setting.
     pub fn set(&self, wanted: &Settings) -> Result<(), KsmError> {
         make(&self.ksm, wanted)
     }
 
-    /// Restores the settings, as dropping does, and says what went wrong.
+    /// Restores the settings, as dropping does, and returns the error if that fails.
     ///
     /// # Errors
     /// If a setting cannot be restored: the guardian then tries once more, and the journal stays.
@@ -99,12 +99,12 @@ impl KsmGuard {
 
 impl Drop for KsmGuard {
     fn drop(&mut self) {
-        // What fails here the guardian tries again, and it says so.
+        // If this fails, the guardian tries again and reports the error.
         let _ = self.end();
     }
 }
 
-/// Settings that a command of Bifold has changed, by the journal that lies there.
+/// Settings that a command of Bifold has changed, from its journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Left {
     /// The command's process, and the settings that it found.
@@ -113,17 +113,17 @@ pub struct Left {
     pub held: bool,
 }
 
-/// KSM's settings that a process has changed, by its journal; `None` if there is no journal. Changes
-/// nothing, and needs no root.
+/// Reads the journal of KSM's settings; `None` if there is no journal. Changes nothing, and needs no root.
 ///
 /// # Errors
-/// If the journal cannot be read or is none.
+/// If the journal cannot be read or parsed.
 pub fn left_behind(host: &Host, places: &Places) -> Result<Option<Left>, KsmError> {
     let Some((journal, held)) = held::left_behind(WHAT, places, &host.proc)? else { return Ok(None) };
     Ok(Some(Left { journal: Journal::at(&places.journal, &journal)?, held }))
 }
 
-/// Restores KSM's settings that a process left changed, and removes its journal; `None` if there is none.
+/// Restores KSM's settings from a journal that was left behind, and removes the journal; `None` if there is
+/// no journal.
 ///
 /// # Errors
 /// If a process holds KSM's settings now, the user is not root, or a setting cannot be restored.
@@ -136,7 +136,7 @@ pub fn restore_left_behind(host: &Host, places: &Places) -> Result<Option<Journa
     left.map(|left| Journal::at(&places.journal, &left)).transpose()
 }
 
-/// The guardian's whole life for KSM: see [`held::stand_guard`]. `sys` is where sysfs is mounted.
+/// Runs the guardian for KSM, see [`held::stand_guard`]. `sys` is where sysfs is mounted.
 ///
 /// # Errors
 /// If the settings cannot be restored; the journal then stays for the next guard.

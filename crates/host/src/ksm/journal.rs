@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! KSM's settings in a [journal](crate::held::Journal) of settings that are held.
+//! Converts between KSM's settings and the [journal](crate::held::Journal) of held settings.
 
 use super::{KsmError, Setting, Settings};
 use crate::held::{self, HeldError};
 use std::path::Path;
 
-/// KSM in the first line of a journal.
+/// KSM's word in the first line of a journal.
 pub(super) const WHAT: &str = "ksm";
 
-/// What a [`KsmGuard`](super::KsmGuard) found.
+/// The settings that a [`KsmGuard`](super::KsmGuard) found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Journal {
-    /// The guard's process.
+    /// Process id of the guard.
     pub pid: u32,
     /// The settings before the guard changed any.
     pub found: Settings,
@@ -23,10 +23,10 @@ impl Journal {
         held::Journal { what: WHAT.into(), pid: self.pid, found: names_and_values(&self.found) }.text()
     }
 
-    /// The journal in a text.
+    /// Parses a journal.
     ///
     /// # Errors
-    /// In words, if the text is no journal of KSM's settings.
+    /// A message, if the text is not a journal of KSM's settings.
     pub fn parse(text: &str) -> Result<Journal, String> {
         Journal::of(&held::Journal::parse(text, WHAT)?)
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The memory of a process that ksmd scans, as ksmd finds it: areas marked mergeable, the pages that are
-//! there, and which of them are parts of huge pages.
+//! Reads a process's mergeable memory as ksmd finds it: mergeable areas, their resident pages, and which pages
+//! are parts of huge pages.
 //!
-//! `smaps` has the areas (flag `mg`), `pagemap` the frames, `/proc/kpageflags` what these are. The bytes
-//! come from `mem`. A process that is not stopped changes meanwhile.
+//! `smaps` has the areas (flag `mg`), `pagemap` the frames, `/proc/kpageflags` the kinds of frames, and `mem`
+//! the bytes. A process that is not stopped may change while it is read.
 
 use super::process::gone;
 use super::{Ksm, KsmError};
@@ -26,12 +26,12 @@ const KPF_KSM: u64 = 1 << 21;
 const KPF_THP: u64 = 1 << 22;
 const KPF_ZERO_PAGE: u64 = 1 << 24;
 
-/// What ksmd finds at an address.
+/// The page that ksmd finds at an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PageState {
-    /// Nothing that it looks at: no page yet, the zero page, a page of a file.
+    /// Nothing that ksmd scans: no page, the zero page, or a page of a file.
     None,
-    /// A page of the process's own.
+    /// An anonymous 4 KB page.
     Small,
     /// A part of a transparent huge page.
     Huge,
@@ -40,48 +40,48 @@ pub enum PageState {
 /// Mergeable memory at consecutive addresses.
 #[derive(Debug, Clone)]
 pub struct Area {
-    /// Its first page's number: the address / 4096.
+    /// Number of the first page (address / 4096).
     pub first: u64,
-    /// Each page's state.
+    /// State of each page.
     pub pages: Vec<PageState>,
-    /// The bytes, page by page; zeros where there is none.
+    /// Bytes of all pages; zeros where there is no page.
     pub bytes: Vec<u8>,
 }
 
-/// An area that KSM may merge, as `smaps` has it.
+/// An area that KSM may merge, from `smaps`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MergeableArea {
-    /// Its first address.
+    /// First address.
     pub start: u64,
-    /// The address behind its last.
+    /// End address, exclusive.
     pub end: u64,
-    /// Bytes in memory (`Rss`).
+    /// Resident bytes (`Rss`).
     pub resident: u64,
-    /// Of these, bytes in huge pages (`AnonHugePages`).
+    /// Resident bytes in huge pages (`AnonHugePages`).
     pub huge: u64,
 }
 
-/// What KSM has merged of some processes' memory. With no other process's mergeable, `pages_shared` is
+/// What KSM has merged of some processes' memory. If no other process has mergeable memory, `pages_shared` is
 /// `frames` and `pages_sharing` is `pages - frames`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Merged {
-    /// Merged frames that their page tables map.
+    /// Merged frames that the processes' page tables map.
     pub frames: u64,
     /// Pages that map these frames.
     pub pages: u64,
-    /// Pages that KSM counts as merged (`ksm_merging_pages`), if the kernel tells: those, and pages written
-    /// to since ksmd last came by.
+    /// Pages that KSM counts as merged (`ksm_merging_pages`), if the kernel has the figure. It includes pages
+    /// that were written to since ksmd last visited them.
     pub merging_pages: Option<u64>,
-    /// Pages that KSM made mappings of the kernel's zero page; 0 where the kernel does not tell.
+    /// Pages that KSM made mappings of the kernel's zero page; 0 if the kernel lacks the figure.
     pub zero_pages: u64,
 }
 
 impl Ksm {
-    /// What is merged of the memory of these processes, by their own page tables and figures, so that no
-    /// other process's is in it. A frame that others map, too, counts.
+    /// What KSM has merged of these processes' memory, by their own page tables and figures. A frame that
+    /// other processes map too is included.
     ///
     /// # Errors
-    /// If their files cannot be read, as only root may, or a process has ended.
+    /// If the processes' files cannot be read (only root may), or a process has ended.
     pub fn merged(&self, pids: &[u32]) -> Result<Merged, KsmError> {
         let flags_path = self.proc.join("kpageflags");
         let flags = File::open(&flags_path).map_err(|e| KsmError::io(&flags_path, e))?;
@@ -116,7 +116,7 @@ impl Ksm {
         Ok(merged)
     }
 
-    /// A process's mergeable areas; none if it has ended.
+    /// A process's mergeable areas; empty if the process has ended.
     ///
     /// # Errors
     /// If `smaps` cannot be read: only root, or the process's owner, may.
@@ -129,10 +129,10 @@ impl Ksm {
         Ok(mergeable_areas(&String::from_utf8_lossy(&text)))
     }
 
-    /// The mergeable memory of a process, in order of addresses; empty if it has none.
+    /// The mergeable memory of a process, in order of addresses.
     ///
     /// # Errors
-    /// If its files cannot be read: only root may.
+    /// If the process's files cannot be read: only root may.
     pub fn mergeable(&self, pid: u32) -> Result<Vec<Area>, KsmError> {
         let dir = self.proc.join(pid.to_string());
         let areas = self.mergeable_areas(pid)?;
@@ -156,7 +156,7 @@ impl Ksm {
         pids.sort_unstable();
         pids.retain(|pid| {
             let stat = self.process(*pid).ok().flatten().unwrap_or_default();
-            // Before Linux 6.16 it does not say so, and has no records of a process while nothing is merged.
+            // Before Linux 6.16 `ksm_stat` does not say whether a process has mergeable memory.
             let has_areas = || self.mergeable_areas(*pid).is_ok_and(|areas| !areas.is_empty());
             stat.mergeable.unwrap_or_else(has_areas)
         });
@@ -164,7 +164,7 @@ impl Ksm {
     }
 }
 
-/// The areas that KSM may merge (flag `mg`), in the text of `/proc/PID/smaps`.
+/// Parses the areas that KSM may merge (flag `mg`) from `/proc/PID/smaps`.
 pub fn mergeable_areas(smaps: &str) -> Vec<MergeableArea> {
     let mergeable = Mapping::parse(smaps).into_iter().filter(|m| m.mergeable);
     mergeable
@@ -189,7 +189,7 @@ fn area(start: u64, end: u64, (pagemap, mem, flags): &(File, File, File)) -> io:
     Ok(area)
 }
 
-/// The frame of each page from one address to another; none where no page is in memory.
+/// The frame of each page from one address to another; `None` where no page is in memory.
 fn frames(pagemap: &File, start: u64, end: u64) -> io::Result<Vec<Option<u64>>> {
     let mut entries = vec![0; ((end - start) / PAGE * 8) as usize];
     pagemap.read_exact_at(&mut entries, start / PAGE * 8)?;

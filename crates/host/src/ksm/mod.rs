@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The kernel's KSM: what its files say, and driving it without leaving a trace.
+//! Reads the kernel's KSM and changes its settings, which are always restored.
 //!
-//! [`Ksm`] reads `/sys/kernel/mm/ksm`: [`Settings`], which can be written, and [`Counters`], which
-//! cannot. Kernels have grown these files over time, so one that is not there is absent, never an
-//! error. What one process merges comes from `/proc/PID/ksm_stat`, ksmd's CPU time from procfs too.
+//! [`Ksm`] reads `/sys/kernel/mm/ksm`: [`Settings`], which can be written, and [`Counters`], which are
+//! read-only. Older kernels lack some of these files; a missing file is an absent value, not an error. One
+//! process's figures come from `/proc/PID/ksm_stat`, and ksmd's CPU time from procfs.
 //!
-//! Settings are changed through a [`KsmGuard`] only, which [holds](crate::held) them: it keeps other users
-//! of Bifold out, writes down the settings it found, and restores them when dropped or killed.
+//! Settings are changed only through a [`KsmGuard`], which [holds](crate::held) them: it excludes other
+//! commands of Bifold, writes down the settings that it found, and restores them when dropped or killed.
 
 mod activity;
 mod counters;
@@ -59,7 +59,7 @@ impl Ksm {
         text(&self.dir.join("../transparent_hugepage/khugepaged/pages_collapsed")).trim().parse().ok()
     }
 
-    /// Its directory of files.
+    /// The directory with KSM's files.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -67,7 +67,7 @@ impl Ksm {
     /// All settings that this kernel has.
     ///
     /// # Errors
-    /// If a file cannot be read or holds no such setting.
+    /// If a file cannot be read, or its text cannot be parsed.
     pub fn settings(&self) -> Result<Settings, KsmError> {
         let mut settings = Settings::default();
         for setting in Setting::ALL {
@@ -79,8 +79,8 @@ impl Ksm {
         Ok(settings)
     }
 
-    /// All counters that this kernel has, read one after the other: while ksmd runs they need not fit
-    /// each other to the page.
+    /// All counters that this kernel has. They are read one after the other, so while ksmd runs they may
+    /// differ by some pages.
     ///
     /// # Errors
     /// If a file cannot be read or holds no number.
@@ -115,10 +115,10 @@ impl Ksm {
         }
     }
 
-    /// Whether this user may change settings.
+    /// Checks that this user may change settings.
     ///
     /// # Errors
-    /// If not.
+    /// If this user may not.
     pub fn may_write(&self) -> Result<(), KsmError> {
         let path = self.dir.join("run");
         OpenOptions::new().write(true).open(&path).map(drop).map_err(|e| KsmError::io(&path, e))
@@ -135,23 +135,23 @@ impl Ksm {
                 KsmError::io(&path, e)
             }
         })?;
-        // write_all repeats what a signal interrupts: run=2 gives up at one (unmerge_ksm_pages),
-        // leaves run=0 behind, and goes on where it was when asked again.
+        // write_all repeats an interrupted write. A signal interrupts run=2 (unmerge_ksm_pages), which
+        // leaves run=0 behind and continues when it is written again.
         file.write_all(format!("{text}\n").as_bytes()).map_err(wrong)
     }
 
-    /// Unmerges all pages of the host, by run=2, which `run` then is.
+    /// Unmerges all pages of the host and leaves `run` at 2.
     pub(crate) fn unmerge(&self) -> Result<(), KsmError> {
-        // Writing what `run` is already does nothing (run_store).
+        // Writing the present value of `run` has no effect (run_store).
         self.write(Setting::Run, 0)?;
         self.write(Setting::Run, 2)
     }
 
-    /// Makes settings what `wanted` says; those that it does not name, or that are so already, stay.
+    /// Changes settings to the values in `wanted`. Other settings stay as they are.
     ///
-    /// The order is the kernel's: `max_page_sharing` and `merge_across_nodes` are refused (EBUSY)
-    /// while any page is shared, so all pages are unmerged first, by run=2; `pages_to_scan` is refused
-    /// (EINVAL) while an advisor is on, and a change of the advisor resets it; `run` comes last.
+    /// The kernel decides the order. It refuses `max_page_sharing` and `merge_across_nodes` (EBUSY) while any
+    /// page is shared, so all pages are unmerged first, by run=2. It refuses `pages_to_scan` (EINVAL) while an
+    /// advisor is on, and a change of the advisor resets it. `run` comes last.
     pub(crate) fn change(&self, wanted: &Settings) -> Result<(), KsmError> {
         let now = self.settings()?;
         let differs = |s: Setting| wanted.get(s).filter(|w| now.get(s) != Some(*w));
@@ -182,7 +182,7 @@ impl Ksm {
             self.write(Setting::AdvisorMode, mode)?;
         }
         if let (Some(pages), true) = (wanted.get(Setting::PagesToScan), advisor.unwrap_or(0) == 0) {
-            // Not by what it was: a change of the advisor resets it (set_advisor_defaults).
+            // Read anew, because a change of the advisor resets it (set_advisor_defaults).
             if self.settings()?.get(Setting::PagesToScan) != Some(pages) {
                 self.write(Setting::PagesToScan, pages)?;
             }
@@ -193,7 +193,7 @@ impl Ksm {
         }
     }
 
-    /// Settings that are not as `wanted` says, but for `pages_to_scan` under an advisor, which
+    /// Settings that differ from `wanted`. Under an advisor `pages_to_scan` is left out, because the advisor
     /// changes it all the time.
     pub(crate) fn unlike(&self, wanted: &Settings) -> Result<Vec<Setting>, KsmError> {
         let now = self.settings()?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who else has memory that ksmd goes over. KSM cannot be told to leave a process out, so other programs'
+//! Finds other processes whose memory ksmd scans. KSM cannot leave a process out, so other programs'
 //! mergeable memory costs time in every pass and is in the host's counters.
 
 use super::{Ksm, KsmError};
@@ -9,28 +9,28 @@ use std::fmt;
 
 /// Bytes of a page.
 const PAGE: u64 = 4096;
-/// Processes that are named in one line.
+/// Upper limit of processes that a message names.
 const NAMED: usize = 8;
 
-/// A process whose memory ksmd goes over.
+/// A process whose memory ksmd scans.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MergeableProcess {
-    /// Its process id.
+    /// Process id.
     pub pid: u32,
-    /// The name of the guest that it runs, else its own.
+    /// The name of the process's guest, else of the process.
     pub name: String,
-    /// Pages of its mergeable areas that are in memory.
+    /// Resident pages of the mergeable areas.
     pub pages: u64,
-    /// Pages that are merged (`ksm_merging_pages`); 0 where the kernel does not tell.
+    /// Merged pages (`ksm_merging_pages`); 0 if the kernel lacks the figure.
     pub merged: u64,
 }
 
-/// Processes with mergeable memory, besides some that are known.
+/// Other processes with mergeable memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Others(pub Vec<MergeableProcess>);
 
 impl Ksm {
-    /// All processes with mergeable memory but `own`, those with most of it first. Processes whose files
+    /// All processes with mergeable memory except `own`, in order of falling amount. Processes whose files
     /// this user may not read are left out.
     ///
     /// # Errors
@@ -50,18 +50,18 @@ impl Ksm {
 }
 
 impl Others {
-    /// Mergeable pages in memory of all of them.
+    /// Resident mergeable pages of all these processes.
     pub fn pages(&self) -> u64 {
         self.0.iter().map(|p| p.pages).sum()
     }
 
-    /// Merged pages of all of them.
+    /// Merged pages of all these processes.
     pub fn merged(&self) -> u64 {
         self.0.iter().map(|p| p.merged).sum()
     }
 }
 
-/// In one line: process id, name and mergeable memory of each, the largest first.
+/// One line with process id, name and mergeable memory of each, the largest first.
 impl fmt::Display for Others {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (n, p) in self.0.iter().take(NAMED).enumerate() {

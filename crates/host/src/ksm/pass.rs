@@ -2,47 +2,47 @@
 //! Makes ksmd do one pass at a time, so that its counters can be read at the end of a pass.
 //!
 //! The end of a pass ends ksmd's batch too (`ksm_do_scan`). With more pages per batch than the host has, ksmd
-//! does one pass and then sleeps. On a host with more pages than [`BATCH`], such as one with many guests, a
-//! pass takes several batches, because ksmd holds its lock for a whole batch and cannot be turned off before
-//! its end. A change of `sleep_millisecs` wakes ksmd (`ksm_scan_thread` waits for that): one change, one pass.
-//! While ksmd sleeps, only processes' own writes change anything.
+//! does one pass and then sleeps. On a host with more mergeable pages than [`BATCH`], a pass takes several
+//! batches, because ksmd holds its lock for a whole batch and cannot be turned off before the batch ends. A
+//! change of `sleep_millisecs` wakes ksmd (`ksm_scan_thread` waits for it), so each change starts one pass.
+//! While ksmd sleeps, only writes of the processes change memory.
 
 use super::{Counter, Counters, KsmError, KsmGuard, Ksmd, Setting, Settings};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Pages per batch: some seconds at most.
+/// Pages per batch, which takes some seconds at most.
 const BATCH: i64 = 1 << 18;
-/// More pages than a host has, for kernels that do not count visits.
+/// More pages than any host has, for kernels that do not count visits.
 const ALL_PAGES: u64 = u32::MAX as u64;
-/// Longer than anybody waits, in milliseconds, and one more for a change.
+/// Two values of `sleep_millisecs` that differ, both longer than any pass.
 const LONG: [u64; 2] = [3_600_000, 3_600_001];
-/// How often the counters are looked at.
+/// Pause between two reads of the counters.
 const LOOK: Duration = Duration::from_millis(1);
-/// ksmd, asked for a pass, has not begun: it was about to sleep and has not seen the change.
-const NOT_HEARD: Duration = Duration::from_millis(300);
+/// If ksmd has not begun a pass after this time, it was about to sleep and missed the change.
+const MISSED: Duration = Duration::from_millis(300);
 /// A pass that makes no progress for so long has failed.
 const STUCK: Duration = Duration::from_secs(30);
 
 /// Counters at the end of a pass.
 #[derive(Debug, Clone, Copy)]
 pub struct PassEnd {
-    /// What KSM counts then.
+    /// KSM's counters.
     pub counters: Counters,
-    /// CPU time that ksmd took for the pass, if ksmd can be seen.
+    /// CPU time that ksmd took for the pass, if ksmd is visible.
     pub cpu: Option<Duration>,
 }
 
 /// How far a pass is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PassProgress {
-    /// Pages that ksmd has visited in it.
+    /// Pages that ksmd has visited in this pass.
     pub visited: u64,
-    /// Since ksmd was asked for it.
+    /// Time since the pass was requested.
     pub elapsed: Duration,
 }
 
-/// ksmd in passes.
+/// Runs ksmd pass by pass.
 #[derive(Debug)]
 pub struct Passes<'a> {
     guard: &'a KsmGuard,
@@ -51,7 +51,7 @@ pub struct Passes<'a> {
 }
 
 impl<'a> Passes<'a> {
-    /// Unmerges all pages, makes the settings, and has ksmd wait before its first pass.
+    /// Unmerges all pages and changes the settings. ksmd then waits for its first pass.
     ///
     /// # Errors
     /// If the kernel refuses a setting.
@@ -70,11 +70,11 @@ impl<'a> Passes<'a> {
         Ok(Passes { guard, ksmd, asked: 0 })
     }
 
-    /// One pass, from its beginning to its end. `None` if `stop`, which hears every few milliseconds how
-    /// far the pass is, said so first. ksmd then goes on until its settings are restored.
+    /// Runs one pass. `stop` gets the progress every few milliseconds; if it returns true, the result is
+    /// `None`, and ksmd continues until its settings are restored.
     ///
     /// # Errors
-    /// If there is no mergeable memory, so that ksmd never begins.
+    /// If ksmd makes no progress, as on a host without mergeable memory.
     pub fn pass(&mut self, stop: &dyn Fn(PassProgress) -> bool) -> Result<Option<PassEnd>, KsmError> {
         let ksm = self.guard.ksm();
         let read = |c: Counter| Ok::<i64, KsmError>(ksm.counter(c)?.unwrap_or(0));
@@ -83,7 +83,7 @@ impl<'a> Passes<'a> {
         self.ask()?;
         let begun = Instant::now();
         let (mut last, mut moved) = (before, begun);
-        // Where the batch began, and how often it was asked for.
+        // The visits at the batch's start, and the number of requests for the batch.
         let (mut batch, mut asked) = (before.1, 1);
         loop {
             let now = progress()?;
@@ -103,7 +103,7 @@ impl<'a> Passes<'a> {
             if now.1 - batch >= BATCH {
                 (batch, asked) = (now.1, 1);
                 self.ask()?;
-            } else if now.1 == batch && moved.elapsed() > NOT_HEARD * asked.min(20) {
+            } else if now.1 == batch && moved.elapsed() > MISSED * asked.min(20) {
                 asked += 1;
                 self.ask()?;
             }

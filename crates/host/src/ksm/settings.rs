@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! KSM's settings: their names, their values as numbers, and sets of them.
+//! KSM's settings: their names and values, and sets of values.
 //!
-//! Every value is a number: switches are 0 and 1, the advisor's modes are numbered as the kernel lists
-//! them. Text as the kernel writes it (`[none] scan-time`) and as it reads it (`none`) becomes one and
-//! the other here.
+//! Every value is a number: switches are 0 and 1, and the advisor's modes are numbered in the kernel's order.
+//! This module converts between numbers and the kernel's text, which differs for reading (`[none] scan-time`)
+//! and writing (`none`).
 
 use super::{KsmError, shown};
 use std::collections::BTreeMap;
@@ -19,15 +19,15 @@ macro_rules! settings {
         }
 
         impl Setting {
-            /// All of them.
+            /// All settings.
             pub const ALL: &[Setting] = &[$(Setting::$variant,)+];
 
-            /// Its name, which is its file's.
+            /// The name of the setting's file.
             pub const fn name(self) -> &'static str {
                 match self { $(Setting::$variant => $name,)+ }
             }
 
-            /// What it does.
+            /// The setting's meaning.
             pub const fn doc(self) -> &'static str {
                 match self { $(Setting::$variant => concat!($($doc),+),)+ }
             }
@@ -64,14 +64,14 @@ settings! {
     ChainsPruneMillisecs "stable_node_chains_prune_millisecs",
 }
 
-/// The advisor's modes, as numbered here.
+/// The advisor's modes, by number.
 const ADVISORS: [&str; 2] = ["none", "scan-time"];
 
 impl Setting {
-    /// The setting of that name.
+    /// The setting with this name.
     ///
     /// # Errors
-    /// If there is none, with the names that there are.
+    /// If there is no such setting. The error lists all names.
     pub fn named(name: &str) -> Result<Setting, KsmError> {
         Setting::ALL.iter().copied().find(|s| s.name() == name).ok_or_else(|| {
             let names: Vec<_> = Setting::ALL.iter().map(|s| s.name()).collect();
@@ -79,13 +79,13 @@ impl Setting {
         })
     }
 
-    /// Whether it can be written at any time and changes no other.
+    /// Whether the setting can be written at any time and changes no other setting.
     pub(crate) fn is_plain(self) -> bool {
         use Setting::*;
         !matches!(self, Run | PagesToScan | MaxPageSharing | MergeAcrossNodes | AdvisorMode)
     }
 
-    /// The value in a file's text, or in a user's.
+    /// The value in the text of a file or of a user.
     pub fn parse(self, text: &str) -> Option<u64> {
         let text = text.trim();
         if self != Setting::AdvisorMode {
@@ -116,25 +116,25 @@ impl fmt::Display for Setting {
 pub struct Settings(BTreeMap<Setting, u64>);
 
 impl Settings {
-    /// These and these values.
+    /// A set of values.
     pub fn of(values: &[(Setting, u64)]) -> Settings {
         Settings(values.iter().copied().collect())
     }
 
-    /// A setting's value, if it is among them.
+    /// The value of a setting, if the set has it.
     pub fn get(&self, setting: Setting) -> Option<u64> {
         self.0.get(&setting).copied()
     }
 
-    /// Adds or replaces one.
+    /// Adds or replaces a value.
     pub fn put(&mut self, setting: Setting, value: u64) {
         self.0.insert(setting, value);
     }
 
-    /// Adds or replaces one that is written as `name=value`.
+    /// Adds or replaces a value, from the user's text.
     ///
     /// # Errors
-    /// If there is no such setting, or the value is none of its.
+    /// If there is no such setting, or the value is invalid.
     pub fn put_text(&mut self, name: &str, value: &str) -> Result<(), KsmError> {
         let setting = Setting::named(name)?;
         let value = setting.parse(value).ok_or_else(|| KsmError::NoSuch {
@@ -148,12 +148,12 @@ impl Settings {
         Ok(())
     }
 
-    /// All of them, in the order of [`Setting::ALL`].
+    /// All values, in the order of [`Setting::ALL`].
     pub fn iter(&self) -> impl Iterator<Item = (Setting, u64)> {
         self.0.iter().map(|(s, v)| (*s, *v))
     }
 
-    /// Whether there are none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

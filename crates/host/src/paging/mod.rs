@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A VM's paging mode and KVM's figures of its switches, as the files `paging_mode` and `paging_stats` have
-//! them.
+//! Parses a VM's files `paging_mode` and `paging_stats`: its mode, and KVM's figures of its switches.
 
 mod stats;
 
@@ -13,12 +12,12 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
-/// In which mode a VM is.
+/// A VM's paging mode, or the switch under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// It stays in one.
+    /// The VM is in this mode.
     In(Mode),
-    /// A switch to this one from the other is under way.
+    /// A switch to this mode is under way.
     To(Mode),
 }
 
@@ -34,7 +33,7 @@ impl State {
         }
     }
 
-    /// The mode, during a switch the one that is left.
+    /// The VM's mode; during a switch, the mode that the VM leaves.
     pub fn mode(self) -> Mode {
         match self {
             State::In(mode) => mode,
@@ -42,7 +41,7 @@ impl State {
         }
     }
 
-    /// The mode to which a switch is under way.
+    /// The new mode, if a switch is under way.
     pub fn switching_to(self) -> Option<Mode> {
         match self {
             State::In(_) => None,
@@ -60,20 +59,20 @@ impl fmt::Display for State {
     }
 }
 
-/// Why a file of a VM says nothing.
+/// Why a VM's file cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unreadable {
-    /// Not for this user.
+    /// Only root may read the file.
     #[error("only root may read it")]
     NotRoot,
-    /// Not for root either.
+    /// The kernel forbids reading, even for root.
     #[error("the kernel forbids it (is it locked down? see /sys/kernel/security/lockdown)")]
     Forbidden,
-    /// Something else in the kernel.
+    /// Any other error of the kernel.
     #[error("{0}")]
     Io(io::Error),
-    /// Neither a mode nor a switch.
+    /// The file's text is neither a mode nor a switch.
     #[error("{0} is no mode")]
     Strange(String),
 }
@@ -89,9 +88,9 @@ impl From<io::Error> for Unreadable {
     }
 }
 
-/// How a VM's mode is decided.
+/// Whether a VM has a paging mode of its own, and what its files say.
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant)] // one for each VM, and the large one is the usual
+#[allow(clippy::large_enum_variant)] // one value per VM, usually of the large variant
 pub enum Paging {
     /// The VM has a mode of its own.
     Own {
@@ -104,12 +103,12 @@ pub enum Paging {
     HostWide,
 }
 
-/// The file that has a VM's mode.
+/// The file with a VM's mode.
 pub(crate) const MODE_FILE: &str = "paging_mode";
 pub(crate) const STATS_FILE: &str = "paging_stats";
 
 impl Paging {
-    /// What the files in a VM's directory say.
+    /// Reads the files in a VM's directory.
     pub(crate) fn read(dir: &Path) -> Paging {
         let state = match read(&dir.join(MODE_FILE)) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Paging::HostWide,
@@ -120,7 +119,7 @@ impl Paging {
         Paging::Own { state, stats: stats.map_err(Unreadable::from) }
     }
 
-    /// The VM's own state, if it can be told.
+    /// The VM's own state, if known.
     pub fn state(&self) -> Option<State> {
         match self {
             Paging::Own { state: Ok(state), .. } => Some(*state),
@@ -128,7 +127,7 @@ impl Paging {
         }
     }
 
-    /// The figures, all none if there are none.
+    /// The figures; all are `None` if the file cannot be read.
     pub fn stats(&self) -> PagingStats {
         match self {
             Paging::Own { stats: Ok(stats), .. } => *stats,

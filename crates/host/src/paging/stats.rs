@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `paging_stats`: what KVM counts of a VM's switches.
+//! Parses `paging_stats`: KVM's counts and times of a VM's switches.
 
 /// Unit of a [`Stat`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,10 +9,10 @@ pub enum Unit {
     Nanoseconds,
 }
 
-/// Of what a [`Stat`] is.
+/// The span that a [`Stat`] describes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Of {
-    /// The VM, since its start or now.
+    /// The VM's life, or now.
     Life,
     /// The last switch.
     Last,
@@ -23,19 +23,19 @@ pub enum Of {
 /// Name, unit and meaning of one figure of [`PagingStats`].
 #[derive(Debug, Clone, Copy)]
 pub struct Stat {
-    /// Name, as KVM has it and as in JSON.
+    /// Name in KVM's file and in JSON.
     pub name: &'static str,
     /// Unit.
     pub unit: Unit,
-    /// Of what it is.
+    /// The span that the figure describes.
     pub of: Of,
-    /// Its label for people, the same for the last switch and the worst.
+    /// Label in tables. The figures of the last and of the worst switch have the same label.
     pub label: &'static str,
 }
 
 macro_rules! stats {
     ($( $name:ident : $unit:ident of $of:ident = $label:literal ),* $(,)?) => {
-        /// The figures of `paging_stats`. Those that the file lacks are none.
+        /// The figures of `paging_stats`; `None` where the file lacks one.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         pub struct PagingStats {
             $( #[doc = concat!("Of ", stringify!($of), ", in ", stringify!($unit), ": ", $label, ".")] pub $name: Option<u64>, )*
@@ -82,8 +82,8 @@ stats! {
 }
 
 impl PagingStats {
-    /// The figures in a file's bytes. Lines that are none of them are passed over, and so is a line
-    /// without an end, whose number may have lost digits.
+    /// Parses the file. Unknown lines are skipped, and so is a last line without a line feed, because its
+    /// number may have lost digits.
     pub fn parse(bytes: &[u8]) -> PagingStats {
         let mut stats = PagingStats::default();
         let lines = bytes.split_inclusive(|b| *b == b'\n').filter_map(|l| l.strip_suffix(b"\n"));
@@ -98,18 +98,18 @@ impl PagingStats {
         stats
     }
 
-    /// The figures that the file has, by name.
+    /// The known figures with their names.
     pub fn known(&self) -> impl Iterator<Item = (&'static str, u64)> {
         PagingStats::STATS.iter().zip(self.values()).filter_map(|(stat, value)| Some((stat.name, value?)))
     }
 
-    /// Switches both ways.
+    /// Number of switches in both directions.
     pub fn switches(&self) -> Option<u64> {
         self.switches_to_shadow?.checked_add(self.switches_to_nested?)
     }
 }
 
-/// Digits only, which is less than what `parse` takes.
+/// Parses digits only; `str::parse` would accept a sign.
 fn decimal(text: &str) -> Option<u64> {
     text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok())?
 }

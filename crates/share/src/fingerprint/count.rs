@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Counts over fingerprints: one part at a time, then all parts together.
+//! Counts fingerprints: one part at a time, then all parts together.
 //!
-//! A content is in one part only, so what a part counts is final: sums of parts are exact, and the contents
-//! with most pages are among those with most pages of some part.
+//! A content is in one part only, so sums of parts are exact, and the most repeated contents are among the
+//! most repeated contents of the parts.
 
 use super::file::Reader;
 use super::import::over_count;
@@ -17,10 +17,10 @@ use std::path::{Path, PathBuf};
 /// The name of the document.
 const SCHEMA: &str = "bifold.share-count/1";
 
-/// Pages of a part, more than any machine has: sums of parts stay within 64 bits.
+/// Upper limit for the pages of a part, so that sums of parts stay within 64 bits.
 const MOST: u64 = 1 << 40;
 
-/// What one part of the fingerprints adds to a count.
+/// The count of one part of the fingerprints.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Part {
@@ -68,10 +68,10 @@ impl Part {
         }
     }
 
-    /// Reads a result.
+    /// Parses the result of a part.
     ///
     /// # Errors
-    /// If the text is none.
+    /// A message, if the text is not a valid result.
     pub fn parse(text: &str) -> Result<Part, String> {
         let part: Part =
             serde_json::from_str(text).map_err(|e| format!("no result of `share count`: {e}"))?;
@@ -107,10 +107,10 @@ impl Part {
     }
 }
 
-/// What the directories have in common, from their first part.
+/// The metadata that the directories have in common, from their first part.
 ///
 /// # Errors
-/// If one is no directory of fingerprints.
+/// If one is not a directory of fingerprints.
 pub fn directory(dir: &Path) -> Result<About, FingerprintError> {
     Reader::open(&part_file(dir, 0)).map(|r| r.about)
 }
@@ -257,10 +257,10 @@ impl Tally {
     }
 }
 
-/// Adds the results of all parts, with the files they came from, and lists `top` contents.
+/// Adds the results of all parts, each with its file, and lists the `top` most repeated contents.
 ///
 /// # Errors
-/// If parts are missing or twice, or of different fingerprints.
+/// If a part is missing or appears twice, or parts are of different fingerprints.
 pub fn merge(mut results: Vec<(PathBuf, Part)>, top: usize) -> Result<Potential, FingerprintError> {
     results.sort_by_key(|(_, part)| part.part);
     let Some((first_path, first)) = results.first() else {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The Parquet files of a directory of fingerprints.
+//! Reads and writes the Parquet files of a directory of fingerprints.
 //!
-//! What must agree between files is in their key-value metadata, under names that begin with `bifold.`; the
-//! rows are plain columns that any reader of Parquet understands. Fingerprints do not compress, and counts
-//! and guests are dictionaries, so files are written uncompressed.
+//! Metadata that must agree between files is in Parquet's key-value metadata, under names that begin with
+//! `bifold.`. The rows are plain columns that any Parquet reader understands. Files are written uncompressed,
+//! because fingerprints do not compress, and counts and guests are dictionaries.
 
 use super::{About, FingerprintError, Row, VERSION, part_file, part_of};
 use crate::image::{HUGE, PAGE};
@@ -138,14 +138,14 @@ impl Writer {
 pub struct Reader {
     path: PathBuf,
     file: SerializedFileReader<File>,
-    /// What it says of itself.
+    /// The file's metadata.
     pub about: About,
-    /// Its part.
+    /// The file's part.
     pub part: u32,
 }
 
 impl Reader {
-    /// Opens a file and reads what it says of itself.
+    /// Opens a file and reads its metadata.
     pub fn open(path: &Path) -> Result<Reader, FingerprintError> {
         let fail = |source| FingerprintError::Parquet { path: path.into(), source };
         let file = File::open(path).map_err(FingerprintError::io("open", path))?;
@@ -195,7 +195,7 @@ impl Reader {
         Ok(Reader { path: path.into(), file, about, part })
     }
 
-    /// Gives every row to `then`, with guests numbered from `first` on.
+    /// Passes every row to `then`, with guests numbered from `first` on.
     pub fn rows(
         &self,
         first: u32,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Lists of 32-bit hashes, as published data sets of memory have them.
+//! Imports lists of 32-bit hashes, as in published data sets of memory.
 //!
-//! With 2^32 values, different contents share a hash: of D contents, about D^2 / 2^33 are taken for another,
-//! so sharing is over-counted. Every such count is shown with the number to expect.
+//! With 2^32 values, different contents can have the same hash. Of D contents, about D^2 / 2^33 are taken for
+//! another, so sharing is over-counted. Every such count is shown with the expected number.
 
 use super::write::Target;
 use super::{About, FingerprintError, Row, Sorter, VERSION};
@@ -10,17 +10,17 @@ use std::io::{BufRead, Read as _};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-/// More bytes than a hash and a count take.
+/// Longest line in bytes.
 const MOST_LINE: u64 = 1 << 12;
 /// Bits of an imported hash.
 const BITS: u32 = 32;
 
-/// What was imported.
+/// Counts of an import.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Imported {
     /// Lines with a hash.
     pub lines: u64,
-    /// Pages: the sum of the lines' counts.
+    /// Sum of the lines' counts.
     pub pages: u64,
 }
 
@@ -93,7 +93,7 @@ fn parse(line: &str) -> Option<(u32, u32)> {
     (count > 0 && fields.next().is_none()).then_some((hash, count))
 }
 
-/// What short hashes make of a count of so many distinct ones.
+/// A warning about the collisions that short hashes cause in a count of this many distinct hashes.
 pub fn over_count(about: &About, distinct: u64) -> Option<String> {
     if about.bits > BITS {
         return None;

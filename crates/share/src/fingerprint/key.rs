@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The secret of fingerprints: 32 random bytes in a file that only its owner can read.
+//! Reads and makes the key of fingerprints: 32 random bytes in a file that only its owner can read.
 
 use super::FingerprintError;
 use std::fs::{File, OpenOptions};
@@ -12,7 +12,7 @@ use std::path::Path;
 pub struct Key(Option<[u8; 32]>);
 
 impl Key {
-    /// No secret: anybody who sees a fingerprint can test whether it is that of a page they know.
+    /// No key. Anyone who has a fingerprint can test whether it belongs to a known page.
     pub fn none() -> Key {
         Key(None)
     }
@@ -22,10 +22,10 @@ impl Key {
         Key(Some(bytes))
     }
 
-    /// Reads a key from a file, or makes one there if there is no such file; says whether it did.
+    /// Reads a key from a file, or makes a key there if the file does not exist. True if it made one.
     ///
     /// # Errors
-    /// If the file holds no key, can be read by others, or cannot be read or made.
+    /// If the file holds no key, other users can read it, or it cannot be read or made.
     pub fn open_or_make(path: &Path) -> Result<(Key, bool), FingerprintError> {
         match File::open(path) {
             Ok(file) => Ok((Key::read(path, file)?, false)),
@@ -60,7 +60,7 @@ impl Key {
             .and_then(|mut f| f.read_exact(&mut key))
             .map_err(FingerprintError::io("read", random))?;
         let text: String = key.iter().map(|b| format!("{b:02x}")).collect();
-        // Under another name first: half a key would be refused for ever. The mode is there from the start.
+        // Under a temporary name first, because half a key would always be refused.
         let dir = match path.parent() {
             Some(dir) if !dir.as_os_str().is_empty() => dir,
             _ => Path::new("."),
@@ -72,13 +72,13 @@ impl Key {
             .prefix(".bifold-")
             .make_in(dir, |p| options.open(p))
             .and_then(|mut f| writeln!(f, "{text}").map(|()| f))
-            // Another process may have made one meanwhile: that one stays.
+            // If another process has made a key meanwhile, that key stays.
             .and_then(|f| f.persist_noclobber(path).map_err(|e| e.error));
         made.map_err(fail)?;
         Ok(Key(Some(key)))
     }
 
-    /// Tells keys apart without giving them away.
+    /// An identifier that tells keys apart and does not reveal them.
     pub fn id(&self) -> String {
         match &self.0 {
             None => "unkeyed".into(),
@@ -89,7 +89,7 @@ impl Key {
         }
     }
 
-    /// The fingerprint of some bytes: its two halves, the first bytes in the first.
+    /// The fingerprint of bytes, as two halves. The first bytes are in the first half.
     pub fn fingerprint(&self, bytes: &[u8]) -> [u64; 2] {
         let hash = match &self.0 {
             None => blake3::hash(bytes),

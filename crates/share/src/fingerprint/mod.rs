@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Fingerprints of pages: counting over many machines without moving memory.
+//! Counts equal pages over many machines by fingerprints, without moving memory.
 //!
 //! `bifold share fingerprint` writes a directory of Parquet files, one per part of the hash's range, with
 //! columns `fingerprint` (16 bytes), `page_bytes` (4096 or 2097152), `guest` and `count` (pages of that guest
-//! with that content). A content's rows of all guests and directories are in files of the same number, so
-//! each part is counted by itself, with no shuffle, and the results are added ([`Part`], [`merge`]).
+//! with that content). The rows of a content are in the file with the same number in every directory, so each
+//! part is counted alone, without a shuffle, and the results are added ([`Part`], [`merge`]).
 //!
-//! A fingerprint is BLAKE3 keyed with a secret, cut to 128 bits; without the key nobody can test whether a
-//! guest holds a known page. Among n contents, two are taken for one with probability n^2 / 2^129:
-//! 1.5e-15 for 10^12 contents (4 PB of distinct pages). All-zero pages have the fingerprint zero. A 2 MB page
-//! has the fingerprint of its 512 fingerprints.
+//! A fingerprint is the first 128 bits of BLAKE3 with a secret key. Without the key nobody can test whether a
+//! guest holds a known page. Among n contents, two have the same fingerprint with probability n^2 / 2^129:
+//! 1.5e-15 for 10^12 contents (4 PB of distinct pages). Zero pages have the fingerprint zero. The fingerprint
+//! of a 2 MB page is made of its 512 fingerprints.
 
 mod count;
 mod file;
@@ -29,21 +29,21 @@ use parquet::errors::ParquetError;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Version of the files.
+/// Version of the files' format.
 pub const VERSION: u32 = 1;
-/// Parts, unless asked for another number.
+/// Default number of parts.
 pub const PARTS: u32 = 256;
 /// Bits of a fingerprint made from pages.
 pub const BITS: u32 = 128;
 /// Contents that a part's result lists.
 pub const LISTED: usize = 100;
 
-/// What is true of all files of a directory, and must be of all that are counted together.
+/// Metadata of a directory. All but the guests must be equal in directories that are counted together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct About {
     /// Of the format.
     pub version: u32,
-    /// Which key, not the key: 16 hexadecimal digits, or a word where there is none.
+    /// Identifier of the key (not the key): 16 hexadecimal digits, or a word if there is no key.
     pub key_id: String,
     /// Bits of a fingerprint.
     pub bits: u32,
@@ -60,7 +60,7 @@ pub enum FingerprintError {
     /// A guest's memory cannot be read.
     #[error(transparent)]
     Image(#[from] ImageError),
-    /// A file or directory failed.
+    /// A file or directory cannot be read or written.
     #[error("cannot {what} {}", path.display())]
     Io {
         /// What was tried.
@@ -70,13 +70,13 @@ pub enum FingerprintError {
         /// What the system said.
         source: io::Error,
     },
-    /// The directory is there.
+    /// The directory exists already.
     #[error("{} is already there: fingerprints go into a directory of their own, name another", path.display())]
     Exists {
         /// The directory.
         path: PathBuf,
     },
-    /// A key that others can read.
+    /// Other users can read the key.
     #[error("{} can be read by others (mode {mode:03o}): chmod 600 it, or make another key", path.display())]
     OpenKey {
         /// The key's file.
@@ -84,13 +84,13 @@ pub enum FingerprintError {
         /// Its permissions.
         mode: u32,
     },
-    /// Something that is no key.
-    #[error("{} is no key: 64 hexadecimal digits are wanted", path.display())]
+    /// The file holds no key.
+    #[error("{} is not a key: a key has 64 hexadecimal digits", path.display())]
     BadKey {
         /// The key's file.
         path: PathBuf,
     },
-    /// A Parquet file that is not what it should be.
+    /// A Parquet file cannot be read.
     #[error("cannot read fingerprints from {}", path.display())]
     Parquet {
         /// The file.
@@ -98,7 +98,7 @@ pub enum FingerprintError {
         /// What is wrong.
         source: ParquetError,
     },
-    /// A file that holds something else.
+    /// A file does not hold fingerprints of this format.
     #[error("{}: {what}", path.display())]
     Content {
         /// The file.
@@ -106,30 +106,30 @@ pub enum FingerprintError {
         /// What is wrong with it.
         what: String,
     },
-    /// Things that cannot be counted together.
+    /// Two files cannot be counted together.
     #[error("{} and {} cannot be counted together: {what}", a.display(), b.display())]
     Mixed {
-        /// One.
+        /// The first file.
         a: PathBuf,
-        /// The other.
+        /// The second file.
         b: PathBuf,
-        /// Why.
+        /// Why not.
         what: String,
     },
-    /// A guest twice.
+    /// Two directories have a guest with the same name.
     #[error("a guest called {name} is in {} and in {}: give guests names of their own (NAME=IMAGE)", a.display(), b.display())]
     Twice {
-        /// The guest.
+        /// The guest's name.
         name: String,
-        /// One place.
+        /// The first directory.
         a: PathBuf,
         /// The other.
         b: PathBuf,
     },
-    /// Results that do not make a whole.
+    /// Results of parts that do not fit together.
     #[error("{0}")]
     Parts(String),
-    /// Someone asked to stop.
+    /// The caller stopped the work.
     #[error("stopped before all pages were read")]
     Stopped,
 }
@@ -141,7 +141,7 @@ impl FingerprintError {
 }
 
 impl About {
-    /// Whether what `b` holds can be counted with what `a` holds, but for the guests.
+    /// Checks that the fingerprints of `a` and `b` can be counted together, apart from the guests' names.
     fn fits(&self, other: &About, a: &Path, b: &Path) -> Result<(), FingerprintError> {
         let differ = |name: &str, one: &dyn std::fmt::Display, two: &dyn std::fmt::Display| {
             Err(FingerprintError::Mixed {

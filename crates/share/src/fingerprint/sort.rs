@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rows in order, in a given amount of memory.
+//! Sorts rows in a given amount of memory.
 //!
-//! Rows are kept until memory is full. Then they are sorted, and rows of the same content and guest become
-//! one. If that does not free half of the memory, the rows go to an unnamed file, which disappears with the
-//! process. At the end the files and the rows in memory are merged. Where contents repeat a lot, no file
-//! is written.
+//! Rows are collected until memory is full. Then they are sorted, and rows with the same content and guest are
+//! joined. If that does not free half of the memory, the rows go to an unnamed file, which disappears with the
+//! process. At the end, the files and the rows in memory are merged. If contents repeat often, no file is
+//! written.
 
 use super::FingerprintError;
 use rayon::prelude::*;
@@ -15,13 +15,13 @@ use std::io::{BufReader, BufWriter, Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Files merged at a time.
+/// Most files merged at a time.
 const FAN: usize = 128;
-/// A file's buffer, at most.
+/// Largest buffer of a file, in bytes.
 const BUFFER: usize = 1 << 20;
 const ROW: usize = size_of::<Row>();
 
-/// By what rows are ordered: fingerprint, size of the page, guest.
+/// The order of rows: fingerprint, page size, guest.
 type Order = ([u64; 2], u32, u32);
 
 /// Pages of one guest with one content.
@@ -30,16 +30,16 @@ type Order = ([u64; 2], u32, u32);
 )]
 #[repr(C)]
 pub struct Row {
-    /// The fingerprint's halves; both zero for zeros.
+    /// The fingerprint's halves; both are zero for zero pages.
     pub fingerprint: [u64; 2],
-    /// The guest's number, doubled; one more if it is a 2 MB page.
+    /// Twice the guest's number, plus one for a 2 MB page.
     guest: u32,
     /// Pages.
     pub count: u32,
 }
 
 impl Row {
-    /// A row of 4 KB pages, or 2 MB pages.
+    /// A row of 4 KB pages or of 2 MB pages.
     pub fn new(fingerprint: [u64; 2], huge: bool, guest: u32, count: u32) -> Row {
         Row { fingerprint, guest: guest << 1 | u32::from(huge), count }
     }
@@ -49,17 +49,17 @@ impl Row {
         (self.guest >> 1) as usize
     }
 
-    /// Whether it is about 2 MB pages.
+    /// Whether the row counts 2 MB pages.
     pub fn huge(&self) -> bool {
         self.guest & 1 == 1
     }
 
-    /// By content, sizes of pages apart, then by guest.
+    /// The order: by content and page size, then by guest.
     fn key(&self) -> Order {
         (self.fingerprint, self.guest & 1, self.guest >> 1)
     }
 
-    /// Adds a row of the same content and guest, unless the sum has no room.
+    /// Adds a row with the same content and guest, unless the sum overflows.
     fn take(&mut self, other: &Row) -> bool {
         if self.key() != other.key() {
             return false;
@@ -70,7 +70,7 @@ impl Row {
     }
 }
 
-/// Puts rows in order.
+/// Sorts rows.
 #[derive(Debug)]
 pub struct Sorter {
     rows: Vec<Row>,
@@ -82,10 +82,10 @@ pub struct Sorter {
 }
 
 impl Sorter {
-    /// With this many bytes of memory (at least 1 MB), and a directory for what does not fit.
+    /// A sorter with this many bytes of memory (at least 1 MB), and a directory for files.
     pub fn new(memory: u64, dir: &Path) -> Sorter {
         let memory = memory.max(1 << 20) as usize;
-        // An eighth for the buffers of files to be merged.
+        // An eighth is for the buffers of files that are merged.
         let buffer = (memory / 8 / FAN).clamp(ROW, BUFFER);
         let most = (memory - memory / 8) / ROW;
         Sorter { rows: Vec::new(), most, buffer, dir: dir.into(), files: Vec::new(), spilled: 0 }

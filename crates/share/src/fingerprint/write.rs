@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Images to a directory of fingerprints.
+//! Writes the fingerprints of images into a directory.
 
 use super::file::Writer;
 use super::{About, BITS, FingerprintError, Key, Row, Sorter, VERSION, part_of};
@@ -9,17 +9,17 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// 2 MB pages hashed at a time, by all threads.
+/// Number of 2 MB pages that all threads hash at a time.
 const BATCH: usize = 64;
 
-/// Told how many pages have been read, and asked whether to go on.
+/// How a caller follows and stops the work.
 pub type Watch<'a> = crate::potential::Watch<'a>;
 
 /// Writes the fingerprints of images into a directory, which appears when it is complete. Rows beyond
 /// `memory` bytes are kept in files in the directory's parent meanwhile.
 ///
 /// # Errors
-/// If an image cannot be read, or the directory is there or cannot be written, or when stopped.
+/// If an image cannot be read, the directory exists or cannot be written, or the caller stops the work.
 pub fn fingerprint(
     images: &[Image],
     key: &Key,
@@ -48,11 +48,11 @@ pub fn fingerprint(
     target.write(sorter, &about, watch.stop)
 }
 
-/// Writes rows that came from elsewhere, as [`fingerprint`] does those of images. Guests are numbered in the
-/// order of their names.
+/// Writes imported rows, as [`fingerprint`] writes those of images. Guests are numbered in the order of their
+/// names.
 ///
 /// # Errors
-/// As [`fingerprint`], but for images.
+/// As [`fingerprint`], except for errors of images.
 pub fn write_rows(
     rows: impl Iterator<Item = Row>,
     guests: Vec<String>,
@@ -79,7 +79,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Makes a directory beside `dir`, which must not be there, or be empty.
+    /// Makes a temporary directory beside `dir`, which must not exist or must be empty.
     pub fn create(dir: &Path) -> Result<Target, FingerprintError> {
         let empty = std::fs::read_dir(dir).map(|mut entries| entries.next().is_none());
         if dir.exists() && !empty.unwrap_or(false) {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! ELF cores of guests: QEMU's `dump-guest-memory` and libvirt's `virsh dump --memory-only`.
+//! Reads ELF cores of guests, as written by QEMU's `dump-guest-memory` and libvirt's
+//! `virsh dump --memory-only`.
 //!
-//! A PT_LOAD segment is a piece of the guest's physical memory from `p_paddr` on, at `p_offset` in the
-//! file, which is not aligned to pages (notes of any length come before it). With `paging=true` (`-p`) QEMU
-//! writes segments by virtual address, and a frame as often as it is mapped; such a dump does not say what
-//! the guest's memory is, and is refused. A guest whose first CPU was not in long mode, such as one still in
-//! its firmware, comes as 32-bit x86 (`get_dump_info` in QEMU's target/i386/arch_dump.c); its pages are the same.
+//! A PT_LOAD segment is a piece of guest-physical memory from `p_paddr` on. Its place in the file, `p_offset`,
+//! is not aligned to pages, because notes of any length come first. With `paging=true` (`-p`) QEMU writes
+//! segments by virtual address, and a frame once per mapping; such dumps are refused. If the guest's first CPU
+//! was not in long mode, for example in the firmware, the dump is 32-bit x86 (`get_dump_info` in QEMU's
+//! target/i386/arch_dump.c), with the same pages.
 
 use super::{ImageError, PAGE, Run};
 use object::elf::{self, FileHeader32, FileHeader64};
@@ -28,7 +29,7 @@ where
     Ok(words.map(|(at, size, address)| (at.into(), size.into(), address.into())).collect())
 }
 
-/// Whether its header is a core's, in either order of bytes.
+/// Whether the file has a core's header, in either byte order.
 pub fn is_core<'a, R: ReadRef<'a>>(data: R) -> bool {
     data.read_bytes_at(0, 18).is_ok_and(|h| h.starts_with(&elf::ELFMAG) && (h[16] == 4 || h[17] == 4))
 }
@@ -62,7 +63,7 @@ pub fn layout<'a, R: ReadRef<'a>>(data: R, len: u64, path: &Path) -> Result<Vec<
     let mut runs: Vec<Run> = Vec::new();
     let mut need = 0;
     for (at, size, address) in segments.map_err(|e| bad(e.to_string()))? {
-        // Memory that the dump leaves out (a filter) is a hole.
+        // Memory that a filter left out of the dump is a hole.
         if size == 0 {
             continue;
         }
@@ -100,7 +101,7 @@ pub fn layout<'a, R: ReadRef<'a>>(data: R, len: u64, path: &Path) -> Result<Vec<
     Ok(joined)
 }
 
-/// A machine's name, and what is known of its pages.
+/// A machine's name and page sizes, for a message.
 fn name(machine: u16) -> String {
     match machine {
         elf::EM_AARCH64 => "an AArch64 guest (pages of 4, 16 or 64 KB)".into(),

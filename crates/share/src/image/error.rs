@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Errors of images: why a file or process is no image of a guest's memory, and what to do.
+//! Errors of reading a guest's memory from a file or process. Each message says what is wrong and what to do.
 
 use super::PAGE;
 use std::io;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImageError {
-    /// It cannot be opened.
+    /// The file cannot be opened.
     #[error("cannot open {}", path.display())]
     Open {
         /// The file.
@@ -17,7 +17,7 @@ pub enum ImageError {
         /// What the system said.
         source: io::Error,
     },
-    /// It cannot be read or mapped.
+    /// The file cannot be read or mapped.
     #[error("cannot read {}", path.display())]
     Read {
         /// The file.
@@ -25,29 +25,29 @@ pub enum ImageError {
         /// What the system said.
         source: io::Error,
     },
-    /// A directory, a pipe, a device.
-    #[error("{} is no plain file: an image is mapped, so write it to a file first", path.display())]
+    /// The path is a directory, a pipe or a device.
+    #[error("{} is not a plain file: an image is mapped, so write it to a file first", path.display())]
     NotAFile {
         /// The path.
         path: PathBuf,
     },
-    /// No bytes.
+    /// The file is empty.
     #[error("{} is empty", path.display())]
     Empty {
         /// The file.
         path: PathBuf,
     },
-    /// Another format, which something else can turn into memory.
+    /// The file has a format that another program can convert.
     #[error("{} is {what}, not a guest's memory; {then}", path.display())]
     OtherFormat {
         /// The file.
         path: PathBuf,
-        /// What it is.
+        /// The file's format.
         what: &'static str,
-        /// What to do, with the command.
+        /// What to do, with the command to run.
         then: String,
     },
-    /// Raw RAM is whole pages.
+    /// The length of raw RAM is not a multiple of the page size.
     #[error(
         "{} has {len} bytes, which is no multiple of {PAGE}: neither raw RAM nor an ELF core; \
          if a dump was cut off, make it again",
@@ -56,10 +56,10 @@ pub enum ImageError {
     NotWholePages {
         /// The file.
         path: PathBuf,
-        /// Its bytes.
+        /// The file's length in bytes.
         len: u64,
     },
-    /// An ELF core whose segments reach beyond its end.
+    /// The segments of an ELF core reach beyond the file's end.
     #[error(
         "{} is an ELF core that was cut off: its segments need {need} bytes, it has {len}; check that the disk \
          is not full and dump again (virsh dump --memory-only DOMAIN FILE, or dump-guest-memory FILE in QEMU's monitor)",
@@ -68,12 +68,12 @@ pub enum ImageError {
     Truncated {
         /// The file.
         path: PathBuf,
-        /// Bytes that it should have at least.
+        /// Bytes that the file should have at least.
         need: u64,
-        /// Bytes that it has.
+        /// Bytes that the file has.
         len: u64,
     },
-    /// An ELF file that is no dump of a machine that Bifold knows.
+    /// The file is an ELF file, but not a supported dump.
     #[error("{} is an ELF file, but {why}", path.display())]
     Elf {
         /// The file.
@@ -91,27 +91,27 @@ pub enum ImageError {
         /// The file.
         path: PathBuf,
     },
-    /// More files mapped than there is room for.
+    /// Too many files are mapped at once.
     #[error("{}: more than {most} images at once", path.display())]
     TooMany {
-        /// The file that was one too many.
+        /// The file that was not mapped.
         path: PathBuf,
-        /// Images that there is room for.
+        /// The limit.
         most: usize,
     },
-    /// No such process.
+    /// There is no such process.
     #[error("there is no process {pid}")]
     NoProcess {
         /// Its id.
         pid: u32,
     },
-    /// A process without memory that could be a guest's.
+    /// The process has no mapping that could be guest memory.
     #[error("process {pid} has no memory that could be a guest's RAM")]
     NoGuest {
         /// Its id.
         pid: u32,
     },
-    /// Memory of a process that may not be read.
+    /// This user may not read the process's memory.
     #[error(
         "cannot read the memory of process {pid}: run the command as root, or as the process's user where \
          kernel.yama.ptrace_scope is 0"
@@ -133,7 +133,7 @@ impl ImageError {
         ImageError::Read { path: path.into(), source }
     }
 
-    /// Whether what is missing is a privilege, which another user has.
+    /// Whether the error is a missing privilege.
     pub fn is_privilege(&self) -> bool {
         match self {
             ImageError::Open { source, .. }

@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Recognises a file's format by its first bytes, and finds where its pages lie.
 //!
-//! Raw RAM has no header, so every known other format is refused by name: its bytes would be
-//! counted as pages, and compressed pages never repeat. Magic numbers are those of the formats' own
-//! descriptions (RFC 1952, xz, RFC 8878, lz4, lzop, qcow2), of makedumpfile's IMPLEMENTATION, of libvirt's
-//! qemu_saveimage.h and of QEMU's migration stream.
+//! Raw RAM has no header, so any other known format is refused: its bytes would be counted as pages, and
+//! compressed pages never repeat. Magic numbers come from the formats' descriptions (RFC 1952, xz, RFC 8878,
+//! lz4, lzop, qcow2), makedumpfile's IMPLEMENTATION, libvirt's qemu_saveimage.h and QEMU's migration stream.
 
 use super::{ImageError, PAGE, Run, elf};
 use object::ReadRef;
 use std::fs::File;
 use std::path::Path;
 
-/// A format that is not memory as it is.
+/// A format that is not plain memory.
 struct Format {
     magic: &'static [u8],
     what: &'static str,
-    /// What turns it into an image, FILE standing for the file.
+    /// How to convert it to an image. FILE stands for the file's name.
     then: &'static str,
 }
 
@@ -89,7 +88,7 @@ const FORMATS: [Format; 14] = [
     },
 ];
 
-/// Length of a plain file.
+/// The length of a plain file.
 pub fn length(path: &Path, file: &File) -> Result<u64, ImageError> {
     let meta = file.metadata().map_err(|e| ImageError::read(path, e))?;
     match meta.len() {
@@ -99,10 +98,10 @@ pub fn length(path: &Path, file: &File) -> Result<u64, ImageError> {
     }
 }
 
-/// What a guest's memory comes in.
+/// Guest memory is a multiple of this.
 const MIB: u64 = 1 << 20;
 
-/// Where the pages of a file of `len` bytes are.
+/// The runs of a file of `len` bytes.
 pub fn layout<'a, R: ReadRef<'a>>(data: R, len: u64, path: &Path) -> Result<Vec<Run>, ImageError> {
     if len == 0 {
         return Err(ImageError::Empty { path: path.into() });
@@ -110,7 +109,7 @@ pub fn layout<'a, R: ReadRef<'a>>(data: R, len: u64, path: &Path) -> Result<Vec<
     for format in &FORMATS {
         let head = data.read_bytes_at(0, format.magic.len() as u64);
         if head.is_ok_and(|head| head == format.magic) {
-            // As a word of a shell, for it is one of a command that can be copied.
+            // Quoted for a shell, because the user copies the command.
             let file = format!("'{}'", path.to_string_lossy().replace('\'', r"'\''"));
             let then = format.then.replace("FILE", &file);
             return Err(ImageError::OtherFormat { path: path.into(), what: format.what, then });

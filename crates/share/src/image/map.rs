@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A read-only mapping of a file that survives the file's truncation: lost bytes are an error.
+//! Maps files read-only and turns the loss of a file's bytes into an error.
 //!
-//! A mapped page that the file has lost (it was truncated, or the disk failed) raises SIGBUS when it is
-//! read. The handler here looks the address up among the mappings of this module, puts zeros in place of
-//! the rest of the mapping, and notes the loss for [`Mapped::check`]. A SIGBUS that is not ours goes to the
-//! handler that was there before.
+//! If the file was truncated or the disk failed, reading a lost page raises SIGBUS. The handler here looks
+//! the address up among the mappings of this module, replaces the rest of the mapping by zeros, and notes the
+//! loss for [`Mapped::check`]. Any other SIGBUS goes to the previous handler.
 //!
 //! All unsafe code of reading images is in this file.
 
@@ -17,10 +16,10 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Mappings at a time. A process may have 65530 of all kinds (vm.max_map_count).
+/// Most mappings at a time. A process may have 65530 of all kinds (vm.max_map_count).
 const MOST: usize = 4096;
 
-/// A mapping's place, where a signal handler can find it: it may neither lock nor allocate.
+/// A mapping's place for the signal handler, which may neither lock nor allocate.
 struct Watched {
     start: AtomicUsize,
     /// 0: the entry is free.
@@ -35,7 +34,7 @@ static WATCHED: [Watched; MOST] = [const {
 static USED: AtomicUsize = AtomicUsize::new(0);
 /// Held while entries are taken.
 static TAKING: Mutex<()> = Mutex::new(());
-/// What handled SIGBUS before.
+/// The previous handler of SIGBUS.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 /// Bytes of a page of the system.
 const SYSTEM_PAGE: usize = 4096;
@@ -69,7 +68,7 @@ impl Mapped {
         &self.map
     }
 
-    /// Whether a page that the file had lost was read.
+    /// Fails if a page was read that the file had lost.
     pub fn check(&self) -> Result<(), ImageError> {
         if WATCHED[self.entry].lost.load(Ordering::SeqCst) {
             return Err(ImageError::Lost { path: self.path.clone() });
@@ -80,12 +79,12 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // Before the fields: nobody reads any more, and the addresses are soon someone else's.
+        // Before the fields are dropped, after which the addresses may belong to another mapping.
         WATCHED[self.entry].end.store(0, Ordering::SeqCst);
     }
 }
 
-/// Takes an entry for a mapping, if there is one left.
+/// Takes a free entry for a mapping, if there is one.
 fn watch(start: usize, len: usize) -> Option<usize> {
     let _taking = TAKING.lock().unwrap_or_else(PoisonError::into_inner);
     let entry = WATCHED.iter().position(|w| w.end.load(Ordering::SeqCst) == 0)?;
@@ -150,12 +149,12 @@ extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc
             return;
         }
     }
-    // Not ours: with the old handler in place, the instruction is run again and meets that.
+    // Not ours: restore the previous handler. The instruction runs again and raises SIGBUS for that handler.
     let before = BEFORE.get().map_or(ptr::null(), ptr::from_ref);
     // SAFETY: `before` is null, which changes nothing, or what sigaction(2) gave.
     unsafe { libc::sigaction(libc::SIGBUS, before, ptr::null_mut()) };
     if sent {
-        // No instruction would raise it again.
+        // A sent signal has no instruction that would raise it again.
         // SAFETY: raise(3) takes a number and may be called in a signal handler.
         unsafe { libc::raise(libc::SIGBUS) };
     }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A guest's memory as pages.
+//! Reads a guest's memory as pages, from a dump, a raw file or a process.
 //!
-//! An image holds runs of consecutive guest frames; holes between them (device windows, and what a dump
-//! left out) are no pages and count nowhere. The frame number is the guest's own where the source knows it
-//! (an ELF core's physical addresses), so 2 MB pages are aligned as the guest's are, not as the file is. Of
-//! a raw file, and of a process's memory, it is the place in the file or the mapping: QEMU splits a guest's
-//! RAM below 4 GB at a multiple of 1 GB or 512 MB, which leaves 2 MB pages aligned.
+//! An image holds runs of consecutive guest frames. Holes between them (device windows, and memory that a dump
+//! left out) are not counted. If the source has guest frame numbers (an ELF core's physical addresses), they
+//! are used, so 2 MB pages are aligned as in the guest and not as in the file. In a raw file or a process's
+//! memory, the frame number is the place in the file or the mapping: QEMU splits a guest's RAM below 4 GB at
+//! a multiple of 1 GB or 512 MB, which keeps 2 MB pages aligned.
 //!
-//! Files are mapped, not read ([`map`]); a process's own memory is copied ([`process`]). The bytes of a
-//! mapped image can change under the reader if someone writes to the file, as a running guest does to its
-//! RAM: code here must not depend on reading the same twice.
+//! Files are mapped, not read ([`map`]); a process's anonymous memory is copied ([`process`]). The bytes of a
+//! mapped image change while another process writes to the file, as a running guest does. Code here must
+//! therefore not depend on reading the same bytes twice.
 
 mod elf;
 mod error;
@@ -26,15 +26,15 @@ use std::path::Path;
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
-/// 4 KB pages of a 2 MB page.
+/// Number of 4 KB pages in a 2 MB page.
 pub const HUGE: u64 = 512;
 
-/// Consecutive guest frames and where their bytes lie in the image's.
+/// Consecutive guest frames, and the place of their bytes in the image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
     /// First guest frame number.
     pub gfn: u64,
-    /// Its bytes, a multiple of [`PAGE`].
+    /// Place of the run's bytes. The length is a multiple of [`PAGE`].
     pub bytes: Range<usize>,
 }
 
@@ -60,38 +60,38 @@ enum Memory {
 }
 
 impl Image {
-    /// Memory made by a program: frames from 0 on.
+    /// An image of these bytes, with frames from 0 on.
     ///
     /// # Panics
-    /// If the bytes are no whole number of pages.
+    /// If the length is not a multiple of [`PAGE`].
     pub fn of_bytes(name: impl Into<String>, bytes: Vec<u8>) -> Image {
         assert_eq!(bytes.len() % PAGE, 0, "whole pages");
         let runs = vec![Run { gfn: 0, bytes: 0..bytes.len() }];
         Image { name: name.into(), memory: Memory::Owned(bytes), runs }
     }
 
-    /// What would be read from a file with this content.
+    /// The image of a file with these bytes.
     ///
     /// # Errors
-    /// As [`Image::open`], for all that the content decides.
+    /// If the bytes are in a format that [`Image::open`] refuses.
     pub fn of_content(name: impl Into<String>, bytes: Vec<u8>) -> Result<Image, ImageError> {
         let name = name.into();
         let runs = file::layout(&bytes[..], bytes.len() as u64, Path::new(&name))?;
         Ok(Image { name, memory: Memory::Owned(bytes), runs })
     }
 
-    /// A file: raw RAM, an ELF core of QEMU or libvirt, or the shared memory of a running QEMU. It is
-    /// mapped, and named after the file.
+    /// Maps a file: raw RAM, an ELF core of QEMU or libvirt, or the shared memory of a running QEMU. The image
+    /// is named after the file.
     ///
     /// # Errors
-    /// If it cannot be read, or holds something else; the error says what to do.
+    /// If the file cannot be read or has another format. The error says what to do.
     pub fn open(path: impl AsRef<Path>) -> Result<Image, ImageError> {
         let path = path.as_ref();
         let name = path.file_name().map_or_else(|| path.to_string_lossy(), |n| n.to_string_lossy());
         Image::of_file(name, path, &File::open(path).map_err(|e| ImageError::open(path, e))?)
     }
 
-    /// Any file, of any length, whose bytes are wanted and not its pages: its only run is what is whole.
+    /// Maps a file of any format and length. Its single run has all whole pages.
     pub(crate) fn open_plain(path: &Path) -> Result<Image, ImageError> {
         let file = File::open(path).map_err(|e| ImageError::open(path, e))?;
         let len = file::length(path, &file)?;
@@ -107,17 +107,17 @@ impl Image {
 
     fn of_file(name: impl Into<String>, path: &Path, file: &File) -> Result<Image, ImageError> {
         let len = file::length(path, file)?;
-        // From the file and not from the mapping, whose bytes may change between two looks.
+        // Read from the file, because the mapping's bytes may change between two reads.
         let runs = file::layout(&object::ReadCache::new(file), len, path)?;
         let mapped = Mapped::new(path, file, len)?;
         Ok(Image { name: name.into(), memory: Memory::Mapped(mapped), runs })
     }
 
-    /// The guest memory of a process, such as QEMU: its largest writable mapping that holds no code. One
-    /// that is a shared file is mapped; anonymous memory, which is what the kernel's KSM merges, is copied.
+    /// The guest memory of a process such as QEMU: its largest writable mapping without code. A shared file is
+    /// mapped; anonymous memory, which the kernel's KSM merges, is copied.
     ///
-    /// Pages that the process never touched are read as zeros. A copy of a guest that runs is no state that
-    /// it ever was in: pause it first where that matters.
+    /// Pages that the process never touched are zeros. The copy of a running guest mixes states of different
+    /// times; pause the guest first if that matters.
     ///
     /// # Errors
     /// If there is no such process, or it cannot be read (ptrace's rules apply: root, or the same user
@@ -126,8 +126,8 @@ impl Image {
         process::whole(pid)
     }
 
-    /// As [`Image::of_process`], always copied, without the pages that the process has never touched: those
-    /// are holes. These pages are what a scanner such as KSM can see.
+    /// As [`Image::of_process`], but always copied, and pages that the process never touched are holes. The
+    /// image has the pages that a scanner such as KSM can see.
     ///
     /// # Errors
     /// As [`Image::of_process`].
@@ -141,7 +141,7 @@ impl Image {
         Image { name: name.into(), ..self }
     }
 
-    /// The same image at other frames, as if its first one were this.
+    /// The same image, moved so that its first frame is `gfn`.
     #[must_use]
     pub fn moved(mut self, gfn: u64) -> Image {
         let first = self.runs.first().map_or(0, |r| r.gfn);
@@ -149,17 +149,17 @@ impl Image {
         self
     }
 
-    /// What it is called in results: the guest's name or the file's.
+    /// The image's name in results: the guest's or the file's.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its runs, in order of guest frame number.
+    /// The runs, in order of guest frame number.
     pub fn runs(&self) -> &[Run] {
         &self.runs
     }
 
-    /// The bytes into which the runs point.
+    /// The bytes in which the runs have their places.
     pub fn bytes(&self) -> &[u8] {
         match &self.memory {
             Memory::Owned(bytes) => bytes,
@@ -172,7 +172,7 @@ impl Image {
         self.runs.iter().map(Run::pages).sum()
     }
 
-    /// Whether it has no page.
+    /// Whether the image has no page.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -186,11 +186,11 @@ impl Image {
         })
     }
 
-    /// Whether all that was read so far was in the file. To be asked when everything has been read: a page
-    /// that the file lost in the meantime (it was cut off, or the disk failed) reads as zeros.
+    /// Checks that the file held every page that was read so far. Call it when everything has been read: a
+    /// page that the file lost meanwhile (the file was truncated, or the disk failed) reads as zeros.
     ///
     /// # Errors
-    /// Naming the file, if such a page was read.
+    /// If such a page was read.
     pub fn check(&self) -> Result<(), ImageError> {
         match &self.memory {
             Memory::Owned(_) => Ok(()),

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The guest memory of a running process, found and read through /proc.
+//! Finds and reads the guest memory of a running process through /proc.
 //!
-//! A VMM maps its guest's RAM as one large piece, readable and writable. QEMU's translator has another
-//! that may be larger, for the code that it makes; that one is executable, or a second view of it is, which
-//! has the same inode. What is anonymous can only be copied (/proc/PID/mem); a shared file is mapped through
-//! /proc/PID/map_files, which works for files without a name, too.
+//! A VMM maps its guest's RAM as one large mapping, readable and writable. QEMU's buffer for translated code
+//! may be larger, but it is executable, or has a second executable mapping with the same inode. Anonymous
+//! memory can only be copied (/proc/PID/mem). A shared file is mapped through /proc/PID/map_files, which also
+//! works for files without a name.
 
 use super::{Image, ImageError, Memory, PAGE, Run};
 use rustix::io::Errno;
@@ -13,25 +13,25 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-/// Read at a time: half the rate is lost with pages one by one.
+/// Bytes per read. Reading page by page takes twice the time.
 const CHUNK: usize = 1 << 20;
 /// Bytes of an entry of /proc/PID/pagemap.
 const ENTRY: usize = 8;
-/// Bits of such an entry (Documentation/admin-guide/mm/pagemap.rst): swapped out, and present.
+/// Bits of a pagemap entry (Documentation/admin-guide/mm/pagemap.rst): swapped out, and present.
 const RESIDENT: u64 = 1 << 62 | 1 << 63;
 
-/// A mapping of a process, as /proc/PID/maps has it.
+/// A mapping of a process, from /proc/PID/maps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mapping {
     start: u64,
     end: u64,
     shared: bool,
     inode: u64,
-    /// File, `[heap]`, or nothing.
+    /// The file's path, `[heap]`, or empty.
     name: String,
 }
 
-/// More text than 65,530 mappings have, the most of a process unless its host says otherwise.
+/// Upper limit for the file: by default a process has at most 65,530 mappings (vm.max_map_count).
 const MOST_MAPS: u64 = 64 << 20;
 
 /// All of the guest's memory.
@@ -46,15 +46,15 @@ pub fn whole(pid: u32) -> Result<Image, ImageError> {
     copy(pid, &guest, &[(0, frames)])
 }
 
-/// What the process has touched of it.
+/// The guest memory that the process has touched.
 pub fn resident(pid: u32) -> Result<Image, ImageError> {
     let guest = guest(pid)?;
-    // Before the memory, since reading a page brings it in.
+    // Before the copy, because reading a page makes it resident.
     let runs = touched(pid, &guest)?;
     copy(pid, &guest, &runs)
 }
 
-/// A shared file, mapped here too, if this user may do that.
+/// Maps a shared file, if this user may open it.
 fn shared(pid: u32, guest: &Mapping) -> Option<Result<Image, ImageError>> {
     let link = PathBuf::from(format!("/proc/{pid}/map_files/{:x}-{:x}", guest.start, guest.end));
     let named = Path::new(&guest.name);
@@ -100,7 +100,7 @@ fn parse(line: &str) -> Option<(Mapping, &str)> {
     whole.then_some((mapping, mode))
 }
 
-/// Frames from and to (less one) that are present or swapped out.
+/// Runs of frames (start, end exclusive) that are present or swapped out.
 fn touched(pid: u32, guest: &Mapping) -> Result<Vec<(u64, u64)>, ImageError> {
     let fail = |e| of_io(pid, e);
     let file = File::open(format!("/proc/{pid}/pagemap")).map_err(fail)?;
@@ -147,7 +147,7 @@ fn copy(pid: u32, guest: &Mapping, frames: &[(u64, u64)]) -> Result<Image, Image
     Ok(Image { name: name(pid), memory: Memory::Owned(bytes), runs })
 }
 
-/// `guest=` of QEMU's -name would be better; who calls knows what the guest is called.
+/// The image's name. The caller replaces it if it knows the guest's name.
 fn name(pid: u32) -> String {
     format!("pid:{pid}")
 }

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The scan-time advisor (`scan_time_advisor`): sets `pages_to_scan` after each pass so that a pass
-//! takes the target time. Integer arithmetic is the kernel's.
+//! Models the scan-time advisor (`scan_time_advisor`), which sets `pages_to_scan` after each pass so that a
+//! pass takes the target time. The integer arithmetic is the kernel's.
 
 use std::time::Duration;
 
-/// The advisor's parameters and what it remembers, with the kernel's defaults.
+/// The advisor's parameters, with the kernel's defaults, and its state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Advisor {
     /// Seconds that a pass should take.
     pub target_scan_time: u64,
-    /// Most CPU for ksmd, in percent.
+    /// Upper limit of ksmd's CPU time, in percent.
     pub max_cpu: u64,
-    /// What it begins with.
+    /// Initial `pages_to_scan`.
     pub min_pages_to_scan: u64,
-    /// Most that it sets.
+    /// Upper limit of `pages_to_scan`.
     pub max_pages_to_scan: u64,
     change: u64,
     scan_time: u64,
@@ -43,8 +43,8 @@ impl Advisor {
         Advisor { target_scan_time, max_cpu, min_pages_to_scan, max_pages_to_scan, change, scan_time, cpu }
     }
 
-    /// The next `pages_to_scan`, after a pass that took `took` with `pages` now, where ksmd has taken
-    /// `cpu` since it began.
+    /// The next `pages_to_scan`. The pass took `took` at the present `pages` per batch, and ksmd has taken `cpu`
+    /// since its start.
     pub(super) fn next(&mut self, pages: u64, took: Duration, cpu: Duration) -> u64 {
         let scan_time = took.as_secs().max(1);
         let cpu_ms = (cpu - self.cpu).as_millis() as u64;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Contents of pages as small numbers: the same number, the same bytes.
+//! Numbers the contents of pages: equal numbers mean equal bytes.
 
 use crate::image::PAGE;
 use std::cmp::Ordering;
@@ -9,7 +9,7 @@ use xxhash_rust::xxh3::xxh3_128;
 /// The content of zeros.
 pub(super) const ZERO: u32 = 0;
 
-/// Numbers of contents, by XXH3-128: two contents of one hash would take some 2^64 pages.
+/// Numbers of contents, by XXH3-128. A collision is expected only among some 2^64 pages.
 #[derive(Debug)]
 pub(super) struct Contents {
     numbers: HashMap<u128, u32>,
@@ -27,7 +27,7 @@ impl Contents {
         self.of_hash(xxh3_128(page), page)
     }
 
-    /// The same, of a page whose hash is known.
+    /// The number of a page's content, if the page's hash is known.
     pub fn of_hash(&mut self, hash: u128, page: &[u8]) -> u32 {
         let next = self.numbers.len() as u32; // a page each: 16 TiB of different contents at most
         let number = *self.numbers.entry(hash).or_insert(next);
@@ -37,12 +37,12 @@ impl Contents {
         number
     }
 
-    /// How two contents compare byte by byte, as far as their heads tell; beyond, in any order.
+    /// The order of two contents byte by byte, as far as their heads decide it; else an arbitrary order.
     pub fn compare(&self, a: u32, b: u32) -> Ordering {
         self.heads[a as usize].cmp(&self.heads[b as usize]).then(a.cmp(&b))
     }
 
-    /// Contents seen, zeros included whether seen or not.
+    /// Number of contents so far. Zeros always count.
     pub fn len(&self) -> usize {
         self.numbers.len()
     }

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A model of ksmd, the kernel's scanner for identical pages (Linux `mm/ksm.c`).
 //!
-//! A [`Scanner`] visits the pages of guests as ksmd does, batch by batch, and merges what ksmd would:
-//! the stable tree of merged pages, the unstable tree of single ones that is thrown away after each
-//! pass, the checksum that must be the same at two visits, copies of a content that has more than
-//! `max_page_sharing` mappings, smart_scan's skips, the advisor. It counts what ksmd counts, and the work
-//! that ksmd does for it, from which [`Costs`] make CPU time.
+//! A [`Scanner`] visits the pages of guests batch by batch, as ksmd does. It has the stable tree of merged
+//! pages, the unstable tree of single pages, which is discarded after each pass, the checksum that must be
+//! equal at two visits, further copies of a content with more than `max_page_sharing` mappings, smart_scan's
+//! skips, and the advisor. It counts what ksmd counts, and the work, from which [`Costs`] make CPU time.
 //!
-//! The stable tree finds a page by its content, whatever the tree's shape: here it is a hash table, and only
-//! the number of compares is a balanced tree's. (In the kernel the shape also decides when stale copies
-//! disappear: a search for another content clears the stale copies on its way. Here a stale copy waits for
-//! a search for its own content.) The unstable tree is a tree as in the kernel, because its pages disappear
-//! or change and misdirect searches. Left out: NUMA nodes (`merge_across_nodes`), pages that a fork shares,
-//! memory that is unmapped, and failures to get a lock or memory.
+//! The stable tree is a hash table here, because a search finds a page by its content whatever the tree's
+//! shape is; only the number of compares is that of a balanced tree. (In the kernel, the shape also decides
+//! when stale copies disappear, because a search removes the stale copies on its way. Here a stale copy waits
+//! for a search for its own content.) The unstable tree is a tree as in the kernel, because its pages
+//! disappear or change and misdirect searches. Left out: NUMA nodes (`merge_across_nodes`), pages that a fork
+//! shares, unmapped memory, and failures to get a lock or memory.
 
 mod advisor;
 mod contents;
@@ -28,11 +27,11 @@ pub use work::{Costs, Work};
 
 use std::time::Duration;
 
-/// When a page is looked for in the stable tree.
+/// When the stable tree is searched for a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Search {
-    /// Only if its checksum is the last visit's, as `cmp_and_merge_page` does in Linux 6.12: nothing
-    /// merges at its first visit.
+    /// Only if the page's checksum is that of the last visit, as in `cmp_and_merge_page` of Linux 6.12. No
+    /// page merges at its first visit.
     Unchanged,
     /// At every visit, as in Linux 6.1.
     Always,
@@ -53,14 +52,13 @@ pub struct Tuning {
     pub smart_scan: bool,
     /// Time between full looks through the copies of a content.
     pub chains_prune: Duration,
-    /// Who sets `pages_to_scan`, if anybody.
+    /// The advisor that sets `pages_to_scan`, if one is on.
     pub advisor: Option<Advisor>,
     /// When the stable tree is searched.
     pub search: Search,
-    /// Whether parts of zeros become mappings of the zero page where a huge page is split, as in Linux
-    /// 6.12.
+    /// Whether zero parts of a huge page become mappings of the zero page when it is split, as in Linux 6.12.
     pub split_drops_zeros: bool,
-    /// What the work costs.
+    /// Costs of the kinds of work.
     pub costs: Costs,
 }
 

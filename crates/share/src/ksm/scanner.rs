@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The scanner itself: pages in order of guests and addresses, visited in batches
-//! (`ksm_do_scan`, `scan_get_next_rmap_item`, `cmp_and_merge_page`).
+//! Visits pages in batches, in order of guests and addresses, and merges them (`ksm_do_scan`,
+//! `scan_get_next_rmap_item`, `cmp_and_merge_page`).
 
 use super::contents::{Contents, ZERO};
 use super::stable::StableTree;
@@ -12,14 +12,14 @@ use std::ops::Range;
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_128;
 
-/// What ksmd counts, under its names, and the time that it took.
+/// ksmd's counters under the kernel's names, and the time that has passed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Passes completed.
     pub full_scans: u64,
     /// Frames that merged pages take.
     pub pages_shared: u64,
-    /// Pages that share them beyond the first of each.
+    /// Pages that share these frames beyond the first page of each.
     pub pages_sharing: u64,
     /// Pages in the unstable tree.
     pub pages_unshared: u64,
@@ -41,7 +41,7 @@ pub struct Counts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Guest(usize);
 
-/// Where a page is on record.
+/// The tree in which a page is on record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tree {
     Neither,
@@ -50,7 +50,7 @@ enum Tree {
     Stable(u32),
 }
 
-/// What the page table says.
+/// The page table's entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Frame {
     /// Nothing yet.
@@ -109,7 +109,7 @@ pub struct Scanner {
 }
 
 impl Scanner {
-    /// A scanner without memory.
+    /// A scanner without guests.
     ///
     /// # Panics
     /// If `max_page_sharing` is below 2, which the kernel refuses.
@@ -136,21 +136,20 @@ impl Scanner {
         }
     }
 
-    /// Adds a guest whose pages are all there, in 4 KB pages or all in huge ones.
+    /// Adds a guest whose pages are all present, as 4 KB pages or as huge pages.
     pub fn add(&mut self, image: &Image, huge: bool) -> Guest {
         let pages: Vec<(u64, &[u8])> = image.pages().collect();
         self.add_pages(&pages.into_iter().map(|(gfn, page)| (gfn, Some(page))).collect::<Vec<_>>(), huge)
     }
 
-    /// Adds memory page by page: its number within the guest, by which huge pages are aligned, and its
-    /// bytes, or nothing where the page table has no page yet.
+    /// Adds memory page by page: the page's number within the guest, by which huge pages are aligned, and the
+    /// page's bytes, or `None` if the page table has no page yet.
     pub fn add_pages(&mut self, pages: &[(u64, Option<&[u8]>)], huge: bool) -> Guest {
         let mixed: Vec<_> = pages.iter().map(|(number, page)| (*number, *page, huge)).collect();
         self.add_mixed(&mixed)
     }
 
-    /// As [`add_pages`](Scanner::add_pages), where some pages are parts of huge ones: the last of the
-    /// three says so.
+    /// As [`add_pages`](Scanner::add_pages). The third value says whether the page is part of a huge page.
     pub fn add_mixed(&mut self, pages: &[(u64, Option<&[u8]>, bool)]) -> Guest {
         let hashes: Vec<Option<u128>> = pages.par_iter().map(|(_, p, _)| p.map(xxh3_128)).collect();
         let mut last = None;
@@ -180,7 +179,7 @@ impl Scanner {
         Guest(self.guests.len() - 2)
     }
 
-    /// A guest writes to one of its pages, the `index`th; `page` is its content then.
+    /// Lets a guest write to its `index`th page, whose new content is `page`.
     ///
     /// # Panics
     /// If the guest has no such page.
@@ -197,32 +196,32 @@ impl Scanner {
         (self.pages[at].frame, self.pages[at].content) = (Frame::Own, content);
     }
 
-    /// Time in which ksmd does nothing.
+    /// Lets time pass in which ksmd does nothing.
     pub fn elapse(&mut self, time: Duration) {
         self.now += time;
     }
 
-    /// Time since the beginning: batches, the pauses between them, and what has elapsed.
+    /// Time since the start: batches, pauses between them, and elapsed time.
     pub fn now(&self) -> Duration {
         self.now
     }
 
-    /// Work done since the beginning.
+    /// Work since the start.
     pub fn work(&self) -> Work {
         self.work
     }
 
-    /// CPU time taken since the beginning, by the tuning's costs.
+    /// CPU time since the start, by the tuning's costs.
     pub fn cpu(&self) -> Duration {
         self.work.cpu(&self.tuning.costs)
     }
 
-    /// Pages per batch as they are set now, by the advisor if there is one.
+    /// The present number of pages per batch, which the advisor sets if one is on.
     pub fn pages_to_scan(&self) -> u64 {
         self.tuning.pages_to_scan
     }
 
-    /// What ksmd counts.
+    /// ksmd's counters.
     pub fn counts(&self) -> Counts {
         let (shared, sharing) = (self.stable.shared, self.stable.sharing);
         Counts {
@@ -240,7 +239,7 @@ impl Scanner {
         while !self.batch() {}
     }
 
-    /// One batch and the pause after it. Whether it completed a pass, which ends a batch.
+    /// Runs one batch and the pause after it. True if the batch completed a pass, which ends the batch.
     pub fn batch(&mut self) -> bool {
         let mut left = self.tuning.pages_to_scan;
         let mut ended = false;
@@ -275,7 +274,7 @@ impl Scanner {
         self.pass_began = self.now + self.tuning.sleep;
     }
 
-    /// The next page to visit: there, and not skipped.
+    /// The next page that is present and not skipped.
     fn next(&mut self) -> Option<usize> {
         while self.at < self.pages.len() {
             let at = self.at;

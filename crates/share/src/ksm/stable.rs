@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The stable tree: merged pages by content, and where one content has several merged copies, which of
-//! them the next page joins (`stable_node_dup`, `chain_prune`, `chain`).
+//! The stable tree: merged pages by content. If a content has several merged copies, the tree chooses the copy
+//! that the next page joins (`stable_node_dup`, `chain_prune`, `chain`).
 //!
-//! A copy is stale when the last page that was mapped to it has been written to: its frame is free, but
-//! its record stays until a search visits it (`ksm_get_folio`).
+//! A copy becomes stale when the last page that maps it is written to. Its frame is then free, but its record
+//! stays until a search visits it (`ksm_get_folio`).
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ pub(super) enum Copies {
     },
 }
 
-/// Counts that the tree keeps, and its nodes.
+/// The tree's nodes and counts.
 #[derive(Debug, Default)]
 pub(super) struct StableTree {
     /// `max_page_sharing`.
@@ -68,7 +68,7 @@ impl StableTree {
         StableTree { max, ..StableTree::default() }
     }
 
-    /// Room for contents up to this number.
+    /// Makes room for contents up to this number.
     pub fn reserve(&mut self, contents: usize) {
         if self.copies.len() < contents {
             self.copies.resize(contents, Copies::None);
@@ -84,7 +84,7 @@ impl StableTree {
         recorded > 0 && recorded + more < self.max
     }
 
-    /// Changes a node and what is known of its content's copies.
+    /// Changes a node and updates the record of its content's copies.
     fn alter(&mut self, node: u32, change: impl FnOnce(&mut Node)) {
         let max = self.max;
         let of = |n: &Node| {
@@ -108,11 +108,11 @@ impl StableTree {
         node.filter(|n| self.has_room(*n, 0))
     }
 
-    /// Copies of other contents that are looked at on the way through the tree: each chain that is come
-    /// by is walked up to its first copy with room. Which contents are on the way is not known here, as
-    /// there is no tree, so this is the mean (without the looks through whole chains each
-    /// `chains_prune`): of n contents in a balanced one, the way to a leaf passes
-    /// log2(n + 1), and the way to one of them log2(n + 1) (1 + 1/n) - 2 others.
+    /// Copies of other contents that a search visits on its way: each chain on the way is walked up to its
+    /// first copy with room. There is no tree here, so the contents on the way are unknown, and this is the
+    /// mean (without the walks through whole chains every `chains_prune`). In a balanced tree of n contents, the
+    /// way to a leaf passes log2(n + 1) contents, and the way to a content passes log2(n + 1) (1 + 1/n) - 2
+    /// others.
     fn seen_in_passing(&self, content: u32) -> u64 {
         let n = self.contents as f64;
         let levels = (n + 1.0).log2();
@@ -124,7 +124,7 @@ impl StableTree {
         if copies == 0 { 0 } else { (copies as f64 * (passed / others).min(1.0)).round() as u64 }
     }
 
-    /// To be called when a content's copies have changed.
+    /// Call this when a content's copies have changed.
     fn pass_differently(&mut self, content: u32) {
         let at = content as usize;
         let copies = match &self.copies[at] {
@@ -216,7 +216,7 @@ impl StableTree {
         found
     }
 
-    /// A new copy for two pages of a content (`stable_tree_insert`).
+    /// Makes a new copy for two pages of a content (`stable_tree_insert`).
     pub fn insert(&mut self, content: u32, now: Duration) -> u32 {
         self.seen += self.seen_in_passing(content);
         self.look(content, now, None);
@@ -254,7 +254,7 @@ impl StableTree {
         if self.nodes[node as usize].recorded > 1 { self.sharing += 1 } else { self.shared += 1 }
     }
 
-    /// A mapped page was written to: it has a frame of its own again, and its record stays.
+    /// Unmaps a page that was written to. It has a frame of its own again, and its record stays.
     pub fn unmap(&mut self, node: u32) {
         self.alter(node, |n| n.mapped -= 1);
     }

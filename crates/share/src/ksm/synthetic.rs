@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory with known contents, on which the model is checked against the kernel.
+//! Makes memory with known contents, on which the model is checked against the kernel.
 
 use crate::image::PAGE;
 use rand::{Rng as _, RngCore as _, SeedableRng as _};
@@ -28,7 +28,7 @@ pub enum Synthetic {
 pub type Change = (usize, u64);
 
 impl Synthetic {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Synthetic; 7] = [
         Synthetic::AllEqual,
         Synthetic::AllDifferent,
@@ -39,7 +39,7 @@ impl Synthetic {
         Synthetic::ZeroPages,
     ];
 
-    /// Its name.
+    /// The kind's name.
     pub const fn name(self) -> &'static str {
         match self {
             Synthetic::AllEqual => "all-equal",
@@ -52,7 +52,7 @@ impl Synthetic {
         }
     }
 
-    /// The content's number of each page; 0 is zeros.
+    /// Number of each page's content; 0 is zeros.
     pub fn pages(self, pages: usize) -> Vec<u64> {
         let different = |n: usize| 1_000 + n as u64;
         let of = |n: usize| match self {
@@ -72,7 +72,7 @@ impl Synthetic {
         (0..pages).map(of).collect()
     }
 
-    /// Changes before a pass, the first pass being 1.
+    /// Changes before a pass. The first pass has number 1.
     pub fn changes(self, pages: usize, pass: u64) -> Vec<Change> {
         if self != Synthetic::SlowlyChanging || pass == 1 {
             return Vec::new();
@@ -89,7 +89,7 @@ impl Synthetic {
     }
 }
 
-/// Bytes of a content.
+/// Fills a page with the bytes of a content.
 pub fn fill(content: u64, page: &mut [u8]) {
     if content == 0 {
         page.fill(0);
@@ -98,7 +98,7 @@ pub fn fill(content: u64, page: &mut [u8]) {
     }
 }
 
-/// A content's page.
+/// A new page with the bytes of a content.
 pub fn page(content: u64) -> Vec<u8> {
     let mut page = vec![0; PAGE];
     fill(content, &mut page);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The unstable tree: single pages of this pass, in order of their contents (`root_unstable_tree`).
 //!
-//! It is the red-black tree that the kernel has (`lib/rbtree.c`), since its shape counts: a search reads
-//! the page of every node on its way, and ends without a result at one whose page has gone
-//! (`unstable_tree_search_insert`, `get_mergeable_page`). The node's place decides which searches visit it.
+//! It is a red-black tree as in the kernel (`lib/rbtree.c`), because the shape matters: a search reads the page
+//! of every node on its way, and ends without a result at a node whose page has gone
+//! (`unstable_tree_search_insert`, `get_mergeable_page`). A node's place decides which searches visit it.
 
 use std::cmp::Ordering;
 
@@ -50,13 +50,13 @@ impl UnstableTree {
         UnstableTree { nodes: vec![nil], root: NIL }
     }
 
-    /// Another pass begins.
+    /// Empties the tree for another pass.
     pub fn clear(&mut self) {
         self.nodes.truncate(1);
         self.root = NIL;
     }
 
-    /// Goes down by how a page compares with those in the tree; nothing, if that one is not there.
+    /// Searches for the place of a page in the tree.
     pub fn search(&self, mut compare: impl FnMut(u32) -> Option<Ordering>) -> End {
         let (mut at, mut place) = (self.root, Place { parent: NIL, side: 0 });
         while at != NIL {
@@ -78,7 +78,7 @@ impl UnstableTree {
         self.nodes.get(node as usize).is_some_and(|n| n.page == page)
     }
 
-    /// Puts a page where its search ended. Its node's number comes back.
+    /// Puts a page where its search ended. Returns the number of its node.
     pub fn insert(&mut self, page: u32, place: Place) -> u32 {
         let new = self.nodes.len() as u32;
         self.nodes.push(Node { page, parent: place.parent, child: [NIL; 2], red: true });

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! ksmd's work by kind, and CPU time from it.
+//! Counts ksmd's work by kind, and computes CPU time from the counts.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
 macro_rules! work {
     ($($(#[doc = $doc:literal])+ $field:ident $cost:ident = $default:literal,)+) => {
-        /// How often ksmd has done what.
+        /// How often ksmd has done each kind of work.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         pub struct Work {
             $($(#[doc = $doc])+ pub $field: u64,)+
         }
 
-        /// What each piece of work costs, in nanoseconds of ksmd's CPU time.
+        /// Cost of each kind of work, in nanoseconds of ksmd's CPU time.
         #[derive(Debug, Clone, Copy, PartialEq)]
         pub struct Costs {
             $(#[doc = concat!("Nanoseconds for one of [`Work::", stringify!($field), "`].")]
@@ -26,13 +26,13 @@ macro_rules! work {
         }
 
         impl Work {
-            /// CPU time of all of it.
+            /// CPU time of all work.
             pub fn cpu(&self, costs: &Costs) -> Duration {
                 let ns = 0.0 $(+ self.$field as f64 * costs.$cost)+;
                 Duration::from_nanos(ns as u64)
             }
 
-            /// The names and counts of all kinds.
+            /// Name and count of each kind of work.
             pub fn kinds(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($field), self.$field),)+]
             }

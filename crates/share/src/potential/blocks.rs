@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! 2 MB pages: those that are aligned by guest frame number and have all their 512 pages.
+//! Finds the 2 MB pages that are aligned by guest frame number and have all their 512 pages.
 //!
-//! Two of them are equal where all their 4 KB pages have the same contents in the same order; the numbers
-//! of contents are compared, which are exact.
+//! Two 2 MB pages are equal if their 4 KB pages have the same contents in the same order. The numbers of the
+//! contents are compared, which is exact.
 
 use super::scan::{Scanned, ZERO};
 use crate::image::{HUGE, Image};

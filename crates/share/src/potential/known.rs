@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Files whose pages are recognised in guests: a kernel image, a library, a database.
+//! Recognises the pages of known files in guests: a kernel image, a library, a database.
 //!
-//! Pages are taken at multiples of 4096 bytes of the file, as a page cache holds them, and as a kernel is
-//! loaded whose segments are aligned (those of vmlinux are, to 2 MB). A running kernel has patched a part of
-//! its code (alternatives, static keys, tracing), so not all of its pages are found.
+//! Pages begin at multiples of 4096 bytes of the file. A page cache holds them so, and a kernel is loaded so
+//! if its segments are aligned (vmlinux aligns them to 2 MB). A running kernel has patched a part of its code
+//! (alternatives, static keys, tracing), so not all of its pages are found.
 
 use super::scan::Scanned;
 use super::{Found, What};
@@ -26,10 +26,10 @@ impl Known {
         Ok(Known { image: Image::open_plain(path.as_ref())? })
     }
 
-    /// A kernel, which must not be compressed.
+    /// An uncompressed kernel.
     ///
     /// # Errors
-    /// If it cannot be read, or is compressed; then with the command that unpacks it.
+    /// If the file cannot be read or is compressed. The error has the command that unpacks it.
     pub fn open_kernel(path: impl AsRef<Path>) -> Result<Known, ImageError> {
         let path = path.as_ref();
         let known = Known::open(path)?;
@@ -47,14 +47,14 @@ impl Known {
         Ok(known)
     }
 
-    /// Its pages without those that are all zeros.
+    /// The file's pages without zero pages.
     fn pages(&self) -> impl Iterator<Item = (u64, &[u8])> {
         let pages = (0..).step_by(PAGE).zip(self.image.bytes().chunks_exact(PAGE));
         pages.filter(|(_, page)| page.iter().any(|b| *b != 0))
     }
 }
 
-/// What of known files the guests have.
+/// Pages of known files in the guests.
 pub struct Lookup<'a> {
     files: &'a [Known],
     /// Distinct contents of each file.

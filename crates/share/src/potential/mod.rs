@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How much memory guests could share at most: an exact count of their pages' contents.
+//! Counts exactly how much memory guests could share at most, from the contents of their pages.
 //!
-//! The terms are those of the published measurements: *zero* pages are all zeros; the *minimum* is the
-//! number of distinct contents among the others; *intra* counts the repeats of a content inside a guest;
-//! *inter* counts what is left, the further guests that have it. So pages = zero + minimum + intra + inter,
-//! for all guests together and for each, where a content's frame is charged to the first guest that has it.
+//! The terms are those of published measurements. *Zero* pages are all zeros. The *minimum* is the number of
+//! distinct contents among the other pages. *Intra* counts repeats of a content inside a guest. *Inter* counts
+//! the further guests that have the content. So pages = zero + minimum + intra + inter, for all guests
+//! together and for each guest, where a content's frame is charged to the first guest that has it.
 //!
-//! [`scan`] gives every page the number of its content, [`tally`] counts over these numbers, once by
-//! 4 KB pages and once by 2 MB pages. A snapshot count is an upper bound: it says nothing of how fast
-//! contents change, nor of what a scanner does not reach.
+//! [`scan`] gives every page the number of its content. [`tally`] counts over these numbers, once by 4 KB pages
+//! and once by 2 MB pages. The count of a snapshot is an upper bound: it ignores how fast contents change, and
+//! which pages a scanner does not reach.
 
 mod blocks;
 mod known;
@@ -25,14 +25,14 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::sync::atomic::AtomicBool;
 
-/// Up to this many guests, pairs are counted. Every pair costs time where many guests share many contents.
+/// Most guests for which pairs are counted, because every pair costs time.
 pub const MOST_PAIRED: usize = 256;
 
-/// Why a count was not made.
+/// Why a count failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PotentialError {
-    /// More pages than a number of a page has room for.
+    /// The images have more pages than a page number can hold.
     #[error(
         "{pages} pages are too many for one count, which takes {most}: count fingerprints instead (bifold share fingerprint)"
     )]
@@ -45,7 +45,7 @@ pub enum PotentialError {
     /// An image lost pages while it was read.
     #[error(transparent)]
     Image(#[from] ImageError),
-    /// Someone asked to stop.
+    /// The caller stopped the count.
     #[error("stopped before all pages were counted")]
     Stopped,
 }
@@ -53,17 +53,16 @@ pub enum PotentialError {
 /// How equal pages are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
-    /// XXH3-128, and every repeat compared byte by byte with the first page of its content: exact, whatever
-    /// the guests hold.
+    /// XXH3-128, and every repeat is compared byte by byte with the first page of its content. Always exact.
     Verified,
-    /// XXH3-128 alone. Exact unless someone made pages that collide, which is possible with this hash.
+    /// XXH3-128 alone. Exact unless a guest holds pages that were made to collide, which this hash allows.
     Hashed,
-    /// SHA-1 alone, as the published measurements have it (its first 128 bits).
+    /// SHA-1 alone (its first 128 bits), as in the published measurements.
     Sha1,
 }
 
 impl Method {
-    /// Its name in results.
+    /// The method's name in results.
     pub fn name(self) -> &'static str {
         match self {
             Method::Verified => "xxh3-128, every repeat compared",
@@ -73,12 +72,12 @@ impl Method {
     }
 }
 
-/// What is counted.
+/// Options of a count.
 #[derive(Debug)]
 pub struct Options {
     /// How equal pages are found.
     pub method: Method,
-    /// Number of most repeated contents to list.
+    /// How many of the most repeated contents to list.
     pub top: usize,
     /// Files whose pages are recognised.
     pub known: Vec<Known>,
@@ -90,15 +89,15 @@ impl Default for Options {
     }
 }
 
-/// Pages of one size by what sharing makes of them. `pages` is the sum of the others.
+/// Pages of one size by what sharing does with them. `pages` is the sum of the other counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Counts {
-    /// All of them.
+    /// All pages.
     pub pages: u64,
-    /// All zeros.
+    /// Pages that are all zeros.
     pub zero: u64,
-    /// Frames needed: distinct contents without zeros.
+    /// Distinct contents without zeros: the frames needed.
     pub minimum: u64,
     /// Repeats inside a guest.
     pub intra: u64,
@@ -112,7 +111,7 @@ impl Counts {
         self.pages - self.minimum
     }
 
-    /// Adds what is counted elsewhere.
+    /// Adds other counts.
     pub fn add(&mut self, other: &Counts) {
         self.pages += other.pages;
         self.zero += other.zero;
@@ -125,82 +124,82 @@ impl Counts {
 /// One guest's figures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Guest {
-    /// Its name.
+    /// The guest's name.
     pub name: String,
-    /// By 4 KB pages. A content's frame is charged to the first guest that has it.
+    /// Counts by 4 KB pages. A content's frame is charged to the first guest that has it.
     pub small: Counts,
-    /// By 2 MB pages, those that are aligned and whole.
+    /// Counts by aligned and whole 2 MB pages.
     pub huge: Counts,
-    /// Distinct contents that it has, without zeros.
+    /// Distinct contents of the guest, without zeros.
     pub contents: u64,
-    /// Of these, those that another guest has, too.
+    /// Distinct contents that another guest has too.
     pub with_others: u64,
 }
 
-/// A content and how often it is there.
+/// A content and its number of pages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Content {
-    /// What it is.
+    /// What the content is.
     pub what: What,
-    /// Pages that hold it.
+    /// Pages with this content.
     pub pages: u64,
-    /// Guests that hold it.
+    /// Guests with this content.
     pub guests: u64,
-    /// The first page that holds it: index of the guest and guest frame number. Fingerprints do not say.
+    /// The first page: index of the guest, and guest frame number. `None` in counts of fingerprints.
     pub first: Option<(usize, u64)>,
 }
 
-/// How much of a known file is in the guests.
+/// Pages of a known file that were found in the guests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     /// The file's name.
     pub name: String,
-    /// Its distinct contents of whole pages, without zeros.
+    /// Distinct contents of the file's whole pages, without zeros.
     pub contents: u64,
-    /// Of these, those that some guest holds.
+    /// Distinct contents of the file that some guest has.
     pub found: u64,
-    /// Guest pages that hold them.
+    /// Guest pages with these contents.
     pub pages: u64,
 }
 
 /// What guests could share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Potential {
-    /// How equal pages were found, in words.
+    /// How equal pages were found, as text.
     pub method: String,
-    /// What makes the count less than exact, in a sentence.
+    /// Why the count is not exact, as a sentence; `None` if it is exact.
     pub warning: Option<String>,
-    /// Each guest, in the order given.
+    /// Each guest, in the caller's order.
     pub guests: Vec<Guest>,
-    /// All guests by 4 KB pages.
+    /// Counts of all guests by 4 KB pages.
     pub small: Counts,
-    /// All guests by 2 MB pages, those that are aligned and whole.
+    /// Counts of all guests by aligned and whole 2 MB pages.
     pub huge: Counts,
-    /// The most repeated contents, zeros included, most pages first.
+    /// The most repeated contents including zeros, most pages first.
     pub top: Vec<Content>,
-    /// What is found of the known files.
+    /// Pages of the known files.
     pub known: Vec<Found>,
-    /// Distinct contents, without zeros, that guests i and j both have; those that i has on the diagonal.
-    /// None for more than [`MOST_PAIRED`] guests.
+    /// Distinct contents, without zeros, that guests i and j both have; on the diagonal those that i has.
+    /// `None` for more than [`MOST_PAIRED`] guests.
     pub pairs: Option<Vec<Vec<u64>>>,
-    /// Pages that were found changed between two looks at them. Noticed only where repeats are compared.
+    /// Pages that changed between two reads. Noticed only by methods that compare repeats.
     pub changed: u64,
 }
 
 impl Potential {
-    /// 4 KB pages in no whole aligned 2 MB page.
+    /// 4 KB pages outside whole aligned 2 MB pages.
     pub fn loose(&self) -> u64 {
         self.small.pages - HUGE * self.huge.pages
     }
 
-    /// 4 KB pages that sharing by 4 KB saves and sharing by 2 MB does not, if every 2 MB page is kept whole
-    /// and the loose pages are not shared.
+    /// 4 KB pages that sharing by 4 KB saves and sharing by 2 MB does not, if every 2 MB page stays whole and
+    /// loose pages are not shared.
     pub fn lost_to_huge(&self) -> u64 {
         self.small.saved() - HUGE * self.huge.saved()
     }
 }
 
-/// Told how many pages have been read, and asked whether to go on.
+/// How a caller follows and stops a count.
 #[derive(Clone, Copy)]
 pub struct Watch<'a> {
     /// Called with the number of pages that were read since the last call, from any thread.
@@ -209,7 +208,7 @@ pub struct Watch<'a> {
     pub stop: &'a AtomicBool,
 }
 
-/// Counts, without being watched.
+/// Counts all pages of all images, without progress.
 ///
 /// # Errors
 /// As [`count_watched`].
@@ -220,7 +219,8 @@ pub fn count(images: &[Image], options: &Options) -> Result<Potential, Potential
 /// Counts all pages of all images, on rayon's threads.
 ///
 /// # Errors
-/// If an image loses pages meanwhile, if there are more than 2^32 - 2 pages (16 TiB), or when stopped.
+/// If an image loses pages during the count, if there are more than 2^32 - 2 pages (16 TiB), or if the caller
+/// stops the count.
 pub fn count_watched(images: &[Image], options: &Options, watch: Watch) -> Result<Potential, PotentialError> {
     count_by(images, options, watch, scan::hasher(options.method))
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reads every page once and gives it the number of its content.
 //!
-//! Pages are taken in batches. First all are hashed, in order, which is how memory is read fastest: going
-//! to the table after each page, or even each 16, costs a third of the rate. Then all are looked up, some at
-//! a time, so that their slots come into the cache together: none waits for another.
+//! Pages are taken in batches. All pages of a batch are hashed first, in order, because memory is read fastest
+//! in order: going to the table after each page, or after each 16, costs a third of the rate. Then the pages
+//! are looked up, some at a time, so that their slots are loaded into the cache at the same time.
 //!
-//! An image can change while it is read. What was hashed and what is compared may then differ; a page
-//! whose hash is no longer what it was is counted as changed, and as a content of its own.
+//! An image can change while it is read, between hashing and comparing. A page whose hash has changed is
+//! counted as changed, and as a content of its own.
 
 use super::table::ContentTable;
 use super::{Method, PotentialError, Watch};

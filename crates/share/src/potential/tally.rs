@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Counts over the numbers of contents: who has what, and how often.
+//! Counts over the numbers of contents: which guests have a content, and how often.
 //!
-//! Guests are gone through in order, so a content's set of guests only ever grows at its end. Sets are
-//! numbered as they come up (a set is another one and one more guest), and a content holds the number of
-//! its set: four bytes for any number of guests. There are few sets, as guests share contents in few
-//! patterns, so what pairs of guests have in common is counted set by set.
+//! Guests are visited in order, so a content's set of guests grows only at its end. Sets are numbered as they
+//! appear (a set is an earlier set and one more guest), and a content holds the number of its set: four bytes
+//! for any number of guests. Guests share contents in few patterns, so there are few sets, and the contents
+//! that pairs of guests have in common are counted set by set.
 //!
-//! Threads take ranges of contents, not of pages: each goes through all pages and looks at those of its
-//! range, and nothing is shared between them.
+//! Threads take ranges of contents, not of pages: each thread reads the numbers of all pages and counts those
+//! in its range, so threads share nothing.
 
 use super::scan::ZERO;
 use super::{Counts, MOST_PAIRED};
@@ -16,7 +16,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};
 use std::ops::Range;
 
-/// What was counted.
+/// The result of a count.
 #[derive(Debug, Default)]
 pub struct Tally {
     /// Of each guest.
@@ -61,7 +61,7 @@ pub fn tally(
     top: usize,
     wanted: &HashSet<u32>,
 ) -> Tally {
-    // More ranges than threads make smaller tables but more passes over the pages.
+    // More ranges than threads would make smaller tables but more passes over the pages.
     let ranges = rayon::current_num_threads().max(4);
     let step = contents.div_ceil(ranges).max(1);
     let parts: Vec<Part> = (0..contents)
@@ -172,7 +172,7 @@ impl Part {
     }
 }
 
-/// Sets of guests, by number. 0 is the empty one.
+/// Sets of guests, by number. 0 is the empty set.
 struct Sets {
     all: Vec<Set>,
     /// By number of a set: that set and the guest at hand, if it is there already (0 if not).

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a page's content is, in a few words.
+//! Describes a page's content in a few words.
 
 use std::fmt;
 
@@ -29,10 +29,10 @@ pub enum What {
 }
 
 impl What {
-    /// What the page is by itself.
+    /// Describes a page by its bytes alone.
     ///
     /// # Panics
-    /// If it has fewer than 16 bytes.
+    /// If the page has fewer than 16 bytes.
     pub fn of(page: &[u8]) -> What {
         let repeats = |n: usize| page.chunks_exact(n).all(|part| part == &page[..n]);
         match [1, 2, 4, 8].into_iter().find(|n| repeats(*n)) {
@@ -43,7 +43,7 @@ impl What {
         }
     }
 
-    /// Its kind, as one word for programs.
+    /// The kind of content, as one word for programs.
     pub fn kind(&self) -> &'static str {
         match self {
             What::Zero => "zero",

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Advice on a host's KSM: what it is worth, and what to do about it.
+//! Advises on a host's KSM: what it saves and costs, and what to change.
 //!
 //! [`observe`] reads the host: KSM's settings and counters, ksmd's CPU time, memory and its pressure (PSI),
-//! NUMA nodes, huge pages, and the processes that run guests with KSM's figures of each. [`advise`] makes
-//! [`Advice`] of it, by rules that each give their reason.
+//! NUMA nodes, huge pages, and the processes that run guests with KSM's figures of each. [`advise`] turns these
+//! facts into [`Advice`]. Every rule gives its reason.
 //!
-//! Nothing is guessed that cannot be seen from outside: `bifold share potential` counts equal pages that KSM
-//! has not found, and only the operator knows who trusts whom.
+//! The advice uses only facts that are visible from outside. `bifold share potential` counts equal pages that
+//! KSM has not found, and only the operator knows which guests trust each other.
 
 mod rules;
 
@@ -18,11 +18,11 @@ use bifold_host::{GuestProcess, Host, MemInfo, Pressure};
 /// A process that runs a guest, and KSM's figures of it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GuestKsm {
-    /// The process.
+    /// The guest's process.
     pub process: GuestProcess,
-    /// What KSM knows of it; nothing if this user may not know.
+    /// KSM's figures; empty if this user may not read them.
     pub ksm: ProcessKsm,
-    /// Whether this user may read what KSM knows of it: root may, and the process's own user.
+    /// Whether this user may read KSM's figures. Root may, and the process's own user.
     pub readable: bool,
 }
 
@@ -31,24 +31,24 @@ pub struct GuestKsm {
 pub struct Observed {
     /// KSM's settings.
     pub settings: Settings,
-    /// Its counters.
+    /// KSM's counters.
     pub counters: Counters,
-    /// What KSM has done since boot; its clock is the time since boot.
+    /// KSM's work since boot. Its clock is the time since boot.
     pub activity: Activity,
     /// Amounts of memory.
     pub memory: MemInfo,
     /// Memory pressure.
     pub pressure: Option<Pressure>,
-    /// NUMA nodes.
+    /// Number of NUMA nodes.
     pub nodes: usize,
-    /// Processors kept for single tasks (`isolcpus`, `nohz_full`), as the kernel lists them.
+    /// Processors reserved for single tasks (`isolcpus`, `nohz_full`), as the kernel lists them.
     pub isolated: Option<String>,
     /// Processes that run guests, by process id.
     pub vms: Vec<GuestKsm>,
 }
 
 impl Observed {
-    /// That some guests' figures are missing because this user may not read them; nothing if none are.
+    /// A note if figures of some guests are missing because this user may not read them.
     pub fn unreadable(&self) -> Option<String> {
         let hidden: Vec<&GuestKsm> = self.vms.iter().filter(|vm| !vm.readable).collect();
         let first = hidden.first()?;
@@ -66,7 +66,7 @@ impl Observed {
 /// Reads a host.
 ///
 /// # Errors
-/// If it has no KSM, or its files cannot be read. What a kernel does not have is absent.
+/// If the host has no KSM, or its files cannot be read. A fact that the kernel lacks is absent.
 pub fn observe(host: &Host) -> Result<Observed, KsmError> {
     let ksm = Ksm::of(host)?;
     let counters = ksm.counters()?;
@@ -88,9 +88,9 @@ fn guests(host: &Host, ksm: &Ksm) -> Result<Vec<GuestKsm>, KsmError> {
     for process in host.guest_processes() {
         let (ksm, readable) = match ksm.process(process.pid) {
             Ok(Some(figures)) => (figures, true),
-            // One that has just ended.
+            // The process has just ended.
             Ok(None) => continue,
-            // Another user's.
+            // The process belongs to another user.
             Err(KsmError::NotRoot { .. }) => (ProcessKsm::default(), false),
             Err(e) => return Err(e),
         };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Guests of an experiment: kernels and files of each kind, an initramfs for each workload, and the running
-//! guests.
+//! Prepares and runs the guests of an experiment: kernels and files of each kind, an initramfs for each
+//! workload, and the running guests.
 
 use super::ExperimentError;
 use super::outcome::GuestOutcome;
@@ -17,22 +17,22 @@ use std::time::Duration;
 
 const WORKLOAD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/workload"));
 const PROGRAM: &str = "/workload";
-/// Of MariaDB: the server and its load generator, without what installs, upgrades or serves a network.
+/// MariaDB's files for a guest: the server and its load generator.
 const DATABASE_PACKAGES: [&str; 2] = ["mariadb-server-core", "mariadb-client"];
 const SERVER: &str = "/usr/sbin/mariadbd";
 const CLIENT: &str = "/usr/bin/mariadb-slap";
 const DATABASE_FILES: [&str; 4] = [SERVER, CLIENT, "/usr/share/mysql/english", "/usr/share/mysql/charsets"];
 const DATA: &str = "/var/lib/mysql";
 const SOCKET: &str = "/run/database.sock";
-/// Between two runs of the load generator.
+/// Pause between two runs of the load generator.
 const BETWEEN_RUNS_MS: u64 = 1000;
-/// How long QEMU may take to answer a command: it shares the machine with all the other guests.
+/// Time limit of QEMU's answers. QEMU shares the machine with all other guests.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What guests of one kind start from.
+/// Kernel and files of one kind of guests.
 #[derive(Debug)]
 pub struct Kind {
-    /// Its kernel.
+    /// The kernel.
     pub kernel: Kernel,
     packages: Option<Packages>,
     files: Vec<String>,
@@ -57,7 +57,7 @@ impl Kind {
         Ok(kinds)
     }
 
-    /// Kernel and packages, in words.
+    /// Kernel and packages, as text.
     pub fn words(&self) -> String {
         let packages = self.packages.iter().flat_map(|p| p.versions.clone());
         let all: Vec<String> =
@@ -65,7 +65,7 @@ impl Kind {
         all.join(", ")
     }
 
-    /// The initramfs of a guest of this kind that does this.
+    /// The initramfs of a guest of this kind with this workload.
     pub fn initrd(&self, workload: &Workload) -> Result<Initrd, GuestError> {
         let mut archive = Archive::default();
         archive.add(PROGRAM.as_bytes(), Entry::File { mode: 0o755, data: WORKLOAD.to_vec() });
@@ -82,7 +82,7 @@ impl Kind {
     }
 }
 
-/// The workload program's arguments, its name included.
+/// The arguments of the workload program, beginning with its name.
 fn arguments(workload: &Workload) -> Vec<String> {
     let own = match workload {
         Workload::Idle => vec!["idle".into()],
@@ -97,8 +97,8 @@ fn arguments(workload: &Workload) -> Vec<String> {
         }
         Workload::Database { clients, iterations, queries, engine, pool_mib } => {
             let mut words = vec!["serve".into(), SOCKET.into(), BETWEEN_RUNS_MS.to_string(), SERVER.into()];
-            // No privilege tables: an empty data directory serves, and nothing has to be installed. The
-            // root is memory, which has no direct I/O.
+            // Without privilege tables an empty data directory suffices, and nothing has to be installed. The
+            // root is in memory, which has no direct I/O.
             words.extend([
                 "--no-defaults".into(),
                 "--user=root".into(),
@@ -110,7 +110,7 @@ fn arguments(workload: &Workload) -> Vec<String> {
                 "--innodb-temp-data-file-path=ibtmp1:6M:autoextend".into(),
                 "--innodb-use-native-aio=0".into(),
                 "--skip-log-bin".into(),
-                // The rest of the server's buffers: as small as they may be, for they do not scale.
+                // The server's other buffers do not scale, so they get their smallest sizes.
                 "--innodb-log-buffer-size=2M".into(),
                 "--key-buffer-size=1M".into(),
                 "--aria-pagecache-buffer-size=1M".into(),
@@ -147,12 +147,12 @@ pub struct Guest {
     vm: Option<GuestVm>,
     qmp: Option<Qmp>,
     ram: u64,
-    /// What is known of it.
+    /// The guest's outcome so far.
     pub outcome: GuestOutcome,
 }
 
 impl Guest {
-    /// Starts it.
+    /// Starts the guest.
     pub fn start(
         qemu: &Qemu,
         planned: &PlannedGuest,
@@ -186,13 +186,13 @@ impl Guest {
         })
     }
 
-    /// Reads the lines that the guest has sent, and notices its end. News for the user come back in words.
+    /// Reads the lines that the guest has sent, and notices its end. Returns news for the user, as text.
     pub fn poll(&mut self, now: f64) -> Result<Option<String>, GuestError> {
         let Some(vm) = &mut self.vm else { return Ok(None) };
         let o = &mut self.outcome;
         let mut news = None;
-        for said in vm.said() {
-            match said {
+        for line in vm.new_lines() {
+            match line {
                 GuestLine::Workload(line) => match line.split_once(' ').unwrap_or((&line, "")) {
                     ("ready", _) => o.ready_s = o.ready_s.or(Some(now)),
                     ("cycle", n) => o.cycles = n.parse().unwrap_or(o.cycles),
@@ -222,18 +222,18 @@ impl Guest {
         Ok(news)
     }
 
-    /// Whether it lives.
+    /// Whether the guest is running.
     pub fn lives(&self) -> bool {
         self.vm.is_some()
     }
 
-    /// What has to be known to look at it.
+    /// What a sample needs of the guest.
     pub fn watched(&self) -> Option<Watched> {
         let vm = self.vm.as_ref()?;
         Some(Watched { pid: vm.pid(), ram: self.ram, cycles: self.outcome.cycles })
     }
 
-    /// Stops it or lets it go on: `stop` or `cont`.
+    /// Pauses or resumes the guest, by QMP's `stop` or `cont`.
     pub fn order(&mut self, command: &str) -> std::io::Result<()> {
         let Some(vm) = &self.vm else { return Ok(()) };
         let qmp = match &mut self.qmp {
@@ -244,15 +244,15 @@ impl Guest {
     }
 }
 
-/// Bytes that guests take at most, and the copies of their memory for a count.
+/// Upper limit in bytes of the guests' memory, and of the copies that a count makes.
 pub fn needed_mib(guests: &[PlannedGuest], copies: bool) -> u64 {
-    /// What an emulator takes besides the guest's memory.
+    /// Memory of an emulator besides the guest's.
     const EMULATOR_MIB: u64 = 110;
     let ram: u64 = guests.iter().map(|g| g.memory_mib).sum();
     ram + EMULATOR_MIB * guests.len() as u64 + if copies { ram } else { 0 }
 }
 
-/// Refuses what does not fit.
+/// Refuses a plan that does not fit into the host's memory.
 pub fn fits(
     guests: &[PlannedGuest],
     copies: bool,

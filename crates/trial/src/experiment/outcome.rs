@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The outcome of a run: samples over time, potentials at marked times, and how each case and guest ended.
+//! The outcome of a run: samples over time, potentials at marked times, and the end of each case and guest.
 
 use bifold_host::ksm::{Counter, Counters, Merged, Others};
 use bifold_share::potential::{Counts, Potential};
@@ -10,20 +10,20 @@ const PAGE: u64 = 4096;
 /// The outcome of a run.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// Kernel of the host.
+    /// Release of the host's kernel.
     pub host_kernel: String,
     /// Version of the emulator.
     pub qemu: String,
-    /// KSM's settings as they were found; a case has those that it does not name.
+    /// KSM's settings before the run. A case keeps the settings that it does not name.
     pub found: String,
-    /// Cases in the order in which they ran; those that did not run are missing.
+    /// The cases that ran, in order.
     pub cases: Vec<CaseOutcome>,
-    /// Cases of the plan.
+    /// Number of cases in the plan.
     pub planned: usize,
 }
 
 impl Outcome {
-    /// Whether something is missing of what the plan says.
+    /// Whether a part of the plan is missing.
     pub fn partial(&self) -> bool {
         self.cases.len() < self.planned || self.cases.iter().any(|c| c.ending != Ending::Whole || c.damaged())
     }
@@ -32,50 +32,49 @@ impl Outcome {
 /// How a case ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ending {
-    /// At its length.
+    /// The case ran for its full length.
     Whole,
-    /// Someone asked to stop.
+    /// The user stopped the run.
     Interrupted,
-    /// It could not go on.
+    /// The case could not continue.
     Failed(String),
 }
 
 /// One case.
 #[derive(Debug, Clone)]
 pub struct CaseOutcome {
-    /// Its name.
+    /// The case's name.
     pub name: String,
-    /// KSM's settings that it names, in words.
+    /// The KSM settings that the case names, as text.
     pub ksm: String,
     /// The guests.
     pub guests: Vec<GuestOutcome>,
-    /// In order of time.
+    /// Samples in order of time.
     pub samples: Vec<Sample>,
-    /// Potentials.
+    /// Potentials at the marked times.
     pub marks: Vec<Mark>,
-    /// What KSM had merged of the guests' memory in the end, by their page tables, if any guest lived then.
+    /// What KSM had merged of the guests' memory at the end, by their page tables; `None` if no guest was left.
     pub merged: Option<Merged>,
-    /// Other programs with mergeable memory in the end.
+    /// Other programs with mergeable memory at the end.
     pub others: Others,
-    /// How it ended.
+    /// How the case ended.
     pub ending: Ending,
-    /// What a reader should know.
+    /// Notes for the reader.
     pub notes: Vec<String>,
 }
 
 impl CaseOutcome {
-    /// Whether a guest died, failed or was never ready, in a case that went on.
+    /// Whether a guest died, failed or was never ready while the case continued.
     pub fn damaged(&self) -> bool {
         self.guests.iter().any(|g| g.died.is_some() || g.failed.is_some() || g.ready_s.is_none())
     }
 
-    /// Guest memory in all, bytes.
+    /// Memory of all guests, bytes.
     pub fn memory(&self) -> u64 {
         self.guests.iter().map(|g| g.memory_mib << 20).sum()
     }
 
-    /// ksmd's CPU time per second between two neighbouring samples, by the later one's time; percent of
-    /// one CPU.
+    /// ksmd's CPU time between neighbouring samples, as (time of the later sample, percent of one processor).
     pub fn ksmd_percent(&self) -> Vec<(f64, f64)> {
         let pairs = self.samples.windows(2);
         let rate = |w: &[Sample]| {
@@ -87,38 +86,38 @@ impl CaseOutcome {
     }
 }
 
-/// One guest and its fate.
+/// A guest and how it ended.
 #[derive(Debug, Clone)]
 pub struct GuestOutcome {
-    /// Its name.
+    /// The guest's name.
     pub name: String,
-    /// Its kernel's release.
+    /// Release of the guest's kernel.
     pub kernel: String,
-    /// What it did.
+    /// The workload, as text.
     pub workload: String,
-    /// Its memory.
+    /// Guest memory.
     pub memory_mib: u64,
-    /// When its workload was ready, seconds since the start.
+    /// When the workload was ready, in seconds since the start.
     pub ready_s: Option<f64>,
-    /// Cycles of its workload.
+    /// Cycles of the workload.
     pub cycles: u64,
-    /// When it died, and of what.
+    /// When and why the guest died, if it did.
     pub died: Option<(f64, String)>,
-    /// Why its workload gave up.
+    /// Why the workload gave up, if it did.
     pub failed: Option<String>,
 }
 
-/// What was seen at one time.
+/// Figures of one moment.
 #[derive(Debug, Clone, Default)]
 pub struct Sample {
     /// Seconds since the start of the guests.
     pub at_s: f64,
-    /// Bytes that the guests' memory would take if each had its pages to itself: resident pages, and
-    /// those that KSM made mappings of the zero page.
+    /// Bytes of guest memory without sharing: resident pages, and pages that KSM made mappings of the zero
+    /// page.
     pub unshared: u64,
-    /// Bytes that the guests' memory takes: a page with n mappings counts 1/n for each.
+    /// Bytes of guest memory with sharing: a page with n mappings counts 1/n for each.
     pub used: u64,
-    /// Bytes of the emulators in all, the guests' memory included.
+    /// Bytes of all emulators, guest memory included.
     pub emulators: u64,
     /// Bytes that the host has available.
     pub available: Option<u64>,
@@ -130,9 +129,9 @@ pub struct Sample {
     pub ksm: Counters,
     /// CPU time of ksmd since the start, for the whole host.
     pub ksmd_cpu_s: Option<f64>,
-    /// The whole host's merged pages that were written to since the start, and copied for that (`cow_ksm`).
+    /// The whole host's merged pages that were copied at a write since the start (`cow_ksm`).
     pub copies: Option<u64>,
-    /// The whole host's pages swapped in that KSM had to copy since the start (`ksm_swpin_copy`).
+    /// The whole host's merged pages that were copied at a swap-in since the start (`ksm_swpin_copy`).
     pub swapped_in: Option<u64>,
     /// Each guest, in the plan's order; `None` once it is gone.
     pub guests: Vec<Option<GuestSample>>,
@@ -144,34 +143,34 @@ impl Sample {
         self.unshared.saturating_sub(self.used)
     }
 
-    /// A figure of all guests together, if every guest that is there has it.
+    /// The sum of a figure over all running guests, if every one has it.
     pub fn of_guests(&self, figure: impl Fn(&GuestSample) -> Option<u64>) -> Option<u64> {
         let there: Option<Vec<u64>> = self.guests.iter().flatten().map(figure).collect();
         there.filter(|all| !all.is_empty()).map(|all| all.iter().sum())
     }
 
-    /// Bytes of pages that a counter counts.
+    /// A counter of pages, in bytes.
     pub fn bytes(&self, counter: Counter) -> Option<u64> {
         u64::try_from(self.ksm.get(counter)?).ok().map(|n| n * PAGE)
     }
 }
 
-/// One guest at one time.
+/// A guest's figures of one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct GuestSample {
-    /// Resident bytes of its memory.
+    /// Resident bytes of guest memory.
     pub rss: u64,
-    /// Its share of them.
+    /// Proportional bytes of guest memory: a page with n mappings counts 1/n.
     pub pss: u64,
-    /// Pages that are merged.
+    /// Merged pages.
     pub merging_pages: Option<u64>,
     /// Pages that became mappings of the zero page.
     pub zero_pages: Option<u64>,
-    /// Pages that ksmd knows of.
+    /// Pages that ksmd has on record.
     pub rmap_items: Option<u64>,
-    /// Bytes saved less bytes of KSM's records.
+    /// Bytes saved minus bytes of KSM's records.
     pub profit: Option<i64>,
-    /// Cycles of its workload so far.
+    /// Cycles of the workload so far.
     pub cycles: u64,
 }
 
@@ -180,20 +179,20 @@ pub struct GuestSample {
 pub struct Mark {
     /// Seconds since the start.
     pub at_s: f64,
-    /// How long the guests stood still for it, seconds.
+    /// How long the guests were paused for the count, seconds.
     pub paused_s: f64,
     /// All guests.
     pub small: Counts,
-    /// By 2 MB pages.
+    /// Counts of all guests by 2 MB pages.
     pub huge: Counts,
     /// 4 KB pages that sharing whole 2 MB pages would not save.
     pub lost_to_huge: u64,
-    /// Each guest by name.
+    /// Name and counts of each guest.
     pub guests: Vec<(String, Counts)>,
 }
 
 impl Mark {
-    /// Of a count.
+    /// The potential from a count.
     pub fn of(at_s: f64, paused_s: f64, p: &Potential) -> Mark {
         Mark {
             at_s,

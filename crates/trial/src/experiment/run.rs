@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Runs a plan: case after case, each with guests of its own.
 //!
-//! A case begins with KSM off and the case's settings made. All guests start at once, at time 0. Times in the
-//! plan start when every workload is ready, because boot time varies. From then on the [`Tuner`] sees every
-//! sample and starts and stops KSM. If one guest fails, the outcome notes it and the case continues. If the
-//! run is stopped, the case ends, and the outcome has everything up to then. In every case guests are ended
-//! by their process ids (dropped, or killed with this process), and the KSM guard then restores the settings.
+//! A case begins with KSM off and the case's settings. All guests start together, at time 0. Times in the plan
+//! start when every workload is ready, because boot time varies. From then on the [`Tuner`] gets every sample
+//! and starts and stops KSM. If a guest fails, the outcome notes it and the case continues. If the user stops
+//! the run, the case ends, and the outcome has everything up to then. At the end of a case its guests are ended
+//! (dropped, or killed with this process); then the KSM guard restores the settings.
 
 use super::ExperimentError;
 use super::guests::{Guest, Kind, fits};
@@ -27,11 +27,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long guests may take until all workloads are ready: emulated ones on a busy machine are slow.
+/// Time limit until all workloads are ready. Emulated guests on a busy machine are slow.
 const READY: Duration = Duration::from_secs(900);
-/// Between two looks at what guests say.
+/// Pause between two reads of the guests' lines.
 const TICK: Duration = Duration::from_millis(50);
-/// What a count may leave of the host's memory, MiB.
+/// Memory of the host that a count must leave free, MiB.
 const SPARE_MIB: u64 = 512;
 
 /// What a run needs besides the plan.
@@ -39,17 +39,17 @@ const SPARE_MIB: u64 = 512;
 pub struct RunOptions<'a> {
     /// The host.
     pub host: &'a Host,
-    /// Where the guard keeps its lock and its journal.
+    /// Places of the guard's lock and journal.
     pub places: &'a Places,
-    /// Who restores KSM's settings if this process is killed.
+    /// The guardian, which restores KSM's settings if this process is killed.
     pub guardian: &'a Guardian,
     /// A directory for the guests' memory at the marked times, as raw files.
     pub dump: Option<&'a Path>,
-    /// Set to end the run.
+    /// Set this to end the run.
     pub stop: &'a AtomicBool,
 }
 
-/// What is going on.
+/// Progress of a run.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Notice<'a> {
@@ -57,17 +57,17 @@ pub enum Notice<'a> {
     Stage(&'a str),
     /// A case begins: its index, and its name.
     Case(usize, &'a str),
-    /// A sample of it was taken.
+    /// A sample was taken.
     Sample(&'a Sample),
-    /// Something that a reader should know.
+    /// A note for the user.
     Note(&'a str),
 }
 
 /// Runs a plan.
 ///
 /// # Errors
-/// If nothing could be run: no KSM, not root, no emulator, no kernel, too little memory. What goes wrong
-/// in a case is in its ending.
+/// If nothing could be run: no KSM, not root, no emulator, no kernel, too little memory. A failure within a
+/// case is in the case's ending.
 pub fn run(
     plan: &Plan,
     options: &RunOptions,
@@ -76,7 +76,7 @@ pub fn run(
     let copies = !plan.potential.is_empty();
     fits(&plan.guests, copies, available_mib(options.host)?, || largest_scale(&plan.spec, options.host))?;
     let qemu = qemu::find()?;
-    // Before anything is fetched: without KSM or its lock all that would be for nothing.
+    // Before anything is fetched, because a run needs KSM and its lock.
     let off = Settings::of(&[(Setting::Run, 0)]);
     let guard = KsmGuard::take(options.host, options.places, options.guardian, &off)?;
     if let Some(pid) = guard.recovered() {
@@ -120,7 +120,7 @@ pub fn largest_scale(spec: &Spec, host: &Host) -> Option<String> {
     largest_scale_in(spec, room).map(|s| s.to_string())
 }
 
-/// The same for so much memory, MiB.
+/// As [`largest_scale_in`], for this much memory in MiB.
 pub fn largest_scale_in(spec: &Spec, room_mib: u64) -> Option<Scale> {
     [1, 2, 4, 8, 16, 32].into_iter().map(|parts| Rate { of: 1, parts }).find(|scale| {
         let plan = spec.plan(Path::new(""), *scale, &[]);
@@ -147,7 +147,7 @@ fn chain(e: &dyn std::error::Error) -> String {
     text
 }
 
-/// One case while it runs.
+/// A case while it runs.
 struct Runner<'a> {
     plan: &'a Plan,
     case: &'a PlannedCase,
@@ -157,7 +157,7 @@ struct Runner<'a> {
     samples: Vec<Sample>,
     marks: Vec<Mark>,
     notes: Vec<String>,
-    /// What KSM was last told.
+    /// The last orders to KSM.
     orders: Orders,
     begun: Instant,
 }
@@ -186,7 +186,7 @@ impl<'a> Runner<'a> {
     fn end(self, ending: Ending) -> CaseOutcome {
         let ksm = self.guard.ksm();
         let own: Vec<u32> = self.guests.iter().filter_map(Guest::watched).map(|w| w.pid).collect();
-        // A guest that ends just now takes the figure with it, and the case is damaged then.
+        // If a guest ends just now, the figure is lost; the case then counts as damaged.
         let merged = if own.is_empty() { None } else { ksm.merged(&own).ok() };
         let others = ksm.others(&self.own()).unwrap_or_default();
         CaseOutcome {
@@ -202,7 +202,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// All settings of the case but `run`: those found, and over them its own.
+    /// All settings of the case except `run`: the settings found, replaced by the case's own.
     fn settings(&self) -> Settings {
         let named = |s: &(Setting, u64)| s.0 != Setting::Run;
         let found: Vec<_> = self.guard.found().iter().filter(named).collect();
@@ -280,7 +280,7 @@ impl<'a> Runner<'a> {
             let stopped = self.options.stop.load(Ordering::Relaxed);
             if elapsed >= next || over || stopped {
                 self.sample(&sampler, &mut tuner, tell)?;
-                // What a count has delayed is left out, not made up for.
+                // Samples that a count has delayed are left out.
                 while next <= elapsed {
                     next += self.plan.sample;
                 }
@@ -302,7 +302,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Looks at the host, and does what the tuner makes of it.
+    /// Takes a sample and follows the tuner's orders.
     fn sample(
         &mut self,
         sampler: &Sampler,
@@ -325,7 +325,7 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    /// Stops the guests, takes their memory, lets them go on, and counts.
+    /// Pauses the guests, copies their memory, resumes them, and counts.
     fn mark(&mut self, tell: &mut dyn FnMut(Notice)) -> Result<(), ExperimentError> {
         let at_s = self.now();
         let living: u64 = self.guests.iter().filter_map(Guest::watched).map(|w| w.ram >> 20).sum();
@@ -345,7 +345,7 @@ impl<'a> Runner<'a> {
                 .collect(),
             Err(_) => Ok(Vec::new()),
         };
-        // Whatever happened: no guest stays stopped.
+        // After an error too, no guest stays paused.
         let resumed = self.order_all("cont");
         let paused_s = stood.elapsed().as_secs_f64();
         if let Err(why) = stopped.and(resumed) {
@@ -354,7 +354,7 @@ impl<'a> Runner<'a> {
         }
         let images = match images {
             Ok(images) => images,
-            // A guest that died just now is noticed by the next look.
+            // The next poll notices a guest that died just now.
             Err(e) => {
                 self.note(format!("at {at_s:.1} s the potential was not counted: {}", chain(&e)), tell);
                 return Ok(());
@@ -383,7 +383,7 @@ impl<'a> Runner<'a> {
         let mut result = Ok(());
         for guest in &mut self.guests {
             if let Err(e) = guest.order(command) {
-                // One that is ending does not answer, and is no reason.
+                // A guest that is ending does not answer; that is no failure of the count.
                 let ended = matches!(
                     e.kind(),
                     io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
@@ -397,12 +397,13 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// A case's name as a part of a file's.
+/// A case's name as a part of a file's name.
 fn file_name(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).collect()
 }
 
-/// Writes an image as raw RAM of `ram` bytes, zero and missing pages as holes, under its name only when complete.
+/// Writes an image as raw RAM of `ram` bytes, with holes for zero and missing pages. The file gets its name when
+/// it is complete.
 fn dump(image: &Image, ram: u64, path: PathBuf) -> Result<(), (PathBuf, io::Error)> {
     let new = path.with_extension("raw.new");
     let write = || {

@@ -1,52 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Samples of a host and of its guests: procfs for memory, [`Ksm`] for the rest.
+//! Samples a host and its guests, from procfs and [`Ksm`].
 //!
-//! What a guest takes is its RAM's mapping in the emulator's /proc/PID/smaps: `Rss` counts its resident
-//! pages, `Pss` counts a page with n mappings as 1/n, so that the sum over all guests is what they take.
-//! A merged page is mapped by every place that had it. The kernel's zero page counts in neither.
+//! A guest's memory is the mapping of its RAM in the emulator's /proc/PID/smaps. `Rss` counts resident pages.
+//! `Pss` counts a page with n mappings as 1/n, so that the sum over all guests is the memory that they use. A
+//! merged page has a mapping for every page that was merged. Neither counts the kernel's zero page.
 
 use super::outcome::{GuestSample, Sample};
 use super::tune::Orders;
 use bifold_host::ksm::{Activity, Ksm, KsmError, ProcessKsm, Setting};
 use bifold_host::{Host, Mapping};
 
-/// More than the largest of the files, smaps, has for an emulator.
+/// Upper limit for an emulator's smaps.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// A process's memory by its smaps, bytes.
+/// A process's memory in bytes, from smaps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Memory {
-    /// The guest's RAM: resident.
+    /// Resident bytes of the guest's RAM.
     rss: u64,
-    /// The guest's RAM: its share of it.
+    /// Proportional bytes of the guest's RAM.
     pss: u64,
-    /// Everything: its share of it.
+    /// Proportional bytes of the whole process.
     all: u64,
 }
 
-/// A process's memory out of the text of /proc/PID/smaps. The guest's RAM is the largest mapping that can
-/// be read and written, of at least `ram` bytes.
+/// Parses a process's memory from /proc/PID/smaps. The guest's RAM is the largest readable and writable mapping
+/// with at least `ram` bytes.
 fn memory(smaps: &str, ram: u64) -> Option<Memory> {
     let mappings = Mapping::parse(smaps);
     let size = |m: &&Mapping| m.end - m.start;
-    // Of equals, the first.
+    // The first of equal mappings.
     let guest = mappings.iter().rev().filter(|m| m.data && size(m) >= ram).max_by_key(size)?;
     let all = mappings.iter().map(|m| m.proportional).sum();
     Some(Memory { rss: guest.resident, pss: guest.proportional, all })
 }
 
-/// What has to be known of a guest to look at it.
+/// What a sample needs of a guest.
 #[derive(Debug, Clone, Copy)]
 pub struct Watched {
-    /// The emulator's process.
+    /// Process id of the emulator.
     pub pid: u32,
-    /// Its RAM in bytes.
+    /// The guest's RAM in bytes.
     pub ram: u64,
-    /// Cycles of its workload so far.
+    /// Cycles of the workload so far.
     pub cycles: u64,
 }
 
-/// Samples a host and its guests, and remembers what was counted at the start.
+/// Samples a host and its guests, relative to the start.
 #[derive(Debug)]
 pub struct Sampler<'a> {
     host: &'a Host,
@@ -56,14 +56,14 @@ pub struct Sampler<'a> {
 }
 
 impl Sampler<'_> {
-    /// Counting begins here.
+    /// Reads the counters at the start.
     pub fn start<'a>(host: &'a Host, ksm: &Ksm) -> Result<Sampler<'a>, KsmError> {
         let ksmd = ksm.ksmd();
         let start = Activity::of(0.0, &ksm.counters()?, &host.vmstat(), ksmd);
         Ok(Sampler { host, ksm: ksm.clone(), ksmd: ksmd.map(|k| k.pid), start })
     }
 
-    /// What the host and the guests show now.
+    /// The sample of this moment.
     pub fn sample(&self, at_s: f64, guests: &[Option<Watched>], orders: Orders) -> Result<Sample, KsmError> {
         let counters = self.ksm.counters()?;
         let ksmd = self.ksmd.and_then(|pid| self.ksm.ksmd_at(pid));
@@ -89,7 +89,7 @@ impl Sampler<'_> {
         Ok(sample)
     }
 
-    /// A guest that is just ending has no figures.
+    /// The figures of a guest; `None` if it is just ending.
     fn guest(&self, g: &Watched, sample: &mut Sample) -> Result<Option<GuestSample>, KsmError> {
         let path = self.host.proc.join(g.pid.to_string()).join("smaps");
         let smaps = bifold_host::read_up_to(&path, MOST_BYTES).unwrap_or_default();

@@ -1,51 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The tuner: when KSM runs, and how many pages it scans. The rule is that of ksmtuned, the service that
-//! distributions put beside KVM, applied to the experiment's own memory.
+//! Decides when KSM runs and how many pages it scans, by the rule of ksmtuned, the service that distributions
+//! ship with KVM. The rule is applied to the experiment's own memory.
 //!
-//! Two amounts of free memory of an imagined host decide: the memory that would be free if every guest had
-//! its resident pages to itself, and the memory that is free. KSM runs while the first is below the threshold.
-//! Merging does not change the first, so KSM continues once it has begun, as it does under ksmtuned, which
-//! compares committed memory. While the second is below the threshold too, each sample adds `boost` pages
-//! per wake-up; afterwards each takes `decay` away.
+//! It compares two amounts of free memory of an imagined host with a threshold: the memory that would be free
+//! without sharing, and the memory that is free. KSM runs while the first is below the threshold. Merging does
+//! not change the first amount, so KSM continues once it has begun, as under ksmtuned, which compares
+//! committed memory. While the second amount is below the threshold too, each step adds `boost` pages per
+//! wake-up; otherwise it removes `decay` pages.
 
 use super::spec::StartSpec;
 
-/// What KSM is to do.
+/// How KSM has to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Orders {
-    /// Whether it runs.
+    /// Whether KSM runs.
     pub run: bool,
-    /// Pages per wake-up, if they are tuned.
+    /// Pages per wake-up, if the tuner sets them.
     pub pages_to_scan: Option<u64>,
 }
 
-/// The rule and its memory.
+/// The rule and its state.
 #[derive(Debug, Clone)]
 pub struct Tuner {
     spec: StartSpec,
-    /// Bytes of the imagined host.
+    /// Memory of the imagined host in bytes.
     budget: u64,
     pages: u64,
-    /// Time of the last look at the pages, seconds.
+    /// Time of the last change of the pages, in seconds.
     looked: Option<f64>,
 }
 
 impl Tuner {
-    /// A rule over this much memory, in bytes.
+    /// A tuner for a host with this memory, in bytes.
     pub fn new(spec: StartSpec, budget: u64) -> Tuner {
         let pages = spec.tuner.map_or(0, |t| t.min);
         Tuner { spec, budget, pages, looked: None }
     }
 
-    /// What is to be done at `now` (seconds since the start), when the guests would take `unshared`
-    /// bytes and do take `used`.
+    /// The orders at `now` (seconds since the start). The guests use `used` bytes, and would use `unshared`
+    /// bytes without sharing.
     pub fn look(&mut self, now: f64, unshared: u64, used: u64) -> Orders {
         let Some(share) = self.spec.free_below else { return Orders { run: true, pages_to_scan: None } };
         let threshold = share * self.budget as f64;
         let below = |taken: u64| self.budget as f64 - (taken as f64) < threshold;
         let run = below(unshared);
         let Some(t) = self.spec.tuner else { return Orders { run, pages_to_scan: None } };
-        // ksmtuned leaves the number alone while KSM does not run.
+        // ksmtuned does not change the number while KSM does not run.
         if run && self.looked.is_none_or(|last| now - last >= t.every) {
             let pages = if below(used) { self.pages + t.boost } else { self.pages.saturating_sub(t.decay) };
             self.pages = pages.clamp(t.min, t.max);

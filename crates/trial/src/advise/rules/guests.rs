@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rules about guests: who shares with whom, and who should not.
+//! Rules about guests: which guests should share pages, and which should not.
 
 use super::{Kind, Recommendation, View, names, per_vm};
 use crate::advise::GuestKsm;
 use bifold_host::ksm::Counter;
 
-/// Guests that share pages can find out about each other's.
+/// Guests that share pages can find out about each other's memory.
 pub(super) fn owners(v: &View) -> Option<Recommendation> {
     let vms = v.mergeable();
     if vms.len() < 2 || !(v.runs() || v.counter(Counter::PagesSharing) > 0) {
@@ -46,7 +46,7 @@ pub(super) fn owners(v: &View) -> Option<Recommendation> {
     })
 }
 
-/// Guests that must not wait.
+/// Latency-bound guests should not wait for copies of merged pages.
 pub(super) fn latency(v: &View) -> Option<Recommendation> {
     let vms = v.mergeable();
     let bound: Vec<&GuestKsm> = vms.iter().copied().filter(|vm| vm.process.real_time).collect();

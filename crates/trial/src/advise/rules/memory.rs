@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rules about the host's memory: whether KSM is worth its price.
+//! Rules about the host's memory: whether KSM saves more than it costs.
 
 use super::{Kind, PASS_S, Recommendation, View, ksm_file};
 use bifold_host::ksm::{Counter, Setting};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The rules of advice: each looks at one fact of a host and says what to do, and why.
+//! The rules of advice. Each rule examines one fact of a host and says what to do, and why.
 //!
-//! Thresholds stand beside the rules that use them, and they are rough on purpose: they separate hosts that
-//! are clearly on one side. The reasons give the figures, for a host that is near a threshold.
+//! Thresholds stand beside the rules that use them. They are rough on purpose and fit hosts that are clearly on
+//! one side. Reasons contain the figures, for a host that is near a threshold.
 
 mod guests;
 mod memory;
@@ -12,32 +12,32 @@ use super::{GuestKsm, Observed};
 use bifold_host::ksm::{Activity, Counter, Setting};
 
 const PAGE: u64 = 4096;
-/// Below this share of available memory a host is short of it: where ksmtuned starts KSM.
+/// A host with less available memory than this share is short of memory. ksmtuned starts KSM here.
 const SHORT: f64 = 0.2;
-/// Above this one it has plenty.
+/// A host with more available memory than this share has plenty.
 const PLENTY: f64 = 0.5;
-/// Percent of a minute in which tasks waited for memory that nobody can overlook.
+/// Above this percentage of a minute in which tasks waited for memory, memory is short.
 const WAITING: f64 = 1.0;
-/// ksmd's CPU time is dear above this share of a processor, averaged since boot.
+/// Above this share of a processor, averaged since boot, ksmd's CPU time is high.
 const DEAR: f64 = 0.2;
-/// Target time of a pass that suits hosts whose guests live for hours, seconds (the kernel's default).
+/// Target time of a pass in seconds, for guests that live for hours (the kernel's default).
 const PASS_S: u64 = 200;
 
-/// What kind of advice it is.
+/// The kind of a recommendation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Turn it on or change a setting.
+    /// Turn KSM on, or change a setting.
     Try,
-    /// Turn it off, for all or for some.
+    /// Turn KSM off, for all guests or for some.
     TurnOff,
     /// Know this before sharing.
     Beware,
-    /// All is well.
+    /// Nothing has to change.
     Keep,
 }
 
 impl Kind {
-    /// Its word in results.
+    /// The kind's word in results.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Try => "try",
@@ -48,39 +48,39 @@ impl Kind {
     }
 }
 
-/// One thing to do or to know.
+/// A recommendation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recommendation {
-    /// A word that tells rules apart, for scripts.
+    /// The rule's name, for scripts.
     pub rule: &'static str,
-    /// What kind it is.
+    /// The kind of recommendation.
     pub kind: Kind,
     /// What to do.
     pub what: String,
     /// Why.
     pub why: String,
-    /// How, as commands or configuration.
+    /// Commands or configuration that do it.
     pub how: Vec<String>,
 }
 
-/// What a host's KSM is worth and what to do.
+/// What a host's KSM saves and costs, and recommendations.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Advice {
-    /// Bytes that KSM saves now: sharing pages, and pages made mappings of the zero page.
+    /// Bytes that KSM saves now: sharing pages, and pages that became mappings of the zero page.
     pub saved: u64,
-    /// The same less KSM's own records, as the kernel counts.
+    /// Bytes saved minus KSM's own records (the kernel's `general_profit`).
     pub profit: Option<i64>,
-    /// Bytes of pages that ksmd has looked at and found alone: saved if an equal one comes.
+    /// Bytes of pages that ksmd has visited and that have no equal page yet.
     pub alone: u64,
-    /// Bytes of pages that changed between two looks, or were not looked at twice yet.
+    /// Bytes of pages that changed between two visits, or were not visited twice yet.
     pub changing: u64,
     /// ksmd's CPU time since boot, as a share of one processor.
     pub cpu: Option<f64>,
-    /// What to do, the most pressing first.
+    /// Recommendations, the most urgent first.
     pub recommendations: Vec<Recommendation>,
 }
 
-/// A host and short answers about it.
+/// Derived facts of an observed host.
 struct View<'a>(&'a Observed);
 
 impl View<'_> {
@@ -155,7 +155,7 @@ fn per_vm() -> Vec<String> {
     .into()
 }
 
-/// What to do about a host.
+/// The recommendations for a host.
 pub fn advise(host: &Observed) -> Advice {
     let v = View(host);
     let saved = (v.counter(Counter::PagesSharing) + v.counter(Counter::KsmZeroPages)) * PAGE;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rules about the scan: what ksmd's settings make of its time.
+//! Rules about the scan: how well ksmd's settings use its CPU time.
 
 use super::{DEAR, Kind, PAGE, PASS_S, Recommendation, View, ksm_file};
 use bifold_host::ksm::{Counter, Setting};

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Curves of an experiment over time.
+//! Makes charts of an experiment over time.
 
 use super::MIB;
 use crate::experiment::outcome::{CaseOutcome, Outcome, Sample};
 use bifold_host::ksm::Counter;
 
-/// Curves over time that belong into one chart.
+/// A chart: curves over time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Chart {
-    /// What it shows.
+    /// The chart's title.
     pub title: String,
-    /// Of the vertical axis.
+    /// Unit of the vertical axis.
     pub unit: String,
     /// Name and points (seconds, value) of each curve.
     pub curves: Vec<(String, Vec<(f64, f64)>)>,
 }
 
-/// The charts of a run: cases beside each other where there are several.
+/// The charts of a run. Each chart has a curve per case.
 pub fn charts(outcome: &Outcome) -> Vec<Chart> {
     type Value = fn(&Sample) -> Option<f64>;
     let chart = |title: &str, unit: &str, kinds: &[(&str, Value)]| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An outcome as tables, rows and curves. Every figure is computed here once; the writers (terminal, Markdown,
-//! CSV, a page) only lay it out.
+//! Makes tables, rows and charts of an outcome. Every figure is computed here once; the writers (terminal,
+//! Markdown, CSV, a page) only lay it out.
 
 mod charts;
 mod rows;
@@ -15,21 +15,21 @@ use bifold_share::potential::Counts;
 
 const PAGE: u64 = 4096;
 const MIB: f64 = (1 << 20) as f64;
-/// The share of the final saving at which a case counts as having reached it.
+/// The share of the final saving that counts as reaching it.
 const MOST_OF: f64 = 0.9;
-/// Stands for what is not known.
+/// The cell of an unknown figure.
 const UNKNOWN: &str = "-";
 
 /// A table of text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResultTable {
-    /// What it shows.
+    /// The table's title.
     pub title: String,
-    /// Names of the columns; `\n` breaks one.
+    /// Column heads; `\n` breaks the line.
     pub head: Vec<String>,
-    /// Cells; the first names the row.
+    /// Rows of cells. The first cell names the row.
     pub rows: Vec<Vec<String>>,
-    /// What a reader must know.
+    /// Notes below the table.
     pub notes: Vec<String>,
 }
 
@@ -56,7 +56,7 @@ impl ResultTable {
     }
 }
 
-/// All tables, the one to read first in front.
+/// All tables, the most important first.
 pub fn tables(plan: &Plan, outcome: &Outcome) -> Vec<ResultTable> {
     let mut all = vec![memory(outcome), sharing(outcome), whole_host(outcome)];
     all.extend(published(plan, outcome));
@@ -76,7 +76,7 @@ fn or_unknown<T: ToString>(value: Option<T>) -> String {
     value.map_or(UNKNOWN.into(), |v| v.to_string())
 }
 
-/// What the memory was used for, and what it could have been.
+/// Memory with and without sharing, and the potential.
 fn memory(outcome: &Outcome) -> ResultTable {
     let mut table = ResultTable::new(
         "Memory, MiB",
@@ -91,7 +91,7 @@ fn memory(outcome: &Outcome) -> ResultTable {
             "minimum",
             "intra",
             "inter",
-            "found of\nit, %",
+            "saved of\npotential, %",
             "repeats lost to\n2 MB pages, %",
         ],
     );
@@ -118,9 +118,9 @@ fn memory(outcome: &Outcome) -> ResultTable {
         table.rows.push(row);
     }
     table.notes = vec![
-        "Without sharing: the guests' resident memory. With: a page with n mappings counts 1/n. Potential: \
-         the guests' resident pages at the last marked time; found of it: saved in the end, of zero, intra and \
-         inter then."
+        "Without sharing: the guests' resident memory. With sharing: a page with n mappings counts 1/n. Potential: \
+         the guests' resident pages at the last marked time. Saved of potential: memory saved in the end, as a \
+         share of zero, intra and inter at that time."
             .into(),
     ];
     let with_others = outcome.cases.iter().filter(|c| c.others.merged() > 0).map(|c| c.name.as_str());
@@ -135,18 +135,18 @@ fn memory(outcome: &Outcome) -> ResultTable {
     table
 }
 
-/// What KSM did for these guests.
+/// What KSM merged of these guests.
 fn sharing(outcome: &Outcome) -> ResultTable {
     let mut table = ResultTable::new(
         "KSM: these guests",
         &[
             "case",
             "merged\npages",
-            "frames\nof them",
-            "pages\nsaved",
+            "merged\nframes",
+            "saved\npages",
             "zero\npages",
             "first merge,\ns",
-            "90 % of the\nsaving at, s",
+            "90 % of\nsaving, s",
         ],
     );
     for case in &outcome.cases {
@@ -176,21 +176,21 @@ fn sharing(outcome: &Outcome) -> ResultTable {
     table
 }
 
-/// What KSM did on the whole host, for other programs, too.
+/// What KSM did on the whole host, including other programs.
 fn whole_host(outcome: &Outcome) -> ResultTable {
     let mut table = ResultTable::new(
         "KSM: the whole host",
         &[
             "case",
-            "frames\n(shared)",
-            "pages saved\n(sharing)",
-            "un-\nshared",
-            "volatile",
+            "shared\nframes",
+            "sharing\npages",
+            "unshared\npages",
+            "volatile\npages",
             "full\nscans",
-            "ksmd CPU,\nmean %",
-            "peak\n%",
-            "copies",
-            "copies\nper s",
+            "ksmd CPU\nmean, %",
+            "ksmd CPU\npeak, %",
+            "page\ncopies",
+            "page copies\nper s",
             "others'\nmerged pages",
         ],
     );
@@ -198,7 +198,7 @@ fn whole_host(outcome: &Outcome) -> ResultTable {
         let Some(last) = case.samples.last() else { continue };
         let counter = |c| or_unknown(last.ksm.get(c));
         let percent = case.ksmd_percent();
-        // The kernel counts on from case to case.
+        // The kernel's count continues from case to case.
         let passes = |s: &Sample| s.ksm.get(Counter::FullScans);
         let scans = case.samples.first().and_then(|first| Some(passes(last)? - passes(first)?));
         let mean = last.ksmd_cpu_s.map(|cpu| format!("{:.1}", 100.0 * cpu / last.at_s.max(1e-9)));
@@ -235,22 +235,14 @@ fn whole_host(outcome: &Outcome) -> ResultTable {
     table
 }
 
-/// Measured shares beside published ones.
+/// Measured shares beside published shares.
 fn published(plan: &Plan, outcome: &Outcome) -> Option<ResultTable> {
     if plan.spec.published.is_empty() {
         return None;
     }
     let mut table = ResultTable::new(
         "Beside published figures, percent of the guests' memory",
-        &[
-            "",
-            "minimum",
-            "intra",
-            "inter",
-            "used without\nsharing",
-            "used with\nsharing",
-            "saved of what\nis used",
-        ],
+        &["", "minimum", "intra", "inter", "used without\nsharing", "used with\nsharing", "saved of\nused"],
     );
     for case in &outcome.cases {
         let of_case = |p: &&Published| p.case.as_ref().is_none_or(|c| *c == case.name);
@@ -275,7 +267,7 @@ fn published(plan: &Plan, outcome: &Outcome) -> Option<ResultTable> {
     Some(table)
 }
 
-/// Guest by guest.
+/// Figures of each guest.
 fn guests(outcome: &Outcome) -> ResultTable {
     let mut table = ResultTable::new(
         "Guests at the end",
@@ -284,9 +276,9 @@ fn guests(outcome: &Outcome) -> ResultTable {
             "guest",
             "kernel",
             "ready,\ns",
-            "cycles",
+            "workload\ncycles",
             "resident,\nMiB",
-            "its share,\nMiB",
+            "proportional,\nMiB",
             "merged\npages",
             "zero\npages",
             "profit,\nMiB",
@@ -295,7 +287,7 @@ fn guests(outcome: &Outcome) -> ResultTable {
     );
     for case in &outcome.cases {
         for (n, guest) in case.guests.iter().enumerate() {
-            // The last look at which it was there.
+            // The last sample in which the guest was running.
             let seen = case.samples.iter().rev().find_map(|s| s.guests.get(n).copied().flatten());
             let counts = case.marks.last().and_then(|m| m.guests.iter().find(|g| g.0 == guest.name));
             let words = |c: &Counts| [c.zero, c.minimum, c.intra, c.inter].map(|p| mib(p * PAGE)).join(", ");
@@ -322,7 +314,7 @@ fn guests(outcome: &Outcome) -> ResultTable {
     table
 }
 
-/// What is missing, in words; `None` if nothing is.
+/// What is missing of the plan, as text; `None` if the run is complete.
 pub fn partial(outcome: &Outcome) -> Option<String> {
     if !outcome.partial() {
         return None;

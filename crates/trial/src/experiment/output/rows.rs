@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Samples of an experiment as rows of CSV.
+//! Makes CSV rows of an experiment's samples.
 
 use crate::experiment::outcome::Outcome;
 use bifold_host::ksm::Counter;

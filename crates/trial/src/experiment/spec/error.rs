@@ -1,59 +1,59 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What can be wrong with an experiment's file, or with a plan of it.
+//! Errors of an experiment's file and of its plan. Each message names the file and the field.
 
 use super::{SMALLEST_MIB, Scale};
 use std::path::PathBuf;
 
-/// Why a file is no experiment.
+/// Why an experiment's file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpecError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// It is not TOML, or has a field that no experiment has.
+    /// The file is not TOML, or has an unknown field.
     #[error("{}: {}", path.display(), text.trim_end())]
     Toml {
         /// The file.
         path: PathBuf,
-        /// What the parser says, with the line.
+        /// The parser's message, with the line.
         text: String,
     },
-    /// A field's value makes no sense.
+    /// A field has an invalid value.
     #[error("{}: {field}: {why}", path.display())]
     Field {
         /// The file.
         path: PathBuf,
-        /// Its dotted name.
+        /// The field's dotted name.
         field: String,
-        /// What is wrong, and what would be right.
+        /// What is wrong, and which values are valid.
         why: String,
     },
-    /// A guest becomes too small.
+    /// The scale makes a guest too small.
     #[error("{}: guest `{guest}` would have {mib} MiB at scale {scale}, and {SMALLEST_MIB} is the least: take a larger --scale", path.display())]
     TooSmall {
         /// The file.
         path: PathBuf,
-        /// Its name.
+        /// The guest's name.
         guest: String,
-        /// Its memory.
+        /// The guest's memory at this scale, MiB.
         mib: u64,
-        /// At this scale.
+        /// The scale.
         scale: Scale,
     },
-    /// No case of that name.
+    /// The experiment has no case of this name.
     #[error("{}: has no case `{name}`; it has {}", path.display(), known.join(", "))]
     NoCase {
         /// The file.
         path: PathBuf,
-        /// As asked for.
+        /// The requested name.
         name: String,
-        /// Those that it has.
+        /// Names of all cases.
         known: Vec<String>,
     },
 }

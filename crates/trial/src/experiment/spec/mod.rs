@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An experiment as its author writes it ([`Spec`]), and the plan at a scale ([`Plan`]).
+//! Reads an experiment's file ([`Spec`]) and scales it to this machine ([`Plan`]).
 //!
 //! Sizes and times in the file are those of the published setting, or of the author's machine. A scale s
 //! multiplies memory by s. KSM at the same rate then takes s times as long for a pass, so times are
-//! multiplied by s too, and what happens between two passes stays in proportion.
-//! Counts (guests, write rates, thresholds, KSM's settings) are not scaled.
+//! multiplied by s too, and events between two passes stay in proportion. Counts (guests, write rates,
+//! thresholds, KSM's settings) are not scaled.
 
 mod error;
 mod plan;
@@ -26,31 +26,31 @@ pub const SMALLEST_MIB: u64 = 96;
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spec {
-    /// One line.
+    /// The title, in one line.
     pub title: String,
-    /// What it is about and how it departs from what it repeats.
+    /// What the experiment is about, and how it differs from the one that it repeats.
     #[serde(default)]
     pub about: String,
-    /// Memory of the imagined host, MiB: what thresholds are a share of. The guests' in all if absent.
+    /// Memory of the imagined host in MiB, to which thresholds refer. Default: the memory of all guests.
     pub host_memory_mib: Option<u64>,
-    /// Whether the host puts huge pages under guests.
+    /// Whether the host backs guests with huge pages.
     #[serde(default)]
     pub host_huge_pages: bool,
-    /// When what happens.
+    /// Times of the run.
     pub time: TimeSpec,
     /// KSM's settings by the kernel's names.
     #[serde(default)]
     pub ksm: BTreeMap<String, toml::Value>,
-    /// When KSM runs, and with how many pages.
+    /// When KSM runs, and how many pages it scans.
     #[serde(default)]
     pub start: StartSpec,
     /// Kinds of guests.
     #[serde(rename = "guest")]
     pub guests: Vec<GuestSpec>,
-    /// Runs that differ in something; one without a difference if there are none.
+    /// Variants of the run. Without cases there is one run without changes.
     #[serde(default, rename = "case")]
     pub cases: Vec<CaseSpec>,
-    /// Figures of others to show beside.
+    /// Published figures for comparison.
     #[serde(default)]
     pub published: Vec<Published>,
 }
@@ -59,11 +59,11 @@ pub struct Spec {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TimeSpec {
-    /// From when all workloads are ready to the end.
+    /// Length of the run, from the time when all workloads are ready.
     pub length: f64,
-    /// Between samples.
+    /// Time between samples.
     pub sample: f64,
-    /// When guests are stopped and the potential is counted, from when all workloads are ready.
+    /// Times at which guests are paused and the potential is counted, from the time when all workloads are ready.
     #[serde(default)]
     pub potential: Vec<f64>,
 }
@@ -72,10 +72,9 @@ pub struct TimeSpec {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StartSpec {
-    /// It runs while less than this share of the host's memory would be free if nothing were shared;
-    /// always if absent.
+    /// KSM runs while less than this share of the host's memory would be free without sharing. Default: always.
     pub free_below: Option<f64>,
-    /// How the number of pages per wake-up follows the pressure; fixed if absent.
+    /// How the number of pages per wake-up follows the memory pressure. Default: the number is fixed.
     pub tuner: Option<TunerSpec>,
 }
 
@@ -83,15 +82,15 @@ pub struct StartSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TunerSpec {
-    /// Seconds between two looks.
+    /// Seconds between two changes.
     pub every: f64,
-    /// Pages more where less than the threshold is free.
+    /// Pages added while free memory is below the threshold.
     pub boost: u64,
-    /// Pages less where it is not.
+    /// Pages removed while free memory is above the threshold.
     pub decay: u64,
-    /// Never fewer.
+    /// Fewest pages per wake-up.
     pub min: u64,
-    /// Never more.
+    /// Most pages per wake-up.
     pub max: u64,
 }
 
@@ -99,24 +98,24 @@ pub struct TunerSpec {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GuestSpec {
-    /// Its name; guests are `name-1`, `name-2`, ...
+    /// The kind's name. Guests are called `name-1`, `name-2`, ...
     pub name: String,
-    /// How many.
+    /// Number of guests.
     pub count: u32,
-    /// Memory of each, MiB.
+    /// Memory of each guest, MiB.
     pub memory_mib: u64,
-    /// Kernel: a series such as `6.12`, a package's name or a path with a slash; the usual one if absent.
+    /// Kernel: a series such as `6.12`, a package's name or a path with a slash. Default: the default of captures.
     pub kernel: Option<String>,
-    /// Debian packages from which the workload's files come.
+    /// Debian packages with the workload's files.
     #[serde(default)]
     pub packages: Vec<String>,
-    /// Files and directories of these packages that the guest gets.
+    /// Files and directories of these packages that go into the guest.
     #[serde(default)]
     pub files: Vec<String>,
-    /// Whether the host may merge its memory.
+    /// Whether KSM may merge the guest's memory.
     #[serde(default = "yes")]
     pub mergeable: bool,
-    /// What it does.
+    /// The workload.
     pub workload: WorkloadSpec,
 }
 
@@ -124,68 +123,68 @@ fn yes() -> bool {
     true
 }
 
-/// What a guest does.
+/// A guest's workload.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, tag = "kind", rename_all = "kebab-case")]
 pub enum WorkloadSpec {
-    /// Nothing.
+    /// No workload.
     Idle,
-    /// A buffer of equal pages, rewritten with the contents that it has.
+    /// A buffer of equal pages, which is rewritten with the same contents.
     Synthetic {
-        /// Its size, MiB.
+        /// Size of the buffer, MiB.
         buffer_mib: u64,
-        /// Writes per cycle, of the number of its pages.
+        /// Writes per cycle, as a share of the buffer's pages.
         write_rate: Rate,
-        /// Between cycles, seconds.
+        /// Pause between cycles, seconds.
         sleep: f64,
     },
-    /// MariaDB under the load of its own load generator.
+    /// MariaDB under its own load generator.
     Database {
-        /// Clients at once; scaled.
+        /// Number of clients at a time; scaled.
         clients: u32,
-        /// Repetitions of a run; scaled.
+        /// Repetitions within a run; scaled.
         iterations: u32,
-        /// Queries of each client in a run; scaled.
+        /// Queries per client and run; scaled.
         queries_per_client: u32,
         /// The storage engine.
         engine: String,
         /// InnoDB's buffer pool, MiB; scaled.
         buffer_pool_mib: u64,
     },
-    /// A command of the guest's files, again and again.
+    /// A command from the guest's files, run repeatedly.
     Command {
         /// The program's path and arguments.
         command: Vec<String>,
-        /// Between two runs, seconds.
+        /// Pause between two runs, seconds.
         #[serde(default)]
         sleep: f64,
     },
 }
 
-/// One run of the experiment, by what is different in it.
+/// A variant of the run: what differs from the experiment.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CaseSpec {
-    /// Its name.
+    /// The case's name.
     pub name: String,
-    /// Of synthetic workloads.
+    /// Write rate of synthetic workloads.
     pub write_rate: Option<Rate>,
-    /// Settings over the experiment's.
+    /// KSM's settings that differ from the experiment's.
     #[serde(default)]
     pub ksm: BTreeMap<String, toml::Value>,
-    /// In place of the experiment's.
+    /// Replaces the experiment's `start`.
     pub start: Option<StartSpec>,
 }
 
-/// A published figure: what others measured in a case, MB.
+/// Published figures of a case, in MB.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Published {
-    /// Where it is from.
+    /// The publication.
     pub source: String,
-    /// The case that repeats it; the only one if absent.
+    /// The case that repeats the measurement. Default: the only case.
     pub case: Option<String>,
-    /// All guests' memory.
+    /// Memory of all guests.
     pub memory: u64,
     /// Distinct contents without zeros.
     pub minimum: u64,
@@ -193,24 +192,24 @@ pub struct Published {
     pub intra: u64,
     /// Further repeats across guests.
     pub inter: u64,
-    /// What was taken with sharing.
+    /// Memory used with sharing.
     pub used_with_sharing: u64,
-    /// And without.
+    /// Memory used without sharing.
     pub used_without: u64,
 }
 
 impl Spec {
-    /// The experiment in a file.
+    /// Reads an experiment's file.
     ///
     /// # Errors
-    /// If it cannot be read, has a field that no experiment has, or a value that makes no sense.
+    /// If the file cannot be read, or has an unknown field or an invalid value.
     pub fn read(path: &Path) -> Result<Spec, SpecError> {
         let text = bounded::read_to_string(path, bounded::TEXT)
             .map_err(|source| SpecError::Read { path: path.into(), source })?;
         Spec::parse(path, &text)
     }
 
-    /// The experiment in a file's text; `path` is for messages.
+    /// Parses the text of an experiment's file; `path` is for messages.
     ///
     /// # Errors
     /// As [`Spec::read`].

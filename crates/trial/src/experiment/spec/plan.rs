@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An experiment in a machine's sizes and times.
+//! Plans an experiment: its sizes and times on this machine.
 
 use super::validate::settings;
 use super::{CaseSpec, Rate, SMALLEST_MIB, Scale, Spec, SpecError, StartSpec, WorkloadSpec};
@@ -10,20 +10,20 @@ use std::time::Duration;
 /// Guest memory is a multiple of this, MiB.
 const STEP_MIB: u64 = 2;
 
-/// An experiment in this machine's sizes and times.
+/// An experiment with this machine's sizes and times.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// What it comes from.
+    /// The experiment's file.
     pub spec: Spec,
-    /// At this scale.
+    /// The scale of the plan.
     pub scale: Scale,
     /// Memory of the imagined host, MiB.
     pub budget_mib: u64,
-    /// How long a case takes once all workloads are ready.
+    /// Length of a case, from the time when all workloads are ready.
     pub length: Duration,
-    /// Between samples.
+    /// Time between samples.
     pub sample: Duration,
-    /// When the potential is counted, in order, after that.
+    /// Times at which the potential is counted, in order, from the time when all workloads are ready.
     pub potential: Vec<Duration>,
     /// All guests.
     pub guests: Vec<PlannedGuest>,
@@ -34,30 +34,30 @@ pub struct Plan {
 /// One guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedGuest {
-    /// Its name.
+    /// The guest's name.
     pub name: String,
-    /// Index of its kind.
+    /// Index of the guest's kind.
     pub kind: usize,
-    /// Its memory, MiB.
+    /// Guest memory, MiB.
     pub memory_mib: u64,
-    /// Whether KSM may merge it.
+    /// Whether KSM may merge the guest's memory.
     pub mergeable: bool,
 }
 
 /// One case.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlannedCase {
-    /// Its name.
+    /// The case's name.
     pub name: String,
     /// KSM's settings.
     pub ksm: Settings,
     /// When KSM runs.
     pub start: StartSpec,
-    /// What each kind of guest does.
+    /// Workload of each kind of guest.
     pub workloads: Vec<Workload>,
 }
 
-/// What a guest does, in this run's sizes.
+/// A guest's workload, in this run's sizes.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs)] // as in [`WorkloadSpec`], in bytes and milliseconds
 pub enum Workload {
@@ -85,7 +85,7 @@ impl Workload {
                     iterations: count(*iterations),
                     queries: u64::from(clients) * u64::from(count(*queries_per_client)),
                     engine: engine.clone(),
-                    // InnoDB takes no less than 5 MiB.
+                    // InnoDB's minimum is 5 MiB.
                     pool_mib: scaled(*buffer_pool_mib, scale, 1).max(5),
                 }
             }
@@ -95,7 +95,7 @@ impl Workload {
         }
     }
 
-    /// In words, for tables and reports.
+    /// A description for tables and reports.
     pub fn words(&self) -> String {
         match self {
             Workload::Idle => "idle".into(),
@@ -113,7 +113,7 @@ impl Workload {
 }
 
 impl Spec {
-    /// The plan at a scale; `only` names the cases that are run, all if empty.
+    /// The plan at a scale. `only` names the cases that are run; if it is empty, all are.
     ///
     /// # Errors
     /// If a guest becomes too small, or there is no such case.

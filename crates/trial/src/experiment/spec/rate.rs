@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Ratios as people write them: rates of writing, and the scale of a run.
+//! Parses ratios such as `1/32`: write rates, and the scale of a run.
 
 use serde::{Deserialize, Deserializer};
 
 /// A ratio of two whole numbers, written `1/32`, `0` or `1`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
-    /// Above the line.
+    /// Numerator.
     pub of: u32,
-    /// Below it, not 0.
+    /// Denominator, not 0.
     pub parts: u32,
 }
 
 impl Rate {
-    /// From `1/32`, `2` or `0.25`.
+    /// Parses `1/32`, `2` or `0.25`.
     pub fn parse(text: &str) -> Option<Rate> {
         let text = text.trim();
         if let Some((whole, decimals)) = text.split_once('.') {
@@ -27,7 +27,7 @@ impl Rate {
         (rate.parts > 0).then_some(rate)
     }
 
-    /// As a number.
+    /// The ratio as a number.
     pub fn value(self) -> f64 {
         f64::from(self.of) / f64::from(self.parts)
     }
@@ -51,5 +51,5 @@ impl<'de> Deserialize<'de> for Rate {
     }
 }
 
-/// How much smaller, and shorter, a run is than its file says.
+/// The factor by which a run's memory and times are smaller than in the file.
 pub type Scale = Rate;

@@ -5,11 +5,11 @@ use super::{GuestSpec, SMALLEST_MIB, Spec, StartSpec, WorkloadSpec};
 use bifold_host::ksm::Settings;
 use std::collections::BTreeMap;
 
-/// More guests at once than any machine here would take.
+/// Most guests of an experiment.
 const MOST_GUESTS: u32 = 256;
 
 impl Spec {
-    /// The first field that is wrong, and why.
+    /// Finds the first invalid field.
     pub(super) fn validate(&self) -> Result<(), (String, String)> {
         let wrong = |field: &str, why: &str| Err((field.to_owned(), why.to_owned()));
         let seconds = |field: &str, s: f64| {
@@ -132,7 +132,7 @@ impl StartSpec {
     }
 }
 
-/// KSM's settings out of TOML: numbers, yes or no, or the kernel's words.
+/// KSM's settings from TOML: numbers, booleans, or the kernel's words.
 pub(super) fn settings(values: &BTreeMap<String, toml::Value>) -> Result<Settings, (String, String)> {
     let mut settings = Settings::default();
     for (name, value) in values {
