@@ -53,3 +53,24 @@ fn programs_are_shown_in_todays_form() {
 fn the_readme_shows_todays_table() {
     holds_for("README.md", "", 1);
 }
+
+/// The numbers of `A of B` in a link's text, and the page it leads to.
+fn quoted(link: &str) -> Option<(u32, u32, &str)> {
+    let (text, rest) = link.split_once("](")?;
+    let mut words = text.split(' ');
+    let (a, of, b) = (words.next()?.parse().ok()?, words.next()?, words.next()?.parse().ok()?);
+    Some((a, b, rest.split(')').next()?)).filter(|_| of == "of")
+}
+
+#[test]
+fn the_readme_quotes_what_the_comparison_with_kvm_counted() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
+    let quotes: Vec<_> = readme.split('[').filter_map(quoted).collect();
+    assert_eq!(quotes.len(), 2, "one for each kernel: {quotes:?}");
+    for (close, rows, page) in quotes {
+        let text = std::fs::read_to_string(root.join(page)).unwrap();
+        let line = format!("\n{rows} rows: **{close} close**");
+        assert!(text.contains(&line), "{page} does not say{line}");
+    }
+}
