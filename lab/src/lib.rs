@@ -36,7 +36,7 @@ pub use bifold_tiny_vmm::vendor;
 
 use bifold_guest::{GuestSpec, Record};
 
-/// The inner guest that is also captured: everything but what varies.
+/// The inner guest that is also captured, with defaults for all that varies.
 pub fn guest() -> GuestSpec {
     GuestSpec {
         env: vec![("PATH".into(), "/usr/bin:/bin".into())],
@@ -51,5 +51,5 @@ pub const SUITE: &str = concat!(env!("OUT_DIR"), "/suite");
 /// A preprocessed C file, for a real compiler run.
 pub const REAL_SOURCE: &str = concat!(env!("OUT_DIR"), "/real.i");
 
-/// The load of storms (`storm/`), a static binary that is a guest's first process.
+/// The load of storms (`loads/`), a static binary that is a guest's first process.
 pub const STORM: &str = concat!(env!("OUT_DIR"), "/storm");

@@ -10,33 +10,33 @@ use crate::storm::log;
 
 const BUSYBOX: &str = "/bin/busybox";
 const TINY_VMM: &str = "tiny-vmm";
-/// What a kernel says of refusals, which are cases of their own.
+/// Kernel messages about refused switches, which some cases provoke.
 const REFUSED: &str = "the paging mode stays";
 const BEGINS: &str = "switch cases begin";
 
-/// What the laboratory is like.
+/// The laboratory's machine.
 #[derive(Debug, Clone, Copy)]
 pub struct Machine {
-    /// Its memory in MiB. The case `cost` needs 7000.
+    /// Memory in MiB. The case `cost` needs 7000.
     pub memory_mib: u64,
-    /// All has to end within this.
+    /// Time limit of the boot.
     pub seconds: u64,
-    /// One CPU and time by instructions executed; else two, each with a thread.
+    /// One CPU with exact time (which counts instructions); otherwise two CPUs with a thread each.
     pub exact: bool,
 }
 
-/// What came of it.
+/// The outcome of a run.
 #[derive(Debug)]
 pub struct Outcome {
     /// A line of JSON for each case.
     pub facts: Vec<String>,
-    /// What the kernel logged at level warning or worse, refusals left out.
+    /// Kernel messages at level warning or worse, without refusals.
     pub log: Vec<String>,
-    /// The program's exit status and errors, if it did not end well.
+    /// The program's exit status and errors, if it failed.
     pub failed: Option<String>,
 }
 
-/// Runs cases: all but the long ones if none is named.
+/// Runs cases. If none is named, all except the long ones run.
 pub fn run(lab: &Lab, cases: &[String], machine: Machine) -> Result<Outcome> {
     let vmm = beside(TINY_VMM)?;
     let sh = |script: String| Job::Run { command: [BUSYBOX, "sh", "-c", &script].map(String::from).to_vec() };
@@ -46,7 +46,7 @@ pub fn run(lab: &Lab, cases: &[String], machine: Machine) -> Result<Outcome> {
         Job::Kvm { nested: true },
         sh(format!("echo '{BEGINS}' > /dev/kmsg")),
         Job::Run { command },
-        // The file has no end to wait for.
+        // The file has no end, so reading must not wait for one.
         sh(format!("{BUSYBOX} timeout -s KILL 1 {BUSYBOX} cat /dev/kmsg; true")),
     ];
     let plan = Plan {
@@ -75,7 +75,7 @@ pub fn run(lab: &Lab, cases: &[String], machine: Machine) -> Result<Outcome> {
     })
 }
 
-/// Everything that is not as it has to be.
+/// Fails if a case failed or the kernel logged a warning.
 pub fn judge(outcome: &Outcome) -> Result<()> {
     ensure!(outcome.failed.is_none(), "{}", outcome.failed.as_deref().unwrap_or_default());
     let mut wrong = Vec::new();

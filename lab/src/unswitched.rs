@@ -15,45 +15,45 @@ use crate::validate::count::{Run, count};
 /// Exits of a program in a configuration, by reason.
 type Cell = (&'static str, u64, String);
 
-/// A run: whether it is ours, its configuration, and its windows.
+/// A run: whether it was under our KVM, its configuration, and its windows.
 type Counted = (bool, &'static str, BTreeMap<u64, Window>);
 
-/// One reason's counts.
+/// Exit counts of one reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
     /// Configuration, such as `nested-4k`.
     pub config: &'static str,
-    /// The program.
+    /// Name of the program.
     pub program: String,
-    /// Reason and, for faults, error code.
+    /// Exit reason and, for faults, error code.
     pub reason: String,
-    /// Of each unmodified run.
+    /// Counts of the unmodified runs.
     pub unmodified: Vec<u64>,
-    /// Of each of ours.
+    /// Counts of our runs.
     pub ours: Vec<u64>,
 }
 
 impl Row {
-    /// Whether ours lie within the unmodified ones' spread.
+    /// Whether our counts are in the range of the unmodified runs.
     pub fn within(&self) -> bool {
         let (least, most) = spread(&self.unmodified);
         self.ours.iter().all(|n| (least..=most).contains(n))
     }
 }
 
-/// How long programs take under ours, of what they take unmodified. The laboratory's time is instructions of
-/// guest and hypervisor alike.
+/// Run time of programs under our KVM divided by their run time under the unmodified KVM. The laboratory's time
+/// counts the instructions of guest and hypervisor.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Times {
     /// Configuration.
     pub config: &'static str,
-    /// Geometric mean over the programs, each by the mean of its runs.
+    /// Geometric mean over the programs; each program's time is the mean of its runs.
     pub mean: f64,
-    /// The program that is furthest above, and its ratio.
+    /// The program with the largest ratio, and the ratio.
     pub worst: (String, f64),
 }
 
-/// What came of the runs.
+/// The comparison of all runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Compared {
     /// Counts by configuration, program and reason.
@@ -62,9 +62,9 @@ pub struct Compared {
     pub times: Vec<Times>,
 }
 
-/// Counts outside the spread of all unmodified runs but one, that one left out in turn: how many of a run of
-/// ours, and how many of the run left out itself; means over all choices. Runs that differ by nothing but
-/// chance have the same on average.
+/// Compares runs with the range of all unmodified runs but one, for each choice of the run left out. Returns
+/// how many counts of a run of ours and of the run left out are outside the range, as means over all choices.
+/// If runs differ only by chance, both means are equal on average.
 pub fn left_out(rows: &[Row]) -> Option<(f64, f64)> {
     let n = rows.first()?.unmodified.len();
     if n < 2 {
@@ -84,18 +84,18 @@ pub fn left_out(rows: &[Row]) -> Option<(f64, f64)> {
     Some((ours / n as f64, theirs / n as f64))
 }
 
-/// The laboratory has reads of CR3 exit under ours in nested mode too, for the emulator's sake; an
-/// unmodified KVM is left alone there (`kvm_module.rs`).
+/// Whether an exit exists only because of the emulator: in nested mode, the laboratory makes reads of CR3 exit
+/// under our KVM, but not under the unmodified one (`kvm_module.rs`).
 fn emulators(config: &str, reason: &str) -> bool {
     config.starts_with("nested") && reason == "cr3_read"
 }
 
-/// Least and most.
+/// Smallest and largest value.
 pub fn spread(values: &[u64]) -> (u64, u64) {
     (values.iter().copied().min().unwrap_or(0), values.iter().copied().max().unwrap_or(0))
 }
 
-/// Puts the runs side by side. A reason that a run does not have counts 0 there.
+/// Joins the runs' counts. A run without exits of a reason counts 0.
 fn rows(workload: &Workload, runs: &[Counted]) -> Vec<Row> {
     let mut cells: BTreeSet<Cell> = BTreeSet::new();
     for (_, config, windows) in runs {
@@ -123,9 +123,9 @@ fn rows(workload: &Workload, runs: &[Counted]) -> Vec<Row> {
         .collect()
 }
 
-/// How long programs took, by configuration; nothing where only one of the two was run. In nested paging
-/// there is no telling: the exits that the emulator needs (see [`emulators`]; reads of CR2, at every fault of
-/// the guest, are among them) are most of the difference.
+/// Run times by configuration, if both KVMs were run. Nested paging is left out, because most of the
+/// difference there is exits that only the emulator needs (see [`emulators`]; they include reads of CR2 at every
+/// fault of the guest).
 fn times(workload: &Workload, runs: &[Counted]) -> Vec<Times> {
     let configs: BTreeSet<&'static str> =
         runs.iter().map(|r| r.1).filter(|config| config.starts_with("shadow")).collect();
@@ -148,7 +148,7 @@ fn times(workload: &Workload, runs: &[Counted]) -> Vec<Times> {
     configs.into_iter().filter_map(of).collect()
 }
 
-/// Counts: `unmodified` and `ours` runs per configuration, one of [`CONFIGS`].
+/// Counts exits in `unmodified` and `ours` runs for each configuration of [`CONFIGS`].
 ///
 /// [`CONFIGS`]: crate::validate::CONFIGS
 pub fn compare(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The laboratory's first process: does the jobs of `/lab/jobs.json` in order, sends their results over a
+//! The laboratory's first process: runs the jobs of `/lab/jobs.json` in order, sends their results over a
 //! virtio-serial port, and powers off.
 
 use std::fs::{self, File, OpenOptions};
@@ -34,7 +34,7 @@ impl Port {
         Ok(self.0.write_all(data)?)
     }
 
-    /// One line from the other side.
+    /// Reads a line from the other side.
     fn line(&mut self) -> Result<String> {
         let (mut line, mut byte) = (Vec::new(), [0]);
         while byte[0] != b'\n' {
@@ -81,14 +81,14 @@ fn open_port() -> Result<Port> {
         }
         std::thread::sleep(Duration::from_millis(2));
     }
-    bail!("the port {PORT} never came")
+    bail!("the port {PORT} did not appear")
 }
 
 fn done(status: std::process::ExitStatus, stdout: String, stderr: String) -> Done {
     Done { status: status.code().unwrap_or_else(|| -status.signal().unwrap_or(1)), stdout, stderr }
 }
 
-/// Runs a program. What it asks is passed on while it waits.
+/// Runs a program, and passes its questions on while it waits for the answers.
 fn run(command: &[String], port: &mut Port) -> Result<Done> {
     let [program, args @ ..] = command else { bail!("no program given") };
     let mut child = Command::new(program)
@@ -143,7 +143,7 @@ fn kvm(nested: bool) -> Result<()> {
     if switchable {
         fs::write(at::PAGING_MODE, if nested { "nested" } else { "shadow" }).context(at::PAGING_MODE)?;
     }
-    // A module that was told 1 on a CPU without nested paging says 0 here.
+    // On a CPU without nested paging, the module changes the parameter to 0.
     let is = fs::read_to_string(vendor.nested_parameter_path())?;
     let want = if nested || switchable { "Y1" } else { "N0" };
     if !is.trim().chars().all(|c| want.contains(c)) {
@@ -156,7 +156,7 @@ fn trace(file: &str, text: &str) -> Result<()> {
     fs::write(Path::new(TRACING).join(file), text).with_context(|| format!("{TRACING}/{file}: {text}"))
 }
 
-/// Reads what the buffer holds, a page at a time as it gives it.
+/// Reads the trace buffer page by page.
 fn drain() -> Result<Vec<u8>> {
     use std::os::unix::fs::OpenOptionsExt;
     let path = format!("{TRACING}/per_cpu/cpu0/trace_pipe_raw");
@@ -218,12 +218,12 @@ fn inner(job: &Inner, port: &mut Port) -> Result<Done> {
     let status = match report.exit {
         CommandExit::Code(n) => n,
         CommandExit::Signal(n) => -n,
-        other => bail!("the inner guest's command ended so: {other:?}"),
+        other => bail!("the inner guest's command ended with {other:?}"),
     };
     Ok(Done { status, stdout: text(&report.stdout), stderr: text(&report.stderr) })
 }
 
-/// What a job left in the directory for it.
+/// Sends the files that a job left in its directory.
 fn bring(port: &mut Port) -> Result<()> {
     for entry in fs::read_dir(at::OUT)?.flatten() {
         port.file(&entry.file_name().to_string_lossy(), &fs::read(entry.path())?)?;
@@ -276,8 +276,8 @@ fn main() {
                 Err(e) => Word::Failed(format!("{e:#}")),
             };
             let _ = port.say(&last);
-            // The kernel calls a write done before the emulator has passed it on: going now could
-            // lose it. Who has read it ends the emulator.
+            // The kernel completes a write before the emulator has passed it on, so powering off now could lose
+            // it. The reader ends the emulator.
             let _ = port.line();
         }
         Err(e) => eprintln!("lab-init: {e:#}"),

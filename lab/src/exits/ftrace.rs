@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads the kernel's trace buffer as `trace_pipe_raw` gives it: pages of records
-//! (`Documentation/trace/ring-buffer-map.rst`, `include/linux/ring_buffer.h`), whose
-//! fields the events' `format` files describe.
+//! Reads the kernel's trace buffer from `trace_pipe_raw`: pages of records
+//! (`Documentation/trace/ring-buffer-map.rst`, `include/linux/ring_buffer.h`) whose fields are described by the
+//! events' `format` files.
 
 use std::collections::HashMap;
 
@@ -9,10 +9,10 @@ use std::collections::HashMap;
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TraceError {
-    /// A format file lacks something.
+    /// A format file lacks a part.
     #[error("trace format: {0}")]
     Format(String),
-    /// A record runs over its page.
+    /// A record reaches beyond its page.
     #[error("trace: page {page} is damaged")]
     Page {
         /// Number of the page.
@@ -30,14 +30,14 @@ pub struct Field {
 /// An event's layout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Format {
-    /// Its name.
+    /// The event's name.
     pub name: String,
     id: u16,
     fields: HashMap<String, Field>,
 }
 
 impl Format {
-    /// Reads a `format` file.
+    /// Parses a `format` file.
     pub fn parse(text: &str) -> Result<Format, TraceError> {
         let bad = |what: &str| TraceError::Format(format!("no {what} in {:?}", text.lines().next()));
         let after = |key: &str| text.lines().find_map(|l| l.trim().strip_prefix(key).map(str::trim));
@@ -76,24 +76,24 @@ impl Formats {
     }
 }
 
-/// One event that was recorded.
+/// A recorded event.
 #[derive(Debug)]
 pub struct Record<'a> {
     /// Nanoseconds of the trace's clock.
     pub time: u64,
-    /// Which.
+    /// Layout of the event.
     pub format: &'a Format,
     data: &'a [u8],
 }
 
 impl Record<'_> {
-    /// The bytes of a field; none if there is no such field.
+    /// The bytes of a field; empty if there is no such field.
     pub fn bytes(&self, field: &str) -> &[u8] {
         let field = self.format.fields.get(field);
         field.and_then(|f| self.data.get(f.offset..f.offset + f.size)).unwrap_or(&[])
     }
 
-    /// The value of a field of up to 8 bytes, unsigned; 0 if there is none.
+    /// The unsigned value of a field of up to 8 bytes; 0 if there is no such field.
     pub fn get(&self, field: &str) -> u64 {
         let Some(f) = self.format.fields.get(field) else { return 0 };
         let Some(bytes) = self.data.get(f.offset..f.offset + f.size.min(8)) else { return 0 };
@@ -102,7 +102,7 @@ impl Record<'_> {
 }
 
 const PAGE: usize = 4096;
-/// Of a page: its time, and its length with flags in the upper bits.
+/// Size of a page's header: its time, and its length with flags in the upper bits.
 const HEADER: usize = 16;
 const LENGTH: u64 = 0xf_ffff;
 const PADDING: u32 = 29;
@@ -133,7 +133,7 @@ fn read_page(bytes: &[u8], formats: &Formats, sink: &mut impl FnMut(Record)) -> 
         at += 4;
         match kind {
             PADDING => {
-                // The rest of the page if it says nothing, else a dropped record.
+                // Without a length, the rest of the page; otherwise a dropped record.
                 if delta == 0 {
                     return Some(());
                 }
@@ -150,7 +150,8 @@ fn read_page(bytes: &[u8], formats: &Formats, sink: &mut impl FnMut(Record)) -> 
             }
             _ => {
                 time = time.wrapping_add(delta);
-                // Short ones give their length in words; long ones in a word of its own, itself included.
+                // A short record has its length in words; a long record has a separate word with the length,
+                // which includes that word.
                 let (from, to) = match kind {
                     0 => (at + 4, at + word(bytes, at)? as usize),
                     n => (at, at + 4 * n as usize),

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Exits by reason, from KVM's trace events, in the windows that the guest marks.
+//! Counts exits by reason from KVM's trace events, in the windows that the guest marks.
 //!
-//! A guest marks a window with CPUID (leaf [`LEAF`]), which always exits and which
-//! the event kvm_cpuid shows. What happened between an exit and the next entry says
-//! what a page fault was: reflected into the guest (kvm_inj_exception), emulated (kvm_emulate_insn, and the
-//! guest continues after the instruction), a table that became unsync (kvm_mmu_unsync_page), a device access
-//! (kvm_mmio). Otherwise the shadow entry was missing or, if the error code has the present bit, read-only.
+//! A guest marks a window with CPUID (leaf [`LEAF`]), which always exits and appears as the event kvm_cpuid. The
+//! events between an exit and the next entry classify a page fault: reflected into the guest
+//! (kvm_inj_exception), emulated (kvm_emulate_insn, and the guest continues after the instruction), a table that
+//! became unsync (kvm_mmu_unsync_page), or a device access (kvm_mmio). Otherwise the shadow entry was missing
+//! or, if the error code has the present bit, read-only.
 
 pub mod ftrace;
 
@@ -19,7 +19,7 @@ use ftrace::{Formats, Record, TraceError, read};
 /// EAX of the marker: "BIFO".
 pub const LEAF: u64 = 0x4249_464f;
 
-/// The events that tell exits apart.
+/// The trace events that classify exits.
 pub const EVENTS: [&str; 8] = [
     "kvm:kvm_exit",
     "kvm:kvm_entry",
@@ -31,7 +31,7 @@ pub const EVENTS: [&str; 8] = [
     "kvmmmu:kvm_mmu_unsync_page",
 ];
 
-/// Addresses below are a process's.
+/// Addresses below this one are user addresses.
 const USER_END: u64 = 1 << 47;
 const PRESENT: u64 = 1;
 const PF_VECTOR: u64 = 14;
@@ -41,11 +41,11 @@ const PF_VECTOR: u64 = 14;
 pub struct LoggedExit {
     /// Nanoseconds of the trace's clock.
     pub time: u64,
-    /// As the model's counter is named, without `exits_`.
+    /// Reason: the name of the model's counter without `exits_`.
     pub reason: String,
-    /// The instruction.
+    /// Address of the instruction.
     pub rip: u64,
-    /// The address: guest-virtual, with nested paging guest-physical.
+    /// Faulting address: guest-virtual, or guest-physical with nested paging.
     pub address: u64,
     /// The page fault's error code.
     pub error: u64,
@@ -56,19 +56,19 @@ pub struct LoggedExit {
 pub struct Window {
     /// Exits that concern paging, by reason.
     pub exits: BTreeMap<String, u64>,
-    /// All others, by the vendor's `exit_reason`; page faults of devices have the page fault's.
+    /// All other exits, by the vendor's `exit_reason`. Device accesses have that of the page fault.
     pub others: BTreeMap<u64, u64>,
     /// Interrupts delivered to the guest.
     pub interrupts: u64,
-    /// Those of them that found it in user mode.
+    /// Interrupts that arrived in user mode.
     pub user_interrupts: u64,
     /// Nanoseconds of the trace's clock.
     pub nanoseconds: u64,
-    /// Every exit, if asked for.
+    /// Every exit, if exits are logged.
     pub log: Vec<LoggedExit>,
 }
 
-/// An exit whose end is not yet seen.
+/// An exit before its entry.
 #[derive(Debug, Clone, Copy, Default)]
 struct Open {
     code: u64,
@@ -89,8 +89,8 @@ impl Open {
     fn reason(&self) -> Option<&'static str> {
         let exit = self.paging?;
         match exit.cause {
-            // The laboratory's emulator names every such exit a read of CR0, reads of CR2
-            // among them, which no processor intercepts (lab/kvm_module.rs).
+            // Under the laboratory's emulator every such exit appears as a read of CR0, even reads of CR2, which
+            // no processor intercepts (lab/kvm_module.rs).
             ExitCause::ReadCr(_) if self.register == Some(3) => Some("cr3_read"),
             ExitCause::WriteCr(3) => Some("cr3_write"),
             ExitCause::WriteCr(4) => Some("cr4_write"),
@@ -118,7 +118,7 @@ impl Open {
     }
 }
 
-/// Reads a trace into windows by number. `log` keeps every exit.
+/// Reads the windows of a trace, by number. With `log` every exit is kept.
 pub fn windows(
     raw: &[u8],
     formats: &Formats,
@@ -207,7 +207,7 @@ fn step(
         name => {
             let Some(o) = open else { return };
             match name {
-                // Only the first entry ends it; there is none where userspace is asked.
+                // Only the first entry ends the exit. An exit to user space has none.
                 "kvm_entry" => {
                     o.entry = o.entry.or(Some(r.get("rip")));
                     let user = r.get("rip") < USER_END;
@@ -216,7 +216,7 @@ fn step(
                         w.user_interrupts += 1;
                     }
                 }
-                // One that was being delivered when this exit came is not for this exit.
+                // An exception that was being delivered when the exit came does not belong to the exit.
                 "kvm_inj_exception" => {
                     o.injected |= r.get("exception") == PF_VECTOR && r.get("reinjected") == 0;
                 }

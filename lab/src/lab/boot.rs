@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One boot: QEMU's command line, its start, and the outputs of the jobs.
+//! Boots the laboratory once: QEMU's command line, its start, and the outputs of the jobs.
 
 use std::fs::File;
 use std::io::{BufReader, Write};
@@ -33,7 +33,7 @@ impl Lab {
             "console=ttyS0 quiet nokaslr panic=-1 rdinit=/init no_timer_check tsc=reliable mitigations=off \
              cryptomgr.notests=1 transparent_hugepage=never random.trust_cpu=on",
         );
-        // What the kernel does not know and has a `=` becomes init's environment.
+        // The kernel passes unknown `NAME=VALUE` words to init as its environment.
         append.push_str(&format!(" PATH=/usr/bin:/bin BIFOLD_QEMU={}", self.qemu.path.display()));
         if plan.exact {
             opt("-icount", "shift=1,sleep=off".into());
@@ -61,14 +61,13 @@ impl Lab {
         args
     }
 
-    /// Boots, does the jobs, and brings their results back, one per job.
+    /// Boots, runs the jobs, and returns one output per job.
     pub fn boot(&self, plan: &Plan, answer: &mut Answer) -> Result<Vec<Output>, LabError> {
         let attempt = self.attempt(plan, answer)?;
         attempt.error.map_or(Ok(attempt.outputs), Err)
     }
 
-    /// The same, for who wants the results of jobs before one that failed. Without a machine there
-    /// are none: then it is an error at once.
+    /// As [`boot`](Lab::boot), but returns the outputs of finished jobs if a later job fails.
     pub fn attempt(&self, plan: &Plan, answer: &mut Answer) -> Result<Attempt, LabError> {
         let mut initrd = memfd("bifold-lab-image", 0)?;
         initrd.write_all(&self.image(plan)?).map_err(os("writing the image"))?;
@@ -84,7 +83,7 @@ impl Lab {
         let to_log = log.try_clone().map_err(os("dup"))?.into();
         let arguments = self.arguments(plan, &fds);
         let child = Emulator(qemu::spawn(&self.qemu.path, &arguments, &fds.all(), to_log, false)?);
-        // Its end of the connection above all: or its death would not be heard of.
+        // Above all QEMU's end of the connection: while it is open here, QEMU's death would go unnoticed.
         let Fds { ram, console, initrd, swap, port } = fds;
         drop((initrd, swap, port));
         let mut session = Session {
@@ -106,7 +105,7 @@ impl Lab {
     }
 }
 
-/// What the emulator opens by number.
+/// Descriptors that QEMU opens by number.
 struct Fds {
     ram: File,
     initrd: File,

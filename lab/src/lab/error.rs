@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Why a boot of the laboratory did not do its jobs.
+//! Errors of a boot of the laboratory. Each message names the job or file, and the console's log.
 
 use std::path::PathBuf;
 
@@ -8,29 +8,29 @@ use bifold_guest::{GuestError, Kind};
 use super::kvm_module::ModuleError;
 use crate::vendor::Vendor;
 
-/// Why a boot did not do its jobs.
+/// Why a boot failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LabError {
-    /// No emulator, no kernel and the like.
+    /// The emulator, a kernel or another part of a guest is missing.
     #[error(transparent)]
     Guest(#[from] GuestError),
     /// The kernel's KVM cannot be used.
     #[error("{version}: {why}")]
     Module {
-        /// The kernel.
+        /// The kernel's release.
         version: String,
         /// What is wrong.
         why: ModuleError,
     },
-    /// A module does not belong to the kernel.
-    #[error("{}: built for {built}, and the laboratory's kernel is {version}", path.display())]
+    /// A module was built for another kernel.
+    #[error("{}: the module was built for {built}, but the laboratory's kernel is {version}; run make kernel", path.display())]
     OtherKernel {
-        /// The module.
+        /// The module's file.
         path: PathBuf,
-        /// What it says that it was built for.
+        /// The release in the module's `vermagic`.
         built: String,
-        /// The kernel.
+        /// The kernel's release.
         version: String,
     },
     /// The kernel package lacks KVM for the emulated vendor.
@@ -39,12 +39,12 @@ pub enum LabError {
         vendor.module.replace('_', "-"), vendor.name
     )]
     NoKvm {
-        /// The vendor.
+        /// The emulated vendor.
         vendor: &'static Vendor,
-        /// The kernel.
+        /// The kernel's release.
         version: String,
     },
-    /// A program that is to run there cannot.
+    /// A program cannot go into the image.
     #[error("{}: {why}", path.display())]
     Program {
         /// The program.
@@ -52,36 +52,36 @@ pub enum LabError {
         /// What is wrong.
         why: &'static str,
     },
-    /// It did not end in time.
+    /// The boot exceeded its time limit.
     #[error(
         "the laboratory did not finish within {seconds} s: it was at job {job}; its console log is in {}", log.display()
     )]
     Timeout {
-        /// The limit.
+        /// The time limit.
         seconds: u64,
-        /// The current job, from 0.
+        /// Number of the current job, from 0.
         job: usize,
-        /// Its console.
+        /// File with the console's log.
         log: PathBuf,
     },
     /// A job failed.
     #[error("job {job} of the laboratory failed: {why}; its console log is in {}", log.display())]
     Job {
-        /// Which, from 0.
+        /// Number of the job, from 0.
         job: usize,
-        /// What init said.
+        /// Init's message.
         why: String,
-        /// The console.
+        /// File with the console's log.
         log: PathBuf,
     },
-    /// It ended without a word.
+    /// The laboratory ended before its jobs did.
     #[error("the laboratory ended during job {job}: {why}; its console log is in {}", log.display())]
     Died {
-        /// The current job, from 0.
+        /// Number of the current job, from 0.
         job: usize,
-        /// The emulator's own words, or what was read.
+        /// The emulator's messages, or the error of the connection.
         why: String,
-        /// The console.
+        /// File with the console's log.
         log: PathBuf,
     },
     /// A system call failed.

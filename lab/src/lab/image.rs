@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The laboratory's initramfs: init, the modules, KVM, and what inner guests need.
+//! Builds the laboratory's initramfs: init, the modules, KVM, and the files of inner guests.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -18,7 +18,7 @@ fn plain_name(path: &Path) -> String {
     name.trim_end_matches(".xz").trim_end_matches(".zst").to_owned()
 }
 
-/// KVM's parameter that says which mode a new VM gets, if its modes can be switched at run time.
+/// KVM's parameter for the mode of new VMs. Only a KVM that can switch VMs has it.
 const SWITCHABLE: &str = "paging_mode:";
 
 impl Lab {
@@ -53,7 +53,7 @@ impl Lab {
                         None => data.clone(),
                     };
                     if switchable {
-                        // One module does both.
+                        // One module serves both modes.
                         add(format!("{}/{}", at::KVM, at::SWITCHABLE), shadow);
                     } else {
                         add(format!("{}/nested.ko", at::KVM), data);
@@ -61,7 +61,7 @@ impl Lab {
                     }
                     continue;
                 }
-                // Before the vendor's module, which needs it.
+                // kvm.ko comes first, because the vendor's module needs it.
                 "kvm" => {
                     switchable = modules::info(&data, "parm").iter().any(|p| p.starts_with(SWITCHABLE))
                         || modules::info(&data, "parmtype").iter().any(|p| p.starts_with(SWITCHABLE));
@@ -75,7 +75,7 @@ impl Lab {
         Ok(())
     }
 
-    /// Stock QEMU, and the kernel for inner guests.
+    /// Adds stock QEMU, and the kernel of inner guests.
     fn add_emulator(&self, archive: &mut Archive) -> Result<(), LabError> {
         image::add_program(archive, &self.qemu.path)?;
         for name in FIRMWARE {
@@ -105,7 +105,7 @@ impl Lab {
         Ok(())
     }
 
-    /// The initramfs of a storm's guest: its load is its first process.
+    /// Makes the initramfs of a storm's guest, whose first process is the load.
     fn storm(&self) -> Result<Vec<u8>, LabError> {
         let mut archive = Archive::default();
         let load = fs::read(crate::STORM).map_err(os("reading the load of storms"))?;
@@ -122,7 +122,7 @@ impl Lab {
         Ok(archive.bytes())
     }
 
-    /// Everything.
+    /// Builds the whole image.
     pub(super) fn image(&self, plan: &Plan) -> Result<Vec<u8>, LabError> {
         let mut archive = Archive::default();
         let init = beside("lab-init")?;

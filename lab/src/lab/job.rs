@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What passes between this machine and the laboratory's init (`bin/lab-init.rs`).
+//! The protocol between this machine and the laboratory's init (`bin/lab-init.rs`).
 //!
-//! The jobs lie in the image as JSON. Init answers over a virtio-serial port with
-//! lines of JSON ([`Word`]); after [`Word::File`] its bytes follow. The only thing
-//! that goes the other way is the answer to a [`Word::Ask`]: one line.
+//! The jobs are JSON in the image. Init answers over a virtio-serial port with lines of JSON ([`Word`]); the
+//! bytes of a file follow its [`Word::File`]. The only message to init is the answer to a [`Word::Ask`], one
+//! line.
 
 use serde::{Deserialize, Serialize};
 
-/// Where things lie in the laboratory.
+/// Paths in the laboratory.
 pub mod at {
     /// The [`super::Jobs`].
     pub const JOBS: &str = "/lab/jobs.json";
-    /// Modules that init loads at once, named in the order of their needs.
+    /// Modules that init loads at its start, named in the order of their dependencies.
     pub const MODULES: &str = "/lab/modules";
-    /// The vendor's module of KVM: `nested.ko` and `shadow.ko` (see `kvm_module.rs`), or the one below.
+    /// The vendor's module of KVM: `nested.ko` and `shadow.ko` (see `kvm_module.rs`), or the next path.
     pub const KVM: &str = "/lab/kvm";
-    /// There, where a VM's mode can be switched.
+    /// The vendor's module of a KVM that can switch VMs.
     pub const SWITCHABLE: &str = "switchable.ko";
-    /// Its parameter for new VMs.
+    /// KVM's parameter for the mode of new VMs.
     pub const PAGING_MODE: &str = "/sys/module/kvm/parameters/paging_mode";
     /// The inner guests' kernel and its modules.
     pub const INNER_KERNEL: &str = "/lab/inner/vmlinux";
@@ -25,7 +25,7 @@ pub mod at {
     pub const INNER_MODULES: &str = "/lab/inner/modules";
     /// The initramfs of a storm's guest.
     pub const STORM: &str = "/lab/inner/storm.cpio";
-    /// Files that jobs may leave behind for this machine.
+    /// Directory for files that a job sends to this machine.
     pub const OUT: &str = "/lab/out";
 }
 
@@ -47,7 +47,7 @@ pub enum InnerBacking {
 pub struct Inner {
     /// Program and arguments.
     pub command: Vec<String>,
-    /// What the guest's root holds besides the program and its libraries.
+    /// Files in the guest's root besides the program and its libraries.
     pub include: Vec<String>,
     /// Guest memory.
     pub memory_mib: u64,
@@ -55,11 +55,11 @@ pub struct Inner {
     pub kpti: bool,
     /// The host's pages behind it.
     pub backing: InnerBacking,
-    /// Wait this long first, so that runs differ in where timer ticks fall.
+    /// Time to wait first, so that timer ticks fall at different places in each run.
     pub delay_us: u64,
     /// Trace events to record while it runs, as `system:event`.
     pub trace: Vec<String>,
-    /// Room for them.
+    /// Size of the trace buffer.
     pub trace_mib: u64,
 }
 
@@ -69,61 +69,61 @@ pub enum Pages {
     /// 4 KB pages.
     #[serde(rename = "4k")]
     Small,
-    /// Transparent huge pages, as the host has them.
+    /// Transparent huge pages of the host.
     #[serde(rename = "thp")]
     Huge,
-    /// 4 KB pages that KSM merges all the time.
+    /// 4 KB pages that KSM merges continuously.
     #[serde(rename = "ksm")]
     Merged,
 }
 
-/// What happens to the guest's memory besides switches.
+/// Stress of the guest's memory besides switches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Noise {
-    /// It is swapped out and comes back.
+    /// Guest memory is swapped out and in.
     Swap,
-    /// Its dirty pages are logged, on and off.
+    /// Dirty logs are turned on and off.
     Dirty,
     /// Huge pages are split and collapsed.
     Split,
 }
 
-/// One storm.
+/// A storm of switches.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Storm {
-    /// The guest's CPUs.
+    /// Number of the guest's vCPUs.
     pub vcpus: u32,
     /// Guest memory.
     pub memory_mib: u64,
-    /// Kinds of load with commas between, or `all`.
+    /// Kinds of load, separated by commas, or `all`.
     pub load: String,
-    /// Of the load and of the times between switches.
+    /// Seed of the load and of the times between switches.
     pub seed: u64,
     /// Whether the guest's kernel isolates its page tables.
     pub kpti: bool,
     /// The pages behind the guest's memory.
     pub pages: Pages,
-    /// What else happens.
+    /// Further stress of the guest's memory.
     pub noise: Vec<Noise>,
-    /// How many switches. With none, the guest runs for the time below in its first mode.
+    /// Number of switches. With 0 the guest stays in its first mode for `seconds`.
     pub switches: u64,
-    /// No stay in a mode is shorter, in guest time (see `storm/switch.rs`).
+    /// Shortest stay in a mode, in guest time (see `storm/switch.rs`).
     pub stay_us: u64,
-    /// The load's longest time.
+    /// Time limit of the load.
     pub seconds: u64,
-    /// How often it moves to another QEMU meanwhile. Not together with noise.
+    /// Number of migrations to another QEMU. Not together with noise.
     #[serde(default)]
     pub migrations: u64,
 }
 
-/// One thing to do in the laboratory.
+/// A job of the laboratory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub enum Job {
-    /// Loads the vendor's module of KVM anew, with nested or with shadow paging.
+    /// Reloads the vendor's module of KVM.
     Kvm {
-        /// Nested paging.
+        /// Whether new VMs use nested paging (otherwise shadow paging).
         nested: bool,
     },
     /// Runs a program.
@@ -133,16 +133,16 @@ pub enum Job {
     },
     /// Boots an inner guest and runs a command there.
     Inner(Inner),
-    /// Boots an inner guest under load and switches its paging mode meanwhile.
+    /// Boots an inner guest under load and switches its paging mode.
     Storm(Storm),
 }
 
-/// Everything to do in one boot, in order. The first failure ends it.
+/// The jobs of a boot, in order. The first failure ends the boot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Jobs {
     /// The jobs.
     pub jobs: Vec<Job>,
-    /// 2 MB pages to set aside for inner guests.
+    /// Number of 2 MB pages to reserve for inner guests.
     pub huge_pages: u64,
 }
 
@@ -151,36 +151,36 @@ pub struct Jobs {
 pub struct Done {
     /// Exit status; -SIGNAL if killed.
     pub status: i32,
-    /// What it printed.
+    /// Standard output.
     pub stdout: String,
-    /// What it printed as errors.
+    /// Standard error.
     pub stderr: String,
 }
 
-/// What init says.
+/// A message from init.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Word {
-    /// The laboratory is up: the kernel's release.
+    /// The laboratory has booted. The value is the kernel's release.
     Up(String),
-    /// How far the current job is.
+    /// Progress of the current job.
     Note(String),
     /// A line of a program that waits for an answer (see [`ASK`]).
     Ask(String),
     /// A file follows.
     File {
-        /// Its name.
+        /// The file's name.
         name: String,
-        /// How many bytes.
+        /// Number of bytes.
         bytes: u64,
     },
     /// The current job is done.
     Done(Done),
-    /// The current job could not be done; nothing follows, and the machine waits for its end.
+    /// The current job failed. This is the last message; the machine waits to be ended.
     Failed(String),
-    /// All are done; the machine waits for its end.
+    /// All jobs are done. This is the last message; the machine waits to be ended.
     End,
 }
 
-/// Lines that start so are passed on, and the answer is given to the program.
+/// A program's line with this start is a question. Init passes it on and gives the answer to the program.
 pub const ASK: &str = "{\"poke\":";

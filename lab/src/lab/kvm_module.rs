@@ -1,20 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Debian's kvm-amd.ko, made to work under an emulator that gets MOV from CR3 wrong.
+//! Patches Debian's kvm-amd.ko to work under an emulator with an error in MOV from CR3.
 //!
-//! QEMU since 9.1 (seen in 10.0) takes the number of the intercept of CR0 reads, 0,
-//! for "none" where it adds the register's number (`decode_op`, types C and D): it
-//! checks reads of CR3, CR4 and CR8 against the intercept of CR0 reads. KVM without
-//! nested paging needs CR3 reads intercepted, but drops the intercept of CR0 reads
-//! when the guest's CR0 equals its own (`svm_set_cr0`), and the guest then reads the
-//! shadow tables' root instead of its own. So one instruction of `svm_set_cr0` that
-//! clears the intercept of CR0 reads is made to set it, one bit of one byte: `btrq
-//! $0,(%rax)` becomes `btsq $0,(%rax)`, or the same with another operand where a kernel for debugging
-//! was compiled otherwise. CR3 reads then exit under the name of CR0
-//! reads; KVM has no decode assists here and emulates the instruction itself
-//! (`cr_interception`), which gives the right value. Nothing else changes: CR0 reads
-//! exit as well, and Linux makes next to none.
+//! QEMU since 9.1 (seen in 10.0) checks reads of CR3, CR4 and CR8 against the intercept of CR0 reads, because
+//! it takes that intercept's number, 0, for "none" where it adds the register's number (`decode_op`, types C
+//! and D). KVM without nested paging needs CR3 reads intercepted, but clears the intercept of CR0 reads when
+//! the guest's CR0 equals KVM's (`svm_set_cr0`). The guest then reads the root of the shadow tables instead of
+//! its own CR3. The patch changes one bit in the instruction of `svm_set_cr0` that clears the intercept, so
+//! that it sets the intercept: `btrq $0,(%rax)` becomes `btsq $0,(%rax)` (debug kernels may have another
+//! operand). CR3 reads then exit as CR0 reads. KVM has no decode assists here and emulates the instruction
+//! (`cr_interception`), which gives the right value. CR0 reads exit too, but Linux hardly makes any.
 //!
-//! With nested paging KVM wants neither intercept, and the module stays as it is.
+//! With nested paging KVM needs neither intercept, and the module is not changed.
 
 use object::{Object, ObjectSection, ObjectSymbol};
 
@@ -22,10 +18,10 @@ use object::{Object, ObjectSection, ObjectSymbol};
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ModuleError {
-    /// Not an ELF module.
-    #[error("kvm-amd is no ELF module: {0}")]
+    /// The file is not an ELF module.
+    #[error("kvm-amd is not an ELF module: {0}")]
     NotElf(String),
-    /// The place to change is not there as expected.
+    /// The instruction to change was not found.
     #[error(
         "kvm-amd: svm_set_cr0 clears the intercept of CR0 reads in {0} places instead of 1: this kernel's KVM cannot run shadow paging under this emulator (see lab/src/lab/kvm_module.rs)"
     )]
@@ -33,7 +29,7 @@ pub enum ModuleError {
 }
 
 const SIGNED: &[u8] = b"~Module signature appended~\n";
-/// What tells BTR from BTS in the ModRM byte: 6 in its middle field, and 5.
+/// The bits of the ModRM byte in which BTR (6 in the middle field) differs from BTS (5).
 const FIELD: u8 = 0x38;
 const BTR: u8 = 6 << 3;
 const BTS: u8 = 5 << 3;
@@ -57,8 +53,8 @@ fn clears_bit_0(code: &[u8]) -> bool {
     rest.and_then(|r| r.get(displacement)) == Some(&0)
 }
 
-/// The module without its signature, which a change would break. Debian's kernels
-/// load unsigned modules unless locked down.
+/// The module without its signature, which a change would break. Debian's kernels load unsigned modules unless
+/// they are locked down.
 fn unsigned(module: &[u8]) -> &[u8] {
     // struct module_signature: 12 bytes, the last 4 the signature's length, big-endian.
     let Some(body) = module.strip_suffix(SIGNED) else { return module };
@@ -67,7 +63,7 @@ fn unsigned(module: &[u8]) -> &[u8] {
     rest.get(..rest.len().saturating_sub(signature)).unwrap_or(module)
 }
 
-/// The module for shadow paging; `function` is the one that clears the intercept.
+/// The patched module for shadow paging. `function` clears the intercept.
 pub fn for_shadow(module: &[u8], function: &str) -> Result<Vec<u8>, ModuleError> {
     let mut out = unsigned(module).to_vec();
     let file = object::File::parse(&out[..]).map_err(|e| ModuleError::NotElf(e.to_string()))?;

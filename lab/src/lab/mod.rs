@@ -26,28 +26,28 @@ use crate::vendor::{AMD, Vendor};
 use error::os;
 use job::{Done, Jobs};
 
-/// What a boot shall hold and do.
+/// A boot: its jobs, files and machine.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The jobs.
     pub jobs: Jobs,
-    /// Programs to take along, with their libraries, under their own paths.
+    /// Programs that go into the image with their libraries, under their own paths.
     pub programs: Vec<PathBuf>,
-    /// Files and directories to take along, programs among them with their libraries.
+    /// Files and directories that go into the image. Programs among them come with their libraries.
     pub files: Vec<PathBuf>,
-    /// Time by instructions executed: the same boot does the same. On one CPU only.
+    /// Exact time, which counts executed instructions, so that boots repeat. Needs one CPU.
     pub exact: bool,
-    /// CPUs of the laboratory. More than one have a thread each.
+    /// Number of the laboratory's CPUs. If there are several, each has a thread.
     pub cpus: u32,
-    /// Take QEMU along for programs that start it themselves; jobs with guests always have it.
+    /// Put QEMU into the image, for programs that start it. Jobs with guests always have it.
     pub emulator: bool,
-    /// A disk for swapping, if not 0.
+    /// Size of a disk for swapping; 0 = none.
     pub swap_mib: u64,
-    /// Gets what jobs say of their progress.
+    /// Called with progress notes of the jobs.
     pub notes: fn(&str),
-    /// Memory of the laboratory.
+    /// Memory of the laboratory in MiB.
     pub memory_mib: u64,
-    /// All of it has to end within this.
+    /// Time limit of the boot.
     pub seconds: u64,
 }
 
@@ -71,39 +71,39 @@ impl Default for Plan {
 /// A job's result.
 #[derive(Debug, Clone, Default)]
 pub struct Output {
-    /// How it ended.
+    /// How the job ended.
     pub done: Done,
-    /// Files it left.
+    /// Files that the job left, by name.
     pub files: BTreeMap<String, Vec<u8>>,
-    /// How long it took; the first job's time has the boot in it.
+    /// Run time. The first job's time includes the boot.
     pub seconds: f64,
 }
 
-/// What came of a boot.
+/// The outcome of a boot.
 #[derive(Debug)]
 pub struct Attempt {
-    /// One per job that was done.
+    /// Outputs of the finished jobs.
     pub outputs: Vec<Output>,
-    /// What the job that was not done has left until then.
+    /// What the unfinished job has sent.
     pub rest: Output,
-    /// Why there are not more.
+    /// Why the boot ended early, if it did.
     pub error: Option<LabError>,
 }
 
-/// Answers what a program in the laboratory asks; gets the laboratory's memory, which lies in
-/// the file as in the machine up to 2 GiB. An empty answer is none, and ends the boot.
+/// Answers a question of a program in the laboratory. The file is the laboratory's memory, laid out as in the
+/// machine up to 2 GiB. An empty answer means failure and ends the boot.
 pub type Answer<'a> = dyn FnMut(&str, &mut File) -> String + 'a;
 
-/// The emulator and a kernel with KVM.
+/// A laboratory: the emulator, and a kernel with KVM.
 #[derive(Debug, Clone)]
 pub struct Lab {
     qemu: Qemu,
     kernel: Kernel,
     /// The kernel of inner guests.
     inner: Kernel,
-    /// Modules that come before the kernel's own.
+    /// Directory of modules that replace the kernel's own.
     own: Option<PathBuf>,
-    /// Whose virtualization is emulated.
+    /// The vendor whose virtualization is emulated.
     vendor: &'static Vendor,
 }
 
@@ -112,11 +112,11 @@ pub fn default_series() -> &'static str {
     kernel::series()[0].0
 }
 
-/// What stock QEMU needs besides its libraries to boot an inner guest.
+/// Files that stock QEMU needs besides its libraries to boot an inner guest.
 const FIRMWARE: [&str; 2] = ["qboot.rom", "pvh.bin"];
 const DATA_DIRS: [&str; 3] = ["/usr/share/qemu", "/usr/share/seabios", "/usr/lib/ipxe/qemu"];
 
-/// `lab-init` lies beside the executable, or a directory above (tests).
+/// Path of `lab-init`, beside the executable or (for tests) one directory above.
 pub fn beside(name: &str) -> Result<PathBuf, LabError> {
     let exe = std::env::current_exe().map_err(os("finding the executable"))?;
     exe.ancestors()
@@ -128,13 +128,12 @@ pub fn beside(name: &str) -> Result<PathBuf, LabError> {
 }
 
 impl Lab {
-    /// Finds or fetches what is needed: a kernel package, or the newest of a series
-    /// such as `6.1`.
+    /// Finds QEMU, and finds or fetches a kernel: a package, or the newest package of a series such as `6.1`.
     pub fn new(kernel: &str, stage: &mut dyn FnMut(&str)) -> Result<Lab, LabError> {
         Lab::with(kernel::for_lab(kernel, stage)?)
     }
 
-    /// With a kernel of the first series of `kernel/series.txt` that apt knows.
+    /// A laboratory with a kernel of the first series in `kernel/series.txt` that apt knows.
     pub fn any(stage: &mut dyn FnMut(&str)) -> Result<Lab, LabError> {
         let mut end = Lab::new(default_series(), stage);
         for (series, _) in &kernel::series()[1..] {
@@ -144,18 +143,18 @@ impl Lab {
         end
     }
 
-    /// With a kernel that the caller has found.
+    /// A laboratory with the caller's kernel.
     pub fn with(kernel: Kernel) -> Result<Lab, LabError> {
         Ok(Lab { qemu: qemu::find()?, inner: kernel.clone(), kernel, own: None, vendor: &AMD })
     }
 
-    /// The same laboratory with modules of this directory before the kernel's own: another KVM.
+    /// The same laboratory with another KVM: modules in this directory replace the kernel's own.
     pub fn with_modules(mut self, dir: PathBuf) -> Lab {
         self.own = Some(dir);
         self
     }
 
-    /// The same laboratory on another kernel: inner guests keep theirs.
+    /// The same laboratory on another kernel. Inner guests keep their kernel.
     pub fn on(mut self, kernel: Kernel) -> Lab {
         self.kernel = kernel;
         self
@@ -171,13 +170,13 @@ impl Lab {
         &self.inner
     }
 
-    /// Whose virtualization the laboratory has.
+    /// The vendor whose virtualization is emulated.
     pub fn vendor(&self) -> &'static Vendor {
         self.vendor
     }
 
-    /// Where `kernel/build` puts the modules for this laboratory's kernel: `target/kernel/RELEASE`. None
-    /// if they are not built.
+    /// The modules that `kernel/build` made for this laboratory's kernel, in `target/kernel/RELEASE`. `None` if
+    /// they are not built.
     pub fn built_modules(&self) -> Option<PathBuf> {
         let exe = std::env::current_exe().ok()?;
         // The executable lies in target/PROFILE, tests in target/PROFILE/deps.
@@ -187,7 +186,7 @@ impl Lab {
         beside.chain([here]).map(|d| d.join(&self.kernel.version)).find(|d| d.join(&module).is_file())
     }
 
-    /// The emulator's version.
+    /// QEMU's version.
     pub fn qemu_version(&self) -> &str {
         &self.qemu.version
     }

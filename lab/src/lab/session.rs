@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A running boot: reads what init sends, and turns an early end into an error with the console's log.
+//! Follows a running boot: reads init's messages, and turns an early end into an error with the console's log.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, Write};
@@ -21,7 +21,7 @@ impl Drop for Emulator {
     }
 }
 
-/// Keeps a log under a name that no other boot has.
+/// Saves a log to a file with a unique name.
 fn keep(text: &str) -> std::io::Result<PathBuf> {
     let dir = std::env::temp_dir();
     let mut n = 0;
@@ -58,14 +58,14 @@ pub(super) struct Session {
     pub(super) until: Instant,
     /// When the current job began.
     pub(super) begun: Instant,
-    /// What the current job has sent.
+    /// The current job's output so far.
     pub(super) now: Output,
     pub(super) outputs: Vec<Output>,
     pub(super) notes: fn(&str),
 }
 
 impl Session {
-    /// Waits for input until the time is over; `None` at the end of it.
+    /// Waits for input until the time limit. `None` at the end of input.
     fn wait(&mut self) -> Result<Option<()>, End> {
         if !self.from.buffer().is_empty() {
             return Ok(Some(()));
@@ -148,7 +148,7 @@ impl Session {
 
     pub(super) fn trouble(&mut self, end: Option<End>, seconds: u64, console: &File, log: &File) -> LabError {
         let job = self.outputs.len();
-        // Its end of the connection closes a moment before it is gone.
+        // QEMU's end of the connection closes a moment before the process ends.
         let mut status = self.child.0.try_wait();
         for _ in 0..100 {
             if end.is_some() || !matches!(status, Ok(None)) {

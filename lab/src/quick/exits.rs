@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A short form of the comparison that `lab validate` does in full.
+//! Tests a short form of the comparison that `lab validate` makes in full.
 
 use anyhow::{Result, ensure};
 
@@ -8,9 +8,9 @@ use crate::validate::count::{self, Run};
 use crate::validate::table::{self, Verdict};
 use crate::validate::{Workload, predict};
 
-/// One of each kind: faults of cold pages, full flushes, clean entries, CR3 loads. Before them a guest
-/// asleep: what a kernel puts off at boot falls into its time, and its rows are not looked at. None
-/// that makes the kernel's slabs grow: how fast RCU frees is timing, and each new page is an exit.
+/// A program of each kind: faults of cold pages, full flushes, clean entries, CR3 loads. `idle` runs first and
+/// is not checked, because deferred work of the booted kernel falls into its time. No program lets the kernel's
+/// slabs grow: RCU frees at times that differ between runs, and each new page is an exit.
 const PROGRAMS: [&str; 5] = [IDLE, "touch-cold", "dontneed-refill", "clean-dirty", "switch-4"];
 const IDLE: &str = "idle";
 const MIB: u64 = 256;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The tiny VMM's hand-made guests and walks (`lab/tiny-vmm`). Each line of its output is a fact that agrees
-//! with the model or does not.
+//! Tests the tiny VMM's hand-made guests and walks (`lab/tiny-vmm`). Each line of its output is a fact that
+//! agrees with the model or does not.
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
@@ -10,7 +10,7 @@ use super::{Shared, single, succeeded};
 use crate::lab::job::Job;
 use crate::lab::{Output, beside};
 
-/// Its program.
+/// The tiny VMM's program.
 pub const TINY_VMM: &str = "tiny-vmm";
 
 pub fn jobs(verb: &str, backing: &str) -> Result<Vec<Job>> {
@@ -19,18 +19,18 @@ pub fn jobs(verb: &str, backing: &str) -> Result<Vec<Job>> {
     Ok(vec![Job::Run { command }])
 }
 
-/// What all facts have.
+/// The fields that all facts have.
 #[derive(Deserialize)]
 struct Fact {
     agree: bool,
-    /// Why not, where that is known.
+    /// Why the fact does not agree, if known.
     #[serde(default)]
     known: Option<String>,
     #[serde(flatten)]
     rest: serde_json::Map<String, Value>,
 }
 
-/// What a message shows of a fact, of those it has.
+/// The fields of a fact that a message shows.
 const SHOWN: [&str; 10] =
     ["config", "guest", "phase", "case", "differ", "predicted", "counted", "extra", "missing", "faults"];
 const SHOWN_FACTS: usize = 3;
@@ -41,7 +41,7 @@ impl Fact {
         let words = SHOWN.iter().filter_map(|name| {
             Some(match self.rest.get(*name)? {
                 Value::String(s) => s.clone(),
-                // Of the counts, those that differ.
+                // Only the counts that differ.
                 Value::Object(o) => {
                     let counts = differ.iter().filter_map(|d| o.get(d.as_str()?)).map(Value::to_string);
                     format!("{name} {}", counts.collect::<Vec<_>>().join(" "))

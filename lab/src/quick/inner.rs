@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The inner Linux guest under stock QEMU: it boots, its command's output and status come back,
-//! and its CPU has the flags that the captured guest's has.
+//! Tests the inner Linux guest under stock QEMU: it boots, its command's output and status are returned, and
+//! its CPU has the flags of the captured guest's CPU.
 //!
-//! Under shadow paging a boot says more than that: a kernel that reads a wrong CR3 does not get
-//! far (`kvm_module.rs`).
+//! Under shadow paging the boot also shows that CR3 is read correctly, because a kernel that reads a wrong CR3
+//! does not boot (`kvm_module.rs`).
 
 use std::sync::atomic::AtomicBool;
 
@@ -44,7 +44,7 @@ fn flags(cpuinfo: &str, vendor: &Vendor) -> Result<Vec<String>> {
     Ok(flags)
 }
 
-/// Those of the guest as it is captured.
+/// The CPU flags of the captured guest.
 fn captured(shared: &Shared) -> Result<Vec<String>> {
     let kernel = shared.lab.inner();
     let spec = GuestSpec {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The quick tests. Each has a name and a line that says what it expects.
+//! Lists the quick tests. Each has a name and a line that says what it expects.
 //!
-//! Most are jobs for a laboratory with a check of their outputs (`TestBody::Jobs`). Tests that need the same KVM
+//! Most tests are jobs for a laboratory with a check of their outputs (`TestBody::Jobs`). Tests that need the same KVM
 //! share a boot, because a boot takes longer than most tests (`run.rs`).
 
 mod exits;
@@ -25,17 +25,17 @@ use crate::lab::job::Job;
 use crate::lab::{Lab, Output};
 use crate::validate::predict::Predicted;
 
-/// A test.
+/// A quick test.
 #[derive(Debug)]
 pub struct Test {
-    /// Its name.
+    /// The test's name.
     pub name: &'static str,
-    /// What it expects.
+    /// What the test expects.
     pub about: &'static str,
     body: TestBody,
 }
 
-/// What KVM does in a laboratory.
+/// The paging mode of a laboratory's KVM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Paging {
     Nested,
@@ -44,20 +44,20 @@ enum Paging {
 
 #[derive(Debug)]
 enum TestBody {
-    /// Jobs for a laboratory with this KVM, and what is wrong with their outputs.
+    /// Jobs for a laboratory with this KVM, and a check of their outputs.
     Jobs { paging: Paging, jobs: fn() -> Result<Vec<Job>>, check: fn(&Shared, &[Output]) -> Result<()> },
-    /// Boots by itself.
+    /// A function that boots laboratories itself.
     Own(fn(&Shared) -> Result<()>),
 }
 
-/// The error of a test that needs something optional which is not there, such as built modules.
+/// The error of a test that needs something optional that is missing, such as built modules.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Skipped(String);
 
 type Once<T> = OnceLock<Result<T, String>>;
 
-/// What several tests need, made by the first of them.
+/// Values that several tests need. The first of these tests makes them.
 struct Shared<'a> {
     lab: &'a Lab,
     flags: Once<Vec<String>>,
@@ -84,7 +84,7 @@ const fn own(name: &'static str, about: &'static str, test: fn(&Shared) -> Resul
 
 use Paging::{Nested, Shadow};
 
-/// All tests. Those of a boot run in this order.
+/// All tests. Tests of one boot run in this order.
 pub static ALL: [Test; 21] = [
     jobs("lab", "a program's output, exit status and files come back", Nested, lab, lab_check),
     jobs(
@@ -110,7 +110,7 @@ pub static ALL: [Test; 21] = [
     ),
     jobs(
         "guests-nested-2m",
-        "the same on shared 2 MB pages, as QEMU has them from a memfd",
+        "hand-made guests on shared 2 MB pages (QEMU's memfd) exit as predicted",
         Nested,
         || hand_made::jobs("count", "2m-shared"),
         hand_made::check,
@@ -124,56 +124,76 @@ pub static ALL: [Test; 21] = [
     ),
     jobs(
         "guests-shadow-2m",
-        "the same on shared 2 MB pages, as QEMU has them from a memfd",
+        "hand-made guests on shared 2 MB pages exit as predicted under shadow paging",
         Shadow,
         || hand_made::jobs("count", "2m-shared"),
         hand_made::check,
     ),
     jobs(
         "walks-nested-4k",
-        "an access reads the very table entries that the walker reads",
+        "an access reads exactly the table entries that the model's walker reads",
         Nested,
         || hand_made::jobs("walks", "4k"),
         hand_made::check,
     ),
     jobs(
         "walks-nested-2m",
-        "the same on 2 MB pages",
+        "an access to 2 MB pages reads exactly the entries that the walker reads",
         Nested,
         || hand_made::jobs("walks", "2m"),
         hand_made::check,
     ),
     jobs(
         "walks-shadow-4k",
-        "the same of shadow tables",
+        "an access reads exactly the entries of shadow tables that the walker reads",
         Shadow,
         || hand_made::jobs("walks", "4k"),
         hand_made::check,
     ),
     jobs(
         "walks-shadow-2m",
-        "the same of shadow tables on 2 MB pages",
+        "an access to 2 MB pages reads exactly the entries of shadow tables that the walker reads",
         Shadow,
         || hand_made::jobs("walks", "2m"),
         hand_made::check,
     ),
-    own("exits-nested-4k", "predicted exits of a Linux guest's programs are those counted", exits::nested),
-    own("exits-shadow-4k", "the same under shadow paging", exits::shadow),
-    own("switch-control", "who may switch, what is refused, vCPUs in every state", switch::control),
+    own(
+        "exits-nested-4k",
+        "exits of a Linux guest's programs are as predicted under nested paging",
+        exits::nested,
+    ),
+    own(
+        "exits-shadow-4k",
+        "exits of a Linux guest's programs are as predicted under shadow paging",
+        exits::shadow,
+    ),
+    own(
+        "switch-control",
+        "switches work with vCPUs in every state, and are refused where they must be",
+        switch::control,
+    ),
     own(
         "switch-memory",
-        "kept tables, dirty logs, memory slots and guest tables over switches",
+        "kept tables, dirty logs, memory slots and guest tables survive switches",
         switch::memory,
     ),
-    own("switch-host", "KSM, swap and split huge pages meanwhile", switch::host),
+    own(
+        "switch-host",
+        "guest memory survives switches during KSM, swapping and splits of huge pages",
+        switch::host,
+    ),
     own("mode", "bifold mode lists a VM and switches it", mode::ours),
     own("mode-unmodified", "bifold mode says what an unmodified KVM lacks", mode::unmodified),
     own("storm", "a guest whose paging mode is switched 100 times keeps its memory", storm::plain),
-    own("storm-noise", "the same with huge pages, split, and dirty logs", storm::noisy),
-    own("storm-migrate", "the same while it moves to another QEMU twice", storm::migrated),
+    own(
+        "storm-noise",
+        "a guest keeps its memory over switches, splits of huge pages and dirty logs",
+        storm::noisy,
+    ),
+    own("storm-migrate", "a guest keeps its memory over switches and two migrations", storm::migrated),
 ];
 
-/// The tests of these names, or all.
+/// The tests with these names, or all tests if there are no names.
 pub fn named(names: &[String]) -> Result<Vec<&'static Test>> {
     for name in names {
         ensure!(ALL.iter().any(|t| t.name == name), "no test is called {name}; lab test --list names them");
@@ -181,7 +201,7 @@ pub fn named(names: &[String]) -> Result<Vec<&'static Test>> {
     Ok(ALL.iter().filter(|t| names.is_empty() || names.iter().any(|n| n == t.name)).collect())
 }
 
-/// Debian's busybox, one static binary: what tests run for a shell.
+/// Debian's static busybox, the shell of the tests.
 const BUSYBOX: &str = "/bin/busybox";
 
 fn sh(script: &str) -> Vec<String> {
@@ -213,14 +233,14 @@ fn lab_check(_: &Shared, outputs: &[Output]) -> Result<()> {
     Ok(())
 }
 
-/// The status must be 0; otherwise what the program said.
+/// Fails with the program's standard error unless its exit status is 0.
 fn succeeded(output: &Output) -> Result<()> {
     let d = &output.done;
     ensure!(d.status == 0, "exit status {}: {}", d.status, d.stderr.trim());
     Ok(())
 }
 
-/// A test's only output.
+/// The output of a test with one job.
 fn single(outputs: &[Output]) -> Result<&Output> {
     outputs.first().context("no output")
 }

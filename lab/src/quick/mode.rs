@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `bifold mode` on a host with a VM of stock QEMU, under our own KVM and under an unmodified one.
+//! Tests `bifold mode` on a host with a VM of stock QEMU, under our KVM and under an unmodified KVM.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
@@ -9,7 +9,7 @@ use crate::lab::job::{Job, Jobs};
 use crate::lab::{Lab, Plan, beside};
 
 const MARK: &str = "=====\n";
-/// QEMU's own name for it is what people type. It stays in its firmware, which runs.
+/// Shell commands that start a VM with a name. The VM stays in its firmware.
 const BEFORE: &str =
     "$BIFOLD_QEMU -machine q35 -accel kvm -bios /usr/share/qemu/qboot.rom -m 64 -name web -display none \
          -nodefaults -no-user-config &
@@ -23,7 +23,7 @@ const AFTER: &str = "kill $vm; wait $vm 2>/dev/null
      mode web nested
      exit 0";
 
-/// What `bifold mode` says in turn, with its exit status, given each line of words; at the end to a VM that is gone.
+/// Output and exit status of `bifold mode` for each line of arguments, the last for a VM that has ended.
 fn said(lab: &Lab, lines: &[&str]) -> Result<Vec<(String, i32)>> {
     let bifold = beside("bifold")?;
     let mut script = format!("BIFOLD={} BUSYBOX={BUSYBOX}\n{BEFORE}", bifold.display());
@@ -60,7 +60,7 @@ fn fails(answer: &(String, i32), status: i32, word: &str) -> Result<()> {
     Ok(())
 }
 
-/// Lists, switches there and back, and says what is wrong with what.
+/// Lists the VM, switches it to the other mode and back, and reports errors.
 pub fn ours(shared: &Shared) -> Result<()> {
     let release = &shared.lab.kernel().version;
     let Some(modules) = shared.lab.built_modules() else {
@@ -94,7 +94,7 @@ pub fn ours(shared: &Shared) -> Result<()> {
     fails(gone, 1, "web")
 }
 
-/// Shows what there is, and says what is missing.
+/// Shows the VM, and says what an unmodified KVM lacks.
 pub fn unmodified(shared: &Shared) -> Result<()> {
     let all = said(shared.lab, &["--format json", "web shadow"])?;
     let [list, switch, gone] = &all[..] else { bail!("{} answers", all.len()) };

@@ -13,10 +13,10 @@ struct Request {
     poke: Vec<(u64, u64)>,
 }
 
-/// With more memory, part of it is above 4 GiB, and the file is not laid out as the machine is.
+/// Largest memory in which the file has the machine's layout; beyond, a part lies above 4 GiB.
 const LINEAR: u64 = 2 << 30;
 
-/// Does what the line asks. Empty if it cannot: all of it or nothing is written.
+/// Writes all words that the line names, or none. The answer is empty if it cannot.
 pub fn poke(line: &str, memory: &mut File) -> String {
     let done = || -> Option<()> {
         let request: Request = serde_json::from_str(line).ok()?;

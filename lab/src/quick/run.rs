@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs quick tests, several boots at a time. After a test that failed, the remaining tests of its boot get a
-//! new boot.
+//! Runs quick tests, several boots at a time. After a failed test, the remaining tests of its boot get a new
+//! boot.
 
 use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};
@@ -17,19 +17,20 @@ use crate::lab::{Lab, LabError, Plan, beside};
 /// How a test ended.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Which.
+    /// The test.
     pub test: &'static Test,
-    /// Its time; that of the first in a boot includes the boot.
+    /// Run time. The time of the first test in a boot includes the boot.
     pub seconds: f64,
-    /// Why it failed, if it did.
+    /// Why the test failed or was skipped, if it was.
     pub end: Result<()>,
 }
 
-/// Below 2 GiB ([`poke`](mod@super::poke)); the inner guest, 2 MB pages, the image and the emulator have room in it.
+/// Memory of a boot. It must be below 2 GiB ([`poke`](mod@super::poke)) and holds the inner guest, 2 MB pages,
+/// the image and the emulator.
 const MIB: u64 = 1536;
-/// For the tiny VMM's guests.
+/// Number of 2 MB pages for the tiny VMM's guests.
 const HUGE_PAGES: u64 = 64;
-/// A boot of all tests takes a tenth of it on an idle machine.
+/// Time limit of a boot. On an idle machine, a boot with all tests takes a tenth of it.
 const SECONDS: u64 = 400;
 
 enum Unit {
@@ -53,8 +54,8 @@ fn units(tests: &[&'static Test]) -> Vec<Unit> {
     out
 }
 
-/// Runs the tests, `at_a_time` boots together, and tells of each as it ends. An error if this machine
-/// cannot run them.
+/// Runs the tests, with `at_a_time` boots at a time, and reports each outcome when the test ends. An error if
+/// this machine cannot run them.
 pub fn run(
     lab: &Lab,
     tests: &[&'static Test],
@@ -81,7 +82,7 @@ pub fn run(
                 }
             };
             if done.is_err() {
-                // The others need not begin what will not work either.
+                // The other boots would fail in the same way.
                 queue.lock().map(|mut q| q.clear()).unwrap_or_default();
                 return done;
             }
@@ -101,7 +102,7 @@ pub fn run(
     })
 }
 
-/// Whether an error says that this machine cannot: then no test failed.
+/// Whether an error means that this machine lacks something, which is no failure of a test.
 fn cannot(e: &anyhow::Error) -> bool {
     let lab = e.downcast_ref::<LabError>().map(LabError::kind);
     let capture = e.downcast_ref::<bifold_guest::GuestError>().map(bifold_guest::GuestError::kind);
@@ -115,7 +116,7 @@ fn usable(end: Result<()>) -> Result<Result<()>> {
     }
 }
 
-/// The jobs of a test, and the programs they take.
+/// The jobs of a test, and the programs that they need.
 fn plan(paging: Paging, tests: &[&'static Test]) -> Result<(Plan, Vec<usize>)> {
     let mut jobs = vec![Job::Kvm { nested: paging == Paging::Nested }];
     let mut ends = Vec::new();
@@ -151,7 +152,7 @@ fn boot(
         let (plan, ends) = plan(paging, left)?;
         let attempt = shared.lab.attempt(&plan, &mut poke)?;
         let mut error = attempt.error.map(anyhow::Error::from);
-        // The machine itself is the first test's too.
+        // A failure of the machine counts for the first test.
         let mut from = 1;
         let mut before = attempt.outputs.first().map_or(0.0, |o| o.seconds);
         let mut ended = 0;
@@ -165,7 +166,7 @@ fn boot(
         }
         let Some(error) = error.take() else { return Ok(()) };
         if attempt.outputs.is_empty() {
-            // No machine, or none with this KVM: the others would not get further.
+            // Without a machine with this KVM, the other tests would fail too.
             let seconds = begun.elapsed().as_secs_f64();
             for test in &left[ended..] {
                 let _ = outcomes.send(Outcome { test, seconds, end: Err(anyhow!("{error:#}")) });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A short storm of switches (`lab storm` does long ones), with the modules of `kernel/build`.
+//! Tests short storms of switches with the modules of `kernel/build`. `lab storm` runs long storms.
 
 use anyhow::{Result, ensure};
 
@@ -36,20 +36,20 @@ fn check(shared: &Shared, storm: &Storm) -> Result<()> {
     Ok(())
 }
 
-/// Plain memory, and translations that must go at once.
+/// Plain memory, and translations that must be flushed at once.
 pub fn plain(shared: &Shared) -> Result<()> {
     check(shared, &storm())
 }
 
-/// Processes and huge pages, with KPTI, while the host's huge pages are split and its dirty logs go on
-/// and off.
+/// Processes and huge pages, with KPTI, while the host's huge pages are split and dirty logs are turned on and
+/// off.
 pub fn noisy(shared: &Shared) -> Result<()> {
     let noise = vec![Noise::Dirty, Noise::Split];
     let load = "fork,huge,tables".into();
     check(shared, &Storm { load, kpti: true, pages: Pages::Huge, noise, seed: 2, ..storm() })
 }
 
-/// To another QEMU twice, and switched all the while.
+/// Two migrations to another QEMU during switches.
 pub fn migrated(shared: &Shared) -> Result<()> {
     let load = "memory,protect,fork".into();
     check(shared, &Storm { load, migrations: 2, stay_us: 80_000, seed: 3, ..storm() })

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The tiny VMM's switch cases, with the modules of `kernel/build`.
+//! Tests the tiny VMM's switch cases with the modules of `kernel/build`.
 
 use anyhow::Result;
 
@@ -33,7 +33,7 @@ fn check(shared: &Shared, cases: &[&str]) -> Result<()> {
     judge(&run(&lab, &cases, Machine { memory_mib: 1536, seconds: 400, exact: true })?)
 }
 
-/// Who may switch, refusals, and vCPUs in every state.
+/// Permissions, refusals, and vCPUs in every state.
 pub fn control(shared: &Shared) -> Result<()> {
     check(shared, &CONTROL)
 }
@@ -43,7 +43,7 @@ pub fn memory(shared: &Shared) -> Result<()> {
     check(shared, &MEMORY)
 }
 
-/// What the host does to guest memory meanwhile.
+/// The host's changes of guest memory during switches.
 pub fn host(shared: &Shared) -> Result<()> {
     check(shared, &HOST)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Boots a laboratory for a storm, and judges what came back.
+//! Boots a laboratory for a storm, and judges the outcome.
 
 use anyhow::{Context, Result};
 use bifold_mmu::Mode;
@@ -9,18 +9,18 @@ use super::{FOUND, Found, KINDS, Noise, SWITCHES, Storm, SwitchRecord};
 use crate::lab::job::{Job, Jobs};
 use crate::lab::{Lab, LabError, Output, Plan};
 
-/// What the laboratory is like.
+/// The laboratory's machine.
 #[derive(Debug, Clone, Copy)]
 pub struct Machine {
-    /// Its CPUs.
+    /// Number of CPUs.
     pub cpus: u32,
-    /// Its memory besides the guest's: for the image, which is there twice, and for the emulator.
+    /// Memory besides the guest's, for the image (which is in memory twice) and the emulator.
     pub memory_mib: u64,
     /// The guest's first mode.
     pub first: Mode,
-    /// For booting, twice, and for the end.
+    /// Time limit of both boots and the end together.
     pub more_seconds: u64,
-    /// Gets how far it is.
+    /// Called with progress notes.
     pub notes: fn(&str),
 }
 
@@ -30,18 +30,18 @@ impl Default for Machine {
     }
 }
 
-/// What came of a storm.
+/// The outcome of a storm.
 #[derive(Debug, Serialize)]
 pub struct Outcome {
-    /// What was asked.
+    /// The job.
     pub storm: Storm,
-    /// The laboratory's kernel.
+    /// Release of the laboratory's kernel.
     pub kernel: String,
-    /// What was found; also if the machine died, as far as it had told.
+    /// The last findings, even if the machine died.
     pub found: Option<Found>,
-    /// The switches.
+    /// All requested switches.
     pub switches: Vec<SwitchRecord>,
-    /// All that is wrong. Empty is good.
+    /// Everything that went wrong; empty if the storm passed.
     pub wrong: Vec<String>,
 }
 
@@ -55,7 +55,7 @@ fn plan(storm: &Storm, machine: Machine) -> Plan {
         cpus: machine.cpus,
         swap_mib: if swap { 2 * storm.memory_mib } else { 0 },
         notes: machine.notes,
-        // While it moves it is there twice.
+        // During a migration the guest is in memory twice.
         memory_mib: machine.memory_mib + storm.memory_mib * if storm.migrations > 0 { 2 } else { 1 },
         seconds: storm.seconds + machine.more_seconds,
         ..Plan::default()
@@ -75,7 +75,7 @@ fn read(output: &Output) -> Result<(Option<Found>, Vec<SwitchRecord>)> {
     Ok((found.context(FOUND)?, switches))
 }
 
-/// Does it. An error is one of this machine; what a storm did wrong is in the outcome.
+/// Runs a storm. An error means that this machine cannot; failures of the storm are in the outcome.
 pub fn drive(lab: &Lab, storm: &Storm, machine: Machine) -> Result<Outcome> {
     let attempt = lab.attempt(&plan(storm, machine), &mut |_, _| String::new())?;
     if let Some(e) = &attempt.error {
@@ -89,7 +89,7 @@ pub fn drive(lab: &Lab, storm: &Storm, machine: Machine) -> Result<Outcome> {
     Ok(Outcome { storm: storm.clone(), kernel: lab.kernel().version.clone(), found, switches, wrong })
 }
 
-/// Everything that is not as it has to be.
+/// Everything that went wrong.
 fn judge(
     storm: &Storm,
     found: Option<&Found>,

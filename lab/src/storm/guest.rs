@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The guest of a storm under stock QEMU, and how to talk to it and to QEMU.
+//! Starts the guest of a storm under stock QEMU, and talks to the guest and to QEMU.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
@@ -19,9 +19,9 @@ use serde_json::{Value, json};
 use super::{Pages, Storm};
 use crate::lab::job::at;
 
-/// What KVM offers a Linux that knows its hypervisor: such a guest's flushes and page faults take paths
-/// of their own through KVM. The APIC stays MMIO (no x2APIC): every timer and every interrupt between
-/// CPUs is a fault outside RAM, in either mode.
+/// KVM's paravirtual features. With them, a guest's flushes and page faults take other paths through KVM. The
+/// APIC stays MMIO (no x2APIC), so every timer and every interrupt between CPUs is a fault outside RAM, in
+/// either mode.
 const PARAVIRTUAL: [&str; 7] = [
     "+kvm-pv-tlb-flush",
     "+kvm-steal-time",
@@ -32,10 +32,10 @@ const PARAVIRTUAL: [&str; 7] = [
     "+kvm-poll-control",
 ];
 
-/// How long QEMU may take to answer: it does when its main loop runs, and that may take long here.
+/// Time limit of QEMU's answers. QEMU answers when its main loop runs, which can take long here.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Ends QEMU when dropped; not for ever if it cannot end.
+/// A running guest. Dropping it ends QEMU, and waits at most 10 s for that.
 pub(super) struct Guest {
     child: Child,
     line: UnixStream,
@@ -43,7 +43,7 @@ pub(super) struct Guest {
     pub(super) qmp: Option<Qmp>,
     console: File,
     log: File,
-    /// What its console showed where it was before.
+    /// The console's text before the last migration.
     earlier: String,
 }
 
@@ -91,7 +91,7 @@ impl Guest {
         Guest::run(storm, &[])
     }
 
-    /// A QEMU that waits for a guest to come.
+    /// Starts a QEMU that waits for a migration.
     pub(super) fn awaited(storm: &Storm) -> Result<Guest> {
         Guest::run(storm, &["-incoming", "defer"])
     }
@@ -110,7 +110,7 @@ impl Guest {
         opt("-mon", "chardev=monitor,mode=control".into());
         opt("-device", "virtio-serial-pci".into());
         opt("-device", "virtserialport,chardev=line,name=bifold.storm".into());
-        // A guest that shuts down remains to be looked at.
+        // A guest that shuts down stays for inspection.
         opt("-action", "reboot=shutdown,shutdown=pause".into());
         args.extend(BARE.map(String::from));
         args.extend(more.iter().map(|word| word.to_string()));
@@ -127,7 +127,7 @@ impl Guest {
         Ok(guest)
     }
 
-    /// That it goes on from where this one is.
+    /// Makes this guest the continuation of `before`.
     pub(super) fn after(mut self, before: &mut Guest) -> Guest {
         self.earlier = before.console();
         self.heard = std::mem::take(&mut before.heard);
@@ -138,7 +138,7 @@ impl Guest {
         self.child.id()
     }
 
-    /// Its next line, if one comes in this time.
+    /// The guest's next line, if it arrives within this time.
     pub(super) fn next_line(&mut self, time: Duration) -> Result<Option<String>> {
         let until = Instant::now() + time;
         loop {
@@ -169,12 +169,12 @@ impl Guest {
         self.earlier.clone() + &contents(&self.console)
     }
 
-    /// How QEMU ended, if it has, the end of the console and what QEMU itself said.
+    /// QEMU's exit status if it has ended, the end of the console, and QEMU's messages.
     fn last_words(&mut self) -> String {
         let console = self.console();
         let lines: Vec<&str> = console.lines().filter(|l| !l.trim().is_empty()).collect();
         let tail = lines[lines.len().saturating_sub(30)..].join("\n");
-        // Its sockets are closed a little before it is gone.
+        // QEMU's sockets are closed a moment before the process ends.
         std::thread::sleep(Duration::from_secs(1));
         let end =
             self.child.try_wait().ok().flatten().map_or("QEMU is still there".into(), |s| s.to_string());
@@ -182,20 +182,20 @@ impl Guest {
     }
 }
 
-/// Without moving its position, which QEMU may share.
+/// Reads a whole file without moving its position, which QEMU may share.
 fn contents(file: &File) -> String {
     let mut data = vec![0; file.metadata().map_or(0, |m| m.len() as usize)];
     let n = file.read_at(&mut data, 0).unwrap_or(0);
     String::from_utf8_lossy(&data[..n]).into_owned()
 }
 
-/// A line of the human monitor's, by QMP.
+/// Runs a command of the human monitor, by QMP.
 fn human(qmp: &mut Qmp, line: &str, vcpu: u32) -> Result<String> {
     let how = json!({ "command-line": line, "cpu-index": vcpu });
     Ok(qmp.ask("human-monitor-command", how)?.as_str().unwrap_or_default().replace('\r', ""))
 }
 
-/// Whether the guest runs, why not, and where its vCPUs are.
+/// The guest's run state and the registers of its vCPUs, as text.
 pub(super) fn state(qmp: &mut Qmp, vcpus: u32) -> Result<String> {
     let mut text = qmp.ask("query-status", json!({}))?.to_string() + "\n";
     text += &qmp.events().iter().map(Value::to_string).collect::<Vec<_>>().join("\n");

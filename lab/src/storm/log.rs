@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Kernel messages: the laboratory's are records of `/dev/kmsg`, the guest's are lines of its console, which
+//! Filters kernel messages: records of the laboratory's `/dev/kmsg`, and lines of the guest's console, which
 //! shows warnings and worse (`loglevel=5`).
 
 use std::fs::{File, OpenOptions};
@@ -11,18 +11,18 @@ use anyhow::Result;
 /// The level of a warning; smaller is worse.
 const WARNING: u32 = 4;
 
-/// Words that make a line worth keeping whatever its level.
+/// A line with one of these words is kept at any level.
 const ALWAYS: [&str; 8] =
     ["WARNING", "BUG", "KASAN", "UBSAN", "kvm", "rcu: INFO", "blocked for more than", "lockdep"];
 
-/// What an emulated machine on a busy host says without anything being wrong: it is slow.
+/// Messages that only mean that the emulated machine is slow.
 const SLOW: [&str; 3] = ["hrtimer: interrupt took", "perf: interrupt took too long", "sched: DL replenish"];
 
-/// What KVM says of any Linux guest that looks at what its CPU has, or on a kernel that trusts no TSC.
+/// KVM's messages for any Linux guest that probes its CPU, or on a kernel without a trusted TSC.
 const BOOT: [&str; 4] =
     ["Unhandled WRMSR", "unhandled rdmsr", "unhandled wrmsr", "SMP vm created on host with unstable TSC"];
 
-/// A record of `/dev/kmsg`, if it is worth keeping.
+/// The message of a record of `/dev/kmsg`, if it is worth keeping.
 pub fn record(text: &str) -> Option<String> {
     let (head, rest) = text.split_once(';')?;
     let mut fields = head.split(',');
@@ -34,11 +34,11 @@ pub fn record(text: &str) -> Option<String> {
     (keep && !known).then(|| format!("[{:.3}] {message}", micros as f64 / 1e6))
 }
 
-/// The laboratory's log from now on.
+/// Reader of the laboratory's log.
 pub struct Kmsg(File);
 
 impl Kmsg {
-    /// Opens it at its end.
+    /// Opens the log at its end.
     pub fn new() -> Result<Kmsg> {
         let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
         let mut file = OpenOptions::new().read(true).custom_flags(flags).open("/dev/kmsg")?;
@@ -46,7 +46,7 @@ impl Kmsg {
         Ok(Kmsg(file))
     }
 
-    /// What has come since. True if something was lost.
+    /// Appends new messages to `to`. True if messages were lost.
     pub fn drain(&mut self, to: &mut Vec<String>) -> Result<bool> {
         let (mut lost, mut bytes) = (false, [0; 8192]);
         loop {
@@ -62,10 +62,10 @@ impl Kmsg {
     }
 }
 
-/// What the load writes to its kernel's log as it begins.
+/// The load's message in its kernel's log when it begins.
 pub const BEGINS: &str = "storm: begins";
 
-/// Of a guest's console: what it said since the load began.
+/// The lines of a guest's console since the load's start.
 pub fn console(text: &str) -> Vec<String> {
     text.lines()
         .map(|l| l.chars().filter(|c| !c.is_control()).collect::<String>().trim().to_owned())

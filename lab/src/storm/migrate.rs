@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A guest that moves to another QEMU of the same machine while it is switched: QEMU reads KVM's dirty
-//! logs for as long as that takes, and the mode is no part of what it sends.
+//! Migrates a guest to another QEMU of the same machine while it is switched. QEMU reads KVM's dirty logs
+//! during the migration. The paging mode is not part of the migrated state.
 //!
-//! It goes in nested paging. QEMU 10.0 does not send the error code of an exception that KVM is about to give
-//! the guest (`cpu/error_code` is in later versions' `vmstate_x86_cpu`), and under shadow paging nearly each of the
-//! guest's page faults is such an exception: a guest that went so met faults with error code 0.
+//! The guest leaves in nested paging. QEMU 10.0 does not send the error code of an exception that KVM is about
+//! to inject (later versions have `cpu/error_code` in `vmstate_x86_cpu`). Under shadow paging nearly every page
+//! fault of the guest is such an exception, and migrated guests got faults with error code 0.
 
 use std::time::{Duration, Instant};
 
@@ -16,12 +16,12 @@ use super::Storm;
 use super::guest::Guest;
 
 const SOCKET: &str = "unix:/tmp/migration";
-/// For so long pages are sent, written again, sent again, and modes change.
+/// Time in which pages are sent, written and sent again while modes change.
 const SENT: Duration = Duration::from_secs(5);
-/// Its memory once.
+/// Time to send the guest's memory once.
 const ONCE_SECONDS: u64 = 2;
 
-/// One under way.
+/// A migration under way.
 pub(super) struct Migration {
     to: Guest,
     begun: Instant,
@@ -29,35 +29,35 @@ pub(super) struct Migration {
 }
 
 impl Migration {
-    /// Starts the other QEMU, and has the guest sent there.
+    /// Starts the other QEMU and begins to send the guest.
     pub(super) fn begin(storm: &Storm, from: &mut Qmp) -> Result<Migration> {
         let mut to = Guest::awaited(storm)?;
         let monitor = to.qmp.as_mut().context("no monitor")?;
         monitor.ask("migrate-incoming", json!({ "uri": SOCKET }))?;
-        // A guest that writes does not come to its end so.
+        // At this rate the migration of a guest that writes does not complete.
         let rate = (storm.memory_mib << 20) / ONCE_SECONDS;
         from.ask("migrate-set-parameters", json!({ "max-bandwidth": rate, "downtime-limit": 1 }))?;
         from.ask("migrate", json!({ "uri": SOCKET }))?;
         Ok(Migration { to, begun: Instant::now(), hurried: false })
     }
 
-    /// Whether it was sent for long enough, and has not been told to end.
+    /// Whether the migration has lasted long enough and was not told to complete yet.
     pub(super) fn is_ripe(&self) -> bool {
         !self.hurried && self.begun.elapsed() > SENT
     }
 
-    /// Has it come to its end.
+    /// Lets the migration complete.
     pub(super) fn hurry(&mut self, from: &mut Qmp) -> Result<()> {
         self.hurried = true;
         from.ask("migrate-set-parameters", json!({ "max-bandwidth": 0, "downtime-limit": 20_000 }))?;
         Ok(())
     }
 
-    /// Whether the guest runs there. An error if it will not.
+    /// Whether the guest runs in the other QEMU. An error if the migration failed.
     pub(super) fn ended(&mut self, from: &mut Qmp) -> Result<bool> {
         let state = from.ask("query-migrate", json!({}))?;
         match state["status"].as_str().unwrap_or_default() {
-            // This side is done a moment before the other runs.
+            // This side completes a moment before the guest runs on the other side.
             "completed" => {
                 let monitor = self.to.qmp.as_mut().context("no monitor")?;
                 Ok(monitor.ask("query-status", json!({}))?["running"] == true)
@@ -67,7 +67,7 @@ impl Migration {
         }
     }
 
-    /// The guest where it is now.
+    /// The guest in its new QEMU.
     pub(super) fn arrived(self, before: &mut Guest) -> Guest {
         self.to.after(before)
     }

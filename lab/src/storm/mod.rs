@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Storms of switches: a guest that can verify every byte of its memory while its paging mode is switched
+//! Runs storms of switches: a guest that can verify every byte of its memory while its paging mode is switched
 //! through debugfs (`paging_mode` and `paging_stats` of a VM).
 //!
 //! `run` runs the storm within the laboratory: `guest` is the guest's QEMU, `switch` the loop of switches,
@@ -27,22 +27,22 @@ pub use crate::lab::job::{Noise, Pages, Storm};
 /// Kinds of load (`lab/loads`).
 pub const KINDS: [&str; 6] = ["memory", "fork", "protect", "huge", "tables", "compute"];
 
-/// A switch that was asked for.
+/// The record of a requested switch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SwitchRecord {
-    /// Since the load began.
+    /// Time of the request since the load's start.
     pub at_us: u64,
-    /// To what.
+    /// The new mode.
     pub to: Mode,
-    /// How long the request took.
+    /// Duration of the request.
     pub took_us: u64,
-    /// The stay before it, by the clock that the guest reads too.
+    /// Length of the stay before the switch, by the clock that the guest reads too.
     pub stay_us: u64,
-    /// The same by the time that its vCPUs ran, together.
+    /// Run time of all vCPUs during that stay.
     pub ran_us: u64,
-    /// Errno, if it was refused.
+    /// Error number if the switch was refused, else 0.
     pub errno: i32,
-    /// KVM's own figures of it, by their names without `_last`.
+    /// KVM's figures of the switch, by their names without `_last`.
     #[serde(flatten)]
     pub figures: Figures,
 }
@@ -59,79 +59,79 @@ pub struct Figures {
     pub shadow_pages_dropped: u64,
 }
 
-/// What the load says of itself.
+/// The load's report.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Work {
     /// Rounds of each kind.
     #[serde(flatten)]
     pub rounds: BTreeMap<String, f64>,
-    /// Time since it began, by the guest's clock.
+    /// Time since the load's start, by the guest's clock.
     pub seconds: f64,
-    /// Faults that had to be, and were.
+    /// Expected faults that were caught.
     pub faults: u64,
-    /// Bytes that were not what they had to be.
+    /// Bytes with a wrong value.
     pub corrupted: u64,
     /// Accesses that a change of page tables should have stopped.
     pub stale: u64,
-    /// Processes that ended otherwise than they should.
+    /// Processes that ended in an unexpected way.
     pub died: u64,
 }
 
-/// What a storm has found until now.
+/// The findings of a storm so far.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Found {
-    /// How long the guest took to its first word.
+    /// Time until the load's first line.
     pub boot_seconds: f64,
-    /// How long the load has run, by the laboratory's clock.
+    /// Run time of the load, by the laboratory's clock.
     pub seconds: f64,
-    /// How long its vCPUs have run, together.
+    /// Run time of all vCPUs.
     pub ran_seconds: f64,
-    /// How often it has moved to another QEMU.
+    /// Number of migrations to another QEMU.
     #[serde(default)]
     pub migrations: u64,
-    /// Switches before that, which are not among the others.
+    /// Switches to nested paging before a migration, which no record has.
     #[serde(default)]
     pub switches_to_move: u64,
-    /// Whether all switches were made, or with none to make the time is over.
+    /// Whether all switches were made, or, with no switches to make, the time is over.
     pub complete: bool,
-    /// Whether the load came to its end, having looked at all of its memory once more.
+    /// Whether the load ended after a last check of all its memory.
     pub ended: bool,
-    /// Its last word.
+    /// The load's last report.
     pub work: Work,
-    /// Everything else that it said: what it found wrong.
+    /// Errors that the load reported, one per line.
     pub complaints: Vec<String>,
-    /// What went wrong otherwise.
+    /// Other errors.
     pub trouble: Vec<String>,
-    /// What the guest's kernel said at the level of a warning or above, since the load began.
+    /// Messages of the guest's kernel at level warning or worse, since the load's start.
     pub guest_log: Vec<String>,
-    /// The same of the laboratory's kernel.
+    /// Messages of the laboratory's kernel at level warning or worse.
     pub host_log: Vec<String>,
-    /// Whether more was said than is kept.
+    /// Whether log lines were lost.
     pub log_lost: bool,
     /// KVM's figures at the end.
     pub paging_stats: BTreeMap<String, u64>,
-    /// What the noise came to.
+    /// Counts of the further stress.
     pub noise: BTreeMap<String, u64>,
-    /// Of a guest that could not go on: whether it runs, and its registers.
+    /// State and registers of a guest that could not continue.
     #[serde(default)]
     pub state: String,
-    /// KVM's last events, of all its vCPUs.
+    /// KVM's last events, of all vCPUs.
     #[serde(default)]
     pub last_events: Vec<String>,
 }
 
-/// Names of what a storm leaves: [`Found`], overwritten as it goes on, and the switches, as lines
-/// of JSON, in files numbered from 0.
+/// Name of the file with [`Found`], which is overwritten as the storm continues. The switches are lines of JSON
+/// in files numbered from 0.
 pub const FOUND: &str = "found.json";
 #[allow(missing_docs)]
 pub const SWITCHES: &str = "switches-";
 
-/// Numbers that look random and are the same for the same seed (splitmix64).
+/// A generator of pseudo-random numbers with a seed (splitmix64).
 #[derive(Debug, Clone)]
 pub struct Random(pub u64);
 
 impl Random {
-    /// The next one.
+    /// The next number.
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut x = self.0;
@@ -140,7 +140,7 @@ impl Random {
         x ^ (x >> 31)
     }
 
-    /// One below `n`.
+    /// A number below `n`.
     pub fn below(&mut self, n: u64) -> u64 {
         self.draw() % n.max(1)
     }

@@ -24,14 +24,14 @@ const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 const SPLIT: &str = "/sys/kernel/debug/split_huge_pages";
 const CGROUPS: &str = "/sys/fs/cgroup";
 const DISKS: [&str; 2] = ["/dev/vda", "/dev/ram0"];
-/// For the two commands about swap.
+/// Has the commands mkswap and swapon.
 const BUSYBOX: &str = "/bin/busybox";
 
 fn put(path: &str, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("{path}: {text}"))
 }
 
-/// Before the guest starts: what its pages shall be.
+/// Prepares the host for the guest's kind of pages. Call this before the guest starts.
 pub(super) fn prepare(pages: Pages) -> Result<()> {
     put(&format!("{THP}/enabled"), if pages == Pages::Huge { "madvise" } else { "never" })?;
     if pages == Pages::Huge {
@@ -49,7 +49,7 @@ pub(super) fn prepare(pages: Pages) -> Result<()> {
     Ok(())
 }
 
-/// The noises while they last.
+/// Running threads of noise.
 pub(super) struct Noises {
     stop: Arc<AtomicBool>,
     counts: Vec<(&'static str, Arc<AtomicU64>)>,
@@ -67,7 +67,7 @@ fn pause(random: &mut Random, from: u64, to: u64) {
 }
 
 fn swap_on() -> Result<()> {
-    // Kernels for debugging have a disk in memory instead.
+    // Debug kernels have a disk in memory instead.
     let disk =
         DISKS.iter().find(|d| Path::new(d).exists()).context("the laboratory has no disk to swap to")?;
     for applet in ["mkswap", "swapon"] {
@@ -77,8 +77,8 @@ fn swap_on() -> Result<()> {
     Ok(())
 }
 
-/// A cgroup for QEMU whose memory the kernel can be asked to reclaim, where it has such: it frees what was
-/// paged out, which remains in memory until something is short of it if the disk was not fast enough.
+/// Puts QEMU into a cgroup and returns the cgroup's `memory.reclaim`, if the kernel has it. Reclaiming frees
+/// pages that were paged out to a slow disk; otherwise they stay in memory until memory is short.
 fn cgroup(pid: u32) -> Option<String> {
     use rustix::mount::{MountFlags, mount};
     mount("cgroup2", CGROUPS, "cgroup2", MountFlags::empty(), None).ok()?;
@@ -88,7 +88,7 @@ fn cgroup(pid: u32) -> Option<String> {
     Some(format!("{CGROUPS}/vm/memory.reclaim")).filter(|p| Path::new(p).exists())
 }
 
-/// MADV_PAGEOUT for memory of another process; errno if not.
+/// MADV_PAGEOUT for memory of another process. The error is the error number.
 fn page_out(process: BorrowedFd, from: u64, bytes: u64) -> Result<(), i64> {
     const PROCESS_MADVISE: i64 = 440;
     const PAGEOUT: i64 = 21;
@@ -123,12 +123,12 @@ fn swap(pid: u32, bytes: u64, mut random: Random, stop: &Stop, count: &Count) ->
         let mib = 1 + random.below(most);
         let first = from + (random.below(((to - from) >> 20) - mib + 1) << 20);
         match page_out(process.as_fd(), first, mib << 20) {
-            // Some of it was, or there is nothing to swap to.
+            // EAGAIN or ENOMEM: only a part was paged out, or there is no swap space.
             Ok(()) | Err(11 | 12) => {}
             Err(e) => bail!("process_madvise: errno {e}"),
         }
         if let Some(control) = &reclaim {
-            // EAGAIN says that less than that could be had.
+            // EAGAIN means that less was reclaimed.
             let _ = fs::write(control, format!("{mib}M"));
         }
         count.fetch_add(1, Ordering::Relaxed);
@@ -137,14 +137,14 @@ fn swap(pid: u32, bytes: u64, mut random: Random, stop: &Stop, count: &Count) ->
     Ok(())
 }
 
-/// All slots' dirty logs go on, and off when the time is over.
+/// Turns the dirty logs of all slots on for random times.
 fn dirty(mut qmp: Qmp, mut random: Random, stop: &Stop, count: &Count) -> Result<()> {
     while !stop.load(Ordering::Relaxed) {
         let time = 50 + random.below(900);
         let how = json!({ "calc-time": time, "calc-time-unit": "millisecond", "mode": "dirty-bitmap" });
         match qmp.ask("calc-dirty-rate", how) {
             Ok(_) => count.fetch_add(1, Ordering::Relaxed),
-            // It says that it has measured a moment before it can do so again.
+            // QEMU reports the end of a measurement a moment before it accepts the next.
             Err(e) if e.to_string().contains("already being measured") => 0,
             Err(e) => return Err(e.into()),
         };
@@ -159,14 +159,14 @@ fn dirty(mut qmp: Qmp, mut random: Random, stop: &Stop, count: &Count) -> Result
     Ok(())
 }
 
-/// The addresses of a mapping of this size in QEMU.
+/// The addresses of QEMU's mapping of guest memory, by its size.
 fn guest_memory(pid: u32, bytes: u64) -> Result<(u64, u64)> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
     let range = |l: &str| {
         let (from, to) = l.split(' ').next()?.split_once('-')?;
         Some((u64::from_str_radix(from, 16).ok()?, u64::from_str_radix(to, 16).ok()?))
     };
-    // Mappings beside it may have become one with it.
+    // The kernel may have joined neighbouring mappings with it.
     maps.lines().filter_map(range).find(|(from, to)| to - from >= bytes).context("QEMU has no such mapping")
 }
 
@@ -214,7 +214,7 @@ impl Noises {
         Ok(Noises { stop, counts, threads, swap: noise.contains(&Noise::Swap), qmp })
     }
 
-    /// What they came to until now.
+    /// Counts of all noises so far.
     pub(super) fn counts(&self, pid: u32) -> BTreeMap<String, u64> {
         let mut all: BTreeMap<String, u64> =
             self.counts.iter().map(|(n, c)| ((*n).to_owned(), c.load(Ordering::Relaxed))).collect();
@@ -238,7 +238,7 @@ impl Noises {
             line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0)
         };
         if self.swap {
-            // Kernels for debugging do not count what goes out and in.
+            // Debug kernels do not count pages that are swapped out and in.
             add("pages_in_swap_now", kib("Swap:") / 4);
         }
         add("huge_pages_now", kib("AnonHugePages:") / 2048);
@@ -246,7 +246,7 @@ impl Noises {
         all
     }
 
-    /// Ends them; why one ended before.
+    /// Ends all noises. Returns the errors of noises that failed.
     pub(super) fn end(&mut self) -> Vec<String> {
         self.stop.store(true, Ordering::Relaxed);
         let mut wrong = Vec::new();
@@ -254,7 +254,7 @@ impl Noises {
             match thread.join() {
                 Ok(Ok(())) => {}
                 Ok(Err(e)) => wrong.push(format!("noise: {e:#}")),
-                Err(_) => wrong.push("noise: a thread died".into()),
+                Err(_) => wrong.push("noise: a thread panicked".into()),
             }
         }
         wrong

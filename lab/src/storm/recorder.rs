@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Keeps KVM's last events in the kernel's trace buffer during a storm: they show what a guest did before it
-//! died or hung. Recording stops when a vCPU shuts down, so that the events before are not overwritten.
+//! Records KVM's last events in the kernel's trace buffer during a storm, to show what a guest did before it
+//! died or hung. Recording stops when a vCPU shuts down, so that earlier events are not overwritten.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,12 +10,12 @@ use anyhow::{Context, Result};
 use crate::vendor::Vendor;
 
 const INSTANCE: &str = "/sys/kernel/tracing/instances/storm";
-/// Per CPU: some thousand events, a second or so.
+/// Buffer per CPU, for some thousand events or about a second.
 const KIB: u32 = 512;
 const EXITS: &str = "kvm/kvm_exit";
 const EVENTS: [&str; 3] = [EXITS, "kvm/kvm_inj_exception", "kvm/kvm_inj_virq"];
 
-/// Recording, until dropped.
+/// Records until dropped.
 pub(super) struct Recorder(PathBuf);
 
 impl Drop for Recorder {
@@ -35,7 +35,7 @@ impl Recorder {
         let (halt, shutdown) = (vendor.halt, vendor.shutdown);
         recorder
             .set(&format!("events/{EXITS}/trigger"), &format!("traceoff if exit_reason == {shutdown:#x}"))?;
-        // A guest that has nothing to do would fill the buffer with halts.
+        // An idle guest would fill the buffer with halts.
         recorder.set(&format!("events/{EXITS}/filter"), &format!("exit_reason != {halt:#x}"))?;
         for event in EVENTS {
             recorder.set(&format!("events/{event}/enable"), "1")?;
@@ -48,7 +48,7 @@ impl Recorder {
         fs::write(&path, value).with_context(|| format!("{} = {value}", path.display()))
     }
 
-    /// The last events of each CPU, in the order of time.
+    /// The last events of all CPUs, in order of time.
     pub(super) fn last(&self, lines: usize) -> Result<Vec<String>> {
         self.set("tracing_on", "0")?;
         let text = fs::read_to_string(self.0.join("trace")).context(INSTANCE)?;

@@ -22,39 +22,40 @@ use super::{FOUND, Found, SWITCHES, Storm, SwitchRecord, Work};
 use crate::lab::job::Word;
 
 const BOOT: Duration = Duration::from_secs(600);
-/// The load says something every second; a guest silent for so long hangs.
+/// A guest without a line for this time hangs, because the load writes every second.
 const SILENCE: Duration = Duration::from_secs(120);
-/// A switch that takes so long does not come back.
+/// A switch that takes this long is stuck.
 const STUCK: Duration = Duration::from_secs(60);
-/// For the load's last look at its memory.
+/// Time limit of the load's last check of its memory.
 const END: Duration = Duration::from_secs(360);
 const HAND_OVER: Duration = Duration::from_secs(5);
 const LINES: usize = 400;
-/// Of KVM's last ones.
+/// Number of KVM's last events to keep.
 const EVENTS: usize = 4000;
 
-/// Hands a word over, and bytes behind it.
+/// Sends a message to this laboratory's driver, followed by bytes.
 pub type Say<'a> = dyn FnMut(&Word, &[u8]) -> Result<()> + 'a;
 
+/// A storm while it runs.
 struct StormRun<'a> {
     job: &'a Storm,
     say: &'a mut Say<'a>,
     found: Found,
     kmsg: Kmsg,
     guest: Guest,
-    /// When it last said something.
+    /// Time of the guest's last line.
     heard: Instant,
-    /// Files of switches handed over.
+    /// Number of files of switches that were sent.
     files: usize,
     switches: usize,
-    /// How long its vCPUs ran where it was before.
+    /// Run time of the vCPUs before the last migration.
     ran: Duration,
 }
 
-/// A guest in the QEMU where it is, and the thread that switches it.
+/// The switching of a guest in its present QEMU.
 struct Switching {
     time: VcpuTime,
-    /// What its vCPUs had run when the stay began.
+    /// Run time of the vCPUs at the beginning.
     before: Duration,
     watch: Arc<Watch>,
     new: Receiver<SwitchRecord>,
@@ -67,9 +68,9 @@ impl Switching {
     }
 }
 
-/// Does it. What it found goes through `say`, whether good or bad; an error is one of the laboratory.
+/// Runs a storm and sends the findings through `say`. An error means that the laboratory failed.
 pub fn run<'a>(job: &'a Storm, say: &'a mut Say<'a>) -> Result<()> {
-    // From warnings on, all goes to the console: it remains if this machine dies.
+    // Warnings and worse go to the console, whose log survives this machine.
     fs::write("/proc/sys/kernel/printk", "5 4 1 7")?;
     noise::prepare(job.pages)?;
     let kmsg = Kmsg::new()?;
@@ -113,7 +114,7 @@ impl StormRun<'_> {
         (self.say)(&Word::Note(text), &[])
     }
 
-    /// A line of the load's.
+    /// Takes a line of the load.
     fn line(&mut self, line: &str) {
         self.heard = Instant::now();
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
@@ -188,7 +189,7 @@ impl StormRun<'_> {
         self.hand_over(&rest)
     }
 
-    /// Has the guest switched, where it is now.
+    /// Starts switching the guest in its present QEMU.
     fn begin(&mut self, begun: Instant) -> Result<Switching> {
         let (pid, vcpus) = (self.guest.pid(), self.job.vcpus);
         let (to, new) = channel();
@@ -206,7 +207,7 @@ impl StormRun<'_> {
         let plan = (left, Duration::from_micros(self.job.stay_us), seed);
         let watch = stay.watch.clone();
         stay.switcher = Some(std::thread::Builder::new().name("switcher".into()).spawn(move || {
-            // It must not wait until the vCPUs leave it a CPU.
+            // The switching thread must not wait for the vCPUs to leave a CPU.
             let _ = rustix::process::setpriority_process(None, -20);
             let time = VcpuTime::of(pid, vcpus, begun)?;
             switch::storm(&vm, &time, plan, &watch, &mut |s| drop(to.send(s)))
@@ -214,7 +215,7 @@ impl StormRun<'_> {
         Ok(stay)
     }
 
-    /// Begins the next migration when it is due, ends it when it may, and says when its guest has arrived.
+    /// Begins the next migration when it is due and completes it. True when the guest runs in the other QEMU.
     fn migrate(
         &mut self,
         moving: &mut Option<Migration>,
@@ -240,7 +241,7 @@ impl StormRun<'_> {
         }
     }
 
-    /// To nested paging, and no more switches here.
+    /// Stops switching, and leaves the guest in nested paging.
     fn settle(&mut self, stay: &mut Switching) -> Result<()> {
         stay.watch.stop.store(true, Ordering::Relaxed);
         self.join(stay.switcher.take());
@@ -254,8 +255,8 @@ impl StormRun<'_> {
         Ok(())
     }
 
-    /// Until all switches are made, the time is over or the guest cannot go on, as `trouble` says; or until
-    /// it has moved.
+    /// Follows the guest until it has migrated (then it returns the migration), all switches are made, the time
+    /// is over, or the guest cannot continue (then `trouble` says why).
     fn follow(&mut self, stay: &mut Switching, noises: &mut Noises) -> Result<Option<Migration>> {
         let mut handed = Instant::now();
         let mut new = Vec::new();
@@ -293,7 +294,7 @@ impl StormRun<'_> {
                 let wrong = work.corrupted + work.stale + work.died;
                 let rounds: f64 = work.rounds.values().sum();
                 self.note(format!(
-                    "{:.0} s: {} switches, {rounds} rounds of load, {wrong} of it wrong, {} lines of logs",
+                    "{:.0} s: {} switches, {rounds} rounds of load, {wrong} errors, {} log lines",
                     self.found.seconds,
                     self.switches,
                     self.found.host_log.len() + self.found.guest_log.len()
@@ -306,23 +307,23 @@ impl StormRun<'_> {
         }
     }
 
-    /// Whether guest and switch still answer.
+    /// Checks that the guest and the switching still make progress.
     fn look(&mut self, stay: &Switching) {
         if self.heard.elapsed() > SILENCE {
-            self.found.trouble.push(format!("the guest hangs: not a word for {} s", SILENCE.as_secs()));
+            self.found.trouble.push(format!("the guest hangs: no line for {} s", SILENCE.as_secs()));
         }
         let since = stay.watch.switching.load(Ordering::Relaxed);
         let took = stay.time.now().saturating_sub(Duration::from_micros(since));
         if since > 0 && took > STUCK {
-            self.found.trouble.push(format!("a switch has not come back after {} s", STUCK.as_secs()));
-            // What every task of this machine waits for goes to the log.
+            self.found.trouble.push(format!("a switch has not returned after {} s", STUCK.as_secs()));
+            // Logs what every task of this machine waits for.
             let _ =
                 fs::write("/proc/sysrq-trigger", "w").and_then(|()| fs::write("/proc/sysrq-trigger", "l"));
             std::thread::sleep(Duration::from_secs(1));
         }
     }
 
-    /// Adds up KVM's figures, which each VM has from 0.
+    /// Adds up KVM's figures, which begin at 0 in each VM.
     fn count_switches(&mut self) -> Result<()> {
         let Ok(Some(vm)) = switch::paging_files(&bifold_host::Host::live(), self.guest.pid()) else {
             return Ok(());
@@ -343,11 +344,11 @@ impl StormRun<'_> {
         match switcher.map(JoinHandle::join) {
             None | Some(Ok(Ok(()))) => {}
             Some(Ok(Err(e))) => self.found.trouble.push(format!("{e:#}")),
-            Some(Err(_)) => self.found.trouble.push("the thread that switches died".into()),
+            Some(Err(_)) => self.found.trouble.push("the switching thread panicked".into()),
         }
     }
 
-    /// Has the load look at all of its memory once more.
+    /// Tells the load to check all its memory once more and to end.
     fn end(&mut self, switcher: Option<JoinHandle<Result<()>>>) -> Result<()> {
         self.join(switcher);
         let begun = Instant::now();

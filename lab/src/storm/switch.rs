@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The loop of switches: a stay, a switch, KVM's figures of it, as often as asked.
+//! Switches a VM in a loop: a stay in a mode, a switch, KVM's figures of the switch.
 //!
-//! A stay is measured twice, and both have to reach the least time: by the clock, which is the
-//! guest's too (its TSC runs on while a vCPU waits), and by the time its vCPU threads ran, added up
-//! (`/proc/PID/task/TID/schedstat`). The second keeps a stay from being over before the guest got to
-//! run at all, on a busy host. It has KVM's own work for the exits in it. The kernel brings it up to
-//! date at its ticks and when a thread stops running; a switch stops all of them, so what is read
-//! right after one is exact, and what is read at a stay's end is too small if anything.
+//! A stay is measured in two ways, and both must reach the shortest length: by the clock, which the guest reads
+//! too (its TSC continues while a vCPU waits), and by the run time of all vCPU threads
+//! (`/proc/PID/task/TID/schedstat`). The run time ensures on a busy host that the guest runs at all during a
+//! stay. It includes KVM's work for exits. The kernel updates it at ticks and when a thread stops running.
+//! A switch stops all threads, so the value right after a switch is exact; the value at the end of a stay may
+//! be too small.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -19,7 +19,7 @@ use bifold_mmu::Mode;
 
 use super::{Figures, Random, SwitchRecord};
 
-/// The paging files of the VM of this process. `None` if KVM has no such file: its modes are fixed.
+/// The paging files of a process's VM. `None` if KVM cannot switch VMs.
 pub fn paging_files(host: &Host, pid: u32) -> Result<Option<PagingFiles>> {
     let vms = host.vms()?;
     let vm =
@@ -27,7 +27,7 @@ pub fn paging_files(host: &Host, pid: u32) -> Result<Option<PagingFiles>> {
     host.paging_files(vm.id).context("the VM's paging files")
 }
 
-/// The mode of a VM that nobody else switches.
+/// The mode of a VM that no one else switches.
 pub fn mode(vm: &PagingFiles) -> Result<Mode> {
     match vm.state()? {
         State::In(mode) => Ok(mode),
@@ -50,32 +50,32 @@ fn figures(stats: &PagingStats) -> Result<Figures> {
     figures().with_context(|| format!("paging_stats lacks a figure of the last switch: {stats:?}"))
 }
 
-/// Reads a small file of the kernel's from its beginning.
+/// Reads a small kernel file from its beginning.
 fn read(file: &File) -> std::io::Result<String> {
     let mut bytes = [0; 2048];
     let n = file.read_at(&mut bytes, 0)?;
     Ok(String::from_utf8_lossy(&bytes[..n]).into_owned())
 }
 
-/// What passes while a guest stays in a mode.
+/// Clocks of a stay.
 pub trait Time {
-    /// The clock.
+    /// Time by the clock.
     fn now(&self) -> Duration;
-    /// How long the vCPUs have run, together.
+    /// Run time of all vCPUs.
     fn ran(&self) -> Result<Duration>;
-    /// Lets time pass.
+    /// Waits.
     fn sleep(&self, time: Duration);
 }
 
-/// That of QEMU's vCPU threads.
+/// The clocks of QEMU's vCPU threads.
 pub struct VcpuTime {
     begun: Instant,
     threads: Vec<File>,
 }
 
 impl VcpuTime {
-    /// The threads named `CPU n/KVM`, as QEMU names them if asked (`debug-threads`).
-    /// The clock is 0 at `begun`.
+    /// Finds the threads with names `CPU n/KVM`, which QEMU gives with `debug-threads`. The clock is 0 at
+    /// `begun`.
     pub fn of(pid: u32, vcpus: u32, begun: Instant) -> Result<VcpuTime> {
         let mut threads = Vec::new();
         for task in fs::read_dir(format!("/proc/{pid}/task"))?.flatten() {
@@ -85,7 +85,7 @@ impl VcpuTime {
             }
         }
         if threads.len() != vcpus as usize {
-            bail!("{} vCPU threads of {vcpus}", threads.len());
+            bail!("QEMU has {} vCPU threads, not {vcpus}", threads.len());
         }
         Ok(VcpuTime { begun, threads })
     }
@@ -111,12 +111,12 @@ impl Time for VcpuTime {
     }
 }
 
-/// What the loop tells others while it runs.
+/// How other threads follow and stop the loop.
 #[derive(Default)]
 pub struct Watch {
-    /// Set to end it.
+    /// Set this to end the loop.
     pub stop: AtomicBool,
-    /// Since when a switch is under way, in microseconds of its clock; 0 if none is.
+    /// Start of the switch under way, in microseconds of the clock; 0 if there is none.
     pub switching: AtomicU64,
 }
 
@@ -124,13 +124,13 @@ fn micros(d: Duration) -> u64 {
     d.as_micros() as u64
 }
 
-/// The next stay: mostly up to twice the least, one in eight up to ten times.
+/// Length of the next stay: usually up to twice the shortest, one in eight up to ten times.
 fn stay(random: &mut Random, least: Duration) -> Duration {
     let percent = if random.below(8) == 0 { random.below(900) } else { random.below(100) };
     least + least.mul_f64(percent as f64 / 100.0)
 }
 
-/// Makes `count` switches, each after a stay of `least` or more, and passes each on.
+/// Makes `count` switches, each after a stay of at least `least`, and passes their records to `tell`.
 pub fn storm(
     vm: &PagingFiles,
     time: &dyn Time,
@@ -148,7 +148,7 @@ pub fn storm(
             if watch.stop.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            // At least two CPUs can run vCPUs at a time, mostly.
+            // Usually at least two vCPUs run at a time.
             let left = wanted.saturating_sub(stayed).max(wanted.saturating_sub(ran) / 2);
             time.sleep(left.max(Duration::from_micros(500)));
             stayed = time.now() - begun;

@@ -12,7 +12,7 @@ fn ms(ns: u64) -> String {
     format!("{:.2}", ns as f64 / 1e6)
 }
 
-/// Mean and worst of a figure, in milliseconds.
+/// Mean and worst value of a figure in nanoseconds, as milliseconds.
 fn both(of: &[&SwitchRecord], figure: fn(&SwitchRecord) -> u64) -> String {
     let sum: u64 = of.iter().map(|s| figure(s)).sum();
     let worst = of.iter().map(|s| figure(s)).max().unwrap_or(0);
@@ -38,12 +38,13 @@ fn row(name: &str, of: &[&SwitchRecord]) -> String {
 }
 
 const HEAD: &str = "\
-| to | switches | with 2 or more vCPUs in the guest | quiesce ms, mean / worst | switch ms | resume ms \
-| request ms | shortest stay ms | shadow pages dropped, mean |
+| switched to | switches | switches with 2 or more vCPUs in the guest | quiesce ms, mean / worst \
+| switch ms, mean / worst | resume ms, mean / worst | request ms, mean / worst | shortest stay ms \
+| shadow pages dropped per switch, mean |
 |---|--:|--:|--:|--:|--:|--:|--:|--:|
 ";
 
-/// Markdown, that can be read as it is.
+/// The outcome as Markdown.
 pub fn table(o: &Outcome) -> String {
     let s = &o.storm;
     let pages = match s.pages {
@@ -71,7 +72,7 @@ pub fn table(o: &Outcome) -> String {
         let rounds: Vec<String> = f.work.rounds.iter().map(|(k, n)| format!("{k} {n}")).collect();
         let _ = writeln!(
             out,
-            "corrupted {} bytes, stale accesses {}, processes died {}; warnings: guest {}, host {}",
+            "corrupted bytes {}, stale accesses {}, dead processes {}; kernel warnings: guest {}, host {}",
             f.work.corrupted,
             f.work.stale,
             f.work.died,
@@ -80,7 +81,7 @@ pub fn table(o: &Outcome) -> String {
         );
         let _ = writeln!(
             out,
-            "load {:.0} s ({:.1} switches/s), vCPUs ran {:.0} s; faults caught {}; rounds: {}",
+            "load ran {:.0} s ({:.1} switches/s), vCPUs ran {:.0} s; faults caught {}; rounds: {}",
             f.seconds,
             good.len() as f64 / f.seconds.max(0.001),
             f.ran_seconds,
@@ -90,7 +91,7 @@ pub fn table(o: &Outcome) -> String {
         let noise: Vec<String> = f.noise.iter().map(|(k, n)| format!("{k} {n}")).collect();
         let _ = writeln!(out, "memory: {}", noise.join(", "));
         if f.migrations > 0 {
-            let _ = writeln!(out, "moved to another QEMU {} times", f.migrations);
+            let _ = writeln!(out, "migrations to another QEMU: {}", f.migrations);
         }
     }
     for what in &o.wrong {

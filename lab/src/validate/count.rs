@@ -14,23 +14,23 @@ use crate::lab::job::{Inner, Job, Jobs};
 use crate::lab::{Lab, Output, Plan};
 use crate::vendor::Vendor;
 
-/// One run.
+/// A run under KVM.
 #[derive(Debug, Clone, Copy)]
 pub struct Run {
-    /// Which configuration.
+    /// The configuration.
     pub config: &'static str,
     /// Whether the inner guest's kernel isolates its page tables.
     pub kpti: bool,
-    /// Its number, which shifts it against timer ticks.
+    /// The run's number, which shifts the guest's start against timer ticks.
     pub number: u64,
 }
 
 const SECONDS: u64 = 600;
 const TRACE_MIB: u64 = 512;
-/// For the image, the trace and the emulator in the laboratory.
+/// Memory for the image, the trace and the emulator in the laboratory.
 const LAB_MIB: u64 = 1536;
 
-/// Does a run and reads its trace, by window.
+/// Runs the guest once and reads its trace, by window.
 pub fn count(lab: &Lab, workload: &Workload, run: Run, log: bool) -> Result<BTreeMap<u64, Window>> {
     let (config, backing) = super::config(run.config)?;
     let shown = |p: &std::path::PathBuf| p.to_string_lossy().into_owned();
@@ -65,7 +65,7 @@ pub fn count(lab: &Lab, workload: &Workload, run: Run, log: bool) -> Result<BTre
     let windows = read(output, lab.vendor(), log)?;
     for p in &workload.programs {
         if !windows.contains_key(&p.window) {
-            bail!("the inner guest ended without a word of {}", p.name);
+            bail!("the inner guest ended without output of the program {}", p.name);
         }
     }
     Ok(windows)
@@ -90,13 +90,13 @@ fn read(output: &Output, vendor: &Vendor, log: bool) -> Result<BTreeMap<u64, Win
     Ok(exits::windows(file("trace")?, &formats, vendor, log)?)
 }
 
-/// CR3 reads, and as many writes, that an interrupt in user mode costs under KPTI: into
-/// the kernel and out of it (`SWITCH_TO_KERNEL_CR3`, `SWITCH_TO_USER_CR3`).
+/// CR3 reads of an interrupt in user mode under KPTI, at the entry into the kernel and the exit from it
+/// (`SWITCH_TO_KERNEL_CR3`, `SWITCH_TO_USER_CR3`). The number of CR3 writes is the same.
 const CR3_PER_INTERRUPT: f64 = 2.0;
 
-/// The windows' exits, less the background: what `idle`, a guest asleep, has in the same
-/// time, and under KPTI what its timer's interrupts in user mode cost, of which a guest
-/// slowed down by its exits has more.
+/// The windows' exits without the background. The background is what a sleeping guest (`idle`) has in the same
+/// time and, under KPTI, the cost of timer interrupts in user mode, which a guest that is slowed down by its
+/// exits gets more of.
 pub fn reasons(workload: &Workload, windows: &BTreeMap<u64, Window>, kpti: bool) -> BTreeMap<u64, Reasons> {
     let idle = workload.window("idle").and_then(|w| windows.get(&w));
     windows.iter().map(|(number, w)| (*number, less_background(w, idle, kpti))).collect()
@@ -109,7 +109,7 @@ fn less_background(window: &Window, idle: Option<&Window>, kpti: bool) -> Reason
             *x = (*x - n).max(0.0);
         }
     };
-    // The window of `idle` itself stays as it is: it shows the background.
+    // The window of `idle` is not corrected, because it shows the background.
     if let Some(idle) = idle.filter(|i| *i != window) {
         let share = window.nanoseconds as f64 / idle.nanoseconds.max(1) as f64;
         idle.exits.iter().for_each(|(name, n)| less(name, *n as f64 * share));

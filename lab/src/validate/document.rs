@@ -9,14 +9,13 @@ use super::drive::Settings;
 use super::table::{Row, Verdict, markdown, tally};
 use crate::lab::Lab;
 
-/// Frames of freed page tables come back under RCU, and a guest slowed by its exits has had
-/// more time for that: which frames are used again decides how often KVM meets one whose
-/// table it still shadows.
+/// RCU delays the reuse of freed page tables' frames. In a guest that is slowed by its exits, more frames are
+/// free again, and the reused frames decide how often KVM meets a frame whose table it still shadows.
 const REUSE: &str = "`kvm_mmu_unprotect_page` and `mmu_try_to_unsync_pages` act when the guest uses a frame again \
     that was a page table; how soon RCU gives such frames back is a matter of the guest's speed (by the logs, \
     not proven)";
 
-/// Why rows are not close: program, reason, KVM's function and what it meets. `*` is any.
+/// Causes of rows that are not close: program, reason, and KVM's function with an explanation. `*` matches any.
 const CAUSES: &[(&str, &str, &str)] = &[
     (
         "thp-touch",
@@ -45,13 +44,13 @@ fn cause(row: &Row) -> &'static str {
         .map_or("not explained", |(_, _, why)| why)
 }
 
-/// Today, as the machine says it.
+/// Today's date (UTC).
 fn today() -> String {
     let out = Command::new("date").args(["-u", "+%F"]).output();
     out.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned()).unwrap_or_default()
 }
 
-/// The page for one kernel.
+/// The page of one kernel.
 pub fn page(lab: &Lab, workload: &Workload, settings: &Settings, rows: &[Row]) -> String {
     let tally = tally(rows);
     let of = |v: Verdict| tally.get(&v).copied().unwrap_or(0);

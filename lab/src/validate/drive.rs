@@ -21,16 +21,15 @@ use crate::lab::Lab;
 pub struct Settings {
     /// Configurations.
     pub configs: Vec<&'static str>,
-    /// Guests without kernel page-table isolation, with it, or both.
+    /// Values of KPTI to compare: off, on, or both.
     pub kpti: Vec<bool>,
     /// Runs under KVM per configuration.
     pub runs: u64,
-    /// Boots at a time.
+    /// Number of boots at a time.
     pub jobs: usize,
-    /// Where what was counted is kept, and read from if it is there.
+    /// File with the counts. It is read if it exists, and written otherwise.
     pub kept: Option<PathBuf>,
-    /// A directory for every exit of both sides, a file per configuration and program, to
-    /// lay one beside the other.
+    /// Directory for all exits of both sides, with a file per configuration and program.
     pub logs: Option<PathBuf>,
 }
 
@@ -47,14 +46,14 @@ impl Default for Settings {
     }
 }
 
-/// What was counted, by run and window.
+/// Counts by run and window.
 type Counted = BTreeMap<String, BTreeMap<u64, Window>>;
 
 fn key(run: Run) -> String {
     format!("{}{} run {}", run.config, if run.kpti { " kpti" } else { "" }, run.number)
 }
 
-/// What is still to do and what is done.
+/// The runs that are left, and the results so far.
 struct State {
     predictions: Vec<bool>,
     runs: Vec<Run>,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compares the model with the real KVM: the same guest runs the same programs, once captured with its exits
-//! predicted, and several times as an inner guest under KVM with its exits counted. `predict` and `count`
-//! give exits per program, configuration and reason, `table` compares them, `drive` runs everything, and
-//! `document` writes the page.
+//! Compares the model with the real KVM. The same guest runs the same programs: once captured, where the model
+//! predicts its exits, and several times as an inner guest under KVM, where its exits are counted. `predict`
+//! and `count` give exits per program, configuration and reason, `table` compares them, `drive` runs
+//! everything, and `document` writes the page.
 
 pub mod count;
 pub mod document;
@@ -25,15 +25,15 @@ pub const CONFIGS: [&str; 4] = ["nested-4k", "nested-2m", "shadow-4k", "shadow-2
 /// A program of the suite.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
-    /// Its name.
+    /// The program's name.
     pub name: String,
-    /// The number of its window.
+    /// Number of the program's window.
     pub window: u64,
-    /// What it does.
+    /// What the program does.
     pub about: String,
 }
 
-/// The programs there are, in the suite's order.
+/// All programs, in the suite's order.
 pub fn programs() -> Result<Vec<Program>> {
     let out = Command::new(crate::SUITE).arg("--list").output().context("running the suite")?;
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
@@ -48,10 +48,10 @@ pub fn programs() -> Result<Vec<Program>> {
         .collect()
 }
 
-/// The program that runs a command given to it.
+/// The program that runs the user's command.
 const RUN: &str = "run";
 
-/// What a guest of the comparison runs, and the files it needs for that.
+/// What a guest of the comparison runs, and the files for it.
 #[derive(Debug, Clone)]
 pub struct Workload {
     /// Program and arguments.
@@ -64,7 +64,7 @@ pub struct Workload {
     pub memory_mib: u64,
 }
 
-/// Where the C compiler keeps a program of its own.
+/// The path of one of the C compiler's own programs.
 fn compiler_part(name: &str) -> Result<PathBuf> {
     let out = Command::new("gcc").arg(format!("-print-prog-name={name}")).output().context("running gcc")?;
     let found = PathBuf::from(String::from_utf8_lossy(&out.stdout).trim());
@@ -91,19 +91,19 @@ impl Workload {
             let shown = |p: &PathBuf| p.to_string_lossy().into_owned();
             command.extend([RUN.into(), "--".into(), shown(&gcc), "-O1".into(), "-c".into()]);
             command.extend([shown(&source), "-o".into(), object]);
-            // The driver looks for cc1 where it was installed, not where links lead.
+            // The driver looks for cc1 at the place of its installation, not where links lead.
             include = vec![gcc, compiler_part("cc1")?, compiler_part("as")?, source];
             include.push(PathBuf::from("/usr/bin/as"));
         }
         Ok(Workload { command, include, programs: chosen, memory_mib })
     }
 
-    /// The window of a program that it has.
+    /// The window of one of its programs.
     pub fn window(&self, program: &str) -> Option<u64> {
         self.programs.iter().find(|p| p.name == program).map(|p| p.window)
     }
 
-    /// The guest that runs it.
+    /// The guest that runs the workload.
     pub fn guest(&self, kpti: bool) -> GuestSpec {
         GuestSpec {
             command: self.command.iter().map(Into::into).collect(),

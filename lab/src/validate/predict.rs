@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Predicts exits: captures the guest from its boot on, feeds the model, and reads the model's counts at
-//! the windows that the guest marks.
+//! Predicts exits: captures the guest from its boot on, passes its events to the model, and reads the model's
+//! counts at the windows that the guest marks.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
@@ -17,23 +17,23 @@ use crate::lab::Lab;
 /// The laboratory's emulator keeps no TLB entry over an exit.
 const OVERRIDES: [&str; 1] = ["cpu.tlb_tagged=false"];
 
-/// What a program does.
+/// Predicted exits of a window.
 #[derive(Debug, Clone, Default)]
 pub struct Window {
-    /// Counts.
+    /// Counters of the model.
     pub sample: Sample,
-    /// Every exit, if asked for: reason and address.
+    /// Every exit with reason and address, if they are logged.
     pub log: Vec<(&'static str, u64)>,
 }
 
-/// A window that has begun: its number and the counts at that time.
+/// A window that has begun: its number and the counters at its start.
 type Begun = (u64, Vec<Sample>);
 
 struct Windows {
     model: Model,
     log: bool,
     begun: Option<Begun>,
-    /// By number, for each configuration.
+    /// Windows by number, for each configuration.
     done: BTreeMap<u64, Vec<Window>>,
 }
 
@@ -81,7 +81,7 @@ impl Windows {
     }
 }
 
-/// What is predicted for a program, by reason.
+/// A program's predicted exits by reason.
 pub type Predicted = BTreeMap<u64, Window>;
 
 /// The exits of each window.
@@ -90,7 +90,7 @@ pub fn reasons(predicted: &Predicted) -> BTreeMap<u64, Reasons> {
     predicted.iter().map(|(n, w)| (*n, of(&w.sample))).collect()
 }
 
-/// Windows by configuration; `log` keeps every exit.
+/// Predicts the windows of each configuration. With `log` every exit is kept.
 pub fn predict(
     lab: &Lab,
     workload: &Workload,

@@ -1,32 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The comparison: a row per program, configuration and reason.
+//! Compares predicted and counted exits: a row per program, configuration and reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use super::Program;
 
-/// A program's counts in one place, by reason.
+/// A program's counts by reason, predicted or counted.
 pub type Reasons = BTreeMap<String, f64>;
 
-/// How far a row is from what was counted.
+/// How far a row's prediction is from the count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
     /// Within 5 %, or within 10 counts where there are fewer than 200.
     Close,
     /// Within 25 %.
     Off,
-    /// Beyond.
+    /// Further away.
     Far,
 }
 
-/// Below this many, counts are compared and not ratios.
+/// Below this count, the difference decides and not the ratio.
 const FEW: f64 = 200.0;
 const COUNTS: f64 = 10.0;
 const CLOSE: f64 = 0.05;
 const OFF: f64 = 0.25;
 
-/// One row.
+/// A row of the comparison.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
     /// Program.
@@ -37,9 +37,9 @@ pub struct Row {
     pub config: &'static str,
     /// Reason: the model's counter without `exits_`.
     pub reason: String,
-    /// By the model.
+    /// Exits by the model.
     pub predicted: f64,
-    /// Under KVM, a number per run.
+    /// Exits under KVM, a number per run.
     pub counted: Vec<f64>,
 }
 
@@ -49,7 +49,7 @@ impl Row {
         self.counted.iter().sum::<f64>() / self.counted.len().max(1) as f64
     }
 
-    /// Least and most of the runs.
+    /// Smallest and largest count of the runs.
     pub fn spread(&self) -> (f64, f64) {
         let fold = |f: fn(f64, f64) -> f64, start| self.counted.iter().copied().fold(start, f);
         (fold(f64::min, f64::INFINITY), fold(f64::max, 0.0))
@@ -96,7 +96,7 @@ pub fn rows(
     out
 }
 
-/// How many rows there are of each verdict.
+/// Number of rows with each verdict.
 pub fn tally(rows: &[Row]) -> BTreeMap<Verdict, usize> {
     let mut out = BTreeMap::new();
     for r in rows {
@@ -108,7 +108,8 @@ pub fn tally(rows: &[Row]) -> BTreeMap<Verdict, usize> {
 /// The rows as a Markdown table.
 pub fn markdown<'a>(rows: impl IntoIterator<Item = &'a Row>) -> String {
     let mut out = String::from(
-        "| program | KPTI | configuration | reason | predicted | counted | spread | ratio | |\n\
+        "| program | KPTI | configuration | exit reason | predicted exits | counted exits, mean \
+         | counted exits, range | predicted / counted | verdict |\n\
          |---|---|---|---|--:|--:|--:|--:|---|\n",
     );
     for r in rows {

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Machine code of the guests: the handful of 64-bit instructions that they need,
-//! and the pages that hold them.
+//! Assembles the guests' machine code: the few 64-bit instructions that they need, and their pages.
 //!
-//! Guests have no loops and no stack: every address is an immediate, so that what a
-//! guest accesses, and in which order, is what was written down. Code pages lie
-//! [`STRIDE`] apart in the address space and are joined by jumps: each entry that maps
-//! one is alone in its aligned block of 8, where KVM's prefetch (`FNAME(pte_prefetch)`)
-//! finds nothing.
+//! Guests have no loops and no stack. Every address is an immediate, so a guest's accesses and their order are
+//! as written. Code pages are [`STRIDE`] apart in the address space and are joined by jumps. The entry of each
+//! page is therefore alone in its aligned block of 8, where KVM's prefetch (`FNAME(pte_prefetch)`) finds
+//! nothing.
 
 /// Distance of two code pages (and of two exposed tables): one block of 8 entries.
 pub const STRIDE: u64 = 8 << 12;
@@ -53,7 +51,7 @@ impl Asm {
         self.raw(&[0x48, 0x89, 0x08])
     }
 
-    /// STOSQ: one that it does not (`x86_page_table_writing_insn`).
+    /// STOSQ: an instruction that KVM does not class so (`x86_page_table_writing_insn`).
     pub fn stosq(self) -> Asm {
         self.raw(&[0x48, 0xab])
     }
@@ -104,10 +102,10 @@ impl Asm {
     }
 }
 
-/// JMP rbx: what a page holds that is fetched from and comes back.
+/// JMP rbx: the code of a page that is only fetched from, which returns at once.
 pub const JMP_RBX: [u8; 2] = [0xff, 0xe3];
 
-/// A STOSQ that comes back.
+/// A STOSQ that returns.
 pub const STOSQ_JMP_RBX: [u8; 4] = [0x48, 0xab, 0xff, 0xe3];
 
 /// The handler of #PF: drops the error code, puts RBX (where to go on) in the place of the

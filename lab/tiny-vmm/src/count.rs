@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs a guest phase by phase under KVM and holds its counts against the model's.
+//! Runs a guest phase by phase under KVM and compares its counts with the model's.
 
 use crate::guest::Guest;
 use crate::known;
@@ -19,7 +19,7 @@ const WRITE: u64 = 1 << 1;
 const FETCH: u64 = 1 << 4;
 const GUEST_TABLE: u64 = 1 << 33;
 
-/// One line of output: what a phase was predicted to do and what it did.
+/// A line of output: predicted and counted exits of a phase.
 #[derive(Debug, Serialize)]
 pub struct Fact {
     pub fact: &'static str,
@@ -29,17 +29,17 @@ pub struct Fact {
     pub kernel: String,
     pub config: String,
     pub backing: HostPages,
-    /// Are predicted and counted the same (as far as the model says)?
+    /// Whether all counts that the model predicts are equal.
     pub agree: bool,
-    /// Names of the counts that are not.
+    /// Names of the counts that differ.
     pub differ: Vec<&'static str>,
-    /// If they are not, why, where that is known.
+    /// Why counts differ, if known.
     pub known: Option<&'static str>,
     /// Exits for paging by reasoning, for Linux 6.1.
     pub closed: Option<u64>,
-    /// Are they those counted?
+    /// Whether the exits by reasoning are equal to the counted exits.
     pub closed_holds: Option<bool>,
-    /// Did KVM's statistics agree with the trace?
+    /// Whether KVM's statistics agree with the trace.
     pub cross_check: bool,
     pub predicted: Counts,
     pub counted: Counts,
@@ -47,11 +47,11 @@ pub struct Fact {
     pub exits: BTreeMap<String, BTreeMap<String, u64>>,
     /// Other trace events by name.
     pub events: Events,
-    /// KVM's statistics, less those that stayed.
+    /// KVM's statistics that changed.
     pub statistics: BTreeMap<String, i64>,
 }
 
-/// What the trace and the statistics of a phase say.
+/// Counts of a phase, from the trace and the statistics.
 pub fn counts(mode: Paging, events: &Events, stats: &BTreeMap<String, i64>) -> Counts {
     let stat = |name: &str| stats.get(name).copied().unwrap_or(0).max(0) as u64;
     let fault = if mode == Paging::Nested { NestedFault } else { PageFault };
@@ -81,7 +81,7 @@ pub fn counts(mode: Paging, events: &Events, stats: &BTreeMap<String, i64>) -> C
     }
 }
 
-/// Names of the counts in which the model is wrong.
+/// Names of the counts that the model predicts wrongly.
 pub fn differ(mode: Paging, predicted: &Counts, counted: &Counts) -> Vec<&'static str> {
     let (p, c) = (predicted, counted);
     let mut out = Vec::new();
@@ -113,13 +113,13 @@ pub fn differ(mode: Paging, predicted: &Counts, counted: &Counts) -> Vec<&'stati
     out
 }
 
-/// The trace's number of exits must be the statistics', interrupts of the host included.
+/// Whether trace and statistics have the same number of exits, including interrupts of the host.
 fn cross_check(events: &Events, stats: &BTreeMap<String, i64>) -> bool {
     stats.get("exits").copied().unwrap_or(0) == events.exits.len() as i64
 }
 
-/// Runs `guest` with memory of kind `backing`, and tells each phase's fact; if `once`, no
-/// further than the first that does not agree, as what follows from it says nothing more.
+/// Runs `guest` on memory of kind `backing`, and reports the fact of each phase. With `once` it stops at the first
+/// fact that does not agree, because later phases depend on it.
 pub fn count(
     guest: &Guest,
     backing: HostPages,
@@ -131,7 +131,7 @@ pub fn count(
     let config = Config { mode: host_mode(trace.vendor)?, host_page: backing.size() };
     let kernel = host_kernel()?;
     let place = Config::ALL.iter().skip(1).position(|&c| c == config).context("a mode with exits")?;
-    // The kernel's own rules, unless it is told otherwise.
+    // The rules of this kernel's version, unless the user sets others.
     let own = Kvm::of_release(&kernel).map(|kvm| format!("kvm={}", kvm.name()));
     let settings: Vec<String> = own.into_iter().chain(settings.iter().cloned()).collect();
     let predicted = predict(guest, config, &settings)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The host kernel's physical memory, read through /proc/kcore: an ELF core whose segments
-//! tell where the kernel's direct map of each range of memory is in the file.
+//! Reads the host kernel's physical memory through /proc/kcore, an ELF core. Its segments have the place of the
+//! kernel's direct map of each range of memory in the file.
 
 use crate::vm::Unavailable;
 use anyhow::{Context, Result, ensure};
@@ -34,7 +34,7 @@ fn segments<'a, R: ReadRef<'a>>(data: R) -> Result<Vec<(u64, u64, u64)>> {
 }
 
 impl Kcore {
-    /// Opens it; needs root.
+    /// Opens /proc/kcore, which needs root.
     pub fn open() -> Result<Kcore> {
         let file =
             File::open("/proc/kcore").map_err(|e| Unavailable(format!("cannot open /proc/kcore: {e}")))?;

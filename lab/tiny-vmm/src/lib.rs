@@ -1,31 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A virtual machine monitor of a few hundred lines, for tests that control every vCPU. It runs hand-made
-//! guests under the KVM of the machine it is on, which is the laboratory's, and compares KVM's exits with
-//! the model's.
+//! A small virtual machine monitor for tests that control every vCPU. It runs hand-made guests under the
+//! laboratory's KVM and compares KVM's exits with the model's.
 //!
-//! A guest needs no prediction of its own: `guest::Guest` writes machine code and the model's events of it in
-//! the same call. The crate boots no Linux and emulates no devices. [`main`] is the program; [`vendor`] is
-//! what differs between processor vendors.
+//! A guest needs no separate prediction: `guest::Guest` writes machine code and the code's events for the model
+//! in the same call. The crate boots no Linux and emulates no devices. [`main`] is the program; [`vendor`] has
+//! the differences between processor vendors.
 //!
 //! | verb | does | line of output |
 //! |---|---|---|
 //! | `count [GUEST]...` | counts the exits of each phase by reason and error code, beside the model's | `count::Fact` |
-//! | `random` | the same for guests made up at random, each until the two differ | `count::Fact` |
+//! | `random` | counts the exits of random guests, each until KVM and model differ | `count::Fact` |
 //! | `walks` | compares the entries that one access reads, by their A and D bits, with the walker's | `walks::Fact` |
 //! | `switch [CASE]...` | switches paging modes on a KVM with a mode per VM, and checks the guest | `switch::Fact` |
 //! | `predict [GUEST]...` | prints the model's counts alone; needs no KVM | `Prediction` |
 //!
-//! Standard output has one line of JSON per fact (`"fact"` names its kind), errors are text on standard error.
+//! Standard output has one line of JSON per fact (`"fact"` names its kind). Errors are text on standard error.
 //! Exit status: 0 all facts agree, 3 some do not, 1 an error, 77 the machine lacks KVM, its trace, a kind of
 //! memory or a privilege. The KVM module's parameter chooses nested or shadow paging; `--backing` chooses the
 //! host's pages behind guest memory.
 //!
-//! `walks` has words of the host's memory changed, which only the laboratory can do (`poke.rs`).
+//! `walks` changes words of the host's memory, which works only in the laboratory (`poke.rs`).
 //!
-//! The program needs root, debugfs and tracefs at /sys/kernel/debug and /sys/kernel/tracing, for 2 MB
-//! pages /proc/sys/vm/nr_hugepages of 48 or more, and for `walks` /proc/kcore and kprobes.
-//! For shadow paging QEMU 9.1 and later need a KVM that keeps CR0 reads intercepted; otherwise a guest's
-//! MOV from CR3 reads the shadow root. The guest `cr3-read` notices that.
+//! The program needs root, debugfs at /sys/kernel/debug and tracefs at /sys/kernel/tracing; for 2 MB pages
+//! /proc/sys/vm/nr_hugepages of at least 48; and for `walks` /proc/kcore and kprobes. For shadow paging QEMU 9.1
+//! and later need a KVM that keeps CR0 reads intercepted; otherwise a guest's MOV from CR3 reads the shadow
+//! root. The guest `cr3-read` detects that.
 //!
 //! ```
 //! use bifold_tiny_vmm::vendor::{AMD, ExitCause, RawExit};
@@ -69,7 +68,7 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Run guests and count exits by phase, beside what the model says.
+    /// Run guests and compare the exits of each phase with the model's.
     Count {
         /// Guests (all, if none is named).
         #[arg(value_parser = guests::names())]
@@ -81,15 +80,15 @@ enum Verb {
         #[arg(long, value_name = "KEY=VALUE")]
         set: Vec<String>,
     },
-    /// The same with guests made up at random, each until model and KVM differ.
+    /// Run random guests and compare their exits with the model's, each until the two differ.
     Random {
-        /// The first seed.
+        /// Seed of the first guest.
         #[arg(long, default_value_t = 1)]
         seed: u64,
-        /// How many guests.
+        /// Number of guests.
         #[arg(long, default_value_t = 20)]
         guests: u64,
-        /// Megabytes of memory; under 16, shadow pages become scarce.
+        /// Guest memory in MB; below 16, shadow pages become scarce.
         #[arg(long, default_value_t = guests::MEMORY >> 20)]
         memory: u64,
         /// What backs guest memory.
@@ -99,19 +98,19 @@ enum Verb {
         #[arg(long, value_name = "KEY=VALUE")]
         set: Vec<String>,
     },
-    /// Compare the entries that one access reads, by their A and D bits, with the walker's.
-    /// Asks for words to be poked: `{"poke":[[PA,VALUE],...]}`, then waits for `poked`.
+    /// Compare the entries that one access reads, by their A and D bits, with the walker's. The program prints
+    /// `{"poke":[[PA,VALUE],...]}` to have words of physical memory written, and waits for `poked`.
     Walks {
         /// What backs guest memory.
         #[arg(long, value_delimiter = ',', default_value = "4k,2m")]
         backing: Vec<HostPages>,
     },
-    /// Switch paging modes of running guests, on a KVM that can (`make kernel`).
+    /// Switch paging modes of running guests. Needs a KVM that can switch (`make kernel`).
     Switch {
-        /// Cases (all but those that take minutes, if none is named).
+        /// Cases (default: all except those that take minutes).
         #[arg(value_parser = switch::names())]
         cases: Vec<String>,
-        /// Say which cases there are.
+        /// List the cases and exit.
         #[arg(long)]
         list: bool,
     },
@@ -121,7 +120,7 @@ enum Verb {
     /// Another user's attempt, for a case of `switch`.
     #[command(hide = true)]
     SwitchAs { user: u32, file: std::path::PathBuf },
-    /// What the model says, without KVM.
+    /// Print the model's counts, without KVM.
     Predict {
         /// Guests (all, if none is named).
         #[arg(value_parser = guests::names())]

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Guest memory, backed by the host in one of several ways. They differ in what a read of
-//! a cold page leaves behind: the zero page (anonymous memory, of 4 KB or 2 MB), a page of its
-//! own that is mapped read-only (private hugetlbfs, `hugetlb_no_page`), or one that is mapped
-//! writable (shared memory). KVM maps a read fault writable only if the host does
-//! (`hva_to_pfn_slow`).
+//! Guest memory on host pages of several kinds. The kinds differ in the result of a read of a cold page: the zero
+//! page (anonymous memory, of 4 KB or 2 MB), a new page that is mapped read-only (private hugetlbfs,
+//! `hugetlb_no_page`), or a new page that is mapped writable (shared memory). KVM maps the page of a read fault
+//! writable only if the host does (`hva_to_pfn_slow`).
 
 use anyhow::{Context, Result, ensure};
 use bifold_mmu::PageSize;
@@ -15,7 +14,7 @@ use serde::Serialize;
 const THP: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 const HUGE: usize = 2 << 20;
 
-/// What backs guest memory.
+/// The host's pages behind guest memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 pub enum HostPages {
     /// Anonymous 4 KB pages.
@@ -98,7 +97,7 @@ impl Memory {
         let memory = Memory { map, map_len, at, len };
         let advice = match backing {
             HostPages::Transparent => Some(Advice::LinuxHugepage),
-            // Has no say there, and 6.1 warns of its own lock where it splits the mapping (`hugetlb_split`).
+            // The advice has no effect on hugetlbfs, and 6.1 logs a warning when it splits the mapping (`hugetlb_split`).
             _ if large => None,
             _ => Some(Advice::LinuxNoHugepage),
         };
@@ -111,12 +110,12 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Where KVM finds it.
+    /// The address for KVM's memory slot.
     pub fn host_address(&self) -> u64 {
         self.at as u64
     }
 
-    /// Its length.
+    /// Length in bytes.
     pub fn len(&self) -> u64 {
         self.len as u64
     }

@@ -1,39 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The references of one walk, entry by entry, as [`bifold_mmu::walk`] makes them: of one
-//! dimension over shadow tables, of two over the guest's and the nested ones.
+//! Lists the references of a walk, entry by entry, as [`bifold_mmu::walk`] makes them: one-dimensional over
+//! shadow tables, two-dimensional over the guest's and the nested tables.
 //!
-//! The model counts references by guest and host level ([`bifold_model::memory::Refs`]);
-//! over the tables of a real machine the same walker says which entries those are.
+//! The model counts references by guest and host level ([`bifold_model::memory::Refs`]). The same walker over
+//! the tables of a real machine gives the entries.
 
 use bifold_mmu::format::{Format, X86_64_4_LEVEL as FORMAT};
 use bifold_mmu::{Start, Walk, walk};
 use std::collections::BTreeSet;
 
-/// An access whose walk is wanted.
+/// An access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Access {
     pub va: u64,
     pub write: bool,
 }
 
-/// What a walk reads.
+/// The entries that a walk reads.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Entries {
     /// Guest-physical addresses of guest entries.
     pub guest: BTreeSet<u64>,
     /// Host-physical addresses of nested or shadow entries.
     pub host: BTreeSet<u64>,
-    /// Leaf entries that the walk writes to: their D bit.
+    /// Leaf entries whose D bit the walk sets.
     pub guest_dirty: BTreeSet<u64>,
     pub host_dirty: BTreeSet<u64>,
     /// References by guest and host level, as the model counts them.
     pub refs: [[u64; 6]; 6],
 }
 
-/// A walk that ends at nothing.
+/// The error of a walk that ends at a missing entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotMapped {
-    /// Host table (or guest's).
+    /// Whether the entry is missing in a host table (otherwise in a guest table).
     pub host: bool,
     pub at: u64,
 }
@@ -118,7 +118,7 @@ impl Entries {
         }
     }
 
-    /// Adds what another walk reads.
+    /// Adds the entries of another walk.
     pub fn add(&mut self, other: Entries) {
         self.guest.extend(other.guest);
         self.host.extend(other.host);
@@ -126,7 +126,7 @@ impl Entries {
         self.host_dirty.extend(other.host_dirty);
     }
 
-    /// All references.
+    /// Number of references.
     pub fn count(&self) -> u64 {
         self.refs.iter().flatten().sum()
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Exact counts of one phase: the kernel's trace of KVM's events, and KVM's own statistics.
+//! Counts one phase exactly, from the kernel's trace of KVM's events and KVM's statistics.
 //!
-//! A trace instance of our own holds the events since the last [`Trace::clear`]; the guest
-//! is stopped whenever it is cleared or read, so nothing is missed or counted twice.
-//! `kvm:kvm_exit` has the exit's reason and information, which [`Vendor`] decodes. `kvmmmu` events are
-//! counted by name. KVM's statistics are read from debugfs, where each VM has a directory.
+//! A separate trace instance holds the events since the last [`Trace::clear`]. The guest is stopped whenever
+//! the trace is cleared or read, so no event is missed or counted twice. [`Vendor`] decodes the reason and
+//! information of `kvm:kvm_exit`. `kvmmmu` events are counted by name. KVM's statistics come from debugfs, where
+//! each VM has a directory.
 
 use crate::vendor::{ExitCause, PagingExit, RawExit, Vendor};
 use crate::vm::{Unavailable, vendor};
@@ -27,21 +27,21 @@ const EVENTS: [&str; 7] = [
     "kvmmmu/kvm_mmu_sync_page",
 ];
 
-/// One `kvm_exit`.
+/// An event `kvm_exit`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TracedExit {
-    /// As the trace prints it: `npf`, `PF excp`, `write_cr3`.
+    /// Reason as the trace prints it: `npf`, `PF excp`, `write_cr3`.
     pub reason: String,
-    /// Where the guest was.
+    /// Address of the guest's instruction.
     pub rip: u64,
-    /// What it was for, if it concerns paging.
+    /// The decoded exit, if it concerns paging.
     pub paging: Option<PagingExit>,
 }
 
-/// What a trace held.
+/// The events of a trace.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Events {
-    /// Exits, in their order.
+    /// Exits in order.
     #[serde(skip)]
     pub exits: Vec<TracedExit>,
     /// Number of other events by name; root pages also as `kvm_mmu_get_page l4`.
@@ -65,12 +65,12 @@ impl Events {
         self.exits.iter().filter(|e| which(e)).count() as u64
     }
 
-    /// Exits of this cause.
+    /// Number of exits with this cause.
     pub fn caused_by(&self, cause: ExitCause) -> u64 {
         self.count(|e| e.paging.is_some_and(|p| p.cause == cause))
     }
 
-    /// Events of that name.
+    /// Number of events with this name.
     pub fn named(&self, name: &str) -> u64 {
         self.others.get(name).copied().unwrap_or(0)
     }
@@ -134,12 +134,12 @@ fn exit(text: &str, vendor: &Vendor) -> Option<TracedExit> {
 #[derive(Debug)]
 pub struct Trace {
     at: PathBuf,
-    /// Whose exits the trace has.
+    /// The vendor that decodes exits.
     pub vendor: &'static Vendor,
 }
 
 impl Trace {
-    /// Makes the instance and switches the events on.
+    /// Makes the instance and enables the events.
     pub fn new() -> Result<Trace> {
         let vendor = vendor()?;
         let at = PathBuf::from(INSTANCE);
@@ -160,15 +160,15 @@ impl Trace {
         fs::write(&path, value).with_context(|| format!("{}", path.display()))
     }
 
-    /// Forgets what was traced.
+    /// Clears the trace.
     pub fn clear(&self) -> Result<()> {
         self.set("trace", "")
     }
 
-    /// Traces a function of the kernel as an event `tinyvmm/NAME` with what `fetch` says of
-    /// its arguments (Documentation/trace/kprobetrace.rst).
+    /// Traces a kernel function as an event `tinyvmm/NAME`. `fetch` names its arguments
+    /// (Documentation/trace/kprobetrace.rst).
     pub fn probe(&self, name: &str, function: &str, fetch: &str) -> Result<()> {
-        // Appended: opening the file anew would remove everybody's.
+        // Appended, because truncating the file would remove all probes.
         let probe = format!("p:tinyvmm/{name} {function} {fetch}");
         fs::OpenOptions::new()
             .append(true)
@@ -178,13 +178,13 @@ impl Trace {
         self.set(&format!("events/tinyvmm/{name}/enable"), "1")
     }
 
-    /// The text of what was traced since.
+    /// The trace's text since the last clear.
     pub fn text(&self) -> Result<String> {
         let path = self.at.join("trace");
         fs::read_to_string(&path).with_context(|| format!("{}", path.display()))
     }
 
-    /// What was traced since.
+    /// The events since the last clear.
     pub fn read(&self) -> Result<Events> {
         parse(&self.text()?, self.vendor)
     }
@@ -200,7 +200,7 @@ impl Drop for Trace {
     }
 }
 
-/// KVM's statistics of one VM, by name. Those of its vCPUs are summed there.
+/// KVM's statistics of a VM, by name. Statistics of vCPUs are sums.
 pub fn statistics(debugfs: &Path) -> Result<BTreeMap<String, i64>> {
     let mut out = BTreeMap::new();
     for file in fs::read_dir(debugfs).with_context(|| format!("{}", debugfs.display()))? {
@@ -208,7 +208,7 @@ pub fn statistics(debugfs: &Path) -> Result<BTreeMap<String, i64>> {
         if !file.file_type()?.is_file() {
             continue;
         }
-        // Some files are tables for reading by people.
+        // Some files are tables, not numbers.
         if let Some(n) = fs::read_to_string(file.path()).ok().and_then(|t| t.trim().parse().ok()) {
             out.insert(file.file_name().to_string_lossy().into_owned(), n);
         }

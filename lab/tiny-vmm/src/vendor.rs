@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Processor vendors as data: everything that the laboratory and the tiny VMM have to know of one
-//! vendor's virtualization and of the emulator that stands in for its processors.
+//! Processor vendors as data: everything that the laboratory and the tiny VMM need to know about a vendor's
+//! virtualization and about the emulator of its processors.
 //!
-//! AMD has the only entry, because QEMU's TCG emulates AMD's virtualization and no other.
-//! `lab/README.md` says what a further entry needs.
+//! AMD has the only entry, because QEMU's TCG emulates only AMD's virtualization. `lab/README.md` lists what
+//! another entry needs.
 
 use bifold_mmu::format::{Format, X86_64_4_LEVEL};
 use kvm_bindings::kvm_sregs;
 
-/// One vendor.
+/// A processor vendor.
 #[derive(Debug)]
 pub struct Vendor {
-    /// For messages.
+    /// Name in messages.
     pub name: &'static str,
     /// `vendor_id` of /proc/cpuinfo.
     pub cpuid: &'static str,
@@ -19,10 +19,10 @@ pub struct Vendor {
     pub module: &'static str,
     /// The module's parameter for nested paging.
     pub nested_parameter: &'static str,
-    /// A function of the module that has to be changed for shadow paging under the emulator, see
-    /// `lab/src/lab/kvm_module.rs`. None: the module is right as it is.
+    /// The module's function that is patched for shadow paging under the emulator, see
+    /// `lab/src/lab/kvm_module.rs`. `None` if the module needs no patch.
     pub shadow_fix: Option<&'static str>,
-    /// Flags of the emulated CPU, after those that all our guests have.
+    /// Flags of the emulated CPU in addition to those of all guests.
     pub emulator_flags: &'static [&'static str],
     /// The hardware profile whose TLBs and walks are closest to the emulated CPU's.
     pub profile: &'static str,
@@ -36,7 +36,7 @@ pub struct Vendor {
     pub decode: fn(&RawExit) -> Option<PagingExit>,
     /// `exit_reason` by the word that the trace prints for it. Only reasons that `decode` knows.
     pub words: &'static [(&'static str, u64)],
-    /// Entries of the nested tables.
+    /// Format of the nested tables.
     pub nested_format: &'static Format,
     /// The kernel function that loads the root of nested or shadow tables, and its argument with the
     /// root as kprobes name it (Documentation/trace/kprobetrace.rst).
@@ -50,11 +50,11 @@ pub struct Vendor {
 pub struct HypervisorBit {
     /// For messages.
     pub name: &'static str,
-    /// Sets it or clears it.
+    /// Sets or clears the bit.
     pub set: fn(&mut kvm_sregs, bool),
 }
 
-/// The fields of `kvm:kvm_exit`, which has the same ones for each vendor.
+/// The fields of `kvm:kvm_exit`, which are the same for every vendor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[allow(missing_docs)] // the kernel's own words
 pub struct RawExit {
@@ -64,7 +64,7 @@ pub struct RawExit {
     pub intr_info: u64,
 }
 
-/// What caused an exit that concerns paging.
+/// The cause of an exit that concerns paging.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExitCause {
     /// A guest's #PF, intercepted because its tables are shadowed.
@@ -82,15 +82,15 @@ pub enum ExitCause {
 /// An exit that concerns paging.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PagingExit {
-    /// What it was.
+    /// The cause.
     pub cause: ExitCause,
-    /// Of a fault: the error code in the bits of #PF, with bit 33 for a fault at a guest's table.
+    /// Error code of a fault, in the bits of #PF, with bit 33 for a fault at a guest's table.
     pub error: u64,
-    /// Of a fault: guest-virtual, with nested paging guest-physical.
+    /// Address of a fault: guest-virtual, or guest-physical with nested paging.
     pub address: u64,
 }
 
-/// All vendors that can be run.
+/// All vendors.
 pub const VENDORS: [&Vendor; 1] = [&AMD];
 
 impl Vendor {
@@ -125,7 +125,7 @@ pub static AMD: Vendor = Vendor {
     module: "kvm_amd",
     nested_parameter: "npt",
     shadow_fix: Some("svm_set_cr0"),
-    // TCG lacks next-RIP save too; our guests, without SVM, do not have it anyway.
+    // TCG also lacks next-RIP save, which our guests, without SVM, do not have anyway.
     emulator_flags: &["-nrip-save", "+svm", "+npt"],
     profile: "phenom2-x3-720",
     // Linux sets it where LS_CFG can be read (`bsp_init_amd`): TCG reads it as 0, KVM does not.

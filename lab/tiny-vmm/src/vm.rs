@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The VM: memory, vCPUs in 64-bit mode, each a thread that runs when told to.
+//! A VM with memory and vCPUs in 64-bit mode. Each vCPU is a thread that runs on request.
 //!
-//! No interrupt controller and no devices: HLT and port I/O come back to us. A guest's
-//! registers are set as a kernel would leave them (paging, write protection, no-execute,
-//! global pages), so that KVM's MMU role is that of a running kernel.
+//! There is no interrupt controller and no device, so HLT and port I/O return to the VMM. A guest's registers
+//! are set as a kernel sets them (paging, write protection, no-execute, global pages), so that KVM's MMU role is
+//! that of a running kernel.
 
 use crate::asm::{PORT_MARKER, PORT_VALUE};
 use crate::guest::{CR4, Guest};
@@ -80,7 +80,7 @@ impl TinyVm {
         Ok(TinyVm { vcpus, fd, memory })
     }
 
-    /// Runs a vCPU until its next marker. Returns the values that it told.
+    /// Runs a vCPU until its next marker. Returns the values that the guest sent.
     pub fn run(&self, vcpu: usize) -> Result<Vec<u32>> {
         let v = &self.vcpus[vcpu];
         let gone = "a vCPU's thread ended";
@@ -88,7 +88,7 @@ impl TinyVm {
         v.done.recv().context(gone)?.with_context(|| format!("vCPU {vcpu}"))
     }
 
-    /// Where KVM shows this VM's statistics.
+    /// The debugfs directory with this VM's statistics.
     pub fn debugfs(&self) -> PathBuf {
         format!("/sys/kernel/debug/kvm/{}-{}", std::process::id(), self.fd.as_raw_fd()).into()
     }
@@ -184,7 +184,7 @@ pub fn vendor() -> Result<&'static Vendor, Unavailable> {
     Vendor::of_this_machine().ok_or_else(missing)
 }
 
-/// What the host's KVM does: `nested` or `shadow`, by its module's parameter.
+/// The paging mode of the host's KVM, `nested` or `shadow`, by its module's parameter.
 pub fn host_mode(vendor: &Vendor) -> Result<bifold_model::Paging> {
     let text = std::fs::read_to_string(vendor.nested_parameter_path())
         .map_err(|_| Unavailable(format!("{} is not loaded", vendor.module)))?;

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Finds the exact entries that a walk reads by the A bits that it sets.
 //!
-//! A guest warms everything it will touch. Then, for one access at a time: the A and D bits
-//! of all guest tables are cleared (they are in our memory), and of all nested or shadow tables
-//! (they are the host kernel's: [`crate::poke`]); the guest does the access, with empty TLBs as
-//! every VMRUN of the emulated CPU flushes them; and the bits that are set then are compared
-//! with what [`Entries`] says: [`bifold_mmu::walk`] over the same tables, which makes
-//! as many references as the model counts for the access.
+//! A guest first touches everything that it will access. For each access, the test then clears the A and D bits
+//! of all guest tables (in our memory) and of all nested or shadow tables (in the host kernel's memory,
+//! [`crate::poke`]). The guest makes the access with empty TLBs, because every VMRUN of the emulated CPU flushes
+//! them. The bits that are set afterwards are compared with [`Entries`]: [`bifold_mmu::walk`] over the same
+//! tables, which makes as many references as the model counts for the access.
 //!
-//! The instruction itself is fetched, so its walk is part of both sides. Under shadow
-//! paging the hardware reads no guest table, and none may have a bit set.
+//! The instruction is fetched too, so both sides include its walk. Under shadow paging the hardware reads no
+//! guest table, and no guest table may have a bit set.
 
 use crate::guest::Guest;
 use crate::kcore::Kcore;
@@ -25,33 +24,33 @@ use bifold_model::{Config, Paging};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// Beyond 4 GB, so that host tables of every level can differ.
+/// Above 4 GB, so that host tables of every level can differ.
 const MEMORY: u64 = 5 << 30;
 const GB: u64 = 1 << 30;
 
-/// One line of output.
+/// A line of output.
 #[derive(Debug, Serialize)]
 pub struct Fact {
     pub fact: &'static str,
     pub kernel: String,
     pub config: String,
-    /// Which access: layout, size of the guest's page, kind.
+    /// The access: layout, size of the guest's page, kind.
     pub case: String,
     pub va: u64,
     pub agree: bool,
     /// References of the data access by the walker, and by the model.
     pub refs: u64,
     pub model_refs: u64,
-    /// Distinct entries predicted and found accessed, guest's and host's.
+    /// Distinct entries of guest and host, predicted and accessed.
     pub predicted: [usize; 2],
     pub counted: [usize; 2],
-    /// The same for D bits.
+    /// Distinct entries with a D bit, predicted and set.
     pub predicted_dirty: [usize; 2],
     pub counted_dirty: [usize; 2],
-    /// Entries read though not predicted, or predicted and not read: `guest L1 0x...`.
+    /// Entries that were read but not predicted, or predicted but not read: `guest L1 0x...`.
     pub extra: Vec<String>,
     pub missing: Vec<String>,
-    /// Faults meanwhile: none are expected.
+    /// Faults during the access; 0 is expected.
     pub faults: u64,
 }
 
@@ -64,7 +63,7 @@ struct Place {
     gpa: u64,
 }
 
-/// Where pages are: tables and data close together, or each in a gigabyte of its own.
+/// Places of the pages: tables and data close together, or each in a gigabyte of its own.
 const PLACES: [Place; 6] = [
     Place { name: "close 4k", va: 0x40_0000_0008, level: 1, tables: [0x800, 0x801, 0x802], gpa: 32 << 20 },
     Place {

@@ -16,10 +16,10 @@ use bifold_lab::validate::drive::{Settings, drive};
 use bifold_lab::validate::{CONFIGS, Workload, document, table};
 use clap::{Parser, Subcommand};
 
-/// Run tests in a laboratory: a kernel with KVM inside an emulated machine.
+/// Run tests of KVM in the laboratory: a kernel with KVM inside an emulated machine.
 ///
-/// Exit status: 0 success, 1 failure, 2 wrong usage, 3 the comparison found rows beyond its tolerances, 77 this
-/// machine lacks something (QEMU, a kernel package with KVM's module).
+/// Exit status: 0 success, 1 failure, 2 wrong usage, 3 the comparison found rows outside its tolerances, 77 this
+/// machine lacks something (QEMU, a kernel package with KVM's module). lab/README.md has times and results.
 #[derive(Parser)]
 #[command(name = "lab")]
 struct Cli {
@@ -29,15 +29,15 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Predict the exits of a guest's programs and count them under the real KVM
+    /// Compare predicted exits of a guest's programs with exits counted under the real KVM
     Validate(Validate),
-    /// Switch an inner guest's paging mode under load and check its memory
+    /// Switch a guest's paging mode under load and check its memory
     Storm(storm::Args),
-    /// Run the tiny VMM's switch cases: a line of JSON each
+    /// Run the tiny VMM's switch cases; prints a line of JSON for each
     Switch(switch::Args),
-    /// Count a guest's exits under an unmodified KVM and under ours without a switch
+    /// Compare a guest's exits under an unmodified KVM and under ours without a switch
     Unswitched(unswitched::Args),
-    /// Run quick tests: a line each, `ok NAME (seconds)`, `skipped NAME: why` or `FAILED NAME: why`
+    /// Run the quick tests; prints `ok NAME (SECONDS)`, `skipped NAME: WHY` or `FAILED NAME: WHY` for each
     Test(Test),
 }
 
@@ -46,8 +46,8 @@ struct Test {
     /// Tests to run (default: all)
     #[arg(value_name = "NAME", value_parser = quick::ALL.each_ref().map(|t| t.name))]
     names: Vec<String>,
-    /// Kernel of laboratory and guests: a series (its newest package) or a package; default: the first series
-    /// of kernel/series.txt that apt knows
+    /// Kernel of laboratory and guests: a series (its newest package) or a package (default: the first series
+    /// of kernel/series.txt that apt knows)
     #[arg(long)]
     kernel: Option<String>,
     /// Number of boots that run at the same time
@@ -69,7 +69,7 @@ struct Validate {
     /// Configurations to compare (default: all)
     #[arg(long = "config", value_name = "NAME", value_parser = CONFIGS)]
     configs: Vec<String>,
-    /// Whether the guests' kernel isolates its page tables
+    /// Kernel page-table isolation of the guests
     #[arg(long, value_parser = ["on", "off", "both"], default_value = "both")]
     kpti: String,
     /// Number of runs under KVM per configuration
@@ -81,10 +81,10 @@ struct Validate {
     /// Number of boots that run at the same time
     #[arg(long, default_value_t = 2)]
     jobs: usize,
-    /// Keep the counts under KVM in this file, and use them again if the file exists
+    /// Save the counts under KVM to this file; if the file exists, read them from it and do not count again
     #[arg(long, value_name = "FILE")]
     counted: Option<PathBuf>,
-    /// Write every exit of the first run and of the prediction to this directory, to compare line by line
+    /// Write every exit of the prediction and of the first run to files in this directory, for a diff
     #[arg(long, value_name = "DIR")]
     logs: Option<PathBuf>,
     /// Write the table to this Markdown file instead of stdout
@@ -119,7 +119,7 @@ fn validate(args: &Validate) -> Result<ExitCode> {
     let tally = table::tally(&rows);
     let of = |v| tally.get(&v).copied().unwrap_or(0);
     let (close, far) = (of(table::Verdict::Close), of(table::Verdict::Far));
-    eprintln!("lab: {close} of {} rows close, {far} far", rows.len());
+    eprintln!("lab: {close} of {} rows are close, {far} are far", rows.len());
     let good = 10 * close >= 9 * rows.len() && far == 0;
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(3) })
 }

@@ -16,25 +16,26 @@ pub struct Args {
     /// Kernel of the laboratory and of the guest: a series (its newest package) or a package
     #[arg(long, default_value = default_series())]
     kernel: String,
-    /// Number of switches; with 0 the guest runs for --seconds in its first mode
+    /// Number of switches; with 0 the guest stays in its first mode for --seconds
     #[arg(long, default_value_t = 10_000)]
     switches: u64,
-    /// Number of the guest's CPUs
+    /// Number of the guest's vCPUs
     #[arg(long, default_value_t = 4)]
     vcpus: u32,
     /// The guest's memory in MiB
     #[arg(long, default_value_t = 256)]
     memory: u64,
-    /// Load of the guest: memory, fork, protect, huge, tables, compute, separated by commas, or all
+    /// Kinds of load, separated by commas: memory, fork, protect, huge, tables, compute, or all
     #[arg(long, default_value = "all")]
     load: String,
-    /// Isolate the guest kernel's page tables
+    /// Turn the guest's kernel page-table isolation on
     #[arg(long)]
     kpti: bool,
     /// Host pages behind the guest's memory
     #[arg(long, value_parser = ["4k", "thp", "ksm"], default_value = "4k")]
     pages: String,
-    /// Further stress of the guest's memory: swap, dirty, split; may be given several times
+    /// Further stress of the guest's memory: swap it, log dirty pages, or split huge pages; may be given several
+    /// times
     #[arg(long, value_parser = ["swap", "dirty", "split"])]
     noise: Vec<String>,
     /// Number of migrations to another QEMU of the laboratory during the storm; not with --noise
@@ -52,20 +53,19 @@ pub struct Args {
     /// Time limit of the load in seconds
     #[arg(long, default_value_t = 2400)]
     seconds: u64,
-    /// Number of the laboratory's CPUs. A switch occupies one; the others can have a vCPU in the guest
+    /// Number of the laboratory's CPUs; a switch occupies one, the others can run vCPUs meanwhile
     #[arg(long, default_value_t = 4)]
     cpus: u32,
     /// Memory of the laboratory besides the guest's, in MiB (1536, or 3072 for a debug kernel)
     #[arg(long)]
     lab_memory: Option<u64>,
-    /// Directory of KVM's modules (default: those that kernel/build made for the kernel, or the kernel's own
-    /// with --switches 0)
+    /// Directory with KVM's modules (default: the modules of `make kernel`; with --switches 0 the kernel's own)
     #[arg(long, value_name = "DIR")]
     modules: Option<PathBuf>,
     /// Boot the laboratory with this kernel: a directory with vmlinux and modules/
     #[arg(long, value_name = "DIR")]
     debug_kernel: Option<PathBuf>,
-    /// Write the outcome to this file: .json with every switch, or .md
+    /// Write the outcome to this file: every switch as JSON if its name ends in .json, else the table as Markdown
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -73,7 +73,7 @@ pub struct Args {
 fn settings(args: &Args) -> Result<Storm> {
     for kind in args.load.split(',') {
         if kind != "all" && !KINDS.contains(&kind) {
-            bail!("--load {kind}: there are {} and all", KINDS.join(", "));
+            bail!("--load {kind}: there is no such kind; give {} or all", KINDS.join(", "));
         }
     }
     let noise = args.noise.iter().map(|n| match n.as_str() {
@@ -117,7 +117,7 @@ fn keep(path: &std::path::Path, outcome: &Outcome) -> Result<()> {
 
 pub fn run(args: &Args) -> Result<ExitCode> {
     let storm = settings(args)?;
-    // Without a switch the kernel's own KVM will do.
+    // Without switches, the kernel's own KVM is sufficient.
     let own = args.switches == 0 && args.modules.is_none();
     let lab = super::switch::lab(&args.kernel, args.debug_kernel.as_ref(), args.modules.as_ref(), own)?;
     let release = lab.kernel().version.clone();
@@ -126,7 +126,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         cpus: args.cpus,
         memory_mib: args.lab_memory.unwrap_or(if args.debug_kernel.is_some() { 3072 } else { 1536 }),
         first,
-        // Twice a boot, and the end; kernels for debugging take their time.
+        // Two boots and the end. Debug kernels are slow.
         more_seconds: if args.debug_kernel.is_some() { 1800 } else { 900 },
         notes: |what| eprintln!("lab: {what}"),
     };

@@ -10,13 +10,13 @@ use bifold_lab::switch::{Machine, judge, run as cases};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Cases to run (default: all but those that take minutes; `tiny-vmm switch --list` lists them)
+    /// Cases to run (default: all except those that take minutes; `tiny-vmm switch --list` lists all)
     #[arg(value_name = "CASE")]
     cases: Vec<String>,
     /// Kernel of the laboratory: a series (its newest package) or a package
     #[arg(long, default_value = default_series())]
     kernel: String,
-    /// Directory of KVM's modules (default: those that kernel/build made for the kernel)
+    /// Directory with KVM's modules (default: the modules of `make kernel`)
     #[arg(long, value_name = "DIR")]
     modules: Option<PathBuf>,
     /// Boot the laboratory with this kernel: a directory with vmlinux and modules/
@@ -28,12 +28,12 @@ pub struct Args {
     /// Time limit of the boot in seconds
     #[arg(long, default_value_t = 900)]
     seconds: u64,
-    /// Emulate two CPUs with a thread each, instead of one CPU whose time counts its instructions
+    /// Emulate two CPUs with a thread each, instead of one CPU with exact time (which counts instructions)
     #[arg(long)]
     threads: bool,
 }
 
-/// The laboratory that arguments ask for: with a KVM that can switch, unless the kernel's own will do.
+/// The laboratory for these arguments. Its KVM can switch VMs, or is the kernel's own if `own`.
 pub fn lab(
     kernel: &str,
     debug_kernel: Option<&PathBuf>,
@@ -52,7 +52,9 @@ pub fn lab(
     match modules.cloned().or_else(|| lab.built_modules()) {
         Some(dir) => Ok(lab.with_modules(dir)),
         None => {
-            bail!("no modules for {release} in target/kernel: run make kernel, or name them by --modules")
+            bail!(
+                "target/kernel has no modules for {release}: run make kernel, or name their directory with --modules"
+            )
         }
     }
 }

@@ -14,7 +14,7 @@ pub struct Args {
     /// Kernel of laboratory and guest: a series (its newest package) or a package
     #[arg(long, default_value = default_series())]
     kernel: String,
-    /// Directory of KVM's modules (default: those that kernel/build made for the kernel)
+    /// Directory with our KVM's modules (default: the modules of `make kernel`)
     #[arg(long, value_name = "DIR")]
     modules: Option<PathBuf>,
     /// Programs to compare (default: all, and a run of gcc)
@@ -23,8 +23,8 @@ pub struct Args {
     /// Configurations to compare (default: all)
     #[arg(long = "config", value_name = "NAME", value_parser = CONFIGS)]
     configs: Vec<String>,
-    /// Number of runs under the unmodified KVM. The range of all but one is the measure, for our runs and for
-    /// the one left out
+    /// Number of runs under the unmodified KVM; each in turn is left out and compared, like our runs, with the
+    /// range of the others
     #[arg(long, default_value_t = 6)]
     unmodified: u64,
     /// Number of runs under our KVM
@@ -45,7 +45,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let what = (&workload, &configs[..]);
     let Compared { rows, times } =
         compare((&plain, args.unmodified), (&ours, args.ours), what, args.jobs, &say)?;
-    println!("configuration program reason unmodified ours");
+    println!("configuration program exit_reason exits_unmodified exits_ours");
     let mut outside = 0;
     for r in rows.iter().filter(|r| !r.within()) {
         outside += 1;
@@ -61,22 +61,25 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     });
     let (beyond, of) = most.max().unwrap_or((0, 0));
     println!(
-        "{} of {} counts within the spread of {} unmodified runs; the furthest outside by {beyond} of {of}",
+        "{} of {} exit counts are in the range of {} unmodified runs; the furthest is outside by {beyond} of {of}",
         rows.len() - outside,
         rows.len(),
         args.unmodified
     );
     if let Some((ours, theirs)) = left_out(&rows) {
         println!(
-            "outside the spread of {} unmodified runs, each of {} left out in turn: {ours:.1} counts of a run of \
-             ours, {theirs:.1} of the unmodified run left out",
+            "outside the range of {} unmodified runs, with each of {} runs left out in turn: {ours:.1} exit counts \
+             of a run of ours, {theirs:.1} of the run left out",
             args.unmodified - 1,
             args.unmodified
         );
     }
     for t in times {
         let ((program, worst), mean) = (&t.worst, t.mean);
-        println!("{}: programs take {mean:.3} times as long as unmodified, {program} {worst:.3}", t.config);
+        println!(
+            "{}: programs take {mean:.3} times as long as under the unmodified KVM, {program} the most ({worst:.3})",
+            t.config
+        );
     }
     Ok(ExitCode::SUCCESS)
 }

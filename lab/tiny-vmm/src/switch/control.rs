@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Cases of control: who may switch, when a switch is refused, and vCPUs in every state.
+//! Cases of control: permissions, refused switches, and vCPUs in every state.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -74,8 +74,8 @@ pub fn words(n: &mut Notes) -> Result<()> {
     Ok(())
 }
 
-/// What `words` starts as another user: tries to open the file, and to write to the one it was given
-/// as standard output.
+/// The program that `words` starts as another user. It tries to open the file, and to write to its standard
+/// output, which is the file.
 pub fn as_other_user(user: u32, path: &std::path::Path) -> Result<()> {
     use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
     set_thread_groups(&[])?;
@@ -135,7 +135,7 @@ pub fn timeout(n: &mut Notes) -> Result<()> {
     result
 }
 
-/// A vCPU that waits in the kernel for a page that user space has to supply.
+/// A switch while a vCPU waits in the kernel for a page from user space.
 fn late(n: &mut Notes) -> Result<()> {
     use rustix::mm::{UserfaultfdFlags, userfaultfd};
     let m = Machine::new(MachineSpec { vcpus: 3, ..MachineSpec::default() })?;
@@ -200,7 +200,7 @@ pub fn vcpus(n: &mut Notes) -> Result<()> {
     m.stop(0)?;
     m.stop(1)?;
     drop(m);
-    // The halted one must still be halted: a switch wakes it, and it goes back.
+    // The halted vCPU must still be halted: a switch wakes it, and it halts again.
     let m = Machine::new(MachineSpec { vcpus: 1, irqchip: true, ..MachineSpec::default() })?;
     m.go(0, Routine::Halt, Args::default())?;
     std::thread::sleep(Duration::from_millis(20));
@@ -283,7 +283,7 @@ pub fn two_writers(n: &mut Notes) -> Result<()> {
     Ok(())
 }
 
-/// What `killed` and `closed` start and kill: says its mode file, spins on all vCPUs.
+/// The program that `killed` and `closed` start and kill. It prints the path of its mode file and runs all vCPUs.
 pub fn victim() -> Result<()> {
     let m = Machine::new(MachineSpec { vcpus: 3, ..MachineSpec::default() })?;
     for v in 0..m.len() {
@@ -319,7 +319,7 @@ pub fn killed(n: &mut Notes) -> Result<()> {
         std::thread::sleep(Duration::from_micros(3000 + 777 * round));
         child.kill()?;
         child.wait()?;
-        // The VM is gone when the last switch has let go of it, and then there is nothing to write to.
+        // The VM goes when the last switch has released it; the file is gone then.
         let (switches, error) = switcher.join().map_err(|_| anyhow::anyhow!("the switcher died"))?;
         switched += switches;
         let gone = error.kind() == std::io::ErrorKind::NotFound || error.raw_os_error() == Some(5);
@@ -337,7 +337,7 @@ pub fn closed(n: &mut Notes) -> Result<()> {
     let path = m.mode_file();
     let mut held = OpenOptions::new().read(true).write(true).open(&path)?;
     drop(m);
-    // Whoever has the file open keeps the VM, without its process's descriptors.
+    // An open file keeps the VM alive, without its process's descriptors.
     for mode in ["shadow", "nested"] {
         let end = held.write_all(mode.as_bytes());
         n.expect(end.is_ok(), || format!("{mode} of a VM that is closed: {end:?}"));
@@ -372,9 +372,9 @@ pub fn real_mode(n: &mut Notes) -> Result<()> {
     Ok(())
 }
 
-/// A page-directory-pointer table that changes without a load of CR3: the processor, and KVM for it
-/// under shadow paging, goes by what it read then. A root that is freed where a fault is handled, because
-/// the table was read anew, would take the host down.
+/// A page-directory-pointer table that changes without a load of CR3. The processor, and KVM under shadow
+/// paging, keeps the entries that it read at the last load. If KVM read the table again during a fault and freed
+/// the root, the host would crash.
 pub fn pae(n: &mut Notes) -> Result<()> {
     const PDPT: u64 = 24 << 20;
     const P: u64 = 1;
@@ -402,8 +402,8 @@ pub fn pae(n: &mut Notes) -> Result<()> {
     m.memory.write(STOP, &[0; 8])?;
     let (rax, rdx) = (table(2) | P, table(3) | P);
     m.go(0, Routine::Pae, Args { rax, rdx, rsi: PDPT + 8, rdi: STOP, ..Args::default() })?;
-    // One way only: walking for itself, TCG sets an A bit in entries of the PDPT, where processors have
-    // none, and KVM then refuses the next load of CR3 as a processor would.
+    // Only one direction: TCG's own walks set an A bit in entries of the PDPT, where processors have none, and
+    // KVM then refuses the next load of CR3, as a processor would.
     std::thread::sleep(Duration::from_millis(100));
     m.switch("nested")?;
     std::thread::sleep(Duration::from_millis(20));
@@ -414,8 +414,8 @@ pub fn pae(n: &mut Notes) -> Result<()> {
     Ok(())
 }
 
-/// System management mode has an address space and roots of its own. Each round enters it in one mode, is
-/// switched within, and leaves it in the other.
+/// System management mode has its own address space and roots. Each round enters it in one mode, switches
+/// within, and leaves it in the other mode.
 pub fn smm(n: &mut Notes) -> Result<()> {
     const SPACE: u32 = 1 << 16;
     const HANDLER: u64 = 0x38000;

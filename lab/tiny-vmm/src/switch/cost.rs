@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Cases of cost: the faults that a switch causes, and the kernel's own work.
+//! Cases of cost: the faults that a switch causes, and the kernel's work for it.
 
 use std::time::{Duration, Instant};
 
@@ -14,8 +14,8 @@ const PAGES: u64 = (512 << 20) >> 12;
 /// The experiment's processor.
 const HZ: f64 = 2.8e9;
 
-/// What a second costs in which the mode changes twice, by the model's costs, in 1/1000 of a percent:
-/// counts are the laboratory's, its times say nothing of a processor's.
+/// Cost of two mode changes per second by the model's costs, in 1/1000 of a percent. Counts come from the
+/// laboratory; its times say nothing about a processor's.
 fn overhead(faults: u64, pages: u64) -> Result<u64> {
     let exit = Profile::load("i5-7600", &[])?.exit;
     let per_page = exit.make_page.cycles + exit.zap_page.cycles;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Cases of host activity during switches: KSM, swap, split huge pages, pages supplied late.
+//! Cases with host activity during switches: KSM, swap, split huge pages, pages that are supplied late.
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -41,7 +41,7 @@ impl Drop for Restored {
 
 fn advise(m: &Machine, page: u64, pages: u64, advice: Advice) -> rustix::io::Result<()> {
     let at = m.memory.host_address() + DATA_GPA + (page << 12);
-    // SAFETY: a part of the machine's memory, which nothing in this program refers to.
+    // SAFETY: a part of the machine's memory, to which this program holds no reference.
     unsafe { madvise(at as *mut _, (pages as usize) << 12, advice) }
 }
 
@@ -78,7 +78,7 @@ pub fn ksm(n: &mut Notes) -> Result<()> {
             std::thread::sleep(Duration::from_millis(20));
         }
         most = most.max(shared()?);
-        // The merged pages are read-only in whatever tables map them: a write breaks them, in either mode.
+        // The merged pages are read-only in the tables of either mode: a write breaks them.
         mode = other(mode);
         m.switch(mode)?;
         m.fill(0, DATA, 8192, pages / 2, round)?;
@@ -100,7 +100,7 @@ pub fn ksm(n: &mut Notes) -> Result<()> {
 
 pub fn pageout(n: &mut Notes) -> Result<()> {
     let pages = 2048;
-    // Shared memory can leave without swap: it stays in its file and is only unmapped.
+    // Shared memory can be paged out without swap: it stays in its file and is only unmapped.
     for backing in [HostPages::Small, HostPages::SmallShared] {
         let m = Machine::new(MachineSpec { pages, backing, ..MachineSpec::default() })?;
         let mut mode = "nested";
@@ -146,7 +146,7 @@ pub fn split(n: &mut Notes) -> Result<()> {
         mode = other(mode);
         m.switch(mode)?;
         n.same("pages wrong", m.wrong(0, DATA, 4096, pages, round)?, pages / 512);
-        // And khugepaged's work, asked for: MADV_COLLAPSE, where there is one.
+        // MADV_COLLAPSE does khugepaged's work at once, if the kernel has it.
         let _ = advise(&m, 0, pages, Advice::LinuxHugepage);
         m.fill(0, DATA, 4096, pages, round)?;
         let at = m.memory.host_address() + DATA_GPA;
@@ -193,7 +193,7 @@ fn uffd<const OP: ioctl::Opcode, T>(fd: &OwnedFd, what: &'static str, mut arg: T
     }
 }
 
-/// Whoever touches these pages first waits until they are supplied.
+/// Makes the first access to each of these pages wait until the page is supplied.
 pub fn userfault(fd: &OwnedFd, start: u64, len: u64) -> Result<()> {
     uffd::<{ opcode::read_write::<Api>(0xaa, 0x3f) }, _>(
         fd,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A VM for the switch tests, and its mode as debugfs shows it.
+//! A VM for the switch cases, with its mode from debugfs.
 //!
-//! Guest memory, by guest-physical address: the routines at 0x1000, words that VMM and guest
-//! share at 0x3000, tables from 1 MB, data from [`DATA_GPA`]. The first 32 MB are mapped where
-//! they are, in 4 KB pages; data is mapped at [`DATA`].
+//! Guest memory by guest-physical address: routines at 0x1000, words that VMM and guest share at 0x3000, tables
+//! from 1 MB, data from [`DATA_GPA`]. The first 32 MB are identity-mapped in 4 KB pages; data is mapped at
+//! [`DATA`].
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -30,15 +30,15 @@ use crate::tables::{DATA as DATA_PTE, Tables};
 use crate::vm::{CR0, EFER, Unavailable, long_mode_segments};
 
 pub const CODE_GPA: u64 = 0x1000;
-/// The word that ends routines which loop, as vCPU n sees it: 8 bytes each.
+/// Address of the word that ends vCPU n's loop, 8 bytes each.
 pub const STOP: u64 = 0x3000;
-/// Where vCPU n counts.
+/// Address of vCPU n's counter.
 pub const COUNT: u64 = 0x3100;
 const TABLES_GFN: u64 = 0x100;
 const IDENTITY: u64 = 32 << 20;
 pub const DATA_GPA: u64 = IDENTITY;
 pub const DATA: u64 = 0x40_0000_0000;
-/// One page in each 2 MB, so that each has a leaf table of its own.
+/// Addresses with one page per 2 MB, so that each page has its own leaf table.
 pub const SPARSE: u64 = 0x80_0000_0000;
 pub const CAP: u32 = 0x42464d;
 
@@ -57,24 +57,24 @@ pub struct Args {
     pub r12: u64,
 }
 
-/// What a routine leaves.
+/// The result of a routine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Left {
-    /// What it counted as wrong.
+    /// Number of errors that it counted.
     pub rbx: u64,
     /// Rounds.
     pub rbp: u64,
-    /// It accessed memory that is not there, at this guest-physical address.
+    /// Guest-physical address of an access without memory behind it.
     pub mmio: Option<u64>,
 }
 
-type Deed = Box<dyn FnOnce(&mut VcpuFd) -> Result<()> + Send>;
+type VcpuFn = Box<dyn FnOnce(&mut VcpuFd) -> Result<()> + Send>;
 
 enum Order {
     Run(Routine, Args),
-    /// Whatever the vCPU's file can do.
-    With(Deed),
-    /// On with what was interrupted.
+    /// A function with the vCPU's file.
+    With(VcpuFn),
+    /// Continue after an interruption.
     Resume,
 }
 
@@ -84,7 +84,7 @@ struct Vcpu {
     thread: Option<JoinHandle<()>>,
 }
 
-/// A VM, its vCPUs each a thread.
+/// A VM. Each vCPU has a thread.
 pub struct Machine {
     vcpus: Vec<Vcpu>,
     pub fd: Arc<VmFd>,
@@ -94,7 +94,7 @@ pub struct Machine {
     pub tables: Tables,
 }
 
-/// How a machine is made.
+/// How to make a machine.
 #[derive(Debug, Clone, Copy)]
 pub struct MachineSpec {
     /// Pages of data.
@@ -103,9 +103,10 @@ pub struct MachineSpec {
     pub sparse: u64,
     pub backing: HostPages,
     pub vcpus: usize,
-    /// KVM's interrupt controllers: then a halted vCPU stays in KVM, and all but the first wait for SIPI.
+    /// Whether KVM emulates interrupt controllers. A halted vCPU then stays in KVM, and all vCPUs but the first
+    /// wait for SIPI.
     pub irqchip: bool,
-    /// Let the capability choose the mode before the first vCPU.
+    /// Sets the mode by the capability before the first vCPU, if set.
     pub nested: Option<bool>,
 }
 
@@ -191,7 +192,7 @@ impl Machine {
         self.vcpus.len()
     }
 
-    /// Sets a routine going.
+    /// Starts a routine.
     pub fn go(&self, vcpu: usize, routine: Routine, args: Args) -> Result<()> {
         self.order(vcpu, Order::Run(routine, args))
     }
@@ -200,7 +201,7 @@ impl Machine {
         self.vcpus[vcpu].orders.as_ref().context("no thread")?.send(order).ok().context("its thread ended")
     }
 
-    /// Waits for its end.
+    /// Waits for a routine's end.
     pub fn end(&self, vcpu: usize) -> Result<Left> {
         self.vcpus[vcpu]
             .done
@@ -215,12 +216,12 @@ impl Machine {
         self.end(vcpu)
     }
 
-    /// Goes on after an interruption or a missing page.
+    /// Continues after an interruption or a missing page.
     pub fn resume(&self, vcpu: usize) -> Result<()> {
         self.order(vcpu, Order::Resume)
     }
 
-    /// Does something with a vCPU that does not run.
+    /// Calls a function with the file of a vCPU that does not run.
     pub fn with(
         &self,
         vcpu: usize,
@@ -236,20 +237,20 @@ impl Machine {
             .map(drop)
     }
 
-    /// How many of them do not hold what [`Machine::fill`] wrote.
+    /// Number of pages that do not hold what [`Machine::fill`] wrote.
     pub fn wrong(&self, vcpu: usize, at: u64, stride: u64, count: u64, tag: u64) -> Result<u64> {
         let args = Args { rax: tag, rdi: at, rsi: count, rdx: stride, ..Args::default() };
         Ok(self.run(vcpu, Routine::Check, args)?.rbx)
     }
 
-    /// Sets a vCPU counting until [`Machine::stop`].
+    /// Lets a vCPU count until [`Machine::stop`].
     pub fn spin(&self, vcpu: usize) -> Result<()> {
         self.memory.write(STOP + 8 * vcpu as u64, &[0; 8])?;
         let (rdi, rsi) = (STOP + 8 * vcpu as u64, COUNT + 8 * vcpu as u64);
         self.go(vcpu, Routine::Spin, Args { rdi, rsi, ..Args::default() })
     }
 
-    /// What it has counted.
+    /// A vCPU's counter.
     pub fn count(&self, vcpu: usize) -> Result<u64> {
         self.memory.read(COUNT + 8 * vcpu as u64)
     }
@@ -274,8 +275,7 @@ impl Machine {
         Ok(Host::live().paging_files(self.id())?.ok_or_else(lacks)?)
     }
 
-    /// The file that reads and sets the mode, for what [`PagingFiles`] does not do: words that are no
-    /// mode, other users.
+    /// Path of `paging_mode`, for tests that [`PagingFiles`] does not allow: invalid words, other users.
     pub fn mode_file(&self) -> PathBuf {
         self.debugfs().join("paging_mode")
     }
@@ -284,7 +284,7 @@ impl Machine {
         Ok(self.paging()?.state()?.to_string())
     }
 
-    /// Switches; the error number if it is refused.
+    /// Switches the VM. The inner error is the error number of a refusal.
     pub fn try_switch(&self, mode: &str) -> Result<std::result::Result<(), i32>> {
         match fs::write(self.mode_file(), mode) {
             Ok(()) => Ok(Ok(())),
@@ -304,7 +304,7 @@ impl Machine {
         Ok(self.paging()?.stats()?.known().collect())
     }
 
-    /// One of KVM's own counts of this VM, all vCPUs together.
+    /// A statistic of KVM for this VM, summed over all vCPUs.
     pub fn kvm_stat(&self, name: &str) -> Result<u64> {
         let path = self.debugfs().join(name);
         let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
@@ -316,7 +316,7 @@ impl Machine {
         self.kvm_stat("pf_taken")
     }
 
-    /// Words of the tables that are not what the VMM wrote but for the A and D bits.
+    /// Number of words in the tables that differ from what the VMM wrote, apart from A and D bits.
     pub fn overwritten(&self, except: &[u64]) -> Result<u64> {
         const AD: u64 = 0x60;
         let mut wrong = 0;
@@ -330,7 +330,7 @@ impl Machine {
         Ok(wrong)
     }
 
-    /// Where the entry for `va` of the table of `level` lies.
+    /// Address of the entry for `va` in the table of `level`.
     pub fn entry_at(&self, va: u64, level: u8) -> Result<u64> {
         let table = self.tables.find(self.root >> 12, va, level).context("no such table")?;
         Ok((table << 12) | ((crate::tables::index(va, level) as u64) << 3))
@@ -344,7 +344,7 @@ impl Drop for Machine {
         }
         for v in &mut self.vcpus {
             let Some(thread) = v.thread.take() else { continue };
-            // Out of KVM_RUN, where a halted vCPU would stay for good.
+            // Interrupts KVM_RUN, where a halted vCPU would stay for ever.
             while !thread.is_finished() {
                 let _ = thread.kill(SIGRTMIN());
                 std::thread::sleep(Duration::from_millis(1));
@@ -356,19 +356,19 @@ impl Drop for Machine {
 
 extern "C" fn nothing(_: i32, _: *mut libc::siginfo_t, _: *mut c_void) {}
 
-/// Sees to it that the signal only interrupts.
+/// Installs an empty handler, so that the signal only interrupts.
 pub fn handle_signal() -> Result<()> {
     register_signal_handler(SIGRTMIN(), nothing).context("a signal's handler")
 }
 
-/// The capability, as a VMM uses it.
+/// Sets the mode by the capability, as a VMM does.
 pub fn enable(fd: &VmFd, nested: bool) -> Result<()> {
     let cap =
         kvm_bindings::kvm_enable_cap { cap: CAP, args: [u64::from(nested), 0, 0, 0], ..Default::default() };
     fd.enable_cap(&cap).context("KVM_ENABLE_CAP")
 }
 
-/// What KVM_CHECK_EXTENSION says of it: bit 0 shadow paging, bit 1 nested paging.
+/// The result of KVM_CHECK_EXTENSION: bit 0 shadow paging, bit 1 nested paging.
 pub fn capability() -> Result<i32> {
     let kvm = Kvm::new().map_err(|e| Unavailable(format!("cannot open /dev/kvm: {e}")))?;
     Ok(kvm.check_extension_raw(u64::from(CAP)))
@@ -401,7 +401,7 @@ fn set_going(vcpu: &VcpuFd, routine: Routine, args: Args) -> Result<()> {
     Ok(vcpu.set_regs(&r)?)
 }
 
-/// Until the routine's end, a missing page, or our signal.
+/// Runs a vCPU until the routine's end, a missing page, or our signal.
 fn run(vcpu: &mut VcpuFd) -> Result<Left> {
     let mmio = loop {
         match vcpu.run() {
@@ -430,7 +430,7 @@ fn set_registers(vcpu: &VcpuFd, root: u64) -> Result<()> {
     Ok(vcpu.set_sregs(&s)?)
 }
 
-/// Real mode, at a routine: what a vCPU is after its start.
+/// Puts a vCPU into real mode at a routine, as after its start.
 pub fn real_mode(vcpu: &VcpuFd) -> Result<()> {
     let mut s = vcpu.get_sregs()?;
     let segment = kvm_segment { limit: 0xffff, type_: 3, present: 1, s: 1, ..Default::default() };

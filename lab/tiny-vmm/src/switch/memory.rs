@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Cases of memory: nested tables kept over a stay in shadow paging, memory slots, dirty logs.
+//! Cases of memory: nested tables that are kept during a stay in shadow paging, memory slots, dirty logs.
 
 use std::time::{Duration, Instant};
 
@@ -56,7 +56,7 @@ fn advise(m: &Machine, page: u64, pages: u64, advice: Advice) -> Result<()> {
     unsafe { madvise(at as *mut _, (pages as usize) << 12, advice) }.context("madvise")
 }
 
-/// 8 bytes of a page of data, as the host has them.
+/// The first 8 bytes of a page of data in the host's memory.
 fn host_word(m: &Machine, page: u64) -> Result<u64> {
     m.memory.read(DATA_GPA + (page << 12))
 }
@@ -80,7 +80,7 @@ pub fn notifiers(n: &mut Notes) -> Result<()> {
         }
         m.switch("nested")?;
         n.same("pages wrong back in nested", m.wrong(0, DATA, 4096, pages, round)?, pages / 2);
-        // And what the guest writes now is what the host reads.
+        // The host must read what the guest writes now.
         m.fill(0, DATA, 4096, pages, round + 100)?;
         for page in 0..pages {
             let (got, want) = (host_word(&m, page)?, DATA + (page << 12) + round + 100);
@@ -90,7 +90,7 @@ pub fn notifiers(n: &mut Notes) -> Result<()> {
     Ok(())
 }
 
-/// Pages that the log has, of the data.
+/// Whether each page of data is in the dirty log.
 fn logged(m: &Machine) -> Result<Vec<bool>> {
     let log = m.fd.get_dirty_log(0, m.memory.len() as usize).context("KVM_GET_DIRTY_LOG")?;
     let first = DATA_GPA >> 12;
@@ -243,11 +243,11 @@ pub fn churn(n: &mut Notes) -> Result<()> {
     Ok(())
 }
 
-/// The root of the failure of the published work on KVM of 2020, where vCPUs ran nested while shadow
-/// pages still write-protected guest tables. The hardware's first walk of a table that was made, or
-/// first used, in shadow paging is a fault for a write to a frame that may not be written: KVM emulates
-/// the instruction at hand with that address, and the guest's store ends in its page table. `kernel/tests/mutant` makes that kernel
-/// again; this case fails there.
+/// The cause of failure in the published work on KVM of 2020, where vCPUs ran in nested mode while shadow pages
+/// still write-protected guest tables. The hardware's first walk of a table that was made, or first used, in
+/// shadow paging faults on a write to a protected frame. KVM then emulates the current instruction with that
+/// address, and the guest's store goes into its page table. `kernel/tests/mutant` builds that kernel, on which
+/// this case fails.
 pub fn first_walk(n: &mut Notes) -> Result<()> {
     let (sweepers, sparse, tables) = (2, 3000, 300);
     let m = Machine::new(MachineSpec { pages: 8192, vcpus: sweepers + 1, sparse, ..MachineSpec::default() })?;

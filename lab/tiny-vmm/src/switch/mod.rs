@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Switching a VM's paging mode while it runs, on a KVM that can (`kernel/`): each case is a
-//! hand-made guest, what is done to it from outside, and what must be so afterwards.
+//! Switches a VM's paging mode while it runs, on a KVM that can (`kernel/`). Each case is a hand-made guest,
+//! actions on it from outside, and conditions that must hold afterwards.
 //!
-//! Most run on one CPU too: a vCPU that is preempted within the guest is in guest mode.
+//! Most cases also work on one CPU, because a vCPU that is preempted within the guest is in guest mode.
 
 mod control;
 mod cost;
@@ -18,11 +18,11 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use serde::Serialize;
 
-/// One case.
+/// A case.
 pub struct Case {
-    /// Its name.
+    /// The case's name.
     pub name: &'static str,
-    /// What it expects.
+    /// What the case expects.
     pub about: &'static str,
     run: fn(&mut Notes) -> Result<()>,
 }
@@ -33,7 +33,7 @@ impl std::fmt::Debug for Case {
     }
 }
 
-/// What a case found.
+/// The findings of a case.
 #[derive(Debug, Default)]
 pub struct Notes {
     wrong: Vec<String>,
@@ -41,19 +41,19 @@ pub struct Notes {
 }
 
 impl Notes {
-    /// Something that must be so.
+    /// Checks a condition.
     pub fn expect(&mut self, so: bool, what: impl FnOnce() -> String) {
         if !so {
             self.wrong.push(what());
         }
     }
 
-    /// The same of two values.
+    /// Checks that two values are equal.
     pub fn same<T: PartialEq + std::fmt::Debug>(&mut self, what: &str, got: T, want: T) {
         self.expect(got == want, || format!("{what}: {got:?}, not {want:?}"));
     }
 
-    /// A figure for the reader.
+    /// Adds a figure to the output.
     pub fn number(&mut self, name: impl Into<String>, value: u64) {
         self.numbers.insert(name.into(), value);
     }
@@ -66,7 +66,7 @@ pub struct Fact {
     case: &'static str,
     kernel: String,
     agree: bool,
-    /// What is not as expected.
+    /// Conditions that do not hold.
     extra: Vec<String>,
     numbers: BTreeMap<String, u64>,
 }
@@ -75,7 +75,7 @@ const fn case(name: &'static str, about: &'static str, run: fn(&mut Notes) -> Re
     Case { name, about, run }
 }
 
-/// All cases. Those that take minutes under emulation are not part of a run unless named.
+/// All cases. Cases that take minutes under emulation run only by name.
 pub static ALL: [Case; 25] = [
     case("cap", "the capability chooses the mode of a VM before its first vCPU, and later", control::cap),
     case("words", "unknown words, other users and modes that are there already", control::words),
@@ -112,15 +112,15 @@ pub static ALL: [Case; 25] = [
     case("cost", "a switch by shadow pages and by memory: 256 MB, 1 GB, 4 GB", cost::cost),
 ];
 
-/// The cases that a run without names leaves out.
+/// Cases that run only by name.
 pub const LONG: [&str; 3] = ["hidden-faults", "once-a-second", "cost"];
 
-/// Names for the command line.
+/// Names of all cases, for the command line.
 pub fn names() -> Vec<&'static str> {
     ALL.iter().map(|c| c.name).collect()
 }
 
-/// Runs cases, and tells of each as it ends. Whether all were as expected.
+/// Runs cases and reports each when it ends. True if all conditions hold.
 pub fn run(names: &[String], mut tell: impl FnMut(&Fact) -> Result<()>) -> Result<bool> {
     machine::handle_signal()?;
     let kernel = crate::vm::host_kernel()?;
