@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A pointer chase: every load's address comes from the load before it, in a
-//! random cyclic order over the 2^24 cache lines of 1 GiB. Around it what a
-//! small program does: code in two pages, now and then the stack. The guest
-//! maps all with 4 KB pages and has written them before.
+//! random cyclic order over the 2^24 cache lines of 1 GiB. Around the loads a
+//! small program runs: code in two pages and some accesses to its stack. The
+//! guest maps all of it with 4 KB pages and has written every page before.
 //!
 //! The order is a full-period congruential sequence through a bijection of 24
 //! bits, so that it needs no table.
 
-use super::CHUNK;
-use super::guest::{Memory, USER_DATA, USER_TABLE, USER_TEXT};
+use super::guest::{CHUNK, Memory, USER_DATA, USER_TABLE, USER_TEXT};
 use crate::event::{Event, head, kind};
 
 const DATA: u64 = 0x7f00_0000_0000;
 const DATA_PAGES: u64 = 1 << 18;
 const CODE: u64 = 0x40_1000;
 const STACK: u64 = 0x7fff_ffff_d000;
-/// The region and 16 MiB for tables and the rest.
+/// Frames of the region, and 16 MiB for page tables, code and stack.
 pub const FRAMES: u64 = DATA_PAGES + 4096;
 
 /// Loads per call of the function in the second code page.

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a generated guest has in memory: frames and four-level page tables.
+//! Memory of a generated guest: frames and four-level page tables.
 //!
 //! Left out: five-level and 32-bit tables, protection keys, NX.
 
-use super::CHUNK;
 use crate::event::Event;
 pub use bifold_mmu::write::bits::{ACCESSED, DIRTY, FRAME, GLOBAL, LARGE, PRESENT, USER, WRITE};
 pub use bifold_mmu::write::index;
 use bifold_mmu::write::{PageTable, PageTables};
+
+/// Words after which a generator hands its events on.
+pub const CHUNK: usize = 4096;
 
 /// Linux's `_PAGE_TABLE` (accessed as the hardware leaves it).
 pub const USER_TABLE: u64 = PRESENT | WRITE | USER | ACCESSED;

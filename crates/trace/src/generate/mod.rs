@@ -1,23 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Built-in event streams, for trying, testing and measuring the model where
-//! there is no guest.
+//! Generators: built-in event streams for trying, testing and measuring the model
+//! without a guest.
 //!
-//! `t`, `t-seq` and `t-4m` are loads alone, whose TLB misses other simulators
-//! agree on to the last one; `pointer-chase` and `fork-storm` are the two
-//! opposite cases of memory virtualization, made by hand after what Linux does
-//! on x86-64. Every stream carries the guest tables that translate it. The same
-//! name and number give the same words everywhere.
+//! `t`, `t-seq` and `t-4m` consist of loads, and other simulators agree on their
+//! TLB misses to the last one. `pointer-chase` and `fork-storm` are the two
+//! opposite cases of memory virtualization; they follow what Linux does on x86-64.
+//! Every stream carries the guest page tables that translate its accesses. One
+//! name and number give the same words on every machine.
 
 mod chase;
 mod fork;
 mod guest;
+mod random;
 mod uniform;
 
 use std::fmt;
 use std::str::FromStr;
-
-/// Words after which a stream is handed on.
-const CHUNK: usize = 4096;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -37,23 +35,23 @@ const KINDS: [(Kind, &str, u64, &str); 5] = [
     (Kind::ForkStorm, "fork-storm", 200, "N times a process forks, its child touches memory and exits"),
 ];
 
-/// Why a generator's name could not be used.
+/// Why a text names no generator.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GenerateError {
-    /// There is none of that name.
+    /// No generator has the name.
     #[error("unknown generator `{name}`: use one of {}, each with :N if wanted", names())]
     Name {
         /// The name given.
         name: String,
     },
-    /// The part after the colon is no number that can be used.
+    /// The part after the colon is no number in the accepted range.
     #[error(
         "`{count}` in generator `{spec}` is not a number from 1 to {}: write it like 5000, 20m or 1g",
         MAX_N
     )]
     Count {
-        /// All that was given.
+        /// The whole text given.
         spec: String,
         /// The part after the colon.
         count: String,
@@ -104,8 +102,8 @@ impl Generator {
         }
     }
 
-    /// Hands the whole stream to `push`, as a rule some thousand words of whole events at
-    /// a time, and stops at its first error.
+    /// Hands the whole stream to `push` in pieces of whole events, mostly some thousand words long, and
+    /// stops at the first error of `push`.
     pub fn run<E>(&self, push: &mut dyn FnMut(&[u64]) -> Result<(), E>) -> Result<(), E> {
         match self.kind {
             Kind::T => uniform::run(uniform::Pattern::Both, self.n, push),
@@ -147,26 +145,6 @@ fn parse_count(text: &str) -> Option<u64> {
     (1..=MAX_N).contains(&n).then_some(n)
 }
 
-/// Steele, Lea and Flood's SplitMix64: the generator that defines trace T.
-#[derive(Debug, Clone)]
-struct SplitMix64(u64);
-
-impl SplitMix64 {
-    #[inline]
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `n`.
-    #[inline]
-    fn below(&mut self, n: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -195,11 +173,5 @@ mod tests {
             let e = Generator::parse(&format!("t:{bad}")).unwrap_err();
             assert!(matches!(&e, GenerateError::Count { count, .. } if count == bad), "{bad}: {e}");
         }
-    }
-
-    #[test]
-    fn splitmix64_gives_the_published_values() {
-        let mut r = SplitMix64(1234567);
-        assert_eq!([r.next(), r.next()], [6457827717110365317, 3203168211198807973]);
     }
 }

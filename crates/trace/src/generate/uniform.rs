@@ -3,15 +3,15 @@
 //! of 1 GiB that the guest maps with 4 KB pages. No fetches, so that the counts
 //! of data-TLB misses are exactly those of other simulators.
 
-use super::guest::{Memory, USER_DATA, USER_TABLE};
-use super::{CHUNK, SplitMix64};
+use super::guest::{CHUNK, Memory, USER_DATA, USER_TABLE};
+use super::random::SplitMix64;
 use crate::event::{Event, head, kind};
 
 const RANDOM: u64 = 0x1_0000_0000;
 const SEQUENTIAL: u64 = 0x2_0000_0000;
 const REGION_PAGES: u64 = 1 << 18;
 const SEED: u64 = 42;
-/// Both regions and 16 MiB for tables and what lies below.
+/// Frames of both regions, and 16 MiB for page tables.
 pub const FRAMES: u64 = 2 * REGION_PAGES + 4096;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +66,7 @@ pub fn run<E>(pattern: Pattern, n: u64, push: &mut dyn FnMut(&[u64]) -> Result<(
     Ok(())
 }
 
-/// Tables of both regions, then CR3.
+/// Hands on the page tables of both regions, then the load of CR3.
 fn start<E>(push: &mut dyn FnMut(&[u64]) -> Result<(), E>) -> Result<(), E> {
     let mut memory = Memory::new(FRAMES, 1);
     let root = memory.new_table(4);

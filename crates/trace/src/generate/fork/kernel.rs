@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The steps that the kernel's part of a fork storm is made of: an access, a
-//! page filled, an entry written and a table linked, each with its events.
+//! The kernel's steps in a fork storm: accesses, filled pages, written entries and linked tables, each
+//! with its events.
 
 use super::*;
 

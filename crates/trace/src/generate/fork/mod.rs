@@ -5,7 +5,7 @@
 //! PTEs and fills the child's tables before anything can reach them
 //! (`copy_present_pte`), a first touch maps a zeroed page or sixteen pages of a
 //! file (`do_anonymous_page`, `do_fault_around`), a write to a shared page
-//! copies it or, when nobody else has it any more, takes it (`do_wp_page`), and
+//! copies the page or reuses it if no other process maps it (`do_wp_page`), and
 //! exit clears every entry, then frees the tables (`unmap_vmas`,
 //! `free_pgtables`). The kernel reaches all of it through its direct map of 2 MB
 //! pages.
@@ -16,8 +16,8 @@
 
 mod kernel;
 
-use super::SplitMix64;
 use super::guest::*;
+use super::random::SplitMix64;
 use crate::event::{Event, head, kind};
 use std::collections::{HashMap, HashSet};
 
@@ -212,7 +212,7 @@ impl Storm {
         child
     }
 
-    /// The scheduler turns to a process whose tables nothing reached before.
+    /// The scheduler switches to a process that has not run before: its tables become reachable.
     fn switch(&mut self, child: u64) {
         self.kernel_work(SWITCH_WORK);
         self.make_reachable(child, 0..256);
@@ -379,7 +379,7 @@ impl Storm {
             };
             let va = self.random_in(area, pages);
             self.touch(area, va, access);
-            if self.words.len() >= super::CHUNK {
+            if self.words.len() >= CHUNK {
                 self.flush(push)?;
             }
         }
