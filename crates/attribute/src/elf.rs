@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Functions of a program or library by offset in its file: from its symbol table, from the
-//! table of separate debugging information if the machine has it, from its dynamic symbols,
-//! and where all of them are silent the function's first address from its unwind table.
+//! Functions of a program or library, by offset in its file. Names come from the file's symbol table,
+//! then from separate debugging information if the machine has it, then from dynamic symbols. A
+//! function without a name is shown by its first address, from the unwind table.
 
 use gimli::{BaseAddresses, EhFrameHdr, LittleEndian, Pointer};
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, ReadCache, ReadRef, SymbolKind};
@@ -12,17 +12,17 @@ use std::path::{Path, PathBuf};
 /// Longest name kept, in bytes of the file's.
 const LONGEST: usize = 4096;
 
-/// Where Debian's and others' packages of debugging information lie (gdb's default).
+/// Directory of separate debugging information on Debian and others (gdb's default).
 const DEBUG: &str = "/usr/lib/debug/.build-id";
 
-/// Why a file's functions are not known.
+/// Why the functions of a file are unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unknown {
-    /// It is not there, or cannot be read.
+    /// The file does not exist or cannot be read.
     Unreadable,
-    /// It is no ELF file that can be parsed.
+    /// The file is no ELF file that can be parsed.
     NotElf,
-    /// It is another one than the guest ran.
+    /// The file has another build ID than the file that the guest ran.
     Changed,
 }
 
@@ -37,14 +37,14 @@ impl Unknown {
     }
 }
 
-/// A function: first address, first behind it (or the same, if its size is not told), name.
+/// A function: first address, first address after it (equal if the size is unknown), name.
 struct Function {
     start: u64,
     end: u64,
     name: String,
 }
 
-/// What a name means to its programmer.
+/// A name as in the source: demangled from Rust or C++.
 pub fn demangled(name: &str) -> String {
     if let Ok(rust) = rustc_demangle::try_demangle(name) {
         return format!("{rust:#}");
@@ -59,8 +59,8 @@ pub fn demangled(name: &str) -> String {
     name.to_owned()
 }
 
-/// Functions whose symbols cover at least one of `addresses`: by address of the symbol, the
-/// name that is most likely the one its programmer gave.
+/// Adds the functions whose symbols cover at least one of `addresses`. Of several symbols at one
+/// address, the name most likely from the source wins.
 fn symbols<'a>(
     table: impl Iterator<Item = impl ObjectSymbol<'a>>,
     addresses: &BTreeSet<u64>,
@@ -110,22 +110,22 @@ fn debug_file(id: &[u8]) -> Option<PathBuf> {
     (hex.len() > 2).then(|| Path::new(DEBUG).join(&hex[..2]).join(format!("{}.debug", &hex[2..])))
 }
 
-/// Names of the functions at these offsets of a file, as far as they can be told.
+/// Names of the functions at these offsets of a file; offsets without a known function are left out.
 ///
 /// # Errors
-/// If the file cannot be read, is no ELF file or not the one with this build ID.
+/// If the file cannot be read, is no ELF file, or has another build ID.
 pub fn functions(
     path: &Path,
     build_id: Option<&[u8]>,
     offsets: &BTreeSet<u64>,
 ) -> Result<BTreeMap<u64, String>, Unknown> {
-    // What a guest named may be anything here: a pipe would wait for ever.
+    // The guest's path may name a pipe on this machine, whose open never returns.
     let regular = std::fs::metadata(path).is_ok_and(|m| m.is_file());
     let file = regular.then(|| File::open(path).ok()).flatten().ok_or(Unknown::Unreadable)?;
     functions_in(&ReadCache::new(file), build_id, offsets)
 }
 
-/// The same of a file's contents.
+/// [`functions`] of the contents of a file.
 ///
 /// # Errors
 /// As [`functions`].
@@ -170,7 +170,7 @@ pub fn functions_in<'a>(
         };
         names.insert(offset, name);
     }
-    // Calls into libraries go by way of stubs, which have no symbols.
+    // Calls into libraries go through stubs, which have no symbols.
     for section in elf.sections().filter(|s| s.name().is_ok_and(|n| n.starts_with(".plt"))) {
         if let Some((from, n)) = section.file_range() {
             for (_, name) in names.range_mut(from..from.saturating_add(n)) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The guest's kernel: the regions of its address space and its symbols.
 
-/// The region of an address in the kernel's half, by Linux's memory map of x86-64 with
+/// The name of the region that a kernel address is in, by Linux's memory map of x86-64 with
 /// four-level tables (Documentation/arch/x86/x86_64/mm.rst; the guest's regions are not
 /// randomised).
 pub fn region(address: u64) -> &'static str {
@@ -17,17 +17,17 @@ pub fn region(address: u64) -> &'static str {
     }
 }
 
-/// Functions by address, of a kernel or a run-time compiler.
+/// Functions of a kernel or a run-time compiler, by address.
 #[derive(Debug, Default)]
 pub struct Symbols {
-    /// First address, last address, index of the name's first and last byte in `text`, module.
+    /// Sorted by first address.
     functions: Vec<Function>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 struct Function {
     start: u64,
-    /// First address behind it.
+    /// First address after the function.
     end: u64,
     name: String,
     module: Option<String>,
@@ -45,8 +45,8 @@ fn cut(name: &str) -> String {
 }
 
 impl Symbols {
-    /// From lines of `/proc/kallsyms`: address, type, name, module in brackets. A function
-    /// goes on until the next.
+    /// Symbols of the lines of `/proc/kallsyms`: address, type, name, module in brackets. A function
+    /// extends to the next function.
     pub fn of_kallsyms(text: &[u8]) -> Symbols {
         let mut functions = Vec::new();
         for line in String::from_utf8_lossy(text).lines() {
@@ -72,8 +72,8 @@ impl Symbols {
         Symbols { functions }
     }
 
-    /// From a run-time compiler's map: start and length in hexadecimal, then the name. Where
-    /// functions overlap, because code was thrown away, the later line is the later code.
+    /// Symbols of a run-time compiler's map: start and length in hexadecimal, then the name. Functions
+    /// overlap where the compiler replaced code; the later line wins.
     pub fn of_perf_map(text: &[u8]) -> Symbols {
         let mut functions = Vec::new();
         for line in String::from_utf8_lossy(text).lines() {

@@ -41,19 +41,19 @@ pub use rows::{Metric, Missing, Row, Where};
 const MOST_TEXT: usize = 64 << 20;
 /// Processes whose maps are kept.
 const MOST_MAPS: usize = 1024;
-/// Places told apart; what comes after them is charged to one.
+/// Most places; costs of further places are charged to one place.
 const MOST_PLACES: usize = 4 << 20;
 
 /// The code that ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Code {
-    /// Of a file, at this offset.
+    /// Code of a file, at this offset.
     File(FileId, u64),
-    /// In memory that no file backs: a name of the kernel's, if it told one, this process, this address.
+    /// Code in memory that no file backs: the kernel's name of the memory, if known, process, address.
     Memory(Option<FileId>, u32, u64),
-    /// Of the kernel.
+    /// Code of the kernel, at this address.
     Kernel(u64),
-    /// Nobody has told what is there.
+    /// No record tells what is mapped at the address.
     Unknown,
 }
 
@@ -62,28 +62,28 @@ enum Code {
 enum Target {
     /// The code itself was fetched.
     Code,
-    /// A file's, or one of the kernel's names.
+    /// A mapping of a file, or memory that the kernel names.
     Mapped(FileId),
-    /// Nobody has told what is there.
+    /// No record tells what is mapped at the address.
     Unknown,
-    /// The kernel's.
+    /// A region of the kernel's address space.
     Kernel(&'static str),
     /// A control register was written or read.
     Register,
-    /// One of many places beyond the limit.
+    /// A place beyond the limit of places.
     Other,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
-    /// Number of the process's name.
+    /// Index of the process's name.
     process: u32,
     code: Code,
     target: Target,
     size: Option<PageSize>,
 }
 
-/// Costs by place, while events are consumed.
+/// The costs by place that have been charged so far.
 #[derive(Debug)]
 pub struct Attribution {
     configs: Vec<Config>,
@@ -95,12 +95,12 @@ pub struct Attribution {
     perf_maps: BTreeMap<u32, Vec<u8>>,
     numbers: FxHashMap<Key, u32>,
     keys: Vec<Key>,
-    /// As many per key as there are configurations.
+    /// Costs of each key in every configuration, key by key.
     costs: Vec<Costs>,
 }
 
 impl Attribution {
-    /// Nothing charged yet, for a model of these configurations.
+    /// An attribution without charges, for a model of these configurations.
     pub fn new(configs: &[Config]) -> Attribution {
         Attribution {
             configs: configs.to_vec(),
@@ -124,7 +124,7 @@ impl Attribution {
                 }
             }
             Charge::Log { stream: log::PERF, number, bytes } => {
-                // As many vCPUs as a capture has at most; more are a damaged stream's.
+                // A capture has at most 8 vCPUs; only a damaged stream has more.
                 let vcpu = number.min(7) as usize;
                 if self.streams.len() <= vcpu {
                     self.streams.resize_with(vcpu + 1, perf::Stream::default);
@@ -143,7 +143,7 @@ impl Attribution {
         }
     }
 
-    /// Number of a place's costs.
+    /// Index of a place's costs.
     fn number(&mut self, place: Place) -> usize {
         let mut key = self.key(place);
         if self.keys.len() >= MOST_PLACES && !self.numbers.contains_key(&key) {
@@ -183,7 +183,7 @@ impl Attribution {
     }
 }
 
-/// Appends as long as there is room.
+/// Appends as many bytes as there is room for.
 fn append(text: &mut Vec<u8>, bytes: &[u8]) {
     text.extend_from_slice(&bytes[..bytes.len().min(MOST_TEXT - text.len())]);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Records of a kernel's perf events, as `linux/perf_event.h` lays them out. Only the five
-//! kinds that say who runs and what is mapped; others are skipped. Every record ends in the
-//! PID and TID of the task that ran (`PERF_SAMPLE_TID` with `sample_id_all`).
+//! Records of the guest kernel's perf events, laid out by `linux/perf_event.h`. The five kinds that
+//! tell of tasks and mappings are decoded, other kinds are skipped. Every record ends with the PID
+//! and TID of the task that ran (`PERF_SAMPLE_TID` with `sample_id_all`).
 
 const COMM: u32 = 3;
 const EXIT: u32 = 4;
@@ -17,39 +17,39 @@ const HEADER: usize = 8;
 /// What `sample_id_all` appends.
 const SAMPLE_ID: usize = 8;
 
-/// What the kernel told.
+/// A decoded record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Record<'a> {
-    /// A task has another name, because it runs another program if `exec`.
+    /// A task got another name; by running another program if `exec`.
     Comm {
         /// Process.
         pid: u32,
         /// Thread.
         tid: u32,
-        /// By an exec.
+        /// Whether the cause was an exec.
         exec: bool,
         /// The name.
         name: &'a [u8],
     },
-    /// A task was made: a thread if its process is its parent's.
+    /// A task was created. A thread has the process of its parent.
     Fork {
-        /// Its process.
+        /// PID of the new task.
         pid: u32,
-        /// Its parent's process.
+        /// PID of the parent.
         parent_pid: u32,
-        /// Its thread.
+        /// TID of the new task.
         tid: u32,
-        /// Its parent's thread.
+        /// TID of the parent.
         parent_tid: u32,
     },
     /// A task ended.
     Exit {
-        /// Its thread.
+        /// TID of the task.
         tid: u32,
     },
-    /// Something was mapped, or a mapping changed.
+    /// A mapping was made or changed.
     Map {
-        /// By this process.
+        /// PID of the process.
         pid: u32,
         /// First address.
         start: u64,
@@ -62,9 +62,9 @@ pub enum Record<'a> {
         /// The file's path, or `//anon`, `[heap]`, `[stack]`, `[vdso]`.
         name: &'a [u8],
     },
-    /// This thread runs from now on.
+    /// A thread starts to run on the vCPU.
     Switch {
-        /// The thread.
+        /// TID of the thread.
         tid: u32,
     },
 }
@@ -82,7 +82,7 @@ fn text(bytes: &[u8]) -> &[u8] {
     bytes.split(|b| *b == 0).next().unwrap_or_default()
 }
 
-/// A record's contents; none if it is of another kind or too short for its own.
+/// Decodes a record; none if the kind is skipped or the body too short for its kind.
 fn record(kind: u32, misc: u16, body: &[u8]) -> Option<Record<'_>> {
     let inner = body.get(..body.len().checked_sub(SAMPLE_ID)?)?;
     match kind {
@@ -118,7 +118,7 @@ fn record(kind: u32, misc: u16, body: &[u8]) -> Option<Record<'_>> {
     }
 }
 
-/// One vCPU's records, which arrive in parts.
+/// The stream of one vCPU's records, which arrive in parts.
 #[derive(Debug, Default)]
 pub struct Stream {
     held: Vec<u8>,
@@ -126,8 +126,8 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Takes the next bytes and hands over the records that they complete. A record shorter
-    /// than its own header ends the stream: nothing behind it can be found.
+    /// Takes the next bytes and hands over the records that they complete. A record shorter than its own
+    /// header ends the stream, because no later record can be found.
     pub fn push(&mut self, bytes: &[u8], mut sink: impl FnMut(Record<'_>)) {
         if self.damaged {
             return;

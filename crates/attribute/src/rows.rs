@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The end of an attribution: addresses become names, places of one name become one row.
+//! Rows of an attribution: addresses become names, and places with equal names become one row.
 
 use crate::elf;
 use crate::kernel::Symbols;
@@ -11,28 +11,28 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Costs of one place by name, in every configuration.
+/// The costs of one named place in every configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Row {
-    /// The process's name.
+    /// Name of the process.
     pub process: String,
-    /// File name of the program or library, `kernel`, a kernel module's, or a name in brackets.
+    /// File name of the program or library, `kernel`, name of a kernel module, or a name in brackets.
     pub binary: String,
-    /// The function; `at 0x...` where only its address is known, `?` where nothing is.
+    /// Name of the function; `at 0x...` if only the address is known, `?` if nothing is.
     pub function: String,
-    /// What was accessed: heap, stack, anonymous memory, a file's mapping, a region of the
-    /// kernel's; with the guest's page size if that is not 4 KB.
+    /// The mapping that was accessed: heap, stack, anonymous memory, a file, a region of the kernel; with
+    /// the guest's page size if the size is not 4 KB.
     pub mapping: String,
-    /// In the order of [`Where::configs`].
+    /// Costs in the order of [`Where::configs`].
     pub costs: Vec<Costs>,
 }
 
 /// A binary whose functions could not be looked up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Missing {
-    /// Its path in the guest.
+    /// Path in the guest.
     pub path: String,
-    /// Why, in words that go on after the path.
+    /// The reason, worded to follow the path.
     pub why: &'static str,
 }
 
@@ -41,13 +41,13 @@ pub struct Missing {
 pub struct Where {
     /// The configurations.
     pub configs: Vec<Config>,
-    /// Every place that cost anything in any configuration, by name.
+    /// Every place that cost anything in any configuration, sorted by name.
     pub rows: Vec<Row>,
-    /// Binaries without names of functions.
+    /// Binaries whose functions have no names.
     pub missing: Vec<Missing>,
 }
 
-/// What a table or a graph ranks by.
+/// The cost by which a table or a graph ranks places.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Metric {
     /// Cycles beyond the ideal run's: walks and the hypervisor.
@@ -61,7 +61,7 @@ pub enum Metric {
 }
 
 impl Metric {
-    /// The metric's part of a cost.
+    /// The value of the metric in these costs.
     pub fn of(self, costs: &Costs) -> u64 {
         match self {
             Metric::ExtraCycles => costs.extra_cycles(),
@@ -71,7 +71,7 @@ impl Metric {
         }
     }
 
-    /// Its name, as on the command line.
+    /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Metric::ExtraCycles => "extra-cycles",
@@ -116,7 +116,7 @@ impl Where {
     }
 }
 
-/// A name within a stack: what separates stacks and frames stands for itself nowhere in it.
+/// A name as a frame of a folded stack, without the characters that separate frames and stacks.
 fn frame(name: &str) -> String {
     name.chars().map(|c| if c == ';' || c.is_control() { ':' } else { c }).collect()
 }
@@ -126,12 +126,12 @@ fn base(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// A path without what the kernel appends to that of a file that is gone.
+/// A path without the suffix that the kernel appends to a deleted file.
 fn live(path: &str) -> &str {
     path.strip_suffix(" (deleted)").unwrap_or(path)
 }
 
-/// What a mapping of this file is called.
+/// The name of a mapping of this file.
 fn mapping(file: &File) -> String {
     match &*file.name {
         "//anon" => "anonymous".into(),
@@ -198,7 +198,7 @@ impl Names<'_> {
 }
 
 impl Attribution {
-    /// Looks up the functions' names, in the files of this machine, and sums by name.
+    /// Looks up names of functions in the files of this machine, and sums costs by name.
     pub fn finish(self) -> Where {
         let mut wanted: BTreeMap<FileId, BTreeSet<u64>> = BTreeMap::new();
         for key in &self.keys {

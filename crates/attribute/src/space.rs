@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The guest's processes and what each has mapped, followed through forks, execs and new
-//! mappings. The kernel tells of no unmapping and of no move (`mremap`): an old mapping stays
-//! until another overlaps it, and what was moved is nowhere.
+//! The guest's processes and their mappings, followed through forks, execs and new mappings. The
+//! kernel reports neither unmapping nor moving (`mremap`): an old mapping stays until another
+//! overlaps it, and the new place of a moved mapping is unknown.
 
 use crate::perf::Record;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
-/// Number of a [`File`].
+/// Index of a [`File`] in [`Spaces::files`].
 pub type FileId = u32;
 
-/// What can be mapped: a file, or one of the kernel's own names.
+/// What a mapping maps: a file, or memory that the kernel names.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct File {
-    /// Its path in the guest, or `//anon`, `[heap]` and the like.
+    /// Path in the guest, or `//anon`, `[heap]` and the like.
     pub name: String,
-    /// Its build ID, if the kernel told it.
+    /// Build ID, if the kernel reported one.
     pub build_id: Option<Vec<u8>>,
 }
 
 impl File {
-    /// Is it a file's path, and not a name of the kernel's for memory?
+    /// Whether the name is the path of a file, and not the kernel's name of memory.
     pub fn is_path(&self) -> bool {
         self.name.starts_with('/') && !self.name.starts_with("//")
     }
@@ -29,11 +29,11 @@ impl File {
 /// A mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mapping {
-    /// First address after it.
+    /// First address after the mapping.
     pub end: u64,
-    /// Of what.
+    /// The file or memory mapped.
     pub file: FileId,
-    /// Offset in the file of address 0, modulo 2^64.
+    /// Offset in the file of address 0, modulo 2^64: offset = address + base.
     pub base: u64,
 }
 
@@ -42,23 +42,23 @@ type Maps = BTreeMap<u64, Mapping>;
 /// A process.
 #[derive(Debug, Clone)]
 pub struct Space {
-    /// Its PID in the guest.
+    /// PID in the guest.
     pub pid: u32,
-    /// Number of its name.
+    /// Index of the name in [`Spaces::names`].
     pub name: u32,
-    /// Forks share it until one of both maps something.
+    /// Parent and child of a fork share the maps until one of them changes its own.
     maps: Rc<Maps>,
 }
 
 impl Space {
-    /// What is mapped at an address.
+    /// The mapping at an address.
     pub fn at(&self, address: u64) -> Option<Mapping> {
         let (_, m) = self.maps.range(..=address).next_back()?;
         (address < m.end).then_some(*m)
     }
 }
 
-/// All processes of a guest, and which runs where.
+/// All processes of a guest, and the process that runs on each vCPU.
 #[derive(Debug)]
 pub struct Spaces {
     spaces: Vec<Space>,
@@ -69,12 +69,12 @@ pub struct Spaces {
     /// Names of processes.
     pub names: Vec<String>,
     name_ids: HashMap<String, u32>,
-    /// Everything that was ever mapped.
+    /// Every file that was ever mapped.
     pub files: Vec<File>,
     file_ids: HashMap<File, FileId>,
 }
 
-/// Processes that were there before the first record. Their threads are told apart by nothing.
+/// Processes from before the first record. The records do not tell their threads apart.
 const KERNEL: usize = 0;
 const IDLE: usize = 1;
 const INIT: usize = 2;
@@ -99,7 +99,7 @@ impl Default for Spaces {
 }
 
 impl Spaces {
-    /// Number of a process's name.
+    /// Index of a process's name, which is added if it is new.
     pub fn name(&mut self, name: &str) -> u32 {
         if let Some(id) = self.name_ids.get(name) {
             return *id;
@@ -122,12 +122,13 @@ impl Spaces {
         id
     }
 
-    /// Number of the space that runs on a vCPU. Until a switch is told, init does: it ran the marker.
+    /// Index of the space that runs on a vCPU. Before the first switch init runs, as it executed the
+    /// marker.
     pub fn running(&self, vcpu: usize) -> usize {
         self.running.get(vcpu).copied().unwrap_or(if vcpu == 0 { INIT } else { IDLE })
     }
 
-    /// A space by its number.
+    /// The space with this index.
     pub fn space(&self, number: usize) -> &Space {
         &self.spaces[number]
     }
@@ -136,13 +137,13 @@ impl Spaces {
         self.tasks.get(&tid).copied().unwrap_or(KERNEL)
     }
 
-    /// A task's space, if it has one that the records have told of.
+    /// The space of a task, if the records reported the task.
     fn own(&mut self, tid: u32) -> Option<&mut Space> {
         let number = *self.tasks.get(&tid)?;
         self.spaces.get_mut(number)
     }
 
-    /// Follows a record of this vCPU's stream.
+    /// Applies a record of this vCPU's stream.
     pub fn follow(&mut self, vcpu: usize, record: Record<'_>) {
         match record {
             Record::Switch { tid } => {
@@ -185,7 +186,7 @@ impl Spaces {
     }
 }
 
-/// Maps `[start, new.end)`; what was there before is cut or goes.
+/// Maps `[start, new.end)`. Older mappings in that range are cut or removed.
 fn insert(maps: &mut Maps, start: u64, new: Mapping) {
     let before = maps.range(..start).next_back().map(|(s, m)| (*s, *m));
     if let Some((s, m)) = before.filter(|(_, m)| m.end > start) {

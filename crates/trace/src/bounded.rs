@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reading a whole file that a user named, up to a limit: a device without an end, a pipe
-//! without a writer or a file of the wrong kind is an error and no endless wait.
+//! Reads a whole file that a user named, up to a limit. A device without an end or a pipe without a writer
+//! is an error and no endless wait.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -19,7 +19,7 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let file = File::open(path)?;
     regular(file.metadata()?.file_type())?;
     let mut bytes = Vec::new();
-    // One more than the limit: files under /proc say that they are empty, and a file can grow.
+    // One byte more than the limit: files under /proc claim to be empty, and a file can grow.
     file.take(most + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
         let problem = format!("the file is larger than {}", size(most));

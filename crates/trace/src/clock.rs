@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How time passed for a command in its guest: what shows whether the guest ran as on hardware.
+//! The clock of a run: how time passed for a command in its guest, which shows how far the guest ran as on
+//! hardware.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,19 +9,19 @@ use serde::{Deserialize, Serialize};
 pub struct Clock {
     /// Guest time in nanoseconds, by CLOCK_MONOTONIC; none if the guest had to be killed.
     pub guest_ns: Option<u64>,
-    /// The part of it in which the guest's CPUs had nothing to do, of all of them together, to 10 ms.
+    /// Idle time of all the guest's CPUs together, in nanoseconds, in steps of 10 ms.
     pub idle_ns: Option<u64>,
     /// Host time in seconds.
     pub wall_seconds: f64,
     /// CPU time of the emulator's vCPU thread, in seconds.
     pub vcpu_seconds: f64,
-    /// The part of `wall_seconds` in which that thread could have run and the host ran something else.
+    /// Time in which the vCPU thread could have run and the host ran another thread, in seconds.
     pub starved_seconds: f64,
-    /// Whether the guest waited for the host's files, so that they took none of its time. True where
-    /// the guest has no files of the host's.
+    /// Whether the guest's clock stood still while the guest waited for the host's files. Also true for a
+    /// guest without files of the host.
     pub in_step: bool,
     /// Interrupts of the guest kernel's timer; none if the guest had to be killed.
     pub timer_ticks: Option<u64>,
-    /// All other interrupts, likewise.
+    /// All other interrupts; none if the guest had to be killed.
     pub other_interrupts: Option<u64>,
 }

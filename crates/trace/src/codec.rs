@@ -8,8 +8,8 @@
 //! (table entries, old and new entry, ...) have no kind of their own; they use
 //! a slot that follows from the event's kind and their place in it, and kind 0.
 //!
-//! A block stands alone: all slots start at 0. Left out on purpose: any
-//! modelling of address streams beyond one difference; zstd finds the rest.
+//! Every block starts with all slots at 0, so a block needs no other. Address streams are
+//! modelled by one difference; zstd finds the rest.
 
 use crate::event::{DecodeError, KIND_SHIFT, PAYLOAD_MASK, extra_words, kind};
 
@@ -49,7 +49,7 @@ pub(crate) const fn bound(words: usize) -> usize {
     9 * words
 }
 
-/// Why bytes could not be turned back into words.
+/// Why bytes are no encoded words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Malformed(pub(crate) &'static str);
 
@@ -187,7 +187,7 @@ pub(crate) fn decode(bytes: &[u8], count: usize, out: &mut Vec<u64>) -> Result<(
     if data.is_empty() { Ok(()) } else { Err(Malformed("more bytes than its words need")) }
 }
 
-/// Takes anything as an encoded block; for fuzzing and tests.
+/// Decodes arbitrary bytes as a block, for fuzzing and tests.
 #[doc(hidden)]
 pub fn decode_any(bytes: &[u8], count: usize) -> Option<Vec<u64>> {
     let mut out = Vec::new();

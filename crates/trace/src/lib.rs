@@ -1,6 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a guest did: the event format ([`event`]), its file ([`mod@file`]) and
-//! built-in streams ([`generate`]).
+//! What a guest did: the [`Event`], the recording that stores events in a file, and generators of events.
+//!
+//! The capture plugin and the generators make events, and the model consumes them. This crate runs no guest
+//! and counts no cost. [`Writer`] and [`Reader`] write and read recordings ([`mod@file`]); [`Generator`] names a
+//! built-in stream ([`generate`]); [`Thin`] makes a sampled stream of a whole one.
+//!
+//! ```
+//! use bifold_trace::{Event, Generator, Header, Reader, Source, Trailer, Writer, decode};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! let path = dir.path().join("t-seq.bifold");
+//! let generator = Generator::parse("t-seq:1000")?;
+//! let header = Header { guest_frames: generator.guest_frames(), vcpus: 1, source: Source::default() };
+//! let mut writer = Writer::create(&path, &header)?;
+//! generator.run(&mut |words| writer.write(words))?;
+//! writer.finish(&Trailer::default())?;
+//!
+//! let (mut reader, mut words, mut loads) = (Reader::open(&path)?, Vec::new(), 0);
+//! while reader.next_block(&mut words)? {
+//!     let mut at = 0;
+//!     while at < words.len() {
+//!         let (event, length) = decode(&words[at..], at)?;
+//!         loads += u64::from(matches!(event, Event::Load(_)));
+//!         at += length;
+//!     }
+//! }
+//! assert_eq!(loads, 1000);
+//! # Ok(())
+//! # }
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod bounded;

@@ -1,33 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Thinning: a whole stream becomes the sampled one that the capture would have written.
+//! Thinning: makes the sampled stream that the capture would have written of a whole stream.
 //!
-//! `qemu-plugin/region.c` says what a sampled stream has between its windows. A recording
-//! or a generator's stream thinned here shows what sampling is worth: both the whole and the
-//! estimate come from one run. One thing differs. Whether the kernel or user code accessed
-//! user memory is not in a stream, so between windows all accesses to it are left out.
+//! `qemu-plugin/region.c` defines what a sampled stream has between its windows. Thinning a
+//! recording or a generator's stream shows how exact sampling is, because one run yields both
+//! the whole figures and the estimate. One thing differs: a stream does not tell whether the
+//! kernel or user code accessed user memory, so all accesses to user memory are left out
+//! between windows.
 
 use crate::event::{DecodeError, Event, KIND_SHIFT, decode, gap, head, kind, marker};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 
-/// The head of a sampled stream is this part of a period.
+/// The head of a sampled stream is a period divided by this.
 const HEADS: u64 = 10;
 
-/// Windows, in instructions: one of `window`, after a `warm_up`, lies in every `period` at a
-/// place drawn from `seed`.
+/// The windows of a sample, in instructions: every `period` has one window, after a warm-up, at a place
+/// drawn from `seed`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Windows {
-    /// Length of the part that is measured.
+    /// Length of a window, the part that is measured.
     pub window: u64,
-    /// Length of the part before it, in which caches fill again.
+    /// Length of the warm-up before a window, in which caches fill again.
     pub warm_up: u64,
     /// Length of a period.
     pub period: u64,
-    /// Seed of the windows' places.
+    /// Seed of the places of the windows.
     pub seed: u64,
 }
 
-/// Where windows lie. The plugin draws the same places from the same seed.
+/// Draws the places of windows, from a seed as the plugin does.
 #[derive(Debug)]
 struct Places {
     windows: Windows,
@@ -41,7 +42,7 @@ impl Places {
         Places { windows, dice, period_begins: windows.period / HEADS }
     }
 
-    /// Where the next window is measured from.
+    /// The instruction at which the next window begins.
     fn draw(&mut self) -> u64 {
         // Marsaglia's xorshift64*.
         self.dice ^= self.dice >> 12;
@@ -56,7 +57,7 @@ impl Places {
     }
 }
 
-/// Makes a sampled stream of a whole one.
+/// Makes a sampled stream of a whole stream.
 #[derive(Debug)]
 pub struct Thin {
     places: Places,
@@ -73,7 +74,7 @@ pub struct Thin {
 }
 
 impl Thin {
-    /// Thins to these windows.
+    /// A thinner for these windows.
     pub fn new(windows: Windows) -> Self {
         Thin {
             places: Places::new(windows),
@@ -87,7 +88,7 @@ impl Thin {
         }
     }
 
-    /// Takes whole events and appends what is left of them to `out`.
+    /// Takes whole events and appends the events of the sampled stream to `out`.
     ///
     /// # Errors
     /// If the words are no events.
@@ -99,7 +100,7 @@ impl Thin {
                 out.extend(follows_store(words[i]).then_some(store));
             }
             if self.part.is_none() && !matches!(event, Event::Marker(_) | Event::Table { .. }) {
-                // Without a marker, as in generators' streams, the first CR3 is the beginning's.
+                // Generators' streams have no marker: the events before the first access set the guest up.
                 if !matches!(event, Event::Vcpu(_) | Event::Cr3(_) | Event::Cr4(_)) {
                     self.begin(out);
                 }
@@ -139,7 +140,7 @@ impl Thin {
         [&mut self.loaded, &mut self.stored, &mut self.fetched].into_iter().for_each(HashSet::clear);
     }
 
-    /// Enters the next part where as many instructions have passed.
+    /// Enters the next part when enough instructions have passed.
     fn advance(&mut self, out: &mut Vec<u64>) {
         match self.part {
             Some(gap::BEGIN) if self.instructions >= self.warm_up_begins() => self.enter(gap::WARM_UP, out),
@@ -163,7 +164,7 @@ impl Thin {
         self.enter(if late { gap::WARM_UP } else { gap::BEGIN }, out);
     }
 
-    /// Whether the event stays; `word` is its first. A store may be handed over late.
+    /// Whether the event stays; `word` is its head. A store may be appended with the next event.
     fn wanted(&mut self, event: &Event<'_>, word: u64) -> bool {
         if self.part != Some(gap::BEGIN) {
             return true;
@@ -188,7 +189,7 @@ impl Thin {
     }
 }
 
-/// Whether a head word is that of an event which follows the store that caused it.
+/// Whether the head word is of an event that follows the store that caused it.
 fn follows_store(word: u64) -> bool {
     matches!(word >> KIND_SHIFT, kind::PT_STORE | kind::TABLE | kind::RETIRE)
 }

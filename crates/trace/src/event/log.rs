@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Logs: bytes that the guest passes through the stream beside what it did, and what they are.
+//! Logs in the stream: what ran in the guest and what was mapped, told by the guest itself.
 
 use super::{Event, LOG_WORDS};
 
-/// Records of the guest kernel's perf events, as `linux/perf_event.h` lays them out; the
-/// number is the vCPU. A record may go on in that vCPU's next such event.
+/// Records of the guest kernel's perf events, laid out by `linux/perf_event.h`; the number is the
+/// vCPU. A record may continue in the next such event of its vCPU.
 pub const PERF: u64 = 1;
 /// Lines of the guest's `/proc/kallsyms`.
 pub const SYMBOLS: u64 = 2;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The event: what a guest did. The one definition that the capture plugin
-//! writes, a recording stores and the model consumes.
+//! The event: one thing that a guest did. The capture plugin writes events, a
+//! recording stores them and the model consumes them, all by this definition.
 //!
 //! A stream is a sequence of little-endian 64-bit words. An event is a head
 //! word (kind in bits 63..57, payload in bits 56..0) and a fixed number of
@@ -8,15 +8,14 @@
 //! sign-extended from bit 56, which holds canonical addresses of four- and
 //! five-level paging alike.
 //!
-//! `qemu-plugin/events.h` states the same numbers in C; a test holds the two
-//! against each other.
+//! `qemu-plugin/events.h` defines the numbers of this module in C; a test compares
+//! both.
 //!
 //! Order within a stream is the order in which the guest did things. Events
 //! belong to the vCPU named by the last [`Event::Vcpu`] (0 at the start).
-//! A store to a page-table page comes as the access ([`Event::Store`] or
-//! [`Event::StoreOther`]) followed by its [`Event::PtStore`]. Every table that
-//! a walk can reach has been described by an [`Event::Table`] before the event
-//! that makes it reachable.
+//! A store to a page-table page is two events: the access ([`Event::Store`] or
+//! [`Event::StoreOther`]), then its [`Event::PtStore`]. An [`Event::Table`]
+//! describes a table before the event that makes the table reachable by a walk.
 
 pub mod log;
 mod words;
@@ -31,37 +30,36 @@ pub use words::{
 pub mod marker {
     /// The command is about to start.
     pub const START: u64 = 1;
-    /// It has ended; nothing but logs comes after it.
+    /// The command has ended; only logs follow.
     pub const STOP: u64 = 2;
     /// The kernel has just begun to run at its own addresses: where a recording of the
     /// boot starts.
     pub const BOOT: u64 = 3;
-    /// The region to be recorded has ended, and the command runs on unrecorded; the stream's
-    /// last event in place of [`STOP`].
+    /// The region to be recorded has ended, and the command runs on unrecorded. Ends the stream in
+    /// place of [`STOP`].
     pub const REGION_END: u64 = 4;
-    /// A window begins; its number, below 256, is added.
+    /// A window begins. The code is this plus the number of the window, which is below 256.
     pub const WINDOW_BEGIN: u64 = 0x100;
-    /// A window ends; its number is added.
+    /// A window ends. The code is this plus the number of the window.
     pub const WINDOW_END: u64 = 0x200;
-    /// Programs mark windows by CPUID with this in EAX and the code in ECX, which a
-    /// hypervisor sees too: it exits. Codes below [`WINDOW_BEGIN`] are no events then.
+    /// Programs mark windows by CPUID with this in EAX and the code in ECX; CPUID exits, so a hypervisor
+    /// has the mark too. Codes below [`WINDOW_BEGIN`] are no events there.
     pub const CPUID_LEAF: u64 = 0x4249_464f;
     /// Code of the CPUID by which the guest's init names a buffer of perf events: address in
     /// RBX, length in RDX.
     pub const CPUID_PERF: u64 = 0x10;
 }
 
-/// Codes of [`Event::Gap`]: the parts of a sampled stream: a head, then gaps, warm-ups and windows
-/// by turns.
+/// Codes of [`Event::Gap`]: a sampled stream has a head, then gaps, warm-ups and windows by turns.
 pub mod gap {
-    /// From here on the stream tells of tables, faults, control registers, instructions and of
-    /// first touches by the kernel, but of no other access.
+    /// A gap begins: the stream has tables, faults, control registers, instructions and first touches by
+    /// the kernel, and no other access.
     pub const BEGIN: u64 = 0;
-    /// From here on every access is in the stream; caches are stale, so nothing is measured.
+    /// A warm-up begins: every access is in the stream. Caches are stale, so nothing is measured.
     pub const WARM_UP: u64 = 1;
-    /// From here on accesses are measured.
+    /// A window begins: every access is in the stream and measured.
     pub const MEASURE: u64 = 2;
-    /// From here on every access is in the stream and stands for itself alone: a program's
+    /// The head begins: every access is in the stream, and its counts are not scaled up. A program's
     /// first instructions are like none that follow.
     pub const HEAD: u64 = 3;
 }
@@ -81,7 +79,7 @@ pub enum Event<'a> {
     Fetch(u64),
     /// Instructions executed by the current vCPU since its last such event.
     Insns(u64),
-    /// The events that follow are this vCPU's.
+    /// The following events are of this vCPU.
     Vcpu(u64),
     /// CR3 was loaded with this value.
     Cr3(u64),
@@ -107,16 +105,16 @@ pub enum Event<'a> {
         /// The entry after.
         new: u64,
     },
-    /// A page became a page table (or was found to be one), with its 512 entries.
+    /// A page became a page table, or was found to be a page table; with its 512 entries.
     Table {
         /// Guest frame number of the table.
         gfn: u64,
         /// 1 = holds PTEs, 2 = PDEs, 3 = PDPTEs, 4 = PML4Es, 5 = PML5Es.
         level: u8,
-        /// Its entries.
+        /// The entries of the table.
         entries: &'a [u64; 512],
     },
-    /// A page is no page table any more.
+    /// A page stopped being a page table.
     Retire {
         /// Guest frame number.
         gfn: u64,
@@ -132,55 +130,55 @@ pub enum Event<'a> {
     Marker(u64),
     /// The plugin's own counters at the end (see [`Stats`]).
     Stats(Stats),
-    /// The host holds these frames of the guest's memory already: its firmware and its
-    /// loader wrote to them. Only at the start of a boot's recording, before all else.
+    /// The host already backs these guest frames, because firmware and loader wrote to them. Only at the
+    /// start of a boot's recording, before every other event.
     Resident {
         /// First guest frame number.
         gfn: u64,
         /// How many frames.
         frames: u64,
     },
-    /// Interrupts delivered while recording. Once, at the end, before [`Event::Stats`];
-    /// recordings made before 0.2 have none.
+    /// Interrupts delivered while recording. One such event stands at the end, before [`Event::Stats`];
+    /// recordings made before 0.2 lack it.
     Ticks {
-        /// Of the kernel's timer (Linux's `LOCAL_TIMER_VECTOR`).
+        /// Interrupts of the kernel's timer (Linux's `LOCAL_TIMER_VECTOR`).
         timer: u64,
-        /// All others.
+        /// All other interrupts.
         others: u64,
     },
-    /// Bytes that say who runs in the guest and what is mapped where, at this point of the
-    /// stream. Only in streams captured for attribution.
+    /// A log of the guest: its tasks and mappings at this point of the stream. Only in streams captured
+    /// for attribution.
     Log {
-        /// What the bytes are (see [`log`]), 16 bits.
+        /// Kind of log (see [`log`]), 16 bits.
         stream: u64,
-        /// Which of its kind, 25 bits.
+        /// Number of the log within its kind, 25 bits.
         number: u64,
-        /// How many bytes of `data` count, from the first on; at most 8 times [`LOG_WORDS`].
+        /// Number of valid bytes at the start of `data`; at most 8 times [`LOG_WORDS`].
         bytes: usize,
-        /// The bytes, eight a word, low byte first.
+        /// The bytes of the log, eight a word, low byte first.
         data: &'a [u64; LOG_WORDS],
     },
-    /// The accesses and instructions that follow are of the block of code at this GVA. Only in
-    /// streams captured for attribution, and only for blocks that do something the stream tells.
+    /// The block of code at this GVA makes the accesses and instructions that follow. Only in streams
+    /// captured for attribution, and only for blocks that cause events.
     Block(u64),
-    /// A sampled stream enters another of its parts (see [`gap`]).
+    /// A sampled stream enters its next part (see [`gap`]).
     Gap(u64),
 }
 
-/// What the capture plugin counted and checked itself.
+/// The capture plugin's own counters and self-checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Stats {
-    /// Comparisons of the followed CR3 with the register.
+    /// Comparisons of the CR3 that the plugin follows with the register.
     pub cr3_checks: u64,
-    /// Of those, how many disagreed.
+    /// Comparisons of CR3 that disagreed.
     pub cr3_mismatches: u64,
     /// Comparisons of the plugin's cached GVA-to-GPA translation with QEMU's.
     pub translation_checks: u64,
-    /// Of those, how many disagreed.
+    /// Comparisons of translations that disagreed.
     pub translation_mismatches: u64,
     /// Page-table entries compared with RAM at the end.
     pub table_checks: u64,
-    /// Of those, how many differed beyond accessed and dirty bits.
+    /// Page-table entries that differed beyond accessed and dirty bits.
     pub table_mismatches: u64,
     /// Accesses written to the stream.
     pub accesses: u64,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The words of an event: the layout, encoding and decoding.
+//! The words of an event: layout, encoding and decoding.
 
 use super::{Event, Stats};
 
@@ -41,7 +41,7 @@ pub mod kind {
     pub const TICKS: u64 = 25;
 }
 
-/// Why words could not be read as events.
+/// Why words are no events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
@@ -58,7 +58,7 @@ pub enum DecodeError {
     Truncated {
         /// Words the event needs.
         need: usize,
-        /// Index of its head word.
+        /// Index of the head word.
         word: usize,
     },
     /// A table's level is not 1 to 5.
@@ -69,10 +69,10 @@ pub enum DecodeError {
         /// Index of the head word.
         word: usize,
     },
-    /// A log says that it has more bytes than fit.
+    /// A log claims more bytes than fit into its words.
     #[error("a log of {bytes} bytes at word {word}: {} at most", 8 * LOG_WORDS)]
     Log {
-        /// The number found.
+        /// The number of bytes found.
         bytes: usize,
         /// Index of the head word.
         word: usize,
@@ -150,7 +150,7 @@ impl Event<'_> {
     }
 }
 
-/// Reads the event at the start of `words`; returns it and its length in words.
+/// Decodes the event at the start of `words`; returns the event and its length in words.
 /// `at` is the index of `words[0]` in its stream, for errors.
 #[inline]
 pub fn decode(words: &[u64], at: usize) -> Result<(Event<'_>, usize), DecodeError> {

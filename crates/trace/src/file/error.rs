@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What can be wrong with a recording: each with the file and the place in it.
+//! Errors of recordings, with the file and the place in the file.
 
 use super::VERSION;
 use crate::event::DecodeError;
@@ -10,23 +10,23 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// The system refused.
+    /// An operation of the system failed.
     #[error("cannot {what} recording {path}")]
     Io {
         /// `create`, `write`, `read`, ...
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// It does not begin as a recording does.
+    /// The file does not begin with the magic number.
     #[error("{path} is no bifold recording: wrong bytes at 0; make one with `bifold record -o FILE`")]
     NotARecording {
         /// The file.
         path: PathBuf,
     },
-    /// It is of another format version.
+    /// The recording has another format version.
     #[error(
         "recording {path} is of format version {found} (byte 8), this bifold reads {VERSION}: record it anew"
     )]
@@ -36,17 +36,17 @@ pub enum FileError {
         /// The version found.
         found: u32,
     },
-    /// It ends too early.
+    /// The file ends within a part.
     #[error("recording {path} is truncated: it ends at byte {offset}, within {within}")]
     Truncated {
         /// The file.
         path: PathBuf,
-        /// Where it ends.
+        /// Length of the file.
         offset: u64,
         /// The part that is not whole.
         within: &'static str,
     },
-    /// Something in it cannot be.
+    /// A part has impossible contents.
     #[error("recording {path} is corrupt: {what} at byte {offset}")]
     Corrupt {
         /// The file.
@@ -56,12 +56,12 @@ pub enum FileError {
         /// What is wrong.
         what: &'static str,
     },
-    /// What was to be written is no sequence of whole events.
+    /// The words to be written are no whole events.
     #[error("cannot write events to recording {path}")]
     Events {
         /// The file.
         path: PathBuf,
-        /// What is wrong with them.
+        /// What is wrong with the words.
         source: DecodeError,
     },
 }

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The recording: events in a file. `docs/reference/recording-format.md` has the layout.
+//! The recording: a file of events. `docs/reference/recording-format.md` has the layout.
 //!
-//! Magic, version and a JSON header; then blocks of whole events, each with its
-//! length and checksum; then a trailer that says how the recording ended. The
-//! checksum of a block is seeded with its place in the file, so a block that
-//! was moved, doubled or left out is refused like one with a flipped bit.
+//! A recording has a magic number, a version and a JSON header; then blocks of
+//! whole events, each with its length and checksum; then a trailer that says how
+//! the recording ended. The checksum of a block is seeded with the block's place
+//! in the file, so the reader refuses a block that was moved, doubled or left out
+//! like a block with a flipped bit.
 //!
-//! A writer works on a file of another name beside the target and renames it
-//! when finished: under the target's name there is a whole recording or none.
-//! Left out: seeking. Every consumer replays from the start.
+//! A writer writes to a temporary file beside the target and renames the file at
+//! the end, so the target is a whole recording or does not exist. Left out:
+//! seeking. Every consumer replays from the start.
 
 mod error;
 mod reader;
@@ -22,11 +23,11 @@ use crate::{Clock, Windows, event::Stats};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// First bytes of every recording; the high bit and the line end show transfers that mangle.
+/// First bytes of every recording; the high bit and the line end reveal transfers that mangle bytes.
 pub const MAGIC: [u8; 8] = *b"\x89BIFOLD\n";
 /// Version of the layout and of the events in it.
 pub const VERSION: u32 = 1;
-/// Words after which a block ends (with the event that holds the last of them).
+/// Words after which a block ends, together with the event that has the last of these words.
 const BLOCK_WORDS: usize = 1 << 16;
 /// Most words in a block that a reader accepts.
 const MAX_BLOCK_WORDS: usize = 1 << 17;
@@ -36,7 +37,7 @@ const EVENTS: [u8; 4] = *b"EVTS";
 const END: [u8; 4] = *b"ENDS";
 const BLOCK_HEAD: usize = 24;
 
-/// What a consumer must know before the first event.
+/// The header: what a consumer must know before the first event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     /// Guest-physical memory, in 4 KB frames.
@@ -47,11 +48,11 @@ pub struct Header {
     pub source: Source,
 }
 
-/// Where events come from; for people and reports, not for the model.
+/// Where events come from. People and reports read this, the model does not.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Source {
-    /// Version of Bifold that recorded.
+    /// Version of the Bifold that recorded.
     pub bifold_version: String,
     /// Built-in generator, as given to `--generate`; `None` for a guest.
     pub generator: Option<String>,
@@ -71,34 +72,34 @@ pub struct Source {
     pub qemu_version: Option<String>,
     /// The guest's root: `initramfs` or `9p`.
     pub root: Option<String>,
-    /// The events say who ran and what was mapped ([`Event::Log`](crate::Event::Log)).
+    /// Whether the stream has logs of tasks and mappings ([`Event::Log`](crate::Event::Log)).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub attributed: bool,
-    /// Which part of the command was recorded, in words; `None` for all of it.
+    /// The part of the command that was recorded, in words; `None` for the whole command.
     pub region: Option<String>,
-    /// The windows in which accesses were recorded; `None`: everywhere.
+    /// The windows in which accesses were recorded; `None` if every access was.
     pub sample: Option<Windows>,
 }
 
-/// How a recording ended.
+/// The trailer: how a recording ended.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Trailer {
-    /// Exit status of the command; `None` if it was killed or there was none.
+    /// Exit status of the command; `None` if a signal killed the command, or without a command.
     pub exit: Option<i32>,
     /// The signal that killed the command.
     #[serde(default)]
     pub signal: Option<i32>,
-    /// Recording was stopped before the command ended.
+    /// Whether recording stopped before the command ended.
     pub partial: bool,
-    /// The region to be recorded ended before the command, which was ended then.
+    /// Whether the command was ended because the region to be recorded had ended.
     #[serde(default)]
     pub region_ended: bool,
     /// The capture's own counters and checks; `None` without a guest.
     pub stats: Option<Stats>,
-    /// Release of the guest kernel, where it became known by running it.
+    /// Release of the guest kernel, if it became known by running the guest.
     #[serde(default)]
     pub kernel_version: Option<String>,
-    /// Version of QEMU, likewise.
+    /// Version of QEMU, if it became known by running the guest.
     #[serde(default)]
     pub qemu_version: Option<String>,
     /// How time passed for the command; `None` without a guest.
@@ -106,7 +107,7 @@ pub struct Trailer {
     pub clock: Option<Clock>,
 }
 
-/// The trailer as stored: with what proves that all blocks are there.
+/// The trailer as stored: with the counts that prove all blocks present.
 #[derive(Serialize, Deserialize)]
 struct StoredTrailer {
     words: u64,

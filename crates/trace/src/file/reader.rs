@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reading a recording.
+//! Reads recordings.
 
 use super::{
     BLOCK_HEAD, END, EVENTS, FileError, Header, MAGIC, MAX_BLOCK_WORDS, MAX_JSON, Source, StoredTrailer,
@@ -40,7 +40,7 @@ impl Reader {
         Reader::from_read(path, file)
     }
 
-    /// Reads a recording from elsewhere; `path` is its name in errors.
+    /// Reads a recording from any reader; `path` names the recording in errors.
     pub fn from_read(
         path: impl Into<PathBuf>,
         read: impl Read + Send + 'static,
@@ -67,17 +67,17 @@ impl Reader {
         Ok(reader)
     }
 
-    /// What was known before the first event.
+    /// The header.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// How the recording ended; known after the last block.
+    /// The trailer; none before the last block has been read.
     pub fn trailer(&self) -> Option<&Trailer> {
         self.trailer.as_ref()
     }
 
-    /// Replaces `out` by the next block's words, whole events all; `false` at the end.
+    /// Replaces `out` by the words of the next block, which are whole events; `false` at the end.
     pub fn next_block(&mut self, out: &mut Vec<u64>) -> Result<bool, FileError> {
         out.clear();
         if self.trailer.is_some() {

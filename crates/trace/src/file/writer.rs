@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Writing a recording.
+//! Writes recordings.
 
 use super::{
     BLOCK_HEAD, BLOCK_WORDS, END, EVENTS, FileError, Header, MAGIC, MAX_JSON, StoredTrailer, Trailer,
@@ -17,7 +17,7 @@ const ZSTD_LEVEL: i32 = 1;
 #[derive(Debug)]
 pub struct Writer {
     target: PathBuf,
-    /// The file's present name; `None` when it is written in place or has been renamed.
+    /// Name of the temporary file; `None` if the target is written in place or the file has been renamed.
     temporary: Option<PathBuf>,
     file: File,
     pending: Vec<u64>,
@@ -38,7 +38,7 @@ impl std::fmt::Debug for Zstd {
 }
 
 impl Writer {
-    /// Starts a recording that will be at `path` once it is [finished](Writer::finish).
+    /// Starts a recording that is at `path` once [`finish`](Writer::finish) has returned.
     /// A `path` that exists and is no regular file (a pipe, `/dev/null`) is written directly.
     pub fn create(path: impl AsRef<Path>, header: &Header) -> Result<Writer, FileError> {
         let path = path.as_ref();
@@ -83,11 +83,11 @@ impl Writer {
         let mut rest = words;
         while self.pending.len() + rest.len() >= BLOCK_WORDS {
             if self.pending.is_empty() {
-                // Long pieces are encoded from where they are.
+                // Long pieces are encoded in place, without a copy.
                 rest = &rest[self.write_block(rest)?..];
                 continue;
             }
-            // Filling up the pending words with all that may belong to the block keeps it whole.
+            // The pending words and all words that may belong to their block keep the block whole.
             let n = rest.len().min(BLOCK_WORDS + event::MAX_WORDS - self.pending.len());
             let mut pending = std::mem::take(&mut self.pending);
             let before = pending.len();
@@ -101,7 +101,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes the trailer and gives the recording its name.
+    /// Writes the trailer and renames the file to the target.
     pub fn finish(mut self, trailer: &Trailer) -> Result<(), FileError> {
         let pending = std::mem::take(&mut self.pending);
         let mut rest = &pending[..];
@@ -168,7 +168,7 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         if let Some(name) = &self.temporary {
-            // Nothing can be done about a failure here; the name says what it is.
+            // A failure leaves a file whose name says that it is unfinished.
             let _ = fs::remove_file(name);
         }
     }
