@@ -1,5 +1,5 @@
-// Draws the report's charts from the embedded data. The page is complete without
-// them: everything they show in numbers is in the table or the JSON output.
+// Draws the report's charts from the embedded data. The table and the JSON output have every number
+// of the charts.
 (() => {
   "use strict";
   const data = JSON.parse(document.getElementById("data").textContent);
@@ -44,7 +44,7 @@
             order: { field: "order" },
             tooltip: [
               { field: "config", title: "configuration" }, { field: "part", title: "part" },
-              { field: "percent", type: "quantitative", format: ",.2f", title: "% of the ideal run" },
+              { field: "percent", type: "quantitative", format: ",.2f", title: "overhead, % of the ideal run" },
             ],
           },
         },
@@ -55,7 +55,7 @@
             y: configY, x: { field: "long_lived", type: "quantitative" },
             tooltip: [
               { field: "config", title: "configuration" },
-              { field: "long_lived", type: "quantitative", format: ",.2f", title: "long-lived, %" },
+              { field: "long_lived", type: "quantitative", format: ",.2f", title: "overhead when long-lived, %" },
             ],
           },
         },
@@ -90,9 +90,9 @@
         scale: { domain: order, range: colours }, legend: { columns: 3 } },
       order: { field: "order", type: "quantitative" },
       tooltip: [
-        { field: "config", title: "configuration" }, { field: key },
+        { field: "config", title: "configuration" }, { field: key, title: key },
         { field, type: "quantitative", format: extra.format, title },
-        ...(extra.doc ? [{ field: "doc", title: "what" }] : []),
+        ...(extra.doc ? [{ field: "doc", title: "meaning" }] : []),
       ],
     },
   });
@@ -114,11 +114,11 @@
         timeline("overhead", "overhead, % of the ideal run", closed(data.timeline), data.configs, 260),
       strips: data.strips && bifold.strips(data.strips, x),
       cold: hypervised.some((p) => p.cold > 0) &&
-        timeline("cold", "added by a cold start, %", closed(hypervised),
+        timeline("cold", "overhead of a cold start, %", closed(hypervised),
           data.configs.filter((c) => c !== "native"), 160),
       misses: stacked(misses, "per", "TLB misses per 1000 instructions", "size", SIZES,
         ["#5b8c85", "#94c9a9", "#d9e8b0"], { format: ",.3f" }),
-      exits: REASONS.length && stacked(exits, "count", "exits", "reason", REASONS,
+      exits: REASONS.length && stacked(exits, "count", "exits, count", "reason", REASONS,
         REASON_COLOURS, { format: ",", doc: true }),
     };
   };

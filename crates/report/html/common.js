@@ -1,5 +1,5 @@
-// What the pages' charts have in common: colours, the look of axes, curves over time and, under
-// them on the same scale of time, strips of the modes in which policies were.
+// Parts that the charts of all pages share: colours, axes, curves over time and, below the curves on the same time
+// scale, strips of the modes that policies were in.
 const bifold = (() => {
   "use strict";
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -26,21 +26,21 @@ const bifold = (() => {
   // Short runs in milliseconds: axis labels of 0.0002 run into each other.
   const unit = (end) => (end < 1 ? { name: "ms", factor: 1000 } : { name: "s", factor: 1 });
   const time = (unit, end) => ({
-    title: "ideal time, " + unit.name, axis: { grid: false, tickCount: 10 },
+    title: "time of the ideal run, " + unit.name, axis: { grid: false, tickCount: 10 },
     scale: { nice: false, ...(end ? { domain: [0, end * unit.factor] } : {}) },
   });
 
   const sorted = (values, field, name) =>
     values.filter((v) => v.config === name).map((v) => v[field]).sort((a, b) => a - b);
 
-  // Each curve's usual value. Medians: a single stretch that is dear does not make a curve so.
+  // Each curve's median: one expensive stretch does not raise it.
   const usual = (values, field, names) => names.map((c) => {
     const own = sorted(values, field, c);
     return own[own.length >> 1] || 0;
   }).filter((m) => m > 0);
 
-  // Where few stretches are far dearer than all others (mostly the first, whose tables and caches are
-  // cold), the axis ends above the others and the few are cut off there; undefined if nothing is to be cut.
+  // Where a few stretches cost far more than all others (mostly the first, whose tables and caches are cold), the axis
+  // ends above the others and cuts the few off; undefined if nothing is cut off.
   const ceiling = (values, field, names) => {
     const high = names.map((c) => sorted(values, field, c)).filter((own) => own.length >= 8)
       .map((own) => own[own.length - 1 - Math.max(1, Math.floor(own.length / 20))]);
@@ -49,7 +49,7 @@ const bifold = (() => {
     return most > 0 && top > 2.5 * most ? 1.2 * most : undefined;
   };
 
-  // What is cut off, in words at its place: a label for stretches that are near each other.
+  // Labels at the places that are cut off, one label for neighbouring stretches.
   const cut = (values, field, top, end) => {
     const labels = [];
     for (const v of values.filter((v) => v[field] > top).sort((a, b) => a.from - b.from)) {
@@ -59,13 +59,13 @@ const bifold = (() => {
     }
     const number = (n) => n.toLocaleString("en", { maximumFractionDigits: n < 100 ? 1 : 0 });
     return labels.map((l) => ({ from: l.from, top,
-      // Near the right end the words stand to the left of their place.
+      // Near the right end the label stands to the left of its place.
       late: l.from > 0.7 * end,
       text: "\u25b2 up to " + number(l.most[field]) + " (" + l.most.config + ")" }));
   };
 
-  // Where curves differ by magnitudes, or a curve does within itself for longer than can be cut off, a
-  // linear axis shows only the dearest.
+  // A logarithmic axis where curves differ by magnitudes, or one curve varies by magnitudes for too long to be cut off: a
+  // linear axis would show only the highest.
   const yAxis = (values, field, title, names) => {
     const top = values.reduce((most, v) => Math.max(most, v[field]), 0);
     const medians = usual(values, field, names);
@@ -108,7 +108,7 @@ const bifold = (() => {
         opacity: { condition: { param: "picked", value: 1 }, value: 0.12 },
         tooltip: [
           { field: "config", title: "configuration" },
-          { field: "from", type: "quantitative", format: ".4~g", title: "from, " + x.name },
+          { field: "from", type: "quantitative", format: ".4~g", title: "start, " + x.name },
           { field, type: "quantitative", format: ",.2f", title },
         ],
       },
@@ -136,7 +136,7 @@ const bifold = (() => {
           policy: s.name, overhead: s.overhead, shadow,
           from: from * data.step * x.factor,
           to: Math.min(end * data.step, data.end) * x.factor,
-          mode: shadow === 100 ? "shadow" : shadow === 0 ? "nested" : shadow + " % of it in shadow",
+          mode: shadow === 100 ? "shadow" : shadow === 0 ? "nested" : shadow + " % of the time in shadow",
         };
         from = end;
         return stretch;
@@ -155,10 +155,10 @@ const bifold = (() => {
         color: { field: "shadow", type: "quantitative", legend: null,
           scale: { domain: [0, 100], range: [css("--nested-4k"), css("--shadow-4k")] } },
         tooltip: [
-          { field: "policy" }, { field: "mode" },
-          { field: "from", type: "quantitative", format: ".4~g", title: "from, " + x.name },
-          { field: "to", type: "quantitative", format: ".4~g", title: "to, " + x.name },
-          { field: "overhead", title: "overhead of the whole" },
+          { field: "policy", title: "policy" }, { field: "mode", title: "mode" },
+          { field: "from", type: "quantitative", format: ".4~g", title: "start, " + x.name },
+          { field: "to", type: "quantitative", format: ".4~g", title: "end, " + x.name },
+          { field: "overhead", title: "overhead of the whole run" },
         ],
       },
     };
@@ -170,7 +170,7 @@ const bifold = (() => {
       ast: true, renderer: "svg" })
       .catch((e) => { place.textContent = "This chart could not be drawn: " + e; });
 
-  // What is zoomed in one of these charts is zoomed in all.
+  // A zoom in one of these charts zooms all of them.
   const linked = (charts) => Promise.all(charts).then((all) => {
     const views = all.filter(Boolean).map((r) => r.view);
     let busy = false;
@@ -182,7 +182,7 @@ const bifold = (() => {
         Promise.all(others.map((v) => v.signal("zoom_from", domain).runAsync())).finally(() => { busy = false; });
       });
     }
-  }).catch(() => {}); // Charts that are not linked are still charts.
+  }).catch(() => {}); // Charts work without the link too.
 
   return { css, base, unit, curves, strips, embed, linked };
 })();

@@ -3,7 +3,7 @@
   "use strict";
   const data = JSON.parse(document.getElementById("data").textContent);
   const css = bifold.css;
-  // Eight that can be told apart on light and on dark ground; then they begin again, dashed.
+  // Eight colours that differ on light and dark backgrounds; further curves repeat them dashed.
   const COLOURS = ["#2f6fb3", "#d9772b", "#2e9e6b", "#b5489a", "#8a7bd1", "#c9a227", "#4fb3c8", "#c0504d"];
   const end = Math.max(1, ...data.charts.flatMap((c) => c.curves.flatMap((k) => k[1].map((p) => p[0]))));
   const unit = end > 7200 ? { name: "min", by: 60 } : { name: "s", by: 1 };
@@ -29,7 +29,7 @@
           scale: { domain: names, range: names.map((_, i) => (i < COLOURS.length ? [1, 0] : [5, 3])) } },
         opacity: { condition: { param: "picked", value: 1 }, value: 0.12 },
         tooltip: [
-          { field: "name", title: " " },
+          { field: "name", title: "curve" },
           { field: "t", type: "quantitative", format: ",.1f", title: "time, " + unit.name },
           { field: "y", type: "quantitative", format: ",.1f", title: chart.unit },
         ],
@@ -38,7 +38,7 @@
     const marks = {
       data: { values: data.marks.map(([t, word]) => ({ t: t / unit.by, word })) },
       mark: { type: "rule", strokeDash: [3, 3], stroke: css("--soft"), clip: true },
-      encoding: { x: { ...x }, tooltip: [{ field: "word", title: " " }] },
+      encoding: { x: { ...x }, tooltip: [{ field: "word", title: "mark" }] },
     };
     return { ...bifold.base(), height: 190, layer: data.marks.length ? [line, marks] : [line] };
   };

@@ -1,5 +1,5 @@
-// Draws a program's charts when its part of the page is opened: thirty of them at once would
-// keep a browser busy for long.
+// Draws a program's charts when its part of the page is opened, because drawing thirty programs at once
+// keeps a browser busy for long.
 (() => {
   "use strict";
   const data = JSON.parse(document.getElementById("data").textContent);
@@ -16,7 +16,7 @@
     });
     bifold.linked([
       bifold.embed(document.getElementById("curves-" + i), bifold.curves({
-        field: "overhead", title: "overhead, %", values, names, colour: (c) => bifold.css("--" + c + "-4k"),
+        field: "overhead", title: "overhead, % of the ideal run", values, names, colour: (c) => bifold.css("--" + c + "-4k"),
         height: 150, x, end: strips.end, aligned: true,
       })),
       bifold.embed(document.getElementById("strips-" + i), bifold.strips(strips, x)),

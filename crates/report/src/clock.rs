@@ -1,48 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How far the guest ran as on hardware: its time, its timer's ticks, its share of the host's CPUs.
+//! The clock line and its warnings: how far the guest ran as on hardware, by its time, its timer ticks and
+//! its share of the host's CPUs.
 //!
-//! Under emulation a guest is slower than hardware. With exact timing its clock is its
-//! instructions, so nothing shows but waits. By the host's clock (`--fast`) more of the
-//! timer's ticks fall into the same work, and on a busy host most of what is counted can be ticks.
+//! Under emulation a guest is slower than hardware. With exact timing the guest's clock counts
+//! instructions, so only waiting distorts a run. With the host's clock (`--fast`) more timer ticks fall
+//! into the same work, and on a busy host ticks can be most of what is counted.
 
 use crate::Comparison;
 use crate::text::{fixed, number, seconds};
 use bifold_trace::Clock;
 use serde::Serialize;
 
-/// Timer ticks per million instructions from which a run is marked. A tick of Linux 6.1 takes some
+/// Timer ticks per million instructions above which a run gets a warning. A tick of Linux 6.1 takes some
 /// 3,000 instructions beside a loop that does nothing else (tools/clock-check), so this is where ticks
 /// are over 1 % of what is counted. Hardware has 0.1: 250 ticks in some 2,500 million.
 const MOST_TICKS: f64 = 4.0;
-/// Share of the wall time in which the host's CPUs ran something else, in percent.
+/// Percent of the wall time in which the vCPU waited for a CPU of the host, above which a run gets a
+/// warning.
 const MOST_STARVED: f64 = 25.0;
 
-/// What the clock's raw values say of a run.
+/// Figures derived from the clock's raw values.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Figures {
     /// Guest time from the command's start to its end, in seconds.
     pub(crate) guest_seconds: Option<f64>,
-    /// CPU time of the guest's that nothing used (sleep, waits for timers), in seconds.
+    /// Idle time of the guest's CPUs (sleep, waits for timers), in seconds.
     pub(crate) idle_seconds: Option<f64>,
-    /// Guest time over the ideal run's.
+    /// Guest time divided by the ideal run's time.
     pub(crate) guest_to_ideal: Option<f64>,
-    /// CPU time of the vCPU thread, in percent of the wall time. The rest is waiting: for timers,
-    /// for the model that takes the events, for a CPU of the host's.
+    /// CPU time of the vCPU thread, in percent of the wall time. In the rest the thread waits: for timers,
+    /// for the model to take events, for a CPU of the host.
     pub(crate) vcpu_percent: f64,
-    /// Waiting for a CPU of the host's, in percent of the wall time.
+    /// Time of waiting for a CPU of the host, in percent of the wall time.
     pub(crate) starved_percent: f64,
     /// Interrupts of the guest kernel's timer per million instructions.
     pub(crate) ticks_per_million: Option<f64>,
-    /// Whether another run of the same command over the same files gives the same events to the bit.
+    /// Whether another run of the command over equal files gives equal events to the bit.
     pub(crate) repeats: bool,
 }
 
-/// What the figures are made of.
+/// The values that the figures derive from.
 #[derive(Debug, Clone, Copy)]
 struct Run {
     clock: Clock,
     exact: bool,
-    /// Not stopped before its end.
+    /// Whether the command ran to its end.
     whole: bool,
     instructions: u64,
     /// Time of the ideal run.
@@ -50,7 +52,7 @@ struct Run {
 }
 
 impl Run {
-    /// None without a guest, or of a recording that does not have a clock.
+    /// None without a guest, or for a recording without a clock.
     fn of(c: &Comparison) -> Option<Run> {
         Some(Run {
             clock: c.meta.clock?,
@@ -103,13 +105,13 @@ impl Run {
         let mut out = Vec::new();
         if let Some(t) = f.ticks_per_million.filter(|t| *t > MOST_TICKS) {
             let what = if self.exact {
-                "the command mostly waits, and most of what is counted is the kernel waiting"
+                "the command mostly waits, so most counts are of the waiting kernel"
             } else {
                 "run without --fast, or on a host with less to do"
             };
             out.push(format!(
                 "{} timer ticks per million instructions (hardware has about 0.1, the limit is {MOST_TICKS}): \
-                 the figures are in part those of the ticks; {what}",
+                 every figure includes the cost of these ticks; {what}",
                 fixed(t, 1)
             ));
         }
@@ -132,7 +134,7 @@ impl Run {
     }
 }
 
-/// The figures; none without a guest, or of a recording that does not have them.
+/// The figures; none without a guest, or for a recording without a clock.
 pub(crate) fn figures(c: &Comparison) -> Option<Figures> {
     Run::of(c).map(|r| r.figures())
 }
@@ -142,7 +144,7 @@ pub(crate) fn line(c: &Comparison) -> Option<String> {
     Run::of(c).map(|r| r.line()).filter(|l| !l.is_empty())
 }
 
-/// What is beyond the stated limits, each with what to do.
+/// Warnings on figures beyond the limits, each with advice.
 pub(crate) fn warnings(c: &Comparison) -> Vec<String> {
     Run::of(c).map_or(Vec::new(), |r| r.warnings())
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The figures derived from one configuration's total: overheads, rates and
+//! Figures derived from one configuration's total: overheads, rates and
 //! references per walk (`docs/design/model.md#derived-figures`).
 //!
 //! Each is defined once here, with its unit and meaning; the table, JSON and
@@ -8,14 +8,14 @@
 use bifold_model::{ConfigOutcome, Outcome, Sample};
 use serde::Serialize;
 
-/// Name, unit and meaning of one derived figure.
+/// Declaration of a derived figure.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Figure {
-    /// Name, as in JSON.
+    /// Name in JSON.
     pub name: &'static str,
     /// Unit: `%` of the ideal run's cycles, `cycles`, `1`.
     pub unit: &'static str,
-    /// What it says.
+    /// Meaning.
     pub doc: &'static str,
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The flame graph of a report: drawn by inferno as an SVG with its own script, in a document of its
-//! own, which the report embeds as an `iframe` without a source. Processes stand at the top.
+//! The flame graph of a report. inferno draws an SVG with its own script; the report embeds the graph as
+//! a document in an `iframe` without a source. Processes stand at the top.
 
 use crate::{Places, RenderError};
 use bifold_attribute::Metric;
@@ -9,22 +9,22 @@ use inferno::flamegraph::color::{BasicPalette, Color};
 use inferno::flamegraph::{Direction, Options, Palette, from_lines};
 use serde::Serialize;
 
-/// The colours of the page around it, and nothing behind the frames. The script notes what is
-/// zoomed into in the address, which this document has none of.
+/// The head of the document: the page's colours and a transparent background. inferno's script stores the zoom
+/// in the address, and this document has no address.
 const HEAD: &str = "<!DOCTYPE html><meta charset=\"utf-8\"><title>Flame graph</title><style>\
 :root{color-scheme:light dark}body{margin:0;background:transparent}svg{display:block;width:100%}\
 rect[fill^=url]{fill:transparent}#title,#details,#search,#matched,#unzoom{fill:#1c2330}\
 @media(prefers-color-scheme:dark){#title,#details,#search,#matched,#unzoom{fill:#e6e9ef}}\
 </style><script>history.replaceState=()=>{};</script>";
 
-/// A document and how high it is, in pixels.
+/// A document and its height in pixels.
 #[derive(Debug, Serialize)]
 pub(crate) struct Flames {
     document: String,
     height: u32,
 }
 
-/// The graph of extra cycles in the configuration shown; nothing where there are none.
+/// The graph of extra cycles in the configuration shown; none without extra cycles.
 pub(crate) fn flames(places: &Places) -> Result<Option<Flames>, RenderError> {
     let folded = places.places.folded(places.config, Metric::ExtraCycles);
     if folded.is_empty() {

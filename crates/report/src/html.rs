@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One HTML file that needs no network: text and table from a template, charts
-//! drawn in the browser from data embedded as JSON by the vendored scripts.
+//! The page of a run: one HTML file that needs no network. A template makes text and tables; vendored
+//! scripts draw charts in the browser from data embedded as JSON.
 //!
-//! What a user or a guest wrote (command lines, paths, profile texts) reaches the
-//! page only through the template's HTML escaping or as JSON whose `<`, `>`, `&`
-//! and `'` are escaped, so that it can end neither an element nor a script. A
-//! content security policy keeps the page from loading anything.
+//! Text of users and guests (command lines, paths, profiles) reaches the page only through the template's
+//! HTML escaping or as JSON with escaped `<`, `>`, `&` and `'`. So the text can end neither an element nor a
+//! script. A content security policy keeps the page from loading anything.
 
 use crate::flames::flames;
 use crate::page::{self, PageTable};
@@ -19,8 +18,7 @@ use serde::Serialize;
 
 const TEMPLATE: &str = include_str!("../html/report.html.j2");
 
-/// Most points of a timeline per configuration: more than a screen has columns
-/// would only be drawn over each other.
+/// Most points of a timeline per configuration: more would overlap on a screen.
 const MAX_POINTS: usize = 400;
 
 /// One configuration's row in the table.
@@ -70,7 +68,7 @@ struct Charts {
     strips: Option<policies::Strips>,
 }
 
-/// The page of one run, and the tables of the spread over several if there are.
+/// The page of one run, with tables of the spread if there are several runs.
 pub(crate) fn render(c: &Comparison, spread: Option<&[PageTable]>) -> Result<String, RenderError> {
     let mut env = environment();
     env.add_template("report.html", TEMPLATE)?;

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One JSON document: everything the model yields, the derived figures, the run
-//! and the counters' definitions. `schema/compare-1.json` describes it.
+//! The JSON document of a run: the model's whole outcome, derived figures, facts about the run and
+//! definitions of counters. `schema/compare-1.json` is its schema.
 //!
-//! The model's own fields are taken as they serialise and only added to, so that
-//! a reader of samples can read `outcome` as the model's type and no field can
-//! be forgotten here.
+//! `outcome` is the model's type as it serialises, with fields added. So a reader can
+//! parse `outcome` as the model's type, and no field can be forgotten here.
 
 use crate::policies::checks_json;
 use crate::{Comparison, Figures, RenderError, clock, verdict};
@@ -28,7 +27,7 @@ struct Document<'a> {
     outcome: Value,
     /// The evaluation, or null.
     policies: Option<&'a Evaluation>,
-    /// Why there is none.
+    /// Why there is no evaluation, or null.
     no_policies: Option<&'a str>,
     policy_checks: Vec<Value>,
     /// Costs by place, or null.
@@ -37,7 +36,7 @@ struct Document<'a> {
     figures: &'static [crate::Figure],
 }
 
-/// What was run and on which assumptions, in JSON and in the first of the JSON lines.
+/// Facts and assumptions of a run, in JSON and in the first of the JSON lines.
 #[derive(Serialize)]
 pub(crate) struct Head<'a> {
     #[serde(flatten)]
@@ -72,8 +71,8 @@ pub(crate) fn pretty(document: &impl Serialize) -> Result<String, RenderError> {
     Ok(serde_json::to_string_pretty(document)? + "\n")
 }
 
-/// Something of every figure and counter of one configuration, by name: its spread over runs, or its
-/// change between two.
+/// A value for every figure and counter of one configuration, by name: a spread over runs, or a change
+/// between two results.
 #[derive(Serialize)]
 pub(crate) struct OfConfig {
     config: String,
@@ -101,7 +100,7 @@ impl OfConfig {
     }
 }
 
-/// The document, also for the one that holds those of several runs.
+/// The document of one run, which the document of several runs has too.
 pub(crate) fn document(c: &Comparison) -> Result<impl Serialize + '_, RenderError> {
     let (made, failed) = c.checks();
     let evaluation = c.policies.as_ref().map(|p| p.evaluation.as_ref());

@@ -1,45 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is known about a run beside the model's figures: where the events came
-//! from, the guest, how the command ended, whether the run is complete.
+//! Facts about a run beside the model's figures: the source of its events, the guest, how the command
+//! ended, and whether the run is complete.
 
 use crate::text::shell_words;
 use bifold_model::Profile;
 use bifold_trace::{Clock, CommandExit, Stats};
 use serde::{Deserialize, Serialize};
 
-/// What was run, and how it ended.
+/// Facts about a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Meta {
     /// Version of Bifold.
     pub bifold: String,
-    /// Where the events came from.
+    /// The source of the events.
     pub input: Input,
     /// The guest that made the events; none for a generator.
     pub guest: Option<Guest>,
-    /// How the command ended; none for a generator, or where the end was not seen.
+    /// How the command ended; none for a generator, or if the end is unknown.
     pub exit: Option<CommandExit>,
-    /// Why the events end before the command did, if so.
+    /// Why the events end before the command; none if they do not.
     pub partial: Option<Partial>,
-    /// The capture's own checks; none for a generator, or where the end was not seen.
+    /// The capture's own checks; none for a generator, or if the end is unknown.
     pub capture_checks: Option<Stats>,
     /// How time passed for the command; none for a generator.
     #[serde(default)]
     pub clock: Option<Clock>,
-    /// The hardware profile as resolved: all geometries and costs that the figures stand on.
+    /// The hardware profile as resolved, with every geometry and cost behind the figures.
     pub hardware: Profile,
 }
 
-/// Where events came from.
+/// The source of events.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Input {
-    /// A guest, just now.
+    /// A guest that ran just now.
     Guest,
     /// A file written by `bifold record`.
     Recording {
         /// Its path, as given.
         path: String,
-        /// The generator recorded, if it is not of a guest.
+        /// The recorded generator; none if a guest was recorded.
         generator: Option<String>,
     },
     /// A built-in generator.
@@ -58,7 +58,7 @@ pub struct Guest {
     pub timing: Option<String>,
     /// Number of vCPUs.
     pub vcpus: u32,
-    /// Whether the kernel kept page tables of its own (KPTI).
+    /// Whether the kernel isolated its page tables from user mode (KPTI).
     pub kpti: Option<bool>,
     /// Transparent huge pages: `always`, `madvise` or `never`.
     pub thp: Option<String>,
@@ -70,27 +70,27 @@ pub struct Guest {
     pub kernel: Option<String>,
     /// Version of QEMU.
     pub qemu: Option<String>,
-    /// Which part of the command was recorded, in words; none for all of it.
+    /// The part of the command that was recorded, in words; none for the whole command.
     #[serde(default)]
     pub region: Option<String>,
 }
 
-/// Why events end before the command did.
+/// Why events end before the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Partial {
-    /// The user stopped it.
+    /// The user stopped the run.
     Interrupted,
     /// The time limit passed.
     TimedOut,
     /// The capture, the recording or an output failed.
     Failed,
-    /// The recording that was read ends there itself.
+    /// The recording that was read ends before the command.
     Recording,
 }
 
 impl Meta {
-    /// The profile's name with what a user changed in it and the host's KVM:
+    /// The profile's name with the user's changes and the modelled KVM:
     /// `i5-7600 (changed: cpu.base_cpi=1.0; kvm linux-6.1)`.
     pub fn profile_words(&self) -> String {
         let changed: Vec<&str> =
@@ -102,7 +102,7 @@ impl Meta {
         format!("{} ({changed}kvm {})", self.hardware.name, self.hardware.kvm.name())
     }
 
-    /// One line that names what ran: the command, the recording of it, or the generator.
+    /// One line that names the command, its recording, or the generator.
     pub fn what(&self) -> String {
         let command = self.guest.as_ref().map(|g| shell_words(&g.command));
         match &self.input {
@@ -118,7 +118,7 @@ impl Meta {
 }
 
 impl Guest {
-    /// One line for people, without what is not known.
+    /// One line for people, with the known facts only.
     pub fn describe(&self) -> String {
         let mut parts = Vec::new();
         let mut add = |text: Option<String>| parts.extend(text);
@@ -140,7 +140,7 @@ impl Partial {
         match self {
             Partial::Interrupted => "interrupted; figures cover the run up to there",
             Partial::TimedOut => "stopped at the time limit; figures cover the run up to there",
-            Partial::Recording => "the recording ends before the command did; figures cover what it has",
+            Partial::Recording => "the recording ends before the command; figures cover the recording",
             Partial::Failed => "ended by an error; figures cover the run up to there",
         }
     }

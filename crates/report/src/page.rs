@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One HTML file for any result that is text, tables and curves over time. It needs no network, as the
-//! page of a comparison, and escapes what it is given in the same way.
+//! A page for any result of text, tables and curves over time: one HTML file that needs no network.
 
 use crate::RenderError;
 use crate::template::{STYLE, environment, scripts};
@@ -9,38 +8,38 @@ use serde::Serialize;
 
 const TEMPLATE: &str = include_str!("../html/page.html.j2");
 const TABLES: &str = include_str!("../html/tables.html.j2");
-/// Most points of a curve: more than a screen has columns would only be drawn over each other.
+/// Most points of a curve: more would overlap on a screen.
 const MAX_POINTS: usize = 600;
 
 /// A result to be read in a browser.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Page {
-    /// Of the program that made it.
+    /// Version of the program that made the result.
     pub version: String,
-    /// A line above the title: what kind of result this is.
+    /// The kind of result, shown above the title.
     pub brand: String,
     /// The title.
     pub title: String,
-    /// What is to be known first, in one sentence.
+    /// The main result in one sentence.
     pub verdict: String,
-    /// What is wrong with the result, if something is.
+    /// A warning on the result, if there is one.
     pub alarm: Option<String>,
-    /// What it is about.
+    /// An introduction.
     pub about: String,
     /// Names and values that identify the run.
     pub facts: Vec<(String, String)>,
     /// Charts over one time axis.
     pub charts: Vec<PageChart>,
-    /// Times to be marked in all charts, seconds, with a word.
+    /// Times to be marked in all charts, in seconds, with a word.
     pub marks: Vec<(f64, String)>,
     /// Tables.
     pub tables: Vec<PageTable>,
 }
 
-/// Curves over time.
+/// A chart of curves over time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct PageChart {
-    /// What it shows.
+    /// Title.
     pub title: String,
     /// Title of the vertical axis.
     pub unit: String,
@@ -51,13 +50,13 @@ pub struct PageChart {
 /// A table of text.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct PageTable {
-    /// What it shows.
+    /// Title.
     pub title: String,
     /// Names of the columns; `\n` breaks one.
     pub head: Vec<String>,
     /// Cells; the first names its row.
     pub rows: Vec<Vec<String>>,
-    /// What a reader must know.
+    /// Notes below the table.
     pub notes: Vec<String>,
 }
 
@@ -94,7 +93,7 @@ pub(crate) fn tables(tables: &[PageTable]) -> Result<String, RenderError> {
     Ok(env.get_template("tables.html")?.render(context! { tables => tables })?)
 }
 
-/// A chart with no more points than can be seen.
+/// The chart with at most [`MAX_POINTS`] points per curve.
 fn thinned(chart: &PageChart) -> PageChart {
     let thin = |points: &Vec<(f64, f64)>| {
         let step = points.len().div_ceil(MAX_POINTS).max(1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where the cost is: the dearest places as a table, all of them as a flame graph and as data.
+//! Places of cost: the most expensive places as a table, all places as data.
 
 use crate::text::{grouped, wrapped};
 use bifold_attribute::{Metric, Row, Where};
@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 
 /// Rows of the table.
 const SHOWN: usize = 10;
-/// Rows of the JSON document; what the others cost together stands beside them.
+/// Rows of the JSON document, which has the sum of all other rows too.
 const LISTED: usize = 1000;
 /// Columns of the table.
 const WIDTH: usize = 100;
-/// No name is cut to less.
+/// Fewest columns of a shortened name.
 const SHORTEST: usize = 8;
-/// Paths named in a note.
+/// Most paths in a note.
 const NAMED: usize = 3;
 
 /// Costs by place, and the configuration in which they are shown.
@@ -23,12 +23,12 @@ const NAMED: usize = 3;
 pub struct Places {
     /// The costs.
     pub places: Where,
-    /// Which of its configurations ranks them.
+    /// Index of the configuration that ranks the places.
     pub config: usize,
 }
 
 impl Places {
-    /// Shown in `config`, or in the dearest configuration under a hypervisor.
+    /// Places ranked by `config`, or by the most expensive configuration under a hypervisor.
     pub fn new(places: Where, config: Option<Config>) -> Places {
         let totals = places.totals();
         let virtual_or_all = |(_, c): &(usize, &Config)| {
@@ -47,7 +47,7 @@ impl Places {
         self.places.configs.get(self.config).map_or(String::new(), |c| c.name())
     }
 
-    /// The dearest rows.
+    /// The most expensive rows.
     pub(crate) fn dearest(&self) -> Vec<&Row> {
         let mut rows = self.places.ranked(self.config, Metric::ExtraCycles);
         rows.truncate(SHOWN);
@@ -63,14 +63,14 @@ impl Places {
         [a, b, d, e, format!("{share:.2}"), grouped(c.tlb_misses), grouped(c.walk_cycles), grouped(c.exits)]
     }
 
-    /// What the table shows, in a sentence.
+    /// The share of the shown places, in a sentence.
     pub(crate) fn sentence(&self) -> String {
         let total = self.places.totals()[self.config].extra_cycles();
         let rows = self.dearest();
         let shown: u64 = rows.iter().map(|r| r.costs[self.config].extra_cycles()).sum();
         let of = self.places.ranked(self.config, Metric::ExtraCycles).len();
         format!(
-            "The {} dearest of {} places in {} have {:.1} % of its {} extra cycles.",
+            "The {} most expensive of {} places in {} cause {:.1} % of its {} extra cycles.",
             rows.len(),
             grouped(of as u64),
             self.config_name(),
@@ -114,7 +114,7 @@ impl Places {
         out + "\n" + &wrapped(&self.sentence(), 0)
     }
 
-    /// What the report's template needs.
+    /// The section of the report, for the template.
     pub(crate) fn view(&self) -> View {
         let totals = self.places.totals();
         let row = |row: &Row| {
@@ -137,7 +137,7 @@ impl Places {
         }
     }
 
-    /// Which binaries have no names of functions, if there are such.
+    /// A note on binaries whose functions have no names, if there are any.
     pub(crate) fn missing(&self) -> Option<String> {
         let all = &self.places.missing;
         if all.is_empty() {
@@ -151,7 +151,7 @@ impl Places {
         Some(format!("functions without names: {}{more}", named.join("; ")))
     }
 
-    /// The costs as data: the dearest rows, what the others cost together, and the totals.
+    /// The costs as data: the most expensive rows, the sum of all others, and the totals.
     pub(crate) fn json(&self) -> Value {
         let w = &self.places;
         let rows = w.ranked(self.config, Metric::ExtraCycles);
@@ -195,7 +195,7 @@ pub(crate) struct View {
 #[derive(Debug, Serialize)]
 struct ViewRow {
     names: Vec<String>,
-    /// Of each configuration's extra cycles, percent.
+    /// Percent of each configuration's extra cycles.
     shares: Vec<String>,
     /// TLB misses, walk cycles and exits in the configuration shown.
     counts: Vec<String>,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tidy rows: one row is one interval in one configuration. CSV has these alone;
-//! JSON lines carry a `type` and add one `run` row, a `total` row per
-//! configuration and a `policy` row per policy and starting mode.
+//! Tidy rows: one row is one interval in one configuration. CSV has only these rows. JSON lines have a
+//! `type`, and add one `run` row, a `total` row per configuration and a `policy` row per policy and
+//! starting mode.
 
 use crate::json::Head;
 use crate::{Comparison, Figures, RenderError};
@@ -40,7 +40,7 @@ enum Row<'a> {
     },
 }
 
-/// A line that says of which run it is, where there are several.
+/// A line with the number of its run, if there are several runs.
 #[derive(Serialize)]
 struct Numbered<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]

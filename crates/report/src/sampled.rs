@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a sampled run's figures are worth: windows, and the interval of each overhead.
+//! Accuracy of a sampled run: its windows, and the interval of each overhead.
 
 use crate::Comparison;
 use crate::text::{decimals, fixed, grouped, number};
 
-/// Below this, Student's t is far from normal, and windows are unlikely to have met every phase.
+/// With fewer windows, Student's t is far from normal, and the windows are likely to miss phases.
 const FEW_WINDOWS: u64 = 10;
 
-/// Which share of the instructions the figures were measured on.
+/// The windows, and the share of instructions that they measured.
 pub(crate) fn windows_line(c: &Comparison) -> Option<String> {
     let s = c.outcome.sampling?;
     let all = s.head_instructions + s.measured_instructions + s.warm_up_instructions + s.other_instructions;
@@ -18,11 +18,13 @@ pub(crate) fn windows_line(c: &Comparison) -> Option<String> {
     let share = number(share);
     if s.windows < FEW_WINDOWS && s.other_instructions > 0 {
         return Some(format!(
-            "only {n} windows of {mean} instructions beside its first {head}: intervals are wide or missing; sample shorter periods, or record all of it"
+            "only {n} windows of {mean} instructions and the first {head} instructions were measured: intervals are \
+             wide or missing; sample shorter periods, or record the whole run"
         ));
     }
     Some(format!(
-        "{n} windows of {mean} instructions, {share} % of the run, beside its first {head}; figures are estimates"
+        "{n} windows of {mean} instructions ({share} % of the run) and the first {head} instructions were \
+         measured; figures are estimates"
     ))
 }
 
@@ -42,6 +44,12 @@ pub(crate) fn table(c: &Comparison) -> Option<String> {
         };
         vec![r.config.name(), cell(total), half, share, cell(overhead(e.exact_cycles as f64))]
     });
-    let head = ["\nsampled", "over-\nhead %", "+-\n%", "that in %\nof it", "of it\ncounted %"];
+    let head = [
+        "sampled\nconfiguration",
+        "overhead\n%",
+        "95 % interval\n± points",
+        "interval in %\nof overhead",
+        "counted exactly\n% of ideal",
+    ];
     Some(crate::text_table::table(head.map(String::from).to_vec(), rows.collect()))
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which parts the table for terminals has beside the configurations and the verdict.
+//! Optional parts of the table for terminals.
 
-/// Parts of the table that are there only if asked for.
+/// Parts that the table has only if asked for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Show {
     /// Exits by reason.
     pub exits: bool,
     /// Policies over the run.
     pub policies: bool,
-    /// Each kind of self-check with its number, and what the figures stand on.
+    /// Self-checks by kind, and the assumptions of the figures.
     pub checks: bool,
 }
 

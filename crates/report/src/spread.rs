@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Mean and spread of a figure over runs, the interval in which its mean lies, the difference of two
-//! means, and the runs that stand out.
+//! Statistics over runs: mean and spread of a figure, the interval of the mean, the difference of two
+//! means, and outliers.
 //!
 //! Intervals are Student's and Welch's at 95 % (B. L. Welch, "The generalization of 'Student's'
-//! problem when several different population variances are involved", Biometrika 34, 1947). Runs that
-//! stand out are found by the median absolute deviation (F. R. Hampel, "The influence curve and its
+//! problem when several different population variances are involved", Biometrika 34, 1947). Outliers
+//! are found by the median absolute deviation (F. R. Hampel, "The influence curve and its
 //! role in robust estimation", JASA 69, 1974), because an outlier moves a mean and a standard
 //! deviation, and hides behind them.
 
@@ -13,14 +13,14 @@ use statrs::distribution::{ContinuousCDF as _, StudentsT};
 
 /// A median absolute deviation times this estimates the standard deviation of normal values.
 const MAD_TO_SD: f64 = 1.4826;
-/// A run stands out beyond this many scaled median absolute deviations. 3, which is common for large
+/// A run is an outlier beyond this many scaled median absolute deviations from the median. 3, which is common for large
 /// samples, would name a run in a quarter of all sets of 5 runs whose values are normal; 5 does in one
 /// of eight, and in one of thirty of 10 runs.
 const MOST_MADS: f64 = 5.0;
 /// With fewer runs, the median absolute deviation of normal values is so uncertain that it would
 /// often name one.
 pub const FEWEST_FOR_OUTLIERS: usize = 5;
-/// The rule by which runs stand out, for people.
+/// The rule for outliers, for people.
 pub const OUTLIER_RULE: &str = "more than 5 scaled median absolute deviations (1.4826 MAD) from the median of 5 runs \
      or more";
 
@@ -89,7 +89,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     if n % 2 == 1 { values[n / 2] } else { values[n / 2 - 1] / 2.0 + values[n / 2] / 2.0 }
 }
 
-/// Indices of the values that stand out, each with its distance from the median in scaled median
+/// Indices of the outliers among the values, each with its distance from the median in scaled median
 /// absolute deviations: infinite where more than half of the values are equal.
 pub(crate) fn outliers(values: &[f64]) -> Vec<(usize, f64)> {
     if values.len() < FEWEST_FOR_OUTLIERS {

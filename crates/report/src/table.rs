@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The table for terminals: what ran, one row per configuration, what it shows; exits by reason,
-//! policies and what the figures stand on if asked for. It is at most 100 columns wide (a long command
-//! line aside), plain text, and has no colour.
+//! The table of a run for terminals: the run, a row per configuration and the verdict; exits by reason,
+//! policies and self-checks if asked for. The table is plain text without colour, at most 100 columns wide
+//! except for a long command line.
 
 use crate::text::{decimals, fixed, grouped, number, seconds};
 use crate::text_table::{labelled, table};
@@ -15,7 +15,7 @@ pub(crate) fn render(c: &Comparison, show: Show) -> String {
     if show.exits {
         parts.extend(exits(c));
     }
-    // Only there if a user asked for them.
+    // Places are there only if a user asked for them.
     if let Some(p) = &c.places {
         let note = p.missing().map(|text| labelled("note", &text));
         parts.push(p.table() + &note.unwrap_or_default());
@@ -24,7 +24,7 @@ pub(crate) fn render(c: &Comparison, show: Show) -> String {
         if show.policies {
             parts.push(policies::of_run(&p.evaluation));
         }
-        // These, too.
+        // Checks are there only if a user asked for them.
         if !p.checks.is_empty() {
             parts.push(policies::checks(&p.checks));
         }
@@ -40,7 +40,7 @@ pub(crate) fn render(c: &Comparison, show: Show) -> String {
     parts.join("\n")
 }
 
-/// What ran, and how it went.
+/// The lines above the table: the command, the guest, the run.
 pub(crate) fn head(c: &Comparison) -> String {
     let o = &c.outcome;
     let total = o.configs.first().map(|r| r.total).unwrap_or_default();
@@ -95,7 +95,7 @@ fn costs(c: &Comparison) -> String {
     let figures: Vec<Figures> = rows.iter().map(|r| Figures::of(&c.outcome, r)).collect();
     let mut cells: Vec<Vec<String>> = rows.iter().map(|r| vec![r.config.name()]).collect();
     for (_, get) in columns {
-        // One number of decimals per column: digits of equal weight stand under each other.
+        // One number of decimals per column, so that digits of equal weight align.
         let max = figures.iter().map(get).fold(0.0, f64::max);
         for (row, f) in cells.iter_mut().zip(&figures) {
             row.push(fixed(get(f), decimals(max)));
@@ -108,7 +108,7 @@ fn costs(c: &Comparison) -> String {
     table(head.chain(["exits\ncount"]).map(String::from).collect(), cells)
 }
 
-/// Exits by reason, reasons as rows; nothing if there are none.
+/// Exits by reason, a row per reason; none without exits.
 fn exits(c: &Comparison) -> Option<String> {
     let rows = &c.outcome.configs;
     let reasons: Vec<&str> = Sample::default().exits().map(|(name, _)| name).collect();
@@ -118,7 +118,7 @@ fn exits(c: &Comparison) -> Option<String> {
         .enumerate()
         .filter(|(i, _)| counts.iter().any(|c| c[*i] > 0))
         .map(|(i, name)| {
-            // A dash, so that the eye finds what is not zero.
+            // A dash for 0 makes the other counts easy to find.
             let cell = |n| if n == 0 { "-".into() } else { grouped(n) };
             let counts = counts.iter().map(|c| cell(c[i]));
             [name.replace('_', " ")].into_iter().chain(counts).collect()
@@ -127,6 +127,6 @@ fn exits(c: &Comparison) -> Option<String> {
     if cells.is_empty() {
         return None;
     }
-    let head = ["exits by reason".to_string()].into_iter();
+    let head = ["exits by reason, count".to_string()].into_iter();
     Some(table(head.chain(rows.iter().map(|r| r.config.name())).collect(), cells))
 }

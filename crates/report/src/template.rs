@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What every HTML page is made from: the template engine, the style and the chart scripts.
+//! Parts of every HTML page: the template engine, the style and the chart scripts.
 
 use minijinja::{AutoEscape, Environment};
 
 /// The style of every page.
 pub(crate) const STYLE: &str = include_str!("../html/report.css");
 
-/// What a page's charts need, in the order in which they need each other, and the page's own.
+/// The scripts of a page's charts in the order of their dependencies, the page's own script last.
 pub(crate) fn scripts(own: &'static str) -> [&'static str; 5] {
     [
         include_str!("../vendor/vega.min.js"),
@@ -17,7 +17,7 @@ pub(crate) fn scripts(own: &'static str) -> [&'static str; 5] {
     ]
 }
 
-/// Templates that escape what they are given.
+/// A template engine that escapes every value.
 pub(crate) fn environment() -> Environment<'static> {
     let mut env = Environment::new();
     env.set_auto_escape_callback(|_| AutoEscape::Html);

@@ -1,36 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the reader's terminal can show. Tables are the same everywhere until the program says, once and at
-//! its start, that its reader has fewer columns or no characters beyond ASCII.
+//! Abilities of the reader's terminal: its columns and its characters. The program sets both once at its
+//! start; by default lines are not broken to fit, and have characters beyond ASCII.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 static COLUMNS: AtomicUsize = AtomicUsize::new(usize::MAX);
 static ASCII: AtomicBool = AtomicBool::new(false);
 
-/// Narrower terminals are written to as if they had so many columns.
+/// Fewest columns; narrower terminals are treated as if they had this many.
 const NARROWEST: usize = 40;
 
-/// Says how wide the terminal is that tables and wrapped lines are for: both are then broken to fit.
+/// Sets the width of the terminal, to which tables and wrapped lines are broken.
 pub fn set_columns(columns: usize) {
     COLUMNS.store(columns.max(NARROWEST), Ordering::Relaxed);
 }
 
-/// Says that lines are to be drawn with ASCII characters.
+/// Makes tables draw lines with ASCII characters.
 pub fn set_ascii() {
     ASCII.store(true, Ordering::Relaxed);
 }
 
-/// Columns that there are; more than any line has if nobody said.
+/// Columns of the terminal; more than any line has by default.
 pub(crate) fn columns() -> usize {
     COLUMNS.load(Ordering::Relaxed)
 }
 
-/// Whether lines are to be drawn with ASCII characters.
+/// Whether tables draw lines with ASCII characters.
 pub(crate) fn ascii() -> bool {
     ASCII.load(Ordering::Relaxed)
 }
 
-/// Whether the locale is one of ASCII alone, by the values of LC_ALL, LC_CTYPE and LANG: the first of these
+/// Whether the locale has only ASCII characters, by the values of LC_ALL, LC_CTYPE and LANG: the first of these
 /// that is not empty decides, and without any the locale is C (POSIX, XBD 8.2).
 pub fn is_ascii_locale(variables: [Option<&str>; 3]) -> bool {
     let locale = variables.into_iter().flatten().find(|v| !v.is_empty()).unwrap_or("C");

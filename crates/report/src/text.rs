@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Numbers and words for people: digit groups, percentages, shell quoting.
+//! Text for people: numbers with digit groups and units, wrapped lines, quoted words.
 
+use bifold_mmu::PageSize;
 use std::fmt::Write as _;
 
 /// Columns of a line of text.
@@ -19,12 +20,12 @@ pub fn grouped(n: u64) -> String {
     out
 }
 
-/// Decimals that suit a column whose largest value is `max`.
+/// Number of decimals of a column whose largest value is `max`.
 pub(crate) fn decimals(max: f64) -> usize {
     if max < 1000.0 { 2 } else { 1 }
 }
 
-/// Decimals as [`decimals`], and more where the largest value is a fraction.
+/// Number of decimals as by [`decimals`], with more where the largest value is below 1.
 pub(crate) fn fine_decimals(max: f64) -> usize {
     if max < 1.0 { 4 } else { decimals(max) }
 }
@@ -39,7 +40,7 @@ pub(crate) fn fixed(v: f64, decimals: usize) -> String {
     }
 }
 
-/// A number alone, with decimals that suit it.
+/// A number with decimals by its size.
 pub(crate) fn number(v: f64) -> String {
     fixed(v, decimals(v))
 }
@@ -53,7 +54,7 @@ pub fn seconds(s: f64) -> String {
     }
 }
 
-/// Seconds of a round number: no digits that say nothing.
+/// Seconds with a unit and without trailing zeros.
 pub(crate) fn brief_seconds(s: f64) -> String {
     let (value, unit) = match s {
         s if s >= 1.0 => (s, "s"),
@@ -64,8 +65,8 @@ pub(crate) fn brief_seconds(s: f64) -> String {
     format!("{} {unit}", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// A line with its end, broken at blanks where it is too long for the terminal or for reading; further lines
-/// are indented by `indent`. Blanks within the first `indent` columns are kept.
+/// A line with its line end, broken at blanks where the line is too long for the terminal or for reading.
+/// Further lines are indented by `indent`. Blanks within the first `indent` columns are kept.
 pub fn wrapped(line: &str, indent: usize) -> String {
     wrapped_to(line, indent, WIDTH)
 }
@@ -94,8 +95,17 @@ pub(crate) fn wrapped_to(line: &str, indent: usize, width: usize) -> String {
     out + "\n"
 }
 
-/// Words as a shell would take them. Control characters are written as escapes,
-/// so that a command line cannot drive the terminal that shows it.
+/// A page size in words.
+pub(crate) fn page_words(page: PageSize) -> &'static str {
+    match page {
+        PageSize::Size4K => "4 KB",
+        PageSize::Size2M => "2 MB",
+        PageSize::Size1G => "1 GB",
+    }
+}
+
+/// Words quoted for a shell. Control characters become escapes, so that a command line cannot control the
+/// terminal that shows it.
 pub fn shell_words<S: AsRef<str>>(words: &[S]) -> String {
     let mut out = String::new();
     for word in words {

@@ -5,17 +5,17 @@ use crate::terminal;
 use crate::text::wrapped;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 
-/// Columns that a label takes, with the blanks behind it.
+/// Columns of a label with the blanks after it.
 const INDENT: usize = 9;
 
-/// A table for terminals with its first column to the left, the others to the right, and a
-/// line under the head. Where the terminal has fewer columns than the table, its columns come in several tables, one below
-/// the other, each with the first.
+/// A table for terminals, with the first column aligned left, the others aligned right, and a line under
+/// the head. On a terminal narrower than the table, the columns come in several tables, one below the
+/// other, each with the first column.
 pub fn table(head: Vec<String>, rows: Vec<Vec<String>>) -> String {
     keyed_table(1, head, rows)
 }
 
-/// The same where so many columns name a row.
+/// As [`table`], with `keys` columns that name a row.
 pub fn keyed_table(keys: usize, head: Vec<String>, rows: Vec<Vec<String>>) -> String {
     let columns = terminal::columns();
     let parts = parts(keys, &head, &rows, columns);
@@ -24,7 +24,7 @@ pub fn keyed_table(keys: usize, head: Vec<String>, rows: Vec<Vec<String>>) -> St
     set.collect::<Vec<_>>().join("\n")
 }
 
-/// Which columns stand together so that each part fits: all of them if they do.
+/// The columns of each part of the table, so that each part fits the terminal.
 fn parts(keys: usize, head: &[String], rows: &[Vec<String>], columns: usize) -> Vec<Vec<usize>> {
     let lines = |cell: &String| cell.split('\n').map(|l| l.chars().count()).max().unwrap_or(0);
     let cells = |c: usize| rows.iter().map(move |r| &r[c]);
@@ -74,7 +74,7 @@ fn set(head: Vec<String>, rows: Vec<Vec<String>>) -> String {
     out
 }
 
-/// A label and its text, further lines of which are indented to the first.
+/// A label and its text; further lines are indented to the text.
 pub(crate) fn labelled(label: &str, text: &str) -> String {
     wrapped(&format!("{label:<INDENT$}{text}"), INDENT)
 }

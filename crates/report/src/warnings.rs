@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a reader must know before any figure: each line is one reason to doubt the figures.
-//!
-//! Every output has these lines in its head, whatever else a user asks it to show.
+//! Warnings: each line is one reason to doubt the figures. Every output has the warnings in its head.
 
 use crate::text::grouped;
 use crate::verdict::checks;
 use crate::{Comparison, clock};
 
-/// The warnings, the gravest first; none for a whole run whose checks passed.
+/// The warnings, the most severe first; none for a whole run whose checks passed.
 pub(crate) fn warnings(c: &Comparison) -> Vec<String> {
     let mut out = Vec::new();
     out.extend(failed_checks(c));
@@ -17,7 +15,7 @@ pub(crate) fn warnings(c: &Comparison) -> Vec<String> {
     out
 }
 
-/// The self-checks of the capture and the model that disagreed.
+/// Self-checks of the capture and the model that failed.
 fn failed_checks(c: &Comparison) -> Option<String> {
     let (_, failed) = c.checks();
     if failed == 0 {
@@ -34,7 +32,7 @@ fn failed_checks(c: &Comparison) -> Option<String> {
     Some(format!("self-checks FAILED, do not trust these figures: {}", parts.join(", ")))
 }
 
-/// Replays of policies that are off from the VMs that really switched.
+/// Replays of policies that differ from the VMs that really switched.
 fn failed_replays(c: &Comparison) -> Option<String> {
     let off: Vec<&str> = c
         .policies
@@ -44,5 +42,5 @@ fn failed_replays(c: &Comparison) -> Option<String> {
         .map(|check| check.name.as_str())
         .collect();
     (!off.is_empty())
-        .then(|| format!("replay checks FAILED: {} OFF from the VM that switched", off.join(", ")))
+        .then(|| format!("replay checks FAILED: {} OFF from the VM that really switched", off.join(", ")))
 }

@@ -153,7 +153,7 @@ fn every_cost_of_a_guest_is_attributed_and_a_recording_of_it_says_the_same() {
     assert_eq!(plain["outcome"], v["outcome"]);
     assert_eq!(plain["where"], Value::Null);
     let table = bifold_in(dir.path(), "compare -q --where=nested-4k a.bifold --report r.html").quietly();
-    assert!(table.contains("places in nested-4k have"), "{table}");
+    assert!(table.contains("places in nested-4k cause"), "{table}");
     assert!(read("r.html").contains("<iframe class=\"flames\""));
 }
 

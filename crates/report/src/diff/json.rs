@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A diff as JSON: `schema/diff-1.json` describes the document.
+//! The JSON document of a diff; `schema/diff-1.json` is its schema.
 
 use super::{Change, Diff, Difference, Kind, Made, Side, made, text};
 use crate::json::{OfConfig, pretty};

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What made a result: program, guest, hardware profile and versions, as words to be compared.
+//! How a result was made: program, guest, hardware profile and versions, as words to be compared.
 
 use crate::{Comparison, Guest};
 use serde::Serialize;
 
-/// What made a result.
+/// How a result was made.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Made {
-    /// What ran: the command, or the generator.
+    /// The command or the generator.
     pub program: String,
     /// Version of Bifold.
     pub bifold: String,
     /// Name of the hardware profile.
     pub profile: String,
-    /// What was changed in the profile: `KEY=VALUE` each.
+    /// Changes of the profile, `KEY=VALUE` each.
     pub overrides: Vec<String>,
-    /// The host's KVM that is modelled; none where the result does not say.
+    /// The host's KVM that is modelled; none if the result has none.
     pub kvm: Option<String>,
     /// Hash of the profile as resolved, overrides included.
     pub config_hash: String,
@@ -33,14 +33,14 @@ pub struct Made {
     pub guest: Option<Guest>,
 }
 
-/// One thing that is not the same on both sides, in words.
+/// A property that differs between the sides, in words.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Difference {
-    /// What it is.
+    /// The property.
     pub what: &'static str,
-    /// A's.
+    /// Value of A.
     pub a: String,
-    /// B's.
+    /// Value of B.
     pub b: String,
 }
 
@@ -63,13 +63,13 @@ impl Made {
         }
     }
 
-    /// Names and values, in the order in which they are told.
+    /// Properties and values, in the order of the output.
     fn facts(&self) -> Vec<(&'static str, String)> {
         let mut out = vec![
             ("program", self.program.clone()),
             ("profile", self.profile.clone()),
             (
-                "changed in it",
+                "profile changes",
                 if self.overrides.is_empty() { "nothing".into() } else { self.overrides.join(", ") },
             ),
             ("KVM", self.kvm.clone().unwrap_or_else(|| "not known".into())),
@@ -95,7 +95,7 @@ impl Made {
     }
 }
 
-/// The command or generator, wherever its events were kept meanwhile.
+/// The command or the generator, also if its events come from a recording.
 pub(super) fn program(input: &crate::Input, guest: Option<&Guest>) -> String {
     let generator = match input {
         crate::Input::Generator { name } => Some(name),
@@ -109,13 +109,13 @@ pub(super) fn program(input: &crate::Input, guest: Option<&Guest>) -> String {
     }
 }
 
-/// What is not the same on both sides.
+/// Properties that differ.
 pub(super) fn differences(a: &Made, b: &Made) -> Vec<Difference> {
     let both = a.facts().into_iter().zip(b.facts());
     both.filter(|((_, x), (_, y))| x != y).map(|((what, a), (_, b))| Difference { what, a, b }).collect()
 }
 
-/// What makes figures hard to compare.
+/// Reasons why figures are not comparable.
 pub(super) fn warnings(a: &Made, b: &Made) -> Vec<String> {
     let mut out = Vec::new();
     if a.profile != b.profile {
@@ -132,21 +132,18 @@ pub(super) fn warnings(a: &Made, b: &Made) -> Vec<String> {
     }
     if a.frequency_hz != b.frequency_hz || a.base_cpi != b.base_cpi {
         out.push(
-            "percentages are not comparable: they stand on another clock or CPI; extra cycles per 1000 \
-             instructions do not"
+            "percentages are not comparable, because clock or CPI differ; extra cycles per 1000 instructions are"
                 .into(),
         );
     }
     if a.seed != b.seed {
         out.push(
-            "the host frames are placed by another seed: small differences may be of the placement".into(),
+            "the seeds of the host frames' placement differ: small differences may come from the placement"
+                .into(),
         );
     }
     if a.interval_cycles != b.interval_cycles {
-        out.push(
-            "the timelines have intervals of another length: cold exits and cold cycles are not comparable"
-                .into(),
-        );
+        out.push("the interval lengths differ: cold exits and cold cycles are not comparable".into());
     }
     out
 }

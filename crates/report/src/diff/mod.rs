@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Two results beside each other: per configuration the figures of both, the differences, the exits
-//! that changed most, and what differs in what made the results.
+//! Comparison of two results: for each configuration the figures of both and their differences, the exits
+//! that changed most, and differences in how the results were made.
 //!
 //! A [`Side`] is one result, of one run or of several: a [`Comparison`], or the JSON of one or of
 //! several. A [`Diff`] takes two sides. Where both have several runs, it says which differences are
@@ -19,11 +19,11 @@ use crate::{Comparison, Figure, Figures, Format, Partial, RenderError, Spread};
 use bifold_model::{Config, Sample};
 use serde::Serialize;
 
-/// Where a side's figures come from.
+/// The source of a side's figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// A recording, modelled just now.
+    /// A recording that was modelled just now.
     Recording,
     /// The JSON of one run or of several.
     Result,
@@ -44,11 +44,11 @@ pub struct Side {
     name: String,
     kind: Kind,
     made: Made,
-    /// Why the events of a run end before its command did.
+    /// Why the events of a run end before its command.
     partial: Option<Partial>,
     /// Self-checks that disagreed, over all runs.
     failed_checks: u64,
-    /// Counters that the file's Bifold did not have.
+    /// Counters that the Bifold which wrote the file lacked.
     unknown: Vec<&'static str>,
     /// Runs, each with its configurations.
     runs: Vec<Vec<Total>>,
@@ -81,7 +81,7 @@ pub(crate) struct ConfigChange {
     counters: Vec<Change>,
 }
 
-/// Two results and what differs.
+/// Two results and their differences.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Diff {
     a: Side,
@@ -117,7 +117,7 @@ impl Change {
 }
 
 impl Side {
-    /// A side of a comparison made just now, of the recording at `name`.
+    /// The side of a recording at `name` that was modelled just now.
     pub fn of(name: &str, c: &Comparison) -> Side {
         let total = |o: &bifold_model::ConfigOutcome| Total {
             config: o.config,
@@ -135,7 +135,7 @@ impl Side {
         }
     }
 
-    /// How many runs the side has.
+    /// Number of runs.
     pub fn runs(&self) -> usize {
         self.runs.len()
     }
@@ -151,7 +151,7 @@ impl Side {
 }
 
 impl Diff {
-    /// What differs from `a` to `b`.
+    /// The diff from `a` to `b`.
     ///
     /// # Errors
     /// If no configuration is in both.
@@ -178,12 +178,12 @@ impl Diff {
         Ok(Diff { a, b, configs })
     }
 
-    /// Whether a self-check of either side disagreed.
+    /// Whether a self-check of either side failed.
     pub fn checks_failed(&self) -> bool {
         self.a.failed_checks + self.b.failed_checks > 0
     }
 
-    /// The difference as a table or as JSON.
+    /// The diff as a table or as JSON.
     ///
     /// # Errors
     /// If JSON cannot be made.
@@ -194,7 +194,7 @@ impl Diff {
         }
     }
 
-    /// The difference as one HTML file that needs no network.
+    /// The diff as one HTML file that needs no network.
     ///
     /// # Errors
     /// If the template fails.

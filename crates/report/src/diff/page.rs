@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A diff as one HTML file.
+//! The page of a diff: one HTML file.
 
 use super::{Diff, made, text};
 use crate::{Page, PageTable};
@@ -12,8 +12,8 @@ pub(super) fn page(d: &Diff) -> Page {
     let differs = made::differences(&d.a.made, &d.b.made);
     if !differs.is_empty() {
         tables.push(PageTable {
-            title: "What differs in what made them".into(),
-            head: ["", "A", "B"].map(String::from).into(),
+            title: "Differences in how the results were made".into(),
+            head: ["property", "A", "B"].map(String::from).into(),
             rows: differs.into_iter().map(|x| vec![x.what.into(), x.a, x.b]).collect(),
             notes: Vec::new(),
         });
@@ -22,7 +22,7 @@ pub(super) fn page(d: &Diff) -> Page {
     let fact = |name: &str, value: &str| (name.to_string(), value.to_string());
     Page {
         version: env!("CARGO_PKG_VERSION").into(),
-        brand: "two results beside each other".into(),
+        brand: "comparison of two results".into(),
         title: format!("{} and {}", d.a.name, d.b.name),
         verdict: text::verdict(d),
         alarm: (!warnings.is_empty()).then(|| warnings.join(". ")),

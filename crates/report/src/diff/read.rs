@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reads results: the JSON of `bifold compare --format json`, of one run or of several.
 //!
-//! Only what a diff needs is kept: totals, and what made them. Figures are computed anew from the
-//! totals, so that both sides have them by one definition. Whatever a later Bifold adds to a document
-//! is passed over; a counter that an earlier one did not have is taken as 0, and the diff says so.
+//! A diff keeps the totals and the facts of how they were made. Figures are computed anew from the totals,
+//! so both sides follow one definition. Fields of a later Bifold are ignored. A counter that an earlier
+//! Bifold lacked counts as 0, and the diff says so.
 
 use super::{Kind, Made, Side, Total, made};
 use crate::{Figures, Guest, Input, Partial};
@@ -20,11 +20,11 @@ const MOST_RUNS: usize = 10_000;
 /// Counters are exact as JSON numbers up to here, and sums of all counters do not overflow.
 const MOST: u64 = 1 << 53;
 
-/// Why a file is no result that can be compared.
+/// Why a file cannot be compared.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// It is something else.
+    /// The file is no result.
     #[error(
         "{path} is {what}, and neither a recording (`bifold record -o FILE`) nor a result (`bifold compare \
          --format json -o FILE`)"
@@ -32,26 +32,26 @@ pub enum ReadError {
     Other {
         /// The file.
         path: String,
-        /// What it is instead.
+        /// The kind of the file.
         what: String,
     },
-    /// It is too long to be one.
+    /// The file is too large.
     #[error("{path} is larger than {} MiB: no result is", MOST_BYTES >> 20)]
     TooLarge {
         /// The file.
         path: String,
     },
-    /// It is JSON, and not of the form that its schema says.
+    /// The JSON does not have the form of its schema.
     #[error("{path} is no whole result of schema {schema}: {why}")]
     Form {
         /// The file.
         path: String,
-        /// The schema that it names.
+        /// The schema that the document names.
         schema: String,
-        /// What the parser says, with line and column.
+        /// The parser's message, with line and column.
         why: String,
     },
-    /// A value in it cannot be.
+    /// A value is impossible.
     #[error("{path}: {field} {why}")]
     Value {
         /// The file.
@@ -111,7 +111,7 @@ struct OfConfig {
     total: Counters,
 }
 
-/// The counters that this Bifold knows, in the order of [`Sample::COUNTERS`]; others take no memory.
+/// The counters known to this Bifold, in the order of [`Sample::COUNTERS`]; others take no memory.
 struct Counters([Option<u64>; Sample::COUNTERS.len()]);
 
 impl<'de> Deserialize<'de> for Counters {
@@ -139,10 +139,10 @@ impl<'de> Deserialize<'de> for Counters {
     }
 }
 
-/// Most characters of a text that others wrote.
+/// Most characters of a text from a file.
 const MOST_CHARACTERS: usize = 4096;
 
-/// A text that others wrote, so that it can neither drive a terminal nor fill it.
+/// A text from a file without control characters and cut to its limit, safe to show on a terminal.
 fn clean(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars().take(MOST_CHARACTERS) {
@@ -152,10 +152,10 @@ fn clean(text: &str) -> String {
 }
 
 impl Side {
-    /// The side that a result's bytes are; `path` is for messages.
+    /// The side of a result's bytes; `path` is for messages.
     ///
     /// # Errors
-    /// If the bytes are something else, or a value cannot be.
+    /// If the bytes are no result, or a value is impossible.
     pub fn from_json(path: &str, bytes: &[u8]) -> Result<Side, ReadError> {
         if bytes.len() as u64 > MOST_BYTES {
             return Err(ReadError::TooLarge { path: path.into() });
@@ -181,7 +181,7 @@ impl Side {
     }
 }
 
-/// The schema that a document names, or what the bytes are instead.
+/// The schema that a document names, or an error that names the kind of the bytes.
 fn schema(path: &str, bytes: &[u8]) -> Result<String, ReadError> {
     let other = |what: &str| Err(ReadError::Other { path: path.into(), what: what.into() });
     let text = bytes.trim_ascii_start();
@@ -223,7 +223,7 @@ impl Reading<'_> {
 
     fn side(&self, documents: Vec<Document>) -> Result<Side, ReadError> {
         let n = documents.len();
-        // A run that was cut short stands alone: there was no whole one.
+        // A run that was cut short is alone in its document, because there was no whole run.
         let cut = |d: &Document| matches!(d.partial, Some(Partial::Interrupted | Partial::Failed));
         let mut side: Option<Side> = None;
         for (i, d) in documents.iter().enumerate() {
@@ -298,9 +298,9 @@ impl Reading<'_> {
         }
     }
 
-    /// Configurations of one run, and the counters that none of them has.
+    /// Configurations of one run, and the counters that all of them lack.
     fn totals(&self, o: &Body) -> Result<(Vec<Total>, Vec<&'static str>), ReadError> {
-        // As a profile has to have them.
+        // The limits of profiles.
         if !(1_000_000..=100_000_000_000).contains(&o.frequency_hz) {
             return self.bad("outcome.frequency_hz", "is not between 1 MHz and 100 GHz");
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A diff as tables of at most 100 columns, for terminals and for the page.
+//! Tables and sentences of a diff, for terminals (at most 100 columns) and for the page.
 
 use super::{Change, Diff, Kind, Side, made};
 use crate::PageTable;
@@ -14,8 +14,8 @@ const INDENT: usize = 9;
 /// Most rows of exits that changed.
 const MOST_EXITS: usize = 12;
 
-/// Figures of the table with their names. Overheads at half and double CPI are the overhead's halves
-/// and doubles, and only JSON has them.
+/// Figures of the table with their names. Only JSON has the overheads at half and double CPI, which are
+/// twice and half the overhead.
 const FIGURES: [(&str, &str); 8] = [
     ("overhead_percent", "overhead %"),
     ("walk_percent", "walks %"),
@@ -63,13 +63,13 @@ pub(super) fn about(s: &Side) -> String {
     format!("{}, {kind}{runs}: {}", crate::shell_words(&[&s.name]), s.made.program)
 }
 
-/// What a reader must know of the columns.
+/// Notes on the columns.
 pub(super) fn notes(d: &Diff) -> Vec<String> {
     let mut out = Vec::new();
     if spread(d) {
         out.push(
-            "±95 % is half of Welch's interval of the difference of means; a difference is larger than the \
-             spread if 0 lies outside that interval"
+            "±95 % is half the width of Welch's 95 % interval of the difference of means; a difference is larger \
+             than the spread if 0 lies outside that interval"
                 .into(),
         );
     } else {
@@ -99,7 +99,7 @@ pub(super) fn tables(d: &Diff) -> Vec<PageTable> {
 
 fn tail_head(d: &Diff) -> Vec<&'static str> {
     let spread: &[&str] = if spread(d) { &["±95 %", "larger than\nthe spread"] } else { &[] };
-    ["A", "B", "B - A", "percent"].into_iter().chain(spread.iter().copied()).collect()
+    ["A", "B", "B - A", "change\n%"].into_iter().chain(spread.iter().copied()).collect()
 }
 
 fn cells(d: &Diff, c: &Change, places: usize) -> Vec<String> {
@@ -116,7 +116,7 @@ fn cells(d: &Diff, c: &Change, places: usize) -> Vec<String> {
     out
 }
 
-/// With a sign, also where it is a plus; a difference that rounds to nothing has none.
+/// A number with its sign, plus or minus; a difference that rounds to 0 has no sign.
 fn signed(v: f64, places: usize) -> String {
     let text = fixed(v.abs(), places);
     match text.chars().any(|c| ('1'..='9').contains(&c)) {
@@ -142,7 +142,7 @@ fn overheads(d: &Diff) -> PageTable {
     }
 }
 
-/// Figure by figure, its configurations below each other.
+/// Every figure, with its configurations in rows below each other.
 fn figures(d: &Diff) -> PageTable {
     let mut rows = Vec::new();
     for (name, words) in &FIGURES[1..] {
@@ -161,7 +161,7 @@ fn figures(d: &Diff) -> PageTable {
     PageTable { title: "Figures".into(), head: head.collect(), rows, notes: Vec::new() }
 }
 
-/// The exits that changed most; none if none did.
+/// The exits that changed most; none if no count changed.
 fn exits(d: &Diff) -> Option<PageTable> {
     let all = d.exits();
     let row = |(config, reason, c): &(Config, &str, Change)| {
@@ -173,7 +173,7 @@ fn exits(d: &Diff) -> Option<PageTable> {
         let head = [reason.replace('_', " "), config.name()];
         head.into_iter().chain(cells).collect()
     };
-    let head = ["exits that changed most", "configuration"].into_iter().chain(tail_head(d)).map(String::from);
+    let head = ["exits, count", "configuration"].into_iter().chain(tail_head(d)).map(String::from);
     (!all.is_empty()).then(|| PageTable {
         title: "Exits that changed most".into(),
         head: head.collect(),
@@ -182,7 +182,7 @@ fn exits(d: &Diff) -> Option<PageTable> {
     })
 }
 
-/// What the diff shows, in a sentence or two.
+/// The verdict of the diff, in one or two sentences.
 pub(super) fn verdict(d: &Diff) -> String {
     if d.same() {
         return "A and B agree in every counter.".into();
@@ -192,7 +192,10 @@ pub(super) fn verdict(d: &Diff) -> String {
     let Some((config, c)) =
         guests.iter().copied().max_by(|x, y| x.1.difference.abs().total_cmp(&y.1.difference.abs()))
     else {
-        return format!("native: {} points.", signed(rows[0].1.difference, 2));
+        return format!(
+            "The overhead of native changed by {} percentage points.",
+            signed(rows[0].1.difference, 2)
+        );
     };
     let beyond = match c.beyond_spread {
         Some(true) => ", which is more than the runs' spread",
@@ -200,7 +203,7 @@ pub(super) fn verdict(d: &Diff) -> String {
         None => "",
     };
     let mut out = format!(
-        "The overhead changed most in {}: from {} % to {} %, {} points{beyond}.",
+        "The overhead changed most in {}: from {} % to {} %, {} percentage points{beyond}.",
         config.name(),
         number(c.a.mean),
         number(c.b.mean),
@@ -211,9 +214,9 @@ pub(super) fn verdict(d: &Diff) -> String {
     };
     if let (Some(a), Some(b)) = (best(|c| c.a.mean), best(|c| c.b.mean)) {
         if a == b {
-            out += &format!(" Cheapest under a hypervisor in both: {a}.");
+            out += &format!(" Under a hypervisor, {a} is cheapest in both.");
         } else {
-            out += &format!(" Cheapest under a hypervisor: {a} in A, {b} in B.");
+            out += &format!(" Under a hypervisor, {a} is cheapest in A and {b} in B.");
         }
     }
     out

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Policies on a page: tables, and for every program the costs over time with the mode in
-//! which each policy was under them.
+//! Policies on HTML pages: tables, and for every program the costs over time above the modes that each
+//! policy was in.
 
 use super::text::{cells, percent, summary_cells};
 use super::{PolicyComparison, checks_table, lines, scale_words, setting_words};
@@ -12,12 +12,11 @@ use bifold_policy::evaluate::{Evaluation, Program};
 use minijinja::{Value, context};
 use serde::Serialize;
 
-/// Most stretches of a strip or points of a curve: more than a screen has columns would only
-/// be drawn over each other.
+/// Most stretches of a strip or points of a curve: more would overlap on a screen.
 const MAX_POINTS: usize = 400;
 
-/// The mode over time: where a stretch ends, in units of the strips' step, and how many
-/// percent of it are in shadow mode.
+/// The mode over time. A stretch has its end, in units of the strips' step, and the percentage of its time
+/// in shadow mode.
 #[derive(Debug, Serialize)]
 pub(crate) struct Strip {
     pub name: String,
@@ -25,12 +24,12 @@ pub(crate) struct Strip {
     pub stretches: Vec<(usize, u8)>,
 }
 
-/// A program's strips: the oracle's first.
+/// The strips of a program, the oracle's first.
 #[derive(Debug, Serialize)]
 pub(crate) struct Strips {
-    /// Seconds of one step.
+    /// Length of a step, seconds.
     pub step: f64,
-    /// Seconds of the whole.
+    /// Length of the run, seconds.
     pub end: f64,
     pub strips: Vec<Strip>,
 }
@@ -47,7 +46,7 @@ fn joined(p: &Program) -> usize {
     p.intervals.div_ceil(MAX_POINTS).max(1)
 }
 
-/// The strips of a program: what the oracle does, then every policy, from the worse start.
+/// The strips of a program: the oracle, then every policy, each from its worse starting mode.
 pub(crate) fn strips(p: &Program) -> Strips {
     let joined = joined(p);
     let strip = |name: &str, overhead: f64, modes: &[Mode]| {
@@ -72,7 +71,7 @@ pub(crate) fn strips(p: &Program) -> Strips {
     }
 }
 
-/// Both static modes' overhead over time.
+/// The overhead of both static modes over time.
 fn curves(p: &Program) -> Vec<Curve> {
     let mean = |step: &[f64]| {
         let mean = step.iter().sum::<f64>() / step.len() as f64;
@@ -93,7 +92,7 @@ pub(crate) fn html_table(p: &Program) -> Result<String, RenderError> {
     Ok(env.get_template("table.html")?.render(context! { lines => lines.collect::<Vec<_>>() })?)
 }
 
-/// A gap to the better static mode, with how it looks.
+/// A gap to the better static mode with the class of its cell.
 fn gap(gap: f64) -> Value {
     let class = match gap {
         g if g < -0.1 => "gain",
@@ -104,7 +103,7 @@ fn gap(gap: f64) -> Value {
     context! { class => class, text => percent(gap) }
 }
 
-/// Is it one of the static modes as a policy? Those have columns of their own.
+/// Whether the policy is a static mode, which has a column of its own.
 fn is_static(name: &str) -> bool {
     matches!(name, "always-shadow" | "always-nested")
 }
@@ -130,7 +129,8 @@ fn verdict(e: &Evaluation) -> String {
     let best = e.policies.iter().min_by(|a, b| a.oracle_gap_percent.total_cmp(&b.oracle_gap_percent));
     let Some(best) = best else { return "No policy was compared.".into() };
     format!(
-        "Nearest to the oracle: {} at {} % above it (geometric mean), at worst {} % above the better static mode ({}).",
+        "{} is nearest to the oracle: {} % above it (geometric mean), and at worst {} % above the better static mode (on \
+         {}).",
         best.policy,
         percent(best.oracle_gap_percent),
         percent(best.worst_static_gap_percent),

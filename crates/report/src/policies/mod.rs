@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What policies look like to a reader: beside a run's own figures, and over many programs.
+//! Policies in reports: over one run beside the run's figures, and over many programs.
 //!
-//! Figures come from [`bifold_policy::evaluate`] as they are. A [`Line`] is a policy, a mode
-//! that never switches or the oracle, over one program: what tables and pages have rows of.
+//! Figures come from [`bifold_policy::evaluate`] unchanged. A [`Line`] is a row of tables and pages: a
+//! policy, a static mode or the oracle over one program.
 
 mod html;
 mod rows;
@@ -12,8 +12,8 @@ pub(crate) use html::{Strips, html_table, strips};
 pub(crate) use rows::{Row, checks_json, policy_rows};
 pub(crate) use text::{checks, of_run};
 
+use crate::text::page_words;
 use crate::{Format, RenderError};
-use bifold_mmu::PageSize;
 use bifold_policy::Mode;
 use bifold_policy::evaluate::{Evaluation, Program};
 use bifold_policy::replay_check::ReplayCheck;
@@ -21,7 +21,7 @@ use bifold_policy::replay_check::ReplayCheck;
 /// Policies over a run's own timeline.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunPolicies {
-    /// One program and the policies over it, or why there are none.
+    /// The policies over the run as one program, or the reason why there are none.
     pub evaluation: Result<Evaluation, String>,
     /// VMs that really switched during the run, beside their replay.
     pub checks: Vec<ReplayCheck>,
@@ -34,8 +34,7 @@ pub struct PolicyComparison {
     pub bifold: String,
     /// The figures.
     pub evaluation: Evaluation,
-    /// By program: VMs that really switched during the capture, beside their replay; none if
-    /// that was not asked for.
+    /// VMs that really switched during the capture beside their replay, by program; none unless asked for.
     pub checks: Option<Vec<(String, Vec<ReplayCheck>)>>,
 }
 
@@ -56,7 +55,7 @@ impl PolicyComparison {
     }
 }
 
-/// The text of a checks' table, by program.
+/// A table of replay checks by program, as text.
 pub fn checks_table(checks: &[(String, Vec<ReplayCheck>)]) -> String {
     text::checks_by_program(checks)
 }
@@ -64,28 +63,20 @@ pub fn checks_table(checks: &[(String, Vec<ReplayCheck>)]) -> String {
 /// What a time scale means, in words.
 pub fn scale_words(time: f64, switch: f64) -> String {
     if time == 1.0 && switch == 1.0 {
-        return "policies see the run in real time, with costs of switching as they are".into();
+        return "policies decide in real time, with the costs of switching unchanged".into();
     }
     let second = crate::text::brief_seconds(1.0 / time);
     format!("1 s of a policy = {second} of the run; costs of switching divided by {switch}")
 }
 
-/// Which VM, in words that go on from "the VM is".
+/// The kind of VM, worded to follow "the VM is".
 pub fn vm_words(vm: &bifold_policy::VmKind) -> String {
     let age = if vm.long_lived { "long-lived" } else { "short-lived" };
     let tables = if vm.keep_nested { "kept" } else { "dropped" };
     format!("{age}, on {} host pages, nested tables {tables} at a switch", page_words(vm.host_page))
 }
 
-fn page_words(page: PageSize) -> &'static str {
-    match page {
-        PageSize::Size4K => "4 KB",
-        PageSize::Size2M => "2 MB",
-        PageSize::Size1G => "1 GB",
-    }
-}
-
-/// Which VM, and where policies learn of the other mode, in words.
+/// The kind of VM and the source of the other mode's cost, in words.
 pub(crate) fn setting_words(e: &Evaluation) -> String {
     let vm = bifold_policy::VmKind {
         host_page: e.host_page,
@@ -96,7 +87,7 @@ pub(crate) fn setting_words(e: &Evaluation) -> String {
     format!("{}; the other mode's cost is {other} where a policy needs it", vm_words(&vm))
 }
 
-/// One row of a program's table.
+/// A row of a program's table.
 #[derive(Debug, Clone, serde::Serialize)]
 pub(crate) struct Line {
     pub name: String,

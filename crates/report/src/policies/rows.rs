@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Policies for programs: one JSON document, or tidy rows (one row is one policy over one
-//! program from one starting mode).
+//! Policies as data: one JSON document, or tidy rows. A row is one policy over one program from one
+//! starting mode.
 
 use super::PolicyComparison;
 use crate::RenderError;

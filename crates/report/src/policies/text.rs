@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Policies in text: a table per run, and for many programs their bounds, a matrix of
-//! programs and policies, and a summary per policy. At most 100 columns wide with the built-in policies' names.
+//! Policies as tables for terminals: one table for a run; for many programs the bounds of each program, a
+//! matrix of programs and policies, and a summary per policy. At most 100 columns wide with the built-in policies'
+//! names.
 
-use super::{Line, PolicyComparison, lines, page_words, scale_words, setting_words};
-use crate::text::{fixed, grouped, seconds};
+use super::{Line, PolicyComparison, lines, scale_words, setting_words};
+use crate::text::{fixed, grouped, page_words, seconds};
 use crate::text_table::{labelled, table};
 use bifold_policy::evaluate::{Evaluation, Program, Summary, WITHIN_PERCENT};
 use bifold_policy::replay_check::{ReplayCheck, TOLERANCE_PERCENT};
@@ -20,7 +21,7 @@ pub(super) fn render(c: &PolicyComparison) -> String {
         out += &one(program);
     } else {
         out += &programs(e);
-        out += "\nGap to the better static mode, in percent of that mode's cycles; below 0 where switching paid:\n\n";
+        out += "\nGap to the better static mode, in percent of its cycles; negative where switching saved cycles:\n\n";
         out += &matrix(e);
         out += "\n";
         out += &summary(e);
@@ -36,26 +37,26 @@ pub(super) fn render(c: &PolicyComparison) -> String {
     out
 }
 
-/// What the columns say that they cannot.
+/// Notes on the columns.
 pub(super) fn notes(e: &Evaluation) -> Vec<String> {
     let mut out = vec![
-        "every policy runs from both starting modes; figures are of the worse, against the oracle from the \
-         same start"
+        "every policy runs from both starting modes; the table has the worse run, compared with the oracle \
+         from the same starting mode"
             .to_string(),
-        "a static mode is a VM that was started in it and never switches".to_string(),
+        "a static mode is a VM that starts in this mode and never switches".to_string(),
     ];
     out.extend(few_decisions(e));
-    // The same policies over one program do not make a rate.
+    // One program makes no rate.
     if e.programs.len() > 1 {
         out.push(format!(
-            "mean gap: geometric mean over the programs; programs within {WITHIN_PERCENT} %: those on which the policy is \
-             within {WITHIN_PERCENT} % of the better static mode"
+            "mean gap: geometric mean over the programs; programs within {WITHIN_PERCENT} %: programs on which the policy \
+             costs at most {WITHIN_PERCENT} % more than the better static mode"
         ));
     }
     out
 }
 
-/// Policies whose interval is too long for a run: what they came to is mostly their start.
+/// Policies that decided too few times in a run, so that the starting mode dominates their figures.
 fn few_decisions(e: &Evaluation) -> Option<String> {
     const FEW: u64 = 10;
     let on = |i: usize| {
@@ -68,7 +69,10 @@ fn few_decisions(e: &Evaluation) -> Option<String> {
         .map(|(policy, on)| format!("{policy} on {}", on.join(", ")))
         .collect();
     (!names.is_empty()).then(|| {
-        format!("fewer than {FEW} decisions, so mostly the start (see --time-scale): {}", names.join("; "))
+        format!(
+            "fewer than {FEW} decisions, so the starting mode dominates (see --time-scale): {}",
+            names.join("; ")
+        )
     })
 }
 
@@ -103,12 +107,12 @@ fn one(p: &Program) -> String {
     table(head.map(String::from).into(), lines(p).iter().map(row).collect())
 }
 
-/// Percent with two decimals; what rounds to nothing has no sign.
+/// Percent with two decimals; a value that rounds to 0 has no sign.
 pub(super) fn percent(v: f64) -> String {
     fixed(if v.abs() < 0.005 { 0.0 } else { v }, 2)
 }
 
-/// A line's figures.
+/// The cells of a line.
 pub(super) fn cells(l: &Line) -> [String; 7] {
     [
         percent(l.overhead),
@@ -121,7 +125,7 @@ pub(super) fn cells(l: &Line) -> [String; 7] {
     ]
 }
 
-/// A summary's figures over this many programs.
+/// The cells of a summary over `programs` programs.
 pub(super) fn summary_cells(s: &Summary, programs: usize) -> [String; 8] {
     [
         percent(s.oracle_gap_percent),
@@ -135,7 +139,7 @@ pub(super) fn summary_cells(s: &Summary, programs: usize) -> [String; 8] {
     ]
 }
 
-/// What can be had at best, and without switching.
+/// Bounds of each program: both static modes and the oracle.
 fn programs(e: &Evaluation) -> String {
     let head = [
         "\n\n\nprogram",
@@ -164,10 +168,10 @@ fn programs(e: &Evaluation) -> String {
     table(head.map(String::from).into(), e.programs.iter().map(row).collect())
 }
 
-/// Gaps to the better static mode: programs down, the oracle and policies across, in as many
-/// blocks as the width asks for.
+/// Gaps to the better static mode: a row for each program, a column for the oracle and each policy, in
+/// as many blocks as the width needs.
 fn matrix(e: &Evaluation) -> String {
-    // What every program has in the same order: the oracle after the two static modes.
+    // Every program has the two static modes first, then the oracle and the policies in one order.
     let all: Vec<Vec<Line>> = e.programs.iter().map(|p| lines(p).into_iter().skip(2).collect()).collect();
     let names: Vec<String> = all.first().into_iter().flatten().map(|l| header(&l.name)).collect();
     let programs: Vec<String> = e.programs.iter().map(|p| p.name.clone()).collect();
@@ -199,7 +203,7 @@ fn matrix(e: &Evaluation) -> String {
         }
         let lines = block.iter().map(|(h, _)| h.lines().count()).max().unwrap_or(1);
         let head = ["program"].into_iter().chain(block.iter().map(|(h, _)| h.as_str()));
-        // Heads of fewer lines stand at the bottom.
+        // Heads of fewer lines are aligned at the bottom.
         let bottom = |h: &str| "\n".repeat(lines - h.lines().count()) + h;
         out += &table(head.map(bottom).collect(), rows);
     }
@@ -210,7 +214,7 @@ fn matrix(e: &Evaluation) -> String {
 fn header(name: &str) -> String {
     let mut out = String::new();
     for part in name.split_inclusive(['-', ' ']) {
-        // Short words go with their neighbour: `rpms-fixed-` is wider, `3` alone is odd.
+        // A short word shares the line of its neighbour, so that `3` does not stand alone.
         let line = out.rsplit('\n').next().unwrap_or("").len();
         if line > 0 && line + part.len() > 9 {
             out = out.trim_end().to_string();
@@ -240,7 +244,7 @@ fn summary(e: &Evaluation) -> String {
     table(head.map(String::from).into(), all.into_iter().map(row).collect())
 }
 
-/// Replays beside the runs that they replay, and what is to be thought of them.
+/// Replays beside the runs that they replay, and whether each is within the tolerance.
 pub(crate) fn checks(checks: &[ReplayCheck]) -> String {
     checks_by_program(&[(String::new(), checks.to_vec())])
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! All runs and their spread as JSON: `schema/runs-1.json` describes the document. Each run in it is a
-//! document of `schema/compare-1.json`.
+//! The JSON document of several runs, with their spread; `schema/runs-1.json` is its schema. Each run in the
+//! document follows `schema/compare-1.json`.
 
 use super::{Outlier, Runs};
 use crate::json::{self, OfConfig};

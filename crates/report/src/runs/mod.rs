@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Several runs of one command: the mean of each figure, its spread, and the runs that stand out.
+//! Several runs of one command: mean and spread of each figure, and outliers.
 //!
-//! Every run is a whole [`Comparison`], and no run is left out of a mean, outliers included: which runs
-//! to leave out is the reader's decision, who may know why one differs.
+//! Every run is a whole [`Comparison`]. A mean includes outliers: readers decide which runs to leave out,
+//! because they may know why a run differs.
 
 mod json;
 mod text;
@@ -26,7 +26,7 @@ pub struct Runs {
     pub runs: Vec<Comparison>,
 }
 
-/// A figure of a run that is far from the other runs'.
+/// A figure of a run that is far from the figures of the other runs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Outlier {
     /// The run, from 1.
@@ -89,12 +89,13 @@ impl Runs {
         html::render(first, Some(&text::page_tables(self)))
     }
 
-    /// The runs that are whole. A run that was stopped at the time limit is: the limit was asked for.
+    /// The whole runs. A run that was stopped at the time limit counts as whole, because the user set the
+    /// limit.
     pub fn whole(&self) -> impl Iterator<Item = &Comparison> {
         self.runs.iter().filter(|c| whole(&c.meta))
     }
 
-    /// Are all runs the same to the bit: the same events, and the same figures of them?
+    /// Whether all runs agree to the bit, in events and in figures.
     pub fn agree(&self) -> bool {
         let totals = |c: &Comparison| c.outcome.configs.iter().map(|o| o.total).collect::<Vec<_>>();
         let mut runs = self.whole();
@@ -106,7 +107,7 @@ impl Runs {
             })
     }
 
-    /// How many different event streams the runs had.
+    /// Number of different event streams.
     pub fn streams(&self) -> usize {
         self.whole().map(|c| &c.outcome.input_hash).collect::<BTreeSet<_>>().len()
     }
@@ -123,7 +124,7 @@ impl Runs {
         out
     }
 
-    /// A sentence on runs that ended differently; none if all ended in one way.
+    /// A sentence on runs that ended differently; none if all runs ended alike.
     pub fn ended_differently(&self) -> Option<String> {
         let endings = self.endings();
         let one = |(exit, runs): &(Option<CommandExit>, Vec<usize>)| {
@@ -134,7 +135,7 @@ impl Runs {
         (parts.len() > 1).then(|| format!("the runs ended differently: {}", parts.join("; ")))
     }
 
-    /// Overheads and instructions that stand out by [`OUTLIER_RULE`](crate::spread::OUTLIER_RULE),
+    /// Overheads and numbers of instructions that are outliers by [`OUTLIER_RULE`](crate::spread::OUTLIER_RULE),
     /// in the order of the runs, farthest first.
     pub fn outliers(&self) -> Vec<Outlier> {
         let runs: Vec<&Comparison> = self.whole().collect();
@@ -174,7 +175,7 @@ impl Runs {
         configs(&runs).into_iter().map(row).collect()
     }
 
-    /// The configuration under a hypervisor that is cheapest in most runs, with in how many.
+    /// The configuration under a hypervisor that is cheapest in most runs, with the number of these runs.
     pub(crate) fn cheapest(&self) -> Option<(Config, usize)> {
         let runs: Vec<&Comparison> = self.whole().collect();
         let best = |c: &&Comparison| {
@@ -188,7 +189,7 @@ impl Runs {
     }
 }
 
-/// Whether a run is one to take means over.
+/// Whether means include the run.
 fn whole(meta: &Meta) -> bool {
     !matches!(meta.partial, Some(Partial::Interrupted | Partial::Failed))
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs as tables: for terminals (means with their standard deviations below them, and the interval of
-//! the overhead's mean) and for the report.
+//! Tables of several runs, for terminals and for the report: the mean of each figure with its standard
+//! deviation, and the interval of the mean overhead.
 
 use super::{Row, Runs, numbers, table};
 use crate::spread::{FEWEST_FOR_OUTLIERS, OUTLIER_RULE};
@@ -9,8 +9,8 @@ use crate::text_table::{self, labelled};
 use crate::{Comparison, Figures, PageTable, Show, Spread, verdict};
 use bifold_model::Sample;
 
-/// Columns by the names of their figures. Overheads at half and double CPI are the overhead's double
-/// and half, and only JSON has them.
+/// Columns by the names of their figures. Only JSON has the overheads at half and double CPI, which are
+/// twice and half the overhead.
 const COLUMNS: [(&str, &str); 8] = [
     ("overhead_percent", "overhead\n%"),
     ("walk_percent", "walks\n%"),
@@ -26,7 +26,7 @@ pub(crate) fn render(r: &Runs, show: Show) -> String {
     let Some(first) = r.runs.first() else { return String::new() };
     let label = |(label, text): (&str, String)| labelled(label, &text);
     let about: String = about(r).into_iter().map(label).collect();
-    // Where there is no spread, the table of one run is the table of all.
+    // Without a spread, the table of one run is the table of all runs.
     if r.agree() || r.whole().count() < 2 {
         return first.render_table(show) + &about;
     }
@@ -47,12 +47,12 @@ pub(crate) fn render(r: &Runs, show: Show) -> String {
     out
 }
 
-/// What is to be known of the runs as such.
+/// Lines about the runs: their number, their spread and outliers.
 fn about(r: &Runs) -> Vec<(&'static str, String)> {
     let n = r.whole().count();
     let mut out = Vec::new();
     if n < r.asked {
-        out.push(("RUNS", format!("{n} of {} are whole; the figures are theirs", r.asked)));
+        out.push(("RUNS", format!("{n} of {} runs are whole; figures are of the whole runs", r.asked)));
     }
     if r.agree() {
         let hash = &r.runs[0].outcome.input_hash;
@@ -63,7 +63,7 @@ fn about(r: &Runs) -> Vec<(&'static str, String)> {
         let relative = 100.0 * spread.sd.unwrap_or(0.0) / spread.mean.max(1.0);
         let lines = format!(
             "{n} runs in fresh guests, {} different event streams; {} instructions on average, standard \
-             deviation {} ({relative:.3} %); the line above is of run 1",
+             deviation {} ({relative:.3} %); the lines above are of run 1",
             r.streams(),
             grouped(spread.mean.round() as u64),
             grouped(spread.sd.unwrap_or(0.0).round() as u64),
@@ -71,7 +71,7 @@ fn about(r: &Runs) -> Vec<(&'static str, String)> {
         out.push(("runs", lines));
         out.extend(outlier_lines(r).into_iter().map(|l| ("outlier", l)));
         if n < FEWEST_FOR_OUTLIERS {
-            out.push(("note", format!("outliers are named from {FEWEST_FOR_OUTLIERS} runs on")));
+            out.push(("note", format!("outliers are named with {FEWEST_FOR_OUTLIERS} runs or more")));
         }
     }
     out.extend(r.ended_differently().map(|text| ("note", text)));
@@ -101,7 +101,12 @@ fn outlier_lines(r: &Runs) -> Vec<String> {
         let what = o.config.as_ref().map_or("instructions".into(), |c| format!("overhead of {c}"));
         let more = match of_run.len() {
             1 => String::new(),
-            n => format!("; {} further figure{} stand out", n - 1, if n == 2 { "" } else { "s" }),
+            n => format!(
+                "; {} further figure{} of this run {}",
+                n - 1,
+                if n == 2 { "" } else { "s" },
+                if n == 2 { "stands out" } else { "stand out" }
+            ),
         };
         let far = match o.deviations.is_finite() {
             true => format!("{:.1} scaled MADs away", o.deviations),
@@ -112,7 +117,7 @@ fn outlier_lines(r: &Runs) -> Vec<String> {
     runs.into_iter().map(line).collect()
 }
 
-/// What the runs show: the cheapest configuration, and in how many of them.
+/// The verdict over all runs: the cheapest configuration, and in how many runs it is cheapest.
 pub(crate) fn verdict(r: &Runs) -> String {
     let n = r.whole().count();
     if r.agree() || n < 2 {
@@ -126,7 +131,7 @@ pub(crate) fn verdict(r: &Runs) -> String {
     let name = best.name();
     let at =
         format!("{} % on average (95 % interval ±{})", number(own.mean), number(own.ci95.unwrap_or(0.0)));
-    format!("Cheapest under a hypervisor in {runs}: {name} at {at}.")
+    format!("Under a hypervisor, {name} is cheapest in {runs}: overhead {at}.")
 }
 
 /// The self-checks of all runs in one line.
@@ -145,14 +150,14 @@ fn checks(r: &Runs) -> String {
     }
 }
 
-/// For the report, with what a reader must know below them.
+/// Tables of the report, with notes below them.
 pub(crate) fn page_tables(r: &Runs) -> Vec<PageTable> {
     let mut tables = if r.whole().count() < 2 || r.agree() { Vec::new() } else { tables(r, true) };
     let mut notes: Vec<String> = about(r).into_iter().map(|(_, text)| text).collect();
     match tables.first_mut() {
         Some(first) => {
-            notes.push(format!("A run stands out if a figure is {OUTLIER_RULE}."));
-            notes.push("Everything below this section is of run 1.".into());
+            notes.push(format!("A run is an outlier if a figure is {OUTLIER_RULE}."));
+            notes.push("Every section below this one is of run 1.".into());
             first.notes = notes;
         }
         None => tables.push(PageTable { title: "Runs".into(), notes, ..PageTable::default() }),
@@ -179,7 +184,7 @@ fn means(rows: &[Row], n: usize) -> PageTable {
             row.push(format!("{}\n±{}", fixed(s.mean, places), fixed(s.sd.unwrap_or(0.0), places)));
         }
     }
-    let head = ["mean of runs\n±sd"].into_iter().chain(COLUMNS.map(|(_, head)| head));
+    let head = ["mean\n± SD"].into_iter().chain(COLUMNS.map(|(_, head)| head));
     PageTable {
         title: format!("Mean and standard deviation of {n} runs"),
         head: head.map(String::from).collect(),
@@ -188,12 +193,12 @@ fn means(rows: &[Row], n: usize) -> PageTable {
     }
 }
 
-/// The overhead in more detail.
+/// Mean, interval and range of the overhead.
 fn overheads(r: &Runs, rows: &[Row]) -> PageTable {
     let outliers = r.outliers();
     let row = |row: &Row| {
         let (s, name) = (&row.figures[0], row.config.name());
-        // Three digits of the spread, to be told from none.
+        // Three digits of the spread, so that a small spread differs from none.
         let sd = s.sd.unwrap_or(0.0);
         let digits = if sd > 0.0 { (2.0 - sd.log10().floor()).clamp(2.0, 6.0) as usize } else { 2 };
         let half = s.ci95.unwrap_or(0.0);
@@ -205,14 +210,14 @@ fn overheads(r: &Runs, rows: &[Row]) -> PageTable {
         vec![name, text(s.mean), interval, text(sd), text(s.median), text(s.min), text(s.max), far]
     };
     let head = [
-        "overhead %",
-        "mean",
-        "95 % interval\nof the mean",
-        "sd of\na run",
-        "median",
-        "min",
-        "max",
-        "outliers",
+        "overhead of\nconfiguration",
+        "mean\n%",
+        "95 % interval\nof the mean, %",
+        "SD\npoints",
+        "median\n%",
+        "min\n%",
+        "max\n%",
+        "outlier\nruns",
     ];
     PageTable {
         title: "Overhead over the runs".into(),
@@ -240,7 +245,7 @@ fn exits(rows: &[Row]) -> Option<PageTable> {
         })
         .collect();
     let head =
-        ["mean exits by reason\n±sd".to_string()].into_iter().chain(rows.iter().map(|r| r.config.name()));
+        ["exits, mean count\n± SD".to_string()].into_iter().chain(rows.iter().map(|r| r.config.name()));
     (!cells.is_empty()).then(|| PageTable {
         title: "Exits by reason, mean and standard deviation".into(),
         head: head.collect(),

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether a run's self-checks passed, and what its figures assume.
+//! Self-checks of a run in words, and the assumptions of its figures.
 
 use crate::Comparison;
 use crate::text::grouped;
 
-/// The self-checks' result: each kind of check with the number made and, where
-/// some failed, how many.
+/// Each kind of self-check with the number of checks made and the number that failed.
 pub(crate) fn checks(c: &Comparison) -> Vec<(&'static str, u64, u64)> {
     let o = &c.outcome;
     let mut rows = vec![("walks", o.walk_checks, o.walk_mismatches)];
@@ -39,18 +38,18 @@ pub(crate) fn checks_line(c: &Comparison) -> String {
     format!("{result}{}{untranslated}", parts.join(", "))
 }
 
-/// What the percentages stand on.
+/// The assumptions of the percentages.
 pub(crate) fn caveats(c: &Comparison) -> Vec<String> {
     let mut out =
-        vec!["percentages stand on an assumed CPI, extra cycles per 1000 instructions do not".to_string()];
+        vec!["percentages depend on the assumed CPI; extra cycles per 1000 instructions do not".to_string()];
     let priors = c.meta.hardware.priors();
     if !priors.is_empty() {
-        out.push(format!("priors in this profile, to be measured: {}", prior_keys(&priors)));
+        out.push(format!("priors in this profile (assumed costs, not measured): {}", prior_keys(&priors)));
     }
     out
 }
 
-/// Keys of priors (`key: how it was arrived at`); those under one table are counted.
+/// Keys of priors (`key: origin of the value`); several keys of one table are counted.
 fn prior_keys(priors: &[String]) -> String {
     let mut tables: Vec<(&str, usize, &str)> = Vec::new();
     for prior in priors {

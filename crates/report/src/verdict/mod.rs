@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a comparison shows: per host page size, which paging mode is cheaper and for which exit costs
-//! that holds, and what to change. [`words`] says it in sentences.
+//! Conclusions of a comparison: for each host page size the cheaper paging mode and the exit costs for
+//! which that holds, and what to change. [`words`] makes sentences of them.
 
 mod checks;
 mod race;
@@ -19,22 +19,22 @@ use serde::Serialize;
 /// The most that a profile allows for one exit, cycles.
 const MOST_CYCLES: f64 = 1e9;
 
-/// What a comparison shows of a VM as it ran, and of one that has lived for long.
+/// The conclusions of a comparison, for the VM as it ran and for a long-lived VM.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Conclusions {
-    /// Of the VM as it ran: the host backs its memory at first touches.
+    /// For the VM as it ran: the host backs memory at first touches.
     pub run: Conclusion,
-    /// Of a VM whose memory the host has backed before.
+    /// For a VM whose memory the host has backed before.
     pub long_lived: Conclusion,
 }
 
-/// What a comparison shows of one kind of VM.
+/// The conclusions for one kind of VM.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Conclusion {
-    /// Nested against shadow paging, for each host page size of which both were modelled.
+    /// Nested against shadow paging, for each host page size with both modes modelled.
     pub pages: Vec<PageConclusion>,
-    /// What to change, one thing after the other, from KVM's default (nested paging on 4 KB host
-    /// pages) or what comes next to it of what was modelled; empty if nothing is cheaper.
+    /// Changes to make in their order, starting from KVM's default (nested paging on 4 KB host pages) or
+    /// from the first configuration that was modelled; empty if no configuration is cheaper.
     pub changes: Vec<Change>,
 }
 
@@ -49,48 +49,50 @@ pub struct PageConclusion {
     pub shadow_percent: f64,
     /// The cheaper mode.
     pub winner: Winner,
-    /// The least factor on all exit costs with which the winner wins; null if it does with any below 1.
+    /// The least factor on all exit costs with which the winner stays cheaper; null if every factor below 1
+    /// does.
     pub holds_from: Option<f64>,
-    /// The largest factor on all exit costs with which the winner wins; null if it does with any above 1.
+    /// The largest factor on all exit costs with which the winner stays cheaper; null if every factor above
+    /// 1 does.
     pub holds_to: Option<f64>,
-    /// The one exit cost that has to change least, as a ratio, for another winner; null if none can.
+    /// The exit cost that changes the winner by the smallest ratio; null if no exit cost can.
     pub flip: Option<Flip>,
 }
 
-/// A change of one exit cost with which another mode wins.
+/// A change of one exit cost that changes the winner.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Flip {
-    /// The cost's key in the profile, as for `--set`.
+    /// Key of the cost in the profile, as for `--set`.
     pub key: String,
-    /// Its value in the profile, cycles.
+    /// Value in the profile, cycles.
     pub assumed_cycles: u64,
-    /// The value beyond which the winner is another, cycles.
+    /// The value beyond which the winner changes, cycles.
     pub at_cycles: f64,
-    /// Who wins beyond.
+    /// The winner beyond that value.
     pub winner: Winner,
 }
 
-/// A configuration to be left for a cheaper one.
+/// A change to a cheaper configuration.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Change {
-    /// Name of the configuration to be left.
+    /// Name of the present configuration.
     pub from: String,
-    /// Name of the cheaper one.
+    /// Name of the cheaper configuration.
     pub to: String,
-    /// Overhead of the first, percent of the ideal run.
+    /// Overhead of `from`, percent of the ideal run.
     pub from_percent: f64,
-    /// Overhead of the second, percent of the ideal run.
+    /// Overhead of `to`, percent of the ideal run.
     pub to_percent: f64,
 }
 
-/// One configuration's counts and costs, of the kind of VM looked at.
+/// Counts and costs of one configuration in one kind of VM.
 #[derive(Debug, Clone, Copy)]
 struct Row {
     config: Config,
     counts: Sample,
-    /// Cycles beyond the ideal run's.
+    /// Extra cycles, beyond the ideal run.
     extra: f64,
-    /// Those of them in exits and the hypervisor's work.
+    /// Extra cycles in exits and the hypervisor's work.
     exits: f64,
 }
 
@@ -144,8 +146,8 @@ fn page_conclusion(c: &Comparison, nested: &Row, shadow: &Row) -> PageConclusion
     }
 }
 
-/// The exit cost whose change by the least ratio makes another mode win. Of a cost of 0 no ratio is a
-/// change.
+/// The exit cost that changes the winner by the smallest ratio. A cost of 0 is left out, because no
+/// ratio changes it.
 fn flip(c: &Comparison, nested: &Row, shadow: &Row, ideal: f64) -> Option<Flip> {
     let costs = &c.meta.hardware.exit;
     let mut best: Option<(f64, Flip)> = None;
@@ -167,7 +169,7 @@ fn flip(c: &Comparison, nested: &Row, shadow: &Row, ideal: f64) -> Option<Flip> 
                 let winner = match race.winner(assumed) {
                     Winner::Nested => Winner::Shadow,
                     Winner::Shadow => Winner::Nested,
-                    // Whoever is cheaper past the border of what is equal.
+                    // The mode that is cheaper beyond the range in which both are equal.
                     Winner::Equal => cheaper(&race, at),
                 };
                 let key = format!("exit.{name}.cycles");
@@ -178,13 +180,13 @@ fn flip(c: &Comparison, nested: &Row, shadow: &Row, ideal: f64) -> Option<Flip> 
     best.map(|(_, flip)| flip)
 }
 
-/// The mode with the lower cost, however near.
+/// The mode with the lower cost, however small the difference.
 fn cheaper(race: &Race, value: f64) -> Winner {
     let of = |l: Line| l.at + l.slope * (value - race.assumed);
     if of(race.nested) < of(race.shadow) { Winner::Nested } else { Winner::Shadow }
 }
 
-/// From the first configuration by single steps to the cheapest, as long as each step pays.
+/// Single steps from the first configuration to the cheapest, each of which lowers the cost.
 fn changes(c: &Comparison, rows: &[Row]) -> Vec<Change> {
     let ideal = c.outcome.ideal_cycles();
     let Some(first) = rows.first() else { return Vec::new() };
@@ -199,7 +201,7 @@ fn changes(c: &Comparison, rows: &[Row]) -> Vec<Change> {
         from_percent: percent(c, from.extra),
         to_percent: percent(c, to.extra),
     };
-    // Either the mode or the page size is another, not both.
+    // A step changes the mode or the page size, not both.
     let one_step =
         |a: &Row, b: &Row| (a.config.mode == b.config.mode) != (a.config.host_page == b.config.host_page);
     match cheapest(first, &|r| one_step(first, r)) {

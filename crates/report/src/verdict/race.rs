@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Nested against shadow paging on one host page size, as a function of one assumed number: when
-//! does another mode win?
+//! The race between nested and shadow paging on one host page size: the values of one assumed number at
+//! which the winner changes.
 //!
-//! Both modes' costs are linear in every exit cost and in a factor on all of them, as counts do not
-//! depend on costs. So the value at which the winner changes is a root, and no search.
+//! Both modes' costs are linear in every exit cost and in a factor on all exit costs, because counts do
+//! not depend on costs. So the value at which the winner changes is a root of a linear equation.
 
 use serde::Serialize;
 
-/// Costs closer than this share of the larger are called equal: less is within what assumed costs
-/// can decide.
+/// Costs that differ by less than this share of the larger are called equal: the assumed costs are not
+/// exact enough to decide.
 pub(super) const EQUAL_SHARE: f64 = 0.02;
-/// Costs closer than this share of the ideal run are called equal, too: nobody could time it.
+/// Costs that differ by less than this share of the ideal run are called equal too: no measurement of
+/// time shows the difference.
 pub(super) const EQUAL_OF_IDEAL: f64 = 0.001;
 
 /// The cheaper mode.
@@ -21,30 +22,30 @@ pub enum Winner {
     Nested,
     /// Shadow paging.
     Shadow,
-    /// Neither by more than the assumed costs can decide.
+    /// The costs are too close for the assumed costs to decide.
     Equal,
 }
 
-/// Are two costs, in cycles, too close to be told apart over an ideal run of so many cycles?
+/// Whether two costs, in cycles, are too close to decide, for an ideal run of `ideal` cycles.
 pub(super) fn equal(a: f64, b: f64, ideal: f64) -> bool {
     (a - b).abs() <= (EQUAL_SHARE * a.max(b)).max(EQUAL_OF_IDEAL * ideal)
 }
 
-/// A cost that is linear in some number, in cycles.
+/// A cost in cycles that is linear in a number.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Line {
-    /// At the assumed value of the number.
+    /// Cost at the assumed value of the number.
     pub at: f64,
-    /// For each unit more.
+    /// Increase of the cost for each unit of the number.
     pub slope: f64,
 }
 
 /// Both modes' costs as functions of one number.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Race {
-    /// Of nested paging.
+    /// Cost of nested paging.
     pub nested: Line,
-    /// Of shadow paging.
+    /// Cost of shadow paging.
     pub shadow: Line,
     /// Cycles of the ideal run.
     pub ideal: f64,
@@ -58,7 +59,7 @@ impl Race {
         (of(self.nested), of(self.shadow))
     }
 
-    /// Who wins at this value of the number.
+    /// The winner at this value of the number.
     pub fn winner(&self, value: f64) -> Winner {
         let (nested, shadow) = self.costs(value);
         match nested < shadow {
@@ -68,7 +69,7 @@ impl Race {
         }
     }
 
-    /// Does this winner still win? One that wins does until the other is cheaper.
+    /// Whether `winner` still wins at this value: until the other mode is cheaper.
     fn still(&self, winner: Winner, value: f64) -> bool {
         let (nested, shadow) = self.costs(value);
         match winner {
@@ -78,8 +79,8 @@ impl Race {
         }
     }
 
-    /// The values next to the assumed one, below and above, beyond which its winner no longer wins.
-    /// None where it wins at every value above 0 on that side.
+    /// The nearest values below and above the assumed value beyond which the winner no longer wins. None
+    /// on a side where the winner wins at every value above 0.
     pub fn ends(&self) -> (Option<f64>, Option<f64>) {
         let winner = self.winner(self.assumed);
         let (n, s, band) = (self.nested, self.shadow, EQUAL_OF_IDEAL * self.ideal);
@@ -95,7 +96,7 @@ impl Race {
         let roots = borders.iter().filter(|(_, b)| *b != 0.0).map(|(a, b)| self.assumed - a / b);
         let mut roots: Vec<f64> = roots.filter(|r| r.is_finite() && *r > 0.0).collect();
         roots.sort_by(f64::total_cmp);
-        // Between two borders, the verdict is one.
+        // The verdict is constant between two borders.
         let ends_at = |i: usize, beyond: f64| (!self.still(winner, beyond)).then_some(roots[i]);
         let above = (0..roots.len()).filter(|&i| roots[i] >= self.assumed).find_map(|i| {
             let next = roots.get(i + 1).copied().unwrap_or(2.0 * roots[i]);

@@ -109,10 +109,10 @@ fn what_cannot_be_compared_is_warned_of() {
             &(|c: &mut Comparison| c.outcome.profile = "other".into()) as &dyn Fn(&mut Comparison),
         ),
         ("profile i5-7600 has other values", &|c| c.outcome.config_hash = "1".into()),
-        ("another clock or CPI", &|c| c.outcome.base_cpi = 2.0),
-        ("another clock or CPI", &|c| c.outcome.frequency_hz = 1_000_000_000),
-        ("intervals of another length", &|c| c.outcome.interval_cycles *= 2),
-        ("another seed", &|c| c.outcome.seed = 2),
+        ("because clock or CPI differ", &|c| c.outcome.base_cpi = 2.0),
+        ("because clock or CPI differ", &|c| c.outcome.frequency_hz = 1_000_000_000),
+        ("the interval lengths differ", &|c| c.outcome.interval_cycles *= 2),
+        ("the seeds of the host frames' placement differ", &|c| c.outcome.seed = 2),
         ("B is partial", &|c| c.meta.partial = Some(Partial::TimedOut)),
         ("3 of B's self-checks FAILED", &|c| c.outcome.walk_mismatches = 3),
         ("only A has shadow-2m", &|c| c.outcome.configs.truncate(4)),
@@ -200,7 +200,7 @@ fn the_page_escapes_what_users_wrote() {
     let d = Diff::new(Side::of("<b>.bifold", &comparison()), side("b.json", &result(&changed()))).unwrap();
     let page = d.render_html().unwrap();
     assert!(page.contains("&lt;b&gt;.bifold") && !page.contains("<b>"), "escaped");
-    assert!(page.contains("What differs in what made them") && page.contains("6.12.9-amd64"));
+    assert!(page.contains("Differences in how the results were made") && page.contains("6.12.9-amd64"));
 }
 
 proptest! {

@@ -63,14 +63,14 @@ fn runs_that_agree_are_one_table_and_a_line() {
 #[test]
 fn runs_cut_short_say_how_many_are_whole() {
     let r = Runs { asked: 5, ..runs(2) };
-    assert!(r.render(Format::Table).unwrap().contains("RUNS     2 of 5 are whole"));
+    assert!(r.render(Format::Table).unwrap().contains("RUNS     2 of 5 runs are whole"));
     let mut first = comparison();
     first.meta.partial = Some(Partial::Interrupted);
     first.meta.exit = Some(CommandExit::Interrupted);
     let r = Runs { asked: 5, runs: vec![first] };
     let text = r.render(Format::Table).unwrap();
     assert!(
-        text.contains("WARNING  PARTIAL: interrupted") && text.contains("RUNS     0 of 5 are whole"),
+        text.contains("WARNING  PARTIAL: interrupted") && text.contains("RUNS     0 of 5 runs are whole"),
         "{text}"
     );
     assert_schema("runs-1.json", &r.render(Format::Json).unwrap());
