@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The command line: the verbs, and how a usage error looks. Each verb's options and their help stand
-//! with the verb.
+//! The command line: the list of verbs, and the form of usage errors. Each verb's options and their help are
+//! in the verb's module.
 //!
 //! The first paragraph of a comment on an option is what `-h` shows, all of it is what `--help` and the
 //! man pages show.
@@ -30,7 +30,7 @@ pub struct Cli {
     pub verb: Verb,
 }
 
-/// The verbs. What `--help` says of one stands on its arguments.
+/// The verbs. The help of a verb is the doc comment of its arguments.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
     Compare(Box<compare::CompareArgs>),
@@ -53,7 +53,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// Whether a command is to run, whose exit status is passed on.
+    /// Whether the verb runs a command, whose exit status it then passes on.
     pub fn runs_a_command(&self) -> bool {
         match self {
             Verb::Compare(args) => !args.common.program.command.is_empty(),
@@ -63,28 +63,28 @@ impl Verb {
     }
 }
 
-/// The words of a verb: `policy`, `sweep`.
+/// The names that lead to a verb: `policy`, `sweep`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Words(Vec<String>);
+pub struct VerbPath(Vec<String>);
 
 /// Parses the command line.
-pub fn parse() -> Result<(Words, Verb), clap::Error> {
+pub fn parse() -> Result<(VerbPath, Verb), clap::Error> {
     let matches = Cli::command().try_get_matches().map_err(|e| {
         let args = std::env::args_os().skip(1);
-        with_usage(e, &Words(args.map_while(|a| a.into_string().ok()).collect()))
+        with_usage(e, &VerbPath(args.map_while(|a| a.into_string().ok()).collect()))
     })?;
     let cli = Cli::from_arg_matches(&matches).map_err(|e| e.format(&mut Cli::command()))?;
     Ok((words(&matches), cli.verb))
 }
 
-fn words(matches: &ArgMatches) -> Words {
+fn words(matches: &ArgMatches) -> VerbPath {
     let below = |m: &ArgMatches| m.subcommand().map(|(name, sub)| (name.to_owned(), sub.clone()));
     let first = below(matches);
-    Words(std::iter::successors(first, |(_, sub)| below(sub)).map(|(name, _)| name).collect())
+    VerbPath(std::iter::successors(first, |(_, sub)| below(sub)).map(|(name, _)| name).collect())
 }
 
-/// The parser of the verb that the first of these words name.
-fn parser(words: &Words) -> Command {
+/// The parser of the verb that the names lead to; names beyond it are ignored.
+fn parser(words: &VerbPath) -> Command {
     let mut cli = Cli::command();
     cli.build();
     let mut command = cli;
@@ -95,8 +95,8 @@ fn parser(words: &Words) -> Command {
     command
 }
 
-/// clap's error about a value names the option and not the verb: the usage names it.
-fn with_usage(mut error: clap::Error, words: &Words) -> clap::Error {
+/// Adds the verb's usage to clap's error about a value, which names only the option.
+fn with_usage(mut error: clap::Error, words: &VerbPath) -> clap::Error {
     if error.exit_code() != 0 && error.get(ContextKind::Usage).is_none() {
         error.insert(ContextKind::Usage, ContextValue::StyledStr(parser(words).render_usage()));
     }
@@ -104,12 +104,12 @@ fn with_usage(mut error: clap::Error, words: &Words) -> clap::Error {
 }
 
 /// The usage of a verb, and where to read more, as clap prints them below an error.
-pub fn usage(verb: &Words) -> String {
+pub fn usage(verb: &VerbPath) -> String {
     format!("{}\n\nFor more information, try '--help'.", parser(verb).render_usage())
 }
 
 /// A usage error of a verb in clap's form, with the verb's usage.
-pub fn refused(verb: &Words, error: &UsageError) -> clap::Error {
+pub fn refused(verb: &VerbPath, error: &UsageError) -> clap::Error {
     parser(verb).error(error.kind, error)
 }
 

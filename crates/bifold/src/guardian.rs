@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The hidden verb under which this program is the guardian of KSM's settings
-//! ([`bifold_host::held::Guardian`]). It is no word of the parser: nobody types it, and it must work
-//! before anything else is looked at.
+//! The hidden verb under which this program guards KSM's settings ([`bifold_host::held::Guardian`]).
+//!
+//! The verb is not in the parser: no user types it, and it has to work before anything else is parsed.
 
 use crate::status;
 use bifold_host::held::Stood;
@@ -10,10 +10,10 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Its word.
+/// The hidden verb's name.
 pub const VERB: &str = "ksm-guardian";
 
-/// Stands guard if that is what the arguments say.
+/// Guards the settings if the arguments begin with [`VERB`].
 pub fn if_asked(mut args: impl Iterator<Item = OsString>) -> Option<ExitCode> {
     if args.next()? != VERB {
         return None;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The command `bifold`.
 //!
-//! Each verb is a folder or file with its options, their help, and what it does: `compare` (with
-//! `record`), `diff`, `policy`, `mode`, `share`, `doctor`, `manual`. Below the verbs stands [`run`], one run
-//! of the model, and below that rooms that use no verb: [`words`] (values that several verbs take),
-//! [`console`] (stdout, stderr and files), [`usage`] (usage errors), [`status`] (the exit status).
+//! Each verb is a folder or file with its options, their help, and its work: `compare` (with `record`),
+//! `diff`, `policy`, `mode`, `share`, `doctor`, `manual`. Verbs use [`run`], one run of the model. Verbs and
+//! [`run`] use modules that know no verb: [`words`] (values that several verbs take), [`console`] (stdout,
+//! stderr and files), [`usage`] (usage errors), [`status`] (the exit status).
 //!
-//! Data goes to stdout; notes, progress and the output of a command in a guest go to stderr; an error
-//! is told once, as a chain, and decides the exit status.
+//! Data goes to stdout. Notes, progress and the output of a command in a guest go to stderr. An error is
+//! printed once, with its causes, and decides the exit status.
 #![forbid(unsafe_code)]
 
 mod cli;
@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     if let Some(code) = guardian::if_asked(std::env::args_os().skip(1)) {
         return code;
     }
-    console::look();
+    console::detect_terminal();
     let (words, verb) = match cli::parse() {
         Ok(parsed) => parsed,
         Err(e) => return refuse(&e),
@@ -75,14 +75,14 @@ fn carry_out(verb: Verb) -> anyhow::Result<Status> {
     }
 }
 
-/// Prints an error or help as clap does, and gives clap's exit status.
+/// Prints an error or help as clap does, and returns clap's exit status.
 fn exit(e: &clap::Error) -> ExitCode {
     let _ = e.print();
     ExitCode::from(e.exit_code() as u8)
 }
 
-/// Refuses words that the parser does not take. `bifold compare gcc -O2` is what hands write first: the
-/// option that clap does not know is most likely the command's.
+/// Prints the parser's error. Users often write `bifold compare gcc -O2` first: an option that clap does not
+/// know is then most likely the command's, and a tip says so.
 fn refuse(e: &clap::Error) -> ExitCode {
     let words: Vec<_> = std::env::args_os().skip(1).collect();
     let verb = words.first().and_then(|v| v.to_str());
@@ -91,7 +91,7 @@ fn refuse(e: &clap::Error) -> ExitCode {
         (verb, no_dashes, e.kind())
     {
         let command = words.iter().skip(1).position(|w| !w.as_encoded_bytes().starts_with(b"-"));
-        // Only where nothing of ours stands before the command can it be told apart.
+        // Behind an option of Bifold, a word may be that option's value instead of the command.
         if command == Some(0) {
             let code = exit(e);
             eprintln!("\n{}", compare::command_tip(verb, &words[1..]));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `bifold man` and `bifold completions`, made from the parser that `main` hands in.
+//! `bifold man` and `bifold completions`: man pages and completion scripts, made from the parser.
 
 use crate::status;
 use anyhow::Context as _;
@@ -65,7 +65,7 @@ fn page(command: &Command, above: Option<&Command>) -> Vec<u8> {
     out
 }
 
-/// How the command is written, line by line as `--help` has it.
+/// The SYNOPSIS section: the usage lines of `--help`.
 fn synopsis(command: &Command) -> Roff {
     let usage = command.clone().render_usage().to_string();
     let mut roff = Roff::new();
@@ -79,10 +79,10 @@ fn synopsis(command: &Command) -> Roff {
     roff
 }
 
-/// What fits between the margins of a page of 80 columns.
+/// Columns between the margins of a man page on a terminal of 80 columns.
 const COLUMNS: usize = 66;
 
-/// A line of a command broken at blanks, each part but the last with what says that it goes on.
+/// Breaks a command's line at blanks. Each part except the last ends in `goes_on`.
 fn broken(line: &str, goes_on: &str) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in line.split(' ') {
@@ -124,7 +124,7 @@ fn sections(help: &str) -> Vec<Section> {
 }
 
 impl Section {
-    /// Indented lines are commands, or a status and what it means; others are text.
+    /// The section as roff. Indented lines are commands, or a status and its meaning; other lines are text.
     fn roff(&self) -> Roff {
         let mut roff = Roff::new();
         roff.control("SH", [self.title.as_str()]);
@@ -156,7 +156,7 @@ impl Section {
     }
 }
 
-/// The pages above, beside and below.
+/// The SEE ALSO section: the pages above, beside and below.
 fn see_also(command: &Command, above: Option<&Command>) -> Roff {
     let beside = above.into_iter().flat_map(Command::get_subcommands).filter(|c| name(c) != name(command));
     let pages = above.into_iter().chain(beside).chain(command.get_subcommands()).filter(|c| !c.is_hide_set());
@@ -173,7 +173,8 @@ pub fn completions(cli: Command, shell: Shell) -> String {
     String::from_utf8(script).expect("the parser's texts are UTF-8")
 }
 
-/// Without the verb `help`, which would be a second way to write `--help`, with a page for each verb.
+/// The parser without the verb `help`, which is a second way to write `--help` and would give a page per
+/// verb.
 fn without_help(cli: Command) -> Command {
     cli.disable_help_subcommand(true)
 }
@@ -241,8 +242,7 @@ mod tests {
 
     #[test]
     fn long_commands_are_broken_so_that_a_shell_takes_them() {
-        let line =
-            "bifold policy sweep --policy zhang --set tlb_miss_start=0.5:8:16:log --format csv -o zhang.csv";
+        let line = "bifold policy sweep --policy zhang --set tlb_miss_threshold=0.5:8:16:log --format csv -o zhang.csv";
         let broken = broken(line, " \\");
         assert!(broken.len() == 2 && broken.iter().all(|l| l.len() <= COLUMNS + 2), "{broken:?}");
         assert_eq!(broken.join("").replace(" \\    ", " "), line);

@@ -23,7 +23,8 @@ Exit status:
   127  the command was not found
   130  stopped by Ctrl-C
 If the command fails, the table is still printed, and Bifold exits with the command's status, or
-128+N if signal N ended it. An error of Bifold itself is a line `bifold: ...` on stderr.";
+128+N if signal N ended it. On stderr, an error of Bifold itself begins with `bifold:`, and a usage
+error with `error:`.";
 
 /// The exit status in words below a verb's examples.
 pub fn below(examples: &str) -> String {
@@ -39,24 +40,24 @@ pub enum Status {
     CheckFailed,
     /// 77.
     Unavailable,
-    /// The command's own, or the one for its being stopped.
+    /// The command's status, or that of a command that was stopped.
     OfCommand(CommandExit),
 }
 
-/// Something failed.
+/// A failure.
 const FAILED: u8 = 1;
 /// This machine lacks something.
 const UNAVAILABLE: u8 = 77;
 
-/// As `timeout(1)` has it.
+/// A command stopped by --timeout, as in `timeout(1)`.
 const TIMED_OUT: u8 = 124;
-/// Bifold itself failed where it was to run a command, as `env(1)` and `timeout(1)` have it.
+/// A failure of Bifold itself where it should run a command, as in `env(1)` and `timeout(1)`.
 const FAILED_BESIDE_A_COMMAND: u8 = 125;
-/// What POSIX's shells say of a command that is found and cannot be executed (XCU 2.8.2).
+/// A command that is found and cannot be executed, as in POSIX's shells (XCU 2.8.2).
 const NOT_EXECUTABLE: u8 = 126;
-/// What POSIX's shells say of a command that is not found.
+/// A command that is not found, as in POSIX's shells.
 const NOT_FOUND: u8 = 127;
-/// What a shell adds to a signal's number.
+/// Added to a signal's number, as in shells.
 const SIGNAL: i32 = 128;
 const SIGINT: i32 = 2;
 const SIGKILL: i32 = 9;
@@ -100,8 +101,8 @@ pub fn of_error(error: &anyhow::Error) -> u8 {
     }
 }
 
-/// The status for an error that ends `compare` or `record` where a command was to run. 1 is left to
-/// the command: a script can tell its failure from Bifold's.
+/// The status for an error that ends `compare` or `record` with a command. 1 is left to the command, so that
+/// a script can tell the command's failure from Bifold's.
 pub fn of_error_beside_a_command(error: &anyhow::Error) -> u8 {
     match error.downcast_ref::<GuestError>() {
         Some(GuestError::ProgramNotFound { .. }) => NOT_FOUND,
@@ -139,7 +140,7 @@ mod tests {
             (GuestError::InterruptedEarly.into(), 130, 130),
         ] {
             assert_eq!((of_error_beside_a_command(&error), of_error(&error)), (beside, alone), "{error}");
-            // What was being done is said around the cause and does not hide it.
+            // Context around the cause does not hide it.
             let error = error.context("while running x");
             assert_eq!((of_error_beside_a_command(&error), of_error(&error)), (beside, alone), "{error:#}");
         }

@@ -50,17 +50,17 @@ pub struct CompareArgs {
     /// Run the command N times, each in a fresh guest, and show mean and spread [default: 1]
     ///
     /// The table has each figure's mean and standard deviation, and the 95 % t interval of the mean overhead.
-    /// Of 5 or more runs, it names the outliers: runs more than 5 scaled median absolute deviations from the
-    /// median. If all runs agree to the bit, the table says so. `--format json` has all runs and their spread
-    /// (schema bifold.runs/1).
+    /// With 5 or more runs, the table names outliers: runs more than 5 scaled median absolute deviations from
+    /// the median. If all runs agree to the bit, the table says so. `--format json` has all runs and their
+    /// spread (schema bifold.runs/1).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), help_heading = "Guest", conflicts_with_all = ["keep", "where"])]
     pub runs: Option<u32>,
 }
 
 /// Compare, and write the events to a file for `bifold compare FILE`
 ///
-/// Does what `compare -- CMD` does, and also writes the events to a file. `bifold compare FILE` then prints the
-/// same figures to the last digit, or figures for another hardware profile.
+/// Does what `compare -- CMD` does, and also writes the events to a file. `bifold compare FILE` then prints
+/// the same figures to the last digit, or figures for another hardware profile.
 #[derive(Debug, Args)]
 #[command(
     override_usage = "bifold record [OPTIONS] -o FILE -- CMD...\n       \
@@ -84,10 +84,10 @@ pub struct CommonArgs {
     /// A command or a generator.
     #[command(flatten)]
     pub program: ProgramArgs,
-    /// What is printed.
+    /// Options of the output.
     #[command(flatten)]
     pub show: OutputArgs,
-    /// What is modelled.
+    /// Options of the model.
     #[command(flatten)]
     pub model: ModelArgs,
     /// How policies see the run.
@@ -98,7 +98,7 @@ pub struct CommonArgs {
     pub guest: GuestArgs,
 }
 
-/// What makes events.
+/// The source of events.
 #[derive(Debug, Args)]
 pub struct ProgramArgs {
     /// The command to run in the guest, and its arguments
@@ -107,23 +107,24 @@ pub struct ProgramArgs {
 
     /// Take events from a built-in generator instead of a guest
     ///
-    /// N is the generator's size; each generator has a default. Generators: `t` (N loads, by turns at random in
-    /// 1 GiB and in sequence in another GiB), `t-seq` (only the sequential loads), `t-4m` (at random in 4 MiB),
-    /// `fork-storm` (a process forks and its child exits, N times), `pointer-chase` (N dependent loads in
-    /// random order over 1 GiB).
+    /// N is the generator's size; each generator has a default. Generators: `t` (N loads, alternately at
+    /// random in one GiB and in sequence in another), `t-seq` (only the sequential loads), `t-4m` (loads at
+    /// random in 4 MiB), `fork-storm` (a process forks and its child exits, N times), `pointer-chase` (N
+    /// dependent loads in random order over 1 GiB).
     #[arg(long, value_name = "NAME[:N]")]
     pub generate: Option<String>,
 }
 
-/// What is printed, and how.
+/// Options of the output.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub struct OutputArgs {
     /// Output format
     ///
-    /// `table` is for reading. `json` is one document with all results (schema bifold.compare/1). `csv` has one
-    /// row per interval and configuration. `jsonl` has one object for the run, one for each configuration's
-    /// total, and then the rows of `csv` as objects. With --runs, each row also has the number of its run.
+    /// `table` is for reading. `json` is one document with all results (schema bifold.compare/1). `csv` has
+    /// one row per interval and configuration. `jsonl` has one object for the run, one for each
+    /// configuration's total, and then the rows of `csv` as objects. With --runs, each row also has the
+    /// number of its run.
     #[arg(long, value_parser = words::formats(&Format::ALL), default_value = "table", hide_possible_values = true,
           value_name = "table|json|jsonl|csv")]
     pub format: Format,
@@ -131,8 +132,8 @@ pub struct OutputArgs {
     /// Add parts to the table: exits, policies, checks, or all
     ///
     /// LIST is separated by commas. `exits` splits the VM exits by reason. `policies` shows what switching
-    /// between the modes would have cost. `checks` counts the self-checks and lists the assumptions behind the
-    /// figures. The other formats and the report always have all parts. Warnings are always shown.
+    /// between the modes would have cost. `checks` counts the self-checks and lists the assumptions behind
+    /// the figures. The other formats and the report always have all parts. Warnings are always shown.
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',', hide_possible_values = true)]
     pub show: Vec<ShowArg>,
 
@@ -142,19 +143,20 @@ pub struct OutputArgs {
 
     /// Also show which processes, functions and mappings cause the cost
     ///
-    /// Each TLB miss, walk and exit is charged to the process, binary, function and mapping that caused it. The
-    /// table lists the ten most expensive in CONFIG (default: the most expensive configuration under a
+    /// Each TLB miss, walk and exit is charged to the process, binary, function and mapping that caused it.
+    /// The table lists the ten most expensive in CONFIG (default: the most expensive configuration under a
     /// hypervisor); the report has a flame graph. Function names come from this machine's files. A recording
     /// needs `record --where`.
     #[arg(long = "where", id = "where", value_name = "CONFIG", num_args = 0..=1, require_equals = true,
           default_missing_value = "")]
     pub place: Option<String>,
 
-    /// With --where: also write stacks for flame-graph tools, `process;binary;function;mapping COUNT` per line
+    /// With --where: also write stacks for flame-graph tools, `process;binary;function;mapping COUNT` per
+    /// line
     #[arg(long, value_name = "FILE", requires = "where")]
     pub folded: Option<PathBuf>,
 
-    /// What --folded counts: extra-cycles (the default), tlb-misses, walk-cycles or exits
+    /// Count in the stacks of --folded: extra-cycles (the default), tlb-misses, walk-cycles or exits
     #[arg(long, value_enum, requires = "folded", hide_possible_values = true, value_name = "COUNT")]
     pub folded_count: Option<CountArg>,
 
@@ -171,7 +173,7 @@ pub struct OutputArgs {
     pub verbose: bool,
 }
 
-/// What stacks count.
+/// The count in stacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[allow(missing_docs)] // the names say it
 pub enum CountArg {
@@ -191,7 +193,7 @@ pub enum ShowArg {
     All,
 }
 
-/// How policies see the run.
+/// Options of policies.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Policies")]
 pub struct PolicyArgs {
@@ -205,9 +207,10 @@ pub struct PolicyArgs {
 
     /// Also switch VMs by these policies during the run, and compare with the replay
     ///
-    /// LIST is separated by commas. Each policy may have `+shadow` (start in shadow mode), `+dropped` (drop the
-    /// nested tables at a switch) and `+2m` (2 MB host pages). The model drops the tables and builds them again
-    /// at their full cost. The exit status is 3 if a replay differs by more than 2 % of the run's cycles.
+    /// LIST is separated by commas. Each policy may have `+shadow` (start in shadow mode), `+dropped` (drop
+    /// the nested tables at a switch) and `+2m` (2 MB host pages). The model drops the tables and builds them
+    /// again at their full cost. The exit status is 3 if a replay differs by more than 2 % of the run's
+    /// cycles.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub check: Vec<String>,
 }

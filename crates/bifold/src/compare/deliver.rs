@@ -12,7 +12,7 @@ use bifold_report::{Comparison, Format};
 use bifold_trace::CommandExit;
 use std::path::Path;
 
-/// Carries out a plan and says with which status to end.
+/// Carries out a plan and returns the exit status.
 pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
     if let Some(dir) = &plan.keep {
         keep::prepare(dir)?;
@@ -59,7 +59,7 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
     Ok(status(plan.run.source.live(), &comparison))
 }
 
-/// Says on stderr what becomes of the files that the command wrote, and what its end suggests.
+/// Prints notes on the files that the command wrote, and advice on how the command ended.
 fn tell(notes: bool, written: Option<Written>, exit: Option<CommandExit>, keep: Option<&Path>) {
     let files = written.and_then(|w| keep::describe(w, keep));
     for line in files.into_iter().chain(exit.and_then(hint).map(String::from)) {
@@ -67,7 +67,7 @@ fn tell(notes: bool, written: Option<Written>, exit: Option<CommandExit>, keep: 
     }
 }
 
-/// What to do about an end that the guest may be to blame for.
+/// Advice if the guest may be the reason why the command ended.
 fn hint(exit: CommandExit) -> Option<&'static str> {
     const SIGILL: i32 = 4;
     match exit {

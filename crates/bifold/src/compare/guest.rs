@@ -12,21 +12,21 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Memory of a guest unless told otherwise, MiB.
+/// Default memory of a guest, MiB.
 const MEMORY_MIB: u64 = 2048;
-/// A self-check every so many words of the stream unless told otherwise.
+/// Default number of words of the stream between two self-checks.
 const CHECK_EVERY: u64 = 10_000;
 
-/// Where the command runs.
+/// Options of the guest.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Guest")]
 pub struct GuestArgs {
     /// Let guest time follow host time instead of counting instructions
     ///
     /// By default, guest time counts instructions (exact timing): the same command with the same files gives
-    /// the same figures to the bit. Fast timing is faster, above all with two vCPUs. But the emulated guest is
-    /// slower than hardware and takes more timer interrupts per instruction; the table marks a run with too
-    /// many of them.
+    /// the same figures to the bit. Fast timing is faster, above all with two vCPUs. But the emulated guest
+    /// is slower than hardware and takes more timer interrupts per instruction; the table marks a run with
+    /// too many of them.
     #[arg(long)]
     pub fast: bool,
 
@@ -71,15 +71,15 @@ pub struct GuestArgs {
 
     /// Keep the files that the command writes in DIR
     ///
-    /// The command writes to an overlay over this machine's files, which ends with the guest. With this option,
-    /// /tmp/a.out is kept as DIR/tmp/a.out. DIR must be empty or missing.
+    /// The command writes to an overlay over this machine's files, which ends with the guest. With this
+    /// option, /tmp/a.out is kept as DIR/tmp/a.out. DIR must be empty or missing.
     #[arg(long, value_name = "DIR")]
     pub keep: Option<PathBuf>,
     /// Check the capture against the emulator every N words of events, 0 for never [default: 10000]
     #[arg(long, value_name = "N")]
     pub check_every: Option<u64>,
 
-    /// Which part of it is recorded.
+    /// The part of the command to record.
     #[command(flatten)]
     pub region: RegionArgs,
 }
@@ -110,7 +110,7 @@ pub enum RootArg {
 }
 
 impl GuestArgs {
-    /// The first option given that is about a guest.
+    /// The name of the first of these options that is given.
     pub fn first_given(&self) -> Option<&'static str> {
         [
             (self.fast, "--fast"),
@@ -160,7 +160,7 @@ impl GuestArgs {
             timeout: self.timeout.map(Duration::from_secs_f64),
             check_every: self.check_every.unwrap_or(CHECK_EVERY),
             record: Record::Command,
-            // Read last, by `EventSource::prepare`, when nothing else can be wrong.
+            // `EventSource::prepare` reads it last, after all other checks.
             stdin: Vec::new(),
             keep: self.keep.is_some(),
             attribute: false,
@@ -169,7 +169,7 @@ impl GuestArgs {
     }
 }
 
-/// MiB of memory. A number without a suffix counts MiB, as QEMU's `-m` has it.
+/// MiB of memory. A number without a suffix counts MiB, as in QEMU's `-m`.
 fn memory(text: &str) -> Result<u64, String> {
     let bounds = 64 * MIB..=(1 << 20) * MIB;
     words::size_within(text, MIB, bounds, "from 64 MiB to 1 TiB").map(|bytes| bytes / MIB)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Files that the command wrote in its guest: kept in a directory of the host's, or counted.
+//! Files that the command wrote in its guest: kept in a directory on the host, or counted.
 
 use crate::usage::UsageError;
 use anyhow::{Context as _, bail};
@@ -12,10 +12,10 @@ use std::path::Path;
 /// Bytes that end a tar archive.
 const END: usize = 1024;
 
-/// Refuses a directory that has something in it already, and makes one that is not there.
+/// Creates the directory, or checks that it is empty.
 ///
 /// # Errors
-/// If it is no empty directory or cannot be made.
+/// If the directory is not empty or cannot be created.
 pub fn prepare(dir: &Path) -> anyhow::Result<()> {
     let shown = || format!("--keep {}", dir.display());
     fs::create_dir_all(dir).with_context(shown)?;
@@ -26,10 +26,10 @@ pub fn prepare(dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Unpacks what the guest sent. A path leads to the same place below `dir` as below the guest's root.
+/// Unpacks the guest's archive. `dir` stands for the guest's root.
 ///
 /// # Errors
-/// If the archive has no end, or a file cannot be written; what was written until then stays.
+/// If the archive has no end, or a file cannot be written. Files that were written before stay.
 pub fn unpack(mut archive: File, dir: &Path) -> anyhow::Result<()> {
     let whole = is_whole(&mut archive).context("cannot read the written files")?;
     archive.rewind().context("cannot read the written files")?;
@@ -57,7 +57,7 @@ fn unpack_all(archive: &File, dir: &Path) -> anyhow::Result<()> {
     let lost = || format!("cannot keep written files in {}", dir.display());
     for entry in tar.entries().with_context(lost)? {
         let mut entry = entry.with_context(lost)?;
-        // Refuses paths that lead out of the directory.
+        // False for paths that lead out of the directory.
         if !entry.unpack_in(dir).with_context(lost)? {
             bail!("{}: a path leads out of it: {}", lost(), entry.path().unwrap_or_default().display());
         }
@@ -65,7 +65,7 @@ fn unpack_all(archive: &File, dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What becomes of written files, in a line; nothing if there are none.
+/// A line on the written files and where they are; none without such files.
 pub fn describe(written: Written, kept: Option<&Path>) -> Option<String> {
     let Written { files, bytes, full } = written;
     let room = if full {

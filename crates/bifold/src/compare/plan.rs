@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From the options of `compare` and `record` to a plan. Every usage error is found here, before
-//! anything runs.
+//! Makes a plan from the options of `compare` and `record`. Finds every usage error before anything runs.
 
 use super::args::{
     CommonArgs, CompareArgs, CountArg, OutputArgs, PolicyArgs, ProgramArgs, RecordArgs, ShowArg,
@@ -21,13 +20,13 @@ use bifold_trace::generate::Generator;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// A run, how often it is made, and what is written of it.
+/// A run, the number of its repetitions, and its outputs.
 pub struct Plan {
     /// The run.
     pub run: run::Plan,
-    /// How often it is made.
+    /// Number of times that the run is made.
     pub runs: usize,
-    /// Form of the data.
+    /// Format of the data.
     pub format: Format,
     /// Further parts of the table.
     pub show: Show,
@@ -39,15 +38,15 @@ pub struct Plan {
     pub timeline: Option<PathBuf>,
     /// File for the stacks.
     pub folded: Option<PathBuf>,
-    /// What stacks count.
+    /// The count in the stacks.
     pub count: Metric,
     /// Directory for the files that the command writes.
     pub keep: Option<PathBuf>,
 }
 
 impl Plan {
-    /// Whether policies are replayed over the run. Over hundreds of intervals that takes some tenths of
-    /// a second, so it is done only if the result is shown.
+    /// Whether policies are replayed over the run. Replays over hundreds of intervals take some tenths of a
+    /// second, so they are made only if their result is shown.
     pub fn needs_policies(&self) -> bool {
         let shown = match self.format {
             Format::Table => self.show.policies,
@@ -149,7 +148,7 @@ fn source(
     }
 }
 
-/// Refuses options about a guest beside a source that starts none: ignored, they would mislead.
+/// Refuses options about a guest for a source that starts none. Options that are ignored mislead.
 fn no_guest(args: &GuestArgs, source: &str) -> Result<(), UsageError> {
     match args.first_given() {
         Some(option) => {
@@ -162,7 +161,7 @@ fn no_guest(args: &GuestArgs, source: &str) -> Result<(), UsageError> {
 fn open_recording(path: PathBuf) -> anyhow::Result<Box<dyn EventSource>> {
     match Reader::open(&path) {
         Ok(reader) => Ok(Box::new(Recording { reader: Box::new(reader), path })),
-        // Most often not a damaged recording but a command without its `--`.
+        // Most often, FILE is a command without `--` rather than a damaged recording.
         Err(e @ (FileError::Io { .. } | FileError::NotARecording { .. })) => {
             let e = anyhow::Error::from(e);
             Err(anyhow!("{e:#}\n{}", command_tip("compare", &[path.into()])))
@@ -171,13 +170,13 @@ fn open_recording(path: PathBuf) -> anyhow::Result<Box<dyn EventSource>> {
     }
 }
 
-/// How to write a command that was taken for something else.
+/// Tells how to write a command that was not taken for one.
 pub fn command_tip(verb: &str, words: &[OsString]) -> String {
     let words: Vec<_> = words.iter().map(|w| w.to_string_lossy()).collect();
     format!("to run a command, put it after `--`: bifold {verb} -- {}", shell_words(&words))
 }
 
-/// The run of a source: what is modelled, sampled and checked beside it.
+/// The plan of a source's run: what is modelled, sampled and checked.
 fn events(
     source: Box<dyn EventSource>,
     profile: Profile,
@@ -189,7 +188,7 @@ fn events(
     let mut plan = run::Plan::new(source, profile, model, Notes::new(show.quiet, show.verbose))?;
     plan.on_line = on_line(&policies.check)?;
     plan.time_scale = policies.time_scale.unwrap_or(plan.time_scale);
-    // A guest's plan already has the windows that the guest was asked for.
+    // A guest records only its windows itself. Other sources are thinned to theirs.
     if plan.sample.is_some() && sample.is_some() && !plan.source.live() {
         let problem = "cannot thin this recording: it is of a sampled run already";
         return Err(UsageError::conflict("--sample", problem).into());
@@ -211,7 +210,7 @@ fn events(
     Ok(plan)
 }
 
-/// The VMs that `--check` switches on line.
+/// The VMs that the policies of `--check` switch.
 fn on_line(check: &[String]) -> Result<Vec<OnLine>, UsageError> {
     let parse = |text: &String| {
         OnLine::parse(text).map_err(|e| UsageError::value(format!("--check {text}"), e.to_string()))
@@ -219,7 +218,7 @@ fn on_line(check: &[String]) -> Result<Vec<OnLine>, UsageError> {
     check.iter().map(parse).collect()
 }
 
-/// Refuses an option that needs a timeline where the configurations make none.
+/// Refuses an option that needs a timeline if the configurations give none.
 fn both_modes(option: &str, configs: &[Config]) -> Result<(), UsageError> {
     let nested = |c: &Config| configs.contains(&Config { mode: Paging::Nested, ..*c });
     if configs.iter().any(|c| c.mode == Paging::Shadow && nested(c)) {
@@ -229,7 +228,7 @@ fn both_modes(option: &str, configs: &[Config]) -> Result<(), UsageError> {
     Err(UsageError::conflict(option, problem))
 }
 
-/// What `--where` asks for; the source is told to say who runs.
+/// The configuration of `--where`. Asks the source for events that say who runs.
 fn places(
     show: &OutputArgs,
     configs: &[Config],

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Options that say which part of a long program is recorded, and how much of it.
+//! Options for long programs: the part of the command to record, and sampling.
 
 use crate::words;
 use bifold_guest::{Begin, Region, Windows};
 use clap::Args;
 
-/// Which part of a long program is recorded.
+/// Options for long programs.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Long programs")]
 pub struct RegionArgs {
     /// Skip the first N instructions, or seconds with the suffix s: 500M, 2G, 1.5s
     ///
-    /// N counts from the start of the command, or from --from-marker or --from-function. Instructions are those
-    /// of the whole guest, kernel included; suffixes k, M and G are decimal. Seconds are those of the ideal
-    /// run, as in the table. Skipped instructions run at the emulator's full speed.
+    /// N counts from the start of the command, or from --from-marker or --from-function. Instructions are
+    /// those of the whole guest, kernel included; suffixes k, M and G are decimal. Seconds are those of the
+    /// ideal run, as in the table. Skipped instructions run at the emulator's full speed.
     #[arg(long, value_name = "N", value_parser = parse_span)]
     pub skip: Option<Span>,
 
@@ -32,8 +32,8 @@ pub struct RegionArgs {
 
     /// Record from the first call of this function on
     ///
-    /// NAME is a symbol of the program itself, as `nm` prints it. Symbols of libraries, and of programs that a
-    /// shell starts, are not found.
+    /// NAME is a symbol of the program itself, as `nm` prints it. Symbols of libraries, and of programs that
+    /// a shell starts, are not found.
     #[arg(long, value_name = "NAME")]
     pub from_function: Option<String>,
 
@@ -42,22 +42,22 @@ pub struct RegionArgs {
     /// In each PERIOD of instructions, accesses are recorded in one window of WINDOW instructions at a random
     /// place; before it, four times as many instructions refill the TLBs. Page faults, page-table stores,
     /// control registers and instructions are always recorded. A sampled run has no timeline and no policies.
-    /// The events of a recording or a generator are thinned in the same way, which shows how accurate sampling
-    /// is.
+    /// The events of a recording or a generator are thinned in the same way, which shows how accurate
+    /// sampling is.
     #[arg(long, value_name = "WINDOW:PERIOD", num_args = 0..=1, require_equals = true,
           default_missing_value = SAMPLE, value_parser = parse_windows)]
     pub sample: Option<Windows>,
 }
 
-/// Windows unless told otherwise.
+/// Default windows of `--sample`.
 const SAMPLE: &str = "1M:100M";
 
-/// A length of a program.
+/// A length of a program's run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Span {
-    /// Of the guest.
+    /// Instructions of the guest.
     Instructions(u64),
-    /// Of the ideal run.
+    /// Seconds of the ideal run.
     Seconds(f64),
 }
 
@@ -71,8 +71,7 @@ impl Span {
 }
 
 impl RegionArgs {
-    /// The region, where a second of the ideal run has `per_second` instructions; `seed` places
-    /// windows.
+    /// The region to record. A second of the ideal run has `per_second` instructions; `seed` places windows.
     pub fn region(&self, per_second: f64, seed: u64) -> Region {
         Region {
             begin: match &self.from_function {
@@ -91,7 +90,7 @@ impl RegionArgs {
         self.sample.map(|w| Windows { seed, ..w })
     }
 
-    /// Options given that only a guest has a use for, by name.
+    /// These options by name, and whether each is given.
     pub fn given(&self) -> [(bool, &'static str); 4] {
         [
             (self.skip.is_some(), "--skip"),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `compare --runs N`: one command in fresh guests, one after the other.
 //!
-//! Ctrl-C, or a failure, ends the run under way and all after it; the runs that are whole are shown. A
-//! first run that is cut short is shown as a single one would be.
+//! Ctrl-C or a failure ends the current run and all runs after it; the complete runs are shown. If the first
+//! run is cut short, it is shown like a single run.
 
 use super::plan::Plan;
 use crate::console::{Delivery, OutputFile, note};
@@ -13,7 +13,7 @@ use bifold_report::{Comparison, Format, Partial, Runs};
 use bifold_trace::CommandExit;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Runs the plan's command `plan.runs` times and shows what came of all runs.
+/// Runs the plan's command `plan.runs` times and shows all runs.
 pub fn run(
     mut plan: Plan,
     output: Option<OutputFile>,
@@ -33,7 +33,7 @@ pub fn run(
                 interrupted = true;
                 break;
             }
-            // The first run's own words; a later run says which one failed.
+            // The first run's error stands alone; a later run's says which run failed.
             Err(e) if number == 1 => return Err(e),
             Err(e) => {
                 failure = Some(e.context(format!("run {number} of {}", runs.asked)));
@@ -69,7 +69,7 @@ pub fn run(
     if interrupted {
         return Ok(Status::OfCommand(CommandExit::Interrupted));
     }
-    // Of the first run that did not end as it should.
+    // The status of the first run that did not end well.
     let all = runs.runs.iter().map(|c| status(plan.run.source.live(), c));
     let of_command = |s: &Status| matches!(s, Status::OfCommand(_));
     let worst = all.clone().find(of_command).or_else(|| all.clone().find(|s| *s != Status::Done));
@@ -80,7 +80,7 @@ fn interrupted_early(e: &anyhow::Error) -> bool {
     matches!(e.downcast_ref(), Some(GuestError::InterruptedEarly))
 }
 
-/// One run as it is shown, with policies over it if they are shown.
+/// One run's comparison, with policies if they are shown.
 fn comparison(carried: Carried, plan: &Plan) -> Comparison {
     let policies = plan.needs_policies().then(|| policies::over(carried.timeline(&plan.run), &plan.run));
     Comparison { policies, ..carried.plain() }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The files that a user names: no output may be an input, and no two outputs may be one file.
 //!
-//! Files are told apart by device and inode, so that a link is the file it leads to. A file that is
-//! not there yet is told apart by its directory and its name.
+//! A file's identity is its device and inode, so that a link is the file that it leads to. A file that does
+//! not exist yet has the identity of its directory and name.
 
 use crate::usage::UsageError;
 use std::ffi::OsString;
@@ -12,7 +12,7 @@ use std::path::Path;
 /// A file and what it is, in words for errors: `--report`, `the recording`.
 pub type Named<'a> = (&'a str, &'a Path);
 
-/// What makes two paths one file.
+/// The identity by which two paths are one file.
 #[derive(Debug, PartialEq, Eq)]
 enum Identity {
     /// Device and inode.
@@ -51,7 +51,7 @@ pub fn distinct(inputs: &[Named], outputs: &[Named]) -> Result<(), UsageError> {
     Ok(())
 }
 
-/// Those of the options that name a file.
+/// The options that name a file.
 pub fn named<'a, const N: usize>(options: [(&'a str, Option<&'a Path>); N]) -> Vec<Named<'a>> {
     options.into_iter().filter_map(|(what, path)| Some((what, path?))).collect()
 }

@@ -10,7 +10,7 @@ mod terminal;
 pub use files::{Named, distinct, named};
 pub use output::{Delivery, OutputFile, create};
 pub use progress::Progress;
-pub use terminal::{look, redraws};
+pub use terminal::{detect_terminal, redraws};
 
 use anyhow::Context as _;
 use std::io::{self, Write as _};
@@ -18,7 +18,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Prints data to stdout. A reader that has gone away is no failure.
+/// Prints data to stdout. A closed pipe is no failure.
 pub fn print(text: &str) -> anyhow::Result<()> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {

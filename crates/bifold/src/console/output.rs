@@ -16,33 +16,33 @@ use tempfile::NamedTempFile;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// It cannot be created there.
+    /// The file cannot be created.
     #[error("cannot create {}", path.display())]
     Create {
-        /// The path asked for.
+        /// The path as given.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Its content could not be written.
+    /// The content could not be written.
     #[error("cannot write {}", path.display())]
     Write {
-        /// The path asked for.
+        /// The path as given.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// A file to be written as a whole.
+/// A file that is written as a whole.
 #[derive(Debug)]
 pub struct OutputFile {
     path: PathBuf,
-    to: To,
+    to: Target,
 }
 
 #[derive(Debug)]
-enum To {
+enum Target {
     /// Renamed to the path when complete.
     Renamed(NamedTempFile, PathBuf),
     /// A device or pipe: there is nothing to rename, and it must not be replaced.
@@ -60,7 +60,7 @@ impl OutputFile {
         let fail = |source| FileError::Create { path: path.into(), source };
         let to = match path.metadata() {
             Ok(m) if m.is_dir() => return Err(fail(io::ErrorKind::IsADirectory.into())),
-            Ok(m) if !m.is_file() => To::Direct(OpenOptions::new().write(true).open(path).map_err(fail)?),
+            Ok(m) if !m.is_file() => Target::Direct(OpenOptions::new().write(true).open(path).map_err(fail)?),
             // Through a link: the file it names is what gets replaced, not the link.
             Ok(_) => Self::beside(path.canonicalize().map_err(fail)?).map_err(fail)?,
             Err(_) => Self::beside(path.into()).map_err(fail)?,
@@ -68,7 +68,7 @@ impl OutputFile {
         Ok(OutputFile { path: path.into(), to })
     }
 
-    fn beside(target: PathBuf) -> io::Result<To> {
+    fn beside(target: PathBuf) -> io::Result<Target> {
         let dir = match target.parent() {
             Some(d) if !d.as_os_str().is_empty() => d,
             _ => Path::new("."),
@@ -79,15 +79,15 @@ impl OutputFile {
             .permissions(Permissions::from_mode(0o666)) // less the umask, as for any file
             .tempfile_in(dir)
             .map_err(without_name)?;
-        Ok(To::Renamed(temp, target))
+        Ok(Target::Renamed(temp, target))
     }
 
     /// Writes the whole content and gives the file its name.
     fn finish(self, content: &[u8]) -> Result<(), FileError> {
         let path = self.path;
         let done = match self.to {
-            To::Direct(mut f) => f.write_all(content),
-            To::Renamed(mut temp, target) => {
+            Target::Direct(mut f) => f.write_all(content),
+            Target::Renamed(mut temp, target) => {
                 temp.write_all(content).and_then(|()| temp.persist(target).map(drop).map_err(|e| e.error))
             }
         };
@@ -144,7 +144,7 @@ impl Delivery {
         }
     }
 
-    /// The first failure, if there was one.
+    /// Returns the first failure as an error.
     pub fn done(self) -> anyhow::Result<()> {
         self.failure.map_or(Ok(()), Err)
     }

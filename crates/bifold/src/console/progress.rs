@@ -5,7 +5,7 @@ use super::terminal::{redraws, spinner};
 use indicatif::ProgressBar;
 use std::time::{Duration, Instant};
 
-/// A line on stderr that says how far a run is; nothing on a stderr that cannot redraw a line.
+/// A line on stderr that shows the progress of a run; hidden if stderr cannot redraw a line.
 #[derive(Clone)]
 pub struct Progress {
     bar: ProgressBar,
@@ -16,7 +16,7 @@ pub struct Progress {
 impl Progress {
     const EVERY: Duration = Duration::from_millis(100);
 
-    /// Starts the line, if `shown`, with what is being done.
+    /// Starts the line, if `shown`, with the current activity.
     pub fn start(shown: bool, what: &str) -> Progress {
         let shown = shown && redraws(&std::io::stderr());
         let bar = if shown { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
@@ -28,19 +28,19 @@ impl Progress {
         Progress { bar, started: Instant::now(), said: Instant::now() }
     }
 
-    /// Puts these words at the beginning of the line.
+    /// Begins the line with these words.
     pub fn prefix(self, words: &str) -> Progress {
         self.bar.set_prefix(words.to_string());
         self
     }
 
-    /// Says that something else is being done now.
+    /// Shows another activity.
     pub fn say(&self, what: &str) {
         self.bar.set_message(what.to_string());
     }
 
-    /// Says something that changes all the time, at most ten times a second. The words are made from
-    /// the seconds since the line was started.
+    /// Shows an activity that changes all the time, at most ten times a second. `what` gets the seconds since
+    /// the line was started.
     pub fn say_again(&mut self, what: impl FnOnce(f64) -> String) {
         if !self.bar.is_hidden() && self.said.elapsed() >= Self::EVERY {
             self.said = Instant::now();
@@ -53,7 +53,7 @@ impl Progress {
         self.bar.suspend(print);
     }
 
-    /// Takes the line away.
+    /// Removes the line.
     pub fn end(&self) {
         self.bar.finish_and_clear();
     }

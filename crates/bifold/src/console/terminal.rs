@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the terminal can show: its width, its characters, and whether lines can be drawn again.
+//! The terminal: its width, its characters, and whether lines can be redrawn.
 
 use bifold_report::terminal::{is_ascii_locale, set_ascii, set_columns};
 use indicatif::ProgressStyle;
 use std::io::{IsTerminal, stdout};
 
-/// Looks, and tells those who make tables.
-pub fn look() {
+/// Detects the terminal's width and the locale's characters, and sets both for all tables.
+pub fn detect_terminal() {
     if ascii() {
         set_ascii();
     }
@@ -20,13 +20,13 @@ fn ascii() -> bool {
     is_ascii_locale(words.each_ref().map(|w| w.as_deref()))
 }
 
-/// A progress line: what turns, and words.
+/// The style of the progress line: a spinner and text.
 pub(super) fn spinner() -> ProgressStyle {
     let style = ProgressStyle::with_template("{spinner} {prefix}{msg}").expect("a template of ours");
     if ascii() { style.tick_chars("|/-\\ ") } else { style }
 }
 
-/// Whether what was written to a stream can be taken back: it is a terminal, and no dumb one.
+/// Whether lines on a stream can be redrawn: the stream is a terminal, and not a dumb one.
 pub fn redraws(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("TERM").is_some_and(|t| !t.is_empty() && t != "dumb")
 }

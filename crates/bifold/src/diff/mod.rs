@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `diff`: two recordings or results beside each other.
 //!
-//! Both files are looked at before a recording is modelled, which can take minutes.
+//! Both files are checked before a recording is modelled, which can take minutes.
 
 mod args;
 
@@ -21,15 +21,15 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-/// A file that is what the verb takes.
+/// An input file of the verb.
 enum Input {
-    /// To be modelled.
+    /// A recording, which is modelled.
     Recording(Box<file::Reader>, PathBuf),
-    /// Read.
+    /// A result, which is read.
     Result(Box<Side>),
 }
 
-/// Shows what differs.
+/// Shows the differences of two files.
 pub fn run(args: DiffArgs) -> anyhow::Result<Status> {
     let inputs = named([
         ("A", Some(args.a.as_path())),

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is looked for on this machine.
+//! The checks of this machine.
 
 use super::needs::{KSM, KVM, SWITCHING};
 use bifold_guest::doctor::{Check, checks};
 use bifold_host::ksm::{Counter, Ksm, KsmError, Setting};
 use bifold_host::{Host, HostError};
 
-/// Everything that some verb needs.
+/// Runs the checks for everything that some verb needs.
 pub fn all_checks(host: &Host) -> Vec<Check> {
     let mut all = checks();
     let ksm = Ksm::of(host);
@@ -29,7 +29,7 @@ pub fn check(
 
 const NO_KSM: &str = "boot a kernel built with CONFIG_KSM=y, as distributions' are";
 
-/// The kernel's KSM, if it is there to be read.
+/// Whether KSM's counters can be read.
 pub fn ksm_counters(found: Result<Ksm, KsmError>) -> Check {
     let told = found.and_then(|ksm| Ok(ksm.counter(Counter::PagesShared)?.unwrap_or(0)));
     let found = match told {
@@ -40,7 +40,7 @@ pub fn ksm_counters(found: Result<Ksm, KsmError>) -> Check {
     check("KSM counters", &["share watch", "share advise"], found)
 }
 
-/// The kernel's KSM, if it is there and this user may change it.
+/// Whether the kernel has KSM and this user may change its settings.
 pub fn ksm_check(found: Result<Ksm, KsmError>) -> Check {
     let told = found.and_then(|ksm| {
         let settings = ksm.settings()?;
@@ -65,7 +65,7 @@ pub fn ksm_check(found: Result<Ksm, KsmError>) -> Check {
     check(KSM, &["share run", "share check"], found)
 }
 
-/// KVM with its VMs' directories, and whether it can switch VMs.
+/// Whether KVM shows its VMs, and whether KVM can switch them.
 fn kvm_checks(host: &Host) -> [Check; 2] {
     let seen = host.kvm().and_then(|kvm| host.vms().map(|vms| (kvm, vms.len())));
     let (kvm, switching) = match seen {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `bifold doctor`: which verbs work on this machine and what the others lack; and KSM's settings
-//! restored where a killed command has left them changed.
+//! `bifold doctor`: shows which verbs work on this machine and what the others lack, and restores KSM's
+//! settings after a killed command.
 //!
-//! [`needs`] says what each verb needs, [`checks`] looks for it, [`show`] says what was found.
+//! [`needs`] lists what each verb needs, [`checks`] checks the machine, [`show`] prints the results.
 
 mod checks;
 mod needs;
@@ -31,11 +31,11 @@ Examples:
 
 /// Check which verbs work on this machine, and what the others lack
 ///
-/// Prints for each verb whether it works, works in part or cannot work here, and for each missing thing how to
-/// get it. Changes nothing.
+/// For each verb, prints whether it works, works in part or cannot work here. For each missing thing, prints
+/// how to get it. Changes nothing without --restore.
 ///
-/// With VERB (`compare`, `share run`, or `share` for all its verbs), the exit status is 0 if the verb works in
-/// full, and 77 otherwise. Without VERB, the exit status is that of `bifold doctor compare`.
+/// With VERB (`compare`, `share run`, or `share` for all its verbs), the exit status is 0 if the verb works
+/// in full, and 77 otherwise. Without VERB, the exit status is that of `bifold doctor compare`.
 ///
 /// Verbs that change KSM's settings restore them, even if they are killed. If the verb and its guardian were
 /// both killed, a journal is left: doctor reports it, and --restore restores the settings from it.
@@ -56,7 +56,7 @@ pub struct DoctorArgs {
     pub format: Format,
 }
 
-/// Looks, tells, and ends with 77 if what was asked for does not work.
+/// Runs the checks and prints them. The status is 77 if the verb in question does not work in full.
 pub fn run(args: &DoctorArgs) -> anyhow::Result<Status> {
     let host = Host::live();
     if args.restore {
@@ -96,7 +96,7 @@ fn restore(host: &Host, places: &Places) -> anyhow::Result<Status> {
     Ok(Status::Done)
 }
 
-/// Whether doctor knows a verb, or verbs that begin with its name.
+/// Whether doctor checks this verb, or verbs that begin with its name.
 #[cfg(test)]
 pub fn knows(verb: &str) -> bool {
     VERBS.iter().any(|v| is_or_begins_with(v.name, verb))

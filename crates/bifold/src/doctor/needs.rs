@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What each verb needs, and whether it works by the checks.
+//! What each verb needs, and whether the verb works by the checks.
 
 use bifold_guest::doctor::Check;
 
@@ -15,11 +15,12 @@ const EXPERIMENT: &[&str] = &[KSM, "architecture", "qemu", "qemu plugins", "gues
 /// A verb and what it needs.
 pub struct Verb {
     pub name: &'static str,
-    /// Without one of these it cannot work, or, if `without` says so, only in part.
+    /// Names of the checks that must pass. If one fails, the verb does not work, or works in part if
+    /// `without` is set.
     pub needs: &'static [&'static str],
-    /// What it does all the same without one of these.
+    /// What the verb still does if one of these checks fails.
     without: Option<&'static str>,
-    /// What it needs for a part, and which part that is.
+    /// A check that a part of the verb needs, and what the verb does without that part.
     pub part: Option<(&'static str, &'static str)>,
 }
 
@@ -29,7 +30,7 @@ const fn verb(name: &'static str, needs: &'static [&'static str]) -> Verb {
 
 const ROOT_HOST: Option<(&str, &str)> = Some((NINEP, "commands run with --root initramfs only"));
 
-/// All verbs that do something with this machine or with data.
+/// All verbs except `doctor`, `man` and `completions`.
 pub const VERBS: &[Verb] = &[
     Verb {
         without: Some("it reads recordings and generators, and runs no command"),
@@ -64,18 +65,18 @@ pub enum Works {
     No,
 }
 
-/// What was found of a verb.
+/// Whether one verb works, and why not.
 pub struct Finding {
     pub verb: &'static str,
     pub works: Works,
-    /// What it does not do, or why it cannot work; empty if it works.
+    /// Why the verb does not work, or only in part; empty if it works.
     pub why: String,
     /// Names of the checks that failed.
     pub missing: Vec<&'static str>,
 }
 
 impl Verb {
-    /// Whether it works, by the checks.
+    /// Whether the verb works, by the checks.
     pub fn look(&self, all: &[Check]) -> Finding {
         let failed = |name: &str| all.iter().find(|c| c.name == name && !c.ok);
         let missing: Vec<&Check> = self.needs.iter().filter_map(|n| failed(n)).collect();
@@ -97,7 +98,7 @@ impl Verb {
     }
 }
 
-/// Whether a verb is meant by these words: all of them, or its first one.
+/// Whether the words name a verb, or begin its name. No words name all verbs.
 pub fn is_or_begins_with(verb: &str, words: &str) -> bool {
     words.is_empty() || verb == words || verb.strip_prefix(words).is_some_and(|rest| rest.starts_with(' '))
 }

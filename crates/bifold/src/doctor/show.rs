@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What was found, as a table and as JSON.
+//! The results of the checks, as a table and as JSON.
 
 use super::needs::{Finding, Works};
 use bifold_guest::doctor::Check;

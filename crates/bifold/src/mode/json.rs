@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Modes for programs. Times are in nanoseconds; what is not known is null.
+//! Paging modes as JSON. Times are in nanoseconds; unknown values are null.
 
-use super::{One, Seen};
+use super::{HostVms, OneVm};
 use bifold_host::{Happened, Kvm, Paging, PagingStats, Switch, Vm};
 use bifold_policy::Mode;
 use serde_json::{Map, Value, json};
 
 /// Every VM.
-pub fn list(seen: &Seen) -> anyhow::Result<String> {
+pub fn list(seen: &HostVms) -> anyhow::Result<String> {
     let one = |vm: &Vm| {
         let stats = vm.paging.stats();
         let mut value = describe(vm, &seen.kvm);
@@ -20,7 +20,7 @@ pub fn list(seen: &Seen) -> anyhow::Result<String> {
 }
 
 /// One VM and its figures.
-pub fn show(one: &One) -> anyhow::Result<String> {
+pub fn show(one: &OneVm) -> anyhow::Result<String> {
     let mut vm = describe(&one.vm, &one.kvm);
     let stats = match &one.vm.paging {
         Paging::Own { stats: Ok(stats), .. } => figures(stats),
@@ -30,7 +30,7 @@ pub fn show(one: &One) -> anyhow::Result<String> {
     document("mode-stats", [("kvm", kvm(&one.kvm)), ("vm", vm.into())])
 }
 
-/// What came of a switch.
+/// The result of a switch.
 pub fn switched(vm: &Vm, switch: &Switch) -> anyhow::Result<String> {
     let fields = [
         ("vm", vm.id.to_string().into()),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold mode`: the paging modes of this host's VMs, and switching one.
 //!
-//! What is known comes from [`bifold_host`]; here it becomes words ([`text`]) and JSON ([`json`]).
+//! [`bifold_host`] reads and switches the modes; [`text`] and [`json`] print them.
 
 mod args;
 mod json;
@@ -25,7 +25,7 @@ pub fn run(args: &ModeArgs) -> anyhow::Result<Status> {
 
 /// Data for stdout, and notes.
 fn answer(host: &Host, args: &ModeArgs) -> anyhow::Result<(String, Vec<String>)> {
-    let seen = Seen { kvm: host.kvm()?, vms: host.vms()? };
+    let seen = HostVms { kvm: host.kvm()?, vms: host.vms()? };
     let Some(word) = &args.vm else {
         let data = match args.format {
             Format::Json => json::list(&seen)?,
@@ -33,12 +33,12 @@ fn answer(host: &Host, args: &ModeArgs) -> anyhow::Result<(String, Vec<String>)>
         };
         return Ok((data, seen.notes()));
     };
-    let Seen { kvm, vms } = seen;
+    let HostVms { kvm, vms } = seen;
     let vm = select(vms, word).map_err(|e| match e {
         HostError::NoVm { .. } | HostError::SeveralVms { .. } => UsageError::value("VM", e).failing().into(),
         e => anyhow::Error::from(e),
     })?;
-    let one = One { kvm, vm };
+    let one = OneVm { kvm, vm };
     let Some(mode) = args.mode else {
         let data = match args.format {
             Format::Json => json::show(&one)?,
@@ -55,18 +55,18 @@ fn answer(host: &Host, args: &ModeArgs) -> anyhow::Result<(String, Vec<String>)>
 }
 
 /// A host's VMs.
-struct Seen {
+struct HostVms {
     kvm: Kvm,
     vms: Vec<Vm>,
 }
 
 /// One VM of a host.
-struct One {
+struct OneVm {
     kvm: Kvm,
     vm: Vm,
 }
 
-impl Seen {
+impl HostVms {
     fn notes(&self) -> Vec<String> {
         let mut notes: Vec<String> = self.vms.iter().flat_map(unreadable).collect();
         if self.vms.is_empty() {
@@ -77,7 +77,7 @@ impl Seen {
     }
 }
 
-impl One {
+impl OneVm {
     fn notes(&self) -> Vec<String> {
         let mut notes = unreadable(&self.vm);
         notes.extend(one_mode(&self.kvm, std::slice::from_ref(&self.vm)));
@@ -85,7 +85,7 @@ impl One {
     }
 }
 
-/// Files of a VM that said nothing, and why.
+/// Notes on the files of a VM that could not be read.
 fn unreadable(vm: &Vm) -> Vec<String> {
     let Paging::Own { state, stats } = &vm.paging else { return Vec::new() };
     let files = [("paging_mode", state.as_ref().err()), ("paging_stats", stats.as_ref().err())];
@@ -93,7 +93,7 @@ fn unreadable(vm: &Vm) -> Vec<String> {
     said.collect()
 }
 
-/// That this KVM cannot switch VMs.
+/// A note that this KVM cannot switch VMs.
 fn one_mode(kvm: &Kvm, vms: &[Vm]) -> Option<String> {
     let own = kvm.default.is_some() || vms.iter().any(|vm| matches!(vm.paging, Paging::Own { .. }));
     (!own).then(|| {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Modes for people.
 
-use super::{One, Seen};
+use super::{HostVms, OneVm};
 use bifold_host::{Happened, Of, Paging, PagingStats, Stat, State, Switch, Unit, Vm};
 use bifold_report::{grouped, seconds, shell_words, text_table};
 
 /// Stands for what is not known.
 const UNKNOWN: &str = "-";
 /// One row per VM.
-pub fn list(seen: &Seen) -> String {
+pub fn list(seen: &HostVms) -> String {
     let head = [
         "\nname",
         "\nPID-FD",
@@ -35,7 +35,7 @@ pub fn list(seen: &Seen) -> String {
 }
 
 /// One VM and its figures.
-pub fn show(one: &One) -> String {
+pub fn show(one: &OneVm) -> String {
     let vm = &one.vm;
     let mode = match (&vm.paging, vm.state(&one.kvm)) {
         (_, None) => "unknown".into(),
@@ -59,7 +59,7 @@ pub fn show(one: &One) -> String {
     out
 }
 
-/// What came of a switch.
+/// The result of a switch.
 pub fn switched(vm: &Vm, switch: &Switch) -> String {
     let (vm, to, wall) = (whole_name(vm), switch.to.name(), seconds(switch.wall.as_secs_f64()));
     if switch.happened == Happened::Nothing {

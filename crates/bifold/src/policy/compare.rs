@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `bifold policy compare` and `bifold policy intervals`: policies side by side.
+//! `bifold policy compare` and `bifold policy intervals`: compare policies, and lengths of their interval.
 
 use super::setting::{
     Setting, VmArgs, WhichArgs, distinct_files, load, no_host_page, policies, timelines, with, with_interval,
@@ -23,8 +23,8 @@ Examples:
 /// Compare policies with each other, with static modes and with the oracle
 ///
 /// Every policy runs over every timeline from both starting modes; the table shows the worse of the two. The
-/// oracle knows the future and pays for its switches. Without TIMELINE, the timelines in experiments/timelines
-/// of Bifold's repository are taken.
+/// oracle knows the future and pays for its switches. Without TIMELINE, the timelines in
+/// experiments/timelines of Bifold's repository are taken.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CompareArgs {
@@ -32,21 +32,21 @@ pub struct CompareArgs {
     #[arg(value_name = "TIMELINE")]
     pub timelines: Vec<PathBuf>,
 
-    /// Which policies.
+    /// Options that choose policies.
     #[command(flatten)]
     pub which: WhichArgs,
 
-    /// Also compare the replay with VMs that switched during the capture; exit status 3 if it is off
+    /// Also compare the replay with VMs that switched during the capture; exit status 3 above 2 % error
     ///
-    /// These VMs are those of `bifold compare --check`. Decisions depend on the time scale, so this check uses
-    /// the scale of the capture, whatever --time-scale says.
+    /// These VMs are those of `bifold compare --check`. Decisions depend on the time scale, so this check
+    /// uses the scale of the capture, whatever --time-scale says.
     #[arg(long)]
     pub check: bool,
 
-    /// What is printed.
+    /// Options of the output.
     #[command(flatten)]
     pub show: ShowArgs,
-    /// Which VM.
+    /// Options of the VM.
     #[command(flatten)]
     pub vm: VmArgs,
 }
@@ -74,15 +74,15 @@ pub struct IntervalsArgs {
           value_parser = words::seconds, default_value = "2,5,10")]
     pub interval: Vec<f64>,
 
-    /// What is printed.
+    /// Options of the output.
     #[command(flatten)]
     pub show: ShowArgs,
-    /// Which VM.
+    /// Options of the VM.
     #[command(flatten)]
     pub vm: VmArgs,
 }
 
-/// What is printed, and how.
+/// Options of the output.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub struct ShowArgs {
@@ -150,7 +150,7 @@ fn show(
     let mut delivery = Delivery::new(!show.quiet);
     delivery.data(&comparison.render(show.format)?, output);
     delivery.file("report", report, || Ok(comparison.render_html()?.into_bytes()));
-    // Rows of CSV have no place for them, and a bare status says nothing.
+    // CSV rows have no columns for checks, and the exit status alone does not say which check failed.
     if let (Format::Csv, Some(checks)) = (show.format, &comparison.checks) {
         eprint!("{}", checks_table(checks));
     }

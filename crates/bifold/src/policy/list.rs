@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `bifold policy list`: the policies that are built in.
+//! `bifold policy list`: the built-in policies.
 
 use crate::console::print;
 use crate::status::Status;
@@ -10,7 +10,7 @@ use bifold_report::{Format, wrapped};
 use clap::Args;
 use serde_json::json;
 
-/// List the policies that are built in
+/// List the built-in policies
 #[derive(Debug, Args)]
 pub struct ListArgs {
     /// Output format

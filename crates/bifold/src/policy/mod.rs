@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold policy`: replays of policies over timelines.
 //!
-//! Each verb is a file. [`setting`] has what several verbs take: timelines, policies and the VM.
+//! Each verb is a file. [`setting`] has the options of several verbs: timelines, policies and the VM.
 
 mod compare;
 mod list;
@@ -15,9 +15,9 @@ use clap::{Args, Subcommand};
 
 /// Replay policies that switch between shadow and nested paging
 ///
-/// A timeline has the cost of one program in both modes, interval by interval; `bifold compare --timeline FILE`
-/// writes it. A policy sees the counters of the mode that the VM is in, and decides on the mode of the next
-/// interval.
+/// A timeline has the cost of one program in both modes, interval by interval; `bifold compare --timeline
+/// FILE` writes it. A policy sees the counters of the mode that the VM is in, and decides on the mode of the
+/// next interval.
 #[derive(Debug, Args)]
 #[command(subcommand_required = true, arg_required_else_help = true, disable_help_subcommand = true,
           after_long_help = status::IN_WORDS)]
@@ -26,7 +26,7 @@ pub struct PolicyArgs {
     verb: PolicyVerb,
 }
 
-/// The verbs of `bifold policy`. What `--help` says of one stands on its arguments.
+/// The verbs of `bifold policy`. The help of a verb is the doc comment of its arguments.
 #[derive(Debug, Subcommand)]
 enum PolicyVerb {
     List(list::ListArgs),

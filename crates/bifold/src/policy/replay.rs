@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `bifold policy replay`: when a policy switches, and why.
+//! `bifold policy replay`: shows when a policy switches, and why.
 
 use super::setting::{Setting, VmArgs, WhichArgs, policies, timelines, track};
 use crate::console::print;
@@ -31,7 +31,7 @@ pub struct ReplayArgs {
     #[arg(value_name = "TIMELINE", required = true)]
     pub timelines: Vec<PathBuf>,
 
-    /// Which policies.
+    /// Options that choose policies.
     #[command(flatten)]
     pub which: WhichArgs,
 
@@ -49,20 +49,20 @@ pub struct ReplayArgs {
           value_name = "table|json", help_heading = "Output")]
     pub format: Format,
 
-    /// Also compare the replay with VMs that switched during the capture; exit status 3 if it is off
+    /// Also compare the replay with VMs that switched during the capture; exit status 3 above 2 % error
     ///
-    /// These VMs are those of `bifold compare --check`. Decisions depend on the time scale, so this check uses
-    /// the scale of the capture, whatever --time-scale says.
+    /// These VMs are those of `bifold compare --check`. Decisions depend on the time scale, so this check
+    /// uses the scale of the capture, whatever --time-scale says.
     #[arg(long)]
     pub check: bool,
 
-    /// Which VM.
+    /// Options of the VM.
     #[command(flatten)]
     pub vm: VmArgs,
 }
 
-/// A stretch of the run in one mode.
-struct Stay {
+/// A span of the run in one mode.
+struct ModeSpan {
     mode: Mode,
     /// Seconds of the run.
     from: f64,
@@ -75,7 +75,7 @@ struct Replay<'a> {
     input: &'a Input,
     named: &'a Named,
     run: Run,
-    stays: Vec<Stay>,
+    stays: Vec<ModeSpan>,
     /// Seconds of the run at which each interval ends.
     ends: Vec<f64>,
     oracle_gap_percent: f64,
@@ -166,7 +166,7 @@ fn one<'a>(
         let range = first..first + stay.len();
         let ideal: f64 = track.ideal[range.clone()].iter().sum();
         let cost: f64 = extra[range.clone()].iter().sum();
-        stays.push(Stay {
+        stays.push(ModeSpan {
             mode: stay[0],
             from: if first == 0 { 0.0 } else { ends[first - 1] },
             to: ends[range.end - 1],
@@ -219,13 +219,13 @@ fn text(r: &Replay, start: Mode, explain: bool) -> String {
     out
 }
 
-/// Percent, and 0 of nothing.
+/// `part` in percent of `whole`; 0 if `whole` is 0.
 fn share(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { 100.0 * part / whole } else { 0.0 }
 }
 
 fn json(r: &Replay) -> serde_json::Value {
-    let stay = |s: &Stay| json!({ "from_s": s.from, "to_s": s.to, "mode": s.mode, "overhead_percent": s.overhead_percent });
+    let stay = |s: &ModeSpan| json!({ "from_s": s.from, "to_s": s.to, "mode": s.mode, "overhead_percent": s.overhead_percent });
     let decision = |(j, d): &(usize, bifold_policy::Decision)| json!({ "at_s": r.ends[*j], "mode": d.mode, "why": d.why });
     json!({
         "program": r.input.name,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From a user's words to timelines, policies and a VM.
+//! Options of several policy verbs, and what they become: timelines, policies and a VM.
 
 use crate::console::{self, distinct};
 use crate::run::policies::{FEWEST_INTERVALS, too_short};
@@ -14,10 +14,10 @@ use bifold_trace::bounded;
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
 
-/// Where the timelines of the experiments are, from the root of the repository.
+/// Folder of the suite's timelines in the repository.
 const CHECKED_IN: &str = "experiments/timelines";
 
-/// Which policies.
+/// Options that choose policies.
 #[derive(Debug, Args)]
 pub struct WhichArgs {
     /// A policy: a built-in name or a TOML file (repeatable) [default: all built in]
@@ -29,7 +29,7 @@ pub struct WhichArgs {
     pub set: Vec<String>,
 }
 
-/// Which VM, and how policies see it.
+/// Options of the VM and of policies' view.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "VM")]
 pub struct VmArgs {
@@ -62,7 +62,7 @@ pub struct VmArgs {
           hide_possible_values = true)]
     pub other: OtherArg,
 
-    /// Coefficients of the estimate [default: those built in]
+    /// File with the estimate's coefficients [default: built in]
     #[arg(long, value_name = "FILE.toml")]
     pub estimator: Option<PathBuf>,
 }
@@ -77,7 +77,7 @@ pub enum HostPage {
     Large,
 }
 
-/// How long the VM has been there.
+/// Whether the host has backed the VM's memory before the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[allow(missing_docs)] // documented at `--vm`
 pub enum Age {
@@ -85,7 +85,7 @@ pub enum Age {
     ShortLived,
 }
 
-/// Where the other mode's cost comes from.
+/// The source of the other mode's cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[allow(missing_docs)] // documented at `--other`
 pub enum OtherArg {
@@ -93,18 +93,18 @@ pub enum OtherArg {
     Known,
 }
 
-/// Which VM, and how policies see it.
+/// The VM, and what policies see of it.
 pub struct Setting {
-    /// Which VM.
+    /// The kind of VM.
     pub vm: VmKind,
-    /// How policies' time is to the timelines'.
+    /// Scale between a policy's time and the timelines' time.
     pub scale: Scale,
-    /// None where the other mode's cost is known.
+    /// Estimates the other mode's cost; none if the timeline tells the cost.
     pub estimator: Option<Estimator>,
 }
 
 impl Setting {
-    /// From `bifold policy VERB`'s options.
+    /// The setting of these options.
     pub fn new(args: &VmArgs) -> anyhow::Result<Setting> {
         let estimator = match (args.other, &args.estimator) {
             (OtherArg::Known, Some(_)) => {
@@ -123,7 +123,7 @@ impl Setting {
         Ok(Setting { vm, scale: Scale::both(args.time_scale), estimator })
     }
 
-    /// The same for an evaluation.
+    /// The options of an evaluation in this setting.
     pub fn options(&self) -> Options<'_> {
         Options { vm: self.vm, scale: self.scale, estimator: self.estimator.as_ref() }
     }
@@ -135,7 +135,7 @@ fn estimator(path: &Path) -> anyhow::Result<Estimator> {
     Estimator::parse(&text).map_err(|e| anyhow::anyhow!("estimator {}: {}", path.display(), e.trim_end()))
 }
 
-/// Refuses an output that `bifold policy VERB` also reads, or that is another output.
+/// Refuses an output that is also an input, or another output.
 pub fn distinct_files(
     timelines: &[PathBuf],
     policies: &[String],
@@ -149,13 +149,13 @@ pub fn distinct_files(
     distinct(&inputs, outputs)
 }
 
-/// The policies asked for; all that are built in if none is.
+/// The policies of `--policy`; all built-in policies without it.
 pub fn policies(which: &WhichArgs) -> anyhow::Result<Vec<Named>> {
     let mut policies: Vec<Named> = Vec::new();
     for name in &which.policy {
         let mut named = load("--policy", name)?;
         if policies.iter().any(|p| p.name == named.name) {
-            // Two files of one name: only the path tells them apart.
+            // Two files with the same name are told apart by their paths.
             if policies.iter().any(|p| p.name == *name) {
                 return Err(UsageError::conflict(format!("--policy {name}"), "is given twice").into());
             }
@@ -224,7 +224,7 @@ fn changed(named: &Named, settings: &[String]) -> anyhow::Result<Named> {
         let value = value.trim();
         let value = match toml::from_str::<toml::Table>(&format!("v = {value}")) {
             Ok(mut t) => t.remove("v").unwrap_or_else(|| value.into()),
-            // A word is a string without its quotes.
+            // A bare word is a string.
             Err(_) => value.into(),
         };
         table.insert(key.into(), value);
@@ -234,7 +234,7 @@ fn changed(named: &Named, settings: &[String]) -> anyhow::Result<Named> {
     Ok(Named { name: format!("{} {}", named.name, settings.join(" ")), ..checked })
 }
 
-/// Timelines under their files' names; those of the experiments if none is given.
+/// The timelines under their files' names; the suite's if none is given.
 pub fn timelines(paths: &[PathBuf]) -> anyhow::Result<Vec<Input>> {
     let found;
     let paths = match paths {
@@ -251,7 +251,7 @@ pub fn timelines(paths: &[PathBuf]) -> anyhow::Result<Vec<Input>> {
         |p: &Path| p.file_stem().map_or_else(|| p.to_string_lossy(), |s| s.to_string_lossy()).into_owned();
     let name = |p: &PathBuf| {
         let short = stem(p);
-        // Two of one name: only the path tells them apart.
+        // Two timelines with the same name are told apart by their paths.
         let alone = paths.iter().filter(|q| stem(q) == short).count() == 1;
         if alone { short } else { p.to_string_lossy().into_owned() }
     };
@@ -265,7 +265,7 @@ pub fn timelines(paths: &[PathBuf]) -> anyhow::Result<Vec<Input>> {
     paths.iter().map(read).collect()
 }
 
-/// A timeline made ready for replays.
+/// The track of a timeline's VM, for replays.
 pub fn track(input: &Input, setting: &Setting) -> anyhow::Result<Track> {
     let none = || EvaluateError::NoHostPage {
         name: input.name.clone(),
@@ -284,7 +284,7 @@ pub fn no_host_page(error: EvaluateError) -> UsageError {
     UsageError::value(format!("--host-page {size}"), error).failing()
 }
 
-/// The timelines of the experiments, where they are.
+/// The suite's timelines, if the current directory is the repository's root.
 fn checked_in() -> Vec<PathBuf> {
     let entries = std::fs::read_dir(CHECKED_IN).into_iter().flatten().flatten();
     let timeline = |p: &PathBuf| p.extension().is_some_and(|e| e == "timeline");
@@ -300,7 +300,8 @@ fn no_timeline() -> String {
     )
 }
 
-/// The usage error for a grid that the policy refuses. Names the `--set` that is refused alone; `--set` if none is.
+/// The usage error for a grid that the policy refuses. Names the `--set` that is refused alone; `--set` if
+/// none is.
 pub fn no_grid(policy: &Named, axes: &[Axis], set: &[String], error: SpecError) -> UsageError {
     let refused = |(_, axis): &(&String, &Axis)| settings(policy, std::slice::from_ref(axis)).is_err();
     let argument =

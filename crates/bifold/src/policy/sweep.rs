@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `bifold policy sweep`: a policy's parameters over a grid.
+//! `bifold policy sweep`: replays a policy with a grid of parameters.
 
 use super::setting::{Setting, VmArgs, axes, distinct_files, load, no_grid, timelines, track};
 use crate::console::{Delivery, create, named, note};
@@ -18,12 +18,12 @@ const FORMATS: &[Format] = &[Format::Table, Format::Json, Format::Csv];
 const EXAMPLES: &str = "\
 Examples:
   bifold policy sweep --policy dsp --set interval_s=1,2,5,10 gcc.timeline
-  bifold policy sweep --policy zhang --set tlb_miss_start=0.5:8:16:log --set n=3,5,7 --format csv -o zhang.csv";
+  bifold policy sweep --policy zhang --set tlb_miss_threshold=0.5:8:16:log --set n=3,5,7 --format csv -o zhang.csv";
 
 /// Try a policy's parameters over a grid
 ///
 /// Replays every combination of the values of --set over every timeline, from both starting modes. The table
-/// has the settings nearest to the oracle; `--format csv` and `json` have all.
+/// has the settings nearest to the oracle; `--format csv` and `json` have every setting.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct SweepArgs {
@@ -35,7 +35,8 @@ pub struct SweepArgs {
     #[arg(long, value_name = "NAME|FILE")]
     pub policy: String,
 
-    /// Values of a parameter: KEY=FROM:TO:STEPS, with `:log` by even factors, or KEY=A,B,C (repeatable)
+    /// Values of a parameter: KEY=A,B,C, or KEY=FROM:TO:STEPS, or the latter with `:log` for even factors
+    /// (repeatable)
     #[arg(long, value_name = "KEY=VALUES", required = true)]
     pub set: Vec<String>,
 
@@ -56,12 +57,12 @@ pub struct SweepArgs {
     #[arg(short, long, help_heading = "Output")]
     pub quiet: bool,
 
-    /// Which VM.
+    /// Options of the VM.
     #[command(flatten)]
     pub vm: VmArgs,
 }
 
-/// Every setting, best first, beside the policy as it is.
+/// Every setting, best first, and the policy as it is.
 struct Swept<'a> {
     base: &'a Named,
     base_row: Row,
@@ -120,7 +121,7 @@ impl Swept<'_> {
         Ok(self.axes.iter().map(|a| value(a).unwrap_or_else(|| "-".into())).collect())
     }
 
-    /// The program on which a row lost most to the better static mode.
+    /// The program with the largest gap to the better static mode.
     fn worst(&self, row: &Row) -> &str {
         let scores = row.scores.iter().zip(&self.programs);
         scores.max_by(|a, b| a.0.to_static.total_cmp(&b.0.to_static)).map_or("", |(_, p)| &p.name)
@@ -222,7 +223,7 @@ impl Swept<'_> {
     }
 }
 
-/// A value for a table: four digits are enough.
+/// A value for the table, with four digits.
 fn short(value: &toml::Value) -> String {
     match value {
         toml::Value::Float(x) if *x != 0.0 && x.abs() < 1e-3 => format!("{x:.3e}"),

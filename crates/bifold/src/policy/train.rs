@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `bifold policy train`: coefficients and parameters learnt from timelines.
+//! `bifold policy train`: learns coefficients and parameters from timelines.
 
 use super::setting::{Setting, VmArgs, axes, distinct_files, load, no_grid};
 use crate::console::{Delivery, Progress, create, distinct, named, note};
@@ -27,7 +27,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct TrainArgs {
-    /// What to learn: `estimator`, or a policy (`dsp`, `kuang`, any other with --set)
+    /// What to learn: `estimator`, or the parameters of a policy (`dsp`, `kuang`, any other with --set)
     #[arg(value_name = "estimator|POLICY")]
     pub what: String,
 
@@ -35,7 +35,8 @@ pub struct TrainArgs {
     #[arg(value_name = "TIMELINE")]
     pub timelines: Vec<PathBuf>,
 
-    /// Values of a parameter: KEY=FROM:TO:STEPS, with `:log` by even factors, or KEY=A,B,C (repeatable)
+    /// Values of a parameter: KEY=A,B,C, or KEY=FROM:TO:STEPS, or the latter with `:log` for even factors
+    /// (repeatable)
     #[arg(long, value_name = "KEY=VALUES")]
     pub set: Vec<String>,
 
@@ -51,12 +52,12 @@ pub struct TrainArgs {
     #[arg(short, long, help_heading = "Output")]
     pub quiet: bool,
 
-    /// Which VM; the estimator is always learnt from a long-lived one on 4 KB host pages.
+    /// Options of the VM. The estimator always learns from a long-lived VM on 4 KB host pages.
     #[command(flatten)]
     pub vm: VmArgs,
 }
 
-/// Learns, and writes the table to stderr and the file to stdout or where it is to be.
+/// Learns; writes the table to stderr, and the TOML to stdout or --output.
 pub fn run(args: TrainArgs) -> anyhow::Result<Status> {
     let outputs = named([("--output", args.output.as_deref())]);
     if let Some(samples) = &args.samples {
@@ -137,7 +138,7 @@ fn programs(args: &TrainArgs) -> anyhow::Result<Vec<Program>> {
     })
 }
 
-/// The command as a file names it.
+/// The command, as the comment in the TOML names it.
 fn command(args: &TrainArgs) -> String {
     let set: String = args.set.iter().map(|s| format!("--set {s} ")).collect();
     format!("{} {set}TIMELINE...", args.what)

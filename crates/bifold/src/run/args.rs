@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Options that say what is modelled.
+//! Options of the model: profile, configurations, interval and seed.
 
 use crate::usage::{UsageError, to_blame};
 use crate::words;
@@ -7,12 +7,12 @@ use bifold_model::{Config, Paging, Profile, ProfileError};
 use clap::Args;
 use std::path::Path;
 
-/// The hardware profile unless told otherwise.
+/// The default hardware profile.
 const DEFAULT_PROFILE: &str = "i5-7600";
-/// The seed of the host frames' placement unless told otherwise.
+/// The default seed of the host frames' placement.
 const DEFAULT_SEED: u64 = 1;
 
-/// What is modelled.
+/// Options of the model.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Model")]
 pub struct ModelArgs {
@@ -57,7 +57,8 @@ impl ModelArgs {
     /// The profile with its overrides.
     ///
     /// # Errors
-    /// A usage error if there is no profile of that name, or if a `--set` is to blame; else what is wrong with the file.
+    /// A usage error if there is no profile of that name, or if a `--set` is to blame; else what is wrong
+    /// with the file.
     pub fn profile(&self) -> anyhow::Result<Profile> {
         let load = |set: &[String]| Profile::load(&self.profile, set);
         let error = match load(&self.set) {
@@ -81,7 +82,7 @@ impl ModelArgs {
         Err(UsageError::value(argument, problem.trim_end()).failing().into())
     }
 
-    /// The first option given that is about modelling.
+    /// The name of the first of these options that is given.
     pub fn first_given(&self) -> Option<&'static str> {
         [
             (self.profile != DEFAULT_PROFILE, "--profile"),
@@ -95,13 +96,13 @@ impl ModelArgs {
     }
 }
 
-/// The profile, if it is a file and no built-in one.
+/// The profile's file; none for a built-in profile.
 pub fn profile_file(model: &ModelArgs) -> Option<&Path> {
     let builtin = Profile::builtin_names().any(|name| name == model.profile);
     (!builtin).then(|| Path::new(&model.profile))
 }
 
-/// The configurations that `--configs` names one by one or by mode; all if it names none.
+/// The configurations that `--configs` names, singly or by mode; all without names.
 pub fn configs(names: &[String]) -> Result<Vec<Config>, UsageError> {
     let of_mode = |c: &Config, name: &str| {
         let mode = match c.mode {

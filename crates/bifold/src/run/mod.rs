@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One run: events from a source go through the model and become a comparison. `compare`, `record` and
-//! `diff` stand on it; none of them is used here.
+//! `diff` make runs.
 //!
-//! A run that is stopped or fails half-way has the figures until there, marked as partial. A recording
-//! that turns out to be damaged has none, because they would be taken for the recording's.
+//! A run that is stopped or fails half-way has its figures until then, marked as partial. A damaged recording
+//! has no figures, because a reader would take them for the whole recording's.
 
 mod args;
 pub mod policies;
@@ -28,58 +28,58 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-/// A run that is to be made.
+/// The plan of a run.
 pub struct Plan {
-    /// Where events come from.
+    /// The source of events.
     pub source: Box<dyn EventSource>,
-    /// The hardware.
+    /// The hardware profile.
     pub profile: Profile,
     /// Configurations to model, in the order of [`Config::ALL`].
     pub configs: Vec<Config>,
     /// Seed of the host frames' placement.
     pub seed: u64,
-    /// Length of an interval, if not the default.
+    /// Length of an interval in seconds; none for the default.
     pub interval_seconds: Option<f64>,
     /// Seconds of a policy per second of the run.
     pub time_scale: f64,
-    /// VMs to switch on line.
+    /// VMs that policies switch during the run.
     pub on_line: Vec<OnLine>,
-    /// File for the events.
+    /// File for a recording of the events.
     pub record: Option<PathBuf>,
-    /// Costs by place, if they are asked for.
+    /// The configuration for costs by place (`--where`); none without them.
     pub places: Option<InConfig>,
     /// Windows of a sampled run.
     pub sample: Option<Windows>,
     /// Windows to which a whole run's events are thinned.
     pub thin: Option<Windows>,
-    /// What to say on stderr.
+    /// The notes to print on stderr.
     pub notes: Notes,
 }
 
-/// The configuration in which costs by place are shown; none for the dearest.
+/// The configuration in which costs by place are shown; none for the most expensive.
 #[derive(Debug, Clone, Copy)]
 pub struct InConfig(pub Option<Config>);
 
-/// What to say on stderr beside errors.
+/// The kinds of notes that stderr gets.
 #[derive(Debug, Clone, Copy)]
 pub struct Notes {
-    /// A moving progress line.
+    /// A progress line.
     pub progress: bool,
-    /// Notes of what was done.
+    /// Notes on results and files.
     pub notes: bool,
-    /// Notes of how.
+    /// Notes on the run's speed.
     pub verbose: bool,
 }
 
 impl Notes {
-    /// As `--quiet` and `--verbose` say.
+    /// The notes under `--quiet` and `--verbose`.
     pub fn new(quiet: bool, verbose: bool) -> Notes {
         Notes { progress: !quiet && std::io::stderr().is_terminal(), notes: !quiet, verbose }
     }
 }
 
 impl Plan {
-    /// Modelling of a source under a profile, and nothing else.
+    /// A plan that only models a source under a profile.
     pub fn new(
         source: Box<dyn EventSource>,
         profile: Profile,
@@ -104,26 +104,26 @@ impl Plan {
     }
 }
 
-/// What came of one run.
+/// The results of one run.
 pub struct Carried {
-    /// What was run, and how it ended.
+    /// The source of the run, and its end.
     meta: Meta,
-    /// What the model yields.
+    /// The model's results.
     outcome: Outcome,
-    /// Where the cost is, if that is asked for.
+    /// Costs by place, with `--where`.
     places: Option<Places>,
-    /// What the command wrote.
+    /// Number and size of the files that the command wrote.
     pub written: Option<Written>,
-    /// The files it wrote, if they are to be kept.
+    /// An archive of the files that the command wrote, with `--keep`.
     pub kept: Option<File>,
-    /// What went wrong after there was something to show.
+    /// An error after the run had figures to show.
     pub failure: Option<anyhow::Error>,
 }
 
-/// Carries out the plan's run once; `part` says which of several, for the progress line.
+/// Makes the plan's run once. `part` says which of several runs it is, for the progress line.
 ///
 /// # Errors
-/// If there is nothing to show. What fails later is in [`Carried::failure`].
+/// If there are no figures to show. Later errors are in [`Carried::failure`].
 pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Result<Carried> {
     let mut header = plan.source.header();
     header.source.sample = plan.sample.or(header.source.sample);
@@ -187,7 +187,7 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
     Ok(Carried { meta, outcome, places, written, kept, failure: ending.failure })
 }
 
-/// The guest did not begin the command: what was recorded is only the guest's own.
+/// Whether the guest did not start the command. All events are then the guest's own.
 fn not_started(e: &anyhow::Error) -> bool {
     matches!(e.downcast_ref(), Some(GuestError::NotStarted(_) | GuestError::WorkingDirectory(_)))
 }
@@ -202,13 +202,13 @@ impl Carried {
     pub fn timeline(&self, plan: &Plan) -> Timeline {
         let guest = self.meta.guest.as_ref().map(|g| g.describe()).unwrap_or_default();
         let mut own = Timeline::of(&self.outcome, &plan.profile, self.meta.what(), guest);
-        // A check of the file decides again, and has to do so at the same pace.
+        // A later check of the file repeats the decisions and needs their time scale.
         own.about.time_scale = (!plan.on_line.is_empty()).then_some(plan.time_scale);
         own
     }
 }
 
-/// The command's own status where a command was run just now, then the checks'.
+/// The exit status of a run: that of a command that ran now, or else that of the checks.
 pub fn status(live: bool, comparison: &Comparison) -> Status {
     match comparison.meta.exit {
         Some(exit) if live && exit != CommandExit::Code(0) && exit != CommandExit::AfterRegion => {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Policies over the run itself: what switching modes would have made of it.
+//! Policies over the run's own timeline: what the run would have cost with switches of the mode.
 
 use super::Plan;
 use bifold_policy::{Estimator, Named, Scale, Timeline, VmKind, evaluate, replay_check};
@@ -8,7 +8,7 @@ use bifold_report::RunPolicies;
 /// The fewest intervals on which a policy can be judged.
 pub const FEWEST_INTERVALS: usize = 5;
 
-/// Why a timeline of so few intervals is refused.
+/// The error for a timeline of too few intervals.
 pub fn too_short(intervals: usize) -> anyhow::Error {
     let s = if intervals == 1 { "" } else { "s" };
     anyhow::anyhow!(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `bifold share advise`: what this host's KSM is worth, and what to do about it.
+//! `bifold share advise`: shows what this host's KSM is worth, and recommends settings.
 
 use crate::console::{note, print};
 use crate::status::Status;

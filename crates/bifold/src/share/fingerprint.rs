@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `bifold share fingerprint`, `count`, `merge` and `import`: what guests of many machines could share.
+//! `bifold share fingerprint`, `count`, `merge` and `import`: count what guests of many machines could share.
 
 use super::counted::{CountShowArgs, show};
 use super::guests::{images, name_and_source, stopped, watched};
@@ -17,7 +17,7 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
-/// More than any result has: matrices of guests by guests, some hundred bytes each.
+/// Most bytes of a result: matrices of guests by guests, with some hundred bytes each.
 const MOST_BYTES: u64 = 1 << 30;
 
 const EXAMPLES: &str = "\
@@ -29,9 +29,9 @@ Examples:
 
 /// Write fingerprints of guests' pages, to count them with those of other machines
 ///
-/// Writes a directory of Parquet files with columns fingerprint, page_bytes, guest and count. A fingerprint is
-/// BLAKE3 keyed with a secret, cut to 128 bits; that of an all-zero page is zero. Fingerprints are divided into
-/// parts by hash range, so that independent jobs can count the parts.
+/// Writes a directory of Parquet files with columns fingerprint, page_bytes, guest and count. A fingerprint
+/// is BLAKE3 keyed with a secret, cut to 128 bits; the fingerprint of an all-zero page is zero. Fingerprints
+/// are divided into parts by hash range, so that independent jobs can count the parts.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 #[command(group = clap::ArgGroup::new("secret").required(true).args(["key", "unkeyed"]))]
@@ -51,12 +51,12 @@ pub struct FingerprintArgs {
     #[arg(long)]
     pub unkeyed: bool,
 
-    /// Where they go.
+    /// Options of the fingerprints' directory.
     #[command(flatten)]
     pub into: IntoArgs,
 }
 
-/// Where fingerprints go.
+/// Options of the fingerprints' directory.
 #[derive(Debug, Args)]
 pub struct IntoArgs {
     /// Write the fingerprints into DIR, which must not exist
@@ -88,16 +88,16 @@ pub struct CountArgs {
     #[arg(long, value_name = "P")]
     pub part: u32,
 
-    /// How it is counted.
+    /// Options of the count.
     #[command(flatten)]
     pub room: RoomArgs,
 
-    /// Where the result goes.
+    /// Options of the output.
     #[command(flatten)]
     pub out: OutArgs,
 }
 
-/// Memory and disk for counting.
+/// Options of the memory and disk for a count.
 #[derive(Debug, Args)]
 pub struct RoomArgs {
     /// Memory for fingerprints; larger sorts use files in --spill
@@ -109,7 +109,7 @@ pub struct RoomArgs {
     pub spill: Option<PathBuf>,
 }
 
-/// Add the counts of all parts: the figures of `share potential`
+/// Add the counts of all parts, which gives the figures of `share potential`
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct MergeArgs {
@@ -117,15 +117,15 @@ pub struct MergeArgs {
     #[arg(value_name = "RESULT", required = true)]
     pub results: Vec<PathBuf>,
 
-    /// What is printed.
+    /// Options of the output.
     #[command(flatten)]
     pub show: CountShowArgs,
 }
 
 /// Import a list of 32-bit hashes, as in published data sets
 ///
-/// Different contents can have the same 32-bit hash, so such lists over-count sharing. `share potential` prints
-/// by how much, as far as chance goes.
+/// Different contents can have the same 32-bit hash, so such lists over-count sharing. `share potential`
+/// prints how much chance collisions add.
 #[derive(Debug, Args)]
 pub struct ImportArgs {
     /// A guest's list: per line a hash of 32 bits in hexadecimal digits, or HASH,COUNT
@@ -136,7 +136,7 @@ pub struct ImportArgs {
     #[arg(long, value_name = "HASH", value_parser = hash)]
     pub zero: Option<u32>,
 
-    /// Where they go.
+    /// Options of the fingerprints' directory.
     #[command(flatten)]
     pub into: IntoArgs,
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Guests' memory as a user names it: `[NAME=]IMAGE`, where IMAGE is a file or `pid:N`.
+//! Opens guests' memory that a user names as `[NAME=]IMAGE`, where IMAGE is a file or `pid:N`.
 
 use crate::console::Progress;
 use crate::status::Status;
@@ -13,10 +13,10 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Pages between two words of progress: 256 MB.
+/// Pages between two updates of the progress line: 256 MB.
 const SAID: u64 = 1 << 16;
 
-/// Opens what a user named. Names of files are made longer where two are the same.
+/// Opens the images that a user names. If two files have the same name, the second gets its path as name.
 pub fn images(words: &[OsString]) -> anyhow::Result<Vec<Image>> {
     let mut named = HashSet::new();
     let mut images = Vec::new();
@@ -38,13 +38,13 @@ pub fn images(words: &[OsString]) -> anyhow::Result<Vec<Image>> {
     Ok(images)
 }
 
-/// `NAME=SOURCE`, unless that is a file's own name.
+/// Splits `NAME=SOURCE`, unless a file has this name.
 pub fn name_and_source(word: &OsStr) -> (Option<String>, &OsStr) {
     let bytes = word.as_bytes();
     match bytes.iter().position(|b| *b == b'=') {
         Some(at) if at > 0 && !Path::new(word).exists() => {
             let name = String::from_utf8_lossy(&bytes[..at]);
-            // Of `./a=b/c`, nothing is a name.
+            // `./a=b/c` is a path without a name.
             if name.contains('/') {
                 return (None, word);
             }
@@ -62,13 +62,13 @@ fn open(source: &OsStr) -> Result<Image, ImageError> {
     }
 }
 
-/// Says that a signal ended it.
+/// Prints why the verb stopped, and returns the status of a stopped verb.
 pub fn stopped(why: &dyn std::fmt::Display) -> Status {
     eprintln!("bifold: {why}");
     Status::OfCommand(CommandExit::Interrupted)
 }
 
-/// Does something with images, with progress on stderr.
+/// Works on images with a progress line on stderr.
 pub fn watched<T>(images: &[Image], stop: &AtomicBool, quiet: bool, work: impl FnOnce(Watch) -> T) -> T {
     let all: u64 = images.iter().map(Image::len).sum();
     let bar = Progress::start(!quiet, "reading images");

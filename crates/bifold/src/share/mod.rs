@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `bifold share`: how much memory guests could share, how much they do, and what it costs.
+//! `bifold share`: how much memory guests could share, how much they share, and what sharing costs.
 //!
-//! Each verb is a file or folder. Several verbs use [`guests`] (memory that a user names), [`counted`]
-//! (a count as table or rows), [`out`] (where the data goes) and [`settings`] (those of KSM).
+//! Each verb is a file or folder. Several verbs use [`guests`] (memory that a user names), [`counted`] (a
+//! count as table or rows), [`out`] (output options) and [`settings`] (settings of KSM).
 
 mod advise;
 mod check;
@@ -19,10 +19,10 @@ mod watch;
 use crate::status::{self, Status};
 use clap::{Args, Subcommand};
 
-/// Measure how much memory guests could share, how much they do, and what it costs
+/// Measure how much memory guests could share, how much they share, and what sharing costs
 ///
-/// The host can keep identical pages of several guests in one frame. The kernel's KSM does so for memory that
-/// is anonymous and marked mergeable, as QEMU's guests' is.
+/// The host can keep identical pages of several guests in one frame. The kernel's KSM does this for anonymous
+/// memory that is marked mergeable, such as the memory of QEMU's guests.
 #[derive(Debug, Args)]
 #[command(subcommand_required = true, arg_required_else_help = true, disable_help_subcommand = true,
           after_long_help = status::IN_WORDS)]
@@ -31,7 +31,7 @@ pub struct ShareArgs {
     verb: ShareVerb,
 }
 
-/// The verbs of `bifold share`. What `--help` says of one stands on its arguments.
+/// The verbs of `bifold share`. The help of a verb is the doc comment of its arguments.
 #[derive(Debug, Subcommand)]
 enum ShareVerb {
     Potential(Box<potential::PotentialArgs>),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `bifold share model`: what a scanner would share of images, when, and at what price.
+//! `bifold share model`: predicts what a scanner would share of images, when, and at what CPU cost.
 
 use super::out::OutArgs;
 use super::settings::settings;
@@ -25,9 +25,9 @@ Examples:
 ///
 /// Runs a model of the kernel's ksmd, or of VMware's TPS, over memory images that do not change. Prints after
 /// each pass how many pages are shared and how much CPU time the scanner took. All pages of an image count as
-/// touched by the guest; on a real host, untouched pages have no frame and are not scanned. CPU times are those
-/// of one machine: they compare kinds of memory, not machines. `bifold share check` shows how the model of ksmd
-/// agrees with this kernel.
+/// touched by the guest; on a real host, untouched pages have no frame and are not scanned. CPU times are
+/// those of one machine: they compare kinds of memory, not machines. `bifold share check` shows how the model
+/// of ksmd agrees with this kernel.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ModelArgs {
@@ -62,21 +62,21 @@ pub struct ModelArgs {
           value_name = "table|json", help_heading = "Output")]
     pub format: Format,
 
-    /// Where the data goes.
+    /// Options of the output.
     #[command(flatten)]
     pub out: OutArgs,
 }
 
-/// A scanner that is modelled.
+/// A modelled scanner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ScannerArg {
-    /// Linux.
+    /// KSM of Linux.
     Ksm,
-    /// VMware ESX.
+    /// TPS of VMware ESX.
     Tps,
 }
 
-/// A moment: the end of a pass, or a tenth of TPS's scan time.
+/// The state at one time: the end of a pass of KSM, or a tenth of TPS's scan time.
 struct Moment {
     time: Duration,
     pass: f64,
@@ -85,7 +85,7 @@ struct Moment {
     zero: u64,
     scanned: u64,
     cpu: Duration,
-    /// Pages per batch, of KSM.
+    /// Pages per batch; none for TPS.
     batch: Option<u64>,
 }
 
@@ -111,7 +111,7 @@ pub fn run(args: &ModelArgs) -> anyhow::Result<Status> {
     Ok(Status::Done)
 }
 
-/// KSM's settings as the model has them.
+/// The model's tuning for these settings of KSM.
 fn tuning(set: &Settings) -> Result<Tuning, UsageError> {
     let refused = |setting: Setting, value: u64, problem: &str| {
         Err(UsageError::value(format!("--set {}={value}", setting.name()), problem).failing())
@@ -181,7 +181,7 @@ fn tps(args: &ModelArgs, images: &[Image]) -> Vec<Moment> {
         tps.add(image, args.huge_pages, salt);
     });
     let largest = images.iter().map(Image::len).max().unwrap_or(0) as f64;
-    // The largest guest's, where the limit on the rate makes it longer than the scan time.
+    // The largest guest's scan takes longer than the scan time if the rate limit says so.
     let whole = tuning.scan_time.as_secs_f64().max(largest / f64::from(tuning.max_rate));
     let moment = |tenth: u64| {
         tps.run(Duration::from_secs_f64(whole / 10.0));
@@ -205,7 +205,7 @@ fn saved_mb(m: &Moment) -> f64 {
     (m.sharing + m.zero) as f64 * 4096.0 / 1e6
 }
 
-/// The scanner's CPU since the moment before, as a share of one processor.
+/// The scanner's CPU time since the moment before, as a share of one processor.
 fn load(moments: &[Moment], n: usize) -> f64 {
     let (time, cpu) = match n {
         0 => (Duration::ZERO, Duration::ZERO),

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Options of several verbs of `bifold share` that say where the data goes.
+//! Output options of several verbs of `bifold share`.
 
 use crate::console::{Delivery, OutputFile, create};
 use clap::Args;
 use std::path::PathBuf;
 
-/// Where the data goes, and what is said beside it.
+/// Options of the output.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub struct OutArgs {

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `bifold share potential`: an exact count of what guests could share.
-//!
-//! The count is [`bifold_share::potential`]'s.
+//! `bifold share potential`: counts exactly how much memory guests could share ([`bifold_share::potential`]).
 
 use super::counted::{CountShowArgs, show};
 use super::guests::{images, stopped, watched};
@@ -26,15 +24,15 @@ Examples:
 
 /// Count how much memory guests could share at most
 ///
-/// Reads memory images of guests and counts exactly: zero pages, distinct contents (minimum), repeats inside a
-/// guest (intra) and further repeats across guests (inter), so that pages = zero + minimum + intra + inter. The
-/// counts are for all guests and for each guest; a content's frame is charged to the first guest that has the
-/// content. 2 MB pages are counted in the same way.
+/// Reads memory images of guests and counts exactly: zero pages, distinct contents (minimum), repeats inside
+/// a guest (intra) and further repeats across guests (inter), so that pages = zero + minimum + intra + inter.
+/// The counts are for all guests and for each guest; a content's frame is charged to the first guest that has
+/// the content. 2 MB pages are counted in the same way.
 ///
-/// IMAGE is raw RAM, an ELF core (virsh dump --memory-only, or dump-guest-memory in QEMU's monitor), the shared
-/// memory file of a running QEMU, or pid:N for the memory of a running QEMU. NAME is the guest's name in the
-/// results [default: the file's name]. IMAGE may also be a directory of `share fingerprint`, but not together
-/// with images.
+/// IMAGE is raw RAM, an ELF core (virsh dump --memory-only, or dump-guest-memory in QEMU's monitor), the
+/// shared memory file of a running QEMU, or pid:N for the memory of a running QEMU. NAME is the guest's name
+/// in the results [default: the file's name]. IMAGE may also be a directory of `share fingerprint`, but not
+/// together with images.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct PotentialArgs {
@@ -64,12 +62,12 @@ pub struct PotentialArgs {
     #[arg(long, value_name = "FILE")]
     pub known: Vec<PathBuf>,
 
-    /// What is printed.
+    /// Options of the output.
     #[command(flatten)]
     pub show: CountShowArgs,
 }
 
-/// How equal pages are found.
+/// The method to find equal pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[allow(missing_docs)] // documented at `--method`
 pub enum MethodArg {

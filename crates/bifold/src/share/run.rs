@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `bifold share run`: an experiment with real guests, and what came of it as table, rows, report and
-//! Markdown.
+//! `bifold share run`: runs an experiment with real guests, and writes tables, rows, a report and Markdown.
 //!
-//! Files are opened before the run, so that an unwritable path costs no time. What the run has seen is
-//! shown however it ended; where a file cannot be written in the end, the others still are.
+//! Output files are opened before the run, so that an unwritable path costs no time. The samples are shown
+//! however the run ends. If one file cannot be written, the others still are.
 
 use super::out::OutArgs;
 use crate::console::{Delivery, Progress, create, note, stop_on_signals};
@@ -31,18 +30,19 @@ Examples:
   bifold share run --dump /dev/shm/images experiments/share/mixed.toml
   bifold share potential /dev/shm/images/*.raw";
 
-/// Of what is available, so much is left to others when the scale is chosen here.
+/// Share of the available memory that the guests may take when the scale is chosen automatically.
 const TAKEN: f64 = 0.6;
 
 /// Run an experiment: real guests under the kernel's KSM
 ///
-/// Starts the guests that the file describes (QEMU without KVM, mergeable memory), runs a workload in each, and
-/// runs KSM with the file's settings while memory is short, as ksmtuned does. Samples memory, sharing, ksmd's
-/// CPU time and copies of merged pages. At marked times, pauses the guests and counts how much they could
-/// share. Prints tables and rows, and writes a report. Cases run one after another, each with its own guests.
+/// Starts the guests that the file describes (QEMU without KVM, mergeable memory), runs a workload in each,
+/// and runs KSM with the file's settings while memory is short, as ksmtuned does. Samples memory, sharing,
+/// ksmd's CPU time and copies of merged pages. At marked times, pauses the guests and counts how much they
+/// could share. Prints tables and rows, and writes a report. Cases run one after another, each with its own
+/// guests.
 ///
-/// Needs root and a kernel with KSM. Restores KSM's settings at the end, even if it is killed; the guests end
-/// with the command.
+/// Needs root and a kernel with KSM. Restores KSM's settings at the end, even if the command is killed; the
+/// guests end with the command.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RunArgs {
@@ -81,7 +81,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE.md", help_heading = "Output")]
     pub markdown: Option<PathBuf>,
 
-    /// Where the data goes.
+    /// Options of the output.
     #[command(flatten)]
     pub out: OutArgs,
 }
@@ -165,7 +165,7 @@ fn status(outcome: &Outcome) -> anyhow::Result<Status> {
     }
 }
 
-/// What is run, in one line.
+/// The size of the experiment, in one line.
 fn size(plan: &Plan) -> String {
     let memory: u64 = plan.guests.iter().map(|g| g.memory_mib).sum();
     let cases = plan.cases.len();
@@ -208,7 +208,7 @@ fn set(table: &ResultTable) -> String {
     // comfy-table wants heads of equal height.
     let height = table.head.iter().map(|h| h.split('\n').count()).max().unwrap_or(1);
     let head = table.head.iter().map(|h| "\n".repeat(height - h.split('\n').count()) + h).collect();
-    // Of the guests' table, the case and the guest name a row.
+    // In the guests' table, case and guest together name a row.
     let keys = if table.head.get(1).is_some_and(|h| h == "guest") { 2 } else { 1 };
     let mut out = format!("{}\n{}", table.title, text_table_with_keys(keys, head, table.rows.clone()));
     table.notes.iter().for_each(|n| out += &wrapped(n, 0));
@@ -255,7 +255,7 @@ fn page(plan: &Plan, outcome: &Outcome) -> Page {
         let percent = 100.0 * last.saved() as f64 / (last.unshared as f64).max(1.0);
         Some(format!("{}: {percent:.0} % of the guests' memory saved", c.name))
     });
-    // Cases begin at the same 0: the marks of one are those of all.
+    // All cases have the same times, so one case's marks are those of all.
     let marks = outcome.cases.first().map_or(Vec::new(), |c| c.marks.clone());
     Page {
         version: env!("CARGO_PKG_VERSION").into(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! KSM's settings as a user writes them.
+//! KSM's settings from `--set NAME=VALUE`.
 
 use crate::usage::UsageError;
 use bifold_host::ksm::Settings;

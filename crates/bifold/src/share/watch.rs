@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `bifold share watch`: this host's sharing as it goes on.
+//! `bifold share watch`: shows this host's sharing over time.
 //!
-//! On a terminal the view is drawn again at each interval; elsewhere the table is printed one below the
-//! other, and `csv` has one row per time for the host (`domain` is empty) and one per guest. It only
-//! reads: KSM's settings are whatever they are.
+//! On a terminal, the view is redrawn at each interval; otherwise tables are printed one below the other.
+//! `csv` has one row per time for the host (with an empty `domain`) and one per guest. The verb only reads.
 
 use crate::console::{note, print, redraws, stop_on_signals};
 use crate::status::Status;
@@ -25,8 +24,8 @@ Examples:
 
 /// Watch this host's sharing: KSM's counters, their rates, ksmd's CPU time, each guest's pages
 ///
-/// On a terminal, the view is redrawn at each interval. `csv` has one row per time for the host, with an empty
-/// `domain`, and one per guest. Changes nothing. Only root sees all guests.
+/// On a terminal, the view is redrawn at each interval. `csv` has one row per time for the host, with an
+/// empty `domain`, and one per guest. Changes nothing. Only root sees all guests.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct WatchArgs {
@@ -47,7 +46,7 @@ pub struct WatchArgs {
 const FORMATS: &[Format] = &[Format::Table, Format::Csv];
 
 const PAGE: u64 = 4096;
-/// Moves the cursor home and clears what is below.
+/// Moves the cursor home and clears the screen.
 const REDRAW: &str = "\x1b[H\x1b[2J";
 const UNKNOWN: &str = "-";
 
@@ -57,11 +56,11 @@ pub fn run(args: &WatchArgs) -> anyhow::Result<Status> {
     let stop = stop_on_signals()?;
     let interval = Duration::from_secs_f64(args.interval);
     let redraw = redraws(&std::io::stdout()) && args.count != Some(1);
-    let mut before: Option<Look> = None;
-    let mut looks = 0;
+    let mut before: Option<Snapshot> = None;
+    let mut taken = 0;
     loop {
         let began = Instant::now();
-        let now = Look::at(&host)?;
+        let now = Snapshot::at(&host)?;
         let text = match args.format {
             Format::Csv => csv(before.as_ref(), &now, before.is_none())?,
             _ if redraw => format!("{REDRAW}{}", table(before.as_ref(), &now)),
@@ -69,15 +68,15 @@ pub fn run(args: &WatchArgs) -> anyhow::Result<Status> {
             _ => table(None, &now),
         };
         print(&text)?;
-        // Once, and where it stays to be seen: under the view that is drawn again, it is a part of that.
+        // Printed once, but below every view that is redrawn, where it would be erased otherwise.
         match now.seen.unreadable() {
             Some(text) if redraw && args.format != Format::Csv => print(&format!("\n{}", wrapped(&text, 0)))?,
             Some(text) if before.is_none() => note(true, text),
             _ => {}
         }
         before = Some(now);
-        looks += 1;
-        if args.count == Some(looks) {
+        taken += 1;
+        if args.count == Some(taken) {
             return Ok(Status::Done);
         }
         while began.elapsed() < interval {
@@ -89,18 +88,18 @@ pub fn run(args: &WatchArgs) -> anyhow::Result<Status> {
     }
 }
 
-/// What was seen, and when.
-struct Look {
+/// The host's state at one time.
+struct Snapshot {
     at: Instant,
     time_s: f64,
     seen: Observed,
 }
 
-impl Look {
-    fn at(host: &Host) -> Result<Look, KsmError> {
+impl Snapshot {
+    fn at(host: &Host) -> Result<Snapshot, KsmError> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let time_s = (since.as_secs_f64() * 1000.0).round() / 1000.0;
-        Ok(Look { at: Instant::now(), time_s, seen: observe(host)? })
+        Ok(Snapshot { at: Instant::now(), time_s, seen: observe(host)? })
     }
 
     fn counter(&self, c: Counter) -> Option<i64> {
@@ -108,21 +107,21 @@ impl Look {
     }
 }
 
-/// What KSM did between two looks.
-fn change(before: Option<&Look>, now: &Look) -> Option<Change> {
+/// The changes between two snapshots.
+fn change(before: Option<&Snapshot>, now: &Snapshot) -> Option<Change> {
     let before = before?;
     let earlier = Activity { at_s: 0.0, ..before.seen.activity };
     let later = Activity { at_s: (now.at - before.at).as_secs_f64(), ..now.seen.activity };
     Some(later.since(&earlier))
 }
 
-/// ksmd's share of a processor between two looks.
+/// ksmd's share of a processor between two snapshots.
 fn ksmd_share(change: Option<Change>) -> Option<f64> {
     let change = change?;
     Some(change.per_second(change.ksmd_cpu_s?))
 }
 
-fn table(before: Option<&Look>, now: &Look) -> String {
+fn table(before: Option<&Snapshot>, now: &Snapshot) -> String {
     let change = change(before, now);
     let count = |c| now.counter(c).map_or(UNKNOWN.into(), |n| grouped(n.max(0) as u64));
     let per_second = |of: fn(Change) -> Option<f64>| {
@@ -193,7 +192,7 @@ struct Row<'a> {
     ksmd_cpu_ratio: Option<f64>,
 }
 
-fn csv(before: Option<&Look>, now: &Look, head: bool) -> anyhow::Result<String> {
+fn csv(before: Option<&Snapshot>, now: &Snapshot, head: bool) -> anyhow::Result<String> {
     let mut writer = csv::WriterBuilder::new().has_headers(head).from_writer(Vec::new());
     let change = change(before, now);
     writer.serialize(Row {
@@ -231,7 +230,7 @@ mod tests {
     use super::*;
     use crate::fake_host::Tree;
 
-    fn looks() -> (Look, Look) {
+    fn two_snapshots() -> (Snapshot, Snapshot) {
         let tree = Tree::new();
         tree.ksm(&[
             ("run", "1"),
@@ -244,24 +243,24 @@ mod tests {
         tree.memory(16_000_000, 8_000_000, 0.0);
         tree.ksmd(100);
         tree.vm(7, "web", 1000, "ksm_merging_pages 900\nksm_process_profit 3145728\n");
-        let before = Look::at(&tree.host()).unwrap();
+        let before = Snapshot::at(&tree.host()).unwrap();
         tree.ksm(&[("pages_sharing", "3000"), ("pages_scanned", "25000"), ("full_scans", "3")]);
         tree.ksmd(150);
-        let mut now = Look::at(&tree.host()).unwrap();
+        let mut now = Snapshot::at(&tree.host()).unwrap();
         now.at = before.at + Duration::from_secs(2);
-        (Look { time_s: 1000.0, ..before }, Look { time_s: 1002.0, ..now })
+        (Snapshot { time_s: 1000.0, ..before }, Snapshot { time_s: 1002.0, ..now })
     }
 
     #[test]
     fn the_view_has_counts_rates_and_guests() {
-        let (before, now) = looks();
+        let (before, now) = two_snapshots();
         insta::assert_snapshot!("watch", table(Some(&before), &now));
-        assert!(table(None, &before).contains("pages_sharing"), "a first look has no rates");
+        assert!(table(None, &before).contains("pages_sharing"), "the first snapshot has no rates");
     }
 
     #[test]
     fn rows_have_the_host_first_and_one_head() {
-        let (before, now) = looks();
+        let (before, now) = two_snapshots();
         let all = csv(None, &before, true).unwrap() + &csv(Some(&before), &now, false).unwrap();
         insta::assert_snapshot!("watch_csv", all);
     }

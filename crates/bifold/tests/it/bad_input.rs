@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Words and files that are wrong: one clear message, the right status, nothing left behind.
+//! Wrong arguments and files: one clear message, the right status, no file left behind.
 
 use crate::command::{bifold, bifold_in, names, ran};
 use std::path::Path;
@@ -50,8 +50,8 @@ fn usage_errors() {
     insta::assert_snapshot!(all);
 }
 
-/// Holds each row to its status: words, the argument that the error has to name, and the verb that the usage has to
-/// name.
+/// Holds each row to its status: words, the argument that the error has to name, and the verb that the usage
+/// has to name.
 fn each_names_its_verb_and_its_argument(dir: &Path, status: i32, rows: &[(&str, &str, &str)]) {
     let first = if status == 2 { "error: " } else { "bifold: " };
     for (words, argument, verb) in rows {

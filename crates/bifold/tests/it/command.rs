@@ -5,14 +5,14 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What came of a run.
+/// Exit status and output of a run.
 pub struct Ran {
     pub status: i32,
     pub stdout: String,
     pub stderr: String,
 }
 
-/// The command with these arguments, in a surrounding that does not change its words.
+/// The command with these arguments, in an environment that does not change its output.
 pub fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let mut c = Command::new(env!("CARGO_BIN_EXE_bifold"));
     // Help is as wide as the terminal on any of the three, or as COLUMNS says.
@@ -44,7 +44,7 @@ pub fn ran(mut c: Command) -> Ran {
 }
 
 impl Ran {
-    /// It worked, without a word on stderr; its stdout.
+    /// Checks that the run worked and printed nothing on stderr; returns its stdout.
     pub fn quietly(self) -> String {
         assert_eq!((self.status, self.stderr.as_str()), (0, ""), "{}", self.stdout);
         self.stdout

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where events go: into the model, into a recording if one is made, and into
-//! the progress line.
+//! The feed passes a source's events to the model, to a recording if there is one, and to the progress line.
 
 use crate::console::Progress;
 use anyhow::Context as _;
@@ -12,11 +11,11 @@ use bifold_trace::{Thin, file};
 pub struct Feed {
     /// The model.
     pub model: Model,
-    /// Costs by place, if they are asked for.
+    /// Costs by place, with `--where`.
     pub places: Option<Attribution>,
     /// Thins whole events to a sample, if `--sample` is given and the source is no guest.
     pub thin: Option<Thin>,
-    /// The recording, as long as it can be written.
+    /// The recording's writer, until it fails.
     pub writer: Option<file::Writer>,
     /// Why the recording could not be written. The run goes on without its recording and ends with this
     /// error.
@@ -26,7 +25,7 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Hands events to the model and the recording.
+    /// Passes events to the model and to the recording.
     pub fn take(&mut self, words: &[u64]) -> anyhow::Result<()> {
         let mut thinned = Vec::new();
         let words = match &mut self.thin {
@@ -42,7 +41,7 @@ impl Feed {
         }
         if let Some(writer) = &mut self.writer {
             if let Err(e) = writer.write(words) {
-                // Dropped, the writer removes its unfinished file.
+                // A writer that is dropped removes its unfinished file.
                 self.writer = None;
                 self.unwritten = Some(e);
             }

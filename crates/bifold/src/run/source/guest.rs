@@ -48,7 +48,7 @@ impl EventSource for Guest {
         bar.end();
         let report = match result {
             Ok(report) => report,
-            // Our own error, if it was the sink that failed: it says more than the capture can.
+            // If the sink failed, its error says more than the capture's.
             Err(e) => return Ending::failed(broken.unwrap_or_else(|| e.into())),
         };
         let mut stderr = std::io::stderr().lock();
@@ -62,7 +62,7 @@ impl EventSource for Guest {
         Ending {
             exit: Some(report.exit),
             partial,
-            // A guest that had to be killed could not say what it had counted.
+            // A guest that was killed could not report its counts.
             stats: report.complete.then_some(report.stats),
             kernel_version: Some(report.kernel_version),
             qemu_version: Some(report.qemu_version),
@@ -89,7 +89,7 @@ impl EventSource for Guest {
 }
 
 impl Guest {
-    /// What is known of the guest before it runs.
+    /// The guest's description before it runs.
     fn source(&self) -> Source {
         Source {
             bifold_version: env!("CARGO_PKG_VERSION").into(),
@@ -126,7 +126,7 @@ impl Guest {
     }
 }
 
-/// Which part of the command is recorded, in words; nothing for all of it.
+/// In words, the part of the command that is recorded; none for the whole command.
 fn region(region: &Region) -> Option<String> {
     let mut parts = Vec::new();
     match &region.begin {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Sources of events: each has a file here with a type that implements [`EventSource`].
 //!
-//! A plan holds a source as `Box<dyn EventSource>`. Nobody asks which source it is: what a run needs to
-//! know stands in the trait. Events are counted in blocks, so a virtual call per run costs nothing.
+//! A plan holds a source as `Box<dyn EventSource>`. The trait has everything that a run needs to know of its
+//! source. A source is called once per run, so the virtual call costs nothing.
 
 mod feed;
 mod generator;
@@ -21,7 +21,7 @@ use bifold_trace::{CommandExit, Stats};
 use std::fs::File;
 use std::sync::atomic::AtomicBool;
 
-/// Where the events of a run come from.
+/// A source of a run's events.
 pub trait EventSource {
     /// Describes the source before it runs, as a recording's header does.
     fn header(&self) -> Header;
@@ -38,7 +38,7 @@ pub trait EventSource {
     /// Asks the source for events that say who runs, as `--where` needs.
     fn attribute(&mut self) -> anyhow::Result<()>;
 
-    /// Does what has to be done once, before output files are created.
+    /// Prepares the source once, before output files are created.
     fn prepare(&mut self) -> anyhow::Result<()> {
         Ok(())
     }
@@ -49,8 +49,8 @@ pub trait EventSource {
         false
     }
 
-    /// Whether the figures until a failure are worth showing. Those of a damaged file are not: they
-    /// would be taken for the file's.
+    /// Whether the figures until a failure are shown. A damaged file's are not, because a reader would take
+    /// them for the whole file's.
     fn shows_what_it_has(&self) -> bool {
         true
     }
@@ -59,23 +59,23 @@ pub trait EventSource {
 /// How a source ended.
 #[derive(Default)]
 pub struct Ending {
-    /// How the command ended, if there was one and its end was seen.
+    /// How the command ended; none without a command, or if its end was not seen.
     pub exit: Option<CommandExit>,
-    /// Why there are no more events than these, if there should be.
+    /// Why events are missing; none if all are there.
     pub partial: Option<Partial>,
-    /// The capture's own checks.
+    /// Results of the capture's self-checks.
     pub stats: Option<Stats>,
-    /// Release of the guest's kernel, where it became known by running it.
+    /// Release of the guest's kernel, if the guest ran now.
     pub kernel_version: Option<String>,
-    /// Version of QEMU, likewise.
+    /// Version of QEMU, if the guest ran now.
     pub qemu_version: Option<String>,
     /// How time passed for the command.
     pub clock: Option<Clock>,
-    /// What the command wrote.
+    /// Number and size of the files that the command wrote.
     pub written: Option<Written>,
-    /// The files it wrote, if they are to be kept.
+    /// An archive of the files that the command wrote, with `--keep`.
     pub kept: Option<File>,
-    /// What went wrong, if anything did.
+    /// The error that ended the source.
     pub failure: Option<anyhow::Error>,
 }
 
@@ -89,7 +89,7 @@ impl Ending {
     }
 }
 
-/// How a recording says that its source ended.
+/// The trailer of a recording whose source ended so.
 pub fn trailer(ending: &Ending) -> Trailer {
     Trailer {
         exit: match ending.exit {
@@ -109,7 +109,7 @@ pub fn trailer(ending: &Ending) -> Trailer {
     }
 }
 
-/// What a report says of the guest; nothing for a generator.
+/// The guest's description for a report; none for a generator.
 pub fn describe(header: &Header, ending: &Ending) -> Option<bifold_report::Guest> {
     let source = &header.source;
     if source.command.is_empty() {

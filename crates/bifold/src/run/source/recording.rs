@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A recording that was opened.
 pub struct Recording {
-    /// Its reader, at its first event.
+    /// The recording's reader, at the first event.
     pub reader: Box<Reader>,
-    /// Its path, as given.
+    /// The recording's path, as given.
     pub path: PathBuf,
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the command is given to read: Bifold's own standard input, to its end.
+//! Reads Bifold's standard input to its end, for the command in the guest.
 //!
-//! The guest gets all of it before it starts, so that a run does not depend on when bytes
-//! arrive. A terminal is not read: the command gets an empty input, as in the background.
-//! An input that gives nothing for some seconds is taken for one that nobody writes to, as
-//! services and test runners leave them open.
+//! The guest gets the whole input before it starts, so that a run does not depend on when bytes arrive. A
+//! terminal is not read: the command gets an empty input, as in the background. An input that gives nothing
+//! for some seconds counts as empty, because services and test runners leave inputs open that nobody writes
+//! to.
 
 use anyhow::Context as _;
 use std::fs::File;
@@ -21,7 +21,7 @@ const PIECE: usize = 1 << 16;
 
 /// Reads standard input to its end. A note on stderr says if nothing came.
 ///
-/// Of more than `most` bytes, somewhat more than `most` are returned: the capture refuses them.
+/// Returns at most slightly more than `most` bytes; the capture refuses more than `most`.
 ///
 /// # Errors
 /// If standard input cannot be read, or pauses for minutes before its end.
@@ -33,7 +33,7 @@ pub fn read(most: u64) -> anyhow::Result<Vec<u8>> {
     if file.metadata().is_ok_and(|m| m.is_file() || is_null(&m)) {
         return whole(file, most);
     }
-    // A thread, as a read from a pipe cannot be given a limit of time. It ends with the process.
+    // In a thread, because a read from a pipe has no time limit. The thread ends with the process.
     let (to, from) = channel();
     std::thread::spawn(move || {
         let mut file = file;

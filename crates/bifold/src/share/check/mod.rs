@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `bifold share check`: the model of ksmd against this kernel's, once or in several runs.
+//! `bifold share check`: compares the model of ksmd with this kernel's ksmd, in one or several runs.
 //!
-//! The check is [`bifold_trial::ksm_check`]'s; [`show`] makes tables, a document and Markdown of what
-//! came of it.
+//! [`bifold_trial::ksm_check`] makes the check; [`show`] prints its results as tables, JSON and Markdown.
 
 mod show;
 
@@ -33,17 +32,17 @@ Examples:
   bifold share check --set max_page_sharing=2 --set use_zero_pages=1
   bifold share check --processes  # guests that are stopped, as by QEMU's `stop`";
 
-/// Check the model of ksmd against this kernel's, pass by pass
+/// Compare the model of ksmd with this kernel's ksmd, pass by pass
 ///
 /// Makes memory with known contents, lets the kernel's KSM scan it one pass at a time, and prints the model's
 /// prediction beside the counts of these pages. The counts come from page tables, so that other processes'
-/// memory is not in them. The exit status is 3 if pages_shared, pages_sharing or ksm_zero_pages differ by more
-/// than --tolerance. Unmerges everything that KSM has merged on this host. Restores KSM's settings at the end,
-/// even if it is killed.
+/// memory is not in them. The exit status is 3 if pages_shared, pages_sharing or ksm_zero_pages differ by
+/// more than --tolerance. Unmerges everything that KSM has merged on this host. Restores KSM's settings at
+/// the end, even if the command is killed.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CheckArgs {
-    /// Check this content only (repeatable) [default: all seven]
+    /// Check this content only (repeatable) [default: all contents]
     #[arg(long, value_name = "NAME", value_parser = content)]
     pub content: Vec<Synthetic>,
 
@@ -88,7 +87,7 @@ pub struct CheckArgs {
     #[arg(long, value_name = "FILE.md", help_heading = "Output")]
     pub markdown: Option<PathBuf>,
 
-    /// Where the data goes.
+    /// Options of the output.
     #[command(flatten)]
     pub out: OutArgs,
 }
@@ -165,7 +164,7 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<Status> {
     delivery.done()?;
     match ending {
         Err(CheckError::Stopped) => return Ok(Status::OfCommand(CommandExit::Interrupted)),
-        // Its exit status is KSM's own.
+        // Taken out of `CheckError`, because the exit status depends on KSM's error.
         Err(CheckError::Ksm(e)) => return Err(e.into()),
         Err(e) => return Err(e.into()),
         Ok(()) => {}
@@ -174,14 +173,14 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<Status> {
     Ok(if checked.off() == 0 { Status::Done } else { Status::CheckFailed })
 }
 
-/// What ksmd takes for a visit to a page: on an idle machine (`docs/notes/2026-11-sharing.md`), and at most.
+/// Time of ksmd per visit to a page: on an idle machine (`docs/notes/2026-11-sharing.md`), and at most.
 const VISIT: Duration = Duration::from_micros(4);
 const SLOW_VISIT: Duration = Duration::from_micros(50);
-/// The least that a check has, and the most that it has for other programs' pages in each run.
+/// Least time limit of a check, and most time for other programs' pages in each run.
 const LEAST: Duration = Duration::from_secs(120);
 const FOR_OTHERS: Duration = Duration::from_secs(600);
 
-/// Passes of all runs.
+/// Number of passes in all runs.
 fn passes(args: &CheckArgs, cases: usize) -> u64 {
     let contents = match (args.processes, args.content.len()) {
         (true, _) => 1,
@@ -195,14 +194,14 @@ fn times(one: Duration, n: u64) -> Duration {
     Duration::from_secs_f64(one.as_secs_f64() * n as f64)
 }
 
-/// How long the check may take if nobody says.
+/// Default time limit of the check.
 fn limit(args: &CheckArgs, cases: usize, others: &Others) -> Duration {
     let passes = passes(args, cases);
     let own = times(SLOW_VISIT, passes * u64::from(args.pages)).max(LEAST);
     own + times(SLOW_VISIT, passes * others.pages()).min(FOR_OTHERS * args.runs)
 }
 
-/// That ksmd goes over other programs' memory, and what that takes; nothing if there is none.
+/// A note on other programs' mergeable memory and the time that ksmd takes for it; none without such memory.
 fn foreign(args: &CheckArgs, cases: usize, others: &Others, limit: Duration) -> Option<String> {
     let pages = others.pages();
     let takes = times(VISIT, passes(args, cases) * pages).as_secs();
@@ -216,7 +215,7 @@ fn foreign(args: &CheckArgs, cases: usize, others: &Others, limit: Duration) -> 
     })
 }
 
-/// One run over all settings and contents, as far as it came, and how it ended.
+/// One run over all settings and contents: its rows until it ended, and how it ended.
 fn one(args: &CheckArgs, cases: &[Case], guard: &KsmGuard, watch: Watch) -> (Run, Result<(), CheckError>) {
     let began = Instant::now();
     let mut rows = Vec::new();

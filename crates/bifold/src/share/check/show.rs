@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What came of a check, for a terminal, as JSON and as Markdown. Where there are several runs, a pass has
-//! one row, with the least and the most of them.
+//! The results of a check, for a terminal, as JSON and as Markdown. With several runs, a pass has one row
+//! with the lowest and the highest value of all runs.
 
 use bifold_report::{grouped, text_table, text_table_with_keys};
 use bifold_trial::experiment::output::ResultTable;
@@ -8,17 +8,17 @@ use bifold_trial::ksm_check::Row;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Runs of a check.
+/// The results of a check.
 pub struct Checked {
-    /// How it was called.
+    /// The command line.
     pub command: String,
     /// The release of this machine's kernel.
     pub kernel: String,
-    /// Pages that were made, if they were.
+    /// Number of pages that the check made; none with `--processes`.
     pub pages: Option<u32>,
-    /// How far off a prediction may be.
+    /// Largest difference of a prediction that passes.
     pub tolerance: f64,
-    /// Why it ended before its end, if it did.
+    /// Why the check ended early; none if it is complete.
     pub partial: Option<String>,
     /// The runs, in order.
     pub runs: Vec<Run>,
@@ -26,20 +26,20 @@ pub struct Checked {
 
 /// One run.
 pub struct Run {
-    /// Its passes.
+    /// One row per pass.
     pub rows: Vec<Row>,
-    /// How long it took.
+    /// Duration of the run.
     pub took: Duration,
 }
 
 impl Run {
-    /// Passes whose difference is so.
+    /// Number of passes whose difference satisfies `so`.
     fn with(&self, so: impl Fn(f64) -> bool) -> usize {
         self.rows.iter().filter(|r| so(r.difference())).count()
     }
 }
 
-/// The least and the most of some numbers.
+/// The lowest and the highest value, as text.
 fn range<T: PartialOrd + Copy>(values: impl Iterator<Item = T>, words: impl Fn(T) -> String) -> String {
     let (mut least, mut most) = (None, None);
     for v in values {
@@ -58,12 +58,12 @@ fn percent(ratio: f64) -> String {
 }
 
 impl Checked {
-    /// Passes that are off by more than is tolerated.
+    /// Number of passes whose difference is above the tolerance.
     pub fn off(&self) -> usize {
         self.runs.iter().map(|r| r.with(|d| d > self.tolerance)).sum()
     }
 
-    /// In one line.
+    /// The verdict, in one line.
     pub fn verdict(&self) -> String {
         let rows = || self.runs.iter().flat_map(|r| &r.rows);
         let all = rows().count();
@@ -77,7 +77,7 @@ impl Checked {
         }
     }
 
-    /// ksmd's CPU time as a part of the predicted, in a sentence; nothing if neither is known.
+    /// A sentence on ksmd's CPU time as a ratio of the prediction; none if it is unknown.
     fn cpu_beside_prediction(&self) -> Option<String> {
         let part = |r: &Row| {
             let predicted = r.predicted_cpu.as_secs_f64();
@@ -93,7 +93,7 @@ impl Checked {
         ))
     }
 
-    /// For a terminal.
+    /// Tables for a terminal.
     pub fn text(&self) -> String {
         let mut out = String::new();
         if self.runs.len() > 1 {
@@ -240,7 +240,7 @@ fn pass(run: usize, r: &Row) -> Value {
     for (name, p, c) in r.figures() {
         row[name] = json!({ "predicted": p, "counted": c });
     }
-    // The kernel tells these of the host only, other processes included.
+    // The kernel has these for the whole host only, with other processes.
     for (name, p, host) in [
         ("pages_unshared", r.predicted.pages_unshared, r.host.pages_unshared),
         ("pages_volatile", r.predicted.pages_volatile, r.host.pages_volatile),

@@ -12,7 +12,7 @@ use bifold_report::Format;
 use bifold_share::potential::Potential;
 use clap::Args;
 
-/// What is printed of a count, and how.
+/// Output options of a count.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub struct CountShowArgs {
@@ -28,7 +28,7 @@ pub struct CountShowArgs {
           value_name = "table|json|jsonl|csv")]
     pub format: Format,
 
-    /// Where the data goes.
+    /// Options of the output.
     #[command(flatten)]
     pub out: OutArgs,
 }

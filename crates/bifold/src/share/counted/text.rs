@@ -5,7 +5,7 @@ use bifold_report::{grouped, text_table, wrapped};
 use bifold_share::image::HUGE;
 use bifold_share::potential::{Counts, Potential};
 
-/// Guests of which the pairs fit a terminal's line.
+/// Largest number of guests whose table of pairs fits a terminal's line.
 const SHOWN: usize = 12;
 
 /// Everything, in tables.
@@ -87,7 +87,7 @@ fn counts<'a>(p: &Potential, of: impl Fn(usize) -> &'a Counts, all: &'a Counts) 
     text_table(head.map(String::from).into(), rows)
 }
 
-/// What each pair has in common.
+/// The table of what each pair of guests has in common.
 fn pairs(p: &Potential) -> String {
     if p.guests.len() < 2 {
         return String::new();
