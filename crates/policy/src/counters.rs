@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Sets of counters: those that a policy needs, and those that a source of samples knows.
+//! Sets of counters: the counters that a policy needs, and those that a source of samples has.
 //!
-//! A [`Sample`] has a number in every field. Where a live host cannot count something, that number says
-//! nothing, and a policy must not be shown it: a source states its set, and
+//! A [`Sample`] has a number in every field. If a live host cannot count something, that number means
+//! nothing, and no policy may see it. A source therefore states its set, and
 //! [`Driver::new`](crate::Driver::new) refuses a policy that needs more.
 
 use bifold_model::{Counter, Sample};
@@ -16,9 +16,9 @@ pub struct Counters(u64);
 impl Counters {
     /// No counter.
     pub const NONE: Counters = Counters(0);
-    /// Every counter: what a simulated timeline knows.
+    /// Every counter, which a simulated timeline has.
     pub const ALL: Counters = Counters((1 << Sample::COUNTERS.len()) - 1);
-    /// Instructions, by which frequencies are divided.
+    /// Instructions, which rates are divided by.
     pub const INSTRUCTIONS: Counters = Counters::of(&["instructions"]);
     /// TLB misses of all page sizes.
     pub const TLB_MISSES: Counters = Counters::of(&["tlb_misses_4k", "tlb_misses_2m", "tlb_misses_1g"]);
@@ -64,12 +64,12 @@ impl Counters {
         Counters(set)
     }
 
-    /// The counter at this place of [`Sample::COUNTERS`].
+    /// The counter at this index of [`Sample::COUNTERS`].
     pub(crate) fn at(place: usize) -> Counters {
         Counters(1 << place)
     }
 
-    /// This set and another's counters.
+    /// The union of this set and another.
     pub const fn and(self, other: Counters) -> Counters {
         Counters(self.0 | other.0)
     }
@@ -79,7 +79,7 @@ impl Counters {
         Counters(self.0 & !other.0)
     }
 
-    /// Whether the counter at this place of [`Sample::COUNTERS`] is in the set.
+    /// Whether the set has the counter at this index of [`Sample::COUNTERS`].
     pub fn contains(self, place: usize) -> bool {
         self.0 >> place & 1 == 1
     }

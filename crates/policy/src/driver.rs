@@ -6,31 +6,30 @@ use crate::estimate::Estimator;
 use crate::{Log, Mode, Other, Policy, Spec, View};
 use bifold_model::Sample;
 
-/// How policies' time is to the timeline's.
+/// Scale between a policy's time and the timeline's time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scale {
-    /// Seconds of a policy per second of the timeline: a capture of seconds stands for a run
-    /// of minutes. 1 is real time.
+    /// Seconds of a policy per second of the timeline: a capture of seconds stands for a run of minutes. 1 is
+    /// real time.
     pub time: f64,
-    /// What costs of switching are divided by, so that they keep their proportion to an
-    /// interval.
+    /// Divisor of the costs of switching, so that they keep their proportion to an interval.
     pub switch: f64,
 }
 
 impl Scale {
-    /// Both by the same factor.
+    /// Scales time and costs by the same factor.
     pub fn both(factor: f64) -> Scale {
         Scale { time: factor, switch: factor }
     }
 
-    /// Intervals of `interval_s` seconds of the timeline per decision of a policy that
-    /// decides every `policy_s` seconds.
+    /// Number of intervals of `interval_s` seconds of the timeline per decision of a policy that decides
+    /// every `policy_s` seconds.
     pub fn every(&self, policy_s: f64, interval_s: f64) -> usize {
         (policy_s / (interval_s * self.time)).round().max(1.0) as usize
     }
 }
 
-/// Where samples come from.
+/// The source of samples: what it measures, and how often.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Source {
     /// Nominal length of an interval in seconds.
@@ -63,13 +62,13 @@ pub struct UnknownCounter {
 pub struct Interval<'a> {
     /// The mode in which the VM ran.
     pub mode: Mode,
-    /// What was counted.
+    /// The interval's counts.
     pub sample: &'a Sample,
-    /// All cycles: the guest's own work, walks, exits.
+    /// All cycles: the guest's own work, walks and exits.
     pub cycles: f64,
     /// Share of the interval during which vCPUs ran, 0 to 1.
     pub load: f64,
-    /// How long the interval really was, in seconds of the source.
+    /// Real length of the interval, in seconds of the source.
     pub seconds: f64,
 }
 
@@ -78,11 +77,11 @@ pub struct Interval<'a> {
 pub struct Decision {
     /// The mode of the next interval.
     pub mode: Mode,
-    /// Why, if that was asked for.
+    /// The explanation, if explanations are on.
     pub why: String,
 }
 
-/// A policy and what it is to see next.
+/// A policy, and the sums of what it sees at its next decision.
 pub struct Driver<'a> {
     policy: Box<dyn Policy>,
     needs_other: bool,
@@ -96,13 +95,13 @@ pub struct Driver<'a> {
     sample: Sample,
     cycles: f64,
     other: Option<Other>,
-    /// What the policy says.
+    /// The policy's explanations.
     pub log: Log,
 }
 
 impl<'a> Driver<'a> {
-    /// A policy at the start of a VM in mode `start`. Without an estimator, costs of the other mode are to
-    /// be given to [`Driver::interval`].
+    /// A policy at the start of a VM in mode `start`. Without an estimator, the caller gives the other mode's
+    /// costs to [`Driver::interval`].
     ///
     /// # Errors
     /// If the policy, or the estimator that it needs, reads a counter that the source does not have.
@@ -136,21 +135,21 @@ impl<'a> Driver<'a> {
         })
     }
 
-    /// Intervals of nominal length per decision.
+    /// Number of intervals of nominal length per decision.
     pub fn every(&self) -> usize {
         self.every
     }
 
-    /// Does the next [`Driver::interval`] have to be given the other mode's cost?
+    /// Whether the next [`Driver::interval`] needs the other mode's cost from the caller.
     pub fn wants_other(&self) -> bool {
         self.needs_other && self.estimator.is_none()
     }
 
-    /// An interval has ended; the decision, if it is time for one. `other` is the other
-    /// mode's cost for this interval, and of switching as seen from here.
+    /// Takes an interval that has ended, and returns the decision if one is due. `other` has the other mode's
+    /// cost for this interval, and the costs of switching from here.
     ///
-    /// It is time for a decision as soon as the nearest whole number of nominal intervals has passed since
-    /// the last one, however many intervals the source made of that time.
+    /// A decision is due as soon as the nearest whole number of nominal intervals has passed since the last
+    /// decision, into however many intervals the source divided that time.
     pub fn interval(&mut self, now: Interval, other: Option<Other>) -> Option<Mode> {
         if self.every == 1 {
             return Some(self.decide(&now, other));
@@ -163,7 +162,7 @@ impl<'a> Driver<'a> {
         }
         self.seconds += now.seconds;
         self.ran += now.load * now.seconds;
-        // Half an interval of grace: sums of lengths are not exact.
+        // Sums of lengths are not exact, so half an interval is allowed.
         if self.seconds < (self.every as f64 - 0.5) * self.interval_s {
             return None;
         }

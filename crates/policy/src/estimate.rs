@@ -13,17 +13,16 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-/// What `bifold policy train estimator` wrote last.
+/// The built-in coefficients, written by `bifold policy train estimator`.
 const FITTED: &str = include_str!("../params/estimator.toml");
 
-/// Counters that can be had on a live host: from the PMU (misses, walk cycles, and flushes,
-/// which Intel counts as TLB_FLUSH.DTLB_THREAD and AMD as LsTlbFlush), from KVM and from the guest's
-/// page-fault count.
+/// Counters that a live host can measure: from the PMU (misses, walk cycles, and flushes, which Intel counts
+/// as TLB_FLUSH.DTLB_THREAD and AMD as LsTlbFlush), from KVM, and from the guest's page-fault count.
 ///
-/// KVM's statistics do not have all of its exits one to one. `pf_taken` adds up the page faults that exit for
-/// whatever reason, and `mmu_unsync` is the number of unsync pages now: hidden faults, permission faults and
-/// writes that make a table unsync can be told apart by tracing KVM only, and a source that does not trace
-/// leaves them out of its [`known`](crate::Source::known) counters.
+/// KVM's statistics do not have every exit reason. `pf_taken` counts page faults that exit for any reason,
+/// and `mmu_unsync` is the current number of unsync pages. Only a trace of KVM tells hidden faults,
+/// permission faults and writes that make a table unsync apart. A source that does not trace leaves these out
+/// of its [`known`](crate::Source::known) counters.
 pub const MEASURABLE: [&str; 18] = [
     "instructions",
     "tlb_misses_4k",
@@ -45,7 +44,7 @@ pub const MEASURABLE: [&str; 18] = [
     "exits_cr4_write",
 ];
 
-/// A sum of counters, each times a number of cycles.
+/// A weighted sum of counters, in cycles.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "BTreeMap<String, f64>", into = "BTreeMap<String, f64>")]
 pub struct Linear {
@@ -76,43 +75,43 @@ impl From<Linear> for BTreeMap<String, f64> {
 }
 
 impl Linear {
-    /// Cycles for this sample, not below 0.
+    /// The sum for a sample, 0 or more cycles.
     pub fn of(&self, sample: &Sample) -> f64 {
         let values = sample.values();
         self.terms.iter().map(|&(i, cycles)| values[i] as f64 * cycles).sum::<f64>().max(0.0)
     }
 }
 
-/// Estimates made in one mode.
+/// The sums that estimate from the counters of one mode.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FromMode {
     /// Extra cycles of the other mode for the same work.
     pub extra: Linear,
-    /// Cycles of building the shadow tables that this work needs.
+    /// Cycles to build the shadow tables that this work needs.
     pub rebuild: Linear,
 }
 
-/// The estimator: coefficients per mode in which is measured.
+/// The estimator: coefficients per mode that the VM is in.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Estimator {
-    /// Measured in shadow mode.
+    /// Sums for a VM in shadow mode.
     pub shadow: FromMode,
-    /// Measured in nested mode.
+    /// Sums for a VM in nested mode.
     pub nested: FromMode,
-    /// Cycles of one switch without what it drops or rebuilds.
+    /// Cycles of one switch, without dropping and rebuilding tables.
     pub switch: f64,
 }
 
 impl Estimator {
-    /// The coefficients that are built in.
+    /// The built-in coefficients.
     pub fn fitted() -> &'static Estimator {
         static ONE: LazyLock<Estimator> = LazyLock::new(|| toml::from_str(FITTED).expect("a test parses it"));
         &ONE
     }
 
-    /// From TOML text.
+    /// Parses TOML text.
     pub fn parse(text: &str) -> Result<Estimator, String> {
         let e: Estimator = toml::from_str(text).map_err(|e| e.to_string())?;
         if e.switch >= 0.0 && e.switch.is_finite() {
@@ -122,15 +121,15 @@ impl Estimator {
         }
     }
 
-    /// The counters that it reads.
+    /// The counters that the estimator reads.
     pub fn needs(&self) -> Counters {
         let linears = [&self.shadow.extra, &self.shadow.rebuild, &self.nested.extra, &self.nested.rebuild];
         let terms = linears.into_iter().flat_map(|l| &l.terms).filter(|(_, cycles)| *cycles != 0.0);
         terms.fold(Counters::NONE, |set, (place, _)| set.and(Counters::at(*place)))
     }
 
-    /// What the other mode would have cost for the work of `sample`, and the way there and
-    /// back; costs of switching divided by `scale`.
+    /// What the other mode would have cost for the work of `sample`, and the costs of switching there and
+    /// back, divided by `scale`.
     pub fn other(&self, mode: Mode, sample: &Sample, scale: f64) -> Other {
         let from = match mode {
             Mode::Shadow => &self.shadow,

@@ -15,27 +15,27 @@ use bifold_mmu::PageSize;
 use rayon::prelude::*;
 use serde::Serialize;
 
-/// Within this of the better static mode a policy does what DSP's authors claim for theirs.
+/// Gap to the better static mode within which a policy does what DSP's authors claim for DSP; percent.
 pub const WITHIN_PERCENT: f64 = 1.0;
 
-/// Which VM, and how policies see it.
+/// The kind of VM, and what policies see of it.
 #[derive(Debug, Clone, Copy)]
 pub struct Options<'a> {
-    /// Which VM.
+    /// The kind of VM.
     pub vm: VmKind,
-    /// How policies' time is to the timelines'.
+    /// Scale between a policy's time and the timelines' time.
     pub scale: Scale,
-    /// Where a policy that needs it learns of the other mode's cost: estimated, or known from
-    /// the timeline if there is no estimator.
+    /// Estimates the other mode's cost for policies that need it; without an estimator, the timeline tells
+    /// the cost.
     pub estimator: Option<&'a Estimator>,
 }
 
 /// A timeline under a name for tables.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Input {
-    /// The program, in a word.
+    /// The program's name.
     pub name: String,
-    /// Its timeline.
+    /// The program's timeline.
     pub timeline: Timeline,
 }
 
@@ -67,20 +67,20 @@ fn sizes(pages: &[PageSize]) -> String {
     pages.iter().map(|p| size(*p)).collect::<Vec<_>>().join(" and ")
 }
 
-/// Policies over programs.
+/// The results of policies over programs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Evaluation {
     /// Size of the host's pages.
     pub host_page: PageSize,
-    /// Had the host backed the memory before the run?
+    /// Whether the host had backed the memory before the run.
     pub long_lived: bool,
-    /// Are nested tables kept in shadow mode?
+    /// Whether nested tables are kept in shadow mode.
     pub keep_nested: bool,
     /// Seconds of a policy per second of the timelines.
     pub time_scale: f64,
-    /// What costs of switching are divided by.
+    /// Divisor of the costs of switching.
     pub switch_scale: f64,
-    /// Was the other mode's cost estimated (or known from the timeline)?
+    /// Whether the other mode's cost was estimated, or known from the timeline.
     pub estimated: bool,
     /// The policies, in the order given.
     pub policies: Vec<Summary>,
@@ -88,20 +88,20 @@ pub struct Evaluation {
     pub programs: Vec<Program>,
 }
 
-/// A policy over all programs.
+/// The results of one policy over all programs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Summary {
-    /// Its name.
+    /// The policy's name.
     pub policy: String,
-    /// Seconds between its decisions.
+    /// Seconds between two decisions.
     pub interval_s: f64,
-    /// Did it have to be told the other mode's cost?
+    /// Whether the policy reads the other mode's cost.
     pub needs_other: bool,
-    /// Geometric mean of its cycles over the oracle's, less 1, in percent.
+    /// Geometric mean of the gaps to the oracle, percent.
     pub oracle_gap_percent: f64,
-    /// The most that it lost to the better static mode, in percent of that.
+    /// Largest gap to the better static mode, percent.
     pub worst_static_gap_percent: f64,
-    /// The program on which it did.
+    /// The program with that gap.
     pub worst_program: String,
     /// Number of programs within [`WITHIN_PERCENT`] of the better static mode.
     pub within: usize,
@@ -111,12 +111,12 @@ pub struct Summary {
     pub switches: u64,
 }
 
-/// One program: its bounds, and every policy over it.
+/// One program: its bounds, and the results of every policy.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Program {
-    /// Its name.
+    /// The program's name.
     pub name: String,
-    /// What ran, as captured.
+    /// The command or generator, as captured.
     pub program: String,
     /// Name of the hardware profile.
     pub profile: String,
@@ -128,7 +128,7 @@ pub struct Program {
     pub ideal_s: f64,
     /// Cycles of the ideal run.
     pub ideal_cycles: f64,
-    /// Overheads of VMs that never switch: shadow, nested.
+    /// Overheads of VMs that never switch, percent: shadow, nested.
     pub static_percent: [f64; 2],
     /// The oracle, by starting mode: shadow, nested.
     pub oracle: [OracleFigures; 2],
@@ -139,7 +139,7 @@ pub struct Program {
     pub curves: [Vec<f64>; 2],
 }
 
-/// What the oracle came to.
+/// The oracle's result.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OracleFigures {
     /// All cycles.
@@ -155,14 +155,14 @@ pub struct OracleFigures {
     pub modes: Vec<Mode>,
 }
 
-/// One policy over one program.
+/// The results of one policy over one program.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
     /// The policy.
     pub policy: String,
-    /// The starting mode from which it did worse: what counts.
+    /// The worse starting mode, whose run counts.
     pub worse_start: Mode,
-    /// By starting mode: shadow, nested.
+    /// The runs by starting mode: shadow, nested.
     pub runs: [Figures; 2],
 }
 
@@ -180,9 +180,9 @@ pub struct Figures {
     pub cycles: f64,
     /// Cycles beyond the guest's own work, in percent of it.
     pub overhead_percent: f64,
-    /// Cycles above the oracle's from the same start, in percent of those.
+    /// Cycles above the oracle's from the same start, in percent of the oracle's.
     pub oracle_gap_percent: f64,
-    /// Cycles above the better static mode's, in percent of those; below 0 where switching paid.
+    /// Cycles above the better static mode's, in percent of that mode's; below 0 where switching paid.
     pub static_gap_percent: f64,
     /// Number of switches.
     pub switches: u64,
@@ -210,7 +210,7 @@ impl Figures {
     }
 }
 
-/// By how many percent `cycles` is above `than`; 0 where that is nothing.
+/// Percent by which `cycles` is above `than`; 0 if `than` is 0.
 fn above(cycles: f64, than: f64) -> f64 {
     if than > 0.0 { 100.0 * (cycles / than - 1.0) } else { 0.0 }
 }
@@ -267,7 +267,7 @@ fn program(input: &Input, track: &Track, policies: &[Named], options: &Options) 
             let run = replay(track, &named.spec, &setup, false);
             Figures::of(run, oracles[start as usize].cycles, better)
         });
-        // Alike from both, the one that began in the dearer mode is named.
+        // If both cost the same, the run that began in the more expensive mode is named.
         let dearer = if statics[0] > statics[1] { Mode::Shadow } else { Mode::Nested };
         let gap = |m: Mode| runs[m as usize].oracle_gap_percent;
         let worse_start = if gap(dearer.other()) > gap(dearer) { dearer.other() } else { dearer };

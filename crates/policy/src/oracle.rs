@@ -2,9 +2,9 @@
 //! The oracle: the cheapest sequence of modes that can be chosen with the whole run known in advance.
 //!
 //! An interval's cost depends on when its mode was entered. The dynamic program therefore goes over stays
-//! (mode, from, to) instead of intervals: n^2/2 of them. In a VM that keeps its nested tables and whose memory
-//! is not yet all mapped, the cost also depends on when the mode was left before. The oracle does not pay
-//! for those violations, and so stays a lower bound.
+//! (mode, from, to) instead of intervals: n^2/2 of them. In a VM that keeps its nested tables and whose
+//! memory is not yet all mapped, the cost also depends on when the mode was left before. The oracle does not
+//! pay for those violations, and so stays a lower bound.
 
 use crate::Mode;
 use crate::track::Track;
@@ -20,12 +20,12 @@ pub struct Oracle {
     pub switches: u64,
 }
 
-/// The best sequence for a VM that begins in mode `start`; it may switch before the first
-/// interval. Costs of switching are divided by `switch_scale`.
+/// The cheapest sequence for a VM that starts in mode `start` and may switch before the first interval. Costs
+/// of switching are divided by `switch_scale`.
 pub fn oracle(track: &Track, start: Mode, switch_scale: f64) -> Oracle {
     let n = track.len();
-    // best[k][m]: cheapest way to have intervals 0..k behind and to have switched to m at k,
-    // and from where that stay's predecessor began.
+    // best[k][m]: the least cost of intervals 0..k followed by a switch to m at k, and where the stay before
+    // that switch began.
     let mut best = vec![[(f64::INFINITY, 0usize); 2]; n + 1];
     let mut end = (f64::INFINITY, 0usize, start);
     let warm_nested = track.vm.keep_nested && !track.vm.long_lived;
@@ -48,7 +48,7 @@ pub fn oracle(track: &Track, start: Mode, switch_scale: f64) -> Oracle {
                         pages = track.pages_after(j, entered.then_some(pages), tables);
                     }
                 }
-                // No stay is empty but the first, which may be left before it begins.
+                // Only the first stay may be empty: the VM may switch before the first interval.
                 if k == n {
                     if cost < end.0 {
                         end = (cost, from, mode);
@@ -75,7 +75,7 @@ pub fn oracle(track: &Track, start: Mode, switch_scale: f64) -> Oracle {
     let (cycles, mut from, mut mode) = end;
     let mut modes = vec![mode; n];
     let mut switches = 0;
-    // Back along the stays: each began with a switch, the first did not.
+    // Walks back along the stays. Each except the first began with a switch.
     let mut to = n;
     loop {
         modes[from..to].fill(mode);

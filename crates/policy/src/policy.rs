@@ -4,7 +4,7 @@
 use crate::{Counters, Mode};
 use bifold_model::Sample;
 
-/// What a policy sees of the interval that has just ended.
+/// What a policy sees of the interval that just ended.
 ///
 /// In an idle interval there may be no instructions or no cycles. Figures per instruction or per cycle are
 /// 0 then. A policy must still name a mode and should stay in the current one.
@@ -15,24 +15,24 @@ use bifold_model::Sample;
 pub struct View<'a> {
     /// The mode in which the VM ran.
     pub mode: Mode,
-    /// What was counted: cold entries after a switch included.
+    /// The interval's counts, with cold entries after a switch.
     pub sample: &'a Sample,
     /// All cycles of the interval: the guest's own work, walks, exits.
     pub cycles: f64,
     /// Share of the interval during which vCPUs ran, 0 to 1.
     pub load: f64,
-    /// What the other mode would have cost; only where [`Parameters::needs_other`].
+    /// The other mode's costs; none unless the policy [needs](Parameters::needs_other) them.
     pub other: Option<Other>,
 }
 
-/// What is known or estimated of the mode that the VM is not in.
+/// The costs of the mode that the VM is not in, known or estimated.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Other {
-    /// Cycles in walks and exits that the other mode would have taken for the same work.
+    /// Cycles in walks and exits that the other mode would have cost for the same work.
     pub extra_cycles: f64,
-    /// Cycles of going there now, tables rebuilt included.
+    /// Cycles of a switch there now, with the tables that it rebuilds.
     pub there_cycles: f64,
-    /// Cycles of coming back from there.
+    /// Cycles of the switch back.
     pub back_cycles: f64,
 }
 
@@ -81,8 +81,8 @@ fn per_1000(n: u64, instructions: u64) -> f64 {
     if instructions == 0 { 0.0 } else { 1000.0 * n as f64 / instructions as f64 }
 }
 
-/// Where a policy explains its decisions. A log that is off formats nothing: a sweep makes hundreds of
-/// millions of decisions.
+/// The log in which a policy explains its decisions. A log that is off formats nothing, because a sweep makes
+/// hundreds of millions of decisions.
 #[derive(Debug, Default)]
 pub struct Log {
     on: bool,
@@ -117,7 +117,7 @@ impl Log {
     }
 }
 
-/// Decides after every interval in which mode the VM goes on.
+/// A policy: decides after every interval in which mode the VM continues.
 pub trait Policy: Send {
     /// The mode of the next interval.
     fn decide(&mut self, view: &View, log: &mut Log) -> Mode;
@@ -125,16 +125,16 @@ pub trait Policy: Send {
 
 /// A policy's parameters.
 pub trait Parameters {
-    /// What is wrong with them, if anything: names the parameter and the range.
+    /// Checks the parameters; the error names the parameter and its range.
     fn check(&self) -> Result<(), String>;
 
-    /// Length of the interval after which it decides, in seconds.
+    /// Length of the interval after which the policy decides, in seconds.
     fn interval_s(&self) -> f64;
 
-    /// The counters that it reads of a [`View`]'s sample, directly or through the view's figures.
+    /// The counters that the policy reads of a [`View`]'s sample, directly or through the view's figures.
     fn needs(&self) -> Counters;
 
-    /// Does it need to be told what the other mode would have cost ([`View::other`])?
+    /// Whether the policy reads the other mode's cost ([`View::other`]).
     fn needs_other(&self) -> bool {
         false
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Replays a policy, or a given sequence of modes, over a track.
 //!
-//! An interval costs what it costs in the mode's static run, plus the entries that are cold since the last
-//! switch. A switch is paid at the beginning of the interval after it. Nothing else of the
-//! past matters, which the on-line run in the model checks (`bifold compare --check`).
+//! An interval costs as much as in the mode's static run, plus the entries that are cold since the last
+//! switch. The cost of a switch belongs to the interval after it. Nothing else of the past matters; `bifold
+//! compare --check` checks that against VMs that switch inside the model.
 
 use crate::driver::{Decision, Driver, Interval, Scale, Source};
 use crate::estimate::Estimator;
@@ -16,29 +16,29 @@ use bifold_model::Sample;
 pub struct Setup<'a> {
     /// The mode at the start.
     pub start: Mode,
-    /// How policies' time is to the timeline's.
+    /// Scale between a policy's time and the timeline's time.
     pub scale: Scale,
-    /// Where a policy that needs it learns of the other mode's cost: estimated, or known from
-    /// the timeline.
+    /// Estimates the other mode's cost for policies that need it; without an estimator, the timeline tells
+    /// the cost.
     pub estimator: Option<&'a Estimator>,
 }
 
-/// What a replay came to.
+/// The result of a replay.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
     /// The mode of every interval.
     pub modes: Vec<Mode>,
     /// All cycles.
     pub cycles: f64,
-    /// Of them, those beyond the guest's own work.
+    /// Cycles beyond the guest's own work.
     pub extra_cycles: f64,
-    /// Of those, what switches brought: themselves and cold entries.
+    /// Of the extra cycles, those of switches and of the cold entries after them.
     pub switch_cycles: f64,
     /// Number of switches.
     pub switches: u64,
     /// Number of decisions.
     pub decisions: u64,
-    /// Interval and text of every decision, if asked for.
+    /// Interval and explanation of every decision, if explanations are on.
     pub explained: Vec<(usize, Decision)>,
 }
 
@@ -55,15 +55,14 @@ impl Run {
     }
 }
 
-/// A count as a sample has it. No switch of a real machine brings an interval an hour of
-/// cycles; what a made-up timeline says above that is cut, so that the sum of many intervals,
-/// which a policy is shown, is a count still.
+/// Rounds to a count. Values above an hour of cycles, which no switch of a real machine costs, are cut, so
+/// that sums over many intervals of a made-up timeline do not overflow.
 fn count(x: f64) -> u64 {
     const MOST: f64 = (1u64 << 44) as f64;
     x.round().min(MOST) as u64
 }
 
-/// A VM on its way along a track.
+/// A VM during a replay.
 #[derive(Debug, Clone)]
 struct Moving<'a> {
     track: &'a Track,
@@ -75,7 +74,7 @@ struct Moving<'a> {
     left: usize,
     /// Shadow pages in use.
     shadow_pages: f64,
-    /// Of the last switch, still to be paid: tables dropped.
+    /// Tables that the last switch dropped, if its cost is not yet paid.
     dropped: Option<f64>,
     run: Run,
 }
@@ -102,11 +101,11 @@ impl<'a> Moving<'a> {
         }
     }
 
-    /// Switches before interval `j`.
+    /// Switches the mode before interval `j`.
     fn switch(&mut self, j: usize) {
         self.dropped = Some(self.track.dropped(self.mode, self.shadow_pages));
         self.shadow_pages = 0.0;
-        // The mode now entered was left when the present one was entered.
+        // The mode that is entered was left when the current mode was entered.
         self.left = self.entered.unwrap_or(0);
         self.entered = Some(j);
         self.mode = self.mode.other();
@@ -149,12 +148,11 @@ impl<'a> Moving<'a> {
         extra
     }
 
-    /// What is known of the other mode at the end of interval `j`, the last of `window`.
+    /// The other mode's costs as known at the end of interval `j`, the last of `window`.
     fn known(&self, j: usize, window: usize) -> Other {
         let (track, other) = (self.track, self.mode.other());
         let from = (j + 1).saturating_sub(window);
-        // Building tables: what it would have taken, had the mode been entered at the window's
-        // beginning. The future is not looked at.
+        // The cost to build tables is that of a switch at the window's beginning. The future is not used.
         let rebuild = |mode| -> f64 {
             (from..=j).map(|t| track.cold(mode, t, from, self.entered.unwrap_or(0).min(from)).cycles).sum()
         };
@@ -168,7 +166,7 @@ impl<'a> Moving<'a> {
     }
 }
 
-/// Replays a policy; `explain` keeps its words.
+/// Replays a policy; `explain` keeps its explanations.
 pub fn replay(track: &Track, spec: &Spec, setup: &Setup, explain: bool) -> Run {
     let source = Source::simulated(track.interval_s);
     let mut driver = Driver::new(spec, setup.start, source, setup.scale, setup.estimator)
@@ -200,7 +198,7 @@ pub fn replay(track: &Track, spec: &Spec, setup: &Setup, explain: bool) -> Run {
     vm.run
 }
 
-/// The cost of a given sequence of modes, which begins with the VM's mode at the start.
+/// The cost of a given sequence of modes for a VM that starts in mode `start`.
 ///
 /// # Panics
 /// If there are not as many modes as intervals.
@@ -208,7 +206,7 @@ pub fn forced(track: &Track, modes: &[Mode], start: Mode, switch_scale: f64) -> 
     force(track, modes, start, switch_scale, |_| ())
 }
 
-/// The cycles of every interval of a given sequence, beyond the guest's own work.
+/// The cycles beyond the guest's own work in every interval of a given sequence.
 ///
 /// # Panics
 /// If there are not as many modes as intervals.

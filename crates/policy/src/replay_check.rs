@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Checks the replay against the model: a VM that really switches inside the model, and the replay of the
-//! same switches.
+//! Checks the replay against the model: compares a VM that really switches inside the model with the replay
+//! of the same switches.
 
 use crate::driver::{Driver, Interval, Scale, Source};
 use crate::estimate::Estimator;
@@ -11,24 +11,23 @@ use crate::{Mode, Named};
 use bifold_mmu::PageSize;
 use bifold_model::{Model, Profile, SwitchedOutcome, Switching};
 
-/// The most of a run's cycles by which a replay may be off.
+/// Largest error of a replay that passes, in percent of the run's cycles.
 pub const TOLERANCE_PERCENT: f64 = 2.0;
 
-/// One policy to be run on line.
+/// A policy that switches a VM inside the model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OnLine {
     /// The policy.
     pub named: Named,
-    /// The VM's pages, and whether its nested tables are kept. It is one whose memory the
-    /// host has yet to back, as the model's are.
+    /// The kind of VM: always short-lived, because the model's hosts back memory at first touch.
     pub vm: VmKind,
     /// The mode at the start.
     pub start: Mode,
 }
 
 impl OnLine {
-    /// From `POLICY[+shadow][+dropped][+2m]`: in shadow mode at the start, with nested tables
-    /// dropped at a switch, on 2 MB host pages; else nested, kept, 4 KB.
+    /// Parses `POLICY[+shadow][+dropped][+2m]`. `+shadow` starts in shadow instead of nested mode, `+dropped`
+    /// drops nested tables at a switch, and `+2m` takes 2 MB host pages instead of 4 KB.
     pub fn parse(text: &str) -> Result<OnLine, String> {
         let mut words = text.split('+');
         let named = Named::load(words.next().unwrap_or("")).map_err(|e| e.to_string())?;
@@ -45,7 +44,7 @@ impl OnLine {
         Ok(on_line)
     }
 
-    /// Adds the VM to a model that has seen nothing yet.
+    /// Adds the VM to a model before its first event.
     pub fn attach(&self, model: &mut Model, profile: &Profile, interval_s: f64, time_scale: f64) {
         let scale = Scale { time: time_scale, switch: 1.0 };
         let source = Source::simulated(interval_s);
@@ -68,7 +67,7 @@ impl OnLine {
     }
 }
 
-/// How far a replay is from the run that it replays.
+/// The error of a replay, compared with the run that it replays.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReplayCheck {
     /// The policy.
@@ -79,26 +78,25 @@ pub struct ReplayCheck {
     pub start: Mode,
     /// All cycles of the run inside the model.
     pub cycles: f64,
-    /// Its switches.
+    /// Number of switches of the run.
     pub switches: u64,
-    /// The replay's cycles less the run's, for the same modes in the same intervals, in
-    /// percent of the run's.
+    /// Error of the replay with the run's modes in every interval, in percent of the run's cycles.
     pub same_modes_percent: f64,
-    /// The same where the replay decides for itself, and its switches; none if the policy's
-    /// parameters are not built in.
+    /// Error of the replay that decides for itself, and its number of switches; none if the policy is not
+    /// built in.
     pub own_decisions: Option<(f64, u64)>,
 }
 
 impl ReplayCheck {
-    /// Is the replay within [`TOLERANCE_PERCENT`], its own decisions included?
+    /// Whether both errors are within [`TOLERANCE_PERCENT`].
     pub fn passed(&self) -> bool {
         let within = |percent: f64| percent.abs() <= TOLERANCE_PERCENT;
         within(self.same_modes_percent) && self.own_decisions.is_none_or(|(p, _)| within(p))
     }
 }
 
-/// Checks every VM that switched while the timeline was captured, on the time scale of the
-/// capture: what a policy decides depends on it.
+/// Checks every VM that switched while the timeline was captured. Decisions depend on the time scale, so the
+/// check uses the capture's.
 pub fn checks(timeline: &Timeline) -> Vec<ReplayCheck> {
     timeline.switched.iter().filter_map(|s| check(timeline, s)).collect()
 }

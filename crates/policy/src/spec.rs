@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Parameters as TOML, and the sets that are built in.
+//! Parameters of policies: TOML files, and the built-in sets.
 //!
 //! A file names its `policy` and gives the parameters; unknown keys are refused. A new
 //! policy is a file under `policies/`, a line in [`Spec`] and a file under `params/`.
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 macro_rules! policies {
     ($( $name:literal = $variant:ident ( $params:ty ) ),* $(,)?) => {
-        /// Which policy, and its parameters.
+        /// A policy and its parameters.
         #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
         #[serde(tag = "policy")]
         #[allow(missing_docs)] // documented at the parameters
@@ -49,7 +49,7 @@ policies! {
 
 macro_rules! built_in {
     ($( $name:literal ),* $(,)?) => {
-        /// The parameter sets that are built in: name and TOML.
+        /// The built-in parameter sets: name and TOML.
         pub const BUILT_IN: &[(&str, &str)] = &[
             $( ($name, include_str!(concat!("../params/", $name, ".toml"))) ),*
         ];
@@ -87,12 +87,12 @@ pub enum SpecError {
         /// Why.
         source: std::io::Error,
     },
-    /// No built-in set of that name, and no file.
+    /// There is neither a built-in set nor a file of that name.
     #[error("no policy `{name}`: give one of {known} or a TOML file")]
     Unknown {
         /// The name given.
         name: String,
-        /// Those there are.
+        /// The names of the built-in sets.
         known: String,
     },
     /// Not TOML, or not the parameters of a policy.
@@ -108,7 +108,7 @@ pub enum SpecError {
     Range {
         /// File or built-in name.
         name: String,
-        /// Which one, and the range.
+        /// The parameter and its range.
         message: String,
     },
 }
@@ -116,7 +116,7 @@ pub enum SpecError {
 /// Parameters under a name.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Named {
-    /// Name for tables: that of the built-in set, or the file's without its ending.
+    /// Name for tables: the built-in set's, or the file's without extension.
     pub name: String,
     /// The policy and its parameters.
     #[serde(flatten)]
@@ -124,14 +124,14 @@ pub struct Named {
 }
 
 impl Named {
-    /// From TOML text, checked.
+    /// Parses and checks TOML text.
     pub fn parse(name: &str, text: &str) -> Result<Named, SpecError> {
         let spec: Spec = toml::from_str(text)
             .map_err(|e| SpecError::Syntax { name: name.into(), message: e.to_string().trim_end().into() })?;
         Named { name: name.into(), spec }.checked()
     }
 
-    /// The same if its parameters are in range.
+    /// These parameters, if they are in range.
     pub fn checked(self) -> Result<Named, SpecError> {
         match self.spec.check() {
             Ok(()) => Ok(self),
@@ -139,7 +139,7 @@ impl Named {
         }
     }
 
-    /// A built-in set, or a TOML file.
+    /// Loads a built-in set, or a TOML file.
     pub fn load(name: &str) -> Result<Named, SpecError> {
         if let Some((name, text)) = BUILT_IN.iter().find(|(n, _)| *n == name) {
             return Named::parse(name, text);
@@ -160,14 +160,14 @@ impl Named {
         BUILT_IN.iter().map(|(n, t)| Named::parse(n, t).expect("a test parses every built-in set")).collect()
     }
 
-    /// Those that decide by what they see: all but the fixed pace of [`toggle`].
+    /// The built-in sets that decide by what they see: all except [`toggle`], which switches at a fixed pace.
     pub fn policies() -> Vec<Named> {
         Named::all().into_iter().filter(|n| !matches!(n.spec, Spec::Toggle(_))).collect()
     }
 }
 
 impl Spec {
-    /// What is wrong with the parameters, if anything.
+    /// Checks the parameters; the error names the parameter and its range.
     pub fn check(&self) -> Result<(), String> {
         let interval = self.interval_s();
         if !(interval > 0.0 && interval <= 3600.0) {
@@ -186,7 +186,7 @@ impl Spec {
         self.parameters().needs()
     }
 
-    /// Does it need to be told what the other mode would have cost?
+    /// Whether the policy reads the other mode's cost.
     pub fn needs_other(&self) -> bool {
         self.parameters().needs_other()
     }

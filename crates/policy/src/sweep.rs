@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Sweeps: a policy under many settings of its parameters, over many programs.
+//! Sweeps: replays a policy with many settings of its parameters over many programs.
 //!
 //! Costs and the oracle are computed once per program. Then every setting is replayed from both starting
-//! modes, and the worse counts, as in [`evaluate`](crate::evaluate). Scores are kept per program, so that a
-//! program can be left out without replaying the others.
+//! modes, and the worse run counts, as in [`evaluate`](crate::evaluate). Scores are kept per program, so that
+//! a program can be left out without replaying the others.
 
 use crate::driver::Scale;
 use crate::estimate::Estimator;
@@ -18,14 +18,14 @@ use toml::{Table, Value};
 /// Values of one parameter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Axis {
-    /// The parameter; of a table within the parameters, `table.key`.
+    /// The parameter's key; `table.key` for a parameter in a table.
     pub key: String,
-    /// Its values.
+    /// The values.
     pub values: Vec<Value>,
 }
 
 impl Axis {
-    /// From `KEY=FROM:TO:STEPS` (evenly), `KEY=FROM:TO:STEPS:log` (by even factors) or
+    /// Parses `KEY=FROM:TO:STEPS` (even distances), `KEY=FROM:TO:STEPS:log` (even factors) or
     /// `KEY=VALUE,VALUE,...`.
     pub fn parse(text: &str) -> Result<Axis, String> {
         let wrong =
@@ -72,17 +72,19 @@ impl Axis {
 /// Settings of a policy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// Those that are in range, named by what was set.
+    /// The combinations in range, named by their values.
     pub named: Vec<Named>,
-    /// Number of combinations that are not.
+    /// Number of combinations out of range.
     pub skipped: usize,
-    /// Why the first of them is not.
+    /// Why the first of the skipped combinations is out of range.
     pub why: Option<String>,
 }
 
-/// All combinations of the axes' values, the last axis changing fastest; those that a policy
-/// refuses are counted. A key that the policy has not is an error, as is a grid without a
-/// combination in range.
+/// All combinations of the axes' values; the last axis changes fastest. Combinations that the policy refuses
+/// are counted.
+///
+/// # Errors
+/// If the policy has no parameter of an axis' key, or if no combination is in range.
 pub fn settings(base: &Named, axes: &[Axis]) -> Result<Settings, SpecError> {
     let syntax = |message: String| SpecError::Syntax { name: base.name.clone(), message };
     let table = Table::try_from(&base.spec).map_err(|e| syntax(e.to_string()))?;
@@ -123,7 +125,7 @@ pub fn settings(base: &Named, axes: &[Axis]) -> Result<Settings, SpecError> {
     Ok(Settings { named, skipped, why })
 }
 
-/// Puts a value where one of the same kind is; tells what was put.
+/// Replaces a parameter's value, and returns the new value in the parameter's own type.
 fn put(table: &mut Table, key: &str, value: &Value) -> Result<Value, String> {
     let (first, rest) = key.split_once('.').map_or((key, None), |(f, r)| (f, Some(r)));
     let known = table.keys().filter(|k| *k != "policy").cloned().collect::<Vec<_>>().join(", ");
@@ -133,7 +135,7 @@ fn put(table: &mut Table, key: &str, value: &Value) -> Result<Value, String> {
         let inner = slot.as_table_mut().ok_or_else(|| format!("`{first}` has no parameters of its own"))?;
         return put(inner, rest, value);
     }
-    // A range is of floats, a list of what was written: the parameter's own kind decides.
+    // Ranges give floats and lists give what was written; the parameter's type decides.
     *slot = match (&*slot, value) {
         (Value::Integer(_), Value::Float(x)) => Value::Integer(x.round() as i64),
         (Value::Float(_), Value::Integer(i)) => Value::Float(*i as f64),
@@ -142,12 +144,12 @@ fn put(table: &mut Table, key: &str, value: &Value) -> Result<Value, String> {
     Ok(slot.clone())
 }
 
-/// A program, ready to be swept over.
+/// A program with its costs and bounds, for sweeps.
 #[derive(Debug, Clone)]
 pub struct Prepared {
-    /// The program, in a word.
+    /// The program's name.
     pub name: String,
-    /// Its costs.
+    /// The program's costs.
     pub track: Track,
     /// The oracle's cycles, by starting mode.
     pub oracle: [f64; 2],
@@ -156,7 +158,7 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Runs the oracle; costs of switching are divided by `switch_scale`.
+    /// Computes the bounds, with costs of switching divided by `switch_scale`.
     pub fn new(name: &str, track: Track, switch_scale: f64) -> Prepared {
         let oracle = Mode::BOTH.map(|start| oracle(&track, start, switch_scale).cycles);
         let statics = Mode::BOTH.map(|mode| track.static_cycles(mode));
@@ -164,39 +166,39 @@ impl Prepared {
     }
 }
 
-/// A setting over a program, from the starting mode that is worse for it.
+/// The result of one setting over one program, from the worse starting mode.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Score {
-    /// All cycles over the oracle's from the same start; 1 or more.
+    /// All cycles, as a ratio of the oracle's from the same start; 1 or more.
     pub to_oracle: f64,
-    /// All cycles over the better static mode's.
+    /// All cycles, as a ratio of the better static mode's.
     pub to_static: f64,
     /// Number of switches.
     pub switches: u64,
 }
 
-/// A setting over all programs.
+/// The results of one setting over all programs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
-    /// Which of the settings.
+    /// Index of the setting.
     pub setting: usize,
-    /// Per program, in their order.
+    /// One score per program, in the programs' order.
     pub scores: Vec<Score>,
 }
 
-/// A setting over some programs.
+/// The results of one setting, summed over programs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Total {
-    /// Geometric mean of the cycles over the oracle's, less 1, in percent.
+    /// Geometric mean of the gaps to the oracle, percent.
     pub oracle_gap_percent: f64,
-    /// The most lost to the better static mode, in percent of that.
+    /// Largest gap to the better static mode, percent.
     pub worst_static_gap_percent: f64,
-    /// Switches.
+    /// Number of switches.
     pub switches: u64,
 }
 
 impl Row {
-    /// Over all programs but one.
+    /// Sums over all programs, or over all but one.
     pub fn total(&self, but: Option<usize>) -> Total {
         let of = || self.scores.iter().enumerate().filter(|(i, _)| Some(*i) != but).map(|(_, s)| s);
         let n = of().count().max(1) as f64;
@@ -209,8 +211,8 @@ impl Row {
     }
 }
 
-/// The row with the smallest gap to the oracle over all programs but one; among equals the
-/// smaller worst loss, then fewer switches, then the first.
+/// The row with the smallest gap to the oracle over all programs, or over all but one. Among equal rows, the
+/// smaller worst gap to the static mode decides, then fewer switches, then the order.
 pub fn best(rows: &[Row], but: Option<usize>) -> Option<&Row> {
     let key = |r: &Row| r.total(but);
     let by = |a: &(&Row, Total), b: &(&Row, Total)| {
@@ -232,14 +234,14 @@ fn score(setting: &Named, program: &Prepared, scale: Scale, estimator: Option<&E
             switches: run.switches,
         }
     };
-    // Alike from both, the one that began in the dearer mode counts, as in `evaluate`.
+    // If both cost the same, the run that began in the more expensive mode counts, as in `evaluate`.
     let dearer = if program.statics[0] > program.statics[1] { Mode::Shadow } else { Mode::Nested };
     let (a, b) = (run(dearer), run(dearer.other()));
     if b.to_oracle > a.to_oracle { b } else { a }
 }
 
-/// Replays every setting over every program from both starting modes. `done` is told now and
-/// then how many settings are behind.
+/// Replays every setting over every program from both starting modes. Calls `done` from time to time with the
+/// number of settings that are done.
 pub fn sweep(
     settings: &[Named],
     programs: &[Prepared],

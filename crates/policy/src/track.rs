@@ -8,15 +8,15 @@ use bifold_mmu::PageSize;
 use bifold_model::Sample;
 use bifold_model::ages::{Reuse, bounds};
 
-/// What kind of VM a timeline is replayed for.
+/// The kind of VM that a timeline is replayed for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct VmKind {
     /// Size of the host's pages.
     pub host_page: PageSize,
-    /// Had the host backed all of the guest's memory, and the nested tables mapped it, before
-    /// the run? Then first touches cost nothing (`docs/design/model.md#a-long-lived-vm`).
+    /// Whether the host had backed all of the guest's memory before the run, and the nested tables mapped it.
+    /// First touches then cost nothing (`docs/design/model.md#a-long-lived-vm`).
     pub long_lived: bool,
-    /// Are the nested tables kept while the VM is in shadow mode?
+    /// Whether the nested tables are kept while the VM is in shadow mode.
     pub keep_nested: bool,
 }
 
@@ -26,14 +26,14 @@ impl Default for VmKind {
     }
 }
 
-/// Exits and tables that a switch brings into an interval.
+/// The exits and tables in an interval that a switch causes.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Cold {
-    /// Exits that fill entries.
+    /// Number of exits that fill entries.
     pub exits: f64,
-    /// Shadow pages made.
+    /// Number of shadow pages made.
     pub tables: f64,
-    /// Cycles of both.
+    /// Cycles of exits and pages.
     pub cycles: f64,
 }
 
@@ -51,17 +51,17 @@ pub struct Track {
     /// Samples per interval, by mode.
     pub samples: [Vec<Sample>; 2],
     reuse: [Vec<Vec<Reuse>>; 2],
-    /// Violations by first touches per interval, which a long-lived VM does not have unless
-    /// its nested tables were dropped.
+    /// Violations by first touches, per interval. A long-lived VM has them only if its nested tables were
+    /// dropped.
     first_touches: Vec<f64>,
     /// Shadow pages in use at the end of each interval of the run in shadow mode.
     shadow_pages: Vec<f64>,
-    /// Nested tables that dropping would have to free.
+    /// Number of nested tables that a drop would free.
     nested_tables: f64,
 }
 
 impl Track {
-    /// The VM's track; `None` if the timeline has no such host pages.
+    /// The track of a VM; `None` if the timeline lacks its host pages.
     pub fn new(timeline: &Timeline, vm: VmKind) -> Option<Track> {
         let pair = timeline.pair(vm.host_page)?;
         let [shadow, nested] = &pair.runs;
@@ -91,7 +91,7 @@ impl Track {
             ideal: ideal.collect(),
             first_touches: nested.samples.iter().map(|s| s.exits_violation as f64).collect(),
             shadow_pages: shadow_pages.collect(),
-            // A table of leaf entries per 512 host pages.
+            // One leaf table per 512 host pages.
             nested_tables: (timeline.about.guest_frames as f64
                 / f64::from(1u32 << (vm.host_page.shift() - 12))
                 / 512.0)
@@ -106,7 +106,7 @@ impl Track {
         self.ideal.len()
     }
 
-    /// Has it no interval? Never, from a timeline that was read.
+    /// Whether there is no interval. A timeline that was read has intervals.
     pub fn is_empty(&self) -> bool {
         self.ideal.is_empty()
     }
@@ -122,8 +122,8 @@ impl Track {
         (0..self.len()).map(|j| self.ideal[j] + self.extra(mode, j)).sum()
     }
 
-    /// Shadow pages in use at the end of interval `j` in shadow mode: of a stay with so many
-    /// before it and `tables` made again in it, or of a VM that has always been there.
+    /// Shadow pages in use at the end of interval `j` in shadow mode: the pages before the interval and
+    /// `tables` that it made again, or those of a VM that was always in shadow mode.
     pub(crate) fn pages_after(&self, j: usize, stay: Option<f64>, tables: f64) -> f64 {
         let most = self.shadow_pages[j];
         let Some(before) = stay else { return most };
@@ -137,8 +137,8 @@ impl Track {
         self.shadow_pages[j]
     }
 
-    /// What a switch to `mode` at the beginning of interval `entered` brings into interval
-    /// `j`; `left` is the interval at which that mode was left before, or 0.
+    /// The exits and tables in interval `j` that a switch to `mode` at the beginning of interval `entered`
+    /// causes; `left` is the interval at which that mode was left before, or 0.
     #[inline]
     pub fn cold(&self, mode: Mode, j: usize, entered: usize, left: usize) -> Cold {
         let stay = (j - entered) as u32;
@@ -176,7 +176,7 @@ impl Track {
         self.costs.switch as f64 + self.dropped(from, shadow_pages) * self.costs.zap_page as f64
     }
 
-    /// Tables that leaving `from` drops.
+    /// Number of tables that a switch out of `from` drops.
     pub(crate) fn dropped(&self, from: Mode, shadow_pages: f64) -> f64 {
         match from {
             Mode::Shadow => shadow_pages,
@@ -186,7 +186,7 @@ impl Track {
     }
 }
 
-/// Share of a bucket's ages above `stay`.
+/// Share of a bucket's ages that are above `stay`.
 #[inline]
 fn older(bucket: u8, stay: u32) -> f64 {
     let (from, to) = bounds(bucket);

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Fits [`bifold_policy::Estimator`]: what the other mode would cost, from what a host can count
-//! in this one.
+//! Fits [`bifold_policy::Estimator`], which estimates the other mode's cost from the counters of the mode
+//! that the VM is in.
 //!
-//! Learnt from a long-lived VM on 4 KB host pages, from single intervals and from windows of
-//! ten. Errors are taken relative to the difference between the modes (at least 2 % of cycles):
-//! what is wanted of an estimate is which mode is cheaper, so a large difference may be told
-//! roughly, a small one not. Each count has the sign that it can have: nothing costs less than
-//! nothing, but exits of shadow paging bring walks that nested paging would not have had.
-//! Counts that also hold what a switch brought (cold entries, the switch itself) are not used:
-//! the estimate is wanted most just after one. Nor are instructions, which stand for nothing
-//! that differs.
+//! The fit uses a long-lived VM on 4 KB host pages, single intervals, and windows of ten intervals. Errors
+//! are relative to the difference between the modes (at least 2 % of all cycles), because an estimate has to
+//! tell which mode is cheaper: a large difference may be estimated roughly, a small difference may not.
+//!
+//! Each counter has a fixed sign. Events cost cycles, so signs are positive, except for exits of shadow
+//! paging that cause walks which nested paging would not have. Counters that also hold the effects of a
+//! switch (cold entries, the switch itself) are left out, because the estimate is needed most just after a
+//! switch. Instructions are left out, because they cost the same in both modes.
 
 use crate::linear::{self, Block, Sum};
 use crate::programs::{Program, TrainError};
@@ -22,15 +22,15 @@ use std::fmt::Write as _;
 
 /// Intervals of a window.
 const WINDOW: usize = 10;
-/// Part of all cycles below which a difference between the modes hardly matters.
+/// Share of all cycles below which a difference between the modes hardly matters.
 const MATTERS: f64 = 0.02;
 
-/// What is estimated.
+/// The estimated cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum What {
     /// The other mode's extra cycles.
     Extra,
-    /// Building the shadow tables that the work needs.
+    /// Cycles to build the shadow tables of the interval anew.
     Rebuild,
 }
 
@@ -41,7 +41,7 @@ const LINES: [(Mode, What); 4] = [
     (Mode::Nested, What::Rebuild),
 ];
 
-/// Counts that a sum may be of, each with the sign that its coefficient has.
+/// Counters that a sum may have, each with the sign of its coefficient.
 fn terms((mode, what): (Mode, What)) -> Vec<(&'static str, f64)> {
     let mut terms = vec![
         ("walk_cycles", 1.0),
@@ -51,7 +51,7 @@ fn terms((mode, what): (Mode, What)) -> Vec<(&'static str, f64)> {
         ("guest_page_faults", 1.0),
     ];
     match (mode, what) {
-        // Walks after flushes, which nested paging has none of.
+        // Walks after flushes, which nested paging does not make.
         (Mode::Shadow, What::Extra) => {
             let flushing = [
                 "tlb_flushes",
@@ -63,26 +63,25 @@ fn terms((mode, what): (Mode, What)) -> Vec<(&'static str, f64)> {
             ];
             terms.extend(flushing.map(|name| (name, -1.0)));
         }
-        // A guest that flushes loads CR3, which leaves shadow paging by an exit.
+        // A guest that flushes loads CR3, which is an exit under shadow paging.
         (Mode::Nested, What::Extra) => terms.push(("tlb_flushes", 1.0)),
-        // Misses with long walks come again to the same entries, those with short ones go on to the
-        // next.
+        // Misses with long walks return to the same entries; misses with short walks go on to new entries.
         (_, What::Rebuild) => terms[0].1 = -1.0,
     }
     terms
 }
 
-/// One interval or window: what was counted, what is to be told, and what that is measured by.
+/// One interval or window: its counts, the cost to estimate, and the cycles that errors are relative to.
 struct Row {
     counts: Vec<f64>,
     truth: f64,
-    /// Extra cycles in the mode in which is measured.
+    /// Extra cycles in the mode that the VM is in.
     own: f64,
     /// All cycles of the slower mode.
     cycles: f64,
 }
 
-/// The terms' counts, times their signs.
+/// The terms' counts, multiplied by their signs.
 fn counts(samples: &[Sample], line: (Mode, What)) -> Vec<f64> {
     let mut sum = Sample::default();
     samples.iter().for_each(|s| sum.add(s));
@@ -94,7 +93,7 @@ fn counts(samples: &[Sample], line: (Mode, What)) -> Vec<f64> {
     terms(line).into_iter().map(of).collect()
 }
 
-/// Rows of windows of this many intervals, one after the other.
+/// One row per window of `window` intervals.
 fn rows(track: &Track, (mode, what): (Mode, What), window: usize) -> Vec<Row> {
     let row = |from: usize| {
         let to = (from + window).min(track.len());
@@ -114,11 +113,11 @@ fn rows(track: &Track, (mode, what): (Mode, What), window: usize) -> Vec<Row> {
     (0..track.len()).step_by(window).map(row).filter(|r| r.cycles > 0.0).collect()
 }
 
-/// A program's rows, each size of window weighing alike.
+/// A program's rows. Single intervals and windows have the same weight.
 fn block(track: &Track, line: (Mode, What)) -> Block {
     let mut block = Block::default();
     for window in [1, WINDOW] {
-        // What tables a stay of ten intervals needs is no sum over its intervals.
+        // The tables that ten intervals need are not the sum of those that each interval needs.
         if line.1 == What::Rebuild && window > 1 {
             continue;
         }
@@ -135,18 +134,18 @@ fn block(track: &Track, line: (Mode, What)) -> Block {
     block
 }
 
-/// How well a sum tells a program's truth.
+/// How well a sum estimates a program's cost.
 #[derive(Debug, Clone, Copy, Default)]
 struct Score {
-    /// Mean of what was to be told, of its error, and of the difference between the modes, in
+    /// Means of the true cost, of the estimate's error and bias, and of the difference between the modes, in
     /// percent of all cycles.
     truth: f64,
     error: f64,
     bias: f64,
     difference: f64,
-    /// Of the variance explained; none where nothing varies.
+    /// Share of the variance that the estimate explains; none without variance.
     r2: Option<f64>,
-    /// Share of the difference between the modes whose sign is told, 0 to 1.
+    /// Share of the difference between the modes whose sign the estimate has right, 0 to 1.
     sign: Option<f64>,
 }
 
@@ -154,7 +153,7 @@ fn score(rows: &[Row], sum: &Sum) -> Score {
     let total = |f: &dyn Fn(&Row) -> f64| rows.iter().map(f).sum::<f64>();
     let cycles = total(&|r| r.cycles).max(1.0);
     let percent = |x: f64| 100.0 * x / cycles;
-    // As the estimator has it: not below 0.
+    // The estimator returns no cost below 0.
     let told = |r: &Row| sum.of(&r.counts).max(0.0);
     let error = |r: &Row| told(r) - r.truth;
     let mean = total(&|r| r.truth) / rows.len().max(1) as f64;
@@ -199,11 +198,11 @@ fn name((mode, what): (Mode, What)) -> String {
     format!("{}.{}", mode.name(), if what == What::Extra { "extra" } else { "rebuild" })
 }
 
-/// Table rows of every program, and their mean.
+/// The table of all programs, and their mean.
 fn scored(name: &str, scores: &[(String, Score)], what: What) -> String {
-    let mut header = text::row([name, "mean %", "error %", "bias %", "R2"]);
+    let mut header = text::row([name, "cost %", "error %", "bias %", "R2"]);
     if what == What::Extra {
-        header.extend(text::row(["differ %", "sign %"]));
+        header.extend(text::row(["difference %", "right sign %"]));
     }
     let mut rows = vec![header];
     rows.extend(scores.iter().map(|(n, s)| cells(n, s, what)));
@@ -220,8 +219,8 @@ fn scored(name: &str, scores: &[(String, Score)], what: What) -> String {
     text::table(&rows)
 }
 
-/// Of all programs' difference between the modes, each weighing by what it has: how much has
-/// its sign told.
+/// Share of the difference between the modes whose sign is right, over all programs, weighted by each
+/// program's difference; percent.
 fn weighted_sign(scores: &[(String, Score)]) -> f64 {
     let (all, right) = scores.iter().fold((0.0, 0.0), |(all, right), (_, s)| {
         (all + s.difference, right + s.difference * s.sign.unwrap_or(0.0))
@@ -246,12 +245,12 @@ pub fn train(programs: &[Program], progress: &Progress) -> Result<Trained, Train
         programs.iter().map(|p| Track::new(&p.timeline, pages(bifold_mmu::PageSize::Size2M))).collect();
 
     let mut table = String::from(
-        "Each program as estimated from the others: mean of the truth, mean error and bias, in percent of the\n\
-         slower mode's cycles; for the other mode's cost also the modes' mean difference and how much of it has\n\
-         its sign told.\n",
+        "Each program, estimated from the others. The columns are means in percent of the slower mode's cycles: true\n\
+         cost, error and bias of the estimate. For the other mode's cost also the difference between the modes, and\n\
+         the share of that difference whose sign the estimate has right.\n",
     );
     let mut toml = text::header(
-        "What the other mode would cost: cycles per count, by the mode in which is measured.",
+        "What the other mode would cost: cycles per count, by the mode that the VM is in.",
         "estimator TIMELINE...",
         programs,
     );
@@ -279,16 +278,16 @@ pub fn train(programs: &[Program], progress: &Progress) -> Result<Trained, Train
         let mut told = format!("error over programs left out: {error:.2} % of cycles");
         if line.1 == What::Extra {
             let sign = weighted_sign(&single);
-            let _ = writeln!(table, "sign of the difference, over all: {sign:.1} %");
+            let _ = writeln!(table, "right sign of the difference, over all programs: {sign:.1} %");
             let _ = write!(told, ", sign of the modes' difference {sign:.1} %");
         }
         let mut beside = |what: &str, scores: &[(String, Score)]| {
             let Some(error) = mean(scores.iter().map(|(_, s)| Some(s.error))) else { return };
             let bias = mean(scores.iter().map(|(_, s)| Some(s.bias))).unwrap_or(0.0);
             let truth = mean(scores.iter().map(|(_, s)| Some(s.truth))).unwrap_or(0.0);
-            let _ = write!(table, "{what}: error {error:.2} %, bias {bias:+.2} %, truth {truth:.2} %");
+            let _ = write!(table, "{what}: error {error:.2} %, bias {bias:+.2} %, cost {truth:.2} %");
             if line.1 == What::Extra {
-                let _ = write!(table, ", sign {:.1} %", weighted_sign(scores));
+                let _ = write!(table, ", right sign {:.1} %", weighted_sign(scores));
             }
             table.push('\n');
         };
@@ -340,7 +339,11 @@ mod tests {
         let near = |is: f64, wanted: f64| (is / wanted - 1.0).abs() < 0.02;
         assert!(near(tell(400_000, 0), 400_000.0 * SHADOW_WALKS), "{}", trained.toml);
         assert!(near(tell(400_000, 200) - tell(400_000, 0), (200 * SHADOW_FAULT) as f64), "{}", trained.toml);
-        assert!(trained.table.contains("sign of the difference, over all: 100.0 %"), "{}", trained.table);
+        assert!(
+            trained.table.contains("right sign of the difference, over all programs: 100.0 %"),
+            "{}",
+            trained.table
+        );
     }
 
     #[test]

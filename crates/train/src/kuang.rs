@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Trains Kuang's two support-vector machines (crate `linfa-svm`), one per direction.
+//! Trains Kuang's two support-vector machines (crate `linfa-svm`), one per direction of a switch.
 //!
-//! An interval in mode m is labelled "switch" where the other mode is cheaper over the next
-//! intervals, the switch and what it leaves cold included; where both come to the same within a
-//! hundredth of all cycles it is a draw and not learnt from. Of long programs intervals are
-//! taken at even distances, so that every program counts about alike; the two classes weigh
-//! alike through their penalties. Kernel and penalty are those, of a few, whose machines come
-//! nearest to the oracle on programs left out (so that figure flatters a little).
+//! An interval is labelled "switch" if the other mode is cheaper over the next decisions, with the cost of
+//! the switch and of the tables that it leaves cold. If both modes cost the same within 1 % of all cycles,
+//! the interval is left out. Long programs give evenly spaced intervals, so that every program counts about
+//! the same. Penalties give both classes the same weight. Of a few kernels and penalties, the trainer takes
+//! those whose machines come nearest to the oracle on left-out programs. The reported gap is therefore
+//! slightly too good.
 
 use crate::programs::{Program, TrainError};
 use crate::search::{self, Options, gap, mean_gap};
@@ -24,13 +24,13 @@ use ndarray_of_linfa::{Array1, Array2};
 use rayon::prelude::*;
 use std::fmt::Write as _;
 
-/// Of an interval, this many decisions ahead are looked at.
+/// Number of decisions ahead over which a label compares the modes.
 const AHEAD: usize = 10;
-/// Part of all cycles within which it is a draw.
+/// Share of all cycles within which the modes count as equal.
 const DRAW: f64 = 1e-2;
-/// Intervals of one program that are learnt from.
+/// Largest number of intervals taken from one program.
 const MOST: usize = 80;
-/// What a coefficient below this part of the largest adds is nothing.
+/// Coefficients below this share of the largest are dropped.
 const NOTHING: f64 = 1e-6;
 
 /// Kernels and penalties to choose from; the first is preferred among equals.
@@ -111,7 +111,7 @@ fn machine(
     for (i, feature) in Feature::ALL.into_iter().enumerate() {
         let m = text::round(over(&|x| x, i));
         let s = text::round(over(&|x| (x - m).powi(2), i).sqrt());
-        // What never changes tells nothing, and would be divided by nothing.
+        // A constant feature tells nothing, and its scale would be 0.
         if s > 1e-9 {
             features.push(feature);
             mean.push(m);
@@ -132,7 +132,7 @@ fn machine(
     let largest = svm.alpha.iter().fold(0.0f64, |m, a| m.max(a.abs()));
     let support = || svm.alpha.iter().enumerate().filter(|(_, a)| a.abs() > NOTHING * largest);
     let (vectors, coefficients) = match kernel {
-        // One vector, the weights, says the same.
+        // A linear machine is one vector of weights.
         Kernel::Linear {} => {
             let weight = |c| support().map(|(r, a)| a * x[(r, c)]).sum::<f64>();
             (vec![(0..features.len()).map(weight).collect()], vec![1.0])
@@ -140,11 +140,11 @@ fn machine(
         Kernel::Rbf { .. } => support().map(|(r, a)| (x.row(r).to_vec(), *a)).unzip(),
     };
     let machine = Machine { features, mean, scale, kernel, vectors, coefficients, bias: -svm.rho };
-    // The library's own word on what it learnt, against how it is read here.
+    // Compares the written machine's decisions with the library's.
     for r in (0..n).step_by(1 + n / 50) {
         let (theirs, ours) = (svm.weighted_sum(&x.row(r)) - svm.rho, machine.decision(&x.row(r).to_vec()));
         if (theirs - ours).abs() > 1e-3 * (1.0 + theirs.abs()) {
-            let what = format!("the machine says {ours} where its trainer says {theirs}");
+            let what = format!("the written machine gives {ours} where its trainer gives {theirs}");
             return Err(TrainError::Solver(what));
         }
     }
@@ -160,7 +160,8 @@ fn decides(machine: &Machine, x: &[f64]) -> bool {
     machine.decision(&machine.features.iter().enumerate().map(standard).collect::<Vec<_>>()) > 0.0
 }
 
-/// Right decisions and all, of intervals that should switch and of those that should stay.
+/// Numbers of right decisions and of all decisions, for intervals that should switch and for those that
+/// should stay.
 type Right = [(usize, usize); 2];
 
 fn right(machine: &Machine, l: &Labelled) -> Right {
@@ -177,7 +178,8 @@ fn sum(all: impl Iterator<Item = Right>) -> Right {
     all.fold([(0, 0); 2], |s, r| [0, 1].map(|k: usize| (s[k].0 + r[k].0, s[k].1 + r[k].1)))
 }
 
-/// `92.1 (80.0, 95.5)`: all, of those that should switch, of those that should stay.
+/// Percentages of right decisions as `92.1 (80.0, 95.5)`: of all, of those that should switch, of those that
+/// should stay.
 fn accuracy(r: Right) -> String {
     let percent = |(right, all): (usize, usize)| {
         if all == 0 { "-".into() } else { format!("{:.1}", 100.0 * right as f64 / all as f64) }
@@ -185,7 +187,7 @@ fn accuracy(r: Right) -> String {
     format!("{} ({}, {})", percent((r[0].0 + r[1].0, r[0].1 + r[1].1)), percent(r[0]), percent(r[1]))
 }
 
-/// What one candidate comes to on programs left out.
+/// Results of one candidate on left-out programs.
 struct Tried {
     candidate: (Kernel, f64),
     /// Per program: gap to the oracle, and decisions by mode.
@@ -254,7 +256,7 @@ pub fn train(
     let best = tried.iter().min_by(|a, b| a.gap().total_cmp(&b.gap())).expect("there are candidates");
     let kuang = pair(best.candidate, None)?;
 
-    let mut lines = vec![row(["machines", "left out: gap %", "in shadow %", "in nested %"])];
+    let mut lines = vec![row(["machines", "gap left out %", "right in shadow %", "right in nested %"])];
     for t in &tried {
         lines.push(vec![
             say(t.candidate),
@@ -264,14 +266,21 @@ pub fn train(
         ]);
     }
     let mut table = String::from(
-        "Support-vector machines on programs left out: gap to the oracle from the worse start (geometric mean),\n\
-         and right decisions of all (of those that should switch, of those that should stay).\n\n",
+        "Support-vector machines on left-out programs: gap to the oracle from the worse starting mode (geometric\n\
+         mean), and right decisions in percent of all decisions (of those that should switch, of those that should\n\
+         stay).\n\n",
     );
     table += &text::table(&lines);
     let was: Vec<f64> = (0..prepared.len()).into_par_iter().map(|i| replayed(before, i)).collect();
     let is: Vec<f64> = (0..prepared.len()).into_par_iter().map(|i| replayed(&kuang, i)).collect();
-    let mut lines =
-        vec![row(["program", "before %", "learnt %", "left out %", "in shadow %", "in nested %"])];
+    let mut lines = vec![row([
+        "program",
+        "gap before %",
+        "gap learnt %",
+        "gap left out %",
+        "right in shadow %",
+        "right in nested %",
+    ])];
     for (i, p) in prepared.iter().enumerate() {
         let (gap, [shadow, nested]) = best.programs[i];
         let gaps = [was[i], is[i], gap].map(|g| format!("{g:.2}"));
@@ -283,7 +292,7 @@ pub fn train(
     let mut line = vec!["geometric mean".to_string()];
     line.extend([mean_gap(&was), mean_gap(&is), best.gap()].map(|g| format!("{g:.2}")));
     lines.push(line);
-    let _ = write!(table, "\nTaken: {}.\n\n", say(best.candidate));
+    let _ = write!(table, "\nChosen: {}.\n\n", say(best.candidate));
     table += &text::table(&lines);
 
     let mut toml = text::header(

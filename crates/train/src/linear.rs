@@ -1,29 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Linear regression without intercept and with no coefficient below 0: a count that costs
-//! cycles never saves any. Lawson and Hanson's non-negative least squares (crate `nnls`) over
-//! columns scaled alike, with a little ridge so that counts which run together share.
+//! Linear regression of costs on counts, without intercept and with coefficients of 0 or more, because events
+//! that cost cycles never save any.
 //!
-//! Every program weighs alike, whatever its length. Counts are chosen one at a time, that
-//! which lowers the error over left-out programs most, until one brings hardly anything.
+//! The solver is Lawson and Hanson's non-negative least squares (crate `nnls`) over columns scaled to the
+//! same size. A small ridge lets correlated counts share their coefficient. Every program has the same
+//! weight, whatever its length. Counts are chosen one at a time: always the count that lowers the error over
+//! left-out programs most, until the gain is too small.
 
 use crate::TrainError;
 use ndarray::{Array1, Array2};
 
-/// Most coefficients of one sum.
+/// Largest number of coefficients in a sum.
 const MOST: usize = 5;
 /// A coefficient must lower the error over left-out programs by this share.
 const GAIN: f64 = 0.02;
-/// Ridge relative to a program's weight.
+/// Ridge, relative to a program's weight.
 const RIDGE: f64 = 1e-3;
-/// Gradient, relative to a program's weight, at which the solution is one.
+/// Largest gradient of a solution, relative to a program's weight.
 const SOLVED: f64 = 1e-6;
 
-/// One program's rows, weighted: their squared errors are what is minimised.
+/// One program's weighted rows. The fit minimises their squared errors.
 #[derive(Debug, Clone, Default)]
 pub struct Block {
     /// Counts of each row.
     pub x: Vec<Vec<f64>>,
-    /// What is to be told of each row.
+    /// Cost of each row.
     pub y: Vec<f64>,
 }
 
@@ -44,7 +45,7 @@ impl Block {
     }
 }
 
-/// A sum of counts, each times a coefficient.
+/// A weighted sum of counts.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Sum {
     /// Indices of the counts.
@@ -54,7 +55,7 @@ pub struct Sum {
 }
 
 impl Sum {
-    /// For these counts.
+    /// The sum for these counts.
     pub fn of(&self, counts: &[f64]) -> f64 {
         self.columns.iter().zip(&self.coefficients).map(|(&c, k)| counts[c] * k).sum()
     }
@@ -89,18 +90,18 @@ pub fn fit(blocks: &[Block], but: Option<usize>, columns: &[usize]) -> Result<Su
     Ok(Sum { columns, coefficients })
 }
 
-/// The sum for each block that is fitted without it.
+/// For each block, the sum fitted to all other blocks.
 pub fn without_each(blocks: &[Block], columns: &[usize]) -> Result<Vec<Sum>, TrainError> {
     (0..blocks.len()).map(|i| fit(blocks, Some(i), columns)).collect()
 }
 
-/// Squared error over blocks left out in turn.
+/// Squared error over all blocks, each estimated by the sum fitted to the other blocks.
 fn left_out(blocks: &[Block], columns: &[usize]) -> Result<f64, TrainError> {
     let sums = without_each(blocks, columns)?;
     Ok(blocks.iter().zip(&sums).map(|(b, s)| b.error(&s.columns, &s.coefficients)).sum())
 }
 
-/// The counts worth a coefficient, of those in `candidates`.
+/// The counts of `candidates` that deserve a coefficient.
 pub fn choose(blocks: &[Block], candidates: &[usize]) -> Result<Vec<usize>, TrainError> {
     let mut chosen: Vec<usize> = Vec::new();
     let mut error: f64 = blocks.iter().map(|b| b.error(&[], &[])).sum();
@@ -121,7 +122,7 @@ pub fn choose(blocks: &[Block], candidates: &[usize]) -> Result<Vec<usize>, Trai
             _ => break,
         }
     }
-    // What came first may have been made needless by what came later.
+    // Later counts can make an earlier one needless.
     while let Some((i, e)) = least_needed(blocks, &chosen)? {
         if e * (1.0 - GAIN).powi(2) > error {
             break;

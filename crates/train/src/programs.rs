@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The programs to learn from.
+//! The programs that a trainer learns from, each with its timeline.
 
 use bifold_policy::{Timeline, TimelineError};
 use std::path::PathBuf;
 
 /// A program and its timeline.
 #[derive(Debug, Clone)]
+#[allow(missing_docs)] // the names say it
 pub struct Program {
-    /// The file's name without its ending.
+    /// The timeline's file name without extension.
     pub name: String,
-    /// Its timeline.
     pub timeline: Timeline,
 }
 
@@ -20,7 +20,7 @@ pub enum TrainError {
     /// A timeline cannot be used.
     #[error(transparent)]
     Timeline(#[from] TimelineError),
-    /// Two files would be the same line of the table.
+    /// Two files have the same name.
     #[error(
         "two timelines are called {0}: give each program one timeline, so that leaving it out leaves all of it out"
     )]
@@ -30,12 +30,12 @@ pub enum TrainError {
         "got {0} timelines, and training takes 2 or more: each program is left out in turn and tested on what the others teach"
     )]
     TooFew(usize),
-    /// A timeline lacks what is learnt from.
+    /// A timeline lacks one of the two modes on the pages to learn from.
     #[error("timeline {name} has no pair of modes on {pages} host pages")]
     NoPair {
         /// The program.
         name: String,
-        /// The pages.
+        /// The host pages.
         pages: &'static str,
     },
     /// The timelines were made on different machines.
@@ -48,10 +48,10 @@ pub enum TrainError {
         /// What differs.
         what: &'static str,
     },
-    /// Nothing to learn.
+    /// Both modes cost the same in all timelines.
     #[error("the modes do not differ by {0}: there is nothing to learn from these timelines")]
     NoDifference(&'static str),
-    /// The solver did not solve.
+    /// The solver failed.
     #[error("{0}")]
     Solver(String),
 }
@@ -69,7 +69,7 @@ impl Program {
         Ok(programs)
     }
 
-    /// Can programs be left out in turn, and were they run on the same machine?
+    /// Checks that there are two or more programs with different names, all modelled with the same profile.
     pub fn check(programs: &[Program]) -> Result<(), TrainError> {
         if programs.len() < 2 {
             return Err(TrainError::TooFew(programs.len()));

@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! DSP's thresholds from the samples that its paper prints (Table 1), beside those that the
-//! paper took (Table 2).
+//! Derives DSP's thresholds from the samples that its paper prints (Table 1), and compares them with the
+//! thresholds that the paper uses (Table 2).
 //!
-//! The paper says that its thresholds come from these samples, not how. The rule here: a bound
-//! lies in the gap that the samples leave, in its geometric middle (the two bounds of P/T at a
-//! third and two thirds of theirs).
-//! - P/T: between the highest with which shadow won and the lowest with which nested won.
-//! - upper TLB bound: between the highest TLB-miss frequency with which shadow did not win and the
-//!   next higher with which it did. Upper page-fault bound: likewise for nested, without
-//!   samples above the upper TLB bound, which DSP's first rule decides.
-//! - lower page-fault bound: between the highest of a draw with few TLB misses and the lowest with
-//!   which nested won. Lower TLB bound: between the highest of a draw with so few page faults and
-//!   the lowest with which shadow won.
+//! The paper says that its thresholds come from these samples, but not how. The rule here puts a bound into
+//! the gap that the samples leave, at the gap's geometric middle (the two bounds of P/T at one third and two
+//! thirds):
+//! - P/T: between the highest ratio at which shadow won and the lowest at which nested won.
+//! - Upper TLB bound: between the highest TLB-miss frequency at which shadow did not win and the next higher
+//!   at which shadow won. Upper page-fault bound: the same for nested, without samples above the upper TLB
+//!   bound, which DSP's first rule decides.
+//! - Lower page-fault bound: between the highest page-fault frequency of a draw with few TLB misses and the
+//!   lowest at which nested won. Lower TLB bound: between the highest TLB-miss frequency of a draw with few
+//!   page faults and the lowest at which shadow won.
 //!
-//! All six come out in the published order of magnitude. Furthest off is the upper TLB bound, a
-//! third of the published one: the samples say only that shadow won from 3.9 on; the 10 is
-//! nowhere but in "frequently >10", of the one sample with many faults that shadow still won.
+//! All six thresholds have the published order of magnitude. The upper TLB bound is furthest off, at a third
+//! of the published value: by the samples, shadow won from 3.9 on, and 10 appears only as "frequently >10",
+//! in the one sample with many page faults that shadow won.
 
 use crate::Trained;
 use crate::text::{self, row};
 use bifold_policy::{Named, Spec};
 
-/// What was published.
+/// The published samples and thresholds.
 #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Published {
@@ -70,7 +70,7 @@ pub struct Thresholds {
 #[serde(try_from = "String")]
 enum Words {
     None,
-    /// So much, at least now and then: of two numbers the larger.
+    /// This frequency, at least at times; the larger of two printed numbers.
     Reaches(f64),
     /// Less than this.
     Below(f64),
@@ -107,12 +107,12 @@ impl TryFrom<String> for Words {
 }
 
 impl Words {
-    /// What is reached for certain.
+    /// The frequency that is certainly reached.
     fn reached(self) -> Option<f64> {
         if let Words::Reaches(x) = self { Some(x) } else { None }
     }
 
-    /// What is not exceeded as far as printed.
+    /// The highest printed frequency.
     fn highest(self) -> Option<f64> {
         match self {
             Words::None => None,
@@ -197,7 +197,7 @@ impl Thresholds {
     }
 }
 
-/// DSP with the thresholds that the samples give; `base` has the rest of its parameters.
+/// DSP with the thresholds derived from the samples, and the other parameters of `base`.
 pub fn train(published: &Published, base: &Named) -> Result<Trained, String> {
     let t = published.derive()?;
     let Spec::Dsp(mut dsp) = base.spec.clone() else { return Err(format!("{} is not DSP", base.name)) };

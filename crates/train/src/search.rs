@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Learns any policy's parameters by direct search: every setting of a grid is replayed over the
-//! programs, and the one with the smallest gap to the oracle (geometric mean, the worse start
-//! of each program counting) is taken.
+//! Learns any policy's parameters by direct search: replays every setting of a grid over the programs, and
+//! takes the setting with the smallest gap to the oracle (geometric mean over the programs, each from its
+//! worse starting mode).
 //!
-//! The grid is fixed before anything is looked at, so that leaving a program out means no more
-//! than choosing by the others' scores.
+//! The grid is fixed before a program is replayed. A setting for a left-out program is therefore chosen by
+//! the other programs' scores alone.
 
 use crate::programs::{Program, TrainError};
 use crate::text::{self, row};
@@ -17,11 +17,11 @@ use std::fmt::Write as _;
 /// How programs are replayed.
 #[derive(Debug, Clone, Copy)]
 pub struct Options<'a> {
-    /// Which VM.
+    /// The kind of VM.
     pub vm: VmKind,
-    /// How policies' time is to the timelines'.
+    /// Scale between a policy's time and the timelines' time.
     pub scale: Scale,
-    /// Where a policy that needs it learns of the other mode's cost.
+    /// Estimates the other mode's cost for policies that need it; none if the timeline tells.
     pub estimator: Option<&'a Estimator>,
 }
 
@@ -31,8 +31,8 @@ impl Default for Options<'static> {
     }
 }
 
-/// DSP's thresholds, each over the range in which it can matter: upper bounds by factors of 3 or
-/// so about the published ones, lower bounds as parts of the upper.
+/// Settings of DSP's thresholds over the range in which each can matter: upper bounds in factors of about 3
+/// around the published values, lower bounds as fractions of the upper bounds.
 pub fn dsp_grid(base: &Named) -> Vec<Named> {
     let bifold_policy::Spec::Dsp(dsp) = &base.spec else { return Vec::new() };
     let mut grid = Vec::new();
@@ -60,14 +60,14 @@ pub fn dsp_grid(base: &Named) -> Vec<Named> {
     grid
 }
 
-/// All combinations of the axes' values, and what is to be said of those out of range.
+/// All combinations of the axes' values that are in range, and a note if some are not.
 pub fn grid(base: &Named, axes: &[Axis]) -> Result<(Vec<Named>, Option<String>), SpecError> {
     let s = sweep::settings(base, axes)?;
     let why = s.why.unwrap_or_default();
     Ok((s.named, (s.skipped > 0).then(|| format!("{} settings left out: {why}", s.skipped))))
 }
 
-/// Makes programs ready to be replayed.
+/// Computes the programs' costs and oracles for replays.
 pub fn prepare(programs: &[Program], options: &Options) -> Result<Vec<Prepared>, TrainError> {
     let one = |p: &Program| -> Result<Prepared, TrainError> {
         let track = Track::new(&p.timeline, options.vm)
@@ -75,7 +75,7 @@ pub fn prepare(programs: &[Program], options: &Options) -> Result<Vec<Prepared>,
         Ok(Prepared::new(&p.name, track, options.scale.switch))
     };
     let prepared = programs.par_iter().map(one).collect::<Result<Vec<_>, _>>()?;
-    // A program whose modes cost alike is a draw; if all are, any policy is as good as another.
+    // If both modes cost the same in every program, all policies are equally good.
     let differ = |p: &Prepared| (p.statics[0] / p.statics[1] - 1.0).abs() > 1e-6;
     if !prepared
         .iter()
@@ -86,18 +86,18 @@ pub fn prepare(programs: &[Program], options: &Options) -> Result<Vec<Prepared>,
     Ok(prepared)
 }
 
-/// Gap to the oracle of a row's program, in percent.
+/// Gap to the oracle of one program in a row, in percent.
 pub(crate) fn gap(row: &Row, program: usize) -> f64 {
     100.0 * (row.scores[program].to_oracle - 1.0)
 }
 
-/// Geometric mean of ratios given as gaps in percent.
+/// Geometric mean of the ratios behind gaps in percent, as a gap.
 pub(crate) fn mean_gap(gaps: &[f64]) -> f64 {
     let n = gaps.len().max(1) as f64;
     100.0 * (gaps.iter().map(|g| (g / 100.0).ln_1p()).sum::<f64>() / n).exp_m1()
 }
 
-/// Chooses among settings. The table compares them with `base`; the file names `command`.
+/// Chooses the best of `settings`. The table compares it with `base`; the file says that `command` made it.
 pub fn train(
     programs: &[Program],
     base: &Named,
@@ -116,8 +116,14 @@ pub fn train(
     let chosen =
         sweep::best(&rows, None).ok_or_else(|| TrainError::Solver("no setting to choose from".into()))?;
 
-    let mut lines =
-        vec![row(["program", "before %", "learnt %", "left out %", "to better static %", "switches"])];
+    let mut lines = vec![row([
+        "program",
+        "gap before %",
+        "gap learnt %",
+        "gap left out %",
+        "gap to static %",
+        "switches",
+    ])];
     let mut out = Vec::new();
     let mut same = 0;
     for (i, p) in prepared.iter().enumerate() {
@@ -141,14 +147,15 @@ pub fn train(
         format!("{left_out:.2}"),
     ]);
     let mut table = format!(
-        "Gap to the oracle, from the worse start: {} as it was, with what was learnt from all programs, and with\n\
-         what was learnt from all but this one. Chosen of {} settings.\n\n",
+        "Gap to the oracle from the worse starting mode: {} before; learnt from all programs; and learnt with this\n\
+         program left out, for which the gap to the better static mode and the switches are shown too. Chosen of\n\
+         {} settings.\n\n",
         base.name,
         settings.len()
     );
     table += &text::table(&lines);
     let n = prepared.len();
-    let _ = writeln!(table, "\n{same} of {n} times the same setting is chosen with a program left out.");
+    let _ = writeln!(table, "\nWith one program left out, the same setting is chosen {same} of {n} times.");
 
     let what = format!("{}: parameters learnt from timelines.", base.name);
     let mut toml = text::header(&what, command, programs);

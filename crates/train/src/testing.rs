@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Timelines made up for tests: phases in which one mode or the other is better.
+//! Made-up timelines for tests, with phases in which one mode or the other is better.
 
 use crate::Program;
 use bifold_mmu::PageSize;
@@ -7,12 +7,13 @@ use bifold_model::Sample;
 use bifold_policy::Timeline;
 use bifold_policy::timeline::{About, Pair, StaticRun, SwitchCosts};
 
-/// Cycles per walk cycle that shadow takes of nested's, in these timelines.
+/// Walk cycles in shadow mode, as a ratio of those in nested mode.
 pub const SHADOW_WALKS: f64 = 0.5;
 /// Cycles of a guest page fault in shadow mode.
 pub const SHADOW_FAULT: u64 = 6000;
 
-/// A program whose shadow cost is exactly half nested's walk cycles and so much per fault.
+/// A program that costs in shadow mode exactly half the walk cycles of nested mode, and [`SHADOW_FAULT`] per
+/// fault.
 pub fn program(name: &str, seed: u64, intervals: usize) -> Program {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = |below: u64| {
@@ -66,7 +67,7 @@ pub fn program(name: &str, seed: u64, intervals: usize) -> Program {
     }
 }
 
-/// Four of them.
+/// Four programs.
 pub fn programs() -> Vec<Program> {
     [("a", 1), ("b", 2), ("c", 3), ("d", 4)].map(|(n, s)| program(n, s, 200)).into()
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tables for reading and comments for files.
+//! Text of trainers: tables, and the comments and numbers of the TOML files.
 
 use crate::Program;
 
-/// Columns of words, the first to the left, the others to the right.
+/// A table with the first column aligned left and the others right.
 pub fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let cells = |c: usize| rows.iter().filter_map(move |r| r.get(c));
@@ -27,8 +27,8 @@ pub fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.map(String::from).to_vec()
 }
 
-/// The start of a file: what it is, by which command, from which programs; no date, so that the
-/// same timelines give the same bytes.
+/// The comment at the start of a file: its content, the command that wrote it, and the programs. It has no
+/// date, so that the same timelines give the same bytes.
 pub fn header(what: &str, command: &str, programs: &[Program]) -> String {
     let names: Vec<&str> = programs.iter().map(|p| p.name.as_str()).collect();
     let about = &programs[0].timeline.about;
@@ -51,7 +51,7 @@ pub fn header(what: &str, command: &str, programs: &[Program]) -> String {
     out + ".\n"
 }
 
-/// A number to four digits, as TOML floats are written.
+/// A number rounded to four digits, as a TOML float.
 pub fn digits(x: f64) -> String {
     let rounded = round(x);
     if rounded == 0.0 || (1e-4..1e7).contains(&rounded.abs()) {
@@ -61,7 +61,7 @@ pub fn digits(x: f64) -> String {
     }
 }
 
-/// A number to four digits.
+/// A number rounded to four digits.
 pub fn round(x: f64) -> f64 {
     format!("{x:.3e}").parse().expect("a printed number is one")
 }

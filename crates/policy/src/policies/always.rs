@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Always {
-    /// The mode. A VM that starts in the other one is switched after its first interval.
+    /// The mode. A VM that starts in the other mode is switched after its first interval.
     pub mode: Mode,
 }
 

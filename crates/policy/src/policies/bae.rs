@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Bae: two thresholds that learn from each switch (Bae, Lange, Dinda; ICAC 2011).
 //!
-//! Published: the structure. Under nested paging many TLB misses switch to shadow; under
-//! shadow paging many exits for paging switch to nested; after a switch the cycles per
-//! instruction tell whether it was right, and the threshold that led to it is moved.
+//! Published: the structure. Under nested paging, many TLB misses lead to a switch to shadow. Under shadow
+//! paging, many exits for paging lead to a switch to nested. After a switch, the cycles per instruction (CPI)
+//! tell whether it was right, and the threshold that led to the switch moves.
 //!
-//! Ours: all parameters; both metrics per 1000 instructions; the thresholds move by factors (up
-//! after a switch that raised the CPI, down after one that lowered it) between bounds; the
-//! CPI before is that of the interval that led to the switch, the CPI after that of the
-//! first interval once `settle_intervals` have passed, in which nothing is decided. All of a
-//! VM's exits in a sample are for paging. Intervals without instructions or cycles are ignored.
+//! Ours: all parameters. Both metrics are per 1000 instructions. Thresholds move by factors within bounds: up
+//! after a switch that raised the CPI, down after a switch that lowered it. The CPI before is that of the
+//! interval that led to the switch. The CPI after is that of the first interval after `settle_intervals`, in
+//! which nothing is decided. All exits in a sample are for paging. Intervals without instructions or cycles
+//! are ignored.
 
 use super::{num, positive, settling, within};
 use crate::{Counters, Log, Mode, Parameters, Policy, View};
@@ -21,25 +21,25 @@ use serde::{Deserialize, Serialize};
 pub struct Bae {
     /// Interval in seconds.
     pub interval_s: f64,
-    /// TLB misses per 1000 instructions above which nested is left, at the start.
+    /// TLB misses per 1000 instructions above which the policy leaves nested mode, at the start.
     pub tlb_miss_start: f64,
-    /// Exits per 1000 instructions above which shadow is left, at the start.
+    /// Exits per 1000 instructions above which the policy leaves shadow mode, at the start.
     pub exit_start: f64,
-    /// The threshold on TLB misses goes no lower.
+    /// Lowest threshold on TLB misses.
     pub tlb_miss_min: f64,
-    /// The threshold on TLB misses goes no higher.
+    /// Highest threshold on TLB misses.
     pub tlb_miss_max: f64,
-    /// The threshold on exits goes no lower.
+    /// Lowest threshold on exits.
     pub exit_min: f64,
-    /// The threshold on exits goes no higher.
+    /// Highest threshold on exits.
     pub exit_max: f64,
-    /// A threshold is multiplied by this after a switch that raised the CPI.
+    /// Factor on a threshold after a switch that raised the CPI.
     pub raise: f64,
-    /// A threshold is divided by this after a switch that lowered the CPI.
+    /// Divisor of a threshold after a switch that lowered the CPI.
     pub lower: f64,
     /// Relative change of the CPI (0 to 1) up to which no threshold moves.
     pub cpi_tolerance: f64,
-    /// Intervals after a switch that are not looked at.
+    /// Number of intervals after a switch that are ignored.
     pub settle_intervals: u32,
 }
 
@@ -83,10 +83,10 @@ impl Parameters for Bae {
 
 struct State {
     p: Bae,
-    /// Per mode: above which it is left.
+    /// Threshold of each mode, above which the policy leaves the mode.
     thresholds: [f64; 2],
     settling: u32,
-    /// Cycles per instruction of the interval that led to a switch which is still to be judged.
+    /// CPI of the interval that led to the last switch, until that switch is judged.
     cpi_before: Option<f64>,
 }
 

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! DSP: eight rules over TLB misses and page faults (Wang et al., VEE 2011).
 //!
-//! Published: the thresholds (Table 2), the rules and their order (the first that applies
-//! decides), and a history of three samples. TLB misses speak for shadow paging, page faults
-//! for nested; where neither is extreme the ratio of the two, P/T, decides, and only if this
-//! interval's and the historic one agree.
+//! Published: the thresholds (Table 2), the rules and their order (the first that applies decides), and a
+//! history of three samples. TLB misses speak for shadow paging, page faults for nested. If neither is
+//! extreme, their ratio P/T decides, but only if this interval's ratio and the historic ratio agree.
 //!
-//! Ours, where the text is silent: rules 1 to 3 use the interval that has just ended, and the history includes
-//! it. The historic P/T is the average page-fault frequency divided by the average TLB-miss frequency. An
-//! average of three ratios would be dominated by an interval with hardly a TLB miss, and infinite with one
-//! that has none. With fewer than three samples the average is over those. An interval without instructions
-//! changes nothing and is not remembered. A P/T exactly at a bound lies between the bounds.
+//! Ours, where the text is silent: rules 1 to 3 use the interval that just ended, which is also in the
+//! history. The historic P/T is the average page-fault frequency divided by the average TLB-miss frequency.
+//! An average of three ratios would be dominated by an interval with hardly a TLB miss, and infinite with one
+//! that has none. With fewer than three samples, the average is over all of them. An interval without
+//! instructions changes nothing and is not remembered. A P/T exactly at a bound lies between the bounds.
 
 use super::{below, num, positive, within};
 use crate::{Counters, Log, Mode, Parameters, Policy, View};
@@ -35,9 +34,9 @@ pub struct Dsp {
     pub p_to_t_upper: f64,
     /// Page faults per TLB miss below which shadow paging is better.
     pub p_to_t_lower: f64,
-    /// Rules 1 and 2 ask that the other frequency be below this part of its upper bound (0 to 1).
+    /// Share of its upper bound (0 to 1) below which rules 1 and 2 want the other frequency.
     pub near_upper_fraction: f64,
-    /// Samples averaged for the historic frequencies, the newest included.
+    /// Number of samples in the historic frequencies, with the newest.
     pub history_samples: usize,
 }
 
@@ -71,11 +70,11 @@ impl Parameters for Dsp {
 
 struct State {
     p: Dsp,
-    /// TLB-miss and page-fault frequency of the last intervals.
+    /// TLB-miss and page-fault frequencies of the last intervals.
     history: VecDeque<(f64, f64)>,
 }
 
-/// What one interval and the history say.
+/// The frequencies and ratios of one interval and of the history.
 struct Seen {
     tlb: f64,
     faults: f64,
@@ -97,7 +96,7 @@ impl State {
         Seen { tlb, faults, historic_tlb, now: faults / tlb, historic: historic_faults / historic_tlb }
     }
 
-    /// The first rule that applies, and the mode it asks for (none: stay).
+    /// The first rule that applies, and the mode that the rule names (none: stay).
     fn rule(&self, s: &Seen) -> (u8, Option<Mode>) {
         let p = &self.p;
         if s.tlb > p.tlb_miss_upper && s.faults < p.near_upper_fraction * p.page_fault_upper {

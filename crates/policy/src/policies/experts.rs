@@ -5,18 +5,18 @@
 //! No single rule suits all programs. Where phases are long, the last interval predicts the next best. Where
 //! phases alternate faster than decisions come, an average does, or the interval one period ago. Where the
 //! modes cost the same, staying is best. Both modes' costs are known or estimated in every interval, so each
-//! rule's cost, its own switches included, can be computed without trying the rule. This is prediction
-//! with expert advice (Littlestone and Warmuth's
-//! weighted majority, Blum and Burch for task systems with switch costs), by following the
-//! leader over a fading past.
+//! rule's cost, with its switches, can be computed without trying the rule. This is prediction with expert
+//! advice (Littlestone and Warmuth's weighted majority, Blum and Burch for task systems with switch costs),
+//! by following the leader over a fading past.
 //!
-//! The rules: stay in shadow, stay in nested; expect the last interval's difference again,
-//! that of its new phase alone, or an average over 2, 5, 20 intervals; expect what came p
-//! intervals before the next one, for every p up to `longest_period`.
+//! The rules: stay in shadow; stay in nested; expect the last interval's difference between the modes again;
+//! expect the difference of its new phase alone; expect an average over 2, 5 or 20 intervals; expect the
+//! difference of the interval p before the next, for every p up to `longest_period`.
 //!
 //! The rules' costs and differences are remembered in cycles rather than per instruction: an interval with
-//! twice the work counts twice, and an idle one counts nothing. After a vCPU is added, the past counts less
-//! than the present until it has faded, and decisions may differ from those of a VM that always had it.
+//! twice the work counts twice, and an idle interval counts nothing. After a vCPU is added, the past counts
+//! less than the present until it has faded. Decisions may then differ from those of a VM that always had
+//! this vCPU.
 
 use super::ledger::{Ledger, Mixture, known};
 use super::{num, within};
@@ -31,19 +31,19 @@ pub struct Experts {
     pub interval_s: f64,
     /// Intervals after which a past cost counts for 1/e.
     pub memory: f64,
-    /// By how much another rule must have been cheaper to be followed, in percent of an
-    /// interval's cycles.
+    /// By how much another rule must be cheaper before the policy follows it, in percent of an interval's
+    /// cycles.
     pub lead_percent: f64,
-    /// The longest period looked for, in intervals; 1 for none.
+    /// Longest period of the rules that expect repetition, in intervals; 1 for no such rule.
     pub longest_period: usize,
-    /// Share of the price of going there and back that an expected difference must reach
-    /// before a rule moves.
+    /// Share of the price of a switch there and back that an expected difference must reach before a rule
+    /// switches.
     pub share: f64,
     /// A difference below this share of the interval's cycles counts as 0, in percent.
     pub margin_percent: f64,
-    /// How much of what a switch reveals goes into the correction of estimates, 0 to 1.
+    /// Weight of the error that a switch shows in the correction of estimates, 0 to 1.
     pub learn: f64,
-    /// The most by which an estimate is corrected, as a factor.
+    /// Largest factor by which an estimate is corrected.
     pub most_correction: f64,
 }
 
@@ -87,9 +87,9 @@ impl Parameters for Experts {
     }
 }
 
-/// Intervals over which averages go.
+/// Numbers of intervals that the average rules take.
 const AVERAGES: [f64; 3] = [2.0, 5.0, 20.0];
-/// The rule followed at first.
+/// The rule that the policy follows first.
 const NEW_PHASE: usize = 3;
 
 #[derive(Debug, Clone, Copy)]
@@ -104,9 +104,9 @@ enum Rule {
 #[derive(Debug, Clone)]
 struct Expert {
     rule: Rule,
-    /// The mode in which it would be.
+    /// The mode that a VM under this rule would be in.
     mode: Mode,
-    /// What it would have cost lately above the cheaper mode of each interval, cycles.
+    /// Cycles that the rule would have cost lately above the cheaper mode of each interval.
     cost: f64,
 }
 
@@ -116,7 +116,7 @@ struct State {
     fade: f64,
     experts: Vec<Expert>,
     leader: usize,
-    /// Differences so far, nested less shadow, the last `longest_period` of them.
+    /// The last `longest_period` differences, nested less shadow.
     past: Vec<f64>,
     ledger: Ledger,
     mixture: Mixture,
@@ -135,7 +135,7 @@ impl Rule {
 }
 
 impl State {
-    /// All experts pay for the interval and move for the next.
+    /// Charges every rule for the interval, and moves each for the next.
     fn reckon(&mut self, view: &View, other: &Other, costs: [f64; 2]) {
         let nested_less_shadow = costs[Mode::Nested as usize] - costs[Mode::Shadow as usize];
         let toward = if view.mode == Mode::Nested { 1.0 } else { -1.0 };
@@ -154,7 +154,7 @@ impl State {
         let n = self.past.len();
         for e in &mut self.experts {
             e.cost = self.fade * e.cost + costs[e.mode as usize] - cheapest;
-            // What the rule expects of nested less shadow, over how many intervals.
+            // The difference, nested less shadow, that the rule expects, and over how many intervals.
             let (expected, over) = match &mut e.rule {
                 Rule::Stay(Mode::Shadow) => (f64::INFINITY, 1.0),
                 Rule::Stay(Mode::Nested) => (f64::NEG_INFINITY, 1.0),

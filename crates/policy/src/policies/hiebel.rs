@@ -5,14 +5,13 @@
 //! Page faults and TLB misses are the context. Running with modes chosen at random (random profiling) shows
 //! each mode's reward in a context; the authors construct a policy from such a profile off line.
 //!
-//! Ours: it learns on line, epsilon-greedy. The context is the bin of TLB misses and the bin of
-//! page faults per 1000 instructions, which are the guest's own and so nearly the same in both modes.
-//! Per context and mode it keeps a recency-weighted mean of cycles per instruction, the
-//! reward being its negative. The first decisions are random; then, with probability epsilon,
-//! the other mode is tried; else the better is taken if it promises a margin. The intervals
-//! right after a switch are neither learnt from nor decided after. A mode not yet tried
-//! in a context is no better. Intervals without instructions or cycles are ignored.
-//! Random numbers are a PCG's from a seed.
+//! Ours: the policy learns on line, epsilon-greedy. The context is the bin of TLB misses and the bin of page
+//! faults per 1000 instructions, which the guest causes itself and which are therefore nearly the same in
+//! both modes. For each context and mode, the policy keeps a recency-weighted mean of the cycles per
+//! instruction; the reward is its negative. The first decisions are random. After them, the policy tries the
+//! other mode with probability epsilon, and otherwise takes the better mode if that promises a margin. A mode
+//! that was never tried in a context is no better. The policy ignores the intervals right after a switch, and
+//! those without instructions or cycles. Random numbers come from a seeded PCG.
 
 use super::{num, positive, settling, within};
 use crate::{Counters, Log, Mode, Parameters, Policy, View};
@@ -26,21 +25,21 @@ use serde::{Deserialize, Serialize};
 pub struct Hiebel {
     /// Interval in seconds.
     pub interval_s: f64,
-    /// Where the bins of TLB misses per 1000 instructions end; rising.
+    /// Ends of the bins of TLB misses per 1000 instructions, rising.
     pub tlb_miss_bounds: Vec<f64>,
-    /// Where the bins of page faults per 1000 instructions end; rising.
+    /// Ends of the bins of page faults per 1000 instructions, rising.
     pub page_fault_bounds: Vec<f64>,
-    /// Decisions at the start that choose either mode with equal chance.
+    /// Number of decisions at the start that choose at random.
     pub profile_decisions: u32,
     /// Probability (0 to 1) of trying the other mode, afterwards.
     pub epsilon: f64,
     /// Weight (above 0, up to 1) of a new interval in the mean.
     pub rate: f64,
-    /// Part (0 to 1) by which the other mode's CPI must be lower.
+    /// Share (0 to 1) by which the other mode's CPI must be lower.
     pub margin: f64,
-    /// Intervals after a switch that are not looked at.
+    /// Number of intervals after a switch that are ignored.
     pub settle_intervals: u32,
-    /// Of the random choices.
+    /// Seed of the random choices.
     pub seed: u64,
 }
 
@@ -92,7 +91,7 @@ struct State {
     /// Mean cycles per instruction, per context and mode.
     cpi: Vec<[Option<f64>; 2]>,
     rng: Pcg64,
-    /// Random decisions that are left.
+    /// Number of random decisions that are left.
     profiling: u32,
     settling: u32,
 }

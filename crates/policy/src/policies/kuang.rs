@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Kuang: two support-vector machines, one per direction (Kuang, Brown, Wang 2014).
 //!
-//! Published: a machine trained on intervals whose better mode is known replaces rules made by hand for one
-//! computer. One machine decides under shadow paging whether to go to nested, the other under nested paging
-//! whether to go to shadow.
+//! Published: a machine that is trained on intervals whose better mode is known replaces rules made by hand
+//! for one computer. In shadow mode, one machine decides whether to switch to nested; in nested mode, the
+//! other decides whether to switch to shadow.
 //!
-//! Ours: features and their form (see [`svm`](super::svm)), and the built-in machines, as only
-//! the structure was published: `bifold policy train kuang` has trained them on the first two
-//! thirds of our suite. On programs left out 76 to 78 % of their decisions are right, and they
-//! come as near to the oracle as two simple machines set by hand (3.1 and 3.0 % above it). A decision
-//! function of exactly 0 stays. In intervals without instructions or cycles no machine is asked.
+//! Ours: the features and their form (see [`svm`](super::svm)), and the built-in machines, because only the
+//! structure was published. `bifold policy train kuang` trained them on the first two thirds of the suite. On
+//! left-out programs, 76 to 78 % of their decisions are right, and they come as near to the oracle as two
+//! simple machines set by hand (gaps of 3.1 and 3.0 %). If the decision function is exactly 0, the policy
+//! stays, as it does in intervals without instructions or cycles.
 
 use super::num;
 use super::svm::Machine;
@@ -22,9 +22,9 @@ use serde::{Deserialize, Serialize};
 pub struct Kuang {
     /// Interval in seconds.
     pub interval_s: f64,
-    /// Asked in shadow; above 0 it switches to nested.
+    /// Decides in shadow mode; above 0 the policy switches to nested.
     pub to_nested: Machine,
-    /// Asked in nested; above 0 it switches to shadow.
+    /// Decides in nested mode; above 0 the policy switches to shadow.
     pub to_shadow: Machine,
 }
 
@@ -88,8 +88,8 @@ mod tests {
     use super::*;
     use Mode::{Nested, Shadow};
 
-    /// Two machines whose decisions can be reckoned by hand, as those built in are trained anew
-    /// now and then. In shadow, with 2 % in walks and few faults, they switch above about 10 % in the
+    /// Two machines whose decisions can be computed by hand. The built-in machines change when they are
+    /// trained anew. In shadow, with 2 % in walks and few faults, they switch above about 10 % in the
     /// hypervisor; in nested, with no page faults, above about 10 % in walks.
     const BY_HAND: &str = r#"
         policy = "kuang"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The ledger and the mixture, which our own policies share: both modes' costs of an interval, and the part
-//! of an interval that is a new phase.
+//! The ledger and the mixture, which our own policies share. The ledger has both modes' costs of an interval;
+//! the mixture tells which part of an interval belongs to a new phase.
 //!
 //! The other mode's cost is estimated, and the error depends on the program. Every switch measures that error
 //! twice: the mode entered shows what it really costs, and the cost of the mode left was counted before.
@@ -12,13 +12,13 @@ use crate::{Counters, Log, Mode, Other, View};
 /// Both modes' costs of the intervals seen, indexed by [`Mode`].
 #[derive(Debug, Clone)]
 pub(super) struct Ledger {
-    /// How much of what a switch reveals is believed, 0 to 1.
+    /// Weight of the error that a switch shows, 0 to 1.
     learn: f64,
-    /// The most by which an estimate is corrected, as a logarithm.
+    /// Logarithm of the largest correction.
     most: f64,
-    /// Logarithm of the factor by which the estimate of each mode's cost is corrected.
+    /// Logarithm of the correction of each mode's estimated cost.
     correction: [f64; 2],
-    /// What the switch before this interval was to cost.
+    /// Expected cost of the switch before this interval.
     paying: f64,
     left: Option<Left>,
 }
@@ -27,12 +27,12 @@ pub(super) struct Ledger {
 #[derive(Debug, Clone, Copy)]
 struct Left {
     rates: Rates,
-    /// What it cost, and what the other was estimated to cost: cycles per instruction.
+    /// Cycles per instruction: the interval's cost, and the estimate for the other mode.
     seen: f64,
     estimated: f64,
 }
 
-/// What the guest itself did, per 1000 instructions: it tells phases apart in either mode.
+/// The guest's own rates per 1000 instructions, which tell phases apart in either mode.
 #[derive(Debug, Clone, Copy)]
 struct Rates {
     faults: f64,
@@ -44,8 +44,8 @@ impl Rates {
         Rates { faults: view.page_faults_per_1000(), misses: view.tlb_misses_per_1000() }
     }
 
-    /// TLB misses differ between the modes for the same work (their flushes differ), page
-    /// faults hardly do.
+    /// TLB misses of the same work differ between the modes, because their flushes differ. Page faults hardly
+    /// differ.
     fn alike(self, other: Rates) -> bool {
         const NOTHING: f64 = 0.01;
         let within = |a: f64, b: f64, factor: f64| ((a + NOTHING) / (b + NOTHING)).ln().abs() < factor.ln();
@@ -54,7 +54,7 @@ impl Rates {
 }
 
 impl Ledger {
-    /// The counters that a ledger and a mixture read: cycles, and the rates by which phases are told.
+    /// The counters that a ledger and a mixture read: cycles, and the rates that tell phases apart.
     pub const NEEDS: Counters = Counters::INSTRUCTIONS
         .and(Counters::WALK_CYCLES)
         .and(Counters::VMM_CYCLES)
@@ -65,8 +65,8 @@ impl Ledger {
         Ledger { learn, most: most_correction.ln(), correction: [0.0; 2], paying: 0.0, left: None }
     }
 
-    /// Both modes' costs for the work of this interval, in cycles. What the last switch was to
-    /// cost is no cost of the mode.
+    /// Both modes' costs for the work of this interval, in cycles, without the expected cost of the last
+    /// switch.
     pub fn costs(&mut self, view: &View, other: &Other, log: &mut Log) -> [f64; 2] {
         let own = (view.extra_cycles() - std::mem::take(&mut self.paying)).max(0.0);
         self.learn(view, own, other.extra_cycles, log);
@@ -115,20 +115,21 @@ impl Ledger {
     }
 }
 
-/// The interval in which a phase changes is a mixture of two.
+/// Splits an interval in which the phase changes into the old phase and the new.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Mixture {
     before: Option<(Mode, Rates, f64)>,
 }
 
 impl Mixture {
-    /// The difference of the modes' costs to be expected next, in cycles. If page faults or
-    /// TLB misses fell by a share f since the interval before, f of this one is a new phase,
-    /// and what the old one does not explain is the new one's: (d - (1 - f) d_before) / f.
-    /// Where all fell alike, nothing is left to be explained. `weight` 0 to 1 is how far that
-    /// is believed.
+    /// The difference between the modes' costs to expect next, in cycles.
+    ///
+    /// If page faults or TLB misses fell by a share f since the interval before, f of this interval is a new
+    /// phase, and the new phase has the difference that the old phase does not explain: (d - (1 - f)
+    /// d_before) / f. If all rates fell alike, nothing is left to explain. `weight`, 0 to 1, is the weight of
+    /// this correction.
     pub fn expected(&mut self, view: &View, difference: f64, weight: f64) -> f64 {
-        /// Less is no change of phase.
+        /// Smaller falls are no change of phase.
         const LEAST: f64 = 0.1;
         let n = view.sample.instructions as f64;
         if n == 0.0 {
@@ -151,7 +152,7 @@ impl Mixture {
     }
 }
 
-/// What is known of the other mode, if all of it is a number.
+/// The other mode's costs, if all are finite.
 pub(super) fn known(view: &View) -> Option<Other> {
     view.other.filter(|o| (o.extra_cycles + o.there_cycles + o.back_cycles).is_finite())
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One file per policy: what was published, its parameters, the decision.
+//! The policies, one file each: what was published, the parameters, the decision.
 
 pub mod always;
 pub mod bae;
@@ -20,7 +20,7 @@ mod testing;
 
 use crate::{Log, Mode};
 
-/// Is this one of the intervals after a switch that a policy ignores? Counts it if so.
+/// Whether this is one of the intervals after a switch that a policy ignores; counts it down.
 pub(crate) fn settling(left: &mut u32, mode: Mode, log: &mut Log) -> bool {
     if *left == 0 {
         return false;
@@ -45,7 +45,7 @@ pub(crate) fn num(x: f64) -> String {
     }
 }
 
-/// Refuses a value outside `low..=high`, and one that is not a number.
+/// Refuses NaN and values outside `low..=high`.
 pub(crate) fn within(name: &str, value: f64, low: f64, high: f64) -> Result<(), String> {
     if value >= low && value <= high {
         Ok(())
@@ -54,7 +54,7 @@ pub(crate) fn within(name: &str, value: f64, low: f64, high: f64) -> Result<(), 
     }
 }
 
-/// Refuses a value that is not above 0 or is infinite, and one that is not a number.
+/// Refuses NaN, infinity, 0 and negative values.
 pub(crate) fn positive(name: &str, value: f64) -> Result<(), String> {
     if value > 0.0 && value.is_finite() {
         Ok(())

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Regret: our own policy. It leaves a mode when staying is estimated to have cost more than
-//! a share of the price of going to the other one and back.
+//! Regret: our own policy. It leaves a mode when staying has cost, by the estimate, more than a share of the
+//! price of a switch to the other mode and back.
 //!
-//! The idea is that of renting skis: switching too early costs as much as switching too late, so the price
-//! itself is the threshold. Regret differs from a work function in three ways. The other mode's cost is
-//! an estimate whose error depends on the program, so every switch is a measurement that corrects the
+//! The idea is the ski-rental problem: a switch that is too early costs as much as one that is too late, so
+//! the price itself is the threshold. Regret differs from a work function in three ways. The other mode's
+//! cost is an estimate whose error depends on the program, so every switch is a measurement that corrects the
 //! estimate for this VM. Old regret fades, because a past phase says nothing of the next. A difference
 //! smaller than the estimate's error counts as 0.
 //!
-//! Published relatives: Bae's and RPMS's thresholds that move after a switch. Here no metric
-//! has a threshold of its own: all of them go into cycles first.
+//! Published relatives: Bae's and RPMS's thresholds, which move after a switch. In regret, all metrics are
+//! turned into cycles first, and no metric has a threshold of its own.
 
 use super::ledger::{Ledger, Mixture, known};
 use super::{num, within};
@@ -22,18 +22,18 @@ use serde::{Deserialize, Serialize};
 pub struct Regret {
     /// Seconds between two decisions.
     pub interval_s: f64,
-    /// Share of the price of going there and back that regret must reach.
+    /// Share of the price of a switch there and back that regret must reach.
     pub share: f64,
-    /// What is left of old regret after an interval, 0 to 1.
+    /// Share of old regret that is left after an interval, 0 to 1.
     pub keep: f64,
     /// A difference below this share of the interval's cycles counts as 0, in percent.
     pub margin_percent: f64,
-    /// How far the difference is taken to be that of the phase that is coming, 0 to 1, in an
-    /// interval in which another one ends (page faults or TLB misses fall).
+    /// Weight, 0 to 1, of the new phase's difference in an interval in which a phase ends (page faults or TLB
+    /// misses fall).
     pub unmix: f64,
-    /// How much of what a switch reveals goes into the correction of estimates, 0 to 1.
+    /// Weight of the error that a switch shows in the correction of estimates, 0 to 1.
     pub learn: f64,
-    /// The most by which an estimate is corrected, as a factor.
+    /// Largest factor by which an estimate is corrected.
     pub most_correction: f64,
 }
 
@@ -72,7 +72,7 @@ impl Parameters for Regret {
 #[derive(Debug)]
 struct State {
     p: Regret,
-    /// Cycles that the current mode has cost more than the other is estimated to have.
+    /// Cycles that the current mode has cost above the other mode's estimate.
     regret: f64,
     ledger: Ledger,
     mixture: Mixture,

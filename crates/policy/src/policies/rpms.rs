@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! RPMS: a level between two thresholds of overhead (Marmanis, NTUA 2020).
 //!
-//! Published: a level C in -N to N. In shadow paging an interval whose overhead is above T_high
-//! adds 1 and one below T_low takes 1 away; in nested paging the signs swap. C = N switches
-//! to nested, C = -N to shadow, and the two intervals after a switch are ignored. Overhead
-//! is the hypervisor's and the walks' share of cycles. Variants: fixed thresholds; dynamic ones
-//! (T_high per mode, moved after a switch by the instructions per cycle before and after);
-//! a single metric (shadow looks only at the hypervisor's share, nested only at the walks').
+//! Published: a level C from -N to N. In shadow mode, an interval with an overhead above T_high adds 1, and
+//! an interval below T_low subtracts 1; in nested mode the signs swap. C = N switches to nested, C = -N to
+//! shadow. The two intervals after a switch are ignored. Overhead is the share of cycles in the hypervisor
+//! and in walks. Variants: fixed thresholds; dynamic thresholds (T_high per mode, moved after a switch by the
+//! instructions per cycle, IPC, before and after); a single metric (the hypervisor's share in shadow mode,
+//! the walks' share in nested mode).
 //!
-//! Where the text is silent, the code that was shipped with it (`rpms.sh`) decides. C saturates, and a switch
-//! does not reset it, so that the way back takes up to 2N intervals. The IPC before is that of the interval
-//! that led to the switch; the IPC after is that of the last ignored interval. The step is 2 times the
-//! larger IPC over the smaller. Ours: an interval without cycles changes nothing, and no threshold moves
-//! on an IPC of 0.
+//! Where the text is silent, the code published with it (`rpms.sh`) decides. C saturates, and a switch does
+//! not reset C, so that the way back takes up to 2N intervals. The IPC before is that of the interval that
+//! led to the switch; the IPC after is that of the last ignored interval. The step is 2 times the larger IPC
+//! over the smaller. Ours: an interval without cycles changes nothing, and an IPC of 0 moves no threshold.
 
 use super::{num, positive, settling, within};
 use crate::{Counters, Log, Mode, Parameters, Policy, View};
 use serde::{Deserialize, Serialize};
 
-/// Which overhead is compared with the thresholds.
+/// The overhead that is compared with the thresholds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Metric {
@@ -54,13 +53,13 @@ pub struct Rpms {
     pub t_low: f64,
     /// Percent of cycles above which it is bad: for both modes, at the start.
     pub t_high: f64,
-    /// Intervals not looked at after a switch.
+    /// Number of intervals after a switch that are ignored.
     pub blackout_intervals: u32,
-    /// What is compared.
+    /// The overhead to compare.
     pub metric: Metric,
-    /// Share of the interval during which vCPUs ran below which it is ignored (0 to 1).
+    /// Share of an interval during which vCPUs ran (0 to 1) below which the interval is ignored.
     pub min_load: f64,
-    /// Thresholds that move; fixed ones without.
+    /// Parameters of dynamic thresholds; none for fixed thresholds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dynamic: Option<Dynamic>,
 }
@@ -107,9 +106,9 @@ struct State {
     level: i64,
     /// Percent, per mode.
     t_high: [f64; 2],
-    /// Intervals still not looked at.
+    /// Number of intervals still to be ignored.
     blackout: u32,
-    /// Instructions per cycle of the last interval looked at.
+    /// Instructions per cycle of the last interval that was not ignored.
     ipc_before: f64,
 }
 
@@ -122,7 +121,7 @@ impl State {
         }
     }
 
-    /// At the end of a blackout: moves the threshold of the mode that was left.
+    /// Moves the threshold of the mode that was left, after the last ignored interval.
     fn learn(&mut self, view: &View, log: &mut Log) {
         let Some(d) = self.p.dynamic else { return };
         let (before, after) = (self.ipc_before, view.ipc());
@@ -184,7 +183,7 @@ impl Policy for State {
         let (overhead, what) = self.overhead(view);
         let (t_low, t_high) = (self.p.t_low, self.t_high[mode as usize]);
         let n = i64::from(self.p.n);
-        // Away from shadow is up, away from nested is down.
+        // Up leads away from shadow, down away from nested.
         let (away, target) = match mode {
             Mode::Shadow => (1, n),
             Mode::Nested => (-1, -n),

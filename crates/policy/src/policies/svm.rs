@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A trained support-vector machine: features of an interval, and the decision function.
+//! A trained support-vector machine: the features of an interval, and the decision function. Training is in
+//! `bifold-train`.
 //!
-//! f(x) = sum of coefficient * K(vector, x) + bias, where K is linear, x . y, or a radial basis
-//! function, exp(-gamma |x - y|^2); a coefficient is the multiplier times its class, +1
-//! for "switch". x are features, each log1p of what was measured, less a mean, over a scale.
-//! Nothing here trains: the machine is read from parameters.
+//! f(x) = sum of coefficient * K(vector, x) + bias. The kernel K is linear, x . y, or a radial basis
+//! function, exp(-gamma |x - y|^2). A coefficient is the multiplier times its class, which is +1 for
+//! "switch". A feature in x is log1p of the measured value, less a mean, divided by a scale.
 
 use super::{num, positive};
 use crate::{Counters, View};
 use serde::{Deserialize, Serialize};
 
-/// What is measured of an interval.
+/// A measured value of an interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Feature {
@@ -29,7 +29,7 @@ pub enum Feature {
 }
 
 impl Feature {
-    /// All there are.
+    /// All features.
     pub const ALL: [Feature; 6] = [
         Feature::TlbMisses,
         Feature::PageFaults,
@@ -39,7 +39,7 @@ impl Feature {
         Feature::Ipc,
     ];
 
-    /// As measured, in the feature's unit; not negative.
+    /// The measured value in the feature's unit, 0 or more.
     pub fn measured(self, view: &View) -> f64 {
         match self {
             Feature::TlbMisses => view.tlb_misses_per_1000(),
@@ -51,7 +51,7 @@ impl Feature {
         }
     }
 
-    /// The counters from which it is computed.
+    /// The counters that the feature is computed from.
     pub fn needs(self) -> Counters {
         match self {
             Feature::TlbMisses => Counters::INSTRUCTIONS.and(Counters::TLB_MISSES),
@@ -63,7 +63,7 @@ impl Feature {
         }
     }
 
-    /// As a machine is trained on it, before mean and scale: log1p of what was measured.
+    /// log1p of the measured value: the feature before mean and scale.
     pub fn value(self, view: &View) -> f64 {
         self.measured(view).ln_1p()
     }
@@ -90,7 +90,7 @@ impl Feature {
     }
 }
 
-/// How alike two intervals are.
+/// A kernel: how similar two intervals are.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Kernel {
@@ -104,7 +104,7 @@ pub enum Kernel {
 }
 
 impl Kernel {
-    /// Of two intervals' standardised features.
+    /// The kernel's value for two intervals' standardised features.
     pub fn of(self, x: &[f64], y: &[f64]) -> f64 {
         let pairs = x.iter().zip(y);
         match self {
@@ -118,29 +118,29 @@ impl Kernel {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
-    /// What it looks at, in the order of all that follows.
+    /// The features, in the order of all other lists.
     pub features: Vec<Feature>,
-    /// Taken from each feature's log1p.
+    /// Subtracted from each feature's log1p.
     pub mean: Vec<f64>,
-    /// By which the rest is divided, above 0.
+    /// Divisor of each feature after the mean is subtracted, above 0.
     pub scale: Vec<f64>,
     /// The kernel.
     pub kernel: Kernel,
-    /// Support vectors, standardised; a linear machine may have one, its weights.
+    /// Standardised support vectors; a linear machine may have its weights as the only one.
     pub vectors: Vec<Vec<f64>>,
-    /// One per support vector: multiplier times class.
+    /// Multiplier times class of each support vector.
     pub coefficients: Vec<f64>,
-    /// Added to the sum.
+    /// The bias.
     pub bias: f64,
 }
 
 impl Machine {
-    /// The counters that its features are computed from.
+    /// The counters that the machine's features are computed from.
     pub fn needs(&self) -> Counters {
         self.features.iter().fold(Counters::NONE, |set, feature| set.and(feature.needs()))
     }
 
-    /// What is wrong with it, if anything; `name` is the parameter's.
+    /// Checks the machine; errors begin with the parameter's `name`.
     pub fn check(&self, name: &str) -> Result<(), String> {
         let n = self.features.len();
         if !(1..=Feature::ALL.len()).contains(&n) {
@@ -184,7 +184,7 @@ impl Machine {
         self.features.iter().enumerate().map(at).collect()
     }
 
-    /// The decision function over standardised features; above 0 it says switch.
+    /// The decision function over standardised features; above 0 means switch.
     pub fn decision(&self, x: &[f64]) -> f64 {
         let terms = self.vectors.iter().zip(&self.coefficients).map(|(v, c)| c * self.kernel.of(v, x));
         terms.sum::<f64>() + self.bias
@@ -195,8 +195,8 @@ impl Machine {
         self.features.iter().map(|f| f.say(f.measured(view))).collect::<Vec<_>>().join(", ")
     }
 
-    /// The least change of one feature, in steps of a tenth of its scale up to 10 of them, that
-    /// turns the decision round; in words.
+    /// In words, the smallest change of one feature that reverses the decision, in steps of a tenth of its
+    /// scale and up to ten scales.
     pub(super) fn turn(&self, x: &[f64]) -> Option<String> {
         let says = self.decision(x) > 0.0;
         let mut x = x.to_vec();

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Views made of a few numbers, for the tests of the policies.
+//! Views made from a few numbers, for the tests of policies.
 
 use crate::{Log, Mode, Named, Other, Policy, View};
 use bifold_model::Sample;
 
-/// What an interval showed: a million instructions in a million cycles, nothing else, all load.
+/// An interval of a million instructions in a million cycles at full load, without any other count.
 #[derive(Debug, Clone, Copy)]
 pub struct Seen {
     pub sample: Sample,
@@ -42,7 +42,7 @@ impl Seen {
         seen
     }
 
-    /// The same with these instructions per cycle.
+    /// This interval with another number of instructions per cycle.
     pub fn ipc(mut self, ipc: f64) -> Seen {
         self.sample.instructions = (ipc * self.cycles).round() as u64;
         self
@@ -58,7 +58,7 @@ impl Seen {
     }
 }
 
-/// A policy in a VM that always obeys, and what was said last.
+/// A policy in a VM that follows it, and its last explanation.
 pub struct Run {
     pub policy: Box<dyn Policy>,
     pub mode: Mode,
@@ -89,12 +89,12 @@ impl Run {
     }
 }
 
-/// The complaint about a built-in set in which a value was replaced.
+/// The error for a built-in set in which a value was replaced.
 pub fn refused(named: &str, key: &str, value: &str) -> String {
     refused_in(crate::spec::BUILT_IN.iter().find(|(n, _)| *n == named).unwrap().1, key, value)
 }
 
-/// The same about a set given as text.
+/// The error for a set given as text.
 pub fn refused_in(text: &str, key: &str, value: &str) -> String {
     let mut table: toml::Table = text.parse().unwrap();
     let new: toml::Table = format!("v = {value}").parse().unwrap();

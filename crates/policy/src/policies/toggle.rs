@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Toggle: switches at a fixed pace, whatever the program does.
 //!
-//! It is a stress test rather than a policy: DSP's authors measured with it what switching itself costs (Wang
-//! et al., VEE 2011, tables 4 and 5), and here it checks the replay's cold starts against tables that are
-//! really rebuilt.
+//! Toggle is a stress test rather than a policy. DSP's authors measured the cost of switching with it (Wang
+//! et al., VEE 2011, tables 4 and 5). Here it checks the replay's cold starts against tables that are really
+//! rebuilt.
 
 use crate::{Counters, Log, Mode, Parameters, Policy, View};
 use serde::{Deserialize, Serialize};

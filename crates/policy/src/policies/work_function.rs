@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The work-function algorithm: two modes as a metrical task system.
 //!
-//! Published (Borodin, Linial, Saks 1992): where states have costs and moving between them has a cost, an
-//! algorithm that follows the work functions pays at most 2n - 1 times what the best sequence of n states
-//! pays that is known in advance. No deterministic algorithm does better. Here n = 2.
+//! Published (Borodin, Linial, Saks 1992): in a system of n states that have costs, with a cost to move
+//! between them, an algorithm that follows the work functions pays at most 2n - 1 times as much as the best
+//! sequence of states that knows the future. No deterministic algorithm does better. Here n = 2.
 //!
 //! Ours: its use for paging modes. The work function of a mode is the cost of the cheapest sequence of modes
-//! so far that ends in this mode. The VM leaves a mode when the other mode's work function pins this one's:
-//! when even a VM that must end here would have done better to come from there. An interval costs the cycles
-//! in walks and exits, as counted for this mode and as [`View::other`] has them for the other; without the
-//! latter the VM stays. The first interval after a switch contains the switch's cost, which the work functions
-//! already have, so it is taken off (down to 0). There is no threshold to set. The bound, for an algorithm
-//! that decides after an interval and over switch costs that differ by direction, is proven at [`TwoStates`].
+//! so far that ends in this mode. The VM leaves a mode when the other mode's work function pins this mode's:
+//! when the cheapest sequence that ends here would come from there. An interval costs the cycles in walks and
+//! exits, as counted for this mode, and as [`View::other`] has them for the other mode; without the latter
+//! the VM stays. The first interval after a switch contains the switch's cost, which the work functions
+//! already have; it is subtracted (down to 0). There is no threshold to set. [`TwoStates`] proves the bound
+//! for an algorithm that decides after an interval and for switch costs that differ by direction.
 
 use super::{num, positive};
 use crate::{Counters, Log, Mode, Other, Parameters, Policy, View};
@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 pub struct WorkFunction {
     /// Interval in seconds.
     pub interval_s: f64,
-    /// The costs of switches are taken times this (the bound is for 1).
+    /// Factor on the costs of switches (the bound is for 1).
     pub switch_factor: f64,
 }
 
@@ -49,16 +49,16 @@ impl Parameters for WorkFunction {
     }
 }
 
-/// What is paid, all in one unit (here: cycles), none negative.
+/// Costs of an interval and of switches, in one unit (here: cycles), none negative.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Costs {
-    /// Of the interval in the mode that the VM was in.
+    /// Cost of the interval in the mode that the VM was in.
     pub own: f64,
-    /// Of the same interval in the other mode.
+    /// Cost of the interval in the other mode.
     pub other: f64,
-    /// Of switching from the VM's mode to the other.
+    /// Cost of a switch from the VM's mode to the other.
     pub away: f64,
-    /// Of switching from the other mode to the VM's.
+    /// Cost of a switch from the other mode to the VM's.
     pub back: f64,
 }
 
@@ -116,7 +116,7 @@ impl TwoStates {
         }
     }
 
-    /// Adds an interval; the mode of the next. Costs that are not finite change nothing.
+    /// Adds an interval and returns the mode of the next. Costs that are not finite change nothing.
     pub fn add(&mut self, mode: Mode, c: Costs) -> Mode {
         if ![c.own, c.other, c.away, c.back].iter().all(|x| x.is_finite()) {
             return mode;
@@ -132,7 +132,7 @@ impl TwoStates {
 struct State {
     p: WorkFunction,
     states: TwoStates,
-    /// The mode that the last decision switched to, and the cycles that the way there was to take.
+    /// The mode that the last decision switched to, and the expected cycles of that switch.
     switched: Option<(Mode, f64)>,
 }
 
@@ -223,7 +223,8 @@ mod tests {
         }
     }
 
-    /// What `policy` pays for `n` intervals whose costs `charge` names, knowing mode and policy; and the costs.
+    /// What `policy` pays for `n` intervals whose costs `charge` names, knowing mode and policy; and the
+    /// costs.
     fn pay<P: Decide>(
         mut policy: P,
         start: Mode,

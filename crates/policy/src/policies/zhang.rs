@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Zhang: M of the last N samples must agree (Zhang 2017).
 //!
-//! Published: the structure. Each sample votes for a mode, and a switch needs M votes for the
-//! other one among the last N samples, so that neither an odd sample nor a workload at the edge
-//! makes a VM flap.
+//! Published: the structure. Each sample votes for a mode, and a switch needs M votes for the other mode
+//! among the last N samples, so that neither an odd sample nor a workload at the edge makes a VM flap.
 //!
-//! Ours: all parameters, and what a vote is. Each of TLB misses and guest page faults per 1000
-//! instructions, which are the guest's own and so the same in both modes, is divided by its
-//! threshold. The larger quotient votes, if it is above 1: TLB misses for shadow, page faults
-//! for nested. Else, and where the two are equal, the vote is for neither. A switch forgets
-//! all votes; so a mode lasts M intervals at least. Samples without instructions do not vote.
+//! Ours: all parameters, and the rule of a vote. TLB misses and guest page faults per 1000 instructions,
+//! which the guest causes itself and which are the same in both modes, are each divided by their threshold.
+//! The larger quotient votes if it is above 1: TLB misses for shadow, page faults for nested. Otherwise, and
+//! if both are equal, the sample votes for neither. A switch forgets all votes, so that a mode lasts at least
+//! M intervals. Samples without instructions do not vote.
 
 use super::{num, positive, within};
 use crate::{Counters, Log, Mode, Parameters, Policy, View};
@@ -22,9 +21,9 @@ use std::collections::VecDeque;
 pub struct Zhang {
     /// Interval in seconds.
     pub interval_s: f64,
-    /// Samples that are remembered.
+    /// Number of samples that are remembered.
     pub n: usize,
-    /// Votes for the other mode that make it switch, 1 to n.
+    /// Number of votes for the other mode that lead to a switch, 1 to n.
     pub m: usize,
     /// TLB misses per 1000 instructions above which a sample votes for shadow.
     pub tlb_miss_threshold: f64,

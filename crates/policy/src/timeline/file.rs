@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The file form: one JSON document, compressed by zstd. Counters are columns over the
-//! intervals, and columns without a count are left out; so 500 intervals take some 50 KB.
-//! `zstdcat FILE | python3 -m json.tool` shows it.
+//! The file format of timelines: one JSON document, compressed by zstd.
+//!
+//! Counters are columns over the intervals, and columns without a count are left out, so that 500 intervals
+//! take about 50 KB. `zstdcat FILE | python3 -m json.tool` shows a file.
 
 use super::{About, Pair, StaticRun, SwitchCosts, Timeline};
 use crate::Mode;
@@ -14,15 +15,15 @@ use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-/// Name and version of the form.
+/// Name and version of the format.
 const SCHEMA: &str = "bifold.timeline/1";
-/// More than any timeline: what claims more is damaged.
+/// Most bytes of a document. A file that claims more is damaged.
 const MOST_BYTES: u64 = 1 << 30;
 const LEVEL: i32 = 12;
-/// More than any counter of a whole run reaches (at 4 GHz it is four weeks of cycles), and few
-/// enough that sums of a few such counters are numbers.
+/// Largest value of a counter over a whole run: four weeks of cycles at 4 GHz. Sums of a few such counters do
+/// not overflow.
 const MOST: u64 = 1 << 53;
-/// More cycles than a switch or an exit of any machine takes.
+/// Largest cost of a switch or exit, in cycles.
 const MOST_COST: u64 = 1 << 32;
 
 /// Why a timeline cannot be used.
@@ -45,15 +46,15 @@ pub enum TimelineError {
         /// What is wrong.
         problem: String,
     },
-    /// Of another version.
+    /// The file has another version.
     #[error("{} is of version {found}, this Bifold reads {SCHEMA}: capture it again", path.display())]
     Version {
         /// The file.
         path: PathBuf,
-        /// Its version.
+        /// The file's version.
         found: String,
     },
-    /// It says what cannot be.
+    /// A value is impossible.
     #[error("timeline {}: {problem}", path.display())]
     Content {
         /// The file.
@@ -91,7 +92,7 @@ struct PairColumns {
 #[serde(deny_unknown_fields)]
 struct RunColumns {
     counters: Columns,
-    /// Per interval: `[last, made, exits, tables]` of each age.
+    /// `[last, made, exits, tables]` of each age, per interval.
     reuse: Vec<Vec<[u32; 4]>>,
 }
 
@@ -103,7 +104,7 @@ struct SwitchedColumns {
     counters: Columns,
 }
 
-/// Intervals, and the counters that count anything.
+/// The number of intervals, and the counters that are not 0 everywhere.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Columns {
@@ -120,7 +121,7 @@ impl Columns {
     }
 
     fn samples(self) -> Result<Vec<Sample>, String> {
-        // Before anything is reserved by it: a number that no column bears out is damage.
+        // Checked before memory is reserved: a number that no column confirms is damage.
         if let Some((name, column)) = self.values.iter().find(|(_, c)| c.len() != self.intervals) {
             return Err(format!("{name} has {} values for {} intervals", column.len(), self.intervals));
         }
@@ -134,7 +135,7 @@ impl Columns {
             if let Some(v) = column.iter().find(|v| **v > MOST) {
                 return Err(format!("{name} = {v} in an interval"));
             }
-            // A policy is shown the sum of as many intervals as it decides after.
+            // A policy sees sums over the intervals since its last decision.
             if column.iter().try_fold(0u64, |sum, v| sum.checked_add(*v)).is_none_or(|sum| sum > MOST) {
                 return Err(format!("{name} is above {MOST} over all intervals"));
             }
@@ -193,7 +194,7 @@ impl Timeline {
         zstd::encode_all(&json[..], LEVEL).expect("memory takes what is written")
     }
 
-    /// From a file's bytes; `path` is for messages.
+    /// Parses a file's bytes; errors name `path`.
     pub fn from_bytes(bytes: &[u8], path: &Path) -> Result<Timeline, TimelineError> {
         let no = |problem: String| TimelineError::NotATimeline { path: path.into(), problem };
         let mut json = Vec::new();
@@ -215,7 +216,7 @@ impl Timeline {
 
     /// Reads a file.
     pub fn read(path: &Path) -> Result<Timeline, TimelineError> {
-        // What is packed is smaller than what it unpacks to.
+        // Compressed bytes are fewer than the document's.
         let bytes = bounded::read(path, MOST_BYTES)
             .map_err(|source| TimelineError::Io { path: path.into(), source })?;
         Timeline::from_bytes(&bytes, path)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A timeline: what one program would have cost in each mode, interval by interval, and how
-//! old the table entries were that it used. All that a policy's replay needs of a capture.
+//! Timelines: what one program would have cost in each mode, interval by interval, and the ages of the table
+//! entries that it used. A replay of a policy needs nothing else of a capture.
 
 mod file;
 
@@ -12,28 +12,28 @@ use bifold_model::ages::Reuse;
 use bifold_model::{Outcome, Profile, Sample, SwitchedOutcome};
 use serde::{Deserialize, Serialize};
 
-/// Seconds of a policy per second of the run, unless a user says otherwise. Published policies
-/// decide every 1 to 5 s, so that a run of 2 s gives them 200 decisions or less.
+/// Default number of seconds of a policy per second of the run. Published policies decide every 1 to 5 s, so
+/// that a run of 2 s has up to 200 decisions.
 pub const TIME_SCALE: f64 = 100.0;
 
-/// What one run cost in both modes as time went by.
+/// What one run cost in both modes over time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Timeline {
-    /// What it is of.
+    /// The program and the machine.
     pub about: About,
-    /// What switches and cold entries cost.
+    /// Costs of switches and of cold entries.
     pub costs: SwitchCosts,
-    /// Both modes, per host page size.
+    /// The runs in both modes, per host page size.
     pub pairs: Vec<Pair>,
     /// VMs that really switched during the run.
     pub switched: Vec<SwitchedOutcome>,
 }
 
-/// What a timeline is of, and on which machine.
+/// The program of a timeline, and the machine.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct About {
-    /// What ran: a command, or a generator's name.
+    /// The command, or the generator's name.
     pub program: String,
     /// The guest, in words; empty for a generator.
     pub guest: String,
@@ -61,7 +61,7 @@ pub struct About {
     pub time_scale: Option<f64>,
 }
 
-/// Costs of the profile that a switch brings, in cycles.
+/// The profile's costs of a switch and of what follows from it, in cycles.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SwitchCosts {
@@ -77,31 +77,31 @@ pub struct SwitchCosts {
     pub zap_page: u64,
 }
 
-/// Both modes over host pages of one size.
+/// The runs in both modes over host pages of one size.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pair {
     /// Size of the host's pages.
     pub host_page: PageSize,
-    /// Shadow, nested: indexed by [`Mode`].
+    /// The runs, indexed by [`Mode`]: shadow, nested.
     pub runs: [StaticRun; 2],
 }
 
-/// A VM that stays in one mode.
+/// A run of a VM that stays in one mode.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StaticRun {
-    /// Per interval.
+    /// One sample per interval.
     pub samples: Vec<Sample>,
-    /// Per interval: entries used that were there before, by age.
+    /// The entries that each interval used and that existed before, by age.
     pub reuse: Vec<Vec<Reuse>>,
 }
 
 impl Timeline {
-    /// The timeline of a run of the model. Pairs of which a mode was not modelled are left out.
+    /// The timeline of a run of the model. Page sizes of which only one mode was modelled are left out.
     pub fn of(outcome: &Outcome, profile: &Profile, program: String, guest: String) -> Timeline {
         let run = |mode: Mode, host_page| {
             let config = bifold_model::Config { mode: mode.into(), host_page };
             outcome.configs.iter().find(|c| c.config == config).map(|c| {
-                // Cold starts are told by ages here.
+                // A timeline has ages instead of cold starts.
                 let plain = |s: &Sample| Sample { cold_exits: 0, cold_cycles: 0, ..*s };
                 let reuse = c.reuse.iter().cloned().chain(std::iter::repeat(Vec::new()));
                 StaticRun {
