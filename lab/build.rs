@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compiles what runs in inner guests into static binaries: the programs, and the load of storms.
+//! Compiles the programs of inner guests and the load of storms into static binaries.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -38,7 +38,7 @@ fn main() {
     let programs = here.join("programs");
     compile(&programs, &out.join("suite"));
     compile(&here.join("loads"), &out.join("storm"));
-    // What a real compiler run compiles: with its headers, so that it needs no file besides.
+    // The input of a real compiler run, preprocessed so that it needs no headers.
     let real = out.join("real.i");
     let made = Command::new(cc())
         .args(["-E", "-o"])

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * Instructions and events that change an address space: MOV to and from CR3
- * and CR4, INVLPG, LIDT, and the delivery of exceptions; and CPUID, which may
- * mark a window. The instructions are recognised at translation and read their
- * operand from the registers in an exec callback, which runs before they do.
- * CR3 and CR4 are followed from the boot on, so that at the start every vCPU's
- * are known.
+ * Records instructions and events that change an address space: MOV to and from
+ * CR3 and CR4, INVLPG, LIDT, the delivery of exceptions, and CPUID, which may mark
+ * a window. The instructions are recognised at translation. An exec callback, which
+ * runs before the instruction, reads its operand from the registers. CR3 and CR4
+ * are followed from the boot on, so that the recording knows them at its start.
  *
- * A delivered exception is seen at its handler's first instruction. TCG shows
- * no access that the delivery makes, so they are written here: the IDT entry's
- * load and the stores of the frame. Left out: the GDT and TSS reads.
+ * The delivery of an exception is noticed at its handler's first instruction. TCG
+ * shows none of the delivery's accesses, so they are recorded here: the load of the
+ * IDT entry and the stores of the frame. Left out: reads of the GDT and the TSS.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +29,7 @@ static struct handler {
     int vector;
 } handlers[VECTORS];
 static int n_handlers;
-uint64_t ticks, interrupts; /* delivered while recording; the latter without ticks */
+uint64_t ticks, interrupts; /* delivered while recording; `interrupts` excludes ticks */
 static uint64_t idt_frames[2] = {UINT64_MAX, UINT64_MAX};
 static bool idt_stale;
 
@@ -39,14 +38,14 @@ static struct vcpu *here(void)
     return vcpu_of(current_cpu);
 }
 
-/* Compares the CR3 followed so far with the register. */
+/* Compares the followed CR3 with the register. */
 static void check_cr3(struct vcpu *v)
 {
     stats[ST_CR3]++;
     stats[ST_CR3_BAD] += read_reg(v, R_CR3) != v->cr3;
 }
 
-/* Set beside a register's number where the instruction lies in the kernel's half. */
+/* Set beside a register's number if the instruction is in the kernel's half. */
 #define KERNEL_HALF 0x100
 
 static void on_mov_to_cr3(unsigned vcpu, void *u)
@@ -126,7 +125,7 @@ static void on_invlpg(unsigned vcpu, void *u)
     hot.fetch_page = UINT64_MAX;
 }
 
-/* LIDT reads a 2-byte limit and an 8-byte base: the latter is the one wanted. */
+/* LIDT reads a 2-byte limit and then an 8-byte base. The base is the IDT's address. */
 static void on_lidt(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t va, void *u)
 {
     struct qemu_plugin_hwaddr *h;
@@ -141,7 +140,7 @@ static void on_lidt(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t va, void
         memcpy(&here()->idt, at, 8);
     if (recording) {
         idt_read();
-        forget_translations(); /* stores to it must be seen */
+        forget_translations(); /* stores to the IDT must be noticed */
     }
 }
 
@@ -218,7 +217,7 @@ static int by_entry(const void *a, const void *b)
     return x->entry < y->entry ? -1 : x->entry > y->entry;
 }
 
-/* Reads the IDT; Linux has one for all vCPUs. False if nothing is in it. */
+/* Reads the IDT; Linux has one for all vCPUs. False if the IDT is empty. */
 bool idt_read(void)
 {
     uint64_t gpa;
@@ -244,10 +243,9 @@ bool idt_read(void)
     return n_handlers > 0;
 }
 
-/* Whether a frame that was stored to holds the IDT. While it boots, the kernel
- * sets gates in the table that is loaded. Handlers run by way of their gates
- * alone, so none was translated, let alone taken for other code, before its gate
- * was set: what is translated from now on is looked up in the new table. */
+/* Whether a frame that was stored to holds the IDT. A booting kernel sets gates in
+ * the loaded IDT. A handler runs only through its gate, so no handler was
+ * translated before its gate was set; later translations use the new table. */
 bool idt_store(uint64_t frame)
 {
     bool hit = frame == idt_frames[0] || frame == idt_frames[1];
@@ -276,11 +274,11 @@ static uint64_t word_at(uint64_t va)
 }
 
 /* Exceptions whose frame points to the instruction that raised them. Left out:
- * traps, aborts and what comes from outside. */
+ * traps, aborts and external interrupts. */
 #define FAULTS UINT32_C(0x000b7ce1) /* 0, 5-7, 10-14, 16, 17, 19 */
 
-/* A block counts its instructions when it starts. A fault in its middle takes
- * back those that were not executed. */
+/* A block counts its instructions when it starts. A fault in its middle subtracts
+ * the instructions that were not executed. */
 static void uncount(uint16_t vector, uint64_t rip, bool fetch)
 {
     const struct block *b = hot.block;
@@ -295,8 +293,8 @@ static void uncount(uint16_t vector, uint64_t rip, bool fetch)
     }
 }
 
-/* Writes what the CPU did to deliver an exception on the current vCPU, whose
- * handler's first instruction is about to run; its accesses only if wanted. */
+/* Records the delivery of an exception on the current vCPU, before the handler's
+ * first instruction runs. The delivery's accesses are recorded only if wanted. */
 void deliver(uint16_t vector, bool accesses)
 {
     bool error_code = vector < 32 && (PUSHES_ERROR >> vector & 1);

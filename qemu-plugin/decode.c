@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * Just enough decoding of 64-bit x86 instructions: the few that change an
- * address space, the marker, and which stores KVM classes as page-table
- * writes. The latter list is the set of entries flagged `PageTable` in
+ * Decodes the 64-bit x86 instructions that the recorder must know: those that
+ * change an address space, the marker, and stores that KVM classes as page-table
+ * writes. These stores are the entries flagged `PageTable` in
  * arch/x86/kvm/emulate.c of Linux 6.1 (opcode_table, twobyte_table, group1,
- * group8, group9, group11), which x86_page_table_writing_insn() reports. Note
- * what is not in it: BTR, XADD, MOVNTI, string, stack and SSE stores.
+ * group8, group9, group11), which x86_page_table_writing_insn() reports. BTR,
+ * XADD, MOVNTI, string, stack and SSE stores are not among them.
  */
 #include "decode.h"
 

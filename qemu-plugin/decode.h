@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
-/* What the recorder must know of one x86-64 instruction (decode.c). */
+/* The properties of an x86-64 instruction that the recorder needs (decode.c). */
 #ifndef BIFOLD_DECODE_H
 #define BIFOLD_DECODE_H
 
@@ -24,7 +24,7 @@ struct decoded {
     enum insn_class class;
     uint8_t cr, reg;
     uint32_t code;
-    bool pt_write; /* KVM 6.1 classes it as a page-table writing instruction */
+    bool pt_write; /* KVM of Linux 6.1 classes it as a page-table writing instruction */
     bool store16;  /* MOV of a 16-bit register to memory */
     /* memory operand of INVLPG */
     uint8_t base, index, scale, segment;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * The event stream in C: the numbers of crates/trace/src/event/words.rs. A test of
- * crates/guest reads this file and holds every number against the Rust one,
- * so keep each on a line of its own: #define BF_NAME number.
+ * The event stream's numbers in C, as in crates/trace/src/event/words.rs. A test of
+ * crates/guest reads this file and compares every number with Rust's, so keep each
+ * on a separate line: #define BF_NAME number.
  */
 #ifndef BIFOLD_EVENTS_H
 #define BIFOLD_EVENTS_H
@@ -58,14 +58,14 @@
 #define BF_MARKER_MAGIC 0x2b1f0d00
 /*
  * Windows are marked by CPUID with this leaf ("BIFO") in EAX and the code in
- * ECX: any program may execute it, and under a hypervisor it is an exit, so
- * that a trace of exits shows it too. Codes below BF_MARKER_WINDOW_BEGIN are
- * left to the NOP: init executes both.
+ * ECX. Any program may execute CPUID, and under a hypervisor it exits, so a trace
+ * of exits shows it too. Codes below BF_MARKER_WINDOW_BEGIN belong to the NOP;
+ * init executes both instructions.
  */
 #define BF_CPUID_LEAF 0x4249464f
 /*
- * By CPUID with this code in ECX, init names the buffer of perf events of one
- * vCPU after the other: address in EBX, length in EDX.
+ * With this code in ECX of CPUID, init names the perf buffers of the vCPUs, one
+ * after the other: address in EBX, length in EDX.
  */
 #define BF_CPUID_PERF 0x10
 

@@ -2,21 +2,21 @@
 /*
  * Keeps the host's files in step with the guest's clock.
  *
- * The host's root is a virtio-9p device. QEMU takes a request off the queue
- * where the guest kicks it, on this thread, but works on it in others. With
- * -icount sleep=off a guest that waits meanwhile finds its clock at the next
- * timer, however long that is: reading 100 small files took it minutes. And
- * the answer comes after as many instructions as the host's load allows.
+ * The host's root is a virtio-9p device. QEMU takes a request off the queue on
+ * this thread, when the guest kicks the queue, but serves it on other threads.
+ * With -icount sleep=off, the clock of a guest that waits jumps to the next timer,
+ * however far away that is: reading 100 small files took minutes of guest time.
+ * The instruction at which the answer arrives depends on the host's load.
  *
- * So the guest does not run on before its requests are answered: after a store
- * to a device, this file waits until every request taken is in the used ring
- * and its interrupt is raised. To the guest the answer takes no time, and the
- * interrupt comes at the same instruction in every run.
+ * Therefore the guest is stopped until its requests are answered: after a store to
+ * a device, this file waits until every request is in the used ring and its
+ * interrupt is raised. For the guest the answer takes no time, and the interrupt
+ * comes at the same instruction in every run.
  *
- * QEMU's plugin interface knows nothing of devices. What this file needs of
- * QEMU it looks up by name among the symbols that QEMU exports for its own
- * modules (--enable-modules, as Debian builds it). If one is missing, nothing
- * waits, and the ring's header says so.
+ * QEMU's plugin interface has no access to devices. This file looks up QEMU's
+ * functions by name among the symbols that QEMU exports for its own modules
+ * (--enable-modules, as in Debian's build). If a symbol is missing, the guest does
+ * not wait, and the ring's header says so.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -31,7 +31,7 @@
 #define DEVICE "/machine/peripheral/files/virtio-backend"
 /* Offset of `idx` in a split queue's used ring (virtio 1.2, 2.7.8). */
 #define USED_IDX 2
-/* How often to look before sleeping, and for how long to sleep then. */
+/* Number of checks before sleeping, and length of a sleep. */
 #define SPINS 200
 #define SLEEP_NS 5000
 
@@ -49,7 +49,7 @@ static void *symbol(const char *name)
     return dlsym(RTLD_DEFAULT, name);
 }
 
-/* Whether waiting is wanted and possible here. */
+/* Whether waiting is requested and possible. */
 bool files_open(void)
 {
     if (!opt.files)
@@ -65,7 +65,7 @@ bool files_open(void)
     return opt.files;
 }
 
-/* Requests that QEMU has taken off the queue and not answered. */
+/* Number of requests that QEMU has taken off the queue and not answered. */
 static bool pending(void)
 {
     uint64_t used = used_addr(device, 0);
@@ -90,7 +90,7 @@ COLD void files_wait(void)
         device = resolve_path(DEVICE, NULL);
         if (!device)
             die("this QEMU has no device at %s", DEVICE);
-        /* Sleeps of some microseconds are to last that long, not 50 more. */
+        /* Without this, a sleep of some microseconds takes 50 more. */
         prctl(PR_SET_TIMERSLACK, 1);
     }
     if (!pending())
@@ -104,7 +104,7 @@ COLD void files_wait(void)
         else
             nanosleep(&nap, NULL);
     }
-    /* Who answers a request holds QEMU's lock until the interrupt is raised. */
+    /* The thread that answers holds QEMU's lock until the interrupt is raised. */
     lock(__FILE__, __LINE__);
     unlock();
 }

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * Who runs in the guest and what is mapped where, for attribution. The guest's
- * init opens one perf event per vCPU that counts nothing and tells of forks,
- * execs, mappings and context switches; the kernel writes the records into a
- * buffer that init has mapped and never reads. The plugin reads that buffer:
- * no store to the page with the kernel's mark of what is written (data_head)
- * is ever taken for an ordinary one, so the records are in the stream where
- * the kernel wrote them. The plugin also moves the mark of what was read
+ * Records the guest's processes and mappings, for attribution. The guest's init
+ * opens one perf event per vCPU. The event counts nothing and reports forks, execs,
+ * mappings and context switches; the kernel writes the records into a buffer that
+ * init has mapped and never reads. The plugin reads the buffer after every store to
+ * the page with the kernel's write mark (data_head), so the records are at the place
+ * in the stream where the kernel wrote them. The plugin also advances the read mark
  * (data_tail), so the buffer never fills.
  *
  * Layout: struct perf_event_mmap_page of linux/perf_event.h, then the data, a
@@ -30,7 +29,7 @@ static struct buffer {
 } *buffers[MAX_VCPUS];
 static unsigned n_buffers;
 
-/* Where an address of init's lies in RAM. */
+/* The place in RAM of an address of init. */
 static char *memory_of(uint64_t va)
 {
     uint64_t gpa;
@@ -40,7 +39,7 @@ static char *memory_of(uint64_t va)
     return (char *)ram_at(gpa & ~PAGE_MASK);
 }
 
-/* The next vCPU's buffer is at this address of the running process, which keeps it mapped. */
+/* Takes the next vCPU's buffer, at this address of the running process, which keeps it mapped. */
 void log_open(uint64_t va, uint64_t bytes)
 {
     uint64_t pages = (bytes >> PAGE_SHIFT) - 1, gpa;
@@ -59,7 +58,7 @@ void log_open(uint64_t va, uint64_t bytes)
     buffers[n_buffers++] = b;
 }
 
-/* Passes on what the kernel has written since the last time. */
+/* Passes on the records that the kernel has written since the last call. */
 static void pass_on(unsigned number)
 {
     struct buffer *b = buffers[number];
@@ -87,7 +86,7 @@ static void pass_on(unsigned number)
     b->control[DATA_TAIL / 8] = tail;
 }
 
-/* What happened between init's opening of the events and the start marker. */
+/* Passes on the records between init's opening of the events and the start marker. */
 void log_start(void)
 {
     for (unsigned i = 0; i < n_buffers; i++)

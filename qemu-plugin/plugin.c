@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * Entry of the plugin and its two phases. Until the start marker only a few
- * instructions are watched, which costs the boot next to nothing. The marker
- * asks for a reset; when QEMU has thrown all translated code away, recording
- * begins with callbacks on everything. The stop marker ends the stream, waits
- * until the consumer has all of it and resets to no callbacks at all.
+ * The plugin's entry and its two phases. Until the start marker only a few
+ * instructions have callbacks, which hardly slows the boot. The marker requests a
+ * reset. When QEMU has discarded all translated code, recording begins with
+ * callbacks on everything. The stop marker ends the stream, waits until the
+ * consumer has read all of it, and resets to no callbacks.
  *
- * With boot=1 the reset is asked for when the kernel, running at its own
- * addresses for the first time, loads CR3 (x86_64_start_kernel, through
- * reset_early_page_tables). What came before is firmware and some hundred
- * instructions of head_64.S. The start marker is then one event among others.
+ * With boot=1 the reset is requested when the kernel, at its own addresses for the
+ * first time, loads CR3 (x86_64_start_kernel, through reset_early_page_tables). Only
+ * firmware and some hundred instructions of head_64.S come before. The start marker
+ * is then an ordinary event.
  *
  * Arguments: ring=FD,ram=FD,bytes=N,below4g=N,vcpus=N,check=N,kpti=0|1,boot=0|1,files=0|1,
  * where=0|1 and for a region (region.c) begin=0|1|2,skip=N,length=N,window=N,warm_up=N,period=N,seed=N,
@@ -24,7 +24,7 @@
 #include "decode.h"
 #include "plugin.h"
 
-/* The lowest API that has all this uses, so that QEMU 9.0 and later load it. */
+/* The lowest API version with all functions in use, so that QEMU 9.0 and later load the plugin. */
 QEMU_EXPORT int qemu_plugin_version = 2;
 
 struct options opt;
@@ -175,13 +175,13 @@ static void ask_for_start(void)
     qemu_plugin_reset(plugin_id, after_start);
 }
 
-/* Instructions are counted, as the region begins after a number of them. */
+/* Counts instructions, because the region begins after a number of them. */
 void start_counting(void)
 {
     qemu_plugin_reset(plugin_id, after_skip);
 }
 
-/* The region begins. CR4 was followed since the command started. */
+/* Begins the region. CR4 was followed since the command's start. */
 void start_recording(void)
 {
     starter = vcpu_of(current_cpu);
@@ -195,7 +195,7 @@ void stop_recording(uint32_t marker)
     qemu_plugin_reset(plugin_id, after_stop);
 }
 
-/* The kernel's first MOV to CR3 at an address of its own is about to run. It
+/* Runs before the kernel's first MOV to CR3 at its own addresses. The instruction
  * ends its block, so the new value is in place when the recording starts. */
 void boot_reached(void)
 {

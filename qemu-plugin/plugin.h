@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * State shared by the plugin's files. One thread runs all of it: QEMU is
- * started with thread=single, so vCPUs take turns on one host thread and the
- * order of events is the order of execution. Nothing here is locked.
+ * State shared by the plugin's files. One thread runs all of the plugin: QEMU is
+ * started with thread=single, so vCPUs take turns on one host thread, and the order
+ * of events is the order of execution. There are no locks.
  */
 #ifndef BIFOLD_PLUGIN_H
 #define BIFOLD_PLUGIN_H
@@ -27,22 +27,22 @@
 #define PTE_ADDR UINT64_C(0x000ffffffffff000)
 
 #define MAX_VCPUS 8
-/* Pages whose translation is remembered per vCPU. 4096 make 32 KB of tags. */
+/* Number of cached translations per vCPU. 4096 take 32 KB of tags. */
 #define CACHE_PAGES 4096
-/* The same for pages that code runs in. */
+/* Number of cached translations of code pages per vCPU. */
 #define CODE_PAGES 1024
-/* Room that is always left behind `limit`, so that callbacks may write a few
- * words before they look. */
+/* Room behind `limit`, so that callbacks may write a few words before they check
+ * the limit. */
 #define SLACK_WORDS 64
 #define MAX_INSNS 4096
 #define MAX_BLOCK 1024 /* instructions of a block; TCG ends it at 512 */
 
 enum { R_RAX, R_RCX, R_RDX, R_RBX, R_RSP, R_CR2 = 16, R_CR3, R_CR4, R_FS, R_GS, R_RIP, R_COUNT };
 
-/* A translated block, as its exec callback needs it. QEMU translates x86 code
- * independent of its virtual address (CF_PCREL) and runs one block wherever its
- * physical page is mapped: the addresses here are those of its first use. Only
- * offsets within a page are good for every use; see code_page(). */
+/* The description of a translated block, for its exec callback. QEMU translates
+ * x86 code independently of its virtual address (CF_PCREL) and runs a block wherever
+ * its physical page is mapped. The addresses here are those of its first use; only
+ * offsets within a page are valid for every use, see code_page(). */
 struct block {
     struct block *next; /* in its hash chain */
     uint64_t page;  /* of its first byte */
@@ -61,29 +61,29 @@ struct vcpu {
     uint64_t cr3, cr4, idt;
     uint64_t fetch_page;
     struct qemu_plugin_register *reg[R_COUNT];
-    /* GVA page -> frame. An entry is valid if its tag equals page + generation,
-     * and it is only made for pages that are no page tables. */
+    /* GVA page -> frame. An entry is valid if its tag equals page + generation.
+     * Page tables get no entry. */
     uint64_t tag[CACHE_PAGES];
     uint32_t pfn[CACHE_PAGES];
     /* Pages that the kernel has loaded from in a gap (region.c), tagged likewise. */
     uint64_t loaded[CACHE_PAGES];
-    /* Page in a block's description -> page it runs in, tagged likewise. */
+    /* Page in a block's description -> page in which the block runs, tagged likewise. */
     struct { uint64_t tag, page; } code[CODE_PAGES];
 };
 
-/* What the hot callbacks touch, on two cache lines. */
+/* State of the hot callbacks, on two cache lines. */
 struct hot {
     uint64_t *p;     /* next word */
-    uint64_t *limit; /* from here on, call the slow path */
+    uint64_t *limit; /* from here on, take the slow path */
     uint64_t generation; /* in bits 63..52; the tags' upper part */
     uint64_t *tag;
     void *cpu;
     uint64_t fetch_page; /* where the last block ran */
-    uint64_t block_page; /* the same as its description has it */
-    int64_t insns; /* since the last INSNS event; negative if that said too much */
+    uint64_t block_page; /* the same page in the block's description */
+    int64_t insns; /* since the last INSNS event; negative if that event counted too many */
     const struct block *block;
-    const struct block *told; /* the last one that the stream told, for attribution */
-    uint64_t blocks; /* how many it told */
+    const struct block *told; /* the last block in the stream, for attribution */
+    uint64_t blocks; /* number of blocks in the stream */
 };
 extern struct hot hot;
 
@@ -94,14 +94,14 @@ struct options {
     bool kpti;
     bool boot; /* record from the kernel's start, not from the start marker */
     bool files; /* wait for the host's files, see files.c */
-    bool where; /* say which block runs, and pass the guest's perf events on */
-    /* The region (region.c): where it begins, what is skipped then and its length,
-     * in instructions; 0 = no end. */
+    bool where; /* record running blocks and the guest's perf events */
+    /* The region (region.c): kind of beginning, skipped instructions, and length in
+     * instructions (0 = no end). */
     enum { BEGIN_COMMAND, BEGIN_MARKER, BEGIN_FUNCTION } begin;
     uint64_t skip, length;
-    /* Of the function's first byte within its page, and its first bytes. */
+    /* The function's offset within its page, and its first bytes. */
     uint64_t function_offset, function_bytes, function[8];
-    /* Sampling, in instructions; a period of 0 = all is recorded. */
+    /* Sampling, in instructions. Without a period everything is recorded. */
     uint64_t window, warm_up, period, sample_seed;
 };
 extern struct options opt;
@@ -190,11 +190,11 @@ void files_wait(void);
 void deliver(uint16_t vector, bool accesses);
 
 /*
- * Two kinds of blocks, while everything is recorded and in a gap alike; `run` is the
- * callback for an ordinary block, which the compiler puts in place.
+ * Callbacks of two special kinds of blocks, both for full recording and for gaps. `run`
+ * is the callback of an ordinary block, which the compiler inlines.
  *
- * A block that is one repeated string instruction: TCG comes back to it for every so
- * many iterations, and it is still one instruction.
+ * A block that is one repeated string instruction. TCG runs it several times, each for
+ * a number of iterations, but it counts as one instruction.
  */
 static inline void rep_block(unsigned vcpu, const struct block *b, void (*run)(unsigned, void *))
 {
@@ -205,7 +205,7 @@ static inline void rep_block(unsigned vcpu, const struct block *b, void (*run)(u
         hot.insns--;
 }
 
-/* A block that starts at an entry of the IDT: an exception or interrupt was delivered just now. */
+/* A block that starts at a handler in the IDT: an exception or interrupt was just delivered. */
 static inline void entry_block(unsigned vcpu, const struct block *b, bool accesses,
                                void (*run)(unsigned, void *))
 {

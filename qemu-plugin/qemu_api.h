@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * What this plugin uses of QEMU's plugin interface and of glib, declared here
- * because no Debian binary package holds qemu-plugin.h. Signatures are those
- * of API 2 to 5 (QEMU 9.0 to 10.x). Two things differ between versions:
+ * Declares the functions of QEMU's plugin interface and of glib that this plugin
+ * uses, because no Debian binary package has qemu-plugin.h. Signatures are those of
+ * API 2 to 5 (QEMU 9.0 to 10.x). Two things differ between versions:
  *
  *  - qemu_plugin_insn_data returns a pointer up to API 2 and copies from API 3
  *    on: insn_bytes() in decode.c asks for the version at run time.
@@ -95,8 +95,8 @@ GByteArray *g_byte_array_set_size(GByteArray *a, unsigned int len);
 char *g_array_free(GArray *a, int free_segment);
 
 /*
- * The vCPU that runs now. With thread=single QEMU 10 passes callbacks the index
- * of the vCPU that translated the block, so the pointer is the only truth.
+ * The running vCPU. With thread=single QEMU 10 passes to callbacks the index of the
+ * vCPU that translated the block, so only this pointer is reliable.
  */
 extern __thread void *current_cpu __attribute__((tls_model("initial-exec")));
 

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * Recording: the callbacks on every access and every block. They decide how
- * fast a capture is, so the common cases are a few instructions each:
+ * The callbacks on every access and every block. They decide how fast a capture
+ * is, so the common cases take a few instructions:
  *
  *  - a load writes one word;
  *  - a store writes one word and looks its page up in a small cache of pages
- *    known to be no page tables (tag = page + generation). Whatever changes
- *    translations or tables takes a new generation;
- *  - a block adds its instruction count and compares its page with the last.
+ *    without page tables (tag = page + generation). Every change of translations
+ *    or tables begins a new generation;
+ *  - a block adds its instruction count and compares its page with the last one.
  *
- * One comparison with `limit` serves the end of the chunk and the sampled
- * self-checks alike. Which vCPU runs is looked at once per block.
+ * One comparison with `limit` detects both the end of the chunk and the next
+ * self-check. The running vCPU is checked once per block.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,9 +23,9 @@ struct vcpu *self;
 bool recording;
 
 /*
- * For attribution the stream says which block an access or an instruction
- * belongs to, unless it is that of the one before. A block that spans two pages
- * has its second in `fetch_page`. What is written next looks at the limit.
+ * For attribution, the stream names the block of an access or an instruction if
+ * it differs from the previous one. For a block that spans two pages, `fetch_page`
+ * is the second. The next write checks the limit.
  */
 static inline void tell_block(void)
 {
@@ -40,7 +40,7 @@ static inline void tell_block(void)
     *hot.p++ = bf_head(BF_KIND_BLOCK, page << PAGE_SHIFT | (b->start & PAGE_MASK));
 }
 
-/* To be called before any event that is no access: it may have a cost. */
+/* Call this before any event that is not an access, because the event may have a cost. */
 void flush_insns(void)
 {
     int64_t n = hot.insns;
@@ -54,8 +54,8 @@ void flush_insns(void)
     emit1(BF_KIND_INSNS, (uint64_t)n);
 }
 
-/* Makes every cached translation of every vCPU invalid. The page that code runs
- * in is told anew, too: its TLB entry may be gone. */
+/* Invalidates the cached translations of all vCPUs. The page of the running code
+ * is recorded again too, because its TLB entry may be gone. */
 void forget_translations(void)
 {
     hot.fetch_page = hot.block_page = UINT64_MAX;
@@ -86,7 +86,7 @@ COLD void switch_vcpu(void)
     emit1(BF_KIND_VCPU, v->index);
 }
 
-/* The frame QEMU has just used for this page, or -1 for a device. */
+/* The frame that QEMU has just used for this page, or -1 for a device. */
 static uint64_t frame_used(qemu_plugin_meminfo_t info, uint64_t va)
 {
     struct qemu_plugin_hwaddr *h = qemu_plugin_get_hwaddr(info, va);
@@ -112,7 +112,7 @@ COLD static void self_check(qemu_plugin_meminfo_t info, uint64_t va)
     w[1] = frame << PAGE_SHIFT | (va & PAGE_MASK);
 }
 
-/* The word limit was reached: a self-check is due, or the chunk is full. */
+/* Called at the word limit: a self-check is due, or the chunk is full. */
 COLD static void limit_reached(qemu_plugin_meminfo_t info, uint64_t va)
 {
     if (!recording) {
@@ -128,7 +128,7 @@ COLD static void limit_reached(qemu_plugin_meminfo_t info, uint64_t va)
         ring_publish();
 }
 
-/* Whether the access goes on in the next page, and how many bytes of it. */
+/* Number of bytes of the access that are in the next page; 0 if none. */
 static unsigned beyond(qemu_plugin_meminfo_t info, uint64_t va)
 {
     unsigned in_page = 4096 - (unsigned)(va & PAGE_MASK);
@@ -156,7 +156,7 @@ HOT static void on_load(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t va, 
         load_slow(info, va);
 }
 
-/* A store to a page not known to be free of tables. */
+/* A store to a page that may hold page tables. */
 COLD static void store_page(uint64_t va, uint64_t frame, unsigned bytes, bool pt_write)
 {
     uint64_t page = va >> PAGE_SHIFT;
@@ -204,7 +204,7 @@ HOT static void on_store(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t va,
         store_slow(info, va, (uint64_t)u);
 }
 
-/* The same two for attribution. */
+/* The load and store callbacks for attribution. */
 HOT static void on_load_where(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t va, void *u)
 {
     if (hot.block != hot.told)
@@ -219,10 +219,10 @@ HOT static void on_store_where(unsigned vcpu, qemu_plugin_meminfo_t info, uint64
     on_store(vcpu, info, va, u);
 }
 
-/* The virtual page that the block about to run starts in. Blocks start with
- * the instruction pointer in place, so it can be read; that is slow, and done
- * once per page and generation. A page of code mapped twice in one address
- * space is taken to run where it ran first in this generation. */
+/* The virtual page of the block that is about to run. The instruction pointer is
+ * valid at a block's start, but reading it is slow, so it is read once per page and
+ * generation. If a page of code is mapped twice in an address space, it counts at
+ * the address where it ran first in this generation. */
 uint64_t code_page(const struct block *b)
 {
     uint64_t rip, tag = b->page + hot.generation;
@@ -269,7 +269,7 @@ HOT static void on_block(unsigned vcpu, void *u)
         block_slow(b);
 }
 
-/* A block that spans two pages: its second page is news every time. */
+/* A block that spans two pages. Its second page is recorded every time. */
 HOT static void on_block2(unsigned vcpu, void *u)
 {
     const struct block *b = u;
@@ -289,8 +289,8 @@ static void on_entry(unsigned vcpu, void *u)
     entry_block(vcpu, u, true, on_block2);
 }
 
-/* Blocks are translated again and again but described once: QEMU says nothing
- * when it drops one, so a description per translation would never be freed. */
+/* A block is described once, however often it is translated. QEMU does not report
+ * dropped translations, so a description per translation would never be freed. */
 static const struct block *unique(const struct block *b)
 {
     static struct block *chains[1 << 16];
@@ -308,8 +308,8 @@ static const struct block *unique(const struct block *b)
     return *chain = new;
 }
 
-/* The block's description; every instruction is shown to `watch`. `vector` is that of
- * the exception whose handler starts here, or -1. */
+/* The block's description. Every instruction is passed to `watch`. `vector` becomes that
+ * of the exception whose handler starts here, or -1. */
 const struct block *describe(struct qemu_plugin_tb *tb,
                              void (*watch)(struct qemu_plugin_insn *, const struct decoded *),
                              int *vector)
@@ -360,7 +360,7 @@ void record_block(struct qemu_plugin_tb *tb)
     int vector;
     const struct block *b = describe(tb, watch_all, &vector);
 
-    /* R_REGS, because code_page() may read the instruction pointer: later QEMUs insist. */
+    /* R_REGS, because code_page() may read the instruction pointer and later versions of QEMU check this. */
     if (vector >= 0)
         qemu_plugin_register_vcpu_tb_exec_cb(tb, on_entry, CB_R_REGS, (void *)b);
     else if (b->rep && b->n == 1)
@@ -370,7 +370,7 @@ void record_block(struct qemu_plugin_tb *tb)
                                              CB_R_REGS, (void *)b);
 }
 
-/* The state a consumer starts from: frames that the host holds, tables, then each
+/* Writes the state from which a consumer starts: resident frames, tables, then each
  * vCPU's registers. */
 void record_start(struct vcpu *v)
 {
@@ -388,7 +388,7 @@ void record_start(struct vcpu *v)
     for (unsigned i = 0; i < n_vcpus; i++) {
         vcpus[i]->fetch_page = UINT64_MAX;
         table_root(vcpus[i]->cr3);
-        /* The boot's first tables have no pair yet; later ones are met when they are loaded. */
+        /* The boot's first tables have no pair yet; later tables are marked when they are loaded. */
         if (opt.kpti && !opt.boot)
             table_root(vcpus[i]->cr3 ^ UINT64_C(1) << PAGE_SHIFT);
     }
@@ -414,7 +414,7 @@ void record_stop(uint32_t marker)
     flush_insns();
     tables_compare();
     stats[ST_ACCESSES] = ring_accesses() - hot.blocks;
-    /* At once, as the consumer looks for all of it at the end of one chunk. */
+    /* In one chunk, because the consumer searches all of this at the end of a chunk. */
     w = ring_room(4 + BF_STATS_WORDS);
     w[0] = bf_head(BF_KIND_TICKS, ticks);
     w[1] = interrupts;
@@ -423,7 +423,7 @@ void record_stop(uint32_t marker)
     w[3 + BF_STATS_WORDS] = bf_head(BF_KIND_MARKER, marker);
     recording = false;
     ring_drain();
-    /* Callbacks of the block under way still write: let them meet the limit. */
+    /* Callbacks of the current block still write and must reach the limit. */
     next_check = NULL;
     hot.limit = hot.p;
 }

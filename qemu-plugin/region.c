@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * Long programs: which part of the command is recorded, and how much of it.
+ * Selects the part of the command that is recorded, for long programs.
  *
- * A region begins with the command, at a marker of the program or where one of
- * its functions is first entered, and after a number of instructions from
- * there. Until then the guest runs with the callbacks of the boot, or with one
- * that counts instructions. It ends after a number of instructions or at the
- * program's other marker.
+ * A region begins with the command, at a marker of the program, or at the first
+ * entry to one of its functions; a number of instructions may be skipped after
+ * that. Until then the guest runs with the callbacks of the boot, or with one that
+ * counts instructions. The region ends after a number of instructions or at the
+ * program's second marker.
  *
- * Sampling (after SMARTS, Wunderlich et al., ISCA 2003) cuts the recording into
- * periods of instructions and records the accesses of one window in each, at a
- * place drawn anew for every period. Before a window its warm-up is recorded,
- * too, and before the first period a head, as a program's start is like nothing
- * that follows. Between windows, in a gap, the stream still has every event but
- * accesses and fetches of user code. Of the kernel's it has one per page and
- * generation (see forget_translations()), which is what finds stores to page
- * tables anyway, so that the consumer knows what has been touched. User code
- * cannot store to a page table: in a gap its memory accesses run without any
- * callback. A reset of the plugin changes from one kind of callbacks to the
- * other.
+ * Sampling (after SMARTS, Wunderlich et al., ISCA 2003) divides the recording into
+ * periods of instructions and records the accesses of one window in each period, at
+ * a random place. The warm-up before each window is recorded too, and a head before
+ * the first period, because a program's start differs from everything that follows.
+ * Between windows, in a gap, the stream still has every event except accesses and
+ * fetches of user code. The kernel's accesses are recorded once per page and
+ * generation (see forget_translations()), which also finds stores to page tables,
+ * so that the consumer knows which pages were touched. User code cannot store to a
+ * page table, so in a gap its accesses have no callback. A reset of the plugin
+ * changes between the two kinds of callbacks.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -26,9 +25,9 @@
 #include "decode.h"
 #include "plugin.h"
 
-/* The head of a sampled recording is this part of a period. */
+/* The head of a sampled recording is a period divided by this. */
 #define HEADS 10
-/* How many instructions of a gap are counted before anyone looks. */
+/* Instructions of a gap between two checks. */
 #define GAP_INSNS 65536
 
 uint64_t region_next = UINT64_MAX;
@@ -37,11 +36,11 @@ static enum { WHOLE, HEAD, GAP, WARM_UP, MEASURE } part;
 static bool armed;              /* the command runs, and its region has not begun */
 static bool counting;           /* instructions are skipped */
 static uint64_t skipped;
-static uint64_t ends = UINT64_MAX;    /* the region, in recorded instructions */
+static uint64_t ends = UINT64_MAX;    /* the region's end, in recorded instructions */
 static uint64_t period_begins, measure_begins;
 static uint64_t dice;
 
-/* Marsaglia's xorshift64*: any generator will do that every platform agrees on. */
+/* Marsaglia's xorshift64*, which gives the same numbers on every platform. */
 static uint64_t random_below(uint64_t n)
 {
     dice ^= dice >> 12;
@@ -62,7 +61,7 @@ static uint64_t warm_up_begins(void)
     return measure_begins > opt.warm_up ? measure_begins - opt.warm_up : 0;
 }
 
-/* Sets what comes next, at which instruction. */
+/* Sets the instruction of the next change. */
 static void await(uint64_t at)
 {
     region_next = at < ends ? at : ends;
@@ -75,8 +74,8 @@ static void enter_part(int next, uint64_t code)
     emit1(BF_KIND_GAP, code);
 }
 
-/* Addresses of the function that the region begins with are not known, as the
- * program may lie anywhere. Its offset within its page and its code are. */
+/* Recognises the function at which the region begins by its offset within its page
+ * and its code. Its address is unknown, because the program may be loaded anywhere. */
 static bool at_function(const struct qemu_plugin_insn *insn)
 {
     uint64_t va = qemu_plugin_insn_vaddr(insn);
@@ -107,7 +106,7 @@ static void on_function(unsigned vcpu, void *u)
         begin();
 }
 
-/* Whether the command, which starts now, is not recorded from its start. */
+/* Called at the command's start. Whether recording begins later. */
 bool region_later(void)
 {
     if (opt.begin == BEGIN_COMMAND && !opt.skip)
@@ -150,8 +149,8 @@ void region_skip_block(struct qemu_plugin_tb *tb)
                                          (void *)(uintptr_t)qemu_plugin_tb_n_insns(tb));
 }
 
-/* The command ended before its region began: the stream says so, and for how
- * long it ran if that was counted. */
+/* Records that the command ended before its region began, and its instructions
+ * if they were counted. */
 void region_missed(void)
 {
     if (!armed && !counting)
@@ -162,7 +161,7 @@ void region_missed(void)
     record_stop(BF_MARKER_STOP);
 }
 
-/* Recording has begun. */
+/* Called when recording has begun. */
 void region_recording(void)
 {
     if (opt.length)
@@ -200,7 +199,7 @@ static void after_window(qemu_plugin_id_t id)
     qemu_plugin_register_vcpu_tb_trans_cb(id, on_gap_block);
 }
 
-/* Leaves the head or a window for what precedes the next window. */
+/* Ends the head or a window and begins the gap or warm-up before the next window. */
 static void await_window(void)
 {
     if (warm_up_begins() > stats[ST_INSNS]) {
@@ -211,7 +210,7 @@ static void await_window(void)
     await(measure_begins);
 }
 
-/* As many instructions were recorded as `region_next` says. */
+/* Called when `region_next` instructions were recorded. */
 void region_due(void)
 {
     flush_insns();
@@ -239,7 +238,7 @@ void region_due(void)
     }
 }
 
-/* The kernel's first access to a page since translations were forgotten. */
+/* Records the kernel's first access to a page in this generation. */
 COLD static void gap_load_slow(uint64_t va)
 {
     uint64_t page = va >> PAGE_SHIFT;
@@ -292,7 +291,7 @@ COLD static void gap_block_slow(const struct block *b)
             emit1(BF_KIND_FETCH, page + PAGE_MASK + 1);
     }
     hot.block_page = b->page;
-    /* Where faults follow each other closely, no run of instructions gets long. */
+    /* If faults follow each other closely, no run of instructions gets long. */
     if ((hot.insns >= GAP_INSNS) | (stats[ST_INSNS] + (uint64_t)hot.insns >= region_next))
         gap_count();
 }

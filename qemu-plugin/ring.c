@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * The ring to the consumer: a memfd of one header page and a number of chunks
- * of 64-bit words. The producer fills a chunk with whole events, stores its
- * length and advances `head`; the consumer advances `tail`. Both wait on a
- * futex in the other's counter. crates/guest/src/capture/ring.rs is the other side.
+ * Writes the ring to the consumer: a memfd with one header page and a number of
+ * chunks of 64-bit words. The producer fills a chunk with whole events, stores the
+ * chunk's length and advances `head`; the consumer advances `tail`. Each side waits on
+ * a futex in the other side's counter. crates/guest/src/capture/ring.rs is the
+ * consumer's side.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -30,7 +31,7 @@ static struct header *header;
 static uint64_t *base, *end; /* of the chunk being written */
 static uint64_t began_ns;
 static uint64_t published;   /* words in chunks before it */
-static uint64_t other_words; /* words that are no accesses */
+static uint64_t other_words; /* words of events other than accesses */
 uint64_t *next_check;        /* word at which the next self-check is due */
 
 static void futex_wait(_Atomic uint64_t *counter, uint32_t seen)
@@ -44,8 +45,8 @@ static void futex_wake(_Atomic uint64_t *counter)
     syscall(SYS_futex, (void *)counter, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
-/* Waits until at most `pending` chunks are unread. A dead consumer needs no
- * check here: it takes QEMU with it (PR_SET_PDEATHSIG). */
+/* Waits until at most `pending` chunks are unread. A dead consumer needs no check
+ * here, because its death ends QEMU (PR_SET_PDEATHSIG). */
 static void wait_pending(uint64_t pending)
 {
     uint64_t head = atomic_load(&header->head), tail;
@@ -112,7 +113,7 @@ void ring_open(void)
     began_ns = thread_ns();
 }
 
-/* Hands the words written so far to the consumer and takes the next chunk. */
+/* Publishes the words written so far and takes the next chunk. */
 void ring_publish(void)
 {
     uint64_t head = atomic_load(&header->head);
@@ -138,7 +139,7 @@ void ring_drain(void)
     wait_pending(0);
 }
 
-/* Room for the words of one event that is no access. */
+/* Makes room for the words of one event other than an access. */
 uint64_t *ring_room(unsigned words)
 {
     uint64_t *w;

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * The guest's page tables as the stream tells of them. Every frame that a walk
- * from a known root can reach is marked with its level, has a shadow copy and
- * counts the entries that point to it. A store to a marked frame becomes a
- * PT_STORE with the entry before (from the copy) and after (from RAM); linking
- * a table first describes it and all below it, unlinking retires what nothing
- * points to any more.
+ * Follows the guest's page tables. Every frame that a walk from a known root can
+ * reach is marked with its level, has a copy, and counts the entries that point to
+ * it. A store to a marked frame becomes a PT_STORE with the old entry (from the copy)
+ * and the new entry (from RAM). Linking a table first describes the table and all
+ * tables below it; unlinking retires tables to which no entry points any more.
  *
- * Roots have no parent entry. One is retired when it is no vCPU's CR3 and
- * either has no user half left (exit_mmap has emptied it), or is written in a
- * way no kernel writes a PGD (its page was reused). Retiring too early does no
- * harm, because loading it again marks it afresh.
+ * Roots have no parent entry. A root is retired when it is no vCPU's CR3 and either
+ * its user half is empty (exit_mmap has emptied it), or it is written in a way in
+ * which no kernel writes a PGD (its page was reused). Retiring a root too early does
+ * no harm, because loading it marks it again.
  *
- * The walker sets A and D bits behind our back, so comparisons leave them out.
+ * The walker sets A and D bits without a store that we could notice, so comparisons
+ * ignore them.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -49,7 +49,7 @@ static void *zeroed(size_t bytes)
 
 void tables_open(void)
 {
-    /* Written to in one place: a perf buffer's mark of what was read (log.c). */
+    /* Written to in one place only: a perf buffer's read mark (log.c). */
     ram = mmap(NULL, opt.ram_bytes, opt.where ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED,
                opt.ram_fd, 0);
     if (ram == MAP_FAILED)
@@ -61,7 +61,7 @@ void tables_open(void)
     copy = zeroed(frames * sizeof *copy);
 }
 
-/* Where a guest-physical address lies in RAM, or NULL (hole, device, beyond). */
+/* The place of a guest-physical address in RAM, or NULL (hole, device, beyond RAM). */
 uint64_t *ram_at(uint64_t gpa)
 {
     if (gpa < opt.below_4g)
@@ -82,7 +82,7 @@ static void resident(uint64_t from, uint64_t to, uint64_t gpa)
     w[1] = (to - from) >> PAGE_SHIFT;
 }
 
-/* Tells the frames that have been touched so far: RAM is a file without the others. */
+/* Records the frames that were touched so far. RAM is a sparse file without the other frames. */
 void resident_frames(void)
 {
     off_t from = 0, to = 0;
@@ -108,7 +108,7 @@ bool is_table(uint64_t gfn)
     return gfn < frames && level[gfn];
 }
 
-/* Walks the tables in RAM as they are now. */
+/* Walks the present tables in RAM. */
 bool translate(uint64_t cr3, uint64_t gva, uint64_t *gpa)
 {
     uint64_t table = cr3 & PTE_ADDR;
@@ -130,8 +130,8 @@ bool translate(uint64_t cr3, uint64_t gva, uint64_t *gpa)
     return false;
 }
 
-/* The table that an entry of a table of level `l` points to, or 0. Frame 0 is
- * never a page table: Linux reserves it. */
+/* The table to which an entry of a table of level `l` points, or 0. Frame 0 is
+ * never a page table, because Linux reserves it. */
 static uint64_t child_of(uint64_t e, int l)
 {
     uint64_t gfn = (e & PTE_ADDR) >> PAGE_SHIFT;
@@ -174,7 +174,7 @@ static void mark(uint64_t gfn, int l)
     w = ring_room(1 + ENTRIES);
     w[0] = bf_head(BF_KIND_TABLE, gfn << 4 | (uint64_t)l);
     memcpy(w + 1, c, ENTRIES * 8);
-    /* Stores to this page must be seen from now on. */
+    /* Stores to this page must be noticed from now on. */
     forget_translations();
 }
 
@@ -204,8 +204,8 @@ static struct root *find_root(uint64_t gfn)
     return NULL;
 }
 
-/* Whether a vCPU is in this address space. Under KPTI its user and kernel
- * roots are neighbours, and either is as good as the other. */
+/* Whether a vCPU is in this address space. Under KPTI the user and kernel roots of
+ * an address space are neighbours, and both count. */
 static bool root_in_use(uint64_t gfn)
 {
     uint64_t pair = opt.kpti ? 1 : 0;
@@ -229,7 +229,7 @@ void table_root(uint64_t cr3)
     uint64_t gfn = (cr3 & PTE_ADDR) >> PAGE_SHIFT;
     struct root *r;
 
-    /* KPTI comes here at every entry into the kernel and out of it: look at the level first. */
+    /* Under KPTI this runs at every entry to and exit from the kernel, so check the level first. */
     if (gfn >= frames || level[gfn] == ROOT_LEVEL || !ram_at(gfn << PAGE_SHIFT))
         return;
     link_child(gfn, ROOT_LEVEL);
@@ -245,7 +245,7 @@ void table_root(uint64_t cr3)
         r->user += copy[gfn][i] & PTE_PRESENT;
 }
 
-/* A vCPU left this address space: its root goes if it is an empty shell. */
+/* Called when a vCPU has left this address space. Retires its root if the user half is empty. */
 void table_left(uint64_t cr3)
 {
     uint64_t gfn = (cr3 & PTE_ADDR) >> PAGE_SHIFT;
@@ -255,7 +255,7 @@ void table_left(uint64_t cr3)
         retire_root(r);
 }
 
-/* A store of `bytes` at `gpa`, within one marked page. */
+/* Records a store of `bytes` bytes at `gpa`, within one marked page. */
 void table_store(uint64_t gpa, unsigned bytes, bool pt_write)
 {
     uint64_t gfn = gpa >> PAGE_SHIFT;
@@ -285,14 +285,14 @@ void table_store(uint64_t gpa, unsigned bytes, bool pt_write)
         if (from && to != from)
             unlink_child(from);
         if (!level[gfn])
-            return; /* it hung below itself */
+            return; /* the table was linked below itself */
     }
     if (r && !r->user && !root_in_use(gfn))
         retire_root(r);
 }
 
-/* A root that no vCPU uses and whose kernel half is not the kernel's any more
- * is a page reused without a store that we could see (DMA). */
+/* Retires roots that no vCPU uses and whose kernel half differs from the kernel's:
+ * their pages were reused without a store that we could notice (DMA). */
 static void drop_dead_roots(void)
 {
     const uint64_t last = (ENTRIES - 1) * 8;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compiles the two pieces of C: the guest's init, which is embedded, and
-//! QEMU's plugin, which is not (it is GPL-2.0-or-later, as QEMU is) but lies as
-//! a file beside the executable, where `capture::plugin::find` looks for it.
+//! Compiles the two parts in C: the guest's init, which is embedded in the crate, and QEMU's plugin, which is
+//! GPL-2.0-or-later like QEMU and therefore a separate file beside the executable, where `capture::plugin::find`
+//! finds it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

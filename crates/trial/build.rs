@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compiles what guests of an experiment run: a static program, embedded.
+//! Compiles the workload of an experiment's guests: a static program, which is embedded in the crate.
 
 use std::env;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ fn main() {
     let here = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     let source = here.join("guest/workload.c");
-    // Its side of the port is the guest's init's, too.
+    // The workload and the guest's init share the code for their side of a port.
     let shared = here.join("../guest/guest");
     for path in [&source, &shared.join("port.h")] {
         println!("cargo::rerun-if-changed={}", path.display());

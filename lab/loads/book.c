@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// Pages whose content is known.
+// Pages with known contents, which are written, checked and repaired.
 
 #include "storm.h"
 

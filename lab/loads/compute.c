@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// Sums whose result is known: registers hold them, and hardly any memory. Their guest is seldom left.
+// Computes sums with known results in registers, with hardly any memory, so the guest seldom exits.
 //
-// But once a round: QEMU's TCG (10.0.2) was found to run a guest with GIF clear, which no processor does, as
-// VMRUN sets it. Nothing interrupts such a guest any more, and only an intercepted instruction ends it.
+// Once a round it exits on purpose: QEMU's TCG (10.0.2) was found to run a guest with GIF clear, which no
+// processor does, because VMRUN sets GIF. Nothing interrupts such a guest, and only an intercepted instruction
+// ends it.
 
 #include "storm.h"
 
 #define ROUNDS 4000
 
-/* noipa: or the compiler sees that they give the same each time, and calls them once. */
+/* noipa: otherwise the compiler notices that the results are always equal, and makes one call. */
 __attribute__((noipa)) static uint64_t integers(uint64_t x)
 {
     for (int i = 0; i < ROUNDS; i++)

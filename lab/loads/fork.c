@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * Children that must find what they inherit while the parent writes, whose own writes the parent
- * must not see, and which execute this program anew: that must find its data and a file as they are.
+ * Children that check inherited pages while the parent writes, and whose writes the parent must not
+ * see. Some children execute this program again, which checks its data and a file.
  */
 
 #include "storm.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// Huge pages: split by what is done to a part of them, collapsed again, and looked at.
+// Splits huge pages by changing a part of them, collapses them again, and checks them.
 
 #include "storm.h"
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * Starts the workers, says every second what they did, and ends when told. As a guest's first
- * process it takes its settings from the environment, which the kernel's command line is, and talks
- * over a virtio-serial port; elsewhere over stdin and stdout.
+ * Starts the workers, reports every second what they did, and ends on request. As a guest's first
+ * process it takes its settings from the environment, which the kernel makes of its command line, and
+ * talks over a virtio-serial port; otherwise it uses stdin and stdout.
  */
 
 #include "storm.h"
@@ -187,7 +187,7 @@ static void report(const char *what, double seconds)
          atomic_load(&shared->died));
 }
 
-/* Ends processes that are done; what ended otherwise is told of. */
+/* Reaps ended processes, and reports those that ended in an unexpected way. */
 static unsigned reap(pid_t *pids, unsigned n)
 {
     int status;

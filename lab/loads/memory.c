@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// Pages written, copied across each other, dropped, and looked at all the time.
+// Writes pages, copies them over each other, drops them, and checks them all the time.
 
 #include "storm.h"
 

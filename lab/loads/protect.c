@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * Threads of one address space: one takes rights and pages away, the others use them all the time.
- * An access that succeeds although its page was closed from before it until after it went through
+ * Threads of one address space: one removes rights and pages, the others use them all the time. An
+ * access that succeeds although its page was closed before it began and until it ended went through
  * a stale translation. So did a store that changes a word after its page was closed.
  */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The load of a switch storm: programs that know what every byte of their memory has to be.
+ * The load of a switch storm: programs that know the right value of every byte of their memory.
  * See README.md beside this file.
  */
 #ifndef STORM_H

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * Pages far apart, so that each has page tables of its own; they come and go, and the frames of
- * tables become data and tables of others.
+ * Maps and unmaps pages far apart, each with its own page tables, so that frames of tables become
+ * data and tables of other pages.
  */
 
 #include "storm.h"

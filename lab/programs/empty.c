@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * A window with nothing in it: what the markers themselves cost.
+ * An empty window, to show the cost of the markers.
  * Nested and shadow: 0 exits for paging.
  */
 #include "suite.h"

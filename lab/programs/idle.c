@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * Two seconds asleep: what the guest's kernel does on its own. The only program
- * whose counts depend on time.
+ * Sleeps two seconds, to show the background work of the guest's kernel. It is the
+ * only program whose counts depend on time.
  * Nested: 0 exits for paging. Shadow: a few CR3 loads and hidden faults; under KPTI
  * no more, as interrupts then come from the kernel.
  */

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-/* A ring of processes over pipes: one token, so that one process runs at a time. */
+/* A ring of processes over pipes. There is one token, so one process runs at a time. */
 #ifndef RING_H
 #define RING_H
 #include "suite.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * What the programs share: the markers of a window, checks, memory.
+ * Functions that all programs use: the markers of a window, checks, memory.
  *
  * A program sets up what it needs, calls begin(), does the one thing under test,
  * calls end() and prints a line. The markers are CPUID instructions, which any

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Captures a command and counts its words: the capture's own rate.
+//! Captures a command and counts its words, to measure the speed of captures.
 //! `cargo run --release -p bifold-guest --example count -- [fast|exact] [host|initramfs] CMD...`
 
 use std::sync::atomic::AtomicBool;

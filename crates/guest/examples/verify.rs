@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Captures a command and holds its stream against the tests' replay of the
-//! page tables: every self-check, every table, every count.
+//! Captures a command and compares its stream with the tests' replay of the page tables: every self-check, every
+//! table, every count.
 //! `cargo run --release -p bifold-guest --example verify -- [fast|exact] [host|initramfs] CMD...`
 //! The environment sets CHECK (words between self-checks), VCPUS, KPTI, MEM, BOOT.
 

@@ -439,7 +439,7 @@ int main(void)
     } else if (f.error) {
         say("error running %s: %s", value("program", NULL), strerror(f.error));
     } else {
-        /* A guest that lives on has no ports for what nobody waits for. */
+        /* A guest that keeps running has no ports for output and files. */
         if (!value("resident", NULL)) {
             send_file(out, "bifold.stdout");
             send_file(err, "bifold.stderr");

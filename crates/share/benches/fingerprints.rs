@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Fingerprints counted in bounded memory: made-up rows in one part, which is the worst case, of eight guests
-//! that have half of their pages in common. Counting runs in a process of its own, whose peak of memory is
-//! the kernel's figure (VmHWM). Arguments: `--pages N` (4 million), `--memory BYTES` (an N-th of 2 GiB such
-//! that as many rows go to disk as with 100 million pages in 2 GiB).
+//! Measures counting of fingerprints in bounded memory. The rows are synthetic, of eight guests that have half of
+//! their pages in common, and in one part, which is the worst case. Counting runs in a process of its own, whose
+//! peak of memory is the kernel's figure (VmHWM). Arguments: `--pages N` (4 million), `--memory BYTES` (default:
+//! such a part of 2 GiB that the share of rows on disk is that of 100 million pages in 2 GiB).
 
 mod made;
 
@@ -13,7 +13,7 @@ use std::process::Command;
 use std::time::Instant;
 
 const GUESTS: u64 = 8;
-/// What is wanted: pages counted in so much memory.
+/// Pages to count, and memory for counting.
 const WANTED: (u64, u64) = (100_000_000, 2 << 30);
 
 /// Of each guest, every other page is one that all have.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How long the model of ksmd takes for five passes over a guest in the page cache, beside hashing its pages,
-//! which is the least that a model must do: a quarter of zeros, a quarter of 1,000 contents in turn, and the
-//! rest all different. What it ends at is known, and compared. Argument: `--mb N` (1024).
+//! Measures the time of the model of ksmd for five passes over a guest in the page cache, and the time to hash
+//! the guest's pages, which is the minimum for any model. A quarter of the pages are zeros, a quarter have 1,000
+//! contents in turn, and the rest are all different. The result is known and compared. Argument: `--mb N` (1024).
 
 mod made;
 
@@ -31,13 +31,13 @@ fn write_guest(path: &Path, pages: u64) -> std::io::Result<()> {
     out.flush()
 }
 
-/// Frames and pages sharing them that so many equal pages end as: a single one left over has no frame of KSM's.
+/// Frames and sharing pages that result from this number of equal pages. A single remaining page has no frame of KSM.
 fn at_rest(equal: u64, max: u64) -> (u64, u64) {
     let frames = equal / max + u64::from(equal % max > 1);
     (frames, equal - u64::from(equal % max == 1) - frames)
 }
 
-/// Memory of this process that is no file's, in bytes.
+/// Anonymous memory of this process, in bytes.
 fn anonymous() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
     let line = status.lines().find(|l| l.starts_with("RssAnon:")).expect("a line of it");

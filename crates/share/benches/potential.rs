@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How fast pages are counted, beside how fast this machine reads the same images through mmap on all
-//! cores (RAYON_NUM_THREADS), and beside the obvious script (SHA-1 of each page, sort, uniq).
+//! Measures how fast pages are counted, compared with reading the same images through mmap on all cores
+//! (RAYON_NUM_THREADS) and with a simple script (SHA-1 of each page, sort, uniq).
 //!
-//! Four made-up guests in the page cache, in three mixes: `fleet` (a fifth zeros, a tenth repeats inside the
-//! guest, a third common to all guests, the rest a guest's own) and `repeats` (nearly all of memory common
-//! to all guests: every page is compared with one that is in no cache). `fleet-4k` is the first, written page
-//! by page, as dumps are: the kernel then keeps a file in single pages, and all readers take more page faults.
-//! The best of seven rounds, taken by turns. Arguments: `--mb N` per guest (512), `--script` to run the script too.
+//! Four synthetic guests are in the page cache, in three mixes. `fleet`: a fifth zeros, a tenth repeats inside the
+//! guest, a third common to all guests, the rest different. `repeats`: nearly all memory is common to all guests,
+//! so every page is compared with a page that is in no cache. `fleet-4k`: as `fleet`, but written page by page like
+//! dumps; the kernel then keeps the file in single pages, and all readers take more page faults. The result is the
+//! best of seven alternating rounds. Arguments: `--mb N` per guest (512), `--script` to run the script too.
 
 mod made;
 
@@ -21,7 +21,7 @@ use std::time::Instant;
 
 const GUESTS: u64 = 4;
 const ROUNDS: usize = 7;
-/// What anyone would write first.
+/// The simple script.
 const SCRIPT: &str = r#"
 import hashlib, sys
 for name in sys.argv[1:]:

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * What a guest of an experiment runs, as the only child of its init. It speaks in lines on the
- * virtio-serial port bifold.workload: "ready" once the memory is as the workload wants it, "cycle N"
- * after each turn, "failed TEXT" when it cannot go on. It never ends by itself.
+ * The workload of an experiment's guest, the only child of its init. It writes lines to the
+ * virtio-serial port bifold.workload: "ready" when its memory is prepared, "cycle N" after each
+ * cycle, "failed TEXT" when it cannot continue. It never ends by itself.
  *
  *   workload idle
  *   workload synthetic BYTES NUMERATOR DENOMINATOR SLEEP_MS
  *   workload serve READY_FILE SLEEP_MS SERVER... -- CLIENT...
  *
- * READY_FILE is the path (a socket) by whose being there the server says that it serves; "-" if there
- * is no server, and then only the client runs, again and again.
+ * READY_FILE is a path (a socket) that exists once the server is ready; "-" if there is no server, and
+ * then only the client runs repeatedly.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -24,7 +24,7 @@
 #include "port.h"
 
 #define PAGE 4096UL
-/* How long a server may take to serve: emulated guests are slow, and many at once slower. */
+/* Time limit until the server is ready. Emulated guests are slow, above all many at once. */
 #define PATIENCE_S 900
 
 static int host = -1;

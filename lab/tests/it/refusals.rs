@@ -40,7 +40,7 @@ fn a_kernel_without_kvm_is_named() {
     assert!(e.to_string().starts_with("6.1.0-none has no module kvm-amd: "), "{e}");
 }
 
-/// A program that needs a library which is not there.
+/// A program that needs a missing library.
 fn with_missing_library(dir: &Path) -> PathBuf {
     let cc = |args: &[&str]| {
         assert!(Command::new("cc").current_dir(dir).args(args).status().unwrap().success());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A laboratory for tests; skipped where there is no QEMU or no kernel to be had.
+//! Makes a laboratory for tests. Tests are skipped on machines without QEMU or a kernel package.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

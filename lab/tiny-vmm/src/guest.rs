@@ -1,29 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A hand-made guest: tables, code and the events of that code, written down together.
+//! Builds a hand-made guest: its tables, its code and the code's events.
 //!
-//! Each operation appends machine code to the current vCPU's code and the same doing to
-//! the event stream that the model consumes, so the two cannot drift apart. Phases are
-//! parts of the code that end with a marker: an OUT, at which the VMM looks at the counts.
+//! Each operation appends machine code to the current vCPU's code and the matching events to the stream for the
+//! model, so the two cannot differ. A phase is a part of the code that ends with a marker (an OUT), at which the
+//! VMM reads the counts.
 //!
-//! What every guest has: one root; in its upper half, shared by all roots, the code and
-//! (where a test stores to tables) aliases of tables. Every entry there is alone in its
-//! aligned block of 8, has its A and D bits set, and maps memory that the VMM has
-//! written: the model, which does not know that, would see a difference only in a page
-//! that is first read and later written, and no guest does that there.
+//! Every guest has one root. Its upper half, which all roots share, has the code and (if a test stores to
+//! tables) aliases of tables. Every entry there is alone in its aligned block of 8, has its A and D bits set, and
+//! maps memory that the VMM has written. The model does not know the last fact; it would matter only for a page
+//! that is first read and later written, which no guest does there.
 
 use crate::asm::{Asm, Code, FAULT_HANDLER, JMP_RBX, PORT_MARKER, PORT_VALUE, Reg, STOSQ_JMP_RBX, STRIDE};
 use crate::tables::{DATA, LARGE, Tables, index};
 use bifold_trace::Event;
 
-/// Where the code of vCPU 0 is; that of each other is 2 MB further.
+/// Address of vCPU 0's code. The code of each further vCPU is 2 MB higher.
 const CODE: u64 = 0xffff_8000_0000_0000;
-/// Where exposed tables are seen.
+/// Address of the aliases of exposed tables.
 const ALIAS: u64 = 0xffff_8000_4000_0000;
-/// Where GDT, IDT, stack and the fault handler are.
+/// Address of GDT, IDT, stack and fault handler.
 const SYSTEM: u64 = 0xffff_8000_8000_0000;
-/// Code pages of each vCPU.
+/// Number of code pages per vCPU.
 const CODE_PAGES: usize = 24;
-/// First frame that tables and code take.
+/// First frame of tables and code.
 const FIRST_FRAME: u64 = 0x100;
 /// First address of the data.
 pub const DATA_GPA: u64 = 32 << 20;
@@ -31,18 +30,18 @@ pub const DATA_GPA: u64 = 32 << 20;
 pub const CR4: u64 = 0xa0;
 pub const CR4_PGE: u64 = 0x80;
 
-/// GDT: null, code and data of 64-bit mode, accessed already so that the CPU writes nothing.
+/// GDT: null, code and data of 64-bit mode, with the accessed bits set so that the CPU does not write.
 const GDT: [u64; 3] = [0, 0x00af_9b00_0000_ffff, 0x00cf_9300_0000_ffff];
 const VECTOR_PF: usize = 14;
 
-/// A stretch of one vCPU's code between two markers.
+/// A part of a vCPU's code between two markers.
 #[derive(Debug, Clone)]
 pub struct Phase {
     pub name: String,
     pub vcpu: usize,
-    /// Its words in the event stream.
+    /// The phase's words in the event stream.
     pub words: std::ops::Range<usize>,
-    /// What it says through [`PORT_VALUE`].
+    /// Values that the guest sends through [`PORT_VALUE`].
     pub values: Vec<u32>,
     /// Exits for paging under Linux 6.1 by reasoning, see [`Guest::closed`].
     pub closed: Option<[u64; 4]>,
@@ -55,7 +54,7 @@ struct Vcpu {
     root: u64,
 }
 
-/// Where the CPU finds its descriptor tables.
+/// Addresses of the CPU's descriptor tables.
 #[derive(Debug, Clone, Copy)]
 pub struct System {
     pub gdt: u64,
@@ -64,13 +63,13 @@ pub struct System {
     handler: u64,
 }
 
-/// A guest, finished or in the making.
+/// A guest, complete or under construction.
 #[derive(Debug, Clone)]
 pub struct Guest {
     pub name: &'static str,
     /// Bytes.
     pub memory: u64,
-    /// The tables as they are now.
+    /// The present tables.
     pub tables: Tables,
     pub root: u64,
     pub system: Option<System>,
@@ -85,7 +84,7 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// A guest of `memory` bytes with nothing but its code's pages.
+    /// A guest of `memory` bytes that has only its code's pages.
     pub fn new(name: &'static str, memory: u64, vcpus: usize) -> Guest {
         let mut tables = Tables::new(FIRST_FRAME);
         let root = tables.table(4);
@@ -121,7 +120,7 @@ impl Guest {
 
     // --- before the first phase ---
 
-    /// Another root, with the same upper half.
+    /// Makes another root with the same upper half.
     pub fn new_root(&mut self) -> u64 {
         let root = self.tables.table(4);
         let i = index(CODE, 4);
@@ -129,7 +128,7 @@ impl Guest {
         root
     }
 
-    /// `pages` fresh frames for data, starting at a multiple of `align` pages.
+    /// Takes `pages` new frames for data, from a multiple of `align` pages on.
     pub fn data(&mut self, pages: u64, align: u64) -> u64 {
         let gpa = self.data.next_multiple_of(align << 12);
         self.data = gpa + (pages << 12);
@@ -156,7 +155,7 @@ impl Guest {
         self.tables.map(root, va, 2, gpa | flags | LARGE)
     }
 
-    /// Lets the guest store to a frame, table or not yet: returns where it sees it.
+    /// Lets the guest store to a frame that is a table or will be one. Returns the frame's alias.
     pub fn expose(&mut self, gfn: u64) -> u64 {
         let va = ALIAS + self.aliases * STRIDE;
         self.aliases += 1;
@@ -164,19 +163,19 @@ impl Guest {
         va
     }
 
-    /// A page of data that can be fetched from.
+    /// Makes a page of data that can be executed.
     pub fn returning_page(&mut self, gpa: u64) {
         self.blobs.push((gpa, JMP_RBX.to_vec()));
     }
 
-    /// A page of code at `va`: STOSQ, and back.
+    /// Makes a page of code at `va`: STOSQ and a return.
     pub fn storing_page(&mut self, va: u64) {
         let gpa = self.tables.take() << 12;
         self.tables.map(self.root, va, 1, gpa | DATA);
         self.blobs.push((gpa, STOSQ_JMP_RBX.to_vec()));
     }
 
-    /// GDT, IDT, a stack and a handler of #PF that goes on where RBX says.
+    /// Makes GDT, IDT, a stack and a #PF handler that continues at the address in RBX.
     pub fn handle_faults(&mut self) {
         let mut at = [0; 4];
         for (n, va) in at.iter_mut().enumerate() {
@@ -202,7 +201,7 @@ impl Guest {
 
     // --- phases ---
 
-    /// The phases that follow are this vCPU's.
+    /// Selects the vCPU of the following phases.
     pub fn on(&mut self, vcpu: usize) {
         self.end_phase();
         self.current = vcpu;
@@ -226,9 +225,9 @@ impl Guest {
         self.phases.push(Phase { name, vcpu: self.current, words: at..0, values: Vec::new(), closed: None });
     }
 
-    /// How many exits for paging (faults, CR3, CR4, INVLPG) the phase must have under Linux 6.1 by
-    /// reasoning: nested on 4 KB and 2 MB, shadow on 4 KB and 2 MB (private 2 MB pages of
-    /// hugetlbfs have one more where a page is read before it is written).
+    /// Sets the exits for paging (faults, CR3, CR4, INVLPG) that the phase must have under Linux 6.1 by reasoning:
+    /// nested on 4 KB and 2 MB, shadow on 4 KB and 2 MB. (Private 2 MB pages of hugetlbfs have one more if a page
+    /// is read before it is written.)
     pub fn closed(&mut self, exits: [u64; 4]) {
         self.phases.last_mut().expect("within a phase").closed = Some(exits);
     }
@@ -285,7 +284,7 @@ impl Guest {
         }
     }
 
-    /// Writes entry `i` of the table in frame `gfn`, seen at `alias`.
+    /// Writes entry `i` of the table in frame `gfn` through its alias.
     pub fn set(&mut self, alias: u64, gfn: u64, i: usize, new: u64) {
         let va = alias + (i as u64) * 8;
         self.op(Asm::default().set(Reg::Rax, va).set(Reg::Rcx, new).store());
@@ -304,8 +303,8 @@ impl Guest {
         }
     }
 
-    /// Writes entry `i` with a STOSQ that lies in a page made by [`Guest::storing_page`]: the
-    /// same instruction every time.
+    /// Writes entry `i` with the STOSQ in a page made by [`Guest::storing_page`], which is always the same
+    /// instruction.
     pub fn set_by_stos_at(&mut self, code: u64, alias: u64, gfn: u64, i: usize, new: u64) {
         let va = alias + (i as u64) * 8;
         let asm = |next| {
@@ -357,7 +356,7 @@ impl Guest {
         self.event(Event::Cr4(value));
     }
 
-    /// A load (or store) that ends in a page fault of the guest's own, with error code `error`.
+    /// A load or store that causes a guest page fault with error code `error`.
     pub fn fault(&mut self, va: u64, write: bool, error: u64) {
         let s = self.system.expect("a guest that faults has a handler");
         let asm = |next| {
@@ -376,7 +375,7 @@ impl Guest {
         self.event(Event::Load(s.gdt + 16));
     }
 
-    /// Touches what the delivery of a fault touches, so that it is mapped.
+    /// Touches all memory that the delivery of a fault touches, so that it is mapped.
     pub fn warm_system(&mut self) {
         let s = self.system.expect("a guest that faults has a handler");
         for va in [s.gdt, s.idt] {
@@ -398,7 +397,7 @@ impl Guest {
         self.vcpus.len()
     }
 
-    /// CR3 at the start: that of the image, not of the last phase.
+    /// CR3 at the guest's start, not that of the last phase.
     pub fn first_cr3(&self, vcpu: usize) -> u64 {
         let mut at = 0;
         let mut current = 0;
@@ -413,12 +412,12 @@ impl Guest {
         self.root << 12
     }
 
-    /// Where vCPU `n` begins.
+    /// Address at which vCPU `n` begins.
     pub fn entry(&self, n: usize) -> u64 {
         CODE + n as u64 * (2 << 20)
     }
 
-    /// Everything that the VMM writes to memory before the start: address and bytes.
+    /// Addresses and bytes that the VMM writes to memory before the start.
     pub fn image(&self) -> Vec<(u64, Vec<u8>)> {
         let tables = self.image.as_ref().unwrap_or(&self.tables);
         let mut out: Vec<(u64, Vec<u8>)> = tables
@@ -433,5 +432,5 @@ impl Guest {
     }
 }
 
-/// An entry that is not there.
+/// An absent entry.
 pub const ABSENT: u64 = 0;

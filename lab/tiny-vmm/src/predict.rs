@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The model's prediction for a guest, event by event.
+//! Predicts a guest's exits with the model, event by event.
 //!
-//! The whole model runs over the guest's events (TLBs, filter, groups, all of it), with
-//! one configuration and TLB entries that do not survive exits, as the emulated CPU
-//! flushes at every VMRUN. After each event the timeline is cut, so that the model's own
-//! samples tell which exits each event had, and thereby a fault's kind of access.
+//! The whole model (TLBs, filter, groups) runs over the guest's events with one configuration. TLB entries do
+//! not survive exits, because the emulated CPU flushes at every VMRUN. The timeline is cut after each event, so
+//! the model's samples give the exits of each event and thus the kind of access of each fault.
 
 use crate::guest::Guest;
 use crate::refs::Access;
@@ -18,32 +17,32 @@ use serde::Serialize;
 /// Instructions between two cuts; the interval is shorter.
 const CUT: u64 = 100;
 
-/// Counts of one phase that the model and KVM both have. What a mode has not is 0.
+/// Counts of a phase that both the model and KVM have. Counts that do not exist in a mode are 0.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// #NPF; #PF.
     pub faults: u64,
-    /// Of those, by loads, stores and fetches. Faults of the nested walk itself, on the
-    /// guest's tables, are [`Counts::table`] instead, where that is known.
+    /// Faults by loads, stores and fetches. Faults of the nested walk itself, on the guest's tables, are
+    /// [`Counts::table`] instead, if that is known.
     pub read: u64,
     pub write: u64,
     pub fetch: u64,
-    /// Nested faults on guest tables: counted only, and then the three above say nothing.
+    /// Nested faults on guest tables, in counts of KVM only. The three counts above are then meaningless.
     pub table: u64,
     /// #PF reflected into the guest.
     pub guest: u64,
-    /// Leaf tables that became unsync; of the model, where that was the exit's only reason.
+    /// Leaf tables that became unsync. The model counts them only if that was the exit's only reason.
     pub unsync: u64,
-    /// Stores to tables that the emulator carried out (`kvm_mmu_pte_write`).
+    /// Stores to tables that KVM emulated (`kvm_mmu_pte_write`).
     pub emulated: u64,
-    /// Of the faults, those on entries that were present (bit 0 of the error code). The
-    /// model knows a lower bound: exits for clean pages and synced tables.
+    /// Faults on present entries (bit 0 of the error code). The model has a lower bound: exits for clean pages
+    /// and synced tables.
     pub present: u64,
     pub cr3_write: u64,
     pub cr3_read: u64,
     pub cr4_write: u64,
     pub invlpg: u64,
-    /// Roots looked up in the hash or made, not found among the vCPU's cached ones.
+    /// Roots that were not among the vCPU's cached roots and were found in the hash or made.
     pub root_misses: u64,
     /// Shadow pages made and zapped.
     pub pages_made: u64,
@@ -57,7 +56,7 @@ impl Counts {
     }
 }
 
-/// Adds what one event cost; `words` are its own.
+/// Adds the counts of one event. `words` are the event's words.
 fn add(to: &mut Counts, words: &[u64], s: &Sample) {
     let faults = s.exits_violation
         + s.exits_guest_fault
@@ -86,7 +85,7 @@ fn add(to: &mut Counts, words: &[u64], s: &Sample) {
     to.pages_zapped += s.shadow_pages_zapped;
 }
 
-/// Runs the model: each event's place in the stream and what it cost.
+/// Runs the model. Returns each event's place in the stream and its counts.
 fn samples(guest: &Guest, config: Config, settings: &[String]) -> Result<Vec<(usize, Sample)>> {
     let mut set = vec!["cpu.tlb_tagged=false".to_owned(), "cpu.cr4_exits_nested=true".to_owned()];
     set.extend_from_slice(settings);
@@ -130,7 +129,7 @@ pub fn predict(guest: &Guest, config: Config, settings: &[String]) -> Result<Vec
         // Under nested paging a guest's own faults are no exits.
         out.iter_mut().for_each(|c| c.guest = 0);
     } else {
-        // The model does not count the work for the roots that are there from the start.
+        // The model does not count the work for roots that exist from the start.
         let mut roots = Vec::new();
         for vcpu in 0..guest.vcpus() {
             let root = guest.first_cr3(vcpu);
@@ -146,16 +145,16 @@ pub fn predict(guest: &Guest, config: Config, settings: &[String]) -> Result<Vec
     Ok(out)
 }
 
-/// One access of a guest and the references of its walk without walk caches, if it was walked.
+/// An access of a guest and, if it was walked, the references of its walk without walk caches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Walked {
     pub access: Access,
-    /// To guest tables (shadow: to the shadow's) and to the host's; `None`: a TLB hit.
+    /// References to guest tables (under shadow paging, to shadow tables) and to host tables. `None`: a TLB hit.
     pub refs: Option<(u64, u64)>,
 }
 
-/// The accesses of each phase, and the model's references for them. An access with an exit is
-/// walked more than once and tells none.
+/// The accesses of each phase with the model's references. An access with an exit is walked several times and
+/// is left out.
 pub fn walks(guest: &Guest, config: Config) -> Result<Vec<Vec<Walked>>> {
     let mut out = vec![Vec::new(); guest.phases.len()];
     for (at, s) in samples(guest, config, &["walk_cache.variant=none".into()])? {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Four-level page tables of a guest, which the VMM writes into guest memory and describes to the model.
+//! Builds a guest's four-level page tables, which the VMM writes into guest memory and describes to the model.
 
 use bifold_mmu::write::PageTables;
 pub use bifold_mmu::write::bits::{ACCESSED, DIRTY, FRAME, LARGE, PRESENT, WRITE};
@@ -8,9 +8,9 @@ use bifold_trace::Event;
 
 /// An entry that points to a table.
 pub const TABLE: u64 = PRESENT | WRITE | ACCESSED;
-/// A page that was written before.
+/// Bits of an entry for a page that was written before.
 pub const DATA: u64 = PRESENT | WRITE | ACCESSED | DIRTY;
-/// One that never was accessed.
+/// Bits of an entry for a page that was never accessed.
 pub const FRESH: u64 = PRESENT | WRITE;
 
 /// All tables of a guest.
@@ -21,7 +21,7 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// None; their frames are taken from `next` upwards.
+    /// No tables yet. Frames are taken from `next` upwards.
     pub fn new(next: u64) -> Tables {
         Tables { tables: PageTables::default(), next }
     }
@@ -39,7 +39,7 @@ impl Tables {
         gfn
     }
 
-    /// A new table in a frame of choice.
+    /// A new table in the given frame.
     pub fn place(&mut self, level: u8, gfn: u64) {
         self.tables.add(gfn, level);
     }
@@ -52,7 +52,7 @@ impl Tables {
         self.tables.set(gfn, i, entry);
     }
 
-    /// Is this frame a table?
+    /// Whether the frame holds a table.
     pub fn is_table(&self, gfn: u64) -> bool {
         self.tables.get(gfn).is_some()
     }
@@ -62,8 +62,7 @@ impl Tables {
         self.tables.find(root, va, level)
     }
 
-    /// Writes the entry for `va` at `level`, making the tables above it. Returns the table
-    /// that holds it.
+    /// Writes the entry for `va` at `level` and makes missing tables above it. Returns the table with the entry.
     pub fn map(&mut self, root: u64, va: u64, level: u8, entry: u64) -> u64 {
         let next = &mut self.next;
         self.tables.map(root, va, level, entry, TABLE, || {
@@ -72,7 +71,7 @@ impl Tables {
         })
     }
 
-    /// Describes all tables, those of the lowest level first.
+    /// Describes all tables to the model, the lowest level first.
     pub fn describe(&self, out: &mut Vec<u64>) {
         let all = self.tables.sorted();
         for level in 1..=4 {

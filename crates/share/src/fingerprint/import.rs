@@ -65,7 +65,7 @@ pub fn import(
             );
             return Err(FingerprintError::Content { path: path.into(), what });
         };
-        // A hash of zero is not the zero page's unless that is said: the second half tells them apart.
+        // A hash of zero belongs to the zero page only if the user says so; the second half marks the others.
         let fingerprint = if zero == Some(hash) { [0; 2] } else { [u64::from(hash) << 32, 1] };
         sorter.push(Row::new(fingerprint, false, 0, count))?;
         done.lines += 1;

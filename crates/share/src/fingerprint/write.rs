@@ -115,7 +115,7 @@ impl Target {
         // What tempfile makes is for its owner alone, which suits fingerprints.
         let made = self.made.keep();
         std::fs::rename(&made, &self.dir).map_err(|e| {
-            // What is there is complete, but nobody knows its name.
+            // The directory is complete, but without its name, so it is removed.
             let _ = std::fs::remove_dir_all(&made);
             FingerprintError::io("create", &self.dir)(e)
         })
@@ -145,7 +145,7 @@ fn units(image: &Image) -> Vec<Unit> {
             let pages = (bytes.len() / PAGE) as u64;
             at = bytes.end;
             match units.last_mut() {
-                // A 2 MB page of which the dump has two pieces.
+                // The dump has this 2 MB page in two pieces.
                 Some(last) if last.gfn + last.pages() == gfn && gfn % HUGE != 0 => last.bytes.push(bytes),
                 _ => units.push(Unit { gfn, bytes: vec![bytes] }),
             }

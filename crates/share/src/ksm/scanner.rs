@@ -67,7 +67,7 @@ enum Frame {
 #[derive(Debug, Clone, Copy)]
 struct Page {
     content: u32,
-    /// Content at the last visit, of which ksmd keeps a checksum; none at first.
+    /// Content at the last visit, as ksmd's checksum records it; `None` before the first visit.
     checksum: u32,
     /// Number of its huge page.
     huge: u32,
@@ -359,7 +359,7 @@ impl Scanner {
             page.checksum = content;
             return;
         }
-        // What a split takes away is not merged: ksmd goes on with the page that it holds.
+        // A page that a split takes away is not merged; ksmd continues with the page that it holds.
         if self.tuning.use_zero_pages && content == ZERO && self.break_huge(at) {
             self.pages[at].frame = Frame::Zero;
             self.counts.ksm_zero_pages += 1;

@@ -11,7 +11,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Node {
     pub content: u32,
-    /// `rmap_hlist_len`: pages on record, of which some may have changed since.
+    /// `rmap_hlist_len`: pages on record. Some of them may have changed since.
     pub recorded: u32,
     /// Pages that are mapped to it.
     pub mapped: u32,

@@ -8,8 +8,8 @@ use crate::tables::{ACCESSED, DATA, DIRTY, FRESH, PRESENT, TABLE, WRITE};
 
 const PAGES: u64 = 24;
 
-/// A guest with `PAGES` pages of cold data, and another page that a first phase reads so
-/// that the tables above are known to the hypervisor.
+/// A guest with `PAGES` pages of cold data, and another page that a first phase reads so that the hypervisor
+/// knows the tables above.
 fn with_pages(name: &'static str, flags: u64) -> Guest {
     let mut g = Guest::new(name, MEMORY, 1);
     g.map(g.root, VA, PAGES, flags);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The hand-made guests. Each exercises one rule of docs/design/model.md (shadow paging, nested paging).
+//! Lists the hand-made guests. Each exercises a rule of docs/design/model.md (shadow paging, nested paging).
 
 mod data;
 mod random;
@@ -12,12 +12,12 @@ use crate::guest::Guest;
 
 /// Memory of a guest whose number of shadow pages does not matter.
 pub const MEMORY: u64 = 64 << 20;
-/// Where data is mapped, in a PML4 entry of its own.
+/// Address of the data, in a PML4 entry of its own.
 const VA: u64 = 0x40_0000_0000;
 
 type Make = fn(&'static str) -> Guest;
 
-/// Name, what it is about, maker.
+/// Name, subject and constructor of each guest.
 const ALL: &[(&str, &str, Make)] = &[
     ("cold-write", "writes of cold pages, one violation each; again", data::cold_write),
     (
@@ -47,7 +47,7 @@ const ALL: &[(&str, &str, Make)] = &[
     ("two-vcpus", "two vCPUs under one root and under two", roots::two_vcpus),
 ];
 
-/// Those of these names, or all.
+/// The guests with these names, or all guests if there are no names.
 pub fn named(names: &[String]) -> Vec<Guest> {
     let wanted = |name: &str| names.is_empty() || names.iter().any(|n| n == name);
     ALL.iter().filter(|(name, ..)| wanted(name)).map(|(name, _, make)| make(name)).collect()
@@ -58,7 +58,7 @@ pub fn names() -> Vec<&'static str> {
     ALL.iter().map(|(name, ..)| *name).collect()
 }
 
-/// A line for each.
+/// A line of help for each guest.
 pub fn help() -> String {
     ALL.iter().map(|(name, about, _)| format!("  {name:<16} {about}\n")).collect()
 }

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Guests made up at random, for sequences that no hand-made guest has.
+//! Makes random guests, for sequences that no hand-made guest has.
 //!
-//! Two vCPUs; eight roots with a page directory each, which share leaf tables and 2 MB pages;
-//! loads, stores and faults; entries rewritten, tables linked and unlinked by MOV, STOS and
-//! REP STOS; INVLPG, CR3 and CR4. The guest obeys the rule that a kernel obeys: after it changed an entry that was there,
-//! it invalidates what its current root may hold of it, before it uses it; and a vCPU that
-//! takes over reloads CR3. Guests of even seeds do it by INVLPG, of odd ones by reloading
-//! CR3. Without that
-//! the outcome would depend on when the TLB was flushed last, which the host's interrupts
-//! decide; and on who set an A or D bit first, which differs between hardware and KVM.
+//! A random guest has two vCPUs and eight roots. Each root has a page directory, and the directories share leaf
+//! tables and 2 MB pages. The guest makes loads, stores and faults; it rewrites entries, and links and unlinks
+//! tables by MOV, STOS and REP STOS; it uses INVLPG, CR3 and CR4. Like a kernel, the guest invalidates an entry
+//! after it has changed it and before it uses it, and a vCPU that takes over reloads CR3. Guests with even seeds
+//! invalidate by INVLPG, guests with odd seeds by reloading CR3. Without this rule the outcome would depend on the
+//! time of the last TLB flush, which the host's interrupts decide, and on whether hardware or KVM set an A or D
+//! bit first.
 
 use super::VA;
 use crate::guest::{ABSENT, CR4, CR4_PGE, Guest};
@@ -16,9 +15,9 @@ use crate::tables::{ACCESSED, DATA, FRAME, FRESH, LARGE, PRESENT, TABLE, WRITE, 
 
 /// Numbers of roots and leaf tables.
 const PLENTY: [u64; 2] = [6, 6];
-/// In a VM of less than 16 MB, which may have 64 shadow pages (`KVM_MIN_ALLOC_MMU_PAGES`).
+/// The numbers in a VM with less than 16 MB, which may have 64 shadow pages (`KVM_MIN_ALLOC_MMU_PAGES`).
 const SCARCE: [u64; 2] = [20, 20];
-/// Entries of each page directory and of each leaf table that are used.
+/// Number of used entries per page directory and per leaf table.
 const SLOTS: u64 = 4;
 const PAGES: u64 = 20;
 const FRAMES: u64 = 48;
@@ -49,21 +48,21 @@ struct Random {
     g: Guest,
     rng: Rng,
     roots: Vec<u64>,
-    /// Page directories by root, leaf tables, and where both are seen.
+    /// Page directories by root, leaf tables, and the aliases of both.
     directories: Vec<u64>,
     leaves: Vec<u64>,
     directory_alias: Vec<u64>,
     leaf_alias: Vec<u64>,
     gpa: u64,
     large_gpa: u64,
-    /// The root of each vCPU, and whose turn it is.
+    /// The root of each vCPU, and the current vCPU.
     current: [usize; VCPUS as usize],
     vcpu: usize,
-    /// Slot and page used last: soon to be used again.
+    /// Slots and pages that were used last and are used again soon.
     recent: [u64; 2],
-    /// Changes are followed by INVLPG; else by a reload of CR3.
+    /// Whether changes are followed by INVLPG (otherwise by a reload of CR3).
     invlpg: bool,
-    /// What the phase does, for its name.
+    /// The phase's operations, for its name.
     log: String,
 }
 
@@ -155,7 +154,7 @@ impl Random {
         self.directories[self.current[self.vcpu]]
     }
 
-    /// Is the address mapped under the current root, and writable?
+    /// Whether the address is mapped and writable under the current root.
     fn lookup(&self, va: u64) -> (bool, bool) {
         let upper = self.g.tables.entry(self.directory(), index(va, 2));
         if upper & PRESENT == 0 || upper & LARGE != 0 {
@@ -165,7 +164,7 @@ impl Random {
         (entry & PRESENT != 0, entry & upper & WRITE != 0)
     }
 
-    /// A slot and a page: any, those used last, or in the same block of 8 entries.
+    /// Draws a slot and a page: any, recently used ones, or in the same block of 8 entries.
     fn place(&mut self) -> (u64, u64) {
         let [slot, page] = self.recent;
         let (slot, page) = match self.rng.below(4) {
@@ -199,7 +198,7 @@ impl Random {
         }
     }
 
-    /// Invalidates what the current root may hold of an entry of a leaf table.
+    /// Invalidates an entry of a leaf table under the current root.
     fn invalidate(&mut self, leaf: u64, page: u64) {
         for slot in 0..SLOTS {
             let entry = self.g.tables.entry(self.directory(), slot as usize);
@@ -261,7 +260,7 @@ impl Random {
         self.g.load_cr3(self.root());
     }
 
-    /// Another vCPU's turn.
+    /// Changes to another vCPU.
     fn take_over(&mut self, vcpu: usize) {
         self.vcpu = vcpu;
         self.g.on(vcpu);

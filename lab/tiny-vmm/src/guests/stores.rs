@@ -5,12 +5,12 @@ use super::{MEMORY, VA, page};
 use crate::guest::{ABSENT, Guest};
 use crate::tables::{DATA, TABLE, index};
 
-/// Sixteen pages at [`VA`] and sixteen further frames, all backed; the leaf table exposed.
+/// A guest with sixteen pages at [`VA`], sixteen further frames, all backed, and an exposed leaf table.
 struct Leaf {
     g: Guest,
     table: u64,
     alias: u64,
-    /// The frames mapped, and the others.
+    /// The mapped frames, and the other frames.
     gpa: [u64; 2],
 }
 

@@ -22,7 +22,7 @@ pub(super) fn no_profit(v: &View) -> Option<Recommendation> {
     })
 }
 
-/// KSM saves memory that nobody needs.
+/// KSM runs although memory is plentiful.
 pub(super) fn not_needed(v: &View) -> Option<Recommendation> {
     let cpu = v.cpu()?;
     if !v.runs() || !v.plenty() || cpu < 0.01 {
