@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What `bifold-attribute` reads: the logs of a guest and its programs.
+//! Bodies for `bifold-attribute`: the logs of a guest and its programs.
 
-/// What a guest's kernel, compilers and files say of addresses: whatever it is, no cost is lost.
+/// Logs of a guest's kernel and compilers, and programs: the attribution loses no cost.
 pub fn attribution(data: &[u8]) {
     use bifold_attribute::{Attribution, Metric, elf};
     use bifold_mmu::Gva;
@@ -12,7 +12,7 @@ pub fn attribution(data: &[u8]) {
     for (i, part) in data.chunks(256).enumerate() {
         let (stream, number) = (1 + i as u64 % 3, i as u64 % 5);
         attribution.take(Charge::Log { stream, number, bytes: part });
-        // Addresses that the bytes may have told of.
+        // Addresses that the logs may describe.
         for word in part.chunks_exact(8).take(4) {
             let at = u64::from_le_bytes(word.try_into().expect("8 bytes"));
             let place = Place { vcpu: i % 3, code: Gva(at), data: Some(Gva(at.rotate_left(9))), size: None };

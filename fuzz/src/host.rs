@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What `bifold-host` reads: files of a live host's kernel, and the journal of KSM's settings.
+//! Bodies for `bifold-host`: files of a live host's kernel, and the journal of KSM's settings.
 
-use bifold_host::{PagingStats, State, VmId};
+use bifold_host::{MemInfo, PagingStats, Pressure, State, VmId, VmStat};
 
-/// What a live host's files say of a VM: nothing, or what is written back the same.
+/// A live host's files about a VM: no value, or a value that is written back unchanged.
 pub fn host(data: &[u8]) {
     let stats = PagingStats::parse(data);
     let values = stats.values();
     let known = PagingStats::STATS.iter().zip(values).filter_map(|(s, v)| Some((s.name, v?)));
     let text: String = known.map(|(name, value)| format!("{name} {value}\n")).collect();
     assert_eq!(PagingStats::parse(text.as_bytes()), stats);
-    // A file that was cut off has no figure that the whole has not.
+    // A truncated file has no figure that the whole file lacks.
     for (part, whole) in PagingStats::parse(&data[..data.len() / 2]).values().iter().zip(values) {
         assert!(part.is_none() || *part == whole);
     }
@@ -23,7 +23,24 @@ pub fn host(data: &[u8]) {
     assert_ne!(bifold_host::guest_name(data), Some(String::new()));
 }
 
-/// What KSM's files and the journal of its settings say.
+/// The host's `meminfo`, `vmstat` and `pressure/memory`: figures that the text has, or none.
+pub fn memory(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let amounts = MemInfo::parse(&text);
+    assert!(amounts.total.is_none() || text.contains("MemTotal"), "{amounts:?}");
+    assert!(amounts.available.is_none() || text.contains("MemAvailable"), "{amounts:?}");
+    let counts = VmStat::parse(&text);
+    for name in text.lines().filter_map(|line| line.split_once(' ')).map(|(name, _)| name).take(8) {
+        if let Some(count) = counts.get(name) {
+            assert!(text.contains(&count.to_string()), "{name} {count}");
+        }
+    }
+    if let Some(pressure) = Pressure::parse(&text) {
+        assert!(text.contains("some ") && text.contains("avg60="), "{pressure:?}");
+    }
+}
+
+/// KSM's files and the journal of its settings.
 pub fn ksm(data: &[u8]) {
     use bifold_host::ksm::{Journal, ProcessKsm, Setting};
     let Ok(text) = std::str::from_utf8(data) else { return };
@@ -36,14 +53,14 @@ pub fn ksm(data: &[u8]) {
             assert_eq!(setting.parse(&setting.text(value)), Some(value));
         }
     }
-    // A file that was cut within a line may have a shorter number, never another figure's.
+    // A file that was cut within a line may have a shorter number, but never the number of another figure.
     let (whole, first) = (ProcessKsm::parse(text), text.lines().next().unwrap_or_default());
     if text.lines().count() < 2 {
         assert_eq!(ProcessKsm::parse(first), whole);
     }
 }
 
-/// The text of a process's `smaps`: areas of whole pages that have the flag of mergeable memory.
+/// The text of a process's `smaps`: areas of whole pages with the flag of mergeable memory.
 pub fn smaps(data: &[u8]) {
     use bifold_host::ksm::mergeable_areas;
     let text = String::from_utf8_lossy(data);
@@ -52,7 +69,7 @@ pub fn smaps(data: &[u8]) {
     for a in &areas {
         assert!(a.start < a.end && a.start % 4096 == 0 && a.end % 4096 == 0, "{a:?}");
     }
-    // Lines that smaps may get one day change nothing.
+    // Lines that a later kernel may add change nothing.
     let more: String = text.lines().map(|line| format!("{line}\nNew: 7 kB\n")).collect();
     assert_eq!(mergeable_areas(&more), areas);
 }
@@ -74,6 +91,18 @@ mod tests {
             host(&data);
             for text in [text, lines, state, id, cmdline] {
                 host(text.as_bytes());
+            }
+        }
+
+        #[test]
+        fn any_text_is_the_hosts_memory_or_says_nothing(
+            data in bytes(), amounts in "((MemTotal|MemAvailable|x): {1,9}-?[0-9]{0,21} kB\n){0,5}",
+            counts in "((pgfault|pgmajfault|x) -?[0-9]{0,21}\n){0,5}",
+            pressure in "((some|full) avg10=[0-9.]{1,5} avg60=[0-9.e-]{1,9} total=1\n){0,3}",
+        ) {
+            memory(&data);
+            for text in [amounts, counts, pressure] {
+                memory(text.as_bytes());
             }
         }
 

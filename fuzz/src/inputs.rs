@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 pub fn bytes() -> impl Strategy<Value = Vec<u8>> {
-    // Small kinds and levels more often than chance would have them.
+    // Small kinds and levels, which uniformly random words hardly ever have.
     let word = prop_oneof![
         any::<u64>(),
         (0u64..24, any::<u64>()).prop_map(|(k, p)| k << 57 | p >> 7),
@@ -15,7 +15,7 @@ pub fn bytes() -> impl Strategy<Value = Vec<u8>> {
         .prop_map(|words| words.iter().flat_map(|w| w.to_le_bytes()).collect())
 }
 
-/// All values of a document that have none within.
+/// The values of a document that contain no other values.
 pub fn leaves(value: &mut Value) -> Vec<&mut Value> {
     if value.as_array().is_some_and(|a| !a.is_empty()) {
         value.as_array_mut().unwrap().iter_mut().flat_map(leaves).collect()
@@ -26,7 +26,7 @@ pub fn leaves(value: &mut Value) -> Vec<&mut Value> {
     }
 }
 
-/// A number, mostly at some edge.
+/// A number, mostly at the edge of a range.
 pub fn number() -> impl Strategy<Value = Value> {
     let whole =
         prop_oneof![Just(0), 0u64..300, (0u32..64).prop_map(|b| 1 << b), Just(1 << 53), Just(u64::MAX)];
@@ -34,7 +34,7 @@ pub fn number() -> impl Strategy<Value = Value> {
     prop_oneof![3 => whole.prop_map(Value::from), 1 => real.prop_map(Value::from)]
 }
 
-/// What may stand behind a `=` in TOML, and what may not.
+/// Text after a `=` in TOML: valid values and invalid ones.
 pub fn toml_value() -> impl Strategy<Value = String> {
     let edge =
         prop::sample::select(vec!["0.0", "-1.0", "1.0", "nan", "inf", "-inf", "1e308", "1e-308", "[]", "{}"]);
@@ -47,10 +47,10 @@ pub fn toml_value() -> impl Strategy<Value = String> {
     ]
 }
 
-/// A good text in which a line's value is another, a line is left out, or the rest is.
+/// Runs `then` on a valid text with a line's value changed, with the line left out, and with all later lines left out too.
 pub fn changed_lines(good: &str, line: usize, value: &str, then: impl Fn(&[u8])) {
     let lines: Vec<&str> = good.lines().collect();
-    // Comments are of no interest.
+    // Changes of comments test nothing.
     let with_values: Vec<usize> = (0..lines.len()).filter(|i| !lines[*i].starts_with('#')).collect();
     let at = with_values[line % with_values.len()];
     let changed = lines[at].split_once('=').map_or(value.into(), |(k, _)| format!("{k}= {value}"));

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What `bifold-model` reads: hardware profiles.
+//! Bodies for `bifold-model`: hardware profiles.
 
-/// A hardware profile: an error, or one that is read.
+/// A hardware profile with overrides: an error or a profile.
 pub fn profile(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    // What follows a line of dashes are overrides, one a line.
+    // Overrides follow a line of dashes, one on each line.
     let (text, overrides) = text.split_once("\n---\n").unwrap_or((text, ""));
     let overrides: Vec<String> = overrides.lines().map(Into::into).collect();
     let _ = bifold_model::Profile::parse(text, "fuzz", &overrides);

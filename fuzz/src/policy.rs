@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What `bifold-policy` reads: timelines, policies' parameters, the estimate's coefficients.
+//! Bodies for `bifold-policy`: timelines, parameters of policies, coefficients of the estimate.
 
 use bifold_mmu::PageSize;
 use bifold_model::Sample;
 use bifold_policy::{Estimator, Log, Mode, Named, Other, Scale, Setup, Timeline, Track, View, VmKind};
 
-/// A timeline: an error, or one over which policies can be replayed.
+/// A timeline: an error, or a timeline over which policies replay.
 pub fn timeline(data: &[u8]) {
     timeline_file(data);
-    // Chance does not make the frames of a compressor.
+    // Random bytes hardly ever form a zstd frame.
     timeline_file(&zstd::encode_all(data, 1).expect("memory takes what is written"));
 }
 
@@ -37,7 +37,7 @@ fn timeline_file(bytes: &[u8]) {
     let _ = bifold_policy::replay_check::checks(&timeline);
 }
 
-/// A policy's parameters: an error, or a policy that decides, whatever it sees.
+/// Parameters of a policy: an error, or a policy that decides and explains on every sample.
 pub fn policy(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let Ok(named) = Named::parse("fuzz", text) else { return };
@@ -74,7 +74,7 @@ pub fn policy(data: &[u8]) {
     }
 }
 
-/// Coefficients of the estimate: an error, or estimates that are costs.
+/// Coefficients of the estimate: an error, or estimates of at least 0.
 pub fn estimator(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let Ok(estimator) = Estimator::parse(text) else { return };
@@ -99,7 +99,7 @@ mod tests {
 
     const ESTIMATOR: &str = include_str!("../../crates/policy/params/estimator.toml");
 
-    /// A timeline with all that one can have, and little of it.
+    /// A short timeline with every optional part.
     fn small_timeline() -> Vec<u8> {
         let sample = |i: u64| Sample {
             instructions: 1_000_000,
@@ -182,7 +182,7 @@ mod tests {
             }
             timeline(&serde_json::to_vec(&document).unwrap());
             let mut document: Value = serde_json::from_slice(&good).unwrap();
-            // All of a kind: sums overflow before single numbers do.
+            // All values of a kind, because sums overflow before single numbers do.
             for (key, value) in document["pairs"][0]["shadow"]["counters"]["values"].as_object_mut().unwrap() {
                 if key.contains(part) {
                     leaves(value).into_iter().for_each(|v| *v = every.clone());

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What `bifold-report` reads: results to compare.
+//! Bodies for `bifold-report`: results to compare.
 
 use bifold_report::Format;
 use bifold_report::diff::{Diff, Side};
 
-/// A result: an error that is one line, or a side that does not differ from itself.
+/// A result: an error of one line, or a side that equals itself.
 pub fn result(data: &[u8]) {
     match Side::from_json("fuzz", data) {
         Err(e) => {
@@ -33,7 +33,7 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
-    /// What a diff reads of a result, of one run or of two.
+    /// The fields of a result that a diff reads, for one run or for two.
     fn small_result(several: bool) -> Value {
         let total: serde_json::Map<String, Value> = Sample::COUNTERS
             .iter()

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What `bifold-share` reads: dumps of guests and results of a count.
+//! Bodies for `bifold-share`: dumps of guests, lists of hashes and results of a count.
 
-use bifold_share::fingerprint::Part;
+use bifold_share::fingerprint::{Part, count_part, import, merge};
 use bifold_share::image::Image;
 
-/// A dump of a guest: refused, or runs of whole pages in order of which each is in the file.
+/// A dump of a guest: an error, or runs of whole pages in order, each within the file.
 pub fn image(data: &[u8]) {
     let Ok(image) = Image::of_content("fuzz", data.to_vec()) else { return };
     let mut next = 0;
@@ -18,12 +18,23 @@ pub fn image(data: &[u8]) {
     assert_eq!(c.pages, c.zero + c.minimum + c.intra + c.inter);
 }
 
-/// A result of `share count`: refused, or written back the same.
+/// A list of hashes: an error, or fingerprints of as many pages as the list has.
+pub fn hash_list(data: &[u8]) {
+    const MEMORY: u64 = 1 << 20;
+    let dir = tempfile::tempdir().expect("a directory for temporary files");
+    let (list, guest) = (dir.path().join("list"), dir.path().join("guest"));
+    let Ok(imported) = import("guest", &list, data, None, 1, MEMORY, &guest) else { return };
+    let part = count_part(&[guest.clone()], 0, MEMORY, dir.path()).expect("imported fingerprints count");
+    let counted = merge(vec![(guest, part)], 5).expect("one part is all parts");
+    assert_eq!(counted.small.pages, imported.pages);
+}
+
+/// A result of `share count`: an error, or a result that is written back unchanged.
 pub fn share_part(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let Ok(part) = Part::parse(text) else { return };
     assert_eq!(Part::parse(&part.render()).as_ref(), Ok(&part));
-    let _ = bifold_share::fingerprint::merge(vec![("fuzz".into(), part)], 5);
+    let _ = merge(vec![("fuzz".into(), part)], 5);
 }
 
 #[cfg(test)]
@@ -73,6 +84,14 @@ mod tests {
             }
             image(&core);
             image(&core[..cut.index(core.len())]);
+        }
+
+        #[test]
+        fn any_text_is_a_list_of_hashes_or_refused(
+            text in "\\PC{0,200}", lines in "((0x)?[0-9a-f]{1,9}([,;\t][0-9]{1,11})?\r?\n){0,20}",
+        ) {
+            hash_list(text.as_bytes());
+            hash_list(lines.as_bytes());
         }
 
         #[test]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What `bifold-trace` reads: event words, recordings, generators' names.
+//! Bodies for `bifold-trace`: event words, recordings and generators' names.
 
-/// Event words: what can be read is written back the same.
+/// Event words: decoded events encode to the words that they came from.
 pub fn events(data: &[u8]) {
     let words: Vec<u64> =
         data.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().expect("8 bytes"))).collect();
@@ -9,7 +9,7 @@ pub fn events(data: &[u8]) {
     while let Ok((event, n)) = bifold_trace::decode(&words[at..], at) {
         let start = again.len();
         event.encode(&mut again);
-        // Payload bits that an event has no use for (`Cr3Read`) are not kept.
+        // An event drops payload bits that it does not use (`Cr3Read`).
         assert_eq!(again.len() - start, n, "{event:?}");
         let (same, _) =
             bifold_trace::decode(&again[start..], start).expect("what was encoded can be decoded");
@@ -18,7 +18,7 @@ pub fn events(data: &[u8]) {
     }
 }
 
-/// Event words again, as a whole stream that is thinned to a sample: what is left are events.
+/// Event words as a whole stream that is thinned to a sample: the result has whole events.
 pub fn thin(data: &[u8]) {
     let words: Vec<u64> =
         data.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().expect("8 bytes"))).collect();
@@ -32,7 +32,7 @@ pub fn thin(data: &[u8]) {
     }
 }
 
-/// A recording's bytes: any of it, and the contents of a block with the checksum right.
+/// The bytes of a recording, and the bytes of a block behind its checksum.
 pub fn recording(data: &[u8]) {
     if let Ok(mut reader) = bifold_trace::Reader::from_read("fuzz", std::io::Cursor::new(data.to_vec())) {
         let (mut block, mut blocks) = (Vec::new(), 0);
@@ -49,7 +49,7 @@ pub fn recording(data: &[u8]) {
     }
 }
 
-/// A generator's name: an error, or a stream that begins.
+/// The name of a generator: an error, or a stream that starts.
 pub fn generator(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     match bifold_trace::Generator::parse(text) {

@@ -31,7 +31,7 @@ pub(crate) fn flames(places: &Places) -> Result<Option<Flames>, RenderError> {
         return Ok(None);
     }
     let mut options = Options::default();
-    // The page says it, and a narrow one has no room for both a title and the search.
+    // The page has the title, and a narrow page has no room for both title and search.
     options.title = String::new();
     options.count_name = "extra cycles".into();
     options.name_type = "Place:".into();

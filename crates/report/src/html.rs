@@ -203,7 +203,7 @@ fn timeline(c: &Comparison) -> Vec<Point> {
         for r in &o.configs {
             let mut sum = Sample::default();
             r.intervals.iter().take(next).skip(first).for_each(|s| sum.add(s));
-            // Against the instructions executed there: the last interval is a short one.
+            // Relative to the ideal time of these instructions, because the last interval is short.
             let ideal = sum.instructions as f64 * o.base_cpi;
             let percent = |cycles: u64| if ideal > 0.0 { 100.0 * cycles as f64 / ideal } else { 0.0 };
             points.push(Point {

@@ -12,8 +12,8 @@ use bifold_policy::evaluate::Evaluation;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-/// Name and version of the document's schema. The number changes when a field
-/// changes its meaning or goes away, not when one is added.
+/// Name and version of the document's schema. The version changes when a field changes its meaning or
+/// goes away. Added fields do not change it.
 pub(crate) const SCHEMA: &str = "bifold.compare/1";
 
 #[derive(Serialize)]

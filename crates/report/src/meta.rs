@@ -37,14 +37,14 @@ pub enum Input {
     Guest,
     /// A file written by `bifold record`.
     Recording {
-        /// Its path, as given.
+        /// Path as given by the user.
         path: String,
         /// The recorded generator; none if a guest was recorded.
         generator: Option<String>,
     },
     /// A built-in generator.
     Generator {
-        /// Its name and length, as given.
+        /// Name and length as given by the user.
         name: String,
     },
 }

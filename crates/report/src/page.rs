@@ -52,7 +52,7 @@ pub struct PageChart {
 pub struct PageTable {
     /// Title.
     pub title: String,
-    /// Names of the columns; `\n` breaks one.
+    /// Names of the columns; `\n` breaks a name.
     pub head: Vec<String>,
     /// Cells; the first names its row.
     pub rows: Vec<Vec<String>>,

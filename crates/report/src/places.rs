@@ -205,7 +205,7 @@ fn width<'a>(cells: impl Iterator<Item = &'a String>) -> usize {
     cells.map(|c| c.chars().count()).max().unwrap_or(0)
 }
 
-/// A name of at most `width` characters: a long one loses its middle.
+/// A name of at most `width` characters: a long name loses its middle.
 fn shortened(name: &str, width: usize) -> String {
     let n = name.chars().count();
     if n <= width {

@@ -103,7 +103,7 @@ pub(crate) fn csv_of<'a>(
     for (run, c) in runs {
         if !std::mem::replace(&mut head, true) {
             let names = ["interval", "start_cycles", "config"].into_iter();
-            // Last: columns of one run stay where they are.
+            // The number comes last, so that the columns of a single run keep their places.
             let last = run.map(|_| "run");
             writer.write_record(names.chain(Sample::COUNTERS.iter().map(|c| c.name)).chain(last))?;
         }

@@ -14,8 +14,8 @@ use statrs::distribution::{ContinuousCDF as _, StudentsT};
 /// A median absolute deviation times this estimates the standard deviation of normal values.
 const MAD_TO_SD: f64 = 1.4826;
 /// A run is an outlier beyond this many scaled median absolute deviations from the median. 3, which is common for large
-/// samples, would name a run in a quarter of all sets of 5 runs whose values are normal; 5 does in one
-/// of eight, and in one of thirty of 10 runs.
+/// samples, would name a run in a quarter of all sets of 5 runs whose values are normal; 5 names a
+/// run in an eighth of all sets of 5 runs, and in a thirtieth of all sets of 10 runs.
 const MOST_MADS: f64 = 5.0;
 /// With fewer runs, the median absolute deviation of normal values is so uncertain that it would
 /// often name one.
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(outliers(&[1.0, 1.1, 0.9, 1.05, 5.0]).iter().map(|o| o.0).collect::<Vec<_>>(), [4]);
         assert_eq!(outliers(&[1.0, 1.1, 0.9, 1.05]), []);
         assert_eq!(outliers(&[1.0, 1.1, 0.9, 5.0]), []);
-        // Where most runs agree to the bit, one that does not is beyond any number of deviations.
+        // If most runs agree to the bit, a run that differs is beyond any number of deviations.
         assert_eq!(outliers(&[2.0, 2.0, 2.0, 2.0, 2.1]), [(4, f64::INFINITY)]);
         assert_eq!(outliers(&[2.0; 7]), []);
         // Deviations from the median 3: 2, 1, 0, 1, 97; their median is 1.

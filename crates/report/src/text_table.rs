@@ -31,7 +31,7 @@ fn parts(keys: usize, head: &[String], rows: &[Vec<String>], columns: usize) -> 
     let width = |c: usize| cells(c).chain([&head[c]]).map(lines).max().unwrap_or(0) + GAP;
     let all: Vec<usize> = (0..head.len()).map(width).collect();
     let keys = keys.min(head.len());
-    // comfy-table leaves one blank more behind the first column.
+    // comfy-table adds a blank after the first column.
     let named: usize = all[..keys].iter().sum::<usize>() + 1;
     let mut parts: Vec<Vec<usize>> = vec![(0..keys).collect()];
     let mut taken = named;

@@ -3,7 +3,7 @@
 //! that changed most, and differences in how the results were made.
 //!
 //! A [`Side`] is one result, of one run or of several: a [`Comparison`], or the JSON of one or of
-//! several. A [`Diff`] takes two sides. Where both have several runs, it says which differences are
+//! several. A [`Diff`] takes two sides. If both have several runs, the diff marks differences that are
 //! larger than the runs' spread.
 
 mod json;
@@ -37,7 +37,7 @@ struct Total {
     figures: Figures,
 }
 
-/// One of the two results.
+/// A result on one side of a diff.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Side {
     /// The file, as given.
@@ -217,7 +217,7 @@ impl Diff {
         out
     }
 
-    /// Whether every counter of every run is the same on both sides.
+    /// Whether both sides agree in every counter of every run.
     pub(crate) fn same(&self) -> bool {
         let even = |c: &Change| c.a.min == c.b.min && c.a.max == c.b.max && c.difference == 0.0;
         self.configs.iter().all(|c| c.counters.iter().chain(&c.figures).all(even))
@@ -229,7 +229,7 @@ impl Diff {
         Some((&Figures::ALL[i], self.configs.iter().map(|c| (c.config, c.figures[i])).collect()))
     }
 
-    /// What makes the two sides hard to compare, or one of them hard to trust.
+    /// Reasons why the sides are not comparable, or why a side is not to be trusted.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let (a, b) = (&self.a, &self.b);
         let mut out = made::warnings(&a.made, &b.made);

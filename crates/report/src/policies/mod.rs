@@ -60,7 +60,7 @@ pub fn checks_table(checks: &[(String, Vec<ReplayCheck>)]) -> String {
     text::checks_by_program(checks)
 }
 
-/// What a time scale means, in words.
+/// A time scale in words.
 pub fn scale_words(time: f64, switch: f64) -> String {
     if time == 1.0 && switch == 1.0 {
         return "policies decide in real time, with the costs of switching unchanged".into();

@@ -76,7 +76,7 @@ fn few_decisions(e: &Evaluation) -> Option<String> {
     })
 }
 
-/// For a run's own table: policies over it, or a line that says why there are none.
+/// The policies over a run, for the run's table: a table of policies, or a line with the reason why there are none.
 pub(crate) fn of_run(evaluation: &Result<Evaluation, String>) -> String {
     match evaluation {
         Ok(e) => {
@@ -91,7 +91,7 @@ pub(crate) fn of_run(evaluation: &Result<Evaluation, String>) -> String {
     }
 }
 
-/// One program: static modes, the oracle, every policy.
+/// The table of a program: static modes, the oracle, every policy.
 fn one(p: &Program) -> String {
     let head = [
         "\npolicy",

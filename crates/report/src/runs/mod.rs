@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 /// Several runs of one command in fresh guests.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Runs {
-    /// How many runs were asked for.
+    /// Number of runs asked for.
     pub asked: usize,
     /// The runs, in order. Those before the last are whole; a run that was interrupted or failed is
     /// here only if it is the first.
@@ -44,12 +44,12 @@ pub struct Outlier {
     pub deviations: f64,
 }
 
-/// One configuration over the runs.
+/// Spreads of a configuration over the runs.
 pub(crate) struct Row {
     pub config: Config,
-    /// In the order of [`Figures::ALL`].
+    /// Spreads in the order of [`Figures::ALL`].
     pub figures: Vec<Spread>,
-    /// In the order of [`Sample::COUNTERS`].
+    /// Spreads in the order of [`Sample::COUNTERS`].
     pub counters: Vec<Spread>,
 }
 

@@ -57,7 +57,7 @@ fn is_cheaper(winner: Winner) -> &'static str {
     }
 }
 
-/// What each mode costs on each page size.
+/// The overhead of each mode on each page size, and the cheaper mode.
 fn costs(c: &Comparison) -> Option<String> {
     let conclusion = conclusions(c).run;
     let hypervised: Vec<&bifold_model::ConfigOutcome> =
@@ -145,7 +145,7 @@ fn flip(p: &PageConclusion, f: &Flip) -> String {
     )
 }
 
-/// What to change, from the configuration of this name.
+/// The changes to make, starting from the configuration `first`.
 fn change(c: &Conclusion, first: &str) -> String {
     let step = |s: &Change| {
         let to = (Config::from_name(&s.from), Config::from_name(&s.to));
