@@ -55,10 +55,10 @@ pub fn ksm_check(found: Result<Ksm, KsmError>) -> Check {
     });
     let found = match told {
         Ok(detail) => Ok(detail),
-        Err(KsmError::NoKsm { .. }) => Err(("this kernel has none".into(), NO_KSM)),
+        Err(KsmError::NoKsm { .. }) => Err(("this kernel has no KSM".into(), NO_KSM)),
         Err(KsmError::NotRoot { .. }) => Err((
-            "it is there, but only root may change its settings".into(),
-            "run these verbs with sudo; share watch, advise, model and potential do not need it",
+            "only root may change KSM's settings".into(),
+            "run these verbs with sudo; share watch, advise, model and potential do not need root",
         )),
         Err(e) => Err((e.to_string(), "look at /sys/kernel/mm/ksm")),
     };
@@ -80,12 +80,16 @@ fn kvm_checks(host: &Host) -> [Check; 2] {
             (Ok(format!("{vms} VMs")), switching)
         }
         Err(e) => {
-            let remedy = match &e {
-                HostError::NotRoot { .. } => "run this verb with sudo",
-                HostError::NoDebugfs { .. } => "mount debugfs",
-                _ => "use a machine with hardware virtualization",
+            let missing = match &e {
+                HostError::NotRoot { path } => {
+                    (format!("only root may read {}", path.display()), "run this verb with sudo")
+                }
+                HostError::NoDebugfs { .. } => {
+                    ("debugfs is not mounted".into(), "as root: mount -t debugfs none /sys/kernel/debug")
+                }
+                _ => (e.to_string(), "use a machine with hardware virtualization"),
             };
-            (Err((e.to_string(), remedy)), Err(("no KVM to ask".to_string(), "see KVM")))
+            (Err(missing), Err(("KVM cannot be asked".to_string(), "see KVM above")))
         }
     };
     [check(KVM, &["mode"], kvm), check(SWITCHING, &["mode VM nested|shadow"], switching)]

@@ -119,11 +119,8 @@ pub fn run(args: ReplayArgs) -> anyhow::Result<Status> {
             }
         }
         _ => {
-            let mut out = format!(
-                "The VM is {}\n{}\n",
-                vm_words(&setting.vm),
-                scale_words(setting.scale.time, setting.scale.switch)
-            );
+            let mut out = wrapped(&format!("The VM is {}", vm_words(&setting.vm)), 0)
+                + &wrapped(&scale_words(setting.scale.time, setting.scale.switch), 0);
             for r in &replays {
                 out += "\n";
                 out += &text(r, start, args.explain);
@@ -193,8 +190,7 @@ fn text(r: &Replay, start: Mode, explain: bool) -> String {
             s.overhead_percent
         );
     }
-    let _ = writeln!(
-        out,
+    let costs = format!(
         "  overhead {:.2} % ({:.3} % by switching); switches {}, decisions {}, time in shadow {:.1} %",
         r.run.overhead_percent(),
         share(r.run.switch_cycles, r.run.cycles - r.run.extra_cycles),
@@ -202,11 +198,11 @@ fn text(r: &Replay, start: Mode, explain: bool) -> String {
         r.run.decisions,
         100.0 * r.run.share(Mode::Shadow),
     );
-    let _ = writeln!(
-        out,
+    let gaps = format!(
         "  gap to the better static mode {:+.2} %, gap to the oracle {:+.2} %",
         r.static_gap_percent, r.oracle_gap_percent
     );
+    out += &(wrapped(&costs, 2) + &wrapped(&gaps, 2));
     if explain {
         out += "  decisions, by time in the run:\n";
         for (j, d) in &r.run.explained {

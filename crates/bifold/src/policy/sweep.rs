@@ -8,7 +8,7 @@ use crate::words;
 use anyhow::Context as _;
 use bifold_policy::Named;
 use bifold_policy::sweep::{Axis, Prepared, Row, settings, sweep};
-use bifold_report::{Format, scale_words, text_table, vm_words};
+use bifold_report::{Format, scale_words, text_table, vm_words, wrapped};
 use clap::Args;
 use serde_json::json;
 use std::path::PathBuf;
@@ -151,16 +151,18 @@ impl Swept<'_> {
             ["mean gap\nto oracle\n%", "worst gap\nto static\n%", "program\nof worst\ngap", "\n\nswitches"];
         let head = head.chain(figures.map(String::from)).collect();
         let shown = self.rows.len().min(count);
-        format!(
-            "The policy is {}\nThe VM is {}\n{}\n\n{}\nbest {shown} of {} settings; programs: {}; mean gap: geometric mean \
-             over the programs\n",
-            self.base.name,
-            vm_words(&self.setting.vm),
-            scale_words(self.setting.scale.time, self.setting.scale.switch),
-            text_table(head, lines),
+        let best = format!(
+            "best {shown} of {} settings; programs: {}; mean gap: geometric mean over the programs",
             self.rows.len(),
-            self.programs.len(),
-        )
+            self.programs.len()
+        );
+        let about = [
+            format!("The policy is {}", self.base.name),
+            format!("The VM is {}", vm_words(&self.setting.vm)),
+            scale_words(self.setting.scale.time, self.setting.scale.switch),
+        ];
+        let about = about.map(|line| wrapped(&line, 0)).concat();
+        format!("{about}\n{}\n{}", text_table(head, lines), wrapped(&best, 0))
     }
 
     fn json(&self) -> anyhow::Result<String> {

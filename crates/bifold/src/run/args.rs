@@ -47,10 +47,10 @@ pub struct ModelArgs {
 fn profile_help() -> String {
     let describe = |name: &str| {
         let profile = Profile::load(name, &[]).expect("a test loads every built-in profile");
-        format!("- {name}: {}", profile.description)
+        format!("`{name}`, {}", profile.description)
     };
     let list: Vec<String> = Profile::builtin_names().map(describe).collect();
-    format!("Hardware profile: a built-in name or a TOML file\n\nBuilt in:\n{}", list.join("\n"))
+    format!("Hardware profile: a built-in name or a TOML file\n\nBuilt in: {}.", list.join("; "))
 }
 
 impl ModelArgs {

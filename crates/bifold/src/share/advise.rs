@@ -57,7 +57,7 @@ fn mib(bytes: u64) -> String {
 fn text(seen: &Observed, advice: &Advice) -> String {
     let profit = advice
         .profit
-        .map_or(String::new(), |p| format!(", {} MiB with what its own records take off", p / (1 << 20)));
+        .map_or(String::new(), |p| format!(", {} MiB after the memory for KSM's own records", p / (1 << 20)));
     let cpu =
         advice.cpu.map_or("unknown".into(), |c| format!("{:.2} % of a processor since boot", 100.0 * c));
     let copies = seen
@@ -67,11 +67,11 @@ fn text(seen: &Observed, advice: &Advice) -> String {
     let line = |text: String| wrapped(&text, 9);
     let mut out = line(format!("saves    {} MiB{profit}", mib(advice.saved)));
     out += &line(format!(
-        "could    {} MiB are in pages that ksmd found alone, {} MiB change or were not looked at twice;",
+        "could    {} MiB are in pages that ksmd found alone, {} MiB in pages that change or were scanned only once; \
+         `bifold share potential pid:PID ...` counts how many of them are equal",
         mib(advice.alone),
         mib(advice.changing)
     ));
-    out += &line("         how many of them are equal: bifold share potential pid:PID ...".into());
     out += &line(format!("costs    {cpu}{copies}"));
     if !seen.vms.is_empty() {
         let head = [
