@@ -245,9 +245,10 @@ pub fn train(programs: &[Program], progress: &Progress) -> Result<Trained, Train
         programs.iter().map(|p| Track::new(&p.timeline, pages(bifold_mmu::PageSize::Size2M))).collect();
 
     let mut table = String::from(
-        "Each program, estimated from the others. The columns are means in percent of the slower mode's cycles: true\n\
-         cost, error and bias of the estimate. For the other mode's cost also the difference between the modes, and\n\
-         the share of that difference whose sign the estimate has right.\n",
+        "Each program, estimated from the others. The columns are means in percent of the\n\
+         slower mode's cycles: true cost, error and bias of the estimate. For the other\n\
+         mode's cost also the difference between the modes, and the share of that\n\
+         difference whose sign the estimate has right.\n",
     );
     let mut toml = text::header(
         "What the other mode would cost: cycles per count, by the mode that the VM is in.",
@@ -293,7 +294,7 @@ pub fn train(programs: &[Program], progress: &Progress) -> Result<Trained, Train
         };
         beside(&format!("windows of {WINDOW}"), &score_all(&small, WINDOW));
         let large: Vec<Option<&Track>> = large.iter().map(Option::as_ref).collect();
-        beside("2 MB host pages, fitted to 4 KB", &score_all(&large, 1));
+        beside("fit applied to 2 MB host pages", &score_all(&large, 1));
 
         let _ = writeln!(toml, "\n# {told}.\n[{}]", name(line));
         for (&c, k) in sum.columns.iter().zip(&sum.coefficients) {

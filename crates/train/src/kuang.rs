@@ -266,9 +266,9 @@ pub fn train(
         ]);
     }
     let mut table = String::from(
-        "Support-vector machines on left-out programs: gap to the oracle from the worse starting mode (geometric\n\
-         mean), and right decisions in percent of all decisions (of those that should switch, of those that should\n\
-         stay).\n\n",
+        "Support-vector machines on left-out programs: gap to the oracle from the worse\n\
+         starting mode (geometric mean), and right decisions in percent of all decisions\n\
+         (of those that should switch, of those that should stay).\n\n",
     );
     table += &text::table(&lines);
     let was: Vec<f64> = (0..prepared.len()).into_par_iter().map(|i| replayed(before, i)).collect();

@@ -147,9 +147,9 @@ pub fn train(
         format!("{left_out:.2}"),
     ]);
     let mut table = format!(
-        "Gap to the oracle from the worse starting mode: {} before; learnt from all programs; and learnt with this\n\
-         program left out, for which the gap to the better static mode and the switches are shown too. Chosen of\n\
-         {} settings.\n\n",
+        "Gap to the oracle from the worse starting mode: {} before; learnt from all\n\
+         programs; and learnt with this program left out, for which the gap to the\n\
+         better static mode and the switches are shown too. Chosen of {} settings.\n\n",
         base.name,
         settings.len()
     );

@@ -4,13 +4,13 @@
 //! names.
 
 use super::{Line, PolicyComparison, lines, scale_words, setting_words};
-use crate::text::{fixed, grouped, page_words, seconds};
+use crate::text::{fixed, grouped, page_words, seconds, wrapped};
 use crate::text_table::{labelled, table};
 use bifold_policy::evaluate::{Evaluation, Program, Summary, WITHIN_PERCENT};
 use bifold_policy::replay_check::{ReplayCheck, TOLERANCE_PERCENT};
 
 /// Columns of a table.
-const WIDTH: usize = 99;
+const WIDTH: usize = 100;
 
 pub(super) fn render(c: &PolicyComparison) -> String {
     let e = &c.evaluation;
@@ -21,7 +21,9 @@ pub(super) fn render(c: &PolicyComparison) -> String {
         out += &one(program);
     } else {
         out += &programs(e);
-        out += "\nGap to the better static mode, in percent of its cycles; negative where switching saved cycles:\n\n";
+        let gaps =
+            "Gap to the better static mode, in percent of its cycles; negative where switching saved cycles:";
+        out += &format!("\n{}\n", wrapped(gaps, 0));
         out += &matrix(e);
         out += "\n";
         out += &summary(e);
@@ -190,7 +192,7 @@ fn matrix(e: &Evaluation) -> String {
         let mut width = first;
         let fits = rest.iter().take_while(|(head, cells)| {
             width += widest(head, cells) + 2;
-            width <= WIDTH
+            width <= WIDTH.min(crate::terminal::columns()) - 1
         });
         let (block, after) = rest.split_at(fits.count().max(1));
         rest = after;
