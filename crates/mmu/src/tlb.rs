@@ -13,7 +13,7 @@
 use crate::recent::Recent;
 use crate::{Assoc, Attr, Filter, Gva, PAGE_BITS, PageSize, SHARERS};
 
-/// Who accesses: data (loads, stores) or code (instruction fetch).
+/// The side that accesses: data (loads, stores) or code (instruction fetches).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Side {
     /// Loads and stores.

@@ -25,7 +25,7 @@ pub struct Step {
     pub level: u8,
     /// Physical address of the entry.
     pub at: u64,
-    /// Its value.
+    /// Value of the entry.
     pub entry: u64,
 }
 

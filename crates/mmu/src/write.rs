@@ -41,7 +41,7 @@ pub fn index(va: u64, level: u8) -> usize {
 pub struct PageTable {
     /// 1 maps 4 KB pages, 4 is a root.
     pub level: u8,
-    /// Its 512 entries.
+    /// The 512 entries.
     pub entries: Box<[u64; 512]>,
 }
 

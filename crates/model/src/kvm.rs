@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The versions of KVM that the shadow MMU can follow. The code in `shadow/` follows Linux 6.1.
-//! Where a later version differs, `shadow/` asks a method of [`Kvm`]: one method per rule.
+//! Where a later version differs, `shadow/` asks a method of [`KvmVersion`]: one method per rule.
 //! `docs/design/validation.md` compares both versions with the real ones.
 
 use serde::{Deserialize, Serialize};
 
 /// A version of KVM.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Kvm {
+pub enum KvmVersion {
     /// Linux 6.1.
     #[default]
     #[serde(rename = "linux-6.1")]
@@ -17,14 +17,14 @@ pub enum Kvm {
     Linux6_12,
 }
 
-impl Kvm {
-    /// That of a kernel, by its release (`uname -r`); `None` for one that nobody has
-    /// compared with the model.
-    pub fn of_release(release: &str) -> Option<Kvm> {
+impl KvmVersion {
+    /// The version of a kernel with this release (`uname -r`). `None` if nobody has compared that
+    /// kernel with the model.
+    pub fn of_release(release: &str) -> Option<KvmVersion> {
         let mut parts = release.split('.');
         match (parts.next()?, parts.next()?) {
-            ("6", "1") => Some(Kvm::Linux6_1),
-            ("6", "12") => Some(Kvm::Linux6_12),
+            ("6", "1") => Some(KvmVersion::Linux6_1),
+            ("6", "12") => Some(KvmVersion::Linux6_12),
             _ => None,
         }
     }
@@ -32,8 +32,8 @@ impl Kvm {
     /// The version's name in a profile.
     pub fn name(self) -> &'static str {
         match self {
-            Kvm::Linux6_1 => "linux-6.1",
-            Kvm::Linux6_12 => "linux-6.12",
+            KvmVersion::Linux6_1 => "linux-6.1",
+            KvmVersion::Linux6_12 => "linux-6.12",
         }
     }
 
@@ -42,14 +42,14 @@ impl Kvm {
     /// entry as a CR3 load would, so an absent one stays so (6.12
     /// `__kvm_mmu_invalidate_addr`, `kvm_sync_spte`).
     pub fn invlpg_makes_absent_entries(self) -> bool {
-        self == Kvm::Linux6_1
+        self == KvmVersion::Linux6_1
     }
 
     /// A sync makes every entry anew (6.1 `FNAME(sync_page)`), which takes its accessed
     /// bit and may give or take write access. Later an entry whose permissions the guest
     /// has not changed stays as it is (6.12 `FNAME(sync_spte)`).
     pub fn sync_makes_unchanged_entries(self) -> bool {
-        self == Kvm::Linux6_1
+        self == KvmVersion::Linux6_1
     }
 
     /// A store retried at the same place after its table was unprotected is emulated, lest
@@ -57,7 +57,7 @@ impl Kvm {
     /// `retry_instruction`). Later it is remembered until another comes (6.12
     /// `kvm_mmu_write_protect_fault`).
     pub fn keeps_last_retry(self) -> bool {
-        self != Kvm::Linux6_1
+        self != KvmVersion::Linux6_1
     }
 }
 
@@ -67,10 +67,10 @@ mod tests {
 
     #[test]
     fn releases_are_told_apart_by_their_series_and_names_are_those_of_profiles() {
-        assert_eq!(Kvm::of_release("6.1.0-56-amd64"), Some(Kvm::Linux6_1));
-        assert_eq!(Kvm::of_release("6.12.95+deb12-amd64"), Some(Kvm::Linux6_12));
-        assert_eq!(Kvm::of_release("6.18.1"), None);
-        for kvm in [Kvm::Linux6_1, Kvm::Linux6_12] {
+        assert_eq!(KvmVersion::of_release("6.1.0-56-amd64"), Some(KvmVersion::Linux6_1));
+        assert_eq!(KvmVersion::of_release("6.12.95+deb12-amd64"), Some(KvmVersion::Linux6_12));
+        assert_eq!(KvmVersion::of_release("6.18.1"), None);
+        for kvm in [KvmVersion::Linux6_1, KvmVersion::Linux6_12] {
             assert_eq!(serde_json::to_value(kvm).unwrap(), kvm.name());
         }
     }

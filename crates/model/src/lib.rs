@@ -48,7 +48,7 @@ pub use charge::{Charge, Costs, Place};
 pub use config::{Config, Paging};
 pub use estimate::{CONFIDENCE, Mean};
 pub use exit_log::Exit;
-pub use kvm::Kvm;
+pub use kvm::KvmVersion;
 pub use model::{Decide, Model, Options, SwitchedOutcome, Switching};
 pub use outcome::{ConfigOutcome, Estimate, Outcome, Sampling};
 pub use profile::{Cost, ExitCosts, KEYS, Key, Profile, ProfileError, TagKind, Variant};

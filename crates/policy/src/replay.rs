@@ -32,7 +32,7 @@ pub struct Run {
     pub cycles: f64,
     /// Cycles beyond the guest's own work.
     pub extra_cycles: f64,
-    /// Of the extra cycles, those of switches and of the cold entries after them.
+    /// The part of the extra cycles that switches and the cold entries after switches cost.
     pub switch_cycles: f64,
     /// Number of switches.
     pub switches: u64,

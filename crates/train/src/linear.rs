@@ -50,7 +50,7 @@ impl Block {
 pub struct Sum {
     /// Indices of the counts.
     pub columns: Vec<usize>,
-    /// Their coefficients.
+    /// A coefficient for each of these counts.
     pub coefficients: Vec<f64>,
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, bail};
 use bifold_guest::{CaptureProgress, Record};
-use bifold_model::{Config, Kvm, Model, Options, Profile, Sample};
+use bifold_model::{Config, KvmVersion, Model, Options, Profile, Sample};
 use bifold_trace::{CommandExit, Event, decode};
 
 use super::Workload;
@@ -107,7 +107,7 @@ pub fn predict(
         ..workload.guest(kpti)
     };
     let mut overrides: Vec<String> = OVERRIDES.iter().map(|s| (*s).to_owned()).collect();
-    let kvm = Kvm::of_release(&kernel.version).with_context(|| {
+    let kvm = KvmVersion::of_release(&kernel.version).with_context(|| {
         format!("the model does not know the KVM of Linux {} (crates/model/src/kvm.rs)", kernel.version)
     })?;
     overrides.push(format!("kvm={}", kvm.name()));

@@ -9,7 +9,7 @@ use crate::trace::{Events, Trace, statistics};
 use crate::vendor::ExitCause::{Invlpg, NestedFault, PageFault, ReadCr, WriteCr};
 use crate::vm::{TinyVm, host_kernel, host_mode};
 use anyhow::{Context, Result, ensure};
-use bifold_model::{Config, Kvm, Paging};
+use bifold_model::{Config, KvmVersion, Paging};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -132,7 +132,7 @@ pub fn count(
     let kernel = host_kernel()?;
     let place = Config::ALL.iter().skip(1).position(|&c| c == config).context("a mode with exits")?;
     // The rules of this kernel's version, unless the user sets others.
-    let own = Kvm::of_release(&kernel).map(|kvm| format!("kvm={}", kvm.name()));
+    let own = KvmVersion::of_release(&kernel).map(|kvm| format!("kvm={}", kvm.name()));
     let settings: Vec<String> = own.into_iter().chain(settings.iter().cloned()).collect();
     let predicted = predict(guest, config, &settings)?;
     let vm = TinyVm::new(guest, backing)?;

@@ -153,7 +153,7 @@ struct Tables<'a> {
     guest: &'a Guest,
     kcore: &'a Kcore,
     root: u64,
-    /// Of the host's tables.
+    /// Format of the host's tables.
     format: &'static Format,
 }
 

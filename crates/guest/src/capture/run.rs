@@ -27,9 +27,9 @@ use crate::{initramfs, kernel, qemu};
 
 /// CPU time that a boot may take, in seconds; it takes 2 to 40.
 const BOOT_SECONDS: f64 = 300.0;
-/// The same for a guest under a KVM that is itself emulated.
+/// CPU time that a boot may take under a KVM that is itself emulated, in seconds.
 const KVM_BOOT_SECONDS: f64 = 900.0;
-/// RunKind long the guest may take to end the command on request.
+/// Time that the guest may take to end the command on request.
 const GRACE: Duration = Duration::from_secs(5);
 /// Number of log lines in a message.
 const LOG_LINES: usize = 12;
@@ -145,7 +145,7 @@ fn check_spec(spec: &GuestSpec) -> Result<(), GuestError> {
     Ok(())
 }
 
-/// RunKind the guest runs: recorded under TCG, under TCG without the plugin, or under KVM.
+/// How a guest runs: recorded under TCG, under TCG without the plugin, or under KVM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RunKind {
     Recorded,

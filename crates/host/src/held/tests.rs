@@ -3,6 +3,7 @@
 
 use super::*;
 use std::fs;
+use std::time::{Duration, Instant};
 
 const WHAT: &str = "files";
 
@@ -29,10 +30,26 @@ impl Tree {
 
     fn take(&self, guardian: &Guardian) -> Result<Held, HeldError> {
         let mode = self.path("mode");
-        Held::take(WHAT, &self.places(), (guardian, &[]), restore, || {
-            let value = fs::read_to_string(&mode).map_err(|e| HeldError::io(&mode, e))?;
-            Ok(vec![(mode.display().to_string(), value)])
-        })
+        let take = || {
+            Held::take(WHAT, &self.places(), (guardian, &[]), restore, || {
+                let value = fs::read_to_string(&mode).map_err(|e| HeldError::io(&mode, e))?;
+                Ok(vec![(mode.display().to_string(), value)])
+            })
+        };
+        once_free(take, |taken| !matches!(taken, Err(HeldError::Busy { .. })))
+    }
+}
+
+/// Repeats `attempt` until `free` accepts the result, for ten seconds at most. A child that another
+/// test of this process forks has every open file until it executes its program, locks included.
+fn once_free<T>(attempt: impl Fn() -> T, free: impl Fn(&T) -> bool) -> T {
+    let end = Instant::now() + Duration::from_secs(10);
+    loop {
+        let result = attempt();
+        if free(&result) || Instant::now() > end {
+            return result;
+        }
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 
@@ -69,7 +86,8 @@ fn a_failed_restoring_keeps_the_journal_and_the_next_holder_begins_with_it() {
     let failed = held.end(|| Err(HeldError::Guardian { why: "the disk is full".into() }));
     assert!(failed.is_err() && tree.places().journal.exists());
     drop(held);
-    let (left, holds) = left_behind(WHAT, &tree.places(), Path::new("/proc")).unwrap().unwrap();
+    let left = || left_behind(WHAT, &tree.places(), Path::new("/proc")).unwrap().unwrap();
+    let (left, holds) = once_free(left, |(_, holds)| !holds);
     assert_eq!((left.pid, holds), (std::process::id(), false));
     let next = tree.take(&idle()).unwrap();
     assert_eq!((next.recovered(), &tree.mode()[..]), (Some(std::process::id()), "nested"));

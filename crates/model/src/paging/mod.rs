@@ -16,7 +16,7 @@ use crate::guest::GuestTables;
 use crate::host::HostMemory;
 use crate::memory::{Memory, References};
 use crate::profile::ExitCosts;
-use crate::{Kvm, Paging};
+use crate::{KvmVersion, Paging};
 use bifold_mmu::{Dimension, Entry, Format, Gpa, Gva, Hpa, Start, Walk, WalkCache, walk};
 use std::convert::Infallible;
 use std::ops::Range;
@@ -56,7 +56,7 @@ pub struct Setup<'a> {
     /// Number of vCPUs.
     pub vcpus: usize,
     /// The KVM whose rules the hypervisor follows.
-    pub kvm: Kvm,
+    pub kvm: KvmVersion,
 }
 
 /// The hooks of a paging mode.

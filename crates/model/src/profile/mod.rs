@@ -9,7 +9,7 @@ mod keys;
 mod origins;
 mod overrides;
 
-use crate::Kvm;
+use crate::KvmVersion;
 use bifold_mmu::{ArraySpec, CacheSpec, PageSize, Tag};
 use bifold_trace::bounded;
 pub use keys::{Cost, ExitCosts, KEYS, Key, TagKind, Variant};
@@ -91,8 +91,8 @@ pub enum ProfileError {
 }
 
 /// The default is left out, so that naming it is no other profile.
-fn is_default(kvm: &Kvm) -> bool {
-    *kvm == Kvm::default()
+fn is_default(kvm: &KvmVersion) -> bool {
+    *kvm == KvmVersion::default()
 }
 
 /// A hardware profile.
@@ -109,7 +109,7 @@ pub struct Profile {
     pub description: String,
     /// The host's KVM.
     #[serde(default, skip_serializing_if = "is_default")]
-    pub kvm: Kvm,
+    pub kvm: KvmVersion,
     /// Clock and base speed.
     pub cpu: Cpu,
     /// TLB arrays.

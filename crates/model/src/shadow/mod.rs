@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! KVM's shadow MMU (Linux 6.1, as in Debian's 6.1.192: `arch/x86/kvm/mmu` and
 //! `x86.c`), event by event: the same shadow pages and entries, so the same exits.
-//! Later kernels differ as [`Kvm`] says.
+//! Later kernels differ as [`KvmVersion`] says.
 //!
 //! `fault.rs` follows `FNAME(page_fault)`, prefetch and the emulator; `sync.rs` unsync
 //! pages and INVLPG; `roots.rs` CR3 and CR4; `zap.rs` `kvm_mmu_prepare_zap_page`, the
@@ -27,7 +27,7 @@ use crate::access::Flush;
 use crate::ages::{Ages, Reuse};
 use crate::guest::GuestTables;
 use crate::host::{Backing, HostMemory};
-use crate::{Kvm, Sample};
+use crate::{KvmVersion, Sample};
 use bifold_mmu::{Format, Gpa, Gva, PageSize, Start};
 use pages::{Pages, sptep_to_sp};
 use roots::Vcpu;
@@ -64,7 +64,7 @@ pub struct Shadow {
     format: &'static Format,
     host: HostMemory,
     guest_frames: u64,
-    kvm: Kvm,
+    kvm: KvmVersion,
     pages: Pages,
     vcpus: Vec<Vcpu>,
     flush: Flush,
@@ -75,14 +75,14 @@ pub struct Shadow {
     obsolete_roots: bool,
     /// A table became unsync in the fault at hand.
     unsynced: bool,
-    /// Per shadow page: what was used in this interval, a bit per aligned block of
-    /// 8 sptes at level 1, per spte above.
+    /// Per shadow page: the sptes used in this interval. A bit per aligned block of 8 sptes at
+    /// level 1, a bit per spte above.
     touched: Vec<[u64; 8]>,
     /// Per shadow page: the interval of the last use of each aligned block of 8 sptes.
     used_in: Vec<[u32; 64]>,
-    /// The same of the page as a whole.
+    /// Per shadow page: the interval of the last use of the whole page.
     table_used_in: Vec<u32>,
-    /// The same of large sptes, by their ids.
+    /// Per large spte, by id: the interval of the last use.
     large_used_in: HashMap<usize, u32>,
     ages: Ages,
 }
@@ -95,7 +95,7 @@ impl Shadow {
         host: HostMemory,
         guest_frames: u64,
         vcpus: usize,
-        kvm: Kvm,
+        kvm: KvmVersion,
     ) -> Shadow {
         // kvm_arch_commit_memory_region
         let budget = MIN_ALLOC_MMU_PAGES.max((guest_frames / PAGES_PER_MMU_PAGE) as usize);

@@ -176,7 +176,7 @@ impl Shadow {
 
     /// `FNAME(invlpg)`: if the walk comes to an unsync leaf table, its entry is zapped,
     /// and made again at once if the guest's is present and accessed; or synced
-    /// ([`Kvm::invlpg_makes_absent_entries`](crate::Kvm)).
+    /// ([`KvmVersion::invlpg_makes_absent_entries`](crate::KvmVersion)).
     pub(super) fn invlpg_root(&mut self, root: usize, gva: Gva, guest: &GuestTables) {
         let mut slot = root;
         loop {

@@ -83,7 +83,7 @@ pub struct Costs {
 /// A, w(A) grows by what ALG pays, except that in the interval which makes it leave, w(A) is cut
 /// by the overshoot o <= c (w(A) - w(B) was below `back` before it). A phase in A takes
 /// w(A) - w(B) from -p to q, so w(A) rises by at least D in it, and ALG pays that rise + o + p.
-/// The same in B, with q. As w(B) = w(A) - q when A is left, and w(B) = w(A) + p when B is, a
+/// A phase in B is alike, with q. As w(B) = w(A) - q when A is left, and w(B) = w(A) + p when B is, a
 /// cycle A, B, A costs ALG the rise of w(A) in the cycle + 2D + o1 + o2, at most 3 + 2c/D
 /// times that rise, as it is at least D. So up to the last return to A (or the start; w(A) = W
 /// then, w(B) = W + p) ALG <= (3 + 2c/D) W. Let u = OPT - W >= 0. What follows costs ALG T:
@@ -259,7 +259,7 @@ mod tests {
         from[start as usize]
     }
 
-    /// The same by trying all sequences.
+    /// The optimum by trying all sequences.
     fn optimum_of_all(start: Mode, d: Switches, costs: &[Pair]) -> f64 {
         (0..1u32 << costs.len())
             .map(|bits| {

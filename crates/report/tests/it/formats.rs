@@ -88,7 +88,7 @@ fn comparisons() -> Vec<Comparison> {
     generated.meta.partial = Some(Partial::TimedOut);
     let mut recorded = comparison();
     recorded.meta.input = Input::Recording { path: "x".into(), generator: None };
-    recorded.meta.hardware.kvm = bifold_model::Kvm::Linux6_12;
+    recorded.meta.hardware.kvm = bifold_model::KvmVersion::Linux6_12;
     recorded.policies = Some(policies());
     let mut without = comparison();
     without.policies = Some(RunPolicies { evaluation: Err("too short".into()), checks: Vec::new() });

@@ -41,7 +41,7 @@ pub const LISTED: usize = 100;
 /// Metadata of a directory. All but the guests must be equal in directories that are counted together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct About {
-    /// Of the format.
+    /// Version of the format.
     pub version: u32,
     /// Identifier of the key (not the key): 16 hexadecimal digits, or a word if there is no key.
     pub key_id: String,
@@ -81,7 +81,7 @@ pub enum FingerprintError {
     OpenKey {
         /// The key's file.
         path: PathBuf,
-        /// Its permissions.
+        /// The file's permission bits.
         mode: u32,
     },
     /// The file holds no key.

@@ -102,13 +102,13 @@ pub enum ImageError {
     /// There is no such process.
     #[error("there is no process {pid}")]
     NoProcess {
-        /// Its id.
+        /// The process's id.
         pid: u32,
     },
     /// The process has no mapping that could be guest memory.
     #[error("process {pid} has no memory that could be a guest's RAM")]
     NoGuest {
-        /// Its id.
+        /// The process's id.
         pid: u32,
     },
     /// This user may not read the process's memory.
@@ -117,7 +117,7 @@ pub enum ImageError {
          kernel.yama.ptrace_scope is 0"
     )]
     Process {
-        /// Its id.
+        /// The process's id.
         pid: u32,
         /// What the system said.
         source: io::Error,

@@ -455,7 +455,8 @@ impl Scanner {
 
 #[cfg(test)]
 impl Scanner {
-    /// Of each page: whether it is in the unstable tree, on which node's record, mapped to which node.
+    /// For each page: whether the page is in the unstable tree, the stable node that records the page,
+    /// and the stable node that the page maps.
     pub(super) fn audit_pages(&self) -> Vec<(bool, Option<u32>, Option<u32>)> {
         let of = |p: &Page| {
             let recorded = if let Tree::Stable(n) = p.tree { Some(n) } else { None };

@@ -13,11 +13,11 @@ use twox_hash::XxHash3_64;
 
 /// All 2 MB pages with the numbers of their contents.
 pub struct Blocks {
-    /// Of every 2 MB page in order: the number of its content, or [`ZERO`].
+    /// For each 2 MB page in order, the number of the page's content, or [`ZERO`].
     pub ids: Vec<u32>,
-    /// Where each guest's are.
+    /// For each guest, the range of the guest's pages.
     pub guests: Vec<Range<usize>>,
-    /// Distinct contents; numbers are smaller.
+    /// Distinct contents. The numbers of contents are below this.
     pub contents: usize,
 }
 

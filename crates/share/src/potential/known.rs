@@ -92,7 +92,8 @@ impl Lookup<'_> {
         Some(What::Known { file: self.files[file].image.name().to_string(), offset })
     }
 
-    /// Of each file, given the pages of each content. A content of several files counts for the first.
+    /// The pages found of each file, given the pages of each content. A content of several files counts
+    /// for the first.
     pub fn found(&self, pages: &HashMap<u32, u64>) -> Vec<Found> {
         let name = |known: &Known| known.image.name().to_string();
         let mut out: Vec<Found> = self

@@ -45,7 +45,7 @@ pub fn hasher(method: Method) -> Hasher {
 
 /// All pages with the numbers of their contents.
 pub struct Scanned<'a> {
-    /// Of every page of every image in order: the number of its content, or [`ZERO`].
+    /// For each page of each image in order, the number of the page's content, or [`ZERO`].
     pub ids: Vec<u32>,
     guests: Vec<Range<usize>>,
     pages: Pages<'a>,
@@ -62,9 +62,9 @@ struct Pages<'a> {
 
 /// When two pages with the same key are equal.
 enum Equality {
-    /// Their bytes are. A bit for each page that was found changed.
+    /// If their bytes are equal. Holds a bit for each page that was found changed.
     Bytes(Vec<AtomicU64>),
-    /// Their hashes are: both halves of each page's.
+    /// If their hashes are equal. Holds both halves of each page's hash.
     Hashes(Vec<[AtomicU64; 2]>),
 }
 

@@ -19,7 +19,7 @@ use std::ops::Range;
 /// The result of a count.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// Of each guest.
+    /// A tally for each guest.
     pub guests: Vec<GuestTally>,
     /// The most repeated contents, most pages first; zeros are not among them.
     pub top: Vec<Repeated>,
@@ -29,21 +29,21 @@ pub struct Tally {
     pub pairs: Option<Vec<Vec<u64>>>,
 }
 
-/// Of one guest.
+/// The tally of one guest.
 #[derive(Debug, Clone, Default)]
 pub struct GuestTally {
-    /// Its pages.
+    /// Counts of the guest's pages.
     pub counts: Counts,
     /// Distinct contents without zeros.
     pub contents: u64,
-    /// Of these, those that another guest has.
+    /// Distinct contents without zeros that another guest has, too.
     pub with_others: u64,
 }
 
-/// A content and how often it is there.
+/// A content and its number of pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Repeated {
-    /// Its number.
+    /// Number of the content.
     pub id: u32,
     /// Pages.
     pub pages: u64,

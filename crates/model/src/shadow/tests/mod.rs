@@ -13,7 +13,7 @@ use super::{Fixed, Shadow};
 use crate::access::{AccessKind, Flush};
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
-use crate::{Kvm, Sample};
+use crate::{KvmVersion, Sample};
 use bifold_mmu::format::{Format, X86_64_4_LEVEL};
 use bifold_mmu::{Gpa, Gva, PageSize, Walk, walk};
 
@@ -50,7 +50,7 @@ impl Machine {
     /// A warm host (every frame backed) with pages of `host_page`; the direct map in pages of
     /// `direct`; one process root, loaded on vCPU 0.
     pub fn with(format: &'static Format, host: HostMemory, direct: PageSize) -> Machine {
-        let shadow = Shadow::new(format, host, FRAMES, 2, Kvm::default());
+        let shadow = Shadow::new(format, host, FRAMES, 2, KvmVersion::default());
         let mut m = Machine {
             guest: GuestTables::new(format),
             shadow,

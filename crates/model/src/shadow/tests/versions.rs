@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a later KVM does otherwise: the rules of [`Kvm`].
+//! What a later KVM does otherwise: the rules of [`KvmVersion`].
 
 use super::*;
 
-fn machine(kvm: Kvm) -> Machine {
+fn machine(kvm: KvmVersion) -> Machine {
     let mut m = Machine::small();
     m.shadow.kvm = kvm;
     m
 }
 
 /// An unsync leaf table whose page 1 has become accessible since it was shadowed.
-fn with_a_new_entry(kvm: Kvm) -> Machine {
+fn with_a_new_entry(kvm: KvmVersion) -> Machine {
     let mut m = machine(kvm);
     let pte = m.user(0, PAGE);
     m.read(USER);
@@ -20,7 +20,7 @@ fn with_a_new_entry(kvm: Kvm) -> Machine {
 
 #[test]
 fn invlpg_makes_an_absent_entry_in_6_1_and_none_in_6_12() {
-    for (kvm, hidden) in [(Kvm::Linux6_1, 0), (Kvm::Linux6_12, 1)] {
+    for (kvm, hidden) in [(KvmVersion::Linux6_1, 0), (KvmVersion::Linux6_12, 1)] {
         let mut m = with_a_new_entry(kvm);
         m.invlpg(USER + 0x1000);
         assert_eq!(m.counted(|m| _ = m.read(USER + 0x1000)).exits_hidden_fault, hidden, "{kvm:?}");
@@ -29,7 +29,7 @@ fn invlpg_makes_an_absent_entry_in_6_1_and_none_in_6_12() {
 
 #[test]
 fn invlpg_follows_an_entry_that_is_there_in_both() {
-    for kvm in [Kvm::Linux6_1, Kvm::Linux6_12] {
+    for kvm in [KvmVersion::Linux6_1, KvmVersion::Linux6_12] {
         let mut m = machine(kvm);
         let pte = m.user(0, PAGE);
         m.write(USER);
@@ -41,7 +41,7 @@ fn invlpg_follows_an_entry_that_is_there_in_both() {
 
 #[test]
 fn a_sync_takes_the_accessed_bit_of_an_unchanged_entry_in_6_1_and_leaves_it_in_6_12() {
-    for (kvm, accessed) in [(Kvm::Linux6_1, 0), (Kvm::Linux6_12, A)] {
+    for (kvm, accessed) in [(KvmVersion::Linux6_1, 0), (KvmVersion::Linux6_12, A)] {
         let mut m = with_a_new_entry(kvm);
         m.load_cr3(m.root);
         assert_eq!(m.walk(0, USER).unwrap().1 & A, accessed, "{kvm:?}");
@@ -50,7 +50,7 @@ fn a_sync_takes_the_accessed_bit_of_an_unchanged_entry_in_6_1_and_leaves_it_in_6
 
 /// Stores that are no page-table stores, to the same entry of a table that each time is
 /// shadowed anew: what each exit was.
-fn stores_to_one_place(kvm: Kvm) -> Vec<&'static str> {
+fn stores_to_one_place(kvm: KvmVersion) -> Vec<&'static str> {
     let mut m = machine(kvm);
     m.user(0, PAGE);
     let pd = m.guest.read(Gpa((m.guest.read(Gpa(m.root << 12)) & !0xfff) + 8)) & !0xfff;
@@ -68,6 +68,6 @@ fn stores_to_one_place(kvm: Kvm) -> Vec<&'static str> {
 
 #[test]
 fn a_store_retried_is_emulated_once_in_6_1_and_while_it_repeats_in_6_12() {
-    assert_eq!(stores_to_one_place(Kvm::Linux6_1), ["retried", "emulated", "retried", "emulated"]);
-    assert_eq!(stores_to_one_place(Kvm::Linux6_12), ["retried", "emulated", "emulated", "emulated"]);
+    assert_eq!(stores_to_one_place(KvmVersion::Linux6_1), ["retried", "emulated", "retried", "emulated"]);
+    assert_eq!(stores_to_one_place(KvmVersion::Linux6_12), ["retried", "emulated", "emulated", "emulated"]);
 }

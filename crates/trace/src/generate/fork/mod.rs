@@ -47,7 +47,7 @@ const FAULT_AROUND: u64 = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Backing {
-    /// Of a file; the frame of its first page.
+    /// A file, whose first page is in this frame.
     File(u64),
     /// Anonymous, written by the parent.
     Anonymous,

@@ -27,7 +27,7 @@ pub struct Row {
     pub host_available_bytes: Option<u64>,
     /// Whether KSM ran.
     pub ksm_run: Option<bool>,
-    /// Its pages per wake-up.
+    /// Pages that ksmd scans per wake-up.
     pub pages_to_scan: Option<u64>,
     /// The whole host's counters of KSM, by the kernel's names.
     pub pages_shared: Option<i64>,
