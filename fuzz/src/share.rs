@@ -24,7 +24,8 @@ pub fn hash_list(data: &[u8]) {
     let dir = tempfile::tempdir().expect("a directory for temporary files");
     let (list, guest) = (dir.path().join("list"), dir.path().join("guest"));
     let Ok(imported) = import("guest", &list, data, None, 1, MEMORY, &guest) else { return };
-    let part = count_part(&[guest.clone()], 0, MEMORY, dir.path()).expect("imported fingerprints count");
+    let part =
+        count_part(std::slice::from_ref(&guest), 0, MEMORY, dir.path()).expect("imported fingerprints count");
     let counted = merge(vec![(guest, part)], 5).expect("one part is all parts");
     assert_eq!(counted.small.pages, imported.pages);
 }

@@ -192,7 +192,7 @@ fn matrix(e: &Evaluation) -> String {
         let mut width = first;
         let fits = rest.iter().take_while(|(head, cells)| {
             width += widest(head, cells) + 2;
-            width <= WIDTH.min(crate::terminal::columns()) - 1
+            width < WIDTH.min(crate::terminal::columns())
         });
         let (block, after) = rest.split_at(fits.count().max(1));
         rest = after;
