@@ -128,6 +128,18 @@ impl Profile {
         BUILTIN.iter().map(|(name, _)| *name)
     }
 
+    /// Names and descriptions of the built-in profiles.
+    ///
+    /// The command's help has these, and the help is made at every start. So the description is taken
+    /// from its line; parsing all profiles would take milliseconds.
+    pub fn builtin_descriptions() -> impl Iterator<Item = (&'static str, &'static str)> {
+        let description = |text: &'static str| {
+            let mut lines = text.lines().filter_map(|line| line.strip_prefix("description = \""));
+            lines.next()?.strip_suffix('"')
+        };
+        BUILTIN.iter().map(move |(name, text)| (*name, description(text).unwrap_or_default()))
+    }
+
     /// The built-in profile of that name, or the one in that file; then each override
     /// `key=value` applied (a dotted key; an array's entry by its name).
     pub fn load(name: &str, overrides: &[String]) -> Result<Profile, ProfileError> {
@@ -310,9 +322,9 @@ mod tests {
 
     #[test]
     fn every_builtin_profile_loads_and_states_where_its_values_come_from() {
-        for name in Profile::builtin_names() {
+        for (name, description) in Profile::builtin_descriptions() {
             let p = Profile::load(name, &[]).unwrap_or_else(|e| panic!("{name}: {e:?}"));
-            assert_eq!(p.name, name);
+            assert_eq!((&p.name[..], &p.description[..]), (name, description));
         }
     }
 
