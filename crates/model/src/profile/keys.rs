@@ -184,8 +184,8 @@ table! {
 }
 
 table! {
-    /// Cycles per reference of a walk. Data caches are not modelled yet; these stand
-    /// for where such references usually hit.
+    /// Cycles per reference of a walk without data caches (`--caches off`, or a profile without
+    /// `[[cache]]`); with them, of the references whose kind no simulated line has shown yet.
     WalkCosts, WALK: "walk." {
         guest_upper: u64, "cycles" = "Reference to a guest (or only) table, entries that point to a table.";
         guest_leaf: u64, "cycles" = "Reference to a guest (or only) table, PTEs.";
@@ -193,6 +193,49 @@ table! {
         host_leaf: u64, "cycles" = "Reference to a nested table, level 1.";
         source: Option<String>, "1" = "Where the values come from.";
         prior: Option<String>, "1" = "Or: starting values.";
+    }
+}
+
+/// Which lines a cache level holds, as against the levels below it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Content {
+    /// A miss fills the level; the levels evict on their own.
+    #[default]
+    Any,
+    /// All that the levels below hold: an eviction here evicts there too.
+    Inclusive,
+    /// Only lines evicted from the level below: a hit moves the line down.
+    Exclusive,
+}
+
+table! {
+    /// One level of the data caches. Lines have 64 bytes.
+    CacheLevel, CACHE: "cache.NAME." {
+        name: String, "1" = "Name, for overrides (`cache.l2.bytes=2097152`).";
+        level: u8, "1" = "1 to 3, without gaps.";
+        bytes: u64, "bytes" = "Capacity. Sets (bytes / 64 / ways) are a power of two or a multiple of 64.";
+        ways: usize, "lines" = "Associativity.";
+        cycles: u64, "cycles" = "Load to use, when this level answers.";
+        #[serde(default)]
+        content: Content, "1" = "`any` (the default), `inclusive` of the levels below, or `exclusive`: their victims only.";
+        #[serde(default)]
+        shared: bool, "1" = "All vCPUs share the level.";
+        source: Option<String>, "1" = "Where the values come from.";
+        prior: Option<String>, "1" = "Or: a starting value.";
+    }
+}
+
+table! {
+    /// Memory behind the caches, and what the core hides of waiting for caches and memory.
+    Memory, MEMORY: "memory." {
+        cycles: u64, "cycles" = "Load to use, when no cache answers.";
+        data_overlap: f64, "1" = "Misses of independent loads in flight together: each stalls the core for this part of its wait.";
+        walk_overlap: f64, "1" = "The same for the walks of independent accesses.";
+        walk_level: u8, "1" = "First cache level in which page walks look: 1, or 2 on CPUs whose walker bypasses L1.";
+        prefetch_level: u8, "1" = "Cache level that answers a miss on a line whose neighbour was just used; 0 = no prefetch.";
+        source: Option<String>, "1" = "Where the values come from.";
+        prior: Option<String>, "1" = "Which of them are starting values.";
     }
 }
 
@@ -225,8 +268,8 @@ const TOP: &[Key] = &[
 ];
 
 /// Every key of a profile, by table.
-pub const KEYS: [&[Key]; 9] =
-    [TOP, CPU, TLB, WALK_CACHES, CACHE_ARRAY, NESTED_TLB, WALK, EXIT, COST.split_at(1).1];
+pub const KEYS: [&[Key]; 11] =
+    [TOP, CPU, TLB, WALK_CACHES, CACHE_ARRAY, NESTED_TLB, WALK, CACHE, MEMORY, EXIT, COST.split_at(1).1];
 
 #[cfg(test)]
 mod tests {

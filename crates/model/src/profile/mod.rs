@@ -5,6 +5,7 @@
 //! table of a profile says where its values come from (`source`), or that they are starting values
 //! that nobody measured (`prior`). A table with neither is refused, and so is an unknown key.
 
+mod check_caches;
 mod keys;
 mod origins;
 mod overrides;
@@ -12,7 +13,7 @@ mod overrides;
 use crate::KvmVersion;
 use bifold_mmu::{ArraySpec, CacheSpec, PageSize, Tag};
 use bifold_trace::bounded;
-pub use keys::{Cost, ExitCosts, KEYS, Key, TagKind, Variant};
+pub use keys::{CacheLevel, Content, Cost, ExitCosts, KEYS, Key, Memory, TagKind, Variant};
 use keys::{Cpu, DimensionKind, Side, TlbArray, WalkCaches, WalkCosts};
 use overrides::set;
 use serde::{Deserialize, Serialize};
@@ -118,6 +119,12 @@ pub struct Profile {
     pub walk_cache: WalkCaches,
     /// Cycles per walk reference.
     pub walk: WalkCosts,
+    /// The data caches, from the first level on; none if the profile does not know them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cache: Vec<CacheLevel>,
+    /// Memory behind the caches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Memory>,
     /// Cycles per exit.
     pub exit: ExitCosts,
 }
@@ -251,6 +258,7 @@ impl Profile {
             }
             _ => {}
         }
+        check_caches::check(self, origin)?;
         for table in self.origins() {
             if table.source.is_none() && table.prior.is_none() {
                 return bad(table.key, "has neither `source` nor `prior`");

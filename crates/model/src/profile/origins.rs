@@ -47,6 +47,14 @@ impl Profile {
         for t in &self.tlb {
             out.push(origin(format!("tlb.{}", t.name), &t.source, &t.prior, &["entries", "ways"]));
         }
+        for c in &self.cache {
+            let values = ["bytes", "ways", "cycles"];
+            out.push(origin(format!("cache.{}", c.name), &c.source, &c.prior, &values));
+        }
+        if let Some(m) = &self.memory {
+            let values = ["cycles", "data_overlap", "walk_overlap", "walk_level", "prefetch_level"];
+            out.push(origin("memory", &m.source, &m.prior, &values));
+        }
         for (name, cost) in self.exit.iter() {
             out.push(origin(format!("exit.{name}"), &cost.source, &cost.prior, &["cycles"]));
         }

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What must hold among the keys of data caches and memory. Every refusal names its keys.
+
+use super::{CacheLevel, Content, Profile, ProfileError};
+
+/// Bytes of a cache line.
+const LINE: u64 = 64;
+/// Sets are chosen by the address bits within a page first: see [`crate::cache`].
+const LINES_OF_A_PAGE: u64 = 64;
+
+pub(super) fn check(profile: &Profile, origin: &str) -> Result<(), ProfileError> {
+    let bad =
+        |field: String, problem: String| Err(ProfileError::Value { origin: origin.into(), field, problem });
+    let (levels, memory) = match (&profile.cache[..], &profile.memory) {
+        ([], None) => return Ok(()),
+        ([], Some(_)) => return bad("memory".into(), "needs at least one `[[cache]]`".into()),
+        (_, None) => return bad("memory".into(), "is missing, but there is a `[[cache]]`".into()),
+        (levels, Some(memory)) => (levels, memory),
+    };
+    for (i, c) in levels.iter().enumerate() {
+        let key = |k: &str| format!("cache.{}.{k}", c.name);
+        if usize::from(c.level) != i + 1 || c.level > 3 {
+            return bad(
+                key("level"),
+                format!("is {}: levels go from 1 to 3, in order and without gaps", c.level),
+            );
+        }
+        if !(1..=64).contains(&c.ways) {
+            return bad(key("ways"), "must be 1 to 64".into());
+        }
+        if c.bytes == 0 || c.bytes > 1 << 32 || c.bytes % (LINE * c.ways as u64) != 0 {
+            return bad(
+                key("bytes"),
+                format!("must be at most 4 GiB and a multiple of 64 * {} ways", c.ways),
+            );
+        }
+        let sets = c.sets();
+        if !sets.is_power_of_two() && sets % LINES_OF_A_PAGE != 0 {
+            return bad(
+                key("bytes"),
+                format!(
+                    "with {} ways makes {sets} sets: neither a power of two nor a multiple of 64",
+                    c.ways
+                ),
+            );
+        }
+        if c.cycles == 0 || c.cycles > 100_000 {
+            return bad(key("cycles"), "must be 1 to 100000".into());
+        }
+        let Some(below) = i.checked_sub(1).map(|i| &levels[i]) else {
+            if c.content != Content::Any {
+                return bad(key("content"), "must be \"any\": there is no level below the first".into());
+            }
+            continue;
+        };
+        if c.cycles <= below.cycles {
+            return bad(key("cycles"), format!("must exceed cache.{}.cycles ({})", below.name, below.cycles));
+        }
+        if c.content == Content::Inclusive {
+            let held: u64 = levels[..i].iter().map(|l| l.bytes).max().unwrap_or(0);
+            if c.bytes < held {
+                return bad(
+                    key("bytes"),
+                    format!(
+                        "is {}: an inclusive level cannot be smaller than a level below it ({held})",
+                        c.bytes
+                    ),
+                );
+            }
+        }
+        if below.shared && !c.shared {
+            return bad(key("shared"), format!("must be true, as cache.{}.shared is", below.name));
+        }
+    }
+    let farthest = levels[levels.len() - 1].clone();
+    if memory.cycles <= farthest.cycles || memory.cycles > 1_000_000 {
+        let name = farthest.name;
+        return bad(
+            "memory.cycles".into(),
+            format!("must exceed cache.{name}.cycles ({}), and be at most 1000000", farthest.cycles),
+        );
+    }
+    for (key, value) in [("data_overlap", memory.data_overlap), ("walk_overlap", memory.walk_overlap)] {
+        if !(1.0..=1000.0).contains(&value) {
+            return bad(format!("memory.{key}"), "must be 1 to 1000".into());
+        }
+    }
+    let highest = levels.len() as u8;
+    if !(1..=highest).contains(&memory.walk_level) {
+        return bad("memory.walk_level".into(), format!("must be a cache level, 1 to {highest}"));
+    }
+    if memory.prefetch_level > highest {
+        return bad("memory.prefetch_level".into(), format!("must be 0 or a cache level up to {highest}"));
+    }
+    Ok(())
+}
+
+impl CacheLevel {
+    /// Number of sets.
+    pub fn sets(&self) -> u64 {
+        self.bytes / LINE / self.ways.max(1) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Profile;
+
+    fn refusal(setting: &str) -> String {
+        let text = include_str!("../../../../profiles/geometry-g.toml");
+        Profile::parse(text, "x", &[setting.into()]).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn contradictions_are_refused_with_their_keys() {
+        for (setting, expected) in [
+            ("cache.l2.bytes=100000", "cache.l2.bytes must be at most"),
+            ("cache.l2.bytes=102400", "cache.l2.bytes with 16 ways makes 100 sets"),
+            ("cache.l1d.level=2", "cache.l1d.level is 2"),
+            ("cache.l2.cycles=4", "cache.l2.cycles must exceed cache.l1d.cycles (4)"),
+            ("cache.l1d.content=inclusive", "cache.l1d.content must be"),
+            ("cache.l1d.shared=true", "cache.l2.shared must be true"),
+            ("cache.l3.bytes=45056", "cache.l3.bytes is 45056: an inclusive"),
+            ("memory.cycles=50", "memory.cycles must exceed cache.l3.cycles"),
+            ("memory.data_overlap=0.5", "memory.data_overlap must be"),
+            ("memory.walk_level=4", "memory.walk_level must be a cache level, 1 to 3"),
+            ("memory.prefetch_level=4", "memory.prefetch_level must be 0"),
+        ] {
+            let e = refusal(setting);
+            assert!(e.contains(expected), "{setting}: {e}");
+        }
+    }
+
+    #[test]
+    fn caches_and_memory_come_together() {
+        let text = include_str!("../../../../profiles/geometry-g.toml");
+        let without = |table: &str| {
+            let mut profile: toml::Table = toml::from_str(text).unwrap();
+            profile.remove(table).unwrap();
+            Profile::parse(&profile.to_string(), "x", &[]).unwrap_err().to_string()
+        };
+        assert!(without("cache").contains("memory needs at least one"));
+        assert!(without("memory").contains("memory is missing"));
+    }
+}
