@@ -5,6 +5,7 @@
 //! A charge is the growth of a configuration's counters since the charge before. So the charges sum
 //! to the totals, and the code that counts a cost need not know that charges exist.
 
+use crate::cache::Caches;
 use crate::memory::Refs;
 use crate::regime::Regime;
 use crate::{Profile, Sample};
@@ -18,6 +19,8 @@ pub struct Costs {
     pub tlb_misses: u64,
     /// Cycles in page walks.
     pub walk_cycles: u64,
+    /// The part of them that the core hides behind independent work.
+    pub walk_hidden_cycles: u64,
     /// Exits of all reasons.
     pub exits: u64,
     /// Cycles in exits and in the hypervisor's work for them.
@@ -30,6 +33,7 @@ impl Costs {
         Costs {
             tlb_misses: s.tlb_misses(),
             walk_cycles: s.walk_cycles,
+            walk_hidden_cycles: s.walk_hidden_cycles,
             exits: s.all_exits(),
             vmm_cycles: s.vmm_cycles,
         }
@@ -39,13 +43,15 @@ impl Costs {
     pub fn add(&mut self, other: &Costs) {
         self.tlb_misses += other.tlb_misses;
         self.walk_cycles += other.walk_cycles;
+        self.walk_hidden_cycles += other.walk_hidden_cycles;
         self.exits += other.exits;
         self.vmm_cycles += other.vmm_cycles;
     }
 
-    /// Cycles beyond the ideal run's.
+    /// Cycles beyond the ideal run's, of walks and exits, as far as the core does not hide them.
+    /// Waits for data have no place: [`Sample::extra_cycles`] has them too.
     pub fn extra_cycles(&self) -> u64 {
-        self.walk_cycles + self.vmm_cycles
+        self.walk_cycles - self.walk_hidden_cycles + self.vmm_cycles
     }
 }
 
@@ -89,6 +95,7 @@ enum Item {
 struct Seen {
     misses: u64,
     walk: u64,
+    hidden: u64,
     exits: u64,
     vmm: u64,
 }
@@ -148,22 +155,35 @@ impl Charges {
             seen: vec![Seen::default(); regimes.len()],
         };
         let nowhere = Place { vcpu: 0, code: Gva(0), data: None, size: None };
-        charges.charge(regimes, nowhere, true);
+        charges.charge(regimes, None, nowhere, true);
         charges.clear();
         charges
     }
 
     /// Charges to `place` what was counted since the last call. Without an exit the
     /// hypervisor's work is looked at only if `all` is asked for.
-    pub(crate) fn charge(&mut self, regimes: &[Regime], place: Place, all: bool) {
+    pub(crate) fn charge(
+        &mut self,
+        regimes: &[Regime],
+        caches: Option<&Caches>,
+        place: Place,
+        all: bool,
+    ) {
         let first = self.costs.len();
         let mut any = false;
-        for (regime, seen) in regimes.iter().zip(&mut self.seen) {
+        for (i, (regime, seen)) in regimes.iter().zip(&mut self.seen).enumerate() {
             let s = &regime.counts.now;
-            let host = regime.reads_host_tables();
+            let (walk, hidden) = match caches {
+                Some(caches) => caches.walk_cycles(i),
+                None => {
+                    let host = regime.reads_host_tables();
+                    (walk_cycles(&regime.counts.refs, &self.profile, host), 0)
+                }
+            };
             let mut now = Seen {
                 misses: s.tlb_misses(),
-                walk: walk_cycles(&regime.counts.refs, &self.profile, host),
+                walk,
+                hidden,
                 exits: exits(s),
                 vmm: seen.vmm,
             };
@@ -173,6 +193,7 @@ impl Charges {
             let cost = Costs {
                 tlb_misses: now.misses - seen.misses,
                 walk_cycles: now.walk - seen.walk,
+                walk_hidden_cycles: now.hidden - seen.hidden,
                 exits: now.exits - seen.exits,
                 vmm_cycles: now.vmm - seen.vmm,
             };

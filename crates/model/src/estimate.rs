@@ -60,7 +60,7 @@ fn freedom(n: f64) -> f64 {
 }
 
 /// The value that a t distribution stays below, in absolute value, with [`CONFIDENCE`].
-fn t_quantile(freedom: f64) -> f64 {
+pub(crate) fn t_quantile(freedom: f64) -> f64 {
     let t = StudentsT::new(0.0, 1.0, freedom).expect("freedom is above 0 from 3 values on");
     t.inverse_cdf(0.5 + CONFIDENCE / 2.0)
 }

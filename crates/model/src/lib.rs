@@ -24,6 +24,7 @@
 
 pub mod access;
 pub mod ages;
+pub mod cache;
 pub mod charge;
 mod config;
 pub mod counts;
@@ -50,6 +51,7 @@ pub use estimate::{CONFIDENCE, Mean};
 pub use exit_log::Exit;
 pub use kvm::KvmVersion;
 pub use model::{Decide, Model, Options, SwitchedOutcome, Switching};
-pub use outcome::{ConfigOutcome, Estimate, Outcome, Sampling};
-pub use profile::{Cost, ExitCosts, KEYS, Key, Profile, ProfileError, TagKind, Variant};
+pub use cache::{CacheError, CacheMode};
+pub use outcome::{CacheFacts, ConfigOutcome, Estimate, Outcome, Sampling};
+pub use profile::{CacheLevel, Content, Cost, ExitCosts, KEYS, Key, Profile, ProfileError, TagKind, Variant};
 pub use sample::{Counter, Sample};

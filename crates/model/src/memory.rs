@@ -3,12 +3,13 @@
 //!
 //! Every reference of every walk passes [`References::touch`] with the levels of its walk step
 //! and its host-physical address. A [`Memory`] says which level of the machine's memory answers:
-//! data caches and NUMA nodes belong behind that trait. [`Uncached`] knows neither.
+//! [`crate::cache`] has one with data caches, and [`Uncached`] knows none.
 
 use bifold_mmu::Hpa;
 
-/// Levels of memory that can answer a reference. Without data caches there is one.
-pub const HITS: usize = 1;
+/// What can answer a reference: 0 where that is not known (no data caches, or a line outside the
+/// sample), then cache levels 1 to 3, then memory.
+pub const HITS: usize = 5;
 
 /// References of walks by `[guest level][host level][level of memory that answered]`.
 ///

@@ -3,6 +3,7 @@
 //! read it.
 
 use crate::ages::Reuse;
+use crate::cache::CacheError;
 use crate::{Config, Mean, Sample, SwitchedOutcome};
 use serde::{Deserialize, Serialize};
 
@@ -13,8 +14,11 @@ pub struct Outcome {
     pub profile: String,
     /// Core frequency, Hz.
     pub frequency_hz: u64,
-    /// Cycles per instruction assumed for the ideal run.
+    /// Cycles per instruction assumed for the ideal run, waits for data left out.
     pub base_cpi: f64,
+    /// How the data caches were simulated. None without data caches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub caches: Option<CacheFacts>,
     /// Seed of the host frames' placement.
     pub seed: u64,
     /// XXH3-64 of the profile as resolved (overrides included), hexadecimal.
@@ -64,6 +68,20 @@ pub struct ConfigOutcome {
     /// The accuracy of `total`, if the stream was sampled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<Estimate>,
+    /// The accuracy of the cycles of walks and data, if only a sample of cache sets was simulated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_error: Option<CacheError>,
+}
+
+/// How data caches were simulated, and what the core hides of waiting for them.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct CacheFacts {
+    /// Classes of lines that were simulated, of 64.
+    pub simulated_classes: u64,
+    /// Independent data misses that overlap: `memory.data_overlap` of the profile.
+    pub data_overlap: f64,
+    /// Walks that overlap: `memory.walk_overlap` of the profile.
+    pub walk_overlap: f64,
 }
 
 /// The parts of a sampled stream, in guest instructions.
@@ -95,9 +113,10 @@ pub struct Estimate {
 }
 
 impl Outcome {
-    /// Cycles of the ideal run: instructions times the assumed CPI.
+    /// Cycles of the ideal run: instructions times the base CPI, and the waits for data that the core
+    /// does not hide.
     pub fn ideal_cycles(&self) -> f64 {
-        self.configs.first().map_or(0.0, |c| c.total.instructions as f64) * self.base_cpi
+        self.configs.first().map_or(0.0, |c| c.total.ideal_cycles(self.base_cpi))
     }
 
     /// `cycles` as a percentage of the ideal run at `cpi_factor` times the assumed CPI.

@@ -15,7 +15,7 @@ use crate::memory::Memory;
 use crate::paging::{PagingMode, Setup, Tables, Walker, each_mode};
 use crate::profile::ExitCosts;
 use crate::{Config, Paging, Profile};
-use bifold_mmu::{Entry, Gpa, Gva, WalkCache};
+use bifold_mmu::{Entry, Gpa, Gva, Hpa, WalkCache};
 use std::ops::Range;
 
 /// One configuration: tables, walk caches per vCPU, counts.
@@ -132,6 +132,12 @@ impl Regime {
     /// Reads the mode's leaf entries of these frames: see [`PagingMode::read_ahead`].
     pub fn read_ahead(&self, frames: &[u64]) -> u64 {
         each_mode!(&self.tables, t => t.read_ahead(frames))
+    }
+
+    /// The host-physical address of `gpa`. Without a hypervisor both are the same.
+    #[inline]
+    pub fn hpa(&self, gpa: Gpa) -> Hpa {
+        each_mode!(&self.tables, t => t.host().map_or(Hpa(gpa.0), |host| host.hpa(gpa)))
     }
 
     /// True if walks make references with a host level.

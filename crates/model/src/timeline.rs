@@ -2,11 +2,12 @@
 //! The timeline: the run cut into intervals of the profile's cycles, with a sample per interval and
 //! configuration.
 //!
-//! Time is that of the ideal run: instructions of all vCPUs times the assumed CPI. So every
-//! configuration is cut at the same places of the guest's work.
+//! Time is that of the ideal run: instructions of all vCPUs times the base CPI, and what they wait
+//! for data. So every configuration is cut at the same places of the guest's work.
 
 use crate::ages::Reuse;
 use crate::regime::Regime;
+use crate::cache::Caches;
 use crate::{ConfigOutcome, Profile, Sample};
 
 /// Intervals of every configuration so far.
@@ -28,8 +29,20 @@ struct PerConfig {
     cold_cycles: u64,
 }
 
-/// Counts of a configuration since the start, costs included.
-pub fn counts(regime: &Regime, common: &Sample, profile: &Profile) -> Sample {
+/// What the samples of all configurations are computed from, beside the configurations.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shared<'a> {
+    /// Counts of the guest's own.
+    pub common: &'a Sample,
+    /// The costs.
+    pub profile: &'a Profile,
+    /// The data caches, if they are simulated.
+    pub caches: Option<&'a Caches>,
+}
+
+/// Counts of configuration number `index` since the start, costs included.
+pub(crate) fn counts(index: usize, regime: &Regime, shared: Shared<'_>) -> Sample {
+    let Shared { common, profile, caches } = shared;
     let mut s = regime.counts.now;
     s.instructions = common.instructions;
     s.accesses = common.accesses;
@@ -45,6 +58,9 @@ pub fn counts(regime: &Regime, common: &Sample, profile: &Profile) -> Sample {
         + upper * profile.walk.guest_upper
         + host_leaf * profile.walk.host_leaf
         + host_upper * profile.walk.host_upper;
+    if let Some(caches) = caches {
+        caches.add_to(index, &mut s);
+    }
     s.vmm_cycles = profile.exit.cycles(&s);
     s.first_touch_cycles = profile.exit.cycles(&s.first_touches());
     s
@@ -68,9 +84,10 @@ impl Timeline {
     }
 
     /// Ends the current interval at `ideal_cycles`.
-    pub fn cut(&mut self, ideal_cycles: u64, regimes: &mut [Regime], common: &Sample, profile: &Profile) {
-        for (regime, p) in regimes.iter_mut().zip(&mut self.per_config) {
-            let now = counts(regime, common, profile);
+    pub(crate) fn cut(&mut self, ideal_cycles: u64, regimes: &mut [Regime], shared: Shared<'_>) {
+        let profile = shared.profile;
+        for (i, (regime, p)) in regimes.iter_mut().zip(&mut self.per_config).enumerate() {
+            let now = counts(i, regime, shared);
             let mut sample = now.since(&p.last);
             let reuse = regime.reuse();
             let each = regime.cold_exit_cycles(&profile.exit);
@@ -101,6 +118,7 @@ impl Timeline {
             reuse: p.reuse,
             refs: r.counts.refs.by_step(),
             estimate: None,
+            cache_error: None,
         });
         (starts, configs.collect())
     }

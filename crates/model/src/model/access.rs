@@ -4,6 +4,7 @@
 
 use super::{Model, Vcpu};
 use crate::access::{AccessKind, Flush, Miss};
+use crate::cache;
 use crate::charge::Place;
 use crate::guest::{GuestTables, Leaf};
 use crate::memory::Uncached;
@@ -92,6 +93,15 @@ pub(super) fn translate(guest: &mut GuestTables, root: Gpa, gva: Gva, write: boo
 impl Model {
     /// Consumes whole events.
     pub fn consume(&mut self, words: &[u64]) -> Result<(), DecodeError> {
+        // Two loops, so that a run without data caches does not ask at every access.
+        match self.caches {
+            None => self.consume_words::<false>(words),
+            Some(_) => self.consume_words::<true>(words),
+        }
+    }
+
+    fn consume_words<const CACHES: bool>(&mut self, words: &[u64]) -> Result<(), DecodeError> {
+        let watched = self.caches.as_ref().map_or(0, |c| c.watched());
         let mut i = self.consume_gap(words, 0)?;
         let mut window = WINDOW;
         let mut misses = self.misses;
@@ -112,7 +122,10 @@ impl Model {
                     let v = &mut self.vcpus[self.current];
                     v.time += 1;
                     if !v.filters[Side::Data as usize].hit(page, false, v.time) {
-                        self.access(Side::Data, Gva(head_va(w)), AccessKind::Read);
+                        self.access(Side::Data, Gva(head_va(w)), AccessKind::Read, false);
+                    }
+                    if CACHES && watched >> (w >> 6 & 63) & 1 != 0 {
+                        self.data(Gva(head_va(w)), false, false);
                     }
                     i += 1;
                 }
@@ -122,7 +135,10 @@ impl Model {
                     v.time += 1;
                     if !v.filters[Side::Data as usize].hit(page, true, v.time) {
                         let kind = if k == kind::STORE { AccessKind::Write } else { AccessKind::WriteOther };
-                        self.access(Side::Data, Gva(head_va(w)), kind);
+                        self.access(Side::Data, Gva(head_va(w)), kind, false);
+                    }
+                    if CACHES && watched >> (w >> 6 & 63) & 1 != 0 {
+                        self.data(Gva(head_va(w)), true, false);
                     }
                     i += 1;
                 }
@@ -130,7 +146,8 @@ impl Model {
                     let v = &mut self.vcpus[self.current];
                     v.time += 1;
                     if self.has_code && !v.filters[Side::Code as usize].hit(page, false, v.time) {
-                        self.access(Side::Code, Gva(head_va(w)), AccessKind::Fetch);
+                        // The core has nothing to do before the instructions are there.
+                        self.access(Side::Code, Gva(head_va(w)), AccessKind::Fetch, true);
                     }
                     i += 1;
                 }
@@ -172,11 +189,22 @@ impl Model {
         self.seen ^= seen;
     }
 
-    /// An access that the filter did not answer.
-    fn access(&mut self, side: Side, gva: Gva, kind: AccessKind) {
+    /// An access to data whose line the data caches simulate or watch.
+    fn data(&mut self, gva: Gva, write: bool, dependent: bool) {
+        let Model { caches, regimes, guest, vcpus, frames, current, .. } = self;
+        let Some(caches) = caches else { return };
+        let Vcpu { root, generation, .. } = vcpus[*current];
+        let access = cache::Access { vcpu: *current, gva, write, dependent, generation };
+        let in_memory = |gpa: &Gpa| gpa.frame() < *frames;
+        let translate = || guest.lookup(root, gva).ok().map(|leaf| leaf.gpa(gva)).filter(in_memory);
+        caches.access(access, translate, |config, gpa| regimes[config].hpa(gpa));
+    }
+
+    /// An access that the filter did not answer. `dependent`: the core waits for its walk.
+    fn access(&mut self, side: Side, gva: Gva, kind: AccessKind, dependent: bool) {
         self.misses += 1;
         let vcpu = self.current;
-        let Model { regimes, groups, guest, vcpus, untranslated, frames, charges, .. } = self;
+        let Model { regimes, groups, guest, vcpus, untranslated, frames, charges, caches, .. } = self;
         let v = &mut vcpus[vcpu];
         let (root, time) = (v.root, v.time);
         let page = (gva.0 & PAYLOAD_MASK) >> 12;
@@ -226,7 +254,10 @@ impl Model {
                         regime.flush = Flush::None;
                         continue;
                     }
-                    let fill = regime.walk(miss, guest, &mut Uncached);
+                    let fill = match caches {
+                        None => regime.walk(miss, guest, &mut Uncached),
+                        Some(caches) => regime.walk(miss, guest, &mut caches.walker(r, vcpu, dependent)),
+                    };
                     if fresh {
                         match fill.map_or(PageSize::Size4K, |f| f.size) {
                             PageSize::Size4K => regime.counts.now.tlb_misses_4k += 1,
@@ -265,7 +296,7 @@ impl Model {
         if let (Some(charges), Some(miss)) = (charges, &miss) {
             let code = if kind == AccessKind::Fetch { gva } else { vcpus[vcpu].code };
             let place = Place { vcpu, code, data: Some(gva), size: Some(miss.leaf.size) };
-            charges.charge(regimes, place, false);
+            charges.charge(regimes, caches.as_deref(), place, false);
         }
         if split {
             self.fill_split(side, gva);

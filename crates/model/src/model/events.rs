@@ -83,7 +83,7 @@ impl Model {
                 _ => return,
             };
             let place = Place { vcpu, code: self.vcpus[vcpu].code, data, size: None };
-            charges.charge(&self.regimes, place, true);
+            charges.charge(&self.regimes, self.caches.as_deref(), place, true);
         }
     }
 
@@ -162,8 +162,15 @@ impl Model {
         let root = self.vcpus[vcpu].root;
         self.common.guest_page_faults += 1;
         self.note_fault(vcpu, gva);
-        for regime in &mut self.regimes {
-            regime.guest_fault(vcpu, gva, error, root, &self.guest, &mut Uncached);
+        for (i, regime) in self.regimes.iter_mut().enumerate() {
+            match &mut self.caches {
+                None => regime.guest_fault(vcpu, gva, error, root, &self.guest, &mut Uncached),
+                // The core waits for the fault, and so for its walk.
+                Some(caches) => {
+                    let memory = &mut caches.walker(i, vcpu, true);
+                    regime.guest_fault(vcpu, gva, error, root, &self.guest, memory);
+                }
+            }
         }
         self.flush_asked();
         for group in &mut self.groups {

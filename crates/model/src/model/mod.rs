@@ -10,6 +10,7 @@ mod events;
 mod sampled;
 mod switched;
 
+use crate::cache::{CacheMode, Caches};
 use crate::charge::{Charge, Charges, Place};
 use crate::exit_log::ExitLog;
 use crate::guest::GuestTables;
@@ -17,7 +18,7 @@ use crate::host::HostMemory;
 use crate::paging::Setup;
 use crate::pcid::Spaces;
 use crate::regime::Regime;
-use crate::timeline::{Timeline, counts};
+use crate::timeline::{Shared, Timeline, counts};
 use crate::{Config, Exit, Outcome, Profile, Sample};
 use access::Group;
 use bifold_mmu::format::X86_64_4_LEVEL;
@@ -41,6 +42,8 @@ pub struct Options {
     pub guest_frames: u64,
     /// Number of vCPUs.
     pub vcpus: usize,
+    /// Which lines go through data caches.
+    pub caches: CacheMode,
 }
 
 impl Default for Options {
@@ -51,6 +54,7 @@ impl Default for Options {
             configs: Config::ALL.to_vec(),
             guest_frames: 1 << 18,
             vcpus: 1,
+            caches: CacheMode::Off,
         }
     }
 }
@@ -68,10 +72,13 @@ struct Vcpu {
     /// Accesses and fetches so far: the clock of recency.
     time: u64,
     spaces: Spaces,
+    /// Begins anew whenever a translation may have changed.
+    generation: u64,
 }
 
 impl Vcpu {
     fn forget(&mut self) {
+        self.generation += 1;
         self.filters.iter_mut().for_each(Filter::forget);
     }
 }
@@ -108,6 +115,8 @@ pub struct Model {
     untranslated: u64,
     /// Costs one by one, if they are wanted.
     charges: Option<Box<Charges>>,
+    /// Data caches, if they are simulated.
+    caches: Option<Box<Caches>>,
 }
 
 impl Model {
@@ -140,6 +149,7 @@ impl Model {
                     filters: Default::default(),
                     time: 0,
                     spaces: Spaces::new(profile.cpu.pcid),
+                    generation: 1,
                 })
                 .collect(),
             current: 0,
@@ -155,6 +165,7 @@ impl Model {
             walk_mismatches: 0,
             untranslated: 0,
             charges: None,
+            caches: Caches::new(profile, options.caches, vcpus, options.configs.len()),
             profile: profile.clone(),
             options,
             guest,
@@ -191,8 +202,12 @@ impl Model {
     /// Every configuration's counts since the start. Between two calls of
     /// [`Model::consume`]: what the words in between cost is a [`Sample::since`].
     pub fn totals(&self) -> Vec<(Config, Sample)> {
-        let of = |r: &Regime| (r.config, counts(r, &self.common, &self.profile));
-        self.regimes.iter().map(of).collect()
+        let of = |(i, r): (usize, &Regime)| (r.config, counts(i, r, self.shared()));
+        self.regimes.iter().enumerate().map(of).collect()
+    }
+
+    fn shared(&self) -> Shared<'_> {
+        Shared { common: &self.common, profile: &self.profile, caches: self.caches.as_deref() }
     }
 
     /// From now on, logs every exit of every configuration: see [`Model::take_exit_log`].
@@ -224,13 +239,14 @@ impl Model {
         let v = &self.vcpus[self.current];
         let rest = Place { vcpu: v.index, code: v.code, data: None, size: None };
         if let Some(charges) = &mut self.charges {
-            charges.charge(&self.regimes, rest, true);
+            charges.charge(&self.regimes, self.caches.as_deref(), rest, true);
             charges.take(sink);
         }
     }
 
     fn ideal_cycles(&self) -> u64 {
-        (self.common.instructions as f64 * self.profile.cpu.base_cpi) as u64
+        let waits = self.caches.as_ref().map_or(0, |c| c.ideal_cycles());
+        (self.common.instructions as f64 * self.profile.cpu.base_cpi) as u64 + waits
     }
 
     fn cut(&mut self, ideal: u64, last: bool) {
@@ -244,7 +260,9 @@ impl Model {
                 }
             }
         }
-        self.timeline.cut(ideal, &mut self.regimes, &self.common, &self.profile);
+        let shared =
+            Shared { common: &self.common, profile: &self.profile, caches: self.caches.as_deref() };
+        self.timeline.cut(ideal, &mut self.regimes, shared);
         self.cut_switched(last);
     }
 
@@ -254,11 +272,16 @@ impl Model {
         let sampled = self.end_sampled();
         self.cut(ideal, true);
         let interval_cycles = self.timeline.interval();
-        let (interval_starts, configs) = self.timeline.finish(&self.regimes);
+        let (interval_starts, mut configs) = self.timeline.finish(&self.regimes);
+        if let Some(caches) = &self.caches {
+            let with_error = configs.iter_mut().enumerate();
+            with_error.for_each(|(i, c)| c.cache_error = Some(caches.error(i)));
+        }
         let mut outcome = Outcome {
             profile: self.profile.name.clone(),
             frequency_hz: self.profile.cpu.frequency_hz,
             base_cpi: self.profile.cpu.base_cpi,
+            caches: self.caches.as_ref().map(|c| c.facts()),
             seed: self.options.seed,
             config_hash: self.profile.hash(),
             input_hash: format!("{:016x}", self.hash.digest()),

@@ -20,7 +20,7 @@ use crate::memory::{Refs, Uncached};
 use crate::outcome::{Estimate, Sampling};
 use crate::profile::Profile;
 use crate::regime::Regime;
-use crate::timeline::counts;
+use crate::timeline::{Shared, counts};
 use crate::{Outcome, Sample};
 use bifold_mmu::{Gpa, Gva, Side};
 use bifold_trace::event::gap;
@@ -66,9 +66,9 @@ struct Counted {
 }
 
 impl Counted {
-    fn now(regime: &Regime, common: &Sample, profile: &Profile) -> Counted {
+    fn now(index: usize, regime: &Regime, shared: Shared<'_>) -> Counted {
         let user = regime.counts.tally.as_ref().map_or_else(Sample::default, |t| t.user);
-        Counted { all: counts(regime, common, profile), user, refs: regime.counts.refs }
+        Counted { all: counts(index, regime, shared), user, refs: regime.counts.refs }
     }
 
     /// Adds what came between `earlier` and `now`.
@@ -88,7 +88,8 @@ impl Model {
 
     /// A sampled stream enters another of its parts.
     pub(super) fn gap(&mut self, code: u64) {
-        let Model { sampled, regimes, vcpus, common, profile, .. } = self;
+        let Model { sampled, regimes, vcpus, common, profile, caches, .. } = self;
+        let shared = Shared { common, profile, caches: caches.as_deref() };
         let s = sampled.get_or_insert_with(|| {
             let tally = Tally::new(vcpus.len());
             regimes.iter_mut().for_each(|r| r.counts.tally = Some(Box::new(tally.clone())));
@@ -108,24 +109,24 @@ impl Model {
         s.instructions[s.part as usize] += passed;
         if s.part == gap::MEASURE && passed > 0 {
             for (i, regime) in regimes.iter().enumerate() {
-                let now = Counted::now(regime, common, profile);
+                let now = Counted::now(i, regime, shared);
                 let mut window = Counted::default();
                 window.add(&now, &s.begin[i]);
                 s.measured[i].add(&now, &s.begin[i]);
-                let cycles = window.all.walk_cycles + profile.exit.cycles(&window.user);
+                let cycles = window.all.exposed_memory_cycles() + profile.exit.cycles(&window.user);
                 s.windows[i].push((cycles, passed));
             }
         }
         if s.part == gap::HEAD {
             for (i, regime) in regimes.iter().enumerate() {
-                s.head[i].add(&Counted::now(regime, common, profile), &s.begin[i]);
+                s.head[i].add(&Counted::now(i, regime, shared), &s.begin[i]);
             }
         }
         // A damaged stream may name unknown parts: they are not measured.
         s.part = if code > gap::HEAD { gap::WARM_UP } else { code };
         s.begin.clear();
         if s.part == gap::MEASURE || s.part == gap::HEAD {
-            s.begin.extend(regimes.iter().map(|r| Counted::now(r, common, profile)));
+            s.begin.extend(regimes.iter().enumerate().map(|(i, r)| Counted::now(i, r, shared)));
         }
         s.pending.fill(None);
     }
@@ -232,7 +233,8 @@ impl Model {
             s.part = gap::WARM_UP;
         }
         self.gap(gap::WARM_UP);
-        let end = self.regimes.iter().map(|r| Counted::now(r, &self.common, &self.profile)).collect();
+        let shared = self.shared();
+        let end = self.regimes.iter().enumerate().map(|(i, r)| Counted::now(i, r, shared)).collect();
         Some(EndSampled { sampled: self.sampled.take()?, end, profile: self.profile.clone() })
     }
 }
@@ -301,11 +303,19 @@ fn whole(end: &Counted, head: &Counted, measured: &Counted, factor: f64, profile
         guest_refs: rate(h.guest_refs, m.guest_refs),
         host_refs: rate(h.host_refs, m.host_refs),
         walk_cycles: rate(h.walk_cycles, m.walk_cycles),
+        walk_hidden_cycles: rate(h.walk_hidden_cycles, m.walk_hidden_cycles),
+        l1d_cache_misses: rate(h.l1d_cache_misses, m.l1d_cache_misses),
+        l2_cache_misses: rate(h.l2_cache_misses, m.l2_cache_misses),
+        l3_cache_misses: rate(h.l3_cache_misses, m.l3_cache_misses),
+        data_stall_cycles: rate(h.data_stall_cycles, m.data_stall_cycles),
+        data_hidden_cycles: rate(h.data_hidden_cycles, m.data_hidden_cycles),
+        ideal_stall_cycles: rate(h.ideal_stall_cycles, m.ideal_stall_cycles),
+        ideal_hidden_cycles: rate(h.ideal_hidden_cycles, m.ideal_hidden_cycles),
         cold_exits: 0,
         cold_cycles: 0,
         ..total
     };
     total.vmm_cycles = profile.exit.cycles(&total);
     total.first_touch_cycles = profile.exit.cycles(&total.first_touches());
-    (total, profile.exit.cycles(&exact) + h.walk_cycles)
+    (total, profile.exit.cycles(&exact) + h.exposed_memory_cycles())
 }

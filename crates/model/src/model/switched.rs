@@ -12,8 +12,8 @@ use super::{Model, Options};
 use crate::access::Flush;
 use crate::paging::Setup;
 use crate::regime::Regime;
-use crate::timeline::counts;
-use crate::{Paging, Profile, Sample};
+use crate::timeline::{Shared, counts};
+use crate::{Paging, Sample};
 use bifold_mmu::{PageSize, Tlb};
 use serde::{Deserialize, Serialize};
 
@@ -58,8 +58,8 @@ pub(super) struct Switched {
 
 impl Switched {
     /// The interval ends: its sample, and the decision if the run goes on.
-    fn cut(&mut self, regime: &mut Regime, common: &Sample, profile: &Profile, last: bool) -> Paging {
-        let now = counts(regime, common, profile);
+    fn cut(&mut self, regime: &mut Regime, shared: Shared<'_>, last: bool) -> Paging {
+        let now = counts(self.regime, regime, shared);
         let sample = now.since(&self.last);
         self.last = now;
         let mode = regime.config.mode;
@@ -85,6 +85,9 @@ impl Model {
         self.regimes.push(Regime::new(config, &self.profile, &setup, guest_frames, seed));
         let tlb = Tlb::new(&self.profile.tlb_specs());
         Group::join(&mut self.groups, regime, &tlb, self.vcpus.len());
+        if let Some(caches) = &mut self.caches {
+            caches.add_config();
+        }
         self.switched.push(Switched {
             regime,
             switching,
@@ -98,10 +101,12 @@ impl Model {
     /// The interval of every switching VM ends, and those that are to switch do.
     pub(super) fn cut_switched(&mut self, last: bool) {
         let setup = Setup { guest: &self.guest, vcpus: self.vcpus.len(), kvm: self.profile.kvm };
+        let shared =
+            Shared { common: &self.common, profile: &self.profile, caches: self.caches.as_deref() };
         let mut any = false;
         for s in &mut self.switched {
             let regime = &mut self.regimes[s.regime];
-            let to = s.cut(regime, &self.common, &self.profile, last);
+            let to = s.cut(regime, shared, last);
             if to != regime.config.mode {
                 regime.switch(to, s.switching.keep_nested, &setup);
                 any = true;

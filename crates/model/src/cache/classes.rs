@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The lines that are simulated: classes of lines by their place in a 4 KB page.
+//!
+//! A line's place in its page, address bits 6 to 11, is the same in guest-virtual,
+//! guest-physical and host-physical addresses, and every cache with at least 64 sets uses these bits
+//! to choose a set. So the lines of one class share no set with those of another, and simulating some
+//! classes alone loses nothing of them: it is a sample of sets, the same in every
+//! configuration. An access is known to be outside the sample before it is translated.
+
+use crate::profile::CacheLevel;
+
+/// Lines of a 4 KB page.
+const ALL: usize = 64;
+
+/// Which lines go through the data caches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CacheMode {
+    /// Those of [`SAMPLE`]'s classes, which stand for all.
+    #[default]
+    Sampled,
+    /// All.
+    Exact,
+    /// None: ideal run and walks have fixed costs.
+    Off,
+}
+
+/// The classes of a sample. They are spread over the page, and no two are neighbours: neighbouring
+/// lines often belong to one object. Line 0 is left out, because page-aligned objects begin there.
+pub const SAMPLE: [u8; 4] = [11, 26, 45, 60];
+
+/// The simulated classes.
+#[derive(Debug, Clone)]
+pub(crate) struct Classes {
+    /// A bit for each simulated class.
+    pub simulated: u64,
+    /// And for each whose accesses the prefetcher watches.
+    pub watched: u64,
+    rank: [u8; ALL],
+    n: u8,
+}
+
+impl Classes {
+    /// All classes, or those of the sample. Where a level has fewer than 64 sets, classes share
+    /// sets, and all are simulated.
+    pub fn new(mode: CacheMode, levels: &[CacheLevel], prefetch: bool) -> Classes {
+        let exact = mode == CacheMode::Exact || levels.iter().any(|l| l.sets() < ALL as u64);
+        let mut classes = Classes { simulated: 0, watched: 0, rank: [u8::MAX; ALL], n: 0 };
+        for class in (0..ALL as u8).filter(|c| exact || SAMPLE.contains(c)) {
+            classes.simulated |= 1 << class;
+            classes.rank[usize::from(class)] = classes.n;
+            classes.n += 1;
+        }
+        let s = classes.simulated;
+        classes.watched = if prefetch { s | s << 1 | s >> 1 } else { s };
+        classes
+    }
+
+    /// Number of simulated classes.
+    pub fn len(&self) -> u64 {
+        u64::from(self.n)
+    }
+
+    /// Lines that each simulated one stands for.
+    pub fn scale(&self) -> u64 {
+        ALL as u64 / self.len()
+    }
+
+    /// The number of the address's class among the simulated ones.
+    #[inline]
+    pub fn rank(&self, address: u64) -> Option<usize> {
+        let rank = self.rank[(address >> 6) as usize % ALL];
+        (rank != u8::MAX).then_some(usize::from(rank))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_has_ranks_in_order_and_watches_neighbours() {
+        let sampled = Classes::new(CacheMode::Sampled, &[], true);
+        assert_eq!((sampled.len(), sampled.scale()), (4, 16));
+        let ranks: Vec<_> = SAMPLE.iter().map(|&c| sampled.rank(u64::from(c) << 6 | 0x7000)).collect();
+        assert_eq!(ranks, [Some(0), Some(1), Some(2), Some(3)]);
+        assert_eq!(sampled.rank(12 << 6), None);
+        assert_eq!(sampled.watched.count_ones(), 12);
+        assert_eq!(Classes::new(CacheMode::Sampled, &[], false).watched, sampled.simulated);
+        let exact = Classes::new(CacheMode::Exact, &[], true);
+        assert_eq!((exact.len(), exact.scale(), exact.simulated), (64, 1, u64::MAX));
+    }
+}

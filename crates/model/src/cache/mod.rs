@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Data caches: how long loads, stores and page walks wait for memory.
+//!
+//! Each configuration has caches of its own, through which its data and its walks go with their
+//! host-physical addresses. One more set of caches belongs to the ideal run, which has no walks.
+//! [`classes`] says which lines are simulated, [`hierarchy`] how a line moves, and this file what
+//! an access costs: the answering level's latency, less the first level's, which is part of the
+//! base CPI. `docs/design/model.md#data-caches` lists the rules.
+
+mod classes;
+mod error;
+mod hierarchy;
+mod level;
+mod neighbours;
+mod stalls;
+mod translations;
+
+use crate::Sample;
+use crate::memory::Memory;
+use crate::outcome::CacheFacts;
+use crate::profile::{Memory as MemoryCosts, Profile};
+use bifold_mmu::{Gpa, Gva, Hpa};
+use classes::Classes;
+pub use classes::{CacheMode, SAMPLE};
+pub use error::CacheError;
+use hierarchy::{DataCaches, MOST_LEVELS};
+use neighbours::Neighbours;
+use stalls::Stalls;
+use translations::Translations;
+
+/// The caches of one configuration, and what waiting for them took.
+#[derive(Debug)]
+struct Cached {
+    caches: DataCaches,
+    stalls: Stalls,
+}
+
+/// The data caches of all configurations.
+#[derive(Debug)]
+pub(crate) struct Caches {
+    profile: Profile,
+    memory: MemoryCosts,
+    classes: Classes,
+    vcpus: usize,
+    /// Latency by index of the answering level; the last is memory's.
+    latency: [u64; MOST_LEVELS + 1],
+    levels: usize,
+    /// Index of the level that answers for prefetched lines; none without a prefetcher.
+    prefetch: Option<usize>,
+    ideal: Cached,
+    configs: Vec<Cached>,
+    /// Per vCPU.
+    neighbours: Vec<Neighbours>,
+    translations: Vec<Translations>,
+    /// Per vCPU and class: the line that was used last, with the translations' generation. Every
+    /// configuration has it as its most recent line of the first level.
+    last: Vec<[(u64, u64); 64]>,
+}
+
+/// An access as the data caches see it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Access {
+    pub vcpu: usize,
+    pub gva: Gva,
+    pub write: bool,
+    /// The address was itself loaded through a loaded address.
+    pub dependent: bool,
+    /// Changes whenever translations may have changed.
+    pub generation: u64,
+}
+
+impl Caches {
+    /// Empty caches of `configs` configurations; none if the mode or the profile has none.
+    pub fn new(profile: &Profile, mode: CacheMode, vcpus: usize, configs: usize) -> Option<Box<Caches>> {
+        let memory = profile.memory.clone().filter(|_| mode != CacheMode::Off)?;
+        let specs = &profile.cache;
+        let prefetch = usize::from(memory.prefetch_level).checked_sub(1);
+        let classes = Classes::new(mode, specs, prefetch.is_some());
+        let mut latency = [memory.cycles; MOST_LEVELS + 1];
+        latency.iter_mut().zip(specs).for_each(|(l, s)| *l = s.cycles);
+        let mut caches = Box::new(Caches {
+            ideal: Cached {
+                caches: DataCaches::new(specs, &classes, vcpus),
+                stalls: Stalls::new(&profile.walk, &classes),
+            },
+            profile: profile.clone(),
+            memory,
+            vcpus,
+            latency,
+            levels: specs.len(),
+            prefetch,
+            configs: Vec::new(),
+            neighbours: vec![Neighbours::default(); vcpus],
+            translations: vec![Translations::default(); vcpus],
+            last: vec![[(u64::MAX, 0); 64]; vcpus],
+            classes,
+        });
+        (0..configs).for_each(|_| caches.add_config());
+        Some(caches)
+    }
+
+    /// Adds empty caches for one more configuration.
+    pub fn add_config(&mut self) {
+        let caches = DataCaches::new(&self.profile.cache, &self.classes, self.vcpus);
+        self.configs.push(Cached { caches, stalls: Stalls::new(&self.profile.walk, &self.classes) });
+    }
+
+    /// A bit for each line of a page whose accesses [`Caches::access`] has to see.
+    pub fn watched(&self) -> u64 {
+        self.classes.watched
+    }
+
+    /// An access to data. `translate` returns the guest-physical address, if there is one, and
+    /// `place` the host-physical address of that in a configuration.
+    #[inline]
+    pub fn access(
+        &mut self,
+        a: Access,
+        translate: impl FnOnce() -> Option<Gpa>,
+        place: impl Fn(usize, Gpa) -> Hpa,
+    ) {
+        let near = self.prefetch.is_some() && self.neighbours[a.vcpu].used(a.gva.0);
+        let Some(rank) = self.classes.rank(a.gva.0) else { return };
+        let class = (a.gva.0 >> 6) as usize & 63;
+        let this = (a.gva.0 >> 6, a.generation);
+        if std::mem::replace(&mut self.last[a.vcpu][class], this) == this && (self.vcpus == 1 || !a.write) {
+            return;
+        }
+        if self.vcpus > 1 {
+            self.forget_others(a.vcpu, class);
+        }
+        self.simulate(a, rank, near, translate, place);
+    }
+
+    fn simulate(
+        &mut self,
+        a: Access,
+        rank: usize,
+        near: bool,
+        translate: impl FnOnce() -> Option<Gpa>,
+        place: impl Fn(usize, Gpa) -> Hpa,
+    ) {
+        let Caches { translations, ideal, configs, latency, prefetch, .. } = self;
+        let page = a.gva.0 >> 12;
+        let Some(frames) = translations[a.vcpu].get(page, a.generation, configs.len(), translate, place)
+        else {
+            return;
+        };
+        let line = |frame: u64| frame << 6 | (a.gva.0 >> 6 & 63);
+        for (one, &frame) in std::iter::once(ideal).chain(configs).zip(frames) {
+            let answers = one.caches.access(a.vcpu, line(frame), rank, 0, a.write);
+            if answers == 0 {
+                continue;
+            }
+            let answers = prefetch.map_or(answers, |p| if near { answers.min(p) } else { answers });
+            one.stalls.data(rank, answers, latency[answers] - latency[0], a.dependent);
+        }
+    }
+
+    /// The line that the other vCPUs used last may have left their caches.
+    #[cold]
+    fn forget_others(&mut self, vcpu: usize, class: usize) {
+        for (other, last) in self.last.iter_mut().enumerate() {
+            if other != vcpu {
+                last[class] = (u64::MAX, 0);
+            }
+        }
+    }
+
+    /// Memory as the walks of configuration `config` see it. `dependent`: the core waits for the
+    /// walk, as for the load that it belongs to.
+    #[inline]
+    pub fn walker(&mut self, config: usize, vcpu: usize, dependent: bool) -> CachedMemory<'_> {
+        let Caches { configs, classes, latency, memory, last, levels, .. } = self;
+        CachedMemory {
+            one: &mut configs[config],
+            classes,
+            latency,
+            levels: *levels,
+            first: usize::from(memory.walk_level) - 1,
+            last,
+            vcpu,
+            dependent,
+        }
+    }
+
+    /// Lines that each simulated one stands for.
+    fn scale(&self) -> u64 {
+        self.classes.scale()
+    }
+
+    /// Enters what configuration `config` and the ideal run waited for.
+    pub fn add_to(&self, config: usize, s: &mut Sample) {
+        let (stalls, m) = (&self.configs[config].stalls, &self.memory);
+        (s.walk_cycles, s.walk_hidden_cycles) = stalls.walk_cycles(m.walk_overlap);
+        (s.data_stall_cycles, s.data_hidden_cycles) = stalls.data_cycles(self.scale(), m.data_overlap);
+        let ideal = &self.ideal.stalls;
+        (s.ideal_stall_cycles, s.ideal_hidden_cycles) = ideal.data_cycles(self.scale(), m.data_overlap);
+        let misses = |level| if level < self.levels { stalls.misses(level, self.scale()) } else { 0 };
+        (s.l1d_cache_misses, s.l2_cache_misses, s.l3_cache_misses) = (misses(0), misses(1), misses(2));
+    }
+
+    /// Cycles of configuration `config`'s walks so far, and how many of them the core hides.
+    pub fn walk_cycles(&self, config: usize) -> (u64, u64) {
+        self.configs[config].stalls.walk_cycles(self.memory.walk_overlap)
+    }
+
+    /// How the caches are simulated.
+    pub fn facts(&self) -> CacheFacts {
+        CacheFacts {
+            simulated_classes: self.classes.len(),
+            data_overlap: self.memory.data_overlap,
+            walk_overlap: self.memory.walk_overlap,
+        }
+    }
+
+    /// Cycles of the ideal run's stalls, the hidden ones left out.
+    pub fn ideal_cycles(&self) -> u64 {
+        let (all, hidden) = self.ideal.stalls.data_cycles(self.scale(), self.memory.data_overlap);
+        all - hidden
+    }
+}
+
+/// Data caches as the walks of one configuration see them.
+#[derive(Debug)]
+pub(crate) struct CachedMemory<'a> {
+    one: &'a mut Cached,
+    classes: &'a Classes,
+    latency: &'a [u64; MOST_LEVELS + 1],
+    levels: usize,
+    first: usize,
+    last: &'a mut [[(u64, u64); 64]],
+    vcpu: usize,
+    dependent: bool,
+}
+
+impl Memory for CachedMemory<'_> {
+    #[inline]
+    fn touch(&mut self, guest: u8, host: u8, at: impl FnOnce() -> Hpa) -> usize {
+        let at = at().0;
+        let step = (usize::from(guest), usize::from(host));
+        let Some(rank) = self.classes.rank(at) else {
+            self.one.stalls.unseen_reference(step, self.dependent);
+            return 0;
+        };
+        let class = (at >> 6) as usize & 63;
+        // The walk's line is the most recent now, of every vCPU's sets if the level is shared.
+        self.last.iter_mut().for_each(|last| last[class] = (u64::MAX, 0));
+        let answers = self.one.caches.access(self.vcpu, at >> 6, rank, self.first, false);
+        self.one.stalls.reference(step, rank, self.latency[answers], self.dependent);
+        if answers == self.levels { MOST_LEVELS + 1 } else { answers + 1 }
+    }
+}

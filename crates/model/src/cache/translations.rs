@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A memo of data translations: an access that the filter or a TLB answers has no translation at
+//! hand, and looking one up in the tables is slow.
+
+use bifold_mmu::{Gpa, Hpa};
+
+const SLOTS: usize = 256;
+
+/// Translations of pages used lately, of one vCPU.
+#[derive(Debug, Clone)]
+pub(super) struct Translations {
+    /// 4 KB page number and generation.
+    tags: Box<[(u64, u64)]>,
+    /// Per slot: the frame in the ideal run, then in each configuration.
+    frames: Vec<u64>,
+}
+
+impl Default for Translations {
+    fn default() -> Self {
+        Translations { tags: vec![(u64::MAX, 0); SLOTS].into(), frames: Vec::new() }
+    }
+}
+
+impl Translations {
+    /// The page's frames in the ideal run and in each of `configs` configurations.
+    #[inline]
+    pub fn get(
+        &mut self,
+        page: u64,
+        generation: u64,
+        configs: usize,
+        translate: impl FnOnce() -> Option<Gpa>,
+        place: impl Fn(usize, Gpa) -> Hpa,
+    ) -> Option<&[u64]> {
+        let slot = page as usize % SLOTS;
+        let frames = slot * (configs + 1)..(slot + 1) * (configs + 1);
+        if self.tags[slot] != (page, generation) {
+            let gpa = translate()?;
+            self.frames.resize(SLOTS * (configs + 1), 0);
+            let held = &mut self.frames[frames.clone()];
+            held[0] = gpa.frame();
+            held[1..].iter_mut().enumerate().for_each(|(i, frame)| *frame = place(i, gpa).0 >> 12);
+            self.tags[slot] = (page, generation);
+        }
+        Some(&self.frames[frames])
+    }
+}
