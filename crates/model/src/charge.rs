@@ -162,13 +162,7 @@ impl Charges {
 
     /// Charges to `place` what was counted since the last call. Without an exit the
     /// hypervisor's work is looked at only if `all` is asked for.
-    pub(crate) fn charge(
-        &mut self,
-        regimes: &[Regime],
-        caches: Option<&Caches>,
-        place: Place,
-        all: bool,
-    ) {
+    pub(crate) fn charge(&mut self, regimes: &[Regime], caches: Option<&Caches>, place: Place, all: bool) {
         let first = self.costs.len();
         let mut any = false;
         for (i, (regime, seen)) in regimes.iter().zip(&mut self.seen).enumerate() {
@@ -180,13 +174,7 @@ impl Charges {
                     (walk_cycles(&regime.counts.refs, &self.profile, host), 0)
                 }
             };
-            let mut now = Seen {
-                misses: s.tlb_misses(),
-                walk,
-                hidden,
-                exits: exits(s),
-                vmm: seen.vmm,
-            };
+            let mut now = Seen { misses: s.tlb_misses(), walk, hidden, exits: exits(s), vmm: seen.vmm };
             if all || now.exits != seen.exits {
                 now.vmm = self.profile.exit.cycles(s);
             }

@@ -45,13 +45,13 @@ mod sample;
 pub mod shadow;
 mod timeline;
 
+pub use cache::{CacheError, CacheMode};
 pub use charge::{Charge, Costs, Place};
 pub use config::{Config, Paging};
 pub use estimate::{CONFIDENCE, Mean};
 pub use exit_log::Exit;
 pub use kvm::KvmVersion;
 pub use model::{Decide, Model, Options, SwitchedOutcome, Switching};
-pub use cache::{CacheError, CacheMode};
 pub use outcome::{CacheFacts, ConfigOutcome, Estimate, Outcome, Sampling};
 pub use profile::{CacheLevel, Content, Cost, ExitCosts, KEYS, Key, Profile, ProfileError, TagKind, Variant};
 pub use sample::{Counter, Sample};

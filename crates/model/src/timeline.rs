@@ -6,8 +6,8 @@
 //! for data. So every configuration is cut at the same places of the guest's work.
 
 use crate::ages::Reuse;
-use crate::regime::Regime;
 use crate::cache::Caches;
+use crate::regime::Regime;
 use crate::{ConfigOutcome, Profile, Sample};
 
 /// Intervals of every configuration so far.

@@ -6,6 +6,7 @@
 //! to choose a set. So the lines of one class share no set with those of another, and simulating some
 //! classes alone loses nothing of them: it is a sample of sets, the same in every
 //! configuration. An access is known to be outside the sample before it is translated.
+//! Line 0 of a page is simulated always, beside the sample of the others.
 
 use crate::profile::CacheLevel;
 
@@ -24,9 +25,9 @@ pub enum CacheMode {
     Off,
 }
 
-/// The classes of a sample. They are spread over the page, and no two are neighbours: neighbouring
-/// lines often belong to one object. Line 0 is left out, because page-aligned objects begin there.
-pub const SAMPLE: [u8; 4] = [11, 26, 45, 60];
+/// The classes of a sample, beside line 0. They are spread over the page, and no two are neighbours:
+/// neighbouring lines often belong to one object. Each stands for 9 of the 63 classes other than 0.
+pub const SAMPLE: [u8; 7] = [5, 13, 22, 31, 41, 50, 58];
 
 /// The simulated classes.
 #[derive(Debug, Clone)]
@@ -37,6 +38,8 @@ pub(crate) struct Classes {
     pub watched: u64,
     rank: [u8; ALL],
     n: u8,
+    /// Lines that each simulated one stands for, except that line 0 stands for itself alone.
+    scale: u64,
 }
 
 impl Classes {
@@ -44,8 +47,9 @@ impl Classes {
     /// sets, and all are simulated.
     pub fn new(mode: CacheMode, levels: &[CacheLevel], prefetch: bool) -> Classes {
         let exact = mode == CacheMode::Exact || levels.iter().any(|l| l.sets() < ALL as u64);
-        let mut classes = Classes { simulated: 0, watched: 0, rank: [u8::MAX; ALL], n: 0 };
-        for class in (0..ALL as u8).filter(|c| exact || SAMPLE.contains(c)) {
+        let scale = if exact { 1 } else { (ALL - 1) / SAMPLE.len() } as u64;
+        let mut classes = Classes { simulated: 0, watched: 0, rank: [u8::MAX; ALL], n: 0, scale };
+        for class in (0..ALL as u8).filter(|c| exact || *c == 0 || SAMPLE.contains(c)) {
             classes.simulated |= 1 << class;
             classes.rank[usize::from(class)] = classes.n;
             classes.n += 1;
@@ -60,9 +64,12 @@ impl Classes {
         u64::from(self.n)
     }
 
-    /// Lines that each simulated one stands for.
-    pub fn scale(&self) -> u64 {
-        ALL as u64 / self.len()
+    /// Lines that a simulated one stands for, by its class's rank. Line 0 is always
+    /// simulated and stands for itself: a sequential stream enters each page there, and no prefetcher
+    /// has fetched that line, so line 0 is like no other.
+    #[inline]
+    pub fn weight(&self, rank: usize) -> u64 {
+        if rank == 0 { 1 } else { self.scale }
     }
 
     /// The number of the address's class among the simulated ones.
@@ -80,13 +87,14 @@ mod tests {
     #[test]
     fn a_sample_has_ranks_in_order_and_watches_neighbours() {
         let sampled = Classes::new(CacheMode::Sampled, &[], true);
-        assert_eq!((sampled.len(), sampled.scale()), (4, 16));
+        assert_eq!((sampled.len(), sampled.rank(0x7000), sampled.weight(0)), (8, Some(0), 1));
         let ranks: Vec<_> = SAMPLE.iter().map(|&c| sampled.rank(u64::from(c) << 6 | 0x7000)).collect();
-        assert_eq!(ranks, [Some(0), Some(1), Some(2), Some(3)]);
+        assert_eq!(ranks, (1..=7).map(Some).collect::<Vec<_>>());
+        assert_eq!((0..8).map(|rank| sampled.weight(rank)).sum::<u64>(), 64);
         assert_eq!(sampled.rank(12 << 6), None);
-        assert_eq!(sampled.watched.count_ones(), 12);
+        assert_eq!(sampled.watched.count_ones(), 2 + 3 * 7);
         assert_eq!(Classes::new(CacheMode::Sampled, &[], false).watched, sampled.simulated);
         let exact = Classes::new(CacheMode::Exact, &[], true);
-        assert_eq!((exact.len(), exact.scale(), exact.simulated), (64, 1, u64::MAX));
+        assert_eq!((exact.len(), exact.weight(9), exact.simulated), (64, 1, u64::MAX));
     }
 }

@@ -23,6 +23,8 @@ pub(crate) struct DataCaches {
     /// Number of private levels, and of all.
     n_private: usize,
     n: usize,
+    /// Every line is simulated. Only then do lines of several classes share a set.
+    exact: bool,
 }
 
 impl DataCaches {
@@ -34,6 +36,7 @@ impl DataCaches {
             shared: levels(&specs[n_private..]),
             n_private,
             n: specs.len(),
+            exact: classes.len() == 64,
         }
     }
 
@@ -74,8 +77,11 @@ impl DataCaches {
     }
 
     /// Files a line in level `i`, which lacks it, and follows its victim.
-    fn fill(&mut self, vcpu: usize, mut i: usize, mut line: Line, rank: usize) {
+    fn fill(&mut self, vcpu: usize, mut i: usize, mut line: Line, mut rank: usize) {
         while let Some(victim) = self.level(vcpu, i).insert(line, rank) {
+            if self.exact {
+                rank = (victim & 63) as usize;
+            }
             if self.level(vcpu, i).content == Content::Inclusive {
                 self.drop_below(vcpu, i, victim, rank);
             }

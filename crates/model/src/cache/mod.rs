@@ -52,9 +52,11 @@ pub(crate) struct Caches {
     /// Per vCPU.
     neighbours: Vec<Neighbours>,
     translations: Vec<Translations>,
-    /// Per vCPU and class: the line that was used last, with the translations' generation. Every
+    /// Per vCPU and slot: the line that was used last, with the translations' generation. Every
     /// configuration has it as its most recent line of the first level.
     last: Vec<[(u64, u64); 64]>,
+    /// The bits of a line's number that choose the slot: those by which every level chooses a set.
+    slots: u64,
 }
 
 /// An access as the data caches see it.
@@ -93,6 +95,7 @@ impl Caches {
             neighbours: vec![Neighbours::default(); vcpus],
             translations: vec![Translations::default(); vcpus],
             last: vec![[(u64::MAX, 0); 64]; vcpus],
+            slots: specs.iter().map(|s| s.sets().min(64)).min().unwrap_or(1) - 1,
             classes,
         });
         (0..configs).for_each(|_| caches.add_config());
@@ -121,13 +124,13 @@ impl Caches {
     ) {
         let near = self.prefetch.is_some() && self.neighbours[a.vcpu].used(a.gva.0);
         let Some(rank) = self.classes.rank(a.gva.0) else { return };
-        let class = (a.gva.0 >> 6) as usize & 63;
         let this = (a.gva.0 >> 6, a.generation);
-        if std::mem::replace(&mut self.last[a.vcpu][class], this) == this && (self.vcpus == 1 || !a.write) {
+        let slot = (this.0 & self.slots) as usize;
+        if std::mem::replace(&mut self.last[a.vcpu][slot], this) == this && (self.vcpus == 1 || !a.write) {
             return;
         }
         if self.vcpus > 1 {
-            self.forget_others(a.vcpu, class);
+            self.forget_others(a.vcpu, slot);
         }
         self.simulate(a, rank, near, translate, place);
     }
@@ -140,7 +143,8 @@ impl Caches {
         translate: impl FnOnce() -> Option<Gpa>,
         place: impl Fn(usize, Gpa) -> Hpa,
     ) {
-        let Caches { translations, ideal, configs, latency, prefetch, .. } = self;
+        let Caches { translations, ideal, configs, latency, prefetch, classes, .. } = self;
+        let weight = classes.weight(rank);
         let page = a.gva.0 >> 12;
         let Some(frames) = translations[a.vcpu].get(page, a.generation, configs.len(), translate, place)
         else {
@@ -153,16 +157,16 @@ impl Caches {
                 continue;
             }
             let answers = prefetch.map_or(answers, |p| if near { answers.min(p) } else { answers });
-            one.stalls.data(rank, answers, latency[answers] - latency[0], a.dependent);
+            one.stalls.data(rank, weight, answers, latency[answers] - latency[0], a.dependent);
         }
     }
 
     /// The line that the other vCPUs used last may have left their caches.
     #[cold]
-    fn forget_others(&mut self, vcpu: usize, class: usize) {
+    fn forget_others(&mut self, vcpu: usize, slot: usize) {
         for (other, last) in self.last.iter_mut().enumerate() {
             if other != vcpu {
-                last[class] = (u64::MAX, 0);
+                last[slot] = (u64::MAX, 0);
             }
         }
     }
@@ -171,7 +175,7 @@ impl Caches {
     /// walk, as for the load that it belongs to.
     #[inline]
     pub fn walker(&mut self, config: usize, vcpu: usize, dependent: bool) -> CachedMemory<'_> {
-        let Caches { configs, classes, latency, memory, last, levels, .. } = self;
+        let Caches { configs, classes, latency, memory, last, slots, levels, .. } = self;
         CachedMemory {
             one: &mut configs[config],
             classes,
@@ -179,24 +183,20 @@ impl Caches {
             levels: *levels,
             first: usize::from(memory.walk_level) - 1,
             last,
+            slots: *slots,
             vcpu,
             dependent,
         }
-    }
-
-    /// Lines that each simulated one stands for.
-    fn scale(&self) -> u64 {
-        self.classes.scale()
     }
 
     /// Enters what configuration `config` and the ideal run waited for.
     pub fn add_to(&self, config: usize, s: &mut Sample) {
         let (stalls, m) = (&self.configs[config].stalls, &self.memory);
         (s.walk_cycles, s.walk_hidden_cycles) = stalls.walk_cycles(m.walk_overlap);
-        (s.data_stall_cycles, s.data_hidden_cycles) = stalls.data_cycles(self.scale(), m.data_overlap);
+        (s.data_stall_cycles, s.data_hidden_cycles) = stalls.data_cycles(m.data_overlap);
         let ideal = &self.ideal.stalls;
-        (s.ideal_stall_cycles, s.ideal_hidden_cycles) = ideal.data_cycles(self.scale(), m.data_overlap);
-        let misses = |level| if level < self.levels { stalls.misses(level, self.scale()) } else { 0 };
+        (s.ideal_stall_cycles, s.ideal_hidden_cycles) = ideal.data_cycles(m.data_overlap);
+        let misses = |level| if level < self.levels { stalls.misses(level) } else { 0 };
         (s.l1d_cache_misses, s.l2_cache_misses, s.l3_cache_misses) = (misses(0), misses(1), misses(2));
     }
 
@@ -216,7 +216,7 @@ impl Caches {
 
     /// Cycles of the ideal run's stalls, the hidden ones left out.
     pub fn ideal_cycles(&self) -> u64 {
-        let (all, hidden) = self.ideal.stalls.data_cycles(self.scale(), self.memory.data_overlap);
+        let (all, hidden) = self.ideal.stalls.data_cycles(self.memory.data_overlap);
         all - hidden
     }
 }
@@ -230,6 +230,7 @@ pub(crate) struct CachedMemory<'a> {
     levels: usize,
     first: usize,
     last: &'a mut [[(u64, u64); 64]],
+    slots: u64,
     vcpu: usize,
     dependent: bool,
 }
@@ -243,9 +244,9 @@ impl Memory for CachedMemory<'_> {
             self.one.stalls.unseen_reference(step, self.dependent);
             return 0;
         };
-        let class = (at >> 6) as usize & 63;
-        // The walk's line is the most recent now, of every vCPU's sets if the level is shared.
-        self.last.iter_mut().for_each(|last| last[class] = (u64::MAX, 0));
+        let slot = (at >> 6 & self.slots) as usize;
+        // The walk's line is the most recent now, and what it pushed out may be any vCPU's.
+        self.last.iter_mut().for_each(|last| last[slot] = (u64::MAX, 0));
         let answers = self.one.caches.access(self.vcpu, at >> 6, rank, self.first, false);
         self.one.stalls.reference(step, rank, self.latency[answers], self.dependent);
         if answers == self.levels { MOST_LEVELS + 1 } else { answers + 1 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a configuration waited: for its data beyond the first level, and for its walks.
 //!
-//! Stalls of simulated data accesses stand for those of all classes alike. A walk's references
-//! are known one by one, so those outside the sample are charged the running mean of the
-//! references of their walk step: [`Stalls::unseen_reference`].
+//! The stall of a simulated data access is multiplied by the number of lines that its line stands
+//! for. A walk's references are known one by one, so those outside the sample are charged the
+//! running mean of the references of their walk step: [`Stalls::unseen_reference`].
 
 use super::classes::Classes;
 use super::hierarchy::MOST_LEVELS;
@@ -20,7 +20,7 @@ type ByDependence = [u64; 2];
 /// The stalls of one configuration since the start.
 #[derive(Debug, Clone)]
 pub(crate) struct Stalls {
-    /// Of the simulated lines alone, cycles.
+    /// Of data, cycles.
     data: ByDependence,
     /// Data accesses by index of the answering level, beyond the first.
     answers: [u64; MOST_LEVELS + 1],
@@ -28,9 +28,9 @@ pub(crate) struct Stalls {
     walks: ByDependence,
     /// Mean latency by walk step, in 1/256 cycles.
     means: [[u32; 6]; 6],
-    /// References in the sample, and outside.
-    seen: u64,
-    unseen: u64,
+    /// By walk step, references in the sample, and outside.
+    seen: [[u64; 6]; 6],
+    unseen: [[u64; 6]; 6],
     /// Per class.
     pub(super) classes: Vec<ClassStalls>,
 }
@@ -62,42 +62,47 @@ impl Stalls {
             answers: [0; MOST_LEVELS + 1],
             walks: [0; 2],
             means,
-            seen: 0,
-            unseen: 0,
+            seen: [[0; 6]; 6],
+            unseen: [[0; 6]; 6],
             classes: vec![ClassStalls::default(); classes.len() as usize],
         }
     }
 
-    /// A data access of the sample waited `cycles` for the level of index `answers`.
+    /// A data access of class `rank` waited `cycles` for the level of index `answers`, and stands for
+    /// `weight` such accesses.
     #[inline]
-    pub fn data(&mut self, rank: usize, answers: usize, cycles: u64, dependent: bool) {
-        self.answers[answers] += 1;
+    pub fn data(&mut self, rank: usize, weight: u64, answers: usize, cycles: u64, dependent: bool) {
+        self.answers[answers] += weight;
+        let cycles = cycles * weight;
         self.data[usize::from(dependent)] += cycles;
         self.classes[rank].data[usize::from(dependent)] += cycles;
     }
 
-    /// A walk's reference of the sample took `cycles`.
+    /// A walk's reference of class `rank` took `cycles`. Line 0 says nothing of the others.
     #[inline]
     pub fn reference(&mut self, step: (usize, usize), rank: usize, cycles: u64, dependent: bool) {
-        let mean = &mut self.means[step.0][step.1];
         let cycles = cycles << FRACTION;
+        self.walks[usize::from(dependent)] += cycles;
+        if rank == 0 {
+            return;
+        }
+        let mean = &mut self.means[step.0][step.1];
         let off = cycles as i64 - i64::from(*mean);
         *mean = (i64::from(*mean) + (off >> MEAN_SHIFT)) as u32;
-        self.seen += 1;
-        self.walks[usize::from(dependent)] += cycles;
+        self.seen[step.0][step.1] += 1;
         self.classes[rank].walks[usize::from(dependent)] += off;
     }
 
     /// A walk's reference outside the sample.
     #[inline]
     pub fn unseen_reference(&mut self, step: (usize, usize), dependent: bool) {
-        self.unseen += 1;
+        self.unseen[step.0][step.1] += 1;
         self.walks[usize::from(dependent)] += u64::from(self.means[step.0][step.1]);
     }
 
     /// Cycles of data stalls if nothing is hidden, and how many of them `overlap` hides.
-    pub fn data_cycles(&self, scale: u64, overlap: f64) -> (u64, u64) {
-        let [independent, dependent] = self.data.map(|cycles| cycles * scale);
+    pub fn data_cycles(&self, overlap: f64) -> (u64, u64) {
+        let [independent, dependent] = self.data;
         (independent + dependent, hidden(independent, overlap))
     }
 
@@ -108,20 +113,33 @@ impl Stalls {
     }
 
     /// Data accesses that missed the level of this index, prefetched lines left out.
-    pub fn misses(&self, level: usize, scale: u64) -> u64 {
-        self.answers[level + 1..].iter().sum::<u64>() * scale
+    pub fn misses(&self, level: usize) -> u64 {
+        self.answers[level + 1..].iter().sum()
     }
 
-    /// By class: the estimate of all cycles, hidden ones left out, that this class alone gives for its
-    /// share. Their spread is the error of the sample.
-    pub(super) fn class_estimates(&self, scale: u64, data_overlap: f64, walk_overlap: f64) -> Vec<f64> {
-        let weight = if self.seen == 0 { 0.0 } else { self.unseen as f64 / self.seen as f64 };
+    /// The standard error of what references outside the sample were charged. A step's mean comes from
+    /// few references at first, and their latencies spread about as widely as the mean is
+    /// high: a step without any reference in the sample may be wrong by all of it.
+    pub(super) fn mean_error(&self) -> f64 {
+        let steps = self.means.as_flattened().iter().zip(self.seen.as_flattened());
+        let of = |((mean, seen), unseen): ((&u32, &u64), &u64)| {
+            let mean = f64::from(*mean) / f64::from(1 << FRACTION);
+            (*unseen as f64 * mean).powi(2) / (1.0 + *seen as f64)
+        };
+        steps.zip(self.unseen.as_flattened()).map(of).sum::<f64>().sqrt()
+    }
+
+    /// By class of the sample: the estimate of the cycles, hidden ones left out, of the classes that
+    /// this one stands for. Their spread is the error of the sample.
+    pub(super) fn class_estimates(&self, data_overlap: f64, walk_overlap: f64) -> Vec<f64> {
+        let [seen, unseen] = [&self.seen, &self.unseen].map(|n| n.as_flattened().iter().sum::<u64>() as f64);
+        let weight = unseen / seen.max(1.0);
         let of = |c: &ClassStalls| {
             let data = c.data[0] as f64 / data_overlap + c.data[1] as f64;
             let walks = c.walks[0] as f64 / walk_overlap + c.walks[1] as f64;
-            data * scale as f64 + weight * walks / f64::from(1 << FRACTION)
+            data + weight * walks / f64::from(1 << FRACTION)
         };
-        self.classes.iter().map(of).collect()
+        self.classes.iter().skip(1).map(of).collect()
     }
 }
 

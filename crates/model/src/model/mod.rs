@@ -260,8 +260,7 @@ impl Model {
                 }
             }
         }
-        let shared =
-            Shared { common: &self.common, profile: &self.profile, caches: self.caches.as_deref() };
+        let shared = Shared { common: &self.common, profile: &self.profile, caches: self.caches.as_deref() };
         self.timeline.cut(ideal, &mut self.regimes, shared);
         self.cut_switched(last);
     }

@@ -101,8 +101,7 @@ impl Model {
     /// The interval of every switching VM ends, and those that are to switch do.
     pub(super) fn cut_switched(&mut self, last: bool) {
         let setup = Setup { guest: &self.guest, vcpus: self.vcpus.len(), kvm: self.profile.kvm };
-        let shared =
-            Shared { common: &self.common, profile: &self.profile, caches: self.caches.as_deref() };
+        let shared = Shared { common: &self.common, profile: &self.profile, caches: self.caches.as_deref() };
         let mut any = false;
         for s in &mut self.switched {
             let regime = &mut self.regimes[s.regime];

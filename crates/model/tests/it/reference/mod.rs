@@ -5,6 +5,7 @@
 //! profiles, and where the host places a frame ([`HostMemory::hpa`]).
 
 pub mod caches;
+pub mod data_caches;
 mod lists;
 pub mod tlb;
 
@@ -13,6 +14,7 @@ use bifold_model::host::HostMemory;
 use bifold_model::{Config, ConfigOutcome, Paging, Profile};
 use bifold_trace::{Event, decode};
 use caches::{Caches, Of};
+use data_caches::DataCaches;
 use std::collections::{HashMap, HashSet};
 use tlb::{Found, Tlb};
 
@@ -113,6 +115,9 @@ pub struct Reference {
     pub counts: Counts,
     /// Every reference: guest level, host level, host-physical address.
     pub touched: Vec<(u8, u8, u64)>,
+    /// Data caches, if they are asked for, and whether walks go through them.
+    pub data: Option<DataCaches>,
+    pub walks_use_caches: bool,
 }
 
 /// Where a walk ended: level, address of the entry, its value, writes allowed.
@@ -152,6 +157,8 @@ impl Reference {
             host,
             counts: Counts::default(),
             touched: Vec::new(),
+            data: None,
+            walks_use_caches: true,
         }
     }
 
@@ -166,8 +173,8 @@ impl Reference {
     pub fn event(&mut self, event: Event<'_>) {
         let cpu = &mut self.cpus[self.current];
         match event {
-            Event::Load(va) => self.access(false, va, false),
-            Event::Store(va) | Event::StoreOther(va) => self.access(false, va, true),
+            Event::Load(va) => self.data_access(va, false),
+            Event::Store(va) | Event::StoreOther(va) => self.data_access(va, true),
             Event::Fetch(va) => self.access(true, va, false),
             Event::Vcpu(n) => self.current = n as usize,
             Event::Cr3(value) => {
@@ -245,6 +252,17 @@ impl Reference {
             table = entry & ADDRESS;
         }
         unreachable!()
+    }
+
+    fn data_access(&mut self, va: u64, write: bool) {
+        self.access(false, va, write);
+        let (level, _, entry, _) = self.look_up(self.cpus[self.current].root, va);
+        let offset = va & !(!0 << shift(level));
+        let gpa = (entry & ADDRESS & (!0 << shift(level))) | offset;
+        let at = self.host.as_ref().map_or(gpa, |h| h.place.hpa(Gpa(gpa)).0);
+        if let Some(data) = &mut self.data {
+            data.data(self.current, va, at, write);
+        }
     }
 
     fn access(&mut self, code: bool, va: u64, write: bool) {
@@ -329,6 +347,9 @@ impl Reference {
             if !held {
                 self.counts.refs[usize::from(level)][0] += 1;
                 self.touched.push((level, 0, at_host));
+                if let Some(data) = self.data.as_mut().filter(|_| self.walks_use_caches) {
+                    data.walk(self.current, at_host);
+                }
             }
             if entry & PRESENT == 0 {
                 return Ok(());
@@ -362,6 +383,9 @@ impl Reference {
             if !held {
                 self.counts.refs[usize::from(guest)][usize::from(level)] += 1;
                 self.touched.push((guest, level, at));
+                if let Some(data) = self.data.as_mut().filter(|_| self.walks_use_caches) {
+                    data.walk(self.current, at);
+                }
             }
             if level == leaf {
                 break;

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Data caches against the slow reference, to the last miss; and what a sample of them tells.
+
+use crate::guest::{FRAMES, Guest, ops};
+use crate::random::cases;
+use crate::reference::Reference;
+use crate::reference::data_caches::DataCaches;
+use bifold_model::{CacheMode, Config, Model, Options, Outcome, Paging, Profile};
+use bifold_trace::Generator;
+use proptest::prelude::*;
+
+fn run(profile: &Profile, caches: CacheMode, configs: &[Config], cpus: usize, words: &[u64]) -> Outcome {
+    let options = Options {
+        configs: configs.to_vec(),
+        guest_frames: FRAMES,
+        vcpus: cpus,
+        interval_seconds: 1e-6,
+        caches,
+        ..Options::default()
+    };
+    let mut model = Model::new(profile, options);
+    model.consume(words).unwrap();
+    model.finish()
+}
+
+/// A built-in profile with data caches as they are, or so small that lines leave them all the time.
+fn profile(which: usize, small: bool, more: &[&str]) -> Profile {
+    let with_caches = |name: &&str| Profile::load(name, &[]).unwrap().memory.is_some();
+    let names: Vec<&str> = Profile::builtin_names().filter(with_caches).collect();
+    let name = names[which % names.len()];
+    let mut set: Vec<String> = more.iter().map(|s| s.to_string()).collect();
+    if small {
+        for (level, sets) in Profile::load(name, &[]).unwrap().cache.iter().zip([2, 4, 64]) {
+            set.push(format!("cache.{}.ways=3", level.name));
+            set.push(format!("cache.{}.bytes={}", level.name, 3 * 64 * sets));
+        }
+    }
+    Profile::load(name, &set).unwrap()
+}
+
+/// Ways in which levels may hold lines, and walks and prefetches may use them.
+const KINDS: [&[&str]; 5] = [
+    &[],
+    &["cache.l2.content=exclusive", "cache.l3.content=exclusive"],
+    &["cache.l2.content=inclusive", "cache.l3.content=inclusive", "memory.prefetch_level=0"],
+    &["cache.l2.content=exclusive", "cache.l3.content=any", "memory.walk_level=2"],
+    &["cache.l2.content=any", "cache.l3.content=exclusive", "memory.prefetch_level=3"],
+];
+
+fn equal_to_reference(profile: &Profile, cpus: usize, words: &[u64]) -> Result<(), TestCaseError> {
+    let all = run(profile, CacheMode::Exact, &Config::ALL, cpus, words);
+    let slowly = |config: Config, walks_use_caches: bool| {
+        let mut slow = Reference::new(profile, config, FRAMES, cpus, all.seed);
+        slow.data = DataCaches::new(profile, cpus);
+        slow.walks_use_caches = walks_use_caches;
+        slow.consume(words);
+        slow.data.unwrap()
+    };
+    let ideal = slowly(Config::ALL[0], false);
+    for c in all.configs.iter().filter(|c| c.config.mode != Paging::Shadow) {
+        let slow = slowly(c.config, true);
+        let t = &c.total;
+        let misses = [t.l1d_cache_misses, t.l2_cache_misses, t.l3_cache_misses];
+        let name = c.config.name();
+        prop_assert_eq!(misses, slow.misses, "{} {}", &profile.name, name);
+        prop_assert_eq!(t.data_stall_cycles, slow.stall, "{} {}", &profile.name, name);
+        prop_assert_eq!(t.walk_cycles, slow.walk_cycles, "{} {}", &profile.name, name);
+        prop_assert_eq!(t.ideal_stall_cycles, ideal.stall, "{} {}", &profile.name, name);
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(cases(48))]
+
+    #[test]
+    fn exact_caches_miss_where_the_reference_misses(
+        which in 0usize..32, cpus in 1usize..3, ops in ops(1200)
+    ) {
+        let mut guest = Guest::new(cpus);
+        guest.run(&ops);
+        equal_to_reference(&profile(which, false, &[]), cpus, &guest.words)?;
+    }
+
+    #[test]
+    fn so_do_small_caches_of_every_kind(
+        which in 0usize..32, kind in 0usize..5, cpus in 1usize..3, ops in ops(1200)
+    ) {
+        let mut guest = Guest::new(cpus);
+        guest.run(&ops);
+        let p = profile(which, false, &[]);
+        prop_assume!(p.cache.len() == 3 && p.cache.iter().all(|c| c.name.len() <= 3));
+        equal_to_reference(&profile(which, true, KINDS[kind]), cpus, &guest.words)?;
+    }
+
+    #[test]
+    fn a_configuration_waits_the_same_alone_and_in_company(cpus in 1usize..3, ops in ops(600)) {
+        let profile = profile(0, true, &[]);
+        let mut guest = Guest::new(cpus);
+        guest.run(&ops);
+        for mode in [CacheMode::Exact, CacheMode::Sampled] {
+            let all = run(&profile, mode, &Config::ALL, cpus, &guest.words);
+            for (config, in_company) in Config::ALL.into_iter().zip(&all.configs) {
+                let alone = run(&profile, mode, &[config], cpus, &guest.words);
+                prop_assert_eq!(&alone.configs[0], in_company, "{}", config.name());
+            }
+        }
+    }
+
+    #[test]
+    fn counts_without_cycles_are_those_without_caches(ops in ops(600)) {
+        let profile = profile(0, false, &[]);
+        let mut guest = Guest::new(1);
+        guest.run(&ops);
+        let off = run(&profile, CacheMode::Off, &Config::ALL, 1, &guest.words);
+        let on = run(&profile, CacheMode::Sampled, &Config::ALL, 1, &guest.words);
+        for (off, on) in off.configs.iter().zip(&on.configs) {
+            prop_assert_eq!(off.refs, on.refs);
+            prop_assert_eq!(off.total.tlb_misses(), on.total.tlb_misses());
+            prop_assert_eq!(off.total.vmm_cycles, on.total.vmm_cycles);
+        }
+    }
+}
+
+fn generated(what: &str, caches: CacheMode) -> Outcome {
+    let generator = Generator::parse(what).unwrap();
+    let profile = Profile::load("geometry-g", &[]).unwrap();
+    let options = Options { guest_frames: generator.guest_frames(), caches, ..Options::default() };
+    let mut model = Model::new(&profile, options);
+    generator.run(&mut |words| model.consume(words)).unwrap();
+    model.finish()
+}
+
+#[test]
+fn a_sample_of_sets_tells_the_cycles_within_its_stated_error() {
+    let mut within = (0, 0);
+    for what in ["t:300000", "t-seq:300000", "t-4m:300000", "pointer-chase:100000", "fork-storm:12"] {
+        let (exact, sampled) = (generated(what, CacheMode::Exact), generated(what, CacheMode::Sampled));
+        for (e, s) in exact.configs.iter().zip(&sampled.configs) {
+            let cycles = |t: &bifold_model::Sample| t.ideal_cycles(0.7) + t.extra_cycles() as f64;
+            let off = (cycles(&e.total) - cycles(&s.total)).abs();
+            assert!(off <= 0.01 * cycles(&e.total), "{what} {}: {off}", e.config.name());
+            let error = s.cache_error.unwrap().half_width_cycles;
+            within = (within.0 + usize::from(off <= error + 1.0), within.1 + 1);
+        }
+    }
+    assert!(within.0 * 20 >= within.1 * 18, "{within:?}");
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Data caches as lists of lines, one list per set, most recent first; nothing left out
+//! because it cannot matter.
+
+use bifold_model::{CacheLevel, Content, Profile};
+use std::collections::{BTreeSet, HashMap};
+
+pub struct DataCaches {
+    levels: Vec<CacheLevel>,
+    cpus: usize,
+    latency: Vec<u64>,
+    prefetch: usize,
+    walk: usize,
+    /// By level, CPU (0 where the level is shared) and set.
+    sets: HashMap<(usize, usize, u64), Vec<u64>>,
+    /// By CPU and slot: a page, and its lines used.
+    pages: HashMap<(usize, u64), (u64, BTreeSet<u64>)>,
+    /// Data accesses that missed each level, and all their waits.
+    pub misses: [u64; 3],
+    pub stall: u64,
+    pub walk_cycles: u64,
+}
+
+impl DataCaches {
+    pub fn new(profile: &Profile, cpus: usize) -> Option<DataCaches> {
+        let memory = profile.memory.as_ref()?;
+        let mut latency: Vec<u64> = profile.cache.iter().map(|c| c.cycles).collect();
+        latency.push(memory.cycles);
+        Some(DataCaches {
+            levels: profile.cache.clone(),
+            cpus,
+            latency,
+            prefetch: memory.prefetch_level.into(),
+            walk: memory.walk_level.into(),
+            sets: HashMap::new(),
+            pages: HashMap::new(),
+            misses: [0; 3],
+            stall: 0,
+            walk_cycles: 0,
+        })
+    }
+
+    fn set(&mut self, level: usize, cpu: usize, line: u64) -> &mut Vec<u64> {
+        let spec = &self.levels[level - 1];
+        let number = line % (spec.bytes / 64 / spec.ways as u64);
+        let cpu = if spec.shared { 0 } else { cpu };
+        self.sets.entry((level, cpu, number)).or_default()
+    }
+
+    fn take(&mut self, level: usize, cpu: usize, line: u64) -> bool {
+        let set = self.set(level, cpu, line);
+        let before = set.len();
+        set.retain(|&l| l != line);
+        set.len() != before
+    }
+
+    fn put(&mut self, level: usize, cpu: usize, line: u64) {
+        let ways = self.levels[level - 1].ways;
+        let set = self.set(level, cpu, line);
+        set.insert(0, line);
+        if set.len() <= ways {
+            return;
+        }
+        let victim = set.pop().unwrap();
+        if self.levels[level - 1].content == Content::Inclusive {
+            let cpus = if self.levels[level - 1].shared { 0..self.cpus } else { cpu..cpu + 1 };
+            for (below, cpu) in (1..level).flat_map(|b| cpus.clone().map(move |c| (b, c))) {
+                self.take(below, cpu, victim);
+            }
+        }
+        if self.levels.get(level).is_some_and(|above| above.content == Content::Exclusive) {
+            self.take(level + 1, cpu, victim);
+            self.put(level + 1, cpu, victim);
+        }
+    }
+
+    /// The level that answers; one more than the last for memory.
+    fn look(&mut self, cpu: usize, line: u64, first: usize, write: bool) -> usize {
+        for other in (0..self.cpus).filter(|&c| write && c != cpu) {
+            for level in 1..=self.levels.len() {
+                if !self.levels[level - 1].shared {
+                    self.take(level, other, line);
+                }
+            }
+        }
+        let n = self.levels.len();
+        let answers = (first..=n).find(|&level| self.set(level, cpu, line).contains(&line)).unwrap_or(n + 1);
+        if answers <= n {
+            self.take(answers, cpu, line);
+            if answers == first || self.levels[answers - 1].content != Content::Exclusive {
+                self.set(answers, cpu, line).insert(0, line);
+            }
+        }
+        for level in (first..answers).rev() {
+            if level == first || self.levels[level - 1].content != Content::Exclusive {
+                self.put(level, cpu, line);
+            }
+        }
+        answers
+    }
+
+    pub fn data(&mut self, cpu: usize, va: u64, at: u64, write: bool) {
+        let line = va >> 6 & 63;
+        let (page, used) = self.pages.entry((cpu, va >> 12 & 31)).or_default();
+        if *page != va >> 12 {
+            (*page, *used) = (va >> 12, BTreeSet::new());
+        }
+        let near = used.contains(&(line + 1)) || line > 0 && used.contains(&(line - 1));
+        used.insert(line);
+        let mut answers = self.look(cpu, at >> 6, 1, write);
+        if near && self.prefetch != 0 && answers > 1 {
+            answers = answers.min(self.prefetch);
+            // The first level's own prefetcher would leave a hit.
+            answers = answers.max(1);
+        }
+        self.stall += self.latency[answers - 1] - self.latency[0];
+        (1..answers).for_each(|level| self.misses[level - 1] += 1);
+    }
+
+    pub fn walk(&mut self, cpu: usize, at: u64) {
+        let answers = self.look(cpu, at >> 6, self.walk, false);
+        self.walk_cycles += self.latency[answers - 1];
+    }
+}
