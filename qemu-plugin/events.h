@@ -17,6 +17,7 @@
 #define BF_KIND_STORE 2
 #define BF_KIND_STORE_OTHER 3
 #define BF_KIND_FETCH 4
+#define BF_KIND_LOAD_DEPENDENT 5
 #define BF_KIND_INSNS 8
 #define BF_KIND_VCPU 9
 #define BF_KIND_CR3 10

@@ -172,7 +172,9 @@ impl Thin {
         let page = |va: u64| va >> 12;
         let kernel = |va: u64| va >> 63 == 1;
         match *event {
-            Event::Load(va) => kernel(va) && !self.stored.contains(&page(va)) && self.loaded.insert(page(va)),
+            Event::Load(va) | Event::LoadDependent(va) => {
+                kernel(va) && !self.stored.contains(&page(va)) && self.loaded.insert(page(va))
+            }
             Event::Fetch(va) => kernel(va) && self.fetched.insert(page(va)),
             Event::Store(va) | Event::StoreOther(va) => {
                 let first = kernel(va) && self.stored.insert(page(va));
@@ -237,7 +239,7 @@ mod tests {
     }
 
     fn is_access(words: &[u64]) -> bool {
-        (kind::LOAD..=kind::FETCH).contains(&(words[0] >> KIND_SHIFT))
+        (kind::LOAD..=kind::LOAD_DEPENDENT).contains(&(words[0] >> KIND_SHIFT))
     }
 
     #[test]

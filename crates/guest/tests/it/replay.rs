@@ -82,7 +82,9 @@ impl Replay {
         let r = self;
         assert!(!s.stopped, "events after the stop marker");
         match event {
-            Event::Load(_) | Event::Store(_) | Event::StoreOther(_) => s.accesses += 1,
+            Event::Load(_) | Event::LoadDependent(_) | Event::Store(_) | Event::StoreOther(_) => {
+                s.accesses += 1
+            }
             Event::Insns(n) => s.instructions += n,
             Event::Vcpu(v) => {
                 r.vcpu = v;

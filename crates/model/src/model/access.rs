@@ -117,7 +117,7 @@ impl Model {
             }
             let page = (w & PAYLOAD_MASK) >> 12;
             match w >> KIND_SHIFT {
-                kind::LOAD => {
+                kind::LOAD | kind::LOAD_DEPENDENT => {
                     self.common.accesses += 1;
                     let v = &mut self.vcpus[self.current];
                     v.time += 1;

@@ -74,7 +74,12 @@ impl Model {
                 }
             }
             // Accesses and blocks are taken in `consume`.
-            Event::Load(_) | Event::Store(_) | Event::StoreOther(_) | Event::Fetch(_) | Event::Block(_) => {}
+            Event::Load(_)
+            | Event::LoadDependent(_)
+            | Event::Store(_)
+            | Event::StoreOther(_)
+            | Event::Fetch(_)
+            | Event::Block(_) => {}
         }
         if let Some(charges) = &mut self.charges {
             let data = match event {

@@ -137,7 +137,9 @@ impl Model {
             let (event, n) = decode(&words[i..], self.words + i)?;
             i += n;
             match event {
-                Event::Load(gva) => self.touch(Side::Data, Gva(gva), AccessKind::Read),
+                Event::Load(gva) | Event::LoadDependent(gva) => {
+                    self.touch(Side::Data, Gva(gva), AccessKind::Read)
+                }
                 Event::Store(gva) => self.touch(Side::Data, Gva(gva), AccessKind::Write),
                 Event::StoreOther(gva) => self.touch(Side::Data, Gva(gva), AccessKind::WriteOther),
                 Event::Fetch(gva) => self.touch(Side::Code, Gva(gva), AccessKind::Fetch),

@@ -353,6 +353,7 @@ impl Guest {
             self.store(gfn, index(va, level), entry | WRITE | ACCESSED | DIRTY);
         }
         self.emit(match kind % 4 {
+            0 if kind & 0x80 != 0 => Event::LoadDependent(va),
             0 => Event::Load(va),
             1 => Event::Store(va),
             2 => Event::StoreOther(va),

@@ -48,7 +48,7 @@ impl Walks {
 
     fn event(&mut self, event: Event<'_>, first: bool) {
         match event {
-            Event::Load(va) => self.access(va, AccessKind::Read),
+            Event::Load(va) | Event::LoadDependent(va) => self.access(va, AccessKind::Read),
             Event::Store(va) => self.access(va, AccessKind::Write),
             Event::StoreOther(va) => self.access(va, AccessKind::WriteOther),
             Event::Fetch(va) => self.access(va, AccessKind::Fetch),
@@ -73,7 +73,11 @@ impl Walks {
 /// Hands an event to the slow reference, whose accesses walk without its TLB.
 fn slowly(slow: &mut Reference, root: &mut u64, cr4: &mut u64, event: Event<'_>) {
     match event {
-        Event::Load(va) | Event::Fetch(va) | Event::Store(va) | Event::StoreOther(va) => {
+        Event::Load(va)
+        | Event::LoadDependent(va)
+        | Event::Fetch(va)
+        | Event::Store(va)
+        | Event::StoreOther(va) => {
             if slow.look_up(*root, va).2 & PRESENT != 0 {
                 slow.walk(va, matches!(event, Event::Store(_) | Event::StoreOther(_)));
             }

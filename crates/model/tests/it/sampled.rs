@@ -152,7 +152,7 @@ proptest! {
         for (code, n, gva) in parts {
             s = s.and(&[
                 Event::Gap(code),
-                Event::Load(gva & 0xffff),
+                if gva >> 63 == 0 { Event::Load(gva & 0xffff) } else { Event::LoadDependent(gva & 0xffff) },
                 Event::Fault { gva: gva & 0xffff, error: gva >> 60 },
                 Event::Store(gva & 0x7fff),
                 Event::Insns(n),

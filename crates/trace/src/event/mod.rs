@@ -69,6 +69,10 @@ pub mod gap {
 pub enum Event<'a> {
     /// Data read at a GVA. An access that crosses a page is two events.
     Load(u64),
+    /// Data read at a GVA that the CPU knows only after other loads: the address comes from a load whose
+    /// own address was loaded. Otherwise the same as [`Event::Load`]. A core cannot overlap such a load
+    /// with the loads before it. The capture finds these by `qemu-plugin/depend.c`.
+    LoadDependent(u64),
     /// Data written at a GVA by an instruction that KVM classes as one that
     /// writes page tables (`x86_page_table_writing_insn`: MOV, XCHG, CMPXCHG,
     /// AND, OR, BTS and so on).

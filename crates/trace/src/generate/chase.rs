@@ -43,7 +43,7 @@ pub fn run<E>(n: u64, push: &mut dyn FnMut(&[u64]) -> Result<(), E>) -> Result<(
         for _ in 0..now {
             // Hull and Dobell: full period, since 4 divides a - 1 and c is odd.
             state = (state * 0x5_deed + 0xb) & ((1 << LINES) - 1);
-            words.push(head(kind::LOAD, DATA + (mix(state) << 6)));
+            words.push(head(kind::LOAD_DEPENDENT, DATA + (mix(state) << 6)));
         }
         // Progress is kept: a call that pushes its return address and one register.
         words.push(head(kind::STORE_OTHER, STACK + 0xf00));

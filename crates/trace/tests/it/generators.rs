@@ -65,6 +65,7 @@ impl Replay {
     fn event(&mut self, e: Event<'_>) {
         let name = match e {
             Event::Load(va) => return self.access("load", va, 0),
+            Event::LoadDependent(va) => return self.access("load-dependent", va, 0),
             Event::Store(va) => return self.access("store", va, WRITE),
             Event::StoreOther(va) => return self.access("store-other", va, WRITE),
             Event::Fetch(va) => return self.access("fetch", va, 0),
@@ -142,7 +143,7 @@ fn loads(spec: &str) -> Vec<u64> {
     let (words, mut out, mut at) = (words(spec), Vec::new(), 0);
     while at < words.len() {
         let (e, n) = decode(&words[at..], at).unwrap();
-        if let Event::Load(va) = e {
+        if let Event::Load(va) | Event::LoadDependent(va) = e {
             out.push(va);
         }
         at += n;
@@ -232,6 +233,7 @@ fn the_pointer_chase_translates_and_never_returns_within_a_cycle() {
     // A root; a PDPT and a PD each for code, data and stack; the page tables.
     assert_eq!(r.kinds["table"], 1 + 3 + 3 + 512 + 1 + 1);
     assert_eq!(r.instructions, 4 * 200_000 + 20 * 3125);
+    assert_eq!((r.kinds["load-dependent"], r.kinds["load"]), (200_000, 2 * 3125));
     let mut data: Vec<u64> =
         loads("pointer-chase:200k").into_iter().filter(|a| a >> 30 == 0x7f00_0000_0000 >> 30).collect();
     assert_eq!(data.len(), 200_000);

@@ -173,7 +173,7 @@ impl Reference {
     pub fn event(&mut self, event: Event<'_>) {
         let cpu = &mut self.cpus[self.current];
         match event {
-            Event::Load(va) => self.data_access(va, false),
+            Event::Load(va) | Event::LoadDependent(va) => self.data_access(va, false),
             Event::Store(va) | Event::StoreOther(va) => self.data_access(va, true),
             Event::Fetch(va) => self.access(true, va, false),
             Event::Vcpu(n) => self.current = n as usize,
