@@ -96,7 +96,8 @@ static void on_vcpu_init(qemu_plugin_id_t id, unsigned int index)
     vcpus[n_vcpus++] = v;
 }
 
-void insn_decode(const struct qemu_plugin_insn *insn, struct decoded *d)
+/* Decodes it, and its flow of values if `f` is not NULL. */
+void insn_decode(const struct qemu_plugin_insn *insn, struct decoded *d, struct flow *f)
 {
     uint8_t bytes[16];
     size_t n = qemu_plugin_insn_size(insn);
@@ -110,6 +111,8 @@ void insn_decode(const struct qemu_plugin_insn *insn, struct decoded *d)
         memcpy(bytes, data(insn), n);
     }
     decode(bytes, (unsigned)n, d);
+    if (f)
+        flow_of(bytes, (unsigned)n, f);
 }
 
 /* A store of the size with which virtio devices are kicked (virtio 1.2, 4.1.5.2). */
@@ -131,7 +134,7 @@ static void on_boot_block(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
         struct qemu_plugin_insn *insn = qemu_plugin_tb_get_insn(tb, i);
         struct decoded d;
 
-        insn_decode(insn, &d);
+        insn_decode(insn, &d, NULL);
         control_watch(insn, &d);
         if (opt.files && d.store16 && qemu_plugin_insn_vaddr(insn) >> 63)
             qemu_plugin_register_vcpu_mem_cb(insn, on_boot_store, CB_NO_REGS, MEM_W, NULL);

@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "depend.h"
 #include "events.h"
 #include "qemu_api.h"
 
@@ -45,6 +46,7 @@ enum { R_RAX, R_RCX, R_RDX, R_RBX, R_RSP, R_CR2 = 16, R_CR3, R_CR4, R_FS, R_GS, 
  * offsets within a page are valid for every use, see code_page(). */
 struct block {
     struct block *next; /* in its hash chain */
+    depths in, out; /* of registers when it was first described, and at its end (depend.c) */
     uint64_t page;  /* of its first byte */
     uint64_t page2; /* of its last byte */
     uint64_t start;
@@ -222,7 +224,7 @@ void log_start(void);
 bool log_store(uint64_t frame);
 
 /* plugin.c */
-void insn_decode(const struct qemu_plugin_insn *insn, struct decoded *d);
+void insn_decode(const struct qemu_plugin_insn *insn, struct decoded *d, struct flow *f);
 void marker_reached(uint32_t code);
 void boot_reached(void);
 void start_counting(void);

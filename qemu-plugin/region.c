@@ -246,6 +246,7 @@ COLD static void gap_load_slow(uint64_t va)
     if (!recording)
         return;
     self->loaded[page % CACHE_PAGES] = page + hot.generation;
+    /* Dependent or not: nothing is measured in a gap. */
     *hot.p++ = bf_head(BF_KIND_LOAD, va);
     if (hot.p >= hot.limit)
         ring_publish();

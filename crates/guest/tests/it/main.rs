@@ -4,6 +4,7 @@
 mod accesses;
 mod boot;
 mod clock;
+mod dependent;
 mod events;
 mod guests;
 mod refusals;

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Dependent loads: the plugin's analysis of blocks, and what it finds in programs.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use bifold_trace::{CommandExit, Event, decode};
+
+use crate::replay::assert_sound;
+use crate::support::{compile, qemu_missing, run, spec};
+
+/// Blocks of code, one instruction a line. `!` marks the loads that must be found dependent. A block that
+/// begins with `+` runs after the block before it; the others run first.
+const BLOCKS: &[&str] = &[
+    // A chase, and the same with the pointer moved about and advanced.
+    "! mov (%rax),%rax\n dec %rcx\n jnz .",
+    "! mov 8(%rax),%rdx\n lea 16(%rdx),%rbx\n mov %rbx,%rax\n dec %rcx\n jnz .",
+    "! movslq (%rsi,%rax,4),%rax\n inc %rcx\n jnz .",
+    // Independent: a[i], a[idx[i]], a hash of loaded bytes as an index, random addresses from arithmetic.
+    " add (%rdi,%rcx,8),%rax\n inc %rcx\n jnz .",
+    " mov (%rsi,%rcx,4),%eax\n add (%rdi,%rax,8),%rbx\n inc %rcx\n jnz .",
+    " movzbl (%rsi),%edx\n imul $31,%rax,%rax\n add %rdx,%rax\n mov (%rdi,%rax,8),%rbx\n inc %rsi\n jnz .",
+    " mov %rax,%rdx\n shl $13,%rdx\n xor %rdx,%rax\n mov %rax,%rdx\n and %r8,%rdx\n xor %rax,(%rdi,%rdx,8)\n jnz .",
+    // The third of a[b[c[i]]], and a field of it.
+    " mov (%rsi,%rcx,4),%eax\n mov (%rdi,%rax,4),%eax\n! mov (%r8,%rax,8),%r9\n! mov (%r9),%r10\n inc %rcx\n jnz .",
+    // A state machine: the next state is loaded from a place that the state gives.
+    " movzbl (%rsi),%eax\n shl $8,%rdx\n add %rdx,%rax\n! movzbl (%rdi,%rax),%edx\n inc %rsi\n jnz .",
+    // Zeroing, constants and instructions without inputs end a chain; so does a slot of the stack.
+    "! mov (%rax),%rdx\n! mov (%rdx),%rbx\n xor %edx,%edx\n mov (%rdx),%r8\n mov (%rdi),%rax\n mov (%rax),%rax\n jnz .",
+    " mov -8(%rbp),%rax\n mov (%rax),%rax\n mov %rax,-8(%rbp)\n dec %ecx\n jnz .",
+    " mov 16(%rsp),%rax\n mov (%rax),%rax\n mov %rax,16(%rsp)\n dec %ecx\n jnz .",
+    " mov 0(%rip),%rax\n mov (%rax),%rax\n mov %rax,0(%rip)\n dec %ecx\n jnz .",
+    " mov %gs:64,%rax\n mov 8(%rax),%rbx\n mov (%rbx),%rdx\n rdtsc\n mov (%rdx),%rcx\n jnz .",
+    // Through vector registers it is lost. A vector load has an address like any other.
+    " movq (%rax),%xmm0\n movq %xmm0,%rax\n dec %ecx\n jnz .",
+    "! movdqu (%rax),%xmm0\n! mov 16(%rax),%rax\n jnz .",
+    // Conditional moves and exchanges keep the deepest; bytes are merged.
+    "! mov (%rax),%rdx\n! mov 8(%rax),%rbx\n cmp %rsi,%rcx\n cmovl %rbx,%rdx\n xchg %rdx,%rax\n jnz .",
+    "! movb (%rax),%al\n dec %ecx\n jnz .",
+    // BMI instructions.
+    "! mov (%rax),%rdx\n andn %rdx,%r15,%rax\n dec %ecx\n jnz .",
+    "! mov (%rax),%rdx\n rorx $3,%rdx,%rax\n shlx %rcx,(%rdi),%rdx\n mov (%rdx),%r9\n jnz .",
+    // No loop goes through a return. After a call only some registers are as before.
+    " mov (%rax),%rax\n ret",
+    " mov (%rdi),%rdi\n call .",
+    "! mov (%rbx),%rbx\n mov %rbx,%rdi\n call .",
+    // Two blocks of a loop, as they run first: the second's pointer was loaded in the first.
+    " mov (%rdi),%rax\n mov (%rax),%rdx\n test %rdx,%rdx\n jz .",
+    "+ ! mov (%rdx),%rcx\n cmp %rcx,%rsi\n jne .",
+    // The implicit operands of string instructions.
+    "! lodsq\n mov %rax,%rsi\n jnz .",
+    " rep movsb\n jnz .",
+];
+
+/// Assembles the blocks. For each: the bytes of its instructions.
+fn assemble(dir: &Path) -> Vec<Vec<String>> {
+    let mut text = String::new();
+    for (i, block) in BLOCKS.iter().enumerate() {
+        text += &format!("block{i}:\n{}\n", block.replace(['!', '+'], ""));
+    }
+    let (s, o) = (dir.join("blocks.s"), dir.join("blocks.o"));
+    std::fs::write(&s, text).unwrap();
+    assert!(Command::new("cc").arg("-c").arg("-o").arg(&o).arg(&s).status().unwrap().success());
+    let out = Command::new("objdump").args(["-d", "-w"]).arg(&o).output().unwrap();
+    let mut blocks = Vec::new();
+    for line in String::from_utf8(out.stdout).unwrap().lines() {
+        if line.ends_with(">:") {
+            blocks.push(Vec::new());
+        } else if let (Some((_, rest)), Some(block)) = (line.split_once(":\t"), blocks.last_mut()) {
+            block.push(rest.split('\t').next().unwrap().replace(' ', ""));
+        }
+    }
+    blocks
+}
+
+#[test]
+fn loads_through_loaded_addresses_are_dependent_in_blocks() {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let plugin = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../qemu-plugin");
+    let driver = dir.join("depend-blocks");
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-g", "-Wall", "-fsanitize=address,undefined", "-o"]).arg(&driver);
+    cc.args([plugin.join("tests/blocks.c"), plugin.join("depend.c")]);
+    assert!(cc.status().unwrap().success());
+
+    let mut input = String::new();
+    let blocks = assemble(dir);
+    assert_eq!(blocks.len(), BLOCKS.len());
+    for (text, block) in BLOCKS.iter().zip(&blocks) {
+        assert_eq!(block.len(), text.lines().count(), "{text}");
+        if !text.starts_with('+') {
+            input += "-\n";
+        }
+        input += &(block.join("\n") + "\n\n");
+    }
+    let mut child =
+        Command::new(driver).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a driver");
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let out = child.wait_with_output().unwrap();
+    assert!(out.status.success());
+    let out = String::from_utf8(out.stdout).unwrap();
+    assert_eq!(out.lines().count(), BLOCKS.len());
+    for (text, found) in BLOCKS.iter().zip(out.lines()) {
+        let marked = text.lines().enumerate().filter(|(_, l)| l.contains('!')).map(|(i, _)| i.to_string());
+        let found: Vec<_> = found.split_whitespace().map(str::to_owned).collect();
+        assert_eq!(found, marked.collect::<Vec<_>>(), "{text}");
+    }
+}
+
+/// Kernels that each load from regions of their own. Region n lies at 0x10000000 + n MiB.
+const KERNELS: &str = r#"
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#define N 16384
+#define REGION(n) ((void *)(0x10000000ul + ((unsigned long)(n) << 20)))
+#define KERNEL __attribute__((noinline)) static long
+struct node { long key; struct node *next, *other; long pad; };
+
+KERNEL chase(void **p) { for (int i = 0; i < N; i++) p = *p; return (long)p; }
+KERNEL gups(uint64_t *t, uint64_t x) {
+    for (int i = 0; i < N; i++) { x ^= x << 13; x ^= x >> 7; x ^= x << 17; t[x % N] ^= x; }
+    return (long)x;
+}
+KERNEL indexed(const long *a, const int *index) { long s = 0; for (int i = 0; i < N; i++) s += a[index[i]]; return s; }
+KERNEL sum(const long *a) { long s = 0; for (int i = 0; i < N; i++) { s += a[i]; __asm__("" : "+r"(s)); } return s; }
+KERNEL list(const struct node *p, long key) { while (p->key != key) p = p->next; return p->pad; }
+KERNEL tree(const struct node *root, const long *keys) {
+    long s = 0;
+    for (int i = 0; i < N / 8; i++)
+        for (const struct node *p = root; p; p = keys[i] < p->key ? p->next : p->other) s += p->pad;
+    return s;
+}
+KERNEL join(struct node **buckets, const long *keys) {
+    long s = 0;
+    for (int i = 0; i < N; i++)
+        for (const struct node *p = buckets[keys[i] * 0x9e3779b97f4a7c15ul >> 53]; p; p = p->next)
+            if (p->key == keys[i]) s += p->pad;
+    return s;
+}
+KERNEL spilled(void **p) { void **volatile q = p; for (int i = 0; i < N; i++) q = *q; return (long)q; }
+
+static void shuffle(long *order) {
+    for (int i = 0; i < N; i++) order[i] = i;
+    for (int i = N - 1; i > 0; i--) { int j = rand() % i; long t = order[i]; order[i] = order[j]; order[j] = t; }
+}
+static struct node *insert(struct node *root, struct node *n) {
+    struct node **at = &root;
+    while (*at) at = n->key < (*at)->key ? &(*at)->next : &(*at)->other;
+    *at = n;
+    return root;
+}
+int main(void) {
+    static long order[N];
+    mmap(REGION(0), 16 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_POPULATE, -1, 0);
+    shuffle(order);
+    void **cycle = REGION(0), **cycle2 = REGION(8);
+    for (int i = 0; i < N; i++) cycle[order[i]] = &cycle[order[(i + 1) % N]], cycle2[order[i]] = &cycle2[order[(i + 1) % N]];
+    int *index = REGION(2);
+    struct node *nodes = REGION(5), *leaves = REGION(6), **buckets = REGION(9), *entries = REGION(10);
+    long *keys = REGION(11), *wanted = REGION(12);
+    struct node *root = 0;
+    for (int i = 0; i < N; i++) {
+        index[i] = order[i];
+        nodes[order[i]] = (struct node){i, &nodes[order[(i + 1) % N]], 0, 1};
+        leaves[i] = (struct node){order[i], 0, 0, 1};
+        root = insert(root, &leaves[i]);
+        struct node **b = &buckets[order[i] * 0x9e3779b97f4a7c15ul >> 53];
+        entries[i] = (struct node){order[i], *b, 0, 1};
+        *b = &entries[i];
+        keys[i] = wanted[i] = order[(i * 7) % N];
+    }
+    __asm__ volatile("cpuid" : : "a"(0x4249464f), "c"(0x100) : "rbx", "rdx");
+    volatile long s = chase(cycle);
+    s += gups(REGION(1), 88172645463325252ul);
+    s += indexed(REGION(3), index);
+    s += sum(REGION(4));
+    s += list(&nodes[order[0]], N - 1);
+    s += tree(root, keys);
+    s += join(buckets, wanted);
+    s += spilled(cycle2);
+    __asm__ volatile("cpuid" : : "a"(0x4249464f), "c"(0x200) : "rbx", "rdx");
+    return 0;
+}
+"#;
+
+#[test]
+fn chases_are_dependent_and_indexed_loads_are_not() {
+    if qemu_missing() {
+        return;
+    }
+    let program = compile("dependent", KERNELS);
+    let (r, words) = run(&spec(&[program.to_str().unwrap()])).unwrap();
+    assert_eq!(r.exit, CommandExit::Code(0));
+    assert_sound(&words);
+    // Loads and dependent loads of each region, between the marks.
+    let (mut regions, mut inside, mut at) = (HashMap::<u64, [u64; 2]>::new(), false, 0);
+    while at < words.len() {
+        let (event, n) = decode(&words[at..], at).unwrap();
+        let region = |gva: u64| (gva >> 20).wrapping_sub(0x100);
+        match event {
+            Event::Marker(m) => inside = m == 0x100,
+            Event::Load(gva) if inside => regions.entry(region(gva)).or_default()[0] += 1,
+            Event::LoadDependent(gva) if inside => {
+                let counts = regions.entry(region(gva)).or_default();
+                counts[0] += 1;
+                counts[1] += 1;
+            }
+            _ => {}
+        }
+        at += n;
+    }
+    for (region, what, loads, percent) in [
+        (0, "chase", 16384, 99..=100),
+        (1, "GUPS", 16384, 0..=0),
+        (2, "index of a[index[i]]", 16384, 0..=0),
+        (3, "a of a[index[i]]", 16384, 0..=0),
+        (4, "sum", 16384, 0..=0),
+        // A key's load and the next pointer's, in two blocks.
+        (5, "list", 2 * 16384 - 1, 99..=100),
+        // Keys, children and sums of nodes, in several blocks; about 14 steps per search.
+        (6, "tree", 3 * 2048 * 10, 90..=100),
+        (8, "chase through a slot of the stack", 16384, 0..=0),
+        (9, "buckets", 16384, 0..=0),
+        (10, "entries of buckets", 2 * 16384, 99..=100),
+        (11, "keys of searches", 2048, 0..=0),
+    ] {
+        let [all, dependent] = regions.get(&region).copied().unwrap_or_default();
+        println!("{what}: {dependent} of {all}");
+        assert!(all >= loads, "{what}: {all} loads");
+        assert!(percent.contains(&(100 * dependent / all)), "{what}: {dependent} of {all}");
+    }
+}
