@@ -66,14 +66,6 @@ counters! {
     guest_refs: "1" = "References to guest tables (native: the tables; shadow: the shadow tables) made by walks.",
     host_refs: "1" = "References to nested (host) tables made by walks.",
     walk_cycles: "cycles" = "Cycles in page walks, as a PMU would count them.",
-    walk_hidden_cycles: "cycles" = "The part of walk_cycles that the core hides behind independent work.",
-    l1d_cache_misses: "1" = "Data accesses that missed the first-level data cache.",
-    l2_cache_misses: "1" = "Data accesses that missed the second-level cache, prefetched lines left out.",
-    l3_cache_misses: "1" = "Data accesses that missed the third-level cache, prefetched lines left out.",
-    data_stall_cycles: "cycles" = "Cycles for which data accesses wait beyond the first-level cache.",
-    data_hidden_cycles: "cycles" = "The part of data_stall_cycles that the core hides behind independent work.",
-    ideal_stall_cycles: "cycles" = "As data_stall_cycles, in the ideal run: without walks and exits.",
-    ideal_hidden_cycles: "cycles" = "The part of ideal_stall_cycles that the core hides behind independent work.",
     tlb_flushes: "1" = "Flushes of a TLB, whole or all but global entries.",
     guest_page_faults: "1" = "Page faults delivered to the guest.",
     exits_violation: "1" = "Exits for a guest frame that the nested tables do not map (EPT violation, nested page fault).",
@@ -98,6 +90,14 @@ counters! {
     huge_frames_backed: "pages" = "2 MB host pages newly backed for the guest.",
     cold_exits: "1" = "Further exits that a cold start of this mode at the interval's beginning would bring within it.",
     cold_cycles: "cycles" = "Cycles of those further exits, and of making shadow pages again.",
+    walk_hidden_cycles: "cycles" = "The part of walk_cycles that the core hides behind independent work.",
+    l1d_cache_misses: "1" = "Data accesses that missed the first-level data cache.",
+    l2_cache_misses: "1" = "Data accesses that missed the second-level cache, prefetched lines left out.",
+    l3_cache_misses: "1" = "Data accesses that missed the third-level cache, prefetched lines left out.",
+    data_stall_cycles: "cycles" = "Cycles for which data accesses wait beyond the first-level cache.",
+    data_hidden_cycles: "cycles" = "The part of data_stall_cycles that the core hides behind independent work.",
+    ideal_stall_cycles: "cycles" = "As data_stall_cycles, in the ideal run: without walks and exits.",
+    ideal_hidden_cycles: "cycles" = "The part of ideal_stall_cycles that the core hides behind independent work.",
 }
 
 impl Sample {
@@ -148,15 +148,20 @@ impl Sample {
     /// The part of [`Sample::extra_cycles`] that is not the hypervisor's. Where the configuration's
     /// placement in the caches is luckier than the ideal run's by more than its walks cost, 0.
     pub fn exposed_memory_cycles(&self) -> u64 {
-        let data = self.data_stall_cycles - self.data_hidden_cycles;
-        let ideal = self.ideal_stall_cycles - self.ideal_hidden_cycles;
-        (self.walk_cycles - self.walk_hidden_cycles + data).saturating_sub(ideal)
+        let data = self.data_stall_cycles.saturating_sub(self.data_hidden_cycles);
+        let ideal = self.ideal_stall_cycles.saturating_sub(self.ideal_hidden_cycles);
+        (self.exposed_walk_cycles() + data).saturating_sub(ideal)
+    }
+
+    /// Cycles of walks that the core does not hide.
+    pub fn exposed_walk_cycles(&self) -> u64 {
+        self.walk_cycles.saturating_sub(self.walk_hidden_cycles)
     }
 
     /// Cycles of the ideal run at `base_cpi` cycles per instruction: the instructions, and the waits for
     /// data that the core does not hide.
     pub fn ideal_cycles(&self, base_cpi: f64) -> f64 {
-        let stalls = self.ideal_stall_cycles - self.ideal_hidden_cycles;
+        let stalls = self.ideal_stall_cycles.saturating_sub(self.ideal_hidden_cycles);
         self.instructions as f64 * base_cpi + stalls as f64
     }
 }

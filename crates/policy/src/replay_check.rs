@@ -59,7 +59,7 @@ impl OnLine {
         };
         let decide = move |_: usize, sample: &bifold_model::Sample, mode: bifold_model::Paging| {
             let mode = mode.switchable().expect("a switching VM is in shadow or nested mode");
-            let cycles = sample.instructions as f64 * cpi + sample.extra_cycles() as f64;
+            let cycles = sample.ideal_cycles(cpi) + sample.extra_cycles() as f64;
             let now = Interval { mode, sample, cycles, load: 1.0, seconds: interval_s };
             driver.interval(now, None).unwrap_or(mode).into()
         };

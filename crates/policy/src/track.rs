@@ -65,7 +65,7 @@ impl Track {
     pub fn new(timeline: &Timeline, vm: VmKind) -> Option<Track> {
         let pair = timeline.pair(vm.host_page)?;
         let [shadow, nested] = &pair.runs;
-        let ideal = shadow.samples.iter().map(|s| s.instructions as f64 * timeline.about.base_cpi);
+        let ideal = shadow.samples.iter().map(|s| s.ideal_cycles(timeline.about.base_cpi));
         let warm = |s: &Sample| {
             if !vm.long_lived {
                 return *s;

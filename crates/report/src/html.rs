@@ -10,7 +10,7 @@ use crate::flames::flames;
 use crate::page::{self, PageTable};
 use crate::template::{STYLE, environment, scripts};
 use crate::text::{decimals, fixed, grouped, number, seconds};
-use crate::{Comparison, Figures, RenderError, clock, policies, verdict};
+use crate::{Comparison, Figures, RenderError, caches, clock, policies, verdict};
 use bifold_model::{Paging, Sample};
 use bifold_policy::evaluate::Evaluation;
 use minijinja::context;
@@ -96,6 +96,7 @@ pub(crate) fn render(c: &Comparison, spread: Option<&[PageTable]>) -> Result<Str
         cpi => o.base_cpi,
         half_cpi => o.base_cpi / 2.0,
         double_cpi => o.base_cpi * 2.0,
+        caches => caches::line(c),
         seed => o.seed,
         config_hash => o.config_hash,
         input_hash => o.input_hash,
@@ -133,8 +134,8 @@ fn rows(c: &Comparison) -> Vec<Row> {
         |f| f.walk_percent,
         |f| f.vmm_percent,
         |f| f.long_lived_percent,
-        |f| f.half_cpi_percent,
-        |f| f.double_cpi_percent,
+        |f| f.low_percent,
+        |f| f.high_percent,
         |f| f.extra_cycles_per_1000,
         |f| f.tlb_misses_per_1000,
         |f| f.refs_per_walk,
@@ -204,7 +205,7 @@ fn timeline(c: &Comparison) -> Vec<Point> {
             let mut sum = Sample::default();
             r.intervals.iter().take(next).skip(first).for_each(|s| sum.add(s));
             // Relative to the ideal time of these instructions, because the last interval is short.
-            let ideal = sum.instructions as f64 * o.base_cpi;
+            let ideal = sum.ideal_cycles(o.base_cpi);
             let percent = |cycles: u64| if ideal > 0.0 { 100.0 * cycles as f64 / ideal } else { 0.0 };
             points.push(Point {
                 config: r.config.name(),

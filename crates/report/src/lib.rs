@@ -35,6 +35,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod caches;
 mod clock;
 mod comparison;
 pub mod diff;

@@ -5,7 +5,7 @@
 
 use crate::text::{decimals, fixed, grouped, number, seconds};
 use crate::text_table::{labelled, table};
-use crate::{Comparison, Figures, Show, clock, policies, sampled, verdict};
+use crate::{Comparison, Figures, Show, caches, clock, policies, sampled, verdict};
 use bifold_model::Sample;
 use std::fmt::Write as _;
 
@@ -52,13 +52,15 @@ pub(crate) fn head(c: &Comparison) -> String {
     lines.push((
         "profile",
         format!(
-            "{} at {} GHz, assumed CPI {}, seed {}",
+            "{} at {} GHz, {} CPI {}, seed {}",
             c.meta.profile_words(),
             number(o.frequency_hz as f64 / 1e9),
+            if o.caches.is_some() { "base" } else { "assumed" },
             o.base_cpi,
             o.seed
         ),
     ));
+    lines.extend(caches::line(c).map(|text| ("caches", text)));
     let mut run = format!(
         "{} instructions, {} accesses, {} ideal",
         grouped(total.instructions),
@@ -104,8 +106,17 @@ fn costs(c: &Comparison) -> String {
     for (row, r) in cells.iter_mut().zip(rows) {
         row.push(grouped(r.total.all_exits()));
     }
-    let head = ["\nconfiguration"].into_iter().chain(columns.map(|(name, _)| name));
-    table(head.chain(["exits\ncount"]).map(String::from).collect(), cells)
+    let mut head: Vec<&str> = ["\nconfiguration"].into_iter().chain(columns.map(|(name, _)| name)).collect();
+    head.push("exits\ncount");
+    if c.outcome.caches.is_some() {
+        let max = figures.iter().map(|f| f.high_percent).fold(0.0, f64::max);
+        let cell = |v| fixed(v, decimals(max));
+        for (row, f) in cells.iter_mut().zip(&figures) {
+            row.insert(2, format!("{}-{}", cell(f.low_percent), cell(f.high_percent)));
+        }
+        head.insert(2, "band\n%");
+    }
+    table(head.into_iter().map(String::from).collect(), cells)
 }
 
 /// Exits by reason, a row per reason; none without exits.

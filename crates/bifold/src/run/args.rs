@@ -3,8 +3,8 @@
 
 use crate::usage::{UsageError, to_blame};
 use crate::words;
-use bifold_model::{Config, Paging, Profile, ProfileError};
-use clap::Args;
+use bifold_model::{CacheMode, Config, Paging, Profile, ProfileError};
+use clap::{Args, ValueEnum};
 use std::path::Path;
 
 /// The default hardware profile.
@@ -38,9 +38,45 @@ pub struct ModelArgs {
     #[arg(short, long, value_name = "SECS", value_parser = words::seconds)]
     pub interval: Option<f64>,
 
+    /// Simulate data caches: sampled (the default), exact or off
+    ///
+    /// Data and page walks go through the caches of the profile, and percentages relate to an ideal run that
+    /// waits for its data, too. `sampled` simulates 8 of the 64 lines of each page and states the error;
+    /// `exact` simulates all and takes several times as long. With `off`, and for a profile without
+    /// `[[cache]]`, references of walks have fixed costs, and the ideal run never waits.
+    #[arg(
+        long,
+        value_enum,
+        default_value_t,
+        hide_possible_values = true,
+        hide_default_value = true,
+        value_name = "sampled|exact|off"
+    )]
+    pub caches: CachesArg,
+
     /// Seed for the placement of host frames
     #[arg(long, default_value_t = DEFAULT_SEED)]
     pub seed: u64,
+}
+
+/// Which lines go through data caches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+#[allow(missing_docs)] // documented at `--caches`
+pub enum CachesArg {
+    #[default]
+    Sampled,
+    Exact,
+    Off,
+}
+
+impl From<CachesArg> for CacheMode {
+    fn from(arg: CachesArg) -> CacheMode {
+        match arg {
+            CachesArg::Sampled => CacheMode::Sampled,
+            CachesArg::Exact => CacheMode::Exact,
+            CachesArg::Off => CacheMode::Off,
+        }
+    }
 }
 
 /// `--help` of `--profile`: the first line of `-h`, and the built-in profiles with their descriptions.
@@ -87,6 +123,7 @@ impl ModelArgs {
             (!self.set.is_empty(), "--set"),
             (!self.configs.is_empty(), "--configs"),
             (self.interval.is_some(), "--interval"),
+            (self.caches != CachesArg::default(), "--caches"),
             (self.seed != DEFAULT_SEED, "--seed"),
         ]
         .into_iter()

@@ -15,7 +15,7 @@ use crate::console::{Progress, note, note_file};
 use crate::status::Status;
 use bifold_attribute::Attribution;
 use bifold_guest::{GuestError, Written};
-use bifold_model::{Config, Model, Options, Outcome, Profile};
+use bifold_model::{CacheMode, Config, Model, Options, Outcome, Profile};
 use bifold_policy::Timeline;
 use bifold_policy::replay_check::OnLine;
 use bifold_report::{Comparison, Meta, Partial, Places};
@@ -40,6 +40,8 @@ pub struct Plan {
     pub seed: u64,
     /// Length of an interval in seconds; none for the default.
     pub interval_seconds: Option<f64>,
+    /// Which lines go through data caches.
+    pub caches: CacheMode,
     /// Seconds of a policy per second of the run.
     pub time_scale: f64,
     /// VMs that policies switch during the run.
@@ -93,6 +95,7 @@ impl Plan {
             configs: configs(&model.configs)?,
             seed: model.seed,
             interval_seconds: model.interval,
+            caches: model.caches.into(),
             time_scale: bifold_policy::timeline::TIME_SCALE,
             on_line: Vec::new(),
             record: None,
@@ -134,6 +137,7 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
         configs: plan.configs.clone(),
         guest_frames: header.guest_frames,
         vcpus: header.vcpus as usize,
+        caches: plan.caches,
     };
     let interval_s = options.interval_seconds;
     let places = plan.places.as_ref().map(|_| Attribution::new(&options.configs));

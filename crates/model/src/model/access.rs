@@ -117,15 +117,16 @@ impl Model {
             }
             let page = (w & PAYLOAD_MASK) >> 12;
             match w >> KIND_SHIFT {
-                kind::LOAD | kind::LOAD_DEPENDENT => {
+                k @ (kind::LOAD | kind::LOAD_DEPENDENT) => {
+                    let dependent = k == kind::LOAD_DEPENDENT;
                     self.common.accesses += 1;
                     let v = &mut self.vcpus[self.current];
                     v.time += 1;
                     if !v.filters[Side::Data as usize].hit(page, false, v.time) {
-                        self.access(Side::Data, Gva(head_va(w)), AccessKind::Read, false);
+                        self.access(Side::Data, Gva(head_va(w)), AccessKind::Read, dependent);
                     }
                     if CACHES && watched >> (w >> 6 & 63) & 1 != 0 {
-                        self.data(Gva(head_va(w)), false, false);
+                        self.data(Gva(head_va(w)), false, dependent);
                     }
                     i += 1;
                 }

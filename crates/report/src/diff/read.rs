@@ -8,7 +8,7 @@
 use super::{Kind, Made, Side, Total, made};
 use crate::{Figures, Guest, Input, Partial};
 use bifold_mmu::PageSize;
-use bifold_model::{Config, Paging, Sample};
+use bifold_model::{CacheFacts, Config, Paging, Sample};
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use std::fmt;
@@ -97,6 +97,7 @@ struct Body {
     profile: String,
     frequency_hz: u64,
     base_cpi: f64,
+    caches: Option<CacheFacts>,
     seed: u64,
     config_hash: String,
     input_hash: String,
@@ -333,7 +334,11 @@ impl Reading<'_> {
             if totals.first().is_some_and(|first| first.sample.instructions != sample.instructions) {
                 return self.bad(field(), "has other instructions than the first configuration");
             }
-            totals.push(Total { config, sample, figures: Figures::of_total(&sample, o.base_cpi) });
+            totals.push(Total {
+                config,
+                sample,
+                figures: Figures::of_total(&sample, o.base_cpi, o.caches.as_ref()),
+            });
         }
         if totals.is_empty() {
             return self.bad("outcome.configs", "is empty");

@@ -40,8 +40,13 @@ pub(crate) fn checks_line(c: &Comparison) -> String {
 
 /// The assumptions of the percentages.
 pub(crate) fn caveats(c: &Comparison) -> Vec<String> {
-    let mut out =
-        vec!["percentages depend on the assumed CPI; extra cycles per 1000 instructions do not".to_string()];
+    let first = match c.outcome.caches {
+        None => "percentages depend on the assumed CPI; extra cycles per 1000 instructions do not",
+        Some(_) => {
+            "the band goes from a core that hides no wait for memory to one that hides all that it can"
+        }
+    };
+    let mut out = vec![first.to_string()];
     let priors = c.meta.hardware.priors();
     if !priors.is_empty() {
         out.push(format!("priors in this profile (assumed costs, not measured): {}", prior_keys(&priors)));

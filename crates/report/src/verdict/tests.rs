@@ -27,11 +27,13 @@ fn run(rows: &[(&str, u64, Sample)], hardware: Profile) -> Comparison {
             reuse: Vec::new(),
             refs: [[0; 6]; 6],
             estimate: None,
+            cache_error: None,
         }
     };
     Comparison {
         outcome: Outcome {
             sampling: None,
+            caches: None,
             profile: hardware.name.clone(),
             frequency_hz: hardware.cpu.frequency_hz,
             base_cpi: 1.0,

@@ -75,7 +75,7 @@ pub fn comparison() -> Comparison {
         let mut refs = [[0; 6]; 6];
         refs[1][0] = total.guest_refs;
         refs[0][1] = total.host_refs;
-        ConfigOutcome { config, total, intervals, refs, reuse: Vec::new(), estimate: None }
+        ConfigOutcome { config, total, intervals, refs, reuse: Vec::new(), estimate: None, cache_error: None }
     });
     Comparison {
         meta: Meta {
@@ -117,6 +117,7 @@ pub fn comparison() -> Comparison {
         },
         outcome: Outcome {
             sampling: None,
+            caches: None,
             profile: "i5-7600".into(),
             frequency_hz: 3_500_000_000,
             base_cpi: 1.0,
@@ -151,6 +152,7 @@ pub fn places(n: u64) -> Places {
         let cost = |c: u64| Costs {
             tlb_misses: (1 + c) * 1_000_000 / (i + 1),
             walk_cycles: (1 + c) * 30_000_000 / (i + 1),
+            walk_hidden_cycles: 0,
             exits: c * 10_000 / (i + 1),
             vmm_cycles: c * 25_000_000 / (i + 1),
         };
