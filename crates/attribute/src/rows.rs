@@ -250,7 +250,7 @@ mod tests {
     use bifold_trace::event::log;
 
     fn cost(n: u64) -> Costs {
-        Costs { tlb_misses: n, walk_cycles: 30 * n, exits: 0, vmm_cycles: 0 }
+        Costs { tlb_misses: n, walk_cycles: 30 * n, walk_hidden_cycles: 0, exits: 0, vmm_cycles: 0 }
     }
 
     fn attribution() -> Attribution {
