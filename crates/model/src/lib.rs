@@ -53,5 +53,7 @@ pub use exit_log::Exit;
 pub use kvm::KvmVersion;
 pub use model::{Decide, Model, Options, SwitchedOutcome, Switching};
 pub use outcome::{CacheFacts, ConfigOutcome, Estimate, Outcome, Sampling};
-pub use profile::{CacheLevel, Content, Cost, ExitCosts, KEYS, Key, Profile, ProfileError, TagKind, Variant};
+pub use profile::{
+    CacheLevel, Content, Cost, ExitCosts, KEYS, Key, Profile, ProfileError, TableOrigin, TagKind, Variant,
+};
 pub use sample::{Counter, Sample};

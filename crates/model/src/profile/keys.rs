@@ -239,6 +239,20 @@ table! {
     }
 }
 
+table! {
+    /// What the machine's own kernel costs, as measured. The model does not use the values; they are there to be
+    /// compared with, and for those who scale costs.
+    System, SYSTEM: "system." {
+        page_fault: u64, "cycles" = "First write to a 4 KB page of anonymous memory.";
+        page_fault_huge: Option<u64>, "cycles" = "First write to a 2 MB page.";
+        syscall: u64, "cycles" = "The cheapest system call.";
+        process_switch: u64, "cycles" = "Switch from a process to another on the same CPU.";
+        mprotect: u64, "cycles" = "Change of a page's rights by mprotect(2).";
+        source: Option<String>, "1" = "Where the values come from.";
+        prior: Option<String>, "1" = "Or: starting values.";
+    }
+}
+
 exits! {
     violation: exits_violation = "Nested tables do not map a frame.",
     guest_fault: exits_guest_fault = "Page fault reflected into the guest.",
@@ -268,8 +282,20 @@ const TOP: &[Key] = &[
 ];
 
 /// Every key of a profile, by table.
-pub const KEYS: [&[Key]; 11] =
-    [TOP, CPU, TLB, WALK_CACHES, CACHE_ARRAY, NESTED_TLB, WALK, CACHE, MEMORY, EXIT, COST.split_at(1).1];
+pub const KEYS: [&[Key]; 12] = [
+    TOP,
+    CPU,
+    TLB,
+    WALK_CACHES,
+    CACHE_ARRAY,
+    NESTED_TLB,
+    WALK,
+    CACHE,
+    MEMORY,
+    SYSTEM,
+    EXIT,
+    COST.split_at(1).1,
+];
 
 #[cfg(test)]
 mod tests {

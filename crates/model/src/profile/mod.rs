@@ -15,7 +15,8 @@ use bifold_mmu::{ArraySpec, CacheSpec, PageSize, Tag};
 use bifold_trace::bounded;
 pub(crate) use keys::WalkCosts;
 pub use keys::{CacheLevel, Content, Cost, ExitCosts, KEYS, Key, Memory, TagKind, Variant};
-use keys::{Cpu, DimensionKind, Side, TlbArray, WalkCaches};
+use keys::{Cpu, DimensionKind, Side, System, TlbArray, WalkCaches};
+pub use origins::TableOrigin;
 use overrides::set;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -32,6 +33,14 @@ builtin! {
     "i5-7600",
     "phenom2-x3-720",
     "sapphire-rapids",
+    "athlon2-x3-440",
+    "i7-860",
+    "xeon-x5670",
+    "xeon-e5-2609",
+    "skylake-sp",
+    "xeon-gold-6252",
+    "xeon-8269cy",
+    "zen4",
     "geometry-g",
 }
 
@@ -126,6 +135,9 @@ pub struct Profile {
     /// Memory behind the caches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Memory>,
+    /// What the machine's own kernel costs; the model does not use the values.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system: Option<System>,
     /// Cycles per exit.
     pub exit: ExitCosts,
 }
@@ -134,6 +146,11 @@ impl Profile {
     /// Names of the profiles that come with the program.
     pub fn builtin_names() -> impl Iterator<Item = &'static str> {
         BUILTIN.iter().map(|(name, _)| *name)
+    }
+
+    /// The file of a built-in profile.
+    pub fn builtin_text(name: &str) -> Option<&'static str> {
+        BUILTIN.iter().find(|(n, _)| *n == name).map(|(_, text)| *text)
     }
 
     /// Names and descriptions of the built-in profiles.

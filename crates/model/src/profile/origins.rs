@@ -16,7 +16,25 @@ pub(super) struct Origin<'a> {
     values: Vec<String>,
 }
 
+/// A table of a profile and where its values come from; at least one of both is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TableOrigin<'a> {
+    /// Dotted key of the table: `cpu`, `tlb.l2`, `exit.invlpg`.
+    pub key: &'a str,
+    /// Where values come from.
+    pub source: Option<&'a str>,
+    /// Which values are starting values that nobody measured for this machine, and how they were arrived at.
+    pub prior: Option<&'a str>,
+}
+
 impl Profile {
+    /// Calls `of` with each table that says where its values come from, in the order of the file.
+    pub fn each_origin(&self, mut of: impl FnMut(TableOrigin)) {
+        for o in self.origins() {
+            of(TableOrigin { key: &o.key, source: o.source.as_deref(), prior: o.prior.as_deref() });
+        }
+    }
+
     /// The tables that say where their values come from.
     pub(super) fn origins(&self) -> Vec<Origin<'_>> {
         fn origin<'a>(
@@ -54,6 +72,10 @@ impl Profile {
         if let Some(m) = &self.memory {
             let values = ["cycles", "data_overlap", "walk_overlap", "walk_level", "prefetch_level"];
             out.push(origin("memory", &m.source, &m.prior, &values));
+        }
+        if let Some(s) = &self.system {
+            let values = ["page_fault", "page_fault_huge", "syscall", "process_switch", "mprotect"];
+            out.push(origin("system", &s.source, &s.prior, &values));
         }
         for (name, cost) in self.exit.iter() {
             out.push(origin(format!("exit.{name}"), &cost.source, &cost.prior, &["cycles"]));
