@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A measured value with its spread: the median of rounds, and the 95 % interval of that median.
+
+use serde::Serialize;
+use statrs::distribution::{Binomial, DiscreteCDF};
+
+/// A median and the interval that holds the true median 19 times in 20, by order statistics: no shape of the
+/// distribution is assumed. Of fewer than 6 values the interval is all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Estimate {
+    /// The median.
+    pub median: f64,
+    /// Lower end of the interval.
+    pub low: f64,
+    /// Upper end of the interval.
+    pub high: f64,
+    /// Number of rounds.
+    pub rounds: usize,
+}
+
+impl Estimate {
+    /// The estimate from the values of rounds. Values that are no numbers are left out; without any value there
+    /// is no estimate.
+    pub fn of(values: &[f64]) -> Option<Estimate> {
+        let mut v: Vec<f64> = values.iter().copied().filter(|x| x.is_finite()).collect();
+        v.sort_by(f64::total_cmp);
+        let n = v.len();
+        if n == 0 {
+            return None;
+        }
+        let median = if n % 2 == 1 { v[n / 2] } else { (v[n / 2 - 1] + v[n / 2]) / 2.0 };
+        let out = outside(n);
+        Some(Estimate { median, low: v[out], high: v[n - 1 - out], rounds: n })
+    }
+
+    /// A value found in a curve, between two of its points.
+    pub fn between(value: f64, low: f64, high: f64, rounds: usize) -> Estimate {
+        Estimate { median: value, low, high, rounds }
+    }
+
+    /// The same in another unit.
+    pub fn times(self, factor: f64) -> Estimate {
+        let Estimate { median, low, high, rounds } = self;
+        Estimate { median: median * factor, low: low * factor, high: high * factor, rounds }
+    }
+
+    /// Width of the interval as a part of the median.
+    pub fn relative_width(&self) -> f64 {
+        (self.high - self.low) / self.median.abs().max(1e-9)
+    }
+}
+
+/// How many of `n` sorted values lie outside the interval at each end: one less than the largest rank k for which
+/// k-1 or fewer heads, or tails, of `n` throws have at most 5 % together.
+fn outside(n: usize) -> usize {
+    let Ok(b) = Binomial::new(0.5, n as u64) else { return 0 };
+    (1..=n.div_ceil(2)).take_while(|k| 2.0 * b.cdf(*k as u64 - 1) <= 0.05).last().map_or(0, |k| k - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ranks from the table of Conover, Practical Nonparametric Statistics, for the median at 95 %.
+    #[test]
+    fn intervals_have_the_ranks_of_the_sign_test() {
+        for (n, out) in [(1, 0), (5, 0), (6, 0), (9, 1), (11, 1), (12, 2), (15, 3), (17, 4), (20, 5), (25, 7)]
+        {
+            assert_eq!(outside(n), out, "{n}");
+        }
+    }
+
+    #[test]
+    fn the_median_stands_between_its_ends() {
+        let e = Estimate::of(&[9.0, 1.0, 2.0, f64::NAN, 4.0, 3.0, 8.0, 5.0, 7.0, 6.0]).unwrap();
+        assert_eq!((e.median, e.low, e.high, e.rounds), (5.0, 2.0, 8.0, 9));
+        assert_eq!(Estimate::of(&[1.0, 2.0]).unwrap().median, 1.5);
+        assert_eq!(Estimate::of(&[f64::NAN]), None);
+        assert_eq!(e.times(2.0).high, 16.0);
+    }
+}

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Costs of the kernel: a page fault, a system call, a switch between processes, a change of a page's rights.
+
+use super::{MeasureError, Work};
+use crate::estimate::Estimate;
+use crate::os::{self, HUGE, PAGE, Pages, Pipes, Region};
+use serde::Serialize;
+
+/// Cycles of each.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Costs {
+    /// First write to a 4 KB page of anonymous memory.
+    pub page_fault: Option<Estimate>,
+    /// First write to a 2 MB page; none if pages could not be made huge.
+    pub page_fault_huge: Option<Estimate>,
+    /// getppid(2).
+    pub syscall: Option<Estimate>,
+    /// Switch from one process to another on the same CPU: half of a byte's way there and back through pipes, less
+    /// the system calls for that.
+    pub process_switch: Option<Estimate>,
+    /// mprotect(2) of one page that is used before and after.
+    pub mprotect: Option<Estimate>,
+}
+
+/// Small and huge pages that are touched in a piece.
+const SMALL: usize = 256;
+const LARGE: usize = 4;
+
+pub(super) fn measure(work: &mut Work) -> Result<Costs, MeasureError> {
+    let kernel = |what| move |source| MeasureError::Kernel { what, source };
+    let mut pipes = Pipes::new().map_err(kernel("make pipes and a process"))?;
+    let map = |pages, len| Region::new(len, pages).map_err(kernel("map memory"));
+    let (mut small, mut huge) = (map(Pages::Sparse, SMALL * PAGE)?, map(Pages::SparseHuge, LARGE * HUGE)?);
+    // A first use of each shows that the calls work; in rounds their errors are left out.
+    pipes.to_the_other_and_back(8).map_err(kernel("send a byte through a pipe"))?;
+    pipes.to_oneself(8).map_err(kernel("send a byte through a pipe"))?;
+    small.protect_and_back(1).map_err(kernel("change a page's rights"))?;
+    let touch = |region: &mut Region, step: usize, n: usize| -> u64 {
+        region.words().iter_mut().step_by(step / 8).take(n).for_each(|w| *w = 1);
+        n as u64
+    };
+    let found = work.rounds(6, |w, p| match p {
+        0 => w.bench.time(
+            &mut (),
+            |()| os::system_calls(64),
+            |()| {
+                os::system_calls(1024);
+                1024
+            },
+        ),
+        1 => w.bench.time(&mut pipes, |p| _ = p.to_oneself(16), |p| p.to_oneself(128).map_or(0, |()| 128)),
+        2 => w.bench.time(
+            &mut pipes,
+            |p| _ = p.to_the_other_and_back(16),
+            |p| p.to_the_other_and_back(128).map_or(0, |()| 256),
+        ),
+        3 => w.bench.time(
+            &mut small,
+            |s| _ = s.protect_and_back(8),
+            |s| s.protect_and_back(64).map_or(0, |()| 128),
+        ),
+        4 => w.bench.time(&mut small, |s| _ = s.discard(0, SMALL * PAGE), |s| touch(s, PAGE, SMALL)),
+        _ => w.bench.time(&mut huge, |h| _ = h.discard(0, LARGE * HUGE), |h| touch(h, HUGE, LARGE)),
+    })?;
+    let [syscall, oneself, other, mprotect, fault, fault_huge] =
+        <[Vec<f64>; 6]>::try_from(found).map_err(|_| MeasureError::Stopped)?;
+    let switch: Vec<f64> = other.iter().zip(&oneself).map(|(o, s)| (o - s).max(0.0)).collect();
+    Ok(Costs {
+        page_fault: Estimate::of(&fault),
+        page_fault_huge: if work.huge_ok { Estimate::of(&fault_huge) } else { None },
+        syscall: Estimate::of(&syscall),
+        process_switch: Estimate::of(&switch),
+        mprotect: Estimate::of(&mprotect),
+    })
+}

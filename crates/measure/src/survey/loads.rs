@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Misses: random loads over the whole area, dependent and independent, with one and with eight loads in each page
+//! that is drawn, on 4 KB and on 2 MB pages; and loads of one line after the other.
+//!
+//! Eight loads a page share a walk, one load a page has it alone: the difference is the walk's. This holds on any
+//! host. Comparing 2 MB with 4 KB pages is another way, but where a host maps 4 KB pages, both are walked.
+
+use super::caches::Caches;
+use super::{Kind, MeasureError, Work};
+use crate::estimate::Estimate;
+use crate::fit;
+use crate::loops::{Order, RandomLoads};
+use crate::os::PAGE;
+use serde::Serialize;
+
+/// Loads of a page that share a walk.
+const TOGETHER: u64 = 8;
+/// Bytes that stay in the first-level cache and TLB.
+const FEW: usize = 4 * PAGE;
+/// Loads of a piece.
+const LOADS: u64 = 16_384;
+
+/// Cycles of loads over the whole area.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Loads {
+    /// Bytes of the area.
+    pub area: u64,
+    /// Load to use of a load that misses all caches, without its walk.
+    pub memory: Option<Estimate>,
+    /// A load that waits for the one before, 2 MB pages, walk included.
+    pub dependent_2m: Option<Estimate>,
+    /// The same on 4 KB pages.
+    pub dependent_4k: Option<Estimate>,
+    /// A load whose address is known, 2 MB pages.
+    pub independent_2m: Option<Estimate>,
+    /// The same on 4 KB pages.
+    pub independent_4k: Option<Estimate>,
+    /// Waits of dependent misses over those of independent ones, without walks.
+    pub data_overlap: Option<Estimate>,
+    /// Walks of dependent loads over those of independent ones, 4 KB pages.
+    pub walk_overlap: Option<Estimate>,
+    /// A walk of a dependent load, 4 KB pages.
+    pub walk: Option<Estimate>,
+    /// A load of the line after the last one.
+    pub sequential: Option<Estimate>,
+    /// The cache level whose time that is; 0 = memory.
+    pub prefetch_level: u8,
+}
+
+/// The points of a round: whether few bytes only, pages, order and loads per page.
+const POINTS: [(bool, Kind, Order, u64); 12] = {
+    use Kind::{Huge, Small};
+    use Order::{Dependent as D, Independent as I};
+    [
+        (true, Huge, D, 1),
+        (true, Huge, D, TOGETHER),
+        (true, Huge, I, 1),
+        (true, Huge, I, TOGETHER),
+        (false, Huge, D, 1),
+        (false, Huge, D, TOGETHER),
+        (false, Huge, I, 1),
+        (false, Huge, I, TOGETHER),
+        (false, Small, D, 1),
+        (false, Small, D, TOGETHER),
+        (false, Small, I, 1),
+        (false, Small, I, TOGETHER),
+    ]
+};
+
+pub(super) fn measure(work: &mut Work, caches: &Caches) -> Result<Loads, MeasureError> {
+    let mut seed = 0;
+    let found = work.rounds(POINTS.len() + 1, |w, p| {
+        let Some((few, kind, order, per_page)) = POINTS.get(p).copied() else { return sequential(w) };
+        let region = if kind == Kind::Huge { &w.huge } else { &w.small };
+        let bytes = if few { FEW } else { region.len() };
+        seed += 1;
+        let mut loads = RandomLoads::new(region, bytes, per_page, seed);
+        // No warming beyond what fills few bytes: over the whole area nothing comes twice.
+        w.bench.time(&mut loads, |l| _ = l.run(order, 512), |l| l.run(order, LOADS))
+    })?;
+    let of = |few, kind, order, per_page| -> &[f64] {
+        let at = POINTS.iter().position(|p| *p == (few, kind, order, per_page));
+        at.map_or(&[], |i| &found[i][..])
+    };
+    let less = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a - b).collect::<Vec<f64>>();
+    use Kind::{Huge, Small};
+    use Order::{Dependent, Independent};
+    let l1 = caches.levels.first().and_then(|l| l.cycles).map_or(4.0, |e| e.median);
+    // What one load costs more than one of the first level, with and without its walk.
+    let wait =
+        |kind, order, per_page| less(of(false, kind, order, per_page), of(true, Huge, order, per_page));
+    let memory: Vec<f64> = wait(Huge, Dependent, TOGETHER).iter().map(|t| t + l1).collect();
+    let zeros = vec![0.0; memory.len()];
+    let data =
+        fit::overlap(&wait(Huge, Dependent, TOGETHER), &wait(Huge, Independent, TOGETHER), &zeros, &zeros);
+    // A walk is shared by eight loads on one side and by none on the other: 7/8 of it is in the difference.
+    let part = (TOGETHER - 1) as f64 / TOGETHER as f64;
+    let walk = |kind, order| -> Vec<f64> {
+        less(&wait(kind, order, 1), &wait(kind, order, TOGETHER)).iter().map(|t| t / part).collect()
+    };
+    let (alone, beside) = (walk(Small, Dependent), walk(Small, Independent));
+    let walks = fit::overlap(&alone, &beside, &zeros, &zeros);
+    let sequential = Estimate::of(&found[POINTS.len()]);
+    let levels: Vec<f64> = caches.levels.iter().filter_map(|l| Some(l.cycles?.median)).collect();
+    let memory = Estimate::of(&memory);
+    let prefetch_level = match (sequential, memory) {
+        (Some(s), Some(m)) => fit::prefetch_level(s.median, &levels, m.median),
+        _ => 0,
+    };
+    Ok(Loads {
+        area: work.huge.len() as u64,
+        memory,
+        dependent_2m: Estimate::of(of(false, Huge, Dependent, 1)),
+        dependent_4k: Estimate::of(of(false, Small, Dependent, 1)),
+        independent_2m: Estimate::of(of(false, Huge, Independent, 1)),
+        independent_4k: Estimate::of(of(false, Small, Independent, 1)),
+        data_overlap: Estimate::of(&data),
+        walk_overlap: Estimate::of(&walks),
+        walk: Estimate::of(&alone),
+        sequential,
+        prefetch_level,
+    })
+}
+
+/// A ring through neighbouring lines, half the area long: each line was evicted since the last turn.
+fn sequential(work: &mut Work) -> f64 {
+    let offsets: Vec<usize> = (0..work.huge.len() / 2).step_by(64).collect();
+    let mut chain = crate::loops::Chain::link(&mut work.huge, &offsets);
+    work.bench.time(&mut chain, |c| _ = c.follow(64), |c| c.follow(LOADS))
+}
