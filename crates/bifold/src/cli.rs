@@ -6,7 +6,7 @@
 //! man pages show.
 
 use crate::usage::UsageError;
-use crate::{compare, diff, doctor, mode, policy, share, status};
+use crate::{compare, diff, doctor, mode, policy, profile, share, status};
 use clap::error::{ContextKind, ContextValue};
 use clap::{ArgMatches, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use std::path::PathBuf;
@@ -37,6 +37,7 @@ pub enum Verb {
     Record(Box<compare::RecordArgs>),
     Diff(Box<diff::DiffArgs>),
     Policy(policy::PolicyArgs),
+    Profile(profile::ProfileArgs),
     Mode(mode::ModeArgs),
     Share(share::ShareArgs),
     Doctor(doctor::DoctorArgs),

@@ -2,7 +2,7 @@
 //! The command `bifold`.
 //!
 //! Each verb is a folder or file with its options, their help, and its work: `compare` (with `record`),
-//! `diff`, `policy`, `mode`, `share`, `doctor`, `manual`. Verbs use [`run`], one run of the model. Verbs and
+//! `diff`, `policy`, `profile`, `mode`, `share`, `doctor`, `manual`. Verbs use [`run`], one run of the model. Verbs and
 //! [`run`] use modules that know no verb: [`words`] (values that several verbs take), [`console`] (stdout,
 //! stderr and files), [`usage`] (usage errors), [`status`] (the exit status).
 //!
@@ -21,6 +21,7 @@ mod guardian;
 mod manual;
 mod mode;
 mod policy;
+mod profile;
 mod run;
 mod share;
 mod status;
@@ -65,6 +66,7 @@ fn carry_out(verb: Verb) -> anyhow::Result<Status> {
         Verb::Record(args) => compare::record(*args),
         Verb::Diff(args) => diff::run(*args),
         Verb::Policy(args) => policy::run(args),
+        Verb::Profile(args) => profile::run(args),
         Verb::Share(args) => share::run(args),
         Verb::Mode(args) => mode::run(&args),
         Verb::Doctor(args) => doctor::run(&args),

@@ -4,6 +4,7 @@
 use bifold_guest::{GuestError, Kind};
 use bifold_host::HostError;
 use bifold_host::ksm::KsmError;
+use bifold_measure::MeasureError;
 use bifold_share::image::ImageError;
 use bifold_trace::CommandExit;
 use bifold_trial::experiment::ExperimentError;
@@ -93,6 +94,11 @@ pub fn of_error(error: &anyhow::Error) -> u8 {
     let image = error.downcast_ref::<ImageError>();
     if image.is_some_and(ImageError::is_privilege) {
         return UNAVAILABLE;
+    }
+    match error.downcast_ref::<MeasureError>() {
+        Some(MeasureError::Stopped) => return (SIGNAL + SIGINT) as u8,
+        Some(e) if e.cannot_work_here() => return UNAVAILABLE,
+        _ => {}
     }
     match error.downcast_ref::<GuestError>() {
         Some(GuestError::InterruptedEarly) => (SIGNAL + SIGINT) as u8,

@@ -129,31 +129,39 @@ fn tlbs(p: &mut Table, survey: &Survey, w: Words) {
 
 fn measured_tlb(array: &mut Table, m: &Array, told: Option<&ToldTlb>, w: Words) {
     let bracket = Knee { fits: m.entries.low, exceeds: m.entries.high, below: 0.0, above: 0.0 };
-    let told = told.filter(|t| crate::fit::agrees(&bracket, t.entries as f64));
-    let entries = told.map_or(m.entries.median as u64, |t| t.entries);
+    let agrees = told.filter(|t| crate::fit::agrees(&bracket, t.entries as f64));
+    let entries = agrees.map_or(m.entries.median as u64, |t| t.entries);
     let of_base = array.get("ways").and_then(Value::as_integer).unwrap_or(0) as u64;
-    let ways = match (m.ways, told) {
-        (Some(ways), _) => whole_sets(entries, &[ways, of_base]),
-        (None, Some(t)) => whole_sets(entries, &[t.ways, of_base]),
-        (None, None) => whole_sets(entries, &[of_base]),
-    };
+    // The first associativity that goes with the entries, and whose word it is.
+    let candidates = [
+        (m.ways, None),
+        (told.map(|t| t.ways), Some("ways: told by CPUID".to_string())),
+        (Some(of_base), Some(format!("ways: as {}'s", w.base))),
+        (Some(8), Some("ways: a common number".into())),
+    ];
+    let whole = |ways: u64| ways == 0 || entries % ways == 0 && ways <= entries;
+    let found = candidates.into_iter().find_map(|(ways, prior)| Some((ways.filter(|w| whole(*w))?, prior)));
+    let (ways, prior) = found.unwrap_or((0, Some("ways: none divides the entries".into())));
     let fit = format!(
         "{:.0} pages fit, {:.0} do not; a miss costs {:.1} cycles",
         m.entries.low, m.entries.high, m.miss
     );
-    let cpuid = if told.is_some() { ", CPUID says the same" } else { "" };
-    let of_ways = match m.ways {
-        Some(0) => "; no stride of pages shows sets",
-        Some(_) => "; ways from strides of pages",
-        None => "",
+    let cpuid = match (agrees, told) {
+        (Some(_), _) => ", CPUID says the same".into(),
+        (None, Some(t)) => format!(", although CPUID says {}", t.entries),
+        (None, None) => String::new(),
+    };
+    let of_ways = match (&prior, ways) {
+        (Some(_), _) => "",
+        (None, 0) => "; no stride of pages shows sets",
+        (None, _) => "; ways from strides of pages",
     };
     put(array, "entries", entries as i64);
     put(array, "ways", ways as i64);
     put(array, "source", format!("measured {}: {entries} entries ({fit}){cpuid}{of_ways}", w.date));
-    match (m.ways, told) {
-        (Some(_), _) => _ = array.remove("prior"),
-        (None, Some(_)) => put(array, "prior", "ways: told by CPUID"),
-        (None, None) => put(array, "prior", format!("ways: as {}'s", w.base)),
+    match prior {
+        Some(prior) => put(array, "prior", prior),
+        None => _ = array.remove("prior"),
     }
 }
 

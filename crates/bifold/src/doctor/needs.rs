@@ -44,6 +44,7 @@ pub const VERBS: &[Verb] = &[
     },
     verb("diff", &[]),
     verb("policy", &[]),
+    verb("profile", &[]),
     Verb { part: Some((SWITCHING, "it shows modes and switches none")), ..verb("mode", &[KVM]) },
     verb("share potential", &[]),
     verb("share fingerprint", &[]),

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `bifold profile check`: whether a profile can be used, and where its values come from.
+
+use crate::console::print;
+use crate::status::{self, Status};
+use crate::words;
+use bifold_model::{Profile, TableOrigin};
+use bifold_report::{Format, wrapped};
+use clap::Args;
+use serde_json::{Value, json};
+
+const EXAMPLES: &str = "\
+Examples:
+  bifold profile check mine.toml
+  bifold profile check zen4 --format json";
+
+/// Check a profile, and show where its values come from
+///
+/// Reads the profile as every verb does: unknown keys, impossible values and values that contradict each other are
+/// refused with their keys, and the exit status is 1. Otherwise prints for each table whether its values are
+/// measured, taken from a source, or starting values that nobody measured for this machine (`prior`).
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]
+pub struct CheckArgs {
+    /// A profile's file, or the name of a built-in profile
+    #[arg(value_name = "FILE|NAME")]
+    pub profile: String,
+
+    /// Output format
+    #[arg(long, value_parser = words::formats(words::TABLE_OR_JSON), default_value = "table", hide_possible_values = true,
+          value_name = "table|json")]
+    pub format: Format,
+}
+
+/// A table of the profile, with its own copy of the words.
+struct Row {
+    key: String,
+    kind: &'static str,
+    source: Option<String>,
+    prior: Option<String>,
+}
+
+/// Checks the profile and prints its tables.
+pub fn run(args: &CheckArgs) -> anyhow::Result<Status> {
+    let profile = Profile::load(&args.profile, &[])?;
+    let mut rows = Vec::new();
+    profile.each_origin(|o| {
+        let owned = |text: Option<&str>| text.map(String::from);
+        rows.push(Row { key: o.key.into(), kind: kind(&o), source: owned(o.source), prior: owned(o.prior) });
+    });
+    print(&match args.format {
+        Format::Json => data(&profile, &rows)?,
+        _ => table(&profile, &rows),
+    })?;
+    Ok(Status::Done)
+}
+
+/// Where the values of a table come from, in words.
+fn kind(o: &TableOrigin) -> &'static str {
+    let measured = o.source.is_some_and(|s| s.contains("measured "));
+    match (measured, o.source.is_some(), o.prior.is_some()) {
+        (true, _, false) => "measured",
+        (true, _, true) => "measured, some prior",
+        (false, true, false) => "sourced",
+        (false, true, true) => "sourced, some prior",
+        (false, false, _) => "prior",
+    }
+}
+
+fn table(profile: &Profile, rows: &[Row]) -> String {
+    let mut out = wrapped(&format!("profile  {}: {}", profile.name, profile.description), 9);
+    let caches = match &profile.cache[..] {
+        [] => "none: runs are as with --caches off".into(),
+        all => all.iter().map(|c| format!("{} {} KB", c.name, c.bytes >> 10)).collect::<Vec<_>>().join(", "),
+    };
+    out += &wrapped(&format!("caches   {caches}"), 9);
+    let count = |of: &str| rows.iter().filter(|r| r.kind == of).count();
+    let kinds = ["measured", "measured, some prior", "sourced", "sourced, some prior", "prior"];
+    let counts: Vec<String> =
+        kinds.iter().filter(|k| count(k) > 0).map(|k| format!("{} {k}", count(k))).collect();
+    out += &wrapped(&format!("tables   {}: {}", rows.len(), counts.join("; ")), 9);
+    out.push('\n');
+    let width = rows.iter().map(|r| r.key.len()).max().unwrap_or(0);
+    for r in rows {
+        let words: Vec<String> = [
+            r.source.as_ref().map(|s| format!("source: {s}")),
+            r.prior.as_ref().map(|p| format!("prior: {p}")),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        out += &wrapped(&format!("{:<width$}  {}", r.key, words.join(". ")), width + 2);
+    }
+    out
+}
+
+fn data(profile: &Profile, rows: &[Row]) -> anyhow::Result<String> {
+    let row =
+        |r: &Row| -> Value { json!({ "key": r.key, "kind": r.kind, "source": r.source, "prior": r.prior }) };
+    let document = json!({
+        "schema": "bifold.profile-check/1",
+        "bifold": env!("CARGO_PKG_VERSION"),
+        "name": profile.name,
+        "description": profile.description,
+        "config_hash": profile.hash(),
+        "caches": !profile.cache.is_empty(),
+        "tables": rows.iter().map(row).collect::<Vec<_>>(),
+    });
+    Ok(serde_json::to_string_pretty(&document)? + "\n")
+}
