@@ -1,22 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * Finds dependent loads: loads whose address comes from a load whose own address was loaded.
- * An out-of-order core overlaps the misses of a[i] and of a[idx[i]], because the next
- * iteration's addresses need none of them. It cannot overlap p = p->next.
+ * The flow of values through one instruction, for dependent loads (loops.c): which general registers are in the
+ * address of its load, and which registers get a value made of which others.
  *
- * The analysis looks at one translated block, when it is translated, and follows values through the 16
- * general registers. A register's depth is the number of loads that its value comes from, one through
- * the other: 0 for constants, induction variables and what is unknown, 1 for a value loaded
- * from an address of depth 0, 2 for everything deeper. Moves keep the depth, and a value made of
- * several has the largest. A load is dependent if a register in its address has depth 2.
- *
- * A block is assumed to be the body of a loop: depths at its end hold at its start too, as
- * far as registers survive what ends the block. At first a block starts with the depths at the end of
- * the block that ran before.
+ * A register's depth is the number of loads that its value comes from, one through the
+ * other: 0 for constants, induction variables and what is unknown, 1 for a value loaded from an address of depth
+ * 0, 2 for everything deeper. Moves keep the depth, and a value made of several has the largest. A load waits for
+ * others if a register in its address has depth 2.
  *
  * What is lost, always towards depth 0: values that pass through memory (a slot of the stack or a
  * constant address reads as depth 0, because a spilled value is mostly an invariant of its loop),
- * through vector registers, or through flags; longer ways around a loop of several blocks.
+ * through vector registers, or through flags.
  *
  * The tables follow the opcode maps of the AMD64 Architecture Programmer's Manual, volume 3, appendix A,
  * as far as TCG implements them. An instruction that they do not know gives its operands
@@ -28,8 +22,6 @@
 
 enum { AX, CX, DX, BX, SP, BP, SI, DI, R11 = 11 };
 #define BIT(r) ((uint16_t)(1u << (r)))
-/* Registers that a function preserves: System V ABI for AMD64, 3.2.1. Linux uses the same. */
-#define PRESERVED (BIT(BX) | BIT(SP) | BIT(BP) | 0xf000)
 
 /*
  * What an opcode does with its ModRM operands, E (register or memory) and G (register):
@@ -202,6 +194,8 @@ static void special_one_byte(struct insn *x, struct flow *f)
         operands(x, (x->g & 7) < 2 ? 'i' : 'r', f);
         if ((x->g & 7) == 2 || (x->g & 7) == 3)
             f->ends = ENDS_CALL;
+        else if ((x->g & 7) == 4 || (x->g & 7) == 5)
+            f->ends = ENDS_NOWHERE;
         break;
     }
 }
@@ -334,6 +328,33 @@ static bool opcode(struct insn *x)
     return true;
 }
 
+/* Where control goes from here. */
+static void ending(const struct insn *x, struct flow *f)
+{
+    bool branch = x->map ? (x->op & 0xf0) == 0x80 : (x->op & 0xf0) == 0x70 || (x->op & 0xfc) == 0xe0;
+
+    if (x->vex)
+        return;
+    if (branch)
+        f->ends = ENDS_BRANCH;
+    else if (!x->map && (x->op == 0xe9 || x->op == 0xeb))
+        f->ends = ENDS_JUMP;
+    else if (!x->map && x->op == 0xe8)
+        f->ends = ENDS_CALL;
+    else if (x->map ? x->op == 0x05 || x->op == 0x07 || x->op == 0x34 || x->op == 0x35
+                    : x->op == 0xc2 || x->op == 0xc3 || x->op == 0xca || x->op == 0xcb || x->op == 0xcf)
+        f->ends = ENDS_NOWHERE;
+    if (f->ends == ENDS_PLAIN || f->ends == ENDS_NOWHERE || x->op == 0xff)
+        return;
+    if (x->end - x->p == 4)
+        f->offset = (int32_t)(x->p[0] | x->p[1] << 8 | x->p[2] << 16 | (uint32_t)x->p[3] << 24);
+    else if (x->end - x->p == 1)
+        f->offset = (int8_t)*x->p;
+    else
+        return;
+    f->direct = true;
+}
+
 void flow_of(const uint8_t *b, unsigned n, struct flow *f)
 {
     struct insn x = {.p = b, .end = b + n};
@@ -381,11 +402,7 @@ void flow_of(const uint8_t *b, unsigned n, struct flow *f)
     }
     if (!x.map && x.rep + x.repne && x.op >= 0xa4 && x.op <= 0xaf && (x.op & 0xfe) != 0xa8)
         f->zeroed |= BIT(CX);
-    if (!x.map && x.op == 0xe8)
-        f->ends = ENDS_CALL;
-    if (x.map ? x.op == 0x05 || x.op == 0x07 || x.op == 0x34 || x.op == 0x35
-              : x.op == 0xc2 || x.op == 0xc3 || x.op == 0xca || x.op == 0xcb || x.op == 0xcf)
-        f->ends = ENDS_RETURN;
+    ending(&x, f);
     f->written &= ~BIT(SP);
     f->zeroed &= ~BIT(SP);
 }
@@ -410,32 +427,28 @@ static depths with_depth(depths d, uint16_t regs, unsigned depth)
     return d;
 }
 
-/* Marks the block's dependent loads. Returns the depths at its end. */
-depths depend(struct flow *f, size_t n, depths in)
+bool waits(const struct flow *f, depths d)
 {
-    uint16_t survive = 0xffff;
+    return f->load && depth_of(d, f->address) == 2;
+}
 
-    if (n && f[n - 1].ends == ENDS_CALL)
-        survive = PRESERVED;
-    else if (n && f[n - 1].ends == ENDS_RETURN)
-        survive = 0;
-    for (;;) {
-        depths d = in, next = in;
+/* The depths after the instruction. */
+depths after(const struct flow *f, depths d)
+{
+    unsigned address = depth_of(d, f->address), value = depth_of(d, f->read);
 
-        for (size_t i = 0; i < n; i++) {
-            unsigned address = depth_of(d, f[i].address), value = depth_of(d, f[i].read);
+    if (f->load && !f->fixed && value <= address)
+        value = address == 2 ? 2 : address + 1;
+    return with_depth(with_depth(d, f->written, value), f->zeroed, 0);
+}
 
-            f[i].dependent = f[i].load && address == 2;
-            if (f[i].load && !f[i].fixed && value <= address)
-                value = address == 2 ? 2 : address + 1;
-            d = with_depth(d, f[i].written, value);
-            d = with_depth(d, f[i].zeroed, 0);
-        }
-        for (unsigned r = 0; r < 16; r++)
-            if (survive >> r & 1 && depth_of(d, BIT(r)) > depth_of(next, BIT(r)))
-                next = with_depth(next, BIT(r), depth_of(d, BIT(r)));
-        if (next == in)
-            return d;
-        in = next;
+/* Of each register the larger depth; of registers other than `regs` that in `a`. */
+depths deepest(depths a, depths b, uint16_t regs)
+{
+    for (; regs; regs &= regs - 1) {
+        uint16_t r = regs & -regs;
+        if (depth_of(b, r) > depth_of(a, r))
+            a = with_depth(a, r, depth_of(b, r));
     }
+    return a;
 }

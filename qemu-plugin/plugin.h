@@ -46,7 +46,6 @@ enum { R_RAX, R_RCX, R_RDX, R_RBX, R_RSP, R_CR2 = 16, R_CR3, R_CR4, R_FS, R_GS, 
  * offsets within a page are valid for every use, see code_page(). */
 struct block {
     struct block *next; /* in its hash chain */
-    depths in, out; /* of registers when it was first described, and at its end (depend.c) */
     uint64_t page;  /* of its first byte */
     uint64_t page2; /* of its last byte */
     uint64_t start;

@@ -150,10 +150,10 @@ HOT static void on_load(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t va, 
     uint64_t *p = hot.p;
 
     (void)vcpu;
-    *p = (uint64_t)u | (va & BF_PAYLOAD_MASK);
+    *p = *(const uint64_t *)u | (va & BF_PAYLOAD_MASK);
     hot.p = p + 1;
     if (unlikely(((va & PAGE_MASK) > 4096 - 16) | (p >= hot.limit)))
-        load_slow(info, va, (uint64_t)u);
+        load_slow(info, va, *(const uint64_t *)u);
 }
 
 /* A store to a page that may hold page tables. */
@@ -291,7 +291,7 @@ static void on_entry(unsigned vcpu, void *u)
 
 /* A block is described once, however often it is translated. QEMU does not report
  * dropped translations, so a description per translation would never be freed. */
-static struct block *unique(const struct block *b)
+static const struct block *unique(const struct block *b)
 {
     static struct block *chains[1 << 16];
     size_t bytes = sizeof *b + b->n * sizeof b->offset[0], rest = offsetof(struct block, page);
@@ -308,15 +308,6 @@ static struct block *unique(const struct block *b)
     return *chain = new;
 }
 
-/* The depths of registers (depend.c) where this block starts, if it is new: those at the end of the block
- * that ran before it. They do not pass between user and kernel. */
-static depths depths_before(const struct block *b, int vector)
-{
-    const struct block *before = hot.cpu == current_cpu ? hot.block : NULL;
-
-    return before && vector < 0 && before->start >> 63 == b->start >> 63 ? before->out : 0;
-}
-
 /* The block's description. Every instruction is passed to `watch`. `vector` becomes that
  * of the exception whose handler starts here, or -1. */
 const struct block *describe(struct qemu_plugin_tb *tb,
@@ -331,6 +322,7 @@ const struct block *describe(struct qemu_plugin_tb *tb,
     static struct flow flows[MAX_BLOCK];
     struct block *b = &scratch.b;
     size_t n = qemu_plugin_tb_n_insns(tb);
+    const uint64_t *heads;
     uint64_t end = 0;
 
     if (n > MAX_BLOCK)
@@ -351,22 +343,20 @@ const struct block *describe(struct qemu_plugin_tb *tb,
     b->page2 = end >> PAGE_SHIFT;
     *vector = idt_vector(b->start);
     b->vector = (uint16_t)(*vector < 0 ? 0 : *vector);
-    b->in = depths_before(b, *vector);
-    /* A block that is translated again starts as it did the first time, so that its loads stay what they were. */
-    b = unique(b);
-    b->out = depend(flows, n, b->in);
+    heads = heads_of(b->start, end + 1, flows, n);
+    if (!heads)
+        die("no memory for a block's loads");
     for (size_t i = 0; i < n; i++) {
-        decoded[i].dependent = flows[i].dependent;
+        decoded[i].load_head = &heads[i];
         watch(qemu_plugin_tb_get_insn(tb, i), &decoded[i]);
     }
-    return b;
+    return unique(b);
 }
 
 static void watch_all(struct qemu_plugin_insn *insn, const struct decoded *d)
 {
     qemu_plugin_register_vcpu_mem_cb(
-        insn, opt.where ? on_load_where : on_load, CB_NO_REGS, MEM_R,
-        (void *)bf_head(d->dependent ? BF_KIND_LOAD_DEPENDENT : BF_KIND_LOAD, 0));
+        insn, opt.where ? on_load_where : on_load, CB_NO_REGS, MEM_R, (void *)d->load_head);
     qemu_plugin_register_vcpu_mem_cb(
         insn, opt.where ? on_store_where : on_store, CB_NO_REGS, MEM_W,
         (void *)bf_head(d->pt_write ? BF_KIND_STORE : BF_KIND_STORE_OTHER, 0));

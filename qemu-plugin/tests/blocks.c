@@ -1,38 +1,44 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * Runs depend() for a test (crates/guest/tests/it/dependent.rs). Input: one instruction in
- * hexadecimal a line, an empty line after each block. Output: per block the numbers of its dependent loads.
- * Each block starts with the depths at the end of the block before it, as if it had just run, but
- * after a line "-" with none.
+ * Runs the analysis of loads for a test (crates/guest/tests/it/dependent.rs). Input: one instruction a line, its
+ * address and its bytes in hexadecimal; an empty line after each block, in the order of translation; "-"
+ * after each program. Output: per program the numbers of its dependent loads.
  */
 #include <stdio.h>
 
 #include "../depend.h"
+#include "../events.h"
 
 int main(void)
 {
-    static struct flow flows[1024];
+    static struct flow flows[256];
+    static const uint64_t *heads[256];
     char line[80];
-    size_t n = 0;
-    depths d = 0;
+    unsigned long address, start = 0, end = 0;
+    size_t n = 0, first = 0;
+    int at;
 
     while (fgets(line, sizeof line, stdin)) {
         uint8_t bytes[16];
         unsigned length = 0, byte;
 
-        while (length < sizeof bytes && sscanf(line + 2 * length, "%2x", &byte) == 1)
-            bytes[length++] = (uint8_t)byte;
-        if (length && n < 1024) {
+        if (n < 256 && sscanf(line, "%lx %n", &address, &at) == 1) {
+            while (length < sizeof bytes && sscanf(line + at + 2 * length, "%2x", &byte) == 1)
+                bytes[length++] = (uint8_t)byte;
             flow_of(bytes, length, &flows[n++]);
-        } else if (line[0] == '-') {
-            d = 0;
+            start = n - 1 == first ? address : start;
+            end = address + length;
+        } else if (line[0] != '-') {
+            const uint64_t *h = heads_of(start, end, flows + first, n - first);
+            for (size_t i = first; i < n; i++)
+                heads[i] = h + (i - first);
+            first = n;
         } else {
-            d = depend(flows, n, d);
             for (size_t i = 0; i < n; i++)
-                if (flows[i].dependent)
+                if (*heads[i] == bf_head(BF_KIND_LOAD_DEPENDENT, 0))
                     printf("%zu ", i);
             printf("\n");
-            n = 0;
+            n = first = 0;
         }
     }
     return 0;

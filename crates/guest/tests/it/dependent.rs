@@ -11,99 +11,109 @@ use bifold_trace::{CommandExit, Event, decode};
 use crate::replay::assert_sound;
 use crate::support::{compile, qemu_missing, run, spec};
 
-/// Blocks of code, one instruction a line. `!` marks the loads that must be found dependent. A block that
-/// begins with `+` runs after the block before it; the others run first.
-const BLOCKS: &[&str] = &[
+/// Programs, one instruction a line; `\n\n` begins another block, and `0` is the label of the first. `!` marks the
+/// loads that must be found dependent.
+const PROGRAMS: &[&str] = &[
     // A chase, and the same with the pointer moved about and advanced.
-    "! mov (%rax),%rax\n dec %rcx\n jnz .",
-    "! mov 8(%rax),%rdx\n lea 16(%rdx),%rbx\n mov %rbx,%rax\n dec %rcx\n jnz .",
-    "! movslq (%rsi,%rax,4),%rax\n inc %rcx\n jnz .",
+    "! mov (%rax),%rax\n dec %rcx\n jnz 0b",
+    "! mov 8(%rax),%rdx\n lea 16(%rdx),%rbx\n mov %rbx,%rax\n dec %rcx\n jnz 0b",
+    "! movslq (%rsi,%rax,4),%rax\n inc %rcx\n jnz 0b",
     // Independent: a[i], a[idx[i]], a hash of loaded bytes as an index, random addresses from arithmetic.
-    " add (%rdi,%rcx,8),%rax\n inc %rcx\n jnz .",
-    " mov (%rsi,%rcx,4),%eax\n add (%rdi,%rax,8),%rbx\n inc %rcx\n jnz .",
-    " movzbl (%rsi),%edx\n imul $31,%rax,%rax\n add %rdx,%rax\n mov (%rdi,%rax,8),%rbx\n inc %rsi\n jnz .",
-    " mov %rax,%rdx\n shl $13,%rdx\n xor %rdx,%rax\n mov %rax,%rdx\n and %r8,%rdx\n xor %rax,(%rdi,%rdx,8)\n jnz .",
+    " add (%rdi,%rcx,8),%rax\n inc %rcx\n jnz 0b",
+    " mov (%rsi,%rcx,4),%eax\n add (%rdi,%rax,8),%rbx\n inc %rcx\n jnz 0b",
+    " movzbl (%rsi),%edx\n imul $31,%rax,%rax\n add %rdx,%rax\n mov (%rdi,%rax,8),%rbx\n inc %rsi\n jnz 0b",
+    " mov %rax,%rdx\n shl $13,%rdx\n xor %rdx,%rax\n mov %rax,%rdx\n and %r8,%rdx\n xor %rax,(%rdi,%rdx,8)\n jnz 0b",
     // The third of a[b[c[i]]], and a field of it.
-    " mov (%rsi,%rcx,4),%eax\n mov (%rdi,%rax,4),%eax\n! mov (%r8,%rax,8),%r9\n! mov (%r9),%r10\n inc %rcx\n jnz .",
+    " mov (%rsi,%rcx,4),%eax\n mov (%rdi,%rax,4),%eax\n! mov (%r8,%rax,8),%r9\n! mov (%r9),%r10\n inc %rcx\n jnz 0b",
     // A state machine: the next state is loaded from a place that the state gives.
-    " movzbl (%rsi),%eax\n shl $8,%rdx\n add %rdx,%rax\n! movzbl (%rdi,%rax),%edx\n inc %rsi\n jnz .",
+    " movzbl (%rsi),%eax\n shl $8,%rdx\n add %rdx,%rax\n! movzbl (%rdi,%rax),%edx\n inc %rsi\n jnz 0b",
     // Zeroing, constants and instructions without inputs end a chain; so does a slot of the stack.
-    "! mov (%rax),%rdx\n! mov (%rdx),%rbx\n xor %edx,%edx\n mov (%rdx),%r8\n mov (%rdi),%rax\n mov (%rax),%rax\n jnz .",
-    " mov -8(%rbp),%rax\n mov (%rax),%rax\n mov %rax,-8(%rbp)\n dec %ecx\n jnz .",
-    " mov 16(%rsp),%rax\n mov (%rax),%rax\n mov %rax,16(%rsp)\n dec %ecx\n jnz .",
-    " mov 0(%rip),%rax\n mov (%rax),%rax\n mov %rax,0(%rip)\n dec %ecx\n jnz .",
-    " mov %gs:64,%rax\n mov 8(%rax),%rbx\n mov (%rbx),%rdx\n rdtsc\n mov (%rdx),%rcx\n jnz .",
+    "! mov (%rax),%rdx\n! mov (%rdx),%rbx\n xor %edx,%edx\n mov (%rdx),%r8\n mov (%rdi),%rax\n mov (%rax),%rax\n jnz 0b",
+    " mov -8(%rbp),%rax\n mov (%rax),%rax\n mov %rax,-8(%rbp)\n dec %ecx\n jnz 0b",
+    " mov 16(%rsp),%rax\n mov (%rax),%rax\n mov %rax,16(%rsp)\n dec %ecx\n jnz 0b",
+    " mov 0(%rip),%rax\n mov (%rax),%rax\n mov %rax,0(%rip)\n dec %ecx\n jnz 0b",
+    " mov %gs:64,%rax\n mov 8(%rax),%rbx\n mov (%rbx),%rdx\n rdtsc\n mov (%rdx),%rcx\n jnz 0b",
     // Through vector registers it is lost. A vector load has an address like any other.
-    " movq (%rax),%xmm0\n movq %xmm0,%rax\n dec %ecx\n jnz .",
-    "! movdqu (%rax),%xmm0\n! mov 16(%rax),%rax\n jnz .",
+    " movq (%rax),%xmm0\n movq %xmm0,%rax\n dec %ecx\n jnz 0b",
+    "! movdqu (%rax),%xmm0\n! mov 16(%rax),%rax\n jnz 0b",
     // Conditional moves and exchanges keep the deepest; bytes are merged.
-    "! mov (%rax),%rdx\n! mov 8(%rax),%rbx\n cmp %rsi,%rcx\n cmovl %rbx,%rdx\n xchg %rdx,%rax\n jnz .",
-    "! movb (%rax),%al\n dec %ecx\n jnz .",
+    "! mov (%rax),%rdx\n! mov 8(%rax),%rbx\n cmp %rsi,%rcx\n cmovl %rbx,%rdx\n xchg %rdx,%rax\n jnz 0b",
+    "! movb (%rax),%al\n dec %ecx\n jnz 0b",
     // BMI instructions.
-    "! mov (%rax),%rdx\n andn %rdx,%r15,%rax\n dec %ecx\n jnz .",
-    "! mov (%rax),%rdx\n rorx $3,%rdx,%rax\n shlx %rcx,(%rdi),%rdx\n mov (%rdx),%r9\n jnz .",
-    // No loop goes through a return. After a call only some registers are as before.
-    " mov (%rax),%rax\n ret",
-    " mov (%rdi),%rdi\n call .",
-    "! mov (%rbx),%rbx\n mov %rbx,%rdi\n call .",
-    // Two blocks of a loop, as they run first: the second's pointer was loaded in the first.
-    " mov (%rdi),%rax\n mov (%rax),%rdx\n test %rdx,%rdx\n jz .",
-    "+ ! mov (%rdx),%rcx\n cmp %rcx,%rsi\n jne .",
+    "! mov (%rax),%rdx\n andn %rdx,%r15,%rax\n dec %ecx\n jnz 0b",
+    "! mov (%rax),%rdx\n rorx $3,%rdx,%rax\n shlx %rcx,(%rdi),%rdx\n mov (%rdx),%r9\n jnz 0b",
+    // No loop, but four loads one after the other.
+    " mov (%rax),%rax\n mov (%rax),%rax\n! mov (%rax),%rax\n! mov (%rax),%rax\n ret",
+    // A loop through a call: only some registers survive it.
+    " mov (%rdi),%rdi\n call 9f\n\n dec %ecx\n jnz 0b\n\n9: ret",
+    "! mov (%rbx),%rbx\n mov %rbx,%rdi\n call 9f\n\n dec %ecx\n jnz 0b\n\n9: ret",
+    // Recursion.
+    " push %rbx\n mov %rdi,%rbx\n! mov (%rbx),%rdi\n call 0b\n\n! mov 8(%rbx),%rdi\n pop %rbx\n jmp 0b",
+    // A search in a tree: the chain goes through two blocks, or one of two.
+    "! mov (%rax),%rdx\n test %rdx,%rdx\n jz 1f\n\n! cmp (%rdx),%rcx\n lea 8(%rdx),%rax\n jmp 0b\n\n1: ret",
+    "! cmp (%rax),%rcx\n jl 1f\n\n! mov 8(%rax),%rax\n jmp 0b\n\n1:! mov 16(%rax),%rax\n jmp 0b",
+    // What a loop does not change is no chain of its own, however it was loaded.
+    " mov (%rdi),%rax\n mov (%rax),%rax\n! mov (%rax),%rsi\n\n5: add (%rsi,%rcx,8),%rdx\n inc %rcx\n jnz 5b",
+    // Rows of a matrix: the inner loop has no chain, the outer one is found later.
+    " mov 8(%rdi),%rbx\n mov (%rbx,%rcx,8),%rsi\n xor %eax,%eax\n\n5: add (%rsi,%rax,8),%rdx\n inc %rax\n jnz 5b\n\n inc %rcx\n jnz 0b",
     // The implicit operands of string instructions.
-    "! lodsq\n mov %rax,%rsi\n jnz .",
-    " rep movsb\n jnz .",
+    "! lodsq\n mov %rax,%rsi\n jnz 0b",
+    " rep movsb\n jnz 0b",
 ];
 
-/// Assembles the blocks. For each: the bytes of its instructions.
-fn assemble(dir: &Path) -> Vec<Vec<String>> {
+/// Assembles the programs, and writes the addresses and bytes of their instructions as the driver reads them.
+fn assemble(dir: &Path) -> String {
     let mut text = String::new();
-    for (i, block) in BLOCKS.iter().enumerate() {
-        text += &format!("block{i}:\n{}\n", block.replace(['!', '+'], ""));
+    for (i, program) in PROGRAMS.iter().enumerate() {
+        for (k, block) in program.split("\n\n").enumerate() {
+            let zero = if k == 0 { "0:" } else { "" };
+            text += &format!("program{i}_{k}:{zero}\n{}\n", block.replace('!', ""));
+        }
     }
     let (s, o) = (dir.join("blocks.s"), dir.join("blocks.o"));
     std::fs::write(&s, text).unwrap();
     assert!(Command::new("cc").arg("-c").arg("-o").arg(&o).arg(&s).status().unwrap().success());
     let out = Command::new("objdump").args(["-d", "-w"]).arg(&o).output().unwrap();
-    let mut blocks = Vec::new();
+    let (mut input, mut blocks) = (String::new(), 0);
     for line in String::from_utf8(out.stdout).unwrap().lines() {
         if line.ends_with(">:") {
-            blocks.push(Vec::new());
-        } else if let (Some((_, rest)), Some(block)) = (line.split_once(":\t"), blocks.last_mut()) {
-            block.push(rest.split('\t').next().unwrap().replace(' ', ""));
+            let end = if line.ends_with("_0>:") { "\n-\n" } else { "\n" };
+            input += if blocks > 0 { end } else { "" };
+            blocks += 1;
+        } else if let Some((address, rest)) = line.split_once(":\t") {
+            // Address 0 means no block.
+            let address = 0x1000 + u64::from_str_radix(address.trim(), 16).unwrap();
+            let bytes = rest.split('\t').next().unwrap().replace(' ', "");
+            input += &format!("{address:x} {bytes}\n");
         }
     }
-    blocks
+    input + "\n-\n"
 }
 
 #[test]
-fn loads_through_loaded_addresses_are_dependent_in_blocks() {
+fn loads_through_loaded_addresses_are_dependent_in_loops() {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let plugin = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../qemu-plugin");
     let driver = dir.join("depend-blocks");
     let mut cc = Command::new("cc");
-    cc.args(["-O1", "-g", "-Wall", "-fsanitize=address,undefined", "-o"]).arg(&driver);
-    cc.args([plugin.join("tests/blocks.c"), plugin.join("depend.c")]);
+    cc.args(["-O1", "-g", "-Wall", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-o"])
+        .arg(&driver);
+    cc.args(["tests/blocks.c", "depend.c", "loops.c"].map(|f| plugin.join(f)));
     assert!(cc.status().unwrap().success());
-
-    let mut input = String::new();
-    let blocks = assemble(dir);
-    assert_eq!(blocks.len(), BLOCKS.len());
-    for (text, block) in BLOCKS.iter().zip(&blocks) {
-        assert_eq!(block.len(), text.lines().count(), "{text}");
-        if !text.starts_with('+') {
-            input += "-\n";
-        }
-        input += &(block.join("\n") + "\n\n");
-    }
-    let mut child =
-        Command::new(driver).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a driver");
-    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let mut child = Command::new(driver)
+        .env("ASAN_OPTIONS", "detect_leaks=0")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a driver");
+    child.stdin.take().unwrap().write_all(assemble(dir).as_bytes()).unwrap();
     let out = child.wait_with_output().unwrap();
     assert!(out.status.success());
     let out = String::from_utf8(out.stdout).unwrap();
-    assert_eq!(out.lines().count(), BLOCKS.len());
-    for (text, found) in BLOCKS.iter().zip(out.lines()) {
-        let marked = text.lines().enumerate().filter(|(_, l)| l.contains('!')).map(|(i, _)| i.to_string());
+    assert_eq!(out.lines().count(), PROGRAMS.len());
+    for (text, found) in PROGRAMS.iter().zip(out.lines()) {
+        let lines = text.lines().filter(|l| !l.is_empty()).enumerate();
+        let marked = lines.filter(|(_, l)| l.contains('!')).map(|(i, _)| i.to_string());
         let found: Vec<_> = found.split_whitespace().map(str::to_owned).collect();
         assert_eq!(found, marked.collect::<Vec<_>>(), "{text}");
     }

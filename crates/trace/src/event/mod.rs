@@ -71,7 +71,7 @@ pub enum Event<'a> {
     Load(u64),
     /// Data read at a GVA that the CPU knows only after other loads: the address comes from a load whose
     /// own address was loaded. Otherwise the same as [`Event::Load`]. A core cannot overlap such a load
-    /// with the loads before it. The capture finds these by `qemu-plugin/depend.c`.
+    /// with the loads before it. The capture finds these by `qemu-plugin/loops.c`.
     LoadDependent(u64),
     /// Data written at a GVA by an instruction that KVM classes as one that
     /// writes page tables (`x86_page_table_writing_insn`: MOV, XCHG, CMPXCHG,
