@@ -110,7 +110,8 @@ pub struct ProgramArgs {
     /// N is the generator's size; each generator has a default. Generators: `t` (N loads, alternately at
     /// random in one GiB and in sequence in another), `t-seq` (only the sequential loads), `t-4m` (loads at
     /// random in 4 MiB), `fork-storm` (a process forks and its child exits, N times), `pointer-chase` (N
-    /// dependent loads in random order over 1 GiB).
+    /// dependent loads in random order over 1 GiB), `gups` (N random updates of a table in 4 KB pages;
+    /// `gups:N@16g` sets the table's size), `gups-2m` (the same in the guest's 2 MB pages).
     #[arg(long, value_name = "NAME[:N]")]
     pub generate: Option<String>,
 }

@@ -243,6 +243,17 @@ fn the_pointer_chase_translates_and_never_returns_within_a_cycle() {
 }
 
 #[test]
+fn updates_of_a_table_translate_in_both_page_sizes() {
+    let [small, large] = ["gups:20k@64m", "gups-2m:20k@64m"].map(replay);
+    // A root; a PDPT and a PD for code and for data; code's page table; the table's own page tables.
+    assert_eq!(small.kinds["table"], 1 + 2 + 2 + 1 + 32);
+    assert_eq!(large.kinds["table"], 1 + 2 + 2 + 1);
+    for r in [small, large] {
+        assert_eq!((r.kinds["load"], r.kinds["store"], r.instructions), (20_000, 20_000, 160_000));
+    }
+}
+
+#[test]
 fn the_fork_storm_is_translated_by_its_own_tables_at_every_point() {
     let r = replay("fork-storm:30");
     println!("{:?}", r.kinds);

@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `timing validate`: measured ratios of run times on 4 KB and on 2 MB pages beside the predicted ones.
+//!
+//! The machine is a VM under nested paging, and a VM does not know which pages its host uses. The predictions for
+//! 4 KB and for 2 MB host pages are therefore the two ends of a band.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::native::{self, Measured, Pages};
+use crate::predict::{Hidden, Host, Model, Prediction};
+use crate::set::{Built, Program, Set};
+use crate::stats::{Median, spearman};
+use crate::{machine, say};
+
+/// The band is widened by this on both sides.
+const WIDENED: f64 = 0.10;
+/// The rank correlation of gains that is asked for.
+const RANKS: f64 = 0.9;
+/// The part of the programs that has to lie inside: 10 of 12.
+const INSIDE: f64 = 10.0 / 12.0;
+
+/// What is to be done.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Folder with programs.toml
+    #[arg(long, value_name = "DIR", default_value = "bench/time")]
+    set: PathBuf,
+    /// Only these programs
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    programs: Vec<String>,
+    /// Small inputs and 3 pairs: shows that everything runs; its figures say nothing
+    #[arg(long)]
+    quick: bool,
+    /// Pairs of runs, one on 4 KB and one on 2 MB pages, in changing order
+    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pairs: u32,
+    /// Take the measured times and the captures that an earlier call left in the work folder
+    #[arg(long)]
+    reuse: bool,
+    /// Capture with exact timing (default: --fast)
+    #[arg(long)]
+    exact: bool,
+    /// Write the page to FILE instead of standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    model: crate::ModelArgs,
+}
+
+/// A ratio of run times as the model sees it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Band {
+    /// On 4 KB and on 2 MB host pages, in ascending order.
+    ends: (f64, f64),
+    /// The same with nothing hidden and with everything hidden: the widest of both.
+    widest: (f64, f64),
+}
+
+impl Band {
+    fn new(small: &Prediction, large: &Prediction) -> Result<Band> {
+        let ratio = |host: &str, hidden| -> Result<f64> {
+            let cycles =
+                |p: &Prediction| Ok::<_, anyhow::Error>(p.cycles(p.total(host)?, hidden, Host::LongLived));
+            Ok(cycles(small)? / cycles(large)?)
+        };
+        let mut all = Vec::new();
+        for hidden in [Hidden::Stated, Hidden::Nothing, Hidden::All] {
+            for host in ["nested-4k", "nested-2m"] {
+                all.push(ratio(host, hidden)?);
+            }
+        }
+        let span = |v: &[f64]| {
+            (v.iter().copied().fold(f64::MAX, f64::min), v.iter().copied().fold(f64::MIN, f64::max))
+        };
+        Ok(Band { ends: span(&all[..2]), widest: span(&all) })
+    }
+
+    /// The middle of the two ends, as ratios go.
+    fn central(self) -> f64 {
+        (self.ends.0 * self.ends.1).sqrt()
+    }
+
+    fn holds(self, ratio: f64) -> bool {
+        self.ends.0 * (1.0 - WIDENED) <= ratio && ratio <= self.ends.1 * (1.0 + WIDENED)
+    }
+}
+
+/// A program with both sides.
+#[derive(Debug)]
+struct Row {
+    program: Program,
+    measured: Measured,
+    band: Band,
+    instructions: u64,
+}
+
+impl Row {
+    /// Predicted over measured ratio less 1, percent.
+    fn difference(&self) -> f64 {
+        100.0 * (self.band.central() / self.measured.ratio.middle - 1.0)
+    }
+}
+
+/// A target and whether it is met.
+#[derive(Debug, PartialEq)]
+struct Check {
+    text: String,
+    passed: bool,
+}
+
+fn checks(rows: &[Row]) -> Vec<Check> {
+    let inside = rows.iter().filter(|r| r.band.holds(r.measured.ratio.middle)).count();
+    let asked = (INSIDE * rows.len() as f64).ceil() as usize;
+    let mut all = vec![Check {
+        text: format!(
+            "measured ratio inside the predicted band widened by 10 %: {inside} of {}, at least {asked} asked",
+            rows.len()
+        ),
+        passed: inside >= asked,
+    }];
+    let of = |f: &dyn Fn(&Row) -> f64| rows.iter().map(f).collect::<Vec<_>>();
+    let ranks = spearman(&of(&|r| r.measured.ratio.middle), &of(&|r| r.band.central()));
+    all.push(Check {
+        text: format!(
+            "rank correlation of measured and predicted gains: {}, at least {RANKS} asked",
+            ranks.map_or("not defined".into(), |r| format!("{r:.2}"))
+        ),
+        passed: ranks.is_some_and(|r| r >= RANKS),
+    });
+    for row in rows {
+        let Some(within) = row.program.within else { continue };
+        let off = row.difference();
+        all.push(Check {
+            text: format!(
+                "{}: predicted ratio off by {off:+.1} %, at most {within} % asked",
+                row.program.name
+            ),
+            passed: off.abs() <= within,
+        });
+    }
+    all
+}
+
+fn interval(m: &Median) -> String {
+    m.interval.map_or("too few runs".into(), |(low, high)| format!("{low:.3} to {high:.3}"))
+}
+
+fn page(rows: &[Row], checks: &[Check], args: &Args, about: &[String]) -> String {
+    let mut t = String::from("# Run times on 4 KB and on 2 MB pages: measured and predicted\n\n");
+    let _ = writeln!(t, "Made by `make validate-time` on {}.\n", machine::date());
+    if args.quick {
+        let _ = writeln!(t, "**A trial run with small inputs: the figures say nothing.**\n");
+    }
+    for line in about {
+        let _ = writeln!(t, "- {line}");
+    }
+    let _ = writeln!(
+        t,
+        "\nThe ratio is a program's CPU time on 4 KB pages over that on 2 MB pages, in its region between markers; of the \
+         commands {}, in the whole command. Each program ran {} times on either, by turns; the table has the median of \
+         the pairs' ratios and its 95 % interval (order statistics). *Huge* is the least memory in 2 MB pages that a run \
+         on 2 MB pages had. The prediction is the model's for nested paging with 2 MB and with 4 KB host pages: a VM does \
+         not know which its host uses. *All hidden .. nothing hidden* is the widest band of both, if the core hides \
+         everything or nothing of its waits. *Inside* tells whether the measured ratio lies in the predicted band, \
+         widened by 10 %.\n",
+        rows.iter()
+            .filter(|r| !r.program.has_markers())
+            .map(|r| r.program.name.as_str())
+            .collect::<Vec<_>>()
+            .join(", "),
+        args.pairs,
+    );
+    t += "| program | what | time on 2 MB pages s | huge MiB | measured ratio | 95 % interval | wall ratio | predicted | all hidden .. nothing hidden | G instructions | predicted to measured % | inside |\n";
+    t += "|---|---|--:|--:|--:|---|--:|---|---|--:|--:|---|\n";
+    for r in rows {
+        let (m, b) = (&r.measured, r.band);
+        let _ = writeln!(
+            t,
+            "| {} | {} | {:.2} | {} | {:.3} | {} | {:.3} | {:.3} to {:.3} | {:.3} to {:.3} | {:.2} | {:+.1} | {} |",
+            r.program.name,
+            r.program.what,
+            m.large.middle,
+            if m.huge_kib < 0 { "not known".into() } else { (m.huge_kib >> 10).to_string() },
+            m.ratio.middle,
+            interval(&m.ratio),
+            m.wall_ratio.middle,
+            b.ends.0,
+            b.ends.1,
+            b.widest.0,
+            b.widest.1,
+            r.instructions as f64 / 1e9,
+            r.difference(),
+            if b.holds(m.ratio.middle) { "yes" } else { "NO" },
+        );
+    }
+    t += "\n## Targets\n\n";
+    for c in checks {
+        let _ = writeln!(t, "- {}: {}", if c.passed { "met" } else { "MISSED" }, c.text);
+    }
+    t
+}
+
+/// Measures every program: each round runs all of them, so that a busy minute spoils no program alone.
+fn measure(set: &Set, built: &Built, args: &Args, work: &Path) -> Result<BTreeMap<String, Measured>> {
+    let kept = work.join("measured.json");
+    let mut all: BTreeMap<String, Measured> = BTreeMap::new();
+    if args.reuse && kept.is_file() {
+        all = serde_json::from_str(&std::fs::read_to_string(&kept)?)
+            .with_context(|| kept.display().to_string())?;
+    }
+    let missing: Vec<&Program> = set.programs.iter().filter(|p| !all.contains_key(&p.name)).collect();
+    let mut pairs = vec![Vec::new(); missing.len()];
+    for n in 0..args.pairs {
+        let begin = Instant::now();
+        for (p, pairs) in missing.iter().zip(&mut pairs) {
+            let run = |pages| native::once(built, p, pages, args.model.limit());
+            // By turns, so that what drifts favours neither.
+            let pair = if n % 2 == 0 {
+                let small = run(Pages::Small)?;
+                (small, run(Pages::Large)?)
+            } else {
+                let large = run(Pages::Large)?;
+                (run(Pages::Small)?, large)
+            };
+            pairs.push(pair);
+        }
+        if !missing.is_empty() {
+            say(&format!(
+                "measured round {} of {} in {:.0} s",
+                n + 1,
+                args.pairs,
+                begin.elapsed().as_secs_f64()
+            ));
+        }
+    }
+    for (p, pairs) in missing.iter().zip(&pairs) {
+        all.insert(p.name.clone(), native::summarize(&p.name, pairs)?);
+    }
+    if !args.quick {
+        std::fs::write(&kept, serde_json::to_string_pretty(&all)?)?;
+    }
+    Ok(all)
+}
+
+/// The model's view of a program, from captures without and with 2 MB pages in the guest.
+fn predict(model: &Model, built: &Built, p: &Program, args: &Args, work: &Path) -> Result<[Prediction; 2]> {
+    let capture = |thp: &str| -> Result<Prediction> {
+        let keep = work.join(format!("{}{}-{thp}.json", if args.quick { "quick-" } else { "" }, p.name));
+        if args.reuse && keep.is_file() {
+            return Prediction::read(&keep);
+        }
+        let begin = Instant::now();
+        let memory = p.memory.to_string();
+        let mut options = vec!["--configs", "nested", "--thp", thp, "--memory", &memory];
+        options.extend(if args.exact { None } else { Some("--fast") });
+        options.extend(p.has_markers().then_some("--from-marker"));
+        let options: Vec<String> = options.into_iter().map(Into::into).collect();
+        let prediction = model.compare(&options, built.command(p), &keep)?;
+        say(&format!("captured {} with --thp {thp} in {:.0} s", p.name, begin.elapsed().as_secs_f64()));
+        for warning in &prediction.warnings {
+            say(&format!("{} with --thp {thp}: {warning}", p.name));
+        }
+        Ok(prediction)
+    };
+    Ok([capture("never")?, capture("always")?])
+}
+
+/// Runs the whole; false if a target is missed.
+pub fn run(mut args: Args) -> Result<bool> {
+    if args.quick {
+        args.pairs = args.pairs.min(3);
+    }
+    let work = args.model.work("time")?;
+    let set = Set::read(&args.set, &args.programs)?;
+    let built = set.build(&work.join("bin"), args.quick)?;
+    let model = args.model.model(Some("i5-7600"))?;
+    let measured = measure(&set, &built, &args, &work)?;
+    let (mut rows, mut failed, mut about) = (Vec::new(), Vec::new(), Vec::new());
+    for p in &set.programs {
+        match predict(&model, &built, p, &args, &work).and_then(|both| {
+            let [small, large] = &both;
+            if about.is_empty() {
+                about = machine::about();
+                about.push(format!(
+                    "profile {}, {}",
+                    small.profile(),
+                    if small.has_caches() { "with data caches" } else { "without data caches" }
+                ));
+            }
+            let band = Band::new(small, large)?;
+            let instructions = small.total("nested-4k")?.instructions;
+            Ok(Row { program: p.clone(), measured: measured[&p.name].clone(), band, instructions })
+        }) {
+            Ok(row) => rows.push(row),
+            Err(e) => {
+                say(&format!("error: {}: {e:#}", p.name));
+                failed.push(p.name.as_str());
+            }
+        }
+    }
+    if rows.is_empty() {
+        bail!("no program could be captured (messages above)");
+    }
+    let checks = checks(&rows);
+    crate::deliver(args.output.as_deref(), &page(&rows, &checks, &args, &about))?;
+    if !failed.is_empty() {
+        bail!("not captured: {} (messages above)", failed.join(", "));
+    }
+    Ok(checks.iter().all(|c| c.passed))
+}
+
+/// Time that a single run or capture may take unless --limit says otherwise.
+pub const LIMIT: Duration = Duration::from_secs(3600);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::predict::tests::document;
+
+    fn prediction(walks: [u64; 2]) -> Prediction {
+        let of = |w| format!(r#""instructions": 2000, "walk_cycles": {w}"#);
+        Prediction::parse(&document("", &of(walks[0]), &of(walks[1]))).unwrap()
+    }
+
+    fn row(name: &str, ratio: f64, ends: (f64, f64), within: Option<f64>) -> Row {
+        let text = format!("name = \"{name}\"\nwhat = \"w\"\nrun = [\"x\"]\nquick = []\nmemory = 1\n");
+        let mut program: Program = toml::from_str(&text).unwrap();
+        program.within = within;
+        let m = Median { middle: ratio, interval: Some((ratio - 0.01, ratio + 0.01)), n: 9 };
+        let measured = Measured { ratio: m, wall_ratio: m, small: m, large: m, huge_kib: 2048 };
+        Row { program, measured, band: Band { ends, widest: ends }, instructions: 1_000_000_000 }
+    }
+
+    #[test]
+    fn the_ends_of_the_band_are_the_two_sizes_of_host_pages() {
+        // 1000 cycles without walks: 2000 instructions at a CPI of 0.5.
+        let band = Band::new(&prediction([1000, 500]), &prediction([250, 0])).unwrap();
+        assert_eq!(band.ends, (1.5, 1.6));
+        assert_eq!(band.widest, band.ends);
+        assert!((band.central() - 2.4f64.sqrt()).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_ratio_is_inside_up_to_a_tenth_beyond_either_end() {
+        let band = Band { ends: (1.0, 2.0), widest: (1.0, 2.0) };
+        for (ratio, inside) in [(0.89, false), (0.91, true), (1.5, true), (2.19, true), (2.21, false)] {
+            assert_eq!(band.holds(ratio), inside, "{ratio}");
+        }
+    }
+
+    #[test]
+    fn targets_are_met_or_missed_each_for_itself() {
+        let mut rows = vec![
+            row("a", 1.0, (1.0, 1.0), None),
+            row("b", 1.2, (1.1, 1.3), Some(20.0)),
+            row("c", 1.5, (1.4, 1.8), None),
+        ];
+        assert!(checks(&rows).iter().all(|c| c.passed), "{:?}", checks(&rows));
+        rows[2].measured.ratio.middle = 1.1;
+        let after = checks(&rows);
+        assert_eq!(after.iter().map(|c| c.passed).collect::<Vec<_>>(), [false, false, true]);
+        rows[1].measured.ratio.middle = 0.9;
+        assert!(!checks(&rows)[2].passed);
+    }
+
+    #[test]
+    fn five_of_six_suffice_as_ten_of_twelve_do() {
+        let mut rows: Vec<Row> = (0..6)
+            .map(|i| {
+                let ratio = 1.0 + f64::from(i) / 10.0;
+                row(&i.to_string(), ratio, (ratio, ratio), None)
+            })
+            .collect();
+        rows[0].band.ends = (0.5, 0.5);
+        assert!(checks(&rows)[0].passed);
+        rows[1].band.ends = (0.5, 0.5);
+        assert!(!checks(&rows)[0].passed);
+    }
+
+    #[test]
+    fn the_page_shows_a_missed_target() {
+        use clap::Parser as _;
+        #[derive(clap::Parser)]
+        struct Cli {
+            #[command(flatten)]
+            args: Args,
+        }
+        let rows = [row("a", 1.5, (1.0, 1.1), None)];
+        let text = page(&rows, &checks(&rows), &Cli::parse_from(["x"]).args, &["a machine".into()]);
+        assert!(text.contains("| NO |") && text.contains("MISSED: measured ratio inside"), "{text}");
+    }
+}
