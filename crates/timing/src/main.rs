@@ -5,10 +5,12 @@
 //! The tool runs `bifold compare` and reads its JSON. Exit status: 0 done, 1 failed, 2 wrong usage, 3 a target was
 //! missed.
 
+mod builds;
 mod machine;
 mod native;
 mod predict;
 mod process;
+mod published;
 mod set;
 mod stats;
 mod validate;
@@ -31,6 +33,10 @@ struct Cli {
 enum Verb {
     /// Measure programs on 4 KB and on 2 MB pages here, and compare with the model's prediction
     Validate(validate::Args),
+    /// Capture the two loads of the multi-core thesis, and compare with its overheads
+    Builds(builds::Args),
+    /// Predict GUPS of vMitosis and LMbench of PVM, and compare with the published times
+    Published(published::Args),
 }
 
 /// How the model is run.
@@ -93,6 +99,8 @@ fn deliver(path: Option<&Path>, text: &str) -> Result<()> {
 fn main() -> ExitCode {
     let done = match Cli::parse().verb {
         Verb::Validate(args) => validate::run(args),
+        Verb::Builds(args) => builds::run(&args),
+        Verb::Published(args) => published::run(args),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

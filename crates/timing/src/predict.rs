@@ -157,11 +157,6 @@ impl Prediction {
         self.outcome.caches.is_some()
     }
 
-    /// Core frequency, Hz.
-    pub fn frequency_hz(&self) -> f64 {
-        self.outcome.frequency_hz as f64
-    }
-
     /// Cycles of walks that stay, in `total`.
     pub fn walks(&self, total: &Total, hidden: Hidden) -> f64 {
         let overlap = self.outcome.caches.map_or(1.0, |c| c.walk_overlap);

@@ -42,9 +42,9 @@ pub struct Args {
     /// Take the measured times and the captures that an earlier call left in the work folder
     #[arg(long)]
     reuse: bool,
-    /// Capture with exact timing (default: --fast)
+    /// Capture with --fast: for an idle machine only, as the guest's timer follows the host's
     #[arg(long)]
-    exact: bool,
+    fast: bool,
     /// Write the page to FILE instead of standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -257,7 +257,7 @@ fn predict(model: &Model, built: &Built, p: &Program, args: &Args, work: &Path) 
         let begin = Instant::now();
         let memory = p.memory.to_string();
         let mut options = vec!["--configs", "nested", "--thp", thp, "--memory", &memory];
-        options.extend(if args.exact { None } else { Some("--fast") });
+        options.extend(args.fast.then_some("--fast"));
         options.extend(p.has_markers().then_some("--from-marker"));
         let options: Vec<String> = options.into_iter().map(Into::into).collect();
         let prediction = model.compare(&options, built.command(p), &keep)?;
