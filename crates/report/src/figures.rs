@@ -118,3 +118,37 @@ fn per_1000(n: u64, sample: &Sample) -> f64 {
     }
     1000.0 * n as f64 / sample.instructions as f64
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CACHES: CacheFacts = CacheFacts { simulated_classes: 8, data_overlap: 4.0, walk_overlap: 2.0 };
+
+    #[test]
+    fn the_band_spans_a_core_that_hides_nothing_and_one_that_hides_all() {
+        let total = Sample {
+            instructions: 1000,
+            walk_cycles: 600,
+            walk_hidden_cycles: 200,
+            data_stall_cycles: 1000,
+            data_hidden_cycles: 300,
+            ideal_stall_cycles: 1000,
+            ideal_hidden_cycles: 300,
+            vmm_cycles: 100,
+            ..Sample::default()
+        };
+        let f = Figures::of_total(&total, 1.0, Some(&CACHES));
+        // Nothing hidden: 700 of 2000. All: 100 + 300 of 1250.
+        assert_eq!((f.low_percent, f.high_percent), (32.0, 35.0));
+        assert_eq!(f.overhead_percent, 100.0 * 500.0 / 1700.0);
+        assert_eq!(f.data_percent, 0.0);
+    }
+
+    #[test]
+    fn without_data_caches_the_band_is_that_of_double_and_half_the_cpi() {
+        let total = Sample { instructions: 1000, walk_cycles: 100, ..Sample::default() };
+        let f = Figures::of_total(&total, 1.0, None);
+        assert_eq!((f.low_percent, f.overhead_percent, f.high_percent), (5.0, 10.0, 20.0));
+    }
+}

@@ -148,3 +148,47 @@ impl Stalls {
 fn hidden(independent: u64, overlap: f64) -> u64 {
     (independent as f64 * (1.0 - 1.0 / overlap)) as u64
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Profile;
+    use crate::cache::CacheMode;
+
+    fn stalls(mode: CacheMode) -> Stalls {
+        let profile = Profile::load("geometry-g", &[]).unwrap();
+        Stalls::new(&profile.walk, &Classes::new(mode, &profile.cache, true))
+    }
+
+    #[test]
+    fn independent_stalls_overlap_and_dependent_ones_do_not() {
+        let mut s = stalls(CacheMode::Exact);
+        s.data(3, 1, 3, 100, false);
+        s.data(4, 1, 3, 50, true);
+        assert_eq!(s.data_cycles(4.0), (150, 75));
+        assert_eq!(s.data_cycles(1.0), (150, 0));
+        s.reference((1, 0), 3, 80, false);
+        s.reference((1, 0), 3, 40, true);
+        assert_eq!(s.walk_cycles(2.0), (120, 40));
+        assert_eq!([0, 1, 2].map(|level| s.misses(level)), [2, 2, 2]);
+    }
+
+    #[test]
+    fn a_reference_outside_the_sample_takes_the_mean_of_its_step() {
+        let mut s = stalls(CacheMode::Sampled);
+        let prior = Profile::load("geometry-g", &[]).unwrap().walk.guest_leaf;
+        s.unseen_reference((1, 0), true);
+        assert_eq!(s.walk_cycles(1.0).0, prior);
+        for _ in 0..2000 {
+            s.reference((1, 0), 3, 200, true);
+        }
+        let before = s.walk_cycles(1.0).0;
+        s.unseen_reference((1, 0), true);
+        assert!((198..=201).contains(&(s.walk_cycles(1.0).0 - before)));
+        // Line 0 is counted as it is, and the mean keeps out of it.
+        s.reference((2, 0), 0, 4, true);
+        let before = s.walk_cycles(1.0).0;
+        s.unseen_reference((2, 0), true);
+        assert_eq!(s.walk_cycles(1.0).0 - before, Profile::load("geometry-g", &[]).unwrap().walk.guest_upper);
+    }
+}
