@@ -187,14 +187,14 @@ impl Pipes {
     /// # Errors
     /// If the kernel refuses a pipe or the process.
     pub fn new() -> io::Result<Pipes> {
-        let mut ends = [-1; 4];
-        for pair in ends.chunks_mut(2) {
+        let mut pipes = Pipes { ends: [-1; 4], child: 0 };
+        for pair in pipes.ends.chunks_mut(2) {
             // SAFETY: the kernel writes two descriptors.
             if unsafe { libc::pipe2(pair.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
                 return Err(io::Error::last_os_error());
             }
         }
-        let [from_parent, to_child, from_child, to_parent] = ends;
+        let [from_parent, to_child, from_child, to_parent] = pipes.ends;
         // SAFETY: the child calls only close, read, write and _exit, which are safe after a fork (signal-safety(7)).
         let child = unsafe { libc::fork() };
         if child == 0 {
@@ -209,8 +209,11 @@ impl Pipes {
                 libc::_exit(0);
             }
         }
-        let pipes = Pipes { ends, child };
-        if child < 0 { Err(io::Error::last_os_error()) } else { Ok(pipes) }
+        if child < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        pipes.child = child;
+        Ok(pipes)
     }
 
     /// Sends a byte to the other process and waits for it, `times` times: two switches of the process a time.

@@ -23,6 +23,11 @@ golden! {
     policy_replay_help_short: "policy replay -h";
     policy_sweep_help_short: "policy sweep -h";
     policy_intervals_help_short: "policy intervals -h";
+    profile_help_long: "profile --help";
+    profile_measure_help_short: "profile measure -h";
+    profile_list: "profile list";
+    profile_check_of_a_built_in_profile: "profile check geometry-g";
+    profile_check_json: "profile check geometry-g --format json";
     mode_help_short: "mode -h";
     mode_help_long: "mode --help";
     t_table: "compare --generate t:20000 --profile geometry-g";

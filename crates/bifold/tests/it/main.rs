@@ -16,6 +16,7 @@ mod links;
 mod long;
 mod places;
 mod policy;
+mod profile;
 mod recordings;
 mod reference;
 mod runs;

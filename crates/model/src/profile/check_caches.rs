@@ -56,6 +56,15 @@ pub(super) fn check(profile: &Profile, origin: &str) -> Result<(), ProfileError>
         if c.cycles <= below.cycles {
             return bad(key("cycles"), format!("must exceed cache.{}.cycles ({})", below.name, below.cycles));
         }
+        if below.content == Content::Inclusive && c.content == Content::Any && c.bytes < below.bytes {
+            return bad(
+                key("bytes"),
+                format!(
+                    "is {}: smaller than cache.{} ({}), which is inclusive: only an exclusive level may be",
+                    c.bytes, below.name, below.bytes
+                ),
+            );
+        }
         if c.content == Content::Inclusive {
             let held: u64 = levels[..i].iter().map(|l| l.bytes).max().unwrap_or(0);
             if c.bytes < held {
@@ -129,6 +138,22 @@ mod tests {
             let e = refusal(setting);
             assert!(e.contains(expected), "{setting}: {e}");
         }
+    }
+
+    #[test]
+    fn a_third_level_smaller_than_an_inclusive_second_one_is_refused() {
+        let text = include_str!("../../../../profiles/geometry-g.toml");
+        let set = |content: &str| {
+            let set = ["cache.l2.content=inclusive", "cache.l3.bytes=720896", content].map(String::from);
+            Profile::parse(text, "x", &set).map_err(|e| e.to_string())
+        };
+        assert!(
+            set("cache.l3.content=any")
+                .unwrap_err()
+                .contains("cache.l3.bytes is 720896: smaller than cache.l2")
+        );
+        assert!(set("cache.l3.content=inclusive").unwrap_err().contains("an inclusive level"));
+        assert!(set("cache.l3.content=exclusive").is_ok());
     }
 
     #[test]

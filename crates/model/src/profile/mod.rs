@@ -41,6 +41,7 @@ builtin! {
     "xeon-gold-6252",
     "xeon-8269cy",
     "zen4",
+    "epyc-zen5-guest",
     "geometry-g",
 }
 

@@ -364,3 +364,6 @@ fn civil(days: u64) -> (u64, u64, u64) {
     let (d, m) = (of_year - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
     (era * 400 + year + u64::from(m <= 2), m, d)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+use super::*;
+use crate::bench::Calm;
+use crate::survey::{Costs, HostPages, Loads, Tlbs};
+use crate::told::ToldCache;
+
+fn about(median: f64) -> Option<Estimate> {
+    Some(Estimate { median, low: median * 0.99, high: median * 1.02, rounds: 15 })
+}
+
+/// A machine like the one of development, on a calm day.
+fn found() -> Survey {
+    let cache = |level: u8, bytes: u64, ways, cycles: f64| Level {
+        level,
+        bytes,
+        reach: Some(Estimate::between(bytes as f64, bytes as f64 * 0.9, bytes as f64 * 1.1, 15)),
+        told: Some(ToldCache {
+            level,
+            bytes,
+            ways,
+            inclusive: level == 2,
+            sharing: if level == 3 { 16 } else { 2 },
+        }),
+        ways,
+        ways_measured: (level == 1).then_some(ways),
+        cycles: about(cycles),
+    };
+    let tlb = |level, entries, ways| ToldTlb { level, data: true, code: false, size: "4K", entries, ways };
+    Survey {
+        cpu: 1,
+        told: Told {
+            vendor: "AuthenticAMD".into(),
+            family: 0x1a,
+            model: 2,
+            name: "AMD EPYC".into(),
+            hypervisor: Some("KVMKVMKVM".into()),
+            caches: Vec::new(),
+            tlbs: vec![tlb(1, 96, 0), tlb(2, 128, 8)],
+        },
+        rounds: 15,
+        clock: about(3.7e9).unwrap(),
+        calm: Calm::default(),
+        huge_part: 1.0,
+        caches: vec![cache(1, 48 << 10, 12, 4.1), cache(2, 1 << 20, 16, 14.0), cache(3, 32 << 20, 16, 50.0)],
+        tlbs: Tlbs {
+            l1_4k: Some(Array {
+                entries: Estimate::between(96.0, 91.0, 108.0, 15),
+                ways: Some(0),
+                miss: 7.0,
+            }),
+            l2_4k: Some(Array {
+                entries: Estimate::between(4096.0, 3444.0, 5793.0, 15),
+                ways: None,
+                miss: 130.0,
+            }),
+            l1_2m: None,
+            host_pages: HostPages::Split,
+        },
+        loads: Loads {
+            area: 1 << 30,
+            memory: about(560.0),
+            dependent_2m: about(900.0),
+            dependent_4k: about(1500.0),
+            independent_2m: about(80.0),
+            independent_4k: about(130.0),
+            data_overlap: about(15.0),
+            walk_overlap: Some(Estimate { median: 12.0, low: 6.0, high: 20.0, rounds: 15 }),
+            walk: about(1000.0),
+            sequential: about(8.0),
+            prefetch_level: 2,
+        },
+        costs: Costs {
+            page_fault: about(5000.0),
+            page_fault_huge: None,
+            syscall: about(500.0),
+            process_switch: about(6600.0),
+            mprotect: about(7600.0),
+        },
+        warnings: vec!["the machine is busy".into()],
+    }
+}
+
+#[test]
+fn what_is_measured_has_its_spread_and_what_is_not_its_origin() {
+    let made = profile(&found(), "mine", "2026-11-22").unwrap();
+    assert_eq!(made.base, "zen4");
+    assert!(made.text.contains("# Note: the machine is busy.\n"), "{}", made.text);
+    let p = Profile::parse(&made.text, "mine", &[]).unwrap();
+    assert_eq!((p.name.as_str(), p.cpu.frequency_hz), ("mine", 3_700_000_000));
+    let tlb = |name: &str| p.tlb.iter().find(|t| t.name == name).unwrap();
+    assert_eq!((tlb("l1d").entries, tlb("l1d").ways), (96, 0));
+    // CPUID's number of entries contradicts the measurement; its ways stay, and say so.
+    assert_eq!((tlb("l2d").entries, tlb("l2d").ways), (4096, 8));
+    assert!(tlb("l2d").source.as_ref().unwrap().contains("although CPUID says 128"));
+    assert_eq!(tlb("l2d").prior.as_deref(), Some("ways: told by CPUID"));
+    assert!(tlb("l2i").prior.as_ref().unwrap().starts_with("as zen4's"));
+    let m = p.memory.as_ref().unwrap();
+    assert_eq!((m.cycles, m.data_overlap, m.prefetch_level), (560, 15.0, 2));
+    assert!(m.source.as_ref().unwrap().contains("cycles 560 (554 to 571)"), "{:?}", m.source);
+    // An interval wider than half of the value is no measurement.
+    assert_eq!(m.walk_overlap, 6.0);
+    assert!(m.prior.as_ref().unwrap().contains("walk_overlap: as zen4's; measured 12.0 (6.0 to 20.0)"));
+    let shared: Vec<_> = p.cache.iter().map(|c| (c.bytes >> 10, c.cycles, c.shared)).collect();
+    assert_eq!(shared, [(48, 4, false), (1024, 14, false), (32768, 50, true)]);
+    assert!(p.exit.invlpg.prior.as_ref().unwrap().starts_with("as zen4's, scaled by the clock (1.00): "));
+    assert_eq!(p.exit.invlpg.source, None);
+}
+
+#[test]
+fn measured_values_that_contradict_each_other_are_refused_with_their_keys() {
+    let mut busy = found();
+    busy.caches[2].cycles = about(13.0);
+    let e = profile(&busy, "mine", "2026-11-22").unwrap_err().to_string();
+    assert!(e.contains("cache.l3.cycles must exceed cache.l2.cycles"), "{e}");
+    let mut busy = found();
+    busy.loads.memory = about(40.0);
+    let e = profile(&busy, "mine", "2026-11-22").unwrap_err().to_string();
+    assert!(e.contains("memory.cycles must exceed"), "{e}");
+}
+
+#[test]
+fn every_nearest_profile_exists() {
+    let mut told = Told { family: 6, ..Told::default() };
+    for vendor in ["GenuineIntel", "AuthenticAMD", ""] {
+        told.vendor = vendor.into();
+        for model in 0..=0xff {
+            told.model = model;
+            assert!(Profile::builtin_text(nearest(&told)).is_some(), "{vendor} {model:#x}");
+        }
+    }
+    told.vendor = "AuthenticAMD".into();
+    told.family = 0x19;
+    assert_eq!(nearest(&told), "zen4");
+}
+
+#[test]
+fn every_measured_value_is_a_row() {
+    let rows = found().findings();
+    let row = |name: &str| rows.iter().find(|r| r.name == name).unwrap();
+    assert_eq!(row("memory, load to use").measured.unwrap().median, 560.0);
+    assert_eq!(row("page fault, 2 MB").measured, None);
+    assert_eq!(row("L2 TLB, 4 KB pages").told, Some(128));
+    assert!(found().remarks().iter().any(|r| r.contains("in pages of 4 KB")));
+}
+
+#[test]
+fn days_have_their_dates() {
+    for (days, date) in
+        [(0, (1970, 1, 1)), (59, (1970, 3, 1)), (11_016, (2000, 2, 29)), (20_779, (2026, 11, 22))]
+    {
+        assert_eq!(civil(days), date, "{days}");
+    }
+}
