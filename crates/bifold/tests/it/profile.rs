@@ -30,8 +30,8 @@ fn profiles_that_contradict_themselves_are_refused_with_the_key() {
     let good = bifold("profile show geometry-g").quietly().replacen("\"geometry-g\"", "\"mine\"", 1);
     let mut all = String::new();
     for (from, to) in [
-        ("bytes = 23068672", "bytes = 524288"),
-        ("bytes = 1048576", "bytes = 1000000"),
+        ("bytes = 23068672", "bytes = 720896"),
+        ("bytes = 1048576", "bytes = 1740800"),
         ("cycles = 54\n", "cycles = 14\n"),
         ("cycles = 200\n", "cycles = 50\n"),
         ("level = 3\nbytes", "level = 2\nbytes"),
