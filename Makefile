@@ -9,6 +9,7 @@ export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 CARGO ?= cargo
 BIFOLD = $${CARGO_TARGET_DIR:-target}/release/bifold
 LAB = $${CARGO_TARGET_DIR:-target}/release/lab
+TIMING = $${CARGO_TARGET_DIR:-target}/release/timing
 REPORT ?= bifold-report.html
 # Series of kernels for the laboratory.
 KERNELS ?= $(shell sed -n 's/^\([0-9.]*\) .*/\1/p' kernel/series.txt)
@@ -21,10 +22,12 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 BUILT ?= $${CARGO_TARGET_DIR:-target}/release
 INTO = $(DESTDIR)$(PREFIX)
+# The profile of this machine, as `bifold profile measure` writes it.
+PROFILE ?= profiles/epyc-zen5-guest.toml
 # Scale of the memory and of the times in experiments with sharing guests.
 SCALE ?= 1/8
 
-.PHONY: help setup build install uninstall demo test docs kernel vmtest vmtest-long vmtest-debug vmtest-host validate-exits lab-policies lab-share lab lint fuzz msrv bench clean
+.PHONY: help setup build install uninstall demo test docs kernel vmtest vmtest-long vmtest-debug vmtest-host validate-exits validate-time lab-policies lab-share lab-builds published-times lab lint fuzz msrv bench clean
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /make \1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r a b; do printf '  %-20s %s\n' "$$a" "$$b"; done
 
@@ -86,6 +89,9 @@ validate-exits: build ## compare predicted exits with the real KVM's: docs/resul
 	@mkdir -p docs/results
 	@status=0; for k in $(KERNELS); do (set -x; $(LAB) validate --kernel $$k -o docs/results/exits-$$k.md) || status=$$?; done; exit $$status
 
+validate-time: build ## run programs here on 4 KB and 2 MB pages, and predict it: docs/results, an hour (PROFILE=FILE TIME=options)
+	$(TIMING) validate --profile $(PROFILE) -o docs/results/validate-time.md $(TIME)
+
 lab-policies: build ## compare policies over the suite: docs/results/policies.md; captures missing timelines
 	@tools/suite setup
 	@tools/suite capture
@@ -95,7 +101,13 @@ lab-share: build ## run 8 guests under the real KSM: docs/results, 40 minutes, r
 	@mkdir -p docs/results
 	$(BIFOLD) share run --scale $(SCALE) --report bifold-share.html --markdown docs/results/share-synthetic.md experiments/share/synthetic.toml
 
-lab: validate-exits lab-policies lab-share vmtest-long vmtest-debug ## run every long experiment: a day
+lab-builds: build ## predict the two loads of the multi-core thesis: docs/results, an hour (BUILDS=options)
+	@tools/lab-builds -o docs/results/lab-builds.md $(BUILDS)
+
+published-times: build ## predict GUPS of vMitosis and LMbench of PVM: docs/results, half an hour (PUBLISHED=options)
+	$(TIMING) published -o docs/results/published-times.md $(PUBLISHED)
+
+lab: validate-exits validate-time lab-policies lab-share lab-builds published-times vmtest-long vmtest-debug ## run every long experiment: a day
 
 docs: ## build the documentation as a book: target/book/index.html
 	@tools/docs

@@ -62,7 +62,10 @@ impl ModelArgs {
     }
 
     fn model(&self, otherwise: Option<&str>) -> Result<predict::Model> {
-        let profile = self.profile.as_deref().or(otherwise).context("--profile is missing")?;
+        let profile =
+            self.profile.as_deref().or(otherwise).context(
+                "--profile is missing: `bifold profile measure` writes the profile of this machine",
+            )?;
         let bifold = self.bifold.clone().unwrap_or_else(|| target().join("release/bifold"));
         predict::Model::new(&bifold, profile, self.caches.clone(), self.limit())
     }

@@ -143,7 +143,18 @@ impl Prediction {
             ideal_hidden_cycles: less(a.ideal_hidden_cycles, b.ideal_hidden_cycles)?,
             vmm_cycles: less(a.vmm_cycles, b.vmm_cycles)?,
             first_touch_cycles: less(a.first_touch_cycles, b.first_touch_cycles)?,
-            ..Total::default()
+            guest_page_faults: less(a.guest_page_faults, b.guest_page_faults)?,
+            exits_violation: less(a.exits_violation, b.exits_violation)?,
+            exits_guest_fault: less(a.exits_guest_fault, b.exits_guest_fault)?,
+            exits_hidden_fault: less(a.exits_hidden_fault, b.exits_hidden_fault)?,
+            exits_permission: less(a.exits_permission, b.exits_permission)?,
+            exits_unsync: less(a.exits_unsync, b.exits_unsync)?,
+            exits_emulated_write: less(a.exits_emulated_write, b.exits_emulated_write)?,
+            exits_unprotect: less(a.exits_unprotect, b.exits_unprotect)?,
+            exits_cr3_write: less(a.exits_cr3_write, b.exits_cr3_write)?,
+            exits_cr3_read: less(a.exits_cr3_read, b.exits_cr3_read)?,
+            exits_invlpg: less(a.exits_invlpg, b.exits_invlpg)?,
+            exits_cr4_write: less(a.exits_cr4_write, b.exits_cr4_write)?,
         })
     }
 

@@ -278,7 +278,7 @@ pub fn run(mut args: Args) -> Result<bool> {
     let work = args.model.work("time")?;
     let set = Set::read(&args.set, &args.programs)?;
     let built = set.build(&work.join("bin"), args.quick)?;
-    let model = args.model.model(Some("i5-7600"))?;
+    let model = args.model.model(None)?;
     let measured = measure(&set, &built, &args, &work)?;
     let (mut rows, mut failed, mut about) = (Vec::new(), Vec::new(), Vec::new());
     for p in &set.programs {
