@@ -39,6 +39,9 @@ pub struct Args {
     /// Only the first N instructions of each load, as in `bifold compare --for`
     #[arg(long = "for", value_name = "N")]
     part: Option<String>,
+    /// Capture with --fast: for an idle machine only, as the guest's timer follows the host's
+    #[arg(long)]
+    fast: bool,
     /// 1 G instructions of each load: shows that everything runs; its figures say nothing
     #[arg(long)]
     quick: bool,
@@ -149,6 +152,9 @@ fn capture(name: &str, command: &[String], args: &Args) -> Result<Prediction> {
         ["--thp", "never", "--vcpus", "1", "--memory", "1024"].map(Into::into).to_vec();
     if args.sample != "off" {
         options.push(format!("--sample={}", args.sample));
+    }
+    if args.fast {
+        options.push("--fast".into());
     }
     if let Some(part) = if args.quick { Some("1G") } else { args.part.as_deref() } {
         options.extend(["--for".into(), part.into()]);
