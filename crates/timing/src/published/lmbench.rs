@@ -177,7 +177,7 @@ fn capture(args: &Args, program: &Path, which: &str) -> Result<(Extra, String)> 
         ];
         let command = [program.display().to_string(), which.into(), calls.to_string()];
         say(&format!("capturing {which}, {calls} times"));
-        let p = args.model.model(Some("xeon-gold-6252"))?.compare(
+        let p = args.model.model(Some("xeon-8269cy"))?.compare(
             &options.map(Into::into),
             &command,
             &file(calls),
