@@ -110,7 +110,8 @@ fn costs(c: &Comparison) -> String {
     head.push("exits\ncount");
     if c.outcome.caches.is_some() {
         let max = figures.iter().map(|f| f.high_percent).fold(0.0, f64::max);
-        let cell = |v| fixed(v, decimals(max));
+        // Short, so that the table keeps within its width.
+        let cell = |v| fixed(v, if max >= 100.0 { 0 } else { decimals(max) });
         for (row, f) in cells.iter_mut().zip(&figures) {
             row.insert(2, format!("{}-{}", cell(f.low_percent), cell(f.high_percent)));
         }
