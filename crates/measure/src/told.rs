@@ -156,7 +156,7 @@ fn old_amd_caches(cpuid: Cpuid) -> Vec<ToldCache> {
 /// The coded associativity of leaf 0x8000_0006; 0 = fully associative.
 fn amd_ways(code: u32) -> Option<u64> {
     Some(match code {
-        1 | 2 | 3 => code.into(),
+        1..=3 => code.into(),
         4 => 4,
         5 => 6,
         6 => 8,

@@ -32,8 +32,8 @@ pub(super) fn measure(work: &mut Work) -> Result<Costs, MeasureError> {
     let map = |pages, len| Region::new(len, pages).map_err(kernel("map memory"));
     let (mut small, mut huge) = (map(Pages::Sparse, SMALL * PAGE)?, map(Pages::SparseHuge, LARGE * HUGE)?);
     // A first use of each shows that the calls work; in rounds their errors are left out.
-    pipes.to_the_other_and_back(8).map_err(kernel("send a byte through a pipe"))?;
-    pipes.to_oneself(8).map_err(kernel("send a byte through a pipe"))?;
+    pipes.pass_to_the_other_and_back(8).map_err(kernel("send a byte through a pipe"))?;
+    pipes.pass_to_oneself(8).map_err(kernel("send a byte through a pipe"))?;
     small.protect_and_back(1).map_err(kernel("change a page's rights"))?;
     let touch = |region: &mut Region, step: usize, n: usize| -> u64 {
         region.words().iter_mut().step_by(step / 8).take(n).for_each(|w| *w = 1);
@@ -48,11 +48,15 @@ pub(super) fn measure(work: &mut Work) -> Result<Costs, MeasureError> {
                 1024
             },
         ),
-        1 => w.bench.time(&mut pipes, |p| _ = p.to_oneself(16), |p| p.to_oneself(128).map_or(0, |()| 128)),
+        1 => w.bench.time(
+            &mut pipes,
+            |p| _ = p.pass_to_oneself(16),
+            |p| p.pass_to_oneself(128).map_or(0, |()| 128),
+        ),
         2 => w.bench.time(
             &mut pipes,
-            |p| _ = p.to_the_other_and_back(16),
-            |p| p.to_the_other_and_back(128).map_or(0, |()| 256),
+            |p| _ = p.pass_to_the_other_and_back(16),
+            |p| p.pass_to_the_other_and_back(128).map_or(0, |()| 256),
         ),
         3 => w.bench.time(
             &mut small,

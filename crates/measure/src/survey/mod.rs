@@ -208,7 +208,7 @@ fn area(available: Option<u64>) -> Result<u64, MeasureError> {
         area /= 2;
     }
     if area < LEAST_AREA {
-        return Err(MeasureError::TooLittleMemory { needed: LEAST_AREA * 4 >> 20, there: available >> 20 });
+        return Err(MeasureError::TooLittleMemory { needed: (LEAST_AREA * 4) >> 20, there: available >> 20 });
     }
     Ok(area)
 }
