@@ -143,9 +143,12 @@ mod tests {
             ..Sample::default()
         };
         let f = Figures::of_total(&total, 1.0, Some(&CACHES));
-        // Nothing hidden: 700 of 2000. All: 100 + 300 of 1250.
-        assert_eq!((f.low_percent, f.high_percent), (32.0, 35.0));
+        // Nothing hidden: 700 of 2000. All: 100 + 300 of 1250. As stated: 100 + 400 of 1700.
         assert_eq!(f.overhead_percent, 100.0 * 500.0 / 1700.0);
+        assert_eq!((f.low_percent, f.high_percent), (f.overhead_percent, 35.0));
+        let overlap = CacheFacts { walk_overlap: 1.0, ..CACHES };
+        let f = Figures::of_total(&total, 1.0, Some(&overlap));
+        assert_eq!((f.low_percent, f.high_percent), (f.overhead_percent, 56.0));
         assert_eq!(f.data_percent, 0.0);
     }
 

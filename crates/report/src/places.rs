@@ -165,6 +165,7 @@ impl Places {
                     let c = &row.costs[i];
                     rest.tlb_misses -= c.tlb_misses;
                     rest.walk_cycles -= c.walk_cycles;
+                    rest.walk_hidden_cycles -= c.walk_hidden_cycles;
                     rest.exits -= c.exits;
                     rest.vmm_cycles -= c.vmm_cycles;
                 }

@@ -4,7 +4,7 @@
 //! `INSTA_UPDATE=always` writes the tables of `docs/reference/formats.md` from the schemas.
 
 use crate::fixture::{comparison, places, policies};
-use bifold_model::{Estimate, Mean, Sampling};
+use bifold_model::{CacheError, CacheFacts, Estimate, Mean, Sampling};
 use bifold_report::{Comparison, Format, Guest, Input, Partial, RunPolicies};
 use bifold_trace::CommandExit;
 use serde_json::Value;
@@ -105,6 +105,8 @@ fn comparisons() -> Vec<Comparison> {
     let per_instruction = Mean { windows: 3, mean: 0.5, sd: 0.1, half_width: Some(0.2) };
     let estimate = Estimate { exact_cycles: 5, half_width_cycles: Some(1.5), per_instruction };
     sampled.outcome.configs[0].estimate = Some(estimate);
+    sampled.outcome.caches = Some(CacheFacts { simulated_classes: 8, data_overlap: 8.0, walk_overlap: 2.0 });
+    sampled.outcome.configs[0].cache_error = Some(CacheError { half_width_cycles: 9.5 });
     let mut attributed = comparison();
     attributed.places = Some(places(2000));
     vec![comparison(), generated, recorded, without, sampled, attributed]
