@@ -12,6 +12,11 @@ fn first_of(path: &str, key: &str) -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
+/// A kernel's version without what its builder appended.
+fn number(release: &str) -> &str {
+    release.split(|c: char| !c.is_ascii_digit() && c != '.').next().unwrap_or(release)
+}
+
 /// What a reader has to know of the machine: lines for a list.
 pub fn about() -> Vec<String> {
     let cpu = first_of("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown processor".into());
@@ -27,7 +32,7 @@ pub fn about() -> Vec<String> {
             "{cpu} (family {family}, model {model}), {cpus} CPUs, {}",
             if guest { "a virtual machine" } else { "no virtual machine" }
         ),
-        format!("Linux {}, transparent huge pages `{chosen}`", read("/proc/sys/kernel/osrelease")),
+        format!("Linux {}, transparent huge pages `{chosen}`", number(&read("/proc/sys/kernel/osrelease"))),
         format!(
             "load average at the end of the run: {}",
             read("/proc/loadavg").split(' ').take(3).collect::<Vec<_>>().join(", ")
@@ -39,4 +44,15 @@ pub fn about() -> Vec<String> {
 pub fn date() -> String {
     let ended = process::run(Command::new("date").arg("+%Y-%m-%d"), Duration::from_secs(10));
     ended.map_or_else(|_| "an unknown day".into(), |e| e.stdout.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_is_told_by_its_number() {
+        assert_eq!(number("6.12.41+deb13-amd64"), "6.12.41");
+        assert_eq!(number("6.1.0-56-amd64"), "6.1.0");
+    }
 }

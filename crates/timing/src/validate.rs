@@ -163,20 +163,21 @@ fn page(rows: &[Row], checks: &[Check], args: &Args, about: &[String]) -> String
     for line in about {
         let _ = writeln!(t, "- {line}");
     }
+    let whole: Vec<&str> =
+        rows.iter().filter(|r| !r.program.has_markers()).map(|r| r.program.name.as_str()).collect();
     let _ = writeln!(
         t,
-        "\nThe ratio is a program's CPU time on 4 KB pages over that on 2 MB pages, in its region between markers; of the \
-         commands {}, in the whole command. Each program ran {} times on either, by turns; the table has the median of \
+        "\nThe ratio is a program's CPU time on 4 KB pages over that on 2 MB pages, in its region between markers{}. Each program ran {} times on either, by turns; the table has the median of \
          the pairs' ratios and its 95 % interval (order statistics). *Huge* is the least memory in 2 MB pages that a run \
          on 2 MB pages had. The prediction is the model's for nested paging with 2 MB and with 4 KB host pages: a VM does \
          not know which its host uses. *All hidden .. nothing hidden* is the widest band of both, if the core hides \
          everything or nothing of its waits. *Inside* tells whether the measured ratio lies in the predicted band, \
          widened by 10 %.\n",
-        rows.iter()
-            .filter(|r| !r.program.has_markers())
-            .map(|r| r.program.name.as_str())
-            .collect::<Vec<_>>()
-            .join(", "),
+        if whole.is_empty() {
+            String::new()
+        } else {
+            format!("; of {}, in the whole command", whole.join(", "))
+        },
         args.pairs,
     );
     t += "| program | what | time on 2 MB pages s | huge MiB | measured ratio | 95 % interval | wall ratio | predicted | all hidden .. nothing hidden | G instructions | predicted to measured % | inside |\n";
