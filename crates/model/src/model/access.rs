@@ -218,6 +218,8 @@ impl Model {
         let mut miss: Option<Miss> = None;
         let mut held = true;
         let mut split = false;
+        // Nothing that a TLB holds: no group walks, and none files anything.
+        let mut nowhere = false;
         for group in groups.iter_mut() {
             let tlb = &mut group.tlbs[vcpu];
             let writes = if write { all_sharers(group.members.len()) } else { 0 };
@@ -230,13 +232,19 @@ impl Model {
             if lookup != Lookup::L1 && lookup != Lookup::L2 {
                 let miss = match &miss {
                     Some(m) => m,
+                    None if nowhere => continue,
                     None => match translate(guest, root, gva, write) {
-                        // A device's window: its accesses leave the guest in every mode.
-                        Some(leaf) if leaf.page.frame() >= *frames => return,
+                        // A device's window: its accesses leave the guest in every mode. The
+                        // groups that follow still count their miss.
+                        Some(leaf) if leaf.page.frame() >= *frames => {
+                            (nowhere, held) = (true, false);
+                            continue;
+                        }
                         Some(leaf) => miss.insert(Miss { vcpu, gva, kind, leaf, root }),
                         None => {
                             *untranslated += 1;
-                            return;
+                            (nowhere, held) = (true, false);
+                            continue;
                         }
                     },
                 };

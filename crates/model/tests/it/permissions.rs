@@ -2,7 +2,8 @@
 //! Entries that are there but do not allow a write, and pages held in pieces.
 
 use crate::reference::{DIRTY, LARGE, WRITE};
-use crate::stream::{NATIVE, NESTED_2M, NESTED_4K, Stream, profile};
+use crate::stream::{FRAMES, NATIVE, NESTED_2M, NESTED_4K, Stream, profile};
+use bifold_model::Config;
 use bifold_trace::Event::{self, Cr3, Fetch, Invlpg, Load, PtStore, Store};
 
 const VA: u64 = 0x40_4060_0000;
@@ -106,4 +107,19 @@ fn a_cr3_load_drops_what_is_not_global() {
         .run(&profile("i5-7600", &[]), NATIVE)
         .total;
     assert_eq!((got.tlb_misses_4k, got.tlb_flushes), (2, 1));
+}
+
+#[test]
+fn a_device_s_access_is_a_first_level_miss_of_every_configuration_alone_and_together() {
+    let (mut stream, device) = (Stream::new(), VA + (1 << 30));
+    let root = stream.table(4);
+    stream.map(root, VA, 2, WRITE | LARGE);
+    stream.map(root, device, 1, FRAMES.max(1 << 20) << 12 | WRITE);
+    // The first load splits the configurations: they hold the large page at different sizes.
+    let stream = stream.start(root).and(&[Load(VA), Load(device), Load(device), Load(VA)]);
+    let together = stream.run_all(&profile("i5-7600", &[]), &Config::ALL, 1.0);
+    for c in together.configs {
+        assert_eq!(c.total.l1_misses, 3, "{}", c.config.name());
+        assert_eq!(stream.run(&profile("i5-7600", &[]), c.config).total.l1_misses, 3, "{}", c.config.name());
+    }
 }
