@@ -11,10 +11,6 @@
 use crate::tag::{Attr, GLOBAL, PAGE, allow, attr, keep_sharers, key_of, matches, tag};
 use crate::wide::Wide;
 
-/// Where an entry was found; good until the array changes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Slot(u32);
-
 /// Words of a set's row before its tags: signatures of ways 0-7 and 8-15 (0 = empty way,
 /// 0x7f = no such way), the recency list (most recent in the lowest nibble), and
 /// how many non-global flushes the set has seen with the number of its entries.
@@ -84,20 +80,17 @@ fn set_sig(head: &mut [u64; HEAD], way: usize, sig: u64) {
 #[inline(always)]
 fn find(head: &[u64; HEAD], tags: &[u64], key: u64) -> Option<usize> {
     let sig = signature(key);
-    for half in 0..2 {
-        let word = head[SIG + half];
-        let mut m = equal_bytes(word, sig);
-        while m != 0 {
-            let way = 8 * half + (m.trailing_zeros() >> 3) as usize;
-            // Bytes agree by chance, too, or by a borrow in `equal_bytes`; an empty way's
-            // stale tag is told by its byte.
-            match tags.get(way) {
-                Some(&tag) if matches(tag, key) && word >> (8 * (way & 7)) & 0x80 != 0 => return Some(way),
-                _ => m &= m - 1,
-            }
-        }
-        if tags.len() <= 8 {
-            break;
+    // Ways 0-7 in bit 0 of each byte, ways 8-15 in bit 1: one loop, which mostly runs once, and no
+    // branch on which half the way is in.
+    let mut m = equal_bytes(head[SIG], sig) >> 7 | equal_bytes(head[SIG + 1], sig) >> 6;
+    while m != 0 {
+        let bit = m.trailing_zeros() as usize;
+        let way = (bit >> 3) + 8 * (bit & 1);
+        // Signatures agree by chance, too. An empty way's byte never does: a borrow in
+        // `equal_bytes` marks only bytes that differ from `sig` in bit 0.
+        match tags.get(way) {
+            Some(&tag) if matches(tag, key) => return Some(way),
+            _ => m &= m - 1,
         }
     }
     None
@@ -227,9 +220,9 @@ impl Assoc {
         keys
     }
 
-    /// Looks `key` up in the set selected by `index` and makes it the most recent.
+    /// Looks `key` up in the set selected by `index` and makes it the most recent: its attributes.
     #[inline(always)]
-    pub fn lookup(&mut self, index: u64, key: u64) -> Option<Slot> {
+    pub fn lookup(&mut self, index: u64, key: u64) -> Option<Attr> {
         let set = self.set_of(index);
         if self.wide.is_some() {
             return self.lookup_wide(set, key);
@@ -237,23 +230,14 @@ impl Assoc {
         let (head, tags) = self.row(set);
         let way = find(head, tags, key)?;
         promote(&mut head[ORDER], way);
-        Some(Slot((set * self.stride + HEAD + way) as u32))
+        Some(attr(tags[way]))
     }
 
     #[cold]
     #[inline(never)]
-    fn lookup_wide(&mut self, set: usize, key: u64) -> Option<Slot> {
-        self.wide.as_mut()?.lookup(set, key).map(|slot| Slot(slot as u32))
-    }
-
-    /// The attributes of the entry just found.
-    #[inline(always)]
-    pub fn attr(&self, slot: Slot) -> Attr {
-        let slot = slot.0 as usize;
-        attr(match &self.wide {
-            None => self.rows[slot],
-            Some(w) => w.at(slot),
-        })
+    fn lookup_wide(&mut self, set: usize, key: u64) -> Option<Attr> {
+        let wide = self.wide.as_mut()?;
+        wide.lookup(set, key).map(|slot| attr(wide.at(slot)))
     }
 
     /// Gives further configurations the right to write through the entry for `key`, if it
@@ -368,7 +352,7 @@ mod tests {
                     1 if key < 20 => { a.flush_all(); r.sets.iter_mut().for_each(Vec::clear); }
                     2 => { a.remove(key, key); r.set(key).retain(|e| e.0 != key); }
                     _ => {
-                        let hit = a.lookup(key, key).map(|s| a.attr(s));
+                        let hit = a.lookup(key, key);
                         prop_assert_eq!(hit, r.lookup(key));
                         if hit.is_none() {
                             let attr = Attr { writable: key as u8, global, piece: 0 };

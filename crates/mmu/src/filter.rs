@@ -23,17 +23,26 @@ struct Slot {
     time: u64,
 }
 
+/// `value` if `x` is 0, else 0. An `if` would become a branch, which is mispredicted often where many
+/// accesses miss.
+#[inline(always)]
+pub(crate) fn if_zero(x: u64, value: u64) -> u64 {
+    value & ((x | x.wrapping_neg()) >> 63).wrapping_sub(1)
+}
+
 /// Pages of one CPU that its TLBs hold on one side (data or code).
 #[derive(Debug, Clone)]
 pub struct Filter {
     slots: Box<[Slot; SLOTS]>,
     /// In the bits above the page; slots of another epoch no longer answer, but keep times.
     epoch: u64,
+    /// A bit per slot: its page may be part of an entry larger than 4 KB.
+    large: [u64; SLOTS / 64],
 }
 
 impl Default for Filter {
     fn default() -> Self {
-        Filter { slots: Box::new([Slot::default(); SLOTS]), epoch: 1 << EPOCH_SHIFT }
+        Filter { slots: Box::new([Slot::default(); SLOTS]), epoch: 1 << EPOCH_SHIFT, large: [0; SLOTS / 64] }
     }
 }
 
@@ -65,9 +74,12 @@ impl Filter {
         (slot.time != 0).then_some((slot.tag >> 1 & PAGES, slot.time))
     }
 
-    /// Files a page that every TLB holds now, in a slot that was emptied before.
+    /// Files a page that every TLB holds now, in a slot that was emptied before. `large` if some
+    /// TLB may hold it in an entry larger than 4 KB.
     #[inline]
-    pub fn file(&mut self, page: u64, written: bool, time: u64) {
+    pub fn file(&mut self, page: u64, written: bool, large: bool, time: u64) {
+        let (word, bit) = (page as usize % SLOTS / 64, page % 64);
+        self.large[word] = (self.large[word] & !(1 << bit)) | u64::from(large) << bit;
         self.slots[page as usize % SLOTS] = Slot { tag: self.epoch | page << 1 | u64::from(written), time };
     }
 
@@ -102,17 +114,33 @@ impl Filter {
     /// Time of the last access noted here to page number `page` of `size`; 0 = none.
     #[inline(always)]
     pub fn last_use(&self, size: PageSize, page: u64) -> u64 {
-        if size == PageSize::Size4K {
-            let slot = &self.slots[page as usize % SLOTS];
-            return if (slot.tag >> 1 ^ page) & PAGES == 0 { slot.time } else { 0 };
+        match size {
+            PageSize::Size4K => self.last_use_small(page),
+            PageSize::Size2M | PageSize::Size1G => self.last_use_large(size, page),
         }
-        self.last_use_large(size, page)
     }
 
+    /// [`Filter::last_use`] of a 4 KB page.
+    #[inline(always)]
+    pub fn last_use_small(&self, page: u64) -> u64 {
+        let slot = &self.slots[page as usize % SLOTS];
+        if_zero((slot.tag >> 1 ^ page) & PAGES, slot.time)
+    }
+
+    /// Looks only at the slots whose pages may be in large entries.
     #[inline(never)]
     fn last_use_large(&self, size: PageSize, page: u64) -> u64 {
         let shift = size.shift() - 12;
-        let of_page = |s: &&Slot| (s.tag >> 1 & PAGES) >> shift == page;
-        self.slots.iter().filter(of_page).map(|s| s.time).max().unwrap_or(0)
+        let mut last = 0;
+        for (word, &bits) in self.large.iter().enumerate() {
+            let mut bits = bits;
+            while bits != 0 {
+                let slot = &self.slots[64 * word + bits.trailing_zeros() as usize];
+                let same = (slot.tag >> 1 & PAGES) >> shift == page;
+                last = last.max(if same { slot.time } else { 0 });
+                bits &= bits - 1;
+            }
+        }
+        last
     }
 }

@@ -39,7 +39,7 @@ mod wide;
 pub mod write;
 
 pub use addr::{Gpa, Gva, Hpa};
-pub use assoc::{Assoc, Slot};
+pub use assoc::Assoc;
 pub use filter::Filter;
 pub use format::Format;
 pub use mode::Mode;

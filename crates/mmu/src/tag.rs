@@ -16,7 +16,7 @@ const WRITABLE: u64 = 0xff << WRITABLE_SHIFT;
 const _: () = assert!(WRITABLE >> WRITABLE_SHIFT == (1 << SHARERS) - 1 && WRITABLE < GLOBAL);
 const PIECE_SHIFT: u32 = KEY_BITS;
 pub(crate) const PAGE: u64 = (1 << PAGE_BITS) - 1;
-const KEY: u64 = (1 << KEY_BITS) - 1;
+pub(crate) const KEY: u64 = (1 << KEY_BITS) - 1;
 
 /// The attributes of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

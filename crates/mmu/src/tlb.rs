@@ -68,12 +68,11 @@ pub struct Entry {
     pub global: bool,
 }
 
-/// The arrays that hold one page size for one side.
+/// The arrays that hold one page size for one side, or [`NONE`]. What the first level does not hold,
+/// the second does not either.
 #[derive(Debug, Clone, Copy)]
 struct Arrays {
-    size: PageSize,
     first: u8,
-    /// [`NONE`] where the second level does not hold the size.
     second: u8,
 }
 
@@ -85,13 +84,40 @@ const NONE: u8 = u8::MAX;
 pub struct Tlb {
     first: Box<[Recent]>,
     second: Box<[Assoc]>,
-    /// Per side, the page sizes held, small to large.
-    sizes: [Box<[Arrays]>; 2],
+    /// Per side and page size.
+    sizes: [[Arrays; 3]; 2],
     /// The current address space (PCID) in a key's place for it; 0 where it is not used.
     space: u64,
     evicted: Option<(PageSize, u64)>,
     /// Some entry is or was a piece of a larger page.
     pieces: bool,
+    /// Per [`region`], a bit for each size of which an entry was filed since the last whole flush.
+    /// Most regions have pages of one size, and need no look-up in the arrays of the others.
+    held: [u8; REGIONS],
+}
+
+const REGIONS: usize = 64;
+
+/// The sizes of a byte of [`Tlb::held`], small to large.
+#[inline(always)]
+fn sizes_of(mut held: u8) -> impl Iterator<Item = PageSize> {
+    std::iter::from_fn(move || {
+        let size = *PageSize::ALL.get(held.trailing_zeros() as usize)?;
+        held &= held - 1;
+        Some(size)
+    })
+}
+
+/// Number of the gigabyte around 4 KB page number `page`, by a hash: gigabytes may share one.
+#[inline(always)]
+fn region(page: u64) -> usize {
+    ((page >> 18).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize % REGIONS
+}
+
+/// Number of the 4 KB page around an address.
+#[inline(always)]
+fn page_number(gva: Gva) -> u64 {
+    (gva.0 & ((1 << 57) - 1)) >> 12
 }
 
 /// The bits of the places of `n` sharers.
@@ -120,61 +146,55 @@ impl Tlb {
             specs.iter().position(takes).map_or(NONE, |i| i as u8)
         };
         let sizes = [false, true].map(|code| {
-            PageSize::ALL
-                .into_iter()
-                .map(|size| Arrays {
-                    size,
-                    first: find(&first, code, size),
-                    second: find(&second, code, size),
-                })
-                .filter(|a| a.first != NONE)
-                .collect()
+            PageSize::ALL.map(|size| {
+                let (first, second) = (find(&first, code, size), find(&second, code, size));
+                Arrays { first, second: if first == NONE { NONE } else { second } }
+            })
         });
         Tlb {
             sizes,
-            first: first.iter().map(|s| Recent::new(s.entries, s.ways, [s.data, s.code])).collect(),
+            first: first
+                .iter()
+                .map(|s| Recent::new(s.entries, s.ways, [s.data, s.code], s.sizes == [PageSize::Size4K]))
+                .collect(),
             second: second.iter().map(|s| Assoc::new(s.entries, s.ways)).collect(),
             space: 0,
             evicted: None,
             pieces: false,
+            held: [0; REGIONS],
         }
     }
 
     /// Does this side have TLBs at all?
     pub fn has(&self, side: Side) -> bool {
-        !self.sizes[side as usize].is_empty()
+        self.sizes[side as usize].iter().any(|a| a.first != NONE)
     }
 
     /// Looks a page up at `time`; a write needs an entry that allows it as it is for all
     /// configurations of the bits `writes` (0 for a read). `filters` (data, code) are those
     /// in front of this CPU's TLBs.
-    #[inline]
+    #[inline(never)]
     pub fn lookup(&mut self, side: Side, gva: Gva, writes: u8, time: u64, filters: &[Filter; 2]) -> Lookup {
-        let Tlb { first, second, sizes, space, evicted, .. } = self;
+        let Tlb { first, second, sizes, space, evicted, held, .. } = self;
         let sizes = &sizes[side as usize];
-        for a in sizes {
-            let array = &mut first[usize::from(a.first)];
-            if array.is_unused() {
-                continue;
-            }
-            if let Some(attr) = array.lookup(key(a.size, gva) | *space, time) {
+        let held = held[region(page_number(gva))];
+        for size in sizes_of(held) {
+            let Some(array) = first.get_mut(usize::from(sizes[size as usize].first)) else { continue };
+            if let Some(attr) = array.lookup(key(size, gva) | *space, time) {
                 let missing = writes & !attr.writable;
-                return if missing != 0 { Lookup::NotWritable(missing, a.size) } else { Lookup::L1 };
+                return if missing != 0 { Lookup::NotWritable(missing, size) } else { Lookup::L1 };
             }
         }
-        for a in sizes {
-            let Some(array) = second.get_mut(usize::from(a.second)) else { continue };
-            if array.is_unused() {
-                continue;
-            }
-            let k = key(a.size, gva);
-            if let Some(slot) = array.lookup(k, k | *space) {
-                let attr = array.attr(slot);
+        for size in sizes_of(held) {
+            let Arrays { first: a, second: b } = sizes[size as usize];
+            let Some(array) = second.get_mut(usize::from(b)) else { continue };
+            let k = key(size, gva);
+            if let Some(attr) = array.lookup(k, k | *space) {
                 let missing = writes & !attr.writable;
                 if missing != 0 {
-                    return Lookup::NotWritableL2(missing, a.size);
+                    return Lookup::NotWritableL2(missing, size);
                 }
-                *evicted = first[usize::from(a.first)].insert_absent(k | *space, attr, time, filters);
+                *evicted = first[usize::from(a)].insert_absent(k | *space, attr, time, filters);
                 return Lookup::L2;
             }
         }
@@ -196,12 +216,16 @@ impl Tlb {
         time: u64,
         filters: &[Filter; 2],
     ) {
-        let Tlb { first, second, sizes, space, evicted, pieces } = self;
-        let Some(a) = sizes[side as usize].iter().rfind(|a| a.size <= entry.size) else { return };
-        let piece = if entry.page > a.size { entry.page as u8 } else { 0 };
+        let Tlb { first, second, sizes, space, evicted, pieces, held } = self;
+        let sizes = &sizes[side as usize];
+        let fits = |size: &PageSize| *size <= entry.size && sizes[*size as usize].first != NONE;
+        let Some(size) = PageSize::ALL.into_iter().rfind(fits) else { return };
+        let a = sizes[size as usize];
+        held[region(page_number(gva))] |= 1 << size as u8;
+        let piece = if entry.page > size { entry.page as u8 } else { 0 };
         *pieces |= piece != 0;
         let attr = Attr { writable, global: entry.global, piece };
-        let k = key(a.size, gva);
+        let k = key(size, gva);
         let array = &mut first[usize::from(a.first)];
         let amended = !fresh && array.allow(k | *space, writable, time);
         if !amended {
@@ -225,12 +249,17 @@ impl Tlb {
     /// 4 KB page `page` was last used at `time`: what a filter knew, for the entry that holds it.
     #[inline]
     pub fn used_at(&mut self, side: Side, page: u64, time: u64) {
-        for a in &self.sizes[side as usize] {
-            let array = &mut self.first[usize::from(a.first)];
-            if !array.is_unused() {
-                array.used_at(key(a.size, Gva(page << 12)) | self.space, time);
-            }
+        let Tlb { first, sizes, space, held, .. } = self;
+        for size in sizes_of(held[region(page)]) {
+            let array = first.get_mut(usize::from(sizes[side as usize][size as usize].first));
+            array.into_iter().for_each(|a| a.used_at(key(size, Gva(page << 12)) | *space, time));
         }
+    }
+
+    /// May the first level hold 4 KB page `page` as part of a larger entry?
+    #[inline]
+    pub fn may_hold_large(&self, page: u64) -> bool {
+        self.held[region(page)] > 1
     }
 
     /// Drops the page's entries (INVLPG, or the page fault that the address caused), global
@@ -238,9 +267,7 @@ impl Tlb {
     pub fn invalidate(&mut self, gva: Gva) {
         for size in PageSize::ALL {
             let k = key(size, gva) | self.space;
-            for array in &mut self.first {
-                array.retain(|other, attr| !matches(other, attr, k));
-            }
+            self.first.iter_mut().for_each(|array| array.remove(k));
             for array in &mut self.second {
                 array.remove(key(size, gva), k);
             }
@@ -269,6 +296,7 @@ impl Tlb {
         self.first.iter_mut().for_each(Recent::flush_all);
         self.second.iter_mut().for_each(Assoc::flush_all);
         self.pieces = false;
+        self.held = [0; REGIONS];
     }
 
     /// Drops all but global entries (MOV to CR3 without PCID).

@@ -311,7 +311,8 @@ impl Model {
             self.fill_split(side, gva);
         }
         if held {
-            self.vcpus[vcpu].filters[side as usize].file(page, write, time);
+            let large = self.groups.iter().any(|g| g.tlbs[vcpu].may_hold_large(page));
+            self.vcpus[vcpu].filters[side as usize].file(page, write, large, time);
         }
     }
 
