@@ -42,6 +42,13 @@ pub struct Miss {
 }
 
 impl Miss {
+    /// The guest's entry at `at`. The leaf is known already, and mostly the only one that is not in
+    /// the machine's cache. (A walk cache may lead to another leaf: an old table's.)
+    #[inline]
+    pub fn read(&self, guest: &GuestTables, at: u64) -> u64 {
+        if at == self.leaf.step.at { self.leaf.step.entry } else { guest.read(Gpa(at)) }
+    }
+
     /// The TLB entry that the guest's own tables allow.
     #[inline]
     pub fn guest_entry(&self, guest: &GuestTables) -> Entry {

@@ -13,7 +13,7 @@ use crate::guest::GuestTables;
 use crate::host::{Backing, HostMemory};
 use crate::memory::{Memory, References};
 use bifold_mmu::format::X86_64_4_LEVEL as HOST;
-use bifold_mmu::{Dimension, Gpa, Gva, Hpa, PageSize, Start, Step, Tag, Walk, WalkCache, walk};
+use bifold_mmu::{Dimension, Format, Gpa, Gva, Hpa, PageSize, Start, Step, Tag, Walk, WalkCache, walk};
 use std::ops::Range;
 
 /// Host-physical addresses of table pages, above every frame that backs guest memory:
@@ -47,7 +47,18 @@ pub struct Nested {
     ages: Ages,
     /// Per leaf entry: the intervals of its last use and of its making.
     used_made: Vec<[u32; 2]>,
+    /// Two bits per leaf entry, [`READY`] and [`READY_WRITE`].
+    ready: Vec<u64>,
 }
+
+/// The entry maps its page, its use in this interval is noted, and the tables above lead to it: walks
+/// need not read it. Most walks are over entries that have not changed since the last one, and these
+/// bits stay in the machine's cache where the entries do not.
+const READY: u64 = 1;
+/// The entry is ready, and its page may be written. A ready entry without this bit maps the zero page.
+const READY_WRITE: u64 = 2;
+/// Entries per word of [`Nested::ready`].
+const PER_WORD: usize = 32;
 
 impl Nested {
     /// Empty tables over `host`.
@@ -58,8 +69,9 @@ impl Nested {
                 if level < host.page_size().level() { 0 } else { (frames >> (9 * (level - 1))) + 1 };
             vec![0; (covered as usize).next_multiple_of(512)]
         });
-        let used_made = vec![[0; 2]; levels[usize::from(host.page_size().level()) - 1].len()];
-        Nested { levels, host, epoch: 1 << EPOCH_SHIFT, ages: Ages::default(), used_made }
+        let leaves = levels[usize::from(host.page_size().level()) - 1].len();
+        let (used_made, ready) = (vec![[0; 2]; leaves], vec![0; leaves / PER_WORD]);
+        Nested { levels, host, epoch: 1 << EPOCH_SHIFT, ages: Ages::default(), used_made, ready }
     }
 
     fn root(&self) -> Start {
@@ -76,8 +88,7 @@ impl Nested {
         self.levels[usize::from(level) - 1].get(((at - base(level)) >> 3) as usize).copied().unwrap_or(0)
     }
 
-    /// Reads the leaf entry of guest frame `gfn`, so that it is in the machine's cache
-    /// when a walk needs it.
+    /// The leaf entry of guest frame `gfn`.
     #[inline]
     pub fn peek(&self, gfn: u64) -> u64 {
         let level = self.host.page_size().level();
@@ -85,11 +96,34 @@ impl Nested {
         self.levels[usize::from(level) - 1].get(i as usize).copied().unwrap_or(0)
     }
 
+    /// [`Nested::peek`] where a walk will read the entry.
+    #[inline]
+    pub fn read_ahead(&self, gfn: u64) -> u64 {
+        if self.ready(Gpa::from_frame(gfn)) == 0 { self.peek(gfn) } else { 0 }
+    }
+
     /// Begins a new interval: every entry counts as unused.
     pub fn begin_interval(&mut self) {
         self.ages.begin_interval();
         let next = (self.epoch >> EPOCH_SHIFT) % 0x7ff + 1;
         self.epoch = next << EPOCH_SHIFT;
+        self.ready.fill(0);
+    }
+
+    /// The bits of the entry that maps `gpa`: 0, [`READY`], or that and [`READY_WRITE`].
+    #[inline]
+    fn ready(&self, gpa: Gpa) -> u64 {
+        let i = (gpa.0 >> self.host.page_size().shift()) as usize;
+        self.ready.get(i / PER_WORD).map_or(0, |word| word >> (2 * (i % PER_WORD)) & 3)
+    }
+
+    /// Number `i` of the leaf entries has these bits from now on.
+    fn set_ready(&mut self, i: usize, bits: u64) {
+        if self.ready.len() <= i / PER_WORD {
+            self.ready.resize(i / PER_WORD + 1, 0);
+        }
+        let (word, shift) = (&mut self.ready[i / PER_WORD], 2 * (i % PER_WORD));
+        *word = *word & !(3 << shift) | bits << shift;
     }
 
     /// Tables of the level above the leaf entries: what dropping all of them has to free, within a few.
@@ -104,11 +138,12 @@ impl Nested {
         let shift = self.host.page_size().shift() - 12;
         let leaves = &mut self.levels[usize::from(self.host.page_size().level()) - 1];
         let end = leaves.len().min(((gfns.end + (1 << shift) - 1) >> shift) as usize);
-        let mut dropped = false;
-        for entry in leaves.get_mut((gfns.start >> shift) as usize..end).unwrap_or_default() {
+        let (start, mut dropped) = ((gfns.start >> shift) as usize, false);
+        for entry in leaves.get_mut(start..end).unwrap_or_default() {
             dropped |= *entry & HOST.present != 0;
             *entry = 0;
         }
+        (start..end).for_each(|i| self.set_ready(i, 0));
         dropped
     }
 
@@ -124,6 +159,7 @@ impl Nested {
             }
         }
         self.host = host;
+        self.ready.fill(0);
     }
 
     /// Entries used in this interval that were there before it: the violations that empty
@@ -134,8 +170,10 @@ impl Nested {
 
     #[inline]
     fn mark_used(&mut self, step: Step) {
+        let writable = step.entry & HOST.write != 0;
+        let i = ((step.at - base(step.level)) >> 3) as usize;
+        self.set_ready(i, READY | if writable { READY_WRITE } else { 0 });
         if step.entry & EPOCH_MASK != self.epoch {
-            let i = ((step.at - base(step.level)) >> 3) as usize;
             self.levels[usize::from(step.level) - 1][i] = (step.entry & !EPOCH_MASK) | self.epoch;
             let [used, made] = &mut self.used_made[i];
             self.ages.used(*used, *made);
@@ -192,8 +230,16 @@ impl Nested {
         refs: &mut References<'_, M>,
     ) -> Result<(), Violation> {
         let page = gpa.0 >> self.host.page_size().shift();
+        let ready = self.ready(gpa);
         if caches.nested_lookup(page, write) {
-            self.use_frame(gpa);
+            if ready == 0 {
+                self.use_frame(gpa);
+            }
+            return Ok(());
+        }
+        if ready & if write { READY_WRITE } else { READY } != 0 {
+            self.walk_ready(caches, gpa, guest, refs);
+            caches.nested_fill(page, write, ready & READY_WRITE != 0);
             return Ok(());
         }
         let start = caches.start(Dimension::Host, gpa.0, self.root());
@@ -218,18 +264,45 @@ impl Nested {
         }
     }
 
+    /// The references of the walk to a ready entry, and what it leaves in the walk caches: where
+    /// the tables lie, and so every entry but the leaf, follows from the address.
+    #[inline]
+    fn walk_ready<M: Memory>(
+        &self,
+        caches: &mut WalkCache,
+        gpa: Gpa,
+        guest: u8,
+        refs: &mut References<'_, M>,
+    ) {
+        let leaf = self.host.page_size().level();
+        let start = caches.start(Dimension::Host, gpa.0, self.root()).level;
+        for level in (leaf..=start).rev() {
+            let number = gpa.0 >> (12 + 9 * (level - 1));
+            let at = base(level) + (number << 3);
+            if level > 1 && caches.holds(Dimension::Host, level, at) {
+                continue;
+            }
+            refs.touch(guest, level, || Hpa(at));
+            if level > leaf {
+                caches.fill(Dimension::Host, level, gpa.0, at, base(level - 1) + (number << 12));
+            }
+        }
+    }
+
     /// The two-dimensional walk of `gva`: the guest's tables, each of their entries
-    /// behind a nested walk, and the nested walk of the result (guest level 0).
+    /// behind a nested walk, and the nested walk of the result (guest level 0). `read` returns the
+    /// guest's entry at an address.
+    #[allow(clippy::too_many_arguments)]
     pub fn walk_2d<M: Memory>(
         &mut self,
         caches: &mut WalkCache,
-        guest: &GuestTables,
+        format: &Format,
         root: Gpa,
         gva: Gva,
         write: bool,
         refs: &mut References<'_, M>,
+        read: impl Fn(u64) -> u64,
     ) -> Result<Walk, Violation> {
-        let format = guest.format();
         let top = Start { level: format.depth(), table: root.0 };
         let start = caches.start(Dimension::Guest, gva.0, top);
         // A virtually tagged hit gives the next table's host address as well.
@@ -244,7 +317,7 @@ impl Nested {
             if !held {
                 refs.touch(level, 0, || self.host.hpa(Gpa(at)));
             }
-            let entry = guest.read(Gpa(at));
+            let entry = read(at);
             if level > 1 && !held && entry & format.present != 0 && !format.is_leaf(level, entry) {
                 caches.fill(Dimension::Guest, level, gva.0, at_host, format.target(level, entry));
             }
@@ -260,13 +333,18 @@ impl Nested {
     /// May a write to `gpa` use its mapping as it is?
     #[inline]
     pub fn writable(&self, gpa: Gpa) -> bool {
-        self.host.backing(gpa) == Backing::Own
+        match self.ready(gpa) {
+            0 => self.host.backing(gpa) == Backing::Own,
+            bits => bits & READY_WRITE != 0,
+        }
     }
 
     /// Handles a violation: backs the frame and maps it. True if the host had to back it.
     /// Where the host has to replace the zero page, its MMU notifier makes the fault stale
     /// (Linux 6.1 `is_page_fault_stale`): nothing is mapped, the access faults again.
     pub fn resolve(&mut self, v: Violation) -> bool {
+        // Also where the host replaces the zero page and the entry stays as it is.
+        self.set_ready((v.gpa.0 >> self.host.page_size().shift()) as usize, 0);
         let stale = self.host.backing(v.gpa) == Backing::Zero;
         let backed = self.host.touch(v.gpa, v.write);
         if stale && backed {
@@ -279,7 +357,7 @@ impl Nested {
         }
         let page = Gpa(v.gpa.0 >> size.shift() << size.shift());
         let large = if size == PageSize::Size4K { 0 } else { HOST.page_size };
-        let write = if self.writable(v.gpa) { HOST.write } else { 0 };
+        let write = if self.host.backing(v.gpa) == Backing::Own { HOST.write } else { 0 };
         self.set(size.level(), v.gpa, self.host.hpa(page).0 | HOST.present | write | large | self.epoch);
         let leaves = self.levels[usize::from(size.level()) - 1].len();
         self.used_made.resize(leaves, [0; 2]);
@@ -294,5 +372,85 @@ impl Nested {
             table.resize((i + 1).next_multiple_of(512), 0);
         }
         table[i] = entry;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{Refs, Uncached};
+    use bifold_mmu::CacheSpec;
+    use proptest::prelude::*;
+
+    /// Tables with their walk caches and counts.
+    struct Side(Nested, WalkCache, Refs);
+
+    impl Side {
+        fn new(page: PageSize, tag: Tag, nested_tlb: bool) -> Side {
+            let specs = [(2, 4), (3, 2), (4, 2)].map(|(level, entries)| CacheSpec {
+                levels: vec![level],
+                guest: false,
+                host: true,
+                entries,
+                ways: 0,
+            });
+            let nested = Nested::new(HostMemory::new(page, 1 << 12, 1));
+            Side(nested, WalkCache::new(tag, &specs, nested_tlb.then_some((4, 2))), Refs::default())
+        }
+
+        /// Translates, violations included; returns their number and whether the page may be written.
+        fn translate(&mut self, gpa: Gpa, write: bool) -> (u32, bool) {
+            for violations in 0.. {
+                let mut refs = References { memory: &mut Uncached, refs: &mut self.2 };
+                match self.0.translate(&mut self.1, gpa, write, 0, &mut refs) {
+                    Ok(()) => return (violations, self.0.writable(gpa)),
+                    Err(v) => drop(self.0.resolve(v)),
+                }
+            }
+            unreachable!()
+        }
+    }
+
+    proptest! {
+        /// The same tables, of which one side forgets its ready bits before every step.
+        #[test]
+        fn ready_bits_change_no_reference_no_violation_and_no_age(
+            large in any::<bool>(), physical in any::<bool>(), nested_tlb in any::<bool>(),
+            ops in proptest::collection::vec((0u8..40, 0u64..64, any::<bool>()), 1..600),
+        ) {
+            let page = if large { PageSize::Size2M } else { PageSize::Size4K };
+            let tag = if physical { Tag::Physical } else { Tag::Virtual };
+            let (mut with, mut without) = (Side::new(page, tag, nested_tlb), Side::new(page, tag, nested_tlb));
+            for (op, n, write) in ops {
+                // Pages near each other, and under several tables of the level above.
+                let gfn = (n & 7) | (n >> 3) * 488;
+                for side in [&mut with, &mut without] {
+                    match op {
+                        0 => side.0.begin_interval(),
+                        1 => {
+                            if side.0.host_unmapped(gfn..gfn + 3) {
+                                side.1.flush_all();
+                            }
+                        }
+                        2 => {
+                            // The other mode backs a frame meanwhile.
+                            let mut host = side.0.host().clone();
+                            host.touch(Gpa::from_frame(gfn), true);
+                            side.0.resume(host);
+                            side.1.flush_all();
+                        }
+                        3 => side.1.flush_guest(),
+                        _ => {}
+                    }
+                }
+                without.0.ready.fill(0);
+                if op > 3 {
+                    let gpa = Gpa::from_frame(gfn);
+                    prop_assert_eq!(with.translate(gpa, write), without.translate(gpa, write));
+                }
+                prop_assert_eq!(with.2, without.2);
+                prop_assert_eq!(with.0.reuse(), without.0.reuse());
+            }
+        }
     }
 }

@@ -230,14 +230,14 @@ impl Tables {
 }
 
 /// A one-dimensional walk from `root`, of the guest's tables or of shadow tables. `read` returns
-/// the entry at a host-physical address, which without a hypervisor is the guest's own.
+/// the entry of a level at a host-physical address, which without a hypervisor is the guest's own.
 #[inline]
 fn walk_1d<M: Memory>(
     cpu: &mut Walker<'_, M>,
     format: &Format,
     root: Start,
     gva: Gva,
-    mut read: impl FnMut(u64) -> u64,
+    mut read: impl FnMut(u8, u64) -> u64,
 ) -> Walk {
     let (caches, mut refs) = cpu.begin_walk();
     let start = caches.start(Dimension::Guest, gva.0, root);
@@ -246,7 +246,7 @@ fn walk_1d<M: Memory>(
         if !held {
             refs.touch(level, 0, || Hpa(at));
         }
-        let entry = read(at);
+        let entry = read(level, at);
         if level > 1 && !held && entry & format.present != 0 && !format.is_leaf(level, entry) {
             caches.fill(Dimension::Guest, level, gva.0, at, format.target(level, entry));
         }

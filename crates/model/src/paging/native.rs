@@ -16,10 +16,16 @@ use std::ops::Range;
 pub struct NativePaging;
 
 #[inline]
-fn walk<M: Memory>(cpu: &mut Walker<'_, M>, gva: Gva, root: Gpa, guest: &GuestTables) {
+fn walk<M: Memory>(
+    cpu: &mut Walker<'_, M>,
+    gva: Gva,
+    root: Gpa,
+    guest: &GuestTables,
+    read: impl FnMut(u8, u64) -> u64,
+) {
     let format = guest.format();
     let root = Start { level: format.depth(), table: root.0 };
-    walk_1d(cpu, format, root, gva, |at| guest.read(Gpa(at)));
+    walk_1d(cpu, format, root, gva, read);
 }
 
 impl PagingMode for NativePaging {
@@ -34,7 +40,7 @@ impl PagingMode for NativePaging {
         miss: &Miss,
         guest: &mut GuestTables,
     ) -> Option<Entry> {
-        walk(cpu, miss.gva, miss.root, guest);
+        walk(cpu, miss.gva, miss.root, guest, |_, at| miss.read(guest, at));
         Some(miss.guest_entry(guest))
     }
 
@@ -46,7 +52,7 @@ impl PagingMode for NativePaging {
         root: Gpa,
         guest: &GuestTables,
     ) {
-        walk(cpu, gva, root, guest);
+        walk(cpu, gva, root, guest, |_, at| guest.read(Gpa(at)));
     }
 
     fn host_unmapped(&mut self, _: Range<u64>) -> bool {

@@ -48,7 +48,8 @@ impl PagingMode for NestedPaging {
         let write = miss.kind.writes();
         loop {
             let (caches, mut refs) = cpu.begin_walk();
-            match self.0.walk_2d(caches, guest, miss.root, miss.gva, write, &mut refs) {
+            let read = |at| miss.read(guest, at);
+            match self.0.walk_2d(caches, guest.format(), miss.root, miss.gva, write, &mut refs, read) {
                 Ok(_) => {
                     let gpa = miss.leaf.gpa(miss.gva);
                     let entry = miss.guest_entry(guest);
@@ -78,7 +79,8 @@ impl PagingMode for NestedPaging {
     ) {
         loop {
             let (caches, mut refs) = cpu.begin_walk();
-            match self.0.walk_2d(caches, guest, root, gva, false, &mut refs) {
+            let read = |at| guest.read(Gpa(at));
+            match self.0.walk_2d(caches, guest.format(), root, gva, false, &mut refs, read) {
                 Ok(_) => return,
                 Err(violation) => violate(&mut self.0, violation, gva, false, cpu.counts),
             }
@@ -118,7 +120,7 @@ impl PagingMode for NestedPaging {
 
     #[inline]
     fn read_ahead(&self, frames: &[u64]) -> u64 {
-        frames.iter().fold(0, |seen, &frame| seen ^ self.0.peek(frame))
+        frames.iter().fold(0, |seen, &frame| seen ^ self.0.read_ahead(frame))
     }
 
     #[inline]

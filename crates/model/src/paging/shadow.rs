@@ -50,11 +50,17 @@ impl PagingMode for ShadowPaging {
         let write = miss.kind.writes();
         for _ in 0..MOST_WALKS {
             let root = self.0.root(miss.vcpu);
-            let end = walk_1d(cpu, format, root, miss.gva, |at| self.0.spte(at));
+            let mut ready = None;
+            let end = walk_1d(cpu, format, root, miss.gva, |level, at| {
+                ready = if level == 1 { self.0.ready(at) } else { None };
+                ready.unwrap_or_else(|| self.0.spte(at))
+            });
             if let Walk::Leaf(step) = end {
                 let writable = step.entry & format.write != 0;
                 if writable || !write {
-                    self.0.used(step.at);
+                    if ready.is_none() {
+                        self.0.used(step.at);
+                    }
                     let size = PageSize::ALL[usize::from(step.level) - 1];
                     return Some(Entry { size, page: size, writable, global: false });
                 }
@@ -87,7 +93,7 @@ impl PagingMode for ShadowPaging {
         guest: &GuestTables,
     ) {
         let root = self.0.root(vcpu);
-        walk_1d(cpu, guest.format(), root, gva, |at| self.0.spte(at));
+        walk_1d(cpu, guest.format(), root, gva, |_, at| self.0.spte(at));
     }
 
     /// The fault is reflected into the guest. For a protection fault KVM also drops the

@@ -141,6 +141,13 @@ impl Shadow {
         self.pages.at(at)
     }
 
+    /// The present and write bits of the level-1 entry at `at`, if a walk that ends there changes
+    /// nothing: [`Shadow::used`] need not be told of it.
+    #[inline]
+    pub fn ready(&self, at: u64) -> Option<u64> {
+        self.pages.ready(at)
+    }
+
     /// The hardware's walk ended at this entry: sets its accessed bit (a sync flushes
     /// TLBs if it drops one) and notes its use for [`Shadow::reuse`].
     #[inline]
@@ -154,6 +161,7 @@ impl Shadow {
             self.pages.update(id, spte | spte::ACCESSED);
         }
         self.touch(id, false);
+        self.pages.set_ready(id);
     }
 
     /// Notes that an spte (or its block) was used, or filled.
@@ -187,6 +195,7 @@ impl Shadow {
     /// An interval begins: forgets what was used in the last one.
     pub fn begin_interval(&mut self) {
         self.touched.fill([0; 8]);
+        self.pages.none_ready();
         self.ages.begin_interval();
     }
 

@@ -7,7 +7,7 @@
 //! Each spte is linked in one list only: a leaf in its frame's reverse map, an upper spte in its
 //! child's list of parents. So the lists are two numbers per spte, and adding and removing are O(1).
 
-use super::spte::{ADDRESS, LARGE, PRESENT, Role};
+use super::spte::{ADDRESS, LARGE, PRESENT, Role, WRITE};
 use std::collections::HashMap;
 
 /// Where shadow pages lie in host-physical memory: above every frame of the guest.
@@ -88,10 +88,22 @@ enum Head {
     Parents(usize),
 }
 
+/// Of a shadow page's sptes, a bit for each whose walk is known without reading it. Most walks are
+/// over entries that have not changed since the last one, and these bits stay in the machine's cache
+/// where the sptes do not. Any change of an spte drops its bits.
+#[derive(Debug, Clone, Copy, Default)]
+struct Ready {
+    /// A present, accessed leaf spte of level 1, whose use in this interval is noted.
+    mapped: [u64; 8],
+    /// Of those, the writable ones.
+    writable: [u64; 8],
+}
+
 /// The arena.
 #[derive(Debug, Clone)]
 pub(super) struct Pages {
     sptes: Vec<u64>,
+    ready: Vec<Ready>,
     /// `shadowed_translation`: the gfn that each leaf spte maps.
     gfns: Vec<u64>,
     next: Vec<u32>,
@@ -119,6 +131,7 @@ impl Pages {
     pub fn new(max: usize) -> Pages {
         let mut p = Pages {
             sptes: Vec::new(),
+            ready: Vec::new(),
             gfns: Vec::new(),
             next: Vec::new(),
             prev: Vec::new(),
@@ -157,6 +170,7 @@ impl Pages {
         let slot = self.pages.len();
         self.pages.push(page);
         self.sptes.resize((slot + 1) << 9, 0);
+        self.ready.resize(slot + 1, Ready::default());
         self.gfns.resize((slot + 1) << 9, 0);
         self.next.resize((slot + 1) << 9, 0);
         self.prev.resize((slot + 1) << 9, 0);
@@ -167,6 +181,38 @@ impl Pages {
     #[inline]
     pub fn at(&self, at: u64) -> u64 {
         self.sptes[Pages::id_at(at)]
+    }
+
+    /// The present and write bits of the level-1 spte at `at` if it is ready: see [`Ready`].
+    #[inline]
+    pub fn ready(&self, at: u64) -> Option<u64> {
+        let id = Pages::id_at(at);
+        let (ready, word, bit) = (&self.ready[sptep_to_sp(id)], id >> 6 & 7, id & 63);
+        (ready.mapped[word] >> bit & 1 != 0).then_some(PRESENT | (ready.writable[word] >> bit & 1) * WRITE)
+    }
+
+    /// The spte is present and accessed, and its use in this interval is noted.
+    pub fn set_ready(&mut self, id: usize) {
+        if self.pages[sptep_to_sp(id)].role.level == 1 {
+            let writable = self.sptes[id] & WRITE != 0;
+            let (ready, word, bit) = (&mut self.ready[sptep_to_sp(id)], id >> 6 & 7, id & 63);
+            ready.mapped[word] |= 1 << bit;
+            ready.writable[word] |= u64::from(writable) << bit;
+        }
+    }
+
+    /// An interval begins, in which no use is noted.
+    pub fn none_ready(&mut self) {
+        self.ready.fill(Ready::default());
+    }
+
+    /// Overwrites an spte in any way.
+    #[inline]
+    fn write(&mut self, id: usize, spte: u64) {
+        self.sptes[id] = spte;
+        let (ready, word, bit) = (&mut self.ready[sptep_to_sp(id)], id >> 6 & 7, id & 63);
+        ready.mapped[word] &= !(1 << bit);
+        ready.writable[word] &= !(1 << bit);
     }
 
     /// Id of the spte at a host-physical address.
@@ -189,7 +235,7 @@ impl Pages {
     /// Overwrites an spte without changing what it maps.
     #[inline]
     pub fn update(&mut self, id: usize, spte: u64) {
-        self.sptes[id] = spte;
+        self.write(id, spte);
     }
 
     pub fn gfn_of(&self, id: usize) -> u64 {
@@ -309,7 +355,7 @@ impl Pages {
     /// Makes an absent spte map `gfn` (`mmu_spte_set` and `rmap_add`).
     pub fn set_leaf(&mut self, id: usize, spte: u64, gfn: u64) {
         debug_assert_eq!(self.sptes[id], 0);
-        self.sptes[id] = spte;
+        self.write(id, spte);
         self.gfns[id] = gfn;
         let level = self.pages[sptep_to_sp(id)].role.level;
         self.list_add(Head::Rmap { level, gfn }, id);
@@ -320,14 +366,14 @@ impl Pages {
         if self.sptes[id] & PRESENT != 0 {
             let level = self.pages[sptep_to_sp(id)].role.level;
             self.list_remove(Head::Rmap { level, gfn: self.gfns[id] }, id);
-            self.sptes[id] = 0;
+            self.write(id, 0);
         }
     }
 
     /// Makes an absent spte point to `child`.
     pub fn set_child(&mut self, id: usize, spte: u64, child: usize) {
         debug_assert_eq!(self.sptes[id], 0);
-        self.sptes[id] = spte;
+        self.write(id, spte);
         self.list_add(Head::Parents(child), id);
     }
 
@@ -335,7 +381,7 @@ impl Pages {
     pub fn drop_parent_pte(&mut self, id: usize) {
         let child = self.child(id);
         self.list_remove(Head::Parents(child), id);
-        self.sptes[id] = 0;
+        self.write(id, 0);
     }
 
     /// `mmu_page_zap_pte`; true if the spte was present.

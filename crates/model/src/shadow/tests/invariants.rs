@@ -2,7 +2,7 @@
 //! What must hold of the shadow tables at any time.
 
 use super::super::pages::sptep_to_sp;
-use super::super::spte::{ACC_ALL, ACC_WRITE, LARGE, PRESENT, WRITE, gpte_access, pages_per_hpage};
+use super::super::spte::{ACC_ALL, ACC_WRITE, ACCESSED, LARGE, PRESENT, WRITE, gpte_access, pages_per_hpage};
 use super::super::{Pages, Shadow};
 use super::{A, D, P};
 use crate::guest::GuestTables;
@@ -41,6 +41,11 @@ pub(super) fn check(s: &Shadow, guest: &GuestTables) {
         for index in 0..512 {
             let id = slot << 9 | index;
             let spte = s.pages.spte(id);
+            if let Some(bits) = s.ready(Pages::hpa(slot) + 8 * index as u64) {
+                assert_eq!((page.role.level, bits), (1, spte & (PRESENT | WRITE)), "ready as it is");
+                assert_ne!(spte & ACCESSED, 0, "nothing is left to set");
+                assert_ne!(s.touched[slot][0] >> (index >> 3) & 1, 0, "nothing is left to note");
+            }
             if spte & PRESENT == 0 {
                 assert_eq!(spte, 0);
             } else if s.pages.is_last(id) {
