@@ -208,7 +208,8 @@ mod tests {
         loop {
             let mut refs = Refs::default();
             let mut to = References { memory: &mut Uncached, refs: &mut refs };
-            match nested.walk_2d(&mut caches, &guest, Gpa(root << 12), Gva(VA), true, &mut to) {
+            let read = |at| guest.read(Gpa(at));
+            match nested.walk_2d(&mut caches, &FORMAT, Gpa(root << 12), Gva(VA), true, &mut to, read) {
                 Ok(_) => return refs.by_step(),
                 Err(v @ Violation { .. }) => drop(nested.resolve(v)),
             };
