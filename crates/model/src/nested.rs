@@ -423,15 +423,11 @@ mod tests {
             let (mut with, mut without) = (Side::new(page, tag, nested_tlb), Side::new(page, tag, nested_tlb));
             for (op, n, write) in ops {
                 // Pages near each other, and under several tables of the level above.
-                let gfn = (n & 7) | (n >> 3) * 488;
+                let gfn = (n & 7) | ((n >> 3) * 488);
                 for side in [&mut with, &mut without] {
                     match op {
                         0 => side.0.begin_interval(),
-                        1 => {
-                            if side.0.host_unmapped(gfn..gfn + 3) {
-                                side.1.flush_all();
-                            }
-                        }
+                        1 if side.0.host_unmapped(gfn..gfn + 3) => side.1.flush_all(),
                         2 => {
                             // The other mode backs a frame meanwhile.
                             let mut host = side.0.host().clone();

@@ -188,7 +188,7 @@ impl Pages {
     pub fn ready(&self, at: u64) -> Option<u64> {
         let id = Pages::id_at(at);
         let (ready, word, bit) = (&self.ready[sptep_to_sp(id)], id >> 6 & 7, id & 63);
-        (ready.mapped[word] >> bit & 1 != 0).then_some(PRESENT | (ready.writable[word] >> bit & 1) * WRITE)
+        (ready.mapped[word] >> bit & 1 != 0).then_some(PRESENT | ((ready.writable[word] >> bit & 1) * WRITE))
     }
 
     /// The spte is present and accessed, and its use in this interval is noted.
