@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Measures a machine's caches, TLBs and costs without performance counters, and makes a profile of them.
 //!
-//! [`survey`] times loads and system calls on one CPU and fits curves; [`profile`] makes a profile's TOML of the
+//! [`survey()`] times loads and system calls on one CPU and fits curves; [`profile()`] makes a profile's TOML of the
 //! result. Each value is a median of rounds with the 95 % interval of the median ([`Estimate`]). What is compared is
 //! measured in turn, round by round; a piece of work during which the thread was preempted, the hypervisor stole
 //! time or the clock changed is repeated.
