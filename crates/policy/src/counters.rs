@@ -31,6 +31,16 @@ impl Counters {
     /// Exits of all reasons.
     pub const EXITS: Counters = Counters::with_prefix("exits_");
 
+    /// What the model knows of waits that the core hides and of waits for data. No hardware counts these, so
+    /// no policy needs them; a source that lacks one has extra cycles of walks and exits alone.
+    pub const WAITS: Counters = Counters::of(&[
+        "walk_hidden_cycles",
+        "data_stall_cycles",
+        "data_hidden_cycles",
+        "ideal_stall_cycles",
+        "ideal_hidden_cycles",
+    ]);
+
     /// The counters of these names.
     ///
     /// # Panics
@@ -82,6 +92,14 @@ impl Counters {
     /// Whether the set has the counter at this index of [`Sample::COUNTERS`].
     pub fn contains(self, place: usize) -> bool {
         self.0 >> place & 1 == 1
+    }
+
+    /// The sample with 0 in place of this set's counters.
+    pub fn zeroed(self, sample: &Sample) -> Sample {
+        let mut values = sample.values();
+        let of_set = values.iter_mut().enumerate().filter(|(place, _)| self.contains(*place));
+        of_set.for_each(|(_, value)| *value = 0);
+        Sample::from_values(values)
     }
 
     /// The set's counters, in the order of [`Sample::COUNTERS`].

@@ -86,6 +86,8 @@ pub struct Driver<'a> {
     policy: Box<dyn Policy>,
     needs_other: bool,
     interval_s: f64,
+    /// The source has [`Counters::WAITS`].
+    waits: bool,
     every: usize,
     estimator: Option<&'a Estimator>,
     switch_scale: f64,
@@ -123,6 +125,7 @@ impl<'a> Driver<'a> {
             policy: spec.policy(start),
             needs_other: spec.needs_other(),
             interval_s: source.interval_s,
+            waits: Counters::WAITS.less(source.known) == Counters::NONE,
             every: scale.every(spec.interval_s(), source.interval_s),
             estimator,
             switch_scale: scale.switch,
@@ -175,6 +178,7 @@ impl<'a> Driver<'a> {
 
     fn decide(&mut self, now: &Interval, known: Option<Other>) -> Mode {
         let Interval { mode, sample, cycles, load, .. } = *now;
+        let sample = &if self.waits { *sample } else { Counters::WAITS.zeroed(sample) };
         let other = match self.estimator {
             Some(e) if self.needs_other => Some(e.other(mode, sample, self.switch_scale)),
             _ => known,
