@@ -160,6 +160,13 @@ fn page(rows: &[Row], checks: &[Check], args: &Args, about: &[String]) -> String
     if args.quick {
         let _ = writeln!(t, "**A trial run with small inputs: the figures say nothing.**\n");
     }
+    if !args.programs.is_empty() {
+        let names = args.programs.join(", ");
+        let _ = writeln!(
+            t,
+            "**A part of the set, by `--programs`: {names}. The targets are those of the whole set.**\n"
+        );
+    }
     for line in about {
         let _ = writeln!(t, "- {line}");
     }

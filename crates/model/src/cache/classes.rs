@@ -32,9 +32,7 @@ pub const SAMPLE: [u8; 7] = [5, 13, 22, 31, 41, 50, 58];
 /// The simulated classes.
 #[derive(Debug, Clone)]
 pub(crate) struct Classes {
-    /// A bit for each simulated class.
-    pub simulated: u64,
-    /// And for each whose accesses the prefetcher watches.
+    /// A bit for each simulated class, and for each whose accesses the prefetcher watches.
     pub watched: u64,
     rank: [u8; ALL],
     n: u8,
@@ -48,14 +46,14 @@ impl Classes {
     pub fn new(mode: CacheMode, levels: &[CacheLevel], prefetch: bool) -> Classes {
         let exact = mode == CacheMode::Exact || levels.iter().any(|l| l.sets() < ALL as u64);
         let scale = if exact { 1 } else { (ALL - 1) / SAMPLE.len() } as u64;
-        let mut classes = Classes { simulated: 0, watched: 0, rank: [u8::MAX; ALL], n: 0, scale };
+        let mut simulated = 0u64;
+        let mut classes = Classes { watched: 0, rank: [u8::MAX; ALL], n: 0, scale };
         for class in (0..ALL as u8).filter(|c| exact || *c == 0 || SAMPLE.contains(c)) {
-            classes.simulated |= 1 << class;
+            simulated |= 1 << class;
             classes.rank[usize::from(class)] = classes.n;
             classes.n += 1;
         }
-        let s = classes.simulated;
-        classes.watched = if prefetch { s | s << 1 | s >> 1 } else { s };
+        classes.watched = if prefetch { simulated | simulated << 1 | simulated >> 1 } else { simulated };
         classes
     }
 
@@ -93,8 +91,9 @@ mod tests {
         assert_eq!((0..8).map(|rank| sampled.weight(rank)).sum::<u64>(), 64);
         assert_eq!(sampled.rank(12 << 6), None);
         assert_eq!(sampled.watched.count_ones(), 2 + 3 * 7);
-        assert_eq!(Classes::new(CacheMode::Sampled, &[], false).watched, sampled.simulated);
+        let bits = SAMPLE.iter().fold(1, |bits, class| bits | 1 << class);
+        assert_eq!(Classes::new(CacheMode::Sampled, &[], false).watched, bits);
         let exact = Classes::new(CacheMode::Exact, &[], true);
-        assert_eq!((exact.len(), exact.weight(9), exact.simulated), (64, 1, u64::MAX));
+        assert_eq!((exact.len(), exact.weight(9), exact.watched), (64, 1, u64::MAX));
     }
 }
