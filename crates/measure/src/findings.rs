@@ -33,6 +33,7 @@ impl Survey {
             let ways = l.ways_measured.map(|w| Estimate::between(w as f64, w as f64, w as f64, self.rounds));
             row(&format!("L{} cache, associativity", l.level), "ways", ways, told.map(|t| t.ways));
         }
+        row("caches, kept beside memory misses", "bytes", self.kept, None);
         let m = &self.loads;
         row("memory, load to use", "cycles", m.memory, None);
         row("random load, dependent, 2 MB pages", "cycles", m.dependent_2m, None);

@@ -125,6 +125,11 @@ impl<'a> RandomLoads<'a> {
         RandomLoads { region, pages: (bytes / PAGE) as u64, lines_per_page, state: seed }
     }
 
+    /// The next load waits for the last one of `other`.
+    pub fn wait_for(&mut self, other: &RandomLoads<'_>) {
+        self.state = self.state.wrapping_add(other.state);
+    }
+
     /// Does at least so many loads, and returns their number.
     pub fn run(&mut self, order: Order, loads: u64) -> u64 {
         let pages = loads.div_ceil(self.lines_per_page).max(1);

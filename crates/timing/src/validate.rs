@@ -41,7 +41,8 @@ pub struct Args {
     /// Pairs of runs, one on 4 KB and one on 2 MB pages, in changing order
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pairs: u32,
-    /// Take the measured times and the captures that an earlier call left in the work folder
+    /// Take the measured times and the captures that an earlier call left in the work folder; they must be of
+    /// the same programs and profile
     #[arg(long)]
     reuse: bool,
     /// Capture with --fast: for an idle machine only, as the guest's timer follows the host's

@@ -190,7 +190,8 @@ fn caches(p: &mut Table, survey: &Survey, w: Words) {
         let prior_cycles = base.and_then(|b| b.get("cycles")).and_then(Value::as_integer).unwrap_or(1);
         put(&mut t, "name", if level.level == 1 { "l1d".into() } else { format!("l{}", level.level) });
         put(&mut t, "level", i64::from(level.level));
-        put(&mut t, "bytes", level.bytes as i64);
+        let kept = kept(survey, level);
+        put(&mut t, "bytes", kept.map_or(level.bytes, |(bytes, _)| bytes) as i64);
         put(&mut t, "ways", level.ways as i64);
         put(&mut t, "cycles", cycles.map_or(prior_cycles, |c| c.median.round() as i64));
         put(&mut t, "content", content(level, survey.told.is_amd(), last));
@@ -199,7 +200,16 @@ fn caches(p: &mut Table, survey: &Survey, w: Words) {
             "shared",
             level.told.as_ref().map_or(level.level == 3, |t| t.sharing > 2 || level.level == 3),
         );
-        let (source, prior) = cache_words(level, w);
+        let (mut source, prior) = cache_words(level, w);
+        if let Some((bytes, all)) = kept {
+            source.push_str(&format!(
+                "; bytes: beside memory misses {:.0} ({:.0} to {:.0}) KB of all levels stay, {} KB of them here",
+                all.median / 1024.0,
+                all.low / 1024.0,
+                all.high / 1024.0,
+                bytes >> 10
+            ));
+        }
         if !source.is_empty() {
             put(&mut t, "source", format!("measured {}: {source}", w.date));
         }
@@ -210,6 +220,20 @@ fn caches(p: &mut Table, survey: &Survey, w: Words) {
     });
     let all = Value::Array(all.collect());
     p.insert("cache".into(), all);
+}
+
+/// Bytes that the last level keeps beside memory misses, if they are fewer than a ring of loads finds: who waits for
+/// memory competes with neighbours at that pace. With it, what all levels keep.
+fn kept(survey: &Survey, level: &Level) -> Option<(u64, Estimate)> {
+    let [.., below, last] = &survey.caches[..] else { return None };
+    let all = survey.kept.filter(|_| level.level == last.level)?;
+    // Victims' lines are in one level only, others in both.
+    let exclusive = content(level, survey.told.is_amd(), survey.caches.len()) == "exclusive";
+    let here = all.median - if exclusive { below.bytes as f64 } else { 0.0 };
+    // Legal sets are multiples of 64, and a level is no smaller than the one below.
+    let unit = 64 * 64 * level.ways;
+    let bytes = ((here / unit as f64).round() as u64 * unit).max(below.bytes.next_multiple_of(unit));
+    (bytes < level.bytes).then_some((bytes, all))
 }
 
 /// A value whose interval is narrower than half of it.

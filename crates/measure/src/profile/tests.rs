@@ -56,6 +56,7 @@ fn found() -> Survey {
             l1_2m: None,
             host_pages: HostPages::Split,
         },
+        kept: None,
         loads: Loads {
             area: 1 << 30,
             memory: about(560.0),
@@ -104,6 +105,24 @@ fn what_is_measured_has_its_spread_and_what_is_not_its_origin() {
     assert_eq!(shared, [(48, 4, false), (1024, 14, false), (32768, 50, true)]);
     assert!(p.exit.invlpg.prior.as_ref().unwrap().starts_with("as zen4's, scaled by the clock (1.00): "));
     assert_eq!(p.exit.invlpg.source, None);
+}
+
+#[test]
+fn a_last_level_that_keeps_less_beside_misses_has_what_it_keeps() {
+    let l3 = |kept: f64| {
+        let mut survey = found();
+        survey.kept = about(kept * f64::from(1 << 20));
+        let made = profile(&survey, "mine", "2026-11-22").unwrap();
+        let l3 = Profile::parse(&made.text, "mine", &[]).unwrap().cache[2].clone();
+        (l3.bytes >> 20, l3.source.unwrap())
+    };
+    // Victims only: what the second level holds is not here.
+    let (mib, source) = l3(6.0);
+    assert_eq!(mib, 5);
+    assert!(source.contains("beside memory misses 6144 (6083 to 6267) KB of all levels stay, 5120 KB"), "{source}");
+    assert_eq!(l3(1.2).0, 1, "no smaller than the second level");
+    let (mib, source) = l3(60.0);
+    assert!(mib == 32 && !source.contains("beside"), "{source}");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 mod caches;
 mod costs;
 mod loads;
+mod pace;
 mod tlbs;
 
 use crate::bench::{Bench, Calm};
@@ -92,6 +93,8 @@ pub struct Survey {
     pub caches: Vec<Level>,
     /// TLBs.
     pub tlbs: Tlbs,
+    /// Bytes of the caches that stay while every other load waits for memory.
+    pub kept: Option<Estimate>,
     /// Random and sequential loads.
     pub loads: Loads,
     /// Page faults, system calls, switches.
@@ -169,6 +172,8 @@ pub fn survey(
     let found = caches::measure(&mut work)?;
     say("misses");
     let loads = loads::measure(&mut work, &found)?;
+    say("caches beside misses");
+    let kept = pace::measure(&mut work, &found)?;
     say("system calls, faults and switches");
     let costs = costs::measure(&mut work)?;
     let clock = Estimate::of(&work.bench.clocks).ok_or(MeasureError::Stopped)?;
@@ -193,6 +198,7 @@ pub fn survey(
         huge_part,
         caches,
         tlbs,
+        kept,
         loads,
         costs,
         warnings,
