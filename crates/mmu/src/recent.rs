@@ -97,14 +97,28 @@ fn least_recent(set: &[Row], key: u64, noted: impl Fn(u64) -> u64) -> usize {
     (oldest & ((1 << WAY_BITS) - 1)) as usize
 }
 
-/// [`least_recent`] of a set with pages of all sizes, or of both sides.
+/// [`least_recent`] of a set with pages of all sizes, or of both sides. To ask the filters for a large page is slow,
+/// so they are asked only for the way that seems oldest. A later time that they know is noted, and the search begins
+/// again. The way whose time stands is the oldest: the other ways' times are later, and what filters know of them
+/// is later still.
 #[inline(never)]
-fn least_recent_of_any(set: &[Row], key: u64, sides: [bool; 2], filters: &[Filter; 2]) -> usize {
-    least_recent(set, key, |tag| {
+fn least_recent_of_any(set: &mut [Row], key: u64, sides: [bool; 2], filters: &[Filter; 2]) -> usize {
+    loop {
+        let oldest = least_recent(set, key, |_| 0);
+        let (row, way) = (&mut set[oldest / WAYS], oldest % WAYS);
+        let tag = row.tags[way];
+        let known = tag & EMPTY == 0 && ((tag ^ key) & KEY & !PAGE == 0 || tag & GLOBAL != 0);
+        if !known {
+            return oldest;
+        }
         let (size, page) = page_of(tag);
         let of_side = |side: usize| if sides[side] { filters[side].last_use(size, page) } else { 0 };
-        of_side(0).max(of_side(1))
-    })
+        let noted = of_side(0).max(of_side(1));
+        if noted <= row.times[way] {
+            return oldest;
+        }
+        row.times[way] = noted;
+    }
 }
 
 impl Recent {

@@ -158,6 +158,11 @@ impl Prediction {
         })
     }
 
+    /// Hz of the profile's core.
+    pub fn frequency(&self) -> f64 {
+        self.outcome.frequency_hz as f64
+    }
+
     /// Name and hash of the profile.
     pub fn profile(&self) -> String {
         format!("{} ({})", self.outcome.profile, self.outcome.config_hash)
