@@ -27,6 +27,7 @@ mod addr;
 mod assoc;
 mod filter;
 pub mod format;
+mod linked;
 mod mode;
 mod ordered;
 mod page;

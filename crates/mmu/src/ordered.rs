@@ -2,7 +2,11 @@
 //! Small sets in order of recency: the arrays of walk caches, which a walk looks up several times. A
 //! key may be marked to survive [`Ordered::flush`].
 
+use crate::linked::Linked;
+
 const WAYS: usize = 4;
+/// Sets of more rows than that are [`Linked`].
+const MOST_ROWS: usize = 4;
 /// Marks a slot as filled.
 const VALID: u64 = 1 << 63;
 
@@ -14,10 +18,12 @@ struct Row {
 }
 
 /// A set-associative array with true LRU. Sets of more than 4 ways take several rows,
-/// in order: what falls out of one goes into the next.
+/// in order: what falls out of one goes into the next. Sets of more than 16 ways have no rows.
 #[derive(Debug, Clone)]
 pub(crate) struct Ordered {
     rows: Box<[Row]>,
+    /// The sets, if they have more than 16 ways.
+    linked: Box<[Linked]>,
     sets: usize,
     /// `sets - 1`, or `usize::MAX` where their number is no power of two.
     mask: usize,
@@ -35,8 +41,10 @@ impl Ordered {
         let ways = if ways == 0 { entries } else { ways };
         assert!(entries > 0 && entries % ways == 0, "{entries} entries in sets of {ways}");
         let (sets, depth) = (entries / ways, ways.div_ceil(WAYS));
+        let linked = if depth > MOST_ROWS { vec![Linked::new(ways); sets] } else { Vec::new() };
         Ordered {
-            rows: vec![Row::default(); sets * depth].into(),
+            rows: vec![Row::default(); if linked.is_empty() { sets * depth } else { 0 }].into(),
+            linked: linked.into(),
             sets,
             mask: if sets.is_power_of_two() { sets - 1 } else { usize::MAX },
             depth,
@@ -46,15 +54,31 @@ impl Ordered {
     }
 
     #[inline(always)]
+    fn set(&self, index: u64) -> usize {
+        if self.mask != usize::MAX { index as usize & self.mask } else { index as usize % self.sets }
+    }
+
+    #[inline(always)]
     fn first(&self, index: u64) -> usize {
-        let set =
-            if self.mask != usize::MAX { index as usize & self.mask } else { index as usize % self.sets };
-        set * self.depth
+        self.set(index) * self.depth
+    }
+
+    /// The set, if it is one without rows.
+    #[inline(always)]
+    fn linked(&mut self, index: u64) -> Option<&mut Linked> {
+        if self.depth <= MOST_ROWS {
+            return None;
+        }
+        let set = self.set(index);
+        self.linked.get_mut(set)
     }
 
     /// The value filed under `key`, which becomes the most recent of its set.
     #[inline(always)]
     pub fn lookup(&mut self, index: u64, key: u64) -> Option<u64> {
+        if let Some(set) = self.linked(index) {
+            return set.lookup(key | VALID);
+        }
         let first = self.first(index);
         let row = &mut self.rows[first];
         let want = key | VALID;
@@ -126,17 +150,22 @@ impl Ordered {
     /// Files `key`, which the set does not hold, as its most recent.
     #[inline(always)]
     pub fn insert_absent(&mut self, index: u64, key: u64, value: u64) {
+        if let Some(set) = self.linked(index) {
+            return set.insert_absent(key | VALID, value);
+        }
         let first = self.first(index);
         self.push(first, key | VALID, value);
     }
 
     /// Files `key`, which the set may hold.
     pub fn insert(&mut self, index: u64, key: u64, value: u64) {
-        let first = self.first(index);
-        if self.lookup(index, key).is_some() {
-            self.rows[first].values[0] = value;
+        if self.lookup(index, key).is_none() {
+            self.insert_absent(index, key, value);
+        } else if let Some(set) = self.linked(index) {
+            set.replace(value);
         } else {
-            self.push(first, key | VALID, value);
+            let first = self.first(index);
+            self.rows[first].values[0] = value;
         }
     }
 
@@ -149,9 +178,11 @@ impl Ordered {
     /// Drops everything.
     pub fn flush_all(&mut self) {
         self.rows.fill(Row::default());
+        self.linked.iter_mut().for_each(|set| set.retain(|_| false));
     }
 
     fn retain(&mut self, keep: impl Fn(u64) -> bool) {
+        self.linked.iter_mut().for_each(|set| set.retain(&keep));
         for set in self.rows.chunks_exact_mut(self.depth) {
             let kept: Vec<(u64, u64)> = set
                 .iter()
@@ -175,7 +206,7 @@ mod tests {
         #[test]
         fn behaves_as_lists_ordered_by_recency(
             geometry in prop_oneof![Just((2, 0)), Just((4, 0)), Just((32, 4)), Just((24, 4)), Just((16, 0)),
-                Just((18, 6)), Just((64, 4)), Just((5, 5)), Just((16, 8))],
+                Just((18, 6)), Just((64, 4)), Just((5, 5)), Just((16, 8)), Just((24, 0)), Just((34, 17)), Just((17, 0))],
             ops in proptest::collection::vec((0u8..30, 0u64..100), 1..2000),
         ) {
             let (entries, ways) = geometry;

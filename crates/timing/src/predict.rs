@@ -239,8 +239,10 @@ impl Model {
     /// Runs `bifold compare` with `options`; `command` is run in a guest if it is not empty. The JSON stays in
     /// `keep`, for a reader or a second look.
     pub fn compare(&self, options: &[String], command: &[String], keep: &Path) -> Result<Prediction> {
+        // A capture that was ended early leaves its part there, and --reuse must not find it.
+        let partial = keep.with_extension("part");
         let mut c = Command::new(&self.bifold);
-        c.args(["compare", "--quiet", "--format", "json", "--profile", &self.profile, "-o"]).arg(keep);
+        c.args(["compare", "--quiet", "--format", "json", "--profile", &self.profile, "-o"]).arg(&partial);
         if let Some(caches) = &self.caches {
             c.args(["--caches", caches]);
         }
@@ -258,7 +260,9 @@ impl Model {
                 ended.last_words()
             );
         }
-        Prediction::read(keep)
+        let read = Prediction::read(&partial)?;
+        std::fs::rename(&partial, keep).with_context(|| keep.display().to_string())?;
+        Ok(read)
     }
 }
 

@@ -119,7 +119,10 @@ fn a_last_level_that_keeps_less_beside_misses_has_what_it_keeps() {
     // Victims only: what the second level holds is not here.
     let (mib, source) = l3(6.0);
     assert_eq!(mib, 5);
-    assert!(source.contains("beside memory misses 6144 (6083 to 6267) KB of all levels stay, 5120 KB"), "{source}");
+    assert!(
+        source.contains("beside memory misses 6144 (6083 to 6267) KB of all levels stay, 5120 KB"),
+        "{source}"
+    );
     assert_eq!(l3(1.2).0, 1, "no smaller than the second level");
     let (mib, source) = l3(60.0);
     assert!(mib == 32 && !source.contains("beside"), "{source}");
