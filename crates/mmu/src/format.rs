@@ -11,19 +11,23 @@
 pub struct Level {
     /// Lowest address bit that selects the entry.
     pub shift: u32,
-    /// Number of address bits that select the entry.
-    pub bits: u32,
+    /// Those address bits that select the entry, shifted down.
+    pub mask: u64,
     /// May an entry of this level map a page itself (PS bit)?
     pub large: bool,
 }
+
+/// The most levels a format may have.
+const MOST_LEVELS: usize = 5;
 
 /// A page-table format.
 #[derive(Debug)]
 pub struct Format {
     /// Name as in the manuals.
     pub name: &'static str,
-    /// Levels from the leaf (level 1) up to the root.
-    pub levels: &'static [Level],
+    /// Levels from the leaf (level 1) up to the root, and none above it.
+    levels: [Level; MOST_LEVELS],
+    depth: u8,
     /// Bit that marks an entry as present.
     pub present: u64,
     /// Bit that allows writes.
@@ -41,16 +45,19 @@ pub struct Format {
 }
 
 const fn level(shift: u32, bits: u32, large: bool) -> Level {
-    Level { shift, bits, large }
+    Level { shift, mask: (1 << bits) - 1, large }
 }
 
-const LONG_LEVELS: [Level; 5] =
+const LONG_LEVELS: [Level; MOST_LEVELS] =
     [level(12, 9, false), level(21, 9, true), level(30, 9, true), level(39, 9, false), level(48, 9, false)];
+const PAE_LEVELS: [Level; MOST_LEVELS] =
+    [level(12, 9, false), level(21, 9, true), level(30, 2, false), level(32, 0, false), level(32, 0, false)];
 
-const fn x86(name: &'static str, levels: &'static [Level]) -> Format {
+const fn x86(name: &'static str, levels: [Level; MOST_LEVELS], depth: u8) -> Format {
     Format {
         name,
         levels,
+        depth,
         present: 1,
         write: 1 << 1,
         accessed: 1 << 5,
@@ -62,36 +69,36 @@ const fn x86(name: &'static str, levels: &'static [Level]) -> Format {
 }
 
 /// Four-level paging of x86-64, and AMD's nested tables for 48-bit GPAs.
-pub static X86_64_4_LEVEL: Format = x86("4-level", LONG_LEVELS.split_at(4).0);
+pub static X86_64_4_LEVEL: Format = x86("4-level", LONG_LEVELS, 4);
 /// Five-level paging of x86-64 (CR4.LA57).
-pub static X86_64_5_LEVEL: Format = x86("5-level", &LONG_LEVELS);
+pub static X86_64_5_LEVEL: Format = x86("5-level", LONG_LEVELS, 5);
 /// Three-level PAE paging of 32-bit guests.
-pub static PAE: Format = x86("PAE", &[level(12, 9, false), level(21, 9, true), level(30, 2, false)]);
+pub static PAE: Format = x86("PAE", PAE_LEVELS, 3);
 
 impl Format {
     /// Number of levels.
     #[inline]
     pub fn depth(&self) -> u8 {
-        self.levels.len() as u8
+        self.depth
     }
 
     /// The level's description; levels count from 1.
     #[inline]
-    pub fn level(&self, level: u8) -> Level {
-        self.levels[usize::from(level) - 1]
+    pub fn level(&self, level: u8) -> &Level {
+        &self.levels[usize::from(level) - 1]
     }
 
     /// Index of the entry that maps `va` in a table of `level`.
     #[inline]
     pub fn index(&self, level: u8, va: u64) -> u64 {
         let l = self.level(level);
-        (va >> l.shift) & ((1 << l.bits) - 1)
+        va >> l.shift & l.mask
     }
 
     /// Does this entry of `level` end a walk by mapping a page?
     #[inline]
     pub fn is_leaf(&self, level: u8, entry: u64) -> bool {
-        level == 1 || (self.level(level).large && entry & self.page_size != 0)
+        level == 1 || (entry & self.page_size != 0 && self.level(level).large)
     }
 
     /// The table (or page) that an entry points to. For a large leaf the bits

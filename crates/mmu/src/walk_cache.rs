@@ -58,6 +58,8 @@ pub struct WalkCache {
     at: [[u8; 6]; 2],
     /// Values: 1 = writable.
     nested_tlb: Option<Ordered>,
+    /// Every array holds entries of one level, so that the order of fills at several does not matter.
+    separate: bool,
 }
 
 const NONE: u8 = u8::MAX;
@@ -78,6 +80,7 @@ impl WalkCache {
         }
         WalkCache {
             tag,
+            separate: specs.iter().all(|s| s.levels.len() == 1),
             arrays: specs.iter().map(|s| Ordered::new(s.entries, s.ways, HOST)).collect(),
             at,
             nested_tlb: nested_tlb.map(|(entries, ways)| Ordered::new(entries, ways, HOST)),
@@ -97,11 +100,9 @@ impl WalkCache {
         if self.tag == Tag::Physical {
             return root;
         }
-        for level in 2..=root.level {
-            let Some(array) = self.arrays.get_mut(usize::from(self.at[dim as usize][usize::from(level)]))
-            else {
-                continue;
-            };
+        let at = &self.at[dim as usize];
+        for level in 2..at.len().min(usize::from(root.level) + 1) as u8 {
+            let Some(array) = self.arrays.get_mut(usize::from(at[usize::from(level)])) else { continue };
             let (index, key) = prefix(dim, level, va);
             if let Some(table) = array.lookup(index, key) {
                 return Start { level: level - 1, table };
@@ -133,6 +134,36 @@ impl WalkCache {
             Tag::Physical => (at >> 3, physical(dim, at)),
         };
         array.insert_absent(index, key, table);
+    }
+
+    /// May a walk of the host dimension look up and fill level by level ([`WalkCache::host_step`])?
+    #[inline(always)]
+    pub fn has_host_steps(&self) -> bool {
+        self.separate && self.tag == Tag::Virtual
+    }
+
+    /// One level of a walk in the host dimension that is known to succeed, from below: is the entry of
+    /// `level` on the way to `gpa` cached? If not, it is from now on, with the table that it points to.
+    #[inline(always)]
+    pub fn host_step(&mut self, level: u8, gpa: u64, table: u64) -> bool {
+        let i = usize::from(self.at[Dimension::Host as usize][usize::from(level)]);
+        let Some(array) = self.arrays.get_mut(i) else { return false };
+        let (index, key) = prefix(Dimension::Host, level, gpa);
+        array.lookup_or_insert(index, key, table).is_some()
+    }
+
+    /// [`WalkCache::nested_lookup`] and, if it fails, [`WalkCache::nested_fill`].
+    #[inline(always)]
+    pub fn nested_step(&mut self, page: u64, write: bool, writable: bool) -> bool {
+        let Some(t) = &mut self.nested_tlb else { return false };
+        match t.lookup_or_insert(page, page, u64::from(writable)) {
+            Some(was) if !write || was == 1 => true,
+            Some(_) => {
+                t.replace(page, u64::from(writable));
+                false
+            }
+            None => false,
+        }
     }
 
     /// Looks a host page up in the nested TLB.

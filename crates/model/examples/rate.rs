@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Accesses per CPU second of the model on a recording or a built-in stream:
-//! `cargo run --release -p bifold-model --example rate -- t:20000000 geometry-g nested-4k`.
+//! `cargo run --release -p bifold-model --example rate -- t:20000000 geometry-g nested-4k`. Data caches are
+//! off, unless the variable CACHES is `sampled` or `exact`.
 
-use bifold_model::{Config, Model, Options, Profile};
+use bifold_model::{CacheMode, Config, Model, Options, Profile};
 use bifold_trace::{DecodeError, Generator, Reader};
 use rustix::time::{ClockId, clock_gettime};
 use std::path::Path;
@@ -40,7 +41,13 @@ fn main() {
         Ok(reader) => reader.header().guest_frames,
         Err(_) => Generator::parse(&args[0]).expect("a generator").guest_frames(),
     };
-    let mut model = Model::new(&profile, Options { configs, guest_frames: frames, ..Options::default() });
+    let caches = match std::env::var("CACHES").as_deref() {
+        Ok("sampled") => CacheMode::Sampled,
+        Ok("exact") => CacheMode::Exact,
+        _ => CacheMode::Off,
+    };
+    let options = Options { configs, guest_frames: frames, caches, ..Options::default() };
+    let mut model = Model::new(&profile, options);
     let mut spent = 0.0;
     feed(&args[0], &mut |words| {
         let begun = cpu();

@@ -220,8 +220,54 @@ impl Nested {
     }
 
     /// Translates `gpa`, for the walk step of guest level `guest`.
-    #[inline]
+    #[inline(always)]
     fn translate<M: Memory>(
+        &mut self,
+        caches: &mut WalkCache,
+        gpa: Gpa,
+        write: bool,
+        guest: u8,
+        refs: &mut References<'_, M>,
+    ) -> Result<(), Violation> {
+        let ready = self.ready(gpa);
+        if ready & if write { READY_WRITE } else { READY } == 0 || !caches.has_host_steps() {
+            return self.translate_any(caches, gpa, write, guest, refs);
+        }
+        let page = gpa.0 >> self.host.page_size().shift();
+        if !caches.nested_step(page, write, ready & READY_WRITE != 0) {
+            self.walk_ready(caches, gpa, guest, refs);
+        }
+        Ok(())
+    }
+
+    /// The references of the walk to a ready entry, and what it leaves in the walk caches: where
+    /// the tables lie, and so every entry but the leaf, follows from the address.
+    #[inline(always)]
+    fn walk_ready<M: Memory>(
+        &self,
+        caches: &mut WalkCache,
+        gpa: Gpa,
+        guest: u8,
+        refs: &mut References<'_, M>,
+    ) {
+        let leaf = self.host.page_size().level();
+        let mut level = leaf;
+        while level < HOST.depth() {
+            let number = gpa.0 >> (12 + 9 * level);
+            if caches.host_step(level + 1, gpa.0, base(level) + (number << 12)) {
+                break;
+            }
+            level += 1;
+        }
+        while level >= leaf {
+            refs.touch(guest, level, || Hpa(base(level) + (gpa.0 >> (12 + 9 * (level - 1)) << 3)));
+            level -= 1;
+        }
+    }
+
+    /// [`Nested::translate`] of any page, with any walk caches.
+    #[inline(never)]
+    fn translate_any<M: Memory>(
         &mut self,
         caches: &mut WalkCache,
         gpa: Gpa,
@@ -238,7 +284,7 @@ impl Nested {
             return Ok(());
         }
         if ready & if write { READY_WRITE } else { READY } != 0 {
-            self.walk_ready(caches, gpa, guest, refs);
+            self.walk_ready_any(caches, gpa, guest, refs);
             caches.nested_fill(page, write, ready & READY_WRITE != 0);
             return Ok(());
         }
@@ -264,10 +310,9 @@ impl Nested {
         }
     }
 
-    /// The references of the walk to a ready entry, and what it leaves in the walk caches: where
-    /// the tables lie, and so every entry but the leaf, follows from the address.
+    /// [`Nested::walk_ready`] with any walk caches.
     #[inline]
-    fn walk_ready<M: Memory>(
+    fn walk_ready_any<M: Memory>(
         &self,
         caches: &mut WalkCache,
         gpa: Gpa,
@@ -305,21 +350,57 @@ impl Nested {
     ) -> Result<Walk, Violation> {
         let top = Start { level: format.depth(), table: root.0 };
         let start = caches.start(Dimension::Guest, gva.0, top);
+        if caches.tag() == Tag::Physical {
+            return self.walk_2d_physical(caches, format, root, gva, write, refs, read);
+        }
         // A virtually tagged hit gives the next table's host address as well.
-        let mut known = caches.tag() == Tag::Virtual && start != top;
-        let end = walk(format, start, gva.0, |level, at| {
-            if !std::mem::take(&mut known) {
+        let mut known = start != top;
+        let Start { mut level, mut table } = start;
+        loop {
+            let at = table + 8 * format.index(level, gva.0);
+            if !known {
                 self.translate(caches, Gpa(at), true, level, refs)?;
             }
-            // Computed only where the address matters: it costs a permutation.
-            let at_host = if caches.tag() == Tag::Physical { self.host.hpa(Gpa(at)).0 } else { 0 };
-            let held = level > 1 && caches.holds(Dimension::Guest, level, at_host);
+            known = false;
+            refs.touch(level, 0, || self.host.hpa(Gpa(at)));
+            let entry = read(at);
+            if entry & format.present == 0 {
+                return Ok(Walk::NotPresent(Step { level, at, entry }));
+            }
+            let target = format.target(level, entry);
+            if format.is_leaf(level, entry) {
+                let offset = gva.0 & ((1 << format.level(level).shift) - 1);
+                self.translate(caches, Gpa(target | offset), write, 0, refs)?;
+                return Ok(Walk::Leaf(Step { level, at, entry }));
+            }
+            caches.fill(Dimension::Guest, level, gva.0, at, target);
+            (level, table) = (level - 1, target);
+        }
+    }
+
+    /// [`Nested::walk_2d`] with walk caches that are tagged by the entries' physical addresses.
+    #[allow(clippy::too_many_arguments)]
+    fn walk_2d_physical<M: Memory>(
+        &mut self,
+        caches: &mut WalkCache,
+        format: &Format,
+        root: Gpa,
+        gva: Gva,
+        write: bool,
+        refs: &mut References<'_, M>,
+        read: impl Fn(u64) -> u64,
+    ) -> Result<Walk, Violation> {
+        let top = Start { level: format.depth(), table: root.0 };
+        let end = walk(format, top, gva.0, |level, at| {
+            self.translate(caches, Gpa(at), true, level, refs)?;
+            let at_host = self.host.hpa(Gpa(at));
+            let held = level > 1 && caches.holds(Dimension::Guest, level, at_host.0);
             if !held {
-                refs.touch(level, 0, || self.host.hpa(Gpa(at)));
+                refs.touch(level, 0, || at_host);
             }
             let entry = read(at);
             if level > 1 && !held && entry & format.present != 0 && !format.is_leaf(level, entry) {
-                caches.fill(Dimension::Guest, level, gva.0, at_host, format.target(level, entry));
+                caches.fill(Dimension::Guest, level, gva.0, at_host.0, format.target(level, entry));
             }
             Ok(entry)
         })?;

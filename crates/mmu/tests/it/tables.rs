@@ -40,7 +40,7 @@ impl Memory {
     }
 
     pub fn map(&mut self, format: &Format, root: u64, va: u64, level: u8, target: u64) {
-        let depth = format.levels.len() as u8;
+        let depth = format.depth();
         let mut table = root;
         for l in (level + 1..=depth).rev() {
             let at = entry_at(depth, l, table, va);
@@ -65,7 +65,7 @@ pub fn end_of(format: &Format, memory: &Memory, root: u64, va: u64) -> Step {
         }
         down(depth, level - 1, memory, entry & 0x000f_ffff_ffff_f000, va)
     }
-    let depth = format.levels.len() as u8;
+    let depth = format.depth();
     down(depth, depth, memory, root, va)
 }
 
