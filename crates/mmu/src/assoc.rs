@@ -8,7 +8,9 @@
 //! the global ones increments one counter: a set last used before the flush drops its entries at its
 //! next use.
 
-use crate::tag::{Attr, GLOBAL, PAGE, allow, attr, keep_sharers, key_of, matches, tag};
+use crate::tag::{
+    Attr, GLOBAL, PAGE, allow, attr, join_sharers, keep_sharers, key_of, matches, tag, without_sharers,
+};
 use crate::wide::Wide;
 
 /// Words of a set's row before its tags: signatures of ways 0-7 and 8-15 (0 = empty way,
@@ -94,6 +96,13 @@ fn find(head: &[u64; HEAD], tags: &[u64], key: u64) -> Option<usize> {
         }
     }
     None
+}
+
+/// The ways of a set that hold entries, from the most recent on.
+fn by_recency(head: &[u64; HEAD]) -> impl Iterator<Item = usize> + use<> {
+    let (sigs, order) = ([head[SIG], head[SIG + 1]], head[ORDER]);
+    let ways = (0..16).map(move |place| (order >> (4 * place)) as usize & 0xf);
+    ways.filter(move |way| sigs[way >> 3] >> (8 * (way & 7)) & 0x80 != 0)
 }
 
 impl Assoc {
@@ -207,6 +216,34 @@ impl Assoc {
         }
         if let Some(w) = &mut self.wide {
             w.tags_mut().for_each(|tag| *tag = keep_sharers(*tag, places));
+        }
+    }
+
+    /// Does `other`, of the same geometry, hold the same entries in the same order of recency? Where in
+    /// a set they are, and who may write through them, does not matter.
+    pub fn holds_same(&mut self, other: &mut Assoc) -> bool {
+        if let (Some(ours), Some(theirs)) = (&self.wide, &other.wide) {
+            return ours.holds_same(theirs);
+        }
+        self.used == other.used
+            && (0..self.sets).all(|set| {
+                let (ours, theirs) = (self.row(set), other.row(set));
+                let tags = by_recency(theirs.0).map(|way| without_sharers(theirs.1[way]));
+                by_recency(ours.0).map(|way| without_sharers(ours.1[way])).eq(tags)
+            })
+    }
+
+    /// Adds the sharers of `other`, which holds the same, after the first `places` ones.
+    pub fn join(&mut self, other: &mut Assoc, places: usize) {
+        if let (Some(ours), Some(theirs)) = (&mut self.wide, &other.wide) {
+            return ours.join(theirs, places);
+        }
+        for set in 0..self.sets {
+            let (head, tags) = self.row(set);
+            let (their_head, their_tags) = other.row(set);
+            for (way, twin) in by_recency(head).zip(by_recency(their_head)) {
+                tags[way] = join_sharers(tags[way], their_tags[twin], places);
+            }
         }
     }
 

@@ -115,16 +115,16 @@ impl Filter {
     #[inline(always)]
     pub fn last_use(&self, size: PageSize, page: u64) -> u64 {
         match size {
-            PageSize::Size4K => self.last_use_small(page),
+            PageSize::Size4K => self.last_use_small(page, 0),
             PageSize::Size2M | PageSize::Size1G => self.last_use_large(size, page),
         }
     }
 
-    /// [`Filter::last_use`] of a 4 KB page.
+    /// [`Filter::last_use`] of a 4 KB page; 0 where `unknown` is not.
     #[inline(always)]
-    pub fn last_use_small(&self, page: u64) -> u64 {
+    pub fn last_use_small(&self, page: u64, unknown: u64) -> u64 {
         let slot = &self.slots[page as usize % SLOTS];
-        if_zero((slot.tag >> 1 ^ page) & PAGES, slot.time)
+        if_zero((slot.tag >> 1 ^ page) & PAGES | unknown, slot.time)
     }
 
     /// Looks only at the slots whose pages may be in large entries.

@@ -113,6 +113,9 @@ impl Ordered {
     /// Replaces the value of the key that was just looked up.
     #[inline]
     pub fn replace(&mut self, index: u64, value: u64) {
+        if let Some(set) = self.linked(index) {
+            return set.replace(value);
+        }
         let first = self.first(index);
         self.rows[first].values[0] = value;
     }
@@ -205,11 +208,8 @@ impl Ordered {
     pub fn insert(&mut self, index: u64, key: u64, value: u64) {
         if self.lookup(index, key).is_none() {
             self.insert_absent(index, key, value);
-        } else if let Some(set) = self.linked(index) {
-            set.replace(value);
         } else {
-            let first = self.first(index);
-            self.rows[first].values[0] = value;
+            self.replace(index, value);
         }
     }
 

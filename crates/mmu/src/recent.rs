@@ -6,8 +6,7 @@
 //! which the compiler knows. The choice of the least recently used way has no branch that depends on
 //! the data: on a stream that misses often such a branch is mispredicted half the time.
 
-use crate::filter::if_zero;
-use crate::tag::{Attr, GLOBAL, KEY, allow, attr, keep_sharers, key_of, tag};
+use crate::tag::{Attr, GLOBAL, KEY, allow, attr, join_sharers, keep_sharers, key_of, tag, without_sharers};
 use crate::{Filter, PageSize};
 
 /// Size and page number in a key.
@@ -16,6 +15,10 @@ const PAGE: u64 = (1 << crate::PAGE_BITS) - 1;
 const NUMBER: u64 = (1 << (crate::PAGE_BITS - 3)) - 1;
 /// The tag of an empty way; no other tag has this bit.
 const EMPTY: u64 = 1 << 63;
+/// Size in a key.
+const SIZE: u64 = PAGE & !NUMBER;
+/// The whole tag of an empty way. Its size is none, so that no filter knows the page.
+const VACANT: u64 = EMPTY | SIZE;
 /// Bits for the number of a way below its time.
 const WAY_BITS: u32 = 8;
 const WAYS: usize = 4;
@@ -78,10 +81,10 @@ fn find(set: &mut [Row], key: u64) -> Option<(&mut Row, usize)> {
     })
 }
 
-/// The way used least recently in the set that `key` belongs to. `noted(tag)` is a time of last use
-/// that a filter knows for the page of `tag`, or 0.
+/// The way used least recently in the set that `key` belongs to. `noted(tag, unknown)` is a time of last
+/// use that a filter knows for the page of `tag`, or 0: always so where `unknown` is not 0.
 #[inline(always)]
-fn least_recent(set: &[Row], key: u64, noted: impl Fn(u64) -> u64) -> usize {
+fn least_recent(set: &[Row], key: u64, noted: impl Fn(u64, u64) -> u64) -> usize {
     let mut oldest = u64::MAX;
     for (i, row) in set.iter().enumerate() {
         for way in 0..WAYS {
@@ -89,8 +92,7 @@ fn least_recent(set: &[Row], key: u64, noted: impl Fn(u64) -> u64) -> usize {
             // The filters know the current address space's pages, which `key` is of, and global
             // ones. An empty way has time 0, and is older than all others.
             let global = (tag >> GLOBAL.trailing_zeros() & 1).wrapping_neg();
-            let unknown = (tag ^ key) & KEY & !PAGE & !global | tag & EMPTY;
-            let last = time.max(if_zero(unknown, noted(tag)));
+            let last = time.max(noted(tag, (tag ^ key) & KEY & !PAGE & !global));
             oldest = oldest.min(last << WAY_BITS | (i * WAYS + way) as u64);
         }
     }
@@ -104,7 +106,7 @@ fn least_recent(set: &[Row], key: u64, noted: impl Fn(u64) -> u64) -> usize {
 #[inline(never)]
 fn least_recent_of_any(set: &mut [Row], key: u64, sides: [bool; 2], filters: &[Filter; 2]) -> usize {
     loop {
-        let oldest = least_recent(set, key, |_| 0);
+        let oldest = least_recent(set, key, |_, _| 0);
         let (row, way) = (&mut set[oldest / WAYS], oldest % WAYS);
         let tag = row.tags[way];
         let known = tag & EMPTY == 0 && ((tag ^ key) & KEY & !PAGE == 0 || tag & GLOBAL != 0);
@@ -121,6 +123,18 @@ fn least_recent_of_any(set: &mut [Row], key: u64, sides: [bool; 2], filters: &[F
     }
 }
 
+/// A set's entries and their times.
+fn entries(set: &[Row]) -> impl Iterator<Item = (u64, u64)> {
+    let ways = set.iter().flat_map(|row| row.tags.into_iter().zip(row.times));
+    ways.filter(|(tag, _)| tag & EMPTY == 0)
+}
+
+/// The entry of a set that equals the given one but for its sharers.
+fn twin(set: &[Row], tag: u64, time: u64) -> Option<u64> {
+    let wanted = (without_sharers(tag), time);
+    entries(set).find(|&(tag, time)| (without_sharers(tag), time) == wanted).map(|(tag, _)| tag)
+}
+
 impl Recent {
     /// An empty array; `ways` 0 means fully associative. `small`: only 4 KB pages are filed.
     pub fn new(entries: usize, ways: usize, sides: [bool; 2], small: bool) -> Self {
@@ -129,7 +143,7 @@ impl Recent {
         assert!(ways <= 1 << WAY_BITS, "{ways} ways in the first level");
         let (sets, depth) = (entries / ways, ways.div_ceil(WAYS));
         let mut array = Recent {
-            rows: vec![Row { tags: [EMPTY; WAYS], times: [0; WAYS] }; sets * depth].into(),
+            rows: vec![Row { tags: [VACANT; WAYS], times: [0; WAYS] }; sets * depth].into(),
             sets,
             mask: if sets.is_power_of_two() { sets - 1 } else { usize::MAX },
             depth,
@@ -188,9 +202,12 @@ impl Recent {
         let set = self.set(key);
         let victim = if small && sides[0] != sides[1] {
             let filter = &filters[usize::from(sides[1])];
-            let noted = |tag| filter.last_use_small(tag & NUMBER);
+            let noted = |tag, unknown| filter.last_use_small(tag & NUMBER, unknown | tag & SIZE);
             // Of one row, as most first levels are, the loop over rows goes too.
-            if let [row] = set { least_recent(&[*row], key, noted) } else { least_recent(set, key, noted) }
+            match set {
+                [row] => least_recent(std::slice::from_ref(row), key, noted),
+                _ => least_recent(set, key, noted),
+            }
         } else {
             least_recent_of_any(set, key, sides, filters)
         };
@@ -219,13 +236,37 @@ impl Recent {
         tags.for_each(|tag| *tag = keep_sharers(*tag, places));
     }
 
+    /// Does `other`, of the same geometry, hold the same entries, used at the same times? Where in a
+    /// set they are, and who may write through them, does not matter.
+    pub fn holds_same(&self, other: &Recent) -> bool {
+        let same = |(ours, theirs): (&[Row], &[Row])| {
+            entries(ours).count() == entries(theirs).count()
+                && entries(ours).all(|(tag, time)| twin(theirs, tag, time).is_some())
+        };
+        let sets = self.rows.chunks_exact(self.depth).zip(other.rows.chunks_exact(self.depth));
+        self.used == other.used && { sets }.all(same)
+    }
+
+    /// Adds the sharers of `other`, which holds the same, after the first `places` ones.
+    pub fn join(&mut self, other: &Recent, places: usize) {
+        for (ours, theirs) in self.rows.chunks_exact_mut(self.depth).zip(other.rows.chunks_exact(self.depth))
+        {
+            for row in ours {
+                for (tag, time) in row.tags.iter_mut().zip(row.times) {
+                    let twin = if *tag & EMPTY == 0 { twin(theirs, *tag, time) } else { None };
+                    *tag = join_sharers(*tag, twin.unwrap_or_default(), places);
+                }
+            }
+        }
+    }
+
     pub fn flush_all(&mut self) {
         if !self.used {
             return;
         }
         self.used = false;
         for set in self.rows.chunks_exact_mut(self.depth) {
-            set.fill(Row { tags: [EMPTY; WAYS], times: [0; WAYS] });
+            set.fill(Row { tags: [VACANT; WAYS], times: [0; WAYS] });
             set[self.depth - 1].times[self.last..].fill(NEVER);
         }
     }
@@ -236,7 +277,7 @@ impl Row {
     fn drop_if(&mut self, mut such: impl FnMut(u64) -> bool) {
         for (tag, time) in self.tags.iter_mut().zip(&mut self.times) {
             if *tag & EMPTY == 0 && such(*tag) {
-                (*tag, *time) = (EMPTY, 0);
+                (*tag, *time) = (VACANT, 0);
             }
         }
     }

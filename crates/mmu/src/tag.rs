@@ -44,6 +44,18 @@ pub(crate) fn allow(tag: u64, writable: u8) -> u64 {
     tag | u64::from(writable) << WRITABLE_SHIFT
 }
 
+/// The tag without the sharers' rights to write.
+#[inline(always)]
+pub(crate) fn without_sharers(tag: u64) -> u64 {
+    tag & !WRITABLE
+}
+
+/// The tag with the sharers of `other`, an entry for the same page: their places follow the first
+/// `places` here.
+pub(crate) fn join_sharers(tag: u64, other: u64, places: usize) -> u64 {
+    tag | ((other & WRITABLE) << places & WRITABLE)
+}
+
 /// The tag without all sharers but those at `places`, which get the places from 0 on.
 pub(crate) fn keep_sharers(tag: u64, places: u8) -> u64 {
     let old = tag >> WRITABLE_SHIFT;

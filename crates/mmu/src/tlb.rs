@@ -172,12 +172,41 @@ impl Tlb {
 
     /// Looks a page up at `time`; a write needs an entry that allows it as it is for all
     /// configurations of the bits `writes` (0 for a read). `filters` (data, code) are those
-    /// in front of this CPU's TLBs.
+    /// in front of this CPU's TLBs. A page that left the side's filter since the last look-up
+    /// comes with the time of its last use: `left`.
     #[inline(never)]
-    pub fn lookup(&mut self, side: Side, gva: Gva, writes: u8, time: u64, filters: &[Filter; 2]) -> Lookup {
-        let Tlb { first, second, sizes, space, evicted, held, .. } = self;
+    pub fn lookup(
+        &mut self,
+        side: Side,
+        gva: Gva,
+        writes: u8,
+        time: u64,
+        left: Option<(u64, u64)>,
+        filters: &[Filter; 2],
+    ) -> Lookup {
+        if let Some((page, last)) = left {
+            self.used_at(side, page, last);
+        }
+        let held = self.held[region(page_number(gva))];
+        // Most regions hold 4 KB pages alone: the loops go.
+        if held == 1 << PageSize::Size4K as u8 {
+            return self.lookup_sizes(1 << PageSize::Size4K as u8, side, gva, writes, time, filters);
+        }
+        self.lookup_sizes(held, side, gva, writes, time, filters)
+    }
+
+    #[inline(always)]
+    fn lookup_sizes(
+        &mut self,
+        held: u8,
+        side: Side,
+        gva: Gva,
+        writes: u8,
+        time: u64,
+        filters: &[Filter; 2],
+    ) -> Lookup {
+        let Tlb { first, second, sizes, space, evicted, .. } = self;
         let sizes = &sizes[side as usize];
-        let held = held[region(page_number(gva))];
         for size in sizes_of(held) {
             let Some(array) = first.get_mut(usize::from(sizes[size as usize].first)) else { continue };
             if let Some(attr) = array.lookup(key(size, gva) | *space, time) {
@@ -218,8 +247,15 @@ impl Tlb {
     ) {
         let Tlb { first, second, sizes, space, evicted, pieces, held } = self;
         let sizes = &sizes[side as usize];
-        let fits = |size: &PageSize| *size <= entry.size && sizes[*size as usize].first != NONE;
-        let Some(size) = PageSize::ALL.into_iter().rfind(fits) else { return };
+        // The largest size up to the entry's that an array takes.
+        let mut size = entry.size;
+        while sizes[size as usize].first == NONE {
+            size = match size {
+                PageSize::Size4K => return,
+                PageSize::Size2M => PageSize::Size4K,
+                PageSize::Size1G => PageSize::Size2M,
+            };
+        }
         let a = sizes[size as usize];
         held[region(page_number(gva))] |= 1 << size as u8;
         let piece = if entry.page > size { entry.page as u8 } else { 0 };
@@ -247,7 +283,7 @@ impl Tlb {
     }
 
     /// 4 KB page `page` was last used at `time`: what a filter knew, for the entry that holds it.
-    #[inline]
+    #[inline(always)]
     pub fn used_at(&mut self, side: Side, page: u64, time: u64) {
         let Tlb { first, sizes, space, held, .. } = self;
         for size in sizes_of(held[region(page)]) {
@@ -310,6 +346,25 @@ impl Tlb {
     pub fn keep_sharers(&mut self, places: u8) {
         self.first.iter_mut().for_each(|a| a.keep_sharers(places));
         self.second.iter_mut().for_each(|a| a.keep_sharers(places));
+    }
+
+    /// Do these TLBs and `other`, of the same arrays, hold the same entries, used in the same order? Rights
+    /// to write do not matter. Only for TLBs that know one address space: with several, two entries
+    /// may answer for a page, and which does depends on their places.
+    pub fn holds_same(&mut self, other: &mut Tlb) -> bool {
+        { self.first.iter().zip(&other.first) }.all(|(ours, theirs)| ours.holds_same(theirs)) && {
+            self.second.iter_mut().zip(&mut other.second)
+        }
+        .all(|(ours, theirs)| ours.holds_same(theirs))
+    }
+
+    /// From now on the configurations that share `other`, which holds the same, share these TLBs.
+    /// Their places follow the first `places` here.
+    pub fn join(&mut self, other: &mut Tlb, places: usize) {
+        self.first.iter_mut().zip(&other.first).for_each(|(ours, theirs)| ours.join(theirs, places));
+        self.second.iter_mut().zip(&mut other.second).for_each(|(ours, theirs)| ours.join(theirs, places));
+        self.pieces |= other.pieces;
+        self.held.iter_mut().zip(&other.held).for_each(|(ours, theirs)| *ours |= theirs);
     }
 
     /// Changes the current address space without dropping anything (PCID).

@@ -101,7 +101,9 @@ impl WalkCache {
             return root;
         }
         let at = &self.at[dim as usize];
-        for level in 2..at.len().min(usize::from(root.level) + 1) as u8 {
+        let mut level = 1;
+        while level < root.level.min(5) {
+            level += 1;
             let Some(array) = self.arrays.get_mut(usize::from(at[usize::from(level)])) else { continue };
             let (index, key) = prefix(dim, level, va);
             if let Some(table) = array.lookup(index, key) {

@@ -2,7 +2,7 @@
 //! Sets of more than 16 ways, such as the fully associative first-level TLBs of AMD's cores: tags in
 //! a plain row per set, and a time stamp per way for recency.
 
-use crate::tag::{allow, matches};
+use crate::tag::{allow, join_sharers, matches, without_sharers};
 
 #[derive(Debug, Clone)]
 pub(crate) struct Wide {
@@ -38,6 +38,37 @@ impl Wide {
     /// Every place's tag, empty ones included.
     pub fn tags_mut(&mut self) -> impl Iterator<Item = &mut u64> {
         self.tags.iter_mut()
+    }
+
+    /// A set's places that hold entries, from the most recent on.
+    fn by_recency(&self, set: usize) -> Vec<usize> {
+        let filled = (set * self.ways..(set + 1) * self.ways).filter(|&slot| self.stamps[slot] != 0);
+        let mut slots: Vec<usize> = filled.collect();
+        slots.sort_unstable_by_key(|&slot| std::cmp::Reverse(self.stamps[slot]));
+        slots
+    }
+
+    fn sets(&self) -> usize {
+        self.tags.len() / self.ways
+    }
+
+    /// See [`crate::Assoc::holds_same`].
+    pub fn holds_same(&self, other: &Wide) -> bool {
+        (0..self.sets()).all(|set| {
+            let tags = |wide: &Wide| -> Vec<u64> {
+                wide.by_recency(set).into_iter().map(|slot| without_sharers(wide.tags[slot])).collect()
+            };
+            tags(self) == tags(other)
+        })
+    }
+
+    /// See [`crate::Assoc::join`].
+    pub fn join(&mut self, other: &Wide, places: usize) {
+        for set in 0..self.sets() {
+            for (slot, twin) in self.by_recency(set).into_iter().zip(other.by_recency(set)) {
+                self.tags[slot] = join_sharers(self.tags[slot], other.tags[twin], places);
+            }
+        }
     }
 
     pub fn allow(&mut self, set: usize, key: u64, writable: u8) -> bool {

@@ -367,14 +367,14 @@ impl Nested {
             if entry & format.present == 0 {
                 return Ok(Walk::NotPresent(Step { level, at, entry }));
             }
-            let target = format.target(level, entry);
             if format.is_leaf(level, entry) {
                 let offset = gva.0 & ((1 << format.level(level).shift) - 1);
-                self.translate(caches, Gpa(target | offset), write, 0, refs)?;
+                self.translate(caches, Gpa(format.target(level, entry) | offset), write, 0, refs)?;
                 return Ok(Walk::Leaf(Step { level, at, entry }));
             }
-            caches.fill(Dimension::Guest, level, gva.0, at, target);
-            (level, table) = (level - 1, target);
+            table = format.table(entry);
+            caches.fill(Dimension::Guest, level, gva.0, at, table);
+            level -= 1;
         }
     }
 

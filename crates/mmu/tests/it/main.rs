@@ -2,5 +2,6 @@
 //! Walker and walk caches against independent references.
 
 mod closed_forms;
+mod join;
 mod tables;
 mod walk_cache;

@@ -16,10 +16,13 @@ use zerocopy::IntoBytes;
 /// Words looked at together by [`Model::read_ahead`].
 const WINDOW: usize = 128;
 
+/// Misses between two attempts to join groups, at the start fewer. An attempt looks at few sets if they differ.
+const JOIN: u64 = 4096;
+
 /// Configurations that share TLBs, because their TLBs have held the same entries so far. Native
 /// and nested paging with 4 KB host pages always do. At the start there are as few groups as
 /// the bits of a TLB entry allow. A group splits when members hold a page at different sizes, or
-/// when a flush concerns only some members. Groups never join again.
+/// when a flush concerns only some members. Groups join once their TLBs hold the same again.
 #[derive(Debug)]
 pub(super) struct Group {
     /// Indices of regimes. A member's place here is its bit in the TLBs' entries.
@@ -44,6 +47,29 @@ impl Group {
             Some(group) if group.members.len() < SHARERS => group.members.push(regime),
             _ => groups.push(Group { members: vec![regime], tlbs: vec![tlb.clone(); vcpus], pending: false }),
         }
+    }
+}
+
+/// Joins the groups whose TLBs hold the same.
+fn join_equal(groups: &mut Vec<Group>) {
+    let mut i = 0;
+    while i < groups.len() {
+        let (before, rest) = groups.split_at_mut(i);
+        let group = &mut rest[0];
+        let joins = |other: &mut Group| {
+            let mut tlbs = other.tlbs.iter_mut().zip(&mut group.tlbs);
+            other.members.len() + group.members.len() <= SHARERS && tlbs.all(|(a, b)| a.holds_same(b))
+        };
+        let Some(at) = before.iter_mut().position(joins) else {
+            i += 1;
+            continue;
+        };
+        let mut group = groups.remove(i);
+        let other = &mut groups[at];
+        for (ours, theirs) in other.tlbs.iter_mut().zip(&mut group.tlbs) {
+            ours.join(theirs, other.members.len());
+        }
+        other.members.append(&mut group.members);
     }
 }
 
@@ -114,6 +140,9 @@ impl Model {
                 }
                 window = i + WINDOW;
                 misses = self.misses;
+                if misses >= self.join_at {
+                    self.join_groups();
+                }
             }
             let page = (w & PAYLOAD_MASK) >> 12;
             match w >> KIND_SHIFT {
@@ -171,6 +200,15 @@ impl Model {
         Ok(())
     }
 
+    /// Joins groups whose TLBs hold the same again: those of a program that keeps missing do, some time
+    /// after a flush that concerned only some.
+    fn join_groups(&mut self) {
+        self.join_at = self.misses + self.misses.clamp(64, JOIN);
+        if self.groups.len() > 1 && !self.profile.cpu.pcid {
+            join_equal(&mut self.groups);
+        }
+    }
+
     /// Reads the leaf entries, guest's and host's, of the window's accesses. Only a hint:
     /// a word that is no access, or tables that change within the window, do no harm.
     fn read_ahead(&mut self, words: &[u64]) {
@@ -209,11 +247,8 @@ impl Model {
         let v = &mut vcpus[vcpu];
         let (root, time) = (v.root, v.time);
         let page = (gva.0 & PAYLOAD_MASK) >> 12;
-        if let Some((other, last)) = v.filters[side as usize].take(page) {
-            for group in groups.iter_mut() {
-                group.tlbs[vcpu].used_at(side, other, last);
-            }
-        }
+        // The page that leaves the filter for this one.
+        let leaves = v.filters[side as usize].take(page);
         let write = kind.writes();
         let mut miss: Option<Miss> = None;
         let mut held = true;
@@ -223,7 +258,7 @@ impl Model {
         for group in groups.iter_mut() {
             let tlb = &mut group.tlbs[vcpu];
             let writes = if write { all_sharers(group.members.len()) } else { 0 };
-            let lookup = tlb.lookup(side, gva, writes, time, &v.filters);
+            let lookup = tlb.lookup(side, gva, writes, time, leaves, &v.filters);
             if !matches!(lookup, Lookup::L1 | Lookup::NotWritable(..)) {
                 for &r in &group.members {
                     regimes[r].counts.now.l1_misses += 1;

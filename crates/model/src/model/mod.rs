@@ -108,6 +108,8 @@ pub struct Model {
     words: usize,
     /// Accesses that the filter did not answer.
     misses: u64,
+    /// The number of misses from which on groups may join.
+    join_at: u64,
     /// What [`Model::read_ahead`] read: kept so that the reads are not optimised away.
     seen: u64,
     walk_checks: u64,
@@ -160,6 +162,7 @@ impl Model {
             hash: Xxh3::new(),
             words: 0,
             misses: 0,
+            join_at: 0,
             seen: 0,
             walk_checks: 0,
             walk_mismatches: 0,

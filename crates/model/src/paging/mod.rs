@@ -253,7 +253,7 @@ fn walk_1d<M: Memory>(
             if format.is_leaf(level, step.entry) {
                 return Walk::Leaf(step);
             }
-            table = format.target(level, step.entry);
+            table = format.table(step.entry);
             caches.fill(Dimension::Guest, level, gva.0, at, table);
             level -= 1;
         }
