@@ -34,6 +34,8 @@ pub const SAMPLE: [u8; 7] = [5, 13, 22, 31, 41, 50, 58];
 pub(crate) struct Classes {
     /// A bit for each simulated class, and for each whose accesses the prefetcher watches.
     pub watched: u64,
+    /// A bit for each simulated class.
+    pub simulated: u64,
     rank: [u8; ALL],
     n: u8,
     /// Lines that each simulated one stands for, except that line 0 stands for itself alone.
@@ -46,13 +48,13 @@ impl Classes {
     pub fn new(mode: CacheMode, levels: &[CacheLevel], prefetch: bool) -> Classes {
         let exact = mode == CacheMode::Exact || levels.iter().any(|l| l.sets() < ALL as u64);
         let scale = if exact { 1 } else { (ALL - 1) / SAMPLE.len() } as u64;
-        let mut simulated = 0u64;
-        let mut classes = Classes { watched: 0, rank: [u8::MAX; ALL], n: 0, scale };
+        let mut classes = Classes { watched: 0, simulated: 0, rank: [u8::MAX; ALL], n: 0, scale };
         for class in (0..ALL as u8).filter(|c| exact || *c == 0 || SAMPLE.contains(c)) {
-            simulated |= 1 << class;
+            classes.simulated |= 1 << class;
             classes.rank[usize::from(class)] = classes.n;
             classes.n += 1;
         }
+        let simulated = classes.simulated;
         classes.watched = if prefetch { simulated | simulated << 1 | simulated >> 1 } else { simulated };
         classes
     }

@@ -18,8 +18,8 @@ pub(super) struct Level {
     ways: usize,
     /// Sets of one class.
     sets_per_class: u64,
-    /// `sets_per_class - 1` where that is a power of two, for a quick remainder.
-    mask: Option<u64>,
+    /// `sets_per_class - 1` where that is a power of two, for a quick remainder; else all ones.
+    mask: u64,
     /// Sets of one row: one for each simulated class, or all where the level has fewer than 64.
     columns: u64,
     /// The class chooses the column. Otherwise the line's lowest bits do.
@@ -38,7 +38,7 @@ impl Level {
             lines: vec![EMPTY; (sets_per_class * columns) as usize * spec.ways].into(),
             ways: spec.ways,
             sets_per_class,
-            mask: sets_per_class.is_power_of_two().then(|| sets_per_class - 1),
+            mask: if sets_per_class.is_power_of_two() { sets_per_class - 1 } else { u64::MAX },
             columns,
             by_class,
             content: spec.content,
@@ -49,10 +49,7 @@ impl Level {
     #[inline]
     fn set(&mut self, line: Line, rank: usize) -> &mut [Line] {
         let upper = line >> 6;
-        let row = match self.mask {
-            Some(mask) => upper & mask,
-            None => upper % self.sets_per_class,
-        };
+        let row = if self.mask != u64::MAX { upper & self.mask } else { upper % self.sets_per_class };
         let column = if self.by_class { rank as u64 } else { line & (self.columns - 1) };
         let start = (row * self.columns + column) as usize * self.ways;
         &mut self.lines[start..start + self.ways]
@@ -66,8 +63,8 @@ impl Level {
             return true;
         }
         let Some(at) = set.iter().position(|&l| l == line) else { return false };
-        set.copy_within(..at, 1);
-        set[0] = line;
+        // Few steps mostly, for which a copy of memory takes longer.
+        (0..at).for_each(|i| set.swap(i, at));
         true
     }
 

@@ -113,6 +113,21 @@ impl Caches {
         self.classes.watched
     }
 
+    /// Would [`Caches::access`] change nothing? So it is for most accesses: to a line that was the last one
+    /// used in its slot, or to one that only the prefetcher watches and has seen.
+    #[inline(always)]
+    pub fn is_settled(&self, vcpu: usize, gva: Gva, write: bool, generation: u64) -> bool {
+        if self.prefetch.is_some() && !self.neighbours[vcpu].knows(gva.0) {
+            return false;
+        }
+        let line = gva.0 >> 6;
+        if self.classes.simulated >> (line & 63) & 1 == 0 {
+            return true;
+        }
+        let last = self.last[vcpu][(line & self.slots) as usize % 64];
+        last == (line, generation) && (self.vcpus == 1 || !write)
+    }
+
     /// An access to data. `translate` returns the guest-physical address, if there is one, and
     /// `place` the host-physical address of that in a configuration.
     #[inline]
@@ -125,7 +140,7 @@ impl Caches {
         let near = self.prefetch.is_some() && self.neighbours[a.vcpu].used(a.gva.0);
         let Some(rank) = self.classes.rank(a.gva.0) else { return };
         let this = (a.gva.0 >> 6, a.generation);
-        let slot = (this.0 & self.slots) as usize;
+        let slot = (this.0 & self.slots) as usize % 64;
         if std::mem::replace(&mut self.last[a.vcpu][slot], this) == this && (self.vcpus == 1 || !a.write) {
             return;
         }
@@ -250,5 +265,54 @@ impl Memory for CachedMemory<'_> {
         let answers = self.one.caches.access(self.vcpu, at >> 6, rank, self.first, false);
         self.one.stalls.reference(step, rank, self.latency[answers], self.dependent);
         if answers == self.levels { MOST_LEVELS + 1 } else { answers + 1 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// One side passes by what [`Caches::is_settled`] says changes nothing.
+        #[test]
+        fn a_settled_access_changes_nothing(
+            exact in any::<bool>(), vcpus in 1usize..3,
+            ops in proptest::collection::vec((0u8..40, 0u64..6, 0u64..64, any::<bool>()), 1..800),
+        ) {
+            let profile = Profile::load("geometry-g", &["cache.l1d.ways=2", "cache.l1d.bytes=8192"].map(String::from)).unwrap();
+            let mode = if exact { CacheMode::Exact } else { CacheMode::Sampled };
+            let new = || Caches::new(&profile, mode, vcpus, 2).unwrap();
+            let (mut all, mut some) = (new(), new());
+            let mut generation = 1;
+            for (op, page, line, write) in ops {
+                let vcpu = usize::from(op) % vcpus;
+                // Pages that share the prefetcher's places, too.
+                let gva = Gva((page % 3 + page / 3 * 32) << 12 | line << 6);
+                let access = Access { vcpu, gva, write, dependent: line % 3 == 0, generation };
+                let place = |config: usize, gpa: Gpa| Hpa(gpa.0 ^ (config as u64) << 13);
+                match op {
+                    0 => generation += 1,
+                    1 | 2 => {
+                        for caches in [&mut all, &mut some] {
+                            caches.walker(usize::from(op) - 1, vcpu, write).touch(1, 0, || Hpa(gva.0));
+                        }
+                    }
+                    _ if all.watched() >> line & 1 == 0 => {}
+                    _ => {
+                        all.access(access, || Some(Gpa(gva.0)), place);
+                        if !some.is_settled(vcpu, gva, write, generation) {
+                            some.access(access, || Some(Gpa(gva.0)), place);
+                        }
+                    }
+                }
+                for config in 0..2 {
+                    let [mut a, mut b] = [Sample::default(); 2];
+                    all.add_to(config, &mut a);
+                    some.add_to(config, &mut b);
+                    prop_assert_eq!(a, b);
+                }
+            }
+        }
     }
 }

@@ -23,6 +23,13 @@ impl Default for Neighbours {
 }
 
 impl Neighbours {
+    /// Has an access to `va` been noted already, so that one more changes nothing?
+    #[inline(always)]
+    pub fn knows(&self, va: u64) -> bool {
+        let (held, lines) = self.pages[(va >> 12) as usize % PAGES];
+        held == va >> 12 && lines >> (va >> 6 & 63) & 1 != 0
+    }
+
     /// Notes an access to `va`. True if a neighbouring line of its page was used lately.
     #[inline]
     pub fn used(&mut self, va: u64) -> bool {
@@ -45,7 +52,9 @@ mod tests {
     #[test]
     fn a_neighbour_counts_up_and_down_but_not_across_pages() {
         let mut n = Neighbours::default();
+        assert!(!n.knows(0x1fc0));
         assert!(!n.used(0x1fc0));
+        assert!(n.knows(0x1fc0) && n.knows(0x1fff) && !n.knows(0x1f80) && !n.knows(0x3fc0));
         assert!(!n.used(0x2000), "the next page");
         assert!(n.used(0x2040) && n.used(0x2080));
         assert!(n.used(0x1f80), "downwards");

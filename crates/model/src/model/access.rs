@@ -4,7 +4,7 @@
 
 use super::{Model, Vcpu};
 use crate::access::{AccessKind, Flush, Miss};
-use crate::cache;
+use crate::cache::{self, Caches};
 use crate::charge::Place;
 use crate::guest::{GuestTables, Leaf};
 use crate::memory::Uncached;
@@ -131,7 +131,9 @@ impl Model {
         let mut i = self.consume_gap(words, 0)?;
         let mut window = WINDOW;
         let mut misses = self.misses;
-        while let Some(&w) = words.get(i) {
+        loop {
+            i = self.consume_hits::<CACHES>(words, i, window, watched);
+            let Some(&w) = words.get(i) else { break };
             if i >= window {
                 // Where misses are dense, their table entries are read ahead, all of a window's
                 // at once: one after the other, each would wait for memory.
@@ -200,6 +202,51 @@ impl Model {
         Ok(())
     }
 
+    /// Consumes accesses from word `i` on as long as the filters answer them and they change nothing in
+    /// data caches, at most up to word `end`. Returns the number of the first word left. Most words end
+    /// here, so the loop calls nothing.
+    #[inline(always)]
+    fn consume_hits<const CACHES: bool>(
+        &mut self,
+        words: &[u64],
+        mut i: usize,
+        end: usize,
+        watched: u64,
+    ) -> usize {
+        let Model { vcpus, current, caches, has_code, common, .. } = self;
+        let Vcpu { filters: [data, code], time, generation, code: block, .. } = &mut vcpus[*current];
+        let settled = |w: u64, write: bool| {
+            !CACHES
+                || watched >> (w >> 6 & 63) & 1 == 0
+                || caches
+                    .as_deref()
+                    .is_some_and(|c| c.is_settled(*current, Gva(head_va(w)), write, *generation))
+        };
+        while let Some(&w) = words[..end.min(words.len())].get(i) {
+            let page = (w & PAYLOAD_MASK) >> 12;
+            match w >> KIND_SHIFT {
+                kind::LOAD | kind::LOAD_DEPENDENT
+                    if settled(w, false) && data.hit(page, false, *time + 1) =>
+                {
+                    common.accesses += 1;
+                }
+                kind::STORE | kind::STORE_OTHER if settled(w, true) && data.hit(page, true, *time + 1) => {
+                    common.accesses += 1;
+                }
+                kind::FETCH if !*has_code || code.hit(page, false, *time + 1) => {}
+                kind::BLOCK => {
+                    *block = Gva(head_va(w));
+                    i += 1;
+                    continue;
+                }
+                _ => return i,
+            }
+            *time += 1;
+            i += 1;
+        }
+        i
+    }
+
     /// Joins groups whose TLBs hold the same again: those of a program that keeps missing do, some time
     /// after a flush that concerned only some.
     fn join_groups(&mut self) {
@@ -229,7 +276,17 @@ impl Model {
     }
 
     /// An access to data whose line the data caches simulate or watch.
+    #[inline(always)]
     fn data(&mut self, gva: Gva, write: bool, dependent: bool) {
+        let settled =
+            |c: &Caches| c.is_settled(self.current, gva, write, self.vcpus[self.current].generation);
+        if !self.caches.as_deref().is_some_and(settled) {
+            self.data_unsettled(gva, write, dependent);
+        }
+    }
+
+    #[inline(never)]
+    fn data_unsettled(&mut self, gva: Gva, write: bool, dependent: bool) {
         let Model { caches, regimes, guest, vcpus, frames, current, .. } = self;
         let Some(caches) = caches else { return };
         let Vcpu { root, generation, .. } = vcpus[*current];
