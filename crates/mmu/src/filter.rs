@@ -10,7 +10,7 @@
 
 use crate::PageSize;
 
-const SLOTS: usize = 256;
+const SLOTS: usize = 1024;
 const PAGE_BITS: u32 = 45;
 const EPOCH_SHIFT: u32 = PAGE_BITS + 1;
 const PAGES: u64 = (1 << PAGE_BITS) - 1;
