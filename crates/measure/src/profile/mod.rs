@@ -241,6 +241,13 @@ fn steady(value: Option<Estimate>) -> Option<Estimate> {
     value.filter(|v| v.relative_width() < 0.5)
 }
 
+/// The overlap of walks, if the part of a walk that it leaves is known to half of the part of data that independent
+/// loads wait: the part is what counts, and of a large overlap hardly any is left.
+fn steady_overlap(walks: Option<Estimate>, data: Option<Estimate>) -> Option<Estimate> {
+    let left = |overlap: f64| 1.0 / overlap;
+    walks.filter(|w| left(w.low) - left(w.high) < 0.5 * data.map_or(0.0, |d| left(d.median)))
+}
+
 /// Inclusive where CPUID says so; a third level of AMD's holds victims.
 fn content(level: &Level, amd: bool, last: usize) -> &'static str {
     match (&level.told, level.level) {
@@ -293,8 +300,10 @@ fn memory(p: &mut Table, survey: &Survey, w: Words) {
     let memory = table(p, "memory");
     let (mut source, mut prior) = (Vec::new(), Vec::new());
     let base = w.base;
-    let mut one =
-        |key: &str, value: Option<Estimate>, digits: usize, words: &str| match (steady(value), value) {
+    let mut one = |key: &str, value: Option<Estimate>, digits: usize, words: &str| {
+        let steady =
+            if key == "walk_overlap" { steady_overlap(value, l.data_overlap) } else { steady(value) };
+        match (steady, value) {
             (Some(e), _) => {
                 let scale = 10f64.powi(digits as i32);
                 let value = (e.median * scale).round() / scale;
@@ -312,7 +321,8 @@ fn memory(p: &mut Table, survey: &Survey, w: Words) {
                 ));
             }
             (None, None) => prior.push(format!("{key}: as {base}'s")),
-        };
+        }
+    };
     one("cycles", l.memory, 0, "cycles");
     one("data_overlap", l.data_overlap, 1, "data_overlap");
     one("walk_overlap", l.walk_overlap, 1, "walk_overlap");

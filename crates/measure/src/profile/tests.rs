@@ -108,6 +108,14 @@ fn what_is_measured_has_its_spread_and_what_is_not_its_origin() {
 }
 
 #[test]
+fn a_large_overlap_of_walks_counts_by_the_little_that_it_leaves() {
+    let mut survey = found();
+    survey.loads.walk_overlap = Some(Estimate { median: 57.0, low: 30.0, high: 100.0, rounds: 15 });
+    let made = profile(&survey, "mine", "2026-11-22").unwrap();
+    assert_eq!(Profile::parse(&made.text, "mine", &[]).unwrap().memory.unwrap().walk_overlap, 57.0);
+}
+
+#[test]
 fn a_last_level_that_keeps_less_beside_misses_has_what_it_keeps() {
     let l3 = |kept: f64| {
         let mut survey = found();

@@ -18,8 +18,8 @@ use serde::Serialize;
 const TOGETHER: u64 = 8;
 /// Bytes that stay in the first-level cache and TLB.
 const FEW: usize = 4 * PAGE;
-/// Loads of a piece.
-const LOADS: u64 = 16_384;
+/// Loads of a piece: enough that what an independent load takes, some 40 cycles, is known to a part of a cycle.
+const LOADS: u64 = 65_536;
 
 /// Cycles of loads over the whole area.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -102,7 +102,7 @@ pub(super) fn measure(work: &mut Work, caches: &Caches) -> Result<Loads, Measure
         less(&wait(kind, order, 1), &wait(kind, order, TOGETHER)).iter().map(|t| t / part).collect()
     };
     let (alone, beside) = (walk(Small, Dependent), walk(Small, Independent));
-    let walks = fit::overlap(&alone, &beside, &zeros, &zeros);
+    let left: Vec<f64> = beside.iter().zip(&alone).map(|(b, a)| b / a).collect();
     let sequential = Estimate::of(&found[POINTS.len()]);
     let levels: Vec<f64> = caches.levels.iter().filter_map(|l| Some(l.cycles?.median)).collect();
     let memory = Estimate::of(&memory);
@@ -118,11 +118,21 @@ pub(super) fn measure(work: &mut Work, caches: &Caches) -> Result<Loads, Measure
         independent_2m: Estimate::of(of(false, Huge, Independent, 1)),
         independent_4k: Estimate::of(of(false, Small, Independent, 1)),
         data_overlap: Estimate::of(&data),
-        walk_overlap: Estimate::of(&walks),
+        walk_overlap: Estimate::of(&left).map(overlap_of),
         walk: Estimate::of(&alone),
         sequential,
         prefetch_level,
     })
+}
+
+/// No core has more loads under way.
+const MOST_UNDER_WAY: f64 = 100.0;
+
+/// The overlap, from the part of a wait that independent loads leave: little is left of walks beside data that take longer,
+/// and noise may make the part negative.
+fn overlap_of(left: Estimate) -> Estimate {
+    let of = |part: f64| 1.0 / part.clamp(1.0 / MOST_UNDER_WAY, 1.0);
+    Estimate { median: of(left.median), low: of(left.high), high: of(left.low), rounds: left.rounds }
 }
 
 /// A ring through neighbouring lines, half the area long: each line was evicted since the last turn.
@@ -130,4 +140,18 @@ fn sequential(work: &mut Work) -> f64 {
     let offsets: Vec<usize> = (0..work.huge.len() / 2).step_by(64).collect();
     let mut chain = crate::loops::Chain::link(&mut work.huge, &offsets);
     work.bench.time(&mut chain, |c| _ = c.follow(64), |c| c.follow(LOADS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_overlap_is_the_inverse_of_what_is_left_within_what_cores_can() {
+        let left = Estimate { median: 0.05, low: -0.01, high: 0.1, rounds: 15 };
+        let found = overlap_of(left);
+        assert_eq!((found.median, found.low, found.high), (20.0, 10.0, MOST_UNDER_WAY));
+        let none = overlap_of(Estimate { median: 1.1, low: 1.0, high: 1.2, rounds: 15 });
+        assert_eq!((none.median, none.low, none.high), (1.0, 1.0, 1.0));
+    }
 }
