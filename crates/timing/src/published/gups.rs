@@ -166,12 +166,12 @@ pub fn run(args: &Args, page: &mut String) -> Result<bool> {
               the VM's memory before. Nothing is fitted.\n\n";
     let _ = writeln!(
         page,
-        "The published table has {}. The generator needs no memory: only page tables exist. Sizes \
+        "The published table has {} GB. The generator needs no memory: only page tables exist. Sizes \
          grow to the last one, which is held against the published figures. A table of 1 GB has 2 MB of leaf entries, which \
          the second-level cache and the third hold; one of 64 GB has 128 MB, which no cache holds, and 128 KB of entries that \
          point to leaf tables, more than any walk cache holds. Every run has {} M updates before the {} M that are \
          measured.\n\n{table}\n{TARGETS}{}",
-        published.program.table,
+        published.program.table.trim_end_matches('g'),
         args.updates,
         args.updates,
         targets.iter().map(Target::line).collect::<String>(),
