@@ -72,6 +72,10 @@ pub struct RandomLoads<'a> {
     state: u64,
 }
 
+/// The generator's constants.
+const FACTOR: u64 = 6364136223846793005;
+const ADDEND: u64 = 1442695040888963407;
+
 macro_rules! random_loads {
     ($self:ident, $pages:ident, $next:literal) => {
         // SAFETY: each load is from `base + 4096 * page + 64 * line`, with `page` below `pages` as the high word of
@@ -104,8 +108,8 @@ macro_rules! random_loads {
                 per_page = in(reg) $self.lines_per_page,
                 page = out(reg) _,
                 lines = out(reg) _,
-                a = in(reg) 6364136223846793005_u64,
-                c = inout(reg) 1442695040888963407_u64 => _,
+                a = in(reg) FACTOR,
+                c = inout(reg) ADDEND => _,
                 n = inout(reg) $pages => _,
                 out("rax") _,
                 out("rdx") _,
@@ -119,8 +123,8 @@ macro_rules! random_loads {
 /// with fewer of them between two loads, more loads are under way at once. The number drawn is page and line in one.
 macro_rules! single_loads {
     ($self:ident, $loads:ident, $next:literal) => {
-        // SAFETY: each load is from `base + 64 * line` with `line` below 2^(64 - shift) / 64, which `new` made the
-        // number of lines of whole pages in the region; the region is borrowed.
+        // SAFETY: each load is from `base` plus a number below 4096 * pages, which the caller checked to be a power of
+        // two; `new` checked that the region has so many pages, and borrows the region.
         unsafe {
             asm!(
                 "2:",
@@ -135,8 +139,8 @@ macro_rules! single_loads {
                 "jnz 2b",
                 state = inout(reg) $self.state,
                 base = in(reg) $self.region.base(),
-                a = in(reg) 6364136223846793005_u64,
-                c = inout(reg) 1442695040888963407_u64 => _,
+                a = in(reg) FACTOR,
+                c = inout(reg) ADDEND => _,
                 n = inout(reg) $loads => _,
                 in("rcx") u64::from(64 - ($self.pages * PAGE as u64).ilog2()),
                 out("rdx") _,

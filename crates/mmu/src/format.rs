@@ -101,12 +101,6 @@ impl Format {
         level == 1 || (entry & self.page_size != 0 && self.level(level).large)
     }
 
-    /// The table that an entry points to which is no leaf.
-    #[inline]
-    pub fn table(&self, entry: u64) -> u64 {
-        entry & self.address
-    }
-
     /// The table (or page) that an entry points to. For a large leaf the bits
     /// below its size are cleared (bit 12 is PAT there).
     #[inline]

@@ -5,7 +5,7 @@
 use crate::linked::Linked;
 
 const WAYS: usize = 4;
-/// Sets of more rows than that are [`Linked`].
+/// Sets of more rows than that are [`Linked`] where their ways can be numbered.
 const MOST_ROWS: usize = 4;
 /// Marks a slot as filled.
 const VALID: u64 = 1 << 63;
@@ -18,12 +18,37 @@ struct Row {
     values: [u64; WAYS],
 }
 
+impl Row {
+    /// The value of a key of this row, which goes in front.
+    #[inline(always)]
+    fn promote(&mut self, want: u64) -> Option<u64> {
+        let Row { keys: k, values: v } = *self;
+        if k[0] == want {
+            return Some(v[0]);
+        }
+        if k[1] == want {
+            *self = Row { keys: [k[1], k[0], k[2], k[3]], values: [v[1], v[0], v[2], v[3]] };
+            return Some(v[1]);
+        }
+        if k[2] == want {
+            *self = Row { keys: [k[2], k[0], k[1], k[3]], values: [v[2], v[0], v[1], v[3]] };
+            return Some(v[2]);
+        }
+        if k[3] == want {
+            *self = Row { keys: [k[3], k[0], k[1], k[2]], values: [v[3], v[0], v[1], v[2]] };
+            return Some(v[3]);
+        }
+        None
+    }
+}
+
 /// A set-associative array with true LRU. Sets of more than 4 ways take several rows,
-/// in order: what falls out of one goes into the next. Sets of more than 16 ways have no rows.
+/// in order: what falls out of one goes into the next. Sets of more than 16 ways have no rows, up to
+/// [`Linked::MOST`] ways.
 #[derive(Debug, Clone)]
 pub(crate) struct Ordered {
     rows: Box<[Row]>,
-    /// The sets, if they have more than 16 ways.
+    /// The sets, if they have no rows.
     linked: Box<[Linked]>,
     sets: usize,
     /// `sets - 1`, or `usize::MAX` where their number is no power of two.
@@ -42,7 +67,8 @@ impl Ordered {
         let ways = if ways == 0 { entries } else { ways };
         assert!(entries > 0 && entries % ways == 0, "{entries} entries in sets of {ways}");
         let (sets, depth) = (entries / ways, ways.div_ceil(WAYS));
-        let linked = if depth > MOST_ROWS { vec![Linked::new(ways); sets] } else { Vec::new() };
+        let are_linked = depth > MOST_ROWS && ways <= Linked::MOST;
+        let linked = if are_linked { vec![Linked::new(ways); sets] } else { Vec::new() };
         Ordered {
             rows: vec![Row::default(); if linked.is_empty() { sets * depth } else { 0 }].into(),
             linked: linked.into(),
@@ -87,22 +113,11 @@ impl Ordered {
         }
         let (first, want) = (self.first(index), key | VALID);
         let row = &mut self.rows[first];
+        let found = row.promote(want);
+        if found.is_some() {
+            return found;
+        }
         let Row { keys: k, values: v } = *row;
-        if k[0] == want {
-            return Some(v[0]);
-        }
-        if k[1] == want {
-            *row = Row { keys: [k[1], k[0], k[2], k[3]], values: [v[1], v[0], v[2], v[3]] };
-            return Some(v[1]);
-        }
-        if k[2] == want {
-            *row = Row { keys: [k[2], k[0], k[1], k[3]], values: [v[2], v[0], v[1], v[3]] };
-            return Some(v[2]);
-        }
-        if k[3] == want {
-            *row = Row { keys: [k[3], k[0], k[1], k[2]], values: [v[3], v[0], v[1], v[2]] };
-            return Some(v[3]);
-        }
         *row = Row { keys: [want, k[0], k[1], k[2]], values: [value, v[0], v[1], v[2]] };
         if self.last < WAYS {
             row.keys[self.last..].fill(0);
@@ -126,24 +141,10 @@ impl Ordered {
         if let Some(set) = self.linked(index) {
             return set.lookup(key | VALID);
         }
-        let first = self.first(index);
-        let row = &mut self.rows[first];
-        let want = key | VALID;
-        let Row { keys: k, values: v } = *row;
-        if k[0] == want {
-            return Some(v[0]);
-        }
-        if k[1] == want {
-            *row = Row { keys: [k[1], k[0], k[2], k[3]], values: [v[1], v[0], v[2], v[3]] };
-            return Some(v[1]);
-        }
-        if k[2] == want {
-            *row = Row { keys: [k[2], k[0], k[1], k[3]], values: [v[2], v[0], v[1], v[3]] };
-            return Some(v[2]);
-        }
-        if k[3] == want {
-            *row = Row { keys: [k[3], k[0], k[1], k[2]], values: [v[3], v[0], v[1], v[2]] };
-            return Some(v[3]);
+        let (first, want) = (self.first(index), key | VALID);
+        let found = self.rows[first].promote(want);
+        if found.is_some() {
+            return found;
         }
         if self.depth == 1 { None } else { self.lookup_deep(first, want) }
     }
@@ -250,7 +251,7 @@ mod tests {
         #[test]
         fn behaves_as_lists_ordered_by_recency(
             geometry in prop_oneof![Just((2, 0)), Just((4, 0)), Just((32, 4)), Just((24, 4)), Just((16, 0)),
-                Just((18, 6)), Just((64, 4)), Just((5, 5)), Just((16, 8)), Just((24, 0)), Just((34, 17)), Just((17, 0))],
+                Just((18, 6)), Just((64, 4)), Just((5, 5)), Just((16, 8)), Just((24, 0)), Just((34, 17)), Just((17, 0)), Just((300, 0))],
             ops in proptest::collection::vec((0u8..30, 0u64..100), 1..2000),
         ) {
             let (entries, ways) = geometry;

@@ -350,57 +350,21 @@ impl Nested {
     ) -> Result<Walk, Violation> {
         let top = Start { level: format.depth(), table: root.0 };
         let start = caches.start(Dimension::Guest, gva.0, top);
-        if caches.tag() == Tag::Physical {
-            return self.walk_2d_physical(caches, format, root, gva, write, refs, read);
-        }
         // A virtually tagged hit gives the next table's host address as well.
-        let mut known = start != top;
-        let Start { mut level, mut table } = start;
-        loop {
-            let at = table + 8 * format.index(level, gva.0);
-            if !known {
+        let mut known = caches.tag() == Tag::Virtual && start != top;
+        let end = walk(format, start, gva.0, |level, at| {
+            if !std::mem::take(&mut known) {
                 self.translate(caches, Gpa(at), true, level, refs)?;
             }
-            known = false;
-            refs.touch(level, 0, || self.host.hpa(Gpa(at)));
-            let entry = read(at);
-            if entry & format.present == 0 {
-                return Ok(Walk::NotPresent(Step { level, at, entry }));
-            }
-            if format.is_leaf(level, entry) {
-                let offset = gva.0 & ((1 << format.level(level).shift) - 1);
-                self.translate(caches, Gpa(format.target(level, entry) | offset), write, 0, refs)?;
-                return Ok(Walk::Leaf(Step { level, at, entry }));
-            }
-            table = format.table(entry);
-            caches.fill(Dimension::Guest, level, gva.0, at, table);
-            level -= 1;
-        }
-    }
-
-    /// [`Nested::walk_2d`] with walk caches that are tagged by the entries' physical addresses.
-    #[allow(clippy::too_many_arguments)]
-    fn walk_2d_physical<M: Memory>(
-        &mut self,
-        caches: &mut WalkCache,
-        format: &Format,
-        root: Gpa,
-        gva: Gva,
-        write: bool,
-        refs: &mut References<'_, M>,
-        read: impl Fn(u64) -> u64,
-    ) -> Result<Walk, Violation> {
-        let top = Start { level: format.depth(), table: root.0 };
-        let end = walk(format, top, gva.0, |level, at| {
-            self.translate(caches, Gpa(at), true, level, refs)?;
-            let at_host = self.host.hpa(Gpa(at));
-            let held = level > 1 && caches.holds(Dimension::Guest, level, at_host.0);
+            // Computed only where the address matters: it costs a permutation.
+            let at_host = if caches.tag() == Tag::Physical { self.host.hpa(Gpa(at)).0 } else { 0 };
+            let held = level > 1 && caches.holds(Dimension::Guest, level, at_host);
             if !held {
-                refs.touch(level, 0, || at_host);
+                refs.touch(level, 0, || self.host.hpa(Gpa(at)));
             }
             let entry = read(at);
             if level > 1 && !held && entry & format.present != 0 && !format.is_leaf(level, entry) {
-                caches.fill(Dimension::Guest, level, gva.0, at_host.0, format.target(level, entry));
+                caches.fill(Dimension::Guest, level, gva.0, at_host, format.target(level, entry));
             }
             Ok(entry)
         })?;

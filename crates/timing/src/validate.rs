@@ -215,9 +215,9 @@ fn page(rows: &[Row], checks: &[Check], args: &Args, about: &[String]) -> String
             if b.holds(m.ratio.middle) { "yes" } else { "NO" },
         );
     }
-    t += "\nTimes are predicted less well than ratios: a load that the code makes dependent waits for the whole of the load \
-          before, although a core overlaps the short chains of several probes or edges; and the base CPI is a guess. Both \
-          lengthen the runs on either page size alike.\n";
+    t += "\nTimes are predicted less well than ratios, likely for three reasons that this page does not test. A load that the code \
+          makes dependent waits for the whole of the load before, although a core overlaps the short chains of several probes \
+          or edges. Branches that are mispredicted, as in sorts and searches, cost nothing. And the base CPI is a guess.\n";
     t += "\n## Targets\n\n";
     for c in checks {
         let _ = writeln!(t, "- {}: {}", if c.passed { "met" } else { "MISSED" }, c.text);

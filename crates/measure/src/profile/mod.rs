@@ -300,10 +300,8 @@ fn memory(p: &mut Table, survey: &Survey, w: Words) {
     let memory = table(p, "memory");
     let (mut source, mut prior) = (Vec::new(), Vec::new());
     let base = w.base;
-    let mut one = |key: &str, value: Option<Estimate>, digits: usize, words: &str| {
-        let steady =
-            if key == "walk_overlap" { steady_overlap(value, l.data_overlap) } else { steady(value) };
-        match (steady, value) {
+    let mut one =
+        |key: &str, steady: Option<Estimate>, value: Option<Estimate>, digits: usize| match (steady, value) {
             (Some(e), _) => {
                 let scale = 10f64.powi(digits as i32);
                 let value = (e.median * scale).round() / scale;
@@ -312,7 +310,7 @@ fn memory(p: &mut Table, survey: &Survey, w: Words) {
                     key,
                     if digits == 0 { Value::Integer(value as i64) } else { Value::Float(value) },
                 );
-                source.push(format!("{words} {}", spread(&e, digits)));
+                source.push(format!("{key} {}", spread(&e, digits)));
             }
             (None, Some(e)) => {
                 prior.push(format!(
@@ -321,11 +319,10 @@ fn memory(p: &mut Table, survey: &Survey, w: Words) {
                 ));
             }
             (None, None) => prior.push(format!("{key}: as {base}'s")),
-        }
-    };
-    one("cycles", l.memory, 0, "cycles");
-    one("data_overlap", l.data_overlap, 1, "data_overlap");
-    one("walk_overlap", l.walk_overlap, 1, "walk_overlap");
+        };
+    one("cycles", steady(l.memory), l.memory, 0);
+    one("data_overlap", steady(l.data_overlap), l.data_overlap, 1);
+    one("walk_overlap", steady_overlap(l.walk_overlap, l.data_overlap), l.walk_overlap, 1);
     if let Some(s) = &l.sequential {
         put(memory, "prefetch_level", i64::from(l.prefetch_level));
         source.push(format!(

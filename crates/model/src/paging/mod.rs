@@ -17,7 +17,7 @@ use crate::host::HostMemory;
 use crate::memory::{Memory, References};
 use crate::profile::ExitCosts;
 use crate::{KvmVersion, Paging};
-use bifold_mmu::{Dimension, Entry, Format, Gpa, Gva, Hpa, Start, Step, Tag, Walk, WalkCache, walk};
+use bifold_mmu::{Dimension, Entry, Format, Gpa, Gva, Hpa, Start, Walk, WalkCache, walk};
 use std::convert::Infallible;
 use std::ops::Range;
 
@@ -241,24 +241,6 @@ fn walk_1d<M: Memory>(
 ) -> Walk {
     let (caches, mut refs) = cpu.begin_walk();
     let start = caches.start(Dimension::Guest, gva.0, root);
-    if caches.tag() == Tag::Virtual {
-        let Start { mut level, mut table } = start;
-        loop {
-            let at = table + 8 * format.index(level, gva.0);
-            refs.touch(level, 0, || Hpa(at));
-            let step = Step { level, at, entry: read(level, at) };
-            if step.entry & format.present == 0 {
-                return Walk::NotPresent(step);
-            }
-            if format.is_leaf(level, step.entry) {
-                return Walk::Leaf(step);
-            }
-            table = format.table(step.entry);
-            caches.fill(Dimension::Guest, level, gva.0, at, table);
-            level -= 1;
-        }
-    }
-    // Caches tagged by the entries' physical addresses.
     let end = walk::<Infallible>(format, start, gva.0, |level, at| {
         let held = level > 1 && caches.holds(Dimension::Guest, level, at);
         if !held {

@@ -176,13 +176,12 @@ pub fn run(args: &Args, page: &mut String) -> Result<bool> {
         args.updates,
         targets.iter().map(Target::line).collect::<String>(),
     );
-    let small_ratio = s.nested_2m / s.nested_4k;
-    causes(&published, size, cost, hz, small_ratio, page);
+    causes(&published, size, cost, hz, page);
     Ok(targets.iter().all(|t| t.met))
 }
 
 /// What the published program takes per update beside what the model says, and tests of what could be between.
-fn causes(published: &Published, size: &str, cost: Cost, hz: f64, ratio: f64, page: &mut String) {
+fn causes(published: &Published, size: &str, cost: Cost, hz: f64, page: &mut String) {
     let (s, program) = (&published.seconds, &published.program);
     if *size == program.table {
         let cycles = |seconds: f64| seconds * hz / program.accesses as f64;
@@ -201,6 +200,7 @@ fn causes(published: &Published, size: &str, cost: Cost, hz: f64, ratio: f64, pa
             cost.nested_2m,
         );
     }
+    let ratio = s.nested_2m / s.nested_4k;
     let common = cost.common(ratio);
     let [quick, slow] = DIVISION.map(|cycles| cost.plus(cycles / PER_STEP));
     let line = |c: Cost| {
