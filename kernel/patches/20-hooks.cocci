@@ -2,8 +2,8 @@
 // Where a VM and its vCPUs meet the switch: creation, KVM_RUN, capability, debugfs.
 // file: arch/x86/kvm/x86.c
 // file: arch/x86/kvm/debugfs.c
-// expect: 6.1 +19 -0
-// expect: 6.12 +19 -0
+// expect: 6.1 +20 -0
+// expect: 6.12 +20 -0
 
 @@ @@
 #include "mmu.h"
@@ -16,6 +16,14 @@ kvm_arch_init_vm(...)
 	kvm_apicv_init(kvm);
 +	kvm_paging_init_vm(kvm);
 	...>
+}
+
+@@ @@
+kvm_arch_pre_destroy_vm(...)
+{
+	...
++	kvm_paging_destroy_vm(kvm);
+	kvm_mmu_pre_destroy_vm(kvm);
 }
 
 @@ @@

@@ -1,14 +1,99 @@
 // SPDX-License-Identifier: GPL-2.0-only
-// A guest cannot become a hypervisor under shadow paging where it was promised nested paging:
-// its VMRUN would fail, and it could not be switched back. As if the firmware had it off.
+// A guest that begins to be a hypervisor, or to use protection keys, under shadow paging was promised nested paging by
+// its CPUID: the VM goes back to it, and the instruction runs again. What user space sets is refused.
 // file: arch/x86/kvm/x86.c
-// expect: 6.1 +2 -0
-// expect: 6.12 +2 -0
+// file: arch/x86/kvm/regs.c
+// file: arch/x86/kvm/emulate.c
+// file: arch/x86/kvm/svm/svm.c
+// file: arch/x86/kvm/vmx/vmx.c
+// expect: 6.1 +22 -3
+// expect: 6.12 +22 -3
 
 @@ @@
-__kvm_valid_efer(...)
+kvm_emulate_wrmsr(...)
 {
+	...
+	int r;
++
++	if (kvm_paging_wrmsr_needs_nested(vcpu, ecx, data))
++		return kvm_paging_go_nested(vcpu);
+	...
+}
+
+@@ @@
+set_efer(...)
+{
+	...
+	if (efer & efer_reserved_bits) return 1;
 +	if (!kvm_paging_allows_efer(vcpu, efer))
++		return 1;
+	...
+}
+
+@@ @@
+kvm_is_valid_cr4(...)
+{
+-	return __kvm_is_valid_cr4(vcpu, cr4) &&
++	return kvm_paging_allows_cr4(vcpu, cr4) && __kvm_is_valid_cr4(vcpu, cr4) &&
+	...;
+}
+
+@@ @@
+kvm_is_valid_sregs(...)
+{
++	if (!kvm_paging_allows_efer(vcpu, sregs->efer))
 +		return false;
 	...
+}
+
+// Where the processor does not tell the operand.
+@@ @@
+emulator_set_cr(...)
+{
+	<...
++	if (kvm_paging_cr4_needs_nested(vcpu, val)) {
++		kvm_paging_go_nested(vcpu);
++		return X86EMUL_RETRY_INSTR;
++	}
+	res = kvm_set_cr4(...);
+	...>
+}
+
+@@ @@
+em_cr_write(...)
+{
+	...
+	int r;
+	...
+-	if (ctxt->ops->set_cr(ctxt, cr_num, ctxt->src.val))
++	r = ctxt->ops->set_cr(ctxt, cr_num, ctxt->src.val);
++	if (r == X86EMUL_RETRY_INSTR)
++		return r;
++	if (r)
+		return emulate_gp(ctxt, 0);
+	...
+}
+
+@@
+expression E;
+@@
+cr_interception(...)
+{
+	<...
++	if (kvm_paging_cr4_needs_nested(vcpu, val))
++		return kvm_paging_go_nested(vcpu);
+	E = kvm_set_cr4(...);
+	...>
+}
+
+@@
+expression E;
+@@
+handle_cr(...)
+{
+	<...
++	if (kvm_paging_cr4_needs_nested(vcpu, val))
++		return kvm_paging_go_nested(vcpu);
+	E = handle_set_cr4(...);
+	...>
 }

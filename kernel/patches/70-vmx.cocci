@@ -3,8 +3,8 @@
 // file: arch/x86/kvm/vmx/vmx.c
 // file: arch/x86/kvm/vmx/vmx.h
 // file: arch/x86/kvm/vmx/nested.c
-// expect: 6.1 +43 -37
-// expect: 6.12 +43 -37
+// expect: 6.1 +44 -35
+// expect: 6.12 +44 -35
 
 @@
 identifier f =~ "^(vmx_update_exception_bitmap|vmx_cache_reg|vmx_flush_tlb_all|vmx_flush_tlb_current|vmx_set_cr0|vmx_load_mmu_pgd|vmx_set_cr4|set_cr4_guest_host_mask|vmx_secondary_exec_control|handle_exception_nmi|vmx_need_pf_intercept|vmx_l1_guest_owned_cr0_bits)$";
@@ -119,15 +119,14 @@ vmx_set_tss_addr(...)
 }
 
 // VMX in the guest only under EPT, for which all of nested.c is then right with the module's
-// own mode. To the guest it looks as if the firmware had locked VMX off.
+// own mode. A VM under shadow paging goes back to it; 21-guest-hypervisor does the same for SVM.
 @@ @@
 handle_vmxon(...)
 {
 	<...
-	if (
--	(vmx->msr_ia32_feature_control & VMXON_NEEDED_FEATURES) != VMXON_NEEDED_FEATURES
-+	(vmx->msr_ia32_feature_control & VMXON_NEEDED_FEATURES) != VMXON_NEEDED_FEATURES || (enable_ept && !kvm_vcpu_tdp(vcpu))
-	) { ... }
+	if ((vmx->msr_ia32_feature_control & VMXON_NEEDED_FEATURES) != VMXON_NEEDED_FEATURES) { ... }
++	if (!kvm_paging_can_nest(vcpu))
++		return kvm_paging_go_nested(vcpu);
 	...>
 }
 
@@ -136,7 +135,7 @@ vmx_set_nested_state(...)
 {
 	...
 	if (kvm_state->format != KVM_STATE_NESTED_FORMAT_VMX) return -EINVAL;
-+	if (kvm_state->hdr.vmx.vmxon_pa != INVALID_GPA && enable_ept && !kvm_vcpu_tdp(vcpu))
++	if (kvm_state->hdr.vmx.vmxon_pa != INVALID_GPA && !kvm_paging_can_nest(vcpu))
 +		return -EINVAL;
 	...
 }

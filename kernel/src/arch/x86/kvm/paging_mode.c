@@ -3,7 +3,7 @@
  * A paging mode per VM that changes while the guest runs.
  *
  * A switch is a rendezvous. No vCPU may run in the new mode before all have left the old
- * one and the shadow pages are gone: while a shadow page still write-protects a guest
+ * one and the shadow pages have retired: while a shadow page still write-tracks a guest
  * table, a fault raised by the hardware's own walk of that table under nested paging is
  * taken for a store by the guest to the table's address, is emulated as one, and
  * overwrites the guest's page table.
@@ -11,8 +11,11 @@
  *   1. Everything that can fail or sleep long is done first: checks, reverse maps.
  *   2. Every vCPU gets a request. Those in KVM_RUN come to kvm_paging_park(), take the new
  *      mode there and wait; those outside are held by their mutex and switched from here.
- *   3. With no vCPU left that could run, shadow pages are dropped and the VM's mode is set.
+ *   3. With no vCPU left that could run, shadow pages retire: they are of an old generation
+ *      from then on, and what they track counts no more. The VM's mode is set.
  *   4. All are released.
+ *   5. Behind them the retired pages are dropped, and what only shadow paging needs is given
+ *      back. How long that takes depends on their number; how long the guest stands does not.
  * If a vCPU refuses or does not come in time, all take the old mode again: nothing was
  * dropped yet, and no vCPU has run in between.
  *
@@ -21,11 +24,13 @@
  * takes them. paging.lock is innermost. A parked vCPU holds its mutex and no SRCU.
  */
 #include <linux/debugfs.h>
+#include <linux/delay.h>
 #include <linux/kvm_host.h>
 #include <linux/moduleparam.h>
 #include <linux/seq_file.h>
 #include <linux/sched/signal.h>
 
+#include "cpuid.h"
 #include "kvm_cache_regs.h"
 #include "mmu.h"
 #include "paging_mode.h"
@@ -62,6 +67,11 @@ static const struct kernel_param_ops default_ops = { .set = set_default, .get = 
 module_param_cb(paging_mode, &default_ops, NULL, 0644);
 MODULE_PARM_DESC(paging_mode, "Paging mode of new VMs: nested (default, where the hardware can) or shadow");
 
+/* As debugfs asks for CAP_SYS_ADMIN, so does the capability, unless the administrator trusts who may open /dev/kvm. */
+static bool paging_by_vmm;
+module_param(paging_by_vmm, bool, 0644);
+MODULE_PARM_DESC(paging_by_vmm, "Whether a VMM without CAP_SYS_ADMIN may choose shadow paging for its VMs (default: no)");
+
 /* Set by the vendor module before there is a VM. Empty where the hardware cannot do nested paging. */
 static struct kvm_paging_ops vendor;
 
@@ -92,10 +102,15 @@ static int check_vm(struct kvm *kvm, bool nested)
 	return vendor.check_vm ? vendor.check_vm(kvm, nested) : 0;
 }
 
+static void go_nested(struct work_struct *work);
+static void tidy(struct work_struct *work);
+
 void kvm_paging_init_vm(struct kvm *kvm)
 {
 	struct kvm_paging_vm *p = &kvm->arch.paging;
 
+	INIT_WORK(&p->go_nested, go_nested);
+	INIT_WORK(&p->tidy, tidy);
 	mutex_init(&p->mutex);
 	spin_lock_init(&p->lock);
 	init_waitqueue_head(&p->released);
@@ -114,6 +129,13 @@ void kvm_paging_init_vm(struct kvm *kvm)
 	 */
 	if (!p->nested)
 		WARN_ON_ONCE(kvm_paging_mmu_alloc_shadow(kvm));
+}
+
+/* Its last user is gone. */
+void kvm_paging_destroy_vm(struct kvm *kvm)
+{
+	cancel_work_sync(&kvm->arch.paging.go_nested);
+	cancel_work_sync(&kvm->arch.paging.tidy);
 }
 
 void kvm_paging_init_vcpu(struct kvm_vcpu *vcpu)
@@ -189,22 +211,26 @@ int kvm_paging_park(struct kvm_vcpu *vcpu)
 			break;
 		}
 		if (p->switching && nested == p->target) {
+			u64 round = p->round;
+
 			if (r && !p->refusal)
 				p->refusal = r;
-			v->parked = true;
+			v->parked_in = round;
 			p->parked++;
 			wake_up(&p->arrived);
 			spin_unlock(&p->lock);
 
 			/* Other signals can wait: the switch ends soon, by its own limit. */
-			r = wait_event_killable(p->released, !READ_ONCE(p->switching));
+			r = wait_event_killable(p->released, !READ_ONCE(p->switching) || READ_ONCE(p->round) != round);
 
 			spin_lock(&p->lock);
-			v->parked = false;
-			if (!r)
-				note(&p->resume, ktime_get_ns() - p->released_at);
-			if (!--p->parked)
-				wake_up(&p->arrived);
+			v->parked_in = 0;
+			/* Another switch may be under way by now. It does not count who is still to leave this one. */
+			if (p->round == round) {
+				p->parked--;
+				if (!r)
+					note(&p->resume, ktime_get_ns() - p->released_at);
+			}
 			spin_unlock(&p->lock);
 			if (r) {
 				r = -EINTR;
@@ -237,7 +263,7 @@ static bool all_stopped(struct kvm *kvm)
 		if (v->held)
 			continue;
 		spin_lock(&p->lock);
-		r = v->parked;
+		r = v->parked_in == p->round;
 		spin_unlock(&p->lock);
 		if (r)
 			continue;
@@ -326,13 +352,13 @@ static void release(struct kvm *kvm, bool nested)
 			mutex_unlock(&vcpu->mutex);
 		}
 	}
-	wait_event(p->arrived, !READ_ONCE(p->parked));
 }
 
 static int switch_mode(struct kvm *kvm, bool nested)
 {
 	struct kvm_paging_vm *p = &kvm->arch.paging;
 	u64 begin, stopped, done;
+	bool behind = false;
 	int r;
 
 	if (!nested) {
@@ -349,6 +375,8 @@ static int switch_mode(struct kvm *kvm, bool nested)
 		spin_lock(&p->lock);
 		p->target = nested;
 		p->refusal = 0;
+		p->parked = 0;
+		WRITE_ONCE(p->round, p->round + 1);
 		p->switching = true;
 		spin_unlock(&p->lock);
 	}
@@ -363,10 +391,14 @@ static int switch_mode(struct kvm *kvm, bool nested)
 		return r;
 	}
 
-	if (nested)
-		p->shadow_pages_dropped = kvm_paging_mmu_zap_shadow(kvm);
-	else
+	if (nested) {
+		p->shadow_pages_dropped = kvm_paging_mmu_retire_shadow(kvm);
+		behind = !kvm_paging_mmu_tracked_by_others(kvm);
+		if (!behind)
+			kvm_paging_mmu_drop_shadow(kvm);
+	} else {
 		p->tables_dropped = kvm_paging_mmu_zap_nested(kvm, vendor.own_format);
+	}
 	if (vendor.apicv_needs_nested && enable_apicv)
 		kvm_set_or_clear_apicv_inhibit(kvm, KVM_PAGING_APICV_INHIBIT, !nested);
 	done = ktime_get_ns();
@@ -374,10 +406,17 @@ static int switch_mode(struct kvm *kvm, bool nested)
 
 	note(&p->quiesce, stopped - begin);
 	note(&p->work, done - stopped);
-	if (nested)
+	if (nested) {
 		p->to_nested++;
-	else
+		if (behind) {
+			done = ktime_get_ns();
+			kvm_paging_mmu_drop_shadow(kvm);
+			note(&p->drop, ktime_get_ns() - done);
+		}
+		queue_work(system_unbound_wq, &p->tidy);
+	} else {
 		p->to_shadow++;
+	}
 	return 0;
 }
 
@@ -408,21 +447,96 @@ out:
 	return r;
 }
 
-/* Of a guest's own write: whether the vCPU may turn EFER.SVME on. */
+/* Waits for readers, which may take long: not where a switch is waited for. */
+static void tidy(struct work_struct *work)
+{
+	struct kvm_paging_vm *p = container_of(work, struct kvm_paging_vm, tidy);
+
+	kvm_paging_mmu_free_shadow(container_of(p, struct kvm, arch.paging));
+}
+
+static void go_nested(struct work_struct *work)
+{
+	struct kvm_paging_vm *p = container_of(work, struct kvm_paging_vm, go_nested);
+	struct kvm *kvm = container_of(p, struct kvm, arch.paging);
+	bool was_nested = READ_ONCE(p->nested);
+
+	if (kvm_paging_set_mode(kvm, true)) {
+		/* The guest asks again at once. A vCPU that cannot switch now soon can. */
+		msleep(20);
+		return;
+	}
+	if (!was_nested) {
+		p->by_guest++;
+		pr_info_ratelimited("kvm [%d]: the guest begins to use what only nested paging has, and goes back to it\n",
+				    kvm->userspace_pid);
+	}
+}
+
+/*
+ * The guest is about to do what its processor has and shadow paging has not. The VM goes back to
+ * nested paging, and the vCPU executes its instruction again, until it is there.
+ */
+int kvm_paging_go_nested(struct kvm_vcpu *vcpu)
+{
+	queue_work(system_unbound_wq, &vcpu->kvm->arch.paging.go_nested);
+	cond_resched();
+	return 1;
+}
+EXPORT_SYMBOL_GPL(kvm_paging_go_nested);
+
+/*
+ * Whether a vCPU may be a hypervisor now. Not under shadow paging, as its VMRUN or VMLAUNCH would fail, and not before
+ * the shadow pages of a stay there are gone, as its own guest's tables have to be write-tracked.
+ */
+bool kvm_paging_can_nest(struct kvm_vcpu *vcpu)
+{
+	return !tdp_enabled || (kvm_vcpu_tdp(vcpu) && !kvm_paging_tracks_nothing(vcpu->kvm));
+}
+EXPORT_SYMBOL_GPL(kvm_paging_can_nest);
+
+/* Whether the vCPU may have this EFER as it is now, whoever writes it. */
 bool kvm_paging_allows_efer(struct kvm_vcpu *vcpu, u64 efer)
 {
-	return !(efer & EFER_SVME) || (vcpu->arch.efer & EFER_SVME) || !have_both() || kvm_vcpu_tdp(vcpu);
+	return !(efer & EFER_SVME) || (vcpu->arch.efer & EFER_SVME) || kvm_paging_can_nest(vcpu);
+}
+
+/* The same of CR4: shadow tables have no protection keys. */
+bool kvm_paging_allows_cr4(struct kvm_vcpu *vcpu, unsigned long cr4)
+{
+	return !(cr4 & X86_CR4_PKE) || !tdp_enabled || kvm_vcpu_tdp(vcpu);
+}
+
+/* Whether a guest's write has to wait for nested paging: else it is right now, or wrong in either mode. */
+bool kvm_paging_wrmsr_needs_nested(struct kvm_vcpu *vcpu, u32 msr, u64 data)
+{
+	return msr == MSR_EFER && !kvm_paging_allows_efer(vcpu, data) && kvm_cpu_cap_has(X86_FEATURE_SVM) &&
+	       guest_cpuid_has(vcpu, X86_FEATURE_SVM);
+}
+
+bool kvm_paging_cr4_needs_nested(struct kvm_vcpu *vcpu, unsigned long cr4)
+{
+	return !kvm_paging_allows_cr4(vcpu, cr4) && kvm_cpu_cap_has(X86_FEATURE_PKU) &&
+	       guest_cpuid_has(vcpu, X86_FEATURE_PKU);
+}
+EXPORT_SYMBOL_GPL(kvm_paging_cr4_needs_nested);
+
+static bool may_choose_shadow(void)
+{
+	return paging_by_vmm || capable(CAP_SYS_ADMIN);
 }
 
 int kvm_paging_check_extension(struct kvm *kvm)
 {
-	return have_both() ? 3 : BIT(tdp_enabled);
+	return have_both() && may_choose_shadow() ? 3 : BIT(tdp_enabled);
 }
 
 int kvm_paging_enable_cap(struct kvm *kvm, struct kvm_enable_cap *cap)
 {
-	if (cap->args[0] > 1)
+	if (cap->args[0] > 1 || cap->args[1] || cap->args[2] || cap->args[3])
 		return -EINVAL;
+	if (!cap->args[0] && !may_choose_shadow())
+		return -EPERM;
 	return kvm_paging_set_mode(kvm, cap->args[0]);
 }
 
@@ -450,6 +564,7 @@ static int stats_show(struct seq_file *m, void *unused)
 	const struct { const char *name; u64 value; } values[] = {
 		{ "switches_to_shadow", READ_ONCE(p->to_shadow) },
 		{ "switches_to_nested", READ_ONCE(p->to_nested) },
+		{ "switches_by_guest", READ_ONCE(p->by_guest) },
 		{ "refused", READ_ONCE(p->refused) },
 		{ "rolled_back", READ_ONCE(p->rolled_back) },
 		{ "vcpus", atomic_read(&kvm->online_vcpus) },
@@ -460,6 +575,8 @@ static int stats_show(struct seq_file *m, void *unused)
 		{ "switch_ns_worst", READ_ONCE(p->work.worst) },
 		{ "resume_ns_last", READ_ONCE(p->resume.last) },
 		{ "resume_ns_worst", READ_ONCE(p->resume.worst) },
+		{ "drop_ns_last", READ_ONCE(p->drop.last) },
+		{ "drop_ns_worst", READ_ONCE(p->drop.worst) },
 		{ "tables_kept", kvm_paging_mmu_nested_tables(kvm) },
 		{ "tables_dropped", READ_ONCE(p->tables_dropped) },
 		{ "shadow_pages", READ_ONCE(kvm->arch.n_used_mmu_pages) },

@@ -4,17 +4,9 @@
 #define __KVM_X86_PAGING_MODE_H
 
 #include <linux/kvm_host.h>
-#include <linux/version.h>
 
 /* Private to this change: far above upstream's arch requests (32 of 56 in 6.1, 35 in 6.12). */
 #define KVM_REQ_PAGING_MODE KVM_ARCH_REQ_FLAGS(48, KVM_REQUEST_WAIT)
-
-/* Else used only where APICv is off for good, and then for as long as the VM lives. */
-#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 8, 0)
-#define KVM_PAGING_APICV_INHIBIT APICV_INHIBIT_REASON_DISABLE
-#else
-#define KVM_PAGING_APICV_INHIBIT APICV_INHIBIT_REASON_DISABLED
-#endif
 
 /* What the vendor modules do for a switch. */
 struct kvm_paging_ops {
@@ -38,7 +30,8 @@ void kvm_paging_init_vm(struct kvm *kvm);
 void kvm_paging_init_vcpu(struct kvm_vcpu *vcpu);
 int kvm_paging_set_mode(struct kvm *kvm, bool nested);
 int kvm_paging_park(struct kvm_vcpu *vcpu);
-bool kvm_paging_allows_efer(struct kvm_vcpu *vcpu, u64 efer);
+void kvm_paging_destroy_vm(struct kvm *kvm);
+bool kvm_paging_wrmsr_needs_nested(struct kvm_vcpu *vcpu, u32 msr, u64 data);
 int kvm_paging_check_extension(struct kvm *kvm);
 int kvm_paging_enable_cap(struct kvm *kvm, struct kvm_enable_cap *cap);
 void kvm_paging_create_debugfs(struct kvm *kvm);
@@ -56,7 +49,10 @@ static inline void kvm_paging_shadowing(struct kvm *kvm, bool on)
 /* mmu/paging_mode.h, part of mmu.c for its static functions */
 bool kvm_paging_roots_are_tdp(struct kvm_mmu *mmu);
 int kvm_paging_mmu_alloc_shadow(struct kvm *kvm);
-unsigned long kvm_paging_mmu_zap_shadow(struct kvm *kvm);
+unsigned long kvm_paging_mmu_retire_shadow(struct kvm *kvm);
+bool kvm_paging_mmu_tracked_by_others(struct kvm *kvm);
+void kvm_paging_mmu_drop_shadow(struct kvm *kvm);
+void kvm_paging_mmu_free_shadow(struct kvm *kvm);
 unsigned long kvm_paging_mmu_zap_nested(struct kvm *kvm, bool own_format);
 void kvm_paging_mmu_reset(struct kvm_vcpu *vcpu);
 unsigned long kvm_paging_mmu_nested_tables(struct kvm *kvm);

@@ -13,19 +13,24 @@
 #ifndef _ASM_X86_KVM_PAGING_H
 #define _ASM_X86_KVM_PAGING_H
 
+#include <linux/atomic.h>
 #include <linux/mutex.h>
 #include <linux/spinlock.h>
 #include <linux/types.h>
 #include <linux/wait.h>
+#include <linux/workqueue.h>
 
 /* Outside of what upstream numbers ("BFM"). args[0]: 0 shadow, 1 nested. */
 #define KVM_CAP_BIFOLD_PAGING_MODE 0x42464d
 
+/* Far above upstream's reasons to do without AVIC. patches/22-apicv adds it to the vendor's. */
+#define KVM_PAGING_APICV_INHIBIT ((enum kvm_apicv_inhibit)31)
+
 struct kvm_paging_vcpu {
 	/* The mode of this vCPU's MMU and of its VMCB or VMCS. */
 	bool nested;
-	/* Waits in kvm_paging_park(). Under kvm_paging_vm.lock. */
-	bool parked;
+	/* The switch for whose end it waits in kvm_paging_park(), by number; 0 for none. Under kvm_paging_vm.lock. */
+	u64 parked_in;
 	/* Its mutex is held by the switch. Under kvm_paging_vm.mutex. */
 	bool held;
 };
@@ -43,18 +48,34 @@ struct kvm_paging_vm {
 	bool switching;
 	/* A write protection is for a shadow page's sake alone. Under mmu_lock for write. */
 	bool shadowing;
+	/*
+	 * vCPUs run under nested paging again, and the shadow pages of the stay are still being dropped: what they
+	 * write-track is not tracked any more. Written under mmu_lock.
+	 */
+	bool dropping;
 	/* Protects what follows, and the flags parked. Innermost, never held while waiting. */
 	spinlock_t lock;
+	/* Number of the last switch. */
+	u64 round;
 	/* Why a vCPU cannot switch; the first one counts. */
 	int refusal;
+	/* vCPUs that are parked in this round. */
 	unsigned int parked;
 	/* Parked vCPUs wait here for the end of the switch, the switch for them in arrived. */
 	wait_queue_head_t released, arrived;
 	u64 released_at;
 
-	u64 to_shadow, to_nested, refused, rolled_back;
+	/* A guest did what needs nested paging, see kvm_paging_go_nested(). */
+	struct work_struct go_nested;
+	/* Gives back what only shadow paging needs. */
+	struct work_struct tidy;
+
+	/* Tables of the TDP MMU, where upstream has no number of them. */
+	atomic64_t tdp_tables;
+
+	u64 to_shadow, to_nested, by_guest, refused, rolled_back;
 	u64 in_guest_last, shadow_pages_dropped, tables_dropped;
-	struct kvm_paging_time quiesce, work, resume;
+	struct kvm_paging_time quiesce, work, resume, drop;
 };
 
 /* Whether this vCPU runs under nested paging (two-dimensional, "TDP" in KVM's terms). */
@@ -62,5 +83,15 @@ struct kvm_paging_vm {
 
 /* Whether a VM is, or may soon be, in shadow paging. Under kvm->lock it stays false. */
 #define kvm_paging_leaves_nested(kvm) ((kvm)->arch.paging.switching || !(kvm)->arch.paging.nested)
+
+/* Whether write tracking is only what is left of a stay in shadow paging. */
+#define kvm_paging_tracks_nothing(kvm) READ_ONCE((kvm)->arch.paging.dropping)
+
+struct kvm_vcpu;
+bool kvm_paging_can_nest(struct kvm_vcpu *vcpu);
+bool kvm_paging_allows_efer(struct kvm_vcpu *vcpu, u64 efer);
+bool kvm_paging_allows_cr4(struct kvm_vcpu *vcpu, unsigned long cr4);
+bool kvm_paging_cr4_needs_nested(struct kvm_vcpu *vcpu, unsigned long cr4);
+int kvm_paging_go_nested(struct kvm_vcpu *vcpu);
 
 #endif

@@ -33,6 +33,13 @@ static int svm_paging_check_vcpu(struct kvm_vcpu *vcpu, bool nested)
 				    vcpu->kvm->userspace_pid, vcpu->vcpu_id);
 		return -EBUSY;
 	}
+	/* Shadow tables have no protection keys. What CR4 will be after SMM is not known here. */
+	if (!nested && (kvm_read_cr4_bits(vcpu, X86_CR4_PKE) ||
+			(is_smm(vcpu) && guest_cpuid_has(vcpu, X86_FEATURE_PKU)))) {
+		pr_info_ratelimited("kvm [%d]: vCPU %d uses protection keys, the paging mode stays\n",
+				    vcpu->kvm->userspace_pid, vcpu->vcpu_id);
+		return -EBUSY;
+	}
 	return 0;
 }
 

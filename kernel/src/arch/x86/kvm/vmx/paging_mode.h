@@ -47,9 +47,11 @@ static int vmx_paging_check_vcpu(struct kvm_vcpu *vcpu, bool nested)
 	struct vcpu_vmx *vmx = to_vmx(vcpu);
 	const char *why = NULL;
 
-	if (is_guest_mode(vcpu) || vmx->nested.vmxon || vmx->nested.smm.vmxon || kvm_read_cr4_bits(vcpu, X86_CR4_VMXE))
+	/* Back to nested paging a vCPU goes just before its VMXON, with CR4.VMXE set. */
+	if (is_guest_mode(vcpu) || vmx->nested.vmxon || vmx->nested.smm.vmxon ||
+	    (!nested && kvm_read_cr4_bits(vcpu, X86_CR4_VMXE)))
 		why = "is a hypervisor itself (CR4.VMXE)";
-	/* Shadow tables have no protection keys. They are not offered, but a VMM can insist. */
+	/* Shadow tables have no protection keys. */
 	else if (!nested && kvm_read_cr4_bits(vcpu, X86_CR4_PKE))
 		why = "uses protection keys";
 	else if (is_smm(vcpu))
