@@ -25,7 +25,7 @@ impl Lab {
         let ram = path(ram);
         opt("-object", format!("memory-backend-file,id=ram,size={bytes},mem-path={ram},share=on"));
         opt("-m", format!("{}M", plan.memory_mib));
-        opt("-cpu", cpu(self.vendor.emulator_flags));
+        opt("-cpu", cpu(&[self.vendor.emulator_flags, plan.cpu_flags].concat()));
         opt("-smp", plan.cpus.to_string());
         let threads = if plan.cpus > 1 { "multi" } else { "single" };
         opt("-accel", format!("tcg,thread={threads}"));

@@ -37,6 +37,8 @@ pub struct Plan {
     pub files: Vec<PathBuf>,
     /// Exact time, which counts executed instructions, so that boots repeat. Needs one CPU.
     pub exact: bool,
+    /// Flags of the laboratory's CPU beside the vendor's.
+    pub cpu_flags: &'static [&'static str],
     /// Number of the laboratory's CPUs. If there are several, each has a thread.
     pub cpus: u32,
     /// Put QEMU into the image, for programs that start it. Jobs with guests always have it.
@@ -58,6 +60,7 @@ impl Default for Plan {
             programs: Vec::new(),
             files: Vec::new(),
             exact: true,
+            cpu_flags: &[],
             cpus: 1,
             emulator: false,
             swap_mib: 0,

@@ -8,10 +8,13 @@ use crate::switch::{Machine, judge, run};
 
 const MEMORY: [&str; 7] = ["kept-4k", "kept-2m", "notifiers", "dirty-log", "slots", "churn", "first-walk"];
 const HOST: [&str; 3] = ["ksm", "pageout", "thp-split"];
-const CONTROL: [&str; 12] = [
+const CONTROL: [&str; 15] = [
     "cap",
     "words",
     "refuse",
+    "guest-hypervisor",
+    "keys",
+    "by-vmm",
     "timeout",
     "vcpus",
     "created",

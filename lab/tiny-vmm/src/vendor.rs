@@ -52,6 +52,8 @@ pub struct HypervisorBit {
     pub name: &'static str,
     /// Sets or clears the bit.
     pub set: fn(&mut kvm_sregs, bool),
+    /// The MSR that has the bit, and the bit, if it is in one.
+    pub msr: Option<(u32, u64)>,
 }
 
 /// The fields of `kvm:kvm_exit`, which are the same for every vendor.
@@ -149,12 +151,14 @@ pub static AMD: Vendor = Vendor {
     hypervisor: HypervisorBit {
         name: "EFER.SVME",
         set: |s, on| if on { s.efer |= EFER_SVME } else { s.efer &= !EFER_SVME },
+        msr: Some((MSR_EFER, EFER_SVME)),
     },
 };
 
 const PF_EXCP: u64 = 0x4e;
 const INVLPG: u64 = 0x79;
 const NPF: u64 = 0x400;
+const MSR_EFER: u32 = 0xc000_0080;
 const EFER_SVME: u64 = 1 << 12;
 
 /// EXITINFO1 of #PF and #NPF is the error code, EXITINFO2 the address.

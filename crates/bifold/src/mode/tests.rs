@@ -11,6 +11,7 @@ use std::time::Duration;
 
 const STATS: &str = "switches_to_shadow 1203
 switches_to_nested 1202
+switches_by_guest 0
 refused 1
 rolled_back 0
 vcpus 2
@@ -21,6 +22,8 @@ switch_ns_last 702000
 switch_ns_worst 10100000
 resume_ns_last 81500
 resume_ns_worst 4100000000
+drop_ns_last 40000
+drop_ns_worst 90000
 tables_kept 476
 tables_dropped 0
 shadow_pages 0

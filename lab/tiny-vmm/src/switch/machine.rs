@@ -17,7 +17,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use bifold_host::{Host, PagingFiles, VmId};
-use kvm_bindings::{KVM_MAX_CPUID_ENTRIES, kvm_segment, kvm_userspace_memory_region};
+use kvm_bindings::{
+    CpuId, KVM_MAX_CPUID_ENTRIES, kvm_cpuid_entry2, kvm_segment, kvm_userspace_memory_region,
+};
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
 
 use vmm_sys_util::signal::{Killable, SIGRTMIN, register_signal_handler};
@@ -92,6 +94,15 @@ pub struct Machine {
     pub memory: Arc<Memory>,
     pub root: u64,
     pub tables: Tables,
+    keys: bool,
+}
+
+/// CPUID.7.ECX: protection keys.
+pub const KEYS: u32 = 1 << 3;
+
+/// The CPUID leaf that tells of protection keys, if they are offered.
+pub fn keys(cpuid: &mut CpuId) -> Option<&mut kvm_cpuid_entry2> {
+    cpuid.as_mut_slice().iter_mut().find(|e| e.function == 7 && e.index == 0 && e.ecx & KEYS != 0)
 }
 
 /// How to make a machine.
@@ -108,6 +119,8 @@ pub struct MachineSpec {
     pub irqchip: bool,
     /// Sets the mode by the capability before the first vCPU, if set.
     pub nested: Option<bool>,
+    /// Whether vCPUs have protection keys, if KVM offers them. A vCPU with them keeps its mode in SMM.
+    pub keys: bool,
 }
 
 impl Default for MachineSpec {
@@ -119,6 +132,7 @@ impl Default for MachineSpec {
             vcpus: 1,
             irqchip: false,
             nested: None,
+            keys: false,
         }
     }
 }
@@ -149,7 +163,8 @@ impl Machine {
             memory.write(gfn << 12, &bytes)?;
         }
         memory.write(CODE_GPA, code())?;
-        let machine = Machine { vcpus: Vec::new(), fd, kvm, memory, root: root << 12, tables };
+        let machine =
+            Machine { vcpus: Vec::new(), fd, kvm, memory, root: root << 12, tables, keys: spec.keys };
         machine.slot(0, 0, machine.memory.len(), machine.memory.host_address(), 0)?;
         if spec.irqchip {
             // The page for virtual 8086 mode that Intel without unrestricted guest wants.
@@ -180,7 +195,13 @@ impl Machine {
     pub fn add_vcpu(&mut self) -> Result<usize> {
         let n = self.vcpus.len();
         let vcpu = self.fd.create_vcpu(n as u64).context("KVM_CREATE_VCPU")?;
-        let cpuid = self.kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).context("KVM_GET_SUPPORTED_CPUID")?;
+        let mut cpuid =
+            self.kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).context("KVM_GET_SUPPORTED_CPUID")?;
+        if !self.keys {
+            if let Some(leaf) = keys(&mut cpuid) {
+                leaf.ecx &= !KEYS;
+            }
+        }
         vcpu.set_cpuid2(&cpuid).context("KVM_SET_CPUID2")?;
         set_registers(&vcpu, self.root)?;
         self.vcpus.push(start(vcpu));

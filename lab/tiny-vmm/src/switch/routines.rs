@@ -11,6 +11,7 @@ global_asm!(
     ".global bifold_guest_begin, bifold_guest_end",
     ".global bifold_guest_fill, bifold_guest_check, bifold_guest_spin, bifold_guest_halt",
     ".global bifold_guest_churn, bifold_guest_sweep, bifold_guest_real, bifold_guest_pae, bifold_guest_smi",
+    ".global bifold_guest_msr, bifold_guest_cr4",
     "bifold_guest_begin:",
     // Writes RAX + address to every RDX-th byte from RDI, RSI times.
     "bifold_guest_fill:",
@@ -97,6 +98,23 @@ global_asm!(
     "cmp dword ptr [r8], 0",
     "je 2b",
     "out 0x10, al",
+    // Sets the bits of R9 in MSR R8, and writes what it then reads to RSI.
+    "bifold_guest_msr:",
+    "mov ecx, r8d",
+    "rdmsr",
+    "or eax, r9d",
+    "wrmsr",
+    "rdmsr",
+    "mov [rsi], eax",
+    "out 0x10, al",
+    // The same of CR4.
+    "bifold_guest_cr4:",
+    "mov rcx, cr4",
+    "or rcx, r9",
+    "mov cr4, rcx",
+    "mov rcx, cr4",
+    "mov [rsi], rcx",
+    "out 0x10, al",
     // In real mode: counts at 0x3100 (CX) and 0x3108 (CX times three) until the word at 0x3000 is not 0.
     ".code16",
     "bifold_guest_real:",
@@ -167,6 +185,8 @@ unsafe extern "C" {
     static bifold_guest_real: u8;
     static bifold_guest_pae: u8;
     static bifold_guest_smi: u8;
+    static bifold_guest_msr: u8;
+    static bifold_guest_cr4: u8;
 }
 
 /// A routine.
@@ -182,6 +202,8 @@ pub enum Routine {
     Real,
     Pae,
     Smi,
+    Msr,
+    Cr4,
 }
 
 impl Routine {
@@ -197,6 +219,8 @@ impl Routine {
             Routine::Real => &raw const bifold_guest_real,
             Routine::Pae => &raw const bifold_guest_pae,
             Routine::Smi => &raw const bifold_guest_smi,
+            Routine::Msr => &raw const bifold_guest_msr,
+            Routine::Cr4 => &raw const bifold_guest_cr4,
         };
         at as u64 - &raw const bifold_guest_begin as u64
     }
@@ -219,6 +243,6 @@ mod tests {
         assert!(Routine::Fill.offset() < Routine::Check.offset());
         assert!(Routine::Churn.offset() < Routine::Real.offset());
         // OUT 0x10, AL ends each but the halt and the handler.
-        assert_eq!(code().windows(2).filter(|w| *w == [0xe6, 0x10]).count(), 7);
+        assert_eq!(code().windows(2).filter(|w| *w == [0xe6, 0x10]).count(), 9);
     }
 }
