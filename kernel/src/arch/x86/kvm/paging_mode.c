@@ -421,7 +421,7 @@ static int switch_mode(struct kvm *kvm, bool nested)
 }
 
 /*
- * Switches a VM and returns when all its vCPUs are on their way in the new mode: 0, or
+ * Switches a VM and returns when all its vCPUs are released in the new mode, and nothing of the old one is left: 0, or
  * -EOPNOTSUPP, -EBUSY, -ETIMEDOUT, -EINTR, -ENOMEM with everything as before.
  */
 int kvm_paging_set_mode(struct kvm *kvm, bool nested)
