@@ -382,13 +382,13 @@ static int switch_mode(struct kvm *kvm, bool nested)
 	}
 	mutex_unlock(&kvm->lock);
 	if (r)
-		return r;
+		goto stays;
 
 	r = quiesce(kvm);
 	stopped = ktime_get_ns();
 	if (r) {
 		release(kvm, !nested);
-		return r;
+		goto stays;
 	}
 
 	if (nested) {
@@ -418,6 +418,11 @@ static int switch_mode(struct kvm *kvm, bool nested)
 		p->to_shadow++;
 	}
 	return 0;
+stays:
+	/* What was made for a stay in shadow paging is not needed. */
+	if (!nested)
+		queue_work(system_unbound_wq, &p->tidy);
+	return r;
 }
 
 /*
