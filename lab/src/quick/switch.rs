@@ -8,13 +8,14 @@ use crate::switch::{Machine, judge, run};
 
 const MEMORY: [&str; 7] = ["kept-4k", "kept-2m", "notifiers", "dirty-log", "slots", "churn", "first-walk"];
 const HOST: [&str; 3] = ["ksm", "pageout", "thp-split"];
-const CONTROL: [&str; 15] = [
+const CONTROL: [&str; 16] = [
     "cap",
     "words",
     "refuse",
     "guest-hypervisor",
     "keys",
     "by-vmm",
+    "given-back",
     "timeout",
     "vcpus",
     "created",

@@ -78,6 +78,44 @@ pub fn by_vmm(n: &mut Notes) -> Result<()> {
     Ok(())
 }
 
+/// Reverse maps and write tracking are there for shadow paging only.
+pub fn given_back(n: &mut Notes) -> Result<()> {
+    let m = Machine::new(MachineSpec { vcpus: 2, ..MachineSpec::default() })?;
+    m.spin(0)?;
+    n.same("reverse maps at first", m.has_reverse_maps()?, false);
+    let bit = &crate::vm::vendor()?.hypervisor;
+    for round in 0..5 {
+        m.switch("shadow")?;
+        m.fill(1, DATA, 4096, 100, round)?;
+        n.same("reverse maps in shadow paging", m.has_reverse_maps()?, true);
+        m.switch("nested")?;
+        without_reverse_maps(n, &m)?;
+        n.same("pages wrong", m.wrong(1, DATA, 4096, 100, round)?, 0);
+        let set = |on: bool| {
+            m.with(1, move |v| {
+                let mut s = v.get_sregs()?;
+                (bit.set)(&mut s, on);
+                Ok(v.set_sregs(&s)?)
+            })
+        };
+        set(true)?;
+        n.same("with a hypervisor", m.try_switch("shadow")?, Err(EBUSY));
+        without_reverse_maps(n, &m)?;
+        set(false)?;
+    }
+    m.stop(0)?;
+    Ok(())
+}
+
+fn without_reverse_maps(n: &mut Notes, m: &Machine) -> Result<()> {
+    let until = Instant::now() + Duration::from_secs(10);
+    while m.has_reverse_maps()? && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    n.same("reverse maps some time after", m.has_reverse_maps()?, false);
+    Ok(())
+}
+
 /// Runs a routine that only nested paging allows in a VM in shadow paging, one switched and one born so. Returns the
 /// word that it left, for the last VM.
 fn brings_back(n: &mut Notes, routine: Routine, args: Args) -> Result<u64> {

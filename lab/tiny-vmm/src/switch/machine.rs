@@ -332,6 +332,12 @@ impl Machine {
         Ok(text.trim().parse()?)
     }
 
+    /// Whether the VM has reverse maps, which nested paging does without.
+    pub fn has_reverse_maps(&self) -> Result<bool> {
+        let path = self.debugfs().join("mmu_rmaps_stat");
+        Ok(!fs::read_to_string(&path).with_context(|| path.display().to_string())?.is_empty())
+    }
+
     /// Faults that KVM's MMU has handled: violations under nested paging, page faults under shadow paging.
     pub fn faults(&self) -> Result<u64> {
         self.kvm_stat("pf_taken")

@@ -85,7 +85,7 @@ const fn case(name: &'static str, about: &'static str, run: fn(&mut Notes) -> Re
 }
 
 /// All cases. Cases that take minutes under emulation run only by name.
-pub static ALL: [Case; 28] = [
+pub static ALL: [Case; 29] = [
     case("cap", "the capability chooses the mode of a VM before its first vCPU, and later", control::cap),
     case("words", "unknown words, other users and modes that are there already", control::words),
     case("refuse", "a vCPU that is a hypervisor itself keeps its mode; all is as before", control::refuse),
@@ -96,6 +96,11 @@ pub static ALL: [Case; 28] = [
     ),
     case("keys", "so does a guest that begins to use protection keys", control::keys),
     case("by-vmm", "a VMM without CAP_SYS_ADMIN chooses shadow paging only where allowed", control::by_vmm),
+    case(
+        "given-back",
+        "reverse maps are made for a stay in shadow paging and go after it",
+        control::given_back,
+    ),
     case("timeout", "a vCPU that does not come: the switch is given up, all is as before", control::timeout),
     case(
         "vcpus",
