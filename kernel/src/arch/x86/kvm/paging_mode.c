@@ -227,9 +227,10 @@ int kvm_paging_park(struct kvm_vcpu *vcpu)
 			v->parked_in = 0;
 			/* Another switch may be under way by now. It does not count who is still to leave this one. */
 			if (p->round == round) {
-				p->parked--;
 				if (!r)
 					note(&p->resume, ktime_get_ns() - p->released_at);
+				if (!--p->parked)
+					wake_up(&p->arrived);
 			}
 			spin_unlock(&p->lock);
 			if (r) {
@@ -417,6 +418,11 @@ static int switch_mode(struct kvm *kvm, bool nested)
 	} else {
 		p->to_shadow++;
 	}
+	/*
+	 * Who asked may rely on it, a migration for example, which must not read events of the old mode. If he is
+	 * killed, the next switch knows who belongs to this one.
+	 */
+	wait_event_killable(p->arrived, !READ_ONCE(p->parked));
 	return 0;
 stays:
 	/* What was made for a stay in shadow paging is not needed. */
