@@ -52,8 +52,8 @@ pub struct HypervisorBit {
     pub name: &'static str,
     /// Sets or clears the bit.
     pub set: fn(&mut kvm_sregs, bool),
-    /// The MSR that has the bit, and the bit, if it is in one.
-    pub msr: Option<(u32, u64)>,
+    /// The MSR that has the bit, and the bit in it.
+    pub msr: (u32, u64),
 }
 
 /// The fields of `kvm:kvm_exit`, which are the same for every vendor.
@@ -151,7 +151,7 @@ pub static AMD: Vendor = Vendor {
     hypervisor: HypervisorBit {
         name: "EFER.SVME",
         set: |s, on| if on { s.efer |= EFER_SVME } else { s.efer &= !EFER_SVME },
-        msr: Some((MSR_EFER, EFER_SVME)),
+        msr: (MSR_EFER, EFER_SVME),
     },
 };
 

@@ -53,7 +53,7 @@ fn the_suite_has_thirty_programs_in_thirds_and_some_with_a_hundred_decisions_of_
 }
 
 #[test]
-fn experts_is_nearest_to_the_oracle_and_on_the_programs_held_out_only_the_work_function_is_as_near() {
+fn of_others_only_the_work_function_is_as_near_to_the_oracle_as_experts_and_on_the_programs_held_out_alone() {
     for groups in [&[1, 2][..], &[3], &[1, 2, 3]] {
         let e = of_groups(groups, Some(Estimator::fitted()));
         let gap = |name: &str| e.policies.iter().find(|s| s.policy == name).unwrap().oracle_gap_percent;

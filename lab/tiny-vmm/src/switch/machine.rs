@@ -332,6 +332,16 @@ impl Machine {
         Ok(text.trim().parse()?)
     }
 
+    /// Makes a vCPU that does not run a hypervisor itself, or no longer.
+    pub fn set_hypervisor(&self, vcpu: usize, on: bool) -> Result<()> {
+        let bit = &crate::vm::vendor()?.hypervisor;
+        self.with(vcpu, move |v| {
+            let mut s = v.get_sregs()?;
+            (bit.set)(&mut s, on);
+            Ok(v.set_sregs(&s)?)
+        })
+    }
+
     /// Whether the VM has reverse maps, which nested paging does without.
     pub fn has_reverse_maps(&self) -> Result<bool> {
         let path = self.debugfs().join("mmu_rmaps_stat");

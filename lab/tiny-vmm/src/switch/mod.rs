@@ -9,6 +9,7 @@ mod cost;
 mod host;
 mod machine;
 mod memory;
+mod needs;
 mod routines;
 
 pub use control::{as_other_user, victim};
@@ -92,14 +93,14 @@ pub static ALL: [Case; 29] = [
     case(
         "guest-hypervisor",
         "a guest in shadow paging that begins to be a hypervisor brings its VM back to nested paging",
-        control::guest_hypervisor,
+        needs::guest_hypervisor,
     ),
-    case("keys", "so does a guest that begins to use protection keys", control::keys),
-    case("by-vmm", "a VMM without CAP_SYS_ADMIN chooses shadow paging only where allowed", control::by_vmm),
+    case("keys", "so does a guest that begins to use protection keys", needs::keys),
+    case("by-vmm", "a VMM without CAP_SYS_ADMIN chooses shadow paging only where allowed", needs::by_vmm),
     case(
         "given-back",
         "reverse maps are made for a stay in shadow paging and go after it",
-        control::given_back,
+        needs::given_back,
     ),
     case("timeout", "a vCPU that does not come: the switch is given up, all is as before", control::timeout),
     case(

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Cases of what shadow paging costs and cannot give: who may choose it, what the host keeps for it, and guests that
+//! begin to use what only nested paging has.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::Notes;
+use super::control::EBUSY;
+use super::machine::{Args, CAP, DATA, Machine, MachineSpec, keys as keys_of};
+use super::routines::Routine;
+
+const EPERM: i32 = 1;
+
+/// The right to choose shadow paging: CAP_SYS_ADMIN, as debugfs wants, or `paging_by_vmm`.
+pub fn by_vmm(n: &mut Notes) -> Result<()> {
+    const ALLOWED: &str = "/sys/module/kvm/parameters/paging_by_vmm";
+    n.same(ALLOWED, std::fs::read_to_string(ALLOWED).context(ALLOWED)?.trim(), "N");
+    let m = Machine::new(MachineSpec { vcpus: 2, ..MachineSpec::default() })?;
+    // A thread of another user: KVM takes the process for the same.
+    let as_user = |nested: bool| -> Result<(i32, std::result::Result<(), i32>)> {
+        let fd = Arc::clone(&m.fd);
+        let thread = std::thread::spawn(move || -> Result<_> {
+            use rustix::thread::{set_thread_gid, set_thread_uid};
+            set_thread_gid(rustix::process::Gid::from_raw(65534))?;
+            set_thread_uid(rustix::process::Uid::from_raw(65534))?;
+            let args = [u64::from(nested), 0, 0, 0];
+            let cap = kvm_bindings::kvm_enable_cap { cap: CAP, args, ..Default::default() };
+            let offered = fd.check_extension_raw(u64::from(CAP));
+            Ok((offered, fd.enable_cap(&cap).map_err(|e| e.errno())))
+        });
+        thread.join().map_err(|_| anyhow::anyhow!("the other user's thread died"))?
+    };
+    n.same("offered and chosen by a user", as_user(false)?, (2, Err(EPERM)));
+    n.same("mode", m.mode()?.as_str(), "nested");
+    std::fs::write(ALLOWED, "1")?;
+    let end = as_user(false);
+    std::fs::write(ALLOWED, "0")?;
+    n.same("the same where allowed", end?, (3, Ok(())));
+    n.same("mode", m.mode()?.as_str(), "shadow");
+    n.same("back, which anybody may", as_user(true)?, (2, Ok(())));
+    n.same("mode", m.mode()?.as_str(), "nested");
+    Ok(())
+}
+
+/// Reverse maps and write tracking are there for shadow paging only.
+pub fn given_back(n: &mut Notes) -> Result<()> {
+    let m = Machine::new(MachineSpec { vcpus: 2, ..MachineSpec::default() })?;
+    m.spin(0)?;
+    n.same("reverse maps at first", m.has_reverse_maps()?, false);
+    for round in 0..5 {
+        m.switch("shadow")?;
+        m.fill(1, DATA, 4096, 100, round)?;
+        n.same("reverse maps in shadow paging", m.has_reverse_maps()?, true);
+        m.switch("nested")?;
+        without_reverse_maps(n, &m)?;
+        n.same("pages wrong", m.wrong(1, DATA, 4096, 100, round)?, 0);
+        m.set_hypervisor(1, true)?;
+        n.same("with a hypervisor", m.try_switch("shadow")?, Err(EBUSY));
+        without_reverse_maps(n, &m)?;
+        m.set_hypervisor(1, false)?;
+    }
+    m.stop(0)?;
+    Ok(())
+}
+
+fn without_reverse_maps(n: &mut Notes, m: &Machine) -> Result<()> {
+    let until = Instant::now() + Duration::from_secs(10);
+    while m.has_reverse_maps()? && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    n.same("reverse maps some time after", m.has_reverse_maps()?, false);
+    Ok(())
+}
+
+/// Runs a routine that only nested paging allows in a VM in shadow paging, one switched and one born so. Returns the
+/// word that it left, for the last VM.
+fn brings_back(n: &mut Notes, routine: Routine, args: Args) -> Result<u64> {
+    const WORD: u64 = 0x3300;
+    let mut word = 0;
+    for born in [false, true] {
+        let nested = born.then_some(false);
+        let m = Machine::new(MachineSpec { vcpus: 3, nested, keys: true, ..MachineSpec::default() })?;
+        m.fill(1, DATA, 4096, 200, 9)?;
+        if !born {
+            m.switch("shadow")?;
+        }
+        m.fill(1, DATA, 4096, 100, 9)?;
+        m.spin(0)?;
+        n.same("mode before", m.mode()?.as_str(), "shadow");
+        let to_shadow = m.stats()?["switches_to_shadow"];
+        m.run(2, routine, Args { rsi: WORD, ..args })?;
+        word = m.memory.read(WORD)?;
+        n.same("mode after", m.mode()?.as_str(), "nested");
+        // Counted when the switch has ended, and the vCPU may be faster.
+        let until = Instant::now() + Duration::from_secs(5);
+        while m.stats()?["switches_by_guest"] == 0 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let s = m.stats()?;
+        let switches = (s["switches_to_shadow"], s["switches_to_nested"], s["switches_by_guest"]);
+        n.same("switches", switches, (to_shadow, 1, 1));
+        n.same("to shadow again", m.try_switch("shadow")?, Err(EBUSY));
+        let before = m.count(0)?;
+        std::thread::sleep(Duration::from_millis(20));
+        n.expect(m.count(0)? > before, || "the running vCPU does not run any more".into());
+        n.same("pages wrong", m.wrong(1, DATA, 4096, 100, 9)?, 0);
+        m.stop(0)?;
+    }
+    Ok(word)
+}
+
+pub fn guest_hypervisor(n: &mut Notes) -> Result<()> {
+    let (msr, bit) = crate::vm::vendor()?.hypervisor.msr;
+    let left = brings_back(n, Routine::Msr, Args { r8: msr.into(), r9: bit, ..Args::default() })?;
+    n.expect(left & bit != 0, || format!("MSR {msr:#x} is {left:#x}"));
+    Ok(())
+}
+
+pub fn keys(n: &mut Notes) -> Result<()> {
+    const PKE: u64 = 1 << 22;
+    let kvm = kvm_ioctls::Kvm::new()?;
+    let mut cpuid = kvm.get_supported_cpuid(kvm_bindings::KVM_MAX_CPUID_ENTRIES)?;
+    if keys_of(&mut cpuid).is_none() {
+        let cpu = std::fs::read_to_string("/proc/cpuinfo")?;
+        if cpu.split_ascii_whitespace().any(|flag| flag == "pku") {
+            n.expect(false, || "KVM does not offer the processor's protection keys".into());
+        } else {
+            n.skip("the processor has no protection keys");
+        }
+        return Ok(());
+    }
+    let left = brings_back(n, Routine::Cr4, Args { r9: PKE, ..Args::default() })?;
+    n.expect(left & PKE != 0, || format!("CR4 is {left:#x}"));
+    Ok(())
+}
