@@ -95,7 +95,7 @@ pub fn firmware() -> Option<[String; 2]> {
     Path::new(QBOOT).exists().then(|| ["-bios".into(), QBOOT.into()])
 }
 
-/// Starts QEMU with `arguments`. The process inherits `keep`, writes its messages to `log`, and dies
+/// Starts QEMU (or another emulator) with `arguments`. The process inherits `keep`, writes its messages to `log`, and dies
 /// with the calling thread. It has a process group of its own: the terminal's Ctrl-C does not reach it.
 ///
 /// `small_pages` keeps the host from backing the process with huge pages, which QEMU requests for every
@@ -107,11 +107,12 @@ pub fn spawn(
     qemu: &Path,
     arguments: &[String],
     keep: &[BorrowedFd],
+    stdout: Stdio,
     log: OwnedFd,
     small_pages: bool,
 ) -> Result<Child, GuestError> {
     let mut command = Command::new(qemu);
-    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
+    command.args(arguments).stdin(Stdio::null()).stdout(stdout).stderr(log).process_group(0);
     let keep: Vec<i32> = keep.iter().map(|f| f.as_raw_fd()).collect();
     // SAFETY: between fork and exec only async-signal-safe calls are made: prctl and fcntl, on
     // descriptors that the borrows in `keep` hold open until `spawn` below returns.

@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Read as _, Seek as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::process::{Child, ExitStatus};
+use std::process::{Child, ExitStatus, Stdio};
 
 use crate::error::GuestError;
 use crate::kernel::Kernel;
@@ -103,7 +103,7 @@ impl GuestVm {
         };
         let keep = [fds.console, fds.control, fds.workload, fds.qmp, spec.initrd.0.as_fd()];
         let to_log = log.try_clone().map_err(GuestError::os("a file's copy"))?.into();
-        let child = qemu::spawn(&qemu.path, &arguments(spec, &fds), &keep, to_log, !spec.huge_pages)?;
+        let child = qemu::spawn(&qemu.path, &arguments(spec, &fds), &keep, Stdio::null(), to_log, !spec.huge_pages)?;
         // From here on, dropping `vm` ends the process.
         let vm = GuestVm {
             child,

@@ -14,31 +14,37 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use bifold_guest::{GuestSpec, HostPage, Root};
 use bifold_lab::lab::job::{ASK, Done, Inner, InnerBacking, Job, Jobs, PORT, Word, at};
-use bifold_lab::vendor::Vendor;
+use bifold_lab::vendor::{Emulator, Vendor};
 use bifold_trace::CommandExit;
 use rustix::mount::{MountFlags, mount};
 
 const TRACING: &str = "/sys/kernel/tracing";
 
-struct Port(File);
+/// The connection to the machine that started the laboratory.
+struct Port {
+    to: Box<dyn Write>,
+    /// Where the emulator has a way in.
+    from: Option<File>,
+}
 
 impl Port {
     fn say(&mut self, word: &Word) -> Result<()> {
         let mut line = serde_json::to_vec(word)?;
         line.push(b'\n');
-        Ok(self.0.write_all(&line)?)
+        Ok(self.to.write_all(&line)?)
     }
 
     fn file(&mut self, name: &str, data: &[u8]) -> Result<()> {
         self.say(&Word::File { name: name.into(), bytes: data.len() as u64 })?;
-        Ok(self.0.write_all(data)?)
+        Ok(self.to.write_all(data)?)
     }
 
     /// Reads a line from the other side.
     fn line(&mut self) -> Result<String> {
+        let from = self.from.as_mut().context("this emulator has no way into the laboratory")?;
         let (mut line, mut byte) = (Vec::new(), [0]);
         while byte[0] != b'\n' {
-            self.0.read_exact(&mut byte)?;
+            from.read_exact(&mut byte)?;
             line.push(byte[0]);
         }
         Ok(String::from_utf8(line)?)
@@ -68,14 +74,52 @@ fn load(path: &Path, params: &str) -> Result<()> {
     }
 }
 
+/// The I/O port of Bochs whose bytes it prints.
+struct DebugPort;
+
+impl DebugPort {
+    const NUMBER: u16 = 0xe9;
+
+    fn open() -> Result<DebugPort> {
+        // SAFETY: the call lets this thread use the port, which affects no memory.
+        let end = unsafe { libc::ioperm(Self::NUMBER.into(), 1, 1) };
+        if end != 0 {
+            return Err(std::io::Error::last_os_error()).context("ioperm");
+        }
+        Ok(DebugPort)
+    }
+}
+
+impl Write for DebugPort {
+    fn write(&mut self, data: &[u8]) -> std::io::Result<usize> {
+        // SAFETY: `open` was allowed to use the port, and the bytes from RSI on are `data`'s.
+        unsafe {
+            std::arch::asm!("rep outsb", inout("rsi") data.as_ptr() => _, inout("rcx") data.len() => _,
+                in("dx") Self::NUMBER, options(readonly, nostack, preserves_flags));
+        }
+        Ok(data.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn vendor() -> Result<&'static Vendor> {
+    Vendor::of_this_machine().context("this CPU's vendor is unknown (vendor.rs)")
+}
+
 fn open_port() -> Result<Port> {
+    if let Emulator::Bochs { .. } = vendor()?.emulator {
+        return Ok(Port { to: Box::new(DebugPort::open()?), from: None });
+    }
     for _ in 0..500 {
         for entry in fs::read_dir("/sys/class/virtio-ports").into_iter().flatten().flatten() {
             let name = fs::read_to_string(entry.path().join("name")).unwrap_or_default();
             if name.trim() == PORT {
                 let dev = Path::new("/dev").join(entry.file_name());
                 if let Ok(file) = OpenOptions::new().read(true).write(true).open(dev) {
-                    return Ok(Port(file));
+                    return Ok(Port { to: Box::new(file.try_clone()?), from: Some(file) });
                 }
             }
         }
@@ -126,7 +170,7 @@ fn run(command: &[String], port: &mut Port) -> Result<Done> {
 }
 
 fn kvm(nested: bool) -> Result<()> {
-    let vendor = Vendor::of_this_machine().context("this CPU's vendor is unknown (vendor.rs)")?;
+    let vendor = vendor()?;
     let module = vendor.module;
     if Path::new("/sys/module").join(module).exists() {
         let name = std::ffi::CString::new(module)?;
@@ -139,7 +183,8 @@ fn kvm(nested: bool) -> Result<()> {
         true => ("nested.ko", 1),
         false => ("shadow.ko", 0),
     };
-    load(&dir.join(file), &format!("{}={value}", vendor.nested_parameter))?;
+    let others = fs::read_to_string(at::PARAMETERS).context(at::PARAMETERS)?;
+    load(&dir.join(file), &format!("{}={value} {others}", vendor.nested_parameter))?;
     if switchable {
         fs::write(at::PAGING_MODE, if nested { "nested" } else { "shadow" }).context(at::PAGING_MODE)?;
     }
@@ -245,7 +290,7 @@ fn work(port: &mut Port) -> Result<()> {
             Job::Storm(job) => {
                 let mut say = |what: &Word, data: &[u8]| {
                     port.say(what)?;
-                    Ok(port.0.write_all(data)?)
+                    Ok(port.to.write_all(data)?)
                 };
                 bifold_lab::storm::run::run(job, &mut say).map(|()| Done::default())
             }
@@ -276,11 +321,12 @@ fn main() {
                 Err(e) => Word::Failed(format!("{e:#}")),
             };
             let _ = port.say(&last);
-            // The kernel completes a write before the emulator has passed it on, so powering off now could lose
-            // it. The reader ends the emulator.
+            // The kernel completes a write before QEMU has passed it on, so powering off now could lose it. The
+            // reader ends the emulator.
             let _ = port.line();
         }
         Err(e) => eprintln!("lab-init: {e:#}"),
     }
-    let _ = rustix::system::reboot(rustix::system::RebootCommand::PowerOff);
+    // Both emulators end at a reset.
+    let _ = rustix::system::reboot(rustix::system::RebootCommand::Restart);
 }

@@ -172,6 +172,7 @@ fn step(
                 info1: r.get("info1"),
                 info2: r.get("info2"),
                 intr_info: r.get("intr_info"),
+                error_code: r.get("error_code"),
             };
             *open = Some(Open {
                 code: raw.exit_reason,

@@ -44,6 +44,28 @@ pub enum LabError {
         /// The kernel's release.
         version: String,
     },
+    /// There is no Bochs.
+    #[error("{}: there is no emulator of Intel's virtualization; run lab/bochs/build, or name a Bochs with BIFOLD_BOCHS", at.display())]
+    NoBochs {
+        /// Where it was looked for.
+        at: PathBuf,
+    },
+    /// Another model of CPU than the vendor's.
+    #[error("--model {model}: the emulator of {}'s processors has one model here", vendor.name)]
+    Model {
+        /// The model asked for.
+        model: String,
+        /// The emulated vendor.
+        vendor: &'static Vendor,
+    },
+    /// The emulator cannot start the kernel.
+    #[error("{}: {why}", path.display())]
+    Kernel {
+        /// The kernel's image.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
     /// A program cannot go into the image.
     #[error("{}: {why}", path.display())]
     Program {
@@ -99,9 +121,10 @@ impl LabError {
     pub fn kind(&self) -> Kind {
         match self {
             LabError::Guest(e) => e.kind(),
-            LabError::NoKvm { .. } | LabError::Module { .. } | LabError::OtherKernel { .. } => {
-                Kind::CannotWorkHere
-            }
+            LabError::NoKvm { .. }
+            | LabError::NoBochs { .. }
+            | LabError::Module { .. }
+            | LabError::OtherKernel { .. } => Kind::CannotWorkHere,
             _ => Kind::Failed,
         }
     }

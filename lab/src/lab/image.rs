@@ -158,6 +158,8 @@ impl Lab {
         if storm {
             archive.add(at::STORM.as_bytes(), Entry::File { mode: 0o600, data: self.storm()? });
         }
+        let parameters = self.parameters.join(" ").into_bytes();
+        archive.add(at::PARAMETERS.as_bytes(), Entry::File { mode: 0o600, data: parameters });
         let jobs = serde_json::to_vec(&plan.jobs).expect("jobs are plain data");
         archive.add(at::JOBS.as_bytes(), Entry::File { mode: 0o600, data: jobs });
         Ok(archive.bytes())

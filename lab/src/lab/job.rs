@@ -17,6 +17,8 @@ pub mod at {
     pub const KVM: &str = "/lab/kvm";
     /// The vendor's module of a KVM that can switch VMs.
     pub const SWITCHABLE: &str = "switchable.ko";
+    /// Parameters for the vendor's module besides nested paging, separated by spaces.
+    pub const PARAMETERS: &str = "/lab/parameters";
     /// KVM's parameter for the mode of new VMs.
     pub const PAGING_MODE: &str = "/sys/module/kvm/parameters/paging_mode";
     /// The inner guests' kernel and its modules.

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Boots the laboratory: a Debian kernel under TCG with the vendor's virtualization emulated, an initramfs
-//! with what the jobs need, and `lab-init` as its first process.
+//! Boots the laboratory: a Debian kernel in an emulator of the vendor's virtualization (QEMU's TCG for AMD's,
+//! Bochs for Intel's), an initramfs with what the jobs need, and `lab-init` as its first process.
 //!
 //! Every boot has a time limit and ends with the thread that started it. A boot that fails leaves its console
 //! log in a file; its finished jobs still have their outputs ([`Lab::attempt`]).
 
+mod bochs;
 mod boot;
 mod error;
 mod image;
 pub mod job;
 pub mod kvm_module;
+mod pc;
+mod qemu;
 mod session;
 
 use std::collections::BTreeMap;
@@ -18,11 +21,12 @@ use std::path::{Path, PathBuf};
 
 use bifold_guest::GuestError;
 use bifold_guest::kernel::{self, Kernel};
-use bifold_guest::qemu::{self, Qemu};
+use bifold_guest::qemu::{Qemu, find as find_qemu};
 
 pub use error::LabError;
 
-use crate::vendor::{AMD, Vendor};
+use crate::vendor::{AMD, Emulator, Vendor};
+use bochs::Bochs;
 use error::os;
 use job::{Done, Jobs};
 
@@ -108,6 +112,12 @@ pub struct Lab {
     own: Option<PathBuf>,
     /// The vendor whose virtualization is emulated.
     vendor: &'static Vendor,
+    /// Bochs, where the vendor's processors need it.
+    bochs: Option<Bochs>,
+    /// The model of CPU, if not the vendor's usual.
+    model: Option<String>,
+    /// Parameters of the vendor's module of KVM.
+    parameters: Vec<String>,
 }
 
 /// The first series of `kernel/series.txt`: the default of `--kernel`.
@@ -130,6 +140,15 @@ pub fn beside(name: &str) -> Result<PathBuf, LabError> {
         .ok_or(LabError::Program { path: name.into(), why: "not built; run cargo build --workspace" })
 }
 
+/// A file that a script of this repository made in target/, by its path there.
+fn in_target(path: &str) -> Option<PathBuf> {
+    let exe = std::env::current_exe().ok()?;
+    // The executable lies in target/PROFILE, tests in target/PROFILE/deps.
+    let beside = exe.ancestors().skip(2).take(2).map(Path::to_owned);
+    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
+    beside.chain([here]).map(|d| d.join(path)).find(|p| p.is_file())
+}
+
 impl Lab {
     /// Finds QEMU, and finds or fetches a kernel: a package, or the newest package of a series such as `6.1`.
     pub fn new(kernel: &str, stage: &mut dyn FnMut(&str)) -> Result<Lab, LabError> {
@@ -148,13 +167,34 @@ impl Lab {
 
     /// A laboratory with the caller's kernel.
     pub fn with(kernel: Kernel) -> Result<Lab, LabError> {
-        Ok(Lab { qemu: qemu::find()?, inner: kernel.clone(), kernel, own: None, vendor: &AMD })
+        Ok(Lab { qemu: find_qemu()?, inner: kernel.clone(), kernel, own: None, vendor: &AMD, bochs: None, model: None, parameters: Vec::new() })
     }
 
     /// The same laboratory with another KVM: modules in this directory replace the kernel's own.
     pub fn with_modules(mut self, dir: PathBuf) -> Lab {
         self.own = Some(dir);
         self
+    }
+
+    /// The same laboratory with another vendor's processors, perhaps another model than the vendor's usual, and
+    /// with parameters of the vendor's module of KVM (`NAME=VALUE`).
+    ///
+    /// # Errors
+    /// If there is no emulator of these processors here, or the emulator has one model only.
+    pub fn of(
+        mut self,
+        vendor: &'static Vendor,
+        model: Option<String>,
+        parameters: Vec<String>,
+    ) -> Result<Lab, LabError> {
+        if let (Emulator::Qemu { .. }, Some(model)) = (&vendor.emulator, &model) {
+            return Err(LabError::Model { model: model.clone(), vendor });
+        }
+        if let Emulator::Bochs { .. } = vendor.emulator {
+            self.bochs = Some(bochs::find()?);
+        }
+        (self.vendor, self.model, self.parameters) = (vendor, model, parameters);
+        Ok(self)
     }
 
     /// The same laboratory on another kernel. Inner guests keep their kernel.
@@ -181,16 +221,20 @@ impl Lab {
     /// The modules that `kernel/build` made for this laboratory's kernel, in `target/kernel/RELEASE`. `None` if
     /// they are not built.
     pub fn built_modules(&self) -> Option<PathBuf> {
-        let exe = std::env::current_exe().ok()?;
-        // The executable lies in target/PROFILE, tests in target/PROFILE/deps.
-        let beside = exe.ancestors().skip(2).take(2).map(|d| d.join("kernel"));
-        let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/kernel");
-        let module = self.vendor.module_file();
-        beside.chain([here]).map(|d| d.join(&self.kernel.version)).find(|d| d.join(&module).is_file())
+        let file = format!("kernel/{}/{}", self.kernel.version, self.vendor.module_file());
+        Some(in_target(&file)?.parent()?.to_owned())
     }
 
     /// QEMU's version.
     pub fn qemu_version(&self) -> &str {
         &self.qemu.version
+    }
+
+    /// Name and version of the emulator that the laboratory runs in.
+    pub fn emulator(&self) -> String {
+        match &self.bochs {
+            Some(bochs) => format!("Bochs {}", bochs.version),
+            None => format!("QEMU {}", self.qemu.version),
+        }
     }
 }

@@ -111,8 +111,14 @@ impl Session {
     }
 
     pub(super) fn follow(&mut self, answer: &mut Answer) -> Result<(), End> {
+        let mut up = false;
         while let Some(line) = self.take(1 << 30, Some(b'\n'))? {
             let text = String::from_utf8_lossy(&line);
+            // Bochs prints its name first.
+            if !up && !text.starts_with('{') {
+                continue;
+            }
+            up = true;
             let word: Word = serde_json::from_str(&text).map_err(|e| {
                 End::Garbled(format!("{e} in {:?}", text.chars().take(200).collect::<String>()))
             })?;
@@ -148,7 +154,7 @@ impl Session {
 
     pub(super) fn trouble(&mut self, end: Option<End>, seconds: u64, console: &File, log: &File) -> LabError {
         let job = self.outputs.len();
-        // QEMU's end of the connection closes a moment before the process ends.
+        // The emulator's end of the connection closes a moment before the process ends.
         let mut status = self.child.0.try_wait();
         for _ in 0..100 {
             if end.is_some() || !matches!(status, Ok(None)) {
@@ -165,7 +171,7 @@ impl Session {
             String::from_utf8_lossy(&data).into_owned()
         };
         let (said, own) = (contents(console), contents(log));
-        let at = keep(&format!("{said}\n--- qemu ---\n{own}"))
+        let at = keep(&format!("{said}\n--- the emulator ---\n{own}"))
             .unwrap_or_else(|e| format!("no file, as none can be written: {e}").into());
         match end {
             Some(End::Late) => LabError::Timeout { seconds, job, log: at },

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::Child;
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -116,7 +116,7 @@ impl Guest {
         args.extend(more.iter().map(|word| word.to_string()));
         let keep = [theirs.as_fd(), its.as_fd(), console.as_fd()];
         let small_pages = storm.pages != Pages::Huge;
-        let child = qemu::spawn(Path::new(&qemu), &args, &keep, log.try_clone()?.into(), small_pages)?;
+        let child = qemu::spawn(Path::new(&qemu), &args, &keep, Stdio::null(), log.try_clone()?.into(), small_pages)?;
         drop((theirs, its));
         let mut guest =
             Guest { child, line, heard: Vec::new(), qmp: None, console, log, earlier: String::new() };

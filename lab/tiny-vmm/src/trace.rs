@@ -124,7 +124,8 @@ fn exit(text: &str, vendor: &Vendor) -> Option<TracedExit> {
     };
     let rip = u64::from_str_radix(text.split_whitespace().next()?.trim_start_matches("0x"), 16).ok()?;
     let (info1, info2, intr_info) = (word(" info1 ")?, word(" info2 ")?, word(" intr_info ").unwrap_or(0));
-    let raw = |exit_reason| RawExit { exit_reason, info1, info2, intr_info };
+    let error_code = word(" error_code ").unwrap_or(0);
+    let raw = |exit_reason| RawExit { exit_reason, info1, info2, intr_info, error_code };
     let reason = reason.trim().to_owned();
     let paging = vendor.exit_reason(&reason).and_then(|code| (vendor.decode)(&raw(code)));
     Some(TracedExit { reason, rip, paging })

@@ -2,8 +2,7 @@
 //! Processor vendors as data: everything that the laboratory and the tiny VMM need to know about a vendor's
 //! virtualization and about the emulator of its processors.
 //!
-//! AMD has the only entry, because QEMU's TCG emulates only AMD's virtualization. `lab/README.md` lists what
-//! another entry needs.
+//! QEMU's TCG emulates AMD's virtualization, and Bochs Intel's.
 
 use bifold_mmu::format::{Format, X86_64_4_LEVEL};
 use kvm_bindings::kvm_sregs;
@@ -13,6 +12,8 @@ use kvm_bindings::kvm_sregs;
 pub struct Vendor {
     /// Name in messages.
     pub name: &'static str,
+    /// Name on command lines.
+    pub option: &'static str,
     /// `vendor_id` of /proc/cpuinfo.
     pub cpuid: &'static str,
     /// KVM's module, as /sys/module spells it.
@@ -22,8 +23,8 @@ pub struct Vendor {
     /// The module's function that is patched for shadow paging under the emulator, see
     /// `lab/src/lab/kvm_module.rs`. `None` if the module needs no patch.
     pub shadow_fix: Option<&'static str>,
-    /// Flags of the emulated CPU in addition to those of all guests.
-    pub emulator_flags: &'static [&'static str],
+    /// The emulator of the vendor's processors.
+    pub emulator: Emulator,
     /// The hardware profile whose TLBs and walks are closest to the emulated CPU's.
     pub profile: &'static str,
     /// Flags of /proc/cpuinfo that Linux derives from MSRs and not from CPUID. TCG and KVM differ in them.
@@ -45,6 +46,21 @@ pub struct Vendor {
     pub hypervisor: HypervisorBit,
 }
 
+/// An emulator of processors with hardware virtualization.
+#[derive(Debug)]
+pub enum Emulator {
+    /// QEMU's TCG, with these flags of the CPU in addition to those of all guests.
+    Qemu {
+        #[allow(missing_docs)]
+        flags: &'static [&'static str],
+    },
+    /// Bochs, with this model of CPU (`bochs --help cpu`).
+    Bochs {
+        #[allow(missing_docs)]
+        model: &'static str,
+    },
+}
+
 /// A bit of a vCPU's special registers.
 #[derive(Debug)]
 pub struct HypervisorBit {
@@ -64,6 +80,7 @@ pub struct RawExit {
     pub info1: u64,
     pub info2: u64,
     pub intr_info: u64,
+    pub error_code: u64,
 }
 
 /// The cause of an exit that concerns paging.
@@ -93,7 +110,7 @@ pub struct PagingExit {
 }
 
 /// All vendors.
-pub const VENDORS: [&Vendor; 1] = [&AMD];
+pub const VENDORS: [&Vendor; 2] = [&AMD, &INTEL];
 
 impl Vendor {
     /// The vendor of this machine's processor.
@@ -123,12 +140,13 @@ impl Vendor {
 /// SVM (AMD APM vol. 2: exit codes in appendix C, nested paging in 15.25).
 pub static AMD: Vendor = Vendor {
     name: "AMD",
+    option: "amd",
     cpuid: "AuthenticAMD",
     module: "kvm_amd",
     nested_parameter: "npt",
     shadow_fix: Some("svm_set_cr0"),
     // TCG also lacks next-RIP save, which our guests, without SVM, do not have anyway.
-    emulator_flags: &["-nrip-save", "+svm", "+npt"],
+    emulator: Emulator::Qemu { flags: &["-nrip-save", "+svm", "+npt"] },
     profile: "phenom2-x3-720",
     // Linux sets it where LS_CFG can be read (`bsp_init_amd`): TCG reads it as 0, KVM does not.
     msr_flags: &["ssbd"],
@@ -172,6 +190,70 @@ fn svm_exit(raw: &RawExit) -> Option<PagingExit> {
         _ => return None,
     };
     Some(PagingExit { cause, error: raw.info1, address: raw.info2 })
+}
+
+/// VMX (Intel SDM vol. 3: basic exit reasons in appendix C, exit qualifications in 28.2).
+pub static INTEL: Vendor = Vendor {
+    name: "Intel",
+    option: "intel",
+    cpuid: "GenuineIntel",
+    module: "kvm_intel",
+    nested_parameter: "ept",
+    shadow_fix: None,
+    emulator: Emulator::Bochs { model: "corei7_skylake_x" },
+    profile: "skylake-sp",
+    msr_flags: &[],
+    halt: 12,
+    shutdown: 2,
+    decode: vmx_exit,
+    words: &[
+        ("EXCEPTION_NMI", EXCEPTION_NMI),
+        ("INVLPG", VMX_INVLPG),
+        ("CR_ACCESS", CR_ACCESS),
+        ("EPT_VIOLATION", EPT_VIOLATION),
+        ("EPT_MISCONFIG", EPT_MISCONFIG),
+    ],
+    nested_format: &X86_64_4_LEVEL,
+    load_root: ("vmx_load_mmu_pgd", "root=%si"),
+    hypervisor: HypervisorBit {
+        name: "CR4.VMXE",
+        set: |s, on| if on { s.cr4 |= CR4_VMXE } else { s.cr4 &= !CR4_VMXE },
+        msr: (0, 0),
+    },
+};
+
+const EXCEPTION_NMI: u64 = 0;
+const VMX_INVLPG: u64 = 14;
+const CR_ACCESS: u64 = 28;
+const EPT_VIOLATION: u64 = 48;
+const EPT_MISCONFIG: u64 = 49;
+const CR4_VMXE: u64 = 1 << 13;
+/// Interruption information of a #PF: valid, hardware exception, vector 14.
+const PF_INFO: u64 = 0x8000_0300 | 14;
+
+/// `info1` is the exit's qualification. The address of an EPT violation is not in the event.
+fn vmx_exit(raw: &RawExit) -> Option<PagingExit> {
+    let q = raw.info1;
+    let bit = |from: u32, to: u32| (q >> from & 1) << to;
+    let (cause, error, address) = match raw.exit_reason {
+        // Bits beside type and vector say that there is an error code and what unblocked NMIs.
+        EXCEPTION_NMI if raw.intr_info & 0x8000_07ff == PF_INFO => (ExitCause::PageFault, raw.error_code, q),
+        VMX_INVLPG => (ExitCause::Invlpg, 0, q),
+        CR_ACCESS => match (q >> 4 & 3, (q & 15) as u8) {
+            (1, register) => (ExitCause::ReadCr(register), 0, 0),
+            // CLTS and LMSW write CR0.
+            (_, register) => (ExitCause::WriteCr(register), 0, 0),
+        },
+        // As KVM's `handle_ept_violation` makes an error code of it.
+        EPT_VIOLATION => {
+            let present = u64::from(q & 0b11_1000 != 0);
+            let table = bit(7, 33) & !bit(8, 33);
+            (ExitCause::NestedFault, present | bit(1, 1) | bit(0, 2) | bit(2, 4) | table, 0)
+        }
+        EPT_MISCONFIG => (ExitCause::NestedFault, 1 << 3, 0),
+        _ => return None,
+    };
+    Some(PagingExit { cause, error, address })
 }
 
 #[cfg(test)]

@@ -22,6 +22,9 @@ pub const CR0: u64 = 0x8001_0033;
 /// NXE, LMA, LME.
 pub const EFER: u64 = 0xd00;
 
+/// Guest-physical address of three pages that kvm-intel uses for guests in real mode, below the BIOS's place.
+pub const TSS: usize = 0xfffb_d000;
+
 /// KVM is missing or lacks something: exit status 77.
 #[derive(Debug)]
 pub struct Unavailable(pub String);
@@ -59,6 +62,8 @@ impl TinyVm {
         for (gpa, bytes) in guest.image() {
             memory.write(gpa, &bytes)?;
         }
+        // kvm-intel wants room for a task segment of its own before it knows that it needs none.
+        fd.set_tss_address(TSS).context("KVM_SET_TSS_ADDR")?;
         let region = kvm_userspace_memory_region {
             slot: 0,
             flags: 0,

@@ -10,7 +10,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::process::Child;
+use std::process::{Child, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::error::GuestError;
@@ -208,7 +208,7 @@ pub(super) fn spawn(
         keep.extend(plugin.map(|p| p.ring));
     }
     let small_pages = matches!(engine, Engine::Kvm(HostPage::Size4K));
-    qemu::spawn(&qemu.path, &arguments(engine, kernel, spec, fds), &keep, log, small_pages)
+    qemu::spawn(&qemu.path, &arguments(engine, kernel, spec, fds), &keep, Stdio::null(), log, small_pages)
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use anyhow::{Context, Result};
 use bifold_guest::{GuestError, Kind};
 use bifold_lab::lab::{Lab, LabError, default_series};
 use bifold_lab::quick::{self, Skipped};
+use bifold_lab::vendor::VENDORS;
 use bifold_lab::validate::drive::{Settings, drive};
 use bifold_lab::validate::{CONFIGS, Workload, document, table};
 use clap::{Parser, Subcommand};
@@ -23,8 +24,24 @@ use clap::{Parser, Subcommand};
 #[derive(Parser)]
 #[command(name = "lab")]
 struct Cli {
+    #[command(flatten)]
+    processor: Processor,
     #[command(subcommand)]
     verb: Verb,
+}
+
+/// The laboratory's processors, for every verb.
+#[derive(clap::Args)]
+struct Processor {
+    /// Vendor of the laboratory's processors
+    #[arg(long, global = true, value_parser = VENDORS.map(|v| v.option), default_value = VENDORS[0].option)]
+    vendor: String,
+    /// Bochs's model of CPU for --vendor intel (`bochs --help cpu` lists them)
+    #[arg(long, global = true, value_name = "MODEL")]
+    model: Option<String>,
+    /// A parameter of the vendor's module of KVM, such as unrestricted_guest=0; may be given several times
+    #[arg(long = "parameter", global = true, value_name = "NAME=VALUE")]
+    parameters: Vec<String>,
 }
 
 #[derive(Subcommand)]
@@ -92,8 +109,8 @@ struct Validate {
     output: Option<PathBuf>,
 }
 
-fn validate(args: &Validate) -> Result<ExitCode> {
-    let lab = lab(Some(&args.kernel))?;
+fn validate(processor: &Processor, args: &Validate) -> Result<ExitCode> {
+    let lab = lab(processor, Some(&args.kernel))?;
     let workload = Workload::new(&args.programs, args.memory)?;
     let settings = Settings {
         configs: CONFIGS
@@ -131,15 +148,22 @@ fn write(path: &std::path::Path, data: &[u8]) -> Result<()> {
         .with_context(|| path.display().to_string())
 }
 
-fn lab(kernel: Option<&str>) -> Result<Lab, LabError> {
+fn lab(processor: &Processor, kernel: Option<&str>) -> Result<Lab> {
     let mut stage = |what: &str| eprintln!("lab: {what}");
-    match kernel {
+    let lab = match kernel {
         Some(kernel) => Lab::new(kernel, &mut stage),
         None => Lab::any(&mut stage),
-    }
+    }?;
+    let vendor = VENDORS.into_iter().find(|v| v.option == processor.vendor).context("an unknown vendor")?;
+    Ok(lab.of(vendor, processor.model.clone(), processor.parameters.clone())?)
 }
 
-fn test(args: &Test) -> Result<ExitCode> {
+/// Says on stderr what the laboratory is.
+fn introduce(lab: &Lab) {
+    eprintln!("lab: Linux {} under {}", lab.kernel().version, lab.emulator());
+}
+
+fn test(processor: &Processor, args: &Test) -> Result<ExitCode> {
     let chosen = quick::named(&args.names)?;
     if args.list {
         for t in chosen {
@@ -147,8 +171,8 @@ fn test(args: &Test) -> Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let lab = lab(args.kernel.as_deref())?;
-    eprintln!("lab: Linux {} under QEMU {}", lab.kernel().version, lab.qemu_version());
+    let lab = lab(processor, args.kernel.as_deref())?;
+    introduce(&lab);
     let (mut failed, mut skipped) = (0, 0);
     quick::run(&lab, &chosen, args.jobs, &|what| eprintln!("lab: {what}"), &mut |o| match o.end {
         Ok(()) => println!("ok {} ({:.1})", o.test.name, o.seconds),
@@ -167,12 +191,13 @@ fn test(args: &Test) -> Result<ExitCode> {
 }
 
 fn main() -> ExitCode {
-    let end = match Cli::parse().verb {
-        Verb::Validate(args) => validate(&args),
-        Verb::Test(args) => test(&args),
-        Verb::Storm(args) => storm::run(&args),
-        Verb::Switch(args) => switch::run(&args),
-        Verb::Unswitched(args) => unswitched::run(&args),
+    let Cli { processor, verb } = Cli::parse();
+    let end = match verb {
+        Verb::Validate(args) => validate(&processor, &args),
+        Verb::Test(args) => test(&processor, &args),
+        Verb::Storm(args) => storm::run(&processor, &args),
+        Verb::Switch(args) => switch::run(&processor, &args),
+        Verb::Unswitched(args) => unswitched::run(&processor, &args),
     };
     end.unwrap_or_else(|e| {
         eprintln!("lab: error: {e:#}");

@@ -115,12 +115,11 @@ fn keep(path: &std::path::Path, outcome: &Outcome) -> Result<()> {
     super::write(path, data.as_bytes())
 }
 
-pub fn run(args: &Args) -> Result<ExitCode> {
+pub fn run(processor: &super::Processor, args: &Args) -> Result<ExitCode> {
     let storm = settings(args)?;
     // Without switches, the kernel's own KVM is sufficient.
     let own = args.switches == 0 && args.modules.is_none();
-    let lab = super::switch::lab(&args.kernel, args.debug_kernel.as_ref(), args.modules.as_ref(), own)?;
-    let release = lab.kernel().version.clone();
+    let lab = super::switch::lab(processor, &args.kernel, args.debug_kernel.as_ref(), args.modules.as_ref(), own)?;
     let first = Mode::BOTH.into_iter().find(|mode| mode.name() == args.first).context("--first")?;
     let machine = Machine {
         cpus: args.cpus,
@@ -130,7 +129,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         more_seconds: if args.debug_kernel.is_some() { 1800 } else { 900 },
         notes: |what| eprintln!("lab: {what}"),
     };
-    eprintln!("lab: Linux {release} under QEMU {}", lab.qemu_version());
+    super::introduce(&lab);
     let outcome = drive(&lab, &storm, machine)?;
     print!("{}", table(&outcome));
     if let Some(path) = &args.output {

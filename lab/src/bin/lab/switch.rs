@@ -35,12 +35,13 @@ pub struct Args {
 
 /// The laboratory for these arguments. Its KVM can switch VMs, or is the kernel's own if `own`.
 pub fn lab(
+    processor: &super::Processor,
     kernel: &str,
     debug_kernel: Option<&PathBuf>,
     modules: Option<&PathBuf>,
     own: bool,
 ) -> Result<Lab> {
-    let mut lab = super::lab(Some(kernel))?;
+    let mut lab = super::lab(processor, Some(kernel))?;
     if let Some(dir) = debug_kernel {
         let modules = dir.join("modules");
         lab = lab.on(bifold_guest::kernel::own(&dir.join("vmlinux"), Some(&modules))?);
@@ -59,9 +60,9 @@ pub fn lab(
     }
 }
 
-pub fn run(args: &Args) -> Result<ExitCode> {
-    let lab = lab(&args.kernel, args.debug_kernel.as_ref(), args.modules.as_ref(), false)?;
-    eprintln!("lab: Linux {} under QEMU {}", lab.kernel().version, lab.qemu_version());
+pub fn run(processor: &super::Processor, args: &Args) -> Result<ExitCode> {
+    let lab = lab(processor, &args.kernel, args.debug_kernel.as_ref(), args.modules.as_ref(), false)?;
+    super::introduce(&lab);
     let machine = Machine { memory_mib: args.memory, seconds: args.seconds, exact: !args.threads };
     let outcome = cases(&lab, &args.cases, machine)?;
     for fact in &outcome.facts {

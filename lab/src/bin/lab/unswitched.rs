@@ -35,9 +35,9 @@ pub struct Args {
     jobs: usize,
 }
 
-pub fn run(args: &Args) -> Result<ExitCode> {
-    let ours = super::switch::lab(&args.kernel, None, args.modules.as_ref(), false)?;
-    let plain = super::lab(Some(&args.kernel))?;
+pub fn run(processor: &super::Processor, args: &Args) -> Result<ExitCode> {
+    let ours = super::switch::lab(processor, &args.kernel, None, args.modules.as_ref(), false)?;
+    let plain = super::lab(processor, Some(&args.kernel))?;
     let workload = Workload::new(&args.programs, 256)?;
     let say = |what: &str| eprintln!("lab: {what}");
     let named = |c: &&str| args.configs.is_empty() || args.configs.iter().any(|a| a == c);

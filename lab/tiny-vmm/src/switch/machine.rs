@@ -29,7 +29,7 @@ use crate::asm::PORT_MARKER;
 use crate::guest::CR4;
 use crate::memory::{HostPages, Memory};
 use crate::tables::{DATA as DATA_PTE, Tables};
-use crate::vm::{CR0, EFER, Unavailable, long_mode_segments};
+use crate::vm::{CR0, EFER, TSS, Unavailable, long_mode_segments};
 
 pub const CODE_GPA: u64 = 0x1000;
 /// Address of the word that ends vCPU n's loop, 8 bytes each.
@@ -141,6 +141,7 @@ impl Machine {
     pub fn new(spec: MachineSpec) -> Result<Machine> {
         let kvm = Kvm::new().map_err(|e| Unavailable(format!("cannot open /dev/kvm: {e}")))?;
         let fd = Arc::new(kvm.create_vm().context("cannot create a VM")?);
+        fd.set_tss_address(TSS).context("KVM_SET_TSS_ADDR")?;
         if let Some(nested) = spec.nested {
             enable(&fd, nested).context("the capability, before the first vCPU")?;
         }

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The laboratory under QEMU's TCG, which emulates AMD's virtualization: the emulator's command line.
+
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::process::Stdio;
+
+use bifold_guest::qemu::{self, BARE, MACHINE, cpu, path_of};
+
+use super::boot::{COMMAND_LINE, Files};
+use super::error::LabError;
+use super::job::PORT;
+use super::session::Emulator;
+use super::{Lab, Plan};
+
+impl Lab {
+    fn arguments(&self, plan: &Plan, flags: &[&str], files: &Files, port: &OwnedFd) -> Vec<String> {
+        let path = |file: &File| path_of(file.as_fd());
+        let mut args: Vec<String> = Vec::new();
+        let mut opt = |name: &str, value: String| args.extend([name.to_owned(), value]);
+        opt("-machine", MACHINE.into());
+        let bytes = plan.memory_mib << 20;
+        let ram = path(&files.ram);
+        opt("-object", format!("memory-backend-file,id=ram,size={bytes},mem-path={ram},share=on"));
+        opt("-m", format!("{}M", plan.memory_mib));
+        opt("-cpu", cpu(&[flags, plan.cpu_flags].concat()));
+        opt("-smp", plan.cpus.to_string());
+        let threads = if plan.cpus > 1 { "multi" } else { "single" };
+        opt("-accel", format!("tcg,thread={threads}"));
+        let mut append = format!("{COMMAND_LINE} {}", self.environment());
+        if plan.exact {
+            opt("-icount", "shift=1,sleep=off".into());
+            opt("-seed", "1".into());
+            opt("-rtc", "base=2026-01-01,clock=vm".into());
+            append.push_str(" tsc_early_khz=1000000");
+        }
+        opt("-kernel", self.kernel.image.to_string_lossy().into_owned());
+        opt("-initrd", path(&files.initrd));
+        if let Some([name, image]) = qemu::firmware() {
+            opt(&name, image);
+        }
+        opt("-append", append);
+        opt("-chardev", format!("file,id=console,path={}", path(&files.console)));
+        opt("-serial", "chardev:console".into());
+        opt("-device", "virtio-serial-pci,ioeventfd=off".into());
+        opt("-chardev", format!("socket,id=lab,fd={}", port.as_raw_fd()));
+        opt("-device", format!("virtserialport,chardev=lab,name={PORT}"));
+        if plan.swap_mib > 0 {
+            let at = path(&files.swap);
+            opt("-drive", format!("if=none,id=swap,format=raw,cache=unsafe,file={at}"));
+            opt("-device", "virtio-blk-pci,drive=swap".into());
+        }
+        args.extend(BARE.map(String::from));
+        args
+    }
+
+    /// Starts QEMU. Init's messages come out of a virtio-serial port, whose other side is `port`.
+    pub(super) fn start_qemu(
+        &self,
+        plan: &Plan,
+        flags: &[&str],
+        files: &Files,
+        port: OwnedFd,
+        log: OwnedFd,
+    ) -> Result<Emulator, LabError> {
+        let arguments = self.arguments(plan, flags, files, &port);
+        let keep = [&files.ram, &files.initrd, &files.console, &files.swap].map(AsFd::as_fd);
+        let keep: Vec<_> = keep.into_iter().chain([port.as_fd()]).collect();
+        Ok(Emulator(qemu::spawn(&self.qemu.path, &arguments, &keep, Stdio::null(), log, false)?))
+    }
+}
