@@ -103,7 +103,8 @@ impl GuestVm {
         };
         let keep = [fds.console, fds.control, fds.workload, fds.qmp, spec.initrd.0.as_fd()];
         let to_log = log.try_clone().map_err(GuestError::os("a file's copy"))?.into();
-        let child = qemu::spawn(&qemu.path, &arguments(spec, &fds), &keep, Stdio::null(), to_log, !spec.huge_pages)?;
+        let child =
+            qemu::spawn(&qemu.path, &arguments(spec, &fds), &keep, Stdio::null(), to_log, !spec.huge_pages)?;
         // From here on, dropping `vm` ends the process.
         let vm = GuestVm {
             child,

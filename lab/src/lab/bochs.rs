@@ -65,8 +65,11 @@ impl Lab {
         let image = &self.kernel.image;
         let kernel = std::fs::read(image).map_err(os("reading the kernel"))?;
         // The kernel would otherwise take the frequency that CPUID states.
-        let command_line =
-            format!("{COMMAND_LINE} acpi=off pci=off reboot=k tsc_early_khz={} {}", HZ / 1000, self.environment());
+        let command_line = format!(
+            "{COMMAND_LINE} acpi=off pci=off reboot=k tsc_early_khz={} {}",
+            HZ / 1000,
+            self.environment()
+        );
         let spec = pc::Spec {
             kernel: &kernel,
             command_line: &command_line,
@@ -99,9 +102,9 @@ impl Lab {
             "pci: enabled=0".into(),
             format!("com1: enabled=1, mode=file, dev={}", at(&files.console)),
             "port_e9_hack: enabled=1".into(),
-            "log: /dev/stderr".into(),
+            "log: /tmp/bochs.log".into(),
             "panic: action=fatal".into(),
-            "error: action=ignore".into(),
+            "error: action=report".into(),
             "info: action=ignore".into(),
             "ata0: enabled=0".into(),
             "speaker: enabled=0".into(),

@@ -167,7 +167,16 @@ impl Lab {
 
     /// A laboratory with the caller's kernel.
     pub fn with(kernel: Kernel) -> Result<Lab, LabError> {
-        Ok(Lab { qemu: find_qemu()?, inner: kernel.clone(), kernel, own: None, vendor: &AMD, bochs: None, model: None, parameters: Vec::new() })
+        Ok(Lab {
+            qemu: find_qemu()?,
+            inner: kernel.clone(),
+            kernel,
+            own: None,
+            vendor: &AMD,
+            bochs: None,
+            model: None,
+            parameters: Vec::new(),
+        })
     }
 
     /// The same laboratory with another KVM: modules in this directory replace the kernel's own.

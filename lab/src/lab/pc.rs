@@ -7,9 +7,9 @@
 //! table (Intel, MultiProcessor Specification 1.4) lists the CPUs and the I/O APIC. The PC has no PCI and no
 //! ACPI.
 
+use object::LittleEndian;
 use object::elf::{FileHeader64, PT_LOAD};
 use object::read::elf::{FileHeader, ProgramHeader};
-use object::LittleEndian;
 
 /// Physical address of [`rom`], whose last 16 bytes are the CPU's first instructions.
 pub const ROM: u32 = 0xffff_0000;
@@ -151,24 +151,34 @@ fn rom(entry: u32) -> Vec<u8> {
     put(
         0,
         &[
-            &[0xfa],                                                          // cli
-            &[0x2e, 0x66, 0x0f, 0x01, 0x16], &(GDT_POINTER as u16).to_le_bytes(), // lgdt %cs:GDT_POINTER
-            &[0x0f, 0x20, 0xc0, 0x0c, 0x01, 0x0f, 0x22, 0xc0],                // CR0.PE = 1
-            &[0x66, 0xea], &(ROM + CODE32).to_le_bytes(), &[0x08, 0x00],      // ljmpl $8, $CODE32
+            &[0xfa], // cli
+            &[0x2e, 0x66, 0x0f, 0x01, 0x16],
+            &(GDT_POINTER as u16).to_le_bytes(), // lgdt %cs:GDT_POINTER
+            &[0x0f, 0x20, 0xc0, 0x0c, 0x01, 0x0f, 0x22, 0xc0], // CR0.PE = 1
+            &[0x66, 0xea],
+            &(ROM + CODE32).to_le_bytes(),
+            &[0x08, 0x00], // ljmpl $8, $CODE32
         ],
     );
     put(
         CODE32,
         &[
             &[0x66, 0xb8, 0x10, 0x00, 0x8e, 0xd8, 0x8e, 0xc0, 0x8e, 0xd0], // DS, ES, SS = 0x10
-            &[0xb8], &STARTED.to_le_bytes(),                               // mov $STARTED, %eax
-            &[0x83, 0x38, 0x00, 0x75, 0x11],                               // cmpl $0, (%eax); jne 1f
-            &[0xc6, 0x00, 0x01, 0x90],                                     // movb $1, (%eax)
-            &[0xbb], &START_INFO.to_le_bytes(),                            // mov $START_INFO, %ebx
-            &[0xb8], &entry.to_le_bytes(), &[0xff, 0xe0],                  // mov $entry, %eax; jmp *%eax
+            &[0xb8],
+            &STARTED.to_le_bytes(),          // mov $STARTED, %eax
+            &[0x83, 0x38, 0x00, 0x75, 0x11], // cmpl $0, (%eax); jne 1f
+            &[0xc6, 0x00, 0x01, 0x90],       // movb $1, (%eax)
+            &[0xbb],
+            &START_INFO.to_le_bytes(), // mov $START_INFO, %ebx
+            &[0xb8],
+            &entry.to_le_bytes(),
+            &[0xff, 0xe0], // mov $entry, %eax; jmp *%eax
             &[0x90],
             // 1: mov $SHUTDOWN_PORT, %dx; then mov $LETTER, %al; out %al, %dx for each; hlt
-            &[0x66, 0xba], &SHUTDOWN_PORT.to_le_bytes(), &word, &[0xf4],
+            &[0x66, 0xba],
+            &SHUTDOWN_PORT.to_le_bytes(),
+            &word,
+            &[0xf4],
         ],
     );
     // Flat code and data of 4 GiB.
@@ -221,7 +231,12 @@ mod tests {
     /// An ELF kernel with one segment of `bytes` at 16 MiB and, if any, a PVH note.
     fn kernel(bytes: &[u8], entry: Option<u32>) -> Vec<u8> {
         let note: Vec<u8> = entry.map_or(Vec::new(), |e| {
-            [4u32, 4, PVH_ENTRY].iter().flat_map(|w| w.to_le_bytes()).chain(*b"Xen\0").chain(e.to_le_bytes()).collect()
+            [4u32, 4, PVH_ENTRY]
+                .iter()
+                .flat_map(|w| w.to_le_bytes())
+                .chain(*b"Xen\0")
+                .chain(e.to_le_bytes())
+                .collect()
         });
         let mut elf = b"\x7fELF\x02\x01\x01".to_vec();
         elf.resize(16, 0);

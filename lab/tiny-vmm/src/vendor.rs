@@ -42,8 +42,11 @@ pub struct Vendor {
     /// The kernel function that loads the root of nested or shadow tables, and its argument with the
     /// root as kprobes name it (Documentation/trace/kprobetrace.rst).
     pub load_root: (&'static str, &'static str),
-    /// The register bit without which a vCPU cannot be a hypervisor. KVM refuses a switch while it is set.
+    /// The register bit without which a vCPU cannot be a hypervisor. KVM refuses a switch to shadow paging while it
+    /// is set.
     pub hypervisor: HypervisorBit,
+    /// Whether a VM can be switched while a vCPU is in real mode or in system management mode.
+    pub switches_without_paging: bool,
 }
 
 /// An emulator of processors with hardware virtualization.
@@ -68,8 +71,17 @@ pub struct HypervisorBit {
     pub name: &'static str,
     /// Sets or clears the bit.
     pub set: fn(&mut kvm_sregs, bool),
-    /// The MSR that has the bit, and the bit in it.
-    pub msr: (u32, u64),
+    /// How a guest's vCPU becomes a hypervisor.
+    pub begins: Begins,
+}
+
+/// How a guest's vCPU becomes a hypervisor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Begins {
+    /// By this bit of this MSR, which is the bit of `kvm_sregs`.
+    Msr(u32, u64),
+    /// By VMXON, which the bit of `kvm_sregs` only allows.
+    Vmxon,
 }
 
 /// The fields of `kvm:kvm_exit`, which are the same for every vendor.
@@ -169,8 +181,9 @@ pub static AMD: Vendor = Vendor {
     hypervisor: HypervisorBit {
         name: "EFER.SVME",
         set: |s, on| if on { s.efer |= EFER_SVME } else { s.efer &= !EFER_SVME },
-        msr: (MSR_EFER, EFER_SVME),
+        begins: Begins::Msr(MSR_EFER, EFER_SVME),
     },
+    switches_without_paging: true,
 };
 
 const PF_EXCP: u64 = 0x4e;
@@ -218,8 +231,10 @@ pub static INTEL: Vendor = Vendor {
     hypervisor: HypervisorBit {
         name: "CR4.VMXE",
         set: |s, on| if on { s.cr4 |= CR4_VMXE } else { s.cr4 &= !CR4_VMXE },
-        msr: (0, 0),
+        begins: Begins::Vmxon,
     },
+    // Under EPT real mode runs by itself, under shadow paging as virtual-8086 mode or in KVM's emulator.
+    switches_without_paging: false,
 };
 
 const EXCEPTION_NMI: u64 = 0;

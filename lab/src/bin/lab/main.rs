@@ -12,9 +12,9 @@ use anyhow::{Context, Result};
 use bifold_guest::{GuestError, Kind};
 use bifold_lab::lab::{Lab, LabError, default_series};
 use bifold_lab::quick::{self, Skipped};
-use bifold_lab::vendor::VENDORS;
 use bifold_lab::validate::drive::{Settings, drive};
 use bifold_lab::validate::{CONFIGS, Workload, document, table};
+use bifold_lab::vendor::VENDORS;
 use clap::{Parser, Subcommand};
 
 /// Run tests of KVM in the laboratory: a kernel with KVM inside an emulated machine.

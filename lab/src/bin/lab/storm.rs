@@ -119,7 +119,8 @@ pub fn run(processor: &super::Processor, args: &Args) -> Result<ExitCode> {
     let storm = settings(args)?;
     // Without switches, the kernel's own KVM is sufficient.
     let own = args.switches == 0 && args.modules.is_none();
-    let lab = super::switch::lab(processor, &args.kernel, args.debug_kernel.as_ref(), args.modules.as_ref(), own)?;
+    let lab =
+        super::switch::lab(processor, &args.kernel, args.debug_kernel.as_ref(), args.modules.as_ref(), own)?;
     let first = Mode::BOTH.into_iter().find(|mode| mode.name() == args.first).context("--first")?;
     let machine = Machine {
         cpus: args.cpus,

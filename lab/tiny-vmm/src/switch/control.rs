@@ -16,6 +16,7 @@ use super::machine::{
     Args, COUNT, DATA, DATA_GPA, Machine, MachineSpec, STOP, capability, enable, pae_mode, real_mode as real,
 };
 use super::routines::{Routine, code};
+use crate::vendor::Begins;
 
 pub(super) const EBUSY: i32 = 16;
 const EINVAL: i32 = 22;
@@ -115,9 +116,13 @@ pub fn refuse(n: &mut Notes) -> Result<()> {
     m.set_hypervisor(2, false)?;
     n.same("without it", m.try_switch("shadow")?, Ok(()));
     n.same("pages wrong in shadow", m.wrong(1, DATA, 4096, 64, 1)?, 0);
-    // A VMM that makes a vCPU a hypervisor now is told, and the VM is as before.
+    // A VMM that makes a vCPU a hypervisor now is told, and the VM is as before. A bit that only allows VMXON may be set.
     let set = m.set_hypervisor(2, true);
-    n.expect(set.is_err(), || format!("KVM_SET_SREGS with {} in shadow paging succeeded", bit.name));
+    n.same(
+        &format!("KVM_SET_SREGS with {} in shadow paging succeeded", bit.name),
+        set.is_ok(),
+        bit.begins == Begins::Vmxon,
+    );
     n.same("back after it", m.try_switch("nested")?, Ok(()));
     m.stop(0)?;
     Ok(())
@@ -350,6 +355,9 @@ pub fn real_mode(n: &mut Notes) -> Result<()> {
     m.memory.write(STOP, &[0; 8])?;
     m.memory.write(COUNT, &[0; 16])?;
     m.go(0, Routine::Real, Args::default())?;
+    if !crate::vm::vendor()?.switches_without_paging {
+        return real_mode_refused(n, &m);
+    }
     let mut counts = Vec::new();
     for round in 0..20 {
         m.switch(if round % 2 == 0 { "shadow" } else { "nested" })?;
@@ -366,6 +374,29 @@ pub fn real_mode(n: &mut Notes) -> Result<()> {
     n.expect(counts.len() > 10, || format!("it stood still: {counts:?}"));
     // It went through the modes as one does: with a root that is direct in both.
     n.same("mode", m.mode()?.as_str(), "nested");
+    Ok(())
+}
+
+/// The VM is as before after each refusal, and can be switched when the vCPU has paging again.
+fn real_mode_refused(n: &mut Notes, m: &Machine) -> Result<()> {
+    let until = Instant::now() + Duration::from_secs(20);
+    while m.memory.read(COUNT)? == 0 {
+        ensure!(Instant::now() < until, "the vCPU in real mode does not run");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let mut counts = Vec::new();
+    for round in 0..20 {
+        n.same("in real mode", m.try_switch("shadow")?, Err(EBUSY));
+        n.same("mode", m.mode()?.as_str(), "nested");
+        m.fill(1, DATA, 4096, 30, round)?;
+        n.same("pages wrong", m.wrong(1, DATA, 4096, 30, round)?, 0);
+        std::thread::sleep(Duration::from_millis(5));
+        counts.push(m.memory.read(COUNT)? & 0xffff);
+    }
+    m.memory.write(STOP, &1u64.to_le_bytes())?;
+    m.end(0)?;
+    counts.dedup();
+    n.expect(counts.len() > 10, || format!("it stood still: {counts:?}"));
     Ok(())
 }
 
@@ -419,6 +450,7 @@ pub fn smm(n: &mut Notes) -> Result<()> {
     const ENTRIES: u64 = 0x3200;
     const INSIDE: u64 = 0x3208;
     const HOLD: u64 = 0x3210;
+    let inside = crate::vm::vendor()?.switches_without_paging;
     let m = Machine::new(MachineSpec::default())?;
     m.slot(SPACE, 0, m.memory.len(), m.memory.host_address(), 0)?;
     m.memory.write(HANDLER, &code()[Routine::Smi.offset() as usize..])?;
@@ -443,14 +475,27 @@ pub fn smm(n: &mut Notes) -> Result<()> {
         if !comes(INSIDE, 1)? {
             bail!("round {round}: the handler was not entered, and the vCPU: {:?}", m.stop(0));
         }
-        m.switch(if round % 2 == 1 { "shadow" } else { "nested" })?;
+        let mode = if round % 2 == 1 { "shadow" } else { "nested" };
+        if inside {
+            m.switch(mode)?;
+        } else {
+            // In shadow paging every other time.
+            n.same(
+                "in SMM",
+                m.try_switch(if m.mode()? == "nested" { "shadow" } else { "nested" })?,
+                Err(EBUSY),
+            );
+        }
         n.same("inside after the switch", m.memory.read(INSIDE)? & 0xffff_ffff, 1);
         flag(HOLD, 0)?;
         ensure!(comes(INSIDE, 0)?, "round {round}: the handler did not end");
         n.same("entries", m.memory.read(ENTRIES)? & 0xffff_ffff, round);
         m.stop(0)?;
+        if !inside {
+            m.switch(mode)?;
+        }
         n.same("pages wrong", m.wrong(0, DATA, 4096, 64, round)?, 0);
     }
-    n.number("switches_inside", rounds);
+    n.number("switches_inside", if inside { rounds } else { 0 });
     Ok(())
 }

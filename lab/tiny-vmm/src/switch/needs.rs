@@ -5,12 +5,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use super::Notes;
 use super::control::EBUSY;
 use super::machine::{Args, CAP, DATA, Machine, MachineSpec, keys as keys_of};
 use super::routines::Routine;
+use crate::vendor::Begins;
 
 const EPERM: i32 = 1;
 
@@ -77,12 +78,18 @@ fn without_reverse_maps(n: &mut Notes, m: &Machine) -> Result<()> {
 
 /// Runs a routine that only nested paging allows in a VM in shadow paging, one switched and one born so. Returns the
 /// word that it left, for the last VM.
-fn brings_back(n: &mut Notes, routine: Routine, args: Args) -> Result<u64> {
+fn brings_back(
+    n: &mut Notes,
+    routine: Routine,
+    args: Args,
+    prepare: impl Fn(&Machine) -> Result<()>,
+) -> Result<u64> {
     const WORD: u64 = 0x3300;
     let mut word = 0;
     for born in [false, true] {
         let nested = born.then_some(false);
         let m = Machine::new(MachineSpec { vcpus: 3, nested, keys: true, ..MachineSpec::default() })?;
+        prepare(&m)?;
         m.fill(1, DATA, 4096, 200, 9)?;
         if !born {
             m.switch("shadow")?;
@@ -113,10 +120,46 @@ fn brings_back(n: &mut Notes, routine: Routine, args: Args) -> Result<u64> {
 }
 
 pub fn guest_hypervisor(n: &mut Notes) -> Result<()> {
-    let (msr, bit) = crate::vm::vendor()?.hypervisor.msr;
-    let left = brings_back(n, Routine::Msr, Args { r8: msr.into(), r9: bit, ..Args::default() })?;
-    n.expect(left & bit != 0, || format!("MSR {msr:#x} is {left:#x}"));
+    match crate::vm::vendor()?.hypervisor.begins {
+        Begins::Msr(msr, bit) => {
+            let args = Args { r8: msr.into(), r9: bit, ..Args::default() };
+            let left = brings_back(n, Routine::Msr, args, |_| Ok(()))?;
+            n.expect(left & bit != 0, || format!("MSR {msr:#x} is {left:#x}"));
+        }
+        Begins::Vmxon => {
+            let args = Args { rdi: POINTER, ..Args::default() };
+            let left = brings_back(n, Routine::Vmxon, args, allow_vmxon)?;
+            n.same("VMXON succeeded", left, 1);
+        }
+    }
     Ok(())
+}
+
+/// Address of the word that has the address of the region for VMXON.
+const POINTER: u64 = 0x3308;
+
+/// Makes vCPU 2 one whose firmware allowed VMX, and a region for VMXON.
+fn allow_vmxon(m: &Machine) -> Result<()> {
+    const REGION: u64 = 24 << 20;
+    const FEATURE_CONTROL: u32 = 0x3a;
+    const VMX_BASIC: u32 = 0x480;
+    // Locked, and VMXON outside of SMX allowed.
+    const ALLOWED: u64 = 1 | 1 << 2;
+    let one = |index, data| {
+        let entry = kvm_bindings::kvm_msr_entry { index, data, ..Default::default() };
+        kvm_bindings::Msrs::from_entries(&[entry]).map_err(|e| anyhow::anyhow!("{e:?}"))
+    };
+    let mut basic = one(VMX_BASIC, 0)?;
+    let read = kvm_ioctls::Kvm::new()?.get_msrs(&mut basic)?;
+    ensure!(read == 1, "KVM does not offer VMX to guests (kvm_intel's parameter nested)");
+    let revision = basic.as_slice()[0].data as u32 & 0x7fff_ffff;
+    let allowed = one(FEATURE_CONTROL, ALLOWED)?;
+    m.with(2, move |v| {
+        ensure!(v.set_msrs(&allowed)? == 1, "IA32_FEATURE_CONTROL cannot be set");
+        Ok(())
+    })?;
+    m.memory.write(REGION, &revision.to_le_bytes())?;
+    m.memory.write(POINTER, &REGION.to_le_bytes())
 }
 
 pub fn keys(n: &mut Notes) -> Result<()> {
@@ -132,7 +175,7 @@ pub fn keys(n: &mut Notes) -> Result<()> {
         }
         return Ok(());
     }
-    let left = brings_back(n, Routine::Cr4, Args { r9: PKE, ..Args::default() })?;
+    let left = brings_back(n, Routine::Cr4, Args { r9: PKE, ..Args::default() }, |_| Ok(()))?;
     n.expect(left & PKE != 0, || format!("CR4 is {left:#x}"));
     Ok(())
 }

@@ -11,7 +11,7 @@ global_asm!(
     ".global bifold_guest_begin, bifold_guest_end",
     ".global bifold_guest_fill, bifold_guest_check, bifold_guest_spin, bifold_guest_halt",
     ".global bifold_guest_churn, bifold_guest_sweep, bifold_guest_real, bifold_guest_pae, bifold_guest_smi",
-    ".global bifold_guest_msr, bifold_guest_cr4",
+    ".global bifold_guest_msr, bifold_guest_cr4, bifold_guest_vmxon",
     "bifold_guest_begin:",
     // Writes RAX + address to every RDX-th byte from RDI, RSI times.
     "bifold_guest_fill:",
@@ -115,6 +115,15 @@ global_asm!(
     "mov rcx, cr4",
     "mov [rsi], rcx",
     "out 0x10, al",
+    // Sets CR4.VMXE, executes VMXON with the region whose address is at RDI, and writes 1 to RSI if that succeeded.
+    "bifold_guest_vmxon:",
+    "mov rcx, cr4",
+    "or rcx, 0x2000",
+    "mov cr4, rcx",
+    "vmxon [rdi]",
+    "jbe 2f",
+    "mov qword ptr [rsi], 1",
+    "2: out 0x10, al",
     // In real mode: counts at 0x3100 (CX) and 0x3108 (CX times three) until the word at 0x3000 is not 0.
     ".code16",
     "bifold_guest_real:",
@@ -187,6 +196,7 @@ unsafe extern "C" {
     static bifold_guest_smi: u8;
     static bifold_guest_msr: u8;
     static bifold_guest_cr4: u8;
+    static bifold_guest_vmxon: u8;
 }
 
 /// A routine.
@@ -204,6 +214,7 @@ pub enum Routine {
     Smi,
     Msr,
     Cr4,
+    Vmxon,
 }
 
 impl Routine {
@@ -221,6 +232,7 @@ impl Routine {
             Routine::Smi => &raw const bifold_guest_smi,
             Routine::Msr => &raw const bifold_guest_msr,
             Routine::Cr4 => &raw const bifold_guest_cr4,
+            Routine::Vmxon => &raw const bifold_guest_vmxon,
         };
         at as u64 - &raw const bifold_guest_begin as u64
     }

@@ -398,7 +398,7 @@ static int switch_mode(struct kvm *kvm, bool nested)
 		if (!behind)
 			kvm_paging_mmu_drop_shadow(kvm);
 	} else {
-		p->tables_dropped = kvm_paging_mmu_zap_nested(kvm, vendor.own_format);
+		p->tables_dropped = kvm_paging_mmu_zap_nested(kvm);
 	}
 	if (vendor.apicv_needs_nested && enable_apicv)
 		kvm_set_or_clear_apicv_inhibit(kvm, KVM_PAGING_APICV_INHIBIT, !nested);

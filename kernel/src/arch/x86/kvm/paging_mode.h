@@ -10,8 +10,6 @@
 
 /* What the vendor modules do for a switch. */
 struct kvm_paging_ops {
-	/* The entries of nested tables differ from those of shadow tables (EPT): none may outlive a switch. */
-	bool own_format;
 	/* Hardware help for the APIC needs nested tables (AVIC). */
 	bool apicv_needs_nested;
 	/* Whether this VM can ever run in that mode: 0 or -EOPNOTSUPP. */
@@ -53,7 +51,7 @@ unsigned long kvm_paging_mmu_retire_shadow(struct kvm *kvm);
 bool kvm_paging_mmu_tracked_by_others(struct kvm *kvm);
 void kvm_paging_mmu_drop_shadow(struct kvm *kvm);
 void kvm_paging_mmu_free_shadow(struct kvm *kvm);
-unsigned long kvm_paging_mmu_zap_nested(struct kvm *kvm, bool own_format);
+unsigned long kvm_paging_mmu_zap_nested(struct kvm *kvm);
 void kvm_paging_mmu_reset(struct kvm_vcpu *vcpu);
 unsigned long kvm_paging_mmu_nested_tables(struct kvm *kvm);
 

@@ -153,15 +153,16 @@ void kvm_paging_mmu_free_shadow(struct kvm *kvm)
 }
 
 /*
- * Before shadow paging begins: nested tables that cannot stay. Those of the TDP MMU stay
- * unless their entries have a format of their own; those of the older MMU are found by
- * the same hash and reverse maps as shadow pages and must not be mistaken for them.
+ * Before shadow paging begins: nested tables that cannot stay. Those of the TDP MMU stay,
+ * also if their entries have a format of their own (spte_format.h); those of the older MMU
+ * are found by the same hash and reverse maps as shadow pages and must not be mistaken for
+ * them.
  */
-unsigned long kvm_paging_mmu_zap_nested(struct kvm *kvm, bool own_format)
+unsigned long kvm_paging_mmu_zap_nested(struct kvm *kvm)
 {
 	unsigned long tables;
 
-	if (kvm_paging_tdp_mmu(kvm) && !own_format)
+	if (kvm_paging_tdp_mmu(kvm))
 		return 0;
 	tables = kvm_paging_mmu_nested_tables(kvm);
 	mutex_lock(&kvm->slots_lock);

