@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # shellcheck shell=bash
 #
-# What tools/suite and tools/lab-builds share: Debian's packages and sources. The script that sources this file
+# What tools/suite, tools/lab-builds and lab/bochs/build share: Debian's packages and sources. The script that sources this file
 # has say, die, has, MISSING_FEATURE and the folder CACHE.
 
 # Runs a command as root: as it is, by sudo, or not at all with word of what to do.
@@ -34,6 +34,16 @@ fetch() {
         || { cat "$CACHE/fetch.log" >&2; die 1 "$1 could not be fetched; if its content has changed since, apt-get update and repeat"; }
 }
 
+# Sets uri, release and index: where this machine has Debian's main archive from, its own release, and apt's
+# list of its packages.
+debian_archive() {
+    # shellcheck disable=SC2016 # apt's own variables
+    IFS='|' read -r uri release index < <(apt-get indextargets --format '$(REPO_URI)|$(CODENAME)|$(FILENAME)|$(ORIGIN)|$(LABEL)|$(COMPONENT)' 'Created-By: Packages' \
+        | awk -F'|' -v c="$(. /etc/os-release && printf '%s' "${VERSION_CODENAME:-}")" '$2 == c && $4 == "Debian" && $5 == "Debian" && $6 == "main" { print $1 "|" $2 "|" $3; exit }') \
+        || die $MISSING_FEATURE "no source of Debian's main archive was found to fetch sources from; is this Debian, and was apt-get update run?"
+    uri=${uri%/}/
+}
+
 # Unpacks the upstream sources of Debian source package $1 into $CACHE/source/$1. They
 # come from where this machine has its release from, and are checked against what apt
 # has verified, so that no deb-src entry is needed.
@@ -41,11 +51,7 @@ source_package() {
     local name=$1 uri release index sum list file
     [ ! -d "$CACHE/source/$name" ] || return 0
     mkdir -p "$CACHE/source"
-    # shellcheck disable=SC2016 # apt's own variables
-    IFS='|' read -r uri release index < <(apt-get indextargets --format '$(REPO_URI)|$(CODENAME)|$(FILENAME)|$(ORIGIN)|$(LABEL)|$(COMPONENT)' 'Created-By: Packages' \
-        | awk -F'|' -v c="$(. /etc/os-release && printf '%s' "${VERSION_CODENAME:-}")" '$2 == c && $4 == "Debian" && $5 == "Debian" && $6 == "main" { print $1 "|" $2 "|" $3; exit }') \
-        || die $MISSING_FEATURE "no source of Debian's main archive was found to fetch the sources of $name from; is this Debian, and was apt-get update run?"
-    uri=${uri%/}/
+    debian_archive
     list=$CACHE/source/Sources.$release
     if [ ! -s "$list" ]; then
         sum=$(awk '/^SHA256:/ { on = 1; next } /^[^ ]/ { on = 0 } on && $3 == "main/source/Sources.xz" { print $1 }' "${index%_main_*}_InRelease")

@@ -292,12 +292,12 @@ impl StormRun<'_> {
                 new.clear();
                 let work = &self.found.work;
                 let wrong = work.corrupted + work.stale + work.died;
-                let rounds: f64 = work.rounds.values().sum();
+                let rounds = work.rounds.values().fold(0.0, |sum, n| sum + n);
+                let mut log = self.found.host_log.iter().chain(&self.found.guest_log);
+                let (lines, first) = (log.clone().count(), log.next().map_or("", |line| line));
                 self.note(format!(
-                    "{:.0} s: {} switches, {rounds} rounds of load, {wrong} errors, {} log lines",
-                    self.found.seconds,
-                    self.switches,
-                    self.found.host_log.len() + self.found.guest_log.len()
+                    "{:.0} s: {} switches, {rounds} rounds of load, {wrong} errors, {lines} log lines {first}",
+                    self.found.seconds, self.switches,
                 ))?;
             }
             if end {
