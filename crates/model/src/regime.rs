@@ -12,7 +12,7 @@ use crate::exit_log::Access;
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
 use crate::memory::Memory;
-use crate::paging::{PagingMode, Setup, Tables, Walker, each_mode};
+use crate::paging::{Cr4Write, PagingMode, Setup, Tables, Walker, each_mode};
 use crate::profile::ExitCosts;
 use crate::{Config, Paging, Profile};
 use bifold_mmu::{Entry, Gpa, Gva, Hpa, WalkCache};
@@ -201,10 +201,10 @@ impl Regime {
         self.log_instruction(Gva(0));
     }
 
-    /// MOV to CR4. On AMD it exits under nested paging too (`cr4_exits_nested`).
-    pub fn write_cr4(&mut self, vcpu: usize, global_flush: bool, exits_nested: bool, guest: &GuestTables) {
+    /// MOV to CR4.
+    pub fn write_cr4(&mut self, vcpu: usize, write: Cr4Write, guest: &GuestTables) {
         let Regime { tables, counts, .. } = self;
-        each_mode!(tables, t => t.write_cr4(counts, vcpu, global_flush, exits_nested, guest));
+        each_mode!(tables, t => t.write_cr4(counts, vcpu, write, guest));
         self.log_instruction(Gva(0));
     }
 

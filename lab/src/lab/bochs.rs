@@ -61,6 +61,9 @@ impl Lab {
             Some(bochs) => bochs.clone(),
             None => find()?,
         };
+        if plan.swap_mib > 0 {
+            return Err(LabError::NoSwap);
+        }
         let model = self.model.as_deref().unwrap_or(model);
         let image = &self.kernel.image;
         let kernel = std::fs::read(image).map_err(os("reading the kernel"))?;
@@ -90,7 +93,8 @@ impl Lab {
         let settings = [
             "config_interface: textconfig".into(),
             "display_library: nogui".into(),
-            format!("memory: guest={0}, host={0}", plan.memory_mib),
+            // Bochs holds no more than 2 GiB at a time, the rest in a file.
+            format!("memory: guest={}, host={}", plan.memory_mib, plan.memory_mib.min(2048)),
             format!("romimage: file={}, address={:#x}", at(&rom), pc::ROM),
             format!("vgaromimage: file={}", at(&vga)),
             format!("optramimage1: file={}, address=0x0", at(&memory)),

@@ -50,6 +50,9 @@ pub enum LabError {
         /// Where it was looked for.
         at: PathBuf,
     },
+    /// A machine without disks was to swap.
+    #[error("Bochs's machine has no disk to swap to: run this with --vendor amd, or without --noise swap")]
+    NoSwap,
     /// Another model of CPU than the vendor's.
     #[error("--model {model}: the emulator of {}'s processors has one model here", vendor.name)]
     Model {
@@ -123,6 +126,7 @@ impl LabError {
             LabError::Guest(e) => e.kind(),
             LabError::NoKvm { .. }
             | LabError::NoBochs { .. }
+            | LabError::NoSwap
             | LabError::Module { .. }
             | LabError::OtherKernel { .. } => Kind::CannotWorkHere,
             _ => Kind::Failed,

@@ -6,6 +6,7 @@ use anyhow::{Result, ensure};
 use super::{Shared, Skipped};
 use crate::storm::drive::{Machine, drive};
 use crate::storm::{Noise, Pages, Storm};
+use crate::vendor::Emulator;
 
 const SWITCHES: u64 = 100;
 
@@ -31,7 +32,14 @@ fn check(shared: &Shared, storm: &Storm) -> Result<()> {
         return Err(Skipped(format!("no modules for {release}: kernel/build makes them")).into());
     };
     let lab = shared.lab.clone().with_modules(modules);
-    let outcome = drive(&lab, storm, Machine { more_seconds: 300, ..Machine::default() })?;
+    let machine = Machine { more_seconds: 300, ..Machine::default() };
+    // Bochs executes all CPUs in one thread.
+    let outcome = match lab.vendor().emulator {
+        Emulator::Qemu { .. } => drive(&lab, storm, machine),
+        Emulator::Bochs { .. } => {
+            drive(&lab, &Storm { vcpus: 2, ..storm.clone() }, Machine { cpus: 2, ..machine })
+        }
+    }?;
     ensure!(outcome.wrong.is_empty(), "{}", outcome.wrong.join("; "));
     Ok(())
 }

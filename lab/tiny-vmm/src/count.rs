@@ -131,9 +131,10 @@ pub fn count(
     let config = Config { mode: host_mode(trace.vendor)?, host_page: backing.size() };
     let kernel = host_kernel()?;
     let place = Config::ALL.iter().skip(1).position(|&c| c == config).context("a mode with exits")?;
-    // The rules of this kernel's version, unless the user sets others.
+    // The rules of this kernel's version and of this vendor, unless the user sets others.
     let own = KvmVersion::of_release(&kernel).map(|kvm| format!("kvm={}", kvm.name()));
-    let settings: Vec<String> = own.into_iter().chain(settings.iter().cloned()).collect();
+    let vendor = format!("cpu.virtualization={}", trace.vendor.virtualization);
+    let settings: Vec<String> = own.into_iter().chain([vendor]).chain(settings.iter().cloned()).collect();
     let predicted = predict(guest, config, &settings)?;
     let vm = TinyVm::new(guest, backing)?;
     let mut all = true;

@@ -87,7 +87,7 @@ fn add(to: &mut Counts, words: &[u64], s: &Sample) {
 
 /// Runs the model. Returns each event's place in the stream and its counts.
 fn samples(guest: &Guest, config: Config, settings: &[String]) -> Result<Vec<(usize, Sample)>> {
-    let mut set = vec!["cpu.tlb_tagged=false".to_owned(), "cpu.cr4_exits_nested=true".to_owned()];
+    let mut set = vec!["cpu.tlb_tagged=false".to_owned(), "cpu.virtualization=svm".to_owned()];
     set.extend_from_slice(settings);
     let profile = Profile::load("i5-7600", &set)?;
     let options = Options {

@@ -63,7 +63,9 @@ impl TinyVm {
             memory.write(gpa, &bytes)?;
         }
         // kvm-intel wants room for a task segment of its own before it knows that it needs none.
-        fd.set_tss_address(TSS).context("KVM_SET_TSS_ADDR")?;
+        if memory.len() <= TSS as u64 {
+            fd.set_tss_address(TSS).context("KVM_SET_TSS_ADDR")?;
+        }
         let region = kvm_userspace_memory_region {
             slot: 0,
             flags: 0,

@@ -88,10 +88,7 @@ fn cpu(cpu: &mut Table, survey: &Survey, w: Words) {
     put(
         cpu,
         "prior",
-        format!(
-            "base_cpi, and what the hypervisor does (pcid, tlb_tagged, cr4_exits_nested): as {}'s",
-            w.base
-        ),
+        format!("base_cpi, and what the hypervisor does (pcid, tlb_tagged, virtualization): as {}'s", w.base),
     );
 }
 

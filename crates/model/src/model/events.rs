@@ -5,11 +5,11 @@
 use super::Model;
 use crate::charge::Place;
 use crate::memory::Uncached;
+use crate::paging::Cr4Write;
 use bifold_mmu::{Gpa, Gva, Side};
 use bifold_trace::Event;
 use bifold_trace::event::log_bytes;
 
-const CR4_PGE: u64 = 1 << 7;
 const CR3_ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
 impl Model {
@@ -145,9 +145,10 @@ impl Model {
     fn load_cr4(&mut self, value: u64) {
         let vcpu = self.current;
         let Some(old) = self.vcpus[vcpu].cr4.replace(value) else { return };
-        let flush = (old ^ value) & CR4_PGE != 0;
+        let write = Cr4Write { old, new: value, virtualization: self.profile.cpu.virtualization };
+        let flush = write.flushes_global();
         for regime in &mut self.regimes {
-            regime.write_cr4(vcpu, flush, self.profile.cpu.cr4_exits_nested, &self.guest);
+            regime.write_cr4(vcpu, write, &self.guest);
         }
         self.flush_asked();
         for group in &mut self.groups {

@@ -5,6 +5,7 @@
 //! [`Tables`] holds the tables of any mode, and [`each_mode!`] calls a hook of the mode it
 //! holds: the one place that matches on modes. Every call is a direct one.
 
+mod cr4;
 mod native;
 mod nested;
 mod shadow;
@@ -21,6 +22,7 @@ use bifold_mmu::{Dimension, Entry, Format, Gpa, Gva, Hpa, Start, Walk, WalkCache
 use std::convert::Infallible;
 use std::ops::Range;
 
+pub use cr4::Cr4Write;
 pub use native::NativePaging;
 pub use nested::NestedPaging;
 pub use shadow::ShadowPaging;
@@ -132,17 +134,8 @@ pub trait PagingMode: Sized {
     /// MOV from CR3.
     fn read_cr3(&mut self, _counts: &mut Counts, _vcpu: usize) {}
 
-    /// MOV to CR4. `global_flush` if it toggles PGE; `exits_nested` if the CPU exits for that
-    /// under nested paging too.
-    fn write_cr4(
-        &mut self,
-        _counts: &mut Counts,
-        _vcpu: usize,
-        _global_flush: bool,
-        _exits_nested: bool,
-        _guest: &GuestTables,
-    ) {
-    }
+    /// MOV to CR4.
+    fn write_cr4(&mut self, _counts: &mut Counts, _vcpu: usize, _write: Cr4Write, _guest: &GuestTables) {}
 
     /// INVLPG.
     fn invlpg(&mut self, _counts: &mut Counts, _vcpu: usize, _gva: Gva, _guest: &GuestTables) {}

@@ -2,7 +2,7 @@
 //! Nested paging: the hardware walks the guest's tables and the host's (EPT, NPT). Exits are
 //! violations, and on AMD also CR4 writes; the tables themselves are in [`crate::nested`].
 
-use super::{PagingMode, Setup, Walker};
+use super::{Cr4Write, PagingMode, Setup, Walker};
 use crate::access::{AccessKind, Miss};
 use crate::ages::Reuse;
 use crate::counts::Counts;
@@ -94,8 +94,8 @@ impl PagingMode for NestedPaging {
         }
     }
 
-    fn write_cr4(&mut self, counts: &mut Counts, _: usize, _: bool, exits_nested: bool, _: &GuestTables) {
-        counts.now.exits_cr4_write += u64::from(exits_nested);
+    fn write_cr4(&mut self, counts: &mut Counts, _: usize, write: Cr4Write, _: &GuestTables) {
+        counts.now.exits_cr4_write += u64::from(write.exits(true));
     }
 
     fn host_unmapped(&mut self, gfns: Range<u64>) -> bool {

@@ -2,7 +2,7 @@
 //! Shadow paging: the hardware walks tables that the hypervisor composed of the guest's and the
 //! host's. KVM's shadow MMU, which composes them, is in [`crate::shadow`].
 
-use super::{PagingMode, Setup, Walker, walk_1d};
+use super::{Cr4Write, PagingMode, Setup, Walker, walk_1d};
 use crate::access::{AccessKind, Flush, Miss};
 use crate::ages::Reuse;
 use crate::counts::Counts;
@@ -142,15 +142,10 @@ impl PagingMode for ShadowPaging {
         self.0.read_cr3(vcpu, &mut counts.now);
     }
 
-    fn write_cr4(
-        &mut self,
-        counts: &mut Counts,
-        vcpu: usize,
-        global_flush: bool,
-        _: bool,
-        guest: &GuestTables,
-    ) {
-        self.0.write_cr4(vcpu, global_flush, guest, &mut counts.now);
+    fn write_cr4(&mut self, counts: &mut Counts, vcpu: usize, write: Cr4Write, guest: &GuestTables) {
+        if write.exits(false) {
+            self.0.write_cr4(vcpu, write.flushes_global(), guest, &mut counts.now);
+        }
     }
 
     fn invlpg(&mut self, counts: &mut Counts, vcpu: usize, gva: Gva, guest: &GuestTables) {

@@ -83,7 +83,7 @@ table! {
         base_cpi: f64, "cycles" = "Cycles per instruction of the ideal run (no walks, no exits).";
         pcid: bool, "1" = "Linux's use of process-context identifiers is modelled (the captured guest has none).";
         tlb_tagged: bool, "1" = "TLB entries survive exits (VPID, ASID).";
-        cr4_exits_nested: bool, "1" = "CR4 writes that only change PGE exit under nested paging (SVM: yes; VMX: PGE is the guest's).";
+        virtualization: Virtualization, "1" = "Whose rules exits follow: `svm` (AMD) or `vmx` (Intel). They differ in writes to CR4: under SVM all exit, under VMX those that change a bit of the host's, to which PGE belongs under shadow paging only.";
         source: Option<String>, "1" = "Where the values come from.";
         prior: Option<String>, "1" = "Which of them are starting values.";
     }
@@ -101,6 +101,16 @@ table! {
         source: Option<String>, "1" = "Where the values come from.";
         prior: Option<String>, "1" = "Or: a starting value.";
     }
+}
+
+/// A vendor's hardware virtualization.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Virtualization {
+    /// AMD's.
+    Svm,
+    /// Intel's.
+    Vmx,
 }
 
 /// The side of a TLB array.

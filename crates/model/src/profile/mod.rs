@@ -14,7 +14,7 @@ use crate::KvmVersion;
 use bifold_mmu::{ArraySpec, CacheSpec, PageSize, Tag};
 use bifold_trace::bounded;
 pub(crate) use keys::WalkCosts;
-pub use keys::{CacheLevel, Content, Cost, ExitCosts, KEYS, Key, Memory, TagKind, Variant};
+pub use keys::{CacheLevel, Content, Cost, ExitCosts, KEYS, Key, Memory, TagKind, Variant, Virtualization};
 use keys::{Cpu, DimensionKind, Side, System, TlbArray, WalkCaches};
 pub use origins::TableOrigin;
 use overrides::set;

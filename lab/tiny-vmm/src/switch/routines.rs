@@ -255,6 +255,6 @@ mod tests {
         assert!(Routine::Fill.offset() < Routine::Check.offset());
         assert!(Routine::Churn.offset() < Routine::Real.offset());
         // OUT 0x10, AL ends each but the halt and the handler.
-        assert_eq!(code().windows(2).filter(|w| *w == [0xe6, 0x10]).count(), 9);
+        assert_eq!(code().windows(2).filter(|w| *w == [0xe6, 0x10]).count(), 10);
     }
 }
