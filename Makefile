@@ -15,8 +15,11 @@ REPORT ?= bifold-report.html
 KERNELS ?= $(shell sed -n 's/^\([0-9.]*\) .*/\1/p' kernel/series.txt)
 # Switches of a long storm, and of a storm on a debug kernel.
 SWITCHES ?= 10000
+INTEL_SWITCHES ?= 2000
 DEBUG_SWITCHES ?= 500
 KERNEL_LOGS = docs/results
+# Vendors of the laboratory's processors in `make vmtest`.
+VENDORS ?= amd intel
 # Where `make install` installs, a prefix for packagers, and the build that is installed.
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -27,7 +30,7 @@ PROFILE ?= profiles/epyc-zen5-guest.toml
 # Scale of the memory and of the times in experiments with sharing guests.
 SCALE ?= 1/8
 
-.PHONY: help setup build install uninstall demo test docs kernel vmtest vmtest-long vmtest-debug vmtest-host validate-exits validate-time lab-policies lab-share lab-builds published-times lab lint fuzz msrv bench clean
+.PHONY: help setup bochs build install uninstall demo test docs kernel vmtest vmtest-long vmtest-debug vmtest-host validate-exits validate-time lab-policies lab-share lab-builds published-times lab lint fuzz msrv bench clean
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /make \1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r a b; do printf '  %-20s %s\n' "$$a" "$$b"; done
 
@@ -64,12 +67,15 @@ test: setup ## run all tests
 kernel: setup ## build KVM modules with a paging mode per VM: target/kernel/RELEASE/kvm*.ko
 	@kernel/build
 
-vmtest-long: build kernel ## run 10,000 switches under load on each kernel, and the long cases: hours
+vmtest-long: build kernel bochs ## run 10,000 switches under load on each kernel, and the long cases: hours
 	@mkdir -p $(KERNEL_LOGS)
 	@status=0; for k in $(KERNELS); do (set -x; \
 	$(LAB) storm --kernel $$k --switches $(SWITCHES) --cpus 6 --stay 20 --seconds 7000 -o $(KERNEL_LOGS)/storm-$$k.md && \
 	$(LAB) switch --kernel $$k --memory 7000 --seconds 3600 hidden-faults once-a-second cost && \
-	$(LAB) unswitched --kernel $$k) || status=$$?; done; exit $$status
+	$(LAB) unswitched --kernel $$k && \
+	$(LAB) switch --vendor intel --kernel $$k && \
+	$(LAB) storm --vendor intel --kernel $$k --switches $(INTEL_SWITCHES) --vcpus 2 --cpus 2 -o $(KERNEL_LOGS)/storm-$$k-intel.md) \
+	|| status=$$?; done; exit $$status
 
 vmtest-debug: build kernel ## build kernels with KASAN and lockdep; run the switch cases and 500 switches: hours
 	@kernel/debug-kernel $(KERNELS) && kernel/build --debug $(KERNELS)
@@ -82,12 +88,17 @@ vmtest-debug: build kernel ## build kernels with KASAN and lockdep; run the swit
 vmtest-host: ## load and test the modules on this machine (first read docs/guide/try-on-hardware.md)
 	@kernel/vmtest-host
 
-vmtest: build ## run quick tests under the real KVM, in an emulated machine: minutes (KERNEL=6.1)
-	$(LAB) test $(if $(KERNEL),--kernel $(KERNEL))
+bochs: ## build Bochs, the emulator of Intel's virtualization: target/bochs
+	@lab/bochs/build
 
-validate-exits: build ## compare predicted exits with the real KVM's: docs/results, half an hour
+vmtest: build bochs ## run quick tests under the real KVM, in emulated machines of both vendors: minutes (KERNEL=6.1 VENDORS=amd)
+	@status=0; for v in $(VENDORS); do (set -x; \
+	$(LAB) test --vendor $$v $(if $(KERNEL),--kernel $(KERNEL))) || status=$$?; done; exit $$status
+
+validate-exits: build bochs ## compare predicted exits with the real KVM's, of both vendors: docs/results, hours
 	@mkdir -p docs/results
-	@status=0; for k in $(KERNELS); do (set -x; $(LAB) validate --kernel $$k -o docs/results/exits-$$k.md) || status=$$?; done; exit $$status
+	@status=0; for k in $(KERNELS); do (set -x; $(LAB) validate --kernel $$k -o docs/results/exits-$$k.md) || status=$$?; \
+	(set -x; $(LAB) validate --vendor intel --kernel $$k -n 1 -o docs/results/exits-$$k-intel.md) || status=$$?; done; exit $$status
 
 validate-time: build ## run programs here on 4 KB and 2 MB pages, and predict it: docs/results, an hour (PROFILE=FILE TIME=options)
 	$(TIMING) validate --profile $(PROFILE) -o docs/results/validate-time.md $(TIME)

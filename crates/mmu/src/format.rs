@@ -4,7 +4,7 @@
 //! Sources: Intel SDM vol. 3A chapter 4 (PAE, 4-level and 5-level paging); AMD
 //! APM vol. 2 section 15.25 (nested paging uses the same formats). A level is
 //! numbered by what its entries map when they are leaves: 1 = 4 KB pages.
-//! EPT's entries and two-level 32-bit paging are not here yet: nothing uses them.
+//! Two-level 32-bit paging is not here yet: nothing uses it.
 
 /// One level of a format.
 #[derive(Debug, Clone, Copy)]
@@ -28,7 +28,7 @@ pub struct Format {
     /// Levels from the leaf (level 1) up to the root, and none above it.
     levels: [Level; MOST_LEVELS],
     depth: u8,
-    /// Bit that marks an entry as present.
+    /// Bits of which one at least marks an entry as present.
     pub present: u64,
     /// Bit that allows writes.
     pub write: u64,
@@ -72,6 +72,10 @@ const fn x86(name: &'static str, levels: [Level; MOST_LEVELS], depth: u8) -> For
 pub static X86_64_4_LEVEL: Format = x86("4-level", LONG_LEVELS, 4);
 /// Five-level paging of x86-64 (CR4.LA57).
 pub static X86_64_5_LEVEL: Format = x86("5-level", LONG_LEVELS, 5);
+/// Intel's nested tables (SDM vol. 3C, 29.3): an entry that allows reads, writes or fetches is present. There are A and
+/// D bits if EPTP's bit 6 is set, and no global pages.
+pub static EPT: Format =
+    Format { present: 0b111, accessed: 1 << 8, dirty: 1 << 9, global: 0, ..x86("EPT", LONG_LEVELS, 4) };
 /// Three-level PAE paging of 32-bit guests.
 pub static PAE: Format = x86("PAE", PAE_LEVELS, 3);
 
@@ -111,5 +115,22 @@ impl Format {
         } else {
             base
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn epts_entries_are_present_by_their_permissions_and_have_bits_of_their_own() {
+        // Execute only, accessed and dirty, a 2 MB page with a memory type.
+        let entry = 0x8000_0000_4020_03b4;
+        assert_ne!(entry & EPT.present, 0);
+        assert_eq!(entry & X86_64_4_LEVEL.present, 0);
+        assert_eq!(entry & (EPT.accessed | EPT.dirty), 0x300);
+        assert!(EPT.is_leaf(2, entry));
+        assert_eq!(EPT.target(2, entry), 0x4020_0000);
+        assert_eq!((EPT.depth(), EPT.write, EPT.global), (4, 2, 0));
     }
 }

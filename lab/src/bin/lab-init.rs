@@ -192,7 +192,11 @@ fn kvm(nested: bool) -> Result<()> {
     let is = fs::read_to_string(vendor.nested_parameter_path())?;
     let want = if nested || switchable { "Y1" } else { "N0" };
     if !is.trim().chars().all(|c| want.contains(c)) {
-        bail!("{module} runs with {}={}", vendor.nested_parameter, is.trim());
+        bail!(
+            "{module} runs with {}={}: does this processor have nested paging?",
+            vendor.nested_parameter,
+            is.trim()
+        );
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ use super::Workload;
 use super::drive::Settings;
 use super::table::{Row, Verdict, markdown, tally};
 use crate::lab::Lab;
+use crate::vendor::Emulator;
 
 /// RCU delays the reuse of freed page tables' frames. In a guest that is slowed by its exits, more frames are
 /// free again, and the reused frames decide how often KVM meets a frame whose table it still shadows.
@@ -50,6 +51,20 @@ fn today() -> String {
     out.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned()).unwrap_or_default()
 }
 
+fn emulators(lab: &Lab) -> String {
+    let qemu = lab.qemu_version();
+    match lab.vendor().emulator {
+        Emulator::Qemu { .. } => format!("emulator and VMM of the inner guests: QEMU {qemu}"),
+        Emulator::Bochs { .. } => {
+            format!(
+                "emulator of {}'s processor: {}; VMM of the inner guests: QEMU {qemu}",
+                lab.vendor().name,
+                lab.emulator()
+            )
+        }
+    }
+}
+
 /// The page of one kernel.
 pub fn page(lab: &Lab, workload: &Workload, settings: &Settings, rows: &[Row]) -> String {
     let tally = tally(rows);
@@ -59,13 +74,13 @@ pub fn page(lab: &Lab, workload: &Workload, settings: &Settings, rows: &[Row]) -
     let mut out = format!(
         "# Exits: the model beside KVM of Linux {kernel}\n\n\
          Written by `lab validate` on {date}. Kernel of laboratory and guests: Debian's {kernel};\n\
-         emulator and VMM of the inner guests: QEMU {qemu}. Guests of {memory} MiB, 1 vCPU; {runs} runs per\n\
+         {emulators}. Guests of {memory} MiB, 1 vCPU; {runs} runs per\n\
          configuration under KVM. What the columns mean, and how this is done: `docs/design/validation.md`.\n\n\
          {all} rows: **{close} close** ({share:.1} %: within 5 %, or within 10 counts below 200), {off} off \
          (within 25 %), {far} far.\n",
         kernel = lab.kernel().version,
         date = today(),
-        qemu = lab.qemu_version(),
+        emulators = emulators(lab),
         memory = workload.memory_mib,
         runs = settings.runs,
         all = rows.len(),

@@ -29,7 +29,7 @@
 //! ```
 //! use bifold_tiny_vmm::vendor::{AMD, ExitCause, RawExit};
 //!
-//! let raw = RawExit { exit_reason: 0x400, info1: 6, info2: 0x5000, intr_info: 0 };
+//! let raw = RawExit { exit_reason: 0x400, info1: 6, info2: 0x5000, ..RawExit::default() };
 //! let exit = (AMD.decode)(&raw).expect("a nested page fault concerns paging");
 //! assert_eq!((exit.cause, exit.error, exit.address), (ExitCause::NestedFault, 6, 0x5000));
 //! ```

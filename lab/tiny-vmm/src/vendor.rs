@@ -4,7 +4,7 @@
 //!
 //! QEMU's TCG emulates AMD's virtualization, and Bochs Intel's.
 
-use bifold_mmu::format::{Format, X86_64_4_LEVEL};
+use bifold_mmu::format::{EPT, Format, X86_64_4_LEVEL};
 use kvm_bindings::kvm_sregs;
 
 /// A processor vendor.
@@ -243,7 +243,7 @@ pub static INTEL: Vendor = Vendor {
         ("EPT_VIOLATION", EPT_VIOLATION),
         ("EPT_MISCONFIG", EPT_MISCONFIG),
     ],
-    nested_format: &X86_64_4_LEVEL,
+    nested_format: &EPT,
     load_root: ("vmx_load_mmu_pgd", "root=%si"),
     hypervisor: HypervisorBit {
         name: "CR4.VMXE",

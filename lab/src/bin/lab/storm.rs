@@ -100,13 +100,13 @@ fn settings(args: &Args) -> Result<Storm> {
     })
 }
 
-fn keep(path: &std::path::Path, outcome: &Outcome) -> Result<()> {
+fn keep(path: &std::path::Path, outcome: &Outcome, emulator: &str) -> Result<()> {
     let data = match path.extension().and_then(|e| e.to_str()) {
         Some("json") => serde_json::to_string(outcome)? + "\n",
         _ => {
             let design = "[A paging mode per VM in KVM](../design/kernel.md) has the design.";
             format!(
-                "# Storm of switches on Linux {}\n\nMade by `lab storm`. {design}\n\n{}",
+                "# Storm of switches on Linux {}\n\nMade by `lab storm` under {emulator}. {design}\n\n{}",
                 outcome.kernel,
                 table(outcome)
             )
@@ -134,7 +134,7 @@ pub fn run(processor: &super::Processor, args: &Args) -> Result<ExitCode> {
     let outcome = drive(&lab, &storm, machine)?;
     print!("{}", table(&outcome));
     if let Some(path) = &args.output {
-        keep(path, &outcome)?;
+        keep(path, &outcome, &lab.emulator())?;
     }
     Ok(if outcome.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
