@@ -89,8 +89,9 @@ impl Open {
     fn reason(&self) -> Option<&'static str> {
         let exit = self.paging?;
         match exit.cause {
-            // Under the laboratory's emulator every such exit appears as a read of CR0, even reads of CR2, which
-            // no processor intercepts (lab/kvm_module.rs).
+            ExitCause::ReadCr(3) => Some("cr3_read"),
+            // Under QEMU every such exit appears as a read of CR0, even reads of CR2, which no processor intercepts
+            // (lab/kvm_module.rs).
             ExitCause::ReadCr(_) if self.register == Some(3) => Some("cr3_read"),
             ExitCause::WriteCr(3) => Some("cr3_write"),
             ExitCause::WriteCr(4) => Some("cr4_write"),
