@@ -39,7 +39,7 @@ fn flags(cpuinfo: &str, vendor: &Vendor) -> Result<Vec<String>> {
     let line =
         cpuinfo.lines().find_map(|l| l.strip_prefix("flags")?.split_once(':')).context("no CPU flags")?;
     let mut flags: Vec<String> =
-        line.1.split_whitespace().filter(|f| !vendor.msr_flags.contains(f)).map(String::from).collect();
+        line.1.split_whitespace().filter(|f| !vendor.other_flags.contains(f)).map(String::from).collect();
     flags.sort();
     Ok(flags)
 }

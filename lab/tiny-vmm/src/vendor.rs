@@ -29,10 +29,9 @@ pub struct Vendor {
     pub virtualization: &'static str,
     /// The hardware profile whose TLBs and walks are closest to the emulated CPU's.
     pub profile: &'static str,
-    /// Flags of /proc/cpuinfo in which a guest here differs from the captured guest: those that Linux derives from MSRs
-    /// and not from CPUID, and those of the captured guest's vendor that this one's processors lack. None is about
-    /// paging.
-    pub msr_flags: &'static [&'static str],
+    /// Flags of /proc/cpuinfo in which a guest here may differ from the captured guest: those that Linux derives from
+    /// MSRs and not from CPUID, and instructions that this vendor's processors lack. None is about paging.
+    pub other_flags: &'static [&'static str],
     /// `exit_reason` of HLT.
     pub halt: u64,
     /// `exit_reason` of a triple fault.
@@ -166,7 +165,7 @@ pub static AMD: Vendor = Vendor {
     virtualization: "svm",
     profile: "phenom2-x3-720",
     // Linux sets it where LS_CFG can be read (`bsp_init_amd`): TCG reads it as 0, KVM does not.
-    msr_flags: &["ssbd"],
+    other_flags: &["ssbd"],
     halt: 0x78,
     shutdown: 0x7f,
     decode: svm_exit,
@@ -221,18 +220,7 @@ pub static INTEL: Vendor = Vendor {
     emulator: Emulator::Bochs { model: "corei7_skylake_x" },
     virtualization: "vmx",
     profile: "skylake-sp",
-    msr_flags: &[
-        "cpuid_fault",
-        "cr8_legacy",
-        "extd_apicid",
-        "mmxext",
-        "rep_good",
-        "sha_ni",
-        "ssbd",
-        "sse4a",
-        "vmmcall",
-        "xtopology",
-    ],
+    other_flags: &["cr8_legacy", "mmxext", "sha_ni", "ssbd", "sse4a"],
     halt: 12,
     shutdown: 2,
     decode: vmx_exit,
