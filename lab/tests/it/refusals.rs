@@ -7,6 +7,7 @@ use std::process::Command;
 
 use bifold_guest::{Kind, kernel::Kernel};
 use bifold_lab::lab::{Lab, LabError};
+use bifold_lab::vendor::AMD;
 
 use crate::support::{children, lab_command, names, plan, run};
 
@@ -112,4 +113,28 @@ fn tests_are_listed_and_unknown_names_refused() {
     let out = lab_command(&["test", "no-such"]).output().unwrap();
     assert_eq!(out.status.code(), Some(2));
     assert!(String::from_utf8(out.stderr).unwrap().contains("inner-shadow"));
+}
+
+#[test]
+fn a_model_of_cpu_that_the_emulator_does_not_have_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(lab) = without_kvm(dir.path()) else { return };
+    let e = lab.of(&AMD, Some("tigerlake".into()), Vec::new()).unwrap_err();
+    assert_eq!(e.to_string(), "--model tigerlake: the emulator of AMD's processors has one model here");
+}
+
+#[test]
+fn without_bochs_intels_laboratory_says_how_to_get_it() {
+    let out =
+        lab_command(&["switch", "--vendor", "intel"]).env("BIFOLD_BOCHS", "/none/bochs").output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    if !said.contains("Bochs") && out.status.code() == Some(77) {
+        eprintln!("skipped: {said}");
+        return;
+    }
+    assert_eq!(out.status.code(), Some(77), "{said}");
+    assert!(
+        said.contains("/none/bochs: there is no emulator of Intel's virtualization; run lab/bochs/build"),
+        "{said}"
+    );
 }
