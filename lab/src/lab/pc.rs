@@ -93,8 +93,8 @@ impl Pc {
         for (i, (begin, end, kind)) in map.into_iter().enumerate() {
             put(MEMORY_MAP + 24 * i as u32, &words(&[begin, end - begin, kind]));
         }
-        let room = (MP_TABLE - COMMAND_LINE) as usize;
-        if spec.command_line.len() >= room.min(2048) {
+        // COMMAND_LINE_SIZE of x86.
+        if spec.command_line.len() >= 2048 {
             return Err(format!("its command line of {} bytes is too long", spec.command_line.len()));
         }
         put(COMMAND_LINE, spec.command_line.as_bytes());
