@@ -36,9 +36,11 @@ pub use bifold_tiny_vmm::vendor;
 
 use bifold_guest::{GuestSpec, Record};
 
-/// The inner guest that is also captured, with defaults for all that varies.
-pub fn guest() -> GuestSpec {
+/// The inner guest that is also captured, with defaults for all that varies. Its CPU is of the laboratory's vendor: a
+/// Linux guest that takes itself for AMD's writes MSRs that kvm-intel does not have.
+pub fn guest(vendor: &vendor::Vendor) -> GuestSpec {
     GuestSpec {
+        cpu_vendor: vendor.cpuid,
         env: vec![("PATH".into(), "/usr/bin:/bin".into())],
         record: Record::Boot,
         ..GuestSpec::new(Vec::new())

@@ -22,9 +22,6 @@ pub const BARE: [&str; 5] = ["-nodefaults", "-no-user-config", "-display", "none
 const EPYC: &str = "EPYC,-fxsr-opt,-misalignsse,-osvw,-topoext,-xsavec";
 /// Features that KVM by itself adds to a guest's CPU or drops from it.
 const KVM_DIFFERS: &str = "-svm,-vme,-monitor,-x2apic,-tsc-deadline";
-/// The captured guest's vendor. Under KVM, QEMU otherwise takes the host's, and Linux chooses instructions by it (with
-/// REP_GOOD, those that clear pages). Not for guests of storms: with paravirtual features they hang under kvm-intel so.
-pub const GUEST_VENDOR: &str = "vendor=AuthenticAMD";
 
 /// `-cpu` of an EPYC under TCG, with further flags (`+svm`). This is the only list of the features
 /// that TCG lacks.
@@ -32,8 +29,8 @@ pub fn cpu(flags: &[&str]) -> String {
     [&[EPYC], flags].concat().join(",")
 }
 
-/// `-cpu` of a guest that sees the same CPU under TCG and under KVM on AMD's processors, on Intel's with
-/// [`GUEST_VENDOR`]. Further flags say what it knows of its hypervisor.
+/// `-cpu` of a guest that sees the same CPU under TCG and under KVM, where the flags name its vendor: under KVM, QEMU
+/// otherwise takes the host's. Further flags say what the guest knows of its hypervisor.
 pub fn guest_cpu(flags: &[&str]) -> String {
     cpu(&[&[KVM_DIFFERS], flags].concat())
 }

@@ -80,6 +80,8 @@ pub struct GuestSpec {
     pub timing: Timing,
     /// Number of vCPUs, 1 or 2.
     pub vcpus: u32,
+    /// The vendor that the guest's CPUID names. Linux chooses instructions by it (those that clear pages) and MSRs.
+    pub cpu_vendor: &'static str,
     /// Whether the guest's kernel isolates its page tables (KPTI).
     pub kpti: bool,
     /// The guest's transparent huge pages.
@@ -119,6 +121,7 @@ impl GuestSpec {
             env: Vec::new(),
             timing: Timing::Exact,
             vcpus: 1,
+            cpu_vendor: "AuthenticAMD",
             kpti: false,
             thp: Thp::Madvise,
             memory_mib: 256,

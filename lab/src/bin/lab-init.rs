@@ -233,7 +233,7 @@ fn inner(job: &Inner, port: &mut Port) -> Result<Done> {
         kpti: job.kpti,
         kernel: Some(at::INNER_KERNEL.into()),
         modules: Some(at::INNER_MODULES.into()),
-        ..bifold_lab::guest()
+        ..bifold_lab::guest(vendor()?)
     };
     let page = match job.backing {
         InnerBacking::Small => HostPage::Size4K,

@@ -206,6 +206,12 @@ impl Lab {
         Ok(self)
     }
 
+    /// The same laboratory whose KVM traces every interrupt that a guest gets.
+    pub fn traced(mut self) -> Lab {
+        self.parameters.extend(self.vendor.traced.iter().map(|p| (*p).to_owned()));
+        self
+    }
+
     /// The same laboratory on another kernel. Inner guests keep their kernel.
     pub fn on(mut self, kernel: Kernel) -> Lab {
         self.kernel = kernel;

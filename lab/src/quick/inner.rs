@@ -52,7 +52,7 @@ fn captured(shared: &Shared) -> Result<Vec<String>> {
         memory_mib: MIB,
         kernel: Some(kernel.image.clone()),
         modules: kernel.modules.clone(),
-        ..crate::guest()
+        ..crate::guest(shared.lab.vendor())
     };
     let report = bifold_guest::plain(&spec, &AtomicBool::new(false), &mut |_| ())?;
     ensure!(report.exit == CommandExit::Code(7), "the guest's command ended with {:?}", report.exit);

@@ -28,7 +28,7 @@ pub struct Run {
 const SECONDS: u64 = 600;
 const TRACE_MIB: u64 = 512;
 /// Memory for the image, the trace and the emulator in the laboratory.
-const LAB_MIB: u64 = 1536;
+const LAB_MIB: u64 = 1280;
 
 /// Runs the guest once and reads its trace, by window.
 pub fn count(lab: &Lab, workload: &Workload, run: Run, log: bool) -> Result<BTreeMap<u64, Window>> {
@@ -57,7 +57,7 @@ pub fn count(lab: &Lab, workload: &Workload, run: Run, log: bool) -> Result<BTre
         seconds: SECONDS,
         ..Plan::default()
     };
-    let outputs = lab.boot(&plan, &mut |_, _| String::new())?;
+    let outputs = lab.clone().traced().boot(&plan, &mut |_, _| String::new())?;
     let output = outputs.last().context("no output")?;
     if output.done.status != 0 {
         bail!("the inner guest's command ended with {}: {}", output.done.status, output.done.stderr.trim());

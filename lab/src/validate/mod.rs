@@ -18,6 +18,7 @@ use bifold_guest::{GuestSpec, Root};
 use bifold_model::{Config, Paging};
 
 use crate::lab::job::InnerBacking;
+use crate::vendor::Vendor;
 
 /// The configurations that are compared.
 pub const CONFIGS: [&str; 4] = ["nested-4k", "nested-2m", "shadow-4k", "shadow-2m"];
@@ -104,13 +105,13 @@ impl Workload {
     }
 
     /// The guest that runs the workload.
-    pub fn guest(&self, kpti: bool) -> GuestSpec {
+    pub fn guest(&self, vendor: &Vendor, kpti: bool) -> GuestSpec {
         GuestSpec {
             command: self.command.iter().map(Into::into).collect(),
             root: Root::Initramfs { include: self.include.clone() },
             memory_mib: self.memory_mib,
             kpti,
-            ..crate::guest()
+            ..crate::guest(vendor)
         }
     }
 }

@@ -104,7 +104,7 @@ pub fn predict(
         modules: kernel.modules.clone(),
         record: Record::Boot,
         region: bifold_guest::Region::default(),
-        ..workload.guest(kpti)
+        ..workload.guest(lab.vendor(), kpti)
     };
     let mut overrides: Vec<String> = OVERRIDES.iter().map(|s| (*s).to_owned()).collect();
     let kvm = KvmVersion::of_release(&kernel.version).with_context(|| {

@@ -18,6 +18,8 @@ pub struct Vendor {
     pub cpuid: &'static str,
     /// KVM's module, as /sys/module spells it.
     pub module: &'static str,
+    /// Parameters with which the module traces every interrupt that a guest gets (`kvm:kvm_inj_virq`).
+    pub traced: &'static [&'static str],
     /// The module's parameter for nested paging.
     pub nested_parameter: &'static str,
     /// The module's function that is patched for shadow paging under the emulator, see
@@ -158,6 +160,8 @@ pub static AMD: Vendor = Vendor {
     option: "amd",
     cpuid: "AuthenticAMD",
     module: "kvm_amd",
+    // TCG has no AVIC.
+    traced: &[],
     nested_parameter: "npt",
     shadow_fix: Some("svm_set_cr0"),
     // TCG also lacks next-RIP save, which our guests, without SVM, do not have anyway.
@@ -215,6 +219,8 @@ pub static INTEL: Vendor = Vendor {
     option: "intel",
     cpuid: "GenuineIntel",
     module: "kvm_intel",
+    // With APICv the processor delivers interrupts by itself.
+    traced: &["enable_apicv=0"],
     nested_parameter: "ept",
     shadow_fix: None,
     emulator: Emulator::Bochs { model: "corei7_skylake_x" },

@@ -5,7 +5,7 @@ use super::region::RegionArgs;
 use crate::usage::UsageError;
 use crate::words::{self, MIB};
 use anyhow::Context as _;
-use bifold_guest::{GuestSpec, Record, Root, Thp, Timing};
+use bifold_guest::{GuestSpec, Root, Thp, Timing};
 use bifold_model::Profile;
 use clap::{Args, ValueEnum};
 use std::ffi::OsString;
@@ -141,8 +141,8 @@ impl GuestArgs {
             RootArg::Host => Root::Host,
             RootArg::Initramfs => Root::Initramfs { include: self.include },
         };
+        // The command's standard input is read last, by `EventSource::prepare`, after all other checks.
         Ok(GuestSpec {
-            command,
             cwd: std::env::current_dir().context("cannot find the current directory")?,
             env: std::env::vars_os().collect(),
             timing: if self.fast { Timing::Fast } else { Timing::Exact },
@@ -159,12 +159,9 @@ impl GuestArgs {
             root,
             timeout: self.timeout.map(Duration::from_secs_f64),
             check_every: self.check_every.unwrap_or(CHECK_EVERY),
-            record: Record::Command,
-            // `EventSource::prepare` reads it last, after all other checks.
-            stdin: Vec::new(),
             keep: self.keep.is_some(),
-            attribute: false,
             region: self.region.region(profile.cpu.frequency_hz as f64 / profile.cpu.base_cpi, seed),
+            ..GuestSpec::new(command)
         })
     }
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::error::GuestError;
 use crate::kernel::Kernel;
-use crate::qemu::{self, BARE, GUEST_VENDOR, MACHINE, Qemu, firmware, guest_cpu, path_of};
+use crate::qemu::{self, BARE, MACHINE, Qemu, firmware, guest_cpu, path_of};
 use crate::spec::{GuestSpec, HostPage, LOW_MIB, Record, Root, Timing};
 
 /// The capture plugin and its arguments.
@@ -145,7 +145,7 @@ fn arguments(engine: Engine, kernel: &Kernel, spec: &GuestSpec, fds: &Inherited)
         format!("{MACHINE},max-ram-below-4g={LOW_MIB}M,mem-merge=off"),
     );
     opt("-name", "bifold,debug-threads=on".into());
-    opt("-cpu", guest_cpu(&[GUEST_VENDOR, "kvm=off"]));
+    opt("-cpu", guest_cpu(&[&format!("vendor={}", spec.cpu_vendor), "kvm=off"]));
     opt("-smp", spec.vcpus.to_string());
     opt("-m", format!("{}M", spec.memory_mib));
     for (name, value) in engine_arguments(engine, spec) {
