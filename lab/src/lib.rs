@@ -8,6 +8,7 @@
 //! - [`validate`] compares the exits that the model predicts with those counted;
 //! - [`mod@quick`] has the quick tests, by subject: exits, walks, switches, storms, `bifold mode`;
 //! - [`switch`] runs the tiny VMM's switch cases, [`storm`] switches the mode of a guest under load;
+//! - [`kvm_tests`] runs kvm-unit-tests and the kernel's KVM selftests under both KVMs;
 //! - [`unswitched`] compares our KVM without a switch with an unmodified one.
 //!
 //! ```no_run
@@ -25,6 +26,7 @@
 //! ```
 
 pub mod exits;
+pub mod kvm_tests;
 pub mod lab;
 pub mod quick;
 pub mod storm;
@@ -35,6 +37,9 @@ pub mod validate;
 pub use bifold_tiny_vmm::vendor;
 
 use bifold_guest::{GuestSpec, Record};
+
+/// Debian's static busybox, the shell of the laboratory's jobs.
+const BUSYBOX: &str = "/bin/busybox";
 
 /// The inner guest that is also captured, with defaults for all that varies. Its CPU is of the laboratory's vendor: a
 /// Linux guest that takes itself for AMD's writes MSRs that kvm-intel does not have.

@@ -4,11 +4,11 @@
 
 use anyhow::{Context, Result, ensure};
 
+use crate::BUSYBOX;
 use crate::lab::job::{Job, Jobs};
 use crate::lab::{Lab, Plan, beside};
 use crate::storm::log;
 
-const BUSYBOX: &str = "/bin/busybox";
 const TINY_VMM: &str = "tiny-vmm";
 /// Kernel messages about refused switches, which some cases provoke.
 const REFUSED: &str = "the paging mode stays";

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use bifold_guest::{GuestSpec, HostPage, Root};
-use bifold_lab::lab::job::{ASK, Done, Inner, InnerBacking, Job, Jobs, PORT, Word, at};
+use bifold_lab::lab::job::{ASK, Done, Inner, InnerBacking, Job, Jobs, PORT, Poke, Word, at};
 use bifold_lab::vendor::{Emulator, Vendor};
 use bifold_trace::CommandExit;
 use rustix::mount::{MountFlags, mount};
@@ -23,7 +23,7 @@ const TRACING: &str = "/sys/kernel/tracing";
 /// The connection to the machine that started the laboratory.
 struct Port {
     to: Box<dyn Write>,
-    /// Where the emulator has a way in.
+    /// The way in. Bochs has none, and writes memory for a program inside.
     from: Option<File>,
 }
 
@@ -37,6 +37,16 @@ impl Port {
     fn file(&mut self, name: &str, data: &[u8]) -> Result<()> {
         self.say(&Word::File { name: name.into(), bytes: data.len() as u64 })?;
         Ok(self.to.write_all(data)?)
+    }
+
+    /// The answer to a program's question.
+    fn answer(&mut self, question: &str) -> Result<String> {
+        if self.from.is_none() {
+            DebugPort::poke(&serde_json::from_str(question).context("a question")?);
+            return Ok(format!("{}\n", Poke::DONE));
+        }
+        self.say(&Word::Ask(question.trim_end().into()))?;
+        self.line()
     }
 
     /// Reads a line from the other side.
@@ -79,14 +89,32 @@ struct DebugPort;
 
 impl DebugPort {
     const NUMBER: u16 = 0xe9;
+    /// Takes a physical address and a value, 8 bytes each, and writes the value there
+    /// (lab/bochs/patches/80-words-of-memory.patch).
+    const POKE: u16 = 0xec;
 
     fn open() -> Result<DebugPort> {
-        // SAFETY: the call lets this thread use the port, which affects no memory.
-        let end = unsafe { libc::ioperm(Self::NUMBER.into(), 1, 1) };
-        if end != 0 {
-            return Err(std::io::Error::last_os_error()).context("ioperm");
+        for port in [Self::NUMBER, Self::POKE] {
+            // SAFETY: the call lets this thread use the port, which affects no memory.
+            if unsafe { libc::ioperm(port.into(), if port == Self::POKE { 4 } else { 1 }, 1) } != 0 {
+                return Err(std::io::Error::last_os_error()).context("ioperm");
+            }
         }
         Ok(DebugPort)
+    }
+
+    /// Writes words of memory.
+    fn poke(words: &Poke) {
+        for (address, value) in &words.poke {
+            for word in [*address, address >> 32, *value, value >> 32] {
+                // SAFETY: `open` was allowed to use the port. The words are entries of page tables whose A and D bits
+                // change, as a walk may change them at any time.
+                unsafe {
+                    std::arch::asm!("out dx, eax", in("dx") Self::POKE, in("eax") word as u32,
+                        options(nomem, nostack, preserves_flags));
+                }
+            }
+        }
     }
 }
 
@@ -158,8 +186,7 @@ fn run(command: &[String], port: &mut Port) -> Result<Done> {
         let text = String::from_utf8_lossy(&line).into_owned();
         line.clear();
         if text.starts_with(ASK) {
-            port.say(&Word::Ask(text.trim_end().into()))?;
-            to.write_all(port.line()?.as_bytes())?;
+            to.write_all(port.answer(&text)?.as_bytes())?;
         } else {
             said.push_str(&text);
         }
@@ -287,17 +314,16 @@ fn work(port: &mut Port) -> Result<()> {
         fs::write("/proc/sys/vm/nr_hugepages", jobs.huge_pages.to_string())?;
     }
     for job in &jobs.jobs {
+        let mut say = |what: &Word, data: &[u8]| {
+            port.say(what)?;
+            Ok(port.to.write_all(data)?)
+        };
         let result = match job {
             Job::Kvm { nested } => kvm(*nested).map(|()| Done::default()),
             Job::Run { command } => run(command, port),
             Job::Inner(job) => inner(job, port),
-            Job::Storm(job) => {
-                let mut say = |what: &Word, data: &[u8]| {
-                    port.say(what)?;
-                    Ok(port.to.write_all(data)?)
-                };
-                bifold_lab::storm::run::run(job, &mut say).map(|()| Done::default())
-            }
+            Job::Storm(job) => bifold_lab::storm::run::run(job, &mut say).map(|()| Done::default()),
+            Job::Trial(job) => bifold_lab::kvm_tests::run::run(job, &mut say),
         };
         bring(port)?;
         port.say(&Word::Done(result?))?;

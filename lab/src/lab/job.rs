@@ -5,6 +5,8 @@
 //! bytes of a file follow its [`Word::File`]. The only message to init is the answer to a [`Word::Ask`], one
 //! line.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// Paths in the laboratory.
@@ -119,6 +121,35 @@ pub struct Storm {
     pub migrations: u64,
 }
 
+/// A run of another project's test of KVM.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trial {
+    /// Program and arguments.
+    pub command: Vec<String>,
+    /// Time limit, in the laboratory's time.
+    pub seconds: u64,
+    /// Time between two switches of every VM; `None` = no switches.
+    pub switch_every_us: Option<u64>,
+}
+
+/// What a [`Trial`] tells besides its program's end.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrialEnd {
+    /// Whether the time limit ended the program.
+    pub late: bool,
+    /// Number of switches.
+    pub switches: u64,
+    /// Refused switches by error.
+    pub refused: BTreeMap<String, u64>,
+    /// Errors and warnings of the kernel.
+    pub messages: Vec<String>,
+}
+
+impl TrialEnd {
+    /// Name of its file among the job's.
+    pub const FILE: &str = "trial.json";
+}
+
 /// A job of the laboratory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case")]
@@ -137,6 +168,8 @@ pub enum Job {
     Inner(Inner),
     /// Boots an inner guest under load and switches its paging mode.
     Storm(Storm),
+    /// Runs another project's test of KVM.
+    Trial(Trial),
 }
 
 /// The jobs of a boot, in order. The first failure ends the boot.
@@ -184,5 +217,19 @@ pub enum Word {
     End,
 }
 
-/// A program's line with this start is a question. Init passes it on and gives the answer to the program.
+/// A program's line with this start is a question, a [`Poke`]. Init passes it on and gives the answer to the program.
+/// Under Bochs, init answers by itself, because the emulator writes memory for a program inside.
 pub const ASK: &str = "{\"poke\":";
+
+/// The question for words of the laboratory's memory to be written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Poke {
+    /// Physical addresses and values of 8-byte words.
+    pub poke: Vec<(u64, u64)>,
+}
+
+impl Poke {
+    /// The answer when all words are written.
+    pub const DONE: &str = "poked";
+}

@@ -125,8 +125,9 @@ pub fn default_series() -> &'static str {
     kernel::series()[0].0
 }
 
-/// Files that stock QEMU needs besides its libraries to boot an inner guest.
-const FIRMWARE: [&str; 2] = ["qboot.rom", "pvh.bin"];
+/// Files that stock QEMU needs besides its libraries: to boot an inner guest, and kvm-unit-tests' Multiboot kernels.
+const FIRMWARE: [&str; 6] =
+    ["qboot.rom", "pvh.bin", "bios-256k.bin", "kvmvapic.bin", "multiboot.bin", "multiboot_dma.bin"];
 const DATA_DIRS: [&str; 3] = ["/usr/share/qemu", "/usr/share/seabios", "/usr/lib/ipxe/qemu"];
 
 /// Path of `lab-init`, beside the executable or (for tests) one directory above.

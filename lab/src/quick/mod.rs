@@ -21,6 +21,7 @@ use std::sync::OnceLock;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::BUSYBOX;
 use crate::lab::job::Job;
 use crate::lab::{Lab, Output};
 use crate::validate::predict::Predicted;
@@ -33,8 +34,6 @@ pub struct Test {
     /// What the test expects.
     pub about: &'static str,
     body: TestBody,
-    /// Whether the test has words of the laboratory's memory written ([`poke`](mod@poke)), which only QEMU allows.
-    pokes: bool,
 }
 
 /// The paging mode of a laboratory's KVM.
@@ -77,20 +76,11 @@ const fn jobs(
     jobs: fn() -> Result<Vec<Job>>,
     check: fn(&Shared, &[Output]) -> Result<()>,
 ) -> Test {
-    Test { name, about, body: TestBody::Jobs { paging, jobs, check }, pokes: false }
-}
-
-const fn walks(
-    name: &'static str,
-    about: &'static str,
-    paging: Paging,
-    jobs: fn() -> Result<Vec<Job>>,
-) -> Test {
-    Test { name, about, body: TestBody::Jobs { paging, jobs, check: hand_made::check }, pokes: true }
+    Test { name, about, body: TestBody::Jobs { paging, jobs, check } }
 }
 
 const fn own(name: &'static str, about: &'static str, test: fn(&Shared) -> Result<()>) -> Test {
-    Test { name, about, body: TestBody::Own(test), pokes: false }
+    Test { name, about, body: TestBody::Own(test) }
 }
 
 use Paging::{Nested, Shadow};
@@ -140,29 +130,33 @@ pub static ALL: [Test; 21] = [
         || hand_made::jobs("count", "2m-shared"),
         hand_made::check,
     ),
-    walks(
+    jobs(
         "walks-nested-4k",
         "an access reads exactly the table entries that the model's walker reads",
         Nested,
         || hand_made::jobs("walks", "4k"),
+        hand_made::check,
     ),
-    walks(
+    jobs(
         "walks-nested-2m",
         "an access to 2 MB pages reads exactly the entries that the walker reads",
         Nested,
         || hand_made::jobs("walks", "2m"),
+        hand_made::check,
     ),
-    walks(
+    jobs(
         "walks-shadow-4k",
         "an access reads exactly the entries of shadow tables that the walker reads",
         Shadow,
         || hand_made::jobs("walks", "4k"),
+        hand_made::check,
     ),
-    walks(
+    jobs(
         "walks-shadow-2m",
         "an access to 2 MB pages reads exactly the entries of shadow tables that the walker reads",
         Shadow,
         || hand_made::jobs("walks", "2m"),
+        hand_made::check,
     ),
     own(
         "exits-nested-4k",
@@ -207,9 +201,6 @@ pub fn named(names: &[String]) -> Result<Vec<&'static Test>> {
     }
     Ok(ALL.iter().filter(|t| names.is_empty() || names.iter().any(|n| n == t.name)).collect())
 }
-
-/// Debian's static busybox, the shell of the tests.
-const BUSYBOX: &str = "/bin/busybox";
 
 fn sh(script: &str) -> Vec<String> {
     [BUSYBOX, "sh", "-c", script].map(String::from).to_vec()

@@ -5,13 +5,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use serde::Deserialize;
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Request {
-    poke: Vec<(u64, u64)>,
-}
+use crate::lab::job::Poke;
 
 /// Largest memory in which the file has the machine's layout; beyond, a part lies above 4 GiB.
 const LINEAR: u64 = 2 << 30;
@@ -19,13 +13,13 @@ const LINEAR: u64 = 2 << 30;
 /// Writes all words that the line names, or none. The answer is empty if it cannot.
 pub fn poke(line: &str, memory: &mut File) -> String {
     let done = || -> Option<()> {
-        let request: Request = serde_json::from_str(line).ok()?;
+        let request: Poke = serde_json::from_str(line).ok()?;
         let bytes = memory.metadata().ok()?.len();
         let fits = |pa: u64| pa % 8 == 0 && pa < bytes.min(LINEAR);
         request.poke.iter().all(|(pa, _)| fits(*pa)).then_some(())?;
         request.poke.iter().try_for_each(|(pa, value)| memory.write_all_at(&value.to_le_bytes(), *pa)).ok()
     };
-    done().map_or(String::new(), |()| "poked".into())
+    done().map_or(String::new(), |()| Poke::DONE.into())
 }
 
 #[cfg(test)]

@@ -18,14 +18,13 @@ use bifold_host::ksm::{Counter, Ksm, Setting};
 use serde_json::json;
 
 use super::{Noise, Pages, Random};
+use crate::BUSYBOX;
 
 const KSM: &str = "/sys/kernel/mm/ksm";
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 const SPLIT: &str = "/sys/kernel/debug/split_huge_pages";
 const CGROUPS: &str = "/sys/fs/cgroup";
 const DISKS: [&str; 2] = ["/dev/vda", "/dev/ram0"];
-/// Has the commands mkswap and swapon.
-const BUSYBOX: &str = "/bin/busybox";
 
 fn put(path: &str, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("{path}: {text}"))

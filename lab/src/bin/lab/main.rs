@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The command `lab`: runs tests in the KVM laboratory and compares the model with the real KVM.
 
+mod kvm_tests;
 mod storm;
 mod switch;
 mod unswitched;
@@ -54,6 +55,8 @@ enum Verb {
     Switch(switch::Args),
     /// Compare a guest's exits under an unmodified KVM and under ours without a switch
     Unswitched(unswitched::Args),
+    /// Run kvm-unit-tests and the kernel's KVM selftests under an unmodified KVM and under ours, in every mode
+    KvmTests(kvm_tests::Args),
     /// Run the quick tests; prints `ok NAME (SECONDS)`, `skipped NAME: WHY` or `FAILED NAME: WHY` for each
     Test(Test),
 }
@@ -197,6 +200,7 @@ fn main() -> ExitCode {
         Verb::Test(args) => test(&processor, &args),
         Verb::Storm(args) => storm::run(&processor, &args),
         Verb::Switch(args) => switch::run(&processor, &args),
+        Verb::KvmTests(args) => kvm_tests::run(&processor, &args),
         Verb::Unswitched(args) => unswitched::run(&processor, &args),
     };
     end.unwrap_or_else(|e| {
