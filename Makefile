@@ -20,6 +20,8 @@ DEBUG_SWITCHES ?= 500
 KERNEL_LOGS = docs/results
 # Vendors of the laboratory's processors in `make vmtest`.
 VENDORS ?= amd intel
+# A checkout of kvm-unit-tests in which ./configure and make were run, for `make kvm-tests`.
+UNIT_TESTS ?=
 # Where `make install` installs, a prefix for packagers, and the build that is installed.
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -30,7 +32,7 @@ PROFILE ?= profiles/epyc-zen5-guest.toml
 # Scale of the memory and of the times in experiments with sharing guests.
 SCALE ?= 1/8
 
-.PHONY: help setup bochs build install uninstall demo test docs kernel vmtest vmtest-long vmtest-debug vmtest-host validate-exits validate-time lab-policies lab-share lab-builds published-times lab lint fuzz msrv bench clean
+.PHONY: help setup bochs build install uninstall demo test docs kernel vmtest vmtest-long vmtest-debug vmtest-host kvm-tests validate-exits validate-time lab-policies lab-share lab-builds published-times lab lint fuzz msrv bench clean
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /make \1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r a b; do printf '  %-20s %s\n' "$$a" "$$b"; done
 
@@ -67,7 +69,7 @@ test: setup ## run all tests
 kernel: setup ## build KVM modules with a paging mode per VM: target/kernel/RELEASE/kvm*.ko
 	@kernel/build
 
-vmtest-long: build kernel bochs ## run 10,000 switches under load on each kernel, and the long cases: hours
+vmtest-long: build kernel bochs kvm-tests ## run 10,000 switches under load on each kernel, the long cases and others' tests: hours
 	@mkdir -p $(KERNEL_LOGS)
 	@status=0; for k in $(KERNELS); do (set -x; \
 	$(LAB) storm --kernel $$k --switches $(SWITCHES) --cpus 6 --stay 20 --seconds 7000 -o $(KERNEL_LOGS)/storm-$$k.md && \
@@ -76,6 +78,14 @@ vmtest-long: build kernel bochs ## run 10,000 switches under load on each kernel
 	$(LAB) switch --vendor intel --kernel $$k && \
 	$(LAB) storm --vendor intel --kernel $$k --switches $(INTEL_SWITCHES) --vcpus 2 --cpus 2 -o $(KERNEL_LOGS)/storm-$$k-intel.md) \
 	|| status=$$?; done; exit $$status
+
+kvm-tests: build kernel bochs ## run the kernel's KVM selftests and kvm-unit-tests in every mode: docs/results, hours (UNIT_TESTS=CHECKOUT VENDORS=amd)
+	@kernel/selftests $(KERNELS)
+	@$(if $(UNIT_TESTS),,echo "make kvm-tests: without kvm-unit-tests, as UNIT_TESTS names no checkout" >&2)
+	@mkdir -p $(KERNEL_LOGS)
+	@status=0; for v in $(VENDORS); do for k in $(KERNELS); do (set -x; \
+	$(LAB) kvm-tests --vendor $$v --kernel $$k $(if $(UNIT_TESTS),--unit-tests $(UNIT_TESTS)) \
+	-o $(KERNEL_LOGS)/kvm-tests-$$k-$$v.md) || status=$$?; done; done; exit $$status
 
 vmtest-debug: build kernel ## build kernels with KASAN and lockdep; run the switch cases and 500 switches: hours
 	@kernel/debug-kernel $(KERNELS) && kernel/build --debug $(KERNELS)
@@ -98,7 +108,7 @@ vmtest: build bochs ## run quick tests under the real KVM, in emulated machines 
 validate-exits: build bochs ## compare predicted exits with the real KVM's, of both vendors: docs/results, hours
 	@mkdir -p docs/results
 	@status=0; for k in $(KERNELS); do (set -x; $(LAB) validate --kernel $$k -o docs/results/exits-$$k.md) || status=$$?; \
-	(set -x; $(LAB) validate --vendor intel --kernel $$k -n 1 --kpti off -o docs/results/exits-$$k-intel.md) || status=$$?; done; exit $$status
+	(set -x; $(LAB) validate --vendor intel --kernel $$k -n 1 -o docs/results/exits-$$k-intel.md) || status=$$?; done; exit $$status
 
 validate-time: build ## run programs here on 4 KB and 2 MB pages, and predict it: docs/results, an hour (PROFILE=FILE TIME=options)
 	$(TIMING) validate --profile $(PROFILE) -o docs/results/validate-time.md $(TIME)

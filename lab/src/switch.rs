@@ -19,7 +19,7 @@ const BEGINS: &str = "switch cases begin";
 /// The laboratory's machine.
 #[derive(Debug, Clone, Copy)]
 pub struct Machine {
-    /// Memory in MiB. The case `cost` needs 7000.
+    /// Memory in MiB. The case `cost` takes guests of 4 GB from 7000 on, of 16 GB from 19000 on.
     pub memory_mib: u64,
     /// Time limit of the boot.
     pub seconds: u64,

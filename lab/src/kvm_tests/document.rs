@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use super::drive::{Results, Settings};
+use super::drive::{Results, Settings, drive};
 use super::known::Known;
 use super::{KvmTest, Suite, TestResult, UnderKvm, Verdict, worse};
 use crate::lab::Lab;
@@ -19,6 +19,61 @@ pub struct Worse<'a> {
     pub how: String,
     /// The known reason.
     pub reason: Option<&'a str>,
+    /// Of further runs: how many were not worse, and all.
+    pub again: (u64, u64),
+}
+
+impl Worse<'_> {
+    /// Whether the result has neither a reason nor was a single one.
+    pub fn unexplained(&self) -> bool {
+        self.reason.is_none() && (self.again.1 == 0 || self.again.0 < self.again.1)
+    }
+
+    fn why(&self) -> String {
+        let (good, all) = self.again;
+        match self.reason {
+            Some(reason) => reason.to_owned(),
+            None if !self.unexplained() => format!("not seen again in {all} further runs"),
+            None if all > 0 => format!("**not explained**; not worse in {good} of {all} further runs"),
+            None => "**not explained**".into(),
+        }
+    }
+}
+
+/// The results that a KVM is held to, for a test. `None` if one of these KVMs was left out.
+fn held_to<'a>(
+    kvm: &UnderKvm,
+    test: usize,
+    kvms: &[&'static UnderKvm],
+    results: &'a Results,
+) -> Option<Vec<&'a TestResult>> {
+    let of = |name: &&str| results[kvms.iter().position(|k| k.name == *name)?][test].as_ref();
+    kvm.held_to.iter().map(of).collect()
+}
+
+/// Runs what is worse without a reason `times` more times.
+///
+/// # Errors
+/// If a laboratory does not boot.
+pub fn again(
+    all: &mut [Worse],
+    (ours, results): (&Lab, &Results),
+    tests: &[KvmTest],
+    (settings, times): (&Settings, u64),
+    say: &(dyn Fn(&str) + Sync),
+) -> anyhow::Result<()> {
+    for w in all.iter_mut().filter(|w| w.reason.is_none()) {
+        let number = tests.iter().position(|t| t == w.test).unwrap_or_default();
+        let held = held_to(w.kvm, number, &settings.kvms, results).unwrap_or_default();
+        let only = Settings { kvms: vec![w.kvm], logs: None, ..settings.clone() };
+        for _ in 0..times {
+            let one = drive((ours, ours), std::slice::from_ref(w.test), &only, say)?;
+            let result = one.first().and_then(|of| of.first()?.as_ref());
+            w.again.0 += u64::from(result.is_some_and(|r| worse(r, &held).is_none()));
+            w.again.1 += 1;
+        }
+    }
+    Ok(())
 }
 
 /// All results that are worse than under the kernel's own KVM.
@@ -31,18 +86,11 @@ pub fn all_worse<'a>(
 ) -> Vec<Worse<'a>> {
     let mut out = Vec::new();
     for (i, test) in tests.iter().enumerate() {
-        let of = |name: &str| {
-            let k = kvms.iter().position(|k| k.name == name)?;
-            results[k][i].as_ref()
-        };
-        for &kvm in kvms {
-            let held_to: Vec<&TestResult> = kvm.held_to.iter().filter_map(|n| of(n)).collect();
-            if held_to.len() < kvm.held_to.len() {
-                continue;
-            }
-            if let Some(how) = of(kvm.name).and_then(|r| worse(r, &held_to)) {
+        for (k, &kvm) in kvms.iter().enumerate() {
+            let Some(held_to) = held_to(kvm, i, kvms, results) else { continue };
+            if let Some(how) = results[k][i].as_ref().and_then(|r| worse(r, &held_to)) {
                 let reason = known.iter().find(|k| k.fits(test, kvm, lab)).map(|k| &k.reason[..]);
-                out.push(Worse { test, kvm, how, reason });
+                out.push(Worse { test, kvm, how, reason, again: (0, 0) });
             }
         }
     }
@@ -129,7 +177,7 @@ pub fn page(
         }
         out.push('\n');
     }
-    let unknown = worse.iter().filter(|w| w.reason.is_none()).count();
+    let unknown = worse.iter().filter(|w| w.unexplained()).count();
     let _ = write!(
         out,
         "\n## Worse than under the kernel's own KVM\n\n{} results, {unknown} of them not explained.\n",
@@ -139,9 +187,14 @@ pub fn page(
         out.push_str("\n| test | under | how | reason |\n|---|---|---|---|\n");
     }
     for w in worse {
-        let reason = w.reason.unwrap_or("**not explained**");
-        let _ =
-            writeln!(out, "| `{}` | {} | {} | {} |", w.test.name, w.kvm.about, plain(&w.how), plain(reason));
+        let _ = writeln!(
+            out,
+            "| `{}` | {} | {} | {} |",
+            w.test.name,
+            w.kvm.about,
+            plain(&w.how),
+            plain(&w.why())
+        );
     }
     for suite in [Suite::UnitTests, Suite::Selftests] {
         if tests.iter().any(|t| t.suite == suite) {

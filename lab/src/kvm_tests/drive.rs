@@ -147,10 +147,11 @@ pub fn drive(
     Ok(state.into_inner().map_err(died)?.0)
 }
 
-/// Memory of the laboratory that fits its emulator: Bochs keeps 2 GiB in memory, and the rest in a file.
-pub fn memory_mib(lab: &Lab) -> u64 {
+/// What fits the laboratory's emulator: memory in MiB, of which Bochs keeps 2 GiB in memory and the rest in a file; and
+/// the time limit of a test in seconds. Bochs executes a fifth of the instructions in a second of the laboratory's time.
+pub fn defaults(lab: &Lab) -> (u64, u64) {
     match lab.vendor().emulator {
-        Emulator::Qemu { .. } => 3072,
-        Emulator::Bochs { .. } => 2048,
+        Emulator::Qemu { .. } => (3072, 10),
+        Emulator::Bochs { .. } => (2048, 40),
     }
 }

@@ -241,6 +241,12 @@ impl Lab {
         Some(in_target(&file)?.parent()?.to_owned())
     }
 
+    /// The KVM selftests that `kernel/selftests` built of this laboratory's kernel, in `target/selftests/RELEASE`. `None` if
+    /// they are not built.
+    pub fn built_selftests(&self) -> Option<PathBuf> {
+        Some(in_target(&format!("selftests/{}/build.txt", self.kernel.version))?.parent()?.to_owned())
+    }
+
     /// QEMU's version.
     pub fn qemu_version(&self) -> &str {
         &self.qemu.version

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Result, bail, ensure};
-use bifold_lab::kvm_tests::drive::{Settings, drive, memory_mib};
+use bifold_lab::kvm_tests::drive::{Settings, defaults, drive};
 use bifold_lab::kvm_tests::{KVMS, KvmTest, document, known, selftests, unit_tests};
-use bifold_lab::lab::default_series;
+use bifold_lab::lab::{Lab, default_series};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -17,7 +17,7 @@ pub struct Args {
     /// A checkout of kvm-unit-tests in which ./configure and make were run
     #[arg(long, value_name = "DIR")]
     unit_tests: Option<PathBuf>,
-    /// The kernel's KVM selftests, as kernel/selftests builds them in target/selftests/RELEASE
+    /// The kernel's KVM selftests (default: target/selftests/RELEASE, if kernel/selftests has built them)
     #[arg(long, value_name = "DIR")]
     selftests: Option<PathBuf>,
     /// Kernel of the laboratory: a series (its newest package) or a package
@@ -29,12 +29,15 @@ pub struct Args {
     /// KVMs to run the tests under (default: all)
     #[arg(long = "under", value_name = "KVM", value_parser = KVMS.each_ref().map(|k| k.name))]
     under: Vec<String>,
-    /// Time limit of a test, in seconds of the laboratory's time
-    #[arg(long, default_value_t = 30)]
-    seconds: u64,
+    /// Time limit of a test, in seconds of the laboratory's time (default: 10 under QEMU, 40 under Bochs)
+    #[arg(long)]
+    seconds: Option<u64>,
     /// Time between two switches of a VM, in milliseconds of the laboratory's time
     #[arg(long, default_value_t = 20)]
     switch_every: u64,
+    /// How often a result that is worse than under the kernel's own KVM is tried again
+    #[arg(long, default_value_t = 3)]
+    again: u64,
     /// Memory of the laboratory in MiB (default: 3072 under QEMU, 2048 under Bochs)
     #[arg(long)]
     memory: Option<u64>,
@@ -58,19 +61,19 @@ fn revision(checkout: &Path) -> String {
     }
 }
 
-fn tests(args: &Args) -> Result<(Vec<KvmTest>, Vec<String>)> {
+fn tests(args: &Args, lab: &Lab) -> Result<(Vec<KvmTest>, Vec<String>)> {
     let (mut all, mut about) = (Vec::new(), Vec::new());
     if let Some(dir) = &args.unit_tests {
         all.extend(unit_tests::list(dir)?);
         about.push(format!("kvm-unit-tests: commit {}", revision(dir)));
     }
-    if let Some(dir) = &args.selftests {
-        all.extend(selftests::list(dir)?);
+    if let Some(dir) = args.selftests.clone().or_else(|| lab.built_selftests()) {
+        all.extend(selftests::list(&dir)?);
         let built = std::fs::read_to_string(dir.join("build.txt")).unwrap_or_default();
         about.push(format!("selftests: {}", built.trim().trim_start_matches("package: ")));
     }
     if all.is_empty() {
-        bail!("no tests: name a checkout with --unit-tests, or a directory with --selftests");
+        bail!("no tests: run kernel/selftests, or name a checkout of kvm-unit-tests with --unit-tests");
     }
     for name in &args.names {
         ensure!(all.iter().any(|t| t.name == *name), "no test is called {name}");
@@ -85,30 +88,33 @@ fn tests(args: &Args) -> Result<(Vec<KvmTest>, Vec<String>)> {
 }
 
 pub fn run(processor: &super::Processor, args: &Args) -> Result<ExitCode> {
-    let (tests, about) = tests(args)?;
     let ours = super::switch::lab(processor, &args.kernel, None, args.modules.as_ref(), false)?;
     let plain = super::lab(processor, Some(&args.kernel))?;
     super::introduce(&ours);
+    let (tests, about) = tests(args, &ours)?;
     let known = known::all().map_err(anyhow::Error::msg)?;
+    let (memory, seconds) = defaults(&ours);
     let settings = Settings {
         kvms: KVMS
             .iter()
             .filter(|k| args.under.is_empty() || args.under.iter().any(|u| u == k.name))
             .collect(),
-        seconds: args.seconds,
+        seconds: args.seconds.unwrap_or(seconds),
         switch_every_ms: args.switch_every,
         jobs: args.jobs,
-        memory_mib: args.memory.unwrap_or_else(|| memory_mib(&ours)),
+        memory_mib: args.memory.unwrap_or(memory),
         logs: args.logs.clone(),
     };
     let results = drive((&plain, &ours), &tests, &settings, &|what| eprintln!("lab: {what}"))?;
-    let worse = document::all_worse(&tests, &settings.kvms, &results, &known, &ours);
+    let mut worse = document::all_worse(&tests, &settings.kvms, &results, &known, &ours);
+    let say = |what: &str| eprintln!("lab: again: {what}");
+    document::again(&mut worse, (&ours, &results), &tests, (&settings, args.again), &say)?;
     let page = document::page(&ours, &tests, &settings, &results, &worse, &about);
     match &args.output {
         Some(path) => super::write(path, page.as_bytes())?,
         None => print!("{page}"),
     }
-    let unknown = worse.iter().filter(|w| w.reason.is_none()).count();
+    let unknown = worse.iter().filter(|w| w.unexplained()).count();
     eprintln!(
         "lab: {} results are worse than under the kernel's own KVM, {unknown} without a known reason",
         worse.len()

@@ -3,11 +3,13 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
+use bifold_host::Host;
 use bifold_model::Profile;
 
 use super::Notes;
 use super::machine::{DATA, Machine, MachineSpec, SPARSE};
+use crate::vm::Unavailable;
 
 /// The experiment's memory: 512 MB of 4 KB pages.
 const PAGES: u64 = (512 << 20) >> 12;
@@ -71,9 +73,19 @@ pub fn once_a_second(n: &mut Notes) -> Result<()> {
 
 pub fn cost(n: &mut Notes) -> Result<()> {
     const SPARSE_TABLES: [u64; 3] = [1000, 2000, 4000];
+    /// What the machine needs beside its guest's memory: tables of both kinds.
+    const BESIDE_MIB: u64 = 512;
+    let available = Host::live().memory()?.available.context("no MemAvailable in /proc/meminfo")? >> 20;
+    let sizes = [256, 1024, 4096, 16384].into_iter().filter(|mib| mib + BESIDE_MIB <= available);
+    let sizes: Vec<u64> = sizes.collect();
+    n.number("sizes", sizes.len() as u64);
+    ensure!(
+        sizes.len() > 1,
+        Unavailable(format!("{available} MiB of memory are too few: one size compares with nothing"))
+    );
     // Of the guest, at a switch back. Its time depends neither on the memory nor on the shadow pages.
     let mut standstill = Vec::new();
-    for mib in [256u64, 1024, 4096] {
+    for mib in sizes {
         let pages = (mib << 20 >> 12) - (32 << 20 >> 12);
         let m = Machine::new(MachineSpec { pages, sparse: SPARSE_TABLES[2], ..MachineSpec::default() })?;
         // All of the guest's memory is mapped in the nested tables.

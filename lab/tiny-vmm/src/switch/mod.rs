@@ -131,7 +131,7 @@ pub static ALL: [Case; 29] = [
     ),
     case("hidden-faults", "faults after a stay in nested paging, 512 MB of 4 KB pages", cost::hidden_faults),
     case("once-a-second", "nested, shadow, nested once a second: violations", cost::once_a_second),
-    case("cost", "a switch by shadow pages and by memory: 256 MB, 1 GB, 4 GB", cost::cost),
+    case("cost", "a switch by shadow pages and by memory: 256 MB, 1, 4, 16 GB, as memory allows", cost::cost),
 ];
 
 /// Cases that run only by name.
