@@ -65,8 +65,7 @@ pub fn run(lab: &Lab, cases: &[String], machine: Machine) -> Result<Outcome> {
     let attempt = lab.attempt(&plan, &mut |_, _| String::new())?;
     let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
     let Some(run) = attempt.outputs.get(2) else {
-        let e = attempt.error.context("the laboratory ended before the cases did")?;
-        return Err(e).context(attempt.rest.done.stdout.trim().to_owned());
+        return Err(attempt.error.context("the laboratory ended before the cases did")?.into());
     };
     let log = attempt.outputs.get(3).map(|o| lines(&o.done.stdout)).unwrap_or_default();
     let log = log.iter().skip_while(|l| !l.contains(BEGINS)).skip(1).filter_map(|l| log::record(l));

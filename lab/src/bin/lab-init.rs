@@ -196,6 +196,11 @@ fn run(command: &[String], port: &mut Port) -> Result<Done> {
     Ok(done(status, said, errors.join().unwrap_or_default()))
 }
 
+/// The error of a job that needs what this processor has not.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Lacks(String);
+
 fn kvm(nested: bool) -> Result<()> {
     let vendor = vendor()?;
     let module = vendor.module;
@@ -219,11 +224,8 @@ fn kvm(nested: bool) -> Result<()> {
     let is = fs::read_to_string(vendor.nested_parameter_path())?;
     let want = if nested || switchable { "Y1" } else { "N0" };
     if !is.trim().chars().all(|c| want.contains(c)) {
-        bail!(
-            "{module} runs with {}={}: does this processor have nested paging?",
-            vendor.nested_parameter,
-            is.trim()
-        );
+        let why = format!("{module} runs with {}={}, as without nested paging", vendor.nested_parameter, is.trim());
+        return Err(Lacks(why).into());
     }
     Ok(())
 }
@@ -348,6 +350,7 @@ fn main() {
             let _ = port.say(&Word::Up(release.trim().into()));
             let last = match work(&mut port) {
                 Ok(()) => Word::End,
+                Err(e) if e.is::<Lacks>() => Word::Lacks(e.to_string()),
                 Err(e) => Word::Failed(format!("{e:#}")),
             };
             let _ = port.say(&last);

@@ -69,6 +69,12 @@ pub enum LabError {
         /// What is wrong.
         why: String,
     },
+    /// The emulated processor cannot do what a job needs.
+    #[error("the laboratory's processor: {why}")]
+    Processor {
+        /// What it lacks.
+        why: String,
+    },
     /// A program cannot go into the image.
     #[error("{}: {why}", path.display())]
     Program {
@@ -127,6 +133,7 @@ impl LabError {
             LabError::NoKvm { .. }
             | LabError::NoBochs { .. }
             | LabError::NoSwap
+            | LabError::Processor { .. }
             | LabError::Module { .. }
             | LabError::OtherKernel { .. } => Kind::CannotWorkHere,
             _ => Kind::Failed,

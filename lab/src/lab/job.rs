@@ -211,6 +211,8 @@ pub enum Word {
     },
     /// The current job is done.
     Done(Done),
+    /// The processor lacks what the current job needs. This is the last message; the machine waits to be ended.
+    Lacks(String),
     /// The current job failed. This is the last message; the machine waits to be ended.
     Failed(String),
     /// All jobs are done. This is the last message; the machine waits to be ended.

@@ -46,6 +46,7 @@ fn ended(status: &std::io::Result<Option<std::process::ExitStatus>>) -> String {
 /// Why the conversation ended.
 pub(super) enum End {
     Late,
+    Lacks(String),
     Failed(String),
     Garbled(String),
 }
@@ -145,6 +146,7 @@ impl Session {
                     self.begun = Instant::now();
                     self.outputs.push(output);
                 }
+                Word::Lacks(why) => return Err(End::Lacks(why)),
                 Word::Failed(why) => return Err(End::Failed(why)),
                 Word::End => return Ok(()),
             }
@@ -165,6 +167,9 @@ impl Session {
         }
         let _ = self.child.0.kill();
         let _ = self.child.0.wait();
+        if let Some(End::Lacks(why)) = end {
+            return LabError::Processor { why };
+        }
         let contents = |mut f: &File| {
             let mut data = Vec::new();
             let _ = f.rewind().and_then(|()| f.read_to_end(&mut data));
@@ -175,7 +180,7 @@ impl Session {
             .unwrap_or_else(|e| format!("no file, as none can be written: {e}").into());
         match end {
             Some(End::Late) => LabError::Timeout { seconds, job, log: at },
-            Some(End::Failed(why)) => LabError::Job { job, why, log: at },
+            Some(End::Lacks(why) | End::Failed(why)) => LabError::Job { job, why, log: at },
             Some(End::Garbled(why)) => LabError::Died { job, why, log: at },
             None => {
                 let panic = said.lines().find(|l| l.contains("Kernel panic")).map(str::trim);

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow};
 use bifold_guest::Kind;
 
 use super::hand_made::TINY_VMM;
-use super::{BUSYBOX, Paging, Shared, Test, TestBody, poke};
+use super::{BUSYBOX, Paging, Shared, Skipped, Test, TestBody, poke};
 use crate::lab::job::{Job, Jobs};
 use crate::lab::{Lab, LabError, Plan, beside};
 
@@ -111,6 +111,10 @@ fn cannot(e: &anyhow::Error) -> bool {
 
 fn usable(end: Result<()>) -> Result<Result<()>> {
     match end {
+        // Another processor of the same vendor may do.
+        Err(e) if matches!(e.downcast_ref(), Some(LabError::Processor { .. })) => {
+            Ok(Err(Skipped(format!("{e:#}")).into()))
+        }
         Err(e) if cannot(&e) => Err(e),
         end => Ok(end),
     }
@@ -168,8 +172,11 @@ fn boot(
         if attempt.outputs.is_empty() {
             // Without a machine with this KVM, the other tests would fail too.
             let seconds = begun.elapsed().as_secs_f64();
+            let lacks = matches!(error.downcast_ref(), Some(LabError::Processor { .. }));
             for test in &left[ended..] {
-                let _ = outcomes.send(Outcome { test, seconds, end: Err(anyhow!("{error:#}")) });
+                let why = format!("{error:#}");
+                let end = Err(if lacks { Skipped(why).into() } else { anyhow!(why) });
+                let _ = outcomes.send(Outcome { test, seconds, end });
             }
             return Ok(());
         }
