@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 // A guest that begins to be a hypervisor, or to use protection keys, under shadow paging was promised nested paging by
-// its CPUID: the VM goes back to it, and the instruction runs again. What user space sets is refused.
+// its CPUID: the VM goes back to it, and the instruction runs again. So does a VM whose user space sets such state.
+// file: virt/kvm/kvm_main.c
 // file: arch/x86/kvm/x86.c
 // file: arch/x86/kvm/regs.c
 // file: arch/x86/kvm/emulate.c
 // file: arch/x86/kvm/svm/svm.c
 // file: arch/x86/kvm/vmx/vmx.c
-// expect: 6.1 +22 -3
-// expect: 6.12 +22 -3
+// expect: 6.1 +28 -3
+// expect: 6.12 +28 -3
 
 @@ @@
 kvm_emulate_wrmsr(...)
@@ -41,10 +42,30 @@ kvm_is_valid_cr4(...)
 @@ @@
 kvm_is_valid_sregs(...)
 {
-+	if (!kvm_paging_allows_efer(vcpu, sregs->efer))
++	if (!kvm_paging_allows_sregs(vcpu, sregs->efer, sregs->cr4))
 +		return false;
 	...
 }
+
+@@ @@
+kvm_vcpu_ioctl_x86_set_vcpu_events(...)
+{
++	if ((events->flags & KVM_VCPUEVENT_VALID_SMM) && events->smi.smm && !kvm_paging_allows_smm(vcpu))
++		return -EINVAL;
+	...
+}
+
+@@ @@
+- r = kvm_arch_vcpu_ioctl_set_sregs(vcpu, kvm_sregs);
++ r = kvm_arch_vcpu_ioctl_set_sregs(vcpu, kvm_sregs);
++ while (kvm_paging_went_nested(vcpu, ioctl))
++	r = kvm_arch_vcpu_ioctl_set_sregs(vcpu, kvm_sregs);
+
+@@ @@
+- r = kvm_arch_vcpu_ioctl(filp, ioctl, arg);
++ r = kvm_arch_vcpu_ioctl(filp, ioctl, arg);
++ while (kvm_paging_went_nested(vcpu, ioctl))
++	r = kvm_arch_vcpu_ioctl(filp, ioctl, arg);
 
 // Where the processor does not tell the operand.
 @@ @@

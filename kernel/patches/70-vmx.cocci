@@ -3,8 +3,8 @@
 // file: arch/x86/kvm/vmx/vmx.c
 // file: arch/x86/kvm/vmx/vmx.h
 // file: arch/x86/kvm/vmx/nested.c
-// expect: 6.1 +44 -35
-// expect: 6.12 +44 -35
+// expect: 6.1 +45 -35
+// expect: 6.12 +45 -35
 
 @@
 identifier f =~ "^(vmx_update_exception_bitmap|vmx_cache_reg|vmx_flush_tlb_all|vmx_flush_tlb_current|vmx_set_cr0|vmx_load_mmu_pgd|vmx_set_cr4|set_cr4_guest_host_mask|vmx_secondary_exec_control|handle_exception_nmi|vmx_need_pf_intercept|vmx_l1_guest_owned_cr0_bits)$";
@@ -135,7 +135,8 @@ vmx_set_nested_state(...)
 {
 	...
 	if (kvm_state->format != KVM_STATE_NESTED_FORMAT_VMX) return -EINVAL;
-+	if (kvm_state->hdr.vmx.vmxon_pa != INVALID_GPA && !kvm_paging_can_nest(vcpu))
++	vcpu->arch.paging.wants_nested = kvm_state->hdr.vmx.vmxon_pa != INVALID_GPA && !kvm_paging_can_nest(vcpu);
++	if (vcpu->arch.paging.wants_nested)
 +		return -EINVAL;
 	...
 }

@@ -116,13 +116,14 @@ pub fn refuse(n: &mut Notes) -> Result<()> {
     m.set_hypervisor(2, false)?;
     n.same("without it", m.try_switch("shadow")?, Ok(()));
     n.same("pages wrong in shadow", m.wrong(1, DATA, 4096, 64, 1)?, 0);
-    // A VMM that makes a vCPU a hypervisor now is told, and the VM is as before. A bit that only allows VMXON may be set.
-    let set = m.set_hypervisor(2, true);
-    n.same(
-        &format!("KVM_SET_SREGS with {} in shadow paging succeeded", bit.name),
-        set.is_ok(),
-        bit.begins == Begins::Vmxon,
-    );
+    // A VMM that makes a vCPU a hypervisor now, as for a guest that migrates here, has the VM in nested paging. A bit that
+    // only allows VMXON changes nothing.
+    m.set_hypervisor(2, true)?;
+    let mode = if bit.begins == Begins::Vmxon { "shadow" } else { "nested" };
+    n.same(&format!("mode after KVM_SET_SREGS with {}", bit.name), m.mode()?.as_str(), mode);
+    n.same("switches for it", m.stats()?["switches_by_guest"], u64::from(mode == "nested"));
+    n.same("pages wrong after it", m.wrong(1, DATA, 4096, 64, 1)?, 0);
+    m.set_hypervisor(2, false)?;
     n.same("back after it", m.try_switch("nested")?, Ok(()));
     m.stop(0)?;
     Ok(())

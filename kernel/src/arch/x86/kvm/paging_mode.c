@@ -466,22 +466,28 @@ static void tidy(struct work_struct *work)
 	kvm_paging_mmu_free_shadow(container_of(p, struct kvm, arch.paging));
 }
 
-static void go_nested(struct work_struct *work)
+/* The guest does what only nested paging has. */
+static int bring_back(struct kvm *kvm)
 {
-	struct kvm_paging_vm *p = container_of(work, struct kvm_paging_vm, go_nested);
-	struct kvm *kvm = container_of(p, struct kvm, arch.paging);
+	struct kvm_paging_vm *p = &kvm->arch.paging;
 	bool was_nested = READ_ONCE(p->nested);
+	int r = kvm_paging_set_mode(kvm, true);
 
-	if (kvm_paging_set_mode(kvm, true)) {
-		/* The guest asks again at once. A vCPU that cannot switch now soon can. */
-		msleep(20);
-		return;
-	}
-	if (!was_nested) {
+	if (!r && !was_nested) {
 		p->by_guest++;
 		pr_info_ratelimited("kvm [%d]: the guest begins to use what only nested paging has, and goes back to it\n",
 				    kvm->userspace_pid);
 	}
+	return r;
+}
+
+static void go_nested(struct work_struct *work)
+{
+	struct kvm_paging_vm *p = container_of(work, struct kvm_paging_vm, go_nested);
+
+	/* The guest asks again at once. A vCPU that cannot switch now soon can. */
+	if (bring_back(container_of(p, struct kvm, arch.paging)))
+		msleep(20);
 }
 
 /*
@@ -531,6 +537,47 @@ bool kvm_paging_cr4_needs_nested(struct kvm_vcpu *vcpu, unsigned long cr4)
 	       guest_cpuid_has(vcpu, X86_FEATURE_PKU);
 }
 EXPORT_SYMBOL_GPL(kvm_paging_cr4_needs_nested);
+
+/* The state of a vCPU by user space, such as that of a guest that migrates here. */
+bool kvm_paging_allows_sregs(struct kvm_vcpu *vcpu, u64 efer, unsigned long cr4)
+{
+	vcpu->arch.paging.wants_nested = kvm_paging_wrmsr_needs_nested(vcpu, MSR_EFER, efer) ||
+					 kvm_paging_cr4_needs_nested(vcpu, cr4);
+	return kvm_paging_allows_efer(vcpu, efer) && kvm_paging_allows_cr4(vcpu, cr4);
+}
+
+/* The same of system management mode. What EFER and CR4 are after it is in the guest's memory. */
+bool kvm_paging_allows_smm(struct kvm_vcpu *vcpu)
+{
+	vcpu->arch.paging.wants_nested = kvm_paging_wrmsr_needs_nested(vcpu, MSR_EFER, EFER_SVME) ||
+					 kvm_paging_cr4_needs_nested(vcpu, X86_CR4_PKE);
+	vcpu->arch.paging.smm_by_user |= !vcpu->arch.paging.wants_nested;
+	return !vcpu->arch.paging.wants_nested;
+}
+
+/*
+ * At the end of a call of user space that sets state: whether the VM went back to nested paging for it, and the call is to be
+ * made again. The switch needs the vCPU's mutex; nothing was set yet, so it may be dropped. A VM that somebody always
+ * switches is left alone in the end.
+ */
+bool kvm_paging_went_nested(struct kvm_vcpu *vcpu, unsigned int ioctl)
+{
+	struct kvm_paging_vcpu *v = &vcpu->arch.paging;
+	bool wants = v->wants_nested && v->tries < 3;
+	int r;
+
+	if (ioctl != KVM_SET_SREGS && ioctl != KVM_SET_SREGS2 && ioctl != KVM_SET_NESTED_STATE &&
+	    ioctl != KVM_SET_VCPU_EVENTS)
+		return false;
+	v->wants_nested = false;
+	v->tries = wants ? v->tries + 1 : 0;
+	if (!wants)
+		return false;
+	mutex_unlock(&vcpu->mutex);
+	r = bring_back(vcpu->kvm);
+	mutex_lock(&vcpu->mutex);
+	return !r;
+}
 
 static bool may_choose_shadow(void)
 {

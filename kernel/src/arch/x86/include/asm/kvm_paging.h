@@ -33,6 +33,14 @@ struct kvm_paging_vcpu {
 	u64 parked_in;
 	/* Its mutex is held by the switch. Under kvm_paging_vm.mutex. */
 	bool held;
+	/*
+	 * User space sets state that only nested paging has, and how often the VM went back to it for this call. Under the
+	 * vCPU's mutex.
+	 */
+	bool wants_nested;
+	u8 tries;
+	/* User space has put the vCPU into SMM at some time: what it used before is not known. */
+	bool smm_by_user;
 };
 
 struct kvm_paging_time {
@@ -91,6 +99,9 @@ struct kvm_vcpu;
 bool kvm_paging_can_nest(struct kvm_vcpu *vcpu);
 bool kvm_paging_allows_efer(struct kvm_vcpu *vcpu, u64 efer);
 bool kvm_paging_allows_cr4(struct kvm_vcpu *vcpu, unsigned long cr4);
+bool kvm_paging_allows_sregs(struct kvm_vcpu *vcpu, u64 efer, unsigned long cr4);
+bool kvm_paging_allows_smm(struct kvm_vcpu *vcpu);
+bool kvm_paging_went_nested(struct kvm_vcpu *vcpu, unsigned int ioctl);
 bool kvm_paging_cr4_needs_nested(struct kvm_vcpu *vcpu, unsigned long cr4);
 int kvm_paging_go_nested(struct kvm_vcpu *vcpu);
 

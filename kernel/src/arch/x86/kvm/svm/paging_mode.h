@@ -28,7 +28,8 @@ static int svm_paging_check_vcpu(struct kvm_vcpu *vcpu, bool nested)
 	 * A hypervisor in the guest has its own two-dimensional tables shadowed in guest_mmu. Its state
 	 * outlives EFER.SVME while the vCPU is in SMM.
 	 */
-	if (is_guest_mode(vcpu) || (vcpu->arch.efer & EFER_SVME) || to_svm(vcpu)->nested.initialized) {
+	if (is_guest_mode(vcpu) || (vcpu->arch.efer & EFER_SVME) || to_svm(vcpu)->nested.initialized ||
+	    (is_smm(vcpu) && vcpu->arch.paging.smm_by_user && guest_cpuid_has(vcpu, X86_FEATURE_SVM))) {
 		pr_info_ratelimited("kvm [%d]: vCPU %d is a hypervisor itself (EFER.SVME), the paging mode stays\n",
 				    vcpu->kvm->userspace_pid, vcpu->vcpu_id);
 		return -EBUSY;
