@@ -5,7 +5,7 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use bifold_guest::{GuestSpec, Record, Region, Root, Thp, Timing, capture, plain};
+use bifold_guest::{GuestSpec, Record, Root, Timing, capture, plain};
 
 fn main() {
     let mut args = std::env::args_os().skip(1);
@@ -17,13 +17,11 @@ fn main() {
     };
     let flag = |name: &str| std::env::var(name).ok();
     let spec = GuestSpec {
-        command: args.collect(),
         cwd: std::env::current_dir().expect("a working directory"),
         env: std::env::vars_os().collect(),
         timing,
         vcpus: flag("VCPUS").map_or(1, |v| v.parse().expect("VCPUS")),
         kpti: flag("KPTI").is_some(),
-        thp: Thp::Madvise,
         memory_mib: flag("MEM").map_or(1024, |v| v.parse().expect("MEM")),
         kernel: flag("KERNEL").map(Into::into),
         modules: flag("MODULES").map(Into::into),
@@ -31,10 +29,8 @@ fn main() {
         timeout: flag("TIMEOUT").map(|t| std::time::Duration::from_secs(t.parse().expect("TIMEOUT"))),
         check_every: flag("CHECK").map_or(65536, |v| v.parse().expect("CHECK")),
         record: if flag("BOOT").is_some() { Record::Boot } else { Record::Command },
-        stdin: Vec::new(),
-        keep: false,
         attribute: flag("WHERE").is_some(),
-        region: Region::default(),
+        ..GuestSpec::new(args.collect())
     };
     let (begun, stop, mut words) = (Instant::now(), AtomicBool::new(false), 0u64);
     let mut sink = |chunk: &[u64]| {

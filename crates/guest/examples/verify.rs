@@ -6,7 +6,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use bifold_guest::{GuestSpec, Record, Region, Root, Thp, Timing, capture};
+use bifold_guest::{GuestSpec, Record, Root, Thp, Timing, capture};
 
 #[path = "../tests/it/replay.rs"]
 #[allow(dead_code, reason = "the tests use more of it")]
@@ -19,7 +19,6 @@ fn main() {
     let number =
         |name: &str, default| std::env::var(name).map_or(default, |v| v.parse::<u64>().expect("a number"));
     let spec = GuestSpec {
-        command: args.collect(),
         cwd: std::env::current_dir().expect("a working directory"),
         env: std::env::vars_os().collect(),
         timing: if exact { Timing::Exact } else { Timing::Fast },
@@ -27,16 +26,11 @@ fn main() {
         kpti: number("KPTI", 0) != 0,
         thp: if number("THP", 0) != 0 { Thp::Always } else { Thp::Madvise },
         memory_mib: number("MEM", 2048),
-        kernel: None,
-        modules: None,
         root: if host { Root::Host } else { Root::Initramfs { include: Vec::new() } },
-        timeout: None,
         check_every: number("CHECK", 1024),
         record: if number("BOOT", 0) != 0 { Record::Boot } else { Record::Command },
-        stdin: Vec::new(),
-        keep: false,
         attribute: number("WHERE", 0) != 0,
-        region: Region::default(),
+        ..GuestSpec::new(args.collect())
     };
     let mut replay = replay::Replay::default();
     let mut sink = |words: &[u64]| {

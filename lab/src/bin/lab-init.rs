@@ -224,7 +224,8 @@ fn kvm(nested: bool) -> Result<()> {
     let is = fs::read_to_string(vendor.nested_parameter_path())?;
     let want = if nested || switchable { "Y1" } else { "N0" };
     if !is.trim().chars().all(|c| want.contains(c)) {
-        let why = format!("{module} runs with {}={}, as without nested paging", vendor.nested_parameter, is.trim());
+        let why =
+            format!("{module} runs with {}={}, as without nested paging", vendor.nested_parameter, is.trim());
         return Err(Lacks(why).into());
     }
     Ok(())

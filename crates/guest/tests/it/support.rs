@@ -6,29 +6,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
-use bifold_guest::{CaptureReport, GuestError, GuestSpec, Record, Region, Root, Thp, Timing, capture};
+use bifold_guest::{CaptureReport, GuestError, GuestSpec, Timing, capture};
 
 /// A spec for a command of the host's, in the cheapest guest.
 pub fn spec(command: &[&str]) -> GuestSpec {
     GuestSpec {
-        command: command.iter().map(OsString::from).collect(),
-        cwd: PathBuf::from("/"),
         env: vec![("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())],
         timing: Timing::Fast,
-        vcpus: 1,
-        kpti: false,
-        thp: Thp::Madvise,
         memory_mib: 512,
-        kernel: None,
-        modules: None,
-        root: Root::Initramfs { include: Vec::new() },
-        timeout: None,
         check_every: 4096,
-        record: Record::Command,
-        stdin: Vec::new(),
-        keep: false,
-        attribute: false,
-        region: Region::default(),
+        ..GuestSpec::new(command.iter().map(OsString::from).collect())
     }
 }
 
