@@ -7,6 +7,7 @@ use super::drive::{Results, Settings, drive};
 use super::known::Known;
 use super::{KvmTest, Suite, TestResult, UnderKvm, Verdict, worse};
 use crate::lab::Lab;
+use crate::vendor::Vendor;
 
 /// A result that is worse than it is held to.
 #[derive(Debug)]
@@ -76,20 +77,20 @@ pub fn again(
     Ok(())
 }
 
-/// All results that are worse than under the kernel's own KVM.
+/// All results that are worse than under the kernel's own KVM. `here` is the laboratory's vendor and its kernel's release.
 pub fn all_worse<'a>(
     tests: &'a [KvmTest],
     kvms: &[&'static UnderKvm],
     results: &Results,
     known: &'a [Known],
-    lab: &Lab,
+    here: (&Vendor, &str),
 ) -> Vec<Worse<'a>> {
     let mut out = Vec::new();
     for (i, test) in tests.iter().enumerate() {
         for (k, &kvm) in kvms.iter().enumerate() {
             let Some(held_to) = held_to(kvm, i, kvms, results) else { continue };
             if let Some(how) = results[k][i].as_ref().and_then(|r| worse(r, &held_to)) {
-                let reason = known.iter().find(|k| k.fits(test, kvm, lab)).map(|k| &k.reason[..]);
+                let reason = known.iter().find(|k| k.fits(test, kvm, here)).map(|k| &k.reason[..]);
                 out.push(Worse { test, kvm, how, reason, again: (0, 0) });
             }
         }
@@ -208,4 +209,68 @@ pub fn page(
         let _ = write!(out, "\nNot run: {}.\n", not_here.join(", "));
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kvm_tests::KVMS;
+    use crate::vendor::{AMD, INTEL};
+
+    fn result(verdict: Verdict) -> Option<TestResult> {
+        Some(TestResult::without_run(verdict, "why".into()))
+    }
+
+    #[test]
+    fn what_is_worse_is_listed_with_its_reason_if_one_is_known() {
+        let test = |name: &str| KvmTest {
+            suite: Suite::Selftests,
+            name: name.into(),
+            command: Vec::new(),
+            needs: "x".into(),
+            not_here: None,
+        };
+        let tests = [test("a"), test("b")];
+        let kvms: Vec<_> = KVMS.iter().collect();
+        // Under own-nested, own-shadow, nested, shadow, switching: `a` fails only while it is switched, `b` in shadow
+        // paging under either KVM.
+        let (pass, fail) = (|| result(Verdict::Pass), || result(Verdict::Fail));
+        let results = vec![
+            vec![pass(), pass()],
+            vec![pass(), fail()],
+            vec![pass(), pass()],
+            vec![pass(), fail()],
+            vec![fail(), fail()],
+        ];
+        let known: Known = toml::from_str(
+            "suite = 'selftests'\ntest = 'a*'\nkvm = 'switching'\nvendor = 'amd'\nseries = '6.1'\nreason = 'r'",
+        )
+        .unwrap();
+        let known = [known];
+        let listed = |vendor, release| {
+            let all = all_worse(&tests, &kvms, &results, &known, (vendor, release));
+            let rows = all.iter().map(|w| (w.test.name.clone(), w.kvm.name, w.unexplained()));
+            rows.collect::<Vec<_>>()
+        };
+        assert_eq!(listed(&AMD, "6.1.0-1"), [("a".into(), "switching", false)]);
+        assert_eq!(listed(&AMD, "6.12.0"), [("a".into(), "switching", true)]);
+        assert_eq!(listed(&INTEL, "6.1.0-1"), [("a".into(), "switching", true)]);
+        // Without what a KVM is held to, nothing is said about it.
+        let (kvms, results) = (vec![kvms[0], kvms[4]], vec![results[0].clone(), results[4].clone()]);
+        assert!(all_worse(&tests, &kvms, &results, &[], (&AMD, "6.1.0-1")).is_empty());
+    }
+
+    #[test]
+    fn a_result_that_is_not_seen_again_is_no_unexplained_one() {
+        let test = KvmTest {
+            suite: Suite::Selftests,
+            name: "a".into(),
+            command: vec![],
+            needs: "x".into(),
+            not_here: None,
+        };
+        let worse = |again| Worse { test: &test, kvm: &KVMS[4], how: "FAIL".into(), reason: None, again };
+        assert!(worse((0, 0)).unexplained() && worse((2, 3)).unexplained() && !worse((3, 3)).unexplained());
+        assert_eq!(worse((3, 3)).why(), "not seen again in 3 further runs");
+    }
 }

@@ -4,8 +4,7 @@
 use serde::Deserialize;
 
 use super::{KVMS, KvmTest, Suite, UnderKvm};
-use crate::lab::Lab;
-use crate::vendor::VENDORS;
+use crate::vendor::{VENDORS, Vendor};
 
 /// An entry of `known.toml`.
 #[derive(Debug, Clone, Deserialize)]
@@ -49,16 +48,16 @@ pub fn all() -> Result<Vec<Known>, String> {
 }
 
 impl Known {
-    /// Whether the entry is about a test under a KVM in a laboratory.
-    pub fn fits(&self, test: &KvmTest, kvm: &UnderKvm, lab: &Lab) -> bool {
+    /// Whether the entry is about a test under a KVM on a vendor's processor and a kernel's release.
+    pub fn fits(&self, test: &KvmTest, kvm: &UnderKvm, (vendor, release): (&Vendor, &str)) -> bool {
         let name = match self.test.strip_suffix('*') {
             Some(start) => test.name.starts_with(start),
             None => test.name == self.test,
         };
-        let series = |s: &String| lab.kernel().version.starts_with(&format!("{s}."));
+        let series = |s: &String| release.starts_with(&format!("{s}."));
         name && self.suite == test.suite.name()
             && self.kvm == kvm.name
-            && self.vendor.as_ref().is_none_or(|v| v == lab.vendor().option)
+            && self.vendor.as_ref().is_none_or(|v| v == vendor.option)
             && self.series.as_ref().is_none_or(series)
     }
 }

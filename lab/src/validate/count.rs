@@ -25,7 +25,7 @@ pub struct Run {
     pub number: u64,
 }
 
-const SECONDS: u64 = 600;
+const SECONDS: u64 = 1800;
 const TRACE_MIB: u64 = 512;
 /// Memory for the image, the trace and the emulator in the laboratory.
 const LAB_MIB: u64 = 1280;

@@ -106,7 +106,8 @@ pub fn run(processor: &super::Processor, args: &Args) -> Result<ExitCode> {
         logs: args.logs.clone(),
     };
     let results = drive((&plain, &ours), &tests, &settings, &|what| eprintln!("lab: {what}"))?;
-    let mut worse = document::all_worse(&tests, &settings.kvms, &results, &known, &ours);
+    let here = (ours.vendor(), &ours.kernel().version[..]);
+    let mut worse = document::all_worse(&tests, &settings.kvms, &results, &known, here);
     let say = |what: &str| eprintln!("lab: again: {what}");
     document::again(&mut worse, (&ours, &results), &tests, (&settings, args.again), &say)?;
     let page = document::page(&ours, &tests, &settings, &results, &worse, &about);

@@ -23,14 +23,10 @@
  * a vCPU in KVM_RUN holds its own), then slots_lock, slots_arch_lock, mmu_lock as the MMU
  * takes them. paging.lock is innermost. A parked vCPU holds its mutex and no SRCU.
  */
-#include <linux/debugfs.h>
-#include <linux/delay.h>
 #include <linux/kvm_host.h>
 #include <linux/moduleparam.h>
-#include <linux/seq_file.h>
 #include <linux/sched/signal.h>
 
-#include "cpuid.h"
 #include "kvm_cache_regs.h"
 #include "mmu.h"
 #include "paging_mode.h"
@@ -41,16 +37,16 @@ module_param(paging_timeout_ms, uint, 0644);
 MODULE_PARM_DESC(paging_timeout_ms, "Milliseconds after which a switch of the paging mode is given up");
 
 static bool nested_by_default = true;
-static const char *const mode_names[] = { "shadow", "nested" };
+const char *const kvm_paging_names[] = { "shadow", "nested" };
 
-static int mode_of(const char *word)
+int kvm_paging_mode_of(const char *word)
 {
-	return sysfs_match_string(mode_names, word);
+	return sysfs_match_string(kvm_paging_names, word);
 }
 
 static int set_default(const char *word, const struct kernel_param *kp)
 {
-	int mode = mode_of(word);
+	int mode = kvm_paging_mode_of(word);
 
 	if (mode < 0)
 		return mode;
@@ -60,7 +56,7 @@ static int set_default(const char *word, const struct kernel_param *kp)
 
 static int get_default(char *out, const struct kernel_param *kp)
 {
-	return sysfs_emit(out, "%s\n", mode_names[nested_by_default]);
+	return sysfs_emit(out, "%s\n", kvm_paging_names[nested_by_default]);
 }
 
 static const struct kernel_param_ops default_ops = { .set = set_default, .get = get_default };
@@ -89,7 +85,7 @@ static bool have_both(void)
 static int check_vm(struct kvm *kvm, bool nested)
 {
 	if (!have_both()) {
-		pr_info_ratelimited("kvm: no paging mode but %s here\n", mode_names[tdp_enabled]);
+		pr_info_ratelimited("kvm: no paging mode but %s here\n", kvm_paging_names[tdp_enabled]);
 		return -EOPNOTSUPP;
 	}
 #ifdef KVM_X86_DEFAULT_VM
@@ -102,14 +98,13 @@ static int check_vm(struct kvm *kvm, bool nested)
 	return vendor.check_vm ? vendor.check_vm(kvm, nested) : 0;
 }
 
-static void go_nested(struct work_struct *work);
 static void tidy(struct work_struct *work);
 
 void kvm_paging_init_vm(struct kvm *kvm)
 {
 	struct kvm_paging_vm *p = &kvm->arch.paging;
 
-	INIT_WORK(&p->go_nested, go_nested);
+	INIT_WORK(&p->go_nested, kvm_paging_go_nested_work);
 	INIT_WORK(&p->tidy, tidy);
 	mutex_init(&p->mutex);
 	spin_lock_init(&p->lock);
@@ -452,7 +447,7 @@ int kvm_paging_set_mode(struct kvm *kvm, bool nested)
 		p->rolled_back++;
 	if (r == -ETIMEDOUT)
 		pr_warn_ratelimited("kvm [%d]: vCPUs did not stop within %u ms, the paging mode stays %s\n",
-				    kvm->userspace_pid, paging_timeout_ms, mode_names[p->nested]);
+				    kvm->userspace_pid, paging_timeout_ms, kvm_paging_names[p->nested]);
 out:
 	mutex_unlock(&p->mutex);
 	return r;
@@ -464,119 +459,6 @@ static void tidy(struct work_struct *work)
 	struct kvm_paging_vm *p = container_of(work, struct kvm_paging_vm, tidy);
 
 	kvm_paging_mmu_free_shadow(container_of(p, struct kvm, arch.paging));
-}
-
-/* The guest does what only nested paging has. */
-static int bring_back(struct kvm *kvm)
-{
-	struct kvm_paging_vm *p = &kvm->arch.paging;
-	bool was_nested = READ_ONCE(p->nested);
-	int r = kvm_paging_set_mode(kvm, true);
-
-	if (!r && !was_nested) {
-		p->by_guest++;
-		pr_info_ratelimited("kvm [%d]: the guest begins to use what only nested paging has, and goes back to it\n",
-				    kvm->userspace_pid);
-	}
-	return r;
-}
-
-static void go_nested(struct work_struct *work)
-{
-	struct kvm_paging_vm *p = container_of(work, struct kvm_paging_vm, go_nested);
-
-	/* The guest asks again at once. A vCPU that cannot switch now soon can. */
-	if (bring_back(container_of(p, struct kvm, arch.paging)))
-		msleep(20);
-}
-
-/*
- * The guest is about to do what its processor has and shadow paging has not. The VM goes back to
- * nested paging, and the vCPU executes its instruction again, until it is there.
- */
-int kvm_paging_go_nested(struct kvm_vcpu *vcpu)
-{
-	queue_work(system_unbound_wq, &vcpu->kvm->arch.paging.go_nested);
-	cond_resched();
-	return 1;
-}
-EXPORT_SYMBOL_GPL(kvm_paging_go_nested);
-
-/*
- * Whether a vCPU may be a hypervisor now. Not under shadow paging, as its VMRUN or VMLAUNCH would fail, and not before
- * the shadow pages of a stay there are gone, as its own guest's tables have to be write-tracked.
- */
-bool kvm_paging_can_nest(struct kvm_vcpu *vcpu)
-{
-	return !tdp_enabled || (kvm_vcpu_tdp(vcpu) && !kvm_paging_tracks_nothing(vcpu->kvm));
-}
-EXPORT_SYMBOL_GPL(kvm_paging_can_nest);
-
-/* Whether the vCPU may have this EFER as it is now, whoever writes it. */
-bool kvm_paging_allows_efer(struct kvm_vcpu *vcpu, u64 efer)
-{
-	return !(efer & EFER_SVME) || (vcpu->arch.efer & EFER_SVME) || kvm_paging_can_nest(vcpu);
-}
-
-/* The same of CR4: shadow tables have no protection keys. */
-bool kvm_paging_allows_cr4(struct kvm_vcpu *vcpu, unsigned long cr4)
-{
-	return !(cr4 & X86_CR4_PKE) || !tdp_enabled || kvm_vcpu_tdp(vcpu);
-}
-
-/* Whether a guest's write has to wait for nested paging: else it is right now, or wrong in either mode. */
-bool kvm_paging_wrmsr_needs_nested(struct kvm_vcpu *vcpu, u32 msr, u64 data)
-{
-	return msr == MSR_EFER && !kvm_paging_allows_efer(vcpu, data) && kvm_cpu_cap_has(X86_FEATURE_SVM) &&
-	       guest_cpuid_has(vcpu, X86_FEATURE_SVM);
-}
-
-bool kvm_paging_cr4_needs_nested(struct kvm_vcpu *vcpu, unsigned long cr4)
-{
-	return !kvm_paging_allows_cr4(vcpu, cr4) && kvm_cpu_cap_has(X86_FEATURE_PKU) &&
-	       guest_cpuid_has(vcpu, X86_FEATURE_PKU);
-}
-EXPORT_SYMBOL_GPL(kvm_paging_cr4_needs_nested);
-
-/* The state of a vCPU by user space, such as that of a guest that migrates here. */
-bool kvm_paging_allows_sregs(struct kvm_vcpu *vcpu, u64 efer, unsigned long cr4)
-{
-	vcpu->arch.paging.wants_nested = kvm_paging_wrmsr_needs_nested(vcpu, MSR_EFER, efer) ||
-					 kvm_paging_cr4_needs_nested(vcpu, cr4);
-	return kvm_paging_allows_efer(vcpu, efer) && kvm_paging_allows_cr4(vcpu, cr4);
-}
-
-/* The same of system management mode. What EFER and CR4 are after it is in the guest's memory. */
-bool kvm_paging_allows_smm(struct kvm_vcpu *vcpu)
-{
-	vcpu->arch.paging.wants_nested = kvm_paging_wrmsr_needs_nested(vcpu, MSR_EFER, EFER_SVME) ||
-					 kvm_paging_cr4_needs_nested(vcpu, X86_CR4_PKE);
-	vcpu->arch.paging.smm_by_user |= !vcpu->arch.paging.wants_nested;
-	return !vcpu->arch.paging.wants_nested;
-}
-
-/*
- * At the end of a call of user space that sets state: whether the VM went back to nested paging for it, and the call is to be
- * made again. The switch needs the vCPU's mutex; nothing was set yet, so it may be dropped. A VM that somebody always
- * switches is left alone in the end.
- */
-bool kvm_paging_went_nested(struct kvm_vcpu *vcpu, unsigned int ioctl)
-{
-	struct kvm_paging_vcpu *v = &vcpu->arch.paging;
-	bool wants = v->wants_nested && v->tries < 3;
-	int r;
-
-	if (ioctl != KVM_SET_SREGS && ioctl != KVM_SET_SREGS2 && ioctl != KVM_SET_NESTED_STATE &&
-	    ioctl != KVM_SET_VCPU_EVENTS)
-		return false;
-	v->wants_nested = false;
-	v->tries = wants ? v->tries + 1 : 0;
-	if (!wants)
-		return false;
-	mutex_unlock(&vcpu->mutex);
-	r = bring_back(vcpu->kvm);
-	mutex_lock(&vcpu->mutex);
-	return !r;
 }
 
 static bool may_choose_shadow(void)
@@ -596,126 +478,4 @@ int kvm_paging_enable_cap(struct kvm *kvm, struct kvm_enable_cap *cap)
 	if (!cap->args[0] && !may_choose_shadow())
 		return -EPERM;
 	return kvm_paging_set_mode(kvm, cap->args[0]);
-}
-
-static int mode_show(struct seq_file *m, void *unused)
-{
-	struct kvm_paging_vm *p = &((struct kvm *)m->private)->arch.paging;
-	bool nested, target;
-
-	spin_lock(&p->lock);
-	nested = p->nested;
-	target = p->target;
-	spin_unlock(&p->lock);
-	if (nested == target)
-		seq_printf(m, "%s\n", mode_names[nested]);
-	else
-		seq_printf(m, "%s -> %s\n", mode_names[nested], mode_names[target]);
-	return 0;
-}
-
-static int stats_show(struct seq_file *m, void *unused)
-{
-	struct kvm *kvm = m->private;
-	struct kvm_paging_vm *p = &kvm->arch.paging;
-	/* Not under the mutex: who reads must not wait for a switch. */
-	const struct { const char *name; u64 value; } values[] = {
-		{ "switches_to_shadow", READ_ONCE(p->to_shadow) },
-		{ "switches_to_nested", READ_ONCE(p->to_nested) },
-		{ "switches_by_guest", READ_ONCE(p->by_guest) },
-		{ "refused", READ_ONCE(p->refused) },
-		{ "rolled_back", READ_ONCE(p->rolled_back) },
-		{ "vcpus", atomic_read(&kvm->online_vcpus) },
-		{ "vcpus_in_guest_last", READ_ONCE(p->in_guest_last) },
-		{ "quiesce_ns_last", READ_ONCE(p->quiesce.last) },
-		{ "quiesce_ns_worst", READ_ONCE(p->quiesce.worst) },
-		{ "switch_ns_last", READ_ONCE(p->work.last) },
-		{ "switch_ns_worst", READ_ONCE(p->work.worst) },
-		{ "resume_ns_last", READ_ONCE(p->resume.last) },
-		{ "resume_ns_worst", READ_ONCE(p->resume.worst) },
-		{ "drop_ns_last", READ_ONCE(p->drop.last) },
-		{ "drop_ns_worst", READ_ONCE(p->drop.worst) },
-		{ "tables_kept", kvm_paging_mmu_nested_tables(kvm) },
-		{ "tables_dropped", READ_ONCE(p->tables_dropped) },
-		{ "shadow_pages", READ_ONCE(kvm->arch.n_used_mmu_pages) },
-		{ "shadow_pages_dropped", READ_ONCE(p->shadow_pages_dropped) },
-	};
-	int i;
-
-	for (i = 0; i < ARRAY_SIZE(values); i++)
-		seq_printf(m, "%s %llu\n", values[i].name, values[i].value);
-	return 0;
-}
-
-static int open_for(struct file *file, struct kvm *kvm, int (*show)(struct seq_file *, void *))
-{
-	int r;
-
-	/* The VM's directory outlives its last user by a moment. */
-	if (!kvm_get_kvm_safe(kvm))
-		return -ENOENT;
-	r = single_open(file, show, kvm);
-	if (r < 0)
-		kvm_put_kvm(kvm);
-	return r;
-}
-
-static int mode_open(struct inode *inode, struct file *file)
-{
-	return open_for(file, inode->i_private, mode_show);
-}
-
-static int stats_open(struct inode *inode, struct file *file)
-{
-	return open_for(file, inode->i_private, stats_show);
-}
-
-static int paging_release(struct inode *inode, struct file *file)
-{
-	kvm_put_kvm(inode->i_private);
-	return single_release(inode, file);
-}
-
-static ssize_t mode_write(struct file *file, const char __user *from, size_t n, loff_t *at)
-{
-	struct kvm *kvm = file_inode(file)->i_private;
-	char word[16];
-	int r;
-
-	/* The debugfs mode keeps others out unless someone has changed it. */
-	if (!capable(CAP_SYS_ADMIN))
-		return -EPERM;
-	if (n >= sizeof(word))
-		return -EINVAL;
-	if (copy_from_user(word, from, n))
-		return -EFAULT;
-	word[n] = 0;
-	r = mode_of(word);
-	if (r < 0)
-		return -EINVAL;
-	r = kvm_paging_set_mode(kvm, r);
-	return r ? r : n;
-}
-
-static const struct file_operations mode_fops = {
-	.owner = THIS_MODULE,
-	.open = mode_open,
-	.read = seq_read,
-	.write = mode_write,
-	.llseek = seq_lseek,
-	.release = paging_release,
-};
-
-static const struct file_operations stats_fops = {
-	.owner = THIS_MODULE,
-	.open = stats_open,
-	.read = seq_read,
-	.llseek = seq_lseek,
-	.release = paging_release,
-};
-
-void kvm_paging_create_debugfs(struct kvm *kvm)
-{
-	debugfs_create_file("paging_mode", 0600, kvm->debugfs_dentry, kvm, &mode_fops);
-	debugfs_create_file("paging_stats", 0400, kvm->debugfs_dentry, kvm, &stats_fops);
 }

@@ -22,16 +22,23 @@ struct kvm_paging_ops {
 	void (*enter)(struct kvm_vcpu *vcpu);
 };
 
-/* paging_mode.c */
+/* paging_mode.c. A mode's name and number: 0 shadow, 1 nested, negative for other words. */
+extern const char *const kvm_paging_names[2];
+int kvm_paging_mode_of(const char *word);
 void kvm_paging_register(const struct kvm_paging_ops *ops);
 void kvm_paging_init_vm(struct kvm *kvm);
 void kvm_paging_init_vcpu(struct kvm_vcpu *vcpu);
 int kvm_paging_set_mode(struct kvm *kvm, bool nested);
 int kvm_paging_park(struct kvm_vcpu *vcpu);
 void kvm_paging_destroy_vm(struct kvm *kvm);
-bool kvm_paging_wrmsr_needs_nested(struct kvm_vcpu *vcpu, u32 msr, u64 data);
 int kvm_paging_check_extension(struct kvm *kvm);
 int kvm_paging_enable_cap(struct kvm *kvm, struct kvm_enable_cap *cap);
+
+/* paging_needs.c, beside those in asm/kvm_paging.h */
+void kvm_paging_go_nested_work(struct work_struct *work);
+bool kvm_paging_wrmsr_needs_nested(struct kvm_vcpu *vcpu, u32 msr, u64 data);
+
+/* paging_debugfs.c */
 void kvm_paging_create_debugfs(struct kvm *kvm);
 
 /*
