@@ -147,11 +147,24 @@ pub fn drive(
     Ok(state.into_inner().map_err(died)?.0)
 }
 
-/// What fits the laboratory's emulator: memory in MiB, of which Bochs keeps 2 GiB in memory and the rest in a file; and
-/// the time limit of a test in seconds. Bochs executes a fifth of the instructions in a second of the laboratory's time.
-pub fn defaults(lab: &Lab) -> (u64, u64) {
-    match lab.vendor().emulator {
-        Emulator::Qemu { .. } => (3072, 10),
-        Emulator::Bochs { .. } => (2048, 40),
+/// What fits the laboratory's emulator.
+#[derive(Debug, Clone, Copy)]
+pub struct Defaults {
+    /// Memory in MiB. Bochs keeps 2 GiB in memory, and the rest in a file.
+    pub memory_mib: u64,
+    /// Time limit of a test.
+    pub seconds: u64,
+    /// Time between two switches. A second of the laboratory's time is 500 million instructions under QEMU and 100
+    /// million under Bochs, so that with 20 ms there, VMs do little but switch.
+    pub switch_every_ms: u64,
+}
+
+impl Defaults {
+    /// The defaults of a laboratory.
+    pub fn of(lab: &Lab) -> Defaults {
+        match lab.vendor().emulator {
+            Emulator::Qemu { .. } => Defaults { memory_mib: 3072, seconds: 10, switch_every_ms: 20 },
+            Emulator::Bochs { .. } => Defaults { memory_mib: 2048, seconds: 40, switch_every_ms: 100 },
+        }
     }
 }

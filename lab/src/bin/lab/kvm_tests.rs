@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Result, bail, ensure};
-use bifold_lab::kvm_tests::drive::{Settings, defaults, drive};
+use bifold_lab::kvm_tests::drive::{Defaults, Settings, drive};
 use bifold_lab::kvm_tests::{KVMS, KvmTest, document, known, selftests, unit_tests};
 use bifold_lab::lab::{Lab, default_series};
 
@@ -32,9 +32,9 @@ pub struct Args {
     /// Time limit of a test, in seconds of the laboratory's time (default: 10 under QEMU, 40 under Bochs)
     #[arg(long)]
     seconds: Option<u64>,
-    /// Time between two switches of a VM, in milliseconds of the laboratory's time
-    #[arg(long, default_value_t = 20)]
-    switch_every: u64,
+    /// Time between two switches of a VM, in milliseconds of the laboratory's time (default: 20 under QEMU, 100 under Bochs)
+    #[arg(long)]
+    switch_every: Option<u64>,
     /// How often a result that is worse than under the kernel's own KVM is tried again
     #[arg(long, default_value_t = 3)]
     again: u64,
@@ -93,16 +93,16 @@ pub fn run(processor: &super::Processor, args: &Args) -> Result<ExitCode> {
     super::introduce(&ours);
     let (tests, about) = tests(args, &ours)?;
     let known = known::all().map_err(anyhow::Error::msg)?;
-    let (memory, seconds) = defaults(&ours);
+    let usual = Defaults::of(&ours);
     let settings = Settings {
         kvms: KVMS
             .iter()
             .filter(|k| args.under.is_empty() || args.under.iter().any(|u| u == k.name))
             .collect(),
-        seconds: args.seconds.unwrap_or(seconds),
-        switch_every_ms: args.switch_every,
+        seconds: args.seconds.unwrap_or(usual.seconds),
+        switch_every_ms: args.switch_every.unwrap_or(usual.switch_every_ms),
         jobs: args.jobs,
-        memory_mib: args.memory.unwrap_or(memory),
+        memory_mib: args.memory.unwrap_or(usual.memory_mib),
         logs: args.logs.clone(),
     };
     let results = drive((&plain, &ours), &tests, &settings, &|what| eprintln!("lab: {what}"))?;
