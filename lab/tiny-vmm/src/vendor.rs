@@ -226,7 +226,7 @@ pub static INTEL: Vendor = Vendor {
     emulator: Emulator::Bochs { model: "corei7_skylake_x" },
     virtualization: "vmx",
     profile: "skylake-sp",
-    other_flags: &["cr8_legacy", "mmxext", "sha_ni", "ssbd", "sse4a"],
+    other_flags: &["cpuid_fault", "cr8_legacy", "mmxext", "sha_ni", "ssbd", "sse4a"],
     halt: 12,
     shutdown: 2,
     decode: vmx_exit,
