@@ -5,7 +5,6 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicBool;
@@ -156,10 +155,6 @@ fn open_port() -> Result<Port> {
     bail!("the port {PORT} did not appear")
 }
 
-fn done(status: std::process::ExitStatus, stdout: String, stderr: String) -> Done {
-    Done { status: status.code().unwrap_or_else(|| -status.signal().unwrap_or(1)), stdout, stderr }
-}
-
 /// Runs a program, and passes its questions on while it waits for the answers.
 fn run(command: &[String], port: &mut Port) -> Result<Done> {
     let [program, args @ ..] = command else { bail!("no program given") };
@@ -193,7 +188,7 @@ fn run(command: &[String], port: &mut Port) -> Result<Done> {
     }
     drop(to);
     let status = child.wait()?;
-    Ok(done(status, said, errors.join().unwrap_or_default()))
+    Ok(Done::of(status, said, errors.join().unwrap_or_default()))
 }
 
 /// The error of a job that needs what this processor has not.

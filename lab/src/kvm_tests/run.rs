@@ -4,14 +4,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Read;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use bifold_host::{Host, State, VmId};
-use bifold_mmu::Mode;
 
 use crate::lab::job::{Done, Trial, TrialEnd, Word};
 use crate::storm::log::Kmsg;
@@ -51,7 +50,7 @@ fn switch_all(every: Duration, stop: &AtomicBool) -> (u64, BTreeMap<String, u64>
             // A VM that ends meanwhile takes its files with it.
             let Ok(Some(files)) = host.paging_files(id) else { continue };
             let Ok(State::In(mode)) = files.state() else { continue };
-            let other = if mode == Mode::Nested { Mode::Shadow } else { Mode::Nested };
+            let other = mode.other();
             match files.switch(other) {
                 Ok(()) => switches += 1,
                 Err(e) => *refused.entry(format!("{}: {e}", other.name())).or_default() += 1,
@@ -121,15 +120,13 @@ pub fn run(trial: &Trial, say: &mut dyn FnMut(&Word, &[u8]) -> Result<()>) -> Re
     let end = TrialEnd { late, switches: switched.0, refused: switched.1, messages };
     let data = serde_json::to_vec(&end)?;
     say(&Word::File { name: TrialEnd::FILE.into(), bytes: data.len() as u64 }, &data)?;
-    Ok(Done {
-        status: status.code().unwrap_or_else(|| -status.signal().unwrap_or(1)),
-        stdout: out,
-        stderr: err,
-    })
+    Ok(Done::of(status, out, err))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
     use super::*;
 
     #[test]

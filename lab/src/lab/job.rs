@@ -6,6 +6,8 @@
 //! line.
 
 use std::collections::BTreeMap;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 
 use serde::{Deserialize, Serialize};
 
@@ -190,6 +192,13 @@ pub struct Done {
     pub stdout: String,
     /// Standard error.
     pub stderr: String,
+}
+
+impl Done {
+    /// How a process ended that said this.
+    pub fn of(status: ExitStatus, stdout: String, stderr: String) -> Done {
+        Done { status: status.code().unwrap_or_else(|| -status.signal().unwrap_or(1)), stdout, stderr }
+    }
 }
 
 /// A message from init.
