@@ -32,7 +32,7 @@ PROFILE ?= profiles/epyc-zen5-guest.toml
 # Scale of the memory and of the times in experiments with sharing guests.
 SCALE ?= 1/8
 
-.PHONY: help setup bochs build install uninstall demo test docs kernel vmtest vmtest-long vmtest-debug vmtest-host kvm-tests validate-exits validate-time lab-policies lab-share lab-builds published-times lab lint fuzz msrv bench clean
+.PHONY: help setup bochs qemu build install uninstall demo test docs kernel vmtest vmtest-long vmtest-debug vmtest-host kvm-tests validate-exits validate-time lab-policies lab-share lab-builds published-times lab lint fuzz msrv bench clean
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /make \1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r a b; do printf '  %-20s %s\n' "$$a" "$$b"; done
 
@@ -69,7 +69,7 @@ test: setup ## run all tests
 kernel: setup ## build KVM modules with a paging mode per VM: target/kernel/RELEASE/kvm*.ko
 	@kernel/build
 
-vmtest-long: build kernel bochs kvm-tests ## run 10,000 switches under load on each kernel, the long cases and others' tests: hours
+vmtest-long: build kernel bochs qemu kvm-tests ## run 10,000 switches under load on each kernel, the long cases and others' tests: hours
 	@mkdir -p $(KERNEL_LOGS)
 	@status=0; for k in $(KERNELS); do (set -x; \
 	$(LAB) storm --kernel $$k --switches $(SWITCHES) --cpus 6 --stay 20 --seconds 7000 -o $(KERNEL_LOGS)/storm-$$k.md && \
@@ -79,7 +79,7 @@ vmtest-long: build kernel bochs kvm-tests ## run 10,000 switches under load on e
 	$(LAB) storm --vendor intel --kernel $$k --switches $(INTEL_SWITCHES) --vcpus 2 --cpus 2 -o $(KERNEL_LOGS)/storm-$$k-intel.md) \
 	|| status=$$?; done; exit $$status
 
-kvm-tests: build kernel bochs ## run the kernel's KVM selftests and kvm-unit-tests in every mode: docs/results, hours (UNIT_TESTS=CHECKOUT VENDORS=amd)
+kvm-tests: build kernel bochs qemu ## run the kernel's KVM selftests and kvm-unit-tests in every mode: docs/results, hours (UNIT_TESTS=CHECKOUT VENDORS=amd)
 	@kernel/selftests $(KERNELS)
 	@$(if $(UNIT_TESTS),,echo "make kvm-tests: without kvm-unit-tests, as UNIT_TESTS names no checkout" >&2)
 	@mkdir -p $(KERNEL_LOGS)
@@ -100,6 +100,9 @@ vmtest-host: ## load and test the modules on this machine (first read docs/guide
 
 bochs: ## build Bochs, the emulator of Intel's virtualization: target/bochs
 	@lab/bochs/build
+
+qemu: ## build a QEMU whose emulation of AMD's virtualization is mended, for the laboratory: target/qemu
+	@lab/qemu/build
 
 vmtest: build bochs ## run quick tests under the real KVM, in emulated machines of both vendors: minutes (KERNEL=6.1 VENDORS=amd)
 	@status=0; for v in $(VENDORS); do (set -x; \

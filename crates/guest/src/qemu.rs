@@ -57,7 +57,14 @@ fn search() -> Result<PathBuf, GuestError> {
 
 /// Finds QEMU (`BIFOLD_QEMU`, then `PATH`) and checks its version and plugin support.
 pub fn find() -> Result<Qemu, GuestError> {
-    let path = search()?;
+    at(search()?)
+}
+
+/// The QEMU of this path, with the same checks.
+///
+/// # Errors
+/// If it cannot be run, is too old or has no plugins.
+pub fn at(path: PathBuf) -> Result<Qemu, GuestError> {
     let ask = |arg| {
         // A process group of its own: the terminal's Ctrl-C is for us, and we have not started yet.
         Command::new(&path).arg(arg).stdin(Stdio::null()).process_group(0).output().map_err(|e| {

@@ -104,7 +104,10 @@ pub type Answer<'a> = dyn FnMut(&str, &mut File) -> String + 'a;
 /// A laboratory: the emulator, and a kernel with KVM.
 #[derive(Debug, Clone)]
 pub struct Lab {
+    /// The VMM of inner guests, and the laboratory's emulator where there is no mended one.
     qemu: Qemu,
+    /// The QEMU of `lab/qemu/build`.
+    mended: Option<Qemu>,
     kernel: Kernel,
     /// The kernel of inner guests.
     inner: Kernel,
@@ -170,6 +173,7 @@ impl Lab {
     pub fn with(kernel: Kernel) -> Result<Lab, LabError> {
         Ok(Lab {
             qemu: find_qemu()?,
+            mended: qemu::mended()?,
             inner: kernel.clone(),
             kernel,
             own: None,
@@ -247,7 +251,7 @@ impl Lab {
         Some(in_target(&format!("selftests/{}/build.txt", self.kernel.version))?.parent()?.to_owned())
     }
 
-    /// QEMU's version.
+    /// The version of the QEMU that runs inner guests.
     pub fn qemu_version(&self) -> &str {
         &self.qemu.version
     }
@@ -256,7 +260,10 @@ impl Lab {
     pub fn emulator(&self) -> String {
         match &self.bochs {
             Some(bochs) => format!("Bochs {}", bochs.version),
-            None => format!("QEMU {}", self.qemu.version),
+            None => match &self.mended {
+                Some(mended) => format!("QEMU {}, mended", mended.version),
+                None => format!("QEMU {}", self.qemu.version),
+            },
         }
     }
 }

@@ -1,17 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The laboratory under QEMU's TCG, which emulates AMD's virtualization: the emulator's command line.
+//! The laboratory under QEMU's TCG, which emulates AMD's virtualization: which QEMU, and its command line.
+//!
+//! `lab/qemu/build` makes a QEMU with a few corrections; without it, the laboratory takes the QEMU that is installed.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::PathBuf;
 use std::process::Stdio;
 
-use bifold_guest::qemu::{self, BARE, MACHINE, cpu, path_of};
+use bifold_guest::qemu::{self, BARE, MACHINE, Qemu, cpu, path_of};
 
 use super::boot::{COMMAND_LINE, Files};
 use super::error::LabError;
 use super::job::PORT;
 use super::session::Emulator;
-use super::{Lab, Plan};
+use super::{DATA_DIRS, Lab, Plan};
+
+/// The caller's QEMU for laboratories (`BIFOLD_LAB_QEMU`), or that of `lab/qemu/build` in target/qemu.
+pub(super) fn mended() -> Result<Option<Qemu>, LabError> {
+    let named = std::env::var_os("BIFOLD_LAB_QEMU").filter(|p| !p.is_empty()).map(PathBuf::from);
+    let path = named.or_else(|| super::in_target("qemu/qemu-system-x86_64"));
+    Ok(path.map(qemu::at).transpose()?)
+}
 
 impl Lab {
     fn arguments(&self, plan: &Plan, flags: &[&str], files: &Files, port: &OwnedFd) -> Vec<String> {
@@ -19,6 +29,12 @@ impl Lab {
         let mut args: Vec<String> = Vec::new();
         let mut opt = |name: &str, value: String| args.extend([name.to_owned(), value]);
         opt("-machine", MACHINE.into());
+        if self.mended.is_some() {
+            // Built without firmware: the packages' is taken.
+            for dir in DATA_DIRS {
+                opt("-L", dir.into());
+            }
+        }
         let bytes = plan.memory_mib << 20;
         let ram = path(&files.ram);
         opt("-object", format!("memory-backend-file,id=ram,size={bytes},mem-path={ram},share=on"));
@@ -66,6 +82,13 @@ impl Lab {
         let arguments = self.arguments(plan, flags, files, &port);
         let keep = [&files.ram, &files.initrd, &files.console, &files.swap].map(AsFd::as_fd);
         let keep: Vec<_> = keep.into_iter().chain([port.as_fd()]).collect();
-        Ok(Emulator(qemu::spawn(&self.qemu.path, &arguments, &keep, Stdio::null(), log, false)?))
+        Ok(Emulator(qemu::spawn(
+            &self.mended.as_ref().unwrap_or(&self.qemu).path,
+            &arguments,
+            &keep,
+            Stdio::null(),
+            log,
+            false,
+        )?))
     }
 }
