@@ -34,6 +34,7 @@ mod process;
 mod smaps;
 mod statistics;
 mod switch;
+mod vcpus;
 mod vm;
 mod vm_id;
 
@@ -47,6 +48,7 @@ pub use process::guest_name;
 pub use smaps::Mapping;
 pub use statistics::{BadStatistics, BinaryStatistics, Kind, Statistic, Statistics, StatisticsFiles};
 pub use switch::{Happened, Switch};
+pub use vcpus::{ThreadTime, Vcpu};
 pub use vm::{Vm, select};
 pub use vm_id::VmId;
 

@@ -88,7 +88,8 @@ fn descriptors(bytes: &[u8]) -> Result<(Vec<(Statistic, usize)>, u64), BadStatis
     let mut places = Vec::new();
     for n in 0..count {
         let at = from + n * one;
-        let name = bytes.get(at + DESCRIPTOR..at + one).ok_or(BadStatistics("its descriptors are cut off"))?;
+        let name =
+            bytes.get(at + DESCRIPTOR..at + one).ok_or(BadStatistics("its descriptors are cut off"))?;
         let name = name.split(|b| *b == 0).next().unwrap_or_default();
         let Some(statistic) = Statistic::ALL.iter().find(|s| s.name().as_bytes() == name) else { continue };
         let offset = word(at + 8).ok_or(BadStatistics("its descriptors are cut off"))?;
