@@ -9,7 +9,7 @@ use crate::{Host, guest_name, read_up_to};
 use std::path::Path;
 
 /// Starts of the names of programs that run guests.
-const VMMS: [&str; 4] = ["qemu-", "kvm", "cloud-hypervisor", "firecracker"];
+const VMMS: [&str; 5] = ["qemu-", "kvm", "cloud-hypervisor", "firecracker", "crosvm"];
 /// Upper limit for a command line.
 const MOST_CMDLINE: u64 = 4 << 20;
 
@@ -108,7 +108,7 @@ mod tests {
             hugetlb: true,
             real_time: true,
         };
-        let fire = GuestProcess { pid: 7, name: "firecracker".into(), ..GuestProcess::default() };
+        let fire = GuestProcess { pid: 7, name: "x".into(), ..GuestProcess::default() };
         assert_eq!(host.guest_processes(), [fire, web]);
     }
 }

@@ -36,18 +36,48 @@ pub(crate) fn name_of(proc: &Path, pid: u32) -> Option<String> {
     guest.or_else(comm)
 }
 
-/// The guest's name on a QEMU command line in the form of `/proc/PID/cmdline`: `-name X` or
-/// `-name guest=X,debug-threads=on`, with `,,` for a comma within X.
+/// The guest's name on a VMM's command line, in the form of `/proc/PID/cmdline`; `None` if the command line has none.
+///
+/// - QEMU: `-name X` or `-name guest=X,debug-threads=on`, with `,,` for a comma within X;
+/// - Firecracker: `--id X`; crosvm: `--name X`;
+/// - Cloud Hypervisor has no names: the socket of its API without folder and ending, from `--api-socket PATH` or `path=PATH`.
+///
+/// ```
+/// use bifold_host::guest_name;
+///
+/// assert_eq!(guest_name(b"qemu-system-x86_64\0-name\0guest=web").as_deref(), Some("web"));
+/// assert_eq!(guest_name(b"/usr/bin/firecracker\0--id\0f7").as_deref(), Some("f7"));
+/// assert_eq!(guest_name(b"cloud-hypervisor\0--api-socket\0/run/db.sock").as_deref(), Some("db"));
+/// ```
 pub fn guest_name(cmdline: &[u8]) -> Option<String> {
-    let mut words = cmdline.split(|b| *b == 0);
-    let mut found = None;
-    while let Some(word) = words.next() {
-        if matches!(word, b"-name" | b"--name") {
-            // QEMU takes the last `-name`.
-            found = guest_of(&String::from_utf8_lossy(words.next()?)).or(found);
-        }
+    let words: Vec<_> = cmdline.split(|b| *b == 0).map(String::from_utf8_lossy).collect();
+    let program = words[0].rsplit('/').next().unwrap_or_default();
+    if program.starts_with("firecracker") {
+        return value(&words, "--id").map(String::from);
     }
-    found
+    if program.starts_with("crosvm") {
+        return value(&words, "--name").map(String::from);
+    }
+    if program.starts_with("cloud-hyperviso") {
+        let socket = value(&words, "--api-socket")?;
+        let file = Path::new(socket.strip_prefix("path=").unwrap_or(socket)).file_stem()?;
+        return file.to_str().map(String::from);
+    }
+    // QEMU takes the last `-name`.
+    let names = words.windows(2).filter(|w| matches!(w[0].as_ref(), "-name" | "--name"));
+    names.filter_map(|w| guest_of(&w[1])).next_back()
+}
+
+/// The value of an option: `--id X` or `--id=X`.
+fn value<'a>(words: &'a [std::borrow::Cow<str>], option: &str) -> Option<&'a str> {
+    let at = words
+        .iter()
+        .position(|w| w.strip_prefix(option).is_some_and(|r| r.is_empty() || r.starts_with('=')))?;
+    let value = match words[at].strip_prefix(option)? {
+        "" => words.get(at + 1)?,
+        joined => &joined[1..],
+    };
+    Some(value).filter(|v| !v.is_empty())
 }
 
 /// The guest's name in the value of `-name`.
