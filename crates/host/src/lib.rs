@@ -22,6 +22,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod backing;
 mod error;
 mod guests;
 pub mod held;
@@ -39,6 +40,7 @@ mod vcpus;
 mod vm;
 mod vm_id;
 
+pub use backing::Backing;
 pub use error::{HostError, Refusal};
 pub use guests::GuestProcess;
 pub use kvm::{Hardware, Kvm};

@@ -10,7 +10,7 @@ const PAGE: u64 = 4096;
 pub(crate) const MOST_SMAPS: u64 = 1 << 30;
 
 /// A mapping. Amounts are in bytes, 0 where the kernel lacks the line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Mapping {
     /// First address.
     pub start: u64,
@@ -22,8 +22,14 @@ pub struct Mapping {
     pub resident: u64,
     /// Proportional bytes: a page with n mappings counts 1/n (`Pss`).
     pub proportional: u64,
-    /// Resident bytes in huge pages (`AnonHugePages`).
+    /// Resident bytes in transparent huge pages of private memory (`AnonHugePages`).
     pub huge: u64,
+    /// Resident bytes in transparent huge pages of files and shared memory (`FilePmdMapped`, `ShmemPmdMapped`).
+    pub shared_huge: u64,
+    /// Bytes in pages of hugetlbfs (`Private_Hugetlb`, `Shared_Hugetlb`), which are not in `resident`.
+    pub hugetlb: u64,
+    /// Size of the mapping's pages, in bytes (`KernelPageSize`): 2 MB or 1 GB in hugetlbfs.
+    pub page: u64,
     /// Whether KSM may merge the mapping (flag `mg`).
     pub mergeable: bool,
 }
@@ -41,9 +47,7 @@ impl Mapping {
                 inside = start < end && start % PAGE == 0 && end % PAGE == 0;
                 if inside {
                     let data = words.next().is_some_and(|mode| mode.starts_with("rw-"));
-                    let new =
-                        Mapping { start, end, data, resident: 0, proportional: 0, huge: 0, mergeable: false };
-                    found.push(new);
+                    found.push(Mapping { start, end, data, ..Mapping::default() });
                 }
                 continue;
             }
@@ -52,6 +56,13 @@ impl Mapping {
                 "Rss:" => mapping.resident = bytes(words),
                 "Pss:" => mapping.proportional = bytes(words),
                 "AnonHugePages:" => mapping.huge = bytes(words),
+                "FilePmdMapped:" | "ShmemPmdMapped:" => {
+                    mapping.shared_huge = mapping.shared_huge.saturating_add(bytes(words))
+                }
+                "Private_Hugetlb:" | "Shared_Hugetlb:" => {
+                    mapping.hugetlb = mapping.hugetlb.saturating_add(bytes(words))
+                }
+                "KernelPageSize:" => mapping.page = bytes(words),
                 "VmFlags:" => mapping.mergeable = words.any(|w| w == "mg"),
                 _ => {}
             }
@@ -77,22 +88,14 @@ mod tests {
 
     #[test]
     fn a_mapping_has_its_lines_and_no_others() {
-        let smaps = "7f0000000000-7f0000200000 rw-p 00000000 00:00 0 \nSize: 2048 kB\nRss: 1024 kB\n\
+        let smaps = "7f0000000000-7f0000200000 rw-p 00000000 00:00 0 \nSize: 2048 kB\nKernelPageSize: 4 kB\nRss: 1024 kB\n\
                      Pss: 512 kB\nPss_Dirty: 7 kB\nAnonHugePages:   256 kB\nNew: 9 kB\n\
                      VmFlags: rd wr mr mw me ac mg \n\
                      7f0000300000-7f0000400000 r-xp 00000000 00:00 0  /lib/x\nRss: much kB\nVmFlags: rd ex\n\
                      7f0000400001-7f0000401000 rw-p 00000000 00:00 0\nRss: 4 kB\nVmFlags: mg";
         let found = Mapping::parse(smaps);
         let (a, b) = (0x7f00_0000_0000, 0x7f00_0030_0000);
-        let none = Mapping {
-            start: b,
-            end: b + (1 << 20),
-            data: false,
-            resident: 0,
-            proportional: 0,
-            huge: 0,
-            mergeable: false,
-        };
+        let none = Mapping { start: b, end: b + (1 << 20), ..Mapping::default() };
         let first = Mapping {
             start: a,
             end: a + (2 << 20),
@@ -100,7 +103,9 @@ mod tests {
             resident: 1 << 20,
             proportional: 512 << 10,
             huge: 256 << 10,
+            page: 4096,
             mergeable: true,
+            ..Mapping::default()
         };
         assert_eq!(found, [first, none], "the third begins in the middle of a page");
         assert_eq!(Mapping::parse("a line that is none\nRss: 4 kB\n"), []);
