@@ -108,9 +108,7 @@ mod tests {
 
     #[test]
     fn without_numa_maps_nodes_are_unknown_and_without_smaps_everything() {
-        let dir = tempfile::tempdir().unwrap();
-        let [sys, proc, debug] = ["sys", "proc", "debug"].map(|n| dir.path().join(n));
-        let host = Host { sys, proc, debug };
+        let (_dir, host) = crate::tests::host();
         assert_eq!(host.backing(7), None);
         std::fs::create_dir_all(host.proc.join("7")).unwrap();
         std::fs::write(host.proc.join("7/smaps"), SMAPS).unwrap();

@@ -35,11 +35,7 @@ pub struct GuestProcess {
 impl Host {
     /// All processes that run a guest, by process id; empty if procfs cannot be read.
     pub fn guest_processes(&self) -> Vec<GuestProcess> {
-        let Ok(entries) = std::fs::read_dir(&self.proc) else { return Vec::new() };
-        let mut pids: Vec<u32> =
-            entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
-        pids.sort_unstable();
-        pids.into_iter().filter_map(|pid| guest_process(&self.proc, pid)).collect()
+        self.pids().into_iter().filter_map(|pid| guest_process(&self.proc, pid)).collect()
     }
 }
 
@@ -82,9 +78,7 @@ mod tests {
 
     #[test]
     fn guests_are_told_by_their_program_and_read_whole() {
-        let dir = tempfile::tempdir().unwrap();
-        let [sys, proc, debug] = ["sys", "proc", "debug"].map(|n| dir.path().join(n));
-        let host = Host { sys, proc, debug };
+        let (_dir, host) = crate::tests::host();
         assert_eq!(host.guest_processes(), []);
         let put = |path: &str, text: &str| {
             let path = host.proc.join(path);

@@ -11,7 +11,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
-/// Most file descriptors of a process that are looked at: twice the usual hard limit.
+/// Most file descriptors of a process that are looked at: the default of `fs.nr_open`.
 const MOST_FDS: usize = 1 << 20;
 
 /// What a process has of KVM.
@@ -31,11 +31,7 @@ pub struct KvmProcess {
 impl Host {
     /// The processes that hold a VM of KVM, by process id; those only that this user may look into.
     pub fn kvm_processes(&self) -> Vec<KvmProcess> {
-        let Ok(entries) = fs::read_dir(&self.proc) else { return Vec::new() };
-        let mut pids: Vec<u32> =
-            entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
-        pids.sort_unstable();
-        pids.into_iter().filter_map(|pid| self.kvm_process(pid)).collect()
+        self.pids().into_iter().filter_map(|pid| self.kvm_process(pid)).collect()
     }
 
     /// What this process has of KVM; `None` if that is no VM, or this user may not look.
@@ -89,9 +85,7 @@ mod tests {
 
     #[test]
     fn processes_are_told_by_their_descriptors() {
-        let dir = tempfile::tempdir().unwrap();
-        let [sys, proc, debug] = ["sys", "proc", "debug"].map(|n| dir.path().join(n));
-        let host = Host { sys, proc, debug };
+        let (_dir, host) = crate::tests::host();
         assert_eq!(host.kvm_processes(), []);
         let fd = |pid: u32, fd: u32, to: &str| {
             let dir = host.proc.join(format!("{pid}/fd"));

@@ -139,9 +139,7 @@ mod tests {
 
     #[test]
     fn facts_come_from_their_files_and_are_absent_without() {
-        let dir = tempfile::tempdir().unwrap();
-        let [sys, proc, debug] = ["sys", "proc", "debug"].map(|n| dir.path().join(n));
-        let host = Host { sys, proc, debug };
+        let (_dir, host) = crate::tests::host();
         assert_eq!((host.numa_nodes(), host.isolated_cpus(), host.uptime_s()), (1, None, None));
         assert_eq!(
             (host.kernel_release(), host.vmstat(), host.pressure()),

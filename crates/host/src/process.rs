@@ -11,6 +11,15 @@ pub(crate) struct Process {
 }
 
 impl Host {
+    /// The ids of all processes, in order; empty if procfs cannot be read.
+    pub(crate) fn pids(&self) -> Vec<u32> {
+        let Ok(entries) = std::fs::read_dir(&self.proc) else { return Vec::new() };
+        let mut pids: Vec<u32> =
+            entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
+        pids.sort_unstable();
+        pids
+    }
+
     /// The process of a thread. KVM names a VM's directory after the thread that created the VM, which need
     /// not be the process's first.
     pub(crate) fn process(&self, thread: u32) -> Process {
@@ -58,7 +67,7 @@ pub fn guest_name(cmdline: &[u8]) -> Option<String> {
     if program.starts_with("crosvm") {
         return value(&words, "--name").map(String::from);
     }
-    if program.starts_with("cloud-hyperviso") {
+    if program.starts_with("cloud-hypervisor") {
         let socket = value(&words, "--api-socket")?;
         let file = Path::new(socket.strip_prefix("path=").unwrap_or(socket)).file_stem()?;
         return file.to_str().map(String::from);

@@ -11,6 +11,13 @@ use std::os::unix::ffi::OsStrExt as _;
 const STATS: &str = "switches_to_shadow 3\nswitches_to_nested 2\nrefused 1\nrolled_back 0\nvcpus 2\n\
                      vcpus_in_guest_last 1\nquiesce_ns_last 250000\n";
 
+/// A host without a file, in a folder that goes with the first value.
+pub fn host() -> (tempfile::TempDir, Host) {
+    let dir = tempfile::tempdir().unwrap();
+    let [sys, proc, debug] = ["sys", "proc", "debug"].map(|n| dir.path().join(n));
+    (dir, Host { sys, proc, debug })
+}
+
 struct Tree {
     _dir: tempfile::TempDir,
     host: Host,
@@ -18,9 +25,8 @@ struct Tree {
 
 impl Tree {
     fn new() -> Tree {
-        let dir = tempfile::tempdir().unwrap();
-        let [sys, proc, debug] = ["sys", "proc", "debug"].map(|n| dir.path().join(n));
-        let tree = Tree { _dir: dir, host: Host { sys, proc, debug } };
+        let (_dir, host) = host();
+        let tree = Tree { _dir, host };
         fs::create_dir_all(tree.host.proc.join("1")).unwrap();
         fs::create_dir_all(tree.host.debug.join("x86")).unwrap();
         tree
@@ -64,7 +70,7 @@ impl Tree {
     }
 }
 
-fn put(path: &std::path::Path, bytes: &[u8]) {
+pub fn put(path: &std::path::Path, bytes: &[u8]) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, bytes).unwrap();
 }

@@ -77,17 +77,10 @@ fn number(comm: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
-
-    fn host() -> (tempfile::TempDir, Host) {
-        let dir = tempfile::tempdir().unwrap();
-        let [sys, proc, debug] = ["sys", "proc", "debug"].map(|n| dir.path().join(n));
-        (dir, Host { sys, proc, debug })
-    }
+    use crate::tests::host;
 
     fn put(path: &Path, text: &str) {
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
+        crate::tests::put(path, text.as_bytes());
     }
 
     fn pairs(all: &[Vcpu]) -> Vec<(u32, u32)> {

@@ -104,10 +104,10 @@ pub type Answer<'a> = dyn FnMut(&str, &mut File) -> String + 'a;
 /// A laboratory: the emulator, and a kernel with KVM.
 #[derive(Debug, Clone)]
 pub struct Lab {
-    /// The VMM of inner guests, and the laboratory's emulator where there is no mended one.
+    /// The VMM of inner guests, and the laboratory's emulator where there is no other QEMU for that.
     qemu: Qemu,
-    /// The QEMU of `lab/qemu/build`.
-    mended: Option<Qemu>,
+    /// The QEMU that the laboratory runs in, if not the same.
+    machine: Option<Qemu>,
     kernel: Kernel,
     /// The kernel of inner guests.
     inner: Kernel,
@@ -173,7 +173,7 @@ impl Lab {
     pub fn with(kernel: Kernel) -> Result<Lab, LabError> {
         Ok(Lab {
             qemu: find_qemu()?,
-            mended: qemu::mended()?,
+            machine: qemu::for_laboratories()?,
             inner: kernel.clone(),
             kernel,
             own: None,
@@ -260,10 +260,7 @@ impl Lab {
     pub fn emulator(&self) -> String {
         match &self.bochs {
             Some(bochs) => format!("Bochs {}", bochs.version),
-            None => match &self.mended {
-                Some(mended) => format!("QEMU {}, mended", mended.version),
-                None => format!("QEMU {}", self.qemu.version),
-            },
+            None => format!("QEMU {}", self.machine.as_ref().unwrap_or(&self.qemu).version),
         }
     }
 }

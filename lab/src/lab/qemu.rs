@@ -16,11 +16,14 @@ use super::job::PORT;
 use super::session::Emulator;
 use super::{DATA_DIRS, Lab, Plan};
 
-/// The caller's QEMU for laboratories (`BIFOLD_LAB_QEMU`), or that of `lab/qemu/build` in target/qemu.
-pub(super) fn mended() -> Result<Option<Qemu>, LabError> {
-    let named = std::env::var_os("BIFOLD_LAB_QEMU").filter(|p| !p.is_empty()).map(PathBuf::from);
-    let path = named.or_else(|| super::in_target("qemu/qemu-system-x86_64"));
-    Ok(path.map(qemu::at).transpose()?)
+/// The caller's QEMU for laboratories (`BIFOLD_LAB_QEMU`), or that of `lab/qemu/build` in target/qemu, whose version says so.
+pub(super) fn for_laboratories() -> Result<Option<Qemu>, LabError> {
+    if let Some(named) = std::env::var_os("BIFOLD_LAB_QEMU").filter(|p| !p.is_empty()) {
+        return Ok(Some(qemu::at(PathBuf::from(named))?));
+    }
+    let Some(path) = super::in_target("qemu/qemu-system-x86_64") else { return Ok(None) };
+    let built = qemu::at(path)?;
+    Ok(Some(Qemu { version: format!("{}, mended", built.version), ..built }))
 }
 
 impl Lab {
@@ -29,8 +32,8 @@ impl Lab {
         let mut args: Vec<String> = Vec::new();
         let mut opt = |name: &str, value: String| args.extend([name.to_owned(), value]);
         opt("-machine", MACHINE.into());
-        if self.mended.is_some() {
-            // Built without firmware: the packages' is taken.
+        if self.machine.is_some() {
+            // That of `lab/qemu/build` is built without firmware: the packages' is taken.
             for dir in DATA_DIRS {
                 opt("-L", dir.into());
             }
@@ -83,7 +86,7 @@ impl Lab {
         let keep = [&files.ram, &files.initrd, &files.console, &files.swap].map(AsFd::as_fd);
         let keep: Vec<_> = keep.into_iter().chain([port.as_fd()]).collect();
         Ok(Emulator(qemu::spawn(
-            &self.mended.as_ref().unwrap_or(&self.qemu).path,
+            &self.machine.as_ref().unwrap_or(&self.qemu).path,
             &arguments,
             &keep,
             Stdio::null(),

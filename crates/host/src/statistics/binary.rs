@@ -7,10 +7,9 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 
-/// Bytes of `struct kvm_stats_header`, and of `struct kvm_stats_desc` before its name.
-const HEADER: usize = 24;
+/// Bytes of `struct kvm_stats_desc` before its name.
 const DESCRIPTOR: usize = 16;
-/// Most bytes of names and descriptors that are read, and most bytes of numbers. Linux 6.12 has about 5 KB of the former.
+/// Most bytes of names and descriptors that are read, and most bytes of numbers.
 const MOST: usize = 64 << 10;
 /// Most that a name is long.
 const LONGEST_NAME: usize = 256;
@@ -78,7 +77,7 @@ fn descriptors(bytes: &[u8]) -> Result<(Vec<(Statistic, usize)>, u64), BadStatis
     };
     let field = |n: usize| word(4 * n).ok_or(BadStatistics("its header is cut off"));
     let (name_size, count, from, data) = (field(1)?, field(2)?, field(4)?, field(5)?);
-    if bytes.len() < HEADER || !(1..=LONGEST_NAME).contains(&name_size) {
+    if !(1..=LONGEST_NAME).contains(&name_size) {
         return Err(BadStatistics("its names have no likely length"));
     }
     let one = DESCRIPTOR + name_size;
@@ -105,6 +104,9 @@ fn descriptors(bytes: &[u8]) -> Result<(Vec<(Statistic, usize)>, u64), BadStatis
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// Bytes of `struct kvm_stats_header`.
+    const HEADER: usize = 24;
 
     /// A file as KVM writes it: names, and numbers of eight bytes.
     fn image(numbers: &[(&str, u64)]) -> Vec<u8> {

@@ -48,11 +48,6 @@ impl StatisticsFiles {
         }
         Ok(all)
     }
-
-    /// Number of files, which is the number of system calls of a reading.
-    pub fn count(&self) -> usize {
-        self.0.len()
-    }
 }
 
 #[cfg(test)]
@@ -62,9 +57,7 @@ mod tests {
 
     #[test]
     fn numbers_that_the_kernel_lacks_or_that_are_none_are_unknown() {
-        let dir = tempfile::tempdir().unwrap();
-        let [sys, proc, debug] = ["sys", "proc", "debug"].map(|n| dir.path().join(n));
-        let host = Host { sys, proc, debug };
+        let (_dir, host) = crate::tests::host();
         let id = VmId::parse("42-7").unwrap();
         assert_eq!(host.statistics_files(id).unwrap_err().kind(), io::ErrorKind::NotFound);
         let vm = host.vm_dir(id);
@@ -72,7 +65,7 @@ mod tests {
         fs::write(vm.join("exits"), "123\n").unwrap();
         fs::write(vm.join("pages_2m"), "strange\n").unwrap();
         let files = host.statistics_files(id).unwrap();
-        assert_eq!(files.count(), 2);
+        assert_eq!(files.0.len(), 2);
         let seen = files.read().unwrap();
         assert_eq!(seen.get(Statistic::Exits), Some(123));
         assert_eq!([Statistic::Pages2m, Statistic::Invlpg].map(|s| seen.get(s)), [None, None]);
