@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # shellcheck shell=bash
 #
-# What tools/suite, tools/lab-builds and lab/bochs/build share: Debian's packages and sources. The script that sources this file
+# What tools/suite, tools/lab-builds, lab/bochs/build and lab/qemu/build share: Debian's packages and sources. The script that sources this file
 # has say, die, has, MISSING_FEATURE and the folder CACHE.
 
 # Runs a command as root: as it is, by sudo, or not at all with word of what to do.
@@ -79,4 +79,29 @@ source_package() {
     find "$CACHE/source/$name.new" -exec touch -d @1500000000 {} +
     rm "$CACHE/source/${file##*/}"
     mv "$CACHE/source/$name.new" "$CACHE/source/$name"
+}
+
+# patched_tree ARCHIVE SHA256 SOURCE PATCHES WHAT: unpacks the sources of WHAT into a new $CACHE/tree and applies the patches of a
+# folder. SOURCE is an archive or a folder; if it is empty, ARCHIVE of Debian's main archive is fetched once and checked.
+patched_tree() {
+    local archive=$1 sum=$2 source=$3 patches=$4 what=$5 tree=$CACHE/tree uri release index p
+    rm -rf "$tree"
+    mkdir "$tree"
+    if [ -z "$source" ]; then
+        source=$CACHE/${archive##*/}
+        if [ ! -e "$source" ]; then
+            debian_archive
+            say "fetching the sources of $what"
+            fetch "$uri$archive" "$source.new" "$sum"
+            mv "$source.new" "$source"
+        fi
+    fi
+    if [ -d "$source" ]; then cp -a "$source/." "$tree/"
+    elif [ -f "$source" ]; then tar -xf "$source" -C "$tree" --strip-components=1 || die 1 "$source cannot be unpacked"
+    else die 1 "$source: there is no such file or folder"
+    fi
+    [ -x "$tree/configure" ] || die 1 "$source has no configure script: it is not the source of $what"
+    for p in "$patches"/*.patch; do
+        patch -d "$tree" -p1 --fuzz=0 --silent <"$p" || die 1 "${p##*/} does not fit: is $source $what?"
+    done
 }
