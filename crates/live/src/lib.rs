@@ -2,7 +2,8 @@
 //! Watches a host's VMs: what each cost over an interval.
 //!
 //! So far the crate knows which hardware events count TLB misses and walks on which processor
-//! ([`hardware::Microarchitecture`]). The facts of VMs are `bifold_host`'s.
+//! ([`hardware::Microarchitecture`]), and counts them of vCPU threads ([`hardware::Pmu`]). The facts of VMs are
+//! `bifold_host`'s.
 #![forbid(unsafe_code)]
 
 pub mod hardware;
