@@ -6,7 +6,7 @@
 //! man pages show.
 
 use crate::usage::UsageError;
-use crate::{compare, diff, doctor, mode, policy, profile, share, status};
+use crate::{compare, diff, doctor, mode, policy, profile, share, stat, status};
 use clap::error::{ContextKind, ContextValue};
 use clap::{ArgMatches, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use std::path::PathBuf;
@@ -38,6 +38,7 @@ pub enum Verb {
     Diff(Box<diff::DiffArgs>),
     Policy(policy::PolicyArgs),
     Profile(profile::ProfileArgs),
+    Stat(stat::StatArgs),
     Mode(mode::ModeArgs),
     Share(share::ShareArgs),
     Doctor(doctor::DoctorArgs),
@@ -59,6 +60,7 @@ impl Verb {
         match self {
             Verb::Compare(args) => !args.common.program.command.is_empty(),
             Verb::Record(args) => !args.common.program.command.is_empty(),
+            Verb::Stat(args) => !args.command.is_empty(),
             _ => false,
         }
     }

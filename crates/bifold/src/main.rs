@@ -2,7 +2,7 @@
 //! The command `bifold`.
 //!
 //! Each verb is a folder or file with its options, their help, and its work: `compare` (with `record`),
-//! `diff`, `policy`, `profile`, `mode`, `share`, `doctor`, `manual`. Verbs use [`run`], one run of the model. Verbs and
+//! `diff`, `policy`, `profile`, `stat`, `mode`, `share`, `doctor`, `manual`. Verbs use [`run`], one run of the model. Verbs and
 //! [`run`] use modules that know no verb: [`words`] (values that several verbs take), [`console`] (stdout,
 //! stderr and files), [`usage`] (usage errors), [`status`] (the exit status).
 //!
@@ -24,6 +24,7 @@ mod policy;
 mod profile;
 mod run;
 mod share;
+mod stat;
 mod status;
 mod usage;
 mod words;
@@ -68,6 +69,7 @@ fn carry_out(verb: Verb) -> anyhow::Result<Status> {
         Verb::Policy(args) => policy::run(args),
         Verb::Profile(args) => profile::run(args),
         Verb::Share(args) => share::run(args),
+        Verb::Stat(args) => stat::run(&args),
         Verb::Mode(args) => mode::run(&args),
         Verb::Doctor(args) => doctor::run(&args),
         Verb::Man { dir } => manual::man(Cli::command(), &dir).map(|()| Status::Done),

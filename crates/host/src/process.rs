@@ -5,8 +5,12 @@ use crate::{Host, read};
 use std::path::Path;
 
 /// A VM's process and the VM's name.
-pub(crate) struct Process {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// Process id.
     pub pid: u32,
+    /// The VM's name on its VMM's command line ([`guest_name`]), else the process's name; `None` if the process is not
+    /// visible from here.
     pub name: Option<String>,
 }
 
@@ -22,7 +26,7 @@ impl Host {
 
     /// The process of a thread. KVM names a VM's directory after the thread that created the VM, which need
     /// not be the process's first.
-    pub(crate) fn process(&self, thread: u32) -> Process {
+    pub fn process(&self, thread: u32) -> Process {
         let status = read(&self.proc.join(thread.to_string()).join("status")).unwrap_or_default();
         let pid = status.split(|b| *b == b'\n').find_map(|line| {
             let id = line.strip_prefix(b"Tgid:")?.trim_ascii();

@@ -2,7 +2,10 @@
 //! Finds the threads that run a VM's vCPUs, and what time they got.
 
 use crate::memory::text;
-use crate::{Host, VmId, read};
+use crate::{Host, VmId};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 /// A vCPU and its thread.
@@ -36,11 +39,25 @@ impl Host {
         all
     }
 
-    /// The time of a thread of a process; `None` if the thread has ended, or the kernel does not account run delays
-    /// (CONFIG_SCHED_INFO).
-    pub fn thread_time(&self, pid: u32, thread: u32) -> Option<ThreadTime> {
-        let path = self.proc.join(format!("{pid}/task/{thread}/schedstat"));
-        let text = String::from_utf8(read(&path).ok()?).ok()?;
+    /// Opens the times of a thread of a process.
+    ///
+    /// # Errors
+    /// If the thread has ended, or the kernel does not account run delays (CONFIG_SCHED_INFO).
+    pub fn thread_times(&self, pid: u32, thread: u32) -> io::Result<ThreadTimes> {
+        Ok(ThreadTimes(File::open(self.proc.join(format!("{pid}/task/{thread}/schedstat")))?))
+    }
+}
+
+/// The open file of a thread's times. Reading the times takes one system call.
+#[derive(Debug)]
+pub struct ThreadTimes(File);
+
+impl ThreadTimes {
+    /// The time until now; `None` if the thread has ended.
+    pub fn read(&self) -> Option<ThreadTime> {
+        let mut bytes = [0; 80]; // three numbers of up to 20 digits
+        let length = self.0.read_at(&mut bytes, 0).ok()?;
+        let text = std::str::from_utf8(&bytes[..length]).ok()?;
         let mut numbers = text.split_whitespace().map(|n| n.parse().ok());
         Some(ThreadTime { ran_ns: numbers.next()??, waited_ns: numbers.next()?? })
     }
@@ -117,9 +134,10 @@ mod tests {
         let (_dir, host) = host();
         let path = host.proc.join("42/task/44/schedstat");
         put(&path, "1500 300 12\n");
-        assert_eq!(host.thread_time(42, 44), Some(ThreadTime { ran_ns: 1500, waited_ns: 300 }));
+        let times = host.thread_times(42, 44).unwrap();
+        assert_eq!(times.read(), Some(ThreadTime { ran_ns: 1500, waited_ns: 300 }));
         put(&path, "");
-        assert_eq!(host.thread_time(42, 44), None);
-        assert_eq!(host.thread_time(42, 45), None);
+        assert_eq!(times.read(), None);
+        assert_eq!(host.thread_times(42, 45).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 }

@@ -39,6 +39,14 @@ impl Vm {
 impl Host {
     /// All VMs, in order of thread and file descriptor. A VM that ends meanwhile is left out.
     pub fn vms(&self) -> Result<Vec<Vm>, HostError> {
+        Ok(self.vm_ids()?.into_iter().filter_map(|id| self.vm(id)).collect())
+    }
+
+    /// The identifiers of all VMs, in order.
+    ///
+    /// # Errors
+    /// If KVM's directory in debugfs does not exist or this user may not list it.
+    pub fn vm_ids(&self) -> Result<Vec<VmId>, HostError> {
         let dir = self.debug.join("kvm");
         let entries = fs::read_dir(&dir).map_err(|e| self.no_directory(&dir, e))?;
         let mut ids: Vec<VmId> = Vec::new();
@@ -47,7 +55,7 @@ impl Host {
             ids.extend(entry.file_name().to_str().and_then(VmId::parse));
         }
         ids.sort_unstable();
-        Ok(ids.into_iter().filter_map(|id| self.vm(id)).collect())
+        Ok(ids)
     }
 
     /// The VM with this identifier, if it exists.

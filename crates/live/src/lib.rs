@@ -1,9 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Watches a host's VMs: what each cost over an interval.
+//! Watches a host's virtual machines: what each cost over an interval, from KVM's statistics, the scheduler's times and
+//! hardware counters.
 //!
-//! So far the crate knows which hardware events count TLB misses and walks on which processor
-//! ([`hardware::Microarchitecture`]), and counts them of vCPU threads ([`hardware::Pmu`]). The facts of VMs are
-//! `bifold_host`'s.
+//! A [`Watch`] finds the VMs and keeps their files open. Each [`tick`](Watch::tick) reads the files once and returns an
+//! [`Interval`] for each VM: the difference to the reading before. A number that this host does not have, or that
+//! cannot be trusted over an interval, is unknown (`None`), never 0. [`Measured`] is an interval as policies see
+//! one, with the set of counters that are known; [`columns`] gives every figure a name and a unit.
+//!
+//! This crate switches no VM and makes no decisions.
 #![forbid(unsafe_code)]
 
+pub mod columns;
+#[cfg(test)]
+mod fake_host;
+pub mod files;
 pub mod hardware;
+mod interval;
+mod measured;
+mod vm;
+mod watch;
+
+pub use interval::{Interval, Reading, VcpuInterval, VcpuReading};
+pub use measured::Measured;
+pub use vm::Watched;
+pub use watch::{Tick, Watch};

@@ -45,6 +45,7 @@ pub const VERBS: &[Verb] = &[
     verb("diff", &[]),
     verb("policy", &[]),
     verb("profile", &[]),
+    verb("stat", &[KVM]),
     Verb { part: Some((SWITCHING, "it shows modes and switches none")), ..verb("mode", &[KVM]) },
     verb("share potential", &[]),
     verb("share fingerprint", &[]),

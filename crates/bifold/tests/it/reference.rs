@@ -64,6 +64,20 @@ fn the_page_of_counters_is_their_declaration() {
 }
 
 #[test]
+fn the_page_of_stats_figures_is_their_declaration() {
+    let mut page = String::from(
+        "# Figures of `bifold stat`\n\nA row is a VM (or, with `--vcpus`, a vCPU) over an interval. Each figure is a column of CSV \
+         and Parquet and a key of\nJSON lines, whose `schema` is `bifold.stat/1`. A figure that the host cannot tell is empty in \
+         CSV, null in Parquet and\nmissing in JSON: never 0. Counts are of the interval. Unit 1 is a count or a share; names have \
+         no unit.\n\n| figure | unit | meaning |\n|---|---|---|\n",
+    );
+    for c in bifold_live::columns::all() {
+        let _ = writeln!(page, "| `{}` | {} | {} |", c.name, c.unit, c.doc.replace('|', "\\|"));
+    }
+    page_is("stat.md", &page);
+}
+
+#[test]
 fn the_page_of_profile_keys_is_their_declaration() {
     let mut page = String::from(
         "# Profile keys\n\nEvery key of a hardware profile, as a TOML file has it and as `--set KEY=VALUE` names it. In a file, a\n\

@@ -40,7 +40,12 @@ macro_rules! statistics {
                 match self { $( Statistic::$variant => $name ),* }
             }
 
-            /// What the number means.
+            /// The number's meaning, in a sentence.
+            pub fn doc(self) -> &'static str {
+                match self { $( Statistic::$variant => $doc ),* }
+            }
+
+            /// Whether the number is a count, a time or a level.
             pub fn kind(self) -> Kind {
                 match self { $( Statistic::$variant => Kind::$kind ),* }
             }

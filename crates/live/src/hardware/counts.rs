@@ -81,7 +81,7 @@ impl HardwareCounts {
     /// Nothing was counted: where a sum over threads starts.
     pub const ZERO: HardwareCounts = HardwareCounts::all(Some(0));
     /// Nothing is known.
-    const UNKNOWN: HardwareCounts = HardwareCounts::all(None);
+    pub const UNKNOWN: HardwareCounts = HardwareCounts::all(None);
 
     const fn all(count: Option<u64>) -> HardwareCounts {
         HardwareCounts {

@@ -16,5 +16,5 @@ pub use counts::{HardwareCounts, Raw};
 pub use cpu::Cpu;
 pub use error::{NoPmu, OpenError};
 pub use events::{Event, Microarchitecture, Vendor};
-pub use files::raise_file_limit;
+pub use files::FileLimit;
 pub use pmu::{Pmu, ThreadCounters};

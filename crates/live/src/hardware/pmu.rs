@@ -115,7 +115,7 @@ impl Pmu {
     ///
     /// # Errors
     /// If the thread has ended, or is another user's, or this process has too many open files
-    /// ([`raise_file_limit`](super::raise_file_limit)).
+    /// ([`FileLimit`](super::FileLimit)).
     pub fn open(&self, thread: u32) -> Result<ThreadCounters, OpenError> {
         // To perf_event_open(2), 0 is the caller, and -1 is no thread.
         if thread == 0 || i32::try_from(thread).is_err() {

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `bifold stat`: what each VM of this host did, interval by interval.
+//!
+//! [`bifold_live`] reads the VMs; [`out`] writes rows to stdout or a file; [`table`] is the table for terminals.
+
+mod args;
+mod out;
+mod table;
+
+pub use args::StatArgs;
+
+use crate::console::{note, stop_on_signals};
+use crate::status::Status;
+use anyhow::Context as _;
+use bifold_host::Host;
+use bifold_live::hardware::{FileLimit, NoPmu, Pmu};
+use bifold_live::{Tick, Watch, Watched};
+use bifold_trace::CommandExit;
+use out::Out;
+use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Longest time between two looks at Ctrl-C and at the command.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Carries out the verb on this machine.
+pub fn run(args: &StatArgs) -> anyhow::Result<Status> {
+    let host = Host::live();
+    let pmu = if args.no_pmu { None } else { Some(Pmu::of(&host)) };
+    stat(host, pmu, args)
+}
+
+/// Carries out the verb on a host.
+fn stat(host: Host, pmu: Option<Result<Pmu, NoPmu>>, args: &StatArgs) -> anyhow::Result<Status> {
+    let stop = stop_on_signals()?;
+    let mut out = Out::create(args)?;
+    let (pmu, no_pmu) = match pmu {
+        Some(Ok(pmu)) => (Some(pmu), None),
+        Some(Err(e)) => (None, Some(e)),
+        None => (None, None),
+    };
+    let files = FileLimit::raise().context("cannot raise the limit of open files")?;
+    let mut watch = Watch::new(host, pmu)?;
+    let start = Instant::now();
+    watch.tick(start.elapsed());
+    notes(&watch, no_pmu, args);
+    let mut command =
+        files.lowered(|| Running::start(&args.command)).context("cannot set the limit of open files")??;
+    let mut intervals: u64 = 0;
+    // A command without -i is one interval.
+    let length = args.interval.map(Duration::from_secs_f64).or(command.is_none().then_some(SECOND));
+    while args.count != Some(intervals) {
+        let end = length.map(|l| l.saturating_mul(u32::try_from(intervals + 1).unwrap_or(u32::MAX)));
+        let ended = wait(&stop, command.as_mut(), start, end)?;
+        let tick = watch.tick(start.elapsed());
+        let read = rows(&watch, &tick, args, &mut out)?;
+        intervals += 1;
+        if ended || !read {
+            break;
+        }
+    }
+    out.finish(args)?;
+    match command {
+        Some(command) => Ok(Status::OfCommand(command.wait()?)),
+        None => Ok(Status::Done),
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Waits until the interval's end; true if the run has ended: by Ctrl-C, or with the command.
+fn wait(
+    stop: &AtomicBool,
+    mut command: Option<&mut Running>,
+    start: Instant,
+    end: Option<Duration>,
+) -> anyhow::Result<bool> {
+    loop {
+        let ended = match &mut command {
+            // Ctrl-C reaches the command too, whose end decides.
+            Some(command) => command.has_ended()?,
+            None => stop.load(Ordering::Relaxed),
+        };
+        if ended {
+            return Ok(true);
+        }
+        let left = end.map(|end| end.saturating_sub(start.elapsed()));
+        if left == Some(Duration::ZERO) {
+            return Ok(false);
+        }
+        std::thread::sleep(left.unwrap_or(LOOK).min(LOOK));
+    }
+}
+
+/// Writes the rows of a tick. Returns whether somebody still reads them.
+fn rows(watch: &Watch, tick: &Tick, args: &StatArgs, out: &mut Out) -> anyhow::Result<bool> {
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    // Milliseconds are what a reader can use.
+    let time = (time * 1e3).round() / 1e3;
+    let of = tick.intervals.iter().filter_map(|(id, interval)| Some((watch.vm(*id)?, interval)));
+    let chosen: Vec<_> = of.filter(|(vm, _)| is_chosen(vm, &args.vm)).collect();
+    out.interval(time, &chosen, args)
+}
+
+/// Whether a word names the VM, or there is no word.
+fn is_chosen(vm: &Watched, words: &[String]) -> bool {
+    let number = |w: &String| w.parse::<u32>().ok();
+    let names = |w: &String| {
+        *w == vm.id.to_string()
+            || number(w).is_some_and(|n| n == vm.pid || n == vm.id.thread)
+            || vm.name.as_deref() == Some(w)
+    };
+    words.is_empty() || words.iter().any(names)
+}
+
+/// Says what is not known here.
+fn notes(watch: &Watch, no_pmu: Option<NoPmu>, args: &StatArgs) {
+    let say = |text: &dyn std::fmt::Display| note(!args.quiet, text);
+    if let Some(e) = no_pmu {
+        say(&format_args!("no hardware counters: {e}"));
+    }
+    watch.pmu().into_iter().flat_map(Pmu::notes).for_each(|text| say(text));
+    for vm in watch.vms() {
+        if let Some(e) = &vm.no_counters {
+            say(&format_args!("VM {} without hardware counters: {e}", vm.id));
+        }
+    }
+    if let Some(e) = watch.no_debugfs() {
+        say(&format_args!("{e}; VMs come from /proc instead, most of their figures are unknown"));
+    }
+    if !watch.vms().any(|vm| is_chosen(vm, &args.vm)) {
+        let all = watch.vms().count();
+        match (&args.vm[..], all) {
+            ([], _) => say(&"no VM is running here; VMs that start are shown"),
+            (words, n) => say(&format_args!("no VM {} among the {n} here", words.join(", ").escape_debug())),
+        }
+    }
+}
+
+/// The command during which VMs are watched.
+struct Running {
+    child: Child,
+    ended: Option<ExitStatus>,
+}
+
+impl Running {
+    fn start(command: &[OsString]) -> anyhow::Result<Option<Running>> {
+        let Some((program, words)) = command.split_first() else { return Ok(None) };
+        let child = Command::new(program).args(words).spawn();
+        let child = child.with_context(|| format!("cannot run {}", program.to_string_lossy()))?;
+        Ok(Some(Running { child, ended: None }))
+    }
+
+    fn has_ended(&mut self) -> anyhow::Result<bool> {
+        self.ended = self.child.try_wait().context("cannot wait for the command")?;
+        Ok(self.ended.is_some())
+    }
+
+    fn wait(mut self) -> anyhow::Result<CommandExit> {
+        let status = match self.ended {
+            Some(status) => status,
+            None => self.child.wait().context("cannot wait for the command")?,
+        };
+        Ok(match (status.code(), status.signal()) {
+            (Some(code), _) => CommandExit::Code(code),
+            (None, signal) => CommandExit::Signal(signal.unwrap_or(0)),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

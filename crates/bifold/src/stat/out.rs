@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Where rows go. A file is written as intervals end, so that a watch of days loses nothing if it is killed.
+
+use super::args::StatFormat;
+use super::{StatArgs, table};
+use crate::console::note_file;
+use crate::usage::UsageError;
+use anyhow::Context as _;
+use bifold_live::columns::Row;
+use bifold_live::files::{Format, RowWriter};
+use bifold_live::{Interval, Watched};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+
+/// An open output.
+pub enum Out {
+    Table(Box<dyn Write + Send>),
+    Rows(RowWriter<Box<dyn Write + Send>>),
+}
+
+impl Out {
+    /// Opens the output that the arguments name.
+    ///
+    /// # Errors
+    /// If the file cannot be created, or Parquet would go to stdout.
+    pub fn create(args: &StatArgs) -> anyhow::Result<Out> {
+        let format = match args.format {
+            StatFormat::Table => return Ok(Out::Table(open(args)?)),
+            StatFormat::Csv => Format::Csv,
+            StatFormat::Jsonl => Format::Jsonl,
+            StatFormat::Parquet => Format::Parquet,
+        };
+        if args.output.is_none() && format == Format::Parquet {
+            return Err(UsageError::missing("--output", "a Parquet file is no text for stdout").into());
+        }
+        Ok(Out::Rows(RowWriter::new(format, open(args)?).with_context(|| failed(args))?))
+    }
+
+    /// Writes an interval of these VMs. Returns whether stdout still has a reader.
+    ///
+    /// # Errors
+    /// If the rows cannot be written.
+    pub fn interval(
+        &mut self,
+        time: f64,
+        vms: &[(&Watched, &Interval)],
+        args: &StatArgs,
+    ) -> anyhow::Result<bool> {
+        let rows = vms.iter().flat_map(|(vm, interval)| {
+            let each = args.vcpus.then(|| Row::of_vcpus(time, vm, interval));
+            std::iter::once(Row::of_vm(time, vm, interval)).chain(each.into_iter().flatten())
+        });
+        let written = match self {
+            Out::Table(to) => {
+                let text = table::table(&rows.collect::<Vec<_>>());
+                to.write_all(text.as_bytes()).and_then(|()| to.flush())
+            }
+            Out::Rows(writer) => {
+                rows.into_iter().try_for_each(|r| writer.row(&r)).and_then(|()| writer.flush())
+            }
+        };
+        match written {
+            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+            written => written.map(|()| true).with_context(|| failed(args)),
+        }
+    }
+
+    /// Completes the file.
+    ///
+    /// # Errors
+    /// If the last rows cannot be written.
+    pub fn finish(self, args: &StatArgs) -> anyhow::Result<()> {
+        if let Out::Rows(writer) = self {
+            match writer.finish() {
+                Err(e) if e.kind() == io::ErrorKind::BrokenPipe => {}
+                finished => drop(finished.with_context(|| failed(args))?),
+            }
+        }
+        if let Some(path) = &args.output {
+            note_file(!args.quiet, "intervals", path);
+        }
+        Ok(())
+    }
+}
+
+fn open(args: &StatArgs) -> anyhow::Result<Box<dyn Write + Send>> {
+    Ok(match &args.output {
+        Some(path) => {
+            let file = File::create(path).with_context(|| format!("cannot create {}", path.display()))?;
+            Box::new(BufWriter::new(file))
+        }
+        None => Box::new(io::stdout()),
+    })
+}
+
+fn failed(args: &StatArgs) -> String {
+    match &args.output {
+        Some(path) => format!("cannot write {}", path.display()),
+        None => "cannot write to stdout".into(),
+    }
+}

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The figures of a VM or vCPU over an interval. Each has its name, unit and meaning here; tables, CSV, JSON lines and
+//! Parquet take them from [`all`].
+
+use crate::interval::{Interval, VcpuInterval};
+use crate::measured::Measured;
+use crate::vm::Watched;
+use bifold_host::{Backing, Kind, Statistic};
+use bifold_model::Sample;
+use std::borrow::Cow;
+
+/// A VM, or one of its vCPUs, over an interval.
+pub struct Row<'a> {
+    /// End of the interval, in seconds since 1970.
+    pub time: f64,
+    /// The VM.
+    pub vm: &'a Watched,
+    /// The interval.
+    pub interval: &'a Interval,
+    /// The vCPU; `None` for the VM as a whole.
+    pub vcpu: Option<&'a VcpuInterval>,
+    /// The counts of VM or vCPU, as policies see them.
+    pub measured: Measured,
+}
+
+impl<'a> Row<'a> {
+    /// The VM as a whole.
+    pub fn of_vm(time: f64, vm: &'a Watched, interval: &'a Interval) -> Row<'a> {
+        Row { time, vm, interval, vcpu: None, measured: Measured::of(interval) }
+    }
+
+    /// A row for each vCPU.
+    pub fn of_vcpus(time: f64, vm: &'a Watched, interval: &'a Interval) -> impl Iterator<Item = Row<'a>> {
+        let row = move |vcpu| {
+            let measured = Measured::of_vcpu(interval, vcpu);
+            Row { time, vm, interval, vcpu: Some(vcpu), measured }
+        };
+        interval.vcpus.iter().map(row)
+    }
+}
+
+/// The value of a figure.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value<'a> {
+    /// This host does not tell.
+    Unknown,
+    /// A count, of the column's unit.
+    Count(u64),
+    /// A number, of the column's unit.
+    Number(f64),
+    /// A name.
+    Text(Cow<'a, str>),
+}
+
+impl From<Option<u64>> for Value<'_> {
+    fn from(n: Option<u64>) -> Self {
+        n.map_or(Value::Unknown, Value::Count)
+    }
+}
+
+impl From<Option<f64>> for Value<'_> {
+    fn from(n: Option<f64>) -> Self {
+        n.filter(|n| n.is_finite()).map_or(Value::Unknown, Value::Number)
+    }
+}
+
+impl<'a> From<Option<&'a str>> for Value<'a> {
+    fn from(text: Option<&'a str>) -> Self {
+        text.map_or(Value::Unknown, |t| Value::Text(t.into()))
+    }
+}
+
+/// Type of a column's values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)] // the names say it
+pub enum Type {
+    Count,
+    Number,
+    Text,
+}
+
+/// A figure.
+#[derive(Debug, Clone, Copy)]
+pub struct Column {
+    /// Name in every output.
+    pub name: &'static str,
+    /// Unit; `1` for counts and shares, empty for names.
+    pub unit: &'static str,
+    /// Meaning.
+    pub doc: &'static str,
+    /// Type of its values.
+    pub kind: Type,
+    figure: Figure,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Figure {
+    Row(for<'a> fn(&'a Row) -> Value<'a>),
+    /// A counter of the model, by its place.
+    Counter(usize),
+    Statistic(Statistic),
+}
+
+impl Column {
+    const fn new(
+        name: &'static str,
+        unit: &'static str,
+        kind: Type,
+        doc: &'static str,
+        figure: for<'a> fn(&'a Row) -> Value<'a>,
+    ) -> Column {
+        Column { name, unit, doc, kind, figure: Figure::Row(figure) }
+    }
+
+    /// The value of this figure in a row.
+    pub fn value<'a>(&self, row: &'a Row) -> Value<'a> {
+        match self.figure {
+            Figure::Row(value) => value(row),
+            Figure::Counter(place) if row.measured.known.contains(place) => {
+                Value::Count(row.measured.sample.values()[place])
+            }
+            Figure::Counter(_) => Value::Unknown,
+            // KVM's statistics are sums over all vCPUs.
+            Figure::Statistic(_) if row.vcpu.is_some() => Value::Unknown,
+            Figure::Statistic(s) => row.interval.statistics.get(s).into(),
+        }
+    }
+}
+
+const FIRST: [Column; 13] = [
+    Column::new("time", "s", Type::Number, "End of the interval, since 1970-01-01.", |r| {
+        Value::Number(r.time)
+    }),
+    Column::new("seconds", "s", Type::Number, "Length of the interval.", |r| {
+        Value::Number(r.interval.seconds)
+    }),
+    Column::new("vm", "", Type::Text, "KVM's identifier of the VM: thread and file descriptor.", |r| {
+        Value::Text(r.vm.id.to_string().into())
+    }),
+    Column::new("name", "", Type::Text, "The VM's name, else its process's.", |r| {
+        r.vm.name.as_deref().into()
+    }),
+    Column::new("pid", "", Type::Count, "The VM's process.", |r| Value::Count(r.vm.pid.into())),
+    Column::new("vcpu", "", Type::Count, "The vCPU; unknown in the row of the whole VM.", |r| {
+        r.vcpu.map(|v| u64::from(v.number)).into()
+    }),
+    Column::new(
+        "mode",
+        "",
+        Type::Text,
+        "The mode of paging during the whole interval; unknown if the VM was switched.",
+        |r| r.interval.mode.map(bifold_policy::Mode::name).into(),
+    ),
+    Column::new("load", "1", Type::Number, "Share of the interval during which vCPUs ran.", |r| {
+        r.measured.load.into()
+    }),
+    Column::new(
+        "run_ns",
+        "ns",
+        Type::Count,
+        "Time of the vCPUs' threads on a CPU, guest and host together.",
+        |r| r.vcpu.map_or(r.interval.ran_ns(), |v| v.ran_ns).into(),
+    ),
+    Column::new(
+        "wait_ns",
+        "ns",
+        Type::Count,
+        "Time of the vCPUs' threads ready to run while others had the CPU: the guest's steal.",
+        |r| r.vcpu.map_or(r.interval.waited_ns(), |v| v.waited_ns).into(),
+    ),
+    Column::new(
+        "cycles",
+        "cycles",
+        Type::Number,
+        "Cycles of the vCPUs' threads, guest and host together.",
+        |r| r.measured.cycles.into(),
+    ),
+    Column::new("ipc", "1", Type::Number, "Instructions per cycle, in the guest.", |r| {
+        let hardware = r.hardware();
+        hardware.instructions.zip(hardware.guest_cycles).map(|(i, c)| i as f64 / c as f64).into()
+    }),
+    Column::new(
+        "pmu_share",
+        "1",
+        Type::Number,
+        "Least share of the vCPUs' time during which a hardware counter ran; the counts are scaled by it.",
+        |r| r.hardware().scheduled.into(),
+    ),
+];
+
+const LAST: [Column; 3] = [
+    Column::new(
+        "backed_4k",
+        "bytes",
+        Type::Count,
+        "Guest memory in host pages of 4 KB, looked at once a minute.",
+        |r| r.backing(|b| b.small),
+    ),
+    Column::new("backed_2m", "bytes", Type::Count, "Guest memory in host pages of 2 MB.", |r| {
+        r.backing(|b| b.huge)
+    }),
+    Column::new("backed_1g", "bytes", Type::Count, "Guest memory in host pages of 1 GB.", |r| {
+        r.backing(|b| b.giant)
+    }),
+];
+
+impl Row<'_> {
+    /// The hardware counters of VM or vCPU.
+    pub fn hardware(&self) -> crate::hardware::HardwareCounts {
+        self.vcpu.map_or_else(|| self.interval.hardware(), |v| v.hardware)
+    }
+
+    fn backing(&self, of: impl Fn(&Backing) -> u64) -> Value<'_> {
+        self.vm.backing.as_ref().filter(|_| self.vcpu.is_none()).map(of).into()
+    }
+}
+
+/// All figures, in the order of every output: what was measured, the counters that policies see, KVM's statistics,
+/// what backs the memory.
+pub fn all() -> Vec<Column> {
+    let counter = |(place, c): (usize, &'static bifold_model::Counter)| {
+        let column = Column {
+            name: c.name,
+            unit: c.unit,
+            doc: c.doc,
+            kind: Type::Count,
+            figure: Figure::Counter(place),
+        };
+        Measured::possible().contains(place).then_some(column)
+    };
+    let counters = Sample::COUNTERS.iter().enumerate().filter_map(counter);
+    let statistic = |s: &Statistic| Column {
+        name: s.name(),
+        unit: if s.kind() == Kind::Nanoseconds { "ns" } else { "1" },
+        doc: s.doc(),
+        kind: Type::Count,
+        figure: Figure::Statistic(*s),
+    };
+    FIRST.into_iter().chain(counters).chain(Statistic::ALL.iter().map(statistic)).chain(LAST).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bifold_policy::Counters;
+
+    #[test]
+    fn every_name_is_there_once() {
+        let mut names: Vec<_> = all().iter().map(|c| c.name).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+        assert!(["instructions", "exits_violation", "pages_2m", "exits"].iter().all(|n| names.contains(n)));
+        // No live host counts it.
+        assert!(!names.contains(&"root_misses"));
+        assert_ne!(Measured::possible(), Counters::ALL);
+    }
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A host made of files, whose VMs a test changes.
+
+use bifold_host::{Host, Statistic, VmId};
+use std::fs;
+use std::path::Path;
+
+/// A host with a KVM that can switch VMs.
+pub struct FakeHost {
+    dir: tempfile::TempDir,
+}
+
+fn put(path: &Path, text: &str) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+impl FakeHost {
+    pub fn new() -> FakeHost {
+        let fake = FakeHost { dir: tempfile::tempdir().unwrap() };
+        let host = fake.host();
+        put(&host.sys.join("module/kvm/parameters/paging_mode"), "nested\n");
+        put(&host.sys.join("module/kvm_amd/parameters/npt"), "Y\n");
+        fs::create_dir_all(host.debug.join("kvm")).unwrap();
+        fs::create_dir_all(&host.proc).unwrap();
+        fake
+    }
+
+    pub fn host(&self) -> Host {
+        let at = |name: &str| self.dir.path().join(name);
+        Host { sys: at("sys"), proc: at("proc"), debug: at("debug") }
+    }
+
+    /// Makes a VM, or names an existing one anew.
+    pub fn vm(&self, id: VmId, name: &str) {
+        let host = self.host();
+        let process = host.proc.join(id.thread.to_string());
+        put(&process.join("status"), &format!("Tgid:\t{}\n", id.thread));
+        put(&process.join("cmdline"), &format!("qemu-system-x86_64\0-name\0{name}\0"));
+        self.mode(id, "nested", 0);
+        self.vcpu(id, 0, 0, 0);
+        self.count(id, Statistic::Exits, 0);
+    }
+
+    /// The VM's mode, and how often the VM was switched.
+    pub fn mode(&self, id: VmId, mode: &str, switches: u64) {
+        let dir = self.host().vm_dir(id);
+        put(&dir.join("paging_mode"), &format!("{mode}\n"));
+        let stats = format!("switches_to_shadow {switches}\nswitches_to_nested 0\n");
+        put(&dir.join("paging_stats"), &stats);
+    }
+
+    /// A vCPU and its times; its thread has the number of process and vCPU together.
+    pub fn vcpu(&self, id: VmId, number: u32, ran_ns: u64, waited_ns: u64) {
+        let host = self.host();
+        let thread = id.thread + 1 + number;
+        put(&host.vm_dir(id).join(format!("vcpu{number}/pid")), &format!("{thread}\n"));
+        let times = host.proc.join(format!("{}/task/{thread}/schedstat", id.thread));
+        put(&times, &format!("{ran_ns} {waited_ns} 1\n"));
+    }
+
+    /// Sets a number of KVM's statistics.
+    pub fn count(&self, id: VmId, statistic: Statistic, value: u64) {
+        put(&self.host().vm_dir(id).join(statistic.name()), &format!("{value}\n"));
+    }
+
+    /// Ends a VM.
+    pub fn end(&self, id: VmId) {
+        let host = self.host();
+        fs::remove_dir_all(host.vm_dir(id)).unwrap();
+        fs::remove_dir_all(host.proc.join(id.thread.to_string())).unwrap();
+    }
+}

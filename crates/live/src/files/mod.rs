@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Files of intervals: one row for each VM (or vCPU) and interval, one column for each figure of
+//! [`columns`](crate::columns).
+//!
+//! CSV and JSON lines are complete after every interval. A Parquet file is complete only when it is finished.
+
+mod parquet_rows;
+
+use crate::columns::{self, Column, Row, Value};
+use parquet_rows::ParquetRows;
+use serde_json::{Map, Value as Json};
+use std::io::{self, Write};
+
+/// Name and version of the rows' schema, in every line of JSON.
+pub const SCHEMA: &str = "bifold.stat/1";
+
+/// A format of rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// A head, and a line for each row; unknown figures are empty.
+    Csv,
+    /// An object for each row, with `schema`; unknown figures are left out.
+    Jsonl,
+    /// Columns that may be null.
+    Parquet,
+}
+
+/// Writes rows.
+///
+/// ```
+/// use bifold_live::files::{Format, RowWriter};
+///
+/// let writer = RowWriter::new(Format::Csv, Vec::new())?;
+/// let head = String::from_utf8(writer.finish()?).unwrap();
+/// assert!(head.starts_with("time,seconds,vm,name,pid,vcpu,mode,load,"));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub struct RowWriter<W: Write + Send> {
+    columns: Vec<Column>,
+    to: To<W>,
+}
+
+enum To<W: Write + Send> {
+    Csv(Box<csv::Writer<W>>),
+    Jsonl(W),
+    Parquet(Box<ParquetRows<W>>),
+}
+
+impl<W: Write + Send> RowWriter<W> {
+    /// Begins a file.
+    ///
+    /// # Errors
+    /// If the head cannot be written.
+    pub fn new(format: Format, to: W) -> io::Result<RowWriter<W>> {
+        let columns = columns::all();
+        let to = match format {
+            Format::Csv => {
+                let mut writer = csv::Writer::from_writer(to);
+                writer.write_record(columns.iter().map(|c| c.name))?;
+                writer.flush()?;
+                To::Csv(Box::new(writer))
+            }
+            Format::Jsonl => To::Jsonl(to),
+            Format::Parquet => To::Parquet(Box::new(ParquetRows::new(&columns, to)?)),
+        };
+        Ok(RowWriter { columns, to })
+    }
+
+    /// Adds a row.
+    ///
+    /// # Errors
+    /// If the row cannot be written.
+    pub fn row(&mut self, row: &Row) -> io::Result<()> {
+        let values = self.columns.iter().map(|c| c.value(row));
+        match &mut self.to {
+            To::Csv(writer) => Ok(writer.write_record(values.map(text))?),
+            To::Jsonl(writer) => {
+                let mut line = Map::new();
+                line.insert("schema".into(), SCHEMA.into());
+                let known =
+                    self.columns.iter().zip(values).filter_map(|(c, v)| Some((c.name.into(), json(v)?)));
+                line.extend(known);
+                serde_json::to_writer(&mut *writer, &line)?;
+                writer.write_all(b"\n")
+            }
+            To::Parquet(rows) => rows.push(values),
+        }
+    }
+
+    /// Hands everything to the file, except Parquet's unfinished group of rows.
+    ///
+    /// # Errors
+    /// If a row cannot be written.
+    pub fn flush(&mut self) -> io::Result<()> {
+        match &mut self.to {
+            To::Csv(writer) => writer.flush(),
+            To::Jsonl(writer) => writer.flush(),
+            To::Parquet(_) => Ok(()),
+        }
+    }
+
+    /// Completes the file and returns it.
+    ///
+    /// # Errors
+    /// If the last rows cannot be written.
+    pub fn finish(self) -> io::Result<W> {
+        match self.to {
+            To::Csv(writer) => writer.into_inner().map_err(|e| io::Error::from(e.error().kind())),
+            To::Jsonl(mut writer) => writer.flush().map(|()| writer),
+            To::Parquet(rows) => rows.finish(),
+        }
+    }
+}
+
+fn text(value: Value) -> String {
+    match value {
+        Value::Unknown => String::new(),
+        Value::Count(n) => n.to_string(),
+        Value::Number(n) => n.to_string(),
+        Value::Text(t) => t.into_owned(),
+    }
+}
+
+fn json(value: Value) -> Option<Json> {
+    match value {
+        Value::Unknown => None,
+        Value::Count(n) => Some(n.into()),
+        Value::Number(n) => Some(n.into()),
+        Value::Text(t) => Some(t.into()),
+    }
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! An interval as policies see one: counts under the model's names, and which of them are known.
+//!
+//! This is the only place that says which number of KVM or of the processor stands for which of the model's
+//! counters. A counter without a line here cannot be counted on a live host.
+
+use crate::interval::{Interval, VcpuInterval};
+use bifold_host::{Statistic, Statistics};
+use bifold_model::Sample;
+use bifold_policy::{Counters, Mode};
+
+/// What a policy sees of an interval.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Measured {
+    /// The counts. A field means something only if its counter is in [`Measured::known`].
+    pub sample: Sample,
+    /// The counters that are known.
+    pub known: Counters,
+    /// All cycles of the VM's vCPUs, in guest and host; `None` without hardware counters.
+    pub cycles: Option<f64>,
+    /// Share of the interval during which vCPUs ran, 0 to 1.
+    pub load: Option<f64>,
+}
+
+/// A counter of the model, its field in a sample, and its number in an interval.
+type Line = (&'static str, fn(&mut Sample) -> &mut u64, fn(&Interval) -> Option<u64>);
+
+/// From the processor's counters, on the threads of vCPUs. Without a PMU all of them are unknown.
+const HARDWARE: [Line; 6] = [
+    ("instructions", |s| &mut s.instructions, |i| i.hardware().instructions),
+    ("tlb_misses_4k", |s| &mut s.tlb_misses_4k, |i| i.hardware().tlb_misses_4k),
+    ("tlb_misses_2m", |s| &mut s.tlb_misses_2m, |i| i.hardware().tlb_misses_2m),
+    ("tlb_misses_1g", |s| &mut s.tlb_misses_1g, misses_1g),
+    ("walk_cycles", |s| &mut s.walk_cycles, |i| i.hardware().walk_cycles),
+    // What a vCPU's thread executes outside the guest: KVM, its VMM, interrupts of the host.
+    ("vmm_cycles", |s| &mut s.vmm_cycles, |i| i.hardware().host_cycles),
+];
+
+/// From KVM's statistics, in shadow paging. Every page fault exits there: `pf_guest` counts those that KVM hands to
+/// the guest (`kvm_inject_page_fault` in Linux's `arch/x86/kvm/x86.c`).
+const SHADOW: [Line; 6] = [
+    ("guest_page_faults", |s| &mut s.guest_page_faults, |i| i.statistics.get(Statistic::PfGuest)),
+    ("exits_guest_fault", |s| &mut s.exits_guest_fault, |i| i.statistics.get(Statistic::PfGuest)),
+    ("exits_emulated_write", |s| &mut s.exits_emulated_write, |i| i.statistics.get(Statistic::MmuPteWrite)),
+    ("exits_invlpg", |s| &mut s.exits_invlpg, |i| i.statistics.get(Statistic::Invlpg)),
+    ("shadow_pages_made", |s| &mut s.shadow_pages_made, |i| i.statistics.get(Statistic::MmuCacheMiss)),
+    ("shadow_pages_zapped", |s| &mut s.shadow_pages_zapped, |i| i.statistics.get(Statistic::MmuShadowZapped)),
+];
+
+/// From KVM's statistics, in nested paging: `pf_taken` counts violations (`kvm_mmu_do_page_fault`), and what exits in
+/// shadow paging alone is 0.
+const NESTED: [Line; 8] = [
+    ("exits_violation", |s| &mut s.exits_violation, |i| i.statistics.get(Statistic::PfTaken)),
+    ("exits_guest_fault", |s| &mut s.exits_guest_fault, |_| Some(0)),
+    ("exits_hidden_fault", |s| &mut s.exits_hidden_fault, |_| Some(0)),
+    ("exits_permission", |s| &mut s.exits_permission, |_| Some(0)),
+    ("exits_unsync", |s| &mut s.exits_unsync, |_| Some(0)),
+    ("exits_emulated_write", |s| &mut s.exits_emulated_write, |_| Some(0)),
+    ("exits_cr3_write", |s| &mut s.exits_cr3_write, |_| Some(0)),
+    ("exits_invlpg", |s| &mut s.exits_invlpg, |_| Some(0)),
+];
+
+/// In either mode.
+const ALWAYS: [Line; 1] = [("mode_switches", |s| &mut s.mode_switches, |i| i.switches)];
+
+/// Misses on pages of 1 GB: of processors that do not count them, 0 if KVM maps none of the VM's memory so. No TLB
+/// entry is larger than KVM's mapping.
+fn misses_1g(interval: &Interval) -> Option<u64> {
+    let hardware = interval.hardware();
+    let none = || hardware.tlb_misses_4k.and(interval.statistics.get(Statistic::Pages1g)).filter(|n| *n == 0);
+    hardware.tlb_misses_1g.or_else(none)
+}
+
+fn of_mode(mode: Option<Mode>) -> &'static [Line] {
+    match mode {
+        Some(Mode::Shadow) => &SHADOW,
+        Some(Mode::Nested) => &NESTED,
+        None => &[],
+    }
+}
+
+impl Measured {
+    /// The counters that some live host knows.
+    pub fn possible() -> Counters {
+        let names = HARDWARE.iter().chain(&SHADOW).chain(&NESTED).chain(&ALWAYS).map(|(name, ..)| name);
+        names.fold(Counters::NONE, |set, name| set.and(Counters::of(&[name])))
+    }
+
+    /// What is known of a vCPU in an interval: hardware counters alone, because KVM's statistics are the VM's.
+    pub fn of_vcpu(interval: &Interval, vcpu: &VcpuInterval) -> Measured {
+        let alone = Interval {
+            vcpus: vec![vcpu.clone()],
+            statistics: Statistics::default(),
+            switches: None,
+            ..*interval
+        };
+        Measured::of(&Interval { mode: None, ..alone })
+    }
+
+    /// What is known of an interval.
+    pub fn of(interval: &Interval) -> Measured {
+        let mut sample = Sample::default();
+        let mut known = Counters::NONE;
+        for (name, field, value) in HARDWARE.iter().chain(of_mode(interval.mode)).chain(&ALWAYS) {
+            if let Some(value) = value(interval) {
+                *field(&mut sample) = value;
+                known = known.and(Counters::of(&[name]));
+            }
+        }
+        let hardware = interval.hardware();
+        let cycles = hardware.guest_cycles.zip(hardware.host_cycles).map(|(g, h)| g as f64 + h as f64);
+        Measured { sample, known, cycles, load: interval.load() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hardware::HardwareCounts;
+
+    fn interval(mode: Option<Mode>, numbers: &[(Statistic, u64)], hardware: HardwareCounts) -> Interval {
+        let mut statistics = Statistics::default();
+        numbers.iter().for_each(|(s, n)| statistics.set(*s, *n));
+        let vcpu = VcpuInterval { number: 0, ran_ns: None, waited_ns: None, hardware };
+        Interval { seconds: 1.0, mode, switches: Some(0), statistics, vcpus: vec![vcpu] }
+    }
+
+    fn names(known: Counters) -> Vec<&'static str> {
+        known.iter().map(|c| c.name).collect()
+    }
+
+    #[test]
+    fn every_line_fills_the_field_of_its_name() {
+        for (name, field, _) in HARDWARE.iter().chain(&SHADOW).chain(&NESTED).chain(&ALWAYS) {
+            let mut sample = Sample::default();
+            *field(&mut sample) = 7;
+            let place = Sample::COUNTERS.iter().position(|c| c.name == *name).unwrap();
+            assert_eq!(sample.values()[place], 7, "{name}");
+        }
+    }
+
+    #[test]
+    fn without_a_pmu_exits_alone_are_known_and_they_depend_on_the_mode() {
+        let numbers = [(Statistic::PfTaken, 50), (Statistic::PfGuest, 20), (Statistic::Invlpg, 3)];
+        let of = |mode| Measured::of(&interval(mode, &numbers, HardwareCounts::UNKNOWN));
+        let shadow = of(Some(Mode::Shadow));
+        assert_eq!(
+            names(shadow.known),
+            ["guest_page_faults", "exits_guest_fault", "exits_invlpg", "mode_switches"]
+        );
+        assert_eq!(
+            (shadow.sample.guest_page_faults, shadow.sample.exits_invlpg, shadow.cycles),
+            (20, 3, None)
+        );
+        let nested = of(Some(Mode::Nested));
+        assert_eq!((nested.sample.exits_violation, nested.sample.all_exits()), (50, 50));
+        assert!(!names(nested.known).contains(&"guest_page_faults"), "nested paging does not show them");
+        assert_eq!(names(of(None).known), ["mode_switches"]);
+    }
+
+    #[test]
+    fn misses_on_giant_pages_are_0_where_kvm_maps_none() {
+        let counted = HardwareCounts {
+            guest_cycles: Some(900),
+            host_cycles: Some(100),
+            tlb_misses_4k: Some(5),
+            ..HardwareCounts::UNKNOWN
+        };
+        let of = |pages| {
+            let m = Measured::of(&interval(None, &[(Statistic::Pages1g, pages)], counted));
+            (names(m.known).contains(&"tlb_misses_1g"), m.cycles)
+        };
+        assert_eq!((of(0), of(2)), ((true, Some(1000.0)), (false, Some(1000.0))));
+    }
+}

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A VM that is watched: its open files, and its last reading.
+//!
+//! Files stay open, because opening a file costs several times as much as reading it.
+
+use crate::hardware::{OpenError, Pmu, ThreadCounters};
+use crate::interval::{Interval, Reading, VcpuReading};
+use bifold_host::{
+    Backing, BinaryStatistics, Host, Kvm, PagingFiles, State, Statistics, StatisticsFiles, ThreadTimes, Vcpu,
+    VmId,
+};
+use std::io;
+use std::time::Duration;
+
+/// A VM that is watched.
+pub struct Watched {
+    /// KVM's identifier. Without debugfs it is made of process id and file descriptor, which KVM does too if the
+    /// process's first thread made the VM.
+    pub id: VmId,
+    /// The VM's process.
+    pub pid: u32,
+    /// The VM's name on its VMM's command line, else the process's name; `None` if neither is visible.
+    pub name: Option<String>,
+    /// What backs the guest's memory, when last looked at; `None` if that is unknown.
+    pub backing: Option<Backing>,
+    /// Why a vCPU that runs has no hardware counters.
+    pub no_counters: Option<OpenError>,
+    statistics: Source,
+    paging: Option<PagingFiles>,
+    /// The mode of all VMs, if the VM has none of its own.
+    host_mode: Option<State>,
+    vcpus: Vec<Thread>,
+    last: Reading,
+}
+
+/// Where KVM's statistics come from.
+#[derive(Debug)]
+enum Source {
+    Files(StatisticsFiles),
+    /// From file descriptors of the VM's process.
+    Binary(Vec<BinaryStatistics>),
+    None,
+}
+
+/// The thread of a vCPU.
+struct Thread {
+    vcpu: Vcpu,
+    times: Option<ThreadTimes>,
+    counters: Option<ThreadCounters>,
+}
+
+impl Watched {
+    /// Begins to watch a VM; `None` if the VM has just ended.
+    pub(crate) fn begin(
+        host: &Host,
+        kvm: &Kvm,
+        pmu: Option<&Pmu>,
+        id: VmId,
+        at: Duration,
+    ) -> Option<Watched> {
+        let process = host.process(id.thread);
+        let statistics = match host.statistics_files(id) {
+            Ok(files) => Source::Files(files),
+            Err(_) => {
+                let open = host.kvm_process(process.pid).and_then(|p| p.statistics().ok());
+                open.filter(|all| !all.is_empty()).map_or(Source::None, Source::Binary)
+            }
+        };
+        let paging = host.paging_files(id).ok().flatten();
+        let host_mode = kvm.default.is_none().then(|| kvm.host_mode().map(State::In)).flatten();
+        let mut vm = Watched {
+            id,
+            pid: process.pid,
+            name: process.name,
+            backing: None,
+            no_counters: None,
+            statistics,
+            paging,
+            host_mode,
+            vcpus: Vec::new(),
+            last: Reading::default(),
+        };
+        vm.find_vcpus(host, pmu);
+        vm.last = vm.read(at).ok()?;
+        Some(vm)
+    }
+
+    /// Looks again at what changes rarely: the name, and the threads of the vCPUs.
+    pub(crate) fn refresh(&mut self, host: &Host, pmu: Option<&Pmu>) {
+        let process = host.process(self.id.thread);
+        if process.name.is_some() {
+            self.name = process.name;
+        }
+        // A KVM that can switch creates the file some time after the VM's directory.
+        if self.paging.is_none() {
+            self.paging = host.paging_files(self.id).ok().flatten();
+        }
+        self.find_vcpus(host, pmu);
+    }
+
+    /// Looks at what backs the guest's memory. The kernel looks at every page for that.
+    pub(crate) fn look_at_memory(&mut self, host: &Host) {
+        self.backing = host.backing(self.pid);
+    }
+
+    fn find_vcpus(&mut self, host: &Host, pmu: Option<&Pmu>) {
+        let found = host.vcpus(Some(self.id), self.pid);
+        self.vcpus.retain(|t| found.contains(&t.vcpu));
+        for vcpu in found {
+            if self.vcpus.iter().all(|t| t.vcpu != vcpu) {
+                let times = host.thread_times(self.pid, vcpu.thread).ok();
+                let counters = match pmu.map(|p| p.open(vcpu.thread)) {
+                    Some(Ok(counters)) => Some(counters),
+                    None | Some(Err(OpenError::Ended { .. })) => None,
+                    Some(Err(e)) => {
+                        self.no_counters = Some(e);
+                        None
+                    }
+                };
+                self.vcpus.push(Thread { vcpu, times, counters });
+            }
+        }
+        self.vcpus.sort_by_key(|t| t.vcpu);
+    }
+
+    /// Reads the VM, and returns what it did since the reading before.
+    ///
+    /// # Errors
+    /// If the VM has ended.
+    pub(crate) fn interval(&mut self, at: Duration) -> io::Result<Interval> {
+        let now = self.read(at)?;
+        let interval = Interval::between(&self.last, &now);
+        self.last = now;
+        Ok(interval)
+    }
+
+    fn read(&self, at: Duration) -> io::Result<Reading> {
+        let mut statistics = Statistics::default();
+        match &self.statistics {
+            Source::Files(files) => statistics = files.read()?,
+            Source::Binary(all) => all.iter().try_for_each(|one| one.add_to(&mut statistics))?,
+            Source::None => {}
+        }
+        let vcpus = self.vcpus.iter().map(|t| VcpuReading {
+            number: t.vcpu.number,
+            thread: t.vcpu.thread,
+            time: t.times.as_ref().and_then(ThreadTimes::read),
+            hardware: t.counters.as_ref().and_then(|c| c.read().ok()),
+        });
+        let own = self.paging.as_ref();
+        Ok(Reading {
+            at,
+            state: own.map_or(self.host_mode, |p| p.state().ok()),
+            paging: own.and_then(|p| p.stats().ok()).unwrap_or_default(),
+            statistics,
+            vcpus: vcpus.collect(),
+        })
+    }
+
+    /// The mode of paging, or the switch under way, at the last reading.
+    pub fn state(&self) -> Option<State> {
+        self.last.state
+    }
+
+    /// Whether this VM has a mode of its own, which can be switched.
+    pub fn switchable(&self) -> bool {
+        self.paging.is_some()
+    }
+
+    /// Number of vCPUs whose threads are known.
+    pub fn vcpus(&self) -> usize {
+        self.vcpus.len()
+    }
+}

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Finds the VMs of a host, and reads them at every tick.
+
+use crate::hardware::Pmu;
+use crate::interval::Interval;
+use crate::vm::Watched;
+use bifold_host::{Host, HostError, Kvm, VmId};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How often what changes rarely is looked at again: names, threads of vCPUs, and VMs where debugfs does not list them.
+const REFRESH: Duration = Duration::from_secs(10);
+/// How often a VM's memory is looked at. The kernel looks at every page for that, so at most one VM's a tick.
+const MEMORY: Duration = Duration::from_secs(60);
+
+/// The VMs of a host.
+///
+/// ```no_run
+/// use bifold_host::Host;
+/// use bifold_live::Watch;
+/// use std::time::{Duration, Instant};
+///
+/// let start = Instant::now();
+/// let mut watch = Watch::new(Host::live(), None)?;
+/// watch.tick(start.elapsed());
+/// std::thread::sleep(Duration::from_secs(1));
+/// for (id, interval) in watch.tick(start.elapsed()).intervals {
+///     println!("VM {id} ran for {:?} ns", interval.ran_ns());
+/// }
+/// # Ok::<(), bifold_host::HostError>(())
+/// ```
+pub struct Watch {
+    host: Host,
+    kvm: Kvm,
+    pmu: Option<Pmu>,
+    vms: BTreeMap<VmId, Times>,
+    /// When VMs were last searched in procfs.
+    searched: Option<Duration>,
+    /// Why debugfs does not list the VMs.
+    no_debugfs: Option<HostError>,
+}
+
+/// A VM, and when what changes rarely was last looked at.
+struct Times {
+    vm: Watched,
+    refreshed: Duration,
+    memory: Option<Duration>,
+}
+
+/// What a tick saw.
+#[derive(Debug, Default)]
+pub struct Tick {
+    /// What each VM did since the tick before. A VM that is new has its first interval at the next tick.
+    pub intervals: Vec<(VmId, Interval)>,
+    /// VMs seen for the first time.
+    pub came: Vec<VmId>,
+    /// VMs that have ended.
+    pub gone: Vec<VmId>,
+}
+
+impl Watch {
+    /// Watches the VMs of a host, with hardware counters if there is a PMU.
+    ///
+    /// # Errors
+    /// If the host has no KVM.
+    pub fn new(host: Host, pmu: Option<Pmu>) -> Result<Watch, HostError> {
+        let kvm = host.kvm()?;
+        Ok(Watch { host, kvm, pmu, vms: BTreeMap::new(), searched: None, no_debugfs: None })
+    }
+
+    /// Reads all VMs. `at` is the time by a clock that never jumps.
+    pub fn tick(&mut self, at: Duration) -> Tick {
+        let mut tick = Tick::default();
+        for (id, one) in &mut self.vms {
+            if one.refreshed + REFRESH <= at {
+                one.vm.refresh(&self.host, self.pmu.as_ref());
+                one.refreshed = at;
+            }
+            match one.vm.interval(at) {
+                Ok(interval) => tick.intervals.push((*id, interval)),
+                Err(_) => tick.gone.push(*id),
+            }
+        }
+        let present = self.present(at);
+        if let Some(present) = &present {
+            tick.gone.extend(self.vms.keys().filter(|id| !present.contains(id)));
+        }
+        tick.gone.sort_unstable();
+        tick.gone.dedup();
+        tick.gone.iter().for_each(|id| drop(self.vms.remove(id)));
+        tick.intervals.retain(|(id, _)| self.vms.contains_key(id));
+        for id in present.into_iter().flatten().filter(|id| !tick.gone.contains(id)) {
+            if self.vms.contains_key(&id) {
+                continue;
+            }
+            if let Some(vm) = Watched::begin(&self.host, &self.kvm, self.pmu.as_ref(), id, at) {
+                self.vms.insert(id, Times { vm, refreshed: at, memory: None });
+                tick.came.push(id);
+            }
+        }
+        self.look_at_memory(at);
+        tick
+    }
+
+    /// The VMs that exist; `None` if they were not looked for at this tick.
+    fn present(&mut self, at: Duration) -> Option<Vec<VmId>> {
+        match self.host.vm_ids() {
+            Ok(ids) => {
+                self.no_debugfs = None;
+                Some(ids)
+            }
+            // Without debugfs, the processes' open files tell. Reading them all takes long.
+            Err(e) => {
+                self.no_debugfs = Some(e);
+                if self.searched.is_some_and(|before| at < before + REFRESH) {
+                    return None;
+                }
+                self.searched = Some(at);
+                let all = self.host.kvm_processes();
+                Some(all.iter().flat_map(|p| p.vms.iter().map(|&fd| VmId { thread: p.pid, fd })).collect())
+            }
+        }
+    }
+
+    /// Looks at the memory of the VM whose turn it is.
+    fn look_at_memory(&mut self, at: Duration) {
+        let due = |one: &&mut Times| one.memory.is_none_or(|before| before + MEMORY <= at);
+        if let Some(one) = self.vms.values_mut().filter(due).min_by_key(|one| one.memory) {
+            one.vm.look_at_memory(&self.host);
+            one.memory = Some(at);
+        }
+    }
+
+    /// The VMs, in the order of their identifiers.
+    pub fn vms(&self) -> impl Iterator<Item = &Watched> {
+        self.vms.values().map(|one| &one.vm)
+    }
+
+    /// The VM of this identifier.
+    pub fn vm(&self, id: VmId) -> Option<&Watched> {
+        self.vms.get(&id).map(|one| &one.vm)
+    }
+
+    /// Why KVM's directory in debugfs does not list the VMs; they come from procfs then, without KVM's statistics
+    /// unless their processes have asked KVM for them.
+    pub fn no_debugfs(&self) -> Option<&HostError> {
+        self.no_debugfs.as_ref()
+    }
+
+    /// The hardware counters.
+    pub fn pmu(&self) -> Option<&Pmu> {
+        self.pmu.as_ref()
+    }
+
+    /// The host's KVM.
+    pub fn kvm(&self) -> &Kvm {
+        &self.kvm
+    }
+
+    /// The host.
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake_host::FakeHost;
+    use bifold_host::Statistic;
+    use bifold_policy::Mode;
+
+    fn id(thread: u32) -> VmId {
+        VmId { thread, fd: 7 }
+    }
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn vms_come_run_are_renamed_and_go() {
+        let fake = FakeHost::new();
+        let mut watch = Watch::new(fake.host(), None).unwrap();
+        assert!(watch.tick(at(0)).came.is_empty());
+        fake.vm(id(100), "web");
+        fake.vm(id(200), "db");
+        let tick = watch.tick(at(1));
+        assert_eq!((tick.came, tick.intervals.len()), (vec![id(100), id(200)], 0));
+        fake.vcpu(id(100), 0, 500_000_000, 100_000_000);
+        fake.count(id(100), Statistic::Exits, 70);
+        let tick = watch.tick(at(2));
+        let (first, web) = &tick.intervals[0];
+        assert_eq!((*first, web.mode, web.load()), (id(100), Some(Mode::Nested), Some(0.5)));
+        assert_eq!((web.statistics.get(Statistic::Exits), web.waited_ns()), (Some(70), Some(100_000_000)));
+        fake.vm(id(200), "db-2");
+        fake.end(id(100));
+        let tick = watch.tick(at(3));
+        assert_eq!((tick.gone, tick.intervals.len()), (vec![id(100)], 1));
+        assert_eq!(watch.vm(id(200)).unwrap().name.as_deref(), Some("db"), "not looked at again yet");
+        watch.tick(at(20));
+        assert_eq!(watch.vm(id(200)).unwrap().name.as_deref(), Some("db-2"));
+    }
+
+    #[test]
+    fn a_vcpu_that_is_plugged_in_is_found_later_and_unknown_at_first() {
+        let fake = FakeHost::new();
+        fake.vm(id(100), "web");
+        let mut watch = Watch::new(fake.host(), None).unwrap();
+        watch.tick(at(0));
+        fake.vcpu(id(100), 1, 0, 0);
+        let load = |tick: Tick| tick.intervals[0].1.load();
+        assert_eq!(load(watch.tick(at(1))), Some(0.0));
+        assert_eq!(load(watch.tick(at(10))), None);
+        assert_eq!((load(watch.tick(at(11))), watch.vm(id(100)).unwrap().vcpus()), (Some(0.0), 2));
+    }
+
+    #[test]
+    fn without_debugfs_processes_tell_and_the_mode_is_the_hosts() {
+        let fake = FakeHost::new();
+        let host = fake.host();
+        std::fs::remove_dir_all(&host.debug).unwrap();
+        std::fs::remove_file(host.sys.join("module/kvm/parameters/paging_mode")).unwrap();
+        let process = host.proc.join("100");
+        let write = |name: &str, text: &str| {
+            let path = process.join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        write("cmdline", "qemu-system-x86_64\0-name\0web\0");
+        write("task/101/comm", "CPU 0/KVM\n");
+        write("task/101/schedstat", "5 5 5\n");
+        std::fs::create_dir_all(process.join("fd")).unwrap();
+        std::os::unix::fs::symlink("anon_inode:kvm-vm", process.join("fd/7")).unwrap();
+        let mut watch = Watch::new(host, None).unwrap();
+        assert_eq!(watch.tick(at(0)).came, [id(100)]);
+        assert!(matches!(watch.no_debugfs(), Some(HostError::NoDebugfs { .. })));
+        write("task/101/schedstat", "1000000005 5 5\n");
+        let tick = watch.tick(at(1));
+        let interval = &tick.intervals[0].1;
+        assert_eq!((interval.mode, interval.load()), (Some(Mode::Nested), Some(1.0)));
+        assert_eq!(interval.statistics.get(Statistic::Exits), None);
+        std::fs::remove_dir_all(&process).unwrap();
+        assert_eq!(watch.tick(at(11)).gone, [id(100)]);
+    }
+}
