@@ -60,6 +60,17 @@ pub fn ksm(data: &[u8]) {
     }
 }
 
+/// The kernel's histogram of a trace event: numbers that the text has, or an error.
+pub fn histogram(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let Ok(histogram) = bifold_host::exit_counts::parse(&text) else { return };
+    assert!(text.contains("Dropped:"), "{histogram:?}");
+    for (thread, key) in histogram.counts.keys() {
+        assert!(text.contains(&thread.to_string()), "{thread}");
+        assert!(*key == 0 || text.contains(&key.to_string()), "{key}");
+    }
+}
+
 /// The text of a process's `smaps`: areas of whole pages with the flag of mergeable memory.
 pub fn smaps(data: &[u8]) {
     use bifold_host::ksm::mergeable_areas;
@@ -104,6 +115,15 @@ mod tests {
             for text in [amounts, counts, pressure] {
                 memory(text.as_bytes());
             }
+        }
+
+        #[test]
+        fn any_text_is_a_histogram_or_an_error(
+            data in bytes(), entries in "(\\{ common_pid: {1,9}[0-9]{1,11}(, [a-z_]{1,9}: [0-9]{1,21})? \\} hitcount: [0-9]{1,21}\n){0,3}",
+            totals in "Entries: [0-3]\nDropped: [0-9]{0,21}\n",
+        ) {
+            histogram(&data);
+            histogram((entries + &totals).as_bytes());
         }
 
         #[test]

@@ -15,7 +15,7 @@ impl Tree {
 
     pub fn host(&self) -> Host {
         let at = |d: &str| self.0.path().join(d);
-        Host { sys: at("sys"), proc: at("proc"), debug: at("debug") }
+        Host { sys: at("sys"), proc: at("proc"), debug: at("debug"), tracing: at("tracing") }
     }
 
     pub fn write(&self, path: &str, text: &str) {

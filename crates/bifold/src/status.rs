@@ -3,6 +3,7 @@
 
 use bifold_guest::{GuestError, Kind};
 use bifold_host::HostError;
+use bifold_host::exit_counts::ExitCountersError;
 use bifold_host::ksm::KsmError;
 use bifold_measure::MeasureError;
 use bifold_share::image::ImageError;
@@ -84,6 +85,7 @@ impl From<Status> for ExitCode {
 /// The status for an error that ends the program.
 pub fn of_error(error: &anyhow::Error) -> u8 {
     if error.downcast_ref::<HostError>().is_some_and(HostError::cannot_work_here)
+        || error.downcast_ref::<ExitCountersError>().is_some_and(ExitCountersError::cannot_work_here)
         || error.downcast_ref::<KsmError>().is_some_and(KsmError::cannot_work_here)
     {
         return UNAVAILABLE;

@@ -4,6 +4,15 @@
 use crate::{Host, HostError, read};
 use bifold_mmu::Mode;
 
+/// The maker of a processor with KVM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Vendor {
+    /// Intel, with VMX.
+    Intel,
+    /// AMD, with SVM.
+    Amd,
+}
+
 /// KVM's modules and their parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kvm {
@@ -55,6 +64,15 @@ impl Host {
 }
 
 impl Kvm {
+    /// The processor's maker, by the loaded module; `None` if both vendors' modules are there.
+    pub fn vendor(&self) -> Option<Vendor> {
+        match &self.hardware[..] {
+            [one] if one.module == "kvm_amd" => Some(Vendor::Amd),
+            [_] => Some(Vendor::Intel),
+            _ => None,
+        }
+    }
+
     /// The mode of all VMs, if KVM has one mode for all; `None` if unknown.
     pub fn host_mode(&self) -> Option<Mode> {
         let (first, rest) = self.hardware.split_first()?;

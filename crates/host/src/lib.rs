@@ -2,8 +2,8 @@
 //! Reads and controls a live Linux host: its KVM, its virtual machines and their paging modes, its KSM, its
 //! memory.
 //!
-//! All facts come from three file systems: sysfs, procfs and debugfs. A [`Host`] holds their places, so that
-//! tests can make trees of their own. KVM describes a [`Vm`] in a directory of debugfs, `kvm/PID-FD`. A KVM
+//! All facts come from four file systems: sysfs, procfs, debugfs and tracefs. A [`Host`] holds their places, so
+//! that tests can make trees of their own. KVM describes a [`Vm`] in a directory of debugfs, `kvm/PID-FD`. A KVM
 //! built by `make kernel` has two more files there: `paging_stats`, and `paging_mode`, which switches the VM
 //! when written. A VM may end at any moment; if its directory disappears, the error is [`HostError::Gone`].
 //!
@@ -24,6 +24,7 @@
 
 mod backing;
 mod error;
+pub mod exit_counts;
 mod guests;
 pub mod held;
 pub mod ksm;
@@ -43,7 +44,7 @@ mod vm_id;
 pub use backing::Backing;
 pub use error::{HostError, Refusal};
 pub use guests::GuestProcess;
-pub use kvm::{Hardware, Kvm};
+pub use kvm::{Hardware, Kvm, Vendor};
 pub use kvm_users::KvmProcess;
 pub use memory::{MemInfo, Pressure, VmStat};
 pub use paging::{Of, Paging, PagingStats, Stat, State, Unit, Unreadable};
@@ -60,19 +61,25 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-/// A host, by the mount points of its sysfs, procfs and debugfs.
+/// A host, by the mount points of its sysfs, procfs, debugfs and tracefs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)] // the names say it
 pub struct Host {
     pub sys: PathBuf,
     pub proc: PathBuf,
     pub debug: PathBuf,
+    pub tracing: PathBuf,
 }
 
 impl Host {
     /// This machine.
     pub fn live() -> Host {
-        Host { sys: "/sys".into(), proc: "/proc".into(), debug: "/sys/kernel/debug".into() }
+        Host {
+            sys: "/sys".into(),
+            proc: "/proc".into(),
+            debug: "/sys/kernel/debug".into(),
+            tracing: "/sys/kernel/tracing".into(),
+        }
     }
 }
 

@@ -14,8 +14,8 @@ const STATS: &str = "switches_to_shadow 3\nswitches_to_nested 2\nrefused 1\nroll
 /// A host without a file, in a folder that goes with the first value.
 pub fn host() -> (tempfile::TempDir, Host) {
     let dir = tempfile::tempdir().unwrap();
-    let [sys, proc, debug] = ["sys", "proc", "debug"].map(|n| dir.path().join(n));
-    (dir, Host { sys, proc, debug })
+    let [sys, proc, debug, tracing] = ["sys", "proc", "debug", "tracing"].map(|n| dir.path().join(n));
+    (dir, Host { sys, proc, debug, tracing })
 }
 
 struct Tree {

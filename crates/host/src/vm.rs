@@ -61,12 +61,17 @@ impl Host {
     /// The VM with this identifier, if it exists.
     pub fn vm(&self, id: VmId) -> Option<Vm> {
         let dir = self.vm_dir(id);
-        let entries = fs::read_dir(&dir).ok()?;
-        let vcpus = entries.flatten().filter(is_vcpu).count();
+        let vcpus = self.vcpu_count(id)?;
         let paging = Paging::read(&dir);
         let process = self.process(id.thread);
         // The files of a VM that ends go one by one, so what was read may be incomplete.
         dir.is_dir().then_some(Vm { id, pid: process.pid, name: process.name, vcpus, paging })
+    }
+
+    /// Number of a VM's vCPUs, by KVM's directory of the VM; `None` if there is no such directory.
+    pub fn vcpu_count(&self, id: VmId) -> Option<usize> {
+        let entries = fs::read_dir(self.vm_dir(id)).ok()?;
+        Some(entries.flatten().filter(is_vcpu).count())
     }
 
     /// KVM's directory of a VM, whether it exists or not.

@@ -5,7 +5,8 @@
 use crate::interval::{Interval, VcpuInterval};
 use crate::measured::Measured;
 use crate::vm::Watched;
-use bifold_host::{Backing, Kind, Statistic};
+use bifold_host::exit_counts::reasons;
+use bifold_host::{Backing, Kind, Statistic, Vendor};
 use bifold_model::Sample;
 use std::borrow::Cow;
 
@@ -80,10 +81,10 @@ pub enum Type {
 }
 
 /// A figure.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Column {
     /// Name in every output.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// Unit; `1` for counts and shares, empty for names.
     pub unit: &'static str,
     /// Meaning.
@@ -99,6 +100,10 @@ enum Figure {
     /// A counter of the model, by its place.
     Counter(usize),
     Statistic(Statistic),
+    /// Exits of a reason, by its number.
+    Reason(u32),
+    /// Exits of all other reasons.
+    OtherReasons(Vendor),
 }
 
 impl Column {
@@ -109,7 +114,7 @@ impl Column {
         doc: &'static str,
         figure: for<'a> fn(&'a Row) -> Value<'a>,
     ) -> Column {
-        Column { name, unit, doc, kind, figure: Figure::Row(figure) }
+        Column { name: Cow::Borrowed(name), unit, doc, kind, figure: Figure::Row(figure) }
     }
 
     /// The value of this figure in a row.
@@ -123,6 +128,11 @@ impl Column {
             // KVM's statistics are sums over all vCPUs.
             Figure::Statistic(_) if row.vcpu.is_some() => Value::Unknown,
             Figure::Statistic(s) => row.interval.statistics.get(s).into(),
+            Figure::Reason(number) => row.exits(|n| n == u64::from(number)).into(),
+            Figure::OtherReasons(vendor) => {
+                let known = reasons(vendor);
+                row.exits(|n| known.iter().all(|(number, _)| u64::from(*number) != n)).into()
+            }
         }
     }
 }
@@ -205,6 +215,13 @@ const LAST: [Column; 3] = [
 ];
 
 impl Row<'_> {
+    /// Exits for these reasons.
+    fn exits(&self, of: impl Fn(u64) -> bool) -> Option<u64> {
+        let counts = self.vcpu.map_or(&self.interval.exits, |v| &v.exits).as_ref()?;
+        let all = counts.exits.as_ref().ok()?;
+        Some(all.iter().filter(|(number, _)| of(**number)).map(|(_, n)| n).sum())
+    }
+
     /// The hardware counters of VM or vCPU.
     pub fn hardware(&self) -> crate::hardware::HardwareCounts {
         self.vcpu.map_or_else(|| self.interval.hardware(), |v| v.hardware)
@@ -218,9 +235,14 @@ impl Row<'_> {
 /// All figures, in the order of every output: what was measured, the counters that policies see, KVM's statistics,
 /// what backs the memory.
 pub fn all() -> Vec<Column> {
+    with_reasons(None)
+}
+
+/// All figures, and exits by the reasons of a vendor's hardware, whose names begin with `reason_`.
+pub fn with_reasons(vendor: Option<Vendor>) -> Vec<Column> {
     let counter = |(place, c): (usize, &'static bifold_model::Counter)| {
         let column = Column {
-            name: c.name,
+            name: c.name.into(),
             unit: c.unit,
             doc: c.doc,
             kind: Type::Count,
@@ -230,13 +252,30 @@ pub fn all() -> Vec<Column> {
     };
     let counters = Sample::COUNTERS.iter().enumerate().filter_map(counter);
     let statistic = |s: &Statistic| Column {
-        name: s.name(),
+        name: s.name().into(),
         unit: if s.kind() == Kind::Nanoseconds { "ns" } else { "1" },
         doc: s.doc(),
         kind: Type::Count,
         figure: Figure::Statistic(*s),
     };
-    FIRST.into_iter().chain(counters).chain(Statistic::ALL.iter().map(statistic)).chain(LAST).collect()
+    let known = FIRST.into_iter().chain(counters).chain(Statistic::ALL.iter().map(statistic)).chain(LAST);
+    let reasons = vendor.into_iter().flat_map(of_reasons);
+    known.chain(reasons).collect()
+}
+
+/// A column for each of a vendor's exit reasons.
+fn of_reasons(vendor: Vendor) -> impl Iterator<Item = Column> {
+    let column = |name: &str, doc, figure| Column {
+        name: format!("reason_{name}").into(),
+        unit: "1",
+        doc,
+        kind: Type::Count,
+        figure,
+    };
+    let doc = "Exits for this reason, under the hardware's name.";
+    let each = reasons(vendor).iter().map(move |(number, name)| column(name, doc, Figure::Reason(*number)));
+    let other = column("other", "Exits for reasons without a name.", Figure::OtherReasons(vendor));
+    each.chain([other])
 }
 
 #[cfg(test)]
@@ -246,14 +285,18 @@ mod tests {
 
     #[test]
     fn every_name_is_there_once() {
-        let mut names: Vec<_> = all().iter().map(|c| c.name).collect();
+        let mut names: Vec<_> = with_reasons(Some(Vendor::Intel)).into_iter().map(|c| c.name).collect();
         let count = names.len();
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), count);
-        assert!(["instructions", "exits_violation", "pages_2m", "exits"].iter().all(|n| names.contains(n)));
+        assert!(
+            ["instructions", "exits_violation", "pages_2m", "exits"]
+                .iter()
+                .all(|n| names.iter().any(|m| m == n))
+        );
         // No live host counts it.
-        assert!(!names.contains(&"root_misses"));
+        assert!(!names.iter().any(|n| n == "root_misses"));
         assert_ne!(Measured::possible(), Counters::ALL);
     }
 }

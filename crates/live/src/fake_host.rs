@@ -28,7 +28,7 @@ impl FakeHost {
 
     pub fn host(&self) -> Host {
         let at = |name: &str| self.dir.path().join(name);
-        Host { sys: at("sys"), proc: at("proc"), debug: at("debug") }
+        Host { sys: at("sys"), proc: at("proc"), debug: at("debug"), tracing: at("tracing") }
     }
 
     /// Makes a VM, or names an existing one anew.

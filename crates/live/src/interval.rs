@@ -2,6 +2,7 @@
 //! What is read of a VM at one moment, and the difference of two such readings.
 
 use crate::hardware::{HardwareCounts, Raw};
+use bifold_host::exit_counts::{ExitCounts, ExitTable};
 use bifold_host::{PagingStats, State, Statistics, ThreadTime};
 use bifold_policy::Mode;
 use std::time::Duration;
@@ -45,6 +46,8 @@ pub struct Interval {
     pub switches: Option<u64>,
     /// KVM's statistics: counts of the interval, levels at its end.
     pub statistics: Statistics,
+    /// Exits by the hardware's reason; `None` if they are not counted.
+    pub exits: Option<ExitCounts>,
     /// The vCPUs, by number.
     pub vcpus: Vec<VcpuInterval>,
 }
@@ -54,12 +57,16 @@ pub struct Interval {
 pub struct VcpuInterval {
     /// KVM's number of the vCPU.
     pub number: u32,
+    /// The thread that runs the vCPU.
+    pub thread: u32,
     /// Time on a CPU, guest and host together.
     pub ran_ns: Option<u64>,
     /// Time ready to run while others had the CPU: the run delay, which a Linux guest sees as steal.
     pub waited_ns: Option<u64>,
     /// Hardware counters; all unknown if there is no source of them.
     pub hardware: HardwareCounts,
+    /// Exits by the hardware's reason; `None` if they are not counted.
+    pub exits: Option<ExitCounts>,
 }
 
 impl Interval {
@@ -78,8 +85,16 @@ impl Interval {
             mode,
             switches,
             statistics: now.statistics.since(&earlier.statistics),
+            exits: None,
             vcpus: now.vcpus.iter().map(|v| VcpuInterval::of(v, &earlier.vcpus)).collect(),
         }
+    }
+
+    /// Adds the exits of the same time, of all threads.
+    pub fn add_exits(&mut self, all: &ExitTable) {
+        let threads: Vec<u32> = self.vcpus.iter().map(|v| v.thread).collect();
+        self.exits = Some(all.threads(&threads));
+        self.vcpus.iter_mut().for_each(|v| v.exits = Some(all.threads(&[v.thread])));
     }
 
     /// Time that all vCPUs were on a CPU; `None` if one's is unknown, or the VM has no vCPU that is known.
@@ -120,9 +135,11 @@ impl VcpuInterval {
         let hardware = before.and_then(|b| b.hardware.as_ref().zip(now.hardware.as_ref()));
         VcpuInterval {
             number: now.number,
+            thread: now.thread,
             ran_ns: time.and_then(|(then, now)| now.ran_ns.checked_sub(then.ran_ns)),
             waited_ns: time.and_then(|(then, now)| now.waited_ns.checked_sub(then.waited_ns)),
             hardware: hardware.map_or(HardwareCounts::UNKNOWN, |(then, now)| now.since(then)),
+            exits: None,
         }
     }
 }

@@ -5,7 +5,7 @@
 //! counters. A counter without a line here cannot be counted on a live host.
 
 use crate::interval::{Interval, VcpuInterval};
-use bifold_host::{Statistic, Statistics};
+use bifold_host::Statistic;
 use bifold_model::Sample;
 use bifold_policy::{Counters, Mode};
 
@@ -88,13 +88,8 @@ impl Measured {
 
     /// What is known of a vCPU in an interval: hardware counters alone, because KVM's statistics are the VM's.
     pub fn of_vcpu(interval: &Interval, vcpu: &VcpuInterval) -> Measured {
-        let alone = Interval {
-            vcpus: vec![vcpu.clone()],
-            statistics: Statistics::default(),
-            switches: None,
-            ..*interval
-        };
-        Measured::of(&Interval { mode: None, ..alone })
+        let alone = Interval { seconds: interval.seconds, vcpus: vec![vcpu.clone()], ..Interval::default() };
+        Measured::of(&alone)
     }
 
     /// What is known of an interval.
@@ -117,12 +112,14 @@ impl Measured {
 mod tests {
     use super::*;
     use crate::hardware::HardwareCounts;
+    use bifold_host::Statistics;
 
     fn interval(mode: Option<Mode>, numbers: &[(Statistic, u64)], hardware: HardwareCounts) -> Interval {
         let mut statistics = Statistics::default();
         numbers.iter().for_each(|(s, n)| statistics.set(*s, *n));
-        let vcpu = VcpuInterval { number: 0, ran_ns: None, waited_ns: None, hardware };
-        Interval { seconds: 1.0, mode, switches: Some(0), statistics, vcpus: vec![vcpu] }
+        let vcpu =
+            VcpuInterval { number: 0, thread: 7, ran_ns: None, waited_ns: None, hardware, exits: None };
+        Interval { seconds: 1.0, mode, switches: Some(0), statistics, exits: None, vcpus: vec![vcpu] }
     }
 
     fn names(known: Counters) -> Vec<&'static str> {

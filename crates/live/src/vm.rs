@@ -30,6 +30,8 @@ pub struct Watched {
     /// The mode of all VMs, if the VM has none of its own.
     host_mode: Option<State>,
     vcpus: Vec<Thread>,
+    /// Whether the threads of all vCPUs are known: KVM does not know a thread until the vCPU has run.
+    complete: bool,
     last: Reading,
 }
 
@@ -78,6 +80,7 @@ impl Watched {
             paging,
             host_mode,
             vcpus: Vec::new(),
+            complete: false,
             last: Reading::default(),
         };
         vm.find_vcpus(host, pmu);
@@ -121,6 +124,7 @@ impl Watched {
             }
         }
         self.vcpus.sort_by_key(|t| t.vcpu);
+        self.complete = host.vcpu_count(self.id).is_none_or(|all| self.vcpus.len() >= all);
     }
 
     /// Reads the VM, and returns what it did since the reading before.
@@ -165,6 +169,11 @@ impl Watched {
     /// Whether this VM has a mode of its own, which can be switched.
     pub fn switchable(&self) -> bool {
         self.paging.is_some()
+    }
+
+    /// Whether the threads of all vCPUs are known.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.complete
     }
 
     /// Number of vCPUs whose threads are known.

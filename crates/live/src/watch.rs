@@ -4,6 +4,7 @@
 use crate::hardware::Pmu;
 use crate::interval::Interval;
 use crate::vm::Watched;
+use bifold_host::exit_counts::{ExitCounters, ExitCountersError, ExitTable};
 use bifold_host::{Host, HostError, Kvm, VmId};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -33,6 +34,7 @@ pub struct Watch {
     host: Host,
     kvm: Kvm,
     pmu: Option<Pmu>,
+    exits: Option<Exits>,
     vms: BTreeMap<VmId, Times>,
     /// When VMs were last searched in procfs.
     searched: Option<Duration>,
@@ -45,6 +47,41 @@ struct Times {
     vm: Watched,
     refreshed: Duration,
     memory: Option<Duration>,
+}
+
+/// Counts of exits, and their last reading.
+struct Exits {
+    counters: ExitCounters,
+    last: Option<ExitTable>,
+    failed: Option<String>,
+}
+
+impl Exits {
+    /// The exits since the last reading; `None` at the first reading, and if the counts cannot be read.
+    fn interval(&mut self) -> Option<ExitTable> {
+        let now = match self.counters.read() {
+            Ok(now) => now,
+            Err(e) => {
+                self.failed = Some(e.to_string());
+                self.last = None;
+                return None;
+            }
+        };
+        if !now.nearly_full() {
+            let last = self.last.replace(now)?;
+            return self.last.as_ref().map(|now| now.since(&last));
+        }
+        match self.counters.restart() {
+            Ok(restart) => {
+                let last = self.last.replace(restart.first)?;
+                Some(restart.last.since(&last))
+            }
+            Err(e) => {
+                self.failed = Some(e.to_string());
+                self.last.replace(now.clone()).map(|last| now.since(&last))
+            }
+        }
+    }
 }
 
 /// What a tick saw.
@@ -65,19 +102,37 @@ impl Watch {
     /// If the host has no KVM.
     pub fn new(host: Host, pmu: Option<Pmu>) -> Result<Watch, HostError> {
         let kvm = host.kvm()?;
-        Ok(Watch { host, kvm, pmu, vms: BTreeMap::new(), searched: None, no_debugfs: None })
+        Ok(Watch { host, kvm, pmu, exits: None, vms: BTreeMap::new(), searched: None, no_debugfs: None })
+    }
+
+    /// Counts exits by the hardware's reason too, which costs each exit of each VM on the host some hundred cycles.
+    ///
+    /// # Errors
+    /// If this kernel or this user cannot count them.
+    pub fn count_exits(&mut self) -> Result<(), ExitCountersError> {
+        self.exits = Some(Exits { counters: ExitCounters::start(&self.host)?, last: None, failed: None });
+        Ok(())
+    }
+
+    /// Why exits could not be counted in some interval.
+    pub fn exits_failed(&self) -> Option<&str> {
+        self.exits.as_ref()?.failed.as_deref()
     }
 
     /// Reads all VMs. `at` is the time by a clock that never jumps.
     pub fn tick(&mut self, at: Duration) -> Tick {
         let mut tick = Tick::default();
+        let exits = self.exits.as_mut().and_then(Exits::interval);
         for (id, one) in &mut self.vms {
-            if one.refreshed + REFRESH <= at {
+            if one.refreshed + REFRESH <= at || !one.vm.is_complete() {
                 one.vm.refresh(&self.host, self.pmu.as_ref());
                 one.refreshed = at;
             }
             match one.vm.interval(at) {
-                Ok(interval) => tick.intervals.push((*id, interval)),
+                Ok(mut interval) => {
+                    exits.iter().for_each(|all| interval.add_exits(all));
+                    tick.intervals.push((*id, interval));
+                }
                 Err(_) => tick.gone.push(*id),
             }
         }

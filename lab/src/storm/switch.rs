@@ -215,6 +215,7 @@ mod tests {
             sys: root.path().join("sys"),
             proc: root.path().join("proc"),
             debug: root.path().join("debug"),
+            tracing: root.path().join("tracing"),
         };
         let dir = host.debug.join("kvm/4711-12");
         fs::create_dir_all(&dir).unwrap();

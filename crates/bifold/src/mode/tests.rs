@@ -37,7 +37,8 @@ fn put(path: &Path, text: &str) {
 
 /// A host with three VMs: one of each mode and one on its way, or all without a mode of their own.
 fn host(dir: &Path, switchable: bool) -> Host {
-    let host = Host { sys: dir.join("sys"), proc: dir.join("proc"), debug: dir.join("debug") };
+    let [sys, proc, debug, tracing] = ["sys", "proc", "debug", "tracing"].map(|n| dir.join(n));
+    let host = Host { sys, proc, debug, tracing };
     put(&host.sys.join("module/kvm/parameters/halt_poll_ns"), "200000\n");
     put(&host.sys.join("module/kvm_amd/parameters/npt"), "Y\n");
     put(&host.debug.join("kvm/exits"), "12345\n");

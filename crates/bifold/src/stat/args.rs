@@ -52,6 +52,13 @@ pub struct StatArgs {
     #[arg(long)]
     pub vcpus: bool,
 
+    /// Count exits by the hardware's reason too, in rows; needs root
+    ///
+    /// The kernel counts them in tables of its tracing. This costs each exit of each VM of the host some hundred
+    /// cycles while Bifold runs.
+    #[arg(long)]
+    pub exits: bool,
+
     /// Use no hardware counters
     #[arg(long)]
     pub no_pmu: bool,

@@ -8,9 +8,11 @@ mod out;
 mod table;
 
 pub use args::StatArgs;
+use args::StatFormat;
 
 use crate::console::{note, stop_on_signals};
 use crate::status::Status;
+use crate::usage::UsageError;
 use anyhow::Context as _;
 use bifold_host::Host;
 use bifold_live::hardware::{FileLimit, NoPmu, Pmu};
@@ -36,7 +38,6 @@ pub fn run(args: &StatArgs) -> anyhow::Result<Status> {
 /// Carries out the verb on a host.
 fn stat(host: Host, pmu: Option<Result<Pmu, NoPmu>>, args: &StatArgs) -> anyhow::Result<Status> {
     let stop = stop_on_signals()?;
-    let mut out = Out::create(args)?;
     let (pmu, no_pmu) = match pmu {
         Some(Ok(pmu)) => (Some(pmu), None),
         Some(Err(e)) => (None, Some(e)),
@@ -44,6 +45,15 @@ fn stat(host: Host, pmu: Option<Result<Pmu, NoPmu>>, args: &StatArgs) -> anyhow:
     };
     let files = FileLimit::raise().context("cannot raise the limit of open files")?;
     let mut watch = Watch::new(host, pmu)?;
+    if args.exits {
+        if args.format == StatFormat::Table {
+            return Err(
+                UsageError::conflict("--exits", "needs a format with rows: csv, jsonl or parquet").into()
+            );
+        }
+        watch.count_exits()?;
+    }
+    let mut out = Out::create(args, watch.kvm().vendor().filter(|_| args.exits))?;
     let start = Instant::now();
     watch.tick(start.elapsed());
     notes(&watch, no_pmu, args);
@@ -63,6 +73,9 @@ fn stat(host: Host, pmu: Option<Result<Pmu, NoPmu>>, args: &StatArgs) -> anyhow:
         }
     }
     out.finish(args)?;
+    if let Some(e) = watch.exits_failed() {
+        note(!args.quiet, format_args!("exits by reason are missing in some intervals: {e}"));
+    }
     match command {
         Some(command) => Ok(Status::OfCommand(command.wait()?)),
         None => Ok(Status::Done),

@@ -6,7 +6,8 @@ use super::{StatArgs, table};
 use crate::console::note_file;
 use crate::usage::UsageError;
 use anyhow::Context as _;
-use bifold_live::columns::Row;
+use bifold_host::Vendor;
+use bifold_live::columns::{self, Row};
 use bifold_live::files::{Format, RowWriter};
 use bifold_live::{Interval, Watched};
 use std::fs::File;
@@ -19,11 +20,11 @@ pub enum Out {
 }
 
 impl Out {
-    /// Opens the output that the arguments name.
+    /// Opens the output that the arguments name, with columns for exits by this vendor's reasons.
     ///
     /// # Errors
     /// If the file cannot be created, or Parquet would go to stdout.
-    pub fn create(args: &StatArgs) -> anyhow::Result<Out> {
+    pub fn create(args: &StatArgs, reasons: Option<Vendor>) -> anyhow::Result<Out> {
         let format = match args.format {
             StatFormat::Table => return Ok(Out::Table(open(args)?)),
             StatFormat::Csv => Format::Csv,
@@ -33,7 +34,10 @@ impl Out {
         if args.output.is_none() && format == Format::Parquet {
             return Err(UsageError::missing("--output", "a Parquet file is no text for stdout").into());
         }
-        Ok(Out::Rows(RowWriter::new(format, open(args)?).with_context(|| failed(args))?))
+        Ok(Out::Rows(
+            RowWriter::new(format, columns::with_reasons(reasons), open(args)?)
+                .with_context(|| failed(args))?,
+        ))
     }
 
     /// Writes an interval of these VMs. Returns whether stdout still has a reader.

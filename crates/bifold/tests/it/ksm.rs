@@ -87,7 +87,8 @@ fn until(so: impl Fn() -> bool) -> bool {
 }
 
 fn host(dir: &Path) -> Host {
-    Host { sys: dir.join("sys"), proc: "/proc".into(), debug: dir.join("debug") }
+    let [sys, debug, tracing] = ["sys", "debug", "tracing"].map(|n| dir.join(n));
+    Host { sys, proc: "/proc".into(), debug, tracing }
 }
 
 fn places(dir: &Path) -> Places {

@@ -25,8 +25,8 @@ const FOUND: [(&str, &str); 8] = [
 impl Tree {
     fn new() -> Tree {
         let dir = tempfile::tempdir().unwrap();
-        let [sys, proc, debug] = ["sys", "proc", "debug"].map(|n| dir.path().join(n));
-        let tree = Tree { dir, host: Host { sys, proc, debug } };
+        let [sys, proc, debug, tracing] = ["sys", "proc", "debug", "tracing"].map(|n| dir.path().join(n));
+        let tree = Tree { dir, host: Host { sys, proc, debug, tracing } };
         fs::create_dir_all(tree.host.sys.join("kernel/mm/ksm")).unwrap();
         fs::create_dir_all(&tree.host.proc).unwrap();
         FOUND.into_iter().for_each(|(name, text)| tree.put(name, text));

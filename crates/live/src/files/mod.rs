@@ -6,7 +6,7 @@
 
 mod parquet_rows;
 
-use crate::columns::{self, Column, Row, Value};
+use crate::columns::{Column, Row, Value};
 use parquet_rows::ParquetRows;
 use serde_json::{Map, Value as Json};
 use std::io::{self, Write};
@@ -28,9 +28,10 @@ pub enum Format {
 /// Writes rows.
 ///
 /// ```
+/// use bifold_live::columns;
 /// use bifold_live::files::{Format, RowWriter};
 ///
-/// let writer = RowWriter::new(Format::Csv, Vec::new())?;
+/// let writer = RowWriter::new(Format::Csv, columns::all(), Vec::new())?;
 /// let head = String::from_utf8(writer.finish()?).unwrap();
 /// assert!(head.starts_with("time,seconds,vm,name,pid,vcpu,mode,load,"));
 /// # Ok::<(), std::io::Error>(())
@@ -47,16 +48,15 @@ enum To<W: Write + Send> {
 }
 
 impl<W: Write + Send> RowWriter<W> {
-    /// Begins a file.
+    /// Begins a file of these columns.
     ///
     /// # Errors
     /// If the head cannot be written.
-    pub fn new(format: Format, to: W) -> io::Result<RowWriter<W>> {
-        let columns = columns::all();
+    pub fn new(format: Format, columns: Vec<Column>, to: W) -> io::Result<RowWriter<W>> {
         let to = match format {
             Format::Csv => {
                 let mut writer = csv::Writer::from_writer(to);
-                writer.write_record(columns.iter().map(|c| c.name))?;
+                writer.write_record(columns.iter().map(|c| c.name.as_ref()))?;
                 writer.flush()?;
                 To::Csv(Box::new(writer))
             }
@@ -78,7 +78,7 @@ impl<W: Write + Send> RowWriter<W> {
                 let mut line = Map::new();
                 line.insert("schema".into(), SCHEMA.into());
                 let known =
-                    self.columns.iter().zip(values).filter_map(|(c, v)| Some((c.name.into(), json(v)?)));
+                    self.columns.iter().zip(values).filter_map(|(c, v)| Some((c.name.to_string(), json(v)?)));
                 line.extend(known);
                 serde_json::to_writer(&mut *writer, &line)?;
                 writer.write_all(b"\n")

@@ -53,7 +53,7 @@ fn schema(columns: &[Column]) -> Result<types::Type, ParquetError> {
             Type::Number => (Physical::DOUBLE, ConvertedType::NONE),
             Type::Text => (Physical::BYTE_ARRAY, ConvertedType::UTF8),
         };
-        let field = types::Type::primitive_type_builder(c.name, physical).with_converted_type(converted);
+        let field = types::Type::primitive_type_builder(&c.name, physical).with_converted_type(converted);
         field.with_repetition(Repetition::OPTIONAL).build().map(Arc::new)
     };
     let fields = columns.iter().map(field).collect::<Result<_, _>>()?;

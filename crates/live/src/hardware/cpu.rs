@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which processor the host has.
 
-use super::Vendor;
-use bifold_host::{Host, read_up_to};
+use bifold_host::{Host, Vendor, read_up_to};
 
 /// Most bytes of `/proc/cpuinfo` that are read: the first processor's lines are enough.
 const MOST: u64 = 16 << 10;

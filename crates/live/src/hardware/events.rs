@@ -2,22 +2,22 @@
 //! The list of events, `events.toml`, and what the kernel is told of an event.
 
 use super::Cpu;
+use bifold_host::Vendor;
 use serde::Deserialize;
 
-/// The maker of a processor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Vendor {
-    /// Intel.
+/// A maker's name in the list.
+#[derive(Deserialize)]
+#[serde(remote = "Vendor", rename_all = "lowercase")]
+enum VendorName {
     Intel,
-    /// AMD.
     Amd,
 }
 
 /// An event of a processor: which event, and of that which kinds.
 ///
 /// ```
-/// use bifold_live::hardware::{Cpu, Event, Microarchitecture, Vendor};
+/// use bifold_host::Vendor;
+/// use bifold_live::hardware::{Cpu, Event, Microarchitecture};
 ///
 /// let skylake = Cpu { vendor: Vendor::Intel, family: 6, model: 0x55 };
 /// let events = Microarchitecture::of(skylake).unwrap();
@@ -73,6 +73,7 @@ pub struct Microarchitecture {
     /// Folders of the source, under `tools/perf/pmu-events/arch/x86` of Linux 6.12.
     pub folder: String,
     /// The maker.
+    #[serde(with = "VendorName")]
     pub vendor: Vendor,
     family: u32,
     models: Vec<Models>,

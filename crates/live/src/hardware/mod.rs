@@ -15,6 +15,6 @@ mod pmu;
 pub use counts::{HardwareCounts, Raw};
 pub use cpu::Cpu;
 pub use error::{NoPmu, OpenError};
-pub use events::{Event, Microarchitecture, Vendor};
+pub use events::{Event, Microarchitecture};
 pub use files::FileLimit;
 pub use pmu::{Pmu, ThreadCounters};

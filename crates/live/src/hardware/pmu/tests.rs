@@ -2,7 +2,8 @@
 //! Tests of the groups; of reading them, with events that the kernel counts without a PMU; and of this machine's PMU.
 
 use super::*;
-use crate::hardware::{HardwareCounts, Vendor};
+use crate::hardware::HardwareCounts;
+use bifold_host::Vendor;
 use perf_event_open::event::sw::Software;
 use rustix::io::Errno;
 use std::sync::mpsc::channel;
