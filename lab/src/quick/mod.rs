@@ -10,6 +10,7 @@ mod inner;
 mod mode;
 mod poke;
 mod run;
+mod stat;
 mod storm;
 mod switch;
 
@@ -86,7 +87,7 @@ const fn own(name: &'static str, about: &'static str, test: fn(&Shared) -> Resul
 use Paging::{Nested, Shadow};
 
 /// All tests. Tests of one boot run in this order.
-pub static ALL: [Test; 21] = [
+pub static ALL: [Test; 22] = [
     jobs("lab", "a program's output, exit status and files come back", Nested, lab, lab_check),
     jobs(
         "inner-nested",
@@ -185,6 +186,7 @@ pub static ALL: [Test; 21] = [
     ),
     own("mode", "bifold mode lists a VM and switches it", mode::ours),
     own("mode-unmodified", "bifold mode says what an unmodified KVM lacks", mode::unmodified),
+    own("stat", "bifold stat counts the exits that a trace of every exit counts, in both modes", stat::exits),
     own("storm", "a guest whose paging mode is switched 100 times keeps its memory", storm::plain),
     own(
         "storm-noise",
