@@ -32,14 +32,14 @@ watch() {
         -S -monitor stdio <&3 >/dev/null &
     vm=$!
     until_true "$BIFOLD mode $1 $1 >/dev/null 2>&1"
-    $BIFOLD stat $1 --exits --vcpus --format jsonl -q -i 0.3 -o $OUT/$1.jsonl &
+    $BIFOLD stat $1 --exits --vcpus --format jsonl -q -i 0.2 -o $OUT/$1.jsonl &
     stat=$!
     until_true "[ -s $OUT/$1.jsonl ]"
     echo 1 > $I/events/kvm/kvm_exit/enable
     echo cont >&3
-    $B sleep 6
+    $B sleep 1.5
     echo stop >&3
-    $B sleep 1
+    $B sleep 0.5
     echo 0 > $I/events/kvm/kvm_exit/enable
     kill -INT $stat; wait $stat || exit 7
     kill $vm; wait $vm 2>/dev/null
