@@ -7,6 +7,9 @@
 //! cannot be trusted over an interval, is unknown (`None`), never 0. [`Measured`] is an interval as policies see
 //! one, with the set of counters that are known; [`columns`] gives every figure a name and a unit.
 //!
+//! Intervals are written to [`files`]; a [`recording`] reads them back, and a [`replay`] shows what a policy would have
+//! decided.
+//!
 //! This crate switches no VM and makes no decisions.
 #![forbid(unsafe_code)]
 
@@ -17,6 +20,8 @@ pub mod files;
 pub mod hardware;
 mod interval;
 mod measured;
+pub mod recording;
+pub mod replay;
 mod vm;
 mod watch;
 

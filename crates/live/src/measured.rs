@@ -26,12 +26,13 @@ pub struct Measured {
 type Line = (&'static str, fn(&mut Sample) -> &mut u64, fn(&Interval) -> Option<u64>);
 
 /// From the processor's counters, on the threads of vCPUs. Without a PMU all of them are unknown.
-const HARDWARE: [Line; 6] = [
+const HARDWARE: [Line; 7] = [
     ("instructions", |s| &mut s.instructions, |i| i.hardware().instructions),
     ("tlb_misses_4k", |s| &mut s.tlb_misses_4k, |i| i.hardware().tlb_misses_4k),
     ("tlb_misses_2m", |s| &mut s.tlb_misses_2m, |i| i.hardware().tlb_misses_2m),
     ("tlb_misses_1g", |s| &mut s.tlb_misses_1g, misses_1g),
     ("walk_cycles", |s| &mut s.walk_cycles, |i| i.hardware().walk_cycles),
+    ("tlb_flushes", |s| &mut s.tlb_flushes, |i| i.hardware().tlb_flushes),
     // What a vCPU's thread executes outside the guest: KVM, its VMM, interrupts of the host.
     ("vmm_cycles", |s| &mut s.vmm_cycles, |i| i.hardware().host_cycles),
 ];

@@ -70,7 +70,10 @@ pub fn exits(shared: &Shared) -> Result<()> {
         at::OUT
     );
     let plan = Plan {
-        jobs: Jobs { jobs: vec![Job::Kvm { nested: true }, Job::Run { command: sh(&script) }], huge_pages: 0 },
+        jobs: Jobs {
+            jobs: vec![Job::Kvm { nested: true }, Job::Run { command: sh(&script) }],
+            huge_pages: 0,
+        },
         programs: vec![BUSYBOX.into(), bifold],
         files: vec![kernel],
         emulator: true,
@@ -97,10 +100,17 @@ fn compare(output: &Output, mode: &str) -> Result<()> {
     ensure!(of_vm.iter().all(|r| r["mode"] == mode), "its mode was not {mode} all the time");
     let counted = by_reason(&of_vcpus)?;
     // The table of threads is the order of vCPUs: QEMU makes them one after the other.
-    let threads: Vec<u64> = traced.keys().map(|(thread, _)| *thread).collect::<std::collections::BTreeSet<_>>().into_iter().collect();
+    let threads: Vec<u64> = traced
+        .keys()
+        .map(|(thread, _)| *thread)
+        .collect::<std::collections::BTreeSet<_>>()
+        .into_iter()
+        .collect();
     let traced: Counts = traced
         .into_iter()
-        .map(|((thread, reason), n)| ((threads.iter().position(|t| *t == thread).unwrap_or(9) as u64, reason), n))
+        .map(|((thread, reason), n)| {
+            ((threads.iter().position(|t| *t == thread).unwrap_or(9) as u64, reason), n)
+        })
         .collect();
     ensure!(counted == traced, "counted {counted:?}, traced {traced:?}");
     let all: u64 = traced.values().sum();
@@ -108,7 +118,11 @@ fn compare(output: &Output, mode: &str) -> Result<()> {
     // The VM is the sum of its vCPUs, and KVM's own count is the same number.
     let sum = |name: &str| of_vm.iter().filter_map(|r| r.get(name)?.as_u64()).sum::<u64>();
     let of_reasons: u64 = by_reason(&of_vm)?.values().sum();
-    ensure!(of_reasons == all && sum("exits") == all, "{of_reasons} exits of the VM, {} by KVM, {all} traced", sum("exits"));
+    ensure!(
+        of_reasons == all && sum("exits") == all,
+        "{of_reasons} exits of the VM, {} by KVM, {all} traced",
+        sum("exits")
+    );
     Ok(())
 }
 
@@ -118,7 +132,10 @@ fn by_reason(rows: &[&Value]) -> Result<Counts> {
     for row in rows {
         let vcpu = row.get("vcpu").and_then(Value::as_u64).unwrap_or(0);
         for (name, n) in row.as_object().context("a row is no object")? {
-            let (Some(reason), Some(n)) = (name.strip_prefix("reason_"), n.as_u64().filter(|n| *n > 0)) else { continue };
+            let (Some(reason), Some(n)) = (name.strip_prefix("reason_"), n.as_u64().filter(|n| *n > 0))
+            else {
+                continue;
+            };
             *counts.entry((vcpu, reason.to_owned())).or_default() += n;
         }
     }

@@ -24,10 +24,11 @@ pub(super) enum Field {
     TlbMisses4k,
     TlbMisses2m,
     TlbMisses1g,
+    TlbFlushes,
 }
 
 impl Field {
-    pub(super) const ALL: [Field; 7] = [
+    pub(super) const ALL: [Field; 8] = [
         Field::GuestCycles,
         Field::HostCycles,
         Field::Instructions,
@@ -35,6 +36,7 @@ impl Field {
         Field::TlbMisses4k,
         Field::TlbMisses2m,
         Field::TlbMisses1g,
+        Field::TlbFlushes,
     ];
 
     /// The field's name.
@@ -47,6 +49,7 @@ impl Field {
             Field::TlbMisses4k => "tlb_misses_4k",
             Field::TlbMisses2m => "tlb_misses_2m",
             Field::TlbMisses1g => "tlb_misses_1g",
+            Field::TlbFlushes => "tlb_flushes",
         }
     }
 }
@@ -72,6 +75,8 @@ pub struct HardwareCounts {
     pub tlb_misses_2m: Option<u64>,
     /// The same for 1 GB.
     pub tlb_misses_1g: Option<u64>,
+    /// Flushes of the TLB while the guest ran.
+    pub tlb_flushes: Option<u64>,
     /// The smallest share of its enabled time that a group of events had the PMU: 1 if every count is exact. `None`
     /// if the thread did not run.
     pub scheduled: Option<f64>,
@@ -92,6 +97,7 @@ impl HardwareCounts {
             tlb_misses_4k: count,
             tlb_misses_2m: count,
             tlb_misses_1g: count,
+            tlb_flushes: count,
             scheduled: None,
         }
     }
@@ -117,6 +123,7 @@ impl HardwareCounts {
             Field::TlbMisses4k => &mut self.tlb_misses_4k,
             Field::TlbMisses2m => &mut self.tlb_misses_2m,
             Field::TlbMisses1g => &mut self.tlb_misses_1g,
+            Field::TlbFlushes => &mut self.tlb_flushes,
         }
     }
 

@@ -89,6 +89,9 @@ pub struct Microarchitecture {
     /// The same for 1 GB.
     #[serde(default)]
     pub tlb_misses_1g: Vec<Event>,
+    /// Flushes of the TLB.
+    #[serde(default)]
+    pub tlb_flushes: Vec<Event>,
 }
 
 #[derive(Deserialize)]
@@ -137,7 +140,8 @@ mod tests {
             assert!(!m.tlb_misses_4k.is_empty() && !m.tlb_misses_2m.is_empty(), "{}", m.name);
             assert_eq!(m.walk_cycles.is_empty(), m.vendor == Vendor::Amd, "{}", m.name);
             // No event counts twice within a counter, or in two.
-            let lists = [&m.walk_cycles, &m.tlb_misses_4k, &m.tlb_misses_2m, &m.tlb_misses_1g];
+            let lists =
+                [&m.walk_cycles, &m.tlb_misses_4k, &m.tlb_misses_2m, &m.tlb_misses_1g, &m.tlb_flushes];
             let mut events: Vec<Event> = lists.into_iter().flatten().copied().collect();
             let count = events.len();
             events.sort_by_key(|e| e.config());

@@ -6,7 +6,7 @@
 //! cover the same time. A group has at most four events, since a PMU may have no more counters: 4 under SMT before
 //! Ice Lake, and the TLB's events fit only the first 4 of newer ones (`intel_icl_event_constraints`); AMD's have 6.
 //!
-//! A sample of a thread costs one read(2) for each group ([`Pmu::groups`]): four or five on Intel, four on AMD, one on
+//! A sample of a thread costs one read(2) for each group ([`Pmu::groups`]): five or six on Intel, five on AMD, one on
 //! an unknown processor. If the thread is running, each read interrupts its CPU (`perf_event_read`).
 
 use super::counts::{Field, Raw, Reading};
@@ -90,6 +90,7 @@ impl Pmu {
             Field::TlbMisses4k => const { Counters::of(&["tlb_misses_4k"]) },
             Field::TlbMisses2m => const { Counters::of(&["tlb_misses_2m"]) },
             Field::TlbMisses1g => const { Counters::of(&["tlb_misses_1g"]) },
+            Field::TlbFlushes => const { Counters::of(&["tlb_flushes"]) },
         };
         let events = self.groups.iter().flatten();
         events.fold(Counters::NONE, |set, event| set.and(of_field(event.field)))
@@ -197,12 +198,13 @@ fn sums(processor: &Microarchitecture) -> Vec<Vec<Counted>> {
     lists(processor).map(group).into_iter().filter(|group| !group.is_empty()).collect()
 }
 
-fn lists(processor: &Microarchitecture) -> [(Field, &[Event]); 4] {
+fn lists(processor: &Microarchitecture) -> [(Field, &[Event]); 5] {
     [
         (Field::WalkCycles, &processor.walk_cycles),
         (Field::TlbMisses4k, &processor.tlb_misses_4k),
         (Field::TlbMisses2m, &processor.tlb_misses_2m),
         (Field::TlbMisses1g, &processor.tlb_misses_1g),
+        (Field::TlbFlushes, &processor.tlb_flushes),
     ]
 }
 
@@ -213,7 +215,7 @@ fn guest_only() -> Priv {
 
 /// What the list of events does not have for the processor.
 fn notes(cpu: Option<Cpu>, processor: Option<&Microarchitecture>) -> Vec<String> {
-    const UNKNOWN: &str = "TLB misses and walk cycles are unknown";
+    const UNKNOWN: &str = "TLB misses, flushes and walk cycles are unknown";
     let Some(processor) = processor else {
         return vec![match cpu {
             Some(Cpu { vendor, family, model }) => format!(

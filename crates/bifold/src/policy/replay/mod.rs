@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `bifold policy replay`: shows when a policy switches, and why.
+//! `bifold policy replay`: shows when a policy switches, and why. [`recorded`] replays over recordings of real VMs.
+
+mod recorded;
 
 use super::setting::{Setting, VmArgs, WhichArgs, policies, timelines, track};
 use crate::console::print;
@@ -18,16 +20,20 @@ use std::path::PathBuf;
 const EXAMPLES: &str = "\
 Examples:
   bifold policy replay --policy rpms-dynamic --explain gcc.timeline
-  bifold policy replay --policy dsp --set interval_s=2 --start shadow gcc.timeline";
+  bifold policy replay --policy dsp --set interval_s=2 --start shadow gcc.timeline
+  bifold policy replay --policy dsp --explain vms.jsonl";
 
 /// Replay policies over timelines, and show when and why they switch
 ///
 /// Prints how long the VM stays in each mode and what that costs. With --explain, prints every decision: the
 /// value that the policy looked at, and the threshold.
+///
+/// A recording of `bifold stat --format jsonl` has real VMs, each in one mode at a time. Over a recording, the replay shows
+/// when a policy would have wanted the other mode. A policy that needs a counter which the recording lacks is refused.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ReplayArgs {
-    /// Timelines written by `bifold compare --timeline`
+    /// Timelines written by `bifold compare --timeline`, or recordings written by `bifold stat --format jsonl`
     #[arg(value_name = "TIMELINE", required = true)]
     pub timelines: Vec<PathBuf>,
 
@@ -84,6 +90,9 @@ struct Replay<'a> {
 
 /// Replays and prints.
 pub fn run(args: ReplayArgs) -> anyhow::Result<Status> {
+    if recorded::are_recordings(&args)? {
+        return recorded::run(&args);
+    }
     let setting = Setting::new(&args.vm)?;
     let policies = policies(&args.which)?;
     let inputs = timelines(&args.timelines)?;

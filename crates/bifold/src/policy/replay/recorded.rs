@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Replays over recordings of real VMs: when a policy would have wanted the other mode.
+
+use super::{ReplayArgs, Setting};
+use crate::console::print;
+use crate::policy::setting::{OtherArg, policies};
+use crate::status::Status;
+use crate::usage::UsageError;
+use crate::words::ModeArg;
+use bifold_live::recording::{self, RecordedVm};
+use bifold_live::replay::{Decided, replay};
+use bifold_policy::{Mode, UnknownCounter};
+use bifold_report::{Format, wrapped};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// Whether the files are recordings; an error if only some are.
+pub fn are_recordings(args: &ReplayArgs) -> anyhow::Result<bool> {
+    // A file that cannot be opened has its error where timelines are read.
+    let is = |path: &Path| recording::is_recording(path).unwrap_or(false);
+    let recordings = args.timelines.iter().filter(|path| is(path)).count();
+    if recordings > 0 && recordings < args.timelines.len() {
+        return Err(UsageError::conflict("TIMELINE", "names recordings and timelines: give one kind").into());
+    }
+    Ok(recordings > 0)
+}
+
+/// Refuses options that say nothing about a recording.
+fn refuse(args: &ReplayArgs) -> Result<(), UsageError> {
+    let options = [
+        ("--check", args.check),
+        ("--start", args.start != ModeArg::Nested),
+        ("--other known", args.vm.other != OtherArg::Estimated),
+        ("--dropped", args.vm.dropped),
+        ("--time-scale", args.vm.time_scale != 100.0),
+    ];
+    match options.into_iter().find(|(_, given)| *given) {
+        Some((option, _)) => {
+            Err(UsageError::conflict(option, "is for timelines of `compare`, not for recordings"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// One policy over one VM.
+struct Replayed<'a> {
+    vm: &'a RecordedVm,
+    policy: String,
+    decided: Result<Vec<Decided>, UnknownCounter>,
+}
+
+/// A time in which both the VM's mode and the policy's wish stayed.
+struct Span {
+    from: f64,
+    to: f64,
+    was: Mode,
+    wants: Mode,
+}
+
+/// Replays and prints.
+pub fn run(args: &ReplayArgs) -> anyhow::Result<Status> {
+    refuse(args)?;
+    let setting = Setting::new(&args.vm)?;
+    let policies = policies(&args.which)?;
+    let mut vms = Vec::new();
+    for path in &args.timelines {
+        vms.extend(recording::read(path)?);
+    }
+    let mut all = Vec::new();
+    for vm in &vms {
+        for named in &policies {
+            let decided = replay(vm, &named.spec, setting.estimator.as_ref());
+            all.push(Replayed { vm, policy: named.name.clone(), decided });
+        }
+    }
+    // Policies that were named must work. Of all built-in ones, some need what a host cannot count.
+    if !args.which.policy.is_empty() {
+        if let Some(e) = all.iter().find_map(|r| r.decided.as_ref().err()) {
+            return Err(e.clone().into());
+        }
+    }
+    print(&match args.format {
+        Format::Json => {
+            serde_json::to_string_pretty(&json!({
+                "schema": "bifold.policy-replay-recorded/1",
+                "bifold": env!("CARGO_PKG_VERSION"),
+                "replays": all.iter().map(document).collect::<Vec<_>>(),
+            }))? + "\n"
+        }
+        _ => all.iter().map(|r| text(r, args.explain)).collect::<Vec<_>>().join("\n"),
+    })?;
+    Ok(Status::Done)
+}
+
+/// The start of a VM's recording.
+fn start(vm: &RecordedVm) -> f64 {
+    vm.intervals.first().map_or(0.0, |i| i.time - i.seconds)
+}
+
+/// The spans of a replay: a decision holds until the next.
+fn spans(vm: &RecordedVm, decided: &[Decided]) -> Vec<Span> {
+    let mut spans: Vec<Span> = Vec::new();
+    let mut wish = None;
+    let mut decided = decided.iter().peekable();
+    for (n, interval) in vm.intervals.iter().enumerate() {
+        let Some(was) = interval.mode else { continue };
+        let (from, to) = (interval.time - interval.seconds - start(vm), interval.time - start(vm));
+        let wants = wish.unwrap_or(was);
+        match spans.last_mut() {
+            Some(last) if last.was == was && last.wants == wants => last.to = to,
+            _ => spans.push(Span { from, to, was, wants }),
+        }
+        if let Some(d) = decided.next_if(|d| d.interval == n) {
+            wish = Some(d.decision.mode);
+        }
+    }
+    spans
+}
+
+/// Whether a decision asks for another mode than the VM's.
+fn asks(vm: &RecordedVm, d: &Decided) -> bool {
+    vm.intervals[d.interval].mode != Some(d.decision.mode)
+}
+
+fn text(r: &Replayed, explain: bool) -> String {
+    let name: String = r.vm.name.chars().flat_map(char::escape_debug).collect();
+    let all = r.vm.intervals.len();
+    let without = r.vm.intervals.iter().filter(|i| i.mode.is_none()).count();
+    let mut out = wrapped(
+        &format!("{} over {name} ({}): {all} intervals, {without} of them without a mode", r.policy, r.vm.vm),
+        2,
+    );
+    let decided = match &r.decided {
+        Ok(decided) => decided,
+        Err(e) => return out + &wrapped(&format!("  {e}"), 2),
+    };
+    out += "   start s      end s  was     wants\n";
+    for s in spans(r.vm, decided) {
+        let _ = writeln!(out, "{:>10.1} {:>10.1}  {:<6}  {:<6}", s.from, s.to, s.was.name(), s.wants.name());
+    }
+    let other = decided.iter().filter(|d| asks(r.vm, d)).count();
+    out += &format!("  decisions {}, {other} of them for the other mode\n", decided.len());
+    if explain {
+        for d in decided {
+            let at = r.vm.intervals[d.interval].time - start(r.vm);
+            let arrow = if asks(r.vm, d) { "->" } else { "  " };
+            let line = format!("{at:>10.1} s  {arrow} {}  {}", d.decision.mode.name(), d.decision.why);
+            out += &wrapped(&line, 25);
+        }
+    }
+    out
+}
+
+fn document(r: &Replayed) -> Value {
+    let decision = |d: &Decided| {
+        let interval = &r.vm.intervals[d.interval];
+        json!({
+            "time": interval.time,
+            "was": interval.mode.map(Mode::name),
+            "mode": d.decision.mode.name(),
+            "why": d.decision.why,
+        })
+    };
+    json!({
+        "vm": r.vm.vm,
+        "name": r.vm.name,
+        "policy": r.policy,
+        "intervals": r.vm.intervals.len(),
+        "refused": r.decided.as_ref().err().map(ToString::to_string),
+        "decisions": r.decided.as_ref().map_or(Value::Null, |d| d.iter().map(decision).collect()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser as _;
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: ReplayArgs,
+    }
+
+    fn row(n: u32, mode: &str, misses: u32, faults: u32) -> String {
+        format!(
+            "{{\"schema\":\"bifold.stat/1\",\"time\":{}.0,\"seconds\":5.0,\"vm\":\"9-7\",\"name\":\"web\",\"mode\":\"{mode}\",\
+             \"instructions\":1000000,\"tlb_misses_4k\":{misses},\"tlb_misses_2m\":0,\"tlb_misses_1g\":0,\
+             \"guest_page_faults\":{faults}}}\n",
+            1000 + 5 * n
+        )
+    }
+
+    fn recorded(text: &str) -> Vec<RecordedVm> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("r");
+        std::fs::write(&path, text).unwrap();
+        recording::read(&path).unwrap()
+    }
+
+    #[test]
+    fn spans_say_what_the_policy_wanted_while_the_vm_was_in_a_mode() {
+        let rows: String = (0..4).map(|n| row(n, "nested", 50_000, 0)).collect();
+        let more: String = (4..6).map(|n| row(n, "shadow", 0, 50_000)).collect();
+        let vm = &recorded(&(rows + &more))[0];
+        let dsp = bifold_policy::Named::load("dsp").unwrap();
+        let r = Replayed { vm, policy: dsp.name, decided: replay(vm, &dsp.spec, None) };
+        insta::assert_snapshot!(text(&r, false), @r"
+        dsp over web (9-7): 6 intervals, 0 of them without a mode
+           start s      end s  was     wants
+               0.0        5.0  nested  nested
+               5.0       20.0  nested  shadow
+              20.0       25.0  shadow  shadow
+              25.0       30.0  shadow  nested
+          decisions 6, 6 of them for the other mode
+        ");
+        let rpms = bifold_policy::Named::load("rpms-dynamic").unwrap();
+        let r = Replayed { vm, policy: rpms.name, decided: replay(vm, &rpms.spec, None) };
+        assert!(text(&r, true).contains("needs the counter `walk_cycles`"), "{}", text(&r, true));
+        assert!(document(&r)["decisions"].is_null());
+    }
+
+    #[test]
+    fn options_of_timelines_are_refused() {
+        for option in
+            [&["--check"][..], &["--start", "shadow"], &["--other", "known"], &["--time-scale", "2"]]
+        {
+            let args = Line::try_parse_from([&["replay", "FILE"], option].concat()).unwrap().args;
+            assert!(refuse(&args).unwrap_err().to_string().contains("is for timelines"), "{option:?}");
+        }
+        assert_eq!(refuse(&Line::try_parse_from(["replay", "FILE"]).unwrap().args), Ok(()));
+    }
+}
