@@ -2,6 +2,7 @@
 //! The figures of a VM or vCPU over an interval. Each has its name, unit and meaning here; tables, CSV, JSON lines and
 //! Parquet take them from [`all`].
 
+use crate::advice::{Advice, advise, paging_cycles};
 use crate::interval::{Interval, VcpuInterval};
 use crate::measured::Measured;
 use crate::vm::Watched;
@@ -198,7 +199,7 @@ const FIRST: [Column; 13] = [
     ),
 ];
 
-const LAST: [Column; 3] = [
+const LAST: [Column; 7] = [
     Column::new(
         "backed_4k",
         "bytes",
@@ -212,9 +213,43 @@ const LAST: [Column; 3] = [
     Column::new("backed_1g", "bytes", Type::Count, "Guest memory in host pages of 1 GB.", |r| {
         r.backing(|b| b.giant)
     }),
+    Column::new(
+        "paging_cycles",
+        "cycles",
+        Type::Number,
+        "Cycles of page walks, and of the hypervisor for page faults and INVLPG (by their share of exits).",
+        |r| r.paging().map(|(now, _)| now).into(),
+    ),
+    Column::new(
+        "other_paging_cycles",
+        "cycles",
+        Type::Number,
+        "Cycles that paging would probably cost in the other mode, by the built-in estimator.",
+        |r| r.paging().map(|(_, other)| other).into(),
+    ),
+    Column::new("advice", "", Type::Text, "The change that would help the VM most.", |r| {
+        r.best().map_or(Value::Unknown, |a| Value::Text(a.change.words().into()))
+    }),
+    Column::new(
+        "advice_gain",
+        "1",
+        Type::Number,
+        "Share of the CPU time that the change would give back.",
+        |r| r.best().and_then(|a| a.gain.share()).into(),
+    ),
 ];
 
 impl Row<'_> {
+    /// The advice with the largest gain, for the VM as a whole.
+    fn best(&self) -> Option<Advice> {
+        let all = self.vcpu.is_none().then(|| advise(self));
+        all.and_then(|all| all.into_iter().next())
+    }
+
+    fn paging(&self) -> Option<(f64, f64)> {
+        self.vcpu.is_none().then(|| paging_cycles(self)).flatten()
+    }
+
     /// Exits for these reasons.
     fn exits(&self, of: impl Fn(u64) -> bool) -> Option<u64> {
         let counts = self.vcpu.map_or(&self.interval.exits, |v| &v.exits).as_ref()?;

@@ -13,6 +13,7 @@
 //! This crate switches no VM and makes no decisions.
 #![forbid(unsafe_code)]
 
+pub mod advice;
 pub mod columns;
 #[cfg(test)]
 mod fake_host;

@@ -6,8 +6,8 @@
 use crate::hardware::{OpenError, Pmu, ThreadCounters};
 use crate::interval::{Interval, Reading, VcpuReading};
 use bifold_host::{
-    Backing, BinaryStatistics, Host, Kvm, PagingFiles, State, Statistics, StatisticsFiles, ThreadTimes, Vcpu,
-    VmId,
+    Backing, BinaryStatistics, Host, Kvm, PagingFiles, State, Statistic, Statistics, StatisticsFiles,
+    ThreadTimes, Vcpu, VmId,
 };
 use std::io;
 use std::time::Duration;
@@ -61,7 +61,7 @@ impl Watched {
         at: Duration,
     ) -> Option<Watched> {
         let process = host.process(id.thread);
-        let statistics = match host.statistics_files(id) {
+        let statistics = match host.statistics_files(id, Statistic::ALL) {
             Ok(files) => Source::Files(files),
             Err(_) => {
                 let open = host.kvm_process(process.pid).and_then(|p| p.statistics().ok());

@@ -123,18 +123,28 @@ impl Estimator {
 
     /// The counters that the estimator reads.
     pub fn needs(&self) -> Counters {
-        let linears = [&self.shadow.extra, &self.shadow.rebuild, &self.nested.extra, &self.nested.rebuild];
-        let terms = linears.into_iter().flat_map(|l| &l.terms).filter(|(_, cycles)| *cycles != 0.0);
+        self.needs_in(Mode::Shadow).and(self.needs_in(Mode::Nested))
+    }
+
+    /// The counters that the estimator reads of a VM in this mode.
+    pub fn needs_in(&self, mode: Mode) -> Counters {
+        let from = self.from(mode);
+        let terms = [&from.extra, &from.rebuild].into_iter().flat_map(|l| &l.terms);
+        let terms = terms.filter(|(_, cycles)| *cycles != 0.0);
         terms.fold(Counters::NONE, |set, (place, _)| set.and(Counters::at(*place)))
+    }
+
+    fn from(&self, mode: Mode) -> &FromMode {
+        match mode {
+            Mode::Shadow => &self.shadow,
+            Mode::Nested => &self.nested,
+        }
     }
 
     /// What the other mode would have cost for the work of `sample`, and the costs of switching there and
     /// back, divided by `scale`.
     pub fn other(&self, mode: Mode, sample: &Sample, scale: f64) -> Other {
-        let from = match mode {
-            Mode::Shadow => &self.shadow,
-            Mode::Nested => &self.nested,
-        };
+        let from = self.from(mode);
         let rebuild = from.rebuild.of(sample);
         let (to_shadow, to_nested) = ((self.switch + rebuild) / scale, self.switch / scale);
         let (there_cycles, back_cycles) = match mode {

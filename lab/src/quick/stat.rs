@@ -115,14 +115,12 @@ fn compare(output: &Output, mode: &str) -> Result<()> {
     ensure!(counted == traced, "counted {counted:?}, traced {traced:?}");
     let all: u64 = traced.values().sum();
     ensure!(all > 1000, "only {all} exits");
-    // The VM is the sum of its vCPUs, and KVM's own count is the same number.
-    let sum = |name: &str| of_vm.iter().filter_map(|r| r.get(name)?.as_u64()).sum::<u64>();
     let of_reasons: u64 = by_reason(&of_vm)?.values().sum();
-    ensure!(
-        of_reasons == all && sum("exits") == all,
-        "{of_reasons} exits of the VM, {} by KVM, {all} traced",
-        sum("exits")
-    );
+    ensure!(of_reasons == all, "{of_reasons} exits of the VM, {all} traced");
+    // KVM's own count has those, too, after which 6.1 enters the guest again at once, without a trace
+    // (`EXIT_FASTPATH_REENTER_GUEST` in `vcpu_enter_guest`).
+    let by_kvm: u64 = of_vm.iter().filter_map(|r| r.get("exits")?.as_u64()).sum();
+    ensure!((all..all + all / 100).contains(&by_kvm), "{by_kvm} exits by KVM's count, {all} traced");
     Ok(())
 }
 

@@ -2,8 +2,9 @@
 //! The table of an interval, for eyes: rates and shares.
 
 use bifold_host::Statistic;
+use bifold_live::advice::advise;
 use bifold_live::columns::Row;
-use bifold_report::{grouped, text_table};
+use bifold_report::{grouped, text_table, wrapped};
 
 const UNKNOWN: &str = "-";
 
@@ -25,7 +26,19 @@ const HEAD: [&str; 11] = [
 pub fn table(rows: &[Row]) -> String {
     let Some(first) = rows.first() else { return "no VM\n".into() };
     let cells = rows.iter().map(cells).collect();
-    format!("{:.1} s\n{}\n", first.interval.seconds, text_table(HEAD.map(String::from).into(), cells))
+    let mut out =
+        format!("{:.1} s\n{}", first.interval.seconds, text_table(HEAD.map(String::from).into(), cells));
+    for row in rows.iter().filter(|r| r.vcpu.is_none()) {
+        if let Some(advice) = advise(row).first() {
+            out += &wrapped(&format!("{}: {advice}", name(row)), 2);
+        }
+    }
+    out + "\n"
+}
+
+fn name(row: &Row) -> String {
+    let name = row.vm.name.clone().unwrap_or_else(|| row.vm.id.to_string());
+    name.chars().flat_map(char::escape_debug).collect()
 }
 
 fn cells(row: &Row) -> Vec<String> {
@@ -49,11 +62,9 @@ fn cells(row: &Row) -> Vec<String> {
     let share = |part: Option<u64>| part.zip(all).map(|(p, all)| p as f64 / all);
     let ipc = hardware.instructions.zip(hardware.guest_cycles).map(|(i, c)| i as f64 / c as f64);
     let mode = row.interval.mode.map_or(UNKNOWN, bifold_policy::Mode::name);
-    let name = row.vm.name.clone().unwrap_or_else(|| row.vm.id.to_string());
-    let name: String = name.chars().flat_map(char::escape_debug).collect();
     let mib = |bytes: u64| bytes >> 20;
     vec![
-        row.vcpu.map_or(name, |v| format!("  vCPU {}", v.number)),
+        row.vcpu.map_or_else(|| name(row), |v| format!("  vCPU {}", v.number)),
         if row.vcpu.is_some() { String::new() } else { mode.into() },
         percent(of_time(ran)),
         percent(of_time(waited)),

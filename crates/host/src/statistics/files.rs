@@ -2,32 +2,40 @@
 //! KVM's statistics from debugfs, where each number is a file.
 
 use super::{Statistic, Statistics};
-use crate::{Host, VmId};
-use std::fs::File;
+use crate::{Host, HostError, VmId};
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags, open, openat};
+use rustix::io::{Errno, read};
 use std::io;
-use std::os::unix::fs::FileExt as _;
 
-/// The open files of a VM's statistics. Reading them takes one system call a number.
+/// A VM's statistics by their files. Reading a number takes three system calls: KVM's files have no positions
+/// (`simple_attr_open`), so that a file that was read once must be opened again.
 #[derive(Debug)]
-pub struct StatisticsFiles(Vec<(Statistic, File)>);
+pub struct StatisticsFiles {
+    dir: OwnedFd,
+    wanted: Vec<Statistic>,
+}
 
 impl Host {
-    /// Opens the statistics of a VM.
+    /// The files of a VM's statistics, as far as this kernel has those that are wanted.
     ///
     /// # Errors
     /// If the VM's directory cannot be read by this user, or no longer exists.
-    pub fn statistics_files(&self, vm: VmId) -> io::Result<StatisticsFiles> {
+    pub fn statistics_files(&self, vm: VmId, wanted: &[Statistic]) -> Result<StatisticsFiles, HostError> {
         let dir = self.vm_dir(vm);
-        let mut files = Vec::new();
-        for &statistic in Statistic::ALL {
-            match File::open(dir.join(statistic.name())) {
-                Ok(file) => files.push((statistic, file)),
+        let fail = |e: Errno| HostError::io(&dir, io::Error::from(e));
+        let opened =
+            open(&dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).map_err(fail)?;
+        let mut files = StatisticsFiles { dir: opened, wanted: Vec::new() };
+        for &statistic in wanted {
+            match files.one(statistic) {
+                Ok(_) => files.wanted.push(statistic),
                 // Another kernel does not have the number.
-                Err(e) if e.kind() == io::ErrorKind::NotFound && dir.is_dir() => {}
-                Err(e) => return Err(e),
+                Err(Errno::NOENT) if dir.is_dir() => {}
+                Err(e) => return Err(fail(e)),
             }
         }
-        Ok(StatisticsFiles(files))
+        Ok(files)
     }
 }
 
@@ -38,15 +46,20 @@ impl StatisticsFiles {
     /// If a file cannot be read: the VM has ended.
     pub fn read(&self) -> io::Result<Statistics> {
         let mut all = Statistics::default();
-        for (statistic, file) in &self.0 {
-            let mut bytes = [0; 32];
-            let length = file.read_at(&mut bytes, 0)?;
-            let text = std::str::from_utf8(&bytes[..length]).unwrap_or_default().trim();
-            if let Ok(value) = text.parse() {
-                all.set(*statistic, value);
+        for &statistic in &self.wanted {
+            if let Some(value) = self.one(statistic)? {
+                all.set(statistic, value);
             }
         }
         Ok(all)
+    }
+
+    /// A number; `None` if the file's text is none.
+    fn one(&self, statistic: Statistic) -> Result<Option<u64>, Errno> {
+        let file = openat(&self.dir, statistic.name(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let mut bytes = [0; 32];
+        let length = read(&file, &mut bytes)?;
+        Ok(std::str::from_utf8(&bytes[..length]).ok().and_then(|text| text.trim().parse().ok()))
     }
 }
 
@@ -59,18 +72,22 @@ mod tests {
     fn numbers_that_the_kernel_lacks_or_that_are_none_are_unknown() {
         let (_dir, host) = crate::tests::host();
         let id = VmId::parse("42-7").unwrap();
-        assert_eq!(host.statistics_files(id).unwrap_err().kind(), io::ErrorKind::NotFound);
+        let all = |host: &Host| host.statistics_files(id, Statistic::ALL);
+        assert!(matches!(all(&host), Err(HostError::Io { .. })));
         let vm = host.vm_dir(id);
         fs::create_dir_all(&vm).unwrap();
         fs::write(vm.join("exits"), "123\n").unwrap();
         fs::write(vm.join("pages_2m"), "strange\n").unwrap();
-        let files = host.statistics_files(id).unwrap();
-        assert_eq!(files.0.len(), 2);
+        let files = all(&host).unwrap();
+        assert_eq!(files.wanted, [Statistic::Exits, Statistic::Pages2m]);
         let seen = files.read().unwrap();
         assert_eq!(seen.get(Statistic::Exits), Some(123));
         assert_eq!([Statistic::Pages2m, Statistic::Invlpg].map(|s| seen.get(s)), [None, None]);
-        // An open file tells the present number.
         fs::write(vm.join("exits"), "130\n").unwrap();
         assert_eq!(files.read().unwrap().get(Statistic::Exits), Some(130));
+        let few = host.statistics_files(id, &[Statistic::Pages2m, Statistic::Invlpg]).unwrap();
+        assert_eq!(few.read().unwrap().get(Statistic::Exits), None);
+        fs::remove_dir_all(&vm).unwrap();
+        assert_eq!(files.read().unwrap_err().kind(), io::ErrorKind::NotFound, "the VM has ended");
     }
 }

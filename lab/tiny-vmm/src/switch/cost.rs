@@ -87,7 +87,9 @@ pub fn cost(n: &mut Notes) -> Result<()> {
     let mut standstill = Vec::new();
     for mib in sizes {
         let pages = (mib << 20 >> 12) - (32 << 20 >> 12);
-        let m = Machine::new(MachineSpec { pages, sparse: SPARSE_TABLES[2], ..MachineSpec::default() })?;
+        let large = mib > 4096;
+        let m =
+            Machine::new(MachineSpec { pages, large, sparse: SPARSE_TABLES[2], ..MachineSpec::default() })?;
         // All of the guest's memory is mapped in the nested tables.
         m.fill(0, DATA, 4096, pages, 0)?;
         n.number(format!("{mib}_mib_nested_tables"), m.stats()?["tables_kept"]);

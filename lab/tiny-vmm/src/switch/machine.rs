@@ -28,7 +28,7 @@ use super::routines::{Routine, code};
 use crate::asm::PORT_MARKER;
 use crate::guest::CR4;
 use crate::memory::{HostPages, Memory};
-use crate::tables::{DATA as DATA_PTE, Tables};
+use crate::tables::{DATA as DATA_PTE, LARGE, Tables};
 use crate::vm::{CR0, EFER, TSS, Unavailable, long_mode_segments};
 
 pub const CODE_GPA: u64 = 0x1000;
@@ -108,8 +108,10 @@ pub fn keys(cpuid: &mut CpuId) -> Option<&mut kvm_cpuid_entry2> {
 /// How to make a machine.
 #[derive(Debug, Clone, Copy)]
 pub struct MachineSpec {
-    /// Pages of data.
+    /// 4 KB pages of data.
     pub pages: u64,
+    /// Whether the guest maps its data in pages of 2 MB. Tables of 4 KB pages for more than 8 GB do not fit below the data.
+    pub large: bool,
     /// Leaf tables with one page each, at [`SPARSE`].
     pub sparse: u64,
     pub backing: HostPages,
@@ -127,6 +129,7 @@ impl Default for MachineSpec {
     fn default() -> MachineSpec {
         MachineSpec {
             pages: 1024,
+            large: false,
             sparse: 0,
             backing: HostPages::Small,
             vcpus: 1,
@@ -151,8 +154,9 @@ impl Machine {
         for page in (0..IDENTITY).step_by(4096) {
             tables.map(root, page, 1, page | DATA_PTE);
         }
-        for page in 0..spec.pages {
-            tables.map(root, DATA + (page << 12), 1, (DATA_GPA + (page << 12)) | DATA_PTE);
+        let (step, level, flags) = if spec.large { (512, 2, DATA_PTE | LARGE) } else { (1, 1, DATA_PTE) };
+        for page in (0..spec.pages).step_by(step) {
+            tables.map(root, DATA + (page << 12), level, (DATA_GPA + (page << 12)) | flags);
         }
         for n in 0..spec.sparse {
             let gpa = DATA_GPA + ((n % spec.pages) << 12);
