@@ -93,10 +93,17 @@ bool kvm_paging_allows_sregs(struct kvm_vcpu *vcpu, u64 efer, unsigned long cr4)
 	return kvm_paging_allows_efer(vcpu, efer) && kvm_paging_allows_cr4(vcpu, cr4);
 }
 
+/* On Intel, user space sets a guest's VMX operation after SMM (KVM_SET_NESTED_STATE), and no vCPU switches in SMM. */
+static bool vmx_needs_nested(struct kvm_vcpu *vcpu)
+{
+	return kvm_cpu_cap_has(X86_FEATURE_VMX) && guest_cpuid_has(vcpu, X86_FEATURE_VMX) && !kvm_paging_can_nest(vcpu);
+}
+
 /* The same of system management mode. What EFER and CR4 are after it is in the guest's memory. */
 bool kvm_paging_allows_smm(struct kvm_vcpu *vcpu)
 {
 	vcpu->arch.paging.wants_nested = kvm_paging_wrmsr_needs_nested(vcpu, MSR_EFER, EFER_SVME) ||
+					 vmx_needs_nested(vcpu) ||
 					 kvm_paging_cr4_needs_nested(vcpu, X86_CR4_PKE);
 	vcpu->arch.paging.smm_by_user |= !vcpu->arch.paging.wants_nested;
 	return !vcpu->arch.paging.wants_nested;
