@@ -2,6 +2,7 @@
 //! The figures of a VM or vCPU over an interval. Each has its name, unit and meaning here; tables, CSV, JSON lines and
 //! Parquet take them from [`all`].
 
+use crate::figures::Figures;
 use crate::interval::{Interval, VcpuInterval};
 use crate::measured::Measured;
 use crate::vm::Watched;
@@ -186,8 +187,7 @@ const FIRST: [Column; 13] = [
         |r| r.measured.cycles.into(),
     ),
     Column::new("ipc", "1", Type::Number, "Instructions per cycle, in the guest.", |r| {
-        let hardware = r.hardware();
-        hardware.instructions.zip(hardware.guest_cycles).map(|(i, c)| i as f64 / c as f64).into()
+        Figures::of(r).ipc.into()
     }),
     Column::new(
         "pmu_share",
