@@ -6,7 +6,7 @@
 //! man pages show.
 
 use crate::usage::UsageError;
-use crate::{compare, diff, doctor, mode, policy, profile, share, stat, status};
+use crate::{compare, diff, doctor, mode, policy, profile, share, stat, status, top};
 use clap::error::{ContextKind, ContextValue};
 use clap::{ArgMatches, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use std::path::PathBuf;
@@ -39,6 +39,7 @@ pub enum Verb {
     Policy(policy::PolicyArgs),
     Profile(profile::ProfileArgs),
     Stat(stat::StatArgs),
+    Top(top::TopArgs),
     Mode(mode::ModeArgs),
     Share(share::ShareArgs),
     Doctor(doctor::DoctorArgs),

@@ -2,9 +2,9 @@
 //! The command `bifold`.
 //!
 //! Each verb is a folder or file with its options, their help, and its work: `compare` (with `record`),
-//! `diff`, `policy`, `profile`, `stat`, `mode`, `share`, `doctor`, `manual`. Verbs use [`run`], one run of the model. Verbs and
-//! [`run`] use modules that know no verb: [`words`] (values that several verbs take), [`console`] (stdout,
-//! stderr and files), [`usage`] (usage errors), [`status`] (the exit status).
+//! `diff`, `policy`, `profile`, `stat`, `top`, `mode`, `share`, `doctor`, `manual`. Verbs use [`run`], one run of the
+//! model. Verbs and [`run`] use modules that know no verb: [`words`] (values that several verbs take), [`vms`] (the VMs
+//! of this host), [`console`] (stdout, stderr and files), [`usage`] (usage errors), [`status`] (the exit status).
 //!
 //! Data goes to stdout. Notes, progress and the output of a command in a guest go to stderr. An error is
 //! printed once, with its causes, and decides the exit status.
@@ -26,7 +26,9 @@ mod run;
 mod share;
 mod stat;
 mod status;
+mod top;
 mod usage;
+mod vms;
 mod words;
 
 use clap::CommandFactory as _;
@@ -70,6 +72,7 @@ fn carry_out(verb: Verb) -> anyhow::Result<Status> {
         Verb::Profile(args) => profile::run(args),
         Verb::Share(args) => share::run(args),
         Verb::Stat(args) => stat::run(&args),
+        Verb::Top(args) => top::run(&args),
         Verb::Mode(args) => mode::run(&args),
         Verb::Doctor(args) => doctor::run(&args),
         Verb::Man { dir } => manual::man(Cli::command(), &dir).map(|()| Status::Done),

@@ -3,6 +3,7 @@
 //! Parquet take them from [`all`].
 
 use crate::advice::{Advice, advise, paging_cycles};
+use crate::figures::Figures;
 use crate::interval::{Interval, VcpuInterval};
 use crate::measured::Measured;
 use crate::vm::Watched;
@@ -187,8 +188,7 @@ const FIRST: [Column; 13] = [
         |r| r.measured.cycles.into(),
     ),
     Column::new("ipc", "1", Type::Number, "Instructions per cycle, in the guest.", |r| {
-        let hardware = r.hardware();
-        hardware.instructions.zip(hardware.guest_cycles).map(|(i, c)| i as f64 / c as f64).into()
+        Figures::of(r).ipc.into()
     }),
     Column::new(
         "pmu_share",

@@ -5,7 +5,8 @@
 //! A [`Watch`] finds the VMs and keeps their files open. Each [`tick`](Watch::tick) reads the files once and returns an
 //! [`Interval`] for each VM: the difference to the reading before. A number that this host does not have, or that
 //! cannot be trusted over an interval, is unknown (`None`), never 0. [`Measured`] is an interval as policies see
-//! one, with the set of counters that are known; [`columns`] gives every figure a name and a unit.
+//! one, with the set of counters that are known; [`columns`] gives every figure a name and a unit; [`Figures`] are
+//! rates and shares for eyes.
 //!
 //! Intervals are written to [`files`]; a [`recording`] reads them back, and a [`replay`] shows what a policy would have
 //! decided.
@@ -17,6 +18,7 @@ pub mod advice;
 pub mod columns;
 #[cfg(test)]
 mod fake_host;
+mod figures;
 pub mod files;
 pub mod hardware;
 mod interval;
@@ -26,6 +28,7 @@ pub mod replay;
 mod vm;
 mod watch;
 
+pub use figures::Figures;
 pub use interval::{Interval, Reading, VcpuInterval, VcpuReading};
 pub use measured::Measured;
 pub use vm::Watched;

@@ -10,7 +10,7 @@ mod terminal;
 pub use files::{Named, distinct, named};
 pub use output::{Delivery, OutputFile, create};
 pub use progress::Progress;
-pub use terminal::{detect_terminal, redraws};
+pub use terminal::{detect_terminal, has_ascii_only, redraws, wants_colors};
 
 use anyhow::Context as _;
 use std::io::{self, Write as _};

@@ -46,6 +46,7 @@ pub const VERBS: &[Verb] = &[
     verb("policy", &[]),
     verb("profile", &[]),
     verb("stat", &[KVM]),
+    verb("top", &[KVM]),
     Verb { part: Some((SWITCHING, "it shows modes and switches none")), ..verb("mode", &[KVM]) },
     verb("share potential", &[]),
     verb("share fingerprint", &[]),

@@ -13,10 +13,11 @@ use args::StatFormat;
 use crate::console::{note, stop_on_signals};
 use crate::status::Status;
 use crate::usage::UsageError;
+use crate::vms;
 use anyhow::Context as _;
 use bifold_host::Host;
 use bifold_live::hardware::{FileLimit, NoPmu, Pmu};
-use bifold_live::{Tick, Watch, Watched};
+use bifold_live::{Tick, Watch};
 use bifold_trace::CommandExit;
 use out::Out;
 use std::ffi::OsString;
@@ -56,7 +57,7 @@ fn stat(host: Host, pmu: Option<Result<Pmu, NoPmu>>, args: &StatArgs) -> anyhow:
     let mut out = Out::create(args, watch.kvm().vendor().filter(|_| args.exits))?;
     let start = Instant::now();
     watch.tick(start.elapsed());
-    notes(&watch, no_pmu, args);
+    vms::notes(&watch, no_pmu.as_ref(), &args.vm).iter().for_each(|text| note(!args.quiet, text));
     let mut command =
         files.lowered(|| Running::start(&args.command)).context("cannot set the limit of open files")??;
     let mut intervals: u64 = 0;
@@ -114,43 +115,8 @@ fn rows(watch: &Watch, tick: &Tick, args: &StatArgs, out: &mut Out) -> anyhow::R
     // Milliseconds are what a reader can use.
     let time = (time * 1e3).round() / 1e3;
     let of = tick.intervals.iter().filter_map(|(id, interval)| Some((watch.vm(*id)?, interval)));
-    let chosen: Vec<_> = of.filter(|(vm, _)| is_chosen(vm, &args.vm)).collect();
+    let chosen: Vec<_> = of.filter(|(vm, _)| vms::is_chosen(vm, &args.vm)).collect();
     out.interval(time, &chosen, args)
-}
-
-/// Whether a word names the VM, or there is no word.
-fn is_chosen(vm: &Watched, words: &[String]) -> bool {
-    let number = |w: &String| w.parse::<u32>().ok();
-    let names = |w: &String| {
-        *w == vm.id.to_string()
-            || number(w).is_some_and(|n| n == vm.pid || n == vm.id.thread)
-            || vm.name.as_deref() == Some(w)
-    };
-    words.is_empty() || words.iter().any(names)
-}
-
-/// Says what is not known here.
-fn notes(watch: &Watch, no_pmu: Option<NoPmu>, args: &StatArgs) {
-    let say = |text: &dyn std::fmt::Display| note(!args.quiet, text);
-    if let Some(e) = no_pmu {
-        say(&format_args!("no hardware counters: {e}"));
-    }
-    watch.pmu().into_iter().flat_map(Pmu::notes).for_each(|text| say(text));
-    for vm in watch.vms() {
-        if let Some(e) = &vm.no_counters {
-            say(&format_args!("VM {} without hardware counters: {e}", vm.id));
-        }
-    }
-    if let Some(e) = watch.no_debugfs() {
-        say(&format_args!("{e}; VMs come from /proc instead, most of their figures are unknown"));
-    }
-    if !watch.vms().any(|vm| is_chosen(vm, &args.vm)) {
-        let all = watch.vms().count();
-        match (&args.vm[..], all) {
-            ([], _) => say(&"no VM is running here; VMs that start are shown"),
-            (words, n) => say(&format_args!("no VM {} among the {n} here", words.join(", ").escape_debug())),
-        }
-    }
 }
 
 /// The command during which VMs are watched.

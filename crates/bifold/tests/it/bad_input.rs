@@ -37,6 +37,8 @@ fn usage_errors() {
         "diff --format csv a b",
         "diff a b c",
         "diff -o /tmp/never --report /tmp/never a b",
+        "top",
+        "top -i 0.01",
         "mode web agile",
         "mode web shadow now",
         "mode --format csv",

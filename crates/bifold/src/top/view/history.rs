@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Draws a VM's last intervals: a sparkline for each figure, the newest interval on the right, and below them the mode of
+//! each interval.
+
+use super::{Look, take};
+use crate::top::app::Moment;
+use crate::top::column::{percent, rate};
+use bifold_live::Figures;
+use bifold_policy::Mode;
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Style, Stylize as _};
+use ratatui::symbols::bar;
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{RenderDirection, Sparkline};
+use std::collections::VecDeque;
+
+/// Lines of the history: a heading, a line for each figure, modes.
+pub const LINES: u16 = 6;
+/// The same with two lines for each figure.
+pub const TALL: u16 = 10;
+
+/// Columns left of the sparklines: name, value now, most.
+const LEFT: u16 = 29;
+
+/// Bars of ASCII characters.
+const ASCII: bar::Set = bar::Set {
+    full: "#",
+    seven_eighths: "#",
+    three_quarters: "*",
+    five_eighths: "+",
+    half: "=",
+    three_eighths: "-",
+    one_quarter: ":",
+    one_eighth: ".",
+    empty: " ",
+};
+
+/// A figure over time.
+struct Series {
+    name: &'static str,
+    of: fn(&Figures) -> Option<f64>,
+    text: fn(Option<f64>) -> String,
+    /// What a full bar means; without it, the most that was seen.
+    full: Option<f64>,
+}
+
+const SERIES: [Series; 4] = [
+    Series { name: "exits /s", of: |f| f.exits, text: |n| rate(n, false), full: None },
+    Series { name: "page faults /s", of: |f| f.page_faults, text: |n| rate(n, false), full: None },
+    Series { name: "ran %", of: |f| f.ran, text: percent, full: Some(1.0) },
+    Series { name: "walks % cycles", of: |f| f.walks, text: percent, full: None },
+];
+
+/// Draws the intervals.
+pub fn draw(frame: &mut Frame, history: &VecDeque<Moment>, look: Look, mut area: Rect) {
+    let bars = area.width.saturating_sub(LEFT);
+    let shown = history.len().min(bars.into());
+    let lines = if area.height >= TALL { 2 } else { 1 };
+    let line = |left: String, right: String| {
+        Line::from_iter([Span::from(format!("{left:<width$}", width = LEFT.into())), right.into()])
+    };
+    let left = format!("{:<14} {:>6} {:>6}", "history", "now", "most");
+    let right = format!("last {shown} intervals, the newest on the right");
+    frame.render_widget(line(left, right).style(Style::new().bold()), take(&mut area, 1));
+    let newest_first = || history.iter().rev().take(shown);
+    for one in &SERIES {
+        let values: Vec<_> = newest_first().map(|m| (one.of)(&m.figures)).collect();
+        let most = values.iter().flatten().copied().reduce(f64::max);
+        let now = values.first().copied().flatten();
+        let left = format!("{:<14} {:>6} {:>6}", one.name, (one.text)(now), (one.text)(most));
+        let mut place = take(&mut area, lines);
+        frame.render_widget(line(left, String::new()), Rect { height: place.height.min(1), ..place });
+        place.x = place.x.saturating_add(LEFT).min(place.right());
+        place.width = bars;
+        // Sparklines take whole numbers.
+        let full = one.full.or(most).filter(|m| *m > 0.0).unwrap_or(1.0);
+        let scaled = values.into_iter().map(|v| v.map(|v| (1000.0 * v / full).clamp(0.0, 1000.0) as u64));
+        let sparkline = Sparkline::default()
+            .data(scaled)
+            .max(1000)
+            .direction(RenderDirection::RightToLeft)
+            .bar_set(if look.ascii { ASCII } else { bar::NINE_LEVELS })
+            .absent_value_symbol(" ")
+            .style(look.color(Color::Blue));
+        frame.render_widget(sparkline, place);
+    }
+    let mut marks: Vec<char> = newest_first().map(mark).collect();
+    marks.extend(std::iter::repeat_n(' ', usize::from(bars) - shown));
+    let marks = marks.into_iter().rev().collect();
+    frame.render_widget(line("mode (n, s; * switched)".into(), marks), take(&mut area, 1));
+}
+
+/// The mode of an interval in one character.
+fn mark(moment: &Moment) -> char {
+    match (moment.mode, moment.switches) {
+        (Some(Mode::Nested), _) => 'n',
+        (Some(Mode::Shadow), _) => 's',
+        (None, Some(n)) if n > 0 => '*',
+        (None, _) => '-',
+    }
+}

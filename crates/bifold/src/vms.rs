@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The VMs of this host, as `stat` and `top` name them: their names, which of them the user's words choose, and what
+//! this host does not tell.
+
+use bifold_live::hardware::{NoPmu, Pmu};
+use bifold_live::{Watch, Watched};
+
+/// The VM's name, else KVM's identifier. The VM's owner chose the name: control characters are escaped.
+pub fn name(vm: &Watched) -> String {
+    let name = vm.name.clone().unwrap_or_else(|| vm.id.to_string());
+    name.chars().flat_map(char::escape_debug).collect()
+}
+
+/// Whether a word names the VM, or there is no word.
+pub fn is_chosen(vm: &Watched, words: &[String]) -> bool {
+    let number = |w: &String| w.parse::<u32>().ok();
+    let names = |w: &String| {
+        *w == vm.id.to_string()
+            || number(w).is_some_and(|n| n == vm.pid || n == vm.id.thread)
+            || vm.name.as_deref() == Some(w)
+    };
+    words.is_empty() || words.iter().any(names)
+}
+
+/// What is not known here, in sentences.
+pub fn notes(watch: &Watch, no_pmu: Option<&NoPmu>, words: &[String]) -> Vec<String> {
+    let mut notes: Vec<String> = no_pmu.iter().map(|e| format!("no hardware counters: {e}")).collect();
+    notes.extend(watch.pmu().into_iter().flat_map(Pmu::notes).map(|text| text.to_string()));
+    for vm in watch.vms() {
+        if let Some(e) = &vm.no_counters {
+            notes.push(format!("VM {} without hardware counters: {e}", vm.id));
+        }
+    }
+    if let Some(e) = watch.no_debugfs() {
+        notes.push(format!("{e}; VMs come from /proc instead, most of their figures are unknown"));
+    }
+    if !watch.vms().any(|vm| is_chosen(vm, words)) {
+        notes.push(match words {
+            [] => "no VM is running here; VMs that start are shown".into(),
+            words => {
+                let all = watch.vms().count();
+                format!("no VM {} among the {all} here", words.join(", ").escape_debug())
+            }
+        });
+    }
+    notes
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The figures of a VM or vCPU that people compare at a glance: rates and shares, made of the counts of an interval.
+//! Every table for eyes takes them from here.
+
+use crate::columns::Row;
+use bifold_host::Statistic;
+
+/// Rates and shares of an interval. `None` is unknown.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Figures {
+    /// Share of the interval that the vCPUs' threads had a CPU: the mean of all vCPUs.
+    pub ran: Option<f64>,
+    /// Share of the interval that they were ready to run while others had the CPU.
+    pub waited: Option<f64>,
+    /// Exits per second.
+    pub exits: Option<f64>,
+    /// Exits per second for page faults and violations.
+    pub page_faults: Option<f64>,
+    /// Cycles per second of the vCPUs' threads, guest and host together.
+    pub cycles: Option<f64>,
+    /// Share of these cycles outside the guest.
+    pub hypervisor: Option<f64>,
+    /// Share of these cycles in page walks of the guest.
+    pub walks: Option<f64>,
+    /// Instructions per cycle, in the guest.
+    pub ipc: Option<f64>,
+    /// TLB misses per second, on entries of the sizes that this processor counts.
+    pub misses: Option<f64>,
+}
+
+impl Figures {
+    /// The figures of a row. KVM counts exits of whole VMs, so those of a vCPU are unknown.
+    pub fn of(row: &Row) -> Figures {
+        let seconds = row.interval.seconds;
+        let (ran, waited, vcpus) = match row.vcpu {
+            Some(v) => (v.ran_ns, v.waited_ns, 1),
+            None => (row.interval.ran_ns(), row.interval.waited_ns(), row.interval.vcpus.len()),
+        };
+        let share_of_time = |ns: Option<u64>| ratio(ns, Some(seconds * 1e9 * vcpus as f64));
+        let rate = |n: Option<u64>| ratio(n, Some(seconds));
+        let statistic = |s| rate(row.interval.statistics.get(s).filter(|_| row.vcpu.is_none()));
+        let hardware = row.hardware();
+        let cycles = row.measured.cycles;
+        let misses = [hardware.tlb_misses_4k, hardware.tlb_misses_2m, hardware.tlb_misses_1g];
+        Figures {
+            ran: share_of_time(ran),
+            waited: share_of_time(waited),
+            exits: statistic(Statistic::Exits),
+            page_faults: statistic(Statistic::PfTaken),
+            cycles: cycles.map(|c| c / seconds).filter(|c| c.is_finite()),
+            hypervisor: ratio(hardware.host_cycles, cycles),
+            walks: ratio(hardware.walk_cycles, cycles),
+            ipc: ratio(hardware.instructions, hardware.guest_cycles.map(|c| c as f64)),
+            misses: rate(misses.into_iter().flatten().reduce(u64::saturating_add)),
+        }
+    }
+}
+
+fn ratio(part: Option<u64>, whole: Option<f64>) -> Option<f64> {
+    part.zip(whole).map(|(p, w)| p as f64 / w).filter(|r| r.is_finite())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake_host::FakeHost;
+    use crate::hardware::HardwareCounts;
+    use crate::{Interval, VcpuInterval, Watch};
+    use bifold_host::{Statistics, VmId};
+    use std::time::Duration;
+
+    /// The figures of the VM and of its first vCPU.
+    fn of(interval: &Interval) -> (Figures, Option<Figures>) {
+        let fake = FakeHost::new();
+        fake.vm(VmId { thread: 100, fd: 7 }, "web");
+        let mut watch = Watch::new(fake.host(), None).unwrap();
+        watch.tick(Duration::ZERO);
+        let vm = watch.vms().next().unwrap();
+        let vcpu = Row::of_vcpus(0.0, vm, interval).next().map(|row| Figures::of(&row));
+        (Figures::of(&Row::of_vm(0.0, vm, interval)), vcpu)
+    }
+
+    fn interval(seconds: f64) -> Interval {
+        let mut statistics = Statistics::default();
+        statistics.set(Statistic::Exits, 3000);
+        let hardware = HardwareCounts {
+            guest_cycles: Some(800),
+            host_cycles: Some(200),
+            instructions: Some(400),
+            walk_cycles: Some(100),
+            tlb_misses_4k: Some(6),
+            ..HardwareCounts::UNKNOWN
+        };
+        let vcpu = |number, ran_ns| VcpuInterval {
+            number,
+            thread: 101 + number,
+            ran_ns: Some(ran_ns),
+            waited_ns: None,
+            hardware,
+            exits: None,
+        };
+        let vcpus = vec![vcpu(0, 2_000_000_000), vcpu(1, 0)];
+        Interval { seconds, statistics, vcpus, ..Interval::default() }
+    }
+
+    #[test]
+    fn rates_are_per_second_and_shares_of_time_are_means_of_the_vcpus() {
+        let (vm, vcpu) = of(&interval(2.0));
+        let expected = Figures {
+            ran: Some(0.5),
+            exits: Some(1500.0),
+            cycles: Some(1000.0),
+            hypervisor: Some(0.2),
+            walks: Some(0.1),
+            ipc: Some(0.5),
+            misses: Some(6.0),
+            ..Figures::default()
+        };
+        assert_eq!(vm, expected);
+        let alone =
+            Figures { ran: Some(1.0), exits: None, cycles: Some(500.0), misses: Some(3.0), ..expected };
+        assert_eq!(vcpu, Some(alone));
+    }
+
+    #[test]
+    fn an_interval_without_length_or_vcpus_has_no_figures() {
+        let (vm, _) = of(&Interval { vcpus: Vec::new(), ..interval(0.0) });
+        assert_eq!(vm, Figures::default());
+        // The ratio of two counts needs no time.
+        let (vm, _) = of(&interval(0.0));
+        assert_eq!(
+            vm,
+            Figures { hypervisor: Some(0.2), walks: Some(0.1), ipc: Some(0.5), ..Figures::default() }
+        );
+    }
+}
