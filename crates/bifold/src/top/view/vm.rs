@@ -10,7 +10,7 @@ use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Rect};
 use ratatui::style::{Style, Stylize as _};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Row, Table};
+use ratatui::widgets::{Paragraph, Row, Table, Wrap};
 
 /// Heading and width of each column of vCPUs.
 const VCPUS: [([&str; 2], u16); 7] = [
@@ -28,6 +28,9 @@ const BESIDE: u16 = 76;
 const VCPUS_WIDTH: u16 = 46;
 /// Columns of the statistics.
 const STATISTICS: [u16; 2] = [21, 10];
+
+/// Lines of the advice.
+const ADVICE: u16 = 3;
 
 /// Columns of the interval's length, on the right of the first line.
 const EVERY: usize = 12;
@@ -56,7 +59,8 @@ pub fn draw(frame: &mut Frame, app: &mut App, id: VmId, look: Look, mut area: Re
         take_bottom(&mut area, 1);
     }
     if area.height >= 6 {
-        memory(frame, vm, take_bottom(&mut area, 2));
+        let advice = if vm.advice.is_some() { ADVICE } else { 0 };
+        memory(frame, vm, take_bottom(&mut area, 2 + advice));
         take_bottom(&mut area, 1);
     }
     let (left, right) = if area.width >= BESIDE {
@@ -145,8 +149,12 @@ fn memory(frame: &mut Frame, vm: &Vm, mut area: Rect) {
             (pages, if nodes.is_empty() { UNKNOWN.into() } else { nodes.join("   ") })
         }
     };
+    let named = |name: &str| Span::styled(format!("{name:<12}"), Style::new().bold());
     for (name, text) in [("host pages", pages), ("NUMA", nodes)] {
-        let name = Span::styled(format!("{name:<12}"), Style::new().bold());
-        frame.render_widget(Line::from_iter([name, text.into()]), take(&mut area, 1));
+        frame.render_widget(Line::from_iter([named(name), text.into()]), take(&mut area, 1));
+    }
+    if let Some(advice) = &vm.advice {
+        let text = Line::from_iter([named("advice"), advice.as_str().into()]);
+        frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: false }), area);
     }
 }
