@@ -15,6 +15,7 @@ pub mod attribute;
 pub mod host;
 #[cfg(test)]
 mod inputs;
+pub mod live;
 pub mod model;
 pub mod policy;
 pub mod report;

@@ -89,8 +89,16 @@ pub fn is_recording(path: &Path) -> io::Result<bool> {
 /// # Errors
 /// If the file cannot be read, or a line is no interval.
 pub fn read(path: &Path) -> Result<Vec<RecordedVm>, RecordingError> {
+    let file = File::open(path).map_err(|source| RecordingError::Io { path: path.into(), source })?;
+    parse(BufReader::new(file), path)
+}
+
+/// Reads a recording's text; errors name `path`.
+///
+/// # Errors
+/// As [`read`].
+pub fn parse(mut file: impl BufRead, path: &Path) -> Result<Vec<RecordedVm>, RecordingError> {
     let io = |source| RecordingError::Io { path: path.into(), source };
-    let mut file = BufReader::new(File::open(path).map_err(io)?);
     let mut vms: Vec<RecordedVm> = Vec::new();
     let mut line = Vec::new();
     for number in 1.. {
