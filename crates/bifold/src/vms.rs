@@ -2,13 +2,14 @@
 //! The VMs of this host, as `stat` and `top` name them: their names, which of them the user's words choose, and what
 //! this host does not tell.
 
+use bifold_host::printable;
 use bifold_live::hardware::{NoPmu, Pmu};
 use bifold_live::{Watch, Watched};
 
 /// The VM's name, else KVM's identifier. The VM's owner chose the name: control characters are escaped.
 pub fn name(vm: &Watched) -> String {
     let name = vm.name.clone().unwrap_or_else(|| vm.id.to_string());
-    name.chars().flat_map(char::escape_debug).collect()
+    printable(&name)
 }
 
 /// Whether a word names the VM, or there is no word.

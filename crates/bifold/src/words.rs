@@ -58,6 +58,16 @@ pub fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Seconds between two looks at a host: looking takes milliseconds.
+pub fn interval(text: &str) -> Result<f64, String> {
+    match seconds(text)? {
+        s if s < SHORTEST_INTERVAL => Err(format!("less than {SHORTEST_INTERVAL} seconds")),
+        s => Ok(s),
+    }
+}
+
+const SHORTEST_INTERVAL: f64 = 0.01;
+
 /// Seconds of a policy for one second of a run.
 pub fn time_scale(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {

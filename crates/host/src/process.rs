@@ -14,6 +14,17 @@ pub struct Process {
     pub name: Option<String>,
 }
 
+/// A name whose control characters are escaped, as it may come from a guest's owner: a terminal would obey them.
+///
+/// ```
+/// assert_eq!(bifold_host::printable("the \u{1b}[2Jdb's"), "the \\u{1b}[2Jdb's");
+/// ```
+pub fn printable(name: &str) -> String {
+    let escaped =
+        |c: char| -> Vec<char> { if c.is_control() { c.escape_debug().collect() } else { vec![c] } };
+    name.chars().flat_map(escaped).collect()
+}
+
 impl Host {
     /// The ids of all processes, in order; empty if procfs cannot be read.
     pub(crate) fn pids(&self) -> Vec<u32> {

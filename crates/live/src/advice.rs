@@ -13,6 +13,9 @@ use std::fmt;
 /// Gains below this share of the CPU time are not worth a change.
 const LEAST: f64 = 0.01;
 
+/// CPUs' worth of time that a VM's vCPUs must want for the rule of [`Change::Cpus`].
+const BUSY: f64 = 0.1;
+
 /// A change that helps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
@@ -44,8 +47,6 @@ impl Change {
 pub enum Gain {
     /// An estimate.
     About(f64),
-    /// At least so much.
-    AtLeast(f64),
     /// At most so much.
     UpTo(f64),
     /// This host cannot tell.
@@ -56,7 +57,7 @@ impl Gain {
     /// The share, whatever bound it is; `None` if unknown.
     pub fn share(self) -> Option<f64> {
         match self {
-            Gain::About(g) | Gain::AtLeast(g) | Gain::UpTo(g) => Some(g),
+            Gain::About(g) | Gain::UpTo(g) => Some(g),
             Gain::Unknown => None,
         }
     }
@@ -67,7 +68,6 @@ impl fmt::Display for Gain {
         let percent = |g: f64| 100.0 * g;
         match *self {
             Gain::About(g) => write!(f, "about {:.0} %", percent(g)),
-            Gain::AtLeast(g) => write!(f, "at least {:.0} %", percent(g)),
             Gain::UpTo(g) => write!(f, "up to {:.0} %", percent(g)),
             Gain::Unknown => f.write_str("gain unknown"),
         }
@@ -158,7 +158,7 @@ fn host_huge_pages(row: &Row) -> Option<Advice> {
     if small < 0.1 || row.interval.mode != Some(Mode::Nested) {
         return None;
     }
-    let gain = walks(row).map_or(Gain::Unknown, |w| Gain::AtLeast(w * small * SHORTER));
+    let gain = walks(row).map_or(Gain::Unknown, |w| Gain::About(w * small * SHORTER));
     let reason = format!(
         "{:.0} % of its memory are 4 KB pages of the host; walks over 2 MB pages read 19 entries instead of 24, and huge \
          pages of the guest reach the TLB only so",
@@ -167,11 +167,15 @@ fn host_huge_pages(row: &Row) -> Option<Advice> {
     Some(Advice { change: Change::HostHugePages, gain, reason })
 }
 
-/// Where the host's pages are huge, a TLB entry of 4 KB is one of a 4 KB page in the guest.
+/// Where the host's pages are huge, a TLB entry of 4 KB is most likely one of a 4 KB page in the guest. KVM maps some huge
+/// pages in small ones, such as code on Intel (`nx_huge_pages`), and all during a migration.
 fn guest_huge_pages(row: &Row) -> Option<Advice> {
     let backing = row.vm.backing.as_ref()?;
     let (sample, known) = (&row.measured.sample, row.measured.known);
     let misses = sample.tlb_misses();
+    if row.interval.mode != Some(Mode::Nested) {
+        return None;
+    }
     if small_share(backing) > 0.1 || Counters::TLB_MISSES.less(known) != Counters::NONE || misses == 0 {
         return None;
     }
@@ -180,7 +184,7 @@ fn guest_huge_pages(row: &Row) -> Option<Advice> {
         change: Change::GuestHugePages,
         gain: Gain::UpTo(walks(row)? * of_small),
         reason: format!(
-            "the host backs it with huge pages, yet {:.0} % of its TLB misses are on 4 KB pages: the guest's own",
+            "the host backs it with huge pages, yet {:.0} % of its TLB misses are on 4 KB pages, most likely the guest's own",
             100.0 * of_small
         ),
     })
@@ -188,6 +192,10 @@ fn guest_huge_pages(row: &Row) -> Option<Advice> {
 
 fn cpus(row: &Row) -> Option<Advice> {
     let (ran, waited) = (row.interval.ran_ns()? as f64, row.interval.waited_ns()? as f64);
+    // Of a VM that is nearly idle, the share is chance.
+    if ran + waited < BUSY * 1e9 * row.interval.seconds {
+        return None;
+    }
     let share = waited / (ran + waited).max(1.0);
     Some(Advice {
         change: Change::Cpus,
@@ -211,7 +219,7 @@ mod tests {
         let (fake, id) = (FakeHost::new(), VmId { thread: 100, fd: 7 });
         fake.vm(id, "web");
         let (host, kvm) = (fake.host(), fake.host().kvm().unwrap());
-        let mut vm = Watched::begin(&host, &kvm, None, id, Duration::ZERO).unwrap();
+        let mut vm = Watched::begin(&host, &kvm, None, id, &|| Duration::ZERO).unwrap();
         vm.backing = backing;
         vm
     }
@@ -286,7 +294,7 @@ mod tests {
         let backing = |small, huge| Some(Backing { small, huge, ..Backing::default() });
         let walks = interval(Mode::Nested, CYCLES * 24 / 100, |_| ());
         let all = said(&vm(backing(3 << 30, 1 << 30)), &walks);
-        let Some(Gain::AtLeast(gain)) = find(&all, Change::HostHugePages) else { panic!("{all:?}") };
+        let Some(Gain::About(gain)) = find(&all, Change::HostHugePages) else { panic!("{all:?}") };
         assert!((gain - 0.24 * 0.75 * 5.0 / 24.0).abs() < 1e-9, "{gain}");
         assert_eq!(find(&all, Change::GuestHugePages), None, "TLB entries may be small for the host's pages");
         let all = said(&vm(backing(0, 4 << 30)), &walks);

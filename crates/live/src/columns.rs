@@ -8,7 +8,7 @@ use crate::interval::{Interval, VcpuInterval};
 use crate::measured::Measured;
 use crate::vm::Watched;
 use bifold_host::exit_counts::reasons;
-use bifold_host::{Backing, Kind, Statistic, Vendor};
+use bifold_host::{Backing, Kind, Statistic, Vendor, printable};
 use bifold_model::Sample;
 use std::borrow::Cow;
 
@@ -150,7 +150,7 @@ const FIRST: [Column; 13] = [
         Value::Text(r.vm.id.to_string().into())
     }),
     Column::new("name", "", Type::Text, "The VM's name, else its process's.", |r| {
-        r.vm.name.as_deref().into()
+        r.vm.name.as_deref().map_or(Value::Unknown, |n| Value::Text(printable(n).into()))
     }),
     Column::new("pid", "", Type::Count, "The VM's process.", |r| Value::Count(r.vm.pid.into())),
     Column::new("vcpu", "", Type::Count, "The vCPU; unknown in the row of the whole VM.", |r| {

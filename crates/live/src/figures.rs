@@ -41,7 +41,10 @@ impl Figures {
         let statistic = |s| rate(row.interval.statistics.get(s).filter(|_| row.vcpu.is_none()));
         let hardware = row.hardware();
         let cycles = row.measured.cycles;
-        let misses = [hardware.tlb_misses_4k, hardware.tlb_misses_2m, hardware.tlb_misses_1g];
+        // Not every processor counts those of 1 GB, which are few. All count the others.
+        let misses = hardware.tlb_misses_4k.zip(hardware.tlb_misses_2m);
+        let misses =
+            misses.map(|(a, b)| a.saturating_add(b).saturating_add(hardware.tlb_misses_1g.unwrap_or(0)));
         Figures {
             ran: share_of_time(ran),
             waited: share_of_time(waited),
@@ -51,7 +54,7 @@ impl Figures {
             hypervisor: ratio(hardware.host_cycles, cycles),
             walks: ratio(hardware.walk_cycles, cycles),
             ipc: ratio(hardware.instructions, hardware.guest_cycles.map(|c| c as f64)),
-            misses: rate(misses.into_iter().flatten().reduce(u64::saturating_add)),
+            misses: rate(misses),
         }
     }
 }
@@ -74,7 +77,7 @@ mod tests {
         let fake = FakeHost::new();
         fake.vm(VmId { thread: 100, fd: 7 }, "web");
         let mut watch = Watch::new(fake.host(), None).unwrap();
-        watch.tick(Duration::ZERO);
+        watch.tick(&|| Duration::ZERO);
         let vm = watch.vms().next().unwrap();
         let vcpu = Row::of_vcpus(0.0, vm, interval).next().map(|row| Figures::of(&row));
         (Figures::of(&Row::of_vm(0.0, vm, interval)), vcpu)
@@ -88,7 +91,8 @@ mod tests {
             host_cycles: Some(200),
             instructions: Some(400),
             walk_cycles: Some(100),
-            tlb_misses_4k: Some(6),
+            tlb_misses_4k: Some(4),
+            tlb_misses_2m: Some(2),
             ..HardwareCounts::UNKNOWN
         };
         let vcpu = |number, ran_ns| VcpuInterval {

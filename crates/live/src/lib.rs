@@ -2,7 +2,7 @@
 //! Watches a host's virtual machines: what each cost over an interval, from KVM's statistics, the scheduler's times and
 //! hardware counters.
 //!
-//! A [`Watch`] finds the VMs and keeps their files open. Each [`tick`](Watch::tick) reads the files once and returns an
+//! A [`Watch`] finds the VMs. Each [`tick`](Watch::tick) reads each once and returns an
 //! [`Interval`] for each VM: the difference to the reading before. A number that this host does not have, or that
 //! cannot be trusted over an interval, is unknown (`None`), never 0. [`Measured`] is an interval as policies see
 //! one, with the set of counters that are known; [`columns`] gives every figure a name and a unit; [`Figures`] are

@@ -38,7 +38,8 @@ const HARDWARE: [Line; 7] = [
 ];
 
 /// From KVM's statistics, in shadow paging. Every page fault exits there: `pf_guest` counts those that KVM hands to
-/// the guest (`kvm_inject_page_fault` in Linux's `arch/x86/kvm/x86.c`).
+/// the guest (`kvm_inject_page_fault` in Linux's `arch/x86/kvm/x86.c`). `mmu_pte_write` counts emulated writes to memory
+/// while there are shadow pages: nearly all of them are to tables.
 const SHADOW: [Line; 6] = [
     ("guest_page_faults", |s| &mut s.guest_page_faults, |i| i.statistics.get(Statistic::PfGuest)),
     ("exits_guest_fault", |s| &mut s.exits_guest_fault, |i| i.statistics.get(Statistic::PfGuest)),
@@ -48,7 +49,7 @@ const SHADOW: [Line; 6] = [
     ("shadow_pages_zapped", |s| &mut s.shadow_pages_zapped, |i| i.statistics.get(Statistic::MmuShadowZapped)),
 ];
 
-/// From KVM's statistics, in nested paging: `pf_taken` counts violations (`kvm_mmu_do_page_fault`), and what exits in
+/// From KVM's statistics, in nested paging: `pf_taken` counts violations (`kvm_mmu_page_fault` and what it calls), and what exits in
 /// shadow paging alone is 0.
 const NESTED: [Line; 8] = [
     ("exits_violation", |s| &mut s.exits_violation, |i| i.statistics.get(Statistic::PfTaken)),

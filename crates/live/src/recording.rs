@@ -9,6 +9,7 @@ use crate::measured::Measured;
 use bifold_model::Sample;
 use bifold_policy::{Counters, Mode};
 use serde_json::{Map, Value};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -17,8 +18,10 @@ use std::path::{Path, PathBuf};
 const MOST_LINE: u64 = 64 << 10;
 /// Most rows: a day of 100 VMs at a row a second.
 const MOST_ROWS: usize = 100 * 86_400;
-/// Largest count of an interval: four weeks of cycles at 4 GHz.
+/// Largest count of an interval: what a JSON number holds exactly. No sum over all rows overflows.
 const MOST: u64 = 1 << 53;
+/// Largest sum of a counter over a VM's intervals.
+const MOST_SUM: u64 = 1 << 62;
 
 /// Why a recording cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -79,6 +82,10 @@ pub struct RecordedInterval {
 /// # Errors
 /// If the file cannot be read.
 pub fn is_recording(path: &Path) -> io::Result<bool> {
+    // What is read of a pipe is gone.
+    if !path.metadata()?.is_file() {
+        return Ok(false);
+    }
     let mut first = [0; 1];
     let read = File::open(path)?.read(&mut first)?;
     Ok(first[..read] == *b"{")
@@ -99,7 +106,8 @@ pub fn read(path: &Path) -> Result<Vec<RecordedVm>, RecordingError> {
 /// As [`read`].
 pub fn parse(mut file: impl BufRead, path: &Path) -> Result<Vec<RecordedVm>, RecordingError> {
     let io = |source| RecordingError::Io { path: path.into(), source };
-    let mut vms: Vec<RecordedVm> = Vec::new();
+    let mut vms = Vms::default();
+    let mut rows = 0;
     let mut line = Vec::new();
     for number in 1.. {
         line.clear();
@@ -112,28 +120,54 @@ pub fn parse(mut file: impl BufRead, path: &Path) -> Result<Vec<RecordedVm>, Rec
             // Cut off in the middle of a row.
             Some(_) => break,
         }
-        if number > MOST_ROWS {
-            return Err(wrong(format!("more than {MOST_ROWS} rows")));
-        }
         if let Some((vm, name, interval)) = row(&line).map_err(wrong)? {
-            add(&mut vms, vm, name, interval);
+            rows += 1;
+            if rows > MOST_ROWS {
+                return Err(wrong(format!("more than {MOST_ROWS} intervals of VMs")));
+            }
+            vms.add(vm, name, interval).map_err(wrong)?;
         }
     }
-    if vms.is_empty() {
+    if vms.all.is_empty() {
         return Err(RecordingError::Empty { path: path.into() });
     }
-    Ok(vms)
+    Ok(vms.all)
 }
 
-fn add(vms: &mut Vec<RecordedVm>, vm: String, name: Option<String>, interval: RecordedInterval) {
-    let place = vms.iter().position(|known| known.vm == vm).unwrap_or_else(|| {
-        vms.push(RecordedVm { name: vm.clone(), vm, intervals: Vec::new() });
-        vms.len() - 1
-    });
-    if let Some(name) = name {
-        vms[place].name = name;
+/// The VMs of a recording, their places by identifier, and the sums of their counters.
+#[derive(Default)]
+struct Vms {
+    all: Vec<RecordedVm>,
+    places: HashMap<String, usize>,
+    sums: Vec<Vec<u64>>,
+}
+
+impl Vms {
+    fn add(&mut self, vm: String, name: Option<String>, interval: RecordedInterval) -> Result<(), String> {
+        let place = match self.places.get(&vm) {
+            Some(place) => *place,
+            None => {
+                self.places.insert(vm.clone(), self.all.len());
+                self.all.push(RecordedVm { name: vm.clone(), vm, intervals: Vec::new() });
+                self.sums.push(vec![0; Sample::COUNTERS.len()]);
+                self.all.len() - 1
+            }
+        };
+        // A policy sees sums over the intervals since its last decision.
+        for ((sum, value), counter) in
+            self.sums[place].iter_mut().zip(interval.measured.sample.values()).zip(Sample::COUNTERS)
+        {
+            *sum += value;
+            if *sum > MOST_SUM {
+                return Err(format!("{} is above {MOST_SUM} over all intervals", counter.name));
+            }
+        }
+        if let Some(name) = name {
+            self.all[place].name = name;
+        }
+        self.all[place].intervals.push(interval);
+        Ok(())
     }
-    vms[place].intervals.push(interval);
 }
 
 /// The VM, its name and the interval of a line; `None` for a vCPU.

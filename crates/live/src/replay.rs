@@ -4,7 +4,7 @@
 
 use crate::recording::{RecordedInterval, RecordedVm};
 use bifold_policy::{
-    Counters, Decision, Driver, Estimator, Interval, Log, Scale, Source, Spec, UnknownCounter,
+    Counters, Decision, Driver, Estimator, Interval, Log, Mode, Scale, Source, Spec, UnknownCounter,
 };
 
 /// A decision over a recorded VM.
@@ -16,45 +16,60 @@ pub struct Decided {
     pub decision: Decision,
 }
 
-/// What policies could know of a VM all the time: the counters that every interval has in which the VM was in one mode,
-/// and the usual length of an interval.
-pub fn source(vm: &RecordedVm) -> Source {
+/// What a policy decided over a recorded VM.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Replay {
+    /// The decisions, in order.
+    pub decided: Vec<Decided>,
+    /// Number of intervals that the policy did not see: without a mode, because the VM was switched in them, or without
+    /// a counter that the policy needs.
+    pub left_out: usize,
+}
+
+/// What policies could know of a VM: the counters that some interval has, and the usual length of an interval.
+fn source(vm: &RecordedVm) -> Source {
     let whole = vm.intervals.iter().filter(|i| i.mode.is_some());
-    let known = whole.fold(Counters::ALL, |known, i| known.less(Counters::ALL.less(i.measured.known)));
+    let known = whole.fold(Counters::NONE, |known, i| known.and(i.measured.known));
     let mut lengths: Vec<f64> = vm.intervals.iter().map(|i| i.seconds).filter(|s| *s > 0.0).collect();
     lengths.sort_by(f64::total_cmp);
     Source { interval_s: lengths.get(lengths.len() / 2).copied().unwrap_or(1.0), known }
 }
 
-/// Replays a policy. An interval without a mode (the VM was switched in it) is left out, as a live policy does not see it
-/// either.
+/// Replays a policy over the intervals that have all that it needs.
 ///
 /// # Errors
-/// If the policy, or the estimator, needs a counter that the recording lacks.
-pub fn replay(
-    vm: &RecordedVm,
-    spec: &Spec,
-    estimator: Option<&Estimator>,
-) -> Result<Vec<Decided>, UnknownCounter> {
-    let seen = |(n, i): (usize, &RecordedInterval)| Some((n, *i, i.mode?));
+/// If no interval has a counter that the policy, or its estimator, needs.
+pub fn replay(vm: &RecordedVm, spec: &Spec, estimator: Option<&Estimator>) -> Result<Replay, UnknownCounter> {
+    let of_estimator = estimator.filter(|_| spec.needs_other()).map_or(Counters::NONE, Estimator::needs);
+    let needs = spec.needs().and(of_estimator);
+    let of_cycles = Counters::WALK_CYCLES.and(Counters::VMM_CYCLES);
+    let shares = needs.less(of_cycles) != needs;
+    let seen = |(n, i): (usize, &RecordedInterval)| {
+        let whole =
+            needs.less(i.measured.known) == Counters::NONE && !(shares && i.measured.cycles.is_none());
+        whole.then_some((n, *i, i.mode?))
+    };
+    let source = source(vm);
     let mut intervals = vm.intervals.iter().enumerate().filter_map(seen).peekable();
-    let Some((_, _, start)) = intervals.peek().copied() else { return Ok(Vec::new()) };
-    let mut driver = Driver::new(spec, start, source(vm), Scale::both(1.0), estimator)?;
+    let start = intervals.peek().map_or(Mode::Nested, |(_, _, mode)| *mode);
+    let mut driver = Driver::new(spec, start, source, Scale::both(1.0), estimator)?;
     driver.log = Log::on();
-    let mut decided = Vec::new();
+    let mut replay = Replay { decided: Vec::new(), left_out: vm.intervals.len() };
     for (interval, i, mode) in intervals {
+        replay.left_out -= 1;
         let now = Interval {
             mode,
             sample: &i.measured.sample,
             cycles: i.measured.cycles.unwrap_or(0.0),
+            // Without the scheduler's times, every interval counts as busy.
             load: i.measured.load.unwrap_or(1.0),
             seconds: i.seconds,
         };
         if let Some(mode) = driver.interval(now, None) {
-            decided.push(Decided { interval, decision: Decision { mode, why: driver.log.take() } });
+            replay.decided.push(Decided { interval, decision: Decision { mode, why: driver.log.take() } });
         }
     }
-    Ok(decided)
+    Ok(replay)
 }
 
 #[cfg(test)]
@@ -62,7 +77,7 @@ mod tests {
     use super::*;
     use crate::Measured;
     use bifold_model::Sample;
-    use bifold_policy::{Mode, Named};
+    use bifold_policy::Named;
 
     /// Five seconds of many TLB misses in nested paging, then five of many page faults in shadow paging.
     fn vm(known: Counters) -> RecordedVm {
@@ -86,7 +101,7 @@ mod tests {
     #[test]
     fn a_policy_follows_the_phases_and_explains() {
         let dsp = Named::load("dsp").unwrap().spec;
-        let decided = replay(&vm(Counters::ALL), &dsp, None).unwrap();
+        let decided = replay(&vm(Counters::ALL), &dsp, None).unwrap().decided;
         let wants = |range: std::ops::Range<usize>| {
             let of = decided.iter().filter(|d| range.contains(&d.interval));
             of.map(|d| d.decision.mode).collect::<Vec<_>>()
@@ -97,16 +112,19 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_one_interval_lacks_is_unknown_to_the_policy() {
+    fn an_interval_that_lacks_a_counter_is_left_out_and_a_counter_that_all_lack_is_told() {
         let dsp = Named::load("dsp").unwrap().spec;
+        let without = Counters::ALL.less(Counters::PAGE_FAULTS);
+        assert_eq!(replay(&vm(without), &dsp, None).unwrap_err().counter, "guest_page_faults");
         let mut vm = vm(Counters::ALL);
-        vm.intervals[3].measured.known = Counters::ALL.less(Counters::PAGE_FAULTS);
-        assert_eq!(replay(&vm, &dsp, None).unwrap_err().counter, "guest_page_faults");
-        // In an interval that is left out, nothing needs to be known.
-        vm.intervals[3].mode = None;
-        let decided = replay(&vm, &dsp, None).unwrap();
-        assert!(decided.iter().all(|d| d.interval != 3));
+        vm.intervals[3].measured.known = without;
+        vm.intervals[5].mode = None;
+        let replayed = replay(&vm, &dsp, None).unwrap();
+        assert_eq!(replayed.left_out, 2);
+        assert!(replayed.decided.iter().all(|d| d.interval != 3 && d.interval != 5));
         vm.intervals.iter_mut().for_each(|i| i.mode = None);
-        assert_eq!(replay(&vm, &dsp, None).unwrap(), []);
+        assert!(replay(&vm, &dsp, None).is_err());
+        let always = Named::load("always-shadow").unwrap().spec;
+        assert_eq!(replay(&vm, &always, None).unwrap(), Replay { decided: vec![], left_out: 10 });
     }
 }

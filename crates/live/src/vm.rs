@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A VM that is watched: its open files, and its last reading.
 //!
-//! Files stay open, because opening a file costs several times as much as reading it.
+//! The files of threads and hardware counters stay open. Those of KVM do not: while one is open, KVM keeps the VM, also
+//! after its process has ended.
 
 use crate::hardware::{OpenError, Pmu, ThreadCounters};
 use crate::interval::{Interval, Reading, VcpuReading};
 use bifold_host::{
-    Backing, BinaryStatistics, Host, Kvm, PagingFiles, State, Statistic, Statistics, StatisticsFiles,
-    ThreadTimes, Vcpu, VmId,
+    Backing, BinaryStatistics, Host, Kvm, Paging, State, Statistic, Statistics, StatisticsFiles, ThreadTimes,
+    Vcpu, VmId,
 };
 use std::io;
 use std::time::Duration;
+
+/// The time, by a clock that never jumps.
+pub(crate) type Clock<'a> = &'a dyn Fn() -> Duration;
 
 /// A VM that is watched.
 pub struct Watched {
@@ -26,12 +30,11 @@ pub struct Watched {
     /// Why a vCPU that runs has no hardware counters.
     pub no_counters: Option<OpenError>,
     statistics: Source,
-    paging: Option<PagingFiles>,
+    /// Whether the VM had a mode of its own at the last reading.
+    switchable: bool,
     /// The mode of all VMs, if the VM has none of its own.
     host_mode: Option<State>,
     vcpus: Vec<Thread>,
-    /// Whether the threads of all vCPUs are known: KVM does not know a thread until the vCPU has run.
-    complete: bool,
     last: Reading,
 }
 
@@ -39,7 +42,8 @@ pub struct Watched {
 #[derive(Debug)]
 enum Source {
     Files(StatisticsFiles),
-    /// From file descriptors of the VM's process.
+    /// From file descriptors of the VM's process. KVM keeps the VM as long as they are open: until procfs is searched
+    /// again without finding the process.
     Binary(Vec<BinaryStatistics>),
     None,
 }
@@ -58,7 +62,7 @@ impl Watched {
         kvm: &Kvm,
         pmu: Option<&Pmu>,
         id: VmId,
-        at: Duration,
+        clock: Clock,
     ) -> Option<Watched> {
         let process = host.process(id.thread);
         let statistics = match host.statistics_files(id, Statistic::ALL) {
@@ -68,7 +72,6 @@ impl Watched {
                 open.filter(|all| !all.is_empty()).map_or(Source::None, Source::Binary)
             }
         };
-        let paging = host.paging_files(id).ok().flatten();
         let host_mode = kvm.default.is_none().then(|| kvm.host_mode().map(State::In)).flatten();
         let mut vm = Watched {
             id,
@@ -77,14 +80,13 @@ impl Watched {
             backing: None,
             no_counters: None,
             statistics,
-            paging,
+            switchable: false,
             host_mode,
             vcpus: Vec::new(),
-            complete: false,
             last: Reading::default(),
         };
         vm.find_vcpus(host, pmu);
-        vm.last = vm.read(at).ok()?;
+        vm.last = vm.read(host, clock).ok()?;
         Some(vm)
     }
 
@@ -93,10 +95,6 @@ impl Watched {
         let process = host.process(self.id.thread);
         if process.name.is_some() {
             self.name = process.name;
-        }
-        // A KVM that can switch creates the file some time after the VM's directory.
-        if self.paging.is_none() {
-            self.paging = host.paging_files(self.id).ok().flatten();
         }
         self.find_vcpus(host, pmu);
     }
@@ -111,34 +109,39 @@ impl Watched {
         self.vcpus.retain(|t| found.contains(&t.vcpu));
         for vcpu in found {
             if self.vcpus.iter().all(|t| t.vcpu != vcpu) {
-                let times = host.thread_times(self.pid, vcpu.thread).ok();
-                let counters = match pmu.map(|p| p.open(vcpu.thread)) {
-                    Some(Ok(counters)) => Some(counters),
-                    None | Some(Err(OpenError::Ended { .. })) => None,
-                    Some(Err(e)) => {
-                        self.no_counters = Some(e);
-                        None
-                    }
-                };
-                self.vcpus.push(Thread { vcpu, times, counters });
+                self.vcpus.push(Thread { vcpu, times: None, counters: None });
+            }
+        }
+        // What failed before is tried again.
+        self.no_counters = None;
+        for t in &mut self.vcpus {
+            if t.times.is_none() {
+                t.times = host.thread_times(self.pid, t.vcpu.thread).ok();
+            }
+            if t.counters.is_none() {
+                match pmu.map(|p| p.open(t.vcpu.thread)) {
+                    Some(Ok(counters)) => t.counters = Some(counters),
+                    None | Some(Err(OpenError::Ended { .. })) => {}
+                    Some(Err(e)) => self.no_counters = Some(e),
+                }
             }
         }
         self.vcpus.sort_by_key(|t| t.vcpu);
-        self.complete = host.vcpu_count(self.id).is_none_or(|all| self.vcpus.len() >= all);
     }
 
     /// Reads the VM, and returns what it did since the reading before.
     ///
     /// # Errors
     /// If the VM has ended.
-    pub(crate) fn interval(&mut self, at: Duration) -> io::Result<Interval> {
-        let now = self.read(at)?;
+    pub(crate) fn interval(&mut self, host: &Host, clock: Clock) -> io::Result<Interval> {
+        let now = self.read(host, clock)?;
         let interval = Interval::between(&self.last, &now);
         self.last = now;
         Ok(interval)
     }
 
-    fn read(&self, at: Duration) -> io::Result<Reading> {
+    fn read(&mut self, host: &Host, clock: Clock) -> io::Result<Reading> {
+        let at = clock();
         let mut statistics = Statistics::default();
         match &self.statistics {
             Source::Files(files) => statistics = files.read()?,
@@ -151,14 +154,11 @@ impl Watched {
             time: t.times.as_ref().and_then(ThreadTimes::read),
             hardware: t.counters.as_ref().and_then(|c| c.read().ok()),
         });
-        let own = self.paging.as_ref();
-        Ok(Reading {
-            at,
-            state: own.map_or(self.host_mode, |p| p.state().ok()),
-            paging: own.and_then(|p| p.stats().ok()).unwrap_or_default(),
-            statistics,
-            vcpus: vcpus.collect(),
-        })
+        let vcpus = vcpus.collect();
+        let paging = host.paging(self.id);
+        self.switchable = matches!(paging, Paging::Own { .. });
+        let state = if self.switchable { paging.state() } else { self.host_mode };
+        Ok(Reading { at, state, paging: paging.stats(), statistics, vcpus })
     }
 
     /// The mode of paging, or the switch under way, at the last reading.
@@ -168,12 +168,12 @@ impl Watched {
 
     /// Whether this VM has a mode of its own, which can be switched.
     pub fn switchable(&self) -> bool {
-        self.paging.is_some()
+        self.switchable
     }
 
-    /// Whether the threads of all vCPUs are known.
-    pub(crate) fn is_complete(&self) -> bool {
-        self.complete
+    /// Whether the threads of all vCPUs are known. KVM does not know a thread until the vCPU has run.
+    pub(crate) fn is_complete(&self, host: &Host) -> bool {
+        host.vcpu_count(self.id).is_none_or(|all| self.vcpus.len() == all)
     }
 
     /// Number of vCPUs whose threads are known.

@@ -23,9 +23,9 @@ const MEMORY: Duration = Duration::from_secs(60);
 ///
 /// let start = Instant::now();
 /// let mut watch = Watch::new(Host::live(), None)?;
-/// watch.tick(start.elapsed());
+/// watch.tick(&|| start.elapsed());
 /// std::thread::sleep(Duration::from_secs(1));
-/// for (id, interval) in watch.tick(start.elapsed()).intervals {
+/// for (id, interval) in watch.tick(&|| start.elapsed()).intervals {
 ///     println!("VM {id} ran for {:?} ns", interval.ran_ns());
 /// }
 /// # Ok::<(), bifold_host::HostError>(())
@@ -51,19 +51,26 @@ struct Times {
 
 /// Counts of exits, and their last reading.
 struct Exits {
-    counters: ExitCounters,
+    /// None if they failed, as when the module kvm was unloaded: they are started again later.
+    counters: Option<ExitCounters>,
+    started: Duration,
     last: Option<ExitTable>,
     failed: Option<String>,
 }
 
 impl Exits {
     /// The exits since the last reading; `None` at the first reading, and if the counts cannot be read.
-    fn interval(&mut self) -> Option<ExitTable> {
-        let now = match self.counters.read() {
+    fn interval(&mut self, host: &Host, at: Duration) -> Option<ExitTable> {
+        if self.counters.is_none() && self.started + REFRESH <= at {
+            self.started = at;
+            self.counters = ExitCounters::start(host).ok();
+        }
+        let counters = self.counters.as_mut()?;
+        let now = match counters.read() {
             Ok(now) => now,
             Err(e) => {
                 self.failed = Some(e.to_string());
-                self.last = None;
+                (self.last, self.counters, self.started) = (None, None, at);
                 return None;
             }
         };
@@ -71,7 +78,7 @@ impl Exits {
             let last = self.last.replace(now)?;
             return self.last.as_ref().map(|now| now.since(&last));
         }
-        match self.counters.restart() {
+        match counters.restart() {
             Ok(restart) => {
                 let last = self.last.replace(restart.first)?;
                 Some(restart.last.since(&last))
@@ -110,7 +117,8 @@ impl Watch {
     /// # Errors
     /// If this kernel or this user cannot count them.
     pub fn count_exits(&mut self) -> Result<(), ExitCountersError> {
-        self.exits = Some(Exits { counters: ExitCounters::start(&self.host)?, last: None, failed: None });
+        let counters = Some(ExitCounters::start(&self.host)?);
+        self.exits = Some(Exits { counters, started: Duration::ZERO, last: None, failed: None });
         Ok(())
     }
 
@@ -119,21 +127,25 @@ impl Watch {
         self.exits.as_ref()?.failed.as_deref()
     }
 
-    /// Reads all VMs. `at` is the time by a clock that never jumps.
-    pub fn tick(&mut self, at: Duration) -> Tick {
+    /// Reads all VMs. `clock` tells the time, and never jumps.
+    pub fn tick(&mut self, clock: &dyn Fn() -> Duration) -> Tick {
         let mut tick = Tick::default();
-        let exits = self.exits.as_mut().and_then(Exits::interval);
+        let at = clock();
+        let exits = self.exits.as_mut().and_then(|e| e.interval(&self.host, at));
         for (id, one) in &mut self.vms {
-            if one.refreshed + REFRESH <= at || !one.vm.is_complete() {
-                one.vm.refresh(&self.host, self.pmu.as_ref());
-                one.refreshed = at;
-            }
-            match one.vm.interval(at) {
+            match one.vm.interval(&self.host, clock) {
                 Ok(mut interval) => {
                     exits.iter().for_each(|all| interval.add_exits(all));
                     tick.intervals.push((*id, interval));
                 }
                 Err(_) => tick.gone.push(*id),
+            }
+        }
+        // Looked at again behind the readings, which this would delay.
+        for one in self.vms.values_mut() {
+            if one.refreshed + REFRESH <= at || !one.vm.is_complete(&self.host) {
+                one.vm.refresh(&self.host, self.pmu.as_ref());
+                one.refreshed = at;
             }
         }
         let present = self.present(at);
@@ -148,7 +160,7 @@ impl Watch {
             if self.vms.contains_key(&id) {
                 continue;
             }
-            if let Some(vm) = Watched::begin(&self.host, &self.kvm, self.pmu.as_ref(), id, at) {
+            if let Some(vm) = Watched::begin(&self.host, &self.kvm, self.pmu.as_ref(), id, clock) {
                 self.vms.insert(id, Times { vm, refreshed: at, memory: None });
                 tick.came.push(id);
             }
@@ -229,45 +241,45 @@ mod tests {
         VmId { thread, fd: 7 }
     }
 
-    fn at(seconds: u64) -> Duration {
-        Duration::from_secs(seconds)
+    fn at(watch: &mut Watch, seconds: u64) -> Tick {
+        watch.tick(&|| Duration::from_secs(seconds))
     }
 
     #[test]
     fn vms_come_run_are_renamed_and_go() {
         let fake = FakeHost::new();
         let mut watch = Watch::new(fake.host(), None).unwrap();
-        assert!(watch.tick(at(0)).came.is_empty());
+        assert!(at(&mut watch, 0).came.is_empty());
         fake.vm(id(100), "web");
         fake.vm(id(200), "db");
-        let tick = watch.tick(at(1));
+        let tick = at(&mut watch, 1);
         assert_eq!((tick.came, tick.intervals.len()), (vec![id(100), id(200)], 0));
         fake.vcpu(id(100), 0, 500_000_000, 100_000_000);
         fake.count(id(100), Statistic::Exits, 70);
-        let tick = watch.tick(at(2));
+        let tick = at(&mut watch, 2);
         let (first, web) = &tick.intervals[0];
         assert_eq!((*first, web.mode, web.load()), (id(100), Some(Mode::Nested), Some(0.5)));
         assert_eq!((web.statistics.get(Statistic::Exits), web.waited_ns()), (Some(70), Some(100_000_000)));
         fake.vm(id(200), "db-2");
         fake.end(id(100));
-        let tick = watch.tick(at(3));
+        let tick = at(&mut watch, 3);
         assert_eq!((tick.gone, tick.intervals.len()), (vec![id(100)], 1));
         assert_eq!(watch.vm(id(200)).unwrap().name.as_deref(), Some("db"), "not looked at again yet");
-        watch.tick(at(20));
+        at(&mut watch, 20);
         assert_eq!(watch.vm(id(200)).unwrap().name.as_deref(), Some("db-2"));
     }
 
     #[test]
-    fn a_vcpu_that_is_plugged_in_is_found_later_and_unknown_at_first() {
+    fn a_vcpu_that_is_plugged_in_is_found_at_once_and_unknown_at_first() {
         let fake = FakeHost::new();
         fake.vm(id(100), "web");
         let mut watch = Watch::new(fake.host(), None).unwrap();
-        watch.tick(at(0));
+        at(&mut watch, 0);
         fake.vcpu(id(100), 1, 0, 0);
         let load = |tick: Tick| tick.intervals[0].1.load();
-        assert_eq!(load(watch.tick(at(1))), Some(0.0));
-        assert_eq!(load(watch.tick(at(10))), None);
-        assert_eq!((load(watch.tick(at(11))), watch.vm(id(100)).unwrap().vcpus()), (Some(0.0), 2));
+        assert_eq!(load(at(&mut watch, 1)), Some(0.0), "found behind this reading");
+        assert_eq!(load(at(&mut watch, 2)), None);
+        assert_eq!((load(at(&mut watch, 3)), watch.vm(id(100)).unwrap().vcpus()), (Some(0.0), 2));
     }
 
     #[test]
@@ -288,14 +300,14 @@ mod tests {
         std::fs::create_dir_all(process.join("fd")).unwrap();
         std::os::unix::fs::symlink("anon_inode:kvm-vm", process.join("fd/7")).unwrap();
         let mut watch = Watch::new(host, None).unwrap();
-        assert_eq!(watch.tick(at(0)).came, [id(100)]);
+        assert_eq!(at(&mut watch, 0).came, [id(100)]);
         assert!(matches!(watch.no_debugfs(), Some(HostError::NoDebugfs { .. })));
         write("task/101/schedstat", "1000000005 5 5\n");
-        let tick = watch.tick(at(1));
+        let tick = at(&mut watch, 1);
         let interval = &tick.intervals[0].1;
         assert_eq!((interval.mode, interval.load()), (Some(Mode::Nested), Some(1.0)));
         assert_eq!(interval.statistics.get(Statistic::Exits), None);
         std::fs::remove_dir_all(&process).unwrap();
-        assert_eq!(watch.tick(at(11)).gone, [id(100)]);
+        assert_eq!(at(&mut watch, 11).gone, [id(100)]);
     }
 }

@@ -41,8 +41,10 @@ watch() {
     echo stop >&3
     $B sleep 0.5
     echo 0 > $I/events/kvm/kvm_exit/enable
-    kill -INT $stat; wait $stat || exit 7
+    # KVM keeps a VM as long as somebody holds a file of it: who watches must not.
     kill $vm; wait $vm 2>/dev/null
+    until_true "! $BIFOLD mode $1 >/dev/null 2>&1"
+    kill -INT $stat; wait $stat || exit 7
     $B cat $I/per_cpu/cpu*/stats | $B grep -E 'overrun|dropped' > $OUT/$1.lost
     # Thread, reason, count.
     $B awk '/kvm_exit:/ { t = $0; sub(/ +\[.*/, "", t); sub(/.*-/, "", t); r = $0; sub(/.* reason /, "", r); sub(/ rip .*/, "", r)

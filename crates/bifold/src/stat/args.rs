@@ -44,7 +44,7 @@ pub struct StatArgs {
     pub command: Vec<OsString>,
 
     /// Length of an interval [default: 1; with CMD: until its end]
-    #[arg(short, long, value_name = "SECS", value_parser = words::seconds)]
+    #[arg(short, long, value_name = "SECS", value_parser = words::interval)]
     pub interval: Option<f64>,
 
     /// End after N intervals [default: at Ctrl-C, or with CMD]

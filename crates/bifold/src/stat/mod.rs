@@ -15,8 +15,8 @@ use crate::status::Status;
 use crate::usage::UsageError;
 use crate::vms;
 use anyhow::Context as _;
-use bifold_host::Host;
-use bifold_live::hardware::{FileLimit, NoPmu, Pmu};
+use bifold_host::{Host, Vendor};
+use bifold_live::hardware::{Cpu, FileLimit, NoPmu, Pmu};
 use bifold_live::{Tick, Watch};
 use bifold_trace::CommandExit;
 use out::Out;
@@ -38,6 +38,9 @@ pub fn run(args: &StatArgs) -> anyhow::Result<Status> {
 
 /// Carries out the verb on a host.
 fn stat(host: Host, pmu: Option<Result<Pmu, NoPmu>>, args: &StatArgs) -> anyhow::Result<Status> {
+    if args.exits && args.format == StatFormat::Table {
+        return Err(UsageError::conflict("--exits", "needs a format with rows: csv, jsonl or parquet").into());
+    }
     let stop = stop_on_signals()?;
     let (pmu, no_pmu) = match pmu {
         Some(Ok(pmu)) => (Some(pmu), None),
@@ -46,32 +49,31 @@ fn stat(host: Host, pmu: Option<Result<Pmu, NoPmu>>, args: &StatArgs) -> anyhow:
     };
     let files = FileLimit::raise().context("cannot raise the limit of open files")?;
     let mut watch = Watch::new(host, pmu)?;
+    let vendor = vendor(&watch, args)?;
     if args.exits {
-        if args.format == StatFormat::Table {
-            return Err(
-                UsageError::conflict("--exits", "needs a format with rows: csv, jsonl or parquet").into()
-            );
-        }
         watch.count_exits()?;
     }
-    let mut out = Out::create(args, watch.kvm().vendor().filter(|_| args.exits))?;
+    let mut out = Out::create(args, vendor)?;
     let start = Instant::now();
-    watch.tick(start.elapsed());
+    watch.tick(&|| start.elapsed());
     vms::notes(&watch, no_pmu.as_ref(), &args.vm).iter().for_each(|text| note(!args.quiet, text));
     let mut command =
         files.lowered(|| Running::start(&args.command)).context("cannot set the limit of open files")??;
     let mut intervals: u64 = 0;
     // A command without -i is one interval.
     let length = args.interval.map(Duration::from_secs_f64).or(command.is_none().then_some(SECOND));
+    let mut end = length;
     while args.count != Some(intervals) {
-        let end = length.map(|l| l.saturating_mul(u32::try_from(intervals + 1).unwrap_or(u32::MAX)));
         let ended = wait(&stop, command.as_mut(), start, end)?;
-        let tick = watch.tick(start.elapsed());
-        let read = rows(&watch, &tick, args, &mut out)?;
+        let time = now();
+        let tick = watch.tick(&|| start.elapsed());
+        let read = rows(&watch, &tick, time, args, &mut out)?;
         intervals += 1;
         if ended || !read {
             break;
         }
+        // Intervals that were missed, as while the process was stopped, are not made up for.
+        end = end.zip(length).map(|(end, length)| (end + length).max(start.elapsed()));
     }
     out.finish(args)?;
     if let Some(e) = watch.exits_failed() {
@@ -109,17 +111,32 @@ fn wait(
     }
 }
 
-/// Writes the rows of a tick. Returns whether somebody still reads them.
-fn rows(watch: &Watch, tick: &Tick, args: &StatArgs, out: &mut Out) -> anyhow::Result<bool> {
+/// The vendor whose exit reasons are counted, if they are.
+fn vendor(watch: &Watch, args: &StatArgs) -> Result<Option<Vendor>, UsageError> {
+    let found = watch.kvm().vendor().or_else(|| Cpu::of(watch.host()).map(|cpu| cpu.vendor));
+    match (args.exits, found) {
+        (false, _) => Ok(None),
+        (true, None) => {
+            Err(UsageError::conflict("--exits", "knows the reasons of Intel and AMD only").failing())
+        }
+        (true, vendor) => Ok(vendor),
+    }
+}
+
+/// The time since 1970 in seconds. Milliseconds are what a reader can use.
+fn now() -> f64 {
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-    // Milliseconds are what a reader can use.
-    let time = (time * 1e3).round() / 1e3;
+    (time * 1e3).round() / 1e3
+}
+
+/// Writes the rows of a tick at `time`. Returns whether somebody still reads them.
+fn rows(watch: &Watch, tick: &Tick, time: f64, args: &StatArgs, out: &mut Out) -> anyhow::Result<bool> {
     let of = tick.intervals.iter().filter_map(|(id, interval)| Some((watch.vm(*id)?, interval)));
     let chosen: Vec<_> = of.filter(|(vm, _)| vms::is_chosen(vm, &args.vm)).collect();
     out.interval(time, &chosen, args)
 }
 
-/// The command during which VMs are watched.
+/// The command during which VMs are watched. If the verb fails, the command is ended.
 struct Running {
     child: Child,
     ended: Option<ExitStatus>,
@@ -147,6 +164,15 @@ impl Running {
             (Some(code), _) => CommandExit::Code(code),
             (None, signal) => CommandExit::Signal(signal.unwrap_or(0)),
         })
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.ended.is_none() && !matches!(self.child.try_wait(), Ok(Some(_))) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
     }
 }
 

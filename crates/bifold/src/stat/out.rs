@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where rows go. A file is written as intervals end, so that a watch of days loses nothing if it is killed.
+//! Where rows go. CSV, JSON lines and tables are written as intervals end, so that a watch of days
+//! loses nothing if it is killed. Parquet needs its end.
 
 use super::args::StatFormat;
 use super::{StatArgs, table};

@@ -100,7 +100,8 @@ struct Run {
 
 impl Run {
     fn tick(&mut self) {
-        let tick = self.watch.tick(self.start.elapsed());
+        let start = self.start;
+        let tick = self.watch.tick(&|| start.elapsed());
         self.app.update(&self.watch, &tick, &self.words);
         self.app.notes = crate::vms::notes(&self.watch, self.no_pmu.as_ref(), &self.words);
     }

@@ -88,7 +88,7 @@ fn watched(tree: &Tree) -> (Watch, App) {
 }
 
 fn tick(watch: &mut Watch, app: &mut App, second: u64) {
-    let tick = watch.tick(Duration::from_secs(second));
+    let tick = watch.tick(&|| Duration::from_secs(second));
     app.update(watch, &tick, &[]);
     app.notes = vms::notes(watch, None, &[]);
 }

@@ -5,7 +5,7 @@ mod stats;
 
 pub use stats::{Of, PagingStats, Stat, Unit};
 
-use crate::{one_line, read};
+use crate::{Host, VmId, one_line, read};
 use bifold_mmu::Mode;
 use rustix::io::Errno;
 use std::fmt;
@@ -101,6 +101,14 @@ pub enum Paging {
     },
     /// KVM has one mode for all VMs.
     HostWide,
+}
+
+impl Host {
+    /// A VM's mode and figures of switches. The files are opened and closed: while either is open, KVM keeps the VM, also
+    /// after its process has ended (`open_for` in `kernel/src`).
+    pub fn paging(&self, vm: VmId) -> Paging {
+        Paging::read(&self.vm_dir(vm))
+    }
 }
 
 /// The file with a VM's mode.

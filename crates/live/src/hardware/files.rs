@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The number of files that this process may open. Each event of each vCPU is an open file, and so is each of KVM's
-//! statistics: 100 VMs of 4 vCPUs with 14 events each need 9000, and the usual soft limit is 1024.
+//! The number of files that this process may open. Each event of each vCPU is an open file: 100 VMs of 4 vCPUs with 16
+//! events each need 6400, and the usual soft limit is 1024.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;

@@ -8,7 +8,7 @@ use crate::status::Status;
 use crate::usage::UsageError;
 use crate::words::ModeArg;
 use bifold_live::recording::{self, RecordedVm};
-use bifold_live::replay::{Decided, replay};
+use bifold_live::replay::{Decided, Replay, replay};
 use bifold_policy::{Mode, UnknownCounter};
 use bifold_report::{Format, wrapped};
 use serde_json::{Value, json};
@@ -47,7 +47,7 @@ fn refuse(args: &ReplayArgs) -> Result<(), UsageError> {
 struct Replayed<'a> {
     vm: &'a RecordedVm,
     policy: String,
-    decided: Result<Vec<Decided>, UnknownCounter>,
+    replay: Result<Replay, UnknownCounter>,
 }
 
 /// A time in which both the VM's mode and the policy's wish stayed.
@@ -70,13 +70,13 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<Status> {
     let mut all = Vec::new();
     for vm in &vms {
         for named in &policies {
-            let decided = replay(vm, &named.spec, setting.estimator.as_ref());
-            all.push(Replayed { vm, policy: named.name.clone(), decided });
+            let replay = replay(vm, &named.spec, setting.estimator.as_ref());
+            all.push(Replayed { vm, policy: named.name.clone(), replay });
         }
     }
-    // Policies that were named must work. Of all built-in ones, some need what a host cannot count.
-    if !args.which.policy.is_empty() {
-        if let Some(e) = all.iter().find_map(|r| r.decided.as_ref().err()) {
+    // Some policies need what a host cannot count. A named one must work for some VM.
+    if !args.which.policy.is_empty() && all.iter().all(|r| r.replay.is_err()) {
+        if let Some(e) = all.iter().find_map(|r| r.replay.as_ref().err()) {
             return Err(e.clone().into());
         }
     }
@@ -126,15 +126,15 @@ fn asks(vm: &RecordedVm, d: &Decided) -> bool {
 fn text(r: &Replayed, explain: bool) -> String {
     let name: String = r.vm.name.chars().flat_map(char::escape_debug).collect();
     let all = r.vm.intervals.len();
-    let without = r.vm.intervals.iter().filter(|i| i.mode.is_none()).count();
-    let mut out = wrapped(
-        &format!("{} over {name} ({}): {all} intervals, {without} of them without a mode", r.policy, r.vm.vm),
-        2,
-    );
-    let decided = match &r.decided {
-        Ok(decided) => decided,
+    let mut out = wrapped(&format!("{} over {name} ({}): {all} intervals", r.policy, r.vm.vm), 2);
+    let Replay { decided, left_out } = match &r.replay {
+        Ok(replay) => replay,
         Err(e) => return out + &wrapped(&format!("  {e}"), 2),
     };
+    if *left_out > 0 {
+        let why = "the VM was switched in them, or they lack a counter that the policy needs";
+        out += &wrapped(&format!("  {left_out} of them are left out: {why}"), 2);
+    }
     out += "   start s      end s  was     wants\n";
     for s in spans(r.vm, decided) {
         let _ = writeln!(out, "{:>10.1} {:>10.1}  {:<6}  {:<6}", s.from, s.to, s.was.name(), s.wants.name());
@@ -167,8 +167,9 @@ fn document(r: &Replayed) -> Value {
         "name": r.vm.name,
         "policy": r.policy,
         "intervals": r.vm.intervals.len(),
-        "refused": r.decided.as_ref().err().map(ToString::to_string),
-        "decisions": r.decided.as_ref().map_or(Value::Null, |d| d.iter().map(decision).collect()),
+        "refused": r.replay.as_ref().err().map(ToString::to_string),
+        "left_out": r.replay.as_ref().ok().map(|r| r.left_out),
+        "decisions": r.replay.as_ref().map_or(Value::Null, |r| r.decided.iter().map(decision).collect()),
     })
 }
 
@@ -205,9 +206,9 @@ mod tests {
         let more: String = (4..6).map(|n| row(n, "shadow", 0, 50_000)).collect();
         let vm = &recorded(&(rows + &more))[0];
         let dsp = bifold_policy::Named::load("dsp").unwrap();
-        let r = Replayed { vm, policy: dsp.name, decided: replay(vm, &dsp.spec, None) };
+        let r = Replayed { vm, policy: dsp.name, replay: replay(vm, &dsp.spec, None) };
         insta::assert_snapshot!(text(&r, false), @r"
-        dsp over web (9-7): 6 intervals, 0 of them without a mode
+        dsp over web (9-7): 6 intervals
            start s      end s  was     wants
                0.0        5.0  nested  nested
                5.0       20.0  nested  shadow
@@ -216,7 +217,7 @@ mod tests {
           decisions 6, 6 of them for the other mode
         ");
         let rpms = bifold_policy::Named::load("rpms-dynamic").unwrap();
-        let r = Replayed { vm, policy: rpms.name, decided: replay(vm, &rpms.spec, None) };
+        let r = Replayed { vm, policy: rpms.name, replay: replay(vm, &rpms.spec, None) };
         assert!(text(&r, true).contains("needs the counter `walk_cycles`"), "{}", text(&r, true));
         assert!(document(&r)["decisions"].is_null());
     }

@@ -93,10 +93,14 @@ bool kvm_paging_allows_sregs(struct kvm_vcpu *vcpu, u64 efer, unsigned long cr4)
 	return kvm_paging_allows_efer(vcpu, efer) && kvm_paging_allows_cr4(vcpu, cr4);
 }
 
-/* On Intel, user space sets a guest's VMX operation after SMM (KVM_SET_NESTED_STATE), and no vCPU switches in SMM. */
+/*
+ * On Intel, user space sets a guest's VMX operation after SMM (KVM_SET_NESTED_STATE), and no vCPU switches in SMM. A vCPU
+ * that is there already went by itself, in shadow paging, so it was no hypervisor.
+ */
 static bool vmx_needs_nested(struct kvm_vcpu *vcpu)
 {
-	return kvm_cpu_cap_has(X86_FEATURE_VMX) && guest_cpuid_has(vcpu, X86_FEATURE_VMX) && !kvm_paging_can_nest(vcpu);
+	return kvm_cpu_cap_has(X86_FEATURE_VMX) && guest_cpuid_has(vcpu, X86_FEATURE_VMX) &&
+	       !(vcpu->arch.hflags & HF_SMM_MASK) && !kvm_paging_can_nest(vcpu);
 }
 
 /* The same of system management mode. What EFER and CR4 are after it is in the guest's memory. */
