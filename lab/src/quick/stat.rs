@@ -39,7 +39,9 @@ watch() {
     echo cont >&3
     $B sleep 1.5
     echo stop >&3
-    $B sleep 0.5
+    # Three intervals later, of three rows each, the last exits are in a row.
+    rows=$(($($B wc -l < $OUT/$1.jsonl) + 9))
+    until_true "[ \$(\$B wc -l < $OUT/$1.jsonl) -ge $rows ]"
     echo 0 > $I/events/kvm/kvm_exit/enable
     # KVM keeps a VM as long as somebody holds a file of it: who watches must not.
     kill $vm; wait $vm 2>/dev/null
@@ -119,10 +121,11 @@ fn compare(output: &Output, mode: &str) -> Result<()> {
     ensure!(all > 1000, "only {all} exits");
     let of_reasons: u64 = by_reason(&of_vm)?.values().sum();
     ensure!(of_reasons == all, "{of_reasons} exits of the VM, {all} traced");
-    // KVM's own count has those, too, after which 6.1 enters the guest again at once, without a trace
-    // (`EXIT_FASTPATH_REENTER_GUEST` in `vcpu_enter_guest`).
+    // KVM's own count has more: 6.1 enters the guest again at once after some exits, without a trace
+    // (`EXIT_FASTPATH_REENTER_GUEST` in `vcpu_enter_guest`), and on Intel it counts rounds of the emulator in which the guest
+    // was not entered (`emulation_required` in `vmx_vcpu_run`).
     let by_kvm: u64 = of_vm.iter().filter_map(|r| r.get("exits")?.as_u64()).sum();
-    ensure!((all..all + all / 100).contains(&by_kvm), "{by_kvm} exits by KVM's count, {all} traced");
+    ensure!(by_kvm >= all, "{by_kvm} exits by KVM's count, {all} traced");
     Ok(())
 }
 
