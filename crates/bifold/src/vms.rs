@@ -2,9 +2,17 @@
 //! The VMs of this host, as `stat` and `top` name them: their names, which of them the user's words choose, and what
 //! this host does not tell.
 
-use bifold_host::printable;
+use bifold_host::{Host, is_meant, printable};
 use bifold_live::hardware::{NoPmu, Pmu};
 use bifold_live::{Watch, Watched};
+
+/// The hardware counters that are to be used, or why there are none; neither if the user wants none.
+pub fn pmu(host: &Host, unwanted: bool) -> (Option<Pmu>, Option<NoPmu>) {
+    match (!unwanted).then(|| Pmu::of(host)).transpose() {
+        Ok(pmu) => (pmu, None),
+        Err(e) => (None, Some(e)),
+    }
+}
 
 /// The VM's name, else KVM's identifier. The VM's owner chose the name: control characters are escaped.
 pub fn name(vm: &Watched) -> String {
@@ -14,12 +22,7 @@ pub fn name(vm: &Watched) -> String {
 
 /// Whether a word names the VM, or there is no word.
 pub fn is_chosen(vm: &Watched, words: &[String]) -> bool {
-    let number = |w: &String| w.parse::<u32>().ok();
-    let names = |w: &String| {
-        *w == vm.id.to_string()
-            || number(w).is_some_and(|n| n == vm.pid || n == vm.id.thread)
-            || vm.name.as_deref() == Some(w)
-    };
+    let names = |word: &String| is_meant(word, vm.id, vm.pid, vm.name.as_deref());
     words.is_empty() || words.iter().any(names)
 }
 

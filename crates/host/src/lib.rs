@@ -54,7 +54,7 @@ pub use smaps::Mapping;
 pub use statistics::{BadStatistics, BinaryStatistics, Kind, Statistic, Statistics, StatisticsFiles};
 pub use switch::{Happened, Switch};
 pub use vcpus::{ThreadTime, ThreadTimes, Vcpu};
-pub use vm::{Vm, select};
+pub use vm::{Vm, is_meant, select};
 pub use vm_id::VmId;
 
 use std::fs::File;

@@ -100,16 +100,19 @@ fn is_vcpu(entry: &fs::DirEntry) -> bool {
     number.is_some() && entry.file_type().is_ok_and(|t| t.is_dir())
 }
 
+/// Whether the user's word means the VM: a directory (`PID-FD`), a process or thread id, or a name.
+pub fn is_meant(word: &str, id: VmId, pid: u32, name: Option<&str>) -> bool {
+    let number: Option<u32> = word.parse().ok();
+    VmId::parse(word) == Some(id) || number.is_some_and(|n| n == pid || n == id.thread) || name == Some(word)
+}
+
 /// The VM that the user's word selects: a directory (`PID-FD`), a process or thread id, or a name.
 pub fn select(mut vms: Vec<Vm>, word: &str) -> Result<Vm, HostError> {
     let id = VmId::parse(word);
     if let Some(at) = vms.iter().position(|vm| Some(vm.id) == id) {
         return Ok(vms.swap_remove(at));
     }
-    let number: Option<u32> = word.parse().ok();
-    let meant = |vm: &Vm| {
-        number.is_some_and(|n| n == vm.pid || n == vm.id.thread) || vm.name.as_deref() == Some(word)
-    };
+    let meant = |vm: &Vm| is_meant(word, vm.id, vm.pid, vm.name.as_deref());
     let (mut found, others): (Vec<Vm>, Vec<Vm>) = vms.into_iter().partition(meant);
     match (found.pop(), found.is_empty()) {
         (Some(vm), true) => Ok(vm),

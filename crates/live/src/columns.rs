@@ -217,14 +217,14 @@ const LAST: [Column; 7] = [
         "paging_cycles",
         "cycles",
         Type::Number,
-        "Cycles of page walks, and of the hypervisor for page faults and INVLPG (by their share of exits).",
+        "Cycles of page walks, and of the hypervisor for page faults and INVLPG (by their share of exits); so far of a VM in shadow paging only.",
         |r| r.paging().map(|(now, _)| now).into(),
     ),
     Column::new(
         "other_paging_cycles",
         "cycles",
         Type::Number,
-        "Cycles that paging would probably cost in the other mode, by the built-in estimator.",
+        "Cycles that paging would probably cost in nested paging, by the built-in estimator; of a VM in shadow paging only.",
         |r| r.paging().map(|(_, other)| other).into(),
     ),
     Column::new("advice", "", Type::Text, "The change that would help the VM most.", |r| {

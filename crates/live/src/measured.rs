@@ -4,6 +4,7 @@
 //! This is the only place that says which number of KVM or of the processor stands for which of the model's
 //! counters. A counter without a line here cannot be counted on a live host.
 
+use crate::hardware::HardwareCounts;
 use crate::interval::{Interval, VcpuInterval};
 use bifold_host::Statistic;
 use bifold_model::Sample;
@@ -23,52 +24,59 @@ pub struct Measured {
 }
 
 /// A counter of the model, its field in a sample, and its number in an interval.
-type Line = (&'static str, fn(&mut Sample) -> &mut u64, fn(&Interval) -> Option<u64>);
+type Line = (&'static str, fn(&mut Sample) -> &mut u64, fn(&Interval, &HardwareCounts) -> Option<u64>);
 
 /// From the processor's counters, on the threads of vCPUs. Without a PMU all of them are unknown.
 const HARDWARE: [Line; 7] = [
-    ("instructions", |s| &mut s.instructions, |i| i.hardware().instructions),
-    ("tlb_misses_4k", |s| &mut s.tlb_misses_4k, |i| i.hardware().tlb_misses_4k),
-    ("tlb_misses_2m", |s| &mut s.tlb_misses_2m, |i| i.hardware().tlb_misses_2m),
+    ("instructions", |s| &mut s.instructions, |_, h| h.instructions),
+    ("tlb_misses_4k", |s| &mut s.tlb_misses_4k, |_, h| h.tlb_misses_4k),
+    ("tlb_misses_2m", |s| &mut s.tlb_misses_2m, |_, h| h.tlb_misses_2m),
     ("tlb_misses_1g", |s| &mut s.tlb_misses_1g, misses_1g),
-    ("walk_cycles", |s| &mut s.walk_cycles, |i| i.hardware().walk_cycles),
-    ("tlb_flushes", |s| &mut s.tlb_flushes, |i| i.hardware().tlb_flushes),
+    ("walk_cycles", |s| &mut s.walk_cycles, |_, h| h.walk_cycles),
+    ("tlb_flushes", |s| &mut s.tlb_flushes, |_, h| h.tlb_flushes),
     // What a vCPU's thread executes outside the guest: KVM, its VMM, interrupts of the host.
-    ("vmm_cycles", |s| &mut s.vmm_cycles, |i| i.hardware().host_cycles),
+    ("vmm_cycles", |s| &mut s.vmm_cycles, |_, h| h.host_cycles),
 ];
 
 /// From KVM's statistics, in shadow paging. Every page fault exits there: `pf_guest` counts those that KVM hands to
 /// the guest (`kvm_inject_page_fault` in Linux's `arch/x86/kvm/x86.c`). `mmu_pte_write` counts emulated writes to memory
 /// while there are shadow pages: nearly all of them are to tables.
 const SHADOW: [Line; 6] = [
-    ("guest_page_faults", |s| &mut s.guest_page_faults, |i| i.statistics.get(Statistic::PfGuest)),
-    ("exits_guest_fault", |s| &mut s.exits_guest_fault, |i| i.statistics.get(Statistic::PfGuest)),
-    ("exits_emulated_write", |s| &mut s.exits_emulated_write, |i| i.statistics.get(Statistic::MmuPteWrite)),
-    ("exits_invlpg", |s| &mut s.exits_invlpg, |i| i.statistics.get(Statistic::Invlpg)),
-    ("shadow_pages_made", |s| &mut s.shadow_pages_made, |i| i.statistics.get(Statistic::MmuCacheMiss)),
-    ("shadow_pages_zapped", |s| &mut s.shadow_pages_zapped, |i| i.statistics.get(Statistic::MmuShadowZapped)),
+    ("guest_page_faults", |s| &mut s.guest_page_faults, |i, _| i.statistics.get(Statistic::PfGuest)),
+    ("exits_guest_fault", |s| &mut s.exits_guest_fault, |i, _| i.statistics.get(Statistic::PfGuest)),
+    (
+        "exits_emulated_write",
+        |s| &mut s.exits_emulated_write,
+        |i, _| i.statistics.get(Statistic::MmuPteWrite),
+    ),
+    ("exits_invlpg", |s| &mut s.exits_invlpg, |i, _| i.statistics.get(Statistic::Invlpg)),
+    ("shadow_pages_made", |s| &mut s.shadow_pages_made, |i, _| i.statistics.get(Statistic::MmuCacheMiss)),
+    (
+        "shadow_pages_zapped",
+        |s| &mut s.shadow_pages_zapped,
+        |i, _| i.statistics.get(Statistic::MmuShadowZapped),
+    ),
 ];
 
 /// From KVM's statistics, in nested paging: `pf_taken` counts violations (`kvm_mmu_page_fault` and what it calls), and what exits in
 /// shadow paging alone is 0.
 const NESTED: [Line; 8] = [
-    ("exits_violation", |s| &mut s.exits_violation, |i| i.statistics.get(Statistic::PfTaken)),
-    ("exits_guest_fault", |s| &mut s.exits_guest_fault, |_| Some(0)),
-    ("exits_hidden_fault", |s| &mut s.exits_hidden_fault, |_| Some(0)),
-    ("exits_permission", |s| &mut s.exits_permission, |_| Some(0)),
-    ("exits_unsync", |s| &mut s.exits_unsync, |_| Some(0)),
-    ("exits_emulated_write", |s| &mut s.exits_emulated_write, |_| Some(0)),
-    ("exits_cr3_write", |s| &mut s.exits_cr3_write, |_| Some(0)),
-    ("exits_invlpg", |s| &mut s.exits_invlpg, |_| Some(0)),
+    ("exits_violation", |s| &mut s.exits_violation, |i, _| i.statistics.get(Statistic::PfTaken)),
+    ("exits_guest_fault", |s| &mut s.exits_guest_fault, |_, _| Some(0)),
+    ("exits_hidden_fault", |s| &mut s.exits_hidden_fault, |_, _| Some(0)),
+    ("exits_permission", |s| &mut s.exits_permission, |_, _| Some(0)),
+    ("exits_unsync", |s| &mut s.exits_unsync, |_, _| Some(0)),
+    ("exits_emulated_write", |s| &mut s.exits_emulated_write, |_, _| Some(0)),
+    ("exits_cr3_write", |s| &mut s.exits_cr3_write, |_, _| Some(0)),
+    ("exits_invlpg", |s| &mut s.exits_invlpg, |_, _| Some(0)),
 ];
 
 /// In either mode.
-const ALWAYS: [Line; 1] = [("mode_switches", |s| &mut s.mode_switches, |i| i.switches)];
+const ALWAYS: [Line; 1] = [("mode_switches", |s| &mut s.mode_switches, |i, _| i.switches)];
 
 /// Misses on pages of 1 GB: of processors that do not count them, 0 if KVM maps none of the VM's memory so. No TLB
 /// entry is larger than KVM's mapping.
-fn misses_1g(interval: &Interval) -> Option<u64> {
-    let hardware = interval.hardware();
+fn misses_1g(interval: &Interval, hardware: &HardwareCounts) -> Option<u64> {
     let none = || hardware.tlb_misses_4k.and(interval.statistics.get(Statistic::Pages1g)).filter(|n| *n == 0);
     hardware.tlb_misses_1g.or_else(none)
 }
@@ -98,13 +106,13 @@ impl Measured {
     pub fn of(interval: &Interval) -> Measured {
         let mut sample = Sample::default();
         let mut known = Counters::NONE;
+        let hardware = interval.hardware();
         for (name, field, value) in HARDWARE.iter().chain(of_mode(interval.mode)).chain(&ALWAYS) {
-            if let Some(value) = value(interval) {
+            if let Some(value) = value(interval, &hardware) {
                 *field(&mut sample) = value;
                 known = known.and(Counters::of(&[name]));
             }
         }
-        let hardware = interval.hardware();
         let cycles = hardware.guest_cycles.zip(hardware.host_cycles).map(|(g, h)| g as f64 + h as f64);
         Measured { sample, known, cycles, load: interval.load() }
     }
@@ -113,7 +121,6 @@ impl Measured {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hardware::HardwareCounts;
     use bifold_host::Statistics;
 
     fn interval(mode: Option<Mode>, numbers: &[(Statistic, u64)], hardware: HardwareCounts) -> Interval {

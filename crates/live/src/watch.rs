@@ -112,7 +112,7 @@ impl Watch {
         Ok(Watch { host, kvm, pmu, exits: None, vms: BTreeMap::new(), searched: None, no_debugfs: None })
     }
 
-    /// Counts exits by the hardware's reason too, which costs each exit of each VM on the host some hundred cycles.
+    /// Counts exits by the hardware's reason too, which costs a look-up in a table for each exit of each VM on the host.
     ///
     /// # Errors
     /// If this kernel or this user cannot count them.

@@ -21,8 +21,8 @@ Examples:
 /// vCPUs' threads. What this host cannot tell is `-` in the table, empty in `csv`, missing in `jsonl`, null in
 /// `parquet`: never 0. VMs that start or end meanwhile are followed.
 ///
-/// Below the table stands, for each VM, the change that would help the VM most: the other paging mode, huge pages in host
-/// or guest, or CPUs that fewer threads want; with the share of its CPU time that this would give back.
+/// Below the table stands, for each VM, the change that would help the VM most: nested in place of shadow paging, huge
+/// pages in host or guest, or CPUs that fewer threads want; with the share of its CPU time that this would give back.
 ///
 /// With CMD, runs the command on this host and counts until the command ends: in one interval, or in
 /// intervals of -i. Bifold ends with the command's status. Without CMD, counts until Ctrl-C or for -n intervals.
@@ -57,8 +57,8 @@ pub struct StatArgs {
 
     /// Count exits by the hardware's reason too, in rows; needs root
     ///
-    /// The kernel counts them in tables of its tracing. This costs each exit of each VM of the host some hundred
-    /// cycles while Bifold runs.
+    /// The kernel counts them in tables of its tracing. While Bifold runs, each exit of each VM of the host costs a look-up
+    /// in a table, and a page fault several.
     #[arg(long)]
     pub exits: bool,
 

@@ -32,21 +32,16 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Carries out the verb on this machine.
 pub fn run(args: &StatArgs) -> anyhow::Result<Status> {
     let host = Host::live();
-    let pmu = if args.no_pmu { None } else { Some(Pmu::of(&host)) };
+    let pmu = vms::pmu(&host, args.no_pmu);
     stat(host, pmu, args)
 }
 
 /// Carries out the verb on a host.
-fn stat(host: Host, pmu: Option<Result<Pmu, NoPmu>>, args: &StatArgs) -> anyhow::Result<Status> {
+fn stat(host: Host, (pmu, no_pmu): (Option<Pmu>, Option<NoPmu>), args: &StatArgs) -> anyhow::Result<Status> {
     if args.exits && args.format == StatFormat::Table {
         return Err(UsageError::conflict("--exits", "needs a format with rows: csv, jsonl or parquet").into());
     }
     let stop = stop_on_signals()?;
-    let (pmu, no_pmu) = match pmu {
-        Some(Ok(pmu)) => (Some(pmu), None),
-        Some(Err(e)) => (None, Some(e)),
-        None => (None, None),
-    };
     let files = FileLimit::raise().context("cannot raise the limit of open files")?;
     let mut watch = Watch::new(host, pmu)?;
     let vendor = vendor(&watch, args)?;

@@ -37,7 +37,7 @@ fn written(words: &[&str]) -> String {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("out");
     let words = [words, &["-o", path.to_str().unwrap()]].concat();
-    stat(host().host(), None, &args(&words)).unwrap();
+    stat(host().host(), (None, None), &args(&words)).unwrap();
     std::fs::read_to_string(path).unwrap()
 }
 
@@ -82,22 +82,22 @@ fn a_command_bounds_the_run_and_gives_its_status() {
     let words =
         ["stat", "-q", "--format", "jsonl", "-o", path.to_str().unwrap(), "web", "--", "sh", "-c", "exit 3"];
     let args = Line::try_parse_from(words).unwrap().args;
-    let status = stat(host().host(), None, &args).unwrap();
+    let status = stat(host().host(), (None, None), &args).unwrap();
     assert_eq!(status, Status::OfCommand(CommandExit::Code(3)));
     assert_eq!(std::fs::read_to_string(path).unwrap().lines().count(), 1, "one interval");
     let missing = Line::try_parse_from(["stat", "-q", "--", "/no/such/command"]).unwrap().args;
-    let e = stat(host().host(), None, &missing).unwrap_err();
+    let e = stat(host().host(), (None, None), &missing).unwrap_err();
     assert_eq!(e.to_string(), "cannot run /no/such/command");
 }
 
 #[test]
 fn parquet_needs_a_file_and_a_full_disk_is_an_error_with_its_name() {
     let parquet = args(&["--format", "parquet"]);
-    let e = stat(host().host(), None, &parquet).unwrap_err();
+    let e = stat(host().host(), (None, None), &parquet).unwrap_err();
     assert_eq!(e.to_string(), "--output is missing: a Parquet file is no text for stdout");
     for format in ["csv", "jsonl", "table"] {
         let full = args(&["--format", format, "-o", "/dev/full"]);
-        let e = stat(host().host(), None, &full).unwrap_err();
+        let e = stat(host().host(), (None, None), &full).unwrap_err();
         assert_eq!(
             format!("{e:#}"),
             "cannot write /dev/full: No space left on device (os error 28)",
@@ -108,7 +108,7 @@ fn parquet_needs_a_file_and_a_full_disk_is_an_error_with_its_name() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("out");
         let words = ["--format", "parquet", "-o", path.to_str().unwrap()];
-        stat(host().host(), None, &args(&words)).unwrap();
+        stat(host().host(), (None, None), &args(&words)).unwrap();
         std::fs::read(path).unwrap()
     };
     assert!(bytes.starts_with(b"PAR1") && bytes.ends_with(b"PAR1"));

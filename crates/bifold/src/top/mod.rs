@@ -15,6 +15,7 @@ pub use args::TopArgs;
 use crate::console::{has_ascii_only, redraws, stop_on_signals, wants_colors};
 use crate::status::Status;
 use crate::usage::UsageError;
+use crate::vms;
 use anyhow::Context as _;
 use app::App;
 use bifold_host::Host;
@@ -43,18 +44,13 @@ pub fn run(args: &TopArgs) -> anyhow::Result<Status> {
         return Err(UsageError::conflict("top", problem).into());
     }
     let host = Host::live();
-    let pmu = if args.no_pmu { None } else { Some(Pmu::of(&host)) };
+    let pmu = vms::pmu(&host, args.no_pmu);
     top(host, pmu, args)
 }
 
 /// Carries out the verb on a host.
-fn top(host: Host, pmu: Option<Result<Pmu, NoPmu>>, args: &TopArgs) -> anyhow::Result<Status> {
+fn top(host: Host, (pmu, no_pmu): (Option<Pmu>, Option<NoPmu>), args: &TopArgs) -> anyhow::Result<Status> {
     let stop = stop_on_signals()?;
-    let (pmu, no_pmu) = match pmu {
-        Some(Ok(pmu)) => (Some(pmu), None),
-        Some(Err(e)) => (None, Some(e)),
-        None => (None, None),
-    };
     let _files = FileLimit::raise().context("cannot raise the limit of open files")?;
     let mut run = Run {
         watch: Watch::new(host, pmu)?,
@@ -103,7 +99,7 @@ impl Run {
         let start = self.start;
         let tick = self.watch.tick(&|| start.elapsed());
         self.app.update(&self.watch, &tick, &self.words);
-        self.app.notes = crate::vms::notes(&self.watch, self.no_pmu.as_ref(), &self.words);
+        self.app.notes = vms::notes(&self.watch, self.no_pmu.as_ref(), &self.words);
     }
 
     /// Shows the VMs until the user ends that, or for a number of intervals.
