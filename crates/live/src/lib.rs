@@ -8,8 +8,8 @@
 //! one, with the set of counters that are known; [`columns`] gives every figure a name and a unit; [`Figures`] are
 //! rates and shares for eyes.
 //!
-//! Intervals are written to [`files`]; a [`recording`] reads them back, and a [`replay`] shows what a policy would have
-//! decided.
+//! Intervals are written to [`files`]; a [`recording`] reads them back. A policy [`follow`]s a VM; a [`replay`] shows what a
+//! policy would have decided over a recording.
 //!
 //! This crate switches no VM and makes no decisions.
 #![forbid(unsafe_code)]
@@ -20,6 +20,7 @@ pub mod columns;
 mod fake_host;
 mod figures;
 pub mod files;
+pub mod follow;
 pub mod hardware;
 mod interval;
 mod measured;

@@ -2,10 +2,9 @@
 //! Replays a policy over a recording: what it would have decided after every interval, given the mode in which the VM
 //! was.
 
-use crate::recording::{RecordedInterval, RecordedVm};
-use bifold_policy::{
-    Counters, Decision, Driver, Estimator, Interval, Log, Mode, Scale, Source, Spec, UnknownCounter,
-};
+use crate::follow::{Follower, Seen};
+use crate::recording::RecordedVm;
+use bifold_policy::{Decision, Estimator, Spec, UnknownCounter};
 
 /// A decision over a recorded VM.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,13 +25,11 @@ pub struct Replay {
     pub left_out: usize,
 }
 
-/// What policies could know of a VM: the counters that some interval has, and the usual length of an interval.
-fn source(vm: &RecordedVm) -> Source {
-    let whole = vm.intervals.iter().filter(|i| i.mode.is_some());
-    let known = whole.fold(Counters::NONE, |known, i| known.and(i.measured.known));
+/// The usual length of a VM's intervals, in seconds.
+fn usual_length(vm: &RecordedVm) -> f64 {
     let mut lengths: Vec<f64> = vm.intervals.iter().map(|i| i.seconds).filter(|s| *s > 0.0).collect();
     lengths.sort_by(f64::total_cmp);
-    Source { interval_s: lengths.get(lengths.len() / 2).copied().unwrap_or(1.0), known }
+    lengths.get(lengths.len() / 2).copied().unwrap_or(1.0)
 }
 
 /// Replays a policy over the intervals that have all that it needs.
@@ -40,44 +37,28 @@ fn source(vm: &RecordedVm) -> Source {
 /// # Errors
 /// If no interval has a counter that the policy, or its estimator, needs.
 pub fn replay(vm: &RecordedVm, spec: &Spec, estimator: Option<&Estimator>) -> Result<Replay, UnknownCounter> {
-    let of_estimator = estimator.filter(|_| spec.needs_other()).map_or(Counters::NONE, Estimator::needs);
-    let needs = spec.needs().and(of_estimator);
-    let of_cycles = Counters::WALK_CYCLES.and(Counters::VMM_CYCLES);
-    let shares = needs.less(of_cycles) != needs;
-    let seen = |(n, i): (usize, &RecordedInterval)| {
-        let whole =
-            needs.less(i.measured.known) == Counters::NONE && !(shares && i.measured.cycles.is_none());
-        whole.then_some((n, *i, i.mode?))
-    };
-    let source = source(vm);
-    let mut intervals = vm.intervals.iter().enumerate().filter_map(seen).peekable();
-    let start = intervals.peek().map_or(Mode::Nested, |(_, _, mode)| *mode);
-    let mut driver = Driver::new(spec, start, source, Scale::both(1.0), estimator)?;
-    driver.log = Log::on();
-    let mut replay = Replay { decided: Vec::new(), left_out: vm.intervals.len() };
-    for (interval, i, mode) in intervals {
-        replay.left_out -= 1;
-        let now = Interval {
-            mode,
-            sample: &i.measured.sample,
-            cycles: i.measured.cycles.unwrap_or(0.0),
-            // Without the scheduler's times, every interval counts as busy.
-            load: i.measured.load.unwrap_or(1.0),
-            seconds: i.seconds,
-        };
-        if let Some(mode) = driver.interval(now, None) {
-            replay.decided.push(Decided { interval, decision: Decision { mode, why: driver.log.take() } });
+    let mut follower = Follower::new(spec, estimator, usual_length(vm));
+    let mut replay = Replay { decided: Vec::new(), left_out: 0 };
+    for (interval, i) in vm.intervals.iter().enumerate() {
+        match follower.interval(i) {
+            Seen::LeftOut => replay.left_out += 1,
+            Seen::NotDue => {}
+            Seen::Decided(decision) => replay.decided.push(Decided { interval, decision }),
         }
     }
-    Ok(replay)
+    match follower.missing() {
+        Some(unknown) => Err(unknown),
+        None => Ok(replay),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::Measured;
+    use crate::recording::RecordedInterval;
     use bifold_model::Sample;
-    use bifold_policy::Named;
+    use bifold_policy::{Counters, Mode, Named};
 
     /// Five seconds of many TLB misses in nested paging, then five of many page faults in shadow paging.
     fn vm(known: Counters) -> RecordedVm {

@@ -82,14 +82,14 @@ pub struct Decision {
 }
 
 /// A policy, and the sums of what it sees at its next decision.
-pub struct Driver<'a> {
+pub struct Driver {
     policy: Box<dyn Policy>,
     needs_other: bool,
     interval_s: f64,
     /// The source has [`Counters::WAITS`].
     waits: bool,
     every: usize,
-    estimator: Option<&'a Estimator>,
+    estimator: Option<Estimator>,
     switch_scale: f64,
     /// Since the last decision: time, time times load, counts, cycles, the other mode's cost.
     seconds: f64,
@@ -101,7 +101,7 @@ pub struct Driver<'a> {
     pub log: Log,
 }
 
-impl<'a> Driver<'a> {
+impl Driver {
     /// A policy at the start of a VM in mode `start`. Without an estimator, the caller gives the other mode's
     /// costs to [`Driver::interval`].
     ///
@@ -112,8 +112,8 @@ impl<'a> Driver<'a> {
         start: Mode,
         source: Source,
         scale: Scale,
-        estimator: Option<&'a Estimator>,
-    ) -> Result<Driver<'a>, UnknownCounter> {
+        estimator: Option<&Estimator>,
+    ) -> Result<Driver, UnknownCounter> {
         let needs = match estimator {
             Some(estimator) if spec.needs_other() => spec.needs().and(estimator.needs()),
             _ => spec.needs(),
@@ -127,7 +127,7 @@ impl<'a> Driver<'a> {
             interval_s: source.interval_s,
             waits: Counters::WAITS.less(source.known) == Counters::NONE,
             every: scale.every(spec.interval_s(), source.interval_s),
-            estimator,
+            estimator: estimator.cloned(),
             switch_scale: scale.switch,
             seconds: 0.0,
             ran: 0.0,
@@ -179,7 +179,7 @@ impl<'a> Driver<'a> {
     fn decide(&mut self, now: &Interval, known: Option<Other>) -> Mode {
         let Interval { mode, sample, cycles, load, .. } = *now;
         let sample = &if self.waits { *sample } else { Counters::WAITS.zeroed(sample) };
-        let other = match self.estimator {
+        let other = match &self.estimator {
             Some(e) if self.needs_other => Some(e.other(mode, sample, self.switch_scale)),
             _ => known,
         };
