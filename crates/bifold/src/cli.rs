@@ -6,7 +6,7 @@
 //! man pages show.
 
 use crate::usage::UsageError;
-use crate::{compare, diff, doctor, mode, policy, profile, share, stat, status, top};
+use crate::{compare, ctl, daemon, diff, doctor, mode, policy, profile, share, stat, status, top};
 use clap::error::{ContextKind, ContextValue};
 use clap::{ArgMatches, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use std::path::PathBuf;
@@ -41,6 +41,8 @@ pub enum Verb {
     Stat(stat::StatArgs),
     Top(top::TopArgs),
     Mode(mode::ModeArgs),
+    Daemon(daemon::DaemonArgs),
+    Ctl(ctl::CtlArgs),
     Share(share::ShareArgs),
     Doctor(doctor::DoctorArgs),
     /// Write the man pages into a directory

@@ -2,7 +2,7 @@
 //! The command `bifold`.
 //!
 //! Each verb is a folder or file with its options, their help, and its work: `compare` (with `record`),
-//! `diff`, `policy`, `profile`, `stat`, `top`, `mode`, `share`, `doctor`, `manual`. Verbs use [`run`], one run of the
+//! `diff`, `policy`, `profile`, `stat`, `top`, `mode`, `daemon`, `ctl`, `share`, `doctor`, `manual`. Verbs use [`run`], one run of the
 //! model. Verbs and [`run`] use modules that know no verb: [`words`] (values that several verbs take), [`vms`] (the VMs
 //! of this host), [`console`] (stdout, stderr and files), [`usage`] (usage errors), [`status`] (the exit status).
 //!
@@ -13,6 +13,8 @@
 mod cli;
 mod compare;
 mod console;
+mod ctl;
+mod daemon;
 mod diff;
 mod doctor;
 #[cfg(test)]
@@ -74,6 +76,8 @@ fn carry_out(verb: Verb) -> anyhow::Result<Status> {
         Verb::Stat(args) => stat::run(&args),
         Verb::Top(args) => top::run(&args),
         Verb::Mode(args) => mode::run(&args),
+        Verb::Daemon(args) => daemon::run(&args),
+        Verb::Ctl(args) => ctl::run(&args),
         Verb::Doctor(args) => doctor::run(&args),
         Verb::Man { dir } => manual::man(Cli::command(), &dir).map(|()| Status::Done),
         Verb::Completions { shell } => {

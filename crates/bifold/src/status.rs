@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The exit status: one meaning per number, as `--help` lists them.
 
+use bifold_daemon::DaemonError;
 use bifold_guest::{GuestError, Kind};
 use bifold_host::HostError;
 use bifold_host::exit_counts::ExitCountersError;
@@ -86,6 +87,7 @@ impl From<Status> for ExitCode {
 pub fn of_error(error: &anyhow::Error) -> u8 {
     if error.downcast_ref::<HostError>().is_some_and(HostError::cannot_work_here)
         || error.downcast_ref::<ExitCountersError>().is_some_and(ExitCountersError::cannot_work_here)
+        || error.downcast_ref::<DaemonError>().is_some_and(DaemonError::cannot_work_here)
         || error.downcast_ref::<KsmError>().is_some_and(KsmError::cannot_work_here)
     {
         return UNAVAILABLE;

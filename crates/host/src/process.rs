@@ -48,6 +48,18 @@ impl Host {
     }
 }
 
+impl Host {
+    /// When a process started, in ticks since boot; `None` if the process has ended. A process id and this time are one
+    /// process, while the machine runs.
+    pub fn started(&self, pid: u32) -> Option<u64> {
+        let stat = read(&self.proc.join(pid.to_string()).join("stat")).ok()?;
+        // The name may contain spaces and parentheses; the field is the 20th behind it (proc(5): starttime, 22).
+        let behind = stat.iter().rposition(|b| *b == b')')? + 1;
+        let field = stat[behind..].split(u8::is_ascii_whitespace).filter(|f| !f.is_empty()).nth(19)?;
+        std::str::from_utf8(field).ok()?.parse().ok()
+    }
+}
+
 /// The name of a process's guest, else of the process; `None` if the process has ended.
 pub(crate) fn name_of(proc: &Path, pid: u32) -> Option<String> {
     let dir = proc.join(pid.to_string());

@@ -37,12 +37,17 @@ impl FakeHost {
         let process = host.proc.join(id.thread.to_string());
         put(&process.join("status"), &format!("Tgid:\t{}\n", id.thread));
         put(&process.join("cmdline"), &format!("qemu-system-x86_64\0-name\0{name}\0"));
+        // The process started at tick 4711 (field 22).
+        put(
+            &process.join("stat"),
+            &format!("{} (qemu) S {} 4711 0\n", id.thread, "0 ".repeat(18).trim_end()),
+        );
         self.mode(id, "nested", 0);
         self.vcpu(id, 0, 0, 0);
         self.count(id, Statistic::Exits, 0);
     }
 
-    /// The VM's mode, and how often the VM was switched.
+    /// The VM's mode, and how often the VM was switched. The files are as KVM's: who writes a mode switches.
     pub fn mode(&self, id: VmId, mode: &str, switches: u64) {
         let dir = self.host().vm_dir(id);
         put(&dir.join("paging_mode"), &format!("{mode}\n"));

@@ -81,8 +81,7 @@ impl Follower {
         self.driver.as_mut()
     }
 
-    /// The first counter that the policy needs and no interval so far has had; `None` if the policy has seen an interval, or
-    /// none was in one mode.
+    /// The first counter that the policy needs and no interval so far has had; `None` once the policy has seen an interval.
     pub fn missing(&self) -> Option<UnknownCounter> {
         let all = Mode::BOTH.map(|mode| self.needs_in(mode).less(self.counted));
         // An interval in one of the modes needs less.

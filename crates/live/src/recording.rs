@@ -2,7 +2,7 @@
 //! Reads recordings: the JSON lines that `bifold stat` and the daemon write ([`files`](crate::files)).
 //!
 //! A replay needs of a row what a policy saw: the mode, the counters that were known, cycles, load and length. Rows of
-//! vCPUs and all other figures are skipped. A last line that is cut off, as after a kill, is left out.
+//! vCPUs, lines of the daemon's decisions and all other figures are skipped. A last line that is cut off, as after a kill, is left out.
 
 use crate::files::SCHEMA;
 use crate::measured::Measured;
@@ -13,6 +13,9 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
+
+/// Schema of the daemon's lines for decisions, which stand among the rows.
+pub const DECISION_SCHEMA: &str = "bifold.decision/1";
 
 /// Longest line of a recording.
 const MOST_LINE: u64 = 64 << 10;
@@ -170,11 +173,12 @@ impl Vms {
     }
 }
 
-/// The VM, its name and the interval of a line; `None` for a vCPU.
+/// The VM, its name and the interval of a line; `None` for a vCPU or a decision.
 fn row(line: &[u8]) -> Result<Option<(String, Option<String>, RecordedInterval)>, String> {
     let row: Map<String, Value> = serde_json::from_slice(line).map_err(|e| e.to_string())?;
     match row.get("schema").and_then(Value::as_str) {
         Some(SCHEMA) => {}
+        Some(DECISION_SCHEMA) => return Ok(None),
         Some(other) => return Err(format!("schema {} is not {SCHEMA}", other.escape_debug())),
         None => return Err("it has no schema".into()),
     }

@@ -155,6 +155,20 @@ impl Named {
         Named::parse(&stem, &text)
     }
 
+    /// These parameters with some changed.
+    ///
+    /// # Errors
+    /// If the policy has no such parameter, or a value is out of its range.
+    pub fn with(&self, changes: &toml::Table) -> Result<Named, SpecError> {
+        let syntax = |message: String| SpecError::Syntax { name: self.name.clone(), message };
+        if changes.contains_key("policy") {
+            return Err(syntax("`policy` is no parameter".into()));
+        }
+        let mut table = toml::Table::try_from(&self.spec).map_err(|e| syntax(e.to_string()))?;
+        table.extend(changes.clone());
+        Named::parse(&self.name, &toml::to_string(&table).map_err(|e| syntax(e.to_string()))?)
+    }
+
     /// All built-in sets.
     pub fn all() -> Vec<Named> {
         BUILT_IN.iter().map(|(n, t)| Named::parse(n, t).expect("a test parses every built-in set")).collect()
@@ -206,6 +220,22 @@ mod tests {
         for named in Named::all() {
             let text = toml::to_string(&named.spec).unwrap();
             assert_eq!(Named::parse(&named.name, &text).unwrap(), named);
+        }
+    }
+
+    #[test]
+    fn changed_parameters_are_checked_like_those_of_a_file() {
+        let dsp = Named::load("dsp").unwrap();
+        let with = |text: &str| dsp.with(&toml::from_str(text).unwrap());
+        assert_eq!(with("interval_s = 2.0").unwrap().spec.interval_s(), 2.0);
+        assert_eq!(with("").unwrap(), dsp);
+        for (text, told) in [
+            ("intervall_s = 2.0", "unknown field"),
+            ("interval_s = -1.0", "interval_s = -1"),
+            ("policy = \"rpms\"", "no parameter"),
+        ] {
+            let e = with(text).unwrap_err().to_string();
+            assert!(e.contains(told), "{e}");
         }
     }
 

@@ -48,6 +48,8 @@ pub const VERBS: &[Verb] = &[
     verb("stat", &[KVM]),
     verb("top", &[KVM]),
     Verb { part: Some((SWITCHING, "it shows modes and switches none")), ..verb("mode", &[KVM]) },
+    Verb { part: Some((SWITCHING, "it observes VMs and switches none")), ..verb("daemon", &[KVM]) },
+    verb("ctl", &[]),
     verb("share potential", &[]),
     verb("share fingerprint", &[]),
     verb("share count", &[]),

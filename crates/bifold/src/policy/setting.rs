@@ -213,7 +213,7 @@ fn changed(named: &Named, settings: &[String]) -> anyhow::Result<Named> {
     if settings.is_empty() {
         return Ok(named.clone());
     }
-    let mut table = toml::Table::try_from(&named.spec).context("a policy's parameters are no table")?;
+    let mut changes = toml::Table::new();
     for setting in settings {
         let refused = |problem: String| UsageError::value(format!("--set {setting}"), problem).failing();
         let (key, value) = setting.split_once('=').ok_or_else(|| refused("write it as KEY=VALUE".into()))?;
@@ -227,10 +227,9 @@ fn changed(named: &Named, settings: &[String]) -> anyhow::Result<Named> {
             // A bare word is a string.
             Err(_) => value.into(),
         };
-        table.insert(key.into(), value);
+        changes.insert(key.into(), value);
     }
-    let text = toml::to_string(&table).context("cannot write the parameters as TOML")?;
-    let checked = Named::parse(&named.name, &text)?;
+    let checked = named.with(&changes)?;
     Ok(Named { name: format!("{} {}", named.name, settings.join(" ")), ..checked })
 }
 

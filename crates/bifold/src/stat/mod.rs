@@ -119,7 +119,7 @@ fn vendor(watch: &Watch, args: &StatArgs) -> Result<Option<Vendor>, UsageError> 
 }
 
 /// The time since 1970 in seconds. Milliseconds are what a reader can use.
-fn now() -> f64 {
+pub fn now() -> f64 {
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     (time * 1e3).round() / 1e3
 }

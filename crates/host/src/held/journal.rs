@@ -71,7 +71,10 @@ impl Journal {
     }
 
     /// The journal in a file; `None` if there is no such file.
-    pub(crate) fn read(path: &Path, what: &str) -> Result<Option<Journal>, HeldError> {
+    ///
+    /// # Errors
+    /// If the file cannot be read, or has no journal of the subsystem `what`.
+    pub fn read(path: &Path, what: &str) -> Result<Option<Journal>, HeldError> {
         let bytes = match read(path) {
             Ok(bytes) => bytes,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -81,7 +84,11 @@ impl Journal {
         journal.map(Some).map_err(|why| HeldError::Journal { what: what.into(), path: path.into(), why })
     }
 
-    pub(crate) fn write(&self, path: &Path) -> Result<(), HeldError> {
+    /// Writes the journal in place of the file's last one, all of it or none.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn write(&self, path: &Path) -> Result<(), HeldError> {
         let mut name = path.as_os_str().to_owned();
         name.push(".new");
         let new = PathBuf::from(name);
@@ -93,7 +100,11 @@ impl Journal {
         written.map_err(|e| HeldError::io(path, e))
     }
 
-    pub(crate) fn remove(path: &Path) -> Result<(), HeldError> {
+    /// Removes a journal, if there is one.
+    ///
+    /// # Errors
+    /// If the file cannot be removed.
+    pub fn remove(path: &Path) -> Result<(), HeldError> {
         match fs::remove_file(path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => Err(HeldError::io(path, e)),
             _ => Ok(()),

@@ -148,7 +148,12 @@ fn restore_from<E: From<HeldError>>(
     Ok(Some(left))
 }
 
-fn lock(what: &'static str, places: &Places) -> Result<File, HeldError> {
+/// Takes the lock of the subsystem `what`; a holder that is ending is waited for, for 3 s. The lock is held until the file is
+/// closed.
+///
+/// # Errors
+/// If another process holds the lock, or the file cannot be opened.
+pub fn lock(what: &'static str, places: &Places) -> Result<File, HeldError> {
     let path = &places.lock;
     // Anyone may write to /run/lock, so no symbolic link is followed and nothing is written.
     let nofollow = OFlags::NOFOLLOW.bits() as i32;

@@ -74,15 +74,7 @@ impl<W: Write + Send> RowWriter<W> {
         let values = self.columns.iter().map(|c| c.value(row));
         match &mut self.to {
             To::Csv(writer) => Ok(writer.write_record(values.map(text))?),
-            To::Jsonl(writer) => {
-                let mut line = Map::new();
-                line.insert("schema".into(), SCHEMA.into());
-                let known =
-                    self.columns.iter().zip(values).filter_map(|(c, v)| Some((c.name.to_string(), json(v)?)));
-                line.extend(known);
-                serde_json::to_writer(&mut *writer, &line)?;
-                writer.write_all(b"\n")
-            }
+            To::Jsonl(writer) => json_line(&self.columns, row, writer),
             To::Parquet(rows) => rows.push(values),
         }
     }
@@ -110,6 +102,18 @@ impl<W: Write + Send> RowWriter<W> {
             To::Parquet(rows) => rows.finish(),
         }
     }
+}
+
+/// Writes a row as a line of JSON.
+///
+/// # Errors
+/// If the line cannot be written.
+pub fn json_line(columns: &[Column], row: &Row, to: &mut impl Write) -> io::Result<()> {
+    let mut line = Map::new();
+    line.insert("schema".into(), SCHEMA.into());
+    line.extend(columns.iter().filter_map(|c| Some((c.name.to_string(), json(c.value(row))?))));
+    serde_json::to_writer(&mut *to, &line)?;
+    to.write_all(b"\n")
 }
 
 fn text(value: Value) -> String {

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a configuration means, for `--check-config`.
+
+use bifold_daemon::Config;
+use bifold_report::{text_table, wrapped};
+use std::fmt::Write as _;
+
+/// The configuration in words.
+pub fn text(config: &Config) -> String {
+    let mut out = format!("reads each VM every {} s\n", config.interval_s);
+    let never: Vec<&str> = config.never.iter().map(|p| p.text()).collect();
+    if !never.is_empty() {
+        out += &wrapped(&format!("never switches {}", never.join(", ")), 2);
+    }
+    match &config.recording {
+        Some(r) => {
+            let _ = writeln!(out, "records in {}, up to twice {} MiB", r.file.display(), r.most_mib);
+        }
+        None => out += "records nothing\n",
+    }
+    if let Some(file) = &config.metrics.file {
+        let _ = writeln!(out, "writes metrics to {}", file.display());
+    }
+    if let Some(address) = &config.metrics.listen {
+        let _ = writeln!(out, "answers http://{address}/metrics");
+    }
+    if config.rules.is_empty() {
+        return out + "has no rule: VMs are watched, and no policy decides\n";
+    }
+    let head = ["\nVMs", "\npolicy", "\ndecides", "\ndoes", "least\nstay", "switches\nan hour", "\nblackout"];
+    let rows = config.rules.iter().map(|rule| {
+        vec![
+            rule.vms.text().escape_debug().to_string(),
+            rule.policy.name.clone(),
+            format!("{} s", rule.policy.spec.interval_s()),
+            if rule.act { "switches" } else { "observes" }.into(),
+            format!("{} s", rule.limits.min_stay_s),
+            rule.limits.most_switches_per_hour.to_string(),
+            format!("{} s", rule.limits.blackout_s),
+        ]
+    });
+    out + "\n" + &text_table(head.map(String::from).into(), rows.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn a_configuration_is_told_rule_by_rule() {
+        let text = |toml: &str| super::text(&Config::parse(toml, Path::new("/etc/c.toml")).unwrap());
+        insta::assert_snapshot!(text("never = [\"db-*\"]\n[recording]\nfile = \"/var/r\"\n[metrics]\nlisten = \"127.0.0.1:9178\"\n\
+            [[vm]]\nname = \"web-*\"\npolicy = \"dsp\"\nact = true\nmin_stay_s = 30\n[[vm]]\nname = \"*\"\npolicy = \"experts\""), @"");
+        assert!(text("").ends_with("no policy decides\n"));
+    }
+}

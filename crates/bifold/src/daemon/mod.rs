@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `bifold daemon`: the loop around [`bifold_daemon::Engine`], with its signals, sockets and files.
+
+mod args;
+mod check;
+
+pub use args::{DaemonArgs, STATE};
+
+use crate::console::{note, print};
+use crate::status::Status;
+use crate::vms;
+use anyhow::Context as _;
+use args::CONFIG;
+use bifold_daemon::control::{Answer, Control, Request};
+use bifold_daemon::metrics::{self, Listener};
+use bifold_daemon::{Config, DaemonError, Engine, Homes};
+use bifold_host::Host;
+use bifold_live::Watch;
+use bifold_live::hardware::FileLimit;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use sd_notify::NotifyState;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Least time between two renewals of the metrics.
+const METRICS: Duration = Duration::from_secs(5);
+/// Longest sleep, so that a signal that comes just before it is not waited for long.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Carries out the verb on this machine.
+pub fn run(args: &DaemonArgs) -> anyhow::Result<Status> {
+    if let Some(path) = &args.check_config {
+        print(&check::text(&Config::read(path)?))?;
+        return Ok(Status::Done);
+    }
+    let signals = Signals::catch()?;
+    let config = configuration(args)?;
+    let host = Host::live();
+    let (pmu, no_pmu) = vms::pmu(&host, args.no_pmu);
+    FileLimit::raise().context("cannot raise the limit of open files")?;
+    let watch = Watch::new(host, pmu)?;
+    let folder = DirBuilder::new().recursive(true).mode(0o700).create(&args.state);
+    folder.with_context(|| format!("cannot create {}", args.state.display()))?;
+    let homes = Homes::take(&args.state)?;
+    let control = Control::listen(&args.state)?;
+    let mut daemon = Daemon {
+        listener: listener(&config)?,
+        engine: Engine::new(watch, config, homes)?,
+        args,
+        reload: false,
+        told: None,
+    };
+    daemon.tick(Duration::ZERO, &|| Duration::ZERO);
+    vms::notes(daemon.engine.watch(), no_pmu.as_ref(), &[]).iter().for_each(|text| note(true, text));
+    if let Some(why) = daemon.engine.only_observes() {
+        note(true, format_args!("observes only: {why}"));
+    }
+    notify(&[NotifyState::Ready]);
+    daemon.serve(&control, &signals);
+    notify(&[NotifyState::Stopping]);
+    let away = daemon.engine.end();
+    daemon.log();
+    if !away.is_empty() {
+        anyhow::bail!("not all VMs are back in their own modes; the next start tries again");
+    }
+    Ok(Status::Done)
+}
+
+/// The configuration of the options.
+fn configuration(args: &DaemonArgs) -> anyhow::Result<Config> {
+    match &args.config {
+        Some(path) => Ok(Config::read(path)?),
+        None if !Path::new(CONFIG).exists() => {
+            note(true, format_args!("{CONFIG} does not exist: VMs are watched, and no policy decides"));
+            Ok(Config::parse("", Path::new(CONFIG))?)
+        }
+        None => Ok(Config::read(Path::new(CONFIG))?),
+    }
+}
+
+fn listener(config: &Config) -> Result<Option<Listener>, DaemonError> {
+    config.metrics.listen.map(Listener::start).transpose()
+}
+
+/// Tells systemd, if systemd started this.
+fn notify(state: &[NotifyState]) {
+    let _ = sd_notify::notify(state);
+}
+
+/// Signals that the daemon obeys.
+struct Signals {
+    stop: Arc<AtomicBool>,
+    reload: Arc<AtomicBool>,
+}
+
+impl Signals {
+    fn catch() -> anyhow::Result<Signals> {
+        let signals = Signals { stop: Arc::default(), reload: Arc::default() };
+        for (signal, flag) in [(SIGINT, &signals.stop), (SIGTERM, &signals.stop), (SIGHUP, &signals.reload)] {
+            signal_hook::flag::register(signal, Arc::clone(flag)).context("cannot watch signals")?;
+        }
+        Ok(signals)
+    }
+}
+
+/// The running daemon.
+struct Daemon<'a> {
+    engine: Engine,
+    listener: Option<Listener>,
+    args: &'a DaemonArgs,
+    /// Whether a client asked for the configuration to be read again.
+    reload: bool,
+    /// When the metrics were renewed.
+    told: Option<Duration>,
+}
+
+impl Daemon<'_> {
+    /// Reads VMs and answers clients until a signal ends that.
+    fn serve(&mut self, control: &Control, signals: &Signals) {
+        let start = Instant::now();
+        let mut next = Duration::ZERO;
+        loop {
+            let length = Duration::from_secs_f64(self.engine.config().interval_s);
+            // Intervals that were missed, as while the machine was suspended, are not made up for.
+            next = (next + length).max(start.elapsed());
+            while start.elapsed() < next {
+                if signals.stop.load(Ordering::Relaxed) {
+                    return;
+                }
+                if signals.reload.swap(false, Ordering::Relaxed) || std::mem::take(&mut self.reload) {
+                    self.read_configuration();
+                }
+                wait(control, next.saturating_sub(start.elapsed()).min(LOOK));
+                control.answer(|request| self.answer(request));
+                self.log();
+            }
+            self.tick(start.elapsed(), &|| start.elapsed());
+        }
+    }
+
+    fn tick(&mut self, now: Duration, clock: &dyn Fn() -> Duration) {
+        self.engine.tick(clock, crate::stat::now());
+        if self.told.is_none_or(|before| before + METRICS <= now) {
+            self.told = Some(now);
+            self.renew_metrics();
+        }
+        notify(&[NotifyState::Watchdog]);
+        self.log();
+    }
+
+    fn renew_metrics(&mut self) {
+        let file = self.engine.config().metrics.file.clone();
+        if file.is_none() && self.listener.is_none() {
+            return;
+        }
+        let Ok(text) = metrics::text(&self.engine.status()) else { return };
+        if let Some(Err(e)) = file.map(|path| metrics::write(&path, &text)) {
+            self.engine.trouble(format!("{:#}", anyhow::Error::from(e)));
+        }
+        if let Some(listener) = &self.listener {
+            listener.set(text);
+        }
+    }
+
+    fn answer(&mut self, request: Request) -> Answer {
+        let answer = match request {
+            Request::Status {} => Ok(Answer::Status(self.engine.status())),
+            Request::Explain { vm } => {
+                self.engine.explain(&vm).map(|(vm, lately)| Answer::Explained(Box::new(vm), lately))
+            }
+            Request::Hold { vm, seconds } => {
+                self.engine.hold(&vm, seconds).map(|text| Answer::Done(vec![text]))
+            }
+            Request::Release { vm } => self.engine.release(&vm).map(|text| Answer::Done(vec![text])),
+            Request::Undo { vm } => self.engine.undo(vm.as_deref()).map(Answer::Done),
+            Request::Reload {} => self.configuration().map(|_| {
+                self.reload = true;
+                Answer::Done(vec!["reads its configuration".into()])
+            }),
+        };
+        answer.unwrap_or_else(|e| Answer::Refused(e.to_string()))
+    }
+
+    /// The configuration as it is now in the files, if it can be used.
+    fn configuration(&self) -> Result<Config, DaemonError> {
+        configuration(self.args).map_err(|e| DaemonError::Refused(format!("{e:#}")))
+    }
+
+    fn read_configuration(&mut self) {
+        notify(&[NotifyState::Reloading]);
+        let taken = self.configuration().and_then(|config| {
+            if config.metrics.listen != self.engine.config().metrics.listen {
+                self.listener = listener(&config)?;
+            }
+            self.engine.reload(config)
+        });
+        match taken {
+            Ok(()) => note(true, "has read its configuration"),
+            Err(e) => note(true, format_args!("keeps its configuration: {:#}", anyhow::Error::from(e))),
+        }
+        notify(&[NotifyState::Ready]);
+    }
+
+    fn log(&mut self) {
+        self.engine.events().iter().for_each(|event| note(true, &event.text));
+    }
+}
+
+/// Waits until a client comes, but not longer than this.
+fn wait(control: &Control, most: Duration) {
+    let most = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: most.subsec_nanos().into() };
+    // A signal ends the wait early.
+    let _ = poll(&mut [PollFd::new(control, PollFlags::IN)], Some(&most));
+}

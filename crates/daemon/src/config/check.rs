@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Turns what is written into a configuration, and finds values out of range and contradictions.
+
+use super::{Config, Limits, Metrics, Pattern, Recording, Rule, file};
+use bifold_live::Measured;
+use bifold_policy::{Estimator, Named, SpecError};
+use bifold_trace::bounded;
+use std::path::Path;
+
+/// What is wrong, each with its key.
+type Wrong = Vec<String>;
+
+/// The configuration of a file in this folder.
+pub fn config(file: file::File, folder: &Path) -> Result<Config, Wrong> {
+    let mut wrong = Wrong::new();
+    let interval_s = file.interval_s.unwrap_or(1.0);
+    within(interval_s, 0.05, 3600.0, "interval_s", &mut wrong);
+    let limits = limits(&Limits::default(), &file.limits, "limits.", &mut wrong);
+    let estimator = match &file.estimator {
+        Some(path) => estimator(&folder.join(path)).map_err(|e| wrong.push(e)).ok(),
+        None => Some(Estimator::fitted().clone()),
+    };
+    for (place, text) in file.never.iter().enumerate() {
+        if text.is_empty() {
+            wrong.push(format!("never[{place}] is empty: give a name, a pattern or a PID-FD"));
+        }
+    }
+    let mut rules: Vec<Rule> = Vec::new();
+    for (place, vm) in file.vm.into_iter().enumerate() {
+        let at = format!("vm[{place}] ({})", vm.name.escape_debug());
+        if let Some(before) = rules.iter().find(|r| covers(r.vms.text(), &vm.name)) {
+            let before = before.vms.text().escape_debug();
+            wrong.push(format!("{at} is never used: the rule for {before} comes first and fits all its VMs"));
+        }
+        if let Some(never) = file.never.iter().find(|never| covers(never, &vm.name)) {
+            wrong
+                .push(format!("{at} contradicts never = [\"{}\"]: remove one of them", never.escape_debug()));
+        }
+        rules.extend(rule(vm, &at, &limits, estimator.as_ref(), folder, &mut wrong));
+    }
+    let recording = file.recording.map(|r| recording(r, folder, &mut wrong));
+    let metrics = metrics(file.metrics, folder, &mut wrong);
+    if let (Some(r), Some(m)) = (&recording, &metrics.file) {
+        if r.file == *m {
+            wrong.push("recording.file and metrics.file name one file".into());
+        }
+    }
+    match (estimator, wrong.is_empty()) {
+        (Some(estimator), true) => {
+            let never = file.never.iter().map(|text| Pattern::new(text)).collect();
+            Ok(Config { interval_s, never, rules, recording, metrics, estimator })
+        }
+        _ => Err(wrong),
+    }
+}
+
+/// Whether a pattern surely fits all names that another fits. A name that is no pattern is fitted like any name.
+fn covers(earlier: &str, later: &str) -> bool {
+    earlier == later
+        || (!later.contains(['*', '?']) && wildmatch::WildMatch::new(earlier).matches(later))
+        || earlier == "*"
+}
+
+fn within(value: f64, least: f64, most: f64, key: &str, wrong: &mut Wrong) {
+    // NaN is in no range.
+    if !(least..=most).contains(&value) {
+        wrong.push(format!("{key} = {value} is not {least} to {most}"));
+    }
+}
+
+fn limits(general: &Limits, given: &file::Limits, at: &str, wrong: &mut Wrong) -> Limits {
+    let limits = Limits {
+        min_stay_s: given.min_stay_s.unwrap_or(general.min_stay_s),
+        most_switches_per_hour: given.most_switches_per_hour.unwrap_or(general.most_switches_per_hour),
+        blackout_s: given.blackout_s.unwrap_or(general.blackout_s.min(given.min_stay_s.unwrap_or(f64::MAX))),
+    };
+    within(limits.min_stay_s, 0.0, 86_400.0, &format!("{at}min_stay_s"), wrong);
+    within(limits.blackout_s, 0.0, 86_400.0, &format!("{at}blackout_s"), wrong);
+    if !(1..=36_000).contains(&limits.most_switches_per_hour) {
+        wrong.push(format!(
+            "{at}most_switches_per_hour = {} is not 1 to 36000 (for no switch at all, leave out `act`)",
+            limits.most_switches_per_hour
+        ));
+    }
+    if limits.blackout_s > limits.min_stay_s {
+        wrong.push(format!(
+            "{at}blackout_s = {} is longer than min_stay_s = {}: the policy sees nothing when the VM may be switched again",
+            limits.blackout_s, limits.min_stay_s
+        ));
+    }
+    limits
+}
+
+fn estimator(path: &Path) -> Result<Estimator, String> {
+    let text = bounded::read_to_string(path, bounded::TEXT)
+        .map_err(|e| format!("estimator: cannot read {}: {e}", path.display()))?;
+    Estimator::parse(&text).map_err(|e| format!("estimator {}: {}", path.display(), e.trim_end()))
+}
+
+fn rule(
+    vm: file::Vm,
+    at: &str,
+    general: &Limits,
+    estimator: Option<&Estimator>,
+    folder: &Path,
+    wrong: &mut Wrong,
+) -> Option<Rule> {
+    if vm.name.is_empty() {
+        wrong.push(format!("{at}: name is empty: give a name, a pattern or a PID-FD"));
+    }
+    let of_rule = file::Limits {
+        min_stay_s: vm.min_stay_s,
+        most_switches_per_hour: vm.most_switches_per_hour,
+        blackout_s: vm.blackout_s,
+    };
+    let limits = limits(general, &of_rule, &format!("{at}: "), wrong);
+    let named = policy(&vm, folder).map_err(|e| wrong.push(format!("{at}: {e}"))).ok()?;
+    let needs = match estimator {
+        Some(e) if named.spec.needs_other() => named.spec.needs().and(e.needs()),
+        _ => named.spec.needs(),
+    };
+    if let Some(counter) = needs.less(Measured::possible()).iter().next() {
+        wrong.push(format!(
+            "{at}: policy {} needs the counter {}, which no live host counts: choose a policy that does not need the counter",
+            named.name, counter.name
+        ));
+    }
+    if vm.reporter.as_deref().is_some_and(|path| !path.starts_with('/')) {
+        wrong.push(format!("{at}: reporter is no absolute path"));
+    }
+    Some(Rule { vms: Pattern::new(&vm.name), policy: named, act: vm.act, limits, reporter: vm.reporter })
+}
+
+fn policy(vm: &file::Vm, folder: &Path) -> Result<Named, SpecError> {
+    let is_file = vm.policy.ends_with(".toml");
+    let path = folder.join(&vm.policy);
+    Named::load(if is_file { path.to_str().unwrap_or(&vm.policy) } else { &vm.policy })?.with(&vm.parameters)
+}
+
+fn recording(given: file::Recording, folder: &Path, wrong: &mut Wrong) -> Recording {
+    let most_mib = given.most_mib.unwrap_or(1024);
+    if !(1..=1 << 20).contains(&most_mib) {
+        wrong.push(format!("recording.most_mib = {most_mib} is not 1 to 1048576"));
+    }
+    Recording { file: folder.join(given.file), most_mib }
+}
+
+fn metrics(given: file::Metrics, folder: &Path, wrong: &mut Wrong) -> Metrics {
+    if let Some(address) = given.listen.filter(|a| !a.ip().is_loopback()) {
+        wrong.push(format!(
+            "metrics.listen = {address} is no loopback address: metrics name the host's VMs; put a proxy with authentication before \
+             127.0.0.1"
+        ));
+    }
+    Metrics { file: given.file.map(|f| folder.join(f)), listen: given.listen }
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
+use super::*;
+use std::collections::BTreeSet;
+
+fn parse(text: &str) -> Result<Config, String> {
+    Config::parse(text, Path::new("/etc/bifold/bifold.toml")).map_err(|e| e.to_string())
+}
+
+fn vm(more: &str) -> String {
+    format!("[[vm]]\nname = \"web-*\"\npolicy = \"dsp\"\n{more}\n")
+}
+
+#[test]
+fn an_empty_file_observes_all_and_an_unknown_key_is_told_with_its_place() {
+    let config = parse("").unwrap();
+    assert_eq!((config.interval_s, config.rules.len(), config.recording), (1.0, 0, None));
+    for (text, told) in [
+        ("intervall_s = 2", "unknown field `intervall_s`"),
+        (&vm("acts = true"), "unknown field `acts`"),
+        ("[limits]\nmin_stay = 3", "unknown field `min_stay`"),
+        ("[[vm]]\nname = \"x\"", "missing field `policy`"),
+        ("never = \"x\"", "expected a sequence"),
+        ("[metrics]\nlisten = \"all:1\"", "invalid socket address"),
+        ("x", "key with no value"),
+    ] {
+        let error = parse(text).unwrap_err();
+        assert!(error.contains(told) && error.contains("bifold.toml"), "{error}");
+    }
+}
+
+#[test]
+fn values_out_of_range_and_contradictions_are_all_told() {
+    for (text, told) in [
+        ("interval_s = 0.0".to_string(), "interval_s = 0 is not 0.05 to 3600"),
+        ("interval_s = nan".into(), "interval_s = NaN"),
+        ("never = [\"\"]".into(), "never[0] is empty"),
+        ("[limits]\nmin_stay_s = 1\nblackout_s = 5".into(), "blackout_s = 5 is longer than min_stay_s = 1"),
+        ("[limits]\nmost_switches_per_hour = 0".into(), "leave out `act`"),
+        (vm("min_stay_s = -1"), "vm[0] (web-*): min_stay_s = -1"),
+        (vm("parameters = { interval_s = 0 }"), "interval_s = 0 is not above 0"),
+        (vm("parameters = { intervals = 5 }"), "unknown field `intervals`"),
+        (vm("reporter = \"x\""), "reporter is no absolute path"),
+        (vm("") + &vm(""), "vm[1] (web-*) is never used"),
+        ("[[vm]]\nname = \"*\"\npolicy = \"dsp\"\n".to_string() + &vm(""), "vm[1] (web-*) is never used"),
+        (format!("never = [\"web-*\"]\n{}", vm("")), "contradicts never"),
+        (vm("").replace("dsp", "dps"), "no policy `dps`"),
+        (vm("").replace("dsp", "none.toml"), "cannot read /etc/bifold/none.toml"),
+        (vm("").replace("dsp", "bae"), "which no live host counts"),
+        ("[metrics]\nlisten = \"0.0.0.0:9\"".into(), "is no loopback address"),
+        ("[recording]\nfile = \"a\"\nmost_mib = 0".into(), "most_mib = 0"),
+        ("[recording]\nfile = \"a\"\n[metrics]\nfile = \"a\"".into(), "name one file"),
+        ("estimator = \"none.toml\"".into(), "estimator: cannot read /etc/bifold/none.toml"),
+    ] {
+        let error = parse(&text).unwrap_err();
+        assert!(error.contains(told), "{text}: {error}");
+    }
+    let both = parse("interval_s = 0.0\nnever = [\"\"]").unwrap_err();
+    assert_eq!(both.lines().count(), 3, "{both}");
+}
+
+#[test]
+fn the_first_rule_that_fits_is_the_vms_and_never_comes_before_all() {
+    let config = parse(
+        "never = [\"web-9\", \"5-5\"]\n[limits]\nmin_stay_s = 20\n\
+         [[vm]]\nname = \"web-1\"\npolicy = \"dsp\"\nact = true\nmin_stay_s = 3\n\
+         [[vm]]\nname = \"7-13\"\npolicy = \"always-shadow\"\n\
+         [[vm]]\nname = \"web-?\"\npolicy = \"experts\"\n",
+    )
+    .unwrap();
+    let id = |thread| VmId { thread, fd: thread + 6 };
+    let rule = |thread, name| config.rule(id(thread), name).map(|r| (r.policy.name.as_str(), r.act));
+    assert_eq!(rule(1, Some("web-1")), Some(("dsp", true)));
+    assert_eq!(rule(1, Some("web-2")), Some(("experts", false)));
+    assert_eq!(rule(1, Some("web-22")), None);
+    assert_eq!(rule(7, None), Some(("always-shadow", false)));
+    assert_eq!(rule(1, Some("web-9")), None);
+    assert!(config.rule(VmId { thread: 5, fd: 5 }, Some("web-1")).is_none());
+    let stays: Vec<f64> = config.rules.iter().map(|r| r.limits.min_stay_s).collect();
+    assert_eq!(stays, [3.0, 20.0, 20.0]);
+}
+
+#[test]
+fn a_short_stay_of_a_rule_shortens_the_general_blackout() {
+    let config = parse(&vm("min_stay_s = 0.5")).unwrap();
+    assert_eq!(config.rules[0].limits.blackout_s, 0.5);
+}
+
+#[test]
+fn rules_of_parts_come_first_and_a_part_has_rules_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("bifold.toml");
+    let put = |name: &str, text: &str| {
+        std::fs::create_dir_all(dir.path().join("bifold.toml.d")).unwrap();
+        std::fs::write(dir.path().join(name), text).unwrap();
+    };
+    put("bifold.toml", "[[vm]]\nname = \"*\"\npolicy = \"dsp\"\n");
+    put("bifold.toml.d/b.toml", "[[vm]]\nname = \"b\"\npolicy = \"experts\"\n");
+    put("bifold.toml.d/a.toml", "[[vm]]\nname = \"a\"\npolicy = \"regret\"\n");
+    put("bifold.toml.d/a.toml.old", "nonsense");
+    let names: Vec<String> =
+        Config::read(&path).unwrap().rules.iter().map(|r| r.vms.text().to_string()).collect();
+    assert_eq!(names, ["a", "b", "*"]);
+    put("bifold.toml.d/c.toml", "never = [\"x\"]");
+    let error = Config::read(&path).unwrap_err().to_string();
+    assert!(error.contains("c.toml") && error.contains("unknown field `never`"), "{error}");
+    assert!(Config::read(&dir.path().join("none")).unwrap_err().to_string().contains("cannot read"));
+}
+
+/// Every key that is read is documented, and the other way round: serde lists the keys in its message.
+#[test]
+fn all_keys_are_documented() {
+    for (table, text) in [
+        ("", "x_x = 1".to_string()),
+        ("limits", "[limits]\nx_x = 1".into()),
+        ("recording", "[recording]\nx_x = 1".into()),
+        ("metrics", "[metrics]\nx_x = 1".into()),
+        ("vm", "[[vm]]\nx_x = 1".into()),
+    ] {
+        let error = parse(&text).unwrap_err();
+        let listed: BTreeSet<&str> = error.split('`').skip(1).step_by(2).filter(|k| *k != "x_x").collect();
+        let tables = ["limits", "recording", "metrics", "vm"];
+        let documented = KEYS.iter().filter(|k| k.table == table).map(|k| k.name);
+        let documented: BTreeSet<&str> =
+            documented.chain(tables.into_iter().filter(|_| table.is_empty())).collect();
+        assert_eq!(listed, documented, "{error}");
+    }
+}

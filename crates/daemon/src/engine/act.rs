@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Switches VMs, and gives them back. All that the daemon does to a VM is here.
+
+use super::{AGAIN, Engine, cause};
+use crate::homes::Home;
+use bifold_host::{Happened, HostError, Refusal, State, Switch, VmId};
+use bifold_policy::Mode;
+use std::time::Duration;
+
+/// Whether KVM's answer will be the same at every time.
+fn is_final(error: &HostError) -> bool {
+    use Refusal::*;
+    match error {
+        HostError::OneModeForAll { .. } | HostError::NotRoot { .. } => true,
+        HostError::Refused { refusal, .. } => matches!(refusal, Never | UnknownMode | NotRoot | Forbidden),
+        _ => false,
+    }
+}
+
+impl Engine {
+    /// Switches a VM because its policy wants that. Returns what was done, or why nothing was, in words.
+    pub(super) fn switch(&mut self, id: VmId, to: Mode) -> Result<String, String> {
+        let Some(vm) = self.vms.get(&id) else { return Err("it has ended".into()) };
+        let started = vm.started;
+        let own = match self.watch.host().paging(id).state() {
+            Some(State::In(mode)) => mode,
+            Some(State::To(_)) => return Err("somebody else switches it".into()),
+            None => return Err(self.refuse_for_ever(id)),
+        };
+        // Before the switch, so that a daemon that dies in between leaves a note.
+        let home = self.homes.get(id).unwrap_or(Home { mode: own, started });
+        if let Err(e) = self.homes.keep(id, home) {
+            self.trouble(format!("{e}: {}; no VM is switched whose mode cannot be written down", cause(&e)));
+            return Err("its mode cannot be written down".into());
+        }
+        let switched = self.request(id, to, started);
+        let at_home = self.watch.host().paging(id).state() == Some(State::In(home.mode));
+        if at_home {
+            self.forget(id);
+        }
+        let switch = switched?;
+        Ok(match switch.happened {
+            Happened::Nothing => "switched: it was there already".into(),
+            Happened::Switched | Happened::Crowded => {
+                format!("switched in {:.1} ms", switch.wall.as_secs_f64() * 1e3)
+            }
+        })
+    }
+
+    fn refuse_for_ever(&mut self, id: VmId) -> String {
+        let why = self.only_observes().unwrap_or_else(|| "its mode cannot be read".into());
+        if let Some(vm) = self.vms.get_mut(&id) {
+            vm.cannot = Some(why.clone());
+        }
+        why
+    }
+
+    /// Asks KVM for a mode. `started` is the start of the VM's process: another process's VM is left alone.
+    fn request(&mut self, id: VmId, to: Mode, started: u64) -> Result<Switch, String> {
+        let host = self.watch.host();
+        let vm = host.vm(id).ok_or("it has ended")?;
+        if host.started(vm.pid).unwrap_or(0) != started {
+            return Err("its identifier is another VM's by now".into());
+        }
+        let answer = host.switch(&vm, to);
+        let up = self.up;
+        let Some(vm) = self.vms.get_mut(&id) else { return answer.map_err(|e| e.to_string()) };
+        match answer {
+            Ok(switch) => {
+                vm.totals.switched += u64::from(switch.happened != Happened::Nothing);
+                Ok(switch)
+            }
+            Err(e) => {
+                vm.totals.refused += 1;
+                vm.again = up + Duration::from_secs_f64(AGAIN);
+                let text = match &e {
+                    HostError::Refused { refusal, .. } => refusal.to_string(),
+                    e => e.to_string(),
+                };
+                if is_final(&e) {
+                    vm.cannot = Some(text.clone());
+                }
+                Err(text)
+            }
+        }
+    }
+
+    /// Gives a VM back to its own mode. `None` if the VM is not away; the error says that it could not be given back.
+    pub(super) fn give_back(&mut self, id: VmId, why: &str) -> Result<Option<String>, String> {
+        let Some(home) = self.homes.get(id) else { return Ok(None) };
+        match self.request(id, home.mode, home.started) {
+            Ok(_) => {
+                self.forget(id);
+                Ok(Some(self.event(id, format!("is back in its own mode, {}: {why}", home.mode.name()))))
+            }
+            // There is nothing to give back.
+            Err(_) if !self.exists(id, home) => {
+                self.forget(id);
+                Ok(None)
+            }
+            Err(text) => {
+                Err(self.event(id, format!("is not back in its own mode, {}: {text}", home.mode.name())))
+            }
+        }
+    }
+
+    fn exists(&self, id: VmId, home: Home) -> bool {
+        let host = self.watch.host();
+        host.vm(id).is_some_and(|vm| host.started(vm.pid).unwrap_or(0) == home.started)
+    }
+
+    /// Gives back the VMs that are away without a rule to act.
+    pub(super) fn give_back_others(&mut self) {
+        for id in self.homes.vms() {
+            let due = self.vms.get(&id).is_some_and(|vm| !vm.is_ours() && vm.again <= self.up);
+            if due && self.give_back(id, "no rule switches it").is_err() {
+                if let Some(vm) = self.vms.get_mut(&id) {
+                    vm.again = self.up + Duration::from_secs_f64(AGAIN);
+                }
+            }
+        }
+    }
+
+    /// Forgets the modes of VMs that have ended.
+    pub(super) fn forget_ended(&mut self) {
+        let host = self.watch.host().clone();
+        if let Err(e) = self.homes.forget_ended(&host) {
+            self.trouble(format!("{e}: {}", cause(&e)));
+        }
+    }
+
+    fn forget(&mut self, id: VmId) {
+        if let Err(e) = self.homes.forget(id) {
+            self.trouble(format!("{e}: {}", cause(&e)));
+        }
+    }
+}

@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Reads all VMs, asks their pilots, and switches.
+//!
+//! What the engine guarantees, at every moment:
+//!
+//! - a VM that no rule with `act` fits, a VM of `never`, and a held VM are not switched, except back to their own modes;
+//! - a VM's own mode is in the journal before the daemon first switches the VM;
+//! - a VM whose rule is gone is given back, and tried again every [`AGAIN`] seconds if KVM refuses.
+
+mod act;
+mod vm;
+
+pub use vm::Event;
+
+use crate::config::Config;
+use crate::error::DaemonError;
+use crate::homes::Homes;
+use crate::pilot::{Choice, Verdict};
+use crate::record::{DecisionLine, Recorder};
+use crate::status::{SCHEMA, Status};
+use bifold_host::{Statistic, VmId, is_meant};
+use bifold_live::columns::Row;
+use bifold_live::recording::RecordedInterval;
+use bifold_live::{Interval, Watch};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use vm::{Hold, Vm};
+
+/// Seconds after which a request that KVM refused is tried again.
+const AGAIN: f64 = 10.0;
+/// Number of a VM's intervals after which a counter that nobody counts is told.
+const TELL_MISSING: u64 = 5;
+
+/// The daemon without its sockets and signals.
+pub struct Engine {
+    watch: Watch,
+    config: Config,
+    homes: Homes,
+    recorder: Option<Recorder>,
+    vms: BTreeMap<VmId, Vm>,
+    /// What happened since [`Engine::events`] was asked.
+    events: Vec<Event>,
+    /// Time of the present interval: seconds since 1970, and since the start.
+    time: f64,
+    up: Duration,
+    intervals: u64,
+    reading: Duration,
+    trouble: Option<String>,
+}
+
+impl Engine {
+    /// An engine over a watched host. VMs that an earlier daemon left in another mode than their own are found in `homes`.
+    ///
+    /// # Errors
+    /// If the recording cannot be opened.
+    pub fn new(watch: Watch, config: Config, homes: Homes) -> Result<Engine, DaemonError> {
+        let recorder = config.recording.as_ref().map(Recorder::open).transpose()?;
+        Ok(Engine {
+            watch,
+            config,
+            homes,
+            recorder,
+            vms: BTreeMap::new(),
+            events: Vec::new(),
+            time: 0.0,
+            up: Duration::ZERO,
+            intervals: 0,
+            reading: Duration::ZERO,
+            trouble: None,
+        })
+    }
+
+    /// Takes another configuration. VMs whose rules are gone are given back at the next tick.
+    ///
+    /// # Errors
+    /// If the new recording cannot be opened: the old configuration stays.
+    pub fn reload(&mut self, config: Config) -> Result<(), DaemonError> {
+        if self.recorder.as_ref().map(Recorder::recording) != config.recording.as_ref() {
+            self.recorder = config.recording.as_ref().map(Recorder::open).transpose()?;
+        }
+        self.config = config;
+        self.vms.values_mut().for_each(Vm::forget_rule);
+        Ok(())
+    }
+
+    /// Reads all VMs, decides, and switches. `clock` tells the time since the start and never jumps; `time` is the time since 1970
+    /// in seconds, and may jump.
+    pub fn tick(&mut self, clock: &dyn Fn() -> Duration, time: f64) {
+        let start = clock();
+        (self.time, self.up) = (time, start);
+        let tick = self.watch.tick(clock);
+        for id in &tick.gone {
+            self.gone(*id);
+        }
+        for id in &tick.came {
+            self.came(*id);
+        }
+        for (id, interval) in &tick.intervals {
+            self.interval(*id, interval);
+        }
+        self.give_back_others();
+        if self.intervals == 0 || !tick.gone.is_empty() {
+            self.forget_ended();
+        }
+        if let Some(Err(e)) = self.recorder.as_mut().map(Recorder::write) {
+            self.trouble(format!("{e}: {}; the recording lacks what it cannot take", cause(&e)));
+        }
+        self.intervals += 1;
+        self.reading = clock().saturating_sub(start);
+    }
+
+    fn came(&mut self, id: VmId) {
+        let Some(watched) = self.watch.vm(id) else { return };
+        let started = self.watch.host().started(watched.pid).unwrap_or(0);
+        let vm = Vm::new(watched, started);
+        self.vms.insert(id, vm);
+        self.find_rule(id);
+    }
+
+    fn gone(&mut self, id: VmId) {
+        if self.vms.contains_key(&id) {
+            self.event(id, "has ended".into());
+        }
+        self.vms.remove(&id);
+    }
+
+    /// Finds the rule of a VM that has none yet, or was renamed.
+    fn find_rule(&mut self, id: VmId) {
+        let Some((vm, watched)) = self.vms.get_mut(&id).zip(self.watch.vm(id)) else { return };
+        if vm.has_rule_for(watched.name.as_deref()) {
+            return;
+        }
+        let adopted = self.homes.get(id).is_some();
+        let text = vm.take_rule(watched, &self.config, adopted);
+        self.event(id, text);
+    }
+
+    /// What an interval of a VM leads to.
+    fn interval(&mut self, id: VmId, interval: &Interval) {
+        self.find_rule(id);
+        let Some((vm, watched)) = self.vms.get_mut(&id).zip(self.watch.vm(id)) else { return };
+        let row = Row::of_vm(self.time, watched, interval);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.reading(&row);
+        }
+        let seen = RecordedInterval {
+            time: self.time,
+            seconds: interval.seconds,
+            mode: interval.mode,
+            measured: row.measured,
+        };
+        vm.count(&seen, interval.statistics.get(Statistic::Exits), interval.ran_ns(), interval.waited_ns());
+        let choice = vm.pilot.as_mut().and_then(|pilot| pilot.interval(&seen));
+        let missing = vm.new_missing();
+        if let Some(text) = missing {
+            self.event(id, text);
+        }
+        if let Some(choice) = choice {
+            self.decided(id, choice);
+        }
+    }
+
+    /// Carries a decision out, and writes down what became of it.
+    fn decided(&mut self, id: VmId, choice: Choice) {
+        let Some(vm) = self.vms.get_mut(&id) else { return };
+        vm.totals.decisions += 1;
+        let may = vm.may_act(self.up);
+        let done = match (choice.verdict, may) {
+            (Verdict::Stay, _) => "stayed".to_string(),
+            (Verdict::Switch, Ok(())) => match self.switch(id, choice.decision.mode) {
+                Ok(text) => text,
+                Err(text) => format!("not-switched: {text}"),
+            },
+            (Verdict::Switch, Err(why)) => why,
+            (Verdict::TooEarly { left_s }, _) => {
+                format!("not-switched: its least stay lasts {left_s:.0} s more")
+            }
+            (Verdict::TooMany { switches }, _) => {
+                format!("not-switched: {switches} switches in the last hour")
+            }
+        };
+        let Some(vm) = self.vms.get_mut(&id) else { return };
+        let line = DecisionLine {
+            schema: DecisionLine::schema(),
+            time: self.time,
+            vm: id.to_string(),
+            name: vm.name.clone(),
+            policy: vm.policy.clone().unwrap_or_default(),
+            now: choice.now.name().into(),
+            wants: choice.decision.mode.name().into(),
+            verdict: choice.verdict.word().into(),
+            done,
+            why: choice.decision.why.clone(),
+        };
+        let text = format!("{} mode, wants {}: {} ({})", line.now, line.wants, line.done, line.why);
+        // Every decision is recorded. The log has those that differ from the last.
+        let news = vm.is_news(&choice, &line.done);
+        vm.remember(self.time, text.clone(), Some(choice));
+        if let Some(recorder) = &mut self.recorder {
+            recorder.decision(&line);
+        }
+        if news {
+            self.say(id, text);
+        }
+    }
+
+    /// Holds a VM in its mode, for some seconds or until [`Engine::release`].
+    ///
+    /// # Errors
+    /// If the word means no VM, or several.
+    pub fn hold(&mut self, word: &str, seconds: Option<f64>) -> Result<String, DaemonError> {
+        let id = self.meant(word)?;
+        let until = seconds.map(|s| self.up + Duration::from_secs_f64(s));
+        let Some(vm) = self.vms.get_mut(&id) else { return Err(nobody(word)) };
+        vm.hold = Some(Hold { until });
+        let text = match seconds {
+            Some(s) => format!("is held in its mode for {s} s"),
+            None => "is held in its mode until it is released".into(),
+        };
+        Ok(self.event(id, text))
+    }
+
+    /// Lets the policy decide again over a VM that was held.
+    ///
+    /// # Errors
+    /// If the word means no VM, or several.
+    pub fn release(&mut self, word: &str) -> Result<String, DaemonError> {
+        let id = self.meant(word)?;
+        let was = self.vms.get_mut(&id).and_then(|vm| vm.hold.take());
+        let text = if was.is_some() { "is released" } else { "was not held" };
+        Ok(self.event(id, text.into()))
+    }
+
+    /// Gives a VM, or all VMs, back to their own modes and holds them there.
+    ///
+    /// # Errors
+    /// If the word means no VM or several, or KVM refuses.
+    pub fn undo(&mut self, word: Option<&str>) -> Result<Vec<String>, DaemonError> {
+        let ids = match word {
+            Some(word) => vec![self.meant(word)?],
+            None => self.vms.keys().copied().collect(),
+        };
+        let mut told = Vec::new();
+        let mut refused = Vec::new();
+        for id in ids {
+            if let Some(vm) = self.vms.get_mut(&id) {
+                vm.hold = Some(Hold { until: None });
+            }
+            match self.give_back(id, "asked to undo") {
+                Ok(Some(text)) => told.push(text),
+                Ok(None) => told.push(self.event(id, "is in its own mode and held".into())),
+                Err(text) => refused.push(text),
+            }
+        }
+        if refused.is_empty() { Ok(told) } else { Err(DaemonError::Refused(refused.join("\n"))) }
+    }
+
+    /// Gives all VMs back. Returns what could not be given back: the journal keeps that for the next start.
+    pub fn end(&mut self) -> Vec<String> {
+        let kept: Vec<VmId> = self.homes.vms();
+        kept.into_iter().filter_map(|id| self.give_back(id, "the daemon ends").err()).collect()
+    }
+
+    /// What happened to a VM lately, oldest first.
+    ///
+    /// # Errors
+    /// If the word means no VM, or several.
+    pub fn explain(&self, word: &str) -> Result<(crate::VmStatus, Vec<Event>), DaemonError> {
+        let id = self.meant(word)?;
+        let vm = self.vms.get(&id).ok_or_else(|| nobody(word))?;
+        Ok((self.status_of(id, vm), vm.lately.iter().cloned().collect()))
+    }
+
+    fn meant(&self, word: &str) -> Result<VmId, DaemonError> {
+        let meant = |(id, vm): &(&VmId, &Vm)| is_meant(word, **id, vm.pid, vm.name.as_deref());
+        let found: Vec<VmId> = self.vms.iter().filter(meant).map(|(id, _)| *id).collect();
+        match found[..] {
+            [id] => Ok(id),
+            [] => Err(nobody(word)),
+            _ => {
+                let ids: Vec<String> = found.iter().map(VmId::to_string).collect();
+                let text = format!(
+                    "`{}` means {} VMs: give one of {}",
+                    word.escape_debug(),
+                    ids.len(),
+                    ids.join(", ")
+                );
+                Err(DaemonError::Refused(text))
+            }
+        }
+    }
+
+    /// What the daemon knows now.
+    pub fn status(&self) -> Status {
+        Status {
+            schema: SCHEMA.into(),
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            up_s: self.up.as_secs_f64(),
+            intervals: self.intervals,
+            reading_s: self.reading.as_secs_f64(),
+            only_observes: self.only_observes(),
+            trouble: self.trouble.clone(),
+            vms: self.vms.iter().map(|(id, vm)| self.status_of(*id, vm)).collect(),
+        }
+    }
+
+    fn status_of(&self, id: VmId, vm: &Vm) -> crate::VmStatus {
+        let state = self.watch.vm(id).and_then(|w| w.state());
+        vm.status(id, state, self.homes.get(id).map(|h| h.mode), self.up)
+    }
+
+    /// Why no VM of this host can be switched.
+    pub fn only_observes(&self) -> Option<String> {
+        let kvm = self.watch.kvm();
+        kvm.default.is_none().then(|| {
+            format!(
+                "this KVM has one paging mode for all VMs ({}): `make kernel` builds modules that switch",
+                kvm.describe()
+            )
+        })
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The watched host.
+    pub fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
+    /// What happened since the last call.
+    pub fn events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
+    }
+
+    /// Notes an error that decides nothing.
+    pub fn trouble(&mut self, text: String) {
+        self.events.push(Event { time: self.time, vm: None, text: text.clone() });
+        self.trouble = Some(text);
+    }
+
+    /// Notes something that happened to a VM, in the log and in the VM's own history. Returns the log's line.
+    fn event(&mut self, id: VmId, text: String) -> String {
+        if let Some(vm) = self.vms.get_mut(&id) {
+            vm.remember(self.time, text.clone(), None);
+        }
+        self.say(id, text)
+    }
+
+    fn say(&mut self, id: VmId, text: String) -> String {
+        let who = self.vms.get(&id).map_or_else(|| format!("VM {id}"), |vm| vm.who(id));
+        let text = format!("{who} {text}");
+        self.events.push(Event { time: self.time, vm: Some(id.to_string()), text: text.clone() });
+        text
+    }
+}
+
+fn nobody(word: &str) -> DaemonError {
+    DaemonError::Refused(format!(
+        "the daemon sees no VM `{}`: `bifold ctl status` lists them",
+        word.escape_debug()
+    ))
+}
+
+/// The innermost cause of an error.
+fn cause(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), |source| source.to_string())
+}
+
+#[cfg(test)]
+mod tests;

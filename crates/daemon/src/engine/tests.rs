@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The engine over hosts made of files.
+
+use super::*;
+use crate::fake_host::FakeHost;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+const WEB: VmId = VmId { thread: 100, fd: 7 };
+const DB: VmId = VmId { thread: 200, fd: 7 };
+
+/// A host, its KVM, and a daemon's folder.
+struct World {
+    fake: FakeHost,
+    folder: tempfile::TempDir,
+    seconds: u64,
+    /// Mode and number of switches of each VM, as KVM knows them.
+    kvm: BTreeMap<VmId, (String, u64)>,
+}
+
+impl World {
+    fn new() -> World {
+        let mut world = World {
+            fake: FakeHost::new(),
+            folder: tempfile::tempdir().unwrap(),
+            seconds: 0,
+            kvm: BTreeMap::new(),
+        };
+        world.vm(WEB, "web");
+        world.vm(DB, "db");
+        world
+    }
+
+    fn vm(&mut self, id: VmId, name: &str) {
+        self.fake.vm(id, name);
+        self.kvm.insert(id, ("nested".into(), 0));
+    }
+
+    fn end(&mut self, id: VmId) {
+        self.fake.end(id);
+        self.kvm.remove(&id);
+    }
+
+    fn engine(&self, config: &str) -> Engine {
+        let config = Config::parse(config, Path::new("c.toml")).unwrap();
+        let watch = Watch::new(self.fake.host(), None).unwrap();
+        Engine::new(watch, config, Homes::take(self.folder.path()).unwrap()).unwrap()
+    }
+
+    /// Seconds of the daemon's life.
+    fn run(&mut self, engine: &mut Engine, seconds: u64) -> Vec<String> {
+        for _ in 0..seconds {
+            self.seconds += 1;
+            let now = self.seconds;
+            engine.tick(&|| Duration::from_secs(now), 1e9 + now as f64);
+            self.kvm();
+        }
+        engine.events().into_iter().map(|e| e.text).collect()
+    }
+
+    /// What KVM does when a mode was written.
+    fn kvm(&mut self) {
+        for (id, (mode, switches)) in &mut self.kvm {
+            let text = std::fs::read_to_string(self.fake.host().vm_dir(*id).join("paging_mode"));
+            let Ok(written) = text else { continue };
+            if written.trim() != mode {
+                (*mode, *switches) = (written.trim().into(), *switches + 1);
+                self.fake.mode(*id, mode, *switches);
+            }
+        }
+    }
+
+    fn modes(&self) -> [&str; 2] {
+        [WEB, DB].map(|id| self.kvm[&id].0.as_str())
+    }
+
+    fn journal(&self) -> bool {
+        self.folder.path().join("modes").exists()
+    }
+}
+
+/// A policy that wants shadow paging at once, for VMs of this name.
+fn shadow(name: &str, more: &str) -> String {
+    format!("[[vm]]\nname = \"{name}\"\npolicy = \"always-shadow\"\n{more}\n")
+}
+
+#[test]
+fn it_observes_unless_told_to_act_and_gives_back_at_its_end() {
+    let mut world = World::new();
+    let mut engine = world.engine(&(shadow("web", "act = true") + &shadow("*", "")));
+    let told = world.run(&mut engine, 5);
+    assert_eq!(world.modes(), ["shadow", "nested"]);
+    assert!(
+        told.iter().any(|t| t.starts_with("VM 100-7 (web) nested mode, wants shadow: switched")),
+        "{told:?}"
+    );
+    assert!(
+        told.iter().any(|t| t.starts_with("VM 200-7 (db) nested mode, wants shadow: would-switch")),
+        "{told:?}"
+    );
+    assert_eq!(told.iter().filter(|t| t.contains("would-switch")).count(), 1, "once: {told:?}");
+    let status = engine.status();
+    assert_eq!(status.vms[0].own_mode.as_deref(), Some("nested"));
+    assert_eq!((status.vms[0].state.as_str(), status.vms[1].state.as_str()), ("acts", "observes"));
+    assert!(world.journal());
+    assert_eq!(engine.end(), Vec::<String>::new());
+    world.kvm();
+    assert_eq!((world.modes(), world.journal()), (["nested", "nested"], false));
+}
+
+#[test]
+fn a_vm_that_loses_its_rule_returns_to_its_own_mode() {
+    let mut world = World::new();
+    world.fake.mode(DB, "shadow", 0);
+    world.kvm.insert(DB, ("shadow".into(), 0));
+    let mut engine = world
+        .engine(&(shadow("web", "act = true") + "[[vm]]\nname=\"db\"\npolicy=\"always-nested\"\nact=true"));
+    world.run(&mut engine, 5);
+    assert_eq!(world.modes(), ["shadow", "nested"]);
+    let reload = |engine: &mut Engine, text: &str| {
+        engine.reload(Config::parse(text, Path::new("c.toml")).unwrap()).unwrap();
+    };
+    reload(&mut engine, &format!("never = [\"web\"]\n{}", shadow("*", "")));
+    let told = world.run(&mut engine, 2);
+    assert_eq!(world.modes(), ["nested", "shadow"], "{told:?}");
+    assert!(!world.journal());
+    // Renamed.
+    reload(&mut engine, &shadow("new", "act = true"));
+    world.fake.vm(WEB, "new");
+    world.run(&mut engine, 15);
+    assert_eq!(world.modes(), ["shadow", "shadow"]);
+    world.fake.vm(WEB, "old");
+    world.kvm.insert(WEB, ("nested".into(), 0));
+    world.run(&mut engine, 15);
+    assert_eq!(world.modes(), ["nested", "shadow"]);
+}
+
+#[test]
+fn a_daemon_that_was_killed_leaves_what_the_next_gives_back() {
+    let mut world = World::new();
+    let mut engine = world.engine(&shadow("*", "act = true"));
+    world.run(&mut engine, 3);
+    assert_eq!(world.modes(), ["shadow", "shadow"]);
+    drop(engine);
+    let mut engine = world.engine(&shadow("web", "act = true"));
+    let told = world.run(&mut engine, 2);
+    assert_eq!(world.modes(), ["shadow", "nested"], "{told:?}");
+    assert_eq!(
+        engine.status().vms[0].own_mode.as_deref(),
+        Some("nested"),
+        "not the mode in which it was found"
+    );
+    engine.end();
+    world.kvm();
+    assert_eq!((world.modes(), world.journal()), (["nested", "nested"], false));
+}
+
+#[test]
+fn a_vm_with_the_identifier_of_another_is_left_alone() {
+    let mut world = World::new();
+    let mut engine = world.engine(&shadow("web", "act = true"));
+    world.run(&mut engine, 3);
+    drop(engine);
+    let stat = world.fake.host().proc.join("100/stat");
+    std::fs::write(&stat, std::fs::read_to_string(&stat).unwrap().replace("4711", "9999")).unwrap();
+    let mut engine = world.engine("");
+    world.run(&mut engine, 2);
+    assert_eq!((world.modes()[0], world.journal()), ("shadow", false), "another VM's own mode");
+}
+
+#[test]
+fn a_vm_that_ends_leaves_nothing_behind() {
+    let mut world = World::new();
+    let mut engine = world.engine(&shadow("*", "act = true"));
+    world.run(&mut engine, 3);
+    world.end(WEB);
+    world.end(DB);
+    let told = world.run(&mut engine, 2);
+    assert_eq!(told, ["VM 100-7 (web) has ended", "VM 200-7 (db) has ended"]);
+    assert_eq!((engine.status().vms.len(), world.journal(), engine.end().len()), (0, false, 0));
+}
+
+#[test]
+fn held_vms_stay_and_undo_gives_back() {
+    let mut world = World::new();
+    let mut engine = world.engine(&shadow("*", "act = true"));
+    world.run(&mut engine, 1);
+    assert!(engine.hold("web", Some(5.0)).unwrap().contains("for 5 s"));
+    world.run(&mut engine, 3);
+    assert_eq!(world.modes(), ["nested", "shadow"]);
+    let status = engine.status();
+    assert_eq!((status.vms[0].state.as_str(), status.vms[0].note.as_deref()), ("held", Some("2 s more")));
+    world.run(&mut engine, 3);
+    assert_eq!(world.modes(), ["shadow", "shadow"]);
+    assert_eq!(engine.undo(None).unwrap().len(), 2);
+    world.run(&mut engine, 5);
+    assert_eq!((world.modes(), world.journal()), (["nested", "nested"], false));
+    engine.release("200").unwrap();
+    world.run(&mut engine, 15);
+    assert_eq!(world.modes(), ["nested", "shadow"]);
+    assert!(engine.hold("none", None).unwrap_err().to_string().contains("sees no VM `none`"));
+    let (vm, lately) = engine.explain("db").unwrap();
+    assert_eq!(vm.vm, "200-7");
+    assert!(lately.iter().any(|e| e.text.contains("asked to undo")), "{lately:?}");
+}
+
+#[test]
+fn without_a_place_for_the_journal_no_vm_is_switched() {
+    let mut world = World::new();
+    let mut engine = world.engine(&shadow("*", "act = true"));
+    std::fs::create_dir(world.folder.path().join("modes.new")).unwrap();
+    let told = world.run(&mut engine, 3);
+    assert_eq!(world.modes(), ["nested", "nested"]);
+    assert!(
+        told.iter().any(|t| t.contains("no VM is switched whose mode cannot be written down")),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn a_kvm_with_one_mode_for_all_is_observed() {
+    let mut world = World::new();
+    std::fs::remove_file(world.fake.host().sys.join("module/kvm/parameters/paging_mode")).unwrap();
+    for id in [WEB, DB] {
+        std::fs::remove_file(world.fake.host().vm_dir(id).join("paging_mode")).unwrap();
+    }
+    let mut engine = world.engine(&shadow("*", "act = true"));
+    let told = world.run(&mut engine, 5);
+    assert!(engine.only_observes().unwrap().contains("one paging mode for all VMs"));
+    assert!(told.iter().any(|t| t.contains("not-switched: this KVM has one paging mode")), "{told:?}");
+    assert!(!world.journal());
+}
+
+#[test]
+fn a_policy_without_its_counters_is_told_once() {
+    let mut world = World::new();
+    let mut engine = world.engine("[[vm]]\nname = \"web\"\npolicy = \"dsp\"\n");
+    let told = world.run(&mut engine, 30);
+    let missing = told.iter().filter(|t| t.contains("needs the counter"));
+    assert_eq!(missing.count(), 1, "{told:?}");
+    assert_eq!(engine.status().vms[0].missing.as_deref(), Some("instructions"));
+}
+
+#[test]
+fn the_recording_replays_to_the_same_decisions() {
+    let mut world = World::new();
+    let file = world.folder.path().join("vms.jsonl");
+    let text = format!(
+        "[limits]\nmin_stay_s = 7\nblackout_s = 2\nmost_switches_per_hour = 12\n[recording]\nfile = \"{}\"\n\
+         [[vm]]\nname = \"*\"\npolicy = \"toggle\"\nact = true\nparameters = {{ interval_s = 3 }}\n",
+        file.display()
+    );
+    let mut engine = world.engine(&text);
+    world.run(&mut engine, 600);
+    drop(engine);
+    let lines = std::fs::read_to_string(&file).unwrap();
+    let made: Vec<DecisionLine> = lines.lines().filter_map(|l| serde_json::from_str(l).ok()).collect();
+    let made: Vec<&DecisionLine> = made.iter().filter(|d| d.schema == DecisionLine::schema()).collect();
+    let config = Config::parse(&text, Path::new("c.toml")).unwrap();
+    let mut replayed = 0;
+    for vm in bifold_live::recording::read(&file).unwrap() {
+        let decided =
+            crate::replay::replay(&vm, crate::replay::rule(&vm, &config).unwrap(), &config).unwrap();
+        let of_vm: Vec<_> = made.iter().filter(|d| d.vm == vm.vm).collect();
+        assert_eq!(of_vm.len(), decided.len());
+        for (live, off_line) in of_vm.iter().zip(&decided) {
+            assert_eq!(live.time, vm.intervals[off_line.interval].time);
+            assert_eq!(live.wants, off_line.choice.decision.mode.name());
+            assert_eq!(
+                (live.verdict.as_str(), &live.why),
+                (off_line.choice.verdict.word(), &off_line.choice.decision.why)
+            );
+        }
+        replayed += decided.len();
+    }
+    assert!(replayed > 100, "{replayed}");
+    assert!(made.iter().any(|d| d.verdict == "switch") && made.iter().any(|d| d.verdict == "too-many"));
+    assert!(world.kvm.values().all(|(_, switches)| (2..=12).contains(switches)), "{:?}", world.kvm);
+}
+
+#[test]
+fn a_mode_that_the_policy_wants_twice_is_in_the_log_once() {
+    let mut world = World::new();
+    let mut engine = world.engine(&shadow("web", ""));
+    let told = world.run(&mut engine, 100);
+    assert_eq!(told.iter().filter(|t| t.contains("wants")).count(), 1, "{told:?}");
+}

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the engine remembers of a VM.
+
+use super::TELL_MISSING;
+use crate::config::Config;
+use crate::pilot::{Choice, Pilot};
+use crate::status::{Totals, VmStatus};
+use bifold_host::{State, VmId, printable};
+use bifold_live::Watched;
+use bifold_live::recording::RecordedInterval;
+use bifold_policy::Mode;
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Number of events that are kept for `explain`.
+const KEPT: usize = 50;
+
+/// Something that happened.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// Seconds since 1970.
+    pub time: f64,
+    /// KVM's identifier of the VM, if the event is a VM's.
+    pub vm: Option<String>,
+    /// What happened, in a sentence.
+    pub text: String,
+}
+
+/// A VM that a user holds in its mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hold {
+    /// Time since the daemon's start at which the hold ends; `None` if it does not end by itself.
+    pub until: Option<Duration>,
+}
+
+/// A VM.
+pub struct Vm {
+    pub name: Option<String>,
+    pub pid: u32,
+    /// When the VM's process started, in ticks since boot.
+    pub started: u64,
+    pub pilot: Option<Pilot>,
+    pub policy: Option<String>,
+    rule: Option<String>,
+    never: bool,
+    acts: bool,
+    /// Whether the rule is the one for the VM's present name and the present configuration.
+    has_rule: bool,
+    pub hold: Option<Hold>,
+    /// Why KVM will never switch this VM.
+    pub cannot: Option<String>,
+    /// Not before this time since the daemon's start: KVM refused.
+    pub again: Duration,
+    pub totals: Totals,
+    load: Option<f64>,
+    last: Option<Choice>,
+    /// The last decision in the log: the wish, and the first word of what was done.
+    logged: Option<(Mode, String)>,
+    intervals: u64,
+    told_missing: bool,
+    pub lately: VecDeque<Event>,
+}
+
+impl Vm {
+    pub fn new(watched: &Watched, started: u64) -> Vm {
+        Vm {
+            name: watched.name.clone(),
+            pid: watched.pid,
+            started,
+            pilot: None,
+            policy: None,
+            rule: None,
+            never: false,
+            acts: false,
+            has_rule: false,
+            hold: None,
+            cannot: None,
+            again: Duration::ZERO,
+            totals: Totals::default(),
+            load: None,
+            last: None,
+            logged: None,
+            intervals: 0,
+            told_missing: false,
+            lately: VecDeque::new(),
+        }
+    }
+
+    /// The VM in words: its identifier, and its name with control characters escaped.
+    pub fn who(&self, id: VmId) -> String {
+        match &self.name {
+            Some(name) => format!("VM {id} ({})", printable(name)),
+            None => format!("VM {id}"),
+        }
+    }
+
+    /// Lets the rule be looked for again, as the configuration is another.
+    pub fn forget_rule(&mut self) {
+        (self.has_rule, self.cannot) = (false, None);
+    }
+
+    pub fn has_rule_for(&self, name: Option<&str>) -> bool {
+        self.has_rule && self.name.as_deref() == name
+    }
+
+    /// Takes the rule that the configuration has for the VM. Returns what that means, in words.
+    pub fn take_rule(&mut self, watched: &Watched, config: &Config, adopted: bool) -> String {
+        self.name = watched.name.clone();
+        let name = self.name.as_deref();
+        let rule = config.rule(watched.id, name);
+        self.never = config.is_never(watched.id, name);
+        self.has_rule = true;
+        self.acts = rule.is_some_and(|r| r.act);
+        self.rule = rule.map(|r| r.vms.text().to_string());
+        self.policy = rule.map(|r| r.policy.name.clone());
+        self.pilot = rule.map(|r| if adopted { Pilot::adopted(r, config) } else { Pilot::new(r, config) });
+        (self.last, self.logged, self.intervals, self.told_missing) = (None, None, 0, false);
+        match (&self.policy, self.acts) {
+            (Some(policy), true) => format!("is switched by policy {policy}"),
+            (Some(policy), false) => format!("is observed with policy {policy}"),
+            (None, _) if self.never => "is never to be switched".into(),
+            (None, _) => "has no rule".into(),
+        }
+    }
+
+    /// Whether the daemon may switch the VM now; else what is written of a decision.
+    pub fn may_act(&mut self, up: Duration) -> Result<(), String> {
+        if self.hold.is_some_and(|h| h.until.is_some_and(|until| until <= up)) {
+            self.hold = None;
+        }
+        match (&self.cannot, self.hold) {
+            _ if !self.acts => Err("would-switch".into()),
+            (_, Some(_)) => Err("held".into()),
+            (Some(why), _) => Err(format!("not-switched: {why}")),
+            _ if up < self.again => Err("not-switched: KVM refused a moment ago".into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the daemon may leave the VM in another mode than its own.
+    pub fn is_ours(&self) -> bool {
+        self.acts
+    }
+
+    pub fn count(
+        &mut self,
+        seen: &RecordedInterval,
+        exits: Option<u64>,
+        ran_ns: Option<u64>,
+        waited_ns: Option<u64>,
+    ) {
+        self.intervals += 1;
+        self.load = seen.measured.load;
+        let add = |sum: &mut u64, n: Option<u64>| *sum = sum.saturating_add(n.unwrap_or(0));
+        add(&mut self.totals.exits, exits);
+        add(&mut self.totals.ran_ns, ran_ns);
+        add(&mut self.totals.waited_ns, waited_ns);
+    }
+
+    fn missing(&self) -> Option<String> {
+        let unknown = self.pilot.as_ref()?.missing().filter(|_| self.intervals >= TELL_MISSING)?;
+        Some(unknown.counter.to_string())
+    }
+
+    /// The counter that the policy lacks, in a sentence, if that is not told yet.
+    pub fn new_missing(&mut self) -> Option<String> {
+        let counter = self.missing().filter(|_| !self.told_missing)?;
+        self.told_missing = true;
+        let policy = self.policy.as_deref().unwrap_or_default();
+        Some(format!(
+            "is not decided over: policy {policy} needs the counter {counter}, which nobody counts for this VM (docs/guide/watch.md)"
+        ))
+    }
+
+    /// Whether the log lacks this decision: another wish, or another outcome.
+    pub fn is_news(&mut self, choice: &Choice, done: &str) -> bool {
+        let word = done.split(':').next().unwrap_or_default().to_string();
+        let now = (choice.decision.mode, word);
+        let before = self.logged.replace(now.clone());
+        // A first wish to stay is no news.
+        before.map_or(now.1 != "stayed", |before| before != now)
+    }
+
+    pub fn remember(&mut self, time: f64, text: String, choice: Option<Choice>) {
+        if choice.is_some() {
+            self.last = choice;
+        }
+        if self.lately.len() == KEPT {
+            self.lately.pop_front();
+        }
+        self.lately.push_back(Event { time, vm: None, text });
+    }
+
+    pub fn status(&self, id: VmId, state: Option<State>, own: Option<Mode>, up: Duration) -> VmStatus {
+        let held = self.hold.filter(|h| h.until.is_none_or(|until| until > up));
+        let (word, note) = match (held, &self.cannot) {
+            _ if self.never => ("never", None),
+            _ if self.pilot.is_none() => ("no rule", None),
+            (Some(hold), _) => {
+                let left = hold.until.map(|until| format!("{:.0} s more", (until - up).as_secs_f64()));
+                ("held", Some(left.unwrap_or("until released".into())))
+            }
+            _ if !self.acts => ("observes", None),
+            (None, Some(why)) => ("cannot", Some(why.clone())),
+            _ => ("acts", None),
+        };
+        let last = self.last.as_ref();
+        VmStatus {
+            vm: id.to_string(),
+            name: self.name.clone(),
+            pid: self.pid,
+            mode: state.map(|s| s.to_string()),
+            own_mode: own.map(|m| m.name().to_string()),
+            rule: self.rule.clone(),
+            policy: self.policy.clone(),
+            state: word.into(),
+            note,
+            wants: last.map(|c| c.decision.mode.name().to_string()),
+            why: last.map(|c| c.decision.why.clone()),
+            verdict: last.map(|c| c.verdict.word().to_string()),
+            missing: self.missing(),
+            load: self.load,
+            switches_in_hour: self.pilot.as_ref().map_or(0, Pilot::switches_in_hour),
+            totals: self.totals,
+        }
+    }
+}

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Lets each VM of a host run in the paging mode that its policy wants.
+//!
+//! An [`Engine`] reads the host's VMs interval by interval ([`bifold_live::Watch`]). Each VM that a rule of the [`Config`]
+//! fits has a [`Pilot`]: a policy, and limits on how often the VM may be switched. The engine switches a VM only if its
+//! rule says so, writes down the VM's own mode before ([`Homes`]), and gives the VM back when the rule goes, when asked,
+//! and at its end.
+//!
+//! [`control`] is the socket by which `bifold ctl` talks to the daemon, [`metrics`] are those for Prometheus, [`replay`] goes
+//! over a recording with the pilots of a configuration.
+#![forbid(unsafe_code)]
+
+pub mod config;
+pub mod control;
+mod engine;
+mod error;
+#[cfg(test)]
+#[path = "../../live/src/fake_host.rs"]
+mod fake_host;
+mod homes;
+pub mod metrics;
+mod pilot;
+mod record;
+pub mod replay;
+mod status;
+
+pub use config::{Config, ConfigError};
+pub use engine::{Engine, Event};
+pub use error::DaemonError;
+pub use homes::{Home, Homes};
+pub use pilot::{Choice, Pilot, Verdict};
+pub use record::{DecisionLine, Recorder};
+pub use status::{Status, Totals, VmStatus};

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Metrics for Prometheus: a text file for node_exporter, and a loopback address that answers HTTP.
+
+use crate::error::DaemonError;
+use crate::status::{Status, VmStatus};
+use bifold_host::printable;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use std::fmt;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The labels of a VM's metrics.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Labels {
+    vm: String,
+    name: String,
+}
+
+/// Labels of [`STATE`].
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StateLabels {
+    vm: String,
+    name: String,
+    policy: String,
+    state: String,
+}
+
+/// A metric of each VM: name, help, value.
+type PerVm = (&'static str, &'static str, fn(&VmStatus) -> Option<f64>);
+
+const SHADOW: &str = "shadow";
+
+fn is_shadow(mode: &Option<String>) -> Option<f64> {
+    mode.as_deref().map(|m| if m == SHADOW { 1.0 } else { 0.0 })
+}
+
+/// A label's value. The owner of a VM chose the name, and the library writes values as they are: OpenMetrics has backslash,
+/// quote and line feed escaped.
+fn escaped(text: &str) -> String {
+    printable(text).replace('\\', "\\\\").replace('"', "\\\"")
+}
+
+/// Levels.
+const GAUGES: [PerVm; 5] = [
+    ("bifold_vm_shadow_mode", "1 if the VM is in shadow paging, 0 in nested paging", |v| is_shadow(&v.mode)),
+    ("bifold_vm_wants_shadow_mode", "1 if the policy wants shadow paging", |v| is_shadow(&v.wants)),
+    ("bifold_vm_away", "1 if the VM is not in the mode in which the daemon found it", |v| {
+        Some(if v.own_mode.is_some() { 1.0 } else { 0.0 })
+    }),
+    ("bifold_vm_load_ratio", "Share of the last interval during which vCPUs ran", |v| v.load),
+    ("bifold_vm_switches_last_hour", "Switches in the last hour, by anybody", |v| {
+        Some(v.switches_in_hour as f64)
+    }),
+];
+
+/// Counts. Prometheus adds `_total` to their names.
+const COUNTERS: [PerVm; 6] = [
+    ("bifold_vm_decisions", "Decisions of the VM's policy", |v| Some(v.totals.decisions as f64)),
+    ("bifold_vm_switches", "Switches of the VM by the daemon", |v| Some(v.totals.switched as f64)),
+    ("bifold_vm_refused", "Switches that KVM refused", |v| Some(v.totals.refused as f64)),
+    ("bifold_vm_exits", "Exits of the VM", |v| Some(v.totals.exits as f64)),
+    ("bifold_vm_run_seconds", "Time of the VM's vCPUs on CPUs", |v| Some(v.totals.ran_ns as f64 / 1e9)),
+    ("bifold_vm_wait_seconds", "Time that the VM's vCPUs waited for a CPU", |v| {
+        Some(v.totals.waited_ns as f64 / 1e9)
+    }),
+];
+
+/// The metric that names a VM's policy and what the daemon does with the VM.
+const STATE: &str = "bifold_vm_state";
+
+type Level = Gauge<f64, AtomicU64>;
+type Count = Counter<f64, AtomicU64>;
+
+/// The metrics in Prometheus's text format.
+///
+/// # Errors
+/// If a text cannot be formatted, which does not happen in memory.
+pub fn text(status: &Status) -> Result<String, fmt::Error> {
+    let mut registry = Registry::default();
+    let of = |v: &VmStatus| Labels { vm: v.vm.clone(), name: escaped(v.name.as_deref().unwrap_or_default()) };
+    for (name, help, value) in GAUGES {
+        let family = Family::<Labels, Level>::default();
+        let known = status.vms.iter().filter_map(|v| Some((v, value(v)?)));
+        for (v, n) in known {
+            family.get_or_create(&of(v)).set(n);
+        }
+        registry.register(name, help, family);
+    }
+    for (name, help, value) in COUNTERS {
+        let family = Family::<Labels, Count>::default();
+        let known = status.vms.iter().filter_map(|v| Some((v, value(v)?)));
+        for (v, n) in known {
+            family.get_or_create(&of(v)).inc_by(n);
+        }
+        registry.register(name, help, family);
+    }
+    let states = Family::<StateLabels, Level>::default();
+    for v in &status.vms {
+        let Labels { vm, name } = of(v);
+        let policy = escaped(v.policy.as_deref().unwrap_or_default());
+        let labels = StateLabels { vm, name, policy, state: v.state.clone() };
+        states.get_or_create(&labels).set(1.0);
+    }
+    registry.register(STATE, "1 for the VM's policy, and what the daemon does with the VM", states);
+    let level = |registry: &mut Registry, name: &str, help: &str, value: f64| {
+        let gauge = Level::default();
+        gauge.set(value);
+        registry.register(name, help, gauge);
+    };
+    level(&mut registry, "bifold_daemon_up_seconds", "Time since the daemon's start", status.up_s);
+    level(
+        &mut registry,
+        "bifold_daemon_reading_seconds",
+        "Time that the last reading of all VMs took",
+        status.reading_s,
+    );
+    let trouble = if status.trouble.is_some() { 1.0 } else { 0.0 };
+    level(
+        &mut registry,
+        "bifold_daemon_trouble",
+        "1 if a file could not be written; the log says which",
+        trouble,
+    );
+    let mut text = String::new();
+    encode(&mut text, &registry).map(|()| text)
+}
+
+/// Replaces the text file; a reader finds all of it or the one before.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn write(path: &Path, text: &str) -> Result<(), DaemonError> {
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    let new = PathBuf::from(new);
+    fs::write(&new, text).and_then(|()| fs::rename(&new, path)).map_err(|e| DaemonError::io(path, e))
+}
+
+/// Answers HTTP with the metrics that were set last, in a thread that ends with the process.
+pub struct Listener {
+    text: Arc<Mutex<String>>,
+    address: SocketAddr,
+}
+
+impl Listener {
+    /// Listens at a loopback address.
+    ///
+    /// # Errors
+    /// If the address cannot be listened at.
+    pub fn start(address: SocketAddr) -> Result<Listener, DaemonError> {
+        let failed = |e: Box<dyn std::error::Error + Send + Sync>| {
+            DaemonError::io(format!("address {address}"), std::io::Error::other(e))
+        };
+        let server = tiny_http::Server::http(address).map_err(failed)?;
+        let address = server.server_addr().to_ip().unwrap_or(address);
+        let text = Arc::new(Mutex::new(String::new()));
+        let of_thread = Arc::clone(&text);
+        std::thread::spawn(move || {
+            for request in server.incoming_requests() {
+                let text = of_thread.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                // A client that has gone misses its answer.
+                let _ = request.respond(answer(text));
+            }
+        });
+        Ok(Listener { text, address })
+    }
+
+    /// Where metrics are answered.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Sets what is answered from now on.
+    pub fn set(&self, text: String) {
+        *self.text.lock().unwrap_or_else(PoisonError::into_inner) = text;
+    }
+}
+
+fn answer(text: String) -> tiny_http::Response<std::io::Cursor<Vec<u8>>> {
+    const TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    let kind = tiny_http::Header::from_bytes("Content-Type", TYPE).ok();
+    let answer = tiny_http::Response::from_string(text);
+    match kind {
+        Some(kind) => answer.with_header(kind),
+        None => answer,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read as _, Write as _};
+    use std::time::Duration;
+
+    fn status() -> Status {
+        let vm = VmStatus {
+            vm: "100-7".into(),
+            name: Some("we\"b\n\u{1b}[2J".into()),
+            mode: Some("shadow".into()),
+            policy: Some("dsp".into()),
+            state: "acts".into(),
+            load: Some(0.5),
+            ..VmStatus::default()
+        };
+        Status { vms: vec![vm], up_s: 3.0, ..Status::default() }
+    }
+
+    #[test]
+    fn a_vm_is_a_line_of_each_metric_and_its_name_cannot_break_the_line() {
+        let text = text(&status()).unwrap();
+        assert!(
+            text.contains(r#"bifold_vm_shadow_mode{vm="100-7",name="we\"b\\n\\u{1b}[2J"} 1.0"#),
+            "{text}"
+        );
+        assert!(text.contains("bifold_vm_switches_total{"), "{text}");
+        assert!(text.contains(r#"policy="dsp",state="acts"} 1.0"#), "{text}");
+        assert!(!text.contains("bifold_vm_wants_shadow_mode{"), "unknown is no line: {text}");
+        assert!(text.lines().all(|l| l.starts_with(['#', 'b'])), "{text}");
+    }
+
+    #[test]
+    fn the_listener_answers_what_was_set_last() {
+        let listener = Listener::start("127.0.0.1:0".parse().unwrap()).unwrap();
+        listener.set("first".into());
+        listener.set("bifold_daemon_up_seconds 1\n".into());
+        let mut stream = std::net::TcpStream::connect(listener.address()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(
+            answer.starts_with("HTTP/1.0 200") && answer.ends_with("bifold_daemon_up_seconds 1\n"),
+            "{answer}"
+        );
+    }
+
+    #[test]
+    fn the_file_is_replaced_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("bifold.prom");
+        write(&path, "old").unwrap();
+        write(&path, "new").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        assert!(write(&dir.path().join("none/x.prom"), "x").is_err());
+    }
+}

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One VM under a rule: its policy decides, the rule's limits allow or delay.
+//!
+//! A pilot sees intervals alone and measures time by their lengths. The daemon's pilots and those of a replay over the
+//! daemon's recording therefore come to the same decisions.
+
+use crate::config::{Config, Limits, Rule};
+use bifold_live::follow::{Follower, Seen};
+use bifold_live::recording::RecordedInterval;
+use bifold_policy::{Counters, Decision, Estimator, Mode, UnknownCounter};
+use std::collections::VecDeque;
+
+/// Seconds of the window in which switches are counted.
+const HOUR: f64 = 3600.0;
+
+/// A VM's policy, and what its limits remember.
+pub struct Pilot {
+    follower: Follower,
+    limits: Limits,
+    /// Seconds since the first interval.
+    clock: f64,
+    /// Ends of intervals with switches in the last hour, and numbers of switches.
+    switches: VecDeque<(f64, u64)>,
+    last_switch: Option<f64>,
+}
+
+/// A decision, and what becomes of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Choice {
+    /// The VM's mode.
+    pub now: Mode,
+    /// What the policy wants.
+    pub decision: Decision,
+    /// Whether the limits allow that.
+    pub verdict: Verdict,
+}
+
+/// What becomes of a decision.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Verdict {
+    /// The VM is in the mode that the policy wants.
+    Stay,
+    /// The VM may be switched.
+    Switch,
+    /// The VM has not been long enough in its mode.
+    TooEarly {
+        /// Seconds until the least stay is over.
+        left_s: f64,
+    },
+    /// The VM has been switched as often as an hour allows.
+    TooMany {
+        /// Switches in the last hour.
+        switches: u64,
+    },
+}
+
+impl Verdict {
+    /// One word for files and tables.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Verdict::Stay => "stay",
+            Verdict::Switch => "switch",
+            Verdict::TooEarly { .. } => "too-early",
+            Verdict::TooMany { .. } => "too-many",
+        }
+    }
+}
+
+impl Pilot {
+    /// A pilot for a VM of this rule.
+    pub fn new(rule: &Rule, config: &Config) -> Pilot {
+        Pilot::of(rule, &config.estimator, config.interval_s)
+    }
+
+    fn of(rule: &Rule, estimator: &Estimator, interval_s: f64) -> Pilot {
+        let follower = Follower::new(&rule.policy.spec, Some(estimator), interval_s);
+        Pilot { follower, limits: rule.limits, clock: 0.0, switches: VecDeque::new(), last_switch: None }
+    }
+
+    /// A pilot for a VM that an earlier daemon has switched, nobody knows when: as if just now.
+    pub fn adopted(rule: &Rule, config: &Config) -> Pilot {
+        Pilot { last_switch: Some(0.0), ..Pilot::new(rule, config) }
+    }
+
+    /// Takes the VM's next interval. Returns the decision, if one is due.
+    pub fn interval(&mut self, interval: &RecordedInterval) -> Option<Choice> {
+        self.clock += interval.seconds.max(0.0);
+        self.count_switches(interval);
+        if self.last_switch.is_some_and(|at| self.clock - at < self.limits.blackout_s) {
+            return None;
+        }
+        let Seen::Decided(decision) = self.follower.interval(interval) else { return None };
+        // A policy decides over intervals in one mode only.
+        let now = interval.mode?;
+        let verdict = if decision.mode == now { Verdict::Stay } else { self.limited() };
+        Some(Choice { now, decision, verdict })
+    }
+
+    fn count_switches(&mut self, interval: &RecordedInterval) {
+        let known = Counters::of(&["mode_switches"]).less(interval.measured.known) == Counters::NONE;
+        let switches = if known { interval.measured.sample.mode_switches } else { 0 };
+        if switches > 0 {
+            self.last_switch = Some(self.clock);
+            self.switches.push_back((self.clock, switches));
+        }
+        // A switch happened at some time of its interval: the latest counts.
+        while self.switches.front().is_some_and(|(at, _)| self.clock - at > HOUR) {
+            self.switches.pop_front();
+        }
+    }
+
+    fn limited(&self) -> Verdict {
+        let switches = self.switches_in_hour();
+        let stayed = self.last_switch.map_or(f64::INFINITY, |at| self.clock - at);
+        if switches >= self.limits.most_switches_per_hour {
+            return Verdict::TooMany { switches };
+        }
+        // Lengths of intervals are not exact.
+        match self.limits.min_stay_s - stayed {
+            left_s if left_s > 1e-6 => Verdict::TooEarly { left_s },
+            _ => Verdict::Switch,
+        }
+    }
+
+    /// Number of the VM's switches in the last hour, by anybody.
+    pub fn switches_in_hour(&self) -> u64 {
+        self.switches.iter().fold(0, |sum, (_, n)| sum.saturating_add(*n))
+    }
+
+    /// The counter that the policy waits for; `None` if the policy sees intervals.
+    pub fn missing(&self) -> Option<UnknownCounter> {
+        self.follower.missing()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bifold_live::Measured;
+    use bifold_model::Sample;
+    use std::path::Path;
+
+    fn pilot(text: &str) -> Pilot {
+        let config = Config::parse(text, Path::new("c.toml")).unwrap();
+        Pilot::new(&config.rules[0], &config)
+    }
+
+    /// A second of a VM that would like to be in the other mode, for `dsp`.
+    fn longing(mode: Mode, switches: u64) -> RecordedInterval {
+        let (tlb_misses_4k, guest_page_faults) = match mode {
+            Mode::Nested => (50 << 20, 0),
+            Mode::Shadow => (0, 9 << 20),
+        };
+        let sample = Sample {
+            instructions: 1 << 30,
+            tlb_misses_4k,
+            guest_page_faults,
+            mode_switches: switches,
+            ..Sample::default()
+        };
+        let measured = Measured { sample, known: Counters::ALL, cycles: Some(3e9), load: Some(1.0) };
+        let mode = Some(mode).filter(|_| switches == 0);
+        RecordedInterval { time: 0.0, seconds: 1.0, mode, measured }
+    }
+
+    /// Runs a VM that obeys; returns the seconds at whose ends the VM was switched.
+    fn obeys(pilot: &mut Pilot, seconds: usize) -> Vec<usize> {
+        let (mut mode, mut switched, mut at) = (Mode::Nested, 0, Vec::new());
+        for n in 0..seconds {
+            let choice = pilot.interval(&longing(mode, std::mem::take(&mut switched)));
+            if choice.is_some_and(|c| c.verdict == Verdict::Switch) {
+                (mode, switched) = (mode.other(), 1);
+                at.push(n);
+            }
+        }
+        at
+    }
+
+    const DSP: &str = "[[vm]]\nname = \"web\"\npolicy = \"dsp\"\nparameters = { interval_s = 1 }\n";
+
+    #[test]
+    fn a_vm_stays_its_least_time_and_the_policy_does_not_see_the_blackout() {
+        let at = obeys(&mut pilot(&format!("[limits]\nmin_stay_s = 10\nblackout_s = 2\n{DSP}")), 60);
+        assert!(at.len() >= 4, "{at:?}");
+        // The interval of the switch is one more.
+        assert!(at.windows(2).all(|w| w[1] - w[0] == 11), "{at:?}");
+        let mut quick = pilot(&format!("[limits]\nmin_stay_s = 0\nblackout_s = 0\n{DSP}"));
+        assert!(obeys(&mut quick, 60).len() > 10);
+    }
+
+    #[test]
+    fn no_hour_has_more_switches_than_allowed() {
+        let text = format!("[limits]\nmin_stay_s = 0\nblackout_s = 0\nmost_switches_per_hour = 5\n{DSP}");
+        let at = obeys(&mut pilot(&text), 3 * 3600);
+        assert!(at.windows(6).all(|w| w[5] - w[0] > 3600), "{at:?}");
+        assert_eq!(at.len(), 15, "{at:?}");
+        let mut one = pilot(&text);
+        for _ in 0..5 {
+            one.interval(&longing(Mode::Nested, 1));
+        }
+        let told = (0..9).find_map(|_| one.interval(&longing(Mode::Nested, 0))).unwrap();
+        assert_eq!(told.verdict, Verdict::TooMany { switches: 5 }, "switches by others count");
+    }
+
+    #[test]
+    fn an_adopted_vm_is_not_switched_at_once() {
+        let config =
+            Config::parse(&format!("[limits]\nmin_stay_s = 30\n{DSP}"), Path::new("c.toml")).unwrap();
+        let at = obeys(&mut Pilot::adopted(&config.rules[0], &config), 40);
+        assert_eq!(at, [29]);
+    }
+
+    #[test]
+    fn a_counter_that_no_interval_has_is_told() {
+        let mut pilot = pilot(DSP);
+        let mut blind = longing(Mode::Nested, 0);
+        blind.measured.known = Counters::ALL.less(Counters::PAGE_FAULTS);
+        assert_eq!(pilot.interval(&blind), None);
+        assert_eq!(pilot.missing().unwrap().counter, "guest_page_faults");
+        pilot.interval(&longing(Mode::Nested, 0));
+        assert_eq!(pilot.missing(), None);
+    }
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The daemon's recording: a line for each reading of a VM, as `bifold stat --format jsonl` writes, and a line for each
+//! decision.
+//!
+//! Whole lines only: what a full disk cuts off is taken back, and the recording goes on when there is room.
+
+use crate::config::Recording;
+use crate::error::DaemonError;
+use bifold_live::columns::{self, Column, Row};
+use bifold_live::files::json_line;
+use bifold_live::recording::DECISION_SCHEMA;
+use serde::{Deserialize, Serialize};
+use std::fs::{File, OpenOptions, rename};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::PathBuf;
+
+/// A line for a decision.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DecisionLine {
+    /// `bifold.decision/1`.
+    pub schema: String,
+    /// End of the interval, in seconds since 1970.
+    pub time: f64,
+    /// KVM's identifier of the VM.
+    pub vm: String,
+    /// The VM's name.
+    pub name: Option<String>,
+    /// The policy.
+    pub policy: String,
+    /// The VM's mode.
+    pub now: String,
+    /// The mode that the policy wants.
+    pub wants: String,
+    /// What the limits say: `stay`, `switch`, `too-early` or `too-many`.
+    pub verdict: String,
+    /// What the daemon did: `stayed`, `switched`, `would-switch`, `held`, or `not-switched` with the reason.
+    pub done: String,
+    /// The policy's reason.
+    pub why: String,
+}
+
+impl DecisionLine {
+    /// The schema's name.
+    pub fn schema() -> String {
+        DECISION_SCHEMA.into()
+    }
+}
+
+/// An open recording.
+pub struct Recorder {
+    recording: Recording,
+    file: File,
+    columns: Vec<Column>,
+    /// The file's length in whole lines.
+    length: u64,
+    /// Lines of this interval.
+    lines: Vec<u8>,
+    /// Whether the last interval could not be written.
+    failed: bool,
+}
+
+impl Recorder {
+    /// Opens a recording, and adds to what is there.
+    ///
+    /// # Errors
+    /// If the file cannot be opened.
+    pub fn open(recording: &Recording) -> Result<Recorder, DaemonError> {
+        let (file, length) = open(recording).map_err(|e| DaemonError::io(&recording.file, e))?;
+        let columns = columns::all();
+        Ok(Recorder { recording: recording.clone(), file, columns, length, lines: Vec::new(), failed: false })
+    }
+
+    /// What is recorded.
+    pub fn recording(&self) -> &Recording {
+        &self.recording
+    }
+
+    /// Adds a reading to the interval's lines.
+    pub fn reading(&mut self, row: &Row) {
+        json_line(&self.columns, row, &mut self.lines).expect("memory takes every line");
+    }
+
+    /// Adds a decision to the interval's lines.
+    pub fn decision(&mut self, line: &DecisionLine) {
+        if let Ok(text) = serde_json::to_string(line) {
+            self.lines.extend_from_slice(text.as_bytes());
+            self.lines.push(b'\n');
+        }
+    }
+
+    /// Writes the interval's lines. An error is returned once, until the file can be written again.
+    ///
+    /// # Errors
+    /// If the lines cannot be written: the recording lacks this interval.
+    pub fn write(&mut self) -> Result<(), DaemonError> {
+        let lines = std::mem::take(&mut self.lines);
+        let written = self.add(&lines);
+        let before = std::mem::replace(&mut self.failed, written.is_err());
+        match written {
+            Err(e) if !before => Err(DaemonError::io(&self.recording.file, e)),
+            _ => Ok(()),
+        }
+    }
+
+    fn add(&mut self, lines: &[u8]) -> io::Result<()> {
+        if self.length > 0 && self.length + lines.len() as u64 > self.recording.most_mib << 20 {
+            rename(&self.recording.file, older(&self.recording.file))?;
+            (self.file, self.length) = open(&self.recording)?;
+        }
+        self.file.write_all(lines).inspect_err(|_| {
+            // Without a half line, if the disk is full; if that fails too, a reader leaves a cut last line out.
+            let _ = self.file.set_len(self.length).and_then(|()| self.file.seek(SeekFrom::End(0)));
+        })?;
+        self.length += lines.len() as u64;
+        Ok(())
+    }
+}
+
+/// The name of a recording that is full.
+fn older(file: &std::path::Path) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(".1");
+    name.into()
+}
+
+/// Opens the file at the end of its last whole line.
+fn open(recording: &Recording) -> io::Result<(File, u64)> {
+    let mut file =
+        OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&recording.file)?;
+    let length = file.seek(SeekFrom::End(0))?;
+    // A daemon that was killed may have left a part of a line.
+    const LONGEST: u64 = 64 << 10;
+    let start = file.seek(SeekFrom::Start(length.saturating_sub(LONGEST)))?;
+    let mut tail = Vec::new();
+    (&file).take(LONGEST).read_to_end(&mut tail)?;
+    let whole = match tail.iter().rposition(|b| *b == b'\n') {
+        Some(at) => start + at as u64 + 1,
+        None if start == 0 => 0,
+        None => length,
+    };
+    file.set_len(whole)?;
+    file.seek(SeekFrom::Start(whole))?;
+    Ok((file, whole))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(why: &str) -> DecisionLine {
+        let text = |t: &str| t.to_string();
+        DecisionLine {
+            schema: DecisionLine::schema(),
+            time: 1.5,
+            vm: text("100-7"),
+            name: Some(text("web")),
+            policy: text("dsp"),
+            now: text("nested"),
+            wants: text("shadow"),
+            verdict: text("switch"),
+            done: text("switched"),
+            why: text(why),
+        }
+    }
+
+    #[test]
+    fn a_cut_line_is_removed_and_lines_are_added() {
+        let dir = tempfile::tempdir().unwrap();
+        let recording = Recording { file: dir.path().join("vms.jsonl"), most_mib: 1 };
+        std::fs::write(&recording.file, "{\"a\":1}\n{\"b").unwrap();
+        let mut recorder = Recorder::open(&recording).unwrap();
+        recorder.decision(&line("misses"));
+        recorder.write().unwrap();
+        let text = std::fs::read_to_string(&recording.file).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!((lines.len(), lines[0]), (2, "{\"a\":1}"));
+        assert_eq!(serde_json::from_str::<DecisionLine>(lines[1]).unwrap(), line("misses"));
+    }
+
+    #[test]
+    fn a_full_file_is_renamed() {
+        let dir = tempfile::tempdir().unwrap();
+        let recording = Recording { file: dir.path().join("vms.jsonl"), most_mib: 1 };
+        let mut recorder = Recorder::open(&recording).unwrap();
+        for _ in 0..3 {
+            recorder.decision(&line(&"x".repeat(600 << 10)));
+            recorder.write().unwrap();
+        }
+        let size = |name: &str| std::fs::metadata(dir.path().join(name)).unwrap().len();
+        assert!(size("vms.jsonl") < 1 << 20 && size("vms.jsonl.1") < 1 << 20);
+    }
+
+    #[test]
+    fn a_full_disk_is_told_once() {
+        let recording = Recording { file: "/dev/full".into(), most_mib: 1 };
+        let file = File::options().write(true).open("/dev/full").unwrap();
+        let columns = columns::all();
+        let mut recorder = Recorder { recording, file, columns, length: 0, lines: Vec::new(), failed: false };
+        recorder.decision(&line("x"));
+        assert!(recorder.write().is_err());
+        recorder.decision(&line("x"));
+        assert!(recorder.write().is_ok(), "told already");
+    }
+}

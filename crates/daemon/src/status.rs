@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the daemon knows of its VMs at a moment: the answer of `bifold ctl status`, and the source of the metrics.
+
+use serde::{Deserialize, Serialize};
+
+/// Name and version of the schema.
+pub const SCHEMA: &str = "bifold.daemon-status/1";
+
+/// The daemon and its VMs.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// The daemon's process.
+    pub pid: u32,
+    /// The daemon's version of Bifold.
+    pub version: String,
+    /// Seconds since the daemon's start.
+    pub up_s: f64,
+    /// Number of intervals read.
+    pub intervals: u64,
+    /// Seconds that the last reading of all VMs took.
+    pub reading_s: f64,
+    /// Why no VM can be switched on this host; `None` if VMs can be.
+    pub only_observes: Option<String>,
+    /// The last error of the recording or of the metrics' file.
+    pub trouble: Option<String>,
+    /// The VMs, by identifier.
+    pub vms: Vec<VmStatus>,
+}
+
+/// A VM.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct VmStatus {
+    /// KVM's identifier.
+    pub vm: String,
+    /// The VM's name.
+    pub name: Option<String>,
+    /// The VM's process.
+    pub pid: u32,
+    /// The VM's mode, or the switch under way.
+    pub mode: Option<String>,
+    /// The mode in which the daemon found the VM, if the daemon has switched the VM.
+    pub own_mode: Option<String>,
+    /// The pattern of the VM's rule.
+    pub rule: Option<String>,
+    /// The rule's policy.
+    pub policy: Option<String>,
+    /// `acts`, `observes`, `held`, `never`, `no rule`, or `cannot` (KVM will not switch this VM).
+    pub state: String,
+    /// Why, if the state needs a reason: what KVM said, or how long the VM is held.
+    pub note: Option<String>,
+    /// The mode that the policy wanted last.
+    pub wants: Option<String>,
+    /// The policy's last reason.
+    pub why: Option<String>,
+    /// What the limits said: `stay`, `switch`, `too-early`, `too-many`.
+    pub verdict: Option<String>,
+    /// The counter that the policy needs and nobody counts.
+    pub missing: Option<String>,
+    /// Share of the last interval during which vCPUs ran.
+    pub load: Option<f64>,
+    /// Switches in the last hour, by anybody, as far as the daemon saw them.
+    pub switches_in_hour: u64,
+    /// Counts since the daemon saw the VM first.
+    pub totals: Totals,
+}
+
+/// Counts of a VM since the daemon saw the VM first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Totals {
+    /// Decisions of the policy.
+    pub decisions: u64,
+    /// Switches by the daemon, giving back included.
+    pub switched: u64,
+    /// Requests that KVM refused.
+    pub refused: u64,
+    /// Exits, as far as they are known.
+    pub exits: u64,
+    /// Time of the vCPUs on CPUs, in nanoseconds, as far as known.
+    pub ran_ns: u64,
+    /// Time that vCPUs waited for a CPU, in nanoseconds, as far as known.
+    pub waited_ns: u64,
+}
