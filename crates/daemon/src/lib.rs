@@ -28,6 +28,6 @@ pub use config::{Config, ConfigError};
 pub use engine::{Engine, Event};
 pub use error::DaemonError;
 pub use homes::{Home, Homes};
-pub use pilot::{Choice, Pilot, Verdict};
+pub use pilot::{Choice, Pilot, Switches, Verdict};
 pub use record::{DecisionLine, Recorder};
 pub use status::{Status, Totals, VmStatus};

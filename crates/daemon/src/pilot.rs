@@ -7,21 +7,67 @@
 use crate::config::{Config, Limits, Rule};
 use bifold_live::follow::{Follower, Seen};
 use bifold_live::recording::RecordedInterval;
-use bifold_policy::{Counters, Decision, Estimator, Mode, UnknownCounter};
+use bifold_policy::{Counters, Decision, Mode, UnknownCounter};
 use std::collections::VecDeque;
 
 /// Seconds of the window in which switches are counted.
 const HOUR: f64 = 3600.0;
 
-/// A VM's policy, and what its limits remember.
-pub struct Pilot {
-    follower: Follower,
-    limits: Limits,
+/// The switches of a VM, by anybody, as its intervals tell. They stay when the VM's rule changes.
+#[derive(Debug, Clone, Default)]
+pub struct Switches {
     /// Seconds since the first interval.
     clock: f64,
     /// Ends of intervals with switches in the last hour, and numbers of switches.
-    switches: VecDeque<(f64, u64)>,
-    last_switch: Option<f64>,
+    hour: VecDeque<(f64, u64)>,
+    last: Option<f64>,
+    /// The daemon has switched the VM, and no interval since tells of that.
+    unseen: bool,
+}
+
+impl Switches {
+    /// Of a VM that an earlier daemon has switched, nobody knows when: as if just now.
+    pub fn just_now() -> Switches {
+        Switches { last: Some(0.0), ..Switches::default() }
+    }
+
+    /// Notes a switch by the daemon. It counts even if the next interval does not tell of a switch, as after a moment in which
+    /// the VM could not be read.
+    pub fn by_daemon(&mut self) {
+        self.unseen = true;
+    }
+
+    /// Takes the VM's next interval.
+    pub fn interval(&mut self, interval: &RecordedInterval) {
+        self.clock += interval.seconds.max(0.0);
+        let known = Counters::of(&["mode_switches"]).less(interval.measured.known) == Counters::NONE;
+        let told = if known { interval.measured.sample.mode_switches } else { 0 };
+        let switches = told.max(std::mem::take(&mut self.unseen).into());
+        if switches > 0 {
+            // A switch happened at some time of its interval: the latest counts.
+            self.last = Some(self.clock);
+            self.hour.push_back((self.clock, switches));
+        }
+        while self.hour.front().is_some_and(|(at, _)| self.clock - at > HOUR) {
+            self.hour.pop_front();
+        }
+    }
+
+    /// Number of switches in the last hour.
+    pub fn in_hour(&self) -> u64 {
+        self.hour.iter().fold(0, |sum, (_, n)| sum.saturating_add(*n))
+    }
+
+    /// Seconds since the last switch; infinite if none was seen.
+    fn stayed(&self) -> f64 {
+        self.last.map_or(f64::INFINITY, |at| self.clock - at)
+    }
+}
+
+/// A VM's policy and limits.
+pub struct Pilot {
+    follower: Follower,
+    limits: Limits,
 }
 
 /// A decision, and what becomes of it.
@@ -69,62 +115,32 @@ impl Verdict {
 impl Pilot {
     /// A pilot for a VM of this rule.
     pub fn new(rule: &Rule, config: &Config) -> Pilot {
-        Pilot::of(rule, &config.estimator, config.interval_s)
+        let follower = Follower::new(&rule.policy.spec, Some(&config.estimator), config.interval_s);
+        Pilot { follower, limits: rule.limits }
     }
 
-    fn of(rule: &Rule, estimator: &Estimator, interval_s: f64) -> Pilot {
-        let follower = Follower::new(&rule.policy.spec, Some(estimator), interval_s);
-        Pilot { follower, limits: rule.limits, clock: 0.0, switches: VecDeque::new(), last_switch: None }
-    }
-
-    /// A pilot for a VM that an earlier daemon has switched, nobody knows when: as if just now.
-    pub fn adopted(rule: &Rule, config: &Config) -> Pilot {
-        Pilot { last_switch: Some(0.0), ..Pilot::new(rule, config) }
-    }
-
-    /// Takes the VM's next interval. Returns the decision, if one is due.
-    pub fn interval(&mut self, interval: &RecordedInterval) -> Option<Choice> {
-        self.clock += interval.seconds.max(0.0);
-        self.count_switches(interval);
-        if self.last_switch.is_some_and(|at| self.clock - at < self.limits.blackout_s) {
+    /// Takes the VM's next interval, which `switches` has seen. Returns the decision, if one is due.
+    pub fn interval(&mut self, interval: &RecordedInterval, switches: &Switches) -> Option<Choice> {
+        if switches.stayed() < self.limits.blackout_s {
             return None;
         }
         let Seen::Decided(decision) = self.follower.interval(interval) else { return None };
         // A policy decides over intervals in one mode only.
         let now = interval.mode?;
-        let verdict = if decision.mode == now { Verdict::Stay } else { self.limited() };
+        let verdict = if decision.mode == now { Verdict::Stay } else { self.limited(switches) };
         Some(Choice { now, decision, verdict })
     }
 
-    fn count_switches(&mut self, interval: &RecordedInterval) {
-        let known = Counters::of(&["mode_switches"]).less(interval.measured.known) == Counters::NONE;
-        let switches = if known { interval.measured.sample.mode_switches } else { 0 };
-        if switches > 0 {
-            self.last_switch = Some(self.clock);
-            self.switches.push_back((self.clock, switches));
-        }
-        // A switch happened at some time of its interval: the latest counts.
-        while self.switches.front().is_some_and(|(at, _)| self.clock - at > HOUR) {
-            self.switches.pop_front();
-        }
-    }
-
-    fn limited(&self) -> Verdict {
-        let switches = self.switches_in_hour();
-        let stayed = self.last_switch.map_or(f64::INFINITY, |at| self.clock - at);
-        if switches >= self.limits.most_switches_per_hour {
-            return Verdict::TooMany { switches };
+    fn limited(&self, switches: &Switches) -> Verdict {
+        let in_hour = switches.in_hour();
+        if in_hour >= self.limits.most_switches_per_hour {
+            return Verdict::TooMany { switches: in_hour };
         }
         // Lengths of intervals are not exact.
-        match self.limits.min_stay_s - stayed {
+        match self.limits.min_stay_s - switches.stayed() {
             left_s if left_s > 1e-6 => Verdict::TooEarly { left_s },
             _ => Verdict::Switch,
         }
-    }
-
-    /// Number of the VM's switches in the last hour, by anybody.
-    pub fn switches_in_hour(&self) -> u64 {
-        self.switches.iter().fold(0, |sum, (_, n)| sum.saturating_add(*n))
     }
 
     /// The counter that the policy waits for; `None` if the policy sees intervals.
@@ -140,9 +156,19 @@ mod tests {
     use bifold_model::Sample;
     use std::path::Path;
 
-    fn pilot(text: &str) -> Pilot {
+    /// A pilot, and the switches of its VM.
+    struct Flight(Pilot, Switches);
+
+    impl Flight {
+        fn interval(&mut self, interval: &RecordedInterval) -> Option<Choice> {
+            self.1.interval(interval);
+            self.0.interval(interval, &self.1)
+        }
+    }
+
+    fn pilot(text: &str) -> Flight {
         let config = Config::parse(text, Path::new("c.toml")).unwrap();
-        Pilot::new(&config.rules[0], &config)
+        Flight(Pilot::new(&config.rules[0], &config), Switches::default())
     }
 
     /// A second of a VM that would like to be in the other mode, for `dsp`.
@@ -164,7 +190,7 @@ mod tests {
     }
 
     /// Runs a VM that obeys; returns the seconds at whose ends the VM was switched.
-    fn obeys(pilot: &mut Pilot, seconds: usize) -> Vec<usize> {
+    fn obeys(pilot: &mut Flight, seconds: usize) -> Vec<usize> {
         let (mut mode, mut switched, mut at) = (Mode::Nested, 0, Vec::new());
         for n in 0..seconds {
             let choice = pilot.interval(&longing(mode, std::mem::take(&mut switched)));
@@ -204,9 +230,9 @@ mod tests {
 
     #[test]
     fn an_adopted_vm_is_not_switched_at_once() {
-        let config =
-            Config::parse(&format!("[limits]\nmin_stay_s = 30\n{DSP}"), Path::new("c.toml")).unwrap();
-        let at = obeys(&mut Pilot::adopted(&config.rules[0], &config), 40);
+        let mut adopted = pilot(&format!("[limits]\nmin_stay_s = 30\n{DSP}"));
+        adopted.1 = Switches::just_now();
+        let at = obeys(&mut adopted, 40);
         assert_eq!(at, [29]);
     }
 
@@ -216,8 +242,8 @@ mod tests {
         let mut blind = longing(Mode::Nested, 0);
         blind.measured.known = Counters::ALL.less(Counters::PAGE_FAULTS);
         assert_eq!(pilot.interval(&blind), None);
-        assert_eq!(pilot.missing().unwrap().counter, "guest_page_faults");
+        assert_eq!(pilot.0.missing().unwrap().counter, "guest_page_faults");
         pilot.interval(&longing(Mode::Nested, 0));
-        assert_eq!(pilot.missing(), None);
+        assert_eq!(pilot.0.missing(), None);
     }
 }

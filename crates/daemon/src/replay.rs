@@ -2,7 +2,7 @@
 //! Replays a recording with the rules of a configuration: the decisions that the daemon comes to, limits included.
 
 use crate::config::{Config, Rule};
-use crate::pilot::{Choice, Pilot};
+use crate::pilot::{Choice, Pilot, Switches};
 use bifold_host::VmId;
 use bifold_live::recording::RecordedVm;
 use bifold_policy::UnknownCounter;
@@ -28,12 +28,11 @@ pub fn rule<'a>(vm: &RecordedVm, config: &'a Config) -> Option<&'a Rule> {
 /// # Errors
 /// If no interval has a counter that the policy needs.
 pub fn replay(vm: &RecordedVm, rule: &Rule, config: &Config) -> Result<Vec<Decided>, UnknownCounter> {
-    let mut pilot = Pilot::new(rule, config);
-    let decided = vm
-        .intervals
-        .iter()
-        .enumerate()
-        .filter_map(|(interval, i)| pilot.interval(i).map(|choice| Decided { interval, choice }));
+    let (mut pilot, mut switches) = (Pilot::new(rule, config), Switches::default());
+    let decided = vm.intervals.iter().enumerate().filter_map(|(interval, i)| {
+        switches.interval(i);
+        pilot.interval(i, &switches).map(|choice| Decided { interval, choice })
+    });
     let decided = decided.collect();
     match pilot.missing() {
         Some(unknown) => Err(unknown),

@@ -25,7 +25,7 @@ impl Engine {
         let own = match self.watch.host().paging(id).state() {
             Some(State::In(mode)) => mode,
             Some(State::To(_)) => return Err("somebody else switches it".into()),
-            None => return Err(self.refuse_for_ever(id)),
+            None => return Err(self.unreadable(id)),
         };
         // Before the switch, so that a daemon that dies in between leaves a note.
         let home = self.homes.get(id).unwrap_or(Home { mode: own, started });
@@ -47,12 +47,14 @@ impl Engine {
         })
     }
 
-    fn refuse_for_ever(&mut self, id: VmId) -> String {
-        let why = self.only_observes().unwrap_or_else(|| "its mode cannot be read".into());
+    /// Why a VM without a readable mode is not switched.
+    fn unreadable(&mut self, id: VmId) -> String {
+        let (always, up) = (self.only_observes(), self.up);
         if let Some(vm) = self.vms.get_mut(&id) {
-            vm.cannot = Some(why.clone());
+            vm.cannot.clone_from(&always);
+            vm.again = up + Duration::from_secs_f64(AGAIN);
         }
-        why
+        always.unwrap_or_else(|| "its mode cannot be read".into())
     }
 
     /// Asks KVM for a mode. `started` is the start of the VM's process: another process's VM is left alone.
@@ -62,12 +64,16 @@ impl Engine {
         if host.started(vm.pid).unwrap_or(0) != started {
             return Err("its identifier is another VM's by now".into());
         }
+        let was = vm.paging.state();
         let answer = host.switch(&vm, to);
         let up = self.up;
         let Some(vm) = self.vms.get_mut(&id) else { return answer.map_err(|e| e.to_string()) };
         match answer {
             Ok(switch) => {
-                vm.totals.switched += u64::from(switch.happened != Happened::Nothing);
+                if was != Some(State::In(to)) {
+                    vm.totals.switched += 1;
+                    vm.switches.by_daemon();
+                }
                 Ok(switch)
             }
             Err(e) => {
@@ -94,7 +100,7 @@ impl Engine {
                 Ok(Some(self.event(id, format!("is back in its own mode, {}: {why}", home.mode.name()))))
             }
             // There is nothing to give back.
-            Err(_) if !self.exists(id, home) => {
+            Err(_) if !self.exists(id, home.started) => {
                 self.forget(id);
                 Ok(None)
             }
@@ -104,9 +110,10 @@ impl Engine {
         }
     }
 
-    fn exists(&self, id: VmId, home: Home) -> bool {
+    /// Whether KVM has the VM whose process started at this time.
+    pub(super) fn exists(&self, id: VmId, started: u64) -> bool {
         let host = self.watch.host();
-        host.vm(id).is_some_and(|vm| host.started(vm.pid).unwrap_or(0) == home.started)
+        host.vm(id).is_some_and(|vm| host.started(vm.pid).unwrap_or(0) == started)
     }
 
     /// Gives back the VMs that are away without a rule to act.

@@ -89,9 +89,7 @@ impl Engine {
         let start = clock();
         (self.time, self.up) = (time, start);
         let tick = self.watch.tick(clock);
-        for id in &tick.gone {
-            self.gone(*id);
-        }
+        self.drop_ended();
         for id in &tick.came {
             self.came(*id);
         }
@@ -112,16 +110,21 @@ impl Engine {
     fn came(&mut self, id: VmId) {
         let Some(watched) = self.watch.vm(id) else { return };
         let started = self.watch.host().started(watched.pid).unwrap_or(0);
-        let vm = Vm::new(watched, started);
-        self.vms.insert(id, vm);
+        // A VM that could not be read for a moment is still the VM that it was: its limits remember.
+        if self.vms.get(&id).is_none_or(|vm| vm.started != started) {
+            self.vms.insert(id, Vm::new(watched, started, self.homes.get(id).is_some()));
+        }
         self.find_rule(id);
     }
 
-    fn gone(&mut self, id: VmId) {
-        if self.vms.contains_key(&id) {
+    /// Drops the VMs that have ended.
+    fn drop_ended(&mut self) {
+        let unread = self.vms.iter().filter(|(id, _)| self.watch.vm(**id).is_none());
+        let ended = unread.filter(|(id, vm)| !self.exists(**id, vm.started)).map(|(id, _)| *id);
+        for id in ended.collect::<Vec<_>>() {
             self.event(id, "has ended".into());
+            self.vms.remove(&id);
         }
-        self.vms.remove(&id);
     }
 
     /// Finds the rule of a VM that has none yet, or was renamed.
@@ -130,8 +133,7 @@ impl Engine {
         if vm.has_rule_for(watched.name.as_deref()) {
             return;
         }
-        let adopted = self.homes.get(id).is_some();
-        let text = vm.take_rule(watched, &self.config, adopted);
+        let text = vm.take_rule(watched, &self.config);
         self.event(id, text);
     }
 
@@ -150,7 +152,7 @@ impl Engine {
             measured: row.measured,
         };
         vm.count(&seen, interval.statistics.get(Statistic::Exits), interval.ran_ns(), interval.waited_ns());
-        let choice = vm.pilot.as_mut().and_then(|pilot| pilot.interval(&seen));
+        let choice = vm.interval(&seen);
         let missing = vm.new_missing();
         if let Some(text) = missing {
             self.event(id, text);
@@ -370,5 +372,7 @@ fn cause(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), |source| source.to_string())
 }
 
+#[cfg(test)]
+mod day;
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 
 use super::TELL_MISSING;
 use crate::config::Config;
-use crate::pilot::{Choice, Pilot};
+use crate::pilot::{Choice, Pilot, Switches};
 use crate::status::{Totals, VmStatus};
 use bifold_host::{State, VmId, printable};
 use bifold_live::Watched;
@@ -41,6 +41,7 @@ pub struct Vm {
     /// When the VM's process started, in ticks since boot.
     pub started: u64,
     pub pilot: Option<Pilot>,
+    pub switches: Switches,
     pub policy: Option<String>,
     rule: Option<String>,
     never: bool,
@@ -63,12 +64,14 @@ pub struct Vm {
 }
 
 impl Vm {
-    pub fn new(watched: &Watched, started: u64) -> Vm {
+    /// A VM that is seen for the first time; one whose mode is the doing of an earlier daemon is `adopted`.
+    pub fn new(watched: &Watched, started: u64, adopted: bool) -> Vm {
         Vm {
             name: watched.name.clone(),
             pid: watched.pid,
             started,
             pilot: None,
+            switches: if adopted { Switches::just_now() } else { Switches::default() },
             policy: None,
             rule: None,
             never: false,
@@ -105,7 +108,7 @@ impl Vm {
     }
 
     /// Takes the rule that the configuration has for the VM. Returns what that means, in words.
-    pub fn take_rule(&mut self, watched: &Watched, config: &Config, adopted: bool) -> String {
+    pub fn take_rule(&mut self, watched: &Watched, config: &Config) -> String {
         self.name = watched.name.clone();
         let name = self.name.as_deref();
         let rule = config.rule(watched.id, name);
@@ -114,7 +117,7 @@ impl Vm {
         self.acts = rule.is_some_and(|r| r.act);
         self.rule = rule.map(|r| r.vms.text().to_string());
         self.policy = rule.map(|r| r.policy.name.clone());
-        self.pilot = rule.map(|r| if adopted { Pilot::adopted(r, config) } else { Pilot::new(r, config) });
+        self.pilot = rule.map(|r| Pilot::new(r, config));
         (self.last, self.logged, self.intervals, self.told_missing) = (None, None, 0, false);
         match (&self.policy, self.acts) {
             (Some(policy), true) => format!("is switched by policy {policy}"),
@@ -141,6 +144,12 @@ impl Vm {
     /// Whether the daemon may leave the VM in another mode than its own.
     pub fn is_ours(&self) -> bool {
         self.acts
+    }
+
+    /// Takes an interval. Returns the decision, if one is due.
+    pub fn interval(&mut self, seen: &RecordedInterval) -> Option<Choice> {
+        self.switches.interval(seen);
+        self.pilot.as_mut()?.interval(seen, &self.switches)
     }
 
     pub fn count(
@@ -221,7 +230,7 @@ impl Vm {
             verdict: last.map(|c| c.verdict.word().to_string()),
             missing: self.missing(),
             load: self.load,
-            switches_in_hour: self.pilot.as_ref().map_or(0, Pilot::switches_in_hour),
+            switches_in_hour: self.switches.in_hour(),
             totals: self.totals,
         }
     }

@@ -6,6 +6,7 @@ mod recorded;
 use super::setting::{Setting, VmArgs, WhichArgs, policies, timelines, track};
 use crate::console::print;
 use crate::status::Status;
+use crate::usage::UsageError;
 use crate::words::{self, ModeArg};
 use bifold_policy::evaluate::Input;
 use bifold_policy::replay::forced_extra;
@@ -21,7 +22,8 @@ const EXAMPLES: &str = "\
 Examples:
   bifold policy replay --policy rpms-dynamic --explain gcc.timeline
   bifold policy replay --policy dsp --set interval_s=2 --start shadow gcc.timeline
-  bifold policy replay --policy dsp --explain vms.jsonl";
+  bifold policy replay --policy dsp --explain vms.jsonl
+  bifold policy replay --config /etc/bifold/bifold.toml vms.jsonl";
 
 /// Replay policies over timelines, and show when and why they switch
 ///
@@ -40,6 +42,10 @@ pub struct ReplayArgs {
     /// Options that choose policies.
     #[command(flatten)]
     pub which: WhichArgs,
+
+    /// Over recordings: the rules of this configuration of `bifold daemon`, with their limits, in place of --policy
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["policy", "set", "estimator"])]
+    pub config: Option<PathBuf>,
 
     /// Print every decision and its reason
     #[arg(long)]
@@ -92,6 +98,10 @@ struct Replay<'a> {
 pub fn run(args: ReplayArgs) -> anyhow::Result<Status> {
     if recorded::are_recordings(&args)? {
         return recorded::run(&args);
+    }
+    if args.config.is_some() {
+        let problem = "is for recordings of `stat` or of the daemon, not for timelines of `compare`";
+        return Err(UsageError::conflict("--config", problem).into());
     }
     let setting = Setting::new(&args.vm)?;
     let policies = policies(&args.which)?;

@@ -7,9 +7,10 @@ use crate::policy::setting::{OtherArg, policies};
 use crate::status::Status;
 use crate::usage::UsageError;
 use crate::words::ModeArg;
+use bifold_daemon::{Config, Verdict};
 use bifold_live::recording::{self, RecordedVm};
-use bifold_live::replay::{Decided, Replay, replay};
-use bifold_policy::{Mode, UnknownCounter};
+use bifold_live::replay::replay;
+use bifold_policy::{Decision, Mode, Named, UnknownCounter};
 use bifold_report::{Format, wrapped};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -50,6 +51,46 @@ struct Replayed<'a> {
     replay: Result<Replay, UnknownCounter>,
 }
 
+/// What a policy decided over a VM.
+#[derive(Default)]
+struct Replay {
+    decided: Vec<Decided>,
+    /// Number of intervals that the policy could not see. The daemon's pilots do not count them.
+    left_out: Option<usize>,
+}
+
+/// A decision after an interval.
+struct Decided {
+    interval: usize,
+    decision: Decision,
+    /// What the daemon's limits say.
+    verdict: Option<Verdict>,
+}
+
+/// Replays one policy, without limits.
+fn of_policy<'a>(vm: &'a RecordedVm, named: &Named, setting: &Setting) -> Replayed<'a> {
+    let replay = replay(vm, &named.spec, setting.estimator.as_ref()).map(|replay| {
+        let decided = replay.decided.into_iter();
+        let decided = decided.map(|d| Decided { interval: d.interval, decision: d.decision, verdict: None });
+        Replay { decided: decided.collect(), left_out: Some(replay.left_out) }
+    });
+    Replayed { vm, policy: named.name.clone(), replay }
+}
+
+/// Replays the daemon's rule for a VM, limits included; `None` if no rule fits.
+fn of_rule<'a>(vm: &'a RecordedVm, config: &Config) -> Option<Replayed<'a>> {
+    let rule = bifold_daemon::replay::rule(vm, config)?;
+    let replay = bifold_daemon::replay::replay(vm, rule, config).map(|decided| {
+        let decided = decided.into_iter().map(|d| Decided {
+            interval: d.interval,
+            decision: d.choice.decision,
+            verdict: Some(d.choice.verdict),
+        });
+        Replay { decided: decided.collect(), left_out: None }
+    });
+    Some(Replayed { vm, policy: rule.policy.name.clone(), replay })
+}
+
 /// A time in which both the VM's mode and the policy's wish stayed.
 struct Span {
     from: f64,
@@ -67,12 +108,19 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<Status> {
     for path in &args.timelines {
         vms.extend(recording::read(path)?);
     }
-    let mut all = Vec::new();
-    for vm in &vms {
-        for named in &policies {
-            let replay = replay(vm, &named.spec, setting.estimator.as_ref());
-            all.push(Replayed { vm, policy: named.name.clone(), replay });
+    let all: Vec<Replayed> = match &args.config {
+        Some(path) => {
+            let config = Config::read(path)?;
+            vms.iter().filter_map(|vm| of_rule(vm, &config)).collect()
         }
+        None => {
+            let of_vm = |vm| policies.iter().map(|named| of_policy(vm, named, &setting)).collect::<Vec<_>>();
+            vms.iter().flat_map(of_vm).collect()
+        }
+    };
+    if all.is_empty() {
+        let problem = "has no rule for a VM of these recordings";
+        return Err(UsageError::value("--config", problem).failing().into());
     }
     // Some policies need what a host cannot count. A named one must work for some VM.
     if !args.which.policy.is_empty() && all.iter().all(|r| r.replay.is_err()) {
@@ -131,7 +179,7 @@ fn text(r: &Replayed, explain: bool) -> String {
         Ok(replay) => replay,
         Err(e) => return out + &wrapped(&format!("  {e}"), 2),
     };
-    if *left_out > 0 {
+    if let Some(left_out) = left_out.filter(|n| *n > 0) {
         let why = "the VM was switched in them, or they lack a counter that the policy needs";
         out += &wrapped(&format!("  {left_out} of them are left out: {why}"), 2);
     }
@@ -145,7 +193,12 @@ fn text(r: &Replayed, explain: bool) -> String {
         for d in decided {
             let at = r.vm.intervals[d.interval].time - start(r.vm);
             let arrow = if asks(r.vm, d) { "->" } else { "  " };
-            let line = format!("{at:>10.1} s  {arrow} {}  {}", d.decision.mode.name(), d.decision.why);
+            let verdict = d
+                .verdict
+                .filter(|v| *v != Verdict::Stay)
+                .map_or(String::new(), |v| format!("{}: ", v.word()));
+            let line =
+                format!("{at:>10.1} s  {arrow} {}  {verdict}{}", d.decision.mode.name(), d.decision.why);
             out += &wrapped(&line, 25);
         }
     }
@@ -160,6 +213,7 @@ fn document(r: &Replayed) -> Value {
             "was": interval.mode.map(Mode::name),
             "mode": d.decision.mode.name(),
             "why": d.decision.why,
+            "verdict": d.verdict.map(|v| v.word()),
         })
     };
     json!({
@@ -168,7 +222,7 @@ fn document(r: &Replayed) -> Value {
         "policy": r.policy,
         "intervals": r.vm.intervals.len(),
         "refused": r.replay.as_ref().err().map(ToString::to_string),
-        "left_out": r.replay.as_ref().ok().map(|r| r.left_out),
+        "left_out": r.replay.as_ref().ok().and_then(|r| r.left_out),
         "decisions": r.replay.as_ref().map_or(Value::Null, |r| r.decided.iter().map(decision).collect()),
     })
 }
@@ -206,7 +260,8 @@ mod tests {
         let more: String = (4..6).map(|n| row(n, "shadow", 0, 50_000)).collect();
         let vm = &recorded(&(rows + &more))[0];
         let dsp = bifold_policy::Named::load("dsp").unwrap();
-        let r = Replayed { vm, policy: dsp.name, replay: replay(vm, &dsp.spec, None) };
+        let setting = Setting { estimator: None, ..setting() };
+        let r = of_policy(vm, &dsp, &setting);
         insta::assert_snapshot!(text(&r, false), @r"
         dsp over web (9-7): 6 intervals
            start s      end s  was     wants
@@ -217,9 +272,26 @@ mod tests {
           decisions 6, 6 of them for the other mode
         ");
         let rpms = bifold_policy::Named::load("rpms-dynamic").unwrap();
-        let r = Replayed { vm, policy: rpms.name, replay: replay(vm, &rpms.spec, None) };
+        let r = of_policy(vm, &rpms, &setting);
         assert!(text(&r, true).contains("needs the counter `walk_cycles`"), "{}", text(&r, true));
         assert!(document(&r)["decisions"].is_null());
+    }
+
+    fn setting() -> Setting {
+        Setting::new(&Line::try_parse_from(["replay", "FILE"]).unwrap().args.vm).unwrap()
+    }
+
+    #[test]
+    fn a_rule_of_the_daemon_has_its_limits() {
+        let rows: String = (0..9).map(|n| row(n, "nested", 50_000, 0)).collect();
+        let vm = &recorded(&rows)[0];
+        let config = |text: &str| Config::parse(text, Path::new("c.toml")).unwrap();
+        let rule = "interval_s = 5\n[[vm]]\nname = \"web\"\npolicy = \"dsp\"\n";
+        let replayed = of_rule(vm, &config(rule)).unwrap();
+        let text = text(&replayed, true);
+        assert!(text.contains("-> shadow  switch: "), "{text}");
+        assert_eq!(document(&replayed)["decisions"][0]["verdict"], "switch");
+        assert!(of_rule(vm, &config(&rule.replace("web", "db"))).is_none());
     }
 
     #[test]

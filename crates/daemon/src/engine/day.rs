@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A day of a host whose VMs come, end, pause, are renamed and switched by others, whose files lie, and whose daemon is
+//! killed now and then.
+
+use super::*;
+use crate::fake_host::FakeHost;
+use rand::seq::IndexedRandom as _;
+use rand::{Rng as _, SeedableRng as _};
+use rand_pcg::Pcg64;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Seconds between two readings.
+const STEP: u64 = 60;
+const DAY: u64 = 86_400;
+/// Most switches an hour, and least stay in seconds.
+const MOST: usize = 6;
+const STAY: u64 = 300;
+
+/// What may stand in a file of the kernel that lies, and what does not.
+const LIES: [&str; 9] = [
+    "",
+    "NaN\n",
+    "-1\n",
+    "18446744073709551615\n",
+    "9223372036854775808\n",
+    "1e300\n",
+    "\0\0\0",
+    "shadow",
+    "\u{1b}[2J\n",
+];
+
+struct Vm {
+    id: VmId,
+    name: String,
+    /// As KVM knows it.
+    mode: String,
+    switches: u64,
+    /// The mode at the VM's start, to which it must return.
+    own: String,
+    /// Whether others switch this VM too.
+    foreign: bool,
+    /// Whether the daemon has read the VM: what came before, nobody tells.
+    seen: bool,
+    paused: bool,
+    /// Seconds at which anybody switched the VM.
+    at: Vec<u64>,
+    work: u64,
+}
+
+struct Day {
+    fake: FakeHost,
+    folder: tempfile::TempDir,
+    random: Pcg64,
+    now: u64,
+    next_id: u32,
+    vms: Vec<Vm>,
+    config: usize,
+    /// Number of switches by the daemon.
+    by_daemon: u64,
+}
+
+/// The configurations that the day changes between: which names act.
+const CONFIGS: [&str; 3] = [
+    "[[vm]]\nname = \"acts-*\"\npolicy = \"toggle\"\nact = true\nparameters = { interval_s = 60 }\n\
+     [[vm]]\nname = \"look-*\"\npolicy = \"toggle\"\nparameters = { interval_s = 60 }\n\
+     [[vm]]\nname = \"dsp-*\"\npolicy = \"dsp\"\nact = true\n",
+    "[[vm]]\nname = \"acts-1*\"\npolicy = \"always-shadow\"\nact = true\n\
+     [[vm]]\nname = \"acts-*\"\npolicy = \"toggle\"\nact = true\nparameters = { interval_s = 120 }\n",
+    "",
+];
+
+impl Day {
+    fn text(&self) -> String {
+        format!(
+            "interval_s = {STEP}\nnever = [\"never-*\"]\n[recording]\nfile = \"{}\"\nmost_mib = 1\n\
+             [limits]\nmin_stay_s = {STAY}\nmost_switches_per_hour = {MOST}\nblackout_s = 5\n{}",
+            self.folder.path().join("vms.jsonl").display(),
+            CONFIGS[self.config]
+        )
+    }
+
+    fn parsed(&self) -> Config {
+        Config::parse(&self.text(), Path::new("c.toml")).unwrap()
+    }
+
+    fn engine(&self) -> Engine {
+        let watch = Watch::new(self.fake.host(), None).unwrap();
+        let folder = self.folder.path().join("run");
+        fs::create_dir_all(&folder).unwrap();
+        Engine::new(watch, self.parsed(), Homes::take(&folder).unwrap()).unwrap()
+    }
+
+    fn appears(&mut self) {
+        let kind = ["acts", "look", "never", "dsp", "none"].choose(&mut self.random).unwrap();
+        self.next_id += 100;
+        let id = VmId { thread: self.next_id, fd: 7 };
+        let name = format!("{kind}-{}", self.random.random_range(1..30));
+        let mode = ["nested", "shadow"].choose(&mut self.random).unwrap().to_string();
+        self.fake.vm(id, &name);
+        self.fake.mode(id, &mode, 0);
+        let foreign = self.random.random_ratio(1, 4);
+        let own = mode.clone();
+        self.vms.push(Vm {
+            id,
+            name,
+            mode,
+            switches: 0,
+            own,
+            foreign,
+            seen: false,
+            paused: false,
+            at: Vec::new(),
+            work: 0,
+        });
+    }
+
+    fn file(&self, vm: usize, name: &str) -> PathBuf {
+        self.fake.host().vm_dir(self.vms[vm].id).join(name)
+    }
+
+    /// What happens on the host between two readings.
+    fn happens(&mut self) {
+        if self.vms.len() < 4 || (self.vms.len() < 10 && self.random.random_ratio(1, 15)) {
+            self.appears();
+        }
+        if self.vms.len() > 4 && self.random.random_ratio(1, 20) {
+            let vm = self.random.random_range(0..self.vms.len());
+            self.fake.end(self.vms.remove(vm).id);
+        }
+        for vm in 0..self.vms.len() {
+            self.works(vm);
+            if self.random.random_ratio(1, 50) {
+                self.vms[vm].paused ^= true;
+            }
+            if self.random.random_ratio(1, 30) {
+                self.lies(vm);
+            }
+            if self.vms[vm].foreign && self.vms[vm].seen && self.random.random_ratio(1, 25) {
+                self.switched_by_others(vm);
+            }
+        }
+    }
+
+    /// Counters go on, wrap, or go back.
+    fn works(&mut self, vm: usize) {
+        let back = self.random.random_ratio(1, 100);
+        let one = &mut self.vms[vm];
+        if !one.paused {
+            one.work = if back { 3 } else { one.work + 5_000_000_000 };
+        }
+        let (id, work) = (one.id, one.work);
+        self.fake.vcpu(id, 0, work, work / 7);
+        self.fake.count(id, Statistic::Exits, work.wrapping_mul(1 << 30));
+    }
+
+    /// A file of the VM says nonsense until the next time it is written.
+    fn lies(&mut self, vm: usize) {
+        let lie = *LIES.choose(&mut self.random).unwrap();
+        let thread = self.vms[vm].id.thread;
+        let proc = self.fake.host().proc.join(thread.to_string());
+        let files = [
+            self.file(vm, "exits"),
+            self.file(vm, "pf_guest"),
+            proc.join(format!("task/{}/schedstat", thread + 1)),
+            proc.join("status"),
+            self.file(vm, "vcpu0/pid"),
+        ];
+        fs::write(files.choose(&mut self.random).unwrap(), lie).unwrap();
+    }
+
+    fn switched_by_others(&mut self, vm: usize) {
+        let now = self.now;
+        let one = &mut self.vms[vm];
+        one.mode = if one.mode == "nested" { "shadow" } else { "nested" }.into();
+        one.switches += 1;
+        one.at.push(now);
+        let (id, mode, switches) = (one.id, one.mode.clone(), one.switches);
+        self.fake.mode(id, &mode, switches);
+    }
+
+    /// Does what KVM does when a mode was written, and holds what the daemon did to what it may do.
+    fn kvm(&mut self, config: &Config, away: &dyn Fn(VmId) -> bool) {
+        for vm in 0..self.vms.len() {
+            let written = fs::read_to_string(self.file(vm, "paging_mode")).unwrap().trim().to_string();
+            if written == self.vms[vm].mode {
+                continue;
+            }
+            let now = self.now;
+            let one = &mut self.vms[vm];
+            let acts = config.rule(one.id, Some(&one.name)).is_some_and(|r| r.act);
+            let returned = !away(one.id);
+            if !returned {
+                assert!(acts, "{} at {now}: {} was switched to {written}", one.id, one.name);
+            }
+            // Limits hold for what policies want. Whoever returns to its own mode may also be given back.
+            if acts && !returned {
+                let in_hour = one.at.iter().filter(|at| **at + 3600 > now + STEP).count();
+                assert!(in_hour < MOST, "{} at {now}: {:?}", one.id, one.at);
+                assert!(one.at.last().is_none_or(|at| at + STAY <= now), "{} at {now}: {:?}", one.id, one.at);
+            }
+            assert!(
+                !one.name.starts_with("never")
+                    && !one.name.starts_with("look")
+                    && !one.name.starts_with("none")
+            );
+            self.by_daemon += 1;
+            let one = &mut self.vms[vm];
+            one.mode = written.clone();
+            one.switches += 1;
+            one.at.push(now);
+            let (id, switches) = (one.id, one.switches);
+            self.fake.mode(id, &written, switches);
+        }
+    }
+}
+
+#[test]
+fn a_day_without_a_panic_a_forbidden_switch_or_a_forgotten_mode() {
+    let mut day = Day {
+        fake: FakeHost::new(),
+        folder: tempfile::tempdir().unwrap(),
+        random: Pcg64::seed_from_u64(16),
+        now: 0,
+        next_id: 1000,
+        vms: Vec::new(),
+        config: 0,
+        by_daemon: 0,
+    };
+    (0..5).for_each(|_| day.appears());
+    let mut engine = day.engine();
+    let (mut restarts, mut wall) = (0, 1e9);
+    while day.now < DAY {
+        day.now += STEP;
+        day.happens();
+        // The clock of the wall jumps; the daemon's own does not.
+        wall += if day.random.random_ratio(1, 500) { -5000.0 } else { STEP as f64 };
+        let now = day.now;
+        engine.tick(&|| Duration::from_secs(now), wall);
+        let away: Vec<VmId> = engine.homes.vms();
+        day.vms.iter_mut().for_each(|vm| vm.seen = engine.watch.vm(vm.id).is_some());
+        day.kvm(&engine.config.clone(), &|id| away.contains(&id));
+        if day.random.random_ratio(1, 100) {
+            day.config = day.random.random_range(0..CONFIGS.len());
+            engine.reload(day.parsed()).unwrap();
+        }
+        // Killed, not ended: switches of the last hour are forgotten, so the count begins anew.
+        if day.random.random_ratio(1, 200) {
+            drop(engine);
+            engine = day.engine();
+            day.vms.iter_mut().for_each(|vm| {
+                vm.at.clear();
+                vm.seen = false;
+            });
+            restarts += 1;
+        }
+        assert!(engine.status().vms.len() <= 11 && engine.events().len() < 200);
+    }
+    assert!(restarts >= 2, "{restarts}");
+    assert!(day.by_daemon >= 50, "{}", day.by_daemon);
+    assert_eq!(engine.end(), Vec::<String>::new());
+    assert!(!day.folder.path().join("run/modes").exists());
+    for vm in (0..day.vms.len()).filter(|vm| !day.vms[*vm].foreign) {
+        let mode = fs::read_to_string(day.file(vm, "paging_mode")).unwrap();
+        assert_eq!(mode.trim(), day.vms[vm].own, "{}", day.vms[vm].name);
+    }
+}
