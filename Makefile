@@ -32,7 +32,7 @@ PROFILE ?= profiles/epyc-zen5-guest.toml
 # Scale of the memory and of the times in experiments with sharing guests.
 SCALE ?= 1/8
 
-.PHONY: help setup bochs qemu build install uninstall demo test docs kernel vmtest vmtest-long vmtest-debug vmtest-host kvm-tests validate-exits validate-time lab-policies lab-share lab-builds published-times lab lint fuzz msrv bench clean
+.PHONY: help setup bochs qemu build reporter install uninstall demo test docs kernel vmtest vmtest-long vmtest-debug vmtest-host kvm-tests validate-exits validate-time lab-policies lab-share lab-builds published-times lab lint fuzz msrv bench clean
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /make \1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r a b; do printf '  %-20s %s\n' "$$a" "$$b"; done
 
@@ -41,6 +41,11 @@ setup: ## install missing packages on Debian 12 or newer (lists them; no prompt)
 
 build: setup ## build the command: target/release/bifold
 	$(CARGO) build --release --locked
+
+# Static, and with a folder of its own: the flag would build everything else anew.
+reporter: setup ## build the program for guests, static: target/reporter/bifold-reporter
+	RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --release --locked -p bifold-reporter --target-dir "$${CARGO_TARGET_DIR:-target}/reporter"
+	install -m 755 "$${CARGO_TARGET_DIR:-target}/reporter/release/bifold-reporter" "$${CARGO_TARGET_DIR:-target}/reporter/bifold-reporter"
 
 demo: build ## show what compiling a C file costs in each paging mode: table and report
 	@source=$$(realpath --relative-to=. "$$(tools/demo-source)"); set -x; \
