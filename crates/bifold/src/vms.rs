@@ -4,6 +4,7 @@
 
 use bifold_host::{Host, is_meant, printable};
 use bifold_live::hardware::{NoPmu, Pmu};
+use bifold_live::reporter::Reporter;
 use bifold_live::{Watch, Watched};
 
 /// The hardware counters that are to be used, or why there are none; neither if the user wants none.
@@ -33,6 +34,9 @@ pub fn notes(watch: &Watch, no_pmu: Option<&NoPmu>, words: &[String]) -> Vec<Str
     for vm in watch.vms() {
         if let Some(e) = &vm.no_counters {
             notes.push(format!("VM {} without hardware counters: {e}", vm.id));
+        }
+        if let Some(e) = vm.reporter().and_then(Reporter::problem) {
+            notes.push(format!("VM {} without reports of its guest: {e}", vm.id));
         }
     }
     if let Some(e) = watch.no_debugfs() {

@@ -209,6 +209,7 @@ mod tests {
     use super::*;
     use crate::fake_host::FakeHost;
     use crate::hardware::HardwareCounts;
+    use crate::reporter::GuestInterval;
     use crate::{Interval, VcpuInterval, Watched};
     use bifold_host::{Statistics, VmId};
     use std::time::Duration;
@@ -219,7 +220,7 @@ mod tests {
         let (fake, id) = (FakeHost::new(), VmId { thread: 100, fd: 7 });
         fake.vm(id, "web");
         let (host, kvm) = (fake.host(), fake.host().kvm().unwrap());
-        let mut vm = Watched::begin(&host, &kvm, None, id, &|| Duration::ZERO).unwrap();
+        let mut vm = Watched::begin(&host, &kvm, None, id, None, &|| Duration::ZERO).unwrap();
         vm.backing = backing;
         vm
     }
@@ -260,6 +261,7 @@ mod tests {
             statistics,
             exits: None,
             vcpus: vec![vcpu],
+            guest: None,
         }
     }
 
@@ -280,13 +282,22 @@ mod tests {
             all[1].reason.contains("take 5.0 % of cycles in shadow mode, and would take about 0.0 %"),
             "{all:?}"
         );
-        // In nested paging, page faults of the guest are not known here: nothing is said.
-        assert_eq!(
-            find(&said(&vm(None), &interval(Mode::Nested, CYCLES / 2, |_| ())), Change::To(Mode::Shadow)),
-            None
-        );
         let unknown = interval(Mode::Shadow, 0, |h| h.walk_cycles = None);
         assert_eq!(find(&said(&vm(None), &unknown), Change::To(Mode::Nested)), None);
+    }
+
+    #[test]
+    fn nested_paging_that_costs_much_suggests_shadow_paging_if_the_guest_reports_its_page_faults() {
+        let shadow = |page_faults| {
+            let guest = Some(GuestInterval { page_faults, ..GuestInterval::default() });
+            let interval = Interval { guest, ..interval(Mode::Nested, CYCLES / 2, |_| ()) };
+            find(&said(&vm(None), &interval), Change::To(Mode::Shadow))
+        };
+        assert_eq!(shadow(None), None, "the host does not see them");
+        let Some(Gain::About(few)) = shadow(Some(10)) else { panic!() };
+        let Some(Gain::About(many)) = shadow(Some(20_000)) else { panic!() };
+        assert!(few > 0.5 && many < few && many > LEAST, "{few} {many}");
+        assert_eq!(shadow(Some(1_000_000)), None, "each would exit in shadow paging");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::advice::{Advice, advise, paging_cycles};
 use crate::figures::Figures;
 use crate::interval::{Interval, VcpuInterval};
 use crate::measured::Measured;
+use crate::reporter::GuestInterval;
 use crate::vm::Watched;
 use bifold_host::exit_counts::reasons;
 use bifold_host::{Backing, Kind, Statistic, Vendor, printable};
@@ -199,7 +200,28 @@ const FIRST: [Column; 13] = [
     ),
 ];
 
-const LAST: [Column; 7] = [
+const LAST: [Column; 10] = [
+    Column::new(
+        "reported_page_faults",
+        "1",
+        Type::Count,
+        "Page faults that the guest's kernel handled, by a reporter inside the guest.",
+        |r| r.guest().and_then(|g| g.page_faults).into(),
+    ),
+    Column::new(
+        "reported_progress",
+        "1",
+        Type::Count,
+        "Progress of the guest's work, by a reporter inside the guest: the sum of all names.",
+        |r| r.guest().and_then(GuestInterval::all_progress).into(),
+    ),
+    Column::new(
+        "reported_progress_by_name",
+        "",
+        Type::Text,
+        "The same by the names that the guest's work chose, such as chase=55 tables=120.",
+        |r| r.progress_by_name().map_or(Value::Unknown, |text| Value::Text(text.into())),
+    ),
     Column::new(
         "backed_4k",
         "bytes",
@@ -217,14 +239,14 @@ const LAST: [Column; 7] = [
         "paging_cycles",
         "cycles",
         Type::Number,
-        "Cycles of page walks, and of the hypervisor for page faults and INVLPG (by their share of exits); so far of a VM in shadow paging only.",
+        "Cycles of page walks, and of the hypervisor for page faults and INVLPG (by their share of exits); of a VM in nested paging only with a reporter.",
         |r| r.paging().map(|(now, _)| now).into(),
     ),
     Column::new(
         "other_paging_cycles",
         "cycles",
         Type::Number,
-        "Cycles that paging would probably cost in nested paging, by the built-in estimator; of a VM in shadow paging only.",
+        "Cycles that paging would probably cost in the other mode, by the built-in estimator; of a VM in nested paging only with a reporter.",
         |r| r.paging().map(|(_, other)| other).into(),
     ),
     Column::new("advice", "", Type::Text, "The change that would help the VM most.", |r| {
@@ -250,6 +272,16 @@ impl Row<'_> {
         self.vcpu.is_none().then(|| paging_cycles(self)).flatten()
     }
 
+    /// What the guest reported, which is of the whole VM.
+    fn guest(&self) -> Option<&GuestInterval> {
+        self.interval.guest.as_ref().filter(|_| self.vcpu.is_none())
+    }
+
+    fn progress_by_name(&self) -> Option<String> {
+        let guest = self.guest().filter(|g| !g.progress.is_empty())?;
+        Some(guest.progress.iter().map(|(name, n)| format!("{name}={n}")).collect::<Vec<_>>().join(" "))
+    }
+
     /// Exits for these reasons.
     fn exits(&self, of: impl Fn(u64) -> bool) -> Option<u64> {
         let counts = self.vcpu.map_or(&self.interval.exits, |v| &v.exits).as_ref()?;
@@ -268,7 +300,7 @@ impl Row<'_> {
 }
 
 /// All figures, in the order of every output: what was measured, the counters that policies see, KVM's statistics,
-/// what backs the memory.
+/// what the guest reports, what backs the memory.
 pub fn all() -> Vec<Column> {
     with_reasons(None)
 }

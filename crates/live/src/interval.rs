@@ -2,6 +2,7 @@
 //! What is read of a VM at one moment, and the difference of two such readings.
 
 use crate::hardware::{HardwareCounts, Raw};
+use crate::reporter::{GuestInterval, GuestReading};
 use bifold_host::exit_counts::{ExitCounts, ExitTable};
 use bifold_host::{PagingStats, State, Statistics, ThreadTime};
 use bifold_policy::Mode;
@@ -20,6 +21,8 @@ pub struct Reading {
     pub statistics: Statistics,
     /// The vCPUs whose threads are known, by number.
     pub vcpus: Vec<VcpuReading>,
+    /// What the guest reported last; `None` without a report that is new.
+    pub guest: Option<GuestReading>,
 }
 
 /// A vCPU at one moment.
@@ -50,6 +53,8 @@ pub struct Interval {
     pub exits: Option<ExitCounts>,
     /// The vCPUs, by number.
     pub vcpus: Vec<VcpuInterval>,
+    /// What the guest reported; `None` without a reporter, and without reports at both ends of the interval.
+    pub guest: Option<GuestInterval>,
 }
 
 /// What a vCPU did between two readings.
@@ -80,14 +85,20 @@ impl Interval {
         };
         // Without counts of switches (one mode for all VMs), both ends in one mode are all that can be known.
         let mode = settled(now).filter(|m| settled(earlier) == Some(*m) && switches.unwrap_or(0) == 0);
-        Interval {
+        let mut interval = Interval {
             seconds: now.at.saturating_sub(earlier.at).as_secs_f64(),
             mode,
             switches,
             statistics: now.statistics.since(&earlier.statistics),
             exits: None,
             vcpus: now.vcpus.iter().map(|v| VcpuInterval::of(v, &earlier.vcpus)).collect(),
-        }
+            guest: None,
+        };
+        let reports = earlier.guest.as_ref().zip(now.guest.as_ref());
+        interval.guest = reports.and_then(|(then, now)| {
+            GuestInterval::between(then, now, interval.ran_ns(), interval.vcpus.len())
+        });
+        interval
     }
 
     /// Adds the exits of the same time, of all threads.
@@ -168,6 +179,7 @@ mod tests {
             },
             statistics,
             vcpus: vcpus.iter().map(vcpu).collect(),
+            guest: None,
         }
     }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Watches a host's virtual machines: what each cost over an interval, from KVM's statistics, the scheduler's times and
-//! hardware counters.
+//! hardware counters, and what the guest reports itself.
 //!
 //! A [`Watch`] finds the VMs. Each [`tick`](Watch::tick) reads each once and returns an
 //! [`Interval`] for each VM: the difference to the reading before. A number that this host does not have, or that
@@ -26,6 +26,7 @@ mod interval;
 mod measured;
 pub mod recording;
 pub mod replay;
+pub mod reporter;
 mod vm;
 mod watch;
 

@@ -59,8 +59,9 @@ const SHADOW: [Line; 6] = [
 ];
 
 /// From KVM's statistics, in nested paging: `pf_taken` counts violations (`kvm_mmu_page_fault` and what it calls), and what exits in
-/// shadow paging alone is 0.
-const NESTED: [Line; 8] = [
+/// shadow paging alone is 0. Page faults of the guest do not exit: a reporter inside the guest tells them.
+const NESTED: [Line; 9] = [
+    ("guest_page_faults", |s| &mut s.guest_page_faults, |i, _| i.guest.as_ref()?.page_faults),
     ("exits_violation", |s| &mut s.exits_violation, |i, _| i.statistics.get(Statistic::PfTaken)),
     ("exits_guest_fault", |s| &mut s.exits_guest_fault, |_, _| Some(0)),
     ("exits_hidden_fault", |s| &mut s.exits_hidden_fault, |_, _| Some(0)),
@@ -121,6 +122,7 @@ impl Measured {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reporter::GuestInterval;
     use bifold_host::Statistics;
 
     fn interval(mode: Option<Mode>, numbers: &[(Statistic, u64)], hardware: HardwareCounts) -> Interval {
@@ -128,7 +130,8 @@ mod tests {
         numbers.iter().for_each(|(s, n)| statistics.set(*s, *n));
         let vcpu =
             VcpuInterval { number: 0, thread: 7, ran_ns: None, waited_ns: None, hardware, exits: None };
-        Interval { seconds: 1.0, mode, switches: Some(0), statistics, exits: None, vcpus: vec![vcpu] }
+        let vcpus = vec![vcpu];
+        Interval { seconds: 1.0, mode, switches: Some(0), statistics, vcpus, ..Interval::default() }
     }
 
     fn names(known: Counters) -> Vec<&'static str> {
@@ -162,6 +165,20 @@ mod tests {
         assert_eq!((nested.sample.exits_violation, nested.sample.all_exits()), (50, 50));
         assert!(!names(nested.known).contains(&"guest_page_faults"), "nested paging does not show them");
         assert_eq!(names(of(None).known), ["mode_switches"]);
+    }
+
+    #[test]
+    fn a_reporter_tells_page_faults_in_nested_paging_only() {
+        let guest = GuestInterval { page_faults: Some(9), ..GuestInterval::default() };
+        let of = |mode, page_faults| {
+            let numbers = [(Statistic::PfTaken, 50), (Statistic::PfGuest, 20)];
+            let guest = Some(GuestInterval { page_faults, ..guest.clone() });
+            let m = Measured::of(&Interval { guest, ..interval(mode, &numbers, HardwareCounts::UNKNOWN) });
+            names(m.known).contains(&"guest_page_faults").then_some(m.sample.guest_page_faults)
+        };
+        assert_eq!(of(Some(Mode::Nested), Some(9)), Some(9));
+        assert_eq!(of(Some(Mode::Shadow), Some(9)), Some(20), "KVM sees them itself");
+        assert_eq!((of(Some(Mode::Nested), None), of(None, Some(9))), (None, None));
     }
 
     #[test]

@@ -6,15 +6,23 @@
 
 use crate::hardware::{OpenError, Pmu, ThreadCounters};
 use crate::interval::{Interval, Reading, VcpuReading};
+use crate::reporter::{Reporter, socket};
 use bifold_host::{
     Backing, BinaryStatistics, Host, Kvm, Paging, State, Statistic, Statistics, StatisticsFiles, ThreadTimes,
-    Vcpu, VmId,
+    Vcpu, VmId, read_up_to,
 };
 use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// The time, by a clock that never jumps.
 pub(crate) type Clock<'a> = &'a dyn Fn() -> Duration;
+
+/// Names the socket of a VM's reporter.
+pub(crate) type SocketOf = Box<dyn Fn(&Watched) -> Option<PathBuf> + Send>;
+
+/// Upper limit for a command line.
+const MOST_CMDLINE: u64 = 1 << 20;
 
 /// A VM that is watched.
 pub struct Watched {
@@ -35,6 +43,7 @@ pub struct Watched {
     /// The mode of all VMs, if the VM has none of its own.
     host_mode: Option<State>,
     vcpus: Vec<Thread>,
+    reporter: Option<Reporter>,
     last: Reading,
 }
 
@@ -62,6 +71,7 @@ impl Watched {
         kvm: &Kvm,
         pmu: Option<&Pmu>,
         id: VmId,
+        socket_of: Option<&SocketOf>,
         clock: Clock,
     ) -> Option<Watched> {
         let process = host.process(id.thread);
@@ -83,20 +93,52 @@ impl Watched {
             switchable: false,
             host_mode,
             vcpus: Vec::new(),
+            reporter: None,
             last: Reading::default(),
         };
         vm.find_vcpus(host, pmu);
+        vm.find_reporter(host, socket_of, clock);
         vm.last = vm.read(host, clock).ok()?;
         Some(vm)
     }
 
-    /// Looks again at what changes rarely: the name, and the threads of the vCPUs.
-    pub(crate) fn refresh(&mut self, host: &Host, pmu: Option<&Pmu>) {
+    /// Looks again at what changes rarely: the name, the threads of the vCPUs, and a reporter that is not connected.
+    pub(crate) fn refresh(
+        &mut self,
+        host: &Host,
+        pmu: Option<&Pmu>,
+        socket_of: Option<&SocketOf>,
+        clock: Clock,
+    ) {
         let process = host.process(self.id.thread);
         if process.name.is_some() {
             self.name = process.name;
         }
         self.find_vcpus(host, pmu);
+        self.reconnect(socket_of, clock);
+    }
+
+    /// Looks for a reporter on the VMM's command line, which does not change, and connects.
+    fn find_reporter(&mut self, host: &Host, socket_of: Option<&SocketOf>, clock: Clock) {
+        let cmdline = host.proc.join(format!("{}/cmdline", self.pid));
+        let path = read_up_to(&cmdline, MOST_CMDLINE).ok().and_then(|c| socket(&c));
+        self.reporter = path.map(|path| Reporter::of(host, self.pid, path));
+        self.reconnect(socket_of, clock);
+    }
+
+    /// Connects to the reporter, if there is one and no connection. A socket that the caller names has precedence.
+    fn reconnect(&mut self, socket_of: Option<&SocketOf>, clock: Clock) {
+        if self.reporter.as_ref().is_some_and(Reporter::is_connected) {
+            return;
+        }
+        if let Some(path) = socket_of.and_then(|named| named(self)) {
+            if self.reporter.as_ref().is_none_or(|r| r.path() != path) {
+                self.reporter = Some(Reporter::named(path));
+            }
+        }
+        if let Some(reporter) = &mut self.reporter {
+            reporter.connect(clock());
+        }
     }
 
     /// Looks at what backs the guest's memory. The kernel looks at every page for that.
@@ -158,7 +200,13 @@ impl Watched {
         let paging = host.paging(self.id);
         self.switchable = matches!(paging, Paging::Own { .. });
         let state = if self.switchable { paging.state() } else { self.host_mode };
-        Ok(Reading { at, state, paging: paging.stats(), statistics, vcpus })
+        let guest = self.reporter.as_mut().and_then(|r| r.read(at));
+        Ok(Reading { at, state, paging: paging.stats(), statistics, vcpus, guest })
+    }
+
+    /// The reporter inside the guest; `None` if the VM has no port for one that is known.
+    pub fn reporter(&self) -> Option<&Reporter> {
+        self.reporter.as_ref()
     }
 
     /// The mode of paging, or the switch under way, at the last reading.

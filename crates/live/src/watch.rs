@@ -3,10 +3,11 @@
 
 use crate::hardware::Pmu;
 use crate::interval::Interval;
-use crate::vm::Watched;
+use crate::vm::{SocketOf, Watched};
 use bifold_host::exit_counts::{ExitCounters, ExitCountersError, ExitTable};
 use bifold_host::{Host, HostError, Kvm, VmId};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// How often what changes rarely is looked at again: names, threads of vCPUs, and VMs where debugfs does not list them.
@@ -35,6 +36,7 @@ pub struct Watch {
     kvm: Kvm,
     pmu: Option<Pmu>,
     exits: Option<Exits>,
+    socket_of: Option<SocketOf>,
     vms: BTreeMap<VmId, Times>,
     /// When VMs were last searched in procfs.
     searched: Option<Duration>,
@@ -109,7 +111,14 @@ impl Watch {
     /// If the host has no KVM.
     pub fn new(host: Host, pmu: Option<Pmu>) -> Result<Watch, HostError> {
         let kvm = host.kvm()?;
-        Ok(Watch { host, kvm, pmu, exits: None, vms: BTreeMap::new(), searched: None, no_debugfs: None })
+        let (exits, socket_of, vms) = (None, None, BTreeMap::new());
+        Ok(Watch { host, kvm, pmu, exits, socket_of, vms, searched: None, no_debugfs: None })
+    }
+
+    /// Names the sockets of reporters inside guests, beside those that command lines of QEMU name. Who listens on a socket so
+    /// named is not checked. Called for VMs that are new, and every 10 s for those whose reporter is not connected.
+    pub fn report_from(&mut self, socket_of: impl Fn(&Watched) -> Option<PathBuf> + Send + 'static) {
+        self.socket_of = Some(Box::new(socket_of));
     }
 
     /// Counts exits by the hardware's reason too, which costs a look-up in a table for each exit of each VM on the host.
@@ -144,7 +153,7 @@ impl Watch {
         // Looked at again behind the readings, which this would delay.
         for one in self.vms.values_mut() {
             if one.refreshed + REFRESH <= at || !one.vm.is_complete(&self.host) {
-                one.vm.refresh(&self.host, self.pmu.as_ref());
+                one.vm.refresh(&self.host, self.pmu.as_ref(), self.socket_of.as_ref(), clock);
                 one.refreshed = at;
             }
         }
@@ -160,7 +169,8 @@ impl Watch {
             if self.vms.contains_key(&id) {
                 continue;
             }
-            if let Some(vm) = Watched::begin(&self.host, &self.kvm, self.pmu.as_ref(), id, clock) {
+            let (pmu, socket_of) = (self.pmu.as_ref(), self.socket_of.as_ref());
+            if let Some(vm) = Watched::begin(&self.host, &self.kvm, pmu, id, socket_of, clock) {
                 self.vms.insert(id, Times { vm, refreshed: at, memory: None });
                 tick.came.push(id);
             }
