@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Bodies for `bifold-live`: recordings of VMs.
+//! Bodies for `bifold-live`: recordings of VMs, reports of guests, command lines of QEMU.
 
 /// A recording of VMs: an error, or VMs with intervals, over which every policy can be replayed or is refused.
 pub fn vms(data: &[u8]) {
@@ -15,6 +15,31 @@ pub fn vms(data: &[u8]) {
                 assert!(replayed.decided.iter().all(|d| vm.intervals[d.interval].mode.is_some()));
             }
         }
+    }
+}
+
+/// A guest's reports, in two pieces: lines that are none are counted, and each count and name of the others is in its bounds.
+pub fn guest_reports(data: &[u8]) {
+    use bifold_live::reporter::{MOST_COUNT, MOST_NAMES, Reports};
+    let lines = data.iter().filter(|b| **b == b'\n').count() as u64;
+    let (mut reports, mut good) = (Reports::default(), 0);
+    let (first, second) = data.split_at(data.len() / 2);
+    for part in [first, second] {
+        reports.read(part, |report| {
+            good += 1;
+            assert!(report.page_faults.is_none_or(|n| n <= MOST_COUNT));
+            assert!(report.uptime_ms.is_none_or(|n| n <= MOST_COUNT));
+            assert!(report.progress.len() <= MOST_NAMES);
+            assert!(report.progress.iter().all(|(name, n)| name.len() <= 32 && *n <= MOST_COUNT));
+        });
+    }
+    assert_eq!(good + reports.bad_lines(), lines);
+}
+
+/// A VMM's command line: the path of the reporter's socket, which is not empty, or none.
+pub fn reporter_socket(data: &[u8]) {
+    if let Some(path) = bifold_live::reporter::socket(data) {
+        assert!(!path.as_os_str().is_empty());
     }
 }
 
@@ -50,6 +75,27 @@ mod tests {
             let modes = ["", ",\"mode\":\"nested\"", ",\"mode\":\"shadow\"", ",\"mode\":\"shadow\",\"load\":0.5,\"cycles\":2e9"];
             let text: String = lines.iter().map(|(vm, s, mode, n)| line(*vm, *s, modes[*mode], n)).collect();
             vms(text.as_bytes());
+        }
+
+        #[test]
+        fn any_bytes_are_reports_or_bad_lines(
+            data in bytes(),
+            counts in proptest::collection::vec(("[a-zA-Z0-9_-]{0,33}", any::<i128>()), 0..20),
+            faults in prop_oneof![Just(String::from("1e9")), any::<u64>().prop_map(|n| n.to_string())],
+        ) {
+            guest_reports(&data);
+            let counts: Vec<String> = counts.iter().map(|(name, n)| format!("\"{name}\":{n}")).collect();
+            let counts = counts.join(",");
+            let line = format!("{{\"schema\":\"bifold.report/1\",\"page_faults\":{faults},\"progress\":{{{counts}}}}}\n");
+            guest_reports(&[line.as_bytes(), &data, b"\n", line.as_bytes()].concat());
+        }
+
+        #[test]
+        fn any_command_line_has_a_socket_or_none(data in bytes(), more in "[=,{}\"a-z.\\x00-]{0,60}") {
+            let port = b"\0-device\0virtserialport,chardev=r,name=org.bifold.report.0\0-chardev\0";
+            reporter_socket(&data);
+            reporter_socket(&[port, b"socket,server,id=r,path=".as_slice(), &data].concat());
+            reporter_socket(&[port, b"{\"id\":\"r\",\"backend\":{".as_slice(), more.as_bytes()].concat());
         }
     }
 }

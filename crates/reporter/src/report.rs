@@ -8,8 +8,8 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Where Linux counts page faults: `pgfault`, all that it has handled since the boot (`mm_account_fault` in
-/// `mm/memory.c`).
+/// Where Linux counts page faults: `pgfault`, all that it has handled since the boot (`PGFAULT`, counted by
+/// `handle_mm_fault` and what it calls in `mm/memory.c`).
 pub const VMSTAT: &str = "/proc/vmstat";
 const MOST_NAMES: usize = 16;
 const MOST_NAME: usize = 32;
