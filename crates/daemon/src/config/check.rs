@@ -69,6 +69,10 @@ fn within(value: f64, least: f64, most: f64, key: &str, wrong: &mut Wrong) {
 }
 
 fn limits(general: &Limits, given: &file::Limits, at: &str, wrong: &mut Wrong) -> Limits {
+    if *given == file::Limits::default() {
+        // What is wrong in the general limits is told once.
+        return *general;
+    }
     let limits = Limits {
         min_stay_s: given.min_stay_s.unwrap_or(general.min_stay_s),
         most_switches_per_hour: given.most_switches_per_hour.unwrap_or(general.most_switches_per_hour),

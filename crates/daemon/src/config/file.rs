@@ -18,6 +18,41 @@ pub struct Key {
     pub doc: &'static str,
 }
 
+/// A table of the configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Table {
+    /// The name in [`Key::table`].
+    pub name: &'static str,
+    /// The table as a file has it, or what stands for it in a list.
+    pub head: &'static str,
+    /// What the table is for.
+    pub doc: &'static str,
+}
+
+/// All tables, in the order of the documentation.
+pub const TABLES: &[Table] = &[
+    Table { name: "", head: "Top level", doc: "These keys come before all tables." },
+    Table {
+        name: "limits",
+        head: "[limits]",
+        doc: "How often a VM may be switched, unless its rule says otherwise.",
+    },
+    Table {
+        name: "recording",
+        head: "[recording]",
+        doc: "Where readings and decisions are recorded; without this table, nowhere.",
+    },
+    Table { name: "metrics", head: "[metrics]", doc: "Where metrics for Prometheus go." },
+    Table {
+        name: "vm",
+        head: "[[vm]]",
+        doc: "A rule: the policy of some VMs. The first rule that fits a VM is the VM's.",
+    },
+];
+
+/// A configuration with the keys that most hosts need.
+pub const EXAMPLE: &str = include_str!("example.toml");
+
 const fn key(table: &'static str, name: &'static str, default: &'static str, doc: &'static str) -> Key {
     Key { table, name, default, doc }
 }
@@ -71,7 +106,7 @@ pub const KEYS: &[Key] = &[
         "metrics",
         "file",
         "none",
-        "File for Prometheus's text format, replaced at each interval; for node_exporter it must end in .prom.",
+        "File for Prometheus's text format, replaced every 5 s (or every interval, if that is longer); for node_exporter it must end in .prom.",
     ),
     key(
         "metrics",
@@ -83,7 +118,7 @@ pub const KEYS: &[Key] = &[
         "vm",
         "name",
         "",
-        "The VMs that the rule is for: a name, in which * stands for any characters and ? for one, or KVM's identifier PID-FD. The first rule that fits a VM is the VM's.",
+        "The VMs that the rule is for: a name, in which * stands for any characters and ? for one, or KVM's identifier PID-FD.",
     ),
     key("vm", "policy", "", "A policy of `bifold policy list`, or a TOML file with one."),
     key(
@@ -127,7 +162,7 @@ pub struct File {
 }
 
 /// `[limits]`.
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
     pub min_stay_s: Option<f64>,

@@ -26,7 +26,7 @@ mod error;
 mod file;
 
 pub use error::ConfigError;
-pub use file::{KEYS, Key};
+pub use file::{EXAMPLE, KEYS, Key, TABLES, Table};
 
 use bifold_host::VmId;
 use bifold_policy::{Estimator, Named};

@@ -57,6 +57,12 @@ fn values_out_of_range_and_contradictions_are_all_told() {
     }
     let both = parse("interval_s = 0.0\nnever = [\"\"]").unwrap_err();
     assert_eq!(both.lines().count(), 3, "{both}");
+    let general = parse(&format!("[limits]\nmin_stay_s = 1\nblackout_s = 5\n{}", vm(""))).unwrap_err();
+    assert_eq!(
+        general.matches("blackout_s").count(),
+        1,
+        "a rule that has the general limits says nothing of its own: {general}"
+    );
 }
 
 #[test]
@@ -119,10 +125,43 @@ fn all_keys_are_documented() {
     ] {
         let error = parse(&text).unwrap_err();
         let listed: BTreeSet<&str> = error.split('`').skip(1).step_by(2).filter(|k| *k != "x_x").collect();
-        let tables = ["limits", "recording", "metrics", "vm"];
+        let tables = TABLES.iter().map(|t| t.name).filter(|t| !t.is_empty());
         let documented = KEYS.iter().filter(|k| k.table == table).map(|k| k.name);
-        let documented: BTreeSet<&str> =
-            documented.chain(tables.into_iter().filter(|_| table.is_empty())).collect();
+        let documented: BTreeSet<&str> = documented.chain(tables.filter(|_| table.is_empty())).collect();
         assert_eq!(listed, documented, "{error}");
     }
+}
+
+#[test]
+fn the_example_is_a_configuration() {
+    let config = parse(EXAMPLE).unwrap();
+    let rules: Vec<_> = config.rules.iter().map(|r| (r.vms.text(), r.policy.name.as_str(), r.act)).collect();
+    assert_eq!(rules, [("web-*", "rpms-dynamic", true), ("*", "dsp", false)]);
+    assert_eq!((config.rules[0].limits.min_stay_s, config.never.len()), (30.0, 1));
+}
+
+/// The file that `make install` installs: as it is, the daemon observes; with every key's `#` removed, the file is still one.
+#[test]
+fn the_installed_file_changes_nothing_and_has_every_key() {
+    let text = include_str!("../../install/bifold.toml");
+    let config = parse(text).unwrap();
+    assert!(config.rules.is_empty() && config.recording.is_none() && config.metrics == Metrics::default());
+    let keys =
+        |line: &str| line.strip_prefix('#').filter(|l| l.starts_with(|c: char| c != ' ')).map(String::from);
+    let active: Vec<String> = text.lines().filter_map(keys).collect();
+    let config = parse(&active.join("\n").replace("/etc/bifold/estimator.toml", &estimator()))
+        .unwrap_or_else(|e| panic!("{e}\n{}", active.join("\n")));
+    assert_eq!(config.rules.len(), 1);
+    for key in KEYS {
+        assert!(
+            active.iter().any(|l| l.starts_with(&format!("{} = ", key.name))),
+            "{} is not in the file",
+            key.name
+        );
+    }
+}
+
+/// A file with coefficients.
+fn estimator() -> String {
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../policy/params/estimator.toml").into()
 }
