@@ -50,8 +50,33 @@ mod tests {
     #[test]
     fn a_configuration_is_told_rule_by_rule() {
         let text = |toml: &str| super::text(&Config::parse(toml, Path::new("/etc/c.toml")).unwrap());
-        insta::assert_snapshot!(text("never = [\"db-*\"]\n[recording]\nfile = \"/var/r\"\n[metrics]\nlisten = \"127.0.0.1:9178\"\n\
-            [[vm]]\nname = \"web-*\"\npolicy = \"dsp\"\nact = true\nmin_stay_s = 30\n[[vm]]\nname = \"*\"\npolicy = \"experts\""), @"");
+        let toml = r#"
+            never = ["db-*"]
+            [recording]
+            file = "/var/r"
+            [metrics]
+            listen = "127.0.0.1:9178"
+            [[vm]]
+            name = "web-*"
+            policy = "dsp"
+            act = true
+            min_stay_s = 30
+            [[vm]]
+            name = "*"
+            policy = "experts"
+        "#;
+        insta::assert_snapshot!(text(toml), @r"
+        reads each VM every 1 s
+        never switches db-*
+        records in /var/r, up to twice 1024 MiB
+        answers http://127.0.0.1:9178/metrics
+
+                                            least  switches
+        VMs      policy  decides      does   stay   an hour  blackout
+        ─────────────────────────────────────────────────────────────
+        web-*       dsp      5 s  switches   30 s        60       1 s
+        *       experts      1 s  observes   10 s        60       1 s
+        ");
         assert!(text("").ends_with("no policy decides\n"));
     }
 }

@@ -31,6 +31,8 @@ use std::time::{Duration, Instant};
 const METRICS: Duration = Duration::from_secs(5);
 /// Longest sleep, so that a signal that comes just before it is not waited for long.
 const LOOK: Duration = Duration::from_millis(200);
+/// Least time between two signs of life for systemd. An interval may be longer than the unit's WatchdogSec.
+const ALIVE: Duration = Duration::from_secs(1);
 
 /// Carries out the verb on this machine.
 pub fn run(args: &DaemonArgs) -> anyhow::Result<Status> {
@@ -44,8 +46,7 @@ pub fn run(args: &DaemonArgs) -> anyhow::Result<Status> {
     let (pmu, no_pmu) = vms::pmu(&host, args.no_pmu);
     FileLimit::raise().context("cannot raise the limit of open files")?;
     let watch = Watch::new(host, pmu)?;
-    let folder = DirBuilder::new().recursive(true).mode(0o700).create(&args.state);
-    folder.with_context(|| format!("cannot create {}", args.state.display()))?;
+    make(&args.state)?;
     let homes = Homes::take(&args.state)?;
     let control = Control::listen(&args.state)?;
     let mut daemon = Daemon {
@@ -54,6 +55,7 @@ pub fn run(args: &DaemonArgs) -> anyhow::Result<Status> {
         args,
         reload: false,
         told: None,
+        alive: None,
     };
     daemon.tick(Duration::ZERO, &|| Duration::ZERO);
     vms::notes(daemon.engine.watch(), no_pmu.as_ref(), &[]).iter().for_each(|text| note(true, text));
@@ -81,6 +83,13 @@ fn configuration(args: &DaemonArgs) -> anyhow::Result<Config> {
         }
         None => Ok(Config::read(Path::new(CONFIG))?),
     }
+}
+
+/// Makes the daemon's folder. Who may not make the folder cannot run the daemon here: exit status 77.
+fn make(folder: &Path) -> anyhow::Result<()> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    made.map_err(|source| DaemonError::Io { path: folder.into(), source })
+        .context("cannot make the daemon's folder: run as root, or name another folder by --state")
 }
 
 fn listener(config: &Config) -> Result<Option<Listener>, DaemonError> {
@@ -117,6 +126,8 @@ struct Daemon<'a> {
     reload: bool,
     /// When the metrics were renewed.
     told: Option<Duration>,
+    /// When systemd got the last sign of life.
+    alive: Option<Duration>,
 }
 
 impl Daemon<'_> {
@@ -138,6 +149,7 @@ impl Daemon<'_> {
                 wait(control, next.saturating_sub(start.elapsed()).min(LOOK));
                 control.answer(|request| self.answer(request));
                 self.log();
+                self.is_alive(start.elapsed());
             }
             self.tick(start.elapsed(), &|| start.elapsed());
         }
@@ -149,8 +161,15 @@ impl Daemon<'_> {
             self.told = Some(now);
             self.renew_metrics();
         }
-        notify(&[NotifyState::Watchdog]);
+        self.is_alive(now);
         self.log();
+    }
+
+    fn is_alive(&mut self, now: Duration) {
+        if self.alive.is_none_or(|before| before + ALIVE <= now) {
+            self.alive = Some(now);
+            notify(&[NotifyState::Watchdog]);
+        }
     }
 
     fn renew_metrics(&mut self) {
@@ -192,7 +211,9 @@ impl Daemon<'_> {
     }
 
     fn read_configuration(&mut self) {
-        notify(&[NotifyState::Reloading]);
+        // A unit of Type=notify-reload needs the time, too (sd_notify(3)).
+        let reloading = [Some(NotifyState::Reloading), NotifyState::monotonic_usec_now().ok()];
+        notify(&reloading.into_iter().flatten().collect::<Vec<_>>());
         let taken = self.configuration().and_then(|config| {
             if config.metrics.listen != self.engine.config().metrics.listen {
                 self.listener = listener(&config)?;
