@@ -15,6 +15,9 @@ Examples:
   bifold ctl undo";
 
 /// Ask or command the daemon that is running on this host
+///
+/// A VM is named by its process id, by KVM's identifier PID-FD, or by its name if no other VM has the name. What `hold`, `release`
+/// and `undo` set lasts until the daemon ends; the configuration has what is to last. Needs root, as the daemon does.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]
 pub struct CtlArgs {
