@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `bifold man` and `bifold completions`: man pages and completion scripts, made from the parser.
+//! `bifold man` and `bifold completions`: man pages and completion scripts, made from the parser and from the list of
+//! the configuration's keys.
+
+mod configuration;
 
 use crate::status;
 use anyhow::Context as _;
@@ -7,20 +10,27 @@ use clap::Command;
 use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
+use std::io::{self, Write as _};
 use std::path::Path;
 
-/// Writes `bifold.1` and one page per verb, and per verb of a verb, into a directory.
+/// The name of the page about the daemon's configuration.
+const CONFIGURATION: &str = "bifold.toml";
+
+/// Writes `bifold.1`, one page per verb and per verb of a verb, and `bifold.toml.5` into a directory.
 pub fn man(cli: Command, dir: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     let mut cli = without_help(cli);
     cli.build();
-    write_pages(&cli, None, dir)
+    write_pages(&cli, None, dir)?;
+    write(&dir.join(format!("{CONFIGURATION}.5")), &configuration::page())
+}
+
+fn write(path: &Path, page: &[u8]) -> anyhow::Result<()> {
+    std::fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn write_pages(command: &Command, above: Option<&Command>, dir: &Path) -> anyhow::Result<()> {
-    let path = dir.join(format!("{}.1", name(command)));
-    std::fs::write(&path, page(command, above))
-        .with_context(|| format!("cannot write {}", path.display()))?;
+    write(&dir.join(format!("{}.{}", name(command), section(command))), &page(command, above))?;
     command
         .get_subcommands()
         .filter(|c| !c.is_hide_set())
@@ -32,10 +42,24 @@ fn name(command: &Command) -> &str {
     command.get_display_name().unwrap_or_else(|| command.get_name())
 }
 
+/// The manual's section that has a command's page: 8 for those of administrators (man(1)).
+fn section(command: &Command) -> u8 {
+    let verb = name(command).split('-').nth(1);
+    if matches!(verb, Some("daemon" | "ctl")) { 8 } else { 1 }
+}
+
+/// A page as others name it: `bifold-share-check(1)`.
+fn reference(command: &Command) -> String {
+    format!("{}({})", name(command), section(command))
+}
+
+/// What stands at the foot of each page.
+const SOURCE: &str = concat!("Bifold ", env!("CARGO_PKG_VERSION"));
+const MANUAL: &str = "Bifold";
+
 /// The page of a command that stands below another.
 fn page(command: &Command, above: Option<&Command>) -> Vec<u8> {
-    let man =
-        Man::new(command.clone()).source(concat!("Bifold ", env!("CARGO_PKG_VERSION"))).manual("Bifold");
+    let man = Man::new(command.clone()).section(section(command).to_string()).source(SOURCE).manual(MANUAL);
     let mut out = Vec::new();
     let written = (|| {
         man.render_title(&mut out)?;
@@ -48,7 +72,7 @@ fn page(command: &Command, above: Option<&Command>) -> Vec<u8> {
             man.render_options_section(&mut out)?;
         }
         if command.has_subcommands() {
-            man.render_subcommands_section(&mut out)?;
+            out.write_all(subcommands(command, &man)?.as_bytes())?;
         }
         let help = |c: &Command| c.get_after_long_help().or(c.get_after_help()).map(ToString::to_string);
         let sections = sections(&help(command).unwrap_or_default());
@@ -63,6 +87,19 @@ fn page(command: &Command, above: Option<&Command>) -> Vec<u8> {
     })();
     let () = written.expect("memory takes all that is written");
     out
+}
+
+/// The section of a command's verbs. The library gives each the section of the command.
+fn subcommands(command: &Command, man: &Man) -> io::Result<String> {
+    let mut out = Vec::new();
+    man.render_subcommands_section(&mut out)?;
+    let mut text = String::from_utf8(out).map_err(io::Error::other)?;
+    for verb in command.get_subcommands() {
+        let name = name(verb).replace('-', "\\-");
+        let [given, right] = [command, verb].map(|c| format!("{name}({})", section(c)));
+        text = text.replace(&given, &right);
+    }
+    Ok(text)
 }
 
 /// The SYNOPSIS section: the usage lines of `--help`.
@@ -160,7 +197,10 @@ impl Section {
 fn see_also(command: &Command, above: Option<&Command>) -> Roff {
     let beside = above.into_iter().flat_map(Command::get_subcommands).filter(|c| name(c) != name(command));
     let pages = above.into_iter().chain(beside).chain(command.get_subcommands()).filter(|c| !c.is_hide_set());
-    let words: Vec<String> = pages.map(|c| format!("{}(1)", name(c))).collect();
+    let mut words: Vec<String> = pages.map(reference).collect();
+    if section(command) == 8 {
+        words.push(format!("{CONFIGURATION}(5)"));
+    }
     let mut roff = Roff::new();
     roff.control("SH", ["SEE ALSO"]).text([roman(words.join(", "))]);
     roff
@@ -203,17 +243,24 @@ mod tests {
         out
     }
 
+    /// The file of a verb's page.
+    fn file(verb: &str) -> String {
+        let administrators = verb == "daemon" || verb == "ctl" || verb.starts_with("ctl-");
+        format!("bifold-{verb}.{}", if administrators { 8 } else { 1 })
+    }
+
     #[test]
     fn man_pages_have_every_verb_and_option_of_the_parser() {
         let dir = tempfile::tempdir().unwrap();
         man(Cli::command(), dir.path()).unwrap();
         for (verb, longs) in options() {
             // The page above names it: bifold.1 `policy`, bifold-policy.1 `policy-compare`.
-            let above = verb.rsplit_once('-').map_or("bifold.1".into(), |(v, _)| format!("bifold-{v}.1"));
+            let above = verb.rsplit_once('-').map_or("bifold.1".into(), |(v, _)| file(v));
             let above = std::fs::read_to_string(dir.path().join(above)).unwrap();
-            let name = format!("bifold\\-{}", verb.replace('-', "\\-"));
-            assert!(above.contains(&name), "the page above {verb} does not name it");
-            let page = std::fs::read_to_string(dir.path().join(format!("bifold-{verb}.1"))).unwrap();
+            let section = file(&verb).rsplit('.').next().unwrap().to_string();
+            let name = format!("bifold\\-{}({section})", verb.replace('-', "\\-"));
+            assert!(above.contains(&name), "the page above {verb} does not name {name}");
+            let page = std::fs::read_to_string(dir.path().join(file(&verb))).unwrap();
             for long in longs {
                 let option = format!("\\-\\-{}", long.replace('-', "\\-"));
                 assert!(page.contains(&option), "the page of {verb} lacks --{long}");
@@ -227,7 +274,7 @@ mod tests {
         man(Cli::command(), dir.path()).unwrap();
         let page = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
         for (verb, _) in options() {
-            let text = page(&format!("bifold-{verb}.1"));
+            let text = page(&file(&verb));
             for section in ["NAME", "SYNOPSIS", "\"EXIT STATUS\"", "\"SEE ALSO\""] {
                 assert_eq!(text.matches(&format!(".SH {section}\n")).count(), 1, "{section} of {verb}");
             }
@@ -238,6 +285,9 @@ mod tests {
             assert!(text.contains(".SH EXAMPLES\n"), "{verb}");
         }
         assert!(page("bifold-share-check.1").contains("bifold\\-share\\-run(1)"));
+        assert!(page("bifold-stat.1").contains("bifold\\-daemon(8), bifold\\-ctl(8)"));
+        assert!(page("bifold-daemon.8").contains("\nbifold(1), "));
+        assert!(page("bifold-daemon.8").starts_with(".ie \\n(.g .ds Aq"), "{}", page("bifold-daemon.8"));
     }
 
     #[test]
