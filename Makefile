@@ -27,6 +27,8 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 BUILT ?= $${CARGO_TARGET_DIR:-target}/release
 INTO = $(DESTDIR)$(PREFIX)
+# The unit, dashboard, libvirt hook and example configuration of `bifold daemon`.
+DAEMON_FILES = crates/daemon/install
 # The profile of this machine, as `bifold profile measure` writes it.
 PROFILE ?= profiles/epyc-zen5-guest.toml
 # Scale of the memory and of the times in experiments with sharing guests.
@@ -52,18 +54,23 @@ demo: build ## show what compiling a C file costs in each paging mode: table and
 	$(BIFOLD) compare --report $(REPORT) -- gcc -O2 -c -DSTB_IMAGE_IMPLEMENTATION "$$source" -o /tmp/stb_image.o
 
 # Root runs this target, so the target does not build: run `make build` first.
-install: ## install command, man pages and completions (PREFIX=/usr/local, DESTDIR=)
+install: ## install command, man pages, completions and the daemon's unit (PREFIX=/usr/local, DESTDIR=)
 	@for f in bifold libbifold_capture_plugin.so; do test -f "$(BUILT)/$$f" || { echo "make install: $(BUILT)/$$f is not there: run make build first" >&2; exit 1; }; done
 	install -D -m 755 "$(BUILT)/bifold" "$(INTO)/bin/bifold"
 	install -D -m 755 "$(BUILT)/libbifold_capture_plugin.so" "$(INTO)/lib/bifold/libbifold_capture_plugin.so"
-	install -d "$(INTO)/share/man/man1"
-	"$(BUILT)/bifold" man "$(INTO)/share/man/man1"
+	@pages=$$(mktemp -d) && trap 'rm -rf "$$pages"' EXIT && "$(BUILT)/bifold" man "$$pages" && set -x && \
+	for s in 1 5 8; do install -D -m 644 -t "$(INTO)/share/man/man$$s" "$$pages"/*.$$s; done
 	@set -x; for at in bash:bash-completion/completions/bifold zsh:zsh/site-functions/_bifold fish:fish/vendor_completions.d/bifold.fish; do \
 	install -d "$$(dirname "$(INTO)/share/$${at#*:}")" && "$(BUILT)/bifold" completions "$${at%%:*}" > "$(INTO)/share/$${at#*:}"; done
 	install -D -m 644 -t "$(INTO)/share/bifold/experiments/share" experiments/share/*.toml
+	install -d "$(INTO)/lib/systemd/system"
+	sed 's#/usr/local/bin/#$(PREFIX)/bin/#g' $(DAEMON_FILES)/bifoldd.service > "$(INTO)/lib/systemd/system/bifoldd.service"
+	install -D -m 644 -t "$(INTO)/share/bifold" $(DAEMON_FILES)/bifold.toml $(DAEMON_FILES)/grafana.json
+	install -D -m 755 -t "$(INTO)/share/bifold" $(DAEMON_FILES)/libvirt-qemu-hook
 
 uninstall: ## remove what make install installed, with the same PREFIX and DESTDIR
 	rm -f "$(INTO)/bin/bifold" "$(INTO)"/share/man/man1/bifold.1 "$(INTO)"/share/man/man1/bifold-*.1
+	rm -f "$(INTO)/share/man/man5/bifold.toml.5" "$(INTO)"/share/man/man8/bifold-*.8 "$(INTO)/lib/systemd/system/bifoldd.service"
 	rm -f "$(INTO)/share/bash-completion/completions/bifold" "$(INTO)/share/zsh/site-functions/_bifold" "$(INTO)/share/fish/vendor_completions.d/bifold.fish"
 	rm -rf "$(INTO)/lib/bifold" "$(INTO)/share/bifold"
 

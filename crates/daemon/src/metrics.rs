@@ -197,6 +197,7 @@ fn answer(text: String) -> tiny_http::Response<std::io::Cursor<Vec<u8>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
     use std::io::{Read as _, Write as _};
     use std::time::Duration;
 
@@ -224,6 +225,39 @@ mod tests {
         assert!(text.contains(r#"policy="dsp",state="acts"} 1.0"#), "{text}");
         assert!(!text.contains("bifold_vm_wants_shadow_mode{"), "unknown is no line: {text}");
         assert!(text.lines().all(|l| l.starts_with(['#', 'b'])), "{text}");
+    }
+
+    /// The names of metrics in a text.
+    fn names(text: &str) -> BTreeSet<&str> {
+        let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+        words.filter(|w| w.starts_with("bifold_")).collect()
+    }
+
+    /// Every string below a key of this name.
+    fn texts<'a>(json: &'a serde_json::Value, key: &str, found: &mut Vec<&'a str>) {
+        match json {
+            serde_json::Value::Object(map) => {
+                found.extend(map.get(key).and_then(|v| v.as_str()));
+                map.values().for_each(|v| texts(v, key, found));
+            }
+            serde_json::Value::Array(all) => all.iter().for_each(|v| texts(v, key, found)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn the_dashboard_asks_for_the_metrics_that_there_are() {
+        let dashboard = serde_json::from_str(include_str!("../install/grafana.json")).unwrap();
+        let mut asked = Vec::new();
+        texts(&dashboard, "expr", &mut asked);
+        texts(&dashboard, "definition", &mut asked);
+        let asked: BTreeSet<&str> = asked.into_iter().flat_map(names).collect();
+        let mut all = status();
+        all.vms[0].wants = Some("nested".into());
+        let text = text(&all).unwrap();
+        let told = text.lines().filter(|l| !l.starts_with('#')).filter_map(|l| names(l).pop_first());
+        assert_eq!(asked, told.collect());
+        assert_eq!(dashboard["schemaVersion"], 39, "as docs/guide/daemon.md says");
     }
 
     #[test]

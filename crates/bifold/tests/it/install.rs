@@ -3,6 +3,7 @@
 
 use crate::command::{Ran, ran};
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -38,6 +39,13 @@ fn what_is_installed_works_elsewhere_and_goes_away_again() {
     for file in [
         "share/man/man1/bifold.1",
         "share/man/man1/bifold-share-check.1",
+        "share/man/man5/bifold.toml.5",
+        "share/man/man8/bifold-daemon.8",
+        "share/man/man8/bifold-ctl.8",
+        "lib/systemd/system/bifoldd.service",
+        "share/bifold/bifold.toml",
+        "share/bifold/grafana.json",
+        "share/bifold/libvirt-qemu-hook",
         "share/bash-completion/completions/bifold",
         "share/zsh/site-functions/_bifold",
         "share/fish/vendor_completions.d/bifold.fish",
@@ -59,6 +67,11 @@ fn what_is_installed_works_elsewhere_and_goes_away_again() {
     let plugin = checks.iter().find(|c| c["name"] == "capture plugin").unwrap();
     let found = fs::canonicalize(plugin["detail"].as_str().unwrap()).unwrap();
     assert_eq!(found, fs::canonicalize(at("lib/bifold/libbifold_capture_plugin.so")).unwrap());
+    let unit = fs::read_to_string(at("lib/systemd/system/bifoldd.service")).unwrap();
+    assert!(unit.contains("\nExecStart=/opt/x/bin/bifold daemon\n"), "{unit}");
+    assert!(!unit.contains("/usr/local/bin"), "{unit}");
+    let is_executable = |path: &str| fs::metadata(at(path)).unwrap().permissions().mode() & 0o111 == 0o111;
+    assert!(is_executable("share/bifold/libvirt-qemu-hook") && !is_executable("share/bifold/bifold.toml"));
     assert_eq!(make("uninstall", dir.path()).status, 0);
     assert_eq!(files(dir.path()), [] as [PathBuf; 0]);
 }

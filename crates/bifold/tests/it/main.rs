@@ -10,6 +10,7 @@ mod diff;
 mod docs;
 mod goldens;
 mod guest;
+mod hook;
 mod install;
 mod ksm;
 mod links;
