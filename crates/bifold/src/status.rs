@@ -136,10 +136,14 @@ fn of_experiment(error: &ExperimentError) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io;
 
     #[test]
     fn failures_beside_a_command_have_numbers_of_their_own() {
         let program = || "x".to_string();
+        let denied = || {
+            DaemonError::Io { path: program().into(), source: io::ErrorKind::PermissionDenied.into() }.into()
+        };
         for (error, beside, alone) in [
             (anyhow::anyhow!("no room"), 125, 1),
             (GuestError::ProgramNotFound { program: program() }.into(), 127, 1),
@@ -147,6 +151,7 @@ mod tests {
             (GuestError::NotStarted("running x: Exec format error".into()).into(), 126, 1),
             (GuestError::Guest("no disk".into()).into(), 125, 1),
             (GuestError::QemuMissing.into(), 77, 77),
+            (denied(), 77, 77),
             (GuestError::InterruptedEarly.into(), 130, 130),
         ] {
             assert_eq!((of_error_beside_a_command(&error), of_error(&error)), (beside, alone), "{error}");

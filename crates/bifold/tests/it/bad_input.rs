@@ -42,6 +42,13 @@ fn usage_errors() {
         "mode web agile",
         "mode web shadow now",
         "mode --format csv",
+        "daemon --check-config x --config y",
+        "daemon web",
+        "ctl",
+        "ctl stop",
+        "ctl explain",
+        "ctl hold web --for -1",
+        "ctl status --format csv",
     ];
     let mut all = String::new();
     for args in cases {
@@ -220,6 +227,10 @@ fn every_usage_error_names_its_verb_and_its_argument() {
         ("diff a.json b.json -o a.json", "--output a.json", "diff"),
         ("mode web agile", "[nested|shadow]", "mode"),
         ("mode --format csv", "--format", "mode"),
+        ("daemon --check-config x --state y", "--check-config", "daemon"),
+        ("ctl explain", "VM", "ctl explain"),
+        ("ctl hold web --for x", "--for", "ctl hold"),
+        ("ctl status --format csv", "--format", "ctl status"),
         ("doctor cooking", "VERB", "doctor"),
         ("doctor --format csv", "--format", "doctor"),
         ("policy list --format csv", "--format", "policy list"),

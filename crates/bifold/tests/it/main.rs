@@ -6,6 +6,7 @@
 
 mod bad_input;
 mod command;
+mod daemon;
 mod diff;
 mod docs;
 mod goldens;
