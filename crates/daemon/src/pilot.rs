@@ -4,7 +4,8 @@
 //! A pilot sees intervals alone and measures time by their lengths. The daemon's pilots and those of a replay over the
 //! daemon's recording therefore come to the same decisions.
 
-use crate::config::{Config, Limits, Rule};
+use crate::config::{Config, Decides, Limits, Rule};
+use crate::probe::Prober;
 use bifold_live::follow::{Follower, Seen};
 use bifold_live::recording::RecordedInterval;
 use bifold_policy::{Counters, Decision, Mode, UnknownCounter};
@@ -66,8 +67,26 @@ impl Switches {
 
 /// A VM's policy and limits.
 pub struct Pilot {
-    follower: Follower,
+    decides: Decider,
     limits: Limits,
+}
+
+/// What decides over a VM, with its memory.
+enum Decider {
+    Policy(Box<Follower>),
+    Probes(Prober),
+}
+
+impl Decider {
+    fn interval(&mut self, interval: &RecordedInterval) -> Option<Decision> {
+        match self {
+            Decider::Policy(follower) => match follower.interval(interval) {
+                Seen::Decided(decision) => Some(decision),
+                Seen::LeftOut | Seen::NotDue => None,
+            },
+            Decider::Probes(prober) => prober.interval(interval),
+        }
+    }
 }
 
 /// A decision, and what becomes of it.
@@ -115,8 +134,14 @@ impl Verdict {
 impl Pilot {
     /// A pilot for a VM of this rule.
     pub fn new(rule: &Rule, config: &Config) -> Pilot {
-        let follower = Follower::new(&rule.policy.spec, Some(&config.estimator), config.interval_s);
-        Pilot { follower, limits: rule.limits }
+        let decides = match &rule.decides {
+            Decides::Policy(named) => {
+                let follower = Follower::new(&named.spec, Some(&config.estimator), config.interval_s);
+                Decider::Policy(Box::new(follower))
+            }
+            Decides::Probes(how) => Decider::Probes(Prober::new(*how)),
+        };
+        Pilot { decides, limits: rule.limits }
     }
 
     /// Takes the VM's next interval, which `switches` has seen. Returns the decision, if one is due.
@@ -124,7 +149,7 @@ impl Pilot {
         if switches.stayed() < self.limits.blackout_s {
             return None;
         }
-        let Seen::Decided(decision) = self.follower.interval(interval) else { return None };
+        let decision = self.decides.interval(interval)?;
         // A policy decides over intervals in one mode only.
         let now = interval.mode?;
         let verdict = if decision.mode == now { Verdict::Stay } else { self.limited(switches) };
@@ -145,7 +170,10 @@ impl Pilot {
 
     /// The counter that the policy waits for; `None` if the policy sees intervals.
     pub fn missing(&self) -> Option<UnknownCounter> {
-        self.follower.missing()
+        match &self.decides {
+            Decider::Policy(follower) => follower.missing(),
+            Decider::Probes(_) => None,
+        }
     }
 }
 
@@ -186,7 +214,7 @@ mod tests {
         };
         let measured = Measured { sample, known: Counters::ALL, cycles: Some(3e9), load: Some(1.0) };
         let mode = Some(mode).filter(|_| switches == 0);
-        RecordedInterval { time: 0.0, seconds: 1.0, mode, measured }
+        RecordedInterval { time: 0.0, seconds: 1.0, mode, measured, progress: None }
     }
 
     /// Runs a VM that obeys; returns the seconds at whose ends the VM was switched.

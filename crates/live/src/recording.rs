@@ -4,8 +4,10 @@
 //! A replay needs of a row what a policy saw: the mode, the counters that were known, cycles, load and length. Rows of
 //! vCPUs, lines of the daemon's decisions and all other figures are skipped. A last line that is cut off, as after a kill, is left out.
 
+use crate::columns::Row;
 use crate::files::SCHEMA;
 use crate::measured::Measured;
+use crate::reporter::GuestInterval;
 use bifold_model::Sample;
 use bifold_policy::{Counters, Mode};
 use serde_json::{Map, Value};
@@ -78,6 +80,21 @@ pub struct RecordedInterval {
     pub mode: Option<Mode>,
     /// What policies see.
     pub measured: Measured,
+    /// Steps of the guest's own work, of all names together; `None` without a report.
+    pub progress: Option<u64>,
+}
+
+impl RecordedInterval {
+    /// What a recording keeps of a VM's row.
+    pub fn of(row: &Row) -> RecordedInterval {
+        RecordedInterval {
+            time: row.time,
+            seconds: row.interval.seconds,
+            mode: row.interval.mode,
+            measured: row.measured,
+            progress: row.interval.guest.as_ref().and_then(GuestInterval::all_progress),
+        }
+    }
 }
 
 /// Whether a file begins as a recording does: with an object of JSON.
@@ -206,7 +223,15 @@ fn row(line: &[u8]) -> Result<Option<(String, Option<String>, RecordedInterval)>
     let (sample, known) = counters(&row)?;
     let measured = Measured { sample, known, cycles: number("cycles")?, load };
     let vm = text("vm").ok_or("it has no vm")?;
-    Ok(Some((vm, text("name"), RecordedInterval { time: needed("time")?, seconds, mode, measured })))
+    let time = needed("time")?;
+    let progress = match row.get("reported_progress") {
+        None => None,
+        Some(v) => {
+            let count = v.as_u64().filter(|n| *n <= MOST);
+            Some(count.ok_or_else(|| format!("reported_progress = {v} is no count up to {MOST}"))?)
+        }
+    };
+    Ok(Some((vm, text("name"), RecordedInterval { time, seconds, mode, measured, progress })))
 }
 
 /// The counters that the row has.

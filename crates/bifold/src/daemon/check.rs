@@ -2,6 +2,7 @@
 //! What a configuration means, for `--check-config`.
 
 use bifold_daemon::Config;
+use bifold_daemon::config::Decides;
 use bifold_report::{text_table, wrapped};
 use std::fmt::Write as _;
 
@@ -31,8 +32,8 @@ pub fn text(config: &Config) -> String {
     let rows = config.rules.iter().map(|rule| {
         vec![
             rule.vms.text().escape_debug().to_string(),
-            rule.policy.name.clone(),
-            format!("{} s", rule.policy.spec.interval_s()),
+            rule.decides.name().to_string(),
+            format!("{} s", every_s(&rule.decides)),
             if rule.act { "switches" } else { "observes" }.into(),
             format!("{} s", rule.limits.min_stay_s),
             rule.limits.most_switches_per_hour.to_string(),
@@ -40,6 +41,14 @@ pub fn text(config: &Config) -> String {
         ]
     });
     out + "\n" + &text_table(head.map(String::from).into(), rows.collect())
+}
+
+/// Seconds between two decisions.
+fn every_s(decides: &Decides) -> f64 {
+    match decides {
+        Decides::Policy(named) => named.spec.interval_s(),
+        Decides::Probes(how) => how.every_s,
+    }
 }
 
 #[cfg(test)]

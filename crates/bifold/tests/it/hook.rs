@@ -3,6 +3,7 @@
 //! its start or other domains their rules.
 
 use bifold_daemon::Config;
+use bifold_daemon::config::Decides;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -68,8 +69,9 @@ fn a_domain_has_the_rule_of_its_metadata_from_its_start_to_its_end() {
         assert_eq!(host.parts(), ["libvirt-web-1.toml"]);
         let config = Config::read(&host.config()).unwrap();
         let rule = &config.rules[0];
-        assert_eq!((rule.vms.text(), rule.policy.name.as_str(), rule.act), ("web-1", "dsp", true));
-        assert_eq!(rule.policy.spec.interval_s(), 2.0);
+        assert_eq!((rule.vms.text(), rule.decides.name(), rule.act), ("web-1", "dsp", true));
+        let Decides::Policy(named) = &rule.decides else { panic!("{rule:?}") };
+        assert_eq!(named.spec.interval_s(), 2.0);
         let limits = (rule.limits.min_stay_s, rule.limits.most_switches_per_hour, rule.limits.blackout_s);
         assert_eq!((limits, config.rules.len()), ((30.0, 20, 2.5), 2));
     }

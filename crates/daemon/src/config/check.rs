@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Turns what is written into a configuration, and finds values out of range and contradictions.
 
-use super::{Config, Limits, Metrics, Pattern, Recording, Rule, file};
+use super::{Config, Decides, Limits, Metrics, Pattern, Recording, Rule, file};
+use crate::probe::Probing;
 use bifold_live::Measured;
 use bifold_policy::{Estimator, Named, SpecError};
 use bifold_trace::bounded;
@@ -118,7 +119,38 @@ fn rule(
         blackout_s: vm.blackout_s,
     };
     let limits = limits(general, &of_rule, &format!("{at}: "), wrong);
-    let named = policy(&vm, folder).map_err(|e| wrong.push(format!("{at}: {e}"))).ok()?;
+    let decides = match (&vm.policy, vm.probe) {
+        (Some(name), None) => {
+            let named = policy(&vm, name, folder).map_err(|e| wrong.push(format!("{at}: {e}"))).ok()?;
+            can_be_counted(&named, estimator, at, wrong);
+            Decides::Policy(named)
+        }
+        (None, Some(probe)) => Decides::Probes(probing(&vm, probe, &limits, at, wrong)),
+        (Some(_), Some(_)) => {
+            wrong.push(format!("{at} has a policy and a table probe: remove one of them"));
+            return None;
+        }
+        (None, None) => {
+            wrong.push(format!(
+                "{at} has neither a policy nor a table probe: `bifold policy list` shows policies"
+            ));
+            return None;
+        }
+    };
+    if vm.reporter.as_deref().is_some_and(|path| !path.starts_with('/')) {
+        wrong.push(format!("{at}: reporter is no absolute path"));
+    }
+    Some(Rule { vms: Pattern::new(&vm.name), decides, act: vm.act, limits, reporter: vm.reporter })
+}
+
+fn policy(vm: &file::Vm, name: &str, folder: &Path) -> Result<Named, SpecError> {
+    let is_file = name.ends_with(".toml");
+    let path = folder.join(name);
+    Named::load(if is_file { path.to_str().unwrap_or(name) } else { name })?.with(&vm.parameters)
+}
+
+/// Refuses a policy that needs what no live host counts.
+fn can_be_counted(named: &Named, estimator: Option<&Estimator>, at: &str, wrong: &mut Wrong) {
     let needs = match estimator {
         Some(e) if named.spec.needs_other() => named.spec.needs().and(e.needs()),
         _ => named.spec.needs(),
@@ -129,16 +161,33 @@ fn rule(
             named.name, counter.name
         ));
     }
-    if vm.reporter.as_deref().is_some_and(|path| !path.starts_with('/')) {
-        wrong.push(format!("{at}: reporter is no absolute path"));
-    }
-    Some(Rule { vms: Pattern::new(&vm.name), policy: named, act: vm.act, limits, reporter: vm.reporter })
 }
 
-fn policy(vm: &file::Vm, folder: &Path) -> Result<Named, SpecError> {
-    let is_file = vm.policy.ends_with(".toml");
-    let path = folder.join(&vm.policy);
-    Named::load(if is_file { path.to_str().unwrap_or(&vm.policy) } else { &vm.policy })?.with(&vm.parameters)
+fn probing(vm: &file::Vm, probe: file::Probe, limits: &Limits, at: &str, wrong: &mut Wrong) -> Probing {
+    let how = Probing {
+        every_s: probe.every_s.unwrap_or(600.0),
+        length_s: probe.length_s.unwrap_or(20.0),
+        least_gain_percent: probe.least_gain_percent.unwrap_or(3.0),
+    };
+    within(how.every_s, 10.0, 86_400.0, &format!("{at}: probe.every_s"), wrong);
+    within(how.length_s, 1.0, 3600.0, &format!("{at}: probe.length_s"), wrong);
+    within(how.least_gain_percent, 0.0, 1000.0, &format!("{at}: probe.least_gain_percent"), wrong);
+    if how.length_s < limits.min_stay_s {
+        wrong.push(format!(
+            "{at}: probe.length_s = {} is shorter than min_stay_s = {}: a probe could not end in time",
+            how.length_s, limits.min_stay_s
+        ));
+    }
+    if 4.0 * how.length_s > how.every_s {
+        wrong.push(format!(
+            "{at}: probe.length_s = {} is more than a quarter of probe.every_s = {}: the VM would be probed most of the time",
+            how.length_s, how.every_s
+        ));
+    }
+    if !vm.parameters.is_empty() {
+        wrong.push(format!("{at}: parameters are a policy's, and probes have none: remove them"));
+    }
+    how
 }
 
 fn recording(given: file::Recording, folder: &Path, wrong: &mut Wrong) -> Recording {

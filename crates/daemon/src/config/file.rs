@@ -48,6 +48,12 @@ pub const TABLES: &[Table] = &[
         head: "[[vm]]",
         doc: "A rule: the policy of some VMs. The first rule that fits a VM is the VM's.",
     },
+    Table {
+        name: "vm.probe",
+        head: "[vm.probe]",
+        doc: "Probes in place of a policy, for guests whose reporter tells their progress: a short try of the other mode, kept only if the \
+              guest gets on faster in it.",
+    },
 ];
 
 /// A configuration with the keys that most hosts need.
@@ -120,7 +126,12 @@ pub const KEYS: &[Key] = &[
         "",
         "The VMs that the rule is for: a name, in which * stands for any characters and ? for one, or KVM's identifier PID-FD.",
     ),
-    key("vm", "policy", "", "A policy of `bifold policy list`, or a TOML file with one."),
+    key(
+        "vm",
+        "policy",
+        "",
+        "A policy of `bifold policy list`, or a TOML file with one. A rule has either a policy or probes.",
+    ),
     key(
         "vm",
         "parameters",
@@ -141,6 +152,24 @@ pub const KEYS: &[Key] = &[
         "reporter",
         "of the command line",
         "Unix socket of the VM's reporter, if the VMM's command line does not name it; {name} stands for the VM's name.",
+    ),
+    key(
+        "vm.probe",
+        "every_s",
+        "600",
+        "Time between two probes, in seconds, 10 to 86400. Each probe in a row that brings nothing doubles the time, up to 32 times.",
+    ),
+    key(
+        "vm.probe",
+        "length_s",
+        "20",
+        "Time of progress that is compared in either mode, in seconds, 1 to 3600; at least min_stay_s, and at most a quarter of every_s.",
+    ),
+    key(
+        "vm.probe",
+        "least_gain_percent",
+        "3",
+        "Gain of progress for which the other mode is kept, in percent, 0 to 1000.",
     ),
 ];
 
@@ -191,7 +220,8 @@ pub struct Metrics {
 #[serde(deny_unknown_fields)]
 pub struct Vm {
     pub name: String,
-    pub policy: String,
+    pub policy: Option<String>,
+    pub probe: Option<Probe>,
     #[serde(default)]
     pub parameters: toml::Table,
     #[serde(default)]
@@ -200,6 +230,15 @@ pub struct Vm {
     pub most_switches_per_hour: Option<u64>,
     pub blackout_s: Option<f64>,
     pub reporter: Option<String>,
+}
+
+/// `[vm.probe]`.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Probe {
+    pub every_s: Option<f64>,
+    pub length_s: Option<f64>,
+    pub least_gain_percent: Option<f64>,
 }
 
 /// A file of the folder of parts: rules alone.

@@ -16,7 +16,7 @@
 //!     "bifold.toml".as_ref(),
 //! )?;
 //! let id = bifold_host::VmId { thread: 4242, fd: 13 };
-//! assert_eq!(config.rule(id, Some("web-1")).unwrap().policy.name, "dsp");
+//! assert_eq!(config.rule(id, Some("web-1")).unwrap().decides.name(), "dsp");
 //! assert!(config.rule(id, Some("db-1")).is_none());
 //! # Ok::<(), bifold_daemon::ConfigError>(())
 //! ```
@@ -28,6 +28,7 @@ mod file;
 pub use error::ConfigError;
 pub use file::{EXAMPLE, KEYS, Key, TABLES, Table};
 
+use crate::probe::Probing;
 use bifold_host::VmId;
 use bifold_policy::{Estimator, Named};
 use bifold_trace::bounded;
@@ -53,18 +54,37 @@ pub struct Config {
 }
 
 /// What the daemon does with the VMs of a pattern.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Rule {
     /// The VMs.
     pub vms: Pattern,
-    /// Decides.
-    pub policy: Named,
+    /// What decides.
+    pub decides: Decides,
     /// Whether the daemon switches the VMs; else it only says what it would do.
     pub act: bool,
     /// How often a VM may be switched.
     pub limits: Limits,
     /// The socket of the VM's reporter; `{name}` stands for the VM's name. Without it, the VMM's command line tells.
     pub reporter: Option<String>,
+}
+
+/// What decides over a VM.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Decides {
+    /// A policy, by counters.
+    Policy(Named),
+    /// Probes, by the guest's progress.
+    Probes(Probing),
+}
+
+impl Decides {
+    /// The policy's name, or `probes`.
+    pub fn name(&self) -> &str {
+        match self {
+            Decides::Policy(named) => &named.name,
+            Decides::Probes(_) => "probes",
+        }
+    }
 }
 
 /// How often a VM may be switched.
@@ -103,7 +123,7 @@ pub struct Metrics {
 }
 
 /// A VM's identifier, or a pattern of names: `*` stands for any characters, `?` for one.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Pattern {
     text: String,
     id: Option<VmId>,
@@ -198,6 +218,17 @@ impl Config {
             return None;
         }
         self.rules.iter().find(|rule| rule.vms.fits(id, name))
+    }
+
+    /// The socket of the VM's reporter, if the VM's rule names one. A name that would lead to another folder names none.
+    pub fn reporter(&self, id: VmId, name: Option<&str>) -> Option<PathBuf> {
+        let path = self.rule(id, name)?.reporter.as_ref()?;
+        let name = name.filter(|n| !n.contains(['/', '\0']) && !matches!(*n, "." | ".."));
+        match (path.contains("{name}"), name) {
+            (true, Some(name)) => Some(path.replace("{name}", name).into()),
+            (true, None) => None,
+            (false, _) => Some(path.into()),
+        }
     }
 
     /// Whether the VM is never to be switched.

@@ -11,6 +11,10 @@ fn vm(more: &str) -> String {
     format!("[[vm]]\nname = \"web-*\"\npolicy = \"dsp\"\n{more}\n")
 }
 
+fn probe(more: &str) -> String {
+    format!("[[vm]]\nname = \"web-*\"\nprobe = {{ {more} }}\n")
+}
+
 #[test]
 fn an_empty_file_observes_all_and_an_unknown_key_is_told_with_its_place() {
     let config = parse("").unwrap();
@@ -19,7 +23,7 @@ fn an_empty_file_observes_all_and_an_unknown_key_is_told_with_its_place() {
         ("intervall_s = 2", "unknown field `intervall_s`"),
         (&vm("acts = true"), "unknown field `acts`"),
         ("[limits]\nmin_stay = 3", "unknown field `min_stay`"),
-        ("[[vm]]\nname = \"x\"", "missing field `policy`"),
+        ("[[vm]]\npolicy = \"dsp\"", "missing field `name`"),
         ("never = \"x\"", "expected a sequence"),
         ("[metrics]\nlisten = \"all:1\"", "invalid socket address"),
         ("x", "key with no value"),
@@ -47,6 +51,12 @@ fn values_out_of_range_and_contradictions_are_all_told() {
         (vm("").replace("dsp", "dps"), "no policy `dps`"),
         (vm("").replace("dsp", "none.toml"), "cannot read /etc/bifold/none.toml"),
         (vm("").replace("dsp", "bae"), "which no live host counts"),
+        ("[[vm]]\nname = \"x\"".into(), "vm[0] (x) has neither a policy nor a table probe"),
+        (vm("probe = {}"), "has a policy and a table probe"),
+        (probe("every_s = 1"), "probe.every_s = 1 is not 10"),
+        (probe("length_s = 5"), "probe.length_s = 5 is shorter than min_stay_s = 10"),
+        (probe("length_s = 500"), "more than a quarter"),
+        (probe("least_gain_percent = nan"), "least_gain_percent = NaN"),
         ("[metrics]\nlisten = \"0.0.0.0:9\"".into(), "is no loopback address"),
         ("[recording]\nfile = \"a\"\nmost_mib = 0".into(), "most_mib = 0"),
         ("[recording]\nfile = \"a\"\n[metrics]\nfile = \"a\"".into(), "name one file"),
@@ -75,7 +85,7 @@ fn the_first_rule_that_fits_is_the_vms_and_never_comes_before_all() {
     )
     .unwrap();
     let id = |thread| VmId { thread, fd: thread + 6 };
-    let rule = |thread, name| config.rule(id(thread), name).map(|r| (r.policy.name.as_str(), r.act));
+    let rule = |thread, name| config.rule(id(thread), name).map(|r| (r.decides.name(), r.act));
     assert_eq!(rule(1, Some("web-1")), Some(("dsp", true)));
     assert_eq!(rule(1, Some("web-2")), Some(("experts", false)));
     assert_eq!(rule(1, Some("web-22")), None);
@@ -84,6 +94,16 @@ fn the_first_rule_that_fits_is_the_vms_and_never_comes_before_all() {
     assert!(config.rule(VmId { thread: 5, fd: 5 }, Some("web-1")).is_none());
     let stays: Vec<f64> = config.rules.iter().map(|r| r.limits.min_stay_s).collect();
     assert_eq!(stays, [3.0, 20.0, 20.0]);
+}
+
+#[test]
+fn the_socket_of_a_reporter_may_have_the_vms_name_but_lead_nowhere_else() {
+    let config = parse(&vm("reporter = \"/run/r/{name}.sock\"").replace("web-*", "*")).unwrap();
+    let id = VmId { thread: 1, fd: 2 };
+    assert_eq!(config.reporter(id, Some("web")), Some("/run/r/web.sock".into()));
+    for name in ["../x", "a/b", ".."] {
+        assert_eq!(config.reporter(id, Some(name)), None, "{name}");
+    }
 }
 
 #[test]
@@ -122,12 +142,17 @@ fn all_keys_are_documented() {
         ("recording", "[recording]\nx_x = 1".into()),
         ("metrics", "[metrics]\nx_x = 1".into()),
         ("vm", "[[vm]]\nx_x = 1".into()),
+        ("vm.probe", "[[vm]]\nname = \"x\"\n[vm.probe]\nx_x = 1".into()),
     ] {
         let error = parse(&text).unwrap_err();
         let listed: BTreeSet<&str> = error.split('`').skip(1).step_by(2).filter(|k| *k != "x_x").collect();
-        let tables = TABLES.iter().map(|t| t.name).filter(|t| !t.is_empty());
+        let below = |name: &'static str| match name.rsplit_once('.') {
+            Some((above, last)) => (above == table).then_some(last),
+            None => (table.is_empty() && !name.is_empty()).then_some(name),
+        };
+        let tables = TABLES.iter().filter_map(|t| below(t.name));
         let documented = KEYS.iter().filter(|k| k.table == table).map(|k| k.name);
-        let documented: BTreeSet<&str> = documented.chain(tables.filter(|_| table.is_empty())).collect();
+        let documented: BTreeSet<&str> = documented.chain(tables).collect();
         assert_eq!(listed, documented, "{error}");
     }
 }
@@ -135,7 +160,7 @@ fn all_keys_are_documented() {
 #[test]
 fn the_example_is_a_configuration() {
     let config = parse(EXAMPLE).unwrap();
-    let rules: Vec<_> = config.rules.iter().map(|r| (r.vms.text(), r.policy.name.as_str(), r.act)).collect();
+    let rules: Vec<_> = config.rules.iter().map(|r| (r.vms.text(), r.decides.name(), r.act)).collect();
     assert_eq!(rules, [("web-*", "rpms-dynamic", true), ("*", "dsp", false)]);
     assert_eq!((config.rules[0].limits.min_stay_s, config.never.len()), (30.0, 1));
 }
@@ -151,7 +176,7 @@ fn the_installed_file_changes_nothing_and_has_every_key() {
     let active: Vec<String> = text.lines().filter_map(keys).collect();
     let config = parse(&active.join("\n").replace("/etc/bifold/estimator.toml", &estimator()))
         .unwrap_or_else(|e| panic!("{e}\n{}", active.join("\n")));
-    assert_eq!(config.rules.len(), 1);
+    assert_eq!(config.rules.len(), 2);
     for key in KEYS {
         assert!(
             active.iter().any(|l| l.starts_with(&format!("{} = ", key.name))),

@@ -55,7 +55,7 @@ impl Engine {
     /// If the recording cannot be opened.
     pub fn new(watch: Watch, config: Config, homes: Homes) -> Result<Engine, DaemonError> {
         let recorder = config.recording.as_ref().map(Recorder::open).transpose()?;
-        Ok(Engine {
+        let mut engine = Engine {
             watch,
             config,
             homes,
@@ -67,7 +67,15 @@ impl Engine {
             intervals: 0,
             reading: Duration::ZERO,
             trouble: None,
-        })
+        };
+        engine.name_reporters();
+        Ok(engine)
+    }
+
+    /// Tells the watch which sockets the configuration names.
+    fn name_reporters(&mut self) {
+        let config = self.config.clone();
+        self.watch.report_from(move |vm| config.reporter(vm.id, vm.name.as_deref()));
     }
 
     /// Takes another configuration. VMs whose rules are gone are given back at the next tick.
@@ -78,8 +86,12 @@ impl Engine {
         if self.recorder.as_ref().map(Recorder::recording) != config.recording.as_ref() {
             self.recorder = config.recording.as_ref().map(Recorder::open).transpose()?;
         }
+        if (config.interval_s, &config.estimator) != (self.config.interval_s, &self.config.estimator) {
+            self.vms.values_mut().for_each(Vm::forget_policy);
+        }
         self.config = config;
         self.vms.values_mut().for_each(Vm::forget_rule);
+        self.name_reporters();
         Ok(())
     }
 
@@ -133,8 +145,9 @@ impl Engine {
         if vm.has_rule_for(watched.name.as_deref()) {
             return;
         }
-        let text = vm.take_rule(watched, &self.config);
-        self.event(id, text);
+        if let Some(text) = vm.take_rule(watched, &self.config) {
+            self.event(id, text);
+        }
     }
 
     /// What an interval of a VM leads to.
@@ -145,12 +158,7 @@ impl Engine {
         if let Some(recorder) = &mut self.recorder {
             recorder.reading(&row);
         }
-        let seen = RecordedInterval {
-            time: self.time,
-            seconds: interval.seconds,
-            mode: interval.mode,
-            measured: row.measured,
-        };
+        let seen = RecordedInterval::of(&row);
         vm.count(&seen, interval.statistics.get(Statistic::Exits), interval.ran_ns(), interval.waited_ns());
         let choice = vm.interval(&seen);
         let missing = vm.new_missing();

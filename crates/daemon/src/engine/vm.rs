@@ -2,7 +2,7 @@
 //! What the engine remembers of a VM.
 
 use super::TELL_MISSING;
-use crate::config::Config;
+use crate::config::{Config, Rule};
 use crate::pilot::{Choice, Pilot, Switches};
 use crate::status::{Totals, VmStatus};
 use bifold_host::{State, VmId, printable};
@@ -43,11 +43,13 @@ pub struct Vm {
     pub pilot: Option<Pilot>,
     pub switches: Switches,
     pub policy: Option<String>,
-    rule: Option<String>,
+    rule: Option<Rule>,
     never: bool,
     acts: bool,
     /// Whether the rule is the one for the VM's present name and the present configuration.
     has_rule: bool,
+    /// Whether a rule was looked for before.
+    named: bool,
     pub hold: Option<Hold>,
     /// Why KVM will never switch this VM.
     pub cannot: Option<String>,
@@ -77,6 +79,7 @@ impl Vm {
             never: false,
             acts: false,
             has_rule: false,
+            named: false,
             hold: None,
             cannot: None,
             again: Duration::ZERO,
@@ -107,24 +110,34 @@ impl Vm {
         self.has_rule && self.name.as_deref() == name
     }
 
-    /// Takes the rule that the configuration has for the VM. Returns what that means, in words.
-    pub fn take_rule(&mut self, watched: &Watched, config: &Config) -> String {
+    /// Lets the policy begin anew, as it is to see other intervals.
+    pub fn forget_policy(&mut self) {
+        self.rule = None;
+    }
+
+    /// Takes the rule that the configuration has for the VM. Returns what that means, in words, unless all is as before.
+    pub fn take_rule(&mut self, watched: &Watched, config: &Config) -> Option<String> {
         self.name = watched.name.clone();
         let name = self.name.as_deref();
         let rule = config.rule(watched.id, name);
-        self.never = config.is_never(watched.id, name);
         self.has_rule = true;
+        let never = config.is_never(watched.id, name);
+        if self.named && rule == self.rule.as_ref() && never == self.never {
+            // A policy keeps what it has learnt.
+            return None;
+        }
+        (self.named, self.never) = (true, never);
         self.acts = rule.is_some_and(|r| r.act);
-        self.rule = rule.map(|r| r.vms.text().to_string());
-        self.policy = rule.map(|r| r.policy.name.clone());
+        self.rule = rule.cloned();
+        self.policy = rule.map(|r| r.decides.name().to_string());
         self.pilot = rule.map(|r| Pilot::new(r, config));
         (self.last, self.logged, self.intervals, self.told_missing) = (None, None, 0, false);
-        match (&self.policy, self.acts) {
+        Some(match (&self.policy, self.acts) {
             (Some(policy), true) => format!("is switched by policy {policy}"),
             (Some(policy), false) => format!("is observed with policy {policy}"),
             (None, _) if self.never => "is never to be switched".into(),
             (None, _) => "has no rule".into(),
-        }
+        })
     }
 
     /// Whether the daemon may switch the VM now; else what is written of a decision.
@@ -221,7 +234,7 @@ impl Vm {
             pid: self.pid,
             mode: state.map(|s| s.to_string()),
             own_mode: own.map(|m| m.name().to_string()),
-            rule: self.rule.clone(),
+            rule: self.rule.as_ref().map(|r| r.vms.text().to_string()),
             policy: self.policy.clone(),
             state: word.into(),
             note,

@@ -57,8 +57,9 @@ impl GuestInterval {
 
     /// The progress of all names together; `None` if no name's is known.
     pub fn all_progress(&self) -> Option<u64> {
-        // At most 16 names, each at most 2^53.
-        (!self.progress.is_empty()).then(|| self.progress.values().sum())
+        // At most 16 names, each at most 2^53; more than 2^53 together is as little believed as of one name.
+        let sum = (!self.progress.is_empty()).then(|| self.progress.values().sum());
+        sum.filter(|n| *n <= crate::reporter::MOST_COUNT)
     }
 }
 
