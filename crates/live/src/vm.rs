@@ -97,8 +97,9 @@ impl Watched {
             last: Reading::default(),
         };
         vm.find_vcpus(host, pmu);
-        vm.find_reporter(host, socket_of, clock);
         vm.last = vm.read(host, clock).ok()?;
+        // Behind the reading, for which no report could have come yet.
+        vm.find_reporter(host, socket_of, clock);
         Some(vm)
     }
 

@@ -253,8 +253,13 @@ fn the_command_line_names_the_socket() {
     );
     std::fs::write(fake.host().proc.join(format!("{}/cmdline", id.thread)), cmdline).unwrap();
     let mut watch = Watch::new(fake.host(), None).unwrap();
+    watch.tick(&|| s(0));
+    let reporter = watch.vm(id).unwrap().reporter().unwrap();
+    assert_eq!((reporter.path(), reporter.is_connected()), (path.as_path(), true));
+    assert!(reporter.problem().is_none(), "no report could have come yet");
+    let mut watch = Watch::new(fake.host(), None).unwrap();
+    drop(listener.accept().unwrap());
     check(&watched(&fake, &mut watch, || listener.accept().unwrap().0, id));
-    assert_eq!(watch.vm(id).unwrap().reporter().unwrap().path(), path);
 }
 
 #[test]
