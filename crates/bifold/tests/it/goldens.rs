@@ -30,6 +30,9 @@ golden! {
     profile_check_json: "profile check geometry-g --format json";
     mode_help_short: "mode -h";
     mode_help_long: "mode --help";
+    daemon_help_short: "daemon -h";
+    daemon_help_long: "daemon --help";
+    ctl_help_long: "ctl --help";
     t_table: "compare --generate t:20000 --profile geometry-g";
     t_json: "compare --generate t:20000 --profile geometry-g --format json";
     t_csv: "compare --generate t:20000 --profile geometry-g --format csv";

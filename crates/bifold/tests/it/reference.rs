@@ -4,6 +4,7 @@
 //! `INSTA_UPDATE=always cargo test -p bifold --test it reference` writes them anew.
 
 use crate::command::bifold;
+use bifold_daemon::config::{EXAMPLE, TABLES};
 use bifold_model::{KEYS, Sample};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -75,6 +76,27 @@ fn the_page_of_stats_figures_is_their_declaration() {
         let _ = writeln!(page, "| `{}` | {} | {} |", c.name, c.unit, c.doc.replace('|', "\\|"));
     }
     page_is("stat.md", &page);
+}
+
+#[test]
+fn the_page_of_the_daemons_keys_is_their_declaration() {
+    let mut page = String::from(
+        "# bifold.toml\n\nThe configuration of [bifold daemon](../guide/daemon.md), which is `/etc/bifold/bifold.toml` unless \
+         `--config` names another\nfile. `man 5 bifold.toml` has the same text. Files of rules alone can stand in \
+         `/etc/bifold/bifold.toml.d/*.toml`; they are read in the\norder of their names, and their rules come before those of the \
+         file. Paths are relative to the file's folder. A key that is not\nlisted here is an error. `bifold daemon --check-config \
+         FILE` lists all that is wrong.\n",
+    );
+    for table in TABLES {
+        let head = if table.name.is_empty() { table.head.into() } else { format!("`{}`", table.head) };
+        let _ = write!(page, "\n## {head}\n\n{}\n\n| key | default | meaning |\n|---|---|---|\n", table.doc);
+        for key in bifold_daemon::config::KEYS.iter().filter(|k| k.table == table.name) {
+            let default = if key.default.is_empty() { "required" } else { key.default };
+            let _ = writeln!(page, "| `{}` | {default} | {} |", key.name, key.doc.replace('|', "\\|"));
+        }
+    }
+    let _ = write!(page, "\n## Example\n\n```toml\n{EXAMPLE}```\n");
+    page_is("bifold-toml.md", &page);
 }
 
 #[test]
