@@ -90,6 +90,17 @@ fn of_mode(mode: Option<Mode>) -> &'static [Line] {
     }
 }
 
+/// Most of anything that a vCPU counts in a second: several for each cycle of any processor.
+const MOST_PER_SECOND: f64 = (1u64 << 34) as f64;
+/// Largest count of an interval: what a JSON number holds exactly.
+const MOST_COUNT: f64 = (1u64 << 53) as f64;
+
+/// The largest count of an interval that is believed. Counters may lie, and policies sum what they are told.
+fn most(interval: &Interval) -> u64 {
+    let vcpus = interval.vcpus.len().max(1) as f64;
+    (MOST_PER_SECOND * vcpus * interval.seconds.max(1.0)).min(MOST_COUNT) as u64
+}
+
 impl Measured {
     /// The counters that some live host knows.
     pub fn possible() -> Counters {
@@ -108,8 +119,9 @@ impl Measured {
         let mut sample = Sample::default();
         let mut known = Counters::NONE;
         let hardware = interval.hardware();
+        let most = most(interval);
         for (name, field, value) in HARDWARE.iter().chain(of_mode(interval.mode)).chain(&ALWAYS) {
-            if let Some(value) = value(interval, &hardware) {
+            if let Some(value) = value(interval, &hardware).filter(|n| *n <= most) {
                 *field(&mut sample) = value;
                 known = known.and(Counters::of(&[name]));
             }
@@ -179,6 +191,18 @@ mod tests {
         assert_eq!(of(Some(Mode::Nested), Some(9)), Some(9));
         assert_eq!(of(Some(Mode::Shadow), Some(9)), Some(20), "KVM sees them itself");
         assert_eq!((of(Some(Mode::Nested), None), of(None, Some(9))), (None, None));
+    }
+
+    #[test]
+    fn a_count_that_no_processor_reaches_is_unknown() {
+        let counted = |n| {
+            let hardware = HardwareCounts { tlb_misses_4k: Some(n), ..HardwareCounts::UNKNOWN };
+            names(Measured::of(&interval(Some(Mode::Nested), &[(Statistic::PfTaken, 7)], hardware)).known)
+        };
+        assert!(counted(1 << 34).contains(&"tlb_misses_4k"));
+        for lie in [(1 << 34) + 1, 1 << 63, u64::MAX] {
+            assert!(!counted(lie).contains(&"tlb_misses_4k") && counted(lie).contains(&"exits_violation"));
+        }
     }
 
     #[test]
