@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compiles the programs of inner guests and the load of storms into static binaries.
+//! Compiles the programs of inner guests, the load of storms and the program with phases into static binaries.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,7 +20,7 @@ fn compile(dir: &Path, out: &Path) {
     sources.sort();
     let cc = cc();
     let result = Command::new(&cc)
-        .args(["-O2", "-static", "-std=gnu11", "-Wall", "-Wextra", "-o"])
+        .args(["-O2", "-static", "-pthread", "-std=gnu11", "-Wall", "-Wextra", "-o"])
         .arg(out)
         .args(&sources)
         .output()
@@ -38,6 +38,7 @@ fn main() {
     let programs = here.join("programs");
     compile(&programs, &out.join("suite"));
     compile(&here.join("loads"), &out.join("storm"));
+    compile(&here.join("phases"), &out.join("phases"));
     // The input of a real compiler run, preprocessed so that it needs no headers.
     let real = out.join("real.i");
     let made = Command::new(cc())

@@ -60,3 +60,6 @@ pub const REAL_SOURCE: &str = concat!(env!("OUT_DIR"), "/real.i");
 
 /// The load of storms (`loads/`), a static binary that is a guest's first process.
 pub const STORM: &str = concat!(env!("OUT_DIR"), "/storm");
+
+/// The program with phases (`phases/`), a static binary.
+pub const PHASES: &str = concat!(env!("OUT_DIR"), "/phases");

@@ -2,5 +2,6 @@
 //! The laboratory: what it brings back, and what it says when it cannot.
 
 mod boots;
+mod phases;
 mod refusals;
 mod support;
