@@ -9,7 +9,8 @@
 //! - [`mod@quick`] has the quick tests, by subject: exits, walks, switches, storms, `bifold mode`;
 //! - [`switch`] runs the tiny VMM's switch cases, [`storm`] switches the mode of a guest under load;
 //! - [`kvm_tests`] runs kvm-unit-tests and the kernel's KVM selftests under both KVMs;
-//! - [`unswitched`] compares our KVM without a switch with an unmodified one.
+//! - [`unswitched`] compares our KVM without a switch with an unmodified one;
+//! - [`modelled`] makes a modelled PMU of the program with phases.
 //!
 //! ```no_run
 //! use bifold_lab::lab::job::{Job, Jobs};
@@ -28,6 +29,7 @@
 pub mod exits;
 pub mod kvm_tests;
 pub mod lab;
+pub mod modelled;
 pub mod quick;
 pub mod storm;
 pub mod switch;

@@ -2,6 +2,7 @@
 //! The command `lab`: runs tests in the KVM laboratory and compares the model with the real KVM.
 
 mod kvm_tests;
+mod modelled_pmu;
 mod storm;
 mod switch;
 mod unswitched;
@@ -57,6 +58,8 @@ enum Verb {
     Unswitched(unswitched::Args),
     /// Run kvm-unit-tests and the kernel's KVM selftests under an unmodified KVM and under ours, in every mode
     KvmTests(kvm_tests::Args),
+    /// Model what steps of the program with phases cost in each mode, for laboratories without a PMU
+    ModelledPmu(modelled_pmu::Args),
     /// Run the quick tests; prints `ok NAME (SECONDS)`, `skipped NAME: WHY` or `FAILED NAME: WHY` for each
     Test(Test),
 }
@@ -201,6 +204,7 @@ fn main() -> ExitCode {
         Verb::Storm(args) => storm::run(&processor, &args),
         Verb::Switch(args) => switch::run(&processor, &args),
         Verb::KvmTests(args) => kvm_tests::run(&processor, &args),
+        Verb::ModelledPmu(args) => modelled_pmu::run(&processor, &args),
         Verb::Unswitched(args) => unswitched::run(&processor, &args),
     };
     end.unwrap_or_else(|e| {
