@@ -13,12 +13,14 @@
 #include <sched.h>
 #include <sys/prctl.h>
 
+#define MOST_STEPS (1ul << 32)
+
 static struct settings set = {
     .workers = 2,
     .cycles = 1,
     .steps = 100,
-    .rounds = 2,
-    .table_pages = 64,
+    .rounds = 1,
+    .table_pages = 32,
     .reads = 3,
     .chase_mib = 12,
     .hops = 32768,
@@ -99,7 +101,8 @@ static void work(unsigned number)
         for (int p = 0; p < set.phases; p++) {
             /* All workers are in the same phase. */
             pthread_barrier_wait(&shared->barrier);
-            for (uint64_t s = 0; s < set.steps; s++) {
+            uint64_t steps = set.of_phase[p] ? set.of_phase[p] : set.steps;
+            for (uint64_t s = 0; s < steps; s++) {
                 step[set.order[p]](&w);
                 advance(set.order[p]);
             }
@@ -170,8 +173,11 @@ static void phases(char *text)
 {
     set.phases = 0;
     for (char *word = strtok(text, ","); word; word = strtok(NULL, ",")) {
+        char *steps = strchr(word, ':');
         int p = 0;
 
+        if (steps)
+            *steps++ = 0;
         while (p < PHASES && strcmp(word, phase_names[p]))
             p++;
         if (p == PHASES || set.phases == MOST_PHASES) {
@@ -179,6 +185,7 @@ static void phases(char *text)
                     word, MOST_PHASES);
             exit(USAGE);
         }
+        set.of_phase[set.phases] = steps ? number("phases", steps, 1, MOST_STEPS) : 0;
         set.order[set.phases++] = (enum phase)p;
     }
 }
@@ -197,7 +204,7 @@ static void arguments(int argc, char **argv)
         switch (o) {
         case 'w': set.workers = (unsigned)number("workers", optarg, 1, MOST_WORKERS); break;
         case 'c': set.cycles = number("cycles", optarg, 1, 1000000); break;
-        case 's': set.steps = number("steps", optarg, 0, 1ul << 32); break;
+        case 's': set.steps = number("steps", optarg, 0, MOST_STEPS); break;
         case 'p': phases(optarg); break;
         case 'r': set.rounds = number("rounds", optarg, 1, 1000); break;
         case 't': set.table_pages = number("table-pages", optarg, 2, 512); break;
@@ -209,7 +216,7 @@ static void arguments(int argc, char **argv)
         }
     if (optind == argc && set.phases)
         return;
-    fprintf(stderr, "usage: phases [--workers N] [--cycles N] [--steps N] [--phases tables,chase] [--rounds N]\n"
+    fprintf(stderr, "usage: phases [--workers N] [--cycles N] [--steps N] [--phases NAME[:STEPS],...] [--rounds N]\n"
                     "              [--table-pages N] [--reads N] [--chase-mib N] [--hops N] [--progress FILE]\n");
     exit(USAGE);
 }

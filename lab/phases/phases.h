@@ -26,10 +26,12 @@ enum phase { TABLES, CHASE, PHASES };
 
 struct settings {
     unsigned workers;
-    uint64_t cycles, steps; /* how often all phases, how many steps of each */
+    uint64_t cycles; /* how often all phases */
+    uint64_t steps;  /* of a phase without a number of its own */
     uint64_t rounds, table_pages, reads;
     uint64_t chase_mib, hops;
     enum phase order[MOST_PHASES];
+    uint64_t of_phase[MOST_PHASES]; /* steps; 0 = `steps` */
     int phases;
     const char *progress;
 };

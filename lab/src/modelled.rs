@@ -31,7 +31,7 @@ const CHECK_EVERY: u64 = 10_000;
 const INTERVAL_S: f64 = 0.002;
 const PROGRESS: &str = "/tmp/progress";
 /// The phases, with the steps of each worker in three captures: about 200 to 800 million instructions.
-const PHASES: [(&str, [u64; 3]); 2] = [("tables", [5, 10, 20]), ("chase", [20, 40, 80])];
+const PHASES: [(&str, [u64; 3]); 2] = [("tables", [15, 30, 60]), ("chase", [20, 40, 80])];
 
 /// What to model.
 #[derive(Debug, Clone)]

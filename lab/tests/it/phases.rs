@@ -32,6 +32,8 @@ fn a_checksum_depends_on_the_work_and_progress_counts_all_workers() {
     assert!(one.starts_with("phases: tables 6 chase 6 checksum "), "{one}");
     said(&phases(&[&small[..], &["--workers", "3", "--phases", "chase"]].concat()));
     assert_eq!(fs::read_to_string(file).unwrap(), "tables 0\nchase 9\n");
+    said(&phases(&[&small[..], &["--phases", "chase:2,tables,chase:1"]].concat()));
+    assert_eq!(fs::read_to_string(file).unwrap(), "tables 6\nchase 6\n");
 }
 
 #[test]
@@ -40,6 +42,7 @@ fn wrong_arguments_are_named() {
         (&["--steps", "many"][..], "--steps many: give a number from 0"),
         (&["--workers", "17"], "--workers 17: give a number from 1 to 16"),
         (&["--phases", "tables,sleep"], "--phases: sleep"),
+        (&["--phases", "tables:0"], "--phases 0: give a number from 1"),
         (&["extra"], "usage: phases"),
     ] {
         let output = phases(args);
