@@ -262,6 +262,7 @@ mod tests {
             exits: None,
             vcpus: vec![vcpu],
             guest: None,
+            modelled: None,
         }
     }
 

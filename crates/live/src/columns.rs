@@ -4,6 +4,7 @@
 
 use crate::advice::{Advice, advise, paging_cycles};
 use crate::figures::Figures;
+use crate::hardware::HardwareCounts;
 use crate::interval::{Interval, VcpuInterval};
 use crate::measured::Measured;
 use crate::reporter::GuestInterval;
@@ -140,7 +141,7 @@ impl Column {
     }
 }
 
-const FIRST: [Column; 13] = [
+const FIRST: [Column; 14] = [
     Column::new("time", "s", Type::Number, "End of the interval, since 1970-01-01.", |r| {
         Value::Number(r.time)
     }),
@@ -197,6 +198,13 @@ const FIRST: [Column; 13] = [
         Type::Number,
         "Least share of the vCPUs' time during which a hardware counter ran; the counts are scaled by it.",
         |r| r.hardware().scheduled.into(),
+    ),
+    Column::new(
+        "pmu",
+        "",
+        Type::Text,
+        "Where cycles, instructions, TLB misses, flushes and walk cycles come from: hardware, or modelled PMU (a model of a known program, times its progress).",
+        |r| r.pmu().map_or(Value::Unknown, |words| Value::Text(words.into())),
     ),
 ];
 
@@ -289,8 +297,16 @@ impl Row<'_> {
         Some(all.iter().filter(|(number, _)| of(**number)).map(|(_, n)| n).sum())
     }
 
+    /// Where the hardware counts come from; `None` if there are none.
+    fn pmu(&self) -> Option<&'static str> {
+        match (self.vcpu, self.interval.modelled) {
+            (None, Some(_)) => Some(crate::modelled::LABEL),
+            _ => (self.hardware() != HardwareCounts::UNKNOWN).then_some("hardware"),
+        }
+    }
+
     /// The hardware counters of VM or vCPU.
-    pub fn hardware(&self) -> crate::hardware::HardwareCounts {
+    pub fn hardware(&self) -> HardwareCounts {
         self.vcpu.map_or_else(|| self.interval.hardware(), |v| v.hardware)
     }
 

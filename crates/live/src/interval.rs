@@ -2,6 +2,7 @@
 //! What is read of a VM at one moment, and the difference of two such readings.
 
 use crate::hardware::{HardwareCounts, Raw};
+use crate::modelled::ModelledPmu;
 use crate::reporter::{GuestInterval, GuestReading};
 use bifold_host::exit_counts::{ExitCounts, ExitTable};
 use bifold_host::{PagingStats, State, Statistics, ThreadTime};
@@ -55,6 +56,8 @@ pub struct Interval {
     pub vcpus: Vec<VcpuInterval>,
     /// What the guest reported; `None` without a reporter, and without reports at both ends of the interval.
     pub guest: Option<GuestInterval>,
+    /// Counts of a modelled PMU, in place of the vCPUs' hardware counters; `None` for a VM without one.
+    pub modelled: Option<HardwareCounts>,
 }
 
 /// What a vCPU did between two readings.
@@ -93,6 +96,7 @@ impl Interval {
             exits: None,
             vcpus: now.vcpus.iter().map(|v| VcpuInterval::of(v, &earlier.vcpus)).collect(),
             guest: None,
+            modelled: None,
         };
         let reports = earlier.guest.as_ref().zip(now.guest.as_ref());
         interval.guest = reports.and_then(|(then, now)| {
@@ -106,6 +110,13 @@ impl Interval {
         let threads: Vec<u32> = self.vcpus.iter().map(|v| v.thread).collect();
         self.exits = Some(all.threads(&threads));
         self.vcpus.iter_mut().for_each(|v| v.exits = Some(all.threads(&[v.thread])));
+    }
+
+    /// Takes hardware counts from a modelled PMU and the guest's progress. What the PMU does not know is unknown then, even if
+    /// there are hardware counters: a VM's counts have one source.
+    pub fn model(&mut self, pmu: &ModelledPmu) {
+        let counts = self.guest.as_ref().and_then(|g| pmu.counts(self.mode, &g.progress));
+        self.modelled = Some(counts.unwrap_or(HardwareCounts::UNKNOWN));
     }
 
     /// Time that all vCPUs were on a CPU; `None` if one's is unknown, or the VM has no vCPU that is known.
@@ -124,8 +135,11 @@ impl Interval {
         self.ran_ns().filter(|_| most > 0.0).map(|ran| (ran as f64 / most).min(1.0))
     }
 
-    /// Hardware counters of all vCPUs together.
+    /// Hardware counters of all vCPUs together, or a modelled PMU's counts.
     pub fn hardware(&self) -> HardwareCounts {
+        if let Some(counts) = self.modelled {
+            return counts;
+        }
         let Some((first, others)) = self.vcpus.split_first() else { return HardwareCounts::UNKNOWN };
         let mut sum = first.hardware;
         others.iter().for_each(|v| sum.add(&v.hardware));

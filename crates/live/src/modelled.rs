@@ -30,6 +30,8 @@ use std::path::{Path, PathBuf};
 
 /// Name and version of the files' schema.
 pub const SCHEMA: &str = "bifold.modelled-pmu/1";
+/// What such counts are called wherever they are shown.
+pub const LABEL: &str = "modelled PMU";
 /// Longest file, in bytes.
 const MOST_BYTES: u64 = 64 << 10;
 /// Largest count of a step: an hour at 3 GHz.
@@ -227,10 +229,13 @@ impl ModelledPmu {
     }
 
     /// What a PMU would have counted on all vCPUs in an interval: the interval's mode, and the steps of each phase in
-    /// it. `None` is unknown: there is no single mode (the VM was switched), or steps were made of a phase that the
-    /// file does not have, or so many that no interval can have them.
+    /// it. `None` is unknown: there is no single mode (the VM was switched), or a phase's steps are not known, or steps
+    /// were made of a phase that the file does not have, or so many that no interval can have them.
     pub fn counts(&self, mode: Option<Mode>, steps: &BTreeMap<String, u64>) -> Option<HardwareCounts> {
         let mode = mode?;
+        if !self.phases.keys().all(|name| steps.contains_key(name)) {
+            return None;
+        }
         let count = |of: fn(&PerStep) -> f64| {
             let sum = self.sum(mode, steps, of)?.round();
             (sum <= MOST_COUNT).then_some(sum as u64)
@@ -315,19 +320,25 @@ mod tests {
         assert_eq!((shadow.guest_cycles, shadow.host_cycles), (Some(32_000), Some(3200)));
         assert_eq!(pmu.extra_cycles(Mode::Nested, &made), Some(1612.0));
         assert_eq!(pmu.extra_cycles(Mode::Shadow, &made), Some(12_800.0));
-        assert_eq!(pmu.counts(Some(Mode::Shadow), &steps(&[])), Some(HardwareCounts::ZERO), "it did nothing");
+        let idle = steps(&[("tables", 0), ("chase", 0)]);
+        assert_eq!(pmu.counts(Some(Mode::Shadow), &idle), Some(HardwareCounts::ZERO));
     }
 
     #[test]
     fn what_the_file_does_not_say_is_unknown() {
         let pmu = pmu();
-        assert_eq!(pmu.counts(None, &steps(&[("tables", 3)])), None, "it was switched");
-        let other = steps(&[("tables", 3), ("sort", 1)]);
+        let both = [("tables", 3), ("chase", 0)];
+        assert_eq!(pmu.counts(None, &steps(&both)), None, "it was switched");
+        for missing in [&both[..1], &both[1..], &[]] {
+            assert_eq!(pmu.counts(Some(Mode::Nested), &steps(missing)), None, "{missing:?}");
+        }
+        let other = steps(&[both[0], both[1], ("sort", 1)]);
         assert_eq!(pmu.counts(Some(Mode::Nested), &other), None);
         assert_eq!(pmu.extra_cycles(Mode::Nested, &other), None);
-        let none = steps(&[("tables", 3), ("sort", 0)]);
+        let none = steps(&[both[0], both[1], ("sort", 0)]);
         assert!(pmu.counts(Some(Mode::Nested), &none).is_some(), "no step of the unknown phase");
-        assert_eq!(pmu.counts(Some(Mode::Nested), &steps(&[("chase", u64::MAX)])), None, "not believed");
+        let many = steps(&[both[0], ("chase", u64::MAX)]);
+        assert_eq!(pmu.counts(Some(Mode::Nested), &many), None, "not believed");
     }
 
     #[test]

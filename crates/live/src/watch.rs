@@ -3,11 +3,13 @@
 
 use crate::hardware::Pmu;
 use crate::interval::Interval;
+use crate::modelled::ModelledPmu;
 use crate::vm::{SocketOf, Watched};
 use bifold_host::exit_counts::{ExitCounters, ExitCountersError, ExitTable};
 use bifold_host::{Host, HostError, Kvm, VmId};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How often what changes rarely is looked at again: names, threads of vCPUs, and VMs where debugfs does not list them.
@@ -37,12 +39,16 @@ pub struct Watch {
     pmu: Option<Pmu>,
     exits: Option<Exits>,
     socket_of: Option<SocketOf>,
+    modelled: Option<PmuOf>,
     vms: BTreeMap<VmId, Times>,
     /// When VMs were last searched in procfs.
     searched: Option<Duration>,
     /// Why debugfs does not list the VMs.
     no_debugfs: Option<HostError>,
 }
+
+/// Names a VM's modelled PMU.
+type PmuOf = Box<dyn Fn(&Watched) -> Option<Arc<ModelledPmu>> + Send>;
 
 /// A VM, and when what changes rarely was last looked at.
 struct Times {
@@ -111,14 +117,29 @@ impl Watch {
     /// If the host has no KVM.
     pub fn new(host: Host, pmu: Option<Pmu>) -> Result<Watch, HostError> {
         let kvm = host.kvm()?;
-        let (exits, socket_of, vms) = (None, None, BTreeMap::new());
-        Ok(Watch { host, kvm, pmu, exits, socket_of, vms, searched: None, no_debugfs: None })
+        Ok(Watch {
+            host,
+            kvm,
+            pmu,
+            exits: None,
+            socket_of: None,
+            modelled: None,
+            vms: BTreeMap::new(),
+            searched: None,
+            no_debugfs: None,
+        })
     }
 
     /// Names the sockets of reporters inside guests, beside those that command lines of QEMU name. Who listens on a socket so
     /// named is not checked. Called for VMs that are new, and every 10 s for those whose reporter is not connected.
     pub fn report_from(&mut self, socket_of: impl Fn(&Watched) -> Option<PathBuf> + Send + 'static) {
         self.socket_of = Some(Box::new(socket_of));
+    }
+
+    /// Names VMs whose hardware counts come from a model and the progress that their guests report, instead of counters:
+    /// for machines without a PMU, and guests that run a program that was modelled.
+    pub fn modelled(&mut self, pmu_of: impl Fn(&Watched) -> Option<Arc<ModelledPmu>> + Send + 'static) {
+        self.modelled = Some(Box::new(pmu_of));
     }
 
     /// Counts exits by the hardware's reason too, which costs a look-up in a table for each exit of each VM on the host.
@@ -145,6 +166,8 @@ impl Watch {
             match one.vm.interval(&self.host, clock) {
                 Ok(mut interval) => {
                     exits.iter().for_each(|all| interval.add_exits(all));
+                    let pmu = self.modelled.as_ref().and_then(|of| of(&one.vm));
+                    pmu.iter().for_each(|pmu| interval.model(pmu));
                     tick.intervals.push((*id, interval));
                 }
                 Err(_) => tick.gone.push(*id),

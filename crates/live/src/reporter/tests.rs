@@ -6,7 +6,8 @@ use crate::columns::{self, Row};
 use crate::fake_host::FakeHost;
 use crate::files::{Format, RowWriter};
 use crate::hardware::HardwareCounts;
-use crate::{Interval, Watch, recording, replay};
+use crate::modelled::{PerStep, Phase};
+use crate::{Interval, ModelledPmu, Watch, recording, replay};
 use bifold_host::{Host, VmId};
 use bifold_policy::{Counters, Named};
 use nix::sys::socket as raw;
@@ -14,6 +15,7 @@ use std::io::{ErrorKind, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 fn s(seconds: u64) -> Duration {
@@ -232,6 +234,63 @@ fn a_recording_in_nested_paging_has_what_dsp_needs() {
     assert_eq!(counts.collect::<Vec<_>>(), [None, Some(100), Some(100)]);
     let dsp = Named::load("dsp").unwrap().spec;
     assert_eq!(replay::replay(&vms[0], &dsp, None).unwrap().left_out, 1);
+}
+
+/// Of a guest that runs a modelled program, progress stands for hardware counters, and every row says so.
+#[test]
+fn a_modelled_pmu_counts_by_the_progress_that_a_guest_reports() {
+    let (fake, dir) = (FakeHost::new(), tempfile::tempdir().unwrap());
+    let path = dir.path().join("report.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let id = VmId { thread: 100, fd: 7 };
+    fake.vm(id, "web");
+    let mut watch = Watch::new(fake.host(), None).unwrap();
+    watch.report_from(move |_| Some(path.clone()));
+    let pmu = Arc::new(modelled());
+    watch.modelled(move |vm| (vm.name.as_deref() == Some("web")).then(|| pmu.clone()));
+    let mut intervals = watched(&fake, &mut watch, || listener.accept().unwrap().0, id);
+    let misses = |i: &Interval| (i.hardware().tlb_misses_4k, i.hardware().instructions);
+    assert_eq!(
+        intervals.iter().map(misses).collect::<Vec<_>>(),
+        [(None, None), (Some(30), Some(5000)), (Some(30), Some(5000))],
+        "the first interval has no report before it"
+    );
+    // A switch in it: nobody knows which steps were made in which mode.
+    let pmu = modelled();
+    intervals[1].mode = None;
+    intervals[1].model(&pmu);
+    assert_eq!(intervals[1].hardware(), HardwareCounts::UNKNOWN);
+    let source = |interval: &Interval, vcpu: bool| {
+        let column = columns::all().into_iter().find(|c| c.name == "pmu").unwrap();
+        let vm = watch.vm(id).unwrap();
+        let row = if vcpu {
+            Row::of_vcpus(0.0, vm, interval).next().unwrap()
+        } else {
+            Row::of_vm(0.0, vm, interval)
+        };
+        match column.value(&row) {
+            columns::Value::Text(text) => Some(text.into_owned()),
+            _ => None,
+        }
+    };
+    assert_eq!(
+        intervals.iter().map(|i| source(i, false)).collect::<Vec<_>>(),
+        vec![Some("modelled PMU".into()); 3]
+    );
+    assert_eq!(source(&intervals[2], true), None, "a vCPU has no counts");
+    intervals[2].modelled = None;
+    assert_eq!(source(&intervals[2], false), None);
+    intervals[2].vcpus[0].hardware = HardwareCounts::ZERO;
+    assert_eq!(source(&intervals[2], false).as_deref(), Some("hardware"));
+}
+
+/// Of a program with a phase called `steps`.
+fn modelled() -> ModelledPmu {
+    let step = PerStep { instructions: 5000.0, tlb_misses_4k: 30.0, ..PerStep::default() };
+    let made = r#"{"bifold":"0","command":[],"profile":"p","profile_hash":"","kvm":"","guest_kernel":"","vcpus":1,
+        "host_page":"4k","frequency_hz":1,"largest_error_percent":0,"captures":{}}"#;
+    let phase = Phase { nested: step, shadow: PerStep::default() };
+    ModelledPmu::new(serde_json::from_str(made).unwrap(), [("steps".to_owned(), phase)].into())
 }
 
 fn check(intervals: &[Interval]) {
