@@ -105,12 +105,11 @@ impl Lab {
         Ok(())
     }
 
-    /// Makes the initramfs of a storm's guest, whose first process is the load.
-    fn storm(&self) -> Result<Vec<u8>, LabError> {
+    /// The initramfs of a guest with this first process: empty directories, and the modules of [`PORTS`] in /m.
+    fn bare_guest(&self, init: Vec<u8>) -> Result<Archive, LabError> {
         let mut archive = Archive::default();
-        let load = fs::read(crate::STORM).map_err(os("reading the load of storms"))?;
-        archive.add(b"init", Entry::File { mode: 0o755, data: load });
-        for dir in ["dev", "proc", "sys", "m"] {
+        archive.add(b"init", Entry::File { mode: 0o755, data: init });
+        for dir in ["dev", "proc", "sys", "tmp", "m"] {
             archive.add(dir.as_bytes(), Entry::Dir { mode: 0o755 });
         }
         if let Some(dir) = &self.inner.modules {
@@ -118,6 +117,23 @@ impl Lab {
                 let at = format!("m/{i:02}-{}", plain_name(path));
                 archive.add(at.as_bytes(), Entry::File { mode: 0o600, data: modules::read(path)? });
             }
+        }
+        Ok(archive)
+    }
+
+    /// Makes the initramfs of a storm's guest, whose first process is the load.
+    fn storm(&self) -> Result<Vec<u8>, LabError> {
+        let load = fs::read(crate::STORM).map_err(os("reading the load of storms"))?;
+        Ok(self.bare_guest(load)?.bytes())
+    }
+
+    /// Makes the initramfs of a guest whose first process is a script for busybox. The programs are there under their
+    /// own paths, and modules for virtio-serial ports in /m, in the order of their needs.
+    pub fn script_guest(&self, script: &str, programs: &[&Path]) -> Result<Vec<u8>, LabError> {
+        let init = format!("#!{} sh\n{script}", crate::BUSYBOX);
+        let mut archive = self.bare_guest(init.into_bytes())?;
+        for path in [&[Path::new(crate::BUSYBOX)], programs].concat() {
+            image::add_program(&mut archive, path)?;
         }
         Ok(archive.bytes())
     }
@@ -141,6 +157,9 @@ impl Lab {
         }
         for path in &plan.files {
             image::add_tree(&mut archive, path)?;
+        }
+        for (path, data) in &plan.made {
+            archive.add(path.as_bytes(), Entry::File { mode: 0o644, data: data.clone() });
         }
         let mut wanted = PORTS.to_vec();
         if plan.swap_mib > 0 {

@@ -39,6 +39,8 @@ pub struct Plan {
     pub programs: Vec<PathBuf>,
     /// Files and directories that go into the image. Programs among them come with their libraries.
     pub files: Vec<PathBuf>,
+    /// Files that are made for this boot: their paths and contents.
+    pub made: Vec<(String, Vec<u8>)>,
     /// Exact time, which counts executed instructions, so that boots repeat. Needs one CPU.
     pub exact: bool,
     /// Flags of the laboratory's CPU beside the vendor's.
@@ -63,6 +65,7 @@ impl Default for Plan {
             jobs: Jobs { jobs: Vec::new(), huge_pages: 0 },
             programs: Vec::new(),
             files: Vec::new(),
+            made: Vec::new(),
             exact: true,
             cpu_flags: &[],
             cpus: 1,

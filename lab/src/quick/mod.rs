@@ -7,6 +7,7 @@
 mod exits;
 mod hand_made;
 mod inner;
+mod live;
 mod mode;
 mod poke;
 mod run;
@@ -87,7 +88,7 @@ const fn own(name: &'static str, about: &'static str, test: fn(&Shared) -> Resul
 use Paging::{Nested, Shadow};
 
 /// All tests. Tests of one boot run in this order.
-pub static ALL: [Test; 22] = [
+pub static ALL: [Test; 23] = [
     jobs("lab", "a program's output, exit status and files come back", Nested, lab, lab_check),
     jobs(
         "inner-nested",
@@ -187,6 +188,11 @@ pub static ALL: [Test; 22] = [
     own("mode", "bifold mode lists a VM and switches it", mode::ours),
     own("mode-unmodified", "bifold mode says what an unmodified KVM lacks", mode::unmodified),
     own("stat", "bifold stat counts the exits that a trace of every exit counts, in both modes", stat::exits),
+    own(
+        "live-watched",
+        "bifold stat sees progress and page faults of guests that report, in both modes",
+        live::watched,
+    ),
     own("storm", "a guest whose paging mode is switched 100 times keeps its memory", storm::plain),
     own(
         "storm-noise",
