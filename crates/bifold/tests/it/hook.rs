@@ -96,6 +96,31 @@ fn without_act_the_domain_is_observed_and_without_metadata_it_has_no_rule() {
 }
 
 #[test]
+fn the_reporters_socket_is_the_one_that_libvirt_made() {
+    let host = LibvirtHost::with("");
+    let with =
+        |channel: &str| domain("a", VM).replace("<devices/>", &format!("<devices>{channel}</devices>"));
+    let of = |source: &str| {
+        with(&format!(
+            "<channel type='unix'>{source}<target type='virtio' name='org.bifold.report.0'/></channel>"
+        ))
+    };
+    let other = "<channel type='unix'><source mode='bind' path='/x'/><target type='virtio' name='org.qemu.guest_agent.0'/></channel>";
+    let path = "/var/lib/libvirt/qemu/channel/target/domain-1-a/org.bifold.report.0";
+    for (xml, socket) in [
+        (with(other), None),
+        (of("<source mode='bind'/>"), None),
+        (of(&format!("<source mode='bind' path='{path}'/>")), Some(path)),
+    ] {
+        assert_eq!(host.calls("a", "started begin", &xml), "");
+        let config = Config::read(&host.config()).unwrap();
+        assert_eq!(config.rules[0].reporter.as_deref(), socket, "{xml}");
+    }
+    let said = host.calls("a", "started begin", &of("<source mode='bind' path='/x&quot;&#10;act = true'/>"));
+    assert!(said.contains("the reporter's socket") && host.parts().is_empty(), "{said}");
+}
+
+#[test]
 fn what_cannot_be_used_is_told_and_leaves_no_rule() {
     let host = LibvirtHost::with("never = [\"db\"]\n");
     host.calls("ok", "prepare begin", &domain("ok", VM));
