@@ -34,7 +34,11 @@ impl Daemon {
         let start = Instant::now();
         while start.elapsed() < PATIENCE {
             let mut notice = [0; 1000];
-            let length = self.notices.recv(&mut notice).unwrap_or_else(|e| panic!("no {text}: {e}"));
+            let length = match self.notices.recv(&mut notice) {
+                // The end of another test's child.
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
+                length => length.unwrap_or_else(|e| panic!("no {text}: {e}")),
+            };
             let notice = String::from_utf8(notice[..length].to_vec()).unwrap();
             if notice.contains(text) {
                 return notice;
