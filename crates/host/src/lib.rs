@@ -39,6 +39,7 @@ mod statistics;
 mod switch;
 mod vcpus;
 mod vm;
+mod vm_directory;
 mod vm_id;
 
 pub use backing::Backing;
@@ -55,6 +56,7 @@ pub use statistics::{BadStatistics, BinaryStatistics, Kind, Statistic, Statistic
 pub use switch::{Happened, Switch};
 pub use vcpus::{ThreadTime, ThreadTimes, Vcpu};
 pub use vm::{Vm, is_meant, select};
+pub use vm_directory::{Entries, VmDirectory};
 pub use vm_id::VmId;
 
 use std::fs::File;

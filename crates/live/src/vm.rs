@@ -8,8 +8,8 @@ use crate::hardware::{OpenError, Pmu, ThreadCounters};
 use crate::interval::{Interval, Reading, VcpuReading};
 use crate::reporter::{Reporter, socket};
 use bifold_host::{
-    Backing, BinaryStatistics, Host, Kvm, Paging, State, Statistic, Statistics, StatisticsFiles, ThreadTimes,
-    Vcpu, VmId, read_up_to,
+    Backing, BinaryStatistics, Entries, Host, Kvm, Paging, State, Statistic, Statistics, StatisticsFiles,
+    ThreadTimes, Vcpu, VmDirectory, VmId, read_up_to,
 };
 use std::io;
 use std::path::PathBuf;
@@ -38,6 +38,12 @@ pub struct Watched {
     /// Why a vCPU that runs has no hardware counters.
     pub no_counters: Option<OpenError>,
     statistics: Source,
+    /// KVM's directory of the VM; `None` without debugfs.
+    directory: Option<VmDirectory>,
+    /// The directory when the vCPUs' threads were looked for.
+    searched: Option<Entries>,
+    /// Whether the threads of all vCPUs were found then.
+    complete: bool,
     /// Whether the VM had a mode of its own at the last reading.
     switchable: bool,
     /// The mode of all VMs, if the VM has none of its own.
@@ -90,6 +96,9 @@ impl Watched {
             backing: None,
             no_counters: None,
             statistics,
+            directory: None,
+            searched: None,
+            complete: false,
             switchable: false,
             host_mode,
             vcpus: Vec::new(),
@@ -97,7 +106,7 @@ impl Watched {
             last: Reading::default(),
         };
         vm.find_vcpus(host, pmu);
-        vm.last = vm.read(host, clock).ok()?;
+        vm.last = vm.read(clock).ok()?;
         // Behind the reading, for which no report could have come yet.
         vm.find_reporter(host, socket_of, clock);
         Some(vm)
@@ -148,7 +157,13 @@ impl Watched {
     }
 
     fn find_vcpus(&mut self, host: &Host, pmu: Option<&Pmu>) {
+        if self.directory.is_none() {
+            self.directory = host.vm_directory(self.id).ok();
+        }
+        // Before the search: a vCPU that is added meanwhile is found by the next one.
+        self.searched = self.entries();
         let found = host.vcpus(Some(self.id), self.pid);
+        self.complete = host.vcpu_count(self.id).is_none_or(|all| found.len() == all);
         self.vcpus.retain(|t| found.contains(&t.vcpu));
         for vcpu in found {
             if self.vcpus.iter().all(|t| t.vcpu != vcpu) {
@@ -176,14 +191,14 @@ impl Watched {
     ///
     /// # Errors
     /// If the VM has ended.
-    pub(crate) fn interval(&mut self, host: &Host, clock: Clock) -> io::Result<Interval> {
-        let now = self.read(host, clock)?;
+    pub(crate) fn interval(&mut self, clock: Clock) -> io::Result<Interval> {
+        let now = self.read(clock)?;
         let interval = Interval::between(&self.last, &now);
         self.last = now;
         Ok(interval)
     }
 
-    fn read(&mut self, host: &Host, clock: Clock) -> io::Result<Reading> {
+    fn read(&mut self, clock: Clock) -> io::Result<Reading> {
         let at = clock();
         let mut statistics = Statistics::default();
         match &self.statistics {
@@ -198,7 +213,7 @@ impl Watched {
             hardware: t.counters.as_ref().and_then(|c| c.read().ok()),
         });
         let vcpus = vcpus.collect();
-        let paging = host.paging(self.id);
+        let paging = self.directory.as_ref().map_or(Paging::HostWide, VmDirectory::paging);
         self.switchable = matches!(paging, Paging::Own { .. });
         let state = if self.switchable { paging.state() } else { self.host_mode };
         let guest = self.reporter.as_mut().and_then(|r| r.read(at));
@@ -220,9 +235,19 @@ impl Watched {
         self.switchable
     }
 
-    /// Whether the threads of all vCPUs are known. KVM does not know a thread until the vCPU has run.
-    pub(crate) fn is_complete(&self, host: &Host) -> bool {
-        host.vcpu_count(self.id).is_none_or(|all| self.vcpus.len() == all)
+    /// Whether the threads of all vCPUs were found when they were last looked for. KVM does not know a thread until the
+    /// vCPU has run.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    /// Whether KVM has added vCPUs since they were last looked for.
+    pub(crate) fn has_new_vcpus(&self) -> bool {
+        self.entries() != self.searched
+    }
+
+    fn entries(&self) -> Option<Entries> {
+        self.directory.as_ref()?.entries()
     }
 
     /// Number of vCPUs whose threads are known.

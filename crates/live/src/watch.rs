@@ -4,7 +4,7 @@
 use crate::hardware::Pmu;
 use crate::interval::Interval;
 use crate::modelled::ModelledPmu;
-use crate::vm::{SocketOf, Watched};
+use crate::vm::{Clock, SocketOf, Watched};
 use bifold_host::exit_counts::{ExitCounters, ExitCountersError, ExitTable};
 use bifold_host::{Host, HostError, Kvm, VmId};
 use std::collections::BTreeMap;
@@ -14,6 +14,8 @@ use std::time::Duration;
 
 /// How often what changes rarely is looked at again: names, threads of vCPUs, and VMs where debugfs does not list them.
 const REFRESH: Duration = Duration::from_secs(10);
+/// How soon vCPUs whose threads KVM does not know yet are looked for again. Each try doubles the time, up to [`REFRESH`].
+const RETRY: Duration = Duration::from_secs(1);
 /// How often a VM's memory is looked at. The kernel looks at every page for that, so at most one VM's a tick.
 const MEMORY: Duration = Duration::from_secs(60);
 
@@ -54,7 +56,38 @@ type PmuOf = Box<dyn Fn(&Watched) -> Option<Arc<ModelledPmu>> + Send>;
 struct Times {
     vm: Watched,
     refreshed: Duration,
+    /// How long after that it is refreshed again.
+    wait: Duration,
     memory: Option<Duration>,
+}
+
+impl Times {
+    fn new(vm: Watched, at: Duration) -> Times {
+        let wait = if vm.is_complete() { REFRESH } else { RETRY };
+        Times { vm, refreshed: at, wait, memory: None }
+    }
+
+    /// Looks again at what changes rarely, if it is time to.
+    fn refresh(
+        &mut self,
+        host: &Host,
+        pmu: Option<&Pmu>,
+        socket_of: Option<&SocketOf>,
+        at: Duration,
+        clock: Clock,
+    ) {
+        let changed = self.vm.has_new_vcpus();
+        if !changed && at < self.refreshed + self.wait {
+            return;
+        }
+        self.vm.refresh(host, pmu, socket_of, clock);
+        self.wait = match self.vm.is_complete() {
+            true => REFRESH,
+            false if changed => RETRY,
+            false => (2 * self.wait).min(REFRESH),
+        };
+        self.refreshed = at;
+    }
 }
 
 /// Counts of exits, and their last reading.
@@ -163,7 +196,7 @@ impl Watch {
         let at = clock();
         let exits = self.exits.as_mut().and_then(|e| e.interval(&self.host, at));
         for (id, one) in &mut self.vms {
-            match one.vm.interval(&self.host, clock) {
+            match one.vm.interval(clock) {
                 Ok(mut interval) => {
                     exits.iter().for_each(|all| interval.add_exits(all));
                     let pmu = self.modelled.as_ref().and_then(|of| of(&one.vm));
@@ -175,10 +208,7 @@ impl Watch {
         }
         // Looked at again behind the readings, which this would delay.
         for one in self.vms.values_mut() {
-            if one.refreshed + REFRESH <= at || !one.vm.is_complete(&self.host) {
-                one.vm.refresh(&self.host, self.pmu.as_ref(), self.socket_of.as_ref(), clock);
-                one.refreshed = at;
-            }
+            one.refresh(&self.host, self.pmu.as_ref(), self.socket_of.as_ref(), at, clock);
         }
         let present = self.present(at);
         if let Some(present) = &present {
@@ -194,7 +224,7 @@ impl Watch {
             }
             let (pmu, socket_of) = (self.pmu.as_ref(), self.socket_of.as_ref());
             if let Some(vm) = Watched::begin(&self.host, &self.kvm, pmu, id, socket_of, clock) {
-                self.vms.insert(id, Times { vm, refreshed: at, memory: None });
+                self.vms.insert(id, Times::new(vm, at));
                 tick.came.push(id);
             }
         }
@@ -313,6 +343,24 @@ mod tests {
         assert_eq!(load(at(&mut watch, 1)), Some(0.0), "found behind this reading");
         assert_eq!(load(at(&mut watch, 2)), None);
         assert_eq!((load(at(&mut watch, 3)), watch.vm(id(100)).unwrap().vcpus()), (Some(0.0), 2));
+    }
+
+    #[test]
+    fn a_vcpu_that_never_ran_is_looked_for_less_and_less_often() {
+        let fake = FakeHost::new();
+        fake.vm(id(100), "web");
+        let pid = fake.host().vm_dir(id(100)).join("vcpu1/pid");
+        std::fs::create_dir_all(pid.parent().unwrap()).unwrap();
+        std::fs::write(&pid, "0\n").unwrap();
+        let mut watch = Watch::new(fake.host(), None).unwrap();
+        let mut vcpus_at = |seconds| {
+            at(&mut watch, seconds);
+            watch.vm(id(100)).unwrap().vcpus()
+        };
+        // Looked for at 0, 1, 3 and 7 s.
+        assert_eq!([0, 1, 2, 3, 7].map(&mut vcpus_at), [1; 5]);
+        fake.vcpu(id(100), 1, 0, 0);
+        assert_eq!([8, 14, 15].map(&mut vcpus_at), [1, 1, 2]);
     }
 
     #[test]

@@ -118,12 +118,17 @@ pub(crate) const STATS_FILE: &str = "paging_stats";
 impl Paging {
     /// Reads the files in a VM's directory.
     pub(crate) fn read(dir: &Path) -> Paging {
-        let state = match read(&dir.join(MODE_FILE)) {
+        Paging::by(|name| read(&dir.join(name)))
+    }
+
+    /// What the two files say, which `read` reads by their names.
+    pub(crate) fn by(read: impl Fn(&str) -> io::Result<Vec<u8>>) -> Paging {
+        let state = match read(MODE_FILE) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Paging::HostWide,
             Err(e) => Err(e.into()),
             Ok(bytes) => State::parse(&bytes).ok_or_else(|| Unreadable::Strange(one_line(&bytes))),
         };
-        let stats = read(&dir.join(STATS_FILE)).map(|bytes| PagingStats::parse(&bytes));
+        let stats = read(STATS_FILE).map(|bytes| PagingStats::parse(&bytes));
         Paging::Own { state, stats: stats.map_err(Unreadable::from) }
     }
 

@@ -2,17 +2,15 @@
 //! KVM's statistics from debugfs, where each number is a file.
 
 use super::{Statistic, Statistics};
-use crate::{Host, HostError, VmId};
-use rustix::fd::OwnedFd;
-use rustix::fs::{Mode, OFlags, open, openat};
-use rustix::io::{Errno, read};
+use crate::{Host, HostError, VmDirectory, VmId};
+use rustix::io::Errno;
 use std::io;
 
 /// A VM's statistics by their files. Reading a number takes three system calls: KVM's files have no positions
 /// (`simple_attr_open`), so that a file that was read once must be opened again.
 #[derive(Debug)]
 pub struct StatisticsFiles {
-    dir: OwnedFd,
+    dir: VmDirectory,
     wanted: Vec<Statistic>,
 }
 
@@ -24,9 +22,7 @@ impl Host {
     pub fn statistics_files(&self, vm: VmId, wanted: &[Statistic]) -> Result<StatisticsFiles, HostError> {
         let dir = self.vm_dir(vm);
         let fail = |e: Errno| HostError::io(&dir, io::Error::from(e));
-        let opened =
-            open(&dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).map_err(fail)?;
-        let mut files = StatisticsFiles { dir: opened, wanted: Vec::new() };
+        let mut files = StatisticsFiles { dir: self.vm_directory(vm)?, wanted: Vec::new() };
         for &statistic in wanted {
             match files.one(statistic) {
                 Ok(_) => files.wanted.push(statistic),
@@ -56,10 +52,9 @@ impl StatisticsFiles {
 
     /// A number; `None` if the file's text is none.
     fn one(&self, statistic: Statistic) -> Result<Option<u64>, Errno> {
-        let file = openat(&self.dir, statistic.name(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         let mut bytes = [0; 32];
-        let length = read(&file, &mut bytes)?;
-        Ok(std::str::from_utf8(&bytes[..length]).ok().and_then(|text| text.trim().parse().ok()))
+        let text = self.dir.read(statistic.name(), &mut bytes)?;
+        Ok(std::str::from_utf8(text).ok().and_then(|text| text.trim().parse().ok()))
     }
 }
 
