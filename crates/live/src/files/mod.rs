@@ -8,7 +8,7 @@ mod parquet_rows;
 
 use crate::columns::{Column, Row, Value};
 use parquet_rows::ParquetRows;
-use serde_json::{Map, Value as Json};
+use serde::ser::{SerializeMap as _, Serializer as _};
 use std::io::{self, Write};
 
 /// Name and version of the rows' schema, in every line of JSON.
@@ -109,10 +109,18 @@ impl<W: Write + Send> RowWriter<W> {
 /// # Errors
 /// If the line cannot be written.
 pub fn json_line(columns: &[Column], row: &Row, to: &mut impl Write) -> io::Result<()> {
-    let mut line = Map::new();
-    line.insert("schema".into(), SCHEMA.into());
-    line.extend(columns.iter().filter_map(|c| Some((c.name.to_string(), json(c.value(row))?))));
-    serde_json::to_writer(&mut *to, &line)?;
+    let mut json = serde_json::Serializer::new(&mut *to);
+    let mut line = json.serialize_map(None)?;
+    line.serialize_entry("schema", SCHEMA)?;
+    for column in columns {
+        match column.value(row) {
+            Value::Unknown => {}
+            Value::Count(n) => line.serialize_entry(&column.name, &n)?,
+            Value::Number(n) => line.serialize_entry(&column.name, &n)?,
+            Value::Text(t) => line.serialize_entry(&column.name, &t)?,
+        }
+    }
+    line.end()?;
     to.write_all(b"\n")
 }
 
@@ -122,14 +130,5 @@ fn text(value: Value) -> String {
         Value::Count(n) => n.to_string(),
         Value::Number(n) => n.to_string(),
         Value::Text(t) => t.into_owned(),
-    }
-}
-
-fn json(value: Value) -> Option<Json> {
-    match value {
-        Value::Unknown => None,
-        Value::Count(n) => Some(n.into()),
-        Value::Number(n) => Some(n.into()),
-        Value::Text(t) => Some(t.into()),
     }
 }

@@ -14,6 +14,9 @@
 
 use std::io;
 
+/// Most events of a group.
+pub(super) const MOST_EVENTS: usize = 4;
+
 /// A field of [`HardwareCounts`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Field {
@@ -153,14 +156,14 @@ impl Raw {
 }
 
 /// What one read of a group of events gives.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reading {
     /// Time for which the group was enabled and the thread ran, in nanoseconds.
     enabled: u64,
     /// Time for which the group had the PMU, in nanoseconds.
     running: u64,
     /// The events, in the group's order: the field that each is a summand of, and how many there were.
-    events: Vec<(Field, u64)>,
+    events: [Option<(Field, u64)>; MOST_EVENTS],
 }
 
 impl Reading {
@@ -179,16 +182,16 @@ impl Reading {
                 "the kernel took a group of counters off the PMU",
             ));
         }
-        let words: Vec<u64> = bytes
+        let mut words = bytes
             .chunks_exact(size_of::<u64>())
-            .map(|word| u64::from_ne_bytes(word.try_into().expect("chunks are of this size")))
-            .collect();
-        match &words[..] {
-            &[events, enabled, running, ref counts @ ..]
+            .map(|w| u64::from_ne_bytes(w.try_into().expect("eight bytes")));
+        let head = (words.next(), words.next(), words.next());
+        match head {
+            (Some(events), Some(enabled), Some(running))
                 if bytes.len() == Reading::bytes(fields.len()) && events == fields.len() as u64 =>
             {
-                let events = fields.iter().copied().zip(counts.iter().copied()).collect();
-                Ok(Reading { enabled, running, events })
+                let mut counts = fields.iter().copied().zip(words);
+                Ok(Reading { enabled, running, events: std::array::from_fn(|_| counts.next()) })
             }
             _ => Err(io::Error::new(
                 io::ErrorKind::InvalidData,
@@ -199,7 +202,7 @@ impl Reading {
 
     /// Writes what the group counted since `then` to its fields, unless the two readings contradict each other.
     fn since(&self, then: &Reading, counts: &mut HardwareCounts) {
-        let fields = |r: &Reading| r.events.iter().map(|(field, _)| *field).collect::<Vec<_>>();
+        let fields = |r: &Reading| r.events.map(|event| event.map(|(field, _)| field));
         let times = self.enabled.checked_sub(then.enabled).zip(self.running.checked_sub(then.running));
         // The running time is a part of the enabled time: `__perf_update_times`.
         let times = times.filter(|(enabled, running)| running <= enabled && fields(self) == fields(then));
@@ -216,7 +219,8 @@ impl Reading {
 
     /// The growth of a field's events together; `None` if the group has none of this field, or one fell.
     fn events_since(&self, then: &Reading, field: Field) -> Option<u128> {
-        let pairs = self.events.iter().zip(&then.events).filter(|(now, _)| now.0 == field);
+        let events = self.events.iter().flatten().zip(then.events.iter().flatten());
+        let pairs = events.filter(|(now, _)| now.0 == field);
         let growth = pairs.map(|(now, then)| now.1.checked_sub(then.1).map(u128::from));
         growth.reduce(|a, b| Some(a? + b?)).flatten()
     }
@@ -240,7 +244,8 @@ mod tests {
     const WALKS: [Field; 2] = [Field::WalkCycles; 2];
 
     fn raw(enabled: u64, running: u64, events: &[(Field, u64)]) -> Raw {
-        Raw(vec![Reading { enabled, running, events: events.to_vec() }])
+        let mut all = events.iter().copied();
+        Raw(vec![Reading { enabled, running, events: std::array::from_fn(|_| all.next()) }])
     }
 
     /// Two events of one field.
@@ -295,18 +300,14 @@ mod tests {
 
     #[test]
     fn each_event_counts_for_its_field_and_the_smallest_share_shows() {
-        let group = |n: u64| Reading {
-            enabled: 100 * n,
-            running: 100 * n,
-            events: vec![
-                (Field::GuestCycles, 3 * n),
-                (Field::Instructions, 5 * n),
-                (Field::HostCycles, 7 * n),
-            ],
+        let both = |n: u64| {
+            let cycles =
+                [(Field::GuestCycles, 3 * n), (Field::Instructions, 5 * n), (Field::HostCycles, 7 * n)];
+            let cycles = raw(100 * n, 100 * n, &cycles);
+            let tlb = raw(100 * n, 50 * n, &[(Field::TlbMisses2m, n)]);
+            Raw([cycles.0, tlb.0].concat())
         };
-        let tlb =
-            |n: u64| Reading { enabled: 100 * n, running: 50 * n, events: vec![(Field::TlbMisses2m, n)] };
-        let counts = Raw(vec![group(2), tlb(2)]).since(&Raw(vec![group(1), tlb(1)]));
+        let counts = both(2).since(&both(1));
         let expected = HardwareCounts {
             guest_cycles: Some(3),
             instructions: Some(5),

@@ -9,7 +9,7 @@
 //! A sample of a thread costs one read(2) for each group ([`Pmu::groups`]): five or six on Intel, five on AMD, one on
 //! an unknown processor. If the thread is running, each read interrupts its CPU (`perf_event_read`).
 
-use super::counts::{Field, Raw, Reading};
+use super::counts::{Field, MOST_EVENTS, Raw, Reading};
 use super::{Cpu, Event, Microarchitecture, NoPmu, OpenError};
 use bifold_host::{Host, read_up_to};
 use bifold_policy::Counters;
@@ -17,9 +17,6 @@ use perf_event_open::config::{self, Opts, Priv, Proc, sibling};
 use perf_event_open::count::{Counter, group::CounterGroup};
 use perf_event_open::event::{Event as PerfEvent, hw::Hardware, raw};
 use std::io::{self, Read as _};
-
-/// Most events of a group.
-const MOST_EVENTS: usize = 4;
 
 /// What the processor can count of a thread.
 ///
