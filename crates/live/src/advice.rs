@@ -220,7 +220,8 @@ mod tests {
         let (fake, id) = (FakeHost::new(), VmId { thread: 100, fd: 7 });
         fake.vm(id, "web");
         let (host, kvm) = (fake.host(), fake.host().kvm().unwrap());
-        let mut vm = Watched::begin(&host, &kvm, None, id, None, &|| Duration::ZERO).unwrap();
+        let all = Statistic::ALL;
+        let mut vm = Watched::begin(&host, &kvm, None, all, id, None, &|| Duration::ZERO).unwrap();
         vm.backing = backing;
         vm
     }

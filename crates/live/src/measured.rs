@@ -102,6 +102,18 @@ fn most(interval: &Interval) -> u64 {
 }
 
 impl Measured {
+    /// KVM's statistics that counters, estimates and advice are made of.
+    pub const STATISTICS: &'static [Statistic] = &[
+        Statistic::Exits,
+        Statistic::PfTaken,
+        Statistic::PfGuest,
+        Statistic::Invlpg,
+        Statistic::MmuPteWrite,
+        Statistic::MmuShadowZapped,
+        Statistic::MmuCacheMiss,
+        Statistic::Pages1g,
+    ];
+
     /// The counters that some live host knows.
     pub fn possible() -> Counters {
         let names = HARDWARE.iter().chain(&SHADOW).chain(&NESTED).chain(&ALWAYS).map(|(name, ..)| name);
@@ -202,6 +214,22 @@ mod tests {
         assert!(counted(1 << 34).contains(&"tlb_misses_4k"));
         for lie in [(1 << 34) + 1, 1 << 63, u64::MAX] {
             assert!(!counted(lie).contains(&"tlb_misses_4k") && counted(lie).contains(&"exits_violation"));
+        }
+    }
+
+    #[test]
+    fn the_statistics_that_are_listed_are_those_that_count() {
+        let all = |but: Option<Statistic>| {
+            let numbers: Vec<_> =
+                Statistic::ALL.iter().filter(|s| Some(**s) != but).map(|s| (*s, 0)).collect();
+            let hardware = HardwareCounts { tlb_misses_1g: None, ..HardwareCounts::ZERO };
+            [Mode::Shadow, Mode::Nested].map(|mode| Measured::of(&interval(Some(mode), &numbers, hardware)))
+        };
+        for statistic in Statistic::ALL {
+            let listed = Measured::STATISTICS.contains(statistic);
+            // Advice weighs page faults by all exits.
+            let counts = all(None) != all(Some(*statistic)) || *statistic == Statistic::Exits;
+            assert_eq!(listed, counts, "{}", statistic.name());
         }
     }
 

@@ -76,12 +76,13 @@ impl Watched {
         host: &Host,
         kvm: &Kvm,
         pmu: Option<&Pmu>,
+        wanted: &[Statistic],
         id: VmId,
         socket_of: Option<&SocketOf>,
         clock: Clock,
     ) -> Option<Watched> {
         let process = host.process(id.thread);
-        let statistics = match host.statistics_files(id, Statistic::ALL) {
+        let statistics = match host.statistics_files(id, wanted) {
             Ok(files) => Source::Files(files),
             Err(_) => {
                 let open = host.kvm_process(process.pid).and_then(|p| p.statistics().ok());

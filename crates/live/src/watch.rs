@@ -6,7 +6,7 @@ use crate::interval::Interval;
 use crate::modelled::ModelledPmu;
 use crate::vm::{Clock, SocketOf, Watched};
 use bifold_host::exit_counts::{ExitCounters, ExitCountersError, ExitTable};
-use bifold_host::{Host, HostError, Kvm, VmId};
+use bifold_host::{Host, HostError, Kvm, Statistic, VmId};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,8 +16,11 @@ use std::time::Duration;
 const REFRESH: Duration = Duration::from_secs(10);
 /// How soon vCPUs whose threads KVM does not know yet are looked for again. Each try doubles the time, up to [`REFRESH`].
 const RETRY: Duration = Duration::from_secs(1);
-/// How often a VM's memory is looked at. The kernel looks at every page for that, so at most one VM's a tick.
+/// How often a VM's memory is looked at. The kernel looks at every page for that, so at most one VM's a tick, and less
+/// often if a look takes long: looks take at most 1/[`LOOKS`] of the time. `cargo bench -p bifold-live --bench watching`
+/// measures how long a GiB takes.
 const MEMORY: Duration = Duration::from_secs(60);
+const LOOKS: u32 = 400;
 
 /// The VMs of a host.
 ///
@@ -39,10 +42,13 @@ pub struct Watch {
     host: Host,
     kvm: Kvm,
     pmu: Option<Pmu>,
+    statistics: Vec<Statistic>,
     exits: Option<Exits>,
     socket_of: Option<SocketOf>,
     modelled: Option<PmuOf>,
     vms: BTreeMap<VmId, Times>,
+    /// When the next look at a VM's memory may be.
+    next_look: Duration,
     /// When VMs were last searched in procfs.
     searched: Option<Duration>,
     /// Why debugfs does not list the VMs.
@@ -154,13 +160,31 @@ impl Watch {
             host,
             kvm,
             pmu,
+            statistics: Statistic::ALL.to_vec(),
             exits: None,
             socket_of: None,
             modelled: None,
             vms: BTreeMap::new(),
+            next_look: Duration::ZERO,
             searched: None,
             no_debugfs: None,
         })
+    }
+
+    /// Reads these of KVM's statistics alone; the others are unknown. In debugfs each is a file, and takes three system
+    /// calls a tick. [`Measured::STATISTICS`](crate::Measured::STATISTICS) are those that policies and advice need. This
+    /// holds for VMs that are found afterwards.
+    ///
+    /// ```no_run
+    /// use bifold_host::Host;
+    /// use bifold_live::{Measured, Watch};
+    ///
+    /// let mut watch = Watch::new(Host::live(), None)?;
+    /// watch.read_only(Measured::STATISTICS);
+    /// # Ok::<(), bifold_host::HostError>(())
+    /// ```
+    pub fn read_only(&mut self, statistics: &[Statistic]) {
+        self.statistics = statistics.to_vec();
     }
 
     /// Names the sockets of reporters inside guests, beside those that command lines of QEMU name. Who listens on a socket so
@@ -223,12 +247,13 @@ impl Watch {
                 continue;
             }
             let (pmu, socket_of) = (self.pmu.as_ref(), self.socket_of.as_ref());
-            if let Some(vm) = Watched::begin(&self.host, &self.kvm, pmu, id, socket_of, clock) {
+            let wanted = &self.statistics;
+            if let Some(vm) = Watched::begin(&self.host, &self.kvm, pmu, wanted, id, socket_of, clock) {
                 self.vms.insert(id, Times::new(vm, at));
                 tick.came.push(id);
             }
         }
-        self.look_at_memory(at);
+        self.look_at_memory(clock);
         tick
     }
 
@@ -253,11 +278,17 @@ impl Watch {
     }
 
     /// Looks at the memory of the VM whose turn it is.
-    fn look_at_memory(&mut self, at: Duration) {
+    fn look_at_memory(&mut self, clock: Clock) {
+        let at = clock();
+        if at < self.next_look {
+            return;
+        }
         let due = |one: &&mut Times| one.memory.is_none_or(|before| before + MEMORY <= at);
         if let Some(one) = self.vms.values_mut().filter(due).min_by_key(|one| one.memory) {
             one.vm.look_at_memory(&self.host);
             one.memory = Some(at);
+            let took = clock().saturating_sub(at);
+            self.next_look = at.saturating_add(took.saturating_mul(LOOKS));
         }
     }
 
@@ -343,6 +374,42 @@ mod tests {
         assert_eq!(load(at(&mut watch, 1)), Some(0.0), "found behind this reading");
         assert_eq!(load(at(&mut watch, 2)), None);
         assert_eq!((load(at(&mut watch, 3)), watch.vm(id(100)).unwrap().vcpus()), (Some(0.0), 2));
+    }
+
+    #[test]
+    fn statistics_that_are_not_wanted_are_unknown() {
+        let fake = FakeHost::new();
+        fake.vm(id(100), "web");
+        fake.count(id(100), Statistic::PfTaken, 3);
+        let mut watch = Watch::new(fake.host(), None).unwrap();
+        watch.read_only(&[Statistic::PfTaken]);
+        at(&mut watch, 0);
+        let statistics = at(&mut watch, 1).intervals[0].1.statistics;
+        let seen = [Statistic::PfTaken, Statistic::Exits].map(|s| statistics.get(s));
+        assert_eq!(seen, [Some(0), None]);
+    }
+
+    #[test]
+    fn looks_at_memory_that_take_long_are_rare() {
+        let fake = FakeHost::new();
+        for thread in [100, 200] {
+            fake.vm(id(thread), "web");
+            let smaps = fake.host().proc.join(format!("{thread}/smaps"));
+            std::fs::write(smaps, "7f0000000000-7f0010000000 rw-p 00000000 00:00 0\nRss: 4 kB\n").unwrap();
+        }
+        // Each call of this clock takes 10 ms, and so each look.
+        let millis = std::cell::Cell::new(0);
+        let slow = || {
+            millis.set(millis.get() + 10);
+            Duration::from_millis(millis.get())
+        };
+        let mut watch = Watch::new(fake.host(), None).unwrap();
+        let mut looked = |seconds: u64| {
+            millis.set(1000 * seconds);
+            watch.tick(&slow);
+            watch.vms().filter(|vm| vm.backing.is_some()).count()
+        };
+        assert_eq!([1, 2, 4, 6].map(&mut looked), [1, 1, 1, 2], "10 ms are 1/400 of 4 s");
     }
 
     #[test]
