@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A host made of files, whose VMs a test changes.
+//! A host made of files, whose VMs a test or a bench changes.
 
 use bifold_host::{Host, Statistic, VmId};
 use std::fs;
@@ -17,7 +17,12 @@ fn put(path: &Path, text: &str) {
 
 impl FakeHost {
     pub fn new() -> FakeHost {
-        let fake = FakeHost { dir: tempfile::tempdir().unwrap() };
+        FakeHost::under(&std::env::temp_dir())
+    }
+
+    /// A host whose files are in a new folder of this one.
+    pub fn under(folder: &Path) -> FakeHost {
+        let fake = FakeHost { dir: tempfile::tempdir_in(folder).unwrap() };
         let host = fake.host();
         put(&host.sys.join("module/kvm/parameters/paging_mode"), "nested\n");
         put(&host.sys.join("module/kvm_amd/parameters/npt"), "Y\n");

@@ -15,7 +15,7 @@ use bifold_host::{Host, read_up_to};
 use bifold_policy::Counters;
 use perf_event_open::config::{self, Opts, Priv, Proc, sibling};
 use perf_event_open::count::{Counter, group::CounterGroup};
-use perf_event_open::event::{Event as PerfEvent, hw::Hardware, raw};
+use perf_event_open::event::{Event as PerfEvent, hw::Hardware, raw, sw::Software};
 use std::io::{self, Read as _};
 
 /// What the processor can count of a thread.
@@ -70,6 +70,22 @@ impl Pmu {
             }
         }
         Ok(Pmu { microarchitecture, groups, notes })
+    }
+
+    /// Groups as that processor has them, made of events that the kernel counts without a PMU. They take the same system
+    /// calls, and their counts mean nothing: for benches.
+    #[doc(hidden)]
+    pub fn stand_in(processor: &Microarchitecture) -> Pmu {
+        let mut pmu = Pmu {
+            microarchitecture: Some(processor.clone()),
+            groups: [cycles()].into_iter().chain(sums(processor)).collect(),
+            notes: Vec::new(),
+        };
+        for counted in pmu.groups.iter_mut().flatten() {
+            counted.event = PerfEvent::try_from(Software::TaskClock).expect("the event has a number");
+            counted.exclude = Priv::default();
+        }
+        pmu
     }
 
     /// The processor's events; `None` if the list does not have the processor.

@@ -4,7 +4,6 @@
 use super::*;
 use crate::hardware::HardwareCounts;
 use bifold_host::Vendor;
-use perf_event_open::event::sw::Software;
 use rustix::io::Errno;
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -185,6 +184,22 @@ fn a_group_counts_only_while_its_thread_runs() {
     worker.join().unwrap();
     let end = waiting(&counters);
     assert_eq!(end.instructions, Some(0), "an ended thread's counters keep their state");
+}
+
+#[test]
+fn a_stand_in_has_its_processors_groups_and_reads_them_without_a_pmu() {
+    let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+    for processor in Microarchitecture::all() {
+        let (real, stand_in) = (pmu(Some(&processor)), Pmu::stand_in(&processor));
+        let sizes = |pmu: &Pmu| pmu.groups.iter().map(Vec::len).collect::<Vec<_>>();
+        assert_eq!(sizes(&real), sizes(&stand_in), "{}", processor.name);
+        if open(thread).is_some() {
+            let counters = stand_in.open(thread).unwrap();
+            let start = counters.read().unwrap();
+            let counts = counters.read().unwrap().since(&start);
+            assert!(counts.guest_cycles.is_some_and(|ns| ns > 0), "this thread ran: {counts:?}");
+        }
+    }
 }
 
 #[test]
