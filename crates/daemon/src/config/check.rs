@@ -4,9 +4,11 @@
 use super::{Config, Decides, Limits, Metrics, Pattern, Recording, Rule, file};
 use crate::probe::Probing;
 use bifold_live::Measured;
+use bifold_live::modelled::ModelledPmu;
 use bifold_policy::{Estimator, Named, SpecError};
 use bifold_trace::bounded;
 use std::path::Path;
+use std::sync::Arc;
 
 /// What is wrong, each with its key.
 type Wrong = Vec<String>;
@@ -140,7 +142,26 @@ fn rule(
     if vm.reporter.as_deref().is_some_and(|path| !path.starts_with('/')) {
         wrong.push(format!("{at}: reporter is no absolute path"));
     }
-    Some(Rule { vms: Pattern::new(&vm.name), decides, act: vm.act, limits, reporter: vm.reporter })
+    let modelled_pmu = match vm.modelled_pmu.map(|path| ModelledPmu::read(&folder.join(path))) {
+        Some(Err(e)) => {
+            wrong.push(format!("{at}: modelled_pmu: {}", told(&e)));
+            None
+        }
+        read => read.and_then(Result::ok).map(Arc::new),
+    };
+    Some(Rule {
+        vms: Pattern::new(&vm.name),
+        decides,
+        act: vm.act,
+        limits,
+        reporter: vm.reporter,
+        modelled_pmu,
+    })
+}
+
+/// An error with its causes.
+fn told(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {}", told(source)))
 }
 
 fn policy(vm: &file::Vm, name: &str, folder: &Path) -> Result<Named, SpecError> {

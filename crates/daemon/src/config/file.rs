@@ -154,6 +154,12 @@ pub const KEYS: &[Key] = &[
         "Unix socket of the VM's reporter, if the VMM's command line does not name it; {name} stands for the VM's name.",
     ),
     key(
+        "vm",
+        "modelled_pmu",
+        "none",
+        "File of `lab modelled-pmu`, for guests that run the modelled program on a machine without a PMU: the guest's progress, times the model's counts of a step, stands for hardware counters. For laboratories.",
+    ),
+    key(
         "vm.probe",
         "every_s",
         "600",
@@ -230,6 +236,7 @@ pub struct Vm {
     pub most_switches_per_hour: Option<u64>,
     pub blackout_s: Option<f64>,
     pub reporter: Option<String>,
+    pub modelled_pmu: Option<PathBuf>,
 }
 
 /// `[vm.probe]`.

@@ -21,7 +21,7 @@ use crate::status::{SCHEMA, Status};
 use bifold_host::{Statistic, VmId, is_meant};
 use bifold_live::columns::Row;
 use bifold_live::recording::RecordedInterval;
-use bifold_live::{Interval, Watch};
+use bifold_live::{Interval, Measured, Watch};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use vm::{Hold, Vm};
@@ -53,8 +53,9 @@ impl Engine {
     ///
     /// # Errors
     /// If the recording cannot be opened.
-    pub fn new(watch: Watch, config: Config, homes: Homes) -> Result<Engine, DaemonError> {
+    pub fn new(mut watch: Watch, config: Config, homes: Homes) -> Result<Engine, DaemonError> {
         let recorder = config.recording.as_ref().map(Recorder::open).transpose()?;
+        watch.read_only(Measured::STATISTICS);
         let mut engine = Engine {
             watch,
             config,
@@ -68,14 +69,16 @@ impl Engine {
             reading: Duration::ZERO,
             trouble: None,
         };
-        engine.name_reporters();
+        engine.name_sources();
         Ok(engine)
     }
 
-    /// Tells the watch which sockets the configuration names.
-    fn name_reporters(&mut self) {
+    /// Tells the watch which sockets of reporters and which modelled PMUs the configuration names.
+    fn name_sources(&mut self) {
         let config = self.config.clone();
         self.watch.report_from(move |vm| config.reporter(vm.id, vm.name.as_deref()));
+        let config = self.config.clone();
+        self.watch.modelled(move |vm| config.rule(vm.id, vm.name.as_deref())?.modelled_pmu.clone());
     }
 
     /// Takes another configuration. VMs whose rules are gone are given back at the next tick.
@@ -91,7 +94,7 @@ impl Engine {
         }
         self.config = config;
         self.vms.values_mut().for_each(Vm::forget_rule);
-        self.name_reporters();
+        self.name_sources();
         Ok(())
     }
 
