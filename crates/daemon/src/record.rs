@@ -6,9 +6,10 @@
 
 use crate::config::Recording;
 use crate::error::DaemonError;
+use bifold_host::VmId;
 use bifold_live::columns::{self, Column, Row};
 use bifold_live::files::json_line;
-use bifold_live::recording::DECISION_SCHEMA;
+use bifold_live::recording::{DECISION_SCHEMA, START_SCHEMA};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions, rename};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -86,6 +87,13 @@ impl Recorder {
             self.lines.extend_from_slice(text.as_bytes());
             self.lines.push(b'\n');
         }
+    }
+
+    /// Adds the line of a daemon's start, with the VMs that an earlier daemon has switched.
+    pub fn start(&mut self, time: f64, away: &[VmId]) {
+        let away: Vec<String> = away.iter().map(VmId::to_string).collect();
+        let line = serde_json::json!({ "schema": START_SCHEMA, "time": time, "away": away });
+        self.lines.extend_from_slice(format!("{line}\n").as_bytes());
     }
 
     /// Writes the interval's lines. An error is returned once, until the file can be written again.

@@ -29,7 +29,12 @@ pub fn rule<'a>(vm: &RecordedVm, config: &'a Config) -> Option<&'a Rule> {
 /// If no interval has a counter that the policy needs.
 pub fn replay(vm: &RecordedVm, rule: &Rule, config: &Config) -> Result<Vec<Decided>, UnknownCounter> {
     let (mut pilot, mut switches) = (Pilot::new(rule, config), Switches::default());
+    let mut starts = vm.starts.iter().peekable();
     let decided = vm.intervals.iter().enumerate().filter_map(|(interval, i)| {
+        if let Some(start) = starts.next_if(|s| s.interval == interval) {
+            pilot = Pilot::new(rule, config);
+            switches = if start.away { Switches::just_now() } else { Switches::default() };
+        }
         switches.interval(i);
         pilot.interval(i, &switches).map(|choice| Decided { interval, choice })
     });

@@ -11,13 +11,16 @@ use crate::reporter::GuestInterval;
 use bifold_model::Sample;
 use bifold_policy::{Counters, Mode};
 use serde_json::{Map, Value};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 /// Schema of the daemon's lines for decisions, which stand among the rows.
 pub const DECISION_SCHEMA: &str = "bifold.decision/1";
+
+/// Schema of the line that a daemon writes at its start.
+pub const START_SCHEMA: &str = "bifold.daemon-start/1";
 
 /// Longest line of a recording.
 const MOST_LINE: u64 = 64 << 10;
@@ -67,6 +70,17 @@ pub struct RecordedVm {
     pub name: String,
     /// The intervals.
     pub intervals: Vec<RecordedInterval>,
+    /// Where a daemon began to watch the VM, in order.
+    pub starts: Vec<Start>,
+}
+
+/// A daemon began to watch a VM: its policy knew nothing of the intervals before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Start {
+    /// The daemon's first interval.
+    pub interval: usize,
+    /// Whether an earlier daemon had switched the VM.
+    pub away: bool,
 }
 
 /// An interval of a VM.
@@ -140,7 +154,10 @@ pub fn parse(mut file: impl BufRead, path: &Path) -> Result<Vec<RecordedVm>, Rec
             // Cut off in the middle of a row.
             Some(_) => break,
         }
-        if let Some((vm, name, interval)) = row(&line).map_err(wrong)? {
+        let line: Map<String, Value> = serde_json::from_slice(&line).map_err(|e| wrong(e.to_string()))?;
+        if line.get("schema").and_then(Value::as_str) == Some(START_SCHEMA) {
+            vms.start(&line);
+        } else if let Some((vm, name, interval)) = row(&line).map_err(wrong)? {
             rows += 1;
             if rows > MOST_ROWS {
                 return Err(wrong(format!("more than {MOST_ROWS} intervals of VMs")));
@@ -160,15 +177,27 @@ struct Vms {
     all: Vec<RecordedVm>,
     places: HashMap<String, usize>,
     sums: Vec<Vec<u64>>,
+    /// Number of the daemon's starts so far, in all and those that each VM has seen.
+    starts: usize,
+    seen: Vec<usize>,
+    /// VMs that a daemon before the last start had switched.
+    away: HashSet<String>,
 }
 
 impl Vms {
+    fn start(&mut self, line: &Map<String, Value>) {
+        self.starts += 1;
+        let away = line.get("away").and_then(Value::as_array).into_iter().flatten();
+        self.away = away.filter_map(Value::as_str).map(String::from).collect();
+    }
+
     fn add(&mut self, vm: String, name: Option<String>, interval: RecordedInterval) -> Result<(), String> {
         let place = match self.places.get(&vm) {
             Some(place) => *place,
             None => {
                 self.places.insert(vm.clone(), self.all.len());
-                self.all.push(RecordedVm { name: vm.clone(), vm, intervals: Vec::new() });
+                self.all.push(RecordedVm { name: vm.clone(), vm, intervals: Vec::new(), starts: Vec::new() });
+                self.seen.push(0);
                 self.sums.push(vec![0; Sample::COUNTERS.len()]);
                 self.all.len() - 1
             }
@@ -185,14 +214,17 @@ impl Vms {
         if let Some(name) = name {
             self.all[place].name = name;
         }
-        self.all[place].intervals.push(interval);
+        let vm = &mut self.all[place];
+        if std::mem::replace(&mut self.seen[place], self.starts) != self.starts {
+            vm.starts.push(Start { interval: vm.intervals.len(), away: self.away.contains(&vm.vm) });
+        }
+        vm.intervals.push(interval);
         Ok(())
     }
 }
 
 /// The VM, its name and the interval of a line; `None` for a vCPU or a decision.
-fn row(line: &[u8]) -> Result<Option<(String, Option<String>, RecordedInterval)>, String> {
-    let row: Map<String, Value> = serde_json::from_slice(line).map_err(|e| e.to_string())?;
+fn row(row: &Map<String, Value>) -> Result<Option<(String, Option<String>, RecordedInterval)>, String> {
     match row.get("schema").and_then(Value::as_str) {
         Some(SCHEMA) => {}
         Some(DECISION_SCHEMA) => return Ok(None),
@@ -220,7 +252,7 @@ fn row(line: &[u8]) -> Result<Option<(String, Option<String>, RecordedInterval)>
         }
     };
     let load = number("load")?.map(|l| l.min(1.0));
-    let (sample, known) = counters(&row)?;
+    let (sample, known) = counters(row)?;
     let measured = Measured { sample, known, cycles: number("cycles")?, load };
     let vm = text("vm").ok_or("it has no vm")?;
     let time = needed("time")?;
@@ -307,8 +339,8 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_a_recording_or_an_error(text in "[\\x00-\\x7f]{0,300}", cut in 0..=LINE.len()) {
-            let _ = row(text.as_bytes());
-            let _ = row(format!("{}{text}", &LINE[..cut]).as_bytes());
+            let _ = parse(text.as_bytes(), Path::new("r"));
+            let _ = parse(format!("{}{text}", &LINE[..cut]).as_bytes(), Path::new("r"));
         }
     }
 }

@@ -76,7 +76,12 @@ mod tests {
             let measured = Measured { sample, known, cycles: Some(3e9), load: Some(1.0) };
             RecordedInterval { time: n as f64, seconds: 1.0, mode: Some(mode), measured, progress: None }
         };
-        RecordedVm { vm: "9-7".into(), name: "web".into(), intervals: (0..10).map(interval).collect() }
+        RecordedVm {
+            vm: "9-7".into(),
+            name: "web".into(),
+            intervals: (0..10).map(interval).collect(),
+            starts: Vec::new(),
+        }
     }
 
     #[test]

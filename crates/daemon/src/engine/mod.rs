@@ -103,6 +103,10 @@ impl Engine {
     pub fn tick(&mut self, clock: &dyn Fn() -> Duration, time: f64) {
         let start = clock();
         (self.time, self.up) = (time, start);
+        if self.intervals == 0 {
+            let away = self.homes.vms();
+            self.recorder.iter_mut().for_each(|r| r.start(time, &away));
+        }
         let tick = self.watch.tick(clock);
         self.drop_ended();
         for id in &tick.came {

@@ -251,7 +251,14 @@ fn the_recording_replays_to_the_same_decisions() {
         file.display()
     );
     let mut engine = world.engine(&text);
-    world.run(&mut engine, 600);
+    world.run(&mut engine, 300);
+    // Killed, while a VM is away and has just been switched.
+    while engine.homes.vms().is_empty() {
+        world.run(&mut engine, 1);
+    }
+    drop(engine);
+    let mut engine = world.engine(&text);
+    world.run(&mut engine, 300);
     drop(engine);
     let lines = std::fs::read_to_string(&file).unwrap();
     let made: Vec<DecisionLine> = lines.lines().filter_map(|l| serde_json::from_str(l).ok()).collect();
@@ -275,7 +282,7 @@ fn the_recording_replays_to_the_same_decisions() {
     }
     assert!(replayed > 100, "{replayed}");
     assert!(made.iter().any(|d| d.verdict == "switch") && made.iter().any(|d| d.verdict == "too-many"));
-    assert!(world.kvm.values().all(|(_, switches)| (2..=12).contains(switches)), "{:?}", world.kvm);
+    assert!(world.kvm.values().all(|(_, switches)| (2..=24).contains(switches)), "{:?}", world.kvm);
 }
 
 #[test]
