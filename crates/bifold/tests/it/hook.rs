@@ -96,6 +96,17 @@ fn without_act_the_domain_is_observed_and_without_metadata_it_has_no_rule() {
 }
 
 #[test]
+fn a_domain_may_ask_for_probes_in_place_of_a_policy() {
+    let host = LibvirtHost::with("");
+    let vm =
+        "<b:vm xmlns:b='urn:bifold:vm:1' act='yes'><probe every_s='900' least_gain_percent='4.5'/></b:vm>";
+    assert_eq!(host.calls("a", "prepare begin", &domain("a", vm)), "");
+    let config = Config::read(&host.config()).unwrap();
+    let Decides::Probes(probing) = &config.rules[0].decides else { panic!("{:?}", config.rules) };
+    assert_eq!((probing.every_s, probing.least_gain_percent), (900.0, 4.5));
+}
+
+#[test]
 fn the_reporters_socket_is_the_one_that_libvirt_made() {
     let host = LibvirtHost::with("");
     let with =
@@ -129,7 +140,18 @@ fn what_cannot_be_used_is_told_and_leaves_no_rule() {
         ("web", with("dsp", "d\"\n[[vm]]\nname=\"*"), "is not made of letters"),
         ("web", with("dsp", "../../x.toml"), "is not made of letters"),
         ("web", with("dsp", "dps"), "no policy `dps`"),
-        ("web", with("policy='dsp'", ""), "the policy None"),
+        ("web", with("policy='dsp'", ""), "neither a policy nor a table probe"),
+        ("web", with("<parameter name='interval_s' value='2'/>", "<probe/>"), "a policy and a table probe"),
+        (
+            "web",
+            with("<parameter name='interval_s' value='2'/>", "<probe every_s='1'/>"),
+            "a policy and a table probe",
+        ),
+        (
+            "web",
+            with("<parameter name='interval_s' value='2'/>", "<probe every='1'/>"),
+            "unknown attribute 'every'",
+        ),
         ("web", with("'yes'", "'true'"), "neither 'yes' nor 'no'"),
         ("web", with("'30'", "'inf'"), "is no number"),
         ("web", with("'30'", "'30&#10;act = true'"), "is no number"),

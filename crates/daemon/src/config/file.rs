@@ -129,8 +129,8 @@ pub const KEYS: &[Key] = &[
     key(
         "vm",
         "policy",
-        "",
-        "A policy of `bifold policy list`, or a TOML file with one. A rule has either a policy or probes.",
+        "none",
+        "A policy of `bifold policy list`, or a TOML file with one. A rule needs either a policy or the table probe.",
     ),
     key(
         "vm",

@@ -74,6 +74,7 @@ pub struct Rule {
 
 /// What decides over a VM.
 #[derive(Debug, Clone, PartialEq)]
+#[allow(clippy::large_enum_variant, reason = "a configuration has few rules")]
 pub enum Decides {
     /// A policy, by counters.
     Policy(Named),
