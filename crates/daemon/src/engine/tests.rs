@@ -251,7 +251,7 @@ fn the_recording_replays_to_the_same_decisions() {
         file.display()
     );
     let mut engine = world.engine(&text);
-    world.run(&mut engine, 300);
+    world.run(&mut engine, 30);
     // Killed, while a VM is away and has just been switched.
     while engine.homes.vms().is_empty() {
         world.run(&mut engine, 1);
