@@ -29,6 +29,7 @@
 pub mod exits;
 pub mod kvm_tests;
 pub mod lab;
+pub mod live;
 pub mod modelled;
 pub mod quick;
 pub mod storm;

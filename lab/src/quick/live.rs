@@ -1,121 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests what is seen of two inner guests that alternate between page-table work and pointer chasing (`lab/phases`).
-//!
-//! The laboratory has two CPUs, and each guest two vCPUs and stock QEMU. A reporter in each guest tells the progress of
-//! the work and the guest's page faults over a virtio-serial port, whose socket `bifold` finds by itself.
+//! Tests what is seen of inner guests with phases, and what the daemon does to them.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
-use bifold_guest::qemu::{BARE, MACHINE, guest_cpu};
+use anyhow::{Result, ensure};
 use serde_json::Value;
 
-use super::{BUSYBOX, Shared, Skipped, sh};
-use crate::PHASES;
-use crate::lab::job::{Job, Jobs, at};
-use crate::lab::{Output, Plan, beside};
-
-/// The first process of a guest. The kernel makes environment variables of its parameters: `PHASES` has arguments of the
-/// program. The last report needs a moment to be read.
-const GUEST: &str = r#"
-$B mount -t proc proc /proc; $B mount -t sysfs sysfs /sys; $B mount -t devtmpfs devtmpfs /dev
-$B mount -t tmpfs tmpfs /tmp
-for m in /m/*; do $B insmod $m; done
-$REPORTER --progress /tmp/progress &
-$PROGRAM --progress /tmp/progress $PHASES 2>&1
-echo "status $?"
-$B sleep 1
-$B reboot -f
-"#;
-
-/// Shell functions: start a guest, given its name and the arguments of its program, with its process in $vm; and wait
-/// until something is true.
-const HOST: &str = r#"
-start() {
-    $BIFOLD_QEMU -machine $MACHINE -accel kvm -cpu $CPU -smp 2 -m 192M -object memory-backend-ram,id=ram,size=192M \
-        -name $1,debug-threads=on -kernel $KERNEL -initrd $INITRD -append "$APPEND \"PHASES=$2\"" \
-        -serial file:$OUT/$1.console -device virtio-serial-pci \
-        -chardev socket,id=report,path=/tmp/$1.report,server=on,wait=off \
-        -device virtserialport,chardev=report,name=org.bifold.report.0 $BARE &
-    vm=$!
-}
-until_true() {
-    n=0
-    until eval "$1"; do n=$((n + 1)); [ $n -lt 300 ] || { echo "in vain: $1" >&2; exit 9; }; $B sleep 0.2; done
-}
-"#;
-const APPEND: &str = "console=ttyS0 quiet nokaslr panic=-1 rdinit=/init no_timer_check tsc=reliable pti=off mitigations=off \
-     transparent_hugepage=madvise random.trust_cpu=on cryptomgr.notests=1";
-/// Where the guests' initramfs lies in the laboratory.
-const INITRD: &str = "/lab/inner/phases.cpio";
-/// The laboratory and both guests, with time for a busy machine.
-const SECONDS: u64 = 600;
-
-/// A guest's name, and the arguments of its program.
-type Guest = (&'static str, &'static str);
-
-/// Boots the laboratory with our KVM in nested paging, and runs a script there with the functions of [`HOST`].
-fn run(shared: &Shared, script: &str) -> Result<Output> {
-    let release = &shared.lab.kernel().version;
-    let Some(modules) = shared.lab.built_modules() else {
-        return Err(Skipped(format!("no modules for {release}: make kernel builds them")).into());
-    };
-    let lab = shared.lab.clone().with_modules(modules);
-    let (bifold, reporter, kernel) =
-        (beside("bifold")?, beside("bifold-reporter")?, lab.inner().image.clone());
-    let init = format!("B={BUSYBOX} REPORTER={} PROGRAM={PHASES}\n{GUEST}", reporter.display());
-    let initrd = lab.script_guest(&init, &[Path::new(PHASES), &reporter])?;
-    let script = format!(
-        "BIFOLD={} B={BUSYBOX} KERNEL={} OUT={} INITRD={INITRD} MACHINE={MACHINE} CPU={} BARE='{}' APPEND='{APPEND}'\n\
-         {HOST}\n{script}",
-        bifold.display(),
-        kernel.display(),
-        at::OUT,
-        guest_cpu(&[]),
-        BARE.join(" "),
-    );
-    let plan = Plan {
-        jobs: Jobs {
-            jobs: vec![Job::Kvm { nested: true }, Job::Run { command: sh(&script) }],
-            huge_pages: 0,
-        },
-        programs: vec![BUSYBOX.into(), bifold],
-        files: vec![kernel],
-        made: vec![(INITRD.into(), initrd)],
-        emulator: true,
-        // The guests' vCPUs are to run at the same moment.
-        exact: false,
-        cpus: 2,
-        seconds: SECONDS,
-        ..Plan::default()
-    };
-    let mut outputs = lab.boot(&plan, &mut |_, _| String::new())?;
-    let output = outputs.pop().context("no output")?;
-    ensure!(output.done.status == 0, "exit status {}: {}", output.done.status, output.done.stderr);
-    Ok(output)
-}
-
-fn text(output: &Output, name: &str) -> Result<String> {
-    let bytes = output.files.get(name).with_context(|| format!("no file {name}"))?;
-    Ok(String::from_utf8_lossy(bytes).into_owned())
-}
-
-/// The last line of the program: the counts of steps and a checksum of all that it read, which this machine's run of the
-/// same program gives too.
-fn checksum(output: &Output, (name, arguments): Guest) -> Result<()> {
-    let here = Command::new(PHASES).args(arguments.split(' ')).output().context("running the program")?;
-    ensure!(here.status.success(), "the program on this machine: {}", here.status);
-    let here = String::from_utf8_lossy(&here.stdout).trim().to_owned();
-    let console = text(output, &format!("{name}.console"))?;
-    let said = console.lines().map(str::trim).any(|line| line == here);
-    ensure!(
-        said && console.contains("status 0"),
-        "guest {name} said {console:?}, here the program says {here:?}"
-    );
-    Ok(())
-}
+use super::Shared;
+use crate::lab::Output;
+use crate::live::guests::{Guest, checksum, run, text};
+use crate::live::{self, Live};
+use crate::modelled::{PROFILE, Settings, make};
 
 /// The rows of a VM that `stat` wrote.
 fn rows(output: &Output, vm: &str) -> Result<Vec<Value>> {
@@ -142,7 +37,7 @@ const WATCHED: [Guest; 2] =
 pub fn watched(shared: &Shared) -> Result<()> {
     let [(a, of_a), (b, of_b)] = WATCHED;
     let output = run(
-        shared,
+        shared.lab,
         &format!(
             r#"
 start {a} "{of_a}"; va=$vm
@@ -152,6 +47,7 @@ $BIFOLD stat -q -i 0.5 --format jsonl -o $OUT/vms.jsonl & stat=$!
 wait $va && wait $vb || exit 7
 kill -INT $stat; wait $stat"#
         ),
+        Vec::new(),
     )?;
     for ((name, arguments), mode) in WATCHED.into_iter().zip(["nested", "shadow"]) {
         checksum(&output, (name, arguments))?;
@@ -167,5 +63,15 @@ kill -INT $stat; wait $stat"#
         let faults: u64 = rows.iter().filter_map(|r| r["reported_page_faults"].as_u64()).sum();
         ensure!(faults > 1000, "{faults} page faults of {name} were seen");
     }
+    Ok(())
+}
+
+/// The daemon follows the phases of the guests, and all that [`Live::wrong`] says holds.
+pub fn daemon(shared: &Shared) -> Result<()> {
+    let settings = Settings { profile: PROFILE.into(), set: Vec::new(), arguments: Vec::new() };
+    let pmu = make(shared.lab, &settings, &|_| ())?.pmu;
+    let live: Live = live::experiment(shared.lab, &pmu)?;
+    let wrong = live.wrong();
+    ensure!(wrong.is_empty(), "{}", wrong.join("; "));
     Ok(())
 }

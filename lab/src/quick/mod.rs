@@ -56,7 +56,7 @@ enum TestBody {
 /// The error of a test that needs something optional that is missing, such as built modules.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct Skipped(String);
+pub struct Skipped(pub(crate) String);
 
 type Once<T> = OnceLock<Result<T, String>>;
 
@@ -88,7 +88,7 @@ const fn own(name: &'static str, about: &'static str, test: fn(&Shared) -> Resul
 use Paging::{Nested, Shadow};
 
 /// All tests. Tests of one boot run in this order.
-pub static ALL: [Test; 23] = [
+pub static ALL: [Test; 24] = [
     jobs("lab", "a program's output, exit status and files come back", Nested, lab, lab_check),
     jobs(
         "inner-nested",
@@ -193,6 +193,11 @@ pub static ALL: [Test; 23] = [
         "bifold stat sees progress and page faults of guests that report, in both modes",
         live::watched,
     ),
+    own(
+        "live",
+        "bifold daemon follows the phases of guests, is killed meanwhile, costs less than either mode, and gives back",
+        live::daemon,
+    ),
     own("storm", "a guest whose paging mode is switched 100 times keeps its memory", storm::plain),
     own(
         "storm-noise",
@@ -210,7 +215,7 @@ pub fn named(names: &[String]) -> Result<Vec<&'static Test>> {
     Ok(ALL.iter().filter(|t| names.is_empty() || names.iter().any(|n| n == t.name)).collect())
 }
 
-fn sh(script: &str) -> Vec<String> {
+pub(crate) fn sh(script: &str) -> Vec<String> {
     [BUSYBOX, "sh", "-c", script].map(String::from).to_vec()
 }
 

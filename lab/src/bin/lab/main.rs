@@ -2,6 +2,7 @@
 //! The command `lab`: runs tests in the KVM laboratory and compares the model with the real KVM.
 
 mod kvm_tests;
+mod live;
 mod modelled_pmu;
 mod storm;
 mod switch;
@@ -60,6 +61,8 @@ enum Verb {
     KvmTests(kvm_tests::Args),
     /// Model what steps of the program with phases cost in each mode, for laboratories without a PMU
     ModelledPmu(modelled_pmu::Args),
+    /// Run guests with phases under `bifold daemon`, price what the daemon did, and replay its decisions
+    Live(live::Args),
     /// Run the quick tests; prints `ok NAME (SECONDS)`, `skipped NAME: WHY` or `FAILED NAME: WHY` for each
     Test(Test),
 }
@@ -204,6 +207,7 @@ fn main() -> ExitCode {
         Verb::Storm(args) => storm::run(&processor, &args),
         Verb::Switch(args) => switch::run(&processor, &args),
         Verb::KvmTests(args) => kvm_tests::run(&processor, &args),
+        Verb::Live(args) => live::run(&processor, &args),
         Verb::ModelledPmu(args) => modelled_pmu::run(&processor, &args),
         Verb::Unswitched(args) => unswitched::run(&processor, &args),
     };

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The experiment's outcome as a page of the results.
+
+use std::fmt::Write as _;
+
+use bifold_live::modelled::ModelledPmu;
+use bifold_mmu::Mode;
+
+use super::Live;
+
+fn millions(cycles: f64) -> String {
+    format!("{:.0}", cycles / 1e6)
+}
+
+/// The page; `picture` is the picture's file beside it.
+pub fn document(live: &Live, pmu: &ModelledPmu, picture: &str) -> String {
+    let mut out = format!(
+        "# The daemon on a real KVM, Linux {}\n\n\
+         Written by `lab live`. Inner guests with two vCPUs alternate between page-table work and pointer chasing, two guests at a\n\
+         time, under `bifold daemon` and the KVM of `make kernel`. The laboratory has no PMU: TLB misses, cycles and walk cycles are\n\
+         of a **modelled PMU** (`lab modelled-pmu`): the model's counts of a step of the guests' program (profile {}, {}), times the\n\
+         steps that the guests report. Modes, switches, exits and page faults are KVM's and the guests'.\n\n\
+         ![phases and modes]({picture})\n\n",
+        live.release, pmu.made.profile, pmu.made.kvm
+    );
+    let _ = writeln!(
+        out,
+        "The daemon was killed (-9) after {:.0} s and started again. Every guest's checksum is that of the same program on this\n\
+         machine. The guest that was away when the daemon ended is back in {} mode. {} decisions equal those of\n\
+         `bifold policy replay --config` over the daemon's recording; {} differ.\n",
+        live.killed,
+        live.given_back,
+        live.compared - live.differences.len().min(live.compared),
+        live.differences.len()
+    );
+    out += "Costs in million cycles beyond an ideal run, by the model: in the modes in which the guest was (with switches), and of\n\
+            the same steps in one mode alone. `above` is the cost above the better mode, in percent of all cycles.\n\n\
+            | guest | policy | decisions | switches | under the daemon | nested alone | shadow alone | above | in the better mode |\n\
+            |---|---|--:|--:|--:|--:|--:|--:|---|\n";
+    for life in &live.lives {
+        let cost = &life.cost;
+        let followed = cost.followed.iter().filter(|(name, _)| cost.steps[*name] > 0);
+        let followed: Vec<String> =
+            followed.map(|(name, share)| format!("{name} {:.0} %", 100.0 * share)).collect();
+        let _ = writeln!(
+            out,
+            "| {} | {} | {} | {} | {} | {} | {} | {:+.2} % | {} |",
+            life.kind.name,
+            life.kind.policy,
+            life.decisions,
+            cost.switches,
+            millions(cost.extra),
+            millions(cost.alone[Mode::Nested as usize]),
+            millions(cost.alone[Mode::Shadow as usize]),
+            cost.above_better_percent(),
+            followed.join(", ")
+        );
+    }
+    let wrong = live.wrong();
+    if wrong.is_empty() {
+        out += "\nAll holds that is to hold: guests with phases cost less than either mode alone, guests without phases at most 2 % of all\n\
+                cycles more than the better mode, and more than half of each phase's steps are in the better mode.\n";
+    } else {
+        out += "\nWhat does not hold:\n\n";
+        wrong.iter().for_each(|w| out += &format!("- {w}\n"));
+    }
+    out
+}
