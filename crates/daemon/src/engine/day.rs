@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A day of a host whose VMs come, end, pause, are renamed and switched by others, whose files lie, and whose daemon is
-//! killed now and then.
+//! A day of a host whose VMs come, end, pause and are switched by others, whose files and guests lie, and whose daemon is killed
+//! now and then.
 
 use super::*;
 use crate::fake_host::FakeHost;
+use bifold_live::modelled::{Made, ModelledPmu, PerStep, Phase};
 use rand::seq::IndexedRandom as _;
 use rand::{Rng as _, SeedableRng as _};
 use rand_pcg::Pcg64;
 use std::fs;
+use std::io::Write as _;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 /// Seconds between two readings.
@@ -46,6 +49,10 @@ struct Vm {
     /// Seconds at which anybody switched the VM.
     at: Vec<u64>,
     work: u64,
+    /// The socket of the guest's reporter, and the daemon's connection.
+    reporter: Option<(UnixListener, Option<UnixStream>)>,
+    /// Steps that the guest has made.
+    steps: [u64; 2],
 }
 
 struct Day {
@@ -57,14 +64,16 @@ struct Day {
     vms: Vec<Vm>,
     config: usize,
     /// Number of switches by the daemon.
-    by_daemon: u64,
+    by_daemon: BTreeMap<String, u64>,
 }
 
 /// The configurations that the day changes between: which names act.
 const CONFIGS: [&str; 3] = [
     "[[vm]]\nname = \"acts-*\"\npolicy = \"toggle\"\nact = true\nparameters = { interval_s = 60 }\n\
      [[vm]]\nname = \"look-*\"\npolicy = \"toggle\"\nparameters = { interval_s = 60 }\n\
-     [[vm]]\nname = \"dsp-*\"\npolicy = \"dsp\"\nact = true\n",
+     [[vm]]\nname = \"dsp-*\"\npolicy = \"dsp\"\nact = true\nparameters = { interval_s = 60 }\nreporter = \"DIR/{name}\"\n\
+     modelled_pmu = \"DIR/pmu\"\n\
+     [[vm]]\nname = \"probe-*\"\nact = true\nreporter = \"DIR/{name}\"\nprobe = { every_s = 3600, length_s = 300 }\n",
     "[[vm]]\nname = \"acts-1*\"\npolicy = \"always-shadow\"\nact = true\n\
      [[vm]]\nname = \"acts-*\"\npolicy = \"toggle\"\nact = true\nparameters = { interval_s = 120 }\n",
     "",
@@ -76,7 +85,7 @@ impl Day {
             "interval_s = {STEP}\nnever = [\"never-*\"]\n[recording]\nfile = \"{}\"\nmost_mib = 1\n\
              [limits]\nmin_stay_s = {STAY}\nmost_switches_per_hour = {MOST}\nblackout_s = 5\n{}",
             self.folder.path().join("vms.jsonl").display(),
-            CONFIGS[self.config]
+            CONFIGS[self.config].replace("DIR", &self.folder.path().to_string_lossy())
         )
     }
 
@@ -92,10 +101,15 @@ impl Day {
     }
 
     fn appears(&mut self) {
-        let kind = ["acts", "look", "never", "dsp", "none"].choose(&mut self.random).unwrap();
+        let kind = ["acts", "look", "never", "dsp", "probe", "none"].choose(&mut self.random).unwrap();
         self.next_id += 100;
         let id = VmId { thread: self.next_id, fd: 7 };
-        let name = format!("{kind}-{}", self.random.random_range(1..30));
+        let name = format!("{kind}-{}", self.next_id / 100);
+        let reporter = matches!(*kind, "dsp" | "probe").then(|| {
+            let listener = UnixListener::bind(self.folder.path().join(&name)).unwrap();
+            listener.set_nonblocking(true).unwrap();
+            (listener, None)
+        });
         let mode = ["nested", "shadow"].choose(&mut self.random).unwrap().to_string();
         self.fake.vm(id, &name);
         self.fake.mode(id, &mode, 0);
@@ -112,6 +126,8 @@ impl Day {
             paused: false,
             at: Vec::new(),
             work: 0,
+            reporter,
+            steps: [0; 2],
         });
     }
 
@@ -152,6 +168,29 @@ impl Day {
         let (id, work) = (one.id, one.work);
         self.fake.vcpu(id, 0, work, work / 7);
         self.fake.count(id, Statistic::Exits, work.wrapping_mul(1 << 30));
+        self.reports(vm);
+    }
+
+    /// The guest works in phases of an hour, and its reporter tells that, or lies.
+    fn reports(&mut self, vm: usize) {
+        let phase = (self.now / 3600) as usize % 2;
+        let lie = self.random.random_ratio(1, 12).then(|| *LIES.choose(&mut self.random).unwrap());
+        let one = &mut self.vms[vm];
+        let Some((listener, connection)) = &mut one.reporter else { return };
+        if let Ok((stream, _)) = listener.accept() {
+            *connection = Some(stream);
+        }
+        one.steps[phase] += if one.paused { 0 } else { 1000 };
+        let [tables, chase] = one.steps;
+        let faults = lie.map_or((tables * 100).to_string(), |lie| lie.trim().into());
+        let line = format!(
+            "{{\"schema\":\"bifold.report/1\",\"page_faults\":{faults},\"progress\":{{\"tables\":{tables},\"chase\":{chase}}}}}\n"
+        );
+        self.fake.count(one.id, Statistic::PfGuest, tables * 100);
+        // The daemon that held the other end may be gone.
+        if connection.as_mut().is_some_and(|c| c.write_all(line.as_bytes()).is_err()) {
+            *connection = None;
+        }
     }
 
     /// A file of the VM says nonsense until the next time it is written.
@@ -204,7 +243,8 @@ impl Day {
                     && !one.name.starts_with("look")
                     && !one.name.starts_with("none")
             );
-            self.by_daemon += 1;
+            let kind = self.vms[vm].name.split('-').next().unwrap_or_default().to_string();
+            *self.by_daemon.entry(kind).or_default() += 1;
             let one = &mut self.vms[vm];
             one.mode = written.clone();
             one.switches += 1;
@@ -213,6 +253,32 @@ impl Day {
             self.fake.mode(id, &written, switches);
         }
     }
+}
+
+/// A program whose tables are dear in shadow paging, and whose chases are dear in nested paging.
+fn pmu() -> ModelledPmu {
+    let made = Made {
+        bifold: "0".into(),
+        command: vec!["phases".into()],
+        profile: "p".into(),
+        profile_hash: "0".into(),
+        kvm: "linux-6.1".into(),
+        guest_kernel: "6.1".into(),
+        vcpus: 1,
+        host_page: "4k".into(),
+        frequency_hz: 1_000_000_000,
+        largest_error_percent: 0.0,
+        captures: BTreeMap::new(),
+    };
+    let step = |misses: f64| PerStep {
+        instructions: 1e6,
+        guest_cycles: 2e6,
+        tlb_misses_4k: misses,
+        walk_cycles: 20.0 * misses,
+        ..PerStep::default()
+    };
+    let phase = |misses| Phase { nested: step(misses), shadow: step(misses) };
+    ModelledPmu::new(made, [("tables".into(), phase(10.0)), ("chase".into(), phase(30_000.0))].into())
 }
 
 #[test]
@@ -228,8 +294,9 @@ fn a_day_without_a_panic_a_forbidden_switch_or_a_forgotten_mode() {
         next_id: 1000,
         vms: Vec::new(),
         config: 0,
-        by_daemon: 0,
+        by_daemon: BTreeMap::new(),
     };
+    fs::write(day.folder.path().join("pmu"), pmu().to_toml().unwrap()).unwrap();
     (0..5).for_each(|_| day.appears());
     let mut engine = day.engine();
     let (mut restarts, mut wall) = (0, 1e9);
@@ -260,7 +327,9 @@ fn a_day_without_a_panic_a_forbidden_switch_or_a_forgotten_mode() {
         assert!(engine.status().vms.len() <= 11 && engine.events().len() < 200);
     }
     assert!(restarts >= 2, "{restarts}");
-    assert!(day.by_daemon >= 50, "{}", day.by_daemon);
+    let switched: Vec<&str> =
+        day.by_daemon.iter().filter(|(_, n)| **n >= 5).map(|(kind, _)| kind.as_str()).collect();
+    assert_eq!(switched, ["acts", "dsp", "probe"], "{:?}", day.by_daemon);
     assert_eq!(engine.end(), Vec::<String>::new());
     assert!(!day.folder.path().join("run/modes").exists());
     for vm in (0..day.vms.len()).filter(|vm| !day.vms[*vm].foreign) {
