@@ -34,7 +34,7 @@ PROFILE ?= profiles/epyc-zen5-guest.toml
 # Scale of the memory and of the times in experiments with sharing guests.
 SCALE ?= 1/8
 
-.PHONY: help setup bochs qemu build reporter install uninstall demo test docs kernel vmtest vmtest-long vmtest-debug vmtest-host kvm-tests validate-exits validate-time lab-policies lab-share lab-builds published-times lab lint fuzz msrv bench clean
+.PHONY: help setup bochs qemu build reporter install uninstall demo test docs kernel vmtest vmtest-long vmtest-debug vmtest-host kvm-tests validate-exits validate-time lab-live lab-policies lab-share lab-builds published-times lab lint fuzz msrv bench clean
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /make \1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r a b; do printf '  %-20s %s\n' "$$a" "$$b"; done
 
@@ -120,6 +120,10 @@ vmtest: build bochs ## run quick tests under the real KVM, in emulated machines 
 	@status=0; for v in $(VENDORS); do (set -x; \
 	$(LAB) test --vendor $$v $(if $(KERNEL),--kernel $(KERNEL))) || status=$$?; done; exit $$status
 
+lab-live: build ## run guests with phases under the daemon, on the real KVM: docs/results, 6 minutes for each kernel
+	@mkdir -p docs/results
+	@status=0; for k in $(KERNELS); do (set -x; $(LAB) live --kernel $$k -o docs/results/live-$$k.md) || status=$$?; done; exit $$status
+
 validate-exits: build bochs ## compare predicted exits with the real KVM's, of both vendors: docs/results, hours
 	@mkdir -p docs/results
 	@status=0; for k in $(KERNELS); do (set -x; $(LAB) validate --kernel $$k -o docs/results/exits-$$k.md) || status=$$?; \
@@ -143,7 +147,7 @@ lab-builds: build ## predict the two loads of the multi-core thesis: docs/result
 published-times: build ## predict GUPS of vMitosis and LMbench of PVM: docs/results, half an hour (PUBLISHED=options)
 	$(TIMING) published -o docs/results/published-times.md $(PUBLISHED)
 
-lab: validate-exits validate-time lab-policies lab-share lab-builds published-times vmtest-long vmtest-debug ## run every long experiment: a day
+lab: validate-exits validate-time lab-live lab-policies lab-share lab-builds published-times vmtest-long vmtest-debug ## run every long experiment: a day
 
 docs: ## build the documentation as a book: target/book/index.html
 	@tools/docs

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod attribute;
+pub mod daemon;
 pub mod host;
 #[cfg(test)]
 mod inputs;

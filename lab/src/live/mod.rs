@@ -15,7 +15,7 @@ mod script;
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use bifold_live::modelled::ModelledPmu;
 use bifold_mmu::Mode;
 use serde_json::Value;
@@ -24,6 +24,7 @@ use crate::lab::Lab;
 pub use cost::Cost;
 pub use document::document;
 pub use picture::picture;
+pub use script::COMMON;
 use script::GUESTS;
 
 /// A guest of the experiment.
@@ -82,6 +83,10 @@ pub struct Live {
     pub compared: usize,
     /// Mode of the guest that was away when the daemon ended, behind that.
     pub given_back: String,
+    /// The daemon's recording.
+    pub recording: String,
+    /// What the daemon logged.
+    pub log: String,
 }
 
 /// Largest cost of a guest without phases above that of its better mode, in percent of all cycles.
@@ -94,6 +99,12 @@ const FOLLOWED: f64 = 0.5;
 /// # Errors
 /// If the laboratory does not boot, its script fails, or a guest's memory was wrong.
 pub fn experiment(lab: &Lab, pmu: &ModelledPmu) -> Result<Live> {
+    let has = |word: &str| pmu.made.command.iter().any(|w| w == word);
+    ensure!(
+        COMMON.iter().all(|w| has(w)),
+        "the modelled PMU is of another program than `phases {}`",
+        COMMON.join(" ")
+    );
     let output = script::run(lab, pmu)?;
     let recording = guests::text(&output, "vms.jsonl")?;
     let rows: Vec<Value> = recording
@@ -122,6 +133,8 @@ pub fn experiment(lab: &Lab, pmu: &ModelledPmu) -> Result<Live> {
         differences,
         compared,
         given_back: guests::text(&output, "given-back")?.trim().into(),
+        recording,
+        log: guests::text(&output, "daemon.log")?,
     })
 }
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::Shared;
 use crate::lab::Output;
 use crate::live::guests::{Guest, checksum, run, text};
-use crate::live::{self, Live};
+use crate::live::{self, COMMON, Live};
 use crate::modelled::{PROFILE, Settings, make};
 
 /// The rows of a VM that `stat` wrote.
@@ -68,7 +68,8 @@ kill -INT $stat; wait $stat"#
 
 /// The daemon follows the phases of the guests, and all that [`Live::wrong`] says holds.
 pub fn daemon(shared: &Shared) -> Result<()> {
-    let settings = Settings { profile: PROFILE.into(), set: Vec::new(), arguments: Vec::new() };
+    let settings =
+        Settings { profile: PROFILE.into(), set: Vec::new(), arguments: COMMON.map(String::from).to_vec() };
     let pmu = make(shared.lab, &settings, &|_| ())?.pmu;
     let live: Live = live::experiment(shared.lab, &pmu)?;
     let wrong = live.wrong();

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use bifold_lab::lab::default_series;
-use bifold_lab::live::{document, experiment, picture};
+use bifold_lab::live::{COMMON, document, experiment, picture};
 use bifold_lab::modelled::{PROFILE, Settings, make};
 use bifold_live::modelled::ModelledPmu;
 
@@ -21,6 +21,9 @@ pub struct Args {
     /// Write the page to this Markdown file instead of stdout, and the picture beside it (.svg)
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Write the daemon's recording to this file, for `bifold policy replay`, and its log beside it (.log)
+    #[arg(long, value_name = "FILE")]
+    recording: Option<PathBuf>,
 }
 
 pub fn run(processor: &super::Processor, args: &Args) -> Result<ExitCode> {
@@ -28,7 +31,11 @@ pub fn run(processor: &super::Processor, args: &Args) -> Result<ExitCode> {
     let pmu = match &args.modelled_pmu {
         Some(path) => ModelledPmu::read(path)?,
         None => {
-            let settings = Settings { profile: PROFILE.into(), set: Vec::new(), arguments: Vec::new() };
+            let settings = Settings {
+                profile: PROFILE.into(),
+                set: Vec::new(),
+                arguments: COMMON.map(String::from).to_vec(),
+            };
             make(&lab, &settings, &|what| eprintln!("lab: {what}"))?.pmu
         }
     };
@@ -42,6 +49,10 @@ pub fn run(processor: &super::Processor, args: &Args) -> Result<ExitCode> {
             super::write(path, document(&live, &pmu, &name).as_bytes())?;
         }
         None => print!("{}", document(&live, &pmu, "live.svg")),
+    }
+    if let Some(path) = &args.recording {
+        super::write(path, live.recording.as_bytes())?;
+        super::write(&path.with_extension("log"), live.log.as_bytes())?;
     }
     let wrong = live.wrong();
     wrong.iter().for_each(|w| eprintln!("lab: {w}"));
