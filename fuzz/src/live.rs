@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Bodies for `bifold-live`: recordings of VMs, reports of guests, command lines of QEMU.
 
-/// A recording of VMs: an error, or VMs with intervals, over which every policy can be replayed or is refused.
+/// A recording of VMs: an error, or VMs with intervals, over which every policy can be replayed or is refused, and whose
+/// pairs of both modes' costs are within bounds.
 pub fn vms(data: &[u8]) {
     use bifold_live::{recording, replay};
     let Ok(vms) = recording::parse(data, "vms.jsonl".as_ref()) else { return };
@@ -14,6 +15,10 @@ pub fn vms(data: &[u8]) {
                 assert!(replayed.left_out <= vm.intervals.len());
                 assert!(replayed.decided.iter().all(|d| vm.intervals[d.interval].mode.is_some()));
             }
+        }
+        for pair in bifold_live::pairs::pairs(vm).pairs {
+            assert!(pair.cycles.iter().all(|c| (1.0..=(1u64 << 44) as f64).contains(c)));
+            assert!(pair.samples.iter().all(|s| s.values().iter().all(|n| *n <= 1 << 44)));
         }
     }
 }

@@ -25,6 +25,7 @@ pub mod hardware;
 mod interval;
 mod measured;
 pub mod modelled;
+pub mod pairs;
 pub mod recording;
 pub mod replay;
 pub mod reporter;
