@@ -43,6 +43,11 @@ impl Source {
     pub fn simulated(interval_s: f64) -> Source {
         Source { interval_s, known: Counters::ALL }
     }
+
+    /// A simulation of a live host: its samples have every counter but those of waits.
+    pub fn without_waits(interval_s: f64) -> Source {
+        Source { interval_s, known: Counters::ALL.less(Counters::WAITS) }
+    }
 }
 
 /// A policy needs a counter that the source of samples does not have.

@@ -168,9 +168,12 @@ impl<'a> Moving<'a> {
 
 /// Replays a policy; `explain` keeps its explanations.
 pub fn replay(track: &Track, spec: &Spec, setup: &Setup, explain: bool) -> Run {
-    let source = Source::simulated(track.interval_s);
+    let source = match track.waits {
+        true => Source::simulated(track.interval_s),
+        false => Source::without_waits(track.interval_s),
+    };
     let mut driver = Driver::new(spec, setup.start, source, setup.scale, setup.estimator)
-        .expect("a simulated source has every counter");
+        .expect("a simulated source has every counter that a policy may need");
     if explain {
         driver.log = Log::on();
     }

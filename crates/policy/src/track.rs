@@ -46,6 +46,9 @@ pub struct Track {
     pub vm: VmKind,
     /// Costs of switching.
     pub costs: SwitchCosts,
+    /// Whether policies see [`Counters::WAITS`](crate::Counters::WAITS), as they do in the model. No hardware counts
+    /// these, so a policy for a live host is trained without them; costs have them in any case.
+    pub waits: bool,
     /// Cycles of the guest's own work per interval.
     pub ideal: Vec<f64>,
     /// Samples per interval, by mode.
@@ -88,6 +91,7 @@ impl Track {
             interval_s: timeline.interval_s(),
             vm,
             costs: timeline.costs,
+            waits: true,
             ideal: ideal.collect(),
             first_touches: nested.samples.iter().map(|s| s.exits_violation as f64).collect(),
             shadow_pages: shadow_pages.collect(),

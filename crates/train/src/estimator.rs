@@ -23,11 +23,11 @@ use std::fmt::Write as _;
 /// Intervals of a window.
 const WINDOW: usize = 10;
 /// Share of all cycles below which a difference between the modes hardly matters.
-const MATTERS: f64 = 0.02;
+pub(crate) const MATTERS: f64 = 0.02;
 
 /// The estimated cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum What {
+pub(crate) enum What {
     /// The other mode's extra cycles.
     Extra,
     /// Cycles to build the shadow tables of the interval anew.
@@ -42,7 +42,7 @@ const LINES: [(Mode, What); 4] = [
 ];
 
 /// Counters that a sum may have, each with the sign of its coefficient.
-fn terms((mode, what): (Mode, What)) -> Vec<(&'static str, f64)> {
+pub(crate) fn terms((mode, what): (Mode, What)) -> Vec<(&'static str, f64)> {
     let mut terms = vec![
         ("walk_cycles", 1.0),
         ("tlb_misses_4k", 1.0),
@@ -72,17 +72,17 @@ fn terms((mode, what): (Mode, What)) -> Vec<(&'static str, f64)> {
 }
 
 /// One interval or window: its counts, the cost to estimate, and the cycles that errors are relative to.
-struct Row {
-    counts: Vec<f64>,
-    truth: f64,
+pub(crate) struct Row {
+    pub counts: Vec<f64>,
+    pub truth: f64,
     /// Extra cycles in the mode that the VM is in.
-    own: f64,
+    pub own: f64,
     /// All cycles of the slower mode.
-    cycles: f64,
+    pub cycles: f64,
 }
 
 /// The terms' counts, multiplied by their signs.
-fn counts(samples: &[Sample], line: (Mode, What)) -> Vec<f64> {
+pub(crate) fn counts(samples: &[Sample], line: (Mode, What)) -> Vec<f64> {
     let mut sum = Sample::default();
     samples.iter().for_each(|s| sum.add(s));
     let values = sum.values();
@@ -136,11 +136,11 @@ fn block(track: &Track, line: (Mode, What)) -> Block {
 
 /// How well a sum estimates a program's cost.
 #[derive(Debug, Clone, Copy, Default)]
-struct Score {
+pub(crate) struct Score {
     /// Means of the true cost, of the estimate's error and bias, and of the difference between the modes, in
     /// percent of all cycles.
     truth: f64,
-    error: f64,
+    pub error: f64,
     bias: f64,
     difference: f64,
     /// Share of the variance that the estimate explains; none without variance.
@@ -149,7 +149,7 @@ struct Score {
     sign: Option<f64>,
 }
 
-fn score(rows: &[Row], sum: &Sum) -> Score {
+pub(crate) fn score(rows: &[Row], sum: &Sum) -> Score {
     let total = |f: &dyn Fn(&Row) -> f64| rows.iter().map(f).sum::<f64>();
     let cycles = total(&|r| r.cycles).max(1.0);
     let percent = |x: f64| 100.0 * x / cycles;
@@ -173,7 +173,7 @@ fn score(rows: &[Row], sum: &Sum) -> Score {
     }
 }
 
-fn mean(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
+pub(crate) fn mean(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
     let values: Vec<f64> = values.flatten().collect();
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
@@ -194,12 +194,12 @@ fn cells(name: &str, s: &Score, what: What) -> Vec<String> {
     row
 }
 
-fn name((mode, what): (Mode, What)) -> String {
+pub(crate) fn name((mode, what): (Mode, What)) -> String {
     format!("{}.{}", mode.name(), if what == What::Extra { "extra" } else { "rebuild" })
 }
 
 /// The table of all programs, and their mean.
-fn scored(name: &str, scores: &[(String, Score)], what: What) -> String {
+pub(crate) fn scored(name: &str, scores: &[(String, Score)], what: What) -> String {
     let mut header = text::row([name, "cost %", "error %", "bias %", "R2"]);
     if what == What::Extra {
         header.extend(text::row(["difference %", "right sign %"]));
@@ -221,7 +221,7 @@ fn scored(name: &str, scores: &[(String, Score)], what: What) -> String {
 
 /// Share of the difference between the modes whose sign is right, over all programs, weighted by each
 /// program's difference; percent.
-fn weighted_sign(scores: &[(String, Score)]) -> f64 {
+pub(crate) fn weighted_sign(scores: &[(String, Score)]) -> f64 {
     let (all, right) = scores.iter().fold((0.0, 0.0), |(all, right), (_, s)| {
         (all + s.difference, right + s.difference * s.sign.unwrap_or(0.0))
     });

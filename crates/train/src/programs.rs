@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The programs that a trainer learns from, each with its timeline.
 
+use crate::recorded::TooFewPairs;
 use bifold_policy::{Timeline, TimelineError};
 use std::path::PathBuf;
 
@@ -51,6 +52,14 @@ pub enum TrainError {
     /// Both modes cost the same in all timelines.
     #[error("the modes do not differ by {0}: there is nothing to learn from these timelines")]
     NoDifference(&'static str),
+    /// Recordings have too few pairs of both modes' costs.
+    #[error("{0}")]
+    TooFewPairs(TooFewPairs),
+    /// No counter helps to estimate the other mode's cost.
+    #[error(
+        "no counter of a VM in {0} paging tells what the other mode costs: the pairs of these recordings contradict each other"
+    )]
+    Unexplained(&'static str),
     /// The solver failed.
     #[error("{0}")]
     Solver(String),

@@ -23,11 +23,19 @@ pub struct Options<'a> {
     pub scale: Scale,
     /// Estimates the other mode's cost for policies that need it; none if the timeline tells.
     pub estimator: Option<&'a Estimator>,
+    /// Whether policies see [`Counters::WAITS`](bifold_policy::Counters::WAITS), as in the model; no live host counts
+    /// them.
+    pub waits: bool,
 }
 
 impl Default for Options<'static> {
     fn default() -> Self {
-        Options { vm: VmKind::default(), scale: Scale::both(100.0), estimator: Some(Estimator::fitted()) }
+        Options {
+            vm: VmKind::default(),
+            scale: Scale::both(100.0),
+            estimator: Some(Estimator::fitted()),
+            waits: true,
+        }
     }
 }
 
@@ -70,8 +78,9 @@ pub fn grid(base: &Named, axes: &[Axis]) -> Result<(Vec<Named>, Option<String>),
 /// Computes the programs' costs and oracles for replays.
 pub fn prepare(programs: &[Program], options: &Options) -> Result<Vec<Prepared>, TrainError> {
     let one = |p: &Program| -> Result<Prepared, TrainError> {
-        let track = Track::new(&p.timeline, options.vm)
+        let mut track = Track::new(&p.timeline, options.vm)
             .ok_or_else(|| TrainError::NoPair { name: p.name.clone(), pages: "these" })?;
+        track.waits = options.waits;
         Ok(Prepared::new(&p.name, track, options.scale.switch))
     };
     let prepared = programs.par_iter().map(one).collect::<Result<Vec<_>, _>>()?;

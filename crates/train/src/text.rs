@@ -31,12 +31,19 @@ pub fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
 /// date, so that the same timelines give the same bytes.
 pub fn header(what: &str, command: &str, programs: &[Program]) -> String {
     let names: Vec<&str> = programs.iter().map(|p| p.name.as_str()).collect();
-    let about = &programs[0].timeline.about;
+    // Programs of recordings have no profile.
+    let source = match programs[0].timeline.about.profile.as_str() {
+        "" => "VMs in recordings of this host".to_string(),
+        profile => format!("programs under profile {profile}"),
+    };
+    header_of(what, command, &source, &names)
+}
+
+/// The comment at the start of a file, for things of these names from this source.
+pub fn header_of(what: &str, command: &str, source: &str, names: &[&str]) -> String {
     let mut out = format!(
-        "# {what}\n# Written by `bifold policy train {command}`; not to be edited.\n\
-         # From {} programs under profile {}:",
-        names.len(),
-        about.profile
+        "# {what}\n# Written by `bifold policy train {command}`; not to be edited.\n# From {} {source}:",
+        names.len()
     );
     let mut width = usize::MAX;
     for name in names {
