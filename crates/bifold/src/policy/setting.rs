@@ -6,6 +6,7 @@ use crate::run::policies::{FEWEST_INTERVALS, too_short};
 use crate::usage::{UsageError, to_blame};
 use crate::words;
 use anyhow::Context as _;
+use bifold_live::recording;
 use bifold_mmu::PageSize;
 use bifold_policy::evaluate::{EvaluateError, Input, Options};
 use bifold_policy::sweep::{Axis, settings};
@@ -133,6 +134,27 @@ fn estimator(path: &Path) -> anyhow::Result<Estimator> {
     let text = bounded::read_to_string(path, bounded::TEXT)
         .with_context(|| format!("cannot read {}", path.display()))?;
     Estimator::parse(&text).map_err(|e| anyhow::anyhow!("estimator {}: {}", path.display(), e.trim_end()))
+}
+
+/// Whether the files are recordings; an error if only some are.
+pub fn are_recordings(files: &[PathBuf]) -> Result<bool, UsageError> {
+    // A file that cannot be opened has its error where timelines are read.
+    let is = |path: &PathBuf| recording::is_recording(path).unwrap_or(false);
+    let recordings = files.iter().filter(|path| is(path)).count();
+    if recordings > 0 && recordings < files.len() {
+        return Err(UsageError::conflict("TIMELINE", "names recordings and timelines: give one kind"));
+    }
+    Ok(recordings > 0)
+}
+
+/// Refuses the first of these options that is given: it says nothing about a recording.
+pub fn refuse_for_recordings(options: &[(&str, bool)]) -> Result<(), UsageError> {
+    match options.iter().find(|(_, given)| *given) {
+        Some((option, _)) => {
+            Err(UsageError::conflict(*option, "is for timelines of `compare`, not for recordings"))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Refuses an output that is also an input, or another output.

@@ -3,7 +3,7 @@
 
 mod recorded;
 
-use super::setting::{Setting, VmArgs, WhichArgs, policies, timelines, track};
+use super::setting::{Setting, VmArgs, WhichArgs, are_recordings, policies, timelines, track};
 use crate::console::print;
 use crate::status::Status;
 use crate::usage::UsageError;
@@ -96,7 +96,7 @@ struct Replay<'a> {
 
 /// Replays and prints.
 pub fn run(args: ReplayArgs) -> anyhow::Result<Status> {
-    if recorded::are_recordings(&args)? {
+    if are_recordings(&args.timelines)? {
         return recorded::run(&args);
     }
     if args.config.is_some() {

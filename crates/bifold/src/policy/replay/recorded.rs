@@ -3,7 +3,7 @@
 
 use super::{ReplayArgs, Setting};
 use crate::console::print;
-use crate::policy::setting::{OtherArg, policies};
+use crate::policy::setting::{OtherArg, policies, refuse_for_recordings};
 use crate::status::Status;
 use crate::usage::UsageError;
 use crate::words::ModeArg;
@@ -14,18 +14,6 @@ use bifold_policy::{Decision, Mode, Named, UnknownCounter};
 use bifold_report::{Format, wrapped};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
-use std::path::Path;
-
-/// Whether the files are recordings; an error if only some are.
-pub fn are_recordings(args: &ReplayArgs) -> anyhow::Result<bool> {
-    // A file that cannot be opened has its error where timelines are read.
-    let is = |path: &Path| recording::is_recording(path).unwrap_or(false);
-    let recordings = args.timelines.iter().filter(|path| is(path)).count();
-    if recordings > 0 && recordings < args.timelines.len() {
-        return Err(UsageError::conflict("TIMELINE", "names recordings and timelines: give one kind").into());
-    }
-    Ok(recordings > 0)
-}
 
 /// Refuses options that say nothing about a recording.
 fn refuse(args: &ReplayArgs) -> Result<(), UsageError> {
@@ -36,12 +24,7 @@ fn refuse(args: &ReplayArgs) -> Result<(), UsageError> {
         ("--dropped", args.vm.dropped),
         ("--time-scale", args.vm.time_scale != 100.0),
     ];
-    match options.into_iter().find(|(_, given)| *given) {
-        Some((option, _)) => {
-            Err(UsageError::conflict(option, "is for timelines of `compare`, not for recordings"))
-        }
-        None => Ok(()),
-    }
+    refuse_for_recordings(&options)
 }
 
 /// One policy over one VM.
@@ -231,6 +214,7 @@ fn document(r: &Replayed) -> Value {
 mod tests {
     use super::*;
     use clap::Parser as _;
+    use std::path::Path;
 
     #[derive(Debug, clap::Parser)]
     struct Line {

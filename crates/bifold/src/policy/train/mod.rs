@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `bifold policy train`: learns coefficients and parameters from timelines.
+//! `bifold policy train`: learns coefficients and parameters from timelines. [`recorded`] learns from recordings of real VMs.
 
-use super::setting::{Setting, VmArgs, axes, distinct_files, load, no_grid};
+mod recorded;
+
+use super::setting::{Setting, VmArgs, are_recordings, axes, distinct_files, load, no_grid};
 use crate::console::{Delivery, Progress, create, distinct, named, note};
 use crate::status::Status;
 use crate::usage::UsageError;
 use anyhow::Context as _;
+use bifold_policy::sweep::Axis;
 use bifold_policy::{Named, Spec};
 use bifold_trace::bounded;
 use bifold_train::search::{self, Options};
@@ -18,12 +21,17 @@ Examples:
   bifold policy train estimator -o estimator.toml *.timeline
   bifold policy train dsp -o mine.toml *.timeline
   bifold policy train rpms-shipped --set t_low=1:4:7 --set t_high=5:20:16 *.timeline
+  bifold policy train estimator -o here.toml /var/lib/bifold/vms.jsonl
   bifold policy train dsp --samples experiments/published/dsp-vee2011.toml";
 
 /// Learn a policy's parameters, or the estimate of the other mode's cost, from timelines
 ///
 /// Writes the TOML that the other verbs read. Prints on stderr how well the result does, with each program
 /// judged by what was learnt from all others. The result holds for one hardware profile.
+///
+/// Recordings of the daemon, or of `bifold stat --format jsonl`, teach what holds for this host. The truth is the work of VMs that were
+/// switched to the other mode and back, as the daemon's probes do, and whose guests report progress: at least 10 such tries, of two VMs or
+/// more with at least 3 each. Switching costs cannot be learnt this way and are those of --estimator.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct TrainArgs {
@@ -31,7 +39,7 @@ pub struct TrainArgs {
     #[arg(value_name = "estimator|POLICY")]
     pub what: String,
 
-    /// Timelines to learn from, two or more; leave out programs that are to test the result
+    /// Timelines to learn from, two or more, or recordings; leave out programs that are to test the result
     #[arg(value_name = "TIMELINE")]
     pub timelines: Vec<PathBuf>,
 
@@ -64,10 +72,12 @@ pub fn run(args: TrainArgs) -> anyhow::Result<Status> {
         distinct(&[("the samples", samples)], &outputs)?;
     }
     distinct_files(&args.timelines, std::slice::from_ref(&args.what), &args.vm, &outputs)?;
+    let recordings = are_recordings(&args.timelines)?;
     let output = create(args.output.as_deref())?;
     let trained = match (&args.samples, args.what.as_str()) {
         (Some(path), "dsp") => samples(path)?,
         (Some(_), _) => return Err(UsageError::conflict("--samples", "is for the policy dsp only").into()),
+        (None, _) if recordings => recorded::learn(&args)?,
         (None, _) => learn(&args)?,
     };
     if !args.quiet {
@@ -92,42 +102,56 @@ fn learn(args: &TrainArgs) -> anyhow::Result<Trained> {
     let progress = |what: &str| line.say(&format!("learning: {what}"));
     let axes = axes(&args.set)?;
     let setting = Setting::new(&args.vm)?;
-    let options = Options { vm: setting.vm, scale: setting.scale, estimator: setting.estimator.as_ref() };
+    let options = Options {
+        vm: setting.vm,
+        scale: setting.scale,
+        estimator: setting.estimator.as_ref(),
+        ..Options::default()
+    };
     let trained = if args.what == "estimator" {
-        if !axes.is_empty() {
-            return Err(
-                UsageError::conflict("--set", "is for policies: the estimator has no parameters").into()
-            );
-        }
+        without_set(&axes)?;
         estimator::train(&programs(args)?, &progress)
     } else {
         let base = load("POLICY", &args.what)?;
-        let command = command(args);
-        match (&base.spec, axes.is_empty()) {
-            (Spec::Kuang(_), true) => kuang::train(&programs(args)?, &base, &options, &progress),
-            (Spec::Dsp(_), true) => {
-                let grid = search::dsp_grid(&base);
-                search::train(&programs(args)?, &base, &grid, &command, &options, &progress)
-            }
-            (_, true) => {
-                let name = &base.name;
-                let problem = format!(
-                    "{name} is trained by trying values of its parameters: give --set KEY=FROM:TO:STEPS"
-                );
-                return Err(UsageError::missing("--set", problem).into());
-            }
-            (_, false) => {
-                let (grid, left_out) =
-                    search::grid(&base, &axes).map_err(|e| no_grid(&base, &axes, &args.set, e))?;
-                if let Some(left_out) = left_out {
-                    line.suspend(|| note(!args.quiet, left_out));
-                }
+        let command = command(args, "TIMELINE");
+        match &base.spec {
+            Spec::Kuang(_) if axes.is_empty() => kuang::train(&programs(args)?, &base, &options, &progress),
+            _ => {
+                let grid = grid(args, &base, &axes, &line)?;
                 search::train(&programs(args)?, &base, &grid, &command, &options, &progress)
             }
         }
     };
     line.end();
     Ok(trained?)
+}
+
+/// Refuses --set for the estimator.
+fn without_set(axes: &[Axis]) -> Result<(), UsageError> {
+    match axes {
+        [] => Ok(()),
+        _ => Err(UsageError::conflict("--set", "is for policies: the estimator has no parameters")),
+    }
+}
+
+/// The settings of a policy to choose from: those of --set, or the thresholds of DSP.
+fn grid(args: &TrainArgs, base: &Named, axes: &[Axis], line: &Progress) -> anyhow::Result<Vec<Named>> {
+    match (&base.spec, axes) {
+        (Spec::Dsp(_), []) => Ok(search::dsp_grid(base)),
+        (_, []) => {
+            let name = &base.name;
+            let problem =
+                format!("{name} is trained by trying values of its parameters: give --set KEY=FROM:TO:STEPS");
+            Err(UsageError::missing("--set", problem).into())
+        }
+        _ => {
+            let (grid, left_out) = search::grid(base, axes).map_err(|e| no_grid(base, axes, &args.set, e))?;
+            if let Some(left_out) = left_out {
+                line.suspend(|| note(!args.quiet, left_out));
+            }
+            Ok(grid)
+        }
+    }
 }
 
 /// The timelines to learn from.
@@ -139,7 +163,7 @@ fn programs(args: &TrainArgs) -> anyhow::Result<Vec<Program>> {
 }
 
 /// The command, as the comment in the TOML names it.
-fn command(args: &TrainArgs) -> String {
+fn command(args: &TrainArgs, files: &str) -> String {
     let set: String = args.set.iter().map(|s| format!("--set {s} ")).collect();
-    format!("{} {set}TIMELINE...", args.what)
+    format!("{} {set}{files}...", args.what)
 }
