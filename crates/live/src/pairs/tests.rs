@@ -41,7 +41,7 @@ fn vm(modes: &str, work: impl Fn(usize) -> Work) -> RecordedVm {
         _ => None,
     };
     let intervals = modes.chars().enumerate().map(|(n, c)| interval(n, mode(c), work(n))).collect();
-    RecordedVm { vm: "9-7".into(), name: "web".into(), intervals }
+    RecordedVm { vm: "9-7".into(), name: "web".into(), intervals, starts: Vec::new() }
 }
 
 const PROBE: &str = "nnnnnnnn-ssssssss-nnnnnnnn";
@@ -175,7 +175,8 @@ proptest! {
             },
             progress: *progress,
         });
-        let vm = RecordedVm { vm: "9-7".into(), name: "web".into(), intervals: intervals.collect() };
+        let intervals = intervals.collect();
+        let vm = RecordedVm { vm: "9-7".into(), name: "web".into(), intervals, starts: Vec::new() };
         for p in pairs(&vm).pairs {
             prop_assert!(p.cycles.iter().all(|c| (1.0..=MOST).contains(c)));
             prop_assert!(p.samples.iter().all(|s| s.values().iter().all(|v| *v as f64 <= MOST)));
