@@ -7,6 +7,7 @@ use bifold_live::modelled::ModelledPmu;
 use bifold_mmu::Mode;
 
 use super::Live;
+use super::script::{INTERVAL_S, PARAMETERS};
 
 fn millions(cycles: f64) -> String {
     format!("{:.0}", cycles / 1e6)
@@ -32,6 +33,13 @@ pub fn document(live: &Live, pmu: &ModelledPmu, picture: &str) -> String {
         live.given_back,
         live.compared - live.differences.len().min(live.compared),
         live.differences.len()
+    );
+    let _ = writeln!(
+        out,
+        "Policies see an interval of {INTERVAL_S} s, and have their published parameters but for {}.\n",
+        PARAMETERS
+            .map(|(policy, text)| format!("`{}` of `{policy}`", text.trim_start_matches(", ")))
+            .join(" and ")
     );
     out += "Costs in million cycles beyond an ideal run, by the model: in the modes in which the guest was (with switches), and of\n\
             the same steps in one mode alone. `above` is the cost above the better mode, in percent of all cycles.\n\n\

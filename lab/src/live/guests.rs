@@ -10,6 +10,7 @@ use std::process::Command;
 use crate::lab::job::{Job, Jobs, at};
 use crate::lab::{Lab, Output, Plan, beside};
 use crate::quick::{Skipped, sh};
+use crate::vendor::Emulator;
 use crate::{BUSYBOX, PHASES};
 use anyhow::{Context, Result, ensure};
 use bifold_guest::qemu::{BARE, MACHINE, guest_cpu};
@@ -64,6 +65,9 @@ pub fn run(lab: &Lab, script: &str, files: Vec<(String, Vec<u8>)>) -> Result<Out
     let Some(modules) = lab.built_modules() else {
         return Err(Skipped(format!("no modules for {release}: make kernel builds them")).into());
     };
+    if let Emulator::Bochs { .. } = lab.vendor().emulator {
+        return Err(Skipped("guests with phases take hours under Bochs".into()).into());
+    }
     let lab = lab.clone().with_modules(modules);
     let (bifold, reporter, kernel) =
         (beside("bifold")?, beside("bifold-reporter")?, lab.inner().image.clone());

@@ -37,12 +37,12 @@ const AWAY: (&str, &str) = ("away", "--chase-mib 24 --phases chase:1500 --cycles
 /// Parameters that differ from the published ones, because the program differs (`lab modelled-pmu` prints its counts): its
 /// walks take 21 % of cycles in nested paging and 13 % in shadow paging, on both sides of 16 %; and the built-in estimate sees
 /// a gain of less than 4 % of cycles in shadow paging, the lead that `experts` asks for.
-const PARAMETERS: [(&str, &str); 2] =
+pub const PARAMETERS: [(&str, &str); 2] =
     [("rpms-dynamic", ", t_high = 16.0"), ("experts", ", lead_percent = 2.0")];
 
 /// Seconds between two readings. Phases last some ten seconds here; published policies decide every 1 to 5 s, over phases
 /// of minutes.
-const INTERVAL_S: f64 = 0.5;
+pub const INTERVAL_S: f64 = 0.5;
 
 /// The daemon's configuration.
 pub fn configuration(pmu: &Path, recording: &Path) -> String {
