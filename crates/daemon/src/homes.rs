@@ -97,9 +97,7 @@ impl Homes {
     /// If the journal cannot be written.
     pub fn forget_ended(&mut self, host: &Host) -> Result<(), HeldError> {
         let before = self.homes.len();
-        self.homes.retain(|id, home| {
-            host.vm(*id).is_some_and(|vm| host.started(vm.pid).unwrap_or(0) == home.started)
-        });
+        self.homes.retain(|id, home| !has_ended(host, *id, home.started));
         if self.homes.len() < before { self.write() } else { Ok(()) }
     }
 
@@ -112,6 +110,15 @@ impl Homes {
         let found = self.homes.iter().map(line).collect();
         Journal { what: WHAT.into(), pid: std::process::id(), found }.write(&self.places.journal)
     }
+}
+
+/// Whether a VM whose process started at this time has surely ended. A host that cannot be read for a moment, as without a free
+/// file descriptor, tells nothing: the journal keeps the VM.
+pub(crate) fn has_ended(host: &Host, id: VmId, started: u64) -> bool {
+    let Ok(present) = host.vm_ids() else { return false };
+    let another =
+        || host.started(host.process(id.thread).pid).is_some_and(|now| started != 0 && now != started);
+    !present.contains(&id) || another()
 }
 
 fn parse(id: &str, home: &str) -> Option<(VmId, Home)> {

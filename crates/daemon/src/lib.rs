@@ -2,7 +2,7 @@
 //! Lets each VM of a host run in the paging mode that its policy wants.
 //!
 //! An [`Engine`] reads the host's VMs interval by interval ([`bifold_live::Watch`]). Each VM that a rule of the [`Config`]
-//! fits has a [`Pilot`]: a policy, and limits on how often the VM may be switched. The engine switches a VM only if its
+//! fits has a pilot: a policy, and limits on how often the VM may be switched. The engine switches a VM only if its
 //! rule says so, writes down the VM's own mode before ([`Homes`]), and gives the VM back when the rule goes, when asked,
 //! and at its end.
 //!
@@ -26,10 +26,9 @@ pub mod replay;
 mod status;
 
 pub use config::{Config, ConfigError};
-pub use engine::{Engine, Event};
+pub use engine::{Engine, Event, Source};
 pub use error::DaemonError;
-pub use homes::{Home, Homes};
-pub use pilot::{Choice, Pilot, Switches, Verdict};
-pub use probe::{Prober, Probing};
-pub use record::{DecisionLine, Recorder};
+pub use homes::Homes;
+pub use pilot::{Choice, Verdict};
+pub use probe::Probing;
 pub use status::{Status, Totals, VmStatus};

@@ -11,11 +11,14 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use std::fmt;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// The labels of a VM's metrics.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -141,13 +144,21 @@ pub fn write(path: &Path, text: &str) -> Result<(), DaemonError> {
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
     let new = PathBuf::from(new);
-    fs::write(&new, text).and_then(|()| fs::rename(&new, path)).map_err(|e| DaemonError::io(path, e))
+    // The folder may be another user's, who could put a link there.
+    let made = match fs::remove_file(&new) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
+        _ => File::options().write(true).create_new(true).open(&new),
+    };
+    made.and_then(|mut file| file.write_all(text.as_bytes()))
+        .and_then(|()| fs::rename(&new, path))
+        .map_err(|e| DaemonError::io(path, e))
 }
 
-/// Answers HTTP with the metrics that were set last, in a thread that ends with the process.
+/// Answers HTTP with the metrics that were set last, in a thread.
 pub struct Listener {
     text: Arc<Mutex<String>>,
-    address: SocketAddr,
+    server: Arc<tiny_http::Server>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Listener {
@@ -159,23 +170,29 @@ impl Listener {
         let failed = |e: Box<dyn std::error::Error + Send + Sync>| {
             DaemonError::io(format!("address {address}"), std::io::Error::other(e))
         };
-        let server = tiny_http::Server::http(address).map_err(failed)?;
-        let address = server.server_addr().to_ip().unwrap_or(address);
-        let text = Arc::new(Mutex::new(String::new()));
-        let of_thread = Arc::clone(&text);
-        std::thread::spawn(move || {
-            for request in server.incoming_requests() {
-                let text = of_thread.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        // The listener before this one may just be ending.
+        let start = Instant::now();
+        let server = loop {
+            match tiny_http::Server::http(address) {
+                Err(_) if start.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(20)),
+                made => break made.map_err(failed)?,
+            }
+        };
+        let (server, text) = (Arc::new(server), Arc::new(Mutex::new(String::new())));
+        let of_thread = (Arc::clone(&server), Arc::clone(&text));
+        let thread = std::thread::spawn(move || {
+            for request in of_thread.0.incoming_requests() {
+                let text = of_thread.1.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 // A client that has gone misses its answer.
                 let _ = request.respond(answer(text));
             }
         });
-        Ok(Listener { text, address })
+        Ok(Listener { text, server, thread: Some(thread) })
     }
 
     /// Where metrics are answered.
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.server.server_addr().to_ip()
     }
 
     /// Sets what is answered from now on.
@@ -183,6 +200,21 @@ impl Listener {
         *self.text.lock().unwrap_or_else(PoisonError::into_inner) = text;
     }
 }
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.server.unblock();
+        // A client that does not take its answer holds the thread; the socket stays open then.
+        let start = Instant::now();
+        while self.thread.as_ref().is_some_and(|t| !t.is_finished()) && start.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.thread = None;
+    }
+}
+
+/// How long the end of a listener waits for its last client, and a new one for the address.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 fn answer(text: String) -> tiny_http::Response<std::io::Cursor<Vec<u8>>> {
     const TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -198,8 +230,7 @@ fn answer(text: String) -> tiny_http::Response<std::io::Cursor<Vec<u8>>> {
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
-    use std::io::{Read as _, Write as _};
-    use std::time::Duration;
+    use std::io::Read as _;
 
     fn status() -> Status {
         let vm = VmStatus {
@@ -265,7 +296,7 @@ mod tests {
         let listener = Listener::start("127.0.0.1:0".parse().unwrap()).unwrap();
         listener.set("first".into());
         listener.set("bifold_daemon_up_seconds 1\n".into());
-        let mut stream = std::net::TcpStream::connect(listener.address()).unwrap();
+        let mut stream = std::net::TcpStream::connect(listener.address().unwrap()).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
         let mut answer = String::new();
@@ -274,12 +305,21 @@ mod tests {
             answer.starts_with("HTTP/1.0 200") && answer.ends_with("bifold_daemon_up_seconds 1\n"),
             "{answer}"
         );
+        let address = listener.address().unwrap();
+        drop((stream, listener));
+        Listener::start(address).expect("the address is free again");
     }
 
     #[test]
-    fn the_file_is_replaced_whole() {
+    fn the_file_is_replaced_whole_and_a_link_is_not_followed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("bifold.prom");
+        let other = dir.path().join("journal");
+        write(&other, "mine").unwrap();
+        std::os::unix::fs::symlink(&other, dir.path().join("bifold.prom.new")).unwrap();
+        write(&path, "old").unwrap();
+        assert_eq!(fs::read_to_string(&other).unwrap(), "mine");
+        fs::remove_file(&other).unwrap();
         write(&path, "old").unwrap();
         write(&path, "new").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "new");

@@ -132,14 +132,14 @@ impl Verdict {
 }
 
 impl Pilot {
-    /// A pilot for a VM of this rule.
-    pub fn new(rule: &Rule, config: &Config) -> Pilot {
+    /// A pilot for a VM of this rule. `away`: the VM's mode is the daemon's doing.
+    pub fn new(rule: &Rule, config: &Config, away: bool) -> Pilot {
         let decides = match &rule.decides {
             Decides::Policy(named) => {
                 let follower = Follower::new(&named.spec, Some(&config.estimator), config.interval_s);
                 Decider::Policy(Box::new(follower))
             }
-            Decides::Probes(how) => Decider::Probes(Prober::new(*how)),
+            Decides::Probes(how) => Decider::Probes(Prober::new(*how, away)),
         };
         Pilot { decides, limits: rule.limits }
     }
@@ -158,7 +158,13 @@ impl Pilot {
 
     fn limited(&self, switches: &Switches) -> Verdict {
         let in_hour = switches.in_hour();
-        if in_hour >= self.limits.most_switches_per_hour {
+        let most = self.limits.most_switches_per_hour;
+        let too_many = match &self.decides {
+            Decider::Policy(_) => in_hour >= most,
+            // A probe needs the way back too, which is always allowed, as is giving a VM back.
+            Decider::Probes(prober) => !prober.returns() && in_hour + 2 > most,
+        };
+        if too_many {
             return Verdict::TooMany { switches: in_hour };
         }
         // Lengths of intervals are not exact.
@@ -196,7 +202,7 @@ mod tests {
 
     fn pilot(text: &str) -> Flight {
         let config = Config::parse(text, Path::new("c.toml")).unwrap();
-        Flight(Pilot::new(&config.rules[0], &config), Switches::default())
+        Flight(Pilot::new(&config.rules[0], &config, false), Switches::default())
     }
 
     /// A second of a VM that would like to be in the other mode, for `dsp`.

@@ -46,6 +46,8 @@ impl Rate {
 /// What a prober does.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Doing {
+    /// Finds a VM away from its own mode.
+    Found,
     /// Waits for the next probe.
     Rests,
     /// Measures in the mode in which the VM is to stay, before a probe.
@@ -67,9 +69,16 @@ pub struct Prober {
 }
 
 impl Prober {
-    /// A prober that begins with a rest.
-    pub fn new(how: Probing) -> Prober {
-        Prober { how, doing: Doing::Rests, since: 0.0, failed: 0 }
+    /// A prober that begins with a rest; of a VM that is away from its own mode, by bringing the VM back. A probe may have been
+    /// cut short there.
+    pub fn new(how: Probing, away: bool) -> Prober {
+        let doing = if away { Doing::Found } else { Doing::Rests };
+        Prober { how, doing, since: 0.0, failed: 0 }
+    }
+
+    /// Whether it brings the VM back.
+    pub fn returns(&self) -> bool {
+        matches!(self.doing, Doing::Returns { .. })
     }
 
     /// Takes the next interval in one mode. Returns the mode that is wanted, if there is something to decide.
@@ -77,6 +86,13 @@ impl Prober {
         let mode = interval.mode?;
         self.since += interval.seconds;
         match self.doing {
+            Doing::Found => {
+                self.start(Doing::Returns { home: mode.other() });
+                Some(Decision {
+                    mode: mode.other(),
+                    why: "the VM was found in another mode than its own.".into(),
+                })
+            }
             Doing::Rests => self.rest(mode),
             Doing::Measures(rate) => self.measure(mode, rate, interval),
             Doing::Tries { home, arrived, there, at_home } if mode != home => {
@@ -216,7 +232,7 @@ mod tests {
 
     #[test]
     fn the_faster_mode_is_kept() {
-        let modes = obeys(&mut Prober::new(HOW), 100, |_| [Some(110), Some(100)]);
+        let modes = obeys(&mut Prober::new(HOW, false), 100, |_| [Some(110), Some(100)]);
         assert_eq!(in_shadow(&modes[..60]), 0);
         assert_eq!(in_shadow(&modes[62..]), 38, "{modes:?}");
     }
@@ -224,7 +240,7 @@ mod tests {
     #[test]
     fn a_probe_that_brings_nothing_is_short_and_the_next_comes_later() {
         for slower in [102, 100, 50, 0] {
-            let modes = obeys(&mut Prober::new(HOW), 500, |_| [Some(slower), Some(100)]);
+            let modes = obeys(&mut Prober::new(HOW, false), 500, |_| [Some(slower), Some(100)]);
             let starts: Vec<usize> =
                 (1..500).filter(|n| modes[*n] == Mode::Shadow && modes[n - 1] == Mode::Nested).collect();
             assert_eq!(starts.len(), 3, "{starts:?}");
@@ -234,19 +250,26 @@ mod tests {
     }
 
     #[test]
+    fn a_vm_that_is_found_away_comes_back_first() {
+        let modes = obeys(&mut Prober::new(HOW, true), 10, |_| [Some(5); 2]);
+        assert_eq!(modes[1..], [Mode::Shadow; 9], "its own mode is the other one");
+    }
+
+    #[test]
     fn without_progress_nothing_is_tried() {
         for nothing in [None, Some(0)] {
-            let modes = obeys(&mut Prober::new(HOW), 1000, |_| [nothing, nothing]);
+            let modes = obeys(&mut Prober::new(HOW, false), 1000, |_| [nothing, nothing]);
             assert_eq!(in_shadow(&modes), 0);
         }
         // The reporter falls silent during the probe.
-        let modes = obeys(&mut Prober::new(HOW), 100, |n| if n < 61 { [Some(5); 2] } else { [None; 2] });
+        let modes =
+            obeys(&mut Prober::new(HOW, false), 100, |n| if n < 61 { [Some(5); 2] } else { [None; 2] });
         assert!((1..10).contains(&in_shadow(&modes)), "{modes:?}");
     }
 
     #[test]
     fn a_mode_that_turns_bad_is_left_at_a_later_probe() {
-        let modes = obeys(&mut Prober::new(HOW), 400, |n| {
+        let modes = obeys(&mut Prober::new(HOW, false), 400, |n| {
             if n < 120 { [Some(200), Some(100)] } else { [Some(50), Some(100)] }
         });
         assert_eq!((modes[110], modes[300]), (Mode::Shadow, Mode::Nested), "{modes:?}");

@@ -13,6 +13,7 @@ use bifold_live::recording::{DECISION_SCHEMA, START_SCHEMA};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions, rename};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
 /// A line for a decision.
@@ -56,8 +57,6 @@ pub struct Recorder {
     length: u64,
     /// Lines of this interval.
     lines: Vec<u8>,
-    /// Whether the last interval could not be written.
-    failed: bool,
 }
 
 impl Recorder {
@@ -68,7 +67,7 @@ impl Recorder {
     pub fn open(recording: &Recording) -> Result<Recorder, DaemonError> {
         let (file, length) = open(recording).map_err(|e| DaemonError::io(&recording.file, e))?;
         let columns = columns::all();
-        Ok(Recorder { recording: recording.clone(), file, columns, length, lines: Vec::new(), failed: false })
+        Ok(Recorder { recording: recording.clone(), file, columns, length, lines: Vec::new() })
     }
 
     /// What is recorded.
@@ -96,23 +95,22 @@ impl Recorder {
         self.lines.extend_from_slice(format!("{line}\n").as_bytes());
     }
 
-    /// Writes the interval's lines. An error is returned once, until the file can be written again.
+    /// Writes the interval's lines.
     ///
     /// # Errors
     /// If the lines cannot be written: the recording lacks this interval.
     pub fn write(&mut self) -> Result<(), DaemonError> {
         let lines = std::mem::take(&mut self.lines);
-        let written = self.add(&lines);
-        let before = std::mem::replace(&mut self.failed, written.is_err());
-        match written {
-            Err(e) if !before => Err(DaemonError::io(&self.recording.file, e)),
-            _ => Ok(()),
-        }
+        self.add(&lines).map_err(|e| DaemonError::io(&self.recording.file, e))
     }
 
     fn add(&mut self, lines: &[u8]) -> io::Result<()> {
         if self.length > 0 && self.length + lines.len() as u64 > self.recording.most_mib << 20 {
-            rename(&self.recording.file, older(&self.recording.file))?;
+            match rename(&self.recording.file, older(&self.recording.file)) {
+                // Somebody removed the file.
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+                _ => {}
+            }
             (self.file, self.length) = open(&self.recording)?;
         }
         self.file.write_all(lines).inspect_err(|_| {
@@ -133,9 +131,12 @@ fn older(file: &std::path::Path) -> PathBuf {
 
 /// Opens the file at the end of its last whole line.
 fn open(recording: &Recording) -> io::Result<(File, u64)> {
-    let mut file =
-        OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&recording.file)?;
+    let mut file = OpenOptions::new().read(true).append(true).create(true).open(&recording.file)?;
     let length = file.seek(SeekFrom::End(0))?;
+    let mut first = [0; 1];
+    if length > 0 && (file.read_at(&mut first, 0)? != 1 || first != *b"{") {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is no recording: name another file"));
+    }
     // A daemon that was killed may have left a part of a line.
     const LONGEST: u64 = 64 << 10;
     let start = file.seek(SeekFrom::Start(length.saturating_sub(LONGEST)))?;
@@ -199,14 +200,17 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_told_once() {
+    fn a_full_disk_is_an_error_and_a_file_of_another_kind_is_left_alone() {
         let recording = Recording { file: "/dev/full".into(), most_mib: 1 };
         let file = File::options().write(true).open("/dev/full").unwrap();
         let columns = columns::all();
-        let mut recorder = Recorder { recording, file, columns, length: 0, lines: Vec::new(), failed: false };
+        let mut recorder = Recorder { recording, file, columns, length: 0, lines: Vec::new() };
         recorder.decision(&line("x"));
         assert!(recorder.write().is_err());
-        recorder.decision(&line("x"));
-        assert!(recorder.write().is_ok(), "told already");
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("notes.txt");
+        std::fs::write(&file, "my notes").unwrap();
+        assert!(Recorder::open(&Recording { file: file.clone(), most_mib: 1 }).is_err());
+        assert_eq!(std::fs::read_to_string(file).unwrap(), "my notes");
     }
 }

@@ -28,18 +28,18 @@ pub fn rule<'a>(vm: &RecordedVm, config: &'a Config) -> Option<&'a Rule> {
 /// # Errors
 /// If no interval has a counter that the policy needs.
 pub fn replay(vm: &RecordedVm, rule: &Rule, config: &Config) -> Result<Vec<Decided>, UnknownCounter> {
-    let (mut pilot, mut switches) = (Pilot::new(rule, config), Switches::default());
+    let (mut pilot, mut switches) = (Pilot::new(rule, config, false), Switches::default());
     let mut starts = vm.starts.iter().peekable();
     let decided = vm.intervals.iter().enumerate().filter_map(|(interval, i)| {
         if let Some(start) = starts.next_if(|s| s.interval == interval) {
-            pilot = Pilot::new(rule, config);
+            pilot = Pilot::new(rule, config, start.away);
             switches = if start.away { Switches::just_now() } else { Switches::default() };
         }
         switches.interval(i);
         pilot.interval(i, &switches).map(|choice| Decided { interval, choice })
     });
-    let decided = decided.collect();
-    match pilot.missing() {
+    let decided: Vec<Decided> = decided.collect();
+    match pilot.missing().filter(|_| decided.is_empty()) {
         Some(unknown) => Err(unknown),
         None => Ok(decided),
     }

@@ -60,6 +60,9 @@ impl Host {
     }
 }
 
+/// Most characters of a name that are kept.
+const MOST_NAME: usize = 256;
+
 /// The name of a process's guest, else of the process; `None` if the process has ended.
 pub(crate) fn name_of(proc: &Path, pid: u32) -> Option<String> {
     let dir = proc.join(pid.to_string());
@@ -69,7 +72,8 @@ pub(crate) fn name_of(proc: &Path, pid: u32) -> Option<String> {
         Some(comm).filter(|c| !c.is_empty())
     };
     let guest = read(&dir.join("cmdline")).ok().and_then(|c| guest_name(&c));
-    guest.or_else(comm)
+    // The VM's owner chooses the name, and rows and tables have it.
+    guest.or_else(comm).map(|name| name.chars().take(MOST_NAME).collect())
 }
 
 /// The guest's name on a VMM's command line, in the form of `/proc/PID/cmdline`; `None` if the command line has none.

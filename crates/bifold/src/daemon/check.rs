@@ -25,6 +25,9 @@ pub fn text(config: &Config) -> String {
     if let Some(address) = &config.metrics.listen {
         let _ = writeln!(out, "answers http://{address}/metrics");
     }
+    for text in &config.notes {
+        out += &wrapped(&format!("note: {text}"), 2);
+    }
     if config.rules.is_empty() {
         return out + "has no rule: VMs are watched, and no policy decides\n";
     }

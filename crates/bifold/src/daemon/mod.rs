@@ -13,7 +13,7 @@ use anyhow::Context as _;
 use args::CONFIG;
 use bifold_daemon::control::{Answer, Control, Request};
 use bifold_daemon::metrics::{self, Listener};
-use bifold_daemon::{Config, DaemonError, Engine, Homes};
+use bifold_daemon::{Config, DaemonError, Engine, Homes, Source};
 use bifold_host::Host;
 use bifold_live::Watch;
 use bifold_live::hardware::FileLimit;
@@ -53,11 +53,12 @@ pub fn run(args: &DaemonArgs) -> anyhow::Result<Status> {
         listener: listener(&config)?,
         engine: Engine::new(watch, config, homes)?,
         args,
-        reload: false,
+        start: Instant::now(),
+        at_once: false,
         told: None,
         alive: None,
     };
-    daemon.tick(Duration::ZERO, &|| Duration::ZERO);
+    daemon.tick();
     vms::notes(daemon.engine.watch(), no_pmu.as_ref(), &[]).iter().for_each(|text| note(true, text));
     if let Some(why) = daemon.engine.only_observes() {
         note(true, format_args!("observes only: {why}"));
@@ -96,6 +97,11 @@ fn listener(config: &Config) -> Result<Option<Listener>, DaemonError> {
     config.metrics.listen.map(Listener::start).transpose()
 }
 
+/// An error with its causes.
+fn whole(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {}", whole(cause)))
+}
+
 /// Tells systemd, if systemd started this.
 fn notify(state: &[NotifyState]) {
     let _ = sd_notify::notify(state);
@@ -122,8 +128,9 @@ struct Daemon<'a> {
     engine: Engine,
     listener: Option<Listener>,
     args: &'a DaemonArgs,
-    /// Whether a client asked for the configuration to be read again.
-    reload: bool,
+    start: Instant,
+    /// Whether the next reading does not wait for the interval's end.
+    at_once: bool,
     /// When the metrics were renewed.
     told: Option<Duration>,
     /// When systemd got the last sign of life.
@@ -133,39 +140,46 @@ struct Daemon<'a> {
 impl Daemon<'_> {
     /// Reads VMs and answers clients until a signal ends that.
     fn serve(&mut self, control: &Control, signals: &Signals) {
-        let start = Instant::now();
         let mut next = Duration::ZERO;
         loop {
             let length = Duration::from_secs_f64(self.engine.config().interval_s);
             // Intervals that were missed, as while the machine was suspended, are not made up for.
-            next = (next + length).max(start.elapsed());
-            while start.elapsed() < next {
+            next = (next + length).max(self.start.elapsed());
+            // At least once, so that signals and clients are heard when readings take longer than an interval.
+            loop {
                 if signals.stop.load(Ordering::Relaxed) {
                     return;
                 }
-                if signals.reload.swap(false, Ordering::Relaxed) || std::mem::take(&mut self.reload) {
-                    self.read_configuration();
+                if signals.reload.swap(false, Ordering::Relaxed) {
+                    let _ = self.read_configuration();
                 }
-                wait(control, next.saturating_sub(start.elapsed()).min(LOOK));
+                wait(control, next.saturating_sub(self.start.elapsed()).min(LOOK));
                 control.answer(|request| self.answer(request));
                 self.log();
-                self.is_alive(start.elapsed());
+                self.is_alive();
+                // Another configuration holds at once.
+                if self.start.elapsed() >= next || std::mem::take(&mut self.at_once) {
+                    break;
+                }
             }
-            self.tick(start.elapsed(), &|| start.elapsed());
+            self.tick();
         }
     }
 
-    fn tick(&mut self, now: Duration, clock: &dyn Fn() -> Duration) {
-        self.engine.tick(clock, crate::stat::now());
+    fn tick(&mut self) {
+        let start = self.start;
+        self.engine.tick(&|| start.elapsed(), crate::stat::now());
+        let now = start.elapsed();
         if self.told.is_none_or(|before| before + METRICS <= now) {
             self.told = Some(now);
             self.renew_metrics();
         }
-        self.is_alive(now);
+        self.is_alive();
         self.log();
     }
 
-    fn is_alive(&mut self, now: Duration) {
+    fn is_alive(&mut self) {
+        let now = self.start.elapsed();
         if self.alive.is_none_or(|before| before + ALIVE <= now) {
             self.alive = Some(now);
             notify(&[NotifyState::Watchdog]);
@@ -178,8 +192,8 @@ impl Daemon<'_> {
             return;
         }
         let Ok(text) = metrics::text(&self.engine.status()) else { return };
-        if let Some(Err(e)) = file.map(|path| metrics::write(&path, &text)) {
-            self.engine.trouble(format!("{:#}", anyhow::Error::from(e)));
+        if let Some(written) = file.map(|path| metrics::write(&path, &text)) {
+            self.engine.trouble(Source::Metrics, written.err().map(|e| whole(&e)));
         }
         if let Some(listener) = &self.listener {
             listener.set(text);
@@ -193,16 +207,15 @@ impl Daemon<'_> {
                 self.engine.explain(&vm).map(|(vm, lately)| Answer::Explained(Box::new(vm), lately))
             }
             Request::Hold { vm, seconds } => {
-                self.engine.hold(&vm, seconds).map(|text| Answer::Done(vec![text]))
+                self.engine.hold(&vm, seconds, self.start.elapsed()).map(|text| Answer::Done(vec![text]))
             }
             Request::Release { vm } => self.engine.release(&vm).map(|text| Answer::Done(vec![text])),
             Request::Undo { vm } => self.engine.undo(vm.as_deref()).map(Answer::Done),
-            Request::Reload {} => self.configuration().map(|_| {
-                self.reload = true;
-                Answer::Done(vec!["reads its configuration".into()])
-            }),
+            Request::Reload {} => {
+                self.read_configuration().map(|()| Answer::Done(vec!["has read its configuration".into()]))
+            }
         };
-        answer.unwrap_or_else(|e| Answer::Refused(e.to_string()))
+        answer.unwrap_or_else(|e| Answer::Refused(whole(&e)))
     }
 
     /// The configuration as it is now in the files, if it can be used.
@@ -210,21 +223,29 @@ impl Daemon<'_> {
         configuration(self.args).map_err(|e| DaemonError::Refused(format!("{e:#}")))
     }
 
-    fn read_configuration(&mut self) {
+    /// Takes the configuration as it is now in the files. If anything of it cannot be used, all stays as it is.
+    fn read_configuration(&mut self) -> Result<(), DaemonError> {
         // A unit of Type=notify-reload needs the time, too (sd_notify(3)).
         let reloading = [Some(NotifyState::Reloading), NotifyState::monotonic_usec_now().ok()];
         notify(&reloading.into_iter().flatten().collect::<Vec<_>>());
-        let taken = self.configuration().and_then(|config| {
-            if config.metrics.listen != self.engine.config().metrics.listen {
-                self.listener = listener(&config)?;
-            }
-            self.engine.reload(config)
-        });
-        match taken {
+        let taken = self.configuration().and_then(|config| self.take(config));
+        match &taken {
             Ok(()) => note(true, "has read its configuration"),
-            Err(e) => note(true, format_args!("keeps its configuration: {:#}", anyhow::Error::from(e))),
+            Err(e) => note(true, format_args!("keeps its configuration: {}", whole(e))),
         }
         notify(&[NotifyState::Ready]);
+        taken
+    }
+
+    fn take(&mut self, config: Config) -> Result<(), DaemonError> {
+        let moved = config.metrics.listen != self.engine.config().metrics.listen;
+        let listener = if moved { listener(&config)? } else { None };
+        self.engine.reload(config)?;
+        if moved {
+            self.listener = listener;
+        }
+        (self.told, self.at_once) = (None, true);
+        Ok(())
     }
 
     fn log(&mut self) {

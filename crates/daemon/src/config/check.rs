@@ -28,16 +28,16 @@ pub fn config(file: file::File, folder: &Path) -> Result<Config, Wrong> {
             wrong.push(format!("never[{place}] is empty: give a name, a pattern or a PID-FD"));
         }
     }
-    let mut rules: Vec<Rule> = Vec::new();
+    let (mut rules, mut notes): (Vec<Rule>, Vec<String>) = (Vec::new(), Vec::new());
     for (place, vm) in file.vm.into_iter().enumerate() {
         let at = format!("vm[{place}] ({})", vm.name.escape_debug());
         if let Some(before) = rules.iter().find(|r| covers(r.vms.text(), &vm.name)) {
             let before = before.vms.text().escape_debug();
             wrong.push(format!("{at} is never used: the rule for {before} comes first and fits all its VMs"));
         }
+        // Not wrong: adding a VM to `never` is the way to have it left alone.
         if let Some(never) = file.never.iter().find(|never| covers(never, &vm.name)) {
-            wrong
-                .push(format!("{at} contradicts never = [\"{}\"]: remove one of them", never.escape_debug()));
+            notes.push(format!("{at} is not used: never = [\"{}\"] comes first", never.escape_debug()));
         }
         rules.extend(rule(vm, &at, &limits, estimator.as_ref(), folder, &mut wrong));
     }
@@ -51,7 +51,7 @@ pub fn config(file: file::File, folder: &Path) -> Result<Config, Wrong> {
     match (estimator, wrong.is_empty()) {
         (Some(estimator), true) => {
             let never = file.never.iter().map(|text| Pattern::new(text)).collect();
-            Ok(Config { interval_s, never, rules, recording, metrics, estimator })
+            Ok(Config { interval_s, never, rules, notes, recording, metrics, estimator })
         }
         _ => Err(wrong),
     }
@@ -198,6 +198,9 @@ fn probing(vm: &file::Vm, probe: file::Probe, limits: &Limits, at: &str, wrong: 
             "{at}: probe.length_s = {} is shorter than min_stay_s = {}: a probe could not end in time",
             how.length_s, limits.min_stay_s
         ));
+    }
+    if limits.most_switches_per_hour < 2 {
+        wrong.push(format!("{at}: most_switches_per_hour = 1 does not allow a probe, which is two switches"));
     }
     if 4.0 * how.length_s > how.every_s {
         wrong.push(format!(

@@ -47,6 +47,8 @@ pub struct Config {
     pub never: Vec<Pattern>,
     /// The rules, in the order of the file: the first that fits a VM is the VM's.
     pub rules: Vec<Rule>,
+    /// What is not wrong, but perhaps not meant.
+    pub notes: Vec<String>,
     /// Where readings and decisions are recorded.
     pub recording: Option<Recording>,
     /// Where metrics go.

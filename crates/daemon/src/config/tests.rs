@@ -47,7 +47,6 @@ fn values_out_of_range_and_contradictions_are_all_told() {
         (vm("reporter = \"x\""), "reporter is no absolute path"),
         (vm("") + &vm(""), "vm[1] (web-*) is never used"),
         ("[[vm]]\nname = \"*\"\npolicy = \"dsp\"\n".to_string() + &vm(""), "vm[1] (web-*) is never used"),
-        (format!("never = [\"web-*\"]\n{}", vm("")), "contradicts never"),
         (vm("").replace("dsp", "dps"), "no policy `dps`"),
         (vm("").replace("dsp", "none.toml"), "cannot read /etc/bifold/none.toml"),
         (vm("").replace("dsp", "bae"), "which no live host counts"),
@@ -56,6 +55,7 @@ fn values_out_of_range_and_contradictions_are_all_told() {
         (probe("every_s = 1"), "probe.every_s = 1 is not 10"),
         (probe("length_s = 5"), "probe.length_s = 5 is shorter than min_stay_s = 10"),
         (probe("length_s = 500"), "more than a quarter"),
+        (probe("") + "most_switches_per_hour = 1\n", "does not allow a probe"),
         (probe("least_gain_percent = nan"), "least_gain_percent = NaN"),
         ("[metrics]\nlisten = \"0.0.0.0:9\"".into(), "is no loopback address"),
         ("[recording]\nfile = \"a\"\nmost_mib = 0".into(), "most_mib = 0"),
@@ -65,6 +65,8 @@ fn values_out_of_range_and_contradictions_are_all_told() {
         let error = parse(&text).unwrap_err();
         assert!(error.contains(told), "{text}: {error}");
     }
+    let noted = parse(&format!("never = [\"web-*\"]\n{}", vm(""))).unwrap();
+    assert!(noted.notes[0].contains("is not used: never"), "{:?}", noted.notes);
     let both = parse("interval_s = 0.0\nnever = [\"\"]").unwrap_err();
     assert_eq!(both.lines().count(), 3, "{both}");
     let general = parse(&format!("[limits]\nmin_stay_s = 1\nblackout_s = 5\n{}", vm(""))).unwrap_err();

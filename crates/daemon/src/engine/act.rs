@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Switches VMs, and gives them back. All that the daemon does to a VM is here.
 
-use super::{AGAIN, Engine, cause};
-use crate::homes::Home;
+use super::{AGAIN, Engine, Source, cause};
+use crate::homes::{Home, has_ended};
+use bifold_host::held::HeldError;
 use bifold_host::{Happened, HostError, Refusal, State, Switch, VmId};
 use bifold_policy::Mode;
 use std::time::Duration;
@@ -22,6 +23,11 @@ impl Engine {
     pub(super) fn switch(&mut self, id: VmId, to: Mode) -> Result<String, String> {
         let Some(vm) = self.vms.get(&id) else { return Err("it has ended".into()) };
         let started = vm.started;
+        // Names are looked at every ten seconds; a VM with another name may have another rule.
+        let name = self.watch.host().process(id.thread).name;
+        if name.is_some() && name != vm.name {
+            return Err("it was renamed".into());
+        }
         let own = match self.watch.host().paging(id).state() {
             Some(State::In(mode)) => mode,
             Some(State::To(_)) => return Err("somebody else switches it".into()),
@@ -30,9 +36,14 @@ impl Engine {
         // Before the switch, so that a daemon that dies in between leaves a note.
         let home = self.homes.get(id).unwrap_or(Home { mode: own, started });
         if let Err(e) = self.homes.keep(id, home) {
-            self.trouble(format!("{e}: {}; no VM is switched whose mode cannot be written down", cause(&e)));
+            let text = format!("{e}: {}; no VM is switched whose mode cannot be written down", cause(&e));
+            self.trouble(Source::Journal, Some(text));
+            if let Some(vm) = self.vms.get_mut(&id) {
+                vm.again = self.up + Duration::from_secs_f64(AGAIN);
+            }
             return Err("its mode cannot be written down".into());
         }
+        self.trouble(Source::Journal, None);
         let switched = self.request(id, to, started);
         let at_home = self.watch.host().paging(id).state() == Some(State::In(home.mode));
         if at_home {
@@ -97,10 +108,11 @@ impl Engine {
         match self.request(id, home.mode, home.started) {
             Ok(_) => {
                 self.forget(id);
+                self.vms.entry(id).and_modify(|vm| vm.wants_home = false);
                 Ok(Some(self.event(id, format!("is back in its own mode, {}: {why}", home.mode.name()))))
             }
             // There is nothing to give back.
-            Err(_) if !self.exists(id, home.started) => {
+            Err(_) if has_ended(self.watch.host(), id, home.started) => {
                 self.forget(id);
                 Ok(None)
             }
@@ -110,17 +122,16 @@ impl Engine {
         }
     }
 
-    /// Whether KVM has the VM whose process started at this time.
-    pub(super) fn exists(&self, id: VmId, started: u64) -> bool {
-        let host = self.watch.host();
-        host.vm(id).is_some_and(|vm| host.started(vm.pid).unwrap_or(0) == started)
-    }
-
     /// Gives back the VMs that are away without a rule to act.
     pub(super) fn give_back_others(&mut self) {
         for id in self.homes.vms() {
-            let due = self.vms.get(&id).is_some_and(|vm| !vm.is_ours() && vm.again <= self.up);
-            if due && self.give_back(id, "no rule switches it").is_err() {
+            let Some(vm) = self.vms.get(&id).filter(|vm| vm.again <= self.up) else { continue };
+            let why = match (vm.is_ours(), vm.wants_home) {
+                (_, true) => "asked to undo",
+                (false, _) => "no rule switches it",
+                (true, false) => continue,
+            };
+            if self.give_back(id, why).is_err() {
                 if let Some(vm) = self.vms.get_mut(&id) {
                     vm.again = self.up + Duration::from_secs_f64(AGAIN);
                 }
@@ -131,14 +142,18 @@ impl Engine {
     /// Forgets the modes of VMs that have ended.
     pub(super) fn forget_ended(&mut self) {
         let host = self.watch.host().clone();
-        if let Err(e) = self.homes.forget_ended(&host) {
-            self.trouble(format!("{e}: {}", cause(&e)));
-        }
+        let forgotten = self.homes.forget_ended(&host);
+        self.journal_written(forgotten);
     }
 
     fn forget(&mut self, id: VmId) {
-        if let Err(e) = self.homes.forget(id) {
-            self.trouble(format!("{e}: {}", cause(&e)));
+        let forgotten = self.homes.forget(id);
+        self.journal_written(forgotten);
+    }
+
+    fn journal_written(&mut self, written: Result<(), HeldError>) {
+        if let Err(e) = written {
+            self.trouble(Source::Journal, Some(format!("{e}: {}", cause(&e))));
         }
     }
 }

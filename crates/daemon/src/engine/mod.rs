@@ -14,7 +14,7 @@ pub use vm::Event;
 
 use crate::config::Config;
 use crate::error::DaemonError;
-use crate::homes::Homes;
+use crate::homes::{Homes, has_ended};
 use crate::pilot::{Choice, Verdict};
 use crate::record::{DecisionLine, Recorder};
 use crate::status::{SCHEMA, Status};
@@ -45,7 +45,18 @@ pub struct Engine {
     up: Duration,
     intervals: u64,
     reading: Duration,
-    trouble: Option<String>,
+    trouble: BTreeMap<Source, String>,
+}
+
+/// What may be in trouble without the daemon's ending.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Source {
+    /// The journal of modes.
+    Journal,
+    /// The recording.
+    Recording,
+    /// The file of metrics.
+    Metrics,
 }
 
 impl Engine {
@@ -67,7 +78,7 @@ impl Engine {
             up: Duration::ZERO,
             intervals: 0,
             reading: Duration::ZERO,
-            trouble: None,
+            trouble: BTreeMap::new(),
         };
         engine.name_sources();
         Ok(engine)
@@ -119,8 +130,10 @@ impl Engine {
         if self.intervals == 0 || !tick.gone.is_empty() {
             self.forget_ended();
         }
-        if let Some(Err(e)) = self.recorder.as_mut().map(Recorder::write) {
-            self.trouble(format!("{e}: {}; the recording lacks what it cannot take", cause(&e)));
+        if let Some(written) = self.recorder.as_mut().map(Recorder::write) {
+            let text =
+                written.err().map(|e| format!("{e}: {}; the recording lacks what it cannot take", cause(&e)));
+            self.trouble(Source::Recording, text);
         }
         self.intervals += 1;
         self.reading = clock().saturating_sub(start);
@@ -130,7 +143,7 @@ impl Engine {
         let Some(watched) = self.watch.vm(id) else { return };
         let started = self.watch.host().started(watched.pid).unwrap_or(0);
         // A VM that could not be read for a moment is still the VM that it was: its limits remember.
-        if self.vms.get(&id).is_none_or(|vm| vm.started != started) {
+        if self.vms.get(&id).is_none_or(|vm| started != 0 && vm.started != started) {
             self.vms.insert(id, Vm::new(watched, started, self.homes.get(id).is_some()));
         }
         self.find_rule(id);
@@ -139,7 +152,10 @@ impl Engine {
     /// Drops the VMs that have ended.
     fn drop_ended(&mut self) {
         let unread = self.vms.iter().filter(|(id, _)| self.watch.vm(**id).is_none());
-        let ended = unread.filter(|(id, vm)| !self.exists(**id, vm.started)).map(|(id, _)| *id);
+        // Without debugfs, the watch itself looks at processes.
+        let host = self.watch.host();
+        let blind = self.watch.no_debugfs().is_some();
+        let ended = unread.filter(|(id, vm)| blind || has_ended(host, **id, vm.started)).map(|(id, _)| *id);
         for id in ended.collect::<Vec<_>>() {
             self.event(id, "has ended".into());
             self.vms.remove(&id);
@@ -152,7 +168,7 @@ impl Engine {
         if vm.has_rule_for(watched.name.as_deref()) {
             return;
         }
-        if let Some(text) = vm.take_rule(watched, &self.config) {
+        if let Some(text) = vm.take_rule(watched, &self.config, self.homes.get(id).is_some()) {
             self.event(id, text);
         }
     }
@@ -221,13 +237,19 @@ impl Engine {
         }
     }
 
-    /// Holds a VM in its mode, for some seconds or until [`Engine::release`].
+    /// Holds a VM in its mode, for some seconds from `now` (the time since the start) or until [`Engine::release`].
     ///
     /// # Errors
-    /// If the word means no VM, or several.
-    pub fn hold(&mut self, word: &str, seconds: Option<f64>) -> Result<String, DaemonError> {
+    /// If the word means no VM or several, or the seconds are no time.
+    pub fn hold(&mut self, word: &str, seconds: Option<f64>, now: Duration) -> Result<String, DaemonError> {
         let id = self.meant(word)?;
-        let until = seconds.map(|s| self.up + Duration::from_secs_f64(s));
+        let end = |s| Duration::try_from_secs_f64(s).ok().and_then(|length| now.checked_add(length));
+        let until = match seconds.map(|s| (s, end(s))) {
+            Some((s, None)) => {
+                return Err(DaemonError::Refused(format!("{s} s is no time for which a VM can be held")));
+            }
+            until => until.and_then(|(_, until)| until),
+        };
         let Some(vm) = self.vms.get_mut(&id) else { return Err(nobody(word)) };
         vm.hold = Some(Hold { until });
         let text = match seconds {
@@ -243,7 +265,10 @@ impl Engine {
     /// If the word means no VM, or several.
     pub fn release(&mut self, word: &str) -> Result<String, DaemonError> {
         let id = self.meant(word)?;
-        let was = self.vms.get_mut(&id).and_then(|vm| vm.hold.take());
+        let was = self.vms.get_mut(&id).and_then(|vm| {
+            vm.wants_home = false;
+            vm.hold.take()
+        });
         let text = if was.is_some() { "is released" } else { "was not held" };
         Ok(self.event(id, text.into()))
     }
@@ -262,6 +287,7 @@ impl Engine {
         for id in ids {
             if let Some(vm) = self.vms.get_mut(&id) {
                 vm.hold = Some(Hold { until: None });
+                vm.wants_home = true;
             }
             match self.give_back(id, "asked to undo") {
                 Ok(Some(text)) => told.push(text),
@@ -289,6 +315,10 @@ impl Engine {
     }
 
     fn meant(&self, word: &str) -> Result<VmId, DaemonError> {
+        // KVM's identifier comes first: a name may look like one.
+        if let Some(id) = VmId::parse(word).filter(|id| self.vms.contains_key(id)) {
+            return Ok(id);
+        }
         let meant = |(id, vm): &(&VmId, &Vm)| is_meant(word, **id, vm.pid, vm.name.as_deref());
         let found: Vec<VmId> = self.vms.iter().filter(meant).map(|(id, _)| *id).collect();
         match found[..] {
@@ -317,7 +347,8 @@ impl Engine {
             intervals: self.intervals,
             reading_s: self.reading.as_secs_f64(),
             only_observes: self.only_observes(),
-            trouble: self.trouble.clone(),
+            trouble: Some(self.trouble.values().cloned().collect::<Vec<_>>().join("; "))
+                .filter(|t| !t.is_empty()),
             vms: self.vms.iter().map(|(id, vm)| self.status_of(*id, vm)).collect(),
         }
     }
@@ -353,10 +384,15 @@ impl Engine {
         std::mem::take(&mut self.events)
     }
 
-    /// Notes an error that decides nothing.
-    pub fn trouble(&mut self, text: String) {
-        self.events.push(Event { time: self.time, vm: None, text: text.clone() });
-        self.trouble = Some(text);
+    /// Notes an error that decides nothing, or that there is none any more. The log has what is new.
+    pub fn trouble(&mut self, of: Source, text: Option<String>) {
+        let before = match &text {
+            Some(text) => self.trouble.insert(of, text.clone()),
+            None => self.trouble.remove(&of),
+        };
+        if let Some(text) = text.filter(|t| before.as_ref() != Some(t)) {
+            self.events.push(Event { time: self.time, vm: None, text });
+        }
     }
 
     /// Notes something that happened to a VM, in the log and in the VM's own history. Returns the log's line.

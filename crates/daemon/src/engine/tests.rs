@@ -185,7 +185,7 @@ fn held_vms_stay_and_undo_gives_back() {
     let mut world = World::new();
     let mut engine = world.engine(&shadow("*", "act = true"));
     world.run(&mut engine, 1);
-    assert!(engine.hold("web", Some(5.0)).unwrap().contains("for 5 s"));
+    assert!(engine.hold("web", Some(5.0), Duration::from_secs(1)).unwrap().contains("for 5 s"));
     world.run(&mut engine, 3);
     assert_eq!(world.modes(), ["nested", "shadow"]);
     let status = engine.status();
@@ -198,10 +198,53 @@ fn held_vms_stay_and_undo_gives_back() {
     engine.release("200").unwrap();
     world.run(&mut engine, 15);
     assert_eq!(world.modes(), ["nested", "shadow"]);
-    assert!(engine.hold("none", None).unwrap_err().to_string().contains("sees no VM `none`"));
+    for never in [-1.0, f64::NAN, 1e300] {
+        assert!(engine.hold("db", Some(never), Duration::ZERO).is_err(), "{never}");
+    }
+    assert!(engine.hold("none", None, Duration::ZERO).unwrap_err().to_string().contains("sees no VM `none`"));
     let (vm, lately) = engine.explain("db").unwrap();
     assert_eq!(vm.vm, "200-7");
     assert!(lately.iter().any(|e| e.text.contains("asked to undo")), "{lately:?}");
+}
+
+#[test]
+fn a_host_that_cannot_be_read_loses_no_mode() {
+    let mut world = World::new();
+    let mut engine = world.engine(&shadow("web", "act = true"));
+    world.run(&mut engine, 3);
+    // As without a free file descriptor: no VM can be listed.
+    let kvm = world.fake.host().debug.join("kvm");
+    let away = kvm.with_extension("away");
+    std::fs::rename(&kvm, &away).unwrap();
+    world.run(&mut engine, 2);
+    assert_eq!(engine.end().len(), 1, "the VM is not back");
+    assert!(world.journal());
+    std::fs::rename(&away, &kvm).unwrap();
+    drop(engine);
+    let mut engine = world.engine("");
+    world.run(&mut engine, 3);
+    assert_eq!((world.modes()[0], world.journal()), ("nested", false));
+}
+
+#[test]
+fn a_vm_with_another_name_is_not_switched_before_its_rule_is_known() {
+    let mut world = World::new();
+    let mut engine = world.engine(&format!("[limits]\nmin_stay_s = 3\n{}", shadow("web", "act = true")));
+    engine.hold("web", None, Duration::ZERO).unwrap_err();
+    world.run(&mut engine, 1);
+    world.fake.vm(WEB, "other");
+    let told = world.run(&mut engine, 3);
+    assert_eq!(world.modes()[0], "nested", "{told:?}");
+    assert!(told.iter().any(|t| t.contains("it was renamed")), "{told:?}");
+}
+
+#[test]
+fn kvms_identifier_comes_before_a_name_that_looks_like_one() {
+    let mut world = World::new();
+    world.vm(DB, "100-7");
+    let mut engine = world.engine("");
+    world.run(&mut engine, 1);
+    assert!(engine.hold("100-7", None, Duration::ZERO).unwrap().starts_with("VM 100-7 (web)"));
 }
 
 #[test]

@@ -51,6 +51,8 @@ pub struct Vm {
     /// Whether a rule was looked for before.
     named: bool,
     pub hold: Option<Hold>,
+    /// Is to return to its own mode, because a user asked.
+    pub wants_home: bool,
     /// Why KVM will never switch this VM.
     pub cannot: Option<String>,
     /// Not before this time since the daemon's start: KVM refused.
@@ -81,6 +83,7 @@ impl Vm {
             has_rule: false,
             named: false,
             hold: None,
+            wants_home: false,
             cannot: None,
             again: Duration::ZERO,
             totals: Totals::default(),
@@ -116,7 +119,8 @@ impl Vm {
     }
 
     /// Takes the rule that the configuration has for the VM. Returns what that means, in words, unless all is as before.
-    pub fn take_rule(&mut self, watched: &Watched, config: &Config) -> Option<String> {
+    /// `away`: the VM's mode is the daemon's doing.
+    pub fn take_rule(&mut self, watched: &Watched, config: &Config, away: bool) -> Option<String> {
         self.name = watched.name.clone();
         let name = self.name.as_deref();
         let rule = config.rule(watched.id, name);
@@ -130,7 +134,7 @@ impl Vm {
         self.acts = rule.is_some_and(|r| r.act);
         self.rule = rule.cloned();
         self.policy = rule.map(|r| r.decides.name().to_string());
-        self.pilot = rule.map(|r| Pilot::new(r, config));
+        self.pilot = rule.map(|r| Pilot::new(r, config, away));
         (self.last, self.logged, self.intervals, self.told_missing) = (None, None, 0, false);
         Some(match (&self.policy, self.acts) {
             (Some(policy), true) => format!("is switched by policy {policy}"),
