@@ -97,7 +97,7 @@ fn a_folder_has_one_daemon_and_what_a_killed_one_left_is_taken_over() {
     let wrong = ctl("reload").refused();
     assert!(wrong.contains("interval_s = 0 is not 0.05 to 3600"), "{wrong}");
     std::fs::write(dir.path().join("c.toml"), "").unwrap();
-    assert_eq!(ctl("reload").quietly(), "reads its configuration\n");
+    assert_eq!(ctl("reload").quietly(), "has read its configuration\n");
     first.signal("-KILL");
     first.ends();
     assert!(dir.path().join("state/control").exists(), "as a daemon that was killed leaves the socket");
