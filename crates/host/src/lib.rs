@@ -37,6 +37,7 @@ mod process;
 mod smaps;
 mod statistics;
 mod switch;
+pub mod topology;
 mod vcpus;
 mod vm;
 mod vm_directory;
