@@ -27,7 +27,7 @@ mod status;
 
 pub use config::{Config, ConfigError};
 pub use engine::{Engine, Event, Source};
-pub use error::DaemonError;
+pub use error::{DaemonError, with_causes};
 pub use homes::Homes;
 pub use pilot::{Choice, Verdict};
 pub use probe::Probing;

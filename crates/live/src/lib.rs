@@ -11,7 +11,7 @@
 //! Intervals are written to [`files`]; a [`recording`] reads them back. A policy [`follow`]s a VM; a [`replay`] shows what a
 //! policy would have decided over a recording.
 //!
-//! This crate switches no VM and makes no decisions.
+//! This crate switches no VM.
 #![forbid(unsafe_code)]
 
 pub mod advice;

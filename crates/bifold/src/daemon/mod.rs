@@ -13,7 +13,7 @@ use anyhow::Context as _;
 use args::CONFIG;
 use bifold_daemon::control::{Answer, Control, Request};
 use bifold_daemon::metrics::{self, Listener};
-use bifold_daemon::{Config, DaemonError, Engine, Homes, Source};
+use bifold_daemon::{Config, DaemonError, Engine, Homes, Source, with_causes};
 use bifold_host::Host;
 use bifold_live::Watch;
 use bifold_live::hardware::FileLimit;
@@ -42,6 +42,7 @@ pub fn run(args: &DaemonArgs) -> anyhow::Result<Status> {
     }
     let signals = Signals::catch()?;
     let config = configuration(args)?;
+    config.notes.iter().for_each(|text| note(true, text));
     let host = Host::live();
     let (pmu, no_pmu) = vms::pmu(&host, args.no_pmu);
     FileLimit::raise().context("cannot raise the limit of open files")?;
@@ -95,11 +96,6 @@ fn make(folder: &Path) -> anyhow::Result<()> {
 
 fn listener(config: &Config) -> Result<Option<Listener>, DaemonError> {
     config.metrics.listen.map(Listener::start).transpose()
-}
-
-/// An error with its causes.
-fn whole(error: &dyn std::error::Error) -> String {
-    error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {}", whole(cause)))
 }
 
 /// Tells systemd, if systemd started this.
@@ -193,7 +189,7 @@ impl Daemon<'_> {
         }
         let Ok(text) = metrics::text(&self.engine.status()) else { return };
         if let Some(written) = file.map(|path| metrics::write(&path, &text)) {
-            self.engine.trouble(Source::Metrics, written.err().map(|e| whole(&e)));
+            self.engine.trouble(Source::Metrics, written.err().map(|e| with_causes(&e)));
         }
         if let Some(listener) = &self.listener {
             listener.set(text);
@@ -215,7 +211,7 @@ impl Daemon<'_> {
                 self.read_configuration().map(|()| Answer::Done(vec!["has read its configuration".into()]))
             }
         };
-        answer.unwrap_or_else(|e| Answer::Refused(whole(&e)))
+        answer.unwrap_or_else(|e| Answer::Refused(with_causes(&e)))
     }
 
     /// The configuration as it is now in the files, if it can be used.
@@ -231,13 +227,14 @@ impl Daemon<'_> {
         let taken = self.configuration().and_then(|config| self.take(config));
         match &taken {
             Ok(()) => note(true, "has read its configuration"),
-            Err(e) => note(true, format_args!("keeps its configuration: {}", whole(e))),
+            Err(e) => note(true, format_args!("keeps its configuration: {}", with_causes(e))),
         }
         notify(&[NotifyState::Ready]);
         taken
     }
 
     fn take(&mut self, config: Config) -> Result<(), DaemonError> {
+        config.notes.iter().for_each(|text| note(true, text));
         let moved = config.metrics.listen != self.engine.config().metrics.listen;
         let listener = if moved { listener(&config)? } else { None };
         self.engine.reload(config)?;

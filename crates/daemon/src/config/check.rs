@@ -2,6 +2,7 @@
 //! Turns what is written into a configuration, and finds values out of range and contradictions.
 
 use super::{Config, Decides, Limits, Metrics, Pattern, Recording, Rule, file};
+use crate::error::with_causes;
 use crate::probe::Probing;
 use bifold_live::Measured;
 use bifold_live::modelled::ModelledPmu;
@@ -144,7 +145,7 @@ fn rule(
     }
     let modelled_pmu = match vm.modelled_pmu.map(|path| ModelledPmu::read(&folder.join(path))) {
         Some(Err(e)) => {
-            wrong.push(format!("{at}: modelled_pmu: {}", told(&e)));
+            wrong.push(format!("{at}: modelled_pmu: {}", with_causes(&e)));
             None
         }
         read => read.and_then(Result::ok).map(Arc::new),
@@ -157,11 +158,6 @@ fn rule(
         reporter: vm.reporter,
         modelled_pmu,
     })
-}
-
-/// An error with its causes.
-fn told(error: &dyn std::error::Error) -> String {
-    error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {}", told(source)))
 }
 
 fn policy(vm: &file::Vm, name: &str, folder: &Path) -> Result<Named, SpecError> {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Switches VMs, and gives them back. All that the daemon does to a VM is here.
 
-use super::{AGAIN, Engine, Source, cause};
+use super::{AGAIN, Engine, Source};
+use crate::error::with_causes;
 use crate::homes::{Home, has_ended};
 use bifold_host::held::HeldError;
 use bifold_host::{Happened, HostError, Refusal, State, Switch, VmId};
 use bifold_policy::Mode;
-use std::time::Duration;
 
 /// Whether KVM's answer will be the same at every time.
 fn is_final(error: &HostError) -> bool {
@@ -36,10 +36,10 @@ impl Engine {
         // Before the switch, so that a daemon that dies in between leaves a note.
         let home = self.homes.get(id).unwrap_or(Home { mode: own, started });
         if let Err(e) = self.homes.keep(id, home) {
-            let text = format!("{e}: {}; no VM is switched whose mode cannot be written down", cause(&e));
+            let text = format!("{}; no VM is switched whose mode cannot be written down", with_causes(&e));
             self.trouble(Source::Journal, Some(text));
             if let Some(vm) = self.vms.get_mut(&id) {
-                vm.again = self.up + Duration::from_secs_f64(AGAIN);
+                vm.again = self.up + AGAIN;
             }
             return Err("its mode cannot be written down".into());
         }
@@ -63,7 +63,7 @@ impl Engine {
         let (always, up) = (self.only_observes(), self.up);
         if let Some(vm) = self.vms.get_mut(&id) {
             vm.cannot.clone_from(&always);
-            vm.again = up + Duration::from_secs_f64(AGAIN);
+            vm.again = up + AGAIN;
         }
         always.unwrap_or_else(|| "its mode cannot be read".into())
     }
@@ -89,7 +89,7 @@ impl Engine {
             }
             Err(e) => {
                 vm.totals.refused += 1;
-                vm.again = up + Duration::from_secs_f64(AGAIN);
+                vm.again = up + AGAIN;
                 let text = match &e {
                     HostError::Refused { refusal, .. } => refusal.to_string(),
                     e => e.to_string(),
@@ -133,7 +133,7 @@ impl Engine {
             };
             if self.give_back(id, why).is_err() {
                 if let Some(vm) = self.vms.get_mut(&id) {
-                    vm.again = self.up + Duration::from_secs_f64(AGAIN);
+                    vm.again = self.up + AGAIN;
                 }
             }
         }
@@ -153,7 +153,7 @@ impl Engine {
 
     fn journal_written(&mut self, written: Result<(), HeldError>) {
         if let Err(e) = written {
-            self.trouble(Source::Journal, Some(format!("{e}: {}", cause(&e))));
+            self.trouble(Source::Journal, Some(with_causes(&e)));
         }
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! - a VM that no rule with `act` fits, a VM of `never`, and a held VM are not switched, except back to their own modes;
 //! - a VM's own mode is in the journal before the daemon first switches the VM;
-//! - a VM whose rule is gone is given back, and tried again every [`AGAIN`] seconds if KVM refuses.
+//! - a VM whose rule is gone is given back, and tried again after [`AGAIN`] if KVM refuses.
 
 mod act;
 mod vm;
@@ -13,7 +13,7 @@ mod vm;
 pub use vm::Event;
 
 use crate::config::Config;
-use crate::error::DaemonError;
+use crate::error::{DaemonError, with_causes};
 use crate::homes::{Homes, has_ended};
 use crate::pilot::{Choice, Verdict};
 use crate::record::{DecisionLine, Recorder};
@@ -26,8 +26,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use vm::{Hold, Vm};
 
-/// Seconds after which a request that KVM refused is tried again.
-const AGAIN: f64 = 10.0;
+/// Time after which a request that KVM refused is tried again.
+const AGAIN: Duration = Duration::from_secs(10);
 /// Number of a VM's intervals after which a counter that nobody counts is told.
 const TELL_MISSING: u64 = 5;
 
@@ -131,8 +131,9 @@ impl Engine {
             self.forget_ended();
         }
         if let Some(written) = self.recorder.as_mut().map(Recorder::write) {
-            let text =
-                written.err().map(|e| format!("{e}: {}; the recording lacks what it cannot take", cause(&e)));
+            let text = written
+                .err()
+                .map(|e| format!("{}; the recording lacks what it cannot take", with_causes(&e)));
             self.trouble(Source::Recording, text);
         }
         self.intervals += 1;
@@ -416,11 +417,6 @@ fn nobody(word: &str) -> DaemonError {
         "the daemon sees no VM `{}`: `bifold ctl status` lists them",
         word.escape_debug()
     ))
-}
-
-/// The innermost cause of an error.
-fn cause(error: &dyn std::error::Error) -> String {
-    error.source().map_or_else(|| error.to_string(), |source| source.to_string())
 }
 
 #[cfg(test)]

@@ -13,7 +13,8 @@
 //! next holder does it.
 //!
 //! The caller supplies the function that writes settings back, because their order depends on the kernel
-//! interface. The only caller is [`KsmGuard`](crate::ksm::KsmGuard).
+//! interface. [`KsmGuard`](crate::ksm::KsmGuard) holds KSM's settings so. A daemon that is started again by itself needs no guardian:
+//! it takes [`lock`] and [`Journal`] alone.
 
 mod error;
 mod guardian;
