@@ -25,6 +25,25 @@ pub struct Topology {
     pub tickless: NumberSet,
     /// PCI devices, in order of address.
     pub devices: Vec<Device>,
+    /// Whether the kernel has NUMA. Without NUMA, node 0 stands for the whole machine and memory cannot be bound.
+    pub numa: bool,
+    /// What the calling process may use, if its cgroup tells.
+    pub allowed: Option<Allowed>,
+    /// What is missing, damaged or contradictory, a sentence each.
+    pub notes: Vec<String>,
+}
+
+/// CPUs and nodes that the processes of a cgroup may use.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Allowed {
+    /// The cgroup, such as `/machine.slice`; `/` within a container is the container's.
+    pub group: String,
+    /// Its CPUs.
+    pub cpus: NumberSet,
+    /// The nodes that its memory may come from.
+    pub nodes: NumberSet,
+    /// The container's kind, such as `docker`, if the caller runs in one.
+    pub container: Option<String>,
 }
 
 /// A CPU: one thread of a core.
@@ -40,7 +59,7 @@ pub struct Cpu {
     pub core: Option<i32>,
     /// CPUs of the same core, this one included.
     pub threads: NumberSet,
-    /// Its node; `None` on a kernel without NUMA.
+    /// Its node; 0 on a kernel without NUMA.
     pub node: Option<u32>,
 }
 
@@ -61,6 +80,21 @@ pub struct Node {
     pub huge: BTreeMap<u64, HugePool>,
     /// How fast its best initiators reach its memory (HMAT, `access0`).
     pub access: Option<Access>,
+    /// The same for initiators with CPUs only (`access1`).
+    pub cpu_access: Option<Access>,
+    /// Caches in front of its memory, in order of level.
+    pub side_caches: Vec<SideCache>,
+}
+
+/// A cache in front of a node's memory (HMAT, `memory_side_cache`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SideCache {
+    /// Level; 1 is nearest to the memory.
+    pub level: u32,
+    /// Bytes.
+    pub bytes: u64,
+    /// Bytes of a line.
+    pub line: u32,
 }
 
 /// Huge pages of one size on one node.
@@ -92,6 +126,8 @@ pub struct Access {
 pub struct Cache {
     /// Level, from 1 on.
     pub level: u32,
+    /// Number within its level, as the hardware has it; `None` on old kernels.
+    pub id: Option<u32>,
     /// Bytes.
     pub bytes: u64,
     /// Bytes of a line.
