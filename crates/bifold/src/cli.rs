@@ -6,7 +6,7 @@
 //! man pages show.
 
 use crate::usage::UsageError;
-use crate::{compare, ctl, daemon, diff, doctor, mode, policy, profile, share, stat, status, top};
+use crate::{compare, ctl, daemon, diff, doctor, mode, place, policy, profile, share, stat, status, top};
 use clap::error::{ContextKind, ContextValue};
 use clap::{ArgMatches, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use std::path::PathBuf;
@@ -44,6 +44,7 @@ pub enum Verb {
     Daemon(daemon::DaemonArgs),
     Ctl(ctl::CtlArgs),
     Share(share::ShareArgs),
+    Place(place::PlaceArgs),
     Doctor(doctor::DoctorArgs),
     /// Write the man pages into a directory
     Man {
@@ -157,9 +158,9 @@ mod tests {
         for verb in Cli::command().get_subcommands() {
             let name = verb.get_name();
             assert!(["doctor", "man", "completions"].contains(&name) || doctor::knows(name), "{name}");
-            if name == "share" {
+            if ["share", "place"].contains(&name) {
                 for one in verb.get_subcommands() {
-                    let full = format!("share {}", one.get_name());
+                    let full = format!("{name} {}", one.get_name());
                     assert!(doctor::knows(&full), "{full}");
                 }
             }

@@ -42,6 +42,12 @@ pub enum HostError {
         /// The file.
         path: PathBuf,
     },
+    /// There are no CPUs in sysfs.
+    #[error("{} has no CPUs: mount sysfs, or give the folder in which a copied tree's sys and proc are", path.display())]
+    NoCpus {
+        /// The directory.
+        path: PathBuf,
+    },
     /// Any other error of a file.
     #[error("cannot read {}", path.display())]
     Io {
@@ -134,7 +140,9 @@ impl HostError {
         match self {
             NoKvm { .. } | NoVendor { .. } | NoDebugfs { .. } | NotRoot { .. } | OneModeForAll { .. } => true,
             Refused { refusal, .. } => matches!(refusal, Refusal::NotRoot | Refusal::Forbidden),
-            Io { .. } | NoVm { .. } | SeveralVms { .. } | Gone { .. } | NoFile { .. } => false,
+            Io { .. } | NoCpus { .. } | NoVm { .. } | SeveralVms { .. } | Gone { .. } | NoFile { .. } => {
+                false
+            }
         }
     }
 }

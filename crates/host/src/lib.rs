@@ -84,6 +84,17 @@ impl Host {
             tracing: "/sys/kernel/tracing".into(),
         }
     }
+
+    /// A machine whose `sys` and `proc` were copied into a folder.
+    pub fn copied(root: &Path) -> Host {
+        let sys = root.join("sys");
+        Host {
+            debug: sys.join("kernel/debug"),
+            tracing: sys.join("kernel/tracing"),
+            proc: root.join("proc"),
+            sys,
+        }
+    }
 }
 
 /// Upper limit for files that are read whole.

@@ -60,6 +60,7 @@ pub const VERBS: &[Verb] = &[
     verb("share run", EXPERIMENT),
     Verb { part: None, ..verb("share watch", &["KSM counters"]) },
     verb("share advise", &["KSM counters"]),
+    verb("place show", &[]),
 ];
 
 /// Whether a verb works.

@@ -27,6 +27,29 @@ pub struct NumberSet(BTreeSet<u32>);
 pub struct BadList(pub String);
 
 impl NumberSet {
+    /// The numbers of a mask in the kernel's format, words of 32 bits with the lowest last: `00000001,0000000f`.
+    pub fn from_mask(text: &str) -> Option<NumberSet> {
+        let words: Vec<&str> = text.trim().split(',').collect();
+        if words.len() > MOST as usize / 32 {
+            return None;
+        }
+        let mut numbers = BTreeSet::new();
+        for (at, word) in (0..).zip(words.iter().rev()) {
+            let digits = word.strip_prefix("0x").unwrap_or(word);
+            if !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
+                return None;
+            }
+            let word = u32::from_str_radix(digits, 16).ok()?;
+            numbers.extend((0..32).filter(|bit| word >> bit & 1 == 1).map(|bit| at * 32 + bit));
+        }
+        Some(NumberSet(numbers))
+    }
+
+    /// A number that a set can have.
+    pub(super) fn number(text: &str) -> Option<u32> {
+        text.parse().ok().filter(|n| *n < MOST)
+    }
+
     /// The numbers in ascending order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = u32> + '_ {
         self.0.iter().copied()
@@ -87,7 +110,7 @@ impl FromStr for NumberSet {
         let mut numbers = BTreeSet::new();
         for part in text.trim().split(',').filter(|p| !p.is_empty()) {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
-            let number = |t: &str| t.trim().parse::<u32>().ok().filter(|n| *n < MOST).ok_or_else(bad);
+            let number = |t: &str| NumberSet::number(t.trim()).ok_or_else(bad);
             let (first, last) = (number(first)?, number(last)?);
             if first > last {
                 return Err(bad());
@@ -131,7 +154,31 @@ mod tests {
         assert_eq!("\n".parse::<NumberSet>(), Ok(NumberSet::default()));
     }
 
+    #[test]
+    fn a_mask_has_its_lowest_word_last() {
+        for (mask, list) in [
+            ("1", "0"),
+            ("0000000f", "0-3"),
+            ("3,00000000,80000001", "0,31,64-65"),
+            ("0x00000005,0x00000002", "1,32,34"),
+        ] {
+            assert_eq!(NumberSet::from_mask(mask).unwrap().to_string(), list);
+        }
+        for bad in ["", ",", "x", "+1", "100000000", "1 2", &"0,".repeat(3000)] {
+            assert_eq!(NumberSet::from_mask(bad), None, "{bad}");
+        }
+    }
+
     proptest! {
+        #[test]
+        fn a_mask_reads_as_its_words_were_made(words in proptest::collection::vec(any::<u32>(), 1..20)) {
+            let text: Vec<String> = words.iter().rev().map(|w| format!("{w:08x}")).collect();
+            let set = NumberSet::from_mask(&text.join(",")).unwrap();
+            for n in 0..words.len() as u32 * 32 {
+                prop_assert_eq!(set.contains(n), words[n as usize / 32] & (1 << (n % 32)) != 0);
+            }
+        }
+
         #[test]
         fn a_list_reads_as_it_was_written(numbers: BTreeSet<u16>) {
             let set: NumberSet = numbers.iter().map(|n| u32::from(*n)).collect();

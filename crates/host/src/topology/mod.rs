@@ -4,7 +4,13 @@
 //! Sources: `Documentation/ABI/stable/sysfs-devices-node`, `sysfs-devices-system-cpu`, `admin-guide/cputopology.rst`,
 //! `admin-guide/mm/numaperf.rst` and `admin-guide/mm/hugetlbpage.rst` of Linux.
 
+mod cgroup;
+mod cpus;
+mod devices;
 mod list;
+mod nodes;
+mod read;
+mod tree;
 
 pub use list::{BadList, NumberSet};
 
