@@ -34,7 +34,7 @@ PROFILE ?= profiles/epyc-zen5-guest.toml
 # Scale of the memory and of the times in experiments with sharing guests.
 SCALE ?= 1/8
 
-.PHONY: help setup bochs qemu build reporter install uninstall demo test docs kernel vmtest vmtest-long vmtest-debug vmtest-host kvm-tests validate-exits validate-time lab-live lab-policies lab-share lab-builds published-times lab lint fuzz msrv bench clean
+.PHONY: help setup bochs qemu build reporter install uninstall demo test hwloc-trees docs kernel vmtest vmtest-long vmtest-debug vmtest-host kvm-tests validate-exits validate-time lab-live lab-policies lab-share lab-builds published-times lab lint fuzz msrv bench clean
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /make \1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r a b; do printf '  %-20s %s\n' "$$a" "$$b"; done
 
@@ -77,6 +77,9 @@ uninstall: ## remove what make install installed, with the same PREFIX and DESTD
 # The dev profile: with link-time optimisation, building the tests takes longer than running them.
 test: setup ## run all tests
 	$(CARGO) test --workspace --locked --no-fail-fast
+
+hwloc-trees: setup ## compare the reader of /sys with hwloc on 47 machines' trees, which are fetched if they are missing
+	BIFOLD_HWLOC_TREES=must $(CARGO) test --locked -p bifold-host --test it hwloc
 
 kernel: setup ## build KVM modules with a paging mode per VM: target/kernel/RELEASE/kvm*.ko
 	@kernel/build

@@ -11,11 +11,12 @@ use super::{Allowed, NumberSet};
 use crate::Host;
 use std::path::{Component, Path, PathBuf};
 
-/// Files with effective CPUs and nodes, by the version of cgroups. The kernel's old mount option `noprefix` takes the
-/// prefix away.
-const V1: [[&str; 2]; 3] =
-    [["cpuset.effective_cpus", "cpuset.effective_mems"], ["cpuset.cpus", "cpuset.mems"], ["cpus", "mems"]];
-const V2: [[&str; 2]; 1] = [["cpuset.cpus.effective", "cpuset.mems.effective"]];
+/// Files with CPUs and nodes by the version of cgroups, those to prefer first. In version 1 the kernel itself keeps a group's
+/// lists within those of its parent, unless the mount option `cpuset_v2_mode` gives them the meaning of version 2. The old
+/// mount option `noprefix` takes the prefix away.
+const V1: &[[&str; 2]] = &[["cpuset.cpus", "cpuset.mems"], ["cpus", "mems"]];
+const V1_AS_V2: &[[&str; 2]] = &[["cpuset.effective_cpus", "cpuset.effective_mems"]];
+const V2: &[[&str; 2]] = &[["cpuset.cpus.effective", "cpuset.mems.effective"]];
 
 /// Where cgroups with the controller cpuset are mounted.
 struct Mount {
@@ -58,8 +59,11 @@ impl Host {
         let v1 = rows.iter().find(|(_, kind, options)| has_v1(kind, options));
         let v2 = rows.iter().find(|(_, kind, _)| *kind == "cgroup2");
         match (v1, v2) {
-            (Some((point, ..)), _) => Some(Mount { at: at(point), files: &V1, v2: false }),
-            (None, Some((point, ..))) => Some(Mount { at: at(point), files: &V2, v2: true }),
+            (Some((point, _, options)), _) => {
+                let files = if options.split(',').any(|o| o == "cpuset_v2_mode") { V1_AS_V2 } else { V1 };
+                Some(Mount { at: at(point), files, v2: false })
+            }
+            (None, Some((point, ..))) => Some(Mount { at: at(point), files: V2, v2: true }),
             (None, None) => None,
         }
     }

@@ -33,7 +33,7 @@ fn device(sys: &Tree, address: &str, names: BTreeSet<String>) -> Device {
         address: address.into(),
         class: sys.parsed(&at("class"), "class code", class).unwrap_or(0),
         node: sys.id(&at("numa_node")),
-        cpus: sys.set(&at("local_cpulist"), &at("local_cpus")).unwrap_or_default(),
+        cpus: sys.set(&at("local_cpus"), &at("local_cpulist")).unwrap_or_default(),
         names: names.into_iter().collect(),
         interrupts,
     }

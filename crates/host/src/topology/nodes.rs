@@ -40,7 +40,7 @@ fn node(sys: &Tree, number: u32) -> Node {
         ));
     }
     Node {
-        cpus: sys.set(&at("cpulist"), &at("cpumap")).unwrap_or_default(),
+        cpus: sys.set(&at("cpumap"), &at("cpulist")).unwrap_or_default(),
         memory: amount("MemTotal").unwrap_or(0),
         free: amount("MemFree").unwrap_or(0),
         kvm_tables: amount("SecPageTables"),

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reads a whole [`Topology`].
 //!
-//! Every fact is its own file, and CPUs, nodes and devices can come and go while they are read. What is missing stays
-//! empty; what is there and makes no sense is left out, with a note.
+//! Every fact is its own file, and CPUs, nodes and devices can come and go while they are read: if the lists of online CPUs
+//! and nodes change meanwhile, all is read again. What is missing stays empty; what is there and makes no sense is left
+//! out, with a note.
 
 use super::tree::Tree;
 use super::{Cache, Cpu, NumberSet, Topology, cpus, devices, nodes};
+use crate::memory::text;
 use crate::{Host, HostError};
 use std::collections::BTreeMap;
+
+/// How often a topology is read if CPUs or nodes come and go meanwhile.
+const MOST_TRIES: usize = 3;
 
 impl Host {
     /// The CPUs, caches, nodes and devices of this machine, and what the calling process may use of them.
@@ -15,6 +20,23 @@ impl Host {
     /// # Errors
     /// If sysfs has no CPUs: it is not mounted, or a copied tree has no `sys`.
     pub fn topology(&self) -> Result<Topology, HostError> {
+        let lists =
+            || ["cpu", "node"].map(|kind| text(&self.sys.join(format!("devices/system/{kind}/online"))));
+        let mut before = lists();
+        for _ in 0..MOST_TRIES {
+            let found = self.topology_at_once()?;
+            let after = lists();
+            if before == after {
+                return Ok(found);
+            }
+            before = after;
+        }
+        let mut found = self.topology_at_once()?;
+        found.notes.push("CPUs or nodes came and went all the time while they were read".into());
+        Ok(found)
+    }
+
+    fn topology_at_once(&self) -> Result<Topology, HostError> {
         let sys = Tree::new(&self.sys);
         let mut found = cpus::cpus(&sys);
         if found.is_empty() {
@@ -26,9 +48,18 @@ impl Host {
         if !numa {
             nodes.insert(0, nodes::only_node(&sys, self, online.clone()));
         }
+        let mut free = online.clone();
         for (&number, node) in &mut nodes {
             // A CPU may have gone offline since its file was read.
-            node.cpus = node.cpus.intersection(&online);
+            let claimed = node.cpus.intersection(&online);
+            node.cpus = claimed.intersection(&free);
+            if node.cpus != claimed {
+                let twice = claimed.difference(&free);
+                sys.note(format!(
+                    "node {number} claims CPU {twice} of an earlier node: the firmware's tables are wrong"
+                ));
+            }
+            free = free.difference(&node.cpus);
             for cpu in node.cpus.iter() {
                 found.entry(cpu).and_modify(|c| c.node = Some(number));
             }

@@ -91,9 +91,9 @@ impl Tree {
         })
     }
 
-    /// A list from a file `NAME_list` or `NAMElist`, else from the mask in the file `NAME` or `NAMEmap`.
-    pub fn set(&self, list: &str, mask: &str) -> Option<NumberSet> {
-        self.list(list).or_else(|| self.parsed(mask, "mask", NumberSet::from_mask))
+    /// A set from a file with a mask, else from one with a list. Kernels have both; a copied tree may have one.
+    pub fn set(&self, mask: &str, list: &str) -> Option<NumberSet> {
+        self.parsed(mask, "mask", NumberSet::from_mask).or_else(|| self.list(list))
     }
 
     /// Names in a directory, in order; none if there is no such directory.
