@@ -160,3 +160,6 @@ pub struct Device {
     /// Its interrupts.
     pub interrupts: NumberSet,
 }
+
+#[cfg(test)]
+mod tests;
