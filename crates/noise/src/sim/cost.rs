@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The parameters of the LogGP model.
+
+use serde::Serialize;
+
+/// What a message costs. Nanoseconds.
+///
+/// The default is LogGOPSim's.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct LogGp {
+    /// `L`: from the sender's CPU to the receiver's, for the first byte.
+    pub latency: f64,
+    /// `o`: how long the sender's and the receiver's CPU are busy.
+    pub overhead: f64,
+    /// `g`: least time between two messages that a rank sends, or receives.
+    pub gap: f64,
+    /// `G`: for each byte after the first.
+    pub gap_per_byte: f64,
+    /// Size of a message.
+    pub bytes: u32,
+}
+
+impl Default for LogGp {
+    fn default() -> LogGp {
+        LogGp { latency: 2500.0, overhead: 1500.0, gap: 1000.0, gap_per_byte: 6.0, bytes: 1 }
+    }
+}
+
+impl LogGp {
+    /// For the bytes after the first.
+    fn stream(&self) -> f64 {
+        f64::from(self.bytes.saturating_sub(1)) * self.gap_per_byte
+    }
+
+    /// From the end of the sender's overhead to the arrival of the last byte.
+    pub fn wire(&self) -> f64 {
+        self.latency + self.stream()
+    }
+
+    /// Least time between the starts of two messages that a rank sends, or receives.
+    pub fn spacing(&self) -> f64 {
+        self.gap + self.stream()
+    }
+
+    /// From the start of a send to the end of the receive.
+    pub fn message(&self) -> f64 {
+        2.0 * self.overhead + self.wire()
+    }
+}
