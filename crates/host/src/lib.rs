@@ -38,6 +38,7 @@ mod smaps;
 mod statistics;
 mod switch;
 pub mod topology;
+pub mod tracing;
 mod vcpus;
 mod vm;
 mod vm_directory;

@@ -80,7 +80,9 @@ pub enum NoiseError {
         value: f64,
     },
     /// The lines are not in the order of time.
-    #[error("line {line}: start {start} comes before that of the line above, {above}: sort the file by its first column")]
+    #[error(
+        "line {line}: start {start} comes before that of the line above, {above}: sort the file by its first column"
+    )]
     Unsorted {
         /// The line.
         line: usize,
@@ -90,7 +92,9 @@ pub enum NoiseError {
         above: f64,
     },
     /// Two interruptions overlap.
-    #[error("line {line}: the interruption starts at {start}, before that of the line above ends, at {end}: one CPU has one interruption at a time, so give each CPU a file of its own")]
+    #[error(
+        "line {line}: the interruption starts at {start}, before that of the line above ends, at {end}: one CPU has one interruption at a time, so give each CPU a file of its own"
+    )]
     Overlap {
         /// The line.
         line: usize,
@@ -320,7 +324,9 @@ mod tests {
 
     #[test]
     fn an_error_names_the_line_and_what_is_wrong() {
-        assert!(error("# x\n5 5\n4 1\n").starts_with("line 3: start 4 comes before that of the line above, 5"));
+        assert!(
+            error("# x\n5 5\n4 1\n").starts_with("line 3: start 4 comes before that of the line above, 5")
+        );
         assert!(error("5 5\n8 1\n").starts_with("line 2: the interruption starts at 8, before"));
         assert!(error("5 -1\n").starts_with("line 1: the length -1 is not from 0"));
         assert!(error("-5 1\n").starts_with("line 1: the start -5 is not"));
@@ -330,7 +336,10 @@ mod tests {
         for bad in ["1", "a b", "1\tx", "1,2", "0x10 3"] {
             assert!(error(bad).contains("is no start and length in nanoseconds"), "{bad}");
         }
-        assert!(error("# duration_ns: 10\n5 8\n").contains("duration_ns is 10, but the last interruption ends at 13"));
+        assert!(
+            error("# duration_ns: 10\n5 8\n")
+                .contains("duration_ns is 10, but the last interruption ends at 13")
+        );
         assert!(error(&"1".repeat(2000)).contains("more than 1023 bytes"));
         for empty in ["", "\n\n", "# nothing\n", "# duration_ns: 0\n"] {
             assert!(error(empty).starts_with("the file has no interruption"), "{empty:?}");

@@ -67,7 +67,7 @@ pub enum ExitCountersError {
 }
 
 impl ExitCountersError {
-    pub(super) fn io(doing: &'static str, path: &Path, source: io::Error) -> ExitCountersError {
+    pub(crate) fn io(doing: &'static str, path: &Path, source: io::Error) -> ExitCountersError {
         let path = path.into();
         match source.raw_os_error().map(Errno::from_raw_os_error) {
             Some(Errno::ACCESS) => ExitCountersError::NotRoot { doing, path },
@@ -79,7 +79,7 @@ impl ExitCountersError {
 
     /// The error for a missing file: tracefs has no files in a kernel that was locked down at boot
     /// (`tracefs_create_file`).
-    pub(super) fn missing(host: &Host, path: PathBuf, otherwise: fn(PathBuf) -> Self) -> ExitCountersError {
+    pub(crate) fn missing(host: &Host, path: PathBuf, otherwise: fn(PathBuf) -> Self) -> ExitCountersError {
         let lockdown = text(&host.sys.join("kernel/security/lockdown"));
         if lockdown.contains("[confidentiality]") {
             return ExitCountersError::LockedDown { path };

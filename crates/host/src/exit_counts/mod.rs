@@ -20,6 +20,7 @@ pub use reasons::{reason_name, reasons};
 pub use table::{ExitCounts, ExitTable, Unknown};
 
 use crate::Host;
+use crate::tracing::remove_leftovers;
 use counter::Counter;
 use instance::Instance;
 use std::fs::File;
@@ -76,7 +77,7 @@ impl ExitCounters {
     /// If tracefs is not mounted, the user is not root, the kernel is locked down or has no histograms, or KVM
     /// is not loaded.
     pub fn start(host: &Host) -> Result<ExitCounters, ExitCountersError> {
-        instance::remove_leftovers(host);
+        remove_leftovers(host);
         ExitCounters::within(host, Instance::create(host)?)
     }
 

@@ -174,7 +174,7 @@ fn only_instances_of_ended_processes_are_removed() {
     for name in kept.iter().map(String::as_str).chain(ended) {
         fs::create_dir(host.tracing.join("instances").join(name)).unwrap();
     }
-    instance::remove_leftovers(&host);
+    remove_leftovers(&host);
     let mut expected: Vec<_> = kept.iter().map(|n| host.tracing.join("instances").join(n)).collect();
     expected.sort();
     assert_eq!(instances(&host), expected);

@@ -80,7 +80,8 @@ impl Ranks {
         let mut last = [0.0; 16];
         let lanes = self.time.chunks_exact(last.len());
         let rest = lanes.remainder();
-        lanes.for_each(|some| last.iter_mut().zip(some).for_each(|(last, time)| *last = larger(*last, *time)));
+        lanes
+            .for_each(|some| last.iter_mut().zip(some).for_each(|(last, time)| *last = larger(*last, *time)));
         last.iter().chain(rest).fold(0.0, |a, b| larger(a, *b))
     }
 

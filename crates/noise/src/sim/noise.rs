@@ -100,10 +100,16 @@ fn time(what: &str, ns: f64) -> Result<(), String> {
 
 fn in_time(period: f64, share: f64) -> Result<(), String> {
     if period < SHORTEST_PERIOD {
-        return Err(format!("an interruption every {period} ns on average: at least {SHORTEST_PERIOD} ns have to lie between two"));
+        return Err(format!(
+            "an interruption every {period} ns on average: at least {SHORTEST_PERIOD} ns have to lie between two"
+        ));
     }
     if share > LARGEST_SHARE {
-        return Err(format!("interruptions take {:.0} % of the time: at most {:.0} % leave time for work", share * 100.0, LARGEST_SHARE * 100.0));
+        return Err(format!(
+            "interruptions take {:.0} % of the time: at most {:.0} % leave time for work",
+            share * 100.0,
+            LARGEST_SHARE * 100.0
+        ));
     }
     Ok(())
 }

@@ -91,7 +91,8 @@ pub fn gains(case: &Case) -> Vec<Gain> {
         .into_par_iter()
         .map(|name| {
             let left: Vec<_> = traces.iter().map(|t| t.without(name)).collect();
-            let taken: f64 = traces.iter().zip(&left).map(|(t, l)| (t.share() - l.share()) * t.duration).sum();
+            let taken: f64 =
+                traces.iter().zip(&left).map(|(t, l)| (t.share() - l.share()) * t.duration).sum();
             let without = simulate(&Case { noise: Noise::Recorded(Arc::new(left)), ..case.clone() });
             Gain {
                 source: name.clone(),

@@ -34,7 +34,9 @@ fn noiseless_times_are_those_of_the_closed_forms() {
         let doubling = once(Collective::RecursiveDoubling, n, cost);
         match n.is_power_of_two() {
             true => assert_eq!(doubling, depth * m, "{n}"),
-            false => assert!(doubling > (depth - 1.0) * m && doubling <= (depth + 1.0) * m, "{n}: {doubling}"),
+            false => {
+                assert!(doubling > (depth - 1.0) * m && doubling <= (depth + 1.0) * m, "{n}: {doubling}")
+            }
         }
         assert_eq!(once(Collective::Ring, n, cost), hops * m, "{n}");
         let linear = 4.0 * cost.overhead + 2.0 * cost.latency + 2.0 * (hops - 1.0) * gap;
