@@ -6,7 +6,9 @@
 //! man pages show.
 
 use crate::usage::UsageError;
-use crate::{compare, ctl, daemon, diff, doctor, mode, place, policy, profile, share, stat, status, top};
+use crate::{
+    compare, ctl, daemon, diff, doctor, mode, noise, place, policy, profile, share, stat, status, top,
+};
 use clap::error::{ContextKind, ContextValue};
 use clap::{ArgMatches, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use std::path::PathBuf;
@@ -45,6 +47,7 @@ pub enum Verb {
     Ctl(ctl::CtlArgs),
     Share(share::ShareArgs),
     Place(place::PlaceArgs),
+    Noise(noise::NoiseArgs),
     Doctor(doctor::DoctorArgs),
     /// Write the man pages into a directory
     Man {
@@ -158,7 +161,7 @@ mod tests {
         for verb in Cli::command().get_subcommands() {
             let name = verb.get_name();
             assert!(["doctor", "man", "completions"].contains(&name) || doctor::knows(name), "{name}");
-            if ["share", "place"].contains(&name) {
+            if ["share", "place", "noise"].contains(&name) {
                 for one in verb.get_subcommands() {
                     let full = format!("{name} {}", one.get_name());
                     assert!(doctor::knows(&full), "{full}");

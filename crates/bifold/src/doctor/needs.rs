@@ -61,6 +61,8 @@ pub const VERBS: &[Verb] = &[
     Verb { part: None, ..verb("share watch", &["KSM counters"]) },
     verb("share advise", &["KSM counters"]),
     verb("place show", &[]),
+    verb("noise record", &[]),
+    verb("noise simulate", &[]),
 ];
 
 /// Whether a verb works.

@@ -63,7 +63,7 @@ impl Noise {
 }
 
 /// Shortest mean time between interruptions, from start to start. A shorter one would take the simulator's time alone.
-const SHORTEST_PERIOD: f64 = 100.0;
+const SHORTEST_PERIOD: f64 = 1000.0;
 /// Largest share of a rank's time that noise may take. With all of it, no work would ever end.
 const LARGEST_SHARE: f64 = 0.95;
 

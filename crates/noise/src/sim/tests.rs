@@ -168,13 +168,13 @@ fn the_source_that_delays_most_comes_first_even_if_it_takes_less_time() {
 fn noise_that_leaves_no_time_is_refused() {
     let recorded = |text: &str| Noise::Recorded(Arc::new(vec![Trace::read(text.as_bytes()).unwrap()]));
     for (noise, why) in [
-        (Noise::Periodic { period: 100.0, length: 99.0 }, "99 % of the time"),
-        (Noise::Poisson { period: 10.0, length: 1.0 }, "at least 100 ns"),
+        (Noise::Periodic { period: 10_000.0, length: 9900.0 }, "99 % of the time"),
+        (Noise::Poisson { period: 10.0, length: 1.0 }, "at least 1000 ns"),
         (Noise::Periodic { period: f64::NAN, length: 1.0 }, "the period NaN"),
         (Noise::Bernoulli { chance: 1.5, length: 1.0 }, "the chance 1.5"),
         (Noise::Exponential { mean: -1.0 }, "the mean -1"),
         (recorded("0 1000\n"), "100 % of the time"),
-        (recorded("0 1\n2 1\n"), "at least 100 ns"),
+        (recorded("0 1\n200 1\n"), "at least 1000 ns"),
         (Noise::Recorded(Arc::new(Vec::new())), "no recording"),
     ] {
         let found = noise.check().unwrap_err();

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `bifold noise record`: what interrupts the CPUs of this machine.
+
+use super::values;
+use crate::console::{Delivery, OutputFile, create, note, stop_on_signals};
+use crate::status::{self, Status};
+use crate::words;
+use anyhow::Context as _;
+use bifold_host::topology::NumberSet;
+use bifold_host::{Host, printable};
+use bifold_noise::record::{CpuRecording, Options, Recording, record};
+use bifold_report::{Format, grouped, seconds, text_table, wrapped};
+use clap::Args;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  sudo bifold noise record
+  sudo bifold noise record -C 2-7 --time 60 -o noise
+  bifold noise record --no-sources --format csv > noise.csv";
+
+/// Record what interrupts the CPUs of this machine, host or guest
+///
+/// A loop on each CPU reads the clock again and again. Two readings that lie further apart than the threshold had an
+/// interruption between them. The kernel's trace (tracefs, as root) says what ran meanwhile: an interrupt, a softirq, a
+/// thread, the exit of a vCPU. Without the trace, interruptions are recorded without sources. In a guest, what the trace
+/// does not know (`untraced`) is mostly the host.
+///
+/// The loops use the CPUs whole for the time, at normal priority. Ctrl-C ends the recording early, with all files
+/// whole.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]
+pub struct RecordArgs {
+    /// CPUs to record, as a list such as 0-3,8 [default: all that this process may use]
+    #[arg(short = 'C', long, value_name = "LIST")]
+    pub cpus: Option<NumberSet>,
+
+    /// Seconds to record
+    #[arg(long, value_name = "SECONDS", value_parser = words::seconds, default_value = "10")]
+    pub time: f64,
+
+    /// Shortest gap between two readings of the clock that counts [default: nine of the shortest gaps]
+    #[arg(long, value_name = "TIME", value_parser = values::time)]
+    pub threshold: Option<f64>,
+
+    /// Do not trace: interruptions have no sources
+    #[arg(long)]
+    pub no_sources: bool,
+
+    /// Write a noise file of each CPU into DIR: cpu0.noise and so on
+    ///
+    /// Each line is the start of an interruption and its length in nanoseconds, and its source. LogGOPSim reads
+    /// these files, and so does `bifold noise simulate`. DIR is created if it is missing.
+    #[arg(short, long, value_name = "DIR")]
+    pub output: Option<PathBuf>,
+
+    /// Output format: csv has a row for each interruption
+    #[arg(long, value_parser = words::formats(FORMATS), default_value = "table", hide_possible_values = true,
+          value_name = "table|json|csv")]
+    pub format: Format,
+
+    /// No notes on stderr
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+const FORMATS: &[Format] = &[Format::Table, Format::Json, Format::Csv];
+
+/// Records, prints what was found, and writes a file for each CPU.
+pub fn run(args: &RecordArgs) -> anyhow::Result<Status> {
+    if let Some(dir) = &args.output {
+        std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+        // Fails now rather than after the recording.
+        drop(create(Some(&dir.join("cpu.noise")))?);
+    }
+    let stop = stop_on_signals()?;
+    let options = Options {
+        cpus: args.cpus.clone(),
+        time: Duration::from_secs_f64(args.time),
+        threshold_ns: args.threshold,
+        attribute: !args.no_sources,
+    };
+    let found = record(&Host::live(), &options, &stop)?;
+    if let (Some(why), false) = (&found.no_sources, args.no_sources) {
+        note(!args.quiet, format_args!("interruptions have no sources: {why}"));
+    }
+    for cpu in &found.cpus {
+        remarks(cpu).iter().for_each(|remark| note(!args.quiet, format_args!("CPU {}: {remark}", cpu.cpu)));
+    }
+    let shown = match args.format {
+        Format::Json => json(&found)?,
+        Format::Csv => csv(&found)?,
+        _ => table(&found),
+    };
+    let mut delivery = Delivery::new(!args.quiet);
+    delivery.data(&shown, None);
+    for cpu in args.output.iter().flat_map(|_| &found.cpus) {
+        let file = file(args.output.as_deref(), cpu)?;
+        delivery.file("noise", file, || Ok(cpu.trace.text(&head(&found, cpu)).into_bytes()));
+    }
+    delivery.done()?;
+    Ok(Status::Done)
+}
+
+fn file(dir: Option<&Path>, cpu: &CpuRecording) -> anyhow::Result<Option<OutputFile>> {
+    create(dir.map(|dir| dir.join(format!("cpu{}.noise", cpu.cpu))).as_deref())
+}
+
+/// Why a CPU's recording is less than asked.
+fn remarks(cpu: &CpuRecording) -> Vec<String> {
+    let early = cpu.early.map(|why| format!("the recording ended after {}: {why}", time(cpu.trace.duration)));
+    let dropped = (cpu.dropped_events > 0).then(|| {
+        format!(
+            "the kernel's trace was full and dropped {} events: later interruptions are untraced; record for a shorter time",
+            grouped(cpu.dropped_events)
+        )
+    });
+    early.into_iter().chain(dropped).collect()
+}
+
+/// The comments of a file.
+fn head(found: &Recording, cpu: &CpuRecording) -> String {
+    format!(
+        "bifold noise record, version {}\ncpu: {}\nclock: {} at {:.6} MHz\nshortest_gap_ns: {:.1}\nthreshold_ns: {:.1}\nsources: {}",
+        env!("CARGO_PKG_VERSION"),
+        cpu.cpu,
+        found.clock.0,
+        found.clock.1 / 1e6,
+        cpu.shortest_ns,
+        cpu.threshold_ns,
+        found.no_sources.as_deref().map_or("from the kernel's trace".into(), printable),
+    )
+}
+
+fn time(ns: f64) -> String {
+    seconds(ns * 1e-9)
+}
+
+fn longest(lengths: impl Iterator<Item = f64>) -> f64 {
+    lengths.fold(0.0, f64::max)
+}
+
+fn table(found: &Recording) -> String {
+    let head =
+        ["CPU", "time", "interruptions", "a second", "share %", "longest", "shortest gap", "threshold"];
+    let rows = found.cpus.iter().map(|cpu| {
+        vec![
+            cpu.cpu.to_string(),
+            time(cpu.trace.duration),
+            grouped(cpu.detours as u64),
+            format!("{:.1}", cpu.detours as f64 / (cpu.trace.duration * 1e-9).max(1e-9)),
+            format!("{:.4}", cpu.trace.share() * 100.0),
+            time(longest(cpu.trace.interruptions.iter().map(|i| i.length))),
+            format!("{:.1} ns", cpu.shortest_ns),
+            format!("{:.1} ns", cpu.threshold_ns),
+        ]
+    });
+    let mut out = text_table(head.map(String::from).into(), rows.collect());
+    out.push('\n');
+    out += &sources(found);
+    out += &format!("\nBy the {}, {:.3} MHz.\n", found.clock.0, found.clock.1 / 1e6);
+    if found.no_sources.is_none() && found.virtual_machine {
+        out += &wrapped("note  This is a virtual machine: untraced time is mostly that of its host.", 6);
+    }
+    out
+}
+
+/// Each source over all CPUs, the largest share first.
+fn sources(found: &Recording) -> String {
+    let mut lengths: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    for trace in found.cpus.iter().map(|cpu| &cpu.trace) {
+        for one in &trace.interruptions {
+            lengths.entry(&trace.sources[one.source as usize]).or_default().push(one.length);
+        }
+    }
+    let all: f64 = found.cpus.iter().map(|cpu| cpu.trace.duration).sum();
+    let mut rows: Vec<(f64, Vec<String>)> = Vec::new();
+    for (name, lengths) in lengths {
+        let sum: f64 = lengths.iter().sum();
+        let row = vec![
+            printable(name),
+            grouped(lengths.len() as u64),
+            format!("{:.1}", lengths.len() as f64 / (all * 1e-9)),
+            format!("{:.4}", sum / all * 100.0),
+            time(sum / lengths.len() as f64),
+            time(longest(lengths.iter().copied())),
+        ];
+        rows.push((sum, row));
+    }
+    rows.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let head = ["source", "times", "a second and CPU", "share %", "mean", "longest"];
+    text_table(head.map(String::from).into(), rows.into_iter().map(|(_, row)| row).collect())
+}
+
+fn csv(found: &Recording) -> anyhow::Result<String> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    writer.write_record(["cpu", "start_ns", "length_ns", "source"])?;
+    for cpu in &found.cpus {
+        for one in &cpu.trace.interruptions {
+            let [start, length] = [one.start, one.length].map(|ns| format!("{ns:.0}"));
+            let source = &cpu.trace.sources[one.source as usize];
+            writer.write_record([&cpu.cpu.to_string(), &start, &length, source])?;
+        }
+    }
+    Ok(String::from_utf8(writer.into_inner()?)?)
+}
+
+fn json(found: &Recording) -> anyhow::Result<String> {
+    let document = json!({
+        "schema": "bifold.noise-record/1",
+        "bifold": env!("CARGO_PKG_VERSION"),
+        "clock": { "name": found.clock.0, "hertz": found.clock.1 },
+        "no_sources": found.no_sources,
+        "virtual_machine": found.virtual_machine,
+        "cpus": found.cpus.iter().map(of_cpu).collect::<Vec<_>>(),
+    });
+    Ok(serde_json::to_string_pretty(&document)? + "\n")
+}
+
+fn of_cpu(cpu: &CpuRecording) -> Value {
+    let one = |i: &bifold_noise::Interruption| json!({ "start_ns": i.start.round(), "length_ns": i.length.round(), "source": cpu.trace.sources[i.source as usize] });
+    json!({
+        "cpu": cpu.cpu,
+        "duration_ns": cpu.trace.duration.round(),
+        "share": cpu.trace.share(),
+        "detours": cpu.detours,
+        "shortest_gap_ns": cpu.shortest_ns,
+        "threshold_ns": cpu.threshold_ns,
+        "readings": cpu.iterations,
+        "ended_early": cpu.early,
+        "dropped_events": cpu.dropped_events,
+        "interruptions": cpu.trace.interruptions.iter().map(one).collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `bifold noise simulate`: what noise costs a bulk-synchronous program.
+
+use super::values;
+use crate::console::{Progress, note, print};
+use crate::status::{self, Status};
+use crate::usage::UsageError;
+use crate::words;
+use anyhow::Context as _;
+use bifold_noise::Trace;
+use bifold_noise::sim::{Case, Cell, Collective, Gain, LogGp, Noise, gains, sweep};
+use bifold_report::{Format, grouped, seconds, text_table, text_table_with_keys, wrapped};
+use clap::Args;
+use serde::Serialize;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+const EXAMPLES: &str = "\
+Examples:
+  bifold noise simulate cpu0.noise cpu1.noise --ranks 2^4..2^20 --grain 100us,1ms
+  bifold noise simulate --sources *.noise --ranks 4096 --grain 1ms
+  bifold noise simulate --noise periodic:10Hz:2.5ms --noise periodic:10kHz:2.5us --grain 100us
+  bifold noise simulate --interrupts 11000 --ranks 64,4096 --grain 1ms";
+
+/// Simulate what noise costs a parallel program of up to 1,048,576 ranks
+///
+/// In each step, every rank computes for the grain, and then all take part in a collective operation, whose messages cost
+/// what the LogGP model says. An interruption stops its rank; the others wait for it in the operation. The slowdown is
+/// the time of a step divided by that without noise; the efficiency is the grain divided by the time of a step.
+///
+/// NOISE-FILEs are those of `bifold noise record`, Netgauge's selfish benchmark or LogGOPSim: the start and the length
+/// of an interruption in nanoseconds on each line. Rank r has file r modulo their number, from a random moment on, over
+/// and over. Without files and other noise, the table has the noiseless times.
+///
+/// Times take the units ns, us, ms and s; a number alone counts nanoseconds.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]
+pub struct SimulateArgs {
+    /// Recorded noise, one file for each CPU
+    #[arg(value_name = "NOISE-FILE")]
+    pub files: Vec<PathBuf>,
+
+    /// Generated noise, with a row of its own; can be repeated
+    ///
+    /// `periodic:PERIOD:LENGTH`: every PERIOD (a time, or a rate such as 10Hz or 10kHz) an interruption of LENGTH.
+    /// `poisson:PERIOD:LENGTH`: the same at random intervals, PERIOD on average. `bernoulli:CHANCE:LENGTH`: in each
+    /// step, each rank computes LENGTH longer with this chance. `exponential:MEAN`: in each step, each rank computes
+    /// longer by an exponential time. `none`: the noiseless times.
+    #[arg(long, value_name = "SPEC", value_parser = |t: &str| values::noise(t).map(|n| (t.to_string(), n)))]
+    pub noise: Vec<(String, Noise)>,
+
+    /// Interrupts of a device, so many a second on each rank, with exits and without
+    ///
+    /// At random intervals. Gives two rows: each interrupt costs --with-exits in one and --without-exits in the
+    /// other.
+    #[arg(long, value_name = "HZ", value_parser = values::rate)]
+    pub interrupts: Option<f64>,
+
+    /// Cost of a device interrupt where the guest exits to its hypervisor
+    ///
+    /// The default is what the authors of ELI published for 40,000 to 60,000 interrupts a second: 40 % of the time.
+    #[arg(long, value_name = "TIME", value_parser = values::time, default_value = "8us", requires = "interrupts")]
+    pub with_exits: f64,
+
+    /// Cost of a device interrupt that reaches the guest without an exit: posted interrupts, ELI
+    ///
+    /// The default is what the authors of ELI published: 1 to 2 % of the time.
+    #[arg(long, value_name = "TIME", value_parser = values::time, default_value = "300ns", requires = "interrupts")]
+    pub without_exits: f64,
+
+    /// Numbers of ranks: 4096, 2^12, or all powers of two in 2^4..2^20
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = values::ranks, default_value = "16,256,4096,65536")]
+    pub ranks: Vec<Vec<usize>>,
+
+    /// What each rank computes in a step
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = values::time, default_value = "100us,1ms,10ms")]
+    pub grain: Vec<f64>,
+
+    /// Operations at the end of a step: dissemination, recursive-doubling, reduce, broadcast, tree, ring, linear, ideal
+    ///
+    /// dissemination: barrier of log2(N) rounds. recursive-doubling: allreduce; if N is no power of two, ranks beyond
+    /// the last one hand their part to a neighbour, as in MPICH. reduce, broadcast: binomial tree. tree: reduce and then
+    /// broadcast. ring: each rank passes on to the next. linear: all send to rank 0, which sends to all. ideal: all wait
+    /// for the last one at no cost.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = values::collective, default_value = "dissemination")]
+    pub collective: Vec<Collective>,
+
+    /// Latency of a message
+    #[arg(long = "L", value_name = "TIME", value_parser = values::time, default_value = "2500ns")]
+    pub latency: f64,
+
+    /// Overhead of the CPU for each message sent or received
+    #[arg(long = "o", value_name = "TIME", value_parser = values::time, default_value = "1500ns")]
+    pub overhead: f64,
+
+    /// Least time between two messages that a rank sends, or receives
+    #[arg(long = "g", value_name = "TIME", value_parser = values::time, default_value = "1000ns")]
+    pub gap: f64,
+
+    /// Time for each byte after the first
+    #[arg(long = "G", value_name = "TIME", value_parser = values::time, default_value = "6ns")]
+    pub gap_per_byte: f64,
+
+    /// Size of a message
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
+    pub bytes: u32,
+
+    /// Interrupt all ranks at the same time
+    #[arg(long)]
+    pub coscheduled: bool,
+
+    /// Also simulate without each recorded source: which one to remove first
+    #[arg(long, requires = "files")]
+    pub sources: bool,
+
+    /// Steps of a program
+    #[arg(long, value_name = "N", default_value = "100", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub steps: u32,
+
+    /// Start of the random numbers; the same seed gives the same figures
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub seed: u64,
+
+    /// Output format
+    #[arg(long, value_parser = words::formats(FORMATS), default_value = "table", hide_possible_values = true,
+          value_name = "table|json|csv")]
+    pub format: Format,
+
+    /// No progress and no notes on stderr
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+const FORMATS: &[Format] = &[Format::Table, Format::Json, Format::Csv];
+
+/// A row: a case, its result, and what each source costs.
+struct Row {
+    noise: String,
+    case: Case,
+    cell: Cell,
+    gains: Vec<Gain>,
+}
+
+/// Simulates all cases, and prints a row for each.
+pub fn run(args: &SimulateArgs) -> anyhow::Result<Status> {
+    let noises = noises(args)?;
+    let mut cases = Vec::new();
+    for (name, noise) in &noises {
+        cases.extend(cases_of(args, noise).map(|case| (name.clone(), case)));
+    }
+    let progress = Progress::start(!args.quiet, &format!("simulating {} cases", cases.len()));
+    let cells = sweep(&cases.iter().map(|(_, case)| case.clone()).collect::<Vec<_>>());
+    let mut rows = Vec::new();
+    for ((noise, case), cell) in cases.into_iter().zip(cells) {
+        progress.say(&format!("{} ranks without each source", case.ranks));
+        let gains = if args.sources { gains(&case) } else { Vec::new() };
+        rows.push(Row { noise, case, cell, gains });
+    }
+    progress.end();
+    if args.sources && rows.iter().all(|r| r.gains.len() < 2) {
+        note(
+            !args.quiet,
+            "the files name no sources: record as root, so that the kernel says what interrupts",
+        );
+    }
+    print(&match args.format {
+        Format::Json => json(args, &rows)?,
+        Format::Csv => csv(&rows)?,
+        _ => table(&rows),
+    })?;
+    Ok(Status::Done)
+}
+
+/// The noises by their names: files, generated ones, a device's interrupts.
+fn noises(args: &SimulateArgs) -> anyhow::Result<Vec<(String, Noise)>> {
+    let mut noises = Vec::new();
+    if !args.files.is_empty() {
+        noises.push(("recorded".to_string(), recorded(&args.files)?));
+    }
+    noises.extend(args.noise.iter().cloned());
+    if let Some(hertz) = args.interrupts {
+        for (name, cost) in
+            [("interrupts, exits", args.with_exits), ("interrupts, no exits", args.without_exits)]
+        {
+            let noise = Noise::Poisson { period: 1e9 / hertz, length: cost };
+            noise.check().map_err(|why| UsageError::value("--interrupts", why))?;
+            noises.push((name.into(), noise));
+        }
+    }
+    if noises.is_empty() {
+        noises.push(("none".into(), Noise::Silent));
+    }
+    Ok(noises)
+}
+
+fn recorded(files: &[PathBuf]) -> anyhow::Result<Noise> {
+    let mut traces = Vec::new();
+    for path in files {
+        let failed = || format!("cannot use noise file {}", path.display());
+        let file = File::open(path).with_context(failed)?;
+        traces.push(Trace::read(BufReader::new(file)).with_context(failed)?);
+        // Each file by itself, so that the error names the one to blame.
+        let last = traces[traces.len() - 1..].to_vec();
+        Noise::Recorded(Arc::new(last)).check().map_err(anyhow::Error::msg).with_context(failed)?;
+    }
+    Ok(Noise::Recorded(Arc::new(traces)))
+}
+
+fn cases_of<'a>(args: &'a SimulateArgs, noise: &'a Noise) -> impl Iterator<Item = Case> + 'a {
+    let cost = LogGp {
+        latency: args.latency,
+        overhead: args.overhead,
+        gap: args.gap,
+        gap_per_byte: args.gap_per_byte,
+        bytes: args.bytes,
+    };
+    let ranks = || args.ranks.iter().flatten().copied();
+    let grains = move |collective| args.grain.iter().map(move |grain| (collective, *grain));
+    let both = args.collective.iter().flat_map(move |c| grains(*c));
+    both.flat_map(move |(collective, grain)| ranks().map(move |ranks| (collective, grain, ranks))).map(
+        move |(collective, grain, ranks)| Case {
+            ranks,
+            grain,
+            collective,
+            cost,
+            noise: noise.clone(),
+            coscheduled: args.coscheduled,
+            steps: args.steps,
+            seed: args.seed,
+        },
+    )
+}
+
+fn time(ns: f64) -> String {
+    seconds(ns * 1e-9)
+}
+
+fn table(rows: &[Row]) -> String {
+    let head = ["noise", "operation", "grain", "ranks", "quiet step", "step", "slowdown", "efficiency"];
+    let lines = rows.iter().map(|r| {
+        vec![
+            r.noise.clone(),
+            r.case.collective.name().into(),
+            time(r.case.grain),
+            grouped(r.case.ranks as u64),
+            time(r.cell.quiet_step_ns),
+            time(r.cell.step_ns),
+            format!("{:.3}", r.cell.slowdown),
+            format!("{:.3}", r.cell.efficiency),
+        ]
+    });
+    let mut out = text_table_with_keys(2, head.map(String::from).into(), lines.collect());
+    let mut shares: Vec<(&str, f64)> = Vec::new();
+    for row in rows.iter().filter(|r| !matches!(r.case.noise, Noise::Silent)) {
+        let share = row.case.noise.share(row.case.grain) * 100.0;
+        if shares.last() != Some(&(&row.noise, share)) {
+            shares.push((&row.noise, share));
+        }
+    }
+    shares.dedup_by_key(|(name, _)| *name);
+    out.push('\n');
+    for (name, share) in shares {
+        out +=
+            &wrapped(&format!("note  {name}: the noise takes {share:.3} % of the time of a rank alone."), 6);
+    }
+    for row in rows.iter().filter(|r| !r.gains.is_empty()) {
+        out += &format!("\n{}\n", of_sources(row));
+    }
+    out
+}
+
+/// What to remove first in one case.
+fn of_sources(row: &Row) -> String {
+    let head = ["remove first", "share %", "slowdown without", "step shorter by %"];
+    let lines = row.gains.iter().map(|g| {
+        vec![
+            bifold_host::printable(&g.source),
+            format!("{:.4}", g.share * 100.0),
+            format!("{:.3}", g.slowdown_without),
+            format!("{:.1}", g.gain * 100.0),
+        ]
+    });
+    let case = &row.case;
+    format!(
+        "{}, grain {}, {} ranks, slowdown {:.3}\n{}",
+        case.collective.name(),
+        time(case.grain),
+        grouped(case.ranks as u64),
+        row.cell.slowdown,
+        text_table(head.map(String::from).into(), lines.collect())
+    )
+}
+
+/// A row of CSV and JSON.
+#[derive(Serialize)]
+struct Tidy<'a> {
+    noise: &'a str,
+    noise_share: f64,
+    coscheduled: bool,
+    collective: Collective,
+    grain_ns: f64,
+    ranks: usize,
+    steps: u32,
+    quiet_step_ns: f64,
+    step_ns: f64,
+    slowdown: f64,
+    efficiency: f64,
+}
+
+impl Row {
+    fn tidy(&self) -> Tidy<'_> {
+        Tidy {
+            noise: &self.noise,
+            noise_share: self.case.noise.share(self.case.grain),
+            coscheduled: self.case.coscheduled,
+            collective: self.case.collective,
+            grain_ns: self.case.grain,
+            ranks: self.case.ranks,
+            steps: self.case.steps,
+            quiet_step_ns: self.cell.quiet_step_ns,
+            step_ns: self.cell.step_ns,
+            slowdown: self.cell.slowdown,
+            efficiency: self.cell.efficiency,
+        }
+    }
+}
+
+fn csv(rows: &[Row]) -> anyhow::Result<String> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    for row in rows {
+        writer.serialize(row.tidy())?;
+    }
+    Ok(String::from_utf8(writer.into_inner()?)?)
+}
+
+fn json(args: &SimulateArgs, rows: &[Row]) -> anyhow::Result<String> {
+    let one = |row: &Row| -> anyhow::Result<serde_json::Value> {
+        let mut value = serde_json::to_value(row.tidy())?;
+        if args.sources {
+            value["sources"] = serde_json::to_value(&row.gains)?;
+        }
+        Ok(value)
+    };
+    let document = serde_json::json!({
+        "schema": "bifold.noise-simulate/1",
+        "bifold": env!("CARGO_PKG_VERSION"),
+        "loggp": rows.first().map(|r| r.case.cost),
+        "seed": args.seed,
+        "rows": rows.iter().map(one).collect::<Result<Vec<_>, _>>()?,
+    });
+    Ok(serde_json::to_string_pretty(&document)? + "\n")
+}
