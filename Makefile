@@ -34,7 +34,7 @@ PROFILE ?= profiles/epyc-zen5-guest.toml
 # Scale of the memory and of the times in experiments with sharing guests.
 SCALE ?= 1/8
 
-.PHONY: help setup bochs qemu build reporter install uninstall demo test hwloc-trees docs kernel vmtest vmtest-long vmtest-debug vmtest-host kvm-tests validate-exits validate-time lab-live lab-policies lab-share lab-builds published-times lab lint fuzz msrv bench clean
+.PHONY: help setup bochs qemu build reporter install uninstall demo test hwloc-trees docs kernel vmtest vmtest-long vmtest-debug vmtest-host kvm-tests validate-exits validate-time lab-live lab-policies lab-share lab-builds published-times noise lab lint fuzz msrv bench clean
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /make \1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r a b; do printf '  %-20s %s\n' "$$a" "$$b"; done
 
@@ -143,6 +143,9 @@ lab-policies: build ## compare policies over the suite: docs/results/policies.md
 lab-share: build ## run 8 guests under the real KSM: docs/results, 40 minutes, root (SCALE=1/8)
 	@mkdir -p docs/results
 	$(BIFOLD) share run --scale $(SCALE) --report bifold-share.html --markdown docs/results/share-synthetic.md experiments/share/synthetic.toml
+
+noise: build ## record a guest's noise, and simulate published and recorded noise: docs/results/noise.md, minutes
+	@tools/noise > docs/results/noise.md
 
 lab-builds: build ## predict the two loads of the multi-core thesis: docs/results, an hour (BUILDS=options)
 	@tools/lab-builds -o docs/results/lab-builds.md $(BUILDS)

@@ -18,6 +18,7 @@ pub mod host;
 mod inputs;
 pub mod live;
 pub mod model;
+pub mod noise;
 pub mod policy;
 pub mod report;
 pub mod share;

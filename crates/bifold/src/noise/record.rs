@@ -27,7 +27,7 @@ Examples:
 /// A loop on each CPU reads the clock again and again. Two readings that lie further apart than the threshold had an
 /// interruption between them. The kernel's trace (tracefs, as root) says what ran meanwhile: an interrupt, a softirq, a
 /// thread, the exit of a vCPU. Without the trace, interruptions are recorded without sources. In a guest, what the trace
-/// does not know (`untraced`) is mostly the host.
+/// does not know (`untraced`) may be the host.
 ///
 /// The loops use the CPUs whole for the time, at normal priority. Ctrl-C ends the recording early, with all files
 /// whole.
@@ -71,12 +71,12 @@ const FORMATS: &[Format] = &[Format::Table, Format::Json, Format::Csv];
 
 /// Records, prints what was found, and writes a file for each CPU.
 pub fn run(args: &RecordArgs) -> anyhow::Result<Status> {
+    let stop = stop_on_signals()?;
     if let Some(dir) = &args.output {
         std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
         // Fails now rather than after the recording.
         drop(create(Some(&dir.join("cpu.noise")))?);
     }
-    let stop = stop_on_signals()?;
     let options = Options {
         cpus: args.cpus.clone(),
         time: Duration::from_secs_f64(args.time),
@@ -163,7 +163,7 @@ fn table(found: &Recording) -> String {
     out += &sources(found);
     out += &format!("\nBy the {}, {:.3} MHz.\n", found.clock.0, found.clock.1 / 1e6);
     if found.no_sources.is_none() && found.virtual_machine {
-        out += &wrapped("note  This is a virtual machine: untraced time is mostly that of its host.", 6);
+        out += &wrapped("note  This is a virtual machine: untraced time may be that of its host.", 6);
     }
     out
 }

@@ -16,6 +16,7 @@ mod install;
 mod ksm;
 mod links;
 mod long;
+mod noise;
 mod places;
 mod policy;
 mod profile;

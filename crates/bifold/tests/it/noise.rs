@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `noise`: recordings here and in a guest, and their simulation.
+
+use crate::command::{bifold, bifold_in, command, names, ran};
+use crate::guest::{guest, no_guest_here};
+use crate::stopping::interrupt;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+fn simulated(dir: &Path, args: &str) -> serde_json::Value {
+    let text = bifold_in(dir, &format!("noise simulate --format json {args}")).quietly();
+    serde_json::from_str(&text).unwrap()
+}
+
+/// Time counts instructions there, so that only the guest's own kernel interrupts it: Debian's ticks 250 times a second.
+#[test]
+fn the_ticks_of_a_guest_are_recorded_and_attributed() {
+    if no_guest_here() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let script = format!(
+        "mount -t tracefs none /sys/kernel/tracing && {} noise record -q --time 0.4 -o /tmp/noise && \
+         cat /tmp/noise/cpu0.noise && ls /sys/kernel/tracing/instances && echo end",
+        env!("CARGO_BIN_EXE_bifold")
+    );
+    let done = guest(dir.path(), "record -q -o a.bifold --format json", &script);
+    assert_eq!(done.status, 0, "{}", done.stderr);
+    let file: Vec<&str> = done.stderr.lines().skip_while(|l| !l.starts_with("# bifold noise")).collect();
+    assert_eq!(file.last(), Some(&"end"), "no instance is left: {}", done.stderr);
+    std::fs::write(dir.path().join("guest.noise"), file[..file.len() - 1].join("\n")).unwrap();
+    let ticks: Vec<f64> = file
+        .iter()
+        .filter(|l| l.ends_with("\tirq:local_timer"))
+        .map(|l| l.split('\t').next().unwrap().parse().unwrap())
+        .collect();
+    assert!((98..=101).contains(&ticks.len()), "{}", done.stderr);
+    for pair in ticks.windows(2) {
+        assert!((pair[1] - pair[0] - 4e6).abs() < 5e4, "{pair:?}");
+    }
+    let found = simulated(dir.path(), "guest.noise --sources --ranks 64 --grain 1ms");
+    let row = &found["rows"][0];
+    assert!(row["slowdown"].as_f64().unwrap() > 1.0, "{row}");
+    let sources: Vec<&str> =
+        row["sources"].as_array().unwrap().iter().map(|s| s["source"].as_str().unwrap()).collect();
+    assert!(sources.contains(&"irq:local_timer"), "{sources:?}");
+}
+
+#[test]
+fn ctrl_c_ends_a_recording_with_whole_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut c =
+        command(["noise", "record", "--no-sources", "--time", "1000", "--threshold", "10us", "-o", "noise"]);
+    c.current_dir(dir.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = c.spawn().unwrap();
+    for _ in 0..600 {
+        std::thread::sleep(Duration::from_millis(50));
+        if dir.path().join("noise").exists() {
+            break;
+        }
+    }
+    interrupt(&child);
+    let out = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8(out.stderr).unwrap();
+    assert_eq!(out.status.code(), Some(0), "{stderr}");
+    let files = names(&dir.path().join("noise"));
+    assert!(!files.is_empty() && files.iter().all(|f| f.ends_with(".noise")), "{files:?}");
+    for file in files {
+        let text = std::fs::read_to_string(dir.path().join("noise").join(file)).unwrap();
+        assert!(text.contains("\n# duration_ns: ") && text.ends_with('\n'), "{text}");
+    }
+}
+
+#[test]
+fn rows_and_files_of_a_recording_agree() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut c =
+        command(["noise", "record", "-q", "--no-sources", "--time", "0.3", "-o", "noise", "--format", "csv"]);
+    c.current_dir(dir.path());
+    let csv = ran(c).quietly();
+    assert!(csv.starts_with("cpu,start_ns,length_ns,source\n"), "{csv}");
+    let mut lines = 0;
+    for file in names(&dir.path().join("noise")) {
+        let text = std::fs::read_to_string(dir.path().join("noise").join(file)).unwrap();
+        lines += text.lines().filter(|l| !l.starts_with('#')).count();
+    }
+    assert_eq!(csv.lines().count() - 1, lines);
+}
+
+#[test]
+fn wrong_files_are_refused_with_their_line() {
+    let dir = tempfile::tempdir().unwrap();
+    for (text, problem) in [
+        ("# x\n10 5\n3 1\n", "line 3: start 3 comes before that of the line above, 10: sort the file"),
+        ("10 5\n12 1\n", "line 2: the interruption starts at 12, before that of the line above ends, at 15"),
+        ("10 -5\n", "line 1: the length -5 is not from 0 to 1e15 ns"),
+        ("10 NaN\n", "line 1: the length NaN is not from 0 to 1e15 ns"),
+        ("", "the file has no interruption"),
+        ("0 1000000\n", "interruptions take 100 % of the time"),
+        ("\u{1b}[2J\n", "line 1: \"\\u{1b}[2J\" is no start and length"),
+    ] {
+        std::fs::write(dir.path().join("bad.noise"), text).unwrap();
+        let refused = bifold_in(dir.path(), "noise simulate bad.noise --ranks 4").refused();
+        assert!(refused.starts_with("status 1\nbifold: cannot use noise file bad.noise: "), "{refused}");
+        assert!(refused.contains(problem), "{refused}");
+    }
+    for args in [
+        "--ranks 2^21",
+        "--grain -1",
+        "--noise periodic:1ms:2ms",
+        "--with-exits 1us",
+        "--sources",
+        "--collective x",
+    ] {
+        assert!(
+            bifold(&format!("noise simulate {args}")).refused().starts_with("status 2\nerror: "),
+            "{args}"
+        );
+    }
+    assert!(bifold("noise record -C 1000").refused().contains("may not run on CPU 1000"));
+    assert!(bifold("noise record -C x").refused().starts_with("status 2"));
+}
+
+#[test]
+fn a_million_ranks_are_as_slow_as_the_closed_form_says() {
+    let found = simulated(
+        Path::new("."),
+        "--noise bernoulli:1e-6:1us --grain 5us --ranks 2^20 --collective ideal --steps 400",
+    );
+    let step = found["rows"][0]["step_ns"].as_f64().unwrap();
+    assert!((step / 5649.6 - 1.0).abs() < 0.01, "{step}");
+}
