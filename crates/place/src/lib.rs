@@ -1,9 +1,68 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Where a guest's CPUs and memory belong on a host.
 //!
-//! [`plan`] has the result of planning: for each guest the CPU of every vCPU, the host node of every guest node, pages,
-//! and the host's settings that go with them. A plan is data: it is printed, kept, applied, undone, and compared with what
-//! runs.
+//! [`wishes`] reads what a user wants. [`plan()`] finds the placement of least [`plan::Cost`] on a
+//! [`Topology`]. [`plan`](mod@plan) has the result: for each guest the CPU of every vCPU, the host node of every guest
+//! node, pages, and the host's settings that go with them. A plan is data: it is printed, kept, applied, undone, and
+//! compared with what runs. [`qemu`] and [`libvirt`] turn a guest's plan into what starts the guest.
 #![forbid(unsafe_code)]
 
+mod cost;
+pub mod libvirt;
 pub mod plan;
+pub mod qemu;
+mod room;
+mod search;
+mod shape;
+mod short;
+mod steps;
+pub mod wishes;
+
+use bifold_host::topology::Topology;
+use plan::{Plan, SCHEMA};
+use wishes::Wishes;
+
+/// Why there is no plan.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// A fact of the host, or a wish about it, that cannot be used.
+    #[error("{0}")]
+    Refused(String),
+    /// The wishes do not fit: what is short where.
+    #[error("the wishes do not fit:{}", wishes::listed(.0))]
+    Short(Vec<String>),
+}
+
+/// What the planner knows of the host's processor.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Processor {
+    /// Whether the vendor is AMD (or Hygon): the guest then sees threads by the CPU flag `topoext` only.
+    pub amd: bool,
+}
+
+/// The placement of least cost for all guests together, and what to set on the host.
+///
+/// # Errors
+/// If the wishes do not fit, name what is not there, or the host lacks facts that a plan needs.
+pub fn plan(host: &Topology, wishes: &Wishes, processor: Processor) -> Result<Plan, PlanError> {
+    let room = room::Room::new(host, &wishes.host)?;
+    let choices = wishes
+        .guests
+        .iter()
+        .map(|g| search::options::choices(host, &room, g))
+        .collect::<Result<Vec<_>, _>>()?;
+    let found = match search::search(&room, choices) {
+        Ok(found) => found,
+        Err(not_found) => return Err(short::explain(host, wishes, &room, not_found.proven)),
+    };
+    let guests = shape::guests(host, &room, wishes, &found, processor)?;
+    let (steps, mut notes) = steps::steps(host, &room, wishes, &guests);
+    if !found.proven {
+        notes.push(format!(
+            "the search ended after {} placements: the plan is the best of them, and a better one may exist",
+            search::MOST_STEPS
+        ));
+    }
+    Ok(Plan { schema: SCHEMA.into(), guests, steps, notes, cost: found.cost, proven: found.proven })
+}

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a plan says. The JSON form has the same names; its schema is `bifold.place-plan/1`.
 
+pub use crate::cost::Cost;
+
 use bifold_host::topology::NumberSet;
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +21,10 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// What the plan could not give, and why.
     pub notes: Vec<String>,
+    /// What the guests' places cost together.
+    pub cost: Cost,
+    /// Whether no other placement costs less. False if the search ended at its limit of steps.
+    pub proven: bool,
 }
 
 /// A guest's place.
@@ -41,8 +47,26 @@ pub struct GuestPlan {
     /// Host CPUs of each I/O thread.
     #[serde(with = "lists")]
     pub io_threads: Vec<NumberSet>,
+    /// Whether the memory can be bound to nodes; false on a kernel without NUMA.
+    pub bound: bool,
+    /// Where the guest's cache sizes come from.
+    pub caches: Caches,
+    /// Whether the guest's CPU needs the flag `topoext` to show threads: AMD's do.
+    pub topoext: bool,
+    /// Whether KSM may merge the guest's pages.
+    pub ksm: bool,
     /// Why it is so, a sentence each.
     pub reasons: Vec<String>,
+}
+
+/// Where a guest's cache sizes come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Caches {
+    /// The host's CPUID (`host-cache-info=on`): each die of the guest is a whole L3 of the host.
+    Host,
+    /// QEMU's own sizes, one L3 per die (`l3-cache=on`): the guest has parts of the host's L3.
+    Emulated,
 }
 
 /// A vCPU's place.
@@ -69,6 +93,10 @@ pub struct GuestNode {
     pub memory: u64,
     /// Distance to each guest node, in order of number; 10 is local.
     pub distances: Vec<u32>,
+    /// Read latency of its memory from its own CPUs in ns, if the host's firmware tells (HMAT).
+    pub latency_ns: Option<u64>,
+    /// Read bandwidth of its memory from its own CPUs in MB/s, if the host's firmware tells (HMAT).
+    pub bandwidth_mb: Option<u64>,
 }
 
 /// Levels of the guest's CPU topology.

@@ -1,0 +1,430 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The search for the placement of least [`Cost`]: branch and bound over the guests' choices.
+//!
+//! Guests are placed one after the other, large ones first. A placement of some guests costs at least what they cost now,
+//! plus what each other guest costs in an empty host: all figures of a cost grow with each guest, and lexicographic order
+//! keeps under addition. Guests that share caches cost at least the caches used beyond those that there are.
+//!
+//! Two symmetries are used. Guests with equal choices take them in ascending order. Of two nodes that could change places
+//! (equal cores and memory, equal distances to all others), and that hold the same guests so far, the lower one is used
+//! first. Choices are ordered by cost, then by their nodes, so the least placement of each class keeps both rules.
+//!
+//! The search ends after a number of steps; then the best placement so far is taken, and is not called proven.
+
+pub mod fill;
+pub mod options;
+
+use crate::cost::Cost;
+use crate::room::{Memory, Room, RoomNode};
+use fill::{Filled, Filling, Part, fill};
+use options::{Choice, Choices};
+use std::collections::HashMap;
+
+/// Most placements of a guest that are tried.
+pub const MOST_STEPS: u64 = 100_000;
+
+/// Where all guests are.
+pub struct Found {
+    /// The choice of each guest, in the order given.
+    pub choices: Vec<Choice>,
+    /// What they cost together.
+    pub cost: Cost,
+    /// Whether nothing costs less.
+    pub proven: bool,
+}
+
+impl Found {
+    /// The guests in a node, each with what the node must hold of the guest.
+    pub fn parts(&self, node: usize) -> Vec<(usize, Part)> {
+        let of = |(guest, choice): (usize, &Choice)| {
+            choice.parts.iter().find(|(n, _)| *n == node).map(|(_, part)| (guest, *part))
+        };
+        self.choices.iter().enumerate().filter_map(of).collect()
+    }
+}
+
+/// The placement of least cost. Without one, the error tells whether there is surely none.
+pub fn search(room: &Room, choices: Vec<Choices>) -> Result<Found, NotFound> {
+    let complete = choices.iter().all(|c| c.complete);
+    let mut fillings = Fillings::new(room);
+    let mut guests: Vec<(usize, Vec<Choice>)> = Vec::new();
+    for (i, guest) in choices.into_iter().enumerate() {
+        guests.push((i, fillings.priced(guest.all)));
+    }
+    if guests.iter().any(|(_, choices)| choices.is_empty()) {
+        return Err(NotFound { proven: complete && fillings.complete });
+    }
+    let size = |choices: &[Choice]| {
+        let first = choices.first();
+        first.map(|c| c.parts.iter().map(|(_, p)| u64::from(p.cores + p.extra)).sum::<u64>())
+    };
+    guests.sort_by(|(_, a), (_, b)| {
+        (size(b), b.first().map(|c| c.pages * c.page_kib))
+            .cmp(&(size(a), a.first().map(|c| c.pages * c.page_kib)))
+    });
+    let mut branch = Branch::new(room, fillings, &guests);
+    branch.place(0);
+    let proven = complete && branch.steps < MOST_STEPS && branch.fillings.complete;
+    let Some((cost, picked)) = branch.best else { return Err(NotFound { proven }) };
+    let mut found: Vec<(usize, Choice)> =
+        guests.iter().zip(picked).map(|((i, choices), pick)| (*i, choices[pick].clone())).collect();
+    found.sort_by_key(|(i, _)| *i);
+    Ok(Found { choices: found.into_iter().map(|(_, c)| c).collect(), cost, proven })
+}
+
+/// No placement was found.
+pub struct NotFound {
+    /// Whether there is none.
+    pub proven: bool,
+}
+
+/// What nodes cost with parts in them, remembered.
+struct Fillings<'a> {
+    room: &'a Room,
+    /// Nodes with the same number here have the same cores.
+    kinds: Vec<usize>,
+    known: HashMap<(usize, Vec<Part>), Option<Filled>>,
+    complete: bool,
+}
+
+impl<'a> Fillings<'a> {
+    fn new(room: &'a Room) -> Fillings<'a> {
+        let of = |i: usize| {
+            let mut caches: Vec<Vec<_>> =
+                room.nodes[i].caches.iter().map(|l3| l3.cores.iter().map(fill::kind).collect()).collect();
+            caches.iter_mut().for_each(|c: &mut Vec<_>| c.sort_unstable());
+            caches.sort();
+            caches
+        };
+        let all: Vec<_> = (0..room.nodes.len()).map(of).collect();
+        let kinds = all.iter().map(|c| all.iter().position(|d| c == d).expect("c is there")).collect();
+        Fillings { room, kinds, known: HashMap::new(), complete: true }
+    }
+
+    /// What a node costs with these parts, in descending order; `None` if they do not fit.
+    fn cost(&mut self, node: usize, parts: &[Part]) -> Option<Filled> {
+        let key = (self.kinds[node], parts.to_vec());
+        if let Some(known) = self.known.get(&key) {
+            return *known;
+        }
+        let (filling, complete) = fill(&self.room.nodes[node].caches, parts, self.room.threads);
+        self.complete &= complete;
+        let cost = filling.map(|f| f.cost);
+        self.known.insert(key, cost);
+        cost
+    }
+
+    /// The choices that fit into an empty host, with what they cost there, the cheapest first.
+    fn priced(&mut self, choices: Vec<Choice>) -> Vec<Choice> {
+        let mut priced: Vec<Choice> = choices.into_iter().filter_map(|c| self.price(c)).collect();
+        priced.sort_by_key(|c| (c.cost, nodes(c)));
+        priced
+    }
+
+    fn price(&mut self, mut choice: Choice) -> Option<Choice> {
+        let mut memory = Demand::new(self.room);
+        for (node, part) in &choice.parts {
+            let filled = self.cost(*node, std::slice::from_ref(part))?;
+            choice.cost = choice.cost + of_cores(filled);
+            memory.add(self.room.nodes[*node].home, &choice);
+        }
+        choice.cost.reserved_kib = memory.reserved_kib(self.room)?;
+        Some(choice)
+    }
+}
+
+fn nodes(choice: &Choice) -> Vec<usize> {
+    choice.parts.iter().map(|(n, _)| *n).collect()
+}
+
+fn of_cores([caches, siblings, shared]: Filled) -> Cost {
+    Cost { caches, siblings, shared, ..Cost::default() }
+}
+
+/// Pages wished of each host node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Demand(Vec<(u32, [u64; 3])>);
+
+impl Demand {
+    fn new(room: &Room) -> Demand {
+        Demand(room.memory.keys().map(|n| (*n, [0; 3])).collect())
+    }
+
+    fn of(&mut self, home: u32, choice: &Choice) -> &mut u64 {
+        let size = options::PAGES.iter().position(|k| *k == choice.page_kib).expect("one of the sizes");
+        let (_, pages) = self.0.iter_mut().find(|(n, _)| *n == home).expect("a home has memory");
+        &mut pages[size]
+    }
+
+    fn add(&mut self, home: u32, choice: &Choice) {
+        *self.of(home, choice) += choice.pages;
+    }
+
+    fn remove(&mut self, home: u32, choice: &Choice) {
+        *self.of(home, choice) -= choice.pages;
+    }
+
+    /// KiB by which pools must grow; `None` if memory is short.
+    fn reserved_kib(&self, room: &Room) -> Option<u64> {
+        let of_node = |(node, [giant, large, small]): &(u32, [u64; 3])| {
+            let memory = &room.memory[node];
+            let [giant_kib, large_kib, small_kib] = options::PAGES;
+            let grow = large.saturating_sub(memory.free_pages(large_kib)) * large_kib;
+            let fits = *giant <= memory.free_pages(giant_kib)
+                && (grow == 0 || room.reserve_pages)
+                && (grow + small * small_kib).saturating_mul(1024) <= memory.free;
+            fits.then_some(grow)
+        };
+        self.0.iter().map(of_node).sum()
+    }
+}
+
+/// The search.
+struct Branch<'a> {
+    room: &'a Room,
+    fillings: Fillings<'a>,
+    guests: &'a [(usize, Vec<Choice>)],
+    /// Whether a guest has the choices of the guest before.
+    like_before: Vec<bool>,
+    /// What the guests from each on cost at least.
+    rest: Vec<Cost>,
+    /// Caches in all.
+    caches: u64,
+    /// For each node, the lower nodes that it could change places with.
+    twins: Vec<Vec<usize>>,
+    /// Choices so far.
+    picked: Vec<usize>,
+    /// Parts in each node, in descending order, and what they cost.
+    parts: Vec<(Vec<Part>, Filled)>,
+    /// Sum of what does not depend on other guests.
+    alone: Cost,
+    memory: Demand,
+    best: Option<(Cost, Vec<usize>)>,
+    steps: u64,
+}
+
+impl<'a> Branch<'a> {
+    fn new(room: &'a Room, fillings: Fillings<'a>, guests: &'a [(usize, Vec<Choice>)]) -> Branch<'a> {
+        let mut rest = vec![Cost::default()];
+        for (_, choices) in guests.iter().rev() {
+            let least = choices.first().map_or(Cost::default(), |c| c.cost);
+            rest.push(*rest.last().expect("there is one") + least);
+        }
+        rest.reverse();
+        let like_before: Vec<bool> =
+            (0..guests.len()).map(|i| i > 0 && guests[i - 1].1 == guests[i].1).collect();
+        let twins = twins(room, &fillings.kinds, guests, &like_before);
+        Branch {
+            room,
+            fillings,
+            guests,
+            like_before,
+            rest,
+            caches: room.nodes.iter().map(|n| n.caches.len() as u64).sum(),
+            twins,
+            picked: Vec::new(),
+            parts: vec![(Vec::new(), [0; 3]); room.nodes.len()],
+            alone: Cost::default(),
+            memory: Demand::new(room),
+            best: None,
+            steps: 0,
+        }
+    }
+
+    /// Places the guests from `at` on.
+    fn place(&mut self, at: usize) {
+        let so_far = self.cost().expect("what was placed fits");
+        let Some((_, choices)) = self.guests.get(at) else {
+            if self.best.as_ref().is_none_or(|(best, _)| so_far < *best) {
+                self.best = Some((so_far, self.picked.clone()));
+            }
+            return;
+        };
+        let from = if self.like_before[at] { self.picked[at - 1] } else { 0 };
+        for (pick, choice) in choices.iter().enumerate().skip(from) {
+            if self.too_dear(so_far + choice.cost + self.rest[at + 1]) || self.steps >= MOST_STEPS {
+                return;
+            }
+            if self.has_lower_twin(choice) {
+                continue;
+            }
+            self.steps += 1;
+            if let Some(before) = self.add(choice) {
+                let cost = self.cost();
+                if cost.is_some_and(|c| !self.too_dear(c + self.rest[at + 1])) {
+                    self.picked.push(pick);
+                    self.place(at + 1);
+                    self.picked.pop();
+                }
+                self.remove(choice, before);
+            }
+        }
+    }
+
+    /// Whether nothing that costs at least this much is of interest.
+    fn too_dear(&self, mut bound: Cost) -> bool {
+        let shared = bound.caches.saturating_sub(self.caches);
+        if bound.shared < shared {
+            // More sharing than in the sum may come with fewer new pages.
+            (bound.shared, bound.reserved_kib) = (shared, 0);
+        }
+        self.best.as_ref().is_some_and(|(best, _)| bound >= *best)
+    }
+
+    /// Cost of what is placed; `None` if memory is short.
+    fn cost(&self) -> Option<Cost> {
+        let cores = self.parts.iter().fold([0; 3], |a, (_, b)| [a[0] + b[0], a[1] + b[1], a[2] + b[2]]);
+        let reserved_kib = self.memory.reserved_kib(self.room)?;
+        Some(Cost { reserved_kib, ..self.alone + of_cores(cores) })
+    }
+
+    /// Adds a choice; `None` if its cores do not fit. The result undoes it.
+    fn add(&mut self, choice: &Choice) -> Option<Before> {
+        let mut before = Vec::new();
+        for (node, part) in &choice.parts {
+            let mut parts = self.parts[*node].0.clone();
+            parts.insert(parts.partition_point(|p| p >= part), *part);
+            let cost = self.fillings.cost(*node, &parts)?;
+            before.push((parts, cost));
+        }
+        for ((node, _), new) in choice.parts.iter().zip(&mut before) {
+            std::mem::swap(&mut self.parts[*node], new);
+            self.memory.add(self.room.nodes[*node].home, choice);
+        }
+        let alone = self.alone;
+        self.alone = alone + Cost { caches: 0, siblings: 0, shared: 0, reserved_kib: 0, ..choice.cost };
+        Some(Before { parts: before, alone })
+    }
+
+    fn remove(&mut self, choice: &Choice, before: Before) {
+        for ((node, _), old) in choice.parts.iter().zip(before.parts) {
+            self.parts[*node] = old;
+            self.memory.remove(self.room.nodes[*node].home, choice);
+        }
+        self.alone = before.alone;
+    }
+
+    /// Whether the choice has a node, and not its lower twin that holds the same guests so far.
+    fn has_lower_twin(&self, choice: &Choice) -> bool {
+        let has = |c: &Choice, node: usize| c.parts.iter().any(|(n, _)| *n == node);
+        let same_so_far = |a: usize, b: usize| {
+            self.picked.iter().zip(self.guests).all(|(pick, (_, choices))| {
+                let c = &choices[*pick];
+                has(c, a) == has(c, b)
+            })
+        };
+        let skips = |node: usize| {
+            self.twins[node].iter().any(|lower| !has(choice, *lower) && same_so_far(*lower, node))
+        };
+        choice.parts.iter().any(|(node, _)| skips(*node))
+    }
+}
+
+/// What a choice changed.
+struct Before {
+    parts: Vec<(Vec<Part>, Filled)>,
+    alone: Cost,
+}
+
+/// For each node, the lower nodes that it could change places with: swapping the two changes nothing for any guest.
+fn twins(
+    room: &Room,
+    kinds: &[usize],
+    guests: &[(usize, Vec<Choice>)],
+    like_before: &[bool],
+) -> Vec<Vec<usize>> {
+    let most_of = |(_, choices): &(usize, Vec<Choice>)| choices.iter().map(|c| c.pages * c.page_kib).max();
+    let most: u64 = guests.iter().filter_map(most_of).sum::<u64>().saturating_mul(1024);
+    let alike = |a: usize, b: usize| {
+        let (x, y) = (&room.nodes[a], &room.nodes[b]);
+        let mut others = (0..room.nodes.len()).filter(|i| *i != a && *i != b);
+        let mut different = guests.iter().zip(like_before).filter(|(_, like)| !**like).map(|(g, _)| g);
+        kinds[a] == kinds[b]
+            && owns_memory(room, x)
+            && owns_memory(room, y)
+            && like_memory(&room.memory[&x.home], &room.memory[&y.home], most)
+            && x.distances[b] == y.distances[a]
+            && others.all(|i| {
+                let other = &room.nodes[i].distances;
+                x.distances[i] == y.distances[i] && other[a] == other[b]
+            })
+            && different.all(|(_, choices)| choices.len() <= MOST_SWAPPED && swaps(choices, a, b))
+    };
+    (0..room.nodes.len()).map(|b| (0..b).filter(|a| alike(*a, b)).collect()).collect()
+}
+
+/// Most choices of a guest that are compared to find twins.
+const MOST_SWAPPED: usize = 2000;
+
+/// Whether a node has memory that no other node uses.
+fn owns_memory(room: &Room, node: &RoomNode) -> bool {
+    node.home == node.number && room.nodes.iter().filter(|n| n.home == node.home).count() == 1
+}
+
+/// Whether guests cannot tell two nodes' memory apart: equal pools, and as much free, or enough for all guests.
+fn like_memory(a: &Memory, b: &Memory, most: u64) -> bool {
+    options::PAGES.iter().all(|kib| a.free_pages(*kib) == b.free_pages(*kib))
+        && (a.free == b.free || a.free.min(b.free) >= most)
+}
+
+/// Whether swapping two nodes turns a guest's choices into each other, at the same cost.
+fn swaps(choices: &[Choice], a: usize, b: usize) -> bool {
+    let swapped = |n: usize| {
+        if n == a {
+            b
+        } else if n == b {
+            a
+        } else {
+            n
+        }
+    };
+    // What a choice is but for the order of its nodes.
+    let form = |c: &Choice, swap: bool| {
+        let mut parts: Vec<(usize, Part)> =
+            c.parts.iter().map(|(n, p)| (if swap { swapped(*n) } else { *n }, *p)).collect();
+        parts.sort_unstable();
+        (c.page_kib, parts, c.cost)
+    };
+    let mut plain: Vec<_> = choices.iter().map(|c| form(c, false)).collect();
+    let mut turned: Vec<_> = choices.iter().map(|c| form(c, true)).collect();
+    plain.sort();
+    turned.sort();
+    plain == turned
+}
+
+/// The cores of each guest's part of a node: those of its vCPUs, and those of the VMM's other threads, each core with its
+/// free CPUs.
+pub type Cores = (Vec<Vec<u32>>, Vec<Vec<u32>>);
+
+/// The cores of each guest in a node, in the order of `parts`: pairs of a guest and what the node must hold of it.
+pub fn cores(room: &Room, node: usize, parts: &[(usize, Part)]) -> Vec<(usize, Cores)> {
+    let mut order = parts.to_vec();
+    order.sort_by_key(|(guest, part)| (std::cmp::Reverse(*part), *guest));
+    let sorted: Vec<Part> = order.iter().map(|(_, p)| *p).collect();
+    let caches = &room.nodes[node].caches;
+    let (filling, _) = fill(caches, &sorted, room.threads);
+    let Filling { takes, .. } = filling.expect("the search filled this node");
+    let mut left: Vec<Vec<_>> = caches.iter().map(|l3| l3.cores.clone()).collect();
+    let mut take = |cache: usize, kind, n: u32| -> Vec<Vec<u32>> {
+        let mut taken = Vec::new();
+        for _ in 0..n {
+            let place =
+                left[cache].iter().position(|c| fill::kind(c) == kind).expect("the filling counted them");
+            taken.push(left[cache].remove(place).cpus);
+        }
+        taken
+    };
+    let mut found = Vec::new();
+    for ((guest, _), of_part) in order.iter().zip(takes) {
+        let (mut vcpus, mut emulator) = (Vec::new(), Vec::new());
+        for (cache, of_cache) in of_part.iter().enumerate() {
+            for (kind, (cores, extra)) in of_cache {
+                vcpus.extend(take(cache, *kind, *cores));
+                emulator.extend(take(cache, *kind, *extra));
+            }
+        }
+        found.push((*guest, (vcpus, emulator)));
+    }
+    found.sort_by_key(|(guest, _)| *guest);
+    found
+}

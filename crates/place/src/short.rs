@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Says what is short where, when wishes do not fit.
+//!
+//! The first guest that does not fit alone is explained against the empty host; otherwise the first guest that does not
+//! fit beside those before it, against what these leave in their best placement.
+
+use crate::PlanError;
+use crate::room::Room;
+use crate::search::fill::{Part, fill};
+use crate::search::{Found, cores, options, search};
+use crate::shape::page_name;
+use crate::wishes::{Guest, Nodes, PageSize, Smt, Wishes};
+use bifold_host::printable;
+use bifold_host::topology::{NumberSet, Topology};
+use std::collections::BTreeMap;
+
+/// Why no placement was found.
+pub fn explain(host: &Topology, wishes: &Wishes, room: &Room, proven: bool) -> PlanError {
+    for guest in &wishes.guests {
+        if place(host, room, std::slice::from_ref(guest)).is_none() {
+            return PlanError::Short(alone(room, guest, &Taken::default()));
+        }
+    }
+    for n in 2..=wishes.guests.len() {
+        if place(host, room, &wishes.guests[..n]).is_some() {
+            continue;
+        }
+        let (last, before) = wishes.guests[..n].split_last().expect("at least two");
+        let found = place(host, room, before).expect("fitted in the last round");
+        let names: Vec<String> = before.iter().map(|g| printable(&g.name)).collect();
+        let mut lines = alone(room, last, &taken(room, &found));
+        lines.insert(0, format!("guest {} has no room beside {}:", printable(&last.name), names.join(", ")));
+        if !proven {
+            lines
+                .push(format!("(the search ended after {} placements: no proof)", crate::search::MOST_STEPS));
+        }
+        return PlanError::Short(lines);
+    }
+    // All fit, but only when searched for again: the limits of steps differ.
+    PlanError::Short(vec![format!("none of {} placements fits", crate::search::MOST_STEPS)])
+}
+
+/// The best placement of some guests.
+fn place(host: &Topology, room: &Room, guests: &[Guest]) -> Option<Found> {
+    let choices =
+        guests.iter().map(|g| options::choices(host, room, g)).collect::<Result<Vec<_>, _>>().ok()?;
+    search(room, choices).ok()
+}
+
+/// What guests have taken.
+#[derive(Default)]
+struct Taken {
+    cpus: NumberSet,
+    /// Pages by host node and page size in KiB.
+    pages: BTreeMap<(u32, u64), u64>,
+}
+
+fn taken(room: &Room, found: &Found) -> Taken {
+    let mut taken = Taken::default();
+    for choice in &found.choices {
+        for (node, _) in &choice.parts {
+            *taken.pages.entry((room.nodes[*node].home, choice.page_kib)).or_default() += choice.pages;
+        }
+    }
+    for node in 0..room.nodes.len() {
+        for (_, (vcpus, emulator)) in cores(room, node, &found.parts(node)) {
+            vcpus.into_iter().chain(emulator).flatten().for_each(|cpu| {
+                taken.cpus.insert(cpu);
+            });
+        }
+    }
+    taken
+}
+
+/// What is short for a guest, beside what is taken.
+fn alone(room: &Room, guest: &Guest, taken: &Taken) -> Vec<String> {
+    let name = printable(&guest.name);
+    let nodes = options::allowed(room, guest);
+    if nodes.is_empty() {
+        let set = guest.host_nodes.clone().unwrap_or_default();
+        return vec![format!(
+            "guest {name}: no node of host_nodes = \"{set}\" has both a free CPU and memory"
+        )];
+    }
+    let counts = options::counts(guest, nodes.len());
+    let Some(k) = counts.iter().copied().find(|k| options::part(guest, room.threads, *k).is_some()) else {
+        return vec![uneven(room, guest, &counts, nodes.len())];
+    };
+    let part = options::part(guest, room.threads, k).expect("found above");
+    let kib = match guest.page {
+        PageSize::Kib(kib) => kib,
+        PageSize::Auto => 4,
+    };
+    let per_node = kib * 1024 * k as u64;
+    if guest.memory % per_node != 0 {
+        let size = page_name(kib);
+        return vec![format!(
+            "guest {name}: its memory is no whole number of {size} pages on each of {k} nodes"
+        )];
+    }
+    let part = Part { extra: guest.emulator_cores, ..part };
+    let mut lines: Vec<String> = Vec::new();
+    for i in nodes {
+        lines.extend(cores_short(room, guest, i, part, taken));
+        lines.extend(memory_short(room, guest, i, (kib, guest.memory / per_node), taken));
+    }
+    if lines.is_empty() {
+        lines.push(format!("guest {name}: {k} nodes wished; no {k} nodes have room at the same time"));
+    }
+    lines
+}
+
+/// No number of nodes suits the vCPUs.
+fn uneven(room: &Room, guest: &Guest, counts: &[usize], most: usize) -> String {
+    let (name, vcpus, threads) = (printable(&guest.name), guest.vcpus, room.threads);
+    match (guest.nodes, counts.first()) {
+        (Nodes::Number(k), _) if k as usize > most => {
+            format!("guest {name}: {k} nodes wished, and {most} have free CPUs and memory")
+        }
+        (_, Some(k)) if guest.smt == Smt::Threads => format!(
+            "guest {name}: {vcpus} vCPUs on {k} nodes are no whole number of cores with {threads} threads on each: change \
+             vcpus, or set smt = \"cores\""
+        ),
+        _ => format!("guest {name}: {vcpus} vCPUs cannot be spread evenly over the wished nodes"),
+    }
+}
+
+/// Cores that a node is short of.
+fn cores_short(room: &Room, guest: &Guest, i: usize, part: Part, taken: &Taken) -> Option<String> {
+    let mut caches = room.nodes[i].caches.clone();
+    let free = |c: &crate::room::Core| !c.cpus.iter().any(|cpu| taken.cpus.contains(*cpu));
+    caches.iter_mut().for_each(|l3| l3.cores.retain(free));
+    let (filling, complete) = fill(&caches, &[part], room.threads);
+    if filling.is_some() || !complete {
+        return None;
+    }
+    let counts = |c: &&crate::room::Core| !part.full || c.cpus.len() as u32 == room.threads;
+    let usable = caches.iter().flat_map(|l3| &l3.cores).filter(counts).count();
+    let kind =
+        if part.full && room.threads > 1 { format!(" with {} threads", room.threads) } else { String::new() };
+    let extra = match part.extra {
+        0 => String::new(),
+        n => format!(" and {n} for the VMM's own threads"),
+    };
+    Some(format!(
+        "guest {}: {} cores{kind}{extra} wished on node {}, {usable} free",
+        printable(&guest.name),
+        part.cores,
+        room.nodes[i].number
+    ))
+}
+
+/// Memory that a node is short of.
+fn memory_short(
+    room: &Room,
+    guest: &Guest,
+    i: usize,
+    (kib, pages): (u64, u64),
+    taken: &Taken,
+) -> Option<String> {
+    let node = room.nodes[i].home;
+    let memory = &room.memory[&node];
+    let used = |kib: u64| taken.pages.get(&(node, kib)).copied().unwrap_or(0);
+    let grown: u64 = used(2048).saturating_sub(memory.free_pages(2048)) * 2048;
+    let left = (memory.free / 1024).saturating_sub(grown + used(4) * 4);
+    let name = printable(&guest.name);
+    if kib == 4 {
+        let wished = pages * 4;
+        let mib = |kib: u64| kib >> 10;
+        return (wished > left).then(|| {
+            format!(
+                "guest {name}: {} MiB of memory wished on node {node}, {} MiB free",
+                mib(wished),
+                mib(left)
+            )
+        });
+    }
+    let free = memory.free_pages(kib).saturating_sub(used(kib));
+    let short = pages.saturating_sub(free);
+    let can_grow = kib == 2048 && room.reserve_pages;
+    if short == 0 || (can_grow && short * kib <= left) {
+        return None;
+    }
+    let remedy = match (kib, can_grow) {
+        (2048, true) => format!(", and free memory for {} more", left / kib),
+        (2048, false) => " (huge_pages = \"keep\")".into(),
+        _ => {
+            format!(": boot the host with hugepagesz=1G hugepages={node}:{}", memory.free_pages(kib) + short)
+        }
+    };
+    let size = page_name(kib);
+    Some(format!("guest {name}: {pages} huge pages of {size} wished on node {node}, {free} free{remedy}"))
+}

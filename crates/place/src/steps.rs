@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What to set on the host for a plan, and what can only be recommended.
+//!
+//! Sources: `admin-guide/mm/hugetlbpage.rst`, `admin-guide/mm/ksm.rst`, `admin-guide/sysctl/kernel.rst`
+//! (`numa_balancing`), `virt/kvm/halt-polling.rst`, `core-api/irq/irq-affinity.rst` and
+//! `admin-guide/kernel-parameters.txt` (`nohz_full=`, `isolcpus=`) of Linux.
+
+use crate::plan::{GuestPlan, Step};
+use crate::room::Room;
+use crate::shape::page_name;
+use crate::wishes::Wishes;
+use bifold_host::topology::{NumberSet, Topology};
+
+/// Page size of the pools that a plan may enlarge, in KiB.
+const GROWING: u64 = 2 << 10;
+
+/// The steps in order, and the notes.
+pub fn steps(host: &Topology, room: &Room, wishes: &Wishes, plans: &[GuestPlan]) -> (Vec<Step>, Vec<String>) {
+    let mut steps = pools(room, plans);
+    steps.extend(kernel(host, wishes, plans));
+    steps.extend(interrupts(host, wishes, plans));
+    let mut notes = room.notes.clone();
+    notes.extend(tickless(host, wishes, plans));
+    if !host.numa {
+        notes.push("this kernel has no NUMA: memory cannot be bound, and CPUs alone are planned".into());
+    }
+    (steps, notes)
+}
+
+/// Pools that are short of pages.
+fn pools(room: &Room, plans: &[GuestPlan]) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for (node, memory) in &room.memory {
+        let on_node = |g: &&GuestPlan| g.page_kib == GROWING && g.nodes.iter().any(|n| n.host_node == *node);
+        let here = || plans.iter().filter(on_node);
+        let of =
+            |g: &GuestPlan| g.nodes.iter().filter(|n| n.host_node == *node).map(|n| n.memory).sum::<u64>();
+        let wished = here().map(of).sum::<u64>() / (GROWING * 1024);
+        let pool = memory.pools.get(&GROWING).copied().unwrap_or_default();
+        if wished <= pool.free {
+            continue;
+        }
+        let names: Vec<String> = here().map(|g| bifold_host::printable(&g.name)).collect();
+        let size = page_name(GROWING);
+        steps.push(Step {
+            path: format!("/sys/devices/system/node/node{node}/hugepages/hugepages-{GROWING}kB/nr_hugepages"),
+            value: (pool.total + wished - pool.free).to_string(),
+            needed: true,
+            why: format!(
+                "{} wish {wished} pages of {size} on node {node}, and {} are free",
+                names.join(", "),
+                pool.free
+            ),
+        });
+    }
+    steps
+}
+
+/// Settings of the kernel.
+fn kernel(host: &Topology, wishes: &Wishes, plans: &[GuestPlan]) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let mut wish = |path: &str, value: String, why: &str| {
+        steps.push(Step { path: path.into(), value, needed: false, why: why.into() });
+    };
+    if host.numa && wishes.host.balancing_off {
+        let why =
+            "NUMA balancing unmaps pages to see who uses them, and has nothing to move where all is bound";
+        wish("/proc/sys/kernel/numa_balancing", "0".into(), why);
+    }
+    if host.numa && plans.iter().any(|g| g.ksm && g.page_kib == 4) {
+        let why = "KSM keeps merged pages on their node (the kernel takes this only while nothing is merged)";
+        wish("/sys/kernel/mm/ksm/merge_across_nodes", "0".into(), why);
+    }
+    if let Some(ns) = wishes.host.halt_poll_ns {
+        let why = "time that KVM polls before a halted vCPU sleeps, for VMs that start later";
+        wish("/sys/module/kvm/parameters/halt_poll_ns", ns.to_string(), why);
+    }
+    steps
+}
+
+/// CPUs of the vCPUs of the guests that a condition chooses.
+fn cpus(wishes: &Wishes, plans: &[GuestPlan], of: impl Fn(&crate::wishes::Guest) -> bool) -> NumberSet {
+    let chosen = wishes.guests.iter().zip(plans).filter(|(wish, _)| of(wish));
+    chosen.flat_map(|(_, plan)| &plan.vcpus).map(|v| v.cpu).collect()
+}
+
+/// Interrupts of devices that leave the vCPUs' CPUs.
+fn interrupts(host: &Topology, wishes: &Wishes, plans: &[GuestPlan]) -> Vec<Step> {
+    let quiet = cpus(wishes, plans, |g| g.interrupts_away);
+    let online: NumberSet = host.cpus.iter().filter(|(_, c)| c.online).map(|(n, _)| *n).collect();
+    let others = online.difference(&quiet);
+    let mut steps = Vec::new();
+    if quiet.is_empty() || others.is_empty() {
+        return steps;
+    }
+    for device in &host.devices {
+        let near = device.cpus.intersection(&others);
+        let to = if near.is_empty() { &others } else { &near };
+        for irq in device.interrupts.iter() {
+            let name = device.names.first().unwrap_or(&device.address);
+            steps.push(Step {
+                path: format!("/proc/irq/{irq}/smp_affinity_list"),
+                value: to.to_string(),
+                needed: false,
+                why: format!("the interrupt of {} leaves the vCPUs' CPUs", bifold_host::printable(name)),
+            });
+        }
+    }
+    steps
+}
+
+/// Boot parameters for CPUs without a tick.
+fn tickless(host: &Topology, wishes: &Wishes, plans: &[GuestPlan]) -> Option<String> {
+    let wished = cpus(wishes, plans, |g| g.tickless);
+    let missing = wished.difference(&host.tickless.intersection(&host.isolated));
+    (!missing.is_empty()).then(|| {
+        format!(
+            "tickless: CPUs {missing} have a tick or share the scheduler with others; boot the host with nohz_full={wished} \
+             rcu_nocbs={wished} isolcpus=domain,managed_irq,{wished}"
+        )
+    })
+}

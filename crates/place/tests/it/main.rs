@@ -1,0 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Tests of plans from outside: against brute force, for large machines, and of what QEMU and libvirt take.
+
+mod brute;
+mod machine;
+mod random;
