@@ -2,5 +2,7 @@
 //! Tests of plans from outside: against brute force, for large machines, and of what QEMU and libvirt take.
 
 mod brute;
+mod large;
 mod machine;
+mod qemu;
 mod random;
