@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Says what is short where, when wishes do not fit.
 //!
-//! The first guest that does not fit alone is explained against the empty host; otherwise the first guest that does not
-//! fit beside those before it, against what these leave in their best placement.
+//! The first guest that does not fit alone is explained against the empty host; then the sum of all cores; otherwise the
+//! first guest that does not fit beside those before it, against what these leave in their best placement.
 
 use crate::PlanError;
 use crate::room::Room;
@@ -21,6 +21,9 @@ pub fn explain(host: &Topology, wishes: &Wishes, room: &Room, proven: bool) -> P
             return PlanError::Short(alone(room, guest, &Taken::default()));
         }
     }
+    if let Some(all) = all_together(room, &wishes.guests) {
+        return PlanError::Short(vec![all]);
+    }
     for n in 2..=wishes.guests.len() {
         if place(host, room, &wishes.guests[..n]).is_some() {
             continue;
@@ -38,6 +41,17 @@ pub fn explain(host: &Topology, wishes: &Wishes, room: &Room, proven: bool) -> P
     }
     // All fit, but only when searched for again: the limits of steps differ.
     PlanError::Short(vec![format!("none of {} placements fits", crate::search::MOST_STEPS)])
+}
+
+/// All guests wish more cores than the host has, wherever they are.
+fn all_together(room: &Room, guests: &[Guest]) -> Option<String> {
+    let least = |g: &Guest| match g.smt {
+        Smt::Threads => g.vcpus / room.threads + g.emulator_cores,
+        Smt::Cores => g.vcpus + g.emulator_cores,
+    };
+    let wished: u32 = guests.iter().map(least).sum();
+    let free = room.nodes.iter().flat_map(|n| &n.caches).map(|l3| l3.cores.len() as u32).sum::<u32>();
+    (wished > free).then(|| format!("all guests together: {wished} cores wished on all nodes, {free} free"))
 }
 
 /// The best placement of some guests.
@@ -105,7 +119,7 @@ fn alone(room: &Room, guest: &Guest, taken: &Taken) -> Vec<String> {
         lines.extend(memory_short(room, guest, i, (kib, guest.memory / per_node), taken));
     }
     if lines.is_empty() {
-        lines.push(format!("guest {name}: {k} nodes wished; no {k} nodes have room at the same time"));
+        lines.push(format!("guest {name}: {} wished; no {k} have room at the same time", counted(k, "node")));
     }
     lines
 }
@@ -115,13 +129,18 @@ fn uneven(room: &Room, guest: &Guest, counts: &[usize], most: usize) -> String {
     let (name, vcpus, threads) = (printable(&guest.name), guest.vcpus, room.threads);
     match (guest.nodes, counts.first()) {
         (Nodes::Number(k), _) if k as usize > most => {
-            format!("guest {name}: {k} nodes wished, and {most} have free CPUs and memory")
+            format!("guest {name}: {} wished, {most} with free CPUs and memory", counted(k as usize, "node"))
         }
         (_, Some(k)) if guest.smt == Smt::Threads => format!(
-            "guest {name}: {vcpus} vCPUs on {k} nodes are no whole number of cores with {threads} threads on each: change \
-             vcpus, or set smt = \"cores\""
+            "guest {name}: {} on {} are no whole number of cores with {threads} threads on each: change vcpus, or set \
+             smt = \"cores\"",
+            counted(vcpus as usize, "vCPU"),
+            counted(*k, "node")
         ),
-        _ => format!("guest {name}: {vcpus} vCPUs cannot be spread evenly over the wished nodes"),
+        _ => {
+            let wished = counted(vcpus as usize, "vCPU");
+            format!("guest {name}: {wished} cannot be spread evenly over the wished nodes")
+        }
     }
 }
 
@@ -143,9 +162,9 @@ fn cores_short(room: &Room, guest: &Guest, i: usize, part: Part, taken: &Taken) 
         n => format!(" and {n} for the VMM's own threads"),
     };
     Some(format!(
-        "guest {}: {} cores{kind}{extra} wished on node {}, {usable} free",
+        "guest {}: {}{kind}{extra} wished on node {}, {usable} free",
         printable(&guest.name),
-        part.cores,
+        counted(part.cores as usize, "core"),
         room.nodes[i].number
     ))
 }
@@ -189,5 +208,11 @@ fn memory_short(
         }
     };
     let size = page_name(kib);
-    Some(format!("guest {name}: {pages} huge pages of {size} wished on node {node}, {free} free{remedy}"))
+    let wished = counted(pages as usize, "huge page");
+    Some(format!("guest {name}: {wished} of {size} wished on node {node}, {free} free{remedy}"))
+}
+
+/// `1 node`, `2 nodes`.
+fn counted(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }

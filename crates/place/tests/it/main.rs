@@ -3,6 +3,7 @@
 
 mod brute;
 mod large;
+mod libvirt;
 mod machine;
 mod qemu;
 mod random;
