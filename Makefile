@@ -70,7 +70,7 @@ install: ## install command, man pages, completions and the daemon's unit (PREFI
 
 uninstall: ## remove what make install installed, with the same PREFIX and DESTDIR
 	rm -f "$(INTO)/bin/bifold" "$(INTO)"/share/man/man1/bifold.1 "$(INTO)"/share/man/man1/bifold-*.1
-	rm -f "$(INTO)/share/man/man5/bifold.toml.5" "$(INTO)"/share/man/man8/bifold-*.8 "$(INTO)/lib/systemd/system/bifoldd.service"
+	rm -f "$(INTO)"/share/man/man5/bifold{.toml,-wishes}.5 "$(INTO)"/share/man/man8/bifold-*.8 "$(INTO)/lib/systemd/system/bifoldd.service"
 	rm -f "$(INTO)/share/bash-completion/completions/bifold" "$(INTO)/share/zsh/site-functions/_bifold" "$(INTO)/share/fish/vendor_completions.d/bifold.fish"
 	rm -rf "$(INTO)/lib/bifold" "$(INTO)/share/bifold"
 

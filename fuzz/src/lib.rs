@@ -19,6 +19,7 @@ mod inputs;
 pub mod live;
 pub mod model;
 pub mod noise;
+pub mod place;
 pub mod policy;
 pub mod report;
 pub mod share;

@@ -34,11 +34,28 @@ pub enum PlanError {
     Short(Vec<String>),
 }
 
-/// What the planner knows of the host's processor.
+/// The maker of the host's processor.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Processor {
-    /// Whether the vendor is AMD (or Hygon): the guest then sees threads by the CPU flag `topoext` only.
-    pub amd: bool,
+pub enum Processor {
+    /// AMD, or Hygon: a guest sees threads and caches by the CPU flag `topoext` only.
+    Amd,
+    /// Another maker.
+    Other,
+    /// The host does not tell.
+    #[default]
+    Unknown,
+}
+
+impl Processor {
+    /// The maker that `/proc/cpuinfo` names.
+    pub fn of_cpuinfo(text: &str) -> Processor {
+        let vendor = text.lines().find_map(|l| l.strip_prefix("vendor_id")?.split_once(':'));
+        match vendor.map(|(_, name)| name.trim()) {
+            Some("AuthenticAMD" | "HygonGenuine") => Processor::Amd,
+            Some(_) => Processor::Other,
+            None => Processor::Unknown,
+        }
+    }
 }
 
 /// The placement of least cost for all guests together, and what to set on the host.
@@ -58,6 +75,12 @@ pub fn plan(host: &Topology, wishes: &Wishes, processor: Processor) -> Result<Pl
     };
     let guests = shape::guests(host, &room, wishes, &found, processor)?;
     let (steps, mut notes) = steps::steps(host, &room, wishes, &guests);
+    if processor == Processor::Unknown && guests.iter().any(|g| g.smp.threads > 1) {
+        notes.push(
+            "no /proc/cpuinfo: on an AMD processor, add the CPU flag topoext, or guests see no threads"
+                .into(),
+        );
+    }
     if !found.proven {
         notes.push(format!(
             "the search ended after {} placements: the plan is the best of them, and a better one may exist",

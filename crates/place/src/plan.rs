@@ -51,7 +51,7 @@ pub struct GuestPlan {
     pub bound: bool,
     /// Where the guest's cache sizes come from.
     pub caches: Caches,
-    /// Whether the guest's CPU needs the flag `topoext` to show threads: AMD's do.
+    /// Whether the guest's CPU needs the flag `topoext` to show threads and caches: AMD's do.
     pub topoext: bool,
     /// Whether KSM may merge the guest's pages.
     pub ksm: bool,

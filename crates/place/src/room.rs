@@ -207,7 +207,9 @@ impl Room {
         }
         let Some((away, home_distance, home)) = home else { return Ok(()) };
         if away {
-            self.notes.push(format!("node {number} has CPUs and no memory: node {home} stands in"));
+            self.notes.push(format!(
+                "node {number} has CPUs and no memory that can be used: node {home} stands in"
+            ));
         }
         let first = caches[0].cores[0].cpus[0];
         let package = host.cpus[&first].package.unwrap_or(0);

@@ -47,7 +47,7 @@ pub fn guests(
             emulator,
             bound: room.numa,
             caches: caches(room, nodes, smp),
-            topoext: processor.amd && smp.threads > 1,
+            topoext: processor == Processor::Amd,
             ksm: guest.ksm,
             reasons: Vec::new(),
         };
@@ -134,8 +134,8 @@ fn vcpus(nodes: &[Placed], threads: u32) -> Vec<VcpuPlan> {
 
 fn node(host: &Topology, room: &Room, nodes: &[Placed], i: usize, placed: &Placed, memory: u64) -> GuestNode {
     let own = &room.nodes[placed.node];
-    let access = host.nodes.get(&own.home).and_then(|n| n.access.as_ref());
-    let access = access.filter(|a| a.initiators.contains(own.number));
+    let told = host.nodes.get(&own.home).into_iter().flat_map(|n| [&n.access, &n.cpu_access]).flatten();
+    let access = told.into_iter().find(|a| a.initiators.contains(own.number));
     GuestNode {
         node: i as u32,
         host_node: own.home,

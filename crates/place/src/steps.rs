@@ -47,7 +47,7 @@ fn pools(room: &Room, plans: &[GuestPlan]) -> Vec<Step> {
             value: (pool.total + wished - pool.free).to_string(),
             needed: true,
             why: format!(
-                "{} wish {wished} pages of {size} on node {node}, and {} are free",
+                "for {}: {wished} pages of {size} on node {node}, of which {} are free",
                 names.join(", "),
                 pool.free
             ),
@@ -88,11 +88,15 @@ fn cpus(wishes: &Wishes, plans: &[GuestPlan], of: impl Fn(&crate::wishes::Guest)
 fn interrupts(host: &Topology, wishes: &Wishes, plans: &[GuestPlan]) -> Vec<Step> {
     let quiet = cpus(wishes, plans, |g| g.interrupts_away);
     let online: NumberSet = host.cpus.iter().filter(|(_, c)| c.online).map(|(n, _)| *n).collect();
-    let others = online.difference(&quiet);
+    // An interrupt on another thread of the core slows the vCPU, too.
+    let cores = quiet
+        .iter()
+        .filter_map(|cpu| host.cpus.get(&cpu))
+        .fold(quiet.clone(), |all, c| all.union(&c.threads));
+    let others =
+        [online.difference(&cores), online.difference(&quiet)].into_iter().find(|set| !set.is_empty());
+    let Some(others) = others.filter(|_| !quiet.is_empty()) else { return Vec::new() };
     let mut steps = Vec::new();
-    if quiet.is_empty() || others.is_empty() {
-        return steps;
-    }
     for device in &host.devices {
         let near = device.cpus.intersection(&others);
         let to = if near.is_empty() { &others } else { &near };

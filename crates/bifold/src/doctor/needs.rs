@@ -63,6 +63,7 @@ pub const VERBS: &[Verb] = &[
     verb("place show", &[]),
     verb("noise record", &[]),
     verb("noise simulate", &[]),
+    verb("place plan", &[]),
 ];
 
 /// Whether a verb works.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The page bifold.toml(5), made from the list of the configuration's keys.
+//! The pages about TOML files, made from the lists of their keys: bifold.toml(5) and bifold-wishes(5).
 
 use super::{CONFIGURATION, MANUAL, SOURCE};
 use bifold_daemon::config::{EXAMPLE, KEYS, TABLES};
@@ -24,43 +24,111 @@ const DESCRIPTION: [&str; 3] = [
      bifoldd, reads the files again; if something is wrong in them, the daemon keeps the configuration that it has.",
 ];
 
-/// The page.
-pub fn page() -> Vec<u8> {
-    let mut roff = Roff::new();
-    roff.control("TH", [CONFIGURATION, "5", "", SOURCE, MANUAL]);
-    roff.control("nh", []).control("ad", ["l"]);
-    roff.control("SH", ["NAME"])
-        .text([roman(format!("{CONFIGURATION} - which VMs bifold-daemon(8) may switch, and when"))]);
-    roff.control("SH", ["SYNOPSIS"]);
-    for (file, _) in FILES {
-        roff.text([bold(file)]).control("br", []);
+/// A page about a TOML file.
+pub struct Page {
+    /// Its name, without the section.
+    pub name: &'static str,
+    summary: &'static str,
+    synopsis: Vec<&'static str>,
+    description: &'static [&'static str],
+    tables: Vec<Table>,
+    example: &'static str,
+    files: &'static [(&'static str, &'static str)],
+    see_also: &'static str,
+}
+
+/// A table of the file, and its keys: name, default, meaning.
+struct Table {
+    head: &'static str,
+    doc: &'static str,
+    keys: Vec<[&'static str; 3]>,
+}
+
+/// All pages.
+pub fn pages() -> [Page; 2] {
+    [daemon(), wishes()]
+}
+
+/// The page about the daemon's configuration.
+fn daemon() -> Page {
+    let keys = |table: &str| {
+        let own = KEYS.iter().filter(|k| k.table == table);
+        own.map(|k| [k.name, k.default, k.doc]).collect()
+    };
+    Page {
+        name: CONFIGURATION,
+        summary: "which VMs bifold-daemon(8) may switch, and when",
+        synopsis: FILES.iter().map(|(file, _)| *file).collect(),
+        description: &DESCRIPTION,
+        tables: TABLES.iter().map(|t| Table { head: t.head, doc: t.doc, keys: keys(t.name) }).collect(),
+        example: EXAMPLE,
+        files: &FILES,
+        see_also: "bifold-daemon(8), bifold-ctl(8), bifold-policy-list(1), bifold-stat(1), bifold-policy-replay(1)",
     }
-    roff.control("SH", ["DESCRIPTION"]);
-    for text in DESCRIPTION {
-        roff.control("PP", []).text([roman(text)]);
+}
+
+/// The page about the wishes of `bifold place plan`.
+fn wishes() -> Page {
+    use bifold_place::wishes::{EXAMPLE, KEYS, TABLES};
+    let keys = |table: &str| {
+        let own = KEYS.iter().filter(|k| k.table == table);
+        own.map(|k| [k.name, k.default, k.doc]).collect()
+    };
+    Page {
+        name: "bifold-wishes",
+        summary: "what guests need, for bifold-place-plan(1)",
+        synopsis: vec!["WISHES.toml"],
+        description: &[
+            "What guests need of a host, in TOML: a table [[guest]] per guest, and one for the host. bifold-place-plan(1) places \
+             all guests of a file together. Sizes have a unit: K, M, G or T.",
+            "A key that is not listed here is an error. Each value that cannot be used is named with its line.",
+        ],
+        tables: TABLES.iter().map(|t| Table { head: t.head, doc: t.doc, keys: keys(t.name) }).collect(),
+        example: EXAMPLE,
+        files: &[],
+        see_also: "bifold-place-plan(1), bifold-place-show(1)",
     }
-    for table in TABLES {
-        roff.control("SH", [table.head]).text([roman(table.doc)]);
-        for key in KEYS.iter().filter(|k| k.table == table.name) {
-            roff.control("TP", []).text(head(key.name, key.default)).text([roman(key.doc)]);
+}
+
+impl Page {
+    /// The page as roff.
+    pub fn roff(&self) -> Vec<u8> {
+        let mut roff = Roff::new();
+        roff.control("TH", [self.name, "5", "", SOURCE, MANUAL]);
+        roff.control("nh", []).control("ad", ["l"]);
+        roff.control("SH", ["NAME"]).text([roman(format!("{} - {}", self.name, self.summary))]);
+        roff.control("SH", ["SYNOPSIS"]);
+        for file in &self.synopsis {
+            roff.text([bold(*file)]).control("br", []);
         }
+        roff.control("SH", ["DESCRIPTION"]);
+        for text in self.description {
+            roff.control("PP", []).text([roman(*text)]);
+        }
+        for table in &self.tables {
+            roff.control("SH", [table.head]).text([roman(table.doc)]);
+            for [name, default, doc] in &table.keys {
+                roff.control("TP", []).text(head(name, default)).text([roman(*doc)]);
+            }
+        }
+        roff.control("SH", ["EXAMPLE"]).control("nf", []);
+        for line in self.example.lines() {
+            roff.text([roman(line)]);
+        }
+        roff.control("fi", []);
+        if !self.files.is_empty() {
+            roff.control("SH", ["FILES"]);
+        }
+        for (file, meaning) in self.files {
+            roff.control("TP", []).text([bold(*file)]).text([roman(*meaning)]);
+        }
+        roff.control("SH", ["SEE ALSO"]).text([roman(self.see_also)]);
+        roff.to_roff().into_bytes()
     }
-    roff.control("SH", ["EXAMPLE"]).control("nf", []);
-    for line in EXAMPLE.lines() {
-        roff.text([roman(line)]);
-    }
-    roff.control("fi", []).control("SH", ["FILES"]);
-    for (file, meaning) in FILES {
-        roff.control("TP", []).text([bold(file)]).text([roman(meaning)]);
-    }
-    roff.control("SH", ["SEE ALSO"]).text([roman(
-        "bifold-daemon(8), bifold-ctl(8), bifold-policy-list(1), bifold-stat(1), bifold-policy-replay(1)",
-    )]);
-    roff.to_roff().into_bytes()
 }
 
 /// A key and its default.
-fn head(name: &str, default: &str) -> Vec<Inline> {
+fn head(name: &'static str, default: &'static str) -> Vec<Inline> {
     match default {
         "" => vec![bold(name), roman(" (required)")],
         default => vec![bold(name), roman(" (default: "), italic(default), roman(")")],
@@ -72,14 +140,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_has_every_key_and_the_example() {
-        let page = String::from_utf8(page()).unwrap();
-        for key in KEYS {
-            let name = key.name.replace('-', "\\-");
-            assert!(page.contains(&format!("\\fB{name}\\fR (")), "{}", key.name);
+    fn a_page_has_every_key_and_the_example() {
+        for page in pages() {
+            let text = String::from_utf8(page.roff()).unwrap();
+            for [key, ..] in page.tables.iter().flat_map(|t| &t.keys) {
+                let name = key.replace('-', "\\-");
+                assert!(text.contains(&format!("\\fB{name}\\fR (")), "{key}");
+            }
+            let sections = 5 + page.tables.len() + usize::from(!page.files.is_empty());
+            assert_eq!(text.matches("\n.SH ").count(), sections);
+            let last = page.example.lines().last().unwrap();
+            assert!(text.contains(&format!("\n{last}\n.fi\n")), "{text}");
         }
-        assert_eq!(page.matches("\n.SH ").count(), 6 + TABLES.len());
-        let last = EXAMPLE.lines().last().unwrap();
-        assert!(page.contains(&format!("\n{last}\n.fi\n")), "{page}");
     }
 }

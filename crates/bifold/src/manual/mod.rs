@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `bifold man` and `bifold completions`: man pages and completion scripts, made from the parser and from the list of
-//! the configuration's keys.
+//! `bifold man` and `bifold completions`: man pages and completion scripts, made from the parser and from lists of
+//! keys.
 
 mod configuration;
 
@@ -16,13 +16,15 @@ use std::path::Path;
 /// The name of the page about the daemon's configuration.
 const CONFIGURATION: &str = "bifold.toml";
 
-/// Writes `bifold.1`, one page per verb and per verb of a verb, and `bifold.toml.5` into a directory.
+/// Writes `bifold.1`, one page per verb and per verb of a verb, and the pages about TOML files into a directory.
 pub fn man(cli: Command, dir: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     let mut cli = without_help(cli);
     cli.build();
     write_pages(&cli, None, dir)?;
-    write(&dir.join(format!("{CONFIGURATION}.5")), &configuration::page())
+    configuration::pages()
+        .iter()
+        .try_for_each(|page| write(&dir.join(format!("{}.5", page.name)), &page.roff()))
 }
 
 fn write(path: &Path, page: &[u8]) -> anyhow::Result<()> {

@@ -38,6 +38,7 @@ golden! {
     noise_simulate_table: "noise simulate --noise periodic:10Hz:2.5ms --interrupts 11000 --grain 100us --ranks 64,2^10..2^11";
     noise_simulate_csv: "noise simulate --noise exponential:1us --collective ideal,tree,linear --grain 0,1us --ranks 7 --steps 9 --format csv";
     noise_simulate_json: "noise simulate --ranks 4096 --grain 0 --steps 1 --format json";
+    place_plan_help_long: "place plan --help";
     t_table: "compare --generate t:20000 --profile geometry-g";
     t_json: "compare --generate t:20000 --profile geometry-g --format json";
     t_csv: "compare --generate t:20000 --profile geometry-g --format csv";

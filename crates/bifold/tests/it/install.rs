@@ -40,6 +40,7 @@ fn what_is_installed_works_elsewhere_and_goes_away_again() {
         "share/man/man1/bifold.1",
         "share/man/man1/bifold-share-check.1",
         "share/man/man5/bifold.toml.5",
+        "share/man/man5/bifold-wishes.5",
         "share/man/man8/bifold-daemon.8",
         "share/man/man8/bifold-ctl.8",
         "lib/systemd/system/bifoldd.service",

@@ -17,6 +17,7 @@ mod ksm;
 mod links;
 mod long;
 mod noise;
+mod place_plan;
 mod places;
 mod policy;
 mod profile;

@@ -100,6 +100,28 @@ fn the_page_of_the_daemons_keys_is_their_declaration() {
 }
 
 #[test]
+fn the_page_of_wishes_is_their_declaration() {
+    let mut page = String::from(
+        "# Wishes of place plan\n\nA file of wishes is TOML; bifold-wishes(5) has the same text. [Plan guests' places](../guide/place-plan.md) says how \
+         `bifold place plan` uses it. Sizes have a unit: `K`,\n`M`, `G` or `T`. A key that is not listed here is an error; \
+         each value that cannot be used is named with its line.\n",
+    );
+    for table in bifold_place::wishes::TABLES {
+        let _ = write!(
+            page,
+            "\n## `{}`\n\n{}\n\n| key | default | meaning |\n|---|---|---|\n",
+            table.head, table.doc
+        );
+        for key in bifold_place::wishes::KEYS.iter().filter(|k| k.table == table.name) {
+            let default = if key.default.is_empty() { "required" } else { key.default };
+            let _ = writeln!(page, "| `{}` | {default} | {} |", key.name, key.doc.replace('|', "\\|"));
+        }
+    }
+    let _ = write!(page, "\n## Example\n\n```toml\n{}```\n", bifold_place::wishes::EXAMPLE);
+    page_is("place-toml.md", &page);
+}
+
+#[test]
 fn the_page_of_profile_keys_is_their_declaration() {
     let mut page = String::from(
         "# Profile keys\n\nEvery key of a hardware profile, as a TOML file has it and as `--set KEY=VALUE` names it. In a file, a\n\

@@ -23,7 +23,7 @@ fn planned(text: &str, amd: bool, hmat: bool) -> Plan {
         });
     }
     let wishes = Wishes::parse(text, "w.toml".as_ref()).unwrap();
-    plan(&host, &wishes, Processor { amd }).unwrap()
+    plan(&host, &wishes, if amd { Processor::Amd } else { Processor::Other }).unwrap()
 }
 
 const TWO_NODES: &str = "[[guest]]\nname = 'db'\nvcpus = 8\nmemory = '256M'\npage_size = '2M'\nnodes = 2\nio_threads = 2\n\

@@ -30,7 +30,7 @@ fn planned(text: &str) -> Plan {
         });
     }
     let wishes = Wishes::parse(text, "w.toml".as_ref()).unwrap();
-    plan(&host, &wishes, Processor { amd: true }).unwrap()
+    plan(&host, &wishes, Processor::Amd).unwrap()
 }
 
 /// Answers of a QEMU that is started with these arguments, and never runs a guest.

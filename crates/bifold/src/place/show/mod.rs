@@ -5,7 +5,6 @@
 
 mod json;
 mod text;
-mod words;
 
 use crate::console::{note, print};
 use crate::status::{self, Status};
@@ -69,7 +68,7 @@ pub fn run(args: &ShowArgs) -> anyhow::Result<Status> {
     Ok(Status::Done)
 }
 
-fn no_group(group: &str) -> UsageError {
+pub fn no_group(group: &str) -> UsageError {
     let problem =
         "is no cgroup with the controller cpuset, nor below one: give a path as in /proc/PID/cgroup";
     UsageError::value(format!("--cgroup `{}`", printable(group)), problem)

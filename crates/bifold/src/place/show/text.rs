@@ -2,7 +2,7 @@
 //! A topology for people: the host, a table of nodes, distances, what the firmware says of memory, then each node's CPUs,
 //! caches, cores and devices. No line has more than 80 columns, except in tables with very many nodes.
 
-use super::words::{counted, counts, folded, kind, siblings, size};
+use crate::place::words::{counted, counts, folded, kind, siblings, size};
 use bifold_host::printable;
 use bifold_host::topology::{Access, Cache, Device, Node, NumberSet, Topology};
 use bifold_report::text_table;
