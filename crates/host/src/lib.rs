@@ -33,6 +33,7 @@ mod kvm_users;
 mod memory;
 mod paging;
 mod paging_files;
+pub mod placement;
 mod process;
 mod smaps;
 mod statistics;

@@ -84,7 +84,7 @@ fn by_name(tasks: &Path) -> Vec<Vcpu> {
 }
 
 /// The number of the vCPU in a thread's name.
-fn number(comm: &str) -> Option<u32> {
+pub(crate) fn number(comm: &str) -> Option<u32> {
     let qemu = comm.strip_prefix("CPU ").and_then(|n| n.strip_suffix("/KVM"));
     // Cloud Hypervisor, crosvm and Firecracker.
     let others = ["vcpu", "crosvm_vcpu", "fc_vcpu "];

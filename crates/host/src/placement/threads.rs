@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The threads of a process: what each does for a guest, and the CPUs and nodes that each may use.
+
+use crate::memory::text;
+use crate::topology::NumberSet;
+use crate::{Host, Vcpu, read};
+use std::io;
+use std::path::Path;
+
+/// Most threads of a process that are looked at: the default of `kernel.threads-max` of a small host.
+const MOST_THREADS: usize = 1 << 16;
+
+/// What a thread of a VMM does.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// Runs this vCPU.
+    Vcpu(u32),
+    /// Serves devices: an I/O thread of QEMU with its name, or a worker of vhost.
+    Io(String),
+    /// Anything else: the main loop, monitors, helpers.
+    Emulator,
+}
+
+/// A thread.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Thread {
+    /// Thread id.
+    pub id: u32,
+    /// Its name, as `ps -L` shows it.
+    pub name: String,
+    /// What it does.
+    pub role: Role,
+    /// The CPUs that it may run on (`Cpus_allowed_list`): its affinity within its cpuset.
+    pub cpus: NumberSet,
+    /// The nodes that its memory may come from (`Mems_allowed_list`).
+    pub mems: NumberSet,
+    /// The CPU that it last ran on.
+    pub last_cpu: Option<u32>,
+}
+
+impl Host {
+    /// The threads of a process in order of id. `vcpus` names those of vCPUs that the caller knows; the other roles come
+    /// from the threads' names.
+    ///
+    /// # Errors
+    /// If the process has ended, or is not visible from here.
+    pub fn threads(&self, pid: u32, vcpus: &[Vcpu]) -> io::Result<Vec<Thread>> {
+        let tasks = self.proc.join(pid.to_string()).join("task");
+        let ids = std::fs::read_dir(&tasks)?.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok());
+        let mut ids: Vec<u32> = ids.take(MOST_THREADS).collect();
+        ids.sort_unstable();
+        // A thread may end while the others are read.
+        let threads: Vec<Thread> = ids.iter().filter_map(|id| thread(&tasks, *id, vcpus)).collect();
+        if threads.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(threads) }
+    }
+
+    /// The CPUs that a thread may run on now.
+    ///
+    /// # Errors
+    /// If the thread has ended.
+    pub fn allowed_cpus(&self, pid: u32, thread: u32) -> io::Result<NumberSet> {
+        let status = read(&self.proc.join(format!("{pid}/task/{thread}/status")))?;
+        let status = String::from_utf8_lossy(&status);
+        list(&status, "Cpus_allowed_list:").ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+}
+
+fn thread(tasks: &Path, id: u32, vcpus: &[Vcpu]) -> Option<Thread> {
+    let dir = tasks.join(id.to_string());
+    let status = String::from_utf8_lossy(&read(&dir.join("status")).ok()?).into_owned();
+    let name = text(&dir.join("comm")).trim_end_matches('\n').to_owned();
+    let known = vcpus.iter().find(|v| v.thread == id).map(|v| Role::Vcpu(v.number));
+    // With KVM's own list, a thread that only bears such a name is none.
+    let role = match (known, role(&name)) {
+        (Some(role), _) => role,
+        (None, Role::Vcpu(_)) if !vcpus.is_empty() => Role::Emulator,
+        (None, role) => role,
+    };
+    Some(Thread {
+        id,
+        role,
+        name,
+        cpus: list(&status, "Cpus_allowed_list:")?,
+        mems: list(&status, "Mems_allowed_list:").unwrap_or_default(),
+        last_cpu: last_cpu(&text(&dir.join("stat"))),
+    })
+}
+
+/// What a thread does, by its name: QEMU's `CPU 0/KVM`, `CPU 0/TCG` and `IO iothread0` (with `-name debug-threads=on`),
+/// other VMMs' names of vCPUs, the kernel's `vhost-PID`.
+fn role(name: &str) -> Role {
+    let tcg = || name.strip_prefix("CPU ")?.strip_suffix("/TCG")?.parse().ok();
+    if let Some(vcpu) = crate::vcpus::number(name).or_else(tcg) {
+        return Role::Vcpu(vcpu);
+    }
+    match name.strip_prefix("IO ") {
+        Some(id) => Role::Io(id.to_owned()),
+        None if name.starts_with("vhost-") => Role::Io(name.to_owned()),
+        None => Role::Emulator,
+    }
+}
+
+fn list(status: &str, field: &str) -> Option<NumberSet> {
+    status.lines().find_map(|l| l.strip_prefix(field))?.parse().ok()
+}
+
+/// Field 39 of `stat` (proc(5)); the text behind the name begins with field 3.
+fn last_cpu(stat: &str) -> Option<u32> {
+    stat[stat.rfind(')')? + 1..].split_whitespace().nth(39 - 3)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{host, put};
+
+    #[test]
+    fn a_threads_role_is_its_name_or_what_kvm_says() {
+        let (_dir, host) = host();
+        let task = |id: u32, comm: &str, cpus: &str| {
+            let dir = host.proc.join(format!("42/task/{id}"));
+            put(&dir.join("comm"), comm.as_bytes());
+            let status =
+                format!("Name:\tx\nCpus_allowed:\tff\nCpus_allowed_list:\t{cpus}\nMems_allowed_list:\t0-1\n");
+            put(&dir.join("status"), status.as_bytes());
+            let fields = (4..=40).map(|n| n.to_string()).collect::<Vec<_>>().join(" ");
+            put(&dir.join("stat"), format!("{id} (a ) b) S {fields}\n").as_bytes());
+        };
+        assert!(host.threads(42, &[]).is_err());
+        task(42, "qemu-system-x86\n", "0-3");
+        task(44, "CPU 0/TCG\n", "2");
+        task(45, "IO disk 1\n", "1");
+        task(46, "vhost-42\n", "1,3");
+        let roles = |vcpus: &[Vcpu]| -> Vec<Role> {
+            host.threads(42, vcpus).unwrap().into_iter().map(|t| t.role).collect()
+        };
+        let io = |name: &str| Role::Io(name.into());
+        assert_eq!(roles(&[]), [Role::Emulator, Role::Vcpu(0), io("disk 1"), io("vhost-42")]);
+        let kvm = [Vcpu { number: 7, thread: 46 }];
+        assert_eq!(roles(&kvm), [Role::Emulator, Role::Emulator, io("disk 1"), Role::Vcpu(7)]);
+        let threads = host.threads(42, &[]).unwrap();
+        assert_eq!((threads[3].cpus.to_string(), threads[3].last_cpu), ("1,3".into(), Some(39)));
+        assert_eq!(host.allowed_cpus(42, 44).unwrap().to_string(), "2");
+        assert!(host.allowed_cpus(42, 99).is_err());
+    }
+}
