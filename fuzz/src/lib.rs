@@ -20,6 +20,7 @@ pub mod live;
 pub mod model;
 pub mod noise;
 pub mod place;
+pub mod placed;
 pub mod policy;
 pub mod report;
 pub mod share;

@@ -4,18 +4,25 @@
 //! [`wishes`] reads what a user wants. [`plan()`] finds the placement of least [`plan::Cost`] on a
 //! [`Topology`]. [`plan`](mod@plan) has the result: for each guest the CPU of every vCPU, the host node of every guest
 //! node, pages, and the host's settings that go with them. A plan is data: it is printed, kept, applied, undone, and
-//! compared with what runs. [`qemu`] and [`libvirt`] turn a guest's plan into what starts the guest.
-#![forbid(unsafe_code)]
+//! compared with what runs. [`qemu`] and [`libvirt`] turn a guest's plan into what starts the guest. [`apply`](mod@apply)
+//! sets the host and pins guests that run, and takes both back. [`check`](mod@check) compares what runs with a plan.
+//! [`view`] is what a guest sees, by its command line.
+#![deny(unsafe_code)]
 
+pub mod apply;
+pub mod check;
 mod cost;
 pub mod libvirt;
+mod os;
 pub mod plan;
 pub mod qemu;
 mod room;
 mod search;
+mod settings;
 mod shape;
 mod short;
 mod steps;
+pub mod view;
 pub mod wishes;
 
 use bifold_host::topology::Topology;

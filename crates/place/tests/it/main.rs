@@ -2,6 +2,7 @@
 //! Tests of plans from outside: against brute force, for large machines, and of what QEMU and libvirt take.
 
 mod brute;
+mod checked;
 mod large;
 mod libvirt;
 mod machine;

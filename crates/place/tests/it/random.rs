@@ -17,7 +17,7 @@ fn one_of<T: Copy>(rng: &mut Pcg64, items: &[T]) -> T {
 }
 
 /// A machine with up to 3 nodes and 7 cores, irregular in all ways that the kernel knows.
-fn host(rng: &mut Pcg64) -> Topology {
+pub fn host(rng: &mut Pcg64) -> Topology {
     let threads = rng.random_range(1..=2);
     let mut left = 7u32;
     let mut specs = Vec::new();
@@ -101,7 +101,7 @@ fn guest(rng: &mut Pcg64, host: &Topology, number: usize, emulator: bool) -> Gue
     }
 }
 
-fn wishes(rng: &mut Pcg64, host: &Topology) -> Wishes {
+pub fn wishes(rng: &mut Pcg64, host: &Topology) -> Wishes {
     let reserve_cpus = match rng.random_range(0..10) {
         0..=3 => Some("0".parse().unwrap()),
         4..=5 => Some("".parse().unwrap()),

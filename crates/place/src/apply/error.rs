@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Errors of applying a plan and of undoing. Each message says what is wrong and what to do.
+
+use crate::settings::BadStep;
+use bifold_host::held::HeldError;
+use bifold_host::printable;
+use bifold_host::topology::NumberSet;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a plan cannot be applied, or not be undone.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ApplyError {
+    /// Lock, journal.
+    #[error(transparent)]
+    Held(#[from] HeldError),
+    /// A step that is refused before anything changes.
+    #[error(transparent)]
+    Step(#[from] BadStep),
+    /// The file is no plan of this version.
+    #[error("the plan has the schema `{}`, this version applies {}: make the plan anew", .0.escape_debug(), crate::plan::SCHEMA)]
+    Schema(String),
+    /// The VM is not in the plan.
+    #[error("the plan has no guest `{}`: it has {}", printable(.vm), .has)]
+    NotInPlan {
+        /// The VM's name.
+        vm: String,
+        /// The plan's guests.
+        has: String,
+    },
+    /// Another plan is applied.
+    #[error("another plan is applied ({} has a copy): run `bifold place undo` first", .0.display())]
+    OtherPlan(PathBuf),
+    /// The kernel took less than was asked for.
+    #[error("{}: asked for {asked}, and the kernel has {is}{}", .path, hint(.path))]
+    NotTaken {
+        /// The step's path.
+        path: String,
+        /// What was written.
+        asked: String,
+        /// What the file says now.
+        is: String,
+    },
+    /// A file of a setting cannot be read or written.
+    #[error("cannot set {path} to {value}")]
+    Set {
+        /// The step's path.
+        path: String,
+        /// The value.
+        value: String,
+        /// The kernel's error.
+        source: io::Error,
+    },
+    /// The threads of vCPUs cannot be told, or are not those of the plan.
+    #[error(
+        "guest {} has threads of {has} vCPUs, and the plan has {planned}: start it with the plan's -smp{}",
+        printable(.vm), if *has == 0 { " and -name debug-threads=on" } else { "" }
+    )]
+    Vcpus {
+        /// The VM's name.
+        vm: String,
+        /// Threads of vCPUs.
+        has: usize,
+        /// The plan's vCPUs.
+        planned: usize,
+    },
+    /// A thread cannot be pinned.
+    #[error("thread {thread} of guest {} cannot be pinned to CPU {cpus}: are these CPUs online and within the guest's cgroup?", printable(.vm))]
+    Pin {
+        /// The VM's name.
+        vm: String,
+        /// The thread.
+        thread: u32,
+        /// The CPUs.
+        cpus: NumberSet,
+        /// The kernel's error.
+        source: io::Error,
+    },
+    /// The VM has ended.
+    #[error("guest {} has ended", printable(.0))]
+    Ended(String),
+    /// An error after which all changes were taken back.
+    #[error("{}; every change of this command is undone", chain(.0))]
+    Undone(Box<ApplyError>),
+    /// An error after which some changes could not be taken back.
+    #[error("{}; not every change could be undone ({}): run `bifold place undo`", chain(.first), chain(.then))]
+    NotUndone {
+        /// What failed.
+        first: Box<ApplyError>,
+        /// What failed while undoing.
+        then: Box<ApplyError>,
+    },
+    /// Some settings could not be restored.
+    #[error("{} of the changes could not be undone and stay in the journal: {}", .0.len(), .0.iter().map(chain).collect::<Vec<_>>().join("; "))]
+    Left(Vec<ApplyError>),
+    /// Any other file.
+    #[error("cannot use {}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's error.
+        source: io::Error,
+    },
+    /// The kept plan cannot be read.
+    #[error("{} is no plan: {why}; remove the file", path.display())]
+    KeptPlan {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+/// An error with its causes on one line.
+fn chain(error: &impl std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text += &format!(": {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+fn hint(path: &str) -> &'static str {
+    if path.ends_with("nr_hugepages") {
+        " (a pool grows only as far as the node has free memory in one piece, and shrinks only as far as its pages are free)"
+    } else {
+        ""
+    }
+}
+
+impl ApplyError {
+    pub(super) fn io(path: &Path, source: io::Error) -> ApplyError {
+        match source.kind() {
+            io::ErrorKind::PermissionDenied => HeldError::NotRoot { path: path.into() }.into(),
+            _ => ApplyError::Io { path: path.into(), source },
+        }
+    }
+
+    /// Whether this machine, or this user's rights, lack something (exit status 77).
+    pub fn cannot_work_here(&self) -> bool {
+        match self {
+            ApplyError::Held(HeldError::NotRoot { .. }) => true,
+            ApplyError::Undone(first) => first.cannot_work_here(),
+            ApplyError::Set { source, .. } | ApplyError::Pin { source, .. } => {
+                source.kind() == io::ErrorKind::PermissionDenied
+            }
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What `apply` keeps until `undo`: the plan, and a journal of what each change replaced.
+//!
+//! The journal is that of [`bifold_host::held`], with these lines: `boot ID`, `set PATH VALUE`,
+//! `thread PID THREAD STARTED CPUS`, `refused PATH`. A line is written before its change. Settings and threads do not
+//! survive a reboot, so the journal of another boot has nothing to take back.
+
+use super::ApplyError;
+use crate::plan::Plan;
+use bifold_host::Host;
+use bifold_host::held::{HeldError, Journal, Places};
+use bifold_host::topology::NumberSet;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+/// The subsystem's word in the journal and in errors.
+pub(super) const WHAT: &str = "place";
+/// The folder of this machine's journal, which does not survive a reboot.
+pub const FOLDER: &str = "/run/bifold";
+/// Upper limit for a plan's file.
+pub const MOST_PLAN: u64 = 64 << 20;
+
+/// Where lock, journal and plan are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kept {
+    /// Lock and journal.
+    pub places: Places,
+    /// The copy of the applied plan.
+    pub plan: PathBuf,
+}
+
+impl Kept {
+    /// In this folder.
+    pub fn within(folder: &Path) -> Kept {
+        let places = Places { lock: folder.join("place.lock"), journal: folder.join("place.journal") };
+        Kept { places, plan: folder.join("place.plan.json") }
+    }
+
+    /// The plan that is applied now, without the wishes that the kernel refused; `None` if none is.
+    ///
+    /// # Errors
+    /// If journal or plan cannot be read.
+    pub fn applied(&self, host: &Host) -> Result<Option<Plan>, ApplyError> {
+        let Some(record) = Record::read(self, host)?.filter(|r| r.is_of_this_boot) else { return Ok(None) };
+        let mut plan = self.plan()?;
+        if let Some(plan) = &mut plan {
+            plan.steps.retain(|s| !record.refused.contains(&s.path));
+        }
+        Ok(plan)
+    }
+
+    /// The copy of the plan.
+    pub(super) fn plan(&self) -> Result<Option<Plan>, ApplyError> {
+        let bytes = match bifold_host::read_up_to(&self.plan, MOST_PLAN) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            other => other.map_err(|e| ApplyError::io(&self.plan, e))?,
+        };
+        let plan = serde_json::from_slice(&bytes);
+        plan.map(Some).map_err(|e| ApplyError::KeptPlan { path: self.plan.clone(), why: e.to_string() })
+    }
+
+    /// Writes the copy, all of it or none.
+    pub(super) fn keep(&self, plan: &Plan) -> Result<(), ApplyError> {
+        let text = serde_json::to_vec_pretty(plan).expect("a plan is numbers and texts");
+        let new = self.plan.with_extension("new");
+        let written = std::fs::File::create(&new).and_then(|mut file| {
+            file.write_all(&text)?;
+            file.sync_all()?;
+            std::fs::rename(&new, &self.plan)
+        });
+        written.map_err(|e| ApplyError::io(&self.plan, e))
+    }
+}
+
+/// What a change replaced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Entry {
+    /// A setting's value.
+    Setting { path: String, found: String },
+    /// A thread's CPUs. Its start, in ticks since boot, tells it from a later thread with its id.
+    Thread { pid: u32, thread: u32, started: u64, found: NumberSet },
+}
+
+/// The journal's content.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Record {
+    pub is_of_this_boot: bool,
+    /// Changes in order.
+    pub entries: Vec<Entry>,
+    /// Paths of wishes that the kernel refused.
+    pub refused: Vec<String>,
+}
+
+impl Record {
+    /// The journal; `None` if there is none.
+    pub fn read(kept: &Kept, host: &Host) -> Result<Option<Record>, ApplyError> {
+        let path = &kept.places.journal;
+        let Some(journal) = Journal::read(path, WHAT)? else { return Ok(None) };
+        let mut record = Record::default();
+        for (name, value) in &journal.found {
+            let known = match name.as_str() {
+                "boot" => {
+                    record.is_of_this_boot = *value == host.boot_id();
+                    true
+                }
+                "refused" => {
+                    record.refused.push(value.clone());
+                    true
+                }
+                name => entry(name, value).map(|e| record.entries.push(e)).is_some(),
+            };
+            if !known {
+                let why = format!("`{} {}` is no line of it", name.escape_debug(), value.escape_debug());
+                return Err(HeldError::Journal { what: WHAT.into(), path: path.clone(), why }.into());
+            }
+        }
+        Ok(Some(record))
+    }
+
+    /// Writes the journal in place of the last one, all of it or none.
+    pub fn write(&self, kept: &Kept, host: &Host) -> Result<(), ApplyError> {
+        let mut found = vec![("boot".to_string(), host.boot_id())];
+        found.extend(self.entries.iter().map(|e| match e {
+            Entry::Setting { path, found } => ("set".to_string(), format!("{path} {found}")),
+            Entry::Thread { pid, thread, started, found } => {
+                ("thread".to_string(), format!("{pid} {thread} {started} {found}"))
+            }
+        }));
+        found.extend(self.refused.iter().map(|path| ("refused".to_string(), path.clone())));
+        Ok(Journal { what: WHAT.into(), pid: std::process::id(), found }.write(&kept.places.journal)?)
+    }
+}
+
+fn entry(name: &str, value: &str) -> Option<Entry> {
+    match name {
+        "set" => {
+            let (path, found) = value.split_once(' ')?;
+            // A journal is root's own, and yet no other file is written.
+            crate::settings::allowed(path, if found.is_empty() { "0" } else { found }).ok()?;
+            Some(Entry::Setting { path: path.into(), found: found.into() })
+        }
+        "thread" => {
+            let mut words = value.split(' ');
+            let pid = words.next()?.parse().ok()?;
+            let thread = words.next()?.parse().ok()?;
+            let started = words.next()?.parse().ok()?;
+            let found: NumberSet = words.next()?.parse().ok()?;
+            (!found.is_empty()).then_some(Entry::Thread { pid, thread, started, found })
+        }
+        _ => None,
+    }
+}

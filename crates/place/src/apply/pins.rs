@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Pins the threads of a guest that runs: vCPUs, I/O threads, and all others as the emulator's.
+
+use super::kept::Entry;
+use super::{ApplyError, Event, Work};
+use crate::check::threads_of;
+use crate::os;
+use crate::plan::GuestPlan;
+use bifold_host::placement::{LiveGuest, Role, Thread};
+use bifold_host::topology::NumberSet;
+
+/// A VMM makes threads while others are pinned: so many times the list is read again.
+const ROUNDS: usize = 8;
+
+impl Work<'_> {
+    /// Pins a guest's threads, and returns how many.
+    pub(super) fn pin(&mut self, guest: &LiveGuest, plan: &GuestPlan) -> Result<usize, ApplyError> {
+        let mut pinned = 0;
+        for _ in 0..ROUNDS {
+            let ended = || ApplyError::Ended(guest.name.clone());
+            let (threads, io_ids) = threads_of(self.host, guest).ok_or_else(ended)?;
+            let vcpus = threads.iter().filter(|t| matches!(t.role, Role::Vcpu(_))).count();
+            let known = |t: &Thread| match t.role {
+                Role::Vcpu(n) => plan.vcpus.iter().any(|v| v.vcpu == n),
+                _ => true,
+            };
+            if vcpus != plan.vcpus.len() || !threads.iter().all(known) {
+                return Err(ApplyError::Vcpus {
+                    vm: guest.name.clone(),
+                    has: vcpus,
+                    planned: plan.vcpus.len(),
+                });
+            }
+            let wanted = |t: &Thread| (t.id, t.cpus.clone(), wanted(plan, &io_ids, t));
+            let strays: Vec<(u32, NumberSet, NumberSet)> = threads
+                .iter()
+                .map(wanted)
+                .filter(|(_, is, wanted)| is != wanted && !wanted.is_empty())
+                .collect();
+            if strays.is_empty() {
+                break;
+            }
+            pinned += self.pin_these(guest, strays)?;
+        }
+        Ok(pinned)
+    }
+
+    fn pin_these(
+        &mut self,
+        guest: &LiveGuest,
+        strays: Vec<(u32, NumberSet, NumberSet)>,
+    ) -> Result<usize, ApplyError> {
+        for (thread, found, _) in &strays {
+            // A thread that has ended has nothing to restore.
+            if let Some(started) = self.host.started(*thread) {
+                let (thread, found) = (*thread, found.clone());
+                self.record.entries.push(Entry::Thread { pid: guest.pid, thread, started, found });
+            }
+        }
+        self.write_down()?;
+        let mut pinned = 0;
+        for (thread, _, cpus) in strays {
+            let failed =
+                |source| ApplyError::Pin { vm: guest.name.clone(), thread, cpus: cpus.clone(), source };
+            match os::pin(thread, &cpus) {
+                Err(e) if e.raw_os_error() == Some(libc::ESRCH) => continue,
+                other => other.map_err(failed)?,
+            }
+            (self.told)(&Event::Pinned { thread, cpus: cpus.to_string() });
+            let is = self.host.allowed_cpus(guest.pid, thread);
+            if is.is_ok_and(|is| is != cpus) {
+                // The kernel leaves out CPUs beyond the cgroup's.
+                return Err(failed(std::io::ErrorKind::InvalidInput.into()));
+            }
+            pinned += 1;
+        }
+        Ok(pinned)
+    }
+}
+
+/// The CPUs of a thread by the plan; empty if the plan has none for it.
+fn wanted(plan: &GuestPlan, io_ids: &[String], thread: &Thread) -> NumberSet {
+    match &thread.role {
+        Role::Vcpu(n) => plan.vcpus.iter().filter(|v| v.vcpu == *n).map(|v| v.cpu).collect(),
+        Role::Io(name) => io_cpus(plan, io_ids, name),
+        Role::Emulator => plan.emulator.clone(),
+    }
+}
+
+/// The CPUs of an I/O thread by the plan: its own, or for workers without an id those of all.
+pub(crate) fn io_cpus(plan: &GuestPlan, io_ids: &[String], name: &str) -> NumberSet {
+    // Thread names have at most 15 bytes, of which QEMU takes 3.
+    let at = io_ids.iter().position(|id| id == name || (name.len() >= 12 && id.starts_with(name)));
+    let own = at.and_then(|at| plan.io_threads.get(at)).filter(|set| !set.is_empty()).cloned();
+    own.unwrap_or_else(|| plan.io_threads.iter().fold(plan.emulator.clone(), |all, set| all.union(set)))
+}
