@@ -7,6 +7,8 @@ use bifold_host::HostError;
 use bifold_host::exit_counts::ExitCountersError;
 use bifold_host::ksm::KsmError;
 use bifold_measure::MeasureError;
+use bifold_place::apply::ApplyError;
+use bifold_place::check::CheckError;
 use bifold_share::image::ImageError;
 use bifold_trace::CommandExit;
 use bifold_trial::experiment::ExperimentError;
@@ -89,6 +91,8 @@ pub fn of_error(error: &anyhow::Error) -> u8 {
         || error.downcast_ref::<ExitCountersError>().is_some_and(ExitCountersError::cannot_work_here)
         || error.downcast_ref::<DaemonError>().is_some_and(DaemonError::cannot_work_here)
         || error.downcast_ref::<KsmError>().is_some_and(KsmError::cannot_work_here)
+        || error.downcast_ref::<ApplyError>().is_some_and(ApplyError::cannot_work_here)
+        || error.downcast_ref::<CheckError>().is_some_and(CheckError::cannot_work_here)
     {
         return UNAVAILABLE;
     }

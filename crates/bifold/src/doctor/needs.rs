@@ -64,6 +64,9 @@ pub const VERBS: &[Verb] = &[
     verb("noise record", &[]),
     verb("noise simulate", &[]),
     verb("place plan", &[]),
+    verb("place check", &[]),
+    verb("place apply", &[]),
+    verb("place undo", &[]),
 ];
 
 /// Whether a verb works.

@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold place`: where a guest's CPUs and memory belong on this host.
 //!
-//! Each verb is a file or folder. [`bifold_host::topology`] reads the host, [`bifold_place`] plans.
+//! Each verb is a file or folder. [`bifold_host::topology`] reads the host, [`bifold_place`] plans, checks and applies.
 
+mod apply;
+mod check;
 mod plan;
+mod plans;
 mod show;
+mod undo;
 mod words;
 
 use crate::status::{self, Status};
 use clap::{Args, Subcommand};
 
-/// Place guests: see a host's nodes, CPUs, caches, huge pages and devices, and plan where guests belong
+/// Place guests: see a host's nodes, CPUs, caches, huge pages and devices, plan where guests belong, check guests that run
 #[derive(Debug, Args)]
 #[command(subcommand_required = true, arg_required_else_help = true, disable_help_subcommand = true,
           after_long_help = status::IN_WORDS)]
@@ -24,6 +28,9 @@ pub struct PlaceArgs {
 enum PlaceVerb {
     Show(show::ShowArgs),
     Plan(plan::PlanArgs),
+    Check(check::CheckArgs),
+    Apply(apply::ApplyArgs),
+    Undo(undo::UndoArgs),
 }
 
 /// Carries out a verb.
@@ -31,5 +38,8 @@ pub fn run(args: PlaceArgs) -> anyhow::Result<Status> {
     match args.verb {
         PlaceVerb::Show(args) => show::run(&args),
         PlaceVerb::Plan(args) => plan::run(&args),
+        PlaceVerb::Check(args) => check::run(&args),
+        PlaceVerb::Apply(args) => apply::run(&args),
+        PlaceVerb::Undo(args) => undo::run(&args),
     }
 }

@@ -39,6 +39,9 @@ golden! {
     noise_simulate_csv: "noise simulate --noise exponential:1us --collective ideal,tree,linear --grain 0,1us --ranks 7 --steps 9 --format csv";
     noise_simulate_json: "noise simulate --ranks 4096 --grain 0 --steps 1 --format json";
     place_plan_help_long: "place plan --help";
+    place_check_help_long: "place check --help";
+    place_apply_help_long: "place apply --help";
+    place_undo_help_short: "place undo -h";
     t_table: "compare --generate t:20000 --profile geometry-g";
     t_json: "compare --generate t:20000 --profile geometry-g --format json";
     t_csv: "compare --generate t:20000 --profile geometry-g --format csv";

@@ -18,6 +18,7 @@ mod links;
 mod long;
 mod noise;
 mod place_plan;
+mod place_check;
 mod places;
 mod policy;
 mod profile;

@@ -137,3 +137,8 @@ fn the_page_of_profile_keys_is_their_declaration() {
     }
     page_is("profile-keys.md", &page);
 }
+
+#[test]
+fn the_page_of_findings_is_their_declaration() {
+    page_is("findings.md", &bifold_place::check::page());
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `place check`, `apply` and `undo` as a user meets them. No setting of this machine changes: plans have no steps, and
+//! journals are in folders of their own. `crates/place` tests what is read and done.
+
+use crate::command::{Ran, bifold};
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A stopped, emulated guest, which ends with the test.
+struct Qemu(Child, String);
+
+impl Drop for Qemu {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn guest(dir: &Path) -> Option<Qemu> {
+    let qemu = bifold_guest::qemu::find().ok()?;
+    let name = format!("guest{}", std::process::id());
+    let log = dir.join("pid");
+    let mut command = Command::new(&qemu.path);
+    command.args(["-S", "-nodefaults", "-no-user-config", "-display", "none", "-accel", "tcg,thread=multi"]);
+    command.args(["-name", &format!("guest={name},debug-threads=on"), "-smp", "2,cores=2", "-m", "64M"]);
+    command.args(["-machine", "q35,memory-backend=ram", "-pidfile"]).arg(&log);
+    command.args(["-object", "memory-backend-memfd,id=ram,size=64M,prealloc=on"]);
+    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let qemu = Qemu(child, name);
+    let begun = Instant::now();
+    let threads = || fs::read_dir(format!("/proc/{}/task", qemu.0.id())).map_or(0, |d| d.count());
+    while !log.exists() || threads() < 4 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "QEMU does not start");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Some(qemu)
+}
+
+/// A plan for the guest: both vCPUs on this CPU.
+fn plan(name: &str, cpu: u32) -> String {
+    format!(
+        r#"{{"schema":"bifold.place-plan/1","guests":[{{"name":"{name}","vcpus":[{{"vcpu":0,"cpu":{cpu},"node":0}},
+        {{"vcpu":1,"cpu":{cpu},"node":0}}],"nodes":[{{"node":0,"host_node":0,"memory":67108864,"distances":[10],
+        "latency_ns":null,"bandwidth_mb":null}}],"bound":true,"caches":"emulated","topoext":false,"ksm":false,
+        "page_kib":4,"smp":{{"sockets":1,"dies":1,"cores":2,"threads":1}},"emulator":"{cpu}","io_threads":[],"reasons":[]}}],
+        "steps":[],"notes":[],"cost":{{"nodes":0,"pages":0,"distances":0,"stand_ins":0,"devices":0,"caches":0,"siblings":0,
+        "shared":0,"reserved_kib":0}},"proven":true}}"#
+    )
+}
+
+fn place(words: &str, dir: &Path) -> Ran {
+    let words = if words.starts_with("check") && words.contains("--plan") {
+        words.into()
+    } else {
+        format!("{words} --state {}/run", dir.display())
+    };
+    bifold(&format!("place {words}"))
+}
+
+#[test]
+fn a_guest_is_checked_pinned_and_let_go() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(qemu) = guest(dir.path()) else { return };
+    let topology = bifold_host::Host::live().topology().unwrap();
+    let this = std::process::id();
+    let allowed = bifold_host::Host::live().allowed_cpus(this, this).unwrap();
+    let [first, .., _] = allowed.iter().collect::<Vec<_>>()[..] else { return };
+    if topology.nodes.len() > 1 {
+        return; // the guest floats, which is a finding there
+    }
+    let name = &qemu.1;
+    let sound = place(&format!("check {name} -q"), dir.path());
+    assert_eq!(
+        (sound.status, sound.stdout.as_str()),
+        (0, &*format!("sound: {name} ({}): 2 vCPUs, 16384 pages looked at\n", qemu.0.id()))
+    );
+    let file = dir.path().join("plan.json");
+    fs::write(&file, plan(name, first)).unwrap();
+    let before = place(&format!("check {name} --plan {} --format json", file.display()), dir.path());
+    assert_eq!(before.status, 3, "{}", before.stderr);
+    let json: serde_json::Value = serde_json::from_str(&before.stdout).unwrap();
+    assert_eq!(
+        (&json["schema"], &json["findings"][0]["name"]),
+        (&"bifold.place-check/1".into(), &"vcpu-unpinned".into())
+    );
+    // Without its name, the guest stays as it was.
+    let host_only = place(&format!("apply {} -q", file.display()), dir.path());
+    assert_eq!(
+        host_only.stdout, "applied: 0 settings changed, 0 were as planned, 0 refused, 0 threads pinned\n",
+        "{}",
+        host_only.stderr
+    );
+    assert_eq!(
+        place(&format!("check {name} -q"), dir.path()).status,
+        3,
+        "the plan that is applied is compared"
+    );
+    let applied = place(&format!("apply {} --vm {name}", file.display()), dir.path());
+    assert!(
+        applied.status == 0 && !applied.stdout.contains(" 0 threads pinned"),
+        "{}{}",
+        applied.stdout,
+        applied.stderr
+    );
+    assert_eq!(place(&format!("check {name} -q"), dir.path()).status, 0);
+    let undone = place("undo", dir.path());
+    assert!(undone.status == 0 && undone.stdout.starts_with("undone: 0 settings, "), "{}", undone.stderr);
+    assert_eq!(place("undo", dir.path()).stdout, "nothing is applied\n");
+    assert_eq!(place(&format!("check {name} -q"), dir.path()).status, 0);
+}
+
+#[test]
+fn what_cannot_be_checked_or_applied_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let fails = |words: &str, status: i32, text: &str| {
+        let ran = place(words, dir.path());
+        assert!(ran.status == status && ran.stderr.contains(text), "{words}: {} {}", ran.status, ran.stderr);
+    };
+    fails("check no-such-guest", 1, "no guest `no-such-guest`");
+    fails("apply /no/such/plan", 1, "cannot read the plan /no/such/plan");
+    let file = dir.path().join("plan.json");
+    let apply = format!("apply {}", file.display());
+    fs::write(&file, "{\"schema\": 7").unwrap();
+    fails(&apply, 1, "is no plan");
+    fs::write(&file, plan("x", 60_000)).unwrap();
+    fails(&apply, 1, "this host has no CPU 60000");
+    let step = r#""steps":[{"path":"/proc/sys/kernel/core_pattern","value":"x","needed":true,"why":"y"}]"#;
+    fs::write(&file, plan("x", 0).replace("\"steps\":[]", step)).unwrap();
+    fails(&apply, 1, "core_pattern` is refused");
+    fs::write(&file, plan("x", 0)).unwrap();
+    fails(&format!("{apply} --vm no-such-guest"), 1, "no guest `no-such-guest`");
+    let absent = place(&format!("check x --plan {}", file.display()), dir.path());
+    assert!(
+        absent.status == 3 && absent.stdout.contains("vm-not-running"),
+        "{}{}",
+        absent.stdout,
+        absent.stderr
+    );
+}
