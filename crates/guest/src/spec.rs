@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use bifold_trace::Windows;
 
+use crate::error::GuestError;
+
 /// How guest time passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Timing {
@@ -78,8 +80,10 @@ pub struct GuestSpec {
     pub env: Vec<(OsString, OsString)>,
     /// How guest time passes.
     pub timing: Timing,
-    /// Number of vCPUs, 1 or 2.
+    /// Number of vCPUs, 1 to 4.
     pub vcpus: u32,
+    /// Number of NUMA nodes that the guest sees, at most one for each vCPU. Memory and vCPUs are dealt out evenly.
+    pub nodes: u32,
     /// The vendor that the guest's CPUID names. Linux chooses instructions by it (those that clear pages) and MSRs.
     pub cpu_vendor: &'static str,
     /// Whether the guest's kernel isolates its page tables (KPTI).
@@ -121,6 +125,7 @@ impl GuestSpec {
             env: Vec::new(),
             timing: Timing::Exact,
             vcpus: 1,
+            nodes: 1,
             cpu_vendor: "AuthenticAMD",
             kpti: false,
             thp: Thp::Madvise,
@@ -177,4 +182,54 @@ pub fn guest_frames(spec: &GuestSpec) -> u64 {
 /// Largest standard input in bytes for a guest with this memory.
 pub fn most_stdin(memory_mib: u64) -> u64 {
     (memory_mib << 20) / 4
+}
+
+/// Refuses what no guest can be.
+pub(crate) fn check(spec: &GuestSpec) -> Result<(), GuestError> {
+    if std::env::consts::ARCH != "x86_64" {
+        return Err(GuestError::Architecture(std::env::consts::ARCH));
+    }
+    let refuse = |text: String| Err(GuestError::Spec(text));
+    if !(1..=4).contains(&spec.vcpus) {
+        return refuse(format!("{} vCPUs: 1 to 4 are possible", spec.vcpus));
+    }
+    if !(1..=spec.vcpus).contains(&spec.nodes) {
+        return refuse(format!(
+            "{} NUMA nodes in a guest of {} vCPUs: from 1 to one for each vCPU are possible",
+            spec.nodes, spec.vcpus
+        ));
+    }
+    if spec.record == Record::Boot && spec.region != Region::default() {
+        return refuse("a boot is recorded as a whole: leave the region out".into());
+    }
+    let windows_fit = |w: Windows| w.window > 0 && w.window <= w.period && w.period < 1 << 50;
+    if spec.region.sample.is_some_and(|w| !windows_fit(w)) {
+        return refuse("the windows of a sample must fit into their period".into());
+    }
+    if spec.record == Record::Boot && spec.vcpus != 1 {
+        return refuse(format!("a boot is recorded on 1 vCPU, not on {}", spec.vcpus));
+    }
+    if spec.record == Record::Boot && spec.attribute {
+        return refuse(
+            "a boot's costs cannot be attributed: init, which would say who runs, is not there".into(),
+        );
+    }
+    if !(256..=1 << 20).contains(&spec.memory_mib) {
+        return refuse(format!("{} MiB of guest memory: 256 at least", spec.memory_mib));
+    }
+    if spec.keep && spec.root != Root::Host {
+        return refuse("written files can be kept with the host's root only".into());
+    }
+    let most = most_stdin(spec.memory_mib);
+    if spec.stdin.len() as u64 > most {
+        return refuse(format!(
+            "standard input has more than {} MiB, a quarter of the guest's memory: give the guest more memory with \
+             --memory, or name a file to the command",
+            most >> 20
+        ));
+    }
+    if !spec.cwd.is_absolute() || !spec.cwd.is_dir() {
+        return refuse(format!("{}: not an absolute directory", spec.cwd.display()));
+    }
+    Ok(())
 }

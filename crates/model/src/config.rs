@@ -14,6 +14,9 @@ pub enum Paging {
     Nested,
     /// The hardware walks tables that the hypervisor composed of both.
     Shadow,
+    /// The guest's memory is a contiguous region of the host's, and the hardware adds the region's base to each
+    /// guest-physical address below its limit. No product has this: Palacios had it for DMA alone.
+    Offset,
 }
 
 /// A paging mode and the page size with which the host backs guest memory.
@@ -21,7 +24,7 @@ pub enum Paging {
 pub struct Config {
     /// The paging mode.
     pub mode: Paging,
-    /// Host page size; for [`Paging::Native`] it has no meaning and is 4 KB.
+    /// Host page size; for [`Paging::Native`] and [`Paging::Offset`] it has no meaning and is 4 KB.
     pub host_page: PageSize,
 }
 
@@ -35,8 +38,19 @@ impl Config {
         Config { mode: Paging::Shadow, host_page: PageSize::Size2M },
     ];
 
+    /// The configurations that are modelled if they are named, in the order of outputs.
+    pub const KNOWN: [Config; 7] = [
+        Config::ALL[0],
+        Config::ALL[1],
+        Config::ALL[2],
+        Config { mode: Paging::Nested, host_page: PageSize::Size1G },
+        Config::ALL[3],
+        Config::ALL[4],
+        Config { mode: Paging::Offset, host_page: PageSize::Size4K },
+    ];
+
     /// The name used on the command line and in every output: `native`,
-    /// `nested-4k`, `nested-2m`, `shadow-4k`, `shadow-2m`.
+    /// `nested-4k`, `nested-2m`, `nested-1g`, `shadow-4k`, `shadow-2m`, `offset`.
     pub fn name(self) -> String {
         let size = match self.host_page {
             PageSize::Size4K => "4k",
@@ -47,20 +61,21 @@ impl Config {
             Paging::Native => "native".into(),
             Paging::Nested => format!("nested-{size}"),
             Paging::Shadow => format!("shadow-{size}"),
+            Paging::Offset => "offset".into(),
         }
     }
 
     /// The configuration of that [`name`](Config::name).
     pub fn from_name(name: &str) -> Option<Config> {
-        Config::ALL.into_iter().find(|c| c.name() == name)
+        Config::KNOWN.into_iter().find(|c| c.name() == name)
     }
 }
 
 impl Paging {
-    /// The mode among the two that a hypervisor can switch between; none for [`Paging::Native`].
+    /// The mode among the two that a hypervisor can switch between; none for the others.
     pub fn switchable(self) -> Option<bifold_mmu::Mode> {
         match self {
-            Paging::Native => None,
+            Paging::Native | Paging::Offset => None,
             Paging::Nested => Some(bifold_mmu::Mode::Nested),
             Paging::Shadow => Some(bifold_mmu::Mode::Shadow),
         }

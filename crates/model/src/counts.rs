@@ -45,7 +45,8 @@ impl Counts {
     pub fn backed(&mut self, size: PageSize) {
         match size {
             PageSize::Size4K => self.now.frames_backed += 1,
-            PageSize::Size2M | PageSize::Size1G => self.now.huge_frames_backed += 1,
+            PageSize::Size2M => self.now.huge_frames_backed += 1,
+            PageSize::Size1G => self.now.huge_frames_backed += 512,
         }
     }
 }

@@ -8,6 +8,7 @@
 //! `do_anonymous_page`, and KVM's `hva_to_pfn`, which maps a read fault writable only if the page
 //! already is writable). Host pages of 2 MB come from hugetlbfs, which has no zero page.
 
+use crate::placement::Page;
 use bifold_mmu::{Gpa, Hpa, PageSize};
 
 /// The state of a frame in the host.
@@ -29,13 +30,34 @@ pub struct HostMemory {
     seed: u64,
     /// Per host page behind the guest: 0 absent, 1 zero page, 2 own.
     state: Vec<u8>,
+    /// Per host page: the vCPU whose touch the host backed it for. None if nobody asks.
+    first: Option<Vec<u8>>,
 }
 
 impl HostMemory {
     /// Memory of `guest_frames` 4 KB frames, none touched, backed by pages of `page`.
     pub fn new(page: PageSize, guest_frames: u64, seed: u64) -> Self {
         let pages = (guest_frames >> (page.shift() - 12)) + 1;
-        HostMemory { page, frames: guest_frames, seed, state: vec![0; pages as usize] }
+        HostMemory { page, frames: guest_frames, seed, state: vec![0; pages as usize], first: None }
+    }
+
+    /// Remembers from now on for which vCPU the host backed each page. Frames that the host
+    /// [holds](Self::hold) count as the first vCPU's, which boots.
+    pub fn remember_first(mut self) -> Self {
+        self.first = Some(vec![0; self.state.len()]);
+        self
+    }
+
+    /// Whether [`HostMemory::remember_first`] was called.
+    pub fn remembers_first(&self) -> bool {
+        self.first.is_some()
+    }
+
+    /// What decides on which node the page behind `gpa` lies.
+    pub fn page(&self, gpa: Gpa) -> Page {
+        let number = self.number(gpa);
+        let first = self.first.as_ref().and_then(|f| f.get(number)).copied().unwrap_or(0);
+        Page::Host { gpa, number: number as u64, first }
     }
 
     /// Size of the host's pages.
@@ -64,13 +86,16 @@ impl HostMemory {
         }
     }
 
-    /// Backs the page behind `gpa` for a read or a write; false if it was already.
-    pub fn touch(&mut self, gpa: Gpa, write: bool) -> bool {
+    /// Backs the page behind `gpa` for a read or a write of `vcpu`; false if it was already.
+    pub fn touch(&mut self, gpa: Gpa, write: bool, vcpu: usize) -> bool {
         let n = self.number(gpa);
         let want = if write || self.page != PageSize::Size4K { 2 } else { 1 };
         match self.state.get_mut(n) {
             Some(s) if *s < want => {
                 *s = want;
+                if let Some(first) = &mut self.first {
+                    first[n] = vcpu as u8;
+                }
                 true
             }
             _ => false,
@@ -129,12 +154,12 @@ mod tests {
     #[test]
     fn a_read_then_a_write_of_a_cold_frame_are_two_touches() {
         let mut host = HostMemory::new(PageSize::Size4K, 16, 1);
-        assert!(host.touch(Gpa(0x3000), false));
-        assert!(!host.touch(Gpa(0x3fff), false));
+        assert!(host.touch(Gpa(0x3000), false, 0));
+        assert!(!host.touch(Gpa(0x3fff), false, 0));
         assert_eq!(host.backing(Gpa(0x3000)), Backing::Zero);
-        assert!(host.touch(Gpa(0x3000), true));
+        assert!(host.touch(Gpa(0x3000), true, 0));
         assert_eq!(host.backing(Gpa(0x3000)), Backing::Own);
-        assert!(!host.touch(Gpa(0x3000), true));
+        assert!(!host.touch(Gpa(0x3000), true, 0));
     }
 
     #[test]
@@ -153,8 +178,8 @@ mod tests {
     #[test]
     fn a_2_mb_page_has_no_zero_page() {
         let mut host = HostMemory::new(PageSize::Size2M, 1024, 1);
-        assert!(host.touch(Gpa(0x3000), false));
+        assert!(host.touch(Gpa(0x3000), false, 0));
         assert_eq!(host.backing(Gpa(0x1f_ffff)), Backing::Own);
-        assert!(!host.touch(Gpa(0x5000), true));
+        assert!(!host.touch(Gpa(0x5000), true, 0));
     }
 }

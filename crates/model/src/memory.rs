@@ -5,6 +5,7 @@
 //! and its host-physical address. A [`Memory`] says which level of the machine's memory answers:
 //! [`crate::cache`] has one with data caches, and [`Uncached`] knows none.
 
+use crate::placement::Page;
 use bifold_mmu::Hpa;
 
 /// What can answer a reference: 0 where that is not known (no data caches, or a line outside the
@@ -22,6 +23,11 @@ impl Refs {
     /// References by `[guest level][host level]`, wherever memory answered them.
     pub fn by_step(&self) -> [[u64; 6]; 6] {
         self.0.map(|row| row.map(|hits| hits.iter().sum()))
+    }
+
+    /// References of one walk step by the level of memory that answered.
+    pub fn hits(&self, guest: usize, host: usize) -> [u64; HITS] {
+        self.0[guest][host]
     }
 
     /// References of one walk step, wherever memory answered them.
@@ -52,9 +58,10 @@ impl Refs {
 /// Memory as walks see it.
 pub trait Memory {
     /// A walk reads the entry at host-physical address `at`, in the step of `guest` and `host`
-    /// level. Returns the level of memory that answers, below [`HITS`]. To compute `at` costs
-    /// a permutation, so an implementation calls `at` only if it needs the address.
-    fn touch(&mut self, guest: u8, host: u8, at: impl FnOnce() -> Hpa) -> usize;
+    /// level. `page` has what decides on which node that address lies. Returns the level of memory
+    /// that answers, below [`HITS`]. To compute `at` costs a permutation and `page` a look-up, so an
+    /// implementation calls only what it needs.
+    fn touch(&mut self, guest: u8, host: u8, at: impl FnOnce() -> Hpa, page: impl FnOnce() -> Page) -> usize;
 }
 
 /// Memory without data caches: all references are answered alike.
@@ -63,7 +70,7 @@ pub struct Uncached;
 
 impl Memory for Uncached {
     #[inline(always)]
-    fn touch(&mut self, _: u8, _: u8, _: impl FnOnce() -> Hpa) -> usize {
+    fn touch(&mut self, _: u8, _: u8, _: impl FnOnce() -> Hpa, _: impl FnOnce() -> Page) -> usize {
         0
     }
 }
@@ -80,8 +87,8 @@ pub struct References<'a, M> {
 impl<M: Memory> References<'_, M> {
     /// One reference: see [`Memory::touch`].
     #[inline(always)]
-    pub fn touch(&mut self, guest: u8, host: u8, at: impl FnOnce() -> Hpa) {
-        let hit = self.memory.touch(guest, host, at);
+    pub fn touch(&mut self, guest: u8, host: u8, at: impl FnOnce() -> Hpa, page: impl FnOnce() -> Page) {
+        let hit = self.memory.touch(guest, host, at, page);
         self.refs.0[usize::from(guest)][usize::from(host)][hit] += 1;
     }
 }

@@ -12,6 +12,7 @@ use crate::ages::{Ages, Reuse};
 use crate::guest::GuestTables;
 use crate::host::{Backing, HostMemory};
 use crate::memory::{Memory, References};
+use crate::placement::{Makers, Page};
 use bifold_mmu::format::X86_64_4_LEVEL as HOST;
 use bifold_mmu::{Dimension, Format, Gpa, Gva, Hpa, PageSize, Start, Step, Tag, Walk, WalkCache, walk};
 use std::ops::Range;
@@ -49,6 +50,8 @@ pub struct Nested {
     used_made: Vec<[u32; 2]>,
     /// Two bits per leaf entry, [`READY`] and [`READY_WRITE`].
     ready: Vec<u64>,
+    /// Who made each table, if the host's memory remembers who touched its pages.
+    makers: Option<Makers>,
 }
 
 /// The entry maps its page, its use in this interval is noted, and the tables above lead to it: walks
@@ -71,7 +74,8 @@ impl Nested {
         });
         let leaves = levels[usize::from(host.page_size().level()) - 1].len();
         let (used_made, ready) = (vec![[0; 2]; leaves], vec![0; leaves / PER_WORD]);
-        Nested { levels, host, epoch: 1 << EPOCH_SHIFT, ages: Ages::default(), used_made, ready }
+        let makers = host.remembers_first().then(Makers::default);
+        Nested { levels, host, epoch: 1 << EPOCH_SHIFT, ages: Ages::default(), used_made, ready, makers }
     }
 
     fn root(&self) -> Start {
@@ -81,6 +85,12 @@ impl Nested {
     /// The host's memory.
     pub fn host(&self) -> &HostMemory {
         &self.host
+    }
+
+    /// What decides on which node the table lies that has an entry at `at`.
+    fn table(&self, level: u8, at: u64) -> Page {
+        let made = |m: &Makers| m.of(level, (at - base(level)) >> 12);
+        Page::Table(self.makers.as_ref().map(made).unwrap_or_default())
     }
 
     #[inline]
@@ -260,7 +270,8 @@ impl Nested {
             level += 1;
         }
         while level >= leaf {
-            refs.touch(guest, level, || Hpa(base(level) + (gpa.0 >> (12 + 9 * (level - 1)) << 3)));
+            let at = base(level) + (gpa.0 >> (12 + 9 * (level - 1)) << 3);
+            refs.touch(guest, level, || Hpa(at), || self.table(level, at));
             level -= 1;
         }
     }
@@ -292,7 +303,7 @@ impl Nested {
         let end = walk(&HOST, start, gpa.0, |level, at| {
             let held = level > 1 && caches.holds(Dimension::Host, level, at);
             if !held {
-                refs.touch(guest, level, || Hpa(at));
+                refs.touch(guest, level, || Hpa(at), || self.table(level, at));
             }
             let entry = self.read(level, at);
             if level > 1 && !held && entry & HOST.present != 0 && !HOST.is_leaf(level, entry) {
@@ -327,7 +338,7 @@ impl Nested {
             if level > 1 && caches.holds(Dimension::Host, level, at) {
                 continue;
             }
-            refs.touch(guest, level, || Hpa(at));
+            refs.touch(guest, level, || Hpa(at), || self.table(level, at));
             if level > leaf {
                 caches.fill(Dimension::Host, level, gpa.0, at, base(level - 1) + (number << 12));
             }
@@ -360,7 +371,7 @@ impl Nested {
             let at_host = if caches.tag() == Tag::Physical { self.host.hpa(Gpa(at)).0 } else { 0 };
             let held = level > 1 && caches.holds(Dimension::Guest, level, at_host);
             if !held {
-                refs.touch(level, 0, || self.host.hpa(Gpa(at)));
+                refs.touch(level, 0, || self.host.hpa(Gpa(at)), || self.host.page(Gpa(at)));
             }
             let entry = read(at);
             if level > 1 && !held && entry & format.present != 0 && !format.is_leaf(level, entry) {
@@ -384,20 +395,26 @@ impl Nested {
         }
     }
 
-    /// Handles a violation: backs the frame and maps it. True if the host had to back it.
+    /// Handles a violation of `vcpu`: backs the frame and maps it. True if the host had to back it.
+    /// The tables made lie where that vCPU's thread gets memory (Linux 6.1 `tdp_mmu_alloc_sp` takes a
+    /// page of `vcpu->arch.mmu_shadow_page_cache`, which the thread filled by `__get_free_page`).
     /// Where the host has to replace the zero page, its MMU notifier makes the fault stale
     /// (Linux 6.1 `is_page_fault_stale`): nothing is mapped, the access faults again.
-    pub fn resolve(&mut self, v: Violation) -> bool {
+    pub fn resolve(&mut self, v: Violation, vcpu: usize) -> bool {
         // Also where the host replaces the zero page and the entry stays as it is.
         self.set_ready((v.gpa.0 >> self.host.page_size().shift()) as usize, 0);
         let stale = self.host.backing(v.gpa) == Backing::Zero;
-        let backed = self.host.touch(v.gpa, v.write);
+        let backed = self.host.touch(v.gpa, v.write, vcpu);
         if stale && backed {
             return true;
         }
         let size = self.host.page_size();
         for level in (size.level() + 1..=HOST.depth()).rev() {
-            let child = base(level - 1) + (v.gpa.0 >> (12 + 9 * (level - 1)) << 12);
+            let number = v.gpa.0 >> (12 + 9 * (level - 1));
+            let child = base(level - 1) + (number << 12);
+            if let Some(makers) = &mut self.makers {
+                makers.made(level - 1, number, vcpu);
+            }
             self.set(level, v.gpa, child | HOST.present | HOST.write);
         }
         let page = Gpa(v.gpa.0 >> size.shift() << size.shift());
@@ -421,77 +438,4 @@ impl Nested {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::memory::{Refs, Uncached};
-    use bifold_mmu::CacheSpec;
-    use proptest::prelude::*;
-
-    /// Tables with their walk caches and counts.
-    struct Side(Nested, WalkCache, Refs);
-
-    impl Side {
-        fn new(page: PageSize, tag: Tag, nested_tlb: bool) -> Side {
-            let specs = [(2, 4), (3, 2), (4, 2)].map(|(level, entries)| CacheSpec {
-                levels: vec![level],
-                guest: false,
-                host: true,
-                entries,
-                ways: 0,
-            });
-            let nested = Nested::new(HostMemory::new(page, 1 << 12, 1));
-            Side(nested, WalkCache::new(tag, &specs, nested_tlb.then_some((4, 2))), Refs::default())
-        }
-
-        /// Translates, violations included; returns their number and whether the page may be written.
-        fn translate(&mut self, gpa: Gpa, write: bool) -> (u32, bool) {
-            for violations in 0.. {
-                let mut refs = References { memory: &mut Uncached, refs: &mut self.2 };
-                match self.0.translate(&mut self.1, gpa, write, 0, &mut refs) {
-                    Ok(()) => return (violations, self.0.writable(gpa)),
-                    Err(v) => drop(self.0.resolve(v)),
-                }
-            }
-            unreachable!()
-        }
-    }
-
-    proptest! {
-        /// The same tables, of which one side forgets its ready bits before every step.
-        #[test]
-        fn ready_bits_change_no_reference_no_violation_and_no_age(
-            large in any::<bool>(), physical in any::<bool>(), nested_tlb in any::<bool>(),
-            ops in proptest::collection::vec((0u8..40, 0u64..64, any::<bool>()), 1..600),
-        ) {
-            let page = if large { PageSize::Size2M } else { PageSize::Size4K };
-            let tag = if physical { Tag::Physical } else { Tag::Virtual };
-            let (mut with, mut without) = (Side::new(page, tag, nested_tlb), Side::new(page, tag, nested_tlb));
-            for (op, n, write) in ops {
-                // Pages near each other, and under several tables of the level above.
-                let gfn = (n & 7) | ((n >> 3) * 488);
-                for side in [&mut with, &mut without] {
-                    match op {
-                        0 => side.0.begin_interval(),
-                        1 if side.0.host_unmapped(gfn..gfn + 3) => side.1.flush_all(),
-                        2 => {
-                            // The other mode backs a frame meanwhile.
-                            let mut host = side.0.host().clone();
-                            host.touch(Gpa::from_frame(gfn), true);
-                            side.0.resume(host);
-                            side.1.flush_all();
-                        }
-                        3 => side.1.flush_guest(),
-                        _ => {}
-                    }
-                }
-                without.0.ready.fill(0);
-                if op > 3 {
-                    let gpa = Gpa::from_frame(gfn);
-                    prop_assert_eq!(with.translate(gpa, write), without.translate(gpa, write));
-                }
-                prop_assert_eq!(with.2, without.2);
-                prop_assert_eq!(with.0.reuse(), without.0.reuse());
-            }
-        }
-    }
-}
+mod tests;

@@ -4,6 +4,7 @@
 
 use crate::ages::Reuse;
 use crate::cache::CacheError;
+use crate::placement::{Placed, PlacedFacts};
 use crate::{Config, Mean, Sample, SwitchedOutcome};
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +20,9 @@ pub struct Outcome {
     /// How the data caches were simulated. None without data caches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub caches: Option<CacheFacts>,
+    /// Host and nodes of the placements. None unless references were told apart as local and remote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placed: Option<PlacedFacts>,
     /// Seed of the host frames' placement.
     pub seed: u64,
     /// XXH3-64 of the profile as resolved (overrides included), hexadecimal.
@@ -71,6 +75,9 @@ pub struct ConfigOutcome {
     /// The accuracy of the cycles of walks and data, if only a sample of cache sets was simulated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_error: Option<CacheError>,
+    /// Local and remote references per placement, if they were told apart.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub placed: Vec<Placed>,
 }
 
 /// How data caches were simulated, and what the core hides of waiting for them.

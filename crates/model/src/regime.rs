@@ -13,6 +13,7 @@ use crate::guest::GuestTables;
 use crate::host::HostMemory;
 use crate::memory::Memory;
 use crate::paging::{Cr4Write, PagingMode, Setup, Tables, Walker, each_mode};
+use crate::placement::Page;
 use crate::profile::ExitCosts;
 use crate::{Config, Paging, Profile};
 use bifold_mmu::{Entry, Gpa, Gva, Hpa, WalkCache};
@@ -46,7 +47,7 @@ impl Regime {
     /// Empty tables and caches for `config`.
     pub fn new(config: Config, profile: &Profile, setup: &Setup<'_>, frames: u64, seed: u64) -> Self {
         let (tag, specs, nested_tlb) = profile.cache_specs();
-        let host = HostMemory::new(config.host_page, frames, seed);
+        let host = setup.host(config.host_page, frames, seed);
         Regime {
             config,
             tables: Tables::new(config.mode, host, setup),
@@ -137,7 +138,13 @@ impl Regime {
     /// The host-physical address of `gpa`. Without a hypervisor both are the same.
     #[inline]
     pub fn hpa(&self, gpa: Gpa) -> Hpa {
-        each_mode!(&self.tables, t => t.host().map_or(Hpa(gpa.0), |host| host.hpa(gpa)))
+        each_mode!(&self.tables, t => t.hpa(gpa))
+    }
+
+    /// What decides on which node the memory at `gpa` lies.
+    #[inline]
+    pub fn page(&self, gpa: Gpa) -> Page {
+        each_mode!(&self.tables, t => t.page(gpa))
     }
 
     /// True if walks make references with a host level.
@@ -234,7 +241,7 @@ impl Regime {
             let mut cpu = Walker { caches: &mut caches[vcpu], tagged: *tagged, memory, counts };
             each_mode!(tables, t => t.walk_to_fault(&mut cpu, vcpu, gva, root, guest));
         } else {
-            each_mode!(tables, t => t.permission_fault(counts, gva, root, guest));
+            each_mode!(tables, t => t.permission_fault(counts, vcpu, gva, root, guest));
         }
         let exit = each_mode!(tables, t => t.guest_fault(counts, vcpu, gva, error, guest));
         if let Some(present) = exit {
@@ -282,7 +289,7 @@ mod tests {
         let profile = Profile::load("i5-7600", &[]).unwrap();
         for name in ["native", "nested-4k", "nested-2m", "shadow-4k", "shadow-2m"] {
             let mut guest = guest();
-            let setup = Setup { guest: &guest, vcpus: 1, kvm: profile.kvm };
+            let setup = Setup { guest: &guest, vcpus: 1, kvm: profile.kvm, placed: false };
             let mut regime = Regime::new(Config::from_name(name).unwrap(), &profile, &setup, 4096, 1);
             regime.load_cr3(0, ROOT.0, true, &guest);
             let hypervised = name != "native";

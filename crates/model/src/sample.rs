@@ -87,7 +87,7 @@ counters! {
     shadow_pages_zapped: "pages" = "Shadow pages zapped.",
     mode_switches: "1" = "Switches of the paging mode.",
     frames_backed: "pages" = "4 KB host pages newly backed for the guest.",
-    huge_frames_backed: "pages" = "2 MB host pages newly backed for the guest.",
+    huge_frames_backed: "pages" = "2 MB host pages newly backed for the guest; a 1 GB page counts as 512.",
     cold_exits: "1" = "Further exits that a cold start of this mode at the interval's beginning would bring within it.",
     cold_cycles: "cycles" = "Cycles of those further exits, and of making shadow pages again.",
     walk_hidden_cycles: "cycles" = "The part of walk_cycles that the core hides behind independent work.",

@@ -119,6 +119,7 @@ impl Timeline {
             refs: r.counts.refs.by_step(),
             estimate: None,
             cache_error: None,
+            placed: Vec::new(),
         });
         (starts, configs.collect())
     }

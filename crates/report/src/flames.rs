@@ -39,6 +39,7 @@ pub(crate) fn flames(places: &Places) -> Result<Option<Flames>, RenderError> {
         Paging::Native => BasicPalette::Green,
         Paging::Nested => BasicPalette::Blue,
         Paging::Shadow => BasicPalette::Orange,
+        Paging::Offset => BasicPalette::Purple,
     });
     options.hash = true;
     options.uicolor = Color { r: 90, g: 100, b: 116 };

@@ -10,7 +10,7 @@ use crate::flames::flames;
 use crate::page::{self, PageTable};
 use crate::template::{STYLE, environment, scripts};
 use crate::text::{decimals, fixed, grouped, number, seconds};
-use crate::{Comparison, Figures, RenderError, caches, clock, policies, verdict};
+use crate::{Comparison, Figures, RenderError, caches, clock, placement, policies, verdict};
 use bifold_model::{Paging, Sample};
 use bifold_policy::evaluate::Evaluation;
 use minijinja::context;
@@ -110,6 +110,7 @@ pub(crate) fn render(c: &Comparison, spread: Option<&[PageTable]>) -> Result<Str
         failed => grouped(failed),
         untranslated => grouped(o.untranslated),
         wrong => failed > 0,
+        placed => placement::page_table(c).map(|t| page::tables(&[t])).transpose()?,
         places => c.places.as_ref().map(|p| p.view()),
         flames => c.places.as_ref().map(flames).transpose()?.flatten(),
         policies => evaluation(c).and_then(|e| e.programs.first()).map(policies::html_table).transpose()?,

@@ -47,6 +47,7 @@ mod html;
 mod json;
 mod meta;
 mod page;
+mod placement;
 mod places;
 mod policies;
 mod render;

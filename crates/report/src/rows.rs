@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tidy rows: one row is one interval in one configuration. CSV has only these rows. JSON lines have a
-//! `type`, and add one `run` row, a `total` row per configuration and a `policy` row per policy and
-//! starting mode.
+//! `type`, and add one `run` row, a `total` row per configuration, a `policy` row per policy and
+//! starting mode, and a `placement` row per configuration and placement. Where placements are asked for, CSV has
+//! only the rows of those.
 
 use crate::json::Head;
 use crate::{Comparison, Figures, RenderError};
@@ -31,6 +32,7 @@ enum Row<'a> {
         figures: Figures,
     },
     Policy(crate::policies::Row<'a>),
+    Placement(crate::placement::Row),
     Interval {
         interval: usize,
         start_cycles: u64,
@@ -84,6 +86,9 @@ pub(crate) fn render_jsonl(c: &Comparison, run: Option<usize>) -> Result<String,
             line(Row::Policy(row))?;
         }
     }
+    for row in crate::placement::rows(c) {
+        line(Row::Placement(row))?;
+    }
     for (interval, start_cycles, r, sample) in intervals(c) {
         line(Row::Interval { interval, start_cycles, config: r.config.name(), sample })?;
     }
@@ -91,6 +96,10 @@ pub(crate) fn render_jsonl(c: &Comparison, run: Option<usize>) -> Result<String,
 }
 
 pub(crate) fn render_csv(c: &Comparison) -> Result<String, RenderError> {
+    // Placements have no intervals, so they take the place of the rows of intervals.
+    if c.outcome.placed.is_some() {
+        return crate::placement::csv(c);
+    }
     csv_of([(None, c)])
 }
 

@@ -5,7 +5,7 @@
 
 use crate::text::{decimals, fixed, grouped, number, seconds};
 use crate::text_table::{labelled, table};
-use crate::{Comparison, Figures, Show, caches, clock, policies, sampled, verdict};
+use crate::{Comparison, Figures, Show, caches, clock, placement, policies, sampled, verdict};
 use bifold_model::Sample;
 use std::fmt::Write as _;
 
@@ -20,6 +20,7 @@ pub(crate) fn render(c: &Comparison, show: Show) -> String {
         let note = p.missing().map(|text| labelled("note", &text));
         parts.push(p.table() + &note.unwrap_or_default());
     }
+    parts.extend(placement::table(c));
     if let Some(p) = &c.policies {
         if show.policies {
             parts.push(policies::of_run(&p.evaluation));

@@ -3,7 +3,7 @@
 //! CPU second of one core, and how many bytes a word takes. Arguments: generators
 //! and recordings (default: every generator).
 
-use bifold_trace::{Generator, Header, Reader, Source, Trailer, Writer};
+use bifold_trace::{Generator, Header, Reader, Trailer, Writer};
 use std::convert::Infallible;
 use std::hint::black_box;
 
@@ -57,7 +57,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for what in what {
         let mut generated = f64::NAN;
         let all = events(&what, &mut generated)?;
-        let header = Header { guest_frames: 0, vcpus: 1, source: Source::default() };
+        let header = Header { vcpus: 1, ..Header::default() };
         let start = now();
         let mut writer = Writer::create(&path, &header)?;
         writer.write(&all)?;

@@ -6,13 +6,13 @@
 //! built-in stream ([`generate`]); [`Thin`] makes a sampled stream of a whole one.
 //!
 //! ```
-//! use bifold_trace::{Event, Generator, Header, Reader, Source, Trailer, Writer, decode};
+//! use bifold_trace::{Event, Generator, Header, Reader, Trailer, Writer, decode};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let dir = tempfile::tempdir()?;
 //! let path = dir.path().join("t-seq.bifold");
 //! let generator = Generator::parse("t-seq:1000")?;
-//! let header = Header { guest_frames: generator.guest_frames(), vcpus: 1, source: Source::default() };
+//! let header = Header { guest_frames: generator.guest_frames(), vcpus: 1, ..Header::default() };
 //! let mut writer = Writer::create(&path, &header)?;
 //! generator.run(&mut |words| writer.write(words))?;
 //! writer.finish(&Trailer::default())?;
@@ -40,6 +40,7 @@ pub mod event;
 mod exit;
 pub mod file;
 pub mod generate;
+mod nodes;
 mod thin;
 
 pub use clock::Clock;
@@ -47,4 +48,5 @@ pub use event::{DecodeError, Event, Stats, decode};
 pub use exit::CommandExit;
 pub use file::{FileError, Header, Reader, Source, Trailer, Writer};
 pub use generate::{GenerateError, Generator};
+pub use nodes::{Frames, GuestNode, MOST_NODES};
 pub use thin::{Thin, Windows};

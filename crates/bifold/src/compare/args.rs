@@ -2,6 +2,7 @@
 //! The options of `compare` and `record`, and their help.
 
 use super::guest::GuestArgs;
+use super::placement::PlacementArgs;
 use crate::run::ModelArgs;
 use crate::{status, words};
 use bifold_report::Format;
@@ -90,6 +91,9 @@ pub struct CommonArgs {
     /// Options of the model.
     #[command(flatten)]
     pub model: ModelArgs,
+    /// Where the guest's memory lies.
+    #[command(flatten)]
+    pub placement: PlacementArgs,
     /// How policies see the run.
     #[command(flatten)]
     pub policies: PolicyArgs,

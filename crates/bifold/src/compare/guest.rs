@@ -30,9 +30,16 @@ pub struct GuestArgs {
     #[arg(long)]
     pub fast: bool,
 
-    /// Number of virtual CPUs, 1 or 2 [default: 1]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=2))]
+    /// Number of virtual CPUs, 1 to 4 [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4))]
     pub vcpus: Option<u32>,
+
+    /// Number of NUMA nodes that the guest sees, at most one for each virtual CPU [default: 1]
+    ///
+    /// Memory and CPUs are dealt out evenly, in blocks. The guest's kernel places memory by its nodes, and
+    /// --placement tells local references from remote ones.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4))]
+    pub guest_nodes: Option<u32>,
 
     /// Page-table isolation in the guest's kernel [default: off]
     #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true)]
@@ -115,6 +122,7 @@ impl GuestArgs {
         [
             (self.fast, "--fast"),
             (self.vcpus.is_some(), "--vcpus"),
+            (self.guest_nodes.is_some(), "--guest-nodes"),
             (self.kpti.is_some(), "--kpti"),
             (self.thp.is_some(), "--thp"),
             (self.memory.is_some(), "--memory"),
@@ -141,12 +149,18 @@ impl GuestArgs {
             RootArg::Host => Root::Host,
             RootArg::Initramfs => Root::Initramfs { include: self.include },
         };
+        let (vcpus, nodes) = (self.vcpus.unwrap_or(1), self.guest_nodes.unwrap_or(1));
+        if nodes > vcpus {
+            let problem = format!("needs a CPU for each of {nodes} nodes: add --vcpus {nodes}");
+            return Err(UsageError::conflict("--guest-nodes", problem).into());
+        }
         // The command's standard input is read last, by `EventSource::prepare`, after all other checks.
         Ok(GuestSpec {
             cwd: std::env::current_dir().context("cannot find the current directory")?,
             env: std::env::vars_os().collect(),
             timing: if self.fast { Timing::Fast } else { Timing::Exact },
-            vcpus: self.vcpus.unwrap_or(1),
+            vcpus,
+            nodes,
             kpti: self.kpti == Some(OnOff::On),
             thp: match self.thp.unwrap_or(ThpArg::Madvise) {
                 ThpArg::Always => Thp::Always,

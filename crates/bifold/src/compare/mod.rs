@@ -8,6 +8,7 @@ mod args;
 mod deliver;
 mod guest;
 mod keep;
+mod placement;
 mod plan;
 mod region;
 mod runs;

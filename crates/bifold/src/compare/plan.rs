@@ -5,6 +5,7 @@ use super::args::{
     CommonArgs, CompareArgs, CountArg, OutputArgs, PolicyArgs, ProgramArgs, RecordArgs, ShowArg,
 };
 use super::guest::GuestArgs;
+use super::placement::PlacementArgs;
 use crate::console::{distinct, named};
 use crate::run::source::{EventSource, Guest, Recording};
 use crate::run::{self, InConfig, ModelArgs, Notes, profile_file};
@@ -71,6 +72,10 @@ pub fn compare(args: CompareArgs) -> anyhow::Result<Plan> {
         return Err(UsageError::conflict("--runs", problem).into());
     }
     let runs = runs.unwrap_or(1) as usize;
+    if runs > 1 && !common.placement.placement.is_empty() {
+        let problem = "is shown for one run: leave out --runs";
+        return Err(UsageError::conflict("--placement", problem).into());
+    }
     if runs > 1 && common.show.timeline.is_some() {
         return Err(UsageError::conflict("--timeline", "holds one run: leave out --runs").into());
     }
@@ -228,6 +233,19 @@ fn both_modes(option: &str, configs: &[Config]) -> Result<(), UsageError> {
     Err(UsageError::conflict(option, problem))
 }
 
+/// Refuses placements where their counts would be of a part of the run, or of a VM that changes its mode.
+fn only_whole_runs(args: &PlacementArgs, run: &run::Plan) -> Result<(), UsageError> {
+    let problem = match () {
+        () if args.placement.is_empty() => return Ok(()),
+        () if run.sample.is_some() => {
+            "counts every reference, and a sampled run has only some: leave out --sample"
+        }
+        () if !run.on_line.is_empty() => "is for modes that stay: leave out --check",
+        () => return Ok(()),
+    };
+    Err(UsageError::conflict("--placement", problem))
+}
+
 /// The configuration of `--where`. Asks the source for events that say who runs.
 fn places(
     show: &OutputArgs,
@@ -247,12 +265,14 @@ fn places(
 
 /// The plan of either verb: a run that is made once, and what is written of it.
 fn plan(common: CommonArgs, verb: Source, record: Option<PathBuf>) -> anyhow::Result<Plan> {
-    let CommonArgs { program, show, model, policies, guest } = common;
+    let CommonArgs { program, show, model, placement, policies, guest } = common;
     let profile = model.profile()?;
     let sample = guest.region.windows(model.seed);
     let keep = guest.keep.clone();
     let source = source(verb, program, guest, &profile, model.seed)?;
-    let run = run::Plan { record, ..events(source, profile, sample, &model, policies, &show)? };
+    let placed = placement.options(&source.header())?;
+    let run = run::Plan { record, placed, ..events(source, profile, sample, &model, policies, &show)? };
+    only_whole_runs(&placement, &run)?;
     if !show.show.is_empty() && show.format != Format::Table {
         let problem = "is for `--format table`: the other formats have all parts";
         return Err(UsageError::conflict("--show", problem).into());

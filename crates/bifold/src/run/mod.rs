@@ -15,7 +15,7 @@ use crate::console::{Progress, note, note_file};
 use crate::status::Status;
 use bifold_attribute::Attribution;
 use bifold_guest::{GuestError, Written};
-use bifold_model::{CacheMode, Config, Model, Options, Outcome, Profile};
+use bifold_model::{CacheMode, Config, Model, Options, Outcome, PlacementOptions, Profile};
 use bifold_policy::Timeline;
 use bifold_policy::replay_check::OnLine;
 use bifold_report::{Comparison, Meta, Partial, Places};
@@ -54,6 +54,8 @@ pub struct Plan {
     pub sample: Option<Windows>,
     /// Windows to which a whole run's events are thinned.
     pub thin: Option<Windows>,
+    /// The placements for which local and remote references are counted; none without them.
+    pub placed: Option<PlacementOptions>,
     /// The notes to print on stderr.
     pub notes: Notes,
 }
@@ -102,6 +104,7 @@ impl Plan {
             places: None,
             sample,
             thin: None,
+            placed: None,
             notes,
         })
     }
@@ -138,6 +141,7 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
         guest_frames: header.guest_frames,
         vcpus: header.vcpus as usize,
         caches: plan.caches,
+        placed: plan.placed.clone(),
     };
     let interval_s = options.interval_seconds;
     let places = plan.places.as_ref().map(|_| Attribution::new(&options.configs));

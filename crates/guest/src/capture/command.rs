@@ -8,6 +8,7 @@
 //! `thread=single` runs all vCPUs on one thread, which gives events one exact order. `ioeventfd=off` serves
 //! virtqueues at the guest's kick instead of on another thread, because exact runs must repeat.
 
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -15,6 +16,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::error::GuestError;
 use crate::kernel::Kernel;
+use crate::nodes;
 use crate::qemu::{self, BARE, MACHINE, Qemu, firmware, guest_cpu, path_of};
 use crate::spec::{GuestSpec, HostPage, LOW_MIB, Record, Root, Timing};
 
@@ -88,6 +90,30 @@ fn kernel_arguments(spec: &GuestSpec) -> String {
     )
 }
 
+/// The objects that hold the guest's memory, and the nodes that they belong to. `backend` begins an object's
+/// options, and `file` is added where all objects are parts of one file.
+fn memory_arguments(backend: &str, file: Option<&str>, spec: &GuestSpec) -> Vec<(&'static str, String)> {
+    let object = |id: String, mib: Range<u64>| {
+        let mut text = format!("{backend},id={id},size={}", (mib.end - mib.start) << 20);
+        if let Some(file) = file {
+            text += file;
+        }
+        if mib.start > 0 && file.is_some() {
+            text += &format!(",offset={}", mib.start << 20);
+        }
+        ("-object", text)
+    };
+    if spec.nodes == 1 {
+        return vec![object("ram".into(), 0..spec.memory_mib)];
+    }
+    let node = |n| {
+        let vcpus = nodes::vcpus(spec, n);
+        let numa = format!("node,nodeid={n},cpus={}-{},memdev=ram{n}", vcpus.start, vcpus.end - 1);
+        [object(format!("ram{n}"), nodes::memory(spec, n)), ("-numa", numa)]
+    };
+    (0..spec.nodes).flat_map(node).collect()
+}
+
 /// The options that depend on the engine: memory and accelerator.
 fn engine_arguments(engine: Engine, spec: &GuestSpec) -> Vec<(&'static str, String)> {
     let bytes = spec.memory_mib << 20;
@@ -95,10 +121,8 @@ fn engine_arguments(engine: Engine, spec: &GuestSpec) -> Vec<(&'static str, Stri
     match engine {
         Engine::Tcg { ram, plugin } => {
             let path = path_of(ram);
-            args.push((
-                "-object",
-                format!("memory-backend-file,id=ram,size={bytes},mem-path={path},share=on"),
-            ));
+            let file = format!(",mem-path={path},share=on");
+            args.extend(memory_arguments("memory-backend-file", Some(&file), spec));
             args.push(("-accel", "tcg,thread=single".into()));
             if spec.timing == Timing::Exact {
                 args.push(("-icount", "shift=1,sleep=off".into()));
@@ -126,14 +150,19 @@ fn engine_arguments(engine: Engine, spec: &GuestSpec) -> Vec<(&'static str, Stri
         Engine::Kvm(page) => {
             // Neither backend touches memory before the guest does.
             let backend = match page {
-                HostPage::Size4K => "memory-backend-ram",
-                HostPage::Size2M => "memory-backend-memfd,hugetlb=on,hugetlbsize=2M",
+                HostPage::Size4K => "memory-backend-ram,merge=off",
+                HostPage::Size2M => "memory-backend-memfd,hugetlb=on,hugetlbsize=2M,merge=off",
             };
-            args.push(("-object", format!("{backend},id=ram,size={bytes},merge=off")));
+            args.extend(memory_arguments(backend, None, spec));
             args.push(("-accel", "kvm".into()));
         }
     }
     args
+}
+
+/// The machine. Where the guest has nodes, each has its memory, and the machine has none of its own.
+fn machine(spec: &GuestSpec) -> String {
+    if spec.nodes > 1 { MACHINE.replace("memory-backend=ram,", "") } else { MACHINE.into() }
 }
 
 fn arguments(engine: Engine, kernel: &Kernel, spec: &GuestSpec, fds: &Inherited) -> Vec<String> {
@@ -142,7 +171,7 @@ fn arguments(engine: Engine, kernel: &Kernel, spec: &GuestSpec, fds: &Inherited)
     opt(
         "-machine",
         // Not mergeable, so that a capture does not depend on this host's KSM.
-        format!("{MACHINE},max-ram-below-4g={LOW_MIB}M,mem-merge=off"),
+        format!("{},max-ram-below-4g={LOW_MIB}M,mem-merge=off", machine(spec)),
     );
     opt("-name", "bifold,debug-threads=on".into());
     opt("-cpu", guest_cpu(&[&format!("vendor={}", spec.cpu_vendor), "kvm=off"]));
@@ -257,5 +286,25 @@ mod tests {
             assert_eq!(names(&tcg, &kvm), ["-accel", "-icount", "-object", "-plugin"]);
             assert_eq!(names(&kvm, &tcg), ["-accel", "-object"]);
         }
+    }
+
+    #[test]
+    fn nodes_are_parts_of_one_file_and_take_the_machines_memory() {
+        let spec = GuestSpec { vcpus: 4, nodes: 2, memory_mib: 513, ..GuestSpec::new(vec!["true".into()]) };
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let engine = Engine::Tcg { ram: file.as_fd(), plugin: None };
+        let words: Vec<String> =
+            engine_arguments(engine, &spec).into_iter().map(|(o, v)| format!("{o} {v}")).collect();
+        let path = path_of(file.as_fd());
+        assert_eq!(
+            words[0],
+            format!("-object memory-backend-file,id=ram0,size=268435456,mem-path={path},share=on")
+        );
+        assert_eq!(words[1], "-numa node,nodeid=0,cpus=0-1,memdev=ram0");
+        let second = "id=ram1,size=269484032,mem-path=PATH,share=on,offset=268435456".replace("PATH", &path);
+        assert_eq!(words[2], format!("-object memory-backend-file,{second}"));
+        assert_eq!(words[3], "-numa node,nodeid=1,cpus=2-3,memdev=ram1");
+        assert!(!machine(&spec).contains("memory-backend"), "{}", machine(&spec));
+        assert!(machine(&GuestSpec { nodes: 1, ..spec }).contains("memory-backend=ram"));
     }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use bifold_trace::event::kind::{MARKER, STATS};
 use bifold_trace::event::{KIND_SHIFT, STATS_WORDS, head, marker};
-use bifold_trace::{Clock, CommandExit, Event, Stats, Windows, decode};
+use bifold_trace::{Clock, CommandExit, Event, Stats, decode};
 
 use super::command::{self, Engine, Inherited, Plugin};
 use super::pace::{Boot, ThreadTime, vcpu_thread};
@@ -22,8 +22,8 @@ use super::ring::Ring;
 use super::{CaptureProgress, CaptureReport, Sink, Written, places, plugin};
 use crate::error::GuestError;
 use crate::memfd::memfd;
-use crate::spec::{GuestSpec, HostPage, Record, Region, Root, guest_frames, most_stdin};
-use crate::{initramfs, kernel, qemu};
+use crate::spec::{GuestSpec, HostPage, Root, guest_frames};
+use crate::{initramfs, kernel, qemu, spec};
 
 /// CPU time that a boot may take, in seconds; it takes 2 to 40.
 const BOOT_SECONDS: f64 = 300.0;
@@ -102,49 +102,6 @@ fn two(text: &str) -> Option<(u64, u64)> {
     Some((a.parse().ok()?, b.parse().ok()?))
 }
 
-fn check_spec(spec: &GuestSpec) -> Result<(), GuestError> {
-    if std::env::consts::ARCH != "x86_64" {
-        return Err(GuestError::Architecture(std::env::consts::ARCH));
-    }
-    let refuse = |text: String| Err(GuestError::Spec(text));
-    if !(1..=2).contains(&spec.vcpus) {
-        return refuse(format!("{} vCPUs: 1 or 2 are possible", spec.vcpus));
-    }
-    if spec.record == Record::Boot && spec.region != Region::default() {
-        return refuse("a boot is recorded as a whole: leave the region out".into());
-    }
-    let windows_fit = |w: Windows| w.window > 0 && w.window <= w.period && w.period < 1 << 50;
-    if spec.region.sample.is_some_and(|w| !windows_fit(w)) {
-        return refuse("the windows of a sample must fit into their period".into());
-    }
-    if spec.record == Record::Boot && spec.vcpus != 1 {
-        return refuse(format!("a boot is recorded on 1 vCPU, not on {}", spec.vcpus));
-    }
-    if spec.record == Record::Boot && spec.attribute {
-        return refuse(
-            "a boot's costs cannot be attributed: init, which would say who runs, is not there".into(),
-        );
-    }
-    if !(256..=1 << 20).contains(&spec.memory_mib) {
-        return refuse(format!("{} MiB of guest memory: 256 at least", spec.memory_mib));
-    }
-    if spec.keep && spec.root != Root::Host {
-        return refuse("written files can be kept with the host's root only".into());
-    }
-    let most = most_stdin(spec.memory_mib);
-    if spec.stdin.len() as u64 > most {
-        return refuse(format!(
-            "standard input has more than {} MiB, a quarter of the guest's memory: give the guest more memory with \
-             --memory, or name a file to the command",
-            most >> 20
-        ));
-    }
-    if !spec.cwd.is_absolute() || !spec.cwd.is_dir() {
-        return refuse(format!("{}: not an absolute directory", spec.cwd.display()));
-    }
-    Ok(())
-}
-
 /// How a guest runs: recorded under TCG, under TCG without the plugin, or under KVM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RunKind {
@@ -160,7 +117,7 @@ pub(crate) fn capture(
     progress: &mut dyn FnMut(CaptureProgress),
     sink: &mut Sink,
 ) -> Result<CaptureReport, GuestError> {
-    check_spec(spec)?;
+    spec::check(spec)?;
     let program = initramfs::resolve(spec)?;
     let qemu = qemu::find()?;
     let plugin = if kind == RunKind::Recorded { Some(plugin::find()?) } else { None };

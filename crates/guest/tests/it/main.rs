@@ -7,6 +7,7 @@ mod clock;
 mod dependent;
 mod events;
 mod guests;
+mod nodes;
 mod refusals;
 mod replay;
 mod support;

@@ -115,3 +115,18 @@ fn a_command_that_panics_or_powers_off_the_guest_is_told_from_one_that_ends() {
     let e = run(&spec(&["busybox", "poweroff", "-f"])).unwrap_err();
     assert_eq!(e.to_string(), "in the guest: the guest was shut down while the command ran");
 }
+
+#[test]
+fn vcpus_and_nodes_beyond_what_a_capture_takes_are_refused() {
+    for (vcpus, nodes, says) in [
+        (0, 1, "0 vCPUs: 1 to 4"),
+        (5, 1, "5 vCPUs: 1 to 4"),
+        (2, 3, "3 NUMA nodes in a guest of 2 vCPUs"),
+        (2, 0, "0 NUMA nodes in a guest of 2 vCPUs"),
+    ] {
+        let mut s = spec(&["true"]);
+        (s.vcpus, s.nodes) = (vcpus, nodes);
+        let e = run(&s).unwrap_err().to_string();
+        assert!(e.contains(says), "{e}");
+    }
+}

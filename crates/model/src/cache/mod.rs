@@ -18,6 +18,7 @@ mod translations;
 use crate::Sample;
 use crate::memory::Memory;
 use crate::outcome::CacheFacts;
+use crate::placement::Page;
 use crate::profile::{Memory as MemoryCosts, Profile};
 use bifold_mmu::{Gpa, Gva, Hpa};
 use classes::Classes;
@@ -129,13 +130,15 @@ impl Caches {
     }
 
     /// An access to data. `translate` returns the guest-physical address, if there is one, and
-    /// `place` the host-physical address of that in a configuration.
+    /// `place` the host-physical address of that in a configuration. `from_memory` is told each configuration
+    /// in which memory answers, and the number of accesses that this one stands for.
     #[inline]
     pub fn access(
         &mut self,
         a: Access,
         translate: impl FnOnce() -> Option<Gpa>,
         place: impl Fn(usize, Gpa) -> Hpa,
+        from_memory: impl FnMut(usize, u64),
     ) {
         let near = self.prefetch.is_some() && self.neighbours[a.vcpu].used(a.gva.0);
         let Some(rank) = self.classes.rank(a.gva.0) else { return };
@@ -147,7 +150,7 @@ impl Caches {
         if self.vcpus > 1 {
             self.forget_others(a.vcpu, slot);
         }
-        self.simulate(a, rank, near, translate, place);
+        self.simulate(a, rank, near, translate, place, from_memory);
     }
 
     fn simulate(
@@ -157,8 +160,9 @@ impl Caches {
         near: bool,
         translate: impl FnOnce() -> Option<Gpa>,
         place: impl Fn(usize, Gpa) -> Hpa,
+        mut from_memory: impl FnMut(usize, u64),
     ) {
-        let Caches { translations, ideal, configs, latency, prefetch, classes, .. } = self;
+        let Caches { levels, translations, ideal, configs, latency, prefetch, classes, .. } = self;
         let weight = classes.weight(rank);
         let page = a.gva.0 >> 12;
         let Some(frames) = translations[a.vcpu].get(page, a.generation, configs.len(), translate, place)
@@ -166,13 +170,16 @@ impl Caches {
             return;
         };
         let line = |frame: u64| frame << 6 | (a.gva.0 >> 6 & 63);
-        for (one, &frame) in std::iter::once(ideal).chain(configs).zip(frames) {
+        for (i, (one, &frame)) in std::iter::once(ideal).chain(configs).zip(frames).enumerate() {
             let answers = one.caches.access(a.vcpu, line(frame), rank, 0, a.write);
             if answers == 0 {
                 continue;
             }
             let answers = prefetch.map_or(answers, |p| if near { answers.min(p) } else { answers });
             one.stalls.data(rank, weight, answers, latency[answers] - latency[0], a.dependent);
+            if i > 0 && answers == *levels {
+                from_memory(i - 1, weight);
+            }
         }
     }
 
@@ -252,7 +259,7 @@ pub(crate) struct CachedMemory<'a> {
 
 impl Memory for CachedMemory<'_> {
     #[inline]
-    fn touch(&mut self, guest: u8, host: u8, at: impl FnOnce() -> Hpa) -> usize {
+    fn touch(&mut self, guest: u8, host: u8, at: impl FnOnce() -> Hpa, _: impl FnOnce() -> Page) -> usize {
         let at = at().0;
         let step = (usize::from(guest), usize::from(host));
         let Some(rank) = self.classes.rank(at) else {
@@ -295,14 +302,14 @@ mod tests {
                     0 => generation += 1,
                     1 | 2 => {
                         for caches in [&mut all, &mut some] {
-                            caches.walker(usize::from(op) - 1, vcpu, write).touch(1, 0, || Hpa(gva.0));
+                            caches.walker(usize::from(op) - 1, vcpu, write).touch(1, 0, || Hpa(gva.0), || Page::Machine(Gpa(gva.0)));
                         }
                     }
                     _ if all.watched() >> line & 1 == 0 => {}
                     _ => {
-                        all.access(access, || Some(Gpa(gva.0)), place);
+                        all.access(access, || Some(Gpa(gva.0)), place, |_, _| ());
                         if !some.is_settled(vcpu, gva, write, generation) {
-                            some.access(access, || Some(Gpa(gva.0)), place);
+                            some.access(access, || Some(Gpa(gva.0)), place, |_, _| ());
                         }
                     }
                 }

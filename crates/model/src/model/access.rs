@@ -2,13 +2,16 @@
 //! Accesses: the loop over a stream's words, the filter, and the TLBs of each group of
 //! configurations. A TLB miss leads to the paging mode's walk.
 
+use super::groups::{Group, join_equal, split_by};
+use super::placed::walk_placed;
 use super::{Model, Vcpu};
 use crate::access::{AccessKind, Flush, Miss};
 use crate::cache::{self, Caches};
 use crate::charge::Place;
 use crate::guest::{GuestTables, Leaf};
 use crate::memory::Uncached;
-use bifold_mmu::{Entry, Gpa, Gva, Lookup, PageSize, SHARERS, Side, Tlb, all_sharers};
+use crate::placement::Places;
+use bifold_mmu::{Entry, Gpa, Gva, Lookup, PageSize, Side, all_sharers};
 use bifold_trace::event::{KIND_SHIFT, PAYLOAD_MASK, head_va, kind};
 use bifold_trace::{DecodeError, decode};
 use zerocopy::IntoBytes;
@@ -18,89 +21,6 @@ const WINDOW: usize = 128;
 
 /// Misses between two attempts to join groups, at the start fewer. An attempt looks at few sets if they differ.
 const JOIN: u64 = 4096;
-
-/// Configurations that share TLBs, because their TLBs have held the same entries so far. Native
-/// and nested paging with 4 KB host pages always do. At the start there are as few groups as
-/// the bits of a TLB entry allow. A group splits when members hold a page at different sizes, or
-/// when a flush concerns only some members. Groups join once their TLBs hold the same again.
-#[derive(Debug)]
-pub(super) struct Group {
-    /// Indices of regimes. A member's place here is its bit in the TLBs' entries.
-    pub members: Vec<usize>,
-    /// Per vCPU.
-    pub tlbs: Vec<Tlb>,
-    /// The current access is still to be filed.
-    pub pending: bool,
-}
-
-impl Group {
-    /// Groups of the regimes `0..regimes`, whose TLBs are all empty.
-    pub fn start(regimes: usize, tlb: &Tlb, vcpus: usize) -> Vec<Group> {
-        let mut groups = Vec::new();
-        (0..regimes).for_each(|r| Group::join(&mut groups, r, tlb, vcpus));
-        groups
-    }
-
-    /// Adds a regime with empty TLBs while those of the others are empty too.
-    pub fn join(groups: &mut Vec<Group>, regime: usize, tlb: &Tlb, vcpus: usize) {
-        match groups.last_mut() {
-            Some(group) if group.members.len() < SHARERS => group.members.push(regime),
-            _ => groups.push(Group { members: vec![regime], tlbs: vec![tlb.clone(); vcpus], pending: false }),
-        }
-    }
-}
-
-/// Joins the groups whose TLBs hold the same.
-fn join_equal(groups: &mut Vec<Group>) {
-    let mut i = 0;
-    while i < groups.len() {
-        let (before, rest) = groups.split_at_mut(i);
-        let group = &mut rest[0];
-        let joins = |other: &mut Group| {
-            let mut tlbs = other.tlbs.iter_mut().zip(&mut group.tlbs);
-            other.members.len() + group.members.len() <= SHARERS && tlbs.all(|(a, b)| a.holds_same(b))
-        };
-        let Some(at) = before.iter_mut().position(joins) else {
-            i += 1;
-            continue;
-        };
-        let mut group = groups.remove(i);
-        let other = &mut groups[at];
-        for (ours, theirs) in other.tlbs.iter_mut().zip(&mut group.tlbs) {
-            ours.join(theirs, other.members.len());
-        }
-        other.members.append(&mut group.members);
-    }
-}
-
-/// Splits each group into those of its members that agree in `class`.
-fn split_by<T: PartialEq>(groups: Vec<Group>, class: impl Fn(usize) -> T) -> Vec<Group> {
-    let mut out: Vec<Group> = Vec::new();
-    for mut group in groups {
-        // Members that agree, and the bits of their places.
-        let mut parts: Vec<(Vec<usize>, u8)> = Vec::new();
-        for (place, &r) in group.members.iter().enumerate() {
-            match parts.iter_mut().find(|(members, _)| class(members[0]) == class(r)) {
-                Some((members, places)) => {
-                    members.push(r);
-                    *places |= 1 << place;
-                }
-                None => parts.push((vec![r], 1 << place)),
-            }
-        }
-        if parts.len() == 1 {
-            group.pending = false;
-            out.push(group);
-            continue;
-        }
-        for (members, places) in parts {
-            let mut tlbs = group.tlbs.clone();
-            tlbs.iter_mut().for_each(|tlb| tlb.keep_sharers(places));
-            out.push(Group { members, tlbs, pending: false });
-        }
-    }
-    out
-}
 
 /// What entries must agree in to be one.
 fn shape(e: Entry) -> (PageSize, PageSize, bool) {
@@ -119,20 +39,25 @@ pub(super) fn translate(guest: &mut GuestTables, root: Gpa, gva: Gva, write: boo
 impl Model {
     /// Consumes whole events.
     pub fn consume(&mut self, words: &[u64]) -> Result<(), DecodeError> {
-        // Two loops, so that a run without data caches does not ask at every access.
-        match self.caches {
-            None => self.consume_words::<false>(words),
-            Some(_) => self.consume_words::<true>(words),
+        // Several loops, so that a run without data caches and placements does not ask at every access.
+        match (&self.caches, &self.places) {
+            (None, None) => self.consume_words::<false, false>(words),
+            (Some(_), None) => self.consume_words::<true, false>(words),
+            (None, Some(_)) => self.consume_words::<false, true>(words),
+            (Some(_), Some(_)) => self.consume_words::<true, true>(words),
         }
     }
 
-    fn consume_words<const CACHES: bool>(&mut self, words: &[u64]) -> Result<(), DecodeError> {
+    fn consume_words<const CACHES: bool, const PLACED: bool>(
+        &mut self,
+        words: &[u64],
+    ) -> Result<(), DecodeError> {
         let watched = self.caches.as_ref().map_or(0, |c| c.watched());
         let mut i = self.consume_gap(words, 0)?;
         let mut window = WINDOW;
         let mut misses = self.misses;
         loop {
-            i = self.consume_hits::<CACHES>(words, i, window, watched);
+            i = self.consume_hits::<CACHES, PLACED>(words, i, window, watched);
             let Some(&w) = words.get(i) else { break };
             if i >= window {
                 // Where misses are dense, their table entries are read ahead, all of a window's
@@ -156,6 +81,9 @@ impl Model {
                     if !v.filters[Side::Data as usize].hit(page, false, v.time) {
                         self.access(Side::Data, Gva(head_va(w)), AccessKind::Read, dependent);
                     }
+                    if PLACED {
+                        self.place(Gva(head_va(w)));
+                    }
                     if CACHES && watched >> (w >> 6 & 63) & 1 != 0 {
                         self.data(Gva(head_va(w)), false, dependent);
                     }
@@ -168,6 +96,9 @@ impl Model {
                     if !v.filters[Side::Data as usize].hit(page, true, v.time) {
                         let kind = if k == kind::STORE { AccessKind::Write } else { AccessKind::WriteOther };
                         self.access(Side::Data, Gva(head_va(w)), kind, false);
+                    }
+                    if PLACED {
+                        self.place(Gva(head_va(w)));
                     }
                     if CACHES && watched >> (w >> 6 & 63) & 1 != 0 {
                         self.data(Gva(head_va(w)), true, false);
@@ -206,16 +137,20 @@ impl Model {
     /// data caches, at most up to word `end`. Returns the number of the first word left. Most words end
     /// here, so the loop calls nothing.
     #[inline(always)]
-    fn consume_hits<const CACHES: bool>(
+    fn consume_hits<const CACHES: bool, const PLACED: bool>(
         &mut self,
         words: &[u64],
         mut i: usize,
         end: usize,
         watched: u64,
     ) -> usize {
-        let Model { vcpus, current, caches, has_code, common, .. } = self;
+        let Model { vcpus, current, caches, places, has_code, common, .. } = self;
         let Vcpu { filters: [data, code], time, generation, code: block, .. } = &mut vcpus[*current];
-        let settled = |w: u64, write: bool| {
+        let settled = |w: u64, write: bool, places: &Option<Box<Places>>| {
+            let known = |p: &Places| p.knows(*current, Gva(head_va(w)), *generation);
+            if PLACED && !places.as_deref().is_some_and(known) {
+                return false;
+            }
             !CACHES
                 || watched >> (w >> 6 & 63) & 1 == 0
                 || caches
@@ -226,12 +161,20 @@ impl Model {
             let page = (w & PAYLOAD_MASK) >> 12;
             match w >> KIND_SHIFT {
                 kind::LOAD | kind::LOAD_DEPENDENT
-                    if settled(w, false) && data.hit(page, false, *time + 1) =>
+                    if settled(w, false, places) && data.hit(page, false, *time + 1) =>
                 {
                     common.accesses += 1;
+                    if let (true, Some(places)) = (PLACED, &mut *places) {
+                        places.count(*current, Gva(head_va(w)));
+                    }
                 }
-                kind::STORE | kind::STORE_OTHER if settled(w, true) && data.hit(page, true, *time + 1) => {
+                kind::STORE | kind::STORE_OTHER
+                    if settled(w, true, places) && data.hit(page, true, *time + 1) =>
+                {
                     common.accesses += 1;
+                    if let (true, Some(places)) = (PLACED, &mut *places) {
+                        places.count(*current, Gva(head_va(w)));
+                    }
                 }
                 kind::FETCH if !*has_code || code.hit(page, false, *time + 1) => {}
                 kind::BLOCK => {
@@ -287,20 +230,25 @@ impl Model {
 
     #[inline(never)]
     fn data_unsettled(&mut self, gva: Gva, write: bool, dependent: bool) {
-        let Model { caches, regimes, guest, vcpus, frames, current, .. } = self;
+        let Model { caches, places, regimes, guest, vcpus, frames, current, .. } = self;
         let Some(caches) = caches else { return };
         let Vcpu { root, generation, .. } = vcpus[*current];
         let access = cache::Access { vcpu: *current, gva, write, dependent, generation };
         let in_memory = |gpa: &Gpa| gpa.frame() < *frames;
         let translate = || guest.lookup(root, gva).ok().map(|leaf| leaf.gpa(gva)).filter(in_memory);
-        caches.access(access, translate, |config, gpa| regimes[config].hpa(gpa));
+        let from_memory = |config, weight| {
+            if let Some(places) = places {
+                places.data_from_memory(config, *current, gva, weight, dependent);
+            }
+        };
+        caches.access(access, translate, |config, gpa| regimes[config].hpa(gpa), from_memory);
     }
 
     /// An access that the filter did not answer. `dependent`: the core waits for its walk.
     fn access(&mut self, side: Side, gva: Gva, kind: AccessKind, dependent: bool) {
         self.misses += 1;
         let vcpu = self.current;
-        let Model { regimes, groups, guest, vcpus, untranslated, frames, charges, caches, .. } = self;
+        let Model { regimes, groups, guest, vcpus, untranslated, frames, charges, caches, places, .. } = self;
         let v = &mut vcpus[vcpu];
         let (root, time) = (v.root, v.time);
         let page = (gva.0 & PAYLOAD_MASK) >> 12;
@@ -355,9 +303,14 @@ impl Model {
                         regime.flush = Flush::None;
                         continue;
                     }
-                    let fill = match caches {
-                        None => regime.walk(miss, guest, &mut Uncached),
-                        Some(caches) => regime.walk(miss, guest, &mut caches.walker(r, vcpu, dependent)),
+                    let fill = match (&mut *caches, &mut *places) {
+                        (None, None) => regime.walk(miss, guest, &mut Uncached),
+                        (Some(caches), None) => {
+                            regime.walk(miss, guest, &mut caches.walker(r, vcpu, dependent))
+                        }
+                        (caches, Some(places)) => {
+                            walk_placed(regime, r, miss, guest, caches.as_deref_mut(), places, dependent)
+                        }
                     };
                     if fresh {
                         match fill.map_or(PageSize::Size4K, |f| f.size) {

@@ -169,12 +169,21 @@ impl Model {
         self.common.guest_page_faults += 1;
         self.note_fault(vcpu, gva);
         for (i, regime) in self.regimes.iter_mut().enumerate() {
-            match &mut self.caches {
-                None => regime.guest_fault(vcpu, gva, error, root, &self.guest, &mut Uncached),
-                // The core waits for the fault, and so for its walk.
-                Some(caches) => {
-                    let memory = &mut caches.walker(i, vcpu, true);
-                    regime.guest_fault(vcpu, gva, error, root, &self.guest, memory);
+            let guest = &self.guest;
+            let places = self.places.as_deref_mut().filter(|p| p.has(i));
+            // The core waits for the fault, and so for its walk.
+            match (&mut self.caches, places) {
+                (None, None) => regime.guest_fault(vcpu, gva, error, root, guest, &mut Uncached),
+                (Some(caches), None) => {
+                    regime.guest_fault(vcpu, gva, error, root, guest, &mut caches.walker(i, vcpu, true));
+                }
+                (None, Some(places)) => {
+                    let memory = &mut places.walker(i, vcpu, true, Uncached);
+                    regime.guest_fault(vcpu, gva, error, root, guest, memory);
+                }
+                (Some(caches), Some(places)) => {
+                    let memory = &mut places.walker(i, vcpu, true, caches.walker(i, vcpu, true));
+                    regime.guest_fault(vcpu, gva, error, root, guest, memory);
                 }
             }
         }

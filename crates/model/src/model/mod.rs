@@ -7,6 +7,8 @@
 
 mod access;
 mod events;
+mod groups;
+mod placed;
 mod sampled;
 mod switched;
 
@@ -14,15 +16,15 @@ use crate::cache::{CacheMode, Caches};
 use crate::charge::{Charge, Charges, Place};
 use crate::exit_log::ExitLog;
 use crate::guest::GuestTables;
-use crate::host::HostMemory;
 use crate::paging::Setup;
 use crate::pcid::Spaces;
+use crate::placement::{PlacementOptions, Places};
 use crate::regime::Regime;
 use crate::timeline::{Shared, Timeline, counts};
 use crate::{Config, Exit, Outcome, Profile, Sample};
-use access::Group;
 use bifold_mmu::format::X86_64_4_LEVEL;
 use bifold_mmu::{Filter, Gpa, Gva, Side, Tlb};
+use groups::Group;
 use sampled::Sampled;
 use switched::Switched;
 use xxhash_rust::xxh3::Xxh3;
@@ -44,6 +46,8 @@ pub struct Options {
     pub vcpus: usize,
     /// Which lines go through data caches.
     pub caches: CacheMode,
+    /// The placements for which local and remote references are counted.
+    pub placed: Option<PlacementOptions>,
 }
 
 impl Default for Options {
@@ -55,6 +59,7 @@ impl Default for Options {
             guest_frames: 1 << 18,
             vcpus: 1,
             caches: CacheMode::Off,
+            placed: None,
         }
     }
 }
@@ -119,6 +124,8 @@ pub struct Model {
     charges: Option<Box<Charges>>,
     /// Data caches, if they are simulated.
     caches: Option<Box<Caches>>,
+    /// Local and remote references, if they are counted.
+    places: Option<Box<Places>>,
 }
 
 impl Model {
@@ -126,7 +133,8 @@ impl Model {
     pub fn new(profile: &Profile, options: Options) -> Model {
         let guest = GuestTables::new(&X86_64_4_LEVEL);
         let vcpus = options.vcpus.max(1);
-        let setup = Setup { guest: &guest, vcpus, kvm: profile.kvm };
+        let placed = options.placed.is_some();
+        let setup = Setup { guest: &guest, vcpus, kvm: profile.kvm, placed };
         let regimes: Vec<Regime> = options
             .configs
             .iter()
@@ -169,6 +177,7 @@ impl Model {
             untranslated: 0,
             charges: None,
             caches: Caches::new(profile, options.caches, vcpus, options.configs.len()),
+            places: options.placed.as_ref().map(|p| Places::new(p, vcpus, &options.configs)),
             profile: profile.clone(),
             options,
             guest,
@@ -193,10 +202,10 @@ impl Model {
         if resident.is_empty() || begun {
             return;
         }
-        let setup = Setup { guest: &self.guest, vcpus: self.vcpus.len(), kvm: self.profile.kvm };
+        let placed = self.places.is_some();
+        let setup = Setup { guest: &self.guest, vcpus: self.vcpus.len(), kvm: self.profile.kvm, placed };
         for regime in &mut self.regimes {
-            let mut host =
-                HostMemory::new(regime.config.host_page, self.options.guest_frames, self.options.seed);
+            let mut host = setup.host(regime.config.host_page, self.options.guest_frames, self.options.seed);
             resident.iter().for_each(|&(gfn, frames)| host.hold(gfn, frames));
             regime.start_over(host, &setup);
         }
@@ -279,11 +288,15 @@ impl Model {
             let with_error = configs.iter_mut().enumerate();
             with_error.for_each(|(i, c)| c.cache_error = Some(caches.error(i)));
         }
+        if let Some(places) = &mut self.places {
+            places.finish(&self.profile, self.caches.is_some(), &mut configs, &self.regimes);
+        }
         let mut outcome = Outcome {
             profile: self.profile.name.clone(),
             frequency_hz: self.profile.cpu.frequency_hz,
             base_cpi: self.profile.cpu.base_cpi,
             caches: self.caches.as_ref().map(|c| c.facts()),
+            placed: self.places.as_ref().map(|p| p.facts(&self.profile)),
             seed: self.options.seed,
             config_hash: self.profile.hash(),
             input_hash: format!("{:016x}", self.hash.digest()),

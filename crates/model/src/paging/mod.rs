@@ -8,6 +8,7 @@
 mod cr4;
 mod native;
 mod nested;
+mod offset;
 mod shadow;
 
 use crate::access::{Flush, Miss};
@@ -16,15 +17,17 @@ use crate::counts::Counts;
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
 use crate::memory::{Memory, References};
+use crate::placement::Page;
 use crate::profile::ExitCosts;
 use crate::{KvmVersion, Paging};
-use bifold_mmu::{Dimension, Entry, Format, Gpa, Gva, Hpa, Start, Walk, WalkCache, walk};
+use bifold_mmu::{Dimension, Entry, Format, Gpa, Gva, Hpa, PageSize, Start, Walk, WalkCache, walk};
 use std::convert::Infallible;
 use std::ops::Range;
 
 pub use cr4::Cr4Write;
 pub use native::NativePaging;
 pub use nested::NestedPaging;
+pub use offset::OffsetPaging;
 pub use shadow::ShadowPaging;
 
 /// The hardware of one vCPU that walks, and the counts that its walks and exits add to.
@@ -59,6 +62,16 @@ pub struct Setup<'a> {
     pub vcpus: usize,
     /// The KVM whose rules the hypervisor follows.
     pub kvm: KvmVersion,
+    /// Whether the host's memory remembers for which vCPU each page was backed and each table made.
+    pub placed: bool,
+}
+
+impl Setup<'_> {
+    /// The host's memory behind a guest of `frames` 4 KB frames, none of it backed yet.
+    pub fn host(&self, page: PageSize, frames: u64, seed: u64) -> HostMemory {
+        let host = HostMemory::new(page, frames, seed);
+        if self.placed { host.remember_first() } else { host }
+    }
 }
 
 /// The hooks of a paging mode.
@@ -92,7 +105,15 @@ pub trait PagingMode: Sized {
 
     /// The guest's own protection fault: its walk has read the guest's tables, but the page
     /// itself is not translated.
-    fn permission_fault(&mut self, _counts: &mut Counts, _gva: Gva, _root: Gpa, _guest: &GuestTables) {}
+    fn permission_fault(
+        &mut self,
+        _counts: &mut Counts,
+        _vcpu: usize,
+        _gva: Gva,
+        _root: Gpa,
+        _guest: &GuestTables,
+    ) {
+    }
 
     /// A page fault of the guest's own, with its error code, after its walk. Returns whether
     /// the mode's tables had an entry for the address, if the fault exits.
@@ -173,6 +194,15 @@ pub trait PagingMode: Sized {
     /// The host's memory behind the guest; none without a hypervisor.
     fn host(&self) -> Option<&HostMemory>;
 
+    /// The host-physical address of `gpa`. Without a hypervisor both are the same.
+    #[inline]
+    fn hpa(&self, gpa: Gpa) -> Hpa {
+        self.host().map_or(Hpa(gpa.0), |host| host.hpa(gpa))
+    }
+
+    /// What decides on which node the memory at `gpa` lies.
+    fn page(&self, gpa: Gpa) -> Page;
+
     /// Number of tables that have to be freed if all are dropped.
     fn tables(&self) -> u64;
 
@@ -197,6 +227,8 @@ pub enum Tables {
     Nested(Box<NestedPaging>),
     /// The tables that the hypervisor composed of both.
     Shadow(Box<ShadowPaging>),
+    /// The guest's, in a contiguous region of the host's memory.
+    Offset(OffsetPaging),
 }
 
 /// Calls `$hook` with `$t` bound to the tables of the mode that `$tables` holds.
@@ -206,6 +238,7 @@ macro_rules! each_mode {
             $crate::paging::Tables::Native($t) => $hook,
             $crate::paging::Tables::Nested($t) => $hook,
             $crate::paging::Tables::Shadow($t) => $hook,
+            $crate::paging::Tables::Offset($t) => $hook,
         }
     };
 }
@@ -218,12 +251,14 @@ impl Tables {
             Paging::Native => Tables::Native(NativePaging::new(host, setup)),
             Paging::Nested => Tables::Nested(Box::new(NestedPaging::new(host, setup))),
             Paging::Shadow => Tables::Shadow(Box::new(ShadowPaging::new(host, setup))),
+            Paging::Offset => Tables::Offset(OffsetPaging::new(host, setup)),
         }
     }
 }
 
 /// A one-dimensional walk from `root`, of the guest's tables or of shadow tables. `read` returns
-/// the entry of a level at a host-physical address, which without a hypervisor is the guest's own.
+/// the entry of a level at a host-physical address, which without a hypervisor is the guest's own, and
+/// `page` what decides on which node that address lies.
 #[inline]
 fn walk_1d<M: Memory>(
     cpu: &mut Walker<'_, M>,
@@ -231,13 +266,14 @@ fn walk_1d<M: Memory>(
     root: Start,
     gva: Gva,
     mut read: impl FnMut(u8, u64) -> u64,
+    page: impl Fn(u64) -> Page,
 ) -> Walk {
     let (caches, mut refs) = cpu.begin_walk();
     let start = caches.start(Dimension::Guest, gva.0, root);
     let end = walk::<Infallible>(format, start, gva.0, |level, at| {
         let held = level > 1 && caches.holds(Dimension::Guest, level, at);
         if !held {
-            refs.touch(level, 0, || Hpa(at));
+            refs.touch(level, 0, || Hpa(at), || page(at));
         }
         let entry = read(level, at);
         if level > 1 && !held && entry & format.present != 0 && !format.is_leaf(level, entry) {

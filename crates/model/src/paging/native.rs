@@ -7,6 +7,7 @@ use crate::ages::Reuse;
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
 use crate::memory::Memory;
+use crate::placement::Page;
 use crate::profile::ExitCosts;
 use bifold_mmu::{Entry, Gpa, Gva, Start};
 use std::ops::Range;
@@ -25,7 +26,7 @@ fn walk<M: Memory>(
 ) {
     let format = guest.format();
     let root = Start { level: format.depth(), table: root.0 };
-    walk_1d(cpu, format, root, gva, read);
+    walk_1d(cpu, format, root, gva, read, |at| Page::Machine(Gpa(at)));
 }
 
 impl PagingMode for NativePaging {
@@ -73,6 +74,10 @@ impl PagingMode for NativePaging {
 
     fn host(&self) -> Option<&HostMemory> {
         None
+    }
+
+    fn page(&self, gpa: Gpa) -> Page {
+        Page::Machine(gpa)
     }
 
     fn tables(&self) -> u64 {

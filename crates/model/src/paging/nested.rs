@@ -11,20 +11,28 @@ use crate::guest::GuestTables;
 use crate::host::HostMemory;
 use crate::memory::Memory;
 use crate::nested::{Nested, Violation};
+use crate::placement::Page;
 use crate::profile::ExitCosts;
 use bifold_mmu::{Entry, Gpa, Gva};
 use std::ops::Range;
 
 /// An exit for a frame that the nested tables do not map as needed.
 #[cold]
-fn violate(nested: &mut Nested, violation: Violation, gva: Gva, fetch: bool, counts: &mut Counts) {
+fn violate(
+    nested: &mut Nested,
+    violation: Violation,
+    vcpu: usize,
+    gva: Gva,
+    fetch: bool,
+    counts: &mut Counts,
+) {
     counts.now.exits_violation += 1;
     counts.log_exits(|| {
         let Violation { gpa, write } = violation;
         let present = nested.peek(gpa.frame()) & 1 != 0;
         Access { gva, gpa: Some(gpa), write, fetch, present }
     });
-    if nested.resolve(violation) {
+    if nested.resolve(violation, vcpu) {
         counts.backed(nested.host().page_size());
     }
 }
@@ -62,7 +70,7 @@ impl PagingMode for NestedPaging {
                 Err(violation) => {
                     let fetch = miss.kind == AccessKind::Fetch;
                     cpu.counts.tallied(miss.vcpu, miss.gva, |c| {
-                        violate(&mut self.0, violation, miss.gva, fetch, c)
+                        violate(&mut self.0, violation, miss.vcpu, miss.gva, fetch, c)
                     });
                 }
             }
@@ -72,7 +80,7 @@ impl PagingMode for NestedPaging {
     fn walk_to_fault<M: Memory>(
         &mut self,
         cpu: &mut Walker<'_, M>,
-        _: usize,
+        vcpu: usize,
         gva: Gva,
         root: Gpa,
         guest: &GuestTables,
@@ -82,15 +90,22 @@ impl PagingMode for NestedPaging {
             let read = |at| guest.read(Gpa(at));
             match self.0.walk_2d(caches, guest.format(), root, gva, false, &mut refs, read) {
                 Ok(_) => return,
-                Err(violation) => violate(&mut self.0, violation, gva, false, cpu.counts),
+                Err(violation) => violate(&mut self.0, violation, vcpu, gva, false, cpu.counts),
             }
         }
     }
 
     /// A guest table that the nested tables do not map is a violation for this walk too.
-    fn permission_fault(&mut self, counts: &mut Counts, gva: Gva, root: Gpa, guest: &GuestTables) {
+    fn permission_fault(
+        &mut self,
+        counts: &mut Counts,
+        vcpu: usize,
+        gva: Gva,
+        root: Gpa,
+        guest: &GuestTables,
+    ) {
         while let Some(violation) = self.0.unmapped_table(guest, root, gva) {
-            violate(&mut self.0, violation, gva, false, counts);
+            violate(&mut self.0, violation, vcpu, gva, false, counts);
         }
     }
 
@@ -130,6 +145,10 @@ impl PagingMode for NestedPaging {
 
     fn host(&self) -> Option<&HostMemory> {
         Some(self.0.host())
+    }
+
+    fn page(&self, gpa: Gpa) -> Page {
+        self.0.host().page(gpa)
     }
 
     fn tables(&self) -> u64 {

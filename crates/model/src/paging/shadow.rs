@@ -10,6 +10,7 @@ use crate::exit_log::Access;
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
 use crate::memory::Memory;
+use crate::placement::Page;
 use crate::profile::ExitCosts;
 use crate::shadow::{Fixed, Shadow};
 use bifold_mmu::{Entry, Gpa, Gva, PageSize, Step, Walk, WalkCache, walk};
@@ -51,10 +52,11 @@ impl PagingMode for ShadowPaging {
         for _ in 0..MOST_WALKS {
             let root = self.0.root(miss.vcpu);
             let mut ready = None;
-            let end = walk_1d(cpu, format, root, miss.gva, |level, at| {
+            let read = |level, at| {
                 ready = if level == 1 { self.0.ready(at) } else { None };
                 ready.unwrap_or_else(|| self.0.spte(at))
-            });
+            };
+            let end = walk_1d(cpu, format, root, miss.gva, read, |at| self.0.table(at));
             if let Walk::Leaf(step) = end {
                 let writable = step.entry & format.write != 0;
                 if writable || !write {
@@ -93,7 +95,7 @@ impl PagingMode for ShadowPaging {
         guest: &GuestTables,
     ) {
         let root = self.0.root(vcpu);
-        walk_1d(cpu, guest.format(), root, gva, |_, at| self.0.spte(at));
+        walk_1d(cpu, guest.format(), root, gva, |_, at| self.0.spte(at), |at| self.0.table(at));
     }
 
     /// The fault is reflected into the guest. For a protection fault KVM also drops the
@@ -176,6 +178,10 @@ impl PagingMode for ShadowPaging {
 
     fn host(&self) -> Option<&HostMemory> {
         Some(self.0.host())
+    }
+
+    fn page(&self, gpa: Gpa) -> Page {
+        self.0.host().page(gpa)
     }
 
     fn tables(&self) -> u64 {

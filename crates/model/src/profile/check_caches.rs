@@ -89,6 +89,12 @@ pub(super) fn check(profile: &Profile, origin: &str) -> Result<(), ProfileError>
             format!("must exceed cache.{name}.cycles ({}), and be at most 1000000", farthest.cycles),
         );
     }
+    if memory.remote_cycles.is_some_and(|remote| remote < memory.cycles || remote > 1_000_000) {
+        return bad(
+            "memory.remote_cycles".into(),
+            format!("must be at least memory.cycles ({}), and at most 1000000", memory.cycles),
+        );
+    }
     for (key, value) in [("data_overlap", memory.data_overlap), ("walk_overlap", memory.walk_overlap)] {
         if !(1.0..=1000.0).contains(&value) {
             return bad(format!("memory.{key}"), "must be 1 to 1000".into());
@@ -131,6 +137,7 @@ mod tests {
             ("cache.l1d.shared=true", "cache.l2.shared must be true"),
             ("cache.l3.bytes=45056", "cache.l3.bytes is 45056: an inclusive"),
             ("memory.cycles=50", "memory.cycles must exceed cache.l3.cycles"),
+            ("memory.remote_cycles=1", "memory.remote_cycles must be at least memory.cycles"),
             ("memory.data_overlap=0.5", "memory.data_overlap must be"),
             ("memory.walk_level=4", "memory.walk_level must be a cache level, 1 to 3"),
             ("memory.prefetch_level=4", "memory.prefetch_level must be 0"),

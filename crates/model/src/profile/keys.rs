@@ -240,6 +240,8 @@ table! {
     /// Memory behind the caches, and what the core hides of waiting for caches and memory.
     Memory, MEMORY: "memory." {
         cycles: u64, "cycles" = "Load to use, when no cache answers.";
+        #[serde(skip_serializing_if = "Option::is_none")]
+        remote_cycles: Option<u64>, "cycles" = "Load to use, when no cache answers and the memory is another node's. Without this key, placements have counts and no cycles.";
         data_overlap: f64, "1" = "Misses of independent loads in flight together: each stalls the core for this part of its wait.";
         walk_overlap: f64, "1" = "The same for the walks of independent accesses.";
         walk_level: u8, "1" = "First cache level in which page walks look: 1, or 2 on CPUs whose walker bypasses L1.";

@@ -70,7 +70,8 @@ impl Profile {
             out.push(origin(format!("cache.{}", c.name), &c.source, &c.prior, &values));
         }
         if let Some(m) = &self.memory {
-            let values = ["cycles", "data_overlap", "walk_overlap", "walk_level", "prefetch_level"];
+            let values =
+                ["cycles", "remote_cycles", "data_overlap", "walk_overlap", "walk_level", "prefetch_level"];
             out.push(origin("memory", &m.source, &m.prior, &values));
         }
         if let Some(s) = &self.system {

@@ -63,6 +63,7 @@ impl Shadow {
             return Fixed::NotMapped;
         };
         self.unsynced = false;
+        self.pages.maker = vcpu;
         let outcome = self.page_fault(vcpu, gva, kind, &walker, guest);
         self.settle(guest, out);
         let counter = match outcome {

@@ -27,6 +27,7 @@ use crate::access::Flush;
 use crate::ages::{Ages, Reuse};
 use crate::guest::GuestTables;
 use crate::host::{Backing, HostMemory};
+use crate::placement::Page;
 use crate::{KvmVersion, Sample};
 use bifold_mmu::{Format, Gpa, Gva, PageSize, Start};
 use pages::{Pages, sptep_to_sp};
@@ -139,6 +140,11 @@ impl Shadow {
     #[inline]
     pub fn spte(&self, at: u64) -> u64 {
         self.pages.at(at)
+    }
+
+    /// What decides on which node the table lies that has an entry at `at`.
+    pub fn table(&self, at: u64) -> Page {
+        Page::Table(self.pages.made(at))
     }
 
     /// The present and write bits of the level-1 entry at `at`, if a walk that ends there changes
@@ -276,7 +282,8 @@ impl Shadow {
         out.syncs += work.syncs;
         match self.host.page_size() {
             PageSize::Size4K => out.frames_backed += work.backed,
-            PageSize::Size2M | PageSize::Size1G => out.huge_frames_backed += work.backed,
+            PageSize::Size2M => out.huge_frames_backed += work.backed,
+            PageSize::Size1G => out.huge_frames_backed += 512 * work.backed,
         }
     }
 
@@ -284,7 +291,7 @@ impl Shadow {
     /// zero page, the host tells KVM to unmap that (`kvm_unmap_gfn_range`); true then.
     fn back(&mut self, gpa: Gpa, write: bool) -> bool {
         let was = self.host.backing(gpa);
-        if !self.host.touch(gpa, write) {
+        if !self.host.touch(gpa, write, self.pages.maker) {
             return false;
         }
         self.work.backed += 1;

@@ -7,6 +7,8 @@
 //! Each spte is linked in one list only: a leaf in its frame's reverse map, an upper spte in its
 //! child's list of parents. So the lists are two numbers per spte, and adding and removing are O(1).
 
+use crate::placement::{Made, Makers};
+
 use super::spte::{ADDRESS, LARGE, PRESENT, Role, WRITE};
 use std::collections::HashMap;
 
@@ -118,6 +120,10 @@ pub(super) struct Pages {
     pub used: usize,
     /// `n_max_mmu_pages`.
     pub max: usize,
+    /// The vCPU whose fault or root the pages made now are for.
+    pub maker: usize,
+    /// Who made each page, by slot.
+    makers: Makers,
 }
 
 /// Slot of the page that holds spte `id`.
@@ -143,6 +149,8 @@ impl Pages {
             oldest: 0,
             used: 0,
             max,
+            maker: 0,
+            makers: Makers::default(),
         };
         p.slot(0, Role { level: 1, direct: true, access: 0 }); // the page that stays empty
         p
@@ -175,6 +183,12 @@ impl Pages {
         self.next.resize((slot + 1) << 9, 0);
         self.prev.resize((slot + 1) << 9, 0);
         slot
+    }
+
+    /// Who made the page with the entry at `at` (`kvm_mmu_alloc_shadow_page` takes it of the vCPU's
+    /// `mmu_shadow_page_cache`).
+    pub fn made(&self, at: u64) -> Made {
+        self.makers.of(1, sptep_to_sp(Pages::id_at(at)) as u64)
     }
 
     /// The entry at (pseudo) host-physical address `at`.
@@ -402,6 +416,7 @@ impl Pages {
     /// `kvm_mmu_alloc_shadow_page`, less the accounting of the table it shadows.
     pub fn alloc(&mut self, gfn: u64, role: Role) -> usize {
         let slot = self.slot(gfn, role);
+        self.makers.replaced(slot as u64, self.maker);
         let chain = &mut self.frames.get_mut(gfn).pages;
         let first = std::mem::replace(chain, slot as u32);
         let newest = std::mem::replace(&mut self.newest, slot as u32);

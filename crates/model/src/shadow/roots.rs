@@ -111,6 +111,7 @@ impl Shadow {
 
     /// `kvm_mmu_load`: `mmu_alloc_shadow_roots`, then `kvm_mmu_sync_roots`.
     fn mmu_load(&mut self, vcpu: usize, guest: Option<&GuestTables>) {
+        self.pages.maker = vcpu;
         self.make_mmu_pages_available();
         let pgd = self.vcpus[vcpu].cr3;
         let role = Role { level: self.format.depth(), direct: false, access: ACC_ALL };

@@ -61,6 +61,20 @@ fn nested_walk_makes_15_references_with_2_mb_on_both_sides() {
 }
 
 #[test]
+fn nested_walk_makes_14_references_when_the_host_maps_1_gb() {
+    assert_eq!(walk("nested-1g", 1), (14, 1));
+    assert_eq!(walk("nested-1g", 2), (11, 1));
+    assert_eq!(walk("nested-1g", 3), (8, 1));
+}
+
+#[test]
+fn an_offset_adds_no_reference_to_the_guests_own() {
+    assert_eq!(walk("offset", 1), (4, 1));
+    assert_eq!(walk("offset", 2), (3, 1));
+    assert_eq!(walk("offset", 3), (2, 1));
+}
+
+#[test]
 fn nested_walk_of_a_1_gb_guest_page_makes_14_and_11_references() {
     assert_eq!(walk("nested-4k", 3), (14, 1));
     assert_eq!(walk("nested-2m", 3), (11, 1));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A small guest kernel that writes event streams: three address spaces of mixed page
-//! sizes with a shared global kernel half, on two CPUs. It touches only what its tables
+//! sizes with a shared global kernel half, on up to four CPUs. It touches only what its tables
 //! allow, and flushes what it must: an entry changed so that it allows less, or
-//! maps something else, is invalidated on both CPUs before the next access.
+//! maps something else, is invalidated on every CPU before the next access.
 
 use crate::reference::{ACCESSED, ADDRESS, DIRTY, GLOBAL, LARGE, PRESENT, WRITE};
 use bifold_trace::Event;
@@ -88,8 +88,8 @@ pub struct Guest {
     next: u64,
     roots: [u64; 3],
     /// Per CPU: which root it runs on, and CR4.
-    on: [usize; 2],
-    cr4: [u64; 2],
+    on: [usize; 4],
+    cr4: [u64; 4],
     cpu: usize,
     cpus: usize,
 }
@@ -106,8 +106,8 @@ impl Guest {
             free: Vec::new(),
             next: 0x100,
             roots: [0; 3],
-            on: [0; 2],
-            cr4: [CR4_PGE; 2],
+            on: [0; 4],
+            cr4: [CR4_PGE; 4],
             cpu: 0,
             cpus,
         };

@@ -10,6 +10,7 @@ mod guest;
 mod lookup;
 mod pcid;
 mod permissions;
+mod placement;
 mod random;
 mod reference;
 mod references;

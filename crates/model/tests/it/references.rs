@@ -11,6 +11,7 @@ use bifold_model::access::{AccessKind, Miss};
 use bifold_model::guest::GuestTables;
 use bifold_model::memory::Memory;
 use bifold_model::paging::Setup;
+use bifold_model::placement::Page;
 use bifold_model::regime::Regime;
 use bifold_model::{Config, Paging};
 use bifold_trace::{Event, decode};
@@ -23,7 +24,7 @@ const CR4_PGE: u64 = 1 << 7;
 struct Observer(Vec<(u8, u8, u64)>);
 
 impl Memory for Observer {
-    fn touch(&mut self, guest: u8, host: u8, at: impl FnOnce() -> Hpa) -> usize {
+    fn touch(&mut self, guest: u8, host: u8, at: impl FnOnce() -> Hpa, _: impl FnOnce() -> Page) -> usize {
         self.0.push((guest, host, at().0));
         0
     }
@@ -109,7 +110,7 @@ proptest! {
             let seed = 7;
             let mut slow = Reference::new(&profile, config, FRAMES, 1, seed);
             let guest = GuestTables::new(&X86_64_4_LEVEL);
-            let setup = Setup { guest: &guest, vcpus: 1, kvm: profile.kvm };
+            let setup = Setup { guest: &guest, vcpus: 1, kvm: profile.kvm, placed: false };
             let regime = Regime::new(config, &profile, &setup, FRAMES, seed);
             let mut fast = Walks { regime, guest, root: Gpa(0), seen: Observer::default() };
             let (mut words, mut root, mut cr4) = (&writer.words[..], 0, 0);

@@ -313,7 +313,7 @@ impl Reading<'_> {
         for c in &o.configs {
             let config = Config { mode: c.mode, host_page: c.host_page };
             let field = || format!("outcome.configs: {}", config.name());
-            if !Config::ALL.contains(&config) || totals.iter().any(|known| known.config == config) {
+            if !Config::KNOWN.contains(&config) || totals.iter().any(|known| known.config == config) {
                 return self.bad(field(), "is no configuration, or there twice");
             }
             let mut values = [0; Sample::COUNTERS.len()];

@@ -21,6 +21,7 @@ fn run(rows: &[(&str, u64, Sample)], hardware: Profile) -> Comparison {
         total.first_touch_cycles = hardware.exit.cycles(&total.first_touches());
         let config = Config::from_name(name).unwrap();
         ConfigOutcome {
+            placed: Vec::new(),
             config,
             total,
             intervals: Vec::new(),
@@ -32,6 +33,7 @@ fn run(rows: &[(&str, u64, Sample)], hardware: Profile) -> Comparison {
     };
     Comparison {
         outcome: Outcome {
+            placed: None,
             sampling: None,
             caches: None,
             profile: hardware.name.clone(),

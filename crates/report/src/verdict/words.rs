@@ -171,6 +171,7 @@ fn mode_words(mode: Paging) -> &'static str {
         Paging::Native => "no hypervisor",
         Paging::Nested => "nested paging",
         Paging::Shadow => "shadow paging",
+        Paging::Offset => "offset paging",
     }
 }
 

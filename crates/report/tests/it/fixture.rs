@@ -2,7 +2,10 @@
 //! A comparison made by hand: a compiler in a guest, with round numbers.
 
 use bifold_attribute::{Missing, Row, Where};
-use bifold_model::{Config, ConfigOutcome, Costs, Outcome, Paging, Profile, Sample};
+use bifold_model::{
+    Config, ConfigOutcome, Costs, Outcome, Paging, Placed, PlacedCycles, PlacedFacts, Placement, Profile,
+    Sample, Split,
+};
 use bifold_policy::evaluate::{self, Options, evaluate};
 use bifold_policy::replay_check::ReplayCheck;
 use bifold_policy::timeline::{About, Pair, StaticRun, SwitchCosts};
@@ -36,7 +39,7 @@ fn sample(config: Config, i: u64) -> Sample {
     };
     let faults = s.guest_page_faults;
     match config.mode {
-        Paging::Native => {}
+        Paging::Native | Paging::Offset => {}
         Paging::Nested => {
             let small = config.host_page == bifold_mmu::PageSize::Size4K;
             s.host_refs = misses * if small { 5 } else { 3 };
@@ -75,7 +78,16 @@ pub fn comparison() -> Comparison {
         let mut refs = [[0; 6]; 6];
         refs[1][0] = total.guest_refs;
         refs[0][1] = total.host_refs;
-        ConfigOutcome { config, total, intervals, refs, reuse: Vec::new(), estimate: None, cache_error: None }
+        ConfigOutcome {
+            config,
+            total,
+            intervals,
+            refs,
+            reuse: Vec::new(),
+            estimate: None,
+            cache_error: None,
+            placed: Vec::new(),
+        }
     });
     Comparison {
         meta: Meta {
@@ -116,6 +128,7 @@ pub fn comparison() -> Comparison {
             hardware: hardware(),
         },
         outcome: Outcome {
+            placed: None,
             sampling: None,
             caches: None,
             profile: "i5-7600".into(),
@@ -235,4 +248,25 @@ fn input(name: &str) -> evaluate::Input {
         switched: Vec::new(),
     };
     evaluate::Input { name: name.into(), timeline }
+}
+
+/// Enters two placements, with the cost of the second.
+pub fn place(outcome: &mut Outcome) {
+    outcome.placed = Some(PlacedFacts {
+        host_nodes: 2,
+        guest_nodes: 2,
+        local_cycles: Some(325),
+        remote_cycles: Some(600),
+    });
+    let split = |local, remote| Split { local, remote };
+    for c in &mut outcome.configs {
+        let at = |placement, n: u64| Placed {
+            placement,
+            guest_tables: split(c.total.guest_refs - n, n),
+            host_tables: split(c.total.host_refs - n.min(c.total.host_refs), n.min(c.total.host_refs)),
+            data: split(c.total.accesses - n, n),
+            cycles: Some(PlacedCycles { walk: 275 * n, data: 137 * n }),
+        };
+        c.placed = vec![at(Placement::GuestNuma, 100), at(Placement::Smp, 9_000)];
+    }
 }

@@ -3,7 +3,7 @@
 //!
 //! `INSTA_UPDATE=always` writes the tables of `docs/reference/formats.md` from the schemas.
 
-use crate::fixture::{comparison, places, policies};
+use crate::fixture::{comparison, place, places, policies};
 use bifold_model::{CacheError, CacheFacts, Estimate, Mean, Sampling};
 use bifold_report::{Comparison, Format, Guest, Input, Partial, RunPolicies};
 use bifold_trace::CommandExit;
@@ -109,7 +109,10 @@ fn comparisons() -> Vec<Comparison> {
     sampled.outcome.configs[0].cache_error = Some(CacheError { half_width_cycles: 9.5 });
     let mut attributed = comparison();
     attributed.places = Some(places(2000));
-    vec![comparison(), generated, recorded, without, sampled, attributed]
+    let mut spread = comparison();
+    spread.meta.hardware.memory.as_mut().unwrap().remote_cycles = Some(600);
+    place(&mut spread.outcome);
+    vec![comparison(), generated, recorded, without, sampled, attributed, spread]
 }
 
 #[test]
@@ -147,7 +150,7 @@ fn json_lines_have_exactly_the_fields_of_their_schema() {
         }
     }
     let kinds: Vec<&str> = written.keys().map(String::as_str).collect();
-    assert_eq!(kinds, ["interval", "policy", "run", "total"]);
+    assert_eq!(kinds, ["interval", "placement", "policy", "run", "total"]);
     for (kind, written) in &written {
         let described = schemas.all_fields(&schemas.rows, &schemas.rows["$defs"][kind]);
         assert_eq!(&described.keys().cloned().collect::<BTreeSet<_>>(), written, "{kind}");
@@ -247,7 +250,7 @@ fn docs_have_every_field() {
                 &["conclusion", "profile", "cost", "config", "sample", "figures", "evaluation", "definition"],
             ),
         ),
-        ("jsonl", definitions(&schemas.rows, &["run", "total", "policy", "interval"])),
+        ("jsonl", definitions(&schemas.rows, &["run", "total", "policy", "placement", "interval"])),
         ("csv", format!("| column | meaning |\n|---|---|\n{csv}")),
     ];
     let old = std::fs::read_to_string(DOCS).unwrap();

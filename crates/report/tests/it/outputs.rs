@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What each output says, and that the JSON is as its schema describes it.
 
-use crate::fixture::{comparison, places, policies};
+use crate::fixture::{comparison, place, places, policies};
 use bifold_model::{Config, Outcome, Sample};
 use bifold_report::{Comparison, Figures, Format, Input, Partial, RunPolicies, Show};
 use bifold_trace::CommandExit;
@@ -53,6 +53,26 @@ fn table_with_places() {
     let widest = table[from..to].lines().map(|l| l.chars().count()).max().unwrap();
     assert!(widest <= 100, "{widest} columns:\n{table}");
     insta::assert_snapshot!(table);
+}
+
+#[test]
+fn placements_have_a_table_rows_and_a_part_of_the_page() {
+    let mut c = short();
+    assert!(!c.render(Format::Table).unwrap().contains("remote"));
+    place(&mut c.outcome);
+    let table = c.render(Format::Table).unwrap();
+    let part = &table[table.find("Local and remote").unwrap()..];
+    insta::assert_snapshot!(&part[..part.find("verdict").unwrap_or(part.len())]);
+    insta::assert_snapshot!(c.render(Format::Csv).unwrap());
+    assert!(c.render_html().unwrap().contains("Local and remote references"));
+    // Without latencies there are counts alone, and a note says why.
+    c.outcome.configs.iter_mut().flat_map(|o| &mut o.placed).for_each(|p| p.cycles = None);
+    let facts = c.outcome.placed.as_mut().unwrap();
+    facts.remote_cycles = None;
+    let table = c.render(Format::Table).unwrap();
+    assert!(table.contains("memory.remote_cycles=N") && !table.contains("remote\ndata"), "{table}");
+    c.outcome.placed.as_mut().unwrap().local_cycles = None;
+    assert!(c.render(Format::Table).unwrap().contains("need data caches"));
 }
 
 #[test]

@@ -19,7 +19,7 @@ pub use error::FileError;
 pub use reader::Reader;
 pub use writer::Writer;
 
-use crate::{Clock, Windows, event::Stats};
+use crate::{Clock, GuestNode, Windows, event::Stats};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -38,12 +38,15 @@ const END: [u8; 4] = *b"ENDS";
 const BLOCK_HEAD: usize = 24;
 
 /// The header: what a consumer must know before the first event.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     /// Guest-physical memory, in 4 KB frames.
     pub guest_frames: u64,
     /// Number of vCPUs.
     pub vcpus: u32,
+    /// The guest's NUMA nodes; empty if the guest knows none, and in older recordings.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub guest_nodes: Vec<GuestNode>,
     /// Where the events come from.
     pub source: Source,
 }

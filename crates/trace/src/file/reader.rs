@@ -2,10 +2,10 @@
 //! Reads recordings.
 
 use super::{
-    BLOCK_HEAD, END, EVENTS, FileError, Header, MAGIC, MAX_BLOCK_WORDS, MAX_JSON, Source, StoredTrailer,
-    Trailer, VERSION, checksum,
+    BLOCK_HEAD, END, EVENTS, FileError, Header, MAGIC, MAX_BLOCK_WORDS, MAX_JSON, StoredTrailer, Trailer,
+    VERSION, checksum,
 };
-use crate::codec;
+use crate::{codec, nodes};
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -54,7 +54,7 @@ impl Reader {
         let mut reader = Reader {
             path,
             file: BufReader::with_capacity(1 << 18, Box::new(read)),
-            header: Header { guest_frames: 0, vcpus: 0, source: Source::default() },
+            header: Header::default(),
             trailer: None,
             offset: 0,
             words: 0,
@@ -156,7 +156,11 @@ impl Reader {
         }
         self.header = serde_json::from_slice(&bytes[json..])
             .map_err(|_| self.corrupt(json as u64, "an unknown header"))?;
-        Ok(())
+        let Header { guest_nodes, guest_frames, vcpus, .. } = &self.header;
+        match nodes::problem(guest_nodes, *guest_frames, *vcpus) {
+            Some(what) => Err(self.corrupt(json as u64, what)),
+            None => Ok(()),
+        }
     }
 
     fn read_trailer(&mut self, start: u64) -> Result<(), FileError> {

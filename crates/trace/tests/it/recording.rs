@@ -12,6 +12,7 @@ fn header() -> Header {
         guest_frames: 1 << 18,
         vcpus: 2,
         source: Source { command: vec!["gcc".into(), "-c".into()], kpti: Some(true), ..Source::default() },
+        ..Header::default()
     }
 }
 

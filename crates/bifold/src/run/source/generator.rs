@@ -18,6 +18,7 @@ impl EventSource for Generator {
                 generator: Some(self.to_string()),
                 ..Source::default()
             },
+            ..Header::default()
         }
     }
 

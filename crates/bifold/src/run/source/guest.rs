@@ -17,6 +17,7 @@ impl EventSource for Guest {
         Header {
             guest_frames: bifold_guest::guest_frames(&self.0),
             vcpus: self.0.vcpus,
+            guest_nodes: bifold_guest::guest_nodes(&self.0),
             source: self.source(),
         }
     }

@@ -206,7 +206,7 @@ impl Machine {
 pub(super) fn warm(page: PageSize) -> HostMemory {
     let mut host = HostMemory::new(page, FRAMES, 7);
     for gfn in 0..FRAMES {
-        host.touch(Gpa::from_frame(gfn), true);
+        host.touch(Gpa::from_frame(gfn), true, 0);
     }
     host
 }

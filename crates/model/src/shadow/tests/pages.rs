@@ -36,8 +36,8 @@ fn prefetch_stops_at_an_absent_neighbour_even_before_the_faulting_entry() {
 #[test]
 fn prefetch_stops_at_a_neighbour_that_the_host_has_not_backed_for_writing() {
     let mut host = HostMemory::new(PageSize::Size4K, FRAMES, 7);
-    (16..24).filter(|&f| f != 18).for_each(|f| _ = host.touch(Gpa::from_frame(f), true));
-    host.touch(Gpa::from_frame(18), false); // the zero page will not do
+    (16..24).filter(|&f| f != 18).for_each(|f| _ = host.touch(Gpa::from_frame(f), true, 0));
+    host.touch(Gpa::from_frame(18), false, 0); // the zero page will not do
     let mut m = Machine::with(&X86_64_4_LEVEL, host, PageSize::Size4K);
     (0..8).for_each(|n| _ = m.user(n, PAGE));
     m.read(USER);
@@ -129,7 +129,7 @@ fn a_guest_2m_page_on_a_4k_host_is_a_direct_page_filled_by_blocks_of_eight() {
 fn direct_prefetch_skips_present_entries_and_ends_at_a_run_whose_first_frame_is_not_resident() {
     let mut host = HostMemory::new(PageSize::Size4K, FRAMES, 7);
     for f in [0, 1, 3, 5, 6, 7] {
-        host.touch(Gpa::from_frame((2 << 9) + f), true); // 2 and 4 are cold
+        host.touch(Gpa::from_frame((2 << 9) + f), true, 0); // 2 and 4 are cold
     }
     let mut m = Machine::with(&X86_64_4_LEVEL, host, PageSize::Size4K);
     m.map(m.root, USER, (2 << 21) | PAGE, PageSize::Size2M);

@@ -40,6 +40,11 @@ impl DataCaches {
         })
     }
 
+    /// How long memory takes to answer.
+    pub fn memory_cycles(&self) -> u64 {
+        self.latency[self.latency.len() - 1]
+    }
+
     fn set(&mut self, level: usize, cpu: usize, line: u64) -> &mut Vec<u64> {
         let spec = &self.levels[level - 1];
         let number = line % (spec.bytes / 64 / spec.ways as u64);

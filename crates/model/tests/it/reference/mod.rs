@@ -7,6 +7,7 @@
 pub mod caches;
 pub mod data_caches;
 mod lists;
+pub mod placed;
 pub mod tlb;
 
 use bifold_mmu::{Gpa, PageSize};
@@ -15,6 +16,7 @@ use bifold_model::{Config, ConfigOutcome, Paging, Profile};
 use bifold_trace::{Event, decode};
 use caches::{Caches, Of};
 use data_caches::DataCaches;
+use placed::{Placed, Read};
 use std::collections::{HashMap, HashSet};
 use tlb::{Found, Tlb};
 
@@ -118,6 +120,8 @@ pub struct Reference {
     /// Data caches, if they are asked for, and whether walks go through them.
     pub data: Option<DataCaches>,
     pub walks_use_caches: bool,
+    /// Local and remote references, if they are asked for.
+    pub placed: Option<Placed>,
 }
 
 /// Where a walk ended: level, address of the entry, its value, writes allowed.
@@ -159,6 +163,7 @@ impl Reference {
             touched: Vec::new(),
             data: None,
             walks_use_caches: true,
+            placed: None,
         }
     }
 
@@ -260,8 +265,14 @@ impl Reference {
         let offset = va & !(!0 << shift(level));
         let gpa = (entry & ADDRESS & (!0 << shift(level))) | offset;
         let at = self.host.as_ref().map_or(gpa, |h| h.place.hpa(Gpa(gpa)).0);
+        let misses = |d: &Option<DataCaches>| d.as_ref().map_or(0, |d| d.misses[2]);
+        let before = misses(&self.data);
         if let Some(data) = &mut self.data {
             data.data(self.current, va, at, write);
+        }
+        let from_memory = misses(&self.data) > before;
+        if let Some(placed) = &mut self.placed {
+            placed.count(self.current, Read::Data(gpa), from_memory);
         }
     }
 
@@ -309,7 +320,7 @@ impl Reference {
             let Some(host) = &mut self.host else { return };
             while host.mapped.get(&(at >> host.page.shift())) != Some(&true) {
                 self.counts.violations += 1;
-                host.resolve(at, true, frames, &mut self.counts.backed);
+                host.resolve(at, true, frames, &mut self.counts.backed, self.current, &mut self.placed);
             }
             table = self.read(at) & ADDRESS;
         }
@@ -322,7 +333,8 @@ impl Reference {
             let Err((gpa, write)) = self.walk_once(va, write) else { return };
             self.counts.violations += 1;
             let host = self.host.as_mut().expect("only nested paging has violations");
-            host.resolve(gpa, write, self.frames, &mut self.counts.backed);
+            let cpu = self.current;
+            host.resolve(gpa, write, self.frames, &mut self.counts.backed, cpu, &mut self.placed);
         }
     }
 
@@ -347,9 +359,7 @@ impl Reference {
             if !held {
                 self.counts.refs[usize::from(level)][0] += 1;
                 self.touched.push((level, 0, at_host));
-                if let Some(data) = self.data.as_mut().filter(|_| self.walks_use_caches) {
-                    data.walk(self.current, at_host);
-                }
+                self.referred(at_host, Read::GuestTable(at));
             }
             if entry & PRESENT == 0 {
                 return Ok(());
@@ -359,47 +369,59 @@ impl Reference {
                 return self.translate((table & mask) | (va & !mask), write, 0);
             }
             if !held {
-                caches.file(Of::Guest, level, va, at_host);
+                self.cpus[self.current].caches.file(Of::Guest, level, va, at_host);
             }
         }
         unreachable!()
     }
 
+    /// A walk has read an entry at this host-physical address.
+    fn referred(&mut self, at: u64, read: Read) {
+        let cycles = |d: &Option<DataCaches>| d.as_ref().map_or(0, |d| d.walk_cycles);
+        let before = cycles(&self.data);
+        if let Some(data) = self.data.as_mut().filter(|_| self.walks_use_caches) {
+            data.walk(self.current, at);
+        }
+        let from_memory = self.data.as_ref().is_some_and(|d| d.walk_cycles - before == d.memory_cycles());
+        if let Some(placed) = &mut self.placed {
+            placed.count(self.current, read, from_memory);
+        }
+    }
+
     /// The host's dimension.
     fn translate(&mut self, gpa: u64, write: bool, guest: u8) -> Result<(), (u64, bool)> {
         let Some(host) = &self.host else { return Ok(()) };
+        let (leaf, shift_of_page) = (host.page as u8 + 1, host.page.shift());
         let caches = &mut self.cpus[self.current].caches;
-        let page = gpa >> host.page.shift();
+        let page = gpa >> shift_of_page;
         if caches.nested_holds(page, write) {
             return Ok(());
         }
-        let leaf = host.page as u8 + 1;
         let start = caches.first_level(Of::Host, gpa, 4);
         for level in (leaf..=start).rev() {
             let number = gpa >> shift(level);
             // Tables of a level lie one after the other.
             let at = (1 << 41) + (u64::from(level) << 38) + 8 * number;
-            let held = caches.holds(Of::Host, level, at);
+            let held = self.cpus[self.current].caches.holds(Of::Host, level, at);
             if !held {
                 self.counts.refs[usize::from(guest)][usize::from(level)] += 1;
                 self.touched.push((guest, level, at));
-                if let Some(data) = self.data.as_mut().filter(|_| self.walks_use_caches) {
-                    data.walk(self.current, at);
-                }
+                // A table of this level has 512 entries.
+                self.referred(at, Read::HostTable(level, number >> 9));
             }
             if level == leaf {
                 break;
             }
-            if !host.upper.contains(&(level, number)) {
+            if !self.host.as_ref().is_some_and(|h| h.upper.contains(&(level, number))) {
                 return Err((gpa, write));
             }
             if !held {
-                caches.file(Of::Host, level, gpa, at);
+                self.cpus[self.current].caches.file(Of::Host, level, gpa, at);
             }
         }
-        match host.mapped.get(&page) {
+        match self.host.as_ref().and_then(|h| h.mapped.get(&page)) {
             Some(&writable) if writable || !write => {
-                caches.nested_file(page, writable);
+                self.cpus[self.current].caches.nested_file(page, writable);
                 Ok(())
             }
             _ => Err((gpa, write)),
@@ -415,20 +437,34 @@ impl Host {
     }
 
     /// The hypervisor's part: back the page, map it; a zero page replaced makes the fault stale.
-    fn resolve(&mut self, gpa: u64, write: bool, frames: u64, count: &mut u64) {
+    fn resolve(
+        &mut self,
+        gpa: u64,
+        write: bool,
+        frames: u64,
+        count: &mut u64,
+        cpu: usize,
+        placed: &mut Option<Placed>,
+    ) {
         let page = gpa >> self.page.shift();
         let inside = page <= frames >> (self.page.shift() - 12);
         let before = self.backed.get(&page).copied();
         let want = if write || self.page != PageSize::Size4K { Backed::Own } else { Backed::Zero };
         if inside && before != Some(Backed::Own) && before != Some(want) {
             self.backed.insert(page, want);
-            *count += 1;
+            *count += if self.page == PageSize::Size1G { 512 } else { 1 };
+            if let Some(placed) = placed {
+                placed.touched(gpa, cpu);
+            }
             if before == Some(Backed::Zero) {
                 return;
             }
         }
-        for level in self.page as u8 + 2..=4 {
+        for level in (self.page as u8 + 2..=4).rev() {
             self.upper.insert((level, gpa >> shift(level)));
+            if let Some(placed) = placed {
+                placed.table(level - 1, gpa >> shift(level), cpu);
+            }
         }
         let writable = self.backing(gpa, frames);
         self.mapped.insert(page, writable);

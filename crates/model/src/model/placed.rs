@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Accesses and walks whose references are told apart as local and remote. Out of the way of runs that do not ask.
+
+use super::{Model, Vcpu};
+use crate::access::Miss;
+use crate::cache::Caches;
+use crate::guest::GuestTables;
+use crate::memory::Uncached;
+use crate::placement::Places;
+use crate::regime::Regime;
+use bifold_mmu::{Entry, Gva};
+
+/// The walk of configuration number `r` with its references told apart as local and remote.
+#[inline(never)]
+pub(super) fn walk_placed(
+    regime: &mut Regime,
+    r: usize,
+    miss: &Miss,
+    guest: &mut GuestTables,
+    caches: Option<&mut Caches>,
+    places: &mut Places,
+    dependent: bool,
+) -> Option<Entry> {
+    let vcpu = miss.vcpu;
+    match caches {
+        None if !places.has(r) => regime.walk(miss, guest, &mut Uncached),
+        None => regime.walk(miss, guest, &mut places.walker(r, vcpu, dependent, Uncached)),
+        Some(caches) => {
+            let mut memory = caches.walker(r, vcpu, dependent);
+            if !places.has(r) {
+                return regime.walk(miss, guest, &mut memory);
+            }
+            regime.walk(miss, guest, &mut places.walker(r, vcpu, dependent, memory))
+        }
+    }
+}
+
+impl Model {
+    /// Counts an access to data as local or remote.
+    pub(super) fn place(&mut self, gva: Gva) {
+        let Model { places, regimes, guest, vcpus, frames, current, .. } = self;
+        let Some(places) = places else { return };
+        places.look_for_backed(regimes);
+        let Vcpu { root, generation, .. } = vcpus[*current];
+        if places.knows(*current, gva, generation) {
+            places.count(*current, gva);
+            return;
+        }
+        let gpa = guest.lookup(root, gva).ok().map(|leaf| leaf.gpa(gva)).filter(|gpa| gpa.frame() < *frames);
+        places.access(*current, gva, generation, gpa, regimes);
+    }
+}

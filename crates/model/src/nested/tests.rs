@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A ready entry's walk is the walk of any entry, and what the host does to a page reaches the tables.
+
+use super::*;
+use crate::memory::{Refs, Uncached};
+use bifold_mmu::CacheSpec;
+use proptest::prelude::*;
+
+/// Tables with their walk caches and counts.
+struct Side(Nested, WalkCache, Refs);
+
+impl Side {
+    fn new(page: PageSize, tag: Tag, nested_tlb: bool) -> Side {
+        let specs = [(2, 4), (3, 2), (4, 2)].map(|(level, entries)| CacheSpec {
+            levels: vec![level],
+            guest: false,
+            host: true,
+            entries,
+            ways: 0,
+        });
+        let nested = Nested::new(HostMemory::new(page, 1 << 12, 1));
+        Side(nested, WalkCache::new(tag, &specs, nested_tlb.then_some((4, 2))), Refs::default())
+    }
+
+    /// Translates, violations included; returns their number and whether the page may be written.
+    fn translate(&mut self, gpa: Gpa, write: bool) -> (u32, bool) {
+        for violations in 0.. {
+            let mut refs = References { memory: &mut Uncached, refs: &mut self.2 };
+            match self.0.translate(&mut self.1, gpa, write, 0, &mut refs) {
+                Ok(()) => return (violations, self.0.writable(gpa)),
+                Err(v) => drop(self.0.resolve(v, 0)),
+            }
+        }
+        unreachable!()
+    }
+}
+
+proptest! {
+    /// The same tables, of which one side forgets its ready bits before every step.
+    #[test]
+    fn ready_bits_change_no_reference_no_violation_and_no_age(
+        large in any::<bool>(), physical in any::<bool>(), nested_tlb in any::<bool>(),
+        ops in proptest::collection::vec((0u8..40, 0u64..64, any::<bool>()), 1..600),
+    ) {
+        let page = if large { PageSize::Size2M } else { PageSize::Size4K };
+        let tag = if physical { Tag::Physical } else { Tag::Virtual };
+        let (mut with, mut without) = (Side::new(page, tag, nested_tlb), Side::new(page, tag, nested_tlb));
+        for (op, n, write) in ops {
+            // Pages near each other, and under several tables of the level above.
+            let gfn = (n & 7) | ((n >> 3) * 488);
+            for side in [&mut with, &mut without] {
+                match op {
+                    0 => side.0.begin_interval(),
+                    1 if side.0.host_unmapped(gfn..gfn + 3) => side.1.flush_all(),
+                    2 => {
+                        // The other mode backs a frame meanwhile.
+                        let mut host = side.0.host().clone();
+                        host.touch(Gpa::from_frame(gfn), true, 0);
+                        side.0.resume(host);
+                        side.1.flush_all();
+                    }
+                    3 => side.1.flush_guest(),
+                    _ => {}
+                }
+            }
+            without.0.ready.fill(0);
+            if op > 3 {
+                let gpa = Gpa::from_frame(gfn);
+                prop_assert_eq!(with.translate(gpa, write), without.translate(gpa, write));
+            }
+            prop_assert_eq!(with.2, without.2);
+            prop_assert_eq!(with.0.reuse(), without.0.reuse());
+        }
+    }
+}
