@@ -58,6 +58,9 @@ pub struct Guest {
     pub timing: Option<String>,
     /// Number of vCPUs.
     pub vcpus: u32,
+    /// Number of NUMA nodes; none if the guest knows none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<u32>,
     /// Whether the kernel isolated its page tables from user mode (KPTI).
     pub kpti: Option<bool>,
     /// Transparent huge pages: `always`, `madvise` or `never`.
@@ -125,6 +128,7 @@ impl Guest {
         add(self.kernel.as_ref().map(|k| format!("Linux {k}")));
         add(self.qemu.as_ref().map(|q| format!("QEMU {q}")));
         add(Some(format!("{} vCPU{}", self.vcpus, if self.vcpus == 1 { "" } else { "s" })));
+        add(self.nodes.map(|n| format!("{n} NUMA nodes")));
         add(self.memory_mib.map(|m| format!("{m} MiB")));
         add(self.kpti.map(|k| format!("KPTI {}", if k { "on" } else { "off" })));
         add(self.thp.as_ref().map(|t| format!("THP {t}")));

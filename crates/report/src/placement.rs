@@ -102,10 +102,10 @@ fn cells(c: &Comparison) -> (Vec<String>, Vec<Vec<String>>) {
     };
     let o = &c.outcome;
     let costs = o.configs.iter().flat_map(|r| &r.placed).any(|p| p.cycles.is_some());
-    let mut head = vec!["\nconfiguration", "\nplacement", "guest tables\nremote %", "host tables\nremote %"];
-    head.extend(["data\nremote %", "remote walk\nrefs/1000 ins."]);
+    let mut head = vec!["\nconfiguration", "\nplacement", "guest\ntables %", "host\ntables %"];
+    head.extend(["data\n%", "walk refs\n/1000 ins."]);
     if costs {
-        head.extend(["remote\nwalks %", "remote\ndata %", "overhead\n%"]);
+        head.extend(["more for\nwalks %", "more for\ndata %", "overhead\n%"]);
     }
     let all: Vec<(&bifold_model::ConfigOutcome, &Placed)> =
         o.configs.iter().flat_map(|r| r.placed.iter().map(move |p| (r, p))).collect();
@@ -164,12 +164,15 @@ pub(crate) fn table(c: &Comparison) -> Option<String> {
     c.outcome.placed.as_ref()?;
     let (head, rows) = cells(c);
     let notes: String = notes(c).iter().map(|n| labelled("note", n)).collect();
-    Some(format!("{TITLE}\n\n{}{notes}", keyed_table(2, head, rows)))
+    let shown = "shown are the remote references, in percent of all";
+    Some(format!("{TITLE}: {shown}\n\n{}{notes}", keyed_table(2, head, rows)))
 }
 
 /// The part of the page; none unless asked for.
 pub(crate) fn page_table(c: &Comparison) -> Option<PageTable> {
     c.outcome.placed.as_ref()?;
     let (head, rows) = cells(c);
-    Some(PageTable { title: TITLE.into(), head, rows, notes: notes(c) })
+    let mut notes = notes(c);
+    notes.insert(0, "Shown are the remote references, in percent of all.".into());
+    Some(PageTable { title: TITLE.into(), head, rows, notes })
 }

@@ -47,6 +47,20 @@ pub struct Total {
 struct Config {
     name: String,
     total: Total,
+    #[serde(default)]
+    placed: Vec<Placed>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Placed {
+    placement: String,
+    cycles: Option<PlacedCycles>,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+struct PlacedCycles {
+    walk: u64,
+    data: u64,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
@@ -56,12 +70,18 @@ struct Overlaps {
 }
 
 #[derive(Debug, Deserialize)]
+struct PlacedFacts {
+    local_cycles: Option<u64>,
+}
+
+#[derive(Debug, Deserialize)]
 struct Outcome {
     profile: String,
     config_hash: String,
     frequency_hz: u64,
     base_cpi: f64,
     caches: Option<Overlaps>,
+    placed: Option<PlacedFacts>,
     configs: Vec<Config>,
 }
 
@@ -156,6 +176,22 @@ impl Prediction {
             exits_invlpg: less(a.exits_invlpg, b.exits_invlpg)?,
             exits_cr4_write: less(a.exits_cr4_write, b.exits_cr4_write)?,
         })
+    }
+
+    /// What remote memory costs in a placement, as the profile states what the core hides. Needs
+    /// `--placement` and a profile with `memory.remote_cycles`.
+    pub fn remote(&self, config: &str, placement: &str) -> Result<u64> {
+        let of = self.outcome.configs.iter().find(|c| c.name == config);
+        let placed = of.and_then(|c| c.placed.iter().find(|p| p.placement == placement)?.cycles);
+        let PlacedCycles { walk, data } =
+            placed.with_context(|| format!("the output of bifold compare lacks {config} in {placement}"))?;
+        Ok(walk + data)
+    }
+
+    /// The latency of local memory. Needs `--placement` and data caches.
+    pub fn local_cycles(&self) -> Result<f64> {
+        let cycles = self.outcome.placed.as_ref().and_then(|p| p.local_cycles);
+        Ok(cycles.context("the output of bifold compare lacks the latency of memory")? as f64)
     }
 
     /// Hz of the profile's core.

@@ -46,6 +46,8 @@ golden! {
     t_json: "compare --generate t:20000 --profile geometry-g --format json";
     t_csv: "compare --generate t:20000 --profile geometry-g --format csv";
     t_jsonl_of_two_configurations: "compare --generate t:20000 --profile geometry-g --configs native,nested-4k --format jsonl";
+    gups_table_with_placements: "compare --generate gups:20000@256m --placement all --configs native,nested-4k,nested-1g,offset --set memory.remote_cycles=400";
+    gups_csv_with_placements: "compare --generate gups:20000@256m --placement interleaved,remote-tables --caches off --configs nested-2m --format csv";
     fork_storm_table: "compare --generate fork-storm:20";
     pointer_chase_table_on_another_profile: "compare --generate pointer-chase:20000 --profile phenom2-x3-720 --seed 7";
 }

@@ -174,3 +174,39 @@ fn standard_input_is_passed_and_written_files_are_kept() {
     // What is there already is not overwritten.
     assert!(run("kept").refused().contains("not empty"));
 }
+
+#[test]
+fn a_guest_of_four_vcpus_and_two_nodes_has_local_and_remote_references() {
+    if no_guest_here() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let script = "taskset -c 3 sh -c 'cat /sys/devices/system/node/has_cpu; ls /usr/bin | sort | tail -n 1'";
+    let options = "record -q --fast --vcpus 4 --guest-nodes 2 -o four.bifold";
+    let recorded = guest(dir.path(), options, script);
+    assert_eq!(recorded.status, 0, "{}", recorded.stderr);
+    assert!(recorded.stderr.starts_with("0-1\n"), "{}", recorded.stderr);
+    assert!(recorded.stdout.contains("4 vCPUs, 2 NUMA nodes"), "{}", recorded.stdout);
+    let all = crate::command::bifold_in(dir.path(), "compare -q --format json --placement all four.bifold");
+    let v: serde_json::Value = serde_json::from_str(&all.quietly()).unwrap();
+    assert_eq!(v["checks"]["failed"], 0);
+    assert_eq!(v["outcome"]["placed"]["guest_nodes"], 2);
+    let nested = &v["outcome"]["configs"][1];
+    let share = |placement: &str, kind: &str| {
+        let rows = nested["placed"].as_array().unwrap();
+        let row = rows.iter().find(|r| r["placement"] == placement).unwrap();
+        let [local, remote] = ["local", "remote"].map(|side| row[kind][side].as_f64().unwrap());
+        remote / (local + remote)
+    };
+    // Guest and host agree on nodes: what the guest's kernel placed near is near, and crossed it is far.
+    assert!(share("guest-numa", "data") < 0.5, "{}", share("guest-numa", "data"));
+    for kind in ["data", "guest_tables"] {
+        let sum = share("guest-numa", kind) + share("crossed", kind);
+        assert!((sum - 1.0).abs() < 1e-9, "{kind}: {sum}");
+    }
+    // A walk's references to guest tables that are all remote.
+    assert_eq!(
+        (share("remote-guest-tables", "guest_tables"), share("remote-guest-tables", "host_tables")),
+        (1.0, 0.0)
+    );
+}

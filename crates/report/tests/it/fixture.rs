@@ -98,6 +98,7 @@ pub fn comparison() -> Comparison {
                 command: ["gcc", "-O2", "-c", "</script><b>a & b</b>.c"].map(String::from).into(),
                 timing: Some("exact".into()),
                 vcpus: 1,
+                nodes: None,
                 kpti: Some(true),
                 thp: Some("madvise".into()),
                 memory_mib: Some(2048),

@@ -112,6 +112,7 @@ fn comparisons() -> Vec<Comparison> {
     let mut spread = comparison();
     spread.meta.hardware.memory.as_mut().unwrap().remote_cycles = Some(600);
     place(&mut spread.outcome);
+    spread.meta.guest.as_mut().unwrap().nodes = Some(2);
     vec![comparison(), generated, recorded, without, sampled, attributed, spread]
 }
 

@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use anyhow::Result;
 use serde::Deserialize;
 
+use super::remote::{self, Remote};
 use super::{Args, TARGETS, Target, read};
 use crate::predict::{Hidden, Host, Prediction};
 use crate::say;
@@ -15,6 +16,7 @@ use crate::say;
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct Published {
     seconds: Seconds,
+    remote: remote::Seconds,
     walk_share: WalkShare,
     program: Program,
 }
@@ -87,13 +89,16 @@ const DIVISION: [f64; 2] = [21.0, 83.0];
 const PER_STEP: f64 = 2.0;
 
 /// Runs of as many updates as there are, and of twice as many: the second half is measured, when caches are warm.
-fn costs(args: &Args, size: &str) -> Result<([Cost; 3], f64)> {
+fn costs(args: &Args, size: &str) -> Result<([Cost; 3], Remote, f64)> {
     let model = args.model.model(Some("xeon-gold-6252"))?;
     let work = args.model.work("published")?;
     let run = |name: &str, configs: &str, updates: u64| -> Result<Prediction> {
-        let options = ["--generate", &format!("{name}:{updates}m@{size}"), "--configs", configs];
+        let generate = format!("{name}:{updates}m@{size}");
+        let options = ["--generate", &generate, "--configs", configs];
         say(&format!("{name}: {updates} M updates of {size}"));
-        model.compare(&options.map(Into::into), &[], &work.join(format!("{name}-{size}-{updates}m.json")))
+        let options: Vec<String> =
+            options.iter().map(|o| (*o).to_string()).chain(remote::options()).collect();
+        model.compare(&options, &[], &work.join(format!("{name}-{size}-{updates}m.json")))
     };
     let n = args.updates;
     let small = [run("gups", "native,nested-4k", n)?, run("gups", "native,nested-4k", 2 * n)?];
@@ -113,7 +118,8 @@ fn costs(args: &Args, size: &str) -> Result<([Cost; 3], f64)> {
         })
     };
     let hz = small[0].frequency();
-    Ok(([cost(Hidden::Stated)?, cost(Hidden::Nothing)?, cost(Hidden::All)?], hz))
+    let remote = Remote::new(&small, &large, n as f64 * 1e6)?;
+    Ok(([cost(Hidden::Stated)?, cost(Hidden::Nothing)?, cost(Hidden::All)?], remote, hz))
 }
 
 pub fn run(args: &Args, page: &mut String) -> Result<bool> {
@@ -124,7 +130,7 @@ pub fn run(args: &Args, page: &mut String) -> Result<bool> {
     );
     let mut last = None;
     for size in &args.sizes {
-        let (costs, hz) = costs(args, size)?;
+        let (costs, remote, hz) = costs(args, size)?;
         for (cost, hidden) in costs.iter().zip(["as the profile states", "nothing", "everything"]) {
             let _ = writeln!(
                 table,
@@ -137,9 +143,9 @@ pub fn run(args: &Args, page: &mut String) -> Result<bool> {
                 cost.large_over_small(),
             );
         }
-        last = Some((size, costs[0], hz));
+        last = Some((size, costs[0], remote, hz));
     }
-    let Some((size, cost, hz)) = last else { anyhow::bail!("--sizes is empty") };
+    let Some((size, cost, remote, hz)) = last else { anyhow::bail!("--sizes is empty") };
     let targets = [
         Target::relative(
             "nested over native time, 4 KB pages",
@@ -177,7 +183,11 @@ pub fn run(args: &Args, page: &mut String) -> Result<bool> {
         targets.iter().map(Target::line).collect::<String>(),
     );
     causes(&published, size, cost, hz, page);
-    Ok(targets.iter().all(|t| t.met))
+    let cycles =
+        remote::Cycles { native_4k: cost.native_4k, nested_4k: cost.nested_4k, nested_2m: cost.nested_2m };
+    let remote_met =
+        remote::run(&published.remote, (s.native_4k, s.nested_4k, s.nested_2m), cycles, &remote, page);
+    Ok(targets.iter().all(|t| t.met) && remote_met)
 }
 
 /// What the published program takes per update beside what the model says, and tests of what could be between.

@@ -3,6 +3,7 @@
 
 mod gups;
 mod lmbench;
+mod remote;
 
 use std::path::PathBuf;
 
