@@ -47,6 +47,8 @@ pub struct Plan {
     pub cpu_flags: &'static [&'static str],
     /// Number of the laboratory's CPUs. If there are several, each has a thread.
     pub cpus: u32,
+    /// Number of nodes that share CPUs and memory evenly. Each node is a socket.
+    pub nodes: u32,
     /// Put QEMU into the image, for programs that start it. Jobs with guests always have it.
     pub emulator: bool,
     /// Size of a disk for swapping; 0 = none.
@@ -69,6 +71,7 @@ impl Default for Plan {
             exact: true,
             cpu_flags: &[],
             cpus: 1,
+            nodes: 1,
             emulator: false,
             swap_mib: 0,
             notes: |_| (),
@@ -148,7 +151,7 @@ pub fn beside(name: &str) -> Result<PathBuf, LabError> {
 }
 
 /// A file that a script of this repository made in target/, by its path there.
-fn in_target(path: &str) -> Option<PathBuf> {
+pub(crate) fn in_target(path: &str) -> Option<PathBuf> {
     let exe = std::env::current_exe().ok()?;
     // The executable lies in target/PROFILE, tests in target/PROFILE/deps.
     let beside = exe.ancestors().skip(2).take(2).map(Path::to_owned);

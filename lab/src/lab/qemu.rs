@@ -26,24 +26,56 @@ pub(super) fn for_laboratories() -> Result<Option<Qemu>, LabError> {
     Ok(Some(Qemu { version: format!("{}, mended", built.version), ..built }))
 }
 
+/// Distances of a node to itself and to others (ACPI's SLIT), and latencies in nanoseconds for ACPI's HMAT.
+const DISTANCES: [(u32, u32); 2] = [(10, 80), (21, 140)];
+
+/// The machine, its RAM in the file `ram`, and its nodes.
+fn machine(plan: &Plan, ram: &str) -> Vec<String> {
+    let backend = |name: &str, size: u64, offset: u64| {
+        format!("memory-backend-file,id={name},size={size},offset={offset},mem-path={ram},share=on")
+    };
+    let (bytes, nodes) = (plan.memory_mib << 20, u64::from(plan.nodes));
+    let mut args: Vec<String> = Vec::new();
+    let mut opt = |name: &str, value: String| args.extend([name.to_owned(), value]);
+    if plan.nodes == 1 {
+        opt("-machine", MACHINE.into());
+        opt("-object", backend("ram", bytes, 0));
+        return args;
+    }
+    opt("-machine", MACHINE.replace("memory-backend=ram", "hmat=on"));
+    let cpus = u64::from(plan.cpus) / nodes;
+    for node in 0..nodes {
+        opt("-object", backend(&format!("ram{node}"), bytes / nodes, bytes / nodes * node));
+        let (first, last) = (node * cpus, (node + 1) * cpus - 1);
+        opt("-numa", format!("node,nodeid={node},cpus={first}-{last},memdev=ram{node},initiator={node}"));
+    }
+    for (from, to) in (0..nodes).flat_map(|from| (0..nodes).map(move |to| (from, to))) {
+        let (distance, ns) = DISTANCES[usize::from(from != to)];
+        opt("-numa", format!("dist,src={from},dst={to},val={distance}"));
+        opt(
+            "-numa",
+            format!(
+                "hmat-lb,initiator={from},target={to},hierarchy=memory,data-type=access-latency,latency={ns}"
+            ),
+        );
+    }
+    args
+}
+
 impl Lab {
     fn arguments(&self, plan: &Plan, flags: &[&str], files: &Files, port: &OwnedFd) -> Vec<String> {
         let path = |file: &File| path_of(file.as_fd());
-        let mut args: Vec<String> = Vec::new();
+        let mut args = machine(plan, &path(&files.ram));
         let mut opt = |name: &str, value: String| args.extend([name.to_owned(), value]);
-        opt("-machine", MACHINE.into());
         if self.machine.is_some() {
             // That of `lab/qemu/build` is built without firmware: the packages' is taken.
             for dir in DATA_DIRS {
                 opt("-L", dir.into());
             }
         }
-        let bytes = plan.memory_mib << 20;
-        let ram = path(&files.ram);
-        opt("-object", format!("memory-backend-file,id=ram,size={bytes},mem-path={ram},share=on"));
         opt("-m", format!("{}M", plan.memory_mib));
         opt("-cpu", cpu(&[flags, plan.cpu_flags].concat()));
-        opt("-smp", plan.cpus.to_string());
+        opt("-smp", format!("{},sockets={}", plan.cpus, plan.nodes));
         let threads = if plan.cpus > 1 { "multi" } else { "single" };
         opt("-accel", format!("tcg,thread={threads}"));
         let mut append = format!("{COMMAND_LINE} {}", self.environment());
