@@ -34,7 +34,7 @@ PROFILE ?= profiles/epyc-zen5-guest.toml
 # Scale of the memory and of the times in experiments with sharing guests.
 SCALE ?= 1/8
 
-.PHONY: help setup bochs qemu build reporter install uninstall demo test hwloc-trees docs kernel vmtest vmtest-long vmtest-debug vmtest-host kvm-tests validate-exits validate-time lab-live lab-policies lab-share lab-builds published-times noise lab lint fuzz msrv bench clean
+.PHONY: help setup bochs qemu build reporter install uninstall demo test hwloc-trees docs kernel vmtest vmtest-long vmtest-debug vmtest-host kvm-tests validate-exits validate-time lab-live lab-place lab-policies lab-share lab-builds published-times noise lab lint fuzz msrv bench clean
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /make \1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r a b; do printf '  %-20s %s\n' "$$a" "$$b"; done
 
@@ -127,6 +127,10 @@ lab-live: build ## run guests with phases under the daemon, on the real KVM: doc
 	@mkdir -p docs/results
 	@status=0; for k in $(KERNELS); do (set -x; $(LAB) live --kernel $$k -o docs/results/live-$$k.md) || status=$$?; done; exit $$status
 
+lab-place: build qemu ## run parallel programs in guests placed well and badly on a host of two nodes: docs/results, an hour for each kernel; installs Open MPI and HPCC
+	@lab/nas/build && mkdir -p docs/results
+	@status=0; for k in $(KERNELS); do (set -x; $(LAB) place --kernel $$k -o docs/results/place-$$k.md) || status=$$?; done; exit $$status
+
 validate-exits: build bochs ## compare predicted exits with the real KVM's, of both vendors: docs/results, hours
 	@mkdir -p docs/results
 	@status=0; for k in $(KERNELS); do (set -x; $(LAB) validate --kernel $$k -o docs/results/exits-$$k.md) || status=$$?; \
@@ -153,7 +157,7 @@ lab-builds: build ## predict the two loads of the multi-core thesis: docs/result
 published-times: build ## predict GUPS of vMitosis and LMbench of PVM: docs/results, half an hour (PUBLISHED=options)
 	$(TIMING) published -o docs/results/published-times.md $(PUBLISHED)
 
-lab: validate-exits validate-time lab-live lab-policies lab-share lab-builds published-times vmtest-long vmtest-debug ## run every long experiment: a day
+lab: validate-exits validate-time lab-live lab-place lab-policies lab-share lab-builds published-times vmtest-long vmtest-debug ## run every long experiment: a day
 
 docs: ## build the documentation as a book: target/book/index.html
 	@tools/docs

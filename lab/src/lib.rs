@@ -10,6 +10,7 @@
 //! - [`switch`] runs the tiny VMM's switch cases, [`storm`] switches the mode of a guest under load;
 //! - [`kvm_tests`] runs kvm-unit-tests and the kernel's KVM selftests under both KVMs;
 //! - [`unswitched`] compares our KVM without a switch with an unmodified one;
+//! - [`place`] runs parallel programs in guests that are placed well and badly on a host with nodes;
 //! - [`modelled`] makes a modelled PMU of the program with phases.
 //!
 //! ```no_run
@@ -31,6 +32,7 @@ pub mod kvm_tests;
 pub mod lab;
 pub mod live;
 pub mod modelled;
+pub mod place;
 pub mod quick;
 pub mod storm;
 pub mod switch;

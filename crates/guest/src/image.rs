@@ -65,6 +65,21 @@ pub fn add_program(archive: &mut Archive, path: &Path) -> Result<(), GuestError>
     Ok(())
 }
 
+/// The loader of this architecture, for shared objects, which name none.
+const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
+
+/// Adds a shared object that a program loads by itself, and the libraries that the object needs.
+///
+/// # Errors
+/// If a file cannot be read.
+pub fn add_shared(archive: &mut Archive, path: &Path) -> Result<(), GuestError> {
+    add_file(archive, path)?;
+    for library in libraries(Path::new(LOADER), path)? {
+        add_file(archive, &library)?;
+    }
+    Ok(())
+}
+
 /// The content of PT_INTERP.
 fn elf_loader(data: &[u8]) -> Option<Vec<u8>> {
     use object::read::elf::{FileHeader, ProgramHeader};

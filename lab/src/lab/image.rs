@@ -130,12 +130,17 @@ impl Lab {
     /// Makes the initramfs of a guest whose first process is a script for busybox. The programs are there under their
     /// own paths, and modules for virtio-serial ports in /m, in the order of their needs.
     pub fn script_guest(&self, script: &str, programs: &[&Path]) -> Result<Vec<u8>, LabError> {
+        Ok(self.script_guest_archive(script, programs)?.bytes())
+    }
+
+    /// The same, to which more files can be added.
+    pub(crate) fn script_guest_archive(&self, script: &str, programs: &[&Path]) -> Result<Archive, LabError> {
         let init = format!("#!{} sh\n{script}", crate::BUSYBOX);
         let mut archive = self.bare_guest(init.into_bytes())?;
         for path in [&[Path::new(crate::BUSYBOX)], programs].concat() {
             image::add_program(&mut archive, path)?;
         }
-        Ok(archive.bytes())
+        Ok(archive)
     }
 
     /// Builds the whole image.

@@ -9,6 +9,7 @@ mod hand_made;
 mod inner;
 mod live;
 mod mode;
+mod place;
 mod poke;
 mod run;
 mod stat;
@@ -88,7 +89,7 @@ const fn own(name: &'static str, about: &'static str, test: fn(&Shared) -> Resul
 use Paging::{Nested, Shadow};
 
 /// All tests. Tests of one boot run in this order.
-pub static ALL: [Test; 24] = [
+pub static ALL: [Test; 25] = [
     jobs("lab", "a program's output, exit status and files come back", Nested, lab, lab_check),
     jobs(
         "inner-nested",
@@ -197,6 +198,11 @@ pub static ALL: [Test; 24] = [
         "live",
         "bifold daemon follows the phases of guests, is killed meanwhile, costs less than either mode, and gives back",
         live::daemon,
+    ),
+    own(
+        "place",
+        "a guest on a host with two nodes has threads and pages where they were placed",
+        place::placed,
     ),
     own("storm", "a guest whose paging mode is switched 100 times keeps its memory", storm::plain),
     own(

@@ -4,6 +4,7 @@
 mod kvm_tests;
 mod live;
 mod modelled_pmu;
+mod place;
 mod storm;
 mod switch;
 mod unswitched;
@@ -63,6 +64,8 @@ enum Verb {
     ModelledPmu(modelled_pmu::Args),
     /// Run guests with phases under `bifold daemon`, price what the daemon did, and replay its decisions
     Live(live::Args),
+    /// Run parallel programs in guests placed well and badly on a host of two nodes, and count
+    Place(place::Args),
     /// Run the quick tests; prints `ok NAME (SECONDS)`, `skipped NAME: WHY` or `FAILED NAME: WHY` for each
     Test(Test),
 }
@@ -209,6 +212,7 @@ fn main() -> ExitCode {
         Verb::KvmTests(args) => kvm_tests::run(&processor, &args),
         Verb::Live(args) => live::run(&processor, &args),
         Verb::ModelledPmu(args) => modelled_pmu::run(&processor, &args),
+        Verb::Place(args) => place::run(&processor, &args),
         Verb::Unswitched(args) => unswitched::run(&processor, &args),
     };
     end.unwrap_or_else(|e| {

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The experiment: every placement several times, each in a laboratory that has just booted, and the model's references.
+
+use anyhow::{Context, Result};
+
+use super::guests::{Memory, PLACEMENTS, Placement};
+use super::measured::{Measured, Run};
+use super::references::{PARTS, Part, Row, references};
+use super::script::boot;
+use super::world::Program;
+use crate::lab::Lab;
+
+/// What to run.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The placements.
+    pub placements: Vec<&'static Placement>,
+    /// The programs.
+    pub programs: Vec<Program>,
+    /// Class of the kernels' problems.
+    pub class: String,
+    /// Runs of each placement.
+    pub runs: u32,
+    /// Whether the model counts references, too.
+    pub references: bool,
+}
+
+/// A placement's runs.
+#[derive(Debug, Clone)]
+pub struct Placed {
+    /// The placement.
+    pub placement: &'static Placement,
+    /// Its runs.
+    pub runs: Vec<Run>,
+}
+
+/// The outcome.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// Release of the kernel.
+    pub release: String,
+    /// Emulator of the laboratory, and version of the guests' QEMU.
+    pub emulator: String,
+    #[allow(missing_docs)] // see above
+    pub qemu: String,
+    /// The settings.
+    pub settings: Settings,
+    /// What was counted in the laboratory.
+    pub placed: Vec<Placed>,
+    /// The model's references, by part.
+    pub references: Vec<(Part, Vec<Row>)>,
+}
+
+/// Runs all of it.
+///
+/// # Errors
+/// If something to run is missing, or a boot or a capture fails. A wrong result of a program is no error: see
+/// [`Outcome::wrong`].
+pub fn experiment(lab: &Lab, settings: &Settings, progress: &dyn Fn(&str)) -> Result<Outcome> {
+    let mut placed: Vec<Placed> =
+        settings.placements.iter().map(|p| Placed { placement: p, runs: Vec::new() }).collect();
+    // Round by round, so that what changes on this machine meanwhile meets all placements.
+    for round in 1..=settings.runs {
+        for at in &mut placed {
+            let name = at.placement.name;
+            progress(&format!("{name}, run {round} of {}", settings.runs));
+            let run = boot(lab, at.placement, &settings.programs, &settings.class);
+            at.runs.push(run.with_context(|| format!("placement {name}, run {round}"))?);
+        }
+    }
+    let mut counted = Vec::new();
+    let has = |part: &&Part| settings.programs.iter().any(|p| p.name == part.program);
+    for part in PARTS.iter().filter(has).filter(|_| settings.references) {
+        progress(&format!("references of {}", part.name()));
+        counted.push((*part, references(part)?));
+    }
+    Ok(Outcome {
+        release: lab.kernel().version.clone(),
+        emulator: lab.emulator(),
+        qemu: lab.qemu_version().to_owned(),
+        settings: settings.clone(),
+        placed,
+        references: counted,
+    })
+}
+
+impl Placed {
+    /// The runs of a program.
+    pub fn of<'a>(&'a self, program: &'a Program) -> impl Iterator<Item = &'a Measured> {
+        self.runs.iter().flat_map(|r| &r.programs).filter(|m| m.program == *program)
+    }
+
+    fn wrong(&self) -> Vec<String> {
+        let mut wrong = Vec::new();
+        let placement = self.placement;
+        let all = self.runs.iter().flat_map(|r| &r.programs);
+        for m in all.clone().filter(|m| !m.passed) {
+            wrong.push(format!("{} failed in {}: {}", m.program.name, placement.name, m.said));
+        }
+        for m in all.filter(|m| placement.pinned && m.migrations != 0) {
+            let what = format!("{} migrations of pinned vCPUs during {}", m.migrations, m.program.name);
+            wrong.push(format!("{}: {what}", placement.name));
+        }
+        for run in &self.runs {
+            wrong.extend(run.misplaced(placement).map(|why| format!("{}: {why}", placement.name)));
+        }
+        wrong
+    }
+}
+
+impl Run {
+    /// What of the guest's nodes or memory is not as the placement says.
+    pub fn misplaced(&self, placement: &Placement) -> Option<String> {
+        let sees = self.nodes.iter().filter(|line| line.contains("/cpulist:")).count();
+        let wanted = if let Memory::Nodes(on) = placement.memory { on.len() } else { 1 };
+        if sees != wanted {
+            return Some(format!("the guest sees {sees} nodes, not {wanted}: {}", self.nodes.join(", ")));
+        }
+        if let Some(m) = self.programs.iter().find(|m| m.strays > 0) {
+            return Some(format!("{} MiB of bound memory are on another node", m.strays));
+        }
+        let expected = placement.expected_mib()?;
+        let other = self.programs.iter().find(|m| m.memory != expected)?;
+        Some(format!("MiB of guest memory by host node are {:?}, not {expected:?}", other.memory))
+    }
+}
+
+impl Outcome {
+    /// What is not as it must be: results of programs, threads and memory that are not where they were put.
+    pub fn wrong(&self) -> Vec<String> {
+        self.placed.iter().flat_map(Placed::wrong).collect()
+    }
+}
+
+/// The placements with these names; all if there are none.
+pub fn named(names: &[String]) -> Vec<&'static Placement> {
+    PLACEMENTS.iter().filter(|p| names.is_empty() || names.iter().any(|n| n == p.name)).collect()
+}

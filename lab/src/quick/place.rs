@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Tests that a guest is where its placement puts it, on a laboratory with two nodes.
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::{Shared, Skipped};
+use crate::place::guests::PLACEMENTS;
+use crate::place::placed as run;
+use crate::place::world::Program;
+use crate::vendor::Emulator;
+
+/// A program that passes 16 MB through the guest's memory.
+const PROGRAM: Program = Program { name: "touch", passed: "16777216" };
+const COMMAND: &str = "sh -c '/bin/busybox dd if=/dev/zero bs=1M count=16 2>/dev/null | /bin/busybox wc -c'";
+
+/// A guest with nodes has its threads, huge pages and nodes as planned.
+pub fn placed(shared: &Shared) -> Result<()> {
+    if let Emulator::Bochs { .. } = shared.lab.vendor().emulator {
+        return Err(Skipped("Bochs emulates no nodes".into()).into());
+    }
+    let placement = PLACEMENTS.iter().find(|p| p.name == "numa").context("no placement is called numa")?;
+    let run = run(shared.lab, placement, PROGRAM, COMMAND)?;
+    if let Some(wrong) = run.misplaced(placement) {
+        bail!("{wrong}");
+    }
+    let told = ["node0/cpulist:0", "node1/cpulist:1", "node0/distance:10 21", "node1/distance:21 10"];
+    let told = told.iter().all(|line| run.nodes.iter().any(|n| n == line));
+    ensure!(told, "the guest sees other nodes than planned: {}", run.nodes.join(", "));
+    for m in &run.programs {
+        ensure!(m.passed, "{} failed: {}", m.program.name, m.said);
+        ensure!(m.migrations == 0, "pinned vCPUs moved {} times", m.migrations);
+        ensure!(m.kvm.get("exits").is_some_and(|n| *n > 0), "KVM counted no exits");
+    }
+    Ok(())
+}
