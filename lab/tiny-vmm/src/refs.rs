@@ -211,7 +211,7 @@ mod tests {
             let read = |at| guest.read(Gpa(at));
             match nested.walk_2d(&mut caches, &FORMAT, Gpa(root << 12), Gva(VA), true, &mut to, read) {
                 Ok(_) => return refs.by_step(),
-                Err(v @ Violation { .. }) => drop(nested.resolve(v)),
+                Err(v @ Violation { .. }) => drop(nested.resolve(v, 0)),
             };
         }
     }
