@@ -76,6 +76,7 @@ uninstall: ## remove what make install installed, with the same PREFIX and DESTD
 
 # The dev profile: with link-time optimisation, building the tests takes longer than running them.
 test: setup ## run all tests
+	@tools/libvirt-schema --fetch || true
 	$(CARGO) test --workspace --locked --no-fail-fast
 
 hwloc-trees: setup ## compare the reader of /sys with hwloc on 47 machines' trees, which are fetched if they are missing

@@ -212,6 +212,11 @@ fn memory_short(
     Some(format!("guest {name}: {wished} of {size} wished on node {node}, {free} free{remedy}"))
 }
 
+/// Memory in MiB, if it is a MiB at least.
+fn amount(kib: u64) -> String {
+    if kib < 1024 { format!("{kib} KiB") } else { format!("{} MiB", kib >> 10) }
+}
+
 /// `1 node`, `2 nodes`.
 fn counted(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })

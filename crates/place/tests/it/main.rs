@@ -8,3 +8,4 @@ mod libvirt;
 mod machine;
 mod qemu;
 mod random;
+mod trees;
