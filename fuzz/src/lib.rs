@@ -24,6 +24,7 @@ pub mod placed;
 pub mod policy;
 pub mod report;
 pub mod share;
+pub mod topology;
 pub mod trace;
 pub mod trial;
 

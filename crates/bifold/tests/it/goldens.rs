@@ -42,6 +42,8 @@ golden! {
     place_check_help_long: "place check --help";
     place_apply_help_long: "place apply --help";
     place_undo_help_short: "place undo -h";
+    place_help_short: "place -h";
+    place_show_help_long: "place show --help";
     t_table: "compare --generate t:20000 --profile geometry-g";
     t_json: "compare --generate t:20000 --profile geometry-g --format json";
     t_csv: "compare --generate t:20000 --profile geometry-g --format csv";

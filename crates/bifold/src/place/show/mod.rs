@@ -73,3 +73,6 @@ pub fn no_group(group: &str) -> UsageError {
         "is no cgroup with the controller cpuset, nor below one: give a path as in /proc/PID/cgroup";
     UsageError::value(format!("--cgroup `{}`", printable(group)), problem)
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,7 +15,7 @@ pub fn table(t: &Topology) -> String {
     let mut parts = vec![host(t), nodes(t)];
     parts.extend(distances(t));
     parts.extend(accesses(t));
-    parts.extend(t.nodes.iter().map(|(number, node)| one_node(t, *number, node)));
+    parts.extend(t.nodes.iter().filter_map(|(number, node)| one_node(t, *number, node)));
     parts.extend(elsewhere(t));
     parts.join("\n")
 }
@@ -165,8 +165,12 @@ fn accesses(t: &Topology) -> Option<String> {
     Some(text_table(head.map(String::from).into(), t.nodes.iter().map(row).collect()))
 }
 
-/// A node's CPUs, caches, cores and devices.
-fn one_node(t: &Topology, number: u32, node: &Node) -> String {
+/// A node's CPUs, caches, cores and devices, if it has any.
+fn one_node(t: &Topology, number: u32, node: &Node) -> Option<String> {
+    let devices = devices(t.devices.iter().filter(|d| d.node == Some(number)));
+    if node.cpus.is_empty() && devices.is_empty() {
+        return None;
+    }
     let mut out = format!("node {number}\n");
     out += &folded(INDENT, "CPUs", &[none_or(&node.cpus)]);
     let last = t.caches.iter().map(|c| c.level).max().unwrap_or(0);
@@ -179,7 +183,7 @@ fn one_node(t: &Topology, number: u32, node: &Node) -> String {
     if !cores.is_empty() {
         out += &folded(INDENT, "SMT", &cores);
     }
-    out + &devices(t.devices.iter().filter(|d| d.node == Some(number)))
+    Some(out + &devices)
 }
 
 const INDENT: usize = 2;
