@@ -71,7 +71,10 @@ fn check(t: &Topology) {
     let online: NumberSet = t.cpus.iter().filter(|(_, c)| c.online).map(|(n, _)| *n).collect();
     let mut of_nodes = NumberSet::default();
     for (number, node) in &t.nodes {
-        assert!(node.cpus.is_subset(&online) && node.cpus.intersection(&of_nodes).is_empty(), "node {number}");
+        assert!(
+            node.cpus.is_subset(&online) && node.cpus.intersection(&of_nodes).is_empty(),
+            "node {number}"
+        );
         assert!(node.cpus.iter().all(|n| t.cpus[&n].node == Some(*number)), "node {number}");
         assert!(node.distances.keys().all(|to| t.nodes.contains_key(to)), "node {number}");
         of_nodes = of_nodes.union(&node.cpus);

@@ -7,7 +7,6 @@
 
 use super::tree::Tree;
 use super::{Cache, Cpu, NumberSet, Topology, cpus, devices, nodes};
-use crate::memory::text;
 use crate::{Host, HostError};
 use std::collections::BTreeMap;
 
@@ -20,8 +19,8 @@ impl Host {
     /// # Errors
     /// If sysfs has no CPUs: it is not mounted, or a copied tree has no `sys`.
     pub fn topology(&self) -> Result<Topology, HostError> {
-        let lists =
-            || ["cpu", "node"].map(|kind| text(&self.sys.join(format!("devices/system/{kind}/online"))));
+        let sys = Tree::new(&self.sys);
+        let lists = || ["cpu", "node"].map(|kind| sys.text(&format!("devices/system/{kind}/online")));
         let mut before = lists();
         for _ in 0..MOST_TRIES {
             let found = self.topology_at_once()?;
