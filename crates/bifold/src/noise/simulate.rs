@@ -260,13 +260,15 @@ fn table(rows: &[Row]) -> String {
         }
     }
     shares.dedup_by_key(|(name, _)| *name);
-    out.push('\n');
+    if !shares.is_empty() {
+        out.push('\n');
+    }
     for (name, share) in shares {
         out +=
             &wrapped(&format!("note  {name}: the noise takes {share:.3} % of the time of a rank alone."), 6);
     }
     for row in rows.iter().filter(|r| !r.gains.is_empty()) {
-        out += &format!("\n{}\n", of_sources(row));
+        out += &format!("\n{}", of_sources(row));
     }
     out
 }
@@ -284,7 +286,7 @@ fn of_sources(row: &Row) -> String {
     });
     let case = &row.case;
     format!(
-        "{}, grain {}, {} ranks, slowdown {:.3}\n{}",
+        "{}, grain {}, ranks {}: slowdown {:.3}\n{}",
         case.collective.name(),
         time(case.grain),
         grouped(case.ranks as u64),

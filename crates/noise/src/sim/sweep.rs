@@ -41,7 +41,7 @@ pub struct Cell {
     pub quiet_step_ns: f64,
     /// Mean time of a step, nanoseconds.
     pub step_ns: f64,
-    /// `step_ns` divided by `quiet_step_ns`.
+    /// `step_ns` divided by `quiet_step_ns`: infinite where a step takes time by its noise alone.
     pub slowdown: f64,
     /// The grain divided by `step_ns`: the share of the time in which ranks compute.
     pub efficiency: f64,
@@ -70,7 +70,7 @@ pub fn simulate(case: &Case) -> Cell {
     Cell {
         quiet_step_ns: quiet,
         step_ns: step,
-        slowdown: if quiet > 0.0 { step / quiet } else { 1.0 },
+        slowdown: if step == quiet { 1.0 } else { step / quiet },
         efficiency: if step > 0.0 { case.grain / step } else { 1.0 },
     }
 }
