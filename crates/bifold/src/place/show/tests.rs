@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-use super::words::{folded, siblings, size};
 use super::*;
+use crate::place::words::{folded, siblings, size};
 use bifold_host::topology::{
     Access, Allowed, Cache, Cpu, Device, HugePool, Node, NumberSet, SideCache, Topology,
 };
