@@ -185,13 +185,8 @@ fn memory_short(
     let name = printable(&guest.name);
     if kib == 4 {
         let wished = pages * 4;
-        let mib = |kib: u64| kib >> 10;
         return (wished > left).then(|| {
-            format!(
-                "guest {name}: {} MiB of memory wished on node {node}, {} MiB free",
-                mib(wished),
-                mib(left)
-            )
+            format!("guest {name}: {} of memory wished on node {node}, {} free", amount(wished), amount(left))
         });
     }
     let free = memory.free_pages(kib).saturating_sub(used(kib));
