@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Settings of the host that a plan may have: which files they are, and when two values are the same.
 //!
-//! A plan is a file from outside, and root applies it. So only files of the list here are ever written: huge pages, KSM,
-//! transparent huge pages, NUMA balancing, interrupts, halt polling, frequencies, and where the kernel's own workers run.
+//! A plan is a file from outside, and root applies it. So only files of the list here are ever written: huge pages of a node, KSM,
+//! transparent huge pages, NUMA balancing, interrupts, halt polling, frequencies, timers, and where the kernel's own workers run.
+//!
+//! Each of them can be restored by writing its old value. Files without that property are left out: `online` of a CPU also moves
+//! the threads that are pinned to the CPU, and `/proc/sys/vm/nr_hugepages` is a sum over the nodes.
 
 use bifold_host::Host;
 use bifold_host::topology::NumberSet;
@@ -11,14 +14,12 @@ use std::path::{Path, PathBuf};
 /// The files. `*` stands for any text within a name.
 const ALLOWED: &[&str] = &[
     "/sys/devices/system/node/node*/hugepages/hugepages-*kB/nr_hugepages",
-    "/sys/kernel/mm/hugepages/hugepages-*kB/nr_hugepages",
     "/sys/kernel/mm/hugepages/hugepages-*kB/nr_overcommit_hugepages",
     "/sys/kernel/mm/ksm/*",
     "/sys/kernel/mm/transparent_hugepage/*",
     "/sys/kernel/mm/transparent_hugepage/khugepaged/*",
     "/sys/module/kvm/parameters/halt_poll_ns*",
     "/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",
-    "/sys/devices/system/cpu/cpu*/online",
     "/sys/devices/virtual/workqueue/cpumask",
     "/sys/bus/workqueue/devices/writeback/cpumask",
     "/proc/irq/*/smp_affinity",
@@ -26,7 +27,6 @@ const ALLOWED: &[&str] = &[
     "/proc/irq/default_smp_affinity",
     "/proc/sys/kernel/numa_balancing",
     "/proc/sys/kernel/timer_migration",
-    "/proc/sys/vm/nr_hugepages",
     "/proc/sys/vm/stat_interval",
     "/proc/sys/vm/zone_reclaim_mode",
 ];
@@ -54,7 +54,7 @@ pub fn allowed(path: &str, value: &str) -> Result<(), BadStep> {
     let known = ALLOWED.iter().any(|pattern| is_like(pattern, path));
     if !path.chars().all(plain) || path.contains("..") || !known {
         return bad(
-            "`bifold place apply` sets only files of huge pages, KSM, NUMA balancing, interrupts, halt polling and frequencies",
+            "`bifold place apply` sets only files of a node's huge pages, KSM, NUMA balancing, interrupts, halt polling, frequencies, timers and workers",
         );
     }
     if value.is_empty() || value.len() > MOST_VALUE || value.chars().any(char::is_control) {
@@ -123,6 +123,14 @@ pub fn same(path: &str, is: &str, planned: &str) -> bool {
     number(&is).is_some_and(|is| Some(is) == number(&planned))
 }
 
+/// Whether a setting is as planned: it has the planned value, or, for a pool of huge pages, at least as many pages. Others may have
+/// reserved the rest.
+pub fn as_planned(path: &str, is: &str, planned: &str) -> bool {
+    let pages = |text: &str| value(text).parse::<u64>().ok();
+    let enough = || pages(is).zip(pages(planned)).is_some_and(|(is, planned)| is >= planned);
+    same(path, is, planned) || path.ends_with("/nr_hugepages") && enough()
+}
+
 /// A word as a shell takes it.
 pub fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/_-.:@+,=".contains(c);
@@ -154,6 +162,9 @@ mod tests {
             "/sys/kernel/mm/ksm/a/b",
             "/sys/kernel/mm/ksm/",
             "/etc/passwd",
+            "/sys/devices/system/cpu/cpu3/online",
+            "/proc/sys/vm/nr_hugepages",
+            "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages",
             "sys/kernel/mm/ksm/run",
             "/proc/irq/24/x y",
             "",
@@ -178,6 +189,14 @@ mod tests {
         ] {
             assert_eq!(same(path, is, planned), expected, "{path} {is}");
         }
+    }
+
+    #[test]
+    fn a_larger_pool_is_as_planned() {
+        let pool = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages";
+        assert!(as_planned(pool, "512\n", "64") && as_planned(pool, "64\n", "64"));
+        assert!(!as_planned(pool, "60\n", "64"));
+        assert!(!as_planned("/sys/kernel/mm/ksm/run", "1\n", "0"));
     }
 
     #[test]

@@ -14,13 +14,15 @@
 //! a reader finds all of it or none. It is removed only after the settings are restored.
 
 use super::HeldError;
-use crate::read;
+use crate::read_up_to;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 const END: &str = "end";
 const PID: &str = "pid";
+/// Longest journal, in bytes: a longer one would not be read back.
+const MOST_BYTES: u64 = 4 << 20;
 
 /// The settings that a holder found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,7 +77,7 @@ impl Journal {
     /// # Errors
     /// If the file cannot be read, or has no journal of the subsystem `what`.
     pub fn read(path: &Path, what: &str) -> Result<Option<Journal>, HeldError> {
-        let bytes = match read(path) {
+        let bytes = match read_up_to(path, MOST_BYTES) {
             Ok(bytes) => bytes,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(HeldError::io(path, e)),
@@ -87,13 +89,17 @@ impl Journal {
     /// Writes the journal in place of the file's last one, all of it or none.
     ///
     /// # Errors
-    /// If the file cannot be written.
+    /// If the file cannot be written, or the journal has more than 4 MiB.
     pub fn write(&self, path: &Path) -> Result<(), HeldError> {
+        let text = self.text();
+        if text.len() as u64 > MOST_BYTES {
+            return Err(HeldError::io(path, io::ErrorKind::FileTooLarge.into()));
+        }
         let mut name = path.as_os_str().to_owned();
         name.push(".new");
         let new = PathBuf::from(name);
         let written = File::create(&new).and_then(|mut file| {
-            file.write_all(self.text().as_bytes())?;
+            file.write_all(text.as_bytes())?;
             file.sync_all()?;
             fs::rename(&new, path)
         });

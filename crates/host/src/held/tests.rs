@@ -108,3 +108,15 @@ fn a_values_spaces_come_back() {
         Journal { what: WHAT.into(), pid: 7, found: vec![("/sys/a".into(), "[none] scan-time".into())] };
     assert_eq!(Journal::parse(&journal.text(), WHAT), Ok(journal));
 }
+
+#[test]
+fn a_journal_that_could_not_be_read_back_is_not_written() {
+    let tree = Tree::new();
+    let path = tree.path("journal");
+    let mut journal = Journal { what: WHAT.into(), pid: 1, found: vec![("a".into(), "b".repeat(1 << 20))] };
+    journal.write(&path).unwrap();
+    assert_eq!(Journal::read(&path, WHAT).unwrap().as_ref(), Some(&journal));
+    journal.found.push(("c".into(), "d".repeat(4 << 20)));
+    assert!(journal.write(&path).is_err());
+    assert_eq!(Journal::read(&path, WHAT).unwrap().unwrap().found.len(), 1);
+}

@@ -46,8 +46,8 @@ fn names(sys: &Tree) -> BTreeMap<String, BTreeSet<String>> {
         for name in sys.names(&format!("class/{class}")) {
             let at = format!("class/{class}/{name}");
             let Ok(target) = std::fs::read_link(sys.path(&at)) else { continue };
-            let parts = target.components().filter_map(|c| c.as_os_str().to_str());
-            let Some(device) = parts.filter(|p| is_address(p)).last() else { continue };
+            let mut parts = target.components().filter_map(|c| c.as_os_str().to_str());
+            let Some(device) = parts.rfind(|p| is_address(p)) else { continue };
             // A partition is in the directory of its disk, too.
             if class != "block" || sys.text(&format!("{at}/partition")).is_none() {
                 names.entry(device.into()).or_default().insert(name);

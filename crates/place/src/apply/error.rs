@@ -32,6 +32,9 @@ pub enum ApplyError {
     /// Another plan is applied.
     #[error("another plan is applied ({} has a copy): run `bifold place undo` first", .0.display())]
     OtherPlan(PathBuf),
+    /// Another command has changed KSM's settings for a while.
+    #[error("another command of Bifold has changed KSM's settings for a while ({} has what they were): wait until that command ends, or run `bifold doctor --restore`", .0.display())]
+    Ksm(PathBuf),
     /// The kernel took less than was asked for.
     #[error("{}: asked for {asked}, and the kernel has {is}{}", .path, hint(.path))]
     NotTaken {
@@ -77,6 +80,9 @@ pub enum ApplyError {
         /// The kernel's error.
         source: io::Error,
     },
+    /// Threads come and go faster than they can be pinned.
+    #[error("guest {} makes new threads all the time, and not all could be pinned: try again when the guest is quiet", printable(.0))]
+    Restless(String),
     /// The VM has ended.
     #[error("guest {} has ended", printable(.0))]
     Ended(String),

@@ -7,6 +7,7 @@
 
 use super::ApplyError;
 use crate::plan::Plan;
+use crate::settings::{self, BadStep};
 use bifold_host::Host;
 use bifold_host::held::{HeldError, Journal, Places};
 use bifold_host::topology::NumberSet;
@@ -27,13 +28,15 @@ pub struct Kept {
     pub places: Places,
     /// The copy of the applied plan.
     pub plan: PathBuf,
+    /// Lock and journal of those who change KSM's settings for a while.
+    pub ksm: Places,
 }
 
 impl Kept {
-    /// In this folder.
+    /// In this folder, beside this machine's lock of KSM.
     pub fn within(folder: &Path) -> Kept {
         let places = Places { lock: folder.join("place.lock"), journal: folder.join("place.journal") };
-        Kept { places, plan: folder.join("place.plan.json") }
+        Kept { places, plan: folder.join("place.plan.json"), ksm: Places::of_ksm() }
     }
 
     /// The plan that is applied now, without the wishes that the kernel refused; `None` if none is.
@@ -131,12 +134,17 @@ impl Record {
     }
 }
 
+/// Whether the journal can have the value that a setting was found with. A journal is root's own, and yet no file is written that a
+/// plan may not set.
+pub(super) fn can_be_kept(path: &str, found: &str) -> Result<(), BadStep> {
+    settings::allowed(path, if found.is_empty() { "0" } else { found })
+}
+
 fn entry(name: &str, value: &str) -> Option<Entry> {
     match name {
         "set" => {
             let (path, found) = value.split_once(' ')?;
-            // A journal is root's own, and yet no other file is written.
-            crate::settings::allowed(path, if found.is_empty() { "0" } else { found }).ok()?;
+            can_be_kept(path, found).ok()?;
             Some(Entry::Setting { path: path.into(), found: found.into() })
         }
         "thread" => {

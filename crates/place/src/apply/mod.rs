@@ -81,6 +81,8 @@ struct Work<'a> {
     kept: &'a Kept,
     record: Record,
     told: &'a mut dyn FnMut(&Event),
+    /// Whether this call began the journal.
+    began: bool,
 }
 
 /// Does the plan's steps, then pins the threads of these guests as planned.
@@ -97,7 +99,8 @@ pub fn apply(
 ) -> Result<Applied, ApplyError> {
     refuse(plan, guests)?;
     let _lock = begin(kept)?;
-    let mut work = Work { host, kept, record: Record::default(), told };
+    let _ksm = ksm_lock(kept, plan.steps.iter().map(|s| s.path.as_str()))?;
+    let mut work = Work { host, kept, record: Record::default(), told, began: false };
     work.take_up(plan)?;
     let before = work.record.clone();
     work.all(plan, guests).map_err(|first| work.take_back(&before, first))
@@ -129,6 +132,21 @@ fn begin(kept: &Kept) -> Result<File, ApplyError> {
     Ok(lock(WHAT, &kept.places)?)
 }
 
+/// The lock of KSM's settings, if one of these files is KSM's: what another command has set for a while is no value to restore.
+fn ksm_lock<'a>(
+    kept: &Kept,
+    mut paths: impl Iterator<Item = &'a str>,
+) -> Result<Option<File>, ApplyError> {
+    if !paths.any(|p| p.starts_with("/sys/kernel/mm/ksm/")) {
+        return Ok(None);
+    }
+    let held = lock("ksm", &kept.ksm)?;
+    if kept.ksm.journal.exists() {
+        return Err(ApplyError::Ksm(kept.ksm.journal.clone()));
+    }
+    Ok(Some(held))
+}
+
 impl Work<'_> {
     /// Continues the journal of the same plan, or begins one.
     fn take_up(&mut self, plan: &Plan) -> Result<(), ApplyError> {
@@ -146,6 +164,7 @@ impl Work<'_> {
                     Journal::remove(&self.kept.places.journal)?;
                     (self.told)(&Event::OtherBoot);
                 }
+                self.began = true;
                 self.record = Record { is_of_this_boot: true, ..Record::default() };
                 self.kept.keep(plan)?;
                 self.record.write(self.kept, self.host)
@@ -156,12 +175,13 @@ impl Work<'_> {
     fn all(&mut self, plan: &Plan, guests: &[&LiveGuest]) -> Result<Applied, ApplyError> {
         let mut applied = Applied::default();
         for step in &plan.steps {
+            let before = self.record.entries.len();
             match self.step(step) {
                 Ok(true) => applied.changed += 1,
                 Ok(false) => applied.as_planned += 1,
                 Err(e) if step.needed => return Err(e),
                 Err(e) => {
-                    self.refused(step, &e)?;
+                    self.refused(step, before, &e)?;
                     applied.refused += 1;
                 }
             }
@@ -177,9 +197,10 @@ impl Work<'_> {
     fn step(&mut self, step: &Step) -> Result<bool, ApplyError> {
         let Step { path, value, .. } = step;
         let found = self.value(path, value)?;
-        if settings::same(path, &found, value) {
+        if settings::as_planned(path, &found, value) {
             return Ok(false);
         }
+        kept::can_be_kept(path, &found)?;
         self.record.refused.retain(|p| p != path);
         self.record.entries.push(Entry::Setting { path: path.clone(), found });
         self.write_down()?;
@@ -187,13 +208,9 @@ impl Work<'_> {
         Ok(true)
     }
 
-    /// A wish that failed: its setting becomes what it was.
-    fn refused(&mut self, step: &Step, why: &ApplyError) -> Result<(), ApplyError> {
-        let last = match self.record.entries.last() {
-            Some(Entry::Setting { path, found }) if *path == step.path => Some(found.clone()),
-            _ => None,
-        };
-        if let Some(found) = last {
+    /// A wish that failed: its setting becomes what it was. The journal had `before` entries.
+    fn refused(&mut self, step: &Step, before: usize, why: &ApplyError) -> Result<(), ApplyError> {
+        if let Some(Entry::Setting { found, .. }) = self.record.entries.get(before).cloned() {
             // A file that takes no value at all refuses the old one, too.
             if self.value(&step.path, &found).is_ok_and(|is| !settings::same(&step.path, &is, &found)) {
                 self.set(&step.path, &found)?;
@@ -245,7 +262,7 @@ impl Work<'_> {
         let first = Box::new(first);
         let back = self.restore(before.entries.len(), |_| true).and_then(|_| {
             self.record.refused.clone_from(&before.refused);
-            if self.record.entries.is_empty() { self.end() } else { self.write_down() }
+            if self.began { self.end() } else { self.write_down() }
         });
         match back {
             Ok(()) => ApplyError::Undone(first),

@@ -38,11 +38,17 @@ impl Work<'_> {
                 .filter(|(_, is, wanted)| is != wanted && !wanted.is_empty())
                 .collect();
             if strays.is_empty() {
-                break;
+                return Ok(pinned);
             }
             pinned += self.pin_these(guest, strays)?;
         }
-        Ok(pinned)
+        Err(ApplyError::Restless(guest.name.clone()))
+    }
+
+    /// Whether a thread of the process with this id and start runs: an id can come again.
+    pub(super) fn is_thread(&self, pid: u32, thread: u32, started: u64) -> bool {
+        let there = self.host.proc.join(format!("{pid}/task/{thread}")).is_dir();
+        there && self.host.started(thread) == Some(started)
     }
 
     fn pin_these(
@@ -50,16 +56,20 @@ impl Work<'_> {
         guest: &LiveGuest,
         strays: Vec<(u32, NumberSet, NumberSet)>,
     ) -> Result<usize, ApplyError> {
-        for (thread, found, _) in &strays {
+        let mut recorded = Vec::new();
+        for (thread, found, cpus) in strays {
             // A thread that has ended has nothing to restore.
-            if let Some(started) = self.host.started(*thread) {
-                let (thread, found) = (*thread, found.clone());
+            if let Some(started) = self.host.started(thread) {
                 self.record.entries.push(Entry::Thread { pid: guest.pid, thread, started, found });
+                recorded.push((thread, started, cpus));
             }
         }
         self.write_down()?;
         let mut pinned = 0;
-        for (thread, _, cpus) in strays {
+        for (thread, started, cpus) in recorded {
+            if !self.is_thread(guest.pid, thread, started) {
+                continue;
+            }
             let failed =
                 |source| ApplyError::Pin { vm: guest.name.clone(), thread, cpus: cpus.clone(), source };
             match os::pin(thread, &cpus) {

@@ -69,7 +69,9 @@ impl Tree {
     }
 
     fn kept(&self) -> Kept {
-        Kept::within(&self.dir.join("run"))
+        let at = |name: &str| self.dir.join("run").join(name);
+        let ksm = bifold_host::held::Places { lock: at("ksm.lock"), journal: at("ksm.journal") };
+        Kept { ksm, ..Kept::within(&self.dir.join("run")) }
     }
 
     fn put(&self, path: &str, text: &str) {
@@ -397,4 +399,59 @@ fn the_lock_is_held_by_one() {
     let _held = lock(WHAT, &tree.kept().places).unwrap();
     let error = tree.apply(false, &mut |_| {}).unwrap_err().to_string();
     assert!(error.contains("are held by"), "{error}");
+}
+
+#[test]
+fn a_larger_pool_stays() {
+    let tree = Tree::new();
+    tree.put(POOL, "512\n");
+    assert_eq!(tree.apply(false, &mut |_| {}).unwrap().as_planned, 1);
+    assert_eq!(tree.get(POOL), "512");
+    tree.undo();
+    assert_eq!(tree.get(POOL), "512");
+}
+
+#[test]
+fn settings_of_ksm_that_another_command_holds_are_left_alone() {
+    let tree = Tree::new();
+    let before = tree.state();
+    fs::create_dir_all(tree.dir.join("run")).unwrap();
+    let journal = tree.kept().ksm.journal;
+    fs::write(&journal, "bifold-ksm 1\n").unwrap();
+    assert!(matches!(tree.apply(false, &mut |_| {}), Err(ApplyError::Ksm(_))));
+    assert_eq!(tree.state(), before);
+    fs::remove_file(&journal).unwrap();
+    tree.apply(false, &mut |_| {}).unwrap();
+    fs::write(&journal, "bifold-ksm 1\n").unwrap();
+    assert!(matches!(undo(&tree.host(), &tree.kept(), None, &mut |_| {}), Err(ApplyError::Ksm(_))));
+    fs::remove_file(&journal).unwrap();
+    tree.undo();
+    tree.is_as_found(&before, "after undo");
+}
+
+#[test]
+fn a_value_that_the_journal_cannot_have_is_not_replaced() {
+    let tree = Tree::new();
+    let long = "0,".repeat(3000) + "0";
+    tree.put(&irq(3), &long);
+    let before = tree.state();
+    let applied = tree.apply(false, &mut |_| {}).unwrap();
+    assert_eq!((applied.changed, applied.refused), (19, 1));
+    assert_eq!(tree.get(&irq(3)), long);
+    tree.undo();
+    tree.is_as_found(&before, "after undo");
+}
+
+#[test]
+fn a_second_call_that_fails_leaves_the_first() {
+    let tree = Tree::new();
+    tree.put(POOL, "64\n");
+    let mut plan = tree.plan();
+    plan.steps.truncate(1);
+    let live = tree.live();
+    apply(&tree.host(), &plan, &[], &tree.kept(), &mut |_| {}).unwrap();
+    // The process has another number of vCPUs than the plan.
+    let none = LiveGuest { vcpus: Vec::new(), ..live };
+    assert!(apply(&tree.host(), &plan, &[&none], &tree.kept(), &mut |_| {}).is_err());
+    assert_eq!(tree.kept().applied(&tree.host()).unwrap(), Some(plan));
 }

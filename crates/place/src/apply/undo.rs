@@ -2,7 +2,7 @@
 //! Takes back what the journal has, last change first.
 
 use super::kept::{Entry, Record};
-use super::{ApplyError, Event, Kept, Work, begin};
+use super::{ApplyError, Event, Kept, Work, begin, ksm_lock};
 use crate::os;
 use crate::settings;
 use bifold_host::Host;
@@ -36,7 +36,13 @@ pub fn undo(
     let another_boot = found.as_ref().is_some_and(|r| !r.is_of_this_boot);
     let record = found.filter(|r| r.is_of_this_boot);
     let was_applied = record.is_some();
-    let mut work = Work { host, kept, record: record.unwrap_or_default(), told };
+    let settings = record.iter().flat_map(|r| &r.entries).filter_map(|e| match e {
+        Entry::Setting { path, .. } => Some(path.as_str()),
+        Entry::Thread { .. } => None,
+    });
+    // The processes alone have no settings.
+    let _ksm = if pids.is_none() { ksm_lock(kept, settings)? } else { None };
+    let mut work = Work { host, kept, record: record.unwrap_or_default(), told, began: false };
     if !was_applied {
         // A kill may have come between plan and journal, too.
         work.end()?;
@@ -106,8 +112,7 @@ impl Work<'_> {
     /// Restores a thread's CPUs; false if the thread has ended.
     fn thread_back(&mut self, entry: &Entry) -> Result<bool, ApplyError> {
         let Entry::Thread { pid, thread, started, found } = entry else { return Ok(true) };
-        let there = self.host.proc.join(format!("{pid}/task/{thread}")).is_dir();
-        if !there || self.host.started(*thread) != Some(*started) {
+        if !self.is_thread(*pid, *thread, *started) {
             (self.told)(&Event::Gone(format!("thread {thread} of process {pid}")));
             return Ok(false);
         }

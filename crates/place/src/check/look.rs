@@ -293,7 +293,7 @@ mod tests {
         // Another process has the id: this one began at another time.
         let this = guest(std::process::id(), "x");
         assert!(matches!(
-            look(&Host::live(), &[this.clone()], &[this.pid], &options),
+            look(&Host::live(), std::slice::from_ref(&this), &[this.pid], &options),
             Err(CheckError::Ended { .. })
         ));
     }
