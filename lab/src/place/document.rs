@@ -7,6 +7,7 @@ use super::experiment::{Outcome, Placed};
 use super::guests::{CPUS_OF_NODE, GUEST_MIB, NODES, VCPUS};
 use super::interval::{Interval, LEVEL};
 use super::measured::Measured;
+use super::planned::{Case, SOUND_CASE, mistakes};
 use super::references::{CLASS, Part, REMOTE_CYCLES, Row};
 
 /// Published overheads against native: of a program with an SMP guest, and with guest nodes (pinned, bound, huge pages).
@@ -123,6 +124,38 @@ impl Outcome {
         }
     }
 
+    fn plans(&self, out: &mut String) {
+        let good = self.plans.iter().filter(|c| c.failed.is_none());
+        let (sound, named): (Vec<&Case>, Vec<&Case>) = good.partition(|c| c.name.starts_with(SOUND_CASE));
+        let (named, others): (Vec<&Case>, Vec<&Case>) =
+            named.into_iter().partition(|c| mistakes().any(|m| m == c.name));
+        let list =
+            |cases: &[&Case]| cases.iter().map(|c| format!("`{}`", c.name)).collect::<Vec<_>>().join(", ");
+        if self.plans.is_empty() {
+            return;
+        }
+        let _ = write!(
+            out,
+            "\n## Guests from plans\n\n`bifold place plan` planned them, `apply` set the host and pinned their threads, `check` looked, `undo` took back.\n\n\
+             - {} guests are sound: no finding, and behind `undo` the host is as it was: {}.\n\
+             - {} of {} planted mistakes are named: {}.\n",
+            sound.len(),
+            list(&sound),
+            named.len(),
+            mistakes().count(),
+            list(&named)
+        );
+        for (name, what) in [
+            ("booted", "A guest that boots is sound."),
+            ("nodes", "Its kernel sees the CPUs and distances of the plan's nodes."),
+            ("killed", "`apply` was killed (-9) at 50 moments; each time, `undo` left the host as it was."),
+        ] {
+            if others.iter().any(|c| c.name == name) {
+                let _ = writeln!(out, "- {what}");
+            }
+        }
+    }
+
     /// The page.
     pub fn document(&self) -> String {
         let settings = &self.settings;
@@ -152,9 +185,12 @@ impl Outcome {
             out += "\nWhat does not hold:\n\n";
             wrong.iter().for_each(|w| out += &format!("- {}\n", w.replace('\n', " ")));
         }
+        self.plans(&mut out);
         self.references(&mut out);
-        self.memory(&mut out);
-        COUNTS.iter().for_each(|count| self.table(&mut out, count));
+        if self.settings.runs > 0 {
+            self.memory(&mut out);
+        }
+        COUNTS.iter().filter(|_| self.settings.runs > 0).for_each(|count| self.table(&mut out, count));
         out
     }
 }

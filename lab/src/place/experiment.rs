@@ -5,6 +5,7 @@ use anyhow::{Context, Result};
 
 use super::guests::{Memory, PLACEMENTS, Placement};
 use super::measured::{Measured, Run};
+use super::planned::{Case, Extent, cases};
 use super::references::{PARTS, Part, Row, references};
 use super::script::boot;
 use super::world::Program;
@@ -23,6 +24,8 @@ pub struct Settings {
     pub runs: u32,
     /// Whether the model counts references, too.
     pub references: bool,
+    /// Whether guests are started from plans, too.
+    pub plans: bool,
 }
 
 /// A placement's runs.
@@ -49,6 +52,8 @@ pub struct Outcome {
     pub placed: Vec<Placed>,
     /// The model's references, by part.
     pub references: Vec<(Part, Vec<Row>)>,
+    /// Guests that were started from plans, and planted mistakes.
+    pub plans: Vec<Case>,
 }
 
 /// Runs all of it.
@@ -57,6 +62,12 @@ pub struct Outcome {
 /// If something to run is missing, or a boot or a capture fails. A wrong result of a program is no error: see
 /// [`Outcome::wrong`].
 pub fn experiment(lab: &Lab, settings: &Settings, progress: &dyn Fn(&str)) -> Result<Outcome> {
+    let plans = if settings.plans {
+        progress("guests from plans, and planted mistakes");
+        cases(lab, Extent::All)?
+    } else {
+        Vec::new()
+    };
     let mut placed: Vec<Placed> =
         settings.placements.iter().map(|p| Placed { placement: p, runs: Vec::new() }).collect();
     // Round by round, so that what changes on this machine meanwhile meets all placements.
@@ -81,6 +92,7 @@ pub fn experiment(lab: &Lab, settings: &Settings, progress: &dyn Fn(&str)) -> Re
         settings: settings.clone(),
         placed,
         references: counted,
+        plans,
     })
 }
 
@@ -126,9 +138,11 @@ impl Run {
 }
 
 impl Outcome {
-    /// What is not as it must be: results of programs, threads and memory that are not where they were put.
+    /// What is not as it must be: results of programs, threads and memory that are not where they were put, mistakes that
+    /// are not named.
     pub fn wrong(&self) -> Vec<String> {
-        self.placed.iter().flat_map(Placed::wrong).collect()
+        let failed = self.plans.iter().filter_map(|c| Some(format!("{}: {}", c.name, c.failed.as_ref()?)));
+        self.placed.iter().flat_map(Placed::wrong).chain(failed).collect()
     }
 }
 

@@ -12,6 +12,7 @@ mod experiment;
 pub mod guests;
 mod interval;
 mod measured;
+pub mod planned;
 mod references;
 mod script;
 pub mod world;

@@ -89,7 +89,7 @@ const fn own(name: &'static str, about: &'static str, test: fn(&Shared) -> Resul
 use Paging::{Nested, Shadow};
 
 /// All tests. Tests of one boot run in this order.
-pub static ALL: [Test; 25] = [
+pub static ALL: [Test; 26] = [
     jobs("lab", "a program's output, exit status and files come back", Nested, lab, lab_check),
     jobs(
         "inner-nested",
@@ -203,6 +203,11 @@ pub static ALL: [Test; 25] = [
         "place",
         "a guest on a host with two nodes has threads and pages where they were placed",
         place::placed,
+    ),
+    own(
+        "place-plan",
+        "a guest started from bifold's plan is sound, mistakes are named, undo leaves the host as it was",
+        place::planned,
     ),
     own("storm", "a guest whose paging mode is switched 100 times keeps its memory", storm::plain),
     own(

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests that a guest is where its placement puts it, on a laboratory with two nodes.
+//! Tests that a guest is where its placement or its plan puts it, on a laboratory with two nodes.
 
 use anyhow::{Context, Result, bail, ensure};
 
 use super::{Shared, Skipped};
 use crate::place::guests::PLACEMENTS;
 use crate::place::placed as run;
+use crate::place::planned::{Extent, cases};
 use crate::place::world::Program;
 use crate::vendor::Emulator;
 
@@ -13,11 +14,25 @@ use crate::vendor::Emulator;
 const PROGRAM: Program = Program { name: "touch", passed: "16777216" };
 const COMMAND: &str = "sh -c '/bin/busybox dd if=/dev/zero bs=1M count=16 2>/dev/null | /bin/busybox wc -c'";
 
+/// A guest from its plan is sound and sees the plan's nodes, mistakes are named, and all is taken back.
+pub fn planned(shared: &Shared) -> Result<()> {
+    emulates_nodes(shared)?;
+    let failed = cases(shared.lab, Extent::Quick)?.into_iter();
+    let failed: Vec<String> = failed.filter_map(|c| Some(format!("{}: {}", c.name, c.failed?))).collect();
+    ensure!(failed.is_empty(), "{}", failed.join("; "));
+    Ok(())
+}
+
+fn emulates_nodes(shared: &Shared) -> Result<()> {
+    match shared.lab.vendor().emulator {
+        Emulator::Bochs { .. } => Err(Skipped("Bochs emulates no nodes".into()).into()),
+        Emulator::Qemu { .. } => Ok(()),
+    }
+}
+
 /// A guest with nodes has its threads, huge pages and nodes as planned.
 pub fn placed(shared: &Shared) -> Result<()> {
-    if let Emulator::Bochs { .. } = shared.lab.vendor().emulator {
-        return Err(Skipped("Bochs emulates no nodes".into()).into());
-    }
+    emulates_nodes(shared)?;
     let placement = PLACEMENTS.iter().find(|p| p.name == "numa").context("no placement is called numa")?;
     let run = run(shared.lab, placement, PROGRAM, COMMAND)?;
     if let Some(wrong) = run.misplaced(placement) {

@@ -25,11 +25,14 @@ pub struct Args {
     #[arg(long, value_name = "CLASS", value_parser = CLASSES.each_ref().map(|c| c.0), default_value = CLASSES[0].0)]
     class: String,
     /// Runs of each placement, each in a laboratory that has just booted
-    #[arg(short = 'n', long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(short = 'n', long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=100))]
     runs: u32,
     /// Do not count local and remote references by the model
     #[arg(long)]
     no_references: bool,
+    /// Do not start guests from plans of `bifold place`, nor plant mistakes
+    #[arg(long)]
+    no_plans: bool,
     /// Write the page to this Markdown file instead of stdout
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -45,6 +48,7 @@ pub fn run(processor: &super::Processor, args: &Args) -> Result<ExitCode> {
         class: args.class.clone(),
         runs: args.runs,
         references: !args.no_references,
+        plans: !args.no_plans,
     };
     let outcome = experiment(&lab, &settings, &|what| eprintln!("lab: {what}"))?;
     match &args.output {
