@@ -138,7 +138,7 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    fn asked(stop: &AtomicBool) -> Loop {
+    fn asked(stop: &AtomicBool) -> Loop<'_> {
         let cpu = rustix::thread::sched_getcpu();
         Loop { cpu, clock: Clock::Raw, ns: 20_000_000, threshold_ns: Some(1e6), most: 100, stop }
     }

@@ -296,12 +296,15 @@ impl Extension {
             }
             return;
         }
+        if chance <= 0.0 {
+            return;
+        }
         let of_one = (-chance).ln_1p();
         let mut at = 0.0;
-        while chance > 0.0 {
+        loop {
             at += (unit(self.rng.next_u64()).ln() / of_one).floor();
             if at >= times.len() as f64 {
-                break;
+                return;
             }
             times[at as usize] += length;
             at += 1.0;
