@@ -74,7 +74,8 @@ impl Nested {
         });
         let leaves = levels[usize::from(host.page_size().level()) - 1].len();
         let (used_made, ready) = (vec![[0; 2]; leaves], vec![0; leaves / PER_WORD]);
-        let makers = host.remembers_first().then(Makers::default);
+        // The first vCPU to run makes the root.
+        let makers = host.remembers_first().then(|| Makers::of_root(HOST.depth()));
         Nested { levels, host, epoch: 1 << EPOCH_SHIFT, ages: Ages::default(), used_made, ready, makers }
     }
 

@@ -105,7 +105,7 @@ fn cells(c: &Comparison) -> (Vec<String>, Vec<Vec<String>>) {
     let mut head = vec!["\nconfiguration", "\nplacement", "guest\ntables %", "host\ntables %"];
     head.extend(["data\n%", "walk refs\n/1000 ins."]);
     if costs {
-        head.extend(["more for\nwalks %", "more for\ndata %", "overhead\n%"]);
+        head.extend(["+walks\n%", "+data\n%", "overhead\n%"]);
     }
     let all: Vec<(&bifold_model::ConfigOutcome, &Placed)> =
         o.configs.iter().flat_map(|r| r.placed.iter().map(move |p| (r, p))).collect();

@@ -27,7 +27,7 @@ fn usage_errors() {
         "compare --generate t:10 --placement numa",
         "compare --generate t:10 --placement crossed",
         "compare --generate t:10 --placement smp --host-nodes 1",
-        "compare --generate t:10 --placement smp --sample 1",
+        "compare --generate t:10 --sample --placement smp",
         "compare --generate t:10 --placement smp --check dsp",
         "compare --placement smp --runs 2 -- true",
         "compare -m 2T -- true",

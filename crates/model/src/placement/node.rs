@@ -32,7 +32,14 @@ pub struct Makers {
 }
 
 impl Makers {
-    /// The maker of a table. The first vCPU made those of which nothing is known: the root.
+    /// The first vCPU has made the root, of this level.
+    pub fn of_root(level: u8) -> Makers {
+        let mut makers = Makers::default();
+        makers.make(level, 0, 0);
+        makers
+    }
+
+    /// The maker of a table. The first vCPU made those of which nothing is known.
     pub fn of(&self, level: u8, number: u64) -> Made {
         self.tables[usize::from(level)].get(number as usize).copied().flatten().unwrap_or_default()
     }

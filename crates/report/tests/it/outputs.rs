@@ -70,7 +70,7 @@ fn placements_have_a_table_rows_and_a_part_of_the_page() {
     let facts = c.outcome.placed.as_mut().unwrap();
     facts.remote_cycles = None;
     let table = c.render(Format::Table).unwrap();
-    assert!(table.contains("memory.remote_cycles=N") && !table.contains("more for"), "{table}");
+    assert!(table.contains("memory.remote_cycles=N") && !table.contains("+walks"), "{table}");
     c.outcome.placed.as_mut().unwrap().local_cycles = None;
     assert!(c.render(Format::Table).unwrap().contains("need data caches"));
 }

@@ -4,6 +4,7 @@
 
 use bifold_model::{Placement, Split};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 /// Frames of the guest's first node.
 pub const FIRST_NODE: u64 = 0x1_0200;
@@ -39,6 +40,8 @@ pub struct Placed {
     pub first: HashMap<u64, usize>,
     /// By level and number: the vCPU that made it, and its how manieth it was.
     pub made: HashMap<(u8, u64), (usize, u64)>,
+    /// By CPU: how many it made.
+    tables_of: HashMap<usize, u64>,
     pub counts: Vec<(Placement, Counts)>,
 }
 
@@ -51,7 +54,9 @@ impl Placed {
             host_nodes,
             host_page,
             first: HashMap::new(),
-            made: HashMap::new(),
+            // The root is the first CPU's first table.
+            made: HashMap::from([((4, 0), (0, 0))]),
+            tables_of: HashMap::from([(0, 1)]),
             counts,
         }
     }
@@ -75,8 +80,11 @@ impl Placed {
     }
 
     pub fn table(&mut self, level: u8, number: u64, cpu: usize) {
-        let before = self.made.values().filter(|(by, _)| *by == cpu).count() as u64;
-        self.made.entry((level, number)).or_insert((cpu, before));
+        if let Entry::Vacant(entry) = self.made.entry((level, number)) {
+            let before = self.tables_of.entry(cpu).or_default();
+            entry.insert((cpu, *before));
+            *before += 1;
+        }
     }
 
     fn is_remote(&self, placement: Placement, cpu: usize, read: Read) -> bool {
