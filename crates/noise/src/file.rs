@@ -74,7 +74,7 @@ pub enum NoiseError {
     OutOfRange {
         /// The line.
         line: usize,
-        /// Start or length.
+        /// Start, length, end or duration.
         what: &'static str,
         /// The number.
         value: f64,
@@ -227,6 +227,7 @@ impl Reading {
         let (length, rest) = self.number(rest, text)?;
         self.within("start", start)?;
         self.within("length", length)?;
+        self.within("end", start + length)?;
         let name = rest.trim();
         self.push(start, length, if name.is_empty() { UNKNOWN } else { name })
     }
@@ -330,7 +331,7 @@ mod tests {
         assert!(error("5 5\n8 1\n").starts_with("line 2: the interruption starts at 8, before"));
         assert!(error("5 -1\n").starts_with("line 1: the length -1 is not from 0"));
         assert!(error("-5 1\n").starts_with("line 1: the start -5 is not"));
-        for bad in ["NaN 1", "inf 1", "1 nan", "1 1e300", "1e16 1"] {
+        for bad in ["NaN 1", "inf 1", "1 nan", "1 1e300", "1e16 1", "6e14 6e14"] {
             assert!(error(bad).contains("is not from 0 to 1e15 ns"), "{bad}");
         }
         for bad in ["1", "a b", "1\tx", "1,2", "0x10 3"] {
