@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The cpuset of a process: the CPUs and nodes that its cgroup allows.
+//! The cpusets of a process and of its threads: the CPUs and nodes that their cgroups allow.
+//!
+//! libvirt gives each vCPU, each I/O thread, and all other threads together (`emulator`) a cgroup of their own within the
+//! guest's (`cgroup-v2.rst`, "Threads"), and each has the CPUs of its pin.
 
 use crate::Host;
 use crate::memory::text;
 use crate::topology::NumberSet;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Component, Path, PathBuf};
 
 /// A cpuset.
@@ -27,11 +31,32 @@ const FILES: [(&str, &str); 3] = [
 impl Host {
     /// The cpuset of a process; `None` if the kernel has none, or the cgroup is not visible from here, as in a container.
     pub fn cpuset(&self, pid: u32) -> Option<Cpuset> {
-        let cgroups = text(&self.proc.join(format!("{pid}/cgroup")));
+        self.cpuset_of(&text(&self.proc.join(format!("{pid}/cgroup"))))
+    }
+
+    /// The cpusets of those of a process's threads whose cgroup is not the process's, by thread id.
+    pub fn thread_cpusets(&self, pid: u32, threads: impl IntoIterator<Item = u32>) -> BTreeMap<u32, Cpuset> {
+        let process = text(&self.proc.join(format!("{pid}/cgroup")));
+        // Many threads share few cgroups.
+        let mut known: HashMap<String, Option<Cpuset>> = HashMap::new();
+        let mut found = BTreeMap::new();
+        for thread in threads {
+            let cgroups = text(&self.proc.join(format!("{pid}/task/{thread}/cgroup")));
+            if cgroups.is_empty() || cgroups == process {
+                continue;
+            }
+            let cpuset = known.entry(cgroups).or_insert_with_key(|cgroups| self.cpuset_of(cgroups));
+            found.extend(cpuset.clone().map(|cpuset| (thread, cpuset)));
+        }
+        found
+    }
+
+    /// The cpuset that the text of a `cgroup` file means.
+    fn cpuset_of(&self, cgroups: &str) -> Option<Cpuset> {
         let root = self.sys.join("fs/cgroup");
         // Version 1 first: where it has the controller, version 2 has not.
-        let one = path_of(&cgroups, |controllers| controllers.split(',').any(|c| c == "cpuset"));
-        let two = path_of(&cgroups, str::is_empty);
+        let one = path_of(cgroups, |controllers| controllers.split(',').any(|c| c == "cpuset"));
+        let two = path_of(cgroups, str::is_empty);
         let one = one.and_then(|path| nearest(&root.join("cpuset"), &path));
         one.or_else(|| {
             let two = two?;
@@ -89,5 +114,30 @@ mod tests {
         file("cpuset/a/cpuset.cpus", "1\n");
         file("cpuset/a/cpuset.mems", "0\n");
         assert_eq!(host.cpuset(42).unwrap().cpus.to_string(), "1");
+    }
+
+    #[test]
+    fn threads_in_cgroups_of_their_own_have_their_limits() {
+        let (_dir, host) = host();
+        let cgroup = |path: &str, of: &str| {
+            put(
+                &host.proc.join(format!("42/{path}cgroup")),
+                format!("0::/vm.scope/libvirt/{of}\n").as_bytes(),
+            );
+        };
+        for (of, cpus) in [("emulator", "0-1"), ("vcpu0", "4"), ("vcpu1", "5")] {
+            let folder = host.sys.join("fs/cgroup/vm.scope/libvirt").join(of);
+            put(&folder.join("cpuset.cpus.effective"), cpus.as_bytes());
+            put(&folder.join("cpuset.mems.effective"), b"0");
+        }
+        cgroup("", "emulator");
+        for (thread, of) in [(42, "emulator"), (43, "vcpu0"), (44, "vcpu1"), (45, "vcpu1")] {
+            cgroup(&format!("task/{thread}/"), of);
+        }
+        let found = host.thread_cpusets(42, 42..=46);
+        let cpus: Vec<(u32, String)> = found.iter().map(|(t, c)| (*t, c.cpus.to_string())).collect();
+        assert_eq!(cpus, [(43, "4".into()), (44, "5".into()), (45, "5".into())]);
+        assert!(found[&43].folder.ends_with("libvirt/vcpu0"));
+        assert_eq!(host.cpuset(42).unwrap().cpus.to_string(), "0-1");
     }
 }

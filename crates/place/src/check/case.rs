@@ -80,18 +80,30 @@ impl Case<'_> {
         self.topology.caches.iter().position(|c| c.level == 3 && c.cpus.contains(cpu))
     }
 
-    /// Online CPUs that no guest's vCPU is pinned to and that the guest's cgroup allows.
+    /// Online CPUs that no guest's vCPU is pinned to.
     pub fn free_cpus(&self) -> NumberSet {
         let online: NumberSet =
             self.topology.cpus.iter().filter(|(_, c)| c.online).map(|(n, _)| *n).collect();
         let taken = self.seen.guests.iter().fold(NumberSet::default(), |all, g| all.union(&g.pinned_cpus()));
-        let free = online.difference(&taken).difference(&self.topology.isolated);
-        self.guest.cpuset.as_ref().map_or(free.clone(), |c| free.intersection(&c.cpus))
+        online.difference(&taken).difference(&self.topology.isolated)
     }
 
-    /// Those of the free CPUs that are on the guest's nodes, if there are any.
-    pub fn free_near(&self) -> NumberSet {
+    /// The free CPUs that the cgroups of any of these threads allow; those on the guest's nodes, if there are any.
+    pub fn free_for(&self, threads: impl IntoIterator<Item = u32>) -> NumberSet {
+        let allowed: Option<Vec<&NumberSet>> =
+            threads.into_iter().map(|t| Some(&self.guest.cpuset_of(t)?.cpus)).collect();
         let free = self.free_cpus();
+        match allowed {
+            Some(sets) => {
+                let all = sets.into_iter().fold(NumberSet::default(), |all, set| all.union(set));
+                self.near(free.intersection(&all))
+            }
+            None => self.near(free),
+        }
+    }
+
+    /// Those of the CPUs that are on the guest's nodes, if there are any.
+    pub fn near(&self, free: NumberSet) -> NumberSet {
         let homes = self.host_nodes(&self.guest.pinned_cpus());
         let near = free.iter().filter(|c| self.host_node(*c).is_some_and(|n| homes.contains(&n)));
         Some(near.collect::<NumberSet>()).filter(|n| !n.is_empty()).unwrap_or(free)

@@ -169,12 +169,14 @@ fn outline(host: &Host, guest: &LiveGuest, told: &Told) -> Result<GuestSeen, Che
             thread.role = Role::Io(id.clone());
         }
     }
+    let thread_cpusets = host.thread_cpusets(guest.pid, threads.iter().map(|t| t.id));
     Ok(GuestSeen {
         pid: guest.pid,
         name: guest.name.clone(),
         kvm: guest.kvm,
         threads,
         cpuset: host.cpuset(guest.pid),
+        thread_cpusets,
         view: view(host, guest.pid),
         ..GuestSeen::default()
     })

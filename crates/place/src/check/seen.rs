@@ -48,6 +48,8 @@ pub struct GuestSeen {
     pub threads: Vec<Thread>,
     /// The cpuset of the process.
     pub cpuset: Option<Cpuset>,
+    /// The cpusets of threads whose cgroup is not the process's, by thread id.
+    pub thread_cpusets: BTreeMap<u32, Cpuset>,
     /// What the guest sees, by its command line.
     pub view: Option<View>,
     /// The guest's memory.
@@ -128,6 +130,11 @@ impl GuestSeen {
     /// The CPUs that vCPUs are pinned to.
     pub fn pinned_cpus(&self) -> NumberSet {
         self.pins().into_values().collect()
+    }
+
+    /// The cpuset of a thread.
+    pub fn cpuset_of(&self, thread: u32) -> Option<&Cpuset> {
+        self.thread_cpusets.get(&thread).or(self.cpuset.as_ref())
     }
 
     /// The process's first thread.

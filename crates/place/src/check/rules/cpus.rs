@@ -3,9 +3,12 @@
 
 use super::super::case::{Case, few, pin};
 use super::super::kinds::Kind;
+use crate::plan::GuestPlan;
 use crate::settings::quoted;
 use bifold_host::placement::Thread;
+use bifold_host::topology::NumberSet;
 use std::collections::BTreeMap;
+use std::path::Path;
 
 /// Pins that were made before the vCPU threads existed: all of them have what the main thread has.
 pub fn too_early(case: &mut Case) {
@@ -108,21 +111,48 @@ fn limits(case: &mut Case) {
         let evidence = format!("CPU {} is offline", few(offline.iter().map(u32::to_string)));
         case.find(Kind::CpuOffline, evidence, mend);
     }
-    let Some(cpuset) = &case.guest.cpuset else { return };
-    let lacking: Vec<u32> = cpus.into_iter().filter(|c| !cpuset.cpus.contains(*c)).collect();
-    if !lacking.is_empty() {
-        let all = lacking.iter().fold(cpuset.cpus.clone(), |mut all, cpu| {
-            all.insert(*cpu);
-            all
-        });
-        let evidence = format!(
-            "{} has CPU {}, the plan uses {}",
-            cpuset.folder.display(),
-            cpuset.cpus,
-            few(lacking.iter().map(u32::to_string))
-        );
-        let mend = format!("echo {all} > {}", quoted(&format!("{}/cpuset.cpus", cpuset.folder.display())));
-        case.find(Kind::CpusetWithoutCpu, evidence, mend);
+    cgroups(case, plan);
+}
+
+/// Planned CPUs that the cgroups of the vCPUs' threads lack. libvirt has a cgroup for each vCPU.
+fn cgroups(case: &mut Case, plan: &GuestPlan) {
+    let vcpus = case.guest.vcpus();
+    let mut lacking: BTreeMap<&Path, (&NumberSet, NumberSet)> = BTreeMap::new();
+    for planned in &plan.vcpus {
+        let Some(cpuset) = vcpus.get(&planned.vcpu).and_then(|t| case.guest.cpuset_of(t.id)) else {
+            continue;
+        };
+        if !cpuset.cpus.contains(planned.cpu) {
+            let lacks = lacking.entry(&cpuset.folder).or_insert((&cpuset.cpus, NumberSet::default()));
+            lacks.1.insert(planned.cpu);
+        }
+    }
+    if lacking.is_empty() {
+        return;
+    }
+    let evidence = few(lacking
+        .iter()
+        .map(|(folder, (has, lacks))| format!("{} has CPU {has}, the plan uses {lacks}", folder.display())));
+    let mend = lacking.iter().map(|(folder, (has, lacks))| {
+        format!("echo {} > {}", has.union(lacks), quoted(&format!("{}/cpuset.cpus", folder.display())))
+    });
+    let mend = mend.collect::<Vec<_>>().join("; ");
+    case.find(Kind::CpusetWithoutCpu, evidence, mend);
+}
+
+/// What to do about a CPU that several vCPUs are pinned to.
+fn elsewhere(case: &Case) -> String {
+    let allowed = case.free_for(case.guest.vcpus().values().map(|t| t.id));
+    let free = case.near(case.free_cpus());
+    if !allowed.is_empty() {
+        format!("pin one of them elsewhere: taskset -pc CPU THREAD; free CPUs: {allowed}")
+    } else if !free.is_empty() {
+        // A cgroup for each vCPU has its CPUs only.
+        format!(
+            "pin one of them elsewhere: virsh vcpupin, or taskset -pc CPU THREAD once the thread's cgroup has the CPU; free CPUs: {free}"
+        )
+    } else {
+        "the host has no free CPU: give the guests fewer vCPUs, or do not pin them".to_string()
     }
 }
 
@@ -150,12 +180,7 @@ pub fn shared(case: &mut Case) {
             }
         }
     }
-    let free = case.free_near();
-    let mend = if free.is_empty() {
-        "the host has no free CPU: give the guests fewer vCPUs, or do not pin them".to_string()
-    } else {
-        format!("pin one of them elsewhere: taskset -pc CPU THREAD; free CPUs: {free}")
-    };
+    let mend = elsewhere(case);
     if !crowded.is_empty() && !case.has(Kind::PinnedTooEarly) {
         case.find(Kind::TwoVcpusOnOneCpu, few(crowded), mend.clone());
     }

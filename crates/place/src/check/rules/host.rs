@@ -35,7 +35,7 @@ pub fn tables(case: &mut Case) {
 
 /// Interrupts that go to the CPUs of vCPUs.
 pub fn interrupts(case: &mut Case) {
-    let (cpus, free) = (case.guest.pinned_cpus(), case.free_near());
+    let (cpus, free) = (case.guest.pinned_cpus(), case.near(case.free_cpus()));
     let mut found = Vec::new();
     let mut mend = Vec::new();
     for irq in &case.seen.host.interrupts {

@@ -38,9 +38,9 @@ pub fn io(case: &mut Case) {
 fn strays(case: &mut Case, threads: Vec<(Thread, Option<NumberSet>)>, on_vcpu: Kind, off_plan: Kind) {
     let taken = case.guest.pinned_cpus();
     let taken = case.plan.map_or(taken.clone(), |p| taken.union(&p.vcpus.iter().map(|v| v.cpu).collect()));
-    let free = case.free_near();
     let (mut on, mut off) = (Vec::new(), Vec::new());
     for (thread, planned) in threads {
+        let free = case.free_for([thread.id]);
         let collides = !thread.cpus.intersection(&taken).is_empty();
         let stray = |wanted: &NumberSet| Stray {
             id: thread.id,

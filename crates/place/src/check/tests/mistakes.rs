@@ -2,7 +2,6 @@
 //! Mistakes, each with the names of its findings: with a plan, and without.
 
 use super::*;
-use bifold_host::placement::Cpuset;
 
 /// Makes a mistake and compares the findings' names.
 fn found(planned: &[&str], alone: &[&str], mistake: impl Fn(&mut Scene)) {
@@ -120,6 +119,32 @@ fn a_cpuset_that_lacks_something() {
     let mut scene = Scene::new();
     scene.guest().cpuset = cpuset("0-15", "0");
     assert_eq!(scene.findings(true)[0].mend, "echo 0-1 > '/sys/fs/cgroup/a b/cpuset.mems'");
+}
+
+#[test]
+fn a_vcpu_whose_own_cgroup_lacks_its_cpu() {
+    let mut scene = Scene::new();
+    scene.within_libvirts_cgroups();
+    scene.guest().thread_cpusets.get_mut(&112).unwrap().cpus = set("11");
+    assert_eq!(scene.names(true), ["cpuset-without-cpu"]);
+    let finding = &scene.findings(true)[0];
+    assert_eq!(finding.evidence, "/sys/fs/cgroup/libvirt/vcpu2 has CPU 11, the plan uses 10");
+    assert_eq!(finding.mend, "echo 10-11 > /sys/fs/cgroup/libvirt/vcpu2/cpuset.cpus");
+    assert_eq!(scene.names(false), [] as [&str; 0]);
+}
+
+#[test]
+fn free_cpus_are_those_of_the_threads_own_cgroup() {
+    let mut scene = Scene::new();
+    scene.vcpu(1, "2");
+    scene.within_libvirts_cgroups();
+    scene.guest().threads[0].cpus = set("2");
+    scene.guest().threads[1].cpus = set("2");
+    let mends: Vec<(&str, String)> =
+        scene.findings(false).into_iter().map(|f| (f.kind.name(), f.mend)).collect();
+    assert!(mends[0].1.starts_with("pin one of them elsewhere: virsh vcpupin"), "{mends:?}");
+    assert_eq!(mends[1], ("emulator-on-vcpu-cpu", "taskset -pc 0-1 100".into()));
+    assert_eq!(mends[2], ("io-thread-on-vcpu-cpu", "taskset -pc 1 101".into()));
 }
 
 #[test]

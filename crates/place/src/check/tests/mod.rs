@@ -8,7 +8,7 @@ mod sound;
 use super::*;
 use crate::plan::{Caches, Cost, GuestNode, GuestPlan, SCHEMA as PLAN_SCHEMA, Smp, Step, VcpuPlan};
 use crate::view::View;
-use bifold_host::placement::{Interrupt, Memory, Role, Thread};
+use bifold_host::placement::{Cpuset, Interrupt, Memory, Role, Thread};
 use bifold_host::topology::{Cache, Cpu, Device, HugePool, Node, NumberSet};
 use std::collections::BTreeMap;
 
@@ -106,6 +106,7 @@ fn guest() -> GuestSeen {
         kvm: true,
         threads: threads(&["2", "4", "10", "12"]),
         cpuset: None,
+        thread_cpusets: BTreeMap::new(),
         view: view(OPTIONS),
         blocks: vec![block(0, 0), block(1, 1)],
         unknown: Vec::new(),
@@ -188,6 +189,25 @@ impl Scene {
     fn vcpu(&mut self, vcpu: u32, cpus: &str) {
         let thread = self.guest().threads.iter_mut().find(|t| t.role == Role::Vcpu(vcpu));
         thread.unwrap().cpus = set(cpus);
+    }
+
+    /// Gives the threads the cgroups that libvirt makes: the emulator's, each I/O thread's and each vCPU's.
+    fn within_libvirts_cgroups(&mut self) {
+        let cpuset = |name: &str, cpus: &NumberSet| Cpuset {
+            folder: format!("/sys/fs/cgroup/libvirt/{name}").into(),
+            cpus: cpus.clone(),
+            mems: set("0-1"),
+        };
+        let guest = self.guest();
+        guest.cpuset = Some(cpuset("emulator", &set("0-1")));
+        for thread in &guest.threads {
+            let name = match &thread.role {
+                Role::Vcpu(n) => format!("vcpu{n}"),
+                Role::Io(_) => "iothread1".to_string(),
+                Role::Emulator => continue,
+            };
+            guest.thread_cpusets.insert(thread.id, cpuset(&name, &thread.cpus));
+        }
     }
 
     /// Starts the guest with other options.

@@ -110,6 +110,18 @@ fn an_smp_guest_over_nodes_because_the_plan_says_so() {
 }
 
 #[test]
+fn a_guest_of_libvirt_whose_threads_have_cgroups_of_their_own() {
+    let mut scene = Scene::new();
+    scene.within_libvirts_cgroups();
+    is_sound(&scene);
+    // Its interrupt may leave for any free CPU.
+    scene.seen.host.interrupts[0].cpus = set("2");
+    scene.seen.host.interrupts[0].counts = BTreeMap::from([(2, 1 << 20)]);
+    let mends: Vec<String> = scene.findings(false).into_iter().map(|f| f.mend).collect();
+    assert_eq!(mends, ["echo 0-1,3,5-9,11,13-15 > /proc/irq/24/smp_affinity_list"]);
+}
+
+#[test]
 fn two_guests_beside_each_other() {
     let mut scene = Scene::new();
     let mut other = guest();
