@@ -32,7 +32,11 @@ impl Host {
     fn interrupt(&self, number: u32) -> Option<Interrupt> {
         let dir = self.proc.join(format!("irq/{number}"));
         let list = |name| text(&dir.join(name)).parse::<NumberSet>().ok().filter(|s| !s.is_empty());
-        let cpus = list("effective_affinity_list").or_else(|| list("smp_affinity_list"))?;
+        let cpus = match (list("effective_affinity_list"), list("smp_affinity_list")) {
+            // Message-signalled interrupts move when they come next (IRQD_SETAFFINITY_PENDING), which may take long.
+            (Some(now), Some(next)) if now.intersection(&next).is_empty() => next,
+            (now, next) => now.or(next)?,
+        };
         let sys = self.sys.join(format!("kernel/irq/{number}"));
         let handlers = text(&sys.join("actions")).trim().to_owned();
         if handlers.is_empty() || handlers == "(null)" {
@@ -62,6 +66,9 @@ mod tests {
             put(&host.proc.join(format!("irq/{number}/{file}")), b"0-1\n");
             put(&host.sys.join(format!("kernel/irq/{number}/actions")), actions.as_bytes());
         }
+        // Moved to CPUs 0-1, but there was no interrupt since.
+        put(&host.proc.join("irq/9/effective_affinity_list"), b"3\n");
+        put(&host.proc.join("irq/24/smp_affinity_list"), b"0-3\n");
         put(&host.proc.join("irq/default_smp_affinity"), b"3\n");
         put(&host.sys.join("kernel/irq/24/per_cpu_count"), b"5,0,7\n");
         let found = host.interrupts();
