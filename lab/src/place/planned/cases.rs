@@ -23,9 +23,16 @@ pub const TWO_NODES: Wishes =
 const SMALL_PAGES: Wishes =
     wishes("small-pages", "vcpus = 2\nmemory = \"128M\"\npage_size = \"4K\"\nnodes = 2\nksm = true");
 
+const NO_POLLING: Wishes = Wishes {
+    name: "no-polling",
+    guest: "vcpus = 2\nmemory = \"128M\"\npage_size = \"2M\"\nnodes = 2",
+    host: "reserve_cpus = \"1,3\"\nhalt_poll_ns = 0",
+};
+
 /// Guests that are sound.
-pub const SOUND: [Wishes; 10] = [
+pub const SOUND: [Wishes; 11] = [
     TWO_NODES,
+    NO_POLLING,
     SMALL_PAGES,
     wishes("one-vcpu", "vcpus = 1\nmemory = \"64M\"\npage_size = \"2M\""),
     wishes("one-vcpu-small-pages", "vcpus = 1\nmemory = \"64M\"\npage_size = \"4K\""),
@@ -97,7 +104,7 @@ pub const STARTED: [Mistake; 9] = [
 ];
 
 /// Mistakes in the life of a guest. Behind each, the guest is placed by its plan again and has to be sound.
-pub const DONE: [Mistake; 9] = [
+pub const DONE: [Mistake; 6] = [
     done("vcpu-on-wrong-cpu", "pin $(vcpu 0) 3", ""),
     done("vcpu-unpinned", "pin $(vcpu 0) 0-1", ""),
     done("vcpu-floats-over-nodes", "pin $(vcpu 1) 0-3", ""),
@@ -108,17 +115,24 @@ pub const DONE: [Mistake; 9] = [
         "echo 1 > /proc/sys/kernel/numa_balancing",
         "echo 0 > /proc/sys/kernel/numa_balancing",
     ),
-    done(
-        "setting-not-as-planned",
-        "echo 77777 > /sys/module/kvm/parameters/halt_poll_ns",
-        "echo 0 > /sys/module/kvm/parameters/halt_poll_ns",
-    ),
+];
+
+/// Mistakes that move memory, each with a guest of its own, which is not sound any more.
+pub const MOVED: [Mistake; 2] = [
     done("cpuset-without-node", "cpuset cpuset.mems 0", "no_cpuset"),
     done("cpuset-without-cpu", "cpuset cpuset.cpus 1-3", "no_cpuset"),
 ];
 
-/// Mistakes of hosts on which the guest does not run, or that need another guest.
-pub const OTHERS: [Mistake; 2] = [
+/// Mistakes that need another guest.
+pub const OTHERS: [Mistake; 3] = [
+    Mistake {
+        wishes: NO_POLLING,
+        ..done(
+            "setting-not-as-planned",
+            "echo 77777 > /sys/module/kvm/parameters/halt_poll_ns",
+            "echo 0 > /sys/module/kvm/parameters/halt_poll_ns",
+        )
+    },
     Mistake {
         wishes: SMALL_PAGES,
         ..done(

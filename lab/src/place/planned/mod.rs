@@ -16,7 +16,7 @@ use crate::BUSYBOX;
 use crate::lab::job::{Job, Jobs, at};
 use crate::lab::{Lab, Output, Plan, beside};
 use crate::quick::sh;
-use cases::{DONE, Mistake, OTHERS, SOUND, STARTED, TWO_NODES, Wishes};
+use cases::{DONE, MOVED, Mistake, OTHERS, SOUND, STARTED, TWO_NODES, Wishes};
 
 /// Shell functions of the host.
 const HOST: &str = include_str!("host.sh");
@@ -64,7 +64,7 @@ pub enum Extent {
 
 /// The findings of all planted mistakes.
 pub fn mistakes() -> impl Iterator<Item = &'static str> {
-    [&STARTED[..], &DONE, &OTHERS].into_iter().flatten().map(|m| m.finding).chain([POOL_SHORT])
+    [&STARTED[..], &DONE, &MOVED, &OTHERS].into_iter().flatten().map(|m| m.finding).chain([POOL_SHORT])
 }
 
 /// Runs the cases.
@@ -151,11 +151,14 @@ fn everything() -> String {
         .iter()
         .map(|m| format!("alive {}\n{}clean {}\n", m.wishes.name, done_to(&[*m]), m.finding))
         .collect();
+    let moved =
+        |m: &Mistake| format!("once {} {} {} {}\n", m.finding, m.wishes.name, word(m.then), word(m.back));
     [
         booted(),
         done_to(&DONE),
         "clean booted\n".into(),
         started(&STARTED),
+        MOVED.iter().map(moved).collect(),
         others,
         format!("short {}\n", TWO_NODES.name),
         sound,
@@ -226,7 +229,7 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), all);
         assert!(all >= 15);
-        for mistake in [&STARTED[..], &DONE, &OTHERS].concat() {
+        for mistake in [&STARTED[..], &DONE, &MOVED, &OTHERS].concat() {
             assert!(SOUND.iter().any(|w| w.name == mistake.wishes.name), "{mistake:?}");
         }
     }
