@@ -31,7 +31,7 @@ plan() {
 }
 # launch EDIT ARGS: starts the guest by the command line, changed by a script for sed, with ARGS behind it.
 launch() {
-    command=$($B grep -v '^#' /tmp/qemu | $B sed "$1")
+    command=$($B grep -v '^#' /tmp/qemu | $B sed "$1" | $B sed 's/ \\$//' | $B tr '\n' ' ')
     (eval "exec $command -display none -nodefaults -no-user-config $2" > $OUT/qemu.log 2>&1) &
     vm=$!
     last=$($B grep -c "^# pin 'CPU" /tmp/qemu)
