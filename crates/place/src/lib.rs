@@ -22,6 +22,7 @@ mod settings;
 mod shape;
 mod short;
 mod steps;
+mod valid;
 pub mod view;
 pub mod wishes;
 

@@ -2,6 +2,7 @@
 //! What a plan says. The JSON form has the same names; its schema is `bifold.place-plan/1`.
 
 pub use crate::cost::Cost;
+pub use crate::valid::BadPlan;
 
 use bifold_host::topology::NumberSet;
 use serde::{Deserialize, Serialize};
