@@ -112,6 +112,38 @@ fn a_guest_is_checked_pinned_and_let_go() {
 }
 
 #[test]
+fn a_plan_in_a_file_that_is_applied_has_no_findings_for_refused_wishes() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(qemu) = guest(dir.path()) else { return };
+    let (file, run) = (dir.path().join("plan.json"), dir.path().join("run"));
+    let path = "/proc/sys/vm/stat_interval";
+    let step = format!(r#""steps":[{{"path":"{path}","value":"12345","needed":false,"why":"y"}}]"#);
+    let text = plan(&qemu.1, 0).replace("\"steps\":[]", &step);
+    fs::write(&file, &text).unwrap();
+    fs::create_dir(&run).unwrap();
+    let host = bifold_host::Host::live();
+    let kept = bifold_place::apply::Kept::within(&run);
+    let refused = |boot: String| {
+        let found = vec![("boot".to_string(), boot), ("refused".to_string(), path.to_string())];
+        let journal = bifold_host::held::Journal { what: "place".into(), pid: std::process::id(), found };
+        journal.write(&kept.places.journal).unwrap();
+    };
+    let told = || {
+        let words = format!("place check {} --plan {} --state {}", qemu.1, file.display(), run.display());
+        bifold(&words).stdout.contains("setting-not-as-planned")
+    };
+    assert!(told(), "no plan is applied");
+    fs::write(&kept.plan, &text).unwrap();
+    refused(host.boot_id());
+    assert!(!told(), "the kernel has refused this wish");
+    refused("another boot".into());
+    assert!(told());
+    refused(host.boot_id());
+    fs::write(&kept.plan, text.replace("12345", "54321")).unwrap();
+    assert!(told(), "another plan is applied");
+}
+
+#[test]
 fn what_cannot_be_checked_or_applied_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let fails = |words: &str, status: i32, text: &str| {
@@ -124,6 +156,11 @@ fn what_cannot_be_checked_or_applied_is_an_error() {
     let apply = format!("apply {}", file.display());
     fs::write(&file, "{\"schema\": 7").unwrap();
     fails(&apply, 1, "is no plan");
+    let broken = plan("x", 0).replace("\"page_kib\":4", "\"page_kib\":18014398509481984");
+    fs::write(&file, broken).unwrap();
+    let page = "guest x of the plan: page_kib is 18014398509481984";
+    fails(&apply, 1, page);
+    fails(&format!("check --plan {}", file.display()), 1, page);
     fs::write(&file, plan("x", 60_000)).unwrap();
     fails(&apply, 1, "this host has no CPU 60000");
     let step = r#""steps":[{"path":"/proc/sys/kernel/core_pattern","value":"x","needed":true,"why":"y"}]"#;

@@ -41,12 +41,20 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<Status> {
 
 /// The plan of `--plan`, else the one that is applied.
 fn plan(host: &Host, args: &CheckArgs) -> anyhow::Result<Option<Plan>> {
+    let kept = Kept::within(&args.state);
+    let applied = || {
+        let plan = kept.applied(host)?;
+        plan.iter().try_for_each(Plan::validate)?;
+        anyhow::Ok(plan)
+    };
     if let Some(path) = &args.plan {
-        return plans::read(path).map(Some);
+        let plan = plans::read(path)?;
+        // Of the plan that is applied, the wishes that the kernel refused are no findings.
+        let is_kept = plans::read(&kept.plan).is_ok_and(|kept| kept == plan);
+        let without_refused = if is_kept { applied().ok().flatten() } else { None };
+        return Ok(Some(without_refused.unwrap_or(plan)));
     }
-    let applied = Kept::within(&args.state).applied(host);
-    Ok(applied.unwrap_or_else(|e| {
-        let e = anyhow::Error::from(e);
+    Ok(applied().unwrap_or_else(|e| {
         note(!args.quiet, format_args!("the plan that is applied is not used: {e:#}"));
         None
     }))
