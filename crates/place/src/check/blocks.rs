@@ -61,6 +61,14 @@ pub fn find(view: Option<&View>, memory: &[Memory], told: &[RamBlock]) -> (Vec<F
     (all.collect(), unknown)
 }
 
+/// That memory in DIMMs and the like is not looked at.
+pub fn plugged(view: &View) -> Option<String> {
+    let ids = view.plugged.join(", ");
+    (!ids.is_empty()).then(|| {
+        format!("its memory {ids} in DIMMs or virtio devices: only memory that it starts with is looked at")
+    })
+}
+
 /// The backends that are memory of the guest, in the order in which QEMU makes them.
 fn parts(view: &View) -> Vec<Part> {
     let used = |b: &&Backend| {
@@ -229,6 +237,16 @@ mod tests {
     fn a_missing_mapping_is_unknown_rather_than_another() {
         let (found, unknown) = find(Some(&view(TWO)), &[memory(1 << 30, 64, MEMFD, Some(12))], &[]);
         assert!(found.is_empty() && unknown.unwrap().contains("a, b"));
+    }
+
+    #[test]
+    fn memory_in_dimms_is_told_as_unknown() {
+        let line = "-m 64M,slots=2,maxmem=1G -object memory-backend-ram,id=more,size=64M";
+        assert_eq!(plugged(&view(line)), None);
+        for driver in ["pc-dimm", "virtio-mem-pci", "nvdimm"] {
+            let told = plugged(&view(&format!("{line} -device {driver},id=d,memdev=more"))).unwrap();
+            assert!(told.starts_with("its memory more in DIMMs"), "{told}");
+        }
     }
 
     #[test]

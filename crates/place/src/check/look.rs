@@ -245,7 +245,8 @@ fn memory_seen(
     unknown: &mut Vec<Unknown>,
 ) -> Result<Vec<Block>, CheckError> {
     let (found, doubt) = blocks::find(guest.view.as_ref(), memory, &told.blocks);
-    unknown.extend(doubt.map(|what| Unknown { what, privilege: false }));
+    let plugged = guest.view.as_ref().and_then(blocks::plugged);
+    unknown.extend(doubt.into_iter().chain(plugged).map(|what| Unknown { what, privilege: false }));
     let mappings: Vec<&Memory> = found.iter().map(|(_, m)| m).collect();
     let pages = match pages::look(guest.pid, &mappings, MOST_PAGES, options.progress) {
         Ok(pages) => pages,

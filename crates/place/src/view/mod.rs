@@ -43,6 +43,8 @@ pub struct View {
     pub io_threads: Vec<String>,
     /// PCI addresses of devices of the host that the guest has.
     pub devices: Vec<String>,
+    /// Backends of memory in DIMMs and virtio devices, by id.
+    pub plugged: Vec<String>,
     /// The socket of QEMU's machine protocol, if QEMU listens on one.
     pub qmp: Option<String>,
 }

@@ -145,7 +145,8 @@ fn machine(view: &mut View, machine: &Pairs) {
 }
 
 fn cpu(view: &mut View, cpu: &Pairs) {
-    if cpu.get("l3-cache") == Some("off") {
+    // The host's caches take the place of QEMU's own.
+    if cpu.get("l3-cache") == Some("off") && !cpu.is_on("host-cache-info") {
         view.l3 = None;
     }
 }
@@ -156,6 +157,13 @@ fn device(view: &mut View, device: &Pairs) {
             .get("host")
             .map(|a| if a.matches(':').count() == 1 { format!("0000:{a}") } else { a.into() });
         view.devices.extend(host);
+    }
+    let plugs = |driver: &str| {
+        ["pc-dimm", "nvdimm"].contains(&driver)
+            || ["virtio-mem", "virtio-pmem"].iter().any(|d| driver.starts_with(d))
+    };
+    if device.get("driver").is_some_and(plugs) {
+        view.plugged.extend(device.get("memdev").map(String::from));
     }
 }
 

@@ -35,6 +35,18 @@ fn nodes_backends_and_distances_are_read() {
 }
 
 #[test]
+fn an_l3_is_qemus_or_the_hosts_or_none() {
+    for (cpu, l3) in [
+        ("host", Some(Level::Die)),
+        ("host,l3-cache=off", None),
+        ("host,l3-cache=off,host-cache-info=off", None),
+        ("host,host-cache-info=on,l3-cache=off", Some(Level::Die)),
+    ] {
+        assert_eq!(view(&format!("qemu-system-x86_64 -cpu {cpu}")).l3, l3, "{cpu}");
+    }
+}
+
+#[test]
 fn missing_levels_are_qemus() {
     for (smp, sockets, cores, threads, vcpus) in [
         ("8", 1, 8, 1, 8),

@@ -5,6 +5,7 @@ use super::super::case::{Case, few};
 use super::super::kinds::Kind;
 use crate::view::{LOCAL, Level, Levels, REMOTE};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound::{Excluded, Unbounded};
 
 /// Guest nodes beside the host nodes of their vCPUs.
 pub fn nodes(case: &mut Case) {
@@ -115,7 +116,7 @@ fn pairs(case: &Case, levels: &Levels, pins: &BTreeMap<u32, u32>) -> Vec<(u32, u
     let mut found = Vec::new();
     let siblings = |a: u32, b: u32| case.topology.cpus.get(&a).is_some_and(|c| c.threads.contains(b));
     for (a, cpu_a) in pins {
-        for (b, cpu_b) in pins.range(a + 1..) {
+        for (b, cpu_b) in pins.range((Excluded(*a), Unbounded)) {
             if cpu_a == cpu_b {
                 continue; // has a name of its own
             }
