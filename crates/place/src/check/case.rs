@@ -69,6 +69,18 @@ impl Case<'_> {
         one(&homes?)
     }
 
+    /// The nodes with memory that are nearest to a host node: the node itself, if it has any.
+    pub fn memory_near(&self, home: u32) -> BTreeSet<u32> {
+        let nodes = &self.topology.nodes;
+        let with_memory = || nodes.iter().filter(|(_, n)| n.memory > 0).map(|(number, _)| *number);
+        let Some(own) = nodes.get(&home).filter(|n| n.memory == 0 && with_memory().next().is_some()) else {
+            return BTreeSet::from([home]);
+        };
+        let distance = |to: &u32| own.distances.get(to).copied().unwrap_or(u32::MAX);
+        let least = with_memory().map(|to| distance(&to)).min();
+        with_memory().filter(|to| Some(distance(to)) == least).collect()
+    }
+
     /// The one host node that the plan has for all vCPUs of a guest node.
     pub fn planned_home(&self, node: u32) -> Option<u32> {
         let vcpus = self.plan?.vcpus.iter().filter(|v| v.node == node);

@@ -152,13 +152,13 @@ kinds! {
         "The distances between guest nodes are not those of their host nodes, or of the plan."
         "The guest prefers the wrong node when its own is full."
     InterruptsOnVcpuCpu "interrupts-on-vcpu-cpu" Warning
-        "An interrupt goes to a vCPU's CPU: against the plan, or more than 10 times a second."
+        "An interrupt goes to a vCPU's CPU: against the plan, or without a plan more than 10 times a second."
         "Each interrupt is an exit, and its handler's time is the vCPU's."
     DeviceFar "device-far" Warning
         "A device of the guest is on a node where the guest has no vCPU."
         "Each DMA and each interrupt crosses nodes."
     NumaBalancingOn "numa-balancing-on" Warning
-        "NUMA balancing is on, and the guest's vCPUs are pinned."
+        "NUMA balancing is on, the guest's vCPUs are pinned, and no plan keeps it."
         "The kernel unmaps guest memory again and again to find out what is known: page faults in the host, and split huge pages."
     KsmMergesAcrossNodes "ksm-merges-across-nodes" Warning
         "KSM runs, may merge pages of different nodes, and may merge this guest's memory."

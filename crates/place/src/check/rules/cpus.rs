@@ -14,8 +14,7 @@ use std::path::Path;
 pub fn too_early(case: &mut Case) {
     let vcpus = case.guest.vcpus();
     let Some(main) = case.guest.main().map(|m| m.cpus.clone()) else { return };
-    let online = case.topology.cpus.iter().filter(|(_, c)| c.online).map(|(n, _)| *n).collect();
-    let restricted = main != online && case.guest.cpuset.as_ref().is_none_or(|c| c.cpus != main);
+    let restricted = !usual(case).is_subset(&main);
     if vcpus.is_empty() || !restricted || vcpus.values().any(|t| t.cpus != main) {
         return;
     }
@@ -33,6 +32,14 @@ pub fn too_early(case: &mut Case) {
             .into(),
     };
     case.find(Kind::PinnedTooEarly, evidence, mend);
+}
+
+/// The CPUs that a thread has which nobody pinned: those of its cgroup that are online and not isolated. A thread may
+/// have others, too: offline ones, or isolated ones by its cgroup.
+fn usual(case: &Case) -> NumberSet {
+    let online: NumberSet = case.topology.cpus.iter().filter(|(_, c)| c.online).map(|(n, _)| *n).collect();
+    let all = case.guest.cpuset.as_ref().map_or(online.clone(), |c| c.cpus.intersection(&online));
+    Some(all.difference(&case.topology.isolated)).filter(|set| !set.is_empty()).unwrap_or(all)
 }
 
 /// Commands that pin all vCPUs as planned.

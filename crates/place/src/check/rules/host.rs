@@ -3,6 +3,8 @@
 
 use super::super::case::{Case, few};
 use super::super::kinds::Kind;
+use crate::plan::Plan;
+use crate::settings::same;
 use std::collections::BTreeSet;
 
 /// Fewer bytes of KVM's tables say nothing.
@@ -22,13 +24,16 @@ pub fn tables(case: &mut Case) {
         guests.flat_map(|g| g.vcpus().into_values()).map(|t| case.home(t)).collect();
     let (Some(tables), Some(homes)) = (tables, homes) else { return };
     let total: u64 = tables.iter().map(|t| t.1).sum();
+    let homes: BTreeSet<u32> = homes.into_iter().flat_map(|home| case.memory_near(home)).collect();
     let near: u64 = tables.iter().filter(|t| homes.contains(&t.0)).map(|t| t.1).sum();
     if homes.is_empty() || total < LEAST_TABLES || near * 2 >= total {
         return;
     }
     let by_node = few(tables.iter().map(|(node, bytes)| format!("node {node}: {} KiB", bytes >> 10)));
-    let evidence =
-        format!("KVM's tables: {by_node}; vCPUs run on nodes {}", few(homes.iter().map(u32::to_string)));
+    let evidence = format!(
+        "KVM's tables: {by_node}; memory near the vCPUs is on nodes {}",
+        few(homes.iter().map(u32::to_string))
+    );
     let mend = "end the guest, then start it with its vCPUs pinned before they touch memory: KVM's tables do not move";
     case.find(Kind::TablesRemote, evidence, mend.into());
 }
@@ -48,7 +53,8 @@ pub fn interrupts(case: &mut Case) {
         let count: u64 = irq.counts.iter().filter(|(cpu, _)| hit.contains(**cpu)).map(|(_, n)| n).sum();
         let against = count > 0 && planned.as_ref().is_some_and(|p| p.intersection(&cpus).is_empty());
         let rate = case.seen.host.uptime_s.filter(|s| *s > 0.0).map_or(0.0, |s| count as f64 / s);
-        let often = planned.is_none() && rate > MOST_INTERRUPTS && !free.is_empty();
+        // A plan without a step for the interrupt leaves it where it is.
+        let often = case.plan.is_none() && planned.is_none() && rate > MOST_INTERRUPTS && !free.is_empty();
         if against || often {
             found.push(format!(
                 "interrupt {} ({}) goes to CPU {hit}, {rate:.0} a second",
@@ -78,6 +84,9 @@ pub fn devices(case: &mut Case) {
     let Some(homes) = homes.filter(|h| !h.is_empty() && planned.as_ref() != Some(h)) else { return };
     let far = case.topology.devices.iter().filter(|d| view.devices.contains(&d.address));
     let far = far.filter_map(|d| Some((d, d.node.filter(|n| !homes.contains(n))?)));
+    // Such a device's node has no CPU that a vCPU could run on.
+    let bare = |node: &u32| case.topology.nodes.get(node).is_some_and(|n| n.cpus.is_empty());
+    let far = far.filter(|(_, node)| !bare(node));
     let far: Vec<String> = far.map(|(d, node)| format!("{} is on node {node}", d.address)).collect();
     if far.is_empty() {
         return;
@@ -87,11 +96,16 @@ pub fn devices(case: &mut Case) {
     case.find(Kind::DeviceFar, evidence, mend.into());
 }
 
-/// NUMA balancing beside pinned vCPUs.
+/// NUMA balancing beside pinned vCPUs, unless the plan keeps it.
 pub fn balancing(case: &mut Case) {
+    const FILE: &str = "/proc/sys/kernel/numa_balancing";
+    let last = |plan: &Plan| plan.steps.iter().rev().find(|s| s.path == FILE).map(|s| s.value.clone());
+    if case.whole.is_some_and(|plan| last(plan).is_none_or(|value| !same(FILE, &value, "0"))) {
+        return;
+    }
     let on = case.seen.host.numa_balancing.filter(|n| *n > 0);
     if let Some(on) = on.filter(|_| case.has_several_nodes() && !case.guest.pins().is_empty()) {
-        let evidence = format!("/proc/sys/kernel/numa_balancing is {on}");
+        let evidence = format!("{FILE} is {on}");
         case.find(Kind::NumaBalancingOn, evidence, "sysctl kernel.numa_balancing=0".into());
     }
 }

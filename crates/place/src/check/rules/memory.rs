@@ -33,7 +33,9 @@ pub fn nodes(case: &mut Case) {
             continue;
         }
         let hard = case.wanted_node(node);
-        let home = case.home_of_node(node);
+        let cpus_home = case.home_of_node(node);
+        let on = |n: u32| pages.nodes.get(&n).copied().unwrap_or(0);
+        let home = cpus_home.and_then(|home| case.memory_near(home).into_iter().rev().max_by_key(|n| on(*n)));
         if !interleaved.is_empty() {
             let evidence =
                 format!("memory of guest node {node} has the policy {}; {}", interleaved[0], told(&pages));
@@ -41,13 +43,11 @@ pub fn nodes(case: &mut Case) {
             case.find(Kind::MemoryInterleaved, evidence, mend);
             continue;
         }
-        let on = |n: u32| pages.nodes.get(&n).copied().unwrap_or(0);
         // A plan takes the nearest memory for vCPUs on a node without memory.
-        let planned =
-            |home: u32| hard.is_some_and(|h| on(h) * 2 >= present) && case.planned_home(node) == Some(home);
-        if let Some(home) = home.filter(|h| on(*h) * 2 < present && !planned(*h)) {
+        let planned = hard.is_some_and(|h| on(h) * 2 >= present) && case.planned_home(node) == cpus_home;
+        if let (Some(home), Some(cpus)) = (home.filter(|h| on(*h) * 2 < present && !planned), cpus_home) {
             let evidence =
-                format!("vCPUs of guest node {node} run on node {home}, its pages: {}", told(&pages));
+                format!("vCPUs of guest node {node} run on node {cpus}, its pages: {}", told(&pages));
             let mend = rebind(case, node, hard.or(Some(home)));
             case.find(Kind::CrossedNodes, evidence, mend);
         }

@@ -5,7 +5,7 @@ use super::super::case::{Case, Finding, few};
 use super::super::kinds::Kind;
 use super::super::seen::Seen;
 use super::memory::raise;
-use crate::plan::{GuestPlan, Plan};
+use crate::plan::{GuestPlan, Plan, Step};
 use crate::settings::{quoted, same};
 use bifold_host::topology::{NumberSet, Topology};
 use std::collections::BTreeMap;
@@ -76,7 +76,9 @@ fn settings(case: &mut Case) {
         else {
             continue;
         };
-        if is.as_ref().is_some_and(|is| same(&step.path, is, &step.value)) || (is.is_none() && !step.needed) {
+        if is.as_ref().is_some_and(|is| same(&step.path, is, &step.value) || is_larger_pool(step, is))
+            || (is.is_none() && !step.needed)
+        {
             continue;
         }
         let is = is.as_deref().unwrap_or("not there");
@@ -86,6 +88,13 @@ fn settings(case: &mut Case) {
     if !unlike.is_empty() {
         case.find(Kind::SettingNotAsPlanned, few(unlike), mend.join("; "));
     }
+}
+
+/// Whether a pool of huge pages has more pages than planned, which lacks nothing.
+fn is_larger_pool(step: &Step, is: &str) -> bool {
+    let number = |text: &str| text.trim().parse::<u64>().ok();
+    let pool = step.path.ends_with("/nr_hugepages");
+    pool && number(is).zip(number(&step.value)).is_some_and(|(is, planned)| is >= planned)
 }
 
 /// Guests of the plan that do not run, and whether there would be room.

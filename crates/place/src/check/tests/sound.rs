@@ -122,6 +122,78 @@ fn a_guest_of_libvirt_whose_threads_have_cgroups_of_their_own() {
 }
 
 #[test]
+fn a_host_whose_plan_leaves_balancing_and_interrupts() {
+    let mut scene = Scene::new();
+    scene.plan.steps.clear();
+    scene.seen.host.numa_balancing = Some(1);
+    scene.seen.host.interrupts[0].cpus = set("4");
+    scene.seen.host.interrupts[0].counts = BTreeMap::from([(4, 1 << 20)]);
+    assert_eq!(scene.findings(true), []);
+    assert_eq!(scene.names(false), ["interrupts-on-vcpu-cpu", "numa-balancing-on"]);
+}
+
+#[test]
+fn a_larger_pool_than_planned() {
+    let mut scene = Scene::new();
+    let path = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages";
+    scene.plan.steps.push(step(path, "64"));
+    for (pages, names) in [("64", vec![]), ("512", vec![]), ("63", vec!["setting-not-as-planned"])] {
+        scene.seen.host.settings.insert(path.into(), Some(pages.into()));
+        assert_eq!(scene.names(true), names, "{pages}");
+    }
+}
+
+#[test]
+fn a_node_without_memory_and_a_node_without_cpus() {
+    let mut scene = Scene::new();
+    let guest = scene.guest();
+    guest.view = None;
+    guest.threads.iter_mut().for_each(|t| t.cpus = set("8-15"));
+    guest.blocks = vec![block(0, 0)];
+    assert_eq!(scene.names(false), ["crossed-nodes", "tables-remote"]);
+    // The vCPUs' node has no memory, so node 0's is the nearest.
+    scene.topology.nodes.get_mut(&1).unwrap().memory = 0;
+    scene.topology.nodes.insert(0, Node { kvm_tables: Some(64 * MIB), ..scene.topology.nodes[&0].clone() });
+    is_sound_alone(&scene);
+    let far = Node { memory: 4096 * MIB, kvm_tables: Some(0), ..Node::default() };
+    scene.topology.nodes.insert(2, far);
+    scene.topology.nodes.get_mut(&1).unwrap().distances.insert(2, 40);
+    is_sound_alone(&scene);
+    // A device may be on a node of memory alone.
+    let mut scene = Scene::new();
+    scene.topology.nodes.insert(2, Node { kvm_tables: Some(0), ..Node::default() });
+    scene.topology.devices[0].node = Some(2);
+    is_sound_alone(&scene);
+}
+
+#[test]
+fn guests_that_nobody_pinned_beside_isolated_and_missing_cpus() {
+    let mut scene = Scene::new();
+    scene.topology.cpus.retain(|n, _| *n < 4 || *n >= 8);
+    scene.topology.isolated = set("10-15");
+    let guest = scene.guest();
+    guest.view = view("-smp 16,sockets=1,cores=16 -m 128M");
+    guest.blocks.truncate(1);
+    // All but the isolated CPUs, and CPUs that are possible but not there.
+    for cpus in ["0-3,8-9", "0-9", "0-63"] {
+        scene.guest().threads = threads(&[cpus; 16]);
+        scene.guest().threads[0].cpus = set(cpus);
+        assert!(!scene.names(false).contains(&"pinned-too-early"), "{cpus}: {:?}", scene.findings(false));
+    }
+    scene.guest().threads = threads(&["0-3"; 16]);
+    scene.guest().threads[0].cpus = set("0-3");
+    assert!(scene.names(false).contains(&"pinned-too-early"));
+}
+
+#[test]
+fn a_vcpu_with_the_largest_number() {
+    let mut scene = Scene::new();
+    let last = thread(PID + 50, "vcpu4294967295", Role::Vcpu(u32::MAX), "6");
+    scene.guest().threads.push(last);
+    assert!(scene.names(true).contains(&"guest-not-as-planned"));
+}
+
+#[test]
 fn two_guests_beside_each_other() {
     let mut scene = Scene::new();
     let mut other = guest();
