@@ -432,7 +432,7 @@ fn settings_of_ksm_that_another_command_holds_are_left_alone() {
 #[test]
 fn a_value_that_the_journal_cannot_have_is_not_replaced() {
     let tree = Tree::new();
-    let long = "0,".repeat(3000) + "0";
+    let long = "0,1,".repeat(1500) + "0";
     tree.put(&irq(3), &long);
     let before = tree.state();
     let applied = tree.apply(false, &mut |_| {}).unwrap();
