@@ -133,10 +133,7 @@ fn begin(kept: &Kept) -> Result<File, ApplyError> {
 }
 
 /// The lock of KSM's settings, if one of these files is KSM's: what another command has set for a while is no value to restore.
-fn ksm_lock<'a>(
-    kept: &Kept,
-    mut paths: impl Iterator<Item = &'a str>,
-) -> Result<Option<File>, ApplyError> {
+fn ksm_lock<'a>(kept: &Kept, mut paths: impl Iterator<Item = &'a str>) -> Result<Option<File>, ApplyError> {
     if !paths.any(|p| p.starts_with("/sys/kernel/mm/ksm/")) {
         return Ok(None);
     }
