@@ -11,6 +11,13 @@ use super::script::boot;
 use super::world::Program;
 use crate::lab::Lab;
 
+/// Configuration of the model whose references are shown.
+pub(super) const CONFIG: &str = "nested-2m";
+/// The parts that remote references slow down most, by the paper.
+const SENSITIVE: [&str; 3] = ["mg", "is", "MPIRandomAccess"];
+/// How much less remote references have to cost EP, and these parts with guest nodes.
+const MUCH: f64 = 10.0;
+
 /// What to run.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -142,7 +149,31 @@ impl Outcome {
     /// are not named.
     pub fn wrong(&self) -> Vec<String> {
         let failed = self.plans.iter().filter_map(|c| Some(format!("{}: {}", c.name, c.failed.as_ref()?)));
-        self.placed.iter().flat_map(Placed::wrong).chain(failed).collect()
+        self.placed.iter().flat_map(Placed::wrong).chain(failed).chain(self.out_of_order()).collect()
+    }
+
+    /// Where the model's cost of remote references does not have the paper's order: EP is indifferent, others are not, and
+    /// guest nodes help them.
+    pub(super) fn out_of_order(&self) -> Vec<String> {
+        let cost = |name: &str, placement: &str| {
+            let (_, rows) = self.references.iter().find(|(part, _)| part.name() == name)?;
+            rows.iter().find(|r| r.config == CONFIG && r.placement == placement)?.longer()
+        };
+        let mut wrong = Vec::new();
+        for name in SENSITIVE {
+            let pairs = [
+                (cost("ep", "smp"), cost(name, "smp"), "ep in an SMP guest"),
+                (cost(name, "guest-numa"), cost(name, "interleaved"), "it with guest nodes"),
+            ];
+            for (small, large, what) in pairs {
+                if let Some((small, large)) = small.zip(large).filter(|(small, large)| MUCH * small > *large)
+                {
+                    wrong
+                        .push(format!("remote references cost {name} {large:.2} %, and {what} {small:.2} %"));
+                }
+            }
+        }
+        wrong
     }
 }
 
