@@ -25,7 +25,7 @@ Examples:
 
 /// Plan where guests' CPUs and memory belong on this host
 ///
-/// WISHES.toml has a table [[guest]] per guest, with the name, the number of vCPUs and the memory, and perhaps the
+/// WISHES.toml has a table `[[guest]]` per guest, with the name, the number of vCPUs and the memory, and perhaps the
 /// number of nodes, the page size and nearby devices; bifold-wishes(5) lists all keys. The plan gives each
 /// vCPU a CPU, and each guest node a host node, so that the guest's nodes, distances, caches and threads are the
 /// host's. All guests of a file are planned together: no other placement has a lower cost, unless a note says
