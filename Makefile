@@ -130,7 +130,7 @@ lab-live: build ## run guests with phases under the daemon, on the real KVM: doc
 
 lab-place: build qemu ## run parallel programs in guests placed well and badly on a host of two nodes: docs/results, an hour for each kernel; installs Open MPI and HPCC
 	@lab/nas/build && mkdir -p docs/results
-	@status=0; for k in $(KERNELS); do (set -x; $(LAB) place --kernel $$k -o docs/results/place-$$k.md) || status=$$?; done; exit $$status
+	@status=0; for k in $(KERNELS); do (set -x; $(LAB) nodes --kernel $$k -o docs/results/nodes-$$k.md; $(LAB) place --kernel $$k -o docs/results/place-$$k.md) || status=$$?; done; exit $$status
 
 validate-exits: build bochs ## compare predicted exits with the real KVM's, of both vendors: docs/results, hours
 	@mkdir -p docs/results

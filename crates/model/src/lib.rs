@@ -54,7 +54,7 @@ pub use exit_log::Exit;
 pub use kvm::KvmVersion;
 pub use model::{Decide, Model, Options, SwitchedOutcome, Switching};
 pub use outcome::{CacheFacts, ConfigOutcome, Estimate, Outcome, Sampling};
-pub use placement::{Placed, PlacedCycles, PlacedFacts, Placement, PlacementOptions, Split};
+pub use placement::{Placed, PlacedCycles, PlacedFacts, Placement, PlacementOptions, Split, TableNode};
 pub use profile::{
     CacheLevel, Content, Cost, ExitCosts, KEYS, Key, Profile, ProfileError, TableOrigin, TagKind, Variant,
 };

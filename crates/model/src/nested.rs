@@ -12,7 +12,7 @@ use crate::ages::{Ages, Reuse};
 use crate::guest::GuestTables;
 use crate::host::{Backing, HostMemory};
 use crate::memory::{Memory, References};
-use crate::placement::{Makers, Page};
+use crate::placement::{Made, Makers, Page};
 use bifold_mmu::format::X86_64_4_LEVEL as HOST;
 use bifold_mmu::{Dimension, Format, Gpa, Gva, Hpa, PageSize, Start, Step, Tag, Walk, WalkCache, walk};
 use std::ops::Range;
@@ -92,6 +92,12 @@ impl Nested {
     fn table(&self, level: u8, at: u64) -> Page {
         let made = |m: &Makers| m.of(level, (at - base(level)) >> 12);
         Page::Table(self.makers.as_ref().map(made).unwrap_or_default())
+    }
+
+    /// Level, first address and maker of every table, if the host's memory remembers who touched its pages.
+    pub fn tables_made(&self) -> Vec<(u8, Gpa, Made)> {
+        let all = self.makers.iter().flat_map(Makers::all);
+        all.map(|(level, number, made)| (level, Gpa(number << (12 + 9 * level)), made)).collect()
     }
 
     #[inline]

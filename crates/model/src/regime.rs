@@ -13,7 +13,7 @@ use crate::guest::GuestTables;
 use crate::host::HostMemory;
 use crate::memory::Memory;
 use crate::paging::{Cr4Write, PagingMode, Setup, Tables, Walker, each_mode};
-use crate::placement::Page;
+use crate::placement::{Made, Page};
 use crate::profile::ExitCosts;
 use crate::{Config, Paging, Profile};
 use bifold_mmu::{Entry, Gpa, Gva, Hpa, WalkCache};
@@ -145,6 +145,11 @@ impl Regime {
     #[inline]
     pub fn page(&self, gpa: Gpa) -> Page {
         each_mode!(&self.tables, t => t.page(gpa))
+    }
+
+    /// Level, first address and maker of every nested table; none in other modes.
+    pub fn nested_tables(&self) -> Vec<(u8, Gpa, Made)> {
+        if let Tables::Nested(t) = &self.tables { t.tables_made() } else { Vec::new() }
     }
 
     /// True if walks make references with a host level.

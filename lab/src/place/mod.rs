@@ -10,6 +10,7 @@
 mod document;
 mod experiment;
 pub mod guests;
+mod hand_made;
 mod interval;
 mod measured;
 pub mod planned;
@@ -18,6 +19,7 @@ mod script;
 pub mod world;
 
 pub use experiment::{Outcome, Placed, Settings, experiment, named};
+pub use hand_made::{Fact, document as nodes_document, facts, hand_made};
 pub use interval::Interval;
 pub use measured::{Measured, Run};
 pub use references::{Part, Row};

@@ -16,6 +16,7 @@ mod stat;
 mod storm;
 mod switch;
 
+pub(crate) use hand_made::TINY_VMM;
 pub use poke::poke;
 pub use run::{Outcome, run};
 
@@ -89,7 +90,7 @@ const fn own(name: &'static str, about: &'static str, test: fn(&Shared) -> Resul
 use Paging::{Nested, Shadow};
 
 /// All tests. Tests of one boot run in this order.
-pub static ALL: [Test; 26] = [
+pub static ALL: [Test; 27] = [
     jobs("lab", "a program's output, exit status and files come back", Nested, lab, lab_check),
     jobs(
         "inner-nested",
@@ -203,6 +204,11 @@ pub static ALL: [Test; 26] = [
         "place",
         "a guest on a host with two nodes has threads and pages where they were placed",
         place::placed,
+    ),
+    own(
+        "nodes",
+        "tables and data of hand-made guests lie on the nodes that the model says, in every placement",
+        place::nodes,
     ),
     own(
         "place-plan",

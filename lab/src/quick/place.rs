@@ -5,6 +5,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::{Shared, Skipped};
 use crate::place::guests::PLACEMENTS;
+use crate::place::hand_made;
 use crate::place::placed as run;
 use crate::place::planned::{Extent, cases};
 use crate::place::world::Program;
@@ -21,6 +22,14 @@ pub fn planned(shared: &Shared) -> Result<()> {
     let failed: Vec<String> = failed.filter_map(|c| Some(format!("{}: {}", c.name, c.failed?))).collect();
     ensure!(failed.is_empty(), "{}", failed.join("; "));
     Ok(())
+}
+
+/// Tables and data of hand-made guests lie on the nodes that the model says, in each placement.
+pub fn nodes(shared: &Shared) -> Result<()> {
+    emulates_nodes(shared)?;
+    hand_made(shared.lab)?
+        .iter()
+        .try_for_each(|output| super::hand_made::check(shared, std::slice::from_ref(output)))
 }
 
 fn emulates_nodes(shared: &Shared) -> Result<()> {

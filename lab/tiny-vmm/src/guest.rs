@@ -15,13 +15,13 @@ use crate::tables::{DATA, LARGE, Tables, index};
 use bifold_trace::Event;
 
 /// Address of vCPU 0's code. The code of each further vCPU is 2 MB higher.
-const CODE: u64 = 0xffff_8000_0000_0000;
+pub const CODE: u64 = 0xffff_8000_0000_0000;
 /// Address of the aliases of exposed tables.
 const ALIAS: u64 = 0xffff_8000_4000_0000;
 /// Address of GDT, IDT, stack and fault handler.
 const SYSTEM: u64 = 0xffff_8000_8000_0000;
 /// Number of code pages per vCPU.
-const CODE_PAGES: usize = 24;
+pub const CODE_PAGES: usize = 24;
 /// First frame of tables and code.
 const FIRST_FRAME: u64 = 0x100;
 /// First address of the data.

@@ -11,6 +11,7 @@
 //! | `count [GUEST]...` | counts the exits of each phase by reason and error code, beside the model's | `count::Fact` |
 //! | `random` | counts the exits of random guests, each until KVM and model differ | `count::Fact` |
 //! | `walks` | compares the entries that one access reads, by their A and D bits, with the walker's | `walks::Fact` |
+//! | `nodes` | compares the nodes of tables and data with the model's, placement by placement | `nodes::Fact` |
 //! | `switch [CASE]...` | switches paging modes on a KVM with a mode per VM, and checks the guest | `switch::Fact` |
 //! | `predict [GUEST]...` | prints the model's counts alone; needs no KVM | `Prediction` |
 //!
@@ -19,10 +20,12 @@
 //! memory or a privilege. The KVM module's parameter chooses nested or shadow paging; `--backing` chooses the
 //! host's pages behind guest memory.
 //!
+//! `nodes` needs two nodes with CPUs, and `kernel.numa_balancing` 0, because a page that moves is another's.
+//!
 //! `walks` changes words of the host's memory, which works only in the laboratory (`poke.rs`).
 //!
 //! The program needs root, debugfs at /sys/kernel/debug and tracefs at /sys/kernel/tracing; for 2 MB pages
-//! /proc/sys/vm/nr_hugepages of at least 48; and for `walks` /proc/kcore and kprobes. For shadow paging QEMU 9.1
+//! /proc/sys/vm/nr_hugepages of at least 48; and for `walks` and `nodes` /proc/kcore and kprobes. For shadow paging QEMU 9.1
 //! and later need a KVM that keeps CR0 reads intercepted; otherwise a guest's MOV from CR3 reads the shadow
 //! root. The guest `cr3-read` detects that.
 //!
@@ -41,6 +44,8 @@ mod guests;
 mod kcore;
 mod known;
 mod memory;
+mod nodes;
+mod numa;
 mod poke;
 mod predict;
 mod refs;
@@ -101,6 +106,12 @@ enum Verb {
     /// Compare the entries that one access reads, by their A and D bits, with the walker's. The program prints
     /// `{"poke":[[PA,VALUE],...]}` to have words of physical memory written, and waits for `poked`.
     Walks {
+        /// What backs guest memory.
+        #[arg(long, value_delimiter = ',', default_value = "4k,2m")]
+        backing: Vec<HostPages>,
+    },
+    /// Compare the nodes on which tables and data lie with the model's, in each placement.
+    Nodes {
         /// What backs guest memory.
         #[arg(long, value_delimiter = ',', default_value = "4k,2m")]
         backing: Vec<HostPages>,
@@ -173,6 +184,15 @@ fn run(args: Args) -> Result<bool> {
             let mut all = true;
             for b in backing {
                 all &= walks::check(b, &trace, tell)?;
+            }
+            Ok(all)
+        }
+        Verb::Nodes { backing } => {
+            let trace = trace::Trace::new()?;
+            walks::probe_roots(&trace)?;
+            let mut all = true;
+            for b in backing {
+                all &= nodes::check(b, &trace, tell)?;
             }
             Ok(all)
         }

@@ -4,12 +4,14 @@
 //! `hugetlb_no_page`), or a new page that is mapped writable (shared memory). KVM maps the page of a read fault
 //! writable only if the host does (`hva_to_pfn_slow`).
 
+use crate::numa::bind;
 use anyhow::{Context, Result, ensure};
 use bifold_mmu::PageSize;
 use clap::ValueEnum;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use serde::Serialize;
+use std::ops::Range;
 
 const THP: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 const HUGE: usize = 2 << 20;
@@ -118,6 +120,15 @@ impl Memory {
     /// Length in bytes.
     pub fn len(&self) -> u64 {
         self.len as u64
+    }
+
+    /// Binds a range of guest memory to a node of the host. Pages that are there already stay where they are.
+    pub fn bind(&self, range: Range<u64>, node: u32) -> Result<()> {
+        ensure!(range.start <= range.end && range.end <= self.len(), "{range:x?} is beyond guest memory");
+        // SAFETY: within the mapping, whose contents do not change.
+        let done =
+            unsafe { bind(self.at.add(range.start as usize), (range.end - range.start) as usize, node) };
+        done.with_context(|| format!("cannot bind guest memory to node {node}"))
     }
 
     /// Writes `bytes` at `gpa`.

@@ -8,7 +8,7 @@
 use crate::guest::Guest;
 use crate::refs::Access;
 use anyhow::{Context, Result, ensure};
-use bifold_model::{Config, Model, Options, Paging, Profile, Sample};
+use bifold_model::{Config, Model, Options, Paging, PlacementOptions, Profile, Sample};
 use bifold_trace::event::KIND_SHIFT;
 use bifold_trace::event::kind;
 use bifold_trace::{Event, decode};
@@ -85,11 +85,30 @@ fn add(to: &mut Counts, words: &[u64], s: &Sample) {
     to.pages_zapped += s.shadow_pages_zapped;
 }
 
-/// Runs the model. Returns each event's place in the stream and its counts.
-fn samples(guest: &Guest, config: Config, settings: &[String]) -> Result<Vec<(usize, Sample)>> {
+/// The emulated processor.
+fn profile(settings: &[String]) -> Result<Profile> {
     let mut set = vec!["cpu.tlb_tagged=false".to_owned(), "cpu.virtualization=svm".to_owned()];
     set.extend_from_slice(settings);
-    let profile = Profile::load("i5-7600", &set)?;
+    Ok(Profile::load("i5-7600", &set)?)
+}
+
+/// A model that has seen `words` of the guest, and counts for these placements.
+pub fn placed(guest: &Guest, words: &[u64], config: Config, placed: PlacementOptions) -> Result<Model> {
+    let options = Options {
+        configs: vec![config],
+        guest_frames: guest.memory >> 12,
+        vcpus: guest.vcpus(),
+        placed: Some(placed),
+        ..Options::default()
+    };
+    let mut model = Model::new(&profile(&["walk_cache.variant=none".into()])?, options);
+    model.consume(words)?;
+    Ok(model)
+}
+
+/// Runs the model. Returns each event's place in the stream and its counts.
+fn samples(guest: &Guest, config: Config, settings: &[String]) -> Result<Vec<(usize, Sample)>> {
+    let profile = profile(settings)?;
     let options = Options {
         interval_seconds: 1e-9,
         configs: vec![config],

@@ -6,7 +6,7 @@
 //! the tables of a real machine gives the entries.
 
 use bifold_mmu::format::{Format, X86_64_4_LEVEL as FORMAT};
-use bifold_mmu::{Start, Walk, walk};
+use bifold_mmu::{Start, Step, Walk, walk};
 use std::collections::BTreeSet;
 
 /// An access.
@@ -16,9 +16,22 @@ pub struct Access {
     pub write: bool,
 }
 
+/// A reference of a walk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reference {
+    /// Whether the entry is one of the host's tables (otherwise of the guest's).
+    pub host: bool,
+    /// Host-physical address of the entry.
+    pub pa: u64,
+}
+
 /// The entries that a walk reads.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Entries {
+    /// All references in order.
+    pub order: Vec<Reference>,
+    /// Host-physical address of the data.
+    pub data: u64,
     /// Guest-physical addresses of guest entries.
     pub guest: BTreeSet<u64>,
     /// Host-physical addresses of nested or shadow entries.
@@ -49,7 +62,8 @@ impl std::error::Error for NotMapped {}
 
 impl Entries {
     /// Walks the host's tables for `pa`, which is a guest-physical address under nested
-    /// paging and a virtual one under shadow paging. `row` is the guest's level.
+    /// paging and a virtual one under shadow paging, and returns the host-physical address. `row` is the guest's
+    /// level.
     fn host_walk(
         &mut self,
         format: &Format,
@@ -58,10 +72,11 @@ impl Entries {
         pa: u64,
         write: bool,
         row: Option<usize>,
-    ) -> Result<(), NotMapped> {
+    ) -> Result<u64, NotMapped> {
         let start = Start { level: format.depth(), table: root };
         let end = walk::<NotMapped>(format, start, pa, |level, at| {
             self.host.insert(at);
+            self.order.push(Reference { host: true, pa: at });
             match row {
                 Some(row) => self.refs[row][usize::from(level)] += 1,
                 None => self.refs[usize::from(level)][0] += 1,
@@ -73,7 +88,7 @@ impl Entries {
                 if write {
                     self.host_dirty.insert(step.at);
                 }
-                Ok(())
+                Ok(leads_to(format, step, pa))
             }
             Walk::NotPresent(step) => Err(NotMapped { host: true, at: step.at }),
         }
@@ -82,7 +97,7 @@ impl Entries {
     /// A walk of shadow tables.
     pub fn shadow(root: u64, read: impl Fn(u64) -> u64, access: Access) -> Result<Entries, NotMapped> {
         let mut out = Entries::default();
-        out.host_walk(&FORMAT, root, &read, access.va, access.write, None)?;
+        out.data = out.host_walk(&FORMAT, root, &read, access.va, access.write, None)?;
         Ok(out)
     }
 
@@ -99,8 +114,9 @@ impl Entries {
         let mut out = Entries::default();
         let start = Start { level: FORMAT.depth(), table: guest_root };
         let end = walk(&FORMAT, start, access.va, |level, at| {
-            out.host_walk(host_format, host_root, &host, at, true, Some(usize::from(level)))?;
+            let pa = out.host_walk(host_format, host_root, &host, at, true, Some(usize::from(level)))?;
             out.guest.insert(at);
+            out.order.push(Reference { host: false, pa });
             out.refs[usize::from(level)][0] += 1;
             Ok(guest(at))
         })?;
@@ -109,9 +125,8 @@ impl Entries {
                 if access.write {
                     out.guest_dirty.insert(step.at);
                 }
-                let offset = access.va & ((1 << FORMAT.level(step.level).shift) - 1);
-                let gpa = FORMAT.target(step.level, step.entry) | offset;
-                out.host_walk(host_format, host_root, &host, gpa, access.write, Some(0))?;
+                let gpa = leads_to(&FORMAT, step, access.va);
+                out.data = out.host_walk(host_format, host_root, &host, gpa, access.write, Some(0))?;
                 Ok(out)
             }
             Walk::NotPresent(step) => Err(NotMapped { host: false, at: step.at }),
@@ -130,6 +145,11 @@ impl Entries {
     pub fn count(&self) -> u64 {
         self.refs.iter().flatten().sum()
     }
+}
+
+/// The address that a leaf entry gives for `va`.
+fn leads_to(format: &Format, leaf: Step, va: u64) -> u64 {
+    format.target(leaf.level, leaf.entry) | va & ((1 << format.level(leaf.level).shift) - 1)
 }
 
 /// Every present entry of the tables under `root`: address, level, value.
@@ -186,6 +206,11 @@ mod tests {
         (t, root)
     }
 
+    /// Of VA in its page.
+    fn offset(level: u8) -> u64 {
+        VA & ((1 << FORMAT.level(level).shift) - 1)
+    }
+
     fn read(t: &Tables) -> impl Fn(u64) -> u64 + '_ {
         |at| t.entry(at >> 12, (at >> 3) as usize & 511)
     }
@@ -223,6 +248,7 @@ mod tests {
             let access = Access { va: VA, write: true };
             let e = Entries::nested(groot << 12, read(&g), &FORMAT, hroot << 12, read(&h), access).unwrap();
             assert_eq!(e.count(), count);
+            assert_eq!((e.order.len() as u64, e.data), (count, (1 << 30) + 0x60_0000 + offset(guest_level)));
             let size = [PageSize::Size4K, PageSize::Size2M][usize::from(host_level) - 1];
             assert_eq!(e.refs, model(&g, groot, size));
             assert_eq!(e.guest.len() as u64, 5 - u64::from(guest_level));

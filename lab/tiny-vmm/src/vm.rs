@@ -8,10 +8,12 @@
 use crate::asm::{PORT_MARKER, PORT_VALUE};
 use crate::guest::{CR4, Guest};
 use crate::memory::{HostPages, Memory};
+use crate::numa::pin;
 use crate::vendor::{VENDORS, Vendor};
 use anyhow::{Context, Result, bail, ensure};
 use kvm_bindings::{KVM_MAX_CPUID_ENTRIES, kvm_segment, kvm_sregs, kvm_userspace_memory_region};
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -44,6 +46,15 @@ struct Vcpu {
     thread: Option<JoinHandle<()>>,
 }
 
+/// Where a VM's threads run, and where its memory lies. The default leaves both to the host.
+#[derive(Debug, Clone, Default)]
+pub struct Whereabouts {
+    /// The CPU of each vCPU.
+    pub cpus: Vec<usize>,
+    /// Ranges of guest memory, and the nodes that they are bound to.
+    pub bound: Vec<(Range<u64>, u32)>,
+}
+
 /// A VM with a guest in it.
 #[derive(Debug)]
 pub struct TinyVm {
@@ -56,9 +67,17 @@ pub struct TinyVm {
 impl TinyVm {
     /// Makes the VM and puts the guest's image into its memory.
     pub fn new(guest: &Guest, backing: HostPages) -> Result<TinyVm> {
+        TinyVm::placed(guest, backing, &Whereabouts::default())
+    }
+
+    /// [`TinyVm::new`], with threads and memory where they are wanted.
+    pub fn placed(guest: &Guest, backing: HostPages, at: &Whereabouts) -> Result<TinyVm> {
         let kvm = Kvm::new().map_err(|e| Unavailable(format!("cannot open /dev/kvm: {e}")))?;
         let fd = kvm.create_vm().map_err(|e| Unavailable(format!("cannot create a VM: {e}")))?;
         let memory = Memory::new(guest.memory, backing).map_err(|e| Unavailable(format!("{e:#}")))?;
+        for (range, node) in &at.bound {
+            memory.bind(range.clone(), *node)?;
+        }
         for (gpa, bytes) in guest.image() {
             memory.write(gpa, &bytes)?;
         }
@@ -82,7 +101,7 @@ impl TinyVm {
             let vcpu = fd.create_vcpu(n as u64).context("cannot create a vCPU")?;
             vcpu.set_cpuid2(&cpuid).context("cannot set CPUID")?;
             set_registers(&vcpu, guest, n).with_context(|| format!("cannot set vCPU {n}'s registers"))?;
-            vcpus.push(start(vcpu));
+            vcpus.push(start(vcpu, at.cpus.get(n).copied()));
         }
         Ok(TinyVm { vcpus, fd, memory })
     }
@@ -112,10 +131,14 @@ impl Drop for TinyVm {
     }
 }
 
-fn start(mut vcpu: VcpuFd) -> Vcpu {
+fn start(mut vcpu: VcpuFd, cpu: Option<usize>) -> Vcpu {
     let (go, orders) = channel();
     let (reports, done) = channel();
     let thread = std::thread::spawn(move || {
+        if let Some(Err(e)) = cpu.map(pin) {
+            let _ = reports.send(Err(e));
+            return;
+        }
         while orders.recv().is_ok() {
             if reports.send(run_to_marker(&mut vcpu)).is_err() {
                 return;

@@ -140,7 +140,7 @@ fn guest() -> Guest {
 }
 
 /// The root that the vCPU runs on, from the probe's line in the trace.
-fn root(text: &str) -> Option<u64> {
+pub fn root(text: &str) -> Option<u64> {
     let line = text.lines().rev().find(|l| l.contains(" root=0x"))?;
     let (_, hex) = line.split_once(" root=0x")?;
     let pa = u64::from_str_radix(hex.split_whitespace().next()?, 16).ok()?;
@@ -148,17 +148,18 @@ fn root(text: &str) -> Option<u64> {
 }
 
 /// A machine whose tables can be read.
-struct Tables<'a> {
-    vm: &'a TinyVm,
-    guest: &'a Guest,
-    kcore: &'a Kcore,
-    root: u64,
+#[derive(Debug)]
+pub struct Tables<'a> {
+    pub vm: &'a TinyVm,
+    pub guest: &'a Guest,
+    pub kcore: &'a Kcore,
+    pub root: u64,
     /// Format of the host's tables.
-    format: &'static Format,
+    pub format: &'static Format,
 }
 
 impl Tables<'_> {
-    fn host_table(&self, pa: u64) -> Vec<u64> {
+    pub fn host_table(&self, pa: u64) -> Vec<u64> {
         // What is no memory holds no entries: the comparison will show it.
         self.kcore.read(pa, 512).unwrap_or_else(|_| vec![0; 512])
     }
@@ -181,7 +182,8 @@ impl Tables<'_> {
         Ok(out)
     }
 
-    fn entries(&self, mode: Paging, walked: &Walked) -> Result<Entries> {
+    /// The entries that the walk of an access reads.
+    pub fn entries(&self, mode: Paging, walked: &Walked) -> Result<Entries> {
         let host = |at: u64| self.kcore.read(at, 1).map_or(0, |w| w[0]);
         let guest = |at: u64| self.vm.memory.read(at).unwrap_or(0);
         let cr3 = self.guest.first_cr3(0);

@@ -6,7 +6,7 @@ use crate::access::Miss;
 use crate::cache::Caches;
 use crate::guest::GuestTables;
 use crate::memory::Uncached;
-use crate::placement::Places;
+use crate::placement::{Placement, Places, TableNode};
 use crate::regime::Regime;
 use bifold_mmu::{Entry, Gva};
 
@@ -36,6 +36,16 @@ pub(super) fn walk_placed(
 }
 
 impl Model {
+    /// Where a placement has the nested tables that configuration number `config` has made so far. None without
+    /// [`Options::placed`](super::Options::placed) and in other modes. A host tells the same by
+    /// `SecPageTables` of each node.
+    pub fn nested_tables(&self, config: usize, placement: Placement) -> Vec<TableNode> {
+        let (Some(places), Some(regime)) = (&self.places, self.regimes.get(config)) else {
+            return Vec::new();
+        };
+        places.nested_tables(placement, regime)
+    }
+
     /// Counts an access to data as local or remote.
     pub(super) fn place(&mut self, gva: Gva) {
         let Model { places, regimes, guest, vcpus, frames, current, .. } = self;

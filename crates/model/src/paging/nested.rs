@@ -11,7 +11,7 @@ use crate::guest::GuestTables;
 use crate::host::HostMemory;
 use crate::memory::Memory;
 use crate::nested::{Nested, Violation};
-use crate::placement::Page;
+use crate::placement::{Made, Page};
 use crate::profile::ExitCosts;
 use bifold_mmu::{Entry, Gpa, Gva};
 use std::ops::Range;
@@ -40,6 +40,13 @@ fn violate(
 /// Nested paging, and its tables.
 #[derive(Debug)]
 pub struct NestedPaging(Nested);
+
+impl NestedPaging {
+    /// See [`Nested::tables_made`].
+    pub fn tables_made(&self) -> Vec<(u8, Gpa, Made)> {
+        self.0.tables_made()
+    }
+}
 
 impl PagingMode for NestedPaging {
     fn new(host: HostMemory, _: &Setup<'_>) -> Self {

@@ -118,6 +118,17 @@ pub struct PlacedFacts {
     pub remote_cycles: Option<u64>,
 }
 
+/// A nested table, and the node on which a placement has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TableNode {
+    /// The table's level, 1 for the one whose entries map 4 KB pages.
+    pub level: u8,
+    /// The first guest-physical address that the table maps.
+    pub gpa: Gpa,
+    /// The host's node.
+    pub node: u64,
+}
+
 /// The placements of a run: their nodes, and the counts of each configuration.
 #[derive(Debug)]
 pub(crate) struct Places {
@@ -201,6 +212,16 @@ impl Places {
         if let Some(tally) = self.tallies.get_mut(config) {
             tally.data_from_memory(remote, weight, dependent);
         }
+    }
+
+    /// The nested tables that were made, and where a placement has them.
+    pub fn nested_tables(&self, placement: Placement, regime: &Regime) -> Vec<TableNode> {
+        let of = |(level, gpa, made)| TableNode {
+            level,
+            gpa,
+            node: self.nodes.node(placement, Page::Table(made)),
+        };
+        regime.nested_tables().into_iter().map(of).collect()
     }
 
     /// Enters the counts into the outcomes.

@@ -56,6 +56,15 @@ impl Makers {
         self.make(1, number, vcpu);
     }
 
+    /// Every table that was made: level, number, maker.
+    pub fn all(&self) -> impl Iterator<Item = (u8, u64, Made)> + '_ {
+        let of = |(level, tables): (usize, &'_ Vec<Option<Made>>)| {
+            let made = tables.iter().enumerate().filter_map(|(number, made)| Some((number as u64, (*made)?)));
+            made.map(|(number, made)| (level as u8, number, made)).collect::<Vec<_>>()
+        };
+        self.tables.iter().enumerate().flat_map(of)
+    }
+
     fn make(&mut self, level: u8, number: u64, vcpu: usize) {
         let (tables, number) = (&mut self.tables[usize::from(level)], number as usize);
         if tables.len() <= number {
@@ -149,7 +158,7 @@ impl Nodes {
     }
 
     /// The node on which a placement has a page.
-    fn node(&self, placement: Placement, page: Page) -> u64 {
+    pub fn node(&self, placement: Placement, page: Page) -> u64 {
         let bound = |gpa| self.guest_node(gpa) % self.host;
         match (placement, page) {
             // The machine's own kernel places the memory, as the guest's did.
@@ -239,5 +248,7 @@ mod tests {
         assert_eq!(makers.of(1, 8), Made { vcpu: 0, number: 0 });
         makers.replaced(7, 0);
         assert_eq!(makers.of(1, 7), Made { vcpu: 0, number: 1 });
+        let all: Vec<_> = makers.all().map(|(level, number, made)| (level, number, made.vcpu)).collect();
+        assert_eq!(all, [(1, 7, 0), (1, 8, 0), (2, 0, 1)]);
     }
 }

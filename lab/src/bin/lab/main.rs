@@ -4,6 +4,7 @@
 mod kvm_tests;
 mod live;
 mod modelled_pmu;
+mod nodes;
 mod place;
 mod storm;
 mod switch;
@@ -64,6 +65,8 @@ enum Verb {
     ModelledPmu(modelled_pmu::Args),
     /// Run guests with phases under `bifold daemon`, price what the daemon did, and replay its decisions
     Live(live::Args),
+    /// Compare the nodes of hand-made guests' page tables and data with the model's, on a host of two nodes
+    Nodes(nodes::Args),
     /// Run parallel programs in guests placed well and badly on a host of two nodes, and count
     Place(place::Args),
     /// Run the quick tests; prints `ok NAME (SECONDS)`, `skipped NAME: WHY` or `FAILED NAME: WHY` for each
@@ -212,6 +215,7 @@ fn main() -> ExitCode {
         Verb::KvmTests(args) => kvm_tests::run(&processor, &args),
         Verb::Live(args) => live::run(&processor, &args),
         Verb::ModelledPmu(args) => modelled_pmu::run(&processor, &args),
+        Verb::Nodes(args) => nodes::run(&processor, &args),
         Verb::Place(args) => place::run(&processor, &args),
         Verb::Unswitched(args) => unswitched::run(&processor, &args),
     };

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The tiny VMM's guests on a laboratory with two nodes: where KVM has its tables, and which references are remote, beside
+//! the model (`tiny-vmm nodes`).
+
+use std::fmt::Write as _;
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+
+use crate::BUSYBOX;
+use crate::lab::job::{Job, Jobs};
+use crate::lab::{Lab, Output, Plan, beside};
+use crate::quick::{TINY_VMM, sh};
+
+/// Memory of the laboratory: the guests touch few of their pages.
+const MIB: u64 = 2048;
+/// 2 MB pages, half of them on each node: one node must have those of a whole guest.
+const HUGE_PAGES: u64 = 80;
+const SECONDS: u64 = 600;
+/// Whether KVM uses nested paging, and what backs the guests.
+const RUNS: [(bool, &str); 3] = [(true, "4k"), (true, "2m"), (false, "4k")];
+
+/// Local and remote references.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+struct Counts {
+    guest_tables: [u64; 2],
+    host_tables: [u64; 2],
+    data: [u64; 2],
+}
+
+/// A configuration in a placement, as `tiny-vmm nodes` tells it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Fact {
+    kernel: String,
+    config: String,
+    case: String,
+    agree: bool,
+    known: Option<String>,
+    accesses: u64,
+    different: u64,
+    predicted: Counts,
+    counted: Counts,
+    tables: [u64; 2],
+}
+
+impl Fact {
+    /// Whether all is as the model says, as far as the model can say.
+    pub fn right(&self) -> bool {
+        self.agree || self.known.is_some()
+    }
+}
+
+/// Boots the laboratory and runs the guests. An output for each of [`RUNS`].
+///
+/// # Errors
+/// If something to run is missing, or the boot fails.
+pub fn hand_made(lab: &Lab) -> Result<Vec<Output>> {
+    let program = beside(TINY_VMM)?;
+    let name = program.to_string_lossy().into_owned();
+    // A page that the host moves is no longer where it was put.
+    let stay = sh("echo 0 > /proc/sys/kernel/numa_balancing");
+    let run = |(nested, backing): (bool, &str)| {
+        let command = [&name, "nodes", "--backing", backing].map(String::from).to_vec();
+        [Job::Kvm { nested }, Job::Run { command }]
+    };
+    let jobs = [Job::Run { command: stay }].into_iter().chain(RUNS.into_iter().flat_map(run)).collect();
+    let plan = Plan {
+        jobs: Jobs { jobs, huge_pages: HUGE_PAGES },
+        programs: vec![BUSYBOX.into(), program],
+        memory_mib: MIB,
+        cpus: 2,
+        nodes: 2,
+        exact: false,
+        seconds: SECONDS,
+        ..Plan::default()
+    };
+    let outputs = lab.boot(&plan, &mut |_, _| String::new())?;
+    let wanted = 1 + 2 * RUNS.len();
+    ensure!(outputs.len() == wanted, "{} outputs of {wanted} jobs", outputs.len());
+    let balancing = outputs[0].done.status;
+    ensure!(balancing == 0, "cannot set kernel.numa_balancing: exit status {balancing}");
+    Ok(outputs.into_iter().skip(2).step_by(2).collect())
+}
+
+/// The facts of [`hand_made`].
+///
+/// # Errors
+/// As [`hand_made`], and if the program failed.
+pub fn facts(lab: &Lab) -> Result<Vec<Fact>> {
+    let mut facts = Vec::new();
+    for output in hand_made(lab)? {
+        let done = &output.done;
+        ensure!([0, 3].contains(&done.status), "{TINY_VMM}: exit status {}: {}", done.status, done.stderr);
+        for line in done.stdout.lines() {
+            facts.push(serde_json::from_str(line).with_context(|| format!("{TINY_VMM} said {line:?}"))?);
+        }
+    }
+    Ok(facts)
+}
+
+/// The facts as a page of the results.
+pub fn document(lab: &Lab, facts: &[Fact]) -> String {
+    let release = facts.first().map_or("", |f| f.kernel.as_str());
+    let mut page = format!(
+        "# Nodes of page tables, Linux {release}\n\n\
+         Made by `make lab-place`, {}. The tiny VMM's guest has two nodes, and a vCPU on each node of the host. Its pages, \
+         their tables and the vCPU that touches them first are of either node. Each vCPU then accesses each page with empty \
+         TLBs. The physical addresses of all entries that the walk reads, and of the data, tell their nodes. The model \
+         counts the same accesses, and both are compared access by access.\n\n\
+         References are local / remote. Where model and machine differ, the machine's count stands in brackets.\n\n\
+         | paging | placement | accesses | other than modelled | guest tables | host tables | data | nested tables on the model's node |\n\
+         |---|---|--:|--:|--:|--:|--:|--:|\n",
+        lab.emulator()
+    );
+    for f in facts {
+        let (p, c) = (f.predicted, f.counted);
+        let [right, all] = f.tables;
+        let tables = if all == 0 { String::new() } else { format!("{right} of {all}") };
+        let cells =
+            [(p.guest_tables, c.guest_tables), (p.host_tables, c.host_tables), (p.data, c.data)].map(cell);
+        let (all, other, cells) = (f.accesses, f.different, cells.join(" | "));
+        let _ = writeln!(page, "| {} | {} | {all} | {other} | {cells} | {tables} |", f.config, f.case);
+    }
+    let certain = || facts.iter().filter(|f| f.known.is_none());
+    let sum = |n: usize| certain().map(|f| f.tables[n]).sum::<u64>();
+    let (right, all) = (sum(0), sum(1));
+    let _ = write!(
+        page,
+        "\n{right} of {all} nested tables are on the model's node, {:.1} %",
+        100.0 * right as f64 / all.max(1) as f64
+    );
+    let mut known: Vec<&str> = facts.iter().filter_map(|f| f.known.as_deref()).collect();
+    known.dedup();
+    if known.is_empty() {
+        page += ".\n";
+    }
+    for why in known {
+        let _ =
+            writeln!(page, ". The sum leaves out rows in which only the hypervisor's tables differ: {why}.");
+    }
+    page
+}
+
+/// The model's count, and the machine's if it is another.
+fn cell((predicted, counted): ([u64; 2], [u64; 2])) -> String {
+    let text = |[local, remote]: [u64; 2]| format!("{local} / {remote}");
+    if predicted == counted { text(predicted) } else { format!("{} [{}]", text(predicted), text(counted)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_shows_both_counts_only_if_they_differ() {
+        assert_eq!(cell(([3, 1], [3, 1])), "3 / 1");
+        assert_eq!(cell(([3, 1], [2, 2])), "3 / 1 [2 / 2]");
+    }
+}
