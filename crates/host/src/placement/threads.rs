@@ -10,6 +10,9 @@ use std::path::Path;
 /// Most threads of a process that are looked at: the default of `kernel.threads-max` of a small host.
 const MOST_THREADS: usize = 1 << 16;
 
+/// Name of KVM's thread that recovers huge pages, as long as names can be.
+const RECOVERY: &str = "kvm-nx-lpage-re";
+
 /// What a thread of a VMM does.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
@@ -17,6 +20,10 @@ pub enum Role {
     Vcpu(u32),
     /// Serves devices: an I/O thread of QEMU with its name, or a worker of vhost.
     Io(String),
+    /// Takes back small pages that KVM made of huge ones against a processor's defect, once a minute at most. The
+    /// first vCPU that runs makes the thread, which inherits that vCPU's CPUs (`kvm_mmu_start_lpage_recovery`;
+    /// seen on Debian's 6.12.117).
+    Recovery,
     /// Anything else: the main loop, monitors, helpers.
     Emulator,
 }
@@ -87,7 +94,7 @@ fn thread(tasks: &Path, id: u32, vcpus: &[Vcpu]) -> Option<Thread> {
 }
 
 /// What a thread does, by its name: QEMU's `CPU 0/KVM`, `CPU 0/TCG` and `IO iothread0` (with `-name debug-threads=on`),
-/// other VMMs' names of vCPUs, the kernel's `vhost-PID`.
+/// other VMMs' names of vCPUs, the kernel's `vhost-PID` and KVM's own.
 fn role(name: &str) -> Role {
     let tcg = || name.strip_prefix("CPU ")?.strip_suffix("/TCG")?.parse().ok();
     if let Some(vcpu) = crate::vcpus::number(name).or_else(tcg) {
@@ -96,6 +103,7 @@ fn role(name: &str) -> Role {
     match name.strip_prefix("IO ") {
         Some(id) => Role::Io(id.to_owned()),
         None if name.starts_with("vhost-") => Role::Io(name.to_owned()),
+        None if name == RECOVERY => Role::Recovery,
         None => Role::Emulator,
     }
 }
@@ -131,13 +139,14 @@ mod tests {
         task(44, "CPU 0/TCG\n", "2");
         task(45, "IO disk 1\n", "1");
         task(46, "vhost-42\n", "1,3");
+        task(47, "kvm-nx-lpage-re\n", "2");
         let roles = |vcpus: &[Vcpu]| -> Vec<Role> {
             host.threads(42, vcpus).unwrap().into_iter().map(|t| t.role).collect()
         };
         let io = |name: &str| Role::Io(name.into());
-        assert_eq!(roles(&[]), [Role::Emulator, Role::Vcpu(0), io("disk 1"), io("vhost-42")]);
+        assert_eq!(roles(&[]), [Role::Emulator, Role::Vcpu(0), io("disk 1"), io("vhost-42"), Role::Recovery]);
         let kvm = [Vcpu { number: 7, thread: 46 }];
-        assert_eq!(roles(&kvm), [Role::Emulator, Role::Emulator, io("disk 1"), Role::Vcpu(7)]);
+        assert_eq!(roles(&kvm), [Role::Emulator, Role::Emulator, io("disk 1"), Role::Vcpu(7), Role::Recovery]);
         let threads = host.threads(42, &[]).unwrap();
         assert_eq!((threads[3].cpus.to_string(), threads[3].last_cpu), ("1,3".into(), Some(39)));
         assert_eq!(host.allowed_cpus(42, 44).unwrap().to_string(), "2");

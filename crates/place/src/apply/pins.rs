@@ -93,7 +93,7 @@ fn wanted(plan: &GuestPlan, io_ids: &[String], thread: &Thread) -> NumberSet {
     match &thread.role {
         Role::Vcpu(n) => plan.vcpus.iter().filter(|v| v.vcpu == *n).map(|v| v.cpu).collect(),
         Role::Io(name) => io_cpus(plan, io_ids, name),
-        Role::Emulator => plan.emulator.clone(),
+        Role::Recovery | Role::Emulator => plan.emulator.clone(),
     }
 }
 

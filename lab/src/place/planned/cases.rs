@@ -46,9 +46,9 @@ pub const SOUND: [Wishes; 11] = [
         host: "reserve_cpus = \"0\"",
     },
     Wishes {
-        name: "three-vcpus",
-        guest: "vcpus = 3\nmemory = \"96M\"\npage_size = \"2M\"",
-        host: "reserve_cpus = \"0\"",
+        name: "nothing-reserved",
+        guest: "vcpus = 2\nmemory = \"96M\"\npage_size = \"2M\"\nnodes = 2",
+        host: "",
     },
 ];
 

@@ -2,7 +2,8 @@
 # Functions of a host whose guests start from plans. The caller has set B (busybox), BIFOLD, OUT and the names of cases.
 
 S=/tmp/state
-$B mkdir -p $S
+# The system's folder for locks.
+$B mkdir -p $S /run/lock
 $B ln -sf $B /bin/taskset
 $B mount -t cgroup2 cgroup2 /sys/fs/cgroup && echo +cpuset > /sys/fs/cgroup/cgroup.subtree_control
 vm=
@@ -25,9 +26,11 @@ no_cpuset() { echo $vm > /sys/fs/cgroup/cgroup.procs; $B rmdir /sys/fs/cgroup/g;
 
 # plan NAME: the plan of a file of wishes, its command line, and its settings applied.
 plan() {
-    $BIFOLD place plan /lab/wishes/$1.toml -q --format json -o /tmp/plan.json &&
+    trouble=
+    { $BIFOLD place plan /lab/wishes/$1.toml -q --format json -o /tmp/plan.json &&
         $BIFOLD place plan /lab/wishes/$1.toml -q --format qemu -o /tmp/qemu &&
-        $BIFOLD place apply /tmp/plan.json --state $S -q > /dev/null
+        $BIFOLD place apply /tmp/plan.json --state $S -q > /dev/null; } 2> /tmp/errors ||
+        { trouble="$($B cat /tmp/errors | $B tr '\n' ' ')"; return 1; }
 }
 # launch EDIT ARGS: starts the guest by the command line, changed by a script for sed, with ARGS behind it.
 launch() {
@@ -65,6 +68,7 @@ clean() {
 
 # sound NAME
 sound() {
+    found= && : > /tmp/said
     if plan $1 && launch '' -S && placed && silent $vm; then say ok sound-$1
     else say FAILED sound-$1 "$found$($B cat /tmp/said | $B tr '\n' ' ') $trouble"; fi
     clean sound-$1
@@ -80,7 +84,10 @@ named() {
     case " $found" in *" $1 "*) say ok $1 ;; *) say FAILED $1 "found only: $found $trouble" ;; esac
 }
 # alive WISHES: a guest for the next calls of `done_to`.
-alive() { plan $1 && launch '' -S && placed && silent $vm || say FAILED alive-$1 "$found"; }
+alive() {
+    found=
+    plan $1 && launch '' -S && placed && silent $vm || say FAILED alive-$1 "$found $trouble"
+}
 # done_to FINDING THEN BACK
 done_to() {
     found=

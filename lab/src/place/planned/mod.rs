@@ -123,9 +123,9 @@ fn booted() -> String {
         at::INNER_KERNEL
     );
     format!(
-        "plan {0} && launch '' '{more}' && placed || say FAILED booted\n\
+        "plan {0} && launch '' '{more}' && placed || say FAILED booted \"$trouble\"\n\
          n=0; until $B grep -qs '^@end' $OUT/console || [ $n = 600 ]; do n=$((n + 1)); $B sleep 0.2; done\n\
-         if silent $vm; then say ok booted; else say FAILED booted \"$found\"; fi\n\
+         if silent $vm; then say ok booted; else say FAILED booted \"$found$($B tr '\\n' ' ' < /tmp/said) $trouble\"; fi\n\
          $B cp /tmp/plan.json $OUT/plan.json\n",
         TWO_NODES.name
     )

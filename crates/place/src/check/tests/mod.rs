@@ -204,7 +204,7 @@ impl Scene {
             let name = match &thread.role {
                 Role::Vcpu(n) => format!("vcpu{n}"),
                 Role::Io(_) => "iothread1".to_string(),
-                Role::Emulator => continue,
+                Role::Recovery | Role::Emulator => continue,
             };
             guest.thread_cpusets.insert(thread.id, cpuset(&name, &thread.cpus));
         }
