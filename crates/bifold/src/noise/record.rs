@@ -118,7 +118,8 @@ fn remarks(cpu: &CpuRecording) -> Vec<String> {
             grouped(cpu.dropped_events)
         )
     });
-    early.into_iter().chain(dropped).collect()
+    let unknown = cpu.no_sources.as_ref().map(|why| format!("interruptions have no sources: {why}"));
+    early.into_iter().chain(dropped).chain(unknown).collect()
 }
 
 /// The comments of a file.
@@ -131,7 +132,11 @@ fn head(found: &Recording, cpu: &CpuRecording) -> String {
         found.clock.1 / 1e6,
         cpu.shortest_ns,
         cpu.threshold_ns,
-        found.no_sources.as_deref().map_or("from the kernel's trace".into(), printable),
+        found
+            .no_sources
+            .as_deref()
+            .or(cpu.no_sources.as_deref())
+            .map_or("from the kernel's trace".into(), printable),
     )
 }
 
@@ -232,6 +237,7 @@ fn of_cpu(cpu: &CpuRecording) -> Value {
         "readings": cpu.iterations,
         "ended_early": cpu.early,
         "dropped_events": cpu.dropped_events,
+        "no_sources": cpu.no_sources,
         "interruptions": cpu.trace.interruptions.iter().map(one).collect::<Vec<_>>(),
     })
 }

@@ -21,14 +21,17 @@ fn the_ticks_of_a_guest_are_recorded_and_attributed() {
     }
     let dir = tempfile::tempdir().unwrap();
     let script = format!(
-        "mount -t tracefs none /sys/kernel/tracing && {} noise record -q --time 0.4 -o /tmp/noise && \
+        "mount -t tracefs none /sys/kernel/tracing
+         ({0} noise record -q --time 100 & sleep 0.5; kill -9 $!; wait $!) 2> /dev/null
+         ls /sys/kernel/tracing/instances | grep -c '^bifold-' || exit 1
+         {0} noise record -q --time 0.4 -o /tmp/noise && \
          cat /tmp/noise/cpu0.noise && ls /sys/kernel/tracing/instances && echo end",
         env!("CARGO_BIN_EXE_bifold")
     );
     let done = guest(dir.path(), "record -q -o a.bifold --format json", &script);
     assert_eq!(done.status, 0, "{}", done.stderr);
     let file: Vec<&str> = done.stderr.lines().skip_while(|l| !l.starts_with("# bifold noise")).collect();
-    assert_eq!(file.last(), Some(&"end"), "no instance is left: {}", done.stderr);
+    assert_eq!(file.last(), Some(&"end"), "no instance is left, of the killed one neither: {}", done.stderr);
     std::fs::write(dir.path().join("guest.noise"), file[..file.len() - 1].join("\n")).unwrap();
     let ticks: Vec<f64> = file
         .iter()

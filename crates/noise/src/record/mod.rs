@@ -56,7 +56,7 @@ pub struct Recording {
     pub cpus: Vec<CpuRecording>,
     /// What the loops read: the name, and how often it ticks in a second.
     pub clock: (&'static str, f64),
-    /// Why interruptions have no sources, if they have none.
+    /// Why interruptions have no sources, if those of no CPU have any.
     pub no_sources: Option<String>,
     /// Whether the machine is a virtual one.
     pub virtual_machine: bool,
@@ -81,6 +81,8 @@ pub struct CpuRecording {
     pub early: Option<&'static str>,
     /// Trace events for which the kernel had no room: later interruptions lack sources.
     pub dropped_events: u64,
+    /// Why this CPU's interruptions have no sources, although the kernel was asked: its trace could not be read.
+    pub no_sources: Option<String>,
 }
 
 /// Why nothing can be recorded.
@@ -206,7 +208,11 @@ fn bind(cpu: usize) -> io::Result<()> {
 fn of_cpu(cpu: usize, seen: Seen, tracing: Option<&Tracing>, clock: Clock, epoch: u64) -> CpuRecording {
     let scale = Scale::between(seen.ends.0, seen.ends.1, epoch);
     let mut names = Names::default();
-    let events = tracing.map(|t| t.of_cpu(cpu, &thread_name(cpu), &mut names).unwrap_or_default());
+    let read = tracing.map(|t| t.of_cpu(cpu, &thread_name(cpu), &mut names));
+    let (events, no_sources) = match read.transpose() {
+        Ok(events) => (events, None),
+        Err(e) => (None, Some(format!("cannot read the kernel's trace of CPU {cpu}: {e}"))),
+    };
     let in_ns = |time: f64| match clock {
         Clock::Tsc => scale.time(time as u64),
         // The trace has nanoseconds of the same clock.
@@ -231,6 +237,7 @@ fn of_cpu(cpu: usize, seen: Seen, tracing: Option<&Tracing>, clock: Clock, epoch
             Early::Moved => "the CPU went off line, or was taken from this process",
         }),
         dropped_events,
+        no_sources,
     }
 }
 

@@ -148,6 +148,9 @@ fn mask(cpus: &[usize]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::clock::Moment;
+    use super::super::spin::Seen;
+    use super::super::{UNKNOWN, UNTRACED, of_cpu};
     use super::*;
 
     #[test]
@@ -172,5 +175,43 @@ mod tests {
         let error = Tracing::start(&host, &[1], Clock::Raw).unwrap_err();
         assert!(error.to_string().contains("tracing_on"), "{error}");
         assert!(!instance.exists());
+    }
+
+    /// Nothing stands in for a trace that cannot be read: `untraced` would say that the kernel knew nothing.
+    #[test]
+    fn a_cpu_whose_trace_cannot_be_read_has_no_sources_and_says_why() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("instances")).unwrap();
+        let host = Host { tracing: dir.path().into(), ..Host::live() };
+        let tracing = Tracing { held: None, instance: TracingInstance::create(&host).unwrap() };
+        let cpu_dir = tracing.instance.path().join("per_cpu/cpu1");
+        fs::create_dir_all(&cpu_dir).unwrap();
+        let recorded = || of_cpu(1, seen(), Some(&tracing), Clock::Raw, 0);
+        let lost = recorded();
+        assert_eq!(lost.trace.sources, [UNKNOWN]);
+        let why = lost.no_sources.unwrap();
+        assert!(why.starts_with("cannot read the kernel's trace of CPU 1: "), "{why}");
+        // The trace alone is not enough: whether events were dropped would not be known.
+        fs::write(cpu_dir.join("trace"), "").unwrap();
+        assert_eq!(recorded().trace.sources, [UNKNOWN]);
+        fs::write(cpu_dir.join("stats"), "dropped events: 3\n").unwrap();
+        let read = recorded();
+        assert_eq!(
+            (read.trace.sources, read.dropped_events, read.no_sources),
+            (vec![UNTRACED.into()], 3, None)
+        );
+    }
+
+    /// A loop of 10 us with a detour of 3 us.
+    fn seen() -> Seen {
+        let moment = |ns| Moment { ticks: ns, ns };
+        Seen {
+            detours: vec![(2000, 3000)],
+            shortest: 10,
+            threshold: 90,
+            iterations: 700,
+            ends: (moment(1000), moment(11_000)),
+            early: None,
+        }
     }
 }
