@@ -14,7 +14,7 @@ mod undo;
 
 pub use error::ApplyError;
 pub use kept::{FOLDER, Kept, MOST_PLAN};
-pub(crate) use pins::io_cpus;
+pub(crate) use pins::{MOST_ID, io_cpus};
 pub use undo::{Undone, undo};
 
 use crate::plan::{Plan, SCHEMA, Step};

@@ -9,6 +9,8 @@ use crate::plan::GuestPlan;
 use bifold_host::placement::{LiveGuest, Role, Thread};
 use bifold_host::topology::NumberSet;
 
+/// Longest id of an I/O thread that the thread's name can have: names have 15 bytes, of which QEMU takes 3 (`IO `).
+pub(crate) const MOST_ID: usize = 12;
 /// A VMM makes threads while others are pinned: so many times the list is read again.
 const ROUNDS: usize = 8;
 
@@ -99,8 +101,14 @@ fn wanted(plan: &GuestPlan, io_ids: &[String], thread: &Thread) -> NumberSet {
 
 /// The CPUs of an I/O thread by the plan: its own, or for workers without an id those of all.
 pub(crate) fn io_cpus(plan: &GuestPlan, io_ids: &[String], name: &str) -> NumberSet {
-    // Thread names have at most 15 bytes, of which QEMU takes 3.
-    let at = io_ids.iter().position(|id| id == name || (name.len() >= 12 && id.starts_with(name)));
+    let cut: Vec<usize> = (0..io_ids.len()).filter(|at| is_cut(name, &io_ids[*at])).collect();
+    // A name that was cut off may be the beginning of several ids: it then tells none of them.
+    let at = io_ids.iter().position(|id| id == name).or(if let [only] = cut[..] { Some(only) } else { None });
     let own = at.and_then(|at| plan.io_threads.get(at)).filter(|set| !set.is_empty()).cloned();
     own.unwrap_or_else(|| plan.io_threads.iter().fold(plan.emulator.clone(), |all, set| all.union(set)))
+}
+
+/// Whether the name of a thread is an id that was cut off.
+fn is_cut(name: &str, id: &str) -> bool {
+    name.len() == MOST_ID && id.len() > MOST_ID && id.starts_with(name)
 }

@@ -455,3 +455,21 @@ fn a_second_call_that_fails_leaves_the_first() {
     assert!(apply(&tree.host(), &plan, &[&none], &tree.kept(), &mut |_| {}).is_err());
     assert_eq!(tree.kept().applied(&tree.host()).unwrap(), Some(plan));
 }
+
+#[test]
+fn an_io_thread_has_its_own_cpus_beside_ids_that_begin_alike() {
+    let mut plan = Tree::new().plan().guests.remove(0);
+    plan.io_threads = ["1", "2", "3"].map(|list| list.parse().unwrap()).into();
+    for (ids, name, cpus) in [
+        (["disk-of-data-1", "disk-of-data", "disk-of-web"], "disk-of-data-1", "1"),
+        (["disk-of-data-1", "disk-of-data", "disk-of-web"], "disk-of-data", "2"),
+        (["disk-of-data-1", "disk-of-data", "disk-of-web"], "disk-of-dat", "0-3"),
+        (["disk-of-data-1", "disk-of-data-2", "disk-of-logs-1"], "disk-of-data-2", "2"),
+        // A name that was cut off, of one id and of one among two.
+        (["disk-of-data-1", "disk-of-data-2", "disk-of-logs-1"], "disk-of-logs", "3"),
+        (["disk-of-data-1", "disk-of-data-2", "disk-of-logs-1"], "disk-of-data", "0-3"),
+        (["disk-of-data-1", "disk-of-data-2", "disk-of-logs-1"], "vhost-42", "0-3"),
+    ] {
+        assert_eq!(io_cpus(&plan, &ids.map(String::from), name).to_string(), cpus, "{ids:?}: {name}");
+    }
+}

@@ -5,6 +5,7 @@ use super::blocks;
 use super::pages::{self, MOST_PAGES};
 use super::qmp::{self, Told};
 use super::seen::{Block, GuestSeen, HostSeen, Seen, Unknown};
+use crate::apply::MOST_ID;
 use crate::plan::Plan;
 use crate::settings;
 use crate::view::View;
@@ -147,10 +148,11 @@ fn host_seen(host: &Host, plan: Option<&Plan>) -> HostSeen {
 }
 
 /// The threads of a guest and the ids of its I/O threads in order; `None` if the guest has ended. Its monitor is asked
-/// only if the threads' names do not tell.
+/// only if the threads' names do not tell: QEMU 10 gives no name at all to the thread of an id that is too long.
 pub(crate) fn threads_of(host: &Host, guest: &LiveGuest) -> Option<(Vec<Thread>, Vec<String>)> {
     let mut seen = outline(host, guest, &Told::default()).ok()?;
-    if seen.vcpus().is_empty() {
+    let long_id = |view: &View| view.io_threads.iter().any(|id| id.len() > MOST_ID);
+    if seen.vcpus().is_empty() || seen.view.as_ref().is_some_and(long_id) {
         let options = Options { plan: None, qmp: None, progress: &|_, _| {} };
         let told = monitor(host, guest, &options, &mut Vec::new()).ok()?;
         seen = outline(host, guest, &told).ok()?;

@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 /// Bytes of the guest's memory.
 const MEMORY: u64 = 64 * MIB;
 
+/// I/O threads whose ids begin alike and are too long for a thread's name.
+const IO_THREADS: [&str; 2] = ["disk-of-data-1", "disk-of-data-2"];
+
 /// QEMU, which ends with the test.
 struct Qemu {
     child: Child,
@@ -79,6 +82,7 @@ impl Qemu {
             "q35,memory-backend=ram",
         ]);
         command.args(["-object", "memory-backend-memfd,id=ram,size=64M,prealloc=on", "-qmp", &socket]);
+        IO_THREADS.iter().for_each(|id| _ = command.args(["-object", &format!("iothread,id={id}")]));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let qemu = Qemu { child: command.spawn().unwrap(), dir, name };
         let begun = Instant::now();
@@ -174,20 +178,28 @@ fn a_real_guest_is_pinned_as_planned_and_let_go() {
     let Some(qemu) = Qemu::start(true, None) else { return };
     let topology = Host::live().topology().unwrap();
     let [first, .., last] = allowed()[..] else { return };
-    let (plan, live) = (qemu.plan([first, last]), qemu.live());
+    let (mut plan, live) = (qemu.plan([first, last]), qemu.live());
+    plan.guests[0].io_threads = [last, first].map(|cpu| [cpu].into_iter().collect()).into();
     let before = qemu.look().unwrap().guests.remove(0).threads;
     let kept = Kept::within(&qemu.dir.path().join("run"));
     let applied = apply(&Host::live(), &plan, &[&live], &kept, &mut |_| {}).unwrap();
-    assert_eq!(applied.pinned, before.len());
+    // The monitor's own I/O thread may run where any may, which is on both CPUs.
+    assert_eq!(applied.pinned, before.len() - 1);
     let cpus: Vec<NumberSet> =
         qemu.look().unwrap().guests[0].vcpus().values().map(|t| t.cpus.clone()).collect();
     assert_eq!(cpus, [set(&first.to_string()), set(&last.to_string())]);
+    let io_threads = qmp::ask(&qemu.socket()).unwrap().io_threads;
+    for (id, cpus) in IO_THREADS.iter().zip(&plan.guests[0].io_threads) {
+        let (_, thread) = io_threads.iter().find(|(told, _)| told == id).unwrap();
+        let is = Host::live().allowed_cpus(live.pid, *thread).unwrap();
+        assert_eq!(is, *cpus, "{id}");
+    }
     if topology.nodes.len() == 1 {
         // The emulator shares a vCPU's CPU, as the plan has it.
         assert_eq!(qemu.names(&topology, Some(&plan)), [] as [&str; 0]);
     }
     let undone = undo(&Host::live(), &kept, None, &mut |_| {}).unwrap();
-    assert_eq!((undone.threads, undone.gone), (before.len(), 0));
+    assert_eq!((undone.threads, undone.gone), (applied.pinned, 0));
     let after = qemu.look().unwrap().guests.remove(0).threads;
     let cpus = |threads: Vec<bifold_host::placement::Thread>| {
         threads.into_iter().map(|t| (t.id, t.cpus)).collect::<Vec<_>>()
