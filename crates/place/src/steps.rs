@@ -84,7 +84,8 @@ fn cpus(wishes: &Wishes, plans: &[GuestPlan], of: impl Fn(&crate::wishes::Guest)
     chosen.flat_map(|(_, plan)| &plan.vcpus).map(|v| v.cpu).collect()
 }
 
-/// Interrupts of devices that leave the vCPUs' CPUs.
+/// Interrupts of the host's devices that leave the vCPUs' CPUs. Those of a guest's own device stay where they are: they exist
+/// only while that guest runs, and are best near its vCPUs.
 fn interrupts(host: &Topology, wishes: &Wishes, plans: &[GuestPlan]) -> Vec<Step> {
     let quiet = cpus(wishes, plans, |g| g.interrupts_away);
     let online: NumberSet = host.cpus.iter().filter(|(_, c)| c.online).map(|(n, _)| *n).collect();
@@ -97,7 +98,7 @@ fn interrupts(host: &Topology, wishes: &Wishes, plans: &[GuestPlan]) -> Vec<Step
         [online.difference(&cores), online.difference(&quiet)].into_iter().find(|set| !set.is_empty());
     let Some(others) = others.filter(|_| !quiet.is_empty()) else { return Vec::new() };
     let mut steps = Vec::new();
-    for device in &host.devices {
+    for device in host.devices.iter().filter(|d| !d.is_passed_through()) {
         let near = device.cpus.intersection(&others);
         let to = if near.is_empty() { &others } else { &near };
         for irq in device.interrupts.iter() {

@@ -36,7 +36,14 @@ fn device(sys: &Tree, address: &str, names: BTreeSet<String>) -> Device {
         cpus: sys.set(&at("local_cpus"), &at("local_cpulist")).unwrap_or_default(),
         names: names.into_iter().collect(),
         interrupts,
+        driver: link_name(sys, &at("driver")),
     }
+}
+
+/// The last name of a link's target.
+fn link_name(sys: &Tree, link: &str) -> Option<String> {
+    let target = std::fs::read_link(sys.path(link)).ok()?;
+    Some(target.file_name()?.to_string_lossy().into_owned())
 }
 
 /// Names of interfaces and disks by the PCI device in whose directory they are.

@@ -159,6 +159,16 @@ pub struct Device {
     pub names: Vec<String>,
     /// Its interrupts.
     pub interrupts: NumberSet,
+    /// Its driver, such as `nvme`; `None` without one.
+    pub driver: Option<String>,
+}
+
+impl Device {
+    /// Whether a guest or another program has the device for itself: the driver is `vfio-pci` or one of its variants
+    /// (`mlx5_vfio_pci` and others, `drivers/vfio/pci` of Linux).
+    pub fn is_passed_through(&self) -> bool {
+        self.driver.as_ref().is_some_and(|name| name.contains("vfio"))
+    }
 }
 
 #[cfg(test)]

@@ -8,4 +8,5 @@ mod libvirt;
 mod machine;
 mod qemu;
 mod random;
+mod steps;
 mod trees;

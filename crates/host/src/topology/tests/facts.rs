@@ -212,6 +212,10 @@ fn devices_have_their_names_and_interrupts() {
     pci("0000:3b:00.0", "irq", "17");
     pci("10000:01:00.1", "irq", "9");
     pci("0000:00:1f.0", "irq", "0");
+    symlink("../../../../bus/pci/drivers/vfio-pci", m.at("sys/bus/pci/devices/10000:01:00.1/driver"))
+        .unwrap();
+    symlink("../../../../bus/pci/drivers/mlx5_core", m.at("sys/bus/pci/devices/0000:3b:00.0/driver"))
+        .unwrap();
     let device = "sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0";
     fs::create_dir_all(m.at(&format!("{device}/net/eth0/x"))).unwrap();
     for (class, name, target) in [
@@ -238,6 +242,8 @@ fn devices_have_their_names_and_interrupts() {
         ]
     );
     assert_eq!(t.devices[1].cpus, set("0"));
+    let drivers: Vec<_> = t.devices.iter().map(|d| (d.driver.as_deref(), d.is_passed_through())).collect();
+    assert_eq!(drivers, [(None, false), (Some("mlx5_core"), false), (Some("vfio-pci"), true)]);
 }
 
 /// A file that is no regular file would block a reader, or never end.
