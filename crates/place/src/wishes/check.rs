@@ -13,6 +13,8 @@ const MOST_GUESTS: usize = 256;
 const MOST_DEVICES: usize = 16;
 /// Longest name, in bytes.
 const LONGEST_NAME: usize = 128;
+/// QEMU rounds `-m` up to a whole number of this many bytes, and then refuses nodes whose sum is less.
+const UNIT: u64 = 8 << 10;
 /// Largest memory, in bytes: 2^52 is what x86 can address.
 const MOST_MEMORY: u64 = 1 << 52;
 
@@ -121,6 +123,12 @@ impl Reader<'_> {
         let memory = self.size(&guest.memory, "guest.memory");
         if memory == 0 && guest.memory.get_ref().starts_with('0') {
             self.bad(&guest.memory, "guest.memory", "is no memory");
+        }
+        if memory % UNIT != 0 {
+            let name = printable(guest.name.get_ref());
+            let problem =
+                format!("of guest {name} is no whole number of 8K, and QEMU gives memory in 8K only");
+            self.bad(&guest.memory, "guest.memory", &problem);
         }
         if guest.near.len() > MOST_DEVICES {
             self.bad(&guest.near[0], "guest.near", &format!("and further devices: at most {MOST_DEVICES}"));

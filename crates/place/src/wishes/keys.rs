@@ -55,7 +55,12 @@ pub const KEYS: &[Key] = &[
         "The VM's name: any text without control characters, up to 128 bytes, given once.",
     ),
     key("guest", "vcpus", "", "Number of vCPUs, 1 to 4096. Each gets a CPU of its own."),
-    key("guest", "memory", "", "Memory with its unit, such as \"64G\". Every guest node gets an equal part."),
+    key(
+        "guest",
+        "memory",
+        "",
+        "Memory with its unit, such as \"64G\": a whole number of 8K. Every guest node gets an equal part.",
+    ),
     key(
         "guest",
         "page_size",

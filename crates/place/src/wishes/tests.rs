@@ -37,7 +37,8 @@ fn each_wrong_value_is_listed_with_its_line() {
     let text = "[host]\nreserve_memory = '2'\ncpus = '3-1'\nhuge_pages = 'some'\nhalt_poll_ns = -1\n\
                 [[guest]]\nname = \"a\\u0007\"\nvcpus = 0\nmemory = '0'\nnodes = 0\npage_size = '4M'\nsmt = 'x'\n\
                 [[guest]]\nname = 'b'\nvcpus = 1\nmemory = '1Q'\nio_threads = 65\n\
-                [[guest]]\nname = 'b'\nvcpus = 1\nmemory = '1M'\n";
+                [[guest]]\nname = 'b'\nvcpus = 1\nmemory = '1M'\n\
+                [[guest]]\nname = 'c'\nvcpus = 1\nmemory = '12K'\n";
     let e = parse(text).unwrap_err();
     for expected in [
         "line 2: host.reserve_memory = '2' is no size",
@@ -53,10 +54,11 @@ fn each_wrong_value_is_listed_with_its_line() {
         "line 16: guest.memory = '1Q' is no size",
         "line 17: guest.io_threads = 65 is not 0 to 64",
         "line 19: guest.name = 'b' is the name of another guest",
+        "line 25: guest.memory = '12K' of guest c is no whole number of 8K",
     ] {
         assert!(e.contains(expected), "{expected}\n{e}");
     }
-    assert_eq!(e.lines().count(), 14, "{e}");
+    assert_eq!(e.lines().count(), 15, "{e}");
 }
 
 #[test]

@@ -134,7 +134,8 @@ fn qemu_takes_several_dies_and_a_guest_that_leaves_gaps() {
         return;
     }
     // 3 cores on one node: 2 of one L3, 1 of the other.
-    let uneven = planned("[[guest]]\nname = 'a'\nvcpus = 6\nmemory = '32M'\npage_size = '4K'\n");
+    // The memory is an odd number of what wishes can have at least.
+    let uneven = planned("[[guest]]\nname = 'a'\nvcpus = 6\nmemory = '32776K'\npage_size = '4K'\n");
     assert_eq!((uneven.guests[0].smp.dies, uneven.guests[0].smp.cores), (1, 3));
     let dies = planned(
         "[host]\nreserve_cpus = '0-1,8-9'\n[[guest]]\nname = 'a'\nvcpus = 8\nmemory = '32M'\npage_size = '4K'\n",

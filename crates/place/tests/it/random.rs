@@ -80,7 +80,7 @@ fn guest(rng: &mut Pcg64, host: &Topology, number: usize, emulator: bool) -> Gue
     let threads = if even && smt == Smt::Threads { host.cpus[&0].threads.len() as u32 } else { 1 };
     let memory = match rng.random_range(0..10) {
         0 => 1024 * MIB * rng.random_range(1..=2),
-        1 => 4096 * rng.random_range(1..=3),
+        1 => 8192 * rng.random_range(1..=3),
         _ => 2 * MIB * one_of(rng, &[1, 2, 2, 3, 4]),
     };
     let near = ["eth0", "eth1"].into_iter().filter(|_| rng.random_bool(0.15)).map(String::from).collect();

@@ -15,7 +15,7 @@ fn wishes(nodes: usize) -> Wishes {
     let text = format!(
         "[[guest]]\nname = 'wide'\nvcpus = {nodes}\nmemory = '{}K'\npage_size = '4K'\nsmt = 'cores'\nnodes = 'host'\n\
          [[guest]]\nname = 'small'\nvcpus = 2\nmemory = '8K'\npage_size = '4K'\nsmt = 'cores'\n",
-        4 * nodes
+        8 * nodes
     );
     Wishes::parse(&text, "w.toml".as_ref()).unwrap()
 }
