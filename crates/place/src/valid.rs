@@ -21,6 +21,9 @@ const MOST_NODES: usize = 1 << 10;
 /// A plan whose parts do not agree.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadPlan {
+    /// The text is no plan.
+    #[error("the text is no plan, give the JSON that `bifold place plan` writes: {0}")]
+    Json(String),
     /// The plan is of another version.
     #[error("the plan has the schema `{}`, this version reads {SCHEMA}: make the plan anew", .0.escape_debug())]
     Schema(String),
@@ -38,6 +41,16 @@ pub enum BadPlan {
 }
 
 impl Plan {
+    /// The plan in a JSON text from outside, if its parts agree.
+    ///
+    /// # Errors
+    /// If the text is no plan, or the parts do not agree.
+    pub fn parse(text: &[u8]) -> Result<Plan, BadPlan> {
+        let plan: Plan = serde_json::from_slice(text).map_err(|e| BadPlan::Json(e.to_string()))?;
+        plan.validate()?;
+        Ok(plan)
+    }
+
     /// Whether the plan's parts agree with each other and with what a host can have.
     ///
     /// # Errors

@@ -15,12 +15,7 @@ pub fn read(path: &Path) -> anyhow::Result<Plan> {
     if bytes.len() as u64 > MOST_PLAN {
         bail!("the plan {} has more than {MOST_PLAN} bytes", path.display());
     }
-    let plan: Result<Plan, _> = serde_json::from_slice(&bytes);
-    let plan = plan.with_context(|| {
-        format!("{} is no plan: give the JSON that `bifold place plan` writes", path.display())
-    })?;
-    plan.validate().with_context(|| format!("cannot use the plan {}", path.display()))?;
-    Ok(plan)
+    Plan::parse(&bytes).with_context(|| format!("cannot use the plan {}", path.display()))
 }
 
 /// Notes an event.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Errors of applying a plan and of undoing. Each message says what is wrong and what to do.
 
+use crate::plan::BadPlan;
 use crate::settings::BadStep;
 use bifold_host::held::HeldError;
 use bifold_host::printable;
@@ -109,12 +110,12 @@ pub enum ApplyError {
         source: io::Error,
     },
     /// The kept plan cannot be read.
-    #[error("{} is no plan: {why}; remove the file", path.display())]
+    #[error("the copy of the applied plan, {}, cannot be used: remove the file", path.display())]
     KeptPlan {
         /// The file.
         path: PathBuf,
         /// What is wrong.
-        why: String,
+        source: BadPlan,
     },
 }
 

@@ -52,14 +52,14 @@ impl Kept {
         Ok(plan)
     }
 
-    /// The copy of the plan.
+    /// The copy of the plan, whose parts agree.
     pub(super) fn plan(&self) -> Result<Option<Plan>, ApplyError> {
         let bytes = match bifold_host::read_up_to(&self.plan, MOST_PLAN) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             other => other.map_err(|e| ApplyError::io(&self.plan, e))?,
         };
-        let plan = serde_json::from_slice(&bytes);
-        plan.map(Some).map_err(|e| ApplyError::KeptPlan { path: self.plan.clone(), why: e.to_string() })
+        let plan = Plan::parse(&bytes);
+        plan.map(Some).map_err(|source| ApplyError::KeptPlan { path: self.plan.clone(), source })
     }
 
     /// Writes the copy, all of it or none.

@@ -325,6 +325,22 @@ fn a_journal_that_is_none_stops_everything() {
 }
 
 #[test]
+fn a_kept_plan_whose_parts_do_not_agree_is_none_for_anybody() {
+    let tree = Tree::new();
+    let before = tree.state();
+    tree.apply(false, &mut |_| {}).unwrap();
+    let mut other = tree.plan();
+    other.guests[0].nodes[0].distances.clear();
+    fs::write(tree.kept().plan, serde_json::to_vec(&other).unwrap()).unwrap();
+    assert!(matches!(tree.kept().applied(&tree.host()), Err(ApplyError::KeptPlan { .. })));
+    let error = tree.apply(false, &mut |_| {}).unwrap_err();
+    assert!(matches!(error, ApplyError::KeptPlan { .. }), "{error}");
+    // The journal alone takes everything back.
+    tree.undo();
+    tree.is_as_found(&before, "undone");
+}
+
+#[test]
 fn a_setting_that_cannot_be_restored_stays_in_the_journal() {
     let tree = Tree::new();
     tree.apply(true, &mut |_| {}).unwrap();
