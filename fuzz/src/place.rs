@@ -2,6 +2,8 @@
 //! Bodies for `bifold-place`.
 
 use bifold_host::topology::{Cpu, Node, NumberSet, Topology};
+use bifold_place::check::{HostSeen, Seen, check_absent, misfit};
+use bifold_place::plan::Plan;
 use bifold_place::wishes::Wishes;
 use bifold_place::{Processor, plan};
 
@@ -38,9 +40,28 @@ pub fn wishes(data: &[u8]) {
     }
 }
 
+/// A plan in JSON: an error of one line, or a plan that all who read plans can use.
+pub fn place_plan(data: &[u8]) {
+    let plan = match Plan::parse(data) {
+        Ok(plan) => plan,
+        // An error quotes what the text has.
+        Err(e) => return assert!(!e.to_string().contains(char::is_control), "{e}"),
+    };
+    for guest in &plan.guests {
+        assert!(bifold_place::libvirt::domain(guest).starts_with("<domain "));
+        let pins = bifold_place::qemu::pins(guest).len();
+        assert_eq!(pins, guest.vcpus.len() + guest.io_threads.len());
+        assert!(bifold_place::qemu::arguments(guest).len() > 6);
+    }
+    let seen = Seen { host: HostSeen::default(), guests: Vec::new() };
+    let findings = check_absent(&host(), &plan, &seen);
+    let fits = misfit(&host(), &plan).is_none();
+    assert!(if fits { findings.len() >= plan.guests.len() } else { findings.is_empty() });
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::inputs::bytes;
+    use super::super::inputs::{bytes, leaves, number};
     use super::*;
     use proptest::prelude::*;
 
@@ -82,12 +103,45 @@ mod tests {
         "'99999T'",
     ];
 
+    /// A plan of two guests, one of them with two nodes.
+    fn planned() -> serde_json::Value {
+        let text = "[[guest]]\nname = 'a'\nvcpus = 2\nmemory = '8M'\nnodes = 'host'\nsmt = 'cores'\nio_threads = 2\n\
+                    [[guest]]\nname = 'b'\nvcpus = 1\nmemory = '4M'\nsmt = 'cores'\n";
+        let wishes = Wishes::parse(text, "w.toml".as_ref()).unwrap();
+        serde_json::to_value(plan(&host(), &wishes, Processor::Amd).unwrap()).unwrap()
+    }
+
+    fn value() -> impl Strategy<Value = serde_json::Value> {
+        let text = prop_oneof!["[0-9,:/-]{0,12}", "[ -~\n]{0,12}", Just("0-4294967295".into())];
+        prop_oneof![3 => number(), 1 => text.prop_map(serde_json::Value::String)]
+    }
+
+    #[test]
+    fn what_is_planned_reads_back() {
+        let document = planned();
+        let plan = Plan::parse(&serde_json::to_vec(&document).unwrap()).unwrap();
+        assert_eq!(serde_json::to_value(plan).unwrap(), document);
+    }
+
     proptest! {
         #[test]
         fn any_text_is_wishes_or_an_error(data in bytes(), keys in proptest::collection::vec((0..19usize, 0..14usize), 0..6)) {
             wishes(&data);
             let text: String = keys.iter().map(|(key, value)| format!("{} = {}\n", KEYS[*key], VALUES[*value])).collect();
             wishes(text.as_bytes());
+        }
+
+        #[test]
+        fn any_plan_is_refused_or_can_be_used(
+            data in bytes(),
+            changes in proptest::collection::vec((any::<prop::sample::Index>(), value()), 0..4),
+        ) {
+            place_plan(&data);
+            let mut document = planned();
+            for (at, value) in changes {
+                **at.get_mut(&mut leaves(&mut document)[..]) = value;
+            }
+            place_plan(&serde_json::to_vec(&document).unwrap());
         }
     }
 }

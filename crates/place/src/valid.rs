@@ -22,7 +22,7 @@ const MOST_NODES: usize = 1 << 10;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadPlan {
     /// The text is no plan.
-    #[error("the text is no plan, give the JSON that `bifold place plan` writes: {0}")]
+    #[error("the text is no plan, give the JSON that `bifold place plan` writes: {}", printable(.0))]
     Json(String),
     /// The plan is of another version.
     #[error("the plan has the schema `{}`, this version reads {SCHEMA}: make the plan anew", .0.escape_debug())]
