@@ -40,6 +40,17 @@ pub enum PlanError {
     /// The wishes do not fit: what is short where.
     #[error("the wishes do not fit:{}", wishes::listed(.0))]
     Short(Vec<String>),
+    /// The search ended at its limit before it had any placement. The wishes may fit.
+    #[error(
+        "the search gave up after {placements} placements, none of which has room for all of these guests: {}; the wishes may fit \
+         nevertheless: name host_nodes for some of the guests, or plan fewer of them together", .guests.join(", ")
+    )]
+    GaveUp {
+        /// The names of the guests that were to be placed together.
+        guests: Vec<String>,
+        /// Placements of a guest that were tried.
+        placements: u64,
+    },
 }
 
 /// The maker of the host's processor.
@@ -79,7 +90,7 @@ pub fn plan(host: &Topology, wishes: &Wishes, processor: Processor) -> Result<Pl
         .collect::<Result<Vec<_>, _>>()?;
     let found = match search::search(&room, choices) {
         Ok(found) => found,
-        Err(not_found) => return Err(short::explain(host, wishes, &room, not_found.proven)),
+        Err(not_found) => return Err(short::explain(host, wishes, &room, &not_found)),
     };
     let guests = shape::guests(host, &room, wishes, &found, processor)?;
     let (steps, mut notes) = steps::steps(host, &room, wishes, &guests);

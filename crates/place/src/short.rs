@@ -2,12 +2,13 @@
 //! Says what is short where, when wishes do not fit.
 //!
 //! The first guest that does not fit alone is explained against the empty host; then the sum of all cores; otherwise the
-//! first guest that does not fit beside those before it, against what these leave in their best placement.
+//! first guest that does not fit beside those before it, against what these leave in their best placement. Where a search
+//! ends at its limit without a placement, nothing is known to be short, and that is what is said.
 
 use crate::PlanError;
 use crate::room::Room;
 use crate::search::fill::{Part, fill};
-use crate::search::{Found, cores, options, search};
+use crate::search::{Found, NotFound, cores, options, search};
 use crate::shape::page_name;
 use crate::wishes::{Guest, Nodes, PageSize, Smt, Wishes};
 use bifold_host::printable;
@@ -15,32 +16,37 @@ use bifold_host::topology::{NumberSet, Topology};
 use std::collections::BTreeMap;
 
 /// Why no placement was found.
-pub fn explain(host: &Topology, wishes: &Wishes, room: &Room, proven: bool) -> PlanError {
+pub fn explain(host: &Topology, wishes: &Wishes, room: &Room, not_found: &NotFound) -> PlanError {
     for guest in &wishes.guests {
-        if place(host, room, std::slice::from_ref(guest)).is_none() {
-            return PlanError::Short(alone(room, guest, &Taken::default()));
+        let guests = std::slice::from_ref(guest);
+        match place(host, room, guests) {
+            Ok(_) => {}
+            Err(none) if none.proven => return PlanError::Short(alone(room, guest, &Taken::default())),
+            Err(none) => return gave_up(guests, &none),
         }
     }
     if let Some(all) = all_together(room, &wishes.guests) {
         return PlanError::Short(vec![all]);
     }
     for n in 2..=wishes.guests.len() {
-        if place(host, room, &wishes.guests[..n]).is_some() {
-            continue;
+        match place(host, room, &wishes.guests[..n]) {
+            Ok(_) => continue,
+            Err(none) if none.proven => {}
+            Err(none) => return gave_up(&wishes.guests[..n], &none),
         }
         let (last, before) = wishes.guests[..n].split_last().expect("at least two");
-        let found = place(host, room, before).expect("fitted in the last round");
+        let Ok(found) = place(host, room, before) else { break };
         let names: Vec<String> = before.iter().map(|g| printable(&g.name)).collect();
         let mut lines = alone(room, last, &taken(room, &found));
         lines.insert(0, format!("guest {} has no room beside {}:", printable(&last.name), names.join(", ")));
-        if !proven {
-            lines
-                .push(format!("(the search ended after {} placements: no proof)", crate::search::MOST_STEPS));
-        }
         return PlanError::Short(lines);
     }
-    // All fit, but only when searched for again: the limits of steps differ.
-    PlanError::Short(vec![format!("none of {} placements fits", crate::search::MOST_STEPS)])
+    gave_up(&wishes.guests, not_found)
+}
+
+/// The search ended before it had a placement.
+fn gave_up(guests: &[Guest], none: &NotFound) -> PlanError {
+    PlanError::GaveUp { guests: guests.iter().map(|g| printable(&g.name)).collect(), placements: none.steps }
 }
 
 /// All guests wish more cores than the host has, wherever they are.
@@ -55,10 +61,10 @@ fn all_together(room: &Room, guests: &[Guest]) -> Option<String> {
 }
 
 /// The best placement of some guests.
-fn place(host: &Topology, room: &Room, guests: &[Guest]) -> Option<Found> {
-    let choices =
-        guests.iter().map(|g| options::choices(host, room, g)).collect::<Result<Vec<_>, _>>().ok()?;
-    search(room, choices).ok()
+fn place(host: &Topology, room: &Room, guests: &[Guest]) -> Result<Found, NotFound> {
+    let choices = guests.iter().map(|g| options::choices(host, room, g)).collect::<Result<Vec<_>, _>>();
+    // A device or distance that is missing was refused before any search.
+    search(room, choices.map_err(|_| NotFound { proven: false, steps: 0 })?)
 }
 
 /// What guests have taken.

@@ -47,12 +47,13 @@ impl Found {
 pub fn search(room: &Room, choices: Vec<Choices>) -> Result<Found, NotFound> {
     let complete = choices.iter().all(|c| c.complete);
     let mut fillings = Fillings::new(room);
+    let alone = choices.iter().map(|c| c.all.len() as u64).sum();
     let mut guests: Vec<(usize, Vec<Choice>)> = Vec::new();
     for (i, guest) in choices.into_iter().enumerate() {
         guests.push((i, fillings.priced(guest.all)));
     }
     if guests.iter().any(|(_, choices)| choices.is_empty()) {
-        return Err(NotFound { proven: complete && fillings.complete });
+        return Err(NotFound { proven: complete && fillings.complete, steps: alone });
     }
     let size = |choices: &[Choice]| {
         let first = choices.first();
@@ -65,7 +66,7 @@ pub fn search(room: &Room, choices: Vec<Choices>) -> Result<Found, NotFound> {
     let mut branch = Branch::new(room, fillings, &guests);
     branch.place(0);
     let proven = complete && branch.steps < MOST_STEPS && branch.fillings.complete;
-    let Some((cost, picked)) = branch.best else { return Err(NotFound { proven }) };
+    let Some((cost, picked)) = branch.best else { return Err(NotFound { proven, steps: branch.steps }) };
     let mut found: Vec<(usize, Choice)> =
         guests.iter().zip(picked).map(|((i, choices), pick)| (*i, choices[pick].clone())).collect();
     found.sort_by_key(|(i, _)| *i);
@@ -76,6 +77,8 @@ pub fn search(room: &Room, choices: Vec<Choices>) -> Result<Found, NotFound> {
 pub struct NotFound {
     /// Whether there is none.
     pub proven: bool,
+    /// Placements of a guest that were tried.
+    pub steps: u64,
 }
 
 /// What nodes cost with parts in them, remembered.

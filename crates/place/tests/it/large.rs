@@ -5,7 +5,9 @@ use crate::machine::{Spec, machine};
 use bifold_host::topology::{NumberSet, Topology};
 use bifold_place::plan::{Caches, Plan};
 use bifold_place::wishes::Wishes;
-use bifold_place::{Processor, plan};
+use bifold_place::{PlanError, Processor, plan};
+use rand::{Rng, SeedableRng};
+use rand_pcg::Pcg64;
 use std::fmt::Write as _;
 
 const GIB: u64 = 1 << 30;
@@ -78,4 +80,31 @@ fn a_guest_over_four_nodes_gets_those_that_are_near_each_other() {
     assert!(plan.proven);
     assert_eq!(plan.cost.distances, 4 * 3 * 12);
     assert_eq!(plan.guests[0].smp.sockets, 4);
+}
+
+/// Guests whose memory fills each of eight nodes to the last page, three guests a node: they fit by construction, and the search
+/// ends at its limit before it comes upon such a packing.
+#[test]
+fn wishes_that_fit_and_are_not_found_are_not_said_to_be_short() {
+    let mut rng = Pcg64::seed_from_u64(17);
+    let node = |number| Spec { number, cores: vec![4], memory: 1000 * 8192, pools: (0, 0) };
+    let host = machine(&(0..8).map(node).collect::<Vec<_>>(), 1, 20);
+    let mut sizes = Vec::new();
+    for _ in 0..8 {
+        let (a, b) = (rng.random_range(200..400), rng.random_range(200..400));
+        sizes.extend([a, b, 1000 - a - b]);
+    }
+    let mut text = "[host]\nreserve_cpus = '0'\n".to_string();
+    for (i, units) in sizes.iter().enumerate() {
+        let _ = write!(
+            text,
+            "[[guest]]\nname = 'g{i}'\nvcpus = 1\nmemory = '{}K'\npage_size = '4K'\n",
+            units * 8
+        );
+    }
+    let wishes = Wishes::parse(&text, "w.toml".as_ref()).unwrap();
+    let error = plan(&host, &wishes, Processor::default()).unwrap_err();
+    let PlanError::GaveUp { guests, placements } = &error else { panic!("{error}") };
+    assert_eq!((guests.last().map(|g| &g[..]), *placements), (Some("g23"), 100_000));
+    assert!(error.to_string().starts_with("the search gave up after 100000 placements"), "{error}");
 }
