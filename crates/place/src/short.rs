@@ -186,7 +186,8 @@ fn memory_short(
     let node = room.nodes[i].home;
     let memory = &room.memory[&node];
     let used = |kib: u64| taken.pages.get(&(node, kib)).copied().unwrap_or(0);
-    let grown: u64 = used(2048).saturating_sub(memory.free_pages(2048)) * 2048;
+    let grown_of = |kib: u64| used(kib).saturating_sub(memory.free_pages(kib)) * kib;
+    let grown = grown_of(2048) + grown_of(1 << 20);
     let left = (memory.free / 1024).saturating_sub(grown + used(4) * 4);
     let name = printable(&guest.name);
     if kib == 4 {
@@ -197,12 +198,12 @@ fn memory_short(
     }
     let free = memory.free_pages(kib).saturating_sub(used(kib));
     let short = pages.saturating_sub(free);
-    let can_grow = kib == 2048 && room.reserve_pages;
+    let can_grow = room.reserve_pages && (kib == 2048 || memory.pools.contains_key(&kib));
     if short == 0 || (can_grow && short * kib <= left) {
         return None;
     }
     let remedy = match (kib, can_grow) {
-        (2048, true) => format!(", and free memory for {} more", left / kib),
+        (_, true) => format!(", and free memory for {} more", left / kib),
         (2048, false) => " (huge_pages = \"keep\")".into(),
         _ => {
             format!(": boot the host with hugepagesz=1G hugepages={node}:{}", memory.free_pages(kib) + short)

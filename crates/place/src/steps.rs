@@ -11,8 +11,10 @@ use crate::shape::page_name;
 use crate::wishes::Wishes;
 use bifold_host::topology::{NumberSet, Topology};
 
-/// Page size of the pools that a plan may enlarge, in KiB.
-const GROWING: u64 = 2 << 10;
+/// Page sizes of the pools that a plan may enlarge, in KiB: what needs the most memory in one piece comes first.
+const GROWING: [u64; 2] = [GIANT, 2 << 10];
+/// Pages of 1 GB.
+const GIANT: u64 = 1 << 20;
 
 /// The steps in order, and the notes.
 pub fn steps(host: &Topology, room: &Room, wishes: &Wishes, plans: &[GuestPlan]) -> (Vec<Step>, Vec<String>) {
@@ -20,6 +22,7 @@ pub fn steps(host: &Topology, room: &Room, wishes: &Wishes, plans: &[GuestPlan])
     steps.extend(kernel(host, wishes, plans));
     steps.extend(interrupts(host, wishes, plans));
     let mut notes = room.notes.clone();
+    notes.extend(giants(&steps));
     notes.extend(tickless(host, wishes, plans));
     if !host.numa {
         notes.push("this kernel has no NUMA: memory cannot be bound, and CPUs alone are planned".into());
@@ -30,20 +33,20 @@ pub fn steps(host: &Topology, room: &Room, wishes: &Wishes, plans: &[GuestPlan])
 /// Pools that are short of pages.
 fn pools(room: &Room, plans: &[GuestPlan]) -> Vec<Step> {
     let mut steps = Vec::new();
-    for (node, memory) in &room.memory {
-        let on_node = |g: &&GuestPlan| g.page_kib == GROWING && g.nodes.iter().any(|n| n.host_node == *node);
+    for (kib, (node, memory)) in GROWING.iter().flat_map(|kib| room.memory.iter().map(move |m| (*kib, m))) {
+        let on_node = |g: &&GuestPlan| g.page_kib == kib && g.nodes.iter().any(|n| n.host_node == *node);
         let here = || plans.iter().filter(on_node);
         let of =
             |g: &GuestPlan| g.nodes.iter().filter(|n| n.host_node == *node).map(|n| n.memory).sum::<u64>();
-        let wished = here().map(of).sum::<u64>() / (GROWING * 1024);
-        let pool = memory.pools.get(&GROWING).copied().unwrap_or_default();
+        let wished = here().map(of).sum::<u64>() / (kib * 1024);
+        let pool = memory.pools.get(&kib).copied().unwrap_or_default();
         if wished <= pool.free {
             continue;
         }
         let names: Vec<String> = here().map(|g| bifold_host::printable(&g.name)).collect();
-        let size = page_name(GROWING);
+        let size = page_name(kib);
         steps.push(Step {
-            path: format!("/sys/devices/system/node/node{node}/hugepages/hugepages-{GROWING}kB/nr_hugepages"),
+            path: format!("/sys/devices/system/node/node{node}/hugepages/hugepages-{kib}kB/nr_hugepages"),
             value: (pool.total + wished - pool.free).to_string(),
             needed: true,
             why: format!(
@@ -54,6 +57,23 @@ fn pools(room: &Room, plans: &[GuestPlan]) -> Vec<Step> {
         });
     }
     steps
+}
+
+/// What to do if the kernel cannot enlarge pools of 1 GB pages.
+fn giants(steps: &[Step]) -> Option<String> {
+    let pool = |step: &Step| {
+        let node = step.path.strip_prefix("/sys/devices/system/node/node")?;
+        let node = node.strip_suffix(&format!("/hugepages/hugepages-{GIANT}kB/nr_hugepages"))?;
+        Some(format!("{node}:{}", step.value))
+    };
+    let pools: Vec<String> = steps.iter().filter_map(pool).collect();
+    (!pools.is_empty()).then(|| {
+        format!(
+            "a host that has run for a while rarely has 1 GB in one piece: if the kernel gives fewer such pages than the plan \
+             needs, boot the host with hugepagesz=1G hugepages={}",
+            pools.join(",")
+        )
+    })
 }
 
 /// Settings of the kernel.

@@ -131,7 +131,10 @@ fn chain(error: &impl std::error::Error) -> String {
 }
 
 fn hint(path: &str) -> &'static str {
-    if path.ends_with("nr_hugepages") {
+    if path.ends_with("/hugepages-1048576kB/nr_hugepages") {
+        " (a pool grows only as far as the node has free memory in one piece, and shrinks only as far as its pages are free; boot with \
+         hugepagesz=1G hugepages=NODE:COUNT to have such pages for sure)"
+    } else if path.ends_with("nr_hugepages") {
         " (a pool grows only as far as the node has free memory in one piece, and shrinks only as far as its pages are free)"
     } else {
         ""
@@ -155,6 +158,21 @@ impl ApplyError {
                 source.kind() == io::ErrorKind::PermissionDenied
             }
             _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_of_1_gb_that_the_kernel_does_not_give_are_told_with_the_boot_parameter() {
+        for (kib, boot) in [("2048", false), ("1048576", true)] {
+            let path = format!("/sys/devices/system/node/node0/hugepages/hugepages-{kib}kB/nr_hugepages");
+            let error = ApplyError::NotTaken { path, asked: "4".into(), is: "2".into() }.to_string();
+            assert!(error.contains("asked for 4, and the kernel has 2 (a pool grows only as far"), "{error}");
+            assert_eq!(error.contains("hugepagesz=1G hugepages=NODE:COUNT"), boot, "{error}");
         }
     }
 }

@@ -144,36 +144,43 @@ fn of_cores([caches, siblings, shared]: Filled) -> Cost {
     Cost { caches, siblings, shared, ..Cost::default() }
 }
 
-/// Pages wished of each host node.
+/// Pages wished of each host node, by size as in [`options::PAGES`]; last, those of the largest size for guests that leave the
+/// size to the plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Demand(Vec<(u32, [u64; 3])>);
+struct Demand(Vec<(u32, [u64; 4])>);
 
 impl Demand {
     fn new(room: &Room) -> Demand {
-        Demand(room.memory.keys().map(|n| (*n, [0; 3])).collect())
+        Demand(room.memory.keys().map(|n| (*n, [0; 4])).collect())
     }
 
-    fn of(&mut self, home: u32, choice: &Choice) -> &mut u64 {
+    fn change(&mut self, home: u32, choice: &Choice, change: impl Fn(&mut u64)) {
         let size = options::PAGES.iter().position(|k| *k == choice.page_kib).expect("one of the sizes");
         let (_, pages) = self.0.iter_mut().find(|(n, _)| *n == home).expect("a home has memory");
-        &mut pages[size]
+        change(&mut pages[size]);
+        if size == 0 && choice.automatic {
+            change(&mut pages[3]);
+        }
     }
 
     fn add(&mut self, home: u32, choice: &Choice) {
-        *self.of(home, choice) += choice.pages;
+        self.change(home, choice, |pages| *pages += choice.pages);
     }
 
     fn remove(&mut self, home: u32, choice: &Choice) {
-        *self.of(home, choice) -= choice.pages;
+        self.change(home, choice, |pages| *pages -= choice.pages);
     }
 
     /// KiB by which pools must grow; `None` if memory is short.
     fn reserved_kib(&self, room: &Room) -> Option<u64> {
-        let of_node = |(node, [giant, large, small]): &(u32, [u64; 3])| {
+        let of_node = |(node, [giant, large, small, automatic]): &(u32, [u64; 4])| {
             let memory = &room.memory[node];
             let [giant_kib, large_kib, small_kib] = options::PAGES;
-            let grow = large.saturating_sub(memory.free_pages(large_kib)) * large_kib;
-            let fits = *giant <= memory.free_pages(giant_kib)
+            let short = |pages: u64, kib| pages.saturating_sub(memory.free_pages(kib)) * kib;
+            let (giants, larges) = (short(*giant, giant_kib), short(*large, large_kib));
+            let grow = giants + larges;
+            // Few hosts have a free GB in one piece: such a pool grows only for guests that ask for its pages.
+            let fits = (giants == 0 || *automatic == 0 && memory.pools.contains_key(&giant_kib))
                 && (grow == 0 || room.reserve_pages)
                 && (grow + small * small_kib).saturating_mul(1024) <= memory.free;
             fits.then_some(grow)

@@ -26,6 +26,8 @@ pub struct Choice {
     pub emulator: usize,
     /// Pages on each node.
     pub pages: u64,
+    /// Whether the guest leaves the page size to the plan.
+    pub automatic: bool,
     /// What it costs wherever the cores are, in an empty host.
     pub cost: Cost,
 }
@@ -153,7 +155,7 @@ fn choice(
     };
     let extra = |i: usize| if i == emulator { guest.emulator_cores } else { 0 };
     let parts = set.iter().enumerate().map(|(i, node)| (*node, Part { extra: extra(i), ..part })).collect();
-    Choice { page_kib, parts, emulator, pages, cost }
+    Choice { page_kib, parts, emulator, pages, automatic: guest.page == PageSize::Auto, cost }
 }
 
 /// All sets of `k` nodes; if they are too many, for each node the nearest others.

@@ -65,8 +65,9 @@ pub const KEYS: &[Key] = &[
         "guest",
         "page_size",
         "\"auto\"",
-        "Pages of the guest's memory on the host: \"4K\", \"2M\", \"1G\", or \"auto\" for the largest that fit. Pages of 1G are \
-         taken from pools that exist; the plan never enlarges these pools, because a running host rarely has such pages.",
+        "Pages of the guest's memory on the host: \"4K\", \"2M\", \"1G\", or \"auto\" for the largest that fit. Pools of 1G \
+         pages are enlarged only for guests with \"1G\", because a running host rarely has 1G in one piece; with \"auto\" such pages \
+         come from pools that have them.",
     ),
     key(
         "guest",
@@ -133,7 +134,7 @@ pub const KEYS: &[Key] = &[
         "host",
         "huge_pages",
         "\"reserve\"",
-        "\"reserve\" enlarges pools of 2M pages from free memory where they are short; \"keep\" takes the pools as they are.",
+        "\"reserve\" enlarges pools of 2M and 1G pages from free memory where they are short; \"keep\" takes the pools as they are.",
     ),
     key(
         "host",

@@ -208,6 +208,8 @@ impl<'a> Reference<'a> {
     fn of_memory(&self, nodes: &[Vec<u32>], pages: &[u64]) -> Option<(u64, u64)> {
         let mut steps = 0;
         let mut wished: BTreeMap<(u32, u64), u64> = BTreeMap::new();
+        // Nodes that have pages of 1 GB for a guest which did not ask for them.
+        let mut unasked = NumberSet::default();
         for ((guest, nodes), kib) in self.wishes.guests.iter().zip(nodes).zip(pages) {
             match guest.page {
                 PageSize::Auto => steps += [1 << 20, 2048, 4].iter().position(|k| k == kib).unwrap() as u64,
@@ -219,6 +221,9 @@ impl<'a> Reference<'a> {
                 return None;
             }
             for node in nodes {
+                if *kib == 1 << 20 && guest.page == PageSize::Auto {
+                    unasked.insert(self.homes[node]);
+                }
                 *wished.entry((self.homes[node], *kib)).or_default() += per_node / 1024;
             }
         }
@@ -226,8 +231,12 @@ impl<'a> Reference<'a> {
         for (number, node) in &self.host.nodes {
             let wished = |kib| wished.get(&(*number, kib)).copied().unwrap_or(0);
             let pool = |kib| node.huge.get(&kib).map_or(0, |p| p.free) * kib;
-            let grow = wished(2048).saturating_sub(pool(2048));
-            if wished(1 << 20) > pool(1 << 20) || (grow > 0 && !self.wishes.host.reserve_pages) {
+            let grow_of = |kib| wished(kib).saturating_sub(pool(kib));
+            let grow = grow_of(2048) + grow_of(1 << 20);
+            if grow_of(1 << 20) > 0 && (unasked.contains(*number) || !node.huge.contains_key(&(1 << 20))) {
+                return None;
+            }
+            if grow > 0 && !self.wishes.host.reserve_pages {
                 return None;
             }
             if (wished(4) + grow) * 1024 + self.wishes.host.reserve_memory > node.free && wished(4) + grow > 0

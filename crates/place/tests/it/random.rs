@@ -31,10 +31,18 @@ pub fn host(rng: &mut Pcg64) -> Topology {
         let giant = rng.random_bool(0.1);
         let free = if giant { 3072 } else { one_of(rng, &[0, 4, 8, 16, 32, 32, 32, 64]) };
         let memory = if rng.random_bool(0.1) { 0 } else { free * MIB + 1 };
-        let pools = if memory == 0 { (0, 0) } else { (rng.random_range(0..=4), u64::from(giant) * 2) };
+        let pools = if memory == 0 {
+            (0, 0)
+        } else {
+            (rng.random_range(0..=4), if giant { rng.random_range(0..=2) } else { 0 })
+        };
         specs.push(Spec { number, cores, memory, pools });
     }
     let mut host = machine(&specs, threads, 20);
+    // A kernel that has no pages of 1 GB on this processor.
+    if rng.random_bool(0.2) {
+        host.nodes.values_mut().for_each(|n| n.huge.retain(|kib, _| *kib == 2048));
+    }
     let numbers: Vec<u32> = host.nodes.keys().copied().collect();
     let asymmetric = rng.random_bool(0.1);
     for a in &numbers {
@@ -78,8 +86,9 @@ fn guest(rng: &mut Pcg64, host: &Topology, number: usize, emulator: bool) -> Gue
         _ => 1,
     };
     let threads = if even && smt == Smt::Threads { host.cpus[&0].threads.len() as u32 } else { 1 };
-    let memory = match rng.random_range(0..10) {
-        0 => 1024 * MIB * rng.random_range(1..=2),
+    let large = host.nodes.values().any(|n| n.free > 1024 * MIB);
+    let memory = match rng.random_range(if large { -2 } else { 0 }..10) {
+        ..=0 => 1024 * MIB * rng.random_range(1..=2),
         1 => 8192 * rng.random_range(1..=3),
         _ => 2 * MIB * one_of(rng, &[1, 2, 2, 3, 4]),
     };
@@ -88,7 +97,10 @@ fn guest(rng: &mut Pcg64, host: &Topology, number: usize, emulator: bool) -> Gue
         name: format!("guest{number}"),
         vcpus: each * threads * one_of(rng, &[1, 1, 1, 2, 2, 3]),
         memory: u64::from(each) * memory,
-        page: one_of(rng, &[PageSize::Auto, PageSize::Auto, PageSize::Kib(4), PageSize::Kib(2048)]),
+        page: match memory >= 1024 * MIB && rng.random_bool(0.5) {
+            true => PageSize::Kib(1 << 20),
+            false => one_of(rng, &[PageSize::Auto, PageSize::Auto, PageSize::Kib(4), PageSize::Kib(2048)]),
+        },
         nodes,
         host_nodes: rng.random_bool(0.05).then(|| host.nodes.keys().copied().take(2).collect()),
         smt,
@@ -123,7 +135,7 @@ pub fn wishes(rng: &mut Pcg64, host: &Topology) -> Wishes {
 
 #[test]
 fn plans_equal_brute_force() {
-    let (mut fitted, mut several) = (0, 0);
+    let (mut fitted, mut several, mut giants) = (0, 0, 0);
     for seed in 0..CASES {
         let mut rng = Pcg64::seed_from_u64(seed);
         let host = host(&mut rng);
@@ -136,6 +148,7 @@ fn plans_equal_brute_force() {
                 assert_eq!(Some(plan.cost), best, "seed {seed}: {host:#?} {wishes:#?}");
                 assert_eq!(reference.cost_of(&plan), plan.cost, "seed {seed}: {plan:#?}");
                 fitted += 1;
+                giants += u64::from(plan.steps.iter().any(|s| s.path.contains("hugepages-1048576kB")));
                 several += u64::from(plan.guests.len() > 1 && plan.guests.iter().any(|g| g.nodes.len() > 1));
             }
             Err(e) => {
@@ -148,4 +161,6 @@ fn plans_equal_brute_force() {
     // Neither side of the comparison is empty.
     assert!(fitted > CASES / 5 && fitted < CASES * 4 / 5, "{fitted}");
     assert!(several > CASES / 50, "{several}");
+    println!("{fitted} fit, {giants} with larger pools of 1 GB pages");
+    assert!(giants > 10, "{giants}");
 }

@@ -34,3 +34,44 @@ fn interrupts_of_a_device_that_a_guest_has_stay_where_they_are() {
         plan.steps.iter().map(|s| s.path.as_str()).filter(|p| p.starts_with("/proc/irq/")).collect();
     assert_eq!(moved, ["/proc/irq/40/smp_affinity_list", "/proc/irq/41/smp_affinity_list"]);
 }
+
+/// The path and value of the pools' steps.
+fn pools(plan: &Plan) -> Vec<(&str, &str)> {
+    let steps = plan.steps.iter().filter(|s| s.path.ends_with("/nr_hugepages"));
+    steps.map(|s| (s.path.split('/').nth_back(1).unwrap(), s.value.as_str())).collect()
+}
+
+#[test]
+fn a_pool_of_1_gb_pages_grows_for_a_guest_that_asks_for_them() {
+    let asks = format!("{GUEST}page_size = '1G'\n");
+    let plan = planned(&host(1), &asks).unwrap();
+    assert_eq!(pools(&plan), [("hugepages-1048576kB", "4")]);
+    assert_eq!((plan.guests[0].page_kib, plan.cost.reserved_kib), (1 << 20, 3 << 20));
+    assert!(plan.steps[0].needed);
+    let boot = plan.notes.iter().find(|n| n.contains("hugepagesz=1G hugepages=0:4"));
+    assert!(boot.is_some(), "{:?}", plan.notes);
+    // The pool has enough.
+    let plan = planned(&host(4), &asks).unwrap();
+    assert_eq!((pools(&plan), plan.notes.len()), (vec![], 0));
+    // A guest that leaves the size to the plan gets what is there, or smaller pages.
+    assert_eq!(planned(&host(4), GUEST).unwrap().guests[0].page_kib, 1 << 20);
+    assert_eq!(pools(&planned(&host(3), GUEST).unwrap()), [("hugepages-2048kB", "2048")]);
+}
+
+#[test]
+fn pages_of_1_gb_that_cannot_be_had_are_told_with_the_boot_parameter() {
+    let asks = format!("{GUEST}page_size = '1G'\n");
+    let mut without = host(0);
+    without.nodes.get_mut(&0).unwrap().huge.remove(&(1 << 20));
+    for (host, text) in [(&without, asks.clone()), (&host(0), format!("[host]\nhuge_pages = 'keep'\n{asks}"))]
+    {
+        let error = planned(host, &text).unwrap_err().to_string();
+        assert!(error.contains("4 huge pages of 1 GB wished on node 0, 0 free"), "{error}");
+        assert!(error.ends_with("boot the host with hugepagesz=1G hugepages=0:4"), "{error}");
+    }
+    let error = planned(&host(0), &asks.replace("4G", "20G")).unwrap_err().to_string();
+    assert!(
+        error.ends_with("20 huge pages of 1 GB wished on node 0, 0 free, and free memory for 16 more"),
+        "{error}"
+    );
+}
