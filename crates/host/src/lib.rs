@@ -53,7 +53,7 @@ pub use kvm_users::KvmProcess;
 pub use memory::{MemInfo, Pressure, VmStat};
 pub use paging::{Of, Paging, PagingStats, Stat, State, Unit, Unreadable};
 pub use paging_files::PagingFiles;
-pub use process::{Process, guest_name, printable};
+pub use process::{Process, comma_parts, guest_name, printable};
 pub use smaps::Mapping;
 pub use statistics::{BadStatistics, BinaryStatistics, Kind, Statistic, Statistics, StatisticsFiles};
 pub use switch::{Happened, Switch};

@@ -120,18 +120,29 @@ fn value<'a>(words: &'a [std::borrow::Cow<str>], option: &str) -> Option<&'a str
     Some(value).filter(|v| !v.is_empty())
 }
 
-/// The guest's name in the value of `-name`.
-fn guest_of(value: &str) -> Option<String> {
-    let mut options = vec![String::new()];
+/// The parts of an option's value between single commas, at least one; two commas are one within a part (QEMU's
+/// `util/keyval.c`).
+///
+/// ```
+/// assert_eq!(bifold_host::comma_parts("guest=a,,b,process=c"), ["guest=a,b", "process=c"]);
+/// ```
+pub fn comma_parts(value: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
     let mut chars = value.chars().peekable();
     while let Some(c) = chars.next() {
-        let last = options.last_mut().expect("there is always one");
+        let last = parts.last_mut().expect("there is always one");
         match c {
             ',' if chars.next_if_eq(&',').is_some() => last.push(','),
-            ',' => options.push(String::new()),
+            ',' => parts.push(String::new()),
             c => last.push(c),
         }
     }
+    parts
+}
+
+/// The guest's name in the value of `-name`.
+fn guest_of(value: &str) -> Option<String> {
+    let options = comma_parts(value);
     let named = options.iter().filter_map(|o| o.strip_prefix("guest=")).next_back();
     let first = options.first().filter(|o| !o.contains('=')).map(String::as_str);
     named.or(first).filter(|n| !n.is_empty()).map(String::from)

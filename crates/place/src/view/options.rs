@@ -3,6 +3,7 @@
 //!
 //! `-object` and `-device` take JSON as well, as libvirt writes them.
 
+use bifold_host::comma_parts;
 use serde_json::Value;
 
 /// An option's value as names and values, in order. A name without a value has the value `on`, a first value without a
@@ -17,7 +18,7 @@ impl Pairs {
             return Pairs(serde_json::from_str(text).map(|v| flat(&v)).unwrap_or_default());
         }
         let mut pairs = Vec::new();
-        for part in split(text) {
+        for part in comma_parts(text).into_iter().filter(|p| !p.is_empty()) {
             match part.split_once('=') {
                 Some((name, value)) => pairs.push((name.to_owned(), value.to_owned())),
                 None if pairs.is_empty() => pairs.push((implied.to_owned(), part)),
@@ -46,22 +47,6 @@ impl Pairs {
     pub fn is_on(&self, name: &str) -> bool {
         matches!(self.get(name), Some("on" | "yes" | "true" | "y"))
     }
-}
-
-/// The parts between single commas; two commas are one within a part.
-fn split(text: &str) -> Vec<String> {
-    let mut parts = vec![String::new()];
-    let mut chars = text.chars().peekable();
-    while let Some(c) = chars.next() {
-        let last = parts.last_mut().expect("there is always one");
-        match c {
-            ',' if chars.next_if_eq(&',').is_some() => last.push(','),
-            ',' => parts.push(String::new()),
-            c => last.push(c),
-        }
-    }
-    parts.retain(|p| !p.is_empty());
-    parts
 }
 
 /// The members of a JSON object; those of inner objects have dotted names, as in the other syntax.
