@@ -120,10 +120,9 @@ impl Outcome {
         }
         *out += "\nA rank that waits polls a word that the other rank writes. Such accesses are counted, and cost nothing while a cache\n\
                  has the word: the share of remote accesses of EP and HPL is mostly of this kind.\n";
-        if self.out_of_order().is_empty() {
+        if self.in_order() {
             *out += "\nThe order is the paper's. In an SMP guest, remote references cost MG, IS and MPIRandomAccess at least ten times what\n\
-                     they cost EP. With guest nodes, they cost these at most a tenth of what they cost in memory that was handed out\n\
-                     before.\n";
+                     they cost EP. With guest nodes, they cost these at most a tenth of that.\n";
         }
         *out += "\nThe same of references to page tables:\n\n| part | remote: smp | interleaved | guest-numa | crossed |\n|---|--:|--:|--:|--:|\n";
         for (part, rows) in &self.references {
@@ -185,10 +184,11 @@ impl Outcome {
             let _ = writeln!(out, "| {} | {} |", placed.placement.name, placed.placement.about);
         }
         let wrong = self.wrong();
-        if wrong.is_empty() {
+        if wrong.is_empty() && settings.runs > 0 {
             out += "\nEvery program's checks passed in every placement and run (`verified` of the kernels, `Success=1` of HPCC). Pinned\n\
                     vCPUs never moved, and reserved memory was where the placement puts it.\n";
-        } else {
+        }
+        if !wrong.is_empty() {
             out += "\nWhat does not hold:\n\n";
             wrong.iter().for_each(|w| out += &format!("- {}\n", w.replace('\n', " ")));
         }

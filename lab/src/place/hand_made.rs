@@ -5,6 +5,7 @@
 use std::fmt::Write as _;
 
 use anyhow::{Context, Result, ensure};
+use bifold_model::Placement;
 use serde::Deserialize;
 
 use crate::BUSYBOX;
@@ -107,7 +108,7 @@ pub fn document(lab: &Lab, facts: &[Fact]) -> String {
          their tables and the vCPU that touches them first are of either node. Each vCPU then accesses each page with empty \
          TLBs. The physical addresses of all entries that the walk reads, and of the data, tell their nodes. The model \
          counts the same accesses, and both are compared access by access.\n\n\
-         References are local / remote. Where model and machine differ, the machine's count stands in brackets.\n\n\
+         References are local / remote, in sum. Where the sums of model and machine differ, the machine's stands in brackets.\n\n\
          | paging | placement | accesses | other than modelled | guest tables | host tables | data | nested tables on the model's node |\n\
          |---|---|--:|--:|--:|--:|--:|--:|\n",
         lab.emulator()
@@ -121,22 +122,24 @@ pub fn document(lab: &Lab, facts: &[Fact]) -> String {
         let (all, other, cells) = (f.accesses, f.different, cells.join(" | "));
         let _ = writeln!(page, "| {} | {} | {all} | {other} | {cells} | {tables} |", f.config, f.case);
     }
-    let certain = || facts.iter().filter(|f| f.known.is_none());
-    let sum = |n: usize| certain().map(|f| f.tables[n]).sum::<u64>();
-    let (right, all) = (sum(0), sum(1));
-    let _ = write!(
+    let sum = |which: &dyn Fn(&&Fact) -> bool| {
+        let [right, all] = [0, 1].map(|n| facts.iter().filter(which).map(|f| f.tables[n]).sum::<u64>());
+        format!("{right} of {all} ({:.1} %)", 100.0 * right as f64 / all.max(1) as f64)
+    };
+    let interleaved = |f: &&Fact| f.case == Placement::Interleaved.name();
+    let _ = writeln!(
         page,
-        "\n{right} of {all} nested tables are on the model's node, {:.1} %",
-        100.0 * right as f64 / all.max(1) as f64
+        "\nNested tables on the model's node: {} without the interleaved placement, {} in the interleaved one.",
+        sum(&|f| !interleaved(f)),
+        sum(&|f| interleaved(f))
     );
     let mut known: Vec<&str> = facts.iter().filter_map(|f| f.known.as_deref()).collect();
     known.dedup();
-    if known.is_empty() {
-        page += ".\n";
-    }
     for why in known {
-        let _ =
-            writeln!(page, ". The sum leaves out rows in which only the hypervisor's tables differ: {why}.");
+        let _ = writeln!(
+            page,
+            "\nWhere only the hypervisor's tables differ, their share of remote references is as modelled, and not each table: {why}."
+        );
     }
     page
 }

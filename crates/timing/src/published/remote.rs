@@ -15,6 +15,8 @@ use crate::predict::Prediction;
 
 /// The placements that vMitosis forced: guest tables, nested tables, both.
 const PLACEMENTS: [&str; 3] = ["remote-guest-tables", "remote-host-tables", "remote-tables"];
+/// How far both may be from the sum of the parts.
+const ADDITIVE: f64 = 0.03;
 /// The latency with which runs are made. Local memory answers in [`Remote::local`] cycles.
 const LATENCY: u64 = 100_000;
 
@@ -110,7 +112,6 @@ pub(super) fn run(
             10.0,
         ),
         Target::relative("both remote over local, nested 4 KB", published.both_4k / small, both, 10.0),
-        Target::relative("both, as the sum of the predicted parts", guest + host - 1.0, both, 3.0),
     ];
     let seconds = [published.guest_2m, published.host_2m, published.both_2m];
     for ((seconds, predicted), what) in
@@ -141,7 +142,22 @@ pub(super) fn run(
         refs(remote.nested_2m),
         targets.iter().map(Target::line).collect::<String>(),
     );
-    targets.iter().all(|t| t.met)
+    let additive = (both / (guest + host - 1.0) - 1.0).abs() <= ADDITIVE;
+    let of = |seconds: f64| seconds / small;
+    let _ = writeln!(
+        page,
+        "The parts {}: alone, remote guest tables and remote nested tables make the predicted run longer by {:.2} and {:.2}, \
+         together by {both:.2}, in times of the local run. The published runs got longer by {:.2} and {:.2}, together by {:.2}. A reference of the \
+         model costs the same whatever else is remote, so the model cannot be otherwise but for where caches differ.\n",
+        if additive { "add up within 3 %" } else { "DO NOT ADD UP within 3 %" },
+        guest - 1.0,
+        host - 1.0,
+        of(published.guest_4k) - 1.0,
+        of(published.host_4k) - 1.0,
+        of(published.both_4k) - 1.0,
+        both = both - 1.0,
+    );
+    targets.iter().all(|t| t.met) && additive
 }
 
 #[cfg(test)]
@@ -168,7 +184,10 @@ mod tests {
         // 1 + 200 * 0.6 / 400, and twice that beyond 1.
         assert!(page.contains("| 1.30 | 1.30 | +0.0 | within 10 % | met |"), "{page}");
         assert!(page.contains("| 2.60 | 1.30 | -50.0 | within 10 % | MISSED |"), "{page}");
-        assert!(page.contains("| 1.60 | 1.60 | +0.0 | within 3 % | met |"), "{page}");
+        assert!(
+            page.contains("add up within 3 %") && page.contains("by 0.30 and 0.30, together by 0.60,"),
+            "{page}"
+        );
         assert!(page.contains("takes 500 cycles, 200 more"), "{page}");
     }
 }
