@@ -192,6 +192,13 @@ impl Outcome {
             out += "\nWhat does not hold:\n\n";
             wrong.iter().for_each(|w| out += &format!("- {}\n", w.replace('\n', " ")));
         }
+        if self.repeated > 0 {
+            let _ = writeln!(
+                out,
+                "\nThe emulated host ended during {} of the runs, which were made again.",
+                self.repeated
+            );
+        }
         self.plans(&mut out);
         self.references(&mut out);
         if self.settings.runs > 0 {

@@ -9,7 +9,7 @@ use super::planned::{Case, Extent, cases};
 use super::references::{PARTS, Part, Row, references};
 use super::script::boot;
 use super::world::Program;
-use crate::lab::Lab;
+use crate::lab::{Lab, LabError};
 
 /// Configuration of the model whose references are shown.
 pub(super) const CONFIG: &str = "nested-2m";
@@ -57,6 +57,8 @@ pub struct Outcome {
     pub settings: Settings,
     /// What was counted in the laboratory.
     pub placed: Vec<Placed>,
+    /// Runs that were made twice, because the laboratory ended during the first.
+    pub repeated: u32,
     /// The model's references, by part.
     pub references: Vec<(Part, Vec<Row>)>,
     /// Guests that were started from plans, and planted mistakes.
@@ -77,12 +79,22 @@ pub fn experiment(lab: &Lab, settings: &Settings, progress: &dyn Fn(&str)) -> Re
     };
     let mut placed: Vec<Placed> =
         settings.placements.iter().map(|p| Placed { placement: p, runs: Vec::new() }).collect();
+    let mut repeated = 0;
     // Round by round, so that what changes on this machine meanwhile meets all placements.
     for round in 1..=settings.runs {
         for at in &mut placed {
             let name = at.placement.name;
             progress(&format!("{name}, run {round} of {}", settings.runs));
-            let run = boot(lab, at.placement, &settings.programs, &settings.class);
+            let once = || boot(lab, at.placement, &settings.programs, &settings.class);
+            let run = once().or_else(|e| {
+                // The emulated machine ends now and then (docs/notes/2026-11-qemu.md). The page says how often.
+                if !matches!(e.downcast_ref(), Some(LabError::Died { .. })) {
+                    return Err(e);
+                }
+                progress(&format!("{name}, run {round} again: {e:#}"));
+                repeated += 1;
+                once()
+            });
             at.runs.push(run.with_context(|| format!("placement {name}, run {round}"))?);
         }
     }
@@ -98,6 +110,7 @@ pub fn experiment(lab: &Lab, settings: &Settings, progress: &dyn Fn(&str)) -> Re
         qemu: lab.qemu_version().to_owned(),
         settings: settings.clone(),
         placed,
+        repeated,
         references: counted,
         plans,
     })

@@ -146,7 +146,10 @@ mod tests {
         let io = |name: &str| Role::Io(name.into());
         assert_eq!(roles(&[]), [Role::Emulator, Role::Vcpu(0), io("disk 1"), io("vhost-42"), Role::Recovery]);
         let kvm = [Vcpu { number: 7, thread: 46 }];
-        assert_eq!(roles(&kvm), [Role::Emulator, Role::Emulator, io("disk 1"), Role::Vcpu(7), Role::Recovery]);
+        assert_eq!(
+            roles(&kvm),
+            [Role::Emulator, Role::Emulator, io("disk 1"), Role::Vcpu(7), Role::Recovery]
+        );
         let threads = host.threads(42, &[]).unwrap();
         assert_eq!((threads[3].cpus.to_string(), threads[3].last_cpu), ("1,3".into(), Some(39)));
         assert_eq!(host.allowed_cpus(42, 44).unwrap().to_string(), "2");

@@ -170,7 +170,7 @@ impl Model {
         self.note_fault(vcpu, gva);
         for (i, regime) in self.regimes.iter_mut().enumerate() {
             let guest = &self.guest;
-            let places = self.places.as_deref_mut().filter(|p| p.has(i));
+            let places = self.places.as_deref_mut();
             // The core waits for the fault, and so for its walk.
             match (&mut self.caches, places) {
                 (None, None) => regime.guest_fault(vcpu, gva, error, root, guest, &mut Uncached),

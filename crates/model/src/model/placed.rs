@@ -23,13 +23,9 @@ pub(super) fn walk_placed(
 ) -> Option<Entry> {
     let vcpu = miss.vcpu;
     match caches {
-        None if !places.has(r) => regime.walk(miss, guest, &mut Uncached),
         None => regime.walk(miss, guest, &mut places.walker(r, vcpu, dependent, Uncached)),
         Some(caches) => {
-            let mut memory = caches.walker(r, vcpu, dependent);
-            if !places.has(r) {
-                return regime.walk(miss, guest, &mut memory);
-            }
+            let memory = caches.walker(r, vcpu, dependent);
             regime.walk(miss, guest, &mut places.walker(r, vcpu, dependent, memory))
         }
     }

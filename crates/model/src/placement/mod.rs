@@ -157,12 +157,8 @@ impl Places {
         })
     }
 
-    /// Whether the configuration's references are told apart. Those of VMs that switch are not.
-    pub fn has(&self, config: usize) -> bool {
-        config < self.tallies.len()
-    }
-
-    /// `memory` as the walks of configuration `config` see it, with their references told apart.
+    /// `memory` as the walks of configuration `config` see it, with their references told apart; those of VMs that
+    /// switch are not.
     pub fn walker<M: Memory>(
         &mut self,
         config: usize,
@@ -170,7 +166,7 @@ impl Places {
         dependent: bool,
         memory: M,
     ) -> PlacedMemory<'_, M> {
-        PlacedMemory { memory, nodes: &self.nodes, tally: &mut self.tallies[config], vcpu, dependent }
+        PlacedMemory { memory, nodes: &self.nodes, tally: self.tallies.get_mut(config), vcpu, dependent }
     }
 
     /// The host may have backed pages since the last call: what is known of their nodes is out of date then.
@@ -265,7 +261,8 @@ impl Places {
 pub(crate) struct PlacedMemory<'a, M> {
     memory: M,
     nodes: &'a Nodes,
-    tally: &'a mut Tally,
+    /// None of VMs that switch.
+    tally: Option<&'a mut Tally>,
     vcpu: usize,
     dependent: bool,
 }
@@ -275,9 +272,11 @@ impl<M: Memory> Memory for PlacedMemory<'_, M> {
     fn touch(&mut self, guest: u8, host: u8, at: impl FnOnce() -> Hpa, page: impl FnOnce() -> Page) -> usize {
         let page = page();
         let answered = self.memory.touch(guest, host, at, || page);
-        let remote = self.nodes.remote(self.vcpu, page, true);
-        let step = Step { guest: guest.into(), host: host.into(), answered };
-        self.tally.reference(step, remote, self.dependent);
+        if let Some(tally) = &mut self.tally {
+            let remote = self.nodes.remote(self.vcpu, page, true);
+            let step = Step { guest: guest.into(), host: host.into(), answered };
+            tally.reference(step, remote, self.dependent);
+        }
         answered
     }
 }
