@@ -9,19 +9,26 @@
 //! (equal cores and memory, equal distances to all others), and that hold the same guests so far, the lower one is used
 //! first. Choices are ordered by cost, then by their nodes, so the least placement of each class keeps both rules.
 //!
-//! The search ends after a number of steps; then the best placement so far is taken, and is not called proven.
+//! A short search comes first, which suffices for most wishes. If it ends at its limit, [`start`] looks for any placement, and
+//! that bounds the search that follows. The search ends after a number of steps; then the best placement so far is taken, and
+//! is not called proven unless it costs no more than the guests' least costs together.
 
+mod demand;
 pub mod fill;
 pub mod options;
+mod start;
 
 use crate::cost::Cost;
 use crate::room::{Memory, Room, RoomNode};
+use demand::Demand;
 use fill::{Filled, Filling, Part, fill};
 use options::{Choice, Choices};
 use std::collections::HashMap;
 
-/// Most placements of a guest that are tried.
+/// Most placements of a guest that the search tries.
 pub const MOST_STEPS: u64 = 100_000;
+/// Most of them before [`start`] looks for a bound.
+const FIRST_STEPS: u64 = 5000;
 
 /// Where all guests are.
 pub struct Found {
@@ -64,9 +71,21 @@ pub fn search(room: &Room, choices: Vec<Choices>) -> Result<Found, NotFound> {
             .cmp(&(size(a), a.first().map(|c| c.pages * c.page_kib)))
     });
     let mut branch = Branch::new(room, fillings, &guests);
-    branch.place(0);
-    let proven = complete && branch.steps < MOST_STEPS && branch.fillings.complete;
-    let Some((cost, picked)) = branch.best else { return Err(NotFound { proven, steps: branch.steps }) };
+    branch.run(FIRST_STEPS);
+    let mut steps = branch.steps;
+    if branch.steps >= FIRST_STEPS {
+        let (start, tried) = start::start(room, &mut branch.fillings, &guests);
+        branch.start = start;
+        branch.run(MOST_STEPS);
+        steps += tried + branch.steps;
+    }
+    let ended = branch.steps < MOST_STEPS && branch.fillings.complete;
+    let start =
+        branch.start.take().filter(|(cost, _)| branch.best.as_ref().is_none_or(|(best, _)| cost < best));
+    let Some((cost, picked)) = start.or(branch.best.take()) else {
+        return Err(NotFound { proven: complete && ended, steps });
+    };
+    let proven = complete && (ended || branch.at_least(branch.rest[0]) >= cost);
     let mut found: Vec<(usize, Choice)> =
         guests.iter().zip(picked).map(|((i, choices), pick)| (*i, choices[pick].clone())).collect();
     found.sort_by_key(|(i, _)| *i);
@@ -144,51 +163,6 @@ fn of_cores([caches, siblings, shared]: Filled) -> Cost {
     Cost { caches, siblings, shared, ..Cost::default() }
 }
 
-/// Pages wished of each host node, by size as in [`options::PAGES`]; last, those of the largest size for guests that leave the
-/// size to the plan.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Demand(Vec<(u32, [u64; 4])>);
-
-impl Demand {
-    fn new(room: &Room) -> Demand {
-        Demand(room.memory.keys().map(|n| (*n, [0; 4])).collect())
-    }
-
-    fn change(&mut self, home: u32, choice: &Choice, change: impl Fn(&mut u64)) {
-        let size = options::PAGES.iter().position(|k| *k == choice.page_kib).expect("one of the sizes");
-        let (_, pages) = self.0.iter_mut().find(|(n, _)| *n == home).expect("a home has memory");
-        change(&mut pages[size]);
-        if size == 0 && choice.automatic {
-            change(&mut pages[3]);
-        }
-    }
-
-    fn add(&mut self, home: u32, choice: &Choice) {
-        self.change(home, choice, |pages| *pages += choice.pages);
-    }
-
-    fn remove(&mut self, home: u32, choice: &Choice) {
-        self.change(home, choice, |pages| *pages -= choice.pages);
-    }
-
-    /// KiB by which pools must grow; `None` if memory is short.
-    fn reserved_kib(&self, room: &Room) -> Option<u64> {
-        let of_node = |(node, [giant, large, small, automatic]): &(u32, [u64; 4])| {
-            let memory = &room.memory[node];
-            let [giant_kib, large_kib, small_kib] = options::PAGES;
-            let short = |pages: u64, kib| pages.saturating_sub(memory.free_pages(kib)) * kib;
-            let (giants, larges) = (short(*giant, giant_kib), short(*large, large_kib));
-            let grow = giants + larges;
-            // Few hosts have a free GB in one piece: such a pool grows only for guests that ask for its pages.
-            let fits = (giants == 0 || *automatic == 0 && memory.pools.contains_key(&giant_kib))
-                && (grow == 0 || room.reserve_pages)
-                && (grow + small * small_kib).saturating_mul(1024) <= memory.free;
-            fits.then_some(grow)
-        };
-        self.0.iter().map(of_node).sum()
-    }
-}
-
 /// The search.
 struct Branch<'a> {
     room: &'a Room,
@@ -210,7 +184,10 @@ struct Branch<'a> {
     alone: Cost,
     memory: Demand,
     best: Option<(Cost, Vec<usize>)>,
+    /// A placement from elsewhere: nothing that costs more is of interest.
+    start: Option<(Cost, Vec<usize>)>,
     steps: u64,
+    most_steps: u64,
 }
 
 impl<'a> Branch<'a> {
@@ -237,8 +214,16 @@ impl<'a> Branch<'a> {
             alone: Cost::default(),
             memory: Demand::new(room),
             best: None,
+            start: None,
             steps: 0,
+            most_steps: 0,
         }
+    }
+
+    /// Searches anew, with at most this many steps.
+    fn run(&mut self, most_steps: u64) {
+        (self.best, self.steps, self.most_steps) = (None, 0, most_steps);
+        self.place(0);
     }
 
     /// Places the guests from `at` on.
@@ -252,7 +237,7 @@ impl<'a> Branch<'a> {
         };
         let from = if self.like_before[at] { self.picked[at - 1] } else { 0 };
         for (pick, choice) in choices.iter().enumerate().skip(from) {
-            if self.too_dear(so_far + choice.cost + self.rest[at + 1]) || self.steps >= MOST_STEPS {
+            if self.too_dear(so_far + choice.cost + self.rest[at + 1]) || self.steps >= self.most_steps {
                 return;
             }
             if self.has_lower_twin(choice) {
@@ -272,13 +257,21 @@ impl<'a> Branch<'a> {
     }
 
     /// Whether nothing that costs at least this much is of interest.
-    fn too_dear(&self, mut bound: Cost) -> bool {
+    fn too_dear(&self, bound: Cost) -> bool {
+        let bound = self.at_least(bound);
+        // What costs as much as the start is of interest: the placement found first stays the same with and without a start.
+        self.best.as_ref().is_some_and(|(best, _)| bound >= *best)
+            || self.start.as_ref().is_some_and(|(start, _)| bound > *start)
+    }
+
+    /// What a sum of guests' least costs amounts to at least, as they share the caches that there are.
+    fn at_least(&self, mut bound: Cost) -> Cost {
         let shared = bound.caches.saturating_sub(self.caches);
         if bound.shared < shared {
             // More sharing than in the sum may come with fewer new pages.
             (bound.shared, bound.reserved_kib) = (shared, 0);
         }
-        self.best.as_ref().is_some_and(|(best, _)| bound >= *best)
+        bound
     }
 
     /// Cost of what is placed; `None` if memory is short.

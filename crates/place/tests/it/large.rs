@@ -105,6 +105,8 @@ fn wishes_that_fit_and_are_not_found_are_not_said_to_be_short() {
     let wishes = Wishes::parse(&text, "w.toml".as_ref()).unwrap();
     let error = plan(&host, &wishes, Processor::default()).unwrap_err();
     let PlanError::GaveUp { guests, placements } = &error else { panic!("{error}") };
-    assert_eq!((guests.last().map(|g| &g[..]), *placements), (Some("g23"), 100_000));
-    assert!(error.to_string().starts_with("the search gave up after 100000 placements"), "{error}");
+    assert_eq!(guests.last().map(|g| &g[..]), Some("g23"));
+    assert!(*placements > 100_000, "{placements}");
+    let start = format!("the search gave up after {placements} placements");
+    assert!(error.to_string().starts_with(&start), "{error}");
 }

@@ -6,6 +6,7 @@ mod checked;
 mod large;
 mod libvirt;
 mod machine;
+mod packed;
 mod qemu;
 mod random;
 mod steps;
