@@ -127,8 +127,19 @@ fn usable(host: &Topology, wishes: &HostWishes, notes: &mut Vec<String>) -> Numb
 }
 
 /// CPUs for the host: those wished; or those not isolated, if only some are isolated; or the first core.
-fn reserved(host: &Topology, wishes: &HostWishes, usable: &NumberSet) -> NumberSet {
+fn reserved(
+    host: &Topology,
+    wishes: &HostWishes,
+    usable: &NumberSet,
+    notes: &mut Vec<String>,
+) -> NumberSet {
     if let Some(wished) = &wishes.reserve_cpus {
+        let missing = wished.difference(usable);
+        if !missing.is_empty() {
+            notes.push(format!(
+                "host.reserve_cpus: CPUs {missing} are not among the CPUs that the plan may use, {usable}: they are not reserved"
+            ));
+        }
         return wished.intersection(usable);
     }
     let shared = usable.difference(&host.isolated);
@@ -154,7 +165,7 @@ impl Room {
     pub fn new(host: &Topology, wishes: &HostWishes) -> Result<Room, PlanError> {
         let mut notes = Vec::new();
         let usable = usable(host, wishes, &mut notes);
-        let reserved = reserved(host, wishes, &usable);
+        let reserved = reserved(host, wishes, &usable, &mut notes);
         let free = usable.difference(&reserved);
         let memory: BTreeMap<u32, Memory> = host
             .nodes

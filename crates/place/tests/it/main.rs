@@ -6,6 +6,7 @@ mod checked;
 mod large;
 mod libvirt;
 mod machine;
+mod messages;
 mod packed;
 mod qemu;
 mod random;
