@@ -28,6 +28,7 @@ pub mod wishes;
 
 use bifold_host::topology::Topology;
 use plan::{Plan, SCHEMA};
+use std::path::{Path, PathBuf};
 use wishes::Wishes;
 
 /// Why there is no plan.
@@ -37,6 +38,19 @@ pub enum PlanError {
     /// A fact of the host, or a wish about it, that cannot be used.
     #[error("{0}")]
     Refused(String),
+    /// A distance between nodes that no placement does without is missing, or cannot be used.
+    #[error(
+        "{}/devices/system/node/node{node}/distance: {why}: give guests one node each (nodes = 1), or put the distances to all \
+         nodes into this file of a copied tree and name the tree with --root", .sys.display()
+    )]
+    Distance {
+        /// Where the host's sysfs is.
+        sys: PathBuf,
+        /// The node that should tell.
+        node: u32,
+        /// What is wrong.
+        why: String,
+    },
     /// The wishes do not fit: what is short where.
     #[error("the wishes do not fit:{}", wishes::listed(.0))]
     Short(Vec<String>),
@@ -51,6 +65,17 @@ pub enum PlanError {
         /// Placements of a guest that were tried.
         placements: u64,
     },
+}
+
+impl PlanError {
+    /// The error with the place of the host's sysfs in the names of files.
+    #[must_use]
+    pub fn below(self, place: &Path) -> PlanError {
+        match self {
+            PlanError::Distance { node, why, .. } => PlanError::Distance { sys: place.into(), node, why },
+            other => other,
+        }
+    }
 }
 
 /// The maker of the host's processor.
@@ -88,9 +113,11 @@ pub fn plan(host: &Topology, wishes: &Wishes, processor: Processor) -> Result<Pl
         .iter()
         .map(|g| search::options::choices(host, &room, g))
         .collect::<Result<Vec<_>, _>>()?;
-    let found = match search::search(&room, choices) {
-        Ok(found) => found,
-        Err(not_found) => return Err(short::explain(host, wishes, &room, &not_found)),
+    let unmeasured = choices.iter().find_map(|c| c.unmeasured.clone());
+    let found = match (search::search(&room, choices), unmeasured) {
+        (Ok(found), _) => found,
+        (Err(_), Some(unmeasured)) => return Err(unmeasured),
+        (Err(not_found), None) => return Err(short::explain(host, wishes, &room, &not_found)),
     };
     let guests = shape::guests(host, &room, wishes, &found, processor)?;
     let (steps, mut notes) = steps::steps(host, &room, wishes, &guests);

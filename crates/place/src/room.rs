@@ -3,7 +3,8 @@
 //!
 //! A core's CPUs count as far as they are online, allowed and not reserved. A node with CPUs and without memory uses the
 //! memory of the nearest node that has some; a node with memory alone is used in no other way. Distances are taken as the
-//! host tells them, also if they differ by direction; a missing distance, or one that QEMU cannot pass on, is refused.
+//! host tells them, also if they differ by direction. A distance that is missing, or that QEMU cannot pass on, is an error only
+//! where no placement does without it.
 
 use crate::PlanError;
 use crate::wishes::HostWishes;
@@ -43,8 +44,8 @@ pub struct RoomNode {
     pub home: u32,
     /// Distance to that memory.
     pub home_distance: u32,
-    /// Distances to the nodes of the room, in their order.
-    pub distances: Vec<u32>,
+    /// Distances to the nodes of the room, in their order, as far as the host tells ones that can be used.
+    pub distances: Vec<Option<u32>>,
     /// Its package.
     pub package: i32,
     /// Free cores by L3.
@@ -85,21 +86,19 @@ impl Memory {
     }
 }
 
-/// Distance between two nodes as the host tells it. The only node of a host needs to tell none.
+/// Distance between two nodes as the host tells it. That of a node to itself is known without the host's word.
 pub fn distance(host: &Topology, from: u32, to: u32) -> Result<u32, PlanError> {
-    if from == to && host.nodes.len() == 1 {
-        return Ok(LOCAL);
-    }
     let told = host.nodes.get(&from).and_then(|n| n.distances.get(&to)).copied();
-    let file = format!("/sys/devices/system/node/node{from}/distance");
+    let bad = |why| Err(PlanError::Distance { sys: "/sys".into(), node: from, why });
     match told {
-        None => Err(PlanError::Refused(format!("node {from} tells no distance to node {to} in {file}"))),
-        Some(d) if from == to && d != LOCAL => Err(PlanError::Refused(format!(
-            "{file}: the distance of node {from} to itself is {d}, not {LOCAL}"
-        ))),
-        Some(d) if !(LOCAL..=MOST_DISTANCE).contains(&d) => Err(PlanError::Refused(format!(
-            "{file}: the distance of node {from} to node {to} is {d}, not {LOCAL} to {MOST_DISTANCE}"
-        ))),
+        None if from == to => Ok(LOCAL),
+        None => bad(format!("node {from} tells no distance to node {to}")),
+        Some(d) if from == to && d != LOCAL => {
+            bad(format!("the distance of node {from} to itself is {d}, not {LOCAL}"))
+        }
+        Some(d) if !(LOCAL..=MOST_DISTANCE).contains(&d) => {
+            bad(format!("the distance of node {from} to node {to} is {d}, not {LOCAL} to {MOST_DISTANCE}"))
+        }
         Some(d) => Ok(d),
     }
 }
@@ -161,7 +160,7 @@ impl Room {
     /// What the wishes leave of a host.
     ///
     /// # Errors
-    /// If distances are missing or out of range, or nothing is left.
+    /// If nothing is left.
     pub fn new(host: &Topology, wishes: &HostWishes) -> Result<Room, PlanError> {
         let mut notes = Vec::new();
         let usable = usable(host, wishes, &mut notes);
@@ -188,9 +187,9 @@ impl Room {
             notes,
         };
         for number in host.nodes.keys() {
-            room.add(host, *number, &free)?;
+            room.add(host, *number, &free);
         }
-        room.measure(host)?;
+        room.measure(host);
         if room.nodes.is_empty() {
             return Err(PlanError::Refused(format!(
                 "no node has both a free CPU and memory: CPUs {usable} are usable, CPUs {} of them are reserved for the host",
@@ -201,22 +200,30 @@ impl Room {
     }
 
     /// Adds a node, if it has free cores and memory.
-    fn add(&mut self, host: &Topology, number: u32, free: &NumberSet) -> Result<(), PlanError> {
+    fn add(&mut self, host: &Topology, number: u32, free: &NumberSet) {
         let caches = caches(host, number, free);
         let online = host.cpus.values().filter(|c| c.online && c.node == Some(number)).count();
         if caches.is_empty() {
             if online == 0 && host.nodes[&number].memory > 0 {
                 self.notes.push(format!("node {number} has memory and no CPU: no guest node is made of it"));
             }
-            return Ok(());
+            return;
         }
-        let mut home = None;
-        for other in self.memory.keys() {
-            // A node's own memory comes first, then the nearest of the lowest number.
-            let rank = (*other != number, distance(host, number, *other)?, *other);
-            home = home.into_iter().chain([rank]).min();
-        }
-        let Some((away, home_distance, home)) = home else { return Ok(()) };
+        // A node's own memory comes first, then the nearest of the lowest number.
+        let own = self.memory.contains_key(&number).then_some((false, LOCAL, number));
+        let nearest = || {
+            let told = |to: &u32| distance(host, number, *to).ok().map(|d| (true, d, *to));
+            self.memory.keys().filter_map(told).min()
+        };
+        let Some((away, home_distance, home)) = own.or_else(nearest) else {
+            if !self.memory.is_empty() {
+                self.notes.push(format!(
+                    "node {number} has CPUs and no memory that can be used, and tells no distance to a node that has some: no guest \
+                     node is made of it"
+                ));
+            }
+            return;
+        };
         if away {
             self.notes.push(format!(
                 "node {number} has CPUs and no memory that can be used: node {home} stands in"
@@ -226,17 +233,17 @@ impl Room {
         let package = host.cpus[&first].package.unwrap_or(0);
         let distances = Vec::new();
         self.nodes.push(RoomNode { number, home, home_distance, distances, package, caches });
-        Ok(())
     }
 
     /// Fills in what needs all nodes: distances, and the threads of a full core.
-    fn measure(&mut self, host: &Topology) -> Result<(), PlanError> {
+    fn measure(&mut self, host: &Topology) {
         let numbers: Vec<u32> = self.nodes.iter().map(|n| n.number).collect();
         let mut asymmetric = false;
         for node in &mut self.nodes {
             for to in &numbers {
-                let there = distance(host, node.number, *to)?;
-                asymmetric |= there != distance(host, *to, node.number)?;
+                let there = distance(host, node.number, *to).ok();
+                let back = distance(host, *to, node.number).ok();
+                asymmetric |= there.zip(back).is_some_and(|(there, back)| there != back);
                 node.distances.push(there);
             }
         }
@@ -248,7 +255,6 @@ impl Room {
         self.memory.retain(|n, _| homes.contains(n));
         let cores = self.nodes.iter().flat_map(|n| &n.caches).flat_map(|c| &c.cores);
         self.threads = cores.map(|c| c.cpus.len() as u32).max().unwrap_or(1);
-        Ok(())
     }
 }
 

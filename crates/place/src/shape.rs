@@ -140,7 +140,7 @@ fn node(host: &Topology, room: &Room, nodes: &[Placed], i: usize, placed: &Place
         node: i as u32,
         host_node: own.home,
         memory,
-        distances: nodes.iter().map(|to| own.distances[to.node]).collect(),
+        distances: nodes.iter().map(|to| own.distances[to.node].expect("choices have distances")).collect(),
         latency_ns: access.and_then(|a| a.read_latency).filter(|n| *n > 0),
         bandwidth_mb: access.and_then(|a| a.read_bandwidth).filter(|n| *n > 0),
     }

@@ -36,6 +36,8 @@ pub struct Choice {
 pub struct Choices {
     pub all: Vec<Choice>,
     pub complete: bool,
+    /// Why some ways are left out: a distance that the guest would have to see cannot be used.
+    pub unmeasured: Option<PlanError>,
 }
 
 /// The device of a name: an address, an interface or a disk.
@@ -108,11 +110,17 @@ pub fn pages(guest: &Guest) -> Vec<u64> {
 pub fn choices(host: &Topology, room: &Room, guest: &Guest) -> Result<Choices, PlanError> {
     let devices = device_distances(host, room, guest)?;
     let nodes = allowed(room, guest);
-    let mut choices = Choices { all: Vec::new(), complete: true };
+    let mut choices = Choices { all: Vec::new(), complete: true, unmeasured: None };
     for k in counts(guest, nodes.len()) {
         let Some(part) = part(guest, room.threads, k) else { continue };
-        let (sets, complete) = sets(room, &nodes, k);
+        let (mut sets, complete) = sets(room, &nodes, k);
         choices.complete &= complete;
+        sets.retain(|set| {
+            let bad = unmeasured(host, room, set);
+            let good = bad.is_none();
+            choices.unmeasured = choices.unmeasured.take().or(bad);
+            good
+        });
         for page_kib in pages(guest) {
             if guest.memory % (page_kib * 1024 * k as u64) != 0 {
                 continue;
@@ -124,6 +132,13 @@ pub fn choices(host: &Topology, room: &Room, guest: &Guest) -> Result<Choices, P
         }
     }
     Ok(choices)
+}
+
+/// What is wrong with a distance between two nodes of a set.
+fn unmeasured(host: &Topology, room: &Room, set: &[usize]) -> Option<PlanError> {
+    let pairs = || set.iter().flat_map(|a| set.iter().map(move |b| (*a, *b)));
+    let (a, b) = pairs().find(|(a, b)| room.nodes[*a].distances[*b].is_none())?;
+    distance(host, room.nodes[a].number, room.nodes[b].number).err()
 }
 
 fn choice(
@@ -138,7 +153,8 @@ fn choice(
     let sum = |figures: &mut dyn Iterator<Item = u32>| figures.map(u64::from).sum::<u64>();
     let nearest = |row: &Vec<u32>| set.iter().map(|i| row[*i]).min().expect("a set has a node") - LOCAL;
     let between = |n: &crate::room::RoomNode| -> u64 {
-        set.iter().filter(|i| room.nodes[**i].number != n.number).map(|i| u64::from(n.distances[*i])).sum()
+        let others = set.iter().filter(|i| room.nodes[**i].number != n.number);
+        others.filter_map(|i| n.distances[*i]).map(u64::from).sum()
     };
     let rank = PAGES.iter().position(|kib| *kib == page_kib).expect("one of the sizes") as u64;
     let cost = Cost {
@@ -171,7 +187,8 @@ fn sets(room: &Room, nodes: &[usize], k: usize) -> (Vec<Vec<usize>>, bool) {
     }
     let around = |start: &usize| {
         let mut near = nodes.to_vec();
-        near.sort_by_key(|i| (i != start, room.nodes[*start].distances[*i], *i));
+        let far = |i: &usize| room.nodes[*start].distances[*i].unwrap_or(u32::MAX);
+        near.sort_by_key(|i| (i != start, far(i), *i));
         near.truncate(k);
         near.sort_unstable();
         near

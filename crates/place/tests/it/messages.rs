@@ -30,3 +30,21 @@ fn cpus_to_reserve_that_are_not_there_are_told() {
     let plan = planned(&host(2), &format!("[host]\nreserve_cpus = '0'\n{GUEST}")).unwrap();
     assert_eq!(plan.notes, [""; 0]);
 }
+
+#[test]
+fn missing_distances_matter_only_to_guests_of_several_nodes() {
+    let mut host = host(3);
+    host.nodes.values_mut().for_each(|n| n.distances.clear());
+    let plan = planned(&host, GUEST).unwrap();
+    assert!(plan.proven && plan.guests[0].nodes[0].distances == [10]);
+    assert_eq!(planned(&host, &format!("{GUEST}host_nodes = '1'\n")).unwrap().guests[0].nodes[0].host_node, 1);
+    let two = format!("{GUEST}nodes = 2\n");
+    let error = planned(&host, &two).unwrap_err().below("tree/sys".as_ref()).to_string();
+    let start = "tree/sys/devices/system/node/node0/distance: node 0 tells no distance to node 1: ";
+    assert!(error.starts_with(start), "{error}");
+    // Two nodes that know each other suffice.
+    host.nodes.get_mut(&1).unwrap().distances.insert(2, 17);
+    host.nodes.get_mut(&2).unwrap().distances.insert(1, 17);
+    let plan = planned(&host, &two).unwrap();
+    assert_eq!(plan.guests[0].nodes.iter().map(|n| n.host_node).collect::<Vec<_>>(), [1, 2]);
+}

@@ -97,7 +97,7 @@ pub fn run(args: &PlanArgs) -> anyhow::Result<Status> {
         topology.allowed = Some(host.allowed_in(group).ok_or_else(|| super::show::no_group(group))?);
     }
     topology.notes.iter().for_each(|text| note(!args.quiet, text));
-    let plan = plan(&topology, &wishes, processor(&host))?;
+    let plan = plan(&topology, &wishes, processor(&host)).map_err(|e| e.below(&host.sys))?;
     let data = data(args, &plan)?;
     if !matches!(args.format, PlanFormat::Table | PlanFormat::Json) {
         plan.notes.iter().for_each(|text| note(!args.quiet, text));
