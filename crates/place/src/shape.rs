@@ -194,7 +194,7 @@ fn caches(room: &Room, nodes: &[Placed], smp: Smp) -> Caches {
 
 /// Why the plan is so.
 fn reasons(host: &Topology, room: &Room, guest: &Guest, nodes: &[Placed], plan: &GuestPlan) -> Vec<String> {
-    let mut reasons = vec![pages_reason(guest, plan)];
+    let mut reasons = vec![pages_reason(room, guest, plan)];
     let numbers: NumberSet = nodes.iter().map(|p| room.nodes[p.node].number).collect();
     reasons.push(match nodes.len() {
         1 => format!("one node: node {numbers} has the CPUs and the memory"),
@@ -219,16 +219,37 @@ fn reasons(host: &Topology, room: &Room, guest: &Guest, nodes: &[Placed], plan: 
         let name = bifold_host::printable(name);
         reasons.push(match node {
             Some(n) if numbers.contains(n) => format!("{name} is on node {n}, which the guest has"),
-            Some(n) => format!("{name} is on node {n}, which has too little left"),
+            Some(n) => format!("{name} is on node {n}, {}", elsewhere(room, guest, n)),
             None => format!("{name}: the firmware tells no node, so every node is as near"),
         });
     }
     reasons
 }
 
-fn pages_reason(guest: &Guest, plan: &GuestPlan) -> String {
+/// Why a guest does not have a node that a device is on.
+fn elsewhere(room: &Room, guest: &Guest, node: u32) -> &'static str {
+    let excluded = guest.host_nodes.as_ref().is_some_and(|set| !set.contains(node));
+    match room.nodes.iter().any(|n| n.number == node) {
+        _ if excluded => "which host_nodes leaves out",
+        false => "which has no free CPU or no memory",
+        true => "where the guest would have too little room, or cost more in all",
+    }
+}
+
+/// Pages of 2 MB, in KiB.
+const LARGE: u64 = 2 << 10;
+
+fn pages_reason(room: &Room, guest: &Guest, plan: &GuestPlan) -> String {
     let size = page_name(plan.page_kib);
+    let uneven = plan.nodes.iter().any(|n| n.memory % (LARGE << 10) != 0);
     match (guest.page, plan.page_kib) {
+        (PageSize::Auto, 4) if uneven => {
+            let each = if plan.nodes.len() > 1 { " of each node" } else { "" };
+            format!("pages of {size}: the memory{each} is no whole number of pages of {}", page_name(LARGE))
+        }
+        (PageSize::Auto, 4) if !room.reserve_pages => {
+            format!("pages of {size}: no pool has room for the memory, and none may grow")
+        }
         (PageSize::Auto, 4) => format!("pages of {size}: no pool has room for the memory"),
         (PageSize::Auto, _) => format!("pages of {size}: the largest that fit"),
         _ => format!("pages of {size}, as wished"),

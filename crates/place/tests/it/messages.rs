@@ -48,3 +48,22 @@ fn missing_distances_matter_only_to_guests_of_several_nodes() {
     let plan = planned(&host, &two).unwrap();
     assert_eq!(plan.guests[0].nodes.iter().map(|n| n.host_node).collect::<Vec<_>>(), [1, 2]);
 }
+
+#[test]
+fn reasons_name_what_decided() {
+    let mut host = host(2);
+    host.devices.push(device("0000:01:00.0", "ib0", Some(1)));
+    let odd = planned(&host, "[[guest]]\nname = 'a'\nvcpus = 2\nmemory = '101M'\n").unwrap();
+    assert_eq!(
+        odd.guests[0].reasons[0],
+        "pages of 4 KB: the memory is no whole number of pages of 2 MB"
+    );
+    let keep = planned(&host, &format!("[host]\nhuge_pages = 'keep'\n{GUEST}")).unwrap();
+    assert!(keep.guests[0].reasons[0].contains("no pool has room"), "{:?}", keep.guests[0].reasons);
+    let away = planned(&host, &format!("{GUEST}host_nodes = '0'\nnear = ['ib0']\n")).unwrap();
+    assert_eq!(away.guests[0].reasons.last().unwrap(), "ib0 is on node 1, which host_nodes leaves out");
+    let mut full = host.clone();
+    full.nodes.get_mut(&1).unwrap().free = 0;
+    let away = planned(&full, &format!("{GUEST}near = ['ib0']\n")).unwrap();
+    assert!(away.guests[0].reasons.last().unwrap().contains("too little room"));
+}
