@@ -9,7 +9,7 @@ use crate::plan::{GuestPlan, Step};
 use crate::room::Room;
 use crate::shape::page_name;
 use crate::wishes::Wishes;
-use bifold_host::topology::{NumberSet, Topology};
+use bifold_host::topology::{Device, NumberSet, Topology};
 
 /// Page sizes of the pools that a plan may enlarge, in KiB: what needs the most memory in one piece comes first.
 const GROWING: [u64; 2] = [GIANT, 2 << 10];
@@ -118,20 +118,33 @@ fn interrupts(host: &Topology, wishes: &Wishes, plans: &[GuestPlan]) -> Vec<Step
         [online.difference(&cores), online.difference(&quiet)].into_iter().find(|set| !set.is_empty());
     let Some(others) = others.filter(|_| !quiet.is_empty()) else { return Vec::new() };
     let mut steps = Vec::new();
-    for device in host.devices.iter().filter(|d| !d.is_passed_through()) {
-        let near = device.cpus.intersection(&others);
+    for (irq, devices) in by_interrupt(host) {
+        let near = devices.iter().fold(NumberSet::default(), |all, d| all.union(&d.cpus)).intersection(&others);
         let to = if near.is_empty() { &others } else { &near };
-        for irq in device.interrupts.iter() {
-            let name = device.names.first().unwrap_or(&device.address);
-            steps.push(Step {
-                path: format!("/proc/irq/{irq}/smp_affinity_list"),
-                value: to.to_string(),
-                needed: false,
-                why: format!("the interrupt of {} leaves the vCPUs' CPUs", bifold_host::printable(name)),
-            });
-        }
+        let name = |d: &&Device| bifold_host::printable(d.names.first().unwrap_or(&d.address));
+        let names: Vec<String> = devices.iter().map(name).collect();
+        steps.push(Step {
+            path: format!("/proc/irq/{irq}/smp_affinity_list"),
+            value: to.to_string(),
+            needed: false,
+            why: format!("the interrupt of {} leaves the vCPUs' CPUs", names.join(", ")),
+        });
     }
     steps
+}
+
+/// Interrupts with the devices that share each, in the order of the first device.
+fn by_interrupt(host: &Topology) -> Vec<(u32, Vec<&Device>)> {
+    let mut found: Vec<(u32, Vec<&Device>)> = Vec::new();
+    for device in host.devices.iter().filter(|d| !d.is_passed_through()) {
+        for irq in device.interrupts.iter() {
+            match found.iter_mut().find(|(n, _)| *n == irq) {
+                Some((_, devices)) => devices.push(device),
+                None => found.push((irq, vec![device])),
+            }
+        }
+    }
+    found
 }
 
 /// Boot parameters for CPUs without a tick.

@@ -25,8 +25,9 @@ fn device(sys: &Tree, address: &str, names: BTreeSet<String>) -> Device {
     let at = |name: &str| format!("{PCI}/{address}/{name}");
     let class = |t: &str| u32::from_str_radix(t.strip_prefix("0x").unwrap_or(t), 16).ok();
     let mut interrupts = sys.numbered(&at("msi_irqs"), "");
-    if interrupts.is_empty() {
-        // 0 stands for none.
+    let driver = link_name(sys, &at("driver"));
+    if interrupts.is_empty() && driver.is_some() {
+        // 0 stands for none. Without a driver, nothing asked for the interrupt: the number is the firmware's proposal.
         interrupts = sys.id(&at("irq")).filter(|n| *n > 0).into_iter().collect();
     }
     Device {
@@ -36,7 +37,7 @@ fn device(sys: &Tree, address: &str, names: BTreeSet<String>) -> Device {
         cpus: sys.set(&at("local_cpus"), &at("local_cpulist")).unwrap_or_default(),
         names: names.into_iter().collect(),
         interrupts,
-        driver: link_name(sys, &at("driver")),
+        driver,
     }
 }
 

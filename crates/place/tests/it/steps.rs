@@ -35,6 +35,23 @@ fn interrupts_of_a_device_that_a_guest_has_stay_where_they_are() {
     assert_eq!(moved, ["/proc/irq/40/smp_affinity_list", "/proc/irq/41/smp_affinity_list"]);
 }
 
+#[test]
+fn an_interrupt_that_devices_share_is_one_step() {
+    let mut host = host(0);
+    for i in 0..3 {
+        let mut device = device(&format!("0000:00:0{i}.0"), &format!("dev{i}"), Some(0));
+        device.interrupts.insert(21);
+        host.devices.push(device);
+    }
+    host.devices[1].interrupts.insert(22);
+    let plan = planned(&host, GUEST).unwrap();
+    let moved: Vec<_> = plan.steps.iter().filter(|s| s.path.starts_with("/proc/irq/")).collect();
+    assert_eq!(moved.len(), 2, "{moved:?}");
+    assert_eq!(moved[0].path, "/proc/irq/21/smp_affinity_list");
+    assert_eq!(moved[0].why, "the interrupt of dev0, dev1, dev2 leaves the vCPUs' CPUs");
+    assert_eq!(moved[1].why, "the interrupt of dev1 leaves the vCPUs' CPUs");
+}
+
 /// The path and value of the pools' steps.
 fn pools(plan: &Plan) -> Vec<(&str, &str)> {
     let steps = plan.steps.iter().filter(|s| s.path.ends_with("/nr_hugepages"));
