@@ -206,7 +206,7 @@ fn memory_short(
         (_, true) => format!(", and free memory for {} more", left / kib),
         (2048, false) => " (huge_pages = \"keep\")".into(),
         _ => {
-            format!(": boot the host with hugepagesz=1G hugepages={node}:{}", memory.free_pages(kib) + short)
+            format!(": boot the host with hugepagesz=1G hugepages={node}:{}", memory.free_pages(kib).saturating_add(short))
         }
     };
     let size = page_name(kib);

@@ -92,3 +92,14 @@ fn pages_of_1_gb_that_cannot_be_had_are_told_with_the_boot_parameter() {
         "{error}"
     );
 }
+
+#[test]
+fn a_pool_of_absurd_size_in_a_copied_tree_does_not_wrap() {
+    let mut host = host(0);
+    let node = host.nodes.get_mut(&0).unwrap();
+    node.huge.get_mut(&2048).unwrap().total = u64::MAX;
+    let plan = planned(&host, GUEST).unwrap();
+    assert_eq!(pools(&plan), [("hugepages-2048kB", u64::MAX.to_string().as_str())]);
+    host.nodes.get_mut(&0).unwrap().huge.get_mut(&2048).unwrap().free = u64::MAX;
+    assert_eq!(pools(&planned(&host, GUEST).unwrap()), []);
+}
