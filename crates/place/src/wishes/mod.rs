@@ -148,6 +148,20 @@ pub(crate) fn listed(wrong: &[String]) -> String {
     }
 }
 
+/// A message that quotes a text from outside, without control characters but the ends of lines, and with short lines.
+fn shown(message: &str) -> String {
+    const LONGEST: usize = 400;
+    let line = |line: &str| {
+        let mut line = bifold_host::printable(line);
+        if let Some((at, _)) = line.char_indices().nth(LONGEST) {
+            line.truncate(at);
+            line += "...";
+        }
+        line
+    };
+    message.lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
 impl Wishes {
     /// Reads a file of at most 1 MiB.
     ///
@@ -169,7 +183,7 @@ impl Wishes {
     /// If the text is no TOML, or a value in it cannot be used: all such values are listed.
     pub fn parse(text: &str, path: &Path) -> Result<Wishes, WishError> {
         let file: file::File = toml::from_str(text)
-            .map_err(|e| WishError::Syntax { path: path.into(), message: e.to_string().trim_end().into() })?;
+            .map_err(|e| WishError::Syntax { path: path.into(), message: shown(e.to_string().trim_end()) })?;
         check::wishes(file, text).map_err(|wrong| WishError::Wrong { path: path.into(), wrong })
     }
 }

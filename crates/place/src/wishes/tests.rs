@@ -74,3 +74,14 @@ fn what_is_no_toml_or_lacks_a_key_is_told_with_its_line() {
         assert!(e.contains(expected), "{expected}\n{e}");
     }
 }
+
+#[test]
+fn errors_quote_the_text_without_control_characters_and_in_short_lines() {
+    let long = "x".repeat(100_000);
+    for text in ["a = \u{1b}[2J\n".to_string(), format!("[host]\n\"{long}\" = 1\n"), format!("{long}\n")] {
+        let e = parse(&text).unwrap_err();
+        assert!(e.chars().all(|c| c == '\n' || !c.is_control()), "{e:?}");
+        assert!(e.len() < 3000 && e.lines().all(|l| l.chars().count() < 500), "{} {e:.2000}", e.len());
+    }
+    assert!(parse("a = \u{1b}[2J\n").unwrap_err().contains("\\u{1b}[2J"));
+}
