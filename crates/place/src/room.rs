@@ -126,12 +126,7 @@ fn usable(host: &Topology, wishes: &HostWishes, notes: &mut Vec<String>) -> Numb
 }
 
 /// CPUs for the host: those wished; or those not isolated, if only some are isolated; or the first core.
-fn reserved(
-    host: &Topology,
-    wishes: &HostWishes,
-    usable: &NumberSet,
-    notes: &mut Vec<String>,
-) -> NumberSet {
+fn reserved(host: &Topology, wishes: &HostWishes, usable: &NumberSet, notes: &mut Vec<String>) -> NumberSet {
     if let Some(wished) = &wishes.reserve_cpus {
         let missing = wished.difference(usable);
         if !missing.is_empty() {
@@ -192,8 +187,16 @@ impl Room {
         room.measure(host);
         if room.nodes.is_empty() {
             return Err(PlanError::Refused(format!(
-                "no node has both a free CPU and memory: CPUs {usable} are usable, CPUs {} of them are reserved for the host",
-                room.reserved
+                "no node has both a free CPU and memory: {}",
+                match (usable.is_empty(), room.reserved.is_empty()) {
+                    (true, _) =>
+                        "no CPU may be used: look at host.cpus and at the cgroup of this process".into(),
+                    (_, true) => format!("CPUs {usable} may be used, and their nodes have no memory"),
+                    _ => format!(
+                        "CPUs {usable} may be used, of which CPUs {} are reserved for the host",
+                        room.reserved
+                    ),
+                }
             )));
         }
         Ok(room)

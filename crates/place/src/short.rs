@@ -115,7 +115,8 @@ fn alone(room: &Room, guest: &Guest, taken: &Taken) -> Vec<String> {
     if guest.memory % per_node != 0 {
         let size = page_name(kib);
         return vec![format!(
-            "guest {name}: its memory is no whole number of {size} pages on each of {k} nodes"
+            "guest {name}: its memory is no whole number of {size} pages on {}",
+            if k == 1 { "one node".into() } else { format!("each of {k} nodes") }
         )];
     }
     let part = Part { extra: guest.emulator_cores, ..part };
@@ -145,7 +146,11 @@ fn uneven(room: &Room, guest: &Guest, counts: &[usize], most: usize) -> String {
         ),
         _ => {
             let wished = counted(vcpus as usize, "vCPU");
-            format!("guest {name}: {wished} cannot be spread evenly over the wished nodes")
+            let (over, how) = match guest.nodes {
+                Nodes::Number(k) => (k as usize, ""),
+                _ => (most, " that it may use (nodes = \"host\")"),
+            };
+            format!("guest {name}: {wished} cannot be spread evenly over the {}{how}", counted(over, "node"))
         }
     }
 }
@@ -206,7 +211,10 @@ fn memory_short(
         (_, true) => format!(", and free memory for {} more", left / kib),
         (2048, false) => " (huge_pages = \"keep\")".into(),
         _ => {
-            format!(": boot the host with hugepagesz=1G hugepages={node}:{}", memory.free_pages(kib).saturating_add(short))
+            format!(
+                ": boot the host with hugepagesz=1G hugepages={node}:{}",
+                memory.free_pages(kib).saturating_add(short)
+            )
         }
     };
     let size = page_name(kib);

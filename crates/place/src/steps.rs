@@ -120,7 +120,8 @@ fn interrupts(host: &Topology, wishes: &Wishes, plans: &[GuestPlan]) -> Vec<Step
     let Some(others) = others.filter(|_| !quiet.is_empty()) else { return Vec::new() };
     let mut steps = Vec::new();
     for (irq, devices) in by_interrupt(host) {
-        let near = devices.iter().fold(NumberSet::default(), |all, d| all.union(&d.cpus)).intersection(&others);
+        let near =
+            devices.iter().fold(NumberSet::default(), |all, d| all.union(&d.cpus)).intersection(&others);
         let to = if near.is_empty() { &others } else { &near };
         let name = |d: &&Device| bifold_host::printable(d.names.first().unwrap_or(&d.address));
         let names: Vec<String> = devices.iter().map(name).collect();

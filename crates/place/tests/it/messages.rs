@@ -26,7 +26,11 @@ const GUEST: &str = "[[guest]]\nname = 'a'\nvcpus = 2\nmemory = '8M'\n";
 #[test]
 fn cpus_to_reserve_that_are_not_there_are_told() {
     let plan = planned(&host(2), &format!("[host]\nreserve_cpus = '0,100'\n{GUEST}")).unwrap();
-    assert!(plan.notes.iter().any(|n| n.starts_with("host.reserve_cpus: CPUs 100 are not")), "{:?}", plan.notes);
+    assert!(
+        plan.notes.iter().any(|n| n.starts_with("host.reserve_cpus: CPUs 100 are not")),
+        "{:?}",
+        plan.notes
+    );
     let plan = planned(&host(2), &format!("[host]\nreserve_cpus = '0'\n{GUEST}")).unwrap();
     assert_eq!(plan.notes, [""; 0]);
 }
@@ -37,7 +41,10 @@ fn missing_distances_matter_only_to_guests_of_several_nodes() {
     host.nodes.values_mut().for_each(|n| n.distances.clear());
     let plan = planned(&host, GUEST).unwrap();
     assert!(plan.proven && plan.guests[0].nodes[0].distances == [10]);
-    assert_eq!(planned(&host, &format!("{GUEST}host_nodes = '1'\n")).unwrap().guests[0].nodes[0].host_node, 1);
+    assert_eq!(
+        planned(&host, &format!("{GUEST}host_nodes = '1'\n")).unwrap().guests[0].nodes[0].host_node,
+        1
+    );
     let two = format!("{GUEST}nodes = 2\n");
     let error = planned(&host, &two).unwrap_err().below("tree/sys".as_ref()).to_string();
     let start = "tree/sys/devices/system/node/node0/distance: node 0 tells no distance to node 1: ";
@@ -54,10 +61,7 @@ fn reasons_name_what_decided() {
     let mut host = host(2);
     host.devices.push(device("0000:01:00.0", "ib0", Some(1)));
     let odd = planned(&host, "[[guest]]\nname = 'a'\nvcpus = 2\nmemory = '101M'\n").unwrap();
-    assert_eq!(
-        odd.guests[0].reasons[0],
-        "pages of 4 KB: the memory is no whole number of pages of 2 MB"
-    );
+    assert_eq!(odd.guests[0].reasons[0], "pages of 4 KB: the memory is no whole number of pages of 2 MB");
     let keep = planned(&host, &format!("[host]\nhuge_pages = 'keep'\n{GUEST}")).unwrap();
     assert!(keep.guests[0].reasons[0].contains("no pool has room"), "{:?}", keep.guests[0].reasons);
     let away = planned(&host, &format!("{GUEST}host_nodes = '0'\nnear = ['ib0']\n")).unwrap();
@@ -66,4 +70,20 @@ fn reasons_name_what_decided() {
     full.nodes.get_mut(&1).unwrap().free = 0;
     let away = planned(&full, &format!("{GUEST}near = ['ib0']\n")).unwrap();
     assert!(away.guests[0].reasons.last().unwrap().contains("too little room"));
+}
+
+#[test]
+fn errors_count_what_they_name() {
+    let none = refused(&host(1), &format!("[host]\ncpus = ''\n{GUEST}"));
+    assert!(none.contains("memory: no CPU may be used: look at host.cpus"), "{none}");
+    let all = refused(&host(1), &format!("[host]\nreserve_cpus = '0-3'\n{GUEST}"));
+    assert!(all.ends_with("CPUs 0-3 may be used, of which CPUs 0-3 are reserved for the host"), "{all}");
+    let odd = "[[guest]]\nname = 'a'\nvcpus = 1\nmemory = '1000K'\npage_size = '2M'\n";
+    assert!(refused(&host(1), odd).ends_with("no whole number of 2 MB pages on one node"));
+    let uneven = refused(&host(3), &format!("{GUEST}nodes = 'host'\n"));
+    assert!(
+        uneven
+            .ends_with("2 vCPUs cannot be spread evenly over the 3 nodes that it may use (nodes = \"host\")"),
+        "{uneven}"
+    );
 }
