@@ -169,6 +169,38 @@ fn notes_of_a_script_go_to_stderr_and_the_data_to_a_file() {
     );
 }
 
+/// The script, run in a tree whose kernel takes any number, and in one whose kernel gives no pages.
+#[test]
+fn the_steps_fail_if_the_kernel_gives_fewer_pages() {
+    let tree = Tree::new();
+    let run = |tree: &Tree| {
+        let script = tree.plan(WISHES, "--format steps -q").quietly();
+        let (sys, proc) =
+            (format!("> {}/sys/", tree.0.path().display()), format!("> {}/proc/", tree.0.path().display()));
+        let script = script.replace("> /sys/", &sys).replace("> /proc/", &proc);
+        let script = script.replace("$(cat /sys/", &format!("$(cat {}/sys/", tree.0.path().display()));
+        std::process::Command::new("sh").arg("-c").arg(script).output().unwrap()
+    };
+    let good = run(&tree);
+    assert!(good.status.success(), "{}", String::from_utf8_lossy(&good.stderr));
+    let pool = "sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages";
+    assert_eq!(fs::read_to_string(tree.path(pool)).unwrap(), "304\n");
+    tree.write(pool, "300");
+    let script = tree.plan(WISHES, "--format steps -q").quietly();
+    let path = tree.path(pool);
+    let given = format!("/{pool}: 302 pages of 304");
+    // A kernel that gives two pages: what is written there does not come back.
+    let script = script.replace(&format!("echo 304 > /{pool}"), &format!("echo 302 > {}", path.display()));
+    let script = script.replace(&format!("$(cat /{pool})"), &format!("$(cat {})", path.display()));
+    let short = std::process::Command::new("sh").arg("-c").arg(script + "echo went on\n").output().unwrap();
+    assert_eq!((short.status.code(), short.stdout.as_slice()), (Some(1), &b""[..]));
+    assert!(
+        String::from_utf8_lossy(&short.stderr).contains(&given),
+        "{}",
+        String::from_utf8_lossy(&short.stderr)
+    );
+}
+
 #[test]
 fn what_does_not_fit_is_named_with_its_place() {
     let tree = Tree::new();

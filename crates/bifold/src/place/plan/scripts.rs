@@ -24,16 +24,23 @@ pub fn qemu(guest: &GuestPlan) -> String {
     out
 }
 
-/// The host's steps, a command a line, each below its reason.
+/// The host's steps, a command a line, each below its reason. The kernel takes a number of huge pages and may give fewer, so
+/// pools are read back.
 pub fn steps(plan: &Plan) -> String {
-    let mut out = String::new();
+    if plan.steps.is_empty() {
+        return "# The host needs no change.\n".into();
+    }
+    let mut out = String::from("set -eu\n");
     for step in &plan.steps {
         let may_fail = if step.needed { "" } else { " || :" };
         out += &format!("# {}\n", step.why);
-        out += &format!("echo {} > {}{may_fail}\n", shell_words(&[&step.value]), shell_words(&[&step.path]));
-    }
-    if out.is_empty() {
-        out += "# The host needs no change.\n";
+        let (value, path) = (shell_words(&[&step.value]), shell_words(&[&step.path]));
+        out += &format!("echo {value} > {path}{may_fail}\n");
+        if step.needed && step.path.ends_with("/nr_hugepages") {
+            out += &format!(
+                "given=$(cat {path})\n[ \"${{given:-0}}\" -ge {value} ] || {{ echo {path}: \"${{given:-0}}\" pages of {value} >&2; exit 1; }}\n"
+            );
+        }
     }
     out
 }
