@@ -83,21 +83,26 @@ impl PlanError {
 pub enum Processor {
     /// AMD, or Hygon: a guest sees threads and caches by the CPU flag `topoext` only.
     Amd,
-    /// Another maker.
+    /// Another maker of x86.
     Other,
+    /// A processor that is no x86: a plan's CPUs and nodes hold, but not its page sizes and what starts its guests.
+    NotX86,
     /// The host does not tell.
     #[default]
     Unknown,
 }
 
 impl Processor {
-    /// The maker that `/proc/cpuinfo` names.
+    /// The maker that `/proc/cpuinfo` names, as `arch/x86/kernel/cpu/proc.c` of Linux has it. Of other kernels, that of s390 alone
+    /// has a line `vendor_id`, too.
     pub fn of_cpuinfo(text: &str) -> Processor {
         let vendor = text.lines().find_map(|l| l.strip_prefix("vendor_id")?.split_once(':'));
         match vendor.map(|(_, name)| name.trim()) {
             Some("AuthenticAMD" | "HygonGenuine") => Processor::Amd,
+            Some("IBM/S390") => Processor::NotX86,
             Some(_) => Processor::Other,
-            None => Processor::Unknown,
+            None if text.trim().is_empty() => Processor::Unknown,
+            None => Processor::NotX86,
         }
     }
 }
@@ -127,6 +132,7 @@ pub fn plan(host: &Topology, wishes: &Wishes, processor: Processor) -> Result<Pl
                 .into(),
         );
     }
+    notes.extend(of_qemu(processor, &guests));
     if !found.proven {
         notes.push(format!(
             "the search ended after {} placements: the plan is the best of them, and a better one may exist",
@@ -134,4 +140,25 @@ pub fn plan(host: &Topology, wishes: &Wishes, processor: Processor) -> Result<Pl
         ));
     }
     Ok(Plan { schema: SCHEMA.into(), guests, steps, notes, cost: found.cost, proven: found.proven })
+}
+
+/// Most vCPUs of the machine q35 in QEMU 7.2, the oldest that plans are made for (`hw/i386/pc_q35.c`: 288 up to version 8.0,
+/// 1024 in 8.1 and 8.2, 4096 from 9.0 on).
+const MOST_VCPUS: usize = 288;
+
+/// What QEMU cannot give.
+fn of_qemu(processor: Processor, guests: &[plan::GuestPlan]) -> Vec<String> {
+    let foreign = (processor == Processor::NotX86).then(|| {
+        "the processor is no x86: what starts guests is for x86-64 alone, and the kernel's pages may have other sizes than 4 KB, 2 MB \
+         and 1 GB"
+            .to_string()
+    });
+    let large = guests.iter().filter(|g| g.vcpus.len() > MOST_VCPUS).map(|g| {
+        format!(
+            "guest {}: {} vCPUs: the machine q35 takes {MOST_VCPUS} up to QEMU 8.0, 1024 up to QEMU 8.2, and 4096 from QEMU 9.0 on",
+            bifold_host::printable(&g.name),
+            g.vcpus.len()
+        )
+    });
+    foreign.into_iter().chain(large).collect()
 }

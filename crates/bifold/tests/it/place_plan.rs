@@ -202,6 +202,19 @@ fn the_steps_fail_if_the_kernel_gives_fewer_pages() {
 }
 
 #[test]
+fn a_machine_that_is_no_x86_has_a_plan_and_no_command_line() {
+    let tree = Tree::new();
+    tree.write("proc/cpuinfo", "processor\t: 0\ncpu\t\t: POWER9, altivec supported");
+    let table = tree.plan(WISHES, "").stdout.replace("\n          ", " ");
+    assert!(table.contains("note      the processor is no x86: what starts guests"), "{table}");
+    for options in ["--format qemu", "--format libvirt --guest db"] {
+        let ran = tree.plan(WISHES, options);
+        assert_eq!((ran.status, ran.stdout.as_str()), (1, ""));
+        assert!(ran.stderr.contains("./proc/cpuinfo: the processor is no x86"), "{}", ran.stderr);
+    }
+}
+
+#[test]
 fn what_does_not_fit_is_named_with_its_place() {
     let tree = Tree::new();
     let guest = |more: &str| format!("[[guest]]\nname = 'db'\n{more}\n");

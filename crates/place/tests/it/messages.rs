@@ -87,3 +87,24 @@ fn errors_count_what_they_name() {
         "{uneven}"
     );
 }
+
+#[test]
+fn limits_of_qemu_are_told() {
+    let big = machine(&[Spec { number: 0, cores: vec![300], memory: 1 << 30, pools: (0, 0) }], 1, 20);
+    let guest = |n| format!("[[guest]]\nname = 'a'\nvcpus = {n}\nmemory = '8M'\n");
+    assert_eq!(planned(&big, &guest(288)).unwrap().notes, [""; 0]);
+    let notes = planned(&big, &guest(289)).unwrap().notes;
+    assert!(
+        notes.len() == 1 && notes[0].starts_with("guest a: 289 vCPUs: the machine q35 takes 288"),
+        "{notes:?}"
+    );
+    let power = Processor::of_cpuinfo("processor\t: 0\ncpu\t\t: POWER9, altivec supported\n");
+    let s390 = Processor::of_cpuinfo("vendor_id       : IBM/S390\n");
+    assert_eq!(
+        (power, s390, Processor::of_cpuinfo("")),
+        (Processor::NotX86, Processor::NotX86, Processor::Unknown)
+    );
+    assert_eq!(Processor::of_cpuinfo("processor\t: 0\nvendor_id\t: GenuineIntel\n"), Processor::Other);
+    let wishes = Wishes::parse(GUEST, "w.toml".as_ref()).unwrap();
+    assert!(plan(&host(1), &wishes, power).unwrap().notes[0].starts_with("the processor is no x86"));
+}

@@ -9,6 +9,7 @@ mod table;
 use crate::console::{Delivery, create, distinct, named, note};
 use crate::status::{self, Status};
 use crate::usage::UsageError;
+use anyhow::bail;
 use bifold_host::{Host, printable, read_up_to};
 use bifold_place::plan::{GuestPlan, Plan};
 use bifold_place::wishes::Wishes;
@@ -97,7 +98,14 @@ pub fn run(args: &PlanArgs) -> anyhow::Result<Status> {
         topology.allowed = Some(host.allowed_in(group).ok_or_else(|| super::show::no_group(group))?);
     }
     topology.notes.iter().for_each(|text| note(!args.quiet, text));
-    let plan = plan(&topology, &wishes, processor(&host)).map_err(|e| e.below(&host.sys))?;
+    let processor = processor(&host);
+    if processor == Processor::NotX86 && matches!(args.format, PlanFormat::Qemu | PlanFormat::Libvirt) {
+        bail!(
+            "{}: the processor is no x86, and --format qemu and libvirt write for x86-64 alone: use table or json",
+            host.proc.join("cpuinfo").display()
+        );
+    }
+    let plan = plan(&topology, &wishes, processor).map_err(|e| e.below(&host.sys))?;
     let data = data(args, &plan)?;
     if !matches!(args.format, PlanFormat::Table | PlanFormat::Json) {
         plan.notes.iter().for_each(|text| note(!args.quiet, text));
