@@ -2,7 +2,7 @@
 //! Does a plan's steps on the host, pins the threads of guests that run, and takes all of it back.
 //!
 //! Each change is written down before it is made ([`Kept`]) and compared with what the kernel then has. An error takes
-//! back what the command has changed so far. A command that is killed leaves the journal: [`undo`] takes back all of it,
+//! back what the command has changed so far. A command that is killed leaves the journal: [`undo()`] takes back all of it,
 //! in the reverse order, and may be killed as well.
 //!
 //! Nothing else changes the host, and only the guests that the caller names are touched.
