@@ -191,7 +191,8 @@ impl Trace {
 
     /// Share of the time that the interruptions take, 0 to 1.
     pub fn share(&self) -> f64 {
-        let taken: f64 = self.interruptions.iter().map(|i| i.length).sum();
+        // The sum of no floats is -0.0.
+        let taken = self.interruptions.iter().fold(0.0, |sum, i| sum + i.length);
         if self.duration > 0.0 { taken / self.duration } else { 0.0 }
     }
 
@@ -351,6 +352,7 @@ mod tests {
     fn a_cpu_without_interruptions_has_a_duration() {
         let trace = Trace::read("# duration_ns: 1000000\n".as_bytes()).unwrap();
         assert_eq!((trace.duration, trace.share()), (1e6, 0.0));
+        assert!(trace.share().is_sign_positive());
     }
 
     #[test]

@@ -23,20 +23,26 @@ const NOT_A_TIME: &str = "not a time from 0 to 1000 s such as 1500, 100us or 2.5
 
 /// A period: a time above 0, or a rate such as `10Hz` or `10kHz`.
 fn period(text: &str) -> Result<f64, String> {
-    let bad = || format!("`{}` is no period above 0 such as 10ms, 10Hz or 10kHz", text.escape_debug());
+    let bad = || {
+        format!(
+            "`{}` is no period above 0 and up to 1000 s, such as 10ms, 10Hz or 10kHz",
+            text.escape_debug()
+        )
+    };
     let ns = match (text.strip_suffix("kHz"), text.strip_suffix("Hz")) {
         (Some(number), _) => 1e6 / number.parse::<f64>().map_err(|_| bad())?,
         (None, Some(number)) => 1e9 / number.parse::<f64>().map_err(|_| bad())?,
         (None, None) => time(text).map_err(|_| bad())?,
     };
-    if ns > 0.0 && ns.is_finite() { Ok(ns) } else { Err(bad()) }
+    if ns > 0.0 && ns <= 1e12 { Ok(ns) } else { Err(bad()) }
 }
 
 /// Interruptions in a second.
 pub fn rate(text: &str) -> Result<f64, String> {
     match text.strip_suffix("Hz").unwrap_or(text).parse::<f64>() {
-        Ok(hertz) if hertz > 0.0 && hertz <= 1e7 => Ok(hertz),
-        _ => Err("not a number of interrupts a second, above 0 and up to 10000000".into()),
+        // Once in 1000 s, which is the longest time, and more often than any device interrupts.
+        Ok(hertz) if (1e-3..=1e7).contains(&hertz) => Ok(hertz),
+        _ => Err("not a number of interrupts a second from 0.001 to 10000000".into()),
     }
 }
 
@@ -145,6 +151,18 @@ mod tests {
             "none:1",
         ] {
             assert!(noise(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn limits_of_rates_and_periods_are_named() {
+        assert_eq!((rate("0.001"), rate("11000Hz")), (Ok(0.001), Ok(11_000.0)));
+        for bad in ["1e-300", "0", "-1", "nan", "inf", "1e8"] {
+            assert!(rate(bad).unwrap_err().contains("from 0.001 to 10000000"), "{bad}");
+        }
+        for bad in ["1e-300Hz", "1e-4Hz", "0", "2000s"] {
+            let why = noise(&format!("periodic:{bad}:1us")).map(drop).unwrap_err();
+            assert!(why.contains("above 0 and up to 1000 s"), "{why}");
         }
     }
 
