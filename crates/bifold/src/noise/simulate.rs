@@ -7,8 +7,9 @@ use crate::status::{self, Status};
 use crate::usage::UsageError;
 use crate::words;
 use anyhow::Context as _;
+use bifold_host::printable;
 use bifold_noise::Trace;
-use bifold_noise::sim::{Case, Cell, Collective, Gain, LogGp, Noise, gains, sweep};
+use bifold_noise::sim::{Case, Cell, Collective, Gain, LogGp, Noise, Removed, enough_steps, gains, sweep};
 use bifold_report::{Format, grouped, seconds, text_table, text_table_with_keys, wrapped};
 use clap::Args;
 use serde::Serialize;
@@ -33,6 +34,10 @@ Examples:
 /// NOISE-FILEs are those of `bifold noise record`, Netgauge's selfish benchmark or LogGOPSim: the start and the length
 /// of an interruption in nanoseconds on each line. Rank r has file r modulo their number, from a random moment on, over
 /// and over. Without files and other noise, the table has the noiseless times.
+///
+/// Without --steps, a case runs until its ranks together have gone 10 times through the recordings, or through 100
+/// periods of generated noise; co-scheduled ranks count as one, and go through the recording once. A case has at least
+/// 100 steps, and beyond these at most 67,108,864 (2^26) of all ranks together. Notes name the cases that saw less.
 ///
 /// Times take the units ns, us, ms and s; a number alone counts nanoseconds.
 #[derive(Debug, Args)]
@@ -108,16 +113,20 @@ pub struct SimulateArgs {
     pub bytes: u32,
 
     /// Interrupt all ranks at the same time
+    ///
+    /// All ranks share one recording. Each of several files is therefore noise of its own, with its own rows.
     #[arg(long)]
     pub coscheduled: bool,
 
     /// Also simulate without each recorded source: which one to remove first
+    ///
+    /// A source is `not sampled` if fewer than five of its interruptions were simulated, and the files have more.
     #[arg(long, requires = "files")]
     pub sources: bool,
 
-    /// Steps of a program
-    #[arg(long, value_name = "N", default_value = "100", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub steps: u32,
+    /// Steps of a program [default: as many as see enough of the noise]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+    pub steps: Option<u32>,
 
     /// Start of the random numbers; the same seed gives the same figures
     #[arg(long, value_name = "N", default_value = "1")]
@@ -170,6 +179,9 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<Status> {
         Format::Csv => csv(&rows)?,
         _ => table(&rows),
     })?;
+    for row in rows.iter().filter(|row| row.cell.is_short()) {
+        note(!args.quiet, short(row));
+    }
     Ok(Status::Done)
 }
 
@@ -177,7 +189,7 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<Status> {
 fn noises(args: &SimulateArgs) -> anyhow::Result<Vec<(String, Noise)>> {
     let mut noises = Vec::new();
     if !args.files.is_empty() {
-        noises.push(("recorded".to_string(), recorded(&args.files)?));
+        noises.extend(recorded(&args.files, args.coscheduled)?);
     }
     noises.extend(args.noise.iter().cloned());
     if let Some(hertz) = args.interrupts {
@@ -195,17 +207,27 @@ fn noises(args: &SimulateArgs) -> anyhow::Result<Vec<(String, Noise)>> {
     Ok(noises)
 }
 
-fn recorded(files: &[PathBuf]) -> anyhow::Result<Noise> {
-    let mut traces = Vec::new();
+/// The files as one noise, or as one each: co-scheduled ranks share a recording.
+fn recorded(files: &[PathBuf], coscheduled: bool) -> anyhow::Result<Vec<(String, Noise)>> {
+    let mut each = Vec::new();
     for path in files {
-        let failed = || format!("cannot use noise file {}", path.display());
+        let name = printable(&path.to_string_lossy());
+        let failed = || format!("cannot use noise file {name}");
         let file = File::open(path).with_context(failed)?;
-        traces.push(Trace::read(BufReader::new(file)).with_context(failed)?);
+        let trace = Trace::read(BufReader::new(file)).with_context(failed)?;
         // Each file by itself, so that the error names the one to blame.
-        let last = traces[traces.len() - 1..].to_vec();
-        Noise::Recorded(Arc::new(last)).check().map_err(anyhow::Error::msg).with_context(failed)?;
+        let noise = Noise::Recorded(Arc::new(vec![trace]));
+        noise.check().map_err(anyhow::Error::msg).with_context(failed)?;
+        each.push((name, noise));
     }
-    Ok(Noise::Recorded(Arc::new(traces)))
+    if coscheduled && files.len() > 1 {
+        return Ok(each);
+    }
+    let traces = each.into_iter().filter_map(|(_, noise)| match noise {
+        Noise::Recorded(traces) => Arc::into_inner(traces),
+        _ => None,
+    });
+    Ok(vec![("recorded".into(), Noise::Recorded(Arc::new(traces.flatten().collect())))])
 }
 
 fn cases_of<'a>(args: &'a SimulateArgs, noise: &'a Noise) -> impl Iterator<Item = Case> + 'a {
@@ -220,15 +242,19 @@ fn cases_of<'a>(args: &'a SimulateArgs, noise: &'a Noise) -> impl Iterator<Item 
     let grains = move |collective| args.grain.iter().map(move |grain| (collective, *grain));
     let both = args.collective.iter().flat_map(move |c| grains(*c));
     both.flat_map(move |(collective, grain)| ranks().map(move |ranks| (collective, grain, ranks))).map(
-        move |(collective, grain, ranks)| Case {
-            ranks,
-            grain,
-            collective,
-            cost,
-            noise: noise.clone(),
-            coscheduled: args.coscheduled,
-            steps: args.steps,
-            seed: args.seed,
+        move |(collective, grain, ranks)| {
+            let case = Case {
+                ranks,
+                grain,
+                collective,
+                cost,
+                noise: noise.clone(),
+                coscheduled: args.coscheduled,
+                steps: 1,
+                seed: args.seed,
+            };
+            let steps = args.steps.unwrap_or_else(|| enough_steps(&case));
+            Case { steps, ..case }
         },
     )
 }
@@ -252,20 +278,12 @@ fn table(rows: &[Row]) -> String {
         ]
     });
     let mut out = text_table_with_keys(2, head.map(String::from).into(), lines.collect());
-    let mut shares: Vec<(&str, f64)> = Vec::new();
-    for row in rows.iter().filter(|r| !matches!(r.case.noise, Noise::Silent)) {
-        let share = row.case.noise.share(row.case.grain) * 100.0;
-        if shares.last() != Some(&(&row.noise, share)) {
-            shares.push((&row.noise, share));
-        }
-    }
-    shares.dedup_by_key(|(name, _)| *name);
+    let shares = shares(rows);
     if !shares.is_empty() {
         out.push('\n');
     }
-    for (name, share) in shares {
-        out +=
-            &wrapped(&format!("note  {name}: the noise takes {share:.3} % of the time of a rank alone."), 6);
+    for share in shares {
+        out += &wrapped(&format!("note  {share}"), 6);
     }
     for row in rows.iter().filter(|r| !r.gains.is_empty()) {
         out += &format!("\n{}", of_sources(row));
@@ -273,20 +291,78 @@ fn table(rows: &[Row]) -> String {
     out
 }
 
+/// What share of the time each noise takes: of noise by steps, with each grain.
+fn shares(rows: &[Row]) -> Vec<String> {
+    let mut found: Vec<(&str, Vec<(f64, f64)>)> = Vec::new();
+    for row in rows.iter().filter(|r| !matches!(r.case.noise, Noise::Silent)) {
+        let at = found.iter().position(|(name, _)| *name == row.noise).unwrap_or_else(|| {
+            found.push((&row.noise, Vec::new()));
+            found.len() - 1
+        });
+        let grain = row.case.grain;
+        if found[at].1.iter().all(|(known, _)| *known != grain) {
+            found[at].1.push((grain, row.case.noise.share(grain)));
+        }
+    }
+    let said = |(name, shares): (&str, Vec<(f64, f64)>)| {
+        let first = format!("{} of the time of a rank alone", percent(shares[0].1));
+        let text = match shares.iter().all(|(_, share)| *share == shares[0].1) {
+            true => first,
+            false => {
+                let rest = shares[1..].iter().map(|(grain, share)| (*grain, percent(*share)));
+                let each = std::iter::once((shares[0].0, first)).chain(rest);
+                each.map(|(grain, share)| format!("{share} with grain {}", time(grain)))
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            }
+        };
+        format!("{name}: the noise takes {text}.")
+    };
+    found.into_iter().map(said).collect()
+}
+
+/// A share with three decimals, and with three digits if it is small.
+fn percent(share: f64) -> String {
+    let percent = share * 100.0;
+    let decimals = if percent > 0.0 { (2.0 - percent.log10().floor()).clamp(3.0, 20.0) as usize } else { 3 };
+    format!("{percent:.decimals$} %")
+}
+
+/// That a case saw too little of its noise.
+fn short(row: &Row) -> String {
+    let Row { case, cell, .. } = row;
+    let of = match case.noise {
+        Noise::Recorded(_) => "times the recording",
+        _ => "interruptions",
+    };
+    format!(
+        "{}, {}, grain {}, ranks {}: {} steps see {:.3} {of}, and {} would be enough: the figures are rough",
+        row.noise,
+        case.collective.name(),
+        time(case.grain),
+        grouped(case.ranks as u64),
+        grouped(case.steps.into()),
+        cell.rounds,
+        cell.enough_rounds,
+    )
+}
+
 /// What to remove first in one case.
 fn of_sources(row: &Row) -> String {
     let head = ["remove first", "share %", "slowdown without", "step shorter by %"];
     let lines = row.gains.iter().map(|g| {
+        let cell = |of: fn(&Removed) -> String| g.removed.as_ref().map_or("not sampled".into(), of);
         vec![
-            bifold_host::printable(&g.source),
+            printable(&g.source),
             format!("{:.4}", g.share * 100.0),
-            format!("{:.3}", g.slowdown_without),
-            format!("{:.1}", g.gain * 100.0),
+            cell(|r| format!("{:.3}", r.slowdown_without)),
+            cell(|r| format!("{:.1}", r.gain * 100.0)),
         ]
     });
     let case = &row.case;
     format!(
-        "{}, grain {}, ranks {}: slowdown {:.3}\n{}",
+        "{}, {}, grain {}, ranks {}: slowdown {:.3}\n{}",
+        row.noise,
         case.collective.name(),
         time(case.grain),
         grouped(case.ranks as u64),
@@ -305,6 +381,8 @@ struct Tidy<'a> {
     grain_ns: f64,
     ranks: usize,
     steps: u32,
+    rounds: f64,
+    enough_rounds: f64,
     quiet_step_ns: f64,
     step_ns: f64,
     slowdown: f64,
@@ -321,6 +399,8 @@ impl Row {
             grain_ns: self.case.grain,
             ranks: self.case.ranks,
             steps: self.case.steps,
+            rounds: self.cell.rounds,
+            enough_rounds: self.cell.enough_rounds,
             quiet_step_ns: self.cell.quiet_step_ns,
             step_ns: self.cell.step_ns,
             slowdown: self.cell.slowdown,
@@ -353,4 +433,22 @@ fn json(args: &SimulateArgs, rows: &[Row]) -> anyhow::Result<String> {
         "rows": rows.iter().map(one).collect::<Result<Vec<_>, _>>()?,
     });
     Ok(serde_json::to_string_pretty(&document)? + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::percent;
+
+    #[test]
+    fn rare_noise_keeps_three_digits() {
+        for (share, text) in [
+            (0.0, "0.000 %"),
+            (0.025, "2.500 %"),
+            (1.0, "100.000 %"),
+            (2e-7, "0.0000200 %"),
+            (1e-3, "0.100 %"),
+        ] {
+            assert_eq!(percent(share), text);
+        }
+    }
 }

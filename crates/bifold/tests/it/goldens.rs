@@ -36,7 +36,7 @@ golden! {
     noise_record_help_short: "noise record -h";
     noise_simulate_help_long: "noise simulate --help";
     noise_simulate_table: "noise simulate --noise periodic:10Hz:2.5ms --interrupts 11000 --grain 100us --ranks 64,2^10..2^11";
-    noise_simulate_csv: "noise simulate --noise periodic:10us:1us --collective ideal,tree,linear --grain 0,1us --ranks 7 --steps 9 --format csv";
+    noise_simulate_csv: "noise simulate -q --noise periodic:10us:1us --collective ideal,tree,linear --grain 0,1us --ranks 7 --steps 9 --format csv";
     noise_simulate_json: "noise simulate --ranks 4096 --grain 0 --steps 1 --format json";
     place_plan_help_long: "place plan --help";
     place_check_help_long: "place check --help";

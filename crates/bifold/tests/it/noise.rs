@@ -125,6 +125,84 @@ fn wrong_files_are_refused_with_their_line() {
     assert!(bifold("noise record -C x").refused().starts_with("status 2"));
 }
 
+/// A minute on one CPU: a timer of 5 us every 4 ms, and a backup of 20 ms every 5 s.
+fn a_minute() -> String {
+    let mut text = String::new();
+    for tick in 0..15_000_u64 {
+        let (at, in_period) = (tick * 4_000_000, tick % 1250);
+        if !(601..=605).contains(&in_period) {
+            text += &format!("{at}\t5000\tirq:timer\n");
+        }
+        if in_period == 600 {
+            text += &format!("{}\t20000000\tthread:backup\n", at + 1_000_000);
+        }
+    }
+    text + "# duration_ns: 60000000000\n"
+}
+
+#[test]
+fn a_run_sees_enough_of_its_noise_or_says_that_it_does_not() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("a.noise"), a_minute()).unwrap();
+    let found = simulated(dir.path(), "a.noise --sources --ranks 16 --grain 100us -q");
+    let row = &found["rows"][0];
+    assert!(row["rounds"].as_f64() >= row["enough_rounds"].as_f64(), "{row}");
+    let first = &row["sources"][0];
+    assert_eq!(first["source"], "thread:backup", "{row}");
+    assert!(first["gain"].as_f64().unwrap() > 0.03, "{row}");
+    // Too few steps are what was asked for. Nothing is said of the source that did not come.
+    let short =
+        bifold_in(dir.path(), "noise simulate a.noise --sources --ranks 16 --grain 100us --steps 100");
+    assert!(
+        short.stderr.contains("100 steps see 0.00") && short.stderr.contains("10 would be"),
+        "{}",
+        short.stderr
+    );
+    let last = short.stdout.lines().last().unwrap();
+    assert!(last.starts_with("thread:backup") && last.ends_with("not sampled"), "{}", short.stdout);
+}
+
+#[test]
+fn coscheduled_ranks_share_a_recording() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, at) in [("a", 0), ("b", 5_000_000)] {
+        let text = format!("{at}\t1000000\n# duration_ns: 10000000\n");
+        std::fs::write(dir.path().join(format!("{name}.noise")), text).unwrap();
+    }
+    let found = simulated(dir.path(), "a.noise b.noise --coscheduled --ranks 16 --grain 1ms --steps 1000");
+    let rows = found["rows"].as_array().unwrap();
+    assert_eq!([&rows[0]["noise"], &rows[1]["noise"]], ["a.noise", "b.noise"]);
+    for row in rows {
+        assert!((row["slowdown"].as_f64().unwrap() - 1.111).abs() < 0.003, "{row}");
+    }
+}
+
+#[test]
+fn the_share_of_noise_by_steps_is_that_of_each_grain() {
+    let shown = bifold("noise simulate -q --noise bernoulli:0.5:1ms --grain 100us,10ms --ranks 4").quietly();
+    assert!(
+        shown.contains("4.762 % with grain 10.00 ms.")
+            && shown.contains("83.333 % of the time of a rank alone with grain"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn names_from_outside_are_escaped_in_errors() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut c = command(["noise", "simulate", "a\u{1b}[2Jb"]);
+    c.current_dir(dir.path());
+    let refused = ran(c).refused();
+    assert!(
+        refused.contains("cannot use noise file a\\u{1b}[2Jb") && !refused.contains('\u{1b}'),
+        "{refused}"
+    );
+    for bad in ["periodic:1\u{1b}[2J:1us", "\u{1b}[2J"] {
+        let refused = ran(command(["noise", "simulate", "--noise", bad])).refused();
+        assert!(refused.starts_with("status 2") && !refused.contains('\u{1b}'), "{refused:?}");
+    }
+}
+
 #[test]
 fn a_million_ranks_are_as_slow_as_the_closed_form_says() {
     let found = simulated(

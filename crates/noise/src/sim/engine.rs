@@ -182,6 +182,11 @@ impl Ranks {
         self.cost.wire()
     }
 
+    /// How many recorded interruptions of a source were simulated on all ranks together.
+    pub fn simulated(&self, source: &str) -> u64 {
+        self.schedule.simulated(source)
+    }
+
     /// The interruption that each rank waits for, or is in.
     #[cfg(test)]
     pub fn schedule(&mut self) -> &mut Schedule {

@@ -15,6 +15,7 @@
 
 mod collective;
 mod cost;
+mod cover;
 mod engine;
 mod noise;
 #[cfg(test)]
@@ -25,6 +26,7 @@ mod tests;
 
 pub use collective::Collective;
 pub use cost::LogGp;
+pub use cover::enough_steps;
 pub use engine::{Ranks, Sender};
 pub use noise::{Noise, harmonic};
-pub use sweep::{Case, Cell, Gain, MOST_RANKS, gains, simulate, sweep};
+pub use sweep::{Case, Cell, Gain, MOST_RANKS, Removed, gains, simulate, sweep};

@@ -16,7 +16,8 @@ use std::sync::Arc;
 pub enum Noise {
     /// None.
     Silent,
-    /// Recorded. Rank `r` has recording `r` modulo their number, from a random moment on, over and over.
+    /// Recorded. Rank `r` has recording `r` modulo their number, from a random moment on, over and over. Co-scheduled
+    /// ranks all have the first recording.
     Recorded(Arc<Vec<Trace>>),
     /// An interruption of fixed length, at fixed intervals from start to start.
     Periodic {
@@ -152,6 +153,8 @@ enum Kind {
         traces: Arc<Vec<Trace>>,
         /// Place in the recording, and start of the current round through it, of each rank.
         places: Vec<(u32, f64)>,
+        /// How many interruptions of each recording's sources are over.
+        over: Vec<Vec<u64>>,
     },
 }
 
@@ -179,6 +182,10 @@ impl Schedule {
             }
             Noise::Recorded(traces) if traces.iter().all(|t| t.interruptions.is_empty()) => {}
             Noise::Recorded(traces) => {
+                let traces = match coscheduled && traces.len() > 1 {
+                    true => Arc::new(vec![traces[0].clone()]),
+                    false => Arc::clone(traces),
+                };
                 let mut places = Vec::with_capacity(ranks);
                 for r in 0..ranks {
                     let (trace, at) = (&traces[r % traces.len()], phase(r));
@@ -188,7 +195,8 @@ impl Schedule {
                 }
                 schedule.starts = vec![0.0; ranks];
                 schedule.ends = vec![0.0; ranks];
-                schedule.kind = Kind::Recorded { traces: Arc::clone(traces), places };
+                let over = traces.iter().map(|t| vec![0; t.sources.len()]).collect();
+                schedule.kind = Kind::Recorded { traces, places, over };
                 (0..ranks).for_each(|r| schedule.load(r));
             }
         }
@@ -212,6 +220,15 @@ impl Schedule {
         }
     }
 
+    /// How many recorded interruptions of a source were simulated on all ranks together.
+    pub fn simulated(&self, source: &str) -> u64 {
+        let Kind::Recorded { traces, over, .. } = &self.kind else { return 0 };
+        let of_trace = |(trace, over): (&Trace, &Vec<u64>)| {
+            trace.sources.iter().position(|s| s == source).map_or(0, |at| over[at])
+        };
+        traces.iter().zip(over).map(of_trace).sum()
+    }
+
     /// When the current round through its recording began, of each rank with a recording.
     #[cfg(test)]
     pub fn places(&self) -> Vec<f64> {
@@ -231,7 +248,11 @@ impl Schedule {
                 self.starts[r] = self.ends[r] - unit(rngs[r].next_u64()).ln() * *gap;
                 self.ends[r] = self.starts[r] + *length;
             }
-            Kind::Recorded { places, .. } => {
+            Kind::Recorded { traces, places, over } => {
+                let of = r % traces.len();
+                if let Some(one) = traces[of].interruptions.get(places[r].0 as usize) {
+                    over[of][one.source as usize] += 1;
+                }
                 places[r].0 += 1;
                 self.load(r);
             }
@@ -240,7 +261,7 @@ impl Schedule {
 
     /// Takes the interruption at a rank's place in its recording.
     fn load(&mut self, r: usize) {
-        let Kind::Recorded { traces, places } = &mut self.kind else { return };
+        let Kind::Recorded { traces, places, .. } = &mut self.kind else { return };
         let trace = &traces[r % traces.len()];
         let (place, round) = &mut places[r];
         if *place as usize >= trace.interruptions.len() {

@@ -3,6 +3,7 @@
 
 use super::collective::Collective;
 use super::cost::LogGp;
+use super::cover::{enough_rounds, rounds};
 use super::engine::Ranks;
 use super::noise::{Extension, Noise};
 use rayon::prelude::*;
@@ -45,6 +46,18 @@ pub struct Cell {
     pub slowdown: f64,
     /// The grain divided by `step_ns`: the share of the time in which ranks compute.
     pub efficiency: f64,
+    /// How often the ranks together went through the recording, or through the mean time between two generated
+    /// interruptions; co-scheduled ranks count as one.
+    pub rounds: f64,
+    /// How many rounds would be enough.
+    pub enough_rounds: f64,
+}
+
+impl Cell {
+    /// Whether too little of the noise was simulated.
+    pub fn is_short(&self) -> bool {
+        self.rounds < self.enough_rounds
+    }
 }
 
 /// What a source of noise costs in a case.
@@ -54,24 +67,50 @@ pub struct Gain {
     pub source: String,
     /// Share of the time that the source takes, 0 to 1.
     pub share: f64,
+    /// How many of the source's interruptions were simulated, of all ranks together.
+    pub simulated: u64,
+    /// What its removal does; none if too few of its interruptions were simulated.
+    #[serde(flatten)]
+    pub removed: Option<Removed>,
+}
+
+/// What the removal of a source does.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Removed {
     /// Slowdown without the source.
     pub slowdown_without: f64,
     /// By what share the step gets shorter without the source.
     pub gain: f64,
 }
 
+/// Fewer simulated interruptions of a source say nothing, unless the recordings have no more.
+const FEW: u64 = 5;
+
 /// Simulates a case: its time with noise and without.
 pub fn simulate(case: &Case) -> Cell {
-    let step = total(case) / f64::from(case.steps);
+    let time = run(case).last();
     let quiet = match case.noise {
-        Noise::Silent => step,
-        _ => total(&Case { noise: Noise::Silent, ..case.clone() }) / f64::from(case.steps),
+        Noise::Silent => time,
+        _ => quiet(case),
     };
+    cell(case, time, quiet)
+}
+
+fn quiet(case: &Case) -> f64 {
+    run(&Case { noise: Noise::Silent, ..case.clone() }).last()
+}
+
+/// The result of a case whose steps take this time, and that without noise.
+fn cell(case: &Case, time: f64, quiet: f64) -> Cell {
+    let steps = f64::from(case.steps);
+    let (step, quiet) = (time / steps, quiet / steps);
     Cell {
         quiet_step_ns: quiet,
         step_ns: step,
         slowdown: if step == quiet { 1.0 } else { step / quiet },
         efficiency: if step > 0.0 { case.grain / step } else { 1.0 },
+        rounds: rounds(case, time, case.steps),
+        enough_rounds: enough_rounds(case),
     }
 }
 
@@ -80,34 +119,35 @@ pub fn sweep(cases: &[Case]) -> Vec<Cell> {
     cases.par_iter().map(simulate).collect()
 }
 
-/// Simulates a case without each of its sources: the source with the largest gain first. Noise that was not recorded
-/// has one source, and removing it is no question.
+/// Simulates a case without each of its sources: the source with the largest gain first, and those of which too few
+/// interruptions were simulated last. Noise that was not recorded has one source, and removing it is no question.
 pub fn gains(case: &Case) -> Vec<Gain> {
     let Noise::Recorded(traces) = &case.noise else { return Vec::new() };
-    let with = simulate(case);
+    let ranks = run(case);
+    let (with, quiet) = (ranks.last(), quiet(case));
     let names: BTreeSet<&String> = traces.iter().flat_map(|t| &t.sources).collect();
     let time: f64 = traces.iter().map(|t| t.duration).sum();
-    let mut gains: Vec<Gain> = names
-        .into_par_iter()
-        .map(|name| {
-            let left: Vec<_> = traces.iter().map(|t| t.without(name)).collect();
-            let taken: f64 =
-                traces.iter().zip(&left).map(|(t, l)| (t.share() - l.share()) * t.duration).sum();
-            let without = simulate(&Case { noise: Noise::Recorded(Arc::new(left)), ..case.clone() });
-            Gain {
-                source: name.clone(),
-                share: taken / time,
-                slowdown_without: without.slowdown,
-                gain: 1.0 - without.step_ns / with.step_ns,
-            }
-        })
-        .collect();
-    gains.sort_by(|a, b| b.gain.total_cmp(&a.gain).then_with(|| a.source.cmp(&b.source)));
+    let of_source = |name: &String| {
+        let left: Vec<_> = traces.iter().map(|t| t.without(name)).collect();
+        let taken: f64 = traces.iter().zip(&left).map(|(t, l)| (t.share() - l.share()) * t.duration).sum();
+        let recorded: usize =
+            traces.iter().zip(&left).map(|(t, l)| t.interruptions.len() - l.interruptions.len()).sum();
+        let simulated = ranks.simulated(name);
+        let removed = (simulated >= FEW.min(recorded as u64)).then(|| {
+            let case = Case { noise: Noise::Recorded(Arc::new(left)), ..case.clone() };
+            let without = run(&case).last();
+            Removed { slowdown_without: cell(&case, without, quiet).slowdown, gain: 1.0 - without / with }
+        });
+        Gain { source: name.clone(), share: taken / time, simulated, removed }
+    };
+    let mut gains: Vec<Gain> = names.into_par_iter().map(of_source).collect();
+    let gain = |g: &Gain| g.removed.map_or(f64::NEG_INFINITY, |r| r.gain);
+    gains.sort_by(|a, b| gain(b).total_cmp(&gain(a)).then_with(|| a.source.cmp(&b.source)));
     gains
 }
 
-/// When the last rank has done all steps.
-fn total(case: &Case) -> f64 {
+/// Runs all steps of a case.
+pub fn run(case: &Case) -> Ranks {
     let mut ranks = Ranks::new(case.ranks, case.cost, &case.noise, case.coscheduled, case.seed);
     let mut extension = Extension::new(&case.noise, case.coscheduled, case.seed);
     for _ in 0..case.steps {
@@ -115,5 +155,5 @@ fn total(case: &Case) -> f64 {
         extension.extend(&mut ranks.time);
         case.collective.run(&mut ranks);
     }
-    ranks.last()
+    ranks
 }

@@ -161,7 +161,92 @@ fn the_source_that_delays_most_comes_first_even_if_it_takes_less_time() {
     let gains = gains(&case(1024, 50_000.0, Collective::Dissemination, noise, 200));
     let order: Vec<&str> = gains.iter().map(|g| &g.source[..]).collect();
     assert_eq!(order, ["rare", "frequent"]);
-    assert!(gains[0].share < gains[1].share && gains[0].gain > 0.5 && gains[1].gain < 0.1, "{gains:?}");
+    let gain = |i: usize| gains[i].removed.unwrap().gain;
+    assert!(gains[0].share < gains[1].share && gain(0) > 0.5 && gain(1) < 0.1, "{gains:?}");
+}
+
+/// 60 s: 5 us every 4 ms, and 20 ms every 5 s.
+fn a_minute() -> Noise {
+    let mut text = String::new();
+    for i in 0..15_000_u64 {
+        if i % 1250 == 600 {
+            text += &format!("{}\t20000000\tthread:backup\n", i * 4_000_000 + 1_000_000);
+        }
+        // Five ticks fall into the backup.
+        if !(601..=605).contains(&(i % 1250)) {
+            text += &format!("{}\t5000\tirq:timer\n", i * 4_000_000);
+        }
+    }
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines.sort_by_key(|l| l.split('\t').next().unwrap().parse::<u64>().unwrap());
+    let text = lines.join("\n") + "\n# duration_ns: 60000000000\n";
+    Noise::Recorded(Arc::new(vec![Trace::read(text.as_bytes()).unwrap()]))
+}
+
+/// The case with as many steps as see enough of its noise.
+fn long_enough(case: Case) -> Case {
+    Case { steps: enough_steps(&case), ..case }
+}
+
+#[test]
+fn enough_steps_see_what_is_rare() {
+    let short = case(16, 100_000.0, Collective::Dissemination, a_minute(), 100);
+    // 13 ms of 60 s on each rank: what did not come is not ranked.
+    let found = gains(&short);
+    assert_eq!((&found[1].source[..], found[1].removed), ("thread:backup", None), "{found:?}");
+    assert!(simulate(&short).is_short());
+    for coscheduled in [false, true] {
+        let long = long_enough(Case { coscheduled, ..short.clone() });
+        let cell = simulate(&long);
+        assert!(!cell.is_short() && cell.rounds < 1.5 * cell.enough_rounds, "{cell:?}");
+        let found = gains(&long);
+        assert!(found.iter().all(|g| g.removed.is_some()), "{found:?}");
+        if !coscheduled {
+            assert_eq!(found[0].source, "thread:backup");
+            assert!((0.03..0.1).contains(&found[0].removed.unwrap().gain), "{found:?}");
+        }
+    }
+}
+
+#[test]
+fn seeds_agree_on_generated_noise_that_is_rare() {
+    let noise = Noise::Periodic { period: 1e8, length: 2.5e6 };
+    let slowdown = |coscheduled, seed| {
+        let case = case(16, 100_000.0, Collective::Dissemination, noise.clone(), 0);
+        simulate(&long_enough(Case { coscheduled, seed, ..case })).slowdown
+    };
+    for seed in 1..=9 {
+        // The moments of 16 ranks stay what they are, so some overlap.
+        assert!((1.4..1.7).contains(&slowdown(false, seed)), "{seed}: {}", slowdown(false, seed));
+        assert!((1.02..1.035).contains(&slowdown(true, seed)), "{seed}: {}", slowdown(true, seed));
+    }
+}
+
+#[test]
+fn the_number_of_steps_has_limits() {
+    let of = |ranks, noise| enough_steps(&case(ranks, 100_000.0, Collective::Ideal, noise, 0));
+    assert_eq!(of(1 << 20, Noise::Bernoulli { chance: 1e-12, length: 1.0 }), 100);
+    assert_eq!(of(1 << 16, Noise::Periodic { period: 1e12, length: 1.0 }), 1 << 10);
+    assert_eq!(of(4, Noise::Bernoulli { chance: 0.0, length: 1.0 }), 100);
+    assert_eq!(of(4, Noise::Silent), 100);
+    assert_eq!(of(4, Noise::Bernoulli { chance: 1e-3, length: 1.0 }), 25_000);
+    assert_eq!(of(1, Noise::Poisson { period: 1e7, length: 1.0 }), 10_000);
+    // Steps that take no time: no number of them is enough.
+    let free = Case {
+        grain: 0.0,
+        ..case(16, 0.0, Collective::Ideal, Noise::Periodic { period: 1e6, length: 1.0 }, 0)
+    };
+    assert_eq!(enough_steps(&free), 1 << 22);
+}
+
+#[test]
+fn coscheduled_ranks_share_one_recording() {
+    let trace =
+        |at: u64| Trace::read(format!("{at}\t1000000\n# duration_ns: 10000000\n").as_bytes()).unwrap();
+    let of = |traces| Case { coscheduled: true, ..case(16, 1e6, Collective::Dissemination, traces, 1000) };
+    let one = simulate(&of(Noise::Recorded(Arc::new(vec![trace(0)])))).slowdown;
+    let both = simulate(&of(Noise::Recorded(Arc::new(vec![trace(0), trace(5_000_000)])))).slowdown;
+    assert!((one - 1.111).abs() < 0.002 && both == one, "{one} and {both}");
 }
 
 #[test]
