@@ -8,7 +8,8 @@ use crate::words;
 use anyhow::Context as _;
 use bifold_host::topology::NumberSet;
 use bifold_host::{Host, printable};
-use bifold_noise::record::{CpuRecording, Options, Recording, record};
+use bifold_noise::file::UNKNOWN;
+use bifold_noise::record::{CpuRecording, Options, Recording, chosen, record};
 use bifold_report::{Format, grouped, seconds, text_table, wrapped};
 use clap::Args;
 use serde_json::{Value, json};
@@ -73,9 +74,14 @@ const FORMATS: &[Format] = &[Format::Table, Format::Json, Format::Csv];
 pub fn run(args: &RecordArgs) -> anyhow::Result<Status> {
     let stop = stop_on_signals()?;
     if let Some(dir) = &args.output {
-        std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
-        // Fails now rather than after the recording.
-        drop(create(Some(&dir.join("cpu.noise")))?);
+        std::fs::create_dir_all(dir)
+            .with_context(|| format!("cannot create {}", printable(&dir.to_string_lossy())))?;
+    }
+    let cpus = chosen(args.cpus.as_ref())?;
+    // Fails now rather than after the recording.
+    let files = args.output.as_deref().map(|dir| files(dir, &cpus)).transpose()?.unwrap_or_default();
+    if let Some(others) = args.output.as_deref().and_then(|dir| others(dir, &cpus)) {
+        note(!args.quiet, others);
     }
     let options = Options {
         cpus: args.cpus.clone(),
@@ -97,16 +103,35 @@ pub fn run(args: &RecordArgs) -> anyhow::Result<Status> {
     };
     let mut delivery = Delivery::new(!args.quiet);
     delivery.data(&shown, None);
-    for cpu in args.output.iter().flat_map(|_| &found.cpus) {
-        let file = file(args.output.as_deref(), cpu)?;
+    for (cpu, file) in found.cpus.iter().zip(files) {
         delivery.file("noise", file, || Ok(cpu.trace.text(&head(&found, cpu)).into_bytes()));
     }
     delivery.done()?;
     Ok(Status::Done)
 }
 
-fn file(dir: Option<&Path>, cpu: &CpuRecording) -> anyhow::Result<Option<OutputFile>> {
-    create(dir.map(|dir| dir.join(format!("cpu{}.noise", cpu.cpu))).as_deref())
+/// The file of each CPU.
+fn files(dir: &Path, cpus: &[usize]) -> anyhow::Result<Vec<Option<OutputFile>>> {
+    cpus.iter().map(|cpu| create(Some(&dir.join(name_of(*cpu))))).collect()
+}
+
+fn name_of(cpu: usize) -> String {
+    format!("cpu{cpu}.noise")
+}
+
+/// That the folder has files of CPUs that are not recorded now.
+fn others(dir: &Path, cpus: &[usize]) -> Option<String> {
+    let names = std::fs::read_dir(dir).ok()?.flatten().map(|e| e.file_name().to_string_lossy().into_owned());
+    let of_cpu = |name: &str| name.strip_prefix("cpu")?.strip_suffix(".noise")?.parse::<usize>().ok();
+    let mut others: Vec<usize> =
+        names.filter_map(|name| of_cpu(&name)).filter(|c| !cpus.contains(c)).collect();
+    others.sort_unstable();
+    Some(format!(
+        "{} also has {} files of another recording, such as {}: remove them, or name each file to `bifold noise simulate`",
+        printable(&dir.to_string_lossy()),
+        others.len(),
+        name_of(*others.first()?)
+    ))
 }
 
 /// Why a CPU's recording is less than asked.
@@ -114,8 +139,9 @@ fn remarks(cpu: &CpuRecording) -> Vec<String> {
     let early = cpu.early.map(|why| format!("the recording ended after {}: {why}", time(cpu.trace.duration)));
     let dropped = (cpu.dropped_events > 0).then(|| {
         format!(
-            "the kernel's trace was full and dropped {} events: later interruptions are untraced; record for a shorter time",
-            grouped(cpu.dropped_events)
+            "the kernel's trace was full and dropped {} events: interruptions after {} are `{UNKNOWN}`; record for a shorter time",
+            grouped(cpu.dropped_events),
+            time(cpu.sources_until.unwrap_or_default())
         )
     });
     let unknown = cpu.no_sources.as_ref().map(|why| format!("interruptions have no sources: {why}"));
@@ -132,12 +158,20 @@ fn head(found: &Recording, cpu: &CpuRecording) -> String {
         found.clock.1 / 1e6,
         cpu.shortest_ns,
         cpu.threshold_ns,
-        found
-            .no_sources
-            .as_deref()
-            .or(cpu.no_sources.as_deref())
-            .map_or("from the kernel's trace".into(), printable),
+        sources_of(found, cpu),
     )
+}
+
+/// Where the sources of a file are from.
+fn sources_of(found: &Recording, cpu: &CpuRecording) -> String {
+    let why = found.no_sources.as_deref().or(cpu.no_sources.as_deref());
+    let traced = || match cpu.sources_until {
+        Some(until) => format!(
+            "from the kernel's trace, whose buffer was full after {until:.0} ns: later interruptions are {UNKNOWN}"
+        ),
+        None => "from the kernel's trace".into(),
+    };
+    why.map_or_else(traced, printable)
 }
 
 fn time(ns: f64) -> String {
@@ -196,6 +230,9 @@ fn sources(found: &Recording) -> String {
         rows.push((sum, row));
     }
     rows.sort_by(|a, b| b.0.total_cmp(&a.0));
+    if rows.is_empty() {
+        return "No interruption was longer than the threshold.\n".into();
+    }
     let head = ["source", "times", "a second and CPU", "share %", "mean", "longest"];
     text_table(head.map(String::from).into(), rows.into_iter().map(|(_, row)| row).collect())
 }
@@ -237,6 +274,7 @@ fn of_cpu(cpu: &CpuRecording) -> Value {
         "readings": cpu.iterations,
         "ended_early": cpu.early,
         "dropped_events": cpu.dropped_events,
+        "sources_until_ns": cpu.sources_until.map(f64::round),
         "no_sources": cpu.no_sources,
         "interruptions": cpu.trace.interruptions.iter().map(one).collect::<Vec<_>>(),
     })

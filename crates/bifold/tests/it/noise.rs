@@ -204,6 +204,70 @@ fn names_from_outside_are_escaped_in_errors() {
 }
 
 #[test]
+fn a_recording_that_cannot_be_written_is_refused_before_it_begins() {
+    let dir = tempfile::tempdir().unwrap();
+    let record = |time: &str| {
+        let mut c = command([
+            "noise",
+            "record",
+            "--no-sources",
+            "--threshold",
+            "10us",
+            "--time",
+            time,
+            "-o",
+            "noise",
+        ]);
+        c.current_dir(dir.path());
+        ran(c)
+    };
+    assert_eq!(record("0.1").status, 0);
+    let first = names(&dir.path().join("noise"));
+    let stale = "cpu99999.noise";
+    std::fs::write(dir.path().join("noise").join(stale), "1 1\n").unwrap();
+    let again = record("0.1");
+    assert!(
+        again.stderr.contains(stale) && again.stderr.contains("of another recording"),
+        "{}",
+        again.stderr
+    );
+    let one = dir.path().join("noise").join(&first[0]);
+    std::fs::remove_file(&one).unwrap();
+    std::fs::create_dir(&one).unwrap();
+    let begin = std::time::Instant::now();
+    let refused = record("100").refused();
+    assert!(refused.starts_with("status 1") && refused.contains(&first[0]), "{refused}");
+    assert!(begin.elapsed() < Duration::from_secs(60), "nothing was recorded");
+}
+
+#[test]
+fn a_recording_without_interruptions_has_no_share_and_no_table_of_sources() {
+    let record = |format: &str| {
+        let all = [
+            "noise",
+            "record",
+            "-q",
+            "--no-sources",
+            "--time",
+            "0.05",
+            "--threshold",
+            "1000s",
+            "--format",
+            format,
+        ];
+        ran(command(all)).quietly()
+    };
+    let table = record("table");
+    assert!(table.contains(" 0.0000 ") && !table.contains("-0.0000"), "{table}");
+    assert!(
+        table.contains("No interruption was longer than the threshold.") && !table.contains("source"),
+        "{table}"
+    );
+    let json: serde_json::Value = serde_json::from_str(&record("json")).unwrap();
+    assert!(json["cpus"][0]["share"].as_f64().unwrap().is_sign_positive(), "{json}");
+}
+
+#[test]
 fn a_million_ranks_are_as_slow_as_the_closed_form_says() {
     let found = simulated(
         Path::new("."),

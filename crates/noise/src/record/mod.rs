@@ -79,8 +79,10 @@ pub struct CpuRecording {
     pub iterations: u64,
     /// Why the recording is shorter than asked, if it is.
     pub early: Option<&'static str>,
-    /// Trace events for which the kernel had no room: later interruptions lack sources.
+    /// Trace events for which the kernel had no room.
     pub dropped_events: u64,
+    /// The last event before those, nanoseconds from the start of the recording: later interruptions have no sources.
+    pub sources_until: Option<f64>,
     /// Why this CPU's interruptions have no sources, although the kernel was asked: its trace could not be read.
     pub no_sources: Option<String>,
 }
@@ -145,8 +147,11 @@ fn start(host: &Host, cpus: &[usize], clock: Clock) -> Result<Tracing, String> {
     })
 }
 
-/// The CPUs to record, ascending.
-fn chosen(wanted: Option<&NumberSet>) -> Result<Vec<usize>, RecordError> {
+/// The CPUs to record, ascending: those wanted, or all that are allowed.
+///
+/// # Errors
+/// If a CPU cannot be used.
+pub fn chosen(wanted: Option<&NumberSet>) -> Result<Vec<usize>, RecordError> {
     let allowed = sched_getaffinity(None).map_err(|e| RecordError::Affinity(e.into()))?;
     let allowed: NumberSet =
         (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).map(|cpu| cpu as u32).collect();
@@ -221,10 +226,13 @@ fn of_cpu(cpu: usize, seen: Seen, tracing: Option<&Tracing>, clock: Clock, epoch
     let dropped_events = events.as_ref().map_or(0, |e| e.dropped);
     let spans = events.as_ref().map(|e: &CpuEvents| spans(&e.events, in_ns));
     let start = scale.time(seen.ends.0.ticks);
+    let last = |e: &CpuEvents| e.events.last().map_or(start, |event| in_ns(event.time).max(start));
+    let until = events.as_ref().filter(|e| e.dropped > 0).map(last);
     let length = |ticks: u64| scale.length(ticks as i64);
     let mut trace = Trace { duration: scale.time(seen.ends.1.ticks) - start, ..Trace::default() };
     let detours = seen.detours.iter().map(|(at, ticks)| (scale.time(*at), length(*ticks)));
-    fill(&mut trace, start, detours, spans.as_deref(), &names);
+    let traced = spans.as_deref().map(|spans| (spans, until.unwrap_or(f64::INFINITY)));
+    fill(&mut trace, start, detours, traced, &names);
     CpuRecording {
         cpu,
         trace,
@@ -237,32 +245,30 @@ fn of_cpu(cpu: usize, seen: Seen, tracing: Option<&Tracing>, clock: Clock, epoch
             Early::Moved => "the CPU went off line, or was taken from this process",
         }),
         dropped_events,
+        sources_until: until.map(|until| until - start),
         no_sources,
     }
 }
 
-/// Adds detours to a trace, each divided among its sources.
+/// Adds detours to a trace, each divided among its sources. `traced` are the spans, and until when the kernel traced.
 fn fill(
     trace: &mut Trace,
     start: f64,
     detours: impl Iterator<Item = (f64, f64)>,
-    mut spans: Option<&[Span]>,
+    traced: Option<(&[Span], f64)>,
     names: &Names,
 ) {
+    let (mut spans, until) = traced.unwrap_or((&[], f64::NEG_INFINITY));
     for (at, length) in detours {
-        let divided = match &mut spans {
-            Some(spans) => {
-                while spans.first().is_some_and(|s| s.end <= at) {
-                    *spans = &spans[1..];
-                }
-                parts(at, length, spans)
-            }
-            None => vec![(length, None)],
-        };
-        let untraced = if spans.is_some() { UNTRACED } else { UNKNOWN };
+        while spans.first().is_some_and(|s| s.end <= at) {
+            spans = &spans[1..];
+        }
+        // What the kernel did not know, and what it had no room to say.
+        let unnamed = if at + length <= until { UNTRACED } else { UNKNOWN };
+        let divided = if at <= until { parts(at, length, spans) } else { vec![(length, None)] };
         let mut now = at - start;
         for (length, source) in divided {
-            let name = source.map_or(untraced, |source| &names.all[source as usize]);
+            let name = source.map_or(unnamed, |source| &names.all[source as usize]);
             let source = trace.source(name);
             trace.interruptions.push(Interruption { start: now, length, source });
             now += length;
@@ -325,7 +331,7 @@ mod tests {
         ];
         let mut trace = Trace { duration: 1e4, ..Trace::default() };
         let detours = [(1090.0, 170.0), (3000.0, 40.0), (4990.0, 100.0)];
-        fill(&mut trace, 1000.0, detours.into_iter(), Some(&spans), &names);
+        fill(&mut trace, 1000.0, detours.into_iter(), Some((&spans, f64::INFINITY)), &names);
         let found: Vec<_> = trace
             .interruptions
             .iter()
@@ -338,5 +344,11 @@ mod tests {
             (3990.0, 100.0, "softirq:TIMER"),
         ];
         assert_eq!(found, expected);
+        // The kernel had no room for events after 3010 ns: the second detour may have had sources, too.
+        let mut trace = Trace { duration: 1e4, ..Trace::default() };
+        fill(&mut trace, 1000.0, detours.into_iter(), Some((&spans[..2], 3010.0)), &names);
+        let sources: Vec<&str> =
+            trace.interruptions.iter().map(|i| &trace.sources[i.source as usize][..]).collect();
+        assert_eq!(sources, ["irq:timer", "softirq:TIMER", UNKNOWN, UNKNOWN]);
     }
 }

@@ -198,8 +198,12 @@ mod tests {
         let read = recorded();
         assert_eq!(
             (read.trace.sources, read.dropped_events, read.no_sources),
-            (vec![UNTRACED.into()], 3, None)
+            (vec![UNKNOWN.into()], 3, None)
         );
+        assert_eq!(read.sources_until, Some(0.0));
+        fs::write(cpu_dir.join("stats"), "dropped events: 0\n").unwrap();
+        let whole = recorded();
+        assert_eq!((whole.trace.sources, whole.sources_until), (vec![UNTRACED.into()], None));
     }
 
     /// A loop of 10 us with a detour of 3 us.
