@@ -2,8 +2,8 @@
 // Where a VM and its vCPUs meet the switch: creation, KVM_RUN, capability, debugfs.
 // file: arch/x86/kvm/x86.c
 // file: arch/x86/kvm/debugfs.c
-// expect: 6.1 +20 -0
-// expect: 6.12 +20 -0
+// expect: 6.1 +22 -0
+// expect: 6.12 +22 -0
 
 @@ @@
 #include "mmu.h"
@@ -24,6 +24,7 @@ kvm_arch_pre_destroy_vm(...)
 	...
 +	kvm_paging_destroy_vm(kvm);
 	kvm_mmu_pre_destroy_vm(kvm);
+	...
 }
 
 @@ @@
@@ -33,6 +34,15 @@ kvm_arch_vcpu_create(...)
 +	kvm_paging_init_vcpu(vcpu);
 	r = kvm_mmu_create(vcpu);
 	...>
+}
+
+@@ @@
+kvm_arch_vcpu_postcreate(...)
+{
+	struct kvm *kvm = vcpu->kvm;
++
++	kvm_paging_vcpu_created(vcpu);
+	...
 }
 
 // Before a vCPU waits for SIPI, where vcpu_run() is never reached.

@@ -5,8 +5,8 @@
 // file: arch/x86/kvm/hyperv.c
 // file: arch/x86/kvm/mmu.h
 // file: arch/x86/kvm/mmu/mmu.c
-// expect: 6.1 +7 -7
-// expect: 6.12 +8 -8
+// expect: 6.1 +10 -8
+// expect: 6.12 +11 -9
 
 @@
 identifier f =~ "^(load_pdptrs|kvm_post_set_cr0|kvm_post_set_cr4|kvm_invalidate_pcid|kvm_vcpu_flush_tlb_guest|kvm_hv_vcpu_flush_tlb|kvm_mmu_refresh_passthrough_bits|kvm_init_mmu)$";
@@ -16,5 +16,15 @@ f(...)
 	<...
 -	tdp_enabled
 +	kvm_vcpu_tdp(vcpu)
+	...>
+}
+
+// The MMU of a vCPU in shadow paging is set up here and nowhere else.
+@@ @@
+kvm_init_mmu(...)
+{
+	<...
+-	init_kvm_softmmu(vcpu, cpu_role);
++	{ init_kvm_softmmu(vcpu, cpu_role); kvm_paging_mmu_ready(vcpu); }
 	...>
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 // The MMU of a VM that has both kinds of root, one after the other.
 // file: arch/x86/kvm/mmu/mmu.c
-// expect: 6.1 +6 -4
-// expect: 6.12 +6 -4
+// expect: 6.1 +6 -3
+// expect: 6.12 +6 -3
 
 @@ @@
 #include "mmu.h"
@@ -13,9 +13,9 @@
 kvm_mmu_post_init_vm(...) { ... }
 
 // A vCPU born under nested paging needs the PDP table of PAE paging when it leaves it.
-// Under memory encryption it is in the clear, since under shadow paging CR3 cannot say
-// that it is not; guest_mmu, whose tables only the hardware's nested walk reads, has none
-// but what mmu_alloc_special_roots() gives it, together with a PML4.
+// Under memory encryption the table has to be in the clear then, since under shadow paging
+// CR3 cannot say that it is not: kvm_paging_mmu_ready() sees to that. guest_mmu, whose tables
+// only the hardware's nested walk reads, has none but what mmu_alloc_special_roots() gives it.
 @@ @@
 __kvm_mmu_create(...)
 {
@@ -25,20 +25,17 @@ __kvm_mmu_create(...)
 +	if (mmu != &vcpu->arch.root_mmu && tdp_enabled && kvm_mmu_get_tdp_level(vcpu) > PT32E_ROOT_LEVEL)
 		return 0;
 |
--	if (!tdp_enabled)
-+	if (mmu == &vcpu->arch.root_mmu)
-		set_memory_decrypted(...);
-	else WARN_ON_ONCE(...);
+-	WARN_ON_ONCE(shadow_me_value)
++	WARN_ON_ONCE(shadow_me_value && mmu != &vcpu->arch.root_mmu)
 )
 	...>
 }
 
 @@ @@
-free_mmu_pages(...)
+kvm_mmu_destroy(...)
 {
--	if (!tdp_enabled && mmu->pae_root)
-+	if (mmu->pae_root && !mmu->pml4_root)
-		set_memory_encrypted(...);
+	kvm_mmu_unload(vcpu);
++	kvm_paging_mmu_destroy(vcpu);
 	...
 }
 

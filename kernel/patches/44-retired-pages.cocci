@@ -3,8 +3,12 @@
 // after the last of them, so that whoever reads the reverse maps has to look under the lock.
 // file: arch/x86/kvm/mmu/page_track.c
 // file: arch/x86/kvm/debugfs.c
-// expect: 6.1 +3 -1
-// expect: 6.12 +3 -1
+// expect: 6.1 +6 -1
+// expect: 6.12 +6 -1
+
+@@ @@
+#include "mmu_internal.h"
++#include "../paging_mode.h"
 
 @@ @@
 kvm_slot_page_track_is_active(...)
@@ -23,6 +27,19 @@ kvm_gfn_is_write_tracked(...)
 -	if (!slot)
 +	if (!slot || kvm_paging_tracks_nothing(kvm))
 		return false;
+	...>
+}
+
+// Who begins to track writes of his own while retired pages are dropped would miss some: he waits for the end.
+@@ @@
+kvm_page_track_register_notifier(...)
+{
+	<...
++	mutex_lock(&kvm->slots_lock);
+	write_lock(&kvm->mmu_lock);
+	...
+	write_unlock(&kvm->mmu_lock);
++	mutex_unlock(&kvm->slots_lock);
 	...>
 }
 

@@ -16,12 +16,13 @@
  *   4. All are released.
  *   5. Behind them the retired pages are dropped, and what only shadow paging needs is given
  *      back. How long that takes depends on their number; how long the guest stands does not.
- * If a vCPU refuses or does not come in time, all take the old mode again: nothing was
- * dropped yet, and no vCPU has run in between.
+ * If a vCPU refuses, or a vCPU or a lock does not come in time, all take the old mode again: nothing
+ * was dropped yet, and no vCPU has run in between. The way back cannot fail.
  *
- * Locks: paging.mutex, then for a moment kvm->lock; then vcpu->mutex of the vCPUs outside of KVM_RUN (trylock only, as
- * a vCPU in KVM_RUN holds its own), then slots_lock, slots_arch_lock, mmu_lock as the MMU
- * takes them. paging.lock is innermost. A parked vCPU holds its mutex and no SRCU.
+ * Locks: paging.mutex, then for a moment kvm->lock; then, by trylock until the switch's limit is over, vcpu->mutex of the
+ * vCPUs outside of KVM_RUN, slots_lock and mmu_lock (who holds them may wait for the switch, or hold them long); then
+ * slots_arch_lock and mmu_lock as the MMU takes them. paging.lock is innermost. A parked vCPU holds its mutex and no
+ * SRCU. paging_windows.h lists the looks at shared state without its lock.
  */
 #include <linux/kvm_host.h>
 #include <linux/moduleparam.h>
@@ -63,41 +64,6 @@ static const struct kernel_param_ops default_ops = { .set = set_default, .get = 
 module_param_cb(paging_mode, &default_ops, NULL, 0644);
 MODULE_PARM_DESC(paging_mode, "Paging mode of new VMs: nested (default, where the hardware can) or shadow");
 
-/* As debugfs asks for CAP_SYS_ADMIN, so does the capability, unless the administrator trusts who may open /dev/kvm. */
-static bool paging_by_vmm;
-module_param(paging_by_vmm, bool, 0644);
-MODULE_PARM_DESC(paging_by_vmm, "Whether a VMM without CAP_SYS_ADMIN may choose shadow paging for its VMs (default: no)");
-
-/* Set by the vendor module before there is a VM. Empty where the hardware cannot do nested paging. */
-static struct kvm_paging_ops vendor;
-
-void kvm_paging_register(const struct kvm_paging_ops *ops)
-{
-	vendor = *ops;
-}
-EXPORT_SYMBOL_GPL(kvm_paging_register);
-
-static bool have_both(void)
-{
-	return tdp_enabled && vendor.enter;
-}
-
-static int check_vm(struct kvm *kvm, bool nested)
-{
-	if (!have_both()) {
-		pr_info_ratelimited("kvm: no paging mode but %s here\n", kvm_paging_names[tdp_enabled]);
-		return -EOPNOTSUPP;
-	}
-#ifdef KVM_X86_DEFAULT_VM
-	if (kvm->arch.vm_type != KVM_X86_DEFAULT_VM) {
-		pr_info_ratelimited("kvm [%d]: a guest with encrypted or private memory cannot leave nested paging\n",
-				    kvm->userspace_pid);
-		return -EOPNOTSUPP;
-	}
-#endif
-	return vendor.check_vm ? vendor.check_vm(kvm, nested) : 0;
-}
-
 static void tidy(struct work_struct *work);
 
 void kvm_paging_init_vm(struct kvm *kvm)
@@ -111,9 +77,9 @@ void kvm_paging_init_vm(struct kvm *kvm)
 	init_waitqueue_head(&p->released);
 	init_waitqueue_head(&p->arrived);
 	p->nested = tdp_enabled;
-	if (tdp_enabled && !nested_by_default && !check_vm(kvm, false)) {
+	if (tdp_enabled && !nested_by_default && kvm_paging_check_vm(kvm, false) == KVM_PAGING_FINE) {
 		p->nested = false;
-		if (vendor.apicv_needs_nested)
+		if (kvm_paging_vendor.apicv_needs_nested)
 			kvm_set_apicv_inhibit(kvm, KVM_PAGING_APICV_INHIBIT);
 	}
 	p->target = p->nested;
@@ -136,41 +102,79 @@ void kvm_paging_destroy_vm(struct kvm *kvm)
 void kvm_paging_init_vcpu(struct kvm_vcpu *vcpu)
 {
 	vcpu->arch.paging.nested = READ_ONCE(vcpu->kvm->arch.paging.nested);
-	/* A switch may pass before the vCPU is known to it: it looks again before it first runs. */
+	kvm_paging_window(birth);
+	/* A switch may pass before the vCPU is known to it: it looks again when it is, and before it first runs. */
 	kvm_make_request(KVM_REQ_PAGING_MODE, vcpu);
 }
 
 /* Brings a vCPU that does not run, and whose mutex the caller or its thread holds, to a mode. */
-static int vcpu_set_mode(struct kvm_vcpu *vcpu, bool nested)
+static void vcpu_set_mode(struct kvm_vcpu *vcpu, bool nested)
 {
-	int r;
-
 	if (vcpu->arch.paging.nested == nested)
-		return 0;
-	r = vendor.check_vcpu(vcpu, nested);
-	if (r)
-		return r;
-	if (vendor.leave)
-		vendor.leave(vcpu);
+		return;
+	if (kvm_paging_vendor.leave)
+		kvm_paging_vendor.leave(vcpu);
 	kvm_mmu_unload(vcpu);
-	vcpu->arch.paging.nested = nested;
-	vendor.enter(vcpu);
+	WRITE_ONCE(vcpu->arch.paging.nested, nested);
+	kvm_paging_vendor.enter(vcpu);
 	kvm_paging_mmu_reset(vcpu);
 	kvm_make_request(KVM_REQ_TLB_FLUSH, vcpu);
-	return 0;
 }
 
 /* The same for a vCPU outside of KVM_RUN. */
-static int idle_vcpu_set_mode(struct kvm_vcpu *vcpu, bool nested)
+static void idle_vcpu_set_mode(struct kvm_vcpu *vcpu, bool nested)
 {
-	int r;
-
 	if (vcpu->arch.paging.nested == nested)
-		return 0;
+		return;
 	vcpu_load(vcpu);
-	r = vcpu_set_mode(vcpu, nested);
+	vcpu_set_mode(vcpu, nested);
 	vcpu_put(vcpu);
-	return r;
+}
+
+/* Takes the mode of the switch under way, unless the vCPU has what that mode lacks: then the switch ends. */
+static void join(struct kvm_vcpu *vcpu, bool nested)
+{
+	struct kvm_paging_vm *p = &vcpu->kvm->arch.paging;
+	enum kvm_paging_refusal why = KVM_PAGING_FINE;
+
+	if (vcpu->arch.paging.nested != nested)
+		why = kvm_paging_check_vcpu(vcpu, nested);
+	if (why == KVM_PAGING_FINE) {
+		vcpu_set_mode(vcpu, nested);
+		return;
+	}
+	spin_lock(&p->lock);
+	if (p->refusal == KVM_PAGING_FINE) {
+		p->refused_by = vcpu->vcpu_id;
+		WRITE_ONCE(p->refusal, why);
+	}
+	spin_unlock(&p->lock);
+}
+
+/*
+ * A new vCPU is known to switches, and in the mode of the VM as it was some time ago. Until user space has the vCPU's
+ * file it has no state that a mode could lack.
+ */
+void kvm_paging_vcpu_created(struct kvm_vcpu *vcpu)
+{
+	struct kvm_paging_vm *p = &vcpu->kvm->arch.paging;
+	bool switching, nested;
+
+	do {
+		if (wait_event_killable(p->released, !READ_ONCE(p->switching)))
+			return;
+		kvm_paging_window(created);
+		if (mutex_lock_killable(&vcpu->mutex))
+			return;
+		spin_lock(&p->lock);
+		switching = p->switching;
+		nested = p->nested;
+		spin_unlock(&p->lock);
+		/* A switch that begins now cannot end without this mutex. */
+		if (!switching)
+			idle_vcpu_set_mode(vcpu, nested);
+		mutex_unlock(&vcpu->mutex);
+	} while (switching);
 }
 
 static void note(struct kvm_paging_time *time, u64 ns)
@@ -180,36 +184,42 @@ static void note(struct kvm_paging_time *time, u64 ns)
 }
 
 /*
- * A vCPU saw KVM_REQ_PAGING_MODE: takes the VM's mode, and waits as long as a switch is
- * under way. Called in KVM_RUN where the vCPU could enter the guest next. Returns 0;
- * -EINTR if the thread is being killed; -EBUSY if the vCPU was set up, before its first run
- * and while the VM was being switched, for what the VM's mode cannot do.
+ * A vCPU saw KVM_REQ_PAGING_MODE: takes the VM's mode, and waits as long as a switch is under way, or until the VM is
+ * in nested paging if that is what the vCPU needs. Called in KVM_RUN where the vCPU could enter the guest next. Returns
+ * 0; -EINTR if the thread is being killed, or has a signal while the vCPU waits for nested paging; -EIO if the VM could
+ * not go there, and the guest cannot be told.
  */
 int kvm_paging_park(struct kvm_vcpu *vcpu)
 {
 	struct kvm_paging_vm *p = &vcpu->kvm->arch.paging;
 	struct kvm_paging_vcpu *v = &vcpu->arch.paging;
-	bool nested;
+	bool nested, switching;
 	int r = 0;
 
 	/* A memslot update under way waits for readers, and the switch may wait for it. */
 	kvm_vcpu_srcu_read_unlock(vcpu);
 	for (;;) {
 		spin_lock(&p->lock);
-		nested = p->switching ? p->target : p->nested;
+		switching = p->switching;
+		nested = switching ? p->target : p->nested;
 		spin_unlock(&p->lock);
-		r = vcpu_set_mode(vcpu, nested);
+		kvm_paging_window(park);
+		if (switching)
+			join(vcpu, nested);
+		else
+			/* Back from a switch that was given up: the vCPU was in this mode, and has not run since. */
+			vcpu_set_mode(vcpu, nested);
+		kvm_paging_window(parked);
 
 		spin_lock(&p->lock);
-		if (!p->switching && nested == p->nested) {
+		if (!p->switching && nested == p->nested && v->nested == nested) {
 			spin_unlock(&p->lock);
-			break;
-		}
-		if (p->switching && nested == p->target) {
+			r = kvm_paging_await_nested(vcpu);
+			if (r <= 0)
+				break;
+		} else if (p->switching && nested == p->target) {
 			u64 round = p->round;
 
-			if (r && !p->refusal)
-				p->refusal = r;
 			v->parked_in = round;
 			p->parked++;
 			wake_up(&p->arrived);
@@ -217,6 +227,7 @@ int kvm_paging_park(struct kvm_vcpu *vcpu)
 
 			/* Other signals can wait: the switch ends soon, by its own limit. */
 			r = wait_event_killable(p->released, !READ_ONCE(p->switching) || READ_ONCE(p->round) != round);
+			kvm_paging_window(woken);
 
 			spin_lock(&p->lock);
 			v->parked_in = 0;
@@ -250,8 +261,7 @@ static bool all_stopped(struct kvm *kvm)
 	struct kvm_paging_vm *p = &kvm->arch.paging;
 	struct kvm_vcpu *vcpu;
 	unsigned long i;
-	bool all = true;
-	int r;
+	bool all = true, parked;
 
 	kvm_for_each_vcpu(i, vcpu, kvm) {
 		struct kvm_paging_vcpu *v = &vcpu->arch.paging;
@@ -259,29 +269,29 @@ static bool all_stopped(struct kvm *kvm)
 		if (v->held)
 			continue;
 		spin_lock(&p->lock);
-		r = v->parked_in == p->round;
+		parked = v->parked_in == p->round;
 		spin_unlock(&p->lock);
-		if (r)
+		if (parked)
 			continue;
+		kvm_paging_window(hold);
 		if (!mutex_trylock(&vcpu->mutex)) {
 			all = false;
 			continue;
 		}
 		v->held = true;
-		r = idle_vcpu_set_mode(vcpu, p->target);
-		if (r) {
-			spin_lock(&p->lock);
-			if (!p->refusal)
-				p->refusal = r;
-			spin_unlock(&p->lock);
-		}
+		vcpu_load(vcpu);
+		join(vcpu, p->target);
+		vcpu_put(vcpu);
 		/* Held all the same; lockdep has room for 48 locks of a task, and there may be more vCPUs. */
 		mutex_release(&vcpu->mutex.dep_map, _THIS_IP_);
 	}
 	return all;
 }
 
-/* Waits until no vCPU can run, and all but refusing ones are in the new mode. */
+/*
+ * Waits until no vCPU can run, all but refusing ones are in the new mode, and the locks of kvm_paging_mmu_trylock() are
+ * taken: 0, or 1 if a vCPU refuses, or an error, without these locks then.
+ */
 static int quiesce(struct kvm *kvm)
 {
 	struct kvm_paging_vm *p = &kvm->arch.paging;
@@ -292,7 +302,7 @@ static int quiesce(struct kvm *kvm)
 
 	kvm_for_each_vcpu(i, vcpu, kvm)
 		in_guest += READ_ONCE(vcpu->mode) == IN_GUEST_MODE;
-	p->in_guest_last = in_guest;
+	WRITE_ONCE(p->in_guest_last, in_guest);
 
 	kvm_for_each_vcpu(i, vcpu, kvm) {
 		kvm_make_request(KVM_REQ_PAGING_MODE, vcpu);
@@ -302,14 +312,19 @@ static int quiesce(struct kvm *kvm)
 	}
 	for (;;) {
 		unsigned int parked;
+		bool stopped;
 
 		spin_lock(&p->lock);
 		parked = p->parked;
 		spin_unlock(&p->lock);
-		if (all_stopped(kvm))
-			return READ_ONCE(p->refusal);
-		if (READ_ONCE(p->refusal))
-			return p->refusal;
+		stopped = all_stopped(kvm);
+		if (READ_ONCE(p->refusal) != KVM_PAGING_FINE)
+			return 1;
+		if (stopped) {
+			kvm_paging_window(stopped);
+			if (kvm_paging_mmu_trylock(kvm, p->target))
+				return 0;
+		}
 		if (signal_pending(current))
 			return -EINTR;
 		if (ktime_after(ktime_get(), until))
@@ -330,12 +345,14 @@ static void release(struct kvm *kvm, bool nested)
 		if (!vcpu->arch.paging.held)
 			continue;
 		mutex_acquire(&vcpu->mutex.dep_map, 0, 1, _THIS_IP_);
-		WARN_ON_ONCE(idle_vcpu_set_mode(vcpu, nested));
+		idle_vcpu_set_mode(vcpu, nested);
 		mutex_release(&vcpu->mutex.dep_map, _THIS_IP_);
 	}
+	kvm_paging_window(release);
 	spin_lock(&p->lock);
-	p->nested = p->target = nested;
-	p->switching = false;
+	WRITE_ONCE(p->nested, nested);
+	p->target = nested;
+	WRITE_ONCE(p->switching, false);
 	p->resume.last = 0;
 	p->released_at = ktime_get_ns();
 	spin_unlock(&p->lock);
@@ -353,49 +370,73 @@ static void release(struct kvm *kvm, bool nested)
 static int switch_mode(struct kvm *kvm, bool nested)
 {
 	struct kvm_paging_vm *p = &kvm->arch.paging;
+	enum kvm_paging_refusal why;
 	u64 begin, stopped, done;
 	bool behind = false;
-	int r;
+	int vcpu_id, r;
 
+	/* Before anything is made and anybody stops: most refusals are lasting ones. */
+	why = kvm_paging_forecast(kvm, nested, &vcpu_id);
+	if (why != KVM_PAGING_FINE)
+		return kvm_paging_refuse(kvm, why, vcpu_id);
 	if (!nested) {
 		r = kvm_paging_mmu_alloc_shadow(kvm);
 		if (r)
-			return r;
+			goto stays;
 	}
 
 	begin = ktime_get_ns();
 	/* Under kvm->lock a VM becomes what cannot switch, and looks whether it is being switched. */
 	mutex_lock(&kvm->lock);
-	r = check_vm(kvm, nested);
-	if (!r) {
+	why = kvm_paging_check_vm(kvm, nested);
+	if (why == KVM_PAGING_FINE) {
 		spin_lock(&p->lock);
 		p->target = nested;
-		p->refusal = 0;
+		p->refusal = KVM_PAGING_FINE;
+		p->refused_by = -1;
 		p->parked = 0;
 		WRITE_ONCE(p->round, p->round + 1);
-		p->switching = true;
+		WRITE_ONCE(p->switching, true);
 		spin_unlock(&p->lock);
 	}
 	mutex_unlock(&kvm->lock);
-	if (r)
+	if (why != KVM_PAGING_FINE) {
+		r = kvm_paging_refuse(kvm, why, -1);
 		goto stays;
+	}
+	/* A vCPU that waits for nested paging stands already, and has to say so. */
+	wake_up_all(&p->released);
+	kvm_paging_window(checked);
 
 	r = quiesce(kvm);
 	stopped = ktime_get_ns();
+	if (!r && !nested) {
+		/* A device may have come since, see kvm_paging_noncoherent_dma(). */
+		why = kvm_paging_check_vm(kvm, nested);
+		if (why != KVM_PAGING_FINE) {
+			kvm_paging_mmu_unlock(kvm);
+			spin_lock(&p->lock);
+			WRITE_ONCE(p->refusal, why);
+			spin_unlock(&p->lock);
+			r = 1;
+		}
+	}
 	if (r) {
 		release(kvm, !nested);
+		if (r > 0)
+			r = kvm_paging_refuse(kvm, p->refusal, p->refused_by);
 		goto stays;
 	}
 
 	if (nested) {
-		p->shadow_pages_dropped = kvm_paging_mmu_retire_shadow(kvm);
+		WRITE_ONCE(p->shadow_pages_dropped, kvm_paging_mmu_retire_shadow(kvm));
 		behind = !kvm_paging_mmu_tracked_by_others(kvm);
 		if (!behind)
 			kvm_paging_mmu_drop_shadow(kvm);
 	} else {
-		p->tables_dropped = kvm_paging_mmu_zap_nested(kvm);
+		WRITE_ONCE(p->tables_dropped, kvm_paging_mmu_zap_nested(kvm));
 	}
-	if (vendor.apicv_needs_nested && enable_apicv)
+	if (kvm_paging_vendor.apicv_needs_nested && enable_apicv)
 		kvm_set_or_clear_apicv_inhibit(kvm, KVM_PAGING_APICV_INHIBIT, !nested);
 	done = ktime_get_ns();
 	release(kvm, nested);
@@ -433,22 +474,30 @@ stays:
 int kvm_paging_set_mode(struct kvm *kvm, bool nested)
 {
 	struct kvm_paging_vm *p = &kvm->arch.paging;
-	int r;
+	bool there;
+	int r = 0;
 
 	if (mutex_lock_interruptible(&p->mutex))
 		return -EINTR;
-	r = 0;
-	if (p->nested == nested)
-		goto out;
-	r = switch_mode(kvm, nested);
-	if (r == -EOPNOTSUPP || r == -EBUSY)
-		p->refused++;
-	else if (r)
-		p->rolled_back++;
-	if (r == -ETIMEDOUT)
-		pr_warn_ratelimited("kvm [%d]: vCPUs did not stop within %u ms, the paging mode stays %s\n",
-				    kvm->userspace_pid, paging_timeout_ms, kvm_paging_names[p->nested]);
-out:
+	spin_lock(&p->lock);
+	p->chosen = true;
+	there = p->nested == nested;
+	spin_unlock(&p->lock);
+	if (!there)
+		r = switch_mode(kvm, nested);
+	switch (r) {
+	case -ETIMEDOUT:
+		WRITE_ONCE(p->timed_out, p->timed_out + 1);
+		pr_warn_ratelimited("kvm [%d]: vCPUs did not stop within %u ms, or a change of memory slots did not end: the paging mode stays %s\n",
+				    kvm->userspace_pid, paging_timeout_ms, kvm_paging_names[!nested]);
+		break;
+	case -EINTR:
+		WRITE_ONCE(p->interrupted, p->interrupted + 1);
+		break;
+	case -ENOMEM:
+		WRITE_ONCE(p->no_memory, p->no_memory + 1);
+		break;
+	}
 	mutex_unlock(&p->mutex);
 	return r;
 }
@@ -458,24 +507,6 @@ static void tidy(struct work_struct *work)
 {
 	struct kvm_paging_vm *p = container_of(work, struct kvm_paging_vm, tidy);
 
+	kvm_paging_window(tidy);
 	kvm_paging_mmu_free_shadow(container_of(p, struct kvm, arch.paging));
-}
-
-static bool may_choose_shadow(void)
-{
-	return paging_by_vmm || capable(CAP_SYS_ADMIN);
-}
-
-int kvm_paging_check_extension(struct kvm *kvm)
-{
-	return have_both() && may_choose_shadow() ? 3 : BIT(tdp_enabled);
-}
-
-int kvm_paging_enable_cap(struct kvm *kvm, struct kvm_enable_cap *cap)
-{
-	if (cap->args[0] > 1 || cap->args[1] || cap->args[2] || cap->args[3])
-		return -EINVAL;
-	if (!cap->args[0] && !may_choose_shadow())
-		return -EPERM;
-	return kvm_paging_set_mode(kvm, cap->args[0]);
 }

@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What only nested paging has: a guest that is a hypervisor (EFER.SVME, VMX operation), and protection keys. Both are
- * offered in either mode. A VM in shadow paging whose guest begins to use them, or whose VMM sets a vCPU's state with
- * them, goes back to nested paging.
+ * What only nested paging has: a guest that is a hypervisor (EFER.SVME, VMX operation), protection keys without CR0.WP,
+ * a guest with encrypted memory, and a device without coherent DMA. All are offered in either mode. A VM in shadow
+ * paging whose guest begins to use them, or whose VMM sets a vCPU's state with them, goes back to nested paging.
  */
-#include <linux/delay.h>
 #include <linux/kvm_host.h>
+#include <linux/version.h>
 
 #include "cpuid.h"
 #include "kvm_cache_regs.h"
 #include "mmu.h"
 #include "paging_mode.h"
+#include "x86.h"
 
-/* The guest does what only nested paging has. */
+/* How often a VM is to go back to nested paging for an instruction, or for a call of user space, before that fails. */
+#define TRIES 5
+
+/* Back to nested paging, for what the guest does. */
 static int bring_back(struct kvm *kvm)
 {
 	struct kvm_paging_vm *p = &kvm->arch.paging;
@@ -20,42 +24,139 @@ static int bring_back(struct kvm *kvm)
 	int r = kvm_paging_set_mode(kvm, true);
 
 	if (!r && !was_nested) {
-		p->by_guest++;
+		WRITE_ONCE(p->by_guest, p->by_guest + 1);
 		pr_info_ratelimited("kvm [%d]: the guest begins to use what only nested paging has, and goes back to it\n",
 				    kvm->userspace_pid);
 	}
 	return r;
 }
 
-/* The work of kvm_paging_go_nested(). */
+/* The work of those who wait in kvm_paging_await_nested(). */
 void kvm_paging_go_nested_work(struct work_struct *work)
 {
 	struct kvm_paging_vm *p = container_of(work, struct kvm_paging_vm, go_nested);
+	int r = bring_back(container_of(p, struct kvm, arch.paging));
 
-	/* The guest asks again at once. A vCPU that cannot switch now soon can. */
-	if (bring_back(container_of(p, struct kvm, arch.paging)))
-		msleep(20);
+	spin_lock(&p->lock);
+	p->answer = r;
+	WRITE_ONCE(p->answers, p->answers + 1);
+	spin_unlock(&p->lock);
+	wake_up_all(&p->released);
 }
 
 /*
- * The guest is about to do what its processor has and shadow paging has not. The VM goes back to
- * nested paging, and the vCPU executes its instruction again, until it is there.
+ * The guest is about to do what its processor has and shadow paging has not. The vCPU waits where it would enter the
+ * guest next, until the VM is in nested paging, and executes its instruction again. If the VM cannot go there, as another
+ * vCPU cannot, the instruction fails as on a processor whose firmware has turned the feature off.
  */
 int kvm_paging_go_nested(struct kvm_vcpu *vcpu)
 {
-	queue_work(system_unbound_wq, &vcpu->kvm->arch.paging.go_nested);
-	cond_resched();
+	struct kvm_paging_vcpu *v = &vcpu->arch.paging;
+
+	if (v->gave_up) {
+		v->gave_up = false;
+		kvm_inject_gp(vcpu, 0);
+		return 1;
+	}
+	v->needs_nested = true;
+	kvm_make_request(KVM_REQ_PAGING_MODE, vcpu);
 	return 1;
 }
 EXPORT_SYMBOL_GPL(kvm_paging_go_nested);
 
+/* Whether the vCPU has what it needs of the VM's mode. It is loaded. */
+static bool satisfied(struct kvm_vcpu *vcpu)
+{
+	if (vcpu->arch.paging.needs_nested)
+		return kvm_paging_can_nest(vcpu);
+	return !tdp_enabled || kvm_vcpu_tdp(vcpu) || !kvm_paging_keys_need_nested(vcpu, kvm_read_cr0(vcpu));
+}
+
+/* Whether user space called KVM_RUN to run the guest, and not only to complete what is pending. */
+static bool wants_to_run(struct kvm_vcpu *vcpu)
+{
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 10, 0)
+	return !READ_ONCE(vcpu->run->immediate_exit);
+#else
+	return vcpu->wants_to_run;
+#endif
+}
+
+/*
+ * In kvm_paging_park(), in the VM's mode and with no switch under way. Returns 0: the vCPU may go on; 1: something
+ * changed, look again; -EINTR, -EIO: leave KVM_RUN.
+ */
+int kvm_paging_await_nested(struct kvm_vcpu *vcpu)
+{
+	struct kvm_paging_vm *p = &vcpu->kvm->arch.paging;
+	struct kvm_paging_vcpu *v = &vcpu->arch.paging;
+	bool answered;
+	int answer;
+
+	if (satisfied(vcpu)) {
+		v->needs_nested = v->asks = false;
+		v->failed = 0;
+		return 0;
+	}
+	if (v->failed >= TRIES) {
+		WRITE_ONCE(p->by_guest_failed, p->by_guest_failed + 1);
+		pr_info_ratelimited("kvm [%d]: vCPU %d needs nested paging and the VM cannot go there: the paging mode stays shadow\n",
+				    vcpu->kvm->userspace_pid, vcpu->vcpu_id);
+		v->failed = 0;
+		if (!v->needs_nested)
+			return -EIO;
+		/* Its instruction comes again, and fails. */
+		v->needs_nested = false;
+		v->gave_up = true;
+		return 0;
+	}
+	if (!wants_to_run(vcpu))
+		goto interrupted;
+	if (!v->asks) {
+		v->asks = true;
+		v->answers = READ_ONCE(p->answers);
+		kvm_paging_window(ask);
+		queue_work(system_unbound_wq, &p->go_nested);
+	}
+	/* The switch that is asked for wants this vCPU parked, which comes back here when that switch has ended. */
+	if (wait_event_interruptible(p->released, READ_ONCE(p->answers) != v->answers || READ_ONCE(p->switching)))
+		goto interrupted;
+	spin_lock(&p->lock);
+	answered = p->answers != v->answers;
+	answer = p->answer;
+	spin_unlock(&p->lock);
+	if (!answered)
+		return 1;
+	v->asks = false;
+	if (!answer)
+		return 1;
+	v->failed++;
+	/* Whoever is in the way may be so for a moment. Each try stops all vCPUs. */
+	if (schedule_timeout_interruptible(msecs_to_jiffies(10u << v->failed)) || !signal_pending(current))
+		return 1;
+interrupted:
+	vcpu->run->exit_reason = KVM_EXIT_INTR;
+	++vcpu->stat.signal_exits;
+	return -EINTR;
+}
+
 /*
  * Whether a vCPU may be a hypervisor now. Not under shadow paging, as its VMRUN or VMLAUNCH would fail, and not before
- * the shadow pages of a stay there are gone, as its own guest's tables have to be write-tracked.
+ * the shadow pages of a stay there are gone, as its own guest's tables have to be write-tracked. The VM's mode counts
+ * as well as the vCPU's: a new vCPU may not have the VM's yet.
  */
 bool kvm_paging_can_nest(struct kvm_vcpu *vcpu)
 {
-	return !tdp_enabled || (kvm_vcpu_tdp(vcpu) && !kvm_paging_tracks_nothing(vcpu->kvm));
+	struct kvm_paging_vm *p = &vcpu->kvm->arch.paging;
+	bool nested;
+
+	if (!tdp_enabled)
+		return true;
+	spin_lock(&p->lock);
+	nested = p->nested && p->target;
+	spin_unlock(&p->lock);
+	kvm_paging_window(nest);
+	return nested && kvm_vcpu_tdp(vcpu) && !kvm_paging_tracks_nothing(vcpu->kvm);
 }
 EXPORT_SYMBOL_GPL(kvm_paging_can_nest);
 
@@ -65,12 +166,6 @@ bool kvm_paging_allows_efer(struct kvm_vcpu *vcpu, u64 efer)
 	return !(efer & EFER_SVME) || (vcpu->arch.efer & EFER_SVME) || kvm_paging_can_nest(vcpu);
 }
 
-/* The same of CR4: shadow tables have no protection keys. */
-bool kvm_paging_allows_cr4(struct kvm_vcpu *vcpu, unsigned long cr4)
-{
-	return !(cr4 & X86_CR4_PKE) || !tdp_enabled || kvm_vcpu_tdp(vcpu);
-}
-
 /* Whether a guest's write has to wait for nested paging: else it is right now, or wrong in either mode. */
 bool kvm_paging_wrmsr_needs_nested(struct kvm_vcpu *vcpu, u32 msr, u64 data)
 {
@@ -78,61 +173,111 @@ bool kvm_paging_wrmsr_needs_nested(struct kvm_vcpu *vcpu, u32 msr, u64 data)
 	       guest_cpuid_has(vcpu, X86_FEATURE_SVM);
 }
 
-bool kvm_paging_cr4_needs_nested(struct kvm_vcpu *vcpu, unsigned long cr4)
-{
-	return !kvm_paging_allows_cr4(vcpu, cr4) && kvm_cpu_cap_has(X86_FEATURE_PKU) &&
-	       guest_cpuid_has(vcpu, X86_FEATURE_PKU);
-}
-EXPORT_SYMBOL_GPL(kvm_paging_cr4_needs_nested);
-
 /* The state of a vCPU by user space, such as that of a guest that migrates here. */
-bool kvm_paging_allows_sregs(struct kvm_vcpu *vcpu, u64 efer, unsigned long cr4)
+bool kvm_paging_allows_sregs(struct kvm_vcpu *vcpu, u64 efer)
 {
-	vcpu->arch.paging.wants_nested = kvm_paging_wrmsr_needs_nested(vcpu, MSR_EFER, efer) ||
-					 kvm_paging_cr4_needs_nested(vcpu, cr4);
-	return kvm_paging_allows_efer(vcpu, efer) && kvm_paging_allows_cr4(vcpu, cr4);
+	vcpu->arch.paging.wants_nested = kvm_paging_wrmsr_needs_nested(vcpu, MSR_EFER, efer);
+	return kvm_paging_allows_efer(vcpu, efer);
+}
+
+/* On Intel, user space sets a guest's VMX operation after SMM (KVM_SET_NESTED_STATE), and no vCPU switches in SMM. */
+static bool vmx_needs_nested(struct kvm_vcpu *vcpu)
+{
+	return kvm_cpu_cap_has(X86_FEATURE_VMX) && guest_cpuid_has(vcpu, X86_FEATURE_VMX) && !kvm_paging_can_nest(vcpu);
 }
 
 /*
- * On Intel, user space sets a guest's VMX operation after SMM (KVM_SET_NESTED_STATE), and no vCPU switches in SMM. A vCPU
- * that is there already went by itself, in shadow paging, so it was no hypervisor.
+ * The same of system management mode, as what the vCPU's EFER is after it is in the guest's memory. A vCPU that is there
+ * already went by itself, in shadow paging, so it was no hypervisor.
  */
-static bool vmx_needs_nested(struct kvm_vcpu *vcpu)
-{
-	return kvm_cpu_cap_has(X86_FEATURE_VMX) && guest_cpuid_has(vcpu, X86_FEATURE_VMX) &&
-	       !(vcpu->arch.hflags & HF_SMM_MASK) && !kvm_paging_can_nest(vcpu);
-}
-
-/* The same of system management mode. What EFER and CR4 are after it is in the guest's memory. */
 bool kvm_paging_allows_smm(struct kvm_vcpu *vcpu)
 {
+	if (vcpu->arch.hflags & HF_SMM_MASK)
+		return true;
 	vcpu->arch.paging.wants_nested = kvm_paging_wrmsr_needs_nested(vcpu, MSR_EFER, EFER_SVME) ||
-					 vmx_needs_nested(vcpu) ||
-					 kvm_paging_cr4_needs_nested(vcpu, X86_CR4_PKE);
+					 vmx_needs_nested(vcpu);
 	vcpu->arch.paging.smm_by_user |= !vcpu->arch.paging.wants_nested;
 	return !vcpu->arch.paging.wants_nested;
 }
 
+/* At the begin of a call that kvm_paging_went_nested() ends: what an earlier one wanted counts no more. */
+void kvm_paging_wants_nothing(struct kvm_vcpu *vcpu)
+{
+	vcpu->arch.paging.wants_nested = false;
+	vcpu->arch.paging.tries = 0;
+}
+
 /*
- * At the end of a call of user space that sets state: whether the VM went back to nested paging for it, and the call is to be
- * made again. The switch needs the vCPU's mutex; nothing was set yet, so it may be dropped. A VM that somebody always
- * switches is left alone in the end.
+ * At the end of a call of user space that sets state, which ended with *r: whether the VM went back to nested paging for
+ * it, and the call is to be made again. The switch needs the vCPU's mutex; nothing was set yet, so it may be dropped. A
+ * VM that somebody always switches is left alone in the end.
  */
-bool kvm_paging_went_nested(struct kvm_vcpu *vcpu, unsigned int ioctl)
+bool kvm_paging_went_nested(struct kvm_vcpu *vcpu, unsigned int ioctl, int *r)
 {
 	struct kvm_paging_vcpu *v = &vcpu->arch.paging;
-	bool wants = v->wants_nested && v->tries < 3;
-	int r;
+	int back;
 
 	if (ioctl != KVM_SET_SREGS && ioctl != KVM_SET_SREGS2 && ioctl != KVM_SET_NESTED_STATE &&
 	    ioctl != KVM_SET_VCPU_EVENTS)
 		return false;
-	v->wants_nested = false;
-	v->tries = wants ? v->tries + 1 : 0;
-	if (!wants)
+	if (!v->wants_nested || v->tries >= TRIES)
 		return false;
+	v->wants_nested = false;
+	v->tries++;
 	mutex_unlock(&vcpu->mutex);
-	r = bring_back(vcpu->kvm);
+	back = bring_back(vcpu->kvm);
 	mutex_lock(&vcpu->mutex);
-	return !r;
+	if (back)
+		/* The call is made again after the signal's handler, which may be a VMM's stray one. */
+		*r = back == -EINTR ? -ERESTARTNOINTR : back;
+	return !back;
+}
+
+/*
+ * Under kvm->lock: whether a VM is, or may soon be, in shadow paging. A VM without a vCPU that is there by the default
+ * of new VMs alone goes to nested paging here, since it is about to become an encrypted one.
+ */
+bool kvm_paging_leaves_nested(struct kvm *kvm)
+{
+	struct kvm_paging_vm *p = &kvm->arch.paging;
+	bool went = false, leaves;
+
+	lockdep_assert_held(&kvm->lock);
+	spin_lock(&p->lock);
+	if (!p->switching && !p->nested && !p->chosen && !kvm->created_vcpus) {
+		WRITE_ONCE(p->nested, true);
+		p->target = went = true;
+	}
+	leaves = p->switching || !p->nested;
+	spin_unlock(&p->lock);
+	if (went) {
+		if (kvm_paging_vendor.apicv_needs_nested && enable_apicv)
+			kvm_clear_apicv_inhibit(kvm, KVM_PAGING_APICV_INHIBIT);
+		queue_work(system_unbound_wq, &p->tidy);
+	}
+	return leaves;
+}
+EXPORT_SYMBOL_GPL(kvm_paging_leaves_nested);
+
+/*
+ * A device without coherent DMA was assigned, and only EPT has the memory types that the guest gives its pages then: a
+ * VM in shadow paging goes back. The count of such devices is raised already. A switch to shadow paging that begins
+ * later sees it; one under way sees it when its vCPUs stand, or is seen here.
+ */
+void kvm_paging_noncoherent_dma(struct kvm *kvm)
+{
+	struct kvm_paging_vm *p = &kvm->arch.paging;
+
+	/* Pairs with the locks that a switch takes before it looks. */
+	smp_mb();
+	kvm_paging_window(dma);
+	if (!kvm_paging_have_both() || (READ_ONCE(p->nested) && !READ_ONCE(p->switching)))
+		return;
+	if (kvm_paging_check_vm(kvm, false) != KVM_PAGING_DMA)
+		return;
+	queue_work(system_unbound_wq, &p->go_nested);
+	flush_work(&p->go_nested);
+	if (!READ_ONCE(p->nested))
+		pr_warn_ratelimited("kvm [%d]: the VM stays in shadow paging, which cannot give its new device the guest's memory types\n",
+				    kvm->userspace_pid);
 }

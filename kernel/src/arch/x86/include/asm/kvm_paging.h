@@ -8,7 +8,7 @@
  *  - what a vCPU does: vcpu->arch.paging.nested, changed only between guest entries, by
  *    the vCPU itself or by who holds its mutex. Code that builds a VMCB, VMCS or MMU asks
  *    this one, by kvm_vcpu_tdp().
- * The last two differ while a switch is under way, and for a vCPU that has not run since.
+ * The last two differ only while a switch is under way.
  */
 #ifndef _ASM_X86_KVM_PAGING_H
 #define _ASM_X86_KVM_PAGING_H
@@ -26,6 +26,16 @@
 /* Far above upstream's reasons to do without AVIC. patches/22-apicv adds it to the vendor's. */
 #define KVM_PAGING_APICV_INHIBIT ((enum kvm_apicv_inhibit)31)
 
+/* Why a switch is refused. paging_refusal.c has their words, docs/reference/kernel-interface.md describes them. */
+enum kvm_paging_refusal {
+	KVM_PAGING_FINE,
+	/* This host or VM. */
+	KVM_PAGING_HOST, KVM_PAGING_ENCRYPTED, KVM_PAGING_DMA, KVM_PAGING_TSS,
+	/* A vCPU, as it is now. */
+	KVM_PAGING_HYPERVISOR, KVM_PAGING_KEYS, KVM_PAGING_SMM, KVM_PAGING_REAL_MODE,
+	KVM_PAGING_REFUSALS,
+};
+
 struct kvm_paging_vcpu {
 	/* The mode of this vCPU's MMU and of its VMCB or VMCS. */
 	bool nested;
@@ -33,6 +43,20 @@ struct kvm_paging_vcpu {
 	u64 parked_in;
 	/* Its mutex is held by the switch. Under kvm_paging_vm.mutex. */
 	bool held;
+	/* Shadow entries carry the protection keys of the guest's entries. Of a vCPU in shadow paging. */
+	bool keys;
+	/* The PDP table of PAE paging is in the clear, which shadow paging needs under memory encryption. */
+	bool pae_in_clear;
+	/*
+	 * The instruction that the guest executes next needs nested paging; how often the VM could not go there; and
+	 * whether that was often enough: the instruction fails.
+	 */
+	bool needs_nested;
+	u8 failed;
+	bool gave_up;
+	/* It has asked for nested paging when there were so many answers. By its own thread. */
+	bool asks;
+	u64 answers;
 	/*
 	 * User space sets state that only nested paging has, and how often the VM went back to it for this call. Under the
 	 * vCPU's mutex.
@@ -50,8 +74,10 @@ struct kvm_paging_time {
 struct kvm_paging_vm {
 	/* Serialises switches. Taken outside of every other lock of the VM. */
 	struct mutex mutex;
-	/* The VM's mode, and during a switch the one to come. Written under mutex and lock. */
+	/* The VM's mode, and during a switch the one to come. Written under lock. */
 	bool nested, target;
+	/* Somebody asked for a mode: it is more than the default of new VMs. Under lock. */
+	bool chosen;
 	/* A switch is under way: vCPUs park instead of entering the guest. */
 	bool switching;
 	/* A write protection is for a shadow page's sake alone. Under mmu_lock for write. */
@@ -65,23 +91,27 @@ struct kvm_paging_vm {
 	spinlock_t lock;
 	/* Number of the last switch. */
 	u64 round;
-	/* Why a vCPU cannot switch; the first one counts. */
-	int refusal;
+	/* Why a vCPU cannot switch, and which one; the first one counts. */
+	enum kvm_paging_refusal refusal;
+	int refused_by;
 	/* vCPUs that are parked in this round. */
 	unsigned int parked;
 	/* Parked vCPUs wait here for the end of the switch, the switch for them in arrived. */
 	wait_queue_head_t released, arrived;
 	u64 released_at;
 
-	/* A guest did what needs nested paging, see kvm_paging_go_nested(). */
+	/* A guest did what needs nested paging, see kvm_paging_go_nested(); how often this was tried, and how it ended last. */
 	struct work_struct go_nested;
+	u64 answers;
+	int answer;
 	/* Gives back what only shadow paging needs. */
 	struct work_struct tidy;
 
 	/* Tables of the TDP MMU, where upstream has no number of them. */
 	atomic64_t tdp_tables;
 
-	u64 to_shadow, to_nested, by_guest, refused, rolled_back;
+	u64 to_shadow, to_nested, by_guest, by_guest_failed, refused[KVM_PAGING_REFUSALS];
+	u64 timed_out, interrupted, no_memory;
 	u64 in_guest_last, shadow_pages_dropped, tables_dropped;
 	struct kvm_paging_time quiesce, work, resume, drop;
 };
@@ -89,20 +119,16 @@ struct kvm_paging_vm {
 /* Whether this vCPU runs under nested paging (two-dimensional, "TDP" in KVM's terms). */
 #define kvm_vcpu_tdp(vcpu) ((vcpu)->arch.paging.nested)
 
-/* Whether a VM is, or may soon be, in shadow paging. Under kvm->lock it stays false. */
-#define kvm_paging_leaves_nested(kvm) ((kvm)->arch.paging.switching || !(kvm)->arch.paging.nested)
-
-/* Whether write tracking is only what is left of a stay in shadow paging. */
-#define kvm_paging_tracks_nothing(kvm) READ_ONCE((kvm)->arch.paging.dropping)
-
+struct kvm;
 struct kvm_vcpu;
+bool kvm_paging_leaves_nested(struct kvm *kvm);
+void kvm_paging_noncoherent_dma(struct kvm *kvm);
 bool kvm_paging_can_nest(struct kvm_vcpu *vcpu);
 bool kvm_paging_allows_efer(struct kvm_vcpu *vcpu, u64 efer);
-bool kvm_paging_allows_cr4(struct kvm_vcpu *vcpu, unsigned long cr4);
-bool kvm_paging_allows_sregs(struct kvm_vcpu *vcpu, u64 efer, unsigned long cr4);
+bool kvm_paging_allows_sregs(struct kvm_vcpu *vcpu, u64 efer);
 bool kvm_paging_allows_smm(struct kvm_vcpu *vcpu);
-bool kvm_paging_went_nested(struct kvm_vcpu *vcpu, unsigned int ioctl);
-bool kvm_paging_cr4_needs_nested(struct kvm_vcpu *vcpu, unsigned long cr4);
+void kvm_paging_wants_nothing(struct kvm_vcpu *vcpu);
+bool kvm_paging_went_nested(struct kvm_vcpu *vcpu, unsigned int ioctl, int *r);
 int kvm_paging_go_nested(struct kvm_vcpu *vcpu);
 
 #endif

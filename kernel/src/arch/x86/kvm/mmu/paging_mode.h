@@ -4,6 +4,8 @@
  * uses.
  */
 #include "../paging_mode.h"
+#include <linux/memcontrol.h>
+#include <linux/sched/mm.h>
 #include <linux/version.h>
 
 /* Whether nested tables are the TDP MMU's, which a shadow page never touches. */
@@ -46,28 +48,76 @@ bool kvm_paging_roots_are_tdp(struct kvm_mmu *mmu)
 	return false;
 }
 
-/* Reverse maps and write tracking, which a VM under nested paging does without. */
+/*
+ * Reverse maps and write tracking, which a VM under nested paging does without. Charged to the VM's cgroup, not to that
+ * of who asks for the switch.
+ */
 int kvm_paging_mmu_alloc_shadow(struct kvm *kvm)
 {
+	struct mem_cgroup *memcg = get_mem_cgroup_from_mm(kvm->mm);
+	struct mem_cgroup *before = set_active_memcg(memcg);
 	int idx = srcu_read_lock(&kvm->srcu);
 	int r = mmu_first_shadow_root_alloc(kvm);
 
 	srcu_read_unlock(&kvm->srcu, idx);
+	set_active_memcg(before);
+	mem_cgroup_put(memcg);
 	return r;
+}
+
+/*
+ * With mmu_lock held for write, before a shadow root is made: reverse maps and write tracking are there. The caller has
+ * just made them, without this lock, and kvm_paging_mmu_free_shadow() may have given them back since, as there was no
+ * shadow page yet. Returns with the lock held, also after an error.
+ */
+int kvm_paging_mmu_keep_shadow(struct kvm *kvm)
+{
+	int r = 0;
+
+	while (!r && !kvm_shadow_root_allocated(kvm)) {
+		write_unlock(&kvm->mmu_lock);
+		r = mmu_first_shadow_root_alloc(kvm);
+		write_lock(&kvm->mmu_lock);
+	}
+	return r;
+}
+
+/*
+ * With all vCPUs stopped: takes the locks that a switch to this mode needs, or none of them. The switch tries again until
+ * its limit is over, since others may have these locks long: whoever reads a dirty log, or begins a migration.
+ */
+bool kvm_paging_mmu_trylock(struct kvm *kvm, bool nested)
+{
+	if (!nested && kvm_paging_tdp_mmu(kvm))
+		return true;
+	if (!mutex_trylock(&kvm->slots_lock))
+		return false;
+	if (!nested || write_trylock(&kvm->mmu_lock))
+		return true;
+	mutex_unlock(&kvm->slots_lock);
+	return false;
+}
+
+/* Undoes the above for a switch to shadow paging that does not come about. */
+void kvm_paging_mmu_unlock(struct kvm *kvm)
+{
+	if (!kvm_paging_tdp_mmu(kvm))
+		mutex_unlock(&kvm->slots_lock);
 }
 
 /*
  * Retires every shadow page and leaves the TDP MMU's tables alone: the first half of kvm_mmu_zap_all_fast()
  * without the invalidation of TDP roots. No vCPU may have a root, so there is none to reload. Their number.
  *
- * slots_lock is kept until kvm_paging_mmu_drop_shadow(): two generations may not retire at once.
+ * With the locks of kvm_paging_mmu_trylock(). Gives up mmu_lock, and keeps slots_lock until
+ * kvm_paging_mmu_drop_shadow(): two generations may not retire at once.
  */
 unsigned long kvm_paging_mmu_retire_shadow(struct kvm *kvm)
 {
 	unsigned long pages;
 
-	mutex_lock(&kvm->slots_lock);
-	write_lock(&kvm->mmu_lock);
+	lockdep_assert_held(&kvm->slots_lock);
+	lockdep_assert_held_write(&kvm->mmu_lock);
 	pages = kvm->arch.n_used_mmu_pages;
 	kvm->arch.mmu_valid_gen = kvm->arch.mmu_valid_gen ? 0 : 1;
 	WRITE_ONCE(kvm->arch.paging.dropping, true);
@@ -90,14 +140,73 @@ bool kvm_paging_mmu_tracked_by_others(struct kvm *kvm)
 #endif
 }
 
-/* The second half. vCPUs may run, and get mmu_lock in between. */
+/*
+ * Zaps a batch of retired pages, which go to a list. Whether any is left. One level after the other, from the last up: a
+ * page takes all unsync ones below it along, however many, without a break. What is not of the level goes round in the
+ * list, whose order says no more than which pages are retired, and all are.
+ */
+static bool kvm_paging_zap_batch(struct kvm *kvm, struct list_head *zapped, int *level, unsigned long *left)
+{
+	int batch = 0, seen = 0, n;
+
+	while (batch < BATCH_ZAP_PAGES && seen++ < 100 * BATCH_ZAP_PAGES) {
+		struct kvm_mmu_page *sp;
+
+		if (list_empty(&kvm->arch.active_mmu_pages))
+			return false;
+		if (!*left) {
+			if (*level == PT64_ROOT_MAX_LEVEL)
+				return false;
+			++*level;
+			*left = kvm->arch.n_used_mmu_pages;
+			continue;
+		}
+		--*left;
+		sp = list_last_entry(&kvm->arch.active_mmu_pages, struct kvm_mmu_page, link);
+		if (sp->role.level != *level || !is_obsolete_sp(kvm, sp)) {
+			list_move(&sp->link, &kvm->arch.active_mmu_pages);
+			continue;
+		}
+		n = 0;
+		__kvm_mmu_prepare_zap_page(kvm, sp, zapped, &n);
+		batch += n ?: 1;
+	}
+	return true;
+}
+
+/*
+ * The second half. vCPUs may run, and mmu_lock is given up after each batch: upstream's kvm_zap_obsolete_pages() gives
+ * it up only where the kernel may preempt, and the host's reclaim and every fault would wait for as long as the list is.
+ * What is zapped cannot be found any more; it is freed when no vCPU is in the middle of a walk without a lock.
+ */
 void kvm_paging_mmu_drop_shadow(struct kvm *kvm)
 {
-	write_lock(&kvm->mmu_lock);
-	kvm_zap_obsolete_pages(kvm);
-	WRITE_ONCE(kvm->arch.paging.dropping, false);
-	write_unlock(&kvm->mmu_lock);
+	LIST_HEAD(zapped);
+	unsigned long left = 0;
+	int level = 0, n;
+	bool more;
+
+	do {
+		kvm_paging_window(dropping);
+		write_lock(&kvm->mmu_lock);
+		more = kvm_paging_zap_batch(kvm, &zapped, &level, &left);
+		if (!more)
+			WRITE_ONCE(kvm->arch.paging.dropping, false);
+		write_unlock(&kvm->mmu_lock);
+		cond_resched();
+	} while (more);
 	mutex_unlock(&kvm->slots_lock);
+
+	if (list_empty(&zapped))
+		return;
+	kvm_flush_remote_tlbs(kvm);
+	while (!list_empty(&zapped)) {
+		write_lock(&kvm->mmu_lock);
+		for (n = 0; n < BATCH_ZAP_PAGES && !list_empty(&zapped); n++)
+			kvm_mmu_free_shadow_page(list_first_entry(&zapped, struct kvm_mmu_page, link));
+		write_unlock(&kvm->mmu_lock);
+		cond_resched();
+	}
 }
 
 /*
@@ -120,13 +229,14 @@ void kvm_paging_mmu_free_shadow(struct kvm *kvm)
 	write_lock(&kvm->mmu_lock);
 	unused = kvm->arch.paging.nested && !kvm->arch.n_used_mmu_pages;
 	if (unused)
-		kvm->arch.shadow_root_allocated = false;
+		WRITE_ONCE(kvm->arch.shadow_root_allocated, false);
 	write_unlock(&kvm->mmu_lock);
 	mutex_unlock(&kvm->slots_arch_lock);
 	mutex_unlock(&kvm->arch.paging.mutex);
 	if (!unused)
 		return;
 
+	kvm_paging_window(free);
 	/* Who found them there, and does not hold mmu_lock. */
 	synchronize_srcu_expedited(&kvm->srcu);
 
@@ -153,10 +263,9 @@ void kvm_paging_mmu_free_shadow(struct kvm *kvm)
 }
 
 /*
- * Before shadow paging begins: nested tables that cannot stay. Those of the TDP MMU stay,
- * also if their entries have a format of their own (spte_format.h); those of the older MMU
- * are found by the same hash and reverse maps as shadow pages and must not be mistaken for
- * them.
+ * Before shadow paging begins, with the locks of kvm_paging_mmu_trylock(), which it gives up: nested tables that cannot
+ * stay. Those of the TDP MMU stay, also if their entries have a format of their own (spte_format.h); those of the older
+ * MMU are found by the same hash and reverse maps as shadow pages and must not be mistaken for them.
  */
 unsigned long kvm_paging_mmu_zap_nested(struct kvm *kvm)
 {
@@ -165,10 +274,38 @@ unsigned long kvm_paging_mmu_zap_nested(struct kvm *kvm)
 	if (kvm_paging_tdp_mmu(kvm))
 		return 0;
 	tables = kvm_paging_mmu_nested_tables(kvm);
-	mutex_lock(&kvm->slots_lock);
 	kvm_mmu_zap_all_fast(kvm);
 	mutex_unlock(&kvm->slots_lock);
 	return tables;
+}
+
+/*
+ * The MMU of a vCPU in shadow paging is set up, or set up anew as a control register has changed.
+ *
+ * Keys: entries get those of the guest's entries where its processor has keys, not where CR4.PKE is set: vCPUs with
+ * CR4.PKE and without it share shadow pages, and the processor ignores keys without it. Other guests may use these bits
+ * for themselves.
+ */
+void kvm_paging_mmu_ready(struct kvm_vcpu *vcpu)
+{
+	struct kvm_paging_vcpu *v = &vcpu->arch.paging;
+
+	v->keys = guest_cpuid_has(vcpu, X86_FEATURE_PKU);
+	/* A vCPU born under nested paging has the table in cipher, if that is how this host has its memory. */
+	if (tdp_enabled && !v->pae_in_clear && vcpu->arch.root_mmu.pae_root) {
+		set_memory_decrypted((unsigned long)vcpu->arch.root_mmu.pae_root, 1);
+		v->pae_in_clear = true;
+	}
+	/* It waits for nested paging before it enters the guest, see kvm_paging_await_nested(). */
+	if (tdp_enabled && kvm_paging_keys_need_nested(vcpu, kvm_read_cr0(vcpu)))
+		kvm_make_request(KVM_REQ_PAGING_MODE, vcpu);
+}
+
+/* Before a vCPU's PDP table is freed. */
+void kvm_paging_mmu_destroy(struct kvm_vcpu *vcpu)
+{
+	if (vcpu->arch.paging.pae_in_clear)
+		set_memory_encrypted((unsigned long)vcpu->arch.root_mmu.pae_root, 1);
 }
 
 /* The MMU anew, in the vCPU's mode: roots go, and no role may look unchanged. */
@@ -180,6 +317,7 @@ void kvm_paging_mmu_reset(struct kvm_vcpu *vcpu)
 	vcpu->arch.guest_mmu.cpu_role.ext.valid = 0;
 	vcpu->arch.nested_mmu.root_role.invalid = 1;
 	vcpu->arch.nested_mmu.cpu_role.ext.valid = 0;
+	vcpu->arch.paging.keys = false;
 	kvm_init_mmu(vcpu);
 }
 

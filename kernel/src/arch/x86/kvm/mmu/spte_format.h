@@ -21,11 +21,11 @@
 #include <asm/vmx.h>
 
 /*
- * The mark. Ignored by the processor in EPT entries of all levels, and by KVM; what it
- * has in 62:52 of MMIO entries, a generation, is in entries that are not shadow-present.
- * Not in the plain ones, where it is a reserved bit of PAE paging.
+ * The mark, between the two bits that access tracking saves. Ignored by the processor in EPT entries of all levels, and
+ * by KVM; what it has in 62:52 of MMIO entries, a generation, is in entries that are not shadow-present.
+ * Plain entries have nothing there, nor in any bit from 52 to 58; from 59 to 62 they have protection keys.
  */
-#define SPTE_EPT_FORMAT BIT_ULL(59)
+#define SPTE_EPT_FORMAT BIT_ULL(55)
 
 static_assert(!(SPTE_EPT_FORMAT & (GENMASK_ULL(51, 12) | SPTE_TDP_AD_MASK | SPTE_MMU_PRESENT_MASK)));
 static_assert(!(SPTE_EPT_FORMAT & (EPT_SPTE_HOST_WRITABLE | EPT_SPTE_MMU_WRITABLE)));

@@ -5,43 +5,28 @@
  */
 #include "../paging_mode.h"
 
-static int svm_paging_check_vm(struct kvm *kvm, bool nested)
+static enum kvm_paging_refusal svm_paging_check_vm(struct kvm *kvm, bool nested)
 {
-	if (sev_guest(kvm)) {
-		pr_info_ratelimited("kvm [%d]: a guest with encrypted memory cannot leave nested paging\n",
-				    kvm->userspace_pid);
-		return -EOPNOTSUPP;
-	}
+	if (sev_guest(kvm))
+		return KVM_PAGING_ENCRYPTED;
 #if IS_ENABLED(CONFIG_HYPERV)
-	if (ms_hyperv.nested_features & HV_X64_NESTED_ENLIGHTENED_TLB) {
-		pr_info_ratelimited("kvm [%d]: Hyper-V's enlightened TLB knows nested paging only\n",
-				    kvm->userspace_pid);
-		return -EOPNOTSUPP;
-	}
+	/* Its enlightened TLB knows nested paging only. */
+	if (ms_hyperv.nested_features & HV_X64_NESTED_ENLIGHTENED_TLB)
+		return KVM_PAGING_HOST;
 #endif
-	return 0;
+	return KVM_PAGING_FINE;
 }
 
-static int svm_paging_check_vcpu(struct kvm_vcpu *vcpu, bool nested)
+static enum kvm_paging_refusal svm_paging_check_vcpu(struct kvm_vcpu *vcpu, bool nested)
 {
 	/*
 	 * A hypervisor in the guest has its own two-dimensional tables shadowed in guest_mmu. Its state
 	 * outlives EFER.SVME while the vCPU is in SMM.
 	 */
 	if (is_guest_mode(vcpu) || (vcpu->arch.efer & EFER_SVME) || to_svm(vcpu)->nested.initialized ||
-	    (is_smm(vcpu) && vcpu->arch.paging.smm_by_user && guest_cpuid_has(vcpu, X86_FEATURE_SVM))) {
-		pr_info_ratelimited("kvm [%d]: vCPU %d is a hypervisor itself (EFER.SVME), the paging mode stays\n",
-				    vcpu->kvm->userspace_pid, vcpu->vcpu_id);
-		return -EBUSY;
-	}
-	/* Shadow tables have no protection keys. What CR4 will be after SMM is not known here. */
-	if (!nested && (kvm_read_cr4_bits(vcpu, X86_CR4_PKE) ||
-			(is_smm(vcpu) && guest_cpuid_has(vcpu, X86_FEATURE_PKU)))) {
-		pr_info_ratelimited("kvm [%d]: vCPU %d uses protection keys, the paging mode stays\n",
-				    vcpu->kvm->userspace_pid, vcpu->vcpu_id);
-		return -EBUSY;
-	}
-	return 0;
+	    (is_smm(vcpu) && vcpu->arch.paging.smm_by_user && guest_cpuid_has(vcpu, X86_FEATURE_SVM)))
+		return KVM_PAGING_HYPERVISOR;
+	return KVM_PAGING_FINE;
 }
 
 static void svm_paging_enter(struct kvm_vcpu *vcpu)

@@ -8,28 +8,22 @@
 
 #include "../paging_mode.h"
 
-static int vmx_paging_check_vm(struct kvm *kvm, bool nested)
+static enum kvm_paging_refusal vmx_paging_check_vm(struct kvm *kvm, bool nested)
 {
-	const char *why = NULL;
-
 	if (nested)
-		return 0;
-	if (!boot_cpu_has(X86_FEATURE_NX))
-		why = "shadow paging needs NX";
-	else if (!emulate_invalid_guest_state)
-		why = "real mode under shadow paging needs kvm_intel's emulate_invalid_guest_state";
-	else if (vmx_pt_mode_is_host_guest())
-		why = "the guest's processor trace needs EPT";
-	else if (hypervisor_is_type(X86_HYPER_MS_HYPERV))
-		why = "Hyper-V's enlightenments know EPT only";
-	else if (kvm_arch_has_noncoherent_dma(kvm))
-		why = "an assigned device needs the guest's memory types, which only EPT can give";
-	else if (kvm->created_vcpus && !to_kvm_vmx(kvm)->tss_addr)
-		why = "real mode under shadow paging needs KVM_SET_TSS_ADDR";
-	if (!why)
-		return 0;
-	pr_info_ratelimited("kvm [%d]: no shadow paging: %s\n", kvm->userspace_pid, why);
-	return -EOPNOTSUPP;
+		return KVM_PAGING_FINE;
+	/*
+	 * Shadow paging needs NX, and KVM's emulator for real mode. The guest's processor trace needs EPT, and Hyper-V's
+	 * enlightenments know nothing else.
+	 */
+	if (!boot_cpu_has(X86_FEATURE_NX) || !emulate_invalid_guest_state || vmx_pt_mode_is_host_guest() ||
+	    hypervisor_is_type(X86_HYPER_MS_HYPERV))
+		return KVM_PAGING_HOST;
+	if (kvm_arch_has_noncoherent_dma(kvm))
+		return KVM_PAGING_DMA;
+	if (kvm->created_vcpus && !to_kvm_vmx(kvm)->tss_addr)
+		return KVM_PAGING_TSS;
+	return KVM_PAGING_FINE;
 }
 
 /* Whether a vCPU is as it was reset: it has not run, or waits for an INIT or a SIPI. */
@@ -39,31 +33,24 @@ static bool vmx_paging_at_reset(struct kvm_vcpu *vcpu)
 	       vcpu->arch.mp_state == KVM_MP_STATE_INIT_RECEIVED;
 }
 
-static int vmx_paging_check_vcpu(struct kvm_vcpu *vcpu, bool nested)
+static enum kvm_paging_refusal vmx_paging_check_vcpu(struct kvm_vcpu *vcpu, bool nested)
 {
 	struct vcpu_vmx *vmx = to_vmx(vcpu);
-	const char *why = NULL;
 
 	/* Back to nested paging a vCPU goes just before its VMXON, with CR4.VMXE set. */
 	if (is_guest_mode(vcpu) || vmx->nested.vmxon || vmx->nested.smm.vmxon ||
 	    (!nested && kvm_read_cr4_bits(vcpu, X86_CR4_VMXE)))
-		why = "is a hypervisor itself (CR4.VMXE)";
-	/* Shadow tables have no protection keys. */
-	else if (!nested && kvm_read_cr4_bits(vcpu, X86_CR4_PKE))
-		why = "uses protection keys";
-	else if (is_smm(vcpu))
-		why = "is in system management mode";
+		return KVM_PAGING_HYPERVISOR;
+	if (is_smm(vcpu))
+		return KVM_PAGING_SMM;
 	/*
 	 * Under EPT real mode runs by itself, under shadow paging as virtual-8086 mode or in
 	 * the emulator. From reset on KVM itself goes either way; in the middle it could,
 	 * but the firmware's and boot loader's tricks are not worth it.
 	 */
-	else if (!is_paging(vcpu) && !vmx_paging_at_reset(vcpu))
-		why = "runs without paging";
-	if (!why)
-		return 0;
-	pr_info_ratelimited("kvm [%d]: vCPU %d %s, the paging mode stays\n", vcpu->kvm->userspace_pid, vcpu->vcpu_id, why);
-	return -EBUSY;
+	if (!is_paging(vcpu) && !vmx_paging_at_reset(vcpu))
+		return KVM_PAGING_REAL_MODE;
+	return KVM_PAGING_FINE;
 }
 
 /*

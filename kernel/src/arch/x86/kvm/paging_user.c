@@ -1,13 +1,39 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * A VM's paging mode and its figures in debugfs: paging_mode, which switches the VM when written, and paging_stats.
- * docs/reference/kernel-interface.md describes both.
+ * How user space sees and switches a VM's paging mode: the capability, and in debugfs paging_mode, which switches the VM
+ * when written, paging_stats and paging_refusal. docs/reference/kernel-interface.md describes them.
  */
 #include <linux/debugfs.h>
 #include <linux/kvm_host.h>
+#include <linux/moduleparam.h>
 #include <linux/seq_file.h>
 
+#include "mmu.h"
 #include "paging_mode.h"
+
+/* As debugfs asks for CAP_SYS_ADMIN, so does the capability, unless the administrator trusts who may open /dev/kvm. */
+static bool paging_by_vmm;
+module_param(paging_by_vmm, bool, 0644);
+MODULE_PARM_DESC(paging_by_vmm, "Whether a VMM without CAP_SYS_ADMIN may choose shadow paging for its VMs (default: no)");
+
+static bool may_choose_shadow(void)
+{
+	return paging_by_vmm || capable(CAP_SYS_ADMIN);
+}
+
+int kvm_paging_check_extension(struct kvm *kvm)
+{
+	return kvm_paging_have_both() && may_choose_shadow() ? 3 : BIT(tdp_enabled);
+}
+
+int kvm_paging_enable_cap(struct kvm *kvm, struct kvm_enable_cap *cap)
+{
+	if (cap->args[0] > 1 || cap->args[1] || cap->args[2] || cap->args[3])
+		return -EINVAL;
+	if (!cap->args[0] && !may_choose_shadow())
+		return -EPERM;
+	return kvm_paging_set_mode(kvm, cap->args[0]);
+}
 
 static int mode_show(struct seq_file *m, void *unused)
 {
@@ -25,17 +51,56 @@ static int mode_show(struct seq_file *m, void *unused)
 	return 0;
 }
 
+/* What would refuse a switch to the other mode now. */
+static int refusal_show(struct seq_file *m, void *unused)
+{
+	struct kvm *kvm = m->private;
+	enum kvm_paging_refusal why;
+	int vcpu_id;
+
+	why = kvm_paging_forecast(kvm, !READ_ONCE(kvm->arch.paging.nested), &vcpu_id);
+	seq_puts(m, kvm_paging_refusal_words[why]);
+	if (vcpu_id >= 0)
+		seq_printf(m, " vcpu %d", vcpu_id);
+	seq_putc(m, '\n');
+	return 0;
+}
+
+static u64 all_refused(struct kvm_paging_vm *p)
+{
+	u64 all = 0;
+	int i;
+
+	for (i = 0; i < KVM_PAGING_REFUSALS; i++)
+		all += READ_ONCE(p->refused[i]);
+	return all;
+}
+
 static int stats_show(struct seq_file *m, void *unused)
 {
 	struct kvm *kvm = m->private;
 	struct kvm_paging_vm *p = &kvm->arch.paging;
 	/* Not under the mutex: who reads must not wait for a switch. */
+	u64 timed_out = READ_ONCE(p->timed_out), interrupted = READ_ONCE(p->interrupted);
+	u64 no_memory = READ_ONCE(p->no_memory), refused = all_refused(p);
 	const struct { const char *name; u64 value; } values[] = {
 		{ "switches_to_shadow", READ_ONCE(p->to_shadow) },
 		{ "switches_to_nested", READ_ONCE(p->to_nested) },
 		{ "switches_by_guest", READ_ONCE(p->by_guest) },
-		{ "refused", READ_ONCE(p->refused) },
-		{ "rolled_back", READ_ONCE(p->rolled_back) },
+		{ "by_guest_failed", READ_ONCE(p->by_guest_failed) },
+		{ "refused", refused },
+		{ "refused_host", READ_ONCE(p->refused[KVM_PAGING_HOST]) },
+		{ "refused_encrypted", READ_ONCE(p->refused[KVM_PAGING_ENCRYPTED]) },
+		{ "refused_dma", READ_ONCE(p->refused[KVM_PAGING_DMA]) },
+		{ "refused_tss", READ_ONCE(p->refused[KVM_PAGING_TSS]) },
+		{ "refused_hypervisor", READ_ONCE(p->refused[KVM_PAGING_HYPERVISOR]) },
+		{ "refused_keys", READ_ONCE(p->refused[KVM_PAGING_KEYS]) },
+		{ "refused_smm", READ_ONCE(p->refused[KVM_PAGING_SMM]) },
+		{ "refused_real_mode", READ_ONCE(p->refused[KVM_PAGING_REAL_MODE]) },
+		{ "rolled_back", timed_out + interrupted + no_memory },
+		{ "timed_out", timed_out },
+		{ "interrupted", interrupted },
+		{ "no_memory", no_memory },
 		{ "vcpus", atomic_read(&kvm->online_vcpus) },
 		{ "vcpus_in_guest_last", READ_ONCE(p->in_guest_last) },
 		{ "quiesce_ns_last", READ_ONCE(p->quiesce.last) },
@@ -79,6 +144,11 @@ static int mode_open(struct inode *inode, struct file *file)
 static int stats_open(struct inode *inode, struct file *file)
 {
 	return open_for(file, inode->i_private, stats_show);
+}
+
+static int refusal_open(struct inode *inode, struct file *file)
+{
+	return open_for(file, inode->i_private, refusal_show);
 }
 
 static int paging_release(struct inode *inode, struct file *file)
@@ -125,8 +195,17 @@ static const struct file_operations stats_fops = {
 	.release = paging_release,
 };
 
+static const struct file_operations refusal_fops = {
+	.owner = THIS_MODULE,
+	.open = refusal_open,
+	.read = seq_read,
+	.llseek = seq_lseek,
+	.release = paging_release,
+};
+
 void kvm_paging_create_debugfs(struct kvm *kvm)
 {
 	debugfs_create_file("paging_mode", 0600, kvm->debugfs_dentry, kvm, &mode_fops);
 	debugfs_create_file("paging_stats", 0400, kvm->debugfs_dentry, kvm, &stats_fops);
+	debugfs_create_file("paging_refusal", 0400, kvm->debugfs_dentry, kvm, &refusal_fops);
 }
