@@ -196,6 +196,9 @@ fn run(command: &[String], port: &mut Port) -> Result<Done> {
 #[error("{0}")]
 struct Lacks(String);
 
+/// Begins the parameters of `kvm`; the others are its vendor's module's.
+const GENERAL: &str = "kvm.";
+
 fn kvm(nested: bool) -> Result<()> {
     let vendor = vendor()?;
     let module = vendor.module;
@@ -210,8 +213,17 @@ fn kvm(nested: bool) -> Result<()> {
         true => ("nested.ko", 1),
         false => ("shadow.ko", 0),
     };
-    let others = fs::read_to_string(at::PARAMETERS).context(at::PARAMETERS)?;
-    load(&dir.join(file), &format!("{}={value} {others}", vendor.nested_parameter))?;
+    let parameters = fs::read_to_string(at::PARAMETERS).context(at::PARAMETERS)?;
+    let (general, others): (Vec<&str>, Vec<&str>) =
+        parameters.split_ascii_whitespace().partition(|p| p.starts_with(GENERAL));
+    load(&dir.join(file), &format!("{}={value} {}", vendor.nested_parameter, others.join(" ")))?;
+    // kvm.ko is there already.
+    for parameter in general {
+        let (name, value) =
+            parameter[GENERAL.len()..].split_once('=').context("a parameter is NAME=VALUE")?;
+        let path = Path::new("/sys/module/kvm/parameters").join(name);
+        fs::write(&path, value).with_context(|| path.display().to_string())?;
+    }
     if switchable {
         fs::write(at::PAGING_MODE, if nested { "nested" } else { "shadow" }).context(at::PAGING_MODE)?;
     }

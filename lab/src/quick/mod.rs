@@ -90,7 +90,7 @@ const fn own(name: &'static str, about: &'static str, test: fn(&Shared) -> Resul
 use Paging::{Nested, Shadow};
 
 /// All tests. Tests of one boot run in this order.
-pub static ALL: [Test; 27] = [
+pub static ALL: [Test; 28] = [
     jobs("lab", "a program's output, exit status and files come back", Nested, lab, lab_check),
     jobs(
         "inner-nested",
@@ -176,6 +176,11 @@ pub static ALL: [Test; 27] = [
         "switch-control",
         "switches work with vCPUs in every state, and are refused where they must be",
         switch::control,
+    ),
+    own(
+        "switch-sound",
+        "switches that cannot come about, protection keys, and VMMs that set state meanwhile leave a sound VM",
+        switch::sound,
     ),
     own(
         "switch-memory",

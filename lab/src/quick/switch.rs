@@ -6,14 +6,14 @@ use anyhow::Result;
 use super::{Shared, Skipped};
 use crate::switch::{Machine, judge, run};
 
-const MEMORY: [&str; 7] = ["kept-4k", "kept-2m", "notifiers", "dirty-log", "slots", "churn", "first-walk"];
+const MEMORY: [&str; 8] =
+    ["kept-4k", "kept-2m", "notifiers", "drop-wait", "dirty-log", "slots", "churn", "first-walk"];
 const HOST: [&str; 3] = ["ksm", "pageout", "thp-split"];
 const CONTROL: [&str; 16] = [
     "cap",
     "words",
     "refuse",
     "guest-hypervisor",
-    "keys",
     "by-vmm",
     "given-back",
     "timeout",
@@ -25,6 +25,18 @@ const CONTROL: [&str; 16] = [
     "real-mode",
     "pae",
     "smm",
+    "events-in-smm",
+];
+const SOUND: [&str; 9] = [
+    "keys",
+    "keys-without-wp",
+    "nested-roots",
+    "way-back",
+    "cannot-go",
+    "slots-held",
+    "signals",
+    "forgotten",
+    "hot-plugged",
 ];
 
 fn check(shared: &Shared, cases: &[&str]) -> Result<()> {
@@ -34,12 +46,17 @@ fn check(shared: &Shared, cases: &[&str]) -> Result<()> {
     };
     let lab = shared.lab.clone().with_modules(modules);
     let cases: Vec<String> = cases.iter().map(|c| c.to_string()).collect();
-    judge(&run(&lab, &cases, Machine { memory_mib: 1536, seconds: 400, exact: true })?)
+    judge(&run(&lab, &cases, None, Machine { memory_mib: 1536, seconds: 400, exact: true })?)
 }
 
 /// Permissions, refusals, and vCPUs in every state.
 pub fn control(shared: &Shared) -> Result<()> {
     check(shared, &CONTROL)
+}
+
+/// Switches that cannot come about, protection keys, guests of guests, and VMMs that set state during a switch.
+pub fn sound(shared: &Shared) -> Result<()> {
+    check(shared, &SOUND)
 }
 
 /// Kept tables, dirty logs, memory slots, guest tables.

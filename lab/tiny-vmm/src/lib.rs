@@ -121,6 +121,9 @@ enum Verb {
         /// Cases (default: all except those that take minutes).
         #[arg(value_parser = switch::names())]
         cases: Vec<String>,
+        /// Run the cases once with each window of kernel/tests/windows that many microseconds wide, and once with all.
+        #[arg(long, value_name = "MICROSECONDS")]
+        windows: Option<u64>,
         /// List the cases and exit.
         #[arg(long)]
         list: bool,
@@ -196,7 +199,7 @@ fn run(args: Args) -> Result<bool> {
             }
             Ok(all)
         }
-        Verb::Switch { cases, list } => {
+        Verb::Switch { cases, windows, list } => {
             if list {
                 let long = |name| if switch::LONG.contains(&name) { " (minutes)" } else { "" };
                 for c in &switch::ALL {
@@ -204,7 +207,7 @@ fn run(args: Args) -> Result<bool> {
                 }
                 return Ok(true);
             }
-            switch::run(&cases, tell)
+            switch::run(&cases, windows, tell)
         }
         Verb::SwitchVictim => switch::victim().map(|()| true),
         Verb::SwitchAs { user, file } => switch::as_other_user(user, &file).map(|()| true),

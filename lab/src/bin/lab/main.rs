@@ -44,7 +44,8 @@ struct Processor {
     /// Bochs's model of CPU for --vendor intel (`bochs --help cpu` lists them)
     #[arg(long, global = true, value_name = "MODEL")]
     model: Option<String>,
-    /// A parameter of the vendor's module of KVM, such as unrestricted_guest=0; may be given several times
+    /// A parameter of the vendor's module of KVM, such as unrestricted_guest=0, or of kvm itself, such as
+    /// kvm.paging_timeout_ms=100; may be given several times
     #[arg(long = "parameter", global = true, value_name = "NAME=VALUE")]
     parameters: Vec<String>,
 }

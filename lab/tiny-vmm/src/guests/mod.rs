@@ -6,7 +6,7 @@ mod random;
 mod roots;
 mod stores;
 
-pub use random::random;
+pub use random::{Rng, random};
 
 use crate::guest::Guest;
 

@@ -20,7 +20,7 @@ use crate::vendor::Begins;
 
 pub(super) const EBUSY: i32 = 16;
 const EINVAL: i32 = 22;
-const ETIMEDOUT: i32 = 110;
+pub(super) const ETIMEDOUT: i32 = 110;
 /// KVM_MP_STATE_UNINITIALIZED.
 const WAITS_FOR_SIPI: u32 = 1;
 
@@ -129,13 +129,18 @@ pub fn refuse(n: &mut Notes) -> Result<()> {
     Ok(())
 }
 
-pub fn timeout(n: &mut Notes) -> Result<()> {
+/// Sets the limit of a switch while `f` runs.
+pub(super) fn with_limit(ms: u64, f: impl FnOnce() -> Result<()>) -> Result<()> {
     const LIMIT: &str = "/sys/module/kvm/parameters/paging_timeout_ms";
     let old = std::fs::read_to_string(LIMIT).context(LIMIT)?;
-    std::fs::write(LIMIT, "100")?;
-    let result = late(n);
+    std::fs::write(LIMIT, ms.to_string())?;
+    let result = f();
     std::fs::write(LIMIT, old.trim())?;
     result
+}
+
+pub fn timeout(n: &mut Notes) -> Result<()> {
+    with_limit(100, || late(n))
 }
 
 /// A switch while a vCPU waits in the kernel for a page from user space.
@@ -300,7 +305,7 @@ pub fn victim() -> Result<()> {
 pub fn killed(n: &mut Notes) -> Result<()> {
     use std::io::{BufRead, BufReader};
     let mut switched = 0;
-    for round in 0..30u64 {
+    for round in 0..50u64 {
         let mut child =
             Command::new(std::env::current_exe()?).arg("switch-victim").stdout(Stdio::piped()).spawn()?;
         let mut path = String::new();
@@ -330,7 +335,7 @@ pub fn killed(n: &mut Notes) -> Result<()> {
         ensure!(!std::path::Path::new(&path).exists(), "{path} is still there");
     }
     n.number("switches", switched);
-    n.expect(switched > 30, || format!("only {switched} switches before the kills"));
+    n.expect(switched > 50, || format!("only {switched} switches before the kills"));
     Ok(())
 }
 
@@ -443,20 +448,23 @@ pub fn pae(n: &mut Notes) -> Result<()> {
     Ok(())
 }
 
-/// System management mode has its own address space and roots. Each round enters it in one mode, switches
-/// within, and leaves it in the other mode.
-pub fn smm(n: &mut Notes) -> Result<()> {
+/// A handler of system management interrupts, which has an address space and roots of its own.
+pub(super) struct SmmHandler;
+
+const ENTRIES: u64 = 0x3200;
+const INSIDE: u64 = 0x3208;
+const HOLD: u64 = 0x3210;
+
+pub(super) fn smm_handler(m: &Machine) -> Result<SmmHandler> {
     const SPACE: u32 = 1 << 16;
     const HANDLER: u64 = 0x38000;
-    const ENTRIES: u64 = 0x3200;
-    const INSIDE: u64 = 0x3208;
-    const HOLD: u64 = 0x3210;
-    let inside = crate::vm::vendor()?.switches_without_paging;
-    let m = Machine::new(MachineSpec::default())?;
     m.slot(SPACE, 0, m.memory.len(), m.memory.host_address(), 0)?;
     m.memory.write(HANDLER, &code()[Routine::Smi.offset() as usize..])?;
-    let flag = |at: u64, value: u64| m.memory.write(at, &value.to_le_bytes());
-    let comes = |at: u64, value: u64| -> Result<bool> {
+    Ok(SmmHandler)
+}
+
+impl SmmHandler {
+    fn comes(m: &Machine, at: u64, value: u64) -> Result<bool> {
         let until = Instant::now() + Duration::from_secs(20);
         while m.memory.read(at)? & 0xffff_ffff != value {
             if Instant::now() > until {
@@ -465,31 +473,47 @@ pub fn smm(n: &mut Notes) -> Result<()> {
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(true)
-    };
-    let rounds = 20;
-    for round in 1..=rounds {
-        flag(HOLD, 1)?;
-        flag(STOP, 0)?;
+    }
+
+    /// Starts vCPU 0, which writes `round` to 64 pages of data when it is out of the handler; now it is within.
+    pub(super) fn enter(&self, m: &Machine, round: u64) -> Result<()> {
+        m.memory.write(HOLD, &1u64.to_le_bytes())?;
+        m.memory.write(STOP, &0u64.to_le_bytes())?;
         m.with(0, |v| v.smi().context("KVM_SMI"))?;
         let data = Args { rax: round, rdi: DATA, rsi: 64, rdx: 4096, r8: STOP, ..Args::default() };
         m.go(0, Routine::Sweep, data)?;
-        if !comes(INSIDE, 1)? {
+        if !SmmHandler::comes(m, INSIDE, 1)? {
             bail!("round {round}: the handler was not entered, and the vCPU: {:?}", m.stop(0));
         }
+        Ok(())
+    }
+
+    /// Lets the handler end.
+    pub(super) fn leave(&self, m: &Machine) -> Result<()> {
+        m.memory.write(HOLD, &0u64.to_le_bytes())?;
+        ensure!(SmmHandler::comes(m, INSIDE, 0)?, "the handler did not end");
+        Ok(())
+    }
+}
+
+/// Each round enters the handler in one mode, switches within, and leaves it in the other mode.
+pub fn smm(n: &mut Notes) -> Result<()> {
+    let inside = crate::vm::vendor()?.switches_without_paging;
+    let m = Machine::new(MachineSpec { keys: true, ..MachineSpec::default() })?;
+    let handler = smm_handler(&m)?;
+    let rounds = 20;
+    for round in 1..=rounds {
+        handler.enter(&m, round)?;
         let mode = if round % 2 == 1 { "shadow" } else { "nested" };
         if inside {
             m.switch(mode)?;
         } else {
             // In shadow paging every other time.
-            n.same(
-                "in SMM",
-                m.try_switch(if m.mode()? == "nested" { "shadow" } else { "nested" })?,
-                Err(EBUSY),
-            );
+            let other = if m.mode()? == "nested" { "shadow" } else { "nested" };
+            n.same("in SMM", m.try_switch(other)?, Err(EBUSY));
         }
         n.same("inside after the switch", m.memory.read(INSIDE)? & 0xffff_ffff, 1);
-        flag(HOLD, 0)?;
-        ensure!(comes(INSIDE, 0)?, "round {round}: the handler did not end");
+        handler.leave(&m)?;
         n.same("entries", m.memory.read(ENTRIES)? & 0xffff_ffff, round);
         m.stop(0)?;
         if !inside {

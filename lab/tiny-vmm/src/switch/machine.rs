@@ -36,6 +36,8 @@ pub const CODE_GPA: u64 = 0x1000;
 pub const STOP: u64 = 0x3000;
 /// Address of vCPU n's counter.
 pub const COUNT: u64 = 0x3100;
+/// The error of a KVM_RUN that a signal ended.
+const INTERRUPTED: &str = "interrupted";
 const TABLES_GFN: u64 = 0x100;
 const IDENTITY: u64 = 32 << 20;
 pub const DATA_GPA: u64 = IDENTITY;
@@ -121,7 +123,7 @@ pub struct MachineSpec {
     pub irqchip: bool,
     /// Sets the mode by the capability before the first vCPU, if set.
     pub nested: Option<bool>,
-    /// Whether vCPUs have protection keys, if KVM offers them. A vCPU with them keeps its mode in SMM.
+    /// Whether vCPUs have protection keys, if KVM offers them.
     pub keys: bool,
 }
 
@@ -257,6 +259,41 @@ impl Machine {
         self.end(vcpu).map(drop)
     }
 
+    /// [`Machine::with`], without waiting for its end.
+    pub fn begin_with(
+        &self,
+        vcpu: usize,
+        f: impl FnOnce(&mut VcpuFd) -> Result<()> + Send + 'static,
+    ) -> Result<()> {
+        self.order(vcpu, Order::With(Box::new(f)))
+    }
+
+    /// Sets a vCPU's registers for a routine that the next KVM_RUN begins.
+    pub fn prepare(&self, vcpu: usize, routine: Routine, args: Args) -> Result<()> {
+        self.with(vcpu, move |v| set_going(v, routine, args))
+    }
+
+    /// Interrupts a vCPU's KVM_RUN.
+    pub fn interrupt(&self, vcpu: usize) -> Result<()> {
+        match self.end_under_signals(vcpu, Duration::from_millis(1)) {
+            Err(e) if format!("{e:#}").contains(INTERRUPTED) => Ok(()),
+            Err(e) => Err(e),
+            Ok(left) => bail!("vCPU {vcpu} came to an end: {left:?}"),
+        }
+    }
+
+    /// Waits for a vCPU's end while its thread gets a signal again and again.
+    pub fn end_under_signals(&self, vcpu: usize, every: Duration) -> Result<Left> {
+        let v = &self.vcpus[vcpu];
+        for _ in 0..20_000 {
+            v.thread.as_ref().context("no thread")?.kill(SIGRTMIN())?;
+            if let Ok(end) = v.done.recv_timeout(every) {
+                return end.with_context(|| format!("vCPU {vcpu}"));
+            }
+        }
+        bail!("vCPU {vcpu} does not come to an end under signals")
+    }
+
     /// Writes to `pages` pages of data.
     pub fn fill(&self, vcpu: usize, at: u64, stride: u64, count: u64, tag: u64) -> Result<()> {
         self.run(vcpu, Routine::Fill, Args { rax: tag, rdi: at, rsi: count, rdx: stride, ..Args::default() })
@@ -328,6 +365,14 @@ impl Machine {
     /// KVM's figures of this VM's switches, by name.
     pub fn stats(&self) -> Result<BTreeMap<&'static str, u64>> {
         Ok(self.paging()?.stats()?.known().collect())
+    }
+
+    /// A line of `paging_stats`.
+    pub fn counter(&self, name: &str) -> Result<u64> {
+        let path = self.debugfs().join("paging_stats");
+        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' '));
+        Ok(line.with_context(|| format!("{} has no {name}", path.display()))?.parse()?)
     }
 
     /// A statistic of KVM for this VM, summed over all vCPUs.
@@ -455,7 +500,7 @@ fn run(vcpu: &mut VcpuFd) -> Result<Left> {
                 let cr2 = vcpu.get_sregs().map(|s| s.cr2).unwrap_or(0);
                 bail!("unexpected exit {other} at {rip:#x}, CR2 {cr2:#x}");
             }
-            Err(e) if e.errno() == rustix::io::Errno::INTR.raw_os_error() => bail!("interrupted"),
+            Err(e) if e.errno() == rustix::io::Errno::INTR.raw_os_error() => bail!(INTERRUPTED),
             // A vCPU that waited for its start was woken.
             Err(e) if e.errno() == rustix::io::Errno::AGAIN.raw_os_error() => {}
             Err(e) => return Err(e).context("KVM_RUN"),

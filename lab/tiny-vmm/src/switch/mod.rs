@@ -7,12 +7,18 @@
 mod control;
 mod cost;
 mod host;
+mod inner;
+mod keys;
 mod machine;
 mod memory;
 mod needs;
 mod routines;
+mod sound;
+mod vmm;
+mod windows;
 
 pub use control::{as_other_user, victim};
+use windows::Windows;
 
 use std::collections::BTreeMap;
 
@@ -71,6 +77,9 @@ impl Notes {
 pub struct Fact {
     fact: &'static str,
     case: &'static str,
+    /// The window that was widened.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    window: Option<String>,
     kernel: String,
     agree: bool,
     /// Why the case did not run.
@@ -86,7 +95,7 @@ const fn case(name: &'static str, about: &'static str, run: fn(&mut Notes) -> Re
 }
 
 /// All cases. Cases that take minutes under emulation run only by name.
-pub static ALL: [Case; 29] = [
+pub static ALL: [Case; 41] = [
     case("cap", "the capability chooses the mode of a VM before its first vCPU, and later", control::cap),
     case("words", "unknown words, other users and modes that are there already", control::words),
     case("refuse", "a vCPU that is a hypervisor itself keeps its mode; all is as before", control::refuse),
@@ -95,7 +104,31 @@ pub static ALL: [Case; 29] = [
         "a guest in shadow paging that begins to be a hypervisor brings its VM back to nested paging",
         needs::guest_hypervisor,
     ),
-    case("keys", "so does a guest that begins to use protection keys", needs::keys),
+    case(
+        "keys",
+        "protection keys hold in either mode, while the guest changes them and the VM is switched",
+        keys::keys,
+    ),
+    case("keys-without-wp", "keys without CR0.WP bring the VM back to nested paging", keys::keys_without_wp),
+    case("nested-roots", "a guest runs a guest of its own right after a stay in shadow paging", inner::roots),
+    case("way-back", "a switch back that fails: all vCPUs go on in shadow paging", sound::way_back),
+    case(
+        "cannot-go",
+        "a guest needs nested paging and its VM cannot go there: the instruction fails",
+        sound::cannot_go,
+    ),
+    case("slots-held", "slots_lock is held for long: the switch ends at its limit", sound::slots_held),
+    case(
+        "drop-wait",
+        "a notifier waits at most a batch while up to 16,000 pages are dropped",
+        sound::drop_wait,
+    ),
+    case("signals", "signals while KVM_SET_SREGS brings the VM back", vmm::signals),
+    case("forgotten", "state that could not be set brings no VM back later", vmm::forgotten),
+    case("events-in-smm", "events of a vCPU in SMM are written back as they were", vmm::events_in_smm),
+    case("hot-plugged", "vCPUs that are plugged in during switches, some as hypervisors", vmm::hot_plugged),
+    case("noncoherent-dma", "a device needs the guest's memory types", vmm::noncoherent_dma),
+    case("no-memory", "each allocation fails in turn", vmm::no_memory),
     case("by-vmm", "a VMM without CAP_SYS_ADMIN chooses shadow paging only where allowed", needs::by_vmm),
     case(
         "given-back",
@@ -142,9 +175,22 @@ pub fn names() -> Vec<&'static str> {
     ALL.iter().map(|c| c.name).collect()
 }
 
-/// Runs cases and reports each when it ends. True if all conditions hold.
-pub fn run(names: &[String], mut tell: impl FnMut(&Fact) -> Result<()>) -> Result<bool> {
+/// Runs cases and reports each when it ends. With `widen`, once with each window of the modules of
+/// `kernel/tests/windows` that wide (in microseconds), and once with all. True if all conditions hold.
+pub fn run(names: &[String], widen: Option<u64>, mut tell: impl FnMut(&Fact) -> Result<()>) -> Result<bool> {
     machine::handle_signal()?;
+    let Some(us) = widen else { return once(names, None, &mut tell) };
+    let windows = Windows::here()?;
+    let mut all = true;
+    for window in windows.names().iter().map(String::as_str).chain([windows::ALL]) {
+        let wide = windows.widen(window, us)?;
+        all &= once(names, Some(window), &mut tell)?;
+        drop(wide);
+    }
+    Ok(all)
+}
+
+fn once(names: &[String], window: Option<&str>, tell: &mut impl FnMut(&Fact) -> Result<()>) -> Result<bool> {
     let kernel = crate::vm::host_kernel()?;
     let mut all = true;
     for case in &ALL {
@@ -165,6 +211,7 @@ pub fn run(names: &[String], mut tell: impl FnMut(&Fact) -> Result<()>) -> Resul
         tell(&Fact {
             fact: "switch",
             case: case.name,
+            window: window.map(str::to_owned),
             kernel: kernel.clone(),
             agree: notes.wrong.is_empty() && notes.skipped.is_none(),
             skipped: notes.skipped,

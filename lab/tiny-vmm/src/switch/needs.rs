@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::Notes;
 use super::control::EBUSY;
-use super::machine::{Args, CAP, DATA, Machine, MachineSpec, keys as keys_of};
+use super::machine::{Args, CAP, DATA, Machine, MachineSpec};
 use super::routines::Routine;
 use crate::vendor::Begins;
 
@@ -67,7 +67,7 @@ pub fn given_back(n: &mut Notes) -> Result<()> {
     Ok(())
 }
 
-fn without_reverse_maps(n: &mut Notes, m: &Machine) -> Result<()> {
+pub(super) fn without_reverse_maps(n: &mut Notes, m: &Machine) -> Result<()> {
     let until = Instant::now() + Duration::from_secs(10);
     while m.has_reverse_maps()? && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(1));
@@ -139,7 +139,7 @@ pub fn guest_hypervisor(n: &mut Notes) -> Result<()> {
 const POINTER: u64 = 0x3308;
 
 /// Makes vCPU 2 one whose firmware allowed VMX, and a region for VMXON.
-fn allow_vmxon(m: &Machine) -> Result<()> {
+pub(super) fn allow_vmxon(m: &Machine) -> Result<()> {
     const REGION: u64 = 24 << 20;
     const FEATURE_CONTROL: u32 = 0x3a;
     const VMX_BASIC: u32 = 0x480;
@@ -160,22 +160,4 @@ fn allow_vmxon(m: &Machine) -> Result<()> {
     })?;
     m.memory.write(REGION, &revision.to_le_bytes())?;
     m.memory.write(POINTER, &REGION.to_le_bytes())
-}
-
-pub fn keys(n: &mut Notes) -> Result<()> {
-    const PKE: u64 = 1 << 22;
-    let kvm = kvm_ioctls::Kvm::new()?;
-    let mut cpuid = kvm.get_supported_cpuid(kvm_bindings::KVM_MAX_CPUID_ENTRIES)?;
-    if keys_of(&mut cpuid).is_none() {
-        let cpu = std::fs::read_to_string("/proc/cpuinfo")?;
-        if cpu.split_ascii_whitespace().any(|flag| flag == "pku") {
-            n.expect(false, || "KVM does not offer the processor's protection keys".into());
-        } else {
-            n.skip("the processor has no protection keys");
-        }
-        return Ok(());
-    }
-    let left = brings_back(n, Routine::Cr4, Args { r9: PKE, ..Args::default() }, |_| Ok(()))?;
-    n.expect(left & PKE != 0, || format!("CR4 is {left:#x}"));
-    Ok(())
 }

@@ -11,7 +11,8 @@ global_asm!(
     ".global bifold_guest_begin, bifold_guest_end",
     ".global bifold_guest_fill, bifold_guest_check, bifold_guest_spin, bifold_guest_halt",
     ".global bifold_guest_churn, bifold_guest_sweep, bifold_guest_real, bifold_guest_pae, bifold_guest_smi",
-    ".global bifold_guest_msr, bifold_guest_cr4, bifold_guest_vmxon",
+    ".global bifold_guest_msr, bifold_guest_vmxon",
+    ".global bifold_guest_steps, bifold_guest_steps_fault, bifold_guest_vmrun, bifold_guest_inner",
     "bifold_guest_begin:",
     // Writes RAX + address to every RDX-th byte from RDI, RSI times.
     "bifold_guest_fill:",
@@ -107,14 +108,6 @@ global_asm!(
     "rdmsr",
     "mov [rsi], eax",
     "out 0x10, al",
-    // The same of CR4.
-    "bifold_guest_cr4:",
-    "mov rcx, cr4",
-    "or rcx, r9",
-    "mov cr4, rcx",
-    "mov rcx, cr4",
-    "mov [rsi], rcx",
-    "out 0x10, al",
     // Sets CR4.VMXE, executes VMXON with the region whose address is at RDI, and writes 1 to RSI if that succeeded.
     "bifold_guest_vmxon:",
     "mov rcx, cr4",
@@ -124,6 +117,81 @@ global_asm!(
     "jbe 2f",
     "mov qword ptr [rsi], 1",
     "2: out 0x10, al",
+    // Executes the RSI steps at RDI, of 32 bytes each: address, value, kind (0 load, 1 store, 2 INVLPG, 3 WRPKRU, 4 MOV to
+    // CR4), and where the error code of a page fault goes, or -1. RDX is the stack's top.
+    "bifold_guest_steps:",
+    "mov r12, rdx",
+    "2: mov rsp, r12",
+    "mov r8, -1",
+    "mov r9, [rdi]",
+    "mov rax, [rdi + 8]",
+    "mov r11, [rdi + 16]",
+    "cmp r11, 1",
+    "je 4f",
+    "cmp r11, 2",
+    "je 5f",
+    "cmp r11, 3",
+    "je 6f",
+    "cmp r11, 4",
+    "je 7f",
+    "mov rax, [r9]",
+    "jmp 3f",
+    "4: mov [r9], rax",
+    "jmp 3f",
+    "5: invlpg [r9]",
+    "jmp 3f",
+    "6: xor ecx, ecx",
+    "xor edx, edx",
+    "wrpkru",
+    "jmp 3f",
+    "7: mov cr4, rax",
+    "jmp 3f",
+    // The handler of page faults: the step is over.
+    "bifold_guest_steps_fault:",
+    "mov r8, [rsp]",
+    "3: mov [rdi + 24], r8",
+    "add rdi, 32",
+    "dec rsi",
+    "jnz 2b",
+    "out 0x10, al",
+    // Becomes a hypervisor: EFER.SVME, R9 is the page for its state. Runs the guest of the VMCB at RAX from R10, again and
+    // again, and counts in RBP. The guest adds 1 at R11, in one of 64 pages after the other. After RSI rounds the vCPU is a
+    // hypervisor no more.
+    "bifold_guest_vmrun:",
+    "mov r8, rax",
+    "mov rdi, r11",
+    "mov ecx, 0xc0000080",
+    "rdmsr",
+    "or eax, 0x1000",
+    "wrmsr",
+    "mov rax, r9",
+    "xor edx, edx",
+    "mov ecx, 0xc0010117",
+    "wrmsr",
+    "mov rax, r8",
+    "xor ebp, ebp",
+    "2: mov [rax + 0x578], r10",
+    "mov r11, rbp",
+    "and r11, 63",
+    "shl r11, 12",
+    "add r11, rdi",
+    "vmrun rax",
+    // Anything but VMMCALL ends it.
+    "cmp qword ptr [rax + 0x70], 0x81",
+    "jne 3f",
+    "inc rbp",
+    "cmp rbp, rsi",
+    "jb 2b",
+    "3: mov rbx, [r8 + 0x70]",
+    "mov ecx, 0xc0000080",
+    "rdmsr",
+    "and eax, 0xffffefff",
+    "wrmsr",
+    "out 0x10, al",
+    "bifold_guest_inner:",
+    "inc qword ptr [r11]",
+    "vmmcall",
+    "ud2",
     // In real mode: counts at 0x3100 (CX) and 0x3108 (CX times three) until the word at 0x3000 is not 0.
     ".code16",
     "bifold_guest_real:",
@@ -195,8 +263,11 @@ unsafe extern "C" {
     static bifold_guest_pae: u8;
     static bifold_guest_smi: u8;
     static bifold_guest_msr: u8;
-    static bifold_guest_cr4: u8;
     static bifold_guest_vmxon: u8;
+    static bifold_guest_steps: u8;
+    static bifold_guest_steps_fault: u8;
+    static bifold_guest_vmrun: u8;
+    static bifold_guest_inner: u8;
 }
 
 /// A routine.
@@ -213,8 +284,11 @@ pub enum Routine {
     Pae,
     Smi,
     Msr,
-    Cr4,
     Vmxon,
+    Steps,
+    Vmrun,
+    /// Of the guest's own guest.
+    Inner,
 }
 
 impl Routine {
@@ -231,11 +305,18 @@ impl Routine {
             Routine::Pae => &raw const bifold_guest_pae,
             Routine::Smi => &raw const bifold_guest_smi,
             Routine::Msr => &raw const bifold_guest_msr,
-            Routine::Cr4 => &raw const bifold_guest_cr4,
             Routine::Vmxon => &raw const bifold_guest_vmxon,
+            Routine::Steps => &raw const bifold_guest_steps,
+            Routine::Vmrun => &raw const bifold_guest_vmrun,
+            Routine::Inner => &raw const bifold_guest_inner,
         };
         at as u64 - &raw const bifold_guest_begin as u64
     }
+}
+
+/// Offset of the page-fault handler of [`Routine::Steps`].
+pub fn steps_fault() -> u64 {
+    &raw const bifold_guest_steps_fault as u64 - &raw const bifold_guest_begin as u64
 }
 
 /// All of them.
@@ -255,6 +336,6 @@ mod tests {
         assert!(Routine::Fill.offset() < Routine::Check.offset());
         assert!(Routine::Churn.offset() < Routine::Real.offset());
         // OUT 0x10, AL ends each but the halt and the handler.
-        assert_eq!(code().windows(2).filter(|w| *w == [0xe6, 0x10]).count(), 10);
+        assert_eq!(code().windows(2).filter(|w| *w == [0xe6, 0x10]).count(), 11);
     }
 }

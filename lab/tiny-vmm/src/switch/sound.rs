@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Cases of switches that cannot come about, and of locks: whoever is in the way, the VM runs on in a mode in which it can,
+//! and nobody waits without a limit.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use rustix::mm::{Advice, MapFlags, ProtFlags, UserfaultfdFlags, madvise, mmap_anonymous, userfaultfd};
+
+use super::Notes;
+use super::control::{ETIMEDOUT, with_limit};
+use super::machine::{Args, DATA, DATA_GPA, Machine, MachineSpec};
+use super::needs::allow_vmxon;
+use super::routines::Routine;
+use crate::tables::{ACCESSED, PRESENT, WRITE, index};
+use crate::vendor::Begins;
+
+const CR4_VMXE: u64 = 1 << 13;
+
+fn userfault(start: u64, len: u64) -> Result<OwnedFd> {
+    // SAFETY: the descriptor is only used for memory of this program that nothing else refers to.
+    let fd = unsafe { userfaultfd(UserfaultfdFlags::CLOEXEC) }.context("userfaultfd")?;
+    super::host::userfault(&fd, start, len)?;
+    Ok(fd)
+}
+
+/// A vCPU that waits in the kernel for a page of data: no switch can stop it.
+struct Stuck {
+    fd: OwnedFd,
+    page: u64,
+}
+
+impl Stuck {
+    fn new(m: &Machine, vcpu: usize) -> Result<Stuck> {
+        const PAGE: u64 = 1000;
+        let page = m.memory.host_address() + DATA_GPA + (PAGE << 12);
+        let fd = userfault(page, 4096)?;
+        m.go(vcpu, Routine::Fill, Args { rdi: DATA + (PAGE << 12), rsi: 1, rdx: 4096, ..Args::default() })?;
+        std::thread::sleep(Duration::from_millis(50));
+        Ok(Stuck { fd, page })
+    }
+
+    fn free(self, m: &Machine, vcpu: usize) -> Result<()> {
+        super::host::supply(&self.fd, self.page)?;
+        m.end(vcpu).map(drop)
+    }
+}
+
+fn runs(n: &mut Notes, m: &Machine, vcpu: usize, when: &str) -> Result<()> {
+    let before = m.count(vcpu)?;
+    let until = Instant::now() + Duration::from_secs(5);
+    while m.count(vcpu)? == before && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    n.expect(m.count(vcpu)? > before, || format!("vCPU {vcpu} does not run any more {when}"));
+    Ok(())
+}
+
+/// A switch back to nested paging that fails: each vCPU goes on in shadow paging, also one that could not begin a stay
+/// there as it is now (CR4.VMXE on Intel).
+pub fn way_back(n: &mut Notes) -> Result<()> {
+    with_limit(100, || {
+        let m = Machine::new(MachineSpec { vcpus: 4, nested: Some(false), ..MachineSpec::default() })?;
+        if crate::vm::vendor()?.hypervisor.begins == Begins::Vmxon {
+            for vcpu in [0, 3] {
+                m.with(vcpu, |v| {
+                    let mut s = v.get_sregs()?;
+                    s.cr4 |= CR4_VMXE;
+                    Ok(v.set_sregs(&s)?)
+                })?;
+            }
+        }
+        m.spin(0)?;
+        m.fill(1, DATA, 4096, 64, 1)?;
+        let stuck = Stuck::new(&m, 2)?;
+        for _ in 0..3 {
+            n.same("with a vCPU that waits", m.try_switch("nested")?, Err(ETIMEDOUT));
+            n.same("mode", m.mode()?.as_str(), "shadow");
+            runs(n, &m, 0, "after a switch that failed")?;
+            // vCPU 3 was outside of KVM_RUN.
+            m.fill(3, DATA, 4096, 64, 1)?;
+            n.same("pages wrong", m.wrong(1, DATA, 4096, 64, 1)?, 0);
+        }
+        n.same("timed out", m.counter("timed_out")?, 3);
+        stuck.free(&m, 2)?;
+        n.same("when the page has come", m.try_switch("nested")?, Ok(()));
+        m.stop(0)?;
+        n.same("pages wrong", m.wrong(3, DATA, 4096, 64, 1)?, 0);
+        Ok(())
+    })
+}
+
+/// A guest in shadow paging needs nested paging, and its VM cannot go there: the instruction fails after some tries, as
+/// where the firmware has turned the feature off. Without a handler for that the guest shuts down.
+pub fn cannot_go(n: &mut Notes) -> Result<()> {
+    with_limit(100, || {
+        let m = Machine::new(MachineSpec { vcpus: 3, nested: Some(false), ..MachineSpec::default() })?;
+        let stuck = Stuck::new(&m, 1)?;
+        m.spin(0)?;
+        let begun = Instant::now();
+        let end = match crate::vm::vendor()?.hypervisor.begins {
+            Begins::Msr(msr, bit) => {
+                m.run(2, Routine::Msr, Args { rsi: 0x3300, r8: msr.into(), r9: bit, ..Args::default() })
+            }
+            Begins::Vmxon => {
+                allow_vmxon(&m)?;
+                m.run(2, Routine::Vmxon, Args { rdi: 0x3308, rsi: 0x3300, ..Args::default() })
+            }
+        };
+        let text = end.map_or_else(|e| format!("{e:#}"), |left| format!("it succeeded: {left:?}"));
+        n.expect(text.contains("Shutdown"), || format!("the instruction was to fail: {text}"));
+        n.expect(begun.elapsed() < Duration::from_secs(30), || format!("it took {:?}", begun.elapsed()));
+        n.same("given up", m.counter("by_guest_failed")?, 1);
+        let tries = m.counter("timed_out")?;
+        n.expect((2..=10).contains(&tries), || format!("{tries} tries"));
+        n.same("mode", m.mode()?.as_str(), "shadow");
+        runs(n, &m, 0, "after another's instruction failed")?;
+        stuck.free(&m, 1)?;
+        n.same("when the page has come", m.try_switch("nested")?, Ok(()));
+        m.stop(0)?;
+        Ok(())
+    })
+}
+
+/// Somebody has slots_lock for long, here a reader of the dirty log whose buffer is not there: the standstill has its limit
+/// all the same.
+pub fn slots_held(n: &mut Notes) -> Result<()> {
+    with_limit(200, || {
+        let m = Machine::new(MachineSpec { vcpus: 2, nested: Some(false), ..MachineSpec::default() })?;
+        m.fill(1, DATA, 4096, 64, 1)?;
+        // KVM_MEM_LOG_DIRTY_PAGES.
+        m.slot(0, 0, m.memory.len(), m.memory.host_address(), 1)?;
+        m.spin(0)?;
+        let len = 64 << 10;
+        // SAFETY: a new mapping.
+        let buffer = unsafe {
+            mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)?
+        } as u64;
+        let missing = userfault(buffer, len as u64)?;
+        let fd = Arc::clone(&m.fd);
+        let reader = std::thread::spawn(move || dirty_log(&fd, buffer));
+        std::thread::sleep(Duration::from_millis(100));
+        for _ in 0..2 {
+            n.same("with slots_lock held", m.try_switch("nested")?, Err(ETIMEDOUT));
+            let stood = m.stats()?["quiesce_ns_worst"];
+            n.expect(stood < 250_000_000, || format!("it stood still for {stood} ns"));
+            n.same("mode", m.mode()?.as_str(), "shadow");
+            runs(n, &m, 0, "after a switch that waited for slots_lock")?;
+        }
+        super::host::supply(&missing, buffer)?;
+        reader.join().map_err(|_| anyhow::anyhow!("the log's reader died"))?.context("the dirty log")?;
+        n.same("without it", m.try_switch("nested")?, Ok(()));
+        m.stop(0)?;
+        n.same("pages wrong", m.wrong(1, DATA, 4096, 64, 1)?, 0);
+        // SAFETY: the mapping of above, which nobody uses any more.
+        unsafe { rustix::mm::munmap(buffer as *mut _, len) }?;
+        Ok(())
+    })
+}
+
+/// KVM_GET_DIRTY_LOG of slot 0 into a buffer.
+fn dirty_log(vm: &impl AsRawFd, buffer: u64) -> Result<()> {
+    // _IOW(KVMIO, 0x42, struct kvm_dirty_log)
+    const KVM_GET_DIRTY_LOG: u64 = 0x4010_ae42;
+    let log = kvm_bindings::kvm_dirty_log { slot: 0, ..Default::default() };
+    let mut log = log;
+    log.__bindgen_anon_1.dirty_bitmap = buffer as *mut _;
+    // SAFETY: the buffer is larger than the bitmap of the slot, and lives until the reader has ended.
+    let end = unsafe { libc::ioctl(vm.as_raw_fd(), KVM_GET_DIRTY_LOG, &log) };
+    ensure!(end == 0, std::io::Error::last_os_error());
+    Ok(())
+}
+
+/// Thousands of shadow pages are dropped behind a switch: a notifier of the host's memory management waits no longer than
+/// for a batch of them. The times are emulated, on a machine whose time counts instructions.
+pub fn drop_wait(n: &mut Notes) -> Result<()> {
+    const NUMBERS: [u64; 3] = [1000, 4000, 16_000];
+    let mut worst = Vec::new();
+    for number in NUMBERS {
+        let m = Machine::new(MachineSpec { pages: 2 * NUMBERS[2] + 512, ..MachineSpec::default() })?;
+        // More than KVM keeps by itself for this much memory.
+        // SAFETY: no memory is passed. _IO(KVMIO, 0x44)
+        let end = unsafe { libc::ioctl(m.fd.as_raw_fd(), 0xae44, 2 * NUMBERS[2]) };
+        ensure!(end == 0, "KVM_SET_NR_MMU_PAGES: {}", std::io::Error::last_os_error());
+        let at = sparse(&m, number)?;
+        let idle = notified(&m, || {
+            std::thread::sleep(Duration::from_millis(100));
+            Ok(())
+        })?;
+        let mut during = Duration::ZERO;
+        for _ in 0..3 {
+            m.switch("shadow")?;
+            m.run(0, Routine::Check, Args { rdi: at, rsi: number, rdx: 2 << 20, ..Args::default() })?;
+            let pages = m.stats()?["shadow_pages"];
+            n.expect(pages >= number, || format!("only {pages} shadow pages, not {number}"));
+            during = during.max(notified(&m, || m.switch("nested"))?);
+            n.number(format!("{number}_drop_us"), m.stats()?["drop_ns_last"] / 1000);
+        }
+        let us = |d: Duration| d.as_micros() as u64;
+        n.number(format!("{number}_wait_us"), us(during));
+        n.number(format!("{number}_wait_idle_us"), us(idle));
+        n.expect(during < idle + Duration::from_millis(5), || {
+            format!("{number} shadow pages: the notifier waited {during:?}, and {idle:?} without a switch")
+        });
+        worst.push(during);
+    }
+    // Growing with the number, 16 times the pages would be 16 times the wait.
+    n.expect(worst[2] < 2 * worst[0] + Duration::from_millis(2), || format!("it grows: {worst:?}"));
+    Ok(())
+}
+
+/// Maps `number` leaf tables of one page each, 2 MB apart, and returns the address. The tables are in the data.
+fn sparse(m: &Machine, number: u64) -> Result<u64> {
+    const AT: u64 = 0x100_0000_0000;
+    const TABLE: u64 = PRESENT | WRITE | ACCESSED;
+    let page = |n: u64| DATA_GPA + (n << 12);
+    let directories = number.div_ceil(512);
+    let set = |at: u64, entry: u64| m.memory.write(at, &entry.to_le_bytes());
+    set(m.root + 8 * index(AT, 4) as u64, page(0) | TABLE)?;
+    for d in 0..directories {
+        set(page(0) + 8 * d, page(1 + d) | TABLE)?;
+    }
+    for leaf in 0..number {
+        let table = page(1 + directories + leaf);
+        set(page(1 + leaf / 512) + 8 * (leaf % 512), table | TABLE)?;
+        set(table, page(0) | TABLE)?;
+    }
+    Ok(AT)
+}
+
+/// The longest time from when a page was to be taken from the VM until it was, while something else goes on.
+fn notified(m: &Machine, meanwhile: impl FnOnce() -> Result<()>) -> Result<Duration> {
+    const EVERY: Duration = Duration::from_micros(300);
+    let end = Arc::new(AtomicBool::new(false));
+    // The last page of the data, which no table is in.
+    let page = m.memory.host_address() + m.memory.len() - 4096;
+    let taker = std::thread::spawn({
+        let end = Arc::clone(&end);
+        move || -> Result<Duration> {
+            // Before all others: its wait is for locks, not for a CPU.
+            let realtime = libc::sched_param { sched_priority: 50 };
+            // SAFETY: the structure lives as long as the call.
+            let set = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &realtime) };
+            ensure!(set == 0, "SCHED_FIFO: {}", std::io::Error::last_os_error());
+            let mut worst = Duration::ZERO;
+            while !end.load(Ordering::Relaxed) {
+                let due = Instant::now() + EVERY;
+                std::thread::sleep(EVERY);
+                // SAFETY: a page of the machine's memory, to which this program holds no reference.
+                unsafe {
+                    (page as *mut u64).write_volatile(1);
+                    madvise(page as *mut _, 4096, Advice::LinuxDontNeed)?;
+                }
+                worst = worst.max(due.elapsed());
+            }
+            Ok(worst)
+        }
+    });
+    let done = meanwhile();
+    end.store(true, Ordering::Relaxed);
+    let worst = taker.join().map_err(|_| anyhow::anyhow!("the notifier's thread died"))?;
+    done?;
+    worst
+}
