@@ -22,9 +22,9 @@
 
 struct shared *shared;
 int shared_fd = -1;
-const char *const kind_names[KINDS] = {"memory", "fork", "protect", "huge", "tables", "compute"};
+const char *const kind_names[KINDS] = {"memory", "fork", "protect", "huge", "tables", "compute", "keys"};
 static void (*const run[KINDS])(struct worker *) = {run_memory, run_fork,   run_protect,
-                                                   run_huge,   run_tables, run_compute};
+                                                   run_huge,   run_tables, run_compute, run_keys};
 static int line_fd = 1;
 static int is_init;
 
@@ -176,7 +176,7 @@ static double now(void)
 
 static void report(const char *what, double seconds)
 {
-    char text[256];
+    char text[320];
     int n = 0;
 
     for (int k = 0; k < KINDS; k++)
@@ -241,9 +241,11 @@ int main(int argc, char **argv)
     setenv("STORM_SHARED", text, 1);
     for (int k = 0; k < KINDS; k++) {
         /* Two that compute for each CPU: in shadow paging the others are hardly ever in the guest. */
-        unsigned each = k == COMPUTE ? 2 * threads : k == MEMORY || k == FORK ? (threads + 1) / 2 : 1;
+        unsigned each = k == COMPUTE                              ? 2 * threads
+                        : k == MEMORY || k == FORK || k == KEYS ? (threads + 1) / 2
+                                                                  : 1;
         const char *at = strstr(load, kind_names[k]);
-        if (!at && strcmp(load, "all"))
+        if (!at && (strcmp(load, "all") || (k == KEYS && !has_keys())))
             continue;
         for (unsigned i = 0; i < each && workers < WORKERS; i++)
             pids[workers++] = start((enum kind)k, i, threads, seed);

@@ -24,7 +24,7 @@
 #define WORDS (PAGE / 8)
 #define HUGE_PAGE (2ul << 20)
 
-enum kind { MEMORY, FORK, PROTECT, HUGE, TABLES, COMPUTE, KINDS };
+enum kind { MEMORY, FORK, PROTECT, HUGE, TABLES, COMPUTE, KEYS, KINDS };
 
 /* What all processes share, in a memfd: it outlives exec. */
 struct shared {
@@ -118,6 +118,9 @@ void run_protect(struct worker *w);
 void run_huge(struct worker *w);
 void run_tables(struct worker *w);
 void run_compute(struct worker *w);
+void run_keys(struct worker *w);
+/* Whether the kernel offers protection keys. */
+int has_keys(void);
 /* What a process that run_fork executed does. */
 int after_exec(const char *seed, const char *fd);
 

@@ -12,7 +12,7 @@ use super::{Answer, Attempt, Lab, Output, Plan};
 use crate::vendor::Emulator;
 
 /// The kernel's parameters under every emulator.
-pub(super) const COMMAND_LINE: &str = "console=ttyS0 quiet nokaslr panic=-1 rdinit=/init no_timer_check \
+pub(super) const COMMAND_LINE: &str = "console=ttyS0 quiet nokaslr panic=-1 oops=panic rdinit=/init no_timer_check \
      tsc=reliable mitigations=off cryptomgr.notests=1 transparent_hugepage=never random.trust_cpu=on";
 
 /// Files that an emulator opens by the number of their descriptors.

@@ -90,7 +90,7 @@ const fn own(name: &'static str, about: &'static str, test: fn(&Shared) -> Resul
 use Paging::{Nested, Shadow};
 
 /// All tests. Tests of one boot run in this order.
-pub static ALL: [Test; 28] = [
+pub static ALL: [Test; 29] = [
     jobs("lab", "a program's output, exit status and files come back", Nested, lab, lab_check),
     jobs(
         "inner-nested",
@@ -221,6 +221,7 @@ pub static ALL: [Test; 28] = [
         place::planned,
     ),
     own("storm", "a guest whose paging mode is switched 100 times keeps its memory", storm::plain),
+    own("storm-keys", "a guest with protection keys, born in shadow paging, has its rights and its memory", storm::keys),
     own(
         "storm-noise",
         "a guest keeps its memory over switches, splits of huge pages and dirty logs",

@@ -2,6 +2,7 @@
 //! Tests short storms of switches with the modules of `kernel/build`. `lab storm` runs long storms.
 
 use anyhow::{Result, ensure};
+use bifold_mmu::Mode;
 
 use super::{Shared, Skipped};
 use crate::storm::drive::{Machine, drive};
@@ -26,13 +27,13 @@ fn storm() -> Storm {
     }
 }
 
-fn check(shared: &Shared, storm: &Storm) -> Result<()> {
+fn check(shared: &Shared, storm: &Storm, first: Mode) -> Result<()> {
     let release = &shared.lab.kernel().version;
     let Some(modules) = shared.lab.built_modules() else {
         return Err(Skipped(format!("no modules for {release}: kernel/build makes them")).into());
     };
     let lab = shared.lab.clone().with_modules(modules);
-    let machine = Machine { more_seconds: 300, ..Machine::default() };
+    let machine = Machine { more_seconds: 300, first, ..Machine::default() };
     // Bochs executes all CPUs in one thread.
     let outcome = match lab.vendor().emulator {
         Emulator::Qemu { .. } => drive(&lab, storm, machine),
@@ -46,7 +47,7 @@ fn check(shared: &Shared, storm: &Storm) -> Result<()> {
 
 /// Plain memory, and translations that must be flushed at once.
 pub fn plain(shared: &Shared) -> Result<()> {
-    check(shared, &storm())
+    check(shared, &storm(), Mode::Nested)
 }
 
 /// Processes and huge pages, with KPTI, while the host's huge pages are split and dirty logs are turned on and
@@ -54,11 +55,19 @@ pub fn plain(shared: &Shared) -> Result<()> {
 pub fn noisy(shared: &Shared) -> Result<()> {
     let noise = vec![Noise::Dirty, Noise::Split];
     let load = "fork,huge,tables".into();
-    check(shared, &Storm { load, kpti: true, pages: Pages::Huge, noise, seed: 2, ..storm() })
+    check(shared, &Storm { load, kpti: true, pages: Pages::Huge, noise, seed: 2, ..storm() }, Mode::Nested)
 }
 
 /// Two migrations to another QEMU during switches.
 pub fn migrated(shared: &Shared) -> Result<()> {
     let load = "memory,protect,fork".into();
-    check(shared, &Storm { load, migrations: 2, stay_us: 80_000, seed: 3, ..storm() })
+    check(shared, &Storm { load, migrations: 2, stay_us: 80_000, seed: 3, ..storm() }, Mode::Nested)
+}
+
+/// A guest with protection keys that is born in shadow paging.
+pub fn keys(shared: &Shared) -> Result<()> {
+    if matches!(shared.lab.vendor().emulator, Emulator::Bochs { .. }) {
+        return Err(Skipped("Bochs's model of CPU has no protection keys".into()).into());
+    }
+    check(shared, &Storm { load: "keys,memory,fork".into(), seed: 4, ..storm() }, Mode::Shadow)
 }

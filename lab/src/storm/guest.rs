@@ -19,10 +19,11 @@ use serde_json::{Value, json};
 use super::{Pages, Storm};
 use crate::lab::job::at;
 
-/// KVM's paravirtual features. With them, a guest's flushes and page faults take other paths through KVM. The
-/// APIC stays MMIO (no x2APIC), so every timer and every interrupt between CPUs is a fault outside RAM, in
-/// either mode.
-const PARAVIRTUAL: [&str; 7] = [
+/// Further features: protection keys where the laboratory's processor has them, which Linux turns on (CR4.PKE) at its start,
+/// and KVM's paravirtual ones. With those, a guest's flushes and page faults take other paths through KVM. The APIC stays
+/// MMIO (no x2APIC), so every timer and every interrupt between CPUs is a fault outside RAM, in either mode.
+const FEATURES: [&str; 8] = [
+    "+pku",
     "+kvm-pv-tlb-flush",
     "+kvm-steal-time",
     "+kvm-pv-eoi",
@@ -73,7 +74,7 @@ fn arguments(storm: &Storm) -> Vec<String> {
         ("-machine", MACHINE.into()),
         ("-accel", "kvm".into()),
         ("-name", "storm,debug-threads=on".into()),
-        ("-cpu", guest_cpu(&PARAVIRTUAL)),
+        ("-cpu", guest_cpu(&FEATURES)),
         ("-smp", storm.vcpus.to_string()),
         ("-m", format!("{}M", storm.memory_mib)),
         ("-object", format!("memory-backend-ram,id=ram,size={bytes},merge={merge}")),

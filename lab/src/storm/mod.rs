@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 pub use crate::lab::job::{Noise, Pages, Storm};
 
 /// Kinds of load (`lab/loads`).
-pub const KINDS: [&str; 6] = ["memory", "fork", "protect", "huge", "tables", "compute"];
+pub const KINDS: [&str; 7] = ["memory", "fork", "protect", "huge", "tables", "compute", "keys"];
 
 /// The record of a requested switch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
