@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use bifold_guest::{GuestSpec, HostPage, Root};
-use bifold_lab::lab::job::{ASK, Done, Inner, InnerBacking, Job, Jobs, PORT, Poke, Word, at};
+use bifold_lab::lab::job::{ASK, Done, Inner, InnerBacking, Job, Jobs, NOTE, PORT, Poke, Word, at};
 use bifold_lab::vendor::{Emulator, Vendor};
 use bifold_trace::CommandExit;
 use rustix::mount::{MountFlags, mount};
@@ -155,7 +155,7 @@ fn open_port() -> Result<Port> {
     bail!("the port {PORT} did not appear")
 }
 
-/// Runs a program, and passes its questions on while it waits for the answers.
+/// Runs a program, passes its questions on while it waits for the answers, and tells what it says of its progress.
 fn run(command: &[String], port: &mut Port) -> Result<Done> {
     let [program, args @ ..] = command else { bail!("no program given") };
     let mut child = Command::new(program)
@@ -182,6 +182,8 @@ fn run(command: &[String], port: &mut Port) -> Result<Done> {
         line.clear();
         if text.starts_with(ASK) {
             to.write_all(port.answer(&text)?.as_bytes())?;
+        } else if let Some(note) = text.strip_prefix(NOTE) {
+            port.say(&Word::Note(note.trim_end().into()))?;
         } else {
             said.push_str(&text);
         }

@@ -231,6 +231,8 @@ pub enum Word {
 /// A program's line with this start is a question, a [`Poke`]. Init passes it on and gives the answer to the program.
 /// Under Bochs, init answers by itself, because the emulator writes memory for a program inside.
 pub const ASK: &str = "{\"poke\":";
+/// Begins a line in which a program of [`Job::Run`] tells how far it is.
+pub const NOTE: &str = "note: ";
 
 /// The question for words of the laboratory's memory to be written.
 #[derive(Debug, Deserialize)]

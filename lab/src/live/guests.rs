@@ -28,8 +28,9 @@ $B sleep 1
 $B reboot -f
 "#;
 
-/// Shell functions: start a guest, given its name and the arguments of its program, with its process in $vm; and wait
-/// until something is true.
+/// Shell functions: start a guest, given its name and the arguments of its program, with its process in $vm; wait until a
+/// guest has ended, given its process and its name; and wait until something is true. No wait is without a limit, and a long
+/// one says each half a minute what it is for.
 const HOST: &str = r#"
 start() {
     $BIFOLD_QEMU -machine $MACHINE -accel kvm -cpu $CPU -smp 2 -m 192M -object memory-backend-ram,id=ram,size=192M \
@@ -39,9 +40,19 @@ start() {
         -device virtserialport,chardev=report,name=org.bifold.report.0 $BARE &
     vm=$!
 }
+ended() {
+    n=0
+    while kill -0 $1 2>/dev/null; do
+        n=$((n + 1))
+        [ $n -lt 400 ] || { echo "guest $2 does not end within 400 s" >&2; exit 8; }
+        [ $((n % 30)) != 0 ] || echo "note: guest $2 has run for $n s, and ends within 400 s"
+        $B sleep 1
+    done
+    wait $1 || { echo "guest $2 ended with status $?" >&2; exit 7; }
+}
 until_true() {
     n=0
-    until eval "$1"; do n=$((n + 1)); [ $n -lt 300 ] || { echo "in vain: $1" >&2; exit 9; }; $B sleep 0.2; done
+    until eval "$1"; do n=$((n + 1)); [ $n -lt 300 ] || { echo "not so within 60 s: $1" >&2; exit 9; }; $B sleep 0.2; done
 }
 "#;
 const APPEND: &str = "console=ttyS0 quiet nokaslr panic=-1 rdinit=/init no_timer_check tsc=reliable pti=off mitigations=off \
@@ -95,6 +106,7 @@ pub fn run(lab: &Lab, script: &str, files: Vec<(String, Vec<u8>)>) -> Result<Out
         exact: false,
         cpus: 2,
         seconds: SECONDS,
+        notes: |what| eprintln!("lab: {what}"),
         ..Plan::default()
     };
     let mut outputs = lab.boot(&plan, &mut |_, _| String::new())?;

@@ -71,10 +71,11 @@ daemon() {
     until_true "$BIFOLD ctl --state /tmp/run status >/dev/null 2>&1"
 }
 both() {
-    start $1 "$2"; first=$vm
-    start $3 "$4"; second=$vm
+    echo "note: guests $1 and $3"
+    start $1 "$2"; first=$vm first_name=$1
+    start $3 "$4"; second=$vm second_name=$3
 }
-both_end() { wait $first && wait $second || exit 7; }
+both_end() { ended $first $first_name; ended $second $second_name; }
 daemon
 "#;
 
@@ -88,16 +89,17 @@ fn script() -> String {
         &both(dsp, rpms),
         // In the middle of a phase, and behind the first switch.
         "until_true \"$BIFOLD ctl --state /tmp/run --format json status | $B grep -q '\\\"switched\\\": [1-9]'\"\n$B sleep 5\n",
+        "echo 'note: the daemon is killed, and starts again'\n",
         "kill -9 $daemon; wait $daemon 2>/dev/null; $B date +%s > $OUT/killed\ndaemon\nboth_end\n",
         &both(experts, second),
         "both_end\n",
         &both(chase, tables),
         "both_end\n",
-        &format!("start {away} \"{arguments}\"\n"),
+        &format!("echo 'note: the daemon ends while guest {away} is in shadow paging'\nstart {away} \"{arguments}\"\n"),
         &format!("until_true \"$BIFOLD mode {away} | $B grep -q '^mode *shadow'\"\n"),
         "kill -TERM $daemon; wait $daemon || exit 6\n",
         &format!("$BIFOLD mode {away} | $B sed -n 's/^mode *//p' > $OUT/given-back\n"),
-        "[ ! -e /tmp/run/modes ] || exit 5\nwait $vm || exit 7\n",
+        "[ ! -e /tmp/run/modes ] || exit 5\nended $vm away\n",
     ]
     .concat()
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use bifold_lab::lab::default_series;
+use bifold_lab::lab::{Lab, default_series};
 use bifold_lab::storm::drive::{Machine, Outcome, drive};
 use bifold_lab::storm::table::table;
 use bifold_lab::storm::{KINDS, Noise, Pages, Storm};
@@ -25,7 +25,7 @@ pub struct Args {
     /// The guest's memory in MiB
     #[arg(long, default_value_t = 256)]
     memory: u64,
-    /// Kinds of load, separated by commas: memory, fork, protect, huge, tables, compute, or all
+    /// Kinds of load, separated by commas: memory, fork, protect, huge, tables, compute, keys, or all
     #[arg(long, default_value = "all")]
     load: String,
     /// Turn the guest's kernel page-table isolation on
@@ -100,14 +100,16 @@ fn settings(args: &Args) -> Result<Storm> {
     })
 }
 
-fn keep(path: &std::path::Path, outcome: &Outcome, emulator: &str) -> Result<()> {
+fn keep(path: &std::path::Path, outcome: &Outcome, lab: &Lab) -> Result<()> {
     let data = match path.extension().and_then(|e| e.to_str()) {
         Some("json") => serde_json::to_string(outcome)? + "\n",
         _ => {
             let design = "[A paging mode per VM in KVM](../design/kernel.md) has the design.";
             format!(
-                "# Storm of switches on Linux {}\n\nMade by `lab storm` under {emulator}. {design}\n\n{}",
+                "# Storm of switches on Linux {}\n\n{}\nMade by `lab storm` under {}. {design}\n\n{}",
                 outcome.kernel,
+                lab.modules_line(),
+                lab.emulator(),
                 table(outcome)
             )
         }
@@ -134,7 +136,7 @@ pub fn run(processor: &super::Processor, args: &Args) -> Result<ExitCode> {
     let outcome = drive(&lab, &storm, machine)?;
     print!("{}", table(&outcome));
     if let Some(path) = &args.output {
-        keep(path, &outcome, &lab.emulator())?;
+        keep(path, &outcome, &lab)?;
     }
     Ok(if outcome.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
