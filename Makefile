@@ -16,7 +16,9 @@ KERNELS ?= $(shell sed -n 's/^\([0-9.]*\) .*/\1/p' kernel/series.txt)
 # Switches of a long storm, and of a storm on a debug kernel.
 SWITCHES ?= 10000
 INTEL_SWITCHES ?= 2000
-DEBUG_SWITCHES ?= 500
+DEBUG_SWITCHES ?= 2000
+# Seconds of the fuzzer on each debug kernel.
+DEBUG_FUZZ ?= 3600
 KERNEL_LOGS = docs/results
 # Vendors of the laboratory's processors in `make vmtest`.
 VENDORS ?= amd intel
@@ -103,13 +105,8 @@ kvm-tests: build kernel bochs qemu ## run the kernel's KVM selftests and kvm-uni
 	$(LAB) kvm-tests --vendor $$v --kernel $$k $(if $(UNIT_TESTS),--unit-tests $(UNIT_TESTS)) \
 	-o $(KERNEL_LOGS)/kvm-tests-$$k-$$v.md) || status=$$?; done; done; exit $$status
 
-vmtest-debug: build kernel ## build kernels with KASAN and lockdep; run the switch cases and 500 switches: hours
-	@kernel/debug-kernel $(KERNELS) && kernel/build --debug $(KERNELS)
-	@mkdir -p $(KERNEL_LOGS)
-	@status=0; for k in $(KERNELS); do dir=$$(kernel/debug-kernel --path $$k); (set -x; \
-	$(LAB) switch --kernel $$k --debug-kernel $$dir --memory 4096 --seconds 3600 && \
-	$(LAB) storm --kernel $$k --debug-kernel $$dir --switches $(DEBUG_SWITCHES) -o $(KERNEL_LOGS)/storm-$$k-debug.md) \
-	|| status=$$?; done; exit $$status
+vmtest-debug: build kernel ## run cases, storms and the fuzzer on kernels with KASAN, lockdep, KCSAN and wide windows: hours
+	@tools/kernel-debug --switches $(DEBUG_SWITCHES) --fuzz $(DEBUG_FUZZ) $(KERNELS)
 
 vmtest-host: ## load and test the modules on this machine (first read docs/guide/try-on-hardware.md)
 	@kernel/vmtest-host

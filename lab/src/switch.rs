@@ -15,6 +15,10 @@ const REFUSED: &str = "the paging mode stays";
 /// The kernel's message about a guest that needs nested paging.
 const BROUGHT_BACK: &str = "goes back to it";
 const BEGINS: &str = "switch cases begin";
+/// Messages of the case `no-memory` around allocations that fail on purpose, of which the kernel may warn.
+const FAILING: [&str; 2] = ["allocations fail on purpose", "allocations succeed again"];
+/// Words of the kernel's messages about errors, which count also then.
+const ERRORS: [&str; 6] = ["BUG", "WARNING", "INFO:", "Oops", "general protection", "lockup"];
 
 /// The laboratory's machine.
 #[derive(Debug, Clone, Copy)]
@@ -71,13 +75,31 @@ pub fn run(lab: &Lab, cases: &[String], windows: Option<u64>, machine: Machine) 
     };
     let log = attempt.outputs.get(3).map(|o| lines(&o.done.stdout)).unwrap_or_default();
     let log = log.iter().skip_while(|l| !l.contains(BEGINS)).skip(1).filter_map(|l| log::record(l));
+    let log = unprovoked(log);
     let done = &run.done;
     Ok(Outcome {
         facts: lines(&done.stdout),
-        log: log.filter(|l| !l.contains(REFUSED) && !l.contains(BROUGHT_BACK)).collect(),
+        log,
         failed: (!matches!(done.status, 0 | 3))
             .then(|| format!("exit status {}: {}", done.status, done.stderr.trim())),
     })
+}
+
+/// Messages that no case provokes.
+fn unprovoked(log: impl Iterator<Item = String>) -> Vec<String> {
+    let [begins, ends] = FAILING;
+    let mut failing = false;
+    let mut kept = Vec::new();
+    for line in log {
+        if line.contains(begins) || line.contains(ends) {
+            failing = line.contains(begins);
+        } else if failing {
+            kept.extend(ERRORS.iter().any(|e| line.contains(e)).then_some(line));
+        } else if !line.contains(REFUSED) && !line.contains(BROUGHT_BACK) {
+            kept.push(line);
+        }
+    }
+    kept
 }
 
 /// Fails if a case failed or the kernel logged a warning.
@@ -106,6 +128,20 @@ pub fn judge(outcome: &Outcome) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn messages_that_a_case_provokes_are_left_out_and_errors_never() {
+        let log = [
+            "a warning",
+            "allocations fail on purpose",
+            "vmalloc error",
+            "BUG: KASAN",
+            "allocations succeed again",
+        ];
+        let more = ["kvm [1]: VM was busy, the paging mode stays", "another"];
+        let log = log.iter().chain(&more).map(|l| l.to_string());
+        assert_eq!(unprovoked(log), ["a warning", "BUG: KASAN", "another"]);
+    }
 
     #[test]
     fn what_is_wrong_is_told_and_silence_is_not_success() {

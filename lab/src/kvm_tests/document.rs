@@ -142,11 +142,12 @@ pub fn page(
     about: &[String],
 ) -> String {
     let mut out = format!(
-        "# Others' tests of KVM on {vendor}, Linux {kernel}\n\n\
+        "# Others' tests of KVM on {vendor}, Linux {kernel}\n\n{modules}\n\
          Written by `lab kvm-tests`. Laboratory: {emulator}, one CPU, {memory} MiB; kernel: Debian's {kernel};\n\
          VMM of kvm-unit-tests: QEMU {qemu}. Time limit of a test: {seconds} s of the laboratory's time. In the last column of\n\
          KVMs, every VM is switched every {every} ms; the number of switches is in parentheses.\n\n",
         vendor = lab.vendor().name,
+        modules = lab.modules_line(),
         kernel = lab.kernel().version,
         emulator = lab.emulator(),
         qemu = lab.qemu_version(),

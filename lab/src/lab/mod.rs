@@ -251,6 +251,19 @@ impl Lab {
         Some(in_target(&file)?.parent()?.to_owned())
     }
 
+    /// What `kernel/src` and `kernel/patches` were when the modules of [`Lab::with_modules`] were built, by the `build.txt` beside
+    /// them. `kernel/build --revision` prints the tree's.
+    pub fn revision(&self) -> Option<String> {
+        let text = std::fs::read_to_string(self.own.as_ref()?.join("build.txt")).ok()?;
+        let at = text.split_once("kernel/src and kernel/patches: ")?.1;
+        Some(at.split_once(')')?.0.to_owned())
+    }
+
+    /// The line of a page of results that says of which modules it is; `tools/kernel-results` reads it.
+    pub fn modules_line(&self) -> String {
+        self.revision().map_or("Modules: the kernel's own\n".into(), |r| format!("Modules: `{r}`\n"))
+    }
+
     /// The KVM selftests that `kernel/selftests` built of this laboratory's kernel, in `target/selftests/RELEASE`. `None` if
     /// they are not built.
     pub fn built_selftests(&self) -> Option<PathBuf> {

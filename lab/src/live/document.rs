@@ -16,13 +16,13 @@ fn millions(cycles: f64) -> String {
 /// The page; `picture` is the picture's file beside it.
 pub fn document(live: &Live, pmu: &ModelledPmu, picture: &str) -> String {
     let mut out = format!(
-        "# The daemon on a real KVM, Linux {}\n\n\
+        "# The daemon on a real KVM, Linux {}\n\n{}\n\
          Written by `lab live`. Inner guests with two vCPUs alternate between page-table work and pointer chasing, two guests at a\n\
          time, under `bifold daemon` and the KVM of `make kernel`. The laboratory has no PMU: TLB misses, cycles and walk cycles are\n\
          of a **modelled PMU** (`lab modelled-pmu`): the model's counts of a step of the guests' program (profile {}, {}), times the\n\
          steps that the guests report. Modes, switches, exits and page faults are KVM's and the guests'.\n\n\
          ![phases and modes]({picture})\n\n",
-        live.release, pmu.made.profile, pmu.made.kvm
+        live.release, live.modules, pmu.made.profile, pmu.made.kvm
     );
     let _ = writeln!(
         out,

@@ -73,6 +73,8 @@ pub struct Life {
 pub struct Live {
     /// Release of the kernel.
     pub release: String,
+    /// The page's line about the modules.
+    pub modules: String,
     /// The guests with policies, in the order of their starts.
     pub lives: Vec<Life>,
     /// Seconds since the first reading at which the daemon was killed and started again.
@@ -128,6 +130,9 @@ pub fn experiment(lab: &Lab, pmu: &ModelledPmu) -> Result<Live> {
         guests::text(&output, "killed")?.trim().parse().context("when the daemon was killed")?;
     Ok(Live {
         release: lab.kernel().version.clone(),
+        modules: lab
+            .built_modules()
+            .map_or_else(String::new, |dir| lab.clone().with_modules(dir).modules_line()),
         lives,
         killed: killed - start,
         differences,

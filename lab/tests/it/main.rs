@@ -5,4 +5,5 @@ mod boots;
 mod nas;
 mod phases;
 mod refusals;
+mod results;
 mod support;

@@ -211,7 +211,7 @@ impl Machine {
         }
         vcpu.set_cpuid2(&cpuid).context("KVM_SET_CPUID2")?;
         set_registers(&vcpu, self.root)?;
-        self.vcpus.push(start(vcpu));
+        self.vcpus.push(start(vcpu)?);
         Ok(n)
     }
 
@@ -273,25 +273,22 @@ impl Machine {
         self.with(vcpu, move |v| set_going(v, routine, args))
     }
 
-    /// Interrupts a vCPU's KVM_RUN.
-    pub fn interrupt(&self, vcpu: usize) -> Result<()> {
-        match self.end_under_signals(vcpu, Duration::from_millis(1)) {
-            Err(e) if format!("{e:#}").contains(INTERRUPTED) => Ok(()),
-            Err(e) => Err(e),
-            Ok(left) => bail!("vCPU {vcpu} came to an end: {left:?}"),
-        }
+    /// Sends a vCPU's thread a signal that does nothing.
+    pub fn signal(&self, vcpu: usize) -> Result<()> {
+        Ok(self.vcpus[vcpu].thread.as_ref().context("no thread")?.kill(SIGRTMIN())?)
     }
 
-    /// Waits for a vCPU's end while its thread gets a signal again and again.
-    pub fn end_under_signals(&self, vcpu: usize, every: Duration) -> Result<Left> {
-        let v = &self.vcpus[vcpu];
+    /// Interrupts a vCPU's KVM_RUN.
+    pub fn interrupt(&self, vcpu: usize) -> Result<()> {
         for _ in 0..20_000 {
-            v.thread.as_ref().context("no thread")?.kill(SIGRTMIN())?;
-            if let Ok(end) = v.done.recv_timeout(every) {
-                return end.with_context(|| format!("vCPU {vcpu}"));
+            self.signal(vcpu)?;
+            match self.vcpus[vcpu].done.recv_timeout(Duration::from_millis(1)) {
+                Ok(Err(e)) if format!("{e:#}").contains(INTERRUPTED) => return Ok(()),
+                Ok(end) => bail!("vCPU {vcpu} came to an end: {end:?}"),
+                Err(_) => {}
             }
         }
-        bail!("vCPU {vcpu} does not come to an end under signals")
+        bail!("vCPU {vcpu} cannot be interrupted")
     }
 
     /// Writes to `pages` pages of data.
@@ -461,10 +458,10 @@ pub fn capability() -> Result<i32> {
     Ok(kvm.check_extension_raw(u64::from(CAP)))
 }
 
-fn start(mut vcpu: VcpuFd) -> Vcpu {
+fn start(mut vcpu: VcpuFd) -> Result<Vcpu> {
     let (orders, inbox) = channel();
     let (reports, done) = channel();
-    let thread = std::thread::spawn(move || {
+    let thread = std::thread::Builder::new().spawn(move || {
         while let Ok(order) = inbox.recv() {
             let result = match order {
                 Order::Run(routine, args) => set_going(&vcpu, routine, args).and_then(|()| run(&mut vcpu)),
@@ -476,7 +473,8 @@ fn start(mut vcpu: VcpuFd) -> Vcpu {
             }
         }
     });
-    Vcpu { orders: Some(orders), done, thread: Some(thread) }
+    let thread = thread.context("a vCPU's thread")?;
+    Ok(Vcpu { orders: Some(orders), done, thread: Some(thread) })
 }
 
 fn set_going(vcpu: &VcpuFd, routine: Routine, args: Args) -> Result<()> {

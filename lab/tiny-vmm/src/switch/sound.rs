@@ -28,22 +28,22 @@ fn userfault(start: u64, len: u64) -> Result<OwnedFd> {
 }
 
 /// A vCPU that waits in the kernel for a page of data: no switch can stop it.
-struct Stuck {
+pub(super) struct Stuck {
     fd: OwnedFd,
     page: u64,
 }
 
 impl Stuck {
-    fn new(m: &Machine, vcpu: usize) -> Result<Stuck> {
-        const PAGE: u64 = 1000;
-        let page = m.memory.host_address() + DATA_GPA + (PAGE << 12);
+    /// `page` of the data was not touched yet.
+    pub(super) fn new(m: &Machine, vcpu: usize, page: u64) -> Result<Stuck> {
+        let (at, page) = (DATA + (page << 12), m.memory.host_address() + DATA_GPA + (page << 12));
         let fd = userfault(page, 4096)?;
-        m.go(vcpu, Routine::Fill, Args { rdi: DATA + (PAGE << 12), rsi: 1, rdx: 4096, ..Args::default() })?;
+        m.go(vcpu, Routine::Fill, Args { rdi: at, rsi: 1, rdx: 4096, ..Args::default() })?;
         std::thread::sleep(Duration::from_millis(50));
         Ok(Stuck { fd, page })
     }
 
-    fn free(self, m: &Machine, vcpu: usize) -> Result<()> {
+    pub(super) fn free(self, m: &Machine, vcpu: usize) -> Result<()> {
         super::host::supply(&self.fd, self.page)?;
         m.end(vcpu).map(drop)
     }
@@ -75,7 +75,7 @@ pub fn way_back(n: &mut Notes) -> Result<()> {
         }
         m.spin(0)?;
         m.fill(1, DATA, 4096, 64, 1)?;
-        let stuck = Stuck::new(&m, 2)?;
+        let stuck = Stuck::new(&m, 2, 1000)?;
         for _ in 0..3 {
             n.same("with a vCPU that waits", m.try_switch("nested")?, Err(ETIMEDOUT));
             n.same("mode", m.mode()?.as_str(), "shadow");
@@ -98,7 +98,7 @@ pub fn way_back(n: &mut Notes) -> Result<()> {
 pub fn cannot_go(n: &mut Notes) -> Result<()> {
     with_limit(100, || {
         let m = Machine::new(MachineSpec { vcpus: 3, nested: Some(false), ..MachineSpec::default() })?;
-        let stuck = Stuck::new(&m, 1)?;
+        let stuck = Stuck::new(&m, 1, 1000)?;
         m.spin(0)?;
         let begun = Instant::now();
         let end = match crate::vm::vendor()?.hypervisor.begins {

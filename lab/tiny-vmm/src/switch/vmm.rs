@@ -15,6 +15,7 @@ use super::control::smm_handler;
 use super::machine::{Args, DATA, Machine, MachineSpec};
 use super::needs::without_reverse_maps;
 use super::routines::Routine;
+use super::sound::Stuck;
 use crate::vendor::Begins;
 
 const ENOMEM: i32 = 12;
@@ -31,30 +32,36 @@ fn by_register(n: &mut Notes) -> Result<bool> {
     Ok(so)
 }
 
-/// KVM_SET_SREGS with EFER.SVME brings the VM back to nested paging, whatever signals the VMM's thread gets meanwhile.
+/// KVM_SET_SREGS with EFER.SVME brings the VM back to nested paging, whatever signals the VMM's thread gets meanwhile. A
+/// vCPU that waits for a page keeps the switch waiting for them.
 pub fn signals(n: &mut Notes) -> Result<()> {
     if !by_register(n)? {
         return Ok(());
     }
     let m = Machine::new(MachineSpec { vcpus: 3, ..MachineSpec::default() })?;
-    m.spin(0)?;
     m.fill(1, DATA, 4096, 200, 3)?;
-    let rounds = 20;
+    let rounds = 5;
     for round in 0..rounds {
         m.switch("shadow")?;
         m.fill(1, DATA, 4096, 200, 3)?;
+        let stuck = Stuck::new(&m, 0, 300 + round)?;
         m.begin_with(2, |v| {
             let mut s = v.get_sregs()?;
             s.efer |= SVME;
             Ok(v.set_sregs(&s)?)
         })?;
-        let set = m.end_under_signals(2, Duration::from_millis(2));
+        for _ in 0..20 {
+            m.signal(2)?;
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        n.same("mode while the switch waits", m.mode()?.as_str(), "shadow -> nested");
+        stuck.free(&m, 0)?;
+        let set = m.end(2);
         n.expect(set.is_ok(), || format!("round {round}: KVM_SET_SREGS: {set:?}"));
         n.same("mode", m.mode()?.as_str(), "nested");
         m.set_hypervisor(2, false)?;
     }
     n.same("pages wrong", m.wrong(1, DATA, 4096, 200, 3)?, 0);
-    m.stop(0)?;
     Ok(())
 }
 
@@ -120,6 +127,7 @@ pub fn hot_plugged(n: &mut Notes) -> Result<()> {
                 std::thread::sleep(Duration::from_micros(700));
                 // The vCPU may have brought the VM back before.
                 let _ = fs::write(&path, "nested");
+                std::thread::sleep(Duration::from_micros(700));
             }
             (to_shadow, refused)
         }
@@ -212,9 +220,17 @@ impl Failing {
 /// shadow paging: the VM runs in one of its modes afterwards, or was not made.
 pub fn no_memory(n: &mut Notes) -> Result<()> {
     if !Failing::here()? {
-        n.skip("this kernel fails no allocations (CONFIG_FAULT_INJECTION): kernel/debug-kernel builds one that does");
+        n.skip("this kernel fails no allocations: kernel/debug-kernel builds one that does");
         return Ok(());
     }
+    // The laboratory knows these words.
+    fs::write("/dev/kmsg", "<4>allocations fail on purpose")?;
+    let end = failures(n);
+    fs::write("/dev/kmsg", "<4>allocations succeed again")?;
+    end
+}
+
+fn failures(n: &mut Notes) -> Result<()> {
     let m = Machine::new(MachineSpec { vcpus: 3, ..MachineSpec::default() })?;
     m.spin(0)?;
     for (from, to) in [("nested", "shadow"), ("shadow", "nested")] {

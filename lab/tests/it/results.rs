@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Pages of results.
+
+use std::path::Path;
+use std::process::Command;
+
+#[test]
+fn pages_of_the_kernel_modules_say_of_which_modules_they_are() {
+    let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tools/kernel-results");
+    let out = Command::new(tool).output().unwrap();
+    let said = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success(), "{said}after a change of kernel/: tools/kernel-results --mark");
+}
