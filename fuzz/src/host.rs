@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Bodies for `bifold-host`: files of a live host's kernel, and the journal of KSM's settings.
 
-use bifold_host::{MemInfo, PagingStats, Pressure, State, VmId, VmStat};
+use bifold_host::{Forecast, MemInfo, PagingStats, Pressure, State, VmId, VmStat};
 
 /// A live host's files about a VM: no value, or a value that is written back unchanged.
 pub fn host(data: &[u8]) {
@@ -16,6 +16,15 @@ pub fn host(data: &[u8]) {
     }
     if let Some(state) = State::parse(data) {
         assert_eq!(State::parse(state.to_string().as_bytes()), Some(state));
+    }
+    let forecast = Forecast::parse(data);
+    if let Some(obstacle) = forecast.as_ref().and_then(Forecast::obstacle) {
+        let vcpu = obstacle.vcpu.map_or(String::new(), |n| format!(" vcpu {n}"));
+        let line = format!("{}{vcpu}\n", obstacle.reason.word());
+        assert_eq!(Forecast::parse(line.as_bytes()), forecast);
+        // A truncated line is nothing.
+        assert_eq!(Forecast::parse(&data[..data.len() - 1]), None);
+        assert!(!obstacle.to_string().contains(char::is_control), "{obstacle}");
     }
     if let Some(id) = std::str::from_utf8(data).ok().and_then(VmId::parse) {
         assert_eq!(id.to_string().as_bytes(), data);
@@ -97,10 +106,10 @@ mod tests {
             data in bytes(), text in "\\PC{0,200}",
             lines in "((switches_to_(shadow|nested)|vcpus|quiesce_ns_(last|worst)|x) [0-9]{0,22}[ x]?\n?){0,20}",
             state in "(nested|shadow| -> |\n){0,4}", id in "[0-9+]{0,11}-[0-9]{0,3}",
-            cmdline in "(-name|--name|guest=|a|,|=|\0){0,12}",
+            cmdline in "(-name|--name|guest=|a|,|=|\0){0,12}", refusal in "(none|dma|smm|real-mode|[a-z_-]{1,40})?( vcpu )?[0-9]{0,11}\n?",
         ) {
             host(&data);
-            for text in [text, lines, state, id, cmdline] {
+            for text in [text, lines, state, id, cmdline, refusal] {
                 host(text.as_bytes());
             }
         }

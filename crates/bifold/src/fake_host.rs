@@ -52,6 +52,14 @@ impl Tree {
         (0..n).for_each(|n| self.write(&format!("sys/devices/system/node/node{n}/meminfo"), ""));
     }
 
+    /// KVM's files of a VM of this process: its mode, its figures of switches, and what would refuse a switch.
+    pub fn paging(&self, pid: u32, mode: &str, refusal: &str) {
+        let dir = format!("debug/kvm/{pid}-7");
+        self.write(&format!("{dir}/paging_mode"), &format!("{mode}\n"));
+        self.write(&format!("{dir}/paging_stats"), "switches_to_shadow 4\nswitches_to_nested 3\n");
+        self.write(&format!("{dir}/paging_refusal"), &format!("{refusal}\n"));
+    }
+
     /// A guest under QEMU.
     pub fn vm(&self, pid: u32, name: &str, uid: u32, ksm_stat: &str) {
         let quoted = name.replace(',', ",,");

@@ -36,6 +36,14 @@ struct StateLabels {
     state: String,
 }
 
+/// Labels of [`REFUSAL`].
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RefusalLabels {
+    vm: String,
+    name: String,
+    reason: String,
+}
+
 /// A metric of each VM: name, help, value.
 type PerVm = (&'static str, &'static str, fn(&VmStatus) -> Option<f64>);
 
@@ -78,6 +86,8 @@ const COUNTERS: [PerVm; 6] = [
 
 /// The metric that names a VM's policy and what the daemon does with the VM.
 const STATE: &str = "bifold_vm_state";
+/// The metric that names why KVM would refuse a switch.
+const REFUSAL: &str = "bifold_vm_refusal";
 
 type Level = Gauge<f64, AtomicU64>;
 type Count = Counter<f64, AtomicU64>;
@@ -113,6 +123,16 @@ pub fn text(status: &Status) -> Result<String, fmt::Error> {
         states.get_or_create(&labels).set(1.0);
     }
     registry.register(STATE, "1 for the VM's policy, and what the daemon does with the VM", states);
+    let refusals = Family::<RefusalLabels, Level>::default();
+    for (v, reason) in status.vms.iter().filter_map(|v| Some((v, v.refusal.clone()?))) {
+        let Labels { vm, name } = of(v);
+        refusals.get_or_create(&RefusalLabels { vm, name, reason }).set(1.0);
+    }
+    registry.register(
+        REFUSAL,
+        "1 for the reason why KVM would refuse the switch that the policy wants",
+        refusals,
+    );
     let level = |registry: &mut Registry, name: &str, help: &str, value: f64| {
         let gauge = Level::default();
         gauge.set(value);
@@ -240,6 +260,7 @@ mod tests {
             policy: Some("dsp".into()),
             state: "acts".into(),
             load: Some(0.5),
+            refusal: Some("real-mode".into()),
             ..VmStatus::default()
         };
         Status { vms: vec![vm], up_s: 3.0, ..Status::default() }
@@ -254,6 +275,12 @@ mod tests {
         );
         assert!(text.contains("bifold_vm_switches_total{"), "{text}");
         assert!(text.contains(r#"policy="dsp",state="acts"} 1.0"#), "{text}");
+        assert!(
+            text.contains(
+                r#"bifold_vm_refusal{vm="100-7",name="we\"b\\n\\u{1b}[2J",reason="real-mode"} 1.0"#
+            ),
+            "{text}"
+        );
         assert!(!text.contains("bifold_vm_wants_shadow_mode{"), "unknown is no line: {text}");
         assert!(text.lines().all(|l| l.starts_with(['#', 'b'])), "{text}");
     }

@@ -35,7 +35,8 @@ pub struct DecisionLine {
     pub wants: String,
     /// What the limits say: `stay`, `switch`, `too-early` or `too-many`.
     pub verdict: String,
-    /// What the daemon did: `stayed`, `switched`, `would-switch`, `held`, or `not-switched` with the reason.
+    /// What the daemon did: `stayed`, `switched`, `would-switch`, `held`, or `not-switched` with the reason. If KVM would refuse
+    /// the switch, `not-switched, WORD` or, of a VM that is only observed, `would-be-refused, WORD`, with KVM's word and the reason.
     pub done: String,
     /// The policy's reason.
     pub why: String,

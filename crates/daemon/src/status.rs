@@ -46,10 +46,13 @@ pub struct VmStatus {
     pub rule: Option<String>,
     /// The rule's policy.
     pub policy: Option<String>,
-    /// `acts`, `observes`, `held`, `never`, `no rule`, or `cannot` (KVM will not switch this VM).
+    /// `acts`, `observes`, `held`, `never`, `no rule`, `cannot` (KVM will not switch this VM), or `blocked` (KVM would refuse
+    /// now the switch that the policy wants).
     pub state: String,
     /// Why, if the state needs a reason: what KVM said, or how long the VM is held.
     pub note: Option<String>,
+    /// KVM's word for the reason why it would refuse the switch that the policy wants.
+    pub refusal: Option<String>,
     /// The mode that the policy wanted last.
     pub wants: Option<String>,
     /// The policy's last reason.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Errors of reading and switching a host's VMs. Each message says what is wrong and what to do.
 
+use crate::paging::Obstacle;
 use crate::vm_id::VmId;
 use bifold_mmu::Mode;
 use rustix::io::Errno;
@@ -153,10 +154,10 @@ impl HostError {
 pub enum Refusal {
     /// EINVAL.
     UnknownMode,
-    /// EOPNOTSUPP.
-    Never,
-    /// EBUSY.
-    NotNow,
+    /// EOPNOTSUPP, and the reason if KVM tells it.
+    Never(Option<Obstacle>),
+    /// EBUSY, and the reason if KVM tells it.
+    NotNow(Option<Obstacle>),
     /// ETIMEDOUT.
     TimedOut,
     /// EINTR.
@@ -177,15 +178,16 @@ pub enum Refusal {
 const ERESTARTSYS: i32 = 512;
 
 impl Refusal {
-    /// The refusal that an error of the write stands for.
-    pub(crate) fn of(e: &io::Error) -> Refusal {
+    /// The refusal that an error of the write stands for. `obstacle` is what KVM says afterwards would refuse the switch.
+    pub(crate) fn of(e: &io::Error, obstacle: Option<&Obstacle>) -> Refusal {
         let Some(number) = e.raw_os_error() else {
             return Refusal::Other(io::Error::new(e.kind(), e.to_string()));
         };
         match Errno::from_raw_os_error(number) {
             Errno::INVAL => Refusal::UnknownMode,
-            Errno::OPNOTSUPP => Refusal::Never,
-            Errno::BUSY => Refusal::NotNow,
+            // An obstacle of the other kind came after the refusal.
+            Errno::OPNOTSUPP => Refusal::Never(obstacle.filter(|o| o.lasts() != Some(false)).cloned()),
+            Errno::BUSY => Refusal::NotNow(obstacle.filter(|o| o.lasts() != Some(true)).cloned()),
             Errno::TIMEDOUT => Refusal::TimedOut,
             Errno::INTR => Refusal::Interrupted,
             _ if number == ERESTARTSYS => Refusal::Interrupted,
@@ -204,10 +206,12 @@ impl fmt::Display for Refusal {
             Refusal::UnknownMode => {
                 "KVM does not know the mode; were its modules built by this version's `make kernel`?"
             }
-            Refusal::Never => {
+            Refusal::Never(Some(o)) => return write!(f, "never (EOPNOTSUPP): {o}; {}", o.remedy()),
+            Refusal::NotNow(Some(o)) => return write!(f, "not now (EBUSY): {o}; {}", o.remedy()),
+            Refusal::Never(None) => {
                 "this VM can never run in that mode, or this hardware cannot; the kernel log says why (dmesg)"
             }
-            Refusal::NotNow => {
+            Refusal::NotNow(None) => {
                 "not now: the VM is doing something that allows no switch, such as being a hypervisor itself; the kernel log says what (dmesg); try again later"
             }
             Refusal::TimedOut => {

@@ -4,8 +4,8 @@
 //!
 //! All facts come from four file systems: sysfs, procfs, debugfs and tracefs. A [`Host`] holds their places, so
 //! that tests can make trees of their own. KVM describes a [`Vm`] in a directory of debugfs, `kvm/PID-FD`. A KVM
-//! built by `make kernel` has two more files there: `paging_stats`, and `paging_mode`, which switches the VM
-//! when written. A VM may end at any moment; if its directory disappears, the error is [`HostError::Gone`].
+//! built by `make kernel` has three more files there: `paging_stats`, `paging_refusal`, and `paging_mode`, which
+//! switches the VM when written. A VM may end at any moment; if its directory disappears, the error is [`HostError::Gone`].
 //!
 //! This crate makes no decisions and has no model. Policies, counts and experiments are in other crates.
 //!
@@ -51,7 +51,7 @@ pub use guests::GuestProcess;
 pub use kvm::{Hardware, Kvm, Vendor};
 pub use kvm_users::KvmProcess;
 pub use memory::{MemInfo, Pressure, VmStat};
-pub use paging::{Of, Paging, PagingStats, Stat, State, Unit, Unreadable};
+pub use paging::{Forecast, Obstacle, Of, Paging, PagingStats, RefusalReason, Stat, State, Unit, Unreadable};
 pub use paging_files::PagingFiles;
 pub use process::{Process, comma_parts, guest_name, printable};
 pub use smaps::Mapping;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Keeps a VM's files `paging_mode` and `paging_stats` open, for a caller that uses them often.
 
-use crate::paging::{MODE_FILE, PagingStats, STATS_FILE, State, Unreadable};
-use crate::{Host, VmId, one_line};
+use crate::paging::{MODE_FILE, PagingStats, STATS_FILE, State, Unreadable, strange};
+use crate::{Host, VmId};
 use bifold_mmu::Mode;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -41,7 +41,7 @@ impl PagingFiles {
     /// If `paging_mode` cannot be read or names no mode.
     pub fn state(&self) -> Result<State, Unreadable> {
         let bytes = read(&self.mode)?;
-        State::parse(&bytes).ok_or_else(|| Unreadable::Strange(one_line(&bytes)))
+        State::parse(&bytes).ok_or_else(|| strange(&bytes, "mode"))
     }
 
     /// KVM's figures of the VM's switches.

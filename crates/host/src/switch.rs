@@ -61,14 +61,17 @@ impl Host {
                 Err(e) => e,
             };
         }
-        let refusal = Refusal::of(&e);
+        let paging = Paging::read(&dir);
+        // What refuses a switch to the other direction is another's reason.
+        let obstacle = paging.obstacle().filter(|(mode, _)| *mode == to).map(|(_, obstacle)| obstacle);
+        let refusal = Refusal::of(&e, obstacle);
         // The file disappears with the VM, so a missing file means the VM's end, whatever the error is.
         if matches!(refusal, Refusal::Gone) || !dir.join(MODE_FILE).exists() {
             return HostError::Gone { vm: id };
         }
         // The usual reason for `Never` is visible: the module does not use nested paging.
         let shadow_only = self.kvm().ok().filter(|kvm| kvm.host_mode() == Some(Mode::Shadow));
-        let hardware = shadow_only.filter(|_| matches!(refusal, Refusal::Never)).map(|kvm| kvm.describe());
+        let hardware = shadow_only.filter(|_| matches!(refusal, Refusal::Never(_))).map(|kvm| kvm.describe());
         HostError::Refused { vm: id, to, refusal, hardware }
     }
 }

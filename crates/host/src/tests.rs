@@ -18,9 +18,9 @@ pub fn host() -> (tempfile::TempDir, Host) {
     (dir, Host { sys, proc, debug, tracing })
 }
 
-struct Tree {
+pub struct Tree {
     _dir: tempfile::TempDir,
-    host: Host,
+    pub host: Host,
 }
 
 impl Tree {
@@ -37,7 +37,7 @@ impl Tree {
     }
 
     /// A host with KVM, and with a mode per VM if it has a default.
-    fn kvm(default: Option<&str>) -> Tree {
+    pub fn kvm(default: Option<&str>) -> Tree {
         let tree = Tree::new();
         tree.sys("kvm/parameters/halt_poll_ns", "200000\n");
         tree.sys("kvm_amd/parameters/npt", "Y\n");
@@ -46,12 +46,13 @@ impl Tree {
         tree
     }
 
-    fn vm(&self, name: &str, mode: Option<&[u8]>) -> std::path::PathBuf {
+    pub fn vm(&self, name: &str, mode: Option<&[u8]>) -> std::path::PathBuf {
         let dir = self.host.debug.join("kvm").join(name);
         fs::create_dir_all(dir.join("vcpu0")).unwrap();
         if let Some(mode) = mode {
             put(&dir.join("paging_mode"), mode);
             put(&dir.join("paging_stats"), STATS.as_bytes());
+            put(&dir.join("paging_refusal"), b"none\n");
         }
         dir
     }
@@ -63,7 +64,7 @@ impl Tree {
         put(&dir.join("status"), format!("Name:\tqemu\nTgid:\t{pid}\nPid:\t{pid}\n").as_bytes());
     }
 
-    fn only(&self) -> Vm {
+    pub fn only(&self) -> Vm {
         let mut vms = self.host.vms().unwrap();
         assert_eq!(vms.len(), 1);
         vms.remove(0)
@@ -148,7 +149,7 @@ fn strange_things_in_debugfs_are_no_vms_and_say_nothing() {
         assert!(e.to_string().len() < 120, "{e}");
     }
     // Directories in the place of files.
-    for name in ["paging_mode", "paging_stats"] {
+    for name in ["paging_mode", "paging_stats", "paging_refusal"] {
         fs::remove_file(dir.join(name)).unwrap();
         fs::create_dir(dir.join(name)).unwrap();
     }
@@ -158,7 +159,11 @@ fn strange_things_in_debugfs_are_no_vms_and_say_nothing() {
     assert_eq!((vm.pid, &vm.name), (1, &None));
     assert!(matches!(
         vm.paging,
-        Paging::Own { state: Err(Unreadable::Io(_)), stats: Err(Unreadable::Io(_)) }
+        Paging::Own {
+            state: Err(Unreadable::Io(_)),
+            stats: Err(Unreadable::Io(_)),
+            forecast: Err(Unreadable::Io(_))
+        }
     ));
 }
 
@@ -275,6 +280,7 @@ fn counts_tell_whose_switch_the_figures_are_of() {
             switches_to_nested: Some(0),
             ..PagingStats::default()
         }),
+        forecast: Ok(Forecast::Unknown),
     };
     let after = own(7).stats();
     let happened = |n| crate::switch::happened(&own(n), &after, Mode::Shadow);

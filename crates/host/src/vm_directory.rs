@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! KVM's directory of a VM in debugfs, held open, so that a reading need not look for it again.
 
-use crate::paging::Paging;
+use crate::paging::{Forecast, Paging, REFUSAL_FILE, Unreadable, forecast};
 use crate::{Host, HostError, VmId};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, fstat, open, openat};
@@ -40,9 +40,25 @@ impl Host {
 }
 
 impl VmDirectory {
-    /// The VM's mode and figures of switches.
+    /// The VM's mode and figures of switches. The forecast is left out: for it, KVM looks at each vCPU, and
+    /// [`VmDirectory::forecast`] reads it.
     pub fn paging(&self) -> Paging {
-        Paging::by(|name| Ok(self.read(name, &mut [0; MOST_BYTES])?.to_vec()))
+        Paging::by(|name| match name {
+            REFUSAL_FILE => Err(io::ErrorKind::NotFound.into()),
+            name => self.bytes(name),
+        })
+    }
+
+    /// Whether KVM would refuse to switch the VM to its other mode now.
+    ///
+    /// # Errors
+    /// If `paging_refusal` cannot be read, or has another text than KVM writes.
+    pub fn forecast(&self) -> Result<Forecast, Unreadable> {
+        forecast(self.bytes(REFUSAL_FILE))
+    }
+
+    fn bytes(&self, name: &str) -> io::Result<Vec<u8>> {
+        Ok(self.read(name, &mut [0; MOST_BYTES])?.to_vec())
     }
 
     /// When vCPUs were last added; `None` if the kernel does not tell.
@@ -81,6 +97,12 @@ mod tests {
         put(&path.join("paging_stats"), b"switches_to_shadow 3\nswitches_to_nested 2\n");
         let (state, switches) = (vm.paging().state(), vm.paging().stats().switches());
         assert_eq!((state, switches), (Some(State::In(bifold_mmu::Mode::Shadow)), Some(5)));
+        assert_eq!(vm.forecast().unwrap(), Forecast::Unknown, "older modules");
+        put(&path.join("paging_refusal"), b"smm vcpu 0\n");
+        assert_eq!(vm.forecast().unwrap().obstacle().unwrap().vcpu, Some(0));
+        assert_eq!(vm.paging().obstacle(), None, "not read");
+        put(&path.join("paging_refusal"), b"smm vcpu\n");
+        assert_eq!(vm.forecast().unwrap_err().to_string(), "`smm vcpu` is no reason of a refusal");
         let before = vm.entries();
         assert_eq!(vm.entries(), before);
         put(&path.join("vcpu1/pid"), b"0\n");

@@ -6,7 +6,7 @@
 //! telling; the gain is unknown then.
 
 use crate::columns::Row;
-use bifold_host::{Backing, Statistic};
+use bifold_host::{Backing, Obstacle, Statistic};
 use bifold_policy::{Counters, Estimator, Mode};
 use std::fmt;
 
@@ -83,11 +83,19 @@ pub struct Advice {
     pub gain: Gain,
     /// What was seen.
     pub reason: String,
+    /// Why KVM would refuse the change now, if it is one of the paging mode.
+    pub obstacle: Option<Obstacle>,
 }
 
 impl fmt::Display for Advice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({}): {}", self.change.words(), self.gain, self.reason)
+        let (change, gain) = (self.change.words(), self.gain);
+        match (&self.obstacle, self.change) {
+            (Some(obstacle), Change::To(mode)) => {
+                write!(f, "{change} ({gain}) would help most, but the VM {}", obstacle.sentence(mode))
+            }
+            _ => write!(f, "{change} ({gain}): {}", self.reason),
+        }
     }
 }
 
@@ -98,6 +106,15 @@ pub fn advise(row: &Row) -> Vec<Advice> {
     all.retain(|a| a.gain.share().is_none_or(|g| g >= LEAST));
     let share = |a: &Advice| a.gain.share().unwrap_or(0.0);
     all.sort_by(|a, b| share(b).total_cmp(&share(a)));
+    all
+}
+
+/// The advice to print: the change that would help most, and behind one that KVM would refuse, the next best.
+pub fn best(row: &Row) -> Vec<Advice> {
+    let mut all = advise(row);
+    if let Some(place) = all.iter().position(|a| a.obstacle.is_none()) {
+        all.truncate(place + 1);
+    }
     all
 }
 
@@ -135,6 +152,7 @@ fn mode(row: &Row) -> Option<Advice> {
             from.name(),
             percent(other)
         ),
+        obstacle: row.vm.obstacle().cloned(),
     })
 }
 
@@ -164,7 +182,7 @@ fn host_huge_pages(row: &Row) -> Option<Advice> {
          pages of the guest reach the TLB only so",
         100.0 * small
     );
-    Some(Advice { change: Change::HostHugePages, gain, reason })
+    Some(Advice { change: Change::HostHugePages, gain, reason, obstacle: None })
 }
 
 /// Where the host's pages are huge, a TLB entry of 4 KB is most likely one of a 4 KB page in the guest. KVM maps some huge
@@ -187,6 +205,7 @@ fn guest_huge_pages(row: &Row) -> Option<Advice> {
             "the host backs it with huge pages, yet {:.0} % of its TLB misses are on 4 KB pages, most likely the guest's own",
             100.0 * of_small
         ),
+        obstacle: None,
     })
 }
 
@@ -201,6 +220,7 @@ fn cpus(row: &Row) -> Option<Advice> {
         change: Change::Cpus,
         gain: Gain::UpTo(share),
         reason: format!("its vCPUs waited for a CPU {:.1} % of the time that they wanted one", 100.0 * share),
+        obstacle: None,
     })
 }
 
@@ -217,12 +237,18 @@ mod tests {
     const CYCLES: u64 = 1_000_000_000;
 
     fn vm(backing: Option<Backing>) -> Watched {
+        vm_with(backing, "none")
+    }
+
+    fn vm_with(backing: Option<Backing>, refusal: &str) -> Watched {
         let (fake, id) = (FakeHost::new(), VmId { thread: 100, fd: 7 });
         fake.vm(id, "web");
+        fake.refusal(id, refusal);
         let (host, kvm) = (fake.host(), fake.host().kvm().unwrap());
         let all = Statistic::ALL;
         let mut vm = Watched::begin(&host, &kvm, None, all, id, None, &|| Duration::ZERO).unwrap();
         vm.backing = backing;
+        vm.look_at_refusal();
         vm
     }
 
@@ -286,6 +312,38 @@ mod tests {
         );
         let unknown = interval(Mode::Shadow, 0, |h| h.walk_cycles = None);
         assert_eq!(find(&said(&vm(None), &unknown), Change::To(Mode::Nested)), None);
+    }
+
+    #[test]
+    fn a_mode_that_kvm_would_refuse_is_told_with_the_reason_and_the_next_best_change() {
+        let interval = interval(Mode::Shadow, 0, |_| ());
+        let words = |vm: &Watched, interval: &Interval| -> Vec<String> {
+            best(&Row::of_vm(0.0, vm, interval)).iter().map(Advice::to_string).collect()
+        };
+        let blocked = vm_with(None, "smm vcpu 1");
+        // The CPUs' gain is larger, and the mode's is not told.
+        assert_eq!(words(&blocked, &interval), words(&vm(None), &interval));
+        let mut few_waits = interval.clone();
+        few_waits.vcpus[0].waited_ns = Some(20_000_000);
+        let told = words(&blocked, &few_waits);
+        assert_eq!(
+            told[0],
+            "nested paging (about 5 %) would help most, but the VM cannot be switched to nested mode now: vCPU 1 is in system \
+             management mode"
+        );
+        assert!(
+            told.len() == 2 && told[1].starts_with("CPUs that fewer threads want (up to 2 %)"),
+            "{told:?}"
+        );
+        let column = |vm: &Watched, name: &str| {
+            let all = crate::columns::all();
+            let column = all.iter().find(|c| c.name == name).unwrap();
+            format!("{:?}", column.value(&Row::of_vm(0.0, vm, &few_waits)))
+        };
+        assert!(column(&vm(None), "advice").contains("nested paging"));
+        assert!(column(&blocked, "advice").contains("CPUs"), "what can be followed");
+        assert!(column(&blocked, "refusal").contains("smm"));
+        assert_eq!(column(&vm(None), "refusal"), "Unknown");
     }
 
     #[test]

@@ -208,7 +208,7 @@ const FIRST: [Column; 14] = [
     ),
 ];
 
-const LAST: [Column; 10] = [
+const LAST: [Column; 11] = [
     Column::new(
         "reported_page_faults",
         "1",
@@ -257,9 +257,13 @@ const LAST: [Column; 10] = [
         "Cycles that paging would probably cost in the other mode, by the built-in estimator; of a VM in nested paging only with a reporter.",
         |r| r.paging().map(|(_, other)| other).into(),
     ),
-    Column::new("advice", "", Type::Text, "The change that would help the VM most.", |r| {
-        r.best().map_or(Value::Unknown, |a| Value::Text(a.change.words().into()))
-    }),
+    Column::new(
+        "advice",
+        "",
+        Type::Text,
+        "The change that would help the VM most, without one that KVM would refuse as far as that is known.",
+        |r| r.best().map_or(Value::Unknown, |a| Value::Text(a.change.words().into())),
+    ),
     Column::new(
         "advice_gain",
         "1",
@@ -267,13 +271,20 @@ const LAST: [Column; 10] = [
         "Share of the CPU time that the change would give back.",
         |r| r.best().and_then(|a| a.gain.share()).into(),
     ),
+    Column::new(
+        "refusal",
+        "",
+        Type::Text,
+        "Why KVM would refuse to switch the VM to its other mode, as in paging_refusal; unknown if it would not, without that file, and in the daemon's recordings.",
+        |r| r.vm.obstacle().filter(|_| r.vcpu.is_none()).map(|o| o.reason.word()).into(),
+    ),
 ];
 
 impl Row<'_> {
-    /// The advice with the largest gain, for the VM as a whole.
+    /// The advice with the largest gain that KVM would not refuse, for the VM as a whole.
     fn best(&self) -> Option<Advice> {
         let all = self.vcpu.is_none().then(|| advise(self));
-        all.and_then(|all| all.into_iter().next())
+        all.and_then(|all| all.into_iter().find(|a| a.obstacle.is_none()))
     }
 
     fn paging(&self) -> Option<(f64, f64)> {

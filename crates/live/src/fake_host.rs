@@ -48,6 +48,7 @@ impl FakeHost {
             &format!("{} (qemu) S {} 4711 0\n", id.thread, "0 ".repeat(18).trim_end()),
         );
         self.mode(id, "nested", 0);
+        self.refusal(id, "none");
         self.vcpu(id, 0, 0, 0);
         self.count(id, Statistic::Exits, 0);
     }
@@ -58,6 +59,11 @@ impl FakeHost {
         put(&dir.join("paging_mode"), &format!("{mode}\n"));
         let stats = format!("switches_to_shadow {switches}\nswitches_to_nested 0\n");
         put(&dir.join("paging_stats"), &stats);
+    }
+
+    /// What would refuse a switch of the VM: a line of KVM's.
+    pub fn refusal(&self, id: VmId, line: &str) {
+        put(&self.host().vm_dir(id).join("paging_refusal"), &format!("{line}\n"));
     }
 
     /// A vCPU and its times; its thread has the number of process and vCPU together.

@@ -8,8 +8,8 @@ use crate::hardware::{OpenError, Pmu, ThreadCounters};
 use crate::interval::{Interval, Reading, VcpuReading};
 use crate::reporter::{Reporter, socket};
 use bifold_host::{
-    Backing, BinaryStatistics, Entries, Host, Kvm, Paging, State, Statistic, Statistics, StatisticsFiles,
-    ThreadTimes, Vcpu, VmDirectory, VmId, read_up_to,
+    Backing, BinaryStatistics, Entries, Forecast, Host, Kvm, Obstacle, Paging, State, Statistic, Statistics,
+    StatisticsFiles, ThreadTimes, Vcpu, VmDirectory, VmId, read_up_to,
 };
 use std::io;
 use std::path::PathBuf;
@@ -46,6 +46,8 @@ pub struct Watched {
     complete: bool,
     /// Whether the VM had a mode of its own at the last reading.
     switchable: bool,
+    /// Whether KVM would refuse a switch, when last looked at.
+    forecast: Forecast,
     /// The mode of all VMs, if the VM has none of its own.
     host_mode: Option<State>,
     vcpus: Vec<Thread>,
@@ -101,6 +103,7 @@ impl Watched {
             searched: None,
             complete: false,
             switchable: false,
+            forecast: Forecast::Unknown,
             host_mode,
             vcpus: Vec::new(),
             reporter: None,
@@ -155,6 +158,12 @@ impl Watched {
     /// Looks at what backs the guest's memory. The kernel looks at every page for that.
     pub(crate) fn look_at_memory(&mut self, host: &Host) {
         self.backing = host.backing(self.pid);
+    }
+
+    /// Looks whether KVM would refuse to switch the VM. KVM looks at each vCPU for that.
+    pub(crate) fn look_at_refusal(&mut self) {
+        let read = self.directory.as_ref().map(VmDirectory::forecast);
+        self.forecast = read.and_then(Result::ok).unwrap_or_default();
     }
 
     fn find_vcpus(&mut self, host: &Host, pmu: Option<&Pmu>) {
@@ -236,6 +245,14 @@ impl Watched {
         self.switchable
     }
 
+    /// What would refuse a switch of this VM to its other mode, when last looked at ([`Watch::forecast_switches`]); `None` if
+    /// KVM would switch the VM, or nobody knows.
+    ///
+    /// [`Watch::forecast_switches`]: crate::Watch::forecast_switches
+    pub fn obstacle(&self) -> Option<&Obstacle> {
+        self.forecast.obstacle()
+    }
+
     /// Whether the threads of all vCPUs were found when they were last looked for. KVM does not know a thread until the
     /// vCPU has run.
     pub(crate) fn is_complete(&self) -> bool {
@@ -254,5 +271,39 @@ impl Watched {
     /// Number of vCPUs whose threads are known.
     pub fn vcpus(&self) -> usize {
         self.vcpus.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Watch;
+    use crate::fake_host::FakeHost;
+
+    const ID: VmId = VmId { thread: 100, fd: 7 };
+
+    #[test]
+    fn what_would_refuse_a_switch_is_looked_at_rarely_and_after_each_switch() {
+        let fake = FakeHost::new();
+        fake.vm(ID, "web");
+        let mut watch = Watch::new(fake.host(), None).unwrap();
+        fake.refusal(ID, "smm vcpu 0");
+        let seen = |watch: &mut Watch, seconds| {
+            watch.tick(&|| Duration::from_secs(seconds));
+            watch.vm(ID).unwrap().obstacle().map(|o| o.reason.word().to_string())
+        };
+        assert_eq!(seen(&mut watch, 0), None, "nobody asked for it");
+        watch.forecast_switches();
+        assert_eq!(seen(&mut watch, 1).as_deref(), Some("smm"));
+        fake.refusal(ID, "keys vcpu 0");
+        assert_eq!(
+            [9, 10, 11].map(|s| seen(&mut watch, s)),
+            [Some("smm"), Some("smm"), Some("keys")].map(|w| w.map(String::from))
+        );
+        fake.mode(ID, "shadow", 1);
+        fake.refusal(ID, "none");
+        assert_eq!(seen(&mut watch, 12), None, "the mode is another");
+        std::fs::remove_file(fake.host().vm_dir(ID).join("paging_refusal")).unwrap();
+        assert_eq!((seen(&mut watch, 22), watch.vms().count()), (None, 1), "older modules");
     }
 }

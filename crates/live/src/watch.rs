@@ -6,13 +6,14 @@ use crate::interval::Interval;
 use crate::modelled::ModelledPmu;
 use crate::vm::{Clock, SocketOf, Watched};
 use bifold_host::exit_counts::{ExitCounters, ExitCountersError, ExitTable};
-use bifold_host::{Host, HostError, Kvm, Statistic, VmId};
+use bifold_host::{Host, HostError, Kvm, State, Statistic, VmId};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often what changes rarely is looked at again: names, threads of vCPUs, and VMs where debugfs does not list them.
+/// How often what changes rarely is looked at again: names, threads of vCPUs, what would refuse a switch, and VMs where
+/// debugfs does not list them.
 const REFRESH: Duration = Duration::from_secs(10);
 /// How soon vCPUs whose threads KVM does not know yet are looked for again. Each try doubles the time, up to [`REFRESH`].
 const RETRY: Duration = Duration::from_secs(1);
@@ -46,6 +47,8 @@ pub struct Watch {
     exits: Option<Exits>,
     socket_of: Option<SocketOf>,
     modelled: Option<PmuOf>,
+    /// Whether VMs are looked at for what would refuse a switch.
+    forecasts: bool,
     vms: BTreeMap<VmId, Times>,
     /// When the next look at a VM's memory may be.
     next_look: Duration,
@@ -65,12 +68,14 @@ struct Times {
     /// How long after that it is refreshed again.
     wait: Duration,
     memory: Option<Duration>,
+    /// When KVM was last asked what would refuse a switch, and the VM's mode then.
+    forecast: Option<(Duration, Option<State>)>,
 }
 
 impl Times {
     fn new(vm: Watched, at: Duration) -> Times {
         let wait = if vm.is_complete() { REFRESH } else { RETRY };
-        Times { vm, refreshed: at, wait, memory: None }
+        Times { vm, refreshed: at, wait, memory: None, forecast: None }
     }
 
     /// Looks again at what changes rarely, if it is time to.
@@ -164,6 +169,7 @@ impl Watch {
             exits: None,
             socket_of: None,
             modelled: None,
+            forecasts: false,
             vms: BTreeMap::new(),
             next_look: Duration::ZERO,
             searched: None,
@@ -197,6 +203,12 @@ impl Watch {
     /// for machines without a PMU, and guests that run a program that was modelled.
     pub fn modelled(&mut self, pmu_of: impl Fn(&Watched) -> Option<Arc<ModelledPmu>> + Send + 'static) {
         self.modelled = Some(Box::new(pmu_of));
+    }
+
+    /// Looks every 10 s, and after each switch, whether KVM would refuse to switch the VM to its other mode. Advice names the
+    /// reason then. KVM looks at each vCPU for that.
+    pub fn forecast_switches(&mut self) {
+        self.forecasts = true;
     }
 
     /// Counts exits by the hardware's reason too, which costs a look-up in a table for each exit of each VM on the host.
@@ -253,8 +265,20 @@ impl Watch {
                 tick.came.push(id);
             }
         }
+        self.look_at_refusals(at);
         self.look_at_memory(clock);
         tick
+    }
+
+    /// Looks at what would refuse switches, where it is time to.
+    fn look_at_refusals(&mut self, at: Duration) {
+        for one in self.vms.values_mut().filter(|_| self.forecasts) {
+            let state = one.vm.state();
+            if one.forecast.is_none_or(|(before, then)| then != state || before + REFRESH <= at) {
+                one.vm.look_at_refusal();
+                one.forecast = Some((at, state));
+            }
+        }
     }
 
     /// The VMs that exist; `None` if they were not looked for at this tick.

@@ -51,11 +51,21 @@ fn table(status: &Status) -> String {
             out +=
                 &wrapped(&format!("{who}: the policy needs {counter}, which nobody counts for this VM"), 2);
         }
-        if let Some(text) = &v.note {
-            out += &wrapped(&format!("{who}: {} ({text})", v.state), 2);
+        if v.note.is_some() {
+            out += &wrapped(&format!("{who}: {}", state(v)), 2);
         }
     }
     out
+}
+
+/// What the daemon does with a VM, and why.
+fn state(v: &VmStatus) -> String {
+    match (&v.note, &v.refusal) {
+        (None, _) => v.state.clone(),
+        (Some(text), None) => format!("{} ({text})", v.state),
+        // Why KVM would refuse a switch is a sentence.
+        (Some(text), Some(_)) => format!("{}: {text}", v.state),
+    }
 }
 
 fn explained(v: &VmStatus, lately: &[Event]) -> String {
@@ -65,17 +75,14 @@ fn explained(v: &VmStatus, lately: &[Event]) -> String {
         out += &format!("; found in {own} mode");
     }
     out += &format!(
-        "\nrule     {}\npolicy   {}\ndaemon   {}",
+        "\nrule     {}\npolicy   {}\n{}",
         or_unknown(&v.rule),
         or_unknown(&v.policy),
-        v.state
+        wrapped(&format!("daemon   {}", state(v)), 9)
     );
-    if let Some(text) = &v.note {
-        out += &format!(" ({text})");
-    }
     let t = &v.totals;
     out += &format!(
-        "\ndid      {} decisions, {} switches, {} refused by KVM\n",
+        "did      {} decisions, {} switches, {} refused by KVM\n",
         t.decisions, t.switched, t.refused
     );
     if let Some(why) = &v.why {
@@ -155,6 +162,21 @@ mod tests {
         d\u{1b}[2Jb: the policy needs guest_page_faults, which nobody counts for this VM
         ");
         assert!(text.lines().all(|l| l.chars().count() <= 80), "{text}");
+    }
+
+    #[test]
+    fn why_kvm_would_refuse_is_a_sentence() {
+        let blocked = VmStatus {
+            state: "blocked".into(),
+            note: Some("vCPU 1 is a hypervisor itself (EFER.SVME or CR4.VMXE)".into()),
+            refusal: Some("hypervisor".into()),
+            ..web()
+        };
+        let says = "blocked: vCPU 1 is a hypervisor itself (EFER.SVME or CR4.VMXE)\n";
+        let table = answer(&Answer::Status(Status { vms: vec![blocked.clone()], ..Status::default() }));
+        assert!(table.ends_with(&format!("web-1: {says}")), "{table}");
+        let explained = answer(&Answer::Explained(Box::new(blocked), Vec::new()));
+        assert!(explained.contains(&format!("daemon   {says}")), "{explained}");
     }
 
     #[test]

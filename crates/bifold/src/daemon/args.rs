@@ -23,6 +23,9 @@ Examples:
 /// that no rule switches any more returns to the mode it had, and so do all at the daemon's end. If the daemon is killed,
 /// the VMs stay in their modes, and the next start gives back what is to be given back.
 ///
+/// KVM is not asked for a switch that it would refuse: the log names the reason, and the daemon looks again after 10 s, then
+/// less and less often.
+///
 /// Runs in the foreground, and logs on stderr: what comes and goes, decisions that differ from the last with their reasons, and
 /// switches. SIGHUP reads the configuration again; a configuration that is wrong changes nothing. SIGTERM and Ctrl-C end the
 /// daemon. `bifold ctl` asks and commands it. The keys of the configuration: bifold.toml(5).

@@ -4,7 +4,7 @@
 use super::needs::{KSM, KVM, SWITCHING};
 use bifold_guest::doctor::{Check, checks};
 use bifold_host::ksm::{Counter, Ksm, KsmError, Setting};
-use bifold_host::{Host, HostError};
+use bifold_host::{Host, HostError, Vm, printable};
 
 /// Runs the checks for everything that some verb needs.
 pub fn all_checks(host: &Host) -> Vec<Check> {
@@ -65,19 +65,39 @@ pub fn ksm_check(found: Result<Ksm, KsmError>) -> Check {
     check(KSM, &["share run", "share check"], found)
 }
 
+/// Most VMs that a check names.
+const MOST_NAMED: usize = 10;
+
+/// A line for each VM that KVM would not switch now.
+fn refused(vms: &[Vm]) -> String {
+    let mut lines = vms.iter().filter_map(|vm| {
+        let (to, obstacle) = vm.paging.obstacle()?;
+        let name = vm.name.as_ref().map_or(String::new(), |name| format!(" ({})", printable(name)));
+        Some(format!("\nVM {}{name} {}", vm.id, obstacle.sentence(to)))
+    });
+    let named: String = lines.by_ref().take(MOST_NAMED).collect();
+    match lines.count() {
+        0 => named,
+        n => named + &format!("\n{n} more cannot be switched: `bifold mode` lists them"),
+    }
+}
+
 /// Whether KVM shows its VMs, and whether KVM can switch them.
-fn kvm_checks(host: &Host) -> [Check; 2] {
-    let seen = host.kvm().and_then(|kvm| host.vms().map(|vms| (kvm, vms.len())));
+pub fn kvm_checks(host: &Host) -> [Check; 2] {
+    let seen = host.kvm().and_then(|kvm| host.vms().map(|vms| (kvm, vms)));
     let (kvm, switching) = match seen {
         Ok((kvm, vms)) => {
             let switching = match kvm.default {
-                Some(mode) => Ok(format!("each VM has a mode of its own, {} at first", mode.name())),
+                Some(mode) => {
+                    let own = format!("each VM has a mode of its own, {} at first", mode.name());
+                    Ok(own + &refused(&vms))
+                }
                 None => Err((
                     "this KVM has one paging mode for all VMs".to_string(),
                     "load the modules of `make kernel`",
                 )),
             };
-            (Ok(format!("{vms} VMs")), switching)
+            (Ok(format!("{} VMs", vms.len())), switching)
         }
         Err(e) => {
             let missing = match &e {

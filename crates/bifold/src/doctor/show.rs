@@ -63,7 +63,12 @@ pub fn table(findings: &[Finding], checks: &[&Check], left: &Result<Option<Left>
     let width = checks.iter().map(|c| c.name.chars().count()).max().unwrap_or(0);
     for c in checks {
         let mark = if c.ok { "ok     " } else { "MISSING" };
-        out += &wrapped(&format!("{mark}  {:<width$}  {}", c.name, c.detail), width + 11);
+        let mut details = c.detail.split('\n');
+        let first = details.next().unwrap_or_default();
+        out += &wrapped(&format!("{mark}  {:<width$}  {first}", c.name), width + 11);
+        for detail in details {
+            out += &wrapped(&format!("{:1$}{detail}", "", width + 11), width + 11);
+        }
         if !c.ok && !c.remedy.is_empty() {
             out += &wrapped(&format!("{:1$}remedy: {2}", "", width + 11, c.remedy), width + 11);
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-use super::checks::{check, ksm_check, ksm_counters};
+use super::checks::{check, ksm_check, ksm_counters, kvm_checks};
 use super::needs::{GUEST, KSM, KVM, NINEP, SWITCHING};
 use super::*;
 use crate::fake_host::Tree;
@@ -88,6 +88,23 @@ fn ksm_is_told_with_what_to_do() {
     assert_eq!([there.ok, not_root.ok, none.ok], [true, false, false]);
     insta::assert_snapshot!("doctor_ksm", table(&[], &[&there, &not_root, &none], &Ok(None)));
     assert_eq!(ksm_counters(Ksm::of(&tree.host())).detail, "12 pages shared");
+}
+
+#[test]
+fn vms_that_cannot_be_switched_are_named_up_to_a_number() {
+    let tree = Tree::new();
+    tree.write("sys/module/kvm_amd/parameters/npt", "Y\n");
+    tree.write("sys/module/kvm/parameters/paging_mode", "nested\n");
+    for pid in 100..115 {
+        tree.vm(pid, &format!("web\u{1b}{pid}"), 0, "");
+        tree.paging(pid, "nested", if pid == 100 { "none" } else { "hypervisor vcpu 2" });
+    }
+    tree.paging(101, "shadow", "newer");
+    tree.paging(102, "nested", "dma");
+    let [kvm, switching] = kvm_checks(&tree.host());
+    assert!(switching.ok, "the host can switch others");
+    insta::assert_snapshot!("doctor_vms", table(&[], &[&kvm, &switching], &Ok(None)));
+    assert_eq!(switching.detail.lines().count(), 12);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! Paging modes as JSON. Times are in nanoseconds; unknown values are null.
 
 use super::{HostVms, OneVm};
-use bifold_host::{Happened, Kvm, Paging, PagingStats, Switch, Vm};
+use bifold_host::{Forecast, Happened, Kvm, Paging, PagingStats, Switch, Vm};
 use bifold_policy::Mode;
 use serde_json::{Map, Value, json};
 
@@ -67,7 +67,16 @@ fn kvm(kvm: &Kvm) -> Value {
 
 fn describe(vm: &Vm, kvm: &Kvm) -> Map<String, Value> {
     let state = vm.state(kvm);
-    let fields: [(&str, Value); 7] = [
+    let forecast = match &vm.paging {
+        Paging::Own { forecast: Ok(forecast), .. } => forecast,
+        _ => &Forecast::Unknown,
+    };
+    let refusal = match forecast {
+        Forecast::Unknown => None,
+        Forecast::Fine => Some("none"),
+        Forecast::Refused(obstacle) => Some(obstacle.reason.word()),
+    };
+    let fields: [(&str, Value); 9] = [
         ("vm", vm.id.to_string().into()),
         ("pid", vm.pid.into()),
         ("name", vm.name.clone().into()),
@@ -75,6 +84,8 @@ fn describe(vm: &Vm, kvm: &Kvm) -> Map<String, Value> {
         ("switchable", matches!(vm.paging, Paging::Own { .. }).into()),
         ("mode", state.map(|s| s.mode().name()).into()),
         ("switching_to", state.and_then(|s| s.switching_to()).map(Mode::name).into()),
+        ("refusal", refusal.into()),
+        ("refusal_vcpu", forecast.obstacle().and_then(|o| o.vcpu).into()),
     ];
     fields.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
 }

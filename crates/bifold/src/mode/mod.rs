@@ -87,8 +87,12 @@ impl OneVm {
 
 /// Notes on the files of a VM that could not be read.
 fn unreadable(vm: &Vm) -> Vec<String> {
-    let Paging::Own { state, stats } = &vm.paging else { return Vec::new() };
-    let files = [("paging_mode", state.as_ref().err()), ("paging_stats", stats.as_ref().err())];
+    let Paging::Own { state, stats, forecast } = &vm.paging else { return Vec::new() };
+    let files = [
+        ("paging_mode", state.as_ref().err()),
+        ("paging_stats", stats.as_ref().err()),
+        ("paging_refusal", forecast.as_ref().err()),
+    ];
     let said = files.into_iter().filter_map(|(file, e)| Some(format!("VM {}: {file}: {}", vm.id, e?)));
     said.collect()
 }

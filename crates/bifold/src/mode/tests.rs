@@ -12,8 +12,20 @@ use std::time::Duration;
 const STATS: &str = "switches_to_shadow 1203
 switches_to_nested 1202
 switches_by_guest 0
+by_guest_failed 0
 refused 1
+refused_host 0
+refused_encrypted 0
+refused_dma 0
+refused_tss 0
+refused_hypervisor 1
+refused_keys 0
+refused_smm 0
+refused_real_mode 0
 rolled_back 0
+timed_out 0
+interrupted 0
+no_memory 0
 vcpus 2
 vcpus_in_guest_last 1
 quiesce_ns_last 254000
@@ -53,6 +65,7 @@ fn host(dir: &Path, switchable: bool) -> Host {
         if switchable {
             put(&vm.join("paging_mode"), mode);
             put(&vm.join("paging_stats"), stats);
+            put(&vm.join("paging_refusal"), "none\n");
         }
         let pid = id.split_once('-').unwrap().0;
         put(&host.proc.join(pid).join("cmdline"), cmdline);
@@ -115,6 +128,7 @@ fn what_stands_in_the_way_is_said() {
     let db = host.debug.join("kvm/31337-12");
     put(&db.join("paging_mode"), "both\n");
     fs::remove_file(db.join("paging_stats")).unwrap();
+    put(&db.join("paging_refusal"), "smm vcpu\x1b[2J\n");
     out += &all(&host, &["31337", "31337 --format json"]);
     put(&host.proc.join("977/cmdline"), "qemu\0-name\0web\0");
     out += &ran(&host, "web shadow");
@@ -127,6 +141,23 @@ fn what_stands_in_the_way_is_said() {
     out += &ran(&host, "");
     fs::remove_dir_all(host.sys.join("module/kvm")).unwrap();
     out += &ran(&host, "");
+    insta::assert_snapshot!(out);
+}
+
+#[test]
+fn what_kvm_would_refuse_is_told_with_the_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = host(dir.path(), true);
+    let says = |id: &str, line: &str| put(&host.debug.join("kvm").join(id).join("paging_refusal"), line);
+    says("977-9", "hypervisor vcpu 1\n");
+    says("4242-12", "gpu_9\n");
+    says("31337-12", "tss\n");
+    let mut out = all(&host, &["", "977", "977 --format json"]);
+    // As older modules have it.
+    ["977-9", "4242-12", "31337-12"]
+        .iter()
+        .for_each(|id| fs::remove_file(host.debug.join("kvm").join(id).join("paging_refusal")).unwrap());
+    out += &all(&host, &["", "977 --format json"]);
     insta::assert_snapshot!(out);
 }
 

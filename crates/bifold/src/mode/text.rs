@@ -3,11 +3,14 @@
 
 use super::{HostVms, OneVm};
 use bifold_host::{Happened, Of, Paging, PagingStats, Stat, State, Switch, Unit, Vm};
-use bifold_report::{grouped, seconds, shell_words, text_table};
+use bifold_report::{grouped, seconds, shell_words, text_table, wrapped};
 
 /// Stands for what is not known.
 const UNKNOWN: &str = "-";
-/// One row per VM.
+/// Columns left of a VM's facts.
+const LABEL: usize = 9;
+
+/// One row per VM, and a line for each VM that KVM would not switch now.
 pub fn list(seen: &HostVms) -> String {
     let head = [
         "\nname",
@@ -31,7 +34,12 @@ pub fn list(seen: &HostVms) -> String {
             switches(stats.switches_to_nested),
         ]
     });
-    text_table(head.map(String::from).into(), rows.collect())
+    let table = text_table(head.map(String::from).into(), rows.collect());
+    let refused = seen.vms.iter().filter_map(|vm| {
+        let (to, obstacle) = vm.paging.obstacle()?;
+        Some(wrapped(&format!("{} {}", whole_name(vm), obstacle.sentence(to)), 2))
+    });
+    table + &refused.collect::<String>()
 }
 
 /// One VM and its figures.
@@ -45,8 +53,14 @@ pub fn show(one: &OneVm) -> String {
     };
     let mut out = format!("VM       {}\n", whole_name(vm));
     out += &format!("process  {}\nvCPUs    {}\nmode     {mode}\n", vm.pid, vm.vcpus);
+    if let Some((to, obstacle)) = vm.paging.obstacle() {
+        out += &wrapped(&format!("switch   {}; {}", obstacle.sentence(to), obstacle.remedy()), LABEL);
+    }
     if let Paging::Own { stats: Ok(stats), .. } = &vm.paging {
-        let life = of(stats, Of::Life).map(|(s, v)| vec![s.label.to_string(), value(s.unit, v)]);
+        // Parts of a sum are worth a line if something was counted.
+        let counts = PagingStats::STATS.iter().zip(stats.values());
+        let life = counts.filter(|(s, v)| s.of == Of::Life || (s.of == Of::Part && v.is_some_and(|n| n > 0)));
+        let life = life.map(|(s, v)| vec![s.label.to_string(), value(s.unit, v)]);
         out += &format!("\n{}", text_table(vec!["since its start".into(), String::new()], life.collect()));
         let worst = |label| of(stats, Of::Worst).find(|(s, _)| s.label == label);
         let rows = of(stats, Of::Last).map(|(s, v)| {

@@ -22,7 +22,8 @@ Examples:
 /// `parquet`: never 0. VMs that start or end meanwhile are followed.
 ///
 /// Below the table stands, for each VM, the change that would help the VM most: nested in place of shadow paging, huge
-/// pages in host or guest, or CPUs that fewer threads want; with the share of its CPU time that this would give back.
+/// pages in host or guest, or CPUs that fewer threads want; with the share of its CPU time that this would give back. If KVM
+/// would refuse to switch the VM's mode now, the line has the reason, and another line the next best change.
 ///
 /// With CMD, runs the command on this host and counts until the command ends: in one interval, or in
 /// intervals of -i. Bifold ends with the command's status. Without CMD, counts until Ctrl-C or for -n intervals.

@@ -44,6 +44,7 @@ fn stat(host: Host, (pmu, no_pmu): (Option<Pmu>, Option<NoPmu>), args: &StatArgs
     let stop = stop_on_signals()?;
     let files = FileLimit::raise().context("cannot raise the limit of open files")?;
     let mut watch = Watch::new(host, pmu)?;
+    watch.forecast_switches();
     let vendor = vendor(&watch, args)?;
     if args.exits {
         watch.count_exits()?;

@@ -3,7 +3,7 @@
 
 use crate::vms;
 use bifold_live::Figures;
-use bifold_live::advice::advise;
+use bifold_live::advice::best;
 use bifold_live::columns::Row;
 use bifold_report::{grouped, text_table, wrapped};
 
@@ -30,7 +30,7 @@ pub fn table(rows: &[Row]) -> String {
     let mut out =
         format!("{:.1} s\n{}", first.interval.seconds, text_table(HEAD.map(String::from).into(), cells));
     for row in rows.iter().filter(|r| r.vcpu.is_none()) {
-        if let Some(advice) = advise(row).first() {
+        for advice in best(row) {
             out += &wrapped(&format!("{}: {advice}", vms::name(row.vm)), 2);
         }
     }

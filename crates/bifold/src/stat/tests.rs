@@ -3,6 +3,9 @@
 
 use super::*;
 use crate::fake_host::Tree;
+use bifold_host::Statistic;
+use bifold_live::columns::Row;
+use bifold_live::hardware::HardwareCounts;
 use clap::Parser as _;
 
 #[derive(Debug, clap::Parser)]
@@ -23,8 +26,7 @@ fn host() -> Tree {
     for (pid, name, mode) in [(100, "web", "nested"), (200, "the db\u{1b}[2J", "shadow")] {
         tree.vm(pid, name, 0, "");
         let dir = format!("debug/kvm/{pid}-7");
-        tree.write(&format!("{dir}/paging_mode"), &format!("{mode}\n"));
-        tree.write(&format!("{dir}/paging_stats"), "switches_to_shadow 4\nswitches_to_nested 3\n");
+        tree.paging(pid, mode, "none");
         tree.write(&format!("{dir}/exits"), "70000\n");
         tree.write(&format!("{dir}/vcpu0/pid"), &format!("{}\n", pid + 1));
         tree.write(&format!("proc/{pid}/task/{}/schedstat", pid + 1), "1000000000 5 1\n");
@@ -73,6 +75,37 @@ fn the_table_escapes_names_and_marks_what_is_unknown() {
     let cells: Vec<_> = row.split_whitespace().collect();
     assert_eq!(cells[1..6], ["db\\u{1b}[2J", "shadow", "0.0", "0.0", "0"], "{row}");
     assert_eq!(cells[6..], ["-", "-", "-", "-", "-", "0"], "{row}");
+}
+
+#[test]
+fn below_the_table_a_mode_that_kvm_would_refuse_is_named_with_the_reason() {
+    let tree = host();
+    tree.paging(200, "shadow", "smm vcpu 1");
+    let mut watch = Watch::new(tree.host(), None).unwrap();
+    watch.forecast_switches();
+    watch.tick(&|| Duration::ZERO);
+    let mut interval = watch.tick(&|| Duration::from_secs(1)).intervals.remove(1).1;
+    // What a host made of files cannot tell: page faults take 10 % of the cycles.
+    [(Statistic::Exits, 10), (Statistic::PfTaken, 10), (Statistic::Invlpg, 0), (Statistic::PfGuest, 0)]
+        .into_iter()
+        .for_each(|(s, n)| interval.statistics.set(s, n));
+    interval.vcpus[0].hardware = HardwareCounts {
+        guest_cycles: Some(900_000_000),
+        host_cycles: Some(100_000_000),
+        instructions: Some(1_000_000_000),
+        walk_cycles: Some(0),
+        tlb_misses_4k: Some(0),
+        tlb_flushes: Some(0),
+        ..HardwareCounts::ZERO
+    };
+    interval.vcpus[0].ran_ns = Some(900_000_000);
+    interval.vcpus[0].waited_ns = Some(20_000_000);
+    let vm = watch.vms().nth(1).unwrap();
+    let text = table::table(&[Row::of_vm(0.0, vm, &interval)]);
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let says = "nested paging (about 10 %) would help most, but the VM cannot be switched to nested mode now: vCPU 1 is in \
+                system management mode";
+    assert!(words.contains(says) && words.contains("CPUs that fewer threads want (up to 2 %)"), "{text}");
 }
 
 #[test]

@@ -7,7 +7,7 @@
 use super::column::COLUMNS;
 use crate::vms;
 use bifold_host::{Backing, State, Statistics, VmId};
-use bifold_live::advice::advise;
+use bifold_live::advice::best;
 use bifold_live::columns::Row;
 use bifold_live::{Figures, Interval, Tick, Watch, Watched};
 use bifold_policy::Mode;
@@ -38,8 +38,8 @@ pub struct Vm {
     pub switches: Option<u64>,
     pub statistics: Statistics,
     pub each_vcpu: Vec<Vcpu>,
-    /// What would help the VM most, in words.
-    pub advice: Option<String>,
+    /// What would help the VM most, in words; behind a change that KVM would refuse, the next best.
+    pub advice: Vec<String>,
     /// The last intervals, the newest last.
     pub history: VecDeque<Moment>,
 }
@@ -73,7 +73,7 @@ impl Vm {
     fn add(&mut self, vm: &Watched, interval: &Interval) {
         let row = Row::of_vm(0.0, vm, interval);
         self.figures = Figures::of(&row);
-        self.advice = advise(&row).first().map(ToString::to_string);
+        self.advice = best(&row).iter().map(ToString::to_string).collect();
         self.seconds = interval.seconds;
         self.switches = interval.switches;
         self.statistics = interval.statistics;

@@ -24,8 +24,7 @@ fn id(thread: u32) -> VmId {
 /// The numbers of a VM that a test changes.
 fn set(tree: &Tree, pid: u32, mode: &str, exits: u64, ran_ns: u64) {
     let dir = format!("debug/kvm/{pid}-7");
-    tree.write(&format!("{dir}/paging_mode"), &format!("{mode}\n"));
-    tree.write(&format!("{dir}/paging_stats"), "switches_to_shadow 4\nswitches_to_nested 3\n");
+    tree.paging(pid, mode, "none");
     tree.write(&format!("{dir}/exits"), &format!("{exits}\n"));
     tree.write(&format!("{dir}/pf_taken"), &format!("{}\n", exits / 4));
     tree.write(&format!("{dir}/halt_wait_ns"), &format!("{}\n", 300_000 * exits));
@@ -136,6 +135,17 @@ fn the_page_of_a_vm_has_vcpus_statistics_memory_and_history() {
     press(&mut app, KeyCode::Up);
     press(&mut app, KeyCode::Enter);
     insta::assert_snapshot!("vm_switching", shown(&mut app, 120, 30));
+}
+
+#[test]
+fn a_change_that_kvm_would_refuse_leaves_room_for_the_next_best() {
+    let tree = host();
+    let (_watch, mut app) = watched(&tree);
+    let advice = ["shadow paging, but the VM cannot be switched", "huge pages in the host"];
+    app.vms.get_mut(&id(200)).unwrap().advice = advice.map(String::from).into();
+    press(&mut app, KeyCode::Enter);
+    let screen = shown(&mut app, 80, 24);
+    assert!(advice.iter().all(|text| screen.contains(text)), "{screen}");
 }
 
 #[test]

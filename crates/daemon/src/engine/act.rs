@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Switches VMs, and gives them back. All that the daemon does to a VM is here.
 
+use super::look::Look;
 use super::{AGAIN, Engine, Source};
 use crate::error::with_causes;
 use crate::homes::{Home, has_ended};
@@ -13,12 +14,20 @@ fn is_final(error: &HostError) -> bool {
     use Refusal::*;
     match error {
         HostError::OneModeForAll { .. } | HostError::NotRoot { .. } => true,
-        HostError::Refused { refusal, .. } => matches!(refusal, Never | UnknownMode | NotRoot | Forbidden),
+        HostError::Refused { refusal, .. } => matches!(refusal, Never(_) | UnknownMode | NotRoot | Forbidden),
         _ => false,
     }
 }
 
 impl Engine {
+    /// Looks whether KVM would refuse a switch that a VM's policy wants, if it is time to.
+    pub(super) fn look(&mut self, id: VmId, to: Mode) {
+        let up = self.up;
+        let Some(vm) = self.vms.get_mut(&id).filter(|vm| vm.wants_look(to, up)) else { return };
+        let paging = self.watch.host().paging(id);
+        vm.look = Some(Look::at(&paging, to, up, vm.look.as_ref()));
+    }
+
     /// Switches a VM because its policy wants that. Returns what was done, or why nothing was, in words.
     pub(super) fn switch(&mut self, id: VmId, to: Mode) -> Result<String, String> {
         let Some(vm) = self.vms.get(&id) else { return Err("it has ended".into()) };

@@ -33,6 +33,9 @@ const LIES: [&str; 9] = [
     "\u{1b}[2J\n",
 ];
 
+/// What KVM may say would refuse a switch.
+const REFUSALS: [&str; 5] = ["hypervisor vcpu 0", "keys vcpu 0", "smm vcpu 0", "real-mode vcpu 0", "newer"];
+
 struct Vm {
     id: VmId,
     name: String,
@@ -43,6 +46,8 @@ struct Vm {
     own: String,
     /// Whether others switch this VM too.
     foreign: bool,
+    /// Whether KVM says that it would refuse a switch.
+    refused: bool,
     /// Whether the daemon has read the VM: what came before, nobody tells.
     seen: bool,
     paused: bool,
@@ -122,6 +127,7 @@ impl Day {
             switches: 0,
             own,
             foreign,
+            refused: false,
             seen: false,
             paused: false,
             at: Vec::new(),
@@ -151,6 +157,9 @@ impl Day {
             }
             if self.random.random_ratio(1, 30) {
                 self.lies(vm);
+            }
+            if self.random.random_ratio(1, 40) {
+                self.has_a_reason(vm);
             }
             if self.vms[vm].foreign && self.vms[vm].seen && self.random.random_ratio(1, 25) {
                 self.switched_by_others(vm);
@@ -208,6 +217,19 @@ impl Day {
         fs::write(files.choose(&mut self.random).unwrap(), lie).unwrap();
     }
 
+    /// KVM would refuse switches from now on, or no longer, or its file says nonsense.
+    fn has_a_reason(&mut self, vm: usize) {
+        let one = self.vms[vm].id;
+        let line = *REFUSALS.choose(&mut self.random).unwrap();
+        let (refused, line) = match self.random.random_range(0..6) {
+            0 => (true, line),
+            1 => (false, LIES.choose(&mut self.random).unwrap().trim_end()),
+            _ => (false, "none"),
+        };
+        self.vms[vm].refused = refused;
+        self.fake.refusal(one, line);
+    }
+
     fn switched_by_others(&mut self, vm: usize) {
         let now = self.now;
         let one = &mut self.vms[vm];
@@ -230,6 +252,7 @@ impl Day {
             let acts = config.rule(one.id, Some(&one.name)).is_some_and(|r| r.act);
             let returned = !away(one.id);
             if !returned {
+                assert!(!one.refused, "{} at {now}: {} was asked for {written}", one.id, one.name);
                 assert!(acts, "{} at {now}: {} was switched to {written}", one.id, one.name);
             }
             // Limits hold for what policies want. Whoever returns to its own mode may also be given back.
@@ -289,7 +312,7 @@ fn a_day_without_a_panic_a_forbidden_switch_or_a_forgotten_mode() {
             Some(Path::new("/dev/shm")).filter(|p| p.is_dir()).unwrap_or(&std::env::temp_dir()),
         ),
         folder: tempfile::tempdir().unwrap(),
-        random: Pcg64::seed_from_u64(16),
+        random: Pcg64::seed_from_u64(17),
         now: 0,
         next_id: 1000,
         vms: Vec::new(),
@@ -299,7 +322,7 @@ fn a_day_without_a_panic_a_forbidden_switch_or_a_forgotten_mode() {
     fs::write(day.folder.path().join("pmu"), pmu().to_toml().unwrap()).unwrap();
     (0..5).for_each(|_| day.appears());
     let mut engine = day.engine();
-    let (mut restarts, mut wall) = (0, 1e9);
+    let (mut restarts, mut blocked, mut wall) = (0, 0, 1e9);
     while day.now < DAY {
         day.now += STEP;
         day.happens();
@@ -324,12 +347,15 @@ fn a_day_without_a_panic_a_forbidden_switch_or_a_forgotten_mode() {
             });
             restarts += 1;
         }
-        assert!(engine.status().vms.len() <= 11 && engine.events().len() < 200);
+        let vms = engine.status().vms;
+        blocked += vms.iter().filter(|vm| vm.state == "blocked").count();
+        assert!(vms.len() <= 11 && engine.events().len() < 200);
     }
     assert!(restarts >= 2, "{restarts}");
     let switched: Vec<&str> =
         day.by_daemon.iter().filter(|(_, n)| **n >= 5).map(|(kind, _)| kind.as_str()).collect();
     assert_eq!(switched, ["acts", "dsp", "probe"], "{:?}", day.by_daemon);
+    assert!(blocked > 10, "{blocked}");
     assert_eq!(engine.end(), Vec::<String>::new());
     assert!(!day.folder.path().join("run/modes").exists());
     for vm in (0..day.vms.len()).filter(|vm| !day.vms[*vm].foreign) {

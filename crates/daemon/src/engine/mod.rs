@@ -5,9 +5,11 @@
 //!
 //! - a VM that no rule with `act` fits, a VM of `never`, and a held VM are not switched, except back to their own modes;
 //! - a VM's own mode is in the journal before the daemon first switches the VM;
-//! - a VM whose rule is gone is given back, and tried again after [`AGAIN`] if KVM refuses.
+//! - a VM whose rule is gone is given back, and tried again after [`AGAIN`] if KVM refuses;
+//! - for a policy, KVM is not asked for a switch that it would refuse ([`look`]). Giving a VM back is always tried.
 
 mod act;
+mod look;
 mod vm;
 
 pub use vm::Event;
@@ -196,9 +198,12 @@ impl Engine {
 
     /// Carries a decision out, and writes down what became of it.
     fn decided(&mut self, id: VmId, choice: Choice) {
+        if choice.verdict == Verdict::Switch {
+            self.look(id, choice.decision.mode);
+        }
         let Some(vm) = self.vms.get_mut(&id) else { return };
         vm.totals.decisions += 1;
-        let may = vm.may_act(self.up);
+        let may = vm.may_act(choice.decision.mode, self.up);
         let done = match (choice.verdict, may) {
             (Verdict::Stay, _) => "stayed".to_string(),
             (Verdict::Switch, Ok(())) => match self.switch(id, choice.decision.mode) {

@@ -16,6 +16,8 @@ struct World {
     seconds: u64,
     /// Mode and number of switches of each VM, as KVM knows them.
     kvm: BTreeMap<VmId, (String, u64)>,
+    /// VMs that KVM does not switch, and how often KVM was asked.
+    refused: BTreeMap<VmId, u64>,
 }
 
 impl World {
@@ -25,6 +27,7 @@ impl World {
             folder: tempfile::tempdir().unwrap(),
             seconds: 0,
             kvm: BTreeMap::new(),
+            refused: BTreeMap::new(),
         };
         world.vm(WEB, "web");
         world.vm(DB, "db");
@@ -39,6 +42,15 @@ impl World {
     fn end(&mut self, id: VmId) {
         self.fake.end(id);
         self.kvm.remove(&id);
+    }
+
+    /// Lets KVM refuse switches of a VM for this reason from now on, or for none.
+    fn refuses(&mut self, id: VmId, line: &str) {
+        self.fake.refusal(id, line);
+        match line {
+            "none" => drop(self.refused.remove(&id)),
+            _ => drop(self.refused.entry(id).or_default()),
+        }
     }
 
     fn engine(&self, config: &str) -> Engine {
@@ -63,7 +75,10 @@ impl World {
         for (id, (mode, switches)) in &mut self.kvm {
             let text = std::fs::read_to_string(self.fake.host().vm_dir(*id).join("paging_mode"));
             let Ok(written) = text else { continue };
-            if written.trim() != mode {
+            if let Some(asked) = self.refused.get_mut(id).filter(|_| written.trim() != mode) {
+                *asked += 1;
+                self.fake.mode(*id, mode, *switches);
+            } else if written.trim() != mode {
                 (*mode, *switches) = (written.trim().into(), *switches + 1);
                 self.fake.mode(*id, mode, *switches);
             }
@@ -334,4 +349,112 @@ fn a_mode_that_the_policy_wants_twice_is_in_the_log_once() {
     let mut engine = world.engine(&shadow("web", ""));
     let told = world.run(&mut engine, 100);
     assert_eq!(told.iter().filter(|t| t.contains("wants")).count(), 1, "{told:?}");
+}
+
+#[test]
+fn a_vm_that_kvm_would_refuse_is_not_asked_for_and_is_switched_when_the_reason_goes() {
+    let mut world = World::new();
+    world.refuses(WEB, "hypervisor vcpu 1");
+    let mut engine = world.engine(&shadow("*", "act = true"));
+    let told = world.run(&mut engine, 100);
+    assert_eq!((world.modes(), world.refused[&WEB]), (["nested", "shadow"], 0), "{told:?}");
+    let blocked: Vec<&String> = told.iter().filter(|t| t.contains("hypervisor")).collect();
+    assert_eq!(blocked.len(), 1, "{told:?}");
+    assert!(
+        blocked[0].starts_with(
+            "VM 100-7 (web) nested mode, wants shadow: not-switched, hypervisor: vCPU 1 is a hypervisor itself"
+        ),
+        "{blocked:?}"
+    );
+    let web = engine.status().vms.remove(0);
+    assert_eq!(
+        (web.state.as_str(), web.refusal.as_deref(), web.totals.refused),
+        ("blocked", Some("hypervisor"), 0)
+    );
+    assert!(web.note.unwrap().contains("vCPU 1 is a hypervisor itself") && web.own_mode.is_none());
+    world.refuses(WEB, "none");
+    // Looked at in the seconds 1, 11, 31, 71 and 151.
+    world.run(&mut engine, 50);
+    assert_eq!(world.modes()[0], "nested");
+    let told = world.run(&mut engine, 2);
+    assert_eq!(world.modes()[0], "shadow");
+    assert!(told.iter().any(|t| t.contains("wants shadow: switched")), "{told:?}");
+    let web = engine.status().vms.remove(0);
+    assert_eq!((web.state.as_str(), web.refusal, web.own_mode.as_deref()), ("acts", None, Some("nested")));
+}
+
+#[test]
+fn another_reason_is_told_and_one_that_lasts_is_told_once_until_the_configuration_is_read_again() {
+    let mut world = World::new();
+    world.refuses(WEB, "real-mode vcpu 0");
+    let config = shadow("web", "act = true");
+    let mut engine = world.engine(&config);
+    world.run(&mut engine, 5);
+    world.refuses(WEB, "dma");
+    let told = world.run(&mut engine, 3600);
+    assert_eq!((told.len(), world.refused[&WEB]), (1, 0), "{told:?}");
+    assert!(told[0].contains("not-switched, dma: an assigned device"), "{told:?}");
+    let web = engine.status().vms.remove(0);
+    assert_eq!((web.state.as_str(), web.refusal.as_deref()), ("cannot", Some("dma")));
+    world.refuses(WEB, "none");
+    world.run(&mut engine, 700);
+    assert_eq!(world.modes()[0], "nested");
+    engine.reload(Config::parse(&config, Path::new("c.toml")).unwrap()).unwrap();
+    world.run(&mut engine, 2);
+    assert_eq!(world.modes()[0], "shadow");
+}
+
+#[test]
+fn a_vm_goes_back_to_its_own_mode_whatever_is_foretold() {
+    let mut world = World::new();
+    let mut engine = world.engine(&shadow("web", "act = true"));
+    world.run(&mut engine, 3);
+    assert_eq!(world.modes()[0], "shadow");
+    world.refuses(WEB, "smm vcpu 0");
+    engine.reload(Config::parse("", Path::new("c.toml")).unwrap()).unwrap();
+    world.run(&mut engine, 2);
+    assert_eq!(world.refused[&WEB], 1, "KVM was asked");
+    assert_eq!(world.modes()[0], "shadow");
+}
+
+#[test]
+fn older_modules_and_strange_files_are_asked_as_before() {
+    for line in [None, Some("what?"), Some("smm vcpu x")] {
+        let mut world = World::new();
+        let path = world.fake.host().vm_dir(WEB).join("paging_refusal");
+        match line {
+            None => std::fs::remove_file(path).unwrap(),
+            Some(line) => world.fake.refusal(WEB, line),
+        }
+        let mut engine = world.engine(&shadow("web", "act = true"));
+        world.run(&mut engine, 3);
+        assert_eq!(world.modes()[0], "shadow", "{line:?}");
+    }
+}
+
+#[test]
+fn a_vm_that_is_only_observed_tells_the_reason_too() {
+    let mut world = World::new();
+    world.refuses(WEB, "gpu vcpu 2");
+    let mut engine = world.engine(&shadow("web", ""));
+    let told = world.run(&mut engine, 30);
+    let reason = "would-be-refused, gpu: KVM's reason is `gpu` of vCPU 2";
+    assert_eq!(told.iter().filter(|t| t.contains(reason)).count(), 1, "{told:?}");
+    let web = engine.status().vms.remove(0);
+    assert_eq!((web.state.as_str(), web.refusal.as_deref()), ("observes", Some("gpu")));
+    world.refuses(WEB, "none");
+    let told = world.run(&mut engine, 30);
+    assert!(told.iter().any(|t| t.contains("would-switch")), "{told:?}");
+}
+
+#[test]
+fn a_hold_that_ends_is_followed_by_a_look_before_kvm_is_asked() {
+    let mut world = World::new();
+    let mut engine = world.engine(&shadow("web", "act = true"));
+    world.run(&mut engine, 1);
+    engine.hold("web", Some(3.0), Duration::from_secs(1)).unwrap();
+    world.refuses(WEB, "keys vcpu 0");
+    world.run(&mut engine, 10);
+    assert_eq!((world.refused[&WEB], world.modes()[0]), (0, "nested"));
+    assert_eq!(engine.status().vms[0].state, "blocked");
 }

@@ -2,10 +2,11 @@
 //! What the engine remembers of a VM.
 
 use super::TELL_MISSING;
+use super::look::Look;
 use crate::config::{Config, Rule};
-use crate::pilot::{Choice, Pilot, Switches};
+use crate::pilot::{Choice, Pilot, Switches, Verdict};
 use crate::status::{Totals, VmStatus};
-use bifold_host::{State, VmId, printable};
+use bifold_host::{Obstacle, State, VmId, printable};
 use bifold_live::Watched;
 use bifold_live::recording::RecordedInterval;
 use bifold_policy::Mode;
@@ -55,6 +56,8 @@ pub struct Vm {
     pub wants_home: bool,
     /// Why KVM will never switch this VM.
     pub cannot: Option<String>,
+    /// The last look whether KVM would refuse a switch.
+    pub look: Option<Look>,
     /// Not before this time since the daemon's start: KVM refused.
     pub again: Duration,
     pub totals: Totals,
@@ -85,6 +88,7 @@ impl Vm {
             hold: None,
             wants_home: false,
             cannot: None,
+            look: None,
             again: Duration::ZERO,
             totals: Totals::default(),
             load: None,
@@ -106,7 +110,7 @@ impl Vm {
 
     /// Lets the rule be looked for again, as the configuration is another.
     pub fn forget_rule(&mut self) {
-        (self.has_rule, self.cannot) = (false, None);
+        (self.has_rule, self.cannot, self.look) = (false, None, None);
     }
 
     pub fn has_rule_for(&self, name: Option<&str>) -> bool {
@@ -144,15 +148,32 @@ impl Vm {
         })
     }
 
-    /// Whether the daemon may switch the VM now; else what is written of a decision.
-    pub fn may_act(&mut self, up: Duration) -> Result<(), String> {
+    /// Whether to look if KVM would refuse a switch to this mode: before each request, and at an obstacle and for a VM that is
+    /// only observed now and then.
+    pub fn wants_look(&self, to: Mode, up: Duration) -> bool {
+        let held = self.hold.is_some_and(|h| h.until.is_none_or(|until| until > up));
+        let may = self.cannot.is_none() && !held && self.again <= up;
+        let is_over = |look: &Look| look.is_over(to, up) || (self.acts && look.obstacle.is_none());
+        may && self.look.as_ref().is_none_or(is_over)
+    }
+
+    /// What would refuse a switch to this mode, by the last look.
+    fn obstacle(&self, to: Mode) -> Option<&Obstacle> {
+        self.look.as_ref().filter(|look| look.to == to)?.obstacle.as_ref()
+    }
+
+    /// Whether the daemon may switch the VM to this mode now; else what is written of a decision.
+    pub fn may_act(&mut self, to: Mode, up: Duration) -> Result<(), String> {
         if self.hold.is_some_and(|h| h.until.is_some_and(|until| until <= up)) {
             self.hold = None;
         }
-        match (&self.cannot, self.hold) {
+        match (&self.cannot, self.hold, self.obstacle(to)) {
+            (.., Some(o)) if !self.acts => Err(format!("would-be-refused, {}: {o}", o.reason.word())),
             _ if !self.acts => Err("would-switch".into()),
-            (_, Some(_)) => Err("held".into()),
-            (Some(why), _) => Err(format!("not-switched: {why}")),
+            (_, Some(_), _) => Err("held".into()),
+            (Some(why), ..) => Err(format!("not-switched: {why}")),
+            // The word before the colon makes another reason news.
+            (.., Some(o)) => Err(format!("not-switched, {}: {o}", o.reason.word())),
             _ if up < self.again => Err("not-switched: KVM refused a moment ago".into()),
             _ => Ok(()),
         }
@@ -220,18 +241,24 @@ impl Vm {
 
     pub fn status(&self, id: VmId, state: Option<State>, own: Option<Mode>, up: Duration) -> VmStatus {
         let held = self.hold.filter(|h| h.until.is_none_or(|until| until > up));
-        let (word, note) = match (held, &self.cannot) {
+        let last = self.last.as_ref();
+        let wants = |to| last.is_some_and(|c| c.verdict != Verdict::Stay && c.decision.mode == to);
+        let look = self.look.as_ref().filter(|l| held.is_none() && state.is_none_or(|s| s.mode() != l.to));
+        let obstacle =
+            look.and_then(|l| l.obstacle.as_ref().filter(|o| o.lasts() == Some(true) || wants(l.to)));
+        let (word, note) = match (held, &self.cannot, obstacle) {
             _ if self.never => ("never", None),
             _ if self.pilot.is_none() => ("no rule", None),
-            (Some(hold), _) => {
+            (Some(hold), ..) => {
                 let left = hold.until.map(|until| format!("{:.0} s more", (until - up).as_secs_f64()));
                 ("held", Some(left.unwrap_or("until released".into())))
             }
-            _ if !self.acts => ("observes", None),
-            (None, Some(why)) => ("cannot", Some(why.clone())),
+            _ if !self.acts => ("observes", obstacle.map(Obstacle::to_string)),
+            (None, Some(why), _) => ("cannot", Some(why.clone())),
+            (.., Some(o)) if o.lasts() == Some(true) => ("cannot", Some(o.to_string())),
+            (.., Some(o)) => ("blocked", Some(o.to_string())),
             _ => ("acts", None),
         };
-        let last = self.last.as_ref();
         VmStatus {
             vm: id.to_string(),
             name: self.name.clone(),
@@ -242,6 +269,7 @@ impl Vm {
             policy: self.policy.clone(),
             state: word.into(),
             note,
+            refusal: obstacle.map(|o| o.reason.word().to_string()),
             wants: last.map(|c| c.decision.mode.name().to_string()),
             why: last.map(|c| c.decision.why.clone()),
             verdict: last.map(|c| c.verdict.word().to_string()),

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Parses a VM's files `paging_mode` and `paging_stats`: its mode, and KVM's figures of its switches.
+//! Parses a VM's files `paging_mode`, `paging_stats` and `paging_refusal`: its mode, KVM's figures of its switches, and
+//! whether KVM would refuse a switch now.
 
+mod refusal;
 mod stats;
 
+pub use refusal::{Forecast, Obstacle, RefusalReason};
 pub use stats::{Of, PagingStats, Stat, Unit};
 
 use crate::{Host, VmId, one_line, read};
@@ -72,9 +75,14 @@ pub enum Unreadable {
     /// Any other error of the kernel.
     #[error("{0}")]
     Io(io::Error),
-    /// The file's text is neither a mode nor a switch.
-    #[error("{0} is no mode")]
-    Strange(String),
+    /// The file's text is not what KVM writes.
+    #[error("{text} is no {what}")]
+    Strange {
+        /// The text, quoted.
+        text: String,
+        /// What the text should be.
+        what: &'static str,
+    },
 }
 
 impl From<io::Error> for Unreadable {
@@ -98,14 +106,16 @@ pub enum Paging {
         state: Result<State, Unreadable>,
         /// `paging_stats`.
         stats: Result<PagingStats, Unreadable>,
+        /// `paging_refusal`: whether KVM would refuse a switch to the other mode.
+        forecast: Result<Forecast, Unreadable>,
     },
     /// KVM has one mode for all VMs.
     HostWide,
 }
 
 impl Host {
-    /// A VM's mode and figures of switches. The files are opened and closed: while either is open, KVM keeps the VM, also
-    /// after its process has ended (`open_for` in `kernel/src`).
+    /// A VM's mode, figures of switches, and whether KVM would refuse a switch. The files are opened and closed: while one is
+    /// open, KVM keeps the VM, also after its process has ended (`open_for` in `kernel/src`).
     pub fn paging(&self, vm: VmId) -> Paging {
         Paging::read(&self.vm_dir(vm))
     }
@@ -114,6 +124,8 @@ impl Host {
 /// The file with a VM's mode.
 pub(crate) const MODE_FILE: &str = "paging_mode";
 pub(crate) const STATS_FILE: &str = "paging_stats";
+/// The file with what would refuse a switch. Older modules do not have it.
+pub(crate) const REFUSAL_FILE: &str = "paging_refusal";
 
 impl Paging {
     /// Reads the files in a VM's directory.
@@ -121,15 +133,15 @@ impl Paging {
         Paging::by(|name| read(&dir.join(name)))
     }
 
-    /// What the two files say, which `read` reads by their names.
+    /// What the files say, which `read` reads by their names.
     pub(crate) fn by(read: impl Fn(&str) -> io::Result<Vec<u8>>) -> Paging {
         let state = match read(MODE_FILE) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Paging::HostWide,
             Err(e) => Err(e.into()),
-            Ok(bytes) => State::parse(&bytes).ok_or_else(|| Unreadable::Strange(one_line(&bytes))),
+            Ok(bytes) => State::parse(&bytes).ok_or_else(|| strange(&bytes, "mode")),
         };
         let stats = read(STATS_FILE).map(|bytes| PagingStats::parse(&bytes));
-        Paging::Own { state, stats: stats.map_err(Unreadable::from) }
+        Paging::Own { state, stats: stats.map_err(Unreadable::from), forecast: forecast(read(REFUSAL_FILE)) }
     }
 
     /// The VM's own state, if known.
@@ -147,4 +159,28 @@ impl Paging {
             _ => PagingStats::default(),
         }
     }
+
+    /// The mode to which KVM would not switch the VM now, and why; `None` if KVM would switch the VM, or nobody knows.
+    pub fn obstacle(&self) -> Option<(Mode, &Obstacle)> {
+        match self {
+            Paging::Own { state: Ok(state), forecast: Ok(forecast), .. } => {
+                Some((state.mode().other(), forecast.obstacle()?))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The forecast in what was read of `paging_refusal`.
+pub(crate) fn forecast(read: io::Result<Vec<u8>>) -> Result<Forecast, Unreadable> {
+    match read {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Forecast::Unknown),
+        Err(e) => Err(e.into()),
+        Ok(bytes) => Forecast::parse(&bytes).ok_or_else(|| strange(&bytes, "reason of a refusal")),
+    }
+}
+
+/// The error for a text that KVM does not write.
+pub(crate) fn strange(bytes: &[u8], what: &'static str) -> Unreadable {
+    Unreadable::Strange { text: one_line(bytes), what }
 }

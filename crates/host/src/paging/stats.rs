@@ -14,6 +14,8 @@ pub enum Unit {
 pub enum Of {
     /// The VM's life, or now.
     Life,
+    /// The VM's life: a part of the sum before it, by reason.
+    Part,
     /// The last switch.
     Last,
     /// The worst of all switches.
@@ -66,8 +68,20 @@ stats! {
     switches_to_shadow: Count of Life = "switches to shadow mode",
     switches_to_nested: Count of Life = "switches to nested mode",
     switches_by_guest: Count of Life = "switches that the guest caused",
+    by_guest_failed: Count of Life = "guest-caused switches that failed",
     refused: Count of Life = "switches refused",
+    refused_host: Count of Part = "refused: this host has one paging mode",
+    refused_encrypted: Count of Part = "refused: encrypted or private memory",
+    refused_dma: Count of Part = "refused: assigned device without coherent DMA",
+    refused_tss: Count of Part = "refused: KVM_SET_TSS_ADDR was not called",
+    refused_hypervisor: Count of Part = "refused: the guest is a hypervisor",
+    refused_keys: Count of Part = "refused: protection keys without CR0.WP",
+    refused_smm: Count of Part = "refused: system management mode",
+    refused_real_mode: Count of Part = "refused: a vCPU without paging",
     rolled_back: Count of Life = "switches rolled back",
+    timed_out: Count of Part = "rolled back: vCPUs did not stop in time",
+    interrupted: Count of Part = "rolled back: the request was interrupted",
+    no_memory: Count of Part = "rolled back: the host had too little memory",
     vcpus: Count of Life = "vCPUs",
     vcpus_in_guest_last: Count of Last = "vCPUs found in the guest",
     quiesce_ns_last: Nanoseconds of Last = "quiesce: from the request until every vCPU is parked",
@@ -113,6 +127,6 @@ impl PagingStats {
 }
 
 /// Parses digits only; `str::parse` would accept a sign.
-fn decimal(text: &str) -> Option<u64> {
+pub(super) fn decimal(text: &str) -> Option<u64> {
     text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok())?
 }

@@ -114,8 +114,10 @@ impl<'a> Fleet<'a> {
     }
 }
 
-/// As `stats_show` in `kernel/src/arch/x86/kvm/paging_debugfs.c` writes it.
-const PAGING_STATS: &str = "switches_to_shadow 3\nswitches_to_nested 3\nswitches_by_guest 0\nrefused 0\nrolled_back 0\n\
+/// As `stats_show` in `kernel/src/arch/x86/kvm/paging_user.c` writes it.
+const PAGING_STATS: &str = "switches_to_shadow 3\nswitches_to_nested 3\nswitches_by_guest 0\nby_guest_failed 0\nrefused 0\n\
+    refused_host 0\nrefused_encrypted 0\nrefused_dma 0\nrefused_tss 0\nrefused_hypervisor 0\nrefused_keys 0\n\
+    refused_smm 0\nrefused_real_mode 0\nrolled_back 0\ntimed_out 0\ninterrupted 0\nno_memory 0\n\
     vcpus 4\nvcpus_in_guest_last 2\nquiesce_ns_last 41234\nquiesce_ns_worst 131072\nswitch_ns_last 81234\n\
     switch_ns_worst 161234\nresume_ns_last 21234\nresume_ns_worst 61234\ndrop_ns_last 1234567\ndrop_ns_worst 2345678\n\
     tables_kept 1234\ntables_dropped 12\nshadow_pages 2345\nshadow_pages_dropped 2100\n";

@@ -29,7 +29,7 @@ const VCPUS_WIDTH: u16 = 46;
 /// Columns of the statistics.
 const STATISTICS: [u16; 2] = [21, 10];
 
-/// Lines of the advice.
+/// Lines of a piece of advice.
 const ADVICE: u16 = 3;
 
 /// Columns of the interval's length, on the right of the first line.
@@ -59,7 +59,7 @@ pub fn draw(frame: &mut Frame, app: &mut App, id: VmId, look: Look, mut area: Re
         take_bottom(&mut area, 1);
     }
     if area.height >= 6 {
-        let advice = if vm.advice.is_some() { ADVICE } else { 0 };
+        let advice = ADVICE * vm.advice.len().min(2) as u16;
         memory(frame, vm, take_bottom(&mut area, 2 + advice));
         take_bottom(&mut area, 1);
     }
@@ -153,8 +153,8 @@ fn memory(frame: &mut Frame, vm: &Vm, mut area: Rect) {
     for (name, text) in [("host pages", pages), ("NUMA", nodes)] {
         frame.render_widget(Line::from_iter([named(name), text.into()]), take(&mut area, 1));
     }
-    if let Some(advice) = &vm.advice {
+    for advice in &vm.advice {
         let text = Line::from_iter([named("advice"), advice.as_str().into()]);
-        frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: false }), area);
+        frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: false }), take(&mut area, ADVICE));
     }
 }
