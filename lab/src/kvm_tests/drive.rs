@@ -56,6 +56,8 @@ fn boot(lab: &Lab, tests: &[&KvmTest], kvm: &UnderKvm, settings: &Settings) -> R
         programs: [vec![BUSYBOX.into()], programs].concat(),
         files,
         emulator: true,
+        // For the test of protection keys.
+        cpu_flags: &["+pku"],
         memory_mib: settings.memory_mib,
         seconds: BOOT + tests.len() as u64 * settings.seconds * WALL,
         ..Plan::default()
