@@ -6,14 +6,15 @@
 // file: arch/x86/kvm/mmu/spte.h
 // file: arch/x86/kvm/mmu/spte.c
 // file: arch/x86/kvm/x86.h
-// expect: 6.1 +16 -7
-// expect: 6.12 +16 -7
+// expect: 6.1 +19 -8
+// expect: 6.12 +19 -8
 
 @@ @@
 #include "spte_format.h"
 +#include "spte_keys.h"
 
-// A guest's large page may be mapped with several keys, and its pieces are in a table of their own for each.
+// A guest's large page may be mapped with several keys, and its pieces are in a table of their own for each. A vCPU in
+// long mode and one under PAE paging must not share tables: what is a key for the one is reserved for the other.
 @@ @@
 union kvm_mmu_page_role {
 	...
@@ -22,8 +23,20 @@ union kvm_mmu_page_role {
 -		unsigned :4;
 +		unsigned key:4;
 		...
+-		unsigned smm:8;
++		unsigned lma:1;
++		unsigned smm:7;
 	};
 };
+
+@@ @@
+kvm_calc_cpu_role(...)
+{
+	...
+	role.base.efer_nx = ____is_efer_nx(regs);
++	role.base.lma = ____is_efer_lma(regs);
+	...
+}
 
 @@ @@
 kvm_mmu_child_role(...)

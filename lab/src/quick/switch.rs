@@ -27,9 +27,10 @@ const CONTROL: [&str; 16] = [
     "smm",
     "events-in-smm",
 ];
-const SOUND: [&str; 9] = [
+const SOUND: [&str; 10] = [
     "keys",
     "keys-without-wp",
+    "keys-beside-pae",
     "nested-roots",
     "way-back",
     "cannot-go",

@@ -334,3 +334,50 @@ pub fn keys_without_wp(n: &mut Notes) -> Result<()> {
     }
     Ok(())
 }
+
+/// A vCPU in long mode and one under PAE paging walk one table, in which an entry has a key: for PAE paging the entry has
+/// reserved bits, and is the guest's own fault.
+pub fn keys_beside_pae(n: &mut Notes) -> Result<()> {
+    const PAE_PDPT: u64 = DATA_GPA + 0x4000;
+    const PAE_PD: u64 = DATA_GPA + 0x5000;
+    /// NXE, as in long mode: else KVM has tables of its own for it anyway.
+    const NXE: u64 = 0x800;
+    const GB: u64 = 1 << 30;
+    if !offered(n)? {
+        return Ok(());
+    }
+    let m = machine(false)?;
+    let world = World::new();
+    prepare(&m, &world)?;
+    registers(&m, 0, CR0)?;
+    let set = |at: u64, entry: u64| m.memory.write(at, &entry.to_le_bytes());
+    // The code at 0, and from 1 GB the tables of long mode.
+    set(PAE_PDPT, PAE_PD | PRESENT)?;
+    set(PAE_PDPT + 8, SMALL_PD | PRESENT)?;
+    set(PAE_PD, PRESENT | WRITE | ACCESSED | DIRTY | LARGE)?;
+    m.with(1, |v| {
+        super::machine::pae_mode(v, PAE_PDPT)?;
+        let mut s = v.get_sregs()?;
+        s.efer = NXE;
+        Ok(v.set_sregs(&s)?)
+    })?;
+    let read = |page: u64| m.run(1, Routine::Read32, Args { rdi: GB + (page << 12), ..Args::default() });
+    for round in 0..3 {
+        let steps = [0, 1, 2, 16].map(|page| (Step::Load(SMALL + (page << 12)), NONE));
+        play(n, &m, 0, &steps, "in long mode")?;
+        read(0)?;
+        read(16)?;
+        play(n, &m, 0, &steps, "in long mode again")?;
+        n.expect(m.stats()?["shadow_pages"] > 0, || format!("round {round}: no shadow pages"));
+        m.switch("nested")?;
+        m.switch("shadow")?;
+    }
+    let steps = [(Step::Load(SMALL + 0x1000), NONE)];
+    play(n, &m, 0, &steps, "in long mode")?;
+    read(0)?;
+    // Without a handler the guest shuts down. A host that took the entry for its own error would say EINVAL.
+    let end = read(1).map_or_else(|e| format!("{e:#}"), |left| format!("it read the page: {left:?}"));
+    n.expect(end.contains("Shutdown"), || format!("an entry with a key under PAE paging: {end}"));
+    play(n, &m, 0, &steps, "in long mode, beside a vCPU that has shut down")?;
+    Ok(())
+}

@@ -95,7 +95,7 @@ const fn case(name: &'static str, about: &'static str, run: fn(&mut Notes) -> Re
 }
 
 /// All cases. Cases that take minutes under emulation run only by name.
-pub static ALL: [Case; 41] = [
+pub static ALL: [Case; 42] = [
     case("cap", "the capability chooses the mode of a VM before its first vCPU, and later", control::cap),
     case("words", "unknown words, other users and modes that are there already", control::words),
     case("refuse", "a vCPU that is a hypervisor itself keeps its mode; all is as before", control::refuse),
@@ -110,6 +110,7 @@ pub static ALL: [Case; 41] = [
         keys::keys,
     ),
     case("keys-without-wp", "keys without CR0.WP bring the VM back to nested paging", keys::keys_without_wp),
+    case("keys-beside-pae", "a vCPU under PAE paging beside one with keys has no tables of the other's", keys::keys_beside_pae),
     case("nested-roots", "a guest runs a guest of its own right after a stay in shadow paging", inner::roots),
     case("way-back", "a switch back that fails: all vCPUs go on in shadow paging", sound::way_back),
     case(

@@ -12,7 +12,7 @@ global_asm!(
     ".global bifold_guest_fill, bifold_guest_check, bifold_guest_spin, bifold_guest_halt",
     ".global bifold_guest_churn, bifold_guest_sweep, bifold_guest_real, bifold_guest_pae, bifold_guest_smi",
     ".global bifold_guest_msr, bifold_guest_vmxon",
-    ".global bifold_guest_steps, bifold_guest_steps_fault, bifold_guest_vmrun, bifold_guest_inner",
+    ".global bifold_guest_steps, bifold_guest_steps_fault, bifold_guest_vmrun, bifold_guest_inner, bifold_guest_read32",
     "bifold_guest_begin:",
     // Writes RAX + address to every RDX-th byte from RDI, RSI times.
     "bifold_guest_fill:",
@@ -235,6 +235,10 @@ global_asm!(
     "cmp dword ptr [edi], 0",
     "je 2b",
     "out 0x10, al",
+    // Under PAE paging: reads the word at EDI.
+    "bifold_guest_read32:",
+    "mov eax, [edi]",
+    "out 0x10, al",
     // In system management mode, with all data segments flat: counts at 0x3200, and stays while the word at
     // 0x3210 is not 0. The word at 0x3208 is 1 meanwhile.
     ".code16",
@@ -268,6 +272,7 @@ unsafe extern "C" {
     static bifold_guest_steps_fault: u8;
     static bifold_guest_vmrun: u8;
     static bifold_guest_inner: u8;
+    static bifold_guest_read32: u8;
 }
 
 /// A routine.
@@ -289,6 +294,7 @@ pub enum Routine {
     Vmrun,
     /// Of the guest's own guest.
     Inner,
+    Read32,
 }
 
 impl Routine {
@@ -309,6 +315,7 @@ impl Routine {
             Routine::Steps => &raw const bifold_guest_steps,
             Routine::Vmrun => &raw const bifold_guest_vmrun,
             Routine::Inner => &raw const bifold_guest_inner,
+            Routine::Read32 => &raw const bifold_guest_read32,
         };
         at as u64 - &raw const bifold_guest_begin as u64
     }
@@ -336,6 +343,6 @@ mod tests {
         assert!(Routine::Fill.offset() < Routine::Check.offset());
         assert!(Routine::Churn.offset() < Routine::Real.offset());
         // OUT 0x10, AL ends each but the halt and the handler.
-        assert_eq!(code().windows(2).filter(|w| *w == [0xe6, 0x10]).count(), 11);
+        assert_eq!(code().windows(2).filter(|w| *w == [0xe6, 0x10]).count(), 12);
     }
 }

@@ -53,12 +53,13 @@ int kvm_paging_go_nested(struct kvm_vcpu *vcpu)
 {
 	struct kvm_paging_vcpu *v = &vcpu->arch.paging;
 
-	if (v->gave_up) {
+	if (v->gave_up && v->needs_at == kvm_rip_read(vcpu)) {
 		v->gave_up = false;
 		kvm_inject_gp(vcpu, 0);
 		return 1;
 	}
 	v->needs_nested = true;
+	v->needs_at = kvm_rip_read(vcpu);
 	kvm_make_request(KVM_REQ_PAGING_MODE, vcpu);
 	return 1;
 }
@@ -93,7 +94,12 @@ int kvm_paging_await_nested(struct kvm_vcpu *vcpu)
 	bool answered;
 	int answer;
 
+	/* User space may have reset the vCPU while it waited. */
+	if (v->needs_nested && v->needs_at != kvm_rip_read(vcpu))
+		v->needs_nested = v->gave_up = false;
 	if (satisfied(vcpu)) {
+		if (kvm_vcpu_tdp(vcpu))
+			v->gave_up = false;
 		v->needs_nested = v->asks = false;
 		v->failed = 0;
 		return 0;
@@ -131,8 +137,8 @@ int kvm_paging_await_nested(struct kvm_vcpu *vcpu)
 	if (!answer)
 		return 1;
 	v->failed++;
-	/* Whoever is in the way may be so for a moment. Each try stops all vCPUs. */
-	if (schedule_timeout_interruptible(msecs_to_jiffies(10u << v->failed)) || !signal_pending(current))
+	/* Whoever is in the way may be so for a moment, and each try stops all vCPUs. Another's switch must not wait. */
+	if (wait_event_interruptible_timeout(p->released, READ_ONCE(p->switching), msecs_to_jiffies(10u << v->failed)) >= 0)
 		return 1;
 interrupted:
 	vcpu->run->exit_reason = KVM_EXIT_INTR;
@@ -226,7 +232,9 @@ bool kvm_paging_went_nested(struct kvm_vcpu *vcpu, unsigned int ioctl, int *r)
 	v->tries++;
 	mutex_unlock(&vcpu->mutex);
 	back = bring_back(vcpu->kvm);
-	mutex_lock(&vcpu->mutex);
+	/* Another thread may run the vCPU meanwhile, for as long as it likes: no hung task. */
+	while (!mutex_trylock(&vcpu->mutex))
+		schedule_timeout_idle(1);
 	if (back)
 		/* The call is made again after the signal's handler, which may be a VMM's stray one. */
 		*r = back == -EINTR ? -ERESTARTNOINTR : back;

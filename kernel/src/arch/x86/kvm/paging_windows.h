@@ -3,6 +3,15 @@
  * Every place where a switch, or what waits for one, looks at shared state outside of the lock that protects this
  * state, and why the look is safe there. docs/design/kernel.md lists the same.
  *
+ * No window is at these looks, of which each is safe for as long as it takes:
+ *  - patches/71-dirty-log looks at paging.nested under slots_lock: entries of a stay in shadow paging are made after its
+ *    begin, and mark their pages dirty when they are made;
+ *  - kvm_paging_shadowing() looks at paging.nested under mmu_lock: a vCPU that makes a shadow page runs in the mode that
+ *    was published before its release;
+ *  - kvm_paging_mmu_tracked_by_others() looks at the list of trackers under slots_lock, which a new tracker takes, too;
+ *  - vmx_paging_check_vm() looks at created_vcpus and tss_addr: a refusal may be missed, with the state of ept=0;
+ *  - the files in debugfs look at counters and modes, for their text only.
+ *
  * kernel/tests/windows builds modules in which each window can be widened by a parameter of kvm.ko, window_NAME, in
  * microseconds. In all other builds a window is nothing.
  */

@@ -43,8 +43,6 @@ struct kvm_paging_vcpu {
 	u64 parked_in;
 	/* Its mutex is held by the switch. Under kvm_paging_vm.mutex. */
 	bool held;
-	/* Shadow entries carry the protection keys of the guest's entries. Of a vCPU in shadow paging. */
-	bool keys;
 	/* The PDP table of PAE paging is in the clear, which shadow paging needs under memory encryption. */
 	bool pae_in_clear;
 	/*
@@ -54,6 +52,8 @@ struct kvm_paging_vcpu {
 	bool needs_nested;
 	u8 failed;
 	bool gave_up;
+	/* Where that instruction is. */
+	unsigned long needs_at;
 	/* It has asked for nested paging when there were so many answers. By its own thread. */
 	bool asks;
 	u64 answers;
@@ -80,6 +80,11 @@ struct kvm_paging_vm {
 	bool chosen;
 	/* A switch is under way: vCPUs park instead of entering the guest. */
 	bool switching;
+	/*
+	 * A vCPU of the VM has protection keys in its CPUID: shadow entries have those of the guest's entries. Set once,
+	 * when the MMU of such a vCPU is set up for shadow paging.
+	 */
+	bool keys;
 	/* A write protection is for a shadow page's sake alone. Under mmu_lock for write. */
 	bool shadowing;
 	/*

@@ -149,7 +149,7 @@ static bool kvm_paging_zap_batch(struct kvm *kvm, struct list_head *zapped, int 
 {
 	int batch = 0, seen = 0, n;
 
-	while (batch < BATCH_ZAP_PAGES && seen++ < 100 * BATCH_ZAP_PAGES) {
+	while (batch < BATCH_ZAP_PAGES && seen++ < 10 * BATCH_ZAP_PAGES) {
 		struct kvm_mmu_page *sp;
 
 		if (list_empty(&kvm->arch.active_mmu_pages))
@@ -174,6 +174,22 @@ static bool kvm_paging_zap_batch(struct kvm *kvm, struct list_head *zapped, int 
 	return true;
 }
 
+static void kvm_paging_free_zapped(struct kvm *kvm, struct list_head *zapped)
+{
+	int n;
+
+	if (list_empty(zapped))
+		return;
+	kvm_flush_remote_tlbs(kvm);
+	while (!list_empty(zapped)) {
+		write_lock(&kvm->mmu_lock);
+		for (n = 0; n < BATCH_ZAP_PAGES && !list_empty(zapped); n++)
+			kvm_mmu_free_shadow_page(list_first_entry(zapped, struct kvm_mmu_page, link));
+		write_unlock(&kvm->mmu_lock);
+		cond_resched();
+	}
+}
+
 /*
  * The second half. vCPUs may run, and mmu_lock is given up after each batch: upstream's kvm_zap_obsolete_pages() gives
  * it up only where the kernel may preempt, and the host's reclaim and every fault would wait for as long as the list is.
@@ -183,7 +199,7 @@ void kvm_paging_mmu_drop_shadow(struct kvm *kvm)
 {
 	LIST_HEAD(zapped);
 	unsigned long left = 0;
-	int level = 0, n;
+	int level = 0, batches = 0;
 	bool more;
 
 	do {
@@ -194,19 +210,12 @@ void kvm_paging_mmu_drop_shadow(struct kvm *kvm)
 			WRITE_ONCE(kvm->arch.paging.dropping, false);
 		write_unlock(&kvm->mmu_lock);
 		cond_resched();
+		/* The kernel's shrinker does not see this list. */
+		if (++batches % 100 == 0)
+			kvm_paging_free_zapped(kvm, &zapped);
 	} while (more);
 	mutex_unlock(&kvm->slots_lock);
-
-	if (list_empty(&zapped))
-		return;
-	kvm_flush_remote_tlbs(kvm);
-	while (!list_empty(&zapped)) {
-		write_lock(&kvm->mmu_lock);
-		for (n = 0; n < BATCH_ZAP_PAGES && !list_empty(&zapped); n++)
-			kvm_mmu_free_shadow_page(list_first_entry(&zapped, struct kvm_mmu_page, link));
-		write_unlock(&kvm->mmu_lock);
-		cond_resched();
-	}
+	kvm_paging_free_zapped(kvm, &zapped);
 }
 
 /*
@@ -282,15 +291,16 @@ unsigned long kvm_paging_mmu_zap_nested(struct kvm *kvm)
 /*
  * The MMU of a vCPU in shadow paging is set up, or set up anew as a control register has changed.
  *
- * Keys: entries get those of the guest's entries where its processor has keys, not where CR4.PKE is set: vCPUs with
- * CR4.PKE and without it share shadow pages, and the processor ignores keys without it. Other guests may use these bits
- * for themselves.
+ * Keys: entries get those of the guest's entries where its processors have keys, not where CR4.PKE is set: vCPUs with
+ * CR4.PKE and without it share shadow pages, and the processor ignores keys without it. Guests on other processors may
+ * use these bits for themselves.
  */
 void kvm_paging_mmu_ready(struct kvm_vcpu *vcpu)
 {
 	struct kvm_paging_vcpu *v = &vcpu->arch.paging;
 
-	v->keys = guest_cpuid_has(vcpu, X86_FEATURE_PKU);
+	if (guest_cpuid_has(vcpu, X86_FEATURE_PKU))
+		WRITE_ONCE(vcpu->kvm->arch.paging.keys, true);
 	/* A vCPU born under nested paging has the table in cipher, if that is how this host has its memory. */
 	if (tdp_enabled && !v->pae_in_clear && vcpu->arch.root_mmu.pae_root) {
 		set_memory_decrypted((unsigned long)vcpu->arch.root_mmu.pae_root, 1);
@@ -317,7 +327,6 @@ void kvm_paging_mmu_reset(struct kvm_vcpu *vcpu)
 	vcpu->arch.guest_mmu.cpu_role.ext.valid = 0;
 	vcpu->arch.nested_mmu.root_role.invalid = 1;
 	vcpu->arch.nested_mmu.cpu_role.ext.valid = 0;
-	vcpu->arch.paging.keys = false;
 	kvm_init_mmu(vcpu);
 }
 

@@ -15,7 +15,7 @@
 
 static inline unsigned int kvm_paging_key(struct kvm_vcpu *vcpu, u64 gpte)
 {
-	return vcpu->arch.paging.keys ? (gpte >> KVM_PAGING_PTE_KEY_SHIFT & 15) << KVM_PAGING_KEY_SHIFT : 0;
+	return !kvm_vcpu_tdp(vcpu) && READ_ONCE(vcpu->kvm->arch.paging.keys) ? (gpte >> KVM_PAGING_PTE_KEY_SHIFT & 15) << KVM_PAGING_KEY_SHIFT : 0;
 }
 
 static inline u64 kvm_paging_key_of_spte(unsigned int access)
