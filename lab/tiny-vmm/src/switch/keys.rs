@@ -123,7 +123,8 @@ impl World {
         let rights = self.pkru >> (2 * page.key);
         let forbidden = rights & 1 != 0 || (write && rights & 2 != 0 && self.protects);
         let by_key = self.keys_on && forbidden;
-        if !by_key && !(write && !writable && self.protects) {
+        let by_right = write && !writable && self.protects;
+        if !(by_key || by_right) {
             return NONE;
         }
         ERROR.0 | if write { ERROR.1 } else { 0 } | if by_key { ERROR.2 } else { 0 }
