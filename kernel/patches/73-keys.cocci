@@ -6,8 +6,9 @@
 // file: arch/x86/kvm/mmu/spte.h
 // file: arch/x86/kvm/mmu/spte.c
 // file: arch/x86/kvm/x86.h
-// expect: 6.1 +19 -8
-// expect: 6.12 +19 -8
+// file: arch/x86/kvm/svm/svm.c
+// expect: 6.1 +20 -9
+// expect: 6.12 +20 -9
 
 @@ @@
 #include "spte_format.h"
@@ -138,4 +139,14 @@ vcpu_match_mmio_gva(...)
 +	if (vcpu->arch.walk_mmu->pkru_mask)
 +		return false;
 	...
+}
+
+// Without paging the processor runs in no mode that has keys, so that CR4.PKE can stay for WRPKRU and CPUID.
+@@ @@
+svm_set_cr4(...)
+{
+	<...
+-	cr4 &= ~(X86_CR4_SMEP | X86_CR4_SMAP | X86_CR4_PKE);
++	cr4 &= ~(X86_CR4_SMEP | X86_CR4_SMAP);
+	...>
 }

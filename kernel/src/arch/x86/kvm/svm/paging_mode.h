@@ -24,8 +24,8 @@ static enum kvm_paging_refusal svm_paging_check_vcpu(struct kvm_vcpu *vcpu, bool
 	 * outlives EFER.SVME while the vCPU is in SMM. The CPUID is not asked: a forecast would read it while
 	 * user space sets it.
 	 */
-	if (is_guest_mode(vcpu) || (vcpu->arch.efer & EFER_SVME) || to_svm(vcpu)->nested.initialized ||
-	    (is_smm(vcpu) && vcpu->arch.paging.smm_by_user))
+	if (is_guest_mode(vcpu) || (vcpu->arch.efer & EFER_SVME) ||
+	    (is_smm(vcpu) && (to_svm(vcpu)->nested.initialized || vcpu->arch.paging.smm_by_user)))
 		return KVM_PAGING_HYPERVISOR;
 	return KVM_PAGING_FINE;
 }
