@@ -8,6 +8,7 @@
 //! - [`validate`] compares the exits that the model predicts with those counted;
 //! - [`mod@quick`] has the quick tests, by subject: exits, walks, switches, storms, `bifold mode`;
 //! - [`switch`] runs the tiny VMM's switch cases, [`storm`] switches the mode of a guest under load;
+//! - [`mod@fuzz`] fuzzes KVM's interface while VMs are switched;
 //! - [`kvm_tests`] runs kvm-unit-tests and the kernel's KVM selftests under both KVMs;
 //! - [`unswitched`] compares our KVM without a switch with an unmodified one;
 //! - [`place`] runs parallel programs in guests that are placed well and badly on a host with nodes;
@@ -28,6 +29,7 @@
 //! ```
 
 pub mod exits;
+pub mod fuzz;
 pub mod kvm_tests;
 pub mod lab;
 pub mod live;

@@ -221,7 +221,11 @@ pub static ALL: [Test; 29] = [
         place::planned,
     ),
     own("storm", "a guest whose paging mode is switched 100 times keeps its memory", storm::plain),
-    own("storm-keys", "a guest with protection keys, born in shadow paging, has its rights and its memory", storm::keys),
+    own(
+        "storm-keys",
+        "a guest with protection keys, born in shadow paging, has its rights and its memory",
+        storm::keys,
+    ),
     own(
         "storm-noise",
         "a guest keeps its memory over switches, splits of huge pages and dirty logs",

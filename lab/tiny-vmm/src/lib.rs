@@ -13,6 +13,7 @@
 //! | `walks` | compares the entries that one access reads, by their A and D bits, with the walker's | `walks::Fact` |
 //! | `nodes` | compares the nodes of tables and data with the model's, placement by placement | `nodes::Fact` |
 //! | `switch [CASE]...` | switches paging modes on a KVM with a mode per VM, and checks the guest | `switch::Fact` |
+//! | `fuzz` | random calls, guest code and switches, from several threads | `fuzz::Fact`, `fuzz::Finding` |
 //! | `predict [GUEST]...` | prints the model's counts alone; needs no KVM | `Prediction` |
 //!
 //! Standard output has one line of JSON per fact (`"fact"` names its kind). Errors are text on standard error.
@@ -39,6 +40,7 @@
 
 mod asm;
 mod count;
+mod fuzz;
 mod guest;
 mod guests;
 mod kcore;
@@ -128,6 +130,17 @@ enum Verb {
         #[arg(long)]
         list: bool,
     },
+    /// Random calls, guest code and switches. Needs a KVM that can switch (`make kernel`).
+    Fuzz(fuzz::Args),
+    /// The process of a concurrent round of `fuzz`.
+    #[command(hide = true)]
+    FuzzRound {
+        seed: u64,
+        millis: u64,
+        limit: u64,
+        #[arg(long)]
+        close: bool,
+    },
     /// The VM that a case of `switch` kills.
     #[command(hide = true)]
     SwitchVictim,
@@ -208,6 +221,10 @@ fn run(args: Args) -> Result<bool> {
                 return Ok(true);
             }
             switch::run(&cases, windows, tell)
+        }
+        Verb::Fuzz(args) => fuzz::run(&args, tell),
+        Verb::FuzzRound { seed, millis, limit, close } => {
+            fuzz::child(seed, millis, close, limit).map(|()| true)
         }
         Verb::SwitchVictim => switch::victim().map(|()| true),
         Verb::SwitchAs { user, file } => switch::as_other_user(user, &file).map(|()| true),

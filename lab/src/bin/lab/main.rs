@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The command `lab`: runs tests in the KVM laboratory and compares the model with the real KVM.
 
+mod fuzz;
 mod kvm_tests;
 mod live;
 mod modelled_pmu;
@@ -58,6 +59,8 @@ enum Verb {
     Storm(storm::Args),
     /// Run the tiny VMM's switch cases; prints a line of JSON for each
     Switch(switch::Args),
+    /// Fuzz KVM's interface: random calls, guest code and switches of the paging mode
+    Fuzz(fuzz::Args),
     /// Compare a guest's exits under an unmodified KVM and under ours without a switch
     Unswitched(unswitched::Args),
     /// Run kvm-unit-tests and the kernel's KVM selftests under an unmodified KVM and under ours, in every mode
@@ -213,6 +216,7 @@ fn main() -> ExitCode {
         Verb::Test(args) => test(&processor, &args),
         Verb::Storm(args) => storm::run(&processor, &args),
         Verb::Switch(args) => switch::run(&processor, &args),
+        Verb::Fuzz(args) => fuzz::run(&processor, &args),
         Verb::KvmTests(args) => kvm_tests::run(&processor, &args),
         Verb::Live(args) => live::run(&processor, &args),
         Verb::ModelledPmu(args) => modelled_pmu::run(&processor, &args),

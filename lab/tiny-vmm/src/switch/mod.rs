@@ -110,7 +110,11 @@ pub static ALL: [Case; 42] = [
         keys::keys,
     ),
     case("keys-without-wp", "keys without CR0.WP bring the VM back to nested paging", keys::keys_without_wp),
-    case("keys-beside-pae", "a vCPU under PAE paging beside one with keys has no tables of the other's", keys::keys_beside_pae),
+    case(
+        "keys-beside-pae",
+        "a vCPU under PAE paging beside one with keys has no tables of the other's",
+        keys::keys_beside_pae,
+    ),
     case("nested-roots", "a guest runs a guest of its own right after a stay in shadow paging", inner::roots),
     case("way-back", "a switch back that fails: all vCPUs go on in shadow paging", sound::way_back),
     case(

@@ -149,7 +149,9 @@ pub fn hot_plugged(n: &mut Notes) -> Result<()> {
     made?;
     n.number("switches_to_shadow", to_shadow);
     n.number("refused", refused);
-    n.expect(to_shadow + refused > 10, || format!("only {to_shadow} switches to shadow, and {refused} refused"));
+    n.expect(to_shadow + refused > 10, || {
+        format!("only {to_shadow} switches to shadow, and {refused} refused")
+    });
     Ok(())
 }
 
