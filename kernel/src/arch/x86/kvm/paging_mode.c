@@ -152,8 +152,7 @@ static void join(struct kvm_vcpu *vcpu, bool nested)
 }
 
 /*
- * A new vCPU is known to switches, and in the mode of the VM as it was some time ago. Until user space has the vCPU's
- * file it has no state that a mode could lack.
+ * A new vCPU is known to switches, and in the mode of the VM as it was some time ago.
  */
 void kvm_paging_vcpu_created(struct kvm_vcpu *vcpu)
 {
@@ -171,8 +170,11 @@ void kvm_paging_vcpu_created(struct kvm_vcpu *vcpu)
 		nested = p->nested;
 		spin_unlock(&p->lock);
 		/* A switch that begins now cannot end without this mutex. */
-		if (!switching)
+		if (!switching && (nested || kvm_paging_check_vcpu(vcpu, nested) == KVM_PAGING_FINE))
 			idle_vcpu_set_mode(vcpu, nested);
+		else if (!switching)
+			/* User space guessed the file's number, and has set what only nested paging has. */
+			queue_work(system_unbound_wq, &p->go_nested);
 		mutex_unlock(&vcpu->mutex);
 	} while (switching);
 }

@@ -148,21 +148,13 @@ interrupted:
 
 /*
  * Whether a vCPU may be a hypervisor now. Not under shadow paging, as its VMRUN or VMLAUNCH would fail, and not before
- * the shadow pages of a stay there are gone, as its own guest's tables have to be write-tracked. The VM's mode counts
- * as well as the vCPU's: a new vCPU may not have the VM's yet.
+ * the shadow pages of a stay there are gone, as its own guest's tables have to be write-tracked. It is the vCPU's mode
+ * that counts, which stays during an instruction or a call of user space.
  */
 bool kvm_paging_can_nest(struct kvm_vcpu *vcpu)
 {
-	struct kvm_paging_vm *p = &vcpu->kvm->arch.paging;
-	bool nested;
-
-	if (!tdp_enabled)
-		return true;
-	spin_lock(&p->lock);
-	nested = p->nested && p->target;
-	spin_unlock(&p->lock);
 	kvm_paging_window(nest);
-	return nested && kvm_vcpu_tdp(vcpu) && !kvm_paging_tracks_nothing(vcpu->kvm);
+	return !tdp_enabled || (kvm_vcpu_tdp(vcpu) && !kvm_paging_tracks_nothing(vcpu->kvm));
 }
 EXPORT_SYMBOL_GPL(kvm_paging_can_nest);
 
@@ -172,18 +164,24 @@ bool kvm_paging_allows_efer(struct kvm_vcpu *vcpu, u64 efer)
 	return !(efer & EFER_SVME) || (vcpu->arch.efer & EFER_SVME) || kvm_paging_can_nest(vcpu);
 }
 
+static bool svm_is_offered(struct kvm_vcpu *vcpu)
+{
+	return kvm_cpu_cap_has(X86_FEATURE_SVM) && guest_cpuid_has(vcpu, X86_FEATURE_SVM);
+}
+
 /* Whether a guest's write has to wait for nested paging: else it is right now, or wrong in either mode. */
 bool kvm_paging_wrmsr_needs_nested(struct kvm_vcpu *vcpu, u32 msr, u64 data)
 {
-	return msr == MSR_EFER && !kvm_paging_allows_efer(vcpu, data) && kvm_cpu_cap_has(X86_FEATURE_SVM) &&
-	       guest_cpuid_has(vcpu, X86_FEATURE_SVM);
+	return msr == MSR_EFER && !kvm_paging_allows_efer(vcpu, data) && svm_is_offered(vcpu);
 }
 
 /* The state of a vCPU by user space, such as that of a guest that migrates here. */
 bool kvm_paging_allows_sregs(struct kvm_vcpu *vcpu, u64 efer)
 {
-	vcpu->arch.paging.wants_nested = kvm_paging_wrmsr_needs_nested(vcpu, MSR_EFER, efer);
-	return kvm_paging_allows_efer(vcpu, efer);
+	bool allowed = kvm_paging_allows_efer(vcpu, efer);
+
+	vcpu->arch.paging.wants_nested = !allowed && svm_is_offered(vcpu);
+	return allowed;
 }
 
 /* On Intel, user space sets a guest's VMX operation after SMM (KVM_SET_NESTED_STATE), and no vCPU switches in SMM. */
