@@ -108,7 +108,7 @@ pub fn roots(n: &mut Notes) -> Result<()> {
         let words: Vec<u64> =
             (0..PAGES).map(|p| m.memory.read(DATA_GPA + (p << 12))).collect::<Result<_>>()?;
         for (page, word) in (0..).zip(words) {
-            // Without a page taken away each is counted 20 times.
+            // A page that was taken away in the last round stays empty, so this does not tell a stale entry there.
             let lost = taken && page % 8 == 0;
             n.expect(word == 20 || (lost && word <= 20), || {
                 format!("round {round}: the inner guest counted {word} in page {page}")
