@@ -203,8 +203,12 @@ impl Schedule {
         schedule
     }
 
-    /// When rank `r` is done with work of length `work` that begins at `start`.
+    /// When rank `r` is done with work of length `work` that begins at `start`. No work is done at once, also in an
+    /// interruption.
     pub fn finish(&mut self, r: usize, start: f64, work: f64) -> f64 {
+        if work == 0.0 {
+            return start;
+        }
         let (mut now, mut left) = (start, work);
         loop {
             if self.ends[r] <= now {

@@ -267,6 +267,14 @@ fn noise_that_leaves_no_time_is_refused() {
     }
 }
 
+#[test]
+fn no_work_is_not_interrupted() {
+    let noise = Noise::Periodic { period: 1000.0, length: 900.0 };
+    let mut ranks = Ranks::new(64, LogGp::default(), &noise, false, 1);
+    ranks.compute(0.0);
+    assert_eq!(ranks.time, [0.0; 64]);
+}
+
 /// Whole nanoseconds, so that the reference is exact.
 fn costs() -> impl Strategy<Value = LogGp> {
     (0u32..300, 1u32..200, 0u32..700, 0u32..5, 1u32..20).prop_map(|(l, o, g, per_byte, bytes)| LogGp {
