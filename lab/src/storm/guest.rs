@@ -197,12 +197,12 @@ fn human(qmp: &mut Qmp, line: &str, vcpu: u32) -> Result<String> {
     Ok(qmp.ask("human-monitor-command", how)?.as_str().unwrap_or_default().replace('\r', ""))
 }
 
-/// The guest's run state and the registers of its vCPUs, as text.
+/// The guest's run state and the registers and interrupt controllers of its vCPUs, as text.
 pub(super) fn state(qmp: &mut Qmp, vcpus: u32) -> Result<String> {
     let mut text = qmp.ask("query-status", json!({}))?.to_string() + "\n";
     text += &qmp.events().iter().map(Value::to_string).collect::<Vec<_>>().join("\n");
     for vcpu in 0..vcpus {
-        text += &format!("\n{}", human(qmp, "info registers", vcpu)?);
+        text += &format!("\n{}\n{}", human(qmp, "info registers", vcpu)?, human(qmp, "info lapic", vcpu)?);
     }
     Ok(text)
 }

@@ -66,7 +66,7 @@ pub const EXTRA_PAGES: u64 = 32;
 pub const MMIO: u64 = 0x1000_0000;
 const HOST_DATA: u64 = SYSTEM;
 pub const HOST_EXTRA: u64 = SYSTEM + DATA_SIZE;
-const HOST_SIZE: u64 = HOST_EXTRA + (2 << 20);
+pub const HOST_SIZE: u64 = HOST_EXTRA + (2 << 20);
 
 const P: u64 = 1;
 const W: u64 = 2;
@@ -86,6 +86,7 @@ pub const CR0_WP: u64 = 1 << 16;
 /// EFER: NXE, LMA, LME.
 pub const EFER: u64 = 0xd00;
 pub const EFER_LMA: u64 = 0x400;
+pub const EFER_NXE: u64 = 0x800;
 pub const EFER_SVME: u64 = 0x1000;
 
 /// A processor mode.
