@@ -54,7 +54,7 @@ pub enum LabError {
     #[error("Bochs's machine has no disk to swap to: run this with --vendor amd, or without --noise swap")]
     NoSwap,
     /// Another model of CPU than the vendor's.
-    #[error("--model {model}: the emulator of {}'s processors has one model here", vendor.name)]
+    #[error("--model {model}: the emulator of {}'s processors has one model here, with or without flags such as +la57 or -xsave,+la57", vendor.name)]
     Model {
         /// The model asked for.
         model: String,

@@ -123,7 +123,7 @@ pub struct Lab {
     vendor: &'static Vendor,
     /// Bochs, where the vendor's processors need it.
     bochs: Option<Bochs>,
-    /// The model of CPU, if not the vendor's usual.
+    /// The model of CPU, if not the vendor's usual; for QEMU flags, separated by commas.
     model: Option<String>,
     /// Parameters of the vendor's module of KVM.
     parameters: Vec<String>,
@@ -196,11 +196,11 @@ impl Lab {
         self
     }
 
-    /// The same laboratory with another vendor's processors, perhaps another model than the vendor's usual, and
-    /// with parameters of the vendor's module of KVM (`NAME=VALUE`).
+    /// The same laboratory with another vendor's processors, perhaps another model than the vendor's usual (for QEMU:
+    /// the usual with more flags, such as `+la57`), and with parameters of the vendor's module of KVM (`NAME=VALUE`).
     ///
     /// # Errors
-    /// If there is no emulator of these processors here, or the emulator has one model only.
+    /// If there is no emulator of these processors here, or the emulator has no such model.
     pub fn of(
         mut self,
         vendor: &'static Vendor,
@@ -208,7 +208,9 @@ impl Lab {
         parameters: Vec<String>,
     ) -> Result<Lab, LabError> {
         if let (Emulator::Qemu { .. }, Some(model)) = (&vendor.emulator, &model) {
-            return Err(LabError::Model { model: model.clone(), vendor });
+            if !model.split(',').all(|flag| flag.starts_with(['+', '-'])) {
+                return Err(LabError::Model { model: model.clone(), vendor });
+            }
         }
         if let Emulator::Bochs { .. } = vendor.emulator {
             self.bochs = Some(bochs::find()?);

@@ -74,7 +74,8 @@ impl Lab {
             }
         }
         opt("-m", format!("{}M", plan.memory_mib));
-        opt("-cpu", cpu(&[flags, plan.cpu_flags].concat()));
+        let more: Vec<&str> = self.model.iter().map(String::as_str).collect();
+        opt("-cpu", cpu(&[flags, plan.cpu_flags, &more].concat()));
         opt("-smp", format!("{},sockets={}", plan.cpus, plan.nodes));
         let threads = if plan.cpus > 1 { "multi" } else { "single" };
         opt("-accel", format!("tcg,thread={threads}"));

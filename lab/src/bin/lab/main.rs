@@ -42,7 +42,8 @@ struct Processor {
     /// Vendor of the laboratory's processors
     #[arg(long, global = true, value_parser = VENDORS.map(|v| v.option), default_value = VENDORS[0].option)]
     vendor: String,
-    /// Bochs's model of CPU for --vendor intel (`bochs --help cpu` lists them)
+    /// Bochs's model of CPU for --vendor intel (`bochs --help cpu` lists them); for --vendor amd flags of QEMU's
+    /// CPU, such as +la57 (tables of five levels) or +la57,-pcid
     #[arg(long, global = true, value_name = "MODEL")]
     model: Option<String>,
     /// A parameter of the vendor's module of KVM, such as unrestricted_guest=0, or of kvm itself, such as

@@ -17,7 +17,7 @@ use crate::memory::HostPages;
 const KSM: &str = "/sys/kernel/mm/ksm";
 
 /// Puts a file's contents back when dropped.
-struct Restored(String, String);
+pub(super) struct Restored(String, String);
 
 impl Restored {
     fn set(path: &str, to: &str) -> Result<Restored> {
@@ -39,10 +39,17 @@ impl Drop for Restored {
     }
 }
 
-fn advise(m: &Machine, page: u64, pages: u64, advice: Advice) -> rustix::io::Result<()> {
+pub(super) fn advise(m: &Machine, page: u64, pages: u64, advice: Advice) -> rustix::io::Result<()> {
     let at = m.memory.host_address() + DATA_GPA + (page << 12);
     // SAFETY: a part of the machine's memory, to which this program holds no reference.
     unsafe { madvise(at as *mut _, (pages as usize) << 12, advice) }
+}
+
+/// MADV_COLLAPSE of the data, which does khugepaged's work at once, if the kernel has it.
+pub(super) fn collapse(m: &Machine, pages: u64) {
+    let at = m.memory.host_address() + DATA_GPA;
+    // SAFETY: as in `advise`. 6.0 and later have it; rustix does not.
+    unsafe { libc::madvise(at as *mut _, (pages as usize) << 12, libc::MADV_COLLAPSE) };
 }
 
 fn other(mode: &str) -> &'static str {
@@ -121,9 +128,13 @@ pub fn pageout(n: &mut Notes) -> Result<()> {
     Ok(())
 }
 
+/// Lets the host have transparent huge pages until the result is dropped.
+pub(super) fn huge_pages() -> Result<Restored> {
+    Restored::set("/sys/kernel/mm/transparent_hugepage/enabled", "madvise")
+}
+
 pub fn split(n: &mut Notes) -> Result<()> {
-    const THP: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
-    let _on = Restored::set(THP, "madvise")?;
+    let _on = huge_pages()?;
     let pages = 8192;
     let m = Machine::new(MachineSpec { pages, backing: HostPages::Transparent, ..MachineSpec::default() })?;
     let huge = || -> Result<u64> {
@@ -146,12 +157,9 @@ pub fn split(n: &mut Notes) -> Result<()> {
         mode = other(mode);
         m.switch(mode)?;
         n.same("pages wrong", m.wrong(0, DATA, 4096, pages, round)?, pages / 512);
-        // MADV_COLLAPSE does khugepaged's work at once, if the kernel has it.
         let _ = advise(&m, 0, pages, Advice::LinuxHugepage);
         m.fill(0, DATA, 4096, pages, round)?;
-        let at = m.memory.host_address() + DATA_GPA;
-        // SAFETY: as in `advise`. 6.0 and later have it; rustix does not.
-        unsafe { libc::madvise(at as *mut _, (pages as usize) << 12, libc::MADV_COLLAPSE) };
+        collapse(&m, pages);
         n.same("pages wrong after collapse", m.wrong(0, DATA, 4096, pages, round)?, 0);
     }
     n.number("huge_kb", most);

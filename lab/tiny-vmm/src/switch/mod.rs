@@ -14,6 +14,7 @@ mod memory;
 mod needs;
 mod routines;
 mod sound;
+mod toggles;
 mod vmm;
 mod windows;
 
@@ -95,7 +96,7 @@ const fn case(name: &'static str, about: &'static str, run: fn(&mut Notes) -> Re
 }
 
 /// All cases. Cases that take minutes under emulation run only by name.
-pub static ALL: [Case; 42] = [
+pub static ALL: [Case; 44] = [
     case("cap", "the capability chooses the mode of a VM before its first vCPU, and later", control::cap),
     case("words", "unknown words, other users and modes that are there already", control::words),
     case("refuse", "a vCPU that is a hypervisor itself keeps its mode; all is as before", control::refuse),
@@ -128,6 +129,11 @@ pub static ALL: [Case; 42] = [
         "a notifier waits at most a batch while up to 16,000 pages are dropped",
         sound::drop_wait,
     ),
+    case(
+        "standstill",
+        "slots, a migration that begins and split pages: a switch stops the VM for at most its limit",
+        sound::standstill,
+    ),
     case("signals", "signals while KVM_SET_SREGS brings the VM back", vmm::signals),
     case("forgotten", "state that could not be set brings no VM back later", vmm::forgotten),
     case("events-in-smm", "events of a vCPU in SMM are written back as they were", vmm::events_in_smm),
@@ -152,6 +158,11 @@ pub static ALL: [Case; 42] = [
     case("closed", "the VM is closed while a switch waits for it", control::closed),
     case("real-mode", "a guest without paging, before its tables exist", control::real_mode),
     case("pae", "a 32-bit guest under PAE paging whose top table changes unsaid", control::pae),
+    case(
+        "toggles",
+        "vCPUs change levels, PAE, paging, keys and the hypervisor's bit while two writers switch",
+        toggles::toggles,
+    ),
     case("smm", "a switch while the vCPU is in system management mode", control::smm),
     case("kept-4k", "back from a stay in shadow paging no violation comes twice", memory::kept_small),
     case("kept-2m", "the same on 2 MB pages", memory::kept_large),

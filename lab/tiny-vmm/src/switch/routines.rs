@@ -13,6 +13,7 @@ global_asm!(
     ".global bifold_guest_churn, bifold_guest_sweep, bifold_guest_real, bifold_guest_pae, bifold_guest_smi",
     ".global bifold_guest_msr, bifold_guest_vmxon",
     ".global bifold_guest_steps, bifold_guest_steps_fault, bifold_guest_vmrun, bifold_guest_inner, bifold_guest_read32",
+    ".global bifold_guest_toggle",
     "bifold_guest_begin:",
     // Writes RAX + address to every RDX-th byte from RDI, RSI times.
     "bifold_guest_fill:",
@@ -192,6 +193,85 @@ global_asm!(
     "inc qword ptr [r11]",
     "vmmcall",
     "ud2",
+    // Goes from mode to mode until the word at RDI is not 0. The block there is as `toggles` in toggles.rs fills it in. Each
+    // round changes bits of CR4 and EFER, adds 1 to a word under long mode, PAE paging and 32-bit paging, and counts in RBX
+    // the rounds after which the word is not three times their number, which is in RBP. Without paging it changes bits of CR4.
+    "bifold_guest_toggle:",
+    "xor ebx, ebx",
+    "xor ebp, ebp",
+    "lea rax, [rip + 4f]",
+    "mov [rdi + 0x58], eax",
+    "lea rax, [rip + 3f]",
+    "mov [rdi + 0x50], eax",
+    "2: mov rax, cr4",
+    "xor rax, [rdi + 0x10]",
+    "mov cr4, rax",
+    "mov ecx, 0xc0000080",
+    "rdmsr",
+    "xor eax, [rdi + 0x18]",
+    "wrmsr",
+    "mov rsi, [rdi + 0x20]",
+    "inc dword ptr [rsi]",
+    // JMP to [RDI + 0x50] and, below, [EDI + 0x58], each with its code segment.
+    ".byte 0xff, 0x6f, 0x50",
+    ".code32",
+    "3: mov eax, cr0",
+    "and eax, 0x7fffffff",
+    "mov cr0, eax",
+    "mov ecx, 0xc0000080",
+    "rdmsr",
+    "and eax, 0xfffffeff",
+    "wrmsr",
+    "mov eax, cr4",
+    "xor eax, [edi + 0x28]",
+    "mov cr4, eax",
+    "mov eax, [edi + 0x40]",
+    "mov cr3, eax",
+    "mov esi, [edi + 0x30]",
+    "mov eax, cr0",
+    "or eax, 0x80000000",
+    "mov cr0, eax",
+    "inc dword ptr [esi]",
+    "and eax, 0x7fffffff",
+    "mov cr0, eax",
+    "mov eax, cr4",
+    "and eax, 0xffffffdf",
+    "mov cr4, eax",
+    "mov eax, [edi + 0x44]",
+    "mov cr3, eax",
+    "mov eax, cr0",
+    "or eax, 0x80000000",
+    "mov cr0, eax",
+    "inc dword ptr [esi]",
+    "and eax, 0x7fffffff",
+    "mov cr0, eax",
+    "mov edx, [edi + 0x48]",
+    "mov eax, cr4",
+    "or eax, 0x20",
+    "mov cr4, eax",
+    "test eax, 0x1000",
+    "jz 5f",
+    "mov edx, [edi + 0x4c]",
+    "5: mov cr3, edx",
+    "rdmsr",
+    "or eax, 0x100",
+    "wrmsr",
+    "mov eax, cr0",
+    "or eax, 0x80000000",
+    "mov cr0, eax",
+    ".byte 0xff, 0x6f, 0x58",
+    ".code64",
+    "4: inc ebp",
+    "mov [rdi + 8], ebp",
+    "lea eax, [rbp + 2 * rbp]",
+    "mov rsi, [rdi + 0x20]",
+    "cmp [rsi], eax",
+    "je 6f",
+    "inc ebx",
+    "mov [rsi], eax",
+    "6: cmp dword ptr [rdi], 0",
+    "je 2b",
+    "out 0x10, al",
     // In real mode: counts at 0x3100 (CX) and 0x3108 (CX times three) until the word at 0x3000 is not 0.
     ".code16",
     "bifold_guest_real:",
@@ -273,6 +353,7 @@ unsafe extern "C" {
     static bifold_guest_vmrun: u8;
     static bifold_guest_inner: u8;
     static bifold_guest_read32: u8;
+    static bifold_guest_toggle: u8;
 }
 
 /// A routine.
@@ -295,6 +376,7 @@ pub enum Routine {
     /// Of the guest's own guest.
     Inner,
     Read32,
+    Toggle,
 }
 
 impl Routine {
@@ -316,6 +398,7 @@ impl Routine {
             Routine::Vmrun => &raw const bifold_guest_vmrun,
             Routine::Inner => &raw const bifold_guest_inner,
             Routine::Read32 => &raw const bifold_guest_read32,
+            Routine::Toggle => &raw const bifold_guest_toggle,
         };
         at as u64 - &raw const bifold_guest_begin as u64
     }
@@ -343,6 +426,6 @@ mod tests {
         assert!(Routine::Fill.offset() < Routine::Check.offset());
         assert!(Routine::Churn.offset() < Routine::Real.offset());
         // OUT 0x10, AL ends each but the halt and the handler.
-        assert_eq!(code().windows(2).filter(|w| *w == [0xe6, 0x10]).count(), 12);
+        assert_eq!(code().windows(2).filter(|w| *w == [0xe6, 0x10]).count(), 13);
     }
 }

@@ -15,6 +15,7 @@ use super::control::{ETIMEDOUT, with_limit};
 use super::machine::{Args, DATA, DATA_GPA, Machine, MachineSpec};
 use super::needs::allow_vmxon;
 use super::routines::Routine;
+use crate::memory::{HostPages, Memory};
 use crate::tables::{ACCESSED, PRESENT, WRITE, index};
 use crate::vendor::Begins;
 
@@ -214,7 +215,8 @@ pub fn drop_wait(n: &mut Notes) -> Result<()> {
     Ok(())
 }
 
-/// Maps `number` leaf tables of one page each, 2 MB apart, and returns the address. The tables are in the data.
+/// Maps `number` leaf tables of one page each, 2 MB apart, and returns the address. The tables are in the data. Each has a
+/// page of its own: from 6.3 on KVM looks through all mappings of a page for the oldest, with or without a switch.
 fn sparse(m: &Machine, number: u64) -> Result<u64> {
     const AT: u64 = 0x100_0000_0000;
     const TABLE: u64 = PRESENT | WRITE | ACCESSED;
@@ -228,7 +230,7 @@ fn sparse(m: &Machine, number: u64) -> Result<u64> {
     for leaf in 0..number {
         let table = page(1 + directories + leaf);
         set(page(1 + leaf / 512) + 8 * (leaf % 512), table | TABLE)?;
-        set(table, page(0) | TABLE)?;
+        set(table, page(1 + directories + number + leaf) | TABLE)?;
     }
     Ok(AT)
 }
@@ -266,4 +268,84 @@ fn notified(m: &Machine, meanwhile: impl FnOnce() -> Result<()>) -> Result<Durat
     let worst = taker.join().map_err(|_| anyhow::anyhow!("the notifier's thread died"))?;
     done?;
     worst
+}
+
+/// What else changes the VM during switches: slots that come and go, a migration that begins (with it the splitting of all
+/// large entries), huge pages of the host that are split. The VM stands still for no longer than `paging_timeout_ms`.
+pub fn standstill(n: &mut Notes) -> Result<()> {
+    const LIMIT_MS: u64 = 50;
+    const PAGES: u64 = 64 << 8;
+    const LOG: u32 = 1;
+    let _on = super::host::huge_pages()?;
+    with_limit(LIMIT_MS, || {
+        for what in ["nothing", "slots", "migration", "split"] {
+            let backing = HostPages::Transparent;
+            let m = Machine::new(MachineSpec { pages: PAGES, vcpus: 2, backing, ..MachineSpec::default() })?;
+            let spare = Memory::new(2 << 20, HostPages::Small)?;
+            let (len, host) = (m.memory.len(), m.memory.host_address());
+            m.fill(1, DATA, 4096, PAGES, 1)?;
+            m.spin(0)?;
+            let end = Arc::new(AtomicBool::new(false));
+            let switcher = std::thread::spawn({
+                let (end, path) = (Arc::clone(&end), m.mode_file());
+                move || -> Result<(u64, u64)> {
+                    let (mut switches, mut given_up) = (0, 0);
+                    for mode in ["shadow", "nested"].into_iter().cycle() {
+                        if end.load(Ordering::Relaxed) {
+                            break;
+                        }
+                        match std::fs::write(&path, mode) {
+                            Ok(()) => switches += 1,
+                            Err(e) if e.raw_os_error() == Some(ETIMEDOUT) => given_up += 1,
+                            Err(e) => return Err(e).context(mode),
+                        }
+                    }
+                    Ok((switches, given_up))
+                }
+            });
+            let until = Instant::now() + Duration::from_secs(2);
+            let mut changes = 0;
+            let changed = (|| -> Result<()> {
+                while Instant::now() < until {
+                    match what {
+                        "slots" => {
+                            m.slot(1, len, spare.len(), spare.host_address(), 0)?;
+                            m.slot(1, len, 0, spare.host_address(), 0)?;
+                        }
+                        "migration" => {
+                            m.slot(0, 0, len, host, LOG)?;
+                            m.slot(0, 0, len, host, 0)?;
+                        }
+                        "split" => {
+                            // The last page of each 2 MB.
+                            for page in (511..PAGES).step_by(512) {
+                                super::host::advise(&m, page, 1, Advice::LinuxDontNeed)?;
+                            }
+                            super::host::advise(&m, 0, PAGES, Advice::LinuxHugepage)?;
+                            super::host::collapse(&m, PAGES);
+                        }
+                        _ => {}
+                    }
+                    changes += 1;
+                    m.fill(1, DATA, 1 << 20, PAGES >> 8, 1)?;
+                }
+                Ok(())
+            })();
+            end.store(true, Ordering::Relaxed);
+            let switched = switcher.join().map_err(|_| anyhow::anyhow!("the switcher died"))?;
+            changed.context(what)?;
+            let (switches, given_up) = switched.context(what)?;
+            let stats = m.stats()?;
+            let stood = stats["quiesce_ns_worst"] + stats["switch_ns_worst"];
+            n.number(format!("{what}_worst_us"), stood / 1000);
+            n.number(format!("{what}_switches"), switches);
+            n.number(format!("{what}_given_up"), given_up);
+            n.number(format!("{what}_changes"), changes);
+            n.expect(stood < (LIMIT_MS + 10) * 1_000_000, || format!("{what}: it stood still for {stood} ns"));
+            n.expect(switches > 10, || format!("{what}: only {switches} switches"));
+            runs(n, &m, 0, "afterwards")?;
+            m.stop(0)?;
+        }
+        Ok(())
+    })
 }
