@@ -14,6 +14,8 @@ const TINY_VMM: &str = "tiny-vmm";
 const REFUSED: &str = "the paging mode stays";
 /// The kernel's message about a guest that needs nested paging.
 const BROUGHT_BACK: &str = "goes back to it";
+/// What the kernel says instead of the last if they are many.
+const MANY: &str = "bring_back: ";
 const BEGINS: &str = "switch cases begin";
 /// Messages of the case `no-memory` around allocations that fail on purpose, of which the kernel may warn.
 const FAILING: [&str; 2] = ["allocations fail on purpose", "allocations succeed again"];
@@ -95,7 +97,7 @@ fn unprovoked(log: impl Iterator<Item = String>) -> Vec<String> {
             failing = line.contains(begins);
         } else if failing {
             kept.extend(ERRORS.iter().any(|e| line.contains(e)).then_some(line));
-        } else if !line.contains(REFUSED) && !line.contains(BROUGHT_BACK) {
+        } else if ![REFUSED, BROUGHT_BACK, MANY].iter().any(|m| line.contains(m)) {
             kept.push(line);
         }
     }

@@ -67,8 +67,7 @@ fn sregs2(v: &Vcpu, g: &mut Gen, t: &mut Tally) -> Option<()> {
         0 => r.cr0 ^= 1 << g.pick(&[1, 2, 3, 5, 16, 16, 18, 29, 30]),
         1 => r.cr3 = g.pick(&PAE_ROOTS),
         2 => r.cr4 ^= 1 << g.below(24),
-        // No LME without paging: QEMU's TCG loops at the SMI of such a vCPU.
-        3 => r.efer ^= 1 << g.pick(&[0, 11, 12, 13, 10]),
+        3 => r.efer ^= 1 << g.pick(&[0, 8, 11, 12, 13, 10]),
         _ => (r.flags, r.pdptrs) = (g.below(3), [1 | PDS[0], 1 | PDS[1], 0, g.below(1 << 20)]),
     }
     t.call(kvm::SET_SREGS2, v.call(kvm::SET_SREGS2, &mut r)).ok().map(drop)

@@ -35,7 +35,7 @@ pub struct Shared {
     pub memory: Memory,
     pub kvm: Kvm,
     offered: Offered,
-    /// Whether vCPUs come into system management mode. QEMU's TCG hangs in rounds with it after a while.
+    /// Whether vCPUs come into system management mode.
     pub smm: bool,
     stop: AtomicBool,
     /// Threads that a signal interrupts.
@@ -217,7 +217,7 @@ fn start(seed: u64) -> Result<Arc<Shared>> {
         memory,
         kvm,
         offered,
-        smm: !offered.amd || g.chance(15),
+        smm: g.chance(50),
         stop: AtomicBool::new(false),
         threads: Mutex::new(Vec::new()),
         joins: Mutex::new(Vec::new()),

@@ -261,8 +261,7 @@ impl Gen {
             v |= EFER_SVME;
         }
         match self.below(30) {
-            // QEMU's TCG loops at the SMI of a vCPU with LME and without paging.
-            0 if width == Width::Long => v ^ 0x100,
+            0 => v ^ 0x100,
             1 => v ^ 1 << 13,
             2 => v ^ 1 << 14,
             3 => v ^ 1 << 20,

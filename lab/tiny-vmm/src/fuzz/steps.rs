@@ -147,10 +147,7 @@ pub const READ_ONLY: u32 = 2;
 /// Draws the code of a run that fits its slot.
 pub fn draw_run(g: &mut Gen, vcpu: usize, width: Width, slot: u64, flush: bool) -> Run {
     // Only code of the kernel that runs to its end flushes for sure.
-    // QEMU's TCG ends when user code of 32 bits comes to a handler, unless its task segment is not busy, as no processor
-    // and no KVM has it.
-    let can = width == Width::Long || width.paged() && !g.offered.amd;
-    let user = !flush && can && g.chance(25);
+    let user = !flush && width.paged() && g.chance(25);
     let single = !flush && g.chance(25);
     let mut run = Run {
         vcpu,
@@ -234,9 +231,7 @@ pub fn draw_width(g: &mut Gen) -> Width {
         0 => Width::Real,
         1 | 2 => Width::Flat,
         3..6 => Width::Legacy,
-        // QEMU's TCG sets the A bit in entries of a PDP table, which no processor does. Under shadow paging KVM then
-        // refuses the table.
-        6..9 if !g.offered.amd => Width::Pae,
+        6..9 => Width::Pae,
         _ => Width::Long,
     }
 }
