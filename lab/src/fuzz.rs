@@ -27,7 +27,7 @@ const PROVOKED: [&str; 11] = [
     "unimplemented HWCR wrmsr",
     "disabled perfctr",
     // Registers with which no processor enters a guest, and an instruction that KVM's emulator has in part.
-    "dump_invalid_vmcb",
+    "dump_invalid_vmc",
     "emulating exchange as write",
     "callbacks suppressed",
     "kvm: pic: ",

@@ -377,17 +377,11 @@ fn last_words(s: &Shared, t: &mut Tally, wrong: &mut Vec<String>) -> Result<()> 
             return Ok(());
         }
         for (n, v) in vcpus.iter().enumerate() {
-            let mut regs = kvm_regs { rip: CODE, rsp: STACK_TOP, rflags: 2, ..Default::default() };
-            let _ = t.call(kvm::SET_REGS, v.call(kvm::SET_REGS, &mut regs));
             watchdog.watch(true);
-            let end = t.call(kvm::RUN, v.number(kvm::RUN, 0));
+            let end = runs_to_its_end(v, t);
             watchdog.watch(false);
-            if end.is_err() || v.exit_reason() != KVM_EXIT_IO || v.detail::<u16>(2) != PORT_END {
-                let state = v.get::<kvm_regs>(kvm::GET_REGS);
-                wrong.push(format!(
-                    "vCPU {n} does not run code in {mode}: {end:?}, exit {}, {state:x?}",
-                    v.exit_reason()
-                ));
+            if let Err(e) = end {
+                wrong.push(format!("vCPU {n} does not run code in {mode}: {e}"));
                 wrong.append(&mut watchdog.seen());
                 return Ok(());
             }
@@ -397,4 +391,25 @@ fn last_words(s: &Shared, t: &mut Tally, wrong: &mut Vec<String>) -> Result<()> 
         }
     }
     Ok(())
+}
+
+/// Runs code that ends at a port. After an entry that failed, Intel's VMCS still has the event that was to be injected, with which
+/// no vCPU is entered that has interrupts off: a few events may come first.
+fn runs_to_its_end(v: &Vcpu, t: &mut Tally) -> Result<(), String> {
+    const RFLAGS_IF: u64 = 0x200;
+    for _ in 0..4 {
+        let mut regs = kvm_regs { rip: CODE, rsp: STACK_TOP, rflags: 2 | RFLAGS_IF, ..Default::default() };
+        let _ = t.call(kvm::SET_REGS, v.call(kvm::SET_REGS, &mut regs));
+        let end = t.call(kvm::RUN, v.number(kvm::RUN, 0));
+        let port = (v.exit_reason() == KVM_EXIT_IO).then(|| v.detail::<u16>(2));
+        match (end, port) {
+            (Ok(_), Some(PORT_END)) => return Ok(()),
+            (Ok(_), Some(_)) => {}
+            (end, _) => {
+                let state = v.get::<kvm_regs>(kvm::GET_REGS);
+                return Err(format!("{end:?}, exit {}, {state:x?}", v.exit_reason()));
+            }
+        }
+    }
+    Err("one event after the other".into())
 }

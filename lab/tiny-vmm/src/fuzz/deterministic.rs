@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::fmt::Write;
 
 use anyhow::Result;
-use kvm_bindings::{KVM_EXIT_INTERNAL_ERROR, KVM_EXIT_SHUTDOWN, kvm_sregs};
+use kvm_bindings::{KVM_EXIT_FAIL_ENTRY, KVM_EXIT_INTERNAL_ERROR, KVM_EXIT_IO, KVM_EXIT_SHUTDOWN, kvm_sregs};
 use serde::Serialize;
 
 use super::gen_ops::{Gen, Offered};
@@ -104,6 +104,15 @@ fn known_reason(step: &Step, a: &Seen, b: &Seen, shadow: bool) -> Option<&'stati
     if shadow && reserved && a.get("efer").is_some_and(|e| e & EFER_NXE == 0) {
         return Some("an NX bit that is reserved without EFER.NXE, in shadow paging");
     }
+    // An entry fails in nested paging with an event that may not come now, which user space injected. In shadow paging KVM emulates
+    // real mode on Intel, the delivery of events included.
+    if a.get("exit") == Some(KVM_EXIT_FAIL_ENTRY.into()) && shadow && b.get("exit") == Some(KVM_EXIT_IO.into()) {
+        return Some("an entry that fails with an event, in nested paging");
+    }
+    let first = |s: &Seen| s.get("vector").filter(|_| matches!(step, Step::Run(run) if run.width == Width::Real));
+    if shadow && first(a).is_some_and(|v| v < 32) && first(b).is_some_and(|v| v >= 32) {
+        return Some("an interrupt behind an exception, both injected by user space, in emulated real mode");
+    }
     None
 }
 
@@ -149,6 +158,10 @@ impl Round<'_> {
         }
         self.b.maybe_switch(tally)?;
         let other = Player { side: &mut self.b, kvm, tally, watch }.play(step)?;
+        if self.bench.kept > KEPT {
+            let mode = if self.b.in_shadow() { " (shadow)" } else { " (nested)" };
+            self.last.back_mut().into_iter().for_each(|text| text.push_str(mode));
+        }
         let mut what = state::differences(&seen, &other);
         if [&seen, &other].iter().all(|s| s.get("exit") == Some(KVM_EXIT_SHUTDOWN.into())) {
             self.settle_frames(tally)?;

@@ -84,8 +84,7 @@ impl Side {
         for slot in 0..3 {
             tally.call(kvm::SET_USER_MEMORY_REGION, side.set_slot(slot, 0)).map_err(error("a slot"))?;
         }
-        let smm = side.vm.slot(SMM_SPACE, 0, SYSTEM, side.memory.host_address(), 0);
-        tally.call(kvm::SET_USER_MEMORY_REGION, smm).map_err(error("a slot of SMM"))?;
+        tally.call(kvm::SET_USER_MEMORY_REGION, side.set_smm_slot(0)).map_err(error("a slot of SMM"))?;
         Ok(side)
     }
 
@@ -103,9 +102,19 @@ impl Side {
         self.vm.slot(slot as u32, gpa, bytes, self.memory.host_address() + at, flags)
     }
 
+    /// The first slot as system management mode has it, which is logged with the first slot: what is written in that mode
+    /// is in the log of that slot only.
+    fn set_smm_slot(&self, flags: u32) -> Result<i32, Errno> {
+        self.vm.slot(SMM_SPACE, 0, SYSTEM, self.memory.host_address(), flags)
+    }
+
     /// Turns a log on or off.
     pub fn log(&mut self, slot: usize, on: bool) -> Result<i32, Errno> {
-        let end = self.set_slot(slot, if on { LOG } else { 0 });
+        let flags = if on { LOG } else { 0 };
+        if slot == 0 {
+            self.set_smm_slot(flags)?;
+        }
+        let end = self.set_slot(slot, flags);
         if end.is_ok() && on != self.logs[slot].is_some() {
             self.logs[slot] = on.then(|| self.contents(slot));
         }
@@ -171,19 +180,29 @@ impl Side {
         Ok(())
     }
 
+    fn dirty_log(&self, slot: u32, bits: &mut [u64; 8], tally: &mut Tally) -> Result<i32, Errno> {
+        let mut log = kvm_dirty_log { slot, ..Default::default() };
+        log.__bindgen_anon_1.dirty_bitmap = bits.as_mut_ptr().cast();
+        tally.call(kvm::GET_DIRTY_LOG, self.vm.call(kvm::GET_DIRTY_LOG, &mut log))
+    }
+
     /// Reads a slot's log and checks that every page that changed is in it.
     pub fn read_log(&mut self, slot: usize, tally: &mut Tally) -> Result<i32, Errno> {
         let mut bits = [0u64; 8];
-        let mut log = kvm_dirty_log { slot: slot as u32, ..Default::default() };
-        log.__bindgen_anon_1.dirty_bitmap = bits.as_mut_ptr().cast();
-        let end = tally.call(kvm::GET_DIRTY_LOG, self.vm.call(kvm::GET_DIRTY_LOG, &mut log));
+        let end = self.dirty_log(slot as u32, &mut bits, tally);
         if end.is_err() || self.logs[slot].is_none() {
             return end;
+        }
+        if slot == 0 {
+            let mut more = [0u64; 8];
+            self.dirty_log(SMM_SPACE, &mut more, tally)?;
+            bits.iter_mut().zip(more).for_each(|(bits, more)| *bits |= more);
         }
         let now = self.contents(slot);
         let old = self.logs[slot].replace(now.clone()).unwrap_or_default();
         for (n, (page, at)) in watched(slot).into_iter().enumerate() {
-            let changed = old[n * 4096..][..4096] != now[n * 4096..][..4096];
+            let (before, after) = (&old[n * 4096..][..4096], &now[n * 4096..][..4096]);
+            let changed = before != after;
             let told = bits[page as usize / 64] >> (page % 64) & 1 != 0;
             count(
                 &mut tally.notes,
@@ -195,8 +214,14 @@ impl Side {
                 },
             );
             if changed && !told {
+                let differs = |i: &usize| before[*i] != after[*i];
+                let first = (0..4096).find(differs).unwrap_or(0);
                 self.wrong.push(format!(
-                    "slot {slot}: page {page} (host offset {at:#x}) changed and is not in the log"
+                    "slot {slot}: page {page} (host offset {at:#x}) changed in {} bytes, the first at {first:#x} from \
+                     {:#x} to {:#x}, and is not in the log",
+                    (0..4096).filter(differs).count(),
+                    before[first],
+                    after[first],
                 ));
             }
         }
