@@ -2,8 +2,8 @@
 // SVM: the VMCB of a vCPU follows the vCPU's mode.
 // file: arch/x86/kvm/svm/svm.c
 // file: arch/x86/kvm/svm/nested.c
-// expect: 6.1 +16 -14
-// expect: 6.12 +17 -15
+// expect: 6.1 +18 -14
+// expect: 6.12 +19 -15
 
 @@
 identifier f =~ "^(svm_set_efer|svm_recalc_instruction_intercepts|init_vmcb|svm_set_cr0|svm_set_cr4|svm_handle_exit|svm_load_mmu_pgd|nested_svm_vmrun|__nested_vmcb_check_controls|nested_svm_transition_tlb_flush)$";
@@ -43,6 +43,18 @@ init_vmcb_after_set_cpuid(...)
 -	if (vls)
 +	if (vls && kvm_vcpu_tdp(vcpu))
 	{ ... }
+	...>
+}
+
+// RSM restores a hypervisor's guest from memory that the guest writes, and sets EFER without set_efer().
+@@ @@
+svm_leave_smm(...)
+{
+	<...
+	if (!guest_cpuid_has(vcpu, X86_FEATURE_SVM))
+		return 1;
++	if (!kvm_paging_can_nest(vcpu))
++		return 1;
 	...>
 }
 

@@ -136,3 +136,29 @@ fn take_pages(m: &Machine) -> Result<bool> {
     }
     Ok(taken)
 }
+
+/// A guest in shadow paging makes RSM believe that the SMI came while the vCPU ran a guest of its own. RSM would enter that guest
+/// (AMD APM vol. 2, 15.21.4 and table 10-1), which shadow paging cannot have: it fails, as one of a bad state.
+pub fn forged(n: &mut Notes) -> Result<()> {
+    const SAVED: u64 = 0x3_8000;
+    if crate::vm::vendor()?.hypervisor.begins == Begins::Vmxon {
+        n.skip("on Intel, that state is not in the guest's memory");
+        return Ok(());
+    }
+    let m = Machine::new(MachineSpec { nested: Some(false), ..MachineSpec::default() })?;
+    m.memory.write(VMCB, &vmcb(m.root))?;
+    nested_tables(&m)?;
+    let handler = super::control::smm_handler(&m)?;
+    handler.enter(&m, 1)?;
+    // EFER, whether a guest of the guest ran, and its VMCB.
+    for (at, word) in [(0x7ed0, EFER | SVME), (0x7ed8, 1), (0x7ee0, VMCB)] {
+        m.memory.write(SAVED + at, &u64::to_le_bytes(word))?;
+    }
+    handler.leave(&m)?;
+    m.memory.write(super::machine::STOP, &1u64.to_le_bytes())?;
+    let end = m.end(0).map_or_else(|e| format!("{e:#}"), |left| format!("it ran on: {left:?}"));
+    n.expect(end.contains("Shutdown"), || format!("RSM was to fail: {end}"));
+    n.same("mode", m.mode()?.as_str(), "shadow");
+    n.same("a switch", m.try_switch("nested")?, Ok(()));
+    Ok(())
+}

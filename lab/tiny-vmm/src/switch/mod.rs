@@ -96,7 +96,7 @@ const fn case(name: &'static str, about: &'static str, run: fn(&mut Notes) -> Re
 }
 
 /// All cases. Cases that take minutes under emulation run only by name.
-pub static ALL: [Case; 44] = [
+pub static ALL: [Case; 45] = [
     case("cap", "the capability chooses the mode of a VM before its first vCPU, and later", control::cap),
     case("words", "unknown words, other users and modes that are there already", control::words),
     case("refuse", "a vCPU that is a hypervisor itself keeps its mode; all is as before", control::refuse),
@@ -117,6 +117,7 @@ pub static ALL: [Case; 44] = [
         keys::keys_beside_pae,
     ),
     case("nested-roots", "a guest runs a guest of its own right after a stay in shadow paging", inner::roots),
+    case("forged-smm", "a guest forges the state that RSM enters a guest's guest with", inner::forged),
     case("way-back", "a switch back that fails: all vCPUs go on in shadow paging", sound::way_back),
     case(
         "cannot-go",

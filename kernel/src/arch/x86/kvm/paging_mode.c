@@ -112,6 +112,9 @@ static void vcpu_set_mode(struct kvm_vcpu *vcpu, bool nested)
 {
 	if (vcpu->arch.paging.nested == nested)
 		return;
+	/* A guest's guest has tables and a VMCB of its own, and is refused before: kvm_paging_can_nest(). */
+	if (KVM_BUG_ON(is_guest_mode(vcpu), vcpu->kvm))
+		return;
 	if (kvm_paging_vendor.leave)
 		kvm_paging_vendor.leave(vcpu);
 	kvm_mmu_unload(vcpu);
@@ -131,8 +134,8 @@ static void idle_vcpu_set_mode(struct kvm_vcpu *vcpu, bool nested)
 	vcpu_put(vcpu);
 }
 
-/* Takes the mode of the switch under way, unless the vCPU has what that mode lacks: then the switch ends. */
-static void join(struct kvm_vcpu *vcpu, bool nested)
+/* Takes the mode of the switch under way, unless the vCPU has what that mode lacks: then that switch ends. */
+static void join(struct kvm_vcpu *vcpu, bool nested, u64 round)
 {
 	struct kvm_paging_vm *p = &vcpu->kvm->arch.paging;
 	enum kvm_paging_refusal why = KVM_PAGING_FINE;
@@ -144,7 +147,7 @@ static void join(struct kvm_vcpu *vcpu, bool nested)
 		return;
 	}
 	spin_lock(&p->lock);
-	if (p->refusal == KVM_PAGING_FINE) {
+	if (p->round == round && p->refusal == KVM_PAGING_FINE) {
 		p->refused_by = vcpu->vcpu_id;
 		WRITE_ONCE(p->refusal, why);
 	}
@@ -152,7 +155,8 @@ static void join(struct kvm_vcpu *vcpu, bool nested)
 }
 
 /*
- * A new vCPU is known to switches, and in the mode of the VM as it was some time ago.
+ * A new vCPU is in the list of vCPUs, and in the mode of the VM as it was some time ago. User space does not have its
+ * file yet, but may guess the number: until here the vCPU neither runs nor gets what only nested paging has.
  */
 void kvm_paging_vcpu_created(struct kvm_vcpu *vcpu)
 {
@@ -170,11 +174,10 @@ void kvm_paging_vcpu_created(struct kvm_vcpu *vcpu)
 		nested = p->nested;
 		spin_unlock(&p->lock);
 		/* A switch that begins now cannot end without this mutex. */
-		if (!switching && (nested || kvm_paging_check_vcpu(vcpu, nested) == KVM_PAGING_FINE))
+		if (!switching) {
 			idle_vcpu_set_mode(vcpu, nested);
-		else if (!switching)
-			/* User space guessed the file's number, and has set what only nested paging has. */
-			queue_work(system_unbound_wq, &p->go_nested);
+			WRITE_ONCE(vcpu->arch.paging.known, true);
+		}
 		mutex_unlock(&vcpu->mutex);
 	} while (switching);
 }
@@ -189,28 +192,42 @@ static void note(struct kvm_paging_time *time, u64 ns)
  * A vCPU saw KVM_REQ_PAGING_MODE: takes the VM's mode, and waits as long as a switch is under way, or until the VM is
  * in nested paging if that is what the vCPU needs. Called in KVM_RUN where the vCPU could enter the guest next. Returns
  * 0; -EINTR if the thread is being killed, or has a signal while the vCPU waits for nested paging; -EIO if the VM could
- * not go there, and the guest cannot be told.
+ * not go there, and the guest cannot be told; -EAGAIN if the vCPU is not yet made.
  */
 int kvm_paging_park(struct kvm_vcpu *vcpu)
 {
 	struct kvm_paging_vm *p = &vcpu->kvm->arch.paging;
 	struct kvm_paging_vcpu *v = &vcpu->arch.paging;
 	bool nested, switching;
+	u64 round;
 	int r = 0;
 
 	/* A memslot update under way waits for readers, and the switch may wait for it. */
 	kvm_vcpu_srcu_read_unlock(vcpu);
 	for (;;) {
+		/* See kvm_paging_vcpu_created(), which waits for this vCPU's mutex. */
+		if (!v->known) {
+			r = -EAGAIN;
+			break;
+		}
 		spin_lock(&p->lock);
 		switching = p->switching;
 		nested = switching ? p->target : p->nested;
+		round = p->round;
 		spin_unlock(&p->lock);
 		kvm_paging_window(park);
 		if (switching)
-			join(vcpu, nested);
+			join(vcpu, nested, round);
 		else
-			/* Back from a switch that was given up: the vCPU was in this mode, and has not run since. */
+			/*
+			 * Back from a switch that was given up: the vCPU was in this mode, and has neither run since nor got
+			 * what this mode lacks.
+			 */
 			vcpu_set_mode(vcpu, nested);
+		if (READ_ONCE(vcpu->kvm->vm_bugged)) {
+			r = -EIO;
+			break;
+		}
 		kvm_paging_window(parked);
 
 		spin_lock(&p->lock);
@@ -219,9 +236,7 @@ int kvm_paging_park(struct kvm_vcpu *vcpu)
 			r = kvm_paging_await_nested(vcpu);
 			if (r <= 0)
 				break;
-		} else if (p->switching && nested == p->target) {
-			u64 round = p->round;
-
+		} else if (p->switching && p->round == round) {
 			v->parked_in = round;
 			p->parked++;
 			wake_up(&p->arrived);
@@ -282,7 +297,7 @@ static bool all_stopped(struct kvm *kvm)
 		}
 		v->held = true;
 		vcpu_load(vcpu);
-		join(vcpu, p->target);
+		join(vcpu, p->target, p->round);
 		vcpu_put(vcpu);
 		/* Held all the same; lockdep has room for 48 locks of a task, and there may be more vCPUs. */
 		mutex_release(&vcpu->mutex.dep_map, _THIS_IP_);

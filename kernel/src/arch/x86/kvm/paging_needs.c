@@ -148,13 +148,18 @@ interrupted:
 
 /*
  * Whether a vCPU may be a hypervisor now. Not under shadow paging, as its VMRUN or VMLAUNCH would fail, and not before
- * the shadow pages of a stay there are gone, as its own guest's tables have to be write-tracked. It is the vCPU's mode
- * that counts, which stays during an instruction or a call of user space.
+ * the shadow pages of a stay there are gone, as its own guest's tables have to be write-tracked. The VM's mode counts
+ * besides the vCPU's: a vCPU that took nested mode in a switch back goes to shadow paging again if that switch is given up,
+ * and nobody asks it then. Neither mode changes during an instruction or a call of user space: for a vCPU that switches
+ * know, a switch to shadow paging cannot end without the vCPU's mutex.
  */
 bool kvm_paging_can_nest(struct kvm_vcpu *vcpu)
 {
+	struct kvm_paging_vcpu *v = &vcpu->arch.paging;
+
 	kvm_paging_window(nest);
-	return !tdp_enabled || (kvm_vcpu_tdp(vcpu) && !kvm_paging_tracks_nothing(vcpu->kvm));
+	return !tdp_enabled || (v->known && kvm_vcpu_tdp(vcpu) && READ_ONCE(vcpu->kvm->arch.paging.nested) &&
+				!kvm_paging_tracks_nothing(vcpu->kvm));
 }
 EXPORT_SYMBOL_GPL(kvm_paging_can_nest);
 

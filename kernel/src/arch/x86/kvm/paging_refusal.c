@@ -95,6 +95,9 @@ enum kvm_paging_refusal kvm_paging_forecast(struct kvm *kvm, bool nested, int *v
 		return why;
 	kvm_for_each_vcpu(i, vcpu, kvm) {
 		kvm_paging_window(forecast);
+		/* As join(): it has nothing to change. */
+		if (READ_ONCE(vcpu->arch.paging.nested) == nested)
+			continue;
 		/* CR0.WP may be the guest's own under EPT, and what is in memory old. */
 		why = data_race(check_vcpu(vcpu, nested, vcpu->arch.cr0));
 		if (why != KVM_PAGING_FINE) {

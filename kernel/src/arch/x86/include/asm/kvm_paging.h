@@ -39,6 +39,8 @@ enum kvm_paging_refusal {
 struct kvm_paging_vcpu {
 	/* The mode of this vCPU's MMU and of its VMCB or VMCS. */
 	bool nested;
+	/* Switches know the vCPU, and it was in the VM's mode when they did. Set once, under the vCPU's mutex. */
+	bool known;
 	/* The switch for whose end it waits in kvm_paging_park(), by number; 0 for none. Under kvm_paging_vm.lock. */
 	u64 parked_in;
 	/* Its mutex is held by the switch. Under kvm_paging_vm.mutex. */
