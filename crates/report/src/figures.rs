@@ -105,15 +105,19 @@ impl Figures {
 /// included; the lower first.
 fn band(t: &Sample, base_cpi: f64, caches: &CacheFacts) -> (f64, f64) {
     let overhead = |data_overlap: f64, walk_overlap: f64| {
-        let instructions = t.instructions as f64 * base_cpi;
-        let waits = t.ideal_stall_cycles as f64 / data_overlap;
-        let data = t.data_stall_cycles as f64 / data_overlap - waits;
-        let walks = t.walk_cycles as f64 / walk_overlap;
-        let ideal = instructions + waits;
-        if ideal == 0.0 { 0.0 } else { 100.0 * (t.vmm_cycles as f64 + (walks + data).max(0.0)) / ideal }
+        let (extra, ideal) = at_overlaps(t, base_cpi, data_overlap, walk_overlap);
+        if ideal == 0.0 { 0.0 } else { 100.0 * extra / ideal }
     };
     let (nothing, all) = (overhead(1.0, 1.0), overhead(caches.data_overlap, caches.walk_overlap));
     (nothing.min(all), nothing.max(all))
+}
+
+/// Cycles beyond the ideal run, and the ideal run's, if every wait for data and every walk is shorter by these factors.
+pub(crate) fn at_overlaps(t: &Sample, base_cpi: f64, data_overlap: f64, walk_overlap: f64) -> (f64, f64) {
+    let waits = t.ideal_stall_cycles as f64 / data_overlap;
+    let data = t.data_stall_cycles as f64 / data_overlap - waits;
+    let walks = t.walk_cycles as f64 / walk_overlap;
+    (t.vmm_cycles as f64 + (walks + data).max(0.0), t.instructions as f64 * base_cpi + waits)
 }
 
 fn per_1000(n: u64, sample: &Sample) -> f64 {

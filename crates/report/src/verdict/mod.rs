@@ -11,9 +11,10 @@ pub use race::Winner;
 pub(crate) use words::{sentences, verdict};
 
 use crate::Comparison;
+use crate::figures::at_overlaps;
 use bifold_mmu::PageSize;
-use bifold_model::{Config, Paging, Sample};
-use race::{Line, Race, equal};
+use bifold_model::{Config, ConfigOutcome, Paging, Sample};
+use race::{Line, Race, equal, winner};
 use serde::Serialize;
 
 /// The most that a profile allows for one exit, cycles.
@@ -47,27 +48,32 @@ pub struct PageConclusion {
     pub nested_percent: f64,
     /// Overhead of shadow paging, percent of the ideal run.
     pub shadow_percent: f64,
-    /// The cheaper mode.
+    /// The cheaper mode at the costs as stated.
     pub winner: Winner,
-    /// The least factor on all exit costs with which the winner stays cheaper; null if every factor below 1
-    /// does.
+    /// The winners over the band, in the order of [`Winner`]: as stated, if the core hides nothing and all that it can, and
+    /// within the error of a sample. Only one if the verdict does not depend on these.
+    pub possible: Vec<Winner>,
+    /// The least factor with which the winner stays cheaper, on all exit costs together and on each alone; null if every
+    /// factor below 1 does.
     pub holds_from: Option<f64>,
-    /// The largest factor on all exit costs with which the winner stays cheaper; null if every factor above
-    /// 1 does.
+    /// The largest factor with which the winner stays cheaper, on all exit costs together and on each alone; null if every
+    /// factor above 1 does.
     pub holds_to: Option<f64>,
-    /// The exit cost that changes the winner by the smallest ratio; null if no exit cost can.
+    /// The change of exit costs by the smallest ratio that changes the winner; null if none can.
     pub flip: Option<Flip>,
 }
 
-/// A change of one exit cost that changes the winner.
+/// A change of one exit cost, or of all by one factor, that changes the winner.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Flip {
-    /// Key of the cost in the profile, as for `--set`.
-    pub key: String,
-    /// Value in the profile, cycles.
-    pub assumed_cycles: u64,
-    /// The value beyond which the winner changes, cycles.
-    pub at_cycles: f64,
+    /// Key of the cost in the profile, as for `--set`; null for all together.
+    pub key: Option<String>,
+    /// Value in the profile, cycles; null for all together.
+    pub assumed_cycles: Option<u64>,
+    /// The value beyond which the winner changes, cycles; null for all together.
+    pub at_cycles: Option<f64>,
+    /// The same as a factor on the profile's value, or on all.
+    pub factor: f64,
     /// The winner beyond that value.
     pub winner: Winner,
 }
@@ -92,6 +98,11 @@ struct Row {
     counts: Sample,
     /// Extra cycles, beyond the ideal run.
     extra: f64,
+    /// Extra cycles, and the ideal run's, of a core that hides nothing and of one that hides all that it can; as stated
+    /// without data caches.
+    ends: [(f64, f64); 2],
+    /// Half the width of the 95 % interval around the extra cycles of a sampled run.
+    error: f64,
     /// Extra cycles in exits and the hypervisor's work.
     exits: f64,
 }
@@ -102,20 +113,32 @@ pub(crate) fn conclusions(c: &Comparison) -> Conclusions {
 
 /// The configurations under a hypervisor, in the order of [`Config::ALL`].
 fn rows(c: &Comparison, long_lived: bool) -> Vec<Row> {
-    let row = |config: Config, total: &Sample| {
+    let row = |o: &ConfigOutcome| {
+        let total = &o.total;
         let spared = if long_lived { total.first_touch_cycles } else { 0 };
         let counts = if long_lived { total.since(&total.first_touches()) } else { *total };
+        let extra = total.extra_cycles().saturating_sub(spared) as f64;
+        let at = |data_overlap, walk_overlap| {
+            let (extra, ideal) = at_overlaps(total, c.outcome.base_cpi, data_overlap, walk_overlap);
+            ((extra - spared as f64).max(0.0), ideal)
+        };
+        let errors = [o.estimate.and_then(|e| e.half_width_cycles), o.cache_error.map(|e| e.half_width_cycles)];
         Row {
-            config,
+            config: o.config,
             counts,
-            extra: total.extra_cycles().saturating_sub(spared) as f64,
+            extra,
+            ends: match &c.outcome.caches {
+                Some(caches) => [at(1.0, 1.0), at(caches.data_overlap, caches.walk_overlap)],
+                None => [(extra, c.outcome.ideal_cycles()); 2],
+            },
+            error: errors.into_iter().flatten().fold(0.0, f64::hypot),
             exits: total.vmm_cycles.saturating_sub(spared) as f64,
         }
     };
     // No product has offset paging, so that none is advised.
     let hypervised =
         c.outcome.configs.iter().filter(|o| matches!(o.config.mode, Paging::Nested | Paging::Shadow));
-    hypervised.map(|o| row(o.config, &o.total)).collect()
+    hypervised.map(row).collect()
 }
 
 fn conclusion(c: &Comparison, rows: &[Row]) -> Conclusion {
@@ -133,53 +156,81 @@ fn percent(c: &Comparison, cycles: f64) -> f64 {
 }
 
 fn page_conclusion(c: &Comparison, nested: &Row, shadow: &Row) -> PageConclusion {
-    let ideal = c.outcome.ideal_cycles();
-    let scaled = |r: &Row| Line { at: r.extra, slope: r.exits };
-    let all = Race { nested: scaled(nested), shadow: scaled(shadow), ideal, assumed: 1.0 };
-    let (holds_from, holds_to) = all.ends();
+    let flips = flips(c, nested, shadow);
+    let factors = || flips.iter().map(|f| f.factor);
+    // Of changes by the same factor, but for rounding, that of a single cost says more.
+    let far = |f: &Flip| f.factor.ln().abs() + if f.key.is_none() { 1e-9 } else { 0.0 };
+    let nearest = flips.iter().min_by(|a, b| far(a).total_cmp(&far(b)));
     PageConclusion {
         host_page: nested.config.host_page,
         nested_percent: percent(c, nested.extra),
         shadow_percent: percent(c, shadow.extra),
-        winner: all.winner(1.0),
-        holds_from,
-        holds_to,
-        flip: flip(c, nested, shadow, ideal),
+        winner: winner(nested.extra, shadow.extra, c.outcome.ideal_cycles()),
+        possible: possible(c, nested, shadow),
+        holds_from: factors().filter(|f| *f < 1.0).max_by(f64::total_cmp),
+        holds_to: factors().filter(|f| *f >= 1.0).min_by(f64::total_cmp),
+        flip: nearest.cloned(),
     }
 }
 
-/// The exit cost that changes the winner by the smallest ratio. A cost of 0 is left out, because no
+/// The winners over the band. What a core hides, it hides in either mode; the errors of two samples do not cancel.
+fn possible(c: &Comparison, nested: &Row, shadow: &Row) -> Vec<Winner> {
+    let error = nested.error.hypot(shadow.error);
+    let stated = [(nested.extra, shadow.extra, c.outcome.ideal_cycles())];
+    let ends = nested.ends.iter().zip(&shadow.ends).map(|(n, s)| (n.0, s.0, n.1));
+    let all = stated.into_iter().chain(ends);
+    let mut out: Vec<Winner> =
+        all.flat_map(|(n, s, ideal)| [-error, 0.0, error].map(|e| winner(n + e, s, ideal))).collect();
+    out.sort();
+    out.dedup();
+    out
+}
+
+/// Each change of a single exit cost, and of all together, that changes the winner. A cost of 0 is left out, because no
 /// ratio changes it.
-fn flip(c: &Comparison, nested: &Row, shadow: &Row, ideal: f64) -> Option<Flip> {
-    let costs = &c.meta.hardware.exit;
-    let mut best: Option<(f64, Flip)> = None;
-    for ((name, cost, n), (.., s)) in costs.counted(&nested.counts).zip(costs.counted(&shadow.counts)) {
-        if cost.cycles == 0 {
-            continue;
-        }
-        let assumed = cost.cycles as f64;
-        let race = Race {
-            nested: Line { at: nested.extra, slope: n as f64 },
-            shadow: Line { at: shadow.extra, slope: s as f64 },
-            ideal,
-            assumed,
-        };
+fn flips(c: &Comparison, nested: &Row, shadow: &Row) -> Vec<Flip> {
+    let ideal = c.outcome.ideal_cycles();
+    let race = |assumed: f64, n: f64, s: f64| Race {
+        nested: Line { at: nested.extra, slope: n },
+        shadow: Line { at: shadow.extra, slope: s },
+        ideal,
+        assumed,
+    };
+    let ends = |race: &Race| {
         let (below, above) = race.ends();
-        for at in [below, above.filter(|v| *v <= MOST_CYCLES)].into_iter().flatten() {
-            let ratio = (at / assumed).ln().abs();
-            if best.as_ref().is_none_or(|(least, _)| ratio < *least) {
-                let winner = match race.winner(assumed) {
-                    Winner::Nested => Winner::Shadow,
-                    Winner::Shadow => Winner::Nested,
-                    // The mode that is cheaper beyond the range in which both are equal.
-                    Winner::Equal => cheaper(&race, at),
-                };
-                let key = format!("exit.{name}.cycles");
-                best = Some((ratio, Flip { key, assumed_cycles: cost.cycles, at_cycles: at, winner }));
-            }
-        }
+        [below, above].into_iter().flatten().map(|at| (at, beyond(race, at))).collect::<Vec<_>>()
+    };
+    let together = ends(&race(1.0, nested.exits, shadow.exits)).into_iter().map(|(factor, winner)| Flip {
+        key: None,
+        assumed_cycles: None,
+        at_cycles: None,
+        factor,
+        winner,
+    });
+    let costs = &c.meta.hardware.exit;
+    let counts = costs.counted(&nested.counts).zip(costs.counted(&shadow.counts));
+    let each = counts.filter(|((_, cost, _), _)| cost.cycles > 0).flat_map(|((name, cost, n), (.., s))| {
+        let assumed = cost.cycles as f64;
+        let ends = ends(&race(assumed, n as f64, s as f64)).into_iter().filter(|(at, _)| *at <= MOST_CYCLES);
+        ends.map(move |(at, winner)| Flip {
+            key: Some(format!("exit.{name}.cycles")),
+            assumed_cycles: Some(cost.cycles),
+            at_cycles: Some(at),
+            factor: at / assumed,
+            winner,
+        })
+    });
+    each.chain(together).collect()
+}
+
+/// Who wins beyond an end.
+fn beyond(race: &Race, at: f64) -> Winner {
+    match race.winner(race.assumed) {
+        Winner::Nested => Winner::Shadow,
+        Winner::Shadow => Winner::Nested,
+        // The mode that is cheaper beyond the range in which both are equal.
+        Winner::Equal => cheaper(race, at),
     }
-    best.map(|(_, flip)| flip)
 }
 
 /// The mode with the lower cost, however small the difference.

@@ -7,15 +7,15 @@
 
 use serde::Serialize;
 
-/// Costs that differ by less than this share of the larger are called equal: the assumed costs are not
-/// exact enough to decide.
-pub(super) const EQUAL_SHARE: f64 = 0.02;
+/// Costs that differ by less than this share of the larger are called equal: neither the assumed costs nor the placement of
+/// pages is exact enough to decide.
+pub(super) const EQUAL_SHARE: f64 = 0.05;
 /// Costs that differ by less than this share of the ideal run are called equal too: no measurement of
 /// time shows the difference.
 pub(super) const EQUAL_OF_IDEAL: f64 = 0.001;
 
 /// The cheaper mode.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Winner {
     /// Nested paging.
@@ -29,6 +29,15 @@ pub enum Winner {
 /// Whether two costs, in cycles, are too close to decide, for an ideal run of `ideal` cycles.
 pub(super) fn equal(a: f64, b: f64, ideal: f64) -> bool {
     (a - b).abs() <= (EQUAL_SHARE * a.max(b)).max(EQUAL_OF_IDEAL * ideal)
+}
+
+/// The winner with these costs, in cycles, for an ideal run of `ideal` cycles.
+pub(super) fn winner(nested: f64, shadow: f64, ideal: f64) -> Winner {
+    match nested < shadow {
+        _ if equal(nested, shadow, ideal) => Winner::Equal,
+        true => Winner::Nested,
+        false => Winner::Shadow,
+    }
 }
 
 /// A cost in cycles that is linear in a number.
@@ -62,11 +71,7 @@ impl Race {
     /// The winner at this value of the number.
     pub fn winner(&self, value: f64) -> Winner {
         let (nested, shadow) = self.costs(value);
-        match nested < shadow {
-            _ if equal(nested, shadow, self.ideal) => Winner::Equal,
-            true => Winner::Nested,
-            false => Winner::Shadow,
-        }
+        winner(nested, shadow, self.ideal)
     }
 
     /// Whether `winner` still wins at this value: until the other mode is cheaper.
@@ -132,12 +137,12 @@ mod tests {
 
     #[test]
     fn what_is_equal_is_so_until_one_is_cheaper_by_what_counts() {
-        // Of 100,000, 2 % are 2000, which is more than 0.1 % of a million.
+        // Of 100,000, 5 % are 5000, which is more than 0.1 % of a million.
         let r = race((100_000.0, 10.0), (100_000.0, 0.0), 1000.0);
         assert_eq!(r.winner(1000.0), Winner::Equal);
         let (below, above) = r.ends();
-        assert!((below.unwrap() - 800.0).abs() < 1e-6);
-        assert!((above.unwrap() - (1000.0 + 2000.0 / 0.98 / 10.0)).abs() < 1e-6);
+        assert!((below.unwrap() - 500.0).abs() < 1e-6);
+        assert!((above.unwrap() - (1000.0 + 5000.0 / 0.95 / 10.0)).abs() < 1e-6);
         // What does not depend on the number does not end.
         assert_eq!(race((5.0, 0.0), (1e6, 0.0), 1.0).ends(), (None, None));
     }

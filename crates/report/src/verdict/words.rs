@@ -78,10 +78,20 @@ fn costs(c: &Comparison) -> Option<String> {
 
 fn both_modes(p: &PageConclusion) -> String {
     let (n, s) = (number(p.nested_percent), number(p.shadow_percent));
-    match p.winner {
-        Winner::Equal => format!("nested and shadow paging cost about the same: overhead {n} % and {s} %"),
-        winner @ Winner::Nested => format!("{}: overhead {n} %, shadow {s} %", is_cheaper(winner)),
-        winner @ Winner::Shadow => format!("{}: overhead {s} %, nested {n} %", is_cheaper(winner)),
+    // In the order of the variants of `Winner`.
+    match (p.winner, &p.possible[..]) {
+        (_, [Winner::Nested, Winner::Shadow, ..]) => {
+            format!("either mode may be cheaper within the band: overhead of nested paging {n} %, shadow {s} %")
+        }
+        (_, [Winner::Nested, Winner::Equal]) => {
+            format!("nested paging is cheaper or costs the same: overhead {n} %, shadow {s} %")
+        }
+        (_, [Winner::Shadow, Winner::Equal]) => {
+            format!("shadow paging is cheaper or costs the same: overhead {s} %, nested {n} %")
+        }
+        (Winner::Equal, _) => format!("nested and shadow paging cost about the same: overhead {n} % and {s} %"),
+        (winner @ Winner::Nested, _) => format!("{}: overhead {n} %, shadow {s} %", is_cheaper(winner)),
+        (winner @ Winner::Shadow, _) => format!("{}: overhead {s} %, nested {n} %", is_cheaper(winner)),
     }
 }
 
@@ -95,54 +105,69 @@ fn long_lived(run: &Conclusion, old: &Conclusion) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(" "))
 }
 
-/// The exit costs for which the winners stay cheaper, and the exit cost that changes a winner first.
+/// The exit costs for which the winners stay cheaper, and the change of exit costs that changes a winner first. A factor holds for
+/// all costs together and for each alone.
 fn robustness(pages: &[PageConclusion]) -> String {
     let robust =
         |p: &&PageConclusion| p.holds_from.is_none_or(|f| f <= HALF) && p.holds_to.is_none_or(|t| t >= TWICE);
-    let weak: Vec<&PageConclusion> = pages.iter().filter(|p| !robust(p)).collect();
+    let on = |p: &PageConclusion| match pages.len() {
+        1 => "The result".to_owned(),
+        _ => format!("On {} host pages, the result", page_words(p.host_page)),
+    };
     let mut parts: Vec<String> = Vec::new();
-    if weak.len() < pages.len() {
-        let on = match pages.iter().filter(robust).collect::<Vec<_>>()[..] {
-            [one] if pages.len() > 1 => format!("On {} host pages, the result", page_words(one.host_page)),
-            _ => "The result".into(),
-        };
-        parts.push(format!("{on} holds for exit costs from half to twice the profile's costs."));
+    let strong: Vec<&PageConclusion> = pages.iter().filter(robust).collect();
+    if let Some(one) = strong.first() {
+        let what = if strong.len() == pages.len() { "The result".into() } else { on(one) };
+        let flips = strong.iter().filter_map(|p| Some((p, p.flip.as_ref()?)));
+        let distance = |f: &Flip| f.factor.ln().abs();
+        let soonest = flips.min_by(|a, b| distance(a.1).total_cmp(&distance(b.1)));
+        parts.push(match soonest {
+            None => format!("{what} holds whatever exits cost."),
+            Some((p, f)) => format!(
+                "{what} holds from half to twice the profile's exit costs, changed together or one alone. \
+                 The nearest change: on {} host pages, {}.",
+                page_words(p.host_page),
+                flip(f)
+            ),
+        });
     }
-    for p in weak {
+    for p in pages.iter().filter(|p| !robust(p)) {
         let range = match (p.holds_from.filter(|f| *f > HALF), p.holds_to.filter(|t| *t < TWICE)) {
-            (Some(from), Some(to)) => format!("from {from:.2} to {to:.2} times"),
-            (Some(from), None) => format!("of at least {from:.2} times"),
-            (None, to) => format!("of at most {:.2} times", to.unwrap_or(TWICE)),
+            (Some(from), Some(to)) => format!("from {} to {} times", up(from), down(to)),
+            (Some(from), None) => format!("of at least {} times", up(from)),
+            (None, to) => format!("of at most {} times", down(to.unwrap_or(TWICE))),
         };
-        let page = page_words(p.host_page);
+        let first = p.flip.iter().map(|f| format!(": {}", flip(f))).collect::<String>();
+        let what = on(p);
         parts.push(format!(
-            "On {page} host pages, the result holds only for exit costs {range} the profile's costs."
+            "{what} holds only for exit costs {range} the profile's, changed together or one alone{first}."
         ));
     }
-    let flips = pages.iter().filter_map(|p| Some((p, p.flip.as_ref()?)));
-    let ratio = |f: &Flip| (f.at_cycles / f.assumed_cycles as f64).ln().abs();
-    let soonest = flips.min_by(|a, b| ratio(a.1).total_cmp(&ratio(b.1)));
-    parts.push(match soonest {
-        None => "No change of a single exit cost changes the result.".into(),
-        Some((p, f)) => flip(p, f),
-    });
     parts.join(" ")
 }
 
-fn flip(p: &PageConclusion, f: &Flip) -> String {
-    // A whole number of cycles beyond which the winner changes.
-    let (than, cycles) = match f.at_cycles > f.assumed_cycles as f64 {
-        true => ("more", f.at_cycles.floor()),
-        false => ("less", f.at_cycles.ceil()),
-    };
-    format!(
-        "The nearest change: on {} host pages, {} if {} costs {than} than {} cycles (profile: {}).",
-        page_words(p.host_page),
-        is_cheaper(f.winner),
-        f.key.trim_end_matches(".cycles"),
-        grouped(cycles as u64),
-        grouped(f.assumed_cycles),
-    )
+/// Two digits behind the point, not beyond the range that is told.
+fn up(factor: f64) -> String {
+    format!("{:.2}", (100.0 * factor).ceil() / 100.0)
+}
+
+fn down(factor: f64) -> String {
+    format!("{:.2}", (100.0 * factor).floor() / 100.0)
+}
+
+fn flip(f: &Flip) -> String {
+    let cheaper = is_cheaper(f.winner);
+    let than = if f.factor > 1.0 { "more" } else { "less" };
+    match (&f.key, f.assumed_cycles, f.at_cycles) {
+        (Some(key), Some(assumed), Some(at)) => {
+            // A whole number of cycles beyond which the winner changes.
+            let cycles = if f.factor > 1.0 { at.floor() } else { at.ceil() };
+            let (key, cycles) = (key.trim_end_matches(".cycles"), grouped(cycles as u64));
+            format!("{cheaper} if {key} costs {than} than {cycles} cycles (profile: {})", grouped(assumed))
+        }
+        _ if f.factor > 1.0 => format!("{cheaper} if all exits cost more than {} times as much", down(f.factor)),
+        _ => format!("{cheaper} if all exits cost less than {} times as much", up(f.factor)),
+    }
 }
 
 /// The changes to make, starting from the configuration `first`.
