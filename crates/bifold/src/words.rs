@@ -58,6 +58,17 @@ pub fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Seconds of an interval of the model's timeline, which has a row for each in memory.
+pub fn timeline_interval(text: &str) -> Result<f64, String> {
+    match seconds(text)? {
+        s if s < SHORTEST_OF_TIMELINE => Err(format!("less than {SHORTEST_OF_TIMELINE} seconds")),
+        s => Ok(s),
+    }
+}
+
+/// Some thousand cycles.
+const SHORTEST_OF_TIMELINE: f64 = 0.000_001;
+
 /// Seconds between two looks at a host: looking takes milliseconds.
 pub fn interval(text: &str) -> Result<f64, String> {
     match seconds(text)? {
@@ -96,6 +107,13 @@ impl From<ModeArg> for Mode {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn intervals_of_a_timeline_are_as_long_as_they_are_told_to_be() {
+        assert_eq!(timeline_interval("0.01"), Ok(0.01));
+        assert_eq!(timeline_interval("1e-6s"), Ok(1e-6));
+        assert_eq!(timeline_interval("1e-12"), Err("less than 0.000001 seconds".into()));
+    }
 
     #[test]
     fn sizes_have_binary_suffixes_and_a_unit_without_one() {

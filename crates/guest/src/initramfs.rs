@@ -23,6 +23,9 @@ pub(crate) fn resolve(spec: &GuestSpec) -> Result<PathBuf, GuestError> {
         return Err(GuestError::Spec("no command given".into()));
     };
     let missing = || GuestError::ProgramNotFound { program: name.to_string_lossy().into_owned() };
+    if name.is_empty() {
+        return Err(GuestError::ProgramNotFound { program: "''".into() });
+    }
     if name.as_bytes().contains(&b'/') {
         let path = spec.cwd.join(name);
         return match fs::metadata(&path) {

@@ -49,6 +49,8 @@ struct Run {
     instructions: u64,
     /// Time of the ideal run.
     ideal_seconds: f64,
+    /// Whether the figures are of a part of the command. The guest's clock is of all of it.
+    part: bool,
 }
 
 impl Run {
@@ -60,6 +62,7 @@ impl Run {
             whole: c.meta.partial.is_none(),
             instructions: c.outcome.configs.first().map_or(0, |r| r.total.instructions),
             ideal_seconds: c.outcome.ideal_cycles() / c.outcome.frequency_hz.max(1) as f64,
+            part: c.meta.guest.as_ref().is_some_and(|g| g.region.is_some()),
         })
     }
 
@@ -70,7 +73,7 @@ impl Run {
         Figures {
             guest_seconds: guest,
             idle_seconds: clock.idle_ns.map(|ns| ns as f64 / 1e9),
-            guest_to_ideal: guest.filter(|_| self.ideal_seconds > 0.0).map(|g| g / self.ideal_seconds),
+            guest_to_ideal: guest.filter(|_| self.ideal_seconds > 0.0 && !self.part).map(|g| g / self.ideal_seconds),
             vcpu_percent: percent(clock.vcpu_seconds),
             starved_percent: percent(clock.starved_seconds),
             ticks_per_million: clock
@@ -84,9 +87,14 @@ impl Run {
     fn line(&self) -> String {
         let f = self.figures();
         let mut parts = Vec::new();
-        if let (Some(guest), Some(idle), Some(ratio)) = (f.guest_seconds, f.idle_seconds, f.guest_to_ideal) {
+        if let (Some(guest), Some(idle)) = (f.guest_seconds, f.idle_seconds) {
             let idle = if idle > 0.0 { format!("{} idle", seconds(idle)) } else { "never idle".into() };
-            parts.push(format!("{} of guest time ({} times ideal), {idle}", seconds(guest), number(ratio)));
+            let of = match f.guest_to_ideal {
+                Some(ratio) => format!(" ({} times ideal)", number(ratio)),
+                None if self.part => " for the whole command".into(),
+                None => String::new(),
+            };
+            parts.push(format!("{} of guest time{of}, {idle}", seconds(guest)));
         }
         if !self.exact {
             parts.push(format!("vCPU ran for {} % of the wall time", fixed(f.vcpu_percent, 0)));
@@ -164,7 +172,7 @@ mod tests {
             timer_ticks: Some(500),
             other_interrupts: Some(3),
         };
-        Run { clock, exact, whole: true, instructions, ideal_seconds: instructions as f64 / 1e9 }
+        Run { clock, exact, whole: true, instructions, ideal_seconds: instructions as f64 / 1e9, part: false }
     }
 
     #[test]
@@ -177,6 +185,13 @@ mod tests {
         );
         assert_eq!(r.warnings(), Vec::<String>::new());
         assert!(!Run { whole: false, ..r }.figures().repeats);
+    }
+
+    #[test]
+    fn the_whole_commands_time_is_not_compared_with_a_regions() {
+        let r = Run { part: true, ..run(true, 1_000_000_000) };
+        assert!(r.line().starts_with("3.00 s of guest time for the whole command, 1.00 s idle;"), "{}", r.line());
+        assert_eq!(r.figures().guest_to_ideal, None);
     }
 
     #[test]

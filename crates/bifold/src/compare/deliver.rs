@@ -3,7 +3,7 @@
 
 use super::plan::Plan;
 use super::{keep, runs};
-use crate::console::{Delivery, create, note, stop_on_signals};
+use crate::console::{Delivery, create, create_for_data, note, stop_on_signals};
 use crate::run::{carry_out, policies, status};
 use crate::status::Status;
 use bifold_guest::Written;
@@ -19,7 +19,7 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
     }
     plan.run.source.prepare()?;
     let report = create(plan.report.as_deref())?;
-    let output = create(plan.output.as_deref())?;
+    let output = create_for_data(plan.output.as_deref())?;
     let timeline = create(plan.timeline.as_deref())?;
     let folded = create(plan.folded.as_deref())?;
     let stop = stop_on_signals()?;

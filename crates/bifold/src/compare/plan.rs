@@ -6,7 +6,7 @@ use super::args::{
 };
 use super::guest::GuestArgs;
 use super::placement::PlacementArgs;
-use crate::console::{distinct, named};
+use crate::console::{distinct, named, not_stdout};
 use crate::run::source::{EventSource, Guest, Recording};
 use crate::run::{self, InConfig, ModelArgs, Notes, profile_file};
 use crate::usage::UsageError;
@@ -84,6 +84,9 @@ pub fn compare(args: CompareArgs) -> anyhow::Result<Plan> {
 
 /// The plan of `record`.
 pub fn record(args: RecordArgs) -> anyhow::Result<Plan> {
+    if not_stdout(Some(&args.output)).is_none() {
+        return Err(UsageError::value("--output -", "a recording needs a file").into());
+    }
     distinct_files(None, Some(&args.output), &args.common)?;
     plan(args.common, Source::OfRecord, Some(args.output))
 }

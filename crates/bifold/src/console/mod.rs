@@ -8,7 +8,7 @@ mod progress;
 mod terminal;
 
 pub use files::{Named, distinct, named};
-pub use output::{Delivery, OutputFile, create};
+pub use output::{Delivery, OutputFile, create, create_for_data, not_stdout};
 pub use progress::Progress;
 pub use terminal::{detect_terminal, has_ascii_only, redraws, wants_colors};
 

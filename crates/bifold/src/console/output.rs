@@ -24,6 +24,9 @@ pub enum FileError {
         /// The system's error.
         source: io::Error,
     },
+    /// `-` names stdout by custom, which has the data.
+    #[error("- is stdout, which has the data: name a file (./- for one that is called so)")]
+    Stdout,
     /// The content could not be written.
     #[error("cannot write {}", path.display())]
     Write {
@@ -54,9 +57,22 @@ pub fn create(path: Option<&Path>) -> anyhow::Result<Option<OutputFile>> {
     Ok(path.map(OutputFile::create).transpose()?)
 }
 
+/// Creates the file for the data, which go to stdout without one, or if it is called `-`.
+pub fn create_for_data(path: Option<&Path>) -> anyhow::Result<Option<OutputFile>> {
+    create(not_stdout(path))
+}
+
+/// The file that an option names, unless it names stdout.
+pub fn not_stdout(path: Option<&Path>) -> Option<&Path> {
+    path.filter(|p| *p != Path::new("-"))
+}
+
 impl OutputFile {
     /// Opens a temporary file beside `path`, or `path` itself if it is a device or a pipe.
     fn create(path: &Path) -> Result<OutputFile, FileError> {
+        if not_stdout(Some(path)).is_none() {
+            return Err(FileError::Stdout);
+        }
         let fail = |source| FileError::Create { path: path.into(), source };
         let to = match path.metadata() {
             Ok(m) if m.is_dir() => return Err(fail(io::ErrorKind::IsADirectory.into())),
@@ -190,6 +206,13 @@ mod tests {
         assert_eq!(std::fs::read(&target).unwrap(), b"new");
         OutputFile::create(Path::new("/dev/null")).unwrap().finish(b"x").unwrap();
         assert!(!Path::new("/dev/null").metadata().unwrap().is_file());
+    }
+
+    #[test]
+    fn a_dash_is_stdout_for_the_data_and_no_file() {
+        assert!(create_for_data(Some(Path::new("-"))).unwrap().is_none());
+        let e = create(Some(Path::new("-"))).unwrap_err();
+        assert!(e.to_string().starts_with("- is stdout"), "{e}");
     }
 
     #[test]

@@ -1,10 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a configuration means, for `--check-config`.
 
+use anyhow::ensure;
 use bifold_daemon::Config;
 use bifold_daemon::config::Decides;
 use bifold_report::{text_table, wrapped};
 use std::fmt::Write as _;
+use std::path::Path;
+
+/// systemd makes this folder when the unit starts (StateDirectory= of bifoldd.service).
+const MADE_BY_THE_UNIT: &str = "/var/lib/bifold";
+
+/// Whether the folders are there of the files that the daemon writes.
+///
+/// # Errors
+/// If one is not.
+pub fn folders(config: &Config) -> anyhow::Result<()> {
+    let recording = config.recording.iter().map(|r| ("recording.file", r.file.as_path()));
+    let metrics = config.metrics.file.iter().map(|f| ("metrics.file", f.as_path()));
+    for (key, file) in recording.chain(metrics) {
+        let folder = match file.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        };
+        ensure!(
+            folder.is_dir() || folder == Path::new(MADE_BY_THE_UNIT),
+            "{key} = {}: there is no folder {}: make it, or name another file",
+            file.display(),
+            folder.display()
+        );
+    }
+    Ok(())
+}
 
 /// The configuration in words.
 pub fn text(config: &Config) -> String {
@@ -57,7 +84,15 @@ fn every_s(decides: &Decides) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
+
+    #[test]
+    fn files_of_the_daemon_need_a_folder() {
+        let check = |toml: &str| folders(&Config::parse(toml, Path::new("/etc/c.toml")).unwrap());
+        assert!(check("[recording]\nfile = \"/var/lib/bifold/vms.jsonl\"").is_ok());
+        assert!(check("[metrics]\nfile = \"/tmp/bifold.prom\"").is_ok());
+        let e = check("[recording]\nfile = \"/no/such/r\"").unwrap_err().to_string();
+        assert_eq!(e, "recording.file = /no/such/r: there is no folder /no/such: make it, or name another file");
+    }
 
     #[test]
     fn a_configuration_is_told_rule_by_rule() {

@@ -37,7 +37,9 @@ const ALIVE: Duration = Duration::from_secs(1);
 /// Carries out the verb on this machine.
 pub fn run(args: &DaemonArgs) -> anyhow::Result<Status> {
     if let Some(path) = &args.check_config {
-        print(&check::text(&Config::read(path)?))?;
+        let config = Config::read(path)?;
+        check::folders(&config).with_context(|| path.display().to_string())?;
+        print(&check::text(&config))?;
         return Ok(Status::Done);
     }
     let signals = Signals::catch()?;

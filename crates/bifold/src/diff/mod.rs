@@ -7,7 +7,7 @@ mod args;
 
 pub use args::DiffArgs;
 
-use crate::console::{Delivery, create, distinct, named, stop_on_signals};
+use crate::console::{Delivery, create, create_for_data, distinct, named, stop_on_signals};
 use crate::run::source::Recording;
 use crate::run::{self, Notes, carry_out, profile_file};
 use crate::status::Status;
@@ -46,7 +46,7 @@ pub fn run(args: DiffArgs) -> anyhow::Result<Status> {
         }
     }
     let report = create(args.report.as_deref())?;
-    let output = create(args.output.as_deref())?;
+    let output = create_for_data(args.output.as_deref())?;
     let stop = stop_on_signals()?;
     let mut sides = Vec::new();
     for input in inputs {

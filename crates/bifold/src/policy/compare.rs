@@ -4,7 +4,7 @@
 use super::setting::{
     Setting, VmArgs, WhichArgs, distinct_files, load, no_host_page, policies, timelines, with, with_interval,
 };
-use crate::console::{Delivery, Named as NamedFile, create, named};
+use crate::console::{Delivery, Named as NamedFile, create, create_for_data, named};
 use crate::status::Status;
 use crate::words;
 use bifold_policy::Named;
@@ -140,7 +140,7 @@ fn show(
     let setting = Setting::new(vm)?;
     let inputs = timelines(paths)?;
     let report = create(show.report.as_deref())?;
-    let output = create(show.output.as_deref())?;
+    let output = create_for_data(show.output.as_deref())?;
     let checked = |i: &Input| (i.name.clone(), replay_check::checks(&i.timeline));
     let comparison = PolicyComparison {
         bifold: env!("CARGO_PKG_VERSION").into(),

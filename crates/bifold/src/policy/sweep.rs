@@ -2,7 +2,7 @@
 //! `bifold policy sweep`: replays a policy with a grid of parameters.
 
 use super::setting::{Setting, VmArgs, axes, distinct_files, load, no_grid, timelines, track};
-use crate::console::{Delivery, create, named, note};
+use crate::console::{Delivery, create_for_data, named, note};
 use crate::status::Status;
 use crate::words;
 use anyhow::Context as _;
@@ -82,7 +82,7 @@ pub fn run(args: SweepArgs) -> anyhow::Result<Status> {
     let base = load("--policy", &args.policy)?;
     let grid = settings(&base, &axes).map_err(|e| no_grid(&base, &axes, &args.set, e))?;
     let inputs = timelines(&args.timelines)?;
-    let output = create(args.output.as_deref())?;
+    let output = create_for_data(args.output.as_deref())?;
     let prepare = |i: &bifold_policy::evaluate::Input| {
         Ok(Prepared::new(&i.name, track(i, &setting)?, setting.scale.switch))
     };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold profile measure`: this machine as a profile.
 
-use crate::console::{Delivery, Progress, create, stop_on_signals};
+use crate::console::{Delivery, Progress, create_for_data, stop_on_signals};
 use crate::status::{self, Status};
 use crate::usage::UsageError;
 use crate::words;
@@ -66,7 +66,7 @@ pub fn run(args: &MeasureArgs) -> anyhow::Result<Status> {
     if args.name.is_empty() || !args.name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) {
         return Err(UsageError::value("--name", "takes letters, digits, `-`, `_` and `.`").into());
     }
-    let output = create(args.output.as_deref())?;
+    let output = create_for_data(args.output.as_deref())?;
     let stop = stop_on_signals()?;
     let progress = Progress::start(!args.quiet, "measuring").prefix("measuring: ");
     let options = Options { cpu: args.cpu, quick: args.quick };

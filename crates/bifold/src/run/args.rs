@@ -36,7 +36,7 @@ pub struct ModelArgs {
     pub configs: Vec<String>,
 
     /// Length of the timeline's intervals, in seconds of the ideal run [default: 0.01]
-    #[arg(short, long, value_name = "SECS", value_parser = words::seconds)]
+    #[arg(short, long, value_name = "SECS", value_parser = words::timeline_interval)]
     pub interval: Option<f64>,
 
     /// Simulate data caches: sampled (the default), exact or off

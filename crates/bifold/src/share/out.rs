@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Output options of several verbs of `bifold share`.
 
-use crate::console::{Delivery, OutputFile, create};
+use crate::console::{Delivery, OutputFile, create_for_data};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -21,7 +21,7 @@ pub struct OutArgs {
 impl OutArgs {
     /// Creates the output file, if one is named.
     pub fn create(&self) -> anyhow::Result<Option<OutputFile>> {
-        create(self.output.as_deref())
+        create_for_data(self.output.as_deref())
     }
 
     /// Delivers the data to the file that [`create`](OutArgs::create) gave.

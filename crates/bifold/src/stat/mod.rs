@@ -15,12 +15,14 @@ use crate::status::Status;
 use crate::usage::UsageError;
 use crate::vms;
 use anyhow::Context as _;
+use bifold_guest::GuestError;
 use bifold_host::{Host, Vendor};
 use bifold_live::hardware::{Cpu, FileLimit, NoPmu, Pmu};
 use bifold_live::{Tick, Watch};
 use bifold_trace::CommandExit;
 use out::Out;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::io;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -132,6 +134,16 @@ fn rows(watch: &Watch, tick: &Tick, time: f64, args: &StatArgs, out: &mut Out) -
     out.interval(time, &chosen, args)
 }
 
+/// Why a command did not start, with the exit status of a shell.
+fn not_started(program: &OsStr, error: io::Error) -> anyhow::Error {
+    let name = program.to_string_lossy().into_owned();
+    match error.kind() {
+        io::ErrorKind::NotFound => GuestError::ProgramNotFound { program: name }.into(),
+        io::ErrorKind::PermissionDenied => GuestError::NotExecutable { path: name.into() }.into(),
+        _ => anyhow::Error::from(error).context(format!("cannot run {name}")),
+    }
+}
+
 /// The command during which VMs are watched. If the verb fails, the command is ended.
 struct Running {
     child: Child,
@@ -142,7 +154,7 @@ impl Running {
     fn start(command: &[OsString]) -> anyhow::Result<Option<Running>> {
         let Some((program, words)) = command.split_first() else { return Ok(None) };
         let child = Command::new(program).args(words).spawn();
-        let child = child.with_context(|| format!("cannot run {}", program.to_string_lossy()))?;
+        let child = child.map_err(|e| not_started(program, e))?;
         Ok(Some(Running { child, ended: None }))
     }
 

@@ -4,7 +4,7 @@
 
 use super::args::StatFormat;
 use super::{StatArgs, table};
-use crate::console::note_file;
+use crate::console::{not_stdout, note_file};
 use crate::usage::UsageError;
 use anyhow::Context as _;
 use bifold_host::Vendor;
@@ -32,7 +32,7 @@ impl Out {
             StatFormat::Jsonl => Format::Jsonl,
             StatFormat::Parquet => Format::Parquet,
         };
-        if args.output.is_none() && format == Format::Parquet {
+        if not_stdout(args.output.as_deref()).is_none() && format == Format::Parquet {
             return Err(UsageError::missing("--output", "a Parquet file is no text for stdout").into());
         }
         Ok(Out::Rows(
@@ -81,7 +81,7 @@ impl Out {
                 finished => drop(finished.with_context(|| failed(args))?),
             }
         }
-        if let Some(path) = &args.output {
+        if let Some(path) = not_stdout(args.output.as_deref()) {
             note_file(!args.quiet, "intervals", path);
         }
         Ok(())
@@ -89,7 +89,7 @@ impl Out {
 }
 
 fn open(args: &StatArgs) -> anyhow::Result<Box<dyn Write + Send>> {
-    Ok(match &args.output {
+    Ok(match not_stdout(args.output.as_deref()) {
         Some(path) => {
             let file = File::create(path).with_context(|| format!("cannot create {}", path.display()))?;
             Box::new(BufWriter::new(file))
@@ -99,7 +99,7 @@ fn open(args: &StatArgs) -> anyhow::Result<Box<dyn Write + Send>> {
 }
 
 fn failed(args: &StatArgs) -> String {
-    match &args.output {
+    match not_stdout(args.output.as_deref()) {
         Some(path) => format!("cannot write {}", path.display()),
         None => "cannot write to stdout".into(),
     }

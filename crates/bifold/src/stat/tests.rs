@@ -120,7 +120,8 @@ fn a_command_bounds_the_run_and_gives_its_status() {
     assert_eq!(std::fs::read_to_string(path).unwrap().lines().count(), 1, "one interval");
     let missing = Line::try_parse_from(["stat", "-q", "--", "/no/such/command"]).unwrap().args;
     let e = stat(host().host(), (None, None), &missing).unwrap_err();
-    assert_eq!(e.to_string(), "cannot run /no/such/command");
+    assert_eq!(e.to_string(), "/no/such/command: program not found");
+    assert_eq!(crate::status::of_error_beside_a_command(&e), 127);
 }
 
 #[test]

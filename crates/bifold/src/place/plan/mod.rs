@@ -6,7 +6,7 @@
 mod scripts;
 mod table;
 
-use crate::console::{Delivery, create, distinct, named, note};
+use crate::console::{Delivery, create_for_data, distinct, named, note};
 use crate::status::{self, Status};
 use crate::usage::UsageError;
 use anyhow::bail;
@@ -111,7 +111,7 @@ pub fn run(args: &PlanArgs) -> anyhow::Result<Status> {
         plan.notes.iter().for_each(|text| note(!args.quiet, text));
     }
     let mut delivery = Delivery::new(!args.quiet);
-    delivery.data(&data, create(args.output.as_deref())?);
+    delivery.data(&data, create_for_data(args.output.as_deref())?);
     delivery.done()?;
     Ok(Status::Done)
 }

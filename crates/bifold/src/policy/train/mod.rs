@@ -4,7 +4,7 @@
 mod recorded;
 
 use super::setting::{Setting, VmArgs, are_recordings, axes, distinct_files, load, no_grid};
-use crate::console::{Delivery, Progress, create, distinct, named, note};
+use crate::console::{Delivery, Progress, create_for_data, distinct, named, note};
 use crate::status::Status;
 use crate::usage::UsageError;
 use anyhow::Context as _;
@@ -73,7 +73,7 @@ pub fn run(args: TrainArgs) -> anyhow::Result<Status> {
     }
     distinct_files(&args.timelines, std::slice::from_ref(&args.what), &args.vm, &outputs)?;
     let recordings = are_recordings(&args.timelines)?;
-    let output = create(args.output.as_deref())?;
+    let output = create_for_data(args.output.as_deref())?;
     let trained = match (&args.samples, args.what.as_str()) {
         (Some(path), "dsp") => samples(path)?,
         (Some(_), _) => return Err(UsageError::conflict("--samples", "is for the policy dsp only").into()),
