@@ -15,7 +15,7 @@ const REFUSED: &str = "the paging mode stays";
 /// The kernel's message about a guest that needs nested paging.
 const BROUGHT_BACK: &str = "goes back to it";
 /// What the kernel says instead of the last if they are many.
-const MANY: &str = "bring_back: ";
+const MANY: &str = "callbacks suppressed";
 const BEGINS: &str = "switch cases begin";
 /// Messages of the case `no-memory` around allocations that fail on purpose, of which the kernel may warn.
 const FAILING: [&str; 2] = ["allocations fail on purpose", "allocations succeed again"];

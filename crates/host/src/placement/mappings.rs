@@ -4,6 +4,7 @@
 use super::NumaMap;
 use crate::smaps::MOST_SMAPS;
 use crate::{Host, Mapping, read_up_to};
+use rustix::fs::{major, minor};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -22,7 +23,9 @@ pub struct MapLine {
     pub data: bool,
     /// Offset in the file.
     pub offset: u64,
-    /// The file's number; 0 without a file.
+    /// The device of the file system that has the file, major and minor number.
+    pub device: (u32, u32),
+    /// The file's number on that device; 0 without a file.
     pub inode: u64,
     /// The file, as the kernel writes it: `/memfd:memory-backend-memfd (deleted)`.
     pub file: String,
@@ -37,13 +40,17 @@ impl MapLine {
         let (start, end) = (hex(start)?, hex(end)?);
         let data = words.next()?.starts_with("rw-");
         let offset = hex(words.next()?)?;
-        let inode = words.nth(1)?.parse().ok()?;
+        let (major, minor) = words.next()?.split_once(':')?;
+        let part = |text: &str| u32::from_str_radix(text, 16).ok();
+        let device = (part(major)?, part(minor)?);
+        let inode = words.next()?.parse().ok()?;
         let file = words.next().unwrap_or_default().trim().to_owned();
         (start < end && start % 4096 == 0 && end % 4096 == 0).then_some(MapLine {
             start,
             end,
             data,
             offset,
+            device,
             inode,
             file,
         })
@@ -92,29 +99,33 @@ impl Host {
         }
         let mut pieces = pieces(&maps, &whole("smaps")?, &whole("numa_maps").unwrap_or_default());
         let descriptors = self.descriptors_of_files(pid);
-        for (inode, piece) in &mut pieces {
-            piece.descriptor = (*inode > 0).then(|| descriptors.get(inode).copied()).flatten();
+        for (file, piece) in &mut pieces {
+            piece.descriptor = file.and_then(|file| descriptors.get(&file).copied());
         }
         Ok(pieces.into_iter().map(|(_, piece)| piece).collect())
     }
 
-    /// The lowest descriptor of each open file, by inode.
-    fn descriptors_of_files(&self, pid: u32) -> BTreeMap<u64, u32> {
+    /// The lowest descriptor of each open file.
+    fn descriptors_of_files(&self, pid: u32) -> BTreeMap<FileId, u32> {
         let mut found = BTreeMap::new();
         let Ok(entries) = std::fs::read_dir(self.proc.join(format!("{pid}/fd"))) else { return found };
         for entry in entries.flatten().take(MOST_FDS) {
             let fd = entry.file_name().to_str().and_then(|n| n.parse::<u32>().ok());
             // Through the link: the file itself.
             let (Some(fd), Ok(file)) = (fd, std::fs::metadata(entry.path())) else { continue };
-            let lowest = found.entry(file.ino()).or_insert(fd);
+            let id = ((major(file.dev()), minor(file.dev())), file.ino());
+            let lowest = found.entry(id).or_insert(fd);
             *lowest = fd.min(*lowest);
         }
         found
     }
 }
 
-/// The pieces, each with its file's inode.
-fn pieces(maps: &str, smaps: &str, numa_maps: &str) -> Vec<(u64, Memory)> {
+/// A file: the device, and the number there. A pipe and a memfd may have the same number, on different devices.
+type FileId = ((u32, u32), u64);
+
+/// The pieces, each with its file.
+fn pieces(maps: &str, smaps: &str, numa_maps: &str) -> Vec<(Option<FileId>, Memory)> {
     let amounts: BTreeMap<u64, Mapping> = Mapping::parse(smaps).into_iter().map(|m| (m.start, m)).collect();
     let numa = numa_maps.lines().filter_map(NumaMap::parse).map(|m| (m.start, m));
     let numa: BTreeMap<u64, NumaMap> = numa.collect();
@@ -129,12 +140,14 @@ fn pieces(maps: &str, smaps: &str, numa_maps: &str) -> Vec<(u64, Memory)> {
             None => found.push((line, part)),
         }
     }
-    found.into_iter().map(|(line, piece)| (line.inode, piece)).collect()
+    let file = |line: &MapLine| (line.inode != 0).then_some((line.device, line.inode));
+    found.into_iter().map(|(line, piece)| (file(&line), piece)).collect()
 }
 
 fn continues(last: &MapLine, next: &MapLine) -> bool {
     let file = last.offset.checked_add(last.end - last.start) == Some(next.offset);
-    last.inode != 0 && last.end == next.start && last.inode == next.inode && file
+    let same = (last.device, last.inode) == (next.device, next.inode);
+    last.inode != 0 && last.end == next.start && same && file
 }
 
 fn memory(line: &MapLine, amounts: Option<&Mapping>, numa: Option<&NumaMap>) -> Memory {
@@ -208,14 +221,25 @@ VmFlags: rd wr mg
     #[test]
     fn mappings_that_continue_each_other_are_one_piece() {
         let found = pieces(MAPS, SMAPS, NUMA);
-        let shape: Vec<_> = found.iter().map(|(inode, m)| (*inode, m.bytes / MIB, m.page)).collect();
-        assert_eq!(shape, [(77, 4, 2 * MIB), (78, 2, 4096), (0, 2, 4096), (0, 0, 4096)]);
+        let shape: Vec<_> = found.iter().map(|(file, m)| (*file, m.bytes / MIB, m.page)).collect();
+        let file = |inode| Some(((0, 1), inode));
+        assert_eq!(shape, [(file(77), 4, 2 * MIB), (file(78), 2, 4096), (None, 2, 4096), (None, 0, 4096)]);
         let (first, last) = (&found[0].1, &found[2].1);
         assert_eq!((first.resident, first.huge), (4 * MIB, 4 * MIB));
         assert_eq!(first.policies, ["bind:0", "bind:1"]);
         assert_eq!(first.nodes, BTreeMap::from([(0, 2 * MIB), (1, 2 * MIB)]));
         assert_eq!((last.resident, last.huge, last.mergeable), (MIB, MIB / 2, true));
         assert_eq!(last.nodes, BTreeMap::from([(1, MIB)]));
+    }
+
+    /// The kernel numbers pipes and files of memory each from 1 on: QEMU's stdout may have the number of its guest's memory.
+    #[test]
+    fn the_number_of_a_file_counts_on_its_device_only() {
+        let line = |device: &str| MapLine::parse(&format!("7f0000000000-7f0000200000 rw-s 00000000 {device} 4 /x")).unwrap();
+        assert_eq!((line("00:01").device, line("fd:1a").device), ((0, 1), (0xfd, 0x1a)));
+        let next = MapLine { start: 0x7f00_0020_0000, end: 0x7f00_0040_0000, offset: 0x20_0000, ..line("00:0e") };
+        assert!(continues(&MapLine { device: (0, 0xe), ..line("00:01") }, &next));
+        assert!(!continues(&line("00:01"), &next));
     }
 
     #[test]

@@ -193,17 +193,23 @@ pub fn drop_wait(n: &mut Notes) -> Result<()> {
             std::thread::sleep(Duration::from_millis(100));
             Ok(())
         })?;
-        let mut during = Duration::ZERO;
+        let mut during = Waited::default();
         for _ in 0..3 {
             m.switch("shadow")?;
             m.run(0, Routine::Check, Args { rdi: at, rsi: number, rdx: 2 << 20, ..Args::default() })?;
             let pages = m.stats()?["shadow_pages"];
             n.expect(pages >= number, || format!("only {pages} shadow pages, not {number}"));
-            during = during.max(notified(&m, || m.switch("nested"))?);
+            let waited = notified(&m, || m.switch("nested"))?;
+            if waited.worst > during.worst {
+                during = waited;
+            }
             n.number(format!("{number}_drop_us"), m.stats()?["drop_ns_last"] / 1000);
         }
         let us = |d: Duration| d.as_micros() as u64;
-        n.number(format!("{number}_wait_us"), us(during));
+        n.number(format!("{number}_wait_us"), us(during.worst));
+        n.number(format!("{number}_wait_late_us"), us(during.late));
+        n.number(format!("{number}_wait_at_us"), us(during.at));
+        let (during, idle) = (during.worst, idle.worst);
         n.number(format!("{number}_wait_idle_us"), us(idle));
         n.expect(during < idle + limit, || {
             format!("{number} shadow pages: the notifier waited {during:?}, and {idle:?} without a switch")
@@ -235,39 +241,53 @@ fn sparse(m: &Machine, number: u64) -> Result<u64> {
     Ok(AT)
 }
 
-/// The longest time from when a page was to be taken from the VM until it was, while something else goes on.
-fn notified(m: &Machine, meanwhile: impl FnOnce() -> Result<()>) -> Result<Duration> {
+/// The longest time from when a page was to be taken from the VM until it was.
+#[derive(Debug, Clone, Copy, Default)]
+struct Waited {
+    worst: Duration,
+    /// How much of that went by until the thread ran at all.
+    late: Duration,
+    /// When that was, from the begin.
+    at: Duration,
+}
+
+/// Takes a page away again and again while something else goes on.
+fn notified(m: &Machine, meanwhile: impl FnOnce() -> Result<()>) -> Result<Waited> {
     const EVERY: Duration = Duration::from_micros(300);
     let end = Arc::new(AtomicBool::new(false));
     // The last page of the data, which no table is in.
     let page = m.memory.host_address() + m.memory.len() - 4096;
     let taker = std::thread::spawn({
         let end = Arc::clone(&end);
-        move || -> Result<Duration> {
+        move || -> Result<Waited> {
             // Before all others: its wait is for locks, not for a CPU.
             let realtime = libc::sched_param { sched_priority: 50 };
             // SAFETY: the structure lives as long as the call.
             let set = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &realtime) };
             ensure!(set == 0, "SCHED_FIFO: {}", std::io::Error::last_os_error());
-            let mut worst = Duration::ZERO;
+            let (begun, mut waited) = (Instant::now(), Waited::default());
             while !end.load(Ordering::Relaxed) {
                 let due = Instant::now() + EVERY;
                 std::thread::sleep(EVERY);
+                let late = due.elapsed();
                 // SAFETY: a page of the machine's memory, to which this program holds no reference.
                 unsafe {
                     (page as *mut u64).write_volatile(1);
                     madvise(page as *mut _, 4096, Advice::LinuxDontNeed)?;
                 }
-                worst = worst.max(due.elapsed());
+                let worst = due.elapsed();
+                if worst > waited.worst {
+                    waited = Waited { worst, late, at: begun.elapsed() };
+                }
             }
-            Ok(worst)
+            Ok(waited)
         }
     });
     let done = meanwhile();
     end.store(true, Ordering::Relaxed);
-    let worst = taker.join().map_err(|_| anyhow::anyhow!("the notifier's thread died"))?;
+    let waited = taker.join().map_err(|_| anyhow::anyhow!("the notifier's thread died"))?;
     done?;
-    worst
+    waited
 }
 
 /// What else changes the VM during switches: slots that come and go, a migration that begins (with it the splitting of all
