@@ -33,7 +33,7 @@ pub struct GuestProcess {
 }
 
 impl Host {
-    /// All processes that run a guest, by process id; empty if procfs cannot be read.
+    /// All processes that run a guest, by process id, without Bifold's own captures; empty if procfs cannot be read.
     pub fn guest_processes(&self) -> Vec<GuestProcess> {
         self.pids().into_iter().filter_map(|pid| guest_process(&self.proc, pid)).collect()
     }
@@ -44,14 +44,17 @@ fn guest_process(proc: &Path, pid: u32) -> Option<GuestProcess> {
     let cmdline = read_up_to(&dir.join("cmdline"), MOST_CMDLINE).unwrap_or_default();
     let words: Vec<_> = cmdline.split(|b| *b == 0).map(String::from_utf8_lossy).collect();
     let program = words[0].rsplit('/').next().unwrap_or_default();
-    if !VMMS.iter().any(|v| program.starts_with(v)) {
+    let name = guest_name(&cmdline);
+    // Bifold's own capture of a command runs in a guest for as long as the command: nobody places or shares its memory.
+    let capture = name.as_deref() == Some("bifold") && words.iter().any(|w| w == "-plugin");
+    if capture || !VMMS.iter().any(|v| program.starts_with(v)) {
         return None;
     }
     let status = text(&dir.join("status"));
     let uid = status.lines().find_map(|l| l.strip_prefix("Uid:")?.split_whitespace().next()?.parse().ok());
     Some(GuestProcess {
         pid,
-        name: guest_name(&cmdline).unwrap_or_else(|| program.to_owned()),
+        name: name.unwrap_or_else(|| program.to_owned()),
         uid,
         resident: kib(&status, "VmRSS").unwrap_or(0),
         huge: kib(&text(&dir.join("smaps_rollup")), "AnonHugePages"),
@@ -92,6 +95,8 @@ mod tests {
         put("9/task/10/stat", &format!("10 (CPU 0) KVM) S {fields} 1 0\n"));
         put("7/cmdline", "firecracker\0--id\0x\0");
         put("8/cmdline", "/usr/bin/emacs\0qemu-notes\0");
+        // A capture of Bifold's.
+        put("6/cmdline", "/usr/bin/qemu-system-x86_64\0-name\0bifold,debug-threads=on\0-plugin\0file=/x.so\0");
         put("self/cmdline", "qemu-x\0");
         let web = GuestProcess {
             pid: 9,
