@@ -92,6 +92,8 @@ pub fn distance(host: &Topology, from: u32, to: u32) -> Result<u32, PlanError> {
     let bad = |why| Err(PlanError::Distance { sys: "/sys".into(), node: from, why });
     match told {
         None if from == to => Ok(LOCAL),
+        // Nothing is compared with it: some firmware of machines with one node tells 0.
+        Some(_) if from == to && host.nodes.len() == 1 => Ok(LOCAL),
         None => bad(format!("node {from} tells no distance to node {to}")),
         Some(d) if from == to && d != LOCAL => {
             bad(format!("the distance of node {from} to itself is {d}, not {LOCAL}"))
@@ -281,4 +283,20 @@ fn caches(host: &Topology, node: u32, free: &NumberSet) -> Vec<L3> {
         group.cores.push(Core { cpus, online: online as u32 });
     }
     groups.into_values().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bifold_host::topology::Node;
+
+    #[test]
+    fn a_node_alone_may_tell_any_distance_to_itself_and_of_several_none() {
+        let host = |numbers: &[u32]| {
+            let node = |n: &u32| (*n, Node { distances: [(*n, 0)].into(), ..Node::default() });
+            Topology { nodes: numbers.iter().map(node).collect(), ..Topology::default() }
+        };
+        assert_eq!(distance(&host(&[0]), 0, 0).unwrap(), LOCAL);
+        assert!(distance(&host(&[0, 1]), 0, 0).is_err());
+    }
 }

@@ -20,7 +20,7 @@ const KSM: &str = "/sys/kernel/mm/ksm";
 pub(super) struct Restored(String, String);
 
 impl Restored {
-    pub(super) fn set(path: &str, to: &str) -> Result<Restored> {
+    fn set(path: &str, to: &str) -> Result<Restored> {
         let old = fs::read_to_string(path).with_context(|| path.to_owned())?;
         // Of a choice such as `always [madvise] never`, the one in brackets.
         let old = old

@@ -181,7 +181,6 @@ pub fn drop_wait(n: &mut Notes) -> Result<()> {
     const NUMBERS: [u64; 3] = [1000, 4000, 16_000];
     // A kernel of kernel/debug-kernel checks each of its accesses to memory.
     let limit = Duration::from_millis(if crate::vm::host_kernel()?.contains("bifold") { 20 } else { 5 });
-    let _servers = without_fair_servers()?;
     let mut worst = Vec::new();
     for number in NUMBERS {
         let m = Machine::new(MachineSpec { pages: 2 * NUMBERS[2] + 512, ..MachineSpec::default() })?;
@@ -220,13 +219,6 @@ pub fn drop_wait(n: &mut Notes) -> Result<()> {
     // Growing with the number, 16 times the pages would be 16 times the wait.
     n.expect(worst[2] < 2 * worst[0] + Duration::from_millis(2), || format!("it grows: {worst:?}"));
     Ok(())
-}
-
-/// From Linux 6.12 on, the scheduler lets the dropping thread run before real-time threads for some milliseconds of each second that
-/// it drops (`fair_server`), which is no wait for a lock.
-fn without_fair_servers() -> Result<Vec<super::host::Restored>> {
-    let Ok(servers) = std::fs::read_dir("/sys/kernel/debug/sched/fair_server") else { return Ok(Vec::new()) };
-    servers.map(|s| super::host::Restored::set(&s?.path().join("runtime").to_string_lossy(), "0")).collect()
 }
 
 /// Maps `number` leaf tables of one page each, 2 MB apart, and returns the address. The tables are in the data. Each has a
