@@ -96,7 +96,10 @@ mod tests {
         put("7/cmdline", "firecracker\0--id\0x\0");
         put("8/cmdline", "/usr/bin/emacs\0qemu-notes\0");
         // A capture of Bifold's.
-        put("6/cmdline", "/usr/bin/qemu-system-x86_64\0-name\0bifold,debug-threads=on\0-plugin\0file=/x.so\0");
+        put(
+            "6/cmdline",
+            "/usr/bin/qemu-system-x86_64\0-name\0bifold,debug-threads=on\0-plugin\0file=/x.so\0",
+        );
         put("self/cmdline", "qemu-x\0");
         let web = GuestProcess {
             pid: 9,

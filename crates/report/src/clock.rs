@@ -73,7 +73,9 @@ impl Run {
         Figures {
             guest_seconds: guest,
             idle_seconds: clock.idle_ns.map(|ns| ns as f64 / 1e9),
-            guest_to_ideal: guest.filter(|_| self.ideal_seconds > 0.0 && !self.part).map(|g| g / self.ideal_seconds),
+            guest_to_ideal: guest
+                .filter(|_| self.ideal_seconds > 0.0 && !self.part)
+                .map(|g| g / self.ideal_seconds),
             vcpu_percent: percent(clock.vcpu_seconds),
             starved_percent: percent(clock.starved_seconds),
             ticks_per_million: clock
@@ -190,7 +192,11 @@ mod tests {
     #[test]
     fn the_whole_commands_time_is_not_compared_with_a_regions() {
         let r = Run { part: true, ..run(true, 1_000_000_000) };
-        assert!(r.line().starts_with("3.00 s of guest time for the whole command, 1.00 s idle;"), "{}", r.line());
+        assert!(
+            r.line().starts_with("3.00 s of guest time for the whole command, 1.00 s idle;"),
+            "{}",
+            r.line()
+        );
         assert_eq!(r.figures().guest_to_ideal, None);
     }
 

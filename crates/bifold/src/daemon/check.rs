@@ -91,7 +91,10 @@ mod tests {
         assert!(check("[recording]\nfile = \"/var/lib/bifold/vms.jsonl\"").is_ok());
         assert!(check("[metrics]\nfile = \"/tmp/bifold.prom\"").is_ok());
         let e = check("[recording]\nfile = \"/no/such/r\"").unwrap_err().to_string();
-        assert_eq!(e, "recording.file = /no/such/r: there is no folder /no/such: make it, or name another file");
+        assert_eq!(
+            e,
+            "recording.file = /no/such/r: there is no folder /no/such: make it, or name another file"
+        );
     }
 
     #[test]

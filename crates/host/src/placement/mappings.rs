@@ -235,9 +235,12 @@ VmFlags: rd wr mg
     /// The kernel numbers pipes and files of memory each from 1 on: QEMU's stdout may have the number of its guest's memory.
     #[test]
     fn the_number_of_a_file_counts_on_its_device_only() {
-        let line = |device: &str| MapLine::parse(&format!("7f0000000000-7f0000200000 rw-s 00000000 {device} 4 /x")).unwrap();
+        let line = |device: &str| {
+            MapLine::parse(&format!("7f0000000000-7f0000200000 rw-s 00000000 {device} 4 /x")).unwrap()
+        };
         assert_eq!((line("00:01").device, line("fd:1a").device), ((0, 1), (0xfd, 0x1a)));
-        let next = MapLine { start: 0x7f00_0020_0000, end: 0x7f00_0040_0000, offset: 0x20_0000, ..line("00:0e") };
+        let next =
+            MapLine { start: 0x7f00_0020_0000, end: 0x7f00_0040_0000, offset: 0x20_0000, ..line("00:0e") };
         assert!(continues(&MapLine { device: (0, 0xe), ..line("00:01") }, &next));
         assert!(!continues(&line("00:01"), &next));
     }

@@ -122,7 +122,8 @@ fn rows(c: &Comparison, long_lived: bool) -> Vec<Row> {
             let (extra, ideal) = at_overlaps(total, c.outcome.base_cpi, data_overlap, walk_overlap);
             ((extra - spared as f64).max(0.0), ideal)
         };
-        let errors = [o.estimate.and_then(|e| e.half_width_cycles), o.cache_error.map(|e| e.half_width_cycles)];
+        let errors =
+            [o.estimate.and_then(|e| e.half_width_cycles), o.cache_error.map(|e| e.half_width_cycles)];
         Row {
             config: o.config,
             counts,

@@ -102,7 +102,8 @@ fn the_exit_cost_that_flips_the_winner_is_told_with_its_value() {
 #[test]
 fn a_change_of_all_costs_together_may_come_first() {
     // 300,000 of three kinds of exits each against 1,000,000 in walks: together they need the smallest change.
-    let exits = Sample { exits_hidden_fault: 100, exits_guest_fault: 100, exits_unsync: 100, ..Sample::default() };
+    let exits =
+        Sample { exits_hidden_fault: 100, exits_guest_fault: 100, exits_unsync: 100, ..Sample::default() };
     let set = ["hidden_fault", "guest_fault", "unsync"].map(|n| format!("exit.{n}.cycles=3000"));
     let c = run(&[("nested-4k", 1_000_000, Sample::default()), ("shadow-4k", 0, exits)], profile(&set));
     let p = &c.conclusions().run.pages[0];
@@ -110,13 +111,19 @@ fn a_change_of_all_costs_together_may_come_first() {
     assert_eq!((f.key.as_deref(), f.winner, p.winner), (None, Winner::Nested, Winner::Shadow));
     assert!((f.factor - 1.0 / 0.9).abs() < 1e-9 && p.holds_to == Some(f.factor));
     let text = words::verdict(&c);
-    assert!(text.contains("nested paging is cheaper if all exits cost more than 1.11 times as much."), "{text}");
+    assert!(
+        text.contains("nested paging is cheaper if all exits cost more than 1.11 times as much."),
+        "{text}"
+    );
 }
 
 /// The band of a run with data caches: what the core hides may decide.
 #[test]
 fn a_verdict_that_depends_on_the_band_says_so() {
-    let mut c = run(&[("nested-4k", 2_000_000, Sample::default()), ("shadow-4k", 0, hidden_faults(700))], profile(&[]));
+    let mut c = run(
+        &[("nested-4k", 2_000_000, Sample::default()), ("shadow-4k", 0, hidden_faults(700))],
+        profile(&[]),
+    );
     assert_eq!(c.conclusions().run.pages[0].possible, [Winner::Equal]);
     c.outcome.caches =
         Some(bifold_model::CacheFacts { simulated_classes: 64, data_overlap: 4.0, walk_overlap: 2.0 });
@@ -142,7 +149,10 @@ fn a_winner_by_walks_alone_cannot_be_flipped_and_one_by_exits_can() {
     assert_eq!((p.winner, p.holds_from), (Winner::Shadow, None));
     assert!((p.holds_to.unwrap() - 400.0 / 280.0).abs() < 1e-9);
     let text = words::verdict(&c);
-    assert!(text.contains("holds only for exit costs of at most 1.42 times the profile's, changed"), "{text}");
+    assert!(
+        text.contains("holds only for exit costs of at most 1.42 times the profile's, changed"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -218,7 +228,9 @@ fn counts() -> impl Strategy<Value = Sample> {
 /// All exit costs times a factor, as settings of the profile.
 fn scaled(c: &Comparison, factor: f64) -> Vec<String> {
     let costs = c.meta.hardware.exit.iter();
-    costs.map(|(name, cost)| format!("exit.{name}.cycles={}", (cost.cycles as f64 * factor).round())).collect()
+    costs
+        .map(|(name, cost)| format!("exit.{name}.cycles={}", (cost.cycles as f64 * factor).round()))
+        .collect()
 }
 
 proptest! {

@@ -81,7 +81,9 @@ fn both_modes(p: &PageConclusion) -> String {
     // In the order of the variants of `Winner`.
     match (p.winner, &p.possible[..]) {
         (_, [Winner::Nested, Winner::Shadow, ..]) => {
-            format!("either mode may be cheaper within the band: overhead of nested paging {n} %, shadow {s} %")
+            format!(
+                "either mode may be cheaper within the band: overhead of nested paging {n} %, shadow {s} %"
+            )
         }
         (_, [Winner::Nested, Winner::Equal]) => {
             format!("nested paging is cheaper or costs the same: overhead {n} %, shadow {s} %")
@@ -89,7 +91,9 @@ fn both_modes(p: &PageConclusion) -> String {
         (_, [Winner::Shadow, Winner::Equal]) => {
             format!("shadow paging is cheaper or costs the same: overhead {s} %, nested {n} %")
         }
-        (Winner::Equal, _) => format!("nested and shadow paging cost about the same: overhead {n} % and {s} %"),
+        (Winner::Equal, _) => {
+            format!("nested and shadow paging cost about the same: overhead {n} % and {s} %")
+        }
         (winner @ Winner::Nested, _) => format!("{}: overhead {n} %, shadow {s} %", is_cheaper(winner)),
         (winner @ Winner::Shadow, _) => format!("{}: overhead {s} %, nested {n} %", is_cheaper(winner)),
     }
@@ -165,7 +169,9 @@ fn flip(f: &Flip) -> String {
             let (key, cycles) = (key.trim_end_matches(".cycles"), grouped(cycles as u64));
             format!("{cheaper} if {key} costs {than} than {cycles} cycles (profile: {})", grouped(assumed))
         }
-        _ if f.factor > 1.0 => format!("{cheaper} if all exits cost more than {} times as much", down(f.factor)),
+        _ if f.factor > 1.0 => {
+            format!("{cheaper} if all exits cost more than {} times as much", down(f.factor))
+        }
         _ => format!("{cheaper} if all exits cost less than {} times as much", up(f.factor)),
     }
 }

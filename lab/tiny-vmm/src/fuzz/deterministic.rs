@@ -106,10 +106,14 @@ fn known_reason(step: &Step, a: &Seen, b: &Seen, shadow: bool) -> Option<&'stati
     }
     // An entry fails in nested paging with an event that may not come now, which user space injected. In shadow paging KVM emulates
     // real mode on Intel, the delivery of events included.
-    if a.get("exit") == Some(KVM_EXIT_FAIL_ENTRY.into()) && shadow && b.get("exit") == Some(KVM_EXIT_IO.into()) {
+    if a.get("exit") == Some(KVM_EXIT_FAIL_ENTRY.into())
+        && shadow
+        && b.get("exit") == Some(KVM_EXIT_IO.into())
+    {
         return Some("an entry that fails with an event, in nested paging");
     }
-    let first = |s: &Seen| s.get("vector").filter(|_| matches!(step, Step::Run(run) if run.width == Width::Real));
+    let first =
+        |s: &Seen| s.get("vector").filter(|_| matches!(step, Step::Run(run) if run.width == Width::Real));
     if shadow && first(a).is_some_and(|v| v < 32) && first(b).is_some_and(|v| v >= 32) {
         return Some("an interrupt behind an exception, both injected by user space, in emulated real mode");
     }

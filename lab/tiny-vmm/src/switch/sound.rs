@@ -361,7 +361,9 @@ pub fn standstill(n: &mut Notes) -> Result<()> {
             n.number(format!("{what}_switches"), switches);
             n.number(format!("{what}_given_up"), given_up);
             n.number(format!("{what}_changes"), changes);
-            n.expect(stood < (LIMIT_MS + 10) * 1_000_000, || format!("{what}: it stood still for {stood} ns"));
+            n.expect(stood < (LIMIT_MS + 10) * 1_000_000, || {
+                format!("{what}: it stood still for {stood} ns")
+            });
             n.expect(switches > 10, || format!("{what}: only {switches} switches"));
             runs(n, &m, 0, "afterwards")?;
             m.stop(0)?;

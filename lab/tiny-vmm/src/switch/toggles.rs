@@ -191,11 +191,7 @@ pub fn toggles(n: &mut Notes) -> Result<()> {
         let o = offered()?;
         let keys = Bits { cr4: if o.keys { PKE } else { 0 }, ..Bits::default() };
         let levels = Bits { unpaged: if o.five_levels { LA57 } else { 0 }, ..Bits::default() };
-        let all = Bits {
-            cr4: keys.cr4 | o.hypervisor.cr4,
-            efer: o.hypervisor.efer,
-            unpaged: levels.unpaged,
-        };
+        let all = Bits { cr4: keys.cr4 | o.hypervisor.cr4, efer: o.hypervisor.efer, unpaged: levels.unpaged };
         let without = Bits { cr4: keys.cr4, ..levels };
         n.number("five_levels", o.five_levels.into());
         let (rounds, switches) = phase(n, [Bits::default(), keys, levels, without])?;
