@@ -169,7 +169,7 @@ fn phase(n: &mut Notes, bits: [Bits; VCPUS]) -> Result<(u64, u64)> {
         n.expect(error.is_none(), || format!("a switch ended with error {error:?}"));
         switches += done;
     }
-    for vcpu in behind {
+    if let Some(&vcpu) = behind.first() {
         let made = rounds(&m, vcpu)?;
         m.interrupt(vcpu).with_context(|| format!("after {made} rounds"))?;
         bail!("vCPU {vcpu} made {made} rounds in 60 s, not {ENOUGH}");
