@@ -420,9 +420,12 @@ impl Gen {
 /// Whether bytes are without what reads clocks or random numbers, changes control registers, or lets TF go.
 fn steady(bytes: &[u8]) -> bool {
     let two = |second: &[u8]| bytes.windows(2).any(|w| w[0] == 0x0f && second.contains(&w[1]));
+    // FNSTENV and FNSAVE store x87 pointers, which differ from run to run in a VM that is never switched as well.
+    let pointers = |w: &[u8]| [0xd9, 0xdd].contains(&w[0]) && w[1] < 0xc0 && w[1] >> 3 & 7 == 6;
     // POPF, IRET; RDTSC, RDPMC, SYSCALL and relatives, MOV to control and debug registers; group 7, RDRAND's group,
     // FXSAVE's group; SYSENTER, RSM.
     !bytes.iter().any(|b| [0x9d, 0xcf].contains(b))
+        && !bytes.windows(2).any(pointers)
         && !two(&[
             0x31, 0x33, 0x05, 0x07, 0x34, 0x35, 0x20, 0x21, 0x22, 0x23, 0x01, 0xc7, 0xae, 0xaa, 0x30, 0x32,
         ])
@@ -470,5 +473,7 @@ mod tests {
     fn steady_bytes_have_no_clock() {
         assert!(!steady(&[0x0f, 0x31]) && !steady(&[0xf3, 0x0f, 0xc7, 0xf0]) && !steady(&[0x9d]));
         assert!(steady(&[0x48, 0x89, 0x08]));
+        // FNSTENV, and FPATAN.
+        assert!(!steady(&[0x64, 0xd9, 0xb3]) && steady(&[0xd9, 0xf3]));
     }
 }
