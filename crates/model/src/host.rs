@@ -2,14 +2,16 @@
 //! The host's memory behind a guest: the host frame of each guest frame, and whether the host has
 //! backed the frame.
 //!
-//! A seeded permutation places frames (`docs/design/model.md#host-memory`): single 4 KB frames, or
-//! whole 2 MB frames. The host backs a frame when the guest first touches the frame. A read gets the
+//! Frames lie in blocks of the order in which a host's allocator hands them out
+//! (`docs/design/model.md#host-memory`): [`Frames`] says which. Where each block lies is the data caches' affair, which
+//! alone can tell (`cache/frames.rs`). The host backs a frame when the guest first touches the frame. A read gets the
 //! shared zero page, mapped read-only, and a later write gets a page of its own (Linux
 //! `do_anonymous_page`, and KVM's `hva_to_pfn`, which maps a read fault writable only if the page
 //! already is writable). Host pages of 2 MB come from hugetlbfs, which has no zero page.
 
 use crate::placement::Page;
 use bifold_mmu::{Gpa, Hpa, PageSize};
+use serde::{Deserialize, Serialize};
 
 /// The state of a frame in the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,11 +24,64 @@ pub enum Backing {
     Own,
 }
 
+/// How long the host has run, which decides how large the blocks are in which 4 KB frames come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Frames {
+    /// A host just booted: its free memory lies in whole 2 MB blocks.
+    Fresh,
+    /// A host whose free memory was files and programs before.
+    #[default]
+    Aged,
+}
+
+/// The shares of an aged host's frames, in 1/256, that come in blocks of order 0 to 4: `docs/results/host-frames.md`.
+const AGED: [u8; GROUP as usize + 1] = [151, 40, 32, 24, 9];
+const _: () =
+    assert!(AGED[0] as u32 + AGED[1] as u32 + AGED[2] as u32 + AGED[3] as u32 + AGED[4] as u32 == 256);
+/// The largest order in [`AGED`]. Frames of one group have the same order.
+const GROUP: u32 = 4;
+
+/// Where the frames behind a guest begin: frames of order `n` have `BASE + (n << 40)` before their
+/// guest-physical address, so that no two guest frames share a host frame, and an address tells its order.
+const BASE: u64 = 1 << 45;
+const REGION: u32 = 40;
+
+impl Frames {
+    /// The order of the block in which the 4 KB frame lies: 2^order frames.
+    fn order(self, frame: u64, seed: u64) -> u32 {
+        let Frames::Aged = self else { return PageSize::Size2M.shift() - 12 };
+        let dice = mix((frame >> GROUP).wrapping_add(seed.wrapping_mul(MIX))) >> 56;
+        let mut below = 0;
+        let of = |share: &u8| {
+            below += u64::from(*share);
+            dice < below
+        };
+        AGED.iter().position(of).map_or(GROUP, |order| order as u32)
+    }
+}
+
+const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// A number of which each bit depends on all bits of `x` (Steele et al., "Fast splittable pseudorandom number
+/// generators", OOPSLA 2014).
+pub(crate) fn mix(x: u64) -> u64 {
+    let x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ x >> 31
+}
+
+/// The block in which a host-physical address lies: its order, if the address is that of a frame behind the guest.
+pub(crate) fn order(at: Hpa) -> Option<u32> {
+    (at.0 >= BASE).then(|| ((at.0 - BASE) >> REGION) as u32)
+}
+
 /// Placement and state of host frames behind one VM's memory.
 #[derive(Debug, Clone)]
 pub struct HostMemory {
     page: PageSize,
     frames: u64,
+    placed: Frames,
     seed: u64,
     /// Per host page behind the guest: 0 absent, 1 zero page, 2 own.
     state: Vec<u8>,
@@ -35,10 +90,11 @@ pub struct HostMemory {
 }
 
 impl HostMemory {
-    /// Memory of `guest_frames` 4 KB frames, none touched, backed by pages of `page`.
-    pub fn new(page: PageSize, guest_frames: u64, seed: u64) -> Self {
+    /// Memory of `guest_frames` 4 KB frames, none touched, backed by pages of `page`, whose frames come from a host as
+    /// `placed` says. `seed` draws their blocks.
+    pub fn new(page: PageSize, guest_frames: u64, placed: Frames, seed: u64) -> Self {
         let pages = (guest_frames >> (page.shift() - 12)) + 1;
-        HostMemory { page, frames: guest_frames, seed, state: vec![0; pages as usize], first: None }
+        HostMemory { page, frames: guest_frames, placed, seed, state: vec![0; pages as usize], first: None }
     }
 
     /// Remembers from now on for which vCPU the host backed each page. Frames that the host
@@ -111,29 +167,15 @@ impl HostMemory {
         }
     }
 
-    /// The host-physical address of `gpa`: a permutation of the guest's own page numbers
-    /// within 2^40 bytes, so that no two guest pages share a host frame.
+    /// The host-physical address of `gpa`, which tells the block's [order](order), but not where the block lies.
     #[inline]
     pub fn hpa(&self, gpa: Gpa) -> Hpa {
-        let shift = self.page.shift();
-        let number = permute(gpa.0 >> shift, 40 - shift, self.seed);
-        Hpa(number << shift | (gpa.0 & ((1 << shift) - 1)))
+        let order = match self.page {
+            PageSize::Size4K => self.placed.order(gpa.frame(), self.seed),
+            page => page.shift() - 12,
+        };
+        Hpa(BASE + (u64::from(order) << REGION) + gpa.0)
     }
-}
-
-/// A permutation of the numbers below 2^bits chosen by `seed`: odd multiplications
-/// and shifted xors are each invertible, so their composition is.
-fn permute(mut x: u64, bits: u32, seed: u64) -> u64 {
-    let mask = (1u64 << bits) - 1;
-    let high = x & !mask; // beyond the range: left where it is
-    x &= mask;
-    for round in 0..3u64 {
-        let key = seed.wrapping_add(round.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        x = x.wrapping_add(key) & mask;
-        x = x.wrapping_mul(0xff51_afd7_ed55_8ccd | 1) & mask;
-        x ^= x >> (bits / 2);
-    }
-    high | x
 }
 
 #[cfg(test)]
@@ -144,16 +186,34 @@ mod tests {
     #[test]
     fn no_two_guest_pages_share_a_host_frame() {
         for page in [PageSize::Size4K, PageSize::Size2M] {
-            let host = HostMemory::new(page, 1 << 18, 42);
-            let frames: HashSet<u64> =
-                (0..100_000u64).map(|n| host.hpa(Gpa(n << page.shift())).0 >> page.shift()).collect();
-            assert_eq!(frames.len(), 100_000);
+            for placed in [Frames::Fresh, Frames::Aged] {
+                let host = HostMemory::new(page, 1 << 18, placed, 42);
+                let at = |n: u64| host.hpa(Gpa(n << page.shift())).0 >> page.shift();
+                assert_eq!((0..100_000).map(at).collect::<HashSet<_>>().len(), 100_000);
+            }
         }
     }
 
     #[test]
+    fn an_aged_host_has_blocks_of_each_order_in_their_shares() {
+        let host = HostMemory::new(PageSize::Size4K, 1 << 20, Frames::Aged, 1);
+        let mut shares = [0u32; AGED.len()];
+        for n in 0..1u64 << 20 {
+            let of = order(host.hpa(Gpa::from_frame(n))).unwrap();
+            assert_eq!(order(host.hpa(Gpa::from_frame(n >> of << of))), Some(of), "a block has one order");
+            shares[of as usize] += 1;
+        }
+        for (share, want) in shares.iter().zip(AGED) {
+            assert!((*share as f64 / 4096.0 - f64::from(want)).abs() < 4.0, "{shares:?}");
+        }
+        let host = HostMemory::new(PageSize::Size4K, 1 << 20, Frames::Fresh, 1);
+        assert_eq!(order(host.hpa(Gpa(0x1234_5678))), Some(9));
+        assert_eq!(order(Hpa(0x1234_5678)), None, "the machine's own");
+    }
+
+    #[test]
     fn a_read_then_a_write_of_a_cold_frame_are_two_touches() {
-        let mut host = HostMemory::new(PageSize::Size4K, 16, 1);
+        let mut host = HostMemory::new(PageSize::Size4K, 16, Frames::Aged, 1);
         assert!(host.touch(Gpa(0x3000), false, 0));
         assert!(!host.touch(Gpa(0x3fff), false, 0));
         assert_eq!(host.backing(Gpa(0x3000)), Backing::Zero);
@@ -164,20 +224,20 @@ mod tests {
 
     #[test]
     fn frames_held_are_pages_of_their_own_and_none_beyond_the_memory() {
-        let mut host = HostMemory::new(PageSize::Size4K, 16, 1);
+        let mut host = HostMemory::new(PageSize::Size4K, 16, Frames::Aged, 1);
         host.hold(3, 2);
         host.hold(14, u64::MAX);
         host.hold(99, 1);
         let own = |n: &u64| host.backing(Gpa(n << 12)) == Backing::Own;
         assert_eq!((0..16).filter(own).collect::<Vec<_>>(), [3, 4, 14, 15]);
-        let mut host = HostMemory::new(PageSize::Size2M, 2048, 1);
+        let mut host = HostMemory::new(PageSize::Size2M, 2048, Frames::Aged, 1);
         host.hold(511, 2);
         assert_eq!([0u64, 1, 2].map(|n| host.backing(Gpa(n << 21)) == Backing::Own), [true, true, false]);
     }
 
     #[test]
     fn a_2_mb_page_has_no_zero_page() {
-        let mut host = HostMemory::new(PageSize::Size2M, 1024, 1);
+        let mut host = HostMemory::new(PageSize::Size2M, 1024, Frames::Aged, 1);
         assert!(host.touch(Gpa(0x3000), false, 0));
         assert_eq!(host.backing(Gpa(0x1f_ffff)), Backing::Own);
         assert!(!host.touch(Gpa(0x5000), true, 0));

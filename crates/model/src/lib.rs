@@ -51,6 +51,7 @@ pub use charge::{Charge, Costs, Place};
 pub use config::{Config, Paging};
 pub use estimate::{CONFIDENCE, Mean};
 pub use exit_log::Exit;
+pub use host::Frames;
 pub use kvm::KvmVersion;
 pub use model::{Decide, Model, Options, SwitchedOutcome, Switching};
 pub use outcome::{CacheFacts, ConfigOutcome, Estimate, Outcome, Sampling};

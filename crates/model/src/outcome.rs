@@ -4,6 +4,7 @@
 
 use crate::ages::Reuse;
 use crate::cache::CacheError;
+use crate::host::Frames;
 use crate::placement::{Placed, PlacedFacts};
 use crate::{Config, Mean, Sample, SwitchedOutcome};
 use serde::{Deserialize, Serialize};
@@ -25,6 +26,9 @@ pub struct Outcome {
     pub placed: Option<PlacedFacts>,
     /// Seed of the host frames' placement.
     pub seed: u64,
+    /// How long the host has run.
+    #[serde(default)]
+    pub host_frames: Frames,
     /// XXH3-64 of the profile as resolved (overrides included), hexadecimal.
     pub config_hash: String,
     /// XXH3-64 of the events consumed, hexadecimal.

@@ -294,7 +294,13 @@ mod tests {
         let profile = Profile::load("i5-7600", &[]).unwrap();
         for name in ["native", "nested-4k", "nested-2m", "shadow-4k", "shadow-2m"] {
             let mut guest = guest();
-            let setup = Setup { guest: &guest, vcpus: 1, kvm: profile.kvm, placed: false };
+            let setup = Setup {
+                guest: &guest,
+                vcpus: 1,
+                kvm: profile.kvm,
+                frames: Default::default(),
+                placed: false,
+            };
             let mut regime = Regime::new(Config::from_name(name).unwrap(), &profile, &setup, 4096, 1);
             regime.load_cr3(0, ROOT.0, true, &guest);
             let hypervised = name != "native";

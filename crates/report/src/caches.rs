@@ -3,6 +3,7 @@
 
 use crate::Comparison;
 use crate::text::number;
+use bifold_model::Frames;
 
 /// Classes of lines: the lines of a 4 KB page.
 const ALL: u64 = 64;
@@ -11,19 +12,22 @@ const ALL: u64 = 64;
 pub(crate) fn line(c: &Comparison) -> Option<String> {
     let facts = c.outcome.caches?;
     let n = facts.simulated_classes;
-    if n == ALL {
-        return Some("every line is simulated".into());
-    }
-    Some(format!("{n} of {ALL} lines of each page are simulated: cycles ± {} %", number(error_percent(c))))
+    let lines = if n == ALL {
+        "every line is simulated".into()
+    } else {
+        format!("{n} of {ALL} lines of each page are simulated")
+    };
+    let host = match c.outcome.host_frames {
+        Frames::Fresh => "a fresh",
+        Frames::Aged => "an aged",
+    };
+    Some(format!("{lines}, in {host} host's frames: overheads ± {} points", number(error_points(c))))
 }
 
-/// The largest error of any configuration's cycles from sampling the caches, in percent: half the
-/// width of the 95 % interval.
-fn error_percent(c: &Comparison) -> f64 {
-    let of = |o: &bifold_model::ConfigOutcome| {
-        let cycles = o.total.ideal_cycles(c.outcome.base_cpi) + o.total.extra_cycles() as f64;
-        let half = o.cache_error.map_or(0.0, |e| e.half_width_cycles);
-        if cycles > 0.0 { 100.0 * half / cycles } else { 0.0 }
-    };
-    c.outcome.configs.iter().map(of).fold(0.0, f64::max)
+/// The largest error of any configuration's overhead, in points.
+fn error_points(c: &Comparison) -> f64 {
+    let of = |o: &bifold_model::ConfigOutcome| o.cache_error.map_or(0.0, |e| e.half_width_extra_cycles);
+    let ideal = c.outcome.ideal_cycles();
+    let largest = c.outcome.configs.iter().map(of).fold(0.0, f64::max);
+    if ideal > 0.0 { 100.0 * largest / ideal } else { 0.0 }
 }

@@ -53,19 +53,23 @@ figures! {
     refs_per_walk: "1" = "References to page tables per walk.",
     exits_per_1000: "1" = "Exits per 1000 instructions.",
     data_percent: "%" = "The part of the overhead in waits for data beyond the ideal run's waits. Negative where the host's placement suits the caches better than the guest's.",
-    low_percent: "%" = "The lowest of three overheads: as stated, if the core hid nothing of any wait, and if it hid all that it can. Without data caches: at double the assumed cycles per instruction.",
-    high_percent: "%" = "The highest of the three, as low_percent. Without data caches: at half the assumed cycles per instruction.",
+    low_percent: "%" = "The lowest of three overheads: as stated, if the core hid nothing of any wait, and if it hid all that it can; less error_points. Without data caches: at double the assumed cycles per instruction.",
+    error_points: "%" = "Half the width of the 95 % interval around the overhead, in points: from the sample of lines and the draw of host frames in data caches, and from the windows of a sampled run.",
+    high_percent: "%" = "The highest of the three, and error_points more, as low_percent. Without data caches: at half the assumed cycles per instruction.",
 }
 
 impl Figures {
     /// The figures of one of `outcome`'s configurations.
     pub fn of(outcome: &Outcome, config: &ConfigOutcome) -> Figures {
-        Figures::of_total(&config.total, outcome.base_cpi, outcome.caches.as_ref())
+        let ideal = config.total.ideal_cycles(outcome.base_cpi);
+        let error = if ideal > 0.0 { 100.0 * error_cycles(config) / ideal } else { 0.0 };
+        Figures::of_total(&config.total, outcome.base_cpi, outcome.caches.as_ref(), error)
     }
 
     /// The figures of a configuration's total, where the ideal run takes `base_cpi` cycles per
-    /// instruction beside its waits for data; `caches` if data caches were simulated.
-    pub fn of_total(total: &Sample, base_cpi: f64, caches: Option<&CacheFacts>) -> Figures {
+    /// instruction beside its waits for data; `caches` if data caches were simulated. The overhead is exact but for `error`,
+    /// in points.
+    pub fn of_total(total: &Sample, base_cpi: f64, caches: Option<&CacheFacts>, error: f64) -> Figures {
         let t = total;
         let extra = t.extra_cycles();
         let long_lived = extra.saturating_sub(t.first_touch_cycles);
@@ -95,10 +99,18 @@ impl Figures {
             refs_per_walk: t.refs_per_walk(),
             exits_per_1000: per_1000(t.all_exits(), t),
             data_percent: at(t.exposed_memory_cycles() as f64 - walks as f64, 1.0),
-            low_percent: low,
-            high_percent: high,
+            low_percent: (low - error).max(0.0),
+            error_points: error,
+            high_percent: high + error,
         }
     }
+}
+
+/// Half the width of the 95 % interval around the configuration's extra cycles.
+pub(crate) fn error_cycles(config: &ConfigOutcome) -> f64 {
+    let windows = config.estimate.and_then(|e| e.half_width_cycles);
+    let caches = config.cache_error.map(|e| e.half_width_extra_cycles);
+    [windows, caches].into_iter().flatten().fold(0.0, f64::hypot)
 }
 
 /// The overhead if the core hid nothing, and if it hid all that its overlaps allow, dependent work
@@ -146,12 +158,14 @@ mod tests {
             vmm_cycles: 100,
             ..Sample::default()
         };
-        let f = Figures::of_total(&total, 1.0, Some(&CACHES));
+        let f = Figures::of_total(&total, 1.0, Some(&CACHES), 0.0);
         // Nothing hidden: 700 of 2000. All: 100 + 300 of 1250. As stated: 100 + 400 of 1700.
         assert_eq!(f.overhead_percent, 100.0 * 500.0 / 1700.0);
         assert_eq!((f.low_percent, f.high_percent), (f.overhead_percent, 35.0));
+        let wide = Figures::of_total(&total, 1.0, Some(&CACHES), 40.0);
+        assert_eq!((wide.low_percent, wide.high_percent), (0.0, 75.0));
         let overlap = CacheFacts { walk_overlap: 1.0, ..CACHES };
-        let f = Figures::of_total(&total, 1.0, Some(&overlap));
+        let f = Figures::of_total(&total, 1.0, Some(&overlap), 0.0);
         assert_eq!((f.low_percent, f.high_percent), (f.overhead_percent, 56.0));
         assert_eq!(f.data_percent, 0.0);
     }
@@ -159,7 +173,7 @@ mod tests {
     #[test]
     fn without_data_caches_the_band_is_that_of_double_and_half_the_cpi() {
         let total = Sample { instructions: 1000, walk_cycles: 100, ..Sample::default() };
-        let f = Figures::of_total(&total, 1.0, None);
+        let f = Figures::of_total(&total, 1.0, None, 0.0);
         assert_eq!((f.low_percent, f.overhead_percent, f.high_percent), (5.0, 10.0, 20.0));
     }
 }

@@ -85,12 +85,11 @@ pub(crate) fn head(c: &Comparison) -> String {
 
 fn costs(c: &Comparison) -> String {
     type Column = (&'static str, fn(&Figures) -> f64);
-    let columns: [Column; 7] = [
+    let columns: [Column; 6] = [
         ("overhead\n%", |f| f.overhead_percent),
         ("walks\n%", |f| f.walk_percent),
         ("VMM\n%", |f| f.vmm_percent),
         ("long-\nlived %", |f| f.long_lived_percent),
-        ("extra cycles\n/1000 instr.", |f| f.extra_cycles_per_1000),
         ("TLB misses\n/1000 ins.", |f| f.tlb_misses_per_1000),
         ("refs\n/walk", |f| f.refs_per_walk),
     ];
@@ -110,9 +109,14 @@ fn costs(c: &Comparison) -> String {
     let mut head: Vec<&str> = ["\nconfiguration"].into_iter().chain(columns.map(|(name, _)| name)).collect();
     head.push("exits\ncount");
     if c.outcome.caches.is_some() {
-        let max = figures.iter().map(|f| f.high_percent).fold(0.0, f64::max);
-        // Short, so that the table keeps within its width.
-        let cell = |v| fixed(v, if max >= 100.0 { 0 } else { decimals(max) });
+        // With the digits of the overhead, but for numbers whose digits after the point say nothing.
+        let max = figures.iter().map(|f| f.overhead_percent).fold(0.0, f64::max);
+        let cell = |v| fixed(v, decimals(max));
+        let data = figures.iter().map(|f| f.data_percent).fold(0.0, f64::max);
+        for (row, f) in cells.iter_mut().zip(&figures) {
+            row.insert(3, fixed(f.data_percent, decimals(data)));
+        }
+        head.insert(3, "data\n%");
         for (row, f) in cells.iter_mut().zip(&figures) {
             row.insert(2, format!("{}-{}", cell(f.low_percent), cell(f.high_percent)));
         }

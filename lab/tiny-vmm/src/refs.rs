@@ -228,7 +228,7 @@ mod tests {
             }
             at += n;
         }
-        let mut nested = Nested::new(HostMemory::new(size, 4096, 1));
+        let mut nested = Nested::new(HostMemory::new(size, 4096, Default::default(), 1));
         let mut caches = WalkCache::new(Tag::Virtual, &[], None);
         loop {
             let mut refs = Refs::default();

@@ -3,7 +3,7 @@
 
 use crate::usage::{UsageError, to_blame};
 use crate::words;
-use bifold_model::{CacheMode, Config, Paging, Profile, ProfileError};
+use bifold_model::{CacheMode, Config, Frames, Paging, Profile, ProfileError};
 use clap::{Args, ValueEnum};
 use std::path::Path;
 
@@ -42,7 +42,7 @@ pub struct ModelArgs {
     /// Simulate data caches: sampled (the default), exact or off
     ///
     /// Data and page walks go through the caches of the profile, and percentages relate to an ideal run that
-    /// waits for its data, too. `sampled` simulates 8 of the 64 lines of each page and states the error;
+    /// waits for its data, too. `sampled` simulates 9 of the 64 lines of each page and states the error;
     /// `exact` simulates all and takes several times as long. With `off`, and for a profile without
     /// `[[cache]]`, references of walks have fixed costs, and the ideal run never waits.
     #[arg(
@@ -58,6 +58,39 @@ pub struct ModelArgs {
     /// Seed for the placement of host frames
     #[arg(long, default_value_t = DEFAULT_SEED)]
     pub seed: u64,
+
+    /// How long the host has run: aged (the default) or fresh
+    ///
+    /// An aged host's free memory lies in pieces, so 4 KB frames come singly and in blocks of up to 64 KB; a
+    /// fresh host's come in blocks of 2 MB. That decides which pages share a set of a data cache. Without data caches,
+    /// the option changes nothing. docs/results/host-frames.md has what hosts were measured.
+    #[arg(
+        long,
+        value_enum,
+        default_value_t,
+        hide_possible_values = true,
+        hide_default_value = true,
+        value_name = "aged|fresh"
+    )]
+    pub host_frames: HostFrames,
+}
+
+/// How long the host has run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+#[allow(missing_docs)] // documented at `--host-frames`
+pub enum HostFrames {
+    #[default]
+    Aged,
+    Fresh,
+}
+
+impl From<HostFrames> for Frames {
+    fn from(arg: HostFrames) -> Frames {
+        match arg {
+            HostFrames::Aged => Frames::Aged,
+            HostFrames::Fresh => Frames::Fresh,
+        }
+    }
 }
 
 /// Which lines go through data caches.
@@ -126,6 +159,7 @@ impl ModelArgs {
             (self.interval.is_some(), "--interval"),
             (self.caches != CachesArg::default(), "--caches"),
             (self.seed != DEFAULT_SEED, "--seed"),
+            (self.host_frames != HostFrames::default(), "--host-frames"),
         ]
         .into_iter()
         .find_map(|(given, name)| given.then_some(name))

@@ -15,7 +15,7 @@ use crate::console::{Progress, note, note_file};
 use crate::status::Status;
 use bifold_attribute::Attribution;
 use bifold_guest::{GuestError, Written};
-use bifold_model::{CacheMode, Config, Model, Options, Outcome, PlacementOptions, Profile};
+use bifold_model::{CacheMode, Config, Frames, Model, Options, Outcome, PlacementOptions, Profile};
 use bifold_policy::Timeline;
 use bifold_policy::replay_check::OnLine;
 use bifold_report::{Comparison, Meta, Partial, Places};
@@ -38,6 +38,8 @@ pub struct Plan {
     pub configs: Vec<Config>,
     /// Seed of the host frames' placement.
     pub seed: u64,
+    /// How long the host has run.
+    pub host_frames: Frames,
     /// Length of an interval in seconds; none for the default.
     pub interval_seconds: Option<f64>,
     /// Which lines go through data caches.
@@ -96,6 +98,7 @@ impl Plan {
             profile,
             configs: configs(&model.configs)?,
             seed: model.seed,
+            host_frames: model.host_frames.into(),
             interval_seconds: model.interval,
             caches: model.caches.into(),
             time_scale: bifold_policy::timeline::TIME_SCALE,
@@ -136,6 +139,7 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
     let writer = plan.record.as_deref().map(|p| Writer::create(p, &header)).transpose()?;
     let options = Options {
         seed: plan.seed,
+        host_frames: plan.host_frames,
         interval_seconds: plan.interval_seconds.unwrap_or(Options::default().interval_seconds),
         configs: plan.configs.clone(),
         guest_frames: header.guest_frames,

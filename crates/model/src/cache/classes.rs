@@ -6,7 +6,6 @@
 //! to choose a set. So the lines of one class share no set with those of another, and simulating some
 //! classes alone loses nothing of them: it is a sample of sets, the same in every
 //! configuration. An access is known to be outside the sample before it is translated.
-//! Line 0 of a page is simulated always, beside the sample of the others.
 
 use crate::profile::CacheLevel;
 
@@ -16,7 +15,7 @@ const ALL: usize = 64;
 /// Which lines go through the data caches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CacheMode {
-    /// Those of [`SAMPLE`]'s classes, which stand for all.
+    /// Some, which stand for all: [`STRATA`].
     #[default]
     Sampled,
     /// All.
@@ -25,9 +24,37 @@ pub enum CacheMode {
     Off,
 }
 
-/// The classes of a sample, beside line 0. They are spread over the page, and no two are neighbours:
-/// neighbouring lines often belong to one object. Each stands for 9 of the 63 classes other than 0.
-pub const SAMPLE: [u8; 7] = [5, 13, 22, 31, 41, 50, 58];
+/// A stratum of lines, which a sample represents by some of them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stratum {
+    /// The simulated lines of a sample.
+    sample: &'static [u8],
+    /// Lines that each simulated one stands for.
+    weight: u64,
+}
+
+/// The strata of a sample. Objects begin at multiples of their size, so how lines are used depends on the largest
+/// power of two that divides their number. Line 0 stands for itself: a sequential stream enters each page there, and no
+/// prefetcher has fetched that line.
+pub(crate) const STRATA: [Stratum; 5] = [
+    Stratum { sample: &[0], weight: 1 },
+    // Odd lines, of each remainder by 8.
+    Stratum { sample: &[5, 23, 41, 59], weight: 8 },
+    // Twice an odd number, of each remainder by 8.
+    Stratum { sample: &[18, 46], weight: 8 },
+    // Four times an odd number.
+    Stratum { sample: &[28], weight: 8 },
+    // Multiples of 8.
+    Stratum { sample: &[56], weight: 7 },
+];
+
+/// The stratum of a line.
+pub(crate) fn stratum(line: usize) -> usize {
+    match line.trailing_zeros() {
+        _ if line == 0 => 0,
+        n => 1 + n.min(3) as usize,
+    }
+}
 
 /// The simulated classes.
 #[derive(Debug, Clone)]
@@ -37,9 +64,10 @@ pub(crate) struct Classes {
     /// A bit for each simulated class.
     pub simulated: u64,
     rank: [u8; ALL],
-    n: u8,
-    /// Lines that each simulated one stands for, except that line 0 stands for itself alone.
-    scale: u64,
+    /// By rank.
+    weights: Vec<u64>,
+    /// By rank: the line.
+    pub lines: Vec<u8>,
 }
 
 impl Classes {
@@ -47,12 +75,21 @@ impl Classes {
     /// sets, and all are simulated.
     pub fn new(mode: CacheMode, levels: &[CacheLevel], prefetch: bool) -> Classes {
         let exact = mode == CacheMode::Exact || levels.iter().any(|l| l.sets() < ALL as u64);
-        let scale = if exact { 1 } else { (ALL - 1) / SAMPLE.len() } as u64;
-        let mut classes = Classes { watched: 0, simulated: 0, rank: [u8::MAX; ALL], n: 0, scale };
-        for class in (0..ALL as u8).filter(|c| exact || *c == 0 || SAMPLE.contains(c)) {
-            classes.simulated |= 1 << class;
-            classes.rank[usize::from(class)] = classes.n;
-            classes.n += 1;
+        let mut classes = Classes {
+            watched: 0,
+            simulated: 0,
+            rank: [u8::MAX; ALL],
+            weights: Vec::new(),
+            lines: Vec::new(),
+        };
+        for line in 0..ALL as u8 {
+            let of = &STRATA[stratum(line.into())];
+            if exact || of.sample.contains(&line) {
+                classes.simulated |= 1 << line;
+                classes.rank[usize::from(line)] = classes.lines.len() as u8;
+                classes.lines.push(line);
+                classes.weights.push(if exact { 1 } else { of.weight });
+            }
         }
         let simulated = classes.simulated;
         classes.watched = if prefetch { simulated | simulated << 1 | simulated >> 1 } else { simulated };
@@ -61,15 +98,13 @@ impl Classes {
 
     /// Number of simulated classes.
     pub fn len(&self) -> u64 {
-        u64::from(self.n)
+        self.lines.len() as u64
     }
 
-    /// Lines that a simulated one stands for, by its class's rank. Line 0 is always
-    /// simulated and stands for itself: a sequential stream enters each page there, and no prefetcher
-    /// has fetched that line, so line 0 is like no other.
+    /// Lines that a simulated one stands for, by its class's rank.
     #[inline]
     pub fn weight(&self, rank: usize) -> u64 {
-        if rank == 0 { 1 } else { self.scale }
+        self.weights[rank]
     }
 
     /// The number of the address's class among the simulated ones.
@@ -87,14 +122,19 @@ mod tests {
     #[test]
     fn a_sample_has_ranks_in_order_and_watches_neighbours() {
         let sampled = Classes::new(CacheMode::Sampled, &[], true);
-        assert_eq!((sampled.len(), sampled.rank(0x7000), sampled.weight(0)), (8, Some(0), 1));
-        let ranks: Vec<_> = SAMPLE.iter().map(|&c| sampled.rank(u64::from(c) << 6 | 0x7000)).collect();
-        assert_eq!(ranks, (1..=7).map(Some).collect::<Vec<_>>());
-        assert_eq!((0..8).map(|rank| sampled.weight(rank)).sum::<u64>(), 64);
+        assert_eq!((sampled.len(), sampled.rank(0x7000), sampled.weight(0)), (9, Some(0), 1));
         assert_eq!(sampled.rank(12 << 6), None);
-        assert_eq!(sampled.watched.count_ones(), 2 + 3 * 7);
-        let bits = SAMPLE.iter().fold(1, |bits, class| bits | 1 << class);
-        assert_eq!(Classes::new(CacheMode::Sampled, &[], false).watched, bits);
+        assert_eq!(sampled.watched.count_ones(), 2 + 3 * 8);
+        assert_eq!(Classes::new(CacheMode::Sampled, &[], false).watched, sampled.simulated);
+        for (line, &rank) in sampled.rank.iter().enumerate().filter(|(_, r)| **r != u8::MAX) {
+            assert_eq!(usize::from(sampled.lines[usize::from(rank)]), line);
+        }
+        // The lines of a stratum stand for all of it.
+        for (i, of) in STRATA.iter().enumerate() {
+            assert!(of.sample.iter().all(|&line| stratum(line.into()) == i), "{i}");
+            let all = (0..ALL).filter(|&line| stratum(line) == i).count() as u64;
+            assert_eq!(of.weight * of.sample.len() as u64, all, "{i}");
+        }
         let exact = Classes::new(CacheMode::Exact, &[], true);
         assert_eq!((exact.len(), exact.weight(9), exact.watched), (64, 1, u64::MAX));
     }

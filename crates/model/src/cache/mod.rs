@@ -9,6 +9,7 @@
 
 mod classes;
 mod error;
+mod frames;
 mod hierarchy;
 mod level;
 mod neighbours;
@@ -21,9 +22,10 @@ use crate::outcome::CacheFacts;
 use crate::placement::Page;
 use crate::profile::{Memory as MemoryCosts, Profile};
 use bifold_mmu::{Gpa, Gva, Hpa};
+pub use classes::CacheMode;
 use classes::Classes;
-pub use classes::{CacheMode, SAMPLE};
 pub use error::CacheError;
+pub use frames::Draws;
 use hierarchy::{DataCaches, MOST_LEVELS};
 use neighbours::Neighbours;
 use stalls::Stalls;
@@ -42,6 +44,7 @@ pub(crate) struct Caches {
     profile: Profile,
     memory: MemoryCosts,
     classes: Classes,
+    draws: Draws,
     vcpus: usize,
     /// Latency by index of the answering level; the last is memory's.
     latency: [u64; MOST_LEVELS + 1],
@@ -74,7 +77,13 @@ pub(crate) struct Access {
 
 impl Caches {
     /// Empty caches of `configs` configurations; none if the mode or the profile has none.
-    pub fn new(profile: &Profile, mode: CacheMode, vcpus: usize, configs: usize) -> Option<Box<Caches>> {
+    pub fn new(
+        profile: &Profile,
+        mode: CacheMode,
+        draws: Draws,
+        vcpus: usize,
+        configs: usize,
+    ) -> Option<Box<Caches>> {
         let memory = profile.memory.clone().filter(|_| mode != CacheMode::Off)?;
         let specs = &profile.cache;
         let prefetch = usize::from(memory.prefetch_level).checked_sub(1);
@@ -87,6 +96,7 @@ impl Caches {
                 stalls: Stalls::new(&profile.walk, &classes),
             },
             profile: profile.clone(),
+            draws,
             memory,
             vcpus,
             latency,
@@ -162,14 +172,14 @@ impl Caches {
         place: impl Fn(usize, Gpa) -> Hpa,
         mut from_memory: impl FnMut(usize, u64),
     ) {
-        let Caches { levels, translations, ideal, configs, latency, prefetch, classes, .. } = self;
+        let Caches { levels, translations, ideal, configs, latency, prefetch, classes, draws, .. } = self;
         let weight = classes.weight(rank);
         let page = a.gva.0 >> 12;
         let Some(frames) = translations[a.vcpu].get(page, a.generation, configs.len(), translate, place)
         else {
             return;
         };
-        let line = |frame: u64| frame << 6 | (a.gva.0 >> 6 & 63);
+        let line = |frame: u64| draws.line(Hpa(frame << 12 | a.gva.0 & 0xfff));
         for (i, (one, &frame)) in std::iter::once(ideal).chain(configs).zip(frames).enumerate() {
             let answers = one.caches.access(a.vcpu, line(frame), rank, 0, a.write);
             if answers == 0 {
@@ -197,10 +207,11 @@ impl Caches {
     /// walk, as for the load that it belongs to.
     #[inline]
     pub fn walker(&mut self, config: usize, vcpu: usize, dependent: bool) -> CachedMemory<'_> {
-        let Caches { configs, classes, latency, memory, last, slots, levels, .. } = self;
+        let Caches { configs, classes, latency, memory, last, slots, levels, draws, .. } = self;
         CachedMemory {
             one: &mut configs[config],
             classes,
+            draws: *draws,
             latency,
             levels: *levels,
             first: usize::from(memory.walk_level) - 1,
@@ -248,6 +259,7 @@ impl Caches {
 pub(crate) struct CachedMemory<'a> {
     one: &'a mut Cached,
     classes: &'a Classes,
+    draws: Draws,
     latency: &'a [u64; MOST_LEVELS + 1],
     levels: usize,
     first: usize,
@@ -260,7 +272,8 @@ pub(crate) struct CachedMemory<'a> {
 impl Memory for CachedMemory<'_> {
     #[inline]
     fn touch(&mut self, guest: u8, host: u8, at: impl FnOnce() -> Hpa, _: impl FnOnce() -> Page) -> usize {
-        let at = at().0;
+        let place = at();
+        let at = place.0;
         let step = (usize::from(guest), usize::from(host));
         let Some(rank) = self.classes.rank(at) else {
             self.one.stalls.unseen_reference(step, self.dependent);
@@ -269,7 +282,7 @@ impl Memory for CachedMemory<'_> {
         let slot = (at >> 6 & self.slots) as usize;
         // The walk's line is the most recent now, and what it pushed out may be any vCPU's.
         self.last.iter_mut().for_each(|last| last[slot] = (u64::MAX, 0));
-        let answers = self.one.caches.access(self.vcpu, at >> 6, rank, self.first, false);
+        let answers = self.one.caches.access(self.vcpu, self.draws.line(place), rank, self.first, false);
         self.one.stalls.reference(step, rank, self.latency[answers], self.dependent);
         if answers == self.levels { MOST_LEVELS + 1 } else { answers + 1 }
     }
@@ -289,7 +302,8 @@ mod tests {
         ) {
             let profile = Profile::load("geometry-g", &["cache.l1d.ways=2", "cache.l1d.bytes=8192"].map(String::from)).unwrap();
             let mode = if exact { CacheMode::Exact } else { CacheMode::Sampled };
-            let new = || Caches::new(&profile, mode, vcpus, 2).unwrap();
+            let draws = Draws { seed: 1, frames: Default::default() };
+            let new = || Caches::new(&profile, mode, draws, vcpus, 2).unwrap();
             let (mut all, mut some) = (new(), new());
             let mut generation = 1;
             for (op, page, line, write) in ops {

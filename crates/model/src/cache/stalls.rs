@@ -129,8 +129,8 @@ impl Stalls {
         steps.zip(self.unseen.as_flattened()).map(of).sum::<f64>().sqrt()
     }
 
-    /// By class of the sample: the estimate of the cycles, hidden ones left out, of the classes that
-    /// this one stands for. Their spread is the error of the sample.
+    /// By class: the cycles of data, and of walks beyond what their steps' means say, hidden ones left out, of the lines
+    /// that the class stands for. The spread within a stratum is the error of the sample.
     pub(super) fn class_estimates(&self, data_overlap: f64, walk_overlap: f64) -> Vec<f64> {
         let [seen, unseen] = [&self.seen, &self.unseen].map(|n| n.as_flattened().iter().sum::<u64>() as f64);
         let weight = unseen / seen.max(1.0);
@@ -139,7 +139,7 @@ impl Stalls {
             let walks = c.walks[0] as f64 / walk_overlap + c.walks[1] as f64;
             data + weight * walks / f64::from(1 << FRACTION)
         };
-        self.classes.iter().skip(1).map(of).collect()
+        self.classes.iter().map(of).collect()
     }
 }
 

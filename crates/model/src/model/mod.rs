@@ -12,10 +12,11 @@ mod placed;
 mod sampled;
 mod switched;
 
-use crate::cache::{CacheMode, Caches};
+use crate::cache::{CacheMode, Caches, Draws};
 use crate::charge::{Charge, Charges, Place};
 use crate::exit_log::ExitLog;
 use crate::guest::GuestTables;
+use crate::host::Frames;
 use crate::paging::Setup;
 use crate::pcid::Spaces;
 use crate::placement::{PlacementOptions, Places};
@@ -36,6 +37,8 @@ pub use switched::{Decide, SwitchedOutcome, Switching};
 pub struct Options {
     /// Seed of the host frames' placement.
     pub seed: u64,
+    /// How long the host has run, which decides how the host's frames lie.
+    pub host_frames: Frames,
     /// Length of an interval in seconds of the profile's clock.
     pub interval_seconds: f64,
     /// Configurations to cost.
@@ -54,6 +57,7 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             seed: 1,
+            host_frames: Frames::default(),
             interval_seconds: 0.01,
             configs: Config::ALL.to_vec(),
             guest_frames: 1 << 18,
@@ -134,13 +138,14 @@ impl Model {
         let guest = GuestTables::new(&X86_64_4_LEVEL);
         let vcpus = options.vcpus.max(1);
         let placed = options.placed.is_some();
-        let setup = Setup { guest: &guest, vcpus, kvm: profile.kvm, placed };
+        let setup = Setup { guest: &guest, vcpus, kvm: profile.kvm, frames: options.host_frames, placed };
         let regimes: Vec<Regime> = options
             .configs
             .iter()
             .map(|&c| Regime::new(c, profile, &setup, options.guest_frames, options.seed))
             .collect();
         let tlb = Tlb::new(&profile.tlb_specs());
+        let draws = Draws { seed: options.seed, frames: options.host_frames };
         let interval = (options.interval_seconds * profile.cpu.frequency_hz as f64).max(1.0) as u64;
         Model {
             has_code: tlb.has(Side::Code),
@@ -176,7 +181,7 @@ impl Model {
             walk_mismatches: 0,
             untranslated: 0,
             charges: None,
-            caches: Caches::new(profile, options.caches, vcpus, options.configs.len()),
+            caches: Caches::new(profile, options.caches, draws, vcpus, options.configs.len()),
             places: options.placed.as_ref().map(|p| Places::new(p, vcpus, &options.configs)),
             profile: profile.clone(),
             options,
@@ -203,7 +208,13 @@ impl Model {
             return;
         }
         let placed = self.places.is_some();
-        let setup = Setup { guest: &self.guest, vcpus: self.vcpus.len(), kvm: self.profile.kvm, placed };
+        let setup = Setup {
+            guest: &self.guest,
+            vcpus: self.vcpus.len(),
+            kvm: self.profile.kvm,
+            frames: self.options.host_frames,
+            placed,
+        };
         for regime in &mut self.regimes {
             let mut host = setup.host(regime.config.host_page, self.options.guest_frames, self.options.seed);
             resident.iter().for_each(|&(gfn, frames)| host.hold(gfn, frames));
@@ -285,8 +296,11 @@ impl Model {
         let interval_cycles = self.timeline.interval();
         let (interval_starts, mut configs) = self.timeline.finish(&self.regimes);
         if let Some(caches) = &self.caches {
-            let with_error = configs.iter_mut().enumerate();
-            with_error.for_each(|(i, c)| c.cache_error = Some(caches.error(i)));
+            for (i, c) in configs.iter_mut().enumerate() {
+                let overhead =
+                    c.total.extra_cycles() as f64 / c.total.ideal_cycles(self.profile.cpu.base_cpi).max(1.0);
+                c.cache_error = Some(caches.error(i, overhead));
+            }
         }
         if let Some(places) = &mut self.places {
             places.finish(&self.profile, self.caches.is_some(), &mut configs, &self.regimes);
@@ -298,6 +312,7 @@ impl Model {
             caches: self.caches.as_ref().map(|c| c.facts()),
             placed: self.places.as_ref().map(|p| p.facts(&self.profile)),
             seed: self.options.seed,
+            host_frames: self.options.host_frames,
             config_hash: self.profile.hash(),
             input_hash: format!("{:016x}", self.hash.digest()),
             guest_frames: self.options.guest_frames,

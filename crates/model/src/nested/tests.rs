@@ -18,7 +18,7 @@ impl Side {
             entries,
             ways: 0,
         });
-        let nested = Nested::new(HostMemory::new(page, 1 << 12, 1));
+        let nested = Nested::new(HostMemory::new(page, 1 << 12, Default::default(), 1));
         Side(nested, WalkCache::new(tag, &specs, nested_tlb.then_some((4, 2))), Refs::default())
     }
 

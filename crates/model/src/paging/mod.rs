@@ -15,7 +15,7 @@ use crate::access::{Flush, Miss};
 use crate::ages::Reuse;
 use crate::counts::Counts;
 use crate::guest::GuestTables;
-use crate::host::HostMemory;
+use crate::host::{Frames, HostMemory};
 use crate::memory::{Memory, References};
 use crate::placement::Page;
 use crate::profile::ExitCosts;
@@ -62,6 +62,8 @@ pub struct Setup<'a> {
     pub vcpus: usize,
     /// The KVM whose rules the hypervisor follows.
     pub kvm: KvmVersion,
+    /// How long the host has run.
+    pub frames: Frames,
     /// Whether the host's memory remembers for which vCPU each page was backed and each table made.
     pub placed: bool,
 }
@@ -69,7 +71,7 @@ pub struct Setup<'a> {
 impl Setup<'_> {
     /// The host's memory behind a guest of `frames` 4 KB frames, none of it backed yet.
     pub fn host(&self, page: PageSize, frames: u64, seed: u64) -> HostMemory {
-        let host = HostMemory::new(page, frames, seed);
+        let host = HostMemory::new(page, frames, self.frames, seed);
         if self.placed { host.remember_first() } else { host }
     }
 }

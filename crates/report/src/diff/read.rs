@@ -8,7 +8,7 @@
 use super::{Kind, Made, Side, Total, made};
 use crate::{Figures, Guest, Input, Partial};
 use bifold_mmu::PageSize;
-use bifold_model::{CacheFacts, Config, Paging, Sample};
+use bifold_model::{CacheError, CacheFacts, Config, Paging, Sample};
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use std::fmt;
@@ -110,6 +110,7 @@ struct OfConfig {
     mode: Paging,
     host_page: PageSize,
     total: Counters,
+    cache_error: Option<CacheError>,
 }
 
 /// The counters known to this Bifold, in the order of [`Sample::COUNTERS`]; others take no memory.
@@ -334,11 +335,11 @@ impl Reading<'_> {
             if totals.first().is_some_and(|first| first.sample.instructions != sample.instructions) {
                 return self.bad(field(), "has other instructions than the first configuration");
             }
-            totals.push(Total {
-                config,
-                sample,
-                figures: Figures::of_total(&sample, o.base_cpi, o.caches.as_ref()),
-            });
+            let (ideal, error) =
+                (sample.ideal_cycles(o.base_cpi), c.cache_error.map_or(0.0, |e| e.half_width_extra_cycles));
+            let error = if ideal > 0.0 { 100.0 * error / ideal } else { 0.0 };
+            let figures = Figures::of_total(&sample, o.base_cpi, o.caches.as_ref(), error);
+            totals.push(Total { config, sample, figures });
         }
         if totals.is_empty() {
             return self.bad("outcome.configs", "is empty");

@@ -11,7 +11,7 @@ pub use race::Winner;
 pub(crate) use words::{sentences, verdict};
 
 use crate::Comparison;
-use crate::figures::at_overlaps;
+use crate::figures::{at_overlaps, error_cycles};
 use bifold_mmu::PageSize;
 use bifold_model::{Config, ConfigOutcome, Paging, Sample};
 use race::{Line, Race, equal, winner};
@@ -101,7 +101,7 @@ struct Row {
     /// Extra cycles, and the ideal run's, of a core that hides nothing and of one that hides all that it can; as stated
     /// without data caches.
     ends: [(f64, f64); 2],
-    /// Half the width of the 95 % interval around the extra cycles of a sampled run.
+    /// Half the width of the 95 % interval around the extra cycles.
     error: f64,
     /// Extra cycles in exits and the hypervisor's work.
     exits: f64,
@@ -122,8 +122,6 @@ fn rows(c: &Comparison, long_lived: bool) -> Vec<Row> {
             let (extra, ideal) = at_overlaps(total, c.outcome.base_cpi, data_overlap, walk_overlap);
             ((extra - spared as f64).max(0.0), ideal)
         };
-        let errors =
-            [o.estimate.and_then(|e| e.half_width_cycles), o.cache_error.map(|e| e.half_width_cycles)];
         Row {
             config: o.config,
             counts,
@@ -132,7 +130,7 @@ fn rows(c: &Comparison, long_lived: bool) -> Vec<Row> {
                 Some(caches) => [at(1.0, 1.0), at(caches.data_overlap, caches.walk_overlap)],
                 None => [(extra, c.outcome.ideal_cycles()); 2],
             },
-            error: errors.into_iter().flatten().fold(0.0, f64::hypot),
+            error: error_cycles(o),
             exits: total.vmm_cycles.saturating_sub(spared) as f64,
         }
     };

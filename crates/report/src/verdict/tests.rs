@@ -40,6 +40,7 @@ fn run(rows: &[(&str, u64, Sample)], hardware: Profile) -> Comparison {
             frequency_hz: hardware.cpu.frequency_hz,
             base_cpi: 1.0,
             seed: 1,
+            host_frames: Default::default(),
             config_hash: String::new(),
             input_hash: String::new(),
             guest_frames: 1,
@@ -131,7 +132,7 @@ fn a_verdict_that_depends_on_the_band_says_so() {
     assert_eq!((p.winner, &p.possible[..]), (Winner::Equal, &[Winner::Nested, Winner::Equal][..]));
     assert!(words::verdict(&c).contains("nested paging is cheaper or costs the same"));
     // The error of a sample has either sign.
-    let error = bifold_model::CacheError { half_width_cycles: 500_000.0 };
+    let error = bifold_model::CacheError { half_width_cycles: 500_000.0, half_width_extra_cycles: 500_000.0 };
     c.outcome.configs[0].cache_error = Some(error);
     assert_eq!(c.conclusions().run.pages[0].possible, [Winner::Nested, Winner::Shadow, Winner::Equal]);
     assert!(words::verdict(&c).contains("either mode may be cheaper within the band"));

@@ -136,6 +136,7 @@ pub fn comparison() -> Comparison {
             frequency_hz: 3_500_000_000,
             base_cpi: 1.0,
             seed: 1,
+            host_frames: Default::default(),
             config_hash: "0123456789abcdef".into(),
             input_hash: "fedcba9876543210".into(),
             guest_frames: 524_288,

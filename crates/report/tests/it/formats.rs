@@ -106,7 +106,8 @@ fn comparisons() -> Vec<Comparison> {
     let estimate = Estimate { exact_cycles: 5, half_width_cycles: Some(1.5), per_instruction };
     sampled.outcome.configs[0].estimate = Some(estimate);
     sampled.outcome.caches = Some(CacheFacts { simulated_classes: 8, data_overlap: 8.0, walk_overlap: 2.0 });
-    sampled.outcome.configs[0].cache_error = Some(CacheError { half_width_cycles: 9.5 });
+    sampled.outcome.configs[0].cache_error =
+        Some(CacheError { half_width_cycles: 9.5, half_width_extra_cycles: 2.5 });
     let mut attributed = comparison();
     attributed.places = Some(places(2000));
     let mut spread = comparison();

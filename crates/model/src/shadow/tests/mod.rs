@@ -204,7 +204,7 @@ impl Machine {
 
 /// A host that has backed every frame.
 pub(super) fn warm(page: PageSize) -> HostMemory {
-    let mut host = HostMemory::new(page, FRAMES, 7);
+    let mut host = HostMemory::new(page, FRAMES, Default::default(), 7);
     for gfn in 0..FRAMES {
         host.touch(Gpa::from_frame(gfn), true, 0);
     }

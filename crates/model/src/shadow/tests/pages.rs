@@ -35,7 +35,7 @@ fn prefetch_stops_at_an_absent_neighbour_even_before_the_faulting_entry() {
 
 #[test]
 fn prefetch_stops_at_a_neighbour_that_the_host_has_not_backed_for_writing() {
-    let mut host = HostMemory::new(PageSize::Size4K, FRAMES, 7);
+    let mut host = HostMemory::new(PageSize::Size4K, FRAMES, Default::default(), 7);
     (16..24).filter(|&f| f != 18).for_each(|f| _ = host.touch(Gpa::from_frame(f), true, 0));
     host.touch(Gpa::from_frame(18), false, 0); // the zero page will not do
     let mut m = Machine::with(&X86_64_4_LEVEL, host, PageSize::Size4K);
@@ -79,7 +79,7 @@ fn a_write_to_a_clean_page_at_once_is_one_exit() {
 
 #[test]
 fn a_cold_frame_costs_no_exit_of_its_own() {
-    let host = HostMemory::new(PageSize::Size4K, FRAMES, 7);
+    let host = HostMemory::new(PageSize::Size4K, FRAMES, Default::default(), 7);
     let mut m = Machine::with(&X86_64_4_LEVEL, host, PageSize::Size4K);
     m.user(0, PAGE);
     assert_eq!(m.write(USER), 1);
@@ -88,7 +88,7 @@ fn a_cold_frame_costs_no_exit_of_its_own() {
 
 #[test]
 fn a_cold_frame_read_and_then_written_costs_three_exits_as_the_host_replaces_the_zero_page() {
-    let host = HostMemory::new(PageSize::Size4K, FRAMES, 7);
+    let host = HostMemory::new(PageSize::Size4K, FRAMES, Default::default(), 7);
     let mut m = Machine::with(&X86_64_4_LEVEL, host, PageSize::Size4K);
     m.user(0, PAGE);
     assert_eq!(m.read(USER), 1);
@@ -102,7 +102,7 @@ fn a_cold_frame_read_and_then_written_costs_three_exits_as_the_host_replaces_the
 
 #[test]
 fn replacing_the_zero_page_unmaps_it_everywhere() {
-    let host = HostMemory::new(PageSize::Size4K, FRAMES, 7);
+    let host = HostMemory::new(PageSize::Size4K, FRAMES, Default::default(), 7);
     let mut m = Machine::with(&X86_64_4_LEVEL, host, PageSize::Size4K);
     m.user(0, PAGE);
     m.read(USER);
@@ -127,7 +127,7 @@ fn a_guest_2m_page_on_a_4k_host_is_a_direct_page_filled_by_blocks_of_eight() {
 
 #[test]
 fn direct_prefetch_skips_present_entries_and_ends_at_a_run_whose_first_frame_is_not_resident() {
-    let mut host = HostMemory::new(PageSize::Size4K, FRAMES, 7);
+    let mut host = HostMemory::new(PageSize::Size4K, FRAMES, Default::default(), 7);
     for f in [0, 1, 3, 5, 6, 7] {
         host.touch(Gpa::from_frame((2 << 9) + f), true, 0); // 2 and 4 are cold
     }

@@ -67,7 +67,7 @@ struct Random {
 impl Random {
     fn new(five: bool, cold: bool, host: PageSize, direct: PageSize, budget: usize) -> Random {
         let format = if five { &X86_64_5_LEVEL } else { &X86_64_4_LEVEL };
-        let memory = if cold { HostMemory::new(host, FRAMES, 3) } else { warm(host) };
+        let memory = if cold { HostMemory::new(host, FRAMES, Default::default(), 3) } else { warm(host) };
         let mut m = Machine::with(format, memory, direct);
         let mut spaces = vec![m.root];
         while spaces.len() < SPACES {

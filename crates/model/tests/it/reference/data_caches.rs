@@ -2,12 +2,16 @@
 //! Data caches as lists of lines, one list per set, most recent first; nothing left out
 //! because it cannot matter.
 
-use bifold_model::{CacheLevel, Content, Profile};
+use bifold_mmu::Hpa;
+use bifold_model::cache::Draws;
+use bifold_model::{CacheLevel, Content, Options, Profile};
 use std::collections::{BTreeSet, HashMap};
 
 pub struct DataCaches {
     levels: Vec<CacheLevel>,
     cpus: usize,
+    /// Where a line lies.
+    draws: Draws,
     latency: Vec<u64>,
     prefetch: usize,
     walk: usize,
@@ -29,6 +33,7 @@ impl DataCaches {
         Some(DataCaches {
             levels: profile.cache.clone(),
             cpus,
+            draws: Draws { seed: Options::default().seed, frames: Default::default() },
             latency,
             prefetch: memory.prefetch_level.into(),
             walk: memory.walk_level.into(),
@@ -112,7 +117,7 @@ impl DataCaches {
         }
         let near = used.contains(&(line + 1)) || line > 0 && used.contains(&(line - 1));
         used.insert(line);
-        let mut answers = self.look(cpu, at >> 6, 1, write);
+        let mut answers = self.look(cpu, self.draws.line(Hpa(at)), 1, write);
         if near && self.prefetch != 0 && answers > 1 {
             answers = answers.min(self.prefetch);
             // The first level's own prefetcher would leave a hit.
@@ -123,7 +128,7 @@ impl DataCaches {
     }
 
     pub fn walk(&mut self, cpu: usize, at: u64) {
-        let answers = self.look(cpu, at >> 6, self.walk, false);
+        let answers = self.look(cpu, self.draws.line(Hpa(at)), self.walk, false);
         self.walk_cycles += self.latency[answers - 1];
     }
 }

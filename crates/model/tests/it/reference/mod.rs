@@ -139,7 +139,7 @@ impl Reference {
     pub fn new(profile: &Profile, config: Config, frames: u64, cpus: usize, seed: u64) -> Self {
         let host = (config.mode == Paging::Nested).then(|| Host {
             page: config.host_page,
-            place: HostMemory::new(config.host_page, frames, seed),
+            place: HostMemory::new(config.host_page, frames, Default::default(), seed),
             backed: HashMap::new(),
             mapped: HashMap::new(),
             upper: HashSet::new(),
