@@ -397,6 +397,7 @@ fn last_words(s: &Shared, t: &mut Tally, wrong: &mut Vec<String>) -> Result<()> 
 /// no vCPU is entered that has interrupts off: a few events may come first.
 fn runs_to_its_end(v: &Vcpu, t: &mut Tally) -> Result<(), String> {
     const RFLAGS_IF: u64 = 0x200;
+    let mut another = false;
     for _ in 0..4 {
         let mut regs = kvm_regs { rip: CODE, rsp: STACK_TOP, rflags: 2 | RFLAGS_IF, ..Default::default() };
         let _ = t.call(kvm::SET_REGS, v.call(kvm::SET_REGS, &mut regs));
@@ -405,6 +406,15 @@ fn runs_to_its_end(v: &Vcpu, t: &mut Tally) -> Result<(), String> {
         match (end, port) {
             (Ok(_), Some(PORT_END)) => return Ok(()),
             (Ok(_), Some(_)) => {}
+            (Ok(_), None) if v.exit_reason() == KVM_EXIT_FAIL_ENTRY && !another => {
+                // kvm-intel leaves an event whose entry failed in the VMCS, until another event takes its place: one that
+                // user space gave an error code that its vector has not, for example.
+                another = true;
+                count(&mut t.tolerated, "an event whose entry failed stays in the VMCS");
+                let mut e: kvm_vcpu_events = v.get(kvm::GET_VCPU_EVENTS).unwrap_or_default();
+                e.exception = kvm_vcpu_events__bindgen_ty_1 { injected: 1, nr: 3, ..Default::default() };
+                let _ = t.call(kvm::SET_VCPU_EVENTS, v.call(kvm::SET_VCPU_EVENTS, &mut e));
+            }
             (end, _) => {
                 let state = v.get::<kvm_regs>(kvm::GET_REGS);
                 return Err(format!("{end:?}, exit {}, {state:x?}", v.exit_reason()));
