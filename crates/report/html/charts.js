@@ -1,5 +1,5 @@
-// Draws the report's charts from the embedded data. The table and the JSON output have every number
-// of the charts.
+// Draws the report's charts from the embedded data. Where a chart writes a number that the table has, the number is
+// the table's cell.
 (() => {
   "use strict";
   const data = JSON.parse(document.getElementById("data").textContent);
@@ -22,11 +22,16 @@
   const configColour = (configs) => ({ domain: configs, range: configs.map((c) => css("--" + c)) });
 
   const overhead = () => {
-    const parts = data.bars.flatMap((b) => [
-      { config: b.config, part: "page walks", order: 0, percent: b.walk },
-      { config: b.config, part: "hypervisor", order: 1, percent: b.vmm },
-    ]);
-    const sums = data.bars.map((b) => ({ config: b.config, sum: b.walk + b.vmm, long_lived: b.long_lived }));
+    const kinds = [
+      { part: "page walks", field: "walk", cell: "walks", opacity: 1 },
+      { part: "hypervisor", field: "vmm", cell: "hypervisor", opacity: 0.5 },
+      ...(data.has_data ? [{ part: "waits for data", field: "data", cell: "data", opacity: 0.22 }] : []),
+    ];
+    const parts = data.bars.flatMap((b) => kinds.map(({ part, field, cell }, order) =>
+      ({ config: b.config, part, order, percent: b[field], text: b.cells[cell] })));
+    // The label stands behind the bar. A bar whose waits for data are negative is longer than the overhead.
+    const sums = data.bars.map((b) => ({ config: b.config, long_lived: b.long_lived,
+      end: Math.max(b.overhead, b.walk + b.vmm), text: b.cells.all, later: b.cells["long-lived"] }));
     return {
       ...base(), height: rows,
       layer: [
@@ -38,13 +43,14 @@
             x: { field: "percent", type: "quantitative", stack: "zero", title: "overhead, % of the ideal run",
               axis: { tickCount: 6 } },
             color: { field: "config", type: "nominal", scale: configColour(data.configs), legend: null },
-            opacity: { field: "part", type: "ordinal", title: null, sort: ["page walks", "hypervisor"],
-              scale: { domain: ["page walks", "hypervisor"], range: [1, 0.45] },
-              legend: { symbolFillColor: css("--native"), symbolStrokeColor: css("--native") } },
+            opacity: { field: "part", type: "ordinal", title: null, sort: kinds.map((k) => k.part),
+              scale: { domain: kinds.map((k) => k.part), range: kinds.map((k) => k.opacity) },
+              legend: { symbolFillColor: css("--native"), symbolStrokeColor: css("--native"),
+                columns: bifold.narrow() ? 2 : 0 } },
             order: { field: "order" },
             tooltip: [
               { field: "config", title: "configuration" }, { field: "part", title: "part" },
-              { field: "percent", type: "quantitative", format: ",.2f", title: "overhead, % of the ideal run" },
+              { field: "text", title: "overhead, % of the ideal run" },
             ],
           },
         },
@@ -55,7 +61,7 @@
             y: configY, x: { field: "long_lived", type: "quantitative" },
             tooltip: [
               { field: "config", title: "configuration" },
-              { field: "long_lived", type: "quantitative", format: ",.2f", title: "overhead when long-lived, %" },
+              { field: "later", title: "overhead when long-lived, %" },
             ],
           },
         },
@@ -63,8 +69,7 @@
           data: { values: sums },
           mark: { type: "text", align: "left", dx: 8, fontSize: 12, color: css("--ink") },
           encoding: {
-            y: configY, x: { field: "sum", type: "quantitative" },
-            text: { field: "sum", type: "quantitative", format: ",.2f" },
+            y: configY, x: { field: "end", type: "quantitative" }, text: { field: "text" },
           },
         },
       ],
@@ -80,22 +85,37 @@
     return points.concat(points.filter((p) => p.to === end).map((p) => ({ ...p, from: end })));
   };
 
-  const stacked = (values, field, title, key, order, colours, extra) => ({
-    ...base(), height: rows, data: { values },
-    mark: { type: "bar", height: 20 },
-    encoding: {
-      y: configY,
-      x: { field, type: "quantitative", stack: "zero", title, axis: { tickCount: 5 } },
-      color: { field: key, type: "nominal", sort: order, title: null,
-        scale: { domain: order, range: colours }, legend: { columns: 3 } },
-      order: { field: "order", type: "quantitative" },
-      tooltip: [
-        { field: "config", title: "configuration" }, { field: key, title: key },
-        { field, type: "quantitative", format: extra.format, title },
-        ...(extra.doc ? [{ field: "doc", title: "meaning" }] : []),
+  // Bars of a count's parts; behind each stands the sum as the table has it.
+  const stacked = (values, field, title, key, order, colours, extra) => {
+    const sums = data.bars.map((b) => ({ config: b.config, text: b.cells[extra.cell],
+      sum: values.filter((v) => v.config === b.config).reduce((sum, v) => sum + v[field], 0) }));
+    return {
+      ...base(), height: rows,
+      layer: [
+        {
+          data: { values },
+          mark: { type: "bar", height: 20 },
+          encoding: {
+            y: configY,
+            x: { field, type: "quantitative", stack: "zero", title, axis: { tickCount: bifold.narrow() ? 3 : 5 } },
+            color: { field: key, type: "nominal", sort: order, title: null,
+              scale: { domain: order, range: colours }, legend: { columns: bifold.narrow() ? 2 : 3 } },
+            order: { field: "order", type: "quantitative" },
+            tooltip: [
+              { field: "config", title: "configuration" }, { field: key, title: key },
+              { field, type: "quantitative", format: extra.format, title },
+              ...(extra.doc ? [{ field: "doc", title: "meaning" }] : []),
+            ],
+          },
+        },
+        {
+          data: { values: sums },
+          mark: { type: "text", align: "left", dx: 6, fontSize: 12, color: css("--ink") },
+          encoding: { y: configY, x: { field: "sum", type: "quantitative" }, text: { field: "text" } },
+        },
       ],
-    },
-  });
+    };
+  };
 
   const specs = () => {
     const misses = data.bars.flatMap((b) =>
@@ -117,9 +137,9 @@
         timeline("cold", "overhead of a cold start, %", closed(hypervised),
           data.configs.filter((c) => c !== "native"), 160),
       misses: stacked(misses, "per", "TLB misses per 1000 instructions", "size", SIZES,
-        ["#5b8c85", "#94c9a9", "#d9e8b0"], { format: ",.3f" }),
+        ["#5b8c85", "#94c9a9", "#d9e8b0"], { cell: "TLB misses", format: ",.3f" }),
       exits: REASONS.length && stacked(exits, "count", "exits, count", "reason", REASONS,
-        REASON_COLOURS, { format: ",", doc: true }),
+        REASON_COLOURS, { cell: "exits", format: ",", doc: true }),
     };
   };
 

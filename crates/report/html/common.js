@@ -23,10 +23,13 @@ const bifold = (() => {
     },
   });
 
+  // Whether the screen has no room for a row of all names and for many ticks.
+  const narrow = () => window.innerWidth < 600;
+
   // Short runs in milliseconds: axis labels of 0.0002 run into each other.
   const unit = (end) => (end < 1 ? { name: "ms", factor: 1000 } : { name: "s", factor: 1 });
   const time = (unit, end) => ({
-    title: "time of the ideal run, " + unit.name, axis: { grid: false, tickCount: 10 },
+    title: "time of the ideal run, " + unit.name, axis: { grid: false, tickCount: narrow() ? 5 : 10 },
     scale: { nice: false, ...(end ? { domain: [0, end * unit.factor] } : {}) },
   });
 
@@ -99,12 +102,11 @@ const bifold = (() => {
         y,
         color: { field: "config", type: "nominal", sort: names, title: null,
           scale: { domain: names, range: names.map(colour) },
-          // On a narrow screen a row of all names would be cut off.
           legend: { symbolType: "stroke", symbolStrokeWidth: 3, symbolSize: 300,
-            columns: window.innerWidth < 600 ? (aligned ? 1 : 2) : 0 } },
+            columns: narrow() ? (aligned ? 1 : 2) : 0 } },
         // Large host pages are dashed: two lines on top of each other can both be seen.
         strokeDash: { field: "config", type: "nominal", sort: names, title: null,
-          scale: { domain: names, range: names.map((c) => (c.endsWith("-2m") ? [6, 4] : [1, 0])) } },
+          scale: { domain: names, range: names.map((c) => (c.endsWith("-2m") ? [6, 4] : c.endsWith("-1g") ? [2, 3] : [1, 0])) } },
         opacity: { condition: { param: "picked", value: 1 }, value: 0.12 },
         tooltip: [
           { field: "config", title: "configuration" },
@@ -184,5 +186,5 @@ const bifold = (() => {
     }
   }).catch(() => {}); // Charts work without the link too.
 
-  return { css, base, unit, curves, strips, embed, linked };
+  return { css, base, narrow, unit, curves, strips, embed, linked };
 })();

@@ -14,7 +14,7 @@
       points.map(([t, y]) => ({ name, t: t / unit.by, y })));
     const zoom = { name: "zoom", select: { type: "interval", encodings: ["x"] }, bind: "scales" };
     const x = { field: "t", type: "quantitative", title: "time, " + unit.name,
-      axis: { grid: false, tickCount: 12 }, scale: { nice: false, domain: [0, end / unit.by] } };
+      axis: { grid: false, tickCount: bifold.narrow() ? 5 : 12 }, scale: { nice: false, domain: [0, end / unit.by] } };
     const line = {
       data: { values },
       params: [zoom, { name: "picked", select: { type: "point", fields: ["name"] }, bind: "legend" }],
@@ -24,7 +24,7 @@
         y: { field: "y", type: "quantitative", title: chart.unit, axis: { tickCount: 5, minExtent: 60 } },
         color: { field: "name", type: "nominal", sort: names, title: null,
           scale: { domain: names, range: names.map((_, i) => COLOURS[i % COLOURS.length]) },
-          legend: names.length > 1 ? { symbolType: "stroke", symbolStrokeWidth: 3, symbolSize: 300, columns: 5 } : null },
+          legend: names.length > 1 ? { symbolType: "stroke", symbolStrokeWidth: 3, symbolSize: 300, columns: bifold.narrow() ? 2 : 5 } : null },
         strokeDash: { field: "name", type: "nominal", sort: names, legend: null,
           scale: { domain: names, range: names.map((_, i) => (i < COLOURS.length ? [1, 0] : [5, 3])) } },
         opacity: { condition: { param: "picked", value: 1 }, value: 0.12 },

@@ -9,12 +9,14 @@
 use crate::flames::flames;
 use crate::page::{self, PageTable};
 use crate::template::{STYLE, environment, scripts};
-use crate::text::{decimals, fixed, grouped, number, seconds};
+use crate::text::{decimals, fixed, grouped, number, page_words, seconds};
 use crate::{Comparison, Figures, RenderError, caches, clock, placement, policies, verdict};
+use bifold_mmu::PageSize;
 use bifold_model::{Paging, Sample};
 use bifold_policy::evaluate::Evaluation;
 use minijinja::context;
 use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
 
 const TEMPLATE: &str = include_str!("../html/report.html.j2");
 
@@ -35,9 +37,13 @@ struct Bar {
     config: String,
     walk: f64,
     vmm: f64,
+    data: f64,
+    overhead: f64,
     long_lived: f64,
     /// Misses per 1000 instructions by page size.
     misses: [f64; 3],
+    /// The table's cells by the names of their columns, so that a chart and the table show the same numbers.
+    cells: BTreeMap<&'static str, String>,
 }
 
 /// Exits for one reason in one configuration.
@@ -62,6 +68,8 @@ struct Point {
 #[derive(Serialize)]
 struct Charts {
     configs: Vec<String>,
+    /// Whether the bars have a part for waits for data.
+    has_data: bool,
     bars: Vec<Bar>,
     exits: Vec<ExitBar>,
     timeline: Vec<Point>,
@@ -102,6 +110,8 @@ pub(crate) fn render(c: &Comparison, spread: Option<&[PageTable]>) -> Result<Str
         input_hash => o.input_hash,
         interval => seconds(o.interval_cycles as f64 / o.frequency_hz.max(1) as f64),
         rows => rows(c),
+        modes => o.configs.iter().map(|r| r.config.mode).collect::<BTreeSet<_>>(),
+        sizes => sizes(c),
         priors => priors.iter().map(|p| p.split_once(": ").unwrap_or((p, ""))).collect::<Vec<_>>(),
         checks => verdict::checks(c).iter()
             .map(|(what, made, bad)| (*what, grouped(*made), grouped(*bad)))
@@ -128,27 +138,55 @@ fn evaluation(c: &Comparison) -> Option<&Evaluation> {
     c.policies.as_ref()?.evaluation.as_ref().ok()
 }
 
-/// The table: one row per configuration, cells as text.
-fn rows(c: &Comparison) -> Vec<Row> {
-    let columns: [fn(&Figures) -> f64; 9] = [
-        |f| f.overhead_percent,
-        |f| f.walk_percent,
-        |f| f.vmm_percent,
-        |f| f.long_lived_percent,
-        |f| f.low_percent,
-        |f| f.high_percent,
-        |f| f.extra_cycles_per_1000,
-        |f| f.tlb_misses_per_1000,
-        |f| f.refs_per_walk,
+/// A column of the table.
+#[derive(Clone, Copy)]
+struct Column {
+    name: &'static str,
+    get: fn(&Figures) -> f64,
+}
+
+/// The columns of the table, except for the count of exits. Waits for data have a column if data caches were simulated.
+fn columns(c: &Comparison) -> Vec<Column> {
+    let column = |name, get| Column { name, get };
+    let waits = c.outcome.caches.map(|_| column("data", |f| f.data_percent));
+    let before = [
+        column("all", |f| f.overhead_percent),
+        column("walks", |f| f.walk_percent),
+        column("hypervisor", |f| f.vmm_percent),
     ];
+    let behind = [
+        column("long-lived", |f| f.long_lived_percent),
+        column("from", |f| f.low_percent),
+        column("to", |f| f.high_percent),
+        column("extra cycles", |f| f.extra_cycles_per_1000),
+        column("TLB misses", |f| f.tlb_misses_per_1000),
+        column("references per walk", |f| f.refs_per_walk),
+    ];
+    before.into_iter().chain(waits).chain(behind).collect()
+}
+
+/// The table's row of each configuration, cells as text; the count of exits comes last.
+fn rows(c: &Comparison) -> Vec<Row> {
+    let columns = columns(c);
     let all: Vec<Figures> = c.outcome.configs.iter().map(|r| Figures::of(&c.outcome, r)).collect();
-    let places = columns.map(|get| decimals(all.iter().map(get).fold(0.0, f64::max)));
+    let widest = |column: &Column| decimals(all.iter().map(column.get).fold(0.0, f64::max));
+    let places: Vec<usize> = columns.iter().map(widest).collect();
     let row = |(r, f): (&bifold_model::ConfigOutcome, &Figures)| {
-        let cells = columns.iter().zip(places).map(|(get, places)| fixed(get(f), places));
+        let cells = columns.iter().zip(&places).map(|(column, places)| fixed((column.get)(f), *places));
         let cells = cells.chain([grouped(r.total.all_exits())]).collect();
         Row { name: r.config.name(), mode: r.config.mode, cells }
     };
     c.outcome.configs.iter().zip(&all).map(row).collect()
+}
+
+/// The sizes of host pages in the names of the configurations, with their words: `4k`, `4 KB`.
+fn sizes(c: &Comparison) -> Vec<(&'static str, &'static str)> {
+    let has = |page| {
+        let paged = |m| matches!(m, Paging::Nested | Paging::Shadow);
+        c.outcome.configs.iter().any(|r| paged(r.config.mode) && r.config.host_page == page)
+    };
+    let all = [("4k", PageSize::Size4K), ("2m", PageSize::Size2M), ("1g", PageSize::Size1G)];
+    all.into_iter().filter(|(_, page)| has(*page)).map(|(name, page)| (name, page_words(page))).collect()
 }
 
 fn data(c: &Comparison) -> Charts {
@@ -158,18 +196,25 @@ fn data(c: &Comparison) -> Charts {
         let name = format!("exits_{reason}");
         Sample::COUNTERS.iter().find(|c| c.name == name).map_or("", |c| c.doc)
     };
+    let names = columns(c).into_iter().map(|column| column.name).chain(["exits"]);
+    let names: Vec<&str> = names.collect();
     Charts {
         configs: o.configs.iter().map(|r| r.config.name()).collect(),
+        has_data: o.caches.is_some(),
         bars: o
             .configs
             .iter()
-            .map(|r| {
+            .zip(rows(c))
+            .map(|(r, row)| {
                 let (f, t) = (Figures::of(o, r), &r.total);
                 Bar {
                     config: r.config.name(),
                     walk: f.walk_percent,
                     vmm: f.vmm_percent,
+                    data: if o.caches.is_some() { f.data_percent } else { 0.0 },
+                    overhead: f.overhead_percent,
                     long_lived: f.long_lived_percent,
+                    cells: names.iter().copied().zip(row.cells).collect(),
                     misses: [t.tlb_misses_4k, t.tlb_misses_2m, t.tlb_misses_1g].map(|n| per_1000(n, t)),
                 }
             })

@@ -6,6 +6,7 @@
 mod diff;
 mod fixture;
 mod formats;
+mod html;
 mod outputs;
 mod policies;
 mod runs;
