@@ -77,4 +77,4 @@ pub use show::Show;
 pub use spread::Spread;
 pub use text::{grouped, seconds, shell_words, wrapped};
 pub use text_table::{keyed_table as text_table_with_keys, table as text_table};
-pub use verdict::{Change, Conclusion, Conclusions, Flip, PageConclusion, Winner};
+pub use verdict::{Change, Conclusion, Conclusions, Flip, PageConclusion, RankedChange, Winner};

@@ -74,3 +74,52 @@ fn the_readme_quotes_what_the_comparison_with_kvm_counted() {
         assert!(text.contains(&line), "{page} does not say{line}");
     }
 }
+
+/// The commands of a page's blocks of shell, without `sudo`, comments and what a pipe takes.
+fn commands_of(page: &str) -> Vec<String> {
+    let blocks = page.split("```sh\n").skip(1).map(|block| block.split("```").next().unwrap());
+    let lines = blocks.flat_map(str::lines).map(|l| l.split(" #").next().unwrap().trim());
+    lines.map(|l| l.trim_start_matches("sudo ").to_owned()).filter(|l| !l.is_empty()).collect()
+}
+
+#[test]
+fn the_page_of_changes_has_commands_and_options_that_exist() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/what-to-do-now.md");
+    let page = std::fs::read_to_string(&path).unwrap();
+    let verbs: Vec<String> = commands_of(&page).into_iter().filter(|c| c.starts_with("bifold ")).collect();
+    assert!(verbs.len() >= 8, "{verbs:?}");
+    for command in verbs {
+        // Help ends the parser's work before anything runs, and an unknown option ends it before help.
+        let own = command.trim_start_matches("bifold ").split(" -- ").next().unwrap();
+        let run = bifold(&format!("{own} --help"));
+        assert_eq!(run.status, 0, "{command}: {}", run.stderr);
+    }
+    // What the sentences of a result name has a part of the page.
+    for word in
+        ["`2 MB host pages`", "`1 GB host pages`", "`shadow paging`", "`--thp always`", "`--kpti off`"]
+    {
+        assert!(page.contains(word), "{word}");
+    }
+}
+
+/// QEMU's own help lists each property of the memory backends that the page names.
+#[test]
+fn the_page_of_changes_has_qemu_s_own_options() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/what-to-do-now.md");
+    let page = std::fs::read_to_string(&path).unwrap();
+    let objects: Vec<&str> =
+        page.lines().filter_map(|l| l.split("-object ").nth(1)?.split(' ').next()).collect();
+    assert_eq!(objects.len(), 3, "{objects:?}");
+    for object in objects {
+        let mut parts = object.split(',');
+        let backend = parts.next().unwrap();
+        let help = std::process::Command::new("qemu-system-x86_64")
+            .args(["-object", &format!("{backend},help")])
+            .output()
+            .expect("tools/setup installs QEMU");
+        let help = String::from_utf8(help.stdout).unwrap();
+        for property in parts.map(|p| p.split('=').next().unwrap()).filter(|p| *p != "id") {
+            assert!(help.contains(&format!("  {property}=<")), "{backend} has no {property}:\n{help}");
+        }
+    }
+}

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Conclusions of a comparison: for each host page size the cheaper paging mode and the exit costs for
-//! which that holds, and what to change. [`words`] makes sentences of them.
+//! which that holds, and what to change. [`words`] makes sentences of them, [`rank`] orders the changes by gain.
 
 mod checks;
 mod race;
+mod rank;
 mod words;
 
 pub(crate) use checks::{caveats, checks, checks_line};
 pub use race::Winner;
+pub use rank::RankedChange;
 pub(crate) use words::{sentences, verdict};
 
 use crate::Comparison;
@@ -37,6 +39,8 @@ pub struct Conclusion {
     /// Changes to make in their order, starting from KVM's default (nested paging on 4 KB host pages) or
     /// from the first configuration that was modelled; empty if no configuration is cheaper.
     pub changes: Vec<Change>,
+    /// Single changes of the same configuration, the largest gain first; at most three.
+    pub ranked: Vec<RankedChange>,
 }
 
 /// Nested against shadow paging on one host page size.
@@ -108,7 +112,10 @@ struct Row {
 }
 
 pub(crate) fn conclusions(c: &Comparison) -> Conclusions {
-    Conclusions { run: conclusion(c, &rows(c, false)), long_lived: conclusion(c, &rows(c, true)) }
+    Conclusions {
+        run: conclusion(c, &rows(c, false), false),
+        long_lived: conclusion(c, &rows(c, true), true),
+    }
 }
 
 /// The configurations under a hypervisor, in the order of [`Config::ALL`].
@@ -140,13 +147,17 @@ fn rows(c: &Comparison, long_lived: bool) -> Vec<Row> {
     hypervised.map(row).collect()
 }
 
-fn conclusion(c: &Comparison, rows: &[Row]) -> Conclusion {
+fn conclusion(c: &Comparison, rows: &[Row], long_lived: bool) -> Conclusion {
     let page = |host_page: PageSize| {
         let of = |mode| rows.iter().find(|r| r.config == Config { mode, host_page });
         Some(page_conclusion(c, of(Paging::Nested)?, of(Paging::Shadow)?))
     };
     let pages = [PageSize::Size4K, PageSize::Size2M, PageSize::Size1G].into_iter().filter_map(page);
-    Conclusion { pages: pages.collect(), changes: changes(c, rows) }
+    Conclusion {
+        pages: pages.collect(),
+        changes: changes(c, rows),
+        ranked: rank::ranked(c, rows, long_lived),
+    }
 }
 
 fn percent(c: &Comparison, cycles: f64) -> f64 {
@@ -238,11 +249,21 @@ fn cheaper(race: &Race, value: f64) -> Winner {
     if of(race.nested) < of(race.shadow) { Winner::Nested } else { Winner::Shadow }
 }
 
+/// Whether a change lowers the cost by so much that the assumed costs decide it.
+fn pays(from: &Row, to: &Row, ideal: f64) -> bool {
+    to.extra < from.extra && !equal(to.extra, from.extra, ideal)
+}
+
+/// Whether a change is of the mode or of the page size, and not of both.
+fn one_step(a: &Row, b: &Row) -> bool {
+    (a.config.mode == b.config.mode) != (a.config.host_page == b.config.host_page)
+}
+
 /// Single steps from the first configuration to the cheapest, each of which lowers the cost.
 fn changes(c: &Comparison, rows: &[Row]) -> Vec<Change> {
     let ideal = c.outcome.ideal_cycles();
     let Some(first) = rows.first() else { return Vec::new() };
-    let pays = |from: &Row, to: &Row| to.extra < from.extra && !equal(to.extra, from.extra, ideal);
+    let pays = |from: &Row, to: &Row| pays(from, to, ideal);
     let cheapest = |from: &Row, may: &dyn Fn(&Row) -> bool| {
         let better = rows.iter().filter(|r| may(r) && pays(from, r)).copied();
         better.min_by(|a, b| a.extra.total_cmp(&b.extra))
@@ -253,9 +274,6 @@ fn changes(c: &Comparison, rows: &[Row]) -> Vec<Change> {
         from_percent: percent(c, from.extra),
         to_percent: percent(c, to.extra),
     };
-    // A step changes the mode or the page size, not both.
-    let one_step =
-        |a: &Row, b: &Row| (a.config.mode == b.config.mode) != (a.config.host_page == b.config.host_page);
     match cheapest(first, &|r| one_step(first, r)) {
         Some(second) => {
             let third = cheapest(&second, &|r| one_step(&second, r) && !one_step(first, r));

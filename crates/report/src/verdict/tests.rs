@@ -198,6 +198,76 @@ fn what_to_change_is_one_step_after_the_other_or_nothing() {
     assert_eq!(steps([400_000, 500_000, 600_000, 100_000]), ["nested-4k shadow-2m"]);
 }
 
+/// The names and the gains of the ranked changes of these walk cycles.
+fn ranked(rows: &[(&str, u64)]) -> Vec<(String, String)> {
+    let rows: Vec<_> = rows.iter().map(|(name, walks)| (*name, *walks, Sample::default())).collect();
+    let ranked = run(&rows, profile(&[])).conclusions().run.ranked;
+    ranked.into_iter().map(|r| (r.to, format!("{:.1}", r.gain_points))).collect()
+}
+
+#[test]
+fn changes_are_ranked_by_their_gain_and_a_second_change_has_to_pay() {
+    let found = |rows: &[(&str, u64)]| -> Vec<String> {
+        ranked(rows).into_iter().map(|(to, gain)| format!("{to} {gain}")).collect()
+    };
+    let four = |w: [u64; 4]| {
+        found(&[("nested-4k", w[0]), ("nested-2m", w[1]), ("shadow-4k", w[2]), ("shadow-2m", w[3])])
+    };
+    assert!(four([100_000, 200_000, 300_000, 400_000]).is_empty());
+    assert!(four([1_000_000, 990_000, 990_000, 990_000]).is_empty());
+    let all = ["shadow-2m 8.0", "shadow-4k 5.0", "nested-2m 4.0"];
+    assert_eq!(four([900_000, 500_000, 400_000, 100_000]), all);
+    // Shadow paging on top of 2 MB pages saves nothing, so only the pages are named.
+    assert_eq!(four([900_000, 100_000, 950_000, 99_000]), ["nested-2m 8.0"]);
+    assert_eq!(four([400_000, 500_000, 600_000, 100_000]), ["shadow-2m 3.0"]);
+    let five =
+        [("nested-4k", 900_000), ("nested-2m", 500_000), ("nested-1g", 300_000), ("shadow-4k", 600_000)];
+    assert_eq!(found(&five), ["nested-1g 6.0", "nested-2m 4.0", "shadow-4k 3.0"]);
+    let six = [five.as_slice(), &[("shadow-2m", 100_000)]].concat();
+    assert_eq!(found(&six), ["shadow-2m 8.0", "nested-1g 6.0", "nested-2m 4.0"]);
+}
+
+#[test]
+fn a_change_is_told_with_its_cost_in_memory_and_the_settings_that_the_run_cannot_rank() {
+    let backed = |small, huge| Sample { frames_backed: small, huge_frames_backed: huge, ..Sample::default() };
+    let mut c = run(
+        &[("nested-4k", 900_000, backed(2560, 0)), ("nested-2m", 100_000, backed(0, 9))],
+        profile(&["exit.back_huge.cycles=0".into(), "exit.back_frame.cycles=0".into()]),
+    );
+    let change = |c: &Comparison| {
+        let all = words::sentences(c);
+        let at = all.iter().position(|(label, _)| *label == "change").unwrap();
+        all[at..].iter().map(|(_, text)| text.clone()).collect::<Vec<_>>()
+    };
+    let first = "From nested-4k to nested-2m (2 MB host pages): overhead falls by 8.00 points, from 9.00 % to 1.00 %; \
+                 the host backs 18.00 MiB of guest memory in place of 10.00 MiB.";
+    let how = "How to change, check and undo: docs/guide/what-to-do-now.md";
+    assert_eq!(change(&c), [first, how]);
+    let old = &c.conclusions().long_lived.ranked[0];
+    assert_eq!((old.from_backed_bytes, old.to_backed_bytes), (None, None), "all memory is backed");
+    let guest = |thp: &str, kpti| crate::Guest {
+        region: None,
+        command: vec!["true".into()],
+        timing: None,
+        vcpus: 1,
+        nodes: None,
+        kpti: Some(kpti),
+        thp: Some(thp.into()),
+        memory_mib: None,
+        root: None,
+        kernel: None,
+        qemu: None,
+    };
+    c.meta.guest = Some(guest("madvise", true));
+    let settings =
+        "Settings of the guest are not ranked: compare this run with one with --thp always or --kpti off.";
+    assert_eq!(change(&c), [first, settings, how]);
+    c.meta.guest = Some(guest("always", false));
+    assert_eq!(change(&c), [first, how]);
+    c.outcome.configs.swap(0, 1);
+    assert_eq!(change(&c), ["Keep nested-2m, as no configuration is cheaper."]);
+}
+
 #[test]
 fn runs_with_one_mode_or_none_have_a_verdict_too() {
     let one = run(&[("nested-4k", 500_000, Sample::default())], profile(&[]));

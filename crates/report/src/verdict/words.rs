@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Verdict texts: the conclusions of a comparison as sentences, each under a label.
 
-use super::{Change, Conclusion, Flip, PageConclusion, Winner, conclusions, rows};
+use super::{Conclusion, Conclusions, Flip, PageConclusion, RankedChange, Winner, conclusions, rows};
 use crate::text::{grouped, number, page_words};
-use crate::{Comparison, Figures};
+use crate::{Comparison, Figures, Input};
 use bifold_mmu::PageSize;
 use bifold_model::{Config, Paging};
 
 /// A verdict that holds between these factors on all exit costs is called robust.
 const HALF: f64 = 0.5;
 const TWICE: f64 = 2.0;
+
+/// The page that says how each change is made.
+const HOW_TO_CHANGE: &str = "docs/guide/what-to-do-now.md";
 
 /// All sentences in one line.
 pub(crate) fn verdict(c: &Comparison) -> String {
@@ -37,15 +40,25 @@ pub(crate) fn sentences(c: &Comparison) -> Vec<(&'static str, String)> {
         out.push(("holds", robustness(&all.run.pages)));
     }
     if old.len() > 1 {
-        out.push(("change", change(&all.run, &old[0].config.name())));
-        // The best change may differ once the host has backed all memory.
-        let steps = |c: &Conclusion| c.changes.iter().map(|s| s.to.clone()).collect::<Vec<_>>();
-        if steps(&all.run) != steps(&all.long_lived) {
-            let text = change(&all.long_lived, &old[0].config.name());
-            out.push(("", format!("In a long-lived VM, {}", lower(&text))));
-        }
+        let labels = ["change"].into_iter().chain(std::iter::repeat(""));
+        out.extend(labels.zip(what_to_change(c, &all, &old[0].config.name())));
     }
     out
+}
+
+/// What to change, starting from the configuration `first`, a line each.
+fn what_to_change(c: &Comparison, all: &Conclusions, first: &str) -> Vec<String> {
+    let mut lines = ranking(&all.run, first);
+    // The order may differ once the host has backed all memory.
+    let names = |c: &Conclusion| c.ranked.iter().map(|s| s.to.clone()).collect::<Vec<_>>();
+    if names(&all.run) != names(&all.long_lived) {
+        lines.push(long_lived_ranking(&all.long_lived, first));
+    }
+    lines.extend(guest_settings(c));
+    if !(all.run.ranked.is_empty() && all.long_lived.ranked.is_empty()) {
+        lines.push(format!("How to change, check and undo: {HOW_TO_CHANGE}"));
+    }
+    lines
 }
 
 /// The cheaper mode and its verb.
@@ -176,25 +189,68 @@ fn flip(f: &Flip) -> String {
     }
 }
 
-/// The changes to make, starting from the configuration `first`.
-fn change(c: &Conclusion, first: &str) -> String {
-    let step = |s: &Change| {
-        let to = (Config::from_name(&s.from), Config::from_name(&s.to));
-        let what = match to {
-            (Some(a), Some(b)) if a.mode == b.mode => format!("{} host pages", page_words(b.host_page)),
-            (Some(a), Some(b)) if a.host_page == b.host_page => mode_words(b.mode).into(),
-            (_, Some(b)) => format!("{} on {} host pages", mode_words(b.mode), page_words(b.host_page)),
-            _ => s.to.clone(),
-        };
-        let effect =
-            format!("overhead falls from {} % to {} %", number(s.from_percent), number(s.to_percent));
-        format!("{} ({what}): {effect}.", s.to)
+/// The changes from the configuration `first`, a sentence each.
+fn ranking(c: &Conclusion, first: &str) -> Vec<String> {
+    let numbered = c.ranked.len() > 1;
+    let one = |(i, s): (usize, &RankedChange)| {
+        let place = if numbered { format!("{}. ", i + 1) } else { String::new() };
+        let saves = format!(
+            "{place}From {first} to {} ({}): overhead falls by {} points, from {} % to {} %",
+            s.to,
+            what(s),
+            number(s.gain_points),
+            number(s.from_percent),
+            number(s.to_percent)
+        );
+        let memory = s.from_backed_bytes.zip(s.to_backed_bytes).filter(|(a, b)| a != b);
+        let memory = memory
+            .map(|(a, b)| format!("; the host backs {} of guest memory in place of {}", mib(b), mib(a)));
+        format!("{saves}{}.", memory.unwrap_or_default())
     };
-    match &c.changes[..] {
-        [] => format!("Keep {first}, as no configuration is cheaper."),
-        [one] => format!("Change from {first} to {}", step(one)),
-        [one, then, ..] => format!("Change from {first} to {} Then change to {}", step(one), step(then)),
+    match c.ranked.is_empty() {
+        true => vec![format!("Keep {first}, as no configuration is cheaper.")],
+        false => c.ranked.iter().enumerate().map(one).collect(),
     }
+}
+
+/// The changes in a long-lived VM, in one sentence.
+fn long_lived_ranking(c: &Conclusion, first: &str) -> String {
+    let one = |s: &RankedChange| format!("{} by {} points", s.to, number(s.gain_points));
+    match &c.ranked[..] {
+        [] => format!("In a long-lived VM, keep {first}, as no configuration is cheaper."),
+        all => {
+            let gains: Vec<String> = all.iter().map(one).collect();
+            format!("In a long-lived VM, overhead falls with {}.", gains.join(", with "))
+        }
+    }
+}
+
+/// Settings of the guest whose change this run cannot tell, with the options of a run that can.
+fn guest_settings(c: &Comparison) -> Option<String> {
+    let guest = c.meta.guest.as_ref().filter(|_| matches!(c.meta.input, Input::Guest))?;
+    let thp = guest.thp.as_deref().filter(|thp| *thp != "always").map(|_| "--thp always");
+    let kpti = guest.kpti.filter(|on| *on).map(|_| "--kpti off");
+    let options: Vec<&str> = thp.into_iter().chain(kpti).collect();
+    (!options.is_empty()).then(|| {
+        format!(
+            "Settings of the guest are not ranked: compare this run with one with {}.",
+            options.join(" or ")
+        )
+    })
+}
+
+/// What a change changes, in words.
+fn what(s: &RankedChange) -> String {
+    match (Config::from_name(&s.from), Config::from_name(&s.to)) {
+        (Some(a), Some(b)) if a.mode == b.mode => format!("{} host pages", page_words(b.host_page)),
+        (Some(a), Some(b)) if a.host_page == b.host_page => mode_words(b.mode).into(),
+        (_, Some(b)) => format!("{} on {} host pages", mode_words(b.mode), page_words(b.host_page)),
+        _ => s.to.clone(),
+    }
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{} MiB", number((bytes as f64) / f64::from(1 << 20)))
 }
 
 fn mode_words(mode: Paging) -> &'static str {
@@ -204,10 +260,4 @@ fn mode_words(mode: Paging) -> &'static str {
         Paging::Shadow => "shadow paging",
         Paging::Offset => "offset paging",
     }
-}
-
-/// A sentence that continues after a comma.
-fn lower(text: &str) -> String {
-    let mut chars = text.chars();
-    chars.next().map_or(String::new(), |c| c.to_lowercase().chain(chars).collect())
 }
