@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Places of cost: the most expensive places as a table, all places as data.
 
+use crate::terminal::plain;
 use crate::text::{grouped, wrapped};
 use bifold_attribute::{Metric, Row, Where};
 use bifold_model::{Config, Costs, Paging};
@@ -84,7 +85,7 @@ impl Places {
         let head =
             ["process", "binary", "function", "mapping", "share %", "TLB misses", "walk cycles", "exits"];
         let mut rows = vec![head.map(String::from)];
-        rows.extend(self.dearest().into_iter().map(|r| self.cells(r)));
+        rows.extend(self.dearest().into_iter().map(|r| self.cells(r).map(|cell| plain(&cell).into_owned())));
         let mut widths: [usize; 8] = std::array::from_fn(|i| width(rows.iter().map(|r| &r[i])));
         while widths.iter().sum::<usize>() + 2 * (widths.len() - 1) > WIDTH {
             let widest = (0..4).max_by_key(|i| widths[*i]).expect("four names");
@@ -111,7 +112,7 @@ impl Places {
                 out.push('\n');
             }
         }
-        out + "\n" + &wrapped(&self.sentence(), 0)
+        plain(&out).into_owned() + "\n" + &wrapped(&self.sentence(), 0)
     }
 
     /// The section of the report, for the template.

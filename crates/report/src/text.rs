@@ -74,6 +74,7 @@ pub fn wrapped(line: &str, indent: usize) -> String {
 /// As [`wrapped`], in lines of at most `width` columns.
 pub(crate) fn wrapped_to(line: &str, indent: usize, width: usize) -> String {
     let width = width.min(crate::terminal::columns());
+    let line = &*crate::terminal::plain(line);
     let start = line.char_indices().nth(indent).map_or(line.len(), |(i, _)| i);
     let (head, text) = line.split_at(start);
     let mut out = head.to_string();

@@ -18,6 +18,8 @@ pub fn table(head: Vec<String>, rows: Vec<Vec<String>>) -> String {
 /// As [`table`], with `keys` columns that name a row.
 pub fn keyed_table(keys: usize, head: Vec<String>, rows: Vec<Vec<String>>) -> String {
     let columns = terminal::columns();
+    let plain = |cells: Vec<String>| cells.iter().map(|c| terminal::plain(c).into_owned()).collect();
+    let (head, rows): (Vec<String>, Vec<Vec<String>>) = (plain(head), rows.into_iter().map(plain).collect());
     let parts = parts(keys, &head, &rows, columns);
     let of = |cells: &[String], part: &[usize]| part.iter().map(|c| cells[*c].clone()).collect::<Vec<_>>();
     let set = parts.iter().map(|p| set(of(&head, p), rows.iter().map(|r| of(r, p)).collect()));
