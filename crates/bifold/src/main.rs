@@ -8,7 +8,7 @@
 //!
 //! Data goes to stdout. Notes, progress and the output of a command in a guest go to stderr. An error is
 //! printed once, with its causes, and decides the exit status.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod cli;
 mod compare;
@@ -46,7 +46,13 @@ fn main() -> ExitCode {
         return code;
     }
     console::detect_terminal();
-    let (words, verb) = match cli::parse() {
+    let parsed = cli::parse();
+    if console::stdout_was_closed() {
+        eprintln!("bifold: stdout is closed: open it, or send it to /dev/null (`> /dev/null`)");
+        let beside = parsed.is_ok_and(|(_, verb)| verb.runs_a_command());
+        return ExitCode::from(if beside { status::FAILED_BESIDE_A_COMMAND } else { status::FAILED });
+    }
+    let (words, verb) = match parsed {
         Ok(parsed) => parsed,
         Err(e) => return refuse(&e),
     };

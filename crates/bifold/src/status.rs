@@ -50,14 +50,14 @@ pub enum Status {
 }
 
 /// A failure.
-const FAILED: u8 = 1;
+pub const FAILED: u8 = 1;
 /// This machine lacks something.
 const UNAVAILABLE: u8 = 77;
 
 /// A command stopped by --timeout, as in `timeout(1)`.
 const TIMED_OUT: u8 = 124;
 /// A failure of Bifold itself where it should run a command, as in `env(1)` and `timeout(1)`.
-const FAILED_BESIDE_A_COMMAND: u8 = 125;
+pub const FAILED_BESIDE_A_COMMAND: u8 = 125;
 /// A command that is found and cannot be executed, as in POSIX's shells (XCU 2.8.2).
 const NOT_EXECUTABLE: u8 = 126;
 /// A command that is not found, as in POSIX's shells.

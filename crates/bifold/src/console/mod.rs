@@ -2,11 +2,13 @@
 //! The terminal and the files of a run: data goes to stdout or to files that the user names, notes and
 //! progress go to stderr, and Ctrl-C asks a run to end.
 
+mod closed;
 mod files;
 mod output;
 mod progress;
 mod terminal;
 
+pub use closed::stdout_was_closed;
 pub use files::{Named, distinct, named};
 pub use output::{Delivery, OutputFile, create, create_for_data, not_stdout};
 pub use progress::Progress;

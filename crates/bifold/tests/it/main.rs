@@ -29,3 +29,4 @@ mod share;
 mod share_core;
 mod share_run;
 mod stopping;
+mod streams;
