@@ -155,12 +155,20 @@ pub struct Tick {
 }
 
 impl Watch {
-    /// Watches the VMs of a host, with hardware counters if there is a PMU.
+    /// What watching needs: KVM's module. Without debugfs, VMs come from procfs.
     ///
     /// # Errors
     /// If the host has no KVM.
+    pub fn needs(host: &Host) -> Result<Kvm, HostError> {
+        host.kvm()
+    }
+
+    /// Watches the VMs of a host, with hardware counters if there is a PMU.
+    ///
+    /// # Errors
+    /// If the host lacks what [`Watch::needs`] says.
     pub fn new(host: Host, pmu: Option<Pmu>) -> Result<Watch, HostError> {
-        let kvm = host.kvm()?;
+        let kvm = Watch::needs(&host)?;
         Ok(Watch {
             host,
             kvm,

@@ -18,9 +18,11 @@ use bifold_host::Host;
 use bifold_live::Watch;
 use bifold_live::hardware::FileLimit;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Access, access};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs::DirBuilder;
+use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -89,9 +91,15 @@ fn configuration(args: &DaemonArgs) -> anyhow::Result<Config> {
     }
 }
 
+/// Whether this user can have the daemon's folder: the folder, or the nearest one above that exists, takes new files.
+pub fn may_make(folder: &Path) -> io::Result<()> {
+    let there = folder.ancestors().find(|at| at.exists()).unwrap_or(Path::new("/"));
+    Ok(access(there, Access::WRITE_OK | Access::EXEC_OK)?)
+}
+
 /// Makes the daemon's folder. Who may not make the folder cannot run the daemon here: exit status 77.
 fn make(folder: &Path) -> anyhow::Result<()> {
-    let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    let made = may_make(folder).and_then(|()| DirBuilder::new().recursive(true).mode(0o700).create(folder));
     made.map_err(|source| DaemonError::Io { path: folder.into(), source })
         .context("cannot make the daemon's folder: run as root, or name another folder by --state")
 }

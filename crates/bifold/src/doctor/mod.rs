@@ -74,7 +74,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<Status> {
     let findings: Vec<Finding> = asked.iter().map(|v| v.look(&all)).collect();
     let needed: Vec<&Check> = all
         .iter()
-        .filter(|c| asked.iter().any(|v| v.needs.contains(&c.name) || v.part.is_some_and(|p| p.0 == c.name)))
+        .filter(|c| asked.iter().any(|v| v.needs.contains(&c.name) || v.parts.iter().any(|p| p.0 == c.name)))
         .collect();
     let left = left_behind(&host, &Places::of_ksm());
     let mut decides = findings.iter().filter(|f| !words.is_empty() || f.verb == "compare");

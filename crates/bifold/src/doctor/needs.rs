@@ -5,7 +5,9 @@ use bifold_guest::doctor::Check;
 
 /// Names of checks, as verbs need them.
 pub const KSM: &str = "KSM";
+pub const MODULE: &str = "KVM module";
 pub const KVM: &str = "KVM";
+pub const FOLDER: &str = "daemon's folder";
 pub const SWITCHING: &str = "switching";
 pub const NINEP: &str = "qemu 9p";
 pub const GUEST: &[&str] =
@@ -20,35 +22,40 @@ pub struct Verb {
     pub needs: &'static [&'static str],
     /// What the verb still does if one of these checks fails.
     without: Option<&'static str>,
-    /// A check that a part of the verb needs, and what the verb does without that part.
-    pub part: Option<(&'static str, &'static str)>,
+    /// Checks that parts of the verb need, and what the verb does without each part.
+    pub parts: &'static [(&'static str, &'static str)],
 }
 
 const fn verb(name: &'static str, needs: &'static [&'static str]) -> Verb {
-    Verb { name, needs, without: None, part: None }
+    Verb { name, needs, without: None, parts: &[] }
 }
 
-const ROOT_HOST: Option<(&str, &str)> = Some((NINEP, "commands run with --root initramfs only"));
+const ROOT_HOST: &[(&str, &str)] = &[(NINEP, "commands run with --root initramfs only")];
+/// Without debugfs, `stat` and `top` find VMs as [`bifold_live::Watch`] says.
+const FEW_FIGURES: (&str, &str) = (KVM, "VMs come from /proc, and most of their figures are unknown");
 
 /// All verbs except `doctor`, `man` and `completions`.
 pub const VERBS: &[Verb] = &[
     Verb {
         without: Some("it reads recordings and generators, and runs no command"),
-        part: ROOT_HOST,
+        parts: ROOT_HOST,
         ..verb("compare", GUEST)
     },
     Verb {
         without: Some("it records generators, and runs no command"),
-        part: ROOT_HOST,
+        parts: ROOT_HOST,
         ..verb("record", GUEST)
     },
     verb("diff", &[]),
     verb("policy", &[]),
     verb("profile", &[]),
-    verb("stat", &[KVM]),
-    verb("top", &[KVM]),
-    Verb { part: Some((SWITCHING, "it shows modes and switches none")), ..verb("mode", &[KVM]) },
-    Verb { part: Some((SWITCHING, "it observes VMs and switches none")), ..verb("daemon", &[KVM]) },
+    Verb { parts: &[FEW_FIGURES], ..verb("stat", &[MODULE]) },
+    Verb { parts: &[FEW_FIGURES], ..verb("top", &[MODULE]) },
+    Verb { parts: &[(SWITCHING, "it shows modes and switches none")], ..verb("mode", &[KVM]) },
+    Verb {
+        parts: &[FEW_FIGURES, (SWITCHING, "it observes VMs and switches none")],
+        ..verb("daemon", &[MODULE, FOLDER])
+    },
     verb("ctl", &[]),
     verb("share potential", &[]),
     verb("share fingerprint", &[]),
@@ -58,7 +65,7 @@ pub const VERBS: &[Verb] = &[
     verb("share model", &[]),
     verb("share check", &[KSM]),
     verb("share run", EXPERIMENT),
-    Verb { part: None, ..verb("share watch", &["KSM counters"]) },
+    verb("share watch", &["KSM counters"]),
     verb("share advise", &["KSM counters"]),
     verb("place show", &[]),
     verb("noise record", &[]),
@@ -98,11 +105,15 @@ impl Verb {
         };
         let names = missing.iter().map(|c| c.name).collect();
         let of = |works, why| Finding { verb: self.name, works, why, missing: names };
-        match (&missing[..], self.without, self.part.and_then(|(n, part)| Some((failed(n)?, part)))) {
-            ([], _, None) => of(Works::Yes, String::new()),
-            ([], _, Some((check, part))) => {
-                let why = format!("{part} ({})", lacks(&[check]));
-                Finding { verb: self.name, works: Works::InPart, why, missing: vec![check.name] }
+        let parts: Vec<(&Check, &str)> =
+            self.parts.iter().filter_map(|(n, part)| Some((failed(n)?, *part))).collect();
+        match (&missing[..], self.without, &parts[..]) {
+            ([], _, []) => of(Works::Yes, String::new()),
+            ([], _, parts) => {
+                let why: Vec<String> =
+                    parts.iter().map(|(check, part)| format!("{part} ({})", lacks(&[check]))).collect();
+                let missing = parts.iter().map(|(check, _)| check.name).collect();
+                Finding { verb: self.name, works: Works::InPart, why: why.join("; "), missing }
             }
             (missing, Some(without), _) => of(Works::InPart, format!("{without} ({})", lacks(missing))),
             (missing, None, _) => of(Works::No, lacks(missing)),

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-use super::checks::{check, ksm_check, ksm_counters, kvm_checks};
-use super::needs::{GUEST, KSM, KVM, NINEP, SWITCHING};
+use super::checks::{check, folder_check, ksm_check, ksm_counters, kvm_checks};
+use super::needs::{FOLDER, GUEST, KSM, KVM, MODULE, NINEP, SWITCHING};
 use super::*;
 use crate::fake_host::Tree;
 use bifold_host::ksm::{Journal, Ksm, KsmError, Left, Setting, Settings};
+use bifold_live::Watch;
 
 fn all(missing: &[&str]) -> Vec<Check> {
-    let names = GUEST.iter().chain(&[NINEP, "KSM counters", KSM, KVM, SWITCHING]);
+    let names = GUEST.iter().chain(&[NINEP, "KSM counters", KSM, MODULE, KVM, SWITCHING, FOLDER]);
     let found = |n: &&&'static str| {
         if missing.contains(*n) {
             Err(("is not here".to_string(), "get it"))
@@ -40,6 +41,13 @@ fn a_verb_works_if_all_that_it_needs_is_there() {
         ("KVM", "mode", No),
         ("switching", "mode", InPart),
         ("KVM", "compare", Yes),
+        ("KVM", "stat", InPart),
+        ("KVM", "daemon", InPart),
+        ("KVM module", "stat", No),
+        ("KVM module", "daemon", No),
+        ("switching", "daemon", InPart),
+        ("daemon's folder", "daemon", No),
+        ("daemon's folder", "stat", Yes),
     ] {
         assert_eq!(of(&[missing], verb), expected, "{verb} without {missing}");
     }
@@ -58,7 +66,7 @@ fn the_real_checks_have_the_names_that_verbs_need() {
     let tree = Tree::new();
     let names: Vec<&str> = all_checks(&tree.host()).iter().map(|c| c.name).collect();
     for v in VERBS {
-        for n in v.needs.iter().chain(v.part.iter().map(|p| &p.0)) {
+        for n in v.needs.iter().chain(v.parts.iter().map(|p| &p.0)) {
             assert!(names.contains(n), "{} needs {n}, for which nobody looks", v.name);
         }
     }
@@ -88,6 +96,30 @@ fn ksm_is_told_with_what_to_do() {
     assert_eq!([there.ok, not_root.ok, none.ok], [true, false, false]);
     insta::assert_snapshot!("doctor_ksm", table(&[], &[&there, &not_root, &none], &Ok(None)));
     assert_eq!(ksm_counters(Ksm::of(&tree.host())).detail, "12 pages shared");
+}
+
+#[test]
+fn doctor_and_the_verbs_that_watch_have_one_rule() {
+    let looks = |tree: &Tree, verb: &str| {
+        let all = all_checks(&tree.host());
+        VERBS.iter().find(|v| v.name == verb).unwrap().look(&all)
+    };
+    let tree = Tree::new();
+    for verb in ["stat", "top", "daemon"] {
+        assert_eq!(looks(&tree, verb).works, Works::No, "{verb}");
+    }
+    assert!(Watch::new(tree.host(), None).is_err());
+    // Without debugfs, and with a KVM that has one mode for all VMs.
+    tree.write("sys/module/kvm/parameters/x", "");
+    tree.write("sys/module/kvm_intel/parameters/ept", "Y\n");
+    assert!(Watch::new(tree.host(), None).is_ok());
+    for verb in ["stat", "top"] {
+        let found = looks(&tree, verb);
+        assert_eq!((found.works, found.missing), (Works::InPart, vec![KVM]), "{verb}");
+    }
+    let folder = tree.host().sys;
+    assert!(folder_check(&folder.join("not/there/yet")).ok);
+    assert!(!folder_check(&folder.join("module/kvm/parameters/x/folder")).ok, "a file is above");
 }
 
 #[test]
