@@ -28,7 +28,7 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
     }
     let mut carried = carry_out(&mut plan.run, "", &stop)?;
     let failure = carried.failure.take();
-    let (written, archive) = (carried.written, carried.kept.take());
+    let (written, archive, short) = (carried.written, carried.kept.take(), carried.short_of_memory.take());
     let own = plan.needs_timeline().then(|| carried.timeline(&plan.run));
     // As bytes first: the policies take the timeline itself.
     let bytes = own.as_ref().filter(|_| plan.timeline.is_some()).map(Timeline::to_bytes);
@@ -49,7 +49,8 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
         (Some(archive), Some(dir)) => keep::unpack(archive, dir),
         _ => Ok(()),
     };
-    tell(notes, written, comparison.meta.exit, plan.keep.as_deref());
+    tell_written(notes, written, plan.keep.as_deref());
+    tell_hints(notes, &comparison, short.as_deref());
     // The first failure is the verb's error.
     if let Some(e) = failure {
         return Err(e);
@@ -59,25 +60,74 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
     Ok(status(plan.run.source.live(), &comparison))
 }
 
-/// Prints notes on the files that the command wrote, and advice on how the command ended.
-fn tell(notes: bool, written: Option<Written>, exit: Option<CommandExit>, keep: Option<&Path>) {
-    let files = written.and_then(|w| keep::describe(w, keep));
-    for line in files.into_iter().chain(exit.and_then(hint).map(String::from)) {
+/// Prints notes on the files that the command wrote.
+fn tell_written(notes: bool, written: Option<Written>, keep: Option<&Path>) {
+    if let Some(line) = written.and_then(|w| keep::describe(w, keep)) {
         note(notes, line);
     }
 }
 
-/// Advice if the guest may be the reason why the command ended.
-fn hint(exit: CommandExit) -> Option<&'static str> {
+/// Prints advice on how the command ended. `short` is what the command said of a lack of memory.
+pub fn tell_hints(notes: bool, comparison: &Comparison, short: Option<&str>) {
+    let mib = comparison.meta.guest.as_ref().and_then(|g| g.memory_mib);
+    if let Some(line) = comparison.meta.exit.and_then(|exit| hint(exit, mib, short)) {
+        note(notes, line);
+    }
+}
+
+/// Advice if the guest may be the reason why the command ended. The guest has `mib` MiB of memory.
+fn hint(exit: CommandExit, mib: Option<u64>, short: Option<&str>) -> Option<String> {
     const SIGILL: i32 = 4;
-    match exit {
-        CommandExit::Signal(SIGILL) | CommandExit::Code(132) => Some(
+    const SIGKILL: i32 = 9;
+    let has = mib.map_or(String::new(), |mib| format!("the guest has {mib} MiB; "));
+    let more = format!("{has}give it more with -m (--memory)");
+    match (exit, short) {
+        (CommandExit::Signal(SIGILL) | CommandExit::Code(132), _) => Some(
             "an illegal instruction ended the command: the guest's processor has AVX2 but neither AVX-512 nor \
-             AMX; build the program for x86-64-v3, or let its library choose the instructions at run time",
+             AMX; build the program for x86-64-v3, or let its library choose the instructions at run time"
+                .into(),
         ),
-        CommandExit::OutOfMemory => {
-            Some("the guest's memory was too small for the command: give it more with --memory")
-        }
+        (CommandExit::OutOfMemory, _) => Some(format!("the guest's memory was too small for the command: {more}")),
+        (CommandExit::Code(0) | CommandExit::AfterRegion | CommandExit::TimedOut | CommandExit::Interrupted, _) => None,
+        (_, Some(words)) => Some(format!("the command lacked memory (`{words}`): {more}")),
+        // A shell gives the status 128 plus the signal of its child.
+        (CommandExit::Signal(SIGKILL) | CommandExit::Code(137), None) => Some(format!(
+            "SIGKILL ended the command, or a process of it. If it was short of memory: {more}"
+        )),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_lacked_memory_is_told_of_the_option() {
+        let of = |exit, short| hint(exit, Some(2048), short);
+        let more = "the guest has 2048 MiB; give it more with -m (--memory)";
+        for (exit, short, begins) in [
+            (CommandExit::OutOfMemory, None, "the guest's memory was too small for the command: "),
+            (CommandExit::Signal(9), None, "SIGKILL ended the command"),
+            (CommandExit::Code(137), None, "SIGKILL ended the command"),
+            (
+                CommandExit::Code(2),
+                Some("sort: memory exhausted"),
+                "the command lacked memory (`sort: memory exhausted`): ",
+            ),
+            (
+                CommandExit::Signal(6),
+                Some("std::bad_alloc"),
+                "the command lacked memory (`std::bad_alloc`): ",
+            ),
+        ] {
+            let text = of(exit, short).unwrap();
+            assert!(text.starts_with(begins) && text.ends_with(more), "{text}");
+        }
+        // A program that goes on without the memory has no hint, nor has one that was stopped.
+        assert_eq!(of(CommandExit::Code(0), Some("out of memory")), None);
+        assert_eq!(of(CommandExit::TimedOut, Some("out of memory")), None);
+        assert_eq!(of(CommandExit::Code(1), None), None);
+        assert!(of(CommandExit::Signal(4), None).unwrap().starts_with("an illegal instruction"));
     }
 }

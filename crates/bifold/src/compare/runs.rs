@@ -4,6 +4,7 @@
 //! Ctrl-C or a failure ends the current run and all runs after it; the complete runs are shown. If the first
 //! run is cut short, it is shown like a single run.
 
+use super::deliver::tell_hints;
 use super::plan::Plan;
 use crate::console::{Delivery, OutputFile, note};
 use crate::run::{Carried, carry_out, policies, status};
@@ -41,7 +42,9 @@ pub fn run(
             }
         };
         failure = carried.failure.take();
+        let short = carried.short_of_memory.take();
         let comparison = comparison(carried, &plan);
+        tell_hints(notes && number == 1, &comparison, short.as_deref());
         let cut = comparison.meta.partial;
         interrupted = cut == Some(Partial::Interrupted);
         if number == 1 || !matches!(cut, Some(Partial::Interrupted | Partial::Failed)) {

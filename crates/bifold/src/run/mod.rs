@@ -125,6 +125,8 @@ pub struct Carried {
     pub written: Option<Written>,
     /// An archive of the files that the command wrote, with `--keep`.
     pub kept: Option<File>,
+    /// What the command said of a lack of memory.
+    pub short_of_memory: Option<String>,
     /// An error after the run had figures to show.
     pub failure: Option<anyhow::Error>,
 }
@@ -193,10 +195,10 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
         clock: ending.clock,
         hardware: plan.profile.clone(),
     };
-    let (written, kept) = (ending.written, ending.kept);
+    let (written, kept, short_of_memory) = (ending.written, ending.kept, ending.short_of_memory);
     let outcome = feed.model.finish();
     let places = feed.places.zip(plan.places).map(|(p, InConfig(config))| Places::new(p.finish(), config));
-    Ok(Carried { meta, outcome, places, written, kept, failure: ending.failure })
+    Ok(Carried { meta, outcome, places, written, kept, short_of_memory, failure: ending.failure })
 }
 
 /// Whether the guest did not start the command. All events are then the guest's own.

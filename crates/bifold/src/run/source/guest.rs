@@ -60,8 +60,10 @@ impl EventSource for Guest {
             CommandExit::Interrupted => Some(Partial::Interrupted),
             _ => (!report.complete).then_some(Partial::Failed),
         };
+        let short_of_memory = short_of_memory(&report.stderr);
         Ending {
             exit: Some(report.exit),
+            short_of_memory,
             partial,
             // A guest that was killed could not report its counts.
             stats: report.complete.then_some(report.stats),
@@ -127,6 +129,28 @@ impl Guest {
     }
 }
 
+/// What programs, libraries and languages say when an allocation fails (strerror(ENOMEM), GCC, C++, Python, Java, Go).
+const NO_MEMORY: [&str; 8] = [
+    "cannot allocate memory",
+    "out of memory",
+    "memory exhausted",
+    "std::bad_alloc",
+    "memoryerror",
+    "outofmemoryerror",
+    "memory allocation of",
+    "not enough memory",
+];
+
+/// The last line of stderr that speaks of a lack of memory, at most 100 characters of it.
+fn short_of_memory(stderr: &[u8]) -> Option<String> {
+    let says = |line: &&[u8]| {
+        let line = String::from_utf8_lossy(line).to_lowercase();
+        NO_MEMORY.iter().any(|words| line.contains(words))
+    };
+    let line = stderr.split(|b| *b == b'\n').rev().find(says)?;
+    Some(String::from_utf8_lossy(line).trim().chars().take(100).filter(|c| !c.is_control()).collect())
+}
+
 /// In words, the part of the command that is recorded; none for the whole command.
 fn region(region: &Region) -> Option<String> {
     let mut parts = Vec::new();
@@ -142,4 +166,32 @@ fn region(region: &Region) -> Option<String> {
         parts.push(format!("for {} instructions", grouped(n)));
     }
     (!parts.is_empty()).then(|| parts.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_lacks_memory_is_known_by_its_words() {
+        for (stderr, expected) in [
+            ("", None),
+            ("no such file\n", None),
+            ("a\nsort: memory exhausted\nb\n", Some("sort: memory exhausted")),
+            (
+                "terminate called after throwing an instance of 'std::bad_alloc'",
+                Some("terminate called after throwing an instance of 'std::bad_alloc'"),
+            ),
+            ("MemoryError\n", Some("MemoryError")),
+            (
+                "cc1: out of memory allocating 65536 bytes\n",
+                Some("cc1: out of memory allocating 65536 bytes"),
+            ),
+            ("sh: fork: Cannot allocate memory\x1b[31m\n", Some("sh: fork: Cannot allocate memory[31m")),
+        ] {
+            assert_eq!(short_of_memory(stderr.as_bytes()).as_deref(), expected, "{stderr}");
+        }
+        let long = format!("out of memory {}", "x".repeat(500));
+        assert_eq!(short_of_memory(long.as_bytes()).unwrap().len(), 100);
+    }
 }

@@ -75,6 +75,8 @@ pub struct Ending {
     pub written: Option<Written>,
     /// An archive of the files that the command wrote, with `--keep`.
     pub kept: Option<File>,
+    /// What the command said of a lack of memory; none if it said nothing of one.
+    pub short_of_memory: Option<String>,
     /// The error that ended the source.
     pub failure: Option<anyhow::Error>,
 }
