@@ -57,6 +57,7 @@ pub use model::{Decide, Model, Options, SwitchedOutcome, Switching};
 pub use outcome::{CacheFacts, ConfigOutcome, Estimate, Outcome, Sampling};
 pub use placement::{Placed, PlacedCycles, PlacedFacts, Placement, PlacementOptions, Split, TableNode};
 pub use profile::{
-    CacheLevel, Content, Cost, ExitCosts, KEYS, Key, Profile, ProfileError, TableOrigin, TagKind, Variant,
+    CacheLevel, Content, Cost, ExitCosts, KEYS, Key, Profile, ProfileError, TableOrigin, TagKind, Unmeasured,
+    Variant,
 };
 pub use sample::{Counter, Sample};

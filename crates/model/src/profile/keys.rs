@@ -255,11 +255,11 @@ table! {
     /// What the machine's own kernel costs, as measured. The model does not use the values; they are there to be
     /// compared with, and for those who scale costs.
     System, SYSTEM: "system." {
-        page_fault: u64, "cycles" = "First write to a 4 KB page of anonymous memory.";
+        page_fault: Option<u64>, "cycles" = "First write to a 4 KB page of anonymous memory.";
         page_fault_huge: Option<u64>, "cycles" = "First write to a 2 MB page.";
-        syscall: u64, "cycles" = "The cheapest system call.";
-        process_switch: u64, "cycles" = "Switch from a process to another on the same CPU.";
-        mprotect: u64, "cycles" = "Change of a page's rights by mprotect(2).";
+        syscall: Option<u64>, "cycles" = "The cheapest system call.";
+        process_switch: Option<u64>, "cycles" = "Switch from a process to another on the same CPU.";
+        mprotect: Option<u64>, "cycles" = "Change of a page's rights by mprotect(2).";
         source: Option<String>, "1" = "Where the values come from.";
         prior: Option<String>, "1" = "Or: starting values.";
     }

@@ -16,7 +16,7 @@ use bifold_trace::bounded;
 pub(crate) use keys::WalkCosts;
 pub use keys::{CacheLevel, Content, Cost, ExitCosts, KEYS, Key, Memory, TagKind, Variant, Virtualization};
 use keys::{Cpu, DimensionKind, Side, System, TlbArray, WalkCaches};
-pub use origins::TableOrigin;
+pub use origins::{TableOrigin, Unmeasured};
 use overrides::set;
 use serde::{Deserialize, Serialize};
 use std::path::Path;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The origins of a profile's values, table by table: a source, or `prior` for starting values that
 //! nobody measured for this machine. A value that the user set is not a prior.
+//!
+//! `bifold profile measure` begins a part of `prior` with `KEY: refused` or `KEY: not reached` where the profile has
+//! another machine's value because this machine's measurement was refused or did not end. Parts are separated by `; `.
 
 use super::Profile;
 
@@ -27,7 +30,43 @@ pub struct TableOrigin<'a> {
     pub prior: Option<&'a str>,
 }
 
+/// Why a measured profile has a value that its own machine did not give.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unmeasured {
+    /// The measured interval was too wide.
+    Refused,
+    /// The measurement ended first.
+    NotReached,
+}
+
+impl Unmeasured {
+    /// The word after `KEY: ` in a table's `prior`.
+    pub fn word(self) -> &'static str {
+        match self {
+            Unmeasured::Refused => "refused",
+            Unmeasured::NotReached => "not reached",
+        }
+    }
+}
+
 impl Profile {
+    /// The dotted keys whose measurement was refused or not reached, in the order of the file. A value that the user
+    /// set is none.
+    pub fn unmeasured(&self, why: Unmeasured) -> Vec<String> {
+        let set: Vec<&str> = self.overrides.iter().filter_map(|o| Some(o.split_once('=')?.0)).collect();
+        let mut out = Vec::new();
+        for o in self.origins() {
+            let Some(prior) = o.prior.as_ref().filter(|p| p.contains(why.word())) else { continue };
+            let said = |value: &str| {
+                let rest = |part: &'_ str| Some(part.strip_prefix(value)?.strip_prefix(": ")?.to_string());
+                prior.split("; ").filter_map(rest).any(|rest| rest.starts_with(why.word()))
+            };
+            let keys = o.values.iter().filter(|v| said(v)).map(|v| format!("{}.{v}", o.key));
+            out.extend(keys.filter(|key| !set.contains(&key.as_str())));
+        }
+        out
+    }
+
     /// Calls `of` with each table that says where its values come from, in the order of the file.
     pub fn each_origin(&self, mut of: impl FnMut(TableOrigin)) {
         for o in self.origins() {
@@ -112,6 +151,7 @@ fn speaks_of(prior: &str, value: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::Unmeasured;
     use crate::Profile;
 
     fn priors(profile: &str, set: &[&str]) -> Vec<String> {
@@ -142,5 +182,23 @@ mod tests {
         let cpu = |set: &[&str]| priors("sapphire-rapids", set).into_iter().find(|p| p.starts_with("cpu:"));
         assert!(cpu(&["cpu.base_cpi=1.0"]).unwrap().contains("(but base_cpi: set by the user)"));
         assert_eq!(cpu(&["cpu.base_cpi=1.0", "cpu.frequency_hz=2_000_000_000"]), None);
+    }
+
+    #[test]
+    fn a_refused_value_is_listed_until_the_user_sets_it() {
+        let own = "walk_overlap: refused, because the ends of 9 (3 to 90) differ by a factor of 30.0: as zen4's; \
+                   remote_cycles: not reached: as zen4's; walk_level: as zen4's";
+        let text = Profile::builtin_text("zen4").unwrap().replacen("\"zen4\"", "\"mine\"", 1);
+        let mut table: toml::Table = toml::from_str(&text).unwrap();
+        table["memory"].as_table_mut().unwrap().insert("prior".into(), own.into());
+        let text = toml::to_string(&table).unwrap();
+        let of = |set: &[String], why| Profile::parse(&text, "mine", set).unwrap().unmeasured(why);
+        assert_eq!(of(&[], Unmeasured::Refused), ["memory.walk_overlap"]);
+        assert_eq!(of(&[], Unmeasured::NotReached), ["memory.remote_cycles"]);
+        assert!(of(&["memory.walk_overlap=7.0".into()], Unmeasured::Refused).is_empty());
+        for name in Profile::builtin_names() {
+            let p = Profile::load(name, &[]).unwrap();
+            assert!(p.unmeasured(Unmeasured::Refused).is_empty(), "{name}");
+        }
     }
 }
