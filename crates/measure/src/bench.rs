@@ -46,12 +46,25 @@ pub struct Bench {
     pub clocks: Vec<f64>,
     /// How calm the machine was.
     pub calm: Calm,
+    /// When measuring began, and the ticks stolen until then.
+    began: (Instant, u64),
 }
+
+/// Ticks of a second in proc_stat(5): USER_HZ, 100 on every architecture that Linux has in 64 bits but Alpha.
+const TICKS: f64 = 100.0;
 
 impl Bench {
     /// For a thread that is pinned to this CPU.
     pub fn new(cpu: usize) -> Bench {
-        Bench { cpu, clocks: Vec::new(), calm: Calm::default() }
+        let began = (Instant::now(), stolen_ticks(cpu));
+        Bench { cpu, clocks: Vec::new(), calm: Calm::default(), began }
+    }
+
+    /// Part of the time since the beginning in which the hypervisor ran others on the CPU.
+    pub fn steal(&self) -> f64 {
+        let (since, before) = self.began;
+        let ticks = stolen_ticks(self.cpu).saturating_sub(before) as f64;
+        (ticks / TICKS / since.elapsed().as_secs_f64().max(1e-3)).min(1.0)
     }
 
     /// Times a piece of work, which returns its number of units; cycles per unit. Before each time, `warm` brings

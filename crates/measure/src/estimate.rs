@@ -44,9 +44,52 @@ impl Estimate {
         Estimate { median: median * factor, low: low * factor, high: high * factor, rounds }
     }
 
+    /// Why the value cannot stand as measured, if it cannot: its interval must lie above zero, and its ends must not
+    /// differ by more than a factor of two.
+    pub fn refusal(&self) -> Option<Refusal> {
+        match self.high / self.low {
+            _ if self.low <= 0.0 && self.high >= 0.0 => Some(Refusal::SpansZero),
+            _ if self.low < 0.0 => Some(Refusal::Negative),
+            factor if factor <= MOST_APART * WHOLE_POINTS => None,
+            factor => Some(Refusal::Apart(factor)),
+        }
+    }
+
+    /// Whether more rounds are of no use: the ends differ by at most half.
+    pub fn is_narrow(&self) -> bool {
+        self.low > 0.0 && self.high <= 1.5 * self.low
+    }
+
     /// Width of the interval as a part of the median.
     pub fn relative_width(&self) -> f64 {
         (self.high - self.low) / self.median.abs().max(1e-9)
+    }
+}
+
+/// The largest ratio of an interval's ends.
+const MOST_APART: f64 = 2.0;
+/// Points of a curve are whole numbers of pages: an octave of them is a factor of 2 within 1 %.
+const WHOLE_POINTS: f64 = 1.01;
+
+/// Why a value is refused.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Refusal {
+    /// The interval has zero in it.
+    SpansZero,
+    /// The interval lies below zero.
+    Negative,
+    /// The ends of the interval differ by this factor.
+    Apart(f64),
+}
+
+impl Refusal {
+    /// The reason as a clause about a value, given with its interval.
+    pub fn of(self, value: &str) -> String {
+        match self {
+            Refusal::SpansZero => format!("the interval of {value} spans zero"),
+            Refusal::Negative => format!("the interval of {value} lies below zero"),
+            Refusal::Apart(factor) => format!("the ends of {value} differ by a factor of {factor:.1}"),
+        }
     }
 }
 
@@ -77,5 +120,20 @@ mod tests {
         assert_eq!(Estimate::of(&[1.0, 2.0]).unwrap().median, 1.5);
         assert_eq!(Estimate::of(&[f64::NAN]), None);
         assert_eq!(e.times(2.0).high, 16.0);
+    }
+
+    #[test]
+    fn intervals_that_span_zero_or_more_than_a_factor_of_two_are_refused() {
+        let of = |low, high| Estimate { median: 1009.0, low, high, rounds: 15 }.refusal();
+        assert_eq!(of(-1976.0, 3981.0), Some(Refusal::SpansZero));
+        assert_eq!(of(0.0, 3981.0), Some(Refusal::SpansZero));
+        assert_eq!(of(-5.0, -3.0), Some(Refusal::Negative));
+        assert_eq!(of(700.0, 1470.0), Some(Refusal::Apart(2.1)));
+        assert_eq!((of(700.0, 1400.0), of(1009.0, 1009.0)), (None, None));
+        assert_eq!(of(2896.0, 5793.0), None, "an octave of pages");
+        assert_eq!(
+            Refusal::Apart(2.1).of("9 (7 to 15)"),
+            "the ends of 9 (7 to 15) differ by a factor of 2.1"
+        );
     }
 }

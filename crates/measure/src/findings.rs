@@ -2,7 +2,7 @@
 //! The values of a survey as rows, for tables and data.
 
 use crate::estimate::Estimate;
-use crate::survey::{HostPages, Survey};
+use crate::survey::{HostPages, Part, Survey};
 use serde::Serialize;
 
 /// One value.
@@ -14,6 +14,8 @@ pub struct Finding {
     pub unit: &'static str,
     /// The value with its spread; none if it could not be told.
     pub measured: Option<Estimate>,
+    /// Whether the survey reached the value before its end.
+    pub reached: bool,
     /// What CPUID says.
     pub told: Option<u64>,
 }
@@ -22,28 +24,41 @@ impl Survey {
     /// All values. A capacity's interval goes from the largest set that fits to the smallest that does not.
     pub fn findings(&self) -> Vec<Finding> {
         let mut out = Vec::new();
-        let mut row = |name: &str, unit, measured, told| {
-            out.push(Finding { name: name.into(), unit, measured, told });
+        let mut row = |part, name: &str, unit, measured, told| {
+            let reached = !self.not_reached.contains(&part);
+            out.push(Finding { name: name.into(), unit, measured, reached, told });
         };
-        row("clock", "Hz", Some(self.clock), None);
+        row(Part::Costs, "clock", "Hz", Some(self.clock), None);
         for l in &self.caches {
             let told = l.told.as_ref();
-            row(&format!("L{} cache, load to use", l.level), "cycles", l.cycles, None);
-            row(&format!("L{} cache, capacity", l.level), "bytes", l.reach, told.map(|t| t.bytes));
+            row(Part::Caches, &format!("L{} cache, load to use", l.level), "cycles", l.cycles, None);
+            row(
+                Part::Caches,
+                &format!("L{} cache, capacity", l.level),
+                "bytes",
+                l.reach,
+                told.map(|t| t.bytes),
+            );
             let ways = l.ways_measured.map(|w| Estimate::between(w as f64, w as f64, w as f64, self.rounds));
-            row(&format!("L{} cache, associativity", l.level), "ways", ways, told.map(|t| t.ways));
+            row(
+                Part::Caches,
+                &format!("L{} cache, associativity", l.level),
+                "ways",
+                ways,
+                told.map(|t| t.ways),
+            );
         }
-        row("caches, kept beside memory misses", "bytes", self.kept, None);
+        row(Part::Kept, "caches, kept beside memory misses", "bytes", self.kept, None);
         let m = &self.loads;
-        row("memory, load to use", "cycles", m.memory, None);
-        row("random load, dependent, 2 MB pages", "cycles", m.dependent_2m, None);
-        row("random load, dependent, 4 KB pages", "cycles", m.dependent_4k, None);
-        row("random load, independent, 2 MB pages", "cycles", m.independent_2m, None);
-        row("random load, independent, 4 KB pages", "cycles", m.independent_4k, None);
-        row("walk of a dependent load, 4 KB pages", "cycles", m.walk, None);
-        row("overlap of misses", "1", m.data_overlap, None);
-        row("overlap of walks", "1", m.walk_overlap, None);
-        row("load of the next line", "cycles", m.sequential, None);
+        row(Part::Loads, "memory, load to use", "cycles", m.memory, None);
+        row(Part::Loads, "random load, dependent, 2 MB pages", "cycles", m.dependent_2m, None);
+        row(Part::Loads, "random load, dependent, 4 KB pages", "cycles", m.dependent_4k, None);
+        row(Part::Loads, "random load, independent, 2 MB pages", "cycles", m.independent_2m, None);
+        row(Part::Loads, "random load, independent, 4 KB pages", "cycles", m.independent_4k, None);
+        row(Part::Loads, "walk of a dependent load, 4 KB pages", "cycles", m.walk, None);
+        row(Part::Loads, "overlap of misses", "1", m.data_overlap, None);
+        row(Part::Loads, "overlap of walks", "1", m.walk_overlap, None);
+        row(Part::Loads, "load of the next line", "cycles", m.sequential, None);
         let t = &self.tlbs;
         for (name, array, level, size) in [
             ("L1 data TLB, 4 KB pages", &t.l1_4k, 1, "4K"),
@@ -51,14 +66,14 @@ impl Survey {
             ("L1 data TLB, 2 MB pages", &t.l1_2m, 1, "2M"),
         ] {
             let told = self.told.tlb(level, true, size).map(|t| t.entries);
-            row(name, "entries", array.as_ref().map(|a| a.entries), told);
+            row(Part::Tlbs, name, "entries", array.as_ref().map(|a| a.entries), told);
         }
         let c = &self.costs;
-        row("page fault, 4 KB", "cycles", c.page_fault, None);
-        row("page fault, 2 MB", "cycles", c.page_fault_huge, None);
-        row("system call", "cycles", c.syscall, None);
-        row("switch of the process", "cycles", c.process_switch, None);
-        row("mprotect", "cycles", c.mprotect, None);
+        row(Part::Costs, "page fault, 4 KB", "cycles", c.page_fault, None);
+        row(Part::Costs, "page fault, 2 MB", "cycles", c.page_fault_huge, None);
+        row(Part::Costs, "system call", "cycles", c.syscall, None);
+        row(Part::Costs, "switch of the process", "cycles", c.process_switch, None);
+        row(Part::Costs, "mprotect", "cycles", c.mprotect, None);
         out
     }
 
@@ -76,7 +91,7 @@ impl Survey {
             (HostPages::Whole, Some(_)) => {
                 out.push("the host maps this machine's memory in pages of 2 MB or more".into());
             }
-            (HostPages::Unknown, Some(_)) => {
+            (HostPages::Unknown, Some(_)) if !self.not_reached.contains(&Part::Tlbs) => {
                 out.push("the size of the host's pages could not be told".into())
             }
             _ => {}

@@ -1,21 +1,76 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What stands between a measurement and the machine: other load, CPU quotas, containers, huge pages switched off.
 
+use crate::bench::Calm;
 use bifold_host::{Host, Mapping};
 use std::path::Path;
 
-/// What is there that a user should know, each a sentence.
-pub fn warnings(host: &Host, cpus: usize) -> Vec<String> {
-    let mut out = Vec::new();
-    let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let load = text(&format!("{}/loadavg", host.proc.display()));
-    if let Some(load) = load.split(' ').next().and_then(|l| l.parse::<f64>().ok()) {
-        if load > cpus as f64 * 0.5 {
-            out.push(format!(
-                "the machine is busy: load {load:.1} on {cpus} CPUs; caches and memory are shared with it"
+/// Load average beyond which a machine is busy, per CPU.
+const BUSY_LOAD: f64 = 0.5;
+
+/// The load of the last minute, if it makes the machine busy.
+pub fn busy_load(host: &Host, cpus: usize) -> Option<f64> {
+    let text = std::fs::read_to_string(host.proc.join("loadavg")).ok()?;
+    text.split(' ').next()?.parse().ok().filter(|load| *load > cpus as f64 * BUSY_LOAD)
+}
+
+/// What a user of a busy machine should know before a measurement; none if the machine is not busy now.
+pub fn load_note() -> Option<String> {
+    let cpus = crate::os::allowed_cpus().len();
+    let load = busy_load(&Host::live(), cpus)?;
+    Some(format!(
+        "the machine is busy (load {load:.1} on {cpus} CPUs): intervals widen, measurements take more rounds \
+         within --limit, and values whose intervals stay too wide are refused"
+    ))
+}
+
+/// How busy the machine was during a measurement.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Busy {
+    /// Load at the beginning, if high.
+    pub load: Option<f64>,
+    /// CPUs that the process may use.
+    pub cpus: usize,
+    /// The CPU measured on.
+    pub cpu: usize,
+    /// Part of the time in which the hypervisor ran others on that CPU.
+    pub steal: f64,
+    /// Usual and most rounds.
+    pub rounds: [usize; 2],
+}
+
+impl Busy {
+    /// What a user should know of it; none if the machine was calm.
+    pub fn sentence(&self, calm: &Calm) -> Option<String> {
+        let mut of = Vec::new();
+        of.extend(self.load.map(|load| format!("load {load:.1} on {} CPUs", self.cpus)));
+        if self.steal > 0.01 {
+            let (percent, cpu) = (self.steal * 100.0, self.cpu);
+            of.push(format!("the hypervisor stole {percent:.0} % of CPU {cpu}'s time"));
+        }
+        let Calm { pieces, repeated, given_up } = *calm;
+        if repeated * 10 > pieces {
+            of.push(format!(
+                "of {pieces} pieces of work, {repeated} were repeated and {given_up} stayed disturbed"
             ));
         }
+        let [usual, most] = self.rounds;
+        let more = if most > usual {
+            format!("; wide intervals took up to {most} rounds instead of {usual}")
+        } else {
+            String::new()
+        };
+        (!of.is_empty()).then(|| {
+            let of = of.join(", ");
+            format!("the machine was busy ({of}): caches and memory are shared with others, and intervals are wider{more}")
+        })
     }
+}
+
+/// What is there that a user should know, each a sentence.
+pub fn warnings(host: &Host) -> Vec<String> {
+    let mut out = Vec::new();
+    let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let root = Path::new("/");
     let groups = text(&format!("{}/self/cgroup", host.proc.display()));
     if let Some(quota) = quota(&groups, &host.sys.join("fs/cgroup")) {
@@ -119,5 +174,22 @@ mod tests {
         assert_eq!(part(&m, 0x7f00_0000_0000, 4 << 20), 0.5);
         assert_eq!(part(&m, 0x7f00_0080_0000, 2 << 20), 1.0);
         assert_eq!(part(&m, 0, 4096), 0.0);
+    }
+
+    #[test]
+    fn a_busy_machine_is_described_by_load_steal_and_repeats() {
+        let calm = Calm { pieces: 100, repeated: 3, given_up: 0 };
+        let idle = Busy { load: None, cpus: 2, cpu: 1, steal: 0.004, rounds: [15, 15] };
+        assert_eq!(idle.sentence(&calm), None);
+        let busy = Busy { load: Some(6.0), steal: 0.12, rounds: [15, 44], ..idle };
+        let text = busy.sentence(&Calm { repeated: 40, given_up: 2, ..calm }).unwrap();
+        for part in [
+            "load 6.0 on 2 CPUs",
+            "stole 12 % of CPU 1's time",
+            "of 100 pieces of work, 40 were repeated and 2 stayed disturbed",
+            "up to 44 rounds instead of 15",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
     }
 }

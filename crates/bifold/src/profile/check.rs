@@ -4,7 +4,7 @@
 use crate::console::print;
 use crate::status::{self, Status};
 use crate::words;
-use bifold_model::{Profile, TableOrigin};
+use bifold_model::{Profile, TableOrigin, Unmeasured};
 use bifold_report::{Format, wrapped};
 use clap::Args;
 use serde_json::{Value, json};
@@ -79,6 +79,12 @@ fn table(profile: &Profile, rows: &[Row]) -> String {
     let counts: Vec<String> =
         kinds.iter().filter(|k| count(k) > 0).map(|k| format!("{} {k}", count(k))).collect();
     out += &wrapped(&format!("tables   {}: {}", rows.len(), counts.join("; ")), 9);
+    for why in [Unmeasured::Refused, Unmeasured::NotReached] {
+        let keys = profile.unmeasured(why);
+        if !keys.is_empty() {
+            out += &wrapped(&format!("note     {} when measured: {}", why.word(), keys.join(", ")), 9);
+        }
+    }
     out.push('\n');
     let width = rows.iter().map(|r| r.key.len()).max().unwrap_or(0);
     for r in rows {
@@ -104,6 +110,8 @@ fn data(profile: &Profile, rows: &[Row]) -> anyhow::Result<String> {
         "description": profile.description,
         "config_hash": profile.hash(),
         "caches": !profile.cache.is_empty(),
+        "refused": profile.unmeasured(Unmeasured::Refused),
+        "not_reached": profile.unmeasured(Unmeasured::NotReached),
         "tables": rows.iter().map(row).collect::<Vec<_>>(),
     });
     Ok(serde_json::to_string_pretty(&document)? + "\n")

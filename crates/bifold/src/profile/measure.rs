@@ -1,31 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `bifold profile measure`: this machine as a profile.
 
-use crate::console::{Delivery, Progress, create_for_data, stop_on_signals};
+use crate::console::{Delivery, Progress, create_for_data, note, stop_on_signals};
 use crate::status::{self, Status};
 use crate::usage::UsageError;
 use crate::words;
-use bifold_measure::{Estimate, Finding, Options, Survey, profile, survey, today};
+use bifold_measure::{End, Estimate, Finding, Made, Options, Survey, load_note, profile, survey, today};
 use bifold_model::Profile;
 use bifold_report::{Format, grouped, text_table, wrapped};
+use bifold_trace::CommandExit;
 use clap::Args;
 use serde_json::json;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
   bifold profile measure
   bifold profile measure --name mine -o mine.toml
+  bifold profile measure --limit 900 -o mine.toml
   bifold profile measure --quick --format json";
 
 /// Measure this machine, and make a profile of it
 ///
 /// Measures caches, memory, TLBs, the overlap of misses and walks, and what faults, system calls and switches cost,
-/// on one CPU, without performance counters and without privileges. Takes a minute or two, longer beside other load,
-/// and about 2 GB of memory. Each value is a median of 15 rounds with the 95 % interval of the median; of a capacity,
-/// the interval goes from the largest set that fits to the smallest that does not. What cannot be measured is
-/// CPUID's word or the nearest built-in profile's value, and the profile marks it `prior`.
+/// on one CPU, without performance counters and without privileges. Takes a minute or two and about 2 GB of memory.
+/// Each value is a median of 15 rounds with the 95 % interval of the median; of a capacity, the interval goes from the
+/// largest set that fits to the smallest that does not. What cannot be measured is CPUID's word or the nearest built-in
+/// profile's value, and the profile marks it `prior`.
+///
+/// Wide intervals, as on a busy machine, take up to 60 rounds, within --limit. A value whose interval spans zero, or whose
+/// interval's ends differ by more than a factor of two, is refused: the profile keeps the built-in profile's value and
+/// says so. When --limit or Ctrl-C ends the measurement, every part that is complete is written, and the output
+/// lists the values that are not.
 ///
 /// In a virtual machine the walks are those of nested paging as it is there.
 #[derive(Debug, Args)]
@@ -46,6 +54,10 @@ pub struct MeasureArgs {
     /// Fewer points and 9 rounds: under a minute, wider intervals
     #[arg(long)]
     pub quick: bool,
+
+    /// End after so many seconds with the values that are complete
+    #[arg(long, value_name = "SECONDS", value_parser = words::seconds, default_value = "300")]
+    pub limit: f64,
 
     /// Output format
     #[arg(long, value_parser = words::formats(words::TABLE_OR_JSON), default_value = "table", hide_possible_values = true,
@@ -69,42 +81,56 @@ pub fn run(args: &MeasureArgs) -> anyhow::Result<Status> {
     let output = create_for_data(args.output.as_deref())?;
     let stop = stop_on_signals()?;
     let progress = Progress::start(!args.quiet, "measuring").prefix("measuring: ");
-    let options = Options { cpu: args.cpu, quick: args.quick };
+    if let Some(text) = load_note() {
+        progress.suspend(|| note(!args.quiet, text));
+    }
+    let options = Options { cpu: args.cpu, quick: args.quick, limit: Duration::from_secs_f64(args.limit) };
     let found = survey(options, &mut |what| progress.say(what), &|| stop.load(Ordering::Relaxed));
     progress.end();
     let found = found?;
     let made = profile(&found, &args.name, &today());
-    let text = made.as_ref().ok().map(|m| m.text.as_str());
     let shown = match args.format {
-        Format::Json => data(&found, text)?,
-        _ => table(&found, made.as_ref().ok().map(|m| m.base)),
+        Format::Json => data(&found, made.as_ref().ok())?,
+        _ => table(&found, made.as_ref().ok()),
     };
+    for text in found.busy.iter().chain(made.iter().flat_map(|m| &m.notes)) {
+        note(!args.quiet, text);
+    }
     let mut delivery = Delivery::new(!args.quiet);
     delivery.data(&shown, None);
     // Without a profile the values are still shown.
     let made = made.map_err(|e| anyhow::Error::new(e).context("the measured values make no profile"));
     delivery.file("profile", output, || Ok(made?.text.into_bytes()));
     delivery.done()?;
-    Ok(Status::Done)
+    Ok(match found.ended {
+        Some(End::Stopped) => Status::OfCommand(CommandExit::Interrupted),
+        _ => Status::Done,
+    })
 }
 
-fn table(found: &Survey, base: Option<&str>) -> String {
+fn table(found: &Survey, made: Option<&Made>) -> String {
     let rows = found.findings().into_iter().map(|f| {
         let [value, low, high] = match &f.measured {
             Some(e) => [e.median, e.low, e.high].map(|v| number(&f, v)),
-            None => ["not told".into(), String::new(), String::new()],
+            None if f.reached => ["not told".into(), String::new(), String::new()],
+            None => ["not reached".into(), String::new(), String::new()],
         };
         let told = f.told.map_or(String::new(), |t| number(&f, t as f64));
         vec![f.name.clone(), unit(&f).into(), value, low, high, told]
     });
     let head = ["", "unit", "measured", "low", "high", "CPUID"].map(String::from);
     let mut out = text_table(head.into(), rows.collect());
-    out += &format!("\nOn CPU {}, {} rounds.", found.cpu, found.rounds);
-    if let Some(base) = base {
-        out += &format!(" The profile has the other values from {base}.");
+    let most = if found.most_rounds > found.rounds {
+        format!(", {} for wide intervals", found.most_rounds)
+    } else {
+        String::new()
+    };
+    out += &format!("\nOn CPU {}, {} rounds{most}.", found.cpu, found.rounds);
+    if let Some(made) = made {
+        out += &format!(" The profile has the other values from {}.", made.base);
     }
     out.push('\n');
-    for remark in found.remarks() {
+    for remark in found.remarks().iter().chain(made.iter().flat_map(|m| &m.notes)) {
         out += &wrapped(&format!("note  {remark}."), 6);
     }
     out
@@ -129,10 +155,17 @@ fn number(f: &Finding, value: f64) -> String {
     }
 }
 
-fn data(found: &Survey, profile: Option<&str>) -> anyhow::Result<String> {
+fn data(found: &Survey, made: Option<&Made>) -> anyhow::Result<String> {
     let estimate =
         |e: &Estimate| json!({ "median": e.median, "low": e.low, "high": e.high, "rounds": e.rounds });
-    let one = |f: Finding| json!({ "name": f.name, "unit": f.unit, "measured": f.measured.as_ref().map(estimate), "told": f.told });
+    let one = |f: Finding| {
+        json!({ "name": f.name, "unit": f.unit, "measured": f.measured.as_ref().map(estimate),
+                "reached": f.reached, "refused": f.measured.is_some_and(|e| e.refusal().is_some()), "told": f.told })
+    };
+    let unwritten = made
+        .iter()
+        .flat_map(|m| &m.unwritten)
+        .map(|u| json!({ "key": u.key, "why": u.why.word(), "reason": u.reason, "in_profile": u.stands }));
     let document = json!({
         "schema": "bifold.profile-measure/1",
         "bifold": env!("CARGO_PKG_VERSION"),
@@ -141,8 +174,9 @@ fn data(found: &Survey, profile: Option<&str>) -> anyhow::Result<String> {
         "hypervisor": found.told.hypervisor,
         "values": found.findings().into_iter().map(one).collect::<Vec<_>>(),
         "remarks": found.remarks(),
+        "unwritten": unwritten.collect::<Vec<_>>(),
         "survey": found,
-        "profile": profile,
+        "profile": made.map(|m| &m.text),
     });
     Ok(serde_json::to_string_pretty(&document)? + "\n")
 }

@@ -57,6 +57,8 @@ fn arguments_of_measure_that_cannot_be() {
         ("profile measure --name zen4", 2, "--name zen4"),
         ("profile measure --name a/b", 2, "--name"),
         ("profile measure --cpu 100000 -q", 1, "CPU 100000"),
+        ("profile measure --limit 0", 2, "--limit"),
+        ("profile measure --limit 0.000001 -q", 1, "--limit 0.000001 ended before a value was complete"),
         ("profile measure -o no/such/x.toml", 1, "cannot create no/such/x.toml"),
         ("profile show nope", 1, "NAME nope"),
         ("profile check nope", 1, "profile `nope` is neither"),
@@ -65,4 +67,27 @@ fn arguments_of_measure_that_cannot_be() {
         assert!(text.starts_with(&format!("status {status}\n")) && text.contains(words), "{args}: {text}");
     }
     assert!(names(dir.path()).is_empty());
+}
+
+#[test]
+fn compare_warns_in_one_line_of_values_that_the_machine_did_not_give() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = bifold("profile show geometry-g").quietly().replacen("\"geometry-g\"", "\"mine\"", 1);
+    let refused = "prior = \"cycles: refused, because the interval of 9 (-1 to 20) spans zero: as zen4's; both overlaps: ";
+    let busy = text.replacen("prior = \"both overlaps: ", refused, 1);
+    assert_ne!(busy, text);
+    std::fs::write(dir.path().join("calm.toml"), text).unwrap();
+    std::fs::write(dir.path().join("busy.toml"), busy).unwrap();
+    let run = |args: &str| {
+        let all = bifold_in(dir.path(), &format!("compare --generate t:2000 --profile {args}")).quietly();
+        all.lines().filter(|l| l.starts_with("WARNING")).map(String::from).collect::<Vec<_>>()
+    };
+    assert!(run("calm.toml").is_empty());
+    let warnings = run("busy.toml");
+    assert!(warnings.len() == 1 && warnings[0].contains("values of the profile"), "{warnings:?}");
+    assert!(run("busy.toml --set memory.cycles=300").is_empty(), "a user's value stands");
+    let checked = bifold_in(dir.path(), "profile check busy.toml").quietly();
+    let words = checked.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("note refused when measured: memory.cycles"), "{checked}");
+    assert!(words.contains("prior: cycles: refused"), "{checked}");
 }

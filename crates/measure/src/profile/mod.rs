@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Makes a profile of a survey. What was not measured is CPUID's, or the nearest built-in profile's; each table says
-//! which.
+//! which. A value whose interval is too wide is not written, nor one that the survey did not reach: the base profile's
+//! value stays, and `prior` says why.
 
-use crate::estimate::Estimate;
-use crate::fit::Knee;
-use crate::survey::{Array, Level, Survey};
-use crate::told::{Told, ToldTlb};
+mod arrays;
+mod words;
+
+use crate::survey::{Part, Survey};
+use crate::told::Told;
 use crate::toml_text;
 use bifold_model::{Profile, ProfileError};
 use toml::{Table, Value};
+pub use words::Unwritten;
+use words::{Words, spread};
 
 /// The profile that was made.
 #[derive(Debug, Clone)]
@@ -17,6 +21,10 @@ pub struct Made {
     pub text: String,
     /// The built-in profile that stands for what was not measured.
     pub base: &'static str,
+    /// The values that the survey was to give and did not.
+    pub unwritten: Vec<Unwritten>,
+    /// The same in words, as the file's comments have them; each a sentence without its full stop.
+    pub notes: Vec<String>,
 }
 
 /// Makes the profile of a survey. `name` is the profile's name, `date` goes into the sources.
@@ -25,19 +33,38 @@ pub struct Made {
 /// If the values contradict each other, as on a machine so busy that a near cache took longer than a far one. The
 /// error names the keys.
 pub fn profile(survey: &Survey, name: &str, date: &str) -> Result<Made, ProfileError> {
+    let made = make(survey, name, date, None)?;
+    let Err(e) = Profile::parse(&made.text, name, &[]) else { return Ok(made) };
+    // Where the base profile's times stand beside measured ones, they may not fit together.
+    let is_time = |u: &Unwritten| u.key.ends_with(".cycles");
+    if !made.unwritten.iter().any(is_time) {
+        return Err(e);
+    }
+    let what = match &e {
+        ProfileError::Value { field, problem, .. } => format!("{field} {problem}"),
+        other => other.to_string(),
+    };
+    let made = make(survey, name, date, Some(&what))?;
+    Profile::parse(&made.text, name, &[])?;
+    Ok(made)
+}
+
+/// Makes the profile without a check. With a contradiction, all times of caches and memory are the base profile's.
+fn make(survey: &Survey, name: &str, date: &str, contradiction: Option<&str>) -> Result<Made, ProfileError> {
     let base = nearest(&survey.told);
     let loaded = Profile::load(base, &[])?;
     let mut p = Table::try_from(&loaded).unwrap_or_default();
-    let words = Words { base, date };
-    let clock = survey.clock.median / loaded.cpu.frequency_hz as f64;
+    let words = &Words::new(base, date, survey, contradiction);
+    let measured = survey.clock.refusal().is_none();
+    let clock = if measured { survey.clock.median / loaded.cpu.frequency_hz as f64 } else { 1.0 };
     put(&mut p, "name", name);
     put(&mut p, "description", description(survey));
     cpu(table(&mut p, "cpu"), survey, words);
-    tlbs(&mut p, survey, words);
+    arrays::tlbs(&mut p, survey, words);
     for part in ["walk_cache", "walk"] {
         as_prior(table(&mut p, part), words, "");
     }
-    caches(&mut p, survey, words);
+    arrays::caches(&mut p, survey, words);
     memory(&mut p, survey, words);
     system(&mut p, survey, words);
     for cost in table(&mut p, "exit").iter_mut().filter_map(|(_, v)| v.as_table_mut()) {
@@ -46,17 +73,10 @@ pub fn profile(survey: &Survey, name: &str, date: &str) -> Result<Made, ProfileE
         as_prior(cost, words, &format!(", scaled by the clock ({clock:.2})"));
     }
     let mut comment = vec![format!("Made by `bifold profile measure` on {date}. {}.", description(survey))];
-    comment.extend(survey.warnings.iter().map(|w| format!("Note: {w}.")));
-    let text = toml_text::text(&comment, &p);
-    Profile::parse(&text, name, &[])?;
-    Ok(Made { text, base })
-}
-
-/// What goes into every table's words.
-#[derive(Clone, Copy)]
-struct Words<'a> {
-    base: &'a str,
-    date: &'a str,
+    let unwritten = words.unwritten.take();
+    let notes = Unwritten::notes(&unwritten, survey.ended);
+    comment.extend(survey.warnings.iter().chain(&notes).map(|w| format!("Note: {w}.")));
+    Ok(Made { text: toml_text::text(&comment, &p), base, unwritten, notes })
 }
 
 /// The built-in profile of the nearest core: by vendor and family, for Intel by model (SDM vol. 4, table 2-1).
@@ -81,283 +101,114 @@ fn description(survey: &Survey) -> String {
     format!("{name} (family {family:#x}, model {model:#x}) at {:.2} GHz{guest}", survey.clock.median / 1e9)
 }
 
-fn cpu(cpu: &mut Table, survey: &Survey, w: Words) {
-    put(cpu, "frequency_hz", survey.clock.median.round() as i64);
+fn cpu(cpu: &mut Table, survey: &Survey, w: &Words) {
+    let mut prior = vec![format!(
+        "base_cpi, and what the hypervisor does (pcid, tlb_tagged, virtualization): {}",
+        w.base_s()
+    )];
     let hz = survey.clock.times(1e-9);
-    put(cpu, "source", format!("frequency measured {}: {} GHz", w.date, spread(&hz, 2)));
-    put(
-        cpu,
-        "prior",
-        format!("base_cpi, and what the hypervisor does (pcid, tlb_tagged, virtualization): as {}'s", w.base),
-    );
-}
-
-fn tlbs(p: &mut Table, survey: &Survey, w: Words) {
-    let Some(arrays) = p.get_mut("tlb").and_then(Value::as_array_mut) else { return };
-    for array in arrays.iter_mut().filter_map(Value::as_table_mut) {
-        let has = |array: &Table, key: &str, word: &str| {
-            array
-                .get(key)
-                .and_then(Value::as_array)
-                .is_some_and(|a| a.iter().any(|v| v.as_str() == Some(word)))
-        };
-        let level = array.get("level").and_then(Value::as_integer).unwrap_or(0) as u8;
-        let data = has(array, "sides", "data");
-        let size = ["4K", "2M", "1G"].into_iter().find(|s| has(array, "sizes", s)).unwrap_or("4K");
-        let t = &survey.tlbs;
-        let measured = match (level, data, size) {
-            (1, true, "4K") => t.l1_4k.as_ref(),
-            (2, true, "4K") => t.l2_4k.as_ref(),
-            (1, true, "2M") => t.l1_2m.as_ref(),
-            _ => None,
-        };
-        match (measured, survey.told.tlb(level, data, size)) {
-            (Some(m), told) => measured_tlb(array, m, told, w),
-            (None, Some(told)) => {
-                put(array, "entries", told.entries as i64);
-                put(array, "ways", whole_sets(told.entries, &[told.ways]) as i64);
-                array.remove("source");
-                put(array, "prior", "told by CPUID, not measured");
-            }
-            (None, None) => as_prior(array, w, ""),
+    // The clock is measured beside everything else.
+    match w.take(Part::Costs, ["cpu", "frequency_hz"], Some(hz), 2, &w.base_s()) {
+        Ok(hz) => {
+            put(cpu, "frequency_hz", survey.clock.median.round() as i64);
+            put(cpu, "source", format!("frequency measured {}: {} GHz", w.date, spread(&hz, 2)));
+        }
+        Err(why) => {
+            cpu.remove("source");
+            prior.insert(0, why);
         }
     }
+    put(cpu, "prior", prior.join("; "));
 }
 
-fn measured_tlb(array: &mut Table, m: &Array, told: Option<&ToldTlb>, w: Words) {
-    let bracket = Knee { fits: m.entries.low, exceeds: m.entries.high, below: 0.0, above: 0.0 };
-    let agrees = told.filter(|t| crate::fit::agrees(&bracket, t.entries as f64));
-    let entries = agrees.map_or(m.entries.median as u64, |t| t.entries);
-    let of_base = array.get("ways").and_then(Value::as_integer).unwrap_or(0) as u64;
-    // The first associativity that goes with the entries, and whose word it is.
-    let candidates = [
-        (m.ways, None),
-        (told.map(|t| t.ways), Some("ways: told by CPUID".to_string())),
-        (Some(of_base), Some(format!("ways: as {}'s", w.base))),
-        (Some(8), Some("ways: a common number".into())),
-    ];
-    let whole = |ways: u64| ways == 0 || entries % ways == 0 && ways <= entries;
-    let found = candidates.into_iter().find_map(|(ways, prior)| Some((ways.filter(|w| whole(*w))?, prior)));
-    let (ways, prior) = found.unwrap_or((0, Some("ways: none divides the entries".into())));
-    let fit = format!(
-        "{:.0} pages fit, {:.0} do not; a miss costs {:.1} cycles",
-        m.entries.low, m.entries.high, m.miss
-    );
-    let cpuid = match (agrees, told) {
-        (Some(_), _) => ", CPUID says the same".into(),
-        (None, Some(t)) => format!(", although CPUID says {}", t.entries),
-        (None, None) => String::new(),
-    };
-    let of_ways = match (&prior, ways) {
-        (Some(_), _) => "",
-        (None, 0) => "; no stride of pages shows sets",
-        (None, _) => "; ways from strides of pages",
-    };
-    put(array, "entries", entries as i64);
-    put(array, "ways", ways as i64);
-    put(array, "source", format!("measured {}: {entries} entries ({fit}){cpuid}{of_ways}", w.date));
-    match prior {
-        Some(prior) => put(array, "prior", prior),
-        None => _ = array.remove("prior"),
-    }
-}
-
-/// The first associativity that divides the entries; 0, fully associative, if none does.
-fn whole_sets(entries: u64, ways: &[u64]) -> u64 {
-    ways.iter().copied().find(|w| *w == 0 || entries % w == 0 && *w <= entries).unwrap_or(0)
-}
-
-fn caches(p: &mut Table, survey: &Survey, w: Words) {
-    let of_base: Vec<Table> = p
-        .get("cache")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .filter_map(|v| v.as_table().cloned())
-        .collect();
-    if survey.caches.is_empty() {
-        return;
-    }
-    let last = survey.caches.len();
-    let all = survey.caches.iter().map(|level| {
-        let mut t = Table::new();
-        let base =
-            of_base.iter().find(|b| b.get("level").and_then(Value::as_integer) == Some(level.level.into()));
-        let cycles = steady(level.cycles);
-        let prior_cycles = base.and_then(|b| b.get("cycles")).and_then(Value::as_integer).unwrap_or(1);
-        put(&mut t, "name", if level.level == 1 { "l1d".into() } else { format!("l{}", level.level) });
-        put(&mut t, "level", i64::from(level.level));
-        let kept = kept(survey, level);
-        put(&mut t, "bytes", kept.map_or(level.bytes, |(bytes, _)| bytes) as i64);
-        put(&mut t, "ways", level.ways as i64);
-        put(&mut t, "cycles", cycles.map_or(prior_cycles, |c| c.median.round() as i64));
-        put(&mut t, "content", content(level, survey.told.is_amd(), last));
-        put(
-            &mut t,
-            "shared",
-            level.told.as_ref().map_or(level.level == 3, |t| t.sharing > 2 || level.level == 3),
-        );
-        let (mut source, prior) = cache_words(level, w);
-        if let Some((bytes, all)) = kept {
-            source.push_str(&format!(
-                "; bytes: beside memory misses {:.0} ({:.0} to {:.0}) KB of all levels stay, {} KB of them here",
-                all.median / 1024.0,
-                all.low / 1024.0,
-                all.high / 1024.0,
-                bytes >> 10
-            ));
-        }
-        if !source.is_empty() {
-            put(&mut t, "source", format!("measured {}: {source}", w.date));
-        }
-        if !prior.is_empty() {
-            put(&mut t, "prior", prior);
-        }
-        Value::Table(t)
-    });
-    let all = Value::Array(all.collect());
-    p.insert("cache".into(), all);
-}
-
-/// Bytes that the last level keeps beside memory misses, if they are fewer than a ring of loads finds: who waits for
-/// memory competes with neighbours at that pace. With it, what all levels keep.
-fn kept(survey: &Survey, level: &Level) -> Option<(u64, Estimate)> {
-    let [.., below, last] = &survey.caches[..] else { return None };
-    let all = survey.kept.filter(|_| level.level == last.level)?;
-    // Victims' lines are in one level only, others in both.
-    let exclusive = content(level, survey.told.is_amd(), survey.caches.len()) == "exclusive";
-    let here = all.median - if exclusive { below.bytes as f64 } else { 0.0 };
-    // Legal sets are multiples of 64, and a level is no smaller than the one below.
-    let unit = 64 * 64 * level.ways;
-    let bytes = ((here / unit as f64).round() as u64 * unit).max(below.bytes.next_multiple_of(unit));
-    (bytes < level.bytes).then_some((bytes, all))
-}
-
-/// A value whose interval is narrower than half of it.
-fn steady(value: Option<Estimate>) -> Option<Estimate> {
-    value.filter(|v| v.relative_width() < 0.5)
-}
-
-/// The overlap of walks, if the part of a walk that it leaves is known to half of the part of data that independent
-/// loads wait: the part is what counts, and of a large overlap hardly any is left.
-fn steady_overlap(walks: Option<Estimate>, data: Option<Estimate>) -> Option<Estimate> {
-    let left = |overlap: f64| 1.0 / overlap;
-    walks.filter(|w| left(w.low) - left(w.high) < 0.5 * data.map_or(0.0, |d| left(d.median)))
-}
-
-/// Inclusive where CPUID says so; a third level of AMD's holds victims.
-fn content(level: &Level, amd: bool, last: usize) -> &'static str {
-    match (&level.told, level.level) {
-        (_, 1) => "any",
-        (Some(t), _) if t.inclusive => "inclusive",
-        (_, 3) if amd && last == 3 => "exclusive",
-        _ => "any",
-    }
-}
-
-fn cache_words(level: &Level, w: Words) -> (String, String) {
-    let (mut source, mut prior) = (Vec::new(), Vec::new());
-    match (steady(level.cycles), &level.cycles) {
-        (Some(c), _) => source.push(format!("{} cycles", spread(&c, 1))),
-        (None, Some(c)) => {
-            prior.push(format!("cycles: as {}'s; measured {}, too wide an interval", w.base, spread(c, 1)));
-        }
-        (None, None) => {
-            prior.push(format!("cycles: as {}'s, no set was answered by this level alone", w.base))
-        }
-    }
-    let kib = |bytes: f64| bytes / 1024.0;
-    let told = level.told.as_ref().map(|t| t.bytes);
-    match (&level.reach, told) {
-        (Some(r), told) => {
-            let fits = format!("{:.0} KB fit, {:.0} KB do not", kib(r.low), kib(r.high));
-            source.push(match told {
-                Some(t) if t == level.bytes => format!("{fits}, CPUID says {:.0} KB", kib(t as f64)),
-                Some(t) => format!(
-                    "{fits}, although CPUID says {:.0} KB: others use the level, or it is not whole",
-                    kib(t as f64)
-                ),
-                None => fits,
-            });
-        }
-        (None, _) => prior.push("bytes: told by CPUID, the curve shows no such knee".into()),
-    }
-    match (level.ways_measured, &level.told) {
-        (Some(n), _) => source.push(format!("{n} ways from conflicts")),
-        (None, Some(_)) => prior.push("ways: told by CPUID".into()),
-        (None, None) => prior.push("ways: a common number".into()),
-    }
-    prior.push(if level.level == 1 { String::new() } else { "content: by vendor and CPUID".into() });
-    prior.retain(|p| !p.is_empty());
-    (source.join("; "), prior.join("; "))
-}
-
-fn memory(p: &mut Table, survey: &Survey, w: Words) {
+fn memory(p: &mut Table, survey: &Survey, w: &Words) {
     let l = &survey.loads;
     let memory = table(p, "memory");
     let (mut source, mut prior) = (Vec::new(), Vec::new());
-    let base = w.base;
-    let mut one =
-        |key: &str, steady: Option<Estimate>, value: Option<Estimate>, digits: usize| match (steady, value) {
-            (Some(e), _) => {
-                let scale = 10f64.powi(digits as i32);
-                let value = (e.median * scale).round() / scale;
-                put(
-                    memory,
-                    key,
-                    if digits == 0 { Value::Integer(value as i64) } else { Value::Float(value) },
-                );
+    // An overlap of walks is a ratio of walks' times: it means nothing if the walk itself is not known.
+    let walk = l.walk.and_then(|walk| {
+        let reason = walk.refusal()?.of(&format!("{} cycles", spread(&walk, 0)));
+        Some(w.refused(["memory", "walk_overlap"], format!("for a walk, {reason}"), &w.base_s()))
+    });
+    let whole = |v: f64| Value::Integer(v.round() as i64);
+    let tenths = |v: f64| Value::Float((v * 10.0).round() / 10.0);
+    let overlap = if walk.is_some() { None } else { Some(("walk_overlap", l.walk_overlap, 1)) };
+    let all = [Some(("cycles", l.memory, 0)), Some(("data_overlap", l.data_overlap, 1)), overlap];
+    for (key, value, digits) in all.into_iter().flatten() {
+        match w.take(Part::Loads, ["memory", key], value, digits, &w.base_s()) {
+            Ok(e) => {
+                put(memory, key, if digits == 0 { whole(e.median) } else { tenths(e.median) });
                 source.push(format!("{key} {}", spread(&e, digits)));
             }
-            (None, Some(e)) => {
-                prior.push(format!(
-                    "{key}: as {base}'s; measured {}, too wide an interval",
-                    spread(&e, digits)
-                ));
-            }
-            (None, None) => prior.push(format!("{key}: as {base}'s")),
-        };
-    one("cycles", steady(l.memory), l.memory, 0);
-    one("data_overlap", steady(l.data_overlap), l.data_overlap, 1);
-    one("walk_overlap", steady_overlap(l.walk_overlap, l.data_overlap), l.walk_overlap, 1);
-    if let Some(s) = &l.sequential {
-        put(memory, "prefetch_level", i64::from(l.prefetch_level));
-        source.push(format!(
-            "a load of the next line takes {} cycles, the time of prefetch_level",
-            spread(s, 1)
-        ));
+            Err(why) => prior.push(why),
+        }
     }
-    prior.push(format!("walk_level: as {base}'s"));
+    prior.extend(walk);
+    match w.take(Part::Loads, ["memory", "prefetch_level"], l.sequential, 1, &w.base_s()) {
+        Ok(s) => {
+            put(memory, "prefetch_level", i64::from(l.prefetch_level));
+            source.push(format!(
+                "a load of the next line takes {} cycles, the time of prefetch_level",
+                spread(&s, 1)
+            ));
+        }
+        Err(why) => prior.push(why),
+    }
+    if source.is_empty() {
+        as_prior(memory, w, "");
+        say_first(memory, Some(prior.join("; ")));
+        return;
+    }
+    prior.push(format!("walk_level: {}", w.base_s()));
     put(memory, "source", format!("measured {}: {}", w.date, source.join("; ")));
     put(memory, "prior", prior.join("; "));
 }
 
-fn system(p: &mut Table, survey: &Survey, w: Words) {
+/// The kernel's costs. A cost that was not measured is the base profile's, if it has any.
+fn system(p: &mut Table, survey: &Survey, w: &Words) {
     let c = &survey.costs;
-    let all = [
+    let mut all = vec![
         ("page_fault", c.page_fault),
-        ("page_fault_huge", c.page_fault_huge),
         ("syscall", c.syscall),
         ("process_switch", c.process_switch),
         ("mprotect", c.mprotect),
     ];
-    let mut t = Table::new();
-    let mut words = Vec::new();
-    for (key, value) in all.into_iter().filter_map(|(k, v)| Some((k, v?))) {
-        put(&mut t, key, value.median.round() as i64);
-        words.push(format!("{key} {}", spread(&value, 0)));
+    // Machines without huge pages have no such cost.
+    all.extend(c.page_fault_huge.map(|cost| ("page_fault_huge", Some(cost))));
+    let mut t = p.get("system").and_then(Value::as_table).cloned().unwrap_or_default();
+    let (mut source, mut prior) = (Vec::new(), Vec::new());
+    for (key, value) in all {
+        let stands = if t.contains_key(key) { w.base_s() } else { "left out".into() };
+        match w.take(Part::Costs, ["system", key], value, 0, &stands) {
+            Ok(cost) => {
+                put(&mut t, key, cost.median.round() as i64);
+                source.push(format!("{key} {}", spread(&cost, 0)));
+            }
+            Err(why) => prior.push(why),
+        }
     }
-    put(&mut t, "source", format!("measured {}: {}", w.date, words.join("; ")));
+    t.remove("source");
+    t.remove("prior");
+    if !source.is_empty() {
+        put(&mut t, "source", format!("measured {}: {}", w.date, source.join("; ")));
+    }
+    if !prior.is_empty() {
+        put(&mut t, "prior", prior.join("; "));
+    }
     p.insert("system".into(), Value::Table(t));
 }
 
-/// `12.3 (12.1 to 12.6)`.
-fn spread(e: &Estimate, digits: usize) -> String {
-    format!("{:.digits$} ({:.digits$} to {:.digits$})", e.median, e.low, e.high)
+/// Puts words before a table's prior.
+fn say_first(t: &mut Table, words: Option<String>) {
+    let old = t.get("prior").and_then(Value::as_str).map(String::from);
+    let all: Vec<String> = [words, old].into_iter().flatten().collect();
+    if !all.is_empty() {
+        put(t, "prior", all.join("; "));
+    }
 }
 
 /// Makes a table's origin the base profile.
-fn as_prior(t: &mut Table, w: Words, scaled: &str) {
+fn as_prior(t: &mut Table, w: &Words, scaled: &str) {
     let origin = |t: &mut Table, key: &str| t.remove(key).and_then(|v| v.as_str().map(String::from));
     let words: Vec<String> = [origin(t, "source"), origin(t, "prior")].into_iter().flatten().collect();
     put(t, "prior", format!("as {}'s{scaled}: {}", w.base, words.join("; ")));

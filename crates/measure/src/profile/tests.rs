@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 use super::*;
 use crate::bench::Calm;
-use crate::survey::{Costs, HostPages, Loads, Tlbs};
-use crate::told::ToldCache;
+use crate::estimate::Estimate;
+use crate::rounds::End;
+use crate::survey::{Array, Costs, HostPages, Level, Loads, Tlbs};
+use crate::told::{ToldCache, ToldTlb};
+use bifold_model::Unmeasured;
 
 fn about(median: f64) -> Option<Estimate> {
     Some(Estimate { median, low: median * 0.99, high: median * 1.02, rounds: 15 })
@@ -38,6 +41,11 @@ fn found() -> Survey {
             tlbs: vec![tlb(1, 96, 0), tlb(2, 128, 8)],
         },
         rounds: 15,
+        most_rounds: 15,
+        ended: None,
+        not_reached: Vec::new(),
+        steal: 0.0,
+        busy: None,
         clock: about(3.7e9).unwrap(),
         calm: Calm::default(),
         huge_part: 1.0,
@@ -98,21 +106,134 @@ fn what_is_measured_has_its_spread_and_what_is_not_its_origin() {
     let m = p.memory.as_ref().unwrap();
     assert_eq!((m.cycles, m.data_overlap, m.prefetch_level), (560, 15.0, 2));
     assert!(m.source.as_ref().unwrap().contains("cycles 560 (554 to 571)"), "{:?}", m.source);
-    // An interval wider than half of the value is no measurement.
+    // An interval whose ends differ by more than a factor of two is no measurement.
     assert_eq!(m.walk_overlap, 6.0);
-    assert!(m.prior.as_ref().unwrap().contains("walk_overlap: as zen4's; measured 12.0 (6.0 to 20.0)"));
+    let why =
+        "walk_overlap: refused, because the ends of 12.0 (6.0 to 20.0) differ by a factor of 3.3: as zen4's";
+    assert!(m.prior.as_ref().unwrap().contains(why), "{:?}", m.prior);
+    assert_eq!(p.unmeasured(Unmeasured::Refused), ["memory.walk_overlap"]);
     let shared: Vec<_> = p.cache.iter().map(|c| (c.bytes >> 10, c.cycles, c.shared)).collect();
     assert_eq!(shared, [(48, 4, false), (1024, 14, false), (32768, 50, true)]);
     assert!(p.exit.invlpg.prior.as_ref().unwrap().starts_with("as zen4's, scaled by the clock (1.00): "));
     assert_eq!(p.exit.invlpg.source, None);
 }
 
+/// The profile, the keys that were refused and those that were not reached.
+fn made(survey: &Survey) -> (Profile, Made, Vec<String>, Vec<String>) {
+    let made = profile(survey, "mine", "2026-11-22").unwrap();
+    let p = Profile::parse(&made.text, "mine", &[]).unwrap();
+    let of = |why| p.unmeasured(why);
+    let (refused, not_reached) = (of(Unmeasured::Refused), of(Unmeasured::NotReached));
+    let keys = |why| made.unwritten.iter().filter(|u| u.why == why).count();
+    let counts = (keys(Unmeasured::Refused), keys(Unmeasured::NotReached));
+    assert_eq!((refused.len(), not_reached.len()), counts, "the file says the same: {}", made.text);
+    (p, made, refused, not_reached)
+}
+
 #[test]
-fn a_large_overlap_of_walks_counts_by_the_little_that_it_leaves() {
+fn a_value_whose_interval_spans_zero_stays_the_base_profile_s() {
     let mut survey = found();
-    survey.loads.walk_overlap = Some(Estimate { median: 57.0, low: 30.0, high: 100.0, rounds: 15 });
-    let made = profile(&survey, "mine", "2026-11-22").unwrap();
-    assert_eq!(Profile::parse(&made.text, "mine", &[]).unwrap().memory.unwrap().walk_overlap, 57.0);
+    let zen4 = Profile::load("zen4", &[]).unwrap().memory.unwrap();
+    survey.loads.memory = Some(Estimate { median: 568.0, low: -10.0, high: 700.0, rounds: 15 });
+    survey.loads.walk_overlap = about(12.0);
+    survey.loads.walk = Some(Estimate { median: 1009.0, low: -1976.0, high: 3981.0, rounds: 15 });
+    let (p, made, refused, _) = made(&survey);
+    let m = p.memory.unwrap();
+    assert_eq!((m.cycles, m.walk_overlap, m.data_overlap), (zen4.cycles, zen4.walk_overlap, 15.0));
+    assert_eq!(refused, ["memory.cycles", "memory.walk_overlap"]);
+    let note = "# Note: memory.cycles was refused, because the interval of 568 (-10 to 700) spans zero; \
+                in the profile: as zen4's.\n";
+    assert!(made.text.contains(note), "{}", made.text);
+    assert!(made.text.contains("for a walk, the interval of 1009 (-1976 to 3981) cycles spans zero"));
+}
+
+#[test]
+fn a_value_whose_ends_differ_by_more_than_two_is_refused_in_every_table() {
+    let wide = |median: f64| Some(Estimate { median, low: median * 0.6, high: median * 1.3, rounds: 15 });
+    let mut survey = found();
+    survey.loads.walk_overlap = about(12.0);
+    survey.caches[1].cycles = wide(14.0);
+    survey.caches[2].reach = wide(20e6);
+    survey.caches[2].bytes = 20 << 20;
+    survey.kept = wide(6e6);
+    survey.costs.mprotect = wide(7600.0);
+    survey.costs.page_fault_huge = wide(3e5);
+    survey.tlbs.l1_4k.as_mut().unwrap().entries = wide(96.0).unwrap();
+    // CPUID's 128 entries lie outside even the wide interval.
+    survey.tlbs.l2_4k.as_mut().unwrap().entries = wide(4096.0).unwrap();
+    let (p, _, refused, _) = made(&survey);
+    let expected = [
+        "tlb.l1d.entries",
+        "tlb.l2d.entries",
+        "cache.l2.cycles",
+        "cache.l3.bytes",
+        "system.page_fault_huge",
+        "system.mprotect",
+    ];
+    let refused: Vec<&str> = refused.iter().map(String::as_str).collect();
+    assert_eq!(refused, expected);
+    let zen4 = Profile::load("zen4", &[]).unwrap();
+    let entries = |p: &Profile, name: &str| p.tlb.iter().find(|t| t.name == name).unwrap().entries;
+    assert_eq!((entries(&p, "l1d"), entries(&p, "l2d")), (96, entries(&zen4, "l2d")));
+    assert_eq!(p.cache[1].cycles, zen4.cache[1].cycles);
+    assert_eq!(p.cache[2].bytes, 32 << 20, "CPUID's");
+    let system = p.system.unwrap();
+    assert_eq!((system.mprotect, system.syscall), (None, Some(500)), "zen4 has no costs of its kernel");
+}
+
+#[test]
+fn a_refused_clock_leaves_the_base_profile_s_and_scales_nothing() {
+    let mut survey = found();
+    survey.clock = Estimate { median: 3.7e9, low: 1.2e9, high: 3.9e9, rounds: 100 };
+    let (p, _, refused, _) = made(&survey);
+    let zen4 = Profile::load("zen4", &[]).unwrap();
+    assert_eq!((p.cpu.frequency_hz, p.exit.invlpg.cycles), (zen4.cpu.frequency_hz, zen4.exit.invlpg.cycles));
+    assert_eq!(refused[0], "cpu.frequency_hz");
+}
+
+#[test]
+fn a_survey_that_the_limit_ended_keeps_what_is_complete() {
+    let mut survey = found();
+    survey.ended = Some(End::Limit);
+    survey.not_reached = vec![Part::Caches, Part::Loads, Part::Kept];
+    (survey.caches, survey.loads, survey.kept) = (Vec::new(), Loads::default(), None);
+    let (p, made, refused, not_reached) = made(&survey);
+    let zen4 = Profile::load("zen4", &[]).unwrap();
+    let times = |p: &Profile| p.cache.iter().map(|c| c.cycles).collect::<Vec<_>>();
+    assert_eq!((times(&p), p.memory.as_ref().unwrap().cycles), (times(&zen4), zen4.memory.unwrap().cycles));
+    assert!(p.cache.iter().all(|c| c.source.is_none()));
+    assert_eq!(p.system.as_ref().unwrap().syscall, Some(500));
+    assert!(refused.is_empty());
+    for key in ["cache.l1d.bytes", "cache.l3.cycles", "memory.cycles", "memory.prefetch_level"] {
+        assert!(not_reached.contains(&key.to_string()), "{not_reached:?}");
+    }
+    assert!(
+        !not_reached.iter().any(|k| k.starts_with("tlb.") || k.starts_with("system.")),
+        "{not_reached:?}"
+    );
+    assert_eq!(made.notes.len(), 1);
+    assert!(made.notes[0].starts_with("not reached, because --limit ended the survey"), "{:?}", made.notes);
+    // A signal is told apart, and earlier parts may be missing, too.
+    survey.ended = Some(End::Stopped);
+    survey.not_reached = vec![Part::Tlbs, Part::Caches, Part::Loads, Part::Kept];
+    survey.tlbs = Tlbs::default();
+    let (p, made, _, not_reached) = self::made(&survey);
+    assert!(not_reached.contains(&"tlb.l2d.entries".to_string()), "{not_reached:?}");
+    assert_eq!(p.tlb.iter().find(|t| t.name == "l2d").unwrap().entries, 128, "CPUID's");
+    assert!(made.notes[0].contains("a signal ended the survey"), "{:?}", made.notes);
+}
+
+#[test]
+fn measured_times_that_do_not_fit_the_base_profile_s_are_refused_with_them() {
+    let mut survey = found();
+    survey.loads.walk_overlap = about(12.0);
+    survey.caches[2].cycles = about(900.0);
+    survey.loads.memory = Some(Estimate { median: 1500.0, low: 500.0, high: 2000.0, rounds: 15 });
+    let (p, made, refused, _) = made(&survey);
+    let zen4 = Profile::load("zen4", &[]).unwrap();
+    assert_eq!((p.cache[2].cycles, p.cache[0].cycles), (zen4.cache[2].cycles, zen4.cache[0].cycles));
+    assert_eq!(refused.iter().filter(|k| k.ends_with(".cycles")).count(), 4, "{refused:?}");
+    assert!(made.text.contains("contradicts another value (memory.cycles must exceed"), "{}", made.text);
 }
 
 #[test]

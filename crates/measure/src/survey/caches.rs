@@ -4,7 +4,7 @@
 //! Pages come in random order, and from each page eight random lines at a time: TLB misses then cost an eighth,
 //! also where the host has split the pages, and eight lines of 64 are too few for prefetchers of regions.
 
-use super::{Kind, MeasureError, Work};
+use super::{Kind, MeasureError, Work, if_reached};
 use crate::estimate::Estimate;
 use crate::fit::{self, Knee, Point};
 use crate::os::PAGE;
@@ -38,6 +38,7 @@ pub struct Level {
 }
 
 /// What was found.
+#[derive(Default)]
 pub struct Caches {
     /// Levels, first level first.
     pub levels: Vec<Level>,
@@ -48,11 +49,15 @@ pub(super) fn measure(work: &mut Work) -> Result<Caches, MeasureError> {
     let largest = told.iter().map(|c| c.bytes as usize).max().unwrap_or(32 << 20);
     let last = (2 * largest).clamp(16 << 20, work.huge.len() / 2);
     let sizes = work.sizes(2 * PAGE, last, PAGE);
-    let found = work.rounds(sizes.len(), |w, p| {
+    let one = |w: &mut Work, p: usize| {
         let order = grouped(sizes[p] / PAGE, w);
         w.chase_in_order(Kind::Huge, &order)
-    })?;
-    let conflicts = first_level_ways(work)?;
+    };
+    let narrow =
+        |l: &Level| l.cycles.is_none_or(|c| c.is_narrow()) && l.reach.is_none_or(|r| r.refusal().is_none());
+    let found =
+        work.rounds(sizes.len(), one, |found| levels(&sizes, found, &told, &[]).iter().all(narrow))?;
+    let conflicts = if_reached(first_level_ways(work))?;
     Ok(Caches { levels: levels(&sizes, &found, &told, &conflicts) })
 }
 
@@ -78,10 +83,11 @@ fn grouped(pages: usize, work: &mut Work) -> Vec<usize> {
 fn first_level_ways(work: &mut Work) -> Result<Vec<u64>, MeasureError> {
     const STRIDES: [usize; 2] = [PAGE, 32 << 10];
     let numbers: Vec<usize> = (2..=24).collect();
-    let found = work.rounds(numbers.len() * STRIDES.len(), |w, p| {
+    let one = |w: &mut Work, p: usize| {
         let (n, stride) = (numbers[p / STRIDES.len()], STRIDES[p % STRIDES.len()]);
         w.chase(Kind::Huge, (0..n).map(|i| i * stride).collect())
-    })?;
+    };
+    let found = work.rounds(numbers.len() * STRIDES.len(), one, |_| true)?;
     let fits = |k: usize| {
         let times = found.iter().skip(k).step_by(STRIDES.len()).map(|v| fit::median(v.iter().copied()));
         let all: Vec<Point> = numbers.iter().map(|n| *n as f64).zip(times).collect();

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Costs of the kernel: a page fault, a system call, a switch between processes, a change of a page's rights.
 
-use super::{MeasureError, Work};
+use super::{MeasureError, Work, all_narrow};
 use crate::estimate::Estimate;
 use crate::os::{self, HUGE, PAGE, Pages, Pipes, Region};
 use serde::Serialize;
 
 /// Cycles of each.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Costs {
     /// First write to a 4 KB page of anonymous memory.
     pub page_fault: Option<Estimate>,
@@ -39,7 +39,8 @@ pub(super) fn measure(work: &mut Work) -> Result<Costs, MeasureError> {
         region.words().iter_mut().step_by(step / 8).take(n).for_each(|w| *w = 1);
         n as u64
     };
-    let found = work.rounds(6, |w, p| match p {
+    let huge_ok = work.huge_ok;
+    let one = |w: &mut Work, p: usize| match p {
         0 => w.bench.time(
             &mut (),
             |()| os::system_calls(64),
@@ -65,15 +66,23 @@ pub(super) fn measure(work: &mut Work) -> Result<Costs, MeasureError> {
         ),
         4 => w.bench.time(&mut small, |s| _ = s.discard(0, SMALL * PAGE), |s| touch(s, PAGE, SMALL)),
         _ => w.bench.time(&mut huge, |h| _ = h.discard(0, LARGE * HUGE), |h| touch(h, HUGE, LARGE)),
+    };
+    let found = work.rounds(6, one, |found| {
+        let c = costs(found, huge_ok);
+        all_narrow(&[c.page_fault, c.page_fault_huge, c.syscall, c.process_switch, c.mprotect])
     })?;
-    let [syscall, oneself, other, mprotect, fault, fault_huge] =
-        <[Vec<f64>; 6]>::try_from(found).map_err(|_| MeasureError::Stopped)?;
-    let switch: Vec<f64> = other.iter().zip(&oneself).map(|(o, s)| (o - s).max(0.0)).collect();
-    Ok(Costs {
-        page_fault: Estimate::of(&fault),
-        page_fault_huge: if work.huge_ok { Estimate::of(&fault_huge) } else { None },
-        syscall: Estimate::of(&syscall),
+    Ok(costs(&found, huge_ok))
+}
+
+/// The costs from the rounds of the six points.
+fn costs(found: &[Vec<f64>], huge_ok: bool) -> Costs {
+    let [syscall, oneself, other, mprotect, fault, fault_huge] = found else { return Costs::default() };
+    let switch: Vec<f64> = other.iter().zip(oneself).map(|(o, s)| (o - s).max(0.0)).collect();
+    Costs {
+        page_fault: Estimate::of(fault),
+        page_fault_huge: if huge_ok { Estimate::of(fault_huge) } else { None },
+        syscall: Estimate::of(syscall),
         process_switch: Estimate::of(&switch),
-        mprotect: Estimate::of(&mprotect),
-    })
+        mprotect: Estimate::of(mprotect),
+    }
 }

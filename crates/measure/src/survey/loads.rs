@@ -7,7 +7,7 @@
 //! time, page tables come into the caches as far as they stay there: a walk over cold tables takes four times as long.
 
 use super::caches::Caches;
-use super::{Kind, MeasureError, Work};
+use super::{Kind, MeasureError, Work, all_narrow};
 use crate::estimate::Estimate;
 use crate::fit;
 use crate::loops::{Order, RandomLoads};
@@ -22,7 +22,7 @@ const FEW: usize = 4 * PAGE;
 const LOADS: u64 = 65_536;
 
 /// Cycles of loads over the whole area.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Loads {
     /// Bytes of the area.
     pub area: u64,
@@ -70,7 +70,7 @@ const POINTS: [(bool, Kind, Order, u64); 12] = {
 
 pub(super) fn measure(work: &mut Work, caches: &Caches) -> Result<Loads, MeasureError> {
     let mut seed = 0;
-    let found = work.rounds(POINTS.len() + 1, |w, p| {
+    let one = |w: &mut Work, p: usize| {
         let Some((few, kind, order, per_page)) = POINTS.get(p).copied() else { return sequential(w) };
         let region = if kind == Kind::Huge { &w.huge } else { &w.small };
         let bytes = if few { FEW } else { region.len() };
@@ -80,7 +80,17 @@ pub(super) fn measure(work: &mut Work, caches: &Caches) -> Result<Loads, Measure
         // pages: a program that goes on finds them where they stay, so each was read some four times before.
         let warm = (4 * bytes / PAGE / 8) as u64;
         w.bench.time(&mut loads, |l| _ = l.run(Order::Independent, warm.max(512)), |l| l.run(order, LOADS))
+    };
+    let area = work.huge.len() as u64;
+    let found = work.rounds(POINTS.len() + 1, one, |found| {
+        let l = loads(found, caches, area);
+        all_narrow(&[l.memory, l.data_overlap, l.walk, l.walk_overlap])
     })?;
+    Ok(loads(&found, caches, area))
+}
+
+/// The values from the rounds of [`POINTS`] and of the sequential loads.
+fn loads(found: &[Vec<f64>], caches: &Caches, area: u64) -> Loads {
     let of = |few, kind, order, per_page| -> &[f64] {
         let at = POINTS.iter().position(|p| *p == (few, kind, order, per_page));
         at.map_or(&[], |i| &found[i][..])
@@ -110,8 +120,8 @@ pub(super) fn measure(work: &mut Work, caches: &Caches) -> Result<Loads, Measure
         (Some(s), Some(m)) => fit::prefetch_level(s.median, &levels, m.median),
         _ => 0,
     };
-    Ok(Loads {
-        area: work.huge.len() as u64,
+    Loads {
+        area,
         memory,
         dependent_2m: Estimate::of(of(false, Huge, Dependent, 1)),
         dependent_4k: Estimate::of(of(false, Small, Dependent, 1)),
@@ -122,7 +132,7 @@ pub(super) fn measure(work: &mut Work, caches: &Caches) -> Result<Loads, Measure
         walk: Estimate::of(&alone),
         sequential,
         prefetch_level,
-    })
+    }
 }
 
 /// No core has more loads under way.

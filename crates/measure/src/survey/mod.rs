@@ -11,7 +11,8 @@ use crate::bench::{Bench, Calm};
 use crate::estimate::Estimate;
 use crate::loops::{Chain, cpuid};
 use crate::os::{self, HUGE, Pages, Region};
-use crate::surroundings;
+use crate::rounds::{self, Clock, End, Plan};
+use crate::surroundings::{self, Busy};
 use crate::told::Told;
 pub use caches::Level;
 pub use costs::Costs;
@@ -21,6 +22,7 @@ use rand::seq::SliceRandom as _;
 use rand_pcg::Pcg64Mcg;
 use serde::Serialize;
 use std::io;
+use std::time::{Duration, Instant};
 pub use tlbs::{Array, HostPages, Tlbs};
 
 /// Why nothing could be measured.
@@ -53,9 +55,20 @@ pub enum MeasureError {
         /// The kernel's error.
         source: io::Error,
     },
-    /// The user stopped the measurement.
-    #[error("measuring was stopped: no profile was made")]
+    /// The user stopped the survey before any part was complete.
+    #[error("measuring was stopped before a value was complete: no profile was made")]
     Stopped,
+    /// The limit ended the survey before any part was complete.
+    #[error(
+        "--limit {seconds} ended before a value was complete: give more seconds, or measure a calmer machine"
+    )]
+    TooShort {
+        /// The limit.
+        seconds: f64,
+    },
+    /// A part was not complete in time; [`survey()`] keeps the others.
+    #[error("the survey ended before this part was complete")]
+    Ended(End),
 }
 
 impl MeasureError {
@@ -72,6 +85,40 @@ pub struct Options {
     pub cpu: Option<usize>,
     /// Fewer points and rounds.
     pub quick: bool,
+    /// The survey ends after this time with the parts that are complete.
+    pub limit: Duration,
+}
+
+/// A part of the survey, in the order of measuring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Part {
+    /// Page faults, system calls, switches: the shortest part.
+    Costs,
+    /// TLBs.
+    Tlbs,
+    /// Caches.
+    Caches,
+    /// Memory and overlaps.
+    Loads,
+    /// What caches keep beside misses.
+    Kept,
+}
+
+impl Part {
+    /// All parts, in the order of measuring.
+    pub const ALL: [Part; 5] = [Part::Costs, Part::Tlbs, Part::Caches, Part::Loads, Part::Kept];
+
+    /// What is measured, in words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Part::Costs => "system calls, faults and switches",
+            Part::Tlbs => "TLBs",
+            Part::Caches => "caches",
+            Part::Loads => "memory and overlaps of misses",
+            Part::Kept => "caches beside misses",
+        }
+    }
 }
 
 /// Everything that was found.
@@ -81,8 +128,18 @@ pub struct Survey {
     pub cpu: usize,
     /// CPUID's words.
     pub told: Told,
-    /// Rounds of each value.
+    /// Usual rounds of a value.
     pub rounds: usize,
+    /// Rounds of the value that took the most.
+    pub most_rounds: usize,
+    /// Why the survey ended before its last part was complete; none if all parts are.
+    pub ended: Option<End>,
+    /// Parts that are not complete.
+    pub not_reached: Vec<Part>,
+    /// Part of the time in which the hypervisor ran others on the CPU.
+    pub steal: f64,
+    /// That the machine was busy, if it was, and what this does to the values.
+    pub busy: Option<String>,
     /// Hz of the core while measuring.
     pub clock: Estimate,
     /// How calm the machine was.
@@ -115,32 +172,49 @@ struct Work<'a> {
     per_octave: u32,
     random: Pcg64Mcg,
     stop: &'a dyn Fn() -> bool,
+    /// When the survey has to end.
+    deadline: Instant,
+    /// When the current part has used its share of the time.
+    share: Instant,
+    /// Rounds of the value that took the most.
+    most: usize,
 }
 
 /// Bytes of each of the two areas that loads go to.
 const AREA: u64 = 1 << 30;
 /// The least of it: several times the caches of most cores.
 const LEAST_AREA: u64 = 128 << 20;
-/// Rounds of a value; nine are the fewest whose interval leaves out extremes.
+/// Rounds of a value whose interval is narrow.
 const ROUNDS: usize = 15;
-const QUICK_ROUNDS: usize = 9;
+const QUICK_ROUNDS: usize = rounds::FEWEST;
 /// Part of the memory that must be in huge pages to be called so.
 const HUGE_ENOUGH: f64 = 0.95;
 
 /// Measures this machine. `say` gets what is measured now; `stop` is asked between rounds.
 ///
+/// The survey ends at the limit, or when `stop` says so, and keeps the parts that are complete by then.
+///
 /// # Errors
-/// If the CPU or memory cannot be had, or if `stop` said so.
+/// If the CPU or memory cannot be had, or if no part is complete at the end.
 pub fn survey(
     options: Options,
     say: &mut dyn FnMut(&str),
     stop: &dyn Fn() -> bool,
 ) -> Result<Survey, MeasureError> {
+    let deadline = Instant::now() + options.limit;
     let allowed = os::allowed_cpus();
     let cpu = options.cpu.or(allowed.last().copied()).unwrap_or(0);
     os::pin(cpu).map_err(|source| MeasureError::Cpu { cpu, allowed: allowed.clone(), source })?;
+    let nothing = |end| match end {
+        End::Limit => MeasureError::TooShort { seconds: options.limit.as_secs_f64() },
+        End::Stopped => MeasureError::Stopped,
+    };
+    if let Some(end) = ended(stop, deadline) {
+        return Err(nothing(end));
+    }
     let host = bifold_host::Host::live();
-    let mut warnings = surroundings::warnings(&host, allowed.len());
+    let load = surroundings::busy_load(&host, allowed.len());
+    let mut warnings = surroundings::warnings(&host);
     say("memory");
     let area = area(host.memory().ok().and_then(|m| m.available))?;
     let map = |pages| {
@@ -164,45 +238,94 @@ pub fn survey(
     }
     let (rounds, per_octave) = if options.quick { (QUICK_ROUNDS, 2) } else { (ROUNDS, 4) };
     let random = Pcg64Mcg::seed_from_u64(1);
-    let mut work =
-        Work { bench: Bench::new(cpu), told, huge, small, huge_ok, rounds, per_octave, random, stop };
-    say("TLBs");
-    let tlbs = tlbs::measure(&mut work)?;
-    say("caches");
-    let found = caches::measure(&mut work)?;
-    say("misses");
-    let loads = loads::measure(&mut work, &found)?;
-    say("caches beside misses");
-    let kept = pace::measure(&mut work, &found)?;
-    say("system calls, faults and switches");
-    let costs = costs::measure(&mut work)?;
-    let clock = Estimate::of(&work.bench.clocks).ok_or(MeasureError::Stopped)?;
-    let Calm { pieces, given_up, repeated } = work.bench.calm;
-    if given_up * 20 > pieces || repeated > pieces {
-        warnings.push(format!(
-            "the machine was not calm: of {pieces} pieces of work, {given_up} stayed disturbed after all repeats"
-        ));
+    let mut work = Work {
+        bench: Bench::new(cpu),
+        told,
+        huge,
+        small,
+        huge_ok,
+        rounds,
+        per_octave,
+        random,
+        stop,
+        deadline,
+        share: deadline,
+        most: 0,
+    };
+    let mut not_reached = Vec::new();
+    let mut of = Found::default();
+    for (i, part) in Part::ALL.into_iter().enumerate() {
+        say(part.words());
+        let left = (Part::ALL.len() - i) as u32;
+        work.share = Instant::now() + deadline.saturating_duration_since(Instant::now()) / left;
+        match of.measure(part, &mut work) {
+            Err(MeasureError::Ended(_)) => not_reached.push(part),
+            other => other?,
+        }
     }
+    let ended = if not_reached.is_empty() { None } else { work.ended() };
+    let clock = Estimate::of(&work.bench.clocks).filter(|_| not_reached.len() < Part::ALL.len());
+    let clock = clock.ok_or_else(|| nothing(ended.unwrap_or(End::Stopped)))?;
+    let steal = work.bench.steal();
+    let busy = Busy { load, cpus: allowed.len(), cpu, steal, rounds: [rounds, work.most] };
+    let busy = busy.sentence(&work.bench.calm);
+    warnings.extend(busy.clone());
     if clock.relative_width() > 0.03 {
         warnings.push(
             "the clock changed while measuring: times are in cycles of the clock at each moment".into(),
         );
     }
-    let caches = found.levels;
     Ok(Survey {
         cpu,
         told: work.told,
         rounds,
+        most_rounds: work.most,
+        ended,
+        not_reached,
+        steal,
+        busy,
         clock,
         calm: work.bench.calm,
         huge_part,
-        caches,
-        tlbs,
-        kept,
-        loads,
-        costs,
+        caches: of.caches.levels,
+        tlbs: of.tlbs,
+        kept: of.kept,
+        loads: of.loads,
+        costs: of.costs,
         warnings,
     })
+}
+
+/// What the parts found.
+#[derive(Default)]
+struct Found {
+    costs: Costs,
+    tlbs: Tlbs,
+    caches: caches::Caches,
+    loads: Loads,
+    kept: Option<Estimate>,
+}
+
+impl Found {
+    /// Measures a part. A part that is not complete leaves nothing.
+    fn measure(&mut self, part: Part, work: &mut Work) -> Result<(), MeasureError> {
+        match part {
+            Part::Costs => self.costs = costs::measure(work)?,
+            Part::Tlbs => self.tlbs = tlbs::measure(work)?,
+            Part::Caches => self.caches = caches::measure(work)?,
+            Part::Loads => self.loads = loads::measure(work, &self.caches)?,
+            Part::Kept => self.kept = pace::measure(work, &self.caches)?,
+        }
+        Ok(())
+    }
+}
+
+/// A side of a part that the end of the survey may cost: the part goes on without.
+fn if_reached<T: Default>(side: Result<T, MeasureError>) -> Result<T, MeasureError> {
+    match side {
+        Err(MeasureError::Ended(_)) => Ok(T::default()),
+        other => other,
+    }
 }
 
 /// Bytes of an area: a power of two up to 1 GiB of which several fit into the available memory.
@@ -220,21 +343,24 @@ fn area(available: Option<u64>) -> Result<u64, MeasureError> {
 }
 
 impl Work<'_> {
-    /// Rounds over points, or [`MeasureError::Stopped`].
+    /// Why the survey has to end now, if it has to.
+    fn ended(&self) -> Option<End> {
+        ended(self.stop, self.deadline)
+    }
+
+    /// Rounds over points: more than usual until the values are `enough`, within the part's share of the time.
     fn rounds(
         &mut self,
         points: usize,
         mut one: impl FnMut(&mut Work, usize) -> f64,
+        enough: impl Fn(&[Vec<f64>]) -> bool,
     ) -> Result<Vec<Vec<f64>>, MeasureError> {
-        let mut found = vec![Vec::with_capacity(self.rounds); points];
-        for _ in 0..self.rounds {
-            for (point, values) in found.iter_mut().enumerate() {
-                if (self.stop)() {
-                    return Err(MeasureError::Stopped);
-                }
-                values.push(one(self, point));
-            }
-        }
+        let (stop, deadline, share) = (self.stop, self.deadline, self.share);
+        let clock = Clock { ended: &|| ended(stop, deadline), late: &|| Instant::now() >= share };
+        let plan = Plan { usual: self.rounds, points };
+        let found =
+            rounds::gather(plan, &clock, |point| one(self, point), enough).map_err(MeasureError::Ended)?;
+        self.most = self.most.max(found.first().map_or(0, Vec::len));
         Ok(found)
     }
 
@@ -270,6 +396,18 @@ impl Work<'_> {
     }
 }
 
+fn ended(stop: &dyn Fn() -> bool, deadline: Instant) -> Option<End> {
+    match stop() {
+        true => Some(End::Stopped),
+        false => (Instant::now() >= deadline).then_some(End::Limit),
+    }
+}
+
+/// Whether more rounds are of no use for these values: those that are there have narrow intervals.
+fn all_narrow(values: &[Option<Estimate>]) -> bool {
+    values.iter().flatten().all(Estimate::is_narrow)
+}
+
 /// The area of a chase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -299,10 +437,21 @@ mod tests {
 
     #[test]
     fn a_cpu_that_is_not_there_is_an_error_with_those_that_are() {
-        let options = Options { cpu: Some(100_000), quick: true };
+        let options = Options { cpu: Some(100_000), quick: true, limit: Duration::from_secs(9) };
         // On a thread of its own, as pinning stays.
         let e =
             std::thread::spawn(move || survey(options, &mut |_| (), &|| true).unwrap_err()).join().unwrap();
         assert!(e.to_string().starts_with("cannot run on CPU 100000: this process may use CPUs ["), "{e}");
+    }
+
+    #[test]
+    fn a_survey_without_a_complete_part_is_an_error_that_says_what_to_do() {
+        let of = |limit, stop: bool| {
+            let options = Options { cpu: None, quick: true, limit: Duration::from_secs(limit) };
+            std::thread::spawn(move || survey(options, &mut |_| (), &|| stop).unwrap_err()).join().unwrap()
+        };
+        let e = of(0, false);
+        assert!(e.to_string().starts_with("--limit 0 ended before a value was complete: give more"), "{e}");
+        assert!(matches!(of(60, true), MeasureError::Stopped));
     }
 }

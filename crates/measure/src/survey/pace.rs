@@ -7,7 +7,7 @@
 //! for the one before, and the time of the small set's loads tells how much of the set was still there.
 
 use super::caches::{Caches, Level};
-use super::{MeasureError, Work};
+use super::{MeasureError, Work, all_narrow};
 use crate::estimate::Estimate;
 use crate::loops::{Order, RandomLoads};
 use crate::os::PAGE;
@@ -34,7 +34,7 @@ pub(super) fn measure(work: &mut Work, caches: &Caches) -> Result<Option<Estimat
     let first = sets.len();
     sets.extend([FEW, work.huge.len()]);
     let mut seed = 0;
-    let found = work.rounds(sets.len(), |w, p| {
+    let one = |w: &mut Work, p: usize| {
         seed += 1;
         let mut both = Both {
             set: RandomLoads::new(&w.huge, sets[p], TOGETHER, seed),
@@ -43,17 +43,24 @@ pub(super) fn measure(work: &mut Work, caches: &Caches) -> Result<Option<Estimat
         // As many loads as the set has lines: more than fill what can answer half of them.
         let warm = (sets[p] as u64 / 64).min(2 * largest as u64 / 64);
         w.bench.time(&mut both, |b| _ = b.run(warm), |b| b.run(LOADS))
-    })?;
-    let (sets, ends) = (&sets[..first], &found[first..]);
+    };
+    let all = |found: &[Vec<f64>]| of_rounds(&sets[..first], found, [first_level(caches), hit.median]);
+    let found = work.rounds(sets.len(), one, |found| all_narrow(&[all(found)]))?;
+    Ok(all(&found))
+}
+
+/// Bytes kept, from the rounds of the sets and of the two ends.
+fn of_rounds(sets: &[usize], found: &[Vec<f64>], hits: [f64; 2]) -> Option<Estimate> {
+    let (found, ends) = found.split_at(sets.len());
     let rounds = ends[0].len();
     let kept: Vec<f64> = (0..rounds)
         .filter_map(|r| {
-            let times: Vec<f64> = found[..first].iter().map(|v| v[r]).collect();
-            kept(sets, &times, [ends[0][r], ends[1][r]], [first_level(caches), hit.median])
+            let times: Vec<f64> = found.iter().map(|v| v[r]).collect();
+            kept(sets, &times, [ends[0][r], ends[1][r]], hits)
         })
         .collect();
     // Fewer than half of the rounds are no result.
-    Ok(if kept.len() * 2 < rounds { None } else { Estimate::of(&kept) })
+    if kept.len() * 2 < rounds { None } else { Estimate::of(&kept) }
 }
 
 fn first_level(caches: &Caches) -> f64 {

@@ -6,7 +6,7 @@
 //! need one entry per page. The same ring on 2 MB pages tells the host's page size: where it meets the knee of the
 //! 4 KB pages, the host maps the guest's 2 MB pages in pieces of 4 KB, and TLB entries are of that size.
 
-use super::{Kind, MeasureError, Work, huge_pages};
+use super::{Kind, MeasureError, Work, huge_pages, if_reached};
 use crate::estimate::Estimate;
 use crate::fit::{self, Plateau, Point};
 use crate::os::{HUGE, PAGE};
@@ -30,7 +30,7 @@ pub struct Array {
 }
 
 /// The pages of the host behind 2 MB pages of this machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HostPages {
     /// TLB entries of 2 MB pages reach 2 MB.
@@ -38,11 +38,12 @@ pub enum HostPages {
     /// TLB entries of 2 MB pages reach 4 KB: a host below maps 4 KB pages.
     Split,
     /// Not told apart.
+    #[default]
     Unknown,
 }
 
 /// All that was found.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Tlbs {
     /// First-level data TLB, 4 KB pages.
     pub l1_4k: Option<Array>,
@@ -58,29 +59,35 @@ pub(super) fn measure(work: &mut Work) -> Result<Tlbs, MeasureError> {
     let most = MOST_PAGES.min(work.small.len() / PAGE / STRIDE);
     let numbers = work.sizes(8, most, 1);
     let spread = |i: usize| i * STRIDE * PAGE + line(i);
-    let found = work.rounds(numbers.len() * 3, |w, p| {
+    let one = |w: &mut Work, p: usize| {
         let n = numbers[p / 3];
         match p % 3 {
             0 => w.chase(Kind::Small, (0..n).map(spread).collect()),
             1 => w.chase(Kind::Huge, (0..n).map(|i| i * 64).collect()),
             _ => w.chase(Kind::Huge, (0..n).map(spread).collect()),
         }
-    })?;
-    let base: Vec<&Vec<f64>> = found.iter().skip(1).step_by(3).collect();
-    let over = |values: &Vec<f64>, base: &Vec<f64>| fit::median(values.iter().zip(base).map(|(v, b)| v - b));
-    let curve = |which: usize| -> Vec<Point> {
-        let all = found.iter().skip(which).step_by(3).zip(&base).zip(&numbers);
-        all.map(|((v, b), n)| (*n as f64, over(v, b))).collect()
     };
-    let (small, huge) = (curve(0), curve(2));
-    let [mut l1_4k, l2_4k] = arrays(&small, work.rounds);
+    let found = work.rounds(numbers.len() * 3, one, |found| {
+        let [l1, l2] = arrays(&curve(&numbers, found, 0), found[0].len());
+        // A machine may have no second level; each has a first one.
+        l1.is_some() && [l1, l2].iter().flatten().all(|a| a.entries.refusal().is_none())
+    })?;
+    let (small, huge) = (curve(&numbers, &found, 0), curve(&numbers, &found, 2));
+    let [mut l1_4k, l2_4k] = arrays(&small, found[0].len());
     let host_pages =
         if work.huge_ok { host_pages(&small, &huge, l1_4k.as_ref()) } else { HostPages::Unknown };
     if let Some(l1) = &mut l1_4k {
-        l1.ways = first_level_ways(work, l1.entries.high)?;
+        l1.ways = if_reached(first_level_ways(work, l1.entries.high))?;
     }
-    let l1_2m = if host_pages == HostPages::Whole { first_level_2m(work)? } else { None };
+    let l1_2m = if host_pages == HostPages::Whole { if_reached(first_level_2m(work))? } else { None };
     Ok(Tlbs { l1_4k, l2_4k, l1_2m, host_pages })
+}
+
+/// The times of one of three rings (4 KB pages, lines, 2 MB pages), less those of the lines.
+fn curve(numbers: &[usize], found: &[Vec<f64>], which: usize) -> Vec<Point> {
+    let over = |values: &[f64], base: &[f64]| fit::median(values.iter().zip(base).map(|(v, b)| v - b));
+    let rings = found.chunks(3).zip(numbers);
+    rings.map(|(ring, n)| (*n as f64, over(&ring[which], &ring[1]))).collect()
 }
 
 /// Offset of the line that is loaded in the i-th page: 64 pages use all cache sets of a page.
@@ -139,10 +146,11 @@ fn first_level_ways(work: &mut Work, most: f64) -> Result<Option<u64>, MeasureEr
             .into_iter()
             .filter(|n| *n as f64 <= most * 1.3 && n * 256 * PAGE <= work.small.len())
             .collect();
-    let found = work.rounds(numbers.len() * strides.len(), |w, p| {
+    let one = |w: &mut Work, p: usize| {
         let (n, stride) = (numbers[p / strides.len()], strides[p % strides.len()]);
         w.chase(Kind::Small, (0..n).map(|i| i * stride * PAGE + line(i)).collect())
-    })?;
+    };
+    let found = work.rounds(numbers.len() * strides.len(), one, |_| true)?;
     let fits = |k: usize| {
         let times = found.iter().skip(k).step_by(strides.len()).map(|v| fit::median(v.iter().copied()));
         let all: Vec<Point> = numbers.iter().map(|n| *n as f64).zip(times).collect();
@@ -156,16 +164,17 @@ fn first_level_ways(work: &mut Work, most: f64) -> Result<Option<u64>, MeasureEr
 /// One load per 2 MB page.
 fn first_level_2m(work: &mut Work) -> Result<Option<Array>, MeasureError> {
     let numbers = work.sizes(4, huge_pages(&work.huge), 1);
-    let found = work.rounds(numbers.len() * 2, |w, p| {
+    let one = |w: &mut Work, p: usize| {
         let n = numbers[p / 2];
         let at = |i: usize| if p % 2 == 0 { i * HUGE + i % 64 * 64 + i / 64 % 8 * PAGE } else { i * 64 };
         w.chase(Kind::Huge, (0..n).map(at).collect())
-    })?;
+    };
+    let found = work.rounds(numbers.len() * 2, one, |_| true)?;
     let point = |(pair, n): (&[Vec<f64>], &usize)| {
         (*n as f64, fit::median(pair[0].iter().zip(&pair[1]).map(|(v, b)| v - b)))
     };
     let curve: Vec<Point> = found.chunks(2).zip(&numbers).map(point).collect();
-    let [l1, _] = arrays(&curve, work.rounds);
+    let [l1, _] = arrays(&curve, found[0].len());
     Ok(l1)
 }
 
