@@ -48,6 +48,7 @@ impl Estimate {
     /// differ by more than a factor of two.
     pub fn refusal(&self) -> Option<Refusal> {
         match self.high / self.low {
+            _ if self.high.is_infinite() => Some(Refusal::Unbounded),
             _ if self.low <= 0.0 && self.high >= 0.0 => Some(Refusal::SpansZero),
             _ if self.low < 0.0 => Some(Refusal::Negative),
             factor if factor <= MOST_APART * WHOLE_POINTS => None,
@@ -78,6 +79,8 @@ pub enum Refusal {
     SpansZero,
     /// The interval lies below zero.
     Negative,
+    /// The interval has no upper end: the value is a ratio whose divisor spans zero.
+    Unbounded,
     /// The ends of the interval differ by this factor.
     Apart(f64),
 }
@@ -88,6 +91,9 @@ impl Refusal {
         match self {
             Refusal::SpansZero => format!("the interval of {value} spans zero"),
             Refusal::Negative => format!("the interval of {value} lies below zero"),
+            Refusal::Unbounded => {
+                format!("the interval of {value} has no upper end: its divisor spans zero")
+            }
             Refusal::Apart(factor) => format!("the ends of {value} differ by a factor of {factor:.1}"),
         }
     }
@@ -127,6 +133,7 @@ mod tests {
         let of = |low, high| Estimate { median: 1009.0, low, high, rounds: 15 }.refusal();
         assert_eq!(of(-1976.0, 3981.0), Some(Refusal::SpansZero));
         assert_eq!(of(0.0, 3981.0), Some(Refusal::SpansZero));
+        assert_eq!(of(57.0, f64::INFINITY), Some(Refusal::Unbounded));
         assert_eq!(of(-5.0, -3.0), Some(Refusal::Negative));
         assert_eq!(of(700.0, 1470.0), Some(Refusal::Apart(2.1)));
         assert_eq!((of(700.0, 1400.0), of(1009.0, 1009.0)), (None, None));

@@ -148,6 +148,7 @@ fn unit(f: &Finding) -> &'static str {
 
 fn number(f: &Finding, value: f64) -> String {
     match f.unit {
+        _ if value.is_infinite() => "no end".into(),
         "Hz" => format!("{:.2}", value / 1e9),
         "bytes" => grouped((value / 1024.0).round() as u64),
         "cycles" | "1" if value < 100.0 => format!("{value:.1}"),

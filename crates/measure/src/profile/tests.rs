@@ -148,6 +148,18 @@ fn a_value_whose_interval_spans_zero_stays_the_base_profile_s() {
 }
 
 #[test]
+fn an_overlap_without_an_upper_end_is_refused() {
+    let mut survey = found();
+    survey.loads.walk_overlap = Some(Estimate { median: 88.0, low: 57.0, high: f64::INFINITY, rounds: 60 });
+    let (p, made, refused, _) = made(&survey);
+    assert_eq!(
+        (p.memory.unwrap().walk_overlap, &refused[..]),
+        (6.0, &["memory.walk_overlap".to_string()][..])
+    );
+    assert!(made.notes[0].contains("88.0 (57.0 to inf) has no upper end"), "{:?}", made.notes);
+}
+
+#[test]
 fn a_value_whose_ends_differ_by_more_than_two_is_refused_in_every_table() {
     let wide = |median: f64| Some(Estimate { median, low: median * 0.6, high: median * 1.3, rounds: 15 });
     let mut survey = found();

@@ -28,14 +28,21 @@ impl Unwritten {
             format!("{} was refused, because {}; in the profile: {}", u.key, u.reason, u.stands)
         };
         let mut out: Vec<String> = is(Unmeasured::Refused).map(refused).collect();
-        let keys: Vec<String> =
-            is(Unmeasured::NotReached).map(|u| format!("{} ({})", u.key, u.stands)).collect();
+        // Neighbours with the same stand-in share the words for the stand-in.
+        let missing: Vec<&Unwritten> = is(Unmeasured::NotReached).collect();
+        let keys: Vec<String> = missing
+            .chunk_by(|a, b| a.stands == b.stands)
+            .map(|same| {
+                let keys: Vec<&str> = same.iter().map(|u| &u.key[..]).collect();
+                format!("{} ({})", keys.join(", "), same[0].stands)
+            })
+            .collect();
         if !keys.is_empty() {
             let why = match ended {
                 Some(End::Stopped) => "a signal ended the survey",
                 _ => "--limit ended the survey, which needs more seconds here",
             };
-            out.push(format!("not reached, because {why}: {}", keys.join(", ")));
+            out.push(format!("not reached, because {why}: {}", keys.join("; ")));
         }
         out
     }

@@ -139,9 +139,12 @@ fn loads(found: &[Vec<f64>], caches: &Caches, area: u64) -> Loads {
 const MOST_UNDER_WAY: f64 = 100.0;
 
 /// The overlap, from the part of a wait that independent loads leave: little is left of walks beside data that take longer,
-/// and noise may make the part negative.
+/// and noise may make the part negative. Without a part that is certainly above zero, the overlap has no upper end.
 fn overlap_of(left: Estimate) -> Estimate {
-    let of = |part: f64| 1.0 / part.clamp(1.0 / MOST_UNDER_WAY, 1.0);
+    let of = |part: f64| match part {
+        part if part <= 0.0 => f64::INFINITY,
+        part => 1.0 / part.clamp(1.0 / MOST_UNDER_WAY, 1.0),
+    };
     Estimate { median: of(left.median), low: of(left.high), high: of(left.low), rounds: left.rounds }
 }
 
@@ -160,7 +163,10 @@ mod tests {
     fn an_overlap_is_the_inverse_of_what_is_left_within_what_cores_can() {
         let left = Estimate { median: 0.05, low: -0.01, high: 0.1, rounds: 15 };
         let found = overlap_of(left);
-        assert_eq!((found.median, found.low, found.high), (20.0, 10.0, MOST_UNDER_WAY));
+        assert_eq!((found.median, found.low, found.high), (20.0, 10.0, f64::INFINITY));
+        assert!(found.refusal().is_some());
+        let found = overlap_of(Estimate { low: 0.002, ..left });
+        assert_eq!(found.high, MOST_UNDER_WAY);
         let none = overlap_of(Estimate { median: 1.1, low: 1.0, high: 1.2, rounds: 15 });
         assert_eq!((none.median, none.low, none.high), (1.0, 1.0, 1.0));
     }

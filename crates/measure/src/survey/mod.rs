@@ -258,6 +258,10 @@ pub fn survey(
         say(part.words());
         let left = (Part::ALL.len() - i) as u32;
         work.share = Instant::now() + deadline.saturating_duration_since(Instant::now()) / left;
+        if work.ended().is_some() {
+            not_reached.push(part);
+            continue;
+        }
         match of.measure(part, &mut work) {
             Err(MeasureError::Ended(_)) => not_reached.push(part),
             other => other?,

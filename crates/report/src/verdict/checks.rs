@@ -55,7 +55,7 @@ pub(crate) fn caveats(c: &Comparison) -> Vec<String> {
 }
 
 /// Keys of priors (`key: origin of the value`); several keys of one table are counted.
-fn prior_keys(priors: &[String]) -> String {
+pub(crate) fn prior_keys(priors: &[String]) -> String {
     let mut tables: Vec<(&str, usize, &str)> = Vec::new();
     for prior in priors {
         let key = prior.split(": ").next().unwrap_or(prior);

@@ -7,7 +7,7 @@ mod race;
 mod rank;
 mod words;
 
-pub(crate) use checks::{caveats, checks, checks_line};
+pub(crate) use checks::{caveats, checks, checks_line, prior_keys};
 pub use race::Winner;
 pub use rank::RankedChange;
 pub(crate) use words::{sentences, verdict};
