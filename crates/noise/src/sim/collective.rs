@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Collective operations, as messages between ranks.
 //!
-//! | operation | messages | noiseless time, with `m` = 2o + L + (bytes-1)G and M = max(o, g + (bytes-1)G) |
+//! | operation | messages | noiseless time, with `m` = 2o + L + (bytes-1)G and M = max(o, g) + (bytes-1)G |
 //! |---|---|---|
 //! | dissemination | in round k, rank r sends to r + 2^k (Hensgen et al. 1988) | ceil(log2 N) m |
 //! | recursive doubling | in round k, rank r exchanges with r xor 2^k | log2(N) m; if N is no power of 2, at most floor(log2 N) m + 2 m |

@@ -64,6 +64,19 @@ fn a_reduction_of_8_ranks_takes_what_loggopsims_readme_says() {
     assert_eq!(ranks.time, [34914.0, 24776.0, 13138.0, 13138.0, 1500.0, 1500.0, 1500.0, 1500.0]);
 }
 
+/// The paper's time of two messages: of many bytes, to a rank that reduces.
+#[test]
+fn two_messages_to_one_rank_take_what_the_loggp_paper_says() {
+    for (overhead, gap) in [(50.0, 20.0), (20.0, 50.0)] {
+        for bytes in [1, 5, 1000] {
+            let cost = LogGp { latency: 10.0, overhead, gap, gap_per_byte: 1.0, bytes };
+            let stream = f64::from(bytes - 1);
+            let paper = overhead + stream + gap.max(overhead) + stream + 10.0 + overhead;
+            assert_eq!(once(Collective::Reduce, 3, cost), paper, "{overhead} {gap} {bytes}");
+        }
+    }
+}
+
 #[test]
 fn a_gap_larger_than_the_overheads_keeps_messages_apart() {
     let cost = LogGp { latency: 1.0, overhead: 10.0, gap: 1000.0, gap_per_byte: 0.0, bytes: 1 };
