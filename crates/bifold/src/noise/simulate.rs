@@ -17,6 +17,8 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -128,6 +130,13 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     pub steps: Option<u32>,
 
+    /// End after so many seconds, with the steps simulated by then
+    ///
+    /// Each case simulates at least one step. Figures then depend on this machine's speed, and a note names cases that
+    /// saw too little of the noise.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub limit: Option<u64>,
+
     /// Start of the random numbers; the same seed gives the same figures
     #[arg(long, value_name = "N", default_value = "1")]
     pub seed: u64,
@@ -155,19 +164,31 @@ struct Row {
 /// Simulates all cases, and prints a row for each.
 pub fn run(args: &SimulateArgs) -> anyhow::Result<Status> {
     let noises = noises(args)?;
+    let until = args.limit.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let mut cases = Vec::new();
     for (name, noise) in &noises {
-        cases.extend(cases_of(args, noise).map(|case| (name.clone(), case)));
+        cases.extend(cases_of(args, noise).map(|case| (name.clone(), Case { until, ..case })));
     }
-    let progress = Progress::start(!args.quiet, &format!("simulating {} cases", cases.len()));
-    let cells = sweep(&cases.iter().map(|(_, case)| case.clone()).collect::<Vec<_>>());
+    let all = cases.len();
+    let progress = Progress::start(!args.quiet, &format!("simulating {all} cases"));
+    let done = AtomicUsize::new(0);
+    let told = || {
+        let n = done.fetch_add(1, Ordering::Relaxed) + 1;
+        progress.say(&format!("simulated {n} of {all} cases"));
+    };
+    let cells = sweep(&cases.iter().map(|(_, case)| case.clone()).collect::<Vec<_>>(), told);
     let mut rows = Vec::new();
-    for ((noise, case), cell) in cases.into_iter().zip(cells) {
-        progress.say(&format!("{} ranks without each source", case.ranks));
+    for (i, ((noise, case), cell)) in cases.into_iter().zip(cells).enumerate() {
+        progress.say(&format!("case {} of {all}, {} ranks, without each source", i + 1, case.ranks));
         let gains = if args.sources { gains(&case) } else { Vec::new() };
         rows.push(Row { noise, case, cell, gains });
     }
     progress.end();
+    let cut = rows.iter().filter(|r| r.cell.steps < r.case.steps).count();
+    if let Some(seconds) = args.limit.filter(|_| cut > 0) {
+        let text = format!("the limit of {seconds} s ended {cut} of {all} cases before their last step");
+        note(!args.quiet, text);
+    }
     if args.sources && rows.iter().all(|r| r.gains.len() < 2) {
         note(
             !args.quiet,
@@ -252,6 +273,7 @@ fn cases_of<'a>(args: &'a SimulateArgs, noise: &'a Noise) -> impl Iterator<Item 
                 coscheduled: args.coscheduled,
                 steps: 1,
                 seed: args.seed,
+                until: None,
             };
             let steps = args.steps.unwrap_or_else(|| enough_steps(&case));
             Case { steps, ..case }
@@ -341,7 +363,7 @@ fn short(row: &Row) -> String {
         case.collective.name(),
         time(case.grain),
         grouped(case.ranks as u64),
-        grouped(case.steps.into()),
+        grouped(cell.steps.into()),
         cell.rounds,
         cell.enough_rounds,
     )
@@ -398,7 +420,7 @@ impl Row {
             collective: self.case.collective,
             grain_ns: self.case.grain,
             ranks: self.case.ranks,
-            steps: self.case.steps,
+            steps: self.cell.steps,
             rounds: self.cell.rounds,
             enough_rounds: self.cell.enough_rounds,
             quiet_step_ns: self.cell.quiet_step_ns,

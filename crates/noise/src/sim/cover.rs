@@ -59,7 +59,7 @@ pub fn enough_steps(case: &Case) -> u32 {
     let steps = match wanted > 0.0 {
         true => {
             // Noise only makes a step longer.
-            let quiet = run(&Case { noise: Noise::Silent, steps: 1, ..case.clone() }).last();
+            let quiet = run(&Case { noise: Noise::Silent, steps: 1, ..case.clone() }).ranks.last();
             (wanted / rounds(case, quiet, 1)).ceil() as u64
         }
         false => 0,

@@ -10,6 +10,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Most ranks of a case: 1,048,576.
 pub const MOST_RANKS: usize = 1 << 20;
@@ -33,11 +34,15 @@ pub struct Case {
     pub steps: u32,
     /// Start of the random numbers.
     pub seed: u64,
+    /// When the simulation ends after the step that it is in, whatever steps are left; none without a limit.
+    pub until: Option<Instant>,
 }
 
 /// A case's result.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Cell {
+    /// Steps that were simulated: those of the case, or fewer if its limit came before.
+    pub steps: u32,
     /// Mean time of a step without noise, nanoseconds.
     pub quiet_step_ns: f64,
     /// Mean time of a step, nanoseconds.
@@ -88,43 +93,50 @@ const FEW: u64 = 5;
 
 /// Simulates a case: its time with noise and without.
 pub fn simulate(case: &Case) -> Cell {
-    let time = run(case).last();
+    let ran = run(case);
+    let step = ran.step();
     let quiet = match case.noise {
-        Noise::Silent => time,
+        Noise::Silent => step,
         _ => quiet(case),
     };
-    cell(case, time, quiet)
+    cell(case, &ran, quiet)
 }
 
+/// Mean time of a step without noise.
 fn quiet(case: &Case) -> f64 {
-    run(&Case { noise: Noise::Silent, ..case.clone() }).last()
+    run(&Case { noise: Noise::Silent, ..case.clone() }).step()
 }
 
-/// The result of a case whose steps take this time, and that without noise.
-fn cell(case: &Case, time: f64, quiet: f64) -> Cell {
-    let steps = f64::from(case.steps);
-    let (step, quiet) = (time / steps, quiet / steps);
+/// The result of a case that ran, whose steps take `quiet` without noise.
+fn cell(case: &Case, ran: &Ran, quiet: f64) -> Cell {
+    let step = ran.step();
     Cell {
+        steps: ran.steps,
         quiet_step_ns: quiet,
         step_ns: step,
         slowdown: if step == quiet { 1.0 } else { step / quiet },
         efficiency: if step > 0.0 { case.grain / step } else { 1.0 },
-        rounds: rounds(case, time, case.steps),
+        rounds: rounds(case, ran.ranks.last(), ran.steps),
         enough_rounds: enough_rounds(case),
     }
 }
 
-/// Simulates cases on all CPUs. The results are in the order of the cases.
-pub fn sweep(cases: &[Case]) -> Vec<Cell> {
-    cases.par_iter().map(simulate).collect()
+/// Simulates cases on all CPUs. The results are in the order of the cases; `done` is told after each.
+pub fn sweep(cases: &[Case], done: impl Fn() + Sync) -> Vec<Cell> {
+    let of = |case| {
+        let cell = simulate(case);
+        done();
+        cell
+    };
+    cases.par_iter().map(of).collect()
 }
 
 /// Simulates a case without each of its sources: the source with the largest gain first, and those of which too few
 /// interruptions were simulated last. Noise that was not recorded has one source, and removing it is no question.
 pub fn gains(case: &Case) -> Vec<Gain> {
     let Noise::Recorded(traces) = &case.noise else { return Vec::new() };
-    let ranks = run(case);
-    let (with, quiet) = (ranks.last(), quiet(case));
+    let ran = run(case);
+    let (with, quiet) = (ran.step(), quiet(case));
     let names: BTreeSet<&String> = traces.iter().flat_map(|t| &t.sources).collect();
     let time: f64 = traces.iter().map(|t| t.duration).sum();
     let of_source = |name: &String| {
@@ -132,11 +144,14 @@ pub fn gains(case: &Case) -> Vec<Gain> {
         let taken: f64 = traces.iter().zip(&left).map(|(t, l)| (t.share() - l.share()) * t.duration).sum();
         let recorded: usize =
             traces.iter().zip(&left).map(|(t, l)| t.interruptions.len() - l.interruptions.len()).sum();
-        let simulated = ranks.simulated(name);
+        let simulated = ran.ranks.simulated(name);
         let removed = (simulated >= FEW.min(recorded as u64)).then(|| {
             let case = Case { noise: Noise::Recorded(Arc::new(left)), ..case.clone() };
-            let without = run(&case).last();
-            Removed { slowdown_without: cell(&case, without, quiet).slowdown, gain: 1.0 - without / with }
+            let without = run(&case);
+            Removed {
+                slowdown_without: cell(&case, &without, quiet).slowdown,
+                gain: 1.0 - without.step() / with,
+            }
         });
         Gain { source: name.clone(), share: taken / time, simulated, removed }
     };
@@ -146,14 +161,32 @@ pub fn gains(case: &Case) -> Vec<Gain> {
     gains
 }
 
-/// Runs all steps of a case.
-pub fn run(case: &Case) -> Ranks {
+/// A case that ran.
+pub struct Ran {
+    /// The ranks after the last step.
+    pub ranks: Ranks,
+    /// Number of steps.
+    pub steps: u32,
+}
+
+impl Ran {
+    /// Mean time of a step, nanoseconds.
+    pub fn step(&self) -> f64 {
+        self.ranks.last() / f64::from(self.steps)
+    }
+}
+
+/// Runs all steps of a case, or one and more until its limit.
+pub fn run(case: &Case) -> Ran {
     let mut ranks = Ranks::new(case.ranks, case.cost, &case.noise, case.coscheduled, case.seed);
     let mut extension = Extension::new(&case.noise, case.coscheduled, case.seed);
-    for _ in 0..case.steps {
+    for step in 1..=case.steps {
         ranks.compute(case.grain);
         extension.extend(&mut ranks.time);
         case.collective.run(&mut ranks);
+        if case.until.is_some_and(|until| Instant::now() >= until) {
+            return Ran { ranks, steps: step };
+        }
     }
-    ranks
+    Ran { ranks, steps: case.steps }
 }

@@ -9,7 +9,17 @@ use std::sync::Arc;
 const FREE: LogGp = LogGp { latency: 0.0, overhead: 0.0, gap: 0.0, gap_per_byte: 0.0, bytes: 1 };
 
 fn case(ranks: usize, grain: f64, collective: Collective, noise: Noise, steps: u32) -> Case {
-    Case { ranks, grain, collective, cost: LogGp::default(), noise, coscheduled: false, steps, seed: 1 }
+    Case {
+        ranks,
+        grain,
+        collective,
+        cost: LogGp::default(),
+        noise,
+        coscheduled: false,
+        steps,
+        seed: 1,
+        until: None,
+    }
 }
 
 /// Time of one operation of ranks that start together.
@@ -62,6 +72,15 @@ fn a_reduction_of_8_ranks_takes_what_loggopsims_readme_says() {
     let mut ranks = Ranks::new(8, LogGp { bytes: 1024, ..LogGp::default() }, &Noise::Silent, false, 0);
     Collective::Reduce.run(&mut ranks);
     assert_eq!(ranks.time, [34914.0, 24776.0, 13138.0, 13138.0, 1500.0, 1500.0, 1500.0, 1500.0]);
+}
+
+#[test]
+fn a_limit_ends_a_case_after_a_step_whose_time_is_that_of_all() {
+    let whole = case(16, 1000.0, Collective::Tree, Noise::Silent, 50);
+    let cut = simulate(&Case { until: Some(std::time::Instant::now()), ..whole.clone() });
+    assert_eq!(cut.steps, 1);
+    let whole = simulate(&whole);
+    assert_eq!((whole.steps, whole.step_ns), (50, cut.step_ns));
 }
 
 /// The paper's time of two messages: of many bytes, to a rank that reduces.
@@ -146,7 +165,10 @@ fn the_seed_alone_decides() {
     let case = case(300, 10_000.0, Collective::Tree, noise, 50);
     assert_eq!(simulate(&case), simulate(&case));
     assert_ne!(simulate(&case), simulate(&Case { seed: 2, ..case.clone() }));
-    assert_eq!(sweep(&[case.clone(), case.clone()]), [simulate(&case), simulate(&case)]);
+    let done = std::sync::atomic::AtomicUsize::new(0);
+    let told = || _ = done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(sweep(&[case.clone(), case.clone()], told), [simulate(&case), simulate(&case)]);
+    assert_eq!(done.into_inner(), 2);
 }
 
 #[test]
