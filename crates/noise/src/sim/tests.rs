@@ -83,6 +83,54 @@ fn a_limit_ends_a_case_after_a_step_whose_time_is_that_of_all() {
     assert_eq!((whole.steps, whole.step_ns), (50, cut.step_ns));
 }
 
+/// Ends of a quiet binomial reduction, message by message: an arrival whose receiver is busy comes again when the
+/// receiver is free. Nothing of the simulator is used.
+fn reduction_by_events(n: usize, cost: LogGp) -> Vec<u64> {
+    let [l, o, g, per_byte] = [cost.latency, cost.overhead, cost.gap, cost.gap_per_byte].map(|ns| ns as u64);
+    let stream = u64::from(cost.bytes - 1) * per_byte;
+    let parent = |r: usize| r - (1 << r.ilog2());
+    let (mut cpu, mut port) = (vec![0; n], vec![0; n]);
+    let mut missing = vec![0; n];
+    (1..n).for_each(|r| missing[parent(r)] += 1);
+    // First bytes that arrive: time and receiver.
+    let mut events = std::collections::BinaryHeap::new();
+    let send = |from: usize, cpu: &mut [u64]| {
+        cpu[from] += o;
+        std::cmp::Reverse((cpu[from] + l, parent(from)))
+    };
+    (1..n).filter(|r| missing[*r] == 0).for_each(|r| events.push(send(r, &mut cpu)));
+    while let Some(std::cmp::Reverse((now, to))) = events.pop() {
+        let free = cpu[to].max(port[to]);
+        if now < free {
+            events.push(std::cmp::Reverse((free, to)));
+            continue;
+        }
+        (cpu[to], port[to]) = (now + stream + o, now + stream + g);
+        missing[to] -= 1;
+        if missing[to] == 0 && to > 0 {
+            events.push(send(to, &mut cpu));
+        }
+    }
+    cpu
+}
+
+#[test]
+fn a_reduction_of_any_number_of_ranks_takes_what_its_messages_take() {
+    for n in 2..=33 {
+        for (o, g) in [(1500, 1000), (1000, 1500), (1000, 1000), (10, 5000), (5000, 10), (0, 700)] {
+            // More bytes than fit between o and g, and fewer.
+            for bytes in [1, 2, 50, 1024, 100_000] {
+                let [overhead, gap] = [o, g].map(f64::from);
+                let cost = LogGp { overhead, gap, bytes, ..LogGp::default() };
+                let mut ranks = Ranks::new(n, cost, &Noise::Silent, false, 0);
+                Collective::Reduce.run(&mut ranks);
+                let found: Vec<u64> = ranks.time.iter().map(|t| *t as u64).collect();
+                assert_eq!(found, reduction_by_events(n, cost), "{n} ranks, {cost:?}");
+            }
+        }
+    }
+}
+
 /// The paper's time of two messages: of many bytes, to a rank that reduces.
 #[test]
 fn two_messages_to_one_rank_take_what_the_loggp_paper_says() {
