@@ -23,8 +23,17 @@ pub fn noise_file(data: &[u8]) {
     let noise = Noise::Recorded(Arc::new(vec![trace]));
     if noise.check().is_ok() {
         let (collective, cost) = (Collective::Dissemination, LogGp::default());
-        let case =
-            Case { ranks: 5, grain: 1e4, collective, cost, noise, coscheduled: false, steps: 3, seed: 1 };
+        let case = Case {
+            ranks: 5,
+            grain: 1e4,
+            collective,
+            cost,
+            noise,
+            coscheduled: false,
+            steps: 3,
+            seed: 1,
+            until: None,
+        };
         let found = simulate(&case);
         assert!(found.step_ns >= found.quiet_step_ns && found.step_ns.is_finite(), "{found:?}");
     }

@@ -167,7 +167,7 @@ impl HostMemory {
         }
     }
 
-    /// The host-physical address of `gpa`, which tells the block's [order](order), but not where the block lies.
+    /// The host-physical address of `gpa`, which tells the block's [order], but not where the block lies.
     #[inline]
     pub fn hpa(&self, gpa: Gpa) -> Hpa {
         let order = match self.page {
