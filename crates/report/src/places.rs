@@ -29,18 +29,21 @@ pub struct Places {
 }
 
 impl Places {
-    /// Places ranked by `config`, or by the most expensive configuration under a hypervisor.
+    /// Places ranked by `config`, or by the configuration that the verdict keeps: the cheaper mode under a hypervisor with the
+    /// smallest host pages.
     pub fn new(places: Where, config: Option<Config>) -> Places {
         let totals = places.totals();
-        let virtual_or_all = |(_, c): &(usize, &Config)| {
-            c.mode != Paging::Native || places.configs.iter().all(|c| c.mode == Paging::Native)
+        let modes = || {
+            let all = places.configs.iter().enumerate();
+            all.filter(|(_, c)| matches!(c.mode, Paging::Nested | Paging::Shadow))
         };
-        let dearest = || {
-            let all = places.configs.iter().enumerate().filter(virtual_or_all);
-            all.map(|(i, _)| i).max_by_key(|i| totals[*i].extra_cycles())
+        let kept = || {
+            let smallest = modes().map(|(_, c)| c.host_page).min()?;
+            let of_size = modes().filter(|(_, c)| c.host_page == smallest);
+            of_size.map(|(i, _)| i).min_by_key(|i| totals[*i].extra_cycles())
         };
         let named = config.and_then(|c| places.configs.iter().position(|o| *o == c));
-        Places { config: named.or_else(dearest).unwrap_or(0), places }
+        Places { config: named.or_else(kept).unwrap_or(0), places }
     }
 
     /// Name of the configuration shown.

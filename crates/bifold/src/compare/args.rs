@@ -149,8 +149,8 @@ pub struct OutputArgs {
     /// Also show which processes, functions and mappings cause the cost
     ///
     /// Each TLB miss, walk and exit is charged to the process, binary, function and mapping that caused it.
-    /// The table lists the ten most expensive in CONFIG (default: the most expensive configuration under a
-    /// hypervisor); the report has a flame graph. Function names come from this machine's files. A recording
+    /// The table lists the ten most expensive in CONFIG (default: the cheaper mode with the smallest host pages, which
+    /// the verdict keeps); the report has a flame graph. Function names come from this machine's files. A recording
     /// needs `record --where`.
     #[arg(long = "where", id = "where", value_name = "CONFIG", num_args = 0..=1, require_equals = true,
           default_missing_value = "")]

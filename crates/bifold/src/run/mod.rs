@@ -62,7 +62,7 @@ pub struct Plan {
     pub notes: Notes,
 }
 
-/// The configuration in which costs by place are shown; none for the most expensive.
+/// The configuration in which costs by place are shown; none for the one that the verdict keeps.
 #[derive(Debug, Clone, Copy)]
 pub struct InConfig(pub Option<Config>);
 
