@@ -33,6 +33,11 @@ pub(crate) fn fine_decimals(max: f64) -> usize {
 /// A number with this many decimals and grouped digits before them.
 pub(crate) fn fixed(v: f64, decimals: usize) -> String {
     let s = format!("{v:.decimals$}");
+    // What rounds to 0 has no sign.
+    let s = match s.strip_prefix('-') {
+        Some(zero) if zero.bytes().all(|b| matches!(b, b'0' | b'.')) => zero.to_string(),
+        _ => s,
+    };
     let (whole, rest) = s.split_at(s.find('.').unwrap_or(s.len()));
     match whole.parse::<u64>() {
         Ok(n) => grouped(n) + rest,
@@ -153,6 +158,7 @@ mod tests {
         assert_eq!(grouped(999), "999");
         assert_eq!(grouped(1_000_000), "1,000,000");
         assert_eq!(fixed(1234.5, 1), "1,234.5");
+        assert_eq!((fixed(-0.001, 2), fixed(-0.01, 2)), ("0.00".into(), "-0.01".into()));
         assert_eq!(number(2.71), "2.71");
         assert_eq!(number(12345.6), "12,345.6");
         assert_eq!(seconds(0.0123), "12.30 ms");
