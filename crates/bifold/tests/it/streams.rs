@@ -49,10 +49,10 @@ fn in_the_c_locale_text_for_people_is_ascii_and_data_are_as_ever() {
     };
     let table = "compare -q --generate pointer-chase:200000 --show exits,policies,checks";
     let rich = in_locale(table, Some("C.UTF-8"));
-    assert!(rich.contains("cycles ± ") && rich.contains('─'), "{rich}");
+    assert!(rich.contains("overheads ± ") && rich.contains('─'), "{rich}");
     for locale in [None, Some("C"), Some("de_DE.ISO-8859-1")] {
         let text = in_locale(table, locale);
-        assert!(text.is_ascii() && text.contains("cycles +- "), "{locale:?}: {text}");
+        assert!(text.is_ascii() && text.contains("overheads +- "), "{locale:?}: {text}");
     }
     let data = "compare -q --generate t:1000 --format json";
     assert_eq!(in_locale(data, Some("C")), in_locale(data, Some("C.UTF-8")));
