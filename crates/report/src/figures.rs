@@ -61,15 +61,18 @@ figures! {
 impl Figures {
     /// The figures of one of `outcome`'s configurations.
     pub fn of(outcome: &Outcome, config: &ConfigOutcome) -> Figures {
-        let ideal = config.total.ideal_cycles(outcome.base_cpi);
-        let error = if ideal > 0.0 { 100.0 * error_cycles(config) / ideal } else { 0.0 };
-        Figures::of_total(&config.total, outcome.base_cpi, outcome.caches.as_ref(), error)
+        Figures::of_total(&config.total, outcome.base_cpi, outcome.caches.as_ref(), error_cycles(config))
     }
 
     /// The figures of a configuration's total, where the ideal run takes `base_cpi` cycles per
-    /// instruction beside its waits for data; `caches` if data caches were simulated. The overhead is exact but for `error`,
-    /// in points.
-    pub fn of_total(total: &Sample, base_cpi: f64, caches: Option<&CacheFacts>, error: f64) -> Figures {
+    /// instruction beside its waits for data; `caches` if data caches were simulated. The extra cycles are exact but for
+    /// `error_cycles`.
+    pub fn of_total(
+        total: &Sample,
+        base_cpi: f64,
+        caches: Option<&CacheFacts>,
+        error_cycles: f64,
+    ) -> Figures {
         let t = total;
         let extra = t.extra_cycles();
         let long_lived = extra.saturating_sub(t.first_touch_cycles);
@@ -79,6 +82,7 @@ impl Figures {
         };
         let percent = |cycles: u64, cpi_factor: f64| at(cycles as f64, cpi_factor);
         let walks = t.exposed_walk_cycles();
+        let error = at(error_cycles, 1.0);
         let (low, high) = match caches {
             Some(caches) => {
                 let (low, high) = band(t, base_cpi, caches);
@@ -162,7 +166,7 @@ mod tests {
         // Nothing hidden: 700 of 2000. All: 100 + 300 of 1250. As stated: 100 + 400 of 1700.
         assert_eq!(f.overhead_percent, 100.0 * 500.0 / 1700.0);
         assert_eq!((f.low_percent, f.high_percent), (f.overhead_percent, 35.0));
-        let wide = Figures::of_total(&total, 1.0, Some(&CACHES), 40.0);
+        let wide = Figures::of_total(&total, 1.0, Some(&CACHES), 680.0);
         assert_eq!((wide.low_percent, wide.high_percent), (0.0, 75.0));
         let overlap = CacheFacts { walk_overlap: 1.0, ..CACHES };
         let f = Figures::of_total(&total, 1.0, Some(&overlap), 0.0);

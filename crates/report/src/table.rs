@@ -109,7 +109,7 @@ fn costs(c: &Comparison) -> String {
     let mut head: Vec<&str> = ["\nconfiguration"].into_iter().chain(columns.map(|(name, _)| name)).collect();
     head.push("exits\ncount");
     if c.outcome.caches.is_some() {
-        // With the digits of the overhead, but for numbers whose digits after the point say nothing.
+        // With the digits of the overhead.
         let max = figures.iter().map(|f| f.overhead_percent).fold(0.0, f64::max);
         let cell = |v| fixed(v, decimals(max));
         let data = figures.iter().map(|f| f.data_percent).fold(0.0, f64::max);

@@ -225,7 +225,7 @@ fn a_survey_that_the_limit_ended_keeps_what_is_complete() {
     );
     assert_eq!(made.notes.len(), 1);
     assert!(made.notes[0].starts_with("not reached, because --limit ended the survey"), "{:?}", made.notes);
-    // A signal is told apart, and earlier parts may be missing, too.
+    // The words for a signal differ from those for the limit, and earlier parts may be missing too.
     survey.ended = Some(End::Stopped);
     survey.not_reached = vec![Part::Tlbs, Part::Caches, Part::Loads, Part::Kept];
     survey.tlbs = Tlbs::default();

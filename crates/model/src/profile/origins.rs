@@ -50,8 +50,8 @@ impl Unmeasured {
 }
 
 impl Profile {
-    /// The dotted keys whose measurement was refused or not reached, in the order of the file. A value that the user
-    /// set is none.
+    /// The dotted keys whose measurement was refused or not reached, in the order of the file, without those that the
+    /// user set.
     pub fn unmeasured(&self, why: Unmeasured) -> Vec<String> {
         let set: Vec<&str> = self.overrides.iter().filter_map(|o| Some(o.split_once('=')?.0)).collect();
         let mut out = Vec::new();

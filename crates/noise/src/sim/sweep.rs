@@ -121,7 +121,7 @@ fn cell(case: &Case, ran: &Ran, quiet: f64) -> Cell {
     }
 }
 
-/// Simulates cases on all CPUs. The results are in the order of the cases; `done` is told after each.
+/// Simulates cases on all CPUs. The results are in the order of the cases. Calls `done` after each case.
 pub fn sweep(cases: &[Case], done: impl Fn() + Sync) -> Vec<Cell> {
     let of = |case| {
         let cell = simulate(case);

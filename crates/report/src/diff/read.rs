@@ -335,9 +335,7 @@ impl Reading<'_> {
             if totals.first().is_some_and(|first| first.sample.instructions != sample.instructions) {
                 return self.bad(field(), "has other instructions than the first configuration");
             }
-            let (ideal, error) =
-                (sample.ideal_cycles(o.base_cpi), c.cache_error.map_or(0.0, |e| e.half_width_extra_cycles));
-            let error = if ideal > 0.0 { 100.0 * error / ideal } else { 0.0 };
+            let error = c.cache_error.map_or(0.0, |e| e.half_width_extra_cycles);
             let figures = Figures::of_total(&sample, o.base_cpi, o.caches.as_ref(), error);
             totals.push(Total { config, sample, figures });
         }

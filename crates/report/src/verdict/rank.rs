@@ -6,7 +6,7 @@ use crate::Comparison;
 use bifold_model::Sample;
 use serde::Serialize;
 
-/// Most changes that are told.
+/// The most changes in a ranking.
 const MOST: usize = 3;
 
 /// A change to a cheaper configuration, with its gain and its cost in memory.

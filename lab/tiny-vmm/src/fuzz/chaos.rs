@@ -378,7 +378,7 @@ fn last_words(s: &Shared, t: &mut Tally, wrong: &mut Vec<String>) -> Result<()> 
         }
         for (n, v) in vcpus.iter().enumerate() {
             watchdog.watch(true);
-            let end = runs_to_its_end(v, t);
+            let end = runs_to_its_end(v, s.offered.amd, t);
             watchdog.watch(false);
             if let Err(e) = end {
                 wrong.push(format!("vCPU {n} does not run code in {mode}: {e}"));
@@ -395,7 +395,7 @@ fn last_words(s: &Shared, t: &mut Tally, wrong: &mut Vec<String>) -> Result<()> 
 
 /// Runs code that ends at a port. After an entry that failed, Intel's VMCS still has the event that was to be injected, with which
 /// no vCPU is entered that has interrupts off: a few events may come first.
-fn runs_to_its_end(v: &Vcpu, t: &mut Tally) -> Result<(), String> {
+fn runs_to_its_end(v: &Vcpu, amd: bool, t: &mut Tally) -> Result<(), String> {
     const RFLAGS_IF: u64 = 0x200;
     let mut another = false;
     for _ in 0..4 {
@@ -406,7 +406,7 @@ fn runs_to_its_end(v: &Vcpu, t: &mut Tally) -> Result<(), String> {
         match (end, port) {
             (Ok(_), Some(PORT_END)) => return Ok(()),
             (Ok(_), Some(_)) => {}
-            (Ok(_), None) if v.exit_reason() == KVM_EXIT_FAIL_ENTRY && !another => {
+            (Ok(_), None) if v.exit_reason() == KVM_EXIT_FAIL_ENTRY && !amd && !another => {
                 // kvm-intel leaves an event whose entry failed in the VMCS, until another event takes its place: one that
                 // user space gave an error code that its vector has not, for example.
                 another = true;
