@@ -92,6 +92,11 @@ impl Vcpu {
     }
 }
 
+/// What the tables of a configuration are made from.
+fn setup<'a>(guest: &'a GuestTables, profile: &Profile, options: &Options, placed: bool) -> Setup<'a> {
+    Setup { guest, vcpus: options.vcpus.max(1), kvm: profile.kvm, frames: options.host_frames, placed }
+}
+
 /// The model of one VM in every configuration.
 #[allow(missing_debug_implementations)]
 pub struct Model {
@@ -138,7 +143,7 @@ impl Model {
         let guest = GuestTables::new(&X86_64_4_LEVEL);
         let vcpus = options.vcpus.max(1);
         let placed = options.placed.is_some();
-        let setup = Setup { guest: &guest, vcpus, kvm: profile.kvm, frames: options.host_frames, placed };
+        let setup = setup(&guest, profile, &options, placed);
         let regimes: Vec<Regime> = options
             .configs
             .iter()
@@ -208,13 +213,7 @@ impl Model {
             return;
         }
         let placed = self.places.is_some();
-        let setup = Setup {
-            guest: &self.guest,
-            vcpus: self.vcpus.len(),
-            kvm: self.profile.kvm,
-            frames: self.options.host_frames,
-            placed,
-        };
+        let setup = setup(&self.guest, &self.profile, &self.options, placed);
         for regime in &mut self.regimes {
             let mut host = setup.host(regime.config.host_page, self.options.guest_frames, self.options.seed);
             resident.iter().for_each(|&(gfn, frames)| host.hold(gfn, frames));

@@ -8,9 +8,9 @@
 //! KVM 4.19. Memory that the host has given stays.
 
 use super::groups::Group;
+use super::setup;
 use super::{Model, Options};
 use crate::access::Flush;
-use crate::paging::Setup;
 use crate::regime::Regime;
 use crate::timeline::{Shared, counts};
 use crate::{Paging, Sample};
@@ -81,13 +81,7 @@ impl Model {
         let regime = self.regimes.len();
         let config = crate::Config { mode: switching.start, host_page: switching.host_page };
         let Options { guest_frames, seed, .. } = self.options;
-        let setup = Setup {
-            guest: &self.guest,
-            vcpus: self.vcpus.len(),
-            kvm: self.profile.kvm,
-            frames: self.options.host_frames,
-            placed: false,
-        };
+        let setup = setup(&self.guest, &self.profile, &self.options, false);
         self.regimes.push(Regime::new(config, &self.profile, &setup, guest_frames, seed));
         let tlb = Tlb::new(&self.profile.tlb_specs());
         Group::join(&mut self.groups, regime, &tlb, self.vcpus.len());
@@ -106,13 +100,7 @@ impl Model {
 
     /// The interval of every switching VM ends, and those that are to switch do.
     pub(super) fn cut_switched(&mut self, last: bool) {
-        let setup = Setup {
-            guest: &self.guest,
-            vcpus: self.vcpus.len(),
-            kvm: self.profile.kvm,
-            frames: self.options.host_frames,
-            placed: false,
-        };
+        let setup = setup(&self.guest, &self.profile, &self.options, false);
         let shared = Shared { common: &self.common, profile: &self.profile, caches: self.caches.as_deref() };
         let mut any = false;
         for s in &mut self.switched {
