@@ -104,13 +104,31 @@ fn known_reason(step: &Step, a: &Seen, b: &Seen, shadow: bool) -> Option<&'stati
     if shadow && reserved && a.get("efer").is_some_and(|e| e & EFER_NXE == 0) {
         return Some("an NX bit that is reserved without EFER.NXE, in shadow paging");
     }
-    // An entry fails in nested paging with an event that may not come now, which user space injected. In shadow paging KVM emulates
-    // real mode on Intel, the delivery of events included.
+    // An entry fails in nested paging with what user space set: an event that may not come now, or a CR3 that no instruction
+    // could load. In shadow paging KVM emulates real mode on Intel, the delivery of events included, and CR3 is KVM's own.
     if a.get("exit") == Some(KVM_EXIT_FAIL_ENTRY.into())
         && shadow
-        && b.get("exit") == Some(KVM_EXIT_IO.into())
+        && b.get("exit").is_some_and(|exit| exit != u64::from(KVM_EXIT_FAIL_ENTRY))
     {
-        return Some("an entry that fails with an event, in nested paging");
+        return Some("an entry that fails with what user space set, in nested paging");
+    }
+    // kvm-intel gives both errors (EMULATION and DELIVERY_EV against SIMUL_EX) for an exit while an event is delivered that it
+    // cannot deliver again. Which one depends on the exit, that is on the mode.
+    let delivery = |s: &Seen| s.get("exit") == Some(internal) && matches!(s.get("suberror"), Some(2 | 3));
+    if shadow && delivery(a) && delivery(b) {
+        return Some("an event that cannot be delivered, with another error in shadow paging");
+    }
+    // A hypervisor's VMX operation comes after SMM when user space sets both, so that SMM needs nested paging on Intel, to
+    // which no vCPU goes that runs without paging.
+    let smm = a.get("KVM_SET_VCPU_EVENTS") == Some(0)
+        && b.get("KVM_SET_VCPU_EVENTS") == Some(-i64::from(libc::EBUSY) as u64);
+    if matches!(step, Step::Smm { on: true, .. }) && shadow && smm {
+        return Some("system management mode by user space without paging, in shadow paging");
+    }
+    // The emulator masks no NMIs while the handler of one runs (vmx_inject_nmi in the kernel's vmx.c).
+    let masked = |s: &Seen| s.get("nmi").is_some_and(|n| n & 1 != 0);
+    if matches!(step, Step::Run(run) if run.width == Width::Real) && shadow && masked(a) && !masked(b) {
+        return Some("an NMI that masks no other, in emulated real mode");
     }
     let first =
         |s: &Seen| s.get("vector").filter(|_| matches!(step, Step::Run(run) if run.width == Width::Real));
@@ -167,11 +185,13 @@ impl Round<'_> {
             self.last.back_mut().into_iter().for_each(|text| text.push_str(mode));
         }
         let mut what = state::differences(&seen, &other);
-        if [&seen, &other].iter().all(|s| s.get("exit") == Some(KVM_EXIT_SHUTDOWN.into())) {
+        let compare = *step == Step::CompareMemory || self.bench.kept > KEPT;
+        let dead = [&seen, &other].iter().all(|s| s.get("exit") == Some(KVM_EXIT_SHUTDOWN.into()));
+        if dead || compare && !self.bench.offered.amd {
             self.settle_frames(tally)?;
         }
         // A round that is repeated tells after which step memory differs.
-        if *step == Step::CompareMemory || self.bench.kept > KEPT {
+        if compare {
             what.extend(memory_differences(&self.a, &self.b, self.bench.kept > KEPT));
         }
         if !what.is_empty() {
@@ -196,7 +216,8 @@ impl Round<'_> {
 
     /// KVM sets RF in the registers with a page fault that it injects. If the fault's delivery faults under shadow paging,
     /// the frame of the double fault that follows has RF, which the processor alone leaves clear. The frame may lie
-    /// anywhere, so a single difference in a flag of that kind is taken for it, and taken away.
+    /// anywhere, so a single difference in a flag of that kind is taken for it, and taken away. Under Bochs RF depends on the
+    /// exits (`Player::frame_word`), in either VM.
     fn settle_frames(&mut self, tally: &mut Tally) -> Result<()> {
         const RF: u8 = 1;
         let (a, b) = (self.a.bytes(0, HOST_SIZE), self.b.bytes(0, HOST_SIZE));
@@ -207,9 +228,9 @@ impl Round<'_> {
             (at..).zip(bytes).filter(|(_, (a, b))| a != b)
         });
         if let (Some((at, (a, b))), None) = (differ.next(), differ.next()) {
-            if b == a | RF {
+            if b == a | RF || !self.bench.offered.amd && b == a ^ RF {
                 self.b.poke(at, &[a])?;
-                count(&mut tally.tolerated, "RF in the frame of a double fault, in shadow paging");
+                count(&mut tally.tolerated, "RF in a frame in memory");
             }
         }
         Ok(())
@@ -359,6 +380,9 @@ pub fn round(bench: &Bench, seed: u64, tally: &mut Tally) -> Result<Option<Diffe
         r.number += 1;
     }
     count(&mut tally.notes, "deterministic rounds with all their steps");
+    if !bench.offered.amd {
+        r.settle_frames(tally)?;
+    }
     let what = memory_differences(&r.a, &r.b, true);
     Ok((!what.is_empty()).then(|| r.difference(seed, &Step::CompareMemory, what)))
 }

@@ -410,7 +410,8 @@ impl Player<'_> {
     /// A word of a frame as a processor has it.
     fn frame_word(&mut self, name: &str, vector: u64, width: Width, code: u64) -> u64 {
         // Bochs keeps RF of an entry into the guest beyond the first instruction, so that it depends on the exits.
-        if name == "old rflags" && code & RF != 0 && !self.side.amd {
+        // The frame of an INT with the number of an exception that has an error code is a word shorter: its flags are "old cs".
+        if matches!(name, "old rflags" | "old cs") && code & RF != 0 && !self.side.amd {
             count(&mut self.tally.tolerated, "the emulator's RF in a frame");
             return code & !RF;
         }

@@ -81,7 +81,13 @@ fn segment(s: &mut Seen, names: [&'static str; 4], g: &kvm_segment) {
 }
 
 fn sregs(s: &mut Seen, r: &kvm_sregs) {
-    segment(s, ["cs", "cs.base", "cs.limit", "cs.bits"], &r.cs);
+    // Nothing looks at the type of CS in real mode, and what a far jump makes of it differs: Bochs makes it data, KVM's
+    // emulator leaves it code.
+    const CR0_PE: u64 = 1;
+    const EXECUTABLE: u8 = 8;
+    let mut cs = r.cs;
+    cs.type_ |= if r.cr0 & CR0_PE == 0 { EXECUTABLE } else { 0 };
+    segment(s, ["cs", "cs.base", "cs.limit", "cs.bits"], &cs);
     segment(s, ["ds", "ds.base", "ds.limit", "ds.bits"], &r.ds);
     segment(s, ["es", "es.base", "es.limit", "es.bits"], &r.es);
     segment(s, ["fs", "fs.base", "fs.limit", "fs.bits"], &r.fs);
