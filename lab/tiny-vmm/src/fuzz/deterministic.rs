@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::fmt::Write;
 
 use anyhow::Result;
-use kvm_bindings::{KVM_EXIT_FAIL_ENTRY, KVM_EXIT_INTERNAL_ERROR, KVM_EXIT_IO, KVM_EXIT_SHUTDOWN, kvm_sregs};
+use kvm_bindings::{KVM_EXIT_FAIL_ENTRY, KVM_EXIT_INTERNAL_ERROR, KVM_EXIT_SHUTDOWN, kvm_sregs};
 use serde::Serialize;
 
 use super::gen_ops::{Gen, Offered};

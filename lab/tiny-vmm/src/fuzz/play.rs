@@ -256,7 +256,8 @@ impl Player<'_> {
         let mut r: kvm_sregs = self.get(run.vcpu, kvm::GET_SREGS)?;
         let old = r;
         segments(&mut r, run.width, run.user);
-        if r != old {
+        // In real mode the type of CS differs and is not compared (state.rs).
+        if r != old || run.width == Width::Real {
             s.result("KVM_SET_SREGS", self.on(run.vcpu, kvm::SET_SREGS, &mut r));
         }
         let g = run.registers;

@@ -4,7 +4,7 @@
 use std::fs;
 
 use anyhow::{Context, Result};
-use kvm_bindings::{kvm_dirty_log, kvm_sregs, kvm_vcpu_events};
+use kvm_bindings::{kvm_dirty_log, kvm_segment, kvm_sregs, kvm_vcpu_events};
 use rustix::mm::{Advice, madvise};
 
 use super::kvm::{self, Errno, Kvm, Vcpu, Vm};
@@ -302,6 +302,7 @@ impl Side {
                 (e.smi.smm != 0, "SMM", !amd),
                 // From reset on it may.
                 (!amd && !paging, "no paging", false),
+                (!amd && !nested && odd_segments(&s), "segments that only EPT takes", false),
             ] {
                 if is {
                     out.push((what, must));
@@ -310,4 +311,23 @@ impl Side {
         }
         Ok(out)
     }
+}
+
+/// Whether shadow paging would emulate a vCPU with these segments (__vmx_guest_state_valid() in the kernel's vmx.c).
+fn odd_segments(s: &kvm_sregs) -> bool {
+    const CONFORMING: u8 = 8 | 4;
+    let rpl = |g: &kvm_segment| g.selector as u8 & 3;
+    let of_table = |g: &kvm_segment| g.selector & 4 == 0 && g.present != 0;
+    let data = |g: &kvm_segment| {
+        g.unusable != 0
+            || g.s != 0 && g.present != 0 && (g.type_ & CONFORMING == CONFORMING || g.dpl >= rpl(g))
+    };
+    let code = s.cs.unusable == 0 && s.cs.type_ & 9 == 9 && s.cs.s != 0 && s.cs.present != 0;
+    let stack = s.ss.unusable != 0
+        || matches!(s.ss.type_, 3 | 7) && s.ss.s != 0 && s.ss.dpl == rpl(&s.ss) && s.ss.present != 0;
+    let task = s.tr.unusable == 0 && matches!(s.tr.type_, 3 | 11) && of_table(&s.tr);
+    let local = s.ldt.unusable != 0 || s.ldt.type_ == 2 && of_table(&s.ldt);
+    let levels = rpl(&s.cs) == rpl(&s.ss)
+        && if s.cs.type_ & 4 != 0 { s.cs.dpl <= rpl(&s.cs) } else { s.cs.dpl == rpl(&s.cs) };
+    !(levels && code && stack && task && local && [&s.ds, &s.es, &s.fs, &s.gs].into_iter().all(data))
 }

@@ -96,7 +96,7 @@ const fn case(name: &'static str, about: &'static str, run: fn(&mut Notes) -> Re
 }
 
 /// All cases. Cases that take minutes under emulation run only by name.
-pub static ALL: [Case; 45] = [
+pub static ALL: [Case; 46] = [
     case("cap", "the capability chooses the mode of a VM before its first vCPU, and later", control::cap),
     case("words", "unknown words, other users and modes that are there already", control::words),
     case("refuse", "a vCPU that is a hypervisor itself keeps its mode; all is as before", control::refuse),
@@ -140,6 +140,7 @@ pub static ALL: [Case; 45] = [
     case("events-in-smm", "events of a vCPU in SMM are written back as they were", vmm::events_in_smm),
     case("hot-plugged", "vCPUs that are plugged in during switches, some as hypervisors", vmm::hot_plugged),
     case("noncoherent-dma", "a device needs the guest's memory types", vmm::noncoherent_dma),
+    case("odd-segments", "segments that the processor takes in one mode alone", vmm::odd_segments),
     case("no-memory", "each allocation fails in turn", vmm::no_memory),
     case("by-vmm", "a VMM without CAP_SYS_ADMIN chooses shadow paging only where allowed", needs::by_vmm),
     case(

@@ -20,6 +20,7 @@ use super::windows::widened;
 use crate::vendor::Begins;
 
 const ENOMEM: i32 = 12;
+const EBUSY: i32 = 16;
 const EINVAL: i32 = 22;
 const EOPNOTSUPP: i32 = 95;
 const SVME: u64 = 1 << 12;
@@ -183,6 +184,47 @@ pub fn noncoherent_dma(n: &mut Notes) -> Result<()> {
     }
     n.same("without it", m.try_switch("shadow")?, Ok(()));
     m.stop(0)?;
+    Ok(())
+}
+
+/// Segments that a processor of Intel's takes in one mode alone. Under EPT a data segment's privilege may be less than its
+/// selector asks for; under shadow paging KVM would emulate the guest, and its emulator delivers no exceptions. Under shadow
+/// paging KVM takes segments that are not marked as accessed, with which an entry fails under EPT.
+pub fn odd_segments(n: &mut Notes) -> Result<()> {
+    const ACCESSED: u8 = 1;
+    let m = Machine::new(MachineSpec { vcpus: 2, ..MachineSpec::default() })?;
+    let on_intel = crate::vm::vendor()?.hypervisor.begins == Begins::Vmxon;
+    let set = |exception: bool, odd: bool| {
+        m.with(0, move |v| {
+            let (mut s, mut e) = (v.get_sregs()?, v.get_vcpu_events()?);
+            s.ds.selector = if odd { s.ds.selector | 3 } else { s.ds.selector & !3 };
+            (e.exception.injected, e.exception.nr) = (exception.into(), 6);
+            v.set_sregs(&s)?;
+            Ok(v.set_vcpu_events(&e)?)
+        })
+    };
+    let mut refusals = 0;
+    for (exception, odd) in [(true, false), (false, true), (true, true)] {
+        set(exception, odd)?;
+        let refused = on_intel && odd;
+        refusals += u64::from(refused);
+        let what = format!("to shadow paging, exception {exception}, odd segments {odd}");
+        n.same(&what, m.try_switch("shadow")?, if refused { Err(EBUSY) } else { Ok(()) });
+        n.same("mode", m.mode()?.as_str(), if refused { "nested" } else { "shadow" });
+        n.same("refused for it", m.counter("refused_real_mode")?, refusals);
+        set(false, false)?;
+        n.same("without them", m.try_switch("shadow")?, Ok(()));
+        m.with(0, |v| {
+            let mut s = v.get_sregs()?;
+            (s.cs.type_, s.ds.type_) = (s.cs.type_ & !ACCESSED, s.ds.type_ & !ACCESSED);
+            Ok(v.set_sregs(&s)?)
+        })?;
+        m.switch("nested")?;
+        for vcpu in 0..2 {
+            m.fill(vcpu, DATA, 4096, 50, 3)?;
+            n.same("pages wrong", m.wrong(vcpu, DATA, 4096, 50, 3)?, 0);
+        }
+    }
     Ok(())
 }
 

@@ -18,6 +18,8 @@ struct kvm_paging_ops {
 	enum kvm_paging_refusal (*check_vm)(struct kvm *kvm, bool nested);
 	/* Whether this vCPU can now. Reads memory only, since a forecast asks while the vCPU runs. */
 	enum kvm_paging_refusal (*check_vcpu)(struct kvm_vcpu *vcpu, bool nested);
+	/* The same of a vCPU that is loaded and does not run, whose hardware's copy may be read. May be NULL. */
+	enum kvm_paging_refusal (*check_loaded)(struct kvm_vcpu *vcpu, bool nested);
 	/* Brings what only the hardware's copy holds (CR3, PDPTRs) into vcpu->arch. */
 	void (*leave)(struct kvm_vcpu *vcpu);
 	/* Sets controls and registers up for the mode that vcpu->arch.paging.nested names. */

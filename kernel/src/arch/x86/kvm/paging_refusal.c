@@ -29,7 +29,7 @@ static const char *const reasons[KVM_PAGING_REFUSALS] = {
 	[KVM_PAGING_HYPERVISOR] = "is a hypervisor itself (EFER.SVME, CR4.VMXE)",
 	[KVM_PAGING_KEYS] = "uses protection keys without write protection (CR0.WP)",
 	[KVM_PAGING_SMM] = "is in system management mode",
-	[KVM_PAGING_REAL_MODE] = "runs without paging",
+	[KVM_PAGING_REAL_MODE] = "runs without paging, or with segments that only EPT takes",
 };
 
 /* Set by the vendor module before there is a VM. Empty where the hardware cannot do nested paging. */
@@ -77,7 +77,11 @@ static enum kvm_paging_refusal check_vcpu(struct kvm_vcpu *vcpu, bool nested, un
 /* Whether a vCPU that is loaded and does not run can be in that mode now. */
 enum kvm_paging_refusal kvm_paging_check_vcpu(struct kvm_vcpu *vcpu, bool nested)
 {
-	return check_vcpu(vcpu, nested, kvm_read_cr0(vcpu));
+	enum kvm_paging_refusal why = check_vcpu(vcpu, nested, kvm_read_cr0(vcpu));
+
+	if (why == KVM_PAGING_FINE && kvm_paging_vendor.check_loaded)
+		why = kvm_paging_vendor.check_loaded(vcpu, nested);
+	return why;
 }
 
 /*

@@ -54,6 +54,16 @@ static enum kvm_paging_refusal vmx_paging_check_vcpu(struct kvm_vcpu *vcpu, bool
 }
 
 /*
+ * Under EPT a guest runs with segments that fail a VM entry without unrestricted guest: such as a guest's selectors of real
+ * mode have, until it loads others. Under shadow paging KVM would emulate it until then, and the emulator delivers no
+ * exception: KVM_RUN looks for that once, before a vCPU switches (vmx_vcpu_pre_run()).
+ */
+static enum kvm_paging_refusal vmx_paging_check_loaded(struct kvm_vcpu *vcpu, bool nested)
+{
+	return !nested && is_protmode(vcpu) && !__vmx_guest_state_valid(vcpu) ? KVM_PAGING_REAL_MODE : KVM_PAGING_FINE;
+}
+
+/*
  * Still in the old mode. What the guest may change unseen is only in the VMCS, and which
  * part of it, and where, changes with the mode.
  */
@@ -69,6 +79,8 @@ static void vmx_paging_leave(struct kvm_vcpu *vcpu)
 static void vmx_paging_enter(struct kvm_vcpu *vcpu)
 {
 	struct vcpu_vmx *vmx = to_vmx(vcpu);
+	struct kvm_segment segment;
+	int seg;
 
 	/* GUEST_CR3 held the shadow root; the PDPTRs are the hardware's only under EPT. Written by vmx_load_mmu_pgd(). */
 	if (kvm_vcpu_tdp(vcpu)) {
@@ -88,6 +100,13 @@ static void vmx_paging_enter(struct kvm_vcpu *vcpu)
 	vmcs_writel(CR0_GUEST_HOST_MASK, ~vcpu->arch.cr0_guest_owned_bits);
 	set_cr4_guest_host_mask(vmx);
 
+	/* The processor wants segments marked as accessed, which KVM does for user space's under unrestricted guest alone. */
+	if (is_unrestricted_guest(vcpu) && !vmx->rmode.vm86_active) {
+		for (seg = VCPU_SREG_ES; seg < VCPU_SREG_LDTR; seg++) {
+			vmx_get_segment(vcpu, &segment, seg);
+			vmx_set_segment(vcpu, &segment, seg);
+		}
+	}
 	/* Real mode comes out of virtual-8086 mode here, and goes into it in vmx_set_cr0(). */
 	if (vmx->rmode.vm86_active && is_unrestricted_guest(vcpu))
 		enter_pmode(vcpu);
@@ -103,6 +122,7 @@ static void vmx_paging_enter(struct kvm_vcpu *vcpu)
 static const struct kvm_paging_ops vmx_paging_ops = {
 	.check_vm = vmx_paging_check_vm,
 	.check_vcpu = vmx_paging_check_vcpu,
+	.check_loaded = vmx_paging_check_loaded,
 	.leave = vmx_paging_leave,
 	.enter = vmx_paging_enter,
 };
