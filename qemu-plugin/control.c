@@ -29,7 +29,7 @@ static struct handler {
     int vector;
 } handlers[VECTORS];
 static int n_handlers;
-uint64_t ticks, interrupts; /* delivered while recording; `interrupts` excludes ticks */
+uint64_t ticks, interrupts; /* delivered in the region; `interrupts` excludes ticks */
 static uint64_t idt_frames[2] = {UINT64_MAX, UINT64_MAX};
 static bool idt_stale;
 

@@ -44,6 +44,7 @@
 #define BF_MARKER_STOP 2
 #define BF_MARKER_BOOT 3
 #define BF_MARKER_REGION_END 4
+#define BF_MARKER_REGION_MISSED 5
 #define BF_MARKER_WINDOW_BEGIN 0x100
 #define BF_MARKER_WINDOW_END 0x200
 
@@ -51,6 +52,7 @@
 #define BF_GAP_WARM_UP 1
 #define BF_GAP_MEASURE 2
 #define BF_GAP_HEAD 3
+#define BF_GAP_REGION 4
 
 /*
  * The marker instruction: an 8-byte NOP (0F 1F 84 00 disp32) with this

@@ -138,14 +138,7 @@ static void on_boot_block(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
         control_watch(insn, &d);
         if (opt.files && d.store16 && qemu_plugin_insn_vaddr(insn) >> 63)
             qemu_plugin_register_vcpu_mem_cb(insn, on_boot_store, CB_NO_REGS, MEM_W, NULL);
-        region_watch(insn);
     }
-}
-
-static void on_skipped_block(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
-{
-    on_boot_block(id, tb);
-    region_skip_block(tb);
 }
 
 void on_recorded_block(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
@@ -154,16 +147,10 @@ void on_recorded_block(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
     record_block(tb);
 }
 
-static void after_skip(qemu_plugin_id_t id)
-{
-    qemu_plugin_register_vcpu_tb_trans_cb(id, on_skipped_block);
-}
-
 static void after_start(qemu_plugin_id_t id)
 {
     record_start(starter);
-    region_recording();
-    qemu_plugin_register_vcpu_tb_trans_cb(id, on_recorded_block);
+    qemu_plugin_register_vcpu_tb_trans_cb(id, region_recording());
 }
 
 static void after_stop(qemu_plugin_id_t id)
@@ -175,19 +162,6 @@ static void ask_for_start(void)
 {
     starter = vcpu_of(current_cpu);
     starter->cr4 = read_reg(starter, R_CR4);
-    qemu_plugin_reset(plugin_id, after_start);
-}
-
-/* Counts instructions, because the region begins after a number of them. */
-void start_counting(void)
-{
-    qemu_plugin_reset(plugin_id, after_skip);
-}
-
-/* Begins the region. CR4 was followed since the command's start. */
-void start_recording(void)
-{
-    starter = vcpu_of(current_cpu);
     qemu_plugin_reset(plugin_id, after_start);
 }
 
@@ -223,12 +197,9 @@ void marker_reached(uint32_t code)
         starter->cr4 = read_reg(starter, R_CR4);
         if (read_reg(starter, R_CR3) != starter->cr3)
             die("CR3 was not followed during the boot");
-        if (!region_later())
-            start_recording();
+        qemu_plugin_reset(plugin_id, after_start);
     } else if (code == BF_MARKER_STOP && recording && !stopped) {
-        stop_recording(BF_MARKER_STOP);
-    } else if (code == BF_MARKER_STOP && !stopped) {
-        region_missed();
+        stop_recording(region_missed() ? BF_MARKER_REGION_MISSED : BF_MARKER_STOP);
     }
 }
 

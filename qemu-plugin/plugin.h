@@ -170,12 +170,10 @@ static inline void enter(const struct block *b)
 /* region.c */
 extern uint64_t region_next; /* recorded instructions at which region_due() is */
 void region_due(void);
-bool region_later(void);
-void region_recording(void);
-void region_missed(void);
+tb_trans_cb_t region_recording(void);
+bool region_missed(void);
 void region_marker(uint32_t code);
 void region_watch(struct qemu_plugin_insn *insn);
-void region_skip_block(struct qemu_plugin_tb *tb);
 void on_gap_block(qemu_plugin_id_t id, struct qemu_plugin_tb *tb);
 
 /* control.c */
@@ -226,8 +224,6 @@ bool log_store(uint64_t frame);
 void insn_decode(const struct qemu_plugin_insn *insn, struct decoded *d, struct flow *f);
 void marker_reached(uint32_t code);
 void boot_reached(void);
-void start_counting(void);
-void start_recording(void);
 void stop_recording(uint32_t marker);
 
 #endif

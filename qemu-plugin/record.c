@@ -349,6 +349,7 @@ const struct block *describe(struct qemu_plugin_tb *tb,
     for (size_t i = 0; i < n; i++) {
         decoded[i].load_head = &heads[i];
         watch(qemu_plugin_tb_get_insn(tb, i), &decoded[i]);
+        region_watch(qemu_plugin_tb_get_insn(tb, i));
     }
     return unique(b);
 }

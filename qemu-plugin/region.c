@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * Selects the part of the command that is recorded, for long programs.
+ * Selects the part of the command that counts, for long programs.
  *
  * A region begins with the command, at a marker of the program, or at the first
  * entry to one of its functions; a number of instructions may be skipped after
- * that. Until then the guest runs with the callbacks of the boot, or with one that
- * counts instructions. The region ends after a number of instructions or at the
- * program's second marker.
+ * that. The stream begins with the command in any case, so that the region finds
+ * memory, tables, TLBs and caches as the command left them. Before a marker or a
+ * function the stream has every access, as nothing tells how near it is. Skipped
+ * instructions are a gap (see below) but for the last ones, which are a warm-up.
+ * The region ends after a number of instructions or at the program's second marker.
  *
  * Sampling (after SMARTS, Wunderlich et al., ISCA 2003) divides the recording into
  * periods of instructions and records the accesses of one window in each period, at
@@ -30,13 +32,19 @@
 /* Instructions of a gap between two checks. */
 #define GAP_INSNS 65536
 
+/* Instructions before a region of which every access is in the stream, after a gap. A
+ * last-level cache of 32 MB has 500,000 lines, and programs whose data do not fit into
+ * it miss it some 10 times in 1,000 instructions: so many instructions fill it. */
+#define WARM_UP_INSNS 50000000
+
 uint64_t region_next = UINT64_MAX;
 
 static enum { WHOLE, HEAD, GAP, WARM_UP, MEASURE } part;
-static bool armed;              /* the command runs, and its region has not begun */
-static bool counting;           /* instructions are skipped */
-static uint64_t skipped;
+static bool before;             /* the command runs, and its region has not begun */
+static bool armed;              /* nor was the marker or function reached */
+static uint64_t origin;         /* recorded instructions there */
 static uint64_t ends = UINT64_MAX;    /* the region's end, in recorded instructions */
+/* Recorded instructions. Before the region the second one is its begin. */
 static uint64_t period_begins, measure_begins;
 static uint64_t dice;
 
@@ -58,7 +66,9 @@ static void draw(void)
 
 static uint64_t warm_up_begins(void)
 {
-    return measure_begins > opt.warm_up ? measure_begins - opt.warm_up : 0;
+    uint64_t n = before ? WARM_UP_INSNS : opt.warm_up;
+
+    return measure_begins > n ? measure_begins - n : 0;
 }
 
 /* Sets the instruction of the next change. */
@@ -88,93 +98,12 @@ static bool at_function(const struct qemu_plugin_insn *insn)
     return code && !memcmp(code, opt.function, n < opt.function_bytes ? n : opt.function_bytes);
 }
 
-static void begin(void)
+static void enter_gap(void)
 {
-    armed = false;
-    if (opt.skip) {
-        counting = true;
-        start_counting();
-    } else {
-        start_recording();
-    }
-}
-
-static void on_function(unsigned vcpu, void *u)
-{
-    (void)vcpu, (void)u;
-    if (armed)
-        begin();
-}
-
-/* Called at the command's start. Whether recording begins later. */
-bool region_later(void)
-{
-    if (opt.begin == BEGIN_COMMAND && !opt.skip)
-        return false;
-    armed = true;
-    if (opt.begin == BEGIN_COMMAND)
-        begin();
-    return true;
-}
-
-void region_watch(struct qemu_plugin_insn *insn)
-{
-    if (armed && opt.begin == BEGIN_FUNCTION && at_function(insn))
-        qemu_plugin_register_vcpu_insn_exec_cb(insn, on_function, CB_NO_REGS, NULL);
-}
-
-void region_marker(uint32_t code)
-{
-    if (opt.begin != BEGIN_MARKER)
-        return;
-    if (code == BF_MARKER_WINDOW_BEGIN && armed)
-        begin();
-    else if (code == BF_MARKER_WINDOW_END && recording)
-        stop_recording(BF_MARKER_REGION_END);
-}
-
-static void on_skipped_block(unsigned vcpu, void *u)
-{
-    (void)vcpu;
-    skipped += (uintptr_t)u;
-    if (unlikely(skipped >= opt.skip) && counting) {
-        counting = false;
-        start_recording();
-    }
-}
-
-void region_skip_block(struct qemu_plugin_tb *tb)
-{
-    qemu_plugin_register_vcpu_tb_exec_cb(tb, on_skipped_block, CB_NO_REGS,
-                                         (void *)(uintptr_t)qemu_plugin_tb_n_insns(tb));
-}
-
-/* Records that the command ended before its region began, and its instructions
- * if they were counted. */
-void region_missed(void)
-{
-    if (!armed && !counting)
-        return;
-    armed = counting = false;
-    stats[ST_INSNS] = skipped;
-    ring_open();
-    record_stop(BF_MARKER_STOP);
-}
-
-/* Called when recording has begun. */
-void region_recording(void)
-{
-    if (opt.length)
-        ends = opt.length;
-    if (!opt.period) {
-        await(UINT64_MAX);
-        return;
-    }
-    dice = opt.sample_seed * UINT64_C(0x9e3779b97f4a7c15) | 1;
-    period_begins = opt.period / HEADS;
-    draw();
-    enter_part(HEAD, BF_GAP_HEAD);
-    await(opt.period / HEADS);
+    enter_part(GAP, BF_GAP_BEGIN);
+    await(warm_up_begins());
+    next_check = NULL;
+    ring_set_limit();
 }
 
 static void after_gap(qemu_plugin_id_t id)
@@ -192,11 +121,101 @@ static void after_gap(qemu_plugin_id_t id)
 
 static void after_window(qemu_plugin_id_t id)
 {
-    enter_part(GAP, BF_GAP_BEGIN);
-    await(warm_up_begins());
-    next_check = NULL;
-    ring_set_limit();
+    enter_gap();
     qemu_plugin_register_vcpu_tb_trans_cb(id, on_gap_block);
+}
+
+static void begin(void)
+{
+    uint64_t now;
+
+    flush_insns();
+    now = stats[ST_INSNS];
+    if (before)
+        emit1(BF_KIND_GAP, BF_GAP_REGION);
+    ticks = interrupts = 0;
+    before = false;
+    part = WHOLE;
+    if (opt.length)
+        ends = now + opt.length;
+    if (!opt.period) {
+        await(UINT64_MAX);
+        return;
+    }
+    dice = opt.sample_seed * UINT64_C(0x9e3779b97f4a7c15) | 1;
+    period_begins = now + opt.period / HEADS;
+    draw();
+    enter_part(HEAD, BF_GAP_HEAD);
+    await(now + opt.period / HEADS);
+}
+
+/* The marker or the function. */
+static void place_reached(void)
+{
+    armed = false;
+    flush_insns();
+    origin = stats[ST_INSNS];
+    measure_begins = origin + opt.skip;
+    if (!opt.skip)
+        begin();
+    else if (warm_up_begins() > origin)
+        qemu_plugin_reset(plugin_id, after_window);
+    else
+        await(measure_begins);
+}
+
+static void on_function(unsigned vcpu, void *u)
+{
+    (void)vcpu, (void)u;
+    if (armed)
+        place_reached();
+}
+
+void region_watch(struct qemu_plugin_insn *insn)
+{
+    if (armed && opt.begin == BEGIN_FUNCTION && at_function(insn))
+        qemu_plugin_register_vcpu_insn_exec_cb(insn, on_function, CB_NO_REGS, NULL);
+}
+
+void region_marker(uint32_t code)
+{
+    if (opt.begin != BEGIN_MARKER || !recording)
+        return;
+    if (code == BF_MARKER_WINDOW_BEGIN && armed)
+        place_reached();
+    else if (code == BF_MARKER_WINDOW_END && !before)
+        stop_recording(BF_MARKER_REGION_END);
+}
+
+/* Called when the command ends. Whether its region never began; the stream's number
+ * of instructions is then that since the marker or function, or 0 without it. */
+bool region_missed(void)
+{
+    if (!before)
+        return false;
+    flush_insns();
+    stats[ST_INSNS] = armed ? 0 : stats[ST_INSNS] - origin;
+    return true;
+}
+
+/* Called when recording has begun, with the command. Returns what translated blocks
+ * are passed to. */
+tb_trans_cb_t region_recording(void)
+{
+    armed = opt.begin != BEGIN_COMMAND;
+    before = armed || opt.skip;
+    if (!before) {
+        begin();
+        return on_recorded_block;
+    }
+    measure_begins = armed ? UINT64_MAX : opt.skip;
+    if (!armed && warm_up_begins() > 0) {
+        enter_gap();
+        return on_gap_block;
+    }
+    enter_part(WARM_UP, BF_GAP_WARM_UP);
+    await(measure_begins);
+    return on_recorded_block;
 }
 
 /* Ends the head or a window and begins the gap or warm-up before the next window. */
@@ -226,6 +245,10 @@ void region_due(void)
         qemu_plugin_reset(plugin_id, after_gap);
         break;
     case WARM_UP:
+        if (before) {
+            begin();
+            break;
+        }
         enter_part(MEASURE, BF_GAP_MEASURE);
         await(stats[ST_INSNS] + opt.window);
         break;

@@ -123,6 +123,11 @@ impl Attribution {
                     sum.add(cost);
                 }
             }
+            Charge::Restart => {
+                self.numbers.clear();
+                self.keys.clear();
+                self.costs.clear();
+            }
             Charge::Log { stream: log::PERF, number, bytes } => {
                 // A capture has at most 8 vCPUs; only a damaged stream has more.
                 let vcpu = number.min(7) as usize;

@@ -73,6 +73,8 @@ pub struct Place {
 pub enum Charge<'a> {
     /// A cost: one per configuration, in the order of [`Options::configs`](crate::Options::configs).
     Cost(Place, &'a [Costs]),
+    /// The region to be measured begins: the costs before it do not count.
+    Restart,
     /// A part of the stream's own log ([`bifold_trace::Event::Log`]).
     Log {
         /// The log: each log has records of one kind.
@@ -87,6 +89,7 @@ pub enum Charge<'a> {
 #[derive(Debug)]
 enum Item {
     Cost(Place),
+    Restart,
     Log { stream: u64, number: u64, bytes: usize },
 }
 
@@ -202,6 +205,12 @@ impl Charges {
         self.bytes.extend_from_slice(bytes);
     }
 
+    /// The counts begin anew.
+    pub(crate) fn restart(&mut self) {
+        self.seen.fill(Seen::default());
+        self.items.push(Item::Restart);
+    }
+
     fn clear(&mut self) {
         self.items.clear();
         self.costs.clear();
@@ -218,6 +227,7 @@ impl Charges {
                     costs = rest;
                     sink(Charge::Cost(place, these));
                 }
+                Item::Restart => sink(Charge::Restart),
                 Item::Log { stream, number, bytes: n } => {
                     let (these, rest) = bytes.split_at(n);
                     bytes = rest;

@@ -52,6 +52,10 @@ pub struct Outcome {
     pub walk_mismatches: u64,
     /// Accesses that the replayed guest tables did not translate (0 unless the capture has a hole).
     pub untranslated: u64,
+    /// Instructions of the program before the region whose counts these are. None for a whole program, and for a region
+    /// whose stream begins with it, and so with a cold VM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before_region: Option<u64>,
     /// The parts of a sampled stream; totals are then estimates. None if the stream is whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sampling: Option<Sampling>,

@@ -100,6 +100,11 @@ impl Regime {
         if asked == Flush::None && exited { Flush::Vcpu(vcpu) } else { asked }
     }
 
+    /// Counts begin anew, and tables and caches stay.
+    pub fn counted_anew(&mut self) {
+        self.exits_seen = 0;
+    }
+
     /// The host has unmapped these guest frames: their entries go, and with them whatever walk
     /// caches hold. True if TLBs must be flushed, which is the caller's to do.
     pub fn host_unmapped(&mut self, gfns: Range<u64>) -> bool {

@@ -51,6 +51,8 @@ struct Run {
     ideal_seconds: f64,
     /// Whether the figures are of a part of the command. The guest's clock is of all of it.
     part: bool,
+    /// Whether a timer of the guest ended the command.
+    by_timer: bool,
 }
 
 impl Run {
@@ -63,6 +65,7 @@ impl Run {
             instructions: c.outcome.configs.first().map_or(0, |r| r.total.instructions),
             ideal_seconds: c.outcome.ideal_cycles() / c.outcome.frequency_hz.max(1) as f64,
             part: c.meta.guest.as_ref().is_some_and(|g| g.region.is_some()),
+            by_timer: c.meta.exit.zip(c.meta.guest.as_ref()).is_some_and(|(e, g)| e.by_timer(&g.command)),
         })
     }
 
@@ -113,6 +116,13 @@ impl Run {
     fn warnings(&self) -> Vec<String> {
         let f = self.figures();
         let mut out = Vec::new();
+        if self.by_timer {
+            out.push(
+                "a timer of the guest ended the command, and the guest is slower than hardware: the figures are of \
+                 what the command did until then; give the command more time, or no timer"
+                    .into(),
+            );
+        }
         if let Some(t) = f.ticks_per_million.filter(|t| *t > MOST_TICKS) {
             let what = if self.exact {
                 "the command mostly waits, so most counts are of the waiting kernel"
@@ -174,7 +184,8 @@ mod tests {
             timer_ticks: Some(500),
             other_interrupts: Some(3),
         };
-        Run { clock, exact, whole: true, instructions, ideal_seconds: instructions as f64 / 1e9, part: false }
+        let ideal_seconds = instructions as f64 / 1e9;
+        Run { clock, exact, whole: true, instructions, ideal_seconds, part: false, by_timer: false }
     }
 
     #[test]
@@ -220,6 +231,12 @@ mod tests {
         assert!(starved.warnings().is_empty());
         starved.clock.starved_seconds = 2.6;
         assert!(starved.warnings()[0].contains("26 % of the wall time"));
+    }
+
+    #[test]
+    fn a_command_that_a_timer_ended_is_marked() {
+        let r = run(true, 1_000_000_000);
+        assert!(Run { by_timer: true, ..r }.warnings()[0].starts_with("a timer of the guest ended"));
     }
 
     #[test]

@@ -18,6 +18,14 @@ pub struct Comparison {
 }
 
 impl Comparison {
+    /// Whether the figures are of a region that a cold VM began: recordings of Bifold 0.2 and before have nothing of what the
+    /// command did before its region.
+    pub(crate) fn began_cold(&self) -> bool {
+        let region = self.meta.guest.as_ref().and_then(|g| g.region.as_deref());
+        // A region that begins with the command has a length alone.
+        region.is_some_and(|r| !r.starts_with("for ")) && self.outcome.before_region.is_none()
+    }
+
     /// Number of self-checks made, and number of self-checks that failed.
     pub fn checks(&self) -> (u64, u64) {
         let stats = self.meta.capture_checks.unwrap_or_default();

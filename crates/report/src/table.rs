@@ -48,7 +48,8 @@ pub(crate) fn head(c: &Comparison) -> String {
     let mut lines = vec![("ran", c.meta.what())];
     if let Some(g) = &c.meta.guest {
         lines.push(("guest", g.describe()));
-        lines.extend(g.region.clone().map(|r| ("region", r)));
+        let before = o.before_region.map(|n| format!(" ({} instructions came before)", grouped(n)));
+        lines.extend(g.region.as_ref().map(|r| ("region", format!("{r}{}", before.unwrap_or_default()))));
     }
     lines.push((
         "profile",

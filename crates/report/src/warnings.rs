@@ -6,12 +6,16 @@ use crate::verdict::{checks, prior_keys};
 use crate::{Comparison, clock};
 use bifold_model::{Profile, Unmeasured};
 
+const COLD: &str = "the region began in a cold VM: this recording has nothing of what the command did before, so memory that \
+                    the command had touched counts as never backed; record it again with this version";
+
 /// The warnings, the most severe first; none for a whole run whose checks passed.
 pub(crate) fn warnings(c: &Comparison) -> Vec<String> {
     let mut out = Vec::new();
     out.extend(failed_checks(c));
     out.extend(failed_replays(c));
     out.extend(c.meta.partial.map(|p| format!("PARTIAL: {}", p.describe())));
+    out.extend(c.began_cold().then(|| COLD.into()));
     out.extend(clock::warnings(c));
     out.extend(unmeasured(&c.meta.hardware));
     out

@@ -71,6 +71,8 @@ pub struct Thin {
     fetched: HashSet<u64>,
     /// A store that goes into the stream if it turns out to be one to a page table.
     store: Option<u64>,
+    /// The stream's region begins later, and nothing is thinned until then.
+    before: bool,
 }
 
 impl Thin {
@@ -85,6 +87,7 @@ impl Thin {
             stored: HashSet::new(),
             fetched: HashSet::new(),
             store: None,
+            before: false,
         }
     }
 
@@ -111,7 +114,14 @@ impl Thin {
             i += n;
             match event {
                 Event::Marker(marker::START) if self.part.is_none() => self.begin(out),
-                Event::Insns(n) => {
+                Event::Gap(gap::REGION) => {
+                    self.before = false;
+                    self.instructions = 0;
+                    self.places = Places::new(self.places.windows);
+                    self.begin(out);
+                }
+                Event::Gap(_) => self.before = true,
+                Event::Insns(n) if !self.before => {
                     self.instructions += n;
                     self.advance(out);
                 }
@@ -166,7 +176,7 @@ impl Thin {
 
     /// Whether the event stays; `word` is its head. A store may be appended with the next event.
     fn wanted(&mut self, event: &Event<'_>, word: u64) -> bool {
-        if self.part != Some(gap::BEGIN) {
+        if self.part != Some(gap::BEGIN) || self.before {
             return true;
         }
         let page = |va: u64| va >> 12;

@@ -13,7 +13,7 @@ pub struct RegionArgs {
     ///
     /// N counts from the start of the command, or from --from-marker or --from-function. Instructions are
     /// those of the whole guest, kernel included; suffixes k, M and G are decimal. Seconds are those of the
-    /// ideal run, as in the table. Skipped instructions run at the emulator's full speed.
+    /// ideal run, as in the table. What was skipped is not counted, and its memory, tables and caches are there.
     #[arg(long, value_name = "N", value_parser = parse_span)]
     pub skip: Option<Span>,
 
@@ -25,6 +25,7 @@ pub struct RegionArgs {
 
     /// Record only between the program's own markers
     ///
+    /// Everything before is recorded as well, so that the region begins in a warm VM; only the region counts.
     /// The program calls bifold_begin() and bifold_end() of include/bifold.h, or of the Rust crate
     /// bifold-marker. At bifold_end() the command is killed, as with --for.
     #[arg(long, conflicts_with = "from_function")]
@@ -33,7 +34,8 @@ pub struct RegionArgs {
     /// Record from the first call of this function on
     ///
     /// NAME is a symbol of the program itself, as `nm` prints it. Symbols of libraries, and of programs that
-    /// a shell starts, are not found.
+    /// a shell starts, are not found. Everything before is recorded as well, so that the region begins in a
+    /// warm VM; only the region counts.
     #[arg(long, value_name = "NAME")]
     pub from_function: Option<String>,
 

@@ -125,7 +125,8 @@ fn engine_arguments(engine: Engine, spec: &GuestSpec) -> Vec<(&'static str, Stri
             args.extend(memory_arguments("memory-backend-file", Some(&file), spec));
             args.push(("-accel", "tcg,thread=single".into()));
             if spec.timing == Timing::Exact {
-                args.push(("-icount", "shift=1,sleep=off".into()));
+                // An instruction takes 1 ns, the least that QEMU can give.
+                args.push(("-icount", "shift=0,sleep=off".into()));
             }
             if let Some(Plugin { path, ring, region }) = plugin {
                 args.push((

@@ -177,6 +177,7 @@ pub(crate) fn capture(
         stats: None,
         ticks: None,
         region_ended: false,
+        region_missed: false,
         has_modules: kernel.modules.is_some(),
         had: [None; 2],
     };
@@ -259,6 +260,7 @@ struct Session<'a> {
     ticks: Option<(u64, u64)>,
     /// Whether the region ended before the command.
     region_ended: bool,
+    region_missed: bool,
     has_modules: bool,
     /// The vCPU thread's times at the command's start and end.
     had: [Option<ThreadTime>; 2],
@@ -320,6 +322,7 @@ impl Session<'_> {
                 if let Ok((Event::Stats(stats), _)) = decode(&chunk[at..], at) {
                     self.stats = Some(stats);
                     self.region_ended = chunk.last() == Some(&head(MARKER, marker::REGION_END));
+                    self.region_missed = chunk.last() == Some(&head(MARKER, marker::REGION_MISSED));
                 }
                 let at = at.wrapping_sub(TICKS_WORDS);
                 if let Some(Ok((Event::Ticks { timer, others }, _))) = chunk.get(at..).map(|w| decode(w, at))
@@ -386,8 +389,7 @@ impl Session<'_> {
         };
         let clock = self.clock();
         let full = self.init.full;
-        // The stream holds nothing but its end.
-        if self.stats.is_some() && self.words == (TICKS_WORDS + STATS_WORDS) as u64 + 2 {
+        if self.region_missed {
             let instructions = self.stats.unwrap_or_default().instructions;
             let why = self.spec.region.missed(&self.program, instructions);
             return Err(GuestError::RegionMissed { exit: exit.describe(), why });

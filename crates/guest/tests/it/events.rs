@@ -55,6 +55,7 @@ fn the_c_header_has_the_numbers_of_the_rust_definition() {
         ("MARKER_STOP", marker::STOP),
         ("MARKER_BOOT", marker::BOOT),
         ("MARKER_REGION_END", marker::REGION_END),
+        ("MARKER_REGION_MISSED", marker::REGION_MISSED),
         ("MARKER_WINDOW_BEGIN", marker::WINDOW_BEGIN),
         ("MARKER_WINDOW_END", marker::WINDOW_END),
         ("CPUID_LEAF", marker::CPUID_LEAF),

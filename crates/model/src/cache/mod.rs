@@ -119,6 +119,14 @@ impl Caches {
         self.configs.push(Cached { caches, stalls: Stalls::new(&self.profile.walk, &self.classes) });
     }
 
+    /// What was waited so far is forgotten; the caches keep their lines.
+    pub fn count_anew(&mut self) {
+        let Caches { ideal, configs, profile, classes, .. } = self;
+        for one in std::iter::once(ideal).chain(configs) {
+            one.stalls = Stalls::new(&profile.walk, classes);
+        }
+    }
+
     /// A bit for each line of a page whose accesses [`Caches::access`] has to see.
     pub fn watched(&self) -> u64 {
         self.classes.watched

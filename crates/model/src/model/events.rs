@@ -8,7 +8,7 @@ use crate::memory::Uncached;
 use crate::paging::Cr4Write;
 use bifold_mmu::{Gpa, Gva, Side};
 use bifold_trace::Event;
-use bifold_trace::event::log_bytes;
+use bifold_trace::event::{gap, log_bytes};
 
 const CR3_ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
@@ -67,6 +67,7 @@ impl Model {
             }
             Event::Resident { gfn, frames } => self.resident.push((gfn, frames)),
             Event::Marker(_) | Event::Stats(_) | Event::Ticks { .. } => {}
+            Event::Gap(gap::REGION) => self.begin_region(),
             Event::Gap(code) => self.gap(code),
             Event::Log { stream, number, bytes, data } => {
                 if let Some(charges) = &mut self.charges {

@@ -9,6 +9,7 @@ mod access;
 mod events;
 mod groups;
 mod placed;
+mod region;
 mod sampled;
 mod switched;
 
@@ -113,8 +114,10 @@ pub struct Model {
     resident: Vec<(u64, u64)>,
     /// VMs whose mode changes.
     switched: Vec<Switched>,
-    /// Where the stream is sampled.
+    /// Where the stream is sampled, or its region has not begun.
     sampled: Option<Box<Sampled>>,
+    /// Instructions before the region that began within the stream.
+    before_region: Option<u64>,
     has_code: bool,
     common: Sample,
     timeline: Timeline,
@@ -176,6 +179,7 @@ impl Model {
             resident: Vec::new(),
             switched: Vec::new(),
             sampled: None,
+            before_region: None,
             common: Sample::default(),
             hash: Xxh3::new(),
             words: 0,
@@ -323,6 +327,7 @@ impl Model {
             walk_checks: self.walk_checks,
             walk_mismatches: self.walk_mismatches,
             untranslated: self.untranslated,
+            before_region: self.before_region,
             sampling: None,
         };
         if let Some(sampled) = sampled {

@@ -70,6 +70,13 @@ impl Switched {
         if last { mode } else { (self.decide)(number, &sample, mode) }
     }
 
+    /// The measured part of the run begins.
+    pub(super) fn restart(&mut self) {
+        self.last = Sample::default();
+        self.modes.clear();
+        self.intervals.clear();
+    }
+
     pub(super) fn outcome(self) -> SwitchedOutcome {
         SwitchedOutcome { switching: self.switching, modes: self.modes, intervals: self.intervals }
     }

@@ -210,6 +210,14 @@ impl Places {
         }
     }
 
+    /// What was counted so far is forgotten, and so are the pages used lately.
+    pub fn count_anew(&mut self, configs: usize) {
+        self.memos.iter_mut().for_each(|m| *m = Memo::new(configs));
+        self.tallies = vec![Tally::default(); configs];
+        self.backed = 0;
+        self.epoch += 1;
+    }
+
     /// The nested tables that were made, and where a placement has them.
     pub fn nested_tables(&self, placement: Placement, regime: &Regime) -> Vec<TableNode> {
         let of = |(level, gpa, made)| TableNode {

@@ -106,6 +106,7 @@ fn charges(model: &mut Model) -> Vec<Charged> {
             Charge::Cost(place, costs) => {
                 (Some(place), costs.iter().map(|c| (c.tlb_misses, c.exits)).collect(), Vec::new())
             }
+            Charge::Restart => unreachable!("no region begins"),
             Charge::Log { stream, number, bytes } => {
                 assert_eq!((stream, number), (log::PERF, 1));
                 (None, Vec::new(), bytes.to_vec())

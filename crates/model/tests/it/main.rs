@@ -14,6 +14,7 @@ mod placement;
 mod random;
 mod reference;
 mod references;
+mod region;
 mod sampled;
 mod stream;
 mod switching;

@@ -40,7 +40,8 @@ pub(super) fn ranked(c: &Comparison, rows: &[Row], long_lived: bool) -> Vec<Rank
     };
     let mut all: Vec<&Row> = others.iter().filter(worth).collect();
     all.sort_by(|a, b| a.extra.total_cmp(&b.extra));
-    let bytes = |r: &Row| (!long_lived).then(|| backed_bytes(&r.counts));
+    // A region counts its own first touches only, and the VM has more memory.
+    let bytes = |r: &Row| (!long_lived && c.outcome.before_region.is_none()).then(|| backed_bytes(&r.counts));
     let change = |to: &Row| RankedChange {
         from: first.config.name(),
         to: to.config.name(),

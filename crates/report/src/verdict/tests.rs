@@ -51,6 +51,7 @@ fn run(rows: &[(&str, u64, Sample)], hardware: Profile) -> Comparison {
             walk_checks: 0,
             walk_mismatches: 0,
             untranslated: 0,
+            before_region: None,
             switched: Vec::new(),
         },
         meta: Meta {

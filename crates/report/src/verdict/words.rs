@@ -28,6 +28,9 @@ pub(crate) fn sentences(c: &Comparison) -> Vec<(&'static str, String)> {
     if first.total.instructions == 0 {
         return vec![("verdict", "No instruction was executed while recording.".into())];
     }
+    if c.began_cold() {
+        return vec![("verdict", "None, because the region began in a cold VM.".into())];
+    }
     let (all, old) = (conclusions(c), rows(c, true));
     let mut cheaper: Vec<String> = costs(c).into_iter().collect();
     if let Some(native) = c.outcome.configs.iter().find(|o| o.config.mode == Paging::Native) {

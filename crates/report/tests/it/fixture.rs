@@ -147,6 +147,7 @@ pub fn comparison() -> Comparison {
             walk_checks: 36_112,
             walk_mismatches: 0,
             untranslated: 0,
+            before_region: None,
             switched: Vec::new(),
         },
         policies: None,

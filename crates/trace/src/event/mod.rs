@@ -38,6 +38,9 @@ pub mod marker {
     /// The region to be recorded has ended, and the command runs on unrecorded. Ends the stream in
     /// place of [`STOP`].
     pub const REGION_END: u64 = 4;
+    /// The command has ended, and the region to be recorded never began. Ends the stream in place of
+    /// [`STOP`]; the instructions of its [`Stats`](super::Stats) count from the region's marker or function on.
+    pub const REGION_MISSED: u64 = 5;
     /// A window begins. The code is this plus the number of the window, which is below 256.
     pub const WINDOW_BEGIN: u64 = 0x100;
     /// A window ends. The code is this plus the number of the window.
@@ -50,7 +53,8 @@ pub mod marker {
     pub const CPUID_PERF: u64 = 0x10;
 }
 
-/// Codes of [`Event::Gap`]: a sampled stream has a head, then gaps, warm-ups and windows by turns.
+/// Codes of [`Event::Gap`]: a sampled stream has a head, then gaps, warm-ups and windows by turns. The stream of a
+/// region has a gap, a warm-up or both before the region.
 pub mod gap {
     /// A gap begins: the stream has tables, faults, control registers, instructions and first touches by
     /// the kernel, and no other access.
@@ -62,6 +66,9 @@ pub mod gap {
     /// The head begins: every access is in the stream, and its counts are not scaled up. A program's
     /// first instructions are like none that follow.
     pub const HEAD: u64 = 3;
+    /// The region to be recorded begins: every access is in the stream. The events before it made the memory,
+    /// tables, TLBs and caches that the region finds, and are not part of its counts.
+    pub const REGION: u64 = 4;
 }
 
 /// One thing a guest did.
@@ -165,7 +172,7 @@ pub enum Event<'a> {
     /// The block of code at this GVA makes the accesses and instructions that follow. Only in streams
     /// captured for attribution, and only for blocks that cause events.
     Block(u64),
-    /// A sampled stream enters its next part (see [`gap`]).
+    /// The stream of a region or a sample enters its next part (see [`gap`]).
     Gap(u64),
 }
 

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The region of a program that is to be measured. The stream begins with the program, and the model follows the program
+//! from there: when the region begins, memory is backed, tables are built, and TLBs and caches hold what the program
+//! used last. Only the counts begin anew.
+
+use super::Model;
+use crate::Sample;
+use crate::counts::Counts;
+use crate::exit_log::ExitLog;
+use crate::timeline::Timeline;
+
+impl Model {
+    /// The region begins: what was counted so far is forgotten.
+    pub(super) fn begin_region(&mut self) {
+        // A gap before the region made the stream a sampled one.
+        self.sampled = None;
+        self.before_region = Some(self.common.instructions);
+        self.common = Sample::default();
+        let configs = self.options.configs.len();
+        for regime in &mut self.regimes {
+            let log = regime.counts.log.take().map(|mut log| {
+                // The exits logged and not taken yet are not the region's.
+                log.take();
+                Box::new(ExitLog::new(regime.config, &Sample::default(), 0))
+            });
+            regime.counts = Counts { log, ..Counts::default() };
+            regime.counted_anew();
+            regime.begin_interval();
+        }
+        self.timeline = Timeline::new(self.timeline.interval(), configs);
+        if let Some(caches) = &mut self.caches {
+            caches.count_anew();
+        }
+        if let Some(places) = &mut self.places {
+            places.count_anew(configs);
+        }
+        if let Some(charges) = &mut self.charges {
+            charges.restart();
+        }
+        self.switched.iter_mut().for_each(|s| s.restart());
+    }
+}
