@@ -434,6 +434,14 @@ impl Nested {
         backed
     }
 
+    /// Maps every frame of the guest's memory, for writes, as if the first vCPU had touched each.
+    pub fn map_all(&mut self) {
+        let step = 1usize << (self.host.page_size().shift() - 12);
+        for gfn in (0..self.host.frames()).step_by(step) {
+            self.resolve(Violation { gpa: Gpa::from_frame(gfn), write: true }, 0);
+        }
+    }
+
     fn set(&mut self, level: u8, gpa: Gpa, entry: u64) {
         let i = (gpa.0 >> (12 + 9 * (level - 1))) as usize;
         let table = &mut self.levels[usize::from(level) - 1];

@@ -29,6 +29,9 @@ pub struct Outcome {
     /// How long the host has run.
     #[serde(default)]
     pub host_frames: Frames,
+    /// Whether the host had backed all of the guest's memory before the start, and the nested tables mapped it.
+    #[serde(default)]
+    pub backed: bool,
     /// XXH3-64 of the profile as resolved (overrides included), hexadecimal.
     pub config_hash: String,
     /// XXH3-64 of the events consumed, hexadecimal.

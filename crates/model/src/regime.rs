@@ -105,6 +105,11 @@ impl Regime {
         self.exits_seen = 0;
     }
 
+    /// The hypervisor's tables map what the host holds, as far as they can without the guest's tables.
+    pub fn map_all(&mut self) {
+        each_mode!(&mut self.tables, t => t.map_all());
+    }
+
     /// The host has unmapped these guest frames: their entries go, and with them whatever walk
     /// caches hold. True if TLBs must be flushed, which is the caller's to do.
     pub fn host_unmapped(&mut self, gfns: Range<u64>) -> bool {

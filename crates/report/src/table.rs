@@ -62,6 +62,7 @@ pub(crate) fn head(c: &Comparison) -> String {
             o.seed
         ),
     ));
+    lines.extend(o.backed.then(|| ("memory", "backed by the host from the start, as in a long-lived VM".into())));
     lines.extend(caches::line(c).map(|text| ("caches", text)));
     let mut run = format!(
         "{} instructions, {} accesses, {} ideal",
@@ -86,18 +87,21 @@ pub(crate) fn head(c: &Comparison) -> String {
 
 fn costs(c: &Comparison) -> String {
     type Column = (&'static str, fn(&Figures) -> f64);
-    let columns: [Column; 6] = [
+    let mut columns: Vec<Column> = vec![
         ("overhead\n%", |f| f.overhead_percent),
         ("walks\n%", |f| f.walk_percent),
         ("VMM\n%", |f| f.vmm_percent),
-        ("long-\nlived %", |f| f.long_lived_percent),
-        ("TLB misses\n/1000 ins.", |f| f.tlb_misses_per_1000),
-        ("refs\n/walk", |f| f.refs_per_walk),
     ];
+    // A VM whose memory is backed from the start is a long-lived one.
+    if !c.outcome.backed {
+        columns.push(("long-\nlived %", |f| f.long_lived_percent));
+    }
+    columns.push(("TLB misses\n/1000 ins.", |f| f.tlb_misses_per_1000));
+    columns.push(("refs\n/walk", |f| f.refs_per_walk));
     let rows = &c.outcome.configs;
     let figures: Vec<Figures> = rows.iter().map(|r| Figures::of(&c.outcome, r)).collect();
     let mut cells: Vec<Vec<String>> = rows.iter().map(|r| vec![r.config.name()]).collect();
-    for (_, get) in columns {
+    for &(_, get) in &columns {
         // One number of decimals per column, so that digits of equal weight align.
         let max = figures.iter().map(get).fold(0.0, f64::max);
         for (row, f) in cells.iter_mut().zip(&figures) {
@@ -107,7 +111,7 @@ fn costs(c: &Comparison) -> String {
     for (row, r) in cells.iter_mut().zip(rows) {
         row.push(grouped(r.total.all_exits()));
     }
-    let mut head: Vec<&str> = ["\nconfiguration"].into_iter().chain(columns.map(|(name, _)| name)).collect();
+    let mut head: Vec<&str> = ["\nconfiguration"].into_iter().chain(columns.iter().map(|(name, _)| *name)).collect();
     head.push("exits\ncount");
     if c.outcome.caches.is_some() {
         // With the digits of the overhead.

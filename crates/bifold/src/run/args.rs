@@ -73,6 +73,14 @@ pub struct ModelArgs {
         value_name = "aged|fresh"
     )]
     pub host_frames: HostFrames,
+
+    /// Begin with all of the guest's memory backed by the host, as in a VM that has run for long
+    ///
+    /// The host has given every page, and the nested tables map it, so no first touch costs an exit. Shadow tables still
+    /// grow with the guest's. Without this option the VM has just started; the column `long-lived` then is an estimate, the
+    /// run less its first touches.
+    #[arg(long)]
+    pub backed: bool,
 }
 
 /// How long the host has run.
@@ -160,6 +168,7 @@ impl ModelArgs {
             (self.caches != CachesArg::default(), "--caches"),
             (self.seed != DEFAULT_SEED, "--seed"),
             (self.host_frames != HostFrames::default(), "--host-frames"),
+            (self.backed, "--backed"),
         ]
         .into_iter()
         .find_map(|(given, name)| given.then_some(name))

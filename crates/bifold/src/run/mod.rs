@@ -40,6 +40,8 @@ pub struct Plan {
     pub seed: u64,
     /// How long the host has run.
     pub host_frames: Frames,
+    /// The host has backed the guest's memory before the start.
+    pub backed: bool,
     /// Length of an interval in seconds; none for the default.
     pub interval_seconds: Option<f64>,
     /// Which lines go through data caches.
@@ -99,6 +101,7 @@ impl Plan {
             configs: configs(&model.configs)?,
             seed: model.seed,
             host_frames: model.host_frames.into(),
+            backed: model.backed,
             interval_seconds: model.interval,
             caches: model.caches.into(),
             time_scale: bifold_policy::timeline::TIME_SCALE,
@@ -142,6 +145,7 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
     let options = Options {
         seed: plan.seed,
         host_frames: plan.host_frames,
+        backed: plan.backed,
         interval_seconds: plan.interval_seconds.unwrap_or(Options::default().interval_seconds),
         configs: plan.configs.clone(),
         guest_frames: header.guest_frames,
@@ -178,6 +182,10 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
     if let Some(e) = ending.failure.take_if(|_| nothing || hidden) {
         return Err(e);
     }
+    let later = header.source.region.as_ref().is_some_and(|r| !r.starts_with("for "));
+    if plan.source.live() && later && feed.model.before_region().is_none() {
+        anyhow::bail!("nothing was recorded: the command was stopped before its region began");
+    }
     if let (Some(writer), Some(path)) = (feed.writer, &plan.record) {
         match writer.finish(&source::trailer(&ending)) {
             Ok(()) => note_file(plan.notes.notes, "events", path),
@@ -201,9 +209,11 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
     Ok(Carried { meta, outcome, places, written, kept, short_of_memory, failure: ending.failure })
 }
 
-/// Whether the guest did not start the command. All events are then the guest's own.
+/// Whether the guest did not start the command, so that all events are the guest's own, or the command did not come to its
+/// region.
 fn not_started(e: &anyhow::Error) -> bool {
-    matches!(e.downcast_ref(), Some(GuestError::NotStarted(_) | GuestError::WorkingDirectory(_)))
+    use GuestError::{NotStarted, RegionMissed, WorkingDirectory};
+    matches!(e.downcast_ref(), Some(NotStarted(_) | WorkingDirectory(_) | RegionMissed { .. }))
 }
 
 impl Carried {

@@ -70,6 +70,10 @@ fn a_region_is_what_lies_between_its_ends() {
     assert!((4_000_000..40_000_000).contains(&instructions(&marked)), "{}", instructions(&marked));
     assert_eq!(marked["exit"]["kind"], "after_region");
     assert_eq!(marked["guest"]["region"], "from bifold_begin() to bifold_end()");
+    // Ten calls came before, so the region's VM is warm: it has no more first touches than pages of its own.
+    assert!(marked["outcome"]["before_region"].as_u64().unwrap() > 40_000_000);
+    let touched = marked["outcome"]["configs"][1]["total"]["frames_backed"].as_u64().unwrap();
+    assert!((1..800).contains(&touched), "{touched}");
     assert_eq!(marked["checks"]["failed"], 0);
     assert!(marked["checks"]["made"].as_u64().unwrap() > 0);
     let again = json(&bifold_in(dir.path(), "compare -q m.bifold --format json"));

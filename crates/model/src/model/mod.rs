@@ -40,6 +40,9 @@ pub struct Options {
     pub seed: u64,
     /// How long the host has run, which decides how the host's frames lie.
     pub host_frames: Frames,
+    /// The host has backed all of the guest's memory before the start, and the nested tables map it, as in a VM that has run
+    /// for long.
+    pub backed: bool,
     /// Length of an interval in seconds of the profile's clock.
     pub interval_seconds: f64,
     /// Configurations to cost.
@@ -59,6 +62,7 @@ impl Default for Options {
         Options {
             seed: 1,
             host_frames: Frames::default(),
+            backed: false,
             interval_seconds: 0.01,
             configs: Config::ALL.to_vec(),
             guest_frames: 1 << 18,
@@ -176,7 +180,7 @@ impl Model {
                 })
                 .collect(),
             current: 0,
-            resident: Vec::new(),
+            resident: if options.backed { vec![(0, options.guest_frames)] } else { Vec::new() },
             switched: Vec::new(),
             sampled: None,
             before_region: None,
@@ -222,6 +226,9 @@ impl Model {
             let mut host = setup.host(regime.config.host_page, self.options.guest_frames, self.options.seed);
             resident.iter().for_each(|&(gfn, frames)| host.hold(gfn, frames));
             regime.start_over(host, &setup);
+            if self.options.backed {
+                regime.map_all();
+            }
         }
     }
 
@@ -316,6 +323,7 @@ impl Model {
             placed: self.places.as_ref().map(|p| p.facts(&self.profile)),
             seed: self.options.seed,
             host_frames: self.options.host_frames,
+            backed: self.options.backed,
             config_hash: self.profile.hash(),
             input_hash: format!("{:016x}", self.hash.digest()),
             guest_frames: self.options.guest_frames,

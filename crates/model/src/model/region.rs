@@ -10,6 +10,11 @@ use crate::exit_log::ExitLog;
 use crate::timeline::Timeline;
 
 impl Model {
+    /// Instructions before the region, once it has begun.
+    pub fn before_region(&self) -> Option<u64> {
+        self.before_region
+    }
+
     /// The region begins: what was counted so far is forgotten.
     pub(super) fn begin_region(&mut self) {
         // A gap before the region made the stream a sampled one.

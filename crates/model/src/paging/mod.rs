@@ -167,6 +167,9 @@ pub trait PagingMode: Sized {
     /// True if there were any, so that TLBs must be flushed.
     fn host_unmapped(&mut self, gfns: Range<u64>) -> bool;
 
+    /// Maps all that the host holds without an exit. Shadow tables follow the guest's, so they stay as they are.
+    fn map_all(&mut self) {}
+
     /// A new interval begins.
     fn begin_interval(&mut self);
 

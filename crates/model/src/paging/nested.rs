@@ -124,6 +124,10 @@ impl PagingMode for NestedPaging {
         self.0.host_unmapped(gfns)
     }
 
+    fn map_all(&mut self) {
+        self.0.map_all();
+    }
+
     fn begin_interval(&mut self) {
         self.0.begin_interval();
     }

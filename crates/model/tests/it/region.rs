@@ -129,3 +129,31 @@ fn a_region_s_counts_are_the_whole_program_s_less_those_before_it() {
     let exits: Vec<u64> = region.totals().iter().map(|(_, s)| s.all_exits()).collect();
     assert_eq!(sums, exits);
 }
+
+#[test]
+fn in_a_vm_whose_memory_is_backed_no_first_touch_exits() {
+    let run = |backed| {
+        let g = Generator::parse("fork-storm:6").unwrap();
+        let options = Options {
+            guest_frames: g.guest_frames(),
+            configs: Config::ALL.to_vec(),
+            backed,
+            ..Options::default()
+        };
+        let mut model = Model::new(&Profile::load("i5-7600", &[]).unwrap(), options);
+        g.run(&mut |w| model.consume(w)).unwrap();
+        model.finish()
+    };
+    let (fresh, backed) = (run(false), run(true));
+    assert!(backed.backed);
+    for (f, b) in fresh.configs.iter().zip(&backed.configs) {
+        assert_eq!((b.total.first_touch_cycles, b.total.exits_violation), (0, 0), "{:?}", b.config);
+        assert_eq!((b.total.frames_backed, b.total.huge_frames_backed), (0, 0), "{:?}", b.config);
+        if f.config.mode == Paging::Nested {
+            assert!(f.total.first_touch_cycles > 0);
+        }
+        // What a first touch does not cause stays.
+        assert_eq!(f.total.guest_page_faults, b.total.guest_page_faults);
+        assert_eq!(f.total.exits_cr3_write, b.total.exits_cr3_write);
+    }
+}

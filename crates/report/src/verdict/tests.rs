@@ -41,6 +41,7 @@ fn run(rows: &[(&str, u64, Sample)], hardware: Profile) -> Comparison {
             base_cpi: 1.0,
             seed: 1,
             host_frames: Default::default(),
+            backed: false,
             config_hash: String::new(),
             input_hash: String::new(),
             guest_frames: 1,

@@ -137,6 +137,7 @@ pub fn comparison() -> Comparison {
             base_cpi: 1.0,
             seed: 1,
             host_frames: Default::default(),
+            backed: false,
             config_hash: "0123456789abcdef".into(),
             input_hash: "fedcba9876543210".into(),
             guest_frames: 524_288,

@@ -95,6 +95,7 @@ fn comparisons() -> Vec<Comparison> {
     let mut without = comparison();
     without.policies = Some(RunPolicies { evaluation: Err("too short".into()), checks: Vec::new() });
     let mut sampled = comparison();
+    sampled.outcome.before_region = Some(5);
     sampled.outcome.sampling = Some(Sampling {
         windows: 3,
         measured_instructions: 30,
