@@ -27,5 +27,8 @@ pub fn tell(shown: bool, event: &Event) {
         Event::Refused { path, why } => note(shown, format_args!("{path} is left as it is: {why}")),
         Event::OtherBoot => note(shown, "the journal was of another boot, whose settings are gone: removed"),
         Event::Gone(what) => note(shown, format_args!("{what} is gone, nothing to restore")),
+        Event::Kept { what, is } => {
+            note(shown, format_args!("{what} stays at {}, which another program has set", printable(is)));
+        }
     }
 }

@@ -176,3 +176,26 @@ fn what_cannot_be_checked_or_applied_is_an_error() {
         absent.stderr
     );
 }
+
+/// The values of this journal are none that the kernel would take: a wrong undo cannot change this machine.
+#[test]
+fn undo_names_a_setting_that_another_program_changed_and_keeps_it_on_request() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = "/proc/sys/vm/stat_interval";
+    let Ok(is) = fs::read_to_string(path) else { return };
+    fs::create_dir(dir.path().join("run")).unwrap();
+    let journal = dir.path().join("run/place.journal");
+    let boot = bifold_host::Host::live().boot_id();
+    let text = format!("bifold-place 1\npid 1\nboot {boot}\nset {path} before\tby-bifold\nend\n");
+    fs::write(&journal, text).unwrap();
+    let refused = place("undo", dir.path());
+    let named = format!("{path} is now {}: Bifold set by-bifold, and before that it was before", is.trim());
+    assert!(refused.status == 1 && refused.stderr.contains(&named), "{}: {}", refused.status, refused.stderr);
+    assert_eq!(place("undo --force --keep", dir.path()).status, 2);
+    let kept = place("undo --keep", dir.path());
+    let told = "undone: 0 settings, 0 threads; 1 later values of other programs are kept\n";
+    assert_eq!((kept.status, kept.stdout.as_str()), (0, told), "{}", kept.stderr);
+    assert!(kept.stderr.contains("stat_interval stays at "), "{}", kept.stderr);
+    assert!(!journal.exists());
+    assert_eq!(fs::read_to_string(path).unwrap(), is);
+}

@@ -99,8 +99,23 @@ pub enum ApplyError {
         then: Box<ApplyError>,
     },
     /// Some settings could not be restored.
-    #[error("{} of the changes could not be undone and stay in the journal: {}", .0.len(), .0.iter().map(chain).collect::<Vec<_>>().join("; "))]
+    #[error(
+        "{} of the changes could not be undone and stay in the journal; all others are undone: {}{}",
+        .0.len(), .0.iter().map(chain).collect::<Vec<_>>().join("; "), choice(.0)
+    )]
     Left(Vec<ApplyError>),
+    /// Another program changed a setting, or a thread's CPUs, after `apply`.
+    #[error("{what} is now {is}: Bifold set {set}, and before that it was {found}")]
+    Changed {
+        /// The file, or the thread.
+        what: String,
+        /// The value that Bifold set.
+        set: String,
+        /// The present value.
+        is: String,
+        /// The value before Bifold set it.
+        found: String,
+    },
     /// Any other file.
     #[error("cannot use {}", path.display())]
     Io {
@@ -128,6 +143,15 @@ fn chain(error: &impl std::error::Error) -> String {
         source = cause.source();
     }
     text
+}
+
+/// What to do about values that another program has set.
+fn choice(errors: &[ApplyError]) -> &'static str {
+    if errors.iter().any(|e| matches!(e, ApplyError::Changed { .. })) {
+        "; `bifold place undo --force` puts the old values back all the same, `bifold place undo --keep` leaves the present ones and forgets these changes"
+    } else {
+        ""
+    }
 }
 
 fn hint(path: &str) -> &'static str {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What `apply` keeps until `undo`: the plan, and a journal of what each change replaced.
 //!
-//! The journal is that of [`bifold_host::held`], with these lines: `boot ID`, `set PATH VALUE`,
-//! `thread PID THREAD STARTED CPUS`, `refused PATH`. A line is written before its change. Settings and threads do not
-//! survive a reboot, so the journal of another boot has nothing to take back.
+//! The journal is that of [`bifold_host::held`], with these lines: `boot ID`, `set PATH FOUND`,
+//! `thread PID THREAD STARTED FOUND`, `refused PATH`. `FOUND` is the value before the change. A line is written before its
+//! change. Once the kernel has the new value, that value is appended to the line after a tab, as the kernel reads it back.
+//! Undo compares the present value with it. Journals of older versions have no such values, and are undone without the
+//! comparison. Settings and threads do not survive a reboot, so the journal of another boot has nothing to take back.
 
 use super::ApplyError;
 use crate::plan::Plan;
@@ -75,13 +77,39 @@ impl Kept {
     }
 }
 
-/// What a change replaced.
+/// What a change replaced, and what it set.
+///
+/// `set` is `None` until the kernel has the value, and again while the change is being undone. A command that is killed in
+/// between leaves `None`: the present value may then be an intermediate one, such as a pool that is filled in part, so undo
+/// does not compare it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Entry {
     /// A setting's value.
-    Setting { path: String, found: String },
+    Setting { path: String, found: String, set: Option<String> },
     /// A thread's CPUs. Its start, in ticks since boot, tells it from a later thread with its id.
-    Thread { pid: u32, thread: u32, started: u64, found: NumberSet },
+    Thread { pid: u32, thread: u32, started: u64, found: NumberSet, set: Option<NumberSet> },
+}
+
+impl Entry {
+    /// Whether both entries are of one setting, or of one thread.
+    pub fn is_of(&self, other: &Entry) -> bool {
+        match (self, other) {
+            (Entry::Setting { path, .. }, Entry::Setting { path: of, .. }) => path == of,
+            (
+                Entry::Thread { pid, thread, started, .. },
+                Entry::Thread { pid: of, thread: of_thread, started: of_start, .. },
+            ) => (pid, thread, started) == (of, of_thread, of_start),
+            _ => false,
+        }
+    }
+
+    /// The setting's path, or the thread.
+    pub fn subject(&self) -> String {
+        match self {
+            Entry::Setting { path, .. } => path.clone(),
+            Entry::Thread { pid, thread, .. } => format!("thread {thread} of process {pid}"),
+        }
+    }
 }
 
 /// The journal's content.
@@ -124,9 +152,12 @@ impl Record {
     pub fn write(&self, kept: &Kept, host: &Host) -> Result<(), ApplyError> {
         let mut found = vec![("boot".to_string(), host.boot_id())];
         found.extend(self.entries.iter().map(|e| match e {
-            Entry::Setting { path, found } => ("set".to_string(), format!("{path} {found}")),
-            Entry::Thread { pid, thread, started, found } => {
-                ("thread".to_string(), format!("{pid} {thread} {started} {found}"))
+            Entry::Setting { path, found, set } => {
+                ("set".to_string(), format!("{path} {found}{}", after_tab(set.as_ref())))
+            }
+            Entry::Thread { pid, thread, started, found, set } => {
+                let set = after_tab(set.as_ref());
+                ("thread".to_string(), format!("{pid} {thread} {started} {found}{set}"))
             }
         }));
         found.extend(self.refused.iter().map(|path| ("refused".to_string(), path.clone())));
@@ -140,12 +171,18 @@ pub(super) fn can_be_kept(path: &str, found: &str) -> Result<(), BadStep> {
     settings::allowed(path, if found.is_empty() { "0" } else { found })
 }
 
-fn entry(name: &str, value: &str) -> Option<Entry> {
+fn after_tab(set: Option<&impl std::fmt::Display>) -> String {
+    set.map_or_else(String::new, |set| format!("\t{set}"))
+}
+
+fn entry(name: &str, line: &str) -> Option<Entry> {
+    let (value, set) = line.split_once('\t').map_or((line, None), |(value, set)| (value, Some(set)));
     match name {
         "set" => {
             let (path, found) = value.split_once(' ')?;
             can_be_kept(path, found).ok()?;
-            Some(Entry::Setting { path: path.into(), found: found.into() })
+            set.map_or(Ok(()), |set| can_be_kept(path, set)).ok()?;
+            Some(Entry::Setting { path: path.into(), found: found.into(), set: set.map(str::to_owned) })
         }
         "thread" => {
             let mut words = value.split(' ');
@@ -153,7 +190,8 @@ fn entry(name: &str, value: &str) -> Option<Entry> {
             let thread = words.next()?.parse().ok()?;
             let started = words.next()?.parse().ok()?;
             let found: NumberSet = words.next()?.parse().ok()?;
-            (!found.is_empty()).then_some(Entry::Thread { pid, thread, started, found })
+            let set = set.map(str::parse).transpose().ok()?;
+            (!found.is_empty()).then_some(Entry::Thread { pid, thread, started, found, set })
         }
         _ => None,
     }

@@ -3,7 +3,8 @@
 //!
 //! Each change is written down before it is made ([`Kept`]) and compared with what the kernel then has. An error takes
 //! back what the command has changed so far. A command that is killed leaves the journal: [`undo()`] takes back all of it,
-//! in the reverse order, and may be killed as well.
+//! in the reverse order, and may be killed as well. Undo overwrites a value that another program has set since only on
+//! request ([`IfChanged`]).
 //!
 //! Nothing else changes the host, and only the guests that the caller names are touched.
 
@@ -15,7 +16,7 @@ mod undo;
 pub use error::ApplyError;
 pub use kept::{FOLDER, Kept, MOST_PLAN};
 pub(crate) use pins::{MOST_ID, io_cpus};
-pub use undo::{Undone, undo};
+pub use undo::{IfChanged, Undone, undo};
 
 use crate::plan::{Plan, SCHEMA, Step};
 use crate::settings;
@@ -60,6 +61,13 @@ pub enum Event {
     OtherBoot,
     /// A file or thread of the journal is gone, so there is nothing to restore.
     Gone(String),
+    /// Another program changed the value after `apply`, and the present value stays.
+    Kept {
+        /// The file, or the thread.
+        what: String,
+        /// The present value.
+        is: String,
+    },
 }
 
 /// What was done.
@@ -187,6 +195,10 @@ impl Work<'_> {
             let planned = plan.guests.iter().find(|g| g.name == guest.name);
             applied.pinned += self.pin(guest, planned.expect("`refuse` has looked"))?;
         }
+        if applied.changed + applied.pinned > 0 {
+            // The value of the last change, too.
+            self.write_down()?;
+        }
         Ok(applied)
     }
 
@@ -199,9 +211,13 @@ impl Work<'_> {
         }
         kept::can_be_kept(path, &found)?;
         self.record.refused.retain(|p| p != path);
-        self.record.entries.push(Entry::Setting { path: path.clone(), found });
+        self.record.entries.push(Entry::Setting { path: path.clone(), found, set: None });
         self.write_down()?;
-        self.set(path, value)?;
+        let is = self.set(path, value)?;
+        if let Some(Entry::Setting { set, .. }) = self.record.entries.last_mut() {
+            // A text that the journal cannot have has the meaning of the planned value all the same.
+            *set = Some(if kept::can_be_kept(path, &is).is_ok() { is } else { value.clone() });
+        }
         Ok(true)
     }
 
@@ -240,8 +256,8 @@ impl Work<'_> {
         Ok(settings::value(&String::from_utf8_lossy(&text)))
     }
 
-    /// Writes a setting, and compares what the kernel then has.
-    fn set(&mut self, path: &str, value: &str) -> Result<(), ApplyError> {
+    /// Writes a setting, and returns what the kernel then has: text of the same meaning.
+    fn set(&mut self, path: &str, value: &str) -> Result<String, ApplyError> {
         let failed = |source| ApplyError::Set { path: path.into(), value: value.into(), source };
         // Not created, as in sysfs: a file that is not there is an error.
         let file = fs::OpenOptions::new().write(true).truncate(true).open(settings::file(self.host, path));
@@ -249,7 +265,7 @@ impl Work<'_> {
         (self.told)(&Event::Set { path: path.into(), value: value.into() });
         let is = self.value(path, value)?;
         if settings::same(path, &is, value) {
-            return Ok(());
+            return Ok(is);
         }
         Err(ApplyError::NotTaken { path: path.into(), asked: value.into(), is })
     }
@@ -257,7 +273,7 @@ impl Work<'_> {
     /// Takes back what was changed since `before`, after an error.
     fn take_back(&mut self, before: &Record, first: ApplyError) -> ApplyError {
         let first = Box::new(first);
-        let back = self.restore(before.entries.len(), |_| true).and_then(|_| {
+        let back = self.restore(before.entries.len(), |_| true, IfChanged::Refuse).and_then(|_| {
             self.record.refused.clone_from(&before.refused);
             if self.began { self.end() } else { self.write_down() }
         });

@@ -62,13 +62,14 @@ impl Work<'_> {
         for (thread, found, cpus) in strays {
             // A thread that has ended has nothing to restore.
             if let Some(started) = self.host.started(thread) {
-                self.record.entries.push(Entry::Thread { pid: guest.pid, thread, started, found });
-                recorded.push((thread, started, cpus));
+                recorded.push((self.record.entries.len(), thread, started, cpus));
+                let entry = Entry::Thread { pid: guest.pid, thread, started, found, set: None };
+                self.record.entries.push(entry);
             }
         }
         self.write_down()?;
         let mut pinned = 0;
-        for (thread, started, cpus) in recorded {
+        for (at, thread, started, cpus) in recorded {
             if !self.is_thread(guest.pid, thread, started) {
                 continue;
             }
@@ -83,6 +84,9 @@ impl Work<'_> {
             if is.is_ok_and(|is| is != cpus) {
                 // The kernel leaves out CPUs beyond the cgroup's.
                 return Err(failed(std::io::ErrorKind::InvalidInput.into()));
+            }
+            if let Entry::Thread { set, .. } = &mut self.record.entries[at] {
+                *set = Some(cpus);
             }
             pinned += 1;
         }

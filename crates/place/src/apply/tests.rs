@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Plans on a host made of files, with the threads of a real process; commands that are killed at every moment.
 
+mod changed;
+
 use super::*;
 use crate::plan::{Caches, Cost, GuestNode, GuestPlan, Smp, VcpuPlan};
 use bifold_host::Vcpu;
@@ -152,7 +154,7 @@ impl Tree {
     }
 
     fn undo(&self) -> Undone {
-        undo(&self.host(), &self.kept(), None, &mut |_| {}).unwrap()
+        undo(&self.host(), &self.kept(), None, IfChanged::Refuse, &mut |_| {}).unwrap()
     }
 
     /// Runs this test program again, to apply or undo and to die at an event, or after a time.
@@ -187,7 +189,7 @@ fn dies_at_an_event() {
         left -= 1;
     };
     match words[2] {
-        "undo" => _ = undo(&tree.host(), &tree.kept(), None, &mut told).unwrap(),
+        "undo" => _ = undo(&tree.host(), &tree.kept(), None, IfChanged::Refuse, &mut told).unwrap(),
         _ => _ = tree.apply(true, &mut told).unwrap(),
     }
 }
@@ -210,7 +212,7 @@ fn a_plan_is_applied_once_and_undone() {
     assert_eq!(tree.cpus().iter().collect::<Vec<_>>(), [tree.plan().guests[0].vcpus[0].cpu]);
     assert_eq!(tree.kept().applied(&tree.host()).unwrap(), Some(tree.plan()));
     // The guest alone.
-    undo(&tree.host(), &tree.kept(), Some(&[tree.guest]), &mut |_| {}).unwrap();
+    undo(&tree.host(), &tree.kept(), Some(&[tree.guest]), IfChanged::Refuse, &mut |_| {}).unwrap();
     assert_eq!((tree.cpus().to_string(), tree.get(POOL)), (before["cpus"].clone(), "64".into()));
     assert!(tree.undo().was_applied);
     tree.is_as_found(&before, "undone");
@@ -305,7 +307,8 @@ fn another_plan_waits_for_undo_and_another_boots_journal_is_dropped() {
     tree.put(POOL, "7\n");
     assert_eq!(tree.kept().applied(&tree.host()).unwrap(), None);
     let mut events = Vec::new();
-    let undone = undo(&tree.host(), &tree.kept(), None, &mut |e| events.push(e.clone())).unwrap();
+    let undone =
+        undo(&tree.host(), &tree.kept(), None, IfChanged::Refuse, &mut |e| events.push(e.clone())).unwrap();
     assert_eq!((undone.was_applied, events), (false, vec![Event::OtherBoot]));
     assert_eq!(tree.get(POOL), "7", "what another boot found is not restored");
     assert!(!tree.kept().places.journal.exists());
@@ -318,7 +321,7 @@ fn a_journal_that_is_none_stops_everything() {
     fs::create_dir_all(tree.dir.join("run")).unwrap();
     for line in ["set /etc/passwd x", "thread 1 2", "set x", "word x"] {
         fs::write(&kept.places.journal, format!("bifold-place 1\npid 1\nboot this\n{line}\nend\n")).unwrap();
-        let error = undo(&tree.host(), &kept, None, &mut |_| {}).unwrap_err().to_string();
+        let error = undo(&tree.host(), &kept, None, IfChanged::Refuse, &mut |_| {}).unwrap_err().to_string();
         assert!(error.contains("is no line of it"), "{error}");
         assert!(tree.apply(true, &mut |_| {}).is_err());
     }
@@ -350,7 +353,8 @@ fn a_setting_that_cannot_be_restored_stays_in_the_journal() {
             tree.put(POOL, "12\n");
         }
     };
-    let error = undo(&tree.host(), &tree.kept(), None, &mut kernel).unwrap_err().to_string();
+    let error =
+        undo(&tree.host(), &tree.kept(), None, IfChanged::Refuse, &mut kernel).unwrap_err().to_string();
     assert!(
         error.contains("1 of the changes") && error.contains("asked for 0, and the kernel has 12"),
         "{error}"
@@ -371,7 +375,7 @@ fn a_kill_at_every_event_leaves_nothing_behind() {
     let mut events = 0;
     tree.apply(true, &mut |_| events += 1).unwrap();
     let mut backwards = 0;
-    undo(&tree.host(), &tree.kept(), None, &mut |_| backwards += 1).unwrap();
+    undo(&tree.host(), &tree.kept(), None, IfChanged::Refuse, &mut |_| backwards += 1).unwrap();
     assert!(events + backwards >= 50, "{events} and {backwards} moments");
     for event in 0..events {
         let status = tree.child("apply", event).status().unwrap();
@@ -439,7 +443,10 @@ fn settings_of_ksm_that_another_command_holds_are_left_alone() {
     fs::remove_file(&journal).unwrap();
     tree.apply(false, &mut |_| {}).unwrap();
     fs::write(&journal, "bifold-ksm 1\n").unwrap();
-    assert!(matches!(undo(&tree.host(), &tree.kept(), None, &mut |_| {}), Err(ApplyError::Ksm(_))));
+    assert!(matches!(
+        undo(&tree.host(), &tree.kept(), None, IfChanged::Refuse, &mut |_| {}),
+        Err(ApplyError::Ksm(_))
+    ));
     fs::remove_file(&journal).unwrap();
     tree.undo();
     tree.is_as_found(&before, "after undo");

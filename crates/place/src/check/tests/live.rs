@@ -2,7 +2,7 @@
 //! A real, stopped, emulated guest on this machine: what is read of it, and mistakes that need one node only.
 
 use super::{MIB, plan as plan_of_web, set};
-use crate::apply::{Kept, apply, undo};
+use crate::apply::{IfChanged, Kept, apply, undo};
 use crate::check::*;
 use crate::os;
 use crate::plan::{Plan, Smp, VcpuPlan};
@@ -198,7 +198,7 @@ fn a_real_guest_is_pinned_as_planned_and_let_go() {
         // The emulator shares a vCPU's CPU, as the plan has it.
         assert_eq!(qemu.names(&topology, Some(&plan)), [] as [&str; 0]);
     }
-    let undone = undo(&Host::live(), &kept, None, &mut |_| {}).unwrap();
+    let undone = undo(&Host::live(), &kept, None, IfChanged::Refuse, &mut |_| {}).unwrap();
     assert_eq!((undone.threads, undone.gone), (applied.pinned, 0));
     let after = qemu.look().unwrap().guests.remove(0).threads;
     let cpus = |threads: Vec<bifold_host::placement::Thread>| {
