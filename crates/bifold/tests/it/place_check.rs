@@ -19,12 +19,17 @@ impl Drop for Qemu {
 }
 
 fn guest(dir: &Path) -> Option<Qemu> {
+    guest_with(dir, "debug-threads=on")
+}
+
+fn guest_with(dir: &Path, names: &str) -> Option<Qemu> {
     let qemu = bifold_guest::qemu::find().ok()?;
-    let name = format!("guest{}", std::process::id());
+    // Two tests of one process have guests at the same time.
+    let name = format!("guest{}-{}", std::process::id(), dir.file_name()?.to_str()?.trim_start_matches('.'));
     let log = dir.join("pid");
     let mut command = Command::new(&qemu.path);
     command.args(["-S", "-nodefaults", "-no-user-config", "-display", "none", "-accel", "tcg,thread=multi"]);
-    command.args(["-name", &format!("guest={name},debug-threads=on"), "-smp", "2,cores=2", "-m", "64M"]);
+    command.args(["-name", &format!("guest={name},{names}"), "-smp", "2,cores=2", "-m", "64M"]);
     command.args(["-machine", "q35,memory-backend=ram", "-pidfile"]).arg(&log);
     command.args(["-object", "memory-backend-memfd,id=ram,size=64M,prealloc=on"]);
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
@@ -109,6 +114,23 @@ fn a_guest_is_checked_pinned_and_let_go() {
     assert!(undone.status == 0 && undone.stdout.starts_with("undone: 0 settings, "), "{}", undone.stderr);
     assert_eq!(place("undo", dir.path()).stdout, "nothing is applied\n");
     assert_eq!(place(&format!("check {name} -q"), dir.path()).status, 0);
+}
+
+#[test]
+fn a_guest_of_which_no_vcpu_is_seen_is_not_checked() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(qemu) = guest_with(dir.path(), "debug-threads=off") else { return };
+    let checked = place(&format!("check {} -q", qemu.1), dir.path());
+    assert_eq!(checked.status, 77, "{}{}", checked.stdout, checked.stderr);
+    let text = &checked.stdout;
+    assert!(text.starts_with(&format!("not checked: {} ({}): no vCPU, ", qemu.1, qemu.0.id())), "{text}");
+    assert!(
+        text.contains("    not seen: its vCPUs' threads have no names") && !text.contains("sound"),
+        "{text}"
+    );
+    let json = place(&format!("check {} --format json", qemu.1), dir.path());
+    let json: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
+    assert_eq!(json["guests"][0]["verdict"], "not_checked");
 }
 
 #[test]

@@ -65,15 +65,24 @@ impl Host {
     }
 }
 
-/// The path of the cgroup whose controllers are meant, in the text of `/proc/PID/cgroup`.
+/// The path of the cgroup whose controllers are meant, in the text of `/proc/PID/cgroup`, if it is visible from here.
 fn path_of(cgroups: &str, meant: impl Fn(&str) -> bool) -> Option<PathBuf> {
-    let path = cgroups.lines().find_map(|line| {
+    inside(line_of(cgroups, meant)?)
+}
+
+/// The path of the cgroup whose controllers are meant, in the text of `/proc/PID/cgroup`.
+pub(super) fn line_of(cgroups: &str, meant: impl Fn(&str) -> bool) -> Option<&str> {
+    cgroups.lines().find_map(|line| {
         let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
-        meant(controllers).then(|| PathBuf::from(path))
-    })?;
-    // A path outside the reader's own cgroup namespace begins with /.. .
+        meant(controllers).then_some(path)
+    })
+}
+
+/// The path, unless it is outside of the reader's own cgroup namespace: such paths begin with `/..`.
+pub(super) fn inside(path: &str) -> Option<PathBuf> {
+    let path = Path::new(path);
     let inside = path.components().all(|c| matches!(c, Component::RootDir | Component::Normal(_)));
-    inside.then_some(path)
+    inside.then(|| path.to_owned())
 }
 
 /// The limits of the cgroup, or of the nearest one above that has the controller.

@@ -7,19 +7,23 @@
 //!
 //! Everything here is read. Nothing is changed, and no page is touched.
 
+mod cpu_groups;
 mod cpuset;
+mod foreign;
 mod guests;
 mod interrupts;
 mod mappings;
 mod numa_maps;
 mod threads;
 
+pub use cpu_groups::{CpuGroup, CpuGroups, Quota, Weight};
 pub use cpuset::Cpuset;
+pub use foreign::{ForeignThread, ForeignThreads};
 pub use guests::LiveGuest;
 pub use interrupts::Interrupt;
 pub use mappings::{MapLine, Memory};
 pub use numa_maps::NumaMap;
-pub use threads::{Role, Thread};
+pub use threads::{Role, Scheduling, Thread};
 
 use crate::Host;
 use crate::memory::text;

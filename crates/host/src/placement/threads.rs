@@ -4,6 +4,7 @@
 use crate::memory::text;
 use crate::topology::NumberSet;
 use crate::{Host, Vcpu, read};
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
@@ -43,6 +44,17 @@ pub struct Thread {
     pub mems: NumberSet,
     /// The CPU that it last ran on.
     pub last_cpu: Option<u32>,
+    /// How the scheduler ranks it; `None` if the kernel does not tell.
+    pub scheduling: Option<Scheduling>,
+}
+
+/// How the scheduler ranks a thread.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Scheduling {
+    /// Nice value, from -20 to 19.
+    pub nice: i32,
+    /// Policy: 0 is SCHED_OTHER, 3 SCHED_BATCH, 5 SCHED_IDLE (sched(7)).
+    pub policy: u32,
 }
 
 impl Host {
@@ -59,6 +71,19 @@ impl Host {
         // A thread may end while the others are read.
         let threads: Vec<Thread> = ids.iter().filter_map(|id| thread(&tasks, *id, vcpus)).collect();
         if threads.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(threads) }
+    }
+
+    /// Those of a process's threads that run and are not in `read`: what they may use could not be read.
+    pub fn unread_threads(&self, pid: u32, read: &[Thread]) -> Vec<u32> {
+        let tasks = self.proc.join(pid.to_string()).join("task");
+        let Ok(entries) = std::fs::read_dir(&tasks) else { return Vec::new() };
+        let ids = entries.flatten().filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
+        let known: BTreeSet<u32> = read.iter().map(|t| t.id).collect();
+        let missing = ids.take(MOST_THREADS).filter(|id| !known.contains(id));
+        // A thread that began after the others were read can be read now, and one that has ended has no folder.
+        missing
+            .filter(|id| thread(&tasks, *id, &[]).is_none() && tasks.join(id.to_string()).is_dir())
+            .collect()
     }
 
     /// The CPUs that a thread may run on now.
@@ -83,13 +108,16 @@ fn thread(tasks: &Path, id: u32, vcpus: &[Vcpu]) -> Option<Thread> {
         (None, Role::Vcpu(_)) if !vcpus.is_empty() => Role::Emulator,
         (None, role) => role,
     };
+    let stat = text(&dir.join("stat"));
+    let fields = stat_fields(&stat);
     Some(Thread {
         id,
         role,
         name,
         cpus: list(&status, "Cpus_allowed_list:")?,
         mems: list(&status, "Mems_allowed_list:").unwrap_or_default(),
-        last_cpu: last_cpu(&text(&dir.join("stat"))),
+        last_cpu: fields.get(39 - 3).and_then(|f| f.parse().ok()),
+        scheduling: scheduling(&fields),
     })
 }
 
@@ -108,13 +136,19 @@ fn role(name: &str) -> Role {
     }
 }
 
-fn list(status: &str, field: &str) -> Option<NumberSet> {
+pub(super) fn list(status: &str, field: &str) -> Option<NumberSet> {
     status.lines().find_map(|l| l.strip_prefix(field))?.parse().ok()
 }
 
-/// Field 39 of `stat` (proc(5)); the text behind the name begins with field 3.
-fn last_cpu(stat: &str) -> Option<u32> {
-    stat[stat.rfind(')')? + 1..].split_whitespace().nth(39 - 3)?.parse().ok()
+/// The fields of `stat` (proc(5)) from field 3 on, which is the first behind the name.
+pub(super) fn stat_fields(stat: &str) -> Vec<&str> {
+    stat.rfind(')').map(|at| stat[at + 1..].split_whitespace().collect()).unwrap_or_default()
+}
+
+/// Fields 19 and 41.
+fn scheduling(fields: &[&str]) -> Option<Scheduling> {
+    let nice = fields.get(19 - 3)?.parse().ok()?;
+    Some(Scheduling { nice, policy: fields.get(41 - 3)?.parse().ok()? })
 }
 
 #[cfg(test)]
@@ -131,7 +165,7 @@ mod tests {
             let status =
                 format!("Name:\tx\nCpus_allowed:\tff\nCpus_allowed_list:\t{cpus}\nMems_allowed_list:\t0-1\n");
             put(&dir.join("status"), status.as_bytes());
-            let fields = (4..=40).map(|n| n.to_string()).collect::<Vec<_>>().join(" ");
+            let fields = (4..=41).map(|n| n.to_string()).collect::<Vec<_>>().join(" ");
             put(&dir.join("stat"), format!("{id} (a ) b) S {fields}\n").as_bytes());
         };
         assert!(host.threads(42, &[]).is_err());
@@ -152,6 +186,12 @@ mod tests {
         );
         let threads = host.threads(42, &[]).unwrap();
         assert_eq!((threads[3].cpus.to_string(), threads[3].last_cpu), ("1,3".into(), Some(39)));
+        assert_eq!(threads[3].scheduling, Some(Scheduling { nice: 19, policy: 41 }));
+        assert_eq!(host.unread_threads(42, &threads), [] as [u32; 0]);
+        // A thread without a list of CPUs, and one that has ended.
+        put(&host.proc.join("42/task/50/comm"), b"CPU 1/KVM\n");
+        let threads = host.threads(42, &[]).unwrap();
+        assert_eq!((threads.len(), host.unread_threads(42, &threads)), (5, vec![50]));
         assert_eq!(host.allowed_cpus(42, 44).unwrap().to_string(), "2");
         assert!(host.allowed_cpus(42, 99).is_err());
     }

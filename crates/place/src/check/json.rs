@@ -3,6 +3,7 @@
 
 use super::case::Finding;
 use super::seen::{Block, GuestSeen, Seen};
+use super::verdict::Verdict;
 use serde_json::{Map, Value, json};
 
 /// The name and version of the JSON form.
@@ -37,6 +38,7 @@ fn guest(guest: &GuestSeen, findings: &[Finding]) -> Value {
         "kvm": guest.kvm,
         "vcpus": vcpus.collect::<Vec<_>>(),
         "memory": guest.blocks.iter().map(block).collect::<Vec<_>>(),
+        "verdict": Verdict::of(guest, findings).word(),
         "findings": findings.iter().filter(|f| f.pid == Some(guest.pid)).count(),
         "unknown": unknown.collect::<Vec<_>>(),
     })

@@ -103,6 +103,17 @@ kinds! {
     IoThreadOffPlan "io-thread-off-plan" Warning
         "An I/O thread may run on other CPUs than planned."
         "It disturbs what the plan keeps those CPUs for, or is far from its device."
+    ForeignThreadOnVcpuCpu "foreign-thread-on-vcpu-cpu" Error
+        "A thread of another process may run only on CPUs that vCPUs are pinned to, or runs on such a CPU that is isolated. \
+         The kernel's per-CPU threads are no finding."
+        "Each time it runs, the vCPU stops."
+    CpuQuota "cpu-quota" Warning
+        "The cgroup of the guest's vCPUs, or one above it, has a quota of CPU time (`cpu.max`, `cpu.cfs_quota_us`)."
+        "When the quota is used up, all vCPUs stand still until the next period, for up to 100 ms by default."
+    VcpuLowPriority "vcpu-low-priority" Warning
+        "A vCPU's thread has a nice value above 0, SCHED_BATCH or SCHED_IDLE, or a cgroup of the vCPUs has less than the \
+         default weight or `cpu.idle`."
+        "Any other thread on the CPU gets more time than the vCPU."
     CrossedNodes "crossed-nodes" Error
         "Most memory of a guest node is on another host node than the guest node's vCPUs."
         "The guest places its data by a topology that is wrong: what it takes for local is remote."

@@ -5,11 +5,13 @@ use super::blocks;
 use super::pages::{self, MOST_PAGES};
 use super::qmp::{self, Told};
 use super::seen::{Block, GuestSeen, HostSeen, Seen, Unknown};
+use super::unseen;
 use crate::apply::MOST_ID;
 use crate::plan::Plan;
 use crate::settings;
 use crate::view::View;
 use bifold_host::placement::{LiveGuest, Memory, Role, Thread};
+use bifold_host::topology::NumberSet;
 use bifold_host::{Host, HostError, printable, read_up_to};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -122,7 +124,25 @@ pub fn look(
             seen.guests.push(other);
         }
     }
+    foreign(host, guests, chosen, &mut seen);
     Ok(seen)
+}
+
+/// The threads of processes that are no guests, on the CPUs that the chosen guests' vCPUs are pinned to.
+fn foreign(host: &Host, guests: &[LiveGuest], chosen: &[u32], seen: &mut Seen) {
+    let pinned: Vec<&mut GuestSeen> =
+        seen.guests.iter_mut().filter(|g| chosen.contains(&g.pid) && !g.pins().is_empty()).collect();
+    if pinned.is_empty() {
+        return;
+    }
+    let cpus = pinned.iter().fold(NumberSet::default(), |all, g| all.union(&g.pinned_cpus()));
+    let pids: Vec<u32> = guests.iter().map(|g| g.pid).collect();
+    let found = host.foreign_threads(&cpus, &pids);
+    for guest in pinned {
+        let unread = found.unread.iter().cloned();
+        guest.unknown.extend(unread.map(|(what, privilege)| Unknown { what, privilege }));
+    }
+    seen.host.foreign = found.threads;
 }
 
 fn host_seen(host: &Host, plan: Option<&Plan>) -> HostSeen {
@@ -142,6 +162,7 @@ fn host_seen(host: &Host, plan: Option<&Plan>) -> HostSeen {
         ksm_run: number("/sys/kernel/mm/ksm/run"),
         ksm_across: number("/sys/kernel/mm/ksm/merge_across_nodes"),
         interrupts: host.interrupts(),
+        foreign: Vec::new(),
         uptime_s: host.uptime_s(),
         settings: steps.map(|s| (s.path.clone(), value(&s.path))).collect(),
     }
@@ -194,13 +215,14 @@ fn whole(host: &Host, guest: &LiveGuest, options: &Options) -> Result<GuestSeen,
     let mut unknown = Vec::new();
     let told = monitor(host, guest, options, &mut unknown)?;
     let mut seen = outline(host, guest, &told)?;
-    if seen.vcpus().is_empty() {
-        let what = "its vCPUs' threads have no names: start QEMU with -name debug-threads=on, or give its monitor by --qmp SOCKET";
-        let privilege = guest.kvm && guest.vm.is_none();
-        unknown.push(Unknown { what: what.into(), privilege });
-    }
+    unknown.extend(unseen::of_threads(host, guest, &seen));
+    unknown.extend(unseen::of_cgroups(host, &mut seen));
+    unknown.extend(unseen::of_interrupts(host, &seen));
     match host.memory_of(guest.pid) {
-        Ok(memory) => seen.blocks = memory_seen(&seen, &memory, &told, options, &mut unknown)?,
+        Ok(memory) => {
+            seen.blocks = memory_seen(&seen, &memory, &told, options, &mut unknown)?;
+            unknown.extend(unseen::of_memory(host, &seen));
+        }
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
             unknown.push(Unknown { what: "its memory: only root may look".into(), privilege: true });
         }

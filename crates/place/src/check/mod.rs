@@ -14,6 +14,8 @@ mod qmp;
 mod rules;
 mod seen;
 mod text;
+mod unseen;
+mod verdict;
 
 pub use case::Finding;
 pub use json::{SCHEMA, document};
@@ -23,6 +25,7 @@ pub use look::{CheckError, Options, chosen, look};
 pub use pages::MOST_PAGES;
 pub use seen::{Block, GuestSeen, HostSeen, Pages, Seen, Unknown};
 pub use text::report;
+pub use verdict::Verdict;
 
 use crate::plan::Plan;
 use bifold_host::topology::Topology;

@@ -5,7 +5,7 @@
 //! themselves, so every mistake can be made up in a test.
 
 use crate::view::View;
-use bifold_host::placement::{Cpuset, Interrupt, Memory, Role, Thread};
+use bifold_host::placement::{CpuGroup, Cpuset, ForeignThread, Interrupt, Memory, Role, Thread};
 use bifold_host::topology::NumberSet;
 use std::collections::BTreeMap;
 
@@ -29,6 +29,8 @@ pub struct HostSeen {
     pub ksm_across: Option<u64>,
     /// The interrupts that drivers have.
     pub interrupts: Vec<Interrupt>,
+    /// Threads of processes that are no guests, on the CPUs that the checked guests' vCPUs are pinned to.
+    pub foreign: Vec<ForeignThread>,
     /// Seconds since boot.
     pub uptime_s: Option<f64>,
     /// The present values of the plan's settings, by path; `None` if the file cannot be read.
@@ -50,6 +52,8 @@ pub struct GuestSeen {
     pub cpuset: Option<Cpuset>,
     /// The cpusets of threads whose cgroup is not the process's, by thread id.
     pub thread_cpusets: BTreeMap<u32, Cpuset>,
+    /// The cgroups of its vCPUs' threads, and all above them: what they say about CPU time.
+    pub cpu_groups: Vec<CpuGroup>,
     /// What the guest sees, by its command line.
     pub view: Option<View>,
     /// The guest's memory.

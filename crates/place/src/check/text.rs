@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A check for people: each finding with its figures and the command that mends it, and a line for each sound guest.
+//! A check for people: each finding with its figures and the command that mends it, a line for each guest without findings,
+//! and what was not seen.
 
 use super::case::Finding;
 use super::seen::{GuestSeen, Seen};
+use super::verdict::Verdict;
 use bifold_host::printable;
 
 /// The report. Names come from guests' owners: control characters are escaped.
@@ -21,14 +23,20 @@ pub fn report(seen: &Seen, pids: &[u32], findings: &[Finding]) -> String {
         }
     }
     for guest in seen.guests.iter().filter(|g| pids.contains(&g.pid)) {
-        if !findings.iter().any(|f| f.pid == Some(guest.pid)) {
-            out += &sound(guest);
-        }
+        out += &summary(guest, Verdict::of(guest, findings));
     }
     out
 }
 
-fn sound(guest: &GuestSeen) -> String {
+/// The verdict on a guest, how much of it was looked at, and what was not seen.
+fn summary(guest: &GuestSeen, verdict: Verdict) -> String {
+    let word = match verdict {
+        Verdict::Findings if guest.unknown.is_empty() => return String::new(),
+        Verdict::Findings => "seen in part",
+        Verdict::Sound => "sound",
+        Verdict::SoundAsSeen => "sound as far as it can be seen",
+        Verdict::NotChecked => "not checked",
+    };
     let pages: u64 = guest.blocks.iter().map(|b| b.pages.looked).sum();
     let of: u64 = guest.blocks.iter().map(|b| b.pages.all).sum();
     let pages = match pages {
@@ -36,11 +44,13 @@ fn sound(guest: &GuestSeen) -> String {
         n if n < of => format!("{n} of {of} pages"),
         n => format!("{n} pages"),
     };
-    let word = if guest.unknown.is_empty() { "sound" } else { "sound as far as it can be seen" };
-    format!(
-        "{word}: {} ({}): {} vCPUs, {pages} looked at\n",
-        printable(&guest.name),
-        guest.pid,
-        guest.vcpus().len()
-    )
+    let vcpus = match guest.vcpus().len() {
+        0 => "no vCPU".to_string(),
+        n => format!("{n} vCPUs"),
+    };
+    let mut out = format!("{word}: {} ({}): {vcpus}, {pages} looked at\n", printable(&guest.name), guest.pid);
+    for unknown in &guest.unknown {
+        out += &format!("    not seen: {}\n", printable(&unknown.what));
+    }
+    out
 }

@@ -23,6 +23,7 @@ fn threads(pid: u32, guest: &GuestPlan, mems: &NumberSet) -> Vec<Thread> {
         cpus: cpus.clone(),
         mems: mems.clone(),
         last_cpu: None,
+        scheduling: None,
     };
     let mut all = vec![thread(pid, "qemu-system-x86".into(), Role::Emulator, &guest.emulator)];
     for v in &guest.vcpus {

@@ -21,9 +21,10 @@ Examples:
 /// threads. The plan is that of --plan, or else the one that `bifold place apply` has applied. Without a plan, it checks
 /// what holds for any guest whose owner has placed it.
 ///
-/// A finding has a name, its figures, and the command that mends it; docs/reference/findings.md lists all. The exit
-/// status is 3 if there is a finding, and 77 if there is none and only root could look at the rest. Of guests with more
-/// than 1,048,576 pages, so many are looked at, chosen evenly. Changes nothing.
+/// A finding has a name, its figures, and the command that mends it; docs/reference/findings.md lists all. What could not
+/// be looked at is listed as `not seen`, and a guest of which no vCPU was seen is `not checked`. The exit status is 3 if
+/// there is a finding, and 77 if there is none and a guest was not checked, or only root could look at the rest. Of guests
+/// with more than 1,048,576 pages, so many are looked at, chosen evenly. Changes nothing.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = status::below(EXAMPLES))]
 pub struct CheckArgs {

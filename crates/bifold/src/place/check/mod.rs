@@ -11,9 +11,9 @@ use super::plans;
 use crate::console::{Progress, note, print};
 use crate::status::Status;
 use crate::usage::UsageError;
+use bifold_host::Host;
 use bifold_host::placement::LiveGuest;
 use bifold_host::topology::Topology;
-use bifold_host::{Host, printable};
 use bifold_place::apply::Kept;
 use bifold_place::check::{
     CheckError, Finding, Options, Seen, check, check_absent, chosen, document, look, report,
@@ -108,24 +108,15 @@ fn findings(
     findings
 }
 
-/// Notes on what could not be looked at, and the exit status.
+/// The exit status.
 fn end(seen: &Seen, pids: &[u32], findings: &[Finding], args: &CheckArgs) -> Status {
     let checked = || seen.guests.iter().filter(|g| pids.contains(&g.pid));
-    for guest in checked() {
-        for unknown in &guest.unknown {
-            let what = printable(&unknown.what);
-            note(
-                !args.quiet,
-                format_args!("not checked of {} ({}): {what}", printable(&guest.name), guest.pid),
-            );
-        }
-    }
     if pids.is_empty() && findings.is_empty() {
         note(!args.quiet, "no guest runs here");
     }
     if !findings.is_empty() {
         Status::CheckFailed
-    } else if checked().any(|g| g.unknown.iter().any(|u| u.privilege)) {
+    } else if checked().any(|g| g.vcpus().is_empty() || g.unknown.iter().any(|u| u.privilege)) {
         Status::Unavailable
     } else {
         Status::Done

@@ -8,6 +8,7 @@ mod cpus;
 mod host;
 mod memory;
 mod planned;
+mod schedule;
 mod shape;
 mod threads;
 
@@ -23,6 +24,9 @@ pub(super) fn all(case: &mut Case) {
     cpus::shared(case);
     threads::emulator(case);
     threads::io(case);
+    schedule::foreign(case);
+    schedule::quota(case);
+    schedule::priority(case);
     memory::nodes(case);
     memory::huge(case);
     memory::cpuset(case);

@@ -4,7 +4,7 @@
 use super::*;
 
 /// Makes a mistake and compares the findings' names.
-fn found(planned: &[&str], alone: &[&str], mistake: impl Fn(&mut Scene)) {
+pub fn found(planned: &[&str], alone: &[&str], mistake: impl Fn(&mut Scene)) {
     let mut scene = Scene::new();
     mistake(&mut scene);
     assert_eq!(scene.names(true), planned, "with the plan: {:?}", scene.findings(true));
@@ -14,7 +14,7 @@ fn found(planned: &[&str], alone: &[&str], mistake: impl Fn(&mut Scene)) {
 }
 
 /// A mistake with the same findings either way.
-fn always(names: &[&str], mistake: impl Fn(&mut Scene)) {
+pub fn always(names: &[&str], mistake: impl Fn(&mut Scene)) {
     found(names, names, mistake);
 }
 
@@ -236,7 +236,7 @@ fn a_plan_that_is_not_of_this_host_or_guest() {
 
 #[test]
 fn every_kind_has_a_test() {
-    let tests = [include_str!("mistakes.rs"), include_str!("mod.rs")].concat();
+    let tests = [include_str!("mistakes.rs"), include_str!("schedule.rs"), include_str!("mod.rs")].concat();
     let missing: Vec<&str> =
         Kind::ALL.iter().map(|k| k.name()).filter(|n| !tests.contains(&format!("\"{n}\""))).collect();
     assert_eq!(missing, [] as [&str; 0]);

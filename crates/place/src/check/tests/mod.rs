@@ -3,7 +3,9 @@
 
 mod live;
 mod mistakes;
+mod schedule;
 mod sound;
+mod unseen;
 
 use super::*;
 use crate::plan::{Caches, Cost, GuestNode, GuestPlan, SCHEMA as PLAN_SCHEMA, Smp, Step, VcpuPlan};
@@ -57,7 +59,15 @@ fn topology() -> Topology {
 }
 
 fn thread(id: u32, name: &str, role: Role, cpus: &str) -> Thread {
-    Thread { id, name: name.into(), role, cpus: set(cpus), mems: set("0-1"), last_cpu: None }
+    Thread {
+        id,
+        name: name.into(),
+        role,
+        cpus: set(cpus),
+        mems: set("0-1"),
+        last_cpu: None,
+        scheduling: None,
+    }
 }
 
 fn threads(pins: &[&str]) -> Vec<Thread> {
@@ -107,6 +117,7 @@ fn guest() -> GuestSeen {
         threads: threads(&["2", "4", "10", "12"]),
         cpuset: None,
         thread_cpusets: BTreeMap::new(),
+        cpu_groups: Vec::new(),
         view: view(OPTIONS),
         blocks: vec![block(0, 0), block(1, 1)],
         unknown: Vec::new(),
@@ -126,6 +137,7 @@ fn seen(guest: GuestSeen) -> Seen {
         ksm_run: Some(0),
         ksm_across: Some(1),
         interrupts: vec![irq],
+        foreign: Vec::new(),
         uptime_s: Some(1000.0),
         settings: settings.into_iter().collect(),
     };
