@@ -50,12 +50,15 @@ void ep(struct run *run) {
     long mine = pairs / run->ranks;
     uint64_t state = random_skip(SEED_EP, 2ull * (uint64_t)(mine * run->rank));
     struct sums sums = {0};
+    region_begin(run);
     for (long i = 0; i < mine; i++) pair(&sums, &state);
     long ring[RINGS], all = 0;
     MPI_Allreduce(sums.ring, ring, RINGS, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
     for (int i = 0; i < RINGS; i++) all += ring[i];
-    check(run, "sum of x", sum_all(sums.x), problem->sum_x, 1e-8);
-    check(run, "sum of y", sum_all(sums.y), problem->sum_y, 1e-8);
+    double x = sum_all(sums.x), y = sum_all(sums.y);
+    region_end(run);
+    check(run, "sum of x", x, problem->sum_x, 1e-8);
+    check(run, "sum of y", y, problem->sum_y, 1e-8);
     check_count(run, "deviates", all, problem->deviates);
     const long *published = class == 0 ? RINGS_OF_S : class == 2 ? RINGS_OF_A : NULL;
     for (int i = 0; published != NULL && i < RINGS; i++) check_count(run, "in a ring", ring[i], published[i]);

@@ -18,6 +18,8 @@ struct run {
     int rank, ranks;
     /* Comparisons that failed, on rank 0. */
     int failed;
+    /* When the region began, and its time. */
+    double begun, seconds;
 };
 
 /* Seeds of the generator. */
@@ -40,6 +42,11 @@ void must_divide(const struct run *run, long size, const char *what);
 /* Compare with a published value, relatively or exactly; rank 0 prints and counts. */
 void check(struct run *run, const char *what, double got, double published, double tolerance);
 void check_count(struct run *run, const char *what, long got, long published);
+
+/* The region that is timed, and that `bifold compare --from-marker` records: behind a kernel's set-up, before its final
+ * verification. All ranks call both, once. Under --from-marker the program ends with the region. */
+void region_begin(struct run *run);
+void region_end(struct run *run);
 
 /* Sums over all ranks. */
 double sum_all(double mine);

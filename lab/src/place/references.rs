@@ -2,8 +2,10 @@
 //! Local and remote references of the same programs, by `bifold compare --placement`: what an emulated host cannot time
 //! and does not count. A guest that knows its nodes and one that does not run each program once; the model places both.
 //!
-//! Only the program itself is recorded: the kernels have markers, and of HPCC the sections that the paper shows are marked
-//! by a library for LD_PRELOAD (`lab/nas/section`).
+//! Of the kernels, the region that the published programs time is recorded, without set-up and verification (`region_begin`
+//! and `region_end` in `lab/nas/nas.h`). Of HPCC, the sections that the paper shows are recorded: a library for LD_PRELOAD
+//! marks them (`lab/nas/section`). Recording ends the program at the end of the region, so a kernel's results are compared
+//! only in the lab's other runs.
 
 use std::collections::BTreeMap;
 use std::fs;
