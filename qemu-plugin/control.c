@@ -169,6 +169,12 @@ static void on_cpuid(unsigned vcpu, void *u)
     region_marker(code);
 }
 
+static void on_syscall(unsigned vcpu, void *u)
+{
+    (void)vcpu, (void)u;
+    name_block();
+}
+
 void control_watch(struct qemu_plugin_insn *insn, const struct decoded *d)
 {
     vcpu_udata_cb_t cb = NULL;
@@ -184,6 +190,9 @@ void control_watch(struct qemu_plugin_insn *insn, const struct decoded *d)
         break;
     case INSN_CPUID:
         cb = on_cpuid;
+        break;
+    case INSN_SYSCALL:
+        cb = opt.where ? on_syscall : NULL;
         break;
     case INSN_MOV_TO_CR:
         cb = d->cr == 3 ? on_mov_to_cr3 : d->cr == 4 ? on_mov_to_cr4 : NULL;

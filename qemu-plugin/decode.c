@@ -101,6 +101,8 @@ static void two_bytes(const uint8_t *p, const uint8_t *end, uint8_t rex, struct 
         d->reg = m.rm | (rex & 1) << 3;
     } else if (op == 0xa2) {
         d->class = INSN_CPUID;
+    } else if (op == 0x05) {
+        d->class = INSN_SYSCALL;
     } else if (op == 0x1f && end - p == 6 && p[0] == 0x84 && p[1] == 0) {
         uint32_t disp = (uint32_t)le32(p + 2);
         if ((disp & ~UINT32_C(0xff)) == BF_MARKER_MAGIC) {

@@ -14,6 +14,7 @@ enum insn_class {
     INSN_MOV_FROM_CR, /* cr, reg */
     INSN_MARKER,      /* code */
     INSN_CPUID,
+    INSN_SYSCALL,
     INSN_REP,         /* a string instruction with a repeat prefix */
 };
 

@@ -147,6 +147,7 @@ void record_block(struct qemu_plugin_tb *tb);
 void record_start(struct vcpu *v);
 void record_stop(uint32_t marker);
 void flush_insns(void);
+void name_block(void);
 void forget_translations(void);
 struct vcpu *vcpu_of(void *cpu);
 uint64_t read_reg(struct vcpu *v, unsigned r);

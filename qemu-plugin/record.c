@@ -40,6 +40,13 @@ static inline void tell_block(void)
     *hot.p++ = bf_head(BF_KIND_BLOCK, page << PAGE_SHIFT | (b->start & PAGE_MASK));
 }
 
+/* Names the block that calls the kernel, for attribution. Many a library's has no other event. */
+void name_block(void)
+{
+    if (hot.block != hot.told)
+        tell_block();
+}
+
 /* Call this before any event that is not an access, because the event may have a cost. */
 void flush_insns(void)
 {

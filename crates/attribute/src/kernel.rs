@@ -17,6 +17,27 @@ pub fn region(address: u64) -> &'static str {
     }
 }
 
+/// How user code came into the kernel, by the entry point's name (arch/x86/entry/entry_64.S).
+pub fn entered_by(entry: &str) -> &'static str {
+    let starts = |names: &[&str]| names.iter().any(|n| entry.starts_with(n));
+    if starts(&["entry_SYS", "entry_INT80", "asm_int80"]) {
+        "system call"
+    } else if starts(&["asm_sysvec_", "asm_common_interrupt", "irq_entries_start", "asm_spurious_interrupt"])
+    {
+        INTERRUPT
+    } else if starts(&["asm_exc_"]) {
+        "exception"
+    } else {
+        KERNEL_MEMORY
+    }
+}
+
+/// The name of the kernel's memory where its regions do not matter.
+pub const KERNEL_MEMORY: &str = "kernel memory";
+
+/// The name of interrupts, which no user code causes.
+pub const INTERRUPT: &str = "interrupt";
+
 /// Functions of a kernel or a run-time compiler, by address.
 #[derive(Debug, Default)]
 pub struct Symbols {
@@ -122,6 +143,19 @@ mod tests {
         assert_eq!(s.at(0x100f), Some(("LazyCompile:~f a.js:1", None)));
         assert_eq!(s.at(0x1010), None);
         assert_eq!(s.at(0x2000), Some(("new", None)));
+    }
+
+    #[test]
+    fn entry_points_tell_system_calls_from_interrupts() {
+        for (entry, how) in [
+            ("entry_SYSCALL_64", "system call"),
+            ("asm_sysvec_apic_timer_interrupt", "interrupt"),
+            ("irq_entries_start", "interrupt"),
+            ("asm_exc_general_protection", "exception"),
+            ("do_idle", "kernel memory"),
+        ] {
+            assert_eq!(entered_by(entry), how);
+        }
     }
 
     #[test]

@@ -7,8 +7,11 @@
 //! both while events are consumed, and [`Where`] has the rows. Functions are looked up at the
 //! end, in this machine's files. Nothing is sampled: a configuration's costs sum to its totals.
 //!
+//! Costs of the kernel's code have two rows, one in each [`View`]: the kernel function that ran, and the
+//! user function for which the kernel worked.
+//!
 //! ```
-//! use bifold_attribute::{Attribution, Metric};
+//! use bifold_attribute::{Attribution, Metric, View};
 //! use bifold_mmu::Gva;
 //! use bifold_model::{Charge, Config, Costs, Place};
 //!
@@ -18,24 +21,28 @@
 //! attribution.take(Charge::Cost(place, &[cost]));
 //! let costs = attribution.finish();
 //! assert_eq!(costs.totals(), [cost]);
-//! assert_eq!(costs.ranked(0, Metric::TlbMisses).len(), 1);
+//! assert_eq!(costs.ranked(View::Code, 0, Metric::TlbMisses).len(), 1);
 //! ```
 #![forbid(unsafe_code)]
 
+mod callers;
 pub mod elf;
 pub mod kernel;
 pub mod perf;
 mod rows;
 pub mod space;
+#[cfg(test)]
+mod tests;
 
 use bifold_mmu::{Gva, PageSize};
-use bifold_model::{Charge, Config, Costs, Place};
+use bifold_model::{Charge, Config, Costs, Entry, Place};
 use bifold_trace::event::log;
+use callers::{Caller, Callers};
 use rustc_hash::FxHashMap;
-use space::{FileId, Spaces};
+use space::{FileId, Space, Spaces};
 use std::collections::BTreeMap;
 
-pub use rows::{Metric, Missing, Row, Where};
+pub use rows::{Metric, Missing, Row, View, Where};
 
 /// Bytes of symbols, and of maps of one process, that are kept: a kernel has 5 MB of lines.
 const MOST_TEXT: usize = 64 << 20;
@@ -53,6 +60,8 @@ enum Code {
     Memory(Option<FileId>, u32, u64),
     /// Code of the kernel, at this address.
     Kernel(u64),
+    /// The kernel while a vCPU has no task to run.
+    Idle,
     /// No record tells what is mapped at the address.
     Unknown,
 }
@@ -70,12 +79,16 @@ enum Target {
     Kernel(&'static str),
     /// A control register was written or read.
     Register,
+    /// The kernel's own memory, accessed for user code that came in at this entry point.
+    Entry(u64),
     /// A place beyond the limit of places.
     Other,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
+    /// The only view that has the cost; none if both have it.
+    view: Option<View>,
     /// Index of the process's name.
     process: u32,
     code: Code,
@@ -88,6 +101,7 @@ struct Key {
 pub struct Attribution {
     configs: Vec<Config>,
     spaces: Spaces,
+    callers: Callers,
     /// Per vCPU.
     streams: Vec<perf::Stream>,
     kallsyms: Vec<u8>,
@@ -105,6 +119,7 @@ impl Attribution {
         Attribution {
             configs: configs.to_vec(),
             spaces: Spaces::default(),
+            callers: Callers::default(),
             streams: Vec::new(),
             kallsyms: Vec::new(),
             perf_maps: BTreeMap::new(),
@@ -118,9 +133,13 @@ impl Attribution {
     pub fn take(&mut self, charge: Charge<'_>) {
         match charge {
             Charge::Cost(place, costs) => {
-                let n = self.number(place) * self.configs.len();
-                for (sum, cost) in self.costs[n..].iter_mut().zip(costs) {
-                    sum.add(cost);
+                let key = self.key(place);
+                match self.cause(place, key) {
+                    None => self.add(key, costs),
+                    Some(cause) => {
+                        self.add(Key { view: Some(View::Code), ..key }, costs);
+                        self.add(cause, costs);
+                    }
                 }
             }
             Charge::Restart => {
@@ -128,14 +147,21 @@ impl Attribution {
                 self.keys.clear();
                 self.costs.clear();
             }
+            Charge::Entry(entry) => {
+                let caller = self.caller(entry);
+                self.callers.enter(entry.vcpu, caller);
+            }
             Charge::Log { stream: log::PERF, number, bytes } => {
                 // A capture has at most 8 vCPUs; only a damaged stream has more.
                 let vcpu = number.min(7) as usize;
                 if self.streams.len() <= vcpu {
                     self.streams.resize_with(vcpu + 1, perf::Stream::default);
                 }
-                let spaces = &mut self.spaces;
-                self.streams[vcpu].push(bytes, |record| spaces.follow(vcpu, record));
+                let Attribution { spaces, callers, .. } = self;
+                self.streams[vcpu].push(bytes, |record| {
+                    callers.follow(vcpu, record);
+                    spaces.follow(vcpu, record);
+                });
             }
             Charge::Log { stream: log::SYMBOLS, bytes, .. } => append(&mut self.kallsyms, bytes),
             Charge::Log { stream: log::PERF_MAP, number, bytes } => {
@@ -148,11 +174,18 @@ impl Attribution {
         }
     }
 
-    /// Index of a place's costs.
-    fn number(&mut self, place: Place) -> usize {
-        let mut key = self.key(place);
+    /// Adds costs to those of a key.
+    fn add(&mut self, key: Key, costs: &[Costs]) {
+        let n = self.number(key) * self.configs.len();
+        for (sum, cost) in self.costs[n..].iter_mut().zip(costs) {
+            sum.add(cost);
+        }
+    }
+
+    /// Index of a key's costs.
+    fn number(&mut self, mut key: Key) -> usize {
         if self.keys.len() >= MOST_PLACES && !self.numbers.contains_key(&key) {
-            key = Key { process: 0, code: Code::Unknown, target: Target::Other, size: None };
+            key = Key { process: 0, code: Code::Unknown, target: Target::Other, size: None, ..key };
         }
         if let Some(n) = self.numbers.get(&key) {
             return *n as usize;
@@ -164,27 +197,70 @@ impl Attribution {
         n
     }
 
+    /// The place by the code that ran.
     fn key(&self, place: Place) -> Key {
         let Place { vcpu, code, data, size } = place;
         let space = self.spaces.space(self.spaces.running(vcpu));
-        let of = |Gva(address)| space.at(address).map(|m| (m.file, m.base.wrapping_add(address)));
-        let place = match code {
-            Gva(0) => Code::Unknown,
-            Gva(kernel) if kernel >> 63 != 0 => Code::Kernel(kernel),
-            user => match of(user) {
-                Some((file, offset)) if self.spaces.files[file as usize].is_path() => {
-                    Code::File(file, offset)
-                }
-                other => Code::Memory(other.map(|(file, _)| file), space.pid, user.0),
-            },
-        };
         let target = match data {
             None => Target::Register,
             Some(data) if data == code => Target::Code,
-            Some(Gva(kernel)) if kernel >> 63 != 0 => Target::Kernel(kernel::region(kernel)),
-            Some(user) => of(user).map_or(Target::Unknown, |(file, _)| Target::Mapped(file)),
+            Some(data) => self.target(space, data),
         };
-        Key { process: space.name, code: place, target, size }
+        Key { view: None, process: space.name, code: self.code(space, code), target, size }
+    }
+
+    /// The place by the user code that caused the work of kernel code; none if that is the place by the code
+    /// that ran: of user code, and of kernel threads.
+    fn cause(&self, place: Place, key: Key) -> Option<Key> {
+        if !matches!(key.code, Code::Kernel(_)) {
+            return None;
+        }
+        let cause = Key { view: Some(View::Cause), ..key };
+        match self.callers.on(place.vcpu) {
+            Some(Caller { process, code, target }) => Some(match key.target {
+                // The kernel reads or writes the caller's memory.
+                Target::Mapped(_) | Target::Unknown => Key { process, code, ..cause },
+                _ => Key { process, code, target, size: None, ..cause },
+            }),
+            None if self.spaces.idle(place.vcpu) => Some(Key {
+                code: Code::Idle,
+                target: Target::Kernel(kernel::KERNEL_MEMORY),
+                size: None,
+                ..cause
+            }),
+            None => None,
+        }
+    }
+
+    fn caller(&self, entry: Entry) -> Caller {
+        let space = self.spaces.space(self.spaces.running(entry.vcpu));
+        Caller {
+            process: space.name,
+            code: self.code(space, entry.user),
+            target: entry.fault.map_or(Target::Entry(entry.kernel.0), |gva| self.target(space, gva)),
+        }
+    }
+
+    fn code(&self, space: &Space, code: Gva) -> Code {
+        if code == Gva(0) {
+            return Code::Unknown;
+        }
+        if code.is_kernel() {
+            return Code::Kernel(code.0);
+        }
+        match space.at(code.0) {
+            Some(m) if self.spaces.files[m.file as usize].is_path() => {
+                Code::File(m.file, m.base.wrapping_add(code.0))
+            }
+            other => Code::Memory(other.map(|m| m.file), space.pid, code.0),
+        }
+    }
+
+    fn target(&self, space: &Space, data: Gva) -> Target {
+        if data.is_kernel() {
+            return Target::Kernel(kernel::region(data.0));
+        }
+        space.at(data.0).map_or(Target::Unknown, |m| Target::Mapped(m.file))
     }
 }
 

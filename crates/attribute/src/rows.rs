@@ -2,7 +2,7 @@
 //! Rows of an attribution: addresses become names, and places with equal names become one row.
 
 use crate::elf;
-use crate::kernel::Symbols;
+use crate::kernel::{self, KERNEL_MEMORY, Symbols};
 use crate::space::{File, FileId};
 use crate::{Attribution, Code, Key, Target};
 use bifold_mmu::PageSize;
@@ -36,13 +36,37 @@ pub struct Missing {
     pub why: &'static str,
 }
 
+/// The code to which a cost is charged. Views differ in the kernel's costs only, and sum to the same totals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum View {
+    /// The code that ran.
+    Code,
+    /// The user code that caused it: for the kernel's work, the code that entered the kernel.
+    Cause,
+}
+
+impl View {
+    /// Both views.
+    pub const ALL: [View; 2] = [View::Code, View::Cause];
+
+    /// Name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            View::Code => "code",
+            View::Cause => "cause",
+        }
+    }
+}
+
 /// Costs by process, binary, function and mapping.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Where {
     /// The configurations.
     pub configs: Vec<Config>,
-    /// Every place that cost anything in any configuration, sorted by name.
-    pub rows: Vec<Row>,
+    /// By the code that ran: every place that cost anything in any configuration, sorted by name.
+    pub code: Vec<Row>,
+    /// The same costs by the user code that caused them.
+    pub cause: Vec<Row>,
     /// Binaries whose functions have no names.
     pub missing: Vec<Missing>,
 }
@@ -83,29 +107,37 @@ impl Metric {
 }
 
 impl Where {
-    /// The sum of all rows, per configuration.
+    /// The rows of a view.
+    pub fn rows(&self, view: View) -> &[Row] {
+        match view {
+            View::Code => &self.code,
+            View::Cause => &self.cause,
+        }
+    }
+
+    /// The sum of all rows of either view, per configuration.
     pub fn totals(&self) -> Vec<Costs> {
         let mut sums = vec![Costs::default(); self.configs.len()];
-        for row in &self.rows {
+        for row in &self.code {
             sums.iter_mut().zip(&row.costs).for_each(|(sum, c)| sum.add(c));
         }
         sums
     }
 
-    /// Rows that cost something by this metric in the configuration at this place of
+    /// A view's rows that cost something by this metric in the configuration at this place of
     /// [`Where::configs`], the dearest first; rows of equal cost by name.
-    pub fn ranked(&self, config: usize, metric: Metric) -> Vec<&Row> {
+    pub fn ranked(&self, view: View, config: usize, metric: Metric) -> Vec<&Row> {
         let cost = |row: &Row| metric.of(&row.costs[config]);
-        let mut rows: Vec<&Row> = self.rows.iter().filter(|r| cost(r) > 0).collect();
+        let mut rows: Vec<&Row> = self.rows(view).iter().filter(|r| cost(r) > 0).collect();
         // A stable sort: rows are in the order of their names.
         rows.sort_by_key(|r| std::cmp::Reverse(cost(r)));
         rows
     }
 
     /// One line per row: `process;binary;function;mapping COUNT`, for tools that draw stacks.
-    pub fn folded(&self, config: usize, metric: Metric) -> String {
+    pub fn folded(&self, view: View, config: usize, metric: Metric) -> String {
         let mut out = String::new();
-        for row in &self.rows {
+        for row in self.rows(view) {
             let count = metric.of(&row.costs[config]);
             if count > 0 {
                 let names = [&row.process, &row.binary, &row.function, &row.mapping].map(|n| frame(n));
@@ -158,6 +190,7 @@ impl Names<'_> {
         let files = &self.attribution.spaces.files;
         match code {
             Code::Unknown => (unknown(), unknown()),
+            Code::Idle => ("kernel".into(), "(idle)".into()),
             Code::Kernel(at) => match self.kernel.at(at) {
                 Some((name, Some(module))) => {
                     (format!("{}.ko", module.trim_matches(['[', ']'])), elf::demangled(name))
@@ -180,12 +213,29 @@ impl Names<'_> {
         }
     }
 
+    /// How user code came into the kernel at this address.
+    fn entered_by(&self, at: u64) -> &'static str {
+        self.kernel.at(at).map_or(KERNEL_MEMORY, |(name, _)| kernel::entered_by(name))
+    }
+
+    /// The four names of a row. The user code that an interrupt hit did not cause the interrupt.
+    fn row(&self, key: &Key) -> [String; 4] {
+        let process = self.attribution.spaces.names[key.process as usize].clone();
+        let interrupt = |at| self.entered_by(at) == kernel::INTERRUPT;
+        if matches!(key.target, Target::Entry(at) if interrupt(at)) {
+            return [process, "kernel".into(), "(interrupt)".into(), KERNEL_MEMORY.into()];
+        }
+        let (binary, function) = self.code(key.code);
+        [process, binary, function, self.target(key)]
+    }
+
     fn target(&self, key: &Key) -> String {
         let name = match key.target {
             Target::Code => "code".into(),
             Target::Mapped(file) => mapping(&self.attribution.spaces.files[file as usize]),
             Target::Unknown => "?".into(),
             Target::Kernel(region) => region.into(),
+            Target::Entry(at) => self.entered_by(at).into(),
             Target::Register => "control register".into(),
             Target::Other => "others".into(),
         };
@@ -222,13 +272,15 @@ impl Attribution {
             files,
             attribution: &self,
         };
-        let mut rows: BTreeMap<[String; 4], Vec<Costs>> = BTreeMap::new();
+        let mut rows: [BTreeMap<[String; 4], Vec<Costs>>; 2] = Default::default();
         for (key, costs) in self.keys.iter().zip(self.costs.chunks(self.configs.len().max(1))) {
-            let (binary, function) = names.code(key.code);
-            let process = self.spaces.names[key.process as usize].clone();
-            let row = rows.entry([process, binary, function, names.target(key)]);
-            let sums = row.or_insert_with(|| vec![Costs::default(); costs.len()]);
-            sums.iter_mut().zip(costs).for_each(|(sum, c)| sum.add(c));
+            let row = names.row(key);
+            for (view, rows) in View::ALL.into_iter().zip(&mut rows) {
+                if key.view.is_none_or(|only| only == view) {
+                    let sums = rows.entry(row.clone()).or_insert_with(|| vec![Costs::default(); costs.len()]);
+                    sums.iter_mut().zip(costs).for_each(|(sum, c)| sum.add(c));
+                }
+            }
         }
         let row = |([process, binary, function, mapping], costs): ([String; 4], _)| Row {
             process,
@@ -237,7 +289,8 @@ impl Attribution {
             mapping,
             costs,
         };
-        Where { rows: rows.into_iter().map(row).collect(), missing, configs: self.configs }
+        let [code, cause] = rows.map(|rows| rows.into_iter().map(row).collect());
+        Where { code, cause, missing, configs: self.configs }
     }
 }
 
@@ -288,7 +341,7 @@ mod tests {
     fn places_of_one_name_are_one_row_and_sum_to_all_that_was_charged() {
         let w = attribution().finish();
         assert_eq!(
-            w.folded(0, Metric::TlbMisses),
+            w.folded(View::Code, 0, Metric::TlbMisses),
             "prog:1;?;?;? 1000000\n\
              prog:1;[JIT];jitted function;code 1000\n\
              prog:1;kernel;do_it;direct map, 1G 10000\n\
@@ -301,9 +354,9 @@ mod tests {
             w.missing,
             [Missing { path: "/no/such/dir/prog (deleted)".into(), why: "cannot be read here" }]
         );
-        let ranked = w.ranked(1, Metric::ExtraCycles);
+        let ranked = w.ranked(View::Code, 1, Metric::ExtraCycles);
         assert_eq!(ranked[0].binary, "?");
         assert_eq!(ranked.len(), 6);
-        assert!(w.ranked(1, Metric::Exits).is_empty());
+        assert!(w.ranked(View::Code, 1, Metric::Exits).is_empty());
     }
 }

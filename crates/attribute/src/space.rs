@@ -90,7 +90,7 @@ impl Default for Spaces {
             files: Vec::new(),
             file_ids: HashMap::new(),
         };
-        for (pid, name) in [(2, "kernel"), (0, "idle"), (1, "init")] {
+        for (pid, name) in [(2, "kernel"), (0, "(idle)"), (1, "init")] {
             let name = s.name(name);
             s.spaces.push(Space { pid, name, maps: Rc::default() });
         }
@@ -126,6 +126,11 @@ impl Spaces {
     /// marker.
     pub fn running(&self, vcpu: usize) -> usize {
         self.running.get(vcpu).copied().unwrap_or(if vcpu == 0 { INIT } else { IDLE })
+    }
+
+    /// Whether a vCPU has no task to run.
+    pub fn idle(&self, vcpu: usize) -> bool {
+        self.running(vcpu) == IDLE
     }
 
     /// The space with this index.
@@ -223,7 +228,7 @@ mod tests {
     fn forks_copy_execs_clear_and_threads_share() {
         let mut s = Spaces::default();
         assert_eq!(named(&s, 0, 0), ("init", None));
-        assert_eq!(named(&s, 1, 0), ("idle", None));
+        assert_eq!(named(&s, 1, 0), ("(idle)", None));
         s.follow(0, Record::Fork { pid: 50, parent_pid: 1, tid: 50, parent_tid: 1 });
         s.follow(0, Record::Switch { tid: 50 });
         assert_eq!(named(&s, 0, 0), ("init", None));

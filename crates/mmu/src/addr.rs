@@ -38,3 +38,11 @@ address! {
     /// Host-physical address.
     Hpa,
 }
+
+impl Gva {
+    /// Whether the address is in the upper half, which operating systems keep for their kernel.
+    #[inline]
+    pub const fn is_kernel(self) -> bool {
+        self.0 >> 63 != 0
+    }
+}

@@ -2,6 +2,9 @@
 //! Charges: what each access and each instruction cost, in the order of the events, so that a
 //! consumer can sum costs by process, function or mapping.
 //!
+//! Work of the guest's kernel has a cause outside the kernel: the user code that ran before the kernel
+//! was entered. [`Running`] remembers it, and an [`Entry`] names it before the first charge of the work.
+//!
 //! A charge is the growth of a configuration's counters since the charge before. So the charges sum
 //! to the totals, and the code that counts a cost need not know that charges exist.
 
@@ -68,6 +71,65 @@ pub struct Place {
     pub size: Option<PageSize>,
 }
 
+/// How a vCPU came from user code into the guest's kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    /// The vCPU.
+    pub vcpu: usize,
+    /// Start of the last block of user code. Blocks without events are unknown.
+    pub user: Gva,
+    /// The address of the page fault that entered the kernel, if one did.
+    pub fault: Option<Gva>,
+    /// The first code of the kernel that the stream names; 0 if it names none.
+    pub kernel: Gva,
+}
+
+/// The code that a vCPU runs, and how it came there, as far as the stream tells blocks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Running {
+    /// Start of the block that runs.
+    pub code: Gva,
+    user: Gva,
+    fault: Option<Gva>,
+    kernel: Gva,
+    /// Whether an [`Entry`] has named the user code since it ran last.
+    told: bool,
+}
+
+impl Running {
+    pub(crate) fn new() -> Running {
+        Running { code: Gva(0), user: Gva(0), fault: None, kernel: Gva(0), told: true }
+    }
+
+    /// The next block starts here.
+    #[inline(always)]
+    pub(crate) fn block(&mut self, code: Gva) {
+        self.code = code;
+        if !code.is_kernel() {
+            *self = Running { code, user: code, fault: None, kernel: Gva(0), told: false };
+        } else if self.kernel == Gva(0) {
+            self.kernel = code;
+        }
+    }
+
+    /// A page fault was delivered. A fault of the kernel's own code belongs to the work that it interrupts.
+    pub(crate) fn fault(&mut self, gva: Gva, error: u64) {
+        const USER: u64 = 1 << 2;
+        if error & USER != 0 {
+            *self = Running { fault: Some(gva), kernel: Gva(0), told: false, ..*self };
+        }
+    }
+
+    /// The entry into the kernel code at `code`, once per entry.
+    fn entry(&mut self, vcpu: usize, code: Gva) -> Option<Entry> {
+        if std::mem::replace(&mut self.told, true) {
+            return None;
+        }
+        let kernel = if self.kernel == Gva(0) && code.is_kernel() { code } else { self.kernel };
+        Some(Entry { vcpu, user: self.user, fault: self.fault, kernel })
+    }
+}
+
 /// One item that [`Model::take_charges`](crate::Model::take_charges) returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Charge<'a> {
@@ -75,6 +137,9 @@ pub enum Charge<'a> {
     Cost(Place, &'a [Costs]),
     /// The region to be measured begins: the costs before it do not count.
     Restart,
+    /// The kernel was entered. Stands before the first charge to kernel code, or the first log, since user
+    /// code ran on the vCPU.
+    Entry(Entry),
     /// A part of the stream's own log ([`bifold_trace::Event::Log`]).
     Log {
         /// The log: each log has records of one kind.
@@ -90,6 +155,7 @@ pub enum Charge<'a> {
 enum Item {
     Cost(Place),
     Restart,
+    Entry(Entry),
     Log { stream: u64, number: u64, bytes: usize },
 }
 
@@ -158,14 +224,21 @@ impl Charges {
             seen: vec![Seen::default(); regimes.len()],
         };
         let nowhere = Place { vcpu: 0, code: Gva(0), data: None, size: None };
-        charges.charge(regimes, None, nowhere, true);
+        charges.charge(regimes, None, nowhere, true, &mut Running::new());
         charges.clear();
         charges
     }
 
     /// Charges to `place` what was counted since the last call. Without an exit the
     /// hypervisor's work is looked at only if `all` is asked for.
-    pub(crate) fn charge(&mut self, regimes: &[Regime], caches: Option<&Caches>, place: Place, all: bool) {
+    pub(crate) fn charge(
+        &mut self,
+        regimes: &[Regime],
+        caches: Option<&Caches>,
+        place: Place,
+        all: bool,
+        running: &mut Running,
+    ) {
         let first = self.costs.len();
         let mut any = false;
         for (i, (regime, seen)) in regimes.iter().zip(&mut self.seen).enumerate() {
@@ -193,14 +266,19 @@ impl Charges {
             *seen = now;
         }
         if any {
+            if place.code.is_kernel() {
+                self.items.extend(running.entry(place.vcpu, place.code).map(Item::Entry));
+            }
             self.items.push(Item::Cost(place));
         } else {
             self.costs.truncate(first);
         }
     }
 
-    /// A part of the stream's log, whose place among the charges matters.
-    pub(crate) fn log(&mut self, stream: u64, number: u64, bytes: &[u8]) {
+    /// A part of the stream's log, whose place among the charges matters. The kernel writes logs, so the
+    /// entry into the kernel comes before: after a record of a switch, the user code would be another task's.
+    pub(crate) fn log(&mut self, stream: u64, number: u64, bytes: &[u8], vcpu: usize, running: &mut Running) {
+        self.items.extend(running.entry(vcpu, running.code).map(Item::Entry));
         self.items.push(Item::Log { stream, number, bytes: bytes.len() });
         self.bytes.extend_from_slice(bytes);
     }
@@ -228,6 +306,7 @@ impl Charges {
                     sink(Charge::Cost(place, these));
                 }
                 Item::Restart => sink(Charge::Restart),
+                Item::Entry(entry) => sink(Charge::Entry(entry)),
                 Item::Log { stream, number, bytes: n } => {
                     let (these, rest) = bytes.split_at(n);
                     bytes = rest;

@@ -70,7 +70,7 @@ impl Tally {
     /// Counts `work` done for an access to `gva`.
     #[cold]
     pub fn note(&mut self, vcpu: usize, gva: Gva, work: &Sample) {
-        if gva.0 >> 63 == 0 && gva.0 >> 12 != self.faulted[vcpu] {
+        if !gva.is_kernel() && gva.0 >> 12 != self.faulted[vcpu] {
             self.user.add(work);
         }
     }

@@ -47,7 +47,7 @@ pub mod shadow;
 mod timeline;
 
 pub use cache::{CacheError, CacheMode};
-pub use charge::{Charge, Costs, Place};
+pub use charge::{Charge, Costs, Entry, Place};
 pub use config::{Config, Paging};
 pub use estimate::{CONFIDENCE, Mean};
 pub use exit_log::Exit;

@@ -26,7 +26,7 @@ pub(crate) struct Flames {
 
 /// The graph of extra cycles in the configuration shown; none without extra cycles.
 pub(crate) fn flames(places: &Places) -> Result<Option<Flames>, RenderError> {
-    let folded = places.places.folded(places.config, Metric::ExtraCycles);
+    let folded = places.places.folded(places.view, places.config, Metric::ExtraCycles);
     if folded.is_empty() {
         return Ok(None);
     }

@@ -121,7 +121,7 @@ pub(crate) fn render(c: &Comparison, spread: Option<&[PageTable]>) -> Result<Str
         untranslated => grouped(o.untranslated),
         wrong => failed > 0,
         placed => placement::page_table(c).map(|t| page::tables(&[t])).transpose()?,
-        places => c.places.as_ref().map(|p| p.view()),
+        places => c.places.as_ref().map(|p| p.section()),
         flames => c.places.as_ref().map(flames).transpose()?.flatten(),
         policies => evaluation(c).and_then(|e| e.programs.first()).map(policies::html_table).transpose()?,
         no_policies => c.policies.as_ref().and_then(|p| p.evaluation.as_ref().err()),

@@ -3,7 +3,7 @@
 
 use crate::terminal::plain;
 use crate::text::{grouped, wrapped};
-use bifold_attribute::{Metric, Row, Where};
+use bifold_attribute::{Metric, Row, View, Where};
 use bifold_model::{Config, Costs, Paging};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -14,16 +14,20 @@ const SHOWN: usize = 10;
 const LISTED: usize = 1000;
 /// Columns of the table.
 const WIDTH: usize = 100;
+/// The column of walk cycles.
+const WALK_CYCLES: usize = 6;
 /// Fewest columns of a shortened name.
 const SHORTEST: usize = 8;
 /// Most paths in a note.
 const NAMED: usize = 3;
 
-/// Costs by place, and the configuration in which they are shown.
+/// Costs by place, and the view and the configuration in which they are shown.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Places {
     /// The costs.
     pub places: Where,
+    /// The view of the table and of graphs. Data and the report's tables have both.
+    pub view: View,
     /// Index of the configuration that ranks the places.
     pub config: usize,
 }
@@ -31,7 +35,7 @@ pub struct Places {
 impl Places {
     /// Places ranked by `config`, or by the configuration that the verdict keeps: the cheaper mode under a hypervisor with the
     /// smallest host pages.
-    pub fn new(places: Where, config: Option<Config>) -> Places {
+    pub fn new(places: Where, view: View, config: Option<Config>) -> Places {
         let totals = places.totals();
         let modes = || {
             let all = places.configs.iter().enumerate();
@@ -43,7 +47,7 @@ impl Places {
             of_size.map(|(i, _)| i).min_by_key(|i| totals[*i].extra_cycles())
         };
         let named = config.and_then(|c| places.configs.iter().position(|o| *o == c));
-        Places { config: named.or_else(kept).unwrap_or(0), places }
+        Places { config: named.or_else(kept).unwrap_or(0), view, places }
     }
 
     /// Name of the configuration shown.
@@ -51,9 +55,9 @@ impl Places {
         self.places.configs.get(self.config).map_or(String::new(), |c| c.name())
     }
 
-    /// The most expensive rows.
-    pub(crate) fn dearest(&self) -> Vec<&Row> {
-        let mut rows = self.places.ranked(self.config, Metric::ExtraCycles);
+    /// The most expensive rows of a view.
+    fn dearest(&self, view: View) -> Vec<&Row> {
+        let mut rows = self.places.ranked(view, self.config, Metric::ExtraCycles);
         rows.truncate(SHOWN);
         rows
     }
@@ -68,11 +72,11 @@ impl Places {
     }
 
     /// The share of the shown places, in a sentence.
-    pub(crate) fn sentence(&self) -> String {
+    fn sentence(&self, view: View) -> String {
         let total = self.places.totals()[self.config].extra_cycles();
-        let rows = self.dearest();
+        let rows = self.dearest(view);
         let shown: u64 = rows.iter().map(|r| r.costs[self.config].extra_cycles()).sum();
-        let of = self.places.ranked(self.config, Metric::ExtraCycles).len();
+        let of = self.places.ranked(view, self.config, Metric::ExtraCycles).len();
         format!(
             "The {} most expensive of {} places in {} cause {:.1} % of its {} extra cycles.",
             rows.len(),
@@ -83,61 +87,72 @@ impl Places {
         )
     }
 
-    /// The table for terminals, at most 100 columns wide.
-    pub(crate) fn table(&self) -> String {
+    /// The line above the table.
+    fn heading(&self) -> String {
+        let other = match self.view {
+            View::Code => View::Cause,
+            View::Cause => View::Code,
+        };
+        format!("Costs {} (--where={}: {})", by(self.view), other.name(), by(other))
+    }
+
+    /// The table for terminals of this many columns, at most 100 wide. A narrower terminal gets no walk cycles.
+    pub(crate) fn table(&self, columns: usize) -> String {
         let head =
             ["process", "binary", "function", "mapping", "share %", "TLB misses", "walk cycles", "exits"];
+        let most = WIDTH.min(columns);
+        let shown: Vec<usize> = (0..head.len()).filter(|c| *c != WALK_CYCLES || most == WIDTH).collect();
         let mut rows = vec![head.map(String::from)];
-        rows.extend(self.dearest().into_iter().map(|r| self.cells(r).map(|cell| plain(&cell).into_owned())));
+        let dearest = self.dearest(self.view).into_iter();
+        rows.extend(dearest.map(|r| self.cells(r).map(|cell| plain(&cell).into_owned())));
         let mut widths: [usize; 8] = std::array::from_fn(|i| width(rows.iter().map(|r| &r[i])));
-        while widths.iter().sum::<usize>() + 2 * (widths.len() - 1) > WIDTH {
+        let line =
+            |widths: &[usize; 8]| shown.iter().map(|c| widths[*c]).sum::<usize>() + 2 * (shown.len() - 1);
+        while line(&widths) > most {
             let widest = (0..4).max_by_key(|i| widths[*i]).expect("four names");
             if widths[widest] <= SHORTEST {
                 break;
             }
             widths[widest] -= 1;
         }
-        let mut out = String::new();
-        for (n, row) in rows.iter().enumerate() {
-            let mut line = String::new();
-            for (i, (cell, &w)) in row.iter().zip(&widths).enumerate() {
-                let gap = if i == 0 { "" } else { "  " };
-                line += &if i < 4 {
-                    format!("{gap}{:<w$}", shortened(cell, w))
-                } else {
-                    format!("{gap}{cell:>w$}")
-                };
-            }
-            out += line.trim_end();
-            out.push('\n');
-            if n == 0 {
-                out += &"─".repeat(widths.iter().sum::<usize>() + 2 * (widths.len() - 1));
-                out.push('\n');
-            }
-        }
-        plain(&out).into_owned() + "\n" + &wrapped(&self.sentence(), 0)
+        let set = |row: &[String; 8]| {
+            let cell = |&c: &usize| match (&row[c], widths[c]) {
+                (name, w) if c < 4 => format!("{:<w$}", shortened(name, w)),
+                (count, w) => format!("{count:>w$}"),
+            };
+            shown.iter().map(cell).collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+        };
+        let under = "─".repeat(line(&widths)) + "\n";
+        let table = set(&rows[0]) + &under + &rows[1..].iter().map(set).collect::<String>();
+        wrapped(&self.heading(), 0) + &plain(&table) + "\n" + &wrapped(&self.sentence(self.view), 0)
     }
 
     /// The section of the report, for the template.
-    pub(crate) fn view(&self) -> View {
+    pub(crate) fn section(&self) -> Section {
         let totals = self.places.totals();
         let row = |row: &Row| {
             let cells = self.cells(row);
             let share = |(c, t): (&Costs, &Costs)| {
                 format!("{:.1}", 100.0 * c.extra_cycles() as f64 / t.extra_cycles().max(1) as f64)
             };
-            ViewRow {
+            SectionRow {
                 names: cells[..4].to_vec(),
                 shares: row.costs.iter().zip(&totals).map(share).collect(),
                 counts: cells[5..].to_vec(),
             }
         };
-        View {
+        let other = View::ALL.into_iter().filter(|v| *v != self.view);
+        let table = |view| SectionTable {
+            by: by(view),
+            sentence: self.sentence(view),
+            rows: self.dearest(view).into_iter().map(row).collect(),
+        };
+        Section {
             config: self.config_name(),
             configs: self.places.configs.iter().map(|c| c.name()).collect(),
-            sentence: self.sentence(),
+            by: by(self.view),
             missing: self.missing(),
-            rows: self.dearest().into_iter().map(row).collect(),
+            tables: [self.view].into_iter().chain(other).map(table).collect(),
         }
     }
 
@@ -155,15 +170,18 @@ impl Places {
         Some(format!("functions without names: {}{more}", named.join("; ")))
     }
 
-    /// The costs as data: the most expensive rows, the sum of all others, and the totals.
+    /// The costs as data: of both views the most expensive rows and the sum of all others, and the totals.
     pub(crate) fn json(&self) -> Value {
         let w = &self.places;
-        let rows = w.ranked(self.config, Metric::ExtraCycles);
-        let listed = &rows[..rows.len().min(LISTED)];
         let totals = w.totals();
+        let listed = View::ALL.map(|view| {
+            let mut rows = w.ranked(view, self.config, Metric::ExtraCycles);
+            rows.truncate(LISTED);
+            rows
+        });
         // Rows that cost nothing in this configuration may cost something in another.
-        let others: Vec<Costs> = (0..w.configs.len())
-            .map(|i| {
+        let others = |view: View, listed: &[&Row]| {
+            let rest = |i: usize| {
                 let mut rest = totals[i];
                 for row in listed {
                     let c = &row.costs[i];
@@ -174,31 +192,54 @@ impl Places {
                     rest.vmm_cycles -= c.vmm_cycles;
                 }
                 rest
-            })
-            .collect();
+            };
+            let costs: Vec<Costs> = (0..w.configs.len()).map(rest).collect();
+            json!({ "rows": w.rows(view).len() - listed.len(), "costs": costs })
+        };
+        let [code, cause] = &listed;
         json!({
+            "view": self.view.name(),
             "ranked_by": self.config_name(),
             "configs": w.configs.iter().map(|c| c.name()).collect::<Vec<_>>(),
-            "rows": listed,
-            "others": { "rows": w.rows.len() - listed.len(), "costs": others },
+            "rows": code,
+            "others": others(View::Code, code),
+            "cause_rows": cause,
+            "cause_others": others(View::Cause, cause),
             "totals": totals,
             "missing": w.missing,
         })
     }
 }
 
+/// The view in words.
+fn by(view: View) -> &'static str {
+    match view {
+        View::Code => "by the code that ran",
+        View::Cause => "by the user code that caused them",
+    }
+}
+
 /// A section of the report.
 #[derive(Debug, Serialize)]
-pub(crate) struct View {
+pub(crate) struct Section {
     config: String,
     configs: Vec<String>,
-    sentence: String,
+    /// The view of the graph.
+    by: &'static str,
     missing: Option<String>,
-    rows: Vec<ViewRow>,
+    /// A table per view, first that of the graph's view.
+    tables: Vec<SectionTable>,
 }
 
 #[derive(Debug, Serialize)]
-struct ViewRow {
+struct SectionTable {
+    by: &'static str,
+    sentence: String,
+    rows: Vec<SectionRow>,
+}
+
+#[derive(Debug, Serialize)]
+struct SectionRow {
     names: Vec<String>,
     /// Percent of each configuration's extra cycles.
     shares: Vec<String>,
@@ -225,6 +266,28 @@ fn shortened(name: &str, width: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_table_fits_a_terminal_of_80_columns_without_its_walk_cycles() {
+        let cost =
+            Costs { tlb_misses: 12_345_678, walk_cycles: 900_000_000, exits: 1_000_000, ..Costs::default() };
+        let row = Row {
+            process: "python3.11".into(),
+            binary: "libpython3.11.so.1.0".into(),
+            function: "_PyEval_EvalFrameDefault".into(),
+            mapping: "file libpython3.11.so.1.0".into(),
+            costs: vec![cost],
+        };
+        let (code, cause, missing) = (vec![row.clone()], vec![row], Vec::new());
+        let places =
+            Places::new(Where { configs: Config::ALL[..1].into(), code, cause, missing }, View::Cause, None);
+        let rows =
+            |columns| places.table(columns).lines().skip(1).take(3).map(String::from).collect::<Vec<_>>();
+        let widths = |columns| rows(columns).iter().map(|l| l.chars().count()).collect::<Vec<_>>();
+        assert_eq!((widths(80), widths(200)), (vec![80; 3], vec![100; 3]));
+        assert!(!rows(80)[0].contains("walk") && rows(200)[0].contains("walk cycles"));
+        assert!(rows(80)[2].contains("12,345,678") && rows(80)[2].ends_with("1,000,000"));
+    }
 
     #[test]
     fn a_long_name_keeps_both_its_ends() {

@@ -5,7 +5,7 @@
 
 use crate::text::{decimals, fixed, grouped, number, seconds};
 use crate::text_table::{labelled, table};
-use crate::{Comparison, Figures, Show, caches, clock, placement, policies, sampled, verdict};
+use crate::{Comparison, Figures, Show, caches, clock, placement, policies, sampled, terminal, verdict};
 use bifold_model::Sample;
 use std::fmt::Write as _;
 
@@ -18,7 +18,7 @@ pub(crate) fn render(c: &Comparison, show: Show) -> String {
     // Places are there only if a user asked for them.
     if let Some(p) = &c.places {
         let note = p.missing().map(|text| labelled("note", &text));
-        parts.push(p.table() + &note.unwrap_or_default());
+        parts.push(p.table(terminal::columns()) + &note.unwrap_or_default());
     }
     parts.extend(placement::table(c));
     if let Some(p) = &c.policies {

@@ -148,13 +148,15 @@ pub struct OutputArgs {
 
     /// Also show which processes, functions and mappings cause the cost
     ///
-    /// Each TLB miss, walk and exit is charged to the process, binary, function and mapping that caused it.
-    /// The table lists the ten most expensive in CONFIG (default: the cheaper mode with the smallest host pages, which
-    /// the verdict keeps); the report has a flame graph. Function names come from this machine's files. A recording
-    /// needs `record --where`.
-    #[arg(long = "where", id = "where", value_name = "CONFIG", num_args = 0..=1, require_equals = true,
-          default_missing_value = "")]
-    pub place: Option<String>,
+    /// Each TLB miss, walk and exit is charged to a process, binary, function and mapping. LIST has at most one of
+    /// `cause` (the default), which charges the work of the guest's kernel to the user function that entered the kernel,
+    /// and `code`, which charges the work to the kernel's own function. LIST can also name the configuration in which the
+    /// table ranks places, such as `code,shadow-4k` (default: the cheaper mode with the smallest host pages, which the
+    /// verdict keeps). The table lists the ten most expensive places; the report has both tables and a flame graph. Function
+    /// names come from this machine's files. A recording needs `record --where`.
+    #[arg(long = "where", id = "where", value_name = "LIST", num_args = 0..=1, require_equals = true,
+          value_delimiter = ',', default_missing_value = "")]
+    pub place: Vec<String>,
 
     /// With --where: also write stacks for flame-graph tools, `process;binary;function;mapping COUNT` per
     /// line

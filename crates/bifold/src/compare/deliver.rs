@@ -38,7 +38,7 @@ pub fn run(mut plan: Plan) -> anyhow::Result<Status> {
         Format::Table => comparison.render_table(plan.show),
         format => comparison.render(format)?,
     };
-    let stacks = comparison.places.as_ref().map(|p| p.places.folded(p.config, plan.count));
+    let stacks = comparison.places.as_ref().map(|p| p.places.folded(p.view, p.config, plan.count));
     let notes = plan.run.notes.notes;
     let mut delivery = Delivery::new(notes);
     delivery.data(&text, output);

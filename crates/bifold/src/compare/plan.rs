@@ -8,10 +8,10 @@ use super::guest::GuestArgs;
 use super::placement::PlacementArgs;
 use crate::console::{distinct, named, not_stdout};
 use crate::run::source::{EventSource, Guest, Recording};
-use crate::run::{self, InConfig, ModelArgs, Notes, profile_file};
+use crate::run::{self, ModelArgs, Notes, Shown, profile_file};
 use crate::usage::UsageError;
 use anyhow::anyhow;
-use bifold_attribute::Metric;
+use bifold_attribute::{Metric, View};
 use bifold_model::{Config, Paging, Profile};
 use bifold_policy::replay_check::OnLine;
 use bifold_report::{Format, Show, shell_words};
@@ -210,7 +210,7 @@ fn events(
         }
         both_modes(option, &plan.configs)?;
     }
-    if plan.sample.is_some() && show.place.is_some() {
+    if plan.sample.is_some() && !show.place.is_empty() {
         let problem = "charges every access, and a sampled run has only some: leave out --sample";
         return Err(UsageError::conflict("--where", problem).into());
     }
@@ -249,21 +249,29 @@ fn only_whole_runs(args: &PlacementArgs, run: &run::Plan) -> Result<(), UsageErr
     Err(UsageError::conflict("--placement", problem))
 }
 
-/// The configuration of `--where`. Asks the source for events that say who runs.
+/// The view and the configuration of `--where`. Asks the source for events that say who runs.
 fn places(
     show: &OutputArgs,
     configs: &[Config],
     source: &mut dyn EventSource,
-) -> anyhow::Result<Option<InConfig>> {
-    let Some(name) = &show.place else { return Ok(None) };
-    let config = Config::from_name(name).filter(|c| configs.contains(c));
-    if config.is_none() && !name.is_empty() {
-        let names: Vec<String> = configs.iter().map(|c| c.name()).collect();
-        let problem = format!("there is no such configuration: use {}", names.join(", "));
-        return Err(UsageError::value(format!("--where={name}"), problem).into());
+) -> anyhow::Result<Option<Shown>> {
+    if show.place.is_empty() {
+        return Ok(None);
+    }
+    let mut shown = Shown { view: View::Cause, config: None };
+    for name in show.place.iter().filter(|n| !n.is_empty()) {
+        if let Some(view) = View::ALL.into_iter().find(|v| v.name() == name) {
+            shown.view = view;
+        } else if let Some(config) = Config::from_name(name).filter(|c| configs.contains(c)) {
+            shown.config = Some(config);
+        } else {
+            let names: Vec<String> = configs.iter().map(|c| c.name()).collect();
+            let problem = format!("use cause, code or a configuration: {}", names.join(", "));
+            return Err(UsageError::value(format!("--where={name}"), problem).into());
+        }
     }
     source.attribute()?;
-    Ok(Some(InConfig(config)))
+    Ok(Some(shown))
 }
 
 /// The plan of either verb: a run that is made once, and what is written of it.

@@ -13,7 +13,7 @@ pub use args::{ModelArgs, configs, profile_file};
 
 use crate::console::{Progress, note, note_file};
 use crate::status::Status;
-use bifold_attribute::Attribution;
+use bifold_attribute::{Attribution, View};
 use bifold_guest::{GuestError, Written};
 use bifold_model::{CacheMode, Config, Frames, Model, Options, Outcome, PlacementOptions, Profile};
 use bifold_policy::Timeline;
@@ -52,8 +52,8 @@ pub struct Plan {
     pub on_line: Vec<OnLine>,
     /// File for a recording of the events.
     pub record: Option<PathBuf>,
-    /// The configuration for costs by place (`--where`); none without them.
-    pub places: Option<InConfig>,
+    /// What is shown of costs by place (`--where`); none without them.
+    pub places: Option<Shown>,
     /// Windows of a sampled run.
     pub sample: Option<Windows>,
     /// Windows to which a whole run's events are thinned.
@@ -64,9 +64,14 @@ pub struct Plan {
     pub notes: Notes,
 }
 
-/// The configuration in which costs by place are shown; none for the one that the verdict keeps.
+/// What is shown of costs by place.
 #[derive(Debug, Clone, Copy)]
-pub struct InConfig(pub Option<Config>);
+pub struct Shown {
+    /// By the code that ran, or by the code that caused the cost.
+    pub view: View,
+    /// The configuration; none for the one that the verdict keeps.
+    pub config: Option<Config>,
+}
 
 /// The kinds of notes that stderr gets.
 #[derive(Debug, Clone, Copy)]
@@ -205,7 +210,8 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
     };
     let (written, kept, short_of_memory) = (ending.written, ending.kept, ending.short_of_memory);
     let outcome = feed.model.finish();
-    let places = feed.places.zip(plan.places).map(|(p, InConfig(config))| Places::new(p.finish(), config));
+    let places =
+        feed.places.zip(plan.places).map(|(p, shown)| Places::new(p.finish(), shown.view, shown.config));
     Ok(Carried { meta, outcome, places, written, kept, short_of_memory, failure: ending.failure })
 }
 

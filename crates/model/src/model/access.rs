@@ -115,7 +115,7 @@ impl Model {
                     i += 1;
                 }
                 kind::BLOCK => {
-                    self.vcpus[self.current].code = Gva(head_va(w));
+                    self.vcpus[self.current].running.block(Gva(head_va(w)));
                     i += 1;
                 }
                 _ => {
@@ -145,7 +145,7 @@ impl Model {
         watched: u64,
     ) -> usize {
         let Model { vcpus, current, caches, places, has_code, common, .. } = self;
-        let Vcpu { filters: [data, code], time, generation, code: block, .. } = &mut vcpus[*current];
+        let Vcpu { filters: [data, code], time, generation, running, .. } = &mut vcpus[*current];
         let settled = |w: u64, write: bool, places: &Option<Box<Places>>| {
             let known = |p: &Places| p.knows(*current, Gva(head_va(w)), *generation);
             if PLACED && !places.as_deref().is_some_and(known) {
@@ -178,7 +178,7 @@ impl Model {
                 }
                 kind::FETCH if !*has_code || code.hit(page, false, *time + 1) => {}
                 kind::BLOCK => {
-                    *block = Gva(head_va(w));
+                    running.block(Gva(head_va(w)));
                     i += 1;
                     continue;
                 }
@@ -348,9 +348,10 @@ impl Model {
             }
         }
         if let (Some(charges), Some(miss)) = (charges, &miss) {
-            let code = if kind == AccessKind::Fetch { gva } else { vcpus[vcpu].code };
+            let running = &mut vcpus[vcpu].running;
+            let code = if kind == AccessKind::Fetch { gva } else { running.code };
             let place = Place { vcpu, code, data: Some(gva), size: Some(miss.leaf.size) };
-            charges.charge(regimes, caches.as_deref(), place, false);
+            charges.charge(regimes, caches.as_deref(), place, false, running);
         }
         if split {
             self.fill_split(side, gva);

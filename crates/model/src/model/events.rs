@@ -71,7 +71,8 @@ impl Model {
             Event::Gap(code) => self.gap(code),
             Event::Log { stream, number, bytes, data } => {
                 if let Some(charges) = &mut self.charges {
-                    charges.log(stream, number, &log_bytes(data)[..bytes]);
+                    let running = &mut self.vcpus[vcpu].running;
+                    charges.log(stream, number, &log_bytes(data)[..bytes], vcpu, running);
                 }
             }
             // Accesses and blocks are taken in `consume`.
@@ -88,8 +89,13 @@ impl Model {
                 Event::Invlpg(gva) | Event::Fault { gva, .. } => Some(Gva(gva)),
                 _ => return,
             };
-            let place = Place { vcpu, code: self.vcpus[vcpu].code, data, size: None };
-            charges.charge(&self.regimes, self.caches.as_deref(), place, true);
+            let running = &mut self.vcpus[vcpu].running;
+            let place = Place { vcpu, code: running.code, data, size: None };
+            charges.charge(&self.regimes, self.caches.as_deref(), place, true, running);
+            // Only now: the exit that delivers the fault is charged to the code that faulted.
+            if let Event::Fault { gva, error } = event {
+                running.fault(Gva(gva), error);
+            }
         }
     }
 

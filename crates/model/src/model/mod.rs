@@ -14,7 +14,7 @@ mod sampled;
 mod switched;
 
 use crate::cache::{CacheMode, Caches, Draws};
-use crate::charge::{Charge, Charges, Place};
+use crate::charge::{Charge, Charges, Place, Running};
 use crate::exit_log::ExitLog;
 use crate::guest::GuestTables;
 use crate::host::Frames;
@@ -25,7 +25,7 @@ use crate::regime::Regime;
 use crate::timeline::{Shared, Timeline, counts};
 use crate::{Config, Exit, Outcome, Profile, Sample};
 use bifold_mmu::format::X86_64_4_LEVEL;
-use bifold_mmu::{Filter, Gpa, Gva, Side, Tlb};
+use bifold_mmu::{Filter, Gpa, Side, Tlb};
 use groups::Group;
 use sampled::Sampled;
 use switched::Switched;
@@ -79,8 +79,8 @@ struct Vcpu {
     root: Gpa,
     started: bool,
     cr4: Option<u64>,
-    /// Start of the block of code that runs, if the stream tells it.
-    code: Gva,
+    /// The code that runs, if the stream tells it.
+    running: Running,
     /// Data and code.
     filters: [Filter; 2],
     /// Accesses and fetches so far: the clock of recency.
@@ -172,7 +172,7 @@ impl Model {
                     root: Gpa(0),
                     started: false,
                     cr4: None,
-                    code: Gva(0),
+                    running: Running::new(),
                     filters: Default::default(),
                     time: 0,
                     spaces: Spaces::new(profile.cpu.pcid),
@@ -269,10 +269,10 @@ impl Model {
     /// called after every [`Model::consume`]: charges take memory until they are taken.
     pub fn take_charges(&mut self, sink: &mut dyn FnMut(Charge<'_>)) {
         // What no access and no instruction brought; the model knows of nothing such.
-        let v = &self.vcpus[self.current];
-        let rest = Place { vcpu: v.index, code: v.code, data: None, size: None };
+        let v = &mut self.vcpus[self.current];
+        let rest = Place { vcpu: v.index, code: v.running.code, data: None, size: None };
         if let Some(charges) = &mut self.charges {
-            charges.charge(&self.regimes, self.caches.as_deref(), rest, true);
+            charges.charge(&self.regimes, self.caches.as_deref(), rest, true, &mut v.running);
             charges.take(sink);
         }
     }

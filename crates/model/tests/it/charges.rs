@@ -6,7 +6,7 @@ use crate::random::cases;
 use crate::reference::WRITE;
 use crate::stream::{NESTED_4K, Stream};
 use bifold_mmu::{Gva, PageSize};
-use bifold_model::{Charge, Config, Costs, Model, Options, Paging, Place, Profile, Switching};
+use bifold_model::{Charge, Config, Costs, Entry, Model, Options, Paging, Place, Profile, Switching};
 use bifold_trace::event::{LOG_WORDS, log};
 use bifold_trace::{Event, Generator, decode};
 use proptest::prelude::*;
@@ -103,6 +103,7 @@ fn charges(model: &mut Model) -> Vec<Charged> {
     let mut out = Vec::new();
     model.take_charges(&mut |charge| {
         out.push(match charge {
+            Charge::Entry(_) => return,
             Charge::Cost(place, costs) => {
                 (Some(place), costs.iter().map(|c| (c.tlb_misses, c.exits)).collect(), Vec::new())
             }
@@ -163,4 +164,68 @@ fn a_charge_names_the_block_the_address_and_the_guests_page() {
     // The guest's own fault exits under shadow paging only.
     assert_eq!(got[4].1, [(0, 0), (0, 1)]);
     assert!(charges(&mut model).is_empty());
+}
+
+#[test]
+fn an_entry_into_the_kernel_is_told_once_before_the_kernels_first_charge_or_log() {
+    const KERNEL: u64 = 0xffff_ffff_8100_0000;
+    let mut s = Stream::new();
+    let root = s.table(4);
+    for n in 0..9 {
+        s.map(root, n << 12, 1, (0x2000 + n) << 12 | WRITE);
+    }
+    let data = [0; LOG_WORDS];
+    let s = s.start(root).and(&[
+        // Nobody knows yet from where the kernel was entered.
+        Event::Block(KERNEL),
+        Event::Load(0),
+        // A fault of user code, whose handler costs something in its second block only.
+        Event::Block(0x1000),
+        Event::Fault { gva: 0x5000, error: 4 },
+        Event::Block(KERNEL + 0x10),
+        Event::Load(0),
+        Event::Block(KERNEL + 0x20),
+        Event::Load(0x1000),
+        Event::Load(0x2000),
+        // A call that writes a log. A fault of the kernel's own is no entry.
+        Event::Block(0x3000),
+        Event::Block(KERNEL + 0x30),
+        Event::Log { stream: log::PERF, number: 0, bytes: 1, data: &data },
+        Event::Fault { gva: 0x6000, error: 0 },
+        Event::Load(0x3000),
+        Event::Vcpu(1),
+        Event::Cr3(root << 12),
+        Event::Block(KERNEL + 0x40),
+        Event::Load(0x4000),
+    ]);
+    let profile = Profile::load("i5-7600", &[]).unwrap();
+    let options = Options { configs: vec![NESTED_4K], vcpus: 2, ..Options::default() };
+    let mut model = Model::new(&profile, options);
+    model.charge();
+    model.consume(&s.words).unwrap();
+    let mut got = Vec::new();
+    model.take_charges(&mut |charge| {
+        got.push(match charge {
+            Charge::Entry(entry) => Ok(entry),
+            Charge::Cost(place, _) => Err(place.data.map_or(0, |d| d.0)),
+            Charge::Log { .. } => Err(1),
+            Charge::Restart => unreachable!("no region begins"),
+        });
+    });
+    let entry = |user, fault: Option<u64>, kernel| {
+        Ok(Entry { vcpu: 0, user: Gva(user), fault: fault.map(Gva), kernel: Gva(kernel) })
+    };
+    let expected = [
+        Err(0),
+        Err(0x5000),
+        entry(0x1000, Some(0x5000), KERNEL + 0x10),
+        Err(0x1000),
+        Err(0x2000),
+        entry(0x3000, None, KERNEL + 0x30),
+        Err(1),
+        Err(0x6000),
+        Err(0x3000),
+        Err(0x4000),
+    ];
+    assert_eq!(got, expected);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A comparison made by hand: a compiler in a guest, with round numbers.
 
-use bifold_attribute::{Missing, Row, Where};
+use bifold_attribute::{Missing, Row, View, Where};
 use bifold_model::{
     Config, ConfigOutcome, Costs, Outcome, Paging, Placed, PlacedCycles, PlacedFacts, Placement, Profile,
     Sample, Split,
@@ -177,10 +177,14 @@ pub fn places(n: u64) -> Places {
     };
     let missing = ["/opt/a/b", "/tmp/x", "/tmp/y", "/tmp/z"]
         .map(|p| Missing { path: p.into(), why: "cannot be read here" });
-    Places::new(
-        Where { configs: Config::ALL.into(), rows: (0..n).map(row).collect(), missing: missing.into() },
-        None,
-    )
+    let code: Vec<Row> = (0..n).map(row).collect();
+    // The kernel's work is caused by the first place.
+    let mut cause: Vec<Row> = code.iter().filter(|r| r.binary != "kernel").cloned().collect();
+    for kernel in code.iter().filter(|r| r.binary == "kernel") {
+        cause[0].costs.iter_mut().zip(&kernel.costs).for_each(|(sum, c)| sum.add(c));
+    }
+    let places = Where { configs: Config::ALL.into(), code, cause, missing: missing.into() };
+    Places::new(places, View::Cause, None)
 }
 
 /// Two policies over the comparison's 4 KB pair, and a replay that is off.

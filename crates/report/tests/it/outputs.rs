@@ -2,6 +2,7 @@
 //! What each output says, and that the JSON is as its schema describes it.
 
 use crate::fixture::{comparison, place, places, policies};
+use bifold_attribute::View;
 use bifold_model::{Config, Outcome, Sample};
 use bifold_report::{Comparison, Figures, Format, Input, Partial, RunPolicies, Show};
 use bifold_trace::CommandExit;
@@ -56,6 +57,20 @@ fn table_with_places() {
 }
 
 #[test]
+fn the_table_of_places_says_which_view_it_has_and_the_report_has_both() {
+    let mut c = comparison();
+    c.places = Some(places(30));
+    let page = c.render_html().unwrap();
+    let [cause, code] =
+        ["<h3>Costs by the user code", "<h3>Costs by the code that ran"].map(|h| page.find(h).unwrap());
+    assert!(cause < code && !page[cause..code].contains("clear_page") && page[code..].contains("clear_page"));
+    c.places.as_mut().unwrap().view = View::Code;
+    let table = c.render(Format::Table).unwrap();
+    let table = table.split_once("\nCosts by the code that ran (--where=cause:").unwrap().1;
+    assert!(table.contains("clear_page"), "{table}");
+}
+
+#[test]
 fn placements_have_a_table_rows_and_a_part_of_the_page() {
     let mut c = short();
     assert!(!c.render(Format::Table).unwrap().contains("remote"));
@@ -83,13 +98,16 @@ fn places_in_json_sum_to_their_totals_and_are_ranked() {
     let places = &v["where"];
     // The mode that the verdict keeps on 4 KB host pages.
     assert_eq!(places["ranked_by"], "nested-4k");
-    let rows = places["rows"].as_array().unwrap();
-    assert_eq!((rows.len(), &places["others"]["rows"]), (1000, &json!(1000)));
-    for (i, total) in places["totals"].as_array().unwrap().iter().enumerate() {
-        for (name, total) in total.as_object().unwrap() {
-            let listed: u64 = rows.iter().map(|r| r["costs"][i][name].as_u64().unwrap()).sum();
-            let others = places["others"]["costs"][i][name].as_u64().unwrap();
-            assert_eq!(Some(listed + others), total.as_u64(), "{i} {name}");
+    assert_eq!(places["view"], "cause");
+    for (rows, others, rest) in [("rows", "others", 1000), ("cause_rows", "cause_others", 333)] {
+        let (rows, others) = (places[rows].as_array().unwrap(), &places[others]);
+        assert_eq!((rows.len(), &others["rows"]), (1000, &json!(rest)));
+        for (i, total) in places["totals"].as_array().unwrap().iter().enumerate() {
+            for (name, total) in total.as_object().unwrap() {
+                let listed: u64 = rows.iter().map(|r| r["costs"][i][name].as_u64().unwrap()).sum();
+                let others = others["costs"][i][name].as_u64().unwrap();
+                assert_eq!(Some(listed + others), total.as_u64(), "{i} {name}");
+            }
         }
     }
 }

@@ -170,7 +170,7 @@ pub enum Event<'a> {
         data: &'a [u64; LOG_WORDS],
     },
     /// The block of code at this GVA makes the accesses and instructions that follow. Only in streams
-    /// captured for attribution, and only for blocks that cause events.
+    /// captured for attribution, and only for blocks that cause events or call the kernel.
     Block(u64),
     /// The stream of a region or a sample enters its next part (see [`gap`]).
     Gap(u64),
