@@ -62,7 +62,9 @@ pub(crate) fn head(c: &Comparison) -> String {
             o.seed
         ),
     ));
-    lines.extend(o.backed.then(|| ("memory", "backed by the host from the start, as in a long-lived VM".into())));
+    lines.extend(
+        o.backed.then(|| ("memory", "backed by the host from the start, as in a long-lived VM".into())),
+    );
     lines.extend(caches::line(c).map(|text| ("caches", text)));
     let mut run = format!(
         "{} instructions, {} accesses, {} ideal",
@@ -111,7 +113,8 @@ fn costs(c: &Comparison) -> String {
     for (row, r) in cells.iter_mut().zip(rows) {
         row.push(grouped(r.total.all_exits()));
     }
-    let mut head: Vec<&str> = ["\nconfiguration"].into_iter().chain(columns.iter().map(|(name, _)| *name)).collect();
+    let mut head: Vec<&str> =
+        ["\nconfiguration"].into_iter().chain(columns.iter().map(|(name, _)| *name)).collect();
     head.push("exits\ncount");
     if c.outcome.caches.is_some() {
         // With the digits of the overhead.

@@ -143,7 +143,11 @@ enum Verb {
     },
     /// The VM that a case of `switch` kills.
     #[command(hide = true)]
-    SwitchVictim,
+    SwitchVictim {
+        /// 4 KB pages of the guest's data.
+        #[arg(default_value_t = 1024)]
+        pages: u64,
+    },
     /// Another user's attempt, for a case of `switch`.
     #[command(hide = true)]
     SwitchAs { user: u32, file: std::path::PathBuf },
@@ -226,7 +230,7 @@ fn run(args: Args) -> Result<bool> {
         Verb::FuzzRound { seed, millis, limit, close } => {
             fuzz::child(seed, millis, close, limit).map(|()| true)
         }
-        Verb::SwitchVictim => switch::victim().map(|()| true),
+        Verb::SwitchVictim { pages } => switch::victim(pages).map(|()| true),
         Verb::SwitchAs { user, file } => switch::as_other_user(user, &file).map(|()| true),
         Verb::Predict { guests } => {
             for guest in guests::named(&guests) {

@@ -3,7 +3,7 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -292,8 +292,8 @@ pub fn two_writers(n: &mut Notes) -> Result<()> {
 }
 
 /// The program that `killed` and `closed` start and kill. It prints the path of its mode file and runs all vCPUs.
-pub fn victim() -> Result<()> {
-    let m = Machine::new(MachineSpec { vcpus: 3, ..MachineSpec::default() })?;
+pub fn victim(pages: u64) -> Result<()> {
+    let m = Machine::new(MachineSpec { vcpus: 3, pages, large: pages > 100_000, ..MachineSpec::default() })?;
     for v in 0..m.len() {
         m.spin(v)?;
     }
@@ -302,15 +302,22 @@ pub fn victim() -> Result<()> {
     Ok(())
 }
 
-pub fn killed(n: &mut Notes) -> Result<()> {
+/// Starts a process with a VM, and waits for it. Returns the process, and the VM's file of the mode.
+pub(super) fn start_victim(pages: u64) -> Result<(Child, String)> {
     use std::io::{BufRead, BufReader};
+    let mut child = Command::new(std::env::current_exe()?)
+        .args(["switch-victim", &pages.to_string()])
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut path = String::new();
+    BufReader::new(child.stdout.take().context("no pipe")?).read_line(&mut path)?;
+    Ok((child, path.trim().to_owned()))
+}
+
+pub fn killed(n: &mut Notes) -> Result<()> {
     let mut switched = 0;
     for round in 0..50u64 {
-        let mut child =
-            Command::new(std::env::current_exe()?).arg("switch-victim").stdout(Stdio::piped()).spawn()?;
-        let mut path = String::new();
-        BufReader::new(child.stdout.take().context("no pipe")?).read_line(&mut path)?;
-        let path = path.trim().to_owned();
+        let (mut child, path) = start_victim(1024)?;
         let switcher = std::thread::spawn({
             let path = path.clone();
             move || {

@@ -224,3 +224,66 @@ pub fn supply(fd: &OwnedFd, start: u64) -> Result<()> {
         Zero { start, len: 4096, mode: 0, zeroed: 0 },
     )
 }
+
+/// A cgroup of this case; it goes when it is dropped, if its processes have gone.
+struct Cgroup(std::path::PathBuf);
+
+impl Cgroup {
+    fn new(root: &Path, name: &str) -> Result<Cgroup> {
+        let dir = root.join(name);
+        fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+        Ok(Cgroup(dir))
+    }
+
+    fn take(&self, pid: u32) -> Result<()> {
+        Ok(fs::write(self.0.join("cgroup.procs"), pid.to_string())?)
+    }
+
+    /// Bytes of kernel memory that were charged to it.
+    fn kernel(&self) -> Result<u64> {
+        let stat = fs::read_to_string(self.0.join("memory.stat"))?;
+        let of = stat.lines().find_map(|l| l.strip_prefix("kernel "));
+        Ok(of.context("memory.stat has no line of kernel memory")?.parse()?)
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// The reverse maps of a VM are allocated by the process that switches it, such as the daemon. They belong to the VM: its
+/// cgroup pays for them, and the daemon's limit does not end the daemon.
+pub fn charged(n: &mut Notes) -> Result<()> {
+    const PAGES: u64 = 1 << 18;
+    // An entry of 8 bytes for each page. The kernel charges in batches of 256 KB per CPU.
+    const MAPS: u64 = 8 * PAGES;
+    const BATCHES: u64 = 1 << 20;
+    let root = Path::new("/tmp/switch-cgroups");
+    fs::create_dir_all(root)?;
+    let mounted = rustix::mount::mount("cgroup2", root, "cgroup2", rustix::mount::MountFlags::empty(), None);
+    if mounted.is_err() || fs::write(root.join("cgroup.subtree_control"), "+memory").is_err() {
+        n.skip("this kernel has no memory cgroups");
+        return Ok(());
+    }
+    let (vm, switcher) = (Cgroup::new(root, "vm")?, Cgroup::new(root, "switcher")?);
+    let (mut child, path) = super::control::start_victim(PAGES)?;
+    let run = (|| {
+        vm.take(child.id())?;
+        switcher.take(std::process::id())?;
+        let before = (vm.kernel()?, switcher.kernel()?);
+        fs::write(&path, "shadow")?;
+        let after = (vm.kernel()?, switcher.kernel()?);
+        Ok::<_, anyhow::Error>((after.0.saturating_sub(before.0), after.1.saturating_sub(before.1)))
+    })();
+    fs::write(root.join("cgroup.procs"), std::process::id().to_string())?;
+    child.kill()?;
+    child.wait()?;
+    let (of_vm, of_switcher) = run?;
+    n.number("charged to the VM", of_vm);
+    n.number("charged to the switcher", of_switcher);
+    n.expect(of_vm + BATCHES >= MAPS, || format!("the VM's cgroup got {of_vm} bytes of {MAPS}"));
+    n.expect(of_switcher <= BATCHES, || format!("the switcher's cgroup got {of_switcher} bytes"));
+    Ok(())
+}

@@ -96,7 +96,7 @@ const fn case(name: &'static str, about: &'static str, run: fn(&mut Notes) -> Re
 }
 
 /// All cases. Cases that take minutes under emulation run only by name.
-pub static ALL: [Case; 46] = [
+pub static ALL: [Case; 47] = [
     case("cap", "the capability chooses the mode of a VM before its first vCPU, and later", control::cap),
     case("words", "unknown words, other users and modes that are there already", control::words),
     case("refuse", "a vCPU that is a hypervisor itself keeps its mode; all is as before", control::refuse),
@@ -171,6 +171,7 @@ pub static ALL: [Case; 46] = [
     case("notifiers", "pages taken away during the stay are gone from the kept tables", memory::notifiers),
     case("dirty-log", "no write is missed by the dirty log in either mode and in between", memory::dirty_log),
     case("slots", "memory slots added, removed and moved in either mode", memory::slots),
+    case("charged", "reverse maps are charged to the VM's cgroup, not the switcher's", host::charged),
     case("ksm", "the host merges and unmerges pages in either mode", host::ksm),
     case("pageout", "the host swaps or drops pages in either mode", host::pageout),
     case("thp-split", "the host splits huge pages in either mode", host::split),
