@@ -180,8 +180,9 @@ fn dirty_log(vm: &impl AsRawFd, buffer: u64) -> Result<()> {
 pub fn drop_wait(n: &mut Notes) -> Result<()> {
     const NUMBERS: [u64; 3] = [1000, 4000, 16_000];
     // A kernel of kernel/debug-kernel checks each of its accesses to memory.
-    let limit = Duration::from_millis(if crate::vm::host_kernel()?.contains("bifold") { 20 } else { 5 });
-    let mut worst = Vec::new();
+    let checks = crate::vm::host_kernel()?.contains("bifold");
+    let limit = Duration::from_millis(if checks { 20 } else { 5 });
+    let mut grown = Vec::new();
     for number in NUMBERS {
         let m = Machine::new(MachineSpec { pages: 2 * NUMBERS[2] + 512, ..MachineSpec::default() })?;
         // More than KVM keeps by itself for this much memory.
@@ -209,15 +210,17 @@ pub fn drop_wait(n: &mut Notes) -> Result<()> {
         n.number(format!("{number}_wait_us"), us(during.worst));
         n.number(format!("{number}_wait_late_us"), us(during.late));
         n.number(format!("{number}_wait_at_us"), us(during.at));
+        // On 6.12 with KASAN the thread itself ran up to 6 ms late at 16,000 pages, and then waited 0.4 ms. What kept it from its
+        // CPU is not known; it is not the lock, which is what this looks at.
+        grown.push(if checks { during.worst.saturating_sub(during.late) } else { during.worst });
         let (during, idle) = (during.worst, idle.worst);
         n.number(format!("{number}_wait_idle_us"), us(idle));
         n.expect(during < idle + limit, || {
             format!("{number} shadow pages: the notifier waited {during:?}, and {idle:?} without a switch")
         });
-        worst.push(during);
     }
     // Growing with the number, 16 times the pages would be 16 times the wait.
-    n.expect(worst[2] < 2 * worst[0] + Duration::from_millis(2), || format!("it grows: {worst:?}"));
+    n.expect(grown[2] < 2 * grown[0] + Duration::from_millis(2), || format!("it grows: {grown:?}"));
     Ok(())
 }
 
