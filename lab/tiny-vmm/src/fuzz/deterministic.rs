@@ -125,6 +125,17 @@ fn known_reason(step: &Step, a: &Seen, b: &Seen, shadow: bool) -> Option<&'stati
     if matches!(step, Step::Smm { on: true, .. }) && shadow && smm {
         return Some("system management mode by user space without paging, in shadow paging");
     }
+    // Neither single steps nor rare instructions are as a processor's in the emulator of real mode: DR6 has no BS, and an
+    // instruction may be an undefined one.
+    const DR6_BS: u64 = 1 << 14;
+    let real =
+        |single: bool| matches!(step, Step::Run(run) if run.width == Width::Real && run.single >= single);
+    let stepped = a.get("dr6").zip(b.get("dr6")).is_some_and(|(a, b)| a == b | DR6_BS && a != b);
+    if shadow && real(true) && stepped || shadow && real(false) && unknown {
+        return Some(
+            "a single step, or an instruction that the emulator does not know, in emulated real mode",
+        );
+    }
     // The emulator masks no NMIs while the handler of one runs (vmx_inject_nmi in the kernel's vmx.c).
     let masked = |s: &Seen| s.get("nmi").is_some_and(|n| n & 1 != 0);
     if matches!(step, Step::Run(run) if run.width == Width::Real) && shadow && masked(a) && !masked(b) {

@@ -76,17 +76,19 @@ fn segment(s: &mut Seen, names: [&'static str; 4], g: &kvm_segment) {
     s.add(names[0], g.selector.into());
     s.add(names[1], g.base);
     s.add(names[2], g.limit.into());
-    let bits = [g.type_, g.present, g.dpl, g.db, g.s, g.l, g.g, g.avl, g.unusable];
+    // The type of a segment that is not usable means nothing, and KVM sets its accessed bit with the registers.
+    let kind = if g.unusable == 0 { g.type_ } else { 0 };
+    let bits = [kind, g.present, g.dpl, g.db, g.s, g.l, g.g, g.avl, g.unusable];
     s.add(names[3], bits.iter().fold(0, |all, b| all << 4 | u64::from(*b)));
 }
 
 fn sregs(s: &mut Seen, r: &kvm_sregs) {
     // Nothing looks at the type of CS in real mode, and what a far jump makes of it differs: Bochs makes it data, KVM's
-    // emulator leaves it code.
-    const CR0_PE: u64 = 1;
+    // emulator leaves it code. The type stays when the guest enters protected mode.
+    const CR0_PG: u64 = 1 << 31;
     const EXECUTABLE: u8 = 8;
     let mut cs = r.cs;
-    cs.type_ |= if r.cr0 & CR0_PE == 0 { EXECUTABLE } else { 0 };
+    cs.type_ |= if r.cr0 & CR0_PG == 0 { EXECUTABLE } else { 0 };
     segment(s, ["cs", "cs.base", "cs.limit", "cs.bits"], &cs);
     segment(s, ["ds", "ds.base", "ds.limit", "ds.bits"], &r.ds);
     segment(s, ["es", "es.base", "es.limit", "es.bits"], &r.es);
