@@ -22,8 +22,7 @@ impl Comparison {
     /// command did before its region.
     pub(crate) fn began_cold(&self) -> bool {
         let region = self.meta.guest.as_ref().and_then(|g| g.region.as_deref());
-        // A region that begins with the command has a length alone.
-        region.is_some_and(|r| !r.starts_with("for ")) && self.outcome.before_region.is_none()
+        bifold_trace::region_begins_later(region) && self.outcome.before_region.is_none()
     }
 
     /// Number of self-checks made, and number of self-checks that failed.

@@ -187,7 +187,7 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
     if let Some(e) = ending.failure.take_if(|_| nothing || hidden) {
         return Err(e);
     }
-    let later = header.source.region.as_ref().is_some_and(|r| !r.starts_with("for "));
+    let later = bifold_trace::region_begins_later(header.source.region.as_deref());
     if plan.source.live() && later && feed.model.before_region().is_none() {
         anyhow::bail!("nothing was recorded: the command was stopped before its region began");
     }

@@ -33,6 +33,30 @@ fn table_of_a_partial_run_whose_checks_failed() {
 }
 
 #[test]
+fn a_region_that_a_cold_vm_began_has_a_warning_and_no_verdict() {
+    let of = |region: &str, before| {
+        let mut c = comparison();
+        c.meta.guest.as_mut().unwrap().region = Some(region.into());
+        c.outcome.before_region = before;
+        c.render(Format::Table).unwrap()
+    };
+    let cold = of("after 5 instructions", None);
+    assert!(cold.contains("WARNING  the region began in a cold VM"), "{cold}");
+    assert!(cold.contains("verdict  None, because") && !cold.contains("holds"), "{cold}");
+    let warm = of("after 5 instructions", Some(5));
+    assert!(!warm.contains("cold VM") && warm.contains("(5 instructions came before)"), "{warm}");
+    assert!(!of("for 5 instructions", None).contains("cold VM"));
+}
+
+#[test]
+fn table_of_a_vm_whose_memory_is_backed_has_no_estimate_of_one() {
+    let mut c = comparison();
+    c.outcome.backed = true;
+    let table = c.render(Format::Table).unwrap();
+    assert!(table.contains("memory   backed by the host") && !table.contains("lived %"), "{table}");
+}
+
+#[test]
 fn table_with_all_parts() {
     let mut c = comparison();
     c.policies = Some(policies());

@@ -78,10 +78,17 @@ pub struct Source {
     /// Whether the stream has logs of tasks and mappings ([`Event::Log`](crate::Event::Log)).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub attributed: bool,
-    /// The part of the command that was recorded, in words; `None` for the whole command.
+    /// The part of the command that was recorded, in words; `None` for the whole command. See
+    /// [`region_begins_later`].
     pub region: Option<String>,
     /// The windows in which accesses were recorded; `None` if every access was.
     pub sample: Option<Windows>,
+}
+
+/// Whether a region, in the words of [`Source::region`], begins later than its command. A region that begins with the command
+/// has a length alone. Headers have nothing but the words.
+pub fn region_begins_later(region: Option<&str>) -> bool {
+    region.is_some_and(|words| !words.starts_with("for "))
 }
 
 /// The trailer: how a recording ended.

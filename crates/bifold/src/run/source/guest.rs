@@ -173,6 +173,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn only_a_region_with_a_length_alone_begins_with_its_command() {
+        let later = |r: Region| bifold_trace::region_begins_later(region(&r).as_deref());
+        assert!(!later(Region::default()) && !later(Region { length: Some(5), ..Region::default() }));
+        assert!(later(Region { skip: 5, length: Some(5), ..Region::default() }));
+        assert!(later(Region { begin: Begin::Marker, ..Region::default() }));
+        assert!(later(Region { begin: Begin::Function("for".into()), ..Region::default() }));
+    }
+
+    #[test]
     fn a_command_that_lacks_memory_is_known_by_its_words() {
         for (stderr, expected) in [
             ("", None),
