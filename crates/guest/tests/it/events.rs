@@ -64,6 +64,7 @@ fn the_c_header_has_the_numbers_of_the_rust_definition() {
         ("GAP_WARM_UP", gap::WARM_UP),
         ("GAP_MEASURE", gap::MEASURE),
         ("GAP_HEAD", gap::HEAD),
+        ("GAP_REGION", gap::REGION),
     ];
     let mut header = header();
     for (name, number) in expected {
