@@ -33,8 +33,8 @@
 #define GAP_INSNS 65536
 
 /* Instructions before a region of which every access is in the stream, after a gap. A
- * last-level cache of 32 MB has 500,000 lines, and programs whose data do not fit into
- * it miss it some 10 times in 1,000 instructions: so many instructions fill it. */
+ * last-level cache of 32 MB has 500,000 lines, which 10 misses in 1,000 instructions
+ * fill. */
 #define WARM_UP_INSNS 50000000
 
 uint64_t region_next = UINT64_MAX;

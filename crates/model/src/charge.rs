@@ -283,7 +283,7 @@ impl Charges {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The counts begin anew.
+    /// The counters were set to 0.
     pub(crate) fn restart(&mut self) {
         self.seen.fill(Seen::default());
         self.items.push(Item::Restart);

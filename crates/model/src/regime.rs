@@ -8,14 +8,14 @@
 use crate::access::{Flush, Miss};
 use crate::ages::Reuse;
 use crate::counts::Counts;
-use crate::exit_log::Access;
+use crate::exit_log::{Access, ExitLog};
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
 use crate::memory::Memory;
 use crate::paging::{Cr4Write, PagingMode, Setup, Tables, Walker, each_mode};
 use crate::placement::{Made, Page};
 use crate::profile::ExitCosts;
-use crate::{Config, Paging, Profile};
+use crate::{Config, Paging, Profile, Sample};
 use bifold_mmu::{Entry, Gpa, Gva, Hpa, WalkCache};
 use std::ops::Range;
 
@@ -100,8 +100,10 @@ impl Regime {
         if asked == Flush::None && exited { Flush::Vcpu(vcpu) } else { asked }
     }
 
-    /// Counts begin anew, and tables and caches stay.
-    pub fn counted_anew(&mut self) {
+    /// Sets the counts to 0. Tables and caches stay, and exits that were logged and not taken are dropped.
+    pub fn reset_counts(&mut self) {
+        let new_log = |_| Box::new(ExitLog::new(self.config, &Sample::default(), 0));
+        self.counts = Counts { log: self.counts.log.take().map(new_log), ..Counts::default() };
         self.exits_seen = 0;
     }
 

@@ -277,6 +277,24 @@ mod tests {
     }
 
     #[test]
+    fn what_comes_before_a_region_stays_whole_and_the_sample_begins_with_the_region() {
+        let load = head(kind::LOAD, 0x1000);
+        let before = [head(kind::GAP, gap::WARM_UP), load, head(kind::INSNS, W.period), load];
+        let region = [head(kind::GAP, gap::REGION), load, head(kind::INSNS, W.period / HEADS), load];
+        let (mut thin, mut out) = (Thin::new(W), Vec::new());
+        thin.take(&[head(kind::MARKER, marker::START)], &mut out).unwrap();
+        let begun = out.len();
+        thin.take(&before, &mut out).unwrap();
+        assert_eq!(out[begun..], before);
+        let begun = out.len();
+        thin.take(&region, &mut out).unwrap();
+        assert_eq!(out[begun..begun + 3], [region[0], head(kind::GAP, gap::HEAD), load]);
+        // The head is over after its instructions.
+        let parts = &out[begun + 3..];
+        assert!(parts.iter().any(|w| [gap::BEGIN, gap::WARM_UP].map(|p| head(kind::GAP, p)).contains(w)));
+    }
+
+    #[test]
     fn a_window_of_its_length_lies_in_every_period() {
         let (_, thin) = thinned("t:6000000", W, 4096);
         let (mut at, mut part, mut n, mut lengths) = (0, gap::HEAD, [0u64; 4], Vec::new());

@@ -46,7 +46,7 @@ pub struct Weight {
     pub file: &'static str,
     /// The weight.
     pub is: u64,
-    /// The weight of a cgroup that nobody changed.
+    /// The kernel's default weight of a cgroup.
     pub default: u64,
 }
 

@@ -119,8 +119,8 @@ impl Caches {
         self.configs.push(Cached { caches, stalls: Stalls::new(&self.profile.walk, &self.classes) });
     }
 
-    /// What was waited so far is forgotten; the caches keep their lines.
-    pub fn count_anew(&mut self) {
+    /// Sets the counts of waits to 0. The caches keep their lines.
+    pub fn reset_counts(&mut self) {
         let Caches { ideal, configs, profile, classes, .. } = self;
         for one in std::iter::once(ideal).chain(configs) {
             one.stalls = Stalls::new(&profile.walk, classes);

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The region of a program that is to be measured. The stream begins with the program, and the model follows the program
 //! from there: when the region begins, memory is backed, tables are built, and TLBs and caches hold what the program
-//! used last. Only the counts begin anew.
+//! used last. Only the counts start at 0.
 
 use super::Model;
 use crate::Sample;
-use crate::counts::Counts;
-use crate::exit_log::ExitLog;
 use crate::timeline::Timeline;
 
 impl Model {
@@ -23,21 +21,15 @@ impl Model {
         self.common = Sample::default();
         let configs = self.options.configs.len();
         for regime in &mut self.regimes {
-            let log = regime.counts.log.take().map(|mut log| {
-                // The exits logged and not taken yet are not the region's.
-                log.take();
-                Box::new(ExitLog::new(regime.config, &Sample::default(), 0))
-            });
-            regime.counts = Counts { log, ..Counts::default() };
-            regime.counted_anew();
+            regime.reset_counts();
             regime.begin_interval();
         }
         self.timeline = Timeline::new(self.timeline.interval(), configs);
         if let Some(caches) = &mut self.caches {
-            caches.count_anew();
+            caches.reset_counts();
         }
         if let Some(places) = &mut self.places {
-            places.count_anew(configs);
+            places.reset_counts(configs);
         }
         if let Some(charges) = &mut self.charges {
             charges.restart();

@@ -210,8 +210,8 @@ impl Places {
         }
     }
 
-    /// What was counted so far is forgotten, and so are the pages used lately.
-    pub fn count_anew(&mut self, configs: usize) {
+    /// Sets the counts to 0, and forgets the pages used lately.
+    pub fn reset_counts(&mut self, configs: usize) {
         self.memos.iter_mut().for_each(|m| *m = Memo::new(configs));
         self.tallies = vec![Tally::default(); configs];
         self.backed = 0;

@@ -176,7 +176,7 @@ fn an_entry_into_the_kernel_is_told_once_before_the_kernels_first_charge_or_log(
     }
     let data = [0; LOG_WORDS];
     let s = s.start(root).and(&[
-        // Nobody knows yet from where the kernel was entered.
+        // The stream has not told yet from where the kernel was entered.
         Event::Block(KERNEL),
         Event::Load(0),
         // A fault of user code, whose handler costs something in its second block only.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What was not seen is told, and a guest without a vCPU is never sound.
+//! The report lists what was not seen, and a guest without a vCPU is never sound.
 
 use super::*;
 use crate::check::unseen;
