@@ -15,6 +15,10 @@ const MOST_THREADS: usize = 1 << 18;
 const PF_KTHREAD: u64 = 0x0020_0000;
 const PF_NO_SETAFFINITY: u64 = 0x0400_0000;
 
+/// Beginnings of the names of kernel threads that the kernel itself binds: those of interrupts, KVM's, and those that each
+/// node has (`mm/vmscan.c`, `mm/compaction.c`).
+const BOUND_BY_KERNEL: [&str; 4] = ["irq/", "kvm-nx-lpage-re", "kswapd", "kcompactd"];
+
 /// A thread of another process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForeignThread {
@@ -45,8 +49,8 @@ impl Host {
     /// The threads of all processes but these that last ran on one of the CPUs, and either may run on no others or run at this
     /// moment.
     ///
-    /// The kernel's per-CPU threads are left out, and so are threads of interrupts, which follow their interrupt, threads that
-    /// have used no CPU time so far, and this process. Processes and threads that end meanwhile are left out.
+    /// The kernel's threads per CPU and per node are left out, and so are threads of interrupts, which follow their
+    /// interrupt, threads that have used no CPU time so far, and this process. Processes and threads that end meanwhile are left out.
     pub fn foreign_threads(&self, cpus: &NumberSet, except: &[u32]) -> ForeignThreads {
         let mut found = ForeignThreads::default();
         let (mut looked, mut refused) = (0, 0_u32);
@@ -97,7 +101,7 @@ impl Host {
             return None;
         }
         let name = text(&dir.join("comm")).trim_end_matches('\n').to_owned();
-        if flags & PF_KTHREAD != 0 && (name.starts_with("irq/") || name.starts_with("kvm-nx-lpage-re")) {
+        if flags & PF_KTHREAD != 0 && BOUND_BY_KERNEL.iter().any(|n| name.starts_with(n)) {
             return None;
         }
         let status = String::from_utf8_lossy(&read(&dir.join("status")).ok()?).into_owned();
@@ -145,6 +149,9 @@ mod tests {
         thread(&host, 20, 25, "never ran", "2", Stat { ticks: 0, ..ASLEEP });
         thread(&host, 30, 30, "migration/2", "2", per_cpu);
         thread(&host, 31, 31, "irq/24-eth0", "2", Stat { flags: PF_KTHREAD, ..ASLEEP });
+        for (pid, name) in [(33, "kswapd0"), (34, "kcompactd1")] {
+            thread(&host, pid, pid, name, "2,4", Stat { flags: PF_KTHREAD, ..ASLEEP });
+        }
         thread(&host, 32, 32, "vhost-42", "2", Stat { flags: PF_KTHREAD, ..ASLEEP });
         thread(&host, 42, 42, "the guest", "2", ASLEEP);
         thread(&host, std::process::id(), std::process::id(), "bifold", "2", ASLEEP);

@@ -105,7 +105,7 @@ kinds! {
         "It disturbs what the plan keeps those CPUs for, or is far from its device."
     ForeignThreadOnVcpuCpu "foreign-thread-on-vcpu-cpu" Error
         "A thread of another process may run only on CPUs that vCPUs are pinned to, or runs on such a CPU that is isolated. \
-         The kernel's per-CPU threads are no finding."
+         The kernel's threads per CPU and per node are no finding."
         "Each time it runs, the vCPU stops."
     CpuQuota "cpu-quota" Warning
         "The cgroup of the guest's vCPUs, or one above it, has a quota of CPU time (`cpu.max`, `cpu.cfs_quota_us`)."

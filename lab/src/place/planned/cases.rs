@@ -104,12 +104,15 @@ pub const STARTED: [Mistake; 9] = [
 ];
 
 /// Mistakes in the life of a guest. Behind each, the guest is placed by its plan again and has to be sound.
-pub const DONE: [Mistake; 6] = [
+pub const DONE: [Mistake; 9] = [
     done("vcpu-on-wrong-cpu", "pin $(vcpu 0) 3", ""),
     done("vcpu-unpinned", "pin $(vcpu 0) 0-1", ""),
     done("vcpu-floats-over-nodes", "pin $(vcpu 1) 0-3", ""),
     done("two-vcpus-on-one-cpu", "pin $(vcpu 1) 0", ""),
     done("emulator-on-vcpu-cpu", "pin $vm 0-3", ""),
+    done("foreign-thread-on-vcpu-cpu", "$B sleep 1000 & other=$!; pin $other 0", "kill $other"),
+    done("vcpu-low-priority", "$B renice -n 5 -p $(vcpu 0)", "$B renice -n -5 -p $(vcpu 0)"),
+    done("cpu-quota", "cgroup cpu.max '50000 100000'", "no_cgroup"),
     done(
         "numa-balancing-on",
         "echo 1 > /proc/sys/kernel/numa_balancing",
@@ -119,8 +122,8 @@ pub const DONE: [Mistake; 6] = [
 
 /// Mistakes that move memory, each with a guest of its own, which is not sound any more.
 pub const MOVED: [Mistake; 2] = [
-    done("cpuset-without-node", "cpuset cpuset.mems 0", "no_cpuset"),
-    done("cpuset-without-cpu", "cpuset cpuset.cpus 1-3", "no_cpuset"),
+    done("cpuset-without-node", "cgroup cpuset.mems 0", "no_cgroup"),
+    done("cpuset-without-cpu", "cgroup cpuset.cpus 1-3", "no_cgroup"),
 ];
 
 /// Mistakes that need another guest.

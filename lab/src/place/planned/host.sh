@@ -5,7 +5,7 @@ S=/tmp/state
 # The system's folder for locks.
 $B mkdir -p $S /run/lock
 $B ln -sf $B /bin/taskset
-$B mount -t cgroup2 cgroup2 /sys/fs/cgroup && echo +cpuset > /sys/fs/cgroup/cgroup.subtree_control
+$B mount -t cgroup2 cgroup2 /sys/fs/cgroup && for one in cpuset cpu; do echo +$one > /sys/fs/cgroup/cgroup.subtree_control; done
 vm=
 
 # What went wrong last.
@@ -19,10 +19,11 @@ settings() {
 }
 vcpu() { $B grep -lxs "CPU $1/KVM" /proc/$vm/task/*/comm | $B cut -d / -f 5; }
 pin() { $B taskset -pc $2 $1 > /dev/null; }
-cpuset() {
-    $B mkdir -p /sys/fs/cgroup/g && echo $2 > /sys/fs/cgroup/g/$1 && echo $vm > /sys/fs/cgroup/g/cgroup.procs
+# cgroup FILE VALUE: the guest in a cgroup of its own with this setting.
+cgroup() {
+    $B mkdir -p /sys/fs/cgroup/g && echo "$2" > /sys/fs/cgroup/g/$1 && echo $vm > /sys/fs/cgroup/g/cgroup.procs
 }
-no_cpuset() { echo $vm > /sys/fs/cgroup/cgroup.procs; $B rmdir /sys/fs/cgroup/g; }
+no_cgroup() { echo $vm > /sys/fs/cgroup/cgroup.procs; $B rmdir /sys/fs/cgroup/g; }
 
 # plan NAME: the plan of a file of wishes, its command line, and its settings applied.
 plan() {
@@ -91,7 +92,7 @@ alive() {
 # done_to FINDING THEN BACK
 done_to() {
     found=
-    eval "$2" && names $vm
+    if eval "$2" 2> /tmp/errors; then names $vm; else trouble="$($B cat /tmp/errors) $($B cat /sys/fs/cgroup/cgroup.controllers)"; fi
     named $1
     eval "$3"
     placed && silent $vm || say FAILED $1 "not sound when taken back: $found $trouble"
