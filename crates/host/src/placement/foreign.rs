@@ -50,7 +50,8 @@ impl Host {
     /// moment.
     ///
     /// The kernel's threads per CPU and per node are left out, and so are threads of interrupts, which follow their
-    /// interrupt, threads that have used no CPU time so far, and this process. Processes and threads that end meanwhile are left out.
+    /// interrupt, threads that have used no CPU time so far, and this process. Processes and threads that end meanwhile are
+    /// left out.
     pub fn foreign_threads(&self, cpus: &NumberSet, except: &[u32]) -> ForeignThreads {
         let mut found = ForeignThreads::default();
         let (mut looked, mut refused) = (0, 0_u32);

@@ -5,8 +5,10 @@ S=/tmp/state
 # The system's folder for locks.
 $B mkdir -p $S /run/lock
 $B ln -sf $B /bin/taskset
-$B mount -t cgroup2 cgroup2 /sys/fs/cgroup && for one in cpuset cpu; do echo +$one > /sys/fs/cgroup/cgroup.subtree_control; done
+$B mount -t cgroup2 cgroup2 /sys/fs/cgroup && echo '+cpuset +cpu' > /sys/fs/cgroup/cgroup.subtree_control
 vm=
+# The option that `undo` needs for this guest.
+force=
 
 # What went wrong last.
 trouble=
@@ -58,11 +60,14 @@ names() {
 }
 silent() { names "$1" && [ $status = 0 ] && [ -z "$found" ]; }
 stop() { [ -z "$vm" ] || { kill -9 $vm; wait $vm; } 2> /dev/null; vm=; }
-undo() { $BIFOLD place undo --state $S -q > /dev/null; }
+# undo [--force]
+undo() { $BIFOLD place undo $1 --state $S -q > /dev/null 2> /tmp/errors; }
 # clean NAME: ends the guest, takes the plan back, and compares the host with what it was.
 clean() {
     stop
-    undo || say FAILED $1 "undo failed"
+    [ -z "$force" ] || ! undo || say FAILED $1 "undone without $force"
+    undo $force || say FAILED $1 "undo failed: $($B tr '\n' ' ' < /tmp/errors)"
+    force=
     settings > /tmp/after
     $B cmp -s /tmp/before /tmp/after || say FAILED $1 "undo left: $($B diff /tmp/before /tmp/after | $B grep '^+' | $B tr '\n' ' ')"
 }
@@ -89,10 +94,14 @@ alive() {
     found=
     plan $1 && launch '' -S && placed && silent $vm || say FAILED alive-$1 "$found $trouble"
 }
+# make MISTAKE: and what is found then.
+make() {
+    found= trouble=
+    if eval "$1" 2> /tmp/errors; then names $vm; else trouble="$($B cat /tmp/errors)"; fi
+}
 # done_to FINDING THEN BACK
 done_to() {
-    found=
-    if eval "$2" 2> /tmp/errors; then names $vm; else trouble="$($B cat /tmp/errors) $($B cat /sys/fs/cgroup/cgroup.controllers)"; fi
+    make "$2"
     named $1
     eval "$3"
     placed && silent $vm || say FAILED $1 "not sound when taken back: $found $trouble"
@@ -100,8 +109,7 @@ done_to() {
 # once FINDING WISHES THEN BACK: a mistake that leaves the guest's memory elsewhere.
 once() {
     alive $2
-    found=
-    eval "$3" && names $vm
+    make "$3"
     named $1
     eval "$4"
     clean $1

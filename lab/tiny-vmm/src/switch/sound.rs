@@ -210,16 +210,17 @@ pub fn drop_wait(n: &mut Notes) -> Result<()> {
         n.number(format!("{number}_wait_us"), us(during.worst));
         n.number(format!("{number}_wait_late_us"), us(during.late));
         n.number(format!("{number}_wait_at_us"), us(during.at));
-        grown.push(during.worst);
+        // On 6.12 with KASAN the thread is up to 6 ms late at 16,000 pages, for a reason that is not known. There the limit
+        // below has to do for late time.
+        grown.push(if checks { during.worst.saturating_sub(during.late) } else { during.worst });
         let (during, idle) = (during.worst, idle.worst);
         n.number(format!("{number}_wait_idle_us"), us(idle));
         n.expect(during < idle + limit, || {
             format!("{number} shadow pages: the notifier waited {during:?}, and {idle:?} without a switch")
         });
     }
-    // Growing with the number, 16 times the pages would be 16 times the wait. On 6.12 with KASAN the thread was up to 6 ms
-    // late at 16,000 pages, for a reason that is not known, so there the limit above has to do.
-    n.expect(checks || grown[2] < 2 * grown[0] + Duration::from_millis(2), || format!("it grows: {grown:?}"));
+    // Growing with the number, 16 times the pages would be 16 times the wait.
+    n.expect(grown[2] < 2 * grown[0] + Duration::from_millis(2), || format!("it grows: {grown:?}"));
     Ok(())
 }
 
