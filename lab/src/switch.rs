@@ -44,14 +44,12 @@ pub struct Outcome {
     pub failed: Option<String>,
 }
 
-/// Runs cases. If none is named, all except the long ones run. With `windows`, once with each window of the modules of
-/// `kernel/tests/windows` so many microseconds wide, and once with all.
-pub fn run(lab: &Lab, cases: &[String], windows: Option<u64>, machine: Machine) -> Result<Outcome> {
+/// Runs cases. If none is named, all except the long ones run.
+pub fn run(lab: &Lab, cases: &[String], machine: Machine) -> Result<Outcome> {
     let vmm = beside(TINY_VMM)?;
     let sh = |script: String| Job::Run { command: [BUSYBOX, "sh", "-c", &script].map(String::from).to_vec() };
     let mut command = vec![vmm.to_string_lossy().into_owned(), "switch".into()];
     command.extend(cases.iter().cloned());
-    command.extend(windows.into_iter().flat_map(|us| ["--windows".to_owned(), us.to_string()]));
     let jobs = vec![
         Job::Kvm { nested: true },
         sh(format!("echo '{BEGINS}' > /dev/kmsg")),
@@ -117,8 +115,7 @@ pub fn judge(outcome: &Outcome) -> Result<()> {
         }
         ran += usize::from(!skipped);
         if fact["agree"] != true && !(skipped && fact["extra"] == serde_json::json!([])) {
-            let window = fact["window"].as_str().map_or(String::new(), |w| format!(" with window {w} wide"));
-            wrong.push(format!("{}{window}: {}", fact["case"], fact["extra"]));
+            wrong.push(format!("{}: {}", fact["case"], fact["extra"]));
         }
     }
     wrong.extend(outcome.log.iter().map(|l| format!("the kernel's log: {l}")));

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::{BufReader, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,12 @@ use crate::vendor::Emulator;
 /// The kernel's parameters under every emulator.
 pub(super) const COMMAND_LINE: &str = "console=ttyS0 quiet nokaslr panic=-1 oops=panic rdinit=/init no_timer_check \
      tsc=reliable mitigations=off cryptomgr.notests=1 transparent_hugepage=never random.trust_cpu=on";
+
+/// The emulator's ends of its connections: init's messages, and QEMU's machine protocol.
+pub(super) struct Ports {
+    pub(super) lab: OwnedFd,
+    pub(super) monitor: OwnedFd,
+}
 
 /// Files that an emulator opens by the number of their descriptors.
 pub(super) struct Files {
@@ -41,7 +48,8 @@ impl Lab {
         let mut initrd = memfd("bifold-lab-image", 0)?;
         initrd.write_all(&self.image(plan)?).map_err(os("writing the image"))?;
         let log = memfd("bifold-lab-log", 0)?;
-        let (mine, port) = UnixStream::pair().map_err(os("socketpair"))?;
+        let pair = || UnixStream::pair().map_err(os("socketpair"));
+        let ((mine, port), (monitor, its_monitor)) = (pair()?, pair()?);
         let files = Files {
             ram: memfd("bifold-lab-ram", plan.memory_mib << 20)?,
             initrd,
@@ -51,8 +59,14 @@ impl Lab {
         let to_log = log.try_clone().map_err(os("dup"))?.into();
         // The emulator has the only other end of the connection: while one is open here, its death would go unnoticed.
         let child = match &self.vendor.emulator {
-            Emulator::Qemu { flags } => self.start_qemu(plan, flags, &files, port.into(), to_log)?,
-            Emulator::Bochs { model } => self.start_bochs(plan, model, &files, port.into(), to_log)?,
+            Emulator::Qemu { flags } => {
+                let ports = Ports { lab: port.into(), monitor: its_monitor.into() };
+                self.start_qemu(plan, flags, &files, ports, to_log)?
+            }
+            Emulator::Bochs { model } => {
+                drop(its_monitor);
+                self.start_bochs(plan, model, &files, port.into(), to_log)?
+            }
         };
         let Files { ram, console, .. } = files;
         let mut session = Session {
@@ -60,6 +74,7 @@ impl Lab {
             from: BufReader::with_capacity(1 << 20, mine.try_clone().map_err(os("dup"))?),
             to: mine,
             ram,
+            monitor,
             until: Instant::now() + Duration::from_secs(plan.seconds),
             begun: Instant::now(),
             now: Output::default(),

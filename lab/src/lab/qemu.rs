@@ -10,7 +10,7 @@ use std::process::Stdio;
 
 use bifold_guest::qemu::{self, BARE, MACHINE, Qemu, cpu, path_of};
 
-use super::boot::{COMMAND_LINE, Files};
+use super::boot::{COMMAND_LINE, Files, Ports};
 use super::error::LabError;
 use super::job::PORT;
 use super::session::Emulator;
@@ -63,7 +63,7 @@ fn machine(plan: &Plan, ram: &str) -> Vec<String> {
 }
 
 impl Lab {
-    fn arguments(&self, plan: &Plan, flags: &[&str], files: &Files, port: &OwnedFd) -> Vec<String> {
+    fn arguments(&self, plan: &Plan, flags: &[&str], files: &Files, ports: &Ports) -> Vec<String> {
         let path = |file: &File| path_of(file.as_fd());
         let mut args = machine(plan, &path(&files.ram));
         let mut opt = |name: &str, value: String| args.extend([name.to_owned(), value]);
@@ -95,7 +95,9 @@ impl Lab {
         opt("-chardev", format!("file,id=console,path={}", path(&files.console)));
         opt("-serial", "chardev:console".into());
         opt("-device", "virtio-serial-pci,ioeventfd=off".into());
-        opt("-chardev", format!("socket,id=lab,fd={}", port.as_raw_fd()));
+        opt("-chardev", format!("socket,id=lab,fd={}", ports.lab.as_raw_fd()));
+        opt("-chardev", format!("socket,id=monitor,fd={}", ports.monitor.as_raw_fd()));
+        opt("-mon", "chardev=monitor,mode=control".into());
         opt("-device", format!("virtserialport,chardev=lab,name={PORT}"));
         if plan.swap_mib > 0 {
             let at = path(&files.swap);
@@ -106,18 +108,18 @@ impl Lab {
         args
     }
 
-    /// Starts QEMU. Init's messages come out of a virtio-serial port, whose other side is `port`.
+    /// Starts QEMU. Init's messages come out of a virtio-serial port, whose other side is `ports.lab`.
     pub(super) fn start_qemu(
         &self,
         plan: &Plan,
         flags: &[&str],
         files: &Files,
-        port: OwnedFd,
+        ports: Ports,
         log: OwnedFd,
     ) -> Result<Emulator, LabError> {
-        let arguments = self.arguments(plan, flags, files, &port);
+        let arguments = self.arguments(plan, flags, files, &ports);
         let keep = [&files.ram, &files.initrd, &files.console, &files.swap].map(AsFd::as_fd);
-        let keep: Vec<_> = keep.into_iter().chain([port.as_fd()]).collect();
+        let keep: Vec<_> = keep.into_iter().chain([ports.lab.as_fd(), ports.monitor.as_fd()]).collect();
         Ok(Emulator(qemu::spawn(
             &self.machine.as_ref().unwrap_or(&self.qemu).path,
             &arguments,

@@ -8,6 +8,9 @@ use std::path::PathBuf;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
+use bifold_guest::qmp::Qmp;
+use serde_json::json;
+
 use super::job::Word;
 use super::{Answer, LabError, Output};
 
@@ -56,6 +59,8 @@ pub(super) struct Session {
     pub(super) from: BufReader<UnixStream>,
     pub(super) to: UnixStream,
     pub(super) ram: File,
+    /// Our end of QEMU's machine protocol. Bochs has none, and closed its end.
+    pub(super) monitor: UnixStream,
     pub(super) until: Instant,
     /// When the current job began.
     pub(super) begun: Instant,
@@ -154,6 +159,17 @@ impl Session {
         Ok(())
     }
 
+    /// The CPUs' registers, which tell where a machine that came to no end stands.
+    fn registers(&self) -> String {
+        let asked = Qmp::greet(&self.monitor, Duration::from_secs(5)).and_then(|mut qmp| {
+            qmp.ask("human-monitor-command", json!({ "command-line": "info registers -a" }))
+        });
+        match asked {
+            Ok(text) => text.as_str().unwrap_or_default().replace('\r', ""),
+            Err(e) => format!("registers: {e}"),
+        }
+    }
+
     pub(super) fn trouble(&mut self, end: Option<End>, seconds: u64, console: &File, log: &File) -> LabError {
         let job = self.outputs.len();
         // The emulator's end of the connection closes a moment before the process ends.
@@ -165,6 +181,7 @@ impl Session {
             std::thread::sleep(Duration::from_millis(10));
             status = self.child.0.try_wait();
         }
+        let registers = matches!(end, Some(End::Late)).then(|| self.registers());
         let _ = self.child.0.kill();
         let _ = self.child.0.wait();
         if let Some(End::Lacks(why)) = end {
@@ -176,7 +193,7 @@ impl Session {
             String::from_utf8_lossy(&data).into_owned()
         };
         let (said, own) = (contents(console), contents(log));
-        let at = keep(&format!("{said}\n--- the emulator ---\n{own}"))
+        let at = keep(&format!("{said}\n--- the emulator ---\n{own}\n{}", registers.unwrap_or_default()))
             .unwrap_or_else(|e| format!("no file, as none can be written: {e}").into());
         match end {
             Some(End::Late) => LabError::Timeout { seconds, job, log: at },

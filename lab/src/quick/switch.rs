@@ -47,7 +47,7 @@ fn check(shared: &Shared, cases: &[&str]) -> Result<()> {
     };
     let lab = shared.lab.clone().with_modules(modules);
     let cases: Vec<String> = cases.iter().map(|c| c.to_string()).collect();
-    judge(&run(&lab, &cases, None, Machine { memory_mib: 1536, seconds: 400, exact: true })?)
+    judge(&run(&lab, &cases, Machine { memory_mib: 1536, seconds: 400, exact: true })?)
 }
 
 /// Permissions, refusals, and vCPUs in every state.

@@ -123,9 +123,6 @@ enum Verb {
         /// Cases (default: all except those that take minutes).
         #[arg(value_parser = switch::names())]
         cases: Vec<String>,
-        /// Run the cases once with each window of kernel/tests/windows that many microseconds wide, and once with all.
-        #[arg(long, value_name = "MICROSECONDS")]
-        windows: Option<u64>,
         /// List the cases and exit.
         #[arg(long)]
         list: bool,
@@ -216,7 +213,7 @@ fn run(args: Args) -> Result<bool> {
             }
             Ok(all)
         }
-        Verb::Switch { cases, windows, list } => {
+        Verb::Switch { cases, list } => {
             if list {
                 let long = |name| if switch::LONG.contains(&name) { " (minutes)" } else { "" };
                 for c in &switch::ALL {
@@ -224,7 +221,7 @@ fn run(args: Args) -> Result<bool> {
                 }
                 return Ok(true);
             }
-            switch::run(&cases, windows, tell)
+            switch::run(&cases, tell)
         }
         Verb::Fuzz(args) => fuzz::run(&args, tell),
         Verb::FuzzRound { seed, millis, limit, close } => {

@@ -22,9 +22,6 @@ pub struct Args {
     /// Boot the laboratory with this kernel: a directory with vmlinux and modules/
     #[arg(long, value_name = "DIR")]
     debug_kernel: Option<PathBuf>,
-    /// Run the cases once with each window of the modules of kernel/tests/windows so wide, and once with all
-    #[arg(long, value_name = "MICROSECONDS")]
-    windows: Option<u64>,
     /// Memory of the laboratory in MiB; the case `cost` has guests of 4 GB from 7000 on, of 16 GB from 19000 on
     #[arg(long, default_value_t = 1536)]
     memory: u64,
@@ -67,7 +64,7 @@ pub fn run(processor: &super::Processor, args: &Args) -> Result<ExitCode> {
     let lab = lab(processor, &args.kernel, args.debug_kernel.as_ref(), args.modules.as_ref(), false)?;
     super::introduce(&lab);
     let machine = Machine { memory_mib: args.memory, seconds: args.seconds, exact: !args.threads };
-    let outcome = cases(&lab, &args.cases, args.windows, machine)?;
+    let outcome = cases(&lab, &args.cases, machine)?;
     for fact in &outcome.facts {
         println!("{fact}");
     }

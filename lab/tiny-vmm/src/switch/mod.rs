@@ -19,7 +19,6 @@ mod vmm;
 mod windows;
 
 pub use control::{as_other_user, victim};
-use windows::Windows;
 
 use std::collections::BTreeMap;
 
@@ -78,9 +77,6 @@ impl Notes {
 pub struct Fact {
     fact: &'static str,
     case: &'static str,
-    /// The window that was widened.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    window: Option<String>,
     kernel: String,
     agree: bool,
     /// Why the case did not run.
@@ -194,22 +190,9 @@ pub fn names() -> Vec<&'static str> {
     ALL.iter().map(|c| c.name).collect()
 }
 
-/// Runs cases and reports each when it ends. With `widen`, once with each window of the modules of
-/// `kernel/tests/windows` that wide (in microseconds), and once with all. True if all conditions hold.
-pub fn run(names: &[String], widen: Option<u64>, mut tell: impl FnMut(&Fact) -> Result<()>) -> Result<bool> {
+/// Runs cases and reports each when it ends. True if all conditions hold.
+pub fn run(names: &[String], mut tell: impl FnMut(&Fact) -> Result<()>) -> Result<bool> {
     machine::handle_signal()?;
-    let Some(us) = widen else { return once(names, None, &mut tell) };
-    let windows = Windows::here()?;
-    let mut all = true;
-    for window in windows.names().iter().map(String::as_str).chain([windows::ALL]) {
-        let wide = windows.widen(window, us)?;
-        all &= once(names, Some(window), &mut tell)?;
-        drop(wide);
-    }
-    Ok(all)
-}
-
-fn once(names: &[String], window: Option<&str>, tell: &mut impl FnMut(&Fact) -> Result<()>) -> Result<bool> {
     let kernel = crate::vm::host_kernel()?;
     let mut all = true;
     for case in &ALL {
@@ -230,7 +213,6 @@ fn once(names: &[String], window: Option<&str>, tell: &mut impl FnMut(&Fact) -> 
         tell(&Fact {
             fact: "switch",
             case: case.name,
-            window: window.map(str::to_owned),
             kernel: kernel.clone(),
             agree: notes.wrong.is_empty() && notes.skipped.is_none(),
             skipped: notes.skipped,
