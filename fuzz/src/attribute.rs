@@ -7,7 +7,14 @@ pub fn attribution(data: &[u8]) {
     use bifold_mmu::Gva;
     use bifold_model::{Charge, Config, Costs, Entry, Place};
     let mut attribution = Attribution::new(&Config::ALL[..1]);
-    let cost = Costs { tlb_misses: 1, walk_cycles: 2, walk_hidden_cycles: 1, exits: 3, vmm_cycles: 4 };
+    let cost = Costs {
+        tlb_misses: 1,
+        walk_cycles: 2,
+        walk_hidden_cycles: 1,
+        exits: 3,
+        vmm_cycles: 4,
+        data_wait_cycles: -5,
+    };
     let mut charged = Costs::default();
     for (i, part) in data.chunks(256).enumerate() {
         let (stream, number) = (1 + i as u64 % 3, i as u64 % 5);

@@ -62,6 +62,8 @@ enum Code {
     Kernel(u64),
     /// The kernel while a vCPU has no task to run.
     Idle,
+    /// The kernel while a process takes on another program.
+    Exec,
     /// No record tells what is mapped at the address.
     Unknown,
 }
@@ -161,6 +163,11 @@ impl Attribution {
                 self.streams[vcpu].push(bytes, |record| {
                     callers.follow(vcpu, record);
                     spaces.follow(vcpu, record);
+                    if matches!(record, perf::Record::Comm { exec: true, .. }) {
+                        let process = spaces.space(spaces.running(vcpu)).name;
+                        let target = Target::Kernel(kernel::KERNEL_MEMORY);
+                        callers.enter(vcpu, Caller { process, code: Code::Exec, target });
+                    }
                 });
             }
             Charge::Log { stream: log::SYMBOLS, bytes, .. } => append(&mut self.kallsyms, bytes),

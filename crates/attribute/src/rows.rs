@@ -74,7 +74,7 @@ pub struct Where {
 /// The cost by which a table or a graph ranks places.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Metric {
-    /// Cycles beyond the ideal run's: walks and the hypervisor.
+    /// Cycles beyond the ideal run's: walks, the hypervisor, and waits for data.
     ExtraCycles,
     /// Misses of all TLB levels.
     TlbMisses,
@@ -82,16 +82,19 @@ pub enum Metric {
     WalkCycles,
     /// Exits.
     Exits,
+    /// Cycles of waits for data beyond the ideal run's.
+    DataWaits,
 }
 
 impl Metric {
     /// The value of the metric in these costs.
-    pub fn of(self, costs: &Costs) -> u64 {
+    pub fn of(self, costs: &Costs) -> i64 {
         match self {
             Metric::ExtraCycles => costs.extra_cycles(),
-            Metric::TlbMisses => costs.tlb_misses,
-            Metric::WalkCycles => costs.walk_cycles,
-            Metric::Exits => costs.exits,
+            Metric::TlbMisses => costs.tlb_misses as i64,
+            Metric::WalkCycles => costs.walk_cycles as i64,
+            Metric::Exits => costs.exits as i64,
+            Metric::DataWaits => costs.data_wait_cycles,
         }
     }
 
@@ -102,6 +105,7 @@ impl Metric {
             Metric::TlbMisses => "tlb-misses",
             Metric::WalkCycles => "walk-cycles",
             Metric::Exits => "exits",
+            Metric::DataWaits => "data-waits",
         }
     }
 }
@@ -191,6 +195,7 @@ impl Names<'_> {
         match code {
             Code::Unknown => (unknown(), unknown()),
             Code::Idle => ("kernel".into(), "(idle)".into()),
+            Code::Exec => ("kernel".into(), "(exec)".into()),
             Code::Kernel(at) => match self.kernel.at(at) {
                 Some((name, Some(module))) => {
                     (format!("{}.ko", module.trim_matches(['[', ']'])), elf::demangled(name))
@@ -303,7 +308,7 @@ mod tests {
     use bifold_trace::event::log;
 
     fn cost(n: u64) -> Costs {
-        Costs { tlb_misses: n, walk_cycles: 30 * n, walk_hidden_cycles: 0, exits: 0, vmm_cycles: 0 }
+        Costs { tlb_misses: n, walk_cycles: 30 * n, ..Costs::default() }
     }
 
     fn attribution() -> Attribution {

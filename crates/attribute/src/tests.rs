@@ -152,7 +152,7 @@ fn work_that_no_user_code_caused_is_named_as_the_kernels() {
 }
 
 #[test]
-fn a_system_call_goes_on_for_its_caller_after_other_tasks_ran_and_through_an_exec() {
+fn a_system_call_goes_on_for_its_caller_after_other_tasks_ran_and_an_exec_is_the_new_programs() {
     let mut s = Stream::new();
     s.event(Event::Block(ASK)).event(Event::Block(SYSCALL));
     s.record(0, &made::switch(true, 50, 0)).run(&[DO_READ], page(0));
@@ -167,6 +167,7 @@ fn a_system_call_goes_on_for_its_caller_after_other_tasks_ran_and_through_an_exe
         misses(&s.attributed(), View::Cause),
         "(idle);kernel;(idle);kernel memory 1\n\
          new;[JIT];touch;system call 1\n\
-         one;[JIT];ask;system call 3\n"
+         new;kernel;(exec);kernel memory 2\n\
+         one;[JIT];ask;system call 1\n"
     );
 }

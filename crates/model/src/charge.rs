@@ -28,6 +28,9 @@ pub struct Costs {
     pub exits: u64,
     /// Cycles in exits and in the hypervisor's work for them.
     pub vmm_cycles: u64,
+    /// Cycles that accesses to data waited for caches and memory beyond the ideal run's waits, as far as the core hides neither.
+    /// Less than 0 where walks and the placement of the data in the caches were luckier than the ideal run's.
+    pub data_wait_cycles: i64,
 }
 
 impl Costs {
@@ -39,6 +42,7 @@ impl Costs {
             walk_hidden_cycles: s.walk_hidden_cycles,
             exits: s.all_exits(),
             vmm_cycles: s.vmm_cycles,
+            data_wait_cycles: s.data_wait_cycles(),
         }
     }
 
@@ -49,12 +53,13 @@ impl Costs {
         self.walk_hidden_cycles += other.walk_hidden_cycles;
         self.exits += other.exits;
         self.vmm_cycles += other.vmm_cycles;
+        self.data_wait_cycles += other.data_wait_cycles;
     }
 
-    /// Cycles beyond the ideal run's, of walks and exits, as far as the core does not hide them.
-    /// Waits for data have no place: [`Sample::extra_cycles`] has them too.
-    pub fn extra_cycles(&self) -> u64 {
-        self.walk_cycles - self.walk_hidden_cycles + self.vmm_cycles
+    /// Cycles beyond the ideal run's, as far as the core does not hide them: of walks, of exits, and of waits for data, which
+    /// may be less than the ideal run's. Summed over all places: [`Sample::extra_cycles`], which is 0 at the least.
+    pub fn extra_cycles(&self) -> i64 {
+        (self.walk_cycles - self.walk_hidden_cycles + self.vmm_cycles) as i64 + self.data_wait_cycles
     }
 }
 
@@ -167,6 +172,7 @@ struct Seen {
     hidden: u64,
     exits: u64,
     vmm: u64,
+    data: i64,
 }
 
 /// Charges not yet taken.
@@ -250,7 +256,7 @@ impl Charges {
                     (walk_cycles(&regime.counts.refs, &self.profile, host), 0)
                 }
             };
-            let mut now = Seen { misses: s.tlb_misses(), walk, hidden, exits: exits(s), vmm: seen.vmm };
+            let mut now = Seen { misses: s.tlb_misses(), walk, hidden, exits: exits(s), ..*seen };
             if all || now.exits != seen.exits {
                 now.vmm = self.profile.exit.cycles(s);
             }
@@ -260,19 +266,38 @@ impl Charges {
                 walk_hidden_cycles: now.hidden - seen.hidden,
                 exits: now.exits - seen.exits,
                 vmm_cycles: now.vmm - seen.vmm,
+                data_wait_cycles: 0,
             };
             any |= cost != Costs::default();
             self.costs.push(cost);
             *seen = now;
         }
-        if any {
-            if place.code.is_kernel() {
-                self.items.extend(running.entry(place.vcpu, place.code).map(Item::Entry));
-            }
-            self.items.push(Item::Cost(place));
-        } else {
-            self.costs.truncate(first);
+        if any { self.put(place, running) } else { self.costs.truncate(first) }
+    }
+
+    /// Charges what the access to data at `gva` waited since the last call.
+    pub(crate) fn charge_waits(
+        &mut self,
+        caches: &Caches,
+        place: impl FnOnce(Gva) -> Place,
+        running: &mut Running,
+    ) {
+        let first = self.costs.len();
+        let mut any = false;
+        for (waits, seen) in caches.data_waits().zip(&mut self.seen) {
+            let data_wait_cycles = waits - std::mem::replace(&mut seen.data, waits);
+            any |= data_wait_cycles != 0;
+            self.costs.push(Costs { data_wait_cycles, ..Costs::default() });
         }
+        if any { self.put(place(running.code), running) } else { self.costs.truncate(first) }
+    }
+
+    /// The costs that were pushed last are this place's.
+    fn put(&mut self, place: Place, running: &mut Running) {
+        if place.code.is_kernel() {
+            self.items.extend(running.entry(place.vcpu, place.code).map(Item::Entry));
+        }
+        self.items.push(Item::Cost(place));
     }
 
     /// A part of the stream's log, whose place among the charges matters. The kernel writes logs, so the

@@ -148,9 +148,15 @@ impl Sample {
     /// The part of [`Sample::extra_cycles`] that is not the hypervisor's. Where the configuration's
     /// placement in the caches is luckier than the ideal run's by more than its walks cost, 0.
     pub fn exposed_memory_cycles(&self) -> u64 {
-        let data = self.data_stall_cycles.saturating_sub(self.data_hidden_cycles);
-        let ideal = self.ideal_stall_cycles.saturating_sub(self.ideal_hidden_cycles);
-        (self.exposed_walk_cycles() + data).saturating_sub(ideal)
+        (self.exposed_walk_cycles() as i64 + self.data_wait_cycles()).max(0) as u64
+    }
+
+    /// Cycles of waits for data beyond the ideal run's waits, as far as the core hides neither. Less than 0 where the
+    /// configuration's placement in the caches is luckier than the ideal run's.
+    pub fn data_wait_cycles(&self) -> i64 {
+        let waits = |all: u64, hidden: u64| all.saturating_sub(hidden) as i64;
+        waits(self.data_stall_cycles, self.data_hidden_cycles)
+            - waits(self.ideal_stall_cycles, self.ideal_hidden_cycles)
     }
 
     /// Cycles of walks that the core does not hide.

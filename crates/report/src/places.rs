@@ -13,9 +13,11 @@ const SHOWN: usize = 10;
 /// Rows of the JSON document, which has the sum of all other rows too.
 const LISTED: usize = 1000;
 /// Columns of the table.
-const WIDTH: usize = 100;
-/// The column of walk cycles.
-const WALK_CYCLES: usize = 6;
+const WIDTH: usize = 112;
+/// Columns that a narrower terminal does not get: of walk cycles, and of waits for data.
+const NARROW: [(usize, usize); 2] = [(6, 100), (7, WIDTH)];
+/// Cells of a row.
+const CELLS: usize = 9;
 /// Fewest columns of a shortened name.
 const SHORTEST: usize = 8;
 /// Most paths in a note.
@@ -62,20 +64,23 @@ impl Places {
         rows
     }
 
-    /// A row's cells: four names, share of the extra cycles, TLB misses, walk cycles, exits.
-    pub(crate) fn cells(&self, row: &Row) -> [String; 8] {
+    /// A row's cells: four names, share of the extra cycles, TLB misses, walk cycles, waits for data, exits.
+    pub(crate) fn cells(&self, row: &Row) -> [String; CELLS] {
         let total = self.places.totals()[self.config].extra_cycles();
         let c = &row.costs[self.config];
         let share = 100.0 * c.extra_cycles() as f64 / total.max(1) as f64;
         let [a, b, d, e] = [&row.process, &row.binary, &row.function, &row.mapping].map(String::clone);
-        [a, b, d, e, format!("{share:.2}"), grouped(c.tlb_misses), grouped(c.walk_cycles), grouped(c.exits)]
+        let waits = grouped(c.data_wait_cycles.unsigned_abs());
+        let sign = if c.data_wait_cycles < 0 { "-" } else { "" };
+        let [misses, walks, exits] = [c.tlb_misses, c.walk_cycles, c.exits].map(grouped);
+        [a, b, d, e, format!("{share:.2}"), misses, walks, format!("{sign}{waits}"), exits]
     }
 
     /// The share of the shown places, in a sentence.
     fn sentence(&self, view: View) -> String {
         let total = self.places.totals()[self.config].extra_cycles();
         let rows = self.dearest(view);
-        let shown: u64 = rows.iter().map(|r| r.costs[self.config].extra_cycles()).sum();
+        let shown: i64 = rows.iter().map(|r| r.costs[self.config].extra_cycles()).sum();
         let of = self.places.ranked(view, self.config, Metric::ExtraCycles).len();
         format!(
             "The {} most expensive of {} places in {} cause {:.1} % of its {} extra cycles.",
@@ -83,7 +88,7 @@ impl Places {
             grouped(of as u64),
             self.config_name(),
             100.0 * shown as f64 / total.max(1) as f64,
-            grouped(total)
+            grouped(total.max(0) as u64)
         )
     }
 
@@ -96,18 +101,28 @@ impl Places {
         format!("Costs {} (--where={}: {})", by(self.view), other.name(), by(other))
     }
 
-    /// The table for terminals of this many columns, at most 100 wide. A narrower terminal gets no walk cycles.
+    /// The table for terminals of this many columns, at most 112 wide. A narrower terminal gets fewer counts.
     pub(crate) fn table(&self, columns: usize) -> String {
-        let head =
-            ["process", "binary", "function", "mapping", "share %", "TLB misses", "walk cycles", "exits"];
+        let head = [
+            "process",
+            "binary",
+            "function",
+            "mapping",
+            "share %",
+            "TLB misses",
+            "walk cycles",
+            "data waits",
+            "exits",
+        ];
         let most = WIDTH.min(columns);
-        let shown: Vec<usize> = (0..head.len()).filter(|c| *c != WALK_CYCLES || most == WIDTH).collect();
+        let fits = |c: &usize| NARROW.iter().all(|(column, least)| column != c || most >= *least);
+        let shown: Vec<usize> = (0..head.len()).filter(fits).collect();
         let mut rows = vec![head.map(String::from)];
         let dearest = self.dearest(self.view).into_iter();
         rows.extend(dearest.map(|r| self.cells(r).map(|cell| plain(&cell).into_owned())));
-        let mut widths: [usize; 8] = std::array::from_fn(|i| width(rows.iter().map(|r| &r[i])));
+        let mut widths: [usize; CELLS] = std::array::from_fn(|i| width(rows.iter().map(|r| &r[i])));
         let line =
-            |widths: &[usize; 8]| shown.iter().map(|c| widths[*c]).sum::<usize>() + 2 * (shown.len() - 1);
+            |widths: &[usize; CELLS]| shown.iter().map(|c| widths[*c]).sum::<usize>() + 2 * (shown.len() - 1);
         while line(&widths) > most {
             let widest = (0..4).max_by_key(|i| widths[*i]).expect("four names");
             if widths[widest] <= SHORTEST {
@@ -115,7 +130,7 @@ impl Places {
             }
             widths[widest] -= 1;
         }
-        let set = |row: &[String; 8]| {
+        let set = |row: &[String; CELLS]| {
             let cell = |&c: &usize| match (&row[c], widths[c]) {
                 (name, w) if c < 4 => format!("{:<w$}", shortened(name, w)),
                 (count, w) => format!("{count:>w$}"),
@@ -190,6 +205,7 @@ impl Places {
                     rest.walk_hidden_cycles -= c.walk_hidden_cycles;
                     rest.exits -= c.exits;
                     rest.vmm_cycles -= c.vmm_cycles;
+                    rest.data_wait_cycles -= c.data_wait_cycles;
                 }
                 rest
             };
@@ -243,7 +259,7 @@ struct SectionRow {
     names: Vec<String>,
     /// Percent of each configuration's extra cycles.
     shares: Vec<String>,
-    /// TLB misses, walk cycles and exits in the configuration shown.
+    /// TLB misses, walk cycles, waits for data and exits in the configuration shown.
     counts: Vec<String>,
 }
 
@@ -268,9 +284,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_fits_a_terminal_of_80_columns_without_its_walk_cycles() {
-        let cost =
-            Costs { tlb_misses: 12_345_678, walk_cycles: 900_000_000, exits: 1_000_000, ..Costs::default() };
+    fn the_table_fits_a_terminal_of_80_columns_with_fewer_counts() {
+        let cost = Costs {
+            tlb_misses: 12_345_678,
+            walk_cycles: 900_000_000,
+            exits: 1_000_000,
+            data_wait_cycles: -5000,
+            ..Costs::default()
+        };
         let row = Row {
             process: "python3.11".into(),
             binary: "libpython3.11.so.1.0".into(),
@@ -284,8 +305,10 @@ mod tests {
         let rows =
             |columns| places.table(columns).lines().skip(1).take(3).map(String::from).collect::<Vec<_>>();
         let widths = |columns| rows(columns).iter().map(|l| l.chars().count()).collect::<Vec<_>>();
-        assert_eq!((widths(80), widths(200)), (vec![80; 3], vec![100; 3]));
-        assert!(!rows(80)[0].contains("walk") && rows(200)[0].contains("walk cycles"));
+        assert_eq!((widths(80), widths(100), widths(200)), (vec![80; 3], vec![100; 3], vec![112; 3]));
+        assert!(!rows(80)[0].contains("walk") && rows(100)[0].contains("walk cycles"));
+        assert!(!rows(100)[0].contains("waits") && rows(200)[0].contains("data waits"));
+        assert!(rows(200)[2].contains("  -5,000  "));
         assert!(rows(80)[2].contains("12,345,678") && rows(80)[2].ends_with("1,000,000"));
     }
 

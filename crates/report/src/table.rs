@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The table of a run for terminals: the run, a row per configuration and the verdict; exits by reason,
 //! policies and self-checks if asked for. The table is plain text without colour, at most 100 columns wide
-//! except for a long command line and for overheads above 1000 %.
+//! except for a long command line, for overheads above 1000 %, and for places of cost, which take 112 where there is room.
 
 use crate::text::{decimals, fixed, grouped, number, seconds};
 use crate::text_table::{labelled, table};

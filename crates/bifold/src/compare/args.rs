@@ -148,7 +148,7 @@ pub struct OutputArgs {
 
     /// Also show which processes, functions and mappings cause the cost
     ///
-    /// Each TLB miss, walk and exit is charged to a process, binary, function and mapping. LIST has at most one of
+    /// Each TLB miss, walk, exit and wait for data is charged to a process, binary, function and mapping. LIST has at most one of
     /// `cause` (the default), which charges the work of the guest's kernel to the user function that entered the kernel,
     /// and `code`, which charges the work to the kernel's own function. LIST can also name the configuration in which the
     /// table ranks places, such as `code,shadow-4k` (default: the cheaper mode with the smallest host pages, which the
@@ -163,7 +163,7 @@ pub struct OutputArgs {
     #[arg(long, value_name = "FILE", requires = "where")]
     pub folded: Option<PathBuf>,
 
-    /// Count in the stacks of --folded: extra-cycles (the default), tlb-misses, walk-cycles or exits
+    /// Count in the stacks of --folded: extra-cycles (the default), tlb-misses, walk-cycles, data-waits or exits
     #[arg(long, value_enum, requires = "folded", hide_possible_values = true, value_name = "COUNT")]
     pub folded_count: Option<CountArg>,
 
@@ -187,6 +187,7 @@ pub enum CountArg {
     ExtraCycles,
     TlbMisses,
     WalkCycles,
+    DataWaits,
     Exits,
 }
 

@@ -306,6 +306,7 @@ fn plan(common: CommonArgs, verb: Source, record: Option<PathBuf>) -> anyhow::Re
             CountArg::ExtraCycles => Metric::ExtraCycles,
             CountArg::TlbMisses => Metric::TlbMisses,
             CountArg::WalkCycles => Metric::WalkCycles,
+            CountArg::DataWaits => Metric::DataWaits,
             CountArg::Exits => Metric::Exits,
         },
         keep,

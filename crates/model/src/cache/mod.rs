@@ -246,6 +246,16 @@ impl Caches {
         self.configs[config].stalls.walk_cycles(self.memory.walk_overlap)
     }
 
+    /// Per configuration: [`Sample::data_wait_cycles`] so far.
+    pub fn data_waits(&self) -> impl Iterator<Item = i64> + '_ {
+        let waits = |one: &Cached| {
+            let (all, hidden) = one.stalls.data_cycles(self.memory.data_overlap);
+            (all - hidden) as i64
+        };
+        let ideal = waits(&self.ideal);
+        self.configs.iter().map(move |one| waits(one) - ideal)
+    }
+
     /// How the caches are simulated.
     pub fn facts(&self) -> CacheFacts {
         CacheFacts {

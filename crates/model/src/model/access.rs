@@ -230,7 +230,7 @@ impl Model {
 
     #[inline(never)]
     fn data_unsettled(&mut self, gva: Gva, write: bool, dependent: bool) {
-        let Model { caches, places, regimes, guest, vcpus, frames, current, .. } = self;
+        let Model { caches, places, regimes, guest, vcpus, frames, current, charges, .. } = self;
         let Some(caches) = caches else { return };
         let Vcpu { root, generation, .. } = vcpus[*current];
         let access = cache::Access { vcpu: *current, gva, write, dependent, generation };
@@ -242,6 +242,13 @@ impl Model {
             }
         };
         caches.access(access, translate, |config, gpa| regimes[config].hpa(gpa), from_memory);
+        if let Some(charges) = charges {
+            let place = |code| {
+                let size = guest.lookup(root, gva).ok().map(|leaf| leaf.size);
+                Place { vcpu: *current, code, data: Some(gva), size }
+            };
+            charges.charge_waits(caches, place, &mut vcpus[*current].running);
+        }
     }
 
     /// An access that the filter did not answer. `dependent`: the core waits for its walk.

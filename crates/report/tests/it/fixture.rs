@@ -172,6 +172,7 @@ pub fn places(n: u64) -> Places {
             walk_hidden_cycles: 0,
             exits: c * 10_000 / (i + 1),
             vmm_cycles: c * 25_000_000 / (i + 1),
+            data_wait_cycles: 1_000_000 / (i + 1) as i64 - 2000,
         };
         Row { process, binary, function, mapping, costs: (0..5).map(cost).collect() }
     };
