@@ -62,6 +62,10 @@ pub(super) struct Session {
     /// Our end of QEMU's machine protocol. Bochs has none, and closed its end.
     pub(super) monitor: UnixStream,
     pub(super) until: Instant,
+    /// The limit for the kernel to start init.
+    pub(super) up_until: Instant,
+    /// Whether init runs.
+    pub(super) up: bool,
     /// When the current job began.
     pub(super) begun: Instant,
     /// The current job's output so far.
@@ -76,7 +80,8 @@ impl Session {
         if !self.from.buffer().is_empty() {
             return Ok(Some(()));
         }
-        let left = self.until.saturating_duration_since(Instant::now());
+        let until = if self.up { self.until } else { self.until.min(self.up_until) };
+        let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(End::Late);
         }
@@ -117,14 +122,13 @@ impl Session {
     }
 
     pub(super) fn follow(&mut self, answer: &mut Answer) -> Result<(), End> {
-        let mut up = false;
         while let Some(line) = self.take(1 << 30, Some(b'\n'))? {
             let text = String::from_utf8_lossy(&line);
             // Bochs prints its name first.
-            if !up && !text.starts_with('{') {
+            if !self.up && !text.starts_with('{') {
                 continue;
             }
-            up = true;
+            self.up = true;
             let word: Word = serde_json::from_str(&text).map_err(|e| {
                 End::Garbled(format!("{e} in {:?}", text.chars().take(200).collect::<String>()))
             })?;

@@ -80,7 +80,7 @@ fn memory_differences(a: &Side, b: &Side, all: bool) -> Vec<String> {
 fn reads_before_fault(a: &Seen, b: &Seen) -> bool {
     const WRITE: u64 = 2;
     let Some(at) = a.0.iter().zip(&b.0).position(|(a, b)| a != b) else { return false };
-    let read = matches!(b.0[at..], [("exit", exit), ("gpa", _), ("bytes", _), ("write", 0), ..] if exit == KVM_EXIT_MMIO.into());
+    let read = matches!(b.0[at..], [("exit", exit), ("gpa", _), ("bytes", _), ("write", 0), ..] if exit == u64::from(KVM_EXIT_MMIO));
     let store = a.get("vector") == Some(14) && a.get("error code").is_some_and(|c| c & WRITE != 0);
     read && store && a.0[at..] == b.0[at + 4..]
 }
