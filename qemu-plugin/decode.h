@@ -27,6 +27,7 @@ struct decoded {
     uint32_t code;
     bool pt_write; /* KVM of Linux 6.1 classes it as a page-table writing instruction */
     bool store16;  /* MOV of a 16-bit register to memory */
+    bool call, ret; /* user code calls or returns; describe() sets these */
     const uint64_t *load_head; /* of its load; describe() sets this (loops.c) */
     /* memory operand of INVLPG */
     uint8_t base, index, scale, segment;

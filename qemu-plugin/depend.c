@@ -342,9 +342,11 @@ static void ending(const struct insn *x, struct flow *f)
     else if (!x->map && x->op == 0xe8)
         f->ends = ENDS_CALL;
     else if (x->map ? x->op == 0x05 || x->op == 0x07 || x->op == 0x34 || x->op == 0x35
-                    : x->op == 0xc2 || x->op == 0xc3 || x->op == 0xca || x->op == 0xcb || x->op == 0xcf)
+                    : x->op == 0xca || x->op == 0xcb || x->op == 0xcf)
         f->ends = ENDS_NOWHERE;
-    if (f->ends == ENDS_PLAIN || f->ends == ENDS_NOWHERE || x->op == 0xff)
+    else if (!x->map && (x->op == 0xc2 || x->op == 0xc3))
+        f->ends = ENDS_RETURN;
+    if (f->ends == ENDS_PLAIN || f->ends == ENDS_RETURN || f->ends == ENDS_NOWHERE || x->op == 0xff)
         return;
     if (x->end - x->p == 4)
         f->offset = (int32_t)(x->p[0] | x->p[1] << 8 | x->p[2] << 16 | (uint32_t)x->p[3] << 24);

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { ENDS_PLAIN, ENDS_BRANCH, ENDS_JUMP, ENDS_CALL, ENDS_NOWHERE };
+enum { ENDS_PLAIN, ENDS_BRANCH, ENDS_JUMP, ENDS_CALL, ENDS_RETURN, ENDS_NOWHERE };
 
 /* How an instruction moves values between the 16 general registers (bit = number) and memory. */
 struct flow {

@@ -36,6 +36,8 @@
 #define BF_KIND_BLOCK 23
 #define BF_KIND_GAP 24
 #define BF_KIND_TICKS 25
+#define BF_KIND_CALL 26
+#define BF_KIND_RETURN 27
 
 #define BF_LOG_WORDS 32
 #define BF_LOG_PERF 1

@@ -148,7 +148,7 @@ const uint64_t *heads_of(uint64_t start, uint64_t end, const struct flow *flows,
     memcpy(c->flows, flows, n * sizeof *flows);
     c->n = n;
     c->start = start;
-    if (last->ends != ENDS_JUMP && last->ends != ENDS_NOWHERE)
+    if (last->ends != ENDS_JUMP && last->ends != ENDS_RETURN && last->ends != ENDS_NOWHERE)
         c->follow[0] = end;
     if (last->direct)
         c->follow[1] = end + (uint64_t)(int64_t)last->offset;

@@ -12,7 +12,7 @@
  * is then an ordinary event.
  *
  * Arguments: ring=FD,ram=FD,bytes=N,below4g=N,vcpus=N,check=N,kpti=0|1,boot=0|1,files=0|1,
- * where=0|1 and for a region (region.c) begin=0|1|2,skip=N,length=N,window=N,warm_up=N,period=N,seed=N,
+ * where=0|1, stacks=0|1 and for a region (region.c) begin=0|1|2,skip=N,length=N,window=N,warm_up=N,period=N,seed=N,
  * function=OFFSET,function_bytes=N,f0=WORD,...,f7=WORD
  */
 #include <stdarg.h>
@@ -207,7 +207,7 @@ static uint64_t *option(const char *name, size_t len)
 {
     static const char *const names[] = {
         "ring",  "ram",      "bytes",     "below4g", "vcpus",  "check",   "kpti",
-        "boot",  "files", "where", "begin",    "skip",      "length",  "window", "warm_up", "period",
+        "boot",  "files", "where", "stacks", "begin",    "skip",      "length",  "window", "warm_up", "period",
         "seed",  "function", "function_bytes", "f0",      "f1",     "f2",      "f3",
         "f4",    "f5",       "f6",        "f7",
     };
@@ -246,6 +246,7 @@ QEMU_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info
         .boot = value_of("boot"),
         .files = value_of("files"),
         .where = value_of("where"),
+        .stacks = value_of("stacks"),
         .begin = (unsigned)value_of("begin"),
         .skip = value_of("skip"),
         .length = value_of("length"),

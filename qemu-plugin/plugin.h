@@ -96,6 +96,7 @@ struct options {
     bool boot; /* record from the kernel's start, not from the start marker */
     bool files; /* wait for the host's files, see files.c */
     bool where; /* record running blocks and the guest's perf events */
+    bool stacks; /* with `where`: record calls and returns of user code */
     /* The region (region.c): kind of beginning, skipped instructions, and length in
      * instructions (0 = no end). */
     enum { BEGIN_COMMAND, BEGIN_MARKER, BEGIN_FUNCTION } begin;

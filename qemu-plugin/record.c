@@ -226,6 +226,34 @@ HOT static void on_store_where(unsigned vcpu, qemu_plugin_meminfo_t info, uint64
     on_store(vcpu, info, va, u);
 }
 
+/*
+ * For stacks: the place of the return address, before the access that stores or loads it. Calls of the kernel's code
+ * are not recorded. The words count as blocks' do: they are no accesses.
+ */
+static inline void tell_call(uint64_t kind, uint64_t slot)
+{
+    if (!recording)
+        return;
+    hot.blocks++;
+    *hot.p++ = bf_head(kind, slot);
+}
+
+HOT static void on_store_call(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t va, void *u)
+{
+    if (hot.block != hot.told)
+        tell_block();
+    tell_call(BF_KIND_CALL, va);
+    on_store(vcpu, info, va, u);
+}
+
+HOT static void on_load_return(unsigned vcpu, qemu_plugin_meminfo_t info, uint64_t va, void *u)
+{
+    if (hot.block != hot.told)
+        tell_block();
+    tell_call(BF_KIND_RETURN, va);
+    on_load(vcpu, info, va, u);
+}
+
 /* The virtual page of the block that is about to run. The instruction pointer is
  * valid at a block's start, but reading it is slow, so it is read once per page and
  * generation. If a page of code is mapped twice in an address space, it counts at
@@ -355,6 +383,8 @@ const struct block *describe(struct qemu_plugin_tb *tb,
         die("no memory for a block's loads");
     for (size_t i = 0; i < n; i++) {
         decoded[i].load_head = &heads[i];
+        decoded[i].call = flows[i].ends == ENDS_CALL && !(b->start >> 63);
+        decoded[i].ret = flows[i].ends == ENDS_RETURN && !(b->start >> 63);
         watch(qemu_plugin_tb_get_insn(tb, i), &decoded[i]);
         region_watch(qemu_plugin_tb_get_insn(tb, i));
     }
@@ -363,10 +393,15 @@ const struct block *describe(struct qemu_plugin_tb *tb,
 
 static void watch_all(struct qemu_plugin_insn *insn, const struct decoded *d)
 {
+    vcpu_mem_cb_t load = opt.where ? on_load_where : on_load, store = opt.where ? on_store_where : on_store;
+
+    if (opt.stacks && d->call)
+        store = on_store_call;
+    if (opt.stacks && d->ret)
+        load = on_load_return;
+    qemu_plugin_register_vcpu_mem_cb(insn, load, CB_NO_REGS, MEM_R, (void *)d->load_head);
     qemu_plugin_register_vcpu_mem_cb(
-        insn, opt.where ? on_load_where : on_load, CB_NO_REGS, MEM_R, (void *)d->load_head);
-    qemu_plugin_register_vcpu_mem_cb(
-        insn, opt.where ? on_store_where : on_store, CB_NO_REGS, MEM_W,
+        insn, store, CB_NO_REGS, MEM_W,
         (void *)bf_head(d->pt_write ? BF_KIND_STORE : BF_KIND_STORE_OTHER, 0));
     control_watch(insn, d);
 }

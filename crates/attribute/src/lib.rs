@@ -31,6 +31,7 @@ pub mod kernel;
 pub mod perf;
 mod rows;
 pub mod space;
+mod stacks;
 #[cfg(test)]
 mod tests;
 
@@ -40,9 +41,10 @@ use bifold_trace::event::log;
 use callers::{Caller, Callers};
 use rustc_hash::FxHashMap;
 use space::{FileId, Space, Spaces};
+use stacks::{List, Stacks};
 use std::collections::BTreeMap;
 
-pub use rows::{Metric, Missing, Row, View, Where};
+pub use rows::{Metric, Missing, Row, Stack, View, Where};
 
 /// Bytes of symbols, and of maps of one process, that are kept: a kernel has 5 MB of lines.
 const MOST_TEXT: usize = 64 << 20;
@@ -96,6 +98,8 @@ struct Key {
     code: Code,
     target: Target,
     size: Option<PageSize>,
+    /// The functions of user code that have called.
+    callers: List,
 }
 
 /// The costs by place that have been charged so far.
@@ -104,6 +108,7 @@ pub struct Attribution {
     configs: Vec<Config>,
     spaces: Spaces,
     callers: Callers,
+    stacks: Stacks,
     /// Per vCPU.
     streams: Vec<perf::Stream>,
     kallsyms: Vec<u8>,
@@ -122,6 +127,7 @@ impl Attribution {
             configs: configs.to_vec(),
             spaces: Spaces::default(),
             callers: Callers::default(),
+            stacks: Stacks::default(),
             streams: Vec::new(),
             kallsyms: Vec::new(),
             perf_maps: BTreeMap::new(),
@@ -135,7 +141,8 @@ impl Attribution {
     pub fn take(&mut self, charge: Charge<'_>) {
         match charge {
             Charge::Cost(place, costs) => {
-                let key = self.key(place);
+                let callers = self.list(place.vcpu);
+                let key = Key { callers, ..self.key(place) };
                 match self.cause(place, key) {
                     None => self.add(key, costs),
                     Some(cause) => {
@@ -153,15 +160,17 @@ impl Attribution {
                 let caller = self.caller(entry);
                 self.callers.enter(entry.vcpu, caller);
             }
+            Charge::Stack { vcpu, slot, caller } => self.stacks.follow_code(vcpu, slot, caller),
             Charge::Log { stream: log::PERF, number, bytes } => {
                 // A capture has at most 8 vCPUs; only a damaged stream has more.
                 let vcpu = number.min(7) as usize;
                 if self.streams.len() <= vcpu {
                     self.streams.resize_with(vcpu + 1, perf::Stream::default);
                 }
-                let Attribution { spaces, callers, .. } = self;
+                let Attribution { spaces, callers, stacks, .. } = self;
                 self.streams[vcpu].push(bytes, |record| {
                     callers.follow(vcpu, record);
+                    stacks.follow(vcpu, record);
                     spaces.follow(vcpu, record);
                     if matches!(record, perf::Record::Comm { exec: true, .. }) {
                         let process = spaces.space(spaces.running(vcpu)).name;
@@ -192,7 +201,8 @@ impl Attribution {
     /// Index of a key's costs.
     fn number(&mut self, mut key: Key) -> usize {
         if self.keys.len() >= MOST_PLACES && !self.numbers.contains_key(&key) {
-            key = Key { process: 0, code: Code::Unknown, target: Target::Other, size: None, ..key };
+            key =
+                Key { process: 0, code: Code::Unknown, target: Target::Other, size: None, callers: 0, ..key };
         }
         if let Some(n) = self.numbers.get(&key) {
             return *n as usize;
@@ -213,7 +223,14 @@ impl Attribution {
             Some(data) if data == code => Target::Code,
             Some(data) => self.target(space, data),
         };
-        Key { view: None, process: space.name, code: self.code(space, code), target, size }
+        Key {
+            view: None,
+            process: space.name,
+            code: code_in(&self.spaces, space, code),
+            target,
+            size,
+            callers: 0,
+        }
     }
 
     /// The place by the user code that caused the work of kernel code; none if that is the place by the code
@@ -233,33 +250,26 @@ impl Attribution {
                 code: Code::Idle,
                 target: Target::Kernel(kernel::KERNEL_MEMORY),
                 size: None,
+                callers: 0,
                 ..cause
             }),
             None => None,
         }
     }
 
+    /// The functions that called the code that runs on this vCPU.
+    fn list(&mut self, vcpu: usize) -> List {
+        let Attribution { stacks, spaces, .. } = self;
+        let space = spaces.space(spaces.running(vcpu));
+        stacks.list(vcpu, |at| code_in(spaces, space, at))
+    }
+
     fn caller(&self, entry: Entry) -> Caller {
         let space = self.spaces.space(self.spaces.running(entry.vcpu));
         Caller {
             process: space.name,
-            code: self.code(space, entry.user),
+            code: code_in(&self.spaces, space, entry.user),
             target: entry.fault.map_or(Target::Entry(entry.kernel.0), |gva| self.target(space, gva)),
-        }
-    }
-
-    fn code(&self, space: &Space, code: Gva) -> Code {
-        if code == Gva(0) {
-            return Code::Unknown;
-        }
-        if code.is_kernel() {
-            return Code::Kernel(code.0);
-        }
-        match space.at(code.0) {
-            Some(m) if self.spaces.files[m.file as usize].is_path() => {
-                Code::File(m.file, m.base.wrapping_add(code.0))
-            }
-            other => Code::Memory(other.map(|m| m.file), space.pid, code.0),
         }
     }
 
@@ -268,6 +278,20 @@ impl Attribution {
             return Target::Kernel(kernel::region(data.0));
         }
         space.at(data.0).map_or(Target::Unknown, |m| Target::Mapped(m.file))
+    }
+}
+
+/// The code at an address of this space.
+fn code_in(spaces: &Spaces, space: &Space, code: Gva) -> Code {
+    if code == Gva(0) {
+        return Code::Unknown;
+    }
+    if code.is_kernel() {
+        return Code::Kernel(code.0);
+    }
+    match space.at(code.0) {
+        Some(m) if spaces.files[m.file as usize].is_path() => Code::File(m.file, m.base.wrapping_add(code.0)),
+        other => Code::Memory(other.map(|m| m.file), space.pid, code.0),
     }
 }
 

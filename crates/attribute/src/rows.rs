@@ -27,6 +27,16 @@ pub struct Row {
     pub costs: Vec<Costs>,
 }
 
+/// The costs of one place for one list of callers, in every configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stack {
+    /// The process, the functions that called each other, the outermost first, the function that ran and the mapping. As other
+    /// tools write them: a function of the kernel ends in `_[k]`, and the binary's name in brackets is a function without a name.
+    pub frames: Vec<String>,
+    /// Costs in the order of [`Where::configs`].
+    pub costs: Vec<Costs>,
+}
+
 /// A binary whose functions could not be looked up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Missing {
@@ -67,6 +77,8 @@ pub struct Where {
     pub code: Vec<Row>,
     /// The same costs by the user code that caused them.
     pub cause: Vec<Row>,
+    /// Of both views, in the order of [`View::ALL`]: the same costs by callers. None unless calls were attributed.
+    pub stacks: Option<[Vec<Stack>; 2]>,
     /// Binaries whose functions have no names.
     pub missing: Vec<Missing>,
 }
@@ -138,14 +150,27 @@ impl Where {
         rows
     }
 
-    /// One line per row: `process;binary;function;mapping COUNT`, for tools that draw stacks.
+    /// One line per row: `process;binary;function;mapping COUNT`, for tools that draw stacks. With calls, one line per stack:
+    /// `process;CALLER;...;function;mapping COUNT`.
     pub fn folded(&self, view: View, config: usize, metric: Metric) -> String {
         let mut out = String::new();
-        for row in self.rows(view) {
-            let count = metric.of(&row.costs[config]);
+        let mut line = |names: &[&String], costs: &[Costs]| {
+            let count = metric.of(&costs[config]);
             if count > 0 {
-                let names = [&row.process, &row.binary, &row.function, &row.mapping].map(|n| frame(n));
+                let names: Vec<String> = names.iter().map(|n| frame(n)).collect();
                 out += &format!("{} {count}\n", names.join(";"));
+            }
+        };
+        match &self.stacks {
+            Some(stacks) => {
+                for s in &stacks[view as usize] {
+                    line(&s.frames.iter().collect::<Vec<_>>(), &s.costs);
+                }
+            }
+            None => {
+                for r in self.rows(view) {
+                    line(&[&r.process, &r.binary, &r.function, &r.mapping], &r.costs);
+                }
             }
         }
         out
@@ -234,6 +259,29 @@ impl Names<'_> {
         [process, binary, function, self.target(key)]
     }
 
+    /// A function in a stack.
+    fn in_stack(&self, code: Code, [binary, function]: [&str; 2]) -> String {
+        match (code, function) {
+            (_, "?") => format!("[{binary}]"),
+            (Code::Kernel(_), name) => format!("{name}_[k]"),
+            (_, name) => name.into(),
+        }
+    }
+
+    /// The frames of a key with these four names.
+    fn stack(&self, key: &Key, [process, binary, function, mapping]: &[String; 4]) -> Vec<String> {
+        let mut frames = vec![process.clone()];
+        // Who was hit by an interrupt did not call it.
+        if function != "(interrupt)" {
+            frames.extend(self.attribution.stacks.callers(key.callers).into_iter().map(|code| {
+                let (binary, function) = self.code(code);
+                self.in_stack(code, [&binary, &function])
+            }));
+        }
+        frames.extend([self.in_stack(key.code, [binary, function]), mapping.clone()]);
+        frames
+    }
+
     fn target(&self, key: &Key) -> String {
         let name = match key.target {
             Target::Code => "code".into(),
@@ -256,8 +304,8 @@ impl Attribution {
     /// Looks up names of functions in the files of this machine, and sums costs by name.
     pub fn finish(self) -> Where {
         let mut wanted: BTreeMap<FileId, BTreeSet<u64>> = BTreeMap::new();
-        for key in &self.keys {
-            if let Code::File(id, offset) = key.code {
+        for code in self.keys.iter().map(|key| key.code).chain(self.stacks.all()) {
+            if let Code::File(id, offset) = code {
                 wanted.entry(id).or_default().insert(offset);
             }
         }
@@ -278,13 +326,19 @@ impl Attribution {
             attribution: &self,
         };
         let mut rows: [BTreeMap<[String; 4], Vec<Costs>>; 2] = Default::default();
+        let mut stacks: [BTreeMap<Vec<String>, Vec<Costs>>; 2] = Default::default();
+        let called = self.stacks.all().next().is_some();
         for (key, costs) in self.keys.iter().zip(self.costs.chunks(self.configs.len().max(1))) {
             let row = names.row(key);
-            for (view, rows) in View::ALL.into_iter().zip(&mut rows) {
-                if key.view.is_none_or(|only| only == view) {
-                    let sums = rows.entry(row.clone()).or_insert_with(|| vec![Costs::default(); costs.len()]);
+            for view in View::ALL.into_iter().filter(|view| key.view.is_none_or(|only| only == *view)) {
+                let add = |sums: &mut Vec<Costs>| {
+                    sums.resize(costs.len(), Costs::default());
                     sums.iter_mut().zip(costs).for_each(|(sum, c)| sum.add(c));
+                };
+                if called {
+                    add(stacks[view as usize].entry(names.stack(key, &row)).or_default());
                 }
+                add(rows[view as usize].entry(row.clone()).or_default());
             }
         }
         let row = |([process, binary, function, mapping], costs): ([String; 4], _)| Row {
@@ -295,7 +349,9 @@ impl Attribution {
             costs,
         };
         let [code, cause] = rows.map(|rows| rows.into_iter().map(row).collect());
-        Where { code, cause, missing, configs: self.configs }
+        let stack = |(frames, costs)| Stack { frames, costs };
+        let stacks = called.then(|| stacks.map(|all| all.into_iter().map(stack).collect()));
+        Where { code, cause, stacks, missing, configs: self.configs }
     }
 }
 

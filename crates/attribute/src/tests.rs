@@ -90,7 +90,7 @@ impl Stream {
         let configs = &Config::ALL[..1];
         let options = Options { configs: configs.to_vec(), vcpus: 2, ..Options::default() };
         let mut model = Model::new(&Profile::load("i5-7600", &[]).unwrap(), options);
-        model.charge();
+        model.charge(true);
         model.consume(&self.0).unwrap();
         let mut attribution = Attribution::new(configs);
         model.take_charges(&mut |charge| attribution.take(charge));
@@ -132,6 +132,35 @@ fn a_cleared_page_is_charged_to_the_function_that_touched_it_and_vcpus_do_not_mi
          two;[JIT];ask;anonymous 1\n\
          two;[JIT];ask;system call 2\n"
     );
+}
+
+#[test]
+fn costs_have_the_functions_that_called_and_the_kernels_work_those_of_its_caller() {
+    const STACK: u64 = 0x7fff_0000;
+    let mut s = Stream::new();
+    // ask() calls touch(), which faults. The kernel clears the page.
+    s.event(Event::Block(ASK)).event(Event::Call(STACK));
+    s.event(Event::Block(TOUCH)).event(Event::Fault { gva: BUFFER, error: 6 });
+    s.run(&[PAGE_FAULT], page(0)).run(&[TOUCH], BUFFER).event(Event::Return(STACK));
+    // After the return ask() itself calls the kernel, and an interrupt hits.
+    s.run(&[ASK, SYSCALL], page(1)).run(&[ASK, TIMER], page(2));
+    let places = s.attributed();
+    assert_eq!(
+        misses(&places, View::Code),
+        "one;ask;asm_exc_page_fault_[k];direct map 1\n\
+         one;ask;touch;anonymous 1\n\
+         one;asm_sysvec_apic_timer_interrupt_[k];direct map 1\n\
+         one;entry_SYSCALL_64_[k];direct map 1\n"
+    );
+    assert_eq!(
+        misses(&places, View::Cause),
+        "one;(interrupt);kernel memory 1\n\
+         one;ask;system call 1\n\
+         one;ask;touch;anonymous 2\n"
+    );
+    // The table's rows are the same with calls and without.
+    let row = |r: &crate::Row| (r.function.clone(), r.costs[0].tlb_misses);
+    assert_eq!(row(places.ranked(View::Cause, 0, Metric::TlbMisses)[0]), ("touch".into(), 2));
 }
 
 #[test]

@@ -112,6 +112,8 @@ pub struct GuestSpec {
     /// Whether the stream also has processes, mappings and symbols, so that costs can be attributed. Not
     /// with [`Record::Boot`].
     pub attribute: bool,
+    /// Whether the stream also has calls and returns of user code. Needs `attribute`.
+    pub stacks: bool,
     /// Which part of the command is recorded.
     pub region: Region,
 }
@@ -139,6 +141,7 @@ impl GuestSpec {
             stdin: Vec::new(),
             keep: false,
             attribute: false,
+            stacks: false,
             region: Region::default(),
         }
     }

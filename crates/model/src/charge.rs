@@ -145,6 +145,15 @@ pub enum Charge<'a> {
     /// The kernel was entered. Stands before the first charge to kernel code, or the first log, since user
     /// code ran on the vCPU.
     Entry(Entry),
+    /// The code called a function of user code, or returned.
+    Stack {
+        /// The vCPU.
+        vcpu: usize,
+        /// Where on the stack the return address is.
+        slot: Gva,
+        /// Start of the block that called; none for a return.
+        caller: Option<Gva>,
+    },
     /// A part of the stream's own log ([`bifold_trace::Event::Log`]).
     Log {
         /// The log: each log has records of one kind.
@@ -161,6 +170,7 @@ enum Item {
     Cost(Place),
     Restart,
     Entry(Entry),
+    Stack { vcpu: usize, slot: Gva, caller: Option<Gva> },
     Log { stream: u64, number: u64, bytes: usize },
 }
 
@@ -186,6 +196,8 @@ pub(crate) struct Charges {
     bytes: Vec<u8>,
     /// Per static configuration. Switching VMs come after these and are left out.
     seen: Vec<Seen>,
+    /// Whether calls and returns are items.
+    calls: bool,
 }
 
 /// Exits of all reasons: [`Sample::all_exits`] without its names, for the access path.
@@ -221,13 +233,14 @@ fn walk_cycles(refs: &Refs, profile: &Profile, host: bool) -> u64 {
 
 impl Charges {
     /// Charges what these configurations cost from now on.
-    pub(crate) fn new(profile: &Profile, regimes: &[Regime]) -> Charges {
+    pub(crate) fn new(profile: &Profile, regimes: &[Regime], calls: bool) -> Charges {
         let mut charges = Charges {
             profile: profile.clone(),
             items: Vec::new(),
             costs: Vec::new(),
             bytes: Vec::new(),
             seen: vec![Seen::default(); regimes.len()],
+            calls,
         };
         let nowhere = Place { vcpu: 0, code: Gva(0), data: None, size: None };
         charges.charge(regimes, None, nowhere, true, &mut Running::new());
@@ -308,6 +321,13 @@ impl Charges {
         self.bytes.extend_from_slice(bytes);
     }
 
+    /// A call by the block at `caller`, or a return.
+    pub(crate) fn stack(&mut self, vcpu: usize, slot: Gva, caller: Option<Gva>) {
+        if self.calls {
+            self.items.push(Item::Stack { vcpu, slot, caller });
+        }
+    }
+
     /// The counters were set to 0.
     pub(crate) fn restart(&mut self) {
         self.seen.fill(Seen::default());
@@ -332,6 +352,7 @@ impl Charges {
                 }
                 Item::Restart => sink(Charge::Restart),
                 Item::Entry(entry) => sink(Charge::Entry(entry)),
+                Item::Stack { vcpu, slot, caller } => sink(Charge::Stack { vcpu, slot, caller }),
                 Item::Log { stream, number, bytes: n } => {
                     let (these, rest) = bytes.split_at(n);
                     bytes = rest;

@@ -300,8 +300,11 @@ mod tests {
             costs: vec![cost],
         };
         let (code, cause, missing) = (vec![row.clone()], vec![row], Vec::new());
-        let places =
-            Places::new(Where { configs: Config::ALL[..1].into(), code, cause, missing }, View::Cause, None);
+        let places = Places::new(
+            Where { configs: Config::ALL[..1].into(), code, cause, stacks: None, missing },
+            View::Cause,
+            None,
+        );
         let rows =
             |columns| places.table(columns).lines().skip(1).take(3).map(String::from).collect::<Vec<_>>();
         let widths = |columns| rows(columns).iter().map(|l| l.chars().count()).collect::<Vec<_>>();

@@ -150,7 +150,8 @@ pub struct OutputArgs {
     ///
     /// Each TLB miss, walk, exit and wait for data is charged to a process, binary, function and mapping. LIST has at most one of
     /// `cause` (the default), which charges the work of the guest's kernel to the user function that entered the kernel,
-    /// and `code`, which charges the work to the kernel's own function. LIST can also name the configuration in which the
+    /// and `code`, which charges the work to the kernel's own function. With `stacks` in LIST, --folded and the report's flame
+    /// graph also have the functions that called each other. LIST can also name the configuration in which the
     /// table ranks places, such as `code,shadow-4k` (default: the cheaper mode with the smallest host pages, which the
     /// verdict keeps). The table lists the ten most expensive places; the report has both tables and a flame graph. Function
     /// names come from this machine's files. A recording needs `record --where`.
@@ -159,7 +160,7 @@ pub struct OutputArgs {
     pub place: Vec<String>,
 
     /// With --where: also write stacks for flame-graph tools, `process;binary;function;mapping COUNT` per
-    /// line
+    /// line; with --where=stacks `process;CALLER;...;function;mapping COUNT`
     #[arg(long, value_name = "FILE", requires = "where")]
     pub folded: Option<PathBuf>,
 

@@ -258,19 +258,21 @@ fn places(
     if show.place.is_empty() {
         return Ok(None);
     }
-    let mut shown = Shown { view: View::Cause, config: None };
+    let mut shown = Shown { view: View::Cause, stacks: false, config: None };
     for name in show.place.iter().filter(|n| !n.is_empty()) {
         if let Some(view) = View::ALL.into_iter().find(|v| v.name() == name) {
             shown.view = view;
+        } else if name == "stacks" {
+            shown.stacks = true;
         } else if let Some(config) = Config::from_name(name).filter(|c| configs.contains(c)) {
             shown.config = Some(config);
         } else {
             let names: Vec<String> = configs.iter().map(|c| c.name()).collect();
-            let problem = format!("use cause, code or a configuration: {}", names.join(", "));
+            let problem = format!("use cause, code, stacks or a configuration: {}", names.join(", "));
             return Err(UsageError::value(format!("--where={name}"), problem).into());
         }
     }
-    source.attribute()?;
+    source.attribute(shown.stacks)?;
     Ok(Some(shown))
 }
 

@@ -69,6 +69,8 @@ pub struct Plan {
 pub struct Shown {
     /// By the code that ran, or by the code that caused the cost.
     pub view: View,
+    /// Whether graphs have the functions that called.
+    pub stacks: bool,
     /// The configuration; none for the one that the verdict keeps.
     pub config: Option<Config>,
 }
@@ -162,7 +164,7 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
     let places = plan.places.as_ref().map(|_| Attribution::new(&options.configs));
     let mut model = Model::new(&plan.profile, options);
     if places.is_some() {
-        model.charge();
+        model.charge(plan.places.is_some_and(|p| p.stacks));
     }
     for on_line in &plan.on_line {
         on_line.attach(&mut model, &plan.profile, interval_s, plan.time_scale);

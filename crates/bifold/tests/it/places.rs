@@ -170,6 +170,10 @@ fn every_cost_of_a_guest_is_attributed_and_a_recording_of_it_says_the_same() {
     assert!((extra..extra + extra / 10).contains(&counted), "{counted} and {extra}");
     assert_ne!(totals[at]["data_wait_cycles"], 0);
 
+    // A recording without calls has no stacks, and says how to get them.
+    let refused = bifold_in(dir.path(), "compare -q --where=stacks a.bifold");
+    assert!(refused.stderr.contains("record with `bifold record --where=stacks`"), "{}", refused.stderr);
+
     // Without --where the same recording has the same figures, and says nothing of places.
     let plain = bifold_in(dir.path(), "compare -q --format json a.bifold").quietly();
     let plain: Value = serde_json::from_str(&plain).unwrap();
@@ -182,6 +186,45 @@ fn every_cost_of_a_guest_is_attributed_and_a_recording_of_it_says_the_same() {
     assert!(table.contains("\nCosts by the code that ran (--where=cause:"), "{table}");
     assert!(table.contains("places in shadow-4k cause"), "{table}");
     assert!(read("r.html").contains("<iframe class=\"flames\""));
+}
+
+#[test]
+fn stacks_have_the_functions_that_called_each_other() {
+    if no_guest_here() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("toucher");
+    std::fs::write(dir.path().join("p.c"), PROGRAM).unwrap();
+    let built =
+        Command::new("cc").args(["-O1", "-o"]).arg(&path).arg(dir.path().join("p.c")).status().unwrap();
+    assert!(built.success());
+    let mut c =
+        command("record -q --where=stacks --folded a.folded -o a.bifold --format json -m 256 --".split(' '));
+    c.arg(&path).current_dir(dir.path());
+    let live = ran(c);
+    assert_eq!((live.status, &*live.stderr), (0, ""));
+    let v: Value = serde_json::from_str(&live.stdout).unwrap();
+    let [code, cause, totals] = sums(&v);
+    assert_eq!((&code, &cause), (&totals, &totals));
+    assert_eq!(v["checks"]["failed"], 0);
+    let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
+    let folded = read("a.folded");
+    let line = folded.lines().find(|l| l.contains(";touch_all;anonymous")).expect(&folded);
+    let frames: Vec<&str> = line.rsplit_once(' ').unwrap().0.split(';').collect();
+    assert_eq!(
+        (frames[0], &frames[frames.len() - 3..]),
+        ("toucher", &["main", "touch_all", "anonymous"][..]),
+        "{line}"
+    );
+    // The same from the recording, and by code the kernel's function below its caller's.
+    let again = bifold_in(dir.path(), "compare -q --where=stacks,code --folded b.folded a.bifold").quietly();
+    assert!(again.contains("by the code that ran"), "{again}");
+    assert!(
+        read("b.folded").contains(";main;touch_all;clear_page_rep_[k];direct map"),
+        "{}",
+        read("b.folded")
+    );
 }
 
 #[test]

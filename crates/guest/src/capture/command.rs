@@ -133,7 +133,7 @@ fn engine_arguments(engine: Engine, spec: &GuestSpec) -> Vec<(&'static str, Stri
                     "-plugin",
                     format!(
                         "{},ring={},ram={},bytes={bytes},below4g={},vcpus={},check={},kpti={},boot={},files={},\
-                         where={}{region}",
+                         where={},stacks={}{region}",
                         quoted(path),
                         ring.as_raw_fd(),
                         ram.as_raw_fd(),
@@ -144,6 +144,7 @@ fn engine_arguments(engine: Engine, spec: &GuestSpec) -> Vec<(&'static str, Stri
                         u8::from(spec.record == Record::Boot),
                         u8::from(spec.timing == Timing::Exact && spec.root == Root::Host),
                         u8::from(spec.attribute),
+                        u8::from(spec.stacks),
                     ),
                 ));
             }

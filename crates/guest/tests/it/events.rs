@@ -31,6 +31,8 @@ fn the_c_header_has_the_numbers_of_the_rust_definition() {
         ("KIND_STORE_OTHER", kind::STORE_OTHER),
         ("KIND_FETCH", kind::FETCH),
         ("KIND_LOAD_DEPENDENT", kind::LOAD_DEPENDENT),
+        ("KIND_CALL", kind::CALL),
+        ("KIND_RETURN", kind::RETURN),
         ("KIND_INSNS", kind::INSNS),
         ("KIND_VCPU", kind::VCPU),
         ("KIND_CR3", kind::CR3),

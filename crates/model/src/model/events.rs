@@ -75,6 +75,12 @@ impl Model {
                     charges.log(stream, number, &log_bytes(data)[..bytes], vcpu, running);
                 }
             }
+            Event::Call(slot) | Event::Return(slot) => {
+                if let Some(charges) = &mut self.charges {
+                    let called = matches!(event, Event::Call(_)).then(|| self.vcpus[vcpu].running.code);
+                    charges.stack(vcpu, Gva(slot), called);
+                }
+            }
             // Accesses and blocks are taken in `consume`.
             Event::Load(_)
             | Event::LoadDependent(_)

@@ -258,10 +258,10 @@ impl Model {
     }
 
     /// From now on, keeps what every access and instruction cost in every configuration: see
-    /// [`Model::take_charges`].
-    pub fn charge(&mut self) {
-        self.charges =
-            Some(Box::new(Charges::new(&self.profile, &self.regimes[..self.options.configs.len()])));
+    /// [`Model::take_charges`]. With `calls`, hands over calls and returns, too, if the stream has them.
+    pub fn charge(&mut self, calls: bool) {
+        let regimes = &self.regimes[..self.options.configs.len()];
+        self.charges = Some(Box::new(Charges::new(&self.profile, regimes, calls)));
     }
 
     /// Hands over what was charged since [`Model::charge`] or the last call, in the order of the

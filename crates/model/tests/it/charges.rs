@@ -60,7 +60,7 @@ proptest! {
         guest.run(&ops);
         let [mut plain, mut charged] = two_models(&profile, cpus);
         plain.consume(&guest.words).unwrap();
-        charged.charge();
+        charged.charge(false);
         let mut sums = vec![Costs::default(); Config::ALL.len()];
         let (mut from, mut at, mut n) = (0, 0, 0);
         while at < guest.words.len() {
@@ -83,7 +83,7 @@ fn a_generated_storm_of_forks_is_charged_whole() {
     let profile = Profile::load("phenom2-x3-720", &[]).unwrap();
     let options = Options { guest_frames: generator.guest_frames(), ..Options::default() };
     let mut model = Model::new(&profile, options);
-    model.charge();
+    model.charge(false);
     let (mut sums, mut n) = (vec![Costs::default(); Config::ALL.len()], 0);
     let mut sink = |words: &[u64]| {
         model.consume(words).map_err(|e| e.to_string())?;
@@ -142,7 +142,7 @@ fn a_charge_names_the_block_the_address_and_the_guests_page() {
     let profile = Profile::load("i5-7600", &[]).unwrap();
     let shadow = Config { mode: Paging::Shadow, host_page: PageSize::Size4K };
     let mut model = Model::new(&profile, Options { configs: vec![NESTED_4K, shadow], ..Options::default() });
-    model.charge();
+    model.charge(false);
     model.consume(&s.words).unwrap();
     let place = |code, data, size| Some(Place { vcpu: 0, code: Gva(code), data: Some(Gva(data)), size });
     let (small, huge) = (Some(PageSize::Size4K), Some(PageSize::Size2M));
@@ -201,7 +201,7 @@ fn an_entry_into_the_kernel_is_told_once_before_the_kernels_first_charge_or_log(
     let profile = Profile::load("i5-7600", &[]).unwrap();
     let options = Options { configs: vec![NESTED_4K], vcpus: 2, ..Options::default() };
     let mut model = Model::new(&profile, options);
-    model.charge();
+    model.charge(false);
     model.consume(&s.words).unwrap();
     let mut got = Vec::new();
     model.take_charges(&mut |charge| {

@@ -92,7 +92,7 @@ fn a_region_s_counts_are_the_whole_program_s_less_those_before_it() {
     let begin = |code| bifold_trace::event::head(bifold_trace::event::kind::GAP, code);
     let mut plain = model(g.guest_frames());
     let mut region = model(g.guest_frames());
-    region.charge();
+    region.charge(false);
     plain.consume(&words[..cut]).unwrap();
     region.consume(&words[..cut]).unwrap();
     let first = plain.totals();

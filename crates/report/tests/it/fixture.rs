@@ -184,7 +184,7 @@ pub fn places(n: u64) -> Places {
     for kernel in code.iter().filter(|r| r.binary == "kernel") {
         cause[0].costs.iter_mut().zip(&kernel.costs).for_each(|(sum, c)| sum.add(c));
     }
-    let places = Where { configs: Config::ALL.into(), code, cause, missing: missing.into() };
+    let places = Where { configs: Config::ALL.into(), code, cause, stacks: None, missing: missing.into() };
     Places::new(places, View::Cause, None)
 }
 

@@ -174,6 +174,11 @@ pub enum Event<'a> {
     Block(u64),
     /// The stream of a region or a sample enters its next part (see [`gap`]).
     Gap(u64),
+    /// The block that runs calls a function: the next access stores the return address at this GVA. Only of user code, and
+    /// only in streams captured for stacks.
+    Call(u64),
+    /// The block that runs returns: the next access loads the return address from this GVA. As [`Event::Call`].
+    Return(u64),
 }
 
 /// The capture plugin's own counters and self-checks.

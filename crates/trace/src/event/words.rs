@@ -40,6 +40,8 @@ pub mod kind {
     pub const BLOCK: u64 = 23;
     pub const GAP: u64 = 24;
     pub const TICKS: u64 = 25;
+    pub const CALL: u64 = 26;
+    pub const RETURN: u64 = 27;
 }
 
 /// Why words are no events.
@@ -102,7 +104,9 @@ pub const fn extra_words(kind: u64) -> Option<usize> {
         | kind::RETIRE
         | kind::MARKER
         | kind::BLOCK
-        | kind::GAP => Some(0),
+        | kind::GAP
+        | kind::CALL
+        | kind::RETURN => Some(0),
         kind::FAULT | kind::CHECK | kind::RESIDENT | kind::TICKS => Some(1),
         kind::PT_STORE => Some(2),
         kind::STATS => Some(STATS_WORDS),
@@ -148,6 +152,8 @@ impl Event<'_> {
             }
             Event::Block(va) => out.push(head(kind::BLOCK, va)),
             Event::Gap(code) => out.push(head(kind::GAP, code)),
+            Event::Call(va) => out.push(head(kind::CALL, va)),
+            Event::Return(va) => out.push(head(kind::RETURN, va)),
         }
     }
 }
@@ -204,6 +210,8 @@ pub fn decode(words: &[u64], at: usize) -> Result<(Event<'_>, usize), DecodeErro
         }
         kind::BLOCK => Event::Block(head_va(w)),
         kind::GAP => Event::Gap(payload),
+        kind::CALL => Event::Call(head_va(w)),
+        kind::RETURN => Event::Return(head_va(w)),
         _ => Event::Stats(Stats::from_words(x.try_into().expect("length follows the kind"))),
     };
     Ok((event, 1 + extra))

@@ -78,6 +78,9 @@ pub struct Source {
     /// Whether the stream has logs of tasks and mappings ([`Event::Log`](crate::Event::Log)).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub attributed: bool,
+    /// Whether the stream also has calls and returns ([`Event::Call`](crate::Event::Call)).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub stacks: bool,
     /// The part of the command that was recorded, in words; `None` for the whole command. See
     /// [`region_begins_later`].
     pub region: Option<String>,

@@ -44,7 +44,7 @@ impl EventSource for Generator {
         }
     }
 
-    fn attribute(&mut self) -> anyhow::Result<()> {
+    fn attribute(&mut self, _: bool) -> anyhow::Result<()> {
         let problem = "needs a guest: a generator has no programs to tell apart";
         Err(UsageError::conflict("--where", problem).into())
     }

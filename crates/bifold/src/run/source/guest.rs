@@ -76,8 +76,8 @@ impl EventSource for Guest {
         }
     }
 
-    fn attribute(&mut self) -> anyhow::Result<()> {
-        self.0.attribute = true;
+    fn attribute(&mut self, stacks: bool) -> anyhow::Result<()> {
+        (self.0.attribute, self.0.stacks) = (true, stacks);
         Ok(())
     }
 
@@ -122,6 +122,7 @@ impl Guest {
                 .into(),
             ),
             attributed: self.0.attribute,
+            stacks: self.0.stacks,
             region: region(&self.0.region),
             sample: self.0.region.sample,
             ..Source::default()

@@ -35,8 +35,8 @@ pub trait EventSource {
     /// Feeds events until the source ends or `stop` is set.
     fn run(&mut self, feed: &mut Feed, stop: &AtomicBool) -> Ending;
 
-    /// Asks the source for events that say who runs, as `--where` needs.
-    fn attribute(&mut self) -> anyhow::Result<()>;
+    /// Asks the source for events that say who runs, as `--where` needs; also who called whom, if `stacks`.
+    fn attribute(&mut self, stacks: bool) -> anyhow::Result<()>;
 
     /// Prepares the source once, before output files are created.
     fn prepare(&mut self) -> anyhow::Result<()> {

@@ -68,12 +68,16 @@ impl EventSource for Recording {
         }
     }
 
-    fn attribute(&mut self) -> anyhow::Result<()> {
-        if self.reader.header().source.attributed {
-            return Ok(());
-        }
+    fn attribute(&mut self, stacks: bool) -> anyhow::Result<()> {
+        let source = &self.reader.header().source;
+        let (what, option) = match stacks {
+            false if source.attributed => return Ok(()),
+            true if source.stacks => return Ok(()),
+            false => ("who ran", "--where"),
+            true => ("who called whom", "--where=stacks"),
+        };
         let problem = format!(
-            "needs to know who ran, and {} does not say: record with `bifold record --where`",
+            "needs to know {what}, and {} does not say: record with `bifold record {option}`",
             self.path.display()
         );
         Err(UsageError::conflict("--where", problem).failing().into())
