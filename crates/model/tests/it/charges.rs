@@ -107,7 +107,9 @@ fn charges(model: &mut Model) -> Vec<Charged> {
             Charge::Cost(place, costs) => {
                 (Some(place), costs.iter().map(|c| (c.tlb_misses, c.exits)).collect(), Vec::new())
             }
-            Charge::Restart => unreachable!("no region begins"),
+            Charge::Restart | Charge::Stack { .. } => {
+                unreachable!("no region begins, and calls are not asked for")
+            }
             Charge::Log { stream, number, bytes } => {
                 assert_eq!((stream, number), (log::PERF, 1));
                 (None, Vec::new(), bytes.to_vec())
@@ -209,7 +211,9 @@ fn an_entry_into_the_kernel_is_told_once_before_the_kernels_first_charge_or_log(
             Charge::Entry(entry) => Ok(entry),
             Charge::Cost(place, _) => Err(place.data.map_or(0, |d| d.0)),
             Charge::Log { .. } => Err(1),
-            Charge::Restart => unreachable!("no region begins"),
+            Charge::Restart | Charge::Stack { .. } => {
+                unreachable!("no region begins, and calls are not asked for")
+            }
         });
     });
     let entry = |user, fault: Option<u64>, kernel| {
@@ -228,4 +232,26 @@ fn an_entry_into_the_kernel_is_told_once_before_the_kernels_first_charge_or_log(
         Err(0x4000),
     ];
     assert_eq!(got, expected);
+}
+
+#[test]
+fn calls_and_returns_are_handed_over_if_asked_for() {
+    let mut words = Vec::new();
+    for event in [Event::Block(0x1000), Event::Call(0x7f8), Event::Block(0x2000), Event::Return(0x7f8)] {
+        event.encode(&mut words);
+    }
+    for asked in [false, true] {
+        let profile = Profile::load("i5-7600", &[]).unwrap();
+        let mut model =
+            Model::new(&profile, Options { configs: Config::ALL[..1].to_vec(), ..Options::default() });
+        model.charge(asked);
+        model.consume(&words).unwrap();
+        let mut got = Vec::new();
+        model.take_charges(&mut |charge| match charge {
+            Charge::Stack { vcpu, slot, caller } => got.push((vcpu, slot, caller)),
+            other => panic!("{other:?}"),
+        });
+        let calls = [(0, Gva(0x7f8), Some(Gva(0x1000))), (0, Gva(0x7f8), None)];
+        assert_eq!(got, if asked { &calls[..] } else { &[] });
+    }
 }

@@ -123,7 +123,7 @@ fn a_region_s_counts_are_the_whole_program_s_less_those_before_it() {
             sums.fill(0);
         }
         Charge::Cost(_, costs) => sums.iter_mut().zip(costs).for_each(|(s, c)| *s += c.exits),
-        Charge::Entry(_) | Charge::Log { .. } => {}
+        Charge::Entry(_) | Charge::Stack { .. } | Charge::Log { .. } => {}
     });
     assert!(began);
     let exits: Vec<u64> = region.totals().iter().map(|(_, s)| s.all_exits()).collect();

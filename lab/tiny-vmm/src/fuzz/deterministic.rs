@@ -464,10 +464,9 @@ mod tests {
         let seen = |read: bool, error: u64| {
             let mut s = Seen::default();
             if read {
-                [("exit", KVM_EXIT_MMIO.into()), ("gpa", 0x1000), ("bytes", 8), ("write", 0)]
-                    .map(|(n, v)| s.add(n, v));
+                s.0.extend([("exit", KVM_EXIT_MMIO.into()), ("gpa", 0x1000), ("bytes", 8), ("write", 0)]);
             }
-            [("exit", 2), ("vector", 14), ("error code", error), ("rax", 7)].map(|(n, v)| s.add(n, v));
+            s.0.extend([("exit", 2), ("vector", 14), ("error code", error), ("rax", 7)]);
             s
         };
         assert!(reads_before_fault(&seen(false, 3), &seen(true, 3)));

@@ -235,6 +235,8 @@ impl Reference {
             Event::Resident { .. }
             | Event::Log { .. }
             | Event::Block(_)
+            | Event::Call(_)
+            | Event::Return(_)
             | Event::Ticks { .. }
             | Event::Gap(_) => {}
         }
