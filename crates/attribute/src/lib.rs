@@ -146,7 +146,8 @@ impl Attribution {
                 match self.cause(place, key) {
                     None => self.add(key, costs),
                     Some(cause) => {
-                        self.add(Key { view: Some(View::Code), ..key }, costs);
+                        let callers = self.with_entered(place.vcpu, key.callers);
+                        self.add(Key { view: Some(View::Code), callers, ..key }, costs);
                         self.add(cause, costs);
                     }
                 }
@@ -262,6 +263,14 @@ impl Attribution {
         let Attribution { stacks, spaces, .. } = self;
         let space = spaces.space(spaces.running(vcpu));
         stacks.list(vcpu, |at| code_in(spaces, space, at))
+    }
+
+    /// The functions that called the kernel's code on this vCPU: the last is the one that entered the kernel. Without calls, none.
+    fn with_entered(&mut self, vcpu: usize, callers: List) -> List {
+        match self.callers.on(vcpu) {
+            Some(caller) if self.stacks.called() => self.stacks.with(callers, caller.code),
+            _ => callers,
+        }
     }
 
     fn caller(&self, entry: Entry) -> Caller {

@@ -327,7 +327,7 @@ impl Attribution {
         };
         let mut rows: [BTreeMap<[String; 4], Vec<Costs>>; 2] = Default::default();
         let mut stacks: [BTreeMap<Vec<String>, Vec<Costs>>; 2] = Default::default();
-        let called = self.stacks.all().next().is_some();
+        let called = self.stacks.called();
         for (key, costs) in self.keys.iter().zip(self.costs.chunks(self.configs.len().max(1))) {
             let row = names.row(key);
             for view in View::ALL.into_iter().filter(|view| key.view.is_none_or(|only| only == *view)) {

@@ -35,8 +35,13 @@ pub(crate) struct Stacks {
     running: Vec<(u32, Vec<Frame>)>,
     /// Frames of tasks that do not run.
     parked: HashMap<u32, Vec<Frame>>,
+    lists: Lists,
+}
+
+#[derive(Debug, Default)]
+struct Lists {
     /// Each list's last caller and the list before it, from list 1 on.
-    lists: Vec<(List, Code)>,
+    all: Vec<(List, Code)>,
     numbers: FxHashMap<(List, Code), List>,
 }
 
@@ -86,29 +91,31 @@ impl Stacks {
     /// The callers of the code that runs on this vCPU. `code` names the code at an address.
     pub fn list(&mut self, vcpu: usize, code: impl Fn(Gva) -> Code) -> List {
         self.on(vcpu);
-        let Stacks { running, lists, numbers, .. } = self;
+        let Stacks { running, lists, .. } = self;
         let frames = &mut running[vcpu].1;
         let known = frames.iter().rposition(|f| f.list != 0).map_or(0, |i| i + 1);
         for i in known..frames.len() {
             let before = if i == 0 { 0 } else { frames[i - 1].list };
-            frames[i].list = if i >= DEEPEST {
-                before
-            } else {
-                let caller = code(frames[i].caller);
-                *numbers.entry((before, caller)).or_insert_with(|| {
-                    lists.push((before, caller));
-                    lists.len() as List
-                })
-            };
+            frames[i].list = if i >= DEEPEST { before } else { lists.with(before, code(frames[i].caller)) };
         }
         frames.last().map_or(0, |f| f.list)
+    }
+
+    /// Whether there was any call.
+    pub fn called(&self) -> bool {
+        !self.lists.all.is_empty() || self.running.iter().any(|(_, frames)| !frames.is_empty())
+    }
+
+    /// This list and one more caller.
+    pub fn with(&mut self, list: List, caller: Code) -> List {
+        self.lists.with(list, caller)
     }
 
     /// The callers of a list, the outermost first.
     pub fn callers(&self, mut list: List) -> Vec<Code> {
         let mut all = Vec::new();
         while list != 0 {
-            let (before, caller) = self.lists[list as usize - 1];
+            let (before, caller) = self.lists.all[list as usize - 1];
             all.push(caller);
             list = before;
         }
@@ -118,7 +125,16 @@ impl Stacks {
 
     /// Every caller of every list.
     pub fn all(&self) -> impl Iterator<Item = Code> + '_ {
-        self.lists.iter().map(|(_, caller)| *caller)
+        self.lists.all.iter().map(|(_, caller)| *caller)
+    }
+}
+
+impl Lists {
+    fn with(&mut self, before: List, caller: Code) -> List {
+        *self.numbers.entry((before, caller)).or_insert_with(|| {
+            self.all.push((before, caller));
+            self.all.len() as List
+        })
     }
 }
 

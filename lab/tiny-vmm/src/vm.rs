@@ -228,3 +228,8 @@ pub fn host_kernel() -> Result<String> {
     ensure!(!text.trim().is_empty(), "the kernel has no release");
     Ok(text.trim().to_owned())
 }
+
+/// Whether this host's kernel is one of kernel/debug-kernel, which checks each of its accesses to memory and takes its time.
+pub fn has_checks() -> Result<bool> {
+    Ok(host_kernel()?.contains("bifold"))
+}

@@ -241,7 +241,7 @@ fn where_is_refused_without_a_guest_that_told() {
     assert!(text.starts_with("status 2\n") && text.contains("a generator has no programs"), "{text}");
     let text = bifold("compare --where=nested --generate t:1000").refused();
     assert!(
-        text.starts_with("status 2\n") && text.contains("cause, code or a configuration: native"),
+        text.starts_with("status 2\n") && text.contains("cause, code, stacks or a configuration: native"),
         "{text}"
     );
     let text = bifold("compare --folded x --generate t:1000").refused();

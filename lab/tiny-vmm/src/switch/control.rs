@@ -445,7 +445,7 @@ pub fn pae(n: &mut Notes) -> Result<()> {
     m.go(0, Routine::Pae, Args { rax, rdx, rsi: PDPT + 8, rdi: STOP, ..Args::default() })?;
     // Only one direction: TCG's own walks set an A bit in entries of the PDPT, where processors have none, and
     // KVM then refuses the next load of CR3, as a processor would.
-    std::thread::sleep(Duration::from_millis(100));
+    std::thread::sleep(Duration::from_millis(if crate::vm::has_checks()? { 1000 } else { 100 }));
     m.switch("nested")?;
     std::thread::sleep(Duration::from_millis(20));
     let left = m.stop(0)?;
