@@ -147,8 +147,7 @@ fn costs_have_the_functions_that_called_and_the_kernels_work_those_of_its_caller
     let places = s.attributed();
     assert_eq!(
         misses(&places, View::Code),
-        "\
-         one;ask;asm_sysvec_apic_timer_interrupt_[k];direct map 1\n\
+        "one;ask;asm_sysvec_apic_timer_interrupt_[k];direct map 1\n\
          one;ask;entry_SYSCALL_64_[k];direct map 1\n\
          one;ask;touch;anonymous 1\n\
          one;ask;touch;asm_exc_page_fault_[k];direct map 1\n"

@@ -16,6 +16,7 @@ use super::machine::{
     Args, COUNT, DATA, DATA_GPA, Machine, MachineSpec, STOP, capability, enable, pae_mode, real_mode as real,
 };
 use super::routines::{Routine, code};
+use super::windows::between_switches;
 use crate::vendor::Begins;
 
 pub(super) const EBUSY: i32 = 16;
@@ -224,6 +225,7 @@ pub fn created(n: &mut Notes) -> Result<()> {
     let mut m = Machine::new(MachineSpec::default())?;
     let end = Arc::new(AtomicBool::new(false));
     let path = m.mode_file();
+    let stay = between_switches(Duration::from_millis(1));
     let switcher = {
         let end = Arc::clone(&end);
         std::thread::spawn(move || -> Result<u64> {
@@ -231,7 +233,7 @@ pub fn created(n: &mut Notes) -> Result<()> {
             while !end.load(Ordering::Relaxed) {
                 std::fs::write(&path, if switches % 2 == 0 { "shadow" } else { "nested" })?;
                 switches += 1;
-                std::thread::sleep(Duration::from_millis(1));
+                std::thread::sleep(stay);
             }
             Ok(switches)
         })

@@ -13,6 +13,7 @@ use kvm_bindings::{KVM_MAX_CPUID_ENTRIES, kvm_segment};
 use super::Notes;
 use super::machine::{Args, CODE_GPA, DATA, DATA_GPA, Machine, MachineSpec, keys as keys_of};
 use super::routines::{Routine, steps_fault};
+use super::windows::between_switches;
 use crate::guest::CR4;
 use crate::guests::Rng;
 use crate::tables::{ACCESSED, DIRTY, LARGE, PRESENT, WRITE};
@@ -280,6 +281,7 @@ pub fn keys(n: &mut Notes) -> Result<()> {
             play(n, &m, 0, &steps, &m.mode()?)?;
         }
         let end = Arc::new(AtomicBool::new(false));
+        let stay = between_switches(Duration::from_micros(500));
         let switcher = std::thread::spawn({
             let (end, path) = (Arc::clone(&end), m.mode_file());
             move || -> Result<u64> {
@@ -287,7 +289,7 @@ pub fn keys(n: &mut Notes) -> Result<()> {
                 while !end.load(Ordering::Relaxed) {
                     std::fs::write(&path, if switches % 2 == 0 { "shadow" } else { "nested" })?;
                     switches += 1;
-                    std::thread::sleep(Duration::from_micros(500));
+                    std::thread::sleep(stay);
                 }
                 Ok(switches)
             }

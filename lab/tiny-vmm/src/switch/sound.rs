@@ -15,6 +15,7 @@ use super::control::{ETIMEDOUT, with_limit};
 use super::machine::{Args, DATA, DATA_GPA, Machine, MachineSpec};
 use super::needs::allow_vmxon;
 use super::routines::Routine;
+use super::windows::between_switches;
 use crate::memory::{HostPages, Memory};
 use crate::tables::{ACCESSED, PRESENT, WRITE, index};
 use crate::vendor::Begins;
@@ -318,6 +319,7 @@ pub fn standstill(n: &mut Notes) -> Result<()> {
             m.fill(1, DATA, 4096, PAGES, 1)?;
             m.spin(0)?;
             let end = Arc::new(AtomicBool::new(false));
+            let stay = between_switches(Duration::ZERO);
             let switcher = std::thread::spawn({
                 let (end, path) = (Arc::clone(&end), m.mode_file());
                 move || -> Result<(u64, u64)> {
@@ -331,6 +333,7 @@ pub fn standstill(n: &mut Notes) -> Result<()> {
                             Err(e) if e.raw_os_error() == Some(ETIMEDOUT) => given_up += 1,
                             Err(e) => return Err(e).context(mode),
                         }
+                        std::thread::sleep(stay);
                     }
                     Ok((switches, given_up))
                 }

@@ -16,7 +16,7 @@ use super::machine::{Args, DATA, Machine, MachineSpec};
 use super::needs::without_reverse_maps;
 use super::routines::Routine;
 use super::sound::Stuck;
-use super::windows::widened;
+use super::windows::{between_switches, widened};
 use crate::vendor::Begins;
 
 const ENOMEM: i32 = 12;
@@ -117,8 +117,7 @@ pub fn events_in_smm(n: &mut Notes) -> Result<()> {
 pub fn hot_plugged(n: &mut Notes) -> Result<()> {
     let mut m = Machine::new(MachineSpec::default())?;
     let end = Arc::new(AtomicBool::new(false));
-    // Longer than a widened window: else a vCPU finds another switch under way whenever it looks.
-    let stay = if widened() { Duration::from_millis(20) } else { Duration::from_micros(300) };
+    let stay = between_switches(Duration::from_micros(300));
     let switcher = std::thread::spawn({
         let (end, path) = (Arc::clone(&end), m.mode_file());
         move || -> (u64, u64) {

@@ -3,6 +3,7 @@
 //! protects this state, each with a parameter of `kvm` for a wait there.
 
 use std::fs;
+use std::time::Duration;
 
 const PARAMETERS: &str = "/sys/module/kvm/parameters";
 
@@ -14,4 +15,10 @@ pub(crate) fn widened() -> bool {
         let window = name.to_str().is_some_and(|n| n.starts_with("window_") && n != "window_hits");
         window && fs::read_to_string(entry.path()).is_ok_and(|wide| wide.trim() != "0")
     })
+}
+
+/// The time between two switches that follow each other without end: longer than a window that is wide. Else a vCPU that
+/// looks again finds another switch under way each time, and never runs.
+pub(super) fn between_switches(usual: Duration) -> Duration {
+    if widened() { usual.max(Duration::from_millis(20)) } else { usual }
 }
