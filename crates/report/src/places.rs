@@ -166,6 +166,7 @@ impl Places {
             config: self.config_name(),
             configs: self.places.configs.iter().map(|c| c.name()).collect(),
             by: by(self.view),
+            stacks: self.places.stacks.is_some(),
             missing: self.missing(),
             tables: [self.view].into_iter().chain(other).map(table).collect(),
         }
@@ -242,6 +243,8 @@ pub(crate) struct Section {
     configs: Vec<String>,
     /// The view of the graph.
     by: &'static str,
+    /// Whether the graph has the functions that called.
+    stacks: bool,
     missing: Option<String>,
     /// A table per view, first that of the graph's view.
     tables: Vec<SectionTable>,
