@@ -233,3 +233,8 @@ pub fn host_kernel() -> Result<String> {
 pub fn has_checks() -> Result<bool> {
     Ok(host_kernel()?.contains("bifold"))
 }
+
+/// Whether this host's kernel is one of kernel/debug-kernel --races, in which KCSAN pauses at random for others to come in between.
+pub fn pauses_at_random() -> Result<bool> {
+    Ok(host_kernel()?.contains("bifold-races"))
+}
