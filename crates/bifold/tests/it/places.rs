@@ -5,6 +5,7 @@ use crate::command::{bifold, bifold_in, command, ran};
 use crate::guest::no_guest_here;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::process::Command;
 
 /// Touches memory of its own in a function of its own, by code that it makes, and by a child.
@@ -52,6 +53,17 @@ int main(int argc, char **argv)
 }
 "#;
 
+/// The program, built, in a directory of its own.
+fn toucher() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("toucher");
+    std::fs::write(dir.path().join("p.c"), PROGRAM).unwrap();
+    let built =
+        Command::new("cc").args(["-O1", "-o"]).arg(&path).arg(dir.path().join("p.c")).status().unwrap();
+    assert!(built.success());
+    (dir, path)
+}
+
 /// A configuration's sums in each view, and what the same counters say in the outcome.
 fn sums(v: &Value) -> [Vec<BTreeMap<String, i64>>; 3] {
     let read = |costs: &Value| -> Vec<BTreeMap<String, i64>> {
@@ -95,12 +107,7 @@ fn every_cost_of_a_guest_is_attributed_and_a_recording_of_it_says_the_same() {
     if no_guest_here() {
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("toucher");
-    std::fs::write(dir.path().join("p.c"), PROGRAM).unwrap();
-    let built =
-        Command::new("cc").args(["-O1", "-o"]).arg(&path).arg(dir.path().join("p.c")).status().unwrap();
-    assert!(built.success());
+    let (dir, path) = toucher();
     // The kernel names a process by the name it was run under.
     let child = dir.path().join("child");
     std::os::unix::fs::symlink(&path, &child).unwrap();
@@ -193,12 +200,7 @@ fn stacks_have_the_functions_that_called_each_other() {
     if no_guest_here() {
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("toucher");
-    std::fs::write(dir.path().join("p.c"), PROGRAM).unwrap();
-    let built =
-        Command::new("cc").args(["-O1", "-o"]).arg(&path).arg(dir.path().join("p.c")).status().unwrap();
-    assert!(built.success());
+    let (dir, path) = toucher();
     let mut c =
         command("record -q --where=stacks --folded a.folded -o a.bifold --format json -m 256 --".split(' '));
     c.arg(&path).current_dir(dir.path());
