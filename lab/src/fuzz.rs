@@ -146,7 +146,13 @@ pub fn run(lab: &Lab, settings: &Settings, sources: String, debug: bool) -> Resu
         };
         let attempt = lab.attempt(&plan, &mut |_, _| String::new())?;
         if attempt.outputs.is_empty() {
-            return Err(attempt.error.context("the laboratory ended before the fuzzer began")?.into());
+            let error = attempt.error.context("the laboratory ended before the fuzzer began")?;
+            if outcome.counts.is_none() {
+                return Err(error.into());
+            }
+            // What the parts before counted is not lost.
+            outcome.failed.push(format!("before part {}: {error}", parts.len() - left.len() + 1));
+            continue;
         }
         let done = &attempt.outputs[1..];
         for output in done {

@@ -10,7 +10,7 @@ use bifold_mmu::Gva;
 use rustc_hash::FxHashMap;
 use std::collections::HashMap;
 
-/// Frames that are told apart; further ones, of a deep recursion, count as the last of these.
+/// Depth up to which callers are distinguished. Costs of deeper frames, of a recursion, count for the frame at this depth.
 const DEEPEST: usize = 100;
 /// Frames that are kept of a task.
 const MOST_FRAMES: usize = 1 << 16;

@@ -288,7 +288,7 @@ impl Charges {
         if any { self.put(place, running) } else { self.costs.truncate(first) }
     }
 
-    /// Charges what the access to data at `gva` waited since the last call.
+    /// Charges what an access to data waited, beyond the waits at the last call. `place` is its place by the block that runs.
     pub(crate) fn charge_waits(
         &mut self,
         caches: &Caches,
