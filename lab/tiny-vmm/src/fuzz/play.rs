@@ -93,6 +93,12 @@ impl Player<'_> {
             Step::Translate { vcpu, at } => {
                 let mut t = kvm_translation { linear_address: at, ..Default::default() };
                 s.result("KVM_TRANSLATE", self.on(vcpu, kvm::TRANSLATE, &mut t));
+                // AMD's processors read PDPTRs from memory. KVM translates with those of KVM_SET_SREGS2 until the vCPU runs, or
+                // its mode changes.
+                if self.side.amd && self.side.user_pdptrs >> vcpu & 1 != 0 {
+                    count(&mut self.tally.tolerated, "a translation with PDPTRs of user space");
+                    return Ok(s);
+                }
                 s.add("valid", t.valid.into());
                 s.add("gpa", t.physical_address);
             }
@@ -211,6 +217,7 @@ impl Player<'_> {
         if second {
             let mut r = kvm_sregs2::default();
             set!(r, kvm::GET_SREGS2, kvm::SET_SREGS2);
+            self.side.user_pdptrs |= u8::from(r.flags & u64::from(KVM_SREGS2_FLAGS_PDPTRS_VALID) != 0) << vcpu;
         } else {
             let mut r = kvm_sregs::default();
             set!(r, kvm::GET_SREGS, kvm::SET_SREGS);
@@ -288,6 +295,7 @@ impl Player<'_> {
     fn run(&mut self, run: &Run, s: &mut Seen) -> Result<()> {
         self.start(run, s)?;
         self.watch.vm(&self.side.vm.debugfs);
+        self.side.user_pdptrs &= !(1 << run.vcpu);
         let mut completing = None;
         for _ in 0..EXITS {
             // The VM may change its mode with an access or a port's data on its way.

@@ -42,6 +42,8 @@ pub struct Side {
     extra: (Option<u64>, u32),
     pub switcher: Option<Switcher>,
     pub amd: bool,
+    /// vCPUs, a bit each, whose PDPTRs are those of user space until they run.
+    pub user_pdptrs: u8,
     /// What is wrong beside differences of the two VMs: writes that a log lacks, switches against the rules.
     pub wrong: Vec<String>,
 }
@@ -71,6 +73,7 @@ impl Side {
             extra: (Some(EXTRA), 0),
             switcher,
             amd: crate::vm::vendor()?.option == "amd",
+            user_pdptrs: 0,
             wrong: Vec::new(),
         };
         let error = |what: &'static str| move |e| anyhow::anyhow!("{what}: {}", kvm::errno_name(e));
