@@ -30,10 +30,9 @@ pub struct CacheError {
 impl Caches {
     /// The error of configuration `config`, whose overhead is this share of the ideal run's cycles.
     pub fn error(&self, config: usize, overhead: f64) -> CacheError {
-        let m = &self.memory;
         let stalls = &self.configs[config].stalls;
-        let all = stalls.class_estimates(m.data_overlap, m.walk_overlap);
-        let ideal = self.ideal.stalls.class_estimates(m.data_overlap, m.walk_overlap);
+        let all = stalls.class_estimates();
+        let ideal = self.ideal.stalls.class_estimates();
         let residuals: Vec<f64> = all.iter().zip(&ideal).map(|(a, i)| a - (1.0 + overhead) * i).collect();
         let means = NORMAL * stalls.mean_error();
         let of = |estimates: &[f64]| half_width(&self.classes, estimates).hypot(means);

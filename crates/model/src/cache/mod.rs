@@ -15,6 +15,7 @@ mod level;
 mod neighbours;
 mod stalls;
 mod translations;
+mod window;
 
 use crate::Sample;
 use crate::memory::Memory;
@@ -28,8 +29,9 @@ pub use error::CacheError;
 pub use frames::Draws;
 use hierarchy::{DataCaches, MOST_LEVELS};
 use neighbours::Neighbours;
-use stalls::Stalls;
+use stalls::{Stalls, Waits};
 use translations::Translations;
+use window::{Limits, Now};
 
 /// The caches of one configuration, and what waiting for them took.
 #[derive(Debug)]
@@ -59,6 +61,8 @@ pub(crate) struct Caches {
     /// Per vCPU and slot: the line that was used last, with the translations' generation. Every
     /// configuration has it as its most recent line of the first level.
     last: Vec<[(u64, u64); 64]>,
+    limits: Limits,
+    now: Now,
     /// The bits of a line's number that choose the slot: those by which every level chooses a set.
     slots: u64,
 }
@@ -88,12 +92,13 @@ impl Caches {
         let specs = &profile.cache;
         let prefetch = usize::from(memory.prefetch_level).checked_sub(1);
         let classes = Classes::new(mode, specs, prefetch.is_some());
+        let limits = Limits::new(profile);
         let mut latency = [memory.cycles; MOST_LEVELS + 1];
         latency.iter_mut().zip(specs).for_each(|(l, s)| *l = s.cycles);
         let mut caches = Box::new(Caches {
             ideal: Cached {
                 caches: DataCaches::new(specs, &classes, vcpus),
-                stalls: Stalls::new(&profile.walk, &classes),
+                stalls: Stalls::new(&profile.walk, limits, &classes),
             },
             profile: profile.clone(),
             draws,
@@ -106,6 +111,8 @@ impl Caches {
             neighbours: vec![Neighbours::default(); vcpus],
             translations: vec![Translations::default(); vcpus],
             last: vec![[(u64::MAX, 0); 64]; vcpus],
+            limits,
+            now: Now::default(),
             slots: specs.iter().map(|s| s.sets().min(64)).min().unwrap_or(1) - 1,
             classes,
         });
@@ -116,15 +123,22 @@ impl Caches {
     /// Adds empty caches for one more configuration.
     pub fn add_config(&mut self) {
         let caches = DataCaches::new(&self.profile.cache, &self.classes, self.vcpus);
-        self.configs.push(Cached { caches, stalls: Stalls::new(&self.profile.walk, &self.classes) });
+        self.configs
+            .push(Cached { caches, stalls: Stalls::new(&self.profile.walk, self.limits, &self.classes) });
     }
 
     /// Sets the counts of waits to 0. The caches keep their lines.
     pub fn reset_counts(&mut self) {
-        let Caches { ideal, configs, profile, classes, .. } = self;
+        let Caches { ideal, configs, profile, classes, limits, .. } = self;
         for one in std::iter::once(ideal).chain(configs) {
-            one.stalls = Stalls::new(&profile.walk, classes);
+            one.stalls = Stalls::new(&profile.walk, *limits, classes);
         }
+    }
+
+    /// Access number `access` comes next, after so many instructions.
+    #[inline]
+    pub fn at(&mut self, access: u64, instructions: u64) {
+        self.now = Now { access, instructions };
     }
 
     /// A bit for each line of a page whose accesses [`Caches::access`] has to see.
@@ -180,7 +194,8 @@ impl Caches {
         place: impl Fn(usize, Gpa) -> Hpa,
         mut from_memory: impl FnMut(usize, u64),
     ) {
-        let Caches { levels, translations, ideal, configs, latency, prefetch, classes, draws, .. } = self;
+        let Caches { levels, translations, ideal, configs, latency, prefetch, classes, draws, now, .. } =
+            self;
         let weight = classes.weight(rank);
         let page = a.gva.0 >> 12;
         let Some(frames) = translations[a.vcpu].get(page, a.generation, configs.len(), translate, place)
@@ -190,11 +205,19 @@ impl Caches {
         let line = |frame: u64| draws.line(Hpa(frame << 12 | a.gva.0 & 0xfff));
         for (i, (one, &frame)) in std::iter::once(ideal).chain(configs).zip(frames).enumerate() {
             let answers = one.caches.access(a.vcpu, line(frame), rank, 0, a.write);
+            let answers = prefetch.map_or(answers, |p| if near { answers.min(p) } else { answers });
+            if !a.dependent {
+                one.stalls.windows.answered(*now, answers == *levels);
+            }
             if answers == 0 {
                 continue;
             }
-            let answers = prefetch.map_or(answers, |p| if near { answers.min(p) } else { answers });
-            one.stalls.data(rank, weight, answers, latency[answers] - latency[0], a.dependent);
+            let alone = match a.dependent || answers < *levels {
+                true => 0,
+                false => one.stalls.windows.data(*now, weight),
+            };
+            let waits = Waits { dependent: a.dependent, alone };
+            one.stalls.data(rank, weight, answers, latency[answers] - latency[0], waits);
             if i > 0 && answers == *levels {
                 from_memory(i - 1, weight);
             }
@@ -215,9 +238,11 @@ impl Caches {
     /// walk, as for the load that it belongs to.
     #[inline]
     pub fn walker(&mut self, config: usize, vcpu: usize, dependent: bool) -> CachedMemory<'_> {
-        let Caches { configs, classes, latency, memory, last, slots, levels, draws, .. } = self;
+        let Caches { configs, classes, latency, memory, last, slots, levels, draws, now, .. } = self;
+        let one = &mut configs[config];
+        let alone = if dependent { 0 } else { one.stalls.windows.walk(*now) };
         CachedMemory {
-            one: &mut configs[config],
+            one,
             classes,
             draws: *draws,
             latency,
@@ -226,30 +251,30 @@ impl Caches {
             last,
             slots: *slots,
             vcpu,
-            dependent,
+            waits: Waits { dependent, alone },
         }
     }
 
     /// Enters what configuration `config` and the ideal run waited for.
     pub fn add_to(&self, config: usize, s: &mut Sample) {
-        let (stalls, m) = (&self.configs[config].stalls, &self.memory);
-        (s.walk_cycles, s.walk_hidden_cycles) = stalls.walk_cycles(m.walk_overlap);
-        (s.data_stall_cycles, s.data_hidden_cycles) = stalls.data_cycles(m.data_overlap);
+        let stalls = &self.configs[config].stalls;
+        (s.walk_cycles, s.walk_hidden_cycles) = stalls.walk_cycles();
+        (s.data_stall_cycles, s.data_hidden_cycles) = stalls.data_cycles();
         let ideal = &self.ideal.stalls;
-        (s.ideal_stall_cycles, s.ideal_hidden_cycles) = ideal.data_cycles(m.data_overlap);
+        (s.ideal_stall_cycles, s.ideal_hidden_cycles) = ideal.data_cycles();
         let misses = |level| if level < self.levels { stalls.misses(level) } else { 0 };
         (s.l1d_cache_misses, s.l2_cache_misses, s.l3_cache_misses) = (misses(0), misses(1), misses(2));
     }
 
     /// Cycles of configuration `config`'s walks so far, and how many of them the core hides.
     pub fn walk_cycles(&self, config: usize) -> (u64, u64) {
-        self.configs[config].stalls.walk_cycles(self.memory.walk_overlap)
+        self.configs[config].stalls.walk_cycles()
     }
 
     /// Per configuration: [`Sample::data_wait_cycles`] so far.
     pub fn data_waits(&self) -> impl Iterator<Item = i64> + '_ {
         let waits = |one: &Cached| {
-            let (all, hidden) = one.stalls.data_cycles(self.memory.data_overlap);
+            let (all, hidden) = one.stalls.data_cycles();
             (all - hidden) as i64
         };
         let ideal = waits(&self.ideal);
@@ -267,7 +292,7 @@ impl Caches {
 
     /// Cycles of the ideal run's stalls, the hidden ones left out.
     pub fn ideal_cycles(&self) -> u64 {
-        let (all, hidden) = self.ideal.stalls.data_cycles(self.memory.data_overlap);
+        let (all, hidden) = self.ideal.stalls.data_cycles();
         all - hidden
     }
 }
@@ -284,7 +309,7 @@ pub(crate) struct CachedMemory<'a> {
     last: &'a mut [[(u64, u64); 64]],
     slots: u64,
     vcpu: usize,
-    dependent: bool,
+    waits: Waits,
 }
 
 impl Memory for CachedMemory<'_> {
@@ -294,14 +319,14 @@ impl Memory for CachedMemory<'_> {
         let at = place.0;
         let step = (usize::from(guest), usize::from(host));
         let Some(rank) = self.classes.rank(at) else {
-            self.one.stalls.unseen_reference(step, self.dependent);
+            self.one.stalls.unseen_reference(step, self.waits);
             return 0;
         };
         let slot = (at >> 6 & self.slots) as usize;
         // The walk's line is the most recent now, and what it pushed out may be any vCPU's.
         self.last.iter_mut().for_each(|last| last[slot] = (u64::MAX, 0));
         let answers = self.one.caches.access(self.vcpu, self.draws.line(place), rank, self.first, false);
-        self.one.stalls.reference(step, rank, self.latency[answers], self.dependent);
+        self.one.stalls.reference(step, rank, self.latency[answers], self.waits);
         if answers == self.levels { MOST_LEVELS + 1 } else { answers + 1 }
     }
 }

@@ -230,8 +230,9 @@ impl Model {
 
     #[inline(never)]
     fn data_unsettled(&mut self, gva: Gva, write: bool, dependent: bool) {
-        let Model { caches, places, regimes, guest, vcpus, frames, current, charges, .. } = self;
+        let Model { caches, places, regimes, guest, vcpus, frames, current, charges, common, .. } = self;
         let Some(caches) = caches else { return };
+        caches.at(common.accesses, common.instructions);
         let Vcpu { root, generation, .. } = vcpus[*current];
         let access = cache::Access { vcpu: *current, gva, write, dependent, generation };
         let in_memory = |gpa: &Gpa| gpa.frame() < *frames;
@@ -256,6 +257,9 @@ impl Model {
         self.misses += 1;
         let vcpu = self.current;
         let Model { regimes, groups, guest, vcpus, untranslated, frames, charges, caches, places, .. } = self;
+        if let Some(caches) = caches {
+            caches.at(self.common.accesses, self.common.instructions);
+        }
         let v = &mut vcpus[vcpu];
         let (root, time) = (v.root, v.time);
         let page = (gva.0 & PAYLOAD_MASK) >> 12;

@@ -100,6 +100,15 @@ pub(super) fn check(profile: &Profile, origin: &str) -> Result<(), ProfileError>
             return bad(format!("memory.{key}"), "must be 1 to 1000".into());
         }
     }
+    if memory.walkers.is_some_and(|n| !(1..=64).contains(&n)) {
+        return bad("memory.walkers".into(), "must be 1 to 64".into());
+    }
+    if memory.walkers.is_some() && profile.cpu.reorder_window.is_none() {
+        return bad("memory.walkers".into(), "needs cpu.reorder_window".into());
+    }
+    if profile.cpu.reorder_window.is_some_and(|n| !(1..=100_000).contains(&n)) {
+        return bad("cpu.reorder_window".into(), "must be 1 to 100000".into());
+    }
     let highest = levels.len() as u8;
     if !(1..=highest).contains(&memory.walk_level) {
         return bad("memory.walk_level".into(), format!("must be a cache level, 1 to {highest}"));

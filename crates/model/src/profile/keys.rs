@@ -81,6 +81,8 @@ table! {
     Cpu, CPU: "cpu." {
         frequency_hz: u64, "Hz" = "Core frequency.";
         base_cpi: f64, "cycles" = "Cycles per instruction of the ideal run (no walks, no exits).";
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reorder_window: Option<u64>, "instructions" = "Instructions that the core looks ahead (its reorder buffer): waits for memory and walks that are farther apart do not overlap. Without this key, all independent ones overlap as far as `memory.data_overlap` and `memory.walk_overlap` say. Needs data caches.";
         pcid: bool, "1" = "Linux's use of process-context identifiers is modelled (the captured guest has none).";
         tlb_tagged: bool, "1" = "TLB entries survive exits (VPID, ASID).";
         virtualization: Virtualization, "1" = "Whose rules exits follow: `svm` (AMD) or `vmx` (Intel). They differ in writes to CR4: under SVM all exit, under VMX those that change a bit of the host's, to which PGE belongs under shadow paging only.";
@@ -244,6 +246,8 @@ table! {
         remote_cycles: Option<u64>, "cycles" = "Load to use, when no cache answers and the memory is another node's. Without this key, placements have counts and no cycles.";
         data_overlap: f64, "1" = "Misses of independent loads in flight together: each stalls the core for this part of its wait.";
         walk_overlap: f64, "1" = "The same for the walks of independent accesses.";
+        #[serde(skip_serializing_if = "Option::is_none")]
+        walkers: Option<u64>, "walks" = "Walks that the core makes at once: their overlap where the data are in a cache. `walk_overlap` holds where walks hide behind waits for memory. Without this key, it holds everywhere. Needs `cpu.reorder_window`.";
         walk_level: u8, "1" = "First cache level in which page walks look: 1, or 2 on CPUs whose walker bypasses L1.";
         prefetch_level: u8, "1" = "Cache level that answers a miss on a line whose neighbour was just used; 0 = no prefetch.";
         source: Option<String>, "1" = "Where the values come from.";

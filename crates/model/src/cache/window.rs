@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What overlaps: a core looks ahead by as many instructions as its reorder buffer holds, so a miss hides behind others
+//! only if they are that near (Karkhanis and Smith, A First-Order Superscalar Processor Model, ISCA 2004: isolated misses
+//! cost their whole latency, and misses within a window share one). Dense misses overlap as `memory.data_overlap` and
+//! `memory.walk_overlap` say, which were measured on such.
+//!
+//! A walk whose data are in a cache has no wait for memory to hide behind. It overlaps with other walks alone, as many as
+//! the core has walkers.
+
+use super::stalls::FRACTION;
+use crate::profile::Profile;
+
+/// Shares are kept in 1/65,536.
+pub(super) const SHARE: u32 = 16;
+/// Misses by whose distance their density is told.
+const LAST: usize = 8;
+/// A new answer moves the share of walks whose data come from memory by 1/64 of the difference.
+const MEAN_SHIFT: u32 = 6;
+
+/// The limits of a profile.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    pub data: f64,
+    pub walk: f64,
+    /// Walks at once, if their data are in a cache.
+    walkers: f64,
+    /// Instructions that the core looks ahead.
+    reorder: Option<u64>,
+}
+
+impl Limits {
+    /// The limits of a profile with `memory`.
+    pub fn new(profile: &Profile) -> Limits {
+        let (data, walk) = profile.memory.as_ref().map_or((1.0, 1.0), |m| (m.data_overlap, m.walk_overlap));
+        let walkers = profile.memory.as_ref().and_then(|m| m.walkers).map_or(walk, |n| walk.min(n as f64));
+        Limits { data, walk, walkers, reorder: profile.cpu.reorder_window }
+    }
+
+    /// The window in accesses.
+    fn window(&self, now: Now) -> Option<u64> {
+        self.reorder.map(|n| n * now.access / now.instructions.max(1))
+    }
+
+    /// Of independent data: cycles that the core hides of so many, of which `alone` (in 1/65,536) are exposed beyond the overlap.
+    pub fn hidden_data(&self, cycles: u64, alone: u64) -> u64 {
+        self.hidden(cycles, self.data, |share| cycles * share, alone)
+    }
+
+    /// The same of independent walks, whose cycles are in 1/256.
+    pub fn hidden_walks(&self, cycles: u64, alone: u64) -> u64 {
+        self.hidden(cycles >> FRACTION, self.walk, |share| (cycles * share) >> FRACTION, alone)
+    }
+
+    /// Grows with the cycles, so that the growth over any interval is no less than 0: what each wait adds to `alone` is at most
+    /// what it adds to `by`, and only the difference is rounded.
+    fn hidden(&self, cycles: u64, overlap: f64, by: impl Fn(u64) -> u64, alone: u64) -> u64 {
+        match self.reorder {
+            None => (cycles as f64 * (1.0 - 1.0 / overlap)) as u64,
+            Some(_) => by(most(overlap)).saturating_sub(alone) >> SHARE,
+        }
+    }
+}
+
+/// When an access is: its number, and the instructions before it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Now {
+    pub access: u64,
+    pub instructions: u64,
+}
+
+/// The share that an overlap hides, in 1/65,536.
+fn most(overlap: f64) -> u64 {
+    ((1.0 - 1.0 / overlap) * f64::from(1 << SHARE)) as u64
+}
+
+/// How near the last misses were to each other.
+#[derive(Debug, Clone, Default)]
+struct Density {
+    /// When each was, in accesses, and the number of misses that it stands for.
+    last: [(u64, u64); LAST],
+    next: usize,
+    misses: u64,
+}
+
+impl Density {
+    /// Notes a miss. Returns the number of misses in a window of so many accesses around it.
+    fn note(&mut self, now: u64, weight: u64, window: u64) -> f64 {
+        let oldest = std::mem::replace(&mut self.last[self.next], (now, weight));
+        self.next = (self.next + 1) % LAST;
+        self.misses = self.misses + weight - oldest.1;
+        self.misses as f64 * window as f64 / now.saturating_sub(oldest.0).max(1) as f64
+    }
+}
+
+/// What one configuration's independent work exposes beyond the share that the overlaps expose.
+#[derive(Debug, Clone)]
+pub(super) struct Windows {
+    limits: Limits,
+    data: Density,
+    walks: Density,
+    /// The access whose walk was the last one of an independent access.
+    walked: u64,
+    /// Share of walks whose data come from memory, in 1/65,536.
+    far: u32,
+}
+
+/// `1 / overlap` less `1 / limit`, in 1/65,536.
+fn beyond(overlap: f64, limit: f64) -> u64 {
+    most(limit).saturating_sub(most(overlap))
+}
+
+impl Windows {
+    pub fn new(limits: Limits) -> Windows {
+        Windows {
+            limits,
+            data: Density::default(),
+            walks: Density::default(),
+            walked: u64::MAX,
+            far: 1 << SHARE,
+        }
+    }
+
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// An independent access, which stands for `weight`, waits for memory. Returns the share of its wait that is exposed beyond
+    /// `1 / memory.data_overlap`.
+    pub fn data(&mut self, now: Now, weight: u64) -> u64 {
+        let Some(window) = self.limits.window(now) else { return 0 };
+        let overlap = self.data.note(now.access, weight, window).clamp(1.0, self.limits.data);
+        beyond(overlap, self.limits.data)
+    }
+
+    /// An independent access walks. Returns the share of its walk that is exposed beyond `1 / memory.walk_overlap`.
+    pub fn walk(&mut self, now: Now) -> u64 {
+        let Some(window) = self.limits.window(now) else { return 0 };
+        self.walked = now.access;
+        let far = f64::from(self.far) / f64::from(1 << SHARE);
+        let limit = 1.0 / (far / self.limits.walk + (1.0 - far) / self.limits.walkers);
+        let overlap = self.walks.note(now.access, 1, window).clamp(1.0, limit.max(1.0));
+        beyond(overlap, self.limits.walk)
+    }
+
+    /// Whether memory answered the independent access. It may have walked.
+    pub fn answered(&mut self, now: Now, from_memory: bool) {
+        if self.walked == now.access {
+            let goal = i64::from(from_memory) << SHARE;
+            self.far = (i64::from(self.far) + ((goal - i64::from(self.far)) >> MEAN_SHIFT)).max(0) as u32;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn windows(reorder: &str, walkers: &str) -> Windows {
+        let set = ["memory.data_overlap=10", "memory.walk_overlap=20", reorder, walkers].map(String::from);
+        let set: Vec<String> = set.into_iter().filter(|s| !s.is_empty()).collect();
+        Windows::new(Limits::new(&Profile::load("zen4", &set).unwrap()))
+    }
+
+    /// An access number whose window of 300 instructions has 100 accesses.
+    fn at(access: u64) -> Now {
+        Now { access, instructions: 3 * access }
+    }
+
+    fn exposed(share: u64, limit: f64) -> f64 {
+        share as f64 / f64::from(1 << SHARE) + 1.0 / limit
+    }
+
+    #[test]
+    fn misses_overlap_with_those_in_their_window() {
+        // (accesses from one miss to the next, the share that is exposed)
+        for (distance, share) in [(1, 0.1), (10, 0.1), (25, 0.25), (50, 0.5), (100, 1.0), (1000, 1.0)] {
+            let mut w = windows("cpu.reorder_window=300", "memory.walkers=4");
+            let (mut data, mut walk) = (0, 0);
+            for n in 1..100 {
+                data = w.data(at(n * distance), 1);
+                walk = w.walk(at(n * distance));
+            }
+            assert!((exposed(data, 10.0) - share).abs() < 0.001, "{distance}: {}", exposed(data, 10.0));
+            let dense = share.max(0.05_f64.max(distance as f64 / 100.0)).min(share);
+            assert!(
+                (exposed(walk, 20.0) - dense.min(share)).abs() < 0.051,
+                "{distance}: {}",
+                exposed(walk, 20.0)
+            );
+        }
+    }
+
+    #[test]
+    fn a_simulated_miss_stands_for_its_weight() {
+        let mut w = windows("cpu.reorder_window=300", "memory.walkers=4");
+        let last = (1..100).map(|n| w.data(at(n * 200), 8)).last().unwrap();
+        assert!((exposed(last, 10.0) - 0.25).abs() < 0.001, "{}", exposed(last, 10.0));
+    }
+
+    #[test]
+    fn walks_of_data_in_a_cache_overlap_as_far_as_there_are_walkers() {
+        let mut w = windows("cpu.reorder_window=300", "memory.walkers=4");
+        let mut now = 0;
+        let mut walk = |from_memory: bool| {
+            let mut share = 0;
+            for _ in 0..1000 {
+                now += 1;
+                share = w.walk(at(now));
+                w.answered(at(now), from_memory);
+            }
+            exposed(share, 20.0)
+        };
+        assert!((walk(true) - 0.05).abs() < 0.002);
+        assert!((walk(false) - 0.25).abs() < 0.002);
+        assert!((walk(true) - 0.05).abs() < 0.002);
+    }
+
+    #[test]
+    fn without_a_reorder_window_all_independent_work_overlaps() {
+        let text = Profile::builtin_text("zen4").unwrap();
+        let text: String = text
+            .lines()
+            .filter(|l| !l.starts_with("reorder_window") && !l.starts_with("walkers"))
+            .map(|l| format!("{l}\n"))
+            .collect();
+        let mut w = Windows::new(Limits::new(&Profile::parse(&text, "x", &[]).unwrap()));
+        assert_eq!((w.data(at(5000), 1), w.walk(at(90_000))), (0, 0));
+    }
+}
