@@ -5,8 +5,7 @@
  *
  * A register's depth is the number of loads that its value comes from, one through the
  * other: 0 for constants, induction variables and what is unknown, 1 for a value loaded from an address of depth
- * 0, 2 for everything deeper. Moves keep the depth, and a value made of several has the largest. A load waits for
- * others if a register in its address has depth 2.
+ * 0, and so on up to DEEPEST. Moves keep the depth, and a value made of several has the largest.
  *
  * What is lost, always towards depth 0: values that pass through memory (a slot of the stack or a
  * constant address reads as depth 0, because a spilled value is mostly an invariant of its loop),
@@ -414,7 +413,7 @@ static unsigned depth_of(depths d, uint16_t regs)
     unsigned most = 0;
 
     for (; regs; regs &= regs - 1) {
-        unsigned depth = d >> (2 * __builtin_ctz(regs)) & 3;
+        unsigned depth = d >> (4 * __builtin_ctz(regs)) & DEEPEST;
         most = depth > most ? depth : most;
     }
     return most;
@@ -423,15 +422,16 @@ static unsigned depth_of(depths d, uint16_t regs)
 static depths with_depth(depths d, uint16_t regs, unsigned depth)
 {
     for (; regs; regs &= regs - 1) {
-        unsigned shift = 2 * (unsigned)__builtin_ctz(regs);
-        d = (d & ~(UINT32_C(3) << shift)) | depth << shift;
+        unsigned shift = 4 * (unsigned)__builtin_ctz(regs);
+        d = (d & ~((depths)DEEPEST << shift)) | (depths)depth << shift;
     }
     return d;
 }
 
-bool waits(const struct flow *f, depths d)
+/* Whether its load has an address of so many loads or more. */
+bool waits(const struct flow *f, depths d, unsigned depth)
 {
-    return f->load && depth_of(d, f->address) == 2;
+    return f->load && depth_of(d, f->address) >= depth;
 }
 
 /* The depths after the instruction. */
@@ -440,7 +440,7 @@ depths after(const struct flow *f, depths d)
     unsigned address = depth_of(d, f->address), value = depth_of(d, f->read);
 
     if (f->load && !f->fixed && value <= address)
-        value = address == 2 ? 2 : address + 1;
+        value = address == DEEPEST ? DEEPEST : address + 1;
     return with_depth(with_depth(d, f->written, value), f->zeroed, 0);
 }
 

@@ -22,15 +22,16 @@ struct flow {
     uint8_t direct;   /* `offset` is valid */
 };
 
-/* Each register's depth, 0 to 2, in two bits: the number of loads that its value comes from, one through
+/* Each register's depth, 0 to DEEPEST, in four bits: the number of loads that its value comes from, one through
  * the other. */
-typedef uint32_t depths;
+typedef uint64_t depths;
+#define DEEPEST 15
 
 /* Registers that a function preserves: System V ABI for AMD64, 3.2.1. Linux uses the same. */
 #define PRESERVED UINT16_C(0xf038)
 
 void flow_of(const uint8_t *b, unsigned n, struct flow *f);
-bool waits(const struct flow *f, depths d);
+bool waits(const struct flow *f, depths d, unsigned depth);
 depths after(const struct flow *f, depths d);
 depths deepest(depths a, depths b, uint16_t regs);
 

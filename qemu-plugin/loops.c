@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * Finds dependent loads: loads whose address comes from a load whose own address was loaded (depend.c).
- * An out-of-order core overlaps the misses of a[i] and of a[index[i]], because the next
- * iteration's addresses need none of them. It cannot overlap p = p->next.
+ * Finds dependent loads: loads whose address comes from what the iteration before has loaded.
+ * An out-of-order core overlaps the misses of a[i] and of a[b[c[i]]] with those of the next
+ * iteration, whose addresses need none of them. It cannot overlap p = p->next.
  *
- * Chains that matter go around loops. Whenever a block is translated for the first time, the loop that it
+ * Whenever a block is translated for the first time, the loop that it
  * closes is looked for among the blocks known so far, along direct jumps, branches and calls (so recursion is
- * a loop too), and depths are followed around that loop until they no longer change. At first all
- * registers have depth 0, so that what is invariant in the loop keeps it, however it was loaded before. Blocks in no
- * loop start with depth 0.
+ * a loop too), and depths (depend.c) are followed around that loop until they no longer change. At first all
+ * registers have depth 0, so that what is invariant in the loop keeps it, however it was loaded before. What an iteration hands to
+ * the next through a load grows to the largest depth, and nothing else does, unless DEEPEST loads in a row make one address.
+ *
+ * Blocks in no loop start with depth 0. The loop may be one that is not found, so the third load in a row counts as dependent there.
  *
  * A block's loads are decided by the first loop that it lies in, which is the innermost, since
  * inner loops run first; a larger loop with the same lowest address (a loop found piece by piece) decides anew.
@@ -61,10 +63,13 @@ static depths through(const struct code *c, depths d)
     return d;
 }
 
-static void set_heads(struct code *c, depths d)
+/* Depth of a dependent load's address in a block of no known loop. */
+#define NO_LOOP 2
+
+static void set_heads(struct code *c, depths d, unsigned dependent)
 {
     for (size_t i = 0; i < c->n; i++) {
-        c->heads[i] = bf_head(waits(&c->flows[i], d) ? BF_KIND_LOAD_DEPENDENT : BF_KIND_LOAD, 0);
+        c->heads[i] = bf_head(waits(&c->flows[i], d, dependent) ? BF_KIND_LOAD_DEPENDENT : BF_KIND_LOAD, 0);
         d = after(&c->flows[i], d);
     }
 }
@@ -128,7 +133,7 @@ static void close_loop(struct code *first)
     for (int i = 0; i < n; i++) {
         if (inside[i] && (!blocks[i]->loop || blocks[i]->loop == lowest)) {
             blocks[i]->loop = lowest;
-            set_heads(blocks[i], in[i]);
+            set_heads(blocks[i], in[i], DEEPEST);
         }
     }
 }
@@ -156,7 +161,7 @@ const uint64_t *heads_of(uint64_t start, uint64_t end, const struct flow *flows,
     c->survive[1] = 0xffff;
     c->next = *chain;
     *chain = c;
-    set_heads(c, 0);
+    set_heads(c, 0, NO_LOOP);
     close_loop(c);
     return c->heads;
 }

@@ -23,12 +23,15 @@ const PROGRAMS: &[&str] = &[
     " mov (%rsi,%rcx,4),%eax\n add (%rdi,%rax,8),%rbx\n inc %rcx\n jnz 0b",
     " movzbl (%rsi),%edx\n imul $31,%rax,%rax\n add %rdx,%rax\n mov (%rdi,%rax,8),%rbx\n inc %rsi\n jnz 0b",
     " mov %rax,%rdx\n shl $13,%rdx\n xor %rdx,%rax\n mov %rax,%rdx\n and %r8,%rdx\n xor %rax,(%rdi,%rdx,8)\n jnz 0b",
-    // The third of a[b[c[i]]], and a field of it.
-    " mov (%rsi,%rcx,4),%eax\n mov (%rdi,%rax,4),%eax\n! mov (%r8,%rax,8),%r9\n! mov (%r9),%r10\n inc %rcx\n jnz 0b",
+    // Nor is the third of a[b[c[i]]], or a field of it: the next iteration needs none of them.
+    " mov (%rsi,%rcx,4),%eax\n mov (%rdi,%rax,4),%eax\n mov (%r8,%rax,8),%r9\n mov (%r9),%r10\n inc %rcx\n jnz 0b",
+    // Of a bucket's chain the first entry, whose load is in the outer loop's block, and those of the inner loop.
+    " mov (%rsi,%rcx,8),%rdx\n mov (%rdi,%rdx,8),%rax\n mov (%rax),%rbx\n\n5:! mov 8(%rax),%rax\n test %rax,%rax\n jnz 5b\n\n inc %rcx\n jnz 0b",
     // A state machine: the next state is loaded from a place that the state gives.
     " movzbl (%rsi),%eax\n shl $8,%rdx\n add %rdx,%rax\n! movzbl (%rdi,%rax),%edx\n inc %rsi\n jnz 0b",
     // Zeroing, constants and instructions without inputs end a chain; so does a slot of the stack.
-    "! mov (%rax),%rdx\n! mov (%rdx),%rbx\n xor %edx,%edx\n mov (%rdx),%r8\n mov (%rdi),%rax\n mov (%rax),%rax\n jnz 0b",
+    "! mov (%rax),%rdx\n! mov (%rdx),%rax\n xor %edx,%edx\n mov (%rdx),%r8\n mov (%r8),%r9\n jnz 0b",
+    " mov (%rax),%rdx\n mov (%rdx),%rbx\n xor %edx,%edx\n mov (%rdx),%r8\n mov (%rdi),%rax\n mov (%rax),%rax\n jnz 0b",
     " mov -8(%rbp),%rax\n mov (%rax),%rax\n mov %rax,-8(%rbp)\n dec %ecx\n jnz 0b",
     " mov 16(%rsp),%rax\n mov (%rax),%rax\n mov %rax,16(%rsp)\n dec %ecx\n jnz 0b",
     " mov 0(%rip),%rax\n mov (%rax),%rax\n mov %rax,0(%rip)\n dec %ecx\n jnz 0b",
@@ -234,7 +237,8 @@ fn chases_are_dependent_and_indexed_loads_are_not() {
         (6, "tree", 3 * 2048 * 10, 90..=100),
         (8, "chase through a slot of the stack", 16384, 0..=0),
         (9, "buckets", 16384, 0..=0),
-        (10, "entries of buckets", 2 * 16384, 99..=100),
+        // But for each bucket's first, some 1 of 9, of which one of two loads is in the outer loop's block.
+        (10, "entries of buckets", 2 * 16384, 90..=96),
         (11, "keys of searches", 2048, 0..=0),
     ] {
         let [all, dependent] = regions.get(&region).copied().unwrap_or_default();

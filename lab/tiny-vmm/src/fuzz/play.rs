@@ -217,7 +217,8 @@ impl Player<'_> {
         if second {
             let mut r = kvm_sregs2::default();
             set!(r, kvm::GET_SREGS2, kvm::SET_SREGS2);
-            self.side.user_pdptrs |= u8::from(r.flags & u64::from(KVM_SREGS2_FLAGS_PDPTRS_VALID) != 0) << vcpu;
+            self.side.user_pdptrs |=
+                u8::from(r.flags & u64::from(KVM_SREGS2_FLAGS_PDPTRS_VALID) != 0) << vcpu;
         } else {
             let mut r = kvm_sregs::default();
             set!(r, kvm::GET_SREGS, kvm::SET_SREGS);
