@@ -10,6 +10,7 @@ use crate::told::ToldTlb;
 use toml::{Table, Value};
 
 pub(super) fn tlbs(p: &mut Table, survey: &Survey, w: &Words) {
+    let has_memory = p.contains_key("memory");
     let Some(arrays) = p.get_mut("tlb").and_then(Value::as_array_mut) else { return };
     for array in arrays.iter_mut().filter_map(Value::as_table_mut) {
         let has = |array: &Table, key: &str, word: &str| {
@@ -34,7 +35,13 @@ pub(super) fn tlbs(p: &mut Table, survey: &Survey, w: &Words) {
         let told = survey.told.tlb(level, data, size);
         let refusal = measured.and_then(|m| Some((m, m.entries.refusal()?)));
         match (measured, refusal) {
-            (Some(m), None) => measured_tlb(array, m, told, w),
+            (Some(m), None) => {
+                measured_tlb(array, m, told, w);
+                // The ring is of dependent loads, and the second level answers.
+                if has_memory && (level, size) == (1, "4K") && m.miss >= 1.0 {
+                    put(array, "miss_cycles", m.miss.round() as i64);
+                }
+            }
             (_, Some((m, refusal))) => {
                 // CPUID's word stands unless even a wide interval contradicts CPUID.
                 let told = told.filter(|t| (m.entries.low..=m.entries.high).contains(&(t.entries as f64)));
@@ -65,7 +72,9 @@ fn instead_of_measured(array: &mut Table, told: Option<&ToldTlb>, why: Option<St
             put(array, "entries", told.entries as i64);
             put(array, "ways", whole_sets(told.entries, &[told.ways]) as i64);
             array.remove("source");
-            put(array, "prior", "told by CPUID, not measured");
+            let miss =
+                array.get("miss_cycles").map_or(String::new(), |_| format!("; miss_cycles: {}", w.base_s()));
+            put(array, "prior", format!("told by CPUID, not measured{miss}"));
         }
         None => as_prior(array, w, ""),
     }

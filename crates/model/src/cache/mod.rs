@@ -63,6 +63,8 @@ pub(crate) struct Caches {
     last: Vec<[(u64, u64); 64]>,
     limits: Limits,
     now: Now,
+    /// Cycles that a dependent load waits longer for a hit of the second-level TLB than of the first.
+    second_tlb: u64,
     /// The bits of a line's number that choose the slot: those by which every level chooses a set.
     slots: u64,
 }
@@ -113,6 +115,7 @@ impl Caches {
             last: vec![[(u64::MAX, 0); 64]; vcpus],
             limits,
             now: Now::default(),
+            second_tlb: profile.tlb.iter().find_map(|t| t.miss_cycles).unwrap_or(0),
             slots: specs.iter().map(|s| s.sets().min(64)).min().unwrap_or(1) - 1,
             classes,
         });
@@ -139,6 +142,13 @@ impl Caches {
     #[inline]
     pub fn at(&mut self, access: u64, instructions: u64) {
         self.now = Now { access, instructions };
+    }
+
+    /// The second-level TLB of configuration `config` answers a dependent load. Whether the core waits longer.
+    #[inline]
+    pub fn second_tlb_answers(&mut self, config: usize) -> bool {
+        self.configs[config].stalls.dependent(self.second_tlb);
+        self.second_tlb > 0
     }
 
     /// A bit for each line of a page whose accesses [`Caches::access`] has to see.

@@ -96,6 +96,12 @@ impl Stalls {
         self.classes[rank].data[usize::from(dependent)] += cycles;
     }
 
+    /// A dependent load waited `cycles` for something other than a cache.
+    #[inline]
+    pub fn dependent(&mut self, cycles: u64) {
+        self.data[1] += cycles;
+    }
+
     /// A walk's reference of class `rank` took `cycles`. Line 0 says nothing of the others.
     #[inline]
     pub fn reference(&mut self, step: (usize, usize), rank: usize, cycles: u64, waits: Waits) {

@@ -230,7 +230,7 @@ impl Model {
 
     #[inline(never)]
     fn data_unsettled(&mut self, gva: Gva, write: bool, dependent: bool) {
-        let Model { caches, places, regimes, guest, vcpus, frames, current, charges, common, .. } = self;
+        let Model { caches, places, regimes, guest, vcpus, frames, current, common, .. } = self;
         let Some(caches) = caches else { return };
         caches.at(common.accesses, common.instructions);
         let Vcpu { root, generation, .. } = vcpus[*current];
@@ -243,13 +243,20 @@ impl Model {
             }
         };
         caches.access(access, translate, |config, gpa| regimes[config].hpa(gpa), from_memory);
-        if let Some(charges) = charges {
-            let place = |code| {
-                let size = guest.lookup(root, gva).ok().map(|leaf| leaf.size);
-                Place { vcpu: *current, code, data: Some(gva), size }
-            };
-            charges.charge_waits(caches, place, &mut vcpus[*current].running);
-        }
+        self.charge_waits(gva);
+    }
+
+    /// Charges what the access to `gva` waited for data.
+    fn charge_waits(&mut self, gva: Gva) {
+        let Model { caches: Some(caches), charges: Some(charges), guest, vcpus, current, .. } = self else {
+            return;
+        };
+        let Vcpu { root, running, .. } = &mut vcpus[*current];
+        let place = |code| {
+            let size = guest.lookup(*root, gva).ok().map(|leaf| leaf.size);
+            Place { vcpu: *current, code, data: Some(gva), size }
+        };
+        charges.charge_waits(caches, place, running);
     }
 
     /// An access that the filter did not answer. `dependent`: the core waits for its walk.
@@ -271,6 +278,7 @@ impl Model {
         let mut split = false;
         // Nothing that a TLB holds: no group walks, and none files anything.
         let mut nowhere = false;
+        let mut waits = false;
         for group in groups.iter_mut() {
             let tlb = &mut group.tlbs[vcpu];
             let writes = if write { all_sharers(group.members.len()) } else { 0 };
@@ -278,6 +286,12 @@ impl Model {
             if !matches!(lookup, Lookup::L1 | Lookup::NotWritable(..)) {
                 for &r in &group.members {
                     regimes[r].counts.now.l1_misses += 1;
+                }
+            }
+            if let (Lookup::L2, true, Some(caches)) = (&lookup, dependent && side == Side::Data, &mut *caches)
+            {
+                for &r in &group.members {
+                    waits |= caches.second_tlb_answers(r);
                 }
             }
             if lookup != Lookup::L1 && lookup != Lookup::L2 {
@@ -363,6 +377,9 @@ impl Model {
             let code = if kind == AccessKind::Fetch { gva } else { running.code };
             let place = Place { vcpu, code, data: Some(gva), size: Some(miss.leaf.size) };
             charges.charge(regimes, caches.as_deref(), place, false, running);
+        }
+        if waits {
+            self.charge_waits(gva);
         }
         if split {
             self.fill_split(side, gva);

@@ -100,6 +100,8 @@ table! {
         sizes: Vec<PageSize>, "1" = "Page sizes held.";
         entries: usize, "entries" = "Number of entries.";
         ways: usize, "entries" = "Associativity; 0 = fully associative.";
+        #[serde(skip_serializing_if = "Option::is_none")]
+        miss_cycles: Option<u64>, "cycles" = "What a dependent load waits longer if this array, the first level's of data, misses and the second level hits. Independent loads hide that. Without this key, such hits cost nothing. Needs data caches.";
         source: Option<String>, "1" = "Where the values come from.";
         prior: Option<String>, "1" = "Or: a starting value.";
     }

@@ -263,6 +263,18 @@ impl Profile {
         if !self.tlb.iter().any(data_4k) {
             return bad("tlb".into(), "needs a first-level data array for 4K pages");
         }
+        for t in self.tlb.iter().filter(|t| t.miss_cycles.is_some()) {
+            let field = format!("tlb.{}.miss_cycles", t.name);
+            if !data_4k(t) {
+                return bad(field, "is for the first-level data array of 4K pages only");
+            }
+            if self.memory.is_none() {
+                return bad(field, "needs data caches: `[[cache]]` and `[memory]`");
+            }
+            if !t.miss_cycles.is_some_and(|c| (1..=1000).contains(&c)) {
+                return bad(field, "must be 1 to 1000");
+            }
+        }
         for a in &self.walk_cache.array {
             let field = format!("walk_cache.array.{}", a.name);
             geometry(field.clone(), a.entries, a.ways)?;

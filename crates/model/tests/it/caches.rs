@@ -3,10 +3,11 @@
 
 use crate::guest::{FRAMES, Guest, ops};
 use crate::random::cases;
-use crate::reference::Reference;
 use crate::reference::data_caches::DataCaches;
+use crate::reference::{Reference, WRITE};
+use crate::stream::{NATIVE, Stream};
 use bifold_model::{CacheMode, Config, Model, Options, Outcome, Paging, Profile};
-use bifold_trace::Generator;
+use bifold_trace::{Event, Generator};
 use proptest::prelude::*;
 
 fn run(profile: &Profile, caches: CacheMode, configs: &[Config], cpus: usize, words: &[u64]) -> Outcome {
@@ -120,6 +121,25 @@ proptest! {
             prop_assert_eq!(off.total.vmm_cycles, on.total.vmm_cycles);
         }
     }
+}
+
+/// Ten rounds over 200 pages, which the second-level TLB holds and the first, of 96 entries, does not.
+#[test]
+fn a_dependent_load_waits_for_the_second_level_tlb() {
+    let stall = |cycles: u64, load: fn(u64) -> Event<'static>| {
+        let mut s = Stream::new();
+        let root = s.table(4);
+        for page in 0..200 {
+            s.map(root, page << 12, 1, (0x2000 + page) << 12 | WRITE);
+        }
+        let loads: Vec<_> = (0..2000).map(|i| load((i % 200) << 12 | (i % 64) << 6)).collect();
+        let s = s.start(root).and(&loads);
+        let set = [format!("tlb.l1d.miss_cycles={cycles}")];
+        let profile = Profile::load("epyc-zen5-guest", &set).unwrap();
+        run(&profile, CacheMode::Exact, &[NATIVE], 1, &s.words).configs[0].total.data_stall_cycles
+    };
+    assert_eq!(stall(17, Event::LoadDependent) - stall(7, Event::LoadDependent), 1800 * 10);
+    assert_eq!(stall(17, Event::Load), stall(7, Event::Load));
 }
 
 fn generated(what: &str, caches: CacheMode) -> Outcome {

@@ -52,7 +52,7 @@ proptest! {
 
     #[test]
     fn charges_sum_to_the_totals_at_every_cut_and_change_nothing(
-        which in 0usize..4, cpus in 1usize..3, ops in ops(800), cut in 1usize..400
+        which in 0..Profile::builtin_names().count(), cpus in 1usize..3, ops in ops(800), cut in 1usize..400
     ) {
         let name = Profile::builtin_names().nth(which).unwrap();
         let profile = Profile::load(name, &[]).unwrap();

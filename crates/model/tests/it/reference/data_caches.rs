@@ -23,6 +23,8 @@ pub struct DataCaches {
     pub misses: [u64; 3],
     pub stall: u64,
     pub walk_cycles: u64,
+    /// Of a dependent load that the second-level TLB answers.
+    pub second_tlb: u64,
 }
 
 impl DataCaches {
@@ -42,6 +44,7 @@ impl DataCaches {
             misses: [0; 3],
             stall: 0,
             walk_cycles: 0,
+            second_tlb: profile.tlb.iter().find_map(|t| t.miss_cycles).unwrap_or(0),
         })
     }
 

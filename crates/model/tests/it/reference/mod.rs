@@ -178,9 +178,10 @@ impl Reference {
     pub fn event(&mut self, event: Event<'_>) {
         let cpu = &mut self.cpus[self.current];
         match event {
-            Event::Load(va) | Event::LoadDependent(va) => self.data_access(va, false),
-            Event::Store(va) | Event::StoreOther(va) => self.data_access(va, true),
-            Event::Fetch(va) => self.access(true, va, false),
+            Event::Load(va) => self.data_access(va, false, false),
+            Event::LoadDependent(va) => self.data_access(va, false, true),
+            Event::Store(va) | Event::StoreOther(va) => self.data_access(va, true, false),
+            Event::Fetch(va) => _ = self.access(true, va, false),
             Event::Vcpu(n) => self.current = n as usize,
             Event::Cr3(value) => {
                 let same = std::mem::replace(&mut cpu.root, value & ADDRESS) == value & ADDRESS;
@@ -261,8 +262,11 @@ impl Reference {
         unreachable!()
     }
 
-    fn data_access(&mut self, va: u64, write: bool) {
-        self.access(false, va, write);
+    fn data_access(&mut self, va: u64, write: bool, dependent: bool) {
+        let found = self.access(false, va, write);
+        if let Some(data) = self.data.as_mut().filter(|_| self.walks_use_caches && dependent) {
+            data.stall += if found == Found::Level(2) { data.second_tlb } else { 0 };
+        }
         let (level, _, entry, _) = self.look_up(self.cpus[self.current].root, va);
         let offset = va & !(!0 << shift(level));
         let gpa = (entry & ADDRESS & (!0 << shift(level))) | offset;
@@ -278,10 +282,11 @@ impl Reference {
         }
     }
 
-    fn access(&mut self, code: bool, va: u64, write: bool) {
+    /// Where the translation was found.
+    fn access(&mut self, code: bool, va: u64, write: bool) -> Found {
         let cpu = &mut self.cpus[self.current];
         if code && !cpu.tlb.has_code() {
-            return;
+            return Found::Nowhere;
         }
         let root = cpu.root;
         let found = cpu.tlb.look_up(code, va, write);
@@ -292,7 +297,7 @@ impl Reference {
             // TLB on = TLB off.
             let now = (entry & ADDRESS & (!0 << shift(level))) | (va & !(!0 << shift(level)));
             assert!(hit.is_none_or(|gpa| gpa == now), "{va:#x} is held as {hit:x?} and mapped to {now:#x}");
-            return;
+            return found;
         }
         assert!(
             entry & PRESENT != 0 && (writable || !write),
@@ -310,6 +315,7 @@ impl Reference {
             self.counts.misses[size as usize] += 1;
         }
         self.cpus[self.current].tlb.file(code, (va, gpa), (size, guest), writable, entry & GLOBAL != 0);
+        found
     }
 
     /// A protection fault: the guest's tables were read, the page was not.
