@@ -138,10 +138,15 @@ impl Caches {
         }
     }
 
-    /// Access number `access` comes next, after so many instructions.
+    /// Access number `access` comes next.
     #[inline]
-    pub fn at(&mut self, access: u64, instructions: u64) {
-        self.now = Now { access, instructions };
+    pub fn at(&mut self, access: u64) {
+        self.now.access = access;
+    }
+
+    /// So many instructions ran, after which there were `accesses` in all.
+    pub fn ran(&mut self, instructions: u64, accesses: u64) {
+        self.now.pace.ran(instructions, accesses);
     }
 
     /// The second-level TLB of configuration `config` answers a dependent load. Whether the core waits longer.

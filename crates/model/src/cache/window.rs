@@ -12,6 +12,8 @@ use crate::profile::Profile;
 
 /// Shares are kept in 1/65,536.
 pub(super) const SHARE: u32 = 16;
+/// Instructions by which the pace of accesses is told.
+const LATELY: u64 = 1 << 20;
 /// Misses by whose distance their density is told.
 const LAST: usize = 8;
 /// A new answer moves the share of walks whose data come from memory by 1/64 of the difference.
@@ -38,7 +40,7 @@ impl Limits {
 
     /// The window in accesses.
     fn window(&self, now: Now) -> Option<u64> {
-        self.reorder.map(|n| n * now.access / now.instructions.max(1))
+        self.reorder.map(|n| n * now.pace.accesses / now.pace.instructions.max(1))
     }
 
     /// Of independent data: cycles that the core hides of so many, of which `alone` (in 1/65,536) are exposed beyond the overlap.
@@ -61,11 +63,37 @@ impl Limits {
     }
 }
 
-/// When an access is: its number, and the instructions before it.
+/// When an access is: its number, and the pace of accesses.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Now {
     pub access: u64,
-    pub instructions: u64,
+    pub pace: Pace,
+}
+
+/// Accesses by instructions, lately. Instructions of a gap, whose accesses the stream lacks, do not count.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Pace {
+    accesses: u64,
+    instructions: u64,
+    /// Accesses when instructions were told last.
+    told: u64,
+}
+
+impl Pace {
+    /// So many instructions ran, after which there were `accesses` in all.
+    pub fn ran(&mut self, instructions: u64, accesses: u64) {
+        // Counts begin anew with a region.
+        let made = accesses.checked_sub(self.told).unwrap_or(accesses);
+        self.told = accesses;
+        if made > 0 {
+            self.accesses += made;
+            self.instructions += instructions;
+        }
+        if self.instructions > LATELY {
+            self.accesses /= 2;
+            self.instructions /= 2;
+        }
+    }
 }
 
 /// The share that an overlap hides, in 1/65,536.
@@ -163,7 +191,7 @@ mod tests {
 
     /// An access number whose window of 300 instructions has 100 accesses.
     fn at(access: u64) -> Now {
-        Now { access, instructions: 3 * access }
+        Now { access, pace: Pace { accesses: 1000, instructions: 3000, told: 0 } }
     }
 
     fn exposed(share: u64, limit: f64) -> f64 {
@@ -213,6 +241,25 @@ mod tests {
         assert!((walk(true) - 0.05).abs() < 0.002);
         assert!((walk(false) - 0.25).abs() < 0.002);
         assert!((walk(true) - 0.05).abs() < 0.002);
+    }
+
+    #[test]
+    fn the_pace_is_that_of_the_instructions_lately_whose_accesses_are_known() {
+        let (limits, mut pace, mut accesses) =
+            (windows("cpu.reorder_window=300", "memory.walkers=4").limits(), Pace::default(), 0);
+        let mut ran = |instructions: u64, made: u64| {
+            accesses += made;
+            pace.ran(instructions, accesses);
+            limits.window(Now { access: accesses, pace })
+        };
+        assert_eq!(ran(3000, 1000), Some(100));
+        assert_eq!(ran(1 << 40, 0), Some(100));
+        (0..100).for_each(|_| _ = ran(60_000, 40_000));
+        let near = |window: Option<u64>| window.is_some_and(|w| (195..=200).contains(&w));
+        assert!(near(ran(60_000, 40_000)));
+        // A region's counts begin anew.
+        pace.ran(60_000, 40_000);
+        assert!(near(limits.window(Now { access: 1, pace })));
     }
 
     #[test]

@@ -232,7 +232,7 @@ impl Model {
     fn data_unsettled(&mut self, gva: Gva, write: bool, dependent: bool) {
         let Model { caches, places, regimes, guest, vcpus, frames, current, common, .. } = self;
         let Some(caches) = caches else { return };
-        caches.at(common.accesses, common.instructions);
+        caches.at(common.accesses);
         let Vcpu { root, generation, .. } = vcpus[*current];
         let access = cache::Access { vcpu: *current, gva, write, dependent, generation };
         let in_memory = |gpa: &Gpa| gpa.frame() < *frames;
@@ -265,7 +265,7 @@ impl Model {
         let vcpu = self.current;
         let Model { regimes, groups, guest, vcpus, untranslated, frames, charges, caches, places, .. } = self;
         if let Some(caches) = caches {
-            caches.at(self.common.accesses, self.common.instructions);
+            caches.at(self.common.accesses);
         }
         let v = &mut vcpus[vcpu];
         let (root, time) = (v.root, v.time);

@@ -18,6 +18,9 @@ impl Model {
         match event {
             Event::Insns(n) => {
                 self.common.instructions += n;
+                if let Some(caches) = &mut self.caches {
+                    caches.ran(n, self.common.accesses);
+                }
                 for log in self.regimes.iter_mut().filter_map(|r| r.counts.log.as_mut()) {
                     log.instructions = self.common.instructions;
                 }
