@@ -43,6 +43,8 @@ pub fn signals(n: &mut Notes) -> Result<()> {
     let m = Machine::new(MachineSpec { vcpus: 3, ..MachineSpec::default() })?;
     m.fill(1, DATA, 4096, 200, 3)?;
     let rounds = 5;
+    // Each signal makes the call begin its switch anew.
+    let pause = between_switches(Duration::from_millis(2));
     for round in 0..rounds {
         m.switch("shadow")?;
         m.fill(1, DATA, 4096, 200, 3)?;
@@ -55,7 +57,7 @@ pub fn signals(n: &mut Notes) -> Result<()> {
         // On a slow machine the call takes its time to begin.
         for sent in 1..2000 {
             m.signal(2)?;
-            std::thread::sleep(Duration::from_millis(2));
+            std::thread::sleep(pause);
             if sent >= 20 && m.mode()? != "shadow" {
                 break;
             }
