@@ -112,7 +112,10 @@ fn comparisons() -> Vec<Comparison> {
     let mut attributed = comparison();
     attributed.places = Some(places(2000));
     let mut spread = comparison();
-    spread.meta.hardware.memory.as_mut().unwrap().remote_cycles = Some(600);
+    let hardware = &mut spread.meta.hardware;
+    let memory = hardware.memory.as_mut().unwrap();
+    (memory.remote_cycles, memory.walkers) = (Some(600), Some(6));
+    (hardware.cpu.reorder_window, hardware.tlb[0].miss_cycles) = (Some(300), Some(7));
     place(&mut spread.outcome);
     spread.meta.guest.as_mut().unwrap().nodes = Some(2);
     vec![comparison(), generated, recorded, without, sampled, attributed, spread]
