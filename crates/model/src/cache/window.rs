@@ -12,8 +12,8 @@ use crate::profile::Profile;
 
 /// Shares are kept in 1/65,536.
 pub(super) const SHARE: u32 = 16;
-/// Instructions by which the pace of accesses is told.
-const LATELY: u64 = 1 << 20;
+/// The pace of accesses is that of about so many instructions, the most recent ones.
+const RECENT: u64 = 1 << 20;
 /// Misses by whose distance their density is told.
 const LAST: usize = 8;
 /// A new answer moves the share of walks whose data come from memory by 1/64 of the difference.
@@ -70,7 +70,7 @@ pub(super) struct Now {
     pub pace: Pace,
 }
 
-/// Accesses by instructions, lately. Instructions of a gap, whose accesses the stream lacks, do not count.
+/// Accesses per instruction, of the most recent instructions. Those of a gap, whose accesses are not in the stream, do not count.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Pace {
     accesses: u64,
@@ -82,14 +82,14 @@ pub(super) struct Pace {
 impl Pace {
     /// So many instructions ran, after which there were `accesses` in all.
     pub fn ran(&mut self, instructions: u64, accesses: u64) {
-        // Counts begin anew with a region.
+        // At the begin of a region the counts restart at 0.
         let made = accesses.checked_sub(self.told).unwrap_or(accesses);
         self.told = accesses;
         if made > 0 {
             self.accesses += made;
             self.instructions += instructions;
         }
-        if self.instructions > LATELY {
+        if self.instructions > RECENT {
             self.accesses /= 2;
             self.instructions /= 2;
         }
@@ -209,12 +209,8 @@ mod tests {
                 walk = w.walk(at(n * distance));
             }
             assert!((exposed(data, 10.0) - share).abs() < 0.001, "{distance}: {}", exposed(data, 10.0));
-            let dense = share.max(0.05_f64.max(distance as f64 / 100.0)).min(share);
-            assert!(
-                (exposed(walk, 20.0) - dense.min(share)).abs() < 0.051,
-                "{distance}: {}",
-                exposed(walk, 20.0)
-            );
+            let walks = (distance as f64 / 100.0).clamp(0.05, 1.0);
+            assert!((exposed(walk, 20.0) - walks).abs() < 0.001, "{distance}: {}", exposed(walk, 20.0));
         }
     }
 
@@ -244,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pace_is_that_of_the_instructions_lately_whose_accesses_are_known() {
+    fn the_pace_is_that_of_recent_instructions_whose_accesses_are_known() {
         let (limits, mut pace, mut accesses) =
             (windows("cpu.reorder_window=300", "memory.walkers=4").limits(), Pace::default(), 0);
         let mut ran = |instructions: u64, made: u64| {
@@ -257,7 +253,7 @@ mod tests {
         (0..100).for_each(|_| _ = ran(60_000, 40_000));
         let near = |window: Option<u64>| window.is_some_and(|w| (195..=200).contains(&w));
         assert!(near(ran(60_000, 40_000)));
-        // A region's counts begin anew.
+        // At the begin of a region the counts restart at 0.
         pace.ran(60_000, 40_000);
         assert!(near(limits.window(Now { access: 1, pace })));
     }

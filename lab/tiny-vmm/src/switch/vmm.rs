@@ -43,7 +43,7 @@ pub fn signals(n: &mut Notes) -> Result<()> {
     let m = Machine::new(MachineSpec { vcpus: 3, ..MachineSpec::default() })?;
     m.fill(1, DATA, 4096, 200, 3)?;
     let rounds = 5;
-    // Each signal makes the call begin its switch anew.
+    // After each signal the call starts its switch again.
     let pause = between_switches(Duration::from_millis(2));
     for round in 0..rounds {
         m.switch("shadow")?;
