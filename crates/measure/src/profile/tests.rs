@@ -97,7 +97,7 @@ fn what_is_measured_has_its_spread_and_what_is_not_its_origin() {
     let p = Profile::parse(&made.text, "mine", &[]).unwrap();
     assert_eq!((p.name.as_str(), p.cpu.frequency_hz), ("mine", 3_700_000_000));
     let tlb = |name: &str| p.tlb.iter().find(|t| t.name == name).unwrap();
-    assert_eq!((tlb("l1d").entries, tlb("l1d").ways), (96, 0));
+    assert_eq!((tlb("l1d").entries, tlb("l1d").ways, tlb("l1d").miss_cycles), (96, 0, Some(7)));
     // CPUID's number of entries contradicts the measurement; its ways stay, and say so.
     assert_eq!((tlb("l2d").entries, tlb("l2d").ways), (4096, 8));
     assert!(tlb("l2d").source.as_ref().unwrap().contains("although CPUID says 128"));

@@ -14,7 +14,7 @@ use crate::profile::Profile;
 pub(super) const SHARE: u32 = 16;
 /// The pace of accesses is that of about so many instructions, the most recent ones.
 const RECENT: u64 = 1 << 20;
-/// Misses by whose distance their density is told.
+/// The density of misses is that of the last so many.
 const LAST: usize = 8;
 /// A new answer moves the share of walks whose data come from memory by 1/64 of the difference.
 const MEAN_SHIFT: u32 = 6;

@@ -17,8 +17,8 @@ pub(crate) fn widened() -> bool {
     })
 }
 
-/// The time between two switches, or two tries of one, that follow each other without end: longer than a window that is wide. Else a vCPU that
-/// looks again finds another switch under way each time, and never runs.
+/// The time between two switches, or two tries of one, that follow each other without end: longer than a window that is
+/// wide. Else a vCPU that looks again finds another switch under way each time, and never runs.
 pub(super) fn between_switches(usual: Duration) -> Duration {
     if widened() { usual.max(Duration::from_millis(20)) } else { usual }
 }
