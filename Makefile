@@ -135,7 +135,7 @@ validate-exits: build bochs ## compare predicted exits with the real KVM's, of b
 	(set -x; $(LAB) validate --vendor intel --kernel $$k -n 1 -o docs/results/exits-$$k-intel.md) || status=$$?; done; exit $$status
 
 validate-time: build ## run programs here on 4 KB and 2 MB pages, and predict it: docs/results, an hour (PROFILE=FILE TIME=options)
-	$(TIMING) validate --profile $(PROFILE) -o docs/results/validate-time.md $(TIME)
+	$(TIMING) validate --profile $(PROFILE) -o docs/results/validate-time-$(notdir $(basename $(PROFILE))).md $(TIME)
 
 lab-policies: build ## compare policies over the suite: docs/results/policies.md; captures missing timelines
 	@tools/suite setup

@@ -9,7 +9,7 @@
  *
  * What is lost, always towards depth 0: values that pass through memory (a slot of the stack or a
  * constant address reads as depth 0, because a spilled value is mostly an invariant of its loop),
- * through vector registers, or through flags.
+ * or through vector registers. Flags carry depths as registers do, from a comparison to CMOVcc, SETcc, ADC and SBB.
  *
  * The tables follow the opcode maps of the AMD64 Architecture Programmer's Manual, volume 3, appendix A,
  * as far as TCG implements them. An instruction that they do not know gives its operands
@@ -21,6 +21,8 @@
 
 enum { AX, CX, DX, BX, SP, BP, SI, DI, R11 = 11 };
 #define BIT(r) ((uint16_t)(1u << (r)))
+/* The flags take the place of RSP, which is no part of any flow: addresses of the stack have depth 0. */
+#define FLAGS BIT(SP)
 
 /*
  * What an opcode does with its ModRM operands, E (register or memory) and G (register):
@@ -76,8 +78,9 @@ static void address_of(const struct insn *x, struct flow *f)
     }
     if (index != SP && !vsib)
         f->address |= BIT(index);
+    f->address &= ~BIT(SP);
     /* A negative offset from RBP is a slot of the frame in code that keeps a frame pointer. */
-    f->fixed = !(f->address & ~BIT(SP)) ||
+    f->fixed = !f->address ||
                (f->address == BIT(BP) && ((mod == 1 && p < x->end && *p >> 7) ||
                                           (mod == 2 && p + 3 < x->end && p[3] >> 7)));
 }
@@ -94,6 +97,12 @@ static void operands(struct insn *x, char form, struct flow *f)
         address_of(x, f);
     f->load = memory && !strchr("szau", form);
     switch (form) {
+    case 'c':
+        f->read = e | g;
+        break;
+    case 'r':
+        f->read = e;
+        break;
     case 'm':
         f->read = e | g;
         f->written = e;
@@ -356,6 +365,70 @@ static void ending(const struct insn *x, struct flow *f)
     f->direct = true;
 }
 
+static void leave_stack_out(struct flow *f)
+{
+    f->read &= ~BIT(SP);
+    f->written &= ~BIT(SP);
+    f->zeroed &= ~BIT(SP);
+}
+
+enum effect { KEEPS, SETS, LOSES };
+
+/* What an instruction of the first two maps makes of the flags. SETS: from what it reads. */
+static enum effect effect_on_flags(const struct insn *x)
+{
+    unsigned op = x->op, group = x->g & 7;
+
+    if (x->vex)
+        return KEEPS;
+    if (x->map) {
+        if (op == 0x2e || op == 0x2f) /* UCOMISS, COMISS and their like */
+            return LOSES;
+        return op == 0xaf || op == 0xa3 || op == 0xab || op == 0xb3 || op == 0xba || op == 0xbb || op == 0xbc ||
+                       op == 0xbd || op == 0xa4 || op == 0xa5 || op == 0xac || op == 0xad || op == 0xb8 ||
+                       (op >= 0xb0 && op <= 0xb1) || (op >= 0xc0 && op <= 0xc1)
+                   ? SETS
+                   : KEEPS;
+    }
+    if (op < 0x40 ? (op & 7) < 6 : (op >= 0x80 && op <= 0x85) || op == 0x69 || op == 0x6b || op == 0xa8 || op == 0xa9)
+        return SETS;
+    if (op == 0xc0 || op == 0xc1 || (op >= 0xd0 && op <= 0xd3))
+        return SETS;
+    if (op == 0xf6 || op == 0xf7)
+        return group == 2 ? KEEPS : SETS; /* NOT */
+    if (op == 0xfe || op == 0xff)
+        return group < 2 ? SETS : KEEPS;
+    return op == 0x9d || op == 0x9e || op == 0xa6 || op == 0xa7 || op == 0xae || op == 0xaf ? LOSES : KEEPS;
+}
+
+/* Flags that are read and written. */
+static void flags(const struct insn *x, struct flow *f)
+{
+    unsigned group = x->g & 7;
+    bool memory = x->mod != 3;
+
+    if (x->map && !x->vex && (x->op & 0xf0) == 0x40) { /* CMOVcc */
+        f->read |= FLAGS;
+    } else if (x->map && !x->vex && (x->op & 0xf0) == 0x90 && !memory) { /* SETcc of a byte, the rest is kept */
+        f->written = BIT(reg_of(x, x->rm, true)) & ~BIT(SP);
+        f->read = f->written | FLAGS;
+    } else if (!x->map && !x->vex &&
+               (x->op < 0x40 ? (x->op & 0x30) == 0x10 && (x->op & 7) < 6
+                             : x->op >= 0x80 && x->op <= 0x83 && (group == 2 || group == 3))) { /* ADC, SBB */
+        f->read |= FLAGS;
+    }
+    switch (effect_on_flags(x)) {
+    case SETS:
+        f->written |= FLAGS;
+        break;
+    case LOSES:
+        f->zeroed |= FLAGS;
+        break;
+    case KEEPS:
+        break;
+    }
+}
+
 void flow_of(const uint8_t *b, unsigned n, struct flow *f)
 {
     struct insn x = {.p = b, .end = b + n};
@@ -366,7 +439,8 @@ void flow_of(const uint8_t *b, unsigned n, struct flow *f)
         return;
     if (x.map > 1) {
         three_bytes(&x, f);
-        f->zeroed &= ~BIT(SP);
+        leave_stack_out(f);
+        f->zeroed |= FLAGS;
         return;
     }
     form = x.map ? two_bytes[x.op] : one_byte[x.op];
@@ -394,18 +468,21 @@ void flow_of(const uint8_t *b, unsigned n, struct flow *f)
         operands(&x, form, f);
         if (!x.map && (x.op == 0xd2 || x.op == 0xd3))
             f->read |= f->written ? BIT(CX) : 0;
-        /* XOR, SUB and SBB of a register with itself. */
-        if (!x.map && x.op < 0x34 && x.mod == 3 && x.g == x.rm && !x.byte && !x.short_operand &&
-            ((x.op & 0xf8) == 0x30 || (x.op & 0xf8) == 0x28 || (x.op & 0xf8) == 0x18)) {
-            f->zeroed = f->written;
-            f->written = f->read = 0;
+        /* XOR and SUB of a register with itself. SBB leaves the carry flag alone. */
+        if (!x.map && x.op < 0x34 && x.mod == 3 && x.g == x.rm && !x.byte && !x.short_operand) {
+            if ((x.op & 0xf8) == 0x30 || (x.op & 0xf8) == 0x28) {
+                f->zeroed = f->written;
+                f->written = f->read = 0;
+            } else if ((x.op & 0xf8) == 0x18) {
+                f->read = 0;
+            }
         }
     }
     if (!x.map && x.rep + x.repne && x.op >= 0xa4 && x.op <= 0xaf && (x.op & 0xfe) != 0xa8)
         f->zeroed |= BIT(CX);
     ending(&x, f);
-    f->written &= ~BIT(SP);
-    f->zeroed &= ~BIT(SP);
+    leave_stack_out(f);
+    flags(&x, f);
 }
 
 static unsigned depth_of(depths d, uint16_t regs)
@@ -453,4 +530,15 @@ depths deepest(depths a, depths b, uint16_t regs)
             a = with_depth(a, r, depth_of(b, r));
     }
     return a;
+}
+
+/* The registers whose value comes from loads without end. */
+uint16_t chained(depths d)
+{
+    uint16_t regs = 0;
+
+    for (unsigned r = 0; r < 16; r++)
+        if ((d >> 4 * r & DEEPEST) == DEEPEST)
+            regs |= BIT(r);
+    return regs;
 }

@@ -9,7 +9,8 @@
 
 enum { ENDS_PLAIN, ENDS_BRANCH, ENDS_JUMP, ENDS_CALL, ENDS_RETURN, ENDS_NOWHERE };
 
-/* How an instruction moves values between the 16 general registers (bit = number) and memory. */
+/* How an instruction moves values between general registers (bit = number), flags (bit 4, as depend.c leaves RSP out)
+ * and memory. */
 struct flow {
     uint16_t address; /* registers in the address of its load */
     uint16_t read;    /* registers in the value that `written` get */
@@ -27,13 +28,14 @@ struct flow {
 typedef uint64_t depths;
 #define DEEPEST 15
 
-/* Registers that a function preserves: System V ABI for AMD64, 3.2.1. Linux uses the same. */
-#define PRESERVED UINT16_C(0xf038)
+/* Registers that a function preserves: System V ABI for AMD64, 3.2.1. Linux uses the same. RSP's place is the flags'. */
+#define PRESERVED UINT16_C(0xf028)
 
 void flow_of(const uint8_t *b, unsigned n, struct flow *f);
 bool waits(const struct flow *f, depths d, unsigned depth);
 depths after(const struct flow *f, depths d);
 depths deepest(depths a, depths b, uint16_t regs);
+uint16_t chained(depths d);
 
 const uint64_t *heads_of(uint64_t start, uint64_t end, const struct flow *flows, size_t n);
 

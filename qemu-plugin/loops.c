@@ -15,6 +15,10 @@
  * A block's loads are decided by the first loop that it lies in, which is the innermost, since
  * inner loops run first; a larger loop with the same lowest address (a loop found piece by piece) decides anew.
  *
+ * A chain may begin anew each time that its loop is entered: each probe of a hash table follows a list of its own. A core
+ * overlaps such chains with each other. Where a larger loop enters the chain's loop with pointers that are
+ * no part of a chain, the last load before says so (BF_KIND_LOAD_BEFORE_CHAIN). Without such a load it is not seen.
+ *
  * The kind of a load is a word that its callback reads, because a loop may be found after some of its blocks
  * were translated.
  */
@@ -31,6 +35,7 @@
 struct code {
     struct code *next; /* in its hash chain */
     uint64_t start, loop; /* lowest address of the loop that decided; 0 if none did */
+    depths in;            /* around that loop, at the start */
     /* Start of the blocks that follow, 0 if none, and the registers that survive on the way. */
     uint64_t follow[2];
     uint16_t survive[2];
@@ -68,74 +73,150 @@ static depths through(const struct code *c, depths d)
 
 static void set_heads(struct code *c, depths d, unsigned dependent)
 {
+    c->in = d;
     for (size_t i = 0; i < c->n; i++) {
         c->heads[i] = bf_head(waits(&c->flows[i], d, dependent) ? BF_KIND_LOAD_DEPENDENT : BF_KIND_LOAD, 0);
         d = after(&c->flows[i], d);
     }
 }
 
+/* Blocks that are looked at together: the places of those that follow each, -1 if none. */
+struct region {
+    struct code *blocks[LOOP_BLOCKS];
+    int follow[LOOP_BLOCKS][2], n;
+    bool inside[LOOP_BLOCKS]; /* part of the loop */
+};
+
+/* Whether an inner loop decided the block's loads. */
+static bool is_inner(const struct region *r, int i, uint64_t lowest)
+{
+    return r->blocks[i]->loop && r->blocks[i]->loop != lowest;
+}
+
+/* Marks the last independent load of block i, or else of the blocks of the same loop that lead to it. */
+static void mark_before_chain(struct region *r, int i, uint64_t lowest, bool *seen)
+{
+    struct code *c = r->blocks[i];
+
+    seen[i] = true;
+    for (size_t k = c->n; k-- > 0;) {
+        if (c->flows[k].load && c->heads[k] != bf_head(BF_KIND_LOAD_DEPENDENT, 0)) {
+            c->heads[k] = bf_head(BF_KIND_LOAD_BEFORE_CHAIN, 0);
+            return;
+        }
+    }
+    for (int j = 0; j < r->n; j++)
+        if (r->inside[j] && !seen[j] && !is_inner(r, j, lowest) && (r->follow[j][0] == i || r->follow[j][1] == i))
+            mark_before_chain(r, j, lowest, seen);
+}
+
+/* Registers that carry chains into block j of an inner loop: those in the addresses of the loop's dependent loads, less what the
+ * block overwrites before it reads. */
+static uint16_t carriers(const struct region *r, int j)
+{
+    const struct code *first = r->blocks[j];
+    uint16_t regs = 0, dead = 0, used = 0;
+
+    for (int i = 0; i < r->n; i++) {
+        const struct code *c = r->blocks[i];
+
+        for (size_t k = 0; c->loop == first->loop && k < c->n; k++)
+            if (c->heads[k] == bf_head(BF_KIND_LOAD_DEPENDENT, 0))
+                regs |= c->flows[k].address;
+    }
+    for (size_t k = 0; k < first->n; k++) {
+        const struct flow *f = &first->flows[k];
+
+        used |= f->address | f->read;
+        dead |= (f->written | f->zeroed) & ~used;
+    }
+    return regs & ~dead & chained(first->in);
+}
+
+/* Looks for the inner loops whose chains begin anew. */
+static void find_chains(struct region *r, const depths *in, uint64_t lowest)
+{
+    for (int i = 0; i < r->n; i++) {
+        depths out;
+
+        if (!r->inside[i] || is_inner(r, i, lowest))
+            continue;
+        out = through(r->blocks[i], in[i]);
+        for (int k = 0; k < 2; k++) {
+            int j = r->follow[i][k];
+            uint16_t regs;
+            bool seen[LOOP_BLOCKS] = {0};
+
+            if (j < 0 || !r->inside[j] || !is_inner(r, j, lowest))
+                continue;
+            regs = carriers(r, j);
+            if (regs && !(regs & chained(out)))
+                mark_before_chain(r, i, lowest, seen);
+        }
+    }
+}
+
 /* Looks for the loop that `first` closes, and decides the loads of its blocks. */
 static void close_loop(struct code *first)
 {
-    struct code *blocks[LOOP_BLOCKS] = {first};
-    int follow[LOOP_BLOCKS][2];
-    bool inside[LOOP_BLOCKS] = {0}, changed = true;
+    struct region r = {.blocks = {first}, .n = 1};
+    bool changed = true;
     depths in[LOOP_BLOCKS] = {0};
     uint64_t lowest = UINT64_MAX;
-    int n = 1;
 
     /* The blocks that can be reached from it. */
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < r.n; i++) {
         for (int k = 0; k < 2; k++) {
-            struct code *c = code_at(blocks[i]->follow[k]);
+            struct code *c = code_at(r.blocks[i]->follow[k]);
             int j = 0;
 
-            while (j < n && blocks[j] != c)
+            while (j < r.n && r.blocks[j] != c)
                 j++;
-            if (c && j == n && n < LOOP_BLOCKS)
-                blocks[n++] = c;
-            follow[i][k] = c && j < n ? j : -1;
+            if (c && j == r.n && r.n < LOOP_BLOCKS)
+                r.blocks[r.n++] = c;
+            r.follow[i][k] = c && j < r.n ? j : -1;
         }
     }
     /* Those of them from which it can be reached. */
     while (changed) {
         changed = false;
-        for (int i = 0; i < n; i++)
+        for (int i = 0; i < r.n; i++)
             for (int k = 0; k < 2; k++)
-                if (!inside[i] && follow[i][k] >= 0 && (!follow[i][k] || inside[follow[i][k]]))
-                    inside[i] = changed = true;
+                if (!r.inside[i] && r.follow[i][k] >= 0 && (!r.follow[i][k] || r.inside[r.follow[i][k]]))
+                    r.inside[i] = changed = true;
     }
-    if (!inside[0])
+    if (!r.inside[0])
         return;
     do {
         changed = false;
-        for (int i = 0; i < n; i++) {
+        for (int i = 0; i < r.n; i++) {
             depths out;
 
-            if (!inside[i])
+            if (!r.inside[i])
                 continue;
-            out = through(blocks[i], in[i]);
+            out = through(r.blocks[i], in[i]);
             for (int k = 0; k < 2; k++) {
-                int j = follow[i][k];
+                int j = r.follow[i][k];
                 depths next;
 
-                if (j < 0 || !inside[j])
+                if (j < 0 || !r.inside[j])
                     continue;
-                next = deepest(in[j], out, blocks[i]->survive[k]);
+                next = deepest(in[j], out, r.blocks[i]->survive[k]);
                 changed |= next != in[j];
                 in[j] = next;
             }
         }
     } while (changed);
-    for (int i = 0; i < n; i++)
-        if (inside[i] && blocks[i]->start < lowest)
-            lowest = blocks[i]->start;
-    for (int i = 0; i < n; i++) {
-        if (inside[i] && (!blocks[i]->loop || blocks[i]->loop == lowest)) {
-            blocks[i]->loop = lowest;
-            set_heads(blocks[i], in[i], DEEPEST);
+    for (int i = 0; i < r.n; i++)
+        if (r.inside[i] && r.blocks[i]->start < lowest)
+            lowest = r.blocks[i]->start;
+    for (int i = 0; i < r.n; i++) {
+        if (r.inside[i] && (!r.blocks[i]->loop || r.blocks[i]->loop == lowest)) {
+            r.blocks[i]->loop = lowest;
+            set_heads(r.blocks[i], in[i], DEEPEST);
         }
     }
+    find_chains(&r, in, lowest);
 }
 
 /* The heads of the loads of the block from `start` to `end`, which may change later. */

@@ -2,7 +2,7 @@
 /*
  * Runs the analysis of loads for a test (crates/guest/tests/it/dependent.rs). Input: one instruction a line, its
  * address and its bytes in hexadecimal; an empty line after each block, in the order of translation; "-"
- * after each program. Output: per program the numbers of its dependent loads.
+ * after each program. Output: per program the numbers of its dependent loads, and with a `c` those before a chain.
  */
 #include <stdio.h>
 
@@ -35,8 +35,8 @@ int main(void)
             first = n;
         } else {
             for (size_t i = 0; i < n; i++)
-                if (*heads[i] == bf_head(BF_KIND_LOAD_DEPENDENT, 0))
-                    printf("%zu ", i);
+                if (*heads[i] != bf_head(BF_KIND_LOAD, 0))
+                    printf("%zu%s ", i, *heads[i] == bf_head(BF_KIND_LOAD_DEPENDENT, 0) ? "" : "c");
             printf("\n");
             n = first = 0;
         }

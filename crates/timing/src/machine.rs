@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The machine that times come from, and the date.
 
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -42,7 +43,16 @@ pub fn about() -> Vec<String> {
 
 /// Today, as YYYY-MM-DD.
 pub fn date() -> String {
-    let ended = process::run(Command::new("date").arg("+%Y-%m-%d"), Duration::from_secs(10));
+    day(Command::new("date").arg("+%Y-%m-%d"))
+}
+
+/// The day of a file's last change, as YYYY-MM-DD.
+pub fn date_of(file: &Path) -> String {
+    day(Command::new("date").arg("+%Y-%m-%d").arg("-r").arg(file))
+}
+
+fn day(command: &mut Command) -> String {
+    let ended = process::run(command, Duration::from_secs(10));
     ended.map_or_else(|_| "an unknown day".into(), |e| e.stdout.trim().to_owned())
 }
 

@@ -23,8 +23,12 @@ const WIDENED: f64 = 0.10;
 const RANKS: f64 = 0.9;
 /// With fewer programs, ranks say nothing.
 const FEWEST_RANKS: usize = 6;
-/// The part of the programs that has to lie inside: 10 of 12.
-const INSIDE: f64 = 10.0 / 12.0;
+/// The part of the programs that has to lie inside: 19 of 20.
+const INSIDE: f64 = 19.0 / 20.0;
+/// Predicted seconds are near if they are off by this factor at most.
+const NEAR: f64 = 1.5;
+/// The part of the programs whose seconds have to be near: 16 of 20.
+const ARE_NEAR: f64 = 16.0 / 20.0;
 
 /// What is to be done.
 #[derive(Debug, clap::Args)]
@@ -109,6 +113,16 @@ impl Row {
     fn difference(&self) -> f64 {
         100.0 * (self.band.central() / self.measured.ratio.middle - 1.0)
     }
+
+    /// Predicted over measured seconds, as near to 1 as the predicted range comes.
+    fn times(&self) -> f64 {
+        let measured = self.measured.large.middle;
+        measured.clamp(self.seconds.0, self.seconds.1) / measured
+    }
+
+    fn seconds_are_near(&self) -> bool {
+        (1.0 / NEAR..=NEAR).contains(&self.times())
+    }
 }
 
 /// A target and whether it is met.
@@ -120,7 +134,7 @@ struct Check {
 
 fn checks(rows: &[Row]) -> Vec<Check> {
     let inside = rows.iter().filter(|r| r.band.holds(r.measured.ratio.middle)).count();
-    let asked = (INSIDE * rows.len() as f64).ceil() as usize;
+    let asked = (INSIDE * rows.len() as f64).floor() as usize;
     let mut all = vec![Check {
         text: format!(
             "measured ratio inside the predicted band widened by 10 %: {inside} of {}, at least {asked} asked",
@@ -139,6 +153,12 @@ fn checks(rows: &[Row]) -> Vec<Check> {
             passed: ranks.is_some_and(|r| r >= RANKS),
         });
     }
+    let near = rows.iter().filter(|r| r.seconds_are_near()).count();
+    let asked = (ARE_NEAR * rows.len() as f64).floor() as usize;
+    all.push(Check {
+        text: format!("seconds within a factor of {NEAR}: {near} of {}, at least {asked} asked", rows.len()),
+        passed: near >= asked,
+    });
     for row in rows {
         let Some(within) = row.program.within else { continue };
         let off = row.difference();
@@ -178,7 +198,7 @@ fn page(rows: &[Row], checks: &[Check], args: &Args, about: &[String]) -> String
     let _ = writeln!(
         t,
         "\nThe ratio is a program's CPU time on 4 KB pages over that on 2 MB pages, in its region between markers{}. Each program ran {} times on either, by turns; the table has the median of \
-         the pairs' ratios and its 95 % interval (order statistics). *Huge* is the least memory in 2 MB pages that a run \
+         the pairs' ratios and its 95 % interval (order statistics). *Times* is predicted over measured seconds, as near to 1 as the predicted range comes. *Huge* is the least memory in 2 MB pages that a run \
          on 2 MB pages had. The prediction is the model's for nested paging with 2 MB and with 4 KB host pages: a VM does \
          not know which its host uses. *All hidden .. nothing hidden* is the widest band of both, if the core hides \
          everything or nothing of its waits. *Inside* tells whether the measured ratio lies in the predicted band, \
@@ -190,18 +210,19 @@ fn page(rows: &[Row], checks: &[Check], args: &Args, about: &[String]) -> String
         },
         args.pairs,
     );
-    t += "| program | what | time on 2 MB pages s | predicted s | huge MiB | measured ratio | 95 % interval | wall ratio | predicted | all hidden .. nothing hidden | G instructions | predicted to measured % | inside |\n";
-    t += "|---|---|--:|---|--:|--:|---|--:|---|---|--:|--:|---|\n";
+    t += "| program | what | time on 2 MB pages s | predicted s | times | huge MiB | measured ratio | 95 % interval | wall ratio | predicted | all hidden .. nothing hidden | G instructions | predicted to measured % | inside |\n";
+    t += "|---|---|--:|---|--:|--:|--:|---|--:|---|---|--:|--:|---|\n";
     for r in rows {
         let (m, b) = (&r.measured, r.band);
         let _ = writeln!(
             t,
-            "| {} | {} | {:.2} | {:.2} to {:.2} | {} | {:.3} | {} | {:.3} | {:.3} to {:.3} | {:.3} to {:.3} | {:.2} | {:+.1} | {} |",
+            "| {} | {} | {:.2} | {:.2} to {:.2} | {:.2} | {} | {:.3} | {} | {:.3} | {:.3} to {:.3} | {:.3} to {:.3} | {:.2} | {:+.1} | {} |",
             r.program.name,
             r.program.what,
             m.large.middle,
             r.seconds.0,
             r.seconds.1,
+            r.times(),
             if m.huge_kib < 0 { "not known".into() } else { (m.huge_kib >> 10).to_string() },
             m.ratio.middle,
             interval(&m.ratio),
@@ -215,9 +236,9 @@ fn page(rows: &[Row], checks: &[Check], args: &Args, about: &[String]) -> String
             if b.holds(m.ratio.middle) { "yes" } else { "NO" },
         );
     }
-    t += "\nTimes are predicted less well than ratios, likely for three reasons that this page does not test. A load that the code \
-          makes dependent waits for the whole of the load before, although a core overlaps the short chains of several probes \
-          or edges. Branches that are mispredicted, as in sorts and searches, cost nothing. And the base CPI is a guess.\n";
+    t += "\nTimes are predicted less well than ratios, likely for reasons that this page does not test. Branches that are \
+          mispredicted, as in sorts and searches, cost nothing. The base CPI is one number for all code. And of a chain whose \
+          start no load tells, every load waits for the one before.\n";
     t += "\n## Targets\n\n";
     for c in checks {
         let _ = writeln!(t, "- {}: {}", if c.passed { "met" } else { "MISSED" }, c.text);
@@ -225,9 +246,14 @@ fn page(rows: &[Row], checks: &[Check], args: &Args, about: &[String]) -> String
     t
 }
 
+/// Where the measured times stay.
+fn kept(work: &Path) -> PathBuf {
+    work.join("measured.json")
+}
+
 /// Measures every program: each round runs all of them, so that a busy minute spoils no program alone.
 fn measure(set: &Set, built: &Built, args: &Args, work: &Path) -> Result<BTreeMap<String, Measured>> {
-    let kept = work.join("measured.json");
+    let kept = kept(work);
     let mut all: BTreeMap<String, Measured> = BTreeMap::new();
     if args.reuse && kept.is_file() {
         all = serde_json::from_str(&std::fs::read_to_string(&kept)?)
@@ -261,7 +287,7 @@ fn measure(set: &Set, built: &Built, args: &Args, work: &Path) -> Result<BTreeMa
     for (p, pairs) in missing.iter().zip(&pairs) {
         all.insert(p.name.clone(), native::summarize(&p.name, pairs)?);
     }
-    if !args.quick {
+    if !args.quick && !missing.is_empty() {
         std::fs::write(&kept, serde_json::to_string_pretty(&all)?)?;
     }
     Ok(all)
@@ -299,6 +325,7 @@ pub fn run(mut args: Args) -> Result<bool> {
     let set = Set::read(&args.set, &args.programs)?;
     let built = set.build(&work.join("bin"), args.quick)?;
     let model = args.model.model(None)?;
+    let earlier = (args.reuse && kept(&work).is_file()).then(|| machine::date_of(&kept(&work)));
     let measured = measure(&set, &built, &args, &work)?;
     let (mut rows, mut failed, mut about) = (Vec::new(), Vec::new(), Vec::new());
     for p in &set.programs {
@@ -306,6 +333,7 @@ pub fn run(mut args: Args) -> Result<bool> {
             let [small, large] = &both;
             if about.is_empty() {
                 about = machine::about();
+                about.extend(earlier.iter().map(|day| format!("times measured by an earlier call, {day}")));
                 about.push(format!(
                     "profile {}, {}",
                     small.profile(),
@@ -358,7 +386,8 @@ mod tests {
         let mut program: Program = toml::from_str(&text).unwrap();
         program.within = within;
         let m = Median { middle: ratio, interval: Some((ratio - 0.01, ratio + 0.01)), n: 9 };
-        let measured = Measured { ratio: m, wall_ratio: m, small: m, large: m, huge_kib: 2048 };
+        let large = Median { middle: 2.0, ..m };
+        let measured = Measured { ratio: m, wall_ratio: m, small: m, large, huge_kib: 2048 };
         Row {
             program,
             measured,
@@ -393,21 +422,30 @@ mod tests {
                 row(&i.to_string(), ratio, (ratio, ratio), (i == 3).then_some(20.0))
             })
             .collect();
-        assert_eq!(checks(&rows).iter().map(|c| c.passed).collect::<Vec<_>>(), [true, true, true]);
+        let passed = |rows: &[Row]| checks(rows).iter().map(|c| c.passed).collect::<Vec<_>>();
+        assert_eq!(passed(&rows), [true, true, false, true]);
+        rows.iter_mut().for_each(|r| r.measured.large.middle = 1.4);
+        assert_eq!(passed(&rows), [true, true, true, true]);
         // The best program becomes the worst: 6 of 7 inside still suffice, the order does not.
         rows[6].measured.ratio.middle = 0.9;
-        assert_eq!(checks(&rows).iter().map(|c| c.passed).collect::<Vec<_>>(), [true, false, true]);
+        assert_eq!(passed(&rows), [true, false, true, true]);
         rows[3].measured.ratio.middle = 1.0;
-        assert_eq!(checks(&rows).iter().map(|c| c.passed).collect::<Vec<_>>(), [false, false, false]);
+        assert_eq!(passed(&rows), [false, false, true, false]);
+        // 5 of 7 suffice.
+        rows[0].measured.large.middle = 3.0;
+        rows[1].measured.large.middle = 0.4;
+        assert_eq!(passed(&rows), [false, false, true, false]);
+        rows[2].measured.large.middle = 0.4;
+        assert_eq!(passed(&rows), [false, false, false, false]);
     }
 
     #[test]
     fn ranks_of_a_few_programs_are_not_judged() {
-        assert_eq!(checks(&[row("a", 1.0, (1.0, 1.0), None)]).len(), 1);
+        assert_eq!(checks(&[row("a", 1.0, (1.0, 1.0), None)]).len(), 2);
     }
 
     #[test]
-    fn five_of_six_suffice_as_ten_of_twelve_do() {
+    fn five_of_six_suffice() {
         let mut rows: Vec<Row> = (0..6)
             .map(|i| {
                 let ratio = 1.0 + f64::from(i) / 10.0;

@@ -22,7 +22,7 @@
 //!     let mut at = 0;
 //!     while at < words.len() {
 //!         let (event, length) = decode(&words[at..], at)?;
-//!         loads += u64::from(matches!(event, Event::Load(_) | Event::LoadDependent(_)));
+//!         loads += u64::from(matches!(event, Event::Load(_) | Event::LoadDependent(_) | Event::LoadBeforeChain(_)));
 //!         at += length;
 //!     }
 //! }

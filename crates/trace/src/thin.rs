@@ -182,7 +182,7 @@ impl Thin {
         let page = |va: u64| va >> 12;
         let kernel = |va: u64| va >> 63 == 1;
         match *event {
-            Event::Load(va) | Event::LoadDependent(va) => {
+            Event::Load(va) | Event::LoadDependent(va) | Event::LoadBeforeChain(va) => {
                 kernel(va) && !self.stored.contains(&page(va)) && self.loaded.insert(page(va))
             }
             Event::Fetch(va) => kernel(va) && self.fetched.insert(page(va)),
@@ -249,7 +249,7 @@ mod tests {
     }
 
     fn is_access(words: &[u64]) -> bool {
-        (kind::LOAD..=kind::LOAD_DEPENDENT).contains(&(words[0] >> KIND_SHIFT))
+        (kind::LOAD..=kind::LOAD_BEFORE_CHAIN).contains(&(words[0] >> KIND_SHIFT))
     }
 
     #[test]

@@ -179,7 +179,9 @@ pub fn walks(guest: &Guest, config: Config) -> Result<Vec<Vec<Walked>>> {
     for (at, s) in samples(guest, config, &["walk_cache.variant=none".into()])? {
         let Some(n) = guest.phases.iter().position(|p| p.words.contains(&at)) else { continue };
         let (va, write) = match decode(&guest.words()[at..], at)?.0 {
-            Event::Fetch(va) | Event::Load(va) | Event::LoadDependent(va) => (va, false),
+            Event::Fetch(va) | Event::Load(va) | Event::LoadDependent(va) | Event::LoadBeforeChain(va) => {
+                (va, false)
+            }
             Event::Store(va) | Event::StoreOther(va) => (va, true),
             _ => continue,
         };

@@ -73,7 +73,9 @@ fn every_access_is_seen_once_and_stores_are_classed_as_kvm_classes_them() {
     while at < words.len() {
         let (event, n) = decode(&words[at..], at).unwrap();
         match event {
-            Event::Load(gva) | Event::LoadDependent(gva) => page(&mut pages, gva).loads += 1,
+            Event::Load(gva) | Event::LoadDependent(gva) | Event::LoadBeforeChain(gva) => {
+                page(&mut pages, gva).loads += 1
+            }
             Event::Store(gva) => page(&mut pages, gva).stores += 1,
             Event::StoreOther(gva) => page(&mut pages, gva).others += 1,
             _ => {}

@@ -12,7 +12,7 @@ use crate::replay::assert_sound;
 use crate::support::{compile, qemu_missing, run, spec};
 
 /// Programs, one instruction a line; `\n\n` begins another block, and `0` is the label of the first. `!` marks the
-/// loads that must be found dependent.
+/// loads that must be found dependent, `^` those before a chain that begins anew.
 const PROGRAMS: &[&str] = &[
     // A chase, and the same with the pointer moved about and advanced.
     "! mov (%rax),%rax\n dec %rcx\n jnz 0b",
@@ -26,9 +26,20 @@ const PROGRAMS: &[&str] = &[
     // Nor is the third of a[b[c[i]]], or a field of it: the next iteration needs none of them.
     " mov (%rsi,%rcx,4),%eax\n mov (%rdi,%rax,4),%eax\n mov (%r8,%rax,8),%r9\n mov (%r9),%r10\n inc %rcx\n jnz 0b",
     // Of a bucket's chain the first entry, whose load is in the outer loop's block, and those of the inner loop.
-    " mov (%rsi,%rcx,8),%rdx\n mov (%rdi,%rdx,8),%rax\n mov (%rax),%rbx\n\n5:! mov 8(%rax),%rax\n test %rax,%rax\n jnz 5b\n\n inc %rcx\n jnz 0b",
+    " mov (%rsi,%rcx,8),%rdx\n mov (%rdi,%rdx,8),%rax\n^ mov (%rax),%rbx\n\n5:! mov 8(%rax),%rax\n test %rax,%rax\n jnz 5b\n\n inc %rcx\n jnz 0b",
     // A state machine: the next state is loaded from a place that the state gives.
     " movzbl (%rsi),%eax\n shl $8,%rdx\n add %rdx,%rax\n! movzbl (%rdi,%rax),%edx\n inc %rsi\n jnz 0b",
+    // Through the flags: a binary search without branches, and an index that each comparison moves on.
+    "! cmp (%rbp,%rdi,8),%rdx\n cmovae %rdi,%rsi\n lea (%rax,%rsi),%rdi\n shr %rax\n jnz 0b",
+    "! cmp (%rdi,%rcx,8),%rdx\n adc $0,%rcx\n dec %rsi\n jnz 0b",
+    "! cmp (%rdi,%rcx,8),%rdx\n sbb %rax,%rax\n and $8,%eax\n lea 1(%rcx,%rax),%rcx\n jnz 0b",
+    " xor %eax,%eax\n cmp (%rdi,%rcx,8),%rdx\n setb %al\n add %rax,%rbx\n inc %rcx\n jnz 0b",
+    " mov (%rdi,%rcx,8),%rax\n ucomisd %xmm1,%xmm0\n cmova %rax,%rbx\n inc %rcx\n jnz 0b",
+    // Not through the stack pointer, whose place in the flow is the flags'.
+    " cmp (%rsp,%rcx,8),%rdx\n mov %rsp,%rax\n mov 8(%rax,%rcx,8),%rbx\n inc %rcx\n jnz 0b",
+    // A list that goes on where the last search ended does not begin anew; one behind a block without loads does.
+    " mov (%rsi,%rcx,8),%rdx\n\n5:! cmp (%rax),%rdx\n! mov 8(%rax),%rax\n jnz 5b\n\n inc %rcx\n jnz 0b",
+    "^ mov (%rsi,%rcx,8),%rax\n test %rax,%rax\n jz 6f\n\n mov %rax,%rdx\n shr %rdx\n\n5:! mov 8(%rax),%rax\n test %rax,%rax\n jnz 5b\n\n6: inc %rcx\n jnz 0b",
     // Zeroing, constants and instructions without inputs end a chain; so does a slot of the stack.
     "! mov (%rax),%rdx\n! mov (%rdx),%rax\n xor %edx,%edx\n mov (%rdx),%r8\n mov (%r8),%r9\n jnz 0b",
     " mov (%rax),%rdx\n mov (%rdx),%rbx\n xor %edx,%edx\n mov (%rdx),%r8\n mov (%rdi),%rax\n mov (%rax),%rax\n jnz 0b",
@@ -70,7 +81,7 @@ fn assemble(dir: &Path) -> String {
     for (i, program) in PROGRAMS.iter().enumerate() {
         for (k, block) in program.split("\n\n").enumerate() {
             let zero = if k == 0 { "0:" } else { "" };
-            text += &format!("program{i}_{k}:{zero}\n{}\n", block.replace('!', ""));
+            text += &format!("program{i}_{k}:{zero}\n{}\n", block.replace(['!', '^'], ""));
         }
     }
     let (s, o) = (dir.join("blocks.s"), dir.join("blocks.o"));
@@ -116,7 +127,8 @@ fn loads_through_loaded_addresses_are_dependent_in_loops() {
     assert_eq!(out.lines().count(), PROGRAMS.len());
     for (text, found) in PROGRAMS.iter().zip(out.lines()) {
         let lines = text.lines().filter(|l| !l.is_empty()).enumerate();
-        let marked = lines.filter(|(_, l)| l.contains('!')).map(|(i, _)| i.to_string());
+        let marked = lines.filter(|(_, l)| l.contains(['!', '^']));
+        let marked = marked.map(|(i, l)| format!("{i}{}", if l.contains('^') { "c" } else { "" }));
         let found: Vec<_> = found.split_whitespace().map(str::to_owned).collect();
         assert_eq!(found, marked.collect::<Vec<_>>(), "{text}");
     }
@@ -209,13 +221,18 @@ fn chases_are_dependent_and_indexed_loads_are_not() {
     assert_eq!(r.exit, CommandExit::Code(0));
     assert_sound(&words);
     // Loads and dependent loads of each region, between the marks.
-    let (mut regions, mut inside, mut at) = (HashMap::<u64, [u64; 2]>::new(), false, 0);
+    let (mut regions, mut inside, mut at) = (HashMap::<u64, [u64; 3]>::new(), false, 0);
     while at < words.len() {
         let (event, n) = decode(&words[at..], at).unwrap();
         let region = |gva: u64| (gva >> 20).wrapping_sub(0x100);
         match event {
             Event::Marker(m) => inside = m == 0x100,
             Event::Load(gva) if inside => regions.entry(region(gva)).or_default()[0] += 1,
+            Event::LoadBeforeChain(gva) if inside => {
+                let counts = regions.entry(region(gva)).or_default();
+                counts[0] += 1;
+                counts[2] += 1;
+            }
             Event::LoadDependent(gva) if inside => {
                 let counts = regions.entry(region(gva)).or_default();
                 counts[0] += 1;
@@ -241,9 +258,18 @@ fn chases_are_dependent_and_indexed_loads_are_not() {
         (10, "entries of buckets", 2 * 16384, 90..=96),
         (11, "keys of searches", 2048, 0..=0),
     ] {
-        let [all, dependent] = regions.get(&region).copied().unwrap_or_default();
-        println!("{what}: {dependent} of {all}");
+        let [all, dependent, before_chain] = regions.get(&region).copied().unwrap_or_default();
+        println!("{what}: {dependent} of {all}, {before_chain} before a chain");
         assert!(all >= loads, "{what}: {all} loads");
         assert!(percent.contains(&(100 * dependent / all)), "{what}: {dependent} of {all}");
+        // Each search in the tree and in the hash table begins a chain, behind a load of its root or first entry.
+        let searches = if region == 6 {
+            2048
+        } else if region == 10 {
+            16384
+        } else {
+            0
+        };
+        assert!(before_chain.abs_diff(searches) <= 1, "{what}: {before_chain} chains");
     }
 }

@@ -31,6 +31,7 @@ fn the_c_header_has_the_numbers_of_the_rust_definition() {
         ("KIND_STORE_OTHER", kind::STORE_OTHER),
         ("KIND_FETCH", kind::FETCH),
         ("KIND_LOAD_DEPENDENT", kind::LOAD_DEPENDENT),
+        ("KIND_LOAD_BEFORE_CHAIN", kind::LOAD_BEFORE_CHAIN),
         ("KIND_CALL", kind::CALL),
         ("KIND_RETURN", kind::RETURN),
         ("KIND_INSNS", kind::INSNS),

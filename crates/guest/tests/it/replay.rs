@@ -82,9 +82,11 @@ impl Replay {
         let r = self;
         assert!(!s.stopped, "events after the stop marker");
         match event {
-            Event::Load(_) | Event::LoadDependent(_) | Event::Store(_) | Event::StoreOther(_) => {
-                s.accesses += 1
-            }
+            Event::Load(_)
+            | Event::LoadDependent(_)
+            | Event::LoadBeforeChain(_)
+            | Event::Store(_)
+            | Event::StoreOther(_) => s.accesses += 1,
             Event::Insns(n) => s.instructions += n,
             Event::Vcpu(v) => {
                 r.vcpu = v;

@@ -31,7 +31,7 @@ use hierarchy::{DataCaches, MOST_LEVELS};
 use neighbours::Neighbours;
 use stalls::{Stalls, Waits};
 use translations::Translations;
-use window::{Limits, Now};
+use window::{Chains, Limits, Now};
 
 /// The caches of one configuration, and what waiting for them took.
 #[derive(Debug)]
@@ -63,6 +63,8 @@ pub(crate) struct Caches {
     last: Vec<[(u64, u64); 64]>,
     limits: Limits,
     now: Now,
+    /// Per vCPU.
+    chains: Vec<Chains>,
     /// Cycles that a dependent load waits longer for a hit of the second-level TLB than of the first.
     second_tlb: u64,
     /// The bits of a line's number that choose the slot: those by which every level chooses a set.
@@ -75,8 +77,8 @@ pub(crate) struct Access {
     pub vcpu: usize,
     pub gva: Gva,
     pub write: bool,
-    /// The address was itself loaded through a loaded address.
-    pub dependent: bool,
+    /// How many such accesses the core has under way at once, at most: [`Caches::at_once`].
+    pub at_once: u64,
     /// Changes whenever translations may have changed.
     pub generation: u64,
 }
@@ -115,6 +117,7 @@ impl Caches {
             last: vec![[(u64::MAX, 0); 64]; vcpus],
             limits,
             now: Now::default(),
+            chains: vec![Chains::default(); vcpus],
             second_tlb: profile.tlb.iter().find_map(|t| t.miss_cycles).unwrap_or(0),
             slots: specs.iter().map(|s| s.sets().min(64)).min().unwrap_or(1) - 1,
             classes,
@@ -142,6 +145,19 @@ impl Caches {
     #[inline]
     pub fn at(&mut self, access: u64) {
         self.now.access = access;
+    }
+
+    /// Behind access number `access` of a vCPU begins a chain of dependent loads.
+    #[inline]
+    pub fn chain_begins(&mut self, vcpu: usize, access: u64) {
+        self.chains[vcpu].begins(access);
+    }
+
+    /// How many accesses like the one that [comes next](Caches::at) a core has under way at once, at most: dependent ones as many as
+    /// chains, and of independent ones any number.
+    #[inline]
+    pub fn at_once(&self, vcpu: usize, dependent: bool) -> u64 {
+        if dependent { self.chains[vcpu].at_once(self.now, &self.limits) } else { u64::MAX }
     }
 
     /// So many instructions ran, after which there were `accesses` in all.
@@ -221,17 +237,14 @@ impl Caches {
         for (i, (one, &frame)) in std::iter::once(ideal).chain(configs).zip(frames).enumerate() {
             let answers = one.caches.access(a.vcpu, line(frame), rank, 0, a.write);
             let answers = prefetch.map_or(answers, |p| if near { answers.min(p) } else { answers });
-            if !a.dependent {
+            if a.at_once > 1 {
                 one.stalls.windows.answered(*now, answers == *levels);
             }
             if answers == 0 {
                 continue;
             }
-            let alone = match a.dependent || answers < *levels {
-                true => 0,
-                false => one.stalls.windows.data(*now, weight),
-            };
-            let waits = Waits { dependent: a.dependent, alone };
+            let alone = one.stalls.windows.data(*now, weight, a.at_once, answers == *levels);
+            let waits = Waits { dependent: a.at_once == 1, alone };
             one.stalls.data(rank, weight, answers, latency[answers] - latency[0], waits);
             if i > 0 && answers == *levels {
                 from_memory(i - 1, weight);
@@ -249,13 +262,12 @@ impl Caches {
         }
     }
 
-    /// Memory as the walks of configuration `config` see it. `dependent`: the core waits for the
-    /// walk, as for the load that it belongs to.
+    /// Memory as the walks of configuration `config` see it. `at_once`: of the accesses that they belong to.
     #[inline]
-    pub fn walker(&mut self, config: usize, vcpu: usize, dependent: bool) -> CachedMemory<'_> {
+    pub fn walker(&mut self, config: usize, vcpu: usize, at_once: u64) -> CachedMemory<'_> {
         let Caches { configs, classes, latency, memory, last, slots, levels, draws, now, .. } = self;
         let one = &mut configs[config];
-        let alone = if dependent { 0 } else { one.stalls.windows.walk(*now) };
+        let alone = one.stalls.windows.walk(*now, at_once);
         CachedMemory {
             one,
             classes,
@@ -266,7 +278,7 @@ impl Caches {
             last,
             slots: *slots,
             vcpu,
-            waits: Waits { dependent, alone },
+            waits: Waits { dependent: at_once == 1, alone },
         }
     }
 
@@ -368,13 +380,13 @@ mod tests {
                 let vcpu = usize::from(op) % vcpus;
                 // Pages that share the prefetcher's places, too.
                 let gva = Gva((page % 3 + page / 3 * 32) << 12 | line << 6);
-                let access = Access { vcpu, gva, write, dependent: line % 3 == 0, generation };
+                let access = Access { vcpu, gva, write, at_once: if line % 3 == 0 { 1 } else { u64::MAX }, generation };
                 let place = |config: usize, gpa: Gpa| Hpa(gpa.0 ^ (config as u64) << 13);
                 match op {
                     0 => generation += 1,
                     1 | 2 => {
                         for caches in [&mut all, &mut some] {
-                            caches.walker(usize::from(op) - 1, vcpu, write).touch(1, 0, || Hpa(gva.0), || Page::Machine(Gpa(gva.0)));
+                            caches.walker(usize::from(op) - 1, vcpu, if write { 1 } else { u64::MAX }).touch(1, 0, || Hpa(gva.0), || Page::Machine(Gpa(gva.0)));
                         }
                     }
                     _ if all.watched() >> line & 1 == 0 => {}

@@ -4,6 +4,9 @@
 //! cost their whole latency, and misses within a window share one). Dense misses overlap as `memory.data_overlap` and
 //! `memory.walk_overlap` say, which were measured on such.
 //!
+//! A dependent load waits for the loads before it in its chain. It overlaps with the other chains that began within the window:
+//! each probe of a hash table follows a list of its own.
+//!
 //! A walk whose data are in a cache has no wait for memory to hide behind. It overlaps with other walks alone, as many as
 //! the core has walkers.
 
@@ -16,6 +19,8 @@ pub(super) const SHARE: u32 = 16;
 const RECENT: u64 = 1 << 20;
 /// The density of misses is that of the last so many.
 const LAST: usize = 8;
+/// As many chains are told apart, which is more than a core has misses under way.
+const CHAINS: usize = 16;
 /// A new answer moves the share of walks whose data come from memory by 1/64 of the difference.
 const MEAN_SHIFT: u32 = 6;
 
@@ -120,6 +125,33 @@ impl Density {
     }
 }
 
+/// Where the last chains of dependent loads began.
+#[derive(Debug, Clone)]
+pub(super) struct Chains {
+    began: [u64; CHAINS],
+    next: usize,
+}
+
+impl Default for Chains {
+    fn default() -> Chains {
+        Chains { began: [u64::MAX; CHAINS], next: 0 }
+    }
+}
+
+impl Chains {
+    pub fn begins(&mut self, access: u64) {
+        self.began[self.next] = access;
+        self.next = (self.next + 1) % CHAINS;
+    }
+
+    /// Chains within one window. 1 if none began there: the load belongs to a chain without end.
+    pub fn at_once(&self, now: Now, limits: &Limits) -> u64 {
+        let Some(window) = limits.window(now) else { return 1 };
+        let within = |&&began: &&u64| now.access.checked_sub(began).is_some_and(|ago| ago < window);
+        self.began.iter().filter(within).count().max(1) as u64
+    }
+}
+
 /// What one configuration's independent work exposes beyond the share that the overlaps expose.
 #[derive(Debug, Clone)]
 pub(super) struct Windows {
@@ -152,25 +184,33 @@ impl Windows {
         self.limits
     }
 
-    /// An independent access, which stands for `weight`, waits for memory. Returns the share of its wait that is exposed beyond
-    /// `1 / memory.data_overlap`.
-    pub fn data(&mut self, now: Now, weight: u64) -> u64 {
+    /// An access, which stands for `weight`, waits for memory or for a cache. Of the accesses like it, `at_once` overlap at most.
+    /// Returns the share of its wait that is exposed beyond `1 / memory.data_overlap`; 0 if it exposes all, or nothing beyond.
+    #[inline]
+    pub fn data(&mut self, now: Now, weight: u64, at_once: u64, from_memory: bool) -> u64 {
+        if at_once == 1 || !from_memory && at_once == u64::MAX {
+            return 0;
+        }
         let Some(window) = self.limits.window(now) else { return 0 };
-        let overlap = self.data.note(now.access, weight, window).clamp(1.0, self.limits.data);
-        beyond(overlap, self.limits.data)
+        let near = if from_memory { self.data.note(now.access, weight, window) } else { f64::MAX };
+        beyond(near.min(at_once as f64).clamp(1.0, self.limits.data), self.limits.data)
     }
 
-    /// An independent access walks. Returns the share of its walk that is exposed beyond `1 / memory.walk_overlap`.
-    pub fn walk(&mut self, now: Now) -> u64 {
+    /// An access walks. Returns the share of its walk that is exposed beyond `1 / memory.walk_overlap`; 0 if it exposes all.
+    #[inline]
+    pub fn walk(&mut self, now: Now, at_once: u64) -> u64 {
+        if at_once == 1 {
+            return 0;
+        }
         let Some(window) = self.limits.window(now) else { return 0 };
         self.walked = now.access;
         let far = f64::from(self.far) / f64::from(1 << SHARE);
         let limit = 1.0 / (far / self.limits.walk + (1.0 - far) / self.limits.walkers);
-        let overlap = self.walks.note(now.access, 1, window).clamp(1.0, limit.max(1.0));
+        let overlap = self.walks.note(now.access, 1, window).min(at_once as f64).clamp(1.0, limit.max(1.0));
         beyond(overlap, self.limits.walk)
     }
 
-    /// Whether memory answered the independent access. It may have walked.
+    /// Whether memory answered the access, which is part of no chain without end. It may have walked.
     pub fn answered(&mut self, now: Now, from_memory: bool) {
         if self.walked == now.access {
             let goal = i64::from(from_memory) << SHARE;
@@ -205,8 +245,8 @@ mod tests {
             let mut w = windows("cpu.reorder_window=300", "memory.walkers=4");
             let (mut data, mut walk) = (0, 0);
             for n in 1..100 {
-                data = w.data(at(n * distance), 1);
-                walk = w.walk(at(n * distance));
+                data = w.data(at(n * distance), 1, u64::MAX, true);
+                walk = w.walk(at(n * distance), u64::MAX);
             }
             assert!((exposed(data, 10.0) - share).abs() < 0.001, "{distance}: {}", exposed(data, 10.0));
             let walks = (distance as f64 / 100.0).clamp(0.05, 1.0);
@@ -217,7 +257,7 @@ mod tests {
     #[test]
     fn a_simulated_miss_stands_for_its_weight() {
         let mut w = windows("cpu.reorder_window=300", "memory.walkers=4");
-        let last = (1..100).map(|n| w.data(at(n * 200), 8)).last().unwrap();
+        let last = (1..100).map(|n| w.data(at(n * 200), 8, u64::MAX, true)).last().unwrap();
         assert!((exposed(last, 10.0) - 0.25).abs() < 0.001, "{}", exposed(last, 10.0));
     }
 
@@ -229,7 +269,7 @@ mod tests {
             let mut share = 0;
             for _ in 0..1000 {
                 now += 1;
-                share = w.walk(at(now));
+                share = w.walk(at(now), u64::MAX);
                 w.answered(at(now), from_memory);
             }
             exposed(share, 20.0)
@@ -259,6 +299,28 @@ mod tests {
     }
 
     #[test]
+    fn chains_overlap_with_those_in_their_window() {
+        let mut w = windows("cpu.reorder_window=300", "memory.walkers=4");
+        let (limits, mut chains) = (w.limits(), Chains::default());
+        assert_eq!(chains.at_once(at(5), &limits), 1);
+        let at_once = (0..100).map(|n| {
+            chains.begins(n * 25);
+            chains.at_once(at(n * 25 + 1), &limits)
+        });
+        assert_eq!(at_once.last(), Some(4));
+        // Long after the last begin.
+        assert_eq!(chains.at_once(at(100 * 25 + 100), &limits), 1);
+        // A load of one of four chains: a quarter of the wait is exposed, wherever its line is, however near other misses are.
+        for from_memory in [true, false] {
+            let data = (1..100).map(|n| w.data(at(n), 1, 4, from_memory)).last().unwrap();
+            assert!((exposed(data, 10.0) - 0.25).abs() < 0.001, "{}", exposed(data, 10.0));
+        }
+        let walk = (1..100).map(|n| w.walk(at(n), 4)).last().unwrap();
+        assert!((exposed(walk, 20.0) - 0.25).abs() < 0.001, "{}", exposed(walk, 20.0));
+        assert_eq!((w.data(at(200), 1, 1, true), w.walk(at(200), 1)), (0, 0));
+    }
+
+    #[test]
     fn without_a_reorder_window_all_independent_work_overlaps() {
         let text = Profile::builtin_text("zen4").unwrap();
         let text: String = text
@@ -267,6 +329,6 @@ mod tests {
             .map(|l| format!("{l}\n"))
             .collect();
         let mut w = Windows::new(Limits::new(&Profile::parse(&text, "x", &[]).unwrap()));
-        assert_eq!((w.data(at(5000), 1), w.walk(at(90_000))), (0, 0));
+        assert_eq!((w.data(at(5000), 1, u64::MAX, true), w.walk(at(90_000), u64::MAX)), (0, 0));
     }
 }

@@ -73,9 +73,12 @@ impl Model {
             }
             let page = (w & PAYLOAD_MASK) >> 12;
             match w >> KIND_SHIFT {
-                k @ (kind::LOAD | kind::LOAD_DEPENDENT) => {
+                k @ (kind::LOAD | kind::LOAD_DEPENDENT | kind::LOAD_BEFORE_CHAIN) => {
                     let dependent = k == kind::LOAD_DEPENDENT;
                     self.common.accesses += 1;
+                    if let (true, Some(caches)) = (k == kind::LOAD_BEFORE_CHAIN, &mut self.caches) {
+                        caches.chain_begins(self.current, self.common.accesses);
+                    }
                     let v = &mut self.vcpus[self.current];
                     v.time += 1;
                     if !v.filters[Side::Data as usize].hit(page, false, v.time) {
@@ -234,12 +237,13 @@ impl Model {
         let Some(caches) = caches else { return };
         caches.at(common.accesses);
         let Vcpu { root, generation, .. } = vcpus[*current];
-        let access = cache::Access { vcpu: *current, gva, write, dependent, generation };
+        let at_once = caches.at_once(*current, dependent);
+        let access = cache::Access { vcpu: *current, gva, write, at_once, generation };
         let in_memory = |gpa: &Gpa| gpa.frame() < *frames;
         let translate = || guest.lookup(root, gva).ok().map(|leaf| leaf.gpa(gva)).filter(in_memory);
         let from_memory = |config, weight| {
             if let Some(places) = places {
-                places.data_from_memory(config, *current, gva, weight, dependent);
+                places.data_from_memory(config, *current, gva, weight, at_once == 1);
             }
         };
         caches.access(access, translate, |config, gpa| regimes[config].hpa(gpa), from_memory);
@@ -264,8 +268,13 @@ impl Model {
         self.misses += 1;
         let vcpu = self.current;
         let Model { regimes, groups, guest, vcpus, untranslated, frames, charges, caches, places, .. } = self;
+        // Nothing hides the wait for code: the core has no instructions.
+        let mut at_once = if dependent { 1 } else { u64::MAX };
         if let Some(caches) = caches {
             caches.at(self.common.accesses);
+            if side == Side::Data {
+                at_once = caches.at_once(vcpu, dependent);
+            }
         }
         let v = &mut vcpus[vcpu];
         let (root, time) = (v.root, v.time);
@@ -288,7 +297,8 @@ impl Model {
                     regimes[r].counts.now.l1_misses += 1;
                 }
             }
-            if let (Lookup::L2, true, Some(caches)) = (&lookup, dependent && side == Side::Data, &mut *caches)
+            if let (Lookup::L2, true, Some(caches)) =
+                (&lookup, at_once == 1 && side == Side::Data, &mut *caches)
             {
                 for &r in &group.members {
                     waits |= caches.second_tlb_answers(r);
@@ -331,10 +341,10 @@ impl Model {
                     let fill = match (&mut *caches, &mut *places) {
                         (None, None) => regime.walk(miss, guest, &mut Uncached),
                         (Some(caches), None) => {
-                            regime.walk(miss, guest, &mut caches.walker(r, vcpu, dependent))
+                            regime.walk(miss, guest, &mut caches.walker(r, vcpu, at_once))
                         }
                         (caches, Some(places)) => {
-                            walk_placed(regime, r, miss, guest, caches.as_deref_mut(), places, dependent)
+                            walk_placed(regime, r, miss, guest, caches.as_deref_mut(), places, at_once)
                         }
                     };
                     if fresh {

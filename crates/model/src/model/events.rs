@@ -87,6 +87,7 @@ impl Model {
             // Accesses and blocks are taken in `consume`.
             Event::Load(_)
             | Event::LoadDependent(_)
+            | Event::LoadBeforeChain(_)
             | Event::Store(_)
             | Event::StoreOther(_)
             | Event::Fetch(_)
@@ -191,14 +192,14 @@ impl Model {
             match (&mut self.caches, places) {
                 (None, None) => regime.guest_fault(vcpu, gva, error, root, guest, &mut Uncached),
                 (Some(caches), None) => {
-                    regime.guest_fault(vcpu, gva, error, root, guest, &mut caches.walker(i, vcpu, true));
+                    regime.guest_fault(vcpu, gva, error, root, guest, &mut caches.walker(i, vcpu, 1));
                 }
                 (None, Some(places)) => {
                     let memory = &mut places.walker(i, vcpu, true, Uncached);
                     regime.guest_fault(vcpu, gva, error, root, guest, memory);
                 }
                 (Some(caches), Some(places)) => {
-                    let memory = &mut places.walker(i, vcpu, true, caches.walker(i, vcpu, true));
+                    let memory = &mut places.walker(i, vcpu, true, caches.walker(i, vcpu, 1));
                     regime.guest_fault(vcpu, gva, error, root, guest, memory);
                 }
             }

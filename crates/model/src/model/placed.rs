@@ -19,13 +19,13 @@ pub(super) fn walk_placed(
     guest: &mut GuestTables,
     caches: Option<&mut Caches>,
     places: &mut Places,
-    dependent: bool,
+    at_once: u64,
 ) -> Option<Entry> {
-    let vcpu = miss.vcpu;
+    let (vcpu, dependent) = (miss.vcpu, at_once == 1);
     match caches {
         None => regime.walk(miss, guest, &mut places.walker(r, vcpu, dependent, Uncached)),
         Some(caches) => {
-            let memory = caches.walker(r, vcpu, dependent);
+            let memory = caches.walker(r, vcpu, at_once);
             regime.walk(miss, guest, &mut places.walker(r, vcpu, dependent, memory))
         }
     }

@@ -137,7 +137,7 @@ impl Model {
             let (event, n) = decode(&words[i..], self.words + i)?;
             i += n;
             match event {
-                Event::Load(gva) | Event::LoadDependent(gva) => {
+                Event::Load(gva) | Event::LoadDependent(gva) | Event::LoadBeforeChain(gva) => {
                     self.touch(Side::Data, Gva(gva), AccessKind::Read)
                 }
                 Event::Store(gva) => self.touch(Side::Data, Gva(gva), AccessKind::Write),

@@ -12,6 +12,9 @@ pub(super) fn check(profile: &Profile, origin: &str) -> Result<(), ProfileError>
     let bad =
         |field: String, problem: String| Err(ProfileError::Value { origin: origin.into(), field, problem });
     let (levels, memory) = match (&profile.cache[..], &profile.memory) {
+        ([], None) if profile.cpu.reorder_window.is_some() => {
+            return bad("cpu.reorder_window".into(), "needs `[memory]` and at least one `[[cache]]`".into());
+        }
         ([], None) => return Ok(()),
         ([], Some(_)) => return bad("memory".into(), "needs at least one `[[cache]]`".into()),
         (_, None) => return bad("memory".into(), "is missing, but there is a `[[cache]]`".into()),

@@ -354,6 +354,7 @@ impl Guest {
         }
         self.emit(match kind % 4 {
             0 if kind & 0x80 != 0 => Event::LoadDependent(va),
+            0 if kind & 0x40 != 0 => Event::LoadBeforeChain(va),
             0 => Event::Load(va),
             1 => Event::Store(va),
             2 => Event::StoreOther(va),

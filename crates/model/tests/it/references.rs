@@ -49,7 +49,9 @@ impl Walks {
 
     fn event(&mut self, event: Event<'_>, first: bool) {
         match event {
-            Event::Load(va) | Event::LoadDependent(va) => self.access(va, AccessKind::Read),
+            Event::Load(va) | Event::LoadDependent(va) | Event::LoadBeforeChain(va) => {
+                self.access(va, AccessKind::Read)
+            }
             Event::Store(va) => self.access(va, AccessKind::Write),
             Event::StoreOther(va) => self.access(va, AccessKind::WriteOther),
             Event::Fetch(va) => self.access(va, AccessKind::Fetch),
@@ -76,6 +78,7 @@ fn slowly(slow: &mut Reference, root: &mut u64, cr4: &mut u64, event: Event<'_>)
     match event {
         Event::Load(va)
         | Event::LoadDependent(va)
+        | Event::LoadBeforeChain(va)
         | Event::Fetch(va)
         | Event::Store(va)
         | Event::StoreOther(va) => {

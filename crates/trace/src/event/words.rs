@@ -22,6 +22,7 @@ pub mod kind {
     pub const STORE_OTHER: u64 = 3;
     pub const FETCH: u64 = 4;
     pub const LOAD_DEPENDENT: u64 = 5;
+    pub const LOAD_BEFORE_CHAIN: u64 = 6;
     pub const INSNS: u64 = 8;
     pub const VCPU: u64 = 9;
     pub const CR3: u64 = 10;
@@ -99,7 +100,7 @@ pub const fn head_va(word: u64) -> u64 {
 #[inline]
 pub const fn extra_words(kind: u64) -> Option<usize> {
     match kind {
-        kind::LOAD..=kind::LOAD_DEPENDENT
+        kind::LOAD..=kind::LOAD_BEFORE_CHAIN
         | kind::INSNS..=kind::CR4
         | kind::RETIRE
         | kind::MARKER
@@ -125,6 +126,7 @@ impl Event<'_> {
             Event::StoreOther(va) => out.push(head(kind::STORE_OTHER, va)),
             Event::Fetch(va) => out.push(head(kind::FETCH, va)),
             Event::LoadDependent(va) => out.push(head(kind::LOAD_DEPENDENT, va)),
+            Event::LoadBeforeChain(va) => out.push(head(kind::LOAD_BEFORE_CHAIN, va)),
             Event::Insns(n) => out.push(head(kind::INSNS, n)),
             Event::Vcpu(n) => out.push(head(kind::VCPU, n)),
             Event::Cr3(v) => out.push(head(kind::CR3, v)),
@@ -179,6 +181,7 @@ pub fn decode(words: &[u64], at: usize) -> Result<(Event<'_>, usize), DecodeErro
         kind::STORE_OTHER => Event::StoreOther(head_va(w)),
         kind::FETCH => Event::Fetch(head_va(w)),
         kind::LOAD_DEPENDENT => Event::LoadDependent(head_va(w)),
+        kind::LOAD_BEFORE_CHAIN => Event::LoadBeforeChain(head_va(w)),
         kind::INSNS => Event::Insns(payload),
         kind::VCPU => Event::Vcpu(payload),
         kind::CR3 => Event::Cr3(payload),

@@ -66,6 +66,7 @@ impl Replay {
         let name = match e {
             Event::Load(va) => return self.access("load", va, 0),
             Event::LoadDependent(va) => return self.access("load-dependent", va, 0),
+            Event::LoadBeforeChain(va) => return self.access("load-before-chain", va, 0),
             Event::Store(va) => return self.access("store", va, WRITE),
             Event::StoreOther(va) => return self.access("store-other", va, WRITE),
             Event::Fetch(va) => return self.access("fetch", va, 0),
@@ -143,7 +144,7 @@ fn loads(spec: &str) -> Vec<u64> {
     let (words, mut out, mut at) = (words(spec), Vec::new(), 0);
     while at < words.len() {
         let (e, n) = decode(&words[at..], at).unwrap();
-        if let Event::Load(va) | Event::LoadDependent(va) = e {
+        if let Event::Load(va) | Event::LoadDependent(va) | Event::LoadBeforeChain(va) = e {
             out.push(va);
         }
         at += n;

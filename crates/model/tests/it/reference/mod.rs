@@ -178,7 +178,7 @@ impl Reference {
     pub fn event(&mut self, event: Event<'_>) {
         let cpu = &mut self.cpus[self.current];
         match event {
-            Event::Load(va) => self.data_access(va, false, false),
+            Event::Load(va) | Event::LoadBeforeChain(va) => self.data_access(va, false, false),
             Event::LoadDependent(va) => self.data_access(va, false, true),
             Event::Store(va) | Event::StoreOther(va) => self.data_access(va, true, false),
             Event::Fetch(va) => _ = self.access(true, va, false),
