@@ -12,6 +12,7 @@
 use crate::placement::Page;
 use bifold_mmu::{Gpa, Hpa, PageSize};
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// The state of a frame in the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -87,6 +88,10 @@ pub struct HostMemory {
     state: Vec<u8>,
     /// Per host page: the vCPU whose touch the host backed it for. None if nobody asks.
     first: Option<Vec<u8>>,
+    /// Grows with each page that the host backs.
+    epoch: u64,
+    /// Guest frames that the host has unmapped since [`HostMemory::take_unmapped`]. None if nobody asks.
+    unmapped: Option<Vec<Range<u64>>>,
 }
 
 impl HostMemory {
@@ -94,7 +99,16 @@ impl HostMemory {
     /// `placed` says. `seed` draws their blocks.
     pub fn new(page: PageSize, guest_frames: u64, placed: Frames, seed: u64) -> Self {
         let pages = (guest_frames >> (page.shift() - 12)) + 1;
-        HostMemory { page, frames: guest_frames, placed, seed, state: vec![0; pages as usize], first: None }
+        HostMemory {
+            page,
+            frames: guest_frames,
+            placed,
+            seed,
+            state: vec![0; pages as usize],
+            first: None,
+            epoch: 0,
+            unmapped: None,
+        }
     }
 
     /// Remembers from now on for which vCPU the host backed each page. Frames that the host
@@ -102,6 +116,23 @@ impl HostMemory {
     pub fn remember_first(mut self) -> Self {
         self.first = Some(vec![0; self.state.len()]);
         self
+    }
+
+    /// Whether to note which guest frames the host unmaps, for tables that do not see its faults.
+    pub fn note_unmapped(&mut self, on: bool) {
+        self.unmapped = on.then(Vec::new);
+    }
+
+    /// The guest frames that the host has unmapped since the last call, if they are noted.
+    #[inline]
+    pub fn take_unmapped(&mut self) -> Option<Vec<Range<u64>>> {
+        self.unmapped.as_mut().filter(|u| !u.is_empty()).map(std::mem::take)
+    }
+
+    /// Grows with each page that the host backs: what was known of a page before may no longer hold.
+    #[inline]
+    pub fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     /// Whether [`HostMemory::remember_first`] was called.
@@ -148,14 +179,33 @@ impl HostMemory {
         let want = if write || self.page != PageSize::Size4K { 2 } else { 1 };
         match self.state.get_mut(n) {
             Some(s) if *s < want => {
-                *s = want;
+                // The zero page goes, and so do all entries that map it (the host's MMU notifier).
+                if let (1, Some(unmapped)) = (std::mem::replace(s, want), &mut self.unmapped) {
+                    let frames = 1 << (self.page.shift() - 12);
+                    unmapped.push(n as u64 * frames..(n as u64 + 1) * frames);
+                }
                 if let Some(first) = &mut self.first {
                     first[n] = vcpu as u8;
                 }
+                self.epoch += 1;
                 true
             }
             _ => false,
         }
+    }
+
+    /// Takes back the pages behind these guest frames, whole pages of the host. Returns the frames of those pages, which no
+    /// table may map any more.
+    pub fn take_back(&mut self, gfns: Range<u64>) -> Range<u64> {
+        let shift = self.page.shift() - 12;
+        let end = gfns.end.min(self.frames);
+        if gfns.start >= end {
+            return gfns.start..gfns.start;
+        }
+        let pages = gfns.start >> shift..((end - 1) >> shift) + 1;
+        self.state[pages.start as usize..pages.end as usize].fill(0);
+        self.epoch += 1;
+        pages.start << shift..pages.end << shift
     }
 
     /// The host holds these frames already, each in a page of its own.

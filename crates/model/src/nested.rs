@@ -37,12 +37,13 @@ pub struct Violation {
     pub write: bool,
 }
 
-/// The nested tables of one VM, and the host memory behind them.
+/// The nested tables of one VM.
 #[derive(Debug, Clone)]
 pub struct Nested {
     /// Entries by level, in the order of the addresses they map.
     levels: [Vec<u64>; 4],
-    host: HostMemory,
+    /// Size of the host's pages.
+    page: PageSize,
     epoch: u64,
     /// Entries used for the first time in this interval that were there before it.
     ages: Ages,
@@ -65,7 +66,7 @@ const PER_WORD: usize = 32;
 
 impl Nested {
     /// Empty tables over `host`.
-    pub fn new(host: HostMemory) -> Self {
+    pub fn new(host: &HostMemory) -> Self {
         let frames = host.frames();
         let levels = [1, 2, 3, 4u8].map(|level| {
             let covered =
@@ -76,16 +77,19 @@ impl Nested {
         let (used_made, ready) = (vec![[0; 2]; leaves], vec![0; leaves / PER_WORD]);
         // The first vCPU to run makes the root.
         let makers = host.remembers_first().then(|| Makers::of_root(HOST.depth()));
-        Nested { levels, host, epoch: 1 << EPOCH_SHIFT, ages: Ages::default(), used_made, ready, makers }
+        Nested {
+            levels,
+            page: host.page_size(),
+            epoch: 1 << EPOCH_SHIFT,
+            ages: Ages::default(),
+            used_made,
+            ready,
+            makers,
+        }
     }
 
     fn root(&self) -> Start {
         Start { level: HOST.depth(), table: base(HOST.depth()) }
-    }
-
-    /// The host's memory.
-    pub fn host(&self) -> &HostMemory {
-        &self.host
     }
 
     /// What decides on which node the table lies that has an entry at `at`.
@@ -108,7 +112,7 @@ impl Nested {
     /// The leaf entry of guest frame `gfn`.
     #[inline]
     pub fn peek(&self, gfn: u64) -> u64 {
-        let level = self.host.page_size().level();
+        let level = self.page.level();
         let i = gfn >> (9 * (level - 1));
         self.levels[usize::from(level) - 1].get(i as usize).copied().unwrap_or(0)
     }
@@ -130,7 +134,7 @@ impl Nested {
     /// The bits of the entry that maps `gpa`: 0, [`READY`], or that and [`READY_WRITE`].
     #[inline]
     fn ready(&self, gpa: Gpa) -> u64 {
-        let i = (gpa.0 >> self.host.page_size().shift()) as usize;
+        let i = (gpa.0 >> self.page.shift()) as usize;
         self.ready.get(i / PER_WORD).map_or(0, |word| word >> (2 * (i % PER_WORD)) & 3)
     }
 
@@ -145,15 +149,15 @@ impl Nested {
 
     /// Tables of the level above the leaf entries: what dropping all of them has to free, within a few.
     pub fn tables(&self) -> u64 {
-        let level = usize::from(self.host.page_size().level());
+        let level = usize::from(self.page.level());
         self.levels[level].iter().filter(|e| **e & HOST.present != 0).count() as u64
     }
 
     /// `kvm_unmap_gfn_range`: the host has unmapped these guest frames, so their entries go.
     /// True if there were any, so that TLBs must be flushed.
     pub fn host_unmapped(&mut self, gfns: Range<u64>) -> bool {
-        let shift = self.host.page_size().shift() - 12;
-        let leaves = &mut self.levels[usize::from(self.host.page_size().level()) - 1];
+        let shift = self.page.shift() - 12;
+        let leaves = &mut self.levels[usize::from(self.page.level()) - 1];
         let end = leaves.len().min(((gfns.end + (1 << shift) - 1) >> shift) as usize);
         let (start, mut dropped) = ((gfns.start >> shift) as usize, false);
         for entry in leaves.get_mut(start..end).unwrap_or_default() {
@@ -164,18 +168,8 @@ impl Nested {
         dropped
     }
 
-    /// Goes on after a time in shadow mode, over the host's memory as it is now: the host has
-    /// unmapped the zero pages that it replaced meanwhile.
-    pub fn resume(&mut self, host: HostMemory) {
-        let shift = host.page_size().shift() - 12;
-        for n in 0..self.levels[usize::from(host.page_size().level()) - 1].len() as u64 {
-            let gfn = n << shift;
-            let read_only = self.peek(gfn) & (HOST.present | HOST.write) == HOST.present;
-            if read_only && host.backing(Gpa::from_frame(gfn)) == Backing::Own {
-                self.host_unmapped(gfn..gfn + (1 << shift));
-            }
-        }
-        self.host = host;
+    /// Goes on after a time in another mode. What the host unmapped meanwhile is gone: [`Nested::host_unmapped`].
+    pub fn resume(&mut self) {
         self.ready.fill(0);
     }
 
@@ -201,8 +195,8 @@ impl Nested {
     /// Marks the entry that maps `gpa` as used, if there is one.
     #[inline]
     fn use_frame(&mut self, gpa: Gpa) {
-        let level = self.host.page_size().level();
-        let at = base(level) + (gpa.0 >> self.host.page_size().shift() << 3);
+        let level = self.page.level();
+        let at = base(level) + (gpa.0 >> self.page.shift() << 3);
         let entry = self.read(level, at);
         if entry & HOST.present != 0 {
             self.mark_used(Step { level, at, entry });
@@ -250,7 +244,7 @@ impl Nested {
         if ready & if write { READY_WRITE } else { READY } == 0 || !caches.has_host_steps() {
             return self.translate_any(caches, gpa, write, guest, refs);
         }
-        let page = gpa.0 >> self.host.page_size().shift();
+        let page = gpa.0 >> self.page.shift();
         if !caches.nested_step(page, write, ready & READY_WRITE != 0) {
             self.walk_ready(caches, gpa, guest, refs);
         }
@@ -267,7 +261,7 @@ impl Nested {
         guest: u8,
         refs: &mut References<'_, M>,
     ) {
-        let leaf = self.host.page_size().level();
+        let leaf = self.page.level();
         let mut level = leaf;
         while level < HOST.depth() {
             let number = gpa.0 >> (12 + 9 * level);
@@ -293,7 +287,7 @@ impl Nested {
         guest: u8,
         refs: &mut References<'_, M>,
     ) -> Result<(), Violation> {
-        let page = gpa.0 >> self.host.page_size().shift();
+        let page = gpa.0 >> self.page.shift();
         let ready = self.ready(gpa);
         if caches.nested_lookup(page, write) {
             if ready == 0 {
@@ -337,7 +331,7 @@ impl Nested {
         guest: u8,
         refs: &mut References<'_, M>,
     ) {
-        let leaf = self.host.page_size().level();
+        let leaf = self.page.level();
         let start = caches.start(Dimension::Host, gpa.0, self.root()).level;
         for level in (leaf..=start).rev() {
             let number = gpa.0 >> (12 + 9 * (level - 1));
@@ -364,6 +358,7 @@ impl Nested {
         gva: Gva,
         write: bool,
         refs: &mut References<'_, M>,
+        host: &HostMemory,
         read: impl Fn(u64) -> u64,
     ) -> Result<Walk, Violation> {
         let top = Start { level: format.depth(), table: root.0 };
@@ -375,10 +370,10 @@ impl Nested {
                 self.translate(caches, Gpa(at), true, level, refs)?;
             }
             // Computed only where the address matters: it costs a permutation.
-            let at_host = if caches.tag() == Tag::Physical { self.host.hpa(Gpa(at)).0 } else { 0 };
+            let at_host = if caches.tag() == Tag::Physical { host.hpa(Gpa(at)).0 } else { 0 };
             let held = level > 1 && caches.holds(Dimension::Guest, level, at_host);
             if !held {
-                refs.touch(level, 0, || self.host.hpa(Gpa(at)), || self.host.page(Gpa(at)));
+                refs.touch(level, 0, || host.hpa(Gpa(at)), || host.page(Gpa(at)));
             }
             let entry = read(at);
             if level > 1 && !held && entry & format.present != 0 && !format.is_leaf(level, entry) {
@@ -395,9 +390,9 @@ impl Nested {
 
     /// May a write to `gpa` use its mapping as it is?
     #[inline]
-    pub fn writable(&self, gpa: Gpa) -> bool {
+    pub fn writable(&self, host: &HostMemory, gpa: Gpa) -> bool {
         match self.ready(gpa) {
-            0 => self.host.backing(gpa) == Backing::Own,
+            0 => host.backing(gpa) == Backing::Own,
             bits => bits & READY_WRITE != 0,
         }
     }
@@ -407,15 +402,15 @@ impl Nested {
     /// page of `vcpu->arch.mmu_shadow_page_cache`, which the thread filled by `__get_free_page`).
     /// Where the host has to replace the zero page, its MMU notifier makes the fault stale
     /// (Linux 6.1 `is_page_fault_stale`): nothing is mapped, the access faults again.
-    pub fn resolve(&mut self, v: Violation, vcpu: usize) -> bool {
+    pub fn resolve(&mut self, host: &mut HostMemory, v: Violation, vcpu: usize) -> bool {
         // Also where the host replaces the zero page and the entry stays as it is.
-        self.set_ready((v.gpa.0 >> self.host.page_size().shift()) as usize, 0);
-        let stale = self.host.backing(v.gpa) == Backing::Zero;
-        let backed = self.host.touch(v.gpa, v.write, vcpu);
+        self.set_ready((v.gpa.0 >> self.page.shift()) as usize, 0);
+        let stale = host.backing(v.gpa) == Backing::Zero;
+        let backed = host.touch(v.gpa, v.write, vcpu);
         if stale && backed {
             return true;
         }
-        let size = self.host.page_size();
+        let size = self.page;
         for level in (size.level() + 1..=HOST.depth()).rev() {
             let number = v.gpa.0 >> (12 + 9 * (level - 1));
             let child = base(level - 1) + (number << 12);
@@ -426,8 +421,8 @@ impl Nested {
         }
         let page = Gpa(v.gpa.0 >> size.shift() << size.shift());
         let large = if size == PageSize::Size4K { 0 } else { HOST.page_size };
-        let write = if self.host.backing(v.gpa) == Backing::Own { HOST.write } else { 0 };
-        self.set(size.level(), v.gpa, self.host.hpa(page).0 | HOST.present | write | large | self.epoch);
+        let write = if host.backing(v.gpa) == Backing::Own { HOST.write } else { 0 };
+        self.set(size.level(), v.gpa, host.hpa(page).0 | HOST.present | write | large | self.epoch);
         let leaves = self.levels[usize::from(size.level()) - 1].len();
         self.used_made.resize(leaves, [0; 2]);
         self.used_made[(v.gpa.0 >> size.shift()) as usize] = [self.ages.now; 2];
@@ -435,10 +430,10 @@ impl Nested {
     }
 
     /// Maps every frame of the guest's memory, for writes, as if the first vCPU had touched each.
-    pub fn map_all(&mut self) {
-        let step = 1usize << (self.host.page_size().shift() - 12);
-        for gfn in (0..self.host.frames()).step_by(step) {
-            self.resolve(Violation { gpa: Gpa::from_frame(gfn), write: true }, 0);
+    pub fn map_all(&mut self, host: &mut HostMemory) {
+        let step = 1usize << (self.page.shift() - 12);
+        for gfn in (0..host.frames()).step_by(step) {
+            self.resolve(host, Violation { gpa: Gpa::from_frame(gfn), write: true }, 0);
         }
     }
 

@@ -12,7 +12,7 @@ use crate::exit_log::{Access, ExitLog};
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
 use crate::memory::Memory;
-use crate::paging::{Cr4Write, PagingMode, Setup, Tables, Walker, each_mode};
+use crate::paging::{Cr4Write, PagingMode, Setup, Tables, Vm, Walker, each_mode};
 use crate::placement::{Made, Page};
 use crate::profile::ExitCosts;
 use crate::{Config, Paging, Profile, Sample};
@@ -24,6 +24,7 @@ use std::ops::Range;
 pub struct Regime {
     /// The configuration.
     pub config: Config,
+    host: HostMemory,
     tables: Tables,
     caches: Vec<WalkCache>,
     /// Counts since the start.
@@ -50,7 +51,8 @@ impl Regime {
         let host = setup.host(config.host_page, frames, seed);
         Regime {
             config,
-            tables: Tables::new(config.mode, host, setup),
+            tables: Tables::new(config.mode, &host, setup),
+            host,
             caches: vec![WalkCache::new(tag, &specs, nested_tlb); setup.vcpus],
             counts: Counts::default(),
             tagged: profile.cpu.tlb_tagged,
@@ -65,15 +67,29 @@ impl Regime {
 
     /// Begins again with empty tables over `host`, before the guest has run.
     pub fn start_over(&mut self, host: HostMemory, setup: &Setup<'_>) {
-        self.tables = Tables::new(self.config.mode, host, setup);
+        self.tables = Tables::new(self.config.mode, &host, setup);
+        self.host = host;
     }
 
     /// Walks for an access that missed the TLB: see [`PagingMode::walk`].
     #[inline]
     pub fn walk<M: Memory>(&mut self, miss: &Miss, guest: &mut GuestTables, memory: &mut M) -> Option<Entry> {
-        let Regime { tables, caches, counts, tagged, .. } = self;
-        let mut cpu = Walker { caches: &mut caches[miss.vcpu], tagged: *tagged, memory, counts };
-        each_mode!(tables, t => t.walk(&mut cpu, miss, guest))
+        let Regime { tables, host, caches, counts, tagged, .. } = self;
+        let vm = Vm { host, counts };
+        let mut cpu = Walker { caches: &mut caches[miss.vcpu], tagged: *tagged, memory, vm };
+        let filled = each_mode!(tables, t => t.walk(&mut cpu, miss, guest));
+        self.tell_kept();
+        filled
+    }
+
+    /// Tables that are kept for a mode that the VM has left lose what the host has unmapped.
+    #[inline]
+    fn tell_kept(&mut self) {
+        if let Some(kept) = &mut self.kept {
+            for gfns in self.host.take_unmapped().into_iter().flatten() {
+                each_mode!(kept, t => t.host_unmapped(gfns.clone()));
+            }
+        }
     }
 
     /// The flushes of a vCPU's TLB reach its walk caches.
@@ -109,13 +125,20 @@ impl Regime {
 
     /// The hypervisor's tables map what the host holds, as far as they can without the guest's tables.
     pub fn map_all(&mut self) {
-        each_mode!(&mut self.tables, t => t.map_all());
+        each_mode!(&mut self.tables, t => t.map_all(&mut self.host));
     }
 
-    /// The host has unmapped these guest frames: their entries go, and with them whatever walk
-    /// caches hold. True if TLBs must be flushed, which is the caller's to do.
-    pub fn host_unmapped(&mut self, gfns: Range<u64>) -> bool {
-        let dropped = each_mode!(&mut self.tables, t => t.host_unmapped(gfns));
+    /// The host takes back the pages behind these guest frames: entries that map them go, those of kept tables too, and with
+    /// them whatever walk caches hold. True if TLBs must be flushed, which is the caller's to do.
+    pub fn take_back(&mut self, gfns: Range<u64>) -> bool {
+        if !each_mode!(&self.tables, t => t.can_switch()) {
+            return false;
+        }
+        let gfns = self.host.take_back(gfns);
+        let dropped = each_mode!(&mut self.tables, t => t.host_unmapped(gfns.clone()));
+        if let Some(kept) = &mut self.kept {
+            each_mode!(kept, t => t.host_unmapped(gfns));
+        }
         if dropped {
             self.caches.iter_mut().for_each(WalkCache::flush_all);
         }
@@ -150,13 +173,19 @@ impl Regime {
     /// The host-physical address of `gpa`. Without a hypervisor both are the same.
     #[inline]
     pub fn hpa(&self, gpa: Gpa) -> Hpa {
-        each_mode!(&self.tables, t => t.hpa(gpa))
+        each_mode!(&self.tables, t => t.hpa(&self.host, gpa))
+    }
+
+    /// See [`HostMemory::epoch`].
+    #[inline]
+    pub fn host_epoch(&self) -> u64 {
+        self.host.epoch()
     }
 
     /// What decides on which node the memory at `gpa` lies.
     #[inline]
     pub fn page(&self, gpa: Gpa) -> Page {
-        each_mode!(&self.tables, t => t.page(gpa))
+        each_mode!(&self.tables, t => t.page(&self.host, gpa))
     }
 
     /// Level, first address and maker of every nested table; none in other modes.
@@ -173,13 +202,15 @@ impl Regime {
     /// Goes on in mode `to`. TLBs and walk caches are the caller's to flush. The host's memory
     /// stays; a VM without a hypervisor cannot switch.
     pub fn switch(&mut self, to: Paging, keep: bool, setup: &Setup<'_>) {
-        let Some(host) = each_mode!(&self.tables, t => t.host()).cloned() else { return };
+        if !each_mode!(&self.tables, t => t.can_switch()) {
+            return;
+        }
         let mut entered = match self.kept.take() {
             Some(mut tables) => {
-                each_mode!(&mut tables, t => t.resume(host));
+                each_mode!(&mut tables, t => t.resume());
                 tables
             }
-            None => Tables::new(to, host, setup),
+            None => Tables::new(to, &self.host, setup),
         };
         for (vcpu, cr3) in self.loaded.iter().enumerate() {
             if let Some(cr3) = cr3 {
@@ -193,6 +224,7 @@ impl Regime {
         } else {
             self.counts.now.shadow_pages_zapped += each_mode!(&left, t => t.tables());
         }
+        self.host.note_unmapped(self.kept.is_some());
         self.config.mode = to;
         self.counts.now.mode_switches += 1;
         self.switched = true;
@@ -203,12 +235,12 @@ impl Regime {
 impl Regime {
     /// MOV to CR3; `first` where the recording only tells which root is loaded.
     pub fn load_cr3(&mut self, vcpu: usize, value: u64, first: bool, guest: &GuestTables) {
-        let Regime { tables, counts, loaded, .. } = self;
+        let Regime { tables, host, counts, loaded, .. } = self;
         loaded[vcpu] = Some(value);
         if first {
             each_mode!(tables, t => t.initial_cr3(vcpu, value));
         } else {
-            each_mode!(tables, t => t.load_cr3(counts, vcpu, value, guest));
+            each_mode!(tables, t => t.load_cr3(&mut Vm { host, counts }, vcpu, value, guest));
         }
         self.log_instruction(Gva(0));
     }
@@ -220,22 +252,22 @@ impl Regime {
 
     /// MOV from CR3.
     pub fn read_cr3(&mut self, vcpu: usize) {
-        let Regime { tables, counts, .. } = self;
-        each_mode!(tables, t => t.read_cr3(counts, vcpu));
+        let Regime { tables, host, counts, .. } = self;
+        each_mode!(tables, t => t.read_cr3(&mut Vm { host, counts }, vcpu));
         self.log_instruction(Gva(0));
     }
 
     /// MOV to CR4.
     pub fn write_cr4(&mut self, vcpu: usize, write: Cr4Write, guest: &GuestTables) {
-        let Regime { tables, counts, .. } = self;
-        each_mode!(tables, t => t.write_cr4(counts, vcpu, write, guest));
+        let Regime { tables, host, counts, .. } = self;
+        each_mode!(tables, t => t.write_cr4(&mut Vm { host, counts }, vcpu, write, guest));
         self.log_instruction(Gva(0));
     }
 
     /// INVLPG.
     pub fn invlpg(&mut self, vcpu: usize, gva: Gva, guest: &GuestTables) {
-        let Regime { tables, counts, .. } = self;
-        each_mode!(tables, t => t.invlpg(counts, vcpu, gva, guest));
+        let Regime { tables, host, counts, .. } = self;
+        each_mode!(tables, t => t.invlpg(&mut Vm { host, counts }, vcpu, gva, guest));
         self.log_instruction(gva);
     }
 
@@ -253,18 +285,20 @@ impl Regime {
         const PRESENT: u64 = 1;
         const WRITE: u64 = 1 << 1;
         const FETCH: u64 = 1 << 4;
-        let Regime { tables, caches, counts, tagged, .. } = self;
+        let Regime { tables, host, caches, counts, tagged, .. } = self;
         if error & PRESENT == 0 {
-            let mut cpu = Walker { caches: &mut caches[vcpu], tagged: *tagged, memory, counts };
+            let vm = Vm { host, counts };
+            let mut cpu = Walker { caches: &mut caches[vcpu], tagged: *tagged, memory, vm };
             each_mode!(tables, t => t.walk_to_fault(&mut cpu, vcpu, gva, root, guest));
         } else {
-            each_mode!(tables, t => t.permission_fault(counts, vcpu, gva, root, guest));
+            each_mode!(tables, t => t.permission_fault(&mut Vm { host, counts }, vcpu, gva, root, guest));
         }
-        let exit = each_mode!(tables, t => t.guest_fault(counts, vcpu, gva, error, guest));
+        let exit = each_mode!(tables, t => t.guest_fault(&mut Vm { host, counts }, vcpu, gva, error, guest));
         if let Some(present) = exit {
             let (write, fetch) = (error & WRITE != 0, error & FETCH != 0);
             counts.log_exits(|| Access { gva, gpa: None, write, fetch, present });
         }
+        self.tell_kept();
     }
 }
 
@@ -293,6 +327,10 @@ mod tests {
         guest
     }
 
+    fn setup<'a>(guest: &'a GuestTables, profile: &Profile) -> Setup<'a> {
+        Setup { guest, vcpus: 1, kvm: profile.kvm, frames: Default::default(), placed: false }
+    }
+
     fn read(regime: &mut Regime, guest: &mut GuestTables) -> Sample {
         let before = regime.counts.now;
         let leaf = guest.lookup(ROOT, GVA).unwrap();
@@ -302,33 +340,49 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_the_host_unmapped_exits_once_more_and_no_other_does() {
+    fn a_page_that_the_host_took_back_exits_and_is_backed_once_more_and_no_other_is() {
         let profile = Profile::load("i5-7600", &[]).unwrap();
         for name in ["native", "nested-4k", "nested-2m", "shadow-4k", "shadow-2m"] {
             let mut guest = guest();
-            let setup = Setup {
-                guest: &guest,
-                vcpus: 1,
-                kvm: profile.kvm,
-                frames: Default::default(),
-                placed: false,
-            };
+            let setup = setup(&guest, &profile);
             let mut regime = Regime::new(Config::from_name(name).unwrap(), &profile, &setup, 4096, 1);
             regime.load_cr3(0, ROOT.0, true, &guest);
             let hypervised = name != "native";
             assert_eq!(read(&mut regime, &mut guest).all_exits() > 0, hypervised, "{name}: first");
             assert_eq!(read(&mut regime, &mut guest).all_exits(), 0, "{name}: mapped");
-            assert!(!regime.host_unmapped(2048..4096), "{name}: frames never mapped");
+            assert!(!regime.take_back(2048..4096), "{name}: frames never mapped");
             assert_eq!(read(&mut regime, &mut guest).all_exits(), 0, "{name}: still mapped");
-            assert_eq!(regime.host_unmapped(5..6), hypervised, "{name}");
+            assert_eq!(regime.take_back(5..6), hypervised, "{name}");
             let again = read(&mut regime, &mut guest);
             assert_eq!(again.all_exits(), u64::from(hypervised), "{name}: unmapped");
-            assert_eq!(
-                again.frames_backed + again.huge_frames_backed,
-                0,
-                "{name}: the host has kept the page"
-            );
+            let backed = again.frames_backed + again.huge_frames_backed;
+            assert_eq!(backed, u64::from(hypervised), "{name}: taken back");
             assert_eq!(read(&mut regime, &mut guest).all_exits(), 0, "{name}: mapped again");
+        }
+    }
+
+    #[test]
+    fn kept_tables_lose_what_the_host_took_back() {
+        let profile = Profile::load("i5-7600", &[]).unwrap();
+        for taken in [false, true] {
+            let mut guest = guest();
+            let mut regime = {
+                let setup = setup(&guest, &profile);
+                Regime::new(Config::from_name("nested-4k").unwrap(), &profile, &setup, 4096, 1)
+            };
+            regime.load_cr3(0, ROOT.0, true, &guest);
+            read(&mut regime, &mut guest);
+            // The caller flushes the walk caches at a switch.
+            let switch = |regime: &mut Regime, to, guest: &GuestTables| {
+                regime.switch(to, true, &setup(guest, &profile));
+                regime.caches.iter_mut().for_each(WalkCache::flush_all);
+            };
+            switch(&mut regime, Paging::Shadow, &guest);
+            read(&mut regime, &mut guest);
+            assert_eq!(taken && regime.take_back(5..6), taken);
+            switch(&mut regime, Paging::Nested, &guest);
+            let again = read(&mut regime, &mut guest);
+            assert_eq!((again.exits_violation, again.frames_backed), (taken.into(), taken.into()));
         }
     }
 }

@@ -204,6 +204,10 @@ impl Model {
                 }
             }
         }
+        // Its walk may have had tables backed.
+        if let Some(places) = &mut self.places {
+            places.forget();
+        }
         self.flush_asked();
         for group in &mut self.groups {
             // A page fault drops the entries of its address (Intel SDM vol. 3A 4.10.4.1).

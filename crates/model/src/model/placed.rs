@@ -22,13 +22,18 @@ pub(super) fn walk_placed(
     at_once: u64,
 ) -> Option<Entry> {
     let (vcpu, dependent) = (miss.vcpu, at_once == 1);
-    match caches {
+    let epoch = regime.host_epoch();
+    let filled = match caches {
         None => regime.walk(miss, guest, &mut places.walker(r, vcpu, dependent, Uncached)),
         Some(caches) => {
             let memory = caches.walker(r, vcpu, at_once);
             regime.walk(miss, guest, &mut places.walker(r, vcpu, dependent, memory))
         }
+    };
+    if regime.host_epoch() != epoch {
+        places.forget();
     }
+    filled
 }
 
 impl Model {
@@ -46,7 +51,6 @@ impl Model {
     pub(super) fn place(&mut self, gva: Gva) {
         let Model { places, regimes, guest, vcpus, frames, current, .. } = self;
         let Some(places) = places else { return };
-        places.look_for_backed(regimes);
         let Vcpu { root, generation, .. } = vcpus[*current];
         if places.knows(*current, gva, generation) {
             places.count(*current, gva);

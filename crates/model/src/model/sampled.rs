@@ -162,7 +162,7 @@ impl Model {
             return;
         }
         let vcpu = self.current;
-        let Model { regimes, guest, vcpus, untranslated, frames, .. } = self;
+        let Model { regimes, guest, vcpus, untranslated, frames, places, .. } = self;
         let root = vcpus[vcpu].root;
         let write = kind.writes();
         let miss = match translate(guest, root, gva, write) {
@@ -178,6 +178,9 @@ impl Model {
             regime.walk(&miss, guest, &mut Uncached);
             regime.flush = regime.take_flush(vcpu);
             flush |= regime.flush != Flush::None;
+        }
+        if let Some(places) = places {
+            places.forget();
         }
         if flush {
             self.carry_out_flushes();

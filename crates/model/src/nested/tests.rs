@@ -7,7 +7,7 @@ use bifold_mmu::CacheSpec;
 use proptest::prelude::*;
 
 /// Tables with their walk caches and counts.
-struct Side(Nested, WalkCache, Refs);
+struct Side(Nested, WalkCache, Refs, HostMemory);
 
 impl Side {
     fn new(page: PageSize, tag: Tag, nested_tlb: bool) -> Side {
@@ -18,8 +18,9 @@ impl Side {
             entries,
             ways: 0,
         });
-        let nested = Nested::new(HostMemory::new(page, 1 << 12, Default::default(), 1));
-        Side(nested, WalkCache::new(tag, &specs, nested_tlb.then_some((4, 2))), Refs::default())
+        let host = HostMemory::new(page, 1 << 12, Default::default(), 1);
+        let caches = WalkCache::new(tag, &specs, nested_tlb.then_some((4, 2)));
+        Side(Nested::new(&host), caches, Refs::default(), host)
     }
 
     /// Translates, violations included; returns their number and whether the page may be written.
@@ -27,8 +28,8 @@ impl Side {
         for violations in 0.. {
             let mut refs = References { memory: &mut Uncached, refs: &mut self.2 };
             match self.0.translate(&mut self.1, gpa, write, 0, &mut refs) {
-                Ok(()) => return (violations, self.0.writable(gpa)),
-                Err(v) => drop(self.0.resolve(v, 0)),
+                Ok(()) => return (violations, self.0.writable(&self.3, gpa)),
+                Err(v) => drop(self.0.resolve(&mut self.3, v, 0)),
             }
         }
         unreachable!()
@@ -54,9 +55,11 @@ proptest! {
                     1 if side.0.host_unmapped(gfn..gfn + 3) => side.1.flush_all(),
                     2 => {
                         // The other mode backs a frame meanwhile.
-                        let mut host = side.0.host().clone();
-                        host.touch(Gpa::from_frame(gfn), true, 0);
-                        side.0.resume(host);
+                        side.3.note_unmapped(true);
+                        side.3.touch(Gpa::from_frame(gfn), true, 0);
+                        side.3.take_unmapped().into_iter().flatten().for_each(|gfns| _ = side.0.host_unmapped(gfns));
+                        side.3.note_unmapped(false);
+                        side.0.resume();
                         side.1.flush_all();
                     }
                     3 => side.1.flush_guest(),

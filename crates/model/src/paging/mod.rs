@@ -30,7 +30,16 @@ pub use nested::NestedPaging;
 pub use offset::OffsetPaging;
 pub use shadow::ShadowPaging;
 
-/// The hardware of one vCPU that walks, and the counts that its walks and exits add to.
+/// What a mode works on beside its own tables.
+#[derive(Debug)]
+pub struct Vm<'a> {
+    /// The host's memory behind the guest. Without a hypervisor it stays unused.
+    pub host: &'a mut HostMemory,
+    /// The configuration's counts.
+    pub counts: &'a mut Counts,
+}
+
+/// The hardware of one vCPU that walks, and the VM whose memory and counts its walks and exits change.
 #[derive(Debug)]
 pub struct Walker<'a, M> {
     /// The vCPU's walk caches.
@@ -39,17 +48,17 @@ pub struct Walker<'a, M> {
     pub tagged: bool,
     /// The memory that walks refer to.
     pub memory: &'a mut M,
-    /// The configuration's counts.
-    pub counts: &'a mut Counts,
+    /// The VM.
+    pub vm: Vm<'a>,
 }
 
 impl<M: Memory> Walker<'_, M> {
-    /// Counts the beginning of a walk, and returns the walk's caches and the receiver of its
-    /// references.
+    /// Counts the beginning of a walk, and returns the walk's caches, the receiver of its
+    /// references, and the host's memory.
     #[inline(always)]
-    fn begin_walk(&mut self) -> (&mut WalkCache, References<'_, M>) {
-        self.counts.now.walks += 1;
-        (self.caches, References { memory: self.memory, refs: &mut self.counts.refs })
+    fn begin_walk(&mut self) -> (&mut WalkCache, References<'_, M>, &HostMemory) {
+        self.vm.counts.now.walks += 1;
+        (self.caches, References { memory: self.memory, refs: &mut self.vm.counts.refs }, self.vm.host)
     }
 }
 
@@ -83,7 +92,7 @@ impl Setup<'_> {
 /// a mode whose guest changes its tables without exits, which the hypervisor need not follow.
 pub trait PagingMode: Sized {
     /// Empty tables over `host`, which may hold some of the memory already.
-    fn new(host: HostMemory, setup: &Setup<'_>) -> Self;
+    fn new(host: &HostMemory, setup: &Setup<'_>) -> Self;
 
     /// Translates an access that missed the TLB: walks, exits included, until the TLB may be
     /// filled. `None` if the access needs no TLB entry any more (its store was emulated), or
@@ -109,7 +118,7 @@ pub trait PagingMode: Sized {
     /// itself is not translated.
     fn permission_fault(
         &mut self,
-        _counts: &mut Counts,
+        _vm: &mut Vm<'_>,
         _vcpu: usize,
         _gva: Gva,
         _root: Gpa,
@@ -121,7 +130,7 @@ pub trait PagingMode: Sized {
     /// the mode's tables had an entry for the address, if the fault exits.
     fn guest_fault(
         &mut self,
-        _counts: &mut Counts,
+        _vm: &mut Vm<'_>,
         _vcpu: usize,
         _gva: Gva,
         _error: u64,
@@ -152,23 +161,23 @@ pub trait PagingMode: Sized {
     fn initial_cr3(&mut self, _vcpu: usize, _value: u64) {}
 
     /// MOV to CR3.
-    fn load_cr3(&mut self, _counts: &mut Counts, _vcpu: usize, _value: u64, _guest: &GuestTables) {}
+    fn load_cr3(&mut self, _vm: &mut Vm<'_>, _vcpu: usize, _value: u64, _guest: &GuestTables) {}
 
     /// MOV from CR3.
-    fn read_cr3(&mut self, _counts: &mut Counts, _vcpu: usize) {}
+    fn read_cr3(&mut self, _vm: &mut Vm<'_>, _vcpu: usize) {}
 
     /// MOV to CR4.
-    fn write_cr4(&mut self, _counts: &mut Counts, _vcpu: usize, _write: Cr4Write, _guest: &GuestTables) {}
+    fn write_cr4(&mut self, _vm: &mut Vm<'_>, _vcpu: usize, _write: Cr4Write, _guest: &GuestTables) {}
 
     /// INVLPG.
-    fn invlpg(&mut self, _counts: &mut Counts, _vcpu: usize, _gva: Gva, _guest: &GuestTables) {}
+    fn invlpg(&mut self, _vm: &mut Vm<'_>, _vcpu: usize, _gva: Gva, _guest: &GuestTables) {}
 
     /// The host has unmapped these guest frames (`kvm_unmap_gfn_range`): drops their entries.
     /// True if there were any, so that TLBs must be flushed.
     fn host_unmapped(&mut self, gfns: Range<u64>) -> bool;
 
     /// Maps all that the host holds without an exit. Shadow tables follow the guest's, so they stay as they are.
-    fn map_all(&mut self) {}
+    fn map_all(&mut self, _host: &mut HostMemory) {}
 
     /// A new interval begins.
     fn begin_interval(&mut self);
@@ -196,17 +205,22 @@ pub trait PagingMode: Sized {
         false
     }
 
-    /// The host's memory behind the guest; none without a hypervisor.
-    fn host(&self) -> Option<&HostMemory>;
+    /// False if there is no hypervisor that could go on in another mode.
+    fn can_switch(&self) -> bool {
+        true
+    }
 
     /// The host-physical address of `gpa`. Without a hypervisor both are the same.
     #[inline]
-    fn hpa(&self, gpa: Gpa) -> Hpa {
-        self.host().map_or(Hpa(gpa.0), |host| host.hpa(gpa))
+    fn hpa(&self, host: &HostMemory, gpa: Gpa) -> Hpa {
+        host.hpa(gpa)
     }
 
     /// What decides on which node the memory at `gpa` lies.
-    fn page(&self, gpa: Gpa) -> Page;
+    #[inline]
+    fn page(&self, host: &HostMemory, gpa: Gpa) -> Page {
+        host.page(gpa)
+    }
 
     /// Number of tables that have to be freed if all are dropped.
     fn tables(&self) -> u64;
@@ -216,9 +230,8 @@ pub trait PagingMode: Sized {
         false
     }
 
-    /// Goes on with tables that were kept while the VM was in another mode, over the host's
-    /// memory as it is now.
-    fn resume(&mut self, _host: HostMemory) {
+    /// Goes on with tables that were kept while the VM was in another mode. They were told what the host unmapped meanwhile.
+    fn resume(&mut self) {
         unreachable!("the tables of this mode are not kept");
     }
 }
@@ -251,7 +264,7 @@ pub(crate) use each_mode;
 
 impl Tables {
     /// Empty tables of `mode` over `host`, which may hold some of the memory already.
-    pub fn new(mode: Paging, host: HostMemory, setup: &Setup<'_>) -> Tables {
+    pub fn new(mode: Paging, host: &HostMemory, setup: &Setup<'_>) -> Tables {
         match mode {
             Paging::Native => Tables::Native(NativePaging::new(host, setup)),
             Paging::Nested => Tables::Nested(Box::new(NestedPaging::new(host, setup))),
@@ -273,7 +286,7 @@ fn walk_1d<M: Memory>(
     mut read: impl FnMut(u8, u64) -> u64,
     page: impl Fn(u64) -> Page,
 ) -> Walk {
-    let (caches, mut refs) = cpu.begin_walk();
+    let (caches, mut refs, _) = cpu.begin_walk();
     let start = caches.start(Dimension::Guest, gva.0, root);
     let end = walk::<Infallible>(format, start, gva.0, |level, at| {
         let held = level > 1 && caches.holds(Dimension::Guest, level, at);

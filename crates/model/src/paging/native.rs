@@ -9,7 +9,7 @@ use crate::host::HostMemory;
 use crate::memory::Memory;
 use crate::placement::Page;
 use crate::profile::ExitCosts;
-use bifold_mmu::{Entry, Gpa, Gva, Start};
+use bifold_mmu::{Entry, Gpa, Gva, Hpa, Start};
 use std::ops::Range;
 
 /// Native paging: no tables beside the guest's.
@@ -30,7 +30,7 @@ fn walk<M: Memory>(
 }
 
 impl PagingMode for NativePaging {
-    fn new(_: HostMemory, _: &Setup<'_>) -> Self {
+    fn new(_: &HostMemory, _: &Setup<'_>) -> Self {
         NativePaging
     }
 
@@ -72,11 +72,16 @@ impl PagingMode for NativePaging {
         0
     }
 
-    fn host(&self) -> Option<&HostMemory> {
-        None
+    fn can_switch(&self) -> bool {
+        false
     }
 
-    fn page(&self, gpa: Gpa) -> Page {
+    #[inline]
+    fn hpa(&self, _: &HostMemory, gpa: Gpa) -> Hpa {
+        Hpa(gpa.0)
+    }
+
+    fn page(&self, _: &HostMemory, gpa: Gpa) -> Page {
         Page::Machine(gpa)
     }
 

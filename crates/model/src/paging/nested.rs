@@ -2,38 +2,31 @@
 //! Nested paging: the hardware walks the guest's tables and the host's (EPT, NPT). Exits are
 //! violations, and on AMD also CR4 writes; the tables themselves are in [`crate::nested`].
 
-use super::{Cr4Write, PagingMode, Setup, Walker};
+use super::{Cr4Write, PagingMode, Setup, Vm, Walker};
 use crate::access::{AccessKind, Miss};
 use crate::ages::Reuse;
-use crate::counts::Counts;
 use crate::exit_log::Access;
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
 use crate::memory::Memory;
 use crate::nested::{Nested, Violation};
-use crate::placement::{Made, Page};
+use crate::placement::Made;
 use crate::profile::ExitCosts;
 use bifold_mmu::{Entry, Gpa, Gva};
 use std::ops::Range;
 
 /// An exit for a frame that the nested tables do not map as needed.
 #[cold]
-fn violate(
-    nested: &mut Nested,
-    violation: Violation,
-    vcpu: usize,
-    gva: Gva,
-    fetch: bool,
-    counts: &mut Counts,
-) {
+fn violate(nested: &mut Nested, violation: Violation, vcpu: usize, gva: Gva, fetch: bool, vm: &mut Vm<'_>) {
+    let Vm { host, counts } = vm;
     counts.now.exits_violation += 1;
     counts.log_exits(|| {
         let Violation { gpa, write } = violation;
         let present = nested.peek(gpa.frame()) & 1 != 0;
         Access { gva, gpa: Some(gpa), write, fetch, present }
     });
-    if nested.resolve(violation, vcpu) {
-        counts.backed(nested.host().page_size());
+    if nested.resolve(host, violation, vcpu) {
+        counts.backed(host.page_size());
     }
 }
 
@@ -49,7 +42,7 @@ impl NestedPaging {
 }
 
 impl PagingMode for NestedPaging {
-    fn new(host: HostMemory, _: &Setup<'_>) -> Self {
+    fn new(host: &HostMemory, _: &Setup<'_>) -> Self {
         NestedPaging(Nested::new(host))
     }
 
@@ -62,22 +55,23 @@ impl PagingMode for NestedPaging {
     ) -> Option<Entry> {
         let write = miss.kind.writes();
         loop {
-            let (caches, mut refs) = cpu.begin_walk();
+            let (caches, mut refs, host) = cpu.begin_walk();
             let read = |at| miss.read(guest, at);
-            match self.0.walk_2d(caches, guest.format(), miss.root, miss.gva, write, &mut refs, read) {
+            match self.0.walk_2d(caches, guest.format(), miss.root, miss.gva, write, &mut refs, host, read) {
                 Ok(_) => {
                     let gpa = miss.leaf.gpa(miss.gva);
                     let entry = miss.guest_entry(guest);
                     return Some(Entry {
-                        size: entry.size.min(self.0.host().page_size()),
-                        writable: entry.writable && self.0.writable(gpa),
+                        size: entry.size.min(cpu.vm.host.page_size()),
+                        writable: entry.writable && self.0.writable(cpu.vm.host, gpa),
                         ..entry
                     });
                 }
                 Err(violation) => {
                     let fetch = miss.kind == AccessKind::Fetch;
-                    cpu.counts.tallied(miss.vcpu, miss.gva, |c| {
-                        violate(&mut self.0, violation, miss.vcpu, miss.gva, fetch, c)
+                    let Vm { host, counts } = &mut cpu.vm;
+                    counts.tallied(miss.vcpu, miss.gva, |counts| {
+                        violate(&mut self.0, violation, miss.vcpu, miss.gva, fetch, &mut Vm { host, counts })
                     });
                 }
             }
@@ -93,39 +87,32 @@ impl PagingMode for NestedPaging {
         guest: &GuestTables,
     ) {
         loop {
-            let (caches, mut refs) = cpu.begin_walk();
+            let (caches, mut refs, host) = cpu.begin_walk();
             let read = |at| guest.read(Gpa(at));
-            match self.0.walk_2d(caches, guest.format(), root, gva, false, &mut refs, read) {
+            match self.0.walk_2d(caches, guest.format(), root, gva, false, &mut refs, host, read) {
                 Ok(_) => return,
-                Err(violation) => violate(&mut self.0, violation, vcpu, gva, false, cpu.counts),
+                Err(violation) => violate(&mut self.0, violation, vcpu, gva, false, &mut cpu.vm),
             }
         }
     }
 
     /// A guest table that the nested tables do not map is a violation for this walk too.
-    fn permission_fault(
-        &mut self,
-        counts: &mut Counts,
-        vcpu: usize,
-        gva: Gva,
-        root: Gpa,
-        guest: &GuestTables,
-    ) {
+    fn permission_fault(&mut self, vm: &mut Vm<'_>, vcpu: usize, gva: Gva, root: Gpa, guest: &GuestTables) {
         while let Some(violation) = self.0.unmapped_table(guest, root, gva) {
-            violate(&mut self.0, violation, vcpu, gva, false, counts);
+            violate(&mut self.0, violation, vcpu, gva, false, vm);
         }
     }
 
-    fn write_cr4(&mut self, counts: &mut Counts, _: usize, write: Cr4Write, _: &GuestTables) {
-        counts.now.exits_cr4_write += u64::from(write.exits(true));
+    fn write_cr4(&mut self, vm: &mut Vm<'_>, _: usize, write: Cr4Write, _: &GuestTables) {
+        vm.counts.now.exits_cr4_write += u64::from(write.exits(true));
     }
 
     fn host_unmapped(&mut self, gfns: Range<u64>) -> bool {
         self.0.host_unmapped(gfns)
     }
 
-    fn map_all(&mut self) {
-        self.0.map_all();
+    fn map_all(&mut self, host: &mut HostMemory) {
+        self.0.map_all(host);
     }
 
     fn begin_interval(&mut self) {
@@ -154,14 +141,6 @@ impl PagingMode for NestedPaging {
         true
     }
 
-    fn host(&self) -> Option<&HostMemory> {
-        Some(self.0.host())
-    }
-
-    fn page(&self, gpa: Gpa) -> Page {
-        self.0.host().page(gpa)
-    }
-
     fn tables(&self) -> u64 {
         self.0.tables()
     }
@@ -170,7 +149,7 @@ impl PagingMode for NestedPaging {
         true
     }
 
-    fn resume(&mut self, host: HostMemory) {
-        self.0.resume(host);
+    fn resume(&mut self) {
+        self.0.resume();
     }
 }

@@ -8,10 +8,9 @@
 //!
 //! Left out: TLB entries beyond the guest's page size, and what keeping such a region contiguous costs the host.
 
-use super::{Cr4Write, PagingMode, Setup, Walker, walk_1d};
+use super::{Cr4Write, PagingMode, Setup, Vm, Walker, walk_1d};
 use crate::access::Miss;
 use crate::ages::Reuse;
-use crate::counts::Counts;
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
 use crate::memory::Memory;
@@ -49,7 +48,7 @@ fn moved(format: &bifold_mmu::Format, entry: u64) -> u64 {
 }
 
 impl PagingMode for OffsetPaging {
-    fn new(_: HostMemory, _: &Setup<'_>) -> Self {
+    fn new(_: &HostMemory, _: &Setup<'_>) -> Self {
         OffsetPaging
     }
 
@@ -75,8 +74,8 @@ impl PagingMode for OffsetPaging {
         walk(cpu, gva, root, guest, |at| guest.read(Gpa(at)));
     }
 
-    fn write_cr4(&mut self, counts: &mut Counts, _: usize, write: Cr4Write, _: &GuestTables) {
-        counts.now.exits_cr4_write += u64::from(write.exits(true));
+    fn write_cr4(&mut self, vm: &mut Vm<'_>, _: usize, write: Cr4Write, _: &GuestTables) {
+        vm.counts.now.exits_cr4_write += u64::from(write.exits(true));
     }
 
     fn host_unmapped(&mut self, _: Range<u64>) -> bool {
@@ -95,16 +94,16 @@ impl PagingMode for OffsetPaging {
         0
     }
 
-    fn host(&self) -> Option<&HostMemory> {
-        None
+    fn can_switch(&self) -> bool {
+        false
     }
 
     #[inline]
-    fn hpa(&self, gpa: Gpa) -> Hpa {
+    fn hpa(&self, _: &HostMemory, gpa: Gpa) -> Hpa {
         Hpa(gpa.0.wrapping_add(BASE))
     }
 
-    fn page(&self, gpa: Gpa) -> Page {
+    fn page(&self, _: &HostMemory, gpa: Gpa) -> Page {
         Page::Region(gpa)
     }
 

@@ -2,17 +2,15 @@
 //! Shadow paging: the hardware walks tables that the hypervisor composed of the guest's and the
 //! host's. KVM's shadow MMU, which composes them, is in [`crate::shadow`].
 
-use super::{Cr4Write, PagingMode, Setup, Walker, walk_1d};
+use super::{Cr4Write, PagingMode, Setup, Vm, Walker, walk_1d};
 use crate::access::{AccessKind, Flush, Miss};
 use crate::ages::Reuse;
-use crate::counts::Counts;
 use crate::exit_log::Access;
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
 use crate::memory::Memory;
-use crate::placement::Page;
 use crate::profile::ExitCosts;
-use crate::shadow::{Fixed, Shadow};
+use crate::shadow::{Fixed, Shadow, World};
 use bifold_mmu::{Entry, Gpa, Gva, PageSize, Step, Walk, WalkCache, walk};
 use std::convert::Infallible;
 use std::ops::Range;
@@ -35,9 +33,9 @@ fn leaf(s: &Shadow, vcpu: usize, gva: Gva) -> Option<Step> {
 pub struct ShadowPaging(Shadow);
 
 impl PagingMode for ShadowPaging {
-    fn new(host: HostMemory, setup: &Setup<'_>) -> Self {
+    fn new(host: &HostMemory, setup: &Setup<'_>) -> Self {
         let frames = host.frames();
-        ShadowPaging(Shadow::new(setup.guest.format(), host, frames, setup.vcpus, setup.kvm))
+        ShadowPaging(Shadow::new(setup.guest.format(), host.page_size(), frames, setup.vcpus, setup.kvm))
     }
 
     #[inline]
@@ -67,10 +65,11 @@ impl PagingMode for ShadowPaging {
                     return Some(Entry { size, page: size, writable, global: false });
                 }
             }
-            let fixed = cpu.counts.tallied(miss.vcpu, miss.gva, |c| {
-                self.0.fault(miss.vcpu, miss.gva, miss.kind, guest, &mut c.now)
+            let Vm { host, counts } = &mut cpu.vm;
+            let fixed = counts.tallied(miss.vcpu, miss.gva, |c| {
+                self.0.fault(miss.vcpu, miss.gva, miss.kind, guest, host, &mut c.now)
             });
-            cpu.counts.log_exits(|| {
+            counts.log_exits(|| {
                 let fetch = miss.kind == AccessKind::Fetch;
                 let present = matches!(end, Walk::Leaf(_));
                 Access { gva: miss.gva, gpa: None, write, fetch, present }
@@ -102,7 +101,7 @@ impl PagingMode for ShadowPaging {
     /// address's shadow entry (`kvm_inject_emulated_page_fault`).
     fn guest_fault(
         &mut self,
-        counts: &mut Counts,
+        vm: &mut Vm<'_>,
         vcpu: usize,
         gva: Gva,
         error: u64,
@@ -110,11 +109,11 @@ impl PagingMode for ShadowPaging {
     ) -> Option<bool> {
         const PRESENT: u64 = 1;
         const RESERVED: u64 = 1 << 3;
-        let present = counts.log.is_some() && leaf(&self.0, vcpu, gva).is_some();
+        let present = vm.counts.log.is_some() && leaf(&self.0, vcpu, gva).is_some();
         if error & PRESENT != 0 && error & RESERVED == 0 {
-            self.0.invalidate_gva(vcpu, gva, guest);
+            self.0.invalidate_gva(vcpu, gva, World { guest, host: vm.host });
         }
-        self.0.guest_fault(vcpu, &mut counts.now);
+        self.0.guest_fault(vcpu, &mut vm.counts.now);
         Some(present)
     }
 
@@ -136,22 +135,27 @@ impl PagingMode for ShadowPaging {
         self.0.set_initial_cr3(vcpu, value);
     }
 
-    fn load_cr3(&mut self, counts: &mut Counts, vcpu: usize, value: u64, guest: &GuestTables) {
-        self.0.load_cr3(vcpu, value, guest, &mut counts.now);
+    fn load_cr3(&mut self, vm: &mut Vm<'_>, vcpu: usize, value: u64, guest: &GuestTables) {
+        self.0.load_cr3(vcpu, value, World { guest, host: vm.host }, &mut vm.counts.now);
     }
 
-    fn read_cr3(&mut self, counts: &mut Counts, vcpu: usize) {
-        self.0.read_cr3(vcpu, &mut counts.now);
+    fn read_cr3(&mut self, vm: &mut Vm<'_>, vcpu: usize) {
+        self.0.read_cr3(vcpu, &mut vm.counts.now);
     }
 
-    fn write_cr4(&mut self, counts: &mut Counts, vcpu: usize, write: Cr4Write, guest: &GuestTables) {
+    fn write_cr4(&mut self, vm: &mut Vm<'_>, vcpu: usize, write: Cr4Write, guest: &GuestTables) {
         if write.exits(false) {
-            self.0.write_cr4(vcpu, write.flushes_global(), guest, &mut counts.now);
+            self.0.write_cr4(
+                vcpu,
+                write.flushes_global(),
+                World { guest, host: vm.host },
+                &mut vm.counts.now,
+            );
         }
     }
 
-    fn invlpg(&mut self, counts: &mut Counts, vcpu: usize, gva: Gva, guest: &GuestTables) {
-        self.0.invlpg(vcpu, gva, guest, &mut counts.now);
+    fn invlpg(&mut self, vm: &mut Vm<'_>, vcpu: usize, gva: Gva, guest: &GuestTables) {
+        self.0.invlpg(vcpu, gva, World { guest, host: vm.host }, &mut vm.counts.now);
     }
 
     fn host_unmapped(&mut self, gfns: Range<u64>) -> bool {
@@ -174,14 +178,6 @@ impl PagingMode for ShadowPaging {
 
     fn cold_exit_cycles(&self, exit: &ExitCosts) -> u64 {
         exit.hidden_fault.cycles
-    }
-
-    fn host(&self) -> Option<&HostMemory> {
-        Some(self.0.host())
-    }
-
-    fn page(&self, gpa: Gpa) -> Page {
-        self.0.host().page(gpa)
     }
 
     fn tables(&self) -> u64 {

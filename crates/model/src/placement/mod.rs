@@ -137,9 +137,8 @@ pub(crate) struct Places {
     tallies: Vec<Tally>,
     /// Per vCPU: pages of data used lately.
     memos: Vec<Memo>,
-    /// Changes whenever the host backs a page.
+    /// Changes whenever a host backs a page.
     epoch: u64,
-    backed: u64,
     cached: bool,
 }
 
@@ -151,7 +150,6 @@ impl Places {
             tallies: vec![Tally::default(); configs.len()],
             memos: vec![Memo::new(configs.len()); vcpus],
             epoch: 0,
-            backed: 0,
             cached: false,
             placements,
         })
@@ -169,13 +167,9 @@ impl Places {
         PlacedMemory { memory, nodes: &self.nodes, tally: self.tallies.get_mut(config), vcpu, dependent }
     }
 
-    /// The host may have backed pages since the last call: what is known of their nodes is out of date then.
-    pub fn look_for_backed(&mut self, regimes: &[Regime]) {
-        let backed = |r: &Regime| r.counts.now.frames_backed + r.counts.now.huge_frames_backed;
-        let backed = regimes.iter().map(backed).sum();
-        if std::mem::replace(&mut self.backed, backed) != backed {
-            self.epoch += 1;
-        }
+    /// A host has backed a page: what is known of nodes is out of date.
+    pub fn forget(&mut self) {
+        self.epoch += 1;
     }
 
     /// Is it known where the page of this access lies? Then [`Places::count`] will do for an access.
@@ -214,8 +208,7 @@ impl Places {
     pub fn reset_counts(&mut self, configs: usize) {
         self.memos.iter_mut().for_each(|m| *m = Memo::new(configs));
         self.tallies = vec![Tally::default(); configs];
-        self.backed = 0;
-        self.epoch += 1;
+        self.forget();
     }
 
     /// The nested tables that were made, and where a placement has them.

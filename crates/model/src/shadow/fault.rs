@@ -11,11 +11,11 @@ use super::spte::{
     ACC_EXEC, ACC_USER, ACC_WRITE, ACCESS_SHIFT, ACCESSED, ADDRESS, DIRTY, GuestWalker, HOST_WRITABLE, LARGE,
     NX, PRESENT, Role, USER, WRITE, gpte_access, pages_per_hpage, protect_clean,
 };
-use super::{Fixed, Shadow};
+use super::{Fixed, Shadow, World};
 use crate::Sample;
 use crate::access::AccessKind;
 use crate::guest::GuestTables;
-use crate::host::Backing;
+use crate::host::{Backing, HostMemory};
 use bifold_mmu::{Gpa, Gva};
 
 /// PTE_PREFETCH_NUM.
@@ -53,6 +53,7 @@ impl Shadow {
         gva: Gva,
         kind: AccessKind,
         guest: &mut GuestTables,
+        host: &mut HostMemory,
         out: &mut Sample,
     ) -> Fixed {
         if self.vcpus[vcpu].root.slot == 0 {
@@ -64,8 +65,8 @@ impl Shadow {
         };
         self.unsynced = false;
         self.pages.maker = vcpu;
-        let outcome = self.page_fault(vcpu, gva, kind, &walker, guest);
-        self.settle(guest, out);
+        let outcome = self.page_fault(vcpu, gva, kind, &walker, guest, host);
+        self.settle(World { guest, host }, out);
         let counter = match outcome {
             Outcome::Hidden => &mut out.exits_hidden_fault,
             Outcome::Permission => &mut out.exits_permission,
@@ -85,6 +86,7 @@ impl Shadow {
         kind: AccessKind,
         walker: &GuestWalker,
         guest: &GuestTables,
+        host: &mut HostMemory,
     ) -> Outcome {
         let write = kind.writes();
         let last = self.last_sptep(vcpu, gva);
@@ -95,16 +97,16 @@ impl Shadow {
         if old & PRESENT != 0 && write && self.pages.is_tracked(walker.gfn) {
             self.touch(last, true);
             self.clear_flood(vcpu, gva);
-            self.back(gpa, true); // by the emulator's store, which does not exit
+            self.back(host, gpa, true); // by the emulator's store, which does not exit
             return self.emulate(vcpu, gva, walker.gfn, kind);
         }
-        let stale = self.back(gpa, write); // kvm_faultin_pfn
+        let stale = self.back(host, gpa, write); // kvm_faultin_pfn
         self.make_mmu_pages_available();
         if stale {
             return Outcome::Hidden; // is_page_fault_stale
         }
-        let map_writable = self.host.backing(gpa) == Backing::Own;
-        let wrprot = self.fetch(vcpu, gva, walker, map_writable, guest);
+        let map_writable = host.backing(gpa) == Backing::Own;
+        let wrprot = self.fetch(vcpu, gva, walker, map_writable, World { guest, host });
         if wrprot && write {
             return self.emulate(vcpu, gva, walker.gfn, kind);
         }
@@ -170,7 +172,7 @@ impl Shadow {
         gva: Gva,
         w: &GuestWalker,
         map_writable: bool,
-        guest: &GuestTables,
+        world: World<'_>,
     ) -> bool {
         let mut slot = self.vcpus[vcpu].root.slot;
         let mut level = self.format.depth();
@@ -180,7 +182,7 @@ impl Shadow {
             level -= 1;
             let upper = usize::from(level) - 1;
             let role = Role { level, direct: false, access: w.pt_access[upper] };
-            slot = self.link_child(id, w.table_gfn[upper], role, guest);
+            slot = self.link_child(id, w.table_gfn[upper], role, world);
             id = self.sptep(slot, gva.0);
         }
         let goal = self.goal_level(w);
@@ -189,16 +191,16 @@ impl Shadow {
             let gfn = w.gfn & !(pages_per_hpage(level) - 1);
             level -= 1;
             let role = Role { level, direct: true, access: w.pte_access };
-            slot = self.link_child(id, gfn, role, guest);
+            slot = self.link_child(id, gfn, role, world);
             id = self.sptep(slot, gva.0);
         }
         self.clear_write_flooding(id);
         let base = w.gfn & !(pages_per_hpage(level) - 1);
-        let Some(wrprot) = self.set_spte(id, w.pte_access, base, false, map_writable) else {
+        let Some(wrprot) = self.set_spte(world.host, id, w.pte_access, base, false, map_writable) else {
             return false; // RET_PF_SPURIOUS
         };
         self.touch(id, true);
-        self.pte_prefetch(id, w, guest);
+        self.pte_prefetch(id, w, world);
         wrprot
     }
 
@@ -206,7 +208,7 @@ impl Shadow {
     /// if it is the right one, else one from the hash or a new one, synced first. That
     /// covers `validate_direct_spte`: a direct page made for a clean guest entry has
     /// another role than the dirty entry asks for.
-    fn link_child(&mut self, id: usize, gfn: u64, role: Role, guest: &GuestTables) -> usize {
+    fn link_child(&mut self, id: usize, gfn: u64, role: Role, world: World<'_>) -> usize {
         let present = self.pages.spte(id) & PRESENT != 0;
         if present && !self.pages.is_last(id) {
             let child = self.pages.child(id);
@@ -215,8 +217,8 @@ impl Shadow {
                 return child;
             }
         }
-        let child = self.get_shadow_page(gfn, role, Some(guest));
-        self.sync_children(child, guest);
+        let child = self.get_shadow_page(gfn, role, Some(world));
+        self.sync_children(child, world);
         if self.pages.zap_pte(id) {
             self.flush_remote_tlbs();
         }
@@ -231,7 +233,7 @@ impl Shadow {
 
     /// `__kvm_mmu_get_shadow_page`. A leaf table found unsync is re-read, but stays
     /// unsync; an upper-level table replaces unsync pages of the same frame.
-    pub(super) fn get_shadow_page(&mut self, gfn: u64, role: Role, guest: Option<&GuestTables>) -> usize {
+    pub(super) fn get_shadow_page(&mut self, gfn: u64, role: Role, world: Option<World<'_>>) -> usize {
         let mut found = 0;
         let mut replaced = Vec::new();
         let mut at = self.pages.first_of(gfn);
@@ -250,8 +252,8 @@ impl Shadow {
             self.prepare_zap(slot);
         }
         if found != 0 && !role.direct {
-            if let (true, Some(guest)) = (self.pages.page(found).unsync, guest) {
-                if self.sync_page(found, guest) {
+            if let (true, Some(world)) = (self.pages.page(found).unsync, world) {
+                if self.sync_page(found, world) {
                     self.flush_remote_tlbs();
                 }
             }
@@ -286,12 +288,13 @@ impl Shadow {
         while max > 1 && self.pages.disallow_lpage(w.gfn, max) != 0 {
             max -= 1;
         }
-        max.min(self.host.page_size().level())
+        max.min(self.page.level())
     }
 
     /// `mmu_set_spte`: `Some(wrprot)`, or `None` if the spte was that already.
     fn set_spte(
         &mut self,
+        host: &HostMemory,
         id: usize,
         access: u8,
         gfn: u64,
@@ -311,7 +314,7 @@ impl Shadow {
             }
         }
         let old = self.pages.spte(id);
-        let (new, wrprot) = self.make_spte(level, access, gfn, old, prefetch, true, host_writable);
+        let (new, wrprot) = self.make_spte(host, level, access, gfn, old, prefetch, true, host_writable);
         if old == new {
             return if wrprot { Some(true) } else { None };
         }
@@ -332,6 +335,7 @@ impl Shadow {
     #[allow(clippy::too_many_arguments)] // KVM's own list
     pub(super) fn make_spte(
         &mut self,
+        host: &HostMemory,
         level: u8,
         access: u8,
         gfn: u64,
@@ -340,7 +344,7 @@ impl Shadow {
         can_unsync: bool,
         host_writable: bool,
     ) -> (u64, bool) {
-        let mut spte = PRESENT | (self.host.hpa(Gpa::from_frame(gfn)).0 & ADDRESS);
+        let mut spte = PRESENT | (host.hpa(Gpa::from_frame(gfn)).0 & ADDRESS);
         spte |= u64::from(access) << ACCESS_SHIFT;
         let mut wrprot = false;
         if !prefetch {
@@ -372,21 +376,21 @@ impl Shadow {
 
     /// `FNAME(pte_prefetch)`: the aligned block of 8 around a leaf just set, from its
     /// start, until a guest entry cannot be used.
-    fn pte_prefetch(&mut self, id: usize, w: &GuestWalker, guest: &GuestTables) {
+    fn pte_prefetch(&mut self, id: usize, w: &GuestWalker, world: World<'_>) {
         let role = self.pages.page(sptep_to_sp(id)).role;
         if role.level > 1 {
             return;
         }
         if role.direct {
-            return self.direct_pte_prefetch(id, role);
+            return self.direct_pte_prefetch(world.host, id, role);
         }
-        let Some(gptes) = guest.entries(w.table_gfn[0]) else { return };
+        let Some(gptes) = world.guest.entries(w.table_gfn[0]) else { return };
         let first = id & !(PREFETCH - 1);
         for other in first..first + PREFETCH {
             if other == id || self.pages.spte(other) & PRESENT != 0 {
                 continue;
             }
-            if !self.prefetch_gpte(other, gptes[other & 511]) {
+            if !self.prefetch_gpte(world.host, other, gptes[other & 511]) {
                 return;
             }
         }
@@ -394,25 +398,25 @@ impl Shadow {
 
     /// `FNAME(prefetch_gpte)`: false if the guest's entry is absent or not accessed
     /// (`FNAME(prefetch_invalid_gpte)`), or its frame not there to be written.
-    pub(super) fn prefetch_gpte(&mut self, id: usize, gpte: u64) -> bool {
+    pub(super) fn prefetch_gpte(&mut self, host: &HostMemory, id: usize, gpte: u64) -> bool {
         if gpte & PRESENT == 0 || gpte & ACCESSED == 0 {
             self.pages.drop_spte(id);
             return false;
         }
         let gfn = self.format.target(1, gpte) >> 12;
-        if !self.is_resident(gfn) {
+        if !self.is_resident(host, gfn) {
             return false;
         }
         let role = self.pages.page(sptep_to_sp(id)).role;
         let access = protect_clean(role.access & gpte_access(gpte), gpte);
-        self.set_spte(id, access, gfn, true, true);
+        self.set_spte(host, id, access, gfn, true, true);
         true
     }
 
     /// `__direct_pte_prefetch` and `direct_pte_prefetch_many`: each run of absent
     /// entries of the block as far as its frames are resident from the run's start;
     /// a run whose first frame is not ends it all.
-    fn direct_pte_prefetch(&mut self, id: usize, role: Role) {
+    fn direct_pte_prefetch(&mut self, host: &HostMemory, id: usize, role: Role) {
         let access = role.access;
         let page_gfn = self.pages.page(sptep_to_sp(id)).gfn;
         let first = id & !(PREFETCH - 1);
@@ -424,13 +428,13 @@ impl Shadow {
             }
             for run in start..at {
                 let gfn = page_gfn + (run as u64 & 511);
-                if !self.is_resident(gfn) {
+                if !self.is_resident(host, gfn) {
                     if run == start {
                         return;
                     }
                     break;
                 }
-                self.set_spte(run, access, gfn, true, true);
+                self.set_spte(host, run, access, gfn, true, true);
             }
             at += 1;
         }

@@ -59,11 +59,21 @@ struct Work {
     backed: u64,
 }
 
+/// What shadow tables are composed of: the guest's tables, and the host's memory.
+#[derive(Debug, Clone, Copy)]
+pub struct World<'a> {
+    /// The guest's tables.
+    pub guest: &'a GuestTables,
+    /// The memory behind the guest.
+    pub host: &'a HostMemory,
+}
+
 /// The shadow MMU of one VM.
 #[derive(Debug, Clone)]
 pub struct Shadow {
     format: &'static Format,
-    host: HostMemory,
+    /// Size of the host's pages.
+    page: PageSize,
     guest_frames: u64,
     kvm: KvmVersion,
     pages: Pages,
@@ -90,10 +100,10 @@ pub struct Shadow {
 
 impl Shadow {
     /// The shadow MMU of a guest with `guest_frames` 4 KB frames and tables of
-    /// `format`, behind which `host` keeps the memory. No vCPU has a root yet.
+    /// `format`, whose host has pages of `page`. No vCPU has a root yet.
     pub fn new(
         format: &'static Format,
-        host: HostMemory,
+        page: PageSize,
         guest_frames: u64,
         vcpus: usize,
         kvm: KvmVersion,
@@ -102,7 +112,7 @@ impl Shadow {
         let budget = MIN_ALLOC_MMU_PAGES.max((guest_frames / PAGES_PER_MMU_PAGE) as usize);
         Shadow {
             format,
-            host,
+            page,
             guest_frames,
             kvm,
             pages: Pages::new(budget),
@@ -123,11 +133,6 @@ impl Shadow {
     /// The format of the guest's tables, and so of the shadow's.
     pub fn format(&self) -> &'static Format {
         self.format
-    }
-
-    /// The host's memory.
-    pub fn host(&self) -> &HostMemory {
-        &self.host
     }
 
     /// Where the hardware starts the vCPU's walks; an empty table before its first CR3.
@@ -260,9 +265,9 @@ impl Shadow {
     /// `kvm_inject_emulated_page_fault` invalidates the address of a protection fault
     /// (present bit set, reserved bit clear) as INVLPG does, but in the current root
     /// only: lest the guest find the old entry again. No exit of its own.
-    pub fn invalidate_gva(&mut self, vcpu: usize, gva: Gva, guest: &GuestTables) {
+    pub fn invalidate_gva(&mut self, vcpu: usize, gva: Gva, world: World<'_>) {
         if self.vcpus[vcpu].root.slot != 0 {
-            self.invlpg_root(self.vcpus[vcpu].root.slot, gva, guest);
+            self.invlpg_root(self.vcpus[vcpu].root.slot, gva, world);
         }
     }
 
@@ -272,15 +277,15 @@ impl Shadow {
     }
 
     /// What KVM does on the way back into the guest, and the sample of the work done.
-    fn settle(&mut self, guest: &GuestTables, out: &mut Sample) {
+    fn settle(&mut self, world: World<'_>, out: &mut Sample) {
         if self.obsolete_roots {
-            self.free_obsolete_roots(guest);
+            self.free_obsolete_roots(world);
         }
         let work = std::mem::take(&mut self.work);
         out.shadow_pages_made += work.made;
         out.shadow_pages_zapped += work.zapped;
         out.syncs += work.syncs;
-        match self.host.page_size() {
+        match self.page {
             PageSize::Size4K => out.frames_backed += work.backed,
             PageSize::Size2M => out.huge_frames_backed += work.backed,
             PageSize::Size1G => out.huge_frames_backed += 512 * work.backed,
@@ -289,16 +294,16 @@ impl Shadow {
 
     /// The host backs the page behind `gpa` (`hva_to_pfn`). Where a write replaces the
     /// zero page, the host tells KVM to unmap that (`kvm_unmap_gfn_range`); true then.
-    fn back(&mut self, gpa: Gpa, write: bool) -> bool {
-        let was = self.host.backing(gpa);
-        if !self.host.touch(gpa, write, self.pages.maker) {
+    fn back(&mut self, host: &mut HostMemory, gpa: Gpa, write: bool) -> bool {
+        let was = host.backing(gpa);
+        if !host.touch(gpa, write, self.pages.maker) {
             return false;
         }
         self.work.backed += 1;
         if was != Backing::Zero {
             return false;
         }
-        let frames = 1u64 << (self.host.page_size().shift() - 12);
+        let frames = 1u64 << (self.page.shift() - 12);
         let first = gpa.frame() & !(frames - 1);
         if self.host_unmapped(first..first + frames) {
             self.flush_remote_tlbs();
@@ -321,7 +326,7 @@ impl Shadow {
 
     /// Can the host's page behind `gfn` be mapped without sleeping, for a write
     /// (`gfn_to_pfn_memslot_atomic`)? What prefetch asks.
-    fn is_resident(&self, gfn: u64) -> bool {
-        gfn < self.guest_frames && self.host.backing(Gpa::from_frame(gfn)) == Backing::Own
+    fn is_resident(&self, host: &HostMemory, gfn: u64) -> bool {
+        gfn < self.guest_frames && host.backing(Gpa::from_frame(gfn)) == Backing::Own
     }
 }

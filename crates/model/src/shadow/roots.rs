@@ -3,10 +3,9 @@
 //! `kvm_mmu_new_pgd`, `fast_pgd_switch`), global flushes (`kvm_post_set_cr4`), and roots whose table
 //! was zapped while they were loaded.
 
-use super::Shadow;
 use super::spte::{ACC_ALL, ADDRESS, Role};
+use super::{Shadow, World};
 use crate::Sample;
-use crate::guest::GuestTables;
 
 /// KVM_MMU_NUM_PREV_ROOTS.
 const PREV_ROOTS: usize = 3;
@@ -48,28 +47,28 @@ impl Shadow {
 
     /// MOV to CR3 (`kvm_set_cr3`): a cached root if one fits, else one from the hash;
     /// in either case the unsync tables below it are synced.
-    pub fn load_cr3(&mut self, vcpu: usize, value: u64, guest: &GuestTables, out: &mut Sample) {
+    pub fn load_cr3(&mut self, vcpu: usize, value: u64, world: World<'_>, out: &mut Sample) {
         out.exits_cr3_write += 1;
         if value != self.vcpus[vcpu].cr3 || self.vcpus[vcpu].root.slot == 0 {
             self.vcpus[vcpu].cr3 = value;
             if !self.new_pgd(vcpu, value) {
                 out.root_misses += 1;
-                self.mmu_load(vcpu, Some(guest)); // kvm_mmu_reload
+                self.mmu_load(vcpu, Some(world)); // kvm_mmu_reload
             }
         }
         // kvm_invalidate_pcid: KVM_REQ_MMU_SYNC, KVM_REQ_TLB_FLUSH_CURRENT
-        self.sync_children(self.vcpus[vcpu].root.slot, guest);
+        self.sync_children(self.vcpus[vcpu].root.slot, world);
         self.flush_tlb_current(vcpu);
-        self.settle(guest, out);
+        self.settle(world, out);
     }
 
     /// A write to CR4; `global_flush` if it toggles PGE (`kvm_post_set_cr4`, then
     /// `kvm_vcpu_flush_tlb_guest`): syncs the current root and frees unsync cached
     /// ones, whose pages stay in the hash.
-    pub fn write_cr4(&mut self, vcpu: usize, global_flush: bool, guest: &GuestTables, out: &mut Sample) {
+    pub fn write_cr4(&mut self, vcpu: usize, global_flush: bool, world: World<'_>, out: &mut Sample) {
         out.exits_cr4_write += 1;
         if global_flush {
-            self.sync_children(self.vcpus[vcpu].root.slot, guest);
+            self.sync_children(self.vcpus[vcpu].root.slot, world);
             for i in 0..PREV_ROOTS {
                 // kvm_mmu_sync_prev_roots
                 if self.pages.page(self.vcpus[vcpu].prev_roots[i].slot).unsync_children != 0 {
@@ -79,7 +78,7 @@ impl Shadow {
             self.commit_zap();
             self.flush_tlb_current(vcpu);
         }
-        self.settle(guest, out);
+        self.settle(world, out);
     }
 
     /// `kvm_mmu_new_pgd` and `cached_root_find_and_keep_current`: rotates the cached
@@ -110,16 +109,16 @@ impl Shadow {
     }
 
     /// `kvm_mmu_load`: `mmu_alloc_shadow_roots`, then `kvm_mmu_sync_roots`.
-    fn mmu_load(&mut self, vcpu: usize, guest: Option<&GuestTables>) {
+    fn mmu_load(&mut self, vcpu: usize, world: Option<World<'_>>) {
         self.pages.maker = vcpu;
         self.make_mmu_pages_available();
         let pgd = self.vcpus[vcpu].cr3;
         let role = Role { level: self.format.depth(), direct: false, access: ACC_ALL };
-        let slot = self.get_shadow_page((pgd & ADDRESS) >> 12, role, guest);
+        let slot = self.get_shadow_page((pgd & ADDRESS) >> 12, role, world);
         self.pages.page_mut(slot).root_count += 1;
         self.vcpus[vcpu].root = Root { pgd, slot };
-        if let Some(guest) = guest {
-            self.sync_children(slot, guest);
+        if let Some(world) = world {
+            self.sync_children(slot, world);
         }
         self.flush_tlb_current(vcpu);
     }
@@ -144,7 +143,7 @@ impl Shadow {
 
     /// `kvm_mmu_free_obsolete_roots` of every vCPU, and a new root where it was the
     /// current one.
-    pub(super) fn free_obsolete_roots(&mut self, guest: &GuestTables) {
+    pub(super) fn free_obsolete_roots(&mut self, world: World<'_>) {
         self.obsolete_roots = false;
         for vcpu in 0..self.vcpus.len() {
             for i in 0..PREV_ROOTS {
@@ -159,7 +158,7 @@ impl Shadow {
             }
             self.commit_zap();
             if reload {
-                self.mmu_load(vcpu, Some(guest));
+                self.mmu_load(vcpu, Some(world));
             }
         }
     }

@@ -5,12 +5,12 @@
 //! (`unsync_child_bitmap`), and bring them up to date with the guest at a CR3 load
 //! (`mmu_sync_children`, `FNAME(sync_page)`) or INVLPG (`FNAME(invlpg)`).
 
-use super::Shadow;
 use super::spte::{
     ACC_ALL, ACCESS_SHIFT, ACCESSED, HOST_WRITABLE, PRESENT, WRITE, gpte_access, protect_clean,
 };
+use super::{Shadow, World};
 use crate::Sample;
-use crate::guest::GuestTables;
+use crate::host::HostMemory;
 use bifold_mmu::{Gpa, Gva};
 
 const EMPTY: [u64; 512] = [0; 512];
@@ -107,7 +107,7 @@ impl Shadow {
 
     /// `mmu_sync_children`: every unsync table below `slot` is write-protected again
     /// and re-read.
-    pub(super) fn sync_children(&mut self, slot: usize, guest: &GuestTables) {
+    pub(super) fn sync_children(&mut self, slot: usize, world: World<'_>) {
         loop {
             let leaves = self.unsync_walk(slot);
             if leaves.is_empty() {
@@ -120,7 +120,7 @@ impl Shadow {
             for &leaf in &leaves {
                 // kvm_unlink_unsync_page
                 if std::mem::take(&mut self.pages.page_mut(leaf).unsync) {
-                    flush |= self.sync_page(leaf, guest);
+                    flush |= self.sync_page(leaf, world);
                 }
             }
             if flush {
@@ -131,12 +131,12 @@ impl Shadow {
 
     /// `FNAME(sync_page)`: re-reads the entries that the page has, and those only.
     /// True if TLBs must be flushed.
-    pub(super) fn sync_page(&mut self, slot: usize, guest: &GuestTables) -> bool {
+    pub(super) fn sync_page(&mut self, slot: usize, world: World<'_>) -> bool {
         self.work.syncs += 1;
-        let gptes = guest.entries(self.pages.page(slot).gfn).unwrap_or(&EMPTY);
+        let gptes = world.guest.entries(self.pages.page(slot).gfn).unwrap_or(&EMPTY);
         let mut flush = false;
         for (index, &gpte) in gptes.iter().enumerate() {
-            flush |= self.sync_spte(slot << 9 | index, gpte);
+            flush |= self.sync_spte(world.host, slot << 9 | index, gpte);
         }
         flush
     }
@@ -144,7 +144,7 @@ impl Shadow {
     /// `FNAME(sync_spte)`: an entry that is there follows the guest's. True if TLBs must be
     /// flushed: it went, lost write access, or its accessed bit (the new spte has none,
     /// `make_spte` takes it for prefetched).
-    fn sync_spte(&mut self, id: usize, gpte: u64) -> bool {
+    fn sync_spte(&mut self, host: &HostMemory, id: usize, gpte: u64) -> bool {
         let old = self.pages.spte(id);
         if old == 0 {
             return false;
@@ -159,38 +159,38 @@ impl Shadow {
         if !self.kvm.sync_makes_unchanged_entries() && (old >> ACCESS_SHIFT) as u8 & ACC_ALL == access {
             return false;
         }
-        let (new, _) = self.make_spte(1, access, gfn, old, true, false, old & HOST_WRITABLE != 0);
+        let (new, _) = self.make_spte(host, 1, access, gfn, old, true, false, old & HOST_WRITABLE != 0);
         self.pages.update(id, new);
         old & !new & (WRITE | ACCESSED) != 0 // mmu_spte_update
     }
 
     /// INVLPG (`kvm_mmu_invalidate_gva`): in the current root and the cached ones. The
     /// engine drops the address from the vCPU's TLB itself.
-    pub fn invlpg(&mut self, vcpu: usize, gva: Gva, guest: &GuestTables, out: &mut Sample) {
+    pub fn invlpg(&mut self, vcpu: usize, gva: Gva, world: World<'_>, out: &mut Sample) {
         out.exits_invlpg += 1;
         for slot in self.vcpus[vcpu].roots() {
-            self.invlpg_root(slot, gva, guest);
+            self.invlpg_root(slot, gva, world);
         }
-        self.settle(guest, out);
+        self.settle(world, out);
     }
 
     /// `FNAME(invlpg)`: if the walk comes to an unsync leaf table, its entry is zapped,
     /// and made again at once if the guest's is present and accessed; or synced
     /// ([`KvmVersion::invlpg_makes_absent_entries`](crate::KvmVersion)).
-    pub(super) fn invlpg_root(&mut self, root: usize, gva: Gva, guest: &GuestTables) {
+    pub(super) fn invlpg_root(&mut self, root: usize, gva: Gva, world: World<'_>) {
         let mut slot = root;
         loop {
             let id = self.sptep(slot, gva.0);
             let page = self.pages.page(slot);
             if page.role.level == 1 {
                 if page.unsync {
-                    let gpte = guest.read(Gpa(page.gfn << 12 | (id as u64 & 511) << 3));
+                    let gpte = world.guest.read(Gpa(page.gfn << 12 | (id as u64 & 511) << 3));
                     if self.kvm.invlpg_makes_absent_entries() {
                         if self.pages.zap_pte(id) {
                             self.flush_remote_tlbs();
                         }
-                        self.prefetch_gpte(id, gpte);
-                    } else if self.sync_spte(id, gpte) {
+                        self.prefetch_gpte(world.host, id, gpte);
+                    } else if self.sync_spte(world.host, id, gpte) {
                         self.flush_remote_tlbs();
                     }
                 }

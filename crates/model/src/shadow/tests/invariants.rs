@@ -3,7 +3,7 @@
 
 use super::super::pages::sptep_to_sp;
 use super::super::spte::{ACC_ALL, ACC_WRITE, ACCESSED, LARGE, PRESENT, WRITE, gpte_access, pages_per_hpage};
-use super::super::{Pages, Shadow};
+use super::super::{Pages, Shadow, World};
 use super::{A, D, P};
 use crate::guest::GuestTables;
 use crate::host::Backing;
@@ -21,7 +21,8 @@ fn active(s: &Shadow) -> Vec<usize> {
 }
 
 /// Shadow = composition of the guest's tables and the host's placement; links are whole.
-pub(super) fn check(s: &Shadow, guest: &GuestTables) {
+pub(super) fn check(s: &Shadow, world: World<'_>) {
+    let guest = world.guest;
     let slots = active(s);
     assert_eq!(slots.len(), s.pages.used, "pages counted");
     assert!(s.pages.used <= s.pages.max, "{} pages of {}", s.pages.used, s.pages.max);
@@ -49,7 +50,7 @@ pub(super) fn check(s: &Shadow, guest: &GuestTables) {
             if spte & PRESENT == 0 {
                 assert_eq!(spte, 0);
             } else if s.pages.is_last(id) {
-                leaf(s, guest, id);
+                leaf(s, world, id);
             } else {
                 link(s, guest, id, &slots);
             }
@@ -71,17 +72,17 @@ fn synced(s: &Shadow, guest: &GuestTables, slot: usize) -> bool {
     !page.role.direct && !page.unsync && guest.level(page.gfn) == Some(page.role.level)
 }
 
-fn leaf(s: &Shadow, guest: &GuestTables, id: usize) {
+fn leaf(s: &Shadow, World { guest, host }: World<'_>, id: usize) {
     let spte = s.pages.spte(id);
     let page = s.pages.page(sptep_to_sp(id));
     let gfn = s.pages.gfn_of(id);
     let level = page.role.level;
     assert_eq!(spte & LARGE != 0, level > 1);
-    assert_eq!(guest.format().target(level, spte), s.host.hpa(Gpa::from_frame(gfn)).0, "the host's frame");
+    assert_eq!(guest.format().target(level, spte), host.hpa(Gpa::from_frame(gfn)).0, "the host's frame");
     assert!(s.pages.rmap(gfn).contains(&id), "in the reverse map");
-    assert_ne!(s.host.backing(Gpa::from_frame(gfn)), Backing::Absent);
+    assert_ne!(host.backing(Gpa::from_frame(gfn)), Backing::Absent);
     if spte & WRITE != 0 {
-        assert_eq!(s.host.backing(Gpa::from_frame(gfn)), Backing::Own);
+        assert_eq!(host.backing(Gpa::from_frame(gfn)), Backing::Own);
         assert_ne!(page.role.access & ACC_WRITE, 0);
         for frame in gfn..gfn + pages_per_hpage(level) {
             assert!(!s.pages.is_tracked(frame), "a shadowed non-leaf table is mapped writable");

@@ -13,6 +13,7 @@ use super::{Fixed, Shadow};
 use crate::access::{AccessKind, Flush};
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
+use crate::shadow::World;
 use crate::{KvmVersion, Sample};
 use bifold_mmu::format::{Format, X86_64_4_LEVEL};
 use bifold_mmu::{Gpa, Gva, PageSize, Walk, walk};
@@ -40,6 +41,7 @@ const TABLES: u64 = 0x2000;
 
 pub(super) struct Machine {
     pub guest: GuestTables,
+    pub host: HostMemory,
     pub shadow: Shadow,
     pub out: Sample,
     pub root: u64,
@@ -50,9 +52,10 @@ impl Machine {
     /// A warm host (every frame backed) with pages of `host_page`; the direct map in pages of
     /// `direct`; one process root, loaded on vCPU 0.
     pub fn with(format: &'static Format, host: HostMemory, direct: PageSize) -> Machine {
-        let shadow = Shadow::new(format, host, FRAMES, 2, KvmVersion::default());
+        let shadow = Shadow::new(format, host.page_size(), FRAMES, 2, KvmVersion::default());
         let mut m = Machine {
             guest: GuestTables::new(format),
+            host,
             shadow,
             out: Sample::default(),
             root: 0,
@@ -65,6 +68,10 @@ impl Machine {
         m.shadow.set_initial_cr3(0, m.root << 12);
         m.shadow.take_flush();
         m
+    }
+
+    pub fn world(&self) -> World<'_> {
+        World { guest: &self.guest, host: &self.host }
     }
 
     pub fn new(host_page: PageSize, direct: PageSize) -> Machine {
@@ -141,7 +148,7 @@ impl Machine {
                 }
             }
             let exits = self.out.all_exits();
-            match self.shadow.fault(vcpu, Gva(gva), kind, &mut self.guest, &mut self.out) {
+            match self.shadow.fault(vcpu, Gva(gva), kind, &mut self.guest, &mut self.host, &mut self.out) {
                 Fixed::Retry => assert_eq!(self.out.all_exits(), exits + 1),
                 Fixed::Emulated => {
                     assert_eq!(self.out.all_exits(), exits + 1);
@@ -180,18 +187,18 @@ impl Machine {
     }
 
     pub fn load_cr3(&mut self, root: u64) {
-        self.shadow.load_cr3(0, root << 12, &self.guest, &mut self.out);
+        self.shadow.load_cr3(0, root << 12, World { guest: &self.guest, host: &self.host }, &mut self.out);
     }
 
     /// A full flush by CR4.PGE, off and on again.
     pub fn toggle_pge(&mut self) {
         for _ in 0..2 {
-            self.shadow.write_cr4(0, true, &self.guest, &mut self.out);
+            self.shadow.write_cr4(0, true, World { guest: &self.guest, host: &self.host }, &mut self.out);
         }
     }
 
     pub fn invlpg(&mut self, gva: u64) {
-        self.shadow.invlpg(0, Gva(gva), &self.guest, &mut self.out);
+        self.shadow.invlpg(0, Gva(gva), World { guest: &self.guest, host: &self.host }, &mut self.out);
     }
 
     /// Runs `f` and returns what it added to the sample.

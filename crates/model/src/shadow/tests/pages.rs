@@ -55,7 +55,7 @@ fn prefetch_maps_a_synced_table_read_only() {
     if let Some((_, spte, _)) = m.walk(0, DIRECT + pte) {
         assert_eq!(spte & W, 0);
     }
-    invariants::check(&m.shadow, &m.guest);
+    invariants::check(&m.shadow, m.world());
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn shadowing_a_table_inside_a_large_spte_protects_it_and_the_next_write_splits_i
     let s = m.counted(|m| assert_eq!(m.write(window + 0x9000), 1));
     assert_eq!((s.exits_permission, s.shadow_pages_made), (1, 1));
     assert_eq!(m.walk(0, window + 0x9000).unwrap().2, 1);
-    invariants::check(&m.shadow, &m.guest);
+    invariants::check(&m.shadow, m.world());
 }
 
 #[test]
@@ -231,10 +231,7 @@ fn a_large_page_that_maps_its_own_tables_is_shadowed_by_4k_entries() {
 fn the_budget_is_two_percent_and_at_least_64_and_frees_the_oldest_to_25() {
     let mut m = Machine::small();
     assert_eq!(m.shadow.max_pages(), FRAMES as usize / 50);
-    assert_eq!(
-        Shadow::new(&X86_64_4_LEVEL, warm(PageSize::Size4K), 100, 1, KvmVersion::default()).max_pages(),
-        64
-    );
+    assert_eq!(Shadow::new(&X86_64_4_LEVEL, PageSize::Size4K, 100, 1, KvmVersion::default()).max_pages(), 64);
     let max = m.shadow.max_pages();
     for n in 0.. {
         m.user(n * 512, PAGE);
@@ -251,7 +248,7 @@ fn the_budget_is_two_percent_and_at_least_64_and_frees_the_oldest_to_25() {
     assert_eq!(m.shadow.take_flush(), Flush::All);
     let s = m.counted(|m| assert_eq!(m.read(USER + 200 * (512 << 12)), 1));
     assert_eq!(s.shadow_pages_made, 0, "a younger one waits in the hash");
-    invariants::check(&m.shadow, &m.guest);
+    invariants::check(&m.shadow, m.world());
 }
 
 #[test]

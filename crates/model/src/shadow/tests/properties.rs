@@ -2,6 +2,7 @@
 //! Random guests: the invariants hold after whatever they do.
 
 use super::*;
+use crate::shadow::World;
 use bifold_mmu::format::X86_64_5_LEVEL;
 use proptest::prelude::*;
 
@@ -159,13 +160,32 @@ impl Random {
             Op::Cr3(space, vcpu) => {
                 let root = self.spaces[space];
                 self.current[vcpu] = root;
-                self.m.shadow.load_cr3(vcpu, root << 12, &self.m.guest, &mut self.m.out);
+                self.m.shadow.load_cr3(
+                    vcpu,
+                    root << 12,
+                    World { guest: &self.m.guest, host: &self.m.host },
+                    &mut self.m.out,
+                );
             }
             Op::Invlpg(page, vcpu) => {
-                self.m.shadow.invlpg(vcpu, Gva(gva(page)), &self.m.guest, &mut self.m.out);
+                self.m.shadow.invlpg(
+                    vcpu,
+                    Gva(gva(page)),
+                    World { guest: &self.m.guest, host: &self.m.host },
+                    &mut self.m.out,
+                );
             }
-            Op::Cr4(vcpu) => self.m.shadow.write_cr4(vcpu, true, &self.m.guest, &mut self.m.out),
-            Op::Protection(page, vcpu) => self.m.shadow.invalidate_gva(vcpu, Gva(gva(page)), &self.m.guest),
+            Op::Cr4(vcpu) => self.m.shadow.write_cr4(
+                vcpu,
+                true,
+                World { guest: &self.m.guest, host: &self.m.host },
+                &mut self.m.out,
+            ),
+            Op::Protection(page, vcpu) => self.m.shadow.invalidate_gva(
+                vcpu,
+                Gva(gva(page)),
+                World { guest: &self.m.guest, host: &self.m.host },
+            ),
         }
     }
 }
@@ -184,7 +204,7 @@ proptest! {
         let mut r = Random::new(five, cold, host, direct, budget);
         for op in &ops {
             r.apply(op);
-            invariants::check(&r.m.shadow, &r.m.guest);
+            invariants::check(&r.m.shadow, r.m.world());
         }
     }
 }

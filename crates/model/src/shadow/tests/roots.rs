@@ -2,12 +2,16 @@
 //! CR3 and CR4.
 
 use super::*;
+use crate::shadow::World;
 
 #[test]
 fn before_the_first_cr3_a_walk_finds_nothing_and_a_fault_maps_nothing() {
     let mut m = Machine::small();
     assert!(m.walk(1, DIRECT).is_none());
-    assert_eq!(m.shadow.fault(1, Gva(DIRECT), AccessKind::Read, &mut m.guest, &mut m.out), Fixed::NotMapped);
+    assert_eq!(
+        m.shadow.fault(1, Gva(DIRECT), AccessKind::Read, &mut m.guest, &mut m.host, &mut m.out),
+        Fixed::NotMapped
+    );
 }
 
 #[test]
@@ -40,7 +44,7 @@ fn four_roots_are_kept_and_the_least_recent_goes() {
 #[test]
 fn a_root_is_matched_by_the_whole_cr3() {
     let mut m = Machine::small();
-    m.shadow.load_cr3(0, m.root << 12 | 0x18, &m.guest, &mut m.out);
+    m.shadow.load_cr3(0, m.root << 12 | 0x18, World { guest: &m.guest, host: &m.host }, &mut m.out);
     assert_eq!((m.out.root_misses, m.out.shadow_pages_made), (1, 0));
 }
 
@@ -73,7 +77,7 @@ fn kpti_shadows_the_tables_of_a_user_page_twice_as_its_kernel_root_forbids_execu
     m.load_cr3(user_root);
     let s = m.counted(|m| assert_eq!(m.read(USER), 1));
     assert_eq!(s.shadow_pages_made, 3, "levels 3, 2 and 1 again");
-    invariants::check(&m.shadow, &m.guest);
+    invariants::check(&m.shadow, m.world());
 }
 
 #[test]
@@ -118,7 +122,7 @@ fn a_global_flush_syncs_the_current_root_and_frees_unsync_cached_ones() {
 #[test]
 fn another_write_to_cr4_is_an_exit_only() {
     let mut m = Machine::small();
-    let s = m.counted(|m| m.shadow.write_cr4(0, false, &m.guest, &mut m.out));
+    let s = m.counted(|m| m.shadow.write_cr4(0, false, World { guest: &m.guest, host: &m.host }, &mut m.out));
     assert_eq!((s.exits_cr4_write, s.all_exits()), (1, 1));
     assert_eq!(m.shadow.take_flush(), Flush::None);
 }
@@ -132,7 +136,7 @@ fn zapping_the_table_under_a_root_gives_the_vcpu_a_new_one() {
     assert!(s.shadow_pages_made >= 1);
     // The root is in use, hence shadowed again, hence the store was emulated in the end.
     assert_eq!(s.exits_emulated_write, 1);
-    invariants::check(&m.shadow, &m.guest);
+    invariants::check(&m.shadow, m.world());
 }
 
 #[test]
@@ -140,7 +144,7 @@ fn vcpus_share_shadow_pages_and_each_has_its_roots() {
     let mut m = Machine::small();
     m.user(0, PAGE);
     m.read(USER);
-    m.shadow.load_cr3(1, m.root << 12, &m.guest, &mut m.out);
+    m.shadow.load_cr3(1, m.root << 12, World { guest: &m.guest, host: &m.host }, &mut m.out);
     assert_eq!(m.shadow.root(0), m.shadow.root(1));
     assert_eq!(m.on(1, USER, AccessKind::Read), 0);
     let pte = m.user(0, PAGE);
@@ -149,5 +153,5 @@ fn vcpus_share_shadow_pages_and_each_has_its_roots() {
     m.guest.store(Gpa(pte), 0);
     m.load_cr3(m.root);
     assert_eq!(m.shadow.take_flush(), Flush::All, "vCPU 1 loses its write access to the table");
-    invariants::check(&m.shadow, &m.guest);
+    invariants::check(&m.shadow, m.world());
 }

@@ -3,6 +3,7 @@
 //! `docs/design/model.md#shadow-paging`.
 
 use super::*;
+use crate::shadow::World;
 use AccessKind::{Read, WriteOther};
 
 #[test]
@@ -16,8 +17,14 @@ fn a_guest_fault_is_one_exit_and_reflected() {
 fn an_access_that_the_guest_does_not_map_is_no_exit_here() {
     let mut m = Machine::small();
     m.user(0, P | U | A);
-    assert_eq!(m.shadow.fault(0, Gva(0x1234_5000), Read, &mut m.guest, &mut m.out), Fixed::NotMapped);
-    assert_eq!(m.shadow.fault(0, Gva(USER), AccessKind::Write, &mut m.guest, &mut m.out), Fixed::NotMapped);
+    assert_eq!(
+        m.shadow.fault(0, Gva(0x1234_5000), Read, &mut m.guest, &mut m.host, &mut m.out),
+        Fixed::NotMapped
+    );
+    assert_eq!(
+        m.shadow.fault(0, Gva(USER), AccessKind::Write, &mut m.guest, &mut m.host, &mut m.out),
+        Fixed::NotMapped
+    );
     assert_eq!(m.out, Sample::default());
 }
 
@@ -182,7 +189,7 @@ fn a_sync_re_reads_only_the_entries_that_the_shadow_has() {
     assert!(m.walk(0, USER).is_none(), "dropped, not replaced: its frame changed");
     assert!(m.walk(0, USER + (128 << 12)).is_none(), "a new entry still costs a hidden fault");
     assert_eq!(m.walk(0, USER + (64 << 12)).unwrap().1 & W, 0);
-    invariants::check(&m.shadow, &m.guest);
+    invariants::check(&m.shadow, m.world());
 }
 
 #[test]
@@ -232,7 +239,7 @@ fn an_upper_table_found_in_the_hash_is_synced_before_it_is_linked() {
     assert_eq!(s.syncs, 0, "nothing unsync below the root");
     let s = m.counted(|m| assert_eq!(m.read(USER + 0x1000), 1));
     assert_eq!((s.syncs, s.shadow_pages_made), (1, 0));
-    invariants::check(&m.shadow, &m.guest);
+    invariants::check(&m.shadow, m.world());
 }
 
 #[test]
@@ -306,7 +313,7 @@ fn a_reflected_protection_fault_zaps_the_stale_entry_in_the_current_root() {
     m.read(USER);
     m.read(DIRECT + pte);
     m.pt_store(pte, 16 << 12 | P | U | A);
-    m.shadow.invalidate_gva(0, Gva(USER), &m.guest);
+    m.shadow.invalidate_gva(0, Gva(USER), World { guest: &m.guest, host: &m.host });
     assert_eq!(m.walk(0, USER).unwrap().1 & W, 0);
     assert_eq!(m.shadow.take_flush(), Flush::All);
 }
