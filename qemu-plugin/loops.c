@@ -110,27 +110,44 @@ static void mark_before_chain(struct region *r, int i, uint64_t lowest, bool *se
             mark_before_chain(r, j, lowest, seen);
 }
 
-/* Registers that carry chains into block j of an inner loop: those in the addresses of the loop's dependent loads, less what the
- * block overwrites before it reads. */
+/* The registers before the block from which its dependent loads' addresses, or `regs` behind the block, are made. */
+static uint16_t made_from(const struct code *c, uint16_t regs)
+{
+    for (size_t k = c->n; k-- > 0;) {
+        const struct flow *f = &c->flows[k];
+        bool wanted = f->written & regs;
+
+        regs &= ~(f->written | f->zeroed);
+        if (wanted)
+            regs |= f->read | f->address;
+        if (c->heads[k] == bf_head(BF_KIND_LOAD_DEPENDENT, 0))
+            regs |= f->address;
+    }
+    return regs;
+}
+
+/* Registers that carry chains into block j of an inner loop. */
 static uint16_t carriers(const struct region *r, int j)
 {
-    const struct code *first = r->blocks[j];
-    uint16_t regs = 0, dead = 0, used = 0;
+    uint16_t regs[LOOP_BLOCKS] = {0};
+    bool changed = true;
 
-    for (int i = 0; i < r->n; i++) {
-        const struct code *c = r->blocks[i];
+    while (changed) {
+        changed = false;
+        for (int i = 0; i < r->n; i++) {
+            uint16_t behind = 0, before;
 
-        for (size_t k = 0; c->loop == first->loop && k < c->n; k++)
-            if (c->heads[k] == bf_head(BF_KIND_LOAD_DEPENDENT, 0))
-                regs |= c->flows[k].address;
+            if (r->blocks[i]->loop != r->blocks[j]->loop)
+                continue;
+            for (int k = 0; k < 2; k++)
+                if (r->follow[i][k] >= 0)
+                    behind |= regs[r->follow[i][k]] & r->blocks[i]->survive[k];
+            before = made_from(r->blocks[i], behind);
+            changed |= before != regs[i];
+            regs[i] = before;
+        }
     }
-    for (size_t k = 0; k < first->n; k++) {
-        const struct flow *f = &first->flows[k];
-
-        used |= f->address | f->read;
-        dead |= (f->written | f->zeroed) & ~used;
-    }
-    return regs & ~dead & chained(first->in);
+    return regs[j] & chained(r->blocks[j]->in);
 }
 
 /* Looks for the inner loops whose chains begin anew. */

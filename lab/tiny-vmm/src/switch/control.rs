@@ -122,7 +122,8 @@ pub fn refuse(n: &mut Notes) -> Result<()> {
     m.set_hypervisor(2, true)?;
     let mode = if bit.begins == Begins::Vmxon { "shadow" } else { "nested" };
     n.same(&format!("mode after KVM_SET_SREGS with {}", bit.name), m.mode()?.as_str(), mode);
-    n.same("switches for it", m.stats()?["switches_by_guest"], u64::from(mode == "nested"));
+    let expected = u64::from(mode == "nested");
+    n.same("switches for it", m.switches_by_guest(expected)?, expected);
     n.same("pages wrong after it", m.wrong(1, DATA, 4096, 64, 1)?, 0);
     m.set_hypervisor(2, false)?;
     n.same("back after it", m.try_switch("nested")?, Ok(()));

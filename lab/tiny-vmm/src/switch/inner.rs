@@ -115,7 +115,7 @@ pub fn roots(n: &mut Notes) -> Result<()> {
             });
         }
     }
-    n.same("switches for the guest", m.stats()?["switches_by_guest"], rounds);
+    n.same("switches for the guest", m.switches_by_guest(rounds)?, rounds);
     m.stop(1)?;
     Ok(())
 }

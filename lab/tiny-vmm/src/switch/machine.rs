@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use bifold_host::{Host, PagingFiles, VmId};
@@ -370,6 +370,19 @@ impl Machine {
         let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
         let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' '));
         Ok(line.with_context(|| format!("{} has no {name}", path.display()))?.parse()?)
+    }
+
+    /// The switches for the guest so far. Each is counted when it has ended, and the vCPU may be faster: waits up to 5 s for
+    /// as many as are expected.
+    pub fn switches_by_guest(&self, expected: u64) -> Result<u64> {
+        let until = Instant::now() + Duration::from_secs(5);
+        loop {
+            let now = self.counter("switches_by_guest")?;
+            if now >= expected || Instant::now() >= until {
+                return Ok(now);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// A statistic of KVM for this VM, summed over all vCPUs.

@@ -101,11 +101,7 @@ fn brings_back(
         m.run(2, routine, Args { rsi: WORD, ..args })?;
         word = m.memory.read(WORD)?;
         n.same("mode after", m.mode()?.as_str(), "nested");
-        // Counted when the switch has ended, and the vCPU may be faster.
-        let until = Instant::now() + Duration::from_secs(5);
-        while m.stats()?["switches_by_guest"] == 0 && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        m.switches_by_guest(1)?;
         let s = m.stats()?;
         let switches = (s["switches_to_shadow"], s["switches_to_nested"], s["switches_by_guest"]);
         n.same("switches", switches, (to_shadow, 1, 1));
