@@ -120,11 +120,14 @@ fn costs(c: &Comparison) -> String {
         // With the digits of the overhead.
         let max = figures.iter().map(|f| f.overhead_percent).fold(0.0, f64::max);
         let cell = |v| fixed(v, decimals(max));
-        let data = figures.iter().map(|f| f.data_percent).fold(0.0, f64::max);
-        for (row, f) in cells.iter_mut().zip(&figures) {
-            row.insert(3, fixed(f.data_percent, decimals(data)));
+        let waits: [Column; 2] = [("frames\n%", |f| f.frames_percent), ("data\n%", |f| f.data_percent)];
+        for (name, get) in waits {
+            let max = figures.iter().map(get).fold(0.0, f64::max);
+            for (row, f) in cells.iter_mut().zip(&figures) {
+                row.insert(3, fixed(get(f), decimals(max)));
+            }
+            head.insert(3, name);
         }
-        head.insert(3, "data\n%");
         for (row, f) in cells.iter_mut().zip(&figures) {
             row.insert(2, format!("{}-{}", cell(f.low_percent), cell(f.high_percent)));
         }

@@ -49,7 +49,8 @@ fn charts_and_the_table_of_a_page_show_the_same_numbers() {
             for (name, cell) in names.iter().zip(row) {
                 assert_eq!(bar["cells"][name], **cell, "{name} of {}", bar["config"]);
             }
-            let parts: f64 = ["walk", "vmm", "data"].map(|part| bar[part].as_f64().unwrap()).iter().sum();
+            let parts: f64 =
+                ["walk", "vmm", "data", "frames"].map(|part| bar[part].as_f64().unwrap()).iter().sum();
             let all = bar["overhead"].as_f64().unwrap();
             assert!((parts - all).abs() < 1e-9, "the parts of {} make {parts}, not {all}", bar["config"]);
         }
