@@ -52,7 +52,7 @@ figures! {
     tlb_misses_per_1000: "1" = "Misses of all TLB levels per 1000 instructions.",
     refs_per_walk: "1" = "References to page tables per walk.",
     exits_per_1000: "1" = "Exits per 1000 instructions.",
-    data_percent: "%" = "The part of the overhead in waits for data beyond the ideal run's waits, frames_percent left out: for data that walks push out of the caches, and for the second-level TLB. Negative where walks bring data into the caches.",
+    data_percent: "%" = "The part of the overhead in waits for data beyond the ideal run's waits, frames_percent left out: walks push data out of the caches, and dependent loads wait for the second-level TLB. Negative where by chance more data stay in the caches with walks than without.",
     frames_percent: "%" = "The part of the overhead in waits for data because the host's frames lie in other sets of the caches than the ideal run's data. Negative where they suit the caches better.",
     low_percent: "%" = "The lowest of three overheads: as stated, if the core hid nothing of any wait, and if it hid all that it can; less error_points. Without data caches: at double the assumed cycles per instruction.",
     error_points: "%" = "Half the width of the 95 % interval around the overhead, in points: from the sample of lines and the draw of host frames in data caches, and from the windows of a sampled run.",
@@ -163,6 +163,8 @@ mod tests {
             data_hidden_cycles: 300,
             ideal_stall_cycles: 1000,
             ideal_hidden_cycles: 300,
+            frames_stall_cycles: 1000,
+            frames_hidden_cycles: 300,
             vmm_cycles: 100,
             ..Sample::default()
         };

@@ -98,7 +98,7 @@ fn costs(c: &Comparison) -> String {
     if !c.outcome.backed {
         columns.push(("long-\nlived %", |f| f.long_lived_percent));
     }
-    columns.push(("TLB misses\n/1000 ins.", |f| f.tlb_misses_per_1000));
+    columns.push(("TLB miss\n/1000", |f| f.tlb_misses_per_1000));
     columns.push(("refs\n/walk", |f| f.refs_per_walk));
     let rows = &c.outcome.configs;
     let figures: Vec<Figures> = rows.iter().map(|r| Figures::of(&c.outcome, r)).collect();
@@ -113,8 +113,7 @@ fn costs(c: &Comparison) -> String {
     for (row, r) in cells.iter_mut().zip(rows) {
         row.push(grouped(r.total.all_exits()));
     }
-    let mut head: Vec<&str> =
-        ["\nconfiguration"].into_iter().chain(columns.iter().map(|(name, _)| *name)).collect();
+    let mut head: Vec<&str> = ["\nconfig"].into_iter().chain(columns.iter().map(|(name, _)| *name)).collect();
     head.push("exits\ncount");
     if c.outcome.caches.is_some() {
         // With the digits of the overhead.
