@@ -49,6 +49,15 @@ const BASE: u64 = 1 << 45;
 const REGION: u32 = 40;
 
 impl Frames {
+    /// The order of the smallest blocks in which frames behind host pages of this size come: 2^order frames of 4 KB.
+    pub(crate) fn least_order(self, page: PageSize) -> u32 {
+        match (page, self) {
+            (PageSize::Size4K, Frames::Aged) => 0,
+            (PageSize::Size4K, Frames::Fresh) => PageSize::Size2M.shift() - 12,
+            _ => page.shift() - 12,
+        }
+    }
+
     /// The order of the block in which the 4 KB frame lies: 2^order frames.
     fn order(self, frame: u64, seed: u64) -> u32 {
         let Frames::Aged = self else { return PageSize::Size2M.shift() - 12 };

@@ -98,6 +98,8 @@ counters! {
     data_hidden_cycles: "cycles" = "The part of data_stall_cycles that the core hides behind independent work.",
     ideal_stall_cycles: "cycles" = "As data_stall_cycles, in the ideal run: without walks and exits.",
     ideal_hidden_cycles: "cycles" = "The part of ideal_stall_cycles that the core hides behind independent work.",
+    frames_stall_cycles: "cycles" = "As ideal_stall_cycles, with the data in the configuration's host frames: what exceeds the ideal run's is the placement of the frames in the caches.",
+    frames_hidden_cycles: "cycles" = "The part of frames_stall_cycles that the core hides behind independent work.",
 }
 
 impl Sample {
@@ -154,9 +156,15 @@ impl Sample {
     /// Cycles of waits for data beyond the ideal run's waits, as far as the core hides neither. Less than 0 where the
     /// configuration's placement in the caches is luckier than the ideal run's.
     pub fn data_wait_cycles(&self) -> i64 {
-        let waits = |all: u64, hidden: u64| all.saturating_sub(hidden) as i64;
-        waits(self.data_stall_cycles, self.data_hidden_cycles)
-            - waits(self.ideal_stall_cycles, self.ideal_hidden_cycles)
+        exposed(self.data_stall_cycles, self.data_hidden_cycles)
+            - exposed(self.ideal_stall_cycles, self.ideal_hidden_cycles)
+    }
+
+    /// The part of [`Sample::data_wait_cycles`] that comes from where the host's frames lie in the caches: a run without walks
+    /// and exits would wait as much longer than the ideal run. Less than 0 where the host's frames are luckier. Unit: cycles.
+    pub fn frame_wait_cycles(&self) -> i64 {
+        exposed(self.frames_stall_cycles, self.frames_hidden_cycles)
+            - exposed(self.ideal_stall_cycles, self.ideal_hidden_cycles)
     }
 
     /// Cycles of walks that the core does not hide.
@@ -167,9 +175,14 @@ impl Sample {
     /// Cycles of the ideal run at `base_cpi` cycles per instruction: the instructions, and the waits for
     /// data that the core does not hide.
     pub fn ideal_cycles(&self, base_cpi: f64) -> f64 {
-        let stalls = self.ideal_stall_cycles.saturating_sub(self.ideal_hidden_cycles);
+        let stalls = exposed(self.ideal_stall_cycles, self.ideal_hidden_cycles);
         self.instructions as f64 * base_cpi + stalls as f64
     }
+}
+
+/// The part of a wait that the core does not hide.
+fn exposed(all: u64, hidden: u64) -> i64 {
+    all.saturating_sub(hidden) as i64
 }
 
 #[cfg(test)]

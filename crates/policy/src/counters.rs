@@ -39,6 +39,8 @@ impl Counters {
         "data_hidden_cycles",
         "ideal_stall_cycles",
         "ideal_hidden_cycles",
+        "frames_stall_cycles",
+        "frames_hidden_cycles",
     ]);
 
     /// The counters of these names.

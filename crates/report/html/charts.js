@@ -25,13 +25,14 @@
     const kinds = [
       { part: "page walks", field: "walk", cell: "walks", opacity: 1 },
       { part: "hypervisor", field: "vmm", cell: "hypervisor", opacity: 0.5 },
-      ...(data.has_data ? [{ part: "waits for data", field: "data", cell: "data", opacity: 0.22 }] : []),
+      ...(data.has_data ? [{ part: "waits for data", field: "data", cell: "data", opacity: 0.28 },
+        { part: "host frames", field: "frames", cell: "frames", opacity: 0.14 }] : []),
     ];
     const parts = data.bars.flatMap((b) => kinds.map(({ part, field, cell }, order) =>
       ({ config: b.config, part, order, percent: b[field], text: b.cells[cell] })));
-    // The label stands behind the bar. A bar whose waits for data are negative is longer than the overhead.
+    // The label stands behind the bar. A bar with a negative part is longer than the overhead.
     const sums = data.bars.map((b) => ({ config: b.config, long_lived: b.long_lived,
-      end: Math.max(b.overhead, b.walk + b.vmm), text: b.cells.all, later: b.cells["long-lived"] }));
+      end: Math.max(b.overhead, b.walk + b.vmm + Math.max(b.data, 0) + Math.max(b.frames, 0)), text: b.cells.all, later: b.cells["long-lived"] }));
     return {
       ...base(), height: rows,
       layer: [

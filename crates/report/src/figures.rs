@@ -52,7 +52,8 @@ figures! {
     tlb_misses_per_1000: "1" = "Misses of all TLB levels per 1000 instructions.",
     refs_per_walk: "1" = "References to page tables per walk.",
     exits_per_1000: "1" = "Exits per 1000 instructions.",
-    data_percent: "%" = "The part of the overhead in waits for data beyond the ideal run's waits. Negative where the host's placement suits the caches better than the guest's.",
+    data_percent: "%" = "The part of the overhead in waits for data beyond the ideal run's waits, frames_percent left out: walks push data out of the caches, and dependent loads wait for the second-level TLB. Negative where by chance more data stay in the caches with walks than without.",
+    frames_percent: "%" = "The part of the overhead in waits for data because the host's frames lie in other sets of the caches than the ideal run's data. Negative where they suit the caches better.",
     low_percent: "%" = "The lowest of three overheads: as stated, if the core hid nothing of any wait, and if it hid all that it can; less error_points. Without data caches: at double the assumed cycles per instruction.",
     error_points: "%" = "Half the width of the 95 % interval around the overhead, in points: from the sample of lines and the draw of host frames in data caches, and from the windows of a sampled run.",
     high_percent: "%" = "The highest of the three, and error_points more, as low_percent. Without data caches: at half the assumed cycles per instruction.",
@@ -82,6 +83,7 @@ impl Figures {
         };
         let percent = |cycles: u64, cpi_factor: f64| at(cycles as f64, cpi_factor);
         let walks = t.exposed_walk_cycles();
+        let frames = t.frame_wait_cycles() as f64;
         let error = at(error_cycles, 1.0);
         let (low, high) = match caches {
             Some(caches) => {
@@ -102,7 +104,8 @@ impl Figures {
             tlb_misses_per_1000: per_1000(t.tlb_misses(), t),
             refs_per_walk: t.refs_per_walk(),
             exits_per_1000: per_1000(t.all_exits(), t),
-            data_percent: at(t.exposed_memory_cycles() as f64 - walks as f64, 1.0),
+            data_percent: at(t.exposed_memory_cycles() as f64 - walks as f64 - frames, 1.0),
+            frames_percent: at(frames, 1.0),
             low_percent: (low - error).max(0.0),
             error_points: error,
             high_percent: high + error,
@@ -146,6 +149,7 @@ fn per_1000(n: u64, sample: &Sample) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     const CACHES: CacheFacts = CacheFacts { simulated_classes: 8, data_overlap: 4.0, walk_overlap: 2.0 };
 
@@ -159,6 +163,8 @@ mod tests {
             data_hidden_cycles: 300,
             ideal_stall_cycles: 1000,
             ideal_hidden_cycles: 300,
+            frames_stall_cycles: 1000,
+            frames_hidden_cycles: 300,
             vmm_cycles: 100,
             ..Sample::default()
         };
@@ -172,6 +178,32 @@ mod tests {
         let f = Figures::of_total(&total, 1.0, Some(&overlap), 0.0);
         assert_eq!((f.low_percent, f.high_percent), (f.overhead_percent, 56.0));
         assert_eq!(f.data_percent, 0.0);
+    }
+
+    proptest! {
+        #[test]
+        fn the_parts_sum_to_the_overhead(values in proptest::collection::vec(0u64..1 << 40, Sample::COUNTERS.len())) {
+            let total = Sample::from_values(values.try_into().unwrap());
+            let f = Figures::of_total(&total, 0.7, Some(&CACHES), 0.0);
+            let parts = f.walk_percent + f.data_percent + f.frames_percent + f.vmm_percent;
+            prop_assert!((parts - f.overhead_percent).abs() <= 1e-9 * (1.0 + f.overhead_percent), "{f:?}");
+        }
+    }
+
+    #[test]
+    fn waits_for_frames_are_no_part_of_those_for_data() {
+        let total = Sample {
+            instructions: 1000,
+            data_stall_cycles: 700,
+            data_hidden_cycles: 100,
+            frames_stall_cycles: 400,
+            frames_hidden_cycles: 50,
+            ideal_stall_cycles: 300,
+            ideal_hidden_cycles: 100,
+            ..Sample::default()
+        };
+        let f = Figures::of_total(&total, 0.8, Some(&CACHES), 0.0);
+        assert_eq!((f.overhead_percent, f.data_percent, f.frames_percent), (40.0, 25.0, 15.0));
     }
 
     #[test]

@@ -38,6 +38,7 @@ struct Bar {
     walk: f64,
     vmm: f64,
     data: f64,
+    frames: f64,
     overhead: f64,
     long_lived: f64,
     /// Misses per 1000 instructions by page size.
@@ -148,7 +149,8 @@ struct Column {
 /// The columns of the table, except for the count of exits. Waits for data have a column if data caches were simulated.
 fn columns(c: &Comparison) -> Vec<Column> {
     let column = |name, get| Column { name, get };
-    let waits = c.outcome.caches.map(|_| column("data", |f| f.data_percent));
+    let waits = [column("data", |f| f.data_percent), column("frames", |f| f.frames_percent)];
+    let waits = c.outcome.caches.map(|_| waits);
     let before = [
         column("all", |f| f.overhead_percent),
         column("walks", |f| f.walk_percent),
@@ -162,7 +164,7 @@ fn columns(c: &Comparison) -> Vec<Column> {
         column("TLB misses", |f| f.tlb_misses_per_1000),
         column("references per walk", |f| f.refs_per_walk),
     ];
-    before.into_iter().chain(waits).chain(behind).collect()
+    before.into_iter().chain(waits.into_iter().flatten()).chain(behind).collect()
 }
 
 /// The table's row of each configuration, cells as text; the count of exits comes last.
@@ -212,6 +214,7 @@ fn data(c: &Comparison) -> Charts {
                     walk: f.walk_percent,
                     vmm: f.vmm_percent,
                     data: if o.caches.is_some() { f.data_percent } else { 0.0 },
+                    frames: f.frames_percent,
                     overhead: f.overhead_percent,
                     long_lived: f.long_lived_percent,
                     cells: names.iter().copied().zip(row.cells).collect(),

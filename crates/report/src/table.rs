@@ -98,7 +98,7 @@ fn costs(c: &Comparison) -> String {
     if !c.outcome.backed {
         columns.push(("long-\nlived %", |f| f.long_lived_percent));
     }
-    columns.push(("TLB misses\n/1000 ins.", |f| f.tlb_misses_per_1000));
+    columns.push(("TLB miss\n/1000", |f| f.tlb_misses_per_1000));
     columns.push(("refs\n/walk", |f| f.refs_per_walk));
     let rows = &c.outcome.configs;
     let figures: Vec<Figures> = rows.iter().map(|r| Figures::of(&c.outcome, r)).collect();
@@ -113,18 +113,20 @@ fn costs(c: &Comparison) -> String {
     for (row, r) in cells.iter_mut().zip(rows) {
         row.push(grouped(r.total.all_exits()));
     }
-    let mut head: Vec<&str> =
-        ["\nconfiguration"].into_iter().chain(columns.iter().map(|(name, _)| *name)).collect();
+    let mut head: Vec<&str> = ["\nconfig"].into_iter().chain(columns.iter().map(|(name, _)| *name)).collect();
     head.push("exits\ncount");
     if c.outcome.caches.is_some() {
         // With the digits of the overhead.
         let max = figures.iter().map(|f| f.overhead_percent).fold(0.0, f64::max);
         let cell = |v| fixed(v, decimals(max));
-        let data = figures.iter().map(|f| f.data_percent).fold(0.0, f64::max);
-        for (row, f) in cells.iter_mut().zip(&figures) {
-            row.insert(3, fixed(f.data_percent, decimals(data)));
+        let waits: [Column; 2] = [("frames\n%", |f| f.frames_percent), ("data\n%", |f| f.data_percent)];
+        for (name, get) in waits {
+            let max = figures.iter().map(get).fold(0.0, f64::max);
+            for (row, f) in cells.iter_mut().zip(&figures) {
+                row.insert(3, fixed(get(f), decimals(max)));
+            }
+            head.insert(3, name);
         }
-        head.insert(3, "data\n%");
         for (row, f) in cells.iter_mut().zip(&figures) {
             row.insert(2, format!("{}-{}", cell(f.low_percent), cell(f.high_percent)));
         }

@@ -375,6 +375,7 @@ fn with_all_cycles(pair: &Pair) -> [Sample; 2] {
     let own = rest[0].min(rest[1]);
     Mode::BOTH.map(|mode| Sample {
         ideal_stall_cycles: own,
+        frames_stall_cycles: own,
         data_stall_cycles: rest[mode as usize],
         ..samples[mode as usize]
     })

@@ -14,7 +14,7 @@ fn words(line: &str) -> String {
 /// The two lines of column heads, and the labels of the lines that have one.
 fn form(table: &str) -> (Vec<String>, BTreeSet<String>) {
     let lines: Vec<&str> = table.lines().collect();
-    let at = lines.iter().position(|l| l.starts_with("configuration")).expect("a table of configurations");
+    let at = lines.iter().position(|l| l.starts_with("config ")).expect("a table of configurations");
     let heads = lines[at - 1..=at].iter().map(|l| words(l)).collect();
     let labelled = |l: &&&str| l.len() > 9 && l.as_bytes()[8] == b' ' && l.as_bytes()[9] != b' ';
     let label = |l: &&str| l[..8].trim().to_owned();
@@ -26,7 +26,7 @@ fn tables_of(document: &str) -> Vec<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(document);
     let text = std::fs::read_to_string(&path).unwrap();
     let blocks = text.split("\n```").collect::<Vec<_>>();
-    blocks.iter().filter(|b| b.contains("\nconfiguration ")).map(|b| (*b).to_owned()).collect()
+    blocks.iter().filter(|b| b.contains("\nconfig ")).map(|b| (*b).to_owned()).collect()
 }
 
 fn holds_for(document: &str, options: &str, tables: usize) {

@@ -6,6 +6,8 @@
 //! placements as classes, its figures are their mean, and the classes' spread has what chance does.
 
 use crate::host::{Frames, mix, order};
+use crate::profile::CacheLevel;
+use crate::{Config, Paging};
 use bifold_mmu::Hpa;
 
 /// Bits of an address that tell a place, not whose memory it is.
@@ -20,7 +22,31 @@ pub struct Draws {
     pub frames: Frames,
 }
 
+/// How the frames behind a guest lie. Configurations of one layout have their data in the same sets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// In blocks of the host's allocator, the smallest of this order.
+    Blocks(u32),
+    /// In single frames, as [`Draws::line`] places what is not behind a [`HostMemory`](crate::host::HostMemory).
+    Single,
+}
+
 impl Draws {
+    /// The layout of a configuration's frames; none if caches of these levels have the data in the same sets as the ideal run's.
+    pub(super) fn layout(&self, config: Config, levels: &[CacheLevel]) -> Option<Layout> {
+        let (layout, order) = match (config.mode, self.frames) {
+            (Paging::Native, _) | (Paging::Offset, Frames::Fresh) => return None,
+            (Paging::Offset, Frames::Aged) => (Layout::Single, 0),
+            (Paging::Nested | Paging::Shadow, frames) => {
+                let order = frames.least_order(config.host_page);
+                (Layout::Blocks(order), order)
+            }
+        };
+        // A block of as many frames as a class has sets, or of a multiple, has its lines in the same sets wherever it lies.
+        let tells = |level: &CacheLevel| (1 << order) % level.sets_per_class() != 0;
+        levels.iter().any(tells).then_some(layout)
+    }
+
     /// The line of the address in the draw of its class.
     #[inline]
     pub fn line(&self, at: Hpa) -> u64 {

@@ -32,7 +32,7 @@ impl Level {
         let sets = spec.sets();
         // With fewer than 64 sets, classes share sets, and all are simulated.
         let by_class = sets >= 64;
-        let sets_per_class = (sets / 64).max(1);
+        let sets_per_class = spec.sets_per_class();
         let columns = if by_class { classes.len() } else { sets };
         Level {
             lines: vec![EMPTY; (sets_per_class * columns) as usize * spec.ways].into(),

@@ -2,7 +2,8 @@
 //! Data caches: how long loads, stores and page walks wait for memory.
 //!
 //! Each configuration has caches of its own, through which its data and its walks go with their
-//! host-physical addresses. One more set of caches belongs to the ideal run, which has no walks.
+//! host-physical addresses. One more set of caches belongs to the ideal run, which has no walks. Where the host's frames lie
+//! in other sets than the ideal run's data, one more set sees the data alone, at those frames: [`Framed`].
 //! [`classes`] says which lines are simulated, [`hierarchy`] how a line moves, and this file what
 //! an access costs: the answering level's latency, less the first level's, which is part of the
 //! base CPI. `docs/design/model.md#data-caches` lists the rules.
@@ -17,16 +18,17 @@ mod stalls;
 mod translations;
 mod window;
 
-use crate::Sample;
 use crate::memory::Memory;
 use crate::outcome::CacheFacts;
 use crate::placement::Page;
 use crate::profile::{Memory as MemoryCosts, Profile};
+use crate::{Config, Sample};
 use bifold_mmu::{Gpa, Gva, Hpa};
 pub use classes::CacheMode;
 use classes::Classes;
 pub use error::CacheError;
 pub use frames::Draws;
+use frames::Layout;
 use hierarchy::{DataCaches, MOST_LEVELS};
 use neighbours::Neighbours;
 use stalls::{Stalls, Waits};
@@ -38,6 +40,25 @@ use window::{Chains, Limits, Now};
 struct Cached {
     caches: DataCaches,
     stalls: Stalls,
+}
+
+impl Cached {
+    fn new(profile: &Profile, limits: Limits, classes: &Classes, vcpus: usize) -> Cached {
+        Cached {
+            caches: DataCaches::new(&profile.cache, classes, vcpus),
+            stalls: Stalls::new(&profile.walk, limits, classes),
+        }
+    }
+}
+
+/// Caches of a run without walks whose data lie in host frames of one layout. It waits longer than the ideal run by what the
+/// frames' places cost every configuration of that layout.
+#[derive(Debug)]
+struct Framed {
+    layout: Layout,
+    /// A configuration with these frames.
+    config: usize,
+    cached: Cached,
 }
 
 /// The data caches of all configurations.
@@ -55,6 +76,9 @@ pub(crate) struct Caches {
     prefetch: Option<usize>,
     ideal: Cached,
     configs: Vec<Cached>,
+    framed: Vec<Framed>,
+    /// Per configuration: its frames' place in `framed`; none if its data lie in the same sets as the ideal run's.
+    framed_of: Vec<Option<usize>>,
     /// Per vCPU.
     neighbours: Vec<Neighbours>,
     translations: Vec<Translations>,
@@ -90,7 +114,7 @@ impl Caches {
         mode: CacheMode,
         draws: Draws,
         vcpus: usize,
-        configs: usize,
+        configs: &[Config],
     ) -> Option<Box<Caches>> {
         let memory = profile.memory.clone().filter(|_| mode != CacheMode::Off)?;
         let specs = &profile.cache;
@@ -100,10 +124,7 @@ impl Caches {
         let mut latency = [memory.cycles; MOST_LEVELS + 1];
         latency.iter_mut().zip(specs).for_each(|(l, s)| *l = s.cycles);
         let mut caches = Box::new(Caches {
-            ideal: Cached {
-                caches: DataCaches::new(specs, &classes, vcpus),
-                stalls: Stalls::new(&profile.walk, limits, &classes),
-            },
+            ideal: Cached::new(profile, limits, &classes, vcpus),
             profile: profile.clone(),
             draws,
             memory,
@@ -112,6 +133,8 @@ impl Caches {
             levels: specs.len(),
             prefetch,
             configs: Vec::new(),
+            framed: Vec::new(),
+            framed_of: Vec::new(),
             neighbours: vec![Neighbours::default(); vcpus],
             translations: vec![Translations::default(); vcpus],
             last: vec![[(u64::MAX, 0); 64]; vcpus],
@@ -122,21 +145,27 @@ impl Caches {
             slots: specs.iter().map(|s| s.sets().min(64)).min().unwrap_or(1) - 1,
             classes,
         });
-        (0..configs).for_each(|_| caches.add_config());
+        configs.iter().for_each(|&config| caches.add_config(config));
         Some(caches)
     }
 
     /// Adds empty caches for one more configuration.
-    pub fn add_config(&mut self) {
-        let caches = DataCaches::new(&self.profile.cache, &self.classes, self.vcpus);
-        self.configs
-            .push(Cached { caches, stalls: Stalls::new(&self.profile.walk, self.limits, &self.classes) });
+    pub fn add_config(&mut self, config: Config) {
+        let empty = || Cached::new(&self.profile, self.limits, &self.classes, self.vcpus);
+        let framed = self.draws.layout(config, &self.profile.cache).map(|layout| {
+            self.framed.iter().position(|f| f.layout == layout).unwrap_or_else(|| {
+                self.framed.push(Framed { layout, config: self.configs.len(), cached: empty() });
+                self.framed.len() - 1
+            })
+        });
+        self.configs.push(empty());
+        self.framed_of.push(framed);
     }
 
     /// Sets the counts of waits to 0. The caches keep their lines.
     pub fn reset_counts(&mut self) {
-        let Caches { ideal, configs, profile, classes, limits, .. } = self;
-        for one in std::iter::once(ideal).chain(configs) {
+        let Caches { ideal, configs, framed, profile, classes, limits, .. } = self;
+        for one in std::iter::once(ideal).chain(configs).chain(framed.iter_mut().map(|f| &mut f.cached)) {
             one.stalls = Stalls::new(&profile.walk, *limits, classes);
         }
     }
@@ -225,8 +254,8 @@ impl Caches {
         place: impl Fn(usize, Gpa) -> Hpa,
         mut from_memory: impl FnMut(usize, u64),
     ) {
-        let Caches { levels, translations, ideal, configs, latency, prefetch, classes, draws, now, .. } =
-            self;
+        let Caches { levels, translations, ideal, configs, framed, latency, prefetch, .. } = self;
+        let Caches { classes, draws, now, .. } = self;
         let weight = classes.weight(rank);
         let page = a.gva.0 >> 12;
         let Some(frames) = translations[a.vcpu].get(page, a.generation, configs.len(), translate, place)
@@ -234,21 +263,30 @@ impl Caches {
             return;
         };
         let line = |frame: u64| draws.line(Hpa(frame << 12 | a.gva.0 & 0xfff));
-        for (i, (one, &frame)) in std::iter::once(ideal).chain(configs).zip(frames).enumerate() {
+        // Whether memory answers.
+        let wait = |one: &mut Cached, frame: u64| {
             let answers = one.caches.access(a.vcpu, line(frame), rank, 0, a.write);
             let answers = prefetch.map_or(answers, |p| if near { answers.min(p) } else { answers });
             if a.at_once > 1 {
                 one.stalls.windows.answered(*now, answers == *levels);
             }
             if answers == 0 {
-                continue;
+                return false;
             }
             let alone = one.stalls.windows.data(*now, weight, a.at_once, answers == *levels);
             let waits = Waits { dependent: a.at_once == 1, alone };
             one.stalls.data(rank, weight, answers, latency[answers] - latency[0], waits);
-            if i > 0 && answers == *levels {
-                from_memory(i - 1, weight);
+            answers == *levels
+        };
+        let (&of_guest, frames) = frames.split_first().expect("the ideal run's comes first");
+        wait(ideal, of_guest);
+        for (config, (one, &frame)) in configs.iter_mut().zip(frames).enumerate() {
+            if wait(one, frame) {
+                from_memory(config, weight);
             }
+        }
+        for f in framed {
+            wait(&mut f.cached, frames[f.config]);
         }
     }
 
@@ -289,6 +327,8 @@ impl Caches {
         (s.data_stall_cycles, s.data_hidden_cycles) = stalls.data_cycles();
         let ideal = &self.ideal.stalls;
         (s.ideal_stall_cycles, s.ideal_hidden_cycles) = ideal.data_cycles();
+        let framed = self.framed_of[config].map_or(ideal, |at| &self.framed[at].cached.stalls);
+        (s.frames_stall_cycles, s.frames_hidden_cycles) = framed.data_cycles();
         let misses = |level| if level < self.levels { stalls.misses(level) } else { 0 };
         (s.l1d_cache_misses, s.l2_cache_misses, s.l3_cache_misses) = (misses(0), misses(1), misses(2));
     }
@@ -359,51 +399,4 @@ impl Memory for CachedMemory<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        /// One side passes by what [`Caches::is_settled`] says changes nothing.
-        #[test]
-        fn a_settled_access_changes_nothing(
-            exact in any::<bool>(), vcpus in 1usize..3,
-            ops in proptest::collection::vec((0u8..40, 0u64..6, 0u64..64, any::<bool>()), 1..800),
-        ) {
-            let profile = Profile::load("geometry-g", &["cache.l1d.ways=2", "cache.l1d.bytes=8192"].map(String::from)).unwrap();
-            let mode = if exact { CacheMode::Exact } else { CacheMode::Sampled };
-            let draws = Draws { seed: 1, frames: Default::default() };
-            let new = || Caches::new(&profile, mode, draws, vcpus, 2).unwrap();
-            let (mut all, mut some) = (new(), new());
-            let mut generation = 1;
-            for (op, page, line, write) in ops {
-                let vcpu = usize::from(op) % vcpus;
-                // Pages that share the prefetcher's places, too.
-                let gva = Gva((page % 3 + page / 3 * 32) << 12 | line << 6);
-                let access = Access { vcpu, gva, write, at_once: if line % 3 == 0 { 1 } else { u64::MAX }, generation };
-                let place = |config: usize, gpa: Gpa| Hpa(gpa.0 ^ (config as u64) << 13);
-                match op {
-                    0 => generation += 1,
-                    1 | 2 => {
-                        for caches in [&mut all, &mut some] {
-                            caches.walker(usize::from(op) - 1, vcpu, if write { 1 } else { u64::MAX }).touch(1, 0, || Hpa(gva.0), || Page::Machine(Gpa(gva.0)));
-                        }
-                    }
-                    _ if all.watched() >> line & 1 == 0 => {}
-                    _ => {
-                        all.access(access, || Some(Gpa(gva.0)), place, |_, _| ());
-                        if !some.is_settled(vcpu, gva, write, generation) {
-                            some.access(access, || Some(Gpa(gva.0)), place, |_, _| ());
-                        }
-                    }
-                }
-                for config in 0..2 {
-                    let [mut a, mut b] = [Sample::default(); 2];
-                    all.add_to(config, &mut a);
-                    some.add_to(config, &mut b);
-                    prop_assert_eq!(a, b);
-                }
-            }
-        }
-    }
-}
+mod tests;

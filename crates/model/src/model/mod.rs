@@ -194,7 +194,7 @@ impl Model {
             walk_mismatches: 0,
             untranslated: 0,
             charges: None,
-            caches: Caches::new(profile, options.caches, draws, vcpus, options.configs.len()),
+            caches: Caches::new(profile, options.caches, draws, vcpus, &options.configs),
             places: options.placed.as_ref().map(|p| Places::new(p, vcpus, &options.configs)),
             profile: profile.clone(),
             options,

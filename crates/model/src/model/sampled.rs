@@ -316,6 +316,8 @@ fn whole(end: &Counted, head: &Counted, measured: &Counted, factor: f64, profile
         data_hidden_cycles: rate(h.data_hidden_cycles, m.data_hidden_cycles),
         ideal_stall_cycles: rate(h.ideal_stall_cycles, m.ideal_stall_cycles),
         ideal_hidden_cycles: rate(h.ideal_hidden_cycles, m.ideal_hidden_cycles),
+        frames_stall_cycles: rate(h.frames_stall_cycles, m.frames_stall_cycles),
+        frames_hidden_cycles: rate(h.frames_hidden_cycles, m.frames_hidden_cycles),
         cold_exits: 0,
         cold_cycles: 0,
         ..total

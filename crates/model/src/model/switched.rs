@@ -93,7 +93,7 @@ impl Model {
         let tlb = Tlb::new(&self.profile.tlb_specs());
         Group::join(&mut self.groups, regime, &tlb, self.vcpus.len());
         if let Some(caches) = &mut self.caches {
-            caches.add_config();
+            caches.add_config(config);
         }
         self.switched.push(Switched {
             regime,

@@ -67,6 +67,14 @@ fn equal_to_reference(profile: &Profile, cpus: usize, words: &[u64]) -> Result<(
         prop_assert_eq!(t.data_stall_cycles, slow.stall, "{} {}", &profile.name, name);
         prop_assert_eq!(t.walk_cycles, slow.walk_cycles, "{} {}", &profile.name, name);
         prop_assert_eq!(t.ideal_stall_cycles, ideal.stall, "{} {}", &profile.name, name);
+        let framed = slowly(c.config, false);
+        prop_assert_eq!(t.frames_stall_cycles, framed.stall, "{} {}", &profile.name, name);
+        // Frames do not depend on the mode.
+        for other in all.configs.iter().filter(|o| o.config.host_page == c.config.host_page) {
+            if other.config.mode == Paging::Shadow && c.config.mode == Paging::Nested {
+                prop_assert_eq!(other.total.frames_stall_cycles, framed.stall, "{}", &profile.name);
+            }
+        }
     }
     Ok(())
 }

@@ -331,7 +331,12 @@ impl Reading<'_> {
                     None => {}
                 }
             }
-            let sample = Sample::from_values(values);
+            let mut sample = Sample::from_values(values);
+            // In documents from before these counters, what the frames cost is in the part of the data.
+            if unknown.contains(&"frames_stall_cycles") {
+                sample.frames_stall_cycles = sample.ideal_stall_cycles;
+                sample.frames_hidden_cycles = sample.ideal_hidden_cycles;
+            }
             if totals.first().is_some_and(|first| first.sample.instructions != sample.instructions) {
                 return self.bad(field(), "has other instructions than the first configuration");
             }

@@ -7,13 +7,14 @@ use bifold_model::{CacheFacts, Config, Paging};
 use bifold_report::{Comparison, PageTable};
 use serde_json::Value;
 
-/// The comparison with data caches, some of whose figures differ from the sums of their rounded parts.
-fn with_caches() -> Comparison {
+/// The comparison with data caches and waits for host frames, some of whose figures differ from the sums of their rounded parts.
+pub fn with_caches() -> Comparison {
     let mut c = comparison();
     c.outcome.caches = Some(CacheFacts { simulated_classes: 8, data_overlap: 4.0, walk_overlap: 2.0 });
     for (i, o) in c.outcome.configs.iter_mut().enumerate() {
         o.total.data_stall_cycles = 40_000_000;
         o.total.ideal_stall_cycles = if i == 0 { 41_000_000 } else { 33_333_333 };
+        o.total.frames_stall_cycles = if i == 0 { 41_000_000 } else { 35_000_001 };
     }
     c
 }
@@ -49,12 +50,13 @@ fn charts_and_the_table_of_a_page_show_the_same_numbers() {
             for (name, cell) in names.iter().zip(row) {
                 assert_eq!(bar["cells"][name], **cell, "{name} of {}", bar["config"]);
             }
-            let parts: f64 = ["walk", "vmm", "data"].map(|part| bar[part].as_f64().unwrap()).iter().sum();
+            let parts: f64 =
+                ["walk", "vmm", "data", "frames"].map(|part| bar[part].as_f64().unwrap()).iter().sum();
             let all = bar["overhead"].as_f64().unwrap();
             assert!((parts - all).abs() < 1e-9, "the parts of {} make {parts}, not {all}", bar["config"]);
         }
         let has_data = c.outcome.caches.is_some();
-        assert_eq!(names.contains(&"data".to_string()), has_data);
+        assert!(["data", "frames"].iter().all(|name| names.contains(&name.to_string()) == has_data));
         assert_eq!(data["has_data"], has_data);
     }
 }
@@ -72,7 +74,8 @@ fn a_page_explains_the_columns_that_it_has() {
     );
     assert!(!plain.contains("columns for half and double the CPI"));
     let cached = prose(&with_caches());
-    assert!(cached.contains("“data”, the change in waits for data") && !cached.contains("assumed CPI"));
+    let columns = ["“Data” is what the program waits", "“Frames” is what it waits longer because"];
+    assert!(columns.iter().all(|words| cached.contains(words)) && !cached.contains("assumed CPI"));
     for words in ["<i>shadow</i> paging", "<i>4k</i> is 4 KB, <i>2m</i> is 2 MB."] {
         assert!(plain.contains(words), "{words}");
     }

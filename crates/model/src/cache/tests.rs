@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Data caches of all configurations, access by access.
+
+use super::*;
+use crate::Paging;
+use crate::host::{Frames, HostMemory};
+use proptest::prelude::*;
+
+proptest! {
+    /// One side passes by what [`Caches::is_settled`] says changes nothing.
+    #[test]
+    fn a_settled_access_changes_nothing(
+        exact in any::<bool>(), vcpus in 1usize..3,
+        ops in proptest::collection::vec((0u8..40, 0u64..6, 0u64..64, any::<bool>()), 1..800),
+    ) {
+        let profile = Profile::load("geometry-g", &["cache.l1d.ways=2", "cache.l1d.bytes=8192"].map(String::from)).unwrap();
+        let mode = if exact { CacheMode::Exact } else { CacheMode::Sampled };
+        let draws = Draws { seed: 1, frames: Default::default() };
+        let new = || Caches::new(&profile, mode, draws, vcpus, &Config::ALL[1..3]).unwrap();
+        let (mut all, mut some) = (new(), new());
+        let mut generation = 1;
+        for (op, page, line, write) in ops {
+            let vcpu = usize::from(op) % vcpus;
+            // Pages that share the prefetcher's places, too.
+            let gva = Gva((page % 3 + page / 3 * 32) << 12 | line << 6);
+            let at_once = |dependent| if dependent { 1 } else { u64::MAX };
+            let access = Access { vcpu, gva, write, at_once: at_once(line % 3 == 0), generation };
+            let place = |config: usize, gpa: Gpa| Hpa(gpa.0 ^ (config as u64) << 13);
+            match op {
+                0 => generation += 1,
+                1 | 2 => {
+                    for caches in [&mut all, &mut some] {
+                        caches.walker(usize::from(op) - 1, vcpu, at_once(write)).touch(1, 0, || Hpa(gva.0), || Page::Machine(Gpa(gva.0)));
+                    }
+                }
+                _ if all.watched() >> line & 1 == 0 => {}
+                _ => {
+                    all.access(access, || Some(Gpa(gva.0)), place, |_, _| ());
+                    if !some.is_settled(vcpu, gva, write, generation) {
+                        some.access(access, || Some(Gpa(gva.0)), place, |_, _| ());
+                    }
+                }
+            }
+            for config in 0..2 {
+                let [mut a, mut b] = [Sample::default(); 2];
+                all.add_to(config, &mut a);
+                some.add_to(config, &mut b);
+                prop_assert_eq!(a, b);
+            }
+        }
+    }
+}
+
+const NAMES: [&str; 5] = ["native", "nested-4k", "nested-2m", "shadow-4k", "shadow-2m"];
+
+fn caches(profile: &Profile, frames: Frames) -> Box<Caches> {
+    let configs = NAMES.map(|name| Config::from_name(name).unwrap());
+    Caches::new(profile, CacheMode::Exact, Draws { seed: 1, frames }, 1, &configs).unwrap()
+}
+
+/// Ten rounds over the same line of so many pages, and every `walk_every` accesses a walk of each configuration, to other lines.
+fn rounds(profile: &Profile, frames: Frames, pages: u64, walk_every: Option<u64>) -> [Sample; 5] {
+    let mut caches = caches(profile, frames);
+    let hosts = NAMES.map(|name| {
+        let config = Config::from_name(name).unwrap();
+        let host = HostMemory::new(config.host_page, 1 << 18, frames, 1);
+        (config.mode != Paging::Native).then_some(host)
+    });
+    let place = |config: usize, gpa: Gpa| hosts[config].as_ref().map_or(Hpa(gpa.0), |host| host.hpa(gpa));
+    for access in 0..10 * pages {
+        caches.at(access);
+        let gva = Gva(access % pages << 12 | 5 << 6);
+        // Dependent, so that nothing is hidden.
+        let a = Access { vcpu: 0, gva, write: false, at_once: 1, generation: 1 };
+        caches.access(a, || Some(Gpa(gva.0)), place, |_, _| ());
+        if walk_every.is_some_and(|every| access % every == 0) {
+            let at = || Hpa((1 << 20 | access) << 12 | 5 << 6);
+            let page = || Page::Machine(Gpa(0));
+            (0..NAMES.len()).for_each(|c| _ = caches.walker(c, 0, 1).touch(1, 0, at, page));
+        }
+    }
+    std::array::from_fn(|config| {
+        let mut s = Sample::default();
+        caches.add_to(config, &mut s);
+        s
+    })
+}
+
+/// As many pages as the second level of geometry-g has ways for the lines of one place in a page.
+const FITTING: u64 = 256;
+
+#[test]
+fn without_walks_all_waits_beyond_the_ideal_runs_are_those_for_frames() {
+    let profile = Profile::load("geometry-g", &["memory.prefetch_level=0".into()]).unwrap();
+    let samples = rounds(&profile, Frames::Aged, FITTING, None);
+    let waits = samples.map(|s| (s.data_wait_cycles(), s.frame_wait_cycles()));
+    // In the ideal run the pages follow each other, and each line stays. Single frames share sets by chance.
+    let l2 = profile.cache[1].cycles - profile.cache[0].cycles;
+    let first = profile.memory.as_ref().unwrap().cycles - profile.cache[0].cycles;
+    assert_eq!(samples[0].ideal_stall_cycles, FITTING * (first + 9 * l2));
+    assert_eq!([waits[0], waits[2], waits[4]], [(0, 0); 3]);
+    assert!(waits[1].1 > 0 && waits[1].0 == waits[1].1, "{waits:?}");
+    assert_eq!(waits[3], waits[1]);
+    // A fresh host's frames lie as 2 MB pages do.
+    let fresh = rounds(&profile, Frames::Fresh, FITTING, None);
+    assert!(fresh.iter().all(|s| s.data_wait_cycles() == 0 && s.frame_wait_cycles() == 0));
+}
+
+#[test]
+fn walks_push_data_out_and_leave_the_waits_for_frames_as_they_are() {
+    let profile = Profile::load("geometry-g", &["memory.prefetch_level=0".into()]).unwrap();
+    let [without, with] = [None, Some(4)].map(|every| rounds(&profile, Frames::Aged, FITTING, every));
+    for ((name, without), with) in NAMES.iter().zip(without).zip(with) {
+        assert_eq!(with.frame_wait_cycles(), without.frame_wait_cycles(), "{name}");
+        assert!(with.data_wait_cycles() > with.frame_wait_cycles(), "{name}");
+    }
+}
+
+/// 2 MB pages lie elsewhere in a level whose sets for the lines of one place in a page are not 512 or a divisor of that.
+#[test]
+fn frames_have_caches_of_their_own_where_a_level_tells_their_blocks_apart() {
+    let sets = |name: &str, frames: Frames| caches(&Profile::load(name, &[]).unwrap(), frames).framed_of;
+    let (small, large) = (Some(0), Some(1));
+    assert_eq!(sets("zen4", Frames::Aged), [None, small, None, small, None]);
+    assert_eq!(sets("zen4", Frames::Fresh), [None; 5]);
+    for name in ["sapphire-rapids", "epyc-zen5-guest", "xeon-x5670"] {
+        assert_eq!(sets(name, Frames::Aged), [None, small, large, small, large], "{name}");
+        assert_eq!(sets(name, Frames::Fresh), [None, small, small, small, small], "{name}");
+    }
+    // Six blocks of 2 MB fill the third level of 192 sets in 16 ways if they follow each other.
+    let profile = Profile::load("xeon-x5670", &["memory.prefetch_level=0".into()]).unwrap();
+    let samples = rounds(&profile, Frames::Aged, 6 * 512, None);
+    assert!(samples.iter().all(|s| s.data_wait_cycles() == s.frame_wait_cycles()));
+    let large = samples[2].frame_wait_cycles();
+    assert!(0 < large && large < samples[1].frame_wait_cycles());
+    assert_eq!(samples[4].frame_wait_cycles(), large);
+}
