@@ -69,7 +69,7 @@ fn rounds(profile: &Profile, frames: Frames, pages: u64, walk_every: Option<u64>
     let place = |config: usize, gpa: Gpa| hosts[config].as_ref().map_or(Hpa(gpa.0), |host| host.hpa(gpa));
     for access in 0..10 * pages {
         caches.at(access);
-        let gva = Gva(access % pages << 12 | 5 << 6);
+        let gva = Gva((access % pages) << 12 | 5 << 6);
         // Dependent, so that nothing is hidden.
         let a = Access { vcpu: 0, gva, write: false, at_once: 1, generation: 1 };
         caches.access(a, || Some(Gpa(gva.0)), place, |_, _| ());
