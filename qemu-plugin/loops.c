@@ -242,8 +242,9 @@ const uint64_t *heads_of(uint64_t start, uint64_t end, const struct flow *flows,
     struct code **chain = chain_of(start), *c;
     const struct flow *last = &flows[n - 1];
 
+    /* QEMU also translates the beginning of a block alone, where its budget of instructions ends within. */
     for (c = *chain; c; c = c->next)
-        if (c->start == start && c->n == n && !memcmp(c->flows, flows, n * sizeof *flows))
+        if (c->start == start && c->n >= n && !memcmp(c->flows, flows, n * sizeof *flows))
             return c->heads;
     c = calloc(1, sizeof *c + n * sizeof c->heads[0]);
     if (!c || !(c->flows = malloc(n * sizeof *flows)))

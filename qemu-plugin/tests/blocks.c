@@ -30,6 +30,8 @@ int main(void)
             end = address + length;
         } else if (line[0] != '-') {
             const uint64_t *h = heads_of(start, end, flows + first, n - first);
+            if (n - first > 1 && heads_of(start, end, flows + first, n - first - 1) != h)
+                return 1; /* a part of a block has the block's heads */
             for (size_t i = first; i < n; i++)
                 heads[i] = h + (i - first);
             first = n;
