@@ -33,6 +33,8 @@
     // The label stands behind the bar. A bar with a negative part is longer than the overhead.
     const sums = data.bars.map((b) => ({ config: b.config, long_lived: b.long_lived,
       end: Math.max(b.overhead, b.walk + b.vmm + Math.max(b.data, 0) + Math.max(b.frames, 0)), text: b.cells.all, later: b.cells["long-lived"] }));
+    // Room for the label behind the longest bar.
+    const most = Math.max(...sums.map((s) => Math.max(s.end, s.long_lived))) * (bifold.narrow() ? 1.3 : 1.1);
     return {
       ...base(), height: rows,
       layer: [
@@ -42,7 +44,7 @@
           encoding: {
             y: configY,
             x: { field: "percent", type: "quantitative", stack: "zero", title: "overhead, % of the ideal run",
-              axis: { tickCount: 6 } },
+              scale: { domainMax: most }, axis: { tickCount: bifold.narrow() ? 4 : 6 } },
             color: { field: "config", type: "nominal", scale: configColour(data.configs), legend: null },
             opacity: { field: "part", type: "ordinal", title: null, sort: kinds.map((k) => k.part),
               scale: { domain: kinds.map((k) => k.part), range: kinds.map((k) => k.opacity) },
