@@ -228,15 +228,16 @@ mod tests {
             }
             at += n;
         }
-        let mut nested = Nested::new(HostMemory::new(size, 4096, Default::default(), 1));
+        let mut host = HostMemory::new(size, 4096, Default::default(), 1);
+        let mut nested = Nested::new(&host);
         let mut caches = WalkCache::new(Tag::Virtual, &[], None);
         loop {
             let mut refs = Refs::default();
             let mut to = References { memory: &mut Uncached, refs: &mut refs };
             let read = |at| guest.read(Gpa(at));
-            match nested.walk_2d(&mut caches, &FORMAT, Gpa(root << 12), Gva(VA), true, &mut to, read) {
+            match nested.walk_2d(&mut caches, &FORMAT, Gpa(root << 12), Gva(VA), true, &mut to, &host, read) {
                 Ok(_) => return refs.by_step(),
-                Err(v @ Violation { .. }) => drop(nested.resolve(v, 0)),
+                Err(v @ Violation { .. }) => drop(nested.resolve(&mut host, v, 0)),
             };
         }
     }
