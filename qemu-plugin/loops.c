@@ -15,7 +15,7 @@
  * A block's loads are decided by the first loop that it lies in, which is the innermost, since
  * inner loops run first; a larger loop with the same lowest address (a loop found piece by piece) decides anew.
  *
- * A chain may begin anew each time that its loop is entered: each probe of a hash table follows a list of its own. A core
+ * A chain may restart each time that its loop is entered: each probe of a hash table follows a list of its own. A core
  * overlaps such chains with each other. Where a larger loop enters the chain's loop with pointers that are
  * no part of a chain, the last load before says so (BF_KIND_LOAD_BEFORE_CHAIN). Without such a load it is not seen.
  *
@@ -150,7 +150,7 @@ static uint16_t carriers(const struct region *r, int j)
     return regs[j] & chained(r->blocks[j]->in);
 }
 
-/* Looks for the inner loops whose chains begin anew. */
+/* Looks for the inner loops whose chains restart. */
 static void find_chains(struct region *r, const depths *in, uint64_t lowest)
 {
     for (int i = 0; i < r->n; i++) {

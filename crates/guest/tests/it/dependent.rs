@@ -12,7 +12,7 @@ use crate::replay::assert_sound;
 use crate::support::{compile, qemu_missing, run, spec};
 
 /// Programs, one instruction a line; `\n\n` begins another block, and `0` is the label of the first. `!` marks the
-/// loads that must be found dependent, `^` those before a chain that begins anew.
+/// loads that must be found dependent, `^` those before a chain that restarts.
 const PROGRAMS: &[&str] = &[
     // A chase, and the same with the pointer moved about and advanced.
     "! mov (%rax),%rax\n dec %rcx\n jnz 0b",
@@ -37,7 +37,7 @@ const PROGRAMS: &[&str] = &[
     " mov (%rdi,%rcx,8),%rax\n ucomisd %xmm1,%xmm0\n cmova %rax,%rbx\n inc %rcx\n jnz 0b",
     // Not through the stack pointer, whose place in the flow is the flags'.
     " cmp (%rsp,%rcx,8),%rdx\n mov %rsp,%rax\n mov 8(%rax,%rcx,8),%rbx\n inc %rcx\n jnz 0b",
-    // A list that goes on where the last search ended does not begin anew; one behind a block without loads does.
+    // A list that goes on where the last search ended does not restart; one behind a block without loads does.
     " mov (%rsi,%rcx,8),%rdx\n\n5:! cmp (%rax),%rdx\n! mov 8(%rax),%rax\n jnz 5b\n\n inc %rcx\n jnz 0b",
     "^ mov (%rsi,%rcx,8),%rax\n test %rax,%rax\n jz 6f\n\n mov %rax,%rdx\n shr %rdx\n\n5:! mov 8(%rax),%rax\n test %rax,%rax\n jnz 5b\n\n6: inc %rcx\n jnz 0b",
     // The same with an address that the loop makes anew from what it carries: a binary search for each key.

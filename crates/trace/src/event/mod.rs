@@ -80,7 +80,7 @@ pub enum Event<'a> {
     /// own address was loaded. Otherwise the same as [`Event::Load`]. A core cannot overlap such a load
     /// with the loads before it. The capture finds these by `qemu-plugin/loops.c`.
     LoadDependent(u64),
-    /// Data read at a GVA, independent as [`Event::Load`] is, behind which a chain of dependent loads begins anew: a core overlaps
+    /// Data read at a GVA, independent as [`Event::Load`] is, behind which a chain of dependent loads restarts: a core overlaps
     /// that chain with those before, as far as it looks ahead.
     LoadBeforeChain(u64),
     /// Data written at a GVA by an instruction that KVM classes as one that
