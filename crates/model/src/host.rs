@@ -99,7 +99,7 @@ pub struct HostMemory {
     first: Option<Vec<u8>>,
     /// Grows with each page that the host backs.
     epoch: u64,
-    /// Guest frames that the host has unmapped since [`HostMemory::take_unmapped`]. None if nobody asks.
+    /// Guest frames that the host has unmapped since [`HostMemory::take_unmapped`]; `None` while no tables are kept.
     unmapped: Option<Vec<Range<u64>>>,
 }
 

@@ -40,7 +40,7 @@ const PROGRAMS: &[&str] = &[
     // A list that goes on where the last search ended does not restart; one behind a block without loads does.
     " mov (%rsi,%rcx,8),%rdx\n\n5:! cmp (%rax),%rdx\n! mov 8(%rax),%rax\n jnz 5b\n\n inc %rcx\n jnz 0b",
     "^ mov (%rsi,%rcx,8),%rax\n test %rax,%rax\n jz 6f\n\n mov %rax,%rdx\n shr %rdx\n\n5:! mov 8(%rax),%rax\n test %rax,%rax\n jnz 5b\n\n6: inc %rcx\n jnz 0b",
-    // The same with an address that the loop makes anew from what it carries: a binary search for each key.
+    // The same where each iteration computes the address from what the loop carries: a binary search for each key.
     "^ mov (%rsi,%rcx,8),%rdx\n xor %ebx,%ebx\n\n5: lea (%rax,%rbx),%r9\n! cmp (%rdi,%r9,8),%rdx\n cmovae %r9,%rbx\n shr %rax\n jnz 5b\n\n inc %rcx\n jnz 0b",
     // Zeroing, constants and instructions without inputs end a chain; so does a slot of the stack.
     "! mov (%rax),%rdx\n! mov (%rdx),%rax\n xor %edx,%edx\n mov (%rdx),%r8\n mov (%r8),%r9\n jnz 0b",

@@ -19,7 +19,7 @@ pub(super) const SHARE: u32 = 16;
 const RECENT: u64 = 1 << 20;
 /// The density of misses is that of the last so many.
 const LAST: usize = 8;
-/// As many chains are told apart, which is more than a core has misses under way.
+/// The last so many chains count, more than a core has misses under way.
 const CHAINS: usize = 16;
 /// A new answer moves the share of walks whose data come from memory by 1/64 of the difference.
 const MEAN_SHIFT: u32 = 6;

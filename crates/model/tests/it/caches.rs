@@ -131,6 +131,38 @@ proptest! {
     }
 }
 
+/// Lists of three dependent loads behind a first one, whose pages and table entries lie in lines of their own; ten instructions for
+/// each load.
+#[test]
+fn lists_overlap_where_the_stream_says_that_each_begins_a_chain() {
+    let exposed = |first: fn(u64) -> Event<'static>| {
+        let mut s = Stream::new();
+        let root = s.table(4);
+        (0..2000).for_each(|page| _ = s.map(root, page << 15, 1, (0x2000 + page) << 12 | WRITE));
+        let list = |n: u64| {
+            let at = |i: u64| (4 * n + i) << 15 | (n % 64) << 6;
+            [
+                first(at(0)),
+                Event::LoadDependent(at(1)),
+                Event::LoadDependent(at(2)),
+                Event::LoadDependent(at(3)),
+                Event::Insns(40),
+            ]
+        };
+        let events: Vec<_> = (0..500).flat_map(list).collect();
+        let s = s.start(root).and(&events);
+        let profile = Profile::load("zen4", &["cpu.reorder_window=320".into()]).unwrap();
+        let t = run(&profile, CacheMode::Exact, &[NATIVE], 1, &s.words).configs[0].total;
+        let share = |all: u64, hidden: u64| (all - hidden) as f64 / all as f64;
+        (share(t.data_stall_cycles, t.data_hidden_cycles), share(t.walk_cycles, t.walk_hidden_cycles))
+    };
+    // One chain: three of four loads wait in full. Eight lists lie in a window of 320 instructions.
+    let (data, walks) = exposed(Event::Load);
+    assert!(data > 0.75 && walks > 0.75, "{data} {walks}");
+    let (data, walks) = exposed(Event::LoadBeforeChain);
+    assert!((0.1..0.2).contains(&data) && (0.1..0.2).contains(&walks), "{data} {walks}");
+}
+
 /// Ten rounds over 200 pages, which the second-level TLB holds and the first, of 96 entries, does not.
 #[test]
 fn a_dependent_load_waits_for_the_second_level_tlb() {
