@@ -70,7 +70,7 @@ pub enum Flush {
     #[default]
     None,
     /// One vCPU's TLB, global entries included (`KVM_REQ_TLB_FLUSH_CURRENT`, `_GUEST`).
-    Vcpu(usize),
+    Vcpu(u8),
     /// Every vCPU's TLB (`kvm_flush_remote_tlbs`).
     All,
 }

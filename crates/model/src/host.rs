@@ -9,7 +9,7 @@
 //! `do_anonymous_page`, and KVM's `hva_to_pfn`, which maps a read fault writable only if the page
 //! already is writable). Host pages of 2 MB come from hugetlbfs, which has no zero page.
 
-use crate::placement::Page;
+use crate::page::Page;
 use bifold_mmu::{Gpa, Hpa, PageSize};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;

@@ -37,6 +37,7 @@ pub mod memory;
 mod model;
 pub mod nested;
 mod outcome;
+pub mod page;
 pub mod paging;
 mod pcid;
 pub mod placement;

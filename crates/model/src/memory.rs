@@ -5,7 +5,7 @@
 //! and its host-physical address. A [`Memory`] says which level of the machine's memory answers:
 //! [`crate::cache`] has one with data caches, and [`Uncached`] knows none.
 
-use crate::placement::Page;
+use crate::page::Page;
 use bifold_mmu::Hpa;
 
 /// What can answer a reference: 0 where that is not known (no data caches, or a line outside the

@@ -12,7 +12,7 @@ use crate::ages::{Ages, Reuse};
 use crate::guest::GuestTables;
 use crate::host::{Backing, HostMemory};
 use crate::memory::{Memory, References};
-use crate::placement::{Made, Makers, Page};
+use crate::page::{Made, Makers, Page};
 use bifold_mmu::format::X86_64_4_LEVEL as HOST;
 use bifold_mmu::{Dimension, Format, Gpa, Gva, Hpa, PageSize, Start, Step, Tag, Walk, WalkCache, walk};
 use std::ops::Range;

@@ -12,8 +12,8 @@ use crate::exit_log::{Access, ExitLog};
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
 use crate::memory::Memory;
+use crate::page::{Made, Page};
 use crate::paging::{Cr4Write, PagingMode, Setup, Tables, Vm, Walker, each_mode};
-use crate::placement::{Made, Page};
 use crate::profile::ExitCosts;
 use crate::{Config, Paging, Profile, Sample};
 use bifold_mmu::{Entry, Gpa, Gva, Hpa, WalkCache};
@@ -32,16 +32,10 @@ pub struct Regime {
     /// TLB entries survive exits.
     tagged: bool,
     exits_seen: u64,
-    /// The TLB entry that the current access is to file.
-    pub filled: Option<Entry>,
-    /// The flush that the current access or event asked for.
-    pub flush: Flush,
     /// What each vCPU has in CR3, from its first load on.
     loaded: Vec<Option<u64>>,
     /// Tables of another mode, kept while the VM is in this one.
     kept: Option<Tables>,
-    /// A switch has just been made, and its flushes are still to come.
-    pub switched: bool,
 }
 
 impl Regime {
@@ -57,11 +51,8 @@ impl Regime {
             counts: Counts::default(),
             tagged: profile.cpu.tlb_tagged,
             exits_seen: 0,
-            filled: None,
-            flush: Flush::None,
             loaded: vec![None; setup.vcpus],
             kept: None,
-            switched: false,
         }
     }
 
@@ -113,7 +104,7 @@ impl Regime {
         }
         let exits = self.counts.now.all_exits();
         let exited = std::mem::replace(&mut self.exits_seen, exits) != exits;
-        if asked == Flush::None && exited { Flush::Vcpu(vcpu) } else { asked }
+        if asked == Flush::None && exited { Flush::Vcpu(vcpu as u8) } else { asked }
     }
 
     /// Sets the counts to 0. Tables and caches stay, and exits that were logged and not taken are dropped.
@@ -227,7 +218,6 @@ impl Regime {
         self.host.note_unmapped(self.kept.is_some());
         self.config.mode = to;
         self.counts.now.mode_switches += 1;
-        self.switched = true;
     }
 }
 

@@ -18,9 +18,7 @@ mod stalls;
 mod translations;
 mod window;
 
-use crate::memory::Memory;
 use crate::outcome::CacheFacts;
-use crate::placement::Page;
 use crate::profile::{Memory as MemoryCosts, Profile};
 use crate::{Config, Sample};
 use bifold_mmu::{Gpa, Gva, Hpa};
@@ -379,10 +377,10 @@ pub(crate) struct CachedMemory<'a> {
     waits: Waits,
 }
 
-impl Memory for CachedMemory<'_> {
+impl CachedMemory<'_> {
+    /// A walk reads the entry at `place`: see [`Memory::touch`](crate::memory::Memory::touch).
     #[inline]
-    fn touch(&mut self, guest: u8, host: u8, at: impl FnOnce() -> Hpa, _: impl FnOnce() -> Page) -> usize {
-        let place = at();
+    pub fn touch(&mut self, guest: u8, host: u8, place: Hpa) -> usize {
         let at = place.0;
         let step = (usize::from(guest), usize::from(host));
         let Some(rank) = self.classes.rank(at) else {

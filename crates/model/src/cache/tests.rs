@@ -30,7 +30,7 @@ proptest! {
                 0 => generation += 1,
                 1 | 2 => {
                     for caches in [&mut all, &mut some] {
-                        caches.walker(usize::from(op) - 1, vcpu, at_once(write)).touch(1, 0, || Hpa(gva.0), || Page::Machine(Gpa(gva.0)));
+                        caches.walker(usize::from(op) - 1, vcpu, at_once(write)).touch(1, 0, Hpa(gva.0));
                     }
                 }
                 _ if all.watched() >> line & 1 == 0 => {}
@@ -74,9 +74,8 @@ fn rounds(profile: &Profile, frames: Frames, pages: u64, walk_every: Option<u64>
         let a = Access { vcpu: 0, gva, write: false, at_once: 1, generation: 1 };
         caches.access(a, || Some(Gpa(gva.0)), place, |_, _| ());
         if walk_every.is_some_and(|every| access % every == 0) {
-            let at = || Hpa((1 << 20 | access) << 12 | 5 << 6);
-            let page = || Page::Machine(Gpa(0));
-            (0..NAMES.len()).for_each(|c| _ = caches.walker(c, 0, 1).touch(1, 0, at, page));
+            let at = Hpa((1 << 20 | access) << 12 | 5 << 6);
+            (0..NAMES.len()).for_each(|c| _ = caches.walker(c, 0, 1).touch(1, 0, at));
         }
     }
     std::array::from_fn(|config| {

@@ -18,7 +18,7 @@ impl Model {
         match event {
             Event::Insns(n) => {
                 self.common.instructions += n;
-                if let Some(caches) = &mut self.caches {
+                if let Some(caches) = &mut self.observers.caches {
                     caches.ran(n, self.common.accesses);
                 }
                 for log in self.regimes.iter_mut().filter_map(|r| r.counts.log.as_mut()) {
@@ -101,7 +101,7 @@ impl Model {
             };
             let running = &mut self.vcpus[vcpu].running;
             let place = Place { vcpu, code: running.code, data, size: None };
-            charges.charge(&self.regimes, self.caches.as_deref(), place, true, running);
+            charges.charge(&self.regimes, self.observers.caches.as_deref(), place, true, running);
             // Only now: the exit that delivers the fault is charged to the code that faulted.
             if let Event::Fault { gva, error } = event {
                 running.fault(Gva(gva), error);
@@ -186,28 +186,16 @@ impl Model {
         self.common.guest_page_faults += 1;
         self.note_fault(vcpu, gva);
         for (i, regime) in self.regimes.iter_mut().enumerate() {
-            let guest = &self.guest;
-            let places = self.places.as_deref_mut();
-            // The core waits for the fault, and so for its walk.
-            match (&mut self.caches, places) {
-                (None, None) => regime.guest_fault(vcpu, gva, error, root, guest, &mut Uncached),
-                (Some(caches), None) => {
-                    regime.guest_fault(vcpu, gva, error, root, guest, &mut caches.walker(i, vcpu, 1));
-                }
-                (None, Some(places)) => {
-                    let memory = &mut places.walker(i, vcpu, true, Uncached);
-                    regime.guest_fault(vcpu, gva, error, root, guest, memory);
-                }
-                (Some(caches), Some(places)) => {
-                    let memory = &mut places.walker(i, vcpu, true, caches.walker(i, vcpu, 1));
-                    regime.guest_fault(vcpu, gva, error, root, guest, memory);
-                }
+            if self.observers.any() {
+                // The core waits for the fault, and so for its walk.
+                let memory = &mut self.observers.memory(i, vcpu, 1);
+                regime.guest_fault(vcpu, gva, error, root, &self.guest, memory);
+            } else {
+                regime.guest_fault(vcpu, gva, error, root, &self.guest, &mut Uncached);
             }
         }
         // Its walk may have had tables backed.
-        if let Some(places) = &mut self.places {
-            places.forget();
-        }
+        self.observers.backed();
         self.flush_asked();
         for group in &mut self.groups {
             // A page fault drops the entries of its address (Intel SDM vol. 3A 4.10.4.1).

@@ -13,8 +13,6 @@ pub(super) struct Group {
     pub members: Vec<usize>,
     /// Per vCPU.
     pub tlbs: Vec<Tlb>,
-    /// The current access is still to be filed.
-    pub pending: bool,
 }
 
 impl Group {
@@ -29,7 +27,7 @@ impl Group {
     pub fn join(groups: &mut Vec<Group>, regime: usize, tlb: &Tlb, vcpus: usize) {
         match groups.last_mut() {
             Some(group) if group.members.len() < SHARERS => group.members.push(regime),
-            _ => groups.push(Group { members: vec![regime], tlbs: vec![tlb.clone(); vcpus], pending: false }),
+            _ => groups.push(Group { members: vec![regime], tlbs: vec![tlb.clone(); vcpus] }),
         }
     }
 }
@@ -60,7 +58,7 @@ pub(super) fn join_equal(groups: &mut Vec<Group>) {
 /// Splits each group into those of its members that agree in `class`.
 pub(super) fn split_by<T: PartialEq>(groups: Vec<Group>, class: impl Fn(usize) -> T) -> Vec<Group> {
     let mut out: Vec<Group> = Vec::new();
-    for mut group in groups {
+    for group in groups {
         // Members that agree, and the bits of their places.
         let mut parts: Vec<(Vec<usize>, u8)> = Vec::new();
         for (place, &r) in group.members.iter().enumerate() {
@@ -73,14 +71,13 @@ pub(super) fn split_by<T: PartialEq>(groups: Vec<Group>, class: impl Fn(usize) -
             }
         }
         if parts.len() == 1 {
-            group.pending = false;
             out.push(group);
             continue;
         }
         for (members, places) in parts {
             let mut tlbs = group.tlbs.clone();
             tlbs.iter_mut().for_each(|tlb| tlb.keep_sharers(places));
-            out.push(Group { members, tlbs, pending: false });
+            out.push(Group { members, tlbs });
         }
     }
     out

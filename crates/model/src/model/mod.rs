@@ -8,7 +8,8 @@
 mod access;
 mod events;
 mod groups;
-mod placed;
+mod miss;
+mod observe;
 mod region;
 mod sampled;
 mod switched;
@@ -27,6 +28,7 @@ use crate::{Config, Exit, Outcome, Profile, Sample};
 use bifold_mmu::format::X86_64_4_LEVEL;
 use bifold_mmu::{Filter, Gpa, Side, Tlb};
 use groups::Group;
+use observe::Observers;
 use sampled::Sampled;
 use switched::Switched;
 use xxhash_rust::xxh3::Xxh3;
@@ -138,10 +140,7 @@ pub struct Model {
     untranslated: u64,
     /// Costs one by one, if they are wanted.
     charges: Option<Box<Charges>>,
-    /// Data caches, if they are simulated.
-    caches: Option<Box<Caches>>,
-    /// Local and remote references, if they are counted.
-    places: Option<Box<Places>>,
+    observers: Observers,
 }
 
 impl Model {
@@ -194,8 +193,10 @@ impl Model {
             walk_mismatches: 0,
             untranslated: 0,
             charges: None,
-            caches: Caches::new(profile, options.caches, draws, vcpus, &options.configs),
-            places: options.placed.as_ref().map(|p| Places::new(p, vcpus, &options.configs)),
+            observers: Observers {
+                caches: Caches::new(profile, options.caches, draws, vcpus, &options.configs),
+                places: options.placed.as_ref().map(|p| Places::new(p, vcpus, &options.configs)),
+            },
             profile: profile.clone(),
             options,
             guest,
@@ -220,7 +221,7 @@ impl Model {
         if resident.is_empty() || begun {
             return;
         }
-        let placed = self.places.is_some();
+        let placed = self.observers.places.is_some();
         let setup = setup(&self.guest, &self.profile, &self.options, placed);
         for regime in &mut self.regimes {
             let mut host = setup.host(regime.config.host_page, self.options.guest_frames, self.options.seed);
@@ -240,7 +241,8 @@ impl Model {
     }
 
     fn shared(&self) -> Shared<'_> {
-        Shared { common: &self.common, profile: &self.profile, caches: self.caches.as_deref() }
+        let caches = self.observers.caches.as_deref();
+        Shared { common: &self.common, profile: &self.profile, caches }
     }
 
     /// From now on, logs every exit of every configuration: see [`Model::take_exit_log`].
@@ -272,13 +274,13 @@ impl Model {
         let v = &mut self.vcpus[self.current];
         let rest = Place { vcpu: v.index, code: v.running.code, data: None, size: None };
         if let Some(charges) = &mut self.charges {
-            charges.charge(&self.regimes, self.caches.as_deref(), rest, true, &mut v.running);
+            charges.charge(&self.regimes, self.observers.caches.as_deref(), rest, true, &mut v.running);
             charges.take(sink);
         }
     }
 
     fn ideal_cycles(&self) -> u64 {
-        let waits = self.caches.as_ref().map_or(0, |c| c.ideal_cycles());
+        let waits = self.observers.caches.as_ref().map_or(0, |c| c.ideal_cycles());
         (self.common.instructions as f64 * self.profile.cpu.base_cpi) as u64 + waits
     }
 
@@ -293,7 +295,8 @@ impl Model {
                 }
             }
         }
-        let shared = Shared { common: &self.common, profile: &self.profile, caches: self.caches.as_deref() };
+        let caches = self.observers.caches.as_deref();
+        let shared = Shared { common: &self.common, profile: &self.profile, caches };
         self.timeline.cut(ideal, &mut self.regimes, shared);
         self.cut_switched(last);
     }
@@ -305,22 +308,26 @@ impl Model {
         self.cut(ideal, true);
         let interval_cycles = self.timeline.interval();
         let (interval_starts, mut configs) = self.timeline.finish(&self.regimes);
-        if let Some(caches) = &self.caches {
+        let Observers { caches, places } = &mut self.observers;
+        if let Some(caches) = caches {
             for (i, c) in configs.iter_mut().enumerate() {
                 let overhead =
                     c.total.extra_cycles() as f64 / c.total.ideal_cycles(self.profile.cpu.base_cpi).max(1.0);
                 c.cache_error = Some(caches.error(i, overhead));
             }
         }
-        if let Some(places) = &mut self.places {
-            places.finish(&self.profile, self.caches.is_some(), &mut configs, &self.regimes);
+        if let Some(places) = places {
+            places.finish(caches.is_some());
+            for (i, (c, regime)) in configs.iter_mut().zip(&self.regimes).enumerate() {
+                c.placed = places.counts(i, regime.config.mode, &regime.counts.refs, &self.profile);
+            }
         }
         let mut outcome = Outcome {
             profile: self.profile.name.clone(),
             frequency_hz: self.profile.cpu.frequency_hz,
             base_cpi: self.profile.cpu.base_cpi,
-            caches: self.caches.as_ref().map(|c| c.facts()),
-            placed: self.places.as_ref().map(|p| p.facts(&self.profile)),
+            caches: caches.as_ref().map(|c| c.facts()),
+            placed: places.as_ref().map(|p| p.facts(&self.profile)),
             seed: self.options.seed,
             host_frames: self.options.host_frames,
             backed: self.options.backed,

@@ -25,10 +25,10 @@ impl Model {
             regime.begin_interval();
         }
         self.timeline = Timeline::new(self.timeline.interval(), configs);
-        if let Some(caches) = &mut self.caches {
+        if let Some(caches) = &mut self.observers.caches {
             caches.reset_counts();
         }
-        if let Some(places) = &mut self.places {
+        if let Some(places) = &mut self.observers.places {
             places.reset_counts(configs);
         }
         if let Some(charges) = &mut self.charges {

@@ -12,8 +12,8 @@
 //! meanwhile, and the warm-up before each window replaces entries that are out of date.
 
 use super::Model;
-use super::access::translate;
-use crate::access::{AccessKind, Flush, Miss};
+use super::miss::translate;
+use crate::access::{AccessKind, Miss};
 use crate::counts::Tally;
 use crate::estimate::Mean;
 use crate::memory::{Refs, Uncached};
@@ -88,8 +88,8 @@ impl Model {
 
     /// A sampled stream enters another of its parts.
     pub(super) fn gap(&mut self, code: u64) {
-        let Model { sampled, regimes, vcpus, common, profile, caches, .. } = self;
-        let shared = Shared { common, profile, caches: caches.as_deref() };
+        let Model { sampled, regimes, vcpus, common, profile, observers, .. } = self;
+        let shared = Shared { common, profile, caches: observers.caches.as_deref() };
         let s = sampled.get_or_insert_with(|| {
             let tally = Tally::new(vcpus.len());
             regimes.iter_mut().for_each(|r| r.counts.tally = Some(Box::new(tally.clone())));
@@ -162,7 +162,7 @@ impl Model {
             return;
         }
         let vcpu = self.current;
-        let Model { regimes, guest, vcpus, untranslated, frames, places, .. } = self;
+        let Model { regimes, guest, vcpus, untranslated, frames, observers, .. } = self;
         let root = vcpus[vcpu].root;
         let write = kind.writes();
         let miss = match translate(guest, root, gva, write) {
@@ -173,18 +173,11 @@ impl Model {
                 return;
             }
         };
-        let mut flush = false;
         for regime in regimes {
             regime.walk(&miss, guest, &mut Uncached);
-            regime.flush = regime.take_flush(vcpu);
-            flush |= regime.flush != Flush::None;
         }
-        if let Some(places) = places {
-            places.forget();
-        }
-        if flush {
-            self.carry_out_flushes();
-        }
+        observers.backed();
+        self.flush_asked();
     }
 
     /// Notes a page fault: the access is repeated after the fault and may exit then.

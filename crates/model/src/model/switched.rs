@@ -92,7 +92,7 @@ impl Model {
         self.regimes.push(Regime::new(config, &self.profile, &setup, guest_frames, seed));
         let tlb = Tlb::new(&self.profile.tlb_specs());
         Group::join(&mut self.groups, regime, &tlb, self.vcpus.len());
-        if let Some(caches) = &mut self.caches {
+        if let Some(caches) = &mut self.observers.caches {
             caches.add_config(config);
         }
         self.switched.push(Switched {
@@ -108,21 +108,18 @@ impl Model {
     /// The interval of every switching VM ends, and those that are to switch do.
     pub(super) fn cut_switched(&mut self, last: bool) {
         let setup = setup(&self.guest, &self.profile, &self.options, false);
-        let shared = Shared { common: &self.common, profile: &self.profile, caches: self.caches.as_deref() };
-        let mut any = false;
+        let caches = self.observers.caches.as_deref();
+        let shared = Shared { common: &self.common, profile: &self.profile, caches };
+        let mut flushes = Vec::new();
         for s in &mut self.switched {
             let regime = &mut self.regimes[s.regime];
             let to = s.cut(regime, shared, last);
             if to != regime.config.mode {
                 regime.switch(to, s.switching.keep_nested, &setup);
-                any = true;
+                flushes.resize(self.regimes.len(), Flush::None);
+                flushes[s.regime] = Flush::All;
             }
         }
-        if any {
-            for r in &mut self.regimes {
-                r.flush = if std::mem::take(&mut r.switched) { Flush::All } else { Flush::None };
-            }
-            self.carry_out_flushes();
-        }
+        self.carry_out(flushes);
     }
 }

@@ -17,7 +17,7 @@ use crate::counts::Counts;
 use crate::guest::GuestTables;
 use crate::host::{Frames, HostMemory};
 use crate::memory::{Memory, References};
-use crate::placement::Page;
+use crate::page::Page;
 use crate::profile::ExitCosts;
 use crate::{KvmVersion, Paging};
 use bifold_mmu::{Dimension, Entry, Format, Gpa, Gva, Hpa, PageSize, Start, Walk, WalkCache, walk};

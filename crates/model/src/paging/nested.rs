@@ -10,7 +10,7 @@ use crate::guest::GuestTables;
 use crate::host::HostMemory;
 use crate::memory::Memory;
 use crate::nested::{Nested, Violation};
-use crate::placement::Made;
+use crate::page::Made;
 use crate::profile::ExitCosts;
 use bifold_mmu::{Entry, Gpa, Gva};
 use std::ops::Range;

@@ -14,7 +14,7 @@ use crate::ages::Reuse;
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
 use crate::memory::Memory;
-use crate::placement::Page;
+use crate::page::Page;
 use crate::profile::ExitCosts;
 use bifold_mmu::{Entry, Gpa, Gva, Hpa, Start};
 use std::ops::Range;

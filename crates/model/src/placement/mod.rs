@@ -14,14 +14,13 @@ mod data;
 mod node;
 mod tally;
 
-use crate::memory::Memory;
-use crate::regime::Regime;
-use crate::{Config, ConfigOutcome, Profile};
-use bifold_mmu::{Gpa, Gva, Hpa};
+use crate::memory::Refs;
+use crate::page::{Made, Page};
+use crate::{Config, Paging, Profile};
+use bifold_mmu::{Gpa, Gva};
 use bifold_trace::GuestNode;
 use data::Memo;
 use node::Nodes;
-pub use node::{Made, Makers, Page};
 use serde::{Deserialize, Serialize};
 pub use tally::{Placed, PlacedCycles, Split};
 use tally::{Step, Tally};
@@ -155,16 +154,10 @@ impl Places {
         })
     }
 
-    /// `memory` as the walks of configuration `config` see it, with their references told apart; those of VMs that
-    /// switch are not.
-    pub fn walker<M: Memory>(
-        &mut self,
-        config: usize,
-        vcpu: usize,
-        dependent: bool,
-        memory: M,
-    ) -> PlacedMemory<'_, M> {
-        PlacedMemory { memory, nodes: &self.nodes, tally: self.tallies.get_mut(config), vcpu, dependent }
+    /// The references of configuration `config`'s walks, to be told apart; those of VMs that switch are not.
+    #[inline]
+    pub fn walker(&mut self, config: usize, vcpu: usize, dependent: bool) -> PlacedReferences<'_> {
+        PlacedReferences { nodes: &self.nodes, tally: self.tallies.get_mut(config), vcpu, dependent }
     }
 
     /// A host has backed a page: what is known of nodes is out of date.
@@ -184,12 +177,11 @@ impl Places {
         self.memos[vcpu].count(gva.0 >> 12);
     }
 
-    /// Counts an access to data at `gpa`; `None` if its address is not the guest's memory.
-    pub fn access(&mut self, vcpu: usize, gva: Gva, generation: u64, gpa: Option<Gpa>, regimes: &[Regime]) {
+    /// Counts an access to data; `page` has what decides where its page lies in a configuration.
+    pub fn access(&mut self, vcpu: usize, gva: Gva, generation: u64, page: impl Fn(usize) -> Page) {
         if !self.knows(vcpu, gva, generation) {
-            let Some(gpa) = gpa else { return };
             let Places { memos, tallies, nodes, .. } = self;
-            let remote = |config: usize| nodes.remote(vcpu, regimes[config].page(gpa), false);
+            let remote = |config: usize| nodes.remote(vcpu, page(config), false);
             memos[vcpu].file(gva.0 >> 12, generation, self.epoch, tallies, remote);
         }
         self.count(vcpu, gva);
@@ -211,38 +203,30 @@ impl Places {
         self.forget();
     }
 
-    /// The nested tables that were made, and where a placement has them.
-    pub fn nested_tables(&self, placement: Placement, regime: &Regime) -> Vec<TableNode> {
-        let of = |(level, gpa, made)| TableNode {
-            level,
-            gpa,
-            node: self.nodes.node(placement, Page::Table(made)),
-        };
-        regime.nested_tables().into_iter().map(of).collect()
+    /// Where a placement has tables of these levels, first addresses and makers.
+    pub fn nested_tables(&self, placement: Placement, tables: Vec<(u8, Gpa, Made)>) -> Vec<TableNode> {
+        let node = |made| self.nodes.node(placement, Page::Table(made));
+        tables.into_iter().map(|(level, gpa, made)| TableNode { level, gpa, node: node(made) }).collect()
     }
 
-    /// Enters the counts into the outcomes.
-    pub fn finish(
-        &mut self,
-        profile: &Profile,
-        cached: bool,
-        configs: &mut [ConfigOutcome],
-        regimes: &[Regime],
-    ) {
+    /// No more accesses come.
+    pub fn finish(&mut self, cached: bool) {
         self.cached = cached;
         let Places { memos, tallies, .. } = self;
         memos.iter_mut().for_each(|m| m.flush(tallies));
-        let memory = profile.memory.as_ref().filter(|_| cached);
-        for ((outcome, tally), regime) in configs.iter_mut().zip(&self.tallies).zip(regimes) {
-            if regime.config.mode == crate::Paging::Native && !self.nodes.native() {
-                continue;
-            }
-            let host_tables = regime.config.mode == crate::Paging::Shadow;
-            let of = |(bit, p): (usize, &Placement)| {
-                tally.placed(*p, bit, &regime.counts.refs, host_tables, memory)
-            };
-            outcome.placed = self.placements.iter().enumerate().map(of).collect();
+    }
+
+    /// The counts of configuration `config`, which is in `mode` and whose walks made the references `refs`: one of each
+    /// placement, or none if it is not known where a machine without a hypervisor has its memory.
+    pub fn counts(&self, config: usize, mode: Paging, refs: &Refs, profile: &Profile) -> Vec<Placed> {
+        if mode == Paging::Native && !self.nodes.native() {
+            return Vec::new();
         }
+        let memory = profile.memory.as_ref().filter(|_| self.cached);
+        let of = |(bit, p): (usize, &Placement)| {
+            self.tallies[config].placed(*p, bit, refs, mode == Paging::Shadow, memory)
+        };
+        self.placements.iter().enumerate().map(of).collect()
     }
 
     /// The host, and what a remote reference costs.
@@ -257,10 +241,9 @@ impl Places {
     }
 }
 
-/// Memory whose references are told apart by the node that they go to.
+/// The references of a configuration's walks, told apart by the node that they go to.
 #[derive(Debug)]
-pub(crate) struct PlacedMemory<'a, M> {
-    memory: M,
+pub(crate) struct PlacedReferences<'a> {
     nodes: &'a Nodes,
     /// None of VMs that switch.
     tally: Option<&'a mut Tally>,
@@ -268,16 +251,15 @@ pub(crate) struct PlacedMemory<'a, M> {
     dependent: bool,
 }
 
-impl<M: Memory> Memory for PlacedMemory<'_, M> {
+impl PlacedReferences<'_> {
+    /// A walk reads an entry in `page`: see [`Memory::touch`](crate::memory::Memory::touch). `answered`: by this level of
+    /// memory.
     #[inline]
-    fn touch(&mut self, guest: u8, host: u8, at: impl FnOnce() -> Hpa, page: impl FnOnce() -> Page) -> usize {
-        let page = page();
-        let answered = self.memory.touch(guest, host, at, || page);
+    pub fn touch(&mut self, guest: u8, host: u8, page: Page, answered: usize) {
         if let Some(tally) = &mut self.tally {
             let remote = self.nodes.remote(self.vcpu, page, true);
             let step = Step { guest: guest.into(), host: host.into(), answered };
             tally.reference(step, remote, self.dependent);
         }
-        answered
     }
 }

@@ -27,7 +27,7 @@ use crate::access::Flush;
 use crate::ages::{Ages, Reuse};
 use crate::guest::GuestTables;
 use crate::host::{Backing, HostMemory};
-use crate::placement::Page;
+use crate::page::Page;
 use crate::{KvmVersion, Sample};
 use bifold_mmu::{Format, Gpa, Gva, PageSize, Start};
 use pages::{Pages, sptep_to_sp};
@@ -233,7 +233,7 @@ impl Shadow {
     pub fn asks_to_flush(&self, vcpu: usize) -> bool {
         match self.flush {
             Flush::None => false,
-            Flush::Vcpu(v) => v == vcpu,
+            Flush::Vcpu(v) => usize::from(v) == vcpu,
             Flush::All => true,
         }
     }
@@ -250,9 +250,9 @@ impl Shadow {
 
     fn flush_tlb_current(&mut self, vcpu: usize) {
         self.flush = match self.flush {
-            Flush::None => Flush::Vcpu(vcpu),
-            Flush::Vcpu(v) if v == vcpu => Flush::Vcpu(vcpu),
-            _ => Flush::All,
+            Flush::Vcpu(v) if usize::from(v) != vcpu => Flush::All,
+            Flush::All => Flush::All,
+            _ => Flush::Vcpu(vcpu as u8),
         };
     }
 

@@ -7,7 +7,7 @@
 //! Each spte is linked in one list only: a leaf in its frame's reverse map, an upper spte in its
 //! child's list of parents. So the lists are two numbers per spte, and adding and removing are O(1).
 
-use crate::placement::{Made, Makers};
+use crate::page::{Made, Makers};
 
 use super::spte::{ADDRESS, LARGE, PRESENT, Role, WRITE};
 use std::collections::HashMap;

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What watches a run beside the counts: data caches, and local and remote references. A run without observers has loops
+//! and walks of its own, which ask for none.
+
+use super::{Model, Vcpu};
+use crate::cache::{self, CachedMemory, Caches};
+use crate::charge::Place;
+use crate::memory::Memory;
+use crate::page::Page;
+use crate::placement::{PlacedReferences, Placement, Places, TableNode};
+use bifold_mmu::{Gpa, Gva, Hpa, Side};
+
+/// The observers of a run.
+#[derive(Debug)]
+pub(super) struct Observers {
+    /// Data caches, if they are simulated.
+    pub caches: Option<Box<Caches>>,
+    /// Local and remote references, if they are counted.
+    pub places: Option<Box<Places>>,
+}
+
+impl Observers {
+    /// Are there any?
+    pub fn any(&self) -> bool {
+        self.caches.is_some() || self.places.is_some()
+    }
+
+    /// Access number `access` comes next. Returns how many accesses like it the core has under way at once, at most:
+    /// see [`Caches::at_once`].
+    #[inline]
+    pub fn at(&mut self, access: u64, vcpu: usize, side: Side, dependent: bool) -> u64 {
+        let Some(caches) = &mut self.caches else { return if dependent { 1 } else { u64::MAX } };
+        caches.at(access);
+        // Nothing hides the wait for code: the core has no instructions.
+        if side == Side::Data { caches.at_once(vcpu, dependent) } else { 1 }
+    }
+
+    /// Would an access to data change nothing but counts that [`Observers::count`] has? `watched`: the lines of a page
+    /// whose accesses the caches have to see.
+    #[inline(always)]
+    pub fn is_settled(&self, vcpu: usize, gva: Gva, write: bool, generation: u64, watched: u64) -> bool {
+        self.places.as_deref().is_none_or(|p| p.knows(vcpu, gva, generation))
+            && (watched >> (gva.0 >> 6 & 63) & 1 == 0
+                || self.caches.as_deref().is_some_and(|c| c.is_settled(vcpu, gva, write, generation)))
+    }
+
+    /// Counts an access that is [settled](Observers::is_settled).
+    #[inline(always)]
+    pub fn count(&mut self, vcpu: usize, gva: Gva) {
+        if let Some(places) = &mut self.places {
+            places.count(vcpu, gva);
+        }
+    }
+
+    /// Memory as the walks of configuration `config` see it. `at_once`: of the accesses that they belong to.
+    #[inline]
+    pub fn memory(&mut self, config: usize, vcpu: usize, at_once: u64) -> Observed<'_> {
+        Observed {
+            caches: self.caches.as_deref_mut().map(|c| c.walker(config, vcpu, at_once)),
+            places: self.places.as_deref_mut().map(|p| p.walker(config, vcpu, at_once == 1)),
+        }
+    }
+
+    /// A host has backed a page, or may have.
+    #[inline]
+    pub fn backed(&mut self) {
+        if let Some(places) = &mut self.places {
+            places.forget();
+        }
+    }
+}
+
+/// Memory as the walks of one configuration see it.
+#[derive(Debug)]
+pub(super) struct Observed<'a> {
+    caches: Option<CachedMemory<'a>>,
+    places: Option<PlacedReferences<'a>>,
+}
+
+impl Memory for Observed<'_> {
+    #[inline]
+    fn touch(&mut self, guest: u8, host: u8, at: impl FnOnce() -> Hpa, page: impl FnOnce() -> Page) -> usize {
+        let answered = self.caches.as_mut().map_or(0, |caches| caches.touch(guest, host, at()));
+        if let Some(places) = &mut self.places {
+            places.touch(guest, host, page(), answered);
+        }
+        answered
+    }
+}
+
+impl Model {
+    /// The observers see an access to data, whose translation the TLBs hold.
+    #[inline(always)]
+    pub(super) fn observe(&mut self, gva: Gva, write: bool, dependent: bool, watched: u64) {
+        if self.observers.places.is_some() {
+            self.place(gva);
+        }
+        if watched >> (gva.0 >> 6 & 63) & 1 != 0 {
+            let settled =
+                |c: &Caches| c.is_settled(self.current, gva, write, self.vcpus[self.current].generation);
+            if !self.observers.caches.as_deref().is_some_and(settled) {
+                self.data(gva, write, dependent);
+            }
+        }
+    }
+
+    /// An access to data that changes the data caches.
+    #[inline(never)]
+    fn data(&mut self, gva: Gva, write: bool, dependent: bool) {
+        let Model { observers: Observers { caches, places }, regimes, guest, vcpus, frames, current, .. } =
+            self;
+        let Some(caches) = caches else { return };
+        caches.at(self.common.accesses);
+        let Vcpu { root, generation, .. } = vcpus[*current];
+        let at_once = caches.at_once(*current, dependent);
+        let access = cache::Access { vcpu: *current, gva, write, at_once, generation };
+        let in_memory = |gpa: &Gpa| gpa.frame() < *frames;
+        let translate = || guest.lookup(root, gva).ok().map(|leaf| leaf.gpa(gva)).filter(in_memory);
+        let from_memory = |config, weight| {
+            if let Some(places) = places {
+                places.data_from_memory(config, *current, gva, weight, at_once == 1);
+            }
+        };
+        caches.access(access, translate, |config, gpa| regimes[config].hpa(gpa), from_memory);
+        self.charge_waits(gva);
+    }
+
+    /// Charges what the access to `gva` waited for data.
+    pub(super) fn charge_waits(&mut self, gva: Gva) {
+        let Model { observers, charges: Some(charges), guest, vcpus, current, .. } = self else { return };
+        let Some(caches) = &observers.caches else { return };
+        let Vcpu { root, running, .. } = &mut vcpus[*current];
+        let place = |code| {
+            let size = guest.lookup(*root, gva).ok().map(|leaf| leaf.size);
+            Place { vcpu: *current, code, data: Some(gva), size }
+        };
+        charges.charge_waits(caches, place, running);
+    }
+
+    /// Counts an access to data as local or remote.
+    fn place(&mut self, gva: Gva) {
+        let Model { observers, regimes, guest, vcpus, frames, current, .. } = self;
+        let Some(places) = &mut observers.places else { return };
+        let Vcpu { root, generation, .. } = vcpus[*current];
+        if places.knows(*current, gva, generation) {
+            places.count(*current, gva);
+            return;
+        }
+        let gpa = guest.lookup(root, gva).ok().map(|leaf| leaf.gpa(gva)).filter(|gpa| gpa.frame() < *frames);
+        if let Some(gpa) = gpa {
+            places.access(*current, gva, generation, |config| regimes[config].page(gpa));
+        }
+    }
+
+    /// Where a placement has the nested tables that configuration number `config` has made so far. None without
+    /// [`Options::placed`](super::Options::placed) and in other modes. A host tells the same by
+    /// `SecPageTables` of each node.
+    pub fn nested_tables(&self, config: usize, placement: Placement) -> Vec<TableNode> {
+        let (Some(places), Some(regime)) = (&self.observers.places, self.regimes.get(config)) else {
+            return Vec::new();
+        };
+        places.nested_tables(placement, regime.nested_tables())
+    }
+}
