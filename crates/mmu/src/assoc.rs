@@ -277,6 +277,17 @@ impl Assoc {
         wide.lookup(set, key).map(|slot| attr(wide.at(slot)))
     }
 
+    /// Is `key` in the set selected by `index`? Nothing becomes more recent. Says yes of sets that are [`Wide`].
+    #[inline(always)]
+    pub fn holds(&mut self, index: u64, key: u64) -> bool {
+        if self.wide.is_some() {
+            return true;
+        }
+        let set = self.set_of(index);
+        let (head, tags) = self.row(set);
+        find(head, tags, key).is_some()
+    }
+
     /// Gives further configurations the right to write through the entry for `key`, if it
     /// is there; its recency stays as it is.
     pub fn allow(&mut self, index: u64, key: u64, writable: u8) -> bool {

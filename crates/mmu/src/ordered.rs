@@ -125,6 +125,12 @@ impl Ordered {
         None
     }
 
+    /// Is `key` here? Nothing becomes more recent. Sets of several rows are not searched.
+    #[inline(always)]
+    pub fn peek(&self, index: u64, key: u64) -> bool {
+        self.depth == 1 && self.rows[self.first(index)].keys.contains(&(key | VALID))
+    }
+
     /// Replaces the value of the key that was just looked up.
     #[inline]
     pub fn replace(&mut self, index: u64, value: u64) {
@@ -212,6 +218,11 @@ impl Ordered {
         } else {
             self.replace(index, value);
         }
+    }
+
+    /// Is nothing filed? Says no where sets have no rows.
+    pub fn is_empty(&self) -> bool {
+        self.linked.is_empty() && self.rows.iter().all(|row| row.keys == [0; WAYS])
     }
 
     /// Drops every key that has none of the lasting bits.

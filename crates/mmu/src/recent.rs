@@ -173,6 +173,12 @@ impl Recent {
         Some(attr(row.tags[way]))
     }
 
+    /// Is `key` here? That is no use.
+    #[inline(always)]
+    pub fn holds(&mut self, key: u64) -> bool {
+        find(self.set(key), key).is_some()
+    }
+
     /// `key` was last used at `time`, if it is still here.
     #[inline(always)]
     pub fn used_at(&mut self, key: u64, time: u64) {

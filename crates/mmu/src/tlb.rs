@@ -275,6 +275,36 @@ impl Tlb {
         }
     }
 
+    /// Do both levels miss a page around which only 4 KB pages are held? Nothing becomes more recent. May say no where
+    /// [`Tlb::lookup`] says [`Lookup::Miss`].
+    #[inline]
+    pub fn misses_small(&mut self, side: Side, gva: Gva) -> bool {
+        let Arrays { first, second } = self.sizes[side as usize][PageSize::Size4K as usize];
+        let k = key(PageSize::Size4K, gva);
+        let key = k | self.space;
+        self.held[region(page_number(gva))] == 1 << PageSize::Size4K as u8
+            && self.first.get_mut(usize::from(first)).is_some_and(|a| !a.holds(key))
+            && self.second.get_mut(usize::from(second)).is_some_and(|a| !a.holds(k, key))
+    }
+
+    /// Files a 4 KB page that is not global, and [missing](Tlb::misses_small), in both levels. Returns the page that it pushed
+    /// out of the first, as [`Tlb::take_evicted`] does.
+    #[inline]
+    pub fn fill_small(
+        &mut self,
+        side: Side,
+        gva: Gva,
+        writable: u8,
+        time: u64,
+        filters: &[Filter; 2],
+    ) -> Option<(PageSize, u64)> {
+        let Arrays { first, second } = self.sizes[side as usize][PageSize::Size4K as usize];
+        let k = key(PageSize::Size4K, gva);
+        let attr = Attr { writable, global: false, piece: 0 };
+        self.second[usize::from(second)].insert_absent(k, k | self.space, attr);
+        self.first[usize::from(first)].insert_absent(k | self.space, attr, time, filters)
+    }
+
     /// The page, if any, that the last [`Tlb::lookup`] or [`Tlb::fill`] pushed out of the
     /// first level: the filter must not answer for it any more.
     #[inline]

@@ -60,6 +60,8 @@ pub struct WalkCache {
     nested_tlb: Option<Ordered>,
     /// Every array holds entries of one level, so that the order of fills at several does not matter.
     separate: bool,
+    /// No array holds entries of both dimensions.
+    apart: bool,
 }
 
 const NONE: u8 = u8::MAX;
@@ -81,6 +83,7 @@ impl WalkCache {
         WalkCache {
             tag,
             separate: specs.iter().all(|s| s.levels.len() == 1),
+            apart: specs.iter().all(|s| !(s.guest && s.host)),
             arrays: specs.iter().map(|s| Ordered::new(s.entries, s.ways, HOST)).collect(),
             at,
             nested_tlb: nested_tlb.map(|(entries, ways)| Ordered::new(entries, ways, HOST)),
@@ -138,19 +141,35 @@ impl WalkCache {
         array.insert_absent(index, key, table);
     }
 
-    /// May a walk of the host dimension look up and fill level by level ([`WalkCache::host_step`])?
+    /// May the guest dimension be looked up and filled level by level ([`WalkCache::step`]), before the host dimension?
+    #[inline(always)]
+    pub fn has_guest_steps(&self) -> bool {
+        self.separate && self.apart && self.tag == Tag::Virtual
+    }
+
+    /// Is the entry of `level` on the way to `va` cached? Nothing becomes more recent. May say no where the array is a
+    /// large one.
+    #[inline(always)]
+    pub fn peek(&self, dim: Dimension, level: u8, va: u64) -> bool {
+        let i = usize::from(self.at[dim as usize][usize::from(level)]);
+        let Some(array) = self.arrays.get(i) else { return false };
+        let (index, key) = prefix(dim, level, va);
+        array.peek(index, key)
+    }
+
+    /// May a walk of the host dimension look up and fill level by level ([`WalkCache::step`])?
     #[inline(always)]
     pub fn has_host_steps(&self) -> bool {
         self.separate && self.tag == Tag::Virtual
     }
 
-    /// One level of a walk in the host dimension that is known to succeed, from below: is the entry of
-    /// `level` on the way to `gpa` cached? If not, it is from now on, with the table that it points to.
+    /// One level of a walk that is known to succeed, from below: is the entry of `level` on the way to `va`
+    /// cached? If not, it is from now on, with the table that it points to.
     #[inline(always)]
-    pub fn host_step(&mut self, level: u8, gpa: u64, table: u64) -> bool {
-        let i = usize::from(self.at[Dimension::Host as usize][usize::from(level)]);
+    pub fn step(&mut self, dim: Dimension, level: u8, va: u64, table: u64) -> bool {
+        let i = usize::from(self.at[dim as usize][usize::from(level)]);
         let Some(array) = self.arrays.get_mut(i) else { return false };
-        let (index, key) = prefix(Dimension::Host, level, gpa);
+        let (index, key) = prefix(dim, level, va);
         array.lookup_or_insert(index, key, table).is_some()
     }
 
@@ -187,6 +206,11 @@ impl WalkCache {
         } else {
             t.insert_absent(page, page, u64::from(writable));
         }
+    }
+
+    /// Is nothing cached?
+    pub fn is_empty(&self) -> bool {
+        self.arrays.iter().chain(&self.nested_tlb).all(Ordered::is_empty)
     }
 
     /// Drops what the guest's own flushes drop: everything of the guest dimension.

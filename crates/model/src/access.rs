@@ -2,8 +2,8 @@
 //! An access of the guest that a paging mode has to translate, and the TLB flush that a
 //! hypervisor may ask for on the way.
 
-use crate::guest::{GuestTables, Leaf};
-use bifold_mmu::{Entry, Gpa, Gva};
+use crate::guest::{GuestTables, Leaf, Path};
+use bifold_mmu::{Entry, Format, Gpa, Gva};
 
 /// The kind of an access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +60,32 @@ impl Miss {
             writable: self.leaf.writable && dirty,
             global: self.leaf.step.entry & format.global != 0,
         }
+    }
+}
+
+/// A TLB miss of data whose guest translation is known to be a 4 KB page that is not global, with its bits set, and to
+/// be what the guest's walk caches lead to.
+#[derive(Debug, Clone, Copy)]
+pub struct Steady<'a> {
+    /// The vCPU that made the access.
+    pub vcpu: usize,
+    /// The address.
+    pub gva: Gva,
+    /// The access is a store.
+    pub write: bool,
+    /// The guest's tables on the way.
+    pub path: Path<'a>,
+    /// The guest's entries and its dirty bit allow writes.
+    pub writable: bool,
+    /// The guest's format.
+    pub format: &'static Format,
+}
+
+impl Steady<'_> {
+    /// The guest-physical address.
+    #[inline(always)]
+    pub fn gpa(&self) -> Gpa {
+        Gpa(self.path.entry & self.format.address | self.gva.0 & 0xfff)
     }
 }
 

@@ -37,6 +37,31 @@ struct Stretch {
     /// Slot of the level-1 table.
     slot: u32,
     writable: bool,
+    /// The tables on the way there, by level less 1.
+    tables: [u64; LEVELS],
+}
+
+/// The most levels of a format.
+const LEVELS: usize = 5;
+
+/// The way of a walk to an entry of level 1.
+#[derive(Debug, Clone, Copy)]
+pub struct Path<'a> {
+    tables: &'a [u64; LEVELS],
+    /// Address of the entry.
+    pub at: u64,
+    /// The entry.
+    pub entry: u64,
+    /// The entries above allow writes.
+    pub writable: bool,
+}
+
+impl Path<'_> {
+    /// Address of the table of `level` on the way.
+    #[inline(always)]
+    pub fn table(&self, level: u8) -> u64 {
+        self.tables[usize::from(level) - 1]
+    }
 }
 
 const STRETCHES: usize = 4096;
@@ -77,6 +102,8 @@ pub struct GuestTables {
     free: Vec<u32>,
     stretches: Vec<Stretch>,
     generation: u64,
+    /// See [`GuestTables::replaced`].
+    replaced: u64,
     index: Vec<u32>,
     sparse: HashMap<u64, u32>,
 }
@@ -91,6 +118,7 @@ impl GuestTables {
             free: Vec::new(),
             stretches: vec![Stretch::default(); STRETCHES],
             generation: 0,
+            replaced: 0,
             index: Vec::new(),
             sparse: HashMap::new(),
         }
@@ -129,6 +157,7 @@ impl GuestTables {
     pub fn add(&mut self, gfn: u64, level: u8, entries: &[u64; 512]) {
         self.generation += 1;
         if let Some(i) = self.slot(gfn) {
+            self.replaced += 1;
             self.tables[i].level = level;
             self.entries[i] = *entries;
             self.adopt(gfn, level, entries);
@@ -184,6 +213,7 @@ impl GuestTables {
     pub fn retire(&mut self, gfn: u64) {
         if let Some(i) = self.slot(gfn) {
             self.generation += 1;
+            self.replaced += 1;
             self.set_slot(gfn, NONE);
             self.free.push(i as u32);
         }
@@ -212,10 +242,13 @@ impl GuestTables {
     /// The guest stored `new` at `at`.
     pub fn store(&mut self, at: Gpa, new: u64) {
         if let Some(i) = self.slot(at.frame()) {
-            self.entries[i][(at.0 >> 3) as usize & 511] = new;
+            let old = std::mem::replace(&mut self.entries[i][(at.0 >> 3) as usize & 511], new);
             let level = self.tables[i].level;
             if level > 1 {
                 self.generation += 1;
+                let Format { present, page_size, address, .. } = *self.format;
+                let moved = (old ^ new) & (present | page_size | address) != 0;
+                self.replaced += u64::from(old & present != 0 && moved);
                 self.adopt(at.frame(), level, &[new]);
             }
         }
@@ -231,6 +264,27 @@ impl GuestTables {
         if let Some(i) = self.slot(leaf.step.at >> 12) {
             self.entries[i][(leaf.step.at >> 3) as usize & 511] = leaf.step.entry | bits;
         }
+    }
+
+    /// How often an entry that pointed to a table came to point elsewhere, and how often a table was replaced or ceased to be one: after that,
+    /// a walk cache may lead to a table that the guest has left.
+    #[inline]
+    pub fn replaced(&self) -> u64 {
+        self.replaced
+    }
+
+    /// The way to the entry of level 1 for `gva` under the root table at `root`, if it is quickly found.
+    #[inline]
+    pub fn path(&self, root: Gpa, gva: Gva) -> Option<Path<'_>> {
+        let number = (gva.0 >> 21) + 1;
+        let st = &self.stretches[stretch_index(root, number)];
+        if st.number != number || st.root != root.0 || st.generation != self.generation {
+            return None;
+        }
+        let i = (gva.0 >> 12) as usize & 511;
+        let entry = self.entries[st.slot as usize][i];
+        let at = st.tables[0] | (i as u64) << 3;
+        Some(Path { tables: &st.tables, at, entry, writable: st.writable })
     }
 
     /// The leaf that maps `gva` under the root table at `root`, or the step at which the walk ended.
@@ -261,10 +315,12 @@ impl GuestTables {
         let mut writable = true;
         let mut above = true;
         let mut lasting = true;
+        let mut tables = [0; LEVELS];
         let start = Start { level: self.format.depth(), table: root.0 };
         let end = walk::<std::convert::Infallible>(self.format, start, gva.0, |level, at| {
             let entry = self.read(Gpa(at));
             writable &= entry & self.format.write != 0;
+            tables[usize::from(level) - 1] = at & !0xfff;
             if level > 1 {
                 above = writable;
                 // A store to a table known as a leaf table starts no generation.
@@ -285,6 +341,7 @@ impl GuestTables {
                 generation: self.generation,
                 slot: slot as u32,
                 writable: above,
+                tables,
             };
         }
         if found { Ok(self.leaf(step, writable)) } else { Err(step) }

@@ -8,11 +8,13 @@
 //! vol. 2 15.25.6). KVM's TDP MMU maps one frame per violation and prefetches none (Linux 6.1
 //! `kvm_tdp_mmu_map`).
 
+use crate::access::Steady;
 use crate::ages::{Ages, Reuse};
 use crate::guest::GuestTables;
 use crate::host::{Backing, HostMemory};
-use crate::memory::{Memory, References};
+use crate::memory::{Memory, References, Refs, Uncached};
 use crate::page::{Made, Makers, Page};
+use crate::paging::first_table;
 use bifold_mmu::format::X86_64_4_LEVEL as HOST;
 use bifold_mmu::{Dimension, Format, Gpa, Gva, Hpa, PageSize, Start, Step, Tag, Walk, WalkCache, walk};
 use std::ops::Range;
@@ -244,10 +246,7 @@ impl Nested {
         if ready & if write { READY_WRITE } else { READY } == 0 || !caches.has_host_steps() {
             return self.translate_any(caches, gpa, write, guest, refs);
         }
-        let page = gpa.0 >> self.page.shift();
-        if !caches.nested_step(page, write, ready & READY_WRITE != 0) {
-            self.walk_ready(caches, gpa, guest, refs);
-        }
+        self.translate_ready(caches, gpa, write, guest, refs);
         Ok(())
     }
 
@@ -265,7 +264,7 @@ impl Nested {
         let mut level = leaf;
         while level < HOST.depth() {
             let number = gpa.0 >> (12 + 9 * level);
-            if caches.host_step(level + 1, gpa.0, base(level) + (number << 12)) {
+            if caches.step(Dimension::Host, level + 1, gpa.0, base(level) + (number << 12)) {
                 break;
             }
             level += 1;
@@ -274,6 +273,57 @@ impl Nested {
             let at = base(level) + (gpa.0 >> (12 + 9 * (level - 1)) << 3);
             refs.touch(guest, level, || Hpa(at), || self.table(level, at));
             level -= 1;
+        }
+    }
+
+    /// See [`PagingMode::steady`](crate::paging::PagingMode::steady).
+    #[inline]
+    pub fn steady(&self, caches: &WalkCache, miss: &Steady<'_>) -> Option<bool> {
+        let ready = self.ready(miss.gpa());
+        if ready & if miss.write { READY_WRITE } else { READY } == 0 || !caches.has_host_steps() {
+            return None;
+        }
+        // The tables whose addresses the walk translates: from below, up to one that the guest's walk caches lead to.
+        for level in 1..=miss.format.depth() {
+            if level < miss.format.depth() && caches.peek(Dimension::Guest, level + 1, miss.gva.0) {
+                break;
+            }
+            if self.ready(Gpa(miss.path.table(level))) & READY_WRITE == 0 {
+                return None;
+            }
+        }
+        Some(miss.writable && ready & READY_WRITE != 0)
+    }
+
+    /// See [`PagingMode::walk_steady`](crate::paging::PagingMode::walk_steady).
+    #[inline]
+    pub fn walk_steady(&mut self, caches: &mut WalkCache, miss: &Steady<'_>, refs: &mut Refs) {
+        let refs = &mut References { memory: &mut Uncached, refs };
+        let start = first_table(caches, miss.format, miss.gva, |level| miss.path.table(level));
+        for level in (1..=start).rev() {
+            // A cached entry gives the next table's host address as well.
+            if level < start || start == miss.format.depth() {
+                let at = miss.path.table(level) | miss.format.index(level, miss.gva.0) << 3;
+                self.translate_ready(caches, Gpa(at), true, level, refs);
+            }
+            refs.refs.count(level, 0);
+        }
+        self.translate_ready(caches, miss.gpa(), miss.write, 0, refs);
+    }
+
+    /// [`Nested::translate`] of a page whose entry is ready for it, with walk caches that have host steps.
+    #[inline(always)]
+    fn translate_ready<M: Memory>(
+        &mut self,
+        caches: &mut WalkCache,
+        gpa: Gpa,
+        write: bool,
+        guest: u8,
+        refs: &mut References<'_, M>,
+    ) {
+        let writable = self.ready(gpa) & READY_WRITE != 0;
+        if !caches.nested_step(gpa.0 >> self.page.shift(), write, writable) {
+            self.walk_ready(caches, gpa, guest, refs);
         }
     }
 

@@ -5,7 +5,7 @@
 //! walk ends with the TLB entry to fill. What differs between modes is behind the hooks of
 //! [`PagingMode`].
 
-use crate::access::{Flush, Miss};
+use crate::access::{Flush, Miss, Steady};
 use crate::ages::Reuse;
 use crate::counts::Counts;
 use crate::exit_log::{Access, ExitLog};
@@ -34,6 +34,9 @@ pub struct Regime {
     exits_seen: u64,
     /// What each vCPU has in CR3, from its first load on.
     loaded: Vec<Option<u64>>,
+    /// Per vCPU: [`PagingMode::replaced`] when the guest dimension of its walk caches was last empty; none if they may lead
+    /// to tables of another root.
+    clean: Vec<Option<u64>>,
     /// Tables of another mode, kept while the VM is in this one.
     kept: Option<Tables>,
 }
@@ -52,6 +55,7 @@ impl Regime {
             tagged: profile.cpu.tlb_tagged,
             exits_seen: 0,
             loaded: vec![None; setup.vcpus],
+            clean: vec![None; setup.vcpus],
             kept: None,
         }
     }
@@ -73,6 +77,34 @@ impl Regime {
         filled
     }
 
+    /// Would [`Regime::walk`] take no exit and note nothing: see [`PagingMode::steady`].
+    #[inline]
+    pub fn steady(&mut self, miss: &Steady<'_>, guest: &GuestTables) -> Option<bool> {
+        let caches = &self.caches[miss.vcpu];
+        let replaced = each_mode!(&self.tables, t => t.replaced(guest));
+        if self.clean[miss.vcpu] != Some(replaced) || !caches.has_guest_steps() {
+            return None;
+        }
+        each_mode!(&mut self.tables, t => t.steady(caches, miss))
+    }
+
+    /// A walk that is [steady](Regime::steady).
+    #[inline]
+    pub fn walk_steady(&mut self, miss: &Steady<'_>) {
+        let Regime { tables, caches, counts, .. } = self;
+        counts.now.l1_misses += 1;
+        counts.now.tlb_misses_4k += 1;
+        counts.now.walks += 1;
+        each_mode!(tables, t => t.walk_steady(&mut caches[miss.vcpu], miss, &mut counts.refs));
+    }
+
+    /// The vCPU's walk caches may lead to tables of another root, until they are flushed. At the `first` load they are
+    /// empty, but for a stream with accesses before it.
+    pub fn root_changes(&mut self, vcpu: usize, first: bool, guest: &GuestTables) {
+        let empty = first && self.caches[vcpu].is_empty();
+        self.clean[vcpu] = empty.then(|| each_mode!(&self.tables, t => t.replaced(guest)));
+    }
+
     /// Tables that are kept for a mode that the VM has left lose what the host has unmapped.
     #[inline]
     fn tell_kept(&mut self) {
@@ -84,9 +116,10 @@ impl Regime {
     }
 
     /// The flushes of a vCPU's TLB reach its walk caches.
-    pub fn flush_caches(&mut self, vcpu: usize) {
+    pub fn flush_caches(&mut self, vcpu: usize, guest: &GuestTables) {
         let caches = &mut self.caches[vcpu];
         each_mode!(&self.tables, t => t.flush_caches(caches));
+        self.clean[vcpu] = Some(each_mode!(&self.tables, t => t.replaced(guest)));
     }
 
     /// True if the hypervisor flushes at CR3 and CR4 writes: see [`PagingMode::flushes_by_exit`].
@@ -215,6 +248,7 @@ impl Regime {
         } else {
             self.counts.now.shadow_pages_zapped += each_mode!(&left, t => t.tables());
         }
+        self.clean.fill(None);
         self.host.note_unmapped(self.kept.is_some());
         self.config.mode = to;
         self.counts.now.mode_switches += 1;

@@ -43,7 +43,7 @@ impl Model {
                     group.tlbs[vcpu].invalidate(Gva(gva));
                 }
                 for regime in &mut self.regimes {
-                    regime.flush_caches(vcpu);
+                    regime.flush_caches(vcpu, &self.guest);
                     regime.invlpg(vcpu, Gva(gva), &self.guest);
                 }
                 self.flush_asked();
@@ -130,6 +130,7 @@ impl Model {
         }
         v.forget();
         for regime in &mut self.regimes {
+            regime.root_changes(vcpu, first, &self.guest);
             regime.load_cr3(vcpu, value, first, &self.guest);
         }
         self.flush_asked();
@@ -154,7 +155,7 @@ impl Model {
             for &r in &group.members {
                 self.regimes[r].counts.now.tlb_flushes += u64::from(space.is_none_or(|s| s.flush));
                 // Walk caches are not filed by address space here, so every switch empties them.
-                self.regimes[r].flush_caches(vcpu);
+                self.regimes[r].flush_caches(vcpu, &self.guest);
             }
         }
     }
@@ -172,7 +173,7 @@ impl Model {
             if flush && !self.regimes[group.members[0]].flushes_by_exit() {
                 group.tlbs[vcpu].flush_all();
                 for &r in &group.members {
-                    self.regimes[r].flush_caches(vcpu);
+                    self.regimes[r].flush_caches(vcpu, &self.guest);
                     self.regimes[r].counts.now.tlb_flushes += 1;
                 }
             }

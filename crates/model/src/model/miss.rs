@@ -114,9 +114,17 @@ impl Model {
         dependent: bool,
     ) {
         self.misses += 1;
+        if !OBSERVED && self.missed_all && side == Side::Data && self.charges.is_none() {
+            self.missed_all = self.steady(gva, kind.writes());
+            if self.missed_all {
+                return;
+            }
+        }
         let vcpu = self.current;
         let accesses = self.common.accesses;
-        let Model { regimes, groups, guest, vcpus, untranslated, frames, charges, observers, .. } = self;
+        let Model {
+            regimes, groups, guest, vcpus, untranslated, frames, charges, observers, missed_all, ..
+        } = self;
         let at_once = if OBSERVED { observers.at(accesses, vcpu, side, dependent) } else { u64::MAX };
         let v = &mut vcpus[vcpu];
         let (root, time) = (v.root, v.time);
@@ -140,6 +148,9 @@ impl Model {
                 (OBSERVED, &lookup, at_once == 1 && side == Side::Data, &mut observers.caches)
             {
                 members.iter().for_each(|&r| waits |= caches.second_tlb_answers(r));
+            }
+            if number == 0 {
+                *missed_all = lookup == Lookup::Miss;
             }
             if lookup != Lookup::L1 && lookup != Lookup::L2 {
                 let miss = record.get_or_insert_with(|| match translate(guest, root, gva, write) {
@@ -228,7 +239,7 @@ impl Model {
         for v in which {
             group.tlbs[v].flush_all();
             for &r in &group.members {
-                self.regimes[r].flush_caches(v);
+                self.regimes[r].flush_caches(v, &self.guest);
                 self.regimes[r].counts.now.tlb_flushes += 1;
             }
             self.vcpus[v].forget();

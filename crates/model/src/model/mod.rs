@@ -12,6 +12,7 @@ mod miss;
 mod observe;
 mod region;
 mod sampled;
+mod steady;
 mod switched;
 
 use crate::cache::{CacheMode, Caches, Draws};
@@ -131,6 +132,8 @@ pub struct Model {
     words: usize,
     /// Accesses that the filter did not answer.
     misses: u64,
+    /// The last access that the filter did not answer missed all TLBs of the first group.
+    missed_all: bool,
     /// The number of misses from which on groups may join.
     join_at: u64,
     /// What [`Model::read_ahead`] read: kept so that the reads are not optimised away.
@@ -187,6 +190,7 @@ impl Model {
             hash: Xxh3::new(),
             words: 0,
             misses: 0,
+            missed_all: false,
             join_at: 0,
             seen: 0,
             walk_checks: 0,

@@ -11,12 +11,12 @@ mod nested;
 mod offset;
 mod shadow;
 
-use crate::access::{Flush, Miss};
+use crate::access::{Flush, Miss, Steady};
 use crate::ages::Reuse;
 use crate::counts::Counts;
 use crate::guest::GuestTables;
 use crate::host::{Frames, HostMemory};
-use crate::memory::{Memory, References};
+use crate::memory::{Memory, References, Refs};
 use crate::page::Page;
 use crate::profile::ExitCosts;
 use crate::{KvmVersion, Paging};
@@ -103,6 +103,24 @@ pub trait PagingMode: Sized {
         miss: &Miss,
         guest: &mut GuestTables,
     ) -> Option<Entry>;
+
+    /// Would [`PagingMode::walk`] take no exit and note nothing that is not noted already, apart from the walk caches? Then
+    /// [`PagingMode::walk_steady`] does its work. Whether writes may go through the TLB entry, which is the guest's. May always
+    /// say no.
+    #[inline]
+    fn steady(&mut self, _caches: &WalkCache, _miss: &Steady<'_>) -> Option<bool> {
+        None
+    }
+
+    /// A walk that is [steady](PagingMode::steady).
+    #[inline]
+    fn walk_steady(&mut self, _caches: &mut WalkCache, _miss: &Steady<'_>, _refs: &mut Refs) {}
+
+    /// A number that grows whenever entries that the guest dimension of walk caches may hold come to point elsewhere.
+    #[inline]
+    fn replaced(&self, guest: &GuestTables) -> u64 {
+        guest.replaced()
+    }
 
     /// Walks for an access that the guest's tables do not map, up to the page fault.
     fn walk_to_fault<M: Memory>(
@@ -272,6 +290,34 @@ impl Tables {
             Paging::Offset => Tables::Offset(OffsetPaging::new(host, setup)),
         }
     }
+}
+
+/// The level of the table at which a walk starts whose tables are known: below the first entry, from below, that the
+/// guest's walk caches hold. The entries on the way there are cached from now on.
+#[inline(always)]
+pub(crate) fn first_table(
+    caches: &mut WalkCache,
+    format: &Format,
+    gva: Gva,
+    table: impl Fn(u8) -> u64,
+) -> u8 {
+    let mut level = 1;
+    while level < format.depth() && !caches.step(Dimension::Guest, level + 1, gva.0, table(level)) {
+        level += 1;
+    }
+    level
+}
+
+/// The references of a steady walk of one dimension.
+#[inline(always)]
+fn walk_1d_steady(
+    caches: &mut WalkCache,
+    format: &Format,
+    gva: Gva,
+    refs: &mut Refs,
+    table: impl Fn(u8) -> u64,
+) {
+    (1..=first_table(caches, format, gva, table)).for_each(|level| refs.count(level, 0));
 }
 
 /// A one-dimensional walk from `root`, of the guest's tables or of shadow tables. `read` returns

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Native paging: no hypervisor. The hardware walks the guest's own tables, and nothing exits.
 
-use super::{PagingMode, Setup, Walker, walk_1d};
-use crate::access::Miss;
+use super::{PagingMode, Setup, Walker, walk_1d, walk_1d_steady};
+use crate::access::{Miss, Steady};
 use crate::ages::Reuse;
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
-use crate::memory::Memory;
+use crate::memory::{Memory, Refs};
 use crate::page::Page;
 use crate::profile::ExitCosts;
-use bifold_mmu::{Entry, Gpa, Gva, Hpa, Start};
+use bifold_mmu::{Entry, Gpa, Gva, Hpa, Start, WalkCache};
 use std::ops::Range;
 
 /// Native paging: no tables beside the guest's.
@@ -43,6 +43,16 @@ impl PagingMode for NativePaging {
     ) -> Option<Entry> {
         walk(cpu, miss.gva, miss.root, guest, |_, at| miss.read(guest, at));
         Some(miss.guest_entry(guest))
+    }
+
+    #[inline]
+    fn steady(&mut self, _: &WalkCache, miss: &Steady<'_>) -> Option<bool> {
+        Some(miss.writable)
+    }
+
+    #[inline]
+    fn walk_steady(&mut self, caches: &mut WalkCache, miss: &Steady<'_>, refs: &mut Refs) {
+        walk_1d_steady(caches, miss.format, miss.gva, refs, |level| miss.path.table(level));
     }
 
     fn walk_to_fault<M: Memory>(

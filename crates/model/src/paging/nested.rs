@@ -3,16 +3,16 @@
 //! violations, and on AMD also CR4 writes; the tables themselves are in [`crate::nested`].
 
 use super::{Cr4Write, PagingMode, Setup, Vm, Walker};
-use crate::access::{AccessKind, Miss};
+use crate::access::{AccessKind, Miss, Steady};
 use crate::ages::Reuse;
 use crate::exit_log::Access;
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
-use crate::memory::Memory;
+use crate::memory::{Memory, Refs};
 use crate::nested::{Nested, Violation};
 use crate::page::Made;
 use crate::profile::ExitCosts;
-use bifold_mmu::{Entry, Gpa, Gva};
+use bifold_mmu::{Entry, Gpa, Gva, WalkCache};
 use std::ops::Range;
 
 /// An exit for a frame that the nested tables do not map as needed.
@@ -76,6 +76,16 @@ impl PagingMode for NestedPaging {
                 }
             }
         }
+    }
+
+    #[inline]
+    fn steady(&mut self, caches: &WalkCache, miss: &Steady<'_>) -> Option<bool> {
+        self.0.steady(caches, miss)
+    }
+
+    #[inline]
+    fn walk_steady(&mut self, caches: &mut WalkCache, miss: &Steady<'_>, refs: &mut Refs) {
+        self.0.walk_steady(caches, miss, refs);
     }
 
     fn walk_to_fault<M: Memory>(

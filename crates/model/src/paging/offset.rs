@@ -8,15 +8,15 @@
 //!
 //! Left out: TLB entries beyond the guest's page size, and what keeping such a region contiguous costs the host.
 
-use super::{Cr4Write, PagingMode, Setup, Vm, Walker, walk_1d};
-use crate::access::Miss;
+use super::{Cr4Write, PagingMode, Setup, Vm, Walker, walk_1d, walk_1d_steady};
+use crate::access::{Miss, Steady};
 use crate::ages::Reuse;
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
-use crate::memory::Memory;
+use crate::memory::{Memory, Refs};
 use crate::page::Page;
 use crate::profile::ExitCosts;
-use bifold_mmu::{Entry, Gpa, Gva, Hpa, Start};
+use bifold_mmu::{Entry, Gpa, Gva, Hpa, Start, WalkCache};
 use std::ops::Range;
 
 /// Where the region begins in the host's memory. Any frame will do: data caches see it, and nothing else.
@@ -61,6 +61,16 @@ impl PagingMode for OffsetPaging {
     ) -> Option<Entry> {
         walk(cpu, miss.gva, miss.root, guest, |at| miss.read(guest, at));
         Some(miss.guest_entry(guest))
+    }
+
+    #[inline]
+    fn steady(&mut self, _: &WalkCache, miss: &Steady<'_>) -> Option<bool> {
+        Some(miss.writable)
+    }
+
+    #[inline]
+    fn walk_steady(&mut self, caches: &mut WalkCache, miss: &Steady<'_>, refs: &mut Refs) {
+        walk_1d_steady(caches, miss.format, miss.gva, refs, |level| miss.path.table(level));
     }
 
     fn walk_to_fault<M: Memory>(

@@ -2,13 +2,13 @@
 //! Shadow paging: the hardware walks tables that the hypervisor composed of the guest's and the
 //! host's. KVM's shadow MMU, which composes them, is in [`crate::shadow`].
 
-use super::{Cr4Write, PagingMode, Setup, Vm, Walker, walk_1d};
-use crate::access::{AccessKind, Flush, Miss};
+use super::{Cr4Write, PagingMode, Setup, Vm, Walker, walk_1d, walk_1d_steady};
+use crate::access::{AccessKind, Flush, Miss, Steady};
 use crate::ages::Reuse;
 use crate::exit_log::Access;
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
-use crate::memory::Memory;
+use crate::memory::{Memory, Refs};
 use crate::profile::ExitCosts;
 use crate::shadow::{Fixed, Shadow, World};
 use bifold_mmu::{Entry, Gpa, Gva, PageSize, Step, Walk, WalkCache, walk};
@@ -83,6 +83,23 @@ impl PagingMode for ShadowPaging {
             }
         }
         None
+    }
+
+    #[inline]
+    fn steady(&mut self, _: &WalkCache, miss: &Steady<'_>) -> Option<bool> {
+        let at = self.0.path(miss.vcpu, miss.gva)?.table(1) | miss.format.index(1, miss.gva.0) << 3;
+        let writable = self.0.ready(at)? & miss.format.write != 0;
+        (writable || !miss.write).then_some(writable)
+    }
+
+    #[inline]
+    fn walk_steady(&mut self, caches: &mut WalkCache, miss: &Steady<'_>, refs: &mut Refs) {
+        let Some(path) = self.0.path(miss.vcpu, miss.gva) else { return };
+        walk_1d_steady(caches, miss.format, miss.gva, refs, |level| path.table(level));
+    }
+
+    fn replaced(&self, _: &GuestTables) -> u64 {
+        self.0.replaced()
     }
 
     fn walk_to_fault<M: Memory>(

@@ -16,6 +16,7 @@
 
 mod fault;
 mod pages;
+mod paths;
 mod roots;
 mod spte;
 mod sync;
@@ -31,6 +32,7 @@ use crate::page::Page;
 use crate::{KvmVersion, Sample};
 use bifold_mmu::{Format, Gpa, Gva, PageSize, Start};
 use pages::{Pages, sptep_to_sp};
+use paths::Paths;
 use roots::Vcpu;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -49,6 +51,9 @@ pub enum Fixed {
 /// KVM_MEMSLOT_PAGES_TO_MMU_PAGES_RATIO and KVM_MIN_ALLOC_MMU_PAGES.
 const PAGES_PER_MMU_PAGE: u64 = 50;
 const MIN_ALLOC_MMU_PAGES: usize = 64;
+
+/// The most levels of a format.
+const LEVELS: usize = 5;
 
 /// Work done since the last exit was closed, to be added to its sample.
 #[derive(Debug, Clone, Copy, Default)]
@@ -77,6 +82,7 @@ pub struct Shadow {
     guest_frames: u64,
     kvm: KvmVersion,
     pages: Pages,
+    paths: Paths,
     vcpus: Vec<Vcpu>,
     flush: Flush,
     work: Work,
@@ -116,6 +122,7 @@ impl Shadow {
             guest_frames,
             kvm,
             pages: Pages::new(budget),
+            paths: Paths::default(),
             vcpus: vec![Vcpu::default(); vcpus],
             flush: Flush::None,
             work: Work::default(),
@@ -139,6 +146,11 @@ impl Shadow {
     #[inline]
     pub fn root(&self, vcpu: usize) -> Start {
         Start { level: self.format.depth(), table: Pages::hpa(self.vcpus[vcpu].root.slot) }
+    }
+
+    /// How often an entry that pointed to a shadow page ceased to.
+    pub fn replaced(&self) -> u64 {
+        self.pages.unlinked
     }
 
     /// The entry at (pseudo) host-physical address `at`, for the hardware walker.

@@ -124,6 +124,8 @@ pub(super) struct Pages {
     pub maker: usize,
     /// Who made each page, by slot.
     makers: Makers,
+    /// Sptes that pointed to a shadow page and do so no more.
+    pub unlinked: u64,
 }
 
 /// Slot of the page that holds spte `id`.
@@ -151,6 +153,7 @@ impl Pages {
             max,
             maker: 0,
             makers: Makers::default(),
+            unlinked: 0,
         };
         p.slot(0, Role { level: 1, direct: true, access: 0 }); // the page that stays empty
         p
@@ -396,6 +399,7 @@ impl Pages {
         let child = self.child(id);
         self.list_remove(Head::Parents(child), id);
         self.write(id, 0);
+        self.unlinked += 1;
     }
 
     /// `mmu_page_zap_pte`; true if the spte was present.

@@ -61,9 +61,9 @@ impl Walks {
             Event::Cr3(value) => {
                 self.root = Gpa(value & ADDRESS);
                 self.regime.load_cr3(0, value, first, &self.guest);
-                self.regime.flush_caches(0);
+                self.regime.flush_caches(0, &self.guest);
             }
-            Event::Invlpg(_) | Event::Cr4(_) => self.regime.flush_caches(0),
+            Event::Invlpg(_) | Event::Cr4(_) => self.regime.flush_caches(0, &self.guest),
             Event::Fault { gva, error } => {
                 let root = self.root;
                 self.regime.guest_fault(0, Gva(gva), error, root, &self.guest, &mut self.seen);
