@@ -35,6 +35,7 @@ mod paging;
 mod paging_files;
 pub mod placement;
 mod process;
+pub mod qmp;
 mod smaps;
 mod statistics;
 mod switch;
