@@ -20,7 +20,6 @@
 #![forbid(unsafe_code)]
 
 pub mod estimator;
-pub mod kuang;
 mod linear;
 mod programs;
 pub mod published;
