@@ -59,7 +59,7 @@ pub use smaps::Mapping;
 pub use statistics::{BadStatistics, BinaryStatistics, Kind, Statistic, Statistics, StatisticsFiles};
 pub use switch::{Happened, Switch};
 pub use vcpus::{ThreadTime, ThreadTimes, Vcpu};
-pub use vm::{Vm, is_meant, select};
+pub use vm::{Vm, named, select, word_rank};
 pub use vm_directory::{Entries, VmDirectory};
 pub use vm_id::VmId;
 

@@ -20,7 +20,7 @@ use crate::homes::{Homes, has_ended};
 use crate::pilot::{Choice, Verdict};
 use crate::record::{DecisionLine, Recorder};
 use crate::status::{SCHEMA, Status};
-use bifold_host::{Statistic, VmId, is_meant};
+use bifold_host::{HostError, Statistic, VmId, named, word_rank};
 use bifold_live::columns::Row;
 use bifold_live::recording::RecordedInterval;
 use bifold_live::{Interval, Measured, Watch};
@@ -321,25 +321,12 @@ impl Engine {
     }
 
     fn meant(&self, word: &str) -> Result<VmId, DaemonError> {
-        // KVM's identifier comes first: a name may look like one.
-        if let Some(id) = VmId::parse(word).filter(|id| self.vms.contains_key(id)) {
-            return Ok(id);
-        }
-        let meant = |(id, vm): &(&VmId, &Vm)| is_meant(word, **id, vm.pid, vm.name.as_deref());
-        let found: Vec<VmId> = self.vms.iter().filter(meant).map(|(id, _)| *id).collect();
-        match found[..] {
+        let found = named(&self.vms, |(id, vm)| word_rank(word, Some(**id), vm.pid, vm.name.as_deref()));
+        let ids: Vec<VmId> = found.iter().map(|(id, _)| **id).collect();
+        match ids[..] {
             [id] => Ok(id),
             [] => Err(nobody(word)),
-            _ => {
-                let ids: Vec<String> = found.iter().map(VmId::to_string).collect();
-                let text = format!(
-                    "`{}` means {} VMs: give one of {}",
-                    word.escape_debug(),
-                    ids.len(),
-                    ids.join(", ")
-                );
-                Err(DaemonError::Refused(text))
-            }
+            _ => Err(DaemonError::Refused(HostError::SeveralVms { word: word.into(), ids }.to_string())),
         }
     }
 
