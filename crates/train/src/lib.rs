@@ -19,6 +19,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod error;
 pub mod estimator;
 mod linear;
 mod programs;
@@ -30,7 +31,8 @@ mod text;
 #[cfg(test)]
 mod testing;
 
-pub use programs::{Program, TrainError};
+pub use error::{TooFewPairs, TrainError};
+pub use programs::Program;
 
 /// Takes what a trainer reports while it works.
 pub type Progress<'a> = dyn Fn(&str) + Sync + 'a;
