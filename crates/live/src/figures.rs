@@ -2,7 +2,7 @@
 //! The figures of a VM or vCPU that people compare at a glance: rates and shares, made of the counts of an interval.
 //! Every table for eyes takes them from here.
 
-use crate::columns::Row;
+use crate::row::Row;
 use bifold_host::Statistic;
 
 /// Rates and shares of an interval. `None` is unknown.

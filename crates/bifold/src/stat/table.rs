@@ -2,9 +2,8 @@
 //! The table of an interval, for eyes: rates and shares.
 
 use crate::vms;
-use bifold_live::Figures;
 use bifold_live::advice::best;
-use bifold_live::columns::Row;
+use bifold_live::{Figures, Row};
 use bifold_report::{grouped, text_table, wrapped};
 
 const UNKNOWN: &str = "-";
