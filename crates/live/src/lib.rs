@@ -34,7 +34,7 @@ mod row;
 mod vm;
 mod watch;
 
-pub use figures::Figures;
+pub use figures::{Figure, Figures, Unit};
 pub use interval::{Interval, Reading, VcpuInterval, VcpuReading};
 pub use measured::Measured;
 pub use modelled::ModelledPmu;
