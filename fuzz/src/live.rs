@@ -13,7 +13,7 @@ pub fn vms(data: &[u8]) {
             let estimator = bifold_policy::Estimator::fitted();
             if let Ok(replayed) = replay::replay(vm, &named.spec, Some(estimator)) {
                 assert!(replayed.left_out <= vm.intervals.len());
-                assert!(replayed.decided.iter().all(|d| vm.intervals[d.interval].mode.is_some()));
+                assert!(replayed.decided.iter().all(|d| vm.intervals[d.interval].seen.mode.is_some()));
             }
         }
         for pair in bifold_live::pairs::pairs(vm).pairs {

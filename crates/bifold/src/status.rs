@@ -6,6 +6,7 @@ use bifold_guest::{GuestError, Kind};
 use bifold_host::HostError;
 use bifold_host::exit_counts::ExitCountersError;
 use bifold_host::ksm::KsmError;
+use bifold_host::tracing::TracingError;
 use bifold_measure::MeasureError;
 use bifold_place::apply::ApplyError;
 use bifold_place::check::CheckError;
@@ -89,6 +90,7 @@ impl From<Status> for ExitCode {
 pub fn of_error(error: &anyhow::Error) -> u8 {
     if error.downcast_ref::<HostError>().is_some_and(HostError::cannot_work_here)
         || error.downcast_ref::<ExitCountersError>().is_some_and(ExitCountersError::cannot_work_here)
+        || error.downcast_ref::<TracingError>().is_some_and(TracingError::cannot_work_here)
         || error.downcast_ref::<DaemonError>().is_some_and(DaemonError::cannot_work_here)
         || error.downcast_ref::<KsmError>().is_some_and(KsmError::cannot_work_here)
         || error.downcast_ref::<ApplyError>().is_some_and(ApplyError::cannot_work_here)

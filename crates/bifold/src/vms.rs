@@ -2,7 +2,7 @@
 //! The VMs of this host, as `stat` and `top` name them: their names, which of them the user's words choose, and what
 //! this host does not tell.
 
-use bifold_host::{Host, is_meant, printable};
+use bifold_host::{Host, printable, word_rank};
 use bifold_live::hardware::{NoPmu, Pmu};
 use bifold_live::reporter::Reporter;
 use bifold_live::{Watch, Watched};
@@ -23,7 +23,7 @@ pub fn name(vm: &Watched) -> String {
 
 /// Whether a word names the VM, or there is no word.
 pub fn is_chosen(vm: &Watched, words: &[String]) -> bool {
-    let names = |word: &String| is_meant(word, vm.id, vm.pid, vm.name.as_deref());
+    let names = |word: &String| word_rank(word, Some(vm.id), vm.pid, vm.name.as_deref()).is_some();
     words.is_empty() || words.iter().any(names)
 }
 

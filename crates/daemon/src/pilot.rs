@@ -6,8 +6,8 @@
 
 use crate::config::{Config, Decides, Limits, Rule};
 use crate::probe::Prober;
+use bifold_live::Observation;
 use bifold_live::follow::{Follower, Seen};
-use bifold_live::recording::RecordedInterval;
 use bifold_policy::{Counters, Decision, Mode, UnknownCounter};
 use std::collections::VecDeque;
 
@@ -39,7 +39,7 @@ impl Switches {
     }
 
     /// Takes the VM's next interval.
-    pub fn interval(&mut self, interval: &RecordedInterval) {
+    pub fn interval(&mut self, interval: &Observation) {
         self.clock += interval.seconds.max(0.0);
         let known = Counters::of(&["mode_switches"]).less(interval.measured.known) == Counters::NONE;
         let told = if known { interval.measured.sample.mode_switches } else { 0 };
@@ -78,7 +78,7 @@ enum Decider {
 }
 
 impl Decider {
-    fn interval(&mut self, interval: &RecordedInterval) -> Option<Decision> {
+    fn interval(&mut self, interval: &Observation) -> Option<Decision> {
         match self {
             Decider::Policy(follower) => match follower.interval(interval) {
                 Seen::Decided(decision) => Some(decision),
@@ -145,7 +145,7 @@ impl Pilot {
     }
 
     /// Takes the VM's next interval, which `switches` has seen. Returns the decision, if one is due.
-    pub fn interval(&mut self, interval: &RecordedInterval, switches: &Switches) -> Option<Choice> {
+    pub fn interval(&mut self, interval: &Observation, switches: &Switches) -> Option<Choice> {
         if switches.stayed() < self.limits.blackout_s {
             return None;
         }
@@ -194,7 +194,7 @@ mod tests {
     struct Flight(Pilot, Switches);
 
     impl Flight {
-        fn interval(&mut self, interval: &RecordedInterval) -> Option<Choice> {
+        fn interval(&mut self, interval: &Observation) -> Option<Choice> {
             self.1.interval(interval);
             self.0.interval(interval, &self.1)
         }
@@ -206,7 +206,7 @@ mod tests {
     }
 
     /// A second of a VM that would like to be in the other mode, for `dsp`.
-    fn longing(mode: Mode, switches: u64) -> RecordedInterval {
+    fn longing(mode: Mode, switches: u64) -> Observation {
         let (tlb_misses_4k, guest_page_faults) = match mode {
             Mode::Nested => (50 << 20, 0),
             Mode::Shadow => (0, 9 << 20),
@@ -220,7 +220,7 @@ mod tests {
         };
         let measured = Measured { sample, known: Counters::ALL, cycles: Some(3e9), load: Some(1.0) };
         let mode = Some(mode).filter(|_| switches == 0);
-        RecordedInterval { time: 0.0, seconds: 1.0, mode, measured, progress: None }
+        Observation { seconds: 1.0, mode, measured, progress: None }
     }
 
     /// Runs a VM that obeys; returns the seconds at whose ends the VM was switched.

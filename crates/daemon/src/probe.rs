@@ -6,7 +6,7 @@
 //! again. Each probe that brings nothing doubles the time to the next, because a probe costs two switches and the time in
 //! a worse mode.
 
-use bifold_live::recording::RecordedInterval;
+use bifold_live::Observation;
 use bifold_policy::{Decision, Mode};
 
 /// Most doublings of the time between probes.
@@ -31,7 +31,7 @@ struct Rate {
 }
 
 impl Rate {
-    fn add(&mut self, interval: &RecordedInterval) {
+    fn add(&mut self, interval: &Observation) {
         if let Some(steps) = interval.progress {
             self.steps += steps as f64;
             self.seconds += interval.seconds;
@@ -82,7 +82,7 @@ impl Prober {
     }
 
     /// Takes the next interval in one mode. Returns the mode that is wanted, if there is something to decide.
-    pub fn interval(&mut self, interval: &RecordedInterval) -> Option<Decision> {
+    pub fn interval(&mut self, interval: &Observation) -> Option<Decision> {
         let mode = interval.mode?;
         self.since += interval.seconds;
         match self.doing {
@@ -133,7 +133,7 @@ impl Prober {
         })
     }
 
-    fn measure(&mut self, mode: Mode, mut rate: Rate, interval: &RecordedInterval) -> Option<Decision> {
+    fn measure(&mut self, mode: Mode, mut rate: Rate, interval: &Observation) -> Option<Decision> {
         rate.add(interval);
         self.doing = Doing::Measures(rate);
         if self.since < self.how.length_s {
@@ -158,7 +158,7 @@ impl Prober {
         mut there: Rate,
         at_home: f64,
         mode: Mode,
-        interval: &RecordedInterval,
+        interval: &Observation,
     ) -> Option<Decision> {
         there.add(interval);
         self.doing = Doing::Tries { home, arrived: true, there, at_home };
@@ -213,8 +213,7 @@ mod tests {
             mode = next;
             let measured =
                 Measured { sample: Sample::default(), known: Counters::NONE, cycles: None, load: None };
-            let interval = RecordedInterval {
-                time: n as f64,
+            let interval = Observation {
                 seconds: 1.0,
                 mode: whole.then_some(mode),
                 measured,

@@ -7,7 +7,8 @@
 use crate::config::Recording;
 use crate::error::DaemonError;
 use bifold_host::VmId;
-use bifold_live::columns::{self, Column, Row};
+use bifold_live::Row;
+use bifold_live::columns::{self, Column};
 use bifold_live::files::json_line;
 use bifold_live::recording::{DECISION_SCHEMA, START_SCHEMA};
 use serde::{Deserialize, Serialize};

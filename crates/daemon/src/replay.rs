@@ -35,8 +35,8 @@ pub fn replay(vm: &RecordedVm, rule: &Rule, config: &Config) -> Result<Vec<Decid
             pilot = Pilot::new(rule, config, start.away);
             switches = if start.away { Switches::just_now() } else { Switches::default() };
         }
-        switches.interval(i);
-        pilot.interval(i, &switches).map(|choice| Decided { interval, choice })
+        switches.interval(&i.seen);
+        pilot.interval(&i.seen, &switches).map(|choice| Decided { interval, choice })
     });
     let decided: Vec<Decided> = decided.collect();
     match pilot.missing().filter(|_| decided.is_empty()) {

@@ -43,7 +43,6 @@ pub mod modules;
 mod nodes;
 pub mod packages;
 pub mod qemu;
-pub mod qmp;
 pub mod spec;
 pub mod vm;
 

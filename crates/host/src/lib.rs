@@ -7,6 +7,8 @@
 //! built by `make kernel` has three more files there: `paging_stats`, `paging_refusal`, and `paging_mode`, which
 //! switches the VM when written. A VM may end at any moment; if its directory disappears, the error is [`HostError::Gone`].
 //!
+//! [`qmp`] talks to QEMU's monitor. [`keys`] declares the tables of the TOML files of daemon and placement.
+//!
 //! This crate makes no decisions and has no model. Policies, counts and experiments are in other crates.
 //!
 //! ```
@@ -27,6 +29,7 @@ mod error;
 pub mod exit_counts;
 mod guests;
 pub mod held;
+pub mod keys;
 pub mod ksm;
 mod kvm;
 mod kvm_users;
@@ -35,6 +38,7 @@ mod paging;
 mod paging_files;
 pub mod placement;
 mod process;
+pub mod qmp;
 mod smaps;
 mod statistics;
 mod switch;
@@ -58,7 +62,7 @@ pub use smaps::Mapping;
 pub use statistics::{BadStatistics, BinaryStatistics, Kind, Statistic, Statistics, StatisticsFiles};
 pub use switch::{Happened, Switch};
 pub use vcpus::{ThreadTime, ThreadTimes, Vcpu};
-pub use vm::{Vm, is_meant, select};
+pub use vm::{Vm, named, select, word_rank};
 pub use vm_directory::{Entries, VmDirectory};
 pub use vm_id::VmId;
 

@@ -184,7 +184,7 @@ fn a_word_means_one_vm_or_is_refused() {
         [
             "`web` means 2 VMs: give one of 11-5, 12-5",
             "`two` means 2 VMs: give one of 10-5, 10-6",
-            "`10` means 3 VMs: give one of 10-5, 10-6, 13-5",
+            "`10` means 2 VMs: give one of 10-5, 10-6",
             "no VM `14`: give a process id, a PID-FD or a name; `bifold mode` lists the 5 VMs there are",
             "no VM ``: give a process id, a PID-FD or a name; `bifold mode` lists the 5 VMs there are",
             "no VM `web\\u{1b}`: give a process id, a PID-FD or a name; `bifold mode` lists the 5 VMs there are",

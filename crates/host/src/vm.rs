@@ -100,26 +100,36 @@ fn is_vcpu(entry: &fs::DirEntry) -> bool {
     number.is_some() && entry.file_type().is_ok_and(|t| t.is_dir())
 }
 
-/// Whether the user's word means the VM: a directory (`PID-FD`), a process or thread id, or a name.
-pub fn is_meant(word: &str, id: VmId, pid: u32, name: Option<&str>) -> bool {
+/// How exactly the user's word means a guest: 0 as KVM's directory (`PID-FD`), 1 as a process or thread id, 2 as its name;
+/// `None` if it does not.
+pub fn word_rank(word: &str, id: Option<VmId>, pid: u32, name: Option<&str>) -> Option<u8> {
     let number: Option<u32> = word.parse().ok();
-    VmId::parse(word) == Some(id) || number.is_some_and(|n| n == pid || n == id.thread) || name == Some(word)
+    let is = |n| n == pid || id.is_some_and(|id| n == id.thread);
+    match VmId::parse(word) {
+        Some(word) if Some(word) == id => Some(0),
+        _ if number.is_some_and(is) => Some(1),
+        _ => (name == Some(word)).then_some(2),
+    }
+}
+
+/// The guests that the user's word means, by their [`word_rank`]. An identifier comes before a name: the owner of a VM chose
+/// the name, which may look like another VM's identifier.
+pub fn named<T>(guests: impl IntoIterator<Item = T>, rank: impl Fn(&T) -> Option<u8>) -> Vec<T> {
+    let ranked: Vec<(u8, T)> = guests.into_iter().filter_map(|g| Some((rank(&g)?, g))).collect();
+    let best = ranked.iter().map(|(rank, _)| *rank).min();
+    ranked.into_iter().filter(|(rank, _)| Some(*rank) == best).map(|(_, g)| g).collect()
 }
 
 /// The VM that the user's word selects: a directory (`PID-FD`), a process or thread id, or a name.
 pub fn select(mut vms: Vec<Vm>, word: &str) -> Result<Vm, HostError> {
-    let id = VmId::parse(word);
-    if let Some(at) = vms.iter().position(|vm| Some(vm.id) == id) {
-        return Ok(vms.swap_remove(at));
-    }
-    let meant = |vm: &Vm| is_meant(word, vm.id, vm.pid, vm.name.as_deref());
-    let (mut found, others): (Vec<Vm>, Vec<Vm>) = vms.into_iter().partition(meant);
-    match (found.pop(), found.is_empty()) {
-        (Some(vm), true) => Ok(vm),
-        (Some(vm), false) => {
-            found.push(vm);
-            Err(HostError::SeveralVms { word: word.into(), ids: found.iter().map(|vm| vm.id).collect() })
+    let found =
+        named(0..vms.len(), |at| word_rank(word, Some(vms[*at].id), vms[*at].pid, vms[*at].name.as_deref()));
+    match found[..] {
+        [at] => Ok(vms.swap_remove(at)),
+        [] => Err(HostError::NoVm { word: word.into(), of: vms.len() }),
+        _ => {
+            let ids = found.into_iter().map(|at| vms[at].id).collect();
+            Err(HostError::SeveralVms { word: word.into(), ids })
         }
-        (None, _) => Err(HostError::NoVm { word: word.into(), of: others.len() }),
     }
 }

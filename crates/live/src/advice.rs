@@ -5,7 +5,7 @@
 //! CPU time that should give back. A rule that lacks a figure says nothing, except where the fact alone is worth
 //! telling; the gain is unknown then.
 
-use crate::columns::Row;
+use crate::row::Row;
 use bifold_host::{Backing, Obstacle, Statistic};
 use bifold_policy::{Counters, Estimator, Mode};
 use std::fmt;

@@ -5,44 +5,13 @@
 use crate::advice::{Advice, advise, paging_cycles};
 use crate::figures::Figures;
 use crate::hardware::HardwareCounts;
-use crate::interval::{Interval, VcpuInterval};
 use crate::measured::Measured;
 use crate::reporter::GuestInterval;
-use crate::vm::Watched;
+use crate::row::Row;
 use bifold_host::exit_counts::reasons;
 use bifold_host::{Backing, Kind, Statistic, Vendor, printable};
 use bifold_model::Sample;
 use std::borrow::Cow;
-
-/// A VM, or one of its vCPUs, over an interval.
-pub struct Row<'a> {
-    /// End of the interval, in seconds since 1970.
-    pub time: f64,
-    /// The VM.
-    pub vm: &'a Watched,
-    /// The interval.
-    pub interval: &'a Interval,
-    /// The vCPU; `None` for the VM as a whole.
-    pub vcpu: Option<&'a VcpuInterval>,
-    /// The counts of VM or vCPU, as policies see them.
-    pub measured: Measured,
-}
-
-impl<'a> Row<'a> {
-    /// The VM as a whole.
-    pub fn of_vm(time: f64, vm: &'a Watched, interval: &'a Interval) -> Row<'a> {
-        Row { time, vm, interval, vcpu: None, measured: Measured::of(interval) }
-    }
-
-    /// A row for each vCPU.
-    pub fn of_vcpus(time: f64, vm: &'a Watched, interval: &'a Interval) -> impl Iterator<Item = Row<'a>> {
-        let row = move |vcpu| {
-            let measured = Measured::of_vcpu(interval, vcpu);
-            Row { time, vm, interval, vcpu: Some(vcpu), measured }
-        };
-        interval.vcpus.iter().map(row)
-    }
-}
 
 /// The value of a figure.
 #[derive(Debug, Clone, PartialEq)]
@@ -314,11 +283,6 @@ impl Row<'_> {
             (None, Some(_)) => Some(crate::modelled::LABEL),
             _ => (self.hardware() != HardwareCounts::UNKNOWN).then_some("hardware"),
         }
-    }
-
-    /// The hardware counters of VM or vCPU.
-    pub fn hardware(&self) -> HardwareCounts {
-        self.vcpu.map_or_else(|| self.interval.hardware(), |v| v.hardware)
     }
 
     fn backing(&self, of: impl Fn(&Backing) -> u64) -> Value<'_> {

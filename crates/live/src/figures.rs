@@ -2,30 +2,93 @@
 //! The figures of a VM or vCPU that people compare at a glance: rates and shares, made of the counts of an interval.
 //! Every table for eyes takes them from here.
 
-use crate::columns::Row;
+use crate::row::Row;
 use bifold_host::Statistic;
 
-/// Rates and shares of an interval. `None` is unknown.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Figures {
-    /// Share of the interval that the vCPUs' threads had a CPU: the mean of all vCPUs.
-    pub ran: Option<f64>,
-    /// Share of the interval that they were ready to run while others had the CPU.
-    pub waited: Option<f64>,
-    /// Exits per second.
-    pub exits: Option<f64>,
-    /// Exits per second for page faults and violations.
-    pub page_faults: Option<f64>,
-    /// Cycles per second of the vCPUs' threads, guest and host together.
-    pub cycles: Option<f64>,
-    /// Share of these cycles outside the guest.
-    pub hypervisor: Option<f64>,
-    /// Share of these cycles in page walks of the guest.
-    pub walks: Option<f64>,
-    /// Instructions per cycle, in the guest.
-    pub ipc: Option<f64>,
-    /// TLB misses per second, on entries of the sizes that this processor counts.
-    pub misses: Option<f64>,
+/// What a figure's number is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// A part of a whole, 0 to 1.
+    Share,
+    /// A number per second.
+    Rate,
+    /// A quotient of two counts.
+    Ratio,
+}
+
+/// A figure: all that a table needs to show it.
+#[derive(Debug)]
+pub struct Figure {
+    /// The name.
+    pub name: &'static str,
+    /// Two lines of heading.
+    pub head: [&'static str; 2],
+    /// Two lines of heading for a narrow column.
+    pub short: [&'static str; 2],
+    /// What the number is.
+    pub unit: Unit,
+    /// The meaning.
+    pub doc: &'static str,
+    /// The number.
+    pub number: fn(&Figures) -> Option<f64>,
+}
+
+macro_rules! figures {
+    ($( $field:ident $figure:ident $unit:ident: $name:literal, $head:expr, $short:expr, $doc:literal; )*) => {
+        /// Rates and shares of an interval. `None` is unknown.
+        #[derive(Debug, Clone, Copy, Default, PartialEq)]
+        pub struct Figures {
+            $( #[doc = concat!("The ", $doc, ".")] pub $field: Option<f64>, )*
+        }
+
+        impl Figure {
+            $(
+                #[doc = concat!("The ", $doc, ".")]
+                pub const $figure: Figure = Figure {
+                    name: $name,
+                    head: $head,
+                    short: $short,
+                    unit: Unit::$unit,
+                    doc: $doc,
+                    number: |f| f.$field,
+                };
+            )*
+        }
+    };
+}
+
+figures! {
+    ran RAN Share: "ran", ["ran", "%"], ["ran", "%"],
+        "share of time that a vCPU had a CPU, on average";
+    waited WAITED Share: "waited", ["waited", "%"], ["wait", "%"],
+        "share of time ready to run without a CPU: the guest's steal";
+    exits EXITS Rate: "exits", ["exits", "/s"], ["exits", "/s"],
+        "exits per second from the guest";
+    page_faults PAGE_FAULTS Rate: "page-fault exits", ["page-fault", "exits /s"], ["page", "faults"],
+        "exits per second for page faults and violations";
+    cycles CYCLES Rate: "cycles", ["cycles", "/s"], ["cycles", "/s"],
+        "cycles per second of the vCPUs' threads, guest and host together";
+    hypervisor HYPERVISOR Share: "hypervisor", ["hypervisor", "% cycles"], ["hyper", "%cyc"],
+        "share of the vCPUs' cycles outside the guest";
+    walks WALKS Share: "walks", ["walks", "% cycles"], ["walks", "%cyc"],
+        "share of the vCPUs' cycles in page walks of the guest";
+    ipc IPC Ratio: "IPC", ["IPC", ""], ["IPC", ""],
+        "instructions per cycle in the guest";
+    misses MISSES Rate: "TLB misses", ["TLB misses", "/s"], ["TLB mis-", "ses /s"],
+        "TLB misses per second, on entries of the sizes that this processor counts";
+}
+
+impl Figure {
+    /// The figures of a list of VMs, from left to right.
+    pub const OF_A_VM: [&'static Figure; 7] = [
+        &Figure::RAN,
+        &Figure::WAITED,
+        &Figure::EXITS,
+        &Figure::PAGE_FAULTS,
+        &Figure::HYPERVISOR,
+        &Figure::WALKS,
+        &Figure::IPC,
+    ];
 }
 
 impl Figures {

@@ -2,7 +2,7 @@
 //! A policy that follows a VM, interval by interval. Replays of recordings and the daemon use the same follower, so that
 //! both decide alike.
 
-use crate::recording::RecordedInterval;
+use crate::observation::Observation;
 use bifold_policy::{
     Counters, Decision, Driver, Estimator, Interval, Log, Mode, Scale, Source, Spec, UnknownCounter,
 };
@@ -43,7 +43,7 @@ impl Follower {
     }
 
     /// Takes the next interval.
-    pub fn interval(&mut self, i: &RecordedInterval) -> Seen {
+    pub fn interval(&mut self, i: &Observation) -> Seen {
         let Some(mode) = i.mode else { return Seen::LeftOut };
         self.counted = self.counted.and(i.measured.known);
         let needs = self.needs_in(mode);

@@ -4,8 +4,8 @@
 //!
 //! A [`Watch`] finds the VMs. Each [`tick`](Watch::tick) reads each once and returns an
 //! [`Interval`] for each VM: the difference to the reading before. A number that this host does not have, or that
-//! cannot be trusted over an interval, is unknown (`None`), never 0. [`Measured`] is an interval as policies see
-//! one, with the set of counters that are known; [`columns`] gives every figure a name and a unit; [`Figures`] are
+//! cannot be trusted over an interval, is unknown (`None`), never 0. An [`Observation`] is an interval as policies see
+//! one, with the counters that are known in its [`Measured`]; [`columns`] gives every figure a name and a unit; [`Figures`] are
 //! rates and shares for eyes.
 //!
 //! Intervals are written to [`files`]; a [`recording`] reads them back. A policy [`follow`]s a VM; a [`replay`] shows what a
@@ -25,16 +25,20 @@ pub mod hardware;
 mod interval;
 mod measured;
 pub mod modelled;
+mod observation;
 pub mod pairs;
 pub mod recording;
 pub mod replay;
 pub mod reporter;
+mod row;
 mod vm;
 mod watch;
 
-pub use figures::Figures;
+pub use figures::{Figure, Figures, Unit};
 pub use interval::{Interval, Reading, VcpuInterval, VcpuReading};
 pub use measured::Measured;
 pub use modelled::ModelledPmu;
+pub use observation::Observation;
+pub use row::Row;
 pub use vm::Watched;
 pub use watch::{Tick, Watch};

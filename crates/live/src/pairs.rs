@@ -134,7 +134,7 @@ pub fn pairs(vm: &RecordedVm) -> Pairs {
         let [before, away, after] = three else { unreachable!("windows of 3") };
         let of = |stretch: &Range<usize>| &vm.intervals[stretch.clone()];
         let (before, away, after) = (of(before), of(away), of(after));
-        let short = away.iter().map(|i| i.seconds).sum::<f64>() <= MOST_AWAY_S;
+        let short = away.iter().map(|i| i.seen.seconds).sum::<f64>() <= MOST_AWAY_S;
         if short && follows(before, away) && follows(away, after) {
             match pair(before, away, after) {
                 Ok(pair) => found.pairs.push(pair),
@@ -149,13 +149,13 @@ pub fn pairs(vm: &RecordedVm) -> Pairs {
 fn stretches(intervals: &[RecordedInterval]) -> Vec<Range<usize>> {
     let mut stretches: Vec<Range<usize>> = Vec::new();
     for (n, interval) in intervals.iter().enumerate() {
-        if interval.mode.is_none() {
+        if interval.seen.mode.is_none() {
             continue;
         }
         match stretches.last_mut() {
             Some(last)
                 if last.end == n
-                    && intervals[n - 1].mode == interval.mode
+                    && intervals[n - 1].seen.mode == interval.seen.mode
                     && near(&intervals[n - 1], interval) =>
             {
                 last.end = n + 1;
@@ -169,13 +169,13 @@ fn stretches(intervals: &[RecordedInterval]) -> Vec<Range<usize>> {
 /// Whether an interval begins soon after another one's end.
 fn near(a: &RecordedInterval, b: &RecordedInterval) -> bool {
     // Clocks are set back, too.
-    (b.time - b.seconds - a.time).abs() <= GAP_S
+    (b.time - b.seen.seconds - a.time).abs() <= GAP_S
 }
 
 /// Whether a stretch is in the other mode than the one before it, and begins soon after that one's end.
 fn follows(a: &[RecordedInterval], b: &[RecordedInterval]) -> bool {
     let (Some(a), Some(b)) = (a.last(), b.first()) else { return false };
-    a.mode != b.mode && near(a, b)
+    a.seen.mode != b.seen.mode && near(a, b)
 }
 
 /// Sums over intervals in one mode.
@@ -218,19 +218,20 @@ impl Window {
             known: Counters::ALL,
         };
         let (mut any, mut progress, mut counted) = (false, false, false);
-        for i in intervals {
+        for seen in intervals.map(|i| &i.seen) {
             any = true;
-            let Some(steps) = i.progress else { continue };
+            let Some(steps) = seen.progress else { continue };
             progress = true;
-            let Some(cycles) = i.measured.cycles.filter(|_| i.measured.known.contains(INSTRUCTIONS)) else {
+            let Some(cycles) = seen.measured.cycles.filter(|_| seen.measured.known.contains(INSTRUCTIONS))
+            else {
                 continue;
             };
             counted = true;
-            window.seconds += i.seconds;
+            window.seconds += seen.seconds;
             window.steps += steps as f64;
             window.cycles += cycles;
-            window.known = window.known.less(Counters::ALL.less(i.measured.known));
-            let values = i.measured.sample.values();
+            window.known = window.known.less(Counters::ALL.less(seen.measured.known));
+            let values = seen.measured.sample.values();
             window.counts.iter_mut().zip(values).for_each(|(sum, value)| *sum += value as f64);
         }
         match (any, progress, counted) {
@@ -271,7 +272,7 @@ fn warm(stretch: &[RecordedInterval]) -> impl Iterator<Item = &RecordedInterval>
     let mut begins = 0.0;
     stretch.iter().filter(move |i| {
         let at = begins;
-        begins += i.seconds;
+        begins += i.seen.seconds;
         at >= BLACKOUT_S
     })
 }
@@ -283,7 +284,7 @@ fn window<'a>(
     let mut sum = 0.0;
     intervals.take_while(move |i| {
         let before = sum;
-        sum += i.seconds;
+        sum += i.seen.seconds;
         before < WINDOW_S
     })
 }
@@ -299,7 +300,7 @@ fn pair(
     away: &[RecordedInterval],
     after: &[RecordedInterval],
 ) -> Result<Pair, Why> {
-    let (Some(home), Some(end)) = (before[0].mode, away.last()) else { return Err(Why::Short) };
+    let (Some(home), Some(end)) = (before[0].seen.mode, away.last()) else { return Err(Why::Short) };
     // The beginning of `before` may be cold from an earlier switch.
     let warm_before: Vec<&RecordedInterval> = warm(before).collect();
     let before = Window::of(window(warm_before.into_iter().rev()))?;

@@ -4,10 +4,9 @@
 //! A replay needs of a row what a policy saw: the mode, the counters that were known, cycles, load and length. Rows of
 //! vCPUs, lines of the daemon's decisions and all other figures are skipped. A last line that is cut off, as after a kill, is left out.
 
-use crate::columns::Row;
 use crate::files::SCHEMA;
 use crate::measured::Measured;
-use crate::reporter::GuestInterval;
+use crate::observation::Observation;
 use bifold_model::Sample;
 use bifold_policy::{Counters, Mode};
 use serde_json::{Map, Value};
@@ -88,27 +87,8 @@ pub struct Start {
 pub struct RecordedInterval {
     /// End of the interval, in seconds since 1970.
     pub time: f64,
-    /// Length in seconds.
-    pub seconds: f64,
-    /// The mode during the whole interval; `None` if the VM was switched, or the mode was unknown.
-    pub mode: Option<Mode>,
-    /// What policies see.
-    pub measured: Measured,
-    /// Steps of the guest's own work, of all names together; `None` without a report.
-    pub progress: Option<u64>,
-}
-
-impl RecordedInterval {
-    /// What a recording keeps of a VM's row.
-    pub fn of(row: &Row) -> RecordedInterval {
-        RecordedInterval {
-            time: row.time,
-            seconds: row.interval.seconds,
-            mode: row.interval.mode,
-            measured: row.measured,
-            progress: row.interval.guest.as_ref().and_then(GuestInterval::all_progress),
-        }
-    }
+    /// What policies and probes saw.
+    pub seen: Observation,
 }
 
 /// Whether a file begins as a recording does: with an object of JSON.
@@ -204,7 +184,7 @@ impl Vms {
         };
         // A policy sees sums over the intervals since its last decision.
         for ((sum, value), counter) in
-            self.sums[place].iter_mut().zip(interval.measured.sample.values()).zip(Sample::COUNTERS)
+            self.sums[place].iter_mut().zip(interval.seen.measured.sample.values()).zip(Sample::COUNTERS)
         {
             *sum += value;
             if *sum > MOST_SUM {
@@ -263,7 +243,11 @@ fn row(row: &Map<String, Value>) -> Result<Option<(String, Option<String>, Recor
             Some(count.ok_or_else(|| format!("reported_progress = {v} is no count up to {MOST}"))?)
         }
     };
-    Ok(Some((vm, text("name"), RecordedInterval { time, seconds, mode, measured, progress })))
+    Ok(Some((
+        vm,
+        text("name"),
+        RecordedInterval { time, seen: Observation { seconds, mode, measured, progress } },
+    )))
 }
 
 /// The counters that the row has.
@@ -305,8 +289,8 @@ mod tests {
             [("9-7", "web", 2), ("8-7", "8-7", 1)]
         );
         let i = vms[0].intervals[0];
-        assert_eq!((i.time, i.seconds, i.mode), (5.5, 1.0, Some(Mode::Shadow)));
-        let m = i.measured;
+        assert_eq!((i.time, i.seen.seconds, i.seen.mode), (5.5, 1.0, Some(Mode::Shadow)));
+        let m = i.seen.measured;
         assert_eq!(
             (m.sample.instructions, m.known, m.cycles, m.load),
             (7, Counters::INSTRUCTIONS, Some(2e9), Some(0.5))

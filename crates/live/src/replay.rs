@@ -27,7 +27,7 @@ pub struct Replay {
 
 /// The usual length of a VM's intervals, in seconds.
 fn usual_length(vm: &RecordedVm) -> f64 {
-    let mut lengths: Vec<f64> = vm.intervals.iter().map(|i| i.seconds).filter(|s| *s > 0.0).collect();
+    let mut lengths: Vec<f64> = vm.intervals.iter().map(|i| i.seen.seconds).filter(|s| *s > 0.0).collect();
     lengths.sort_by(f64::total_cmp);
     lengths.get(lengths.len() / 2).copied().unwrap_or(1.0)
 }
@@ -40,7 +40,7 @@ pub fn replay(vm: &RecordedVm, spec: &Spec, estimator: Option<&Estimator>) -> Re
     let mut follower = Follower::new(spec, estimator, usual_length(vm));
     let mut replay = Replay { decided: Vec::new(), left_out: 0 };
     for (interval, i) in vm.intervals.iter().enumerate() {
-        match follower.interval(i) {
+        match follower.interval(&i.seen) {
             Seen::LeftOut => replay.left_out += 1,
             Seen::NotDue => {}
             Seen::Decided(decision) => replay.decided.push(Decided { interval, decision }),
@@ -55,8 +55,8 @@ pub fn replay(vm: &RecordedVm, spec: &Spec, estimator: Option<&Estimator>) -> Re
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Measured;
     use crate::recording::RecordedInterval;
+    use crate::{Measured, Observation};
     use bifold_model::Sample;
     use bifold_policy::{Counters, Mode, Named};
 
@@ -74,7 +74,8 @@ mod tests {
                 ),
             };
             let measured = Measured { sample, known, cycles: Some(3e9), load: Some(1.0) };
-            RecordedInterval { time: n as f64, seconds: 1.0, mode: Some(mode), measured, progress: None }
+            let seen = Observation { seconds: 1.0, mode: Some(mode), measured, progress: None };
+            RecordedInterval { time: n as f64, seen }
         };
         RecordedVm {
             vm: "9-7".into(),
@@ -103,12 +104,12 @@ mod tests {
         let without = Counters::ALL.less(Counters::PAGE_FAULTS);
         assert_eq!(replay(&vm(without), &dsp, None).unwrap_err().counter, "guest_page_faults");
         let mut vm = vm(Counters::ALL);
-        vm.intervals[3].measured.known = without;
-        vm.intervals[5].mode = None;
+        vm.intervals[3].seen.measured.known = without;
+        vm.intervals[5].seen.mode = None;
         let replayed = replay(&vm, &dsp, None).unwrap();
         assert_eq!(replayed.left_out, 2);
         assert!(replayed.decided.iter().all(|d| d.interval != 3 && d.interval != 5));
-        vm.intervals.iter_mut().for_each(|i| i.mode = None);
+        vm.intervals.iter_mut().for_each(|i| i.seen.mode = None);
         assert!(replay(&vm, &dsp, None).is_err());
         let always = Named::load("always-shadow").unwrap().spec;
         assert_eq!(replay(&vm, &always, None).unwrap(), Replay { decided: vec![], left_out: 10 });

@@ -6,14 +6,14 @@
 //! (`Mem.ShareScanTime`, 60 minutes) and at most `Mem.ShareRateMax` (1024) a second. A page's hash finds a
 //! shared frame or a hint. A hint is another page that had this hash at its visit; it is not write protected,
 //! so it is hashed again before the bytes are compared. A pair therefore merges at the visit of its second
-//! page, where KSM needs a second pass. Pages in large pages are visited and leave hints, but are shared only
-//! after their large page has been broken. Since 2014 the hash has a salt per guest, so guests share nothing
+//! page, where KSM needs a second pass. Pages in large pages are visited and leave hints, but are never
+//! shared. Since 2014 the hash has a salt per guest, so guests share nothing
 //! unless their salts are set equal.
 //!
-//! Left out: the host-wide limit of scanning by processor speed (`Mem.ShareScanGHz`), and sharing without a
-//! visit when large pages are broken because memory is short.
+//! Left out: the host-wide limit of scanning by processor speed (`Mem.ShareScanGHz`), and the large pages that
+//! a host breaks and shares because memory is short.
 
-use crate::image::{HUGE, Image};
+use crate::image::Image;
 use rand::SeedableRng as _;
 use rand::seq::SliceRandom as _;
 use rand_pcg::Pcg64;
@@ -80,7 +80,7 @@ pub struct TpsGuest(usize);
 struct Page {
     hash: u128,
     shared: bool,
-    /// Its large page is whole.
+    /// Part of a large page.
     large: bool,
 }
 
@@ -88,7 +88,6 @@ struct Page {
 struct GuestPages {
     salt: (bool, u64),
     pages: Vec<Page>,
-    first_gfns: Vec<u64>,
     order: Vec<u32>,
     next: usize,
     /// Visits due, in parts of one by the scan time in nanoseconds.
@@ -135,9 +134,8 @@ impl Tps {
             Salt::Own => (true, number as u64),
             Salt::Group(salt) => (false, salt),
         };
-        let first_gfns = all.iter().map(|(gfn, _)| *gfn).collect();
         let order = (0..pages.len() as u32).collect();
-        self.guests.push(GuestPages { salt, pages, first_gfns, order, next: 0, due: 0 });
+        self.guests.push(GuestPages { salt, pages, order, next: 0, due: 0 });
         TpsGuest(number)
     }
 
@@ -167,22 +165,6 @@ impl Tps {
             }
             _ => unreachable!("a shared page is in the table"),
         }
-    }
-
-    /// Breaks the large page that holds a guest's `index`th page, as the host does when memory is short.
-    ///
-    /// # Panics
-    /// If the guest has no such page.
-    pub fn break_large(&mut self, guest: TpsGuest, index: usize) {
-        let of = &mut self.guests[guest.0];
-        let large = of.first_gfns[index] / HUGE;
-        let parts = of.pages.iter_mut().zip(&of.first_gfns).filter(|(_, gfn)| **gfn / HUGE == large);
-        parts.for_each(|(page, _)| page.large = false);
-    }
-
-    /// Breaks all large pages.
-    pub fn break_all_large(&mut self) {
-        self.guests.iter_mut().flat_map(|g| &mut g.pages).for_each(|p| p.large = false);
     }
 
     /// Time since the start.
@@ -326,14 +308,11 @@ mod tests {
     }
 
     #[test]
-    fn large_pages_are_left_alone_until_they_are_broken() {
+    fn large_pages_are_left_alone() {
         let mut tps = tps(&[b"aaaa"], true, Salt::Own);
         tps.run(HOUR);
         assert_eq!(shares(&tps), (0, 0));
         assert_eq!(tps.counts().held_by_large, 3);
-        tps.break_large(TpsGuest(0), 0);
-        tps.run(HOUR);
-        assert_eq!(shares(&tps), (1, 3));
     }
 
     #[test]

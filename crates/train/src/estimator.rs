@@ -12,8 +12,8 @@
 //! switch. Instructions are left out, because they cost the same in both modes.
 
 use crate::linear::{self, Block, Sum};
-use crate::programs::{Program, TrainError};
 use crate::text;
+use crate::{Program, TrainError};
 use crate::{Progress, Trained};
 use bifold_model::Sample;
 use bifold_policy::{Estimator, Mode, Track, VmKind};

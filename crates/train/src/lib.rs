@@ -19,8 +19,8 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod error;
 pub mod estimator;
-pub mod kuang;
 mod linear;
 mod programs;
 pub mod published;
@@ -31,7 +31,8 @@ mod text;
 #[cfg(test)]
 mod testing;
 
-pub use programs::{Program, TrainError};
+pub use error::{TooFewPairs, TrainError};
+pub use programs::Program;
 
 /// Takes what a trainer reports while it works.
 pub type Progress<'a> = dyn Fn(&str) + Sync + 'a;

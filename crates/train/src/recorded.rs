@@ -10,6 +10,7 @@
 //! - [`programs`] turns pairs into timelines for [`search`](crate::search). A pair becomes an interval of one second, which
 //!   is repeated for the time that the pair stands for. A switch costs what the estimator says.
 
+use crate::error::{LEAST_OF_VM, LEAST_PAIRS, LEAST_VMS, TooFewPairs};
 use crate::estimator::{MATTERS, Row, Score, What, counts, mean, name, score, scored, terms, weighted_sign};
 use crate::linear::{self, Block};
 use crate::{Program, Progress, TrainError, Trained, text};
@@ -18,14 +19,8 @@ use bifold_model::Sample;
 use bifold_policy::timeline::{About, Pair as Runs, StaticRun, SwitchCosts};
 use bifold_policy::{Counters, Estimator, Mode, Named, Spec, Timeline};
 use std::collections::BTreeMap;
-use std::fmt::{self, Write as _};
+use std::fmt::Write as _;
 
-/// Fewest pairs of a VM.
-pub const LEAST_OF_VM: usize = 3;
-/// Fewest VMs, because each is judged by what the others teach.
-pub const LEAST_VMS: usize = 2;
-/// Fewest pairs of all VMs: twice the most coefficients of a sum.
-pub const LEAST_PAIRS: usize = 10;
 /// Longest time that a pair stands for, in seconds. Half the time to the pairs before and after it is its own, but what
 /// the guest does long before and after a try is unknown.
 pub const MOST_STANDS_S: f64 = 60.0;
@@ -52,38 +47,6 @@ pub struct Vm {
     pub name: String,
     /// The pairs, in order of their times.
     pub pairs: Vec<Pair>,
-}
-
-/// Too few pairs, and what would give more.
-#[derive(Debug, Clone, PartialEq)]
-pub struct TooFewPairs {
-    /// Number of usable pairs, by VM.
-    usable: Vec<(String, usize)>,
-    /// Number of pairs without a counter, and the first counter that one lacks.
-    lacking: Option<(usize, String)>,
-}
-
-impl fmt::Display for TooFewPairs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all: usize = self.usable.iter().map(|(_, n)| n).sum();
-        write!(f, "found {all} usable pairs of both modes' costs")?;
-        let some = self.usable.iter().filter(|(_, n)| *n > 0).take(8);
-        let of: Vec<String> = some.map(|(name, n)| format!("{name} has {n}")).collect();
-        if !of.is_empty() {
-            write!(f, " ({})", of.join(", "))?;
-        }
-        write!(
-            f,
-            ", and training takes {LEAST_PAIRS} pairs, of {LEAST_VMS} VMs or more with at least {LEAST_OF_VM} each"
-        )?;
-        if let Some((n, counter)) = &self.lacking {
-            write!(f, "; {n} more pairs lack {counter}")?;
-        }
-        f.write_str(
-            ". A pair is a try of the other mode for at most a minute, and the return. To get more, let the daemon probe VMs \
-             whose guests report progress ([vm.probe] in bifold.toml), and record for longer",
-        )
-    }
 }
 
 /// The pairs that are learnt from.

@@ -6,8 +6,8 @@
 //! The grid is fixed before a program is replayed. A setting for a left-out program is therefore chosen by
 //! the other programs' scores alone.
 
-use crate::programs::{Program, TrainError};
 use crate::text::{self, row};
+use crate::{Program, TrainError};
 use crate::{Progress, Trained};
 use bifold_policy::sweep::{self, Axis, Prepared, Row};
 use bifold_policy::{Estimator, Named, Scale, SpecError, Track, VmKind};

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-use bifold_guest::qmp::Qmp;
+use bifold_host::qmp::Qmp;
 use serde_json::json;
 
 use super::job::Word;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use bifold_guest::memfd::memfd;
 use bifold_guest::qemu::{self, BARE, MACHINE, guest_cpu, path_of};
-use bifold_guest::qmp::Qmp;
+use bifold_host::qmp::Qmp;
 use serde_json::{Value, json};
 
 use super::{Pages, Storm};

@@ -9,7 +9,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use bifold_guest::qmp::Qmp;
+use bifold_host::qmp::Qmp;
 use serde_json::json;
 
 use super::Storm;

@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use bifold_guest::qmp::Qmp;
 use bifold_host::Host;
 use bifold_host::ksm::{Counter, Ksm, Setting};
+use bifold_host::qmp::Qmp;
 use serde_json::json;
 
 use super::{Noise, Pages, Random};

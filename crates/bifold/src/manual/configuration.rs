@@ -2,7 +2,8 @@
 //! The pages about TOML files, made from the lists of their keys: bifold.toml(5) and bifold-wishes(5).
 
 use super::{CONFIGURATION, MANUAL, SOURCE};
-use bifold_daemon::config::{EXAMPLE, KEYS, TABLES};
+use bifold_daemon::config::{EXAMPLE, TABLES};
+use bifold_host::keys::{Key, Table};
 use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 
 const FILES: [(&str, &str); 2] = [
@@ -31,17 +32,10 @@ pub struct Page {
     summary: &'static str,
     synopsis: Vec<&'static str>,
     description: &'static [&'static str],
-    tables: Vec<Table>,
+    tables: &'static [Table],
     example: &'static str,
     files: &'static [(&'static str, &'static str)],
     see_also: &'static str,
-}
-
-/// A table of the file, and its keys: name, default, meaning.
-struct Table {
-    head: &'static str,
-    doc: &'static str,
-    keys: Vec<[&'static str; 3]>,
 }
 
 /// All pages.
@@ -51,16 +45,12 @@ pub fn pages() -> [Page; 2] {
 
 /// The page about the daemon's configuration.
 fn daemon() -> Page {
-    let keys = |table: &str| {
-        let own = KEYS.iter().filter(|k| k.table == table);
-        own.map(|k| [k.name, k.default, k.doc]).collect()
-    };
     Page {
         name: CONFIGURATION,
         summary: "which VMs bifold-daemon(8) may switch, and when",
         synopsis: FILES.iter().map(|(file, _)| *file).collect(),
         description: &DESCRIPTION,
-        tables: TABLES.iter().map(|t| Table { head: t.head, doc: t.doc, keys: keys(t.name) }).collect(),
+        tables: TABLES,
         example: EXAMPLE,
         files: &FILES,
         see_also: "bifold-daemon(8), bifold-ctl(8), bifold-policy-list(1), bifold-stat(1), bifold-policy-replay(1)",
@@ -69,11 +59,7 @@ fn daemon() -> Page {
 
 /// The page about the wishes of `bifold place plan`.
 fn wishes() -> Page {
-    use bifold_place::wishes::{EXAMPLE, KEYS, TABLES};
-    let keys = |table: &str| {
-        let own = KEYS.iter().filter(|k| k.table == table);
-        own.map(|k| [k.name, k.default, k.doc]).collect()
-    };
+    use bifold_place::wishes::{EXAMPLE, TABLES};
     Page {
         name: "bifold-wishes",
         summary: "what guests need, for bifold-place-plan(1)",
@@ -83,7 +69,7 @@ fn wishes() -> Page {
              all guests of a file together. Sizes have a unit: K, M, G or T.",
             "A key that is not listed here is an error. Each value that cannot be used is named with its line.",
         ],
-        tables: TABLES.iter().map(|t| Table { head: t.head, doc: t.doc, keys: keys(t.name) }).collect(),
+        tables: TABLES,
         example: EXAMPLE,
         files: &[],
         see_also: "bifold-place-plan(1), bifold-place-show(1)",
@@ -105,10 +91,10 @@ impl Page {
         for text in self.description {
             roff.control("PP", []).text([roman(*text)]);
         }
-        for table in &self.tables {
+        for table in self.tables {
             roff.control("SH", [table.head]).text([roman(table.doc)]);
-            for [name, default, doc] in &table.keys {
-                roff.control("TP", []).text(head(name, default)).text([roman(*doc)]);
+            for key in table.keys {
+                roff.control("TP", []).text(head(key)).text([roman(key.doc)]);
             }
         }
         roff.control("SH", ["EXAMPLE"]).control("nf", []);
@@ -128,10 +114,10 @@ impl Page {
 }
 
 /// A key and its default.
-fn head(name: &'static str, default: &'static str) -> Vec<Inline> {
-    match default {
-        "" => vec![bold(name), roman(" (required)")],
-        default => vec![bold(name), roman(" (default: "), italic(default), roman(")")],
+fn head(key: &Key) -> Vec<Inline> {
+    match key.default {
+        "" => vec![bold(key.name), roman(" (required)")],
+        default => vec![bold(key.name), roman(" (default: "), italic(default), roman(")")],
     }
 }
 
@@ -143,7 +129,7 @@ mod tests {
     fn a_page_has_every_key_and_the_example() {
         for page in pages() {
             let text = String::from_utf8(page.roff()).unwrap();
-            for [key, ..] in page.tables.iter().flat_map(|t| &t.keys) {
+            for key in page.tables.iter().flat_map(|t| t.keys).map(|k| k.name) {
                 let name = key.replace('-', "\\-");
                 assert!(text.contains(&format!("\\fB{name}\\fR (")), "{key}");
             }

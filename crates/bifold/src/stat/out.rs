@@ -8,9 +8,8 @@ use crate::console::{not_stdout, note_file};
 use crate::usage::UsageError;
 use anyhow::Context as _;
 use bifold_host::Vendor;
-use bifold_live::columns::{self, Row};
 use bifold_live::files::{Format, RowWriter};
-use bifold_live::{Interval, Watched};
+use bifold_live::{Interval, Row, Watched, columns};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 

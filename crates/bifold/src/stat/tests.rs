@@ -4,7 +4,7 @@
 use super::*;
 use crate::fake_host::Tree;
 use bifold_host::Statistic;
-use bifold_live::columns::Row;
+use bifold_live::Row;
 use bifold_live::hardware::HardwareCounts;
 use clap::Parser as _;
 

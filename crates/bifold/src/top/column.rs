@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The columns of the list, and numbers as short text. Each column has its headings, width, meaning, number to sort by
-//! and text here.
+//! The columns of the list, and numbers as short text. Figures bring headings, meaning and number along; all other
+//! columns have theirs here.
 
 use super::app::Vm;
 use bifold_host::{Backing, State};
+use bifold_live::{Figure, Unit};
 use bifold_policy::Mode;
 use bifold_report::grouped;
 
@@ -23,6 +24,20 @@ pub struct Column {
     pub number: fn(&Vm) -> Option<f64>,
     /// The cell, and whether the screen is wide.
     pub text: fn(&Vm, bool) -> String,
+}
+
+/// A figure's column, with its widths on a narrow screen and on a wide one.
+macro_rules! figure {
+    ($figure:ident, $narrow:literal, $wide:literal) => {
+        Column {
+            name: Figure::$figure.name,
+            narrow: (Figure::$figure.short, $narrow),
+            wide: (Figure::$figure.head, $wide),
+            doc: Figure::$figure.doc,
+            number: |vm| (Figure::$figure.number)(&vm.figures),
+            text: |vm, wide| text(&Figure::$figure, (Figure::$figure.number)(&vm.figures), wide),
+        }
+    };
 }
 
 /// Width of the name at least; the name gets what the other columns leave.
@@ -58,62 +73,13 @@ pub const COLUMNS: [Column; 12] = [
         number: |vm| Some(vm.vcpus as f64),
         text: |vm, _| vm.vcpus.to_string(),
     },
-    Column {
-        name: "ran",
-        narrow: (["ran", "%"], 4),
-        wide: (["ran", "%"], 5),
-        doc: "share of time that a vCPU had a CPU, on average",
-        number: |vm| vm.figures.ran,
-        text: |vm, _| percent(vm.figures.ran),
-    },
-    Column {
-        name: "waited",
-        narrow: (["wait", "%"], 4),
-        wide: (["waited", "%"], 6),
-        doc: "share of time ready to run without a CPU: the guest's steal",
-        number: |vm| vm.figures.waited,
-        text: |vm, _| percent(vm.figures.waited),
-    },
-    Column {
-        name: "exits",
-        narrow: (["exits", "/s"], 5),
-        wide: (["exits", "/s"], 9),
-        doc: "exits per second from the guest",
-        number: |vm| vm.figures.exits,
-        text: |vm, wide| rate(vm.figures.exits, wide),
-    },
-    Column {
-        name: "page-fault exits",
-        narrow: (["page", "faults"], 6),
-        wide: (["page-fault", "exits /s"], 10),
-        doc: "exits per second for page faults and violations",
-        number: |vm| vm.figures.page_faults,
-        text: |vm, wide| rate(vm.figures.page_faults, wide),
-    },
-    Column {
-        name: "hypervisor",
-        narrow: (["hyper", "%cyc"], 5),
-        wide: (["hypervisor", "% cycles"], 10),
-        doc: "share of the vCPUs' cycles outside the guest",
-        number: |vm| vm.figures.hypervisor,
-        text: |vm, _| percent(vm.figures.hypervisor),
-    },
-    Column {
-        name: "walks",
-        narrow: (["walks", "%cyc"], 5),
-        wide: (["walks", "% cycles"], 8),
-        doc: "share of the vCPUs' cycles in page walks of the guest",
-        number: |vm| vm.figures.walks,
-        text: |vm, _| percent(vm.figures.walks),
-    },
-    Column {
-        name: "IPC",
-        narrow: (["IPC", ""], 4),
-        wide: (["IPC", ""], 4),
-        doc: "instructions per cycle in the guest",
-        number: |vm| vm.figures.ipc,
-        text: |vm, _| ipc(vm.figures.ipc),
-    },
+    figure!(RAN, 4, 5),
+    figure!(WAITED, 4, 6),
+    figure!(EXITS, 5, 9),
+    figure!(PAGE_FAULTS, 6, 10),
+    figure!(HYPERVISOR, 5, 10),
+    figure!(WALKS, 5, 8),
+    figure!(IPC, 4, 4),
     Column {
         name: "memory",
         narrow: (["% memory", "4K/2M/1G"], 8),
@@ -168,9 +134,13 @@ fn grouped_if(wide: bool, n: u64) -> String {
     if wide { grouped(n) } else { n.to_string() }
 }
 
-/// Instructions per cycle.
-pub fn ipc(ipc: Option<f64>) -> String {
-    ipc.map_or(UNKNOWN.into(), |i| format!("{i:.2}"))
+/// A figure's number as text.
+pub fn text(figure: &Figure, number: Option<f64>, wide: bool) -> String {
+    match figure.unit {
+        Unit::Share => percent(number),
+        Unit::Rate => rate(number, wide),
+        Unit::Ratio => number.map_or(UNKNOWN.into(), |n| format!("{n:.2}")),
+    }
 }
 
 /// Shares of the memory in pages of 4 KB, 2 MB and 1 GB, in percent.

@@ -88,9 +88,9 @@ fn the_page_of_the_daemons_keys_is_their_declaration() {
          FILE` lists all that is wrong.\n",
     );
     for table in TABLES {
-        let head = if table.name.is_empty() { table.head.into() } else { format!("`{}`", table.head) };
+        let head = if table.head.starts_with('[') { format!("`{}`", table.head) } else { table.head.into() };
         let _ = write!(page, "\n## {head}\n\n{}\n\n| key | default | meaning |\n|---|---|---|\n", table.doc);
-        for key in bifold_daemon::config::KEYS.iter().filter(|k| k.table == table.name) {
+        for key in table.keys {
             let default = if key.default.is_empty() { "required" } else { key.default };
             let _ = writeln!(page, "| `{}` | {default} | {} |", key.name, key.doc.replace('|', "\\|"));
         }
@@ -112,7 +112,7 @@ fn the_page_of_wishes_is_their_declaration() {
             "\n## `{}`\n\n{}\n\n| key | default | meaning |\n|---|---|---|\n",
             table.head, table.doc
         );
-        for key in bifold_place::wishes::KEYS.iter().filter(|k| k.table == table.name) {
+        for key in table.keys {
             let default = if key.default.is_empty() { "required" } else { key.default };
             let _ = writeln!(page, "| `{}` | {default} | {} |", key.name, key.doc.replace('|', "\\|"));
         }

@@ -26,7 +26,7 @@ mod error;
 mod file;
 
 pub use error::ConfigError;
-pub use file::{EXAMPLE, KEYS, Key, TABLES, Table};
+pub use file::{EXAMPLE, TABLES};
 
 use crate::probe::Probing;
 use bifold_host::VmId;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Switches VMs, and gives them back. All that the daemon does to a VM is here.
 
+use super::done::Done;
 use super::look::Look;
 use super::{AGAIN, Engine, Source};
 use crate::error::with_causes;
@@ -28,8 +29,8 @@ impl Engine {
         vm.look = Some(Look::at(&paging, to, up, vm.look.as_ref()));
     }
 
-    /// Switches a VM because its policy wants that. Returns what was done, or why nothing was, in words.
-    pub(super) fn switch(&mut self, id: VmId, to: Mode) -> Result<String, String> {
+    /// Switches a VM because its policy wants that. The error says why it was not.
+    pub(super) fn switch(&mut self, id: VmId, to: Mode) -> Result<Done, String> {
         let Some(vm) = self.vms.get(&id) else { return Err("it has ended".into()) };
         let started = vm.started;
         // Names are looked at every ten seconds; a VM with another name may have another rule.
@@ -60,10 +61,8 @@ impl Engine {
         }
         let switch = switched?;
         Ok(match switch.happened {
-            Happened::Nothing => "switched: it was there already".into(),
-            Happened::Switched | Happened::Crowded => {
-                format!("switched in {:.1} ms", switch.wall.as_secs_f64() * 1e3)
-            }
+            Happened::Nothing => Done::WasThere,
+            Happened::Switched | Happened::Crowded => Done::Switched(switch.wall),
         })
     }
 

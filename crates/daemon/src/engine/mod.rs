@@ -9,6 +9,7 @@
 //! - for a policy, KVM is not asked for a switch that it would refuse ([`look`]). Giving a VM back is always tried.
 
 mod act;
+mod done;
 mod look;
 mod vm;
 
@@ -20,10 +21,9 @@ use crate::homes::{Homes, has_ended};
 use crate::pilot::{Choice, Verdict};
 use crate::record::{DecisionLine, Recorder};
 use crate::status::{SCHEMA, Status};
-use bifold_host::{Statistic, VmId, is_meant};
-use bifold_live::columns::Row;
-use bifold_live::recording::RecordedInterval;
-use bifold_live::{Interval, Measured, Watch};
+use bifold_host::{HostError, Statistic, VmId, named, word_rank};
+use bifold_live::{Interval, Measured, Observation, Row, Watch};
+use done::Done;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use vm::{Hold, Vm};
@@ -180,11 +180,10 @@ impl Engine {
     fn interval(&mut self, id: VmId, interval: &Interval) {
         self.find_rule(id);
         let Some((vm, watched)) = self.vms.get_mut(&id).zip(self.watch.vm(id)) else { return };
-        let row = Row::of_vm(self.time, watched, interval);
+        let seen = Observation::of(interval);
         if let Some(recorder) = &mut self.recorder {
-            recorder.reading(&row);
+            recorder.reading(&Row::observed(self.time, watched, interval, &seen));
         }
-        let seen = RecordedInterval::of(&row);
         vm.count(&seen, interval.statistics.get(Statistic::Exits), interval.ran_ns(), interval.waited_ns());
         let choice = vm.interval(&seen);
         let missing = vm.new_missing();
@@ -203,19 +202,16 @@ impl Engine {
         }
         let Some(vm) = self.vms.get_mut(&id) else { return };
         vm.totals.decisions += 1;
-        let may = vm.may_act(choice.decision.mode, self.up);
-        let done = match (choice.verdict, may) {
-            (Verdict::Stay, _) => "stayed".to_string(),
-            (Verdict::Switch, Ok(())) => match self.switch(id, choice.decision.mode) {
-                Ok(text) => text,
-                Err(text) => format!("not-switched: {text}"),
-            },
-            (Verdict::Switch, Err(why)) => why,
-            (Verdict::TooEarly { left_s }, _) => {
-                format!("not-switched: its least stay lasts {left_s:.0} s more")
+        let may_not = vm.may_not(choice.decision.mode, self.up);
+        let done = match choice.verdict {
+            Verdict::Stay => Done::Stayed,
+            Verdict::Switch => may_not
+                .unwrap_or_else(|| self.switch(id, choice.decision.mode).unwrap_or_else(Done::NotSwitched)),
+            Verdict::TooEarly { left_s } => {
+                Done::NotSwitched(format!("its least stay lasts {left_s:.0} s more"))
             }
-            (Verdict::TooMany { switches }, _) => {
-                format!("not-switched: {switches} switches in the last hour")
+            Verdict::TooMany { switches } => {
+                Done::NotSwitched(format!("{switches} switches in the last hour"))
             }
         };
         let Some(vm) = self.vms.get_mut(&id) else { return };
@@ -228,12 +224,12 @@ impl Engine {
             now: choice.now.name().into(),
             wants: choice.decision.mode.name().into(),
             verdict: choice.verdict.word().into(),
-            done,
+            done: done.to_string(),
             why: choice.decision.why.clone(),
         };
         let text = format!("{} mode, wants {}: {} ({})", line.now, line.wants, line.done, line.why);
         // Every decision is recorded. The log has those that differ from the last.
-        let news = vm.is_news(&choice, &line.done);
+        let news = vm.is_news(choice.decision.mode, &done);
         vm.remember(self.time, text.clone(), Some(choice));
         if let Some(recorder) = &mut self.recorder {
             recorder.decision(&line);
@@ -321,25 +317,12 @@ impl Engine {
     }
 
     fn meant(&self, word: &str) -> Result<VmId, DaemonError> {
-        // KVM's identifier comes first: a name may look like one.
-        if let Some(id) = VmId::parse(word).filter(|id| self.vms.contains_key(id)) {
-            return Ok(id);
-        }
-        let meant = |(id, vm): &(&VmId, &Vm)| is_meant(word, **id, vm.pid, vm.name.as_deref());
-        let found: Vec<VmId> = self.vms.iter().filter(meant).map(|(id, _)| *id).collect();
-        match found[..] {
+        let found = named(&self.vms, |(id, vm)| word_rank(word, Some(**id), vm.pid, vm.name.as_deref()));
+        let ids: Vec<VmId> = found.iter().map(|(id, _)| **id).collect();
+        match ids[..] {
             [id] => Ok(id),
             [] => Err(nobody(word)),
-            _ => {
-                let ids: Vec<String> = found.iter().map(VmId::to_string).collect();
-                let text = format!(
-                    "`{}` means {} VMs: give one of {}",
-                    word.escape_debug(),
-                    ids.len(),
-                    ids.join(", ")
-                );
-                Err(DaemonError::Refused(text))
-            }
+            _ => Err(DaemonError::Refused(HostError::SeveralVms { word: word.into(), ids }.to_string())),
         }
     }
 

@@ -2,13 +2,13 @@
 //! What the engine remembers of a VM.
 
 use super::TELL_MISSING;
+use super::done::Done;
 use super::look::Look;
 use crate::config::{Config, Rule};
 use crate::pilot::{Choice, Pilot, Switches, Verdict};
 use crate::status::{Totals, VmStatus};
 use bifold_host::{Obstacle, State, VmId, printable};
-use bifold_live::Watched;
-use bifold_live::recording::RecordedInterval;
+use bifold_live::{Observation, Watched};
 use bifold_policy::Mode;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -63,8 +63,8 @@ pub struct Vm {
     pub totals: Totals,
     load: Option<f64>,
     last: Option<Choice>,
-    /// The last decision in the log: the wish, and the first word of what was done.
-    logged: Option<(Mode, String)>,
+    /// The last decision in the log: the wish, and what was done.
+    logged: Option<(Mode, Done)>,
     intervals: u64,
     told_missing: bool,
     pub lately: VecDeque<Event>,
@@ -162,20 +162,19 @@ impl Vm {
         self.look.as_ref().filter(|look| look.to == to)?.obstacle.as_ref()
     }
 
-    /// Whether the daemon may switch the VM to this mode now; else what is written of a decision.
-    pub fn may_act(&mut self, to: Mode, up: Duration) -> Result<(), String> {
+    /// Why the daemon may not switch the VM to this mode now; `None` if it may.
+    pub fn may_not(&mut self, to: Mode, up: Duration) -> Option<Done> {
         if self.hold.is_some_and(|h| h.until.is_some_and(|until| until <= up)) {
             self.hold = None;
         }
         match (&self.cannot, self.hold, self.obstacle(to)) {
-            (.., Some(o)) if !self.acts => Err(format!("would-be-refused, {}: {o}", o.reason.word())),
-            _ if !self.acts => Err("would-switch".into()),
-            (_, Some(_), _) => Err("held".into()),
-            (Some(why), ..) => Err(format!("not-switched: {why}")),
-            // The word before the colon makes another reason news.
-            (.., Some(o)) => Err(format!("not-switched, {}: {o}", o.reason.word())),
-            _ if up < self.again => Err("not-switched: KVM refused a moment ago".into()),
-            _ => Ok(()),
+            (.., Some(o)) if !self.acts => Some(Done::WouldBeRefused(o.clone())),
+            _ if !self.acts => Some(Done::WouldSwitch),
+            (_, Some(_), _) => Some(Done::Held),
+            (Some(why), ..) => Some(Done::NotSwitched(why.clone())),
+            (.., Some(o)) => Some(Done::Blocked(o.clone())),
+            _ if up < self.again => Some(Done::NotSwitched("KVM refused a moment ago".into())),
+            _ => None,
         }
     }
 
@@ -185,14 +184,14 @@ impl Vm {
     }
 
     /// Takes an interval. Returns the decision, if one is due.
-    pub fn interval(&mut self, seen: &RecordedInterval) -> Option<Choice> {
+    pub fn interval(&mut self, seen: &Observation) -> Option<Choice> {
         self.switches.interval(seen);
         self.pilot.as_mut()?.interval(seen, &self.switches)
     }
 
     pub fn count(
         &mut self,
-        seen: &RecordedInterval,
+        seen: &Observation,
         exits: Option<u64>,
         ran_ns: Option<u64>,
         waited_ns: Option<u64>,
@@ -221,12 +220,12 @@ impl Vm {
     }
 
     /// Whether the log lacks this decision: another wish, or another outcome.
-    pub fn is_news(&mut self, choice: &Choice, done: &str) -> bool {
-        let word = done.split(':').next().unwrap_or_default().to_string();
-        let now = (choice.decision.mode, word);
-        let before = self.logged.replace(now.clone());
-        // A first wish to stay is no news.
-        before.map_or(now.1 != "stayed", |before| before != now)
+    pub fn is_news(&mut self, wish: Mode, done: &Done) -> bool {
+        match self.logged.replace((wish, done.clone())) {
+            Some((mode, before)) => mode != wish || !done.is_like(&before),
+            // A first wish to stay is no news.
+            None => *done != Done::Stayed,
+        }
     }
 
     pub fn remember(&mut self, time: f64, text: String, choice: Option<Choice>) {

@@ -4,7 +4,7 @@
 use super::ExitCountersError;
 use super::counter::Counter;
 use crate::Host;
-use crate::tracing::{TracingInstance, write};
+use crate::tracing::{TracingError, TracingInstance, write};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
@@ -47,7 +47,7 @@ impl Instance {
         let histogram = match File::open(&path) {
             Ok(file) => file,
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                return Err(ExitCountersError::io("open", &path, e));
+                return Err(TracingError::io("open", &path, e).into());
             }
             Err(_) if self.file(counter, "trigger").exists() => {
                 return Err(ExitCountersError::NoHistograms { path });
@@ -55,8 +55,8 @@ impl Instance {
             Err(_) if counter != Counter::Exits => return Ok(None),
             Err(_) => {
                 let event = self.tracing.path().join("events").join(counter.event());
-                let no_events = |path| ExitCountersError::NoKvmEvents { path };
-                return Err(ExitCountersError::missing(host, event, no_events));
+                let locked_down = TracingError::locked_down(host, &event).map(ExitCountersError::from);
+                return Err(locked_down.unwrap_or(ExitCountersError::NoKvmEvents { path: event }));
             }
         };
         let path = self.file(counter, "trigger");
@@ -67,7 +67,7 @@ impl Instance {
             }
             // A field of the keys or the filter does not exist (parse_field, parse_pred).
             Err(e) if e.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => Ok(None),
-            Err(e) => Err(ExitCountersError::io("write", &path, e)),
+            Err(e) => Err(TracingError::io("write", &path, e).into()),
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::tests::put;
+use crate::tracing::TracingError;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -205,7 +206,9 @@ fn the_buffer_shrinks_where_that_changes_no_other_buffer() {
 fn what_a_host_lacks_is_said_with_the_file() {
     let (_dir, bare) = crate::tests::host();
     let error = ExitCounters::start(&bare).unwrap_err();
-    assert!(matches!(&error, ExitCountersError::NotMounted { path } if path.ends_with("tracing/instances")));
+    assert!(
+        matches!(&error, ExitCountersError::Tracing(TracingError::NotMounted { path }) if path.ends_with("tracing/instances"))
+    );
     assert!(error.to_string().contains("mount -t tracefs"), "{error}");
 
     let (_dir, host) = host();
@@ -225,7 +228,11 @@ fn what_a_host_lacks_is_said_with_the_file() {
     // Without the right to trace, tracefs is empty.
     put(&host.sys.join("kernel/security/lockdown"), b"none integrity [confidentiality]\n");
     for error in [start(&Counter::ALL, "").unwrap_err(), locked(&bare, &host)] {
-        assert!(matches!(error, ExitCountersError::LockedDown { .. }) && error.cannot_work_here(), "{error}");
+        assert!(
+            matches!(error, ExitCountersError::Tracing(TracingError::LockedDown { .. }))
+                && error.cannot_work_here(),
+            "{error}"
+        );
     }
 }
 
@@ -238,13 +245,13 @@ fn locked(bare: &Host, other: &Host) -> ExitCountersError {
 fn refusals_of_the_kernel_are_told_apart() {
     let error = |number| {
         let source = io::Error::from_raw_os_error(number);
-        ExitCountersError::io("open", Path::new("/t/events/kvm/kvm_exit/hist"), source)
+        TracingError::io("open", Path::new("/t/events/kvm/kvm_exit/hist"), source)
     };
     let [not_root, locked, no_memory] = [13, 1, 12].map(error);
     assert_eq!(
         not_root.to_string(),
         "cannot open /t/events/kvm/kvm_exit/hist: only root may; run the command with sudo"
     );
-    assert!(matches!(locked, ExitCountersError::LockedDown { .. }));
-    assert!(matches!(no_memory, ExitCountersError::Io { .. }) && !no_memory.cannot_work_here());
+    assert!(matches!(locked, TracingError::LockedDown { .. }));
+    assert!(matches!(no_memory, TracingError::Io { .. }) && !no_memory.cannot_work_here());
 }

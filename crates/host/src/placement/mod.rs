@@ -33,10 +33,4 @@ impl Host {
     pub fn boot_id(&self) -> String {
         text(&self.proc.join("sys/kernel/random/boot_id")).trim().to_owned()
     }
-
-    /// The text of a small file below sysfs; `None` if the file cannot be read.
-    pub fn sys_text(&self, path: &str) -> Option<String> {
-        let bytes = crate::read(&self.sys.join(path)).ok()?;
-        Some(String::from_utf8_lossy(&bytes).trim().to_owned())
-    }
 }

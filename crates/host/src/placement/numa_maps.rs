@@ -42,11 +42,6 @@ impl NumaMap {
         let nodes = pages.into_iter().map(|(node, count)| (node, count.saturating_mul(page))).collect();
         Some(NumaMap { start, policy, nodes })
     }
-
-    /// Whether the policy spreads pages over nodes.
-    pub fn is_interleaved(&self) -> bool {
-        self.policy.contains("interleave")
-    }
 }
 
 #[cfg(test)]
@@ -62,7 +57,6 @@ mod tests {
         let odd =
             NumaMap::parse("10 weighted=interleave:0-1 N=1 Nx=2 N3=much N4=18446744073709551615").unwrap();
         assert_eq!(odd.nodes, BTreeMap::from([(4, u64::MAX)]));
-        assert!(odd.is_interleaved());
     }
 
     proptest! {

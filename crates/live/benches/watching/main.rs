@@ -16,10 +16,9 @@ mod fixture;
 mod sets;
 
 use bifold_host::{Host, Statistic};
-use bifold_live::columns::{self, Row};
 use bifold_live::files::{Format, RowWriter};
 use bifold_live::hardware::{FileLimit, Pmu};
-use bifold_live::{Tick, Watch};
+use bifold_live::{Row, Tick, Watch, columns};
 use fixture::{Fleet, Threads};
 use rustix::time::{ClockId, clock_gettime};
 use std::cell::Cell;

@@ -6,7 +6,8 @@
 
 mod parquet_rows;
 
-use crate::columns::{Column, Row, Value};
+use crate::columns::{Column, Value};
+use crate::row::Row;
 use parquet_rows::ParquetRows;
 use serde::ser::{SerializeMap as _, Serializer as _};
 use std::io::{self, Write};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 use super::*;
-use crate::Measured;
+use crate::{Measured, Observation};
 use proptest::prelude::*;
 
 const KNOWN: Counters = Counters::INSTRUCTIONS
@@ -30,7 +30,8 @@ fn interval(n: usize, mode: Option<Mode>, work: Work) -> RecordedInterval {
     };
     let measured =
         Measured { sample, known: KNOWN, cycles: Some((cycles * work.steps) as f64), load: Some(1.0) };
-    RecordedInterval { time: n as f64, seconds: 1.0, mode, measured, progress: Some(work.steps) }
+    let seen = Observation { seconds: 1.0, mode, measured, progress: Some(work.steps) };
+    RecordedInterval { time: n as f64, seen }
 }
 
 /// A VM with an interval a second; the letters are modes, `-` a switch.
@@ -71,11 +72,11 @@ fn cold_intervals_are_in_no_pair() {
     let mut vm = vm(PROBE, |_| WORK);
     let clean = pairs(&vm);
     for n in [0, 8, 9, 17, 18] {
-        vm.intervals[n].measured.cycles = Some(1e9);
-        vm.intervals[n].measured.sample.walk_cycles = 1 << 30;
+        vm.intervals[n].seen.measured.cycles = Some(1e9);
+        vm.intervals[n].seen.measured.sample.walk_cycles = 1 << 30;
     }
     assert_eq!(pairs(&vm), clean);
-    vm.intervals[10].measured.cycles = Some(1e9);
+    vm.intervals[10].seen.measured.cycles = Some(1e9);
     assert_ne!(pairs(&vm), clean);
 }
 
@@ -105,10 +106,10 @@ fn a_phase_change_at_a_switch_is_no_pair() {
 #[test]
 fn what_lacks_figures_or_time_is_no_pair() {
     let mut without = vm(PROBE, |_| WORK);
-    without.intervals[9..17].iter_mut().for_each(|i| i.progress = None);
+    without.intervals[9..17].iter_mut().for_each(|i| i.seen.progress = None);
     assert_eq!(why(&without), Why::NoProgress);
     let mut without = vm(PROBE, |_| WORK);
-    without.intervals.iter_mut().for_each(|i| i.measured.cycles = None);
+    without.intervals.iter_mut().for_each(|i| i.seen.measured.cycles = None);
     assert_eq!(why(&without), Why::NoCycles);
     assert_eq!(why(&vm("nnnn-ss-nnnn", |_| WORK)), Why::Short);
     assert_eq!(why(&vm(PROBE, |_| Work { steps: 2, ..WORK })), Why::Short);
@@ -126,8 +127,8 @@ fn a_stay_is_no_try() {
 #[test]
 fn one_interval_without_progress_does_not_spoil_a_pair() {
     let mut vm = vm(PROBE, |_| WORK);
-    vm.intervals[12].progress = None;
-    vm.intervals[13].measured.known = KNOWN.less(Counters::PAGE_FAULTS);
+    vm.intervals[12].seen.progress = None;
+    vm.intervals[13].seen.measured.known = KNOWN.less(Counters::PAGE_FAULTS);
     let p = pairs(&vm).pairs[0];
     assert_eq!(p.known, [KNOWN.less(Counters::PAGE_FAULTS), KNOWN]);
     assert_eq!(p.samples.map(|s| s.guest_page_faults), [0, 300], "an unknown count is 0");
@@ -165,15 +166,17 @@ proptest! {
         let modes = [None, Some(Mode::Shadow), Some(Mode::Nested)];
         let intervals = all.iter().enumerate().map(|(n, (_, progress, cycles, seconds, count))| RecordedInterval {
             time: n as f64,
-            seconds: *seconds,
-            mode: modes[all[n - n % stays].0],
-            measured: Measured {
-                sample: Sample::from_values([*count; Sample::COUNTERS.len()]),
-                known: if count % 7 == 0 { KNOWN } else { Counters::ALL },
-                cycles: *cycles,
-                load: None,
+            seen: Observation {
+                seconds: *seconds,
+                mode: modes[all[n - n % stays].0],
+                measured: Measured {
+                    sample: Sample::from_values([*count; Sample::COUNTERS.len()]),
+                    known: if count % 7 == 0 { KNOWN } else { Counters::ALL },
+                    cycles: *cycles,
+                    load: None,
+                },
+                progress: *progress,
             },
-            progress: *progress,
         });
         let intervals = intervals.collect();
         let vm = RecordedVm { vm: "9-7".into(), name: "web".into(), intervals, starts: Vec::new() };

@@ -2,11 +2,12 @@
 //! Connections over real sockets: this process is QEMU and reader at once.
 
 use super::*;
-use crate::columns::{self, Row};
+use crate::columns::{self};
 use crate::fake_host::FakeHost;
 use crate::files::{Format, RowWriter};
 use crate::hardware::HardwareCounts;
 use crate::modelled::{PerStep, Phase};
+use crate::row::Row;
 use crate::{Interval, ModelledPmu, Watch, recording, replay};
 use bifold_host::{Host, VmId};
 use bifold_policy::{Counters, Named};
@@ -228,8 +229,8 @@ fn a_recording_in_nested_paging_has_what_dsp_needs() {
     assert_eq!(text.matches(reported).count(), 2, "{text}");
     let vms = recording::parse(text.as_bytes(), Path::new("r")).unwrap();
     let counts = vms[0].intervals.iter().map(|i| {
-        let known = Counters::PAGE_FAULTS.less(i.measured.known) == Counters::NONE;
-        known.then_some(i.measured.sample.guest_page_faults)
+        let known = Counters::PAGE_FAULTS.less(i.seen.measured.known) == Counters::NONE;
+        known.then_some(i.seen.measured.sample.guest_page_faults)
     });
     assert_eq!(counts.collect::<Vec<_>>(), [None, Some(100), Some(100)]);
     let dsp = Named::load("dsp").unwrap().spec;

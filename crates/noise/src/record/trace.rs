@@ -7,8 +7,7 @@
 use super::clock::Clock;
 use super::events::{Event, Names, parse};
 use bifold_host::Host;
-use bifold_host::exit_counts::ExitCountersError;
-use bifold_host::tracing::{TracingInstance, remove_leftovers};
+use bifold_host::tracing::{TracingError, TracingInstance, remove_leftovers};
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader, Read as _};
 
@@ -56,7 +55,7 @@ impl Tracing {
     ///
     /// # Errors
     /// If tracefs is not mounted, the user is not root, or the kernel is locked down or lacks the clock.
-    pub fn start(host: &Host, cpus: &[usize], clock: Clock) -> Result<Tracing, ExitCountersError> {
+    pub fn start(host: &Host, cpus: &[usize], clock: Clock) -> Result<Tracing, TracingError> {
         remove_leftovers(host);
         let instance = TracingInstance::create(host)?;
         let mut tracing = Tracing { held: None, instance };
@@ -64,7 +63,7 @@ impl Tracing {
         Ok(tracing)
     }
 
-    fn set_up(&mut self, cpus: &[usize], clock: Clock) -> Result<(), ExitCountersError> {
+    fn set_up(&mut self, cpus: &[usize], clock: Clock) -> Result<(), TracingError> {
         let instance = &self.instance;
         instance.set("tracing_on", "0")?;
         self.held = File::open(instance.path().join("tracing_on")).ok();
@@ -96,7 +95,7 @@ impl Tracing {
     }
 
     /// Ends the trace. Its events can be read then.
-    pub fn stop(&self) -> Result<(), ExitCountersError> {
+    pub fn stop(&self) -> Result<(), TracingError> {
         self.instance.set("tracing_on", "0")
     }
 

@@ -28,5 +28,5 @@ pub use collective::Collective;
 pub use cost::LogGp;
 pub use cover::enough_steps;
 pub use engine::{Ranks, Sender};
-pub use noise::{Noise, harmonic};
+pub use noise::Noise;
 pub use sweep::{Case, Cell, Gain, MOST_RANKS, Removed, gains, simulate, sweep};

@@ -115,11 +115,6 @@ fn in_time(period: f64, share: f64) -> Result<(), String> {
     Ok(())
 }
 
-/// The sum 1 + 1/2 + ... + 1/n: the expected maximum of `n` exponential times of mean 1.
-pub fn harmonic(n: usize) -> f64 {
-    (1..=n).rev().map(|i| 1.0 / i as f64).sum()
-}
-
 /// A random number above 0 and up to 1.
 fn unit(random: u64) -> f64 {
     ((random >> 11) + 1) as f64 * (-53_f64).exp2()

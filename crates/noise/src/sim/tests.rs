@@ -171,6 +171,11 @@ fn a_free_barrier_with_rare_extensions_is_the_chance_that_any_rank_is_hit() {
     }
 }
 
+/// The sum 1 + 1/2 + ... + 1/n: the expected maximum of `n` exponential times of mean 1.
+fn harmonic(n: usize) -> f64 {
+    (1..=n).rev().map(|i| 1.0 / i as f64).sum()
+}
+
 #[test]
 fn a_free_barrier_with_exponential_extensions_grows_with_the_harmonic_number() {
     let mean = 1000.0;

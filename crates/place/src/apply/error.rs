@@ -19,9 +19,9 @@ pub enum ApplyError {
     /// A step that is refused before anything changes.
     #[error(transparent)]
     Step(#[from] BadStep),
-    /// The file is no plan of this version.
-    #[error("the plan has the schema `{}`, this version applies {}: make the plan anew", .0.escape_debug(), crate::plan::SCHEMA)]
-    Schema(String),
+    /// The plan's parts do not agree, or it is of another version.
+    #[error(transparent)]
+    Plan(#[from] BadPlan),
     /// The VM is not in the plan.
     #[error("the plan has no guest `{}`: it has {}", printable(.vm), .has)]
     NotInPlan {

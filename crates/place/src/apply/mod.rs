@@ -18,7 +18,7 @@ pub use kept::{FOLDER, Kept, MOST_PLAN};
 pub(crate) use pins::{MOST_ID, io_cpus};
 pub use undo::{IfChanged, Undone, undo};
 
-use crate::plan::{Plan, SCHEMA, Step};
+use crate::plan::{Plan, Step};
 use crate::settings;
 use bifold_host::held::{Journal, lock};
 use bifold_host::placement::LiveGuest;
@@ -116,9 +116,7 @@ pub fn apply(
 
 /// What needs no look at the host.
 fn refuse(plan: &Plan, guests: &[&LiveGuest]) -> Result<(), ApplyError> {
-    if plan.schema != SCHEMA {
-        return Err(ApplyError::Schema(plan.schema.clone()));
-    }
+    plan.validate()?;
     for step in &plan.steps {
         settings::allowed(&step.path, &step.value)?;
     }

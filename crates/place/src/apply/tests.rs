@@ -4,7 +4,7 @@
 mod changed;
 
 use super::*;
-use crate::plan::{Caches, Cost, GuestNode, GuestPlan, Smp, VcpuPlan};
+use crate::plan::{Caches, Cost, GuestNode, GuestPlan, SCHEMA, Smp, VcpuPlan};
 use bifold_host::Vcpu;
 use bifold_host::topology::NumberSet;
 use std::collections::BTreeMap;
@@ -283,7 +283,11 @@ fn what_cannot_be_applied_changes_nothing() {
             .contains("no guest `web`: it has db\\u{7}")
     );
     let two = VcpuPlan { vcpu: 1, cpu: 0, node: 0 };
-    let error = with(&|p| p.guests[0].vcpus.push(two), Some(&live));
+    let with_two = |p: &mut Plan| {
+        p.guests[0].vcpus.push(two);
+        p.guests[0].smp.cores = 2;
+    };
+    let error = with(&with_two, Some(&live));
     assert!(error.contains("threads of 1 vCPUs, and the plan has 2"), "{error}");
     let error = with(&|p| p.guests[0].vcpus[0].cpu = 4095, Some(&live));
     assert!(error.contains("cannot be pinned to CPU 4095"), "{error}");

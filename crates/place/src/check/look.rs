@@ -12,7 +12,7 @@ use crate::settings;
 use crate::view::View;
 use bifold_host::placement::{LiveGuest, Memory, Role, Thread};
 use bifold_host::topology::NumberSet;
-use bifold_host::{Host, HostError, printable, read_up_to};
+use bifold_host::{Host, HostError, named, printable, read_up_to, word_rank};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -93,16 +93,12 @@ pub struct Options<'a> {
 /// If the word means none, or several.
 pub fn chosen(guests: &[LiveGuest], word: Option<&str>) -> Result<Vec<u32>, CheckError> {
     let Some(word) = word else { return Ok(guests.iter().map(|g| g.pid).collect()) };
-    let number: Option<u32> = word.parse().ok();
-    let by_id = |g: &&LiveGuest| number == Some(g.pid) || g.vm.is_some_and(|vm| vm.to_string() == word);
-    let found: Vec<u32> = match guests.iter().find(by_id) {
-        Some(guest) => vec![guest.pid],
-        None => guests.iter().filter(|g| g.name == word).map(|g| g.pid).collect(),
-    };
-    match found.len() {
-        1 => Ok(found),
+    let found = named(guests, |g| word_rank(word, g.vm, g.pid, Some(&g.name)));
+    let pids: Vec<u32> = found.iter().map(|g| g.pid).collect();
+    match pids.len() {
+        1 => Ok(pids),
         0 => Err(CheckError::NoGuest { word: word.into(), of: guests.len() }),
-        _ => Err(CheckError::SeveralGuests { word: word.into(), pids: found }),
+        _ => Err(CheckError::SeveralGuests { word: word.into(), pids }),
     }
 }
 

@@ -4,8 +4,8 @@
 //! A QMP socket has one client. If another program has the connection, QEMU does not answer, and the wait is short.
 
 use super::blocks::RamBlock;
-use bifold_guest::qmp::Qmp;
 use bifold_host::Vcpu;
+use bifold_host::qmp::Qmp;
 use serde_json::{Value, json};
 use std::io;
 use std::os::unix::net::UnixStream;

@@ -12,9 +12,8 @@
 
 mod check;
 mod file;
-mod keys;
 
-pub use keys::{EXAMPLE, KEYS, Key, TABLES, Table};
+pub use file::{EXAMPLE, TABLES};
 
 use bifold_host::topology::NumberSet;
 use std::fs::File;

@@ -6,10 +6,10 @@
 //! other decides whether to switch to shadow.
 //!
 //! Ours: the features and their form (see [`svm`](super::svm)), and the built-in machines, because only the
-//! structure was published. `bifold policy train kuang` trained them on the first two thirds of the suite. On
-//! left-out programs, 76 to 78 % of their decisions are right, and they come as near to the oracle as two
-//! simple machines set by hand (gaps of 3.1 and 3.0 %). If the decision function is exactly 0, the policy
-//! stays, as it does in intervals without instructions or cycles.
+//! structure was published. A trainer that Bifold no longer has made them from the first two thirds of the
+//! suite. On left-out programs, 76 to 78 % of their decisions are right, and they come as near to the oracle
+//! as two simple machines set by hand (gaps of 3.1 and 3.0 %). If the decision function is exactly 0, the
+//! policy stays, as it does in intervals without instructions or cycles.
 
 use super::num;
 use super::svm::Machine;
@@ -88,9 +88,8 @@ mod tests {
     use super::*;
     use Mode::{Nested, Shadow};
 
-    /// Two machines whose decisions can be computed by hand. The built-in machines change when they are
-    /// trained anew. In shadow, with 2 % in walks and few faults, they switch above about 10 % in the
-    /// hypervisor; in nested, with no page faults, above about 10 % in walks.
+    /// Two machines whose decisions can be computed by hand. In shadow, with 2 % in walks and few faults, they
+    /// switch above about 10 % in the hypervisor; in nested, with no page faults, above about 10 % in walks.
     const BY_HAND: &str = r#"
         policy = "kuang"
         interval_s = 1.0

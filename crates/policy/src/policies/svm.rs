@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A trained support-vector machine: the features of an interval, and the decision function. Training is in
-//! `bifold-train`.
+//! A trained support-vector machine: the features of an interval, and the decision function. Bifold trains no
+//! machines.
 //!
 //! f(x) = sum of coefficient * K(vector, x) + bias. The kernel K is linear, x . y, or a radial basis
 //! function, exp(-gamma |x - y|^2). A coefficient is the multiplier times its class, which is +1 for

@@ -10,9 +10,9 @@ use bifold_guest::cpio::{Archive, Entry};
 use bifold_guest::kernel::{self, Kernel};
 use bifold_guest::packages::Packages;
 use bifold_guest::qemu::Qemu;
-use bifold_guest::qmp::Qmp;
 use bifold_guest::vm::{GuestLine, GuestVm, GuestVmSpec, Initrd};
 use bifold_guest::{GuestError, workload_initramfs};
+use bifold_host::qmp::Qmp;
 use std::time::Duration;
 
 const WORKLOAD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/workload"));

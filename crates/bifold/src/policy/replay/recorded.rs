@@ -126,7 +126,7 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<Status> {
 
 /// The start of a VM's recording.
 fn start(vm: &RecordedVm) -> f64 {
-    vm.intervals.first().map_or(0.0, |i| i.time - i.seconds)
+    vm.intervals.first().map_or(0.0, |i| i.time - i.seen.seconds)
 }
 
 /// The spans of a replay: a decision holds until the next.
@@ -135,8 +135,8 @@ fn spans(vm: &RecordedVm, decided: &[Decided]) -> Vec<Span> {
     let mut wish = None;
     let mut decided = decided.iter().peekable();
     for (n, interval) in vm.intervals.iter().enumerate() {
-        let Some(was) = interval.mode else { continue };
-        let (from, to) = (interval.time - interval.seconds - start(vm), interval.time - start(vm));
+        let Some(was) = interval.seen.mode else { continue };
+        let (from, to) = (interval.time - interval.seen.seconds - start(vm), interval.time - start(vm));
         let wants = wish.unwrap_or(was);
         match spans.last_mut() {
             Some(last) if last.was == was && last.wants == wants => last.to = to,
@@ -151,7 +151,7 @@ fn spans(vm: &RecordedVm, decided: &[Decided]) -> Vec<Span> {
 
 /// Whether a decision asks for another mode than the VM's.
 fn asks(vm: &RecordedVm, d: &Decided) -> bool {
-    vm.intervals[d.interval].mode != Some(d.decision.mode)
+    vm.intervals[d.interval].seen.mode != Some(d.decision.mode)
 }
 
 fn text(r: &Replayed, explain: bool) -> String {
@@ -193,7 +193,7 @@ fn document(r: &Replayed) -> Value {
         let interval = &r.vm.intervals[d.interval];
         json!({
             "time": interval.time,
-            "was": interval.mode.map(Mode::name),
+            "was": interval.seen.mode.map(Mode::name),
             "mode": d.decision.mode.name(),
             "why": d.decision.why,
             "verdict": d.verdict.map(|v| v.word()),

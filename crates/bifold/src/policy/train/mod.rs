@@ -12,7 +12,7 @@ use bifold_policy::sweep::Axis;
 use bifold_policy::{Named, Spec};
 use bifold_trace::bounded;
 use bifold_train::search::{self, Options};
-use bifold_train::{Program, TrainError, Trained, estimator, kuang, published};
+use bifold_train::{Program, TrainError, Trained, estimator, published};
 use clap::Args;
 use std::path::{Path, PathBuf};
 
@@ -35,7 +35,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct TrainArgs {
-    /// What to learn: `estimator`, or the parameters of a policy (`dsp`, `kuang`, any other with --set)
+    /// What to learn: `estimator`, or the parameters of a policy (`dsp`, any other with --set)
     #[arg(value_name = "estimator|POLICY")]
     pub what: String,
 
@@ -114,13 +114,8 @@ fn learn(args: &TrainArgs) -> anyhow::Result<Trained> {
     } else {
         let base = load("POLICY", &args.what)?;
         let command = command(args, "TIMELINE");
-        match &base.spec {
-            Spec::Kuang(_) if axes.is_empty() => kuang::train(&programs(args)?, &base, &options, &progress),
-            _ => {
-                let grid = grid(args, &base, &axes, &line)?;
-                search::train(&programs(args)?, &base, &grid, &command, &options, &progress)
-            }
-        }
+        let grid = grid(args, &base, &axes, &line)?;
+        search::train(&programs(args)?, &base, &grid, &command, &options, &progress)
     };
     line.end();
     Ok(trained?)

@@ -7,7 +7,6 @@ use crate::policy::setting::{Age, HostPage, OtherArg, Setting, axes, load, refus
 use crate::usage::UsageError;
 use bifold_live::pairs::{LeftOut, pairs};
 use bifold_live::recording;
-use bifold_policy::Spec;
 use bifold_train::recorded::{self, ESTIMATOR_NEEDS, Lessons, Pair, Vm};
 use bifold_train::{TrainError, Trained};
 use std::path::PathBuf;
@@ -40,11 +39,6 @@ pub fn learn(args: &TrainArgs) -> anyhow::Result<Trained> {
         with(found, recorded::estimator(&lessons, &estimator, &progress)?)
     } else {
         let base = load("POLICY", &args.what)?;
-        if matches!(base.spec, Spec::Kuang(_)) && axes.is_empty() {
-            let problem =
-                "it is trained on timelines of `compare`; over recordings, give --set KEY=FROM:TO:STEPS";
-            return Err(UsageError::value(format!("POLICY {}", args.what), problem).into());
-        }
         let grid = grid(args, &base, &axes, &line)?;
         let (lessons, found) = lessons(&args.timelines, recorded::needs(&base.spec, &estimator))?;
         let command = command(args, "RECORDING");

@@ -4,8 +4,8 @@
 
 use super::{Look, take};
 use crate::top::app::Moment;
-use crate::top::column::{percent, rate};
-use bifold_live::Figures;
+use crate::top::column::text;
+use bifold_live::Figure;
 use bifold_policy::Mode;
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -36,20 +36,14 @@ const ASCII: bar::Set = bar::Set {
     empty: " ",
 };
 
-/// A figure over time.
-struct Series {
-    name: &'static str,
-    of: fn(&Figures) -> Option<f64>,
-    text: fn(Option<f64>) -> String,
-    /// What a full bar means; without it, the most that was seen.
-    full: Option<f64>,
-}
+/// A figure over time: its name, and what a full bar means; without that, the most that was seen.
+type Series = (&'static str, &'static Figure, Option<f64>);
 
 const SERIES: [Series; 4] = [
-    Series { name: "exits /s", of: |f| f.exits, text: |n| rate(n, false), full: None },
-    Series { name: "page faults /s", of: |f| f.page_faults, text: |n| rate(n, false), full: None },
-    Series { name: "ran %", of: |f| f.ran, text: percent, full: Some(1.0) },
-    Series { name: "walks % cycles", of: |f| f.walks, text: percent, full: None },
+    ("exits /s", &Figure::EXITS, None),
+    ("page faults /s", &Figure::PAGE_FAULTS, None),
+    ("ran %", &Figure::RAN, Some(1.0)),
+    ("walks % cycles", &Figure::WALKS, None),
 ];
 
 /// Draws the intervals.
@@ -64,17 +58,18 @@ pub fn draw(frame: &mut Frame, history: &VecDeque<Moment>, look: Look, mut area:
     let right = format!("last {shown} intervals, the newest on the right");
     frame.render_widget(line(left, right).style(Style::new().bold()), take(&mut area, 1));
     let newest_first = || history.iter().rev().take(shown);
-    for one in &SERIES {
-        let values: Vec<_> = newest_first().map(|m| (one.of)(&m.figures)).collect();
+    for (name, figure, full) in SERIES {
+        let values: Vec<_> = newest_first().map(|m| (figure.number)(&m.figures)).collect();
         let most = values.iter().flatten().copied().reduce(f64::max);
         let now = values.first().copied().flatten();
-        let left = format!("{:<14} {:>6} {:>6}", one.name, (one.text)(now), (one.text)(most));
+        let [now, most_text] = [now, most].map(|n| text(figure, n, false));
+        let left = format!("{name:<14} {now:>6} {most_text:>6}");
         let mut place = take(&mut area, lines);
         frame.render_widget(line(left, String::new()), Rect { height: place.height.min(1), ..place });
         place.x = place.x.saturating_add(LEFT).min(place.right());
         place.width = bars;
         // Sparklines take whole numbers.
-        let full = one.full.or(most).filter(|m| *m > 0.0).unwrap_or(1.0);
+        let full = full.or(most).filter(|m| *m > 0.0).unwrap_or(1.0);
         let scaled = values.into_iter().map(|v| v.map(|v| (1000.0 * v / full).clamp(0.0, 1000.0) as u64));
         let sparkline = Sparkline::default()
             .data(scaled)

@@ -3,8 +3,9 @@
 
 use super::{Look, heading, history, keys, numbers, take, take_bottom, title};
 use crate::top::app::{App, Vm};
-use crate::top::column::{UNKNOWN, ipc, mode, percent, rate};
+use crate::top::column::{UNKNOWN, mode, percent, rate, text};
 use bifold_host::{Kind, Statistic, VmId};
+use bifold_live::Figure;
 use bifold_report::grouped;
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Rect};
@@ -12,16 +13,9 @@ use ratatui::style::{Style, Stylize as _};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Row, Table, Wrap};
 
-/// Heading and width of each column of vCPUs.
-const VCPUS: [([&str; 2], u16); 7] = [
-    (["vCPU", ""], 4),
-    (["thread", ""], 7),
-    (["ran", "%"], 4),
-    (["wait", "%"], 4),
-    (["cycles", "/s"], 6),
-    (["IPC", ""], 4),
-    (["TLB mis-", "ses /s"], 8),
-];
+/// The figures of vCPUs, and the width of each one's column.
+const FIGURES: [(&Figure, u16); 5] =
+    [(&Figure::RAN, 4), (&Figure::WAITED, 4), (&Figure::CYCLES, 6), (&Figure::IPC, 4), (&Figure::MISSES, 8)];
 /// Columns of a screen on which the statistics stand beside the vCPUs.
 const BESIDE: u16 = 76;
 /// Width of the table of vCPUs, and the gap on its right.
@@ -81,11 +75,13 @@ pub fn draw(frame: &mut Frame, app: &mut App, id: VmId, look: Look, mut area: Re
     let style = Style::new().bold();
     // A column has room, or is left out.
     let mut end = 0;
-    let fits = |(_, width): &&([&str; 2], u16)| {
+    let fits = |(_, width): &([&str; 2], u16)| {
         end += width + 1;
         end - 1 <= left.width
     };
-    let columns: Vec<_> = VCPUS.iter().take_while(fits).collect();
+    let figures = FIGURES.map(|(figure, width)| (figure.short, width));
+    let all = [(["vCPU", ""], 4), (["thread", ""], 7)].into_iter().chain(figures);
+    let columns: Vec<_> = all.take_while(fits).collect();
     let head = columns.iter().enumerate().map(|(n, (lines, _))| {
         heading(lines, if n == 0 { Alignment::Left } else { Alignment::Right }, style)
     });
@@ -103,16 +99,8 @@ pub fn draw(frame: &mut Frame, app: &mut App, id: VmId, look: Look, mut area: Re
 
 fn vcpus(vm: &Vm) -> Vec<Row<'static>> {
     let row = |v: &crate::top::app::Vcpu| {
-        let f = &v.figures;
-        let cells = [
-            v.thread.to_string(),
-            percent(f.ran),
-            percent(f.waited),
-            rate(f.cycles, false),
-            ipc(f.ipc),
-            rate(f.misses, false),
-        ];
-        numbers(v.number.to_string(), cells)
+        let figures = FIGURES.iter().map(|(figure, _)| text(figure, (figure.number)(&v.figures), false));
+        numbers(v.number.to_string(), std::iter::once(v.thread.to_string()).chain(figures))
     };
     vm.each_vcpu.iter().map(row).collect()
 }

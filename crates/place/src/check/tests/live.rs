@@ -42,10 +42,11 @@ fn allowed() -> Vec<u32> {
 impl Qemu {
     /// A guest of two vCPUs that never runs: its threads are there, and it takes no time. `None` without QEMU.
     fn start(thread_names: bool, cpus: Option<u32>) -> Option<Qemu> {
-        let Ok(qemu) = bifold_guest::qemu::find() else {
+        let qemu = std::env::var_os("BIFOLD_QEMU").unwrap_or("qemu-system-x86_64".into());
+        if Command::new(&qemu).arg("--version").stdout(Stdio::null()).status().is_err() {
             eprintln!("no QEMU here: nothing is tested");
             return None;
-        };
+        }
         let dir = tempfile::tempdir().unwrap();
         let name = format!("bifold,<b>{}", dir.path().file_name().unwrap().to_str().unwrap());
         let named = format!(
@@ -57,10 +58,10 @@ impl Qemu {
         let mut command = match cpus {
             Some(cpu) => {
                 let mut command = Command::new("taskset");
-                command.args(["-c", &cpu.to_string()]).arg(&qemu.path);
+                command.args(["-c", &cpu.to_string()]).arg(&qemu);
                 command
             }
-            None => Command::new(&qemu.path),
+            None => Command::new(&qemu),
         };
         command.args([
             "-S",

@@ -175,7 +175,7 @@ fn pairs_of_a_vm_that_was_started_anew_belong_together() {
 }
 
 #[test]
-fn options_of_timelines_and_kuang_are_refused() {
+fn options_of_timelines_and_missing_values_are_refused() {
     for option in [
         &["--other", "known"][..],
         &["--dropped"],
@@ -187,7 +187,7 @@ fn options_of_timelines_and_kuang_are_refused() {
         assert!(told.contains(option[0]) && told.contains("is for timelines"), "{told}");
     }
     for (words, problem) in [
-        (&["kuang", "r.jsonl"][..], "POLICY kuang: it is trained on timelines"),
+        (&["kuang", "r.jsonl"][..], "kuang is trained by trying values of its parameters: give --set"),
         (&["estimator", "r.jsonl", "--set", "a=1,2"], "--set is for policies"),
         (&["zhang", "r.jsonl"], "give --set"),
     ] {

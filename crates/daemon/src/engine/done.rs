@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What became of a decision.
+
+use bifold_host::Obstacle;
+use std::fmt;
+use std::time::Duration;
+
+/// What the daemon did after a decision.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Done {
+    /// The VM is in the mode that the policy wants.
+    Stayed,
+    /// The VM was switched, in this time.
+    Switched(Duration),
+    /// The VM was in the mode already when KVM was asked.
+    WasThere,
+    /// The rule only observes.
+    WouldSwitch,
+    /// The rule only observes, and KVM would refuse.
+    WouldBeRefused(Obstacle),
+    /// A user holds the VM in its mode.
+    Held,
+    /// KVM would refuse, and was not asked.
+    Blocked(Obstacle),
+    /// Any other reason, in words.
+    NotSwitched(String),
+}
+
+impl Done {
+    /// Whether the log has this outcome already if it has the one before. Every switch is new; of the reasons not to
+    /// switch, only obstacles count as different.
+    pub fn is_like(&self, before: &Done) -> bool {
+        match (self, before) {
+            (Done::Switched(_), _) => false,
+            (Done::NotSwitched(_), Done::NotSwitched(_)) => true,
+            (Done::Blocked(a), Done::Blocked(b)) | (Done::WouldBeRefused(a), Done::WouldBeRefused(b)) => {
+                a.reason == b.reason
+            }
+            (a, b) => a == b,
+        }
+    }
+}
+
+impl fmt::Display for Done {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Done::Stayed => f.write_str("stayed"),
+            Done::Switched(wall) => write!(f, "switched in {:.1} ms", wall.as_secs_f64() * 1e3),
+            Done::WasThere => f.write_str("switched: it was there already"),
+            Done::WouldSwitch => f.write_str("would-switch"),
+            Done::WouldBeRefused(o) => write!(f, "would-be-refused, {}: {o}", o.reason.word()),
+            Done::Held => f.write_str("held"),
+            Done::Blocked(o) => write!(f, "not-switched, {}: {o}", o.reason.word()),
+            Done::NotSwitched(why) => write!(f, "not-switched: {why}"),
+        }
+    }
+}

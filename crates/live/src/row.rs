@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A VM or vCPU over an interval, of which figures, advice and columns are made.
+
+use crate::hardware::HardwareCounts;
+use crate::interval::{Interval, VcpuInterval};
+use crate::measured::Measured;
+use crate::observation::Observation;
+use crate::vm::Watched;
+
+/// A VM, or one of its vCPUs, over an interval.
+pub struct Row<'a> {
+    /// End of the interval, in seconds since 1970.
+    pub time: f64,
+    /// The VM.
+    pub vm: &'a Watched,
+    /// The interval.
+    pub interval: &'a Interval,
+    /// The vCPU; `None` for the VM as a whole.
+    pub vcpu: Option<&'a VcpuInterval>,
+    /// The counts of VM or vCPU, as policies see them.
+    pub measured: Measured,
+}
+
+impl<'a> Row<'a> {
+    /// The VM as a whole.
+    pub fn of_vm(time: f64, vm: &'a Watched, interval: &'a Interval) -> Row<'a> {
+        Row::observed(time, vm, interval, &Observation::of(interval))
+    }
+
+    /// The VM as a whole, whose interval was observed.
+    pub fn observed(time: f64, vm: &'a Watched, interval: &'a Interval, seen: &Observation) -> Row<'a> {
+        Row { time, vm, interval, vcpu: None, measured: seen.measured }
+    }
+
+    /// A row for each vCPU.
+    pub fn of_vcpus(time: f64, vm: &'a Watched, interval: &'a Interval) -> impl Iterator<Item = Row<'a>> {
+        let row = move |vcpu| {
+            let measured = Measured::of_vcpu(interval, vcpu);
+            Row { time, vm, interval, vcpu: Some(vcpu), measured }
+        };
+        interval.vcpus.iter().map(row)
+    }
+
+    /// The hardware counters of VM or vCPU.
+    pub fn hardware(&self) -> HardwareCounts {
+        self.vcpu.map_or_else(|| self.interval.hardware(), |v| v.hardware)
+    }
+}
