@@ -51,3 +51,75 @@ impl Model {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{Model, Options, Profile};
+    use bifold_mmu::{Gpa, Gva};
+    use bifold_trace::{Event, Generator};
+
+    /// First address of trace T's random part.
+    const RANDOM: u64 = 0x1_0000_0000;
+
+    /// A model that has seen each of T's first 64 pages, and many others since.
+    fn model() -> Model {
+        let generator = Generator::parse("t:2").unwrap();
+        let profile = Profile::load("geometry-g", &[]).unwrap();
+        let options = Options { guest_frames: generator.guest_frames(), ..Options::default() };
+        let mut model = Model::new(&profile, options);
+        generator.run(&mut |words| model.consume(words)).unwrap();
+        read(&mut model, 0..4096);
+        model
+    }
+
+    fn page(n: u64) -> Gva {
+        Gva(RANDOM + (n << 12))
+    }
+
+    fn read(model: &mut Model, pages: std::ops::Range<u64>) {
+        let mut words = Vec::new();
+        pages.for_each(|n| Event::Load(page(n).0).encode(&mut words));
+        model.consume(&words).unwrap();
+    }
+
+    #[test]
+    fn a_load_of_a_known_page_that_no_tlb_holds_is_a_steady_miss_of_every_configuration() {
+        let mut model = model();
+        let before = model.totals();
+        for n in 0..64 {
+            assert!(model.steady(page(n), false), "page {n}");
+            assert!(!model.steady(page(n), false), "page {n} is held");
+        }
+        assert!(!model.steady(page(5000), false), "a page never read");
+        assert!(!model.steady(page(100), true), "a page that the host has not given for writes");
+        for ((config, now), (_, before)) in model.totals().into_iter().zip(before) {
+            let more = now.since(&before);
+            assert_eq!([more.walks, more.l1_misses, more.tlb_misses()], [64; 3], "{}", config.name());
+            assert_eq!(more.all_exits(), 0);
+        }
+    }
+
+    #[test]
+    fn walk_caches_that_may_lead_to_a_table_that_was_left_take_the_general_way() {
+        let mut model = model();
+        assert!(model.steady(page(0), false));
+        let path = model.guest.path(model.vcpus[0].root, page(0)).unwrap();
+        let (upper, leaves) = (path.table(2), path.table(1));
+        let entries = *model.guest.entries(leaves >> 12).unwrap();
+        // Another table with the same entries takes the place of the first.
+        let mut words = Vec::new();
+        let old = model.guest.read(Gpa(upper));
+        let new = old & 0xfff | leaves + (600 << 12);
+        Event::Table { gfn: new >> 12, level: 1, entries: &entries }.encode(&mut words);
+        Event::PtStore { gpa: upper, new, old }.encode(&mut words);
+        model.consume(&words).unwrap();
+        read(&mut model, 520..4096);
+        assert!(!model.steady(page(1), false));
+        assert!(!model.steady(page(600), false), "also where nothing has changed");
+        words.clear();
+        Event::Invlpg(page(1).0).encode(&mut words);
+        model.consume(&words).unwrap();
+        read(&mut model, 0..4096);
+        assert!(model.steady(page(1), false), "the flush leaves nothing behind");
+    }
+}

@@ -16,6 +16,7 @@ mod reference;
 mod references;
 mod region;
 mod sampled;
+mod steady;
 mod stream;
 mod switching;
 mod timeline;
