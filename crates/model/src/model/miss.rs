@@ -48,7 +48,7 @@ impl Walked {
 }
 
 /// The members of a group walk: all of them, or after a permission miss those whose copy of the entry is read-only.
-#[inline(always)]
+#[inline(never)]
 fn walk_group<const OBSERVED: bool>(
     members: &[usize],
     regimes: &mut [Regime],
@@ -135,6 +135,7 @@ impl Model {
         // The guest's translation, once it is asked for; none of what no TLB holds.
         let mut record: Option<Option<Miss>> = None;
         let mut held = true;
+        let mut missed_all = true;
         let mut waits = false;
         let mut apart: Vec<(usize, Walked)> = Vec::new();
         for (number, Group { members, tlbs }) in groups.iter_mut().enumerate() {
@@ -149,10 +150,8 @@ impl Model {
             {
                 members.iter().for_each(|&r| waits |= caches.second_tlb_answers(r));
             }
-            if number == 0 {
-                *missed_all = lookup == Lookup::Miss;
-            }
-            if lookup != Lookup::L1 && lookup != Lookup::L2 {
+            missed_all &= matches!(lookup, Lookup::Miss);
+            if !matches!(lookup, Lookup::L1 | Lookup::L2) {
                 let miss = record.get_or_insert_with(|| match translate(guest, root, gva, write) {
                     // A device's window: its accesses leave the guest in every mode.
                     Some(leaf) if leaf.page.frame() >= *frames => None,
@@ -181,6 +180,7 @@ impl Model {
                 v.filters.iter_mut().for_each(|f| f.dropped(size, page));
             }
         }
+        self.missed_all = missed_all;
         if let (Some(charges), Some(Some(miss))) = (charges, &record) {
             let running = &mut vcpus[vcpu].running;
             let code = if kind == AccessKind::Fetch { gva } else { running.code };

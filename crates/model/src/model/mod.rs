@@ -132,7 +132,7 @@ pub struct Model {
     words: usize,
     /// Accesses that the filter did not answer.
     misses: u64,
-    /// The last access that the filter did not answer missed all TLBs of the first group.
+    /// The last access that the filter did not answer missed the TLBs of every group.
     missed_all: bool,
     /// The number of misses from which on groups may join.
     join_at: u64,

@@ -10,13 +10,18 @@ use crate::access::Steady;
 use bifold_mmu::{Gva, Side};
 use bifold_trace::event::PAYLOAD_MASK;
 
+/// The most configurations for which a miss may take the shorter way.
+const WRITABLE: usize = u64::BITS as usize;
+
 impl Model {
     /// Takes an access to data that the filter did not answer, if it is a steady miss.
+    #[inline(never)]
     pub(super) fn steady(&mut self, gva: Gva, write: bool) -> bool {
         let Model { regimes, groups, guest, vcpus, current, frames, .. } = self;
-        let [Group { members, tlbs }] = &mut groups[..] else { return false };
-        let (v, tlb) = (&mut vcpus[*current], &mut tlbs[*current]);
-        if !tlb.misses_small(Side::Data, gva) {
+        let v = &mut vcpus[*current];
+        if regimes.len() > WRITABLE
+            || !groups.iter_mut().all(|g| g.tlbs[*current].misses_small(Side::Data, gva))
+        {
             return false;
         }
         let Some(path) = guest.path(v.root, gva) else { return false };
@@ -30,23 +35,29 @@ impl Model {
         if miss.gpa().frame() >= *frames {
             return false;
         }
-        let mut writable = 0;
-        for (place, &r) in members.iter().enumerate() {
-            match regimes[r].steady(&miss, guest) {
-                Some(allowed) => writable |= u8::from(allowed) << place,
+        // A bit for each configuration through whose entry writes may go.
+        let mut writable = 0u64;
+        for (r, regime) in regimes.iter_mut().enumerate() {
+            match regime.steady(&miss, guest) {
+                Some(allowed) => writable |= u64::from(allowed) << r,
                 None => return false,
             }
         }
         let [filter, _] = &mut v.filters;
         let page = (gva.0 & PAYLOAD_MASK) >> 12;
-        if let Some((left, last)) = filter.take(page) {
-            tlb.used_at(Side::Data, left, last);
+        let leaves = filter.take(page);
+        for Group { members, tlbs } in groups {
+            let tlb = &mut tlbs[*current];
+            if let Some((left, last)) = leaves {
+                tlb.used_at(Side::Data, left, last);
+            }
+            let bit = |(place, &r): (usize, &usize)| ((writable >> r & 1) as u8) << place;
+            let bits = members.iter().enumerate().fold(0, |bits, member| bits | bit(member));
+            if let Some((size, page)) = tlb.fill_small(Side::Data, gva, bits, v.time, &v.filters) {
+                v.filters.iter_mut().for_each(|f| f.dropped(size, page));
+            }
         }
-        let evicted = tlb.fill_small(Side::Data, gva, writable, v.time, &v.filters);
-        if let Some((size, page)) = evicted {
-            v.filters.iter_mut().for_each(|f| f.dropped(size, page));
-        }
-        members.iter().for_each(|&r| regimes[r].walk_steady(&miss));
+        regimes.iter_mut().for_each(|regime| regime.walk_steady(&miss));
         v.filters[Side::Data as usize].file(page, write, false, v.time);
         true
     }
