@@ -122,9 +122,7 @@ impl Model {
         }
         let vcpu = self.current;
         let accesses = self.common.accesses;
-        let Model {
-            regimes, groups, guest, vcpus, untranslated, frames, charges, observers, missed_all, ..
-        } = self;
+        let Model { regimes, groups, guest, vcpus, untranslated, frames, charges, observers, .. } = self;
         let at_once = if OBSERVED { observers.at(accesses, vcpu, side, dependent) } else { u64::MAX };
         let v = &mut vcpus[vcpu];
         let (root, time) = (v.root, v.time);

@@ -6,9 +6,8 @@
 //! holds: the one place that matches on modes. Every call is a direct one.
 
 mod cr4;
-mod native;
+mod direct;
 mod nested;
-mod offset;
 mod shadow;
 
 use crate::access::{Flush, Miss, Steady};
@@ -25,9 +24,8 @@ use std::convert::Infallible;
 use std::ops::Range;
 
 pub use cr4::Cr4Write;
-pub use native::NativePaging;
+pub use direct::{NativePaging, OffsetPaging};
 pub use nested::NestedPaging;
-pub use offset::OffsetPaging;
 pub use shadow::ShadowPaging;
 
 /// What a mode works on beside its own tables.

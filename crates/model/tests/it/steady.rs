@@ -20,7 +20,7 @@ proptest! {
     #[test]
     fn the_shorter_way_leads_to_the_same_counts(
         name in prop_oneof![Just("geometry-g"), Just("i5-7600"), Just("sapphire-rapids"), Just("xeon-gold-6252")],
-        config in 0..Config::ALL.len(), cpus in 1usize..3, ops in ops(400), seed in any::<u16>()
+        config in 0..Config::KNOWN.len(), cpus in 1usize..3, ops in ops(400), seed in any::<u16>()
     ) {
         let profile = Profile::load(name, &[]).unwrap();
         let mut guest = Guest::new(cpus);
@@ -30,7 +30,7 @@ proptest! {
             let loads: Vec<Op> = (0..40).map(|n| Op::Access { kind: 0, place: i % 7, page: page(n) }).collect();
             guest.run(&loads);
         }
-        let configs = vec![Config::ALL[config]];
+        let configs = vec![Config::KNOWN[config]];
         let options = Options { configs, guest_frames: FRAMES, vcpus: cpus, interval_seconds: 1e-5, ..Options::default() };
         let [mut plain, mut general] = two(&profile, &options);
         plain.consume(&guest.words).unwrap();

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Offset paging: the guest's memory is one contiguous region of the host's. The hardware checks each
-//! guest-physical address against the region's limit and adds its base, as it does for a segment. So a walk
-//! reads the guest's tables alone, and no access violates anything: the region is there before the guest starts.
+//! Modes whose hardware walks the guest's own tables alone.
+//!
+//! Native paging has no hypervisor, and nothing exits. In offset paging, the guest's memory is one contiguous region of the host's:
+//! the hardware checks each guest-physical address against the region's limit and adds its base, as it does for a
+//! segment. No access violates anything, because the region is there before the guest starts.
 //!
 //! The direct segments of Basu et al. (ISCA 2013) and of Gandhi et al. (MICRO 2014, "VMM direct") are this design.
 //! With several guest nodes, each has a region of its own.
@@ -19,15 +21,23 @@ use crate::profile::ExitCosts;
 use bifold_mmu::{Entry, Gpa, Gva, Hpa, Start, WalkCache};
 use std::ops::Range;
 
-/// Where the region begins in the host's memory. Any frame will do: data caches see it, and nothing else.
-const BASE: u64 = 1 << 40;
-
-/// Offset paging: no tables beside the guest's.
+/// No tables beside the guest's. The guest's memory begins at `BASE` of the machine's; with 0 it is the machine's.
 #[derive(Debug)]
-pub struct OffsetPaging;
+pub struct Direct<const BASE: u64>;
+
+/// Native paging.
+pub type NativePaging = Direct<0>;
+/// Offset paging. Any frame will do for the region's first: data caches see it, and nothing else.
+pub type OffsetPaging = Direct<{ 1 << 40 }>;
+
+/// What decides on which node the memory at `gpa` lies.
+#[inline]
+fn page_at<const BASE: u64>(gpa: Gpa) -> Page {
+    if BASE == 0 { Page::Machine(gpa) } else { Page::Region(gpa) }
+}
 
 #[inline]
-fn walk<M: Memory>(
+fn walk<const BASE: u64, M: Memory>(
     cpu: &mut Walker<'_, M>,
     gva: Gva,
     root: Gpa,
@@ -37,19 +47,19 @@ fn walk<M: Memory>(
     let format = guest.format();
     let root = Start { level: format.depth(), table: root.0.wrapping_add(BASE) };
     let back = |at: u64| at.wrapping_sub(BASE);
-    let page = |at| Page::Region(Gpa(back(at)));
-    walk_1d(cpu, format, root, gva, |_, at| moved(format, read(back(at))), page);
+    let page = |at| page_at::<BASE>(Gpa(back(at)));
+    walk_1d(cpu, format, root, gva, |_, at| moved::<BASE>(format, read(back(at))), page);
 }
 
 /// A guest's entry that points to a table, as the walk sees it: the base is added to the table's address.
 #[inline]
-fn moved(format: &bifold_mmu::Format, entry: u64) -> u64 {
+fn moved<const BASE: u64>(format: &bifold_mmu::Format, entry: u64) -> u64 {
     if entry & format.present == 0 { entry } else { entry.wrapping_add(BASE) }
 }
 
-impl PagingMode for OffsetPaging {
+impl<const BASE: u64> PagingMode for Direct<BASE> {
     fn new(_: &HostMemory, _: &Setup<'_>) -> Self {
-        OffsetPaging
+        Direct
     }
 
     #[inline]
@@ -59,7 +69,7 @@ impl PagingMode for OffsetPaging {
         miss: &Miss,
         guest: &mut GuestTables,
     ) -> Option<Entry> {
-        walk(cpu, miss.gva, miss.root, guest, |at| miss.read(guest, at));
+        walk::<BASE, M>(cpu, miss.gva, miss.root, guest, |at| miss.read(guest, at));
         Some(miss.guest_entry(guest))
     }
 
@@ -70,7 +80,9 @@ impl PagingMode for OffsetPaging {
 
     #[inline]
     fn walk_steady(&mut self, caches: &mut WalkCache, miss: &Steady<'_>, refs: &mut Refs) {
-        walk_1d_steady(caches, miss.format, miss.gva, refs, |level| miss.path.table(level));
+        // Caches hold addresses as the hardware has them.
+        let table = |level| miss.path.table(level).wrapping_add(BASE);
+        walk_1d_steady(caches, miss.format, miss.gva, refs, table);
     }
 
     fn walk_to_fault<M: Memory>(
@@ -81,11 +93,11 @@ impl PagingMode for OffsetPaging {
         root: Gpa,
         guest: &GuestTables,
     ) {
-        walk(cpu, gva, root, guest, |at| guest.read(Gpa(at)));
+        walk::<BASE, M>(cpu, gva, root, guest, |at| guest.read(Gpa(at)));
     }
 
     fn write_cr4(&mut self, vm: &mut Vm<'_>, _: usize, write: Cr4Write, _: &GuestTables) {
-        vm.counts.now.exits_cr4_write += u64::from(write.exits(true));
+        vm.counts.now.exits_cr4_write += u64::from(BASE != 0 && write.exits(true));
     }
 
     fn host_unmapped(&mut self, _: Range<u64>) -> bool {
@@ -114,7 +126,7 @@ impl PagingMode for OffsetPaging {
     }
 
     fn page(&self, _: &HostMemory, gpa: Gpa) -> Page {
-        Page::Region(gpa)
+        page_at::<BASE>(gpa)
     }
 
     fn tables(&self) -> u64 {
