@@ -120,7 +120,7 @@ mod tests {
         // Another table with the same entries takes the place of the first.
         let mut words = Vec::new();
         let old = model.guest.read(Gpa(upper));
-        let new = old & 0xfff | leaves + (600 << 12);
+        let new = (old & 0xfff) | (leaves + (600 << 12));
         Event::Table { gfn: new >> 12, level: 1, entries: &entries }.encode(&mut words);
         Event::PtStore { gpa: upper, new, old }.encode(&mut words);
         model.consume(&words).unwrap();
