@@ -130,12 +130,6 @@ impl Assoc {
         a
     }
 
-    /// Nothing was filed since the last whole flush.
-    #[inline]
-    pub fn is_unused(&self) -> bool {
-        !self.used
-    }
-
     #[inline(always)]
     fn set_of(&self, index: u64) -> usize {
         if self.mask != usize::MAX { index as usize & self.mask } else { (index % self.sets as u64) as usize }

@@ -18,7 +18,7 @@ pub struct Level {
 }
 
 /// The most levels a format may have.
-const MOST_LEVELS: usize = 5;
+pub const MOST_LEVELS: usize = 5;
 
 /// A page-table format.
 #[derive(Debug)]

@@ -63,8 +63,8 @@ impl Miss {
     }
 }
 
-/// A TLB miss of data whose guest translation is known to be a 4 KB page that is not global, with its bits set, and to
-/// be what the guest's walk caches lead to.
+/// A TLB miss of data whose guest translation is known: a 4 KB page that is not global, with its accessed bit set, and for
+/// a store writable and dirty.
 #[derive(Debug, Clone, Copy)]
 pub struct Steady<'a> {
     /// The vCPU that made the access.
@@ -96,7 +96,7 @@ pub enum Flush {
     #[default]
     None,
     /// One vCPU's TLB, global entries included (`KVM_REQ_TLB_FLUSH_CURRENT`, `_GUEST`).
-    Vcpu(u8),
+    Vcpu(u16),
     /// Every vCPU's TLB (`kvm_flush_remote_tlbs`).
     All,
 }

@@ -11,6 +11,7 @@
 //! [`Event::PtStore`]: bifold_trace::Event::PtStore
 //! [`Event::Retire`]: bifold_trace::Event::Retire
 
+use bifold_mmu::format::MOST_LEVELS;
 use bifold_mmu::{Format, Gpa, Gva, PageSize, Start, Step, Walk, walk};
 use std::collections::HashMap;
 
@@ -38,18 +39,13 @@ struct Stretch {
     slot: u32,
     writable: bool,
     /// The tables on the way there, by level less 1.
-    tables: [u64; LEVELS],
+    tables: [u64; MOST_LEVELS],
 }
-
-/// The most levels of a format.
-const LEVELS: usize = 5;
 
 /// The way of a walk to an entry of level 1.
 #[derive(Debug, Clone, Copy)]
 pub struct Path<'a> {
-    tables: &'a [u64; LEVELS],
-    /// Address of the entry.
-    pub at: u64,
+    tables: &'a [u64; MOST_LEVELS],
     /// The entry.
     pub entry: u64,
     /// The entries above allow writes.
@@ -266,8 +262,9 @@ impl GuestTables {
         }
     }
 
-    /// How often an entry that pointed to a table came to point elsewhere, and how often a table was replaced or ceased to be one: after that,
-    /// a walk cache may lead to a table that the guest has left.
+    /// How often an entry above level 1 came to mean something else, and how often a table was replaced or ceased to be one: after
+    /// that, a walk cache may lead to a table that the guest has left. Stores to a table of level 1 do not count, and no
+    /// [path](GuestTables::path) leads through one.
     #[inline]
     pub fn replaced(&self) -> u64 {
         self.replaced
@@ -283,8 +280,7 @@ impl GuestTables {
         }
         let i = (gva.0 >> 12) as usize & 511;
         let entry = self.entries[st.slot as usize][i];
-        let at = st.tables[0] | (i as u64) << 3;
-        Some(Path { tables: &st.tables, at, entry, writable: st.writable })
+        Some(Path { tables: &st.tables, entry, writable: st.writable })
     }
 
     /// The leaf that maps `gva` under the root table at `root`, or the step at which the walk ended.
@@ -315,7 +311,7 @@ impl GuestTables {
         let mut writable = true;
         let mut above = true;
         let mut lasting = true;
-        let mut tables = [0; LEVELS];
+        let mut tables = [0; MOST_LEVELS];
         let start = Start { level: self.format.depth(), table: root.0 };
         let end = walk::<std::convert::Infallible>(self.format, start, gva.0, |level, at| {
             let entry = self.read(Gpa(at));

@@ -280,7 +280,7 @@ impl Nested {
     #[inline]
     pub fn steady(&self, caches: &WalkCache, miss: &Steady<'_>) -> Option<bool> {
         let ready = self.ready(miss.gpa());
-        if ready & if miss.write { READY_WRITE } else { READY } == 0 || !caches.has_host_steps() {
+        if ready & if miss.write { READY_WRITE } else { READY } == 0 {
             return None;
         }
         // The tables whose addresses the walk translates: from below, up to one that the guest's walk caches lead to.

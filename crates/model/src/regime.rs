@@ -34,8 +34,8 @@ pub struct Regime {
     exits_seen: u64,
     /// What each vCPU has in CR3, from its first load on.
     loaded: Vec<Option<u64>>,
-    /// Per vCPU: [`PagingMode::replaced`] when the guest dimension of its walk caches was last empty; none if they may lead
-    /// to tables of another root.
+    /// Per vCPU: [`PagingMode::replaced`] when the guest dimension of its walk caches was last flushed from here; none if they may
+    /// lead to tables of another root.
     clean: Vec<Option<u64>>,
     /// Tables of another mode, kept while the VM is in this one.
     kept: Option<Tables>,
@@ -82,7 +82,8 @@ impl Regime {
     pub fn steady(&mut self, miss: &Steady<'_>, guest: &GuestTables) -> Option<bool> {
         let caches = &self.caches[miss.vcpu];
         let replaced = each_mode!(&self.tables, t => t.replaced(guest));
-        if self.clean[miss.vcpu] != Some(replaced) || !caches.has_guest_steps() {
+        // Without tags, the next walk brings the flush for an exit that no flush has followed yet, such as a read of CR3.
+        if self.clean[miss.vcpu] != Some(replaced) || !caches.has_guest_steps() || !self.tagged {
             return None;
         }
         each_mode!(&mut self.tables, t => t.steady(caches, miss))
@@ -137,7 +138,7 @@ impl Regime {
         }
         let exits = self.counts.now.all_exits();
         let exited = std::mem::replace(&mut self.exits_seen, exits) != exits;
-        if asked == Flush::None && exited { Flush::Vcpu(vcpu as u8) } else { asked }
+        if asked == Flush::None && exited { Flush::Vcpu(vcpu as u16) } else { asked }
     }
 
     /// Sets the counts to 0. Tables and caches stay, and exits that were logged and not taken are dropped.
@@ -224,10 +225,10 @@ impl Regime {
     }
 
     /// Goes on in mode `to`. TLBs and walk caches are the caller's to flush. The host's memory
-    /// stays; a VM without a hypervisor cannot switch.
-    pub fn switch(&mut self, to: Paging, keep: bool, setup: &Setup<'_>) {
+    /// stays; a VM without a hypervisor cannot switch. True if it goes on in that mode.
+    pub fn switch(&mut self, to: Paging, keep: bool, setup: &Setup<'_>) -> bool {
         if !each_mode!(&self.tables, t => t.can_switch()) {
-            return;
+            return false;
         }
         let mut entered = match self.kept.take() {
             Some(mut tables) => {
@@ -252,6 +253,7 @@ impl Regime {
         self.host.note_unmapped(self.kept.is_some());
         self.config.mode = to;
         self.counts.now.mode_switches += 1;
+        true
     }
 }
 

@@ -11,7 +11,7 @@ use bifold_mmu::{Gva, Side};
 use bifold_trace::event::PAYLOAD_MASK;
 
 /// The most configurations for which a miss may take the shorter way.
-const WRITABLE: usize = u64::BITS as usize;
+const MOST: usize = u64::BITS as usize;
 
 impl Model {
     /// Takes an access to data that the filter did not answer, if it is a steady miss.
@@ -19,8 +19,7 @@ impl Model {
     pub(super) fn steady(&mut self, gva: Gva, write: bool) -> bool {
         let Model { regimes, groups, guest, vcpus, current, frames, .. } = self;
         let v = &mut vcpus[*current];
-        if regimes.len() > WRITABLE
-            || !groups.iter_mut().all(|g| g.tlbs[*current].misses_small(Side::Data, gva))
+        if regimes.len() > MOST || !groups.iter_mut().all(|g| g.tlbs[*current].misses_small(Side::Data, gva))
         {
             return false;
         }

@@ -114,8 +114,7 @@ impl Model {
         for s in &mut self.switched {
             let regime = &mut self.regimes[s.regime];
             let to = s.cut(regime, shared, last);
-            if to != regime.config.mode {
-                regime.switch(to, s.switching.keep_nested, &setup);
+            if to != regime.config.mode && regime.switch(to, s.switching.keep_nested, &setup) {
                 flushes.resize(self.regimes.len(), Flush::None);
                 flushes[s.regime] = Flush::All;
             }

@@ -104,15 +104,11 @@ pub trait PagingMode: Sized {
 
     /// Would [`PagingMode::walk`] take no exit and note nothing that is not noted already, apart from the walk caches? Then
     /// [`PagingMode::walk_steady`] does its work. Whether writes may go through the TLB entry, which is the guest's. May always
-    /// say no.
-    #[inline]
-    fn steady(&mut self, _caches: &WalkCache, _miss: &Steady<'_>) -> Option<bool> {
-        None
-    }
+    /// say no. The caches have guest steps ([`WalkCache::has_guest_steps`]) and lead to no table that was left.
+    fn steady(&mut self, caches: &WalkCache, miss: &Steady<'_>) -> Option<bool>;
 
     /// A walk that is [steady](PagingMode::steady).
-    #[inline]
-    fn walk_steady(&mut self, _caches: &mut WalkCache, _miss: &Steady<'_>, _refs: &mut Refs) {}
+    fn walk_steady(&mut self, caches: &mut WalkCache, miss: &Steady<'_>, refs: &mut Refs);
 
     /// A number that grows whenever entries that the guest dimension of walk caches may hold come to point elsewhere.
     #[inline]

@@ -94,7 +94,10 @@ impl PagingMode for ShadowPaging {
 
     #[inline]
     fn walk_steady(&mut self, caches: &mut WalkCache, miss: &Steady<'_>, refs: &mut Refs) {
-        let Some(path) = self.0.path(miss.vcpu, miss.gva) else { return };
+        let Some(path) = self.0.path(miss.vcpu, miss.gva) else {
+            debug_assert!(false, "a steady walk has a path");
+            return;
+        };
         walk_1d_steady(caches, miss.format, miss.gva, refs, |level| path.table(level));
     }
 

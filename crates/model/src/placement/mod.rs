@@ -177,13 +177,11 @@ impl Places {
         self.memos[vcpu].count(gva.0 >> 12);
     }
 
-    /// Counts an access to data; `page` has what decides where its page lies in a configuration.
+    /// Counts an access to a page that is not known; `page` has what decides where the page lies in a configuration.
     pub fn access(&mut self, vcpu: usize, gva: Gva, generation: u64, page: impl Fn(usize) -> Page) {
-        if !self.knows(vcpu, gva, generation) {
-            let Places { memos, tallies, nodes, .. } = self;
-            let remote = |config: usize| nodes.remote(vcpu, page(config), false);
-            memos[vcpu].file(gva.0 >> 12, generation, self.epoch, tallies, remote);
-        }
+        let Places { memos, tallies, nodes, .. } = self;
+        let remote = |config: usize| nodes.remote(vcpu, page(config), false);
+        memos[vcpu].file(gva.0 >> 12, generation, self.epoch, tallies, remote);
         self.count(vcpu, gva);
     }
 

@@ -52,9 +52,6 @@ pub enum Fixed {
 const PAGES_PER_MMU_PAGE: u64 = 50;
 const MIN_ALLOC_MMU_PAGES: usize = 64;
 
-/// The most levels of a format.
-const LEVELS: usize = 5;
-
 /// Work done since the last exit was closed, to be added to its sample.
 #[derive(Debug, Clone, Copy, Default)]
 struct Work {
@@ -264,7 +261,7 @@ impl Shadow {
         self.flush = match self.flush {
             Flush::Vcpu(v) if usize::from(v) != vcpu => Flush::All,
             Flush::All => Flush::All,
-            _ => Flush::Vcpu(vcpu as u8),
+            _ => Flush::Vcpu(vcpu as u16),
         };
     }
 

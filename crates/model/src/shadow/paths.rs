@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The ways of walks through the shadow pages, kept by 2 MB of addresses: most walks go where the last one went.
 
+use super::Shadow;
 use super::pages::Pages;
 use super::spte::{LARGE, PRESENT};
-use super::{LEVELS, Shadow};
 use bifold_mmu::Gva;
+use bifold_mmu::format::MOST_LEVELS;
 
 const SLOTS: usize = 1024;
 
@@ -18,7 +19,7 @@ pub struct Path {
     /// [`Pages::unlinked`] when the path was found. It stands until then.
     unlinked: u64,
     /// Addresses of the shadow pages, by level less 1.
-    tables: [u64; LEVELS],
+    tables: [u64; MOST_LEVELS],
 }
 
 impl Path {
@@ -54,7 +55,7 @@ impl Shadow {
 
     #[cold]
     fn find_path(&self, number: u64, root: usize, gva: Gva) -> Option<Path> {
-        let mut path = Path { number, root, unlinked: self.pages.unlinked, tables: [0; LEVELS] };
+        let mut path = Path { number, root, unlinked: self.pages.unlinked, tables: [0; MOST_LEVELS] };
         let mut page = root;
         for level in (1..=self.format.depth()).rev() {
             path.tables[usize::from(level) - 1] = Pages::hpa(page);

@@ -4,7 +4,7 @@
 use crate::guest::{FRAMES, Guest, Op, ops};
 use crate::random::cases;
 use bifold_model::{Config, Model, Options, Profile};
-use bifold_trace::Generator;
+use bifold_trace::{Event, Generator};
 use proptest::prelude::*;
 
 fn two(profile: &Profile, options: &Options) -> [Model; 2] {
@@ -20,15 +20,20 @@ proptest! {
     #[test]
     fn the_shorter_way_leads_to_the_same_counts(
         name in prop_oneof![Just("geometry-g"), Just("i5-7600"), Just("sapphire-rapids"), Just("xeon-gold-6252")],
+        set in prop_oneof![3 => Just("cpu.tlb_tagged=true"), 1 => Just("cpu.tlb_tagged=false"), 1 => Just("cpu.pcid=true")],
         config in 0..Config::KNOWN.len(), cpus in 1usize..3, ops in ops(400), seed in any::<u16>()
     ) {
-        let profile = Profile::load(name, &[]).unwrap();
+        let profile = Profile::load(name, &[set.to_string()]).unwrap();
         let mut guest = Guest::new(cpus);
         for (i, op) in (0u16..).zip(ops) {
             guest.run(&[op]);
             let page = |n: u16| (n.wrapping_mul(193) ^ seed).wrapping_add(i);
             let loads: Vec<Op> = (0..40).map(|n| Op::Access { kind: 0, place: i % 7, page: page(n) }).collect();
-            guest.run(&loads);
+            guest.run(&loads[..20]);
+            if page(i) % 16 == 0 {
+                Event::Cr3Read.encode(&mut guest.words);
+            }
+            guest.run(&loads[20..]);
         }
         let configs = vec![Config::KNOWN[config]];
         let options = Options { configs, guest_frames: FRAMES, vcpus: cpus, interval_seconds: 1e-5, ..Options::default() };
