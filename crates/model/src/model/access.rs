@@ -14,6 +14,11 @@ use zerocopy::IntoBytes;
 /// Words looked at together by [`Model::read_ahead`].
 const WINDOW: usize = 128;
 
+/// The kinds of words that a filter may answer, a bit each.
+const LOADS: u64 = 1 << kind::LOAD | 1 << kind::LOAD_DEPENDENT;
+const STORES: u64 = 1 << kind::STORE | 1 << kind::STORE_OTHER;
+const FETCHES: u64 = 1 << kind::FETCH;
+
 /// Misses between two attempts to join groups, at the start fewer. An attempt looks at few sets if they differ.
 const JOIN: u64 = 4096;
 
@@ -124,31 +129,26 @@ impl Model {
             !OBSERVED || observers.is_settled(*current, Gva(head_va(w)), write, *generation, watched)
         };
         while let Some(&w) = words[..end.min(words.len())].get(i) {
+            let (kind, gva) = (w >> KIND_SHIFT, Gva(head_va(w)));
+            if kind == kind::BLOCK {
+                running.block(gva);
+                i += 1;
+                continue;
+            }
+            // Without a jump for each kind, which a processor cannot foresee.
+            let is = |kinds: u64| kinds.checked_shr(kind as u32).is_some_and(|k| k & 1 != 0);
+            let (write, fetch) = (is(STORES), is(FETCHES));
+            let filter = if fetch { &mut *code } else { &mut *data };
             let page = (w & PAYLOAD_MASK) >> 12;
-            match w >> KIND_SHIFT {
-                kind::LOAD | kind::LOAD_DEPENDENT
-                    if settled(w, false, observers) && data.hit(page, false, *time + 1) =>
-                {
-                    common.accesses += 1;
-                    if OBSERVED {
-                        observers.count(*current, Gva(head_va(w)));
-                    }
-                }
-                kind::STORE | kind::STORE_OTHER
-                    if settled(w, true, observers) && data.hit(page, true, *time + 1) =>
-                {
-                    common.accesses += 1;
-                    if OBSERVED {
-                        observers.count(*current, Gva(head_va(w)));
-                    }
-                }
-                kind::FETCH if !*has_code || code.hit(page, false, *time + 1) => {}
-                kind::BLOCK => {
-                    running.block(Gva(head_va(w)));
-                    i += 1;
-                    continue;
-                }
-                _ => return i,
+            if !is(LOADS | STORES | FETCHES)
+                || !fetch && !settled(w, write, observers)
+                || !(fetch && !*has_code || filter.hit(page, write, *time + 1))
+            {
+                return i;
+            }
+            common.accesses += u64::from(!fetch);
+            if OBSERVED && !fetch {
+                observers.count(*current, gva);
             }
             *time += 1;
             i += 1;
