@@ -173,7 +173,7 @@ impl Recent {
         Some(attr(row.tags[way]))
     }
 
-    /// Is `key` here? That is no use.
+    /// Is `key` here? Its time of last use stays.
     #[inline(always)]
     pub fn holds(&mut self, key: u64) -> bool {
         find(self.set(key), key).is_some()

@@ -71,7 +71,7 @@ mod tests {
     /// First address of trace T's random part.
     const RANDOM: u64 = 0x1_0000_0000;
 
-    /// A model that has seen each of T's first 64 pages, and many others since.
+    /// A model that has read T's first 4,096 pages in their order, so that no TLB holds the first ones.
     fn model() -> Model {
         let generator = Generator::parse("t:2").unwrap();
         let profile = Profile::load("geometry-g", &[]).unwrap();

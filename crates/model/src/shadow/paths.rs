@@ -12,7 +12,7 @@ const SLOTS: usize = 1024;
 /// The shadow pages on the way to the page of level 1 for 2 MB of addresses.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Path {
-    /// Address >> 21, plus 1 so that 0 is none.
+    /// Address >> 21, plus 1: 0 marks an empty slot.
     number: u64,
     /// Shadow page of the root.
     root: usize,
@@ -30,7 +30,7 @@ impl Path {
     }
 }
 
-/// The paths found lately.
+/// Paths that walks have taken, one per slot.
 #[derive(Debug, Clone)]
 pub(super) struct Paths(Box<[Path; SLOTS]>);
 
