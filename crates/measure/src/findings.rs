@@ -59,6 +59,7 @@ impl Survey {
         row(Part::Loads, "overlap of misses", "1", m.data_overlap, None);
         row(Part::Loads, "overlap of walks", "1", m.walk_overlap, None);
         row(Part::Loads, "load of the next line", "cycles", m.sequential, None);
+        row(Part::Loads, "load of the next page's first line", "cycles", m.page_cross, None);
         let t = &self.tlbs;
         for (name, array, level, size) in [
             ("L1 data TLB, 4 KB pages", &t.l1_4k, 1, "4K"),

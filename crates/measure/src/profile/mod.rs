@@ -154,6 +154,17 @@ fn memory(p: &mut Table, survey: &Survey, w: &Words) {
         }
         Err(why) => prior.push(why),
     }
+    match l.page_cross {
+        // A stream stops at each multiple of 4 KB, or nothing is known of it.
+        None => _ = memory.remove("page_cross_cycles"),
+        cross => match w.take(Part::Loads, ["memory", "page_cross_cycles"], cross, 0, &w.base_s()) {
+            Ok(e) => {
+                put(memory, "page_cross_cycles", whole(e.median));
+                source.push(format!("page_cross_cycles {}", spread(&e, 0)));
+            }
+            Err(why) => prior.push(why),
+        },
+    }
     if source.is_empty() {
         as_prior(memory, w, "");
         say_first(memory, Some(prior.join("; ")));

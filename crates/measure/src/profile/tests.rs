@@ -77,6 +77,7 @@ fn found() -> Survey {
             walk: about(1000.0),
             sequential: about(8.0),
             prefetch_level: 2,
+            page_cross: about(290.0),
         },
         costs: Costs {
             page_fault: about(5000.0),
@@ -105,6 +106,7 @@ fn what_is_measured_has_its_spread_and_what_is_not_its_origin() {
     assert!(tlb("l2i").prior.as_ref().unwrap().starts_with("as zen4's"));
     let m = p.memory.as_ref().unwrap();
     assert_eq!((m.cycles, m.data_overlap, m.prefetch_level), (560, 15.0, 2));
+    assert_eq!(m.page_cross_cycles, Some(290));
     assert!(m.source.as_ref().unwrap().contains("cycles 560 (554 to 571)"), "{:?}", m.source);
     // An interval whose ends differ by more than a factor of two is no measurement.
     assert_eq!(m.walk_overlap, 6.0);

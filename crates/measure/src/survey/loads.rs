@@ -46,7 +46,30 @@ pub struct Loads {
     pub sequential: Option<Estimate>,
     /// The cache level whose time that is; 0 = memory.
     pub prefetch_level: u8,
+    /// The first line of a 4 KB page after the last line of the page before, without its walk; none if a stream stops at each
+    /// multiple of 4 KB in 2 MB pages, too.
+    pub page_cross: Option<Estimate>,
 }
+
+/// The rings of a round that follow [`POINTS`].
+const RINGS: [(Ring, Kind); 4] = [
+    (Ring::Lines, Kind::Huge),
+    (Ring::Lines, Kind::Small),
+    (Ring::Pages, Kind::Huge),
+    (Ring::Pages, Kind::Small),
+];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ring {
+    /// One line after the other.
+    Lines,
+    /// A line of each of many neighbouring pages, whose translations miss the TLB and are near the core.
+    Pages,
+}
+
+/// Twice as many as the second-level TLB of most cores holds.
+const MANY_PAGES: usize = 8192;
+const LINES_PER_PAGE: f64 = (PAGE / 64) as f64;
 
 /// The points of a round: whether few bytes only, pages, order and loads per page.
 const POINTS: [(bool, Kind, Order, u64); 12] = {
@@ -71,7 +94,12 @@ const POINTS: [(bool, Kind, Order, u64); 12] = {
 pub(super) fn measure(work: &mut Work, caches: &Caches) -> Result<Loads, MeasureError> {
     let mut seed = 0;
     let one = |w: &mut Work, p: usize| {
-        let Some((few, kind, order, per_page)) = POINTS.get(p).copied() else { return sequential(w) };
+        let Some((few, kind, order, per_page)) = POINTS.get(p).copied() else {
+            return match RINGS[p - POINTS.len()] {
+                (Ring::Lines, kind) => sequential(w, kind),
+                (Ring::Pages, kind) => pages(w, kind),
+            };
+        };
         let region = if kind == Kind::Huge { &w.huge } else { &w.small };
         let bytes = if few { FEW } else { region.len() };
         seed += 1;
@@ -82,14 +110,14 @@ pub(super) fn measure(work: &mut Work, caches: &Caches) -> Result<Loads, Measure
         w.bench.time(&mut loads, |l| _ = l.run(Order::Independent, warm.max(512)), |l| l.run(order, LOADS))
     };
     let area = work.huge.len() as u64;
-    let found = work.rounds(POINTS.len() + 1, one, |found| {
+    let found = work.rounds(POINTS.len() + RINGS.len(), one, |found| {
         let l = loads(found, caches, area);
         all_narrow(&[l.memory, l.data_overlap, l.walk, l.walk_overlap])
     })?;
     Ok(loads(&found, caches, area))
 }
 
-/// The values from the rounds of [`POINTS`] and of the sequential loads.
+/// The values from the rounds of [`POINTS`] and of [`RINGS`].
 fn loads(found: &[Vec<f64>], caches: &Caches, area: u64) -> Loads {
     let of = |few, kind, order, per_page| -> &[f64] {
         let at = POINTS.iter().position(|p| *p == (few, kind, order, per_page));
@@ -113,13 +141,32 @@ fn loads(found: &[Vec<f64>], caches: &Caches, area: u64) -> Loads {
     };
     let (alone, beside) = (walk(Small, Dependent), walk(Small, Independent));
     let left: Vec<f64> = beside.iter().zip(&alone).map(|(b, a)| b / a).collect();
-    let sequential = Estimate::of(&found[POINTS.len()]);
+    let rings = |ring, kind| -> &[f64] {
+        RINGS.iter().position(|r| *r == (ring, kind)).map_or(&[], |i| &found[POINTS.len() + i][..])
+    };
+    let in_sequence = rings(Ring::Lines, Huge);
+    let sequential = Estimate::of(in_sequence);
     let levels: Vec<f64> = caches.levels.iter().filter_map(|l| Some(l.cycles?.median)).collect();
     let memory = Estimate::of(&memory);
     let prefetch_level = match (sequential, memory) {
         (Some(s), Some(m)) => fit::prefetch_level(s.median, &levels, m.median),
         _ => 0,
     };
+    // A stream that stops waits for memory once a page.
+    let stops = match (sequential, memory) {
+        (Some(s), Some(m)) => (s.high - l1) * LINES_PER_PAGE > m.low,
+        _ => true,
+    };
+    let walks = less(rings(Ring::Pages, Small), rings(Ring::Pages, Huge));
+    let of_page = less(rings(Ring::Lines, Small), in_sequence);
+    let cross: Vec<f64> =
+        of_page.iter().zip(&walks).zip(in_sequence).map(|((p, w), s)| p * LINES_PER_PAGE - w + s).collect();
+    // Between the times of a line that was fetched and of one that was not.
+    let fetched = usize::from(prefetch_level).checked_sub(1).and_then(|i| levels.get(i).copied());
+    let page_cross = Estimate::of(&cross).zip(fetched).zip(memory).map(|((e, fetched), memory)| {
+        let within = |v: f64| v.max(fetched).min(memory.median);
+        Estimate { median: within(e.median), low: within(e.low), high: within(e.high), ..e }
+    });
     Loads {
         area,
         memory,
@@ -132,6 +179,7 @@ fn loads(found: &[Vec<f64>], caches: &Caches, area: u64) -> Loads {
         walk: Estimate::of(&alone),
         sequential,
         prefetch_level,
+        page_cross: page_cross.filter(|_| !stops),
     }
 }
 
@@ -149,10 +197,17 @@ fn overlap_of(left: Estimate) -> Estimate {
 }
 
 /// A ring through neighbouring lines, half the area long: each line was evicted since the last turn.
-fn sequential(work: &mut Work) -> f64 {
-    let offsets: Vec<usize> = (0..work.huge.len() / 2).step_by(64).collect();
-    let mut chain = crate::loops::Chain::link(&mut work.huge, &offsets);
+fn sequential(work: &mut Work, kind: Kind) -> f64 {
+    let region = if kind == Kind::Huge { &mut work.huge } else { &mut work.small };
+    let offsets: Vec<usize> = (0..region.len() / 2).step_by(64).collect();
+    let mut chain = crate::loops::Chain::link(region, &offsets);
     work.bench.time(&mut chain, |c| _ = c.follow(64), |c| c.follow(LOADS))
+}
+
+/// A ring in random order through a line of each of many pages. Neighbouring pages use different cache sets.
+fn pages(work: &mut Work, kind: Kind) -> f64 {
+    let most = MANY_PAGES.min(work.small.len() / PAGE);
+    work.chase(kind, (0..most).map(|i| i * PAGE + i * 5 % 64 * 64).collect())
 }
 
 #[cfg(test)]

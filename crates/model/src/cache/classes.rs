@@ -34,8 +34,8 @@ pub(crate) struct Stratum {
 }
 
 /// The strata of a sample. Objects begin at multiples of their size, so how lines are used depends on the largest
-/// power of two that divides their number. Line 0 stands for itself: a sequential stream enters each page there, and no
-/// prefetcher has fetched that line.
+/// power of two that divides their number. Line 0 stands for itself: a sequential stream enters each page there, and a
+/// prefetcher may stop before that line.
 pub(crate) const STRATA: [Stratum; 5] = [
     Stratum { sample: &[0], weight: 1 },
     // Odd lines, of each remainder by 8.
@@ -92,7 +92,9 @@ impl Classes {
             }
         }
         let simulated = classes.simulated;
-        classes.watched = if prefetch { simulated | simulated << 1 | simulated >> 1 } else { simulated };
+        // The first line of a page is the neighbour of the last one of the page before.
+        let neighbours = simulated.rotate_left(1) | simulated.rotate_right(1);
+        classes.watched = if prefetch { simulated | neighbours } else { simulated };
         classes
     }
 
@@ -124,7 +126,8 @@ mod tests {
         let sampled = Classes::new(CacheMode::Sampled, &[], true);
         assert_eq!((sampled.len(), sampled.rank(0x7000), sampled.weight(0)), (9, Some(0), 1));
         assert_eq!(sampled.rank(12 << 6), None);
-        assert_eq!(sampled.watched.count_ones(), 2 + 3 * 8);
+        assert_eq!(sampled.watched.count_ones(), 3 * 9);
+        assert_eq!(sampled.watched >> 62, 0b10);
         assert_eq!(Classes::new(CacheMode::Sampled, &[], false).watched, sampled.simulated);
         for (line, &rank) in sampled.rank.iter().enumerate().filter(|(_, r)| **r != u8::MAX) {
             assert_eq!(usize::from(sampled.lines[usize::from(rank)]), line);

@@ -21,14 +21,14 @@ mod window;
 use crate::outcome::CacheFacts;
 use crate::profile::{Memory as MemoryCosts, Profile};
 use crate::{Config, Sample};
-use bifold_mmu::{Gpa, Gva, Hpa};
+use bifold_mmu::{Gpa, Gva, Hpa, PageSize};
 pub use classes::CacheMode;
 use classes::Classes;
 pub use error::CacheError;
 pub use frames::Draws;
 use frames::Layout;
 use hierarchy::{DataCaches, MOST_LEVELS};
-use neighbours::Neighbours;
+use neighbours::{Near, Neighbours};
 use stalls::{Stalls, Waits};
 use translations::Translations;
 use window::{Chains, Limits, Now};
@@ -183,8 +183,8 @@ impl Caches {
     /// How many accesses like the one that [comes next](Caches::at) a core has under way at once, at most: dependent ones as many as
     /// chains, and of independent ones any number.
     #[inline]
-    pub fn at_once(&self, vcpu: usize, dependent: bool) -> u64 {
-        if dependent { self.chains[vcpu].at_once(self.now, &self.limits) } else { u64::MAX }
+    pub fn at_once(&mut self, vcpu: usize, dependent: bool) -> u64 {
+        if dependent { self.chains[vcpu].load(self.now, &self.limits) } else { u64::MAX }
     }
 
     /// So many instructions ran, after which there were `accesses` in all.
@@ -219,18 +219,18 @@ impl Caches {
         last == (line, generation) && (self.vcpus == 1 || !write)
     }
 
-    /// An access to data. `translate` returns the guest-physical address, if there is one, and
+    /// An access to data. `translate` returns the guest-physical address and its page's size, if there is one, and
     /// `place` the host-physical address of that in a configuration. `from_memory` is told each configuration
     /// in which memory answers, and the number of accesses that this one stands for.
     #[inline]
     pub fn access(
         &mut self,
         a: Access,
-        translate: impl FnOnce() -> Option<Gpa>,
+        translate: impl FnOnce() -> Option<(Gpa, PageSize)>,
         place: impl Fn(usize, Gpa) -> Hpa,
         from_memory: impl FnMut(usize, u64),
     ) {
-        let near = self.prefetch.is_some() && self.neighbours[a.vcpu].used(a.gva.0);
+        let near = self.prefetch.and_then(|_| self.neighbours[a.vcpu].used(a.gva.0));
         let Some(rank) = self.classes.rank(a.gva.0) else { return };
         let this = (a.gva.0 >> 6, a.generation);
         let slot = (this.0 & self.slots) as usize % 64;
@@ -247,33 +247,36 @@ impl Caches {
         &mut self,
         a: Access,
         rank: usize,
-        near: bool,
-        translate: impl FnOnce() -> Option<Gpa>,
+        near: Option<Near>,
+        translate: impl FnOnce() -> Option<(Gpa, PageSize)>,
         place: impl Fn(usize, Gpa) -> Hpa,
         mut from_memory: impl FnMut(usize, u64),
     ) {
         let Caches { levels, translations, ideal, configs, framed, latency, prefetch, .. } = self;
-        let Caches { classes, draws, now, .. } = self;
+        let Caches { classes, draws, now, memory, .. } = self;
         let weight = classes.weight(rank);
         let page = a.gva.0 >> 12;
-        let Some(frames) = translations[a.vcpu].get(page, a.generation, configs.len(), translate, place)
+        let Some((size, frames)) =
+            translations[a.vcpu].get(page, a.generation, configs.len(), translate, place)
         else {
             return;
         };
+        let fetched = fetched(near, size, *prefetch, memory.page_cross_cycles);
         let line = |frame: u64| draws.line(Hpa(frame << 12 | a.gva.0 & 0xfff));
         // Whether memory answers.
         let wait = |one: &mut Cached, frame: u64| {
             let answers = one.caches.access(a.vcpu, line(frame), rank, 0, a.write);
-            let answers = prefetch.map_or(answers, |p| if near { answers.min(p) } else { answers });
+            let answers = answers.min(fetched.level);
             if a.at_once > 1 {
                 one.stalls.windows.answered(*now, answers == *levels);
             }
             if answers == 0 {
                 return false;
             }
-            let alone = one.stalls.windows.data(*now, weight, a.at_once, answers == *levels);
+            let alone = one.stalls.windows.data(*now, weight, a.at_once, answers == *levels, a.write);
             let waits = Waits { dependent: a.at_once == 1, alone };
-            one.stalls.data(rank, weight, answers, latency[answers] - latency[0], waits);
+            let cycles = latency[answers].min(fetched.cycles);
+            one.stalls.data(rank, weight, answers, cycles - latency[0], waits);
             answers == *levels
         };
         let (&of_guest, frames) = frames.split_first().expect("the ideal run's comes first");
@@ -359,6 +362,27 @@ impl Caches {
     pub fn ideal_cycles(&self) -> u64 {
         let (all, hidden) = self.ideal.stalls.data_cycles();
         all - hidden
+    }
+}
+
+/// Upper limits of what an access to data costs, as the prefetcher has fetched its line.
+#[derive(Debug, Clone, Copy)]
+struct Fetched {
+    /// Index of the answering level.
+    level: usize,
+    /// Load to use.
+    cycles: u64,
+}
+
+/// What the prefetcher has fetched of a line in a guest's page of `size` whose neighbour is `near`.
+fn fetched(near: Option<Near>, size: PageSize, prefetch: Option<usize>, page_cross: Option<u64>) -> Fetched {
+    const NOTHING: Fetched = Fetched { level: MOST_LEVELS, cycles: u64::MAX };
+    let in_stream = Fetched { level: prefetch.unwrap_or(MOST_LEVELS), ..NOTHING };
+    match (near, page_cross) {
+        (None, _) | (Some(Near::AcrossPages), None) => NOTHING,
+        (Some(Near::InPage), _) => in_stream,
+        (Some(Near::AcrossPages), Some(cycles)) if size == PageSize::Size4K => Fetched { cycles, ..NOTHING },
+        (Some(Near::AcrossPages), Some(_)) => in_stream,
     }
 }
 

@@ -35,9 +35,9 @@ proptest! {
                 }
                 _ if all.watched() >> line & 1 == 0 => {}
                 _ => {
-                    all.access(access, || Some(Gpa(gva.0)), place, |_, _| ());
+                    all.access(access, || Some((Gpa(gva.0), PageSize::Size4K)), place, |_, _| ());
                     if !some.is_settled(vcpu, gva, write, generation) {
-                        some.access(access, || Some(Gpa(gva.0)), place, |_, _| ());
+                        some.access(access, || Some((Gpa(gva.0), PageSize::Size4K)), place, |_, _| ());
                     }
                 }
             }
@@ -72,7 +72,7 @@ fn rounds(profile: &Profile, frames: Frames, pages: u64, walk_every: Option<u64>
         let gva = Gva((access % pages) << 12 | 5 << 6);
         // Dependent, so that nothing is hidden.
         let a = Access { vcpu: 0, gva, write: false, at_once: 1, generation: 1 };
-        caches.access(a, || Some(Gpa(gva.0)), place, |_, _| ());
+        caches.access(a, || Some((Gpa(gva.0), PageSize::Size4K)), place, |_, _| ());
         if walk_every.is_some_and(|every| access % every == 0) {
             let at = Hpa((1 << 20 | access) << 12 | 5 << 6);
             (0..NAMES.len()).for_each(|c| _ = caches.walker(c, 0, 1).touch(1, 0, at));
@@ -133,4 +133,47 @@ fn frames_have_caches_of_their_own_where_a_level_tells_their_blocks_apart() {
     let large = samples[2].frame_wait_cycles();
     assert!(0 < large && large < samples[1].frame_wait_cycles());
     assert_eq!(samples[4].frame_wait_cycles(), large);
+}
+
+/// Cycles that the ideal run waits for a dependent load of each line of `pages` neighbouring 4 KB pages, in pages of `size` of the guest.
+fn stream(set: &str, size: PageSize, down: bool, pages: u64) -> u64 {
+    let set = ["memory.prefetch_level=2", set].map(String::from);
+    let mut caches = caches(&Profile::load("zen4", &set).unwrap(), Frames::Fresh);
+    for n in 0..64 * pages {
+        caches.at(n);
+        let line = if down { 64 * (pages + 1) - 1 - n } else { 64 + n };
+        let a = Access { vcpu: 0, gva: Gva(line << 6), write: false, at_once: 1, generation: 1 };
+        caches.access(a, || Some((Gpa(line << 6), size)), |_, gpa| Hpa(gpa.0), |_, _| ());
+    }
+    let mut s = Sample::default();
+    caches.add_to(0, &mut s);
+    s.ideal_stall_cycles
+}
+
+#[test]
+fn a_stream_enters_the_next_page_as_the_size_of_the_guests_pages_allows() {
+    let profile = Profile::load("zen4", &[]).unwrap();
+    let (memory, l1, l2) =
+        (profile.memory.as_ref().unwrap().cycles, profile.cache[0].cycles, profile.cache[1].cycles);
+    let pages = 10;
+    // The first page is entered from nowhere, and all its other lines were fetched.
+    let first = memory - l1 + 63 * (l2 - l1);
+    let next = |entry: u64| first + (pages - 1) * (entry - l1 + 63 * (l2 - l1));
+    for down in [false, true] {
+        let of = |size| stream("memory.page_cross_cycles=200", size, down, pages);
+        assert_eq!(of(PageSize::Size4K), next(200));
+        assert_eq!((of(PageSize::Size2M), of(PageSize::Size1G)), (next(l2), next(l2)));
+    }
+}
+
+#[test]
+fn without_a_time_for_the_next_page_a_stream_stops_at_each_multiple_of_4_kb() {
+    let profile = Profile::load("i5-7600", &[]).unwrap();
+    assert_eq!(profile.memory.as_ref().unwrap().page_cross_cycles, None);
+    let mut caches = caches(&profile, Frames::Fresh);
+    for line in 0..640 {
+        let a = Access { vcpu: 0, gva: Gva(line << 6), write: false, at_once: 1, generation: 1 };
+        caches.access(a, || Some((Gpa(line << 6), PageSize::Size2M)), |_, gpa| Hpa(gpa.0), |_, _| ());
+    }
+    assert_eq!(caches.ideal.stalls.misses(caches.levels - 1), 10);
 }

@@ -2,7 +2,7 @@
 //! A memo of data translations: an access that the filter or a TLB answers has no translation at
 //! hand, and looking one up in the tables is slow.
 
-use bifold_mmu::{Gpa, Hpa};
+use bifold_mmu::{Gpa, Hpa, PageSize};
 
 const SLOTS: usize = 256;
 
@@ -11,37 +11,44 @@ const SLOTS: usize = 256;
 pub(super) struct Translations {
     /// 4 KB page number and generation.
     tags: Box<[(u64, u64)]>,
+    /// Per slot: the size of the guest's page.
+    sizes: Box<[PageSize]>,
     /// Per slot: the frame in the ideal run, then in each configuration.
     frames: Vec<u64>,
 }
 
 impl Default for Translations {
     fn default() -> Self {
-        Translations { tags: vec![(u64::MAX, 0); SLOTS].into(), frames: Vec::new() }
+        Translations {
+            tags: vec![(u64::MAX, 0); SLOTS].into(),
+            sizes: vec![PageSize::Size4K; SLOTS].into(),
+            frames: Vec::new(),
+        }
     }
 }
 
 impl Translations {
-    /// The page's frames in the ideal run and in each of `configs` configurations.
+    /// The size of the guest's page, and the 4 KB page's frames in the ideal run and in each of `configs` configurations.
     #[inline]
     pub fn get(
         &mut self,
         page: u64,
         generation: u64,
         configs: usize,
-        translate: impl FnOnce() -> Option<Gpa>,
+        translate: impl FnOnce() -> Option<(Gpa, PageSize)>,
         place: impl Fn(usize, Gpa) -> Hpa,
-    ) -> Option<&[u64]> {
+    ) -> Option<(PageSize, &[u64])> {
         let slot = page as usize % SLOTS;
         let frames = slot * (configs + 1)..(slot + 1) * (configs + 1);
         if self.tags[slot] != (page, generation) {
-            let gpa = translate()?;
+            let (gpa, size) = translate()?;
             self.frames.resize(SLOTS * (configs + 1), 0);
             let held = &mut self.frames[frames.clone()];
             held[0] = gpa.frame();
             held[1..].iter_mut().enumerate().for_each(|(i, frame)| *frame = place(i, gpa).0 >> 12);
+            self.sizes[slot] = size;
             self.tags[slot] = (page, generation);
         }
-        Some(&self.frames[frames])
+        Some((self.sizes[slot], &self.frames[frames]))
     }
 }

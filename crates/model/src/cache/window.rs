@@ -4,8 +4,10 @@
 //! cost their whole latency, and misses within a window share one). Dense misses overlap as `memory.data_overlap` and
 //! `memory.walk_overlap` say, which were measured on such.
 //!
-//! A dependent load waits for the loads before it in its chain. It overlaps with the other chains that began within the window:
+//! A dependent load waits for the loads before it in its chain. It overlaps with the other chains that have loads within the window:
 //! each probe of a hash table follows a list of its own.
+//!
+//! A store leaves the core for the store buffer and waits there. The window does not limit what stores overlap with.
 //!
 //! A walk whose data are in a cache has no wait for memory to hide behind. It overlaps with other walks alone, as many as
 //! the core has walkers.
@@ -125,30 +127,33 @@ impl Density {
     }
 }
 
-/// Where the last chains of dependent loads began.
+/// The last chains of dependent loads.
 #[derive(Debug, Clone)]
 pub(super) struct Chains {
-    began: [u64; CHAINS],
-    next: usize,
+    /// The last load of each.
+    last: [u64; CHAINS],
+    /// The chain of the loads that come next.
+    current: usize,
 }
 
 impl Default for Chains {
     fn default() -> Chains {
-        Chains { began: [u64::MAX; CHAINS], next: 0 }
+        Chains { last: [u64::MAX; CHAINS], current: 0 }
     }
 }
 
 impl Chains {
     pub fn begins(&mut self, access: u64) {
-        self.began[self.next] = access;
-        self.next = (self.next + 1) % CHAINS;
+        self.current = (self.current + 1) % CHAINS;
+        self.last[self.current] = access;
     }
 
-    /// Chains within one window. 1 if none began there: the load belongs to a chain without end.
-    pub fn at_once(&self, now: Now, limits: &Limits) -> u64 {
+    /// A dependent load. Returns the chains with a load within one window, its own among them.
+    pub fn load(&mut self, now: Now, limits: &Limits) -> u64 {
         let Some(window) = limits.window(now) else { return 1 };
-        let within = |&&began: &&u64| now.access.checked_sub(began).is_some_and(|ago| ago < window);
-        self.began.iter().filter(within).count().max(1) as u64
+        self.last[self.current] = now.access;
+        let within = |&&last: &&u64| now.access.checked_sub(last).is_some_and(|ago| ago < window);
+        self.last.iter().filter(within).count().max(1) as u64
     }
 }
 
@@ -187,12 +192,15 @@ impl Windows {
     /// An access, which stands for `weight`, waits for memory or for a cache. Of the accesses like it, `at_once` overlap at most.
     /// Returns the share of its wait that is exposed beyond `1 / memory.data_overlap`; 0 if it exposes all, or nothing beyond.
     #[inline]
-    pub fn data(&mut self, now: Now, weight: u64, at_once: u64, from_memory: bool) -> u64 {
+    pub fn data(&mut self, now: Now, weight: u64, at_once: u64, from_memory: bool, write: bool) -> u64 {
         if at_once == 1 || !from_memory && at_once == u64::MAX {
             return 0;
         }
         let Some(window) = self.limits.window(now) else { return 0 };
         let near = if from_memory { self.data.note(now.access, weight, window) } else { f64::MAX };
+        if write {
+            return 0;
+        }
         beyond(near.min(at_once as f64).clamp(1.0, self.limits.data), self.limits.data)
     }
 
@@ -245,7 +253,7 @@ mod tests {
             let mut w = windows("cpu.reorder_window=300", "memory.walkers=4");
             let (mut data, mut walk) = (0, 0);
             for n in 1..100 {
-                data = w.data(at(n * distance), 1, u64::MAX, true);
+                data = w.data(at(n * distance), 1, u64::MAX, true, false);
                 walk = w.walk(at(n * distance), u64::MAX);
             }
             assert!((exposed(data, 10.0) - share).abs() < 0.001, "{distance}: {}", exposed(data, 10.0));
@@ -255,9 +263,22 @@ mod tests {
     }
 
     #[test]
+    fn a_store_waits_in_the_store_buffer_and_loads_overlap_with_it() {
+        let mut w = windows("cpu.reorder_window=300", "memory.walkers=4");
+        let stores = (1..100).map(|n| w.data(at(n * 1000), 1, u64::MAX, true, true)).max();
+        assert_eq!(stores, Some(0));
+        let mut load = 0;
+        for n in 1000..1100 {
+            w.data(at(n * 100), 1, u64::MAX, true, true);
+            load = w.data(at(n * 100 + 50), 1, u64::MAX, true, false);
+        }
+        assert!((exposed(load, 10.0) - 0.5).abs() < 0.01, "{}", exposed(load, 10.0));
+    }
+
+    #[test]
     fn a_simulated_miss_stands_for_its_weight() {
         let mut w = windows("cpu.reorder_window=300", "memory.walkers=4");
-        let last = (1..100).map(|n| w.data(at(n * 200), 8, u64::MAX, true)).last().unwrap();
+        let last = (1..100).map(|n| w.data(at(n * 200), 8, u64::MAX, true, false)).last().unwrap();
         assert!((exposed(last, 10.0) - 0.25).abs() < 0.001, "{}", exposed(last, 10.0));
     }
 
@@ -302,22 +323,29 @@ mod tests {
     fn chains_overlap_with_those_in_their_window() {
         let mut w = windows("cpu.reorder_window=300", "memory.walkers=4");
         let (limits, mut chains) = (w.limits(), Chains::default());
-        assert_eq!(chains.at_once(at(5), &limits), 1);
-        let at_once = (0..100).map(|n| {
-            chains.begins(n * 25);
-            chains.at_once(at(n * 25 + 1), &limits)
-        });
-        assert_eq!(at_once.last(), Some(4));
+        assert_eq!((chains.load(at(5), &limits), chains.load(at(6), &limits)), (1, 1));
+        // So many loads, one after the other, in a chain of every 25 accesses. Of the chain that left the window last, loads may
+        // still be within the window.
+        let mut at_once = |loads: u64| {
+            let chain = |n: u64| {
+                chains.begins(n * 25);
+                (1..=loads).map(|i| chains.load(at(n * 25 + i), &limits)).last()
+            };
+            (1..100).map(chain).last().flatten()
+        };
+        assert_eq!((at_once(1), at_once(24)), (Some(4), Some(4)));
+        chains.begins(100 * 25);
+        assert_eq!(chains.load(at(100 * 25 + 1), &limits), 5);
         // Long after the last begin.
-        assert_eq!(chains.at_once(at(100 * 25 + 100), &limits), 1);
+        assert_eq!(chains.load(at(101 * 25 + 100), &limits), 1);
         // A load of one of four chains: a quarter of the wait is exposed, wherever its line is, however near other misses are.
         for from_memory in [true, false] {
-            let data = (1..100).map(|n| w.data(at(n), 1, 4, from_memory)).last().unwrap();
+            let data = (1..100).map(|n| w.data(at(n), 1, 4, from_memory, false)).last().unwrap();
             assert!((exposed(data, 10.0) - 0.25).abs() < 0.001, "{}", exposed(data, 10.0));
         }
         let walk = (1..100).map(|n| w.walk(at(n), 4)).last().unwrap();
         assert!((exposed(walk, 20.0) - 0.25).abs() < 0.001, "{}", exposed(walk, 20.0));
-        assert_eq!((w.data(at(200), 1, 1, true), w.walk(at(200), 1)), (0, 0));
+        assert_eq!((w.data(at(200), 1, 1, true, false), w.walk(at(200), 1)), (0, 0));
     }
 
     #[test]
@@ -329,6 +357,6 @@ mod tests {
             .map(|l| format!("{l}\n"))
             .collect();
         let mut w = Windows::new(Limits::new(&Profile::parse(&text, "x", &[]).unwrap()));
-        assert_eq!((w.data(at(5000), 1, u64::MAX, true), w.walk(at(90_000), u64::MAX)), (0, 0));
+        assert_eq!((w.data(at(5000), 1, u64::MAX, true, false), w.walk(at(90_000), u64::MAX)), (0, 0));
     }
 }

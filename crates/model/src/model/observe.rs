@@ -8,7 +8,7 @@ use crate::charge::Place;
 use crate::memory::Memory;
 use crate::page::Page;
 use crate::placement::{PlacedReferences, Placement, Places, TableNode};
-use bifold_mmu::{Gpa, Gva, Hpa, Side};
+use bifold_mmu::{Gva, Hpa, Side};
 
 /// The observers of a run.
 #[derive(Debug)]
@@ -114,8 +114,11 @@ impl Model {
         let Vcpu { root, generation, .. } = vcpus[*current];
         let at_once = caches.at_once(*current, dependent);
         let access = cache::Access { vcpu: *current, gva, write, at_once, generation };
-        let in_memory = |gpa: &Gpa| gpa.frame() < *frames;
-        let translate = || guest.lookup(root, gva).ok().map(|leaf| leaf.gpa(gva)).filter(in_memory);
+        let translate = || {
+            let leaf = guest.lookup(root, gva).ok()?;
+            let gpa = leaf.gpa(gva);
+            (gpa.frame() < *frames).then_some((gpa, leaf.size))
+        };
         let from_memory = |config, weight| {
             if let Some(places) = places {
                 places.data_from_memory(config, *current, gva, weight, at_once == 1);

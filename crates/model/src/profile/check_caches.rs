@@ -119,6 +119,16 @@ pub(super) fn check(profile: &Profile, origin: &str) -> Result<(), ProfileError>
     if memory.prefetch_level > highest {
         return bad("memory.prefetch_level".into(), format!("must be 0 or a cache level up to {highest}"));
     }
+    let prefetch = usize::from(memory.prefetch_level).checked_sub(1).map(|i| &levels[i]);
+    if let (Some(level), Some(cycles)) = (prefetch, memory.page_cross_cycles) {
+        if !(level.cycles..=memory.cycles).contains(&cycles) {
+            let (name, least, most) = (&level.name, level.cycles, memory.cycles);
+            return bad(
+                "memory.page_cross_cycles".into(),
+                format!("must be from cache.{name}.cycles ({least}) to memory.cycles ({most})"),
+            );
+        }
+    }
     Ok(())
 }
 

@@ -252,6 +252,8 @@ table! {
         walkers: Option<u64>, "walks" = "Walks that the core makes at once: their overlap where the data are in a cache. `walk_overlap` holds where walks hide behind waits for memory. Without this key, it holds everywhere. Needs `cpu.reorder_window`.";
         walk_level: u8, "1" = "First cache level in which page walks look: 1, or 2 on CPUs whose walker bypasses L1.";
         prefetch_level: u8, "1" = "Cache level that answers a miss on a line whose neighbour was just used; 0 = no prefetch.";
+        #[serde(skip_serializing_if = "Option::is_none")]
+        page_cross_cycles: Option<u64>, "cycles" = "Load to use of the first line of a 4 KB page that a stream enters from the page beside, if no cache answers. In larger pages the prefetcher follows the stream. Without this key, streams stop at each multiple of 4 KB in all pages. No effect if `memory.prefetch_level` is 0.";
         source: Option<String>, "1" = "Where the values come from.";
         prior: Option<String>, "1" = "Which of them are starting values.";
     }

@@ -388,6 +388,7 @@ mod tests {
             ("cpu.base_cpi=-1.0", "must be above 0"),
             ("cpu.reorder_window=0", "must be 1 to 100000"),
             ("memory.walkers=4", "needs cpu.reorder_window"),
+            ("memory.page_cross_cycles=1", "must be from cache."),
             ("tlb.l2.miss_cycles=7", "first-level data array"),
             ("cpu.base_cpi=fast", "invalid type"),
             ("exit.invlpg.cycles=99999999999", "at most"),

@@ -17,14 +17,20 @@ pub struct DataCaches {
     walk: usize,
     /// By level, CPU (0 where the level is shared) and set.
     sets: HashMap<(usize, usize, u64), Vec<u64>>,
-    /// By CPU and slot: a page, and its lines used.
-    pages: HashMap<(usize, u64), (u64, BTreeSet<u64>)>,
+    /// By CPU and set: pages and their lines used. The page of the latest new line comes first.
+    pages: HashMap<(usize, u64), Vec<(u64, BTreeSet<u64>)>>,
+    page_cross: Option<u64>,
     /// Data accesses that missed each level, and all their waits.
     pub misses: [u64; 3],
     pub stall: u64,
     pub walk_cycles: u64,
     /// Of a dependent load that the second-level TLB answers.
     pub second_tlb: u64,
+}
+
+/// The prefetcher's set of a page.
+fn prefetch_set(page: u64) -> u64 {
+    page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 61
 }
 
 impl DataCaches {
@@ -41,6 +47,7 @@ impl DataCaches {
             walk: memory.walk_level.into(),
             sets: HashMap::new(),
             pages: HashMap::new(),
+            page_cross: memory.page_cross_cycles,
             misses: [0; 3],
             stall: 0,
             walk_cycles: 0,
@@ -112,21 +119,36 @@ impl DataCaches {
         answers
     }
 
-    pub fn data(&mut self, cpu: usize, va: u64, at: u64, write: bool) {
-        let line = va >> 6 & 63;
-        let (page, used) = self.pages.entry((cpu, va >> 12 & 31)).or_default();
-        if *page != va >> 12 {
-            (*page, *used) = (va >> 12, BTreeSet::new());
-        }
+    /// The lines used of a page, while the prefetcher remembers the page.
+    fn used(&mut self, cpu: usize, page: u64) -> BTreeSet<u64> {
+        let set = self.pages.entry((cpu, prefetch_set(page))).or_default();
+        set.iter().find(|(held, _)| *held == page).map_or(BTreeSet::new(), |(_, lines)| lines.clone())
+    }
+
+    pub fn data(&mut self, cpu: usize, va: u64, at: u64, write: bool, large_page: bool) {
+        let (page, line) = (va >> 12, va >> 6 & 63);
+        let mut used = self.used(cpu, page);
         let near = used.contains(&(line + 1)) || line > 0 && used.contains(&(line - 1));
-        used.insert(line);
+        let beside = line == 0 && page > 0 && self.used(cpu, page - 1).contains(&63)
+            || line == 63 && self.used(cpu, page + 1).contains(&0);
+        if used.insert(line) {
+            let set = self.pages.entry((cpu, prefetch_set(page))).or_default();
+            set.retain(|(held, _)| *held != page);
+            set.insert(0, (page, used));
+            set.truncate(4);
+        }
         let mut answers = self.look(cpu, self.draws.line(Hpa(at)), 1, write);
-        if near && self.prefetch != 0 && answers > 1 {
+        let enters = !near && beside && self.page_cross.is_some();
+        if (near || enters && large_page) && self.prefetch != 0 && answers > 1 {
             answers = answers.min(self.prefetch);
             // The first level's own prefetcher would leave a hit.
             answers = answers.max(1);
         }
-        self.stall += self.latency[answers - 1] - self.latency[0];
+        let mut cycles = self.latency[answers - 1];
+        if let Some(most) = self.page_cross.filter(|_| enters && !large_page && self.prefetch != 0) {
+            cycles = cycles.min(most);
+        }
+        self.stall += cycles - self.latency[0];
         (1..answers).for_each(|level| self.misses[level - 1] += 1);
     }
 

@@ -274,7 +274,7 @@ impl Reference {
         let misses = |d: &Option<DataCaches>| d.as_ref().map_or(0, |d| d.misses[2]);
         let before = misses(&self.data);
         if let Some(data) = &mut self.data {
-            data.data(self.current, va, at, write);
+            data.data(self.current, va, at, write, level > 1);
         }
         let from_memory = misses(&self.data) > before;
         if let Some(placed) = &mut self.placed {
