@@ -46,7 +46,7 @@ setup: ## install missing packages on Debian 12 or newer (lists them; no prompt)
 build: setup ## build the command: target/release/bifold
 	$(CARGO) build --release --locked
 
-# Static, and with a folder of its own: the flag would build everything else anew.
+# Static, and with a target directory of its own: otherwise the flag makes cargo rebuild everything else.
 reporter: setup ## build the program for guests, static: target/reporter/bifold-reporter
 	RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --release --locked -p bifold-reporter --target-dir "$${CARGO_TARGET_DIR:-target}/reporter"
 	install -m 755 "$${CARGO_TARGET_DIR:-target}/reporter/release/bifold-reporter" "$${CARGO_TARGET_DIR:-target}/reporter/bifold-reporter"
@@ -160,7 +160,7 @@ lab: validate-exits validate-time lab-live lab-place lab-policies lab-share lab-
 docs: ## build the documentation as a book: target/book/index.html
 	@tools/docs
 
-lint: ## check formatting, clippy, rustdoc, shell scripts
+lint: ## check words, formatting, clippy, rustdoc, shell scripts
 	@tools/lint
 
 fuzz: ## run the bodies of the fuzz targets on random inputs

@@ -13,7 +13,7 @@
  * Blocks in no loop start with depth 0. The loop may be one that is not found, so the third load in a row counts as dependent there.
  *
  * A block's loads are decided by the first loop that it lies in, which is the innermost, since
- * inner loops run first; a larger loop with the same lowest address (a loop found piece by piece) decides anew.
+ * inner loops run first; a larger loop with the same lowest address (a loop found piece by piece) decides again.
  *
  * A chain may restart each time that its loop is entered: each probe of a hash table follows a list of its own. A core
  * overlaps such chains with each other. Where a larger loop enters the chain's loop with pointers that are

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # A day of version control on a generated history: changes per commit, who wrote which
-# line, a search through old versions, then everything packed anew.
+# line, a search through old versions, then everything repacked.
 #   git.sh REPOSITORY
 set -e
 export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null HOME=/tmp

@@ -107,7 +107,7 @@ static void pivot(struct arc *in)
     struct arc *out = leave->by;
     out->state = out->flow ? -1 : 1;
     in->state = 0;
-    // The part under `leave` is hung up anew at the end of `in` that lies in it.
+    // The part under `leave` is attached again at the end of `in` that lies in it.
     struct node *n = on_head ? head : tail, *up = on_head ? tail : head;
     struct node *first = n;
     struct arc *by = in;
@@ -152,7 +152,7 @@ int main(int argc, char **argv)
         }
         a->state = 1;
     }
-    // First tree: every node by an arc of its own at the root, too dear to stay.
+    // First tree: every node by an arc of its own at the root, too costly to stay.
     int64_t dear = most * (nodes + 1);
     for (long i = 0; i < nodes; i++) {
         struct arc *a = &arc[arcs + i];

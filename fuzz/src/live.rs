@@ -23,7 +23,8 @@ pub fn vms(data: &[u8]) {
     }
 }
 
-/// A guest's reports, in two pieces: lines that are none are counted, and each count and name of the others is in its bounds.
+/// A guest's reports, in two pieces: lines that are not reports are counted, and each count and name of the others is
+/// in its bounds.
 pub fn guest_reports(data: &[u8]) {
     use bifold_live::reporter::{MOST_COUNT, MOST_NAMES, Reports};
     let lines = data.iter().filter(|b| **b == b'\n').count() as u64;

@@ -41,7 +41,7 @@ int after_exec(const char *seed_text, const char *fd_text)
         give_up("mmap of the file");
     for (size_t i = 0; i < FILE_PAGES; i++)
         page_check(&w, file + i * PAGE, file_stamp(seed, i), 1);
-    /* Private copies: nobody else may see them. */
+    /* Private copies: no other process may see them. */
     for (size_t i = 0; i < FILE_PAGES; i += 3)
         page_fill(file + i * PAGE, seed + i);
     for (size_t i = 0; i < sizeof image; i += PAGE)

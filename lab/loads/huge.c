@@ -41,7 +41,7 @@ void run_huge(struct worker *w)
                 page_check(w, at + (i + (size_t)k % n) * PAGE, b.stamp[i + (size_t)k % n], 0);
             must(mprotect(part, n * PAGE, PROT_READ | PROT_WRITE), "mprotect");
             break;
-        case 1: /* a hole, filled anew */
+        case 1: /* a hole, filled again */
             must(munmap(part, n * PAGE), "munmap");
             map_at(part, n * PAGE, PROT_READ | PROT_WRITE, MAP_FIXED);
             madvise(part, n * PAGE, MADV_HUGEPAGE);
@@ -55,7 +55,7 @@ void run_huge(struct worker *w)
         case 4:
             madvise(huge, HUGE_PAGE, MADV_COLLAPSE);
             break;
-        case 5: /* all of it anew, most likely as one huge page */
+        case 5: /* all of it again, most likely as one huge page */
             must(madvise(huge, HUGE_PAGE, MADV_DONTNEED), "madvise");
             memset(b.stamp + first, 0, PER * sizeof *b.stamp);
             for (size_t k = 0; k < PER; k += 1 + below(w, 8))

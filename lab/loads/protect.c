@@ -89,7 +89,7 @@ static void *touch(void *argument)
             stale("an access", page, after);
         if (write && before == after && (after & 3) == NO_WRITE)
             stale("a store", page, after);
-        /* Nobody else writes this word; it is 0 if the page was dropped since. */
+        /* No other thread writes this word; it is 0 if the page was dropped since. */
         if (value != last[page] && !(value == 0 && atomic_load(&drops[page]) != dropped[page])) {
             atomic_fetch_add(&shared->corrupted[PROTECT], 8);
             tell("corrupt protect-%u thread %u page %lu: expected %lx found %lx", closer->number,
@@ -150,7 +150,7 @@ static void change(struct worker *w, unsigned touchers)
     uint64_t what = below(w, 8);
 
     switch (what) {
-    case 0: /* nobody may even read */
+    case 0: /* not even reads are allowed */
         protect(first, n, PROT_NONE);
         say(first, n, NO_ACCESS);
         usleep((useconds_t)below(w, 200));

@@ -83,9 +83,9 @@ static inline void worked(struct worker *w)
 }
 
 /*
- * A book of pages: what each has to hold. A page is a function of its stamp, so that one that
- * holds another's, or its own of before, is told from one that is wrong in itself. Stamp 0 is
- * a page of zeros.
+ * A book of pages: what each has to hold. A page is a function of its stamp. This distinguishes a
+ * page with another page's content, or with its own older content, from a page with garbage.
+ * Stamp 0 is a page of zeros.
  */
 struct book {
     struct worker *w;

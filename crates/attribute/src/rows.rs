@@ -141,7 +141,7 @@ impl Where {
     }
 
     /// A view's rows that cost something by this metric in the configuration at this place of
-    /// [`Where::configs`], the dearest first; rows of equal cost by name.
+    /// [`Where::configs`], the costliest first; rows of equal cost by name.
     pub fn ranked(&self, view: View, config: usize, metric: Metric) -> Vec<&Row> {
         let cost = |row: &Row| metric.of(&row.costs[config]);
         let mut rows: Vec<&Row> = self.rows(view).iter().filter(|r| cost(r) > 0).collect();

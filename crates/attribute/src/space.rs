@@ -248,7 +248,7 @@ mod tests {
         s.follow(1, map(51, 0x5000, 0x1000, "[heap]"));
         s.follow(0, Record::Switch { tid: 60 });
         assert_eq!(named(&s, 0, 0x5000), ("cc1", Some("[heap]")));
-        // Nobody has told of this one.
+        // No record names this thread.
         s.follow(0, Record::Switch { tid: 77 });
         assert_eq!(named(&s, 0, 0x5000), ("kernel", None));
         s.follow(1, Record::Exit { tid: 51 });

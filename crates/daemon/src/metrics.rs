@@ -67,7 +67,7 @@ const GAUGES: [PerVm; 5] = [
         Some(if v.own_mode.is_some() { 1.0 } else { 0.0 })
     }),
     ("bifold_vm_load_ratio", "Share of the last interval during which vCPUs ran", |v| v.load),
-    ("bifold_vm_switches_last_hour", "Switches in the last hour, by anybody", |v| {
+    ("bifold_vm_switches_last_hour", "Switches in the last hour, by the daemon and by others", |v| {
         Some(v.switches_in_hour as f64)
     }),
 ];

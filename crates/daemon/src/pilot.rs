@@ -14,7 +14,8 @@ use std::collections::VecDeque;
 /// Seconds of the window in which switches are counted.
 const HOUR: f64 = 3600.0;
 
-/// The switches of a VM, by anybody, as its intervals tell. They stay when the VM's rule changes.
+/// The switches of a VM, by the daemon and by others, as its intervals report them. They stay when the VM's rule
+/// changes.
 #[derive(Debug, Clone, Default)]
 pub struct Switches {
     /// Seconds since the first interval.
@@ -27,7 +28,7 @@ pub struct Switches {
 }
 
 impl Switches {
-    /// Of a VM that an earlier daemon has switched, nobody knows when: as if just now.
+    /// For a VM that an earlier daemon has switched: the time is not known, so the switch counts as of just now.
     pub fn just_now() -> Switches {
         Switches { last: Some(0.0), ..Switches::default() }
     }

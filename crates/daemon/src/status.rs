@@ -59,11 +59,11 @@ pub struct VmStatus {
     pub why: Option<String>,
     /// What the limits said: `stay`, `switch`, `too-early`, `too-many`.
     pub verdict: Option<String>,
-    /// The counter that the policy needs and nobody counts.
+    /// The counter that the policy needs and that is not counted.
     pub missing: Option<String>,
     /// Share of the last interval during which vCPUs ran.
     pub load: Option<f64>,
-    /// Switches in the last hour, by anybody, as far as the daemon saw them.
+    /// Switches in the last hour, by the daemon and by others, as far as the daemon saw them.
     pub switches_in_hour: u64,
     /// Counts since the daemon saw the VM first.
     pub totals: Totals,

@@ -45,7 +45,8 @@ fn guest_process(proc: &Path, pid: u32) -> Option<GuestProcess> {
     let words: Vec<_> = cmdline.split(|b| *b == 0).map(String::from_utf8_lossy).collect();
     let program = words[0].rsplit('/').next().unwrap_or_default();
     let name = guest_name(&cmdline);
-    // Bifold's own capture of a command runs in a guest for as long as the command: nobody places or shares its memory.
+    // Bifold's own capture of a command runs in a guest for as long as the command: its memory is neither placed nor
+    // shared.
     let capture = name.as_deref() == Some("bifold") && words.iter().any(|w| w == "-plugin");
     if capture || !VMMS.iter().any(|v| program.starts_with(v)) {
         return None;

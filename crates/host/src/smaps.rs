@@ -110,6 +110,6 @@ mod tests {
             ..Mapping::default()
         };
         assert_eq!(found, [first, none], "the third begins in the middle of a page");
-        assert_eq!(Mapping::parse("a line that is none\nRss: 4 kB\n"), []);
+        assert_eq!(Mapping::parse("a line without a mapping\nRss: 4 kB\n"), []);
     }
 }

@@ -321,7 +321,7 @@ mod tests {
             best(&Row::of_vm(0.0, vm, interval)).iter().map(Advice::to_string).collect()
         };
         let blocked = vm_with(None, "smm vcpu 1");
-        // The CPUs' gain is larger, and the mode's is not told.
+        // The CPUs' gain is larger, and the mode's is not reported.
         assert_eq!(words(&blocked, &interval), words(&vm(None), &interval));
         let mut few_waits = interval.clone();
         few_waits.vcpus[0].waited_ns = Some(20_000_000);

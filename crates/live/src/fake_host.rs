@@ -36,7 +36,7 @@ impl FakeHost {
         Host { sys: at("sys"), proc: at("proc"), debug: at("debug"), tracing: at("tracing") }
     }
 
-    /// Makes a VM, or names an existing one anew.
+    /// Makes a VM, or renames an existing one.
     pub fn vm(&self, id: VmId, name: &str) {
         let host = self.host();
         let process = host.proc.join(id.thread.to_string());

@@ -95,7 +95,7 @@ const MOST_PER_SECOND: f64 = (1u64 << 34) as f64;
 /// Largest count of an interval: what a JSON number holds exactly.
 const MOST_COUNT: f64 = (1u64 << 53) as f64;
 
-/// The largest count of an interval that is believed. Counters may lie, and policies sum what they are told.
+/// The largest count of an interval that is believed. Counters may lie, and policies sum what they get.
 fn most(interval: &Interval) -> u64 {
     let vcpus = interval.vcpus.len().max(1) as f64;
     (MOST_PER_SECOND * vcpus * interval.seconds.max(1.0)).min(MOST_COUNT) as u64

@@ -197,7 +197,7 @@ impl ModelledPmu {
         if text.len() as u64 > MOST_BYTES {
             return Err(format!("it is longer than {MOST_BYTES} bytes"));
         }
-        // A file of another version is told before its unknown keys.
+        // That a file is of another version is reported before its unknown keys.
         let table: toml::Table = text.parse().map_err(|e: toml::de::Error| e.to_string())?;
         match table.get("schema").and_then(toml::Value::as_str) {
             Some(SCHEMA) => {}

@@ -3,7 +3,7 @@
 //!
 //! A VM runs in one mode at a time, so no interval has both modes' costs. A probe of the daemon does nearly: the VM
 //! goes to the other mode and comes back. Costs are divided by the steps that the guest's reporter tells, so that a
-//! faster mode does not look dearer because it did more. The mode's cost at home is that of the time before and after
+//! faster mode does not look costlier because it did more. The mode's cost at home is that of the time before and after
 //! the try together; a steady drift of the guest thereby cancels out.
 //!
 //! A switch at which the guest also changed its work would teach nonsense. Two tests look for that:
@@ -126,7 +126,7 @@ pub struct Pairs {
     pub left_out: LeftOut,
 }
 
-/// Finds the pairs of a VM. Its first and last time in a mode are no tries: nobody knows what was before or after.
+/// Finds the pairs of a VM. Its first and last time in a mode are no tries: what was before or after is not known.
 pub fn pairs(vm: &RecordedVm) -> Pairs {
     let mut found = Pairs { pairs: Vec::new(), left_out: LeftOut::default() };
     let stretches = stretches(&vm.intervals);

@@ -246,7 +246,7 @@ impl Watched {
     }
 
     /// What would refuse a switch of this VM to its other mode, when last looked at ([`Watch::forecast_switches`]); `None` if
-    /// KVM would switch the VM, or nobody knows.
+    /// KVM would switch the VM, or if that is unknown.
     ///
     /// [`Watch::forecast_switches`]: crate::Watch::forecast_switches
     pub fn obstacle(&self) -> Option<&Obstacle> {
@@ -292,7 +292,7 @@ mod tests {
             watch.tick(&|| Duration::from_secs(seconds));
             watch.vm(ID).unwrap().obstacle().map(|o| o.reason.word().to_string())
         };
-        assert_eq!(seen(&mut watch, 0), None, "nobody asked for it");
+        assert_eq!(seen(&mut watch, 0), None, "no forecast was asked for");
         watch.forecast_switches();
         assert_eq!(seen(&mut watch, 1).as_deref(), Some("smm"));
         fake.refusal(ID, "keys vcpu 0");

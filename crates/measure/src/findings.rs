@@ -12,7 +12,7 @@ pub struct Finding {
     pub name: String,
     /// Unit: `cycles`, `bytes`, `entries`, `ways`, `Hz`, `1`.
     pub unit: &'static str,
-    /// The value with its spread; none if it could not be told.
+    /// The value with its spread; none if it could not be determined.
     pub measured: Option<Estimate>,
     /// Whether the survey reached the value before its end.
     pub reached: bool,
@@ -93,7 +93,7 @@ impl Survey {
                 out.push("the host maps this machine's memory in pages of 2 MB or more".into());
             }
             (HostPages::Unknown, Some(_)) if !self.not_reached.contains(&Part::Tlbs) => {
-                out.push("the size of the host's pages could not be told".into())
+                out.push("the size of the host's pages could not be determined".into())
             }
             _ => {}
         }

@@ -124,8 +124,8 @@ pub fn overlap(dependent: &[f64], independent: &[f64], dep_hit: &[f64], ind_hit:
 }
 
 /// Associativity from conflicts: how many addresses at each stride fit. Where the smallest number is about the
-/// whole capacity, the array is fully associative, or its sets are hashed. Returns the ways; 0 = not told apart
-/// from fully associative.
+/// whole capacity, the array is fully associative, or its sets are hashed. Returns the ways; 0 = cannot be
+/// distinguished from full associativity.
 pub fn ways(fit_at_strides: &[f64], capacity: f64) -> usize {
     let least = fit_at_strides.iter().copied().fold(f64::INFINITY, f64::min);
     if !least.is_finite() || least > capacity / 2.0 { 0 } else { least.round() as usize }

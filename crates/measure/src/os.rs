@@ -105,7 +105,7 @@ impl Region {
     pub fn protect_and_back(&mut self, times: u64) -> io::Result<()> {
         for i in 0..times {
             for rights in [libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE] {
-                // SAFETY: the page is this region's. Nobody holds a reference into it, and its rights are whole
+                // SAFETY: the page is this region's. There is no reference into it, and its rights are whole
                 // again when the loop ends, as only a first call can fail (the page's own mapping splits then).
                 if unsafe { libc::mprotect(self.base.as_ptr().cast(), PAGE, rights) } != 0 {
                     return Err(io::Error::last_os_error());

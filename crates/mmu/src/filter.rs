@@ -67,7 +67,7 @@ impl Filter {
     }
 
     /// Empties the slot for `page`: the page that was in it and the time of its last
-    /// access, which the TLBs that still hold that page must be told.
+    /// access, which must be passed to the TLBs that still hold that page.
     #[inline]
     pub fn take(&mut self, page: u64) -> Option<(u64, u64)> {
         let slot = std::mem::take(&mut self.slots[page as usize % SLOTS]);

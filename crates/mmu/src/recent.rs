@@ -17,7 +17,7 @@ const NUMBER: u64 = (1 << (crate::PAGE_BITS - 3)) - 1;
 const EMPTY: u64 = 1 << 63;
 /// Size in a key.
 const SIZE: u64 = PAGE & !NUMBER;
-/// The whole tag of an empty way. Its size is none, so that no filter knows the page.
+/// The whole tag of an empty way. No page has its size, so no filter knows the page.
 const VACANT: u64 = EMPTY | SIZE;
 /// Bits for the number of a way below its time.
 const WAY_BITS: u32 = 8;

@@ -2,7 +2,7 @@
 //! Ages of table entries: what a cold start at any earlier interval would cost now.
 //!
 //! A mode that is entered at the beginning of interval i finds empty tables. In interval j >= i the
-//! mode fills an entry anew if the unswitched run had filled that entry before i and has not used
+//! mode fills an entry again if the unswitched run had filled that entry before i and has not used
 //! the entry between i and j. So each interval counts the entries that it uses by the age of their
 //! last use, and [`Reuse`] then gives the cost of any sequence of switches without another run.
 //! Nested tables that are kept during shadow mode lack only the entries made meanwhile, so the age

@@ -68,7 +68,7 @@ impl Costs {
 pub struct Place {
     /// The vCPU.
     pub vcpu: usize,
-    /// Start of the block of code that ran, or the address fetched; 0 if the stream has not told.
+    /// Start of the block of code that ran, or the address fetched; 0 if the stream has not named it.
     pub code: Gva,
     /// The address accessed, fetched, invalidated or faulted on; none for a control register.
     pub data: Option<Gva>,

@@ -32,7 +32,7 @@ struct Table {
 #[derive(Debug, Clone, Copy, Default)]
 struct Stretch {
     root: u64,
-    /// Address >> 21, plus 1 so that 0 is none.
+    /// Address >> 21, plus 1: 0 stands for no stretch.
     number: u64,
     generation: u64,
     /// Slot of the level-1 table.

@@ -95,7 +95,7 @@ pub struct HostMemory {
     seed: u64,
     /// Per host page behind the guest: 0 absent, 1 zero page, 2 own.
     state: Vec<u8>,
-    /// Per host page: the vCPU whose touch the host backed it for. None if nobody asks.
+    /// Per host page: the vCPU whose touch the host backed it for. None if no caller asks.
     first: Option<Vec<u8>>,
     /// Grows with each page that the host backs.
     epoch: u64,

@@ -18,8 +18,8 @@ pub enum KvmVersion {
 }
 
 impl KvmVersion {
-    /// The version of a kernel with this release (`uname -r`). `None` if nobody has compared that
-    /// kernel with the model.
+    /// The version of a kernel with this release (`uname -r`). `None` if that kernel was not
+    /// compared with the model.
     pub fn of_release(release: &str) -> Option<KvmVersion> {
         let mut parts = release.split('.');
         match (parts.next()?, parts.next()?) {
@@ -45,7 +45,7 @@ impl KvmVersion {
         self == KvmVersion::Linux6_1
     }
 
-    /// A sync makes every entry anew (6.1 `FNAME(sync_page)`), which takes its accessed
+    /// A sync rebuilds every entry (6.1 `FNAME(sync_page)`), which takes its accessed
     /// bit and may give or take write access. Later an entry whose permissions the guest
     /// has not changed stays as it is (6.12 `FNAME(sync_spte)`).
     pub fn sync_makes_unchanged_entries(self) -> bool {

@@ -21,7 +21,7 @@ pub struct Outcome {
     /// How the data caches were simulated. None without data caches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub caches: Option<CacheFacts>,
-    /// Host and nodes of the placements. None unless references were told apart as local and remote.
+    /// Host and nodes of the placements. None unless local and remote references were counted separately.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placed: Option<PlacedFacts>,
     /// Seed of the host frames' placement.
@@ -86,7 +86,7 @@ pub struct ConfigOutcome {
     /// The accuracy of the cycles of walks and data, if only a sample of cache sets was simulated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_error: Option<CacheError>,
-    /// Local and remote references per placement, if they were told apart.
+    /// Local and remote references per placement, if they were counted separately.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub placed: Vec<Placed>,
 }

@@ -4,7 +4,7 @@
 //!
 //! The order follows what a mistake costs. Most of a remote node's latency is paid by every miss, so few nodes that are
 //! near each other come first. A smaller page costs walks. Then come devices, the caches that a guest shares with itself
-//! and with others, and last what the host must set aside anew.
+//! and with others, and last the huge pages that the host must reserve in addition.
 
 use serde::{Deserialize, Serialize};
 use std::ops::Add;

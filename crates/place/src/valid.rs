@@ -25,13 +25,13 @@ pub enum BadPlan {
     #[error("the text is no plan, give the JSON that `bifold place plan` writes: {}", printable(.0))]
     Json(String),
     /// The plan is of another version.
-    #[error("the plan has the schema `{}`, this version reads {SCHEMA}: make the plan anew", .0.escape_debug())]
+    #[error("the plan has the schema `{}`, this version reads {SCHEMA}: make a new plan", .0.escape_debug())]
     Schema(String),
     /// Two guests have one name.
     #[error("the plan has two guests of the name {}: remove one", printable(.0))]
     Twice(String),
     /// A guest's parts do not agree.
-    #[error("guest {} of the plan: {why}: make the plan anew with `bifold place plan`", printable(.guest))]
+    #[error("guest {} of the plan: {why}: make a new plan with `bifold place plan`", printable(.guest))]
     Guest {
         /// The VM's name.
         guest: String,

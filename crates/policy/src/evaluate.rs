@@ -353,7 +353,7 @@ mod tests {
         }
     }
 
-    /// Nested is dear in the first half, shadow in the second.
+    /// Nested paging is costly in the first half, shadow paging in the second.
     fn halves(n: usize) -> Input {
         let cost = |dear: bool| sample(if dear { CYCLES / 2 } else { CYCLES / 20 }, 0);
         let shadow = (0..n).map(|j| cost(j >= n / 2)).collect();

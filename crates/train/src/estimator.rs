@@ -30,7 +30,7 @@ pub(crate) const MATTERS: f64 = 0.02;
 pub(crate) enum What {
     /// The other mode's extra cycles.
     Extra,
-    /// Cycles to build the shadow tables of the interval anew.
+    /// Cycles to rebuild the shadow tables of the interval.
     Rebuild,
 }
 

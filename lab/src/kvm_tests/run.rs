@@ -40,7 +40,7 @@ fn grave(message: &str) -> bool {
     words.iter().any(|w| message.contains(w))
 }
 
-/// Switches all VMs of the machine until told to stop. Returns the number of switches, and of refusals by error.
+/// Switches all VMs of the machine until `stop` is set. Returns the number of switches, and of refusals by error.
 fn switch_all(every: Duration, stop: &AtomicBool) -> (u64, BTreeMap<String, u64>) {
     let (host, mut switches, mut refused) = (Host::live(), 0, BTreeMap::new());
     while !stop.load(Ordering::Relaxed) {

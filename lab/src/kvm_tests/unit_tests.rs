@@ -26,7 +26,7 @@ const MOST: u64 = 1 << 20;
 /// continues over lines (`for_each_unittest` in scripts/common.bash).
 ///
 /// # Errors
-/// The number of the line that is none of these, and what is wrong.
+/// The number of the first line of another form, and what is wrong.
 pub fn parse(text: &str) -> Result<Vec<Section>, String> {
     let mut out: Vec<Section> = Vec::new();
     let mut lines = text.lines().enumerate();

@@ -139,7 +139,7 @@ impl Session {
                     let reply = answer(&line, &mut self.ram);
                     if reply.is_empty() {
                         let line: String = line.chars().take(200).collect();
-                        return Err(End::Failed(format!("nobody here can answer {line}")));
+                        return Err(End::Failed(format!("the laboratory has no answer to {line}")));
                     }
                     let sent = self.to.write_all((reply + "\n").as_bytes());
                     sent.map_err(|e| End::Garbled(e.to_string()))?;

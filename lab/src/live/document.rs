@@ -27,8 +27,8 @@ pub fn document(live: &Live, pmu: &ModelledPmu, picture: &str) -> String {
     let _ = writeln!(
         out,
         "The daemon was killed (-9) after {:.0} s and started again. Every guest's checksum is that of the same program on this\n\
-         machine. The guest that was away when the daemon ended is back in {} mode. {} decisions equal those of\n\
-         `bifold policy replay --config` over the daemon's recording; {} differ.\n",
+         machine. The guest that was not in its own mode when the daemon ended is back in {} mode. {} decisions\n\
+         equal those of `bifold policy replay --config` over the daemon's recording; {} differ.\n",
         live.killed,
         live.given_back,
         live.compared - live.differences.len().min(live.compared),

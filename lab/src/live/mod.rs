@@ -83,7 +83,7 @@ pub struct Live {
     pub differences: Vec<String>,
     /// Decisions that were compared.
     pub compared: usize,
-    /// Mode of the guest that was away when the daemon ended, behind that.
+    /// Mode, after the daemon's end, of the guest that was not in its own mode when the daemon ended.
     pub given_back: String,
     /// The daemon's recording.
     pub recording: String,
@@ -172,7 +172,7 @@ impl Live {
         }
         if self.given_back != Mode::Nested.name() {
             wrong.push(format!(
-                "the guest that was away when the daemon ended is in {} mode",
+                "the guest that was not in its own mode when the daemon ended is in {} mode",
                 self.given_back
             ));
         }

@@ -41,7 +41,7 @@ impl Migration {
         Ok(Migration { to, begun: Instant::now(), hurried: false })
     }
 
-    /// Whether the migration has lasted long enough and was not told to complete yet.
+    /// Whether the migration has lasted long enough and was not asked to complete yet.
     pub(super) fn is_ripe(&self) -> bool {
         !self.hurried && self.begun.elapsed() > SENT
     }

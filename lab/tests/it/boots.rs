@@ -97,7 +97,7 @@ fn a_question_that_cannot_be_answered_ends_the_boot() {
     let ask = r#"echo '{"poke":[[3,1]]}'; read answer"#;
     let Some((_, e)) = goes_wrong(vec![run(ask)], 120) else { return };
     assert!(matches!(e, LabError::Job { job: 0, .. }), "{e}");
-    assert!(e.to_string().contains(r#"nobody here can answer {"poke":[[3,1]]}"#), "{e}");
+    assert!(e.to_string().contains(r#"the laboratory has no answer to {"poke":[[3,1]]}"#), "{e}");
     has_log(&e.to_string());
 }
 

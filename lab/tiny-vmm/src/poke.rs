@@ -25,7 +25,7 @@ pub fn poke(out: &mut impl Write, answers: &mut impl BufRead, words: &[(u64, u64
     loop {
         answer.clear();
         if answers.read_line(&mut answer)? == 0 {
-            bail!("nobody answered `poke`: this needs the laboratory's help");
+            bail!("`poke` was not answered: this needs the laboratory's help");
         }
         if answer.trim() == "poked" {
             return Ok(());

@@ -48,8 +48,7 @@ fn table(status: &Status) -> String {
     for v in &status.vms {
         let who = v.name.as_deref().map_or(v.vm.clone(), printable);
         if let Some(counter) = &v.missing {
-            out +=
-                &wrapped(&format!("{who}: the policy needs {counter}, which nobody counts for this VM"), 2);
+            out += &wrapped(&format!("{who}: the policy needs {counter}; it is not counted for this VM"), 2);
         }
         if v.note.is_some() {
             out += &wrapped(&format!("{who}: {}", state(v)), 2);
@@ -159,7 +158,7 @@ mod tests {
         d\u{1b}[2Jb   4300-11  nested       -           dsp       -  observes          0
         -                99-5       -       -             -       -   no rule          0
         web-1: held (12 s more)
-        d\u{1b}[2Jb: the policy needs guest_page_faults, which nobody counts for this VM
+        d\u{1b}[2Jb: the policy needs guest_page_faults; it is not counted for this VM
         ");
         assert!(text.lines().all(|l| l.chars().count() <= 80), "{text}");
     }

@@ -55,7 +55,7 @@ fn a_verb_works_if_all_that_it_needs_is_there() {
     for v in VERBS {
         assert!(
             v.needs.iter().all(|n| names.contains(n)),
-            "{} needs something that nobody looks for",
+            "{} needs something that no check looks for",
             v.name
         );
     }
@@ -67,7 +67,7 @@ fn the_real_checks_have_the_names_that_verbs_need() {
     let names: Vec<&str> = all_checks(&tree.host()).iter().map(|c| c.name).collect();
     for v in VERBS {
         for n in v.needs.iter().chain(v.parts.iter().map(|p| &p.0)) {
-            assert!(names.contains(n), "{} needs {n}, for which nobody looks", v.name);
+            assert!(names.contains(n), "{} needs {n}, for which there is no check", v.name);
         }
     }
 }

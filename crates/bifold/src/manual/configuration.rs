@@ -19,8 +19,8 @@ const DESCRIPTION: [&str; 3] = [
     "The configuration of bifold-daemon(8) in TOML: which VMs of this host have which policy, whether the daemon may switch \
      them, and how often. Every key may be left out, except those marked as required. Without a rule, the daemon watches \
      and records; only a rule with act = true lets the daemon switch a VM.",
-    "Paths are relative to the folder of the file. A key that is not listed here is an error. All errors beyond the syntax \
-     are told at once.",
+    "Paths are relative to the folder of the file. A key that is not listed here is an error. Apart from errors of \
+     syntax, all errors are reported together.",
     "bifold daemon --check-config FILE says what a file means, or what is wrong in it. bifold ctl reload, or systemctl reload \
      bifoldd, reads the files again; if something is wrong in them, the daemon keeps the configuration that it has.",
 ];

@@ -177,7 +177,7 @@ pub fn policies(which: &WhichArgs) -> anyhow::Result<Vec<Named>> {
     for name in &which.policy {
         let mut named = load("--policy", name)?;
         if policies.iter().any(|p| p.name == named.name) {
-            // Two files with the same name are told apart by their paths.
+            // The paths distinguish two files with the same name.
             if policies.iter().any(|p| p.name == *name) {
                 return Err(UsageError::conflict(format!("--policy {name}"), "is given twice").into());
             }
@@ -272,7 +272,7 @@ pub fn timelines(paths: &[PathBuf]) -> anyhow::Result<Vec<Input>> {
         |p: &Path| p.file_stem().map_or_else(|| p.to_string_lossy(), |s| s.to_string_lossy()).into_owned();
     let name = |p: &PathBuf| {
         let short = stem(p);
-        // Two timelines with the same name are told apart by their paths.
+        // The paths distinguish two timelines with the same name.
         let alone = paths.iter().filter(|q| stem(q) == short).count() == 1;
         if alone { short } else { p.to_string_lossy().into_owned() }
     };

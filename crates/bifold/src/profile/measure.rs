@@ -112,7 +112,7 @@ fn table(found: &Survey, made: Option<&Made>) -> String {
     let rows = found.findings().into_iter().map(|f| {
         let [value, low, high] = match &f.measured {
             Some(e) => [e.median, e.low, e.high].map(|v| number(&f, v)),
-            None if f.reached => ["not told".into(), String::new(), String::new()],
+            None if f.reached => ["not determined".into(), String::new(), String::new()],
             None => ["not reached".into(), String::new(), String::new()],
         };
         let told = f.told.map_or(String::new(), |t| number(&f, t as f64));

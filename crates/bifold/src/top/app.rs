@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// Intervals of a VM that its page shows.
 pub const HISTORY: usize = 120;
-/// The shortest interval. Nobody reads faster.
+/// The shortest interval. People do not read faster.
 pub const SHORTEST: Duration = Duration::from_millis(100);
 
 /// A VM, as shown.

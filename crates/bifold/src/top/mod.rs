@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `bifold top`: what this host's VMs do now, on a screen that is drawn anew after each interval.
+//! `bifold top`: what this host's VMs do now, on a screen that is redrawn after each interval.
 //!
 //! [`bifold_live`] reads the VMs. [`app`] has the state, [`keys`] changes the state by keys, [`view`] draws the state;
 //! none of them touches the terminal, which is this file's.
@@ -74,7 +74,7 @@ fn top(host: Host, (pmu, no_pmu): (Option<Pmu>, Option<NoPmu>), args: &TopArgs) 
     };
     let shown = run.show(&mut terminal, &stop, args.count);
     if !wait_for_input(Duration::ZERO).unwrap_or(false) {
-        // Nobody is there any more. Dropped, the terminal would write to stderr and panic because it cannot.
+        // The terminal is closed. If `terminal` were dropped, it would write to stderr, fail and panic.
         std::mem::forget(terminal);
         let _ = ratatui::try_restore();
         return Ok(Status::Done);
@@ -142,7 +142,7 @@ impl Run {
         }
     }
 
-    /// Reads the keys that were pressed. Returns whether the screen has to be drawn anew.
+    /// Reads the keys that were pressed. Returns whether the screen must be redrawn.
     fn read_keys(&mut self) -> io::Result<bool> {
         for n in 0..KEYS {
             if self.app.done || !event::poll(Duration::ZERO)? {

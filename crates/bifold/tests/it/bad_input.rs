@@ -211,7 +211,7 @@ fn every_usage_error_names_its_verb_and_its_argument() {
         ("compare --generate t:10 --runs 2", "--runs", "compare"),
         ("compare --runs 2 --timeline t -- true", "--timeline", "compare"),
         ("compare --generate t:10 --configs agile", "--configs", "compare"),
-        ("compare --generate t:10 --check nobody", "--check nobody", "compare"),
+        ("compare --generate t:10 --check no-policy", "--check no-policy", "compare"),
         ("compare --generate t:10 --check dsp --configs native", "--check", "compare"),
         ("compare --generate t:10 --timeline t --configs native,shadow", "--timeline", "compare"),
         ("compare --generate t:10 --timeline t --sample", "--timeline", "compare"),
@@ -456,7 +456,7 @@ fn files_without_an_end_are_refused() {
     insta::assert_snapshot!(all);
 }
 
-/// A command that fails and Bifold that fails beside it are told apart by status.
+/// The exit status distinguishes a command that fails from Bifold itself failing.
 #[test]
 fn own_failures_beside_a_command_have_a_status_of_their_own() {
     for args in [

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tables that stand in the docs have the form that the command prints today: a document that was
-//! not made anew after a change of the table fails here. Its figures are of real runs, and differ.
+//! not regenerated after a change of the table fails here. Its figures are of real runs, and differ.
 
 use crate::command::bifold;
 use std::collections::BTreeSet;
@@ -35,7 +35,7 @@ fn holds_for(document: &str, options: &str, tables: usize) {
     assert_eq!(found.len(), tables, "{document}");
     for table in found {
         let (its_heads, its_labels) = form(&table);
-        assert_eq!(its_heads, heads, "{document}: make it anew (tools/programs, make demo)");
+        assert_eq!(its_heads, heads, "{document}: regenerate it (tools/programs, make demo)");
         // A guest adds lines of its own.
         let of_a_guest = ["guest", "clock", "WARNING"].map(String::from);
         let missing: Vec<_> = labels.difference(&its_labels).collect();

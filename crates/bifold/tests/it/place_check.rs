@@ -199,7 +199,7 @@ fn what_cannot_be_checked_or_applied_is_an_error() {
     );
 }
 
-/// The values of this journal are none that the kernel would take: a wrong undo cannot change this machine.
+/// The kernel accepts none of the values of this journal: a wrong undo cannot change this machine.
 #[test]
 fn undo_names_a_setting_that_another_program_changed_and_keeps_it_on_request() {
     let dir = tempfile::tempdir().unwrap();

@@ -237,7 +237,7 @@ fn what_does_not_fit_is_named_with_its_place() {
         (guest("vcpu = 2"), ""),
         (guest("vcpus = 2\nmemory = 'much'\nnodes = -1"), ""),
         (WISHES.into(), "--format libvirt"),
-        (WISHES.into(), "--format qemu --guest nobody"),
+        (WISHES.into(), "--format qemu --guest no-guest"),
         (WISHES.into(), "--guest db"),
         (WISHES.into(), "-o wishes.toml"),
     ] {

@@ -61,7 +61,7 @@ fn a_capture_with_a_check_is_checked_on_its_own_time_scale() {
     let ran = bifold_in(dir.path(), &format!("{capture} --timeline fast.timeline --time-scale 5000"));
     assert_eq!(ran.status, 0, "{}", ran.stderr);
     assert_eq!(scale("fast.timeline"), Some(5000.0));
-    // The replay decides as often as the run did, whatever the policies beside it are told.
+    // The replay decides as often as the run did, whatever inputs the other policies get.
     let checked = |args: &str| {
         let args =
             format!("policy compare fast.timeline --policy always-nested --check --format json {args}");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reference pages that are made from the code: verbs from the parser's help, counters and profile keys from
 //! their declarations.
-//! `INSTA_UPDATE=always cargo test -p bifold --test it reference` writes them anew.
+//! `INSTA_UPDATE=always cargo test -p bifold --test it reference` rewrites them.
 
 use crate::command::bifold;
 use bifold_daemon::config::{EXAMPLE, TABLES};
@@ -17,7 +17,7 @@ fn page_is(name: &str, text: &str) {
     }
     let found = std::fs::read_to_string(&path).unwrap_or_default();
     let again = "INSTA_UPDATE=always cargo test -p bifold --test it reference";
-    assert!(found == text, "docs/reference/{name} differs from the code; make the page anew: {again}");
+    assert!(found == text, "docs/reference/{name} differs from the code; regenerate the page: {again}");
 }
 
 /// The verbs that a help text lists, those of deeper levels with their parents' words.

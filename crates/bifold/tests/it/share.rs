@@ -46,7 +46,7 @@ fn potential_in_every_form() {
     }
     let csv =
         |args: &str| bifold_in(dir.path(), &format!("share potential a b --format csv {args}")).quietly();
-    // All methods agree where nobody made pages collide.
+    // All methods agree unless pages were made to collide.
     assert_eq!(csv(""), csv("--no-verify"));
     assert_eq!(csv(""), csv("--method sha1"));
     bifold_in(dir.path(), "share potential a b --format csv -o out.csv -q").quietly();

@@ -74,7 +74,7 @@ fn within(value: f64, least: f64, most: f64, key: &str, wrong: &mut Wrong) {
 
 fn limits(general: &Limits, given: &file::Limits, at: &str, wrong: &mut Wrong) -> Limits {
     if *given == file::Limits::default() {
-        // What is wrong in the general limits is told once.
+        // Errors in the general limits are reported once.
         return *general;
     }
     let limits = Limits {

@@ -48,7 +48,7 @@ toml_table! {
         file: PathBuf = "",
             "File for every reading and decision, as JSON lines that `bifold policy replay` reads. Lines are added to a file that exists.";
         most_mib: Option<u64> = "1024",
-            "Size at which the file is renamed (`.1` is added, an older such file is removed) and begun anew, in MiB, 1 to 1048576.";
+            "Size at which the file is renamed (`.1` is added, an older such file is removed) and a new file is begun, in MiB, 1 to 1048576.";
     }
 }
 

@@ -47,7 +47,7 @@ pub struct Config {
     pub never: Vec<Pattern>,
     /// The rules, in the order of the file: the first that fits a VM is the VM's.
     pub rules: Vec<Rule>,
-    /// What is not wrong, but perhaps not meant.
+    /// What is not wrong, but perhaps not intended.
     pub notes: Vec<String>,
     /// Where readings and decisions are recorded.
     pub recording: Option<Recording>,
@@ -148,7 +148,7 @@ impl Pattern {
         &self.text
     }
 
-    /// Whether the pattern means this VM. A VM without a visible name is meant by its identifier alone.
+    /// Whether the pattern fits this VM. Only an identifier fits a VM without a visible name.
     pub fn fits(&self, id: VmId, name: Option<&str>) -> bool {
         self.id == Some(id) || name.is_some_and(|name| self.names.matches(name))
     }

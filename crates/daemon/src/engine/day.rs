@@ -48,10 +48,10 @@ struct Vm {
     foreign: bool,
     /// Whether KVM says that it would refuse a switch.
     refused: bool,
-    /// Whether the daemon has read the VM: what came before, nobody tells.
+    /// Whether the daemon has read the VM: it cannot know what happened before.
     seen: bool,
     paused: bool,
-    /// Seconds at which anybody switched the VM.
+    /// Seconds at which the VM was switched, by the daemon or by others.
     at: Vec<u64>,
     work: u64,
     /// The socket of the guest's reporter, and the daemon's connection.
@@ -278,7 +278,7 @@ impl Day {
     }
 }
 
-/// A program whose tables are dear in shadow paging, and whose chases are dear in nested paging.
+/// A program whose page-table work is costly in shadow paging, and whose pointer chases are costly in nested paging.
 fn pmu() -> ModelledPmu {
     let made = Made {
         bifold: "0".into(),
@@ -337,7 +337,7 @@ fn a_day_without_a_panic_a_forbidden_switch_or_a_forgotten_mode() {
             day.config = day.random.random_range(0..CONFIGS.len());
             engine.reload(day.parsed()).unwrap();
         }
-        // Killed, not ended: switches of the last hour are forgotten, so the count begins anew.
+        // Killed, not ended: switches of the last hour are forgotten, so the count starts from 0.
         if day.random.random_ratio(1, 200) {
             drop(engine);
             engine = day.engine();

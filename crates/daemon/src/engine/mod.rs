@@ -30,7 +30,7 @@ use vm::{Hold, Vm};
 
 /// Time after which a request that KVM refused is tried again.
 const AGAIN: Duration = Duration::from_secs(10);
-/// Number of a VM's intervals after which a counter that nobody counts is told.
+/// Number of a VM's intervals after which a missing counter is reported.
 const TELL_MISSING: u64 = 5;
 
 /// The daemon without its sockets and signals.

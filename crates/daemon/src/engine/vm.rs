@@ -117,7 +117,7 @@ impl Vm {
         self.has_rule && self.name.as_deref() == name
     }
 
-    /// Lets the policy begin anew, as it is to see other intervals.
+    /// Restarts the policy, because the intervals that it gets are about to change.
     pub fn forget_policy(&mut self) {
         self.rule = None;
     }
@@ -209,13 +209,13 @@ impl Vm {
         Some(unknown.counter.to_string())
     }
 
-    /// The counter that the policy lacks, in a sentence, if that is not told yet.
+    /// The counter that the policy lacks, in a sentence, if it was not reported yet.
     pub fn new_missing(&mut self) -> Option<String> {
         let counter = self.missing().filter(|_| !self.told_missing)?;
         self.told_missing = true;
         let policy = self.policy.as_deref().unwrap_or_default();
         Some(format!(
-            "is not decided over: policy {policy} needs the counter {counter}, which nobody counts for this VM (docs/guide/watch.md)"
+            "gets no decisions: policy {policy} needs the counter {counter}, which is not counted for this VM (docs/guide/watch.md)"
         ))
     }
 

@@ -27,7 +27,7 @@ pub struct Summary {
     pub stopped: bool,
 }
 
-/// The tables as told so far.
+/// The guest's tables after the events so far.
 #[derive(Default)]
 pub struct Replay {
     pub summary: Summary,

@@ -41,7 +41,7 @@ impl Instance {
 
     /// Starts a counter; `None` if this kernel does not have the event, or lacks one of the fields.
     ///
-    /// The histogram is opened first: until the file is closed, nobody can remove the instance.
+    /// The histogram is opened first: until the file is closed, the instance cannot be removed.
     pub fn count(&mut self, host: &Host, counter: Counter) -> Result<Option<File>, ExitCountersError> {
         let path = self.file(counter, "hist");
         let histogram = match File::open(&path) {

@@ -182,7 +182,7 @@ impl Ksm {
             self.write(Setting::AdvisorMode, mode)?;
         }
         if let (Some(pages), true) = (wanted.get(Setting::PagesToScan), advisor.unwrap_or(0) == 0) {
-            // Read anew, because a change of the advisor resets it (set_advisor_defaults).
+            // Read again, because a change of the advisor resets it (set_advisor_defaults).
             if self.settings()?.get(Setting::PagesToScan) != Some(pages) {
                 self.write(Setting::PagesToScan, pages)?;
             }

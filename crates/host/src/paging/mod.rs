@@ -160,7 +160,8 @@ impl Paging {
         }
     }
 
-    /// The mode to which KVM would not switch the VM now, and why; `None` if KVM would switch the VM, or nobody knows.
+    /// The mode to which KVM would not switch the VM now, and why; `None` if KVM would switch the VM, or if that is
+    /// unknown.
     pub fn obstacle(&self) -> Option<(Mode, &Obstacle)> {
         match self {
             Paging::Own { state: Ok(state), forecast: Ok(forecast), .. } => {

@@ -7,7 +7,7 @@ use std::fmt;
 /// Whether KVM would refuse to switch a VM to its other mode now.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Forecast {
-    /// Nobody knows: KVM's modules are older and have no such file, or the file was not read.
+    /// Not known: KVM's modules are older and have no such file, or the file was not read.
     #[default]
     Unknown,
     /// KVM would not refuse the switch.
@@ -87,8 +87,8 @@ impl RefusalReason {
 }
 
 impl Forecast {
-    /// The forecast in the bytes of `paging_refusal`; `None` if they are none. A line without its line feed is none, because
-    /// its word or number may have lost characters.
+    /// The forecast in the bytes of `paging_refusal`; `None` if they are not a forecast. A line without its line feed
+    /// is refused, because its word or number may have lost characters.
     pub fn parse(bytes: &[u8]) -> Option<Forecast> {
         let line = std::str::from_utf8(bytes.strip_suffix(b"\n")?).ok()?;
         let (word, vcpu) = match line.split_once(' ') {

@@ -65,12 +65,12 @@ impl Host {
     }
 }
 
-/// The path of the cgroup whose controllers are meant, in the text of `/proc/PID/cgroup`, if it is visible from here.
+/// The path of the cgroup with these controllers, in the text of `/proc/PID/cgroup`, if it is visible from here.
 fn path_of(cgroups: &str, meant: impl Fn(&str) -> bool) -> Option<PathBuf> {
     inside(line_of(cgroups, meant)?)
 }
 
-/// The path of the cgroup whose controllers are meant, in the text of `/proc/PID/cgroup`.
+/// The path of the cgroup with these controllers, in the text of `/proc/PID/cgroup`.
 pub(super) fn line_of(cgroups: &str, meant: impl Fn(&str) -> bool) -> Option<&str> {
     cgroups.lines().find_map(|line| {
         let (controllers, path) = line.split_once(':')?.1.split_once(':')?;

@@ -32,7 +32,7 @@ pub struct MapLine {
 }
 
 impl MapLine {
-    /// Parses a line; `None` if it is none.
+    /// Parses a line; `None` if it does not describe a mapping.
     pub fn parse(line: &str) -> Option<MapLine> {
         let mut words = line.splitn(6, ' ');
         let (start, end) = words.next()?.split_once('-')?;

@@ -15,7 +15,7 @@ pub struct NumaMap {
 }
 
 impl NumaMap {
-    /// Parses a line; `None` if it is none.
+    /// Parses a line; `None` if it does not describe a mapping.
     ///
     /// ```
     /// use bifold_host::placement::NumaMap;

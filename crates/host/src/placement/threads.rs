@@ -102,7 +102,7 @@ fn thread(tasks: &Path, id: u32, vcpus: &[Vcpu]) -> Option<Thread> {
     let status = String::from_utf8_lossy(&read(&dir.join("status")).ok()?).into_owned();
     let name = text(&dir.join("comm")).trim_end_matches('\n').to_owned();
     let known = vcpus.iter().find(|v| v.thread == id).map(|v| Role::Vcpu(v.number));
-    // With KVM's own list, a thread that only bears such a name is none.
+    // With KVM's own list, a thread that only has the name of a vCPU's thread is not a vCPU's.
     let role = match (known, role(&name)) {
         (Some(role), _) => role,
         (None, Role::Vcpu(_)) if !vcpus.is_empty() => Role::Emulator,

@@ -50,7 +50,7 @@ impl StatisticsFiles {
         Ok(all)
     }
 
-    /// A number; `None` if the file's text is none.
+    /// A number; `None` if the file's text is not a number.
     fn one(&self, statistic: Statistic) -> Result<Option<u64>, Errno> {
         let mut bytes = [0; 32];
         let text = self.dir.read(statistic.name(), &mut bytes)?;

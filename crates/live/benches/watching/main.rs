@@ -115,7 +115,7 @@ fn main() {
             "--hours" => hours = number,
             "--vms" => vms = number as usize,
             "--vcpus" => vcpus = number as usize,
-            _ => panic!("{arg} is none of --rounds, --hours, --vms, --vcpus"),
+            _ => panic!("{arg} is not one of --rounds, --hours, --vms, --vcpus"),
         }
     }
     let _limit = FileLimit::raise().expect("the limit of files can be raised");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The list of events, `events.toml`, and what the kernel is told of an event.
+//! The list of events, `events.toml`, and the form in which the kernel gets an event.
 
 use super::Cpu;
 use bifold_host::Vendor;

@@ -149,7 +149,7 @@ impl ThreadCounters {
     /// Reads all counters, by one system call for each group. After the thread has ended, they keep their last state.
     ///
     /// # Errors
-    /// If the kernel's answer is none of these groups.
+    /// If the kernel's answer does not fit these groups.
     pub fn read(&self) -> io::Result<Raw> {
         Ok(Raw(self.groups.iter().map(Group::read).collect::<io::Result<_>>()?))
     }

@@ -261,8 +261,8 @@ impl Seen {
 
     /// The last report, if it is of the end of an interval of this length.
     ///
-    /// A socket that nobody empties fills up, and holds reports of the time when it was empty. So the reports of an interval must
-    /// span at least a third of it. A reporter that does not tell its time is believed.
+    /// A socket that no program empties fills up, and holds reports of the time when it was empty. So the reports of an
+    /// interval must span at least a third of it. A reporter that does not tell its time is believed.
     fn reading(self, length: Duration) -> Option<GuestReading> {
         let report = self.last?;
         let span = self.first.zip(report.uptime_ms);

@@ -28,7 +28,7 @@ pub struct Report {
     pub progress: BTreeMap<String, u64>,
 }
 
-/// Finds reports in a guest's bytes, and counts the lines that are none.
+/// Finds reports in a guest's bytes, and counts the lines that are not reports.
 ///
 /// ```
 /// use bifold_live::reporter::Reports;

@@ -169,7 +169,7 @@ fn what_is_no_socket_or_has_no_place_is_told_at_once() {
     let file = dir.path().join("file");
     std::fs::write(&file, "").unwrap();
     assert!(told(&file).contains("Connection refused"));
-    // A listener that accepts nobody.
+    // A listener that accepts no connection.
     let full = dir.path().join("full");
     let (unix, stream, none) = (raw::AddressFamily::Unix, raw::SockType::Stream, raw::SockFlag::empty());
     let listener = raw::socket(unix, stream, none, None).unwrap();
@@ -256,7 +256,7 @@ fn a_modelled_pmu_counts_by_the_progress_that_a_guest_reports() {
         [(None, None), (Some(30), Some(5000)), (Some(30), Some(5000))],
         "the first interval has no report before it"
     );
-    // A switch in it: nobody knows which steps were made in which mode.
+    // A switch in it: which steps were made in which mode is not known.
     let pmu = modelled();
     intervals[1].mode = None;
     intervals[1].model(&pmu);
@@ -334,7 +334,7 @@ fn the_caller_names_the_socket_and_it_may_come_later() {
     watch.report_from(move |vm| (vm.name.as_deref() == Some("web")).then(|| named.clone()));
     watch.tick(&|| s(0));
     let reporter = |watch: &Watch| watch.vm(id).unwrap().reporter().unwrap().is_connected();
-    assert!(!reporter(&watch), "nobody listens yet");
+    assert!(!reporter(&watch), "no program listens yet");
     assert!(watch.vm(VmId { thread: 200, fd: 7 }).unwrap().reporter().is_none());
     let _listener = UnixListener::bind(&path).unwrap();
     watch.tick(&|| s(5));

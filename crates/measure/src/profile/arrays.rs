@@ -62,7 +62,7 @@ pub(super) fn tlbs(p: &mut Table, survey: &Survey, w: &Words) {
 
 /// Whose word stands for an array that was not measured.
 fn stands(told: Option<&ToldTlb>, w: &Words) -> String {
-    told.map_or(w.base_s(), |_| "told by CPUID".into())
+    told.map_or(w.base_s(), |_| "from CPUID".into())
 }
 
 /// Makes an array CPUID's, or the base profile's. `why` says why the array was not measured.
@@ -74,7 +74,7 @@ fn instead_of_measured(array: &mut Table, told: Option<&ToldTlb>, why: Option<St
             array.remove("source");
             let miss =
                 array.get("miss_cycles").map_or(String::new(), |_| format!("; miss_cycles: {}", w.base_s()));
-            put(array, "prior", format!("told by CPUID, not measured{miss}"));
+            put(array, "prior", format!("from CPUID, not measured{miss}"));
         }
         None => as_prior(array, w, ""),
     }
@@ -89,7 +89,7 @@ fn measured_tlb(array: &mut Table, m: &Array, told: Option<&ToldTlb>, w: &Words)
     // The first associativity that goes with the entries, and whose word it is.
     let candidates = [
         (m.ways, None),
-        (told.map(|t| t.ways), Some("ways: told by CPUID".to_string())),
+        (told.map(|t| t.ways), Some("ways: from CPUID".to_string())),
         (Some(of_base), Some(format!("ways: as {}'s", w.base))),
         (Some(8), Some("ways: a common number".into())),
     ];
@@ -236,7 +236,7 @@ fn cache_words(survey: &Survey, level: &Level, base: Option<&Table>, key: &str, 
             let stands = match (told, of_base("bytes").zip(of_base("ways"))) {
                 (Some(told), _) => {
                     bytes = told;
-                    "told by CPUID".into()
+                    "from CPUID".into()
                 }
                 (None, Some(of_base)) => {
                     (bytes, ways) = of_base;
@@ -257,12 +257,12 @@ fn cache_words(survey: &Survey, level: &Level, base: Option<&Table>, key: &str, 
                 None => fits,
             });
         }
-        (None, ..) => prior.push("bytes: told by CPUID, the curve shows no such knee".into()),
+        (None, ..) => prior.push("bytes: from CPUID, the curve shows no such knee".into()),
     }
     match (level.ways_measured, &level.told) {
         _ if ways != level.ways => prior.push(format!("ways: {}", w.base_s())),
         (Some(n), _) => source.push(format!("{n} ways from conflicts")),
-        (None, Some(_)) => prior.push("ways: told by CPUID".into()),
+        (None, Some(_)) => prior.push("ways: from CPUID".into()),
         (None, None) => prior.push("ways: a common number".into()),
     }
     if level.level > 1 {

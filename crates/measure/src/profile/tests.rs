@@ -102,7 +102,7 @@ fn what_is_measured_has_its_spread_and_what_is_not_its_origin() {
     // CPUID's number of entries contradicts the measurement; its ways stay, and say so.
     assert_eq!((tlb("l2d").entries, tlb("l2d").ways), (4096, 8));
     assert!(tlb("l2d").source.as_ref().unwrap().contains("although CPUID says 128"));
-    assert_eq!(tlb("l2d").prior.as_deref(), Some("ways: told by CPUID"));
+    assert_eq!(tlb("l2d").prior.as_deref(), Some("ways: from CPUID"));
     assert!(tlb("l2i").prior.as_ref().unwrap().starts_with("as zen4's"));
     let m = p.memory.as_ref().unwrap();
     assert_eq!((m.cycles, m.data_overlap, m.prefetch_level), (560, 15.0, 2));

@@ -31,7 +31,7 @@ pub struct Level {
     pub told: Option<ToldCache>,
     /// Associativity; measured for the first level.
     pub ways: u64,
-    /// Associativity as measured, if it could be told.
+    /// Associativity as measured, if it could be determined.
     pub ways_measured: Option<u64>,
     /// Load to use; none if no set was answered by the level alone.
     pub cycles: Option<Estimate>,
@@ -68,7 +68,7 @@ fn grouped(pages: usize, work: &mut Work) -> Vec<usize> {
     visits.shuffle(&mut work.random);
     let mut lines: Vec<usize> = (0..LINES).collect();
     lines.shuffle(&mut work.random);
-    // Odd multiples permute the lines anew in each page.
+    // Odd multiples permute the lines differently in each page.
     let line = |page: usize, i: usize| lines[i] * (2 * page + 1) % LINES;
     let visit = |v: &usize| {
         let (page, first) = (v / per_page, v % per_page * GROUP);
@@ -110,7 +110,7 @@ fn curve(sizes: &[usize], found: &[Vec<f64>]) -> Vec<Point> {
     sizes.iter().zip(found).map(|(s, v)| (*s as f64, fit::median(v.iter().copied()))).collect()
 }
 
-/// The levels from the curve and from what CPUID tells. A size told is taken if the curve's knee agrees with it, or
+/// The levels from the curve and from what CPUID says. CPUID's size is taken if the curve's knee agrees with it, or
 /// if the curve has none for it; else the size is the knee's.
 fn levels(sizes: &[usize], found: &[Vec<f64>], told: &[ToldCache], conflicts: &[u64]) -> Vec<Level> {
     let rounds = found.first().map_or(0, Vec::len);
@@ -147,8 +147,8 @@ fn levels(sizes: &[usize], found: &[Vec<f64>], told: &[ToldCache], conflicts: &[
     levels
 }
 
-/// The knee of each level told: the nearest in size, at most half an octave off for private levels. The last
-/// level's may lie lower, if others use it too.
+/// The knee of each level that CPUID names: the nearest in size, at most half an octave off for private levels. The
+/// last level's may lie lower, if others use it too.
 fn matched(told: &[ToldCache], knees: &[Knee]) -> Vec<(Option<ToldCache>, Option<Knee>)> {
     let mut from = 0.0;
     let mut out = Vec::new();

@@ -37,7 +37,7 @@ pub enum HostPages {
     Whole,
     /// TLB entries of 2 MB pages reach 4 KB: a host below maps 4 KB pages.
     Split,
-    /// Not told apart.
+    /// Not determined.
     #[default]
     Unknown,
 }
@@ -112,7 +112,7 @@ fn arrays(curve: &[Point], rounds: usize) -> [Option<Array>; 2] {
     if first.time.abs() > 2.0 * noise(0.0) {
         return [None, None];
     }
-    // The more pages, the dearer a walk: its tables leave the caches. The last points stand for walks.
+    // The more pages, the costlier a walk: its tables leave the caches. The last points stand for walks.
     let end = Plateau {
         time: fit::median(curve[curve.len() - 3..].iter().map(|p| p.1)),
         first: curve.len() - 3,

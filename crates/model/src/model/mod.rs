@@ -89,7 +89,7 @@ struct Vcpu {
     /// Accesses and fetches so far: the clock of recency.
     time: u64,
     spaces: Spaces,
-    /// Begins anew whenever a translation may have changed.
+    /// A new one begins whenever a translation may have changed.
     generation: u64,
 }
 

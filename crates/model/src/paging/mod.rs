@@ -242,7 +242,8 @@ pub trait PagingMode: Sized {
         false
     }
 
-    /// Goes on with tables that were kept while the VM was in another mode. They were told what the host unmapped meanwhile.
+    /// Continues with tables that were kept while the VM was in another mode. The host's unmaps of that time were
+    /// applied to them.
     fn resume(&mut self) {
         unreachable!("the tables of this mode are not kept");
     }

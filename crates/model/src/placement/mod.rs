@@ -154,7 +154,7 @@ impl Places {
         })
     }
 
-    /// The references of configuration `config`'s walks, to be told apart; those of VMs that switch are not.
+    /// Where to count the references of configuration `config`'s walks by node; VMs that switch have no such counts.
     #[inline]
     pub fn walker(&mut self, config: usize, vcpu: usize, dependent: bool) -> PlacedReferences<'_> {
         PlacedReferences { nodes: &self.nodes, tally: self.tallies.get_mut(config), vcpu, dependent }
@@ -239,7 +239,7 @@ impl Places {
     }
 }
 
-/// The references of a configuration's walks, told apart by the node that they go to.
+/// The references of a configuration's walks, counted by the node that they go to.
 #[derive(Debug)]
 pub(crate) struct PlacedReferences<'a> {
     nodes: &'a Nodes,

@@ -3,7 +3,7 @@
 //!
 //! A profile is one file under `profiles/`; a built-in profile is also one line in `builtin!`. Each
 //! table of a profile says where its values come from (`source`), or that they are starting values
-//! that nobody measured (`prior`). A table with neither is refused, and so is an unknown key.
+//! that were not measured (`prior`). A table with neither is refused, and so is an unknown key.
 
 mod check_caches;
 mod keys;
@@ -183,7 +183,7 @@ impl Profile {
     fn of_file(text: &str, origin: &str, overrides: &[String]) -> Result<Profile, ProfileError> {
         let profile = Profile::parse(text, origin, overrides)?;
         if let Some((name, builtin)) = BUILTIN.iter().find(|(n, _)| *n == profile.name) {
-            // Without the overrides, which are told beside the name.
+            // Without the overrides, which are named beside the profile's name.
             let (file, builtin) = (Profile::parse(text, origin, &[])?, Profile::parse(builtin, name, &[])?);
             let value = |p: &Profile| toml::Value::try_from(p).unwrap_or(toml::Value::Boolean(false));
             if let Some(key) = overrides::first_difference(&value(&file), &value(&builtin)) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The origins of a profile's values, table by table: a source, or `prior` for starting values that
-//! nobody measured for this machine. A value that the user set is not a prior.
+//! were not measured for this machine. A value that the user set is not a prior.
 //!
 //! `bifold profile measure` begins a part of `prior` with `KEY: refused` or `KEY: not reached` where the profile has
 //! another machine's value because this machine's measurement was refused or did not end. Parts are separated by `; `.
@@ -26,7 +26,7 @@ pub struct TableOrigin<'a> {
     pub key: &'a str,
     /// Where values come from.
     pub source: Option<&'a str>,
-    /// Which values are starting values that nobody measured for this machine, and how they were arrived at.
+    /// Which values are starting values that were not measured for this machine, and how they were arrived at.
     pub prior: Option<&'a str>,
 }
 
@@ -124,7 +124,7 @@ impl Profile {
     }
 
     /// What is a starting value in this profile: `key: how it was arrived at`. A prior whose values
-    /// are all overridden is none; one of which some are says so.
+    /// are all overridden is left out; if some are overridden, the text says which.
     pub fn priors(&self) -> Vec<String> {
         let keys: Vec<&str> = self.overrides.iter().filter_map(|o| Some(o.split_once('=')?.0)).collect();
         let prior = |o: Origin| {

@@ -162,7 +162,7 @@ impl Shadow {
     }
 
     /// The present and write bits of the level-1 entry at `at`, if a walk that ends there changes
-    /// nothing: [`Shadow::used`] need not be told of it.
+    /// nothing: [`Shadow::used`] need not be called for it.
     #[inline]
     pub fn ready(&self, at: u64) -> Option<u64> {
         self.pages.ready(at)

@@ -156,7 +156,7 @@ fn a_charge_names_the_block_the_address_and_the_guests_page() {
             place(0x1234, 0x5008, small),
             None,
             place(0xffff_ffff_8100_0010, 0x41_0000, huge),
-            // A fetch is charged to the address fetched: the block that it begins has not been told yet.
+            // A fetch is charged to the address fetched: the stream names the block that it begins later.
             place(0x7000, 0x7000, small),
             place(0x5678, 0x9000, None),
         ]
@@ -178,7 +178,7 @@ fn an_entry_into_the_kernel_is_told_once_before_the_kernels_first_charge_or_log(
     }
     let data = [0; LOG_WORDS];
     let s = s.start(root).and(&[
-        // The stream has not told yet from where the kernel was entered.
+        // The stream has not said yet from where the kernel was entered.
         Event::Block(KERNEL),
         Event::Load(0),
         // A fault of user code, whose handler costs something in its second block only.

@@ -36,7 +36,7 @@ const VECTORS: &str = "irq_vectors";
 /// A running trace. It ends, and leaves nothing, when this value is dropped.
 #[derive(Debug)]
 pub struct Tracing {
-    // Closed before the instance is dropped. While the file is open, nobody can remove the instance.
+    // Closed before the instance is dropped. While the file is open, the instance cannot be removed.
     held: Option<File>,
     instance: TracingInstance,
 }

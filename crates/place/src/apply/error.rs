@@ -56,7 +56,7 @@ pub enum ApplyError {
         /// The kernel's error.
         source: io::Error,
     },
-    /// The threads of vCPUs cannot be told, or are not those of the plan.
+    /// The threads of vCPUs are not recognised, or are not those of the plan.
     #[error(
         "guest {} has threads of {has} vCPUs, and the plan has {planned}: start it with the plan's -smp{}",
         printable(.vm), if *has == 0 { " and -name debug-threads=on" } else { "" }

@@ -277,7 +277,7 @@ fn what_cannot_be_applied_changes_nothing() {
     let live = tree.live();
     let error = with(&|p| p.steps.push(step("/proc/sys/kernel/core_pattern", "|/tmp/x", true)), None);
     assert!(error.contains("core_pattern` is refused"), "{error}");
-    assert!(with(&|p| p.schema = "bifold.place-plan/9".into(), None).contains("make the plan anew"));
+    assert!(with(&|p| p.schema = "bifold.place-plan/9".into(), None).contains("make a new plan"));
     assert!(
         with(&|p| p.guests[0].name = "db\u{7}".into(), Some(&live))
             .contains("no guest `web`: it has db\\u{7}")

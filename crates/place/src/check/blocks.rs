@@ -2,8 +2,8 @@
 //! Finds which mappings of a process hold the memory of which guest node.
 //!
 //! QEMU's monitor tells (`info ramblock`). Without it, a mapping is a backend's if its file bears the backend's id (files
-//! in `mem-path`) or its size is the backend's. Backends of the same size are told apart by the order in which QEMU made
-//! them: files have rising descriptors, and the kernel hands out addresses downwards.
+//! in `mem-path`) or its size is the backend's. The order in which QEMU made them distinguishes backends of
+//! the same size: files have rising descriptors, and the kernel hands out addresses downwards.
 
 use crate::view::{Backend, View};
 use bifold_host::placement::Memory;
@@ -53,7 +53,7 @@ pub fn find(view: Option<&View>, memory: &[Memory], told: &[RamBlock]) -> (Vec<F
         (0..parts.len()).filter(|at| !found.contains_key(at)).map(|at| parts[at].id.as_str()).collect();
     let unknown = (!missing.is_empty()).then(|| {
         format!(
-            "the mapping of its memory {} cannot be told from others: give QEMU's monitor by --qmp SOCKET",
+            "the mapping of its memory {} cannot be distinguished from others: give QEMU's monitor by --qmp SOCKET",
             missing.join(", ")
         )
     });

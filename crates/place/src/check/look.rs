@@ -225,7 +225,7 @@ fn whole(host: &Host, guest: &LiveGuest, options: &Options) -> Result<GuestSeen,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(ended(&seen)),
         Err(e) => unknown.push(Unknown { what: format!("its memory: {e}"), privilege: false }),
     }
-    // Another process may have the id by now; its facts would be told of this guest.
+    // Another process may have the id by now; its facts would be reported as this guest's.
     if host.started(guest.pid) != Some(guest.started) {
         return Err(ended(&seen));
     }

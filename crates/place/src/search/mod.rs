@@ -220,7 +220,7 @@ impl<'a> Branch<'a> {
         }
     }
 
-    /// Searches anew, with at most this many steps.
+    /// Searches from the start, with at most this many steps.
     fn run(&mut self, most_steps: u64) {
         (self.best, self.steps, self.most_steps) = (None, 0, most_steps);
         self.place(0);

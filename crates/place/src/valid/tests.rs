@@ -40,7 +40,7 @@ fn each_contradiction_is_told() {
     assert_eq!(plan().validate(), Ok(()));
     type Change = fn(&mut Plan);
     let cases: [(Change, &str); 11] = [
-        (|p| p.schema = "x/9".into(), "make the plan anew"),
+        (|p| p.schema = "x/9".into(), "make a new plan"),
         (|p| p.guests.extend_from_within(..), "two guests of the name web"),
         (|p| p.guests[0].page_kib = 1 << 54, "page_kib is 18014398509481984"),
         (|p| p.guests[0].nodes[1].memory = u64::MAX, "more than 2^52 bytes"),

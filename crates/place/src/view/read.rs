@@ -204,7 +204,7 @@ fn nodes(view: &mut View, numa: &[Pairs]) {
             view.distances.insert((from, to), value);
         }
     }
-    // QEMU places only CPUs that nobody placed, and only if none is placed.
+    // QEMU places CPUs itself only if the command line places none.
     if named.is_empty() && !nodes.is_empty() {
         let numbers: Vec<u32> = nodes.keys().copied().collect();
         for vcpu in 0..view.most_vcpus {

@@ -97,7 +97,7 @@ impl Reader<'_> {
     fn word(&mut self, value: Option<&At<String>>, key: &str, words: &[&str]) -> usize {
         let Some(value) = value else { return 0 };
         words.iter().position(|w| w == value.get_ref()).unwrap_or_else(|| {
-            self.bad(value, key, &format!("is none of {}", words.join(", ")));
+            self.bad(value, key, &format!("is not one of {}", words.join(", ")));
             0
         })
     }
@@ -173,7 +173,7 @@ impl Reader<'_> {
             toml::Value::String(s) if s == "host" => Nodes::Host,
             toml::Value::Integer(n @ 1..=128) => Nodes::Number(*n as u32),
             _ => {
-                self.bad(value, "guest.nodes", "is none of \"auto\", \"host\", and a number from 1 to 128");
+                self.bad(value, "guest.nodes", "is neither \"auto\", \"host\" nor a number from 1 to 128");
                 Nodes::Auto
             }
         }

@@ -92,7 +92,7 @@ fn libvirts_schema_takes_the_domains() {
         std::fs::write(&file, libvirt::domain(&planned(text, amd, hmat).guests[0])).unwrap();
         files.push(file);
     }
-    // A domain that is none, so that the check can fail.
+    // An invalid domain, so that the check can fail.
     let bad = dir.path().join("bad.xml");
     std::fs::write(&bad, "<domain type=\"kvm\"><nome>x</nome></domain>").unwrap();
     let check = |files: &[std::path::PathBuf]| Command::new(&tool).args(files).output().unwrap();

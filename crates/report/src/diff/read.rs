@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reads results: the JSON of `bifold compare --format json`, of one run or of several.
 //!
-//! A diff keeps the totals and the facts of how they were made. Figures are computed anew from the totals,
+//! A diff keeps the totals and the facts of how they were made. Figures are recomputed from the totals,
 //! so both sides follow one definition. Fields of a later Bifold are ignored. A counter that an earlier
 //! Bifold lacked counts as 0, and the diff says so.
 

@@ -279,7 +279,7 @@ fn runs_with_one_mode_or_none_have_a_verdict_too() {
     assert_eq!(words::verdict(&run(&[], profile(&[]))), "No configuration was modelled.");
 }
 
-/// Who wins when a profile's costs are really changed, and the cycles counted anew.
+/// Who wins when a profile's costs are really changed, and the cycles are counted again.
 fn winner_with(counts: &[(&str, u64, Sample)], set: &[String]) -> (f64, f64) {
     let c = run(counts, profile(set));
     let extra = |i: usize| c.outcome.configs[i].total.extra_cycles() as f64;
@@ -346,7 +346,7 @@ proptest! {
                 prop_assert!(wins(winner_with(&rows, &before)), "{f:?}");
             }
         }
-        // Ratios up to 32 are searched where none is told.
+        // Where none is reported, ratios up to 32 are searched.
         let far = told.unwrap_or(32f64.ln());
         for (name, cost) in c.meta.hardware.exit.iter() {
             for step in 1..=5 {

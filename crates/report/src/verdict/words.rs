@@ -166,7 +166,7 @@ fn robustness(pages: &[PageConclusion]) -> String {
     parts.join(" ")
 }
 
-/// Two digits behind the point, not beyond the range that is told.
+/// Two decimals, rounded up: the lower end that is shown must not lie below the exact one.
 fn up(factor: f64) -> String {
     format!("{:.2}", (100.0 * factor).ceil() / 100.0)
 }

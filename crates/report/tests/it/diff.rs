@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Two results beside each other, and files that are none.
+//! Two results beside each other, and files that are not results.
 
 use crate::fixture::comparison;
 use crate::outputs::assert_schema;

@@ -33,7 +33,7 @@ fn count(dirs: &[PathBuf], parts: u32) -> Result<Potential, FingerprintError> {
     merge(results.collect::<Result<_, FingerprintError>>()?, 5)
 }
 
-/// Figures that do not depend on how contents are told apart.
+/// Figures that do not depend on how contents are distinguished.
 fn figures(p: &Potential) -> impl PartialEq + std::fmt::Debug + use<> {
     let top: Vec<(u64, u64, bool)> =
         p.top.iter().map(|c| (c.pages, c.guests, c.what == What::Zero)).collect();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Logs in the stream: what ran in the guest and what was mapped, told by the guest itself.
+//! Logs in the stream: what ran in the guest and what was mapped, as the guest itself reports it.
 
 use super::{Event, LOG_WORDS};
 

@@ -49,7 +49,7 @@ pub mod kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// The kind is none of [`kind`].
+    /// The kind is not one of [`kind`].
     #[error("unknown event kind {kind} at word {word}")]
     Kind {
         /// The kind found.

@@ -28,7 +28,7 @@ pub enum FileError {
     },
     /// The recording has another format version.
     #[error(
-        "recording {path} is of format version {found} (byte 8), this bifold reads {VERSION}: record it anew"
+        "recording {path} is of format version {found} (byte 8), this bifold reads {VERSION}: record it again"
     )]
     Version {
         /// The file.

@@ -141,6 +141,6 @@ Pss:                   1 kB
         assert_eq!(memory(SMAPS, 256 << 20), Some(expected));
         assert_eq!(memory(SMAPS, 512 << 20), None, "no mapping is that large");
         assert_eq!(memory("", 1), None, "the process is gone");
-        assert_eq!(memory("a line that is none\nRss: much", 1), None);
+        assert_eq!(memory("a line without a mapping\nRss: much", 1), None);
     }
 }

@@ -15,7 +15,7 @@ pub struct Args {
     /// Kernel of laboratory and guests: a series (its newest package) or a package
     #[arg(long, default_value = default_series())]
     kernel: String,
-    /// A modelled PMU that `lab modelled-pmu` wrote (default: made anew, which takes some minutes)
+    /// A modelled PMU that `lab modelled-pmu` wrote (default: a new one, which takes some minutes)
     #[arg(long, value_name = "FILE")]
     modelled_pmu: Option<PathBuf>,
     /// Write the page to this Markdown file instead of stdout, and the picture beside it (.svg)

@@ -323,7 +323,7 @@ impl Vcpu {
 
 impl Drop for Vcpu {
     fn drop(&mut self) {
-        // SAFETY: made by `create_vcpu`; nobody uses it any more.
+        // SAFETY: made by `create_vcpu`, and not used any more.
         let _ = unsafe { munmap(self.run.cast(), self.run_size) };
     }
 }

@@ -99,7 +99,7 @@ pub fn roots(n: &mut Notes) -> Result<()> {
                 ..Args::default()
             },
         )?;
-        // A page that the host takes away meanwhile is gone from the inner guest's tables as well: it is filled anew.
+        // A page that the host takes away meanwhile is gone from the inner guest's tables as well: it is filled again.
         let taken = take_pages(&m)?;
         let left = m.end(0)?;
         n.same(&format!("round {round}: exit of the inner guest"), left.rbx, 0x81);

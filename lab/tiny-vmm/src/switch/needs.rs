@@ -41,7 +41,7 @@ pub fn by_vmm(n: &mut Notes) -> Result<()> {
     std::fs::write(ALLOWED, "0")?;
     n.same("the same where allowed", end?, (3, Ok(())));
     n.same("mode", m.mode()?.as_str(), "shadow");
-    n.same("back, which anybody may", as_user(true)?, (2, Ok(())));
+    n.same("back, which every user may", as_user(true)?, (2, Ok(())));
     n.same("mode", m.mode()?.as_str(), "nested");
     Ok(())
 }

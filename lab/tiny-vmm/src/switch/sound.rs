@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Cases of switches that cannot come about, and of locks: whoever is in the way, the VM runs on in a mode in which it can,
-//! and nobody waits without a limit.
+//! and every wait has a limit.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -157,7 +157,7 @@ pub fn slots_held(n: &mut Notes) -> Result<()> {
         n.same("without it", m.try_switch("nested")?, Ok(()));
         m.stop(0)?;
         n.same("pages wrong", m.wrong(1, DATA, 4096, 64, 1)?, 0);
-        // SAFETY: the mapping of above, which nobody uses any more.
+        // SAFETY: the mapping made above, which is not used any more.
         unsafe { rustix::mm::munmap(buffer as *mut _, len) }?;
         Ok(())
     })

@@ -316,7 +316,7 @@ fn failures(n: &mut Notes) -> Result<()> {
         m.switch("shadow")?;
         let answer = Arc::new(Mutex::new(None));
         let told = Arc::clone(&answer);
-        // The routine that was run before is begun anew.
+        // The routine that ran before starts again.
         m.with(1, move |v| {
             let end = Failing::at(nth, || v.run().map(|exit| format!("{exit:?}")).map_err(|e| e.errno()))?;
             *told.lock().map_err(|_| anyhow::anyhow!("poisoned"))? = Some(end);

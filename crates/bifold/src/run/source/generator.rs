@@ -50,7 +50,7 @@ impl EventSource for Generator {
     }
 }
 
-/// Why a source was told to stop.
+/// Why a source must stop.
 enum Stop {
     Interrupted,
     Failed(anyhow::Error),

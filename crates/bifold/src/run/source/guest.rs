@@ -53,7 +53,7 @@ impl EventSource for Guest {
             Err(e) => return Ending::failed(broken.unwrap_or_else(|| e.into())),
         };
         let mut stderr = std::io::stderr().lock();
-        // Nobody is left to tell when stderr is closed.
+        // When stderr is closed, there is no place to report the error.
         let _ = stderr.write_all(&report.stdout).and_then(|()| stderr.write_all(&report.stderr));
         let partial = match report.exit {
             CommandExit::TimedOut => Some(Partial::TimedOut),

@@ -3,8 +3,8 @@
 //!
 //! The guest gets the whole input before it starts, so that a run does not depend on when bytes arrive. A
 //! terminal is not read: the command gets an empty input, as in the background. An input that gives nothing
-//! for some seconds counts as empty, because services and test runners leave inputs open that nobody writes
-//! to.
+//! for some seconds counts as empty, because services and test runners leave inputs open to which no
+//! program writes.
 
 use anyhow::Context as _;
 use std::fs::File;

@@ -2,8 +2,8 @@
 //! The reader of topologies beside hwloc: /sys trees of 47 machines, with what hwloc found in each (`tools/hwloc-trees`).
 //!
 //! Both sides become sets of facts, a sentence each: [`output`] reads what hwloc printed, [`facts`] says both sides'
-//! facts, [`rules`] has the runs in which hwloc was told to leave something out or shows more than sysfs has. Sets must be
-//! equal. Nothing else is left out than what a rule names.
+//! facts, [`rules`] has the runs in which hwloc was set to leave something out or shows more than sysfs has. Sets must
+//! be equal. Nothing else is left out than what a rule names.
 
 mod facts;
 mod ours;

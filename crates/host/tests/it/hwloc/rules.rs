@@ -33,7 +33,7 @@ impl Run {
         self.options.contains(option)
     }
 
-    /// Subjects of which hwloc was told to leave something out.
+    /// Subjects of which hwloc was set to leave something out.
     pub fn partly_shown(&self) -> Vec<&'static str> {
         let mut subjects = Vec::new();
         if ["--filter", "--merge", "--ignore", "--no-caches"].iter().any(|o| self.has(o)) {
@@ -100,7 +100,7 @@ const RULES: &[Rule] = &[
     },
     // The variable HWLOC_PCI_LOCALITY tells hwloc where the devices are. For sysfs they are near all CPUs.
     Rule { runs: &["40intel64-2g2n4c+pci"], differences: &["localities: "] },
-    // The driver of NVIDIA's GPUs makes nodes of their memory, which hwloc leaves out unless told otherwise (next run).
+    // The driver of NVIDIA's GPUs makes nodes of their memory, which hwloc leaves out by default (next run).
     Rule {
         runs: &["nvidiagpunumanodes"],
         differences: &[

@@ -36,7 +36,7 @@ pub(super) fn check(s: &Shadow, world: World<'_>) {
         let roots = s.vcpus.iter().flat_map(|v| v.roots()).filter(|&r| r == slot).count();
         assert_eq!(roots as u32, page.root_count);
         for id in s.pages.parents(slot) {
-            assert!(slots.contains(&sptep_to_sp(id)), "a freed page is nobody's parent");
+            assert!(slots.contains(&sptep_to_sp(id)), "a freed page is still a parent");
             assert_eq!(s.pages.child(id), slot);
         }
         for index in 0..512 {

@@ -48,8 +48,8 @@ fn a_sync_takes_the_accessed_bit_of_an_unchanged_entry_in_6_1_and_leaves_it_in_6
     }
 }
 
-/// Stores that are no page-table stores, to the same entry of a table that each time is
-/// shadowed anew: what each exit was.
+/// Stores that are no page-table stores, to the same entry of a table that is shadowed again
+/// each time: what each exit was.
 fn stores_to_one_place(kvm: KvmVersion) -> Vec<&'static str> {
     let mut m = machine(kvm);
     m.user(0, PAGE);

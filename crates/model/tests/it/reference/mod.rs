@@ -232,7 +232,7 @@ impl Reference {
                 self.tables.remove(&gfn);
             }
             Event::Check { .. } | Event::Cr3Read | Event::Insns(_) | Event::Marker(_) | Event::Stats(_) => {}
-            // Backing is the host's, not the walkers' that this refers to; who runs is nobody's here.
+            // Backing belongs to the host, and this is a reference for the walkers only; who runs does not matter here.
             Event::Resident { .. }
             | Event::Log { .. }
             | Event::Block(_)
