@@ -220,7 +220,7 @@ impl Caches {
     }
 
     /// An access to data. `translate` returns the guest-physical address and its page's size, if there is one, and
-    /// `place` the host-physical address of that in a configuration. `from_memory` is told each configuration
+    /// `place` the host-physical address of that in a configuration. `from_memory` gets each configuration
     /// in which memory answers, and the number of accesses that this one stands for.
     #[inline]
     pub fn access(

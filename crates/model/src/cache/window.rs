@@ -82,16 +82,16 @@ pub(super) struct Now {
 pub(super) struct Pace {
     accesses: u64,
     instructions: u64,
-    /// Accesses when instructions were told last.
-    told: u64,
+    /// Accesses at the last call of [`Pace::ran`].
+    before: u64,
 }
 
 impl Pace {
     /// So many instructions ran, after which there were `accesses` in all.
     pub fn ran(&mut self, instructions: u64, accesses: u64) {
         // At the begin of a region the counts restart at 0.
-        let made = accesses.checked_sub(self.told).unwrap_or(accesses);
-        self.told = accesses;
+        let made = accesses.checked_sub(self.before).unwrap_or(accesses);
+        self.before = accesses;
         if made > 0 {
             self.accesses += made;
             self.instructions += instructions;
@@ -239,7 +239,7 @@ mod tests {
 
     /// An access number whose window of 300 instructions has 100 accesses.
     fn at(access: u64) -> Now {
-        Now { access, pace: Pace { accesses: 1000, instructions: 3000, told: 0 } }
+        Now { access, pace: Pace { accesses: 1000, instructions: 3000, before: 0 } }
     }
 
     fn exposed(share: u64, limit: f64) -> f64 {
