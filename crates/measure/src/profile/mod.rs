@@ -66,6 +66,7 @@ fn make(survey: &Survey, name: &str, date: &str, contradiction: Option<&str>) ->
     }
     arrays::caches(&mut p, survey, words);
     memory(&mut p, survey, words);
+    page_cross_within(&mut p);
     system(&mut p, survey, words);
     for cost in table(&mut p, "exit").iter_mut().filter_map(|(_, v)| v.as_table_mut()) {
         let cycles = cost.get("cycles").and_then(Value::as_integer).unwrap_or(0);
@@ -154,16 +155,18 @@ fn memory(p: &mut Table, survey: &Survey, w: &Words) {
         }
         Err(why) => prior.push(why),
     }
-    match l.page_cross {
-        // A stream stops at each multiple of 4 KB, or nothing is known of it.
-        None => _ = memory.remove("page_cross_cycles"),
-        cross => match w.take(Part::Loads, ["memory", "page_cross_cycles"], cross, 0, &w.base_s()) {
+    if l.streams_stop {
+        memory.remove("page_cross_cycles");
+        source.push("streams stop at each multiple of 4 KB".into());
+    } else {
+        let stands = if memory.contains_key("page_cross_cycles") { w.base_s() } else { "left out".into() };
+        match w.take(Part::Loads, ["memory", "page_cross_cycles"], l.page_cross, 0, &stands) {
             Ok(e) => {
                 put(memory, "page_cross_cycles", whole(e.median));
                 source.push(format!("page_cross_cycles {}", spread(&e, 0)));
             }
             Err(why) => prior.push(why),
-        },
+        }
     }
     if source.is_empty() {
         as_prior(memory, w, "");
@@ -173,6 +176,20 @@ fn memory(p: &mut Table, survey: &Survey, w: &Words) {
     prior.push(format!("walk_level: {}", w.base_s()));
     put(memory, "source", format!("measured {}: {}", w.date, source.join("; ")));
     put(memory, "prior", prior.join("; "));
+}
+
+/// Keeps the time of a page's first line between those of a line that was fetched and of one that was not: any of the three may
+/// be measured while the others are the base profile's.
+fn page_cross_within(p: &mut Table) {
+    let cycles = |t: &Table| t.get("cycles").and_then(Value::as_integer);
+    let caches = p.get("cache").and_then(Value::as_array).cloned().unwrap_or_default();
+    let memory = table(p, "memory");
+    let level = memory.get("prefetch_level").and_then(Value::as_integer).unwrap_or(0) - 1;
+    let fetched = usize::try_from(level).ok().and_then(|i| cycles(caches.get(i)?.as_table()?));
+    let cross = memory.get("page_cross_cycles").and_then(Value::as_integer);
+    if let (Some(cross), Some(fetched), Some(most)) = (cross, fetched, cycles(memory)) {
+        put(memory, "page_cross_cycles", cross.max(fetched).min(most));
+    }
 }
 
 /// The kernel's costs. A cost that was not measured is the base profile's, if it has any.

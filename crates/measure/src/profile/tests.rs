@@ -78,6 +78,7 @@ fn found() -> Survey {
             sequential: about(8.0),
             prefetch_level: 2,
             page_cross: about(290.0),
+            streams_stop: false,
         },
         costs: Costs {
             page_fault: about(5000.0),
@@ -150,6 +151,38 @@ fn a_value_whose_interval_spans_zero_stays_the_base_profile_s() {
 }
 
 #[test]
+fn the_time_of_a_pages_first_line_fits_the_times_beside_it_and_stays_where_it_is_unknown() {
+    let zen4 = Profile::load("zen4", &[]).unwrap().memory.unwrap();
+    let cross = |change: &dyn Fn(&mut Survey)| {
+        let mut survey = found();
+        change(&mut survey);
+        let (p, made, ..) = made(&survey);
+        (p.memory.unwrap().page_cross_cycles, made.text)
+    };
+    // The memory's time is the base profile's, 425, and so is the second level's, 14.
+    let (most, _) = cross(&|s| {
+        s.loads.memory = Some(Estimate { median: 568.0, low: -10.0, high: 700.0, rounds: 15 });
+        s.loads.page_cross = about(450.0);
+    });
+    assert_eq!(most, Some(zen4.cycles));
+    let (least, _) = cross(&|s| {
+        s.caches[1].cycles = Some(Estimate { median: 11.0, low: 5.0, high: 20.0, rounds: 15 });
+        s.loads.page_cross = about(10.0);
+    });
+    assert_eq!(least, Some(14));
+    let (wide, text) = cross(&|s| {
+        s.loads.page_cross = Some(Estimate { median: 290.0, low: 100.0, high: 500.0, rounds: 60 });
+    });
+    assert_eq!(wide, zen4.page_cross_cycles);
+    assert!(text.contains("page_cross_cycles: refused"), "{text}");
+    let (unknown, _) = cross(&|s| s.loads.page_cross = None);
+    assert_eq!(unknown, zen4.page_cross_cycles);
+    let (stop, text) = cross(&|s| (s.loads.page_cross, s.loads.streams_stop) = (None, true));
+    assert_eq!(stop, None);
+    assert!(text.contains("streams stop at each multiple of 4 KB"), "{text}");
+}
+
+#[test]
 fn an_overlap_without_an_upper_end_is_refused() {
     let mut survey = found();
     survey.loads.walk_overlap = Some(Estimate { median: 88.0, low: 57.0, high: f64::INFINITY, rounds: 60 });
@@ -218,7 +251,8 @@ fn a_survey_that_the_limit_ended_keeps_what_is_complete() {
     assert!(p.cache.iter().all(|c| c.source.is_none()));
     assert_eq!(p.system.as_ref().unwrap().syscall, Some(500));
     assert!(refused.is_empty());
-    for key in ["cache.l1d.bytes", "cache.l3.cycles", "memory.cycles", "memory.prefetch_level"] {
+    let streams = "memory.page_cross_cycles";
+    for key in ["cache.l1d.bytes", "cache.l3.cycles", "memory.cycles", "memory.prefetch_level", streams] {
         assert!(not_reached.contains(&key.to_string()), "{not_reached:?}");
     }
     assert!(

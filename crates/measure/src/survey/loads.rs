@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Misses: random loads over the whole area, dependent and independent, with one and with eight loads in each page
-//! that is drawn, on 4 KB and on 2 MB pages; and loads of one line after the other.
+//! that is drawn, on 4 KB and on 2 MB pages; and [`streams`].
 //!
 //! Eight loads a page share a walk, one load a page has it alone: the difference is the walk's. This holds on any
 //! host. Comparing 2 MB with 4 KB pages is another way, but where a host maps 4 KB pages, both are walked. Before each
 //! time, page tables come into the caches as far as they stay there: a walk over cold tables takes four times as long.
 
 use super::caches::Caches;
-use super::{Kind, MeasureError, Work, all_narrow};
+use super::{Kind, MeasureError, Work, all_narrow, streams};
 use crate::estimate::Estimate;
 use crate::fit;
 use crate::loops::{Order, RandomLoads};
@@ -46,30 +46,12 @@ pub struct Loads {
     pub sequential: Option<Estimate>,
     /// The cache level whose time that is; 0 = memory.
     pub prefetch_level: u8,
-    /// The first line of a 4 KB page after the last line of the page before, without its walk; none if a stream stops at each
-    /// multiple of 4 KB in 2 MB pages, too.
+    /// The first line of a 4 KB page after the last line of the page before, without its walk; none if streams stop, or if
+    /// it is not known whether they do.
     pub page_cross: Option<Estimate>,
+    /// A stream stops at each multiple of 4 KB, in 2 MB pages, too.
+    pub streams_stop: bool,
 }
-
-/// The rings of a round that follow [`POINTS`].
-const RINGS: [(Ring, Kind); 4] = [
-    (Ring::Lines, Kind::Huge),
-    (Ring::Lines, Kind::Small),
-    (Ring::Pages, Kind::Huge),
-    (Ring::Pages, Kind::Small),
-];
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ring {
-    /// One line after the other.
-    Lines,
-    /// A line of each of many neighbouring pages, whose translations miss the TLB and are near the core.
-    Pages,
-}
-
-/// Twice as many as the second-level TLB of most cores holds.
-const MANY_PAGES: usize = 8192;
-const LINES_PER_PAGE: f64 = (PAGE / 64) as f64;
 
 /// The points of a round: whether few bytes only, pages, order and loads per page.
 const POINTS: [(bool, Kind, Order, u64); 12] = {
@@ -94,12 +76,7 @@ const POINTS: [(bool, Kind, Order, u64); 12] = {
 pub(super) fn measure(work: &mut Work, caches: &Caches) -> Result<Loads, MeasureError> {
     let mut seed = 0;
     let one = |w: &mut Work, p: usize| {
-        let Some((few, kind, order, per_page)) = POINTS.get(p).copied() else {
-            return match RINGS[p - POINTS.len()] {
-                (Ring::Lines, kind) => sequential(w, kind),
-                (Ring::Pages, kind) => pages(w, kind),
-            };
-        };
+        let (few, kind, order, per_page) = POINTS[p];
         let region = if kind == Kind::Huge { &w.huge } else { &w.small };
         let bytes = if few { FEW } else { region.len() };
         seed += 1;
@@ -110,14 +87,21 @@ pub(super) fn measure(work: &mut Work, caches: &Caches) -> Result<Loads, Measure
         w.bench.time(&mut loads, |l| _ = l.run(Order::Independent, warm.max(512)), |l| l.run(order, LOADS))
     };
     let area = work.huge.len() as u64;
-    let found = work.rounds(POINTS.len() + RINGS.len(), one, |found| {
+    let found = work.rounds(POINTS.len(), one, |found| {
         let l = loads(found, caches, area);
         all_narrow(&[l.memory, l.data_overlap, l.walk, l.walk_overlap])
     })?;
-    Ok(loads(&found, caches, area))
+    let mut l = loads(&found, caches, area);
+    let streams = streams::measure(work)?;
+    let levels: Vec<f64> = caches.levels.iter().filter_map(|l| Some(l.cycles?.median)).collect();
+    if let Some((s, m)) = streams.line.zip(l.memory) {
+        l.prefetch_level = fit::prefetch_level(s.median, &levels, m.median);
+    }
+    (l.sequential, l.page_cross, l.streams_stop) = (streams.line, streams.page_cross, streams.stop);
+    Ok(l)
 }
 
-/// The values from the rounds of [`POINTS`] and of [`RINGS`].
+/// The values from the rounds of [`POINTS`].
 fn loads(found: &[Vec<f64>], caches: &Caches, area: u64) -> Loads {
     let of = |few, kind, order, per_page| -> &[f64] {
         let at = POINTS.iter().position(|p| *p == (few, kind, order, per_page));
@@ -141,35 +125,9 @@ fn loads(found: &[Vec<f64>], caches: &Caches, area: u64) -> Loads {
     };
     let (alone, beside) = (walk(Small, Dependent), walk(Small, Independent));
     let left: Vec<f64> = beside.iter().zip(&alone).map(|(b, a)| b / a).collect();
-    let rings = |ring, kind| -> &[f64] {
-        RINGS.iter().position(|r| *r == (ring, kind)).map_or(&[], |i| &found[POINTS.len() + i][..])
-    };
-    let in_sequence = rings(Ring::Lines, Huge);
-    let sequential = Estimate::of(in_sequence);
-    let levels: Vec<f64> = caches.levels.iter().filter_map(|l| Some(l.cycles?.median)).collect();
-    let memory = Estimate::of(&memory);
-    let prefetch_level = match (sequential, memory) {
-        (Some(s), Some(m)) => fit::prefetch_level(s.median, &levels, m.median),
-        _ => 0,
-    };
-    // A stream that stops waits for memory once a page.
-    let stops = match (sequential, memory) {
-        (Some(s), Some(m)) => (s.high - l1) * LINES_PER_PAGE > m.low,
-        _ => true,
-    };
-    let walks = less(rings(Ring::Pages, Small), rings(Ring::Pages, Huge));
-    let of_page = less(rings(Ring::Lines, Small), in_sequence);
-    let cross: Vec<f64> =
-        of_page.iter().zip(&walks).zip(in_sequence).map(|((p, w), s)| p * LINES_PER_PAGE - w + s).collect();
-    // Between the times of a line that was fetched and of one that was not.
-    let fetched = usize::from(prefetch_level).checked_sub(1).and_then(|i| levels.get(i).copied());
-    let page_cross = Estimate::of(&cross).zip(fetched).zip(memory).map(|((e, fetched), memory)| {
-        let within = |v: f64| v.max(fetched).min(memory.median);
-        Estimate { median: within(e.median), low: within(e.low), high: within(e.high), ..e }
-    });
     Loads {
         area,
-        memory,
+        memory: Estimate::of(&memory),
         dependent_2m: Estimate::of(of(false, Huge, Dependent, 1)),
         dependent_4k: Estimate::of(of(false, Small, Dependent, 1)),
         independent_2m: Estimate::of(of(false, Huge, Independent, 1)),
@@ -177,9 +135,7 @@ fn loads(found: &[Vec<f64>], caches: &Caches, area: u64) -> Loads {
         data_overlap: Estimate::of(&data),
         walk_overlap: Estimate::of(&left).map(overlap_of),
         walk: Estimate::of(&alone),
-        sequential,
-        prefetch_level,
-        page_cross: page_cross.filter(|_| !stops),
+        ..Loads::default()
     }
 }
 
@@ -194,20 +150,6 @@ fn overlap_of(left: Estimate) -> Estimate {
         part => 1.0 / part.clamp(1.0 / MOST_UNDER_WAY, 1.0),
     };
     Estimate { median: of(left.median), low: of(left.high), high: of(left.low), rounds: left.rounds }
-}
-
-/// A ring through neighbouring lines, half the area long: each line was evicted since the last turn.
-fn sequential(work: &mut Work, kind: Kind) -> f64 {
-    let region = if kind == Kind::Huge { &mut work.huge } else { &mut work.small };
-    let offsets: Vec<usize> = (0..region.len() / 2).step_by(64).collect();
-    let mut chain = crate::loops::Chain::link(region, &offsets);
-    work.bench.time(&mut chain, |c| _ = c.follow(64), |c| c.follow(LOADS))
-}
-
-/// A ring in random order through a line of each of many pages. Neighbouring pages use different cache sets.
-fn pages(work: &mut Work, kind: Kind) -> f64 {
-    let most = MANY_PAGES.min(work.small.len() / PAGE);
-    work.chase(kind, (0..most).map(|i| i * PAGE + i * 5 % 64 * 64).collect())
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ mod caches;
 mod costs;
 mod loads;
 mod pace;
+mod streams;
 mod tlbs;
 
 use crate::bench::{Bench, Calm};

@@ -180,11 +180,17 @@ impl Caches {
         self.chains[vcpu].begins(access);
     }
 
+    /// Access number `access` of a vCPU is a dependent load, whatever answers it.
+    #[inline(always)]
+    pub fn dependent_load(&mut self, vcpu: usize, access: u64) {
+        self.chains[vcpu].load(access);
+    }
+
     /// How many accesses like the one that [comes next](Caches::at) a core has under way at once, at most: dependent ones as many as
     /// chains, and of independent ones any number.
     #[inline]
-    pub fn at_once(&mut self, vcpu: usize, dependent: bool) -> u64 {
-        if dependent { self.chains[vcpu].load(self.now, &self.limits) } else { u64::MAX }
+    pub fn at_once(&self, vcpu: usize, dependent: bool) -> u64 {
+        if dependent { self.chains[vcpu].at_once(self.now, &self.limits) } else { u64::MAX }
     }
 
     /// So many instructions ran, after which there were `accesses` in all.

@@ -8,7 +8,7 @@
 
 /// Pages whose used lines are remembered: 8 sets of 4. Intel documents 32 streams.
 const SETS: usize = 8;
-const WAYS: usize = 4;
+pub(super) const WAYS: usize = 4;
 
 /// Where the neighbouring line is that was used lately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl Default for Neighbours {
 
 /// Arrays that a program walks side by side often begin at the same offset of a large power of two, so the set is a hash.
 #[inline(always)]
-fn set(page: u64) -> usize {
+pub(super) fn set(page: u64) -> usize {
     (page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 61) as usize % SETS
 }
 

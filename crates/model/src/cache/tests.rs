@@ -6,45 +6,65 @@ use crate::Paging;
 use crate::host::{Frames, HostMemory};
 use proptest::prelude::*;
 
+/// Pages that share one set of the prefetcher's table, one more than the set holds, and the pages beside them.
+fn pages() -> Vec<u64> {
+    let shared = (1..).filter(|p| neighbours::set(*p) == neighbours::set(1)).take(neighbours::WAYS + 1);
+    shared.flat_map(|page| [page, page + 1]).collect()
+}
+
 proptest! {
     /// One side passes by what [`Caches::is_settled`] says changes nothing.
     #[test]
     fn a_settled_access_changes_nothing(
-        exact in any::<bool>(), vcpus in 1usize..3,
-        ops in proptest::collection::vec((0u8..40, 0u64..6, 0u64..64, any::<bool>()), 1..800),
+        exact in any::<bool>(), zen4 in any::<bool>(), vcpus in 1usize..3,
+        ops in proptest::collection::vec((0u8..40, 0usize..10, 0u64..80, any::<bool>()), 1..800),
     ) {
-        let profile = Profile::load("geometry-g", &["cache.l1d.ways=2", "cache.l1d.bytes=8192"].map(String::from)).unwrap();
+        let name = if zen4 { "zen4" } else { "geometry-g" };
+        let profile = Profile::load(name, &["cache.l1d.ways=2", "cache.l1d.bytes=8192"].map(String::from)).unwrap();
         let mode = if exact { CacheMode::Exact } else { CacheMode::Sampled };
         let draws = Draws { seed: 1, frames: Default::default() };
         let new = || Caches::new(&profile, mode, draws, vcpus, &Config::ALL[1..3]).unwrap();
-        let (mut all, mut some) = (new(), new());
-        let mut generation = 1;
-        for (op, page, line, write) in ops {
-            let vcpu = usize::from(op) % vcpus;
-            // Pages that share the prefetcher's places, too.
-            let gva = Gva((page % 3 + page / 3 * 32) << 12 | line << 6);
-            let at_once = |dependent| if dependent { 1 } else { u64::MAX };
-            let access = Access { vcpu, gva, write, at_once: at_once(line % 3 == 0), generation };
+        let mut both = [new(), new()];
+        let (mut generation, pages) = (1, pages());
+        for (number, (op, page, line, write)) in ops.into_iter().enumerate() {
+            let (number, vcpu) = (number as u64, usize::from(op) % vcpus);
+            // The first and the last line are those by which streams enter pages.
+            let line = match line { 64..72 => 0, 72.. => 63, line => line };
+            let gva = Gva(pages[page] << 12 | line << 6);
+            let (dependent, begins) = (line % 3 == 0, line % 7 == 1);
+            let size = if pages[page] % 2 == 0 { PageSize::Size4K } else { PageSize::Size2M };
             let place = |config: usize, gpa: Gpa| Hpa(gpa.0 ^ (config as u64) << 13);
-            match op {
-                0 => generation += 1,
-                1 | 2 => {
-                    for caches in [&mut all, &mut some] {
-                        caches.walker(usize::from(op) - 1, vcpu, at_once(write)).touch(1, 0, Hpa(gva.0));
+            for (caches, all) in both.iter_mut().zip([true, false]) {
+                caches.ran(10, number);
+                caches.at(number);
+                match op {
+                    0 => generation += u64::from(all),
+                    1 | 2 => {
+                        let at_once = caches.at_once(vcpu, dependent);
+                        caches.walker(usize::from(op) - 1, vcpu, at_once).touch(1, 0, Hpa(gva.0));
                     }
-                }
-                _ if all.watched() >> line & 1 == 0 => {}
-                _ => {
-                    all.access(access, || Some((Gpa(gva.0), PageSize::Size4K)), place, |_, _| ());
-                    if !some.is_settled(vcpu, gva, write, generation) {
-                        some.access(access, || Some((Gpa(gva.0), PageSize::Size4K)), place, |_, _| ());
+                    _ => {
+                        if begins {
+                            caches.chain_begins(vcpu, number);
+                        }
+                        if dependent {
+                            caches.dependent_load(vcpu, number);
+                        }
+                        let at_once = caches.at_once(vcpu, dependent);
+                        let access = Access { vcpu, gva, write, at_once, generation };
+                        let is_seen = caches.watched() >> line & 1 != 0;
+                        if is_seen && (all || !caches.is_settled(vcpu, gva, write, generation)) {
+                            caches.access(access, || Some((Gpa(gva.0), size)), place, |_, _| ());
+                        }
                     }
                 }
             }
             for config in 0..2 {
-                let [mut a, mut b] = [Sample::default(); 2];
-                all.add_to(config, &mut a);
-                some.add_to(config, &mut b);
+                let [a, b] = [0, 1].map(|side| {
+                    let mut s = Sample::default();
+                    both[side].add_to(config, &mut s);
+                    s
+                });
                 prop_assert_eq!(a, b);
             }
         }
@@ -176,4 +196,24 @@ fn without_a_time_for_the_next_page_a_stream_stops_at_each_multiple_of_4_kb() {
         caches.access(a, || Some((Gpa(line << 6), PageSize::Size2M)), |_, gpa| Hpa(gpa.0), |_, _| ());
     }
     assert_eq!(caches.ideal.stalls.misses(caches.levels - 1), 10);
+}
+
+#[test]
+fn lone_stores_overlap_and_lone_loads_do_not() {
+    let profile = Profile::load("zen4", &["memory.prefetch_level=0".into()]).unwrap();
+    let hidden = |write: bool| {
+        let mut caches = caches(&profile, Frames::Fresh);
+        for n in 0..1000 {
+            caches.ran(3000, n * 1000);
+            caches.at(n * 1000);
+            let a = Access { vcpu: 0, gva: Gva(n << 12), write, at_once: u64::MAX, generation: 1 };
+            caches.access(a, || Some((Gpa(a.gva.0), PageSize::Size4K)), |_, gpa| Hpa(gpa.0), |_, _| ());
+        }
+        let (all, hidden) = caches.ideal.stalls.data_cycles();
+        hidden as f64 / all as f64
+    };
+    let overlap = profile.memory.as_ref().unwrap().data_overlap;
+    assert!((hidden(true) - (1.0 - 1.0 / overlap)).abs() < 0.001, "{}", hidden(true));
+    // But for the first few, of which nothing is known.
+    assert!(hidden(false) < 0.02, "{}", hidden(false));
 }

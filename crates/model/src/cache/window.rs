@@ -148,10 +148,15 @@ impl Chains {
         self.last[self.current] = access;
     }
 
-    /// A dependent load. Returns the chains with a load within one window, its own among them.
-    pub fn load(&mut self, now: Now, limits: &Limits) -> u64 {
+    /// The current chain has a load.
+    #[inline(always)]
+    pub fn load(&mut self, access: u64) {
+        self.last[self.current] = access;
+    }
+
+    /// Chains with a load within one window, at least one.
+    pub fn at_once(&self, now: Now, limits: &Limits) -> u64 {
         let Some(window) = limits.window(now) else { return 1 };
-        self.last[self.current] = now.access;
         let within = |&&last: &&u64| now.access.checked_sub(last).is_some_and(|ago| ago < window);
         self.last.iter().filter(within).count().max(1) as u64
     }
@@ -323,21 +328,25 @@ mod tests {
     fn chains_overlap_with_those_in_their_window() {
         let mut w = windows("cpu.reorder_window=300", "memory.walkers=4");
         let (limits, mut chains) = (w.limits(), Chains::default());
-        assert_eq!((chains.load(at(5), &limits), chains.load(at(6), &limits)), (1, 1));
+        let mut load = |chains: &mut Chains, access: u64| {
+            chains.load(access);
+            chains.at_once(at(access), &limits)
+        };
+        assert_eq!((load(&mut chains, 5), load(&mut chains, 6)), (1, 1));
         // So many loads, one after the other, in a chain of every 25 accesses. Of the chain that left the window last, loads may
         // still be within the window.
         let mut at_once = |loads: u64| {
             let chain = |n: u64| {
                 chains.begins(n * 25);
-                (1..=loads).map(|i| chains.load(at(n * 25 + i), &limits)).last()
+                (1..=loads).map(|i| load(&mut chains, n * 25 + i)).last()
             };
             (1..100).map(chain).last().flatten()
         };
         assert_eq!((at_once(1), at_once(24)), (Some(4), Some(4)));
         chains.begins(100 * 25);
-        assert_eq!(chains.load(at(100 * 25 + 1), &limits), 5);
+        assert_eq!(load(&mut chains, 100 * 25 + 1), 5);
         // Long after the last begin.
-        assert_eq!(chains.load(at(101 * 25 + 100), &limits), 1);
+        assert_eq!(load(&mut chains, 101 * 25 + 100), 1);
         // A load of one of four chains: a quarter of the wait is exposed, wherever its line is, however near other misses are.
         for from_memory in [true, false] {
             let data = (1..100).map(|n| w.data(at(n), 1, 4, from_memory, false)).last().unwrap();

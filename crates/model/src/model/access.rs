@@ -61,6 +61,9 @@ impl Model {
                     if let (true, Some(caches)) = (k == kind::LOAD_BEFORE_CHAIN, &mut self.observers.caches) {
                         caches.chain_begins(self.current, self.common.accesses);
                     }
+                    if OBSERVED && dependent {
+                        self.observers.dependent_load(self.current, self.common.accesses);
+                    }
                     let v = &mut self.vcpus[self.current];
                     v.time += 1;
                     if !v.filters[Side::Data as usize].hit(page, false, v.time) {
@@ -149,6 +152,9 @@ impl Model {
             common.accesses += u64::from(!fetch);
             if OBSERVED && !fetch {
                 observers.count(*current, gva);
+                if kind == kind::LOAD_DEPENDENT {
+                    observers.dependent_load(*current, common.accesses);
+                }
             }
             *time += 1;
             i += 1;

@@ -44,6 +44,14 @@ impl Observers {
                 || self.caches.as_deref().is_some_and(|c| c.is_settled(vcpu, gva, write, generation)))
     }
 
+    /// Access number `access` is a dependent load.
+    #[inline(always)]
+    pub fn dependent_load(&mut self, vcpu: usize, access: u64) {
+        if let Some(caches) = &mut self.caches {
+            caches.dependent_load(vcpu, access);
+        }
+    }
+
     /// Counts an access that is [settled](Observers::is_settled).
     #[inline(always)]
     pub fn count(&mut self, vcpu: usize, gva: Gva) {

@@ -109,8 +109,15 @@ impl Profile {
             out.push(origin(format!("cache.{}", c.name), &c.source, &c.prior, &values));
         }
         if let Some(m) = &self.memory {
-            let values =
-                ["cycles", "remote_cycles", "data_overlap", "walk_overlap", "walk_level", "prefetch_level"];
+            let mut values = vec![
+                "cycles",
+                "remote_cycles",
+                "data_overlap",
+                "walk_overlap",
+                "walk_level",
+                "prefetch_level",
+            ];
+            values.extend(m.page_cross_cycles.map(|_| "page_cross_cycles"));
             out.push(origin("memory", &m.source, &m.prior, &values));
         }
         if let Some(s) = &self.system {

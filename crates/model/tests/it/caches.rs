@@ -42,10 +42,15 @@ fn profile(which: usize, small: bool, more: &[&str]) -> Profile {
 /// Ways in which levels may hold lines, and walks and prefetches may use them.
 const KINDS: [&[&str]; 5] = [
     &[],
-    &["cache.l2.content=exclusive", "cache.l3.content=exclusive"],
+    &["cache.l2.content=exclusive", "cache.l3.content=exclusive", "memory.page_cross_cycles=100"],
     &["cache.l2.content=inclusive", "cache.l3.content=inclusive", "memory.prefetch_level=0"],
     &["cache.l2.content=exclusive", "cache.l3.content=any", "memory.walk_level=2"],
-    &["cache.l2.content=any", "cache.l3.content=exclusive", "memory.prefetch_level=3"],
+    &[
+        "cache.l2.content=any",
+        "cache.l3.content=exclusive",
+        "memory.prefetch_level=3",
+        "memory.page_cross_cycles=150",
+    ],
 ];
 
 fn equal_to_reference(profile: &Profile, cpus: usize, words: &[u64]) -> Result<(), TestCaseError> {
@@ -103,8 +108,11 @@ proptest! {
     }
 
     #[test]
-    fn a_configuration_waits_the_same_alone_and_in_company(cpus in 1usize..3, ops in ops(600)) {
-        let profile = profile(0, true, &[]);
+    fn a_configuration_waits_the_same_alone_and_in_company(
+        reorder in any::<bool>(), cpus in 1usize..3, ops in ops(600)
+    ) {
+        let window = ["cpu.reorder_window=300", "memory.walkers=4", "memory.data_overlap=8.0"];
+        let profile = profile(0, true, if reorder { &window } else { &[] });
         let mut guest = Guest::new(cpus);
         guest.run(&ops);
         for mode in [CacheMode::Exact, CacheMode::Sampled] {

@@ -60,6 +60,12 @@ pub enum Op {
         page: u16,
     },
     Insns(u16),
+    /// Loads or stores of lines around the border of two 4 KB pages.
+    Stream {
+        kind: u8,
+        place: u16,
+        page: u16,
+    },
 }
 
 pub fn ops(most: usize) -> impl Strategy<Value = Vec<Op>> {
@@ -77,6 +83,7 @@ pub fn ops(most: usize) -> impl Strategy<Value = Vec<Op>> {
         3 => (place, page).prop_map(|(place, page)| Op::Invlpg { place, page }),
         2 => (place, page).prop_map(|(place, page)| Op::Fault { place, page }),
         1 => any::<u16>().prop_map(Op::Insns),
+        2 => (any::<u8>(), place, page).prop_map(|(kind, place, page)| Op::Stream { kind, place, page }),
     ];
     proptest::collection::vec(op, 1..most)
 }
@@ -302,6 +309,18 @@ impl Guest {
                 self.emit(Event::Fault { gva: va, error });
             }
             Op::Insns(n) => self.emit(Event::Insns(u64::from(n))),
+            Op::Stream { kind, place, page } => {
+                // Pages of the stretches, which may be large.
+                let (va, ..) = Guest::place(place % 10, page);
+                let border = (va & !0xfff) + 0x1000;
+                let mut lines = [border - 0x80, border - 0x40, border, border + 0x40];
+                if kind & 4 != 0 {
+                    lines.reverse();
+                }
+                for va in lines {
+                    self.access_to(kind % 2, va, 1, Guest::frame(1, place ^ (va >> 12) as u16));
+                }
+            }
         }
     }
 
@@ -337,12 +356,17 @@ impl Guest {
 
     fn access(&mut self, kind: u8, place: u16, page: u16) {
         let (va, natural, _) = Guest::place(place, page);
+        self.access_to(kind, va, natural, Guest::frame(natural, place ^ page));
+    }
+
+    /// An access, and what comes before if the tables do not allow it: `frame` is mapped by an entry of the level `natural`.
+    fn access_to(&mut self, kind: u8, va: u64, natural: u8, frame: u64) {
         let write = matches!(kind % 4, 1 | 2);
         let (_, _, entry) = self.find(va);
         if entry & PRESENT == 0 {
             self.emit(Event::Fault { gva: va, error: u64::from(write) << 1 });
             let writable = if kind & 0x40 != 0 || write { WRITE } else { 0 };
-            self.map(va, natural, Guest::frame(natural, place ^ page) | PRESENT | writable | ACCESSED);
+            self.map(va, natural, frame | PRESENT | writable | ACCESSED);
         } else if write && entry & WRITE == 0 {
             if va >= DIRECT_MAP {
                 return;
