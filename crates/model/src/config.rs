@@ -57,11 +57,9 @@ impl Config {
             PageSize::Size2M => "2m",
             PageSize::Size1G => "1g",
         };
-        match self.mode {
-            Paging::Native => "native".into(),
-            Paging::Nested => format!("nested-{size}"),
-            Paging::Shadow => format!("shadow-{size}"),
-            Paging::Offset => "offset".into(),
+        match self.mode.has_sizes() {
+            true => format!("{}-{size}", self.mode.name()),
+            false => self.mode.name().into(),
         }
     }
 
@@ -71,7 +69,49 @@ impl Config {
     }
 }
 
+/// What is declared of a mode, for inputs and outputs.
+struct Declared {
+    /// In the names of configurations.
+    name: &'static str,
+    /// In sentences.
+    words: &'static str,
+    /// The host's page size makes a difference.
+    has_sizes: bool,
+    /// A product has the mode, so that it can be advised.
+    is_offered: bool,
+}
+
 impl Paging {
+    fn declared(self) -> Declared {
+        let (name, words, has_sizes, is_offered) = match self {
+            Paging::Native => ("native", "no hypervisor", false, false),
+            Paging::Nested => ("nested", "nested paging", true, true),
+            Paging::Shadow => ("shadow", "shadow paging", true, true),
+            Paging::Offset => ("offset", "offset paging", false, false),
+        };
+        Declared { name, words, has_sizes, is_offered }
+    }
+
+    /// The name that begins those of its configurations: `nested`.
+    pub fn name(self) -> &'static str {
+        self.declared().name
+    }
+
+    /// The mode in a sentence: `nested paging`.
+    pub fn words(self) -> &'static str {
+        self.declared().words
+    }
+
+    /// Whether the size of the host's pages makes a difference.
+    pub fn has_sizes(self) -> bool {
+        self.declared().has_sizes
+    }
+
+    /// Whether a product has the mode, so that it can be advised.
+    pub fn is_offered(self) -> bool {
+        self.declared().is_offered
+    }
+
     /// The mode among the two that a hypervisor can switch between; none for the others.
     pub fn switchable(self) -> Option<bifold_mmu::Mode> {
         match self {

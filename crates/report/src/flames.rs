@@ -4,7 +4,6 @@
 
 use crate::{Places, RenderError};
 use bifold_attribute::Metric;
-use bifold_model::Paging;
 use inferno::flamegraph::color::{BasicPalette, Color};
 use inferno::flamegraph::{Direction, Options, Palette, from_lines};
 use serde::Serialize;
@@ -24,6 +23,12 @@ pub(crate) struct Flames {
     height: u32,
 }
 
+/// The colours of the modes, in the order of [`Paging`](bifold_model::Paging).
+const PALETTES: [BasicPalette; 7] = {
+    use BasicPalette::{Aqua, Blue, Green, Orange, Purple, Red, Yellow};
+    [Green, Blue, Orange, Purple, Aqua, Red, Yellow]
+};
+
 /// The graph of extra cycles in the configuration shown; none without extra cycles.
 pub(crate) fn flames(places: &Places) -> Result<Option<Flames>, RenderError> {
     let folded = places.places.folded(places.view, places.config, Metric::ExtraCycles);
@@ -35,12 +40,8 @@ pub(crate) fn flames(places: &Places) -> Result<Option<Flames>, RenderError> {
     options.title = String::new();
     options.count_name = "extra cycles".into();
     options.name_type = "Place:".into();
-    options.colors = Palette::Basic(match places.places.configs[places.config].mode {
-        Paging::Native => BasicPalette::Green,
-        Paging::Nested => BasicPalette::Blue,
-        Paging::Shadow => BasicPalette::Orange,
-        Paging::Offset => BasicPalette::Purple,
-    });
+    let mode = places.places.configs[places.config].mode;
+    options.colors = Palette::Basic(PALETTES[mode as usize % PALETTES.len()]);
     options.hash = true;
     options.uicolor = Color { r: 90, g: 100, b: 116 };
     options.direction = Direction::Inverted;

@@ -183,10 +183,8 @@ fn rows(c: &Comparison) -> Vec<Row> {
 
 /// The sizes of host pages in the names of the configurations, with their words: `4k`, `4 KB`.
 fn sizes(c: &Comparison) -> Vec<(&'static str, &'static str)> {
-    let has = |page| {
-        let paged = |m| matches!(m, Paging::Nested | Paging::Shadow);
-        c.outcome.configs.iter().any(|r| paged(r.config.mode) && r.config.host_page == page)
-    };
+    let has =
+        |page| c.outcome.configs.iter().any(|r| r.config.mode.has_sizes() && r.config.host_page == page);
     let all = [("4k", PageSize::Size4K), ("2m", PageSize::Size2M), ("1g", PageSize::Size1G)];
     all.into_iter().filter(|(_, page)| has(*page)).map(|(name, page)| (name, page_words(page))).collect()
 }

@@ -4,7 +4,7 @@
 use crate::terminal::plain;
 use crate::text::{grouped, wrapped};
 use bifold_attribute::{Metric, Row, View, Where};
-use bifold_model::{Config, Costs, Paging};
+use bifold_model::{Config, Costs};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -41,7 +41,7 @@ impl Places {
         let totals = places.totals();
         let modes = || {
             let all = places.configs.iter().enumerate();
-            all.filter(|(_, c)| matches!(c.mode, Paging::Nested | Paging::Shadow))
+            all.filter(|(_, c)| c.mode.is_offered())
         };
         let kept = || {
             let smallest = modes().map(|(_, c)| c.host_page).min()?;

@@ -3,7 +3,7 @@
 
 use crate::usage::{UsageError, to_blame};
 use crate::words;
-use bifold_model::{CacheMode, Config, Frames, Paging, Profile, ProfileError};
+use bifold_model::{CacheMode, Config, Frames, Profile, ProfileError};
 use clap::{Args, ValueEnum};
 use std::path::Path;
 
@@ -183,15 +183,8 @@ pub fn profile_file(model: &ModelArgs) -> Option<&Path> {
 
 /// The configurations that `--configs` names, singly or by mode; all without names.
 pub fn configs(names: &[String]) -> Result<Vec<Config>, UsageError> {
-    let of_mode = |c: &Config, name: &str| {
-        let mode = match c.mode {
-            Paging::Native => "native",
-            Paging::Nested => "nested",
-            Paging::Shadow => "shadow",
-            Paging::Offset => "offset",
-        };
-        c.name() == name || mode == name && Config::ALL.contains(c)
-    };
+    let of_mode =
+        |c: &Config, name: &str| c.name() == name || c.mode.name() == name && Config::ALL.contains(c);
     if let Some(unknown) = names.iter().find(|n| !Config::KNOWN.iter().any(|c| of_mode(c, n))) {
         let all: Vec<String> = Config::KNOWN[1..].iter().map(|c| c.name()).collect();
         let problem =

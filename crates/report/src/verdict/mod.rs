@@ -17,7 +17,7 @@ use crate::figures::{at_overlaps, error_cycles};
 use bifold_mmu::PageSize;
 use bifold_model::{Config, ConfigOutcome, Paging, Sample};
 use race::{Line, Race, equal, winner};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 /// The most that a profile allows for one exit, cycles.
 const MOST_CYCLES: f64 = 1e9;
@@ -34,7 +34,7 @@ pub struct Conclusions {
 /// The conclusions for one kind of VM.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Conclusion {
-    /// Nested against shadow paging, for each host page size with both modes modelled.
+    /// The modes that can be advised against each other, for each host page size with several of them modelled.
     pub pages: Vec<PageConclusion>,
     /// Changes to make in their order, starting from KVM's default (nested paging on 4 KB host pages) or
     /// from the first configuration that was modelled; empty if no configuration is cheaper.
@@ -43,16 +43,15 @@ pub struct Conclusion {
     pub ranked: Vec<RankedChange>,
 }
 
-/// Nested against shadow paging on one host page size.
+/// Paging modes against each other on one host page size.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PageConclusion {
     /// Size of the host's pages.
     pub host_page: PageSize,
-    /// Overhead of nested paging, percent of the ideal run.
-    pub nested_percent: f64,
-    /// Overhead of shadow paging, percent of the ideal run.
-    pub shadow_percent: f64,
-    /// The cheaper mode at the costs as stated.
+    /// The modes, each with its overhead, percent of the ideal run; in JSON the fields `nested_percent` and so on.
+    #[serde(flatten, serialize_with = "by_name")]
+    pub percents: Vec<(Paging, f64)>,
+    /// The cheapest mode at the costs as stated.
     pub winner: Winner,
     /// The winners over the band, in the order of [`Winner`]: as stated, if the core hides nothing and all that it can, and
     /// within the error of a sample. Only one if the verdict does not depend on these.
@@ -65,6 +64,10 @@ pub struct PageConclusion {
     pub holds_to: Option<f64>,
     /// The change of exit costs by the smallest ratio that changes the winner; null if none can.
     pub flip: Option<Flip>,
+}
+
+fn by_name<S: Serializer>(percents: &[(Paging, f64)], s: S) -> Result<S::Ok, S::Error> {
+    s.collect_map(percents.iter().map(|(mode, percent)| (format!("{}_percent", mode.name()), percent)))
 }
 
 /// A change of one exit cost, or of all by one factor, that changes the winner.
@@ -118,7 +121,7 @@ pub(crate) fn conclusions(c: &Comparison) -> Conclusions {
     }
 }
 
-/// The configurations under a hypervisor, in the order of [`Config::ALL`].
+/// The configurations that can be advised, in the order of [`Config::ALL`].
 fn rows(c: &Comparison, long_lived: bool) -> Vec<Row> {
     let row = |o: &ConfigOutcome| {
         let total = &o.total;
@@ -141,16 +144,13 @@ fn rows(c: &Comparison, long_lived: bool) -> Vec<Row> {
             exits: total.vmm_cycles.saturating_sub(spared) as f64,
         }
     };
-    // No product has offset paging, so that none is advised.
-    let hypervised =
-        c.outcome.configs.iter().filter(|o| matches!(o.config.mode, Paging::Nested | Paging::Shadow));
-    hypervised.map(row).collect()
+    c.outcome.configs.iter().filter(|o| o.config.mode.is_offered()).map(row).collect()
 }
 
 fn conclusion(c: &Comparison, rows: &[Row], long_lived: bool) -> Conclusion {
     let page = |host_page: PageSize| {
-        let of = |mode| rows.iter().find(|r| r.config == Config { mode, host_page });
-        Some(page_conclusion(c, of(Paging::Nested)?, of(Paging::Shadow)?))
+        let of_page: Vec<&Row> = rows.iter().filter(|r| r.config.host_page == host_page).collect();
+        (of_page.len() > 1).then(|| page_conclusion(c, &of_page))
     };
     let pages = [PageSize::Size4K, PageSize::Size2M, PageSize::Size1G].into_iter().filter_map(page);
     Conclusion {
@@ -165,52 +165,68 @@ fn percent(c: &Comparison, cycles: f64) -> f64 {
     if ideal > 0.0 { 100.0 * cycles / ideal } else { 0.0 }
 }
 
-fn page_conclusion(c: &Comparison, nested: &Row, shadow: &Row) -> PageConclusion {
-    let flips = flips(c, nested, shadow);
+fn page_conclusion(c: &Comparison, rows: &[&Row]) -> PageConclusion {
+    let flips: Vec<Flip> = races(rows).flat_map(|(a, b)| flips(c, a, b)).collect();
     let factors = || flips.iter().map(|f| f.factor);
     // Of changes by the same factor, but for rounding, that of a single cost says more.
     let far = |f: &Flip| f.factor.ln().abs() + if f.key.is_none() { 1e-9 } else { 0.0 };
     let nearest = flips.iter().min_by(|a, b| far(a).total_cmp(&far(b)));
+    let costs: Vec<(Paging, f64)> = rows.iter().map(|r| (r.config.mode, r.extra)).collect();
     PageConclusion {
-        host_page: nested.config.host_page,
-        nested_percent: percent(c, nested.extra),
-        shadow_percent: percent(c, shadow.extra),
-        winner: winner(nested.extra, shadow.extra, c.outcome.ideal_cycles()),
-        possible: possible(c, nested, shadow),
+        host_page: rows[0].config.host_page,
+        percents: costs.iter().map(|(mode, cycles)| (*mode, percent(c, *cycles))).collect(),
+        winner: winner(&costs, c.outcome.ideal_cycles()),
+        possible: possible(c, rows),
         holds_from: factors().filter(|f| *f < 1.0).max_by(f64::total_cmp),
         holds_to: factors().filter(|f| *f >= 1.0).min_by(f64::total_cmp),
         flip: nearest.cloned(),
     }
 }
 
-/// The winners over the band. What a core hides, it hides in either mode; the errors of two samples do not cancel.
-fn possible(c: &Comparison, nested: &Row, shadow: &Row) -> Vec<Winner> {
-    let error = nested.error.hypot(shadow.error);
-    let stated = [(nested.extra, shadow.extra, c.outcome.ideal_cycles())];
-    let ends = nested.ends.iter().zip(&shadow.ends).map(|(n, s)| (n.0, s.0, n.1));
-    let all = stated.into_iter().chain(ends);
-    let mut out: Vec<Winner> =
-        all.flat_map(|(n, s, ideal)| [-error, 0.0, error].map(|e| winner(n + e, s, ideal))).collect();
+/// The cheapest row with each of the others, in the order of the rows.
+fn races<'a>(rows: &[&'a Row]) -> impl Iterator<Item = (&'a Row, &'a Row)> {
+    let least = (0..rows.len()).min_by(|a, b| rows[*a].extra.total_cmp(&rows[*b].extra)).unwrap_or(0);
+    let pairs = (0..rows.len()).filter(move |i| *i != least).map(move |i| (i.min(least), i.max(least)));
+    pairs.map(|(a, b)| (rows[a], rows[b])).collect::<Vec<_>>().into_iter()
+}
+
+/// The winners over the band. What a core hides, it hides in every mode; the errors of two samples do not cancel.
+fn possible(c: &Comparison, rows: &[&Row]) -> Vec<Winner> {
+    let stated = (rows.iter().map(|r| r.extra).collect::<Vec<f64>>(), c.outcome.ideal_cycles());
+    let ends = [0, 1].map(|end| (rows.iter().map(|r| r.ends[end].0).collect(), rows[0].ends[end].1));
+    let modes = || rows.iter().map(|r| r.config.mode);
+    let mut out = Vec::new();
+    for (costs, ideal) in [stated].into_iter().chain(ends) {
+        for (i, j) in (0..rows.len()).flat_map(|j| (0..j).map(move |i| (i, j))) {
+            let error = rows[i].error.hypot(rows[j].error);
+            for e in [-error, 0.0, error] {
+                let mut costs: Vec<(Paging, f64)> = modes().zip(costs.iter().copied()).collect();
+                costs[i].1 += e;
+                out.push(winner(&costs, ideal));
+            }
+        }
+    }
     out.sort();
     out.dedup();
     out
 }
 
-/// Each change of a single exit cost, and of all together, that changes the winner. A cost of 0 is left out, because no
-/// ratio changes it.
-fn flips(c: &Comparison, nested: &Row, shadow: &Row) -> Vec<Flip> {
+/// Each change of a single exit cost, and of all together, that changes the winner of two rows. A cost of 0 is left out,
+/// because no ratio changes it.
+fn flips(c: &Comparison, a: &Row, b: &Row) -> Vec<Flip> {
     let ideal = c.outcome.ideal_cycles();
-    let race = |assumed: f64, n: f64, s: f64| Race {
-        nested: Line { at: nested.extra, slope: n },
-        shadow: Line { at: shadow.extra, slope: s },
+    let race = |assumed: f64, of_a: f64, of_b: f64| Race {
+        a: Line { at: a.extra, slope: of_a },
+        b: Line { at: b.extra, slope: of_b },
         ideal,
         assumed,
     };
     let ends = |race: &Race| {
         let (below, above) = race.ends();
-        [below, above].into_iter().flatten().map(|at| (at, beyond(race, at))).collect::<Vec<_>>()
+        let winner = |at| Winner::Mode(if race.a_wins_beyond(at) { a.config.mode } else { b.config.mode });
+        [below, above].into_iter().flatten().map(|at| (at, winner(at))).collect::<Vec<_>>()
     };
-    let together = ends(&race(1.0, nested.exits, shadow.exits)).into_iter().map(|(factor, winner)| Flip {
+    let together = ends(&race(1.0, a.exits, b.exits)).into_iter().map(|(factor, winner)| Flip {
         key: None,
         assumed_cycles: None,
         at_cycles: None,
@@ -218,10 +234,10 @@ fn flips(c: &Comparison, nested: &Row, shadow: &Row) -> Vec<Flip> {
         winner,
     });
     let costs = &c.meta.hardware.exit;
-    let counts = costs.counted(&nested.counts).zip(costs.counted(&shadow.counts));
-    let each = counts.filter(|((_, cost, _), _)| cost.cycles > 0).flat_map(|((name, cost, n), (.., s))| {
+    let counts = costs.counted(&a.counts).zip(costs.counted(&b.counts));
+    let each = counts.filter(|((_, cost, _), _)| cost.cycles > 0).flat_map(|((name, cost, n), (.., m))| {
         let assumed = cost.cycles as f64;
-        let ends = ends(&race(assumed, n as f64, s as f64)).into_iter().filter(|(at, _)| *at <= MOST_CYCLES);
+        let ends = ends(&race(assumed, n as f64, m as f64)).into_iter().filter(|(at, _)| *at <= MOST_CYCLES);
         ends.map(move |(at, winner)| Flip {
             key: Some(format!("exit.{name}.cycles")),
             assumed_cycles: Some(cost.cycles),
@@ -231,22 +247,6 @@ fn flips(c: &Comparison, nested: &Row, shadow: &Row) -> Vec<Flip> {
         })
     });
     each.chain(together).collect()
-}
-
-/// Who wins beyond an end.
-fn beyond(race: &Race, at: f64) -> Winner {
-    match race.winner(race.assumed) {
-        Winner::Nested => Winner::Shadow,
-        Winner::Shadow => Winner::Nested,
-        // The mode that is cheaper beyond the range in which both are equal.
-        Winner::Equal => cheaper(race, at),
-    }
-}
-
-/// The mode with the lower cost, however small the difference.
-fn cheaper(race: &Race, value: f64) -> Winner {
-    let of = |l: Line| l.at + l.slope * (value - race.assumed);
-    if of(race.nested) < of(race.shadow) { Winner::Nested } else { Winner::Shadow }
 }
 
 /// Whether a change lowers the cost by so much that the assumed costs decide it.

@@ -6,6 +6,8 @@ use crate::{Input, Meta};
 use bifold_model::{ConfigOutcome, Outcome, Profile};
 use proptest::prelude::*;
 
+const NESTED: Winner = Winner::Mode(Paging::Nested);
+const SHADOW: Winner = Winner::Mode(Paging::Shadow);
 /// Ideal cycles of every run here.
 const IDEAL: u64 = 10_000_000;
 
@@ -84,13 +86,14 @@ fn the_exit_cost_that_flips_the_winner_is_told_with_its_value() {
     let rows = [("nested-4k", 500_000, violations(1000)), ("shadow-4k", 1_600_000, hidden_faults(1000))];
     let c = run(&rows, profile(&[]));
     let p = &c.conclusions().run.pages[0];
-    assert_eq!((p.nested_percent, p.shadow_percent, p.winner), (31.0, 44.0, Winner::Nested));
+    assert_eq!(p.percents, [(Paging::Nested, 31.0), (Paging::Shadow, 44.0)]);
+    assert_eq!(p.winner, NESTED);
     // Both pay for exits alike: no factor on all makes up for the walks, and one on either cost alone does.
     assert!((p.holds_from.unwrap() - 1500.0 / 2800.0).abs() < 1e-9);
     assert!((p.holds_to.unwrap() - 1.5).abs() < 1e-9);
     let f = p.flip.as_ref().unwrap();
     assert_eq!((f.key.as_deref(), f.assumed_cycles), (Some("exit.violation.cycles"), Some(2600)));
-    assert_eq!((f.winner, f.factor), (Winner::Shadow, 1.5));
+    assert_eq!((f.winner, f.factor), (SHADOW, 1.5));
     assert!((f.at_cycles.unwrap() - 3900.0).abs() < 1e-6);
     let text = words::verdict(&c);
     assert!(
@@ -111,7 +114,7 @@ fn a_change_of_all_costs_together_may_come_first() {
     let c = run(&[("nested-4k", 1_000_000, Sample::default()), ("shadow-4k", 0, exits)], profile(&set));
     let p = &c.conclusions().run.pages[0];
     let f = p.flip.as_ref().unwrap();
-    assert_eq!((f.key.as_deref(), f.winner, p.winner), (None, Winner::Nested, Winner::Shadow));
+    assert_eq!((f.key.as_deref(), f.winner, p.winner), (None, NESTED, SHADOW));
     assert!((f.factor - 1.0 / 0.9).abs() < 1e-9 && p.holds_to == Some(f.factor));
     let text = words::verdict(&c);
     assert!(
@@ -131,12 +134,12 @@ fn a_verdict_that_depends_on_the_band_says_so() {
     c.outcome.caches =
         Some(bifold_model::CacheFacts { simulated_classes: 64, data_overlap: 4.0, walk_overlap: 2.0 });
     let p = &c.conclusions().run.pages[0];
-    assert_eq!((p.winner, &p.possible[..]), (Winner::Equal, &[Winner::Nested, Winner::Equal][..]));
+    assert_eq!((p.winner, &p.possible[..]), (Winner::Equal, &[NESTED, Winner::Equal][..]));
     assert!(words::verdict(&c).contains("nested paging is cheaper or costs the same"));
     // The error of a sample has either sign.
     let error = bifold_model::CacheError { half_width_cycles: 500_000.0, half_width_extra_cycles: 500_000.0 };
     c.outcome.configs[0].cache_error = Some(error);
-    assert_eq!(c.conclusions().run.pages[0].possible, [Winner::Nested, Winner::Shadow, Winner::Equal]);
+    assert_eq!(c.conclusions().run.pages[0].possible, [NESTED, SHADOW, Winner::Equal]);
     assert!(words::verdict(&c).contains("either mode may be cheaper within the band"));
 }
 
@@ -149,7 +152,7 @@ fn a_winner_by_walks_alone_cannot_be_flipped_and_one_by_exits_can() {
     let rows = [("nested-4k", 400_000, Sample::default()), ("shadow-4k", 0, hidden_faults(100))];
     let c = run(&rows, profile(&[]));
     let p = &c.conclusions().run.pages[0];
-    assert_eq!((p.winner, p.holds_from), (Winner::Shadow, None));
+    assert_eq!((p.winner, p.holds_from), (SHADOW, None));
     assert!((p.holds_to.unwrap() - 400.0 / 280.0).abs() < 1e-9);
     let text = words::verdict(&c);
     assert!(
@@ -169,8 +172,8 @@ fn a_long_lived_vm_is_told_of_where_it_differs() {
     let c = run(&rows, profile(&[]));
     let all = c.conclusions();
     let winners = |c: &Conclusion| c.pages.iter().map(|p| p.winner).collect::<Vec<_>>();
-    assert_eq!(winners(&all.run), [Winner::Shadow, Winner::Nested]);
-    assert_eq!(winners(&all.long_lived), [Winner::Nested, Winner::Nested]);
+    assert_eq!(winners(&all.run), [SHADOW, NESTED]);
+    assert_eq!(winners(&all.long_lived), [NESTED, NESTED]);
     // A cost that a long-lived VM does not pay cannot flip anything there.
     let flip = all.long_lived.pages[0].flip.as_ref().unwrap();
     assert_eq!(flip.key.as_deref(), Some("exit.hidden_fault.cycles"));
@@ -270,6 +273,52 @@ fn a_change_is_told_with_its_cost_in_memory_and_the_settings_that_the_run_cannot
     assert_eq!(change(&c), ["Keep nested-2m, as no configuration is cheaper."]);
 }
 
+/// Offset paging as if a product had it: a third mode on 4 KB host pages.
+#[test]
+fn a_third_mode_can_win_lose_and_flip_the_verdict() {
+    let page = |offset: u64, nested: u64, shadow: u64| {
+        let rows = [
+            ("nested-4k", nested, violations(1000)),
+            ("shadow-4k", shadow, hidden_faults(1000)),
+            ("offset", offset, Sample::default()),
+        ];
+        let c = run(&rows, profile(&[]));
+        let mut modes = super::rows(&c, false);
+        let offset = Row { config: Config::from_name("offset").unwrap(), extra: offset as f64, ..modes[0] };
+        modes.push(Row {
+            counts: Sample::default(),
+            exits: 0.0,
+            ends: [(offset.extra, IDEAL as f64); 2],
+            ..offset
+        });
+        conclusion(&c, &modes, false).pages.remove(0)
+    };
+    let p = page(1_000_000, 500_000, 1_600_000);
+    assert_eq!(p.percents, [(Paging::Nested, 31.0), (Paging::Shadow, 44.0), (Paging::Offset, 10.0)]);
+    assert_eq!(
+        (p.winner, &p.possible[..]),
+        (Winner::Mode(Paging::Offset), &[Winner::Mode(Paging::Offset)][..])
+    );
+    // Violations of 500 cycles in place of 2,600, and nested paging is as cheap.
+    let flip = p.flip.as_ref().unwrap();
+    assert_eq!((flip.key.as_deref(), flip.winner), (Some("exit.violation.cycles"), NESTED));
+    assert!((flip.at_cycles.unwrap() - 500.0).abs() < 1e-6 && p.holds_to.is_none());
+    assert!((p.holds_from.unwrap() - 500.0 / 2600.0).abs() < 1e-9);
+    let words = |p: &PageConclusion| words::modes(p);
+    assert_eq!(words(&p), "offset paging is cheaper: overhead 10.00 %, nested 31.00 %, shadow 44.00 %");
+    // As much as the second: neither wins, and the third is named as well.
+    let p = page(3_100_000, 500_000, 1_600_000);
+    assert_eq!(p.winner, Winner::Equal);
+    assert_eq!(
+        words(&p),
+        "nested and offset paging cost about the same: overhead 31.00 % and 31.00 %; shadow 44.00 %"
+    );
+    let p = page(9_000_000, 500_000, 1_600_000);
+    assert_eq!(p.winner, NESTED);
+    let json = serde_json::to_value(&p).unwrap();
+    assert_eq!((&json["offset_percent"], &json["winner"]), (&90.0.into(), &"nested".into()));
+}
+
 #[test]
 fn runs_with_one_mode_or_none_have_a_verdict_too() {
     let one = run(&[("nested-4k", 500_000, Sample::default())], profile(&[]));
@@ -319,9 +368,9 @@ proptest! {
         let c = run(&rows, profile(&[]));
         let p = c.conclusions().run.pages[0].clone();
         let wins = |(n, s): (f64, f64)| match p.winner {
-            Winner::Nested => n <= s,
-            Winner::Shadow => s <= n,
-            Winner::Equal => equal(n, s, IDEAL as f64),
+            NESTED => n <= s,
+            SHADOW => s <= n,
+            _ => equal(n, s, IDEAL as f64),
         };
         let told = p.flip.as_ref().map(|f| f.factor.ln().abs());
         if let Some(f) = &p.flip {
@@ -372,9 +421,9 @@ proptest! {
         let c = run(&rows, profile(&[]));
         let p = c.conclusions().run.pages[0].clone();
         let wins = |(n, s): (f64, f64)| match p.winner {
-            Winner::Nested => n <= s,
-            Winner::Shadow => s <= n,
-            Winner::Equal => equal(n, s, IDEAL as f64),
+            NESTED => n <= s,
+            SHADOW => s <= n,
+            _ => equal(n, s, IDEAL as f64),
         };
         let near = |end: f64| (factor / end - 1.0).abs() < 0.02; // costs are whole cycles
         let told = p.holds_from.is_none_or(|f| factor >= f) && p.holds_to.is_none_or(|t| factor <= t);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Verdict texts: the conclusions of a comparison as sentences, each under a label.
 
+use super::race::equal;
 use super::{Conclusion, Conclusions, Flip, PageConclusion, RankedChange, Winner, conclusions, rows};
 use crate::text::{grouped, number, page_words};
 use crate::{Comparison, Figures, Input};
@@ -65,53 +66,94 @@ fn what_to_change(c: &Comparison, all: &Conclusions, first: &str) -> Vec<String>
 }
 
 /// The cheaper mode and its verb.
-fn is_cheaper(winner: Winner) -> &'static str {
+fn is_cheaper(winner: Winner) -> String {
     match winner {
-        Winner::Nested => "nested paging is cheaper",
-        Winner::Shadow => "shadow paging is cheaper",
-        Winner::Equal => "neither mode is cheaper",
+        Winner::Mode(mode) => format!("{} is cheaper", mode.words()),
+        Winner::Equal => "neither mode is cheaper".into(),
     }
 }
 
 /// The overhead of each mode on each page size, and the cheaper mode.
 fn costs(c: &Comparison) -> Option<String> {
     let conclusion = conclusions(c).run;
-    let hypervised: Vec<&bifold_model::ConfigOutcome> =
-        c.outcome.configs.iter().filter(|o| o.config.mode != Paging::Native).collect();
+    let on = |page| format!("On {} host pages,", page_words(page));
     let mut parts = Vec::new();
     for page in [PageSize::Size4K, PageSize::Size2M, PageSize::Size1G] {
-        let on = format!("On {} host pages,", page_words(page));
-        if let Some(both) = conclusion.pages.iter().find(|p| p.host_page == page) {
-            parts.push(format!("{on} {}.", both_modes(both)));
-        } else if let Some(one) = hypervised.iter().find(|o| o.config.host_page == page) {
-            let mode = mode_words(one.config.mode);
-            let percent = Figures::of(&c.outcome, one).overhead_percent;
-            parts.push(format!("{on} {mode} has {} % overhead.", number(percent)));
+        let compared = conclusion.pages.iter().find(|p| p.host_page == page);
+        parts.extend(compared.map(|p| format!("{} {}.", on(page), modes(p))));
+        let of_page = |o: &&bifold_model::ConfigOutcome| {
+            let mode = o.config.mode;
+            let named = compared.is_some_and(|p| p.percents.iter().any(|(m, _)| *m == mode));
+            o.config.host_page == page && mode != Paging::Native && !named
+        };
+        for alone in c.outcome.configs.iter().filter(of_page) {
+            let percent = number(Figures::of(&c.outcome, alone).overhead_percent);
+            let words = alone.config.mode.words();
+            parts.push(match alone.config.mode.has_sizes() {
+                true => format!("{} {words} has {percent} % overhead.", on(page)),
+                false => format!("The overhead of {words} is {percent} %."),
+            });
         }
     }
     (!parts.is_empty()).then(|| parts.join(" "))
 }
 
-fn both_modes(p: &PageConclusion) -> String {
-    let (n, s) = (number(p.nested_percent), number(p.shadow_percent));
-    // In the order of the variants of `Winner`.
-    match (p.winner, &p.possible[..]) {
-        (_, [Winner::Nested, Winner::Shadow, ..]) => {
+/// The modes on one page size, with the cheaper one.
+pub(super) fn modes(p: &PageConclusion) -> String {
+    let percent = |mode: Paging| {
+        let found = p.percents.iter().find(|(m, _)| *m == mode);
+        found.map_or(String::new(), |(_, percent)| format!("{} %", number(*percent)))
+    };
+    // `nested 12 %, shadow 15 %`, without `but`.
+    let others = |but: Paging| {
+        let others = p.percents.iter().filter(|(m, _)| *m != but);
+        others.map(|(m, _)| format!("{} {}", m.name(), percent(*m))).collect::<Vec<_>>().join(", ")
+    };
+    let may: Vec<Paging> = p.possible.iter().filter_map(|w| w.mode()).collect();
+    match (p.winner, &may[..]) {
+        (_, [_, _, ..]) => {
+            let which = if p.percents.len() == 2 {
+                "either mode".into()
+            } else {
+                format!("each of {}", and(may.iter().map(|m| m.words())))
+            };
+            let first = p.percents[0].0;
             format!(
-                "either mode may be cheaper within the band: overhead of nested paging {n} %, shadow {s} %"
+                "{which} may be cheaper within the band: overhead of {} {}, {}",
+                first.words(),
+                percent(first),
+                others(first)
             )
         }
-        (_, [Winner::Nested, Winner::Equal]) => {
-            format!("nested paging is cheaper or costs the same: overhead {n} %, shadow {s} %")
+        (_, [mode]) if p.possible.contains(&Winner::Equal) => {
+            let words = mode.words();
+            format!("{words} is cheaper or costs the same: overhead {}, {}", percent(*mode), others(*mode))
         }
-        (_, [Winner::Shadow, Winner::Equal]) => {
-            format!("shadow paging is cheaper or costs the same: overhead {s} %, nested {n} %")
+        (Winner::Mode(mode), _) => {
+            format!("{}: overhead {}, {}", is_cheaper(p.winner), percent(mode), others(mode))
         }
-        (Winner::Equal, _) => {
-            format!("nested and shadow paging cost about the same: overhead {n} % and {s} %")
-        }
-        (winner @ Winner::Nested, _) => format!("{}: overhead {n} %, shadow {s} %", is_cheaper(winner)),
-        (winner @ Winner::Shadow, _) => format!("{}: overhead {s} %, nested {n} %", is_cheaper(winner)),
+        (Winner::Equal, _) => equal_modes(p),
+    }
+}
+
+/// Modes whose costs are about the same, and those that cost more.
+fn equal_modes(p: &PageConclusion) -> String {
+    let least = p.percents.iter().map(|(_, percent)| *percent).fold(f64::INFINITY, f64::min);
+    let (equal, more): (Vec<_>, Vec<_>) = p.percents.iter().partition(|(_, of)| equal(least, *of, 100.0));
+    let names = and(equal.iter().map(|(m, _)| m.name()));
+    let percents = and(equal.iter().map(|(_, percent)| format!("{} %", number(*percent))));
+    let more: String =
+        more.iter().map(|(m, percent)| format!("; {} {} %", m.name(), number(*percent))).collect();
+    format!("{names} paging cost about the same: overhead {percents}{more}")
+}
+
+/// `a, b and c`.
+fn and(words: impl Iterator<Item = impl ToString>) -> String {
+    let words: Vec<String> = words.map(|w| w.to_string()).collect();
+    match &words[..] {
+        [] => String::new(),
+        [one] => one.clone(),
+        [first @ .., last] => format!("{} and {last}", first.join(", ")),
     }
 }
 
@@ -119,7 +161,7 @@ fn both_modes(p: &PageConclusion) -> String {
 fn long_lived(run: &Conclusion, old: &Conclusion) -> Option<String> {
     let other = run.pages.iter().zip(&old.pages).filter(|(r, o)| r.winner != o.winner);
     let one = |o: &PageConclusion| {
-        format!("In a long-lived VM on {} host pages, {}.", page_words(o.host_page), both_modes(o))
+        format!("In a long-lived VM on {} host pages, {}.", page_words(o.host_page), modes(o))
     };
     let parts: Vec<String> = other.map(|(_, o)| one(o)).collect();
     (!parts.is_empty()).then(|| parts.join(" "))
@@ -246,21 +288,12 @@ fn guest_settings(c: &Comparison) -> Option<String> {
 fn what(s: &RankedChange) -> String {
     match (Config::from_name(&s.from), Config::from_name(&s.to)) {
         (Some(a), Some(b)) if a.mode == b.mode => format!("{} host pages", page_words(b.host_page)),
-        (Some(a), Some(b)) if a.host_page == b.host_page => mode_words(b.mode).into(),
-        (_, Some(b)) => format!("{} on {} host pages", mode_words(b.mode), page_words(b.host_page)),
+        (Some(a), Some(b)) if a.host_page == b.host_page => b.mode.words().into(),
+        (_, Some(b)) => format!("{} on {} host pages", b.mode.words(), page_words(b.host_page)),
         _ => s.to.clone(),
     }
 }
 
 fn mib(bytes: u64) -> String {
     format!("{} MiB", number((bytes as f64) / f64::from(1 << 20)))
-}
-
-fn mode_words(mode: Paging) -> &'static str {
-    match mode {
-        Paging::Native => "no hypervisor",
-        Paging::Nested => "nested paging",
-        Paging::Shadow => "shadow paging",
-        Paging::Offset => "offset paging",
-    }
 }
