@@ -6,7 +6,7 @@ use super::{Conclusion, Conclusions, Flip, PageConclusion, RankedChange, Winner,
 use crate::text::{grouped, number, page_words};
 use crate::{Comparison, Figures, Input};
 use bifold_mmu::PageSize;
-use bifold_model::{Config, Paging};
+use bifold_model::{Config, ConfigOutcome, Paging};
 
 /// A verdict that holds between these factors on all exit costs is called robust.
 const HALF: f64 = 0.5;
@@ -77,23 +77,24 @@ fn is_cheaper(winner: Winner) -> String {
 fn costs(c: &Comparison) -> Option<String> {
     let conclusion = conclusions(c).run;
     let on = |page| format!("On {} host pages,", page_words(page));
+    let overhead = |o: &ConfigOutcome| number(Figures::of(&c.outcome, o).overhead_percent);
     let mut parts = Vec::new();
     for page in [PageSize::Size4K, PageSize::Size2M, PageSize::Size1G] {
         let compared = conclusion.pages.iter().find(|p| p.host_page == page);
         parts.extend(compared.map(|p| format!("{} {}.", on(page), modes(p))));
-        let of_page = |o: &&bifold_model::ConfigOutcome| {
+        let alone = |o: &&ConfigOutcome| {
             let mode = o.config.mode;
             let named = compared.is_some_and(|p| p.percents.iter().any(|(m, _)| *m == mode));
-            o.config.host_page == page && mode != Paging::Native && !named
+            o.config.host_page == page && mode.has_sizes() && !named
         };
-        for alone in c.outcome.configs.iter().filter(of_page) {
-            let percent = number(Figures::of(&c.outcome, alone).overhead_percent);
-            let words = alone.config.mode.words();
-            parts.push(match alone.config.mode.has_sizes() {
-                true => format!("{} {words} has {percent} % overhead.", on(page)),
-                false => format!("The overhead of {words} is {percent} %."),
-            });
+        for one in c.outcome.configs.iter().filter(alone) {
+            let (mode, percent) = (one.config.mode.words(), overhead(one));
+            parts.push(format!("{} {mode} has {percent} % overhead.", on(page)));
         }
+    }
+    let other = |o: &&ConfigOutcome| o.config.mode != Paging::Native && !o.config.mode.has_sizes();
+    for one in c.outcome.configs.iter().filter(other) {
+        parts.push(format!("The overhead of {} is {} %.", one.config.mode.words(), overhead(one)));
     }
     (!parts.is_empty()).then(|| parts.join(" "))
 }
