@@ -328,7 +328,7 @@ mod tests {
     fn chains_overlap_with_those_in_their_window() {
         let mut w = windows("cpu.reorder_window=300", "memory.walkers=4");
         let (limits, mut chains) = (w.limits(), Chains::default());
-        let mut load = |chains: &mut Chains, access: u64| {
+        let load = |chains: &mut Chains, access: u64| {
             chains.load(access);
             chains.at_once(at(access), &limits)
         };

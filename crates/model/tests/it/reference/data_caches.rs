@@ -7,6 +7,9 @@ use bifold_model::cache::Draws;
 use bifold_model::{CacheLevel, Content, Options, Profile};
 use std::collections::{BTreeSet, HashMap};
 
+/// A page number, and the page's lines used.
+type Used = (u64, BTreeSet<u64>);
+
 pub struct DataCaches {
     levels: Vec<CacheLevel>,
     cpus: usize,
@@ -18,7 +21,7 @@ pub struct DataCaches {
     /// By level, CPU (0 where the level is shared) and set.
     sets: HashMap<(usize, usize, u64), Vec<u64>>,
     /// By CPU and set: pages and their lines used. The page of the latest new line comes first.
-    pages: HashMap<(usize, u64), Vec<(u64, BTreeSet<u64>)>>,
+    pages: HashMap<(usize, u64), Vec<Used>>,
     page_cross: Option<u64>,
     /// Data accesses that missed each level, and all their waits.
     pub misses: [u64; 3],
