@@ -70,7 +70,7 @@ pub fn ours(shared: &Shared) -> Result<()> {
         ["--format json", "web shadow --format json", "web --format json", "web shadow --format json"];
     let more = ["web nested --format json", "web sideways", "no-vm shadow", "web"];
     let all = said(&shared.lab.clone().with_modules(modules), &[words, more].concat())?;
-    let [list, to_shadow, shown, again, back, sideways, nobody, text, gone] = &all[..] else {
+    let [list, to_shadow, shown, again, back, sideways, missing, text, gone] = &all[..] else {
         bail!("{} answers", all.len())
     };
     let list = json(list)?;
@@ -89,7 +89,7 @@ pub fn ours(shared: &Shared) -> Result<()> {
     let back = json(back)?;
     ensure!(back["switched"] == true && back["stats"]["switches_to_nested"] == 1, "{back}");
     fails(sideways, 2, "sideways")?;
-    fails(nobody, 1, "no-vm")?;
+    fails(missing, 1, "no-vm")?;
     ensure!(text.1 == 0 && text.0.contains("mode     nested"), "{}", text.0);
     fails(gone, 1, "web")
 }

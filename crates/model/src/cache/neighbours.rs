@@ -10,7 +10,7 @@
 const SETS: usize = 8;
 pub(super) const WAYS: usize = 4;
 
-/// Where the neighbouring line is that was used lately.
+/// Where a recently used line stands that is next to the line of an access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Near {
     /// In the 4 KB page of the line itself.
@@ -47,7 +47,7 @@ impl Neighbours {
         self.sets[set(page)].iter().any(|&(held, lines)| held == page && lines >> (va >> 6 & 63) & 1 != 0)
     }
 
-    /// Notes an access to `va`. Returns where a neighbouring line was used lately.
+    /// Notes an access to `va`. Returns where a recently used line stands next to the access's.
     #[inline]
     pub fn used(&mut self, va: u64) -> Option<Near> {
         let (page, line) = (va >> 12, va >> 6 & 63);

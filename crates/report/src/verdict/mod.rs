@@ -166,7 +166,7 @@ fn percent(c: &Comparison, cycles: f64) -> f64 {
 }
 
 fn page_conclusion(c: &Comparison, rows: &[&Row]) -> PageConclusion {
-    let flips: Vec<Flip> = races(rows).flat_map(|(a, b)| flips(c, a, b)).collect();
+    let flips: Vec<Flip> = races(rows).into_iter().flat_map(|(a, b)| flips(c, a, b)).collect();
     let factors = || flips.iter().map(|f| f.factor);
     // Of changes by the same factor, but for rounding, that of a single cost says more.
     let far = |f: &Flip| f.factor.ln().abs() + if f.key.is_none() { 1e-9 } else { 0.0 };
@@ -184,10 +184,10 @@ fn page_conclusion(c: &Comparison, rows: &[&Row]) -> PageConclusion {
 }
 
 /// The cheapest row with each of the others, in the order of the rows.
-fn races<'a>(rows: &[&'a Row]) -> impl Iterator<Item = (&'a Row, &'a Row)> {
+fn races<'a>(rows: &[&'a Row]) -> Vec<(&'a Row, &'a Row)> {
     let least = (0..rows.len()).min_by(|a, b| rows[*a].extra.total_cmp(&rows[*b].extra)).unwrap_or(0);
-    let pairs = (0..rows.len()).filter(move |i| *i != least).map(move |i| (i.min(least), i.max(least)));
-    pairs.map(|(a, b)| (rows[a], rows[b])).collect::<Vec<_>>().into_iter()
+    let pairs = (0..rows.len()).filter(|i| *i != least).map(|i| (i.min(least), i.max(least)));
+    pairs.map(|(a, b)| (rows[a], rows[b])).collect()
 }
 
 /// The winners over the band. What a core hides, it hides in every mode; the errors of two samples do not cancel.

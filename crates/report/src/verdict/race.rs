@@ -54,11 +54,6 @@ pub(super) fn equal(a: f64, b: f64, ideal: f64) -> bool {
     (a - b).abs() <= (EQUAL_SHARE * a.max(b)).max(EQUAL_OF_IDEAL * ideal)
 }
 
-/// The cost of one side against that of the other, in cycles, for an ideal run of `ideal` cycles.
-pub(super) fn order(a: f64, b: f64, ideal: f64) -> Ordering {
-    if equal(a, b, ideal) { Ordering::Equal } else { a.total_cmp(&b) }
-}
-
 /// The winner of modes with these costs, in cycles, for an ideal run of `ideal` cycles.
 pub(super) fn winner(costs: &[(Paging, f64)], ideal: f64) -> Winner {
     let Some((at, &(mode, least))) = costs.iter().enumerate().min_by(|a, b| a.1.1.total_cmp(&b.1.1)) else {
@@ -97,7 +92,7 @@ impl Race {
     /// The cost of `a` against that of `b` at this value of the number.
     pub fn order(&self, value: f64) -> Ordering {
         let (a, b) = self.costs(value);
-        order(a, b, self.ideal)
+        if equal(a, b, self.ideal) { Ordering::Equal } else { a.total_cmp(&b) }
     }
 
     /// Whether the verdict still is `order` at this value: until the other mode is cheaper.
