@@ -7,8 +7,9 @@
 //! With a virtual prefix (Intel SDM vol. 3A section 4.10.3) a hit names the next table, so the walk
 //! needs neither the upper entries nor their nested walks. With the entry's physical address (AMD)
 //! the walk still goes level by level and translates every guest entry's address, and a hit saves
-//! the reference itself. Only entries that point to a table are cached; TLBs hold the leaves. Entries
-//! of the host dimension survive the guest's flushes.
+//! the reference itself. Entries that point to a table are cached; TLBs hold the leaves. The one leaf
+//! cached is the guest's, under a physical tag, of a page that the host maps in smaller pages: no TLB
+//! holds that page whole. Entries of the host dimension survive the guest's flushes.
 
 use crate::Start;
 use crate::ordered::Ordered;
@@ -128,7 +129,7 @@ impl WalkCache {
         }
     }
 
-    /// Files an entry of `level`, read at `at` on the way to `va`, that points to `table`
+    /// Files an entry of `level`, read at `at` on the way to `va`, that points to `table` (or to a page)
     /// and is not held: [`WalkCache::start`] or [`WalkCache::holds`] would have said so.
     #[inline(always)]
     pub fn fill(&mut self, dim: Dimension, level: u8, va: u64, at: u64, table: u64) {

@@ -426,7 +426,13 @@ impl Nested {
                 refs.touch(level, 0, || host.hpa(Gpa(at)), || host.page(Gpa(at)));
             }
             let entry = read(at);
-            if level > 1 && !held && entry & format.present != 0 && !format.is_leaf(level, entry) {
+            // A large leaf entry that the host maps in pieces is read once for each piece. A cache tagged by the entry's
+            // address holds that entry as any other of its level.
+            let cached = |entry| {
+                !format.is_leaf(level, entry)
+                    || caches.tag() == Tag::Physical && format.level(level).shift > self.page.shift()
+            };
+            if level > 1 && !held && entry & format.present != 0 && cached(entry) {
                 caches.fill(Dimension::Guest, level, gva.0, at_host, format.target(level, entry));
             }
             Ok(entry)

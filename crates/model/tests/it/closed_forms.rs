@@ -79,3 +79,30 @@ fn nested_walk_of_a_1_gb_guest_page_makes_14_and_11_references() {
     assert_eq!(walk("nested-4k", 3), (14, 1));
     assert_eq!(walk("nested-2m", 3), (11, 1));
 }
+
+#[test]
+fn a_large_guest_page_in_pieces_keeps_its_leaf_entry() {
+    let next_piece = |profile_name: &str, level: u8, overrides: &[&str]| {
+        let profile = profile(profile_name, overrides);
+        let mut stream = Stream::new();
+        let root = stream.table(4);
+        for at in [VA, VA + 4096] {
+            stream.map(root, at, level, if level == 1 { 0x1_2345 << 12 } else { LARGE } | WRITE);
+        }
+        let first = stream.start(root).and(&[Load(VA), Load(VA + 4096), Cr3(root << 12), Load(VA)]);
+        let config = Config::from_name("nested-4k").unwrap();
+        let before = first.run(&profile, config).total;
+        let after = first.and(&[Load(VA + 4096)]).run(&profile, config).total;
+        assert_eq!(after.walks - before.walks, 1);
+        after.guest_refs - before.guest_refs
+    };
+    // By the entry's address: nothing of the guest is read again but a leaf of 4 KB.
+    for level in 2..=3 {
+        assert_eq!(next_piece("zen4", level, &[]), 0);
+    }
+    assert_eq!(next_piece("zen4", 1, &[]), 1);
+    // By virtual prefix: a leaf is never held.
+    for level in 1..=3 {
+        assert_eq!(next_piece("geometry-g", level, &[]), 1);
+    }
+}

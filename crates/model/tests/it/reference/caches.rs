@@ -93,7 +93,7 @@ impl Caches {
         self.physical && level > 1 && self.find(of, level, at >> 3)
     }
 
-    /// Files an upper entry that points to a table.
+    /// Files an upper entry that points to a table or, of a page that the host maps in pieces, to that page.
     pub fn file(&mut self, of: Of, level: u8, va: u64, at: u64) {
         let tag = if self.physical { at >> 3 } else { prefix(level, va) };
         if let Some(a) = self.array(of, level) {

@@ -374,6 +374,11 @@ impl Reference {
             }
             if level == 1 || (level < 4 && entry & LARGE != 0) {
                 let mask = !0u64 << shift(level);
+                let pieces = self.host.as_ref().is_some_and(|h| h.page.shift() < shift(level));
+                let caches = &mut self.cpus[self.current].caches;
+                if level > 1 && pieces && caches.physical() && !held {
+                    caches.file(Of::Guest, level, va, at_host);
+                }
                 return self.translate((table & mask) | (va & !mask), write, 0);
             }
             if !held {
