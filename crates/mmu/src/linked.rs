@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Sets of more than 16 ways in order of recency, such as the fully associative walk caches of AMD's cores. A set has
+//! Sets of more than 4 ways in order of recency, such as the fully associative walk caches of AMD's cores. A set has
 //! a signature byte per way, eight of which are compared at once, and a list of its ways from the most to the least
 //! recent.
 
@@ -13,8 +13,8 @@ pub(crate) struct Linked {
     keys: Box<[u64]>,
     values: Box<[u64]>,
     /// The ways before and after each way in the list, which is a ring; number `ways` stands between its ends.
-    before: Box<[u8]>,
-    after: Box<[u8]>,
+    before: Box<[u32]>,
+    after: Box<[u32]>,
 }
 
 /// Never 0.
@@ -24,13 +24,13 @@ fn signature(key: u64) -> u64 {
 }
 
 impl Linked {
-    /// The most ways: their numbers and one more fit in a byte.
-    pub const MOST: usize = 255;
+    /// The most ways: their numbers and one more fit in 32 bits.
+    const MOST: usize = u32::MAX as usize;
 
     /// An empty set.
     pub fn new(ways: usize) -> Linked {
         assert!((1..=Linked::MOST).contains(&ways), "{ways} ways in a walk cache");
-        let ring = |step: usize| (0..=ways).map(|w| ((w + step) % (ways + 1)) as u8).collect();
+        let ring = |step: usize| (0..=ways).map(|w| ((w + step) % (ways + 1)) as u32).collect();
         Linked {
             signatures: vec![0; ways.div_ceil(8)].into(),
             keys: vec![0; ways].into(),
@@ -49,16 +49,16 @@ impl Linked {
     #[inline(always)]
     fn promote(&mut self, way: usize) {
         let end = self.end();
-        let first = usize::from(self.after[end]);
+        let first = self.after[end] as usize;
         if first == way {
             return;
         }
         let (b, a) = (self.before[way], self.after[way]);
-        self.after[usize::from(b)] = a;
-        self.before[usize::from(a)] = b;
-        (self.before[way], self.after[way]) = (end as u8, first as u8);
-        self.before[first] = way as u8;
-        self.after[end] = way as u8;
+        self.after[b as usize] = a;
+        self.before[a as usize] = b;
+        (self.before[way], self.after[way]) = (end as u32, first as u32);
+        self.before[first] = way as u32;
+        self.after[end] = way as u32;
     }
 
     #[inline(always)]
@@ -90,7 +90,7 @@ impl Linked {
     /// Files `key`, which is not here, in place of the least recent.
     #[inline]
     pub fn insert_absent(&mut self, key: u64, value: u64) {
-        let way = usize::from(self.before[self.end()]);
+        let way = self.before[self.end()] as usize;
         self.sign(way, signature(key));
         (self.keys[way], self.values[way]) = (key, value);
         self.promote(way);
@@ -98,18 +98,23 @@ impl Linked {
 
     /// Replaces the value of the most recent key.
     pub fn replace(&mut self, value: u64) {
-        self.values[usize::from(self.after[self.end()])] = value;
+        self.values[self.after[self.end()] as usize] = value;
+    }
+
+    /// Is no key here?
+    pub fn is_empty(&self) -> bool {
+        self.signatures.iter().all(|&word| word == 0)
     }
 
     /// Drops every key for which `keep` is false.
     pub fn retain(&mut self, keep: impl Fn(u64) -> bool) {
         let mut dropped = Vec::new();
-        let mut way = usize::from(self.after[self.end()]);
+        let mut way = self.after[self.end()] as usize;
         while way != self.end() {
             if self.signatures[way / 8] >> (8 * (way % 8)) & 0x80 != 0 && !keep(self.keys[way]) {
                 dropped.push(way);
             }
-            way = usize::from(self.after[way]);
+            way = self.after[way] as usize;
         }
         for way in dropped {
             self.sign(way, 0);
@@ -122,12 +127,12 @@ impl Linked {
         let end = self.end();
         self.promote(way);
         // From the list's beginning to its end: the ring turns by one.
-        let (second, last) = (usize::from(self.after[way]), usize::from(self.before[end]));
+        let (second, last) = (self.after[way] as usize, self.before[end] as usize);
         if last == way {
             return;
         }
-        (self.after[end], self.before[second]) = (second as u8, end as u8);
-        (self.before[way], self.after[way]) = (last as u8, end as u8);
-        (self.after[last], self.before[end]) = (way as u8, way as u8);
+        (self.after[end], self.before[second]) = (second as u32, end as u32);
+        (self.before[way], self.after[way]) = (last as u32, end as u32);
+        (self.after[last], self.before[end]) = (way as u32, way as u32);
     }
 }

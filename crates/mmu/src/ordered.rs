@@ -4,59 +4,86 @@
 
 use crate::linked::Linked;
 
+/// The ways of a [`Row`]. Sets of more ways are [`Linked`].
 const WAYS: usize = 4;
-/// Sets of more rows than that are [`Linked`] where their ways can be numbered.
-const MOST_ROWS: usize = 4;
 /// Marks a slot as filled.
 const VALID: u64 = 1 << 63;
 
-#[derive(Debug, Clone, Copy, Default)]
-#[repr(align(64))]
+/// A set of up to four ways. An entry stays in its way.
+#[derive(Debug, Clone, Copy)]
 struct Row {
-    /// Most recent first.
+    /// 0 = empty way. Empty ways are the least recent.
     keys: [u64; WAYS],
     values: [u64; WAYS],
+    /// The ways from the most to the least recent, two bits each. Those that the set lacks come last.
+    order: u8,
 }
 
+const EMPTY: Row = Row { keys: [0; WAYS], values: [0; WAYS], order: 0b11_10_01_00 };
+
+/// By an order and a way: the order after a use of that way.
+const PROMOTED: [[u8; WAYS]; 256] = {
+    let mut orders = [[0; WAYS]; 256];
+    let mut i = 0;
+    while i < 256 * WAYS {
+        let (order, way) = (i / WAYS, i % WAYS);
+        let (mut promoted, mut shift, mut place) = (way, 2, 0);
+        while place < WAYS {
+            let other = order >> (2 * place) & 3;
+            if other != way {
+                promoted |= other << shift;
+                shift += 2;
+            }
+            place += 1;
+        }
+        orders[order][way] = promoted as u8;
+        i += 1;
+    }
+    orders
+};
+
 impl Row {
-    /// The value of a key of this row, which goes in front.
     #[inline(always)]
-    fn promote(&mut self, want: u64) -> Option<u64> {
-        let Row { keys: k, values: v } = *self;
-        if k[0] == want {
-            return Some(v[0]);
-        }
-        if k[1] == want {
-            *self = Row { keys: [k[1], k[0], k[2], k[3]], values: [v[1], v[0], v[2], v[3]] };
-            return Some(v[1]);
-        }
-        if k[2] == want {
-            *self = Row { keys: [k[2], k[0], k[1], k[3]], values: [v[2], v[0], v[1], v[3]] };
-            return Some(v[2]);
-        }
-        if k[3] == want {
-            *self = Row { keys: [k[3], k[0], k[1], k[2]], values: [v[3], v[0], v[1], v[2]] };
-            return Some(v[3]);
-        }
-        None
+    fn promote(&mut self, way: usize) {
+        self.order = PROMOTED[usize::from(self.order)][way % WAYS];
+    }
+
+    /// The value of a key of this row, which becomes the most recent.
+    #[inline(always)]
+    fn lookup(&mut self, want: u64) -> Option<u64> {
+        let way = self.keys.iter().position(|&key| key == want)?;
+        self.promote(way);
+        Some(self.values[way])
+    }
+
+    /// Files a key in place of the least recent of `ways`.
+    #[inline(always)]
+    fn insert_absent(&mut self, key: u64, value: u64, ways: usize) {
+        let way = usize::from(self.order >> (2 * (ways - 1)) & 3);
+        (self.keys[way], self.values[way]) = (key, value);
+        self.promote(way);
+    }
+
+    fn retain(&mut self, keep: impl Fn(u64) -> bool) {
+        let ways = [0, 2, 4, 6].map(|shift| usize::from(self.order >> shift & 3));
+        self.keys.iter_mut().filter(|key| **key != 0 && !keep(**key)).for_each(|key| *key = 0);
+        let (kept, empty): (Vec<_>, Vec<_>) = ways.into_iter().partition(|&way| self.keys[way] != 0);
+        self.order =
+            empty.into_iter().rev().chain(kept.into_iter().rev()).fold(0, |o, way| o << 2 | way as u8);
     }
 }
 
-/// A set-associative array with true LRU. Sets of more than 4 ways take several rows,
-/// in order: what falls out of one goes into the next. Sets of more than 16 ways have no rows, up to
-/// [`Linked::MOST`] ways.
+/// A set-associative array with true LRU.
 #[derive(Debug, Clone)]
 pub(crate) struct Ordered {
+    /// The sets, if they have at most [`WAYS`] ways.
     rows: Box<[Row]>,
-    /// The sets, if they have no rows.
+    /// The sets, if they have more.
     linked: Box<[Linked]>,
     sets: usize,
+    ways: usize,
     /// `sets - 1`, or `usize::MAX` where their number is no power of two.
     mask: usize,
-    /// Rows per set.
-    depth: usize,
-    /// Ways in a set's last row.
-    last: usize,
     /// Keys with any of these bits survive a flush.
     lasting: u64,
 }
@@ -66,16 +93,14 @@ impl Ordered {
     pub fn new(entries: usize, ways: usize, lasting: u64) -> Self {
         let ways = if ways == 0 { entries } else { ways };
         assert!(entries > 0 && entries % ways == 0, "{entries} entries in sets of {ways}");
-        let (sets, depth) = (entries / ways, ways.div_ceil(WAYS));
-        let are_linked = depth > MOST_ROWS && ways <= Linked::MOST;
-        let linked = if are_linked { vec![Linked::new(ways); sets] } else { Vec::new() };
+        let sets = entries / ways;
+        let (rows, linked) = if ways <= WAYS { (sets, 0) } else { (0, sets) };
         Ordered {
-            rows: vec![Row::default(); if linked.is_empty() { sets * depth } else { 0 }].into(),
-            linked: linked.into(),
+            rows: vec![EMPTY; rows].into(),
+            linked: (0..linked).map(|_| Linked::new(ways)).collect(),
             sets,
+            ways,
             mask: if sets.is_power_of_two() { sets - 1 } else { usize::MAX },
-            depth,
-            last: ways - (depth - 1) * WAYS,
             lasting,
         }
     }
@@ -85,130 +110,62 @@ impl Ordered {
         if self.mask != usize::MAX { index as usize & self.mask } else { index as usize % self.sets }
     }
 
-    #[inline(always)]
-    fn first(&self, index: u64) -> usize {
-        self.set(index) * self.depth
-    }
-
-    /// The set, if it is one without rows.
-    #[inline(always)]
-    fn linked(&mut self, index: u64) -> Option<&mut Linked> {
-        if self.depth <= MOST_ROWS {
-            return None;
-        }
-        let set = self.set(index);
-        self.linked.get_mut(set)
-    }
-
-    /// Looks `key` up as [`Ordered::lookup`] does, and files it under `value` if the set does not hold
-    /// it. One search does both where a set has one row.
+    /// Looks `key` up as [`Ordered::lookup`] does, and files it under `value` if the set does not hold it.
     #[inline(always)]
     pub fn lookup_or_insert(&mut self, index: u64, key: u64, value: u64) -> Option<u64> {
-        if self.depth > 1 {
-            let found = self.lookup(index, key);
-            if found.is_none() {
-                self.insert_absent(index, key, value);
+        let (set, want) = (self.set(index), key | VALID);
+        match self.rows.get_mut(set) {
+            Some(row) => {
+                let found = row.lookup(want);
+                if found.is_none() {
+                    row.insert_absent(want, value, self.ways);
+                }
+                found
             }
-            return found;
+            None => {
+                let found = self.linked[set].lookup(want);
+                if found.is_none() {
+                    self.linked[set].insert_absent(want, value);
+                }
+                found
+            }
         }
-        let (first, want) = (self.first(index), key | VALID);
-        let row = &mut self.rows[first];
-        let found = row.promote(want);
-        if found.is_some() {
-            return found;
-        }
-        let Row { keys: k, values: v } = *row;
-        *row = Row { keys: [want, k[0], k[1], k[2]], values: [value, v[0], v[1], v[2]] };
-        if self.last < WAYS {
-            row.keys[self.last..].fill(0);
-        }
-        None
     }
 
-    /// Is `key` here? Nothing becomes more recent. Sets of several rows are not searched.
+    /// Is `key` here? Nothing becomes more recent. Sets of more than [`WAYS`] ways are not searched.
     #[inline(always)]
     pub fn peek(&self, index: u64, key: u64) -> bool {
-        self.depth == 1 && self.rows[self.first(index)].keys.contains(&(key | VALID))
+        self.rows.get(self.set(index)).is_some_and(|row| row.keys.contains(&(key | VALID)))
     }
 
     /// Replaces the value of the key that was just looked up.
     #[inline]
     pub fn replace(&mut self, index: u64, value: u64) {
-        if let Some(set) = self.linked(index) {
-            return set.replace(value);
+        let set = self.set(index);
+        match self.rows.get_mut(set) {
+            Some(row) => row.values[usize::from(row.order & 3)] = value,
+            None => self.linked[set].replace(value),
         }
-        let first = self.first(index);
-        self.rows[first].values[0] = value;
     }
 
     /// The value filed under `key`, which becomes the most recent of its set.
     #[inline(always)]
     pub fn lookup(&mut self, index: u64, key: u64) -> Option<u64> {
-        if let Some(set) = self.linked(index) {
-            return set.lookup(key | VALID);
-        }
-        let (first, want) = (self.first(index), key | VALID);
-        let found = self.rows[first].promote(want);
-        if found.is_some() {
-            return found;
-        }
-        if self.depth == 1 { None } else { self.lookup_deep(first, want) }
-    }
-
-    #[cold]
-    fn lookup_deep(&mut self, first: usize, want: u64) -> Option<u64> {
-        for r in first + 1..first + self.depth {
-            if let Some(i) = self.rows[r].keys.iter().position(|&k| k == want) {
-                let value = self.rows[r].values[i];
-                self.rows[r].keys[i] = 0;
-                self.close_gap(r, i);
-                self.push(first, want, value);
-                return Some(value);
-            }
-        }
-        None
-    }
-
-    /// Moves what stands before a gap in a deep set's row back by one, so that a push in front fills it.
-    fn close_gap(&mut self, row: usize, gap: usize) {
-        let r = &mut self.rows[row];
-        r.keys.copy_within(0..gap, 1);
-        r.values.copy_within(0..gap, 1);
-        r.keys[0] = 0;
-    }
-
-    /// Puts an entry in front of a set; each full row passes its last on, until a gap takes it.
-    #[inline(always)]
-    fn push(&mut self, first: usize, key: u64, value: u64) {
-        let (mut key, mut value) = (key, value);
-        for r in first..first + self.depth {
-            let ways = if r + 1 == first + self.depth { self.last } else { WAYS };
-            let row = &mut self.rows[r];
-            let Row { keys: k, values: v } = *row;
-            if self.depth > 1 {
-                if let Some(gap) = k[..ways].iter().position(|&k| k == 0) {
-                    row.keys.copy_within(0..gap, 1);
-                    row.values.copy_within(0..gap, 1);
-                    (row.keys[0], row.values[0]) = (key, value);
-                    return;
-                }
-            }
-            *row = Row { keys: [key, k[0], k[1], k[2]], values: [value, v[0], v[1], v[2]] };
-            if ways < WAYS {
-                row.keys[ways..].fill(0);
-            }
-            (key, value) = (k[ways - 1], v[ways - 1]);
+        let (set, want) = (self.set(index), key | VALID);
+        match self.rows.get_mut(set) {
+            Some(row) => row.lookup(want),
+            None => self.linked[set].lookup(want),
         }
     }
 
     /// Files `key`, which the set does not hold, as its most recent.
     #[inline(always)]
     pub fn insert_absent(&mut self, index: u64, key: u64, value: u64) {
-        if let Some(set) = self.linked(index) {
-            return set.insert_absent(key | VALID, value);
+        let (set, want) = (self.set(index), key | VALID);
+        match self.rows.get_mut(set) {
+            Some(row) => row.insert_absent(want, value, self.ways),
+            None => self.linked[set].insert_absent(want, value),
         }
-        let first = self.first(index);
-        self.push(first, key | VALID, value);
     }
 
     /// Files `key`, which the set may hold.
@@ -220,9 +177,9 @@ impl Ordered {
         }
     }
 
-    /// Is nothing filed? Says no where sets have no rows.
+    /// Is nothing filed?
     pub fn is_empty(&self) -> bool {
-        self.linked.is_empty() && self.rows.iter().all(|row| row.keys == [0; WAYS])
+        self.rows.iter().all(|row| row.keys == [0; WAYS]) && self.linked.iter().all(Linked::is_empty)
     }
 
     /// Drops every key that has none of the lasting bits.
@@ -233,23 +190,13 @@ impl Ordered {
 
     /// Drops everything.
     pub fn flush_all(&mut self) {
-        self.rows.fill(Row::default());
+        self.rows.fill(EMPTY);
         self.linked.iter_mut().for_each(|set| set.retain(|_| false));
     }
 
     fn retain(&mut self, keep: impl Fn(u64) -> bool) {
         self.linked.iter_mut().for_each(|set| set.retain(&keep));
-        for set in self.rows.chunks_exact_mut(self.depth) {
-            let kept: Vec<(u64, u64)> = set
-                .iter()
-                .flat_map(|r| r.keys.into_iter().zip(r.values))
-                .filter(|&(k, _)| k != 0 && keep(k))
-                .collect();
-            set.fill(Row::default());
-            for (i, (k, v)) in kept.into_iter().enumerate() {
-                (set[i / WAYS].keys[i % WAYS], set[i / WAYS].values[i % WAYS]) = (k, v);
-            }
-        }
+        self.rows.iter_mut().for_each(|row| row.retain(&keep));
     }
 }
 
