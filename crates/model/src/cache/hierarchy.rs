@@ -17,9 +17,9 @@ pub const MOST_LEVELS: usize = 3;
 /// The data caches of one configuration.
 #[derive(Debug, Clone)]
 pub(crate) struct DataCaches {
-    /// Per vCPU.
-    private: Vec<Vec<Level>>,
-    shared: Vec<Level>,
+    /// The private levels of each vCPU, then the shared ones.
+    levels: Vec<Level>,
+    vcpus: usize,
     /// Number of private levels, and of all.
     n_private: usize,
     n: usize,
@@ -30,37 +30,51 @@ pub(crate) struct DataCaches {
 impl DataCaches {
     pub fn new(specs: &[CacheLevel], classes: &Classes, vcpus: usize) -> DataCaches {
         let n_private = specs.iter().take_while(|s| !s.shared).count();
-        let levels = |s: &[CacheLevel]| s.iter().map(|s| Level::new(s, classes)).collect::<Vec<_>>();
+        let (private, shared) = specs.split_at(n_private);
+        let specs_of_all = (0..vcpus).flat_map(|_| private).chain(shared);
         DataCaches {
-            private: vec![levels(&specs[..n_private]); vcpus],
-            shared: levels(&specs[n_private..]),
+            levels: specs_of_all.map(|s| Level::new(s, classes)).collect(),
+            vcpus,
             n_private,
             n: specs.len(),
             exact: classes.len() == 64,
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn level(&mut self, vcpu: usize, i: usize) -> &mut Level {
-        if i < self.n_private { &mut self.private[vcpu][i] } else { &mut self.shared[i - self.n_private] }
+        let before = if i < self.n_private { vcpu } else { self.vcpus - 1 };
+        &mut self.levels[before * self.n_private + i]
+    }
+
+    /// The private levels of a vCPU, from the first to `end`.
+    fn private(&mut self, vcpu: usize, end: usize) -> &mut [Level] {
+        &mut self.levels[vcpu * self.n_private..][..end]
     }
 
     /// An access of `vcpu` to a line that looks in levels from index `first` on. Returns the index of
     /// the level that answers; the number of levels if memory does.
-    #[inline]
+    #[inline(always)]
     pub fn access(&mut self, vcpu: usize, line: Line, rank: usize, first: usize, write: bool) -> usize {
-        if write && self.private.len() > 1 {
+        if write && self.vcpus > 1 {
             self.take_from_others(vcpu, line, rank);
         }
-        if self.level(vcpu, first).lookup(line, rank) {
-            return first;
-        }
-        self.miss(vcpu, line, rank, first)
+        let level = self.level(vcpu, first);
+        let set = level.set(line, rank);
+        if level.lookup(set, line) { first } else { self.miss(vcpu, line, rank, first, set) }
     }
 
-    fn miss(&mut self, vcpu: usize, line: Line, rank: usize, first: usize) -> usize {
+    /// The same of a line that level `first` lacks, whose set there is known.
+    #[inline(never)]
+    fn miss(&mut self, vcpu: usize, line: Line, rank: usize, first: usize, set: usize) -> usize {
         let n = self.n;
-        let answers = (first + 1..n).find(|&i| self.level(vcpu, i).lookup(line, rank)).unwrap_or(n);
+        let mut sets = [set; MOST_LEVELS];
+        let holds = |&i: &usize| {
+            let level = self.level(vcpu, i);
+            sets[i] = level.set(line, rank);
+            level.lookup(sets[i], line)
+        };
+        let answers = (first + 1..n).find(holds).unwrap_or(n);
         if answers < n && self.level(vcpu, answers).content == Content::Exclusive {
             self.level(vcpu, answers).remove(line, rank);
         }
@@ -71,14 +85,16 @@ impl DataCaches {
             if i > first && self.level(vcpu, i).content == Content::Exclusive {
                 continue;
             }
-            self.fill(vcpu, i, line, rank);
+            if let Some(victim) = self.level(vcpu, i).insert(sets[i], line) {
+                self.follow(vcpu, i, victim, rank);
+            }
         }
         answers
     }
 
-    /// Files a line in level `i`, which lacks it, and follows its victim.
-    fn fill(&mut self, vcpu: usize, mut i: usize, mut line: Line, mut rank: usize) {
-        while let Some(victim) = self.level(vcpu, i).insert(line, rank) {
+    /// Level `i` has evicted `victim`, which was in the set of a line of class `rank`: files the victim where it belongs.
+    fn follow(&mut self, vcpu: usize, mut i: usize, mut victim: Line, mut rank: usize) {
+        loop {
             if self.exact {
                 rank = (victim & 63) as usize;
             }
@@ -89,29 +105,33 @@ impl DataCaches {
             if i == self.n || self.level(vcpu, i).content != Content::Exclusive {
                 return;
             }
-            if self.level(vcpu, i).lookup(victim, rank) {
+            let level = self.level(vcpu, i);
+            let set = level.set(victim, rank);
+            if level.lookup(set, victim) {
                 return;
             }
-            line = victim;
+            match level.insert(set, victim) {
+                Some(next) => victim = next,
+                None => return,
+            }
         }
     }
 
     /// Level `i` evicts a line that the levels below may hold: of all vCPUs if it is shared.
     fn drop_below(&mut self, vcpu: usize, i: usize, line: Line, rank: usize) {
-        if i < self.n_private {
-            self.private[vcpu][..i].iter_mut().for_each(|l| _ = l.remove(line, rank));
-            return;
-        }
-        self.shared[..i - self.n_private].iter_mut().for_each(|l| _ = l.remove(line, rank));
-        self.private.iter_mut().flatten().for_each(|l| _ = l.remove(line, rank));
+        let below = if i < self.n_private {
+            self.private(vcpu, i)
+        } else {
+            let shared = (self.vcpus - 1) * self.n_private;
+            &mut self.levels[..shared + i]
+        };
+        below.iter_mut().for_each(|l| _ = l.remove(line, rank));
     }
 
     /// A store makes the line this vCPU's alone.
     fn take_from_others(&mut self, vcpu: usize, line: Line, rank: usize) {
-        for (other, levels) in self.private.iter_mut().enumerate() {
-            if other != vcpu {
-                levels.iter_mut().for_each(|l| _ = l.remove(line, rank));
-            }
+        for other in (0..self.vcpus).filter(|&other| other != vcpu) {
+            self.private(other, self.n_private).iter_mut().for_each(|l| _ = l.remove(line, rank));
         }
     }
 }

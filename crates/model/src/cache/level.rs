@@ -45,47 +45,63 @@ impl Level {
         }
     }
 
-    /// The set of `line`, whose class is the `rank`-th simulated one.
-    #[inline]
-    fn set(&mut self, line: Line, rank: usize) -> &mut [Line] {
+    /// The set of `line`, whose class is the `rank`-th simulated one: where its ways begin.
+    #[inline(always)]
+    pub fn set(&self, line: Line, rank: usize) -> usize {
         let upper = line >> 6;
         let row = if self.mask != u64::MAX { upper & self.mask } else { upper % self.sets_per_class };
         let column = if self.by_class { rank as u64 } else { line & (self.columns - 1) };
-        let start = (row * self.columns + column) as usize * self.ways;
-        &mut self.lines[start..start + self.ways]
+        (row * self.columns + column) as usize * self.ways
     }
 
-    /// Is the line here? It is the most recent of its set then.
-    #[inline]
-    pub fn lookup(&mut self, line: Line, rank: usize) -> bool {
-        let set = self.set(line, rank);
-        if set[0] == line {
+    /// Calls `f` with the lines of a set. The compiler knows the usual numbers of ways, and unrolls loops over them.
+    #[inline(always)]
+    fn ways<R>(&mut self, set: usize, f: impl Fn(&mut [Line]) -> R) -> R {
+        let lines = &mut self.lines[set..set + self.ways];
+        match lines.len() {
+            4 => f(&mut lines[..4]),
+            8 => f(&mut lines[..8]),
+            11 => f(&mut lines[..11]),
+            12 => f(&mut lines[..12]),
+            16 => f(&mut lines[..16]),
+            _ => f(lines),
+        }
+    }
+
+    /// Is the line in this set, which is its own? It is the most recent of the set then.
+    #[inline(always)]
+    pub fn lookup(&mut self, set: usize, line: Line) -> bool {
+        if self.lines[set] == line {
             return true;
         }
-        let Some(at) = set.iter().position(|&l| l == line) else { return false };
-        // Few steps mostly, for which a copy of memory takes longer.
-        (0..at).for_each(|i| set.swap(i, at));
-        true
+        self.ways(set, |lines| {
+            let Some(at) = lines.iter().position(|&l| l == line) else { return false };
+            // Few steps mostly, for which a copy of memory takes longer.
+            (0..at).for_each(|i| lines.swap(i, at));
+            true
+        })
     }
 
     /// Files a line that is not here as the most recent of its set; the line that had to leave.
-    #[inline]
-    pub fn insert(&mut self, line: Line, rank: usize) -> Option<Line> {
-        let set = self.set(line, rank);
-        let last = set.len() - 1;
-        let victim = set[last];
-        set.copy_within(..last, 1);
-        set[0] = line;
-        (victim != EMPTY).then_some(victim)
+    #[inline(always)]
+    pub fn insert(&mut self, set: usize, line: Line) -> Option<Line> {
+        self.ways(set, |lines| {
+            let last = lines.len() - 1;
+            let victim = lines[last];
+            lines.copy_within(..last, 1);
+            lines[0] = line;
+            (victim != EMPTY).then_some(victim)
+        })
     }
 
     /// Drops a line; false if it was not here.
     pub fn remove(&mut self, line: Line, rank: usize) -> bool {
         let set = self.set(line, rank);
-        let Some(at) = set.iter().position(|&l| l == line) else { return false };
+        let lines = &mut self.lines[set..set + self.ways];
+        let Some(at) = lines.iter().position(|&l| l == line) else { return false };
         // The lines behind it move up, so empty ways stay at the end.
-        set.copy_within(at + 1.., at);
-        set[set.len() - 1] = EMPTY;
+        lines.copy_within(at + 1.., at);
+        lines[lines.len() - 1] = EMPTY;
         true
     }
 }

@@ -31,7 +31,7 @@ use hierarchy::{DataCaches, MOST_LEVELS};
 use neighbours::{Near, Neighbours};
 use stalls::{Stalls, Waits};
 use translations::Translations;
-use window::{Chains, Limits, Now};
+use window::{Chains, Limits, Now, Pace};
 
 /// The caches of one configuration, and what waiting for them took.
 #[derive(Debug)]
@@ -84,6 +84,7 @@ pub(crate) struct Caches {
     /// configuration has it as its most recent line of the first level.
     last: Vec<[(u64, u64); 64]>,
     limits: Limits,
+    pace: Pace,
     now: Now,
     /// Per vCPU.
     chains: Vec<Chains>,
@@ -103,6 +104,14 @@ pub(crate) struct Access {
     pub at_once: u64,
     /// Changes whenever translations may have changed.
     pub generation: u64,
+}
+
+/// What the prefetcher saw of an access to a line that is simulated.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seen {
+    /// The line's class: its number among the simulated ones.
+    rank: usize,
+    near: Option<Near>,
 }
 
 impl Caches {
@@ -137,7 +146,8 @@ impl Caches {
             translations: vec![Translations::default(); vcpus],
             last: vec![[(u64::MAX, 0); 64]; vcpus],
             limits,
-            now: Now::default(),
+            pace: Pace::default(),
+            now: Pace::default().at(0, &limits),
             chains: vec![Chains::default(); vcpus],
             second_tlb: profile.tlb.iter().find_map(|t| t.miss_cycles).unwrap_or(0),
             slots: specs.iter().map(|s| s.sets().min(64)).min().unwrap_or(1) - 1,
@@ -190,12 +200,13 @@ impl Caches {
     /// chains, and of independent ones any number.
     #[inline]
     pub fn at_once(&self, vcpu: usize, dependent: bool) -> u64 {
-        if dependent { self.chains[vcpu].at_once(self.now, &self.limits) } else { u64::MAX }
+        if dependent { self.chains[vcpu].at_once(self.now) } else { u64::MAX }
     }
 
     /// So many instructions ran, after which there were `accesses` in all.
     pub fn ran(&mut self, instructions: u64, accesses: u64) {
-        self.now.pace.ran(instructions, accesses);
+        self.pace.ran(instructions, accesses);
+        self.now = self.pace.at(self.now.access, &self.limits);
     }
 
     /// The second-level TLB of configuration `config` answers a dependent load. Whether the core waits longer.
@@ -205,12 +216,12 @@ impl Caches {
         self.second_tlb > 0
     }
 
-    /// A bit for each line of a page whose accesses [`Caches::access`] has to see.
+    /// A bit for each line of a page whose accesses [`Caches::watch`] has to see.
     pub fn watched(&self) -> u64 {
         self.classes.watched
     }
 
-    /// Would [`Caches::access`] change nothing? So it is for most accesses: to a line that was the last one
+    /// Would [`Caches::watch`] and [`Caches::access`] change nothing? So it is for most accesses: to a line that was the last one
     /// used in its slot, or to one that only the prefetcher watches and has seen.
     #[inline(always)]
     pub fn is_settled(&self, vcpu: usize, gva: Gva, write: bool, generation: u64) -> bool {
@@ -225,19 +236,26 @@ impl Caches {
         last == (line, generation) && (self.vcpus == 1 || !write)
     }
 
-    /// An access to data. `translate` returns the guest-physical address and its page's size, if there is one, and
-    /// `place` the host-physical address of that in a configuration. `from_memory` gets each configuration
-    /// in which memory answers, and the number of accesses that this one stands for.
-    #[inline]
+    /// The prefetcher sees an access to data. Most lines are watched for it alone: what [`Caches::access`] needs of a line
+    /// that is simulated.
+    #[inline(always)]
+    pub fn watch(&mut self, vcpu: usize, gva: Gva) -> Option<Seen> {
+        let near = self.prefetch.and_then(|_| self.neighbours[vcpu].used(gva.0));
+        self.classes.rank(gva.0).map(|rank| Seen { rank, near })
+    }
+
+    /// An access to data, as the prefetcher has [seen](Caches::watch) it. `translate` returns the guest-physical address and
+    /// its page's size, if there is one, and `place` the host-physical address of that in a configuration. `from_memory`
+    /// gets each configuration in which memory answers, and the number of accesses that this one stands for.
+    #[inline(always)]
     pub fn access(
         &mut self,
         a: Access,
+        seen: Seen,
         translate: impl FnOnce() -> Option<(Gpa, PageSize)>,
         place: impl Fn(usize, Gpa) -> Hpa,
         from_memory: impl FnMut(usize, u64),
     ) {
-        let near = self.prefetch.and_then(|_| self.neighbours[a.vcpu].used(a.gva.0));
-        let Some(rank) = self.classes.rank(a.gva.0) else { return };
         let this = (a.gva.0 >> 6, a.generation);
         let slot = (this.0 & self.slots) as usize % 64;
         if std::mem::replace(&mut self.last[a.vcpu][slot], this) == this && (self.vcpus == 1 || !a.write) {
@@ -246,14 +264,13 @@ impl Caches {
         if self.vcpus > 1 {
             self.forget_others(a.vcpu, slot);
         }
-        self.simulate(a, rank, near, translate, place, from_memory);
+        self.simulate(a, seen, translate, place, from_memory);
     }
 
     fn simulate(
         &mut self,
         a: Access,
-        rank: usize,
-        near: Option<Near>,
+        Seen { rank, near }: Seen,
         translate: impl FnOnce() -> Option<(Gpa, PageSize)>,
         place: impl Fn(usize, Gpa) -> Hpa,
         mut from_memory: impl FnMut(usize, u64),

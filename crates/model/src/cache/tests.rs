@@ -6,6 +6,18 @@ use crate::Paging;
 use crate::host::{Frames, HostMemory};
 use proptest::prelude::*;
 
+/// An access, whatever answers.
+fn see(
+    caches: &mut Caches,
+    a: Access,
+    translate: impl FnOnce() -> Option<(Gpa, PageSize)>,
+    place: impl Fn(usize, Gpa) -> Hpa,
+) {
+    if let Some(seen) = caches.watch(a.vcpu, a.gva) {
+        caches.access(a, seen, translate, place, |_, _| ());
+    }
+}
+
 /// Pages that share one set of the prefetcher's table, one more than the set holds, and the pages beside them.
 fn pages() -> Vec<u64> {
     let shared = (1..).filter(|p| neighbours::set(*p) == neighbours::set(1)).take(neighbours::WAYS + 1);
@@ -54,7 +66,7 @@ proptest! {
                         let access = Access { vcpu, gva, write, at_once, generation };
                         let is_seen = caches.watched() >> line & 1 != 0;
                         if is_seen && (all || !caches.is_settled(vcpu, gva, write, generation)) {
-                            caches.access(access, || Some((Gpa(gva.0), size)), place, |_, _| ());
+                            see(caches, access, || Some((Gpa(gva.0), size)), place);
                         }
                     }
                 }
@@ -92,7 +104,7 @@ fn rounds(profile: &Profile, frames: Frames, pages: u64, walk_every: Option<u64>
         let gva = Gva((access % pages) << 12 | 5 << 6);
         // Dependent, so that nothing is hidden.
         let a = Access { vcpu: 0, gva, write: false, at_once: 1, generation: 1 };
-        caches.access(a, || Some((Gpa(gva.0), PageSize::Size4K)), place, |_, _| ());
+        see(&mut caches, a, || Some((Gpa(gva.0), PageSize::Size4K)), place);
         if walk_every.is_some_and(|every| access % every == 0) {
             let at = Hpa((1 << 20 | access) << 12 | 5 << 6);
             (0..NAMES.len()).for_each(|c| _ = caches.walker(c, 0, 1).touch(1, 0, at));
@@ -163,7 +175,7 @@ fn stream(set: &str, size: PageSize, down: bool, pages: u64) -> u64 {
         caches.at(n);
         let line = if down { 64 * (pages + 1) - 1 - n } else { 64 + n };
         let a = Access { vcpu: 0, gva: Gva(line << 6), write: false, at_once: 1, generation: 1 };
-        caches.access(a, || Some((Gpa(line << 6), size)), |_, gpa| Hpa(gpa.0), |_, _| ());
+        see(&mut caches, a, || Some((Gpa(line << 6), size)), |_, gpa| Hpa(gpa.0));
     }
     let mut s = Sample::default();
     caches.add_to(0, &mut s);
@@ -193,7 +205,7 @@ fn without_a_time_for_the_next_page_a_stream_stops_at_each_multiple_of_4_kb() {
     let mut caches = caches(&profile, Frames::Fresh);
     for line in 0..640 {
         let a = Access { vcpu: 0, gva: Gva(line << 6), write: false, at_once: 1, generation: 1 };
-        caches.access(a, || Some((Gpa(line << 6), PageSize::Size2M)), |_, gpa| Hpa(gpa.0), |_, _| ());
+        see(&mut caches, a, || Some((Gpa(line << 6), PageSize::Size2M)), |_, gpa| Hpa(gpa.0));
     }
     assert_eq!(caches.ideal.stalls.misses(caches.levels - 1), 10);
 }
@@ -207,7 +219,7 @@ fn lone_stores_overlap_and_lone_loads_do_not() {
             caches.ran(3000, n * 1000);
             caches.at(n * 1000);
             let a = Access { vcpu: 0, gva: Gva(n << 12), write, at_once: u64::MAX, generation: 1 };
-            caches.access(a, || Some((Gpa(a.gva.0), PageSize::Size4K)), |_, gpa| Hpa(gpa.0), |_, _| ());
+            see(&mut caches, a, || Some((Gpa(a.gva.0), PageSize::Size4K)), |_, gpa| Hpa(gpa.0));
         }
         let (all, hidden) = caches.ideal.stalls.data_cycles();
         hidden as f64 / all as f64

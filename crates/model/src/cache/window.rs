@@ -35,6 +35,9 @@ pub(super) struct Limits {
     walkers: f64,
     /// Instructions that the core looks ahead.
     reorder: Option<u64>,
+    /// The shares that the overlaps of data and of walks hide.
+    most_data: u64,
+    most_walk: u64,
 }
 
 impl Limits {
@@ -42,39 +45,35 @@ impl Limits {
     pub fn new(profile: &Profile) -> Limits {
         let (data, walk) = profile.memory.as_ref().map_or((1.0, 1.0), |m| (m.data_overlap, m.walk_overlap));
         let walkers = profile.memory.as_ref().and_then(|m| m.walkers).map_or(walk, |n| walk.min(n as f64));
-        Limits { data, walk, walkers, reorder: profile.cpu.reorder_window }
-    }
-
-    /// The window in accesses.
-    fn window(&self, now: Now) -> Option<u64> {
-        self.reorder.map(|n| n * now.pace.accesses / now.pace.instructions.max(1))
+        let (most_data, most_walk) = (most(data), most(walk));
+        Limits { data, walk, walkers, reorder: profile.cpu.reorder_window, most_data, most_walk }
     }
 
     /// Of independent data: cycles that the core hides of so many, of which `alone` (in 1/65,536) are exposed beyond the overlap.
     pub fn hidden_data(&self, cycles: u64, alone: u64) -> u64 {
-        self.hidden(cycles, self.data, |share| cycles * share, alone)
+        self.hidden(cycles, self.data, cycles * self.most_data, alone)
     }
 
     /// The same of independent walks, whose cycles are in 1/256.
     pub fn hidden_walks(&self, cycles: u64, alone: u64) -> u64 {
-        self.hidden(cycles >> FRACTION, self.walk, |share| (cycles * share) >> FRACTION, alone)
+        self.hidden(cycles >> FRACTION, self.walk, (cycles * self.most_walk) >> FRACTION, alone)
     }
 
     /// Grows with the cycles, so that the growth over any interval is no less than 0: what each wait adds to `alone` is at most
     /// what it adds to `by`, and only the difference is rounded.
-    fn hidden(&self, cycles: u64, overlap: f64, by: impl Fn(u64) -> u64, alone: u64) -> u64 {
+    fn hidden(&self, cycles: u64, overlap: f64, by: u64, alone: u64) -> u64 {
         match self.reorder {
             None => (cycles as f64 * (1.0 - 1.0 / overlap)) as u64,
-            Some(_) => by(most(overlap)).saturating_sub(alone) >> SHARE,
+            Some(_) => by.saturating_sub(alone) >> SHARE,
         }
     }
 }
 
-/// When an access is: its number, and the pace of accesses.
-#[derive(Debug, Clone, Copy, Default)]
+/// When an access is: its number, and the reorder window around it in accesses, if the core has one.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Now {
     pub access: u64,
-    pub pace: Pace,
+    window: Option<u64>,
 }
 
 /// Accesses per instruction, of the most recent instructions. Those of a gap, whose accesses are not in the stream, do not count.
@@ -100,6 +99,12 @@ impl Pace {
             self.accesses /= 2;
             self.instructions /= 2;
         }
+    }
+
+    /// Access number `access` at this pace.
+    pub fn at(&self, access: u64, limits: &Limits) -> Now {
+        let window = limits.reorder.map(|n| n * self.accesses / self.instructions.max(1));
+        Now { access, window }
     }
 }
 
@@ -155,8 +160,8 @@ impl Chains {
     }
 
     /// Chains with a load within one window, at least one.
-    pub fn at_once(&self, now: Now, limits: &Limits) -> u64 {
-        let Some(window) = limits.window(now) else { return 1 };
+    pub fn at_once(&self, now: Now) -> u64 {
+        let Some(window) = now.window else { return 1 };
         let within = |&&last: &&u64| now.access.checked_sub(last).is_some_and(|ago| ago < window);
         self.last.iter().filter(within).count().max(1) as u64
     }
@@ -174,9 +179,9 @@ pub(super) struct Windows {
     far: u32,
 }
 
-/// `1 / overlap` less `1 / limit`, in 1/65,536.
-fn beyond(overlap: f64, limit: f64) -> u64 {
-    most(limit).saturating_sub(most(overlap))
+/// `1 / overlap` less `1 / limit`, in 1/65,536, where the limit hides the share `most_of_limit`.
+fn beyond(overlap: f64, most_of_limit: u64) -> u64 {
+    most_of_limit.saturating_sub(most(overlap))
 }
 
 impl Windows {
@@ -201,12 +206,12 @@ impl Windows {
         if at_once == 1 || !from_memory && at_once == u64::MAX {
             return 0;
         }
-        let Some(window) = self.limits.window(now) else { return 0 };
+        let Some(window) = now.window else { return 0 };
         let near = if from_memory { self.data.note(now.access, weight, window) } else { f64::MAX };
         if write {
             return 0;
         }
-        beyond(near.min(at_once as f64).clamp(1.0, self.limits.data), self.limits.data)
+        beyond(near.min(at_once as f64).clamp(1.0, self.limits.data), self.limits.most_data)
     }
 
     /// An access walks. Returns the share of its walk that is exposed beyond `1 / memory.walk_overlap`; 0 if it exposes all.
@@ -215,12 +220,12 @@ impl Windows {
         if at_once == 1 {
             return 0;
         }
-        let Some(window) = self.limits.window(now) else { return 0 };
+        let Some(window) = now.window else { return 0 };
         self.walked = now.access;
         let far = f64::from(self.far) / f64::from(1 << SHARE);
         let limit = 1.0 / (far / self.limits.walk + (1.0 - far) / self.limits.walkers);
         let overlap = self.walks.note(now.access, 1, window).min(at_once as f64).clamp(1.0, limit.max(1.0));
-        beyond(overlap, self.limits.walk)
+        beyond(overlap, self.limits.most_walk)
     }
 
     /// Whether memory answered the access, which is part of no chain without end. It may have walked.
@@ -244,7 +249,7 @@ mod tests {
 
     /// An access number whose window of 300 instructions has 100 accesses.
     fn at(access: u64) -> Now {
-        Now { access, pace: Pace { accesses: 1000, instructions: 3000, before: 0 } }
+        Now { access, window: Some(100) }
     }
 
     fn exposed(share: u64, limit: f64) -> f64 {
@@ -312,7 +317,7 @@ mod tests {
         let mut ran = |instructions: u64, made: u64| {
             accesses += made;
             pace.ran(instructions, accesses);
-            limits.window(Now { access: accesses, pace })
+            pace.at(accesses, &limits).window
         };
         assert_eq!(ran(3000, 1000), Some(100));
         assert_eq!(ran(1 << 40, 0), Some(100));
@@ -321,16 +326,16 @@ mod tests {
         assert!(near(ran(60_000, 40_000)));
         // At the begin of a region the counts restart at 0.
         pace.ran(60_000, 40_000);
-        assert!(near(limits.window(Now { access: 1, pace })));
+        assert!(near(pace.at(1, &limits).window));
     }
 
     #[test]
     fn chains_overlap_with_those_in_their_window() {
         let mut w = windows("cpu.reorder_window=300", "memory.walkers=4");
-        let (limits, mut chains) = (w.limits(), Chains::default());
+        let mut chains = Chains::default();
         let load = |chains: &mut Chains, access: u64| {
             chains.load(access);
-            chains.at_once(at(access), &limits)
+            chains.at_once(at(access))
         };
         assert_eq!((load(&mut chains, 5), load(&mut chains, 6)), (1, 1));
         // So many loads, one after the other, in a chain of every 25 accesses. Of the chain that left the window last, loads may
@@ -366,6 +371,8 @@ mod tests {
             .map(|l| format!("{l}\n"))
             .collect();
         let mut w = Windows::new(Limits::new(&Profile::parse(&text, "x", &[]).unwrap()));
+        let (pace, limits) = (Pace { accesses: 1000, instructions: 3000, before: 0 }, w.limits());
+        let at = |access| pace.at(access, &limits);
         assert_eq!((w.data(at(5000), 1, u64::MAX, true, false), w.walk(at(90_000), u64::MAX)), (0, 0));
     }
 }

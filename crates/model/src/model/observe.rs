@@ -118,6 +118,7 @@ impl Model {
         let Model { observers: Observers { caches, places }, regimes, guest, vcpus, frames, current, .. } =
             self;
         let Some(caches) = caches else { return };
+        let Some(seen) = caches.watch(*current, gva) else { return };
         caches.at(self.common.accesses);
         let Vcpu { root, generation, .. } = vcpus[*current];
         let at_once = caches.at_once(*current, dependent);
@@ -132,7 +133,7 @@ impl Model {
                 places.data_from_memory(config, *current, gva, weight, at_once == 1);
             }
         };
-        caches.access(access, translate, |config, gpa| regimes[config].hpa(gpa), from_memory);
+        caches.access(access, seen, translate, |config, gpa| regimes[config].hpa(gpa), from_memory);
         self.charge_waits(gva);
     }
 
