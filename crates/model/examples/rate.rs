@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Accesses per CPU second of the model on a recording or a built-in stream:
 //! `cargo run --release -p bifold-model --example rate -- t:20000000 geometry-g nested-4k`. Data caches are
-//! off, unless the variable CACHES is `sampled` or `exact`.
+//! off, unless the variable CACHES is `sampled` or `exact`. The variable SET replaces values of the profile: `tlb.l2.ways=64`,
+//! more of them with spaces between.
 
 use bifold_model::{CacheMode, Config, Model, Options, Profile};
 use bifold_trace::{DecodeError, Generator, Reader};
@@ -32,21 +33,23 @@ fn feed(source: &str, model: &mut dyn FnMut(&[u64]) -> Result<(), DecodeError>) 
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let profile = Profile::load(&args[1], &[]).expect("a profile");
+    let set: Vec<String> =
+        std::env::var("SET").unwrap_or_default().split_whitespace().map(String::from).collect();
+    let profile = Profile::load(&args[1], &set).expect("a profile");
     let configs: Vec<Config> = match args.get(2) {
         Some(_) => args[2..].iter().map(|a| Config::from_name(a).expect("a configuration")).collect(),
         None => Config::ALL.to_vec(),
     };
-    let frames = match Reader::open(Path::new(&args[0])) {
-        Ok(reader) => reader.header().guest_frames,
-        Err(_) => Generator::parse(&args[0]).expect("a generator").guest_frames(),
+    let (guest_frames, vcpus) = match Reader::open(Path::new(&args[0])) {
+        Ok(reader) => (reader.header().guest_frames, reader.header().vcpus as usize),
+        Err(_) => (Generator::parse(&args[0]).expect("a generator").guest_frames(), 1),
     };
     let caches = match std::env::var("CACHES").as_deref() {
         Ok("sampled") => CacheMode::Sampled,
         Ok("exact") => CacheMode::Exact,
         _ => CacheMode::Off,
     };
-    let options = Options { configs, guest_frames: frames, caches, ..Options::default() };
+    let options = Options { configs, guest_frames, vcpus, caches, ..Options::default() };
     let mut model = Model::new(&profile, options);
     let mut spent = 0.0;
     feed(&args[0], &mut |words| {

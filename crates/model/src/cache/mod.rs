@@ -114,6 +114,42 @@ pub(crate) struct Seen {
     near: Option<Near>,
 }
 
+/// The caches as one vCPU's accesses to data see them.
+#[derive(Debug)]
+pub(crate) struct Watch<'a> {
+    neighbours: Option<&'a Neighbours>,
+    last: &'a [(u64, u64); 64],
+    chains: &'a mut Chains,
+    watched: u64,
+    simulated: u64,
+    slots: u64,
+    /// There is no other vCPU.
+    alone: bool,
+}
+
+impl Watch<'_> {
+    /// Would [`Caches::note`] and [`Caches::access`] change nothing? So it is for most accesses: to a line that nothing
+    /// watches, to the line that was the last one used in its slot, or to one that only the prefetcher watches and has seen.
+    #[inline(always)]
+    pub fn is_settled(&self, gva: Gva, write: bool, generation: u64) -> bool {
+        let line = gva.0 >> 6;
+        if self.watched >> (line & 63) & 1 == 0 {
+            return true;
+        }
+        if self.neighbours.is_some_and(|n| !n.knows(gva.0)) {
+            return false;
+        }
+        self.simulated >> (line & 63) & 1 == 0
+            || self.last[(line & self.slots) as usize % 64] == (line, generation) && (self.alone || !write)
+    }
+
+    /// Access number `access` is a dependent load, whatever answers it.
+    #[inline(always)]
+    pub fn dependent_load(&mut self, access: u64) {
+        self.chains.load(access);
+    }
+}
+
 impl Caches {
     /// Empty caches of `configs` configurations; none if the mode or the profile has none.
     pub fn new(
@@ -190,12 +226,6 @@ impl Caches {
         self.chains[vcpu].begins(access);
     }
 
-    /// Access number `access` of a vCPU is a dependent load, whatever answers it.
-    #[inline(always)]
-    pub fn dependent_load(&mut self, vcpu: usize, access: u64) {
-        self.chains[vcpu].load(access);
-    }
-
     /// How many accesses like the one that [comes next](Caches::at) a core has under way at once, at most: dependent ones as many as
     /// chains, and of independent ones any number.
     #[inline]
@@ -216,35 +246,30 @@ impl Caches {
         self.second_tlb > 0
     }
 
-    /// A bit for each line of a page whose accesses [`Caches::watch`] has to see.
-    pub fn watched(&self) -> u64 {
-        self.classes.watched
-    }
-
-    /// Would [`Caches::watch`] and [`Caches::access`] change nothing? So it is for most accesses: to a line that was the last one
-    /// used in its slot, or to one that only the prefetcher watches and has seen.
+    /// What a vCPU's accesses change at once, and what tells whether they change more.
     #[inline(always)]
-    pub fn is_settled(&self, vcpu: usize, gva: Gva, write: bool, generation: u64) -> bool {
-        if self.prefetch.is_some() && !self.neighbours[vcpu].knows(gva.0) {
-            return false;
+    pub fn watch(&mut self, vcpu: usize) -> Watch<'_> {
+        let Caches { prefetch, neighbours, last, chains, classes, vcpus, slots, .. } = self;
+        Watch {
+            neighbours: prefetch.is_some().then(|| &neighbours[vcpu]),
+            last: &last[vcpu],
+            chains: &mut chains[vcpu],
+            watched: classes.watched,
+            simulated: classes.simulated,
+            slots: *slots,
+            alone: *vcpus == 1,
         }
-        let line = gva.0 >> 6;
-        if self.classes.simulated >> (line & 63) & 1 == 0 {
-            return true;
-        }
-        let last = self.last[vcpu][(line & self.slots) as usize % 64];
-        last == (line, generation) && (self.vcpus == 1 || !write)
     }
 
     /// The prefetcher sees an access to data. Most lines are watched for it alone: what [`Caches::access`] needs of a line
     /// that is simulated.
     #[inline(always)]
-    pub fn watch(&mut self, vcpu: usize, gva: Gva) -> Option<Seen> {
+    pub fn note(&mut self, vcpu: usize, gva: Gva) -> Option<Seen> {
         let near = self.prefetch.and_then(|_| self.neighbours[vcpu].used(gva.0));
         self.classes.rank(gva.0).map(|rank| Seen { rank, near })
     }
 
-    /// An access to data, as the prefetcher has [seen](Caches::watch) it. `translate` returns the guest-physical address and
+    /// An access to data, as the prefetcher has [seen](Caches::note) it. `translate` returns the guest-physical address and
     /// its page's size, if there is one, and `place` the host-physical address of that in a configuration. `from_memory`
     /// gets each configuration in which memory answers, and the number of accesses that this one stands for.
     #[inline(always)]

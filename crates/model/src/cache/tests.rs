@@ -13,7 +13,7 @@ fn see(
     translate: impl FnOnce() -> Option<(Gpa, PageSize)>,
     place: impl Fn(usize, Gpa) -> Hpa,
 ) {
-    if let Some(seen) = caches.watch(a.vcpu, a.gva) {
+    if let Some(seen) = caches.note(a.vcpu, a.gva) {
         caches.access(a, seen, translate, place, |_, _| ());
     }
 }
@@ -60,12 +60,12 @@ proptest! {
                             caches.chain_begins(vcpu, number);
                         }
                         if dependent {
-                            caches.dependent_load(vcpu, number);
+                            caches.watch(vcpu).dependent_load(number);
                         }
                         let at_once = caches.at_once(vcpu, dependent);
                         let access = Access { vcpu, gva, write, at_once, generation };
-                        let is_seen = caches.watched() >> line & 1 != 0;
-                        if is_seen && (all || !caches.is_settled(vcpu, gva, write, generation)) {
+                        let is_seen = caches.classes.watched >> line & 1 != 0;
+                        if is_seen && (all || !caches.watch(vcpu).is_settled(gva, write, generation)) {
                             see(caches, access, || Some((Gpa(gva.0), size)), place);
                         }
                     }

@@ -3,7 +3,7 @@
 //! group of configurations: see [`super::miss`].
 
 use super::groups::join_equal;
-use super::observe::Observers;
+use super::observe::{Observers, Placing, Watcher};
 use super::{Model, Vcpu};
 use crate::access::AccessKind;
 use bifold_mmu::{Gva, Side};
@@ -14,10 +14,22 @@ use zerocopy::IntoBytes;
 /// Words looked at together by [`Model::read_ahead`].
 const WINDOW: usize = 128;
 
-/// The kinds of words that a filter may answer, a bit each.
-const LOADS: u64 = 1 << kind::LOAD | 1 << kind::LOAD_DEPENDENT;
-const STORES: u64 = 1 << kind::STORE | 1 << kind::STORE_OTHER;
-const FETCHES: u64 = 1 << kind::FETCH;
+/// What a word is, as far as a filter may answer it.
+const LOAD: u8 = 1;
+const STORE: u8 = 2;
+const FETCH: u8 = 4;
+const BLOCK: u8 = 8;
+/// By the kind of a word. A load that a chain follows is none of these.
+const KINDS: [u8; 1 << (u64::BITS - KIND_SHIFT)] = {
+    let mut kinds = [0; 1 << (u64::BITS - KIND_SHIFT)];
+    kinds[kind::LOAD as usize] = LOAD;
+    kinds[kind::LOAD_DEPENDENT as usize] = LOAD;
+    kinds[kind::STORE as usize] = STORE;
+    kinds[kind::STORE_OTHER as usize] = STORE;
+    kinds[kind::FETCH as usize] = FETCH;
+    kinds[kind::BLOCK as usize] = BLOCK;
+    kinds
+};
 
 /// Misses between two attempts to join groups, at the start fewer. An attempt looks at few sets if they differ.
 const JOIN: u64 = 4096;
@@ -34,12 +46,11 @@ impl Model {
     }
 
     fn consume_words<const OBSERVED: bool>(&mut self, words: &[u64]) -> Result<(), DecodeError> {
-        let watched = self.observers.caches.as_ref().map_or(0, |c| c.watched());
         let mut i = self.consume_gap(words, 0)?;
         let mut window = WINDOW;
         let mut misses = self.misses;
         loop {
-            i = self.consume_hits::<OBSERVED>(words, i, window, watched);
+            i = self.consume_hits::<OBSERVED>(words, i, window);
             let Some(&w) = words.get(i) else { break };
             if i >= window {
                 // Where misses are dense, their table entries are read ahead, all of a window's
@@ -61,8 +72,8 @@ impl Model {
                     if let (true, Some(caches)) = (k == kind::LOAD_BEFORE_CHAIN, &mut self.observers.caches) {
                         caches.chain_begins(self.current, self.common.accesses);
                     }
-                    if OBSERVED && dependent {
-                        self.observers.dependent_load(self.current, self.common.accesses);
+                    if let (true, true, Some(caches)) = (OBSERVED, dependent, &mut self.observers.caches) {
+                        caches.watch(self.current).dependent_load(self.common.accesses);
                     }
                     let v = &mut self.vcpus[self.current];
                     v.time += 1;
@@ -70,7 +81,7 @@ impl Model {
                         self.access::<OBSERVED>(Side::Data, Gva(head_va(w)), AccessKind::Read, dependent);
                     }
                     if OBSERVED {
-                        self.observe(Gva(head_va(w)), false, dependent, watched);
+                        self.observe(Gva(head_va(w)), false, dependent);
                     }
                     i += 1;
                 }
@@ -83,7 +94,7 @@ impl Model {
                         self.access::<OBSERVED>(Side::Data, Gva(head_va(w)), kind, false);
                     }
                     if OBSERVED {
-                        self.observe(Gva(head_va(w)), true, false, watched);
+                        self.observe(Gva(head_va(w)), true, false);
                     }
                     i += 1;
                 }
@@ -115,51 +126,19 @@ impl Model {
         Ok(())
     }
 
-    /// Consumes accesses from word `i` on as long as the filters answer them and they change nothing in
-    /// data caches, at most up to word `end`. Returns the number of the first word left. Most words end
-    /// here, so the loop calls nothing.
+    /// Consumes accesses from word `i` on as long as the filters answer them and they change nothing that observers
+    /// simulate, at most up to word `end`. Returns the number of the first word left.
     #[inline(always)]
-    fn consume_hits<const OBSERVED: bool>(
-        &mut self,
-        words: &[u64],
-        mut i: usize,
-        end: usize,
-        watched: u64,
-    ) -> usize {
-        let Model { vcpus, current, observers, has_code, common, .. } = self;
-        let Vcpu { filters: [data, code], time, generation, running, .. } = &mut vcpus[*current];
-        let settled = |w: u64, write: bool, observers: &Observers| {
-            !OBSERVED || observers.is_settled(*current, Gva(head_va(w)), write, *generation, watched)
-        };
-        while let Some(&w) = words[..end.min(words.len())].get(i) {
-            let (kind, gva) = (w >> KIND_SHIFT, Gva(head_va(w)));
-            if kind == kind::BLOCK {
-                running.block(gva);
-                i += 1;
-                continue;
-            }
-            // Without a jump for each kind, which a processor cannot foresee.
-            let is = |kinds: u64| kinds.checked_shr(kind as u32).is_some_and(|k| k & 1 != 0);
-            let (write, fetch) = (is(STORES), is(FETCHES));
-            let filter = if fetch { &mut *code } else { &mut *data };
-            let page = (w & PAYLOAD_MASK) >> 12;
-            if !is(LOADS | STORES | FETCHES)
-                || !fetch && !settled(w, write, observers)
-                || !(fetch && !*has_code || filter.hit(page, write, *time + 1))
-            {
-                return i;
-            }
-            common.accesses += u64::from(!fetch);
-            if OBSERVED && !fetch {
-                observers.count(*current, gva);
-                if kind == kind::LOAD_DEPENDENT {
-                    observers.dependent_load(*current, common.accesses);
-                }
-            }
-            *time += 1;
-            i += 1;
+    fn consume_hits<const OBSERVED: bool>(&mut self, words: &[u64], i: usize, end: usize) -> usize {
+        let Model { vcpus, current, observers: Observers { caches, places }, has_code, common, .. } = self;
+        let (vcpu, accesses, words) = (*current, &mut common.accesses, &words[..end.min(words.len())]);
+        let v = &mut vcpus[vcpu];
+        let watch = caches.as_deref_mut().filter(|_| OBSERVED).map(|caches| caches.watch(vcpu));
+        match (watch, places.as_deref_mut().filter(|_| OBSERVED)) {
+            (None, None) => hits(words, i, v, accesses, *has_code, ()),
+            (Some(watch), None) => hits(words, i, v, accesses, *has_code, watch),
+            (watch, Some(places)) => hits(words, i, v, accesses, *has_code, Placing { watch, places, vcpu }),
         }
-        i
     }
 
     /// Joins groups whose TLBs hold the same again: those of a program that keeps missing do, some time
@@ -189,4 +168,47 @@ impl Model {
         }
         self.seen ^= seen;
     }
+}
+
+/// The loop of [`Model::consume_hits`]. Most words end here, so the loop calls nothing.
+#[inline(always)]
+fn hits(
+    words: &[u64],
+    mut i: usize,
+    v: &mut Vcpu,
+    accesses: &mut u64,
+    has_code: bool,
+    mut watcher: impl Watcher,
+) -> usize {
+    let Vcpu { filters: [data, code], time, generation, running, .. } = v;
+    let (mut now, mut made) = (*time, *accesses);
+    while let Some(&w) = words.get(i) {
+        let (kind, gva) = (w >> KIND_SHIFT, Gva(head_va(w)));
+        let is = |kinds: u8| KINDS[kind as usize] & kinds != 0;
+        if is(BLOCK) {
+            running.block(gva);
+            i += 1;
+            continue;
+        }
+        if !is(LOAD | STORE | FETCH) {
+            break;
+        }
+        let (write, fetch, page) = (is(STORE), is(FETCH), (w & PAYLOAD_MASK) >> 12);
+        if !fetch && !watcher.is_settled(gva, write, *generation) {
+            break;
+        }
+        // Without a jump for each kind, which a processor cannot foresee.
+        let filter = if fetch { &mut *code } else { &mut *data };
+        if !(fetch && !has_code || filter.hit(page, write, now + 1)) {
+            break;
+        }
+        made += u64::from(!fetch);
+        if !fetch {
+            watcher.used(gva, kind == kind::LOAD_DEPENDENT, made);
+        }
+        now += 1;
+        i += 1;
+    }
+    (*time, *accesses) = (now, made);
+    i
 }

@@ -3,7 +3,7 @@
 //! and walks of its own, which ask for none.
 
 use super::{Model, Vcpu};
-use crate::cache::{self, CachedMemory, Caches};
+use crate::cache::{self, CachedMemory, Caches, Watch};
 use crate::charge::Place;
 use crate::memory::Memory;
 use crate::page::Page;
@@ -35,31 +35,6 @@ impl Observers {
         if side == Side::Data { caches.at_once(vcpu, dependent) } else { 1 }
     }
 
-    /// Would an access to data change nothing but counts that [`Observers::count`] has? `watched`: the lines of a page
-    /// whose accesses the caches have to see.
-    #[inline(always)]
-    pub fn is_settled(&self, vcpu: usize, gva: Gva, write: bool, generation: u64, watched: u64) -> bool {
-        self.places.as_deref().is_none_or(|p| p.knows(vcpu, gva, generation))
-            && (watched >> (gva.0 >> 6 & 63) & 1 == 0
-                || self.caches.as_deref().is_some_and(|c| c.is_settled(vcpu, gva, write, generation)))
-    }
-
-    /// Access number `access` is a dependent load.
-    #[inline(always)]
-    pub fn dependent_load(&mut self, vcpu: usize, access: u64) {
-        if let Some(caches) = &mut self.caches {
-            caches.dependent_load(vcpu, access);
-        }
-    }
-
-    /// Counts an access that is [settled](Observers::is_settled).
-    #[inline(always)]
-    pub fn count(&mut self, vcpu: usize, gva: Gva) {
-        if let Some(places) = &mut self.places {
-            places.count(vcpu, gva);
-        }
-    }
-
     /// Memory as the walks of configuration `config` see it. `at_once`: of the accesses that they belong to.
     #[inline]
     pub fn memory(&mut self, config: usize, vcpu: usize, at_once: u64) -> Observed<'_> {
@@ -74,6 +49,63 @@ impl Observers {
     pub fn backed(&mut self) {
         if let Some(places) = &mut self.places {
             places.forget();
+        }
+    }
+}
+
+/// What watches accesses to data that a filter answers.
+pub(super) trait Watcher {
+    /// Would an access change nothing but what [`Watcher::used`] notes?
+    fn is_settled(&self, gva: Gva, write: bool, generation: u64) -> bool;
+
+    /// Access number `access` took place, and was settled.
+    fn used(&mut self, gva: Gva, dependent: bool, access: u64);
+}
+
+/// Nothing watches.
+impl Watcher for () {
+    #[inline(always)]
+    fn is_settled(&self, _: Gva, _: bool, _: u64) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    fn used(&mut self, _: Gva, _: bool, _: u64) {}
+}
+
+impl Watcher for Watch<'_> {
+    #[inline(always)]
+    fn is_settled(&self, gva: Gva, write: bool, generation: u64) -> bool {
+        Watch::is_settled(self, gva, write, generation)
+    }
+
+    #[inline(always)]
+    fn used(&mut self, _: Gva, dependent: bool, access: u64) {
+        if dependent {
+            self.dependent_load(access);
+        }
+    }
+}
+
+/// Local and remote references of one vCPU, and maybe data caches.
+pub(super) struct Placing<'a> {
+    pub watch: Option<Watch<'a>>,
+    pub places: &'a mut Places,
+    pub vcpu: usize,
+}
+
+impl Watcher for Placing<'_> {
+    #[inline(always)]
+    fn is_settled(&self, gva: Gva, write: bool, generation: u64) -> bool {
+        self.places.knows(self.vcpu, gva, generation)
+            && self.watch.as_ref().is_none_or(|watch| watch.is_settled(gva, write, generation))
+    }
+
+    #[inline(always)]
+    fn used(&mut self, gva: Gva, dependent: bool, access: u64) {
+        self.places.count(self.vcpu, gva);
+        if let Some(watch) = &mut self.watch {
+            watch.used(gva, dependent, access);
         }
     }
 }
@@ -99,16 +131,14 @@ impl Memory for Observed<'_> {
 impl Model {
     /// The observers see an access to data, whose translation the TLBs hold.
     #[inline(always)]
-    pub(super) fn observe(&mut self, gva: Gva, write: bool, dependent: bool, watched: u64) {
+    pub(super) fn observe(&mut self, gva: Gva, write: bool, dependent: bool) {
         if self.observers.places.is_some() {
             self.place(gva);
         }
-        if watched >> (gva.0 >> 6 & 63) & 1 != 0 {
-            let settled =
-                |c: &Caches| c.is_settled(self.current, gva, write, self.vcpus[self.current].generation);
-            if !self.observers.caches.as_deref().is_some_and(settled) {
-                self.data(gva, write, dependent);
-            }
+        let Vcpu { generation, .. } = self.vcpus[self.current];
+        let caches = &mut self.observers.caches;
+        if caches.as_deref_mut().is_some_and(|c| !c.watch(self.current).is_settled(gva, write, generation)) {
+            self.data(gva, write, dependent);
         }
     }
 
@@ -118,7 +148,7 @@ impl Model {
         let Model { observers: Observers { caches, places }, regimes, guest, vcpus, frames, current, .. } =
             self;
         let Some(caches) = caches else { return };
-        let Some(seen) = caches.watch(*current, gva) else { return };
+        let Some(seen) = caches.note(*current, gva) else { return };
         caches.at(self.common.accesses);
         let Vcpu { root, generation, .. } = vcpus[*current];
         let at_once = caches.at_once(*current, dependent);
