@@ -11,8 +11,8 @@
 //! cached is the guest's, under a physical tag, of a page that the host maps in smaller pages: no TLB
 //! holds that page whole. Entries of the host dimension survive the guest's flushes.
 
-use crate::Start;
 use crate::ordered::Ordered;
+use crate::{Format, Start};
 
 /// How the caches are tagged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,6 +172,17 @@ impl WalkCache {
         let Some(array) = self.arrays.get_mut(i) else { return false };
         let (index, key) = prefix(dim, level, va);
         array.lookup_or_insert(index, key, table).is_some()
+    }
+
+    /// The level of the table at which a walk of `va` starts that is known to succeed, and whose tables are known: below the
+    /// first entry, from below, that the guest dimension holds. The entries on the way there are cached from now on.
+    #[inline(always)]
+    pub fn first_table(&mut self, format: &Format, va: u64, table: impl Fn(u8) -> u64) -> u8 {
+        let mut level = 1;
+        while level < format.depth() && !self.step(Dimension::Guest, level + 1, va, table(level)) {
+            level += 1;
+        }
+        level
     }
 
     /// [`WalkCache::nested_lookup`] and, if it fails, [`WalkCache::nested_fill`].

@@ -47,7 +47,7 @@ mod sample;
 pub mod shadow;
 mod timeline;
 
-pub use cache::{CacheError, CacheMode};
+pub use cache::{CacheError, CacheFacts, CacheMode};
 pub use charge::{Charge, Costs, Entry, Place};
 pub use config::{Config, Paging};
 pub use estimate::{CONFIDENCE, Mean};
@@ -55,7 +55,7 @@ pub use exit_log::Exit;
 pub use host::Frames;
 pub use kvm::KvmVersion;
 pub use model::{Decide, Model, Options, SwitchedOutcome, Switching};
-pub use outcome::{CacheFacts, ConfigOutcome, Estimate, Outcome, Sampling};
+pub use outcome::{ConfigOutcome, Estimate, Outcome, Sampling};
 pub use placement::{Placed, PlacedCycles, PlacedFacts, Placement, PlacementOptions, Split, TableNode};
 pub use profile::{
     CacheLevel, Content, Cost, ExitCosts, KEYS, Key, Profile, ProfileError, TableOrigin, TagKind, Unmeasured,

@@ -14,7 +14,6 @@ use crate::guest::GuestTables;
 use crate::host::{Backing, HostMemory};
 use crate::memory::{Memory, References, Refs, Uncached};
 use crate::page::{Made, Makers, Page};
-use crate::paging::first_table;
 use bifold_mmu::format::X86_64_4_LEVEL as HOST;
 use bifold_mmu::{Dimension, Format, Gpa, Gva, Hpa, PageSize, Start, Step, Tag, Walk, WalkCache, walk};
 use std::ops::Range;
@@ -299,7 +298,7 @@ impl Nested {
     #[inline]
     pub fn walk_steady(&mut self, caches: &mut WalkCache, miss: &Steady<'_>, refs: &mut Refs) {
         let refs = &mut References { memory: &mut Uncached, refs };
-        let start = first_table(caches, miss.format, miss.gva, |level| miss.path.table(level));
+        let start = caches.first_table(miss.format, miss.gva.0, |level| miss.path.table(level));
         for level in (1..=start).rev() {
             // A cached entry gives the next table's host address as well.
             if level < start || start == miss.format.depth() {

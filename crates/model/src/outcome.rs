@@ -3,7 +3,7 @@
 //! read it.
 
 use crate::ages::Reuse;
-use crate::cache::CacheError;
+use crate::cache::{CacheError, CacheFacts};
 use crate::host::Frames;
 use crate::placement::{Placed, PlacedFacts};
 use crate::{Config, Mean, Sample, SwitchedOutcome};
@@ -89,17 +89,6 @@ pub struct ConfigOutcome {
     /// Local and remote references per placement, if they were counted separately.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub placed: Vec<Placed>,
-}
-
-/// How data caches were simulated, and what the core hides of waiting for them.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct CacheFacts {
-    /// Classes of lines that were simulated, of 64.
-    pub simulated_classes: u64,
-    /// Independent data misses that overlap: `memory.data_overlap` of the profile.
-    pub data_overlap: f64,
-    /// Walks that overlap: `memory.walk_overlap` of the profile.
-    pub walk_overlap: f64,
 }
 
 /// The parts of a sampled stream, in guest instructions.

@@ -18,7 +18,6 @@ mod stalls;
 mod translations;
 mod window;
 
-use crate::outcome::CacheFacts;
 use crate::profile::{Memory as MemoryCosts, Profile};
 use crate::{Config, Sample};
 use bifold_mmu::{Gpa, Gva, Hpa, PageSize};
@@ -29,9 +28,21 @@ pub use frames::Draws;
 use frames::Layout;
 use hierarchy::{DataCaches, MOST_LEVELS};
 use neighbours::{Near, Neighbours};
+use serde::{Deserialize, Serialize};
 use stalls::{Stalls, Waits};
 use translations::Translations;
 use window::{Chains, Limits, Now, Pace};
+
+/// How data caches were simulated, and what the core hides of waiting for them.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct CacheFacts {
+    /// Classes of lines that were simulated, of 64.
+    pub simulated_classes: u64,
+    /// Independent data misses that overlap: `memory.data_overlap` of the profile.
+    pub data_overlap: f64,
+    /// Walks that overlap: `memory.walk_overlap` of the profile.
+    pub walk_overlap: f64,
+}
 
 /// The caches of one configuration, and what waiting for them took.
 #[derive(Debug)]

@@ -7,11 +7,9 @@
 
 use super::classes::Classes;
 use super::hierarchy::MOST_LEVELS;
-use super::window::{Limits, SHARE, Windows};
+use super::window::{FRACTION, Limits, SHARE, Windows};
 use crate::profile::WalkCosts;
 
-/// Means are kept in 1/256 cycles.
-pub(super) const FRACTION: u32 = 8;
 /// A new reference moves the mean of its step by 1/64 of the difference.
 const MEAN_SHIFT: u32 = 6;
 

@@ -12,9 +12,10 @@
 //! A walk whose data are in a cache has no wait for memory to hide behind. It overlaps with other walks alone, as many as
 //! the core has walkers.
 
-use super::stalls::FRACTION;
 use crate::profile::Profile;
 
+/// Cycles of walks, and the means of their references, are kept in 1/256.
+pub(super) const FRACTION: u32 = 8;
 /// Shares are kept in 1/65,536.
 pub(super) const SHARE: u32 = 16;
 /// The pace of accesses is that of about so many instructions, the most recent ones.

@@ -287,22 +287,6 @@ impl Tables {
     }
 }
 
-/// The level of the table at which a walk starts whose tables are known: below the first entry, from below, that the
-/// guest's walk caches hold. The entries on the way there are cached from now on.
-#[inline(always)]
-pub(crate) fn first_table(
-    caches: &mut WalkCache,
-    format: &Format,
-    gva: Gva,
-    table: impl Fn(u8) -> u64,
-) -> u8 {
-    let mut level = 1;
-    while level < format.depth() && !caches.step(Dimension::Guest, level + 1, gva.0, table(level)) {
-        level += 1;
-    }
-    level
-}
-
 /// The references of a steady walk of one dimension.
 #[inline(always)]
 fn walk_1d_steady(
@@ -312,7 +296,7 @@ fn walk_1d_steady(
     refs: &mut Refs,
     table: impl Fn(u8) -> u64,
 ) {
-    (1..=first_table(caches, format, gva, table)).for_each(|level| refs.count(level, 0));
+    (1..=caches.first_table(format, gva.0, table)).for_each(|level| refs.count(level, 0));
 }
 
 /// A one-dimensional walk from `root`, of the guest's tables or of shadow tables. `read` returns
