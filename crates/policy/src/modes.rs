@@ -47,8 +47,10 @@ impl<T> PerMode<T> {
 
     /// Sets the mode's value.
     pub fn insert(&mut self, mode: Mode, value: T) {
-        self.remove(mode);
-        self.or_insert(mode, value);
+        match self.0.iter().position(|(m, _)| *m == mode) {
+            Some(at) => self.0[at].1 = value,
+            None => _ = self.or_insert(mode, value),
+        }
     }
 
     /// Removes the mode's value.
