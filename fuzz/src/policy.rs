@@ -23,7 +23,7 @@ fn timeline_file(bytes: &[u8]) {
         for (long_lived, keep_nested) in [(false, false), (false, true), (true, false), (true, true)] {
             let vm = VmKind { host_page, long_lived, keep_nested };
             let Some(track) = Track::new(&timeline, vm) else { continue };
-            for start in Mode::BOTH {
+            for start in track.modes() {
                 let best = bifold_policy::oracle(&track, start, 100.0);
                 assert_eq!(best.modes.len(), timeline.intervals());
                 for (named, estimator) in policies.iter().zip([None, Some(Estimator::fitted())]) {
@@ -57,18 +57,26 @@ pub fn policy(data: &[u8]) {
         sample(0, 0, 20_000),
         sample(most, most, 1),
     ];
-    let others = [
-        None,
-        Some(Other { extra_cycles: 0.0, there_cycles: 0.0, back_cycles: 0.0 }),
-        Some(Other { extra_cycles: 600_000.0, there_cycles: 20_000.0, back_cycles: f64::INFINITY }),
-    ];
-    for start in Mode::BOTH {
+    let other = |mode, extra_cycles, there_cycles, back_cycles| Other {
+        mode,
+        extra_cycles,
+        there_cycles,
+        back_cycles,
+    };
+    const MODES: [Mode; 3] = [Mode::Shadow, Mode::Nested, Mode::Offset];
+    for start in MODES {
         let mut policy = named.spec.policy(start);
         let (mut mode, mut log) = (start, Log::on());
         for i in 0..24 {
             let sample = &samples[i / 2 % samples.len()];
             let cycles = (sample.instructions + sample.extra_cycles()) as f64 * ((i + 1) % 8) as f64;
-            mode = policy.decide(&View { mode, sample, cycles, load: 1.0, other: others[i % 3] }, &mut log);
+            let others = MODES.map(|other_mode| match i % 3 {
+                1 => other(other_mode, 0.0, 0.0, 0.0),
+                _ => other(other_mode, 600_000.0, 20_000.0, f64::INFINITY),
+            });
+            // Nothing is known, or the costs of one or of two other modes are.
+            let others: Vec<Other> = others.into_iter().filter(|o| o.mode != mode).take(i % 3).collect();
+            mode = policy.decide(&View { mode, sample, cycles, load: 1.0, others: &others }, &mut log);
             assert!(!log.take().is_empty(), "every decision is explained");
         }
     }
@@ -80,8 +88,8 @@ pub fn estimator(data: &[u8]) {
     let Ok(estimator) = Estimator::parse(text) else { return };
     for counts in [0, 1, 1 << 53] {
         let sample = Sample::from_values([counts; Sample::COUNTERS.len()]);
-        for mode in Mode::BOTH {
-            let o = estimator.other(mode, &sample, 100.0);
+        for mode in [Mode::Shadow, Mode::Nested] {
+            let o = estimator.other(mode, &sample, 100.0).expect("it is fitted to both");
             assert!(o.extra_cycles >= 0.0 && o.there_cycles >= 0.0 && o.back_cycles >= 0.0, "{o:?}");
         }
     }
@@ -93,7 +101,7 @@ mod tests {
     use super::*;
     use bifold_model::ages::Reuse;
     use bifold_model::{SwitchedOutcome, Switching};
-    use bifold_policy::timeline::{About, Pair, StaticRun, SwitchCosts};
+    use bifold_policy::timeline::{About, Runs, StaticRun, SwitchCosts};
     use proptest::prelude::*;
     use serde_json::Value;
 
@@ -145,8 +153,11 @@ mod tests {
                 make_page: 500,
                 zap_page: 90,
             },
-            pairs: [PageSize::Size4K, PageSize::Size2M]
-                .map(|host_page| Pair { host_page, runs: [run(), run()] })
+            pages: [PageSize::Size4K, PageSize::Size2M]
+                .map(|host_page| Runs {
+                    host_page,
+                    modes: [(Mode::Shadow, run()), (Mode::Nested, run())].into(),
+                })
                 .into(),
             switched: vec![SwitchedOutcome {
                 switching,

@@ -128,8 +128,9 @@ impl Captured {
         let track = Track::new(&timeline, VmKind::default()).context("no timeline")?;
         let half = track.len() / 2;
         ensure!(half > 10, "only {} intervals", track.len());
-        let modes: Vec<Mode> = (0..track.len()).map(|j| if j < half { mode.other() } else { mode }).collect();
-        Ok(forced(&track, &modes, mode.other(), 1.0).switch_cycles)
+        let (from, to) = (mode.other().into(), mode.into());
+        let modes: Vec<_> = (0..track.len()).map(|j| if j < half { from } else { to }).collect();
+        Ok(forced(&track, &modes, from, 1.0).switch_cycles)
     }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Values that several verbs take: output formats, sizes, durations, paging modes. Each has one syntax.
 
-use bifold_policy::Mode;
+use bifold_host::Mode;
 use bifold_report::Format;
 use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -87,7 +87,7 @@ pub fn time_scale(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A paging mode of a VM.
+/// A paging mode that KVM can switch a VM to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[allow(missing_docs)] // the names say it
 pub enum ModeArg {

@@ -2,9 +2,9 @@
 //! The modes that VMs had before the daemon switched them, in a journal: whoever starts next knows what to give back.
 
 use crate::error::DaemonError;
+use bifold_host::Mode;
 use bifold_host::held::{self, HeldError, Journal, Places};
 use bifold_host::{Host, VmId};
-use bifold_policy::Mode;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
@@ -123,7 +123,7 @@ pub(crate) fn has_ended(host: &Host, id: VmId, started: u64) -> bool {
 
 fn parse(id: &str, home: &str) -> Option<(VmId, Home)> {
     let (mode, started) = home.split_once(' ')?;
-    let mode = Mode::BOTH.into_iter().find(|m| m.name() == mode)?;
+    let mode = Mode::from_name(mode)?;
     Some((VmId::parse(id)?, Home { mode, started: started.parse().ok()? }))
 }
 

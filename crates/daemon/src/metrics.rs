@@ -61,7 +61,7 @@ fn escaped(text: &str) -> String {
 
 /// Levels.
 const GAUGES: [PerVm; 5] = [
-    ("bifold_vm_shadow_mode", "1 if the VM is in shadow paging, 0 in nested paging", |v| is_shadow(&v.mode)),
+    ("bifold_vm_shadow_mode", "1 if the VM is in shadow paging, 0 in another mode", |v| is_shadow(&v.mode)),
     ("bifold_vm_wants_shadow_mode", "1 if the policy wants shadow paging", |v| is_shadow(&v.wants)),
     ("bifold_vm_away", "1 if the VM is not in the mode in which the daemon found it", |v| {
         Some(if v.own_mode.is_some() { 1.0 } else { 0.0 })

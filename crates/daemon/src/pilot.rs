@@ -210,7 +210,7 @@ mod tests {
     fn longing(mode: Mode, switches: u64) -> Observation {
         let (tlb_misses_4k, guest_page_faults) = match mode {
             Mode::Nested => (50 << 20, 0),
-            Mode::Shadow => (0, 9 << 20),
+            _ => (0, 9 << 20),
         };
         let sample = Sample {
             instructions: 1 << 30,
@@ -230,7 +230,7 @@ mod tests {
         for n in 0..seconds {
             let choice = pilot.interval(&longing(mode, std::mem::take(&mut switched)));
             if choice.is_some_and(|c| c.verdict == Verdict::Switch) {
-                (mode, switched) = (mode.other(), 1);
+                (mode, switched) = (if mode == Mode::Nested { Mode::Shadow } else { Mode::Nested }, 1);
                 at.push(n);
             }
         }

@@ -43,6 +43,11 @@ impl Rate {
     }
 }
 
+/// The mode that KVM can switch a VM to from this mode, if it can.
+fn other(mode: Mode) -> Option<Mode> {
+    mode.switchable().map(|mode| mode.other().into())
+}
+
 /// What a prober does.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Doing {
@@ -87,11 +92,9 @@ impl Prober {
         self.since += interval.seconds;
         match self.doing {
             Doing::Found => {
-                self.start(Doing::Returns { home: mode.other() });
-                Some(Decision {
-                    mode: mode.other(),
-                    why: "the VM was found in another mode than its own.".into(),
-                })
+                let home = other(mode)?;
+                self.start(Doing::Returns { home });
+                Some(Decision { mode: home, why: "the VM was found in another mode than its own.".into() })
             }
             Doing::Rests => self.rest(mode),
             Doing::Measures(rate) => self.measure(mode, rate, interval),
@@ -107,7 +110,7 @@ impl Prober {
                 self.rest_after_failure(home, "the switch for a probe did not come")
             }
             Doing::Tries { home, .. } => {
-                Some(Decision { mode: home.other(), why: "probes the other mode.".into() })
+                Some(Decision { mode: other(home)?, why: "probes the other mode.".into() })
             }
             Doing::Returns { home } if mode != home => {
                 Some(Decision { mode: home, why: "ends a probe that brought nothing.".into() })
@@ -139,6 +142,7 @@ impl Prober {
         if self.since < self.how.length_s {
             return None;
         }
+        let other = other(mode)?;
         if rate.steps == 0.0 {
             return self.rest_after_failure(mode, "the guest reports no progress");
         }
@@ -149,7 +153,7 @@ impl Prober {
             at_home: rate.per_second(),
         });
         let why = format!("probes the other mode: {:.3} steps/s in {} mode.", rate.per_second(), mode.name());
-        Some(Decision { mode: mode.other(), why })
+        Some(Decision { mode: other, why })
     }
 
     fn compare(
@@ -217,7 +221,7 @@ mod tests {
                 seconds: 1.0,
                 mode: whole.then_some(mode),
                 measured,
-                progress: rates(n)[mode as usize],
+                progress: rates(n)[usize::from(mode == Mode::Nested)],
             };
             next = prober.interval(&interval).map_or(next, |d| d.mode);
             modes.push(mode);

@@ -50,6 +50,7 @@ mod vm_directory;
 mod vm_id;
 
 pub use backing::Backing;
+pub use bifold_mmu::Mode;
 pub use error::{HostError, Refusal};
 pub use guests::GuestProcess;
 pub use kvm::{Hardware, Kvm, Vendor};

@@ -19,7 +19,7 @@ const BUSY: f64 = 0.1;
 /// A change that helps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// The other paging mode.
+    /// Another paging mode.
     To(Mode),
     /// Huge pages of the host behind the guest.
     HostHugePages,
@@ -33,8 +33,7 @@ impl Change {
     /// The change in a few words.
     pub fn words(self) -> &'static str {
         match self {
-            Change::To(Mode::Shadow) => "shadow paging",
-            Change::To(Mode::Nested) => "nested paging",
+            Change::To(mode) => mode.words(),
             Change::HostHugePages => "huge pages in the host",
             Change::GuestHugePages => "huge pages in the guest",
             Change::Cpus => "CPUs that fewer threads want",
@@ -92,7 +91,8 @@ impl fmt::Display for Advice {
         let (change, gain) = (self.change.words(), self.gain);
         match (&self.obstacle, self.change) {
             (Some(obstacle), Change::To(mode)) => {
-                write!(f, "{change} ({gain}) would help most, but the VM {}", obstacle.sentence(mode))
+                let obstacle = obstacle.sentence(mode.name());
+                write!(f, "{change} ({gain}) would help most, but the VM {obstacle}")
             }
             _ => write!(f, "{change} ({gain}): {}", self.reason),
         }
@@ -118,12 +118,12 @@ pub fn best(row: &Row) -> Vec<Advice> {
     all
 }
 
-/// The cycles that paging costs in the VM's mode, and those that it would cost in the other, by the
-/// [estimator](Estimator); `None` if a counter is unknown, or the VM was not in one mode.
+/// The cycles that paging costs in the VM's mode, and the other mode with those that it would cost there, by the
+/// [estimator](Estimator); `None` if a counter is unknown, or the VM was not in one mode, or in one without estimates.
 ///
 /// Of the hypervisor's cycles, those count that page faults and INVLPG cause, by their share of exits: exits for
 /// devices and timers are the same in either mode.
-pub fn paging_cycles(row: &Row) -> Option<(f64, f64)> {
+pub fn paging_cycles(row: &Row) -> Option<(f64, (Mode, f64))> {
     let (mode, estimator) = (row.interval.mode?, Estimator::fitted());
     let needs = estimator.needs_in(mode).and(Counters::WALK_CYCLES).and(Counters::VMM_CYCLES);
     if needs.less(row.measured.known) != Counters::NONE {
@@ -134,12 +134,13 @@ pub fn paging_cycles(row: &Row) -> Option<(f64, f64)> {
     let of_paging = statistic(Statistic::PfTaken)? + statistic(Statistic::Invlpg)?;
     let share = (of_paging / statistic(Statistic::Exits)?.max(1.0)).min(1.0);
     let now = sample.walk_cycles as f64 + share * sample.vmm_cycles as f64;
-    Some((now, estimator.other(mode, sample, 1.0).extra_cycles))
+    let other = estimator.other(mode, sample, 1.0)?;
+    Some((now, (other.mode, other.extra_cycles)))
 }
 
 fn mode(row: &Row) -> Option<Advice> {
-    let (now, other) = paging_cycles(row)?;
-    let (from, to) = (row.interval.mode?, row.interval.mode?.other());
+    let (now, (to, other)) = paging_cycles(row)?;
+    let from = row.interval.mode?;
     let cycles = row.measured.cycles.filter(|c| *c > 0.0)?;
     let percent = |c: f64| 100.0 * c / cycles;
     let how = if row.vm.switchable() { "" } else { "; this KVM has one mode for all VMs" };

@@ -11,6 +11,7 @@ use crate::row::Row;
 use bifold_host::exit_counts::reasons;
 use bifold_host::{Backing, Kind, Statistic, Vendor, printable};
 use bifold_model::Sample;
+use bifold_policy::Mode;
 use std::borrow::Cow;
 
 /// The value of a figure.
@@ -132,7 +133,7 @@ const FIRST: [Column; 14] = [
         "",
         Type::Text,
         "The mode of paging during the whole interval; unknown if the VM was switched.",
-        |r| r.interval.mode.map(bifold_policy::Mode::name).into(),
+        |r| r.interval.mode.map(Mode::name).into(),
     ),
     Column::new("load", "1", Type::Number, "Share of the interval during which vCPUs ran.", |r| {
         r.measured.load.into()
@@ -224,7 +225,7 @@ const LAST: [Column; 11] = [
         "cycles",
         Type::Number,
         "Cycles that paging would probably cost in the other mode, by the built-in estimator; of a VM in nested paging only with a reporter.",
-        |r| r.paging().map(|(_, other)| other).into(),
+        |r| r.paging().map(|(_, (_, other))| other).into(),
     ),
     Column::new(
         "advice",
@@ -256,7 +257,7 @@ impl Row<'_> {
         all.and_then(|all| all.into_iter().find(|a| a.obstacle.is_none()))
     }
 
-    fn paging(&self) -> Option<(f64, f64)> {
+    fn paging(&self) -> Option<(f64, (Mode, f64))> {
         self.vcpu.is_none().then(|| paging_cycles(self)).flatten()
     }
 

@@ -62,7 +62,7 @@ impl Follower {
             load: i.measured.load.unwrap_or(1.0),
             seconds: i.seconds,
         };
-        match driver.interval(now, None) {
+        match driver.interval(now, &[]) {
             Some(mode) => Seen::Decided(Decision { mode, why: driver.log.take() }),
             None => Seen::NotDue,
         }
@@ -71,7 +71,8 @@ impl Follower {
     fn driver(&mut self, mode: Mode) -> Option<&mut Driver> {
         if self.driver.is_none() {
             // What an interval lacks is asked before the driver sees the interval.
-            let known = Mode::BOTH.into_iter().fold(Counters::NONE, |all, m| all.and(self.needs_in(m)));
+            let estimator = self.estimator.as_ref().map_or(Counters::NONE, Estimator::needs);
+            let known = self.spec.needs().and(estimator);
             let source = Source { interval_s: self.interval_s, known };
             let scale = Scale::both(1.0);
             let mut driver = Driver::new(&self.spec, mode, source, scale, self.estimator.as_ref()).ok()?;
@@ -83,7 +84,8 @@ impl Follower {
 
     /// The first counter that the policy needs and no interval so far has had; `None` once the policy has seen an interval.
     pub fn missing(&self) -> Option<UnknownCounter> {
-        let all = Mode::BOTH.map(|mode| self.needs_in(mode).less(self.counted));
+        let modes = [Mode::Shadow, Mode::Nested];
+        let all = modes.map(|mode| self.needs_in(mode).less(self.counted));
         // An interval in one of the modes needs less.
         let fewest = all.into_iter().min_by_key(|missing| missing.iter().count())?;
         let counter = fewest.iter().next().filter(|_| self.driver.is_none())?;

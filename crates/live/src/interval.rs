@@ -83,7 +83,7 @@ impl Interval {
         let switches = now.paging.switches().zip(earlier.paging.switches());
         let switches = switches.and_then(|(now, then)| now.checked_sub(then));
         let settled = |r: &Reading| match r.state {
-            Some(State::In(mode)) => Some(mode),
+            Some(State::In(mode)) => Some(Mode::from(mode)),
             _ => None,
         };
         // Without counts of switches (one mode for all VMs), both ends in one mode are all that can be known.
@@ -172,9 +172,10 @@ impl VcpuInterval {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bifold_host::Mode as KvmMode;
     use bifold_host::Statistic;
 
-    fn reading(seconds: u64, mode: Mode, switches: u64, vcpus: &[(u32, u32, u64)]) -> Reading {
+    fn reading(seconds: u64, mode: KvmMode, switches: u64, vcpus: &[(u32, u32, u64)]) -> Reading {
         let mut statistics = Statistics::default();
         statistics.set(Statistic::Exits, 1000 * seconds);
         let vcpu = |&(number, thread, ran): &(u32, u32, u64)| VcpuReading {
@@ -199,8 +200,8 @@ mod tests {
 
     #[test]
     fn counts_are_differences_and_load_is_the_mean_of_the_vcpus() {
-        let before = reading(10, Mode::Nested, 4, &[(0, 70, 1_000_000_000), (1, 71, 0)]);
-        let now = reading(12, Mode::Nested, 4, &[(0, 70, 3_000_000_000), (1, 71, 1_000_000_000)]);
+        let before = reading(10, KvmMode::Nested, 4, &[(0, 70, 1_000_000_000), (1, 71, 0)]);
+        let now = reading(12, KvmMode::Nested, 4, &[(0, 70, 3_000_000_000), (1, 71, 1_000_000_000)]);
         let interval = Interval::between(&before, &now);
         assert_eq!((interval.seconds, interval.mode, interval.switches), (2.0, Some(Mode::Nested), Some(0)));
         assert_eq!(interval.statistics.get(Statistic::Exits), Some(2000));
@@ -211,22 +212,23 @@ mod tests {
 
     #[test]
     fn a_vcpu_that_is_new_or_moved_to_another_thread_is_unknown() {
-        let before = reading(10, Mode::Nested, 0, &[(0, 70, 5)]);
+        let before = reading(10, KvmMode::Nested, 0, &[(0, 70, 5)]);
         for vcpus in [&[(0, 70, 9), (1, 71, 3)][..], &[(0, 99, 9)], &[(0, 70, 4)], &[]] {
-            let interval = Interval::between(&before, &reading(11, Mode::Nested, 0, vcpus));
+            let interval = Interval::between(&before, &reading(11, KvmMode::Nested, 0, vcpus));
             assert_eq!((interval.ran_ns(), interval.load()), (None, None), "{vcpus:?}");
         }
     }
 
     #[test]
     fn an_interval_with_a_switch_in_it_has_no_mode() {
-        let before = reading(10, Mode::Nested, 4, &[]);
-        let there = Interval::between(&before, &reading(11, Mode::Shadow, 5, &[]));
+        let before = reading(10, KvmMode::Nested, 4, &[]);
+        let there = Interval::between(&before, &reading(11, KvmMode::Shadow, 5, &[]));
         assert_eq!((there.mode, there.switches), (None, Some(1)));
         // There and back.
-        let back = Interval::between(&before, &reading(11, Mode::Nested, 6, &[]));
+        let back = Interval::between(&before, &reading(11, KvmMode::Nested, 6, &[]));
         assert_eq!((back.mode, back.switches), (None, Some(2)));
-        let host_wide = |at| Reading { paging: PagingStats::default(), ..reading(at, Mode::Shadow, 0, &[]) };
+        let host_wide =
+            |at| Reading { paging: PagingStats::default(), ..reading(at, KvmMode::Shadow, 0, &[]) };
         let stays = Interval::between(&host_wide(1), &host_wide(2));
         assert_eq!((stays.mode, stays.switches), (Some(Mode::Shadow), None));
     }

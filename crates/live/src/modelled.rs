@@ -21,6 +21,7 @@
 //! ```
 
 use crate::hardware::HardwareCounts;
+use bifold_host::Mode as KvmMode;
 use bifold_policy::Mode;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -102,7 +103,7 @@ pub struct Made {
     pub captures: BTreeMap<String, Vec<u64>>,
 }
 
-/// What a step of a phase costs in each mode.
+/// What a step of a phase costs in each mode that KVM switches between.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Phase {
@@ -114,10 +115,10 @@ pub struct Phase {
 
 impl Phase {
     /// The counts of a mode.
-    pub fn of(&self, mode: Mode) -> &PerStep {
+    pub fn of(&self, mode: KvmMode) -> &PerStep {
         match mode {
-            Mode::Nested => &self.nested,
-            Mode::Shadow => &self.shadow,
+            KvmMode::Nested => &self.nested,
+            KvmMode::Shadow => &self.shadow,
         }
     }
 }
@@ -214,7 +215,7 @@ impl ModelledPmu {
             return Err("it has no phase".into());
         }
         for (name, phase) in &self.phases {
-            for mode in Mode::BOTH {
+            for mode in KvmMode::BOTH {
                 for (counter, value) in phase.of(mode).values() {
                     if !(0.0..=MOST).contains(&value) {
                         let (name, mode) = (name.escape_debug(), mode.name());
@@ -260,6 +261,7 @@ impl ModelledPmu {
     }
 
     fn sum(&self, mode: Mode, steps: &BTreeMap<String, u64>, of: fn(&PerStep) -> f64) -> Option<f64> {
+        let mode = mode.switchable()?;
         let made = steps.iter().filter(|(_, n)| **n > 0);
         let costs = made.map(|(name, n)| Some(of(self.phases.get(name)?.of(mode)) * *n as f64));
         costs.sum()

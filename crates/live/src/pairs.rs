@@ -20,7 +20,7 @@
 
 use crate::recording::{RecordedInterval, RecordedVm};
 use bifold_model::Sample;
-use bifold_policy::{Counters, Mode};
+use bifold_policy::{Counters, PerMode};
 use std::fmt;
 use std::ops::Range;
 
@@ -47,17 +47,17 @@ const GAP_S: f64 = 10.0;
 /// Largest count of a pair: an hour of cycles.
 const MOST: f64 = (1u64 << 44) as f64;
 
-/// What the same work cost in both modes. The work is that of one second at home.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// What the same work cost in both modes: at home, and in the mode of the try. The work is that of one second at home.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Pair {
     /// End of the try, in seconds since 1970.
     pub time: f64,
-    /// Counts by [`Mode`]: shadow, nested. Unknown counters are 0.
-    pub samples: [Sample; 2],
+    /// Counts by mode. Unknown counters are 0.
+    pub samples: PerMode<Sample>,
     /// The known counters of each.
-    pub known: [Counters; 2],
+    pub known: PerMode<Counters>,
     /// All cycles by mode, above 0.
-    pub cycles: [f64; 2],
+    pub cycles: PerMode<f64>,
 }
 
 /// Why a try is no pair.
@@ -135,7 +135,8 @@ pub fn pairs(vm: &RecordedVm) -> Pairs {
         let of = |stretch: &Range<usize>| &vm.intervals[stretch.clone()];
         let (before, away, after) = (of(before), of(away), of(after));
         let short = away.iter().map(|i| i.seen.seconds).sum::<f64>() <= MOST_AWAY_S;
-        if short && follows(before, away) && follows(away, after) {
+        let returns = before[0].seen.mode == after[0].seen.mode;
+        if short && returns && follows(before, away) && follows(away, after) {
             match pair(before, away, after) {
                 Ok(pair) => found.pairs.push(pair),
                 Err(why) => found.left_out.0[why as usize] += 1,
@@ -300,7 +301,8 @@ fn pair(
     away: &[RecordedInterval],
     after: &[RecordedInterval],
 ) -> Result<Pair, Why> {
-    let (Some(home), Some(end)) = (before[0].seen.mode, away.last()) else { return Err(Why::Short) };
+    let (Some(home), Some(there)) = (before[0].seen.mode, away[0].seen.mode) else { return Err(Why::Short) };
+    let Some(end) = away.last() else { return Err(Why::Short) };
     // The beginning of `before` may be cold from an earlier switch.
     let warm_before: Vec<&RecordedInterval> = warm(before).collect();
     let before = Window::of(window(warm_before.into_iter().rev()))?;
@@ -317,15 +319,12 @@ fn pair(
     let steps = at_home.steps / at_home.seconds;
     let (home_sample, home_cycles) = at_home.of_steps(steps).ok_or(Why::Beyond)?;
     let (tried_sample, tried_cycles) = tried.of_steps(steps).ok_or(Why::Beyond)?;
-    let mut pair = Pair {
+    Ok(Pair {
         time: end.time,
-        samples: [home_sample; 2],
-        known: [at_home.known; 2],
-        cycles: [home_cycles; 2],
-    };
-    let other = Mode::other(home) as usize;
-    (pair.samples[other], pair.known[other], pair.cycles[other]) = (tried_sample, tried.known, tried_cycles);
-    Ok(pair)
+        samples: [(home, home_sample), (there, tried_sample)].into(),
+        known: [(home, at_home.known), (there, tried.known)].into(),
+        cycles: [(home, home_cycles), (there, tried_cycles)].into(),
+    })
 }
 
 /// Whether two windows did the same work.

@@ -8,7 +8,7 @@ use crate::files::SCHEMA;
 use crate::measured::Measured;
 use crate::observation::Observation;
 use bifold_model::Sample;
-use bifold_policy::{Counters, Mode};
+use bifold_policy::{Counters, mode_from_name};
 use serde_json::{Map, Value};
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -227,8 +227,8 @@ fn row(row: &Map<String, Value>) -> Result<Option<(String, Option<String>, Recor
     let mode = match text("mode").as_deref() {
         None => None,
         Some(word) => {
-            let mode = Mode::BOTH.into_iter().find(|m| m.name() == word);
-            Some(mode.ok_or_else(|| format!("mode {} is neither shadow nor nested", word.escape_debug()))?)
+            let mode = mode_from_name(word);
+            Some(mode.ok_or_else(|| format!("mode {} is unknown", word.escape_debug()))?)
         }
     };
     let load = number("load")?.map(|l| l.min(1.0));
@@ -267,6 +267,7 @@ fn counters(row: &Map<String, Value>) -> Result<(Sample, Counters), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bifold_policy::Mode;
     use proptest::prelude::*;
 
     const LINE: &str = r#"{"schema":"bifold.stat/1","time":5.5,"seconds":1.0,"vm":"9-7","name":"web","mode":"shadow","load":0.5,"cycles":2e9,"instructions":7,"pf_taken":3}"#;
@@ -303,7 +304,7 @@ mod tests {
             ("bifold.stat/1", "bifold.stat/2", "line 2: schema bifold.stat/2 is not bifold.stat/1"),
             (r#""schema""#, r#""skema""#, "line 2: it has no schema"),
             (r#""seconds":1.0,"#, "", "line 2: it has no seconds"),
-            ("shadow", "sideways", "line 2: mode sideways is neither shadow nor nested"),
+            ("shadow", "sideways", "line 2: mode sideways is unknown"),
             (r#""instructions":7"#, r#""instructions":-7"#, "line 2: instructions = -7 is no count"),
             (r#""instructions":7"#, r#""instructions":1e30"#, "line 2: instructions = 1e+30 is no count"),
             (r#""load":0.5"#, r#""load":"much""#, "line 2: load = \"much\" is no number"),

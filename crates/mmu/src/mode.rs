@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The two paging modes under a hypervisor, which KVM can switch between.
+//! The two paging modes that KVM can switch a VM between.
 
 use serde::{Deserialize, Serialize};
 
-/// A paging mode under a hypervisor: a policy chooses it, and KVM switches a VM to it.
+/// One of the two paging modes that KVM can switch a VM between. Published policies decide between these two. What costs
+/// alone decide chooses from all modes that are modelled, of which these are a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -23,6 +24,11 @@ impl Mode {
             Mode::Shadow => Mode::Nested,
             Mode::Nested => Mode::Shadow,
         }
+    }
+
+    /// The mode of that [`name`](Mode::name).
+    pub fn from_name(name: &str) -> Option<Mode> {
+        Mode::BOTH.into_iter().find(|mode| mode.name() == name)
     }
 
     /// `shadow` or `nested`, as in every input and output.

@@ -7,8 +7,8 @@ use bifold_mmu::PageSize;
 use bifold_model::Sample;
 use bifold_model::ages::{Reuse, bucket};
 use bifold_policy::sweep::{self, Axis, Prepared};
-use bifold_policy::timeline::{About, Pair, StaticRun, SwitchCosts};
-use bifold_policy::{Estimator, Named, Scale, Timeline, Track, VmKind};
+use bifold_policy::timeline::{About, Runs, StaticRun, SwitchCosts};
+use bifold_policy::{Estimator, Mode, Named, Scale, Timeline, Track, VmKind};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -61,7 +61,10 @@ fn made_up(seed: usize) -> Timeline {
             make_page: 900,
             zap_page: 900,
         },
-        pairs: vec![Pair { host_page: PageSize::Size4K, runs: [run(true), run(false)] }],
+        pages: vec![Runs {
+            host_page: PageSize::Size4K,
+            modes: [(Mode::Shadow, run(true)), (Mode::Nested, run(false))].into(),
+        }],
         switched: Vec::new(),
     }
 }

@@ -96,18 +96,18 @@ pub struct Driver {
     every: usize,
     estimator: Option<Estimator>,
     switch_scale: f64,
-    /// Since the last decision: time, time times load, counts, cycles, the other mode's cost.
+    /// Since the last decision: time, time times load, counts, cycles, the other modes' costs.
     seconds: f64,
     ran: f64,
     sample: Sample,
     cycles: f64,
-    other: Option<Other>,
+    others: Option<Vec<Other>>,
     /// The policy's explanations.
     pub log: Log,
 }
 
 impl Driver {
-    /// A policy at the start of a VM in mode `start`. Without an estimator, the caller gives the other mode's
+    /// A policy at the start of a VM in mode `start`. Without an estimator, the caller gives the other modes'
     /// costs to [`Driver::interval`].
     ///
     /// # Errors
@@ -138,7 +138,7 @@ impl Driver {
             ran: 0.0,
             sample: Sample::default(),
             cycles: 0.0,
-            other: None,
+            others: None,
             log: Log::off(),
         })
     }
@@ -148,25 +148,32 @@ impl Driver {
         self.every
     }
 
-    /// Whether the next [`Driver::interval`] needs the other mode's cost from the caller.
-    pub fn wants_other(&self) -> bool {
+    /// Whether the next [`Driver::interval`] needs the other modes' costs from the caller.
+    pub fn wants_others(&self) -> bool {
         self.needs_other && self.estimator.is_none()
     }
 
-    /// Takes an interval that has ended, and returns the decision if one is due. `other` has the other mode's
-    /// cost for this interval, and the costs of switching from here.
+    /// Takes an interval that has ended, and returns the decision if one is due. `others` has the other
+    /// modes' costs for this interval, and the costs of switching from here.
     ///
     /// A decision is due as soon as the nearest whole number of nominal intervals has passed since the last
     /// decision, into however many intervals the source divided that time.
-    pub fn interval(&mut self, now: Interval, other: Option<Other>) -> Option<Mode> {
+    pub fn interval(&mut self, now: Interval, others: &[Other]) -> Option<Mode> {
         if self.every == 1 {
-            return Some(self.decide(&now, other));
+            return Some(self.decide(&now, others));
         }
         self.sample.add(now.sample);
         self.cycles += now.cycles;
-        if let Some(o) = other {
-            let sum = self.other.get_or_insert(Other { extra_cycles: 0.0, ..o });
-            *sum = Other { extra_cycles: sum.extra_cycles + o.extra_cycles, ..o };
+        match &mut self.others {
+            None => self.others = Some(others.into()),
+            // Without one interval's cost, the cost of all is unknown.
+            Some(sums) => sums.retain_mut(|sum| match others.iter().find(|o| o.mode == sum.mode) {
+                Some(o) => {
+                    *sum = Other { extra_cycles: sum.extra_cycles + o.extra_cycles, ..*o };
+                    true
+                }
+                None => false,
+            }),
         }
         self.seconds += now.seconds;
         self.ran += now.load * now.seconds;
@@ -176,19 +183,20 @@ impl Driver {
         }
         let (seconds, ran) = (std::mem::take(&mut self.seconds), std::mem::take(&mut self.ran));
         let (sample, cycles) = (std::mem::take(&mut self.sample), std::mem::take(&mut self.cycles));
-        let other = self.other.take();
+        let others = self.others.take().unwrap_or_default();
         let all = Interval { mode: now.mode, sample: &sample, cycles, load: ran / seconds, seconds };
-        Some(self.decide(&all, other))
+        Some(self.decide(&all, &others))
     }
 
-    fn decide(&mut self, now: &Interval, known: Option<Other>) -> Mode {
+    fn decide(&mut self, now: &Interval, known: &[Other]) -> Mode {
         let Interval { mode, sample, cycles, load, .. } = *now;
         let sample = &if self.waits { *sample } else { Counters::WAITS.zeroed(sample) };
-        let other = match &self.estimator {
-            Some(e) if self.needs_other => Some(e.other(mode, sample, self.switch_scale)),
-            _ => known,
+        let estimated = match &self.estimator {
+            Some(e) if self.needs_other => e.other(mode, sample, self.switch_scale),
+            _ => None,
         };
-        self.policy.decide(&View { mode, sample, cycles, load, other }, &mut self.log)
+        let others = if self.estimator.is_some() { estimated.as_slice() } else { known };
+        self.policy.decide(&View { mode, sample, cycles, load, others }, &mut self.log)
     }
 }
 
@@ -229,6 +237,24 @@ mod tests {
     }
 
     #[test]
+    fn a_cost_that_is_unknown_in_one_interval_is_unknown_in_the_decisions_window() {
+        let named =
+            Named::parse("r", "policy = \"work-function\"\ninterval_s = 3.0\nswitch_factor = 1.0").unwrap();
+        let mut driver =
+            Driver::new(&named.spec, Mode::Nested, Source::simulated(1.0), Scale::both(1.0), None).unwrap();
+        let sample = Sample { instructions: 1000, walk_cycles: 500_000, ..Sample::default() };
+        let other = |mode| Other { mode, extra_cycles: 1.0, there_cycles: 9.0, back_cycles: 9.0 };
+        let both = [other(Mode::Shadow), other(Mode::Offset)];
+        let decided = |driver: &mut Driver, windows: [&[Other]; 3]| {
+            let decisions = windows.map(|others| driver.interval(interval(&sample, 1.0, 1.0), others));
+            decisions[2].unwrap()
+        };
+        assert_eq!(decided(&mut driver, [&both, &both[1..], &both]), Mode::Offset);
+        assert_eq!(decided(&mut driver, [&both, &both[..1], &both]), Mode::Shadow);
+        assert_eq!(decided(&mut driver, [&[], &both, &both]), Mode::Nested);
+    }
+
+    #[test]
     fn time_decides_when_it_is_time_and_load_is_weighted_by_it() {
         let sample = Sample { instructions: 1000, walk_cycles: 1, ..Sample::default() };
         // Decides every second, which is ten intervals; ignores intervals of little load.
@@ -239,7 +265,7 @@ mod tests {
             let mut driver = new();
             driver.log = Log::on();
             let now = interval(&sample, load, length * source.interval_s);
-            let n = (1..50).find(|_| driver.interval(now, None).is_some()).unwrap();
+            let n = (1..50).find(|_| driver.interval(now, &[]).is_some()).unwrap();
             (n, driver.log.take())
         };
         assert_eq!([1.0, 2.0, 0.5, 11.0].map(|length| until(1.0, length).0), [10, 5, 19, 1]);
@@ -247,8 +273,8 @@ mod tests {
         (busy.log, idle.log) = (Log::on(), Log::on());
         for n in 0..10 {
             // A tenth of the time runs, once in one long interval and once in ten short ones.
-            busy.interval(interval(&sample, if n == 0 { 1.0 } else { 0.0 }, source.interval_s), None);
-            idle.interval(interval(&sample, 0.1, source.interval_s), None);
+            busy.interval(interval(&sample, if n == 0 { 1.0 } else { 0.0 }, source.interval_s), &[]);
+            idle.interval(interval(&sample, 0.1, source.interval_s), &[]);
         }
         assert_eq!(busy.log.take(), idle.log.take());
     }

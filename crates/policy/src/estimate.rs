@@ -128,30 +128,33 @@ impl Estimator {
 
     /// The counters that the estimator reads of a VM in this mode.
     pub fn needs_in(&self, mode: Mode) -> Counters {
-        let from = self.from(mode);
+        let Some((from, _)) = self.from(mode) else { return Counters::NONE };
         let terms = [&from.extra, &from.rebuild].into_iter().flat_map(|l| &l.terms);
         let terms = terms.filter(|(_, cycles)| *cycles != 0.0);
         terms.fold(Counters::NONE, |set, (place, _)| set.and(Counters::at(*place)))
     }
 
-    fn from(&self, mode: Mode) -> &FromMode {
+    /// The sums for a VM in this mode, and the mode that they estimate; none if nothing was fitted.
+    fn from(&self, mode: Mode) -> Option<(&FromMode, Mode)> {
         match mode {
-            Mode::Shadow => &self.shadow,
-            Mode::Nested => &self.nested,
+            Mode::Shadow => Some((&self.shadow, Mode::Nested)),
+            Mode::Nested => Some((&self.nested, Mode::Shadow)),
+            _ => None,
         }
     }
 
     /// What the other mode would have cost for the work of `sample`, and the costs of switching there and
-    /// back, divided by `scale`.
-    pub fn other(&self, mode: Mode, sample: &Sample, scale: f64) -> Other {
-        let from = self.from(mode);
+    /// back, divided by `scale`. None for a mode whose counters nothing was fitted to.
+    pub fn other(&self, mode: Mode, sample: &Sample, scale: f64) -> Option<Other> {
+        let (from, other) = self.from(mode)?;
         let rebuild = from.rebuild.of(sample);
-        let (to_shadow, to_nested) = ((self.switch + rebuild) / scale, self.switch / scale);
-        let (there_cycles, back_cycles) = match mode {
-            Mode::Shadow => (to_nested, to_shadow),
-            Mode::Nested => (to_shadow, to_nested),
-        };
-        Other { extra_cycles: from.extra.of(sample), there_cycles, back_cycles }
+        let to = |to| if to == Mode::Shadow { (self.switch + rebuild) / scale } else { self.switch / scale };
+        Some(Other {
+            mode: other,
+            extra_cycles: from.extra.of(sample),
+            there_cycles: to(other),
+            back_cycles: to(mode),
+        })
     }
 }
 
@@ -172,8 +175,12 @@ mod tests {
                     guest_page_faults = 7000.0\n[nested.rebuild]\nwalk_cycles = 2.0";
         let e = Estimator::parse(text).unwrap();
         let sample = Sample { walk_cycles: 100, guest_page_faults: 2, ..Sample::default() };
-        let o = e.other(Mode::Nested, &sample, 10.0);
-        assert_eq!((o.extra_cycles, o.there_cycles, o.back_cycles), (14_050.0, 120.0, 100.0));
+        let o = e.other(Mode::Nested, &sample, 10.0).unwrap();
+        assert_eq!(e.other(Mode::Offset, &sample, 10.0), None, "nothing was fitted");
+        assert_eq!(
+            (o.mode, o.extra_cycles, o.there_cycles, o.back_cycles),
+            (Mode::Shadow, 14_050.0, 120.0, 100.0)
+        );
     }
 
     #[test]

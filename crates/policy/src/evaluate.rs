@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compares policies over programs: with each other, with the two modes that never switch, and with the
+//! Compares policies over programs: with each other, with the modes that never switch, and with the
 //! oracle.
 //!
-//! Every policy runs from both starting modes, and the worse of the two counts, so that luck at the start
+//! Every policy runs from every starting mode, and the worst run counts, so that luck at the start
 //! helps no policy. The gap to the oracle compares with the oracle from the same start. The gap to the better
 //! static mode compares with a VM that starts in that mode and never switches.
 
@@ -10,7 +10,7 @@ use crate::driver::Scale;
 use crate::estimate::Estimator;
 use crate::oracle::oracle;
 use crate::replay::{Run, Setup, replay};
-use crate::{Mode, Named, Timeline, Track, VmKind};
+use crate::{Mode, Named, PerMode, Timeline, Track, VmKind};
 use bifold_mmu::PageSize;
 use rayon::prelude::*;
 use serde::Serialize;
@@ -25,8 +25,8 @@ pub struct Options<'a> {
     pub vm: VmKind,
     /// Scale between a policy's time and the timelines' time.
     pub scale: Scale,
-    /// Estimates the other mode's cost for policies that need it; without an estimator, the timeline tells
-    /// the cost.
+    /// Estimates the other modes' costs for policies that need them; without an estimator, the timeline tells
+    /// the costs.
     pub estimator: Option<&'a Estimator>,
 }
 
@@ -105,8 +105,9 @@ pub struct Summary {
     pub worst_program: String,
     /// Number of programs within [`WITHIN_PERCENT`] of the better static mode.
     pub within: usize,
-    /// Mean share of intervals in shadow mode, 0 to 1.
-    pub shadow_share: f64,
+    /// Mean shares of intervals in each mode.
+    #[serde(flatten)]
+    pub shares: Shares,
     /// Switches over all programs.
     pub switches: u64,
 }
@@ -128,15 +129,44 @@ pub struct Program {
     pub ideal_s: f64,
     /// Cycles of the ideal run.
     pub ideal_cycles: f64,
-    /// Overheads of VMs that never switch, percent: shadow, nested.
-    pub static_percent: [f64; 2],
-    /// The oracle, by starting mode: shadow, nested.
-    pub oracle: [OracleFigures; 2],
+    /// The modes that were recorded, in the order of the figures by mode.
+    pub modes: Vec<Mode>,
+    /// Overheads of VMs that never switch, percent.
+    pub static_percent: PerMode<f64>,
+    /// The oracle, by starting mode.
+    pub oracle: PerMode<OracleFigures>,
     /// The policies, in the order of [`Evaluation::policies`].
     pub rows: Vec<Row>,
     /// Overheads per interval of the VMs that never switch, for charts.
     #[serde(skip)]
-    pub curves: [Vec<f64>; 2],
+    pub curves: PerMode<Vec<f64>>,
+}
+
+/// Share of intervals in each mode, 0 to 1. Outputs have `shadow_share` and so on, and not nested mode's: the rest.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Shares(PerMode<f64>);
+
+impl Shares {
+    fn of(track: &Track, modes: &[Mode]) -> Shares {
+        let share = |mode| modes.iter().filter(|m| **m == mode).count() as f64 / modes.len().max(1) as f64;
+        Shares(track.samples.map(|mode, _| share(mode)))
+    }
+
+    /// The share of a mode; 0 for a mode that the VM cannot be in.
+    pub fn of_mode(&self, mode: Mode) -> f64 {
+        self.0.get(mode).copied().unwrap_or(0.0)
+    }
+
+    /// The modes with a column of their own: all but nested mode, which has the rest.
+    pub fn named(&self) -> impl Iterator<Item = (Mode, f64)> + '_ {
+        self.0.iter().filter(|(mode, _)| *mode != Mode::Nested).map(|(mode, share)| (mode, *share))
+    }
+}
+
+impl Serialize for Shares {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(self.named().map(|(mode, share)| (format!("{}_share", mode.name()), share)))
+    }
 }
 
 /// The oracle's result.
@@ -148,8 +178,9 @@ pub struct OracleFigures {
     pub overhead_percent: f64,
     /// Number of switches.
     pub switches: u64,
-    /// Share of intervals in shadow mode, 0 to 1.
-    pub shadow_share: f64,
+    /// Shares of intervals in each mode.
+    #[serde(flatten)]
+    pub shares: Shares,
     /// The mode of every interval.
     #[serde(skip)]
     pub modes: Vec<Mode>,
@@ -160,16 +191,16 @@ pub struct OracleFigures {
 pub struct Row {
     /// The policy.
     pub policy: String,
-    /// The worse starting mode, whose run counts.
+    /// The worst starting mode, whose run counts.
     pub worse_start: Mode,
-    /// The runs by starting mode: shadow, nested.
-    pub runs: [Figures; 2],
+    /// The runs by starting mode.
+    pub runs: PerMode<Figures>,
 }
 
 impl Row {
     /// The run that counts.
     pub fn worse(&self) -> &Figures {
-        &self.runs[self.worse_start as usize]
+        &self.runs[self.worse_start]
     }
 }
 
@@ -188,15 +219,16 @@ pub struct Figures {
     pub switches: u64,
     /// Number of decisions.
     pub decisions: u64,
-    /// Share of intervals in shadow mode, 0 to 1.
-    pub shadow_share: f64,
+    /// Shares of intervals in each mode.
+    #[serde(flatten)]
+    pub shares: Shares,
     /// The mode of every interval.
     #[serde(skip)]
     pub modes: Vec<Mode>,
 }
 
 impl Figures {
-    fn of(run: Run, oracle_cycles: f64, static_cycles: f64) -> Figures {
+    fn of(run: Run, track: &Track, oracle_cycles: f64, static_cycles: f64) -> Figures {
         Figures {
             cycles: run.cycles,
             overhead_percent: run.overhead_percent(),
@@ -204,10 +236,22 @@ impl Figures {
             static_gap_percent: above(run.cycles, static_cycles),
             switches: run.switches,
             decisions: run.decisions,
-            shadow_share: run.share(Mode::Shadow),
+            shares: Shares::of(track, &run.modes),
             modes: run.modes,
         }
     }
+}
+
+/// Cycles of the best mode that never switches.
+pub(crate) fn better(statics: &PerMode<f64>) -> f64 {
+    statics.values().copied().fold(f64::INFINITY, f64::min)
+}
+
+/// The starting mode with the largest gap. Among equal gaps, that of the mode which is dearest if the VM never switches;
+/// among equal costs, the last.
+pub(crate) fn worst_start(statics: &PerMode<f64>, gap: impl Fn(Mode) -> f64) -> Option<Mode> {
+    let dearer = |a: &Mode, b: &Mode| gap(*a).total_cmp(&gap(*b)).then(statics[*a].total_cmp(&statics[*b]));
+    statics.modes().max_by(dearer)
 }
 
 /// Percent by which `cycles` is above `than`; 0 if `than` is 0.
@@ -225,7 +269,7 @@ pub fn evaluate(
         Track::new(&input.timeline, options.vm).ok_or_else(|| EvaluateError::NoHostPage {
             name: input.name.clone(),
             wanted: options.vm.host_page,
-            there: input.timeline.pairs.iter().map(|p| p.host_page).collect(),
+            there: input.timeline.pages.iter().map(|p| p.host_page).collect(),
         })
     };
     let tracks: Vec<Track> = inputs.iter().map(track).collect::<Result<_, _>>()?;
@@ -248,29 +292,25 @@ pub fn evaluate(
 
 fn program(input: &Input, track: &Track, policies: &[Named], options: &Options) -> Program {
     let ideal: f64 = track.ideal.iter().sum();
-    let statics = Mode::BOTH.map(|m| track.static_cycles(m));
-    let better = statics[0].min(statics[1]);
-    let oracles = Mode::BOTH.map(|start| {
+    let statics = track.samples.map(|mode, _| track.static_cycles(mode));
+    let better = better(&statics);
+    let oracles = statics.map(|start, _| {
         let o = oracle(track, start, options.scale.switch);
-        let shadow = o.modes.iter().filter(|m| **m == Mode::Shadow).count();
         OracleFigures {
             cycles: o.cycles,
             overhead_percent: above(o.cycles, ideal),
             switches: o.switches,
-            shadow_share: shadow as f64 / track.len().max(1) as f64,
+            shares: Shares::of(track, &o.modes),
             modes: o.modes,
         }
     });
     let row = |named: &Named| {
-        let runs = Mode::BOTH.map(|start| {
+        let runs = oracles.map(|start, oracle| {
             let setup = Setup { start, scale: options.scale, estimator: options.estimator };
             let run = replay(track, &named.spec, &setup, false);
-            Figures::of(run, oracles[start as usize].cycles, better)
+            Figures::of(run, track, oracle.cycles, better)
         });
-        // If both cost the same, the run that began in the more expensive mode is named.
-        let dearer = if statics[0] > statics[1] { Mode::Shadow } else { Mode::Nested };
-        let gap = |m: Mode| runs[m as usize].oracle_gap_percent;
-        let worse_start = if gap(dearer.other()) > gap(dearer) { dearer.other() } else { dearer };
+        let worse_start = worst_start(&statics, |m| runs[m].oracle_gap_percent).expect("a track has modes");
         Row { policy: named.name.clone(), worse_start, runs }
     };
     let curve = |m: Mode| {
@@ -285,10 +325,11 @@ fn program(input: &Input, track: &Track, policies: &[Named], options: &Options) 
         interval_s: track.interval_s,
         ideal_s: ideal / input.timeline.about.frequency_hz as f64,
         ideal_cycles: ideal,
-        static_percent: statics.map(|cycles| above(cycles, ideal)),
+        modes: track.modes().collect(),
+        static_percent: statics.map(|_, cycles| above(*cycles, ideal)),
         rows: policies.par_iter().map(row).collect(),
         oracle: oracles,
-        curves: Mode::BOTH.map(curve),
+        curves: statics.map(|mode, _| curve(mode)),
     }
 }
 
@@ -308,15 +349,23 @@ fn summary(named: &Named, i: usize, programs: &[Program]) -> Summary {
         worst_static_gap_percent: worst.map_or(0.0, |w| w.0),
         worst_program: worst.map_or_else(String::new, |w| w.1.clone()),
         within: runs().filter(|f| f.static_gap_percent <= WITHIN_PERCENT).count(),
-        shadow_share: runs().map(|f| f.shadow_share).sum::<f64>() / n,
+        shares: mean_shares(runs().map(|f| &f.shares), n),
         switches: runs().map(|f| f.switches).sum(),
     }
+}
+
+fn mean_shares<'a>(all: impl Iterator<Item = &'a Shares>, n: f64) -> Shares {
+    let mut sum: PerMode<f64> = bifold_mmu::Mode::BOTH.map(|mode| (mode.into(), 0.0)).into_iter().collect();
+    for (mode, share) in all.flat_map(|shares| shares.0.iter()) {
+        *sum.or_insert(mode, 0.0) += share;
+    }
+    Shares(sum.map(|_, sum| sum / n))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::timeline::{About, Pair, StaticRun, SwitchCosts};
+    use crate::timeline::{About, Runs, StaticRun, SwitchCosts};
     use bifold_model::Sample;
     use bifold_model::ages::Reuse;
     use proptest::prelude::*;
@@ -348,7 +397,10 @@ mod tests {
                 make_page: 500,
                 zap_page: 100,
             },
-            pairs: vec![Pair { host_page: PageSize::Size4K, runs: [run(shadow), run(nested)] }],
+            pages: vec![Runs {
+                host_page: PageSize::Size4K,
+                modes: [(Mode::Shadow, run(shadow)), (Mode::Nested, run(nested))].into(),
+            }],
             switched: Vec::new(),
         }
     }
@@ -368,7 +420,13 @@ mod tests {
     fn percents(e: &Evaluation) -> Vec<String> {
         let of = |r: &Row| {
             let f = r.worse();
-            format!("{} {:.2} {:.2} {}", r.policy, f.static_gap_percent, f.shadow_share, f.switches)
+            format!(
+                "{} {:.2} {:.2} {}",
+                r.policy,
+                f.static_gap_percent,
+                f.shares.of_mode(Mode::Shadow),
+                f.switches
+            )
         };
         e.programs[0].rows.iter().map(of).collect()
     }
@@ -378,13 +436,13 @@ mod tests {
         let named = ["always-shadow", "always-nested"].map(|n| Named::load(n).unwrap());
         let e = evaluate(&[halves(10)], &named, &options(VmKind::default())).unwrap();
         let p = &e.programs[0];
-        assert!(p.static_percent.iter().all(|s| (s - 27.5).abs() < 0.01), "{:?}", p.static_percent);
+        assert!(p.static_percent.values().all(|s| (s - 27.5).abs() < 0.01), "{:?}", p.static_percent);
         // Started in the other mode, each pays one interval of that and one switch.
         assert_eq!(percents(&e), ["always-shadow 3.53 0.90 1", "always-nested 0.00 0.00 0"]);
         assert_eq!(p.rows[0].worse_start, Mode::Nested);
         // The oracle pays 5 % throughout: in the mode that is cheap, with one switch or two.
-        assert_eq!(p.oracle.each_ref().map(|o| o.switches), [1, 2]);
-        assert!((p.oracle[0].overhead_percent - 5.0).abs() < 0.01, "{:?}", p.oracle[0]);
+        assert_eq!(p.oracle.values().map(|o| o.switches).collect::<Vec<_>>(), [1, 2]);
+        assert!((p.oracle[Mode::Shadow].overhead_percent - 5.0).abs() < 0.01, "{:?}", p.oracle);
         assert_eq!((p.ideal_s, p.intervals), (0.1, 10));
     }
 
@@ -462,7 +520,7 @@ mod tests {
             let e = evaluate(&[Input { name: "x".into(), timeline }], &Named::all(), &options).unwrap();
             let p = &e.programs[0];
             for row in &p.rows {
-                for (run, oracle) in row.runs.iter().zip(&p.oracle) {
+                for (run, oracle) in row.runs.values().zip(p.oracle.values()) {
                     prop_assert!(
                         oracle.cycles <= run.cycles * (1.0 + 1e-9),
                         "{} costs {}, the oracle {}", row.policy, run.cycles, oracle.cycles
@@ -470,7 +528,7 @@ mod tests {
                 }
             }
             // From its own start a static mode is one of the oracle's choices.
-            for (oracle, percent) in p.oracle.iter().zip(p.static_percent) {
+            for (oracle, percent) in p.oracle.values().zip(p.static_percent.values()) {
                 prop_assert!(oracle.overhead_percent <= percent + 1e-9);
             }
         }

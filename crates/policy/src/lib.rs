@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Policies that decide when a virtual machine switches between shadow and nested paging, the optimum that
-//! they are compared with, and replays of recorded timelines.
+//! Policies that decide when a virtual machine switches its paging mode, the optimum that they are
+//! compared with, and replays of recorded timelines.
 //!
 //! A [`Policy`] sees one [`View`] of each interval and names the mode of the next. It sees nothing of the
 //! future and only what a live host can measure, so the same code decides over a captured timeline and on
@@ -25,7 +25,7 @@
 //!     load: 1.0,
 //!     seconds: source.interval_s,
 //! };
-//! assert_eq!(driver.interval(interval, None), Some(Mode::Shadow));
+//! assert_eq!(driver.interval(interval, &[]), Some(Mode::Shadow));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 #![forbid(unsafe_code)]
@@ -34,6 +34,7 @@ pub mod counters;
 pub mod driver;
 pub mod estimate;
 pub mod evaluate;
+mod modes;
 pub mod oracle;
 pub mod policies;
 mod policy;
@@ -44,10 +45,13 @@ pub mod sweep;
 pub mod timeline;
 pub mod track;
 
-pub use bifold_mmu::Mode;
+/// The mode of a VM. Costs decide which modes a policy chooses from; [`Paging::switchable`](bifold_model::Paging::switchable)
+/// says which a hypervisor switches between today.
+pub use bifold_model::Paging as Mode;
 pub use counters::Counters;
 pub use driver::{Decision, Driver, Interval, Scale, Source, UnknownCounter};
 pub use estimate::Estimator;
+pub use modes::{PerMode, mode_from_name};
 pub use oracle::{Oracle, oracle};
 pub use policy::{Log, Other, Parameters, Policy, View};
 pub use replay::{Run, Setup, forced, replay};

@@ -6,8 +6,7 @@
 //! memory is not yet all mapped, the cost also depends on when the mode was left before. The oracle does not
 //! pay for those violations, and so stays a lower bound.
 
-use crate::Mode;
-use crate::track::Track;
+use crate::{Mode, PerMode, Track};
 
 /// The cheapest sequence and its cost.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,17 +19,28 @@ pub struct Oracle {
     pub switches: u64,
 }
 
+/// The cheapest way to a switch: its cost, and the stay before the switch.
+#[derive(Debug, Clone, Copy)]
+struct Way {
+    cost: f64,
+    from: usize,
+    mode: Mode,
+}
+
 /// The cheapest sequence for a VM that starts in mode `start` and may switch before the first interval. Costs
 /// of switching are divided by `switch_scale`.
+///
+/// # Panics
+/// If the timeline lacks the mode `start`.
 pub fn oracle(track: &Track, start: Mode, switch_scale: f64) -> Oracle {
     let n = track.len();
-    // best[k][m]: the least cost of intervals 0..k followed by a switch to m at k, and where the stay before
-    // that switch began.
-    let mut best = vec![[(f64::INFINITY, 0usize); 2]; n + 1];
-    let mut end = (f64::INFINITY, 0usize, start);
+    // best[k][m]: the cheapest way through intervals 0..k that ends with a switch to m.
+    let nothing: PerMode<Option<Way>> = track.samples.map(|_, _| None);
+    let mut best = vec![nothing; n + 1];
+    let mut end = Way { cost: f64::INFINITY, from: 0, mode: start };
     let warm_nested = track.vm.keep_nested && !track.vm.long_lived;
     let mut stay =
-        |from: usize, mode: Mode, before: f64, entered: bool, best: &mut Vec<[(f64, usize); 2]>| {
+        |from: usize, mode: Mode, before: f64, entered: bool, best: &mut Vec<PerMode<Option<Way>>>| {
             let mut cost = before;
             let mut pages = 0.0f64;
             #[allow(clippy::needless_range_loop)]
@@ -44,47 +54,43 @@ pub fn oracle(track: &Track, start: Mode, switch_scale: f64) -> Oracle {
                         cost += cold.cycles / switch_scale;
                         tables = cold.tables;
                     }
-                    if mode == Mode::Shadow {
-                        pages = track.pages_after(j, entered.then_some(pages), tables);
+                    if mode != Mode::Nested {
+                        pages = track.pages_after(mode, j, entered.then_some(pages), tables);
                     }
                 }
                 // Only the first stay may be empty: the VM may switch before the first interval.
                 if k == n {
-                    if cost < end.0 {
-                        end = (cost, from, mode);
+                    if cost < end.cost {
+                        end = Way { cost, from, mode };
                     }
                 } else if k > from || !entered {
                     let cost = cost + track.switch_cycles(mode, pages) / switch_scale;
-                    let slot = &mut best[k][mode.other() as usize];
-                    if cost < slot.0 {
-                        *slot = (cost, from);
+                    for (_, way) in best[k].iter_mut().filter(|(to, _)| *to != mode) {
+                        if way.is_none_or(|way| cost < way.cost) {
+                            *way = Some(Way { cost, from, mode });
+                        }
                     }
                 }
             }
         };
     stay(0, start, 0.0, false, &mut best);
-    #[allow(clippy::needless_range_loop)]
     for from in 0..n {
-        for mode in Mode::BOTH {
-            let (cost, _) = best[from][mode as usize];
-            if cost.is_finite() {
-                stay(from, mode, cost, true, &mut best);
+        for mode in track.modes() {
+            if let Some(way) = best[from][mode] {
+                stay(from, mode, way.cost, true, &mut best);
             }
         }
     }
-    let (cycles, mut from, mut mode) = end;
+    let Way { cost: cycles, mut from, mut mode } = end;
     let mut modes = vec![mode; n];
     let mut switches = 0;
     // Walks back along the stays. Each except the first began with a switch.
     let mut to = n;
     loop {
         modes[from..to].fill(mode);
-        let (cost, before) = best[from][mode as usize];
-        if !(cost.is_finite() && (from > 0 || mode != start)) {
-            break;
-        }
+        let Some(before) = best[from][mode].filter(|_| from > 0 || mode != start) else { break };
         switches += 1;
-        (to, from, mode) = (from, before, mode.other());
+        (to, from, mode) = (from, before.from, before.mode);
     }
     Oracle { modes, cycles, switches }
 }

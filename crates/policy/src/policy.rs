@@ -21,14 +21,17 @@ pub struct View<'a> {
     pub cycles: f64,
     /// Share of the interval during which vCPUs ran, 0 to 1.
     pub load: f64,
-    /// The other mode's costs; none unless the policy [needs](Parameters::needs_other) them.
-    pub other: Option<Other>,
+    /// The costs of each other mode of which they are known; none unless the policy
+    /// [needs](Parameters::needs_other) them.
+    pub others: &'a [Other],
 }
 
-/// The costs of the mode that the VM is not in, known or estimated.
+/// The costs of a mode that the VM is not in, known or estimated.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Other {
-    /// Cycles in walks and exits that the other mode would have cost for the same work.
+    /// The mode.
+    pub mode: Mode,
+    /// Cycles in walks and exits that this mode would have cost for the same work.
     pub extra_cycles: f64,
     /// Cycles of a switch there now, with the tables that it rebuilds.
     pub there_cycles: f64,
@@ -36,7 +39,23 @@ pub struct Other {
     pub back_cycles: f64,
 }
 
+impl Other {
+    /// Whether all costs are finite.
+    pub fn is_finite(&self) -> bool {
+        (self.extra_cycles + self.there_cycles + self.back_cycles).is_finite()
+    }
+}
+
 impl View<'_> {
+    /// Cycles of a switch from one mode to another; none if the costs of one of them are unknown. A switch between
+    /// two modes that the VM is not in counts as two, by way of the VM's mode.
+    pub fn switch_cycles(&self, from: Mode, to: Mode) -> Option<f64> {
+        let other = |mode| self.others.iter().find(|o| o.mode == mode);
+        let back = if from == self.mode { 0.0 } else { other(from)?.back_cycles };
+        let there = if to == self.mode { 0.0 } else { other(to)?.there_cycles };
+        Some(back + there)
+    }
+
     /// Cycles beyond the guest's own work in this mode.
     pub fn extra_cycles(&self) -> f64 {
         self.sample.extra_cycles() as f64
@@ -134,7 +153,7 @@ pub trait Parameters {
     /// The counters that the policy reads of a [`View`]'s sample, directly or through the view's figures.
     fn needs(&self) -> Counters;
 
-    /// Whether the policy reads the other mode's cost ([`View::other`]).
+    /// Whether the policy reads the other modes' costs ([`View::others`]).
     fn needs_other(&self) -> bool {
         false
     }

@@ -8,7 +8,7 @@
 use crate::driver::{Decision, Driver, Interval, Scale, Source};
 use crate::estimate::Estimator;
 use crate::track::Track;
-use crate::{Log, Mode, Other, Spec};
+use crate::{Log, Mode, Other, PerMode, Spec};
 use bifold_model::Sample;
 
 /// How a replay runs.
@@ -18,8 +18,8 @@ pub struct Setup<'a> {
     pub start: Mode,
     /// Scale between a policy's time and the timeline's time.
     pub scale: Scale,
-    /// Estimates the other mode's cost for policies that need it; without an estimator, the timeline tells
-    /// the cost.
+    /// Estimates the other modes' costs for policies that need them; without an estimator, the timeline tells
+    /// the costs.
     pub estimator: Option<&'a Estimator>,
 }
 
@@ -70,8 +70,8 @@ struct Moving<'a> {
     mode: Mode,
     /// The interval at which the mode was entered, if it was.
     entered: Option<usize>,
-    /// The interval at which the mode that was entered had been left before.
-    left: usize,
+    /// The interval at which each mode was left last.
+    left: PerMode<usize>,
     /// Shadow pages in use.
     shadow_pages: f64,
     /// Tables that the last switch dropped, if its cost is not yet paid.
@@ -86,7 +86,7 @@ impl<'a> Moving<'a> {
             switch_scale,
             mode: start,
             entered: None,
-            left: 0,
+            left: PerMode::default(),
             shadow_pages: 0.0,
             dropped: None,
             run: Run {
@@ -101,30 +101,34 @@ impl<'a> Moving<'a> {
         }
     }
 
-    /// Switches the mode before interval `j`.
-    fn switch(&mut self, j: usize) {
+    /// Switches to `mode` before interval `j`.
+    fn switch(&mut self, mode: Mode, j: usize) {
         self.dropped = Some(self.track.dropped(self.mode, self.shadow_pages));
         self.shadow_pages = 0.0;
-        // The mode that is entered was left when the current mode was entered.
-        self.left = self.entered.unwrap_or(0);
+        self.left.insert(self.mode, j);
         self.entered = Some(j);
-        self.mode = self.mode.other();
+        self.mode = mode;
         self.run.switches += 1;
+    }
+
+    /// The interval at which the mode was left last, or 0.
+    fn left(&self, mode: Mode) -> usize {
+        self.left.get(mode).copied().unwrap_or(0)
     }
 
     /// Runs interval `j`: its sample, and its cycles beyond the guest's own work.
     fn interval(&mut self, j: usize, sample: &mut Sample) -> f64 {
         let track = self.track;
-        *sample = track.samples[self.mode as usize][j];
+        *sample = track.samples[self.mode][j];
         let mut cycles = 0.0;
         let mut tables = 0.0;
         if let Some(entered) = self.entered {
-            let cold = track.cold(self.mode, j, entered, self.left);
+            let cold = track.cold(self.mode, j, entered, self.left(self.mode));
             tables = cold.tables;
             let exits = count(cold.exits / self.switch_scale);
             match self.mode {
                 Mode::Shadow => sample.exits_hidden_fault += exits,
-                Mode::Nested => sample.exits_violation += exits,
+                _ => sample.exits_violation += exits,
             }
             sample.shadow_pages_made += count(cold.tables / self.switch_scale);
             cycles += cold.cycles;
@@ -134,9 +138,9 @@ impl<'a> Moving<'a> {
             sample.shadow_pages_zapped += count(dropped / self.switch_scale);
             cycles += track.costs.switch as f64 + dropped * track.costs.zap_page as f64;
         }
-        if self.mode == Mode::Shadow {
+        if self.mode != Mode::Nested {
             let stay = self.entered.map(|_| self.shadow_pages);
-            self.shadow_pages = track.pages_after(j, stay, tables);
+            self.shadow_pages = track.pages_after(self.mode, j, stay, tables);
         }
         let brought = cycles / self.switch_scale;
         sample.vmm_cycles += count(brought);
@@ -148,21 +152,26 @@ impl<'a> Moving<'a> {
         extra
     }
 
-    /// The other mode's costs as known at the end of interval `j`, the last of `window`.
-    fn known(&self, j: usize, window: usize) -> Other {
-        let (track, other) = (self.track, self.mode.other());
+    /// The other modes' costs as known at the end of interval `j`, the last of `window`.
+    fn known(&self, j: usize, window: usize, others: &mut Vec<Other>) {
+        let track = self.track;
         let from = (j + 1).saturating_sub(window);
         // The cost to build tables is that of a switch at the window's beginning. The future is not used.
         let rebuild = |mode| -> f64 {
-            (from..=j).map(|t| track.cold(mode, t, from, self.entered.unwrap_or(0).min(from)).cycles).sum()
+            let left = if mode == self.mode { self.entered.unwrap_or(0) } else { self.left(mode) };
+            (from..=j).map(|t| track.cold(mode, t, from, left.min(from)).cycles).sum()
         };
-        let pages = if self.mode == Mode::Shadow { self.shadow_pages } else { track.shadow_pages(j) };
-        let way = |from: Mode, to: Mode| (track.switch_cycles(from, pages) + rebuild(to)) / self.switch_scale;
-        Other {
-            extra_cycles: track.extra(other, j),
-            there_cycles: way(self.mode, other),
-            back_cycles: way(other, self.mode),
-        }
+        let way = |from: Mode, to: Mode| {
+            let pages = if from == self.mode { self.shadow_pages } else { track.shadow_pages(from, j) };
+            (track.switch_cycles(from, pages) + rebuild(to)) / self.switch_scale
+        };
+        others.clear();
+        others.extend(track.modes().filter(|mode| *mode != self.mode).map(|mode| Other {
+            mode,
+            extra_cycles: track.extra(mode, j),
+            there_cycles: way(self.mode, mode),
+            back_cycles: way(mode, self.mode),
+        }));
     }
 }
 
@@ -178,10 +187,12 @@ pub fn replay(track: &Track, spec: &Spec, setup: &Setup, explain: bool) -> Run {
         driver.log = Log::on();
     }
     let mut vm = Moving::new(track, setup.start, setup.scale.switch);
-    let mut sample = Sample::default();
+    let (mut sample, mut others) = (Sample::default(), Vec::new());
     for j in 0..track.len() {
         let extra = vm.interval(j, &mut sample);
-        let other = driver.wants_other().then(|| vm.known(j, driver.every()));
+        if driver.wants_others() {
+            vm.known(j, driver.every(), &mut others);
+        }
         let now = Interval {
             mode: vm.mode,
             sample: &sample,
@@ -189,13 +200,14 @@ pub fn replay(track: &Track, spec: &Spec, setup: &Setup, explain: bool) -> Run {
             load: 1.0,
             seconds: track.interval_s,
         };
-        let Some(mode) = driver.interval(now, other) else { continue };
+        let Some(mode) = driver.interval(now, &others) else { continue };
         vm.run.decisions += 1;
         if explain {
             vm.run.explained.push((j, Decision { mode, why: driver.log.take() }));
         }
-        if mode != vm.mode && j + 1 < track.len() {
-            vm.switch(j + 1);
+        // A VM cannot go to a mode without recorded costs.
+        if mode != vm.mode && track.samples.get(mode).is_some() && j + 1 < track.len() {
+            vm.switch(mode, j + 1);
         }
     }
     vm.run
@@ -204,7 +216,7 @@ pub fn replay(track: &Track, spec: &Spec, setup: &Setup, explain: bool) -> Run {
 /// The cost of a given sequence of modes for a VM that starts in mode `start`.
 ///
 /// # Panics
-/// If there are not as many modes as intervals.
+/// If there are not as many modes as intervals, or if the timeline lacks one of the modes.
 pub fn forced(track: &Track, modes: &[Mode], start: Mode, switch_scale: f64) -> Run {
     force(track, modes, start, switch_scale, |_| ())
 }
@@ -212,7 +224,7 @@ pub fn forced(track: &Track, modes: &[Mode], start: Mode, switch_scale: f64) -> 
 /// The cycles beyond the guest's own work in every interval of a given sequence.
 ///
 /// # Panics
-/// If there are not as many modes as intervals.
+/// As [`forced`].
 pub fn forced_extra(track: &Track, modes: &[Mode], start: Mode, switch_scale: f64) -> Vec<f64> {
     let mut extra = Vec::with_capacity(track.len());
     force(track, modes, start, switch_scale, |cycles| extra.push(cycles));
@@ -225,7 +237,7 @@ fn force(track: &Track, modes: &[Mode], start: Mode, switch_scale: f64, mut each
     let mut sample = Sample::default();
     for (j, &mode) in modes.iter().enumerate() {
         if mode != vm.mode {
-            vm.switch(j);
+            vm.switch(mode, j);
         }
         each(vm.interval(j, &mut sample));
     }

@@ -54,14 +54,13 @@ impl OnLine {
         let switching = Switching {
             name: self.named.name.clone(),
             host_page: self.vm.host_page,
-            start: self.start.into(),
+            start: self.start,
             keep_nested: self.vm.keep_nested,
         };
-        let decide = move |_: usize, sample: &bifold_model::Sample, mode: bifold_model::Paging| {
-            let mode = mode.switchable().expect("a switching VM is in shadow or nested mode");
+        let decide = move |_: usize, sample: &bifold_model::Sample, mode: Mode| {
             let cycles = sample.ideal_cycles(cpi) + sample.extra_cycles() as f64;
             let now = Interval { mode, sample, cycles, load: 1.0, seconds: interval_s };
-            driver.interval(now, None).unwrap_or(mode).into()
+            driver.interval(now, &[]).unwrap_or(mode)
         };
         model.add_switching(switching, Box::new(decide));
     }
@@ -105,8 +104,10 @@ fn check(timeline: &Timeline, run: &SwitchedOutcome) -> Option<ReplayCheck> {
     let Switching { name, host_page, start, keep_nested } = run.switching.clone();
     let vm = VmKind { host_page, long_lived: false, keep_nested };
     let track = Track::new(timeline, vm)?;
-    let start = start.switchable()?;
-    let modes: Vec<Mode> = run.modes.iter().map(|m| m.switchable()).collect::<Option<_>>()?;
+    let recorded = |mode: &Mode| track.samples.get(*mode).is_some();
+    if !run.modes.iter().chain([&start]).all(recorded) {
+        return None;
+    }
     let cycles: f64 = run.intervals.iter().zip(&track.ideal).map(|(s, i)| i + s.extra_cycles() as f64).sum();
     let percent = |replayed: f64| if cycles > 0.0 { 100.0 * (replayed - cycles) / cycles } else { 0.0 };
     let scale = Scale { time: timeline.about.time_scale.unwrap_or(TIME_SCALE), switch: 1.0 };
@@ -118,7 +119,7 @@ fn check(timeline: &Timeline, run: &SwitchedOutcome) -> Option<ReplayCheck> {
         start,
         cycles,
         switches: run.intervals.iter().map(|s| s.mode_switches).sum(),
-        same_modes_percent: percent(replay::forced(&track, &modes, start, 1.0).cycles),
+        same_modes_percent: percent(replay::forced(&track, &run.modes, start, 1.0).cycles),
         own_decisions: own.map(|r| (percent(r.cycles), r.switches)),
     })
 }

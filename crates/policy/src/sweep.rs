@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Sweeps: replays a policy with many settings of its parameters over many programs.
 //!
-//! Costs and the oracle are computed once per program. Then every setting is replayed from both starting
-//! modes, and the worse run counts, as in [`evaluate`](crate::evaluate). Scores are kept per program, so that
+//! Costs and the oracle are computed once per program. Then every setting is replayed from every starting
+//! mode, and the worst run counts, as in [`evaluate`](crate::evaluate). Scores are kept per program, so that
 //! a program can be left out without replaying the others.
 
 use crate::driver::Scale;
 use crate::estimate::Estimator;
+use crate::evaluate::{better, worst_start};
 use crate::oracle::oracle;
 use crate::replay::{Setup, replay};
 use crate::spec::SpecError;
-use crate::{Mode, Named, Spec, Track};
+use crate::{Named, PerMode, Spec, Track};
 use rayon::prelude::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use toml::{Table, Value};
@@ -152,21 +153,21 @@ pub struct Prepared {
     /// The program's costs.
     pub track: Track,
     /// The oracle's cycles, by starting mode.
-    pub oracle: [f64; 2],
+    pub oracle: PerMode<f64>,
     /// Cycles of VMs that never switch, by mode.
-    pub statics: [f64; 2],
+    pub statics: PerMode<f64>,
 }
 
 impl Prepared {
     /// Computes the bounds, with costs of switching divided by `switch_scale`.
     pub fn new(name: &str, track: Track, switch_scale: f64) -> Prepared {
-        let oracle = Mode::BOTH.map(|start| oracle(&track, start, switch_scale).cycles);
-        let statics = Mode::BOTH.map(|mode| track.static_cycles(mode));
+        let oracle = track.samples.map(|start, _| oracle(&track, start, switch_scale).cycles);
+        let statics = track.samples.map(|mode, _| track.static_cycles(mode));
         Prepared { name: name.into(), track, oracle, statics }
     }
 }
 
-/// The result of one setting over one program, from the worse starting mode.
+/// The result of one setting over one program, from the worst starting mode.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Score {
     /// All cycles, as a ratio of the oracle's from the same start; 1 or more.
@@ -224,23 +225,21 @@ pub fn best(rows: &[Row], but: Option<usize>) -> Option<&Row> {
 }
 
 fn score(setting: &Named, program: &Prepared, scale: Scale, estimator: Option<&Estimator>) -> Score {
-    let better = program.statics[0].min(program.statics[1]);
+    let better = better(&program.statics);
     let over = |cycles: f64, than: f64| if than > 0.0 { cycles / than } else { 1.0 };
-    let run = |start: Mode| {
+    let scores = program.oracle.map(|start, oracle| {
         let run = replay(&program.track, &setting.spec, &Setup { start, scale, estimator }, false);
         Score {
-            to_oracle: over(run.cycles, program.oracle[start as usize]),
+            to_oracle: over(run.cycles, *oracle),
             to_static: over(run.cycles, better),
             switches: run.switches,
         }
-    };
-    // If both cost the same, the run that began in the more expensive mode counts, as in `evaluate`.
-    let dearer = if program.statics[0] > program.statics[1] { Mode::Shadow } else { Mode::Nested };
-    let (a, b) = (run(dearer), run(dearer.other()));
-    if b.to_oracle > a.to_oracle { b } else { a }
+    });
+    let worst = worst_start(&program.statics, |start| scores[start].to_oracle).expect("a track has modes");
+    scores[worst]
 }
 
-/// Replays every setting over every program from both starting modes. Calls `done` from time to time with the
+/// Replays every setting over every program from every starting mode. Calls `done` from time to time with the
 /// number of settings that are done.
 pub fn sweep(
     settings: &[Named],
@@ -264,8 +263,8 @@ pub fn sweep(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::timeline::{About, Pair, StaticRun, SwitchCosts};
-    use crate::{Timeline, VmKind};
+    use crate::timeline::{About, Runs, StaticRun, SwitchCosts};
+    use crate::{Mode, Timeline, VmKind};
     use bifold_mmu::PageSize;
     use bifold_model::Sample;
 
@@ -303,7 +302,10 @@ mod tests {
                 make_page: 900,
                 zap_page: 900,
             },
-            pairs: vec![Pair { host_page: PageSize::Size4K, runs: [run(true), run(false)] }],
+            pages: vec![Runs {
+                host_page: PageSize::Size4K,
+                modes: [(Mode::Shadow, run(true)), (Mode::Nested, run(false))].into(),
+            }],
             switched: Vec::new(),
         }
     }
@@ -380,9 +382,9 @@ mod tests {
         for (i, row) in rows.iter().enumerate() {
             assert_eq!(row.scores, reversed[i].scores);
             for (score, p) in row.scores.iter().zip(&programs) {
-                let worst = Mode::BOTH.map(|start| {
+                let worst = [Mode::Shadow, Mode::Nested].map(|start| {
                     let setup = Setup { start, scale, estimator: Some(Estimator::fitted()) };
-                    replay(&p.track, &s[i].spec, &setup, false).cycles / p.oracle[start as usize]
+                    replay(&p.track, &s[i].spec, &setup, false).cycles / p.oracle[start]
                 });
                 assert_eq!(score.to_oracle, worst[0].max(worst[1]));
                 assert!(score.to_oracle >= 1.0);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One VM of a timeline, prepared for replays: both modes' samples and costs per interval, and the cold
+//! One VM of a timeline, prepared for replays: each mode's samples and costs per interval, and the cold
 //! entries that a switch leaves in later intervals.
 
-use crate::Mode;
-use crate::timeline::{SwitchCosts, Timeline};
+use crate::timeline::{StaticRun, SwitchCosts, Timeline};
+use crate::{Mode, PerMode};
 use bifold_mmu::PageSize;
 use bifold_model::Sample;
 use bifold_model::ages::{Reuse, bounds};
@@ -31,7 +31,7 @@ impl Default for VmKind {
 pub struct Cold {
     /// Number of exits that fill entries.
     pub exits: f64,
-    /// Number of shadow pages made.
+    /// Number of tables made: shadow pages.
     pub tables: f64,
     /// Cycles of exits and pages.
     pub cycles: f64,
@@ -51,14 +51,14 @@ pub struct Track {
     pub waits: bool,
     /// Cycles of the guest's own work per interval.
     pub ideal: Vec<f64>,
-    /// Samples per interval, by mode.
-    pub samples: [Vec<Sample>; 2],
-    reuse: [Vec<Vec<Reuse>>; 2],
+    /// Samples per interval, by mode. These are the modes that the VM can be in.
+    pub samples: PerMode<Vec<Sample>>,
+    reuse: PerMode<Vec<Vec<Reuse>>>,
     /// Violations by first touches, per interval. A long-lived VM has them only if its nested tables were
     /// dropped.
     first_touches: Vec<f64>,
-    /// Shadow pages in use at the end of each interval of the run in shadow mode.
-    shadow_pages: Vec<f64>,
+    /// Shadow pages, or another mode's tables in their place, in use at the end of each interval of the mode's run.
+    shadow_pages: PerMode<Vec<f64>>,
     /// Number of nested tables that a drop would free.
     nested_tables: f64,
 }
@@ -66,9 +66,9 @@ pub struct Track {
 impl Track {
     /// The track of a VM; `None` if the timeline lacks its host pages.
     pub fn new(timeline: &Timeline, vm: VmKind) -> Option<Track> {
-        let pair = timeline.pair(vm.host_page)?;
-        let [shadow, nested] = &pair.runs;
-        let ideal = shadow.samples.iter().map(|s| s.ideal_cycles(timeline.about.base_cpi));
+        let runs = timeline.runs(vm.host_page)?;
+        let nested = runs.get(Mode::Nested)?;
+        let ideal = runs.get(Mode::Shadow)?.samples.iter().map(|s| s.ideal_cycles(timeline.about.base_cpi));
         let warm = |s: &Sample| {
             if !vm.long_lived {
                 return *s;
@@ -82,11 +82,14 @@ impl Track {
                 ..*s
             }
         };
-        let mut in_use = 0.0f64;
-        let shadow_pages = shadow.samples.iter().map(|s| {
-            in_use = (in_use + s.shadow_pages_made as f64 - s.shadow_pages_zapped as f64).max(0.0);
-            in_use
-        });
+        let shadow_pages = |_, run: &StaticRun| {
+            let mut in_use = 0.0f64;
+            let after = run.samples.iter().map(|s| {
+                in_use = (in_use + s.shadow_pages_made as f64 - s.shadow_pages_zapped as f64).max(0.0);
+                in_use
+            });
+            after.collect()
+        };
         Some(Track {
             interval_s: timeline.interval_s(),
             vm,
@@ -94,14 +97,14 @@ impl Track {
             waits: true,
             ideal: ideal.collect(),
             first_touches: nested.samples.iter().map(|s| s.exits_violation as f64).collect(),
-            shadow_pages: shadow_pages.collect(),
+            shadow_pages: runs.map(shadow_pages),
             // One leaf table per 512 host pages.
             nested_tables: (timeline.about.guest_frames as f64
                 / f64::from(1u32 << (vm.host_page.shift() - 12))
                 / 512.0)
                 .ceil(),
-            samples: [&shadow.samples, &nested.samples].map(|v| v.iter().map(warm).collect()),
-            reuse: [shadow.reuse.clone(), nested.reuse.clone()],
+            samples: runs.map(|_, run| run.samples.iter().map(warm).collect()),
+            reuse: runs.map(|_, run| run.reuse.clone()),
         })
     }
 
@@ -115,10 +118,15 @@ impl Track {
         self.ideal.is_empty()
     }
 
+    /// The modes that the VM can be in: those whose costs were recorded.
+    pub fn modes(&self) -> impl DoubleEndedIterator<Item = Mode> + '_ {
+        self.samples.modes()
+    }
+
     /// Cycles of interval `j` beyond the ideal run's in a VM that never switches.
     #[inline]
     pub fn extra(&self, mode: Mode, j: usize) -> f64 {
-        self.samples[mode as usize][j].extra_cycles() as f64
+        self.samples[mode][j].extra_cycles() as f64
     }
 
     /// Cycles of the whole run in a VM that never switches.
@@ -126,19 +134,19 @@ impl Track {
         (0..self.len()).map(|j| self.ideal[j] + self.extra(mode, j)).sum()
     }
 
-    /// Shadow pages in use at the end of interval `j` in shadow mode: the pages before the interval and
-    /// `tables` that it made again, or those of a VM that was always in shadow mode.
-    pub(crate) fn pages_after(&self, j: usize, stay: Option<f64>, tables: f64) -> f64 {
-        let most = self.shadow_pages[j];
+    /// Shadow pages in use at the end of interval `j` in this mode: the pages before the interval and
+    /// `tables` that it made again, or those of a VM that was always in this mode.
+    pub(crate) fn pages_after(&self, mode: Mode, j: usize, stay: Option<f64>, tables: f64) -> f64 {
+        let most = self.shadow_pages[mode][j];
         let Some(before) = stay else { return most };
-        let s = &self.samples[Mode::Shadow as usize][j];
+        let s = &self.samples[mode][j];
         let change = s.shadow_pages_made as f64 - s.shadow_pages_zapped as f64 + tables;
         (before + change).clamp(0.0, most)
     }
 
-    /// Shadow pages in use at the end of interval `j` if shadow mode was entered long ago.
-    pub(crate) fn shadow_pages(&self, j: usize) -> f64 {
-        self.shadow_pages[j]
+    /// Shadow pages in use at the end of interval `j` if the mode was entered long ago.
+    pub(crate) fn shadow_pages(&self, mode: Mode, j: usize) -> f64 {
+        self.shadow_pages[mode][j]
     }
 
     /// The exits and tables in interval `j` that a switch to `mode` at the beginning of interval `entered`
@@ -147,7 +155,7 @@ impl Track {
     pub fn cold(&self, mode: Mode, j: usize, entered: usize, left: usize) -> Cold {
         let stay = (j - entered) as u32;
         match mode {
-            Mode::Shadow => self.sum(Mode::Shadow, j, stay, u32::MAX, self.costs.hidden_fault),
+            Mode::Shadow => self.sum(mode, j, stay, u32::MAX, self.costs.hidden_fault),
             Mode::Nested if self.vm.keep_nested && self.vm.long_lived => Cold::default(),
             Mode::Nested if self.vm.keep_nested => {
                 self.sum(Mode::Nested, j, stay, (j - left) as u32, self.costs.violation)
@@ -160,13 +168,14 @@ impl Track {
                 }
                 cold
             }
+            _ => self.sum(mode, j, stay, u32::MAX, self.costs.violation),
         }
     }
 
     /// Entries last used more than `stay` intervals ago, and made at most `made` ago.
     fn sum(&self, mode: Mode, j: usize, stay: u32, made: u32, each: u64) -> Cold {
         let (mut exits, mut tables) = (0.0, 0.0);
-        for r in &self.reuse[mode as usize][j] {
+        for r in &self.reuse[mode][j] {
             let share = older(r.last, stay) * if made == u32::MAX { 1.0 } else { 1.0 - older(r.made, made) };
             exits += share * f64::from(r.exits);
             tables += share * f64::from(r.tables);
@@ -183,9 +192,9 @@ impl Track {
     /// Number of tables that a switch out of `from` drops.
     pub(crate) fn dropped(&self, from: Mode, shadow_pages: f64) -> f64 {
         match from {
-            Mode::Shadow => shadow_pages,
             Mode::Nested if self.vm.keep_nested => 0.0,
             Mode::Nested => self.nested_tables,
+            _ => shadow_pages,
         }
     }
 }

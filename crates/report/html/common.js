@@ -4,6 +4,15 @@ const bifold = (() => {
   "use strict";
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
+  // A mode's colour: that of its small host pages, where page sizes make a difference.
+  const colour = (mode) => css("--" + mode + "-4k") || css("--" + mode);
+  // The mean of #rrggbb colours with these weights.
+  const mixed = (colours, weights) => {
+    const channel = (at) => colours.reduce((sum, c, i) => sum + weights[i] * parseInt(c.slice(at, at + 2), 16), 0);
+    const all = weights.reduce((sum, w) => sum + w, 0);
+    return "rgb(" + [1, 3, 5].map((at) => Math.round(channel(at) / all)).join(",") + ")";
+  };
+
   const base = () => ({
     $schema: "https://vega.github.io/schema/vega-lite/v6.json",
     width: "container",
@@ -131,14 +140,19 @@ const bifold = (() => {
   };
 
   const strips = (data, x) => {
+    const modes = ["nested", ...data.modes];
+    const colours = modes.map(colour);
     const values = data.strips.flatMap((s) => {
       let from = 0;
-      return s.stretches.map(([end, shadow]) => {
+      return s.stretches.map(([end, ...times]) => {
+        const shares = [100 - times.reduce((sum, t) => sum + t, 0), ...times];
+        const whole = shares.indexOf(100);
+        const parts = data.modes.map((m, i) => times[i] + " % of the time in " + m).filter((_, i) => times[i] > 0);
         const stretch = {
-          policy: s.name, overhead: s.overhead, shadow,
+          policy: s.name, overhead: s.overhead, colour: mixed(colours, shares),
           from: from * data.step * x.factor,
           to: Math.min(end * data.step, data.end) * x.factor,
-          mode: shadow === 100 ? "shadow" : shadow === 0 ? "nested" : shadow + " % of the time in shadow",
+          mode: whole >= 0 ? modes[whole] : parts.join(", "),
         };
         from = end;
         return stretch;
@@ -154,8 +168,7 @@ const bifold = (() => {
             minExtent: ROOM, maxExtent: ROOM } },
         x: { field: "from", type: "quantitative", ...time(x, data.end) },
         x2: { field: "to" },
-        color: { field: "shadow", type: "quantitative", legend: null,
-          scale: { domain: [0, 100], range: [css("--nested-4k"), css("--shadow-4k")] } },
+        color: { field: "colour", type: "nominal", legend: null, scale: null },
         tooltip: [
           { field: "policy", title: "policy" }, { field: "mode", title: "mode" },
           { field: "from", type: "quantitative", format: ".4~g", title: "start, " + x.name },
@@ -186,5 +199,5 @@ const bifold = (() => {
     }
   }).catch(() => {}); // Charts work without the link too.
 
-  return { css, base, narrow, unit, curves, strips, embed, linked };
+  return { css, colour, base, narrow, unit, curves, strips, embed, linked };
 })();

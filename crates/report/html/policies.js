@@ -16,7 +16,7 @@
     });
     bifold.linked([
       bifold.embed(document.getElementById("curves-" + i), bifold.curves({
-        field: "overhead", title: "overhead, % of the ideal run", values, names, colour: (c) => bifold.css("--" + c + "-4k"),
+        field: "overhead", title: "overhead, % of the ideal run", values, names, colour: bifold.colour,
         height: 150, x, end: strips.end, aligned: true,
       })),
       bifold.embed(document.getElementById("strips-" + i), bifold.strips(strips, x)),

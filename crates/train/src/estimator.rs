@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Fits [`bifold_policy::Estimator`], which estimates the other mode's cost from the counters of the mode
-//! that the VM is in.
+//! that the VM is in. The two modes are shadow and nested, which KVM can switch a VM between, so that a host can check
+//! the estimates.
 //!
 //! The fit uses a long-lived VM on 4 KB host pages, single intervals, and windows of ten intervals. Errors
 //! are relative to the difference between the modes (at least 2 % of all cycles), because an estimate has to
@@ -15,8 +16,9 @@ use crate::linear::{self, Block, Sum};
 use crate::text;
 use crate::{Program, TrainError};
 use crate::{Progress, Trained};
+use bifold_mmu::Mode;
 use bifold_model::Sample;
-use bifold_policy::{Estimator, Mode, Track, VmKind};
+use bifold_policy::{Estimator, Track, VmKind};
 use rayon::prelude::*;
 use std::fmt::Write as _;
 
@@ -97,14 +99,14 @@ pub(crate) fn counts(samples: &[Sample], line: (Mode, What)) -> Vec<f64> {
 fn rows(track: &Track, (mode, what): (Mode, What), window: usize) -> Vec<Row> {
     let row = |from: usize| {
         let to = (from + window).min(track.len());
-        let extra = |mode| (from..to).map(|j| track.extra(mode, j)).sum::<f64>();
+        let extra = |mode: Mode| (from..to).map(|j| track.extra(mode.into(), j)).sum::<f64>();
         let truth = match what {
             What::Extra => extra(mode.other()),
-            What::Rebuild => (from..to).map(|j| track.cold(Mode::Shadow, j, from, 0).cycles).sum(),
+            What::Rebuild => (from..to).map(|j| track.cold(Mode::Shadow.into(), j, from, 0).cycles).sum(),
         };
         let ideal: f64 = track.ideal[from..to].iter().sum();
         Row {
-            counts: counts(&track.samples[mode as usize][from..to], (mode, what)),
+            counts: counts(&track.samples[mode.into()][from..to], (mode, what)),
             truth,
             own: extra(mode),
             cycles: ideal + extra(mode).max(extra(mode.other())),
@@ -238,7 +240,8 @@ pub fn train(programs: &[Program], progress: &Progress) -> Result<Trained, Train
             .ok_or_else(|| TrainError::NoPair { name: p.name.clone(), pages: "4 KB" })
     };
     let tracks = programs.iter().map(track).collect::<Result<Vec<_>, _>>()?;
-    if tracks.iter().all(|t| (0..t.len()).all(|j| t.extra(Mode::Shadow, j) == t.extra(Mode::Nested, j))) {
+    let same = |t: &Track, j| t.extra(Mode::Shadow.into(), j) == t.extra(Mode::Nested.into(), j);
+    if tracks.iter().all(|t| (0..t.len()).all(|j| same(t, j))) {
         return Err(TrainError::NoDifference("a cycle"));
     }
     let large: Vec<Option<Track>> =
@@ -335,7 +338,7 @@ mod tests {
                 guest_page_faults,
                 ..Sample::default()
             };
-            e.other(Mode::Nested, &s, 1.0).extra_cycles
+            e.other(Mode::Nested.into(), &s, 1.0).unwrap().extra_cycles
         };
         let near = |is: f64, wanted: f64| (is / wanted - 1.0).abs() < 0.02;
         assert!(near(tell(400_000, 0), 400_000.0 * SHADOW_WALKS), "{}", trained.toml);
@@ -363,12 +366,12 @@ mod tests {
         assert!(told(&other).contains("a and b are of different costs"));
         let mut same = programs();
         for p in &mut same {
-            let [shadow, nested] = &mut p.timeline.pairs[0].runs;
-            shadow.samples.clone_from(&nested.samples);
+            let modes = &mut p.timeline.pages[0].modes;
+            modes[Mode::Shadow.into()] = modes[Mode::Nested.into()].clone();
         }
         assert!(told(&same).contains("the modes do not differ"));
         let mut none = programs();
-        none[2].timeline.pairs[0].host_page = bifold_mmu::PageSize::Size2M;
+        none[2].timeline.pages[0].host_page = bifold_mmu::PageSize::Size2M;
         assert!(told(&none).contains("timeline c has no pair of modes on 4 KB host pages"));
     }
 }

@@ -14,10 +14,10 @@ use crate::error::{LEAST_OF_VM, LEAST_PAIRS, LEAST_VMS, TooFewPairs};
 use crate::estimator::{MATTERS, Row, Score, What, counts, mean, name, score, scored, terms, weighted_sign};
 use crate::linear::{self, Block};
 use crate::{Program, Progress, TrainError, Trained, text};
-use bifold_mmu::PageSize;
+use bifold_mmu::{Mode, PageSize};
 use bifold_model::Sample;
-use bifold_policy::timeline::{About, Pair as Runs, StaticRun, SwitchCosts};
-use bifold_policy::{Counters, Estimator, Mode, Named, Spec, Timeline};
+use bifold_policy::timeline::{About, Runs, StaticRun, SwitchCosts};
+use bifold_policy::{Counters, Estimator, Named, PerMode, Spec, Timeline};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -27,17 +27,17 @@ pub const MOST_STANDS_S: f64 = 60.0;
 /// Most intervals of a VM's timeline. Counts are below 2^44, so that no sum over them overflows.
 const MOST_INTERVALS: usize = 1 << 18;
 
-/// What the same work cost a VM in both modes. The work is that of one second.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// What the same work cost a VM in two modes. The work is that of one second.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Pair {
     /// When, in seconds.
     pub time: f64,
-    /// Counts by [`Mode`], each below 2^44; 0 if unknown.
-    pub samples: [Sample; 2],
+    /// Counts by mode, each below 2^44; 0 if unknown.
+    pub samples: PerMode<Sample>,
     /// The known counters of each.
-    pub known: [Counters; 2],
+    pub known: PerMode<Counters>,
     /// All cycles by mode, each below 2^44.
-    pub cycles: [f64; 2],
+    pub cycles: PerMode<f64>,
 }
 
 /// A VM's pairs.
@@ -58,14 +58,18 @@ pub struct Lessons {
 }
 
 /// The counters that the estimator's fit needs in either mode: its estimates stand beside their sum.
-pub const ESTIMATOR_NEEDS: [Counters; 2] = [Counters::WALK_CYCLES.and(Counters::VMM_CYCLES); 2];
+pub fn estimator_needs() -> PerMode<Counters> {
+    let needs = Counters::WALK_CYCLES.and(Counters::VMM_CYCLES);
+    Mode::BOTH.map(|mode| (mode.into(), needs)).into()
+}
 
 /// The counters that a policy, and its estimator, read in each mode.
-pub fn needs(spec: &Spec, estimator: &Estimator) -> [Counters; 2] {
-    Mode::BOTH.map(|mode| match spec.needs_other() {
-        true => spec.needs().and(estimator.needs_in(mode)),
+pub fn needs(spec: &Spec, estimator: &Estimator) -> PerMode<Counters> {
+    let needs = |mode: Mode| match spec.needs_other() {
+        true => spec.needs().and(estimator.needs_in(mode.into())),
         false => spec.needs(),
-    })
+    };
+    Mode::BOTH.map(|mode| (mode.into(), needs(mode))).into()
 }
 
 impl Lessons {
@@ -73,7 +77,7 @@ impl Lessons {
     ///
     /// # Errors
     /// If too few are left.
-    pub fn of(vms: Vec<Vm>, needs: [Counters; 2]) -> Result<Lessons, TrainError> {
+    pub fn of(vms: Vec<Vm>, needs: &PerMode<Counters>) -> Result<Lessons, TrainError> {
         let mut all = vms;
         let (mut lacking, mut first) = (0, None);
         for vm in &mut all {
@@ -115,30 +119,31 @@ impl Lessons {
 
     /// The counters that every pair has in this mode.
     fn known(&self, mode: Mode) -> Counters {
-        let unknown = |p: &Pair| Counters::ALL.less(p.known[mode as usize]);
+        let unknown = |p: &Pair| Counters::ALL.less(p.known[mode.into()]);
         self.pairs().fold(Counters::ALL, |known, p| known.less(unknown(p)))
     }
 }
 
 /// The first counter that a pair lacks, and the mode.
-fn lacks(pair: &Pair, needs: [Counters; 2]) -> Option<String> {
-    Mode::BOTH.into_iter().find_map(|mode| {
-        let missing = needs[mode as usize].less(pair.known[mode as usize]).iter().next()?;
-        Some(format!("{} in {} paging", missing.name, mode.name()))
+fn lacks(pair: &Pair, needs: &PerMode<Counters>) -> Option<String> {
+    needs.iter().find_map(|(mode, needs)| {
+        let Some(known) = pair.known.get(mode) else { return Some(format!("costs in {}", mode.words())) };
+        let missing = needs.less(*known).iter().next()?;
+        Some(format!("{} in {}", missing.name, mode.words()))
     })
 }
 
 /// A mode's sample as a live host counts it.
 fn seen(pair: &Pair, mode: Mode) -> Sample {
-    let unseen = Counters::ALL.less(pair.known[mode as usize]).and(Counters::WAITS);
-    unseen.zeroed(&pair.samples[mode as usize])
+    let unseen = Counters::ALL.less(pair.known[mode.into()]).and(Counters::WAITS);
+    unseen.zeroed(&pair.samples[mode.into()])
 }
 
 /// A pair as a row of the fit for a VM in this mode.
 fn row(pair: &Pair, mode: Mode) -> Row {
     let sample = seen(pair, mode);
     let own = sample.extra_cycles() as f64;
-    let [here, there] = [mode, mode.other()].map(|m| pair.cycles[m as usize]);
+    let [here, there] = [mode, mode.other()].map(|m| pair.cycles[m.into()]);
     Row {
         counts: counts(&[sample], (mode, What::Extra)),
         truth: own + there - here,
@@ -171,7 +176,8 @@ fn kept(sum: BTreeMap<String, f64>, known: Counters) -> (BTreeMap<String, f64>, 
 /// # Errors
 /// If both modes cost the same in all pairs, no counter tells the other mode's cost, or the solver fails.
 pub fn estimator(lessons: &Lessons, given: &Estimator, progress: &Progress) -> Result<Trained, TrainError> {
-    if lessons.pairs().all(|p| (p.cycles[0] - p.cycles[1]).abs() < 1.0) {
+    let [shadow, nested] = Mode::BOTH.map(bifold_policy::Mode::from);
+    if lessons.pairs().all(|p| (p.cycles[shadow] - p.cycles[nested]).abs() < 1.0) {
         return Err(TrainError::NoDifference("a cycle"));
     }
     let names: Vec<&str> = lessons.vms.iter().map(|vm| vm.name.as_str()).collect();
@@ -286,9 +292,9 @@ pub fn programs(lessons: &Lessons, estimator: &Estimator) -> Vec<Program> {
 
 /// Cycles of a switch: the mean of the ways there and back, tables that are rebuilt included.
 fn switch(lessons: &Lessons, estimator: &Estimator) -> u64 {
-    let ways = lessons.pairs().map(|p| {
-        let other = estimator.other(Mode::Nested, &seen(p, Mode::Nested), 1.0);
-        (other.there_cycles + other.back_cycles) / 2.0
+    let ways = lessons.pairs().filter_map(|p| {
+        let other = estimator.other(Mode::Nested.into(), &seen(p, Mode::Nested), 1.0)?;
+        Some((other.there_cycles + other.back_cycles) / 2.0)
     });
     (ways.sum::<f64>() / lessons.pairs().count().max(1) as f64).min((1u64 << 44) as f64).round() as u64
 }
@@ -306,10 +312,10 @@ fn repeats(vm: &Vm) -> Vec<usize> {
 }
 
 fn program(vm: &Vm, costs: SwitchCosts) -> Program {
-    let mut runs = [StaticRun::default(), StaticRun::default()];
+    let mut modes: PerMode<StaticRun> = Mode::BOTH.map(|mode| (mode.into(), StaticRun::default())).into();
     let repeated = vm.pairs.iter().zip(repeats(vm)).flat_map(|(pair, n)| std::iter::repeat_n(pair, n));
     for pair in repeated.take(MOST_INTERVALS) {
-        for (run, sample) in runs.iter_mut().zip(with_all_cycles(pair)) {
+        for ((_, run), sample) in modes.iter_mut().zip(with_all_cycles(pair)) {
             run.samples.push(sample);
             run.reuse.push(Vec::new());
         }
@@ -323,8 +329,8 @@ fn program(vm: &Vm, costs: SwitchCosts) -> Program {
         vcpus: 1,
         ..About::default()
     };
-    let pairs = vec![Runs { host_page: PageSize::Size4K, runs }];
-    Program { name: vm.name.clone(), timeline: Timeline { about, costs, pairs, switched: Vec::new() } }
+    let pages = vec![Runs { host_page: PageSize::Size4K, modes }];
+    Program { name: vm.name.clone(), timeline: Timeline { about, costs, pages, switched: Vec::new() } }
 }
 
 /// Both modes' samples, with waits such that the guest's own cycles and the extra cycles make all cycles. The own cycles
@@ -332,7 +338,7 @@ fn program(vm: &Vm, costs: SwitchCosts) -> Program {
 fn with_all_cycles(pair: &Pair) -> [Sample; 2] {
     let samples = Mode::BOTH.map(|mode| seen(pair, mode));
     let rest = Mode::BOTH.map(|mode| {
-        let all = pair.cycles[mode as usize].round() as u64;
+        let all = pair.cycles[mode.into()].round() as u64;
         all.saturating_sub(samples[mode as usize].extra_cycles())
     });
     let own = rest[0].min(rest[1]);

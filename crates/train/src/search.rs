@@ -84,12 +84,13 @@ pub fn prepare(programs: &[Program], options: &Options) -> Result<Vec<Prepared>,
         Ok(Prepared::new(&p.name, track, options.scale.switch))
     };
     let prepared = programs.par_iter().map(one).collect::<Result<Vec<_>, _>>()?;
-    // If both modes cost the same in every program, all policies are equally good.
-    let differ = |p: &Prepared| (p.statics[0] / p.statics[1] - 1.0).abs() > 1e-6;
-    if !prepared
-        .iter()
-        .any(|p| differ(p) || p.oracle.iter().any(|o| o / p.statics[0].min(p.statics[1]) < 1.0 - 1e-6))
-    {
+    // If all modes cost the same in every program, all policies are equally good.
+    let differ = |p: &Prepared| {
+        let (least, most) =
+            p.statics.values().fold((f64::INFINITY, 0.0f64), |(a, b), x| (a.min(*x), b.max(*x)));
+        least / most < 1.0 - 1e-6 || p.oracle.values().any(|o| o / least < 1.0 - 1e-6)
+    };
+    if !prepared.iter().any(differ) {
         return Err(TrainError::NoDifference("a millionth"));
     }
     Ok(prepared)
@@ -184,6 +185,7 @@ pub fn train(
 mod tests {
     use super::*;
     use crate::testing::{program, programs};
+    use bifold_policy::Mode;
 
     fn learn(programs: &[Program]) -> Result<Trained, TrainError> {
         let base = Named::load("work-function").unwrap();
@@ -212,8 +214,8 @@ mod tests {
         assert!(told(&[program("a", 1, 50)]).starts_with("got 1 timelines"));
         let mut same = programs();
         for p in &mut same {
-            let [shadow, nested] = &mut p.timeline.pairs[0].runs;
-            shadow.samples.clone_from(&nested.samples);
+            let modes = &mut p.timeline.pages[0].modes;
+            modes[Mode::Shadow] = modes[Mode::Nested].clone();
         }
         assert!(told(&same).contains("nothing to learn"));
     }

@@ -4,8 +4,8 @@
 use crate::Program;
 use bifold_mmu::PageSize;
 use bifold_model::Sample;
-use bifold_policy::Timeline;
-use bifold_policy::timeline::{About, Pair, StaticRun, SwitchCosts};
+use bifold_policy::timeline::{About, Runs, StaticRun, SwitchCosts};
+use bifold_policy::{Mode, Timeline};
 
 /// Walk cycles in shadow mode, as a ratio of those in nested mode.
 pub const SHADOW_WALKS: f64 = 0.5;
@@ -60,11 +60,10 @@ pub fn program(name: &str, seed: u64, intervals: usize) -> Program {
     };
     let costs =
         SwitchCosts { switch: 20_000, hidden_fault: 2800, violation: 2600, make_page: 900, zap_page: 900 };
-    let pair = Pair { host_page: PageSize::Size4K, runs };
-    Program {
-        name: name.into(),
-        timeline: Timeline { about, costs, pairs: vec![pair], switched: Vec::new() },
-    }
+    let [shadow, nested] = runs;
+    let modes = [(Mode::Shadow, shadow), (Mode::Nested, nested)].into();
+    let pages = vec![Runs { host_page: PageSize::Size4K, modes }];
+    Program { name: name.into(), timeline: Timeline { about, costs, pages, switched: Vec::new() } }
 }
 
 /// Four programs.

@@ -101,7 +101,7 @@ fn refused(vms: &[Vm]) -> String {
     let mut lines = vms.iter().filter_map(|vm| {
         let (to, obstacle) = vm.paging.obstacle()?;
         let name = vm.name.as_ref().map_or(String::new(), |name| format!(" ({})", printable(name)));
-        Some(format!("\nVM {}{name} {}", vm.id, obstacle.sentence(to)))
+        Some(format!("\nVM {}{name} {}", vm.id, obstacle.sentence(to.name())))
     });
     let named: String = lines.by_ref().take(MOST_NAMED).collect();
     match lines.count() {

@@ -2,8 +2,8 @@
 //! Paging modes as JSON. Times are in nanoseconds; unknown values are null.
 
 use super::{HostVms, OneVm};
+use bifold_host::Mode;
 use bifold_host::{Forecast, Happened, Kvm, Paging, PagingStats, Switch, Vm};
-use bifold_policy::Mode;
 use serde_json::{Map, Value, json};
 
 /// Every VM.

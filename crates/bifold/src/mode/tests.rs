@@ -3,7 +3,6 @@
 
 use super::*;
 use bifold_host::PagingStats;
-use bifold_policy as policy;
 use clap::Parser as _;
 use std::fs;
 use std::path::Path;
@@ -171,7 +170,7 @@ fn a_switch_is_written_and_reported() {
     assert_eq!(fs::read_to_string(host.debug.join("kvm/4242-12/paging_mode")).unwrap(), "nested\n");
     let stats = PagingStats::parse(STATS.as_bytes());
     let switch = Switch {
-        to: policy::Mode::Shadow,
+        to: bifold_host::Mode::Shadow,
         happened: Happened::Switched,
         wall: Duration::from_micros(1930),
         stats,

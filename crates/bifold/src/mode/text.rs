@@ -37,7 +37,7 @@ pub fn list(seen: &HostVms) -> String {
     let table = text_table(head.map(String::from).into(), rows.collect());
     let refused = seen.vms.iter().filter_map(|vm| {
         let (to, obstacle) = vm.paging.obstacle()?;
-        Some(wrapped(&format!("{} {}", whole_name(vm), obstacle.sentence(to)), 2))
+        Some(wrapped(&format!("{} {}", whole_name(vm), obstacle.sentence(to.name())), 2))
     });
     table + &refused.collect::<String>()
 }
@@ -54,7 +54,7 @@ pub fn show(one: &OneVm) -> String {
     let mut out = format!("VM       {}\n", whole_name(vm));
     out += &format!("process  {}\nvCPUs    {}\nmode     {mode}\n", vm.pid, vm.vcpus);
     if let Some((to, obstacle)) = vm.paging.obstacle() {
-        out += &wrapped(&format!("switch   {}; {}", obstacle.sentence(to), obstacle.remedy()), LABEL);
+        out += &wrapped(&format!("switch   {}; {}", obstacle.sentence(to.name()), obstacle.remedy()), LABEL);
     }
     if let Paging::Own { stats: Ok(stats), .. } = &vm.paging {
         // Parts of a sum are worth a line if something was counted.

@@ -291,7 +291,7 @@ pub fn track(input: &Input, setting: &Setting) -> anyhow::Result<Track> {
     let none = || EvaluateError::NoHostPage {
         name: input.name.clone(),
         wanted: setting.vm.host_page,
-        there: input.timeline.pairs.iter().map(|p| p.host_page).collect(),
+        there: input.timeline.pages.iter().map(|p| p.host_page).collect(),
     };
     Track::new(&input.timeline, setting.vm).ok_or_else(|| no_host_page(none()).into())
 }

@@ -22,7 +22,7 @@ pub fn too_short(intervals: usize) -> anyhow::Error {
 pub fn over(timeline: Timeline, plan: &Plan) -> RunPolicies {
     let checks = replay_check::checks(&timeline);
     let n = timeline.intervals();
-    let evaluation = match timeline.pairs.first() {
+    let evaluation = match timeline.pages.first() {
         _ if plan.sample.is_some() => Err("they need a timeline, and a sampled run has none".to_string()),
         None => Err("they need shadow and nested of one page size among --configs".to_string()),
         Some(_) if n < FEWEST_INTERVALS => Err(too_short(n).to_string()),

@@ -3,9 +3,9 @@
 //! columns have theirs here.
 
 use super::app::Vm;
+use bifold_host::Mode;
 use bifold_host::{Backing, State};
 use bifold_live::{Figure, Unit};
-use bifold_policy::Mode;
 use bifold_report::grouped;
 
 /// What is unknown.

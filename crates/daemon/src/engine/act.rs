@@ -6,9 +6,9 @@ use super::look::Look;
 use super::{AGAIN, Engine, Source};
 use crate::error::with_causes;
 use crate::homes::{Home, has_ended};
+use bifold_host::Mode;
 use bifold_host::held::HeldError;
 use bifold_host::{Happened, HostError, Refusal, State, Switch, VmId};
-use bifold_policy::Mode;
 
 /// Whether KVM's answer will be the same at every time.
 fn is_final(error: &HostError) -> bool {

@@ -2,8 +2,8 @@
 //! Looks whether KVM would refuse a switch that a policy wants. KVM looks at each vCPU for that, so that looks at an obstacle
 //! that stays become rare.
 
+use bifold_host::Mode;
 use bifold_host::{Obstacle, Paging};
-use bifold_policy::Mode;
 use std::time::Duration;
 
 /// Time between the first two looks.

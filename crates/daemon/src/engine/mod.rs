@@ -197,20 +197,24 @@ impl Engine {
 
     /// Carries a decision out, and writes down what became of it.
     fn decided(&mut self, id: VmId, choice: Choice) {
-        if choice.verdict == Verdict::Switch {
-            self.look(id, choice.decision.mode);
+        // The mode as KVM knows it.
+        let to = choice.decision.mode.switchable();
+        if let Some(to) = to.filter(|_| choice.verdict == Verdict::Switch) {
+            self.look(id, to);
         }
         let Some(vm) = self.vms.get_mut(&id) else { return };
         vm.totals.decisions += 1;
-        let may_not = vm.may_not(choice.decision.mode, self.up);
-        let done = match choice.verdict {
-            Verdict::Stay => Done::Stayed,
-            Verdict::Switch => may_not
-                .unwrap_or_else(|| self.switch(id, choice.decision.mode).unwrap_or_else(Done::NotSwitched)),
-            Verdict::TooEarly { left_s } => {
+        let may_not = to.and_then(|to| vm.may_not(to, self.up));
+        let done = match (choice.verdict, to) {
+            (Verdict::Stay, _) => Done::Stayed,
+            (_, None) => Done::NotSwitched(format!("KVM has no {}", choice.decision.mode.words())),
+            (Verdict::Switch, Some(to)) => {
+                may_not.unwrap_or_else(|| self.switch(id, to).unwrap_or_else(Done::NotSwitched))
+            }
+            (Verdict::TooEarly { left_s }, _) => {
                 Done::NotSwitched(format!("its least stay lasts {left_s:.0} s more"))
             }
-            Verdict::TooMany { switches } => {
+            (Verdict::TooMany { switches }, _) => {
                 Done::NotSwitched(format!("{switches} switches in the last hour"))
             }
         };

@@ -7,9 +7,9 @@ use super::look::Look;
 use crate::config::{Config, Rule};
 use crate::pilot::{Choice, Pilot, Switches, Verdict};
 use crate::status::{Totals, VmStatus};
+use bifold_host::Mode;
 use bifold_host::{Obstacle, State, VmId, printable};
 use bifold_live::{Observation, Watched};
-use bifold_policy::Mode;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -64,7 +64,7 @@ pub struct Vm {
     load: Option<f64>,
     last: Option<Choice>,
     /// The last decision in the log: the wish, and what was done.
-    logged: Option<(Mode, Done)>,
+    logged: Option<(bifold_policy::Mode, Done)>,
     intervals: u64,
     told_missing: bool,
     pub lately: VecDeque<Event>,
@@ -220,7 +220,7 @@ impl Vm {
     }
 
     /// Whether the log lacks this decision: another wish, or another outcome.
-    pub fn is_news(&mut self, wish: Mode, done: &Done) -> bool {
+    pub fn is_news(&mut self, wish: bifold_policy::Mode, done: &Done) -> bool {
         match self.logged.replace((wish, done.clone())) {
             Some((mode, before)) => mode != wish || !done.is_like(&before),
             // A first wish to stay is no news.
@@ -241,7 +241,8 @@ impl Vm {
     pub fn status(&self, id: VmId, state: Option<State>, own: Option<Mode>, up: Duration) -> VmStatus {
         let held = self.hold.filter(|h| h.until.is_none_or(|until| until > up));
         let last = self.last.as_ref();
-        let wants = |to| last.is_some_and(|c| c.verdict != Verdict::Stay && c.decision.mode == to);
+        let wants =
+            |to| last.is_some_and(|c| c.verdict != Verdict::Stay && c.decision.mode.switchable() == Some(to));
         let look = self.look.as_ref().filter(|l| held.is_none() && state.is_none_or(|s| s.mode() != l.to));
         let obstacle =
             look.and_then(|l| l.obstacle.as_ref().filter(|o| o.lasts() == Some(true) || wants(l.to)));

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Parses a VM's file `paging_refusal`: whether KVM would refuse to switch the VM to its other mode now, and why.
 
-use bifold_mmu::Mode;
 use std::fmt;
 
 /// Whether KVM would refuse to switch a VM to its other mode now.
@@ -153,9 +152,9 @@ impl Obstacle {
 
     /// The obstacle in a sentence about the VM, as in `cannot be switched to shadow mode now: vCPU 2 is in system management
     /// mode`.
-    pub fn sentence(&self, to: Mode) -> String {
+    pub fn sentence(&self, to: &str) -> String {
         let now = if self.lasts() == Some(true) { "" } else { " now" };
-        format!("cannot be switched to {} mode{now}: {self}", to.name())
+        format!("cannot be switched to {to} mode{now}: {self}")
     }
 }
 
@@ -193,7 +192,7 @@ impl fmt::Display for Obstacle {
 mod tests {
     use super::*;
     use crate::tests::{Tree, put};
-    use crate::{Paging, Unreadable};
+    use crate::{Mode, Paging, Unreadable};
     use proptest::prelude::*;
     use std::{fs, io};
 
@@ -235,13 +234,9 @@ mod tests {
             assert_eq!(Forecast::parse(text.as_bytes()).unwrap().obstacle().unwrap().to_string(), says);
         }
         let keys = Obstacle { reason: RefusalReason::Keys, vcpu: Some(1) };
-        assert!(
-            keys.sentence(Mode::Shadow).starts_with("cannot be switched to shadow mode now: vCPU 1 uses")
-        );
+        assert!(keys.sentence("shadow").starts_with("cannot be switched to shadow mode now: vCPU 1 uses"));
         let dma = Obstacle { reason: RefusalReason::Dma, vcpu: None };
-        assert!(
-            dma.sentence(Mode::Shadow).starts_with("cannot be switched to shadow mode: an assigned device")
-        );
+        assert!(dma.sentence("shadow").starts_with("cannot be switched to shadow mode: an assigned device"));
     }
 
     #[test]

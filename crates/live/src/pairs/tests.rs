@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 use super::*;
 use crate::{Measured, Observation};
+use bifold_policy::Mode;
 use proptest::prelude::*;
 
 const KNOWN: Counters = Counters::INSTRUCTIONS
@@ -14,6 +15,7 @@ const KNOWN: Counters = Counters::INSTRUCTIONS
 struct Work {
     steps: u64,
     instructions: u64,
+    /// In shadow and in nested mode.
     cycles: [u64; 2],
     faults: u64,
 }
@@ -21,7 +23,7 @@ struct Work {
 const WORK: Work = Work { steps: 100, instructions: 1000, cycles: [2000, 1500], faults: 3 };
 
 fn interval(n: usize, mode: Option<Mode>, work: Work) -> RecordedInterval {
-    let cycles = mode.map_or(9999, |m| work.cycles[m as usize]);
+    let cycles = mode.map_or(9999, |m| work.cycles[usize::from(m == Mode::Nested)]);
     let sample = Sample {
         instructions: work.instructions * work.steps,
         walk_cycles: cycles / 10 * work.steps,
@@ -45,6 +47,11 @@ fn vm(modes: &str, work: impl Fn(usize) -> Work) -> RecordedVm {
     RecordedVm { vm: "9-7".into(), name: "web".into(), intervals, starts: Vec::new() }
 }
 
+/// Values of shadow and nested mode.
+fn both<T>([shadow, nested]: [T; 2]) -> PerMode<T> {
+    [(Mode::Shadow, shadow), (Mode::Nested, nested)].into()
+}
+
 const PROBE: &str = "nnnnnnnn-ssssssss-nnnnnnnn";
 
 /// The only reason why this VM has no pair.
@@ -60,11 +67,11 @@ fn a_probe_gives_both_modes_costs_for_the_same_steps() {
     let vm = vm(PROBE, |n| Work { steps: if (9..17).contains(&n) { 200 } else { 100 }, ..WORK });
     let found = pairs(&vm);
     assert_eq!((found.pairs.len(), found.left_out.all()), (1, 0));
-    let p = found.pairs[0];
-    assert_eq!((p.cycles, p.time), ([200_000.0, 150_000.0], 16.0));
-    assert_eq!(p.samples.map(|s| s.walk_cycles), [20_000, 15_000]);
-    assert_eq!(p.samples.map(|s| s.instructions), [100_000; 2]);
-    assert_eq!(p.known, [KNOWN; 2]);
+    let p = &found.pairs[0];
+    assert_eq!((&p.cycles, p.time), (&both([200_000.0, 150_000.0]), 16.0));
+    assert_eq!(p.samples.map(|_, s| s.walk_cycles), both([20_000, 15_000]));
+    assert_eq!(p.samples.map(|_, s| s.instructions), both([100_000; 2]));
+    assert_eq!(p.known, both([KNOWN; 2]));
 }
 
 #[test]
@@ -83,8 +90,8 @@ fn cold_intervals_are_in_no_pair() {
 #[test]
 fn a_steady_drift_cancels_out() {
     let drifting = |n: usize| Work { cycles: [20_000 + 20 * n as u64, 15_000 + 15 * n as u64], ..WORK };
-    let p = pairs(&vm(PROBE, drifting)).pairs[0];
-    assert!((p.cycles[0] / p.cycles[1] - 4.0 / 3.0).abs() < 2e-3, "{p:?}");
+    let p = &pairs(&vm(PROBE, drifting)).pairs[0];
+    assert!((p.cycles[Mode::Shadow] / p.cycles[Mode::Nested] - 4.0 / 3.0).abs() < 2e-3, "{p:?}");
 }
 
 #[test]
@@ -129,9 +136,9 @@ fn one_interval_without_progress_does_not_spoil_a_pair() {
     let mut vm = vm(PROBE, |_| WORK);
     vm.intervals[12].seen.progress = None;
     vm.intervals[13].seen.measured.known = KNOWN.less(Counters::PAGE_FAULTS);
-    let p = pairs(&vm).pairs[0];
-    assert_eq!(p.known, [KNOWN.less(Counters::PAGE_FAULTS), KNOWN]);
-    assert_eq!(p.samples.map(|s| s.guest_page_faults), [0, 300], "an unknown count is 0");
+    let p = &pairs(&vm).pairs[0];
+    assert_eq!(p.known, both([KNOWN.less(Counters::PAGE_FAULTS), KNOWN]));
+    assert_eq!(p.samples.map(|_, s| s.guest_page_faults), both([0, 300]), "an unknown count is 0");
 }
 
 #[test]
@@ -181,8 +188,8 @@ proptest! {
         let intervals = intervals.collect();
         let vm = RecordedVm { vm: "9-7".into(), name: "web".into(), intervals, starts: Vec::new() };
         for p in pairs(&vm).pairs {
-            prop_assert!(p.cycles.iter().all(|c| (1.0..=MOST).contains(c)));
-            prop_assert!(p.samples.iter().all(|s| s.values().iter().all(|v| *v as f64 <= MOST)));
+            prop_assert!(p.cycles.values().all(|c| (1.0..=MOST).contains(c)));
+            prop_assert!(p.samples.values().all(|s| s.values().iter().all(|v| *v as f64 <= MOST)));
         }
     }
 }

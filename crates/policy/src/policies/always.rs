@@ -8,13 +8,16 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Always {
-    /// The mode. A VM that starts in the other mode is switched after its first interval.
+    /// The mode. A VM that starts in another mode is switched after its first interval.
     pub mode: Mode,
 }
 
 impl Parameters for Always {
     fn check(&self) -> Result<(), String> {
-        Ok(())
+        match self.mode {
+            Mode::Native => Err("mode = native is no mode of a VM".into()),
+            _ => Ok(()),
+        }
     }
 
     fn interval_s(&self) -> f64 {

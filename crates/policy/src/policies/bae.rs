@@ -11,8 +11,10 @@
 //! which nothing is decided. All exits in a sample are for paging. Intervals without instructions or cycles
 //! are ignored.
 
+use super::pair::{Pair, Rule};
 use super::{num, positive, settling, within};
-use crate::{Counters, Log, Mode, Parameters, Policy, View};
+use crate::{Counters, Log, Parameters, Policy, View};
+use bifold_mmu::Mode;
 use serde::{Deserialize, Serialize};
 
 /// Parameters; frequencies are events per 1000 instructions.
@@ -75,9 +77,9 @@ impl Parameters for Bae {
         Counters::INSTRUCTIONS.and(Counters::TLB_MISSES).and(Counters::EXITS)
     }
 
-    fn policy(&self, _start: Mode) -> Box<dyn Policy> {
+    fn policy(&self, _start: crate::Mode) -> Box<dyn Policy> {
         let thresholds = [self.exit_start, self.tlb_miss_start];
-        Box::new(State { p: *self, thresholds, settling: 0, cpi_before: None })
+        Box::new(Pair(State { p: *self, thresholds, settling: 0, cpi_before: None }))
     }
 }
 
@@ -119,9 +121,8 @@ impl State {
     }
 }
 
-impl Policy for State {
-    fn decide(&mut self, view: &View, log: &mut Log) -> Mode {
-        let mode = view.mode;
+impl Rule for State {
+    fn decide(&mut self, mode: Mode, view: &View, log: &mut Log) -> Mode {
         if settling(&mut self.settling, mode, log) {
             return mode;
         }
@@ -216,8 +217,8 @@ mod tests {
             };
             let mut mode = Nested;
             for _ in 0..200 {
-                let s = seen(200.0, 2.0, if mode == Shadow { cpi_in_shadow } else { 1.0 });
-                mode = policy.decide(&s.view(mode), &mut Log::off());
+                let mut s = seen(200.0, 2.0, if mode == Shadow { cpi_in_shadow } else { 1.0 });
+                mode = policy.decide(mode, &s.view(mode), &mut Log::off());
             }
             assert_eq!(policy.thresholds, bounds);
         }

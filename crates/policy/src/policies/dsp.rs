@@ -11,8 +11,10 @@
 //! that has none. With fewer than three samples, the average is over all of them. An interval without
 //! instructions changes nothing and is not remembered. A P/T exactly at a bound lies between the bounds.
 
+use super::pair::{Pair, Rule};
 use super::{below, num, positive, within};
-use crate::{Counters, Log, Mode, Parameters, Policy, View};
+use crate::{Counters, Log, Parameters, Policy, View};
+use bifold_mmu::Mode;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
@@ -63,8 +65,8 @@ impl Parameters for Dsp {
         Counters::INSTRUCTIONS.and(Counters::TLB_MISSES).and(Counters::PAGE_FAULTS)
     }
 
-    fn policy(&self, _start: Mode) -> Box<dyn Policy> {
-        Box::new(State { p: *self, history: VecDeque::with_capacity(self.history_samples) })
+    fn policy(&self, _start: crate::Mode) -> Box<dyn Policy> {
+        Box::new(Pair(State { p: *self, history: VecDeque::with_capacity(self.history_samples) }))
     }
 }
 
@@ -165,16 +167,16 @@ impl State {
     }
 }
 
-impl Policy for State {
-    fn decide(&mut self, view: &View, log: &mut Log) -> Mode {
+impl Rule for State {
+    fn decide(&mut self, mode: Mode, view: &View, log: &mut Log) -> Mode {
         if view.sample.instructions == 0 {
-            log.say(|| format!("Stay in {}: no instructions, so no frequencies.", view.mode.name()));
-            return view.mode;
+            log.say(|| format!("Stay in {}: no instructions, so no frequencies.", mode.name()));
+            return mode;
         }
         let seen = self.remember(view.tlb_misses_per_1000(), view.page_faults_per_1000());
         let (rule, wanted) = self.rule(&seen);
-        let next = wanted.unwrap_or(view.mode);
-        log.say(|| self.explain(rule, &seen, view.mode, next));
+        let next = wanted.unwrap_or(mode);
+        log.say(|| self.explain(rule, &seen, mode, next));
         next
     }
 }

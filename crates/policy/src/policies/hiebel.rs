@@ -13,8 +13,10 @@
 //! that was never tried in a context is no better. The policy ignores the intervals right after a switch, and
 //! those without instructions or cycles. Random numbers come from a seeded PCG.
 
+use super::pair::{Pair, Rule};
 use super::{num, positive, settling, within};
-use crate::{Counters, Log, Mode, Parameters, Policy, View};
+use crate::{Counters, Log, Parameters, Policy, View};
+use bifold_mmu::Mode;
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
 use serde::{Deserialize, Serialize};
@@ -74,15 +76,15 @@ impl Parameters for Hiebel {
         Counters::INSTRUCTIONS.and(Counters::TLB_MISSES).and(Counters::PAGE_FAULTS)
     }
 
-    fn policy(&self, _start: Mode) -> Box<dyn Policy> {
+    fn policy(&self, _start: crate::Mode) -> Box<dyn Policy> {
         let contexts = (self.tlb_miss_bounds.len() + 1) * (self.page_fault_bounds.len() + 1);
-        Box::new(State {
+        Box::new(Pair(State {
             p: self.clone(),
             cpi: vec![[None; 2]; contexts],
             rng: Pcg64::seed_from_u64(self.seed),
             profiling: self.profile_decisions,
             settling: 0,
-        })
+        }))
     }
 }
 
@@ -124,9 +126,8 @@ impl State {
     }
 }
 
-impl Policy for State {
-    fn decide(&mut self, view: &View, log: &mut Log) -> Mode {
-        let mode = view.mode;
+impl Rule for State {
+    fn decide(&mut self, mode: Mode, view: &View, log: &mut Log) -> Mode {
         if settling(&mut self.settling, mode, log) {
             return mode;
         }

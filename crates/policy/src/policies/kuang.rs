@@ -12,8 +12,10 @@
 //! policy stays, as it does in intervals without instructions or cycles.
 
 use super::num;
+use super::pair::{Pair, Rule};
 use super::svm::Machine;
-use crate::{Counters, Log, Mode, Parameters, Policy, View};
+use crate::{Counters, Log, Parameters, Policy, View};
+use bifold_mmu::Mode;
 use serde::{Deserialize, Serialize};
 
 /// Parameters: the trained machines.
@@ -42,14 +44,13 @@ impl Parameters for Kuang {
         self.to_nested.needs().and(self.to_shadow.needs()).and(Counters::INSTRUCTIONS)
     }
 
-    fn policy(&self, _start: Mode) -> Box<dyn Policy> {
-        Box::new(self.clone())
+    fn policy(&self, _start: crate::Mode) -> Box<dyn Policy> {
+        Box::new(Pair(self.clone()))
     }
 }
 
-impl Policy for Kuang {
-    fn decide(&mut self, view: &View, log: &mut Log) -> Mode {
-        let mode = view.mode;
+impl Rule for Kuang {
+    fn decide(&mut self, mode: Mode, view: &View, log: &mut Log) -> Mode {
         if view.sample.instructions == 0 || view.cycles <= 0.0 {
             log.say(|| format!("Stay in {}: no instructions or no cycles to judge by.", mode.name()));
             return mode;
@@ -154,7 +155,7 @@ mod tests {
 
     #[test]
     fn features_are_log1p_less_mean_over_scale() {
-        let seen = Seen::frequencies(3.0, 0.0);
+        let mut seen = Seen::frequencies(3.0, 0.0);
         let x = machine(Kernel::Linear {}).standardised(&seen.view(Shadow));
         assert!((x[0] - (4f64.ln() - 1.0) / 0.5).abs() < 1e-9 && (x[1] - 2f64.ln()).abs() < 1e-9, "{x:?}");
         for feature in Feature::ALL {

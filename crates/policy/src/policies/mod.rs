@@ -8,6 +8,7 @@ pub mod experts;
 pub mod hiebel;
 pub mod kuang;
 mod ledger;
+mod pair;
 pub mod regret;
 pub mod rpms;
 pub mod svm;
@@ -18,7 +19,8 @@ pub mod zhang;
 #[cfg(test)]
 mod testing;
 
-use crate::{Log, Mode};
+use crate::Log;
+use bifold_mmu::Mode;
 
 /// Whether this is one of the intervals after a switch that a policy ignores; counts it down.
 pub(crate) fn settling(left: &mut u32, mode: Mode, log: &mut Log) -> bool {
@@ -76,7 +78,7 @@ pub(crate) fn below(low: (&str, f64), high: (&str, f64)) -> Result<(), String> {
 mod tests {
     use super::testing::Seen;
     use super::*;
-    use crate::{Counters, Driver, Estimator, Interval, Log, Mode, Named, Other, Scale, Source};
+    use crate::{Counters, Driver, Estimator, Interval, Log, Named, Other, Scale, Source};
     use bifold_model::Sample;
     use proptest::prelude::*;
     use rand::SeedableRng as _;
@@ -105,6 +107,7 @@ mod tests {
             ..Sample::default()
         });
         let other = prop::option::of((cost(), cost(), cost()).prop_map(|(e, t, b)| Other {
+            mode: crate::Mode::Nested,
             extra_cycles: e,
             there_cycles: t,
             back_cycles: b,
@@ -119,7 +122,8 @@ mod tests {
     }
 
     /// Modes and words of a policy, with the fitted estimator, over these samples.
-    fn told(named: &Named, start: Mode, samples: &[Sample], source: Source) -> Vec<(Mode, String)> {
+    fn told(named: &Named, start: Mode, samples: &[Sample], source: Source) -> Vec<(crate::Mode, String)> {
+        let start = start.into();
         let scale = Scale::both(1.0);
         let mut driver = Driver::new(&named.spec, start, source, scale, Some(Estimator::fitted())).unwrap();
         driver.log = Log::on();
@@ -127,7 +131,7 @@ mod tests {
         let mut told = Vec::new();
         for sample in samples {
             let now = Interval { mode, sample, cycles: 1e9, load: 1.0, seconds: source.interval_s };
-            mode = driver.interval(now, None).unwrap_or(mode);
+            mode = driver.interval(now, &[]).unwrap_or(mode);
             told.push((mode, driver.log.take()));
         }
         told
@@ -217,15 +221,15 @@ mod tests {
             seen in prop::collection::vec(seen(), 0..60), start in prop::sample::select(&Mode::BOTH[..]),
         ) {
             for named in Named::all() {
-                let (mut a, mut b) = (named.spec.policy(start), named.spec.policy(start));
+                let (mut a, mut b) = (named.spec.policy(start.into()), named.spec.policy(start.into()));
                 let (mut on, mut off) = (Log::on(), Log::off());
                 let mut mode = start;
-                for s in &seen {
+                for mut s in seen.iter().copied() {
                     let next = a.decide(&s.view(mode), &mut on);
                     prop_assert_eq!(next, b.decide(&s.view(mode), &mut off));
                     let said = on.take();
                     prop_assert!(said.ends_with('.') && !said.contains("NaN"), "{}: {}", named.name, said);
-                    mode = next;
+                    mode = next.switchable().unwrap();
                 }
             }
         }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Regret: our own policy. It leaves a mode when staying has cost, by the estimate, more than a share of the
-//! price of a switch to the other mode and back.
+//! price of a switch to another mode and back.
 //!
 //! The idea is the ski-rental problem: a switch that is too early costs as much as one that is too late, so
-//! the price itself is the threshold. Regret differs from a work function in three ways. The other mode's
+//! the price itself is the threshold. Regret differs from a work function in three ways. Another mode's
 //! cost is an estimate whose error depends on the program, so every switch is a measurement that corrects the
 //! estimate for this VM. Old regret fades, because a past phase says nothing of the next. A difference
 //! smaller than the estimate's error counts as 0.
@@ -11,9 +11,9 @@
 //! Published relatives: Bae's and RPMS's thresholds, which move after a switch. In regret, all metrics are
 //! turned into cycles first, and no metric has a threshold of its own.
 
-use super::ledger::{Ledger, Mixture, known};
+use super::ledger::{Ledger, Mixture, known, stays};
 use super::{num, within};
-use crate::{Counters, Log, Mode, Parameters, Policy, View};
+use crate::{Counters, Log, Mode, Parameters, PerMode, Policy, View};
 use serde::{Deserialize, Serialize};
 
 /// Parameters.
@@ -59,10 +59,11 @@ impl Parameters for Regret {
         Ledger::NEEDS
     }
 
-    fn policy(&self, _start: Mode) -> Box<dyn Policy> {
+    fn policy(&self, start: Mode) -> Box<dyn Policy> {
         Box::new(State {
             p: *self,
-            regret: 0.0,
+            mode: start,
+            regret: PerMode::default(),
             ledger: Ledger::new(self.learn, self.most_correction),
             mixture: Mixture::default(),
         })
@@ -72,61 +73,93 @@ impl Parameters for Regret {
 #[derive(Debug)]
 struct State {
     p: Regret,
-    /// Cycles that the current mode has cost above the other mode's estimate.
-    regret: f64,
+    /// The mode at the last decision.
+    mode: Mode,
+    /// Cycles that this mode has cost above each other mode's estimate.
+    regret: PerMode<f64>,
     ledger: Ledger,
     mixture: Mixture,
 }
 
+/// What an interval says of another mode, in cycles.
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    to: Mode,
+    /// The difference of the interval that counts.
+    counted: f64,
+    /// Regret before and after the interval.
+    regret: [f64; 2],
+    price: f64,
+}
+
+impl Case {
+    fn leaves(&self) -> bool {
+        self.counted > 0.0 && self.regret[1] > self.price
+    }
+
+    /// By how much regret is above the price.
+    fn above(&self) -> f64 {
+        self.regret[1] - self.price
+    }
+}
+
 impl Policy for State {
     fn decide(&mut self, view: &View, log: &mut Log) -> Mode {
-        let (mode, there) = (view.mode, view.mode.other());
-        let Some(other) = known(view) else {
-            log.say(|| format!("Stay in {}: the cost of {} is unknown.", mode.name(), there.name()));
-            return mode;
-        };
-        if view.sample.instructions == 0 {
-            log.say(|| format!("Stay in {}: the guest was idle.", mode.name()));
+        let mode = view.mode;
+        if stays(view, log) {
             return mode;
         }
-        let costs = self.ledger.costs(view, &other, log);
-        let (own, theirs) = (costs[mode as usize], costs[there as usize]);
-        let difference = self.mixture.expected(view, own - theirs, self.p.unmix);
+        // The VM was switched in another way: regret between the two modes stays, that of other modes goes.
+        if mode != self.mode {
+            let regret = self.regret.remove(mode);
+            self.regret = regret.map(|regret| (self.mode, regret)).into_iter().collect();
+            self.mode = mode;
+        }
+        let costs = self.ledger.costs(view, log);
+        let expected = self.mixture.expected(view, &costs, self.p.unmix);
         let margin = self.p.margin_percent / 100.0 * view.cycles;
-        let counted = if difference.abs() < margin { 0.0 } else { difference };
-        let price = self.p.share * (other.there_cycles + other.back_cycles);
-        let regret = (self.p.keep * self.regret + counted).max(0.0);
-        let leave = counted > 0.0 && regret > price;
+        let cases = known(view).map(|o| {
+            let difference = expected[o.mode];
+            let counted = if difference.abs() < margin { 0.0 } else { difference };
+            let before = self.regret.get(o.mode).copied().unwrap_or(0.0);
+            let price = self.p.share * (o.there_cycles + o.back_cycles);
+            let regret = [before, (self.p.keep * before + counted).max(0.0)];
+            Case { to: o.mode, counted, regret, price }
+        });
+        let cases: Vec<Case> = cases.collect();
+        let first = |a: &&Case, b: &&Case| a.leaves().cmp(&b.leaves()).then(a.above().total_cmp(&b.above()));
+        let Some(best) = cases.iter().max_by(first) else { return mode };
+        let leave = best.leaves();
         log.say(|| {
-            let (here, there) = (mode.name(), there.name());
+            let (here, there) = (mode.name(), best.to.name());
             let verdict = if leave {
-                format!(
-                    "Switch to {there}: {} cycles less regret would have kept {here}",
-                    num(regret - price)
-                )
+                format!("Switch to {there}: {} cycles less regret would have kept {here}", num(best.above()))
             } else {
                 format!(
                     "Stay in {here}: {} cycles more regret would switch it",
-                    num((price - regret).max(0.0))
+                    num((-best.above()).max(0.0))
                 )
             };
             format!(
                 "Walks and exits took {} cycles in {here}, an estimated {} in {there}; the difference \
                  counts {}. Regret of staying goes from {} to {} cycles; the price is {} cycles. {verdict}.",
-                num(own),
-                num(theirs),
-                num(counted),
-                num(self.regret),
-                num(regret),
-                num(price)
+                num(costs[mode]),
+                num(costs[best.to]),
+                num(best.counted),
+                num(best.regret[0]),
+                num(best.regret[1]),
+                num(best.price)
             )
         });
-        if !leave {
-            self.regret = if regret.is_finite() { regret } else { 0.0 };
-            return mode;
+        if leave {
+            self.regret.clear();
+            self.ledger.leave(view, best.to, &costs);
+            return best.to;
         }
-        self.regret = 0.0;
-        self.ledger.leave(view, &other, costs);
-        there
+        for case in &cases {
+            let regret = case.regret[1];
+            self.regret.insert(case.to, if regret.is_finite() { regret } else { 0.0 });
+        }
+        mode
     }
 }

@@ -13,8 +13,10 @@
 //! led to the switch; the IPC after is that of the last ignored interval. The step is 2 times the larger IPC
 //! over the smaller. Ours: an interval without cycles changes nothing, and an IPC of 0 moves no threshold.
 
+use super::pair::{Pair, Rule};
 use super::{num, positive, settling, within};
-use crate::{Counters, Log, Mode, Parameters, Policy, View};
+use crate::{Counters, Log, Parameters, Policy, View};
+use bifold_mmu::Mode;
 use serde::{Deserialize, Serialize};
 
 /// The overhead that is compared with the thresholds.
@@ -95,8 +97,8 @@ impl Parameters for Rpms {
         if self.dynamic.is_some() { shares.and(Counters::INSTRUCTIONS) } else { shares }
     }
 
-    fn policy(&self, _start: Mode) -> Box<dyn Policy> {
-        Box::new(State { p: *self, level: 0, t_high: [self.t_high; 2], blackout: 0, ipc_before: 0.0 })
+    fn policy(&self, _start: crate::Mode) -> Box<dyn Policy> {
+        Box::new(Pair(State { p: *self, level: 0, t_high: [self.t_high; 2], blackout: 0, ipc_before: 0.0 }))
     }
 }
 
@@ -113,8 +115,8 @@ struct State {
 }
 
 impl State {
-    fn overhead(&self, view: &View) -> (f64, &'static str) {
-        match (self.p.metric, view.mode) {
+    fn overhead(&self, mode: Mode, view: &View) -> (f64, &'static str) {
+        match (self.p.metric, mode) {
             (Metric::Sum, _) => (view.walk_percent() + view.vmm_percent(), "Walks and hypervisor take"),
             (Metric::Single, Mode::Shadow) => (view.vmm_percent(), "The hypervisor takes"),
             (Metric::Single, Mode::Nested) => (view.walk_percent(), "Walks take"),
@@ -122,14 +124,14 @@ impl State {
     }
 
     /// Moves the threshold of the mode that was left, after the last ignored interval.
-    fn learn(&mut self, view: &View, log: &mut Log) {
+    fn learn(&mut self, mode: Mode, view: &View, log: &mut Log) {
         let Some(d) = self.p.dynamic else { return };
         let (before, after) = (self.ipc_before, view.ipc());
         if before <= 0.0 || after <= 0.0 {
             log.say(|| "T_high stays: no instructions per cycle to compare.".into());
             return;
         }
-        let left = view.mode.other();
+        let left = mode.other();
         let t = &mut self.t_high[left as usize];
         let old = *t;
         if after > d.f_high * before {
@@ -154,16 +156,15 @@ impl State {
     }
 }
 
-impl Policy for State {
-    fn decide(&mut self, view: &View, log: &mut Log) -> Mode {
-        let mode = view.mode;
+impl Rule for State {
+    fn decide(&mut self, mode: Mode, view: &View, log: &mut Log) -> Mode {
         if view.cycles <= 0.0 {
             log.say(|| format!("Stay in {}: the guest was idle.", mode.name()));
             return mode;
         }
         if settling(&mut self.blackout, mode, log) {
             if self.blackout == 0 {
-                self.learn(view, log);
+                self.learn(mode, view, log);
             }
             return mode;
         }
@@ -180,7 +181,7 @@ impl Policy for State {
             return mode;
         }
         self.ipc_before = view.ipc();
-        let (overhead, what) = self.overhead(view);
+        let (overhead, what) = self.overhead(mode, view);
         let (t_low, t_high) = (self.p.t_low, self.t_high[mode as usize]);
         let n = i64::from(self.p.n);
         // Up leads away from shadow, down away from nested.

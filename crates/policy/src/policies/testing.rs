@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Views made from a few numbers, for the tests of policies.
 
-use crate::{Log, Mode, Named, Other, Policy, View};
+use crate::{Log, Named, Other, Policy, View};
+use bifold_mmu::Mode;
 use bifold_model::Sample;
 
 /// An interval of a million instructions in a million cycles at full load, without any other count.
@@ -10,6 +11,7 @@ pub struct Seen {
     pub sample: Sample,
     pub cycles: f64,
     pub load: f64,
+    /// The other mode's costs, whichever mode is the other one.
     pub other: Option<Other>,
 }
 
@@ -53,12 +55,19 @@ impl Seen {
         Seen { sample: Sample::default(), cycles: 0.0, ..Seen::default() }
     }
 
-    pub fn view(&self, mode: Mode) -> View<'_> {
-        View { mode, sample: &self.sample, cycles: self.cycles, load: self.load, other: self.other }
+    pub fn view(&mut self, mode: Mode) -> View<'_> {
+        self.other.iter_mut().for_each(|other| other.mode = mode.other().into());
+        View {
+            mode: mode.into(),
+            sample: &self.sample,
+            cycles: self.cycles,
+            load: self.load,
+            others: self.other.as_slice(),
+        }
     }
 }
 
-/// A policy in a VM that follows it, and its last explanation.
+/// A policy in a VM that follows it, between shadow and nested mode, and its last explanation.
 pub struct Run {
     pub policy: Box<dyn Policy>,
     pub mode: Mode,
@@ -72,12 +81,13 @@ impl Run {
     }
 
     pub fn of(named: &Named, start: Mode) -> Run {
-        Run { policy: named.spec.policy(start), mode: start, said: String::new(), log: Log::on() }
+        Run { policy: named.spec.policy(start.into()), mode: start, said: String::new(), log: Log::on() }
     }
 
     /// One interval; the mode of the next.
-    pub fn step(&mut self, seen: Seen) -> Mode {
-        self.mode = self.policy.decide(&seen.view(self.mode), &mut self.log);
+    pub fn step(&mut self, mut seen: Seen) -> Mode {
+        let next = self.policy.decide(&seen.view(self.mode), &mut self.log);
+        self.mode = next.switchable().expect("there are two modes");
         self.said = self.log.take();
         assert!(self.said.ends_with('.'), "every decision is explained: {:?}", self.said);
         self.mode

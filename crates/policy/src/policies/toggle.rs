@@ -5,7 +5,9 @@
 //! et al., VEE 2011, tables 4 and 5). Here it checks the replay's cold starts against tables that are really
 //! rebuilt.
 
-use crate::{Counters, Log, Mode, Parameters, Policy, View};
+use super::pair::{Pair, Rule};
+use crate::{Counters, Log, Parameters, Policy, View};
+use bifold_mmu::Mode;
 use serde::{Deserialize, Serialize};
 
 /// Parameters.
@@ -29,14 +31,14 @@ impl Parameters for Toggle {
         Counters::NONE
     }
 
-    fn policy(&self, _start: Mode) -> Box<dyn Policy> {
-        Box::new(*self)
+    fn policy(&self, _start: crate::Mode) -> Box<dyn Policy> {
+        Box::new(Pair(*self))
     }
 }
 
-impl Policy for Toggle {
-    fn decide(&mut self, view: &View, log: &mut Log) -> Mode {
+impl Rule for Toggle {
+    fn decide(&mut self, mode: Mode, _view: &View, log: &mut Log) -> Mode {
         log.say(|| format!("every {} s the other mode.", self.interval_s));
-        view.mode.other()
+        mode.other()
     }
 }

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The work-function algorithm: two modes as a metrical task system.
+//! The work-function algorithm: paging modes as a metrical task system.
 //!
 //! Published (Borodin, Linial, Saks 1992): in a system of n states that have costs, with a cost to move
 //! between them, an algorithm that follows the work functions pays at most 2n - 1 times as much as the best
-//! sequence of states that knows the future. No deterministic algorithm does better. Here n = 2.
+//! sequence of states that knows the future. No deterministic algorithm does better.
 //!
 //! Ours: its use for paging modes. The work function of a mode is the cost of the cheapest sequence of modes
-//! so far that ends in this mode. The VM leaves a mode when the other mode's work function pins this mode's:
+//! so far that ends in this mode. The VM leaves a mode when another mode's work function pins this mode's:
 //! when the cheapest sequence that ends here would come from there. An interval costs the cycles in walks and
-//! exits, as counted for this mode, and as [`View::other`] has them for the other mode; without the latter
+//! exits, as counted for this mode, and as [`View::others`] has them for the other modes; without the latter
 //! the VM stays. The first interval after a switch contains the switch's cost, which the work functions
-//! already have; it is subtracted (down to 0). There is no threshold to set. [`TwoStates`] proves the bound
-//! for an algorithm that decides after an interval and for switch costs that differ by direction.
+//! already have; it is subtracted (down to 0). There is no threshold to set. [`WorkFunctions`] proves the bound
+//! for two modes, for an algorithm that decides after an interval and for switch costs that differ by direction.
 
 use super::{num, positive};
-use crate::{Counters, Log, Mode, Other, Parameters, Policy, View};
+use crate::{Counters, Log, Mode, Other, Parameters, PerMode, Policy, View};
 use serde::{Deserialize, Serialize};
 
 /// Parameters.
@@ -45,32 +45,21 @@ impl Parameters for WorkFunction {
     }
 
     fn policy(&self, _start: Mode) -> Box<dyn Policy> {
-        Box::new(State { p: *self, states: TwoStates::default(), switched: None })
+        Box::new(State { p: *self, w: WorkFunctions::default(), switched: None, others: Vec::new() })
     }
 }
 
-/// Costs of an interval and of switches, in one unit (here: cycles), none negative.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Costs {
-    /// Cost of the interval in the mode that the VM was in.
-    pub own: f64,
-    /// Cost of the interval in the other mode.
-    pub other: f64,
-    /// Cost of a switch from the VM's mode to the other.
-    pub away: f64,
-    /// Cost of a switch from the other mode to the VM's.
-    pub back: f64,
-}
-
-/// The work functions w of both modes, as far as they matter: g = w(shadow) - w(nested).
+/// The work functions w of all modes, less that of the VM's mode.
 ///
-/// In mode A, with `away` = d(A,B) and `back` = d(B,A): before the first interval w(A) = 0 and
+/// In mode A, with `away` = d(A,B) and `back` = d(B,A) for each other mode B: before the first interval w(A) = 0 and
 /// w(B) = `away`. After each, each mode's cost is added to its w, and then w(A) is cut to
 /// at most w(B) + `back`, w(B) to at most w(A) + `away`. So w(A) - w(B) is cut to
 /// `-away..=back`; A is left if it was at or above `back` before the cut (and A cost
-/// more than B in that interval, which follows unless costs of switches change or are all 0).
+/// more than B in that interval, which follows unless costs of switches change or are all 0). Among several such B the
+/// VM goes to the one that cuts w(A) most. A switch between two other modes counts as two, by way of A: a view has no more.
+/// If B's cost of an interval is unknown, the interval leaves w(A) - w(B) as it was.
 ///
-/// # The bound
+/// # The bound for two modes
 ///
 /// Let the costs of switches be fixed, p that of leaving the mode in which the VM starts, q that
 /// of coming back, D = p + q > 0, and c the largest difference between the modes' costs
@@ -101,85 +90,121 @@ pub struct Costs {
 /// the constant: p = 0 and D charged in small steps, then c, make it pay D + c where OPT pays nothing.
 ///
 /// If costs of switches change, those given last are taken; the bound is then not proven.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct TwoStates {
-    g: Option<f64>,
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct WorkFunctions(PerMode<f64>);
+
+/// The other mode that a decision was about: the one that the VM goes to, or else would go to first.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rival {
+    /// The other mode and its costs.
+    pub other: Other,
+    /// w(own) - w(other) before the interval, and with the interval's costs before the cut.
+    pub gap: [f64; 2],
 }
 
-impl TwoStates {
+impl Rival {
+    /// By how much w(own) is above what pins it.
+    fn above(&self) -> f64 {
+        self.gap[1] - self.other.back_cycles
+    }
+}
+
+impl WorkFunctions {
     /// w(own) - w(other) for a VM in `mode`; -`away` before the first interval.
-    pub fn gap(&self, mode: Mode, away: f64) -> f64 {
-        match (self.g, mode) {
-            (None, _) => -away,
-            (Some(g), Mode::Shadow) => g,
-            (Some(g), Mode::Nested) => -g,
-        }
+    pub fn gap(&self, mode: Mode, other: &Other) -> f64 {
+        let w = |mode| self.0.get(mode).copied();
+        w(other.mode).map_or(-other.there_cycles, |there| w(mode).unwrap_or(0.0) - there)
     }
 
-    /// Adds an interval and returns the mode of the next. Costs that are not finite change nothing.
-    pub fn add(&mut self, mode: Mode, c: Costs) -> Mode {
-        if ![c.own, c.other, c.away, c.back].iter().all(|x| x.is_finite()) {
-            return mode;
+    /// Adds an interval that cost `own`, and returns the mode of the next. Costs that are not finite change nothing.
+    pub fn add(&mut self, mode: Mode, own: f64, others: &[Other]) -> (Mode, Option<Rival>) {
+        let rivals = || {
+            let finite = others.iter().filter(|o| own.is_finite() && o.is_finite());
+            finite.map(|o| {
+                let (there_cycles, back_cycles) = (o.there_cycles.max(0.0), o.back_cycles.max(0.0));
+                Other { there_cycles, back_cycles, ..*o }
+            })
+        };
+        let of = |w: &Self, other: Other| {
+            let before = w.gap(mode, &other);
+            Rival { other, gap: [before, before + own - other.extra_cycles] }
+        };
+        let leads = |r: &Rival| r.above() >= 0.0 && own > r.other.extra_cycles;
+        let first = |a: &Rival, b: &Rival| leads(a).cmp(&leads(b)).then(a.above().total_cmp(&b.above()));
+        let Some(rival) = rivals().map(|o| of(self, o)).max_by(first) else { return (mode, None) };
+        let most =
+            rivals().map(|o| of(self, o)).max_by(|a, b| a.above().total_cmp(&b.above())).unwrap_or(rival);
+        let cut = most.above().max(0.0);
+        let of_mode = *self.0.or_insert(mode, 0.0);
+        for (other, w) in self.0.iter_mut() {
+            *w -= of_mode;
+            if other != mode && !rivals().any(|o| o.mode == other) {
+                *w += cut;
+            }
         }
-        let (away, back) = (c.away.max(0.0), c.back.max(0.0));
-        let gap = self.gap(mode, away) + c.own - c.other;
-        let cut = gap.min(back).max(-away);
-        self.g = Some(if mode == Mode::Shadow { cut } else { -cut });
-        if gap >= back && c.own > c.other { mode.other() } else { mode }
+        for other in rivals() {
+            let gap = of(self, other).gap[1];
+            // The mode that cuts most is at its bound, whatever the subtraction rounds to.
+            let gap = if other.mode == most.other.mode { gap } else { gap - cut };
+            self.0.insert(other.mode, -gap.min(other.back_cycles).max(-other.there_cycles));
+        }
+        (if leads(&rival) { rival.other.mode } else { mode }, Some(rival))
     }
 }
 
 struct State {
     p: WorkFunction,
-    states: TwoStates,
+    w: WorkFunctions,
     /// The mode that the last decision switched to, and the expected cycles of that switch.
     switched: Option<(Mode, f64)>,
+    /// The view's costs, with the factor on switches.
+    others: Vec<Other>,
 }
 
 impl Policy for State {
     fn decide(&mut self, view: &View, log: &mut Log) -> Mode {
         let mode = view.mode;
-        let finite = |o: &Other| (o.extra_cycles + o.there_cycles + o.back_cycles).is_finite();
-        let Some(other) = view.other.filter(finite) else {
-            log.say(|| format!("Stay in {}: the cost of the other mode is unknown.", mode.name()));
+        let factor = self.p.switch_factor;
+        self.others.clear();
+        self.others.extend(view.others.iter().filter(|o| o.is_finite()).map(|o| Other {
+            there_cycles: factor * o.there_cycles,
+            back_cycles: factor * o.back_cycles,
+            ..*o
+        }));
+        if self.others.is_empty() {
+            log.say(|| format!("Stay in {}: the cost of every other mode is unknown.", mode.name()));
             return mode;
-        };
+        }
         let brought = match self.switched.take() {
             Some((to, cycles)) if to == mode => cycles.clamp(0.0, view.extra_cycles()),
             _ => 0.0,
         };
-        let costs = Costs {
-            own: view.extra_cycles() - brought,
-            other: other.extra_cycles,
-            away: self.p.switch_factor * other.there_cycles,
-            back: self.p.switch_factor * other.back_cycles,
-        };
-        let before = self.states.gap(mode, costs.away);
-        let next = self.states.add(mode, costs);
+        let own_cycles = view.extra_cycles() - brought;
+        let (next, rival) = self.w.add(mode, own_cycles, &self.others);
+        let Some(Rival { other, gap: [before, gap] }) = rival else { return mode };
         if next != mode {
-            self.switched = Some((next, other.there_cycles));
+            self.switched = Some((next, view.switch_cycles(mode, next).unwrap_or(0.0)));
         }
         if brought > 0.0 {
             log.say(|| format!("{} cycles of the switch are taken off.", num(brought)));
         }
         log.say(|| {
-            let (own, there) = (mode.name(), mode.other().name());
-            let gap = before + costs.own - costs.other;
+            let (own, there) = (mode.name(), other.mode.name());
             let verdict = if next == mode {
-                let missing = num((costs.back - self.states.gap(mode, costs.away)).max(0.0));
+                let missing = num((other.back_cycles - self.w.gap(mode, &other)).max(0.0));
                 format!("Stay in {own}: another {missing} cycles of difference would switch it")
             } else {
-                let spare = num((gap - costs.back).max(0.0));
+                let spare = num((gap - other.back_cycles).max(0.0));
                 format!("Switch to {there}: more than {spare} fewer cycles here would have kept {own}")
             };
             format!(
                 "Walks and exits took {} cycles in {own} and would have taken {} in {there}. The work function \
                  of {own} less that of {there} goes from {} to {} cycles; at {} {own} is left. {verdict}.",
-                num(costs.own),
-                num(costs.other),
+                num(own_cycles),
+                num(other.extra_cycles),
                 num(before),
                 num(gap),
-                num(costs.back)
+                num(other.back_cycles)
             )
         });
         next
@@ -190,11 +215,20 @@ impl Policy for State {
 mod tests {
     use super::super::testing::{Run, Seen, refused};
     use super::*;
-    use Mode::{Nested, Shadow};
+    use bifold_mmu::Mode::{self, Nested, Shadow};
     use proptest::prelude::*;
 
     /// Costs of one interval, per mode.
     type Pair = [f64; 2];
+
+    /// Costs of an interval in the VM's mode and the other, and of switches.
+    #[derive(Clone, Copy)]
+    struct Costs {
+        own: f64,
+        other: f64,
+        away: f64,
+        back: f64,
+    }
 
     /// Costs of leaving each mode.
     #[derive(Debug, Clone, Copy)]
@@ -211,10 +245,15 @@ mod tests {
         fn next(&mut self, mode: Mode, costs: Costs) -> Mode;
     }
 
-    impl Decide for TwoStates {
-        fn next(&mut self, mode: Mode, costs: Costs) -> Mode {
-            self.add(mode, costs)
+    impl Decide for WorkFunctions {
+        fn next(&mut self, mode: Mode, c: Costs) -> Mode {
+            let other = of_other(mode, c.other, c.away, c.back);
+            self.add(mode.into(), c.own, &[other]).0.switchable().unwrap()
         }
+    }
+
+    fn of_other(mode: Mode, extra_cycles: f64, there_cycles: f64, back_cycles: f64) -> Other {
+        Other { mode: mode.other().into(), extra_cycles, there_cycles, back_cycles }
     }
 
     impl<F: FnMut(Mode, Costs) -> Mode> Decide for F {
@@ -285,11 +324,16 @@ mod tests {
     }
 
     /// Small charges to the mode it is in, and one of `spike` where the next would make it leave.
-    fn adversary(d: Switches, small: f64, spike: f64) -> impl FnMut(Mode, &TwoStates, usize) -> Pair {
+    fn adversary(d: Switches, small: f64, spike: f64) -> impl FnMut(Mode, &WorkFunctions, usize) -> Pair {
         move |mode, policy, _| {
             let (away, back) = (d.leaving(mode), d.leaving(mode.other()));
             let mut pair = [0.0; 2];
-            pair[mode as usize] = if policy.gap(mode, away) + small >= back { spike } else { small };
+            pair[mode as usize] = if policy.gap(mode.into(), &of_other(mode, 0.0, away, back)) + small >= back
+            {
+                spike
+            } else {
+                small
+            };
             pair
         }
     }
@@ -321,11 +365,52 @@ mod tests {
             prop_assert_eq!(optimum(start, d, &costs), optimum_of_all(start, d, &costs));
         }
 
+        /// In a VM that stays in one of three modes, against the definition: the cheapest way to each mode.
+        #[test]
+        fn work_functions_of_three_modes_are_the_costs_of_the_cheapest_ways(
+            ways in prop::array::uniform2((0u32..1000, 0u32..1000)),
+            costs in prop::collection::vec((0u32..500, prop::array::uniform2(prop::option::of(0u32..500))), 1..50),
+        ) {
+            use crate::Mode::{Nested, Offset, Shadow};
+            let mut functions = WorkFunctions::default();
+            let (mut w, mut seen) = ([0.0; 3], [false; 2]);
+            for (own, others) in costs {
+                for i in (0..2).filter(|i| others[*i].is_some()) {
+                    if !std::mem::replace(&mut seen[i], true) {
+                        w[i + 1] = w[0] + f64::from(ways[i].0);
+                    }
+                }
+                let known = [Shadow, Offset].into_iter().zip(ways).zip(others);
+                let known: Vec<Other> = known
+                    .filter_map(|((mode, (there, back)), cost)| Some(Other {
+                        mode,
+                        extra_cycles: cost?.into(),
+                        there_cycles: there.into(),
+                        back_cycles: back.into(),
+                    }))
+                    .collect();
+                functions.add(Nested, own.into(), &known);
+                // A mode of unknown cost takes the VM's cost: the difference stays.
+                w[0] += f64::from(own);
+                (0..2).for_each(|i| w[i + 1] += f64::from(others[i].unwrap_or(own)));
+                let back = |i: usize| w[i + 1] + f64::from(ways[i].1);
+                let pins = (0..2).filter(|i| others[*i].is_some()).map(back);
+                w[0] = pins.fold(w[0], f64::min);
+                for i in (0..2).filter(|i| others[*i].is_some()) {
+                    w[i + 1] = w[i + 1].min(w[0] + f64::from(ways[i].0));
+                }
+                for other in &known {
+                    let of_other = w[if other.mode == Shadow { 1 } else { 2 }];
+                    prop_assert_eq!(functions.gap(Nested, other), w[0] - of_other);
+                }
+            }
+        }
+
         #[test]
         fn the_bound_holds_for_any_costs(
             start in mode(), d in switches(), costs in prop::collection::vec(pair(), 0..200),
         ) {
-            let (paid, _) = pay(TwoStates::default(), start, d, costs.len(), |_, _, i| costs[i]);
+            let (paid, _) = pay(WorkFunctions::default(), start, d, costs.len(), |_, _, i| costs[i]);
             prop_assert!(holds(start, d, paid, &costs), "{paid} against {}", optimum(start, d, &costs));
         }
 
@@ -333,7 +418,7 @@ mod tests {
         fn the_bound_holds_against_who_charges_the_mode_it_is_in(
             start in mode(), d in switches(), charges in prop::collection::vec((1u32..2000, 0u32..50), 1..200),
         ) {
-            let (paid, costs) = pay(TwoStates::default(), start, d, charges.len(), |mode, _, i| {
+            let (paid, costs) = pay(WorkFunctions::default(), start, d, charges.len(), |mode, _, i| {
                 let mut pair = [f64::from(charges[i].1); 2];
                 pair[mode as usize] += f64::from(charges[i].0);
                 pair
@@ -346,7 +431,7 @@ mod tests {
             start in mode(), d in switches(), n in 1usize..300, spike in 1u32..100_000,
         ) {
             let small = (d.0[0] + d.0[1]) / 16.0;
-            let (paid, costs) = pay(TwoStates::default(), start, d, n, adversary(d, small, spike.into()));
+            let (paid, costs) = pay(WorkFunctions::default(), start, d, n, adversary(d, small, spike.into()));
             prop_assert!(holds(start, d, paid, &costs), "{paid} against {}", optimum(start, d, &costs));
         }
     }
@@ -357,7 +442,7 @@ mod tests {
             for start in Mode::BOTH {
                 for spike in [1.0, 2000.0, 100_000.0] {
                     let (paid, costs) =
-                        pay(TwoStates::default(), start, d, 400_000, adversary(d, 1.0, spike));
+                        pay(WorkFunctions::default(), start, d, 400_000, adversary(d, 1.0, spike));
                     let optimum = optimum(start, d, &costs);
                     let limit = 3.0 + 2.0 * spike / 2000.0;
                     assert!(holds(start, d, paid, &costs));
@@ -370,7 +455,7 @@ mod tests {
     #[test]
     fn the_constant_is_reached_where_leaving_is_free() {
         let d = Switches([0.0, 1000.0]);
-        let (paid, costs) = pay(TwoStates::default(), Shadow, d, 1000, adversary(d, 1.0, 5000.0));
+        let (paid, costs) = pay(WorkFunctions::default(), Shadow, d, 1000, adversary(d, 1.0, 5000.0));
         assert_eq!((paid, optimum(Shadow, d, &costs)), (999.0 + 5000.0, 0.0));
         assert!(holds(Shadow, d, paid, &costs));
     }
@@ -386,9 +471,9 @@ mod tests {
         assert!(!holds(Shadow, d, paid, &costs));
         // Its own costs of switches taken at half and at double.
         for factor in [0.5, 2.0] {
-            let mut inner = TwoStates::default();
+            let mut inner = WorkFunctions::default();
             let skewed = move |mode: Mode, c: Costs| {
-                inner.add(mode, Costs { away: factor * c.away, back: factor * c.back, ..c })
+                inner.next(mode, Costs { away: factor * c.away, back: factor * c.back, ..c })
             };
             let (paid, costs) = pay(skewed, Shadow, d, 400_000, |m, _, _| charge_own(m));
             assert!(!holds(Shadow, d, paid, &costs), "{factor}");
@@ -399,7 +484,7 @@ mod tests {
     fn seen(own: u64, other: f64, there: f64, back: f64) -> Seen {
         let mut s = Seen::default();
         s.sample.walk_cycles = own;
-        s.other = Some(Other { extra_cycles: other, there_cycles: there, back_cycles: back });
+        s.other = Some(of_other(Nested, other, there, back));
         s
     }
 

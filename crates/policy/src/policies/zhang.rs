@@ -10,8 +10,10 @@
 //! if both are equal, the sample votes for neither. A switch forgets all votes, so that a mode lasts at least
 //! M intervals. Samples without instructions do not vote.
 
+use super::pair::{Pair, Rule};
 use super::{num, positive, within};
-use crate::{Counters, Log, Mode, Parameters, Policy, View};
+use crate::{Counters, Log, Parameters, Policy, View};
+use bifold_mmu::Mode;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
@@ -47,8 +49,8 @@ impl Parameters for Zhang {
         Counters::INSTRUCTIONS.and(Counters::TLB_MISSES).and(Counters::PAGE_FAULTS)
     }
 
-    fn policy(&self, _start: Mode) -> Box<dyn Policy> {
-        Box::new(State { p: *self, votes: VecDeque::with_capacity(self.n) })
+    fn policy(&self, _start: crate::Mode) -> Box<dyn Policy> {
+        Box::new(Pair(State { p: *self, votes: VecDeque::with_capacity(self.n) }))
     }
 }
 
@@ -57,9 +59,8 @@ struct State {
     votes: VecDeque<Option<Mode>>,
 }
 
-impl Policy for State {
-    fn decide(&mut self, view: &View, log: &mut Log) -> Mode {
-        let mode = view.mode;
+impl Rule for State {
+    fn decide(&mut self, mode: Mode, view: &View, log: &mut Log) -> Mode {
         if view.sample.instructions == 0 {
             log.say(|| format!("Stay in {}: no instructions, so no vote.", mode.name()));
             return mode;

@@ -4,8 +4,8 @@
 //! Counters are columns over the intervals, and columns without a count are left out, so that 500 intervals
 //! take about 50 KB. `zstdcat FILE | python3 -m json.tool` shows a file.
 
-use super::{About, Pair, StaticRun, SwitchCosts, Timeline};
-use crate::Mode;
+use super::{About, Runs, StaticRun, SwitchCosts, Timeline};
+use crate::{Mode, PerMode};
 use bifold_mmu::PageSize;
 use bifold_model::ages::{BUCKETS, Reuse};
 use bifold_model::{Sample, SwitchedOutcome};
@@ -75,17 +75,30 @@ struct Document {
     schema: String,
     about: About,
     costs: SwitchCosts,
-    pairs: Vec<PairColumns>,
+    pairs: Vec<PageColumns>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     switched: Vec<SwitchedColumns>,
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PairColumns {
+struct PageColumns {
     host_page: PageSize,
-    shadow: RunColumns,
-    nested: RunColumns,
+    #[serde(flatten, with = "by_name")]
+    modes: PerMode<RunColumns>,
+}
+
+/// Values under the names of their modes.
+mod by_name {
+    use super::*;
+    use serde::{Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(modes: &PerMode<RunColumns>, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(modes.iter())
+    }
+
+    pub fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<PerMode<RunColumns>, D::Error> {
+        BTreeMap::<Mode, RunColumns>::deserialize(from).map(|modes| modes.into_iter().collect())
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -173,10 +186,9 @@ impl RunColumns {
 impl Timeline {
     /// The file's bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let pairs = self.pairs.iter().map(|p| PairColumns {
+        let pages = self.pages.iter().map(|p| PageColumns {
             host_page: p.host_page,
-            shadow: RunColumns::of(&p.runs[Mode::Shadow as usize]),
-            nested: RunColumns::of(&p.runs[Mode::Nested as usize]),
+            modes: p.modes.map(|_, run| RunColumns::of(run)),
         });
         let switched = self.switched.iter().map(|s| SwitchedColumns {
             switching: s.switching.clone(),
@@ -187,7 +199,7 @@ impl Timeline {
             schema: SCHEMA.into(),
             about: self.about.clone(),
             costs: self.costs,
-            pairs: pairs.collect(),
+            pairs: pages.collect(),
             switched: switched.collect(),
         };
         let json = serde_json::to_vec(&document).expect("maps have strings as keys");
@@ -238,16 +250,20 @@ impl Document {
         {
             return Err(format!("a cost of {v} cycles"));
         }
-        let pair = |p: PairColumns| -> Result<Pair, String> {
-            let runs = [p.shadow.run()?, p.nested.run()?];
-            Ok(Pair { host_page: p.host_page, runs })
+        let runs = |p: PageColumns| -> Result<Runs, String> {
+            if p.modes.get(Mode::Native).is_some() {
+                return Err("native is no mode of a VM".into());
+            }
+            let modes = p.modes.into_iter().map(|(mode, columns)| Ok((mode, columns.run()?)));
+            Ok(Runs { host_page: p.host_page, modes: modes.collect::<Result<_, String>>()? })
         };
-        let pairs = self.pairs.into_iter().map(pair).collect::<Result<Vec<_>, _>>()?;
-        let intervals = pairs.first().map_or(0, |p| p.runs[0].samples.len());
-        if intervals == 0 {
+        let pages = self.pairs.into_iter().map(runs).collect::<Result<Vec<_>, _>>()?;
+        let timeline = Timeline { about: self.about, costs: self.costs, pages, switched: Vec::new() };
+        let intervals = timeline.intervals();
+        if intervals == 0 || !timeline.pages.iter().all(Runs::has_both) {
             return Err("it has no interval with both modes: capture with nested and shadow".into());
         }
-        if pairs.iter().flat_map(|p| &p.runs).any(|r| r.samples.len() != intervals) {
+        if timeline.pages.iter().flat_map(|p| p.modes.values()).any(|r| r.samples.len() != intervals) {
             return Err("its modes have different numbers of intervals".into());
         }
         let switched = |s: SwitchedColumns| -> Result<SwitchedOutcome, String> {
@@ -258,6 +274,6 @@ impl Document {
             Ok(SwitchedOutcome { switching: s.switching, modes: s.modes, intervals: samples })
         };
         let switched = self.switched.into_iter().map(switched).collect::<Result<Vec<_>, _>>()?;
-        Ok(Timeline { about: self.about, costs: self.costs, pairs, switched })
+        Ok(Timeline { switched, ..timeline })
     }
 }

@@ -6,25 +6,25 @@ mod file;
 
 pub use file::TimelineError;
 
-use crate::Mode;
+use crate::PerMode;
 use bifold_mmu::PageSize;
 use bifold_model::ages::Reuse;
-use bifold_model::{Outcome, Profile, Sample, SwitchedOutcome};
+use bifold_model::{ConfigOutcome, Outcome, Profile, Sample, SwitchedOutcome};
 use serde::{Deserialize, Serialize};
 
 /// Default number of seconds of a policy per second of the run. Published policies decide every 1 to 5 s, so
 /// that a run of 2 s has up to 200 decisions.
 pub const TIME_SCALE: f64 = 100.0;
 
-/// What one run cost in both modes over time.
+/// What one run cost in each mode over time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Timeline {
     /// The program and the machine.
     pub about: About,
     /// Costs of switches and of cold entries.
     pub costs: SwitchCosts,
-    /// The runs in both modes, per host page size.
-    pub pairs: Vec<Pair>,
+    /// The runs in the modes, per host page size.
+    pub pages: Vec<Runs>,
     /// VMs that really switched during the run.
     pub switched: Vec<SwitchedOutcome>,
 }
@@ -77,13 +77,20 @@ pub struct SwitchCosts {
     pub zap_page: u64,
 }
 
-/// The runs in both modes over host pages of one size.
+/// The runs in the modes over host pages of one size.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Pair {
+pub struct Runs {
     /// Size of the host's pages.
     pub host_page: PageSize,
-    /// The runs, indexed by [`Mode`]: shadow, nested.
-    pub runs: [StaticRun; 2],
+    /// The runs in shadow and nested mode, and in the other modes that were recorded.
+    pub modes: PerMode<StaticRun>,
+}
+
+impl Runs {
+    /// Whether there are the modes that KVM switches between, which most policies decide between.
+    fn has_both(&self) -> bool {
+        bifold_mmu::Mode::BOTH.into_iter().all(|mode| self.modes.get(mode.into()).is_some())
+    }
 }
 
 /// A run of a VM that stays in one mode.
@@ -96,22 +103,23 @@ pub struct StaticRun {
 }
 
 impl Timeline {
-    /// The timeline of a run of the model. Page sizes of which only one mode was modelled are left out.
+    /// The timeline of a run of the model: of the modes that a product has. Page sizes of which shadow or nested mode was
+    /// not modelled are left out.
     pub fn of(outcome: &Outcome, profile: &Profile, program: String, guest: String) -> Timeline {
-        let run = |mode: Mode, host_page| {
-            let config = bifold_model::Config { mode: mode.into(), host_page };
-            outcome.configs.iter().find(|c| c.config == config).map(|c| {
-                // A timeline has ages instead of cold starts.
-                let plain = |s: &Sample| Sample { cold_exits: 0, cold_cycles: 0, ..*s };
-                let reuse = c.reuse.iter().cloned().chain(std::iter::repeat(Vec::new()));
-                StaticRun {
-                    samples: c.intervals.iter().map(plain).collect(),
-                    reuse: reuse.take(c.intervals.len()).collect(),
-                }
-            })
+        let run = |c: &ConfigOutcome| {
+            // A timeline has ages instead of cold starts.
+            let plain = |s: &Sample| Sample { cold_exits: 0, cold_cycles: 0, ..*s };
+            let reuse = c.reuse.iter().cloned().chain(std::iter::repeat(Vec::new()));
+            StaticRun {
+                samples: c.intervals.iter().map(plain).collect(),
+                reuse: reuse.take(c.intervals.len()).collect(),
+            }
         };
-        let pair = |host_page| {
-            Some(Pair { host_page, runs: [run(Mode::Shadow, host_page)?, run(Mode::Nested, host_page)?] })
+        let runs = |host_page| {
+            let here = |c: &&ConfigOutcome| c.config.host_page == host_page && c.config.mode.is_offered();
+            let modes = outcome.configs.iter().filter(here).map(|c| (c.config.mode, run(c))).collect();
+            let runs = Runs { host_page, modes };
+            runs.has_both().then_some(runs)
         };
         Timeline {
             about: About {
@@ -135,14 +143,14 @@ impl Timeline {
                 make_page: profile.exit.make_page.cycles,
                 zap_page: profile.exit.zap_page.cycles,
             },
-            pairs: [PageSize::Size4K, PageSize::Size2M].into_iter().filter_map(pair).collect(),
+            pages: [PageSize::Size4K, PageSize::Size2M].into_iter().filter_map(runs).collect(),
             switched: outcome.switched.clone(),
         }
     }
 
     /// Number of intervals.
     pub fn intervals(&self) -> usize {
-        self.pairs.first().map_or(0, |p| p.runs[0].samples.len())
+        self.pages.first().and_then(|p| p.modes.values().next()).map_or(0, |run| run.samples.len())
     }
 
     /// Nominal length of an interval in seconds of the profile's clock.
@@ -150,8 +158,8 @@ impl Timeline {
         self.about.interval_cycles as f64 / self.about.frequency_hz as f64
     }
 
-    /// The pair for host pages of this size.
-    pub fn pair(&self, host_page: PageSize) -> Option<&Pair> {
-        self.pairs.iter().find(|p| p.host_page == host_page)
+    /// The runs over host pages of this size.
+    pub fn runs(&self, host_page: PageSize) -> Option<&PerMode<StaticRun>> {
+        self.pages.iter().find(|p| p.host_page == host_page).map(|p| &p.modes)
     }
 }

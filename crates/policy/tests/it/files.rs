@@ -91,6 +91,20 @@ fn what_cannot_be_is_told() {
         v["pairs"][0]["shadow"]["counters"] = c;
     });
     assert_eq!(e, "timeline x.timeline: walk_cycles is above 9007199254740992 over all intervals");
+    let e = changed(|v| v["pairs"][0]["native"] = v["pairs"][0]["nested"].clone());
+    assert_eq!(e, "timeline x.timeline: native is no mode of a VM");
+    let renamed = |name: &'static str| {
+        changed(|v| {
+            let modes = v["pairs"][0].as_object_mut().unwrap();
+            let nested = modes.remove("nested").unwrap();
+            modes.insert(name.into(), nested);
+        })
+    };
+    assert!(renamed("nestled").contains("unknown variant `nestled`"));
+    assert_eq!(
+        renamed("offset"),
+        "timeline x.timeline: it has no interval with both modes: capture with nested and shadow"
+    );
     let e = changed(|v| v["costs"]["make_page"] = u64::MAX.into());
     assert_eq!(e, "timeline x.timeline: a cost of 18446744073709551615 cycles");
     let e = changed(|v| v["about"]["frequency_hz"] = 0.into());

@@ -4,8 +4,8 @@
 use bifold_mmu::PageSize;
 use bifold_model::ages::Reuse;
 use bifold_model::{Sample, SwitchedOutcome, Switching};
-use bifold_policy::Timeline;
-use bifold_policy::timeline::{About, Pair, StaticRun, SwitchCosts};
+use bifold_policy::timeline::{About, Runs, StaticRun, SwitchCosts};
+use bifold_policy::{Mode, Timeline};
 use proptest::prelude::*;
 
 /// Cycles of the guest's own work per interval.
@@ -62,7 +62,10 @@ pub fn timeline(intervals: &[Interval]) -> Timeline {
             ..About::default()
         },
         costs: COSTS,
-        pairs: vec![Pair { host_page: PageSize::Size4K, runs: [run(&shadow, 0), run(&nested, 1)] }],
+        pages: vec![Runs {
+            host_page: PageSize::Size4K,
+            modes: [(Mode::Shadow, run(&shadow, 0)), (Mode::Nested, run(&nested, 1))].into(),
+        }],
         switched: Vec::new(),
     }
 }
@@ -101,7 +104,7 @@ pub fn any_timeline() -> impl Strategy<Value = Timeline> {
                         keep_nested: true,
                     },
                     modes: vec![bifold_model::Paging::Shadow; intervals.len()],
-                    intervals: t.pairs[0].runs[0].samples.clone(),
+                    intervals: t.pages[0].modes[Mode::Shadow].samples.clone(),
                 });
             }
             t

@@ -5,3 +5,4 @@ mod files;
 mod made;
 mod replays;
 mod suite;
+mod third;

@@ -82,7 +82,7 @@ fn first_touches_cost_a_long_lived_vm_nothing_unless_its_nested_tables_were_drop
     let i = Interval { nested: [100, 4500], touched: (4500, 1), ..Interval::default() };
     let t = track(&[i.clone(), i.clone(), i.clone()], warm());
     assert_eq!(t.extra(N, 0), 100.0);
-    assert_eq!(t.samples[N as usize][0].exits_violation, 0);
+    assert_eq!(t.samples[N][0].exits_violation, 0);
     let short = track(&[i.clone(), i.clone(), i.clone()], VmKind { long_lived: false, ..warm() });
     assert_eq!(short.extra(N, 0), 4600.0);
     let dropped = track(&[i.clone(), i.clone(), i], VmKind { keep_nested: false, ..warm() });
@@ -127,17 +127,17 @@ fn phases(free: bool) -> impl Strategy<Value = Timeline> {
         for (j, (misses, faults)) in rates.into_iter().enumerate() {
             let count = |rate: f64| (rate * IDEAL as f64 / 1000.0) as u64;
             let (misses, faults) = (count(misses), count(faults));
-            for (mode, run) in t.pairs[0].runs.iter_mut().enumerate() {
+            for (mode, run) in t.pages[0].modes.iter_mut() {
                 let s = &mut run.samples[j];
                 (s.tlb_misses_4k, s.guest_page_faults) = (misses, faults);
-                if mode == S as usize {
+                if mode == S {
                     (s.walk_cycles, s.vmm_cycles, s.exits_guest_fault) = (misses * 20, faults * 7000, faults);
                 } else {
                     s.walk_cycles = misses * 50;
                 }
             }
             if !free {
-                t.pairs[0].runs[0].reuse[j] = vec![reuse((j % 20) as u8, 20, 50, 1)];
+                t.pages[0].modes[S].reuse[j] = vec![reuse((j % 20) as u8, 20, 50, 1)];
             }
         }
         t
@@ -147,7 +147,7 @@ fn phases(free: bool) -> impl Strategy<Value = Timeline> {
 /// Every counter from interval `from` on, doubled: two vCPUs that do the same where one did.
 fn doubled(t: &Timeline, from: usize) -> Timeline {
     let mut t = t.clone();
-    for run in t.pairs.iter_mut().flat_map(|p| &mut p.runs) {
+    for (_, run) in t.pages.iter_mut().flat_map(|p| p.modes.iter_mut()) {
         for s in &mut run.samples[from..] {
             let one = *s;
             s.add(&one);
@@ -161,7 +161,7 @@ fn decided(t: &Timeline, estimator: &Estimator) -> Vec<(String, usize, Vec<Mode>
     let track = Track::new(t, warm()).unwrap();
     let mut all = Vec::new();
     for named in Named::all() {
-        for start in Mode::BOTH {
+        for start in [S, N] {
             for estimator in [None, Some(estimator)] {
                 let scale = Scale::both(100.0);
                 let r = replay(&track, &named.spec, &Setup { start, scale, estimator }, true);
@@ -205,7 +205,7 @@ proptest! {
         let idle = |t: &Timeline| {
             let mut t = t.clone();
             let at = at.index(t.intervals() + 1);
-            for run in t.pairs.iter_mut().flat_map(|p| &mut p.runs) {
+            for (_, run) in t.pages.iter_mut().flat_map(|p| p.modes.iter_mut()) {
                 run.samples.splice(at..at, vec![Default::default(); n]);
                 run.reuse.splice(at..at, vec![Vec::new(); n]);
             }
@@ -246,7 +246,7 @@ proptest! {
     fn the_first_intervals_of_a_longer_run_are_decided_alike(t in any_timeline(), vm in vms(), cut in any::<prop::sample::Index>()) {
         let n = cut.index(t.intervals()) + 1;
         let mut short = t.clone();
-        for run in short.pairs.iter_mut().flat_map(|p| &mut p.runs) {
+        for (_, run) in short.pages.iter_mut().flat_map(|p| p.modes.iter_mut()) {
             run.samples.truncate(n);
             run.reuse.truncate(n);
         }
@@ -263,7 +263,7 @@ proptest! {
     #[test]
     fn the_oracle_costs_what_its_modes_cost_where_its_bound_is_tight(t in any_timeline(), vm in vms()) {
         let track = Track::new(&t, vm).unwrap();
-        for start in Mode::BOTH {
+        for start in [S, N] {
             let o = oracle(&track, start, 10.0);
             let f = forced(&track, &o.modes, start, 10.0);
             prop_assert_eq!(o.switches, f.switches);

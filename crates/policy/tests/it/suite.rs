@@ -48,7 +48,7 @@ fn the_suite_has_thirty_programs_in_thirds_and_some_with_a_hundred_decisions_of_
     for group in 1..=3 {
         assert_eq!(PROGRAMS.iter().filter(|p| p.1 == group).count(), 10);
     }
-    let many = |p: &&Program| p.rows.iter().all(|r| r.runs.iter().all(|f| f.decisions >= 100));
+    let many = |p: &&Program| p.rows.iter().all(|r| r.runs.values().all(|f| f.decisions >= 100));
     assert!(ALL.programs.iter().filter(many).count() >= 3);
 }
 
@@ -72,7 +72,7 @@ fn of_others_only_the_work_function_is_as_near_to_the_oracle_as_experts_and_on_t
 fn no_policy_beats_the_oracle() {
     for p in &ALL.programs {
         for r in &p.rows {
-            assert!(r.runs.iter().all(|f| f.oracle_gap_percent >= -1e-7), "{} on {}", r.policy, p.name);
+            assert!(r.runs.values().all(|f| f.oracle_gap_percent >= -1e-7), "{} on {}", r.policy, p.name);
         }
     }
 }
@@ -85,7 +85,7 @@ fn rpms_oscillates_on_mcf_at_a_loss_and_ours_gain() {
         assert!(row(mcf, policy).worse().static_gap_percent > 3.0, "{policy}");
     }
     // The variant made for mcf does not.
-    assert!(row(mcf, "rpms-single").runs.iter().all(|f| f.switches <= 2));
+    assert!(row(mcf, "rpms-single").runs.values().all(|f| f.switches <= 2));
     for policy in OURS {
         assert!(row(mcf, policy).worse().static_gap_percent < -3.0, "{policy}");
     }
@@ -95,12 +95,15 @@ fn rpms_oscillates_on_mcf_at_a_loss_and_ours_gain() {
 fn where_little_is_lost_rpms_never_leaves_the_dearer_mode_and_ours_do() {
     for name in ["hmmer", "povray"] {
         let p = program(name);
-        assert!(p.static_percent[Mode::Shadow as usize] > p.static_percent[Mode::Nested as usize]);
+        assert!(p.static_percent[Mode::Shadow] > p.static_percent[Mode::Nested]);
         for policy in RPMS {
-            assert_eq!(row(p, policy).runs[Mode::Shadow as usize].switches, 0, "{policy} on {name}");
+            assert_eq!(row(p, policy).runs[Mode::Shadow].switches, 0, "{policy} on {name}");
         }
         for policy in OURS {
-            assert!(row(p, policy).runs[Mode::Shadow as usize].shadow_share < 0.5, "{policy} on {name}");
+            assert!(
+                row(p, policy).runs[Mode::Shadow].shares.of_mode(Mode::Shadow) < 0.5,
+                "{policy} on {name}"
+            );
         }
     }
 }

@@ -14,9 +14,9 @@ pub(crate) use text::{checks, of_run};
 
 use crate::text::page_words;
 use crate::{Format, RenderError};
-use bifold_policy::Mode;
-use bifold_policy::evaluate::{Evaluation, Program};
+use bifold_policy::evaluate::{Evaluation, OracleFigures, Program, Shares};
 use bifold_policy::replay_check::ReplayCheck;
+use bifold_policy::{Mode, PerMode};
 
 /// Policies over a run's own timeline.
 #[derive(Debug, Clone, PartialEq)]
@@ -96,38 +96,36 @@ pub(crate) struct Line {
     pub oracle_gap: f64,
     pub switches: u64,
     pub decisions: Option<u64>,
-    /// Percent.
-    pub shadow: f64,
+    /// Percent of the intervals in each mode.
+    pub shares: PerMode<f64>,
     pub start: Mode,
 }
 
 /// The modes that never switch, the oracle, and every policy.
 pub(crate) fn lines(p: &Program) -> Vec<Line> {
-    let cycles = |mode: Mode| p.ideal_cycles * (1.0 + p.static_percent[mode as usize] / 100.0);
-    let better = cycles(Mode::Shadow).min(cycles(Mode::Nested));
+    let cycles = p.static_percent.map(|_, percent| p.ideal_cycles * (1.0 + percent / 100.0));
+    let better = cycles.values().copied().fold(f64::INFINITY, f64::min);
     let above = |cycles: f64, than: f64| if than > 0.0 { 100.0 * (cycles / than - 1.0) } else { 0.0 };
     let never = |mode: Mode| Line {
         name: format!("{} alone", mode.name()),
-        overhead: p.static_percent[mode as usize],
-        static_gap: above(cycles(mode), better),
-        oracle_gap: above(cycles(mode), p.oracle[mode as usize].cycles),
+        overhead: p.static_percent[mode],
+        static_gap: above(cycles[mode], better),
+        oracle_gap: above(cycles[mode], p.oracle[mode].cycles),
         switches: 0,
         decisions: None,
-        shadow: if mode == Mode::Shadow { 100.0 } else { 0.0 },
+        shares: p.static_percent.map(|m, _| if m == mode { 100.0 } else { 0.0 }),
         start: mode,
     };
-    let worse = if p.oracle[0].cycles > p.oracle[1].cycles { Mode::Shadow } else { Mode::Nested };
-    let o = &p.oracle[worse as usize];
-    let oracle = Line {
+    let oracle = worse_oracle(p).map(|(start, o)| Line {
         name: "oracle".into(),
         overhead: o.overhead_percent,
         static_gap: above(o.cycles, better),
         oracle_gap: 0.0,
         switches: o.switches,
         decisions: None,
-        shadow: 100.0 * o.shadow_share,
-        start: worse,
-    };
+        shares: percents(p, &o.shares),
+        start,
+    });
     let policies = p.rows.iter().map(|r| {
         let f = r.worse();
         Line {
@@ -137,9 +135,29 @@ pub(crate) fn lines(p: &Program) -> Vec<Line> {
             oracle_gap: f.oracle_gap_percent,
             switches: f.switches,
             decisions: Some(f.decisions),
-            shadow: 100.0 * f.shadow_share,
+            shares: percents(p, &f.shares),
             start: r.worse_start,
         }
     });
-    Mode::BOTH.map(never).into_iter().chain([oracle]).chain(policies).collect()
+    p.modes.iter().copied().map(never).chain(oracle).chain(policies).collect()
+}
+
+/// The modes of these programs, in the order of tables.
+pub(crate) fn modes(programs: &[Program]) -> Vec<Mode> {
+    let all = programs.iter().flat_map(|p| p.modes.iter().map(|mode| (*mode, ())));
+    all.collect::<PerMode<()>>().modes().collect()
+}
+
+/// The modes whose time has a column: nested mode has the rest.
+pub(crate) fn timed(programs: &[Program]) -> Vec<Mode> {
+    modes(programs).into_iter().filter(|mode| *mode != Mode::Nested).collect()
+}
+
+fn percents(p: &Program, shares: &Shares) -> PerMode<f64> {
+    p.static_percent.map(|mode, _| 100.0 * shares.of_mode(mode))
+}
+
+/// The oracle from the start that costs it most; among equal costs, the last.
+pub(crate) fn worse_oracle(p: &Program) -> Option<(Mode, &OracleFigures)> {
+    p.oracle.iter().max_by(|a, b| a.1.cycles.total_cmp(&b.1.cycles))
 }

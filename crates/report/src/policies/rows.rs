@@ -5,7 +5,7 @@
 use super::PolicyComparison;
 use crate::RenderError;
 use bifold_policy::Mode;
-use bifold_policy::evaluate::Evaluation;
+use bifold_policy::evaluate::{Evaluation, Shares};
 use bifold_policy::replay_check::{ReplayCheck, TOLERANCE_PERCENT};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -71,27 +71,25 @@ pub(crate) struct Row<'a> {
     oracle_gap_percent: f64,
     switches: u64,
     decisions: u64,
-    shadow_share: f64,
+    #[serde(flatten)]
+    shares: &'a Shares,
 }
 
 pub(crate) fn policy_rows(e: &Evaluation) -> impl Iterator<Item = Row<'_>> {
     e.programs.iter().flat_map(|p| {
         p.rows.iter().flat_map(move |r| {
-            Mode::BOTH.into_iter().map(move |start| {
-                let f = &r.runs[start as usize];
-                Row {
-                    program: &p.name,
-                    policy: &r.policy,
-                    start,
-                    worse: start == r.worse_start,
-                    cycles: f.cycles,
-                    overhead_percent: f.overhead_percent,
-                    static_gap_percent: f.static_gap_percent,
-                    oracle_gap_percent: f.oracle_gap_percent,
-                    switches: f.switches,
-                    decisions: f.decisions,
-                    shadow_share: f.shadow_share,
-                }
+            r.runs.iter().map(move |(start, f)| Row {
+                program: &p.name,
+                policy: &r.policy,
+                start,
+                worse: start == r.worse_start,
+                cycles: f.cycles,
+                overhead_percent: f.overhead_percent,
+                static_gap_percent: f.static_gap_percent,
+                oracle_gap_percent: f.oracle_gap_percent,
+                switches: f.switches,
+                decisions: f.decisions,
+                shares: &f.shares,
             })
         })
     })
@@ -134,9 +132,24 @@ pub(super) fn render_jsonl(c: &PolicyComparison) -> Result<String, RenderError> 
 }
 
 pub(super) fn render_csv(c: &PolicyComparison) -> Result<String, RenderError> {
+    let rows: Vec<Value> = policy_rows(&c.evaluation).map(serde_json::to_value).collect::<Result<_, _>>()?;
+    let objects: Vec<_> = rows.iter().filter_map(Value::as_object).collect();
+    // Programs may have different modes. A mode that a program lacks is an empty cell.
+    let mut names: Vec<&String> = Vec::new();
+    for name in objects.iter().flat_map(|o| o.keys()) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
     let mut writer = csv::Writer::from_writer(Vec::new());
-    for row in policy_rows(&c.evaluation) {
-        writer.serialize(row)?;
+    writer.write_record(&names)?;
+    for object in &objects {
+        let cell = |name: &&String| match object.get(*name) {
+            Some(Value::String(text)) => text.clone(),
+            Some(value) => value.to_string(),
+            None => String::new(),
+        };
+        writer.write_record(names.iter().map(cell))?;
     }
     let bytes = writer.into_inner().map_err(|e| csv::Error::from(e.into_error()))?;
     Ok(String::from_utf8(bytes).expect("names and numbers are UTF-8"))

@@ -3,9 +3,10 @@
 //! matrix of programs and policies, and a summary per policy. At most 100 columns wide with the built-in policies'
 //! names.
 
-use super::{Line, PolicyComparison, lines, scale_words, setting_words};
+use super::{Line, PolicyComparison, lines, modes, scale_words, setting_words, timed};
 use crate::text::{fixed, grouped, page_words, seconds, wrapped};
 use crate::text_table::{labelled, table};
+use bifold_policy::Mode;
 use bifold_policy::evaluate::{Evaluation, Program, Summary, WITHIN_PERCENT};
 use bifold_policy::replay_check::{ReplayCheck, TOLERANCE_PERCENT};
 
@@ -42,9 +43,12 @@ pub(super) fn render(c: &PolicyComparison) -> String {
 /// Notes on the columns.
 pub(super) fn notes(e: &Evaluation) -> Vec<String> {
     let mut out = vec![
-        "every policy runs from both starting modes; the table has the worse run, compared with the oracle \
-         from the same starting mode"
-            .to_string(),
+        format!(
+            "every policy runs from {} starting modes; the table has the {} run, compared with the oracle \
+             from the same starting mode",
+            all_words(&e.programs),
+            worst_word(&e.programs)
+        ),
         "a static mode is a VM that starts in this mode and never switches".to_string(),
     ];
     out.extend(few_decisions(e));
@@ -58,11 +62,21 @@ pub(super) fn notes(e: &Evaluation) -> Vec<String> {
     out
 }
 
+/// The number of starting modes, in words.
+pub(super) fn all_words(programs: &[Program]) -> &'static str {
+    if modes(programs).len() > 2 { "all" } else { "both" }
+}
+
+/// The run that counts among those from the starting modes.
+pub(super) fn worst_word(programs: &[Program]) -> &'static str {
+    if modes(programs).len() > 2 { "worst" } else { "worse" }
+}
+
 /// Policies that decided too few times in a run, so that the starting mode dominates their figures.
 fn few_decisions(e: &Evaluation) -> Option<String> {
     const FEW: u64 = 10;
     let on = |i: usize| {
-        let few = |p: &&Program| p.rows[i].runs.iter().any(|f| f.decisions < FEW);
+        let few = |p: &&Program| p.rows[i].runs.values().any(|f| f.decisions < FEW);
         e.programs.iter().filter(few).map(|p| p.name.as_str()).collect::<Vec<_>>()
     };
     let names = e.policies.iter().enumerate().map(|(i, s)| (s.policy.as_str(), on(i)));
@@ -95,18 +109,16 @@ pub(crate) fn of_run(evaluation: &Result<Evaluation, String>) -> String {
 
 /// The table of a program: static modes, the oracle, every policy.
 fn one(p: &Program) -> String {
-    let head = [
-        "\npolicy",
-        "overhead\n%",
-        "gap to\nstatic %",
-        "gap to\noracle %",
-        "\nswitches",
-        "\ndecisions",
-        "time in\nshadow %",
-        "worse\nstart",
-    ];
-    let row = |l: &Line| [l.name.clone()].into_iter().chain(cells(l)).collect();
-    table(head.map(String::from).into(), lines(p).iter().map(row).collect())
+    let programs = std::slice::from_ref(p);
+    let times = timed(programs);
+    let mut head: Vec<String> =
+        ["\npolicy", "overhead\n%", "gap to\nstatic %", "gap to\noracle %", "\nswitches", "\ndecisions"]
+            .map(String::from)
+            .into();
+    head.extend(times.iter().map(|mode| format!("time in\n{} %", mode.name())));
+    head.push(format!("{}\nstart", worst_word(programs)));
+    let row = |l: &Line| [l.name.clone()].into_iter().chain(cells(l, &times)).collect();
+    table(head, lines(p).iter().map(row).collect())
 }
 
 /// Percent with two decimals; a value that rounds to 0 has no sign.
@@ -114,67 +126,62 @@ pub(super) fn percent(v: f64) -> String {
     fixed(if v.abs() < 0.005 { 0.0 } else { v }, 2)
 }
 
-/// The cells of a line.
-pub(super) fn cells(l: &Line) -> [String; 7] {
-    [
+/// The cells of a line, with the time in these modes.
+pub(super) fn cells(l: &Line, times: &[Mode]) -> Vec<String> {
+    let mut all = vec![
         percent(l.overhead),
         percent(l.static_gap),
         percent(l.oracle_gap),
         grouped(l.switches),
         l.decisions.map_or("-".into(), grouped),
-        fixed(l.shadow, 1),
-        l.start.name().into(),
-    ]
+    ];
+    all.extend(times.iter().map(|mode| fixed(l.shares[*mode], 1)));
+    all.push(l.start.name().into());
+    all
 }
 
-/// The cells of a summary over `programs` programs.
-pub(super) fn summary_cells(s: &Summary, programs: usize) -> [String; 8] {
-    [
+/// The cells of a summary over these programs, with the time in these modes.
+pub(super) fn summary_cells(s: &Summary, programs: usize, times: &[Mode]) -> Vec<String> {
+    let mut all = vec![
         percent(s.oracle_gap_percent),
         percent(s.worst_static_gap_percent),
         s.worst_program.clone(),
         format!("{} of {programs}", s.within),
         grouped(s.switches),
-        fixed(100.0 * s.shadow_share, 1),
-        format!("{} s", s.interval_s),
-        if s.needs_other { "yes" } else { "no" }.into(),
-    ]
+    ];
+    all.extend(times.iter().map(|mode| fixed(100.0 * s.shares.of_mode(*mode), 1)));
+    all.extend([format!("{} s", s.interval_s), if s.needs_other { "yes" } else { "no" }.into()]);
+    all
 }
 
-/// Bounds of each program: both static modes and the oracle.
+/// Bounds of each program: the static modes and the oracle.
 fn programs(e: &Evaluation) -> String {
-    let head = [
-        "\n\n\nprogram",
-        "\n\nideal\ntime",
-        "\n\n\nintervals",
-        "static\nshadow\noverhead\n%",
-        "static\nnested\noverhead\n%",
-        "oracle\noverhead\nfrom\nshadow %",
-        "oracle\noverhead\nfrom\nnested %",
-        "oracle\nswitches\nfrom\nshadow",
-        "oracle\nswitches\nfrom\nnested",
-    ];
+    let modes = modes(&e.programs);
+    let columns =
+        |words: &str| modes.iter().map(|mode| words.replace("MODE", mode.name())).collect::<Vec<_>>();
+    let mut head = vec!["\n\n\nprogram".to_string(), "\n\nideal\ntime".into(), "\n\n\nintervals".into()];
+    head.extend(columns("static\nMODE\noverhead\n%"));
+    head.extend(columns("oracle\noverhead\nfrom\nMODE %"));
+    head.extend(columns("oracle\nswitches\nfrom\nMODE"));
     let row = |p: &Program| {
-        vec![
-            p.name.clone(),
-            seconds(p.ideal_s),
-            grouped(p.intervals as u64),
-            percent(p.static_percent[0]),
-            percent(p.static_percent[1]),
-            percent(p.oracle[0].overhead_percent),
-            percent(p.oracle[1].overhead_percent),
-            grouped(p.oracle[0].switches),
-            grouped(p.oracle[1].switches),
-        ]
+        let cells = |of: &dyn Fn(Mode) -> Option<String>| {
+            modes.iter().map(|mode| of(*mode).unwrap_or("-".into())).collect::<Vec<_>>()
+        };
+        let mut row = vec![p.name.clone(), seconds(p.ideal_s), grouped(p.intervals as u64)];
+        row.extend(cells(&|mode| p.static_percent.get(mode).map(|x| percent(*x))));
+        row.extend(cells(&|mode| p.oracle.get(mode).map(|o| percent(o.overhead_percent))));
+        row.extend(cells(&|mode| p.oracle.get(mode).map(|o| grouped(o.switches))));
+        row
     };
-    table(head.map(String::from).into(), e.programs.iter().map(row).collect())
+    table(head, e.programs.iter().map(row).collect())
 }
 
 /// Gaps to the better static mode: a row for each program, a column for the oracle and each policy, in
 /// as many blocks as the width needs.
 fn matrix(e: &Evaluation) -> String {
-    // Every program has the two static modes first, then the oracle and the policies in one order.
-    let all: Vec<Vec<Line>> = e.programs.iter().map(|p| lines(p).into_iter().skip(2).collect()).collect();
+    // Every program has the static modes first, then the oracle and the policies in one order.
+    let all: Vec<Vec<Line>> =
+        e.programs.iter().map(|p| lines(p).into_iter().skip(p.modes.len()).collect()).collect();
     let names: Vec<String> = all.first().into_iter().flatten().map(|l| header(&l.name)).collect();
     let programs: Vec<String> = e.programs.iter().map(|p| p.name.clone()).collect();
     let columns: Vec<(String, Vec<String>)> = names
@@ -228,22 +235,25 @@ fn header(name: &str) -> String {
 }
 
 fn summary(e: &Evaluation) -> String {
-    let head = [
+    let times = timed(&e.programs);
+    let mut head: Vec<String> = [
         "\n\npolicy",
         "mean gap\nto oracle\n%",
         "worst gap\nto static\n%",
         "program\nof worst\ngap",
         "programs\nwithin\n1 %",
         "\n\nswitches",
-        "time in\nshadow\n%",
-        "\ndecision\ninterval",
-        "cost of\nother mode\nneeded",
-    ];
+    ]
+    .map(String::from)
+    .into();
+    head.extend(times.iter().map(|mode| format!("time in\n{}\n%", mode.name())));
+    head.extend(["\ndecision\ninterval", "cost of\nother mode\nneeded"].map(String::from));
     let mut all: Vec<_> = e.policies.iter().collect();
     all.sort_by(|a, b| a.oracle_gap_percent.total_cmp(&b.oracle_gap_percent));
-    let row =
-        |s: &Summary| [s.policy.clone()].into_iter().chain(summary_cells(s, e.programs.len())).collect();
-    table(head.map(String::from).into(), all.into_iter().map(row).collect())
+    let row = |s: &Summary| {
+        [s.policy.clone()].into_iter().chain(summary_cells(s, e.programs.len(), &times)).collect()
+    };
+    table(head, all.into_iter().map(row).collect())
 }
 
 /// Replays beside the runs that they replay, and whether each is within the tolerance.

@@ -8,7 +8,7 @@ use bifold_model::{
 };
 use bifold_policy::evaluate::{self, Options, evaluate};
 use bifold_policy::replay_check::ReplayCheck;
-use bifold_policy::timeline::{About, Pair, StaticRun, SwitchCosts};
+use bifold_policy::timeline::{About, Runs, StaticRun, SwitchCosts};
 use bifold_policy::{Named, Scale, Timeline, VmKind};
 use bifold_report::{Comparison, Guest, Input, Meta, Places, PolicyComparison, RunPolicies};
 use bifold_trace::{Clock, CommandExit, Stats};
@@ -215,6 +215,23 @@ pub fn policy_comparison() -> PolicyComparison {
     }
 }
 
+/// The same policies, and one that goes by costs, over the first program with a third mode whose walks cost nothing, and
+/// over the second without this mode.
+pub fn three_modes() -> PolicyComparison {
+    let options = Options { vm: VmKind::default(), scale: Scale::both(100.0), estimator: None };
+    let mut inputs = [input("one"), input("two")];
+    let modes = &mut inputs[0].timeline.pages[0].modes;
+    let mut third = modes[Paging::Nested].clone();
+    third.samples.iter_mut().for_each(|s| (s.walk_cycles, s.vmm_cycles) = (0, 0));
+    modes.insert(Paging::Offset, third);
+    let named: Vec<Named> = named().into_iter().chain([Named::load("work-function").unwrap()]).collect();
+    PolicyComparison {
+        bifold: "0.0.0-test".into(),
+        evaluation: evaluate(&inputs, &named, &options).unwrap(),
+        checks: None,
+    }
+}
+
 /// Parameters given here: built-in ones may be tuned.
 fn named() -> Vec<Named> {
     let toggle = Named::parse("toggle", "policy = \"toggle\"\ninterval_s = 3.0").unwrap();
@@ -230,7 +247,7 @@ fn input(name: &str) -> evaluate::Input {
         let samples = o.configs.iter().find(|c| c.config == config).unwrap().intervals.clone();
         StaticRun { reuse: vec![Vec::new(); samples.len()], samples }
     };
-    let runs = [run(Paging::Shadow), run(Paging::Nested)];
+    let modes = [Paging::Shadow, Paging::Nested].map(|mode| (mode, run(mode))).into();
     let timeline = Timeline {
         about: About {
             program: c.meta.what(),
@@ -253,7 +270,7 @@ fn input(name: &str) -> evaluate::Input {
             make_page: 1_000,
             zap_page: 200,
         },
-        pairs: vec![Pair { host_page: bifold_mmu::PageSize::Size4K, runs }],
+        pages: vec![Runs { host_page: bifold_mmu::PageSize::Size4K, modes }],
         switched: Vec::new(),
     };
     evaluate::Input { name: name.into(), timeline }

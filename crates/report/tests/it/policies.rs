@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Policies over programs in every form.
 
-use crate::fixture::policy_comparison;
+use crate::fixture::{policy_comparison, three_modes};
+use bifold_policy::Mode;
 use bifold_report::Format;
 use serde_json::Value;
 
@@ -58,6 +59,36 @@ fn rows_of_every_kind() {
     assert_eq!(v["checks"][0]["passed"], false);
 }
 
+#[test]
+fn a_third_mode_has_its_columns_rows_curve_and_colour_where_a_program_has_it() {
+    let c = three_modes();
+    let table = c.render(Format::Table).unwrap();
+    let rows = c.render(Format::Csv).unwrap();
+    insta::assert_snapshot!(format!("{table}\n{rows}"));
+    let v: Value = serde_json::from_str(&c.render(Format::Json).unwrap()).unwrap();
+    let modes = |program: usize| v["programs"][program]["modes"].as_array().unwrap().len();
+    assert_eq!((modes(0), modes(1)), (3, 2));
+    let best = v["programs"][0]["rows"][2]["runs"].as_array().unwrap();
+    assert!(best.iter().all(|run| run["offset_share"].as_f64().unwrap() > 0.9), "{best:?}");
+    let page = c.render_html().unwrap();
+    for part in [
+        "static<br>offset, %",
+        "time in<br>offset, %",
+        "<span class=\"dot offset-4k offset\"></span>offset",
+        "when to switch between shadow, nested and offset paging",
+        "from all starting modes, and the table has the worst run",
+    ] {
+        assert!(page.contains(part), "{part}");
+    }
+    assert!(page.contains("--offset:"), "the style sheet has the mode's colour");
+    let data = page.split_once("id=\"data\">").unwrap().1.split_once("</script>").unwrap().0;
+    let v: Value = serde_json::from_str(data).unwrap();
+    assert_eq!(v[0]["strips"]["modes"], serde_json::json!(["shadow", "offset"]));
+    assert_eq!(v[0]["curves"][2]["name"], "offset");
+    let last = v[0]["strips"]["strips"][0]["stretches"].as_array().unwrap().last().unwrap();
+    assert_eq!(last.as_array().unwrap()[1..], [0, 100].map(Value::from), "the oracle is in offset mode");
+}
+
 /// `BIFOLD_POLICY_REPORT=FILE` keeps the page, to be looked at.
 #[test]
 fn the_page_escapes_names_and_joins_what_a_screen_cannot_show() {
@@ -65,8 +96,8 @@ fn the_page_escapes_names_and_joins_what_a_screen_cannot_show() {
     for p in &mut c.evaluation.programs {
         p.intervals = 4000;
         let row = &mut p.rows[0];
-        for run in &mut row.runs {
-            run.modes = (0..4000).map(|i| bifold_policy::Mode::BOTH[i % 3 % 2]).collect();
+        for (_, run) in row.runs.iter_mut() {
+            run.modes = (0..4000).map(|i| [Mode::Shadow, Mode::Nested][i % 3 % 2]).collect();
         }
     }
     let page = c.render_html().unwrap();

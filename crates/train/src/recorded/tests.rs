@@ -18,6 +18,11 @@ const KNOWN: Counters = Counters::INSTRUCTIONS
     .and(Counters::VMM_CYCLES)
     .and(Counters::of(&["tlb_flushes"]));
 
+/// Values of shadow and nested mode.
+fn both<T>([shadow, nested]: [T; 2]) -> PerMode<T> {
+    [(Mode::Shadow.into(), shadow), (Mode::Nested.into(), nested)].into()
+}
+
 struct Random(u64);
 
 impl Random {
@@ -63,7 +68,7 @@ impl Host {
             let walks = s.walk_cycles as f64 * (1.0 - self.hidden);
             random.noisy(INSTRUCTIONS as f64 + walks + s.vmm_cycles as f64, self.noise)
         });
-        Pair { time, samples, known: [KNOWN; 2], cycles }
+        Pair { time, samples: both(samples), known: both([KNOWN; 2]), cycles: both(cycles) }
     }
 
     /// A VM whose phases alternate, with a try a minute.
@@ -79,11 +84,11 @@ impl Host {
 }
 
 fn lessons(vms: Vec<Vm>) -> Lessons {
-    Lessons::of(vms, ESTIMATOR_NEEDS).unwrap()
+    Lessons::of(vms, &estimator_needs()).unwrap()
 }
 
 fn learnt(vms: Vec<Vm>) -> Result<Trained, TrainError> {
-    estimator(&Lessons::of(vms, ESTIMATOR_NEEDS)?, Estimator::fitted(), &|_| ())
+    estimator(&Lessons::of(vms, &estimator_needs())?, Estimator::fitted(), &|_| ())
 }
 
 /// A coefficient of a file.
@@ -141,15 +146,16 @@ fn what_pairs_do_not_show_is_the_given_estimators() {
 fn an_unknown_counter_has_no_term_and_a_needed_one_takes_its_pairs_away() {
     let mut vms = Host { hidden: 0.0, noise: 0.0 }.vms();
     let unknown = Counters::of(&["tlb_flushes", "guest_page_faults"]);
+    let nested = Mode::Nested.into();
     for pair in &mut vms[2].pairs {
         // What an unknown counter's field holds means nothing.
-        pair.samples[1].tlb_flushes = 1 << 43;
-        pair.samples[1].guest_page_faults = 1 << 43;
-        pair.known[1] = KNOWN.less(unknown);
+        pair.samples[nested].tlb_flushes = 1 << 43;
+        pair.samples[nested].guest_page_faults = 1 << 43;
+        pair.known[nested] = KNOWN.less(unknown);
     }
     let trained = learnt(vms.clone()).unwrap();
     let e = Estimator::parse(&trained.toml).unwrap();
-    assert_eq!(e.needs_in(Mode::Nested).less(KNOWN.less(unknown)), Counters::NONE, "{}", trained.toml);
+    assert_eq!(e.needs_in(Mode::Nested.into()).less(KNOWN.less(unknown)), Counters::NONE, "{}", trained.toml);
     assert!(
         trained.toml.contains("Not known in all pairs: guest_page_faults, tlb_flushes"),
         "{}",
@@ -158,12 +164,12 @@ fn an_unknown_counter_has_no_term_and_a_needed_one_takes_its_pairs_away() {
     assert!(trained.toml.contains("Without guest_page_faults: not known in all pairs"), "{}", trained.toml);
 
     let dsp = Named::load("dsp").unwrap().spec;
-    let left = Lessons::of(vms.clone(), needs(&dsp, Estimator::fitted())).unwrap();
+    let left = Lessons::of(vms.clone(), &needs(&dsp, Estimator::fitted())).unwrap();
     assert_eq!(left.vms.len(), 3);
     assert!(left.left_out.contains("24 pairs left out: they lack guest_page_faults in nested paging"));
     assert!(left.left_out.contains("1 VMs left out, with fewer than 3 usable pairs: c"), "{}", left.left_out);
     vms.drain(..2);
-    let few = Lessons::of(vms, needs(&dsp, Estimator::fitted())).unwrap_err().to_string();
+    let few = Lessons::of(vms, &needs(&dsp, Estimator::fitted())).unwrap_err().to_string();
     assert!(few.starts_with(
         "found 24 usable pairs of both modes' costs (d has 24), and training takes 10 pairs, of 2 VMs"
     ));
@@ -184,10 +190,10 @@ fn too_few_pairs_are_told_with_their_numbers() {
     }
     assert!(learnt(vec![host.vm("a", 1, 5), host.vm("b", 2, 5)]).is_ok());
     let mut cheaper = host.vms();
-    cheaper.iter_mut().flat_map(|vm| &mut vm.pairs).for_each(|p| p.cycles = [1e6, 4e9]);
+    cheaper.iter_mut().flat_map(|vm| &mut vm.pairs).for_each(|p| p.cycles = both([1e6, 4e9]));
     assert!(learnt(cheaper).unwrap_err().to_string().contains("no counter of a VM in nested paging tells"));
     let mut same = host.vms();
-    same.iter_mut().flat_map(|vm| &mut vm.pairs).for_each(|p| p.cycles = [5e8; 2]);
+    same.iter_mut().flat_map(|vm| &mut vm.pairs).for_each(|p| p.cycles = both([5e8; 2]));
     assert!(learnt(same).unwrap_err().to_string().contains("the modes do not differ"));
 }
 
@@ -196,12 +202,10 @@ fn right(vm: Vm, spec: &Spec) -> f64 {
     let second = Vm { name: "other".into(), ..vm.clone() };
     let programs = programs(&lessons(vec![vm, second]), Estimator::fitted());
     let track = &search::prepare(&programs, &options()).unwrap()[0].track;
-    let setup = Setup { start: Mode::Nested, scale: Scale::both(1.0), estimator: options().estimator };
+    let setup = Setup { start: Mode::Nested.into(), scale: Scale::both(1.0), estimator: options().estimator };
     let run = replay(track, spec, &setup, false);
-    let cheaper = |j| match track.extra(Mode::Shadow, j) < track.extra(Mode::Nested, j) {
-        true => Mode::Shadow,
-        false => Mode::Nested,
-    };
+    let [shadow, nested] = Mode::BOTH.map(bifold_policy::Mode::from);
+    let cheaper = |j| if track.extra(shadow, j) < track.extra(nested, j) { shadow } else { nested };
     run.modes.iter().enumerate().filter(|(j, mode)| cheaper(*j) == **mode).count() as f64 / track.len() as f64
 }
 
@@ -213,7 +217,7 @@ fn options() -> search::Options<'static> {
 fn thresholds_that_were_learnt_decide_as_the_law_says_on_a_vm_left_out() {
     let host = Host { hidden: 0.0, noise: 0.01 };
     let base = Named::load("dsp").unwrap();
-    let lessons = Lessons::of(host.vms(), needs(&base.spec, Estimator::fitted())).unwrap();
+    let lessons = Lessons::of(host.vms(), &needs(&base.spec, Estimator::fitted())).unwrap();
     let grid = search::dsp_grid(&base);
     let trained = policy(&lessons, &base, &grid, "dsp RECORDING...", Estimator::fitted(), &|_| ()).unwrap();
     let learnt = Named::parse("dsp", &trained.toml).unwrap();
@@ -238,8 +242,8 @@ fn timelines_of_pairs_have_all_cycles_and_policies_see_counted_ones() {
     let (track, vm) = (&prepared[0].track, &lessons.vms[0]);
     assert_eq!((track.len(), track.interval_s, track.waits), (24 * 60, 1.0, false));
     for mode in Mode::BOTH {
-        let all = track.ideal[0] + track.extra(mode, 0);
-        assert!((all - vm.pairs[0].cycles[mode as usize]).abs() < 2.0, "{all}");
+        let all = track.ideal[0] + track.extra(mode.into(), 0);
+        assert!((all - vm.pairs[0].cycles[mode.into()]).abs() < 2.0, "{all}");
     }
     assert!(track.costs.switch as f64 > Estimator::fitted().switch);
 }
@@ -267,9 +271,9 @@ proptest! {
     ) {
         let pair = |(time, a, b, shadow, nested, all): &(f64, u64, u64, f64, f64, bool)| Pair {
             time: *time,
-            samples: [Sample::from_values([*a; Sample::COUNTERS.len()]), Sample::from_values([*b; Sample::COUNTERS.len()])],
-            known: if *all { [Counters::ALL; 2] } else { [KNOWN; 2] },
-            cycles: [*shadow, *nested],
+            samples: both([a, b].map(|n| Sample::from_values([*n; Sample::COUNTERS.len()]))),
+            known: both([if *all { Counters::ALL } else { KNOWN }; 2]),
+            cycles: both([*shadow, *nested]),
         };
         let vms: Vec<Vm> = all.iter().enumerate()
             .map(|(n, pairs)| Vm { name: format!("v{n}"), pairs: pairs.iter().map(pair).collect() })
@@ -278,7 +282,7 @@ proptest! {
             prop_assert!(Estimator::parse(&trained.toml).is_ok());
         }
         let base = Named::load("regret").unwrap();
-        if let Ok(lessons) = Lessons::of(vms, needs(&base.spec, Estimator::fitted())) {
+        if let Ok(lessons) = Lessons::of(vms, &needs(&base.spec, Estimator::fitted())) {
             let _ = policy(&lessons, &base, std::slice::from_ref(&base), "regret", Estimator::fitted(), &|_| ());
         }
     }

@@ -92,6 +92,8 @@ struct Replay<'a> {
     ends: Vec<f64>,
     oracle_gap_percent: f64,
     static_gap_percent: f64,
+    /// Share of the intervals in each mode but nested, which has the rest.
+    shares: Vec<(Mode, f64)>,
 }
 
 /// Replays and prints.
@@ -106,7 +108,7 @@ pub fn run(args: ReplayArgs) -> anyhow::Result<Status> {
     let setting = Setting::new(&args.vm)?;
     let policies = policies(&args.which)?;
     let inputs = timelines(&args.timelines)?;
-    let start = Mode::from(args.start);
+    let start = Mode::from(bifold_host::Mode::from(args.start));
     let mut replays = Vec::new();
     for input in &inputs {
         let track = track(input, &setting)?;
@@ -190,10 +192,11 @@ fn one<'a>(
         });
         first = range.end;
     }
-    let better = Mode::BOTH.map(|m| track.static_cycles(m)).into_iter().fold(f64::INFINITY, f64::min);
+    let better = track.modes().map(|m| track.static_cycles(m)).fold(f64::INFINITY, f64::min);
     let above = |than: f64| if than > 0.0 { 100.0 * (run.cycles / than - 1.0) } else { 0.0 };
     let (oracle_gap_percent, static_gap_percent) = (above(oracle_cycles), above(better));
-    Replay { input, named, run, stays, ends, oracle_gap_percent, static_gap_percent }
+    let shares = track.modes().filter(|m| *m != Mode::Nested).map(|m| (m, run.share(m))).collect();
+    Replay { input, named, run, stays, ends, oracle_gap_percent, static_gap_percent, shares }
 }
 
 fn text(r: &Replay, start: Mode, explain: bool) -> String {
@@ -209,14 +212,16 @@ fn text(r: &Replay, start: Mode, explain: bool) -> String {
             s.overhead_percent
         );
     }
-    let costs = format!(
-        "  overhead {:.2} % ({:.3} % by switching); switches {}, decisions {}, time in shadow {:.1} %",
+    let mut costs = format!(
+        "  overhead {:.2} % ({:.3} % by switching); switches {}, decisions {}",
         r.run.overhead_percent(),
         share(r.run.switch_cycles, r.run.cycles - r.run.extra_cycles),
         r.run.switches,
         r.run.decisions,
-        100.0 * r.run.share(Mode::Shadow),
     );
+    for (mode, share) in &r.shares {
+        let _ = write!(costs, ", time in {} {:.1} %", mode.name(), 100.0 * share);
+    }
     let gaps = format!(
         "  gap to the better static mode {:+.2} %, gap to the oracle {:+.2} %",
         r.static_gap_percent, r.oracle_gap_percent
@@ -242,7 +247,7 @@ fn share(part: f64, whole: f64) -> f64 {
 fn json(r: &Replay) -> serde_json::Value {
     let stay = |s: &ModeSpan| json!({ "from_s": s.from, "to_s": s.to, "mode": s.mode, "overhead_percent": s.overhead_percent });
     let decision = |(j, d): &(usize, bifold_policy::Decision)| json!({ "at_s": r.ends[*j], "mode": d.mode, "why": d.why });
-    json!({
+    let mut object = json!({
         "program": r.input.name,
         "policy": r.named.name,
         "cycles": r.run.cycles,
@@ -252,8 +257,11 @@ fn json(r: &Replay) -> serde_json::Value {
         "oracle_gap_percent": r.oracle_gap_percent,
         "switches": r.run.switches,
         "decisions": r.run.decisions,
-        "shadow_share": r.run.share(Mode::Shadow),
-        "stays": r.stays.iter().map(stay).collect::<Vec<_>>(),
-        "explained": r.run.explained.iter().map(decision).collect::<Vec<_>>(),
-    })
+    });
+    for (mode, share) in &r.shares {
+        object[format!("{}_share", mode.name())] = json!(share);
+    }
+    object["stays"] = r.stays.iter().map(stay).collect();
+    object["explained"] = r.run.explained.iter().map(decision).collect();
+    object
 }

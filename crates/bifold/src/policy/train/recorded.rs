@@ -7,7 +7,8 @@ use crate::policy::setting::{Age, HostPage, OtherArg, Setting, axes, load, refus
 use crate::usage::UsageError;
 use bifold_live::pairs::{LeftOut, pairs};
 use bifold_live::recording;
-use bifold_train::recorded::{self, ESTIMATOR_NEEDS, Lessons, Pair, Vm};
+use bifold_policy::{Counters, PerMode};
+use bifold_train::recorded::{self, Lessons, Pair, Vm};
 use bifold_train::{TrainError, Trained};
 use std::path::PathBuf;
 
@@ -35,12 +36,12 @@ pub fn learn(args: &TrainArgs) -> anyhow::Result<Trained> {
     let progress = |what: &str| line.say(&format!("learning: {what}"));
     let trained = if args.what == "estimator" {
         without_set(&axes)?;
-        let (lessons, found) = lessons(&args.timelines, ESTIMATOR_NEEDS)?;
+        let (lessons, found) = lessons(&args.timelines, &recorded::estimator_needs())?;
         with(found, recorded::estimator(&lessons, &estimator, &progress)?)
     } else {
         let base = load("POLICY", &args.what)?;
         let grid = grid(args, &base, &axes, &line)?;
-        let (lessons, found) = lessons(&args.timelines, recorded::needs(&base.spec, &estimator))?;
+        let (lessons, found) = lessons(&args.timelines, &recorded::needs(&base.spec, &estimator))?;
         let command = command(args, "RECORDING");
         with(found, recorded::policy(&lessons, &base, &grid, &command, &estimator, &progress)?)
     };
@@ -55,7 +56,7 @@ fn with(found: String, mut trained: Trained) -> Trained {
 }
 
 /// The pairs of recordings, and a line about them.
-fn lessons(paths: &[PathBuf], needs: [bifold_policy::Counters; 2]) -> anyhow::Result<(Lessons, String)> {
+fn lessons(paths: &[PathBuf], needs: &PerMode<Counters>) -> anyhow::Result<(Lessons, String)> {
     let (vms, left_out) = read(paths)?;
     let all: usize = vms.iter().map(|vm| vm.pairs.len()).sum();
     let found = format!("Found {all} pairs of both modes' costs; tries left out: {left_out}.\n");

@@ -4,9 +4,9 @@
 use super::{SECOND, id, press, screen};
 use crate::top::app::{App, HISTORY, Moment, Vcpu, Vm};
 use crate::top::view::Look;
+use bifold_host::Mode;
 use bifold_host::{Backing, State, Statistic};
 use bifold_live::Figures;
-use bifold_policy::Mode;
 use proptest::prelude::*;
 use ratatui::crossterm::event::KeyCode;
 

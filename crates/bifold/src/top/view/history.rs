@@ -6,7 +6,6 @@ use super::{Look, take};
 use crate::top::app::Moment;
 use crate::top::column::text;
 use bifold_live::Figure;
-use bifold_policy::Mode;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Style, Stylize as _};
@@ -89,8 +88,7 @@ pub fn draw(frame: &mut Frame, history: &VecDeque<Moment>, look: Look, mut area:
 /// The mode of an interval in one character.
 fn mark(moment: &Moment) -> char {
     match (moment.mode, moment.switches) {
-        (Some(Mode::Nested), _) => 'n',
-        (Some(Mode::Shadow), _) => 's',
+        (Some(mode), _) => mode.name().chars().next().unwrap_or('?'),
         (None, Some(n)) if n > 0 => '*',
         (None, _) => '-',
     }

@@ -124,7 +124,7 @@ fn recordings_of_a_known_law_give_the_law_back_and_phases_do_not_spoil_it() {
                 guest_page_faults,
                 ..bifold_model::Sample::default()
             };
-            e.other(Mode::Nested, &sample, 1.0).extra_cycles
+            e.other(Mode::Nested, &sample, 1.0).unwrap().extra_cycles
         };
         near(tell(7_000_000, 0), 7e6 * WALKS);
         near(tell(0, 10_000), 1e4 * FAULT);
