@@ -247,11 +247,11 @@ pub(crate) fn better(statics: &PerMode<f64>) -> f64 {
     statics.values().copied().fold(f64::INFINITY, f64::min)
 }
 
-/// The starting mode with the largest gap. Among equal gaps, that of the mode which is dearest if the VM never switches;
+/// The starting mode with the largest gap. Among equal gaps, that of the mode which costs most if the VM never switches;
 /// among equal costs, the last.
 pub(crate) fn worst_start(statics: &PerMode<f64>, gap: impl Fn(Mode) -> f64) -> Option<Mode> {
-    let dearer = |a: &Mode, b: &Mode| gap(*a).total_cmp(&gap(*b)).then(statics[*a].total_cmp(&statics[*b]));
-    statics.modes().max_by(dearer)
+    let costlier = |a: &Mode, b: &Mode| gap(*a).total_cmp(&gap(*b)).then(statics[*a].total_cmp(&statics[*b]));
+    statics.modes().max_by(costlier)
 }
 
 /// Percent by which `cycles` is above `than`; 0 if `than` is 0.

@@ -19,7 +19,7 @@ const LOAD: u8 = 1;
 const STORE: u8 = 2;
 const FETCH: u8 = 4;
 const BLOCK: u8 = 8;
-/// By the kind of a word. A load that a chain follows is none of these.
+/// By the kind of a word: 0 of a load that a chain follows, and of all that is no access and no block.
 const KINDS: [u8; 1 << (u64::BITS - KIND_SHIFT)] = {
     let mut kinds = [0; 1 << (u64::BITS - KIND_SHIFT)];
     kinds[kind::LOAD as usize] = LOAD;
