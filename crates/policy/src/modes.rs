@@ -4,6 +4,7 @@
 use crate::Mode;
 use serde::de::value::{Error, StrDeserializer};
 use serde::{Deserialize, Serialize, Serializer};
+use smallvec::SmallVec;
 use std::ops::{Index, IndexMut};
 
 /// The mode of that name, as in every input and output.
@@ -14,11 +15,14 @@ pub fn mode_from_name(name: &str) -> Option<Mode> {
 /// A value for each of some modes: first shadow and nested, which a hypervisor switches between, then the
 /// others. A mode without a value is unknown. Outputs have the values alone, in this order.
 #[derive(Debug, Clone, PartialEq)]
-pub struct PerMode<T>(Vec<(Mode, T)>);
+pub struct PerMode<T>(Values<T>);
+
+/// Without an allocation for as many modes as there are: policies make such values in every interval.
+type Values<T> = SmallVec<[(Mode, T); 4]>;
 
 impl<T> Default for PerMode<T> {
     fn default() -> Self {
-        PerMode(Vec::new())
+        PerMode(SmallVec::new())
     }
 }
 
@@ -92,7 +96,7 @@ impl<T> PerMode<T> {
 
 impl<T> IntoIterator for PerMode<T> {
     type Item = (Mode, T);
-    type IntoIter = std::vec::IntoIter<(Mode, T)>;
+    type IntoIter = smallvec::IntoIter<[(Mode, T); 4]>;
 
     fn into_iter(self) -> Self::IntoIter {
         self.0.into_iter()
