@@ -91,9 +91,9 @@ pub(crate) struct Caches {
     /// Per vCPU.
     neighbours: Vec<Neighbours>,
     translations: Vec<Translations>,
-    /// Per vCPU and slot: the line that was used last, with the translations' generation. Every
+    /// Per vCPU and slot: the line that was used last. Every
     /// configuration has it as its most recent line of the first level.
-    last: Vec<[(u64, u64); 64]>,
+    last: Vec<[Last; 64]>,
     limits: Limits,
     pace: Pace,
     now: Now,
@@ -117,6 +117,27 @@ pub(crate) struct Access {
     pub generation: u64,
 }
 
+/// The line that a vCPU used last of those that share a slot. An access of another vCPU to such a line, or a walk that
+/// reads one, ends that.
+#[derive(Debug, Clone, Copy)]
+struct Last {
+    line: u64,
+    /// Of the vCPU's translations.
+    generation: u64,
+    /// No other vCPU has the line: this one has stored to it, or there is no other.
+    owned: bool,
+}
+
+impl Last {
+    const NONE: Last = Last { line: u64::MAX, generation: 0, owned: false };
+
+    /// Would an access to `line` change nothing in the caches?
+    #[inline(always)]
+    fn settles(self, line: u64, generation: u64, write: bool) -> bool {
+        self.line == line && self.generation == generation && (self.owned || !write)
+    }
+}
+
 /// What the prefetcher saw of an access to a line that is simulated.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seen {
@@ -129,13 +150,11 @@ pub(crate) struct Seen {
 #[derive(Debug)]
 pub(crate) struct Watch<'a> {
     neighbours: Option<&'a Neighbours>,
-    last: &'a [(u64, u64); 64],
+    last: &'a [Last; 64],
     chains: &'a mut Chains,
     watched: u64,
     simulated: u64,
     slots: u64,
-    /// There is no other vCPU.
-    alone: bool,
 }
 
 impl Watch<'_> {
@@ -151,7 +170,7 @@ impl Watch<'_> {
             return false;
         }
         self.simulated >> (line & 63) & 1 == 0
-            || self.last[(line & self.slots) as usize % 64] == (line, generation) && (self.alone || !write)
+            || self.last[(line & self.slots) as usize % 64].settles(line, generation, write)
     }
 
     /// Access number `access` is a dependent load, whatever answers it.
@@ -191,7 +210,7 @@ impl Caches {
             framed_of: Vec::new(),
             neighbours: vec![Neighbours::default(); vcpus],
             translations: vec![Translations::default(); vcpus],
-            last: vec![[(u64::MAX, 0); 64]; vcpus],
+            last: vec![[Last::NONE; 64]; vcpus],
             limits,
             pace: Pace::default(),
             now: Pace::default().at(0, &limits),
@@ -260,7 +279,7 @@ impl Caches {
     /// What a vCPU's accesses change at once, and what tells whether they change more.
     #[inline(always)]
     pub fn watch(&mut self, vcpu: usize) -> Watch<'_> {
-        let Caches { prefetch, neighbours, last, chains, classes, vcpus, slots, .. } = self;
+        let Caches { prefetch, neighbours, last, chains, classes, slots, .. } = self;
         Watch {
             neighbours: prefetch.is_some().then(|| &neighbours[vcpu]),
             last: &last[vcpu],
@@ -268,7 +287,6 @@ impl Caches {
             watched: classes.watched,
             simulated: classes.simulated,
             slots: *slots,
-            alone: *vcpus == 1,
         }
     }
 
@@ -292,11 +310,13 @@ impl Caches {
         place: impl Fn(usize, Gpa) -> Hpa,
         from_memory: impl FnMut(usize, u64),
     ) {
-        let this = (a.gva.0 >> 6, a.generation);
-        let slot = (this.0 & self.slots) as usize % 64;
-        if std::mem::replace(&mut self.last[a.vcpu][slot], this) == this && (self.vcpus == 1 || !a.write) {
+        let (line, alone) = (a.gva.0 >> 6, self.vcpus == 1);
+        let slot = (line & self.slots) as usize % 64;
+        let last = &mut self.last[a.vcpu][slot];
+        if last.settles(line, a.generation, a.write) {
             return;
         }
+        *last = Last { line, generation: a.generation, owned: a.write || alone };
         if self.vcpus > 1 {
             self.forget_others(a.vcpu, slot);
         }
@@ -355,7 +375,7 @@ impl Caches {
     fn forget_others(&mut self, vcpu: usize, slot: usize) {
         for (other, last) in self.last.iter_mut().enumerate() {
             if other != vcpu {
-                last[slot] = (u64::MAX, 0);
+                last[slot] = Last::NONE;
             }
         }
     }
@@ -454,7 +474,7 @@ pub(crate) struct CachedMemory<'a> {
     latency: &'a [u64; MOST_LEVELS + 1],
     levels: usize,
     first: usize,
-    last: &'a mut [[(u64, u64); 64]],
+    last: &'a mut [[Last; 64]],
     slots: u64,
     vcpu: usize,
     waits: Waits,
@@ -472,7 +492,7 @@ impl CachedMemory<'_> {
         };
         let slot = (at >> 6 & self.slots) as usize;
         // The walk's line is the most recent now, and what it pushed out may be any vCPU's.
-        self.last.iter_mut().for_each(|last| last[slot] = (u64::MAX, 0));
+        self.last.iter_mut().for_each(|last| last[slot] = Last::NONE);
         let answers = self.one.caches.access(self.vcpu, self.draws.line(place), rank, self.first, false);
         self.one.stalls.reference(step, rank, self.latency[answers], self.waits);
         if answers == self.levels { MOST_LEVELS + 1 } else { answers + 1 }
