@@ -407,7 +407,7 @@ mod tests {
 
     /// Nested paging is costly in the first half, shadow paging in the second.
     fn halves(n: usize) -> Input {
-        let cost = |dear: bool| sample(if dear { CYCLES / 2 } else { CYCLES / 20 }, 0);
+        let cost = |costly: bool| sample(if costly { CYCLES / 2 } else { CYCLES / 20 }, 0);
         let shadow = (0..n).map(|j| cost(j >= n / 2)).collect();
         let nested = (0..n).map(|j| cost(j < n / 2)).collect();
         Input { name: "halves".into(), timeline: timeline(shadow, nested, vec![Vec::new(); n]) }

@@ -111,7 +111,7 @@ struct Expert {
     rule: Rule,
     /// The mode that a VM under this rule would be in.
     mode: Mode,
-    /// Cycles that the rule would have cost lately above the cheapest mode of each interval.
+    /// Cycles that the rule would have cost above the cheapest mode of each interval. Older intervals count less.
     cost: f64,
 }
 

@@ -145,8 +145,8 @@ proptest! {
 
     #[test]
     fn a_mode_that_costs_more_than_both_others_changes_no_decision(t in any_timeline()) {
-        let dear = with_third(t.clone(), |_| 100 * IDEAL);
-        let [two, three] = [&t, &dear].map(|t| Track::new(t, VmKind::default()).unwrap());
+        let costly = with_third(t.clone(), |_| 100 * IDEAL);
+        let [two, three] = [&t, &costly].map(|t| Track::new(t, VmKind::default()).unwrap());
         for name in BY_COSTS {
             let spec = Named::load(name).unwrap().spec;
             for start in [Mode::Shadow, Mode::Nested] {
