@@ -229,3 +229,25 @@ fn lone_stores_overlap_and_lone_loads_do_not() {
     // But for the first few, of which nothing is known.
     assert!(hidden(false) < 0.02, "{}", hidden(false));
 }
+
+/// A store takes the line from the other vCPU once, and again after the other has read the line.
+#[test]
+fn a_store_takes_the_line_from_the_other_vcpu_each_time_that_vcpu_has_read_it() {
+    let profile = Profile::load("i5-7600", &[]).unwrap();
+    let draws = Draws { seed: 1, frames: Frames::Fresh };
+    let native = [Config::from_name("native").unwrap()];
+    let mut caches = Caches::new(&profile, CacheMode::Exact, draws, 2, &native).unwrap();
+    let mut misses = |vcpu: usize, write: bool| {
+        let a = Access { vcpu, gva: Gva(0x5000), write, at_once: 1, generation: 1 };
+        let before = caches.ideal.stalls.misses(0);
+        see(&mut caches, a, || Some((Gpa(a.gva.0), PageSize::Size4K)), |_, gpa| Hpa(gpa.0));
+        caches.ideal.stalls.misses(0) - before
+    };
+    assert_eq!((misses(0, false), misses(1, false)), (1, 1));
+    for _ in 0..3 {
+        assert_eq!((misses(1, true), misses(1, true)), (0, 0), "the line is here");
+        assert_eq!(misses(0, false), 1, "the store has taken the line");
+        assert_eq!((misses(1, false), misses(0, false)), (0, 0), "both have it");
+        assert_eq!(misses(1, false), 0);
+    }
+}
