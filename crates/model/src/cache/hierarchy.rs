@@ -47,6 +47,12 @@ impl DataCaches {
         &mut self.levels[before * self.n_private + i]
     }
 
+    /// The set of `line` in the first level, from the most recently used line on.
+    #[inline(always)]
+    pub fn first_level(&mut self, vcpu: usize, line: Line, rank: usize) -> &mut [Line] {
+        self.level(vcpu, 0).lines_of(line, rank)
+    }
+
     /// The private levels of a vCPU, from the first to `end`.
     fn private(&mut self, vcpu: usize, end: usize) -> &mut [Level] {
         &mut self.levels[vcpu * self.n_private..][..end]

@@ -54,6 +54,13 @@ impl Level {
         (row * self.columns + column) as usize * self.ways
     }
 
+    /// The set of `line`, from the most recently used line on.
+    #[inline(always)]
+    pub fn lines_of(&mut self, line: Line, rank: usize) -> &mut [Line] {
+        let set = self.set(line, rank);
+        &mut self.lines[set..set + self.ways]
+    }
+
     /// Calls `f` with the lines of a set. The compiler knows the usual numbers of ways, and unrolls loops over them.
     #[inline(always)]
     fn ways<R>(&mut self, set: usize, f: impl Fn(&mut [Line]) -> R) -> R {

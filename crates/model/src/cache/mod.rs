@@ -14,11 +14,12 @@ mod frames;
 mod hierarchy;
 mod level;
 mod neighbours;
+mod recent;
 mod stalls;
 mod translations;
 mod window;
 
-use crate::profile::{Memory as MemoryCosts, Profile};
+use crate::profile::{Content, Memory as MemoryCosts, Profile};
 use crate::{Config, Sample};
 use bifold_mmu::{Gpa, Gva, Hpa, PageSize};
 pub use classes::CacheMode;
@@ -28,6 +29,7 @@ pub use frames::Draws;
 use frames::Layout;
 use hierarchy::{DataCaches, MOST_LEVELS};
 use neighbours::{Near, Neighbours};
+use recent::{MOST, Recent, Used};
 use serde::{Deserialize, Serialize};
 use stalls::{Stalls, Waits};
 use translations::Translations;
@@ -91,9 +93,14 @@ pub(crate) struct Caches {
     /// Per vCPU.
     neighbours: Vec<Neighbours>,
     translations: Vec<Translations>,
-    /// Per vCPU and slot: the line that was used last. Every
-    /// configuration has it as its most recent line of the first level.
-    last: Vec<[Last; 64]>,
+    /// Per vCPU and slot: the lines that were used last.
+    recent: Vec<[Recent; 64]>,
+    /// How many lines of a slot are kept: more than one if a slot is a set of the first level.
+    kept: usize,
+    /// Index of the lowest level that is inclusive: what it evicts leaves the levels below.
+    inclusive: usize,
+    /// The access whose walk was the last one.
+    walked: u64,
     limits: Limits,
     pace: Pace,
     now: Now,
@@ -117,27 +124,6 @@ pub(crate) struct Access {
     pub generation: u64,
 }
 
-/// The line that a vCPU used last of those that share a slot. An access of another vCPU to such a line, or a walk that
-/// reads one, ends that.
-#[derive(Debug, Clone, Copy)]
-struct Last {
-    line: u64,
-    /// Of the vCPU's translations.
-    generation: u64,
-    /// No other vCPU has the line: this one has stored to it, or there is no other.
-    owned: bool,
-}
-
-impl Last {
-    const NONE: Last = Last { line: u64::MAX, generation: 0, owned: false };
-
-    /// Would an access to `line` change nothing in the caches?
-    #[inline(always)]
-    fn settles(self, line: u64, generation: u64, write: bool) -> bool {
-        self.line == line && self.generation == generation && (self.owned || !write)
-    }
-}
-
 /// What the prefetcher saw of an access to a line that is simulated.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seen {
@@ -150,7 +136,7 @@ pub(crate) struct Seen {
 #[derive(Debug)]
 pub(crate) struct Watch<'a> {
     neighbours: Option<&'a Neighbours>,
-    last: &'a [Last; 64],
+    recent: &'a [Recent; 64],
     chains: &'a mut Chains,
     watched: u64,
     simulated: u64,
@@ -170,7 +156,7 @@ impl Watch<'_> {
             return false;
         }
         self.simulated >> (line & 63) & 1 == 0
-            || self.last[(line & self.slots) as usize % 64].settles(line, generation, write)
+            || self.recent[(line & self.slots) as usize % 64].settles(line, generation, write)
     }
 
     /// Access number `access` is a dependent load, whatever answers it.
@@ -194,6 +180,9 @@ impl Caches {
         let prefetch = usize::from(memory.prefetch_level).checked_sub(1);
         let classes = Classes::new(mode, specs, prefetch.is_some());
         let limits = Limits::new(profile);
+        let slots = specs.iter().map(|s| s.sets().min(64)).min().unwrap_or(1);
+        let kept = specs.first().filter(|s| s.sets() == slots).map_or(1, |s| s.ways.min(MOST));
+        let inclusive = specs.iter().position(|s| s.content == Content::Inclusive).unwrap_or(MOST_LEVELS);
         let mut latency = [memory.cycles; MOST_LEVELS + 1];
         latency.iter_mut().zip(specs).for_each(|(l, s)| *l = s.cycles);
         let mut caches = Box::new(Caches {
@@ -210,13 +199,16 @@ impl Caches {
             framed_of: Vec::new(),
             neighbours: vec![Neighbours::default(); vcpus],
             translations: vec![Translations::default(); vcpus],
-            last: vec![[Last::NONE; 64]; vcpus],
+            recent: vec![std::array::from_fn(|_| Recent::default()); vcpus],
+            kept,
+            inclusive,
+            walked: u64::MAX,
             limits,
             pace: Pace::default(),
             now: Pace::default().at(0, &limits),
             chains: vec![Chains::default(); vcpus],
             second_tlb: profile.tlb.iter().find_map(|t| t.miss_cycles).unwrap_or(0),
-            slots: specs.iter().map(|s| s.sets().min(64)).min().unwrap_or(1) - 1,
+            slots: slots - 1,
             classes,
         });
         configs.iter().for_each(|&config| caches.add_config(config));
@@ -225,6 +217,8 @@ impl Caches {
 
     /// Adds empty caches for one more configuration.
     pub fn add_config(&mut self, config: Config) {
+        // Its sets are empty.
+        (0..64).for_each(|slot| self.forget(slot));
         let empty = || Cached::new(&self.profile, self.limits, &self.classes, self.vcpus);
         let framed = self.draws.layout(config, &self.profile.cache).map(|layout| {
             self.framed.iter().position(|f| f.layout == layout).unwrap_or_else(|| {
@@ -279,19 +273,16 @@ impl Caches {
     /// The guest's kernel gives a program a page of 2 MB that was free: see `memory.first_use_2m_cycles`.
     pub fn first_use(&mut self) {
         let cycles = self.memory.first_use_2m_cycles.unwrap_or(0);
-        let framed = self.framed.iter_mut().map(|f| &mut f.cached);
-        for one in std::iter::once(&mut self.ideal).chain(&mut self.configs).chain(framed) {
-            one.stalls.dependent(cycles);
-        }
+        self.each().for_each(|one| one.stalls.dependent(cycles));
     }
 
     /// What a vCPU's accesses change at once, and what tells whether they change more.
     #[inline(always)]
     pub fn watch(&mut self, vcpu: usize) -> Watch<'_> {
-        let Caches { prefetch, neighbours, last, chains, classes, slots, .. } = self;
+        let Caches { prefetch, neighbours, recent, chains, classes, slots, .. } = self;
         Watch {
             neighbours: prefetch.is_some().then(|| &neighbours[vcpu]),
-            last: &last[vcpu],
+            recent: &recent[vcpu],
             chains: &mut chains[vcpu],
             watched: classes.watched,
             simulated: classes.simulated,
@@ -319,29 +310,56 @@ impl Caches {
         place: impl Fn(usize, Gpa) -> Hpa,
         from_memory: impl FnMut(usize, u64),
     ) {
-        let (line, alone) = (a.gva.0 >> 6, self.vcpus == 1);
+        let line = a.gva.0 >> 6;
         let slot = (line & self.slots) as usize % 64;
-        let last = &mut self.last[a.vcpu][slot];
-        if last.settles(line, a.generation, a.write) {
-            return;
+        match self.recent[a.vcpu][slot].hit(line, a.generation, a.write) {
+            None => self.simulate(a, slot, seen, translate, place, from_memory),
+            Some(at) if at > 0 && a.at_once > 1 && self.walked == self.now.access => {
+                let now = self.now;
+                self.each().for_each(|one| one.stalls.windows.answered(now, false));
+            }
+            Some(_) => {}
         }
-        *last = Last { line, generation: a.generation, owned: a.write || alone };
-        if self.vcpus > 1 {
-            self.forget_others(a.vcpu, slot);
+    }
+
+    /// The caches of the ideal run, of each configuration, and of each layout of frames.
+    fn each(&mut self) -> impl Iterator<Item = &mut Cached> {
+        let framed = self.framed.iter_mut().map(|f| &mut f.cached);
+        std::iter::once(&mut self.ideal).chain(&mut self.configs).chain(framed)
+    }
+
+    /// Brings the sets of a vCPU's slot in the order of their last uses.
+    #[inline]
+    fn bring_in_order(&mut self, vcpu: usize, slot: usize) {
+        if let Some(order) = self.recent[vcpu][slot].take_order() {
+            let rank = self.classes.rank((slot as u64) << 6).unwrap_or(0);
+            self.each().for_each(|one| order.apply(one.caches.first_level(vcpu, slot as u64, rank)));
         }
-        self.simulate(a, seen, translate, place, from_memory);
+    }
+
+    /// Something else than an access to data changes a slot's sets, or it may.
+    fn forget(&mut self, slot: usize) {
+        for vcpu in 0..self.vcpus {
+            self.bring_in_order(vcpu, slot);
+            self.recent[vcpu][slot].truncate(0);
+        }
     }
 
     fn simulate(
         &mut self,
         a: Access,
+        slot: usize,
         Seen { rank, near }: Seen,
         translate: impl FnOnce() -> Option<(Gpa, PageSize)>,
         place: impl Fn(usize, Gpa) -> Hpa,
         mut from_memory: impl FnMut(usize, u64),
     ) {
+        self.bring_in_order(a.vcpu, slot);
+        if self.vcpus > 1 {
+            self.forget_others(a.vcpu, slot);
+        }
         let Caches { levels, translations, ideal, configs, framed, latency, prefetch, .. } = self;
-        let Caches { classes, draws, now, memory, .. } = self;
+        let Caches { classes, draws, now, memory, recent, kept, inclusive, vcpus, .. } = self;
         let weight = classes.weight(rank);
         let page = a.gva.0 >> 12;
         let Some((size, frames)) =
@@ -351,9 +369,11 @@ impl Caches {
         };
         let fetched = fetched(near, size, *prefetch, memory.page_cross_cycles);
         let line = |frame: u64| draws.line(Hpa(frame << 12 | a.gva.0 & 0xfff));
+        let mut filled = 0;
         // Whether memory answers.
-        let wait = |one: &mut Cached, frame: u64| {
+        let mut wait = |one: &mut Cached, frame: u64| {
             let answers = one.caches.access(a.vcpu, line(frame), rank, 0, a.write);
+            filled = filled.max(answers);
             let answers = answers.min(fetched.level);
             if a.at_once > 1 {
                 one.stalls.windows.answered(*now, answers == *levels);
@@ -368,6 +388,9 @@ impl Caches {
             answers == *levels
         };
         let (&of_guest, frames) = frames.split_first().expect("the ideal run's comes first");
+        let recent = &mut recent[a.vcpu][slot];
+        let first = ideal.caches.first_level(a.vcpu, line(of_guest), rank);
+        let held = first[..recent.len()].iter().position(|&held| held == line(of_guest));
         wait(ideal, of_guest);
         for (config, (one, &frame)) in configs.iter_mut().zip(frames).enumerate() {
             if wait(one, frame) {
@@ -377,36 +400,30 @@ impl Caches {
         for f in framed {
             wait(&mut f.cached, frames[f.config]);
         }
+        let used = Used { line: a.gva.0 >> 6, generation: a.generation, owned: a.write || *vcpus == 1 };
+        recent.used(used, held, *kept);
+        // A line that an inclusive level evicted may have been one of these.
+        if filled > *inclusive {
+            recent.truncate(1);
+        }
     }
 
-    /// The line that the other vCPUs used last may have left their caches.
+    /// The lines that the other vCPUs used last may leave their caches.
     #[cold]
     fn forget_others(&mut self, vcpu: usize, slot: usize) {
-        for (other, last) in self.last.iter_mut().enumerate() {
-            if other != vcpu {
-                last[slot] = Last::NONE;
-            }
+        for other in (0..self.vcpus).filter(|&other| other != vcpu) {
+            self.bring_in_order(other, slot);
+            self.recent[other][slot].truncate(0);
         }
     }
 
     /// Memory as the walks of configuration `config` see it. `at_once`: of the accesses that they belong to.
     #[inline]
     pub fn walker(&mut self, config: usize, vcpu: usize, at_once: u64) -> CachedMemory<'_> {
-        let Caches { configs, classes, latency, memory, last, slots, levels, draws, now, .. } = self;
-        let one = &mut configs[config];
-        let alone = one.stalls.windows.walk(*now, at_once);
-        CachedMemory {
-            one,
-            classes,
-            draws: *draws,
-            latency,
-            levels: *levels,
-            first: usize::from(memory.walk_level) - 1,
-            last,
-            slots: *slots,
-            vcpu,
-            waits: Waits { dependent: at_once == 1, alone },
-        }
+        let now = self.now;
+        self.walked = now.access;
+        let alone = self.configs[config].stalls.windows.walk(now, at_once);
+        CachedMemory { caches: self, config, vcpu, waits: Waits { dependent: at_once == 1, alone } }
     }
 
     /// Enters what configuration `config` and the ideal run waited for.
@@ -477,14 +494,8 @@ fn fetched(near: Option<Near>, size: PageSize, prefetch: Option<usize>, page_cro
 /// Data caches as the walks of one configuration see them.
 #[derive(Debug)]
 pub(crate) struct CachedMemory<'a> {
-    one: &'a mut Cached,
-    classes: &'a Classes,
-    draws: Draws,
-    latency: &'a [u64; MOST_LEVELS + 1],
-    levels: usize,
-    first: usize,
-    last: &'a mut [[Last; 64]],
-    slots: u64,
+    caches: &'a mut Caches,
+    config: usize,
     vcpu: usize,
     waits: Waits,
 }
@@ -495,16 +506,18 @@ impl CachedMemory<'_> {
     pub fn touch(&mut self, guest: u8, host: u8, place: Hpa) -> usize {
         let at = place.0;
         let step = (usize::from(guest), usize::from(host));
-        let Some(rank) = self.classes.rank(at) else {
-            self.one.stalls.unseen_reference(step, self.waits);
+        let CachedMemory { caches, config, vcpu, waits } = self;
+        let Some(rank) = caches.classes.rank(at) else {
+            caches.configs[*config].stalls.unseen_reference(step, *waits);
             return 0;
         };
-        let slot = (at >> 6 & self.slots) as usize;
         // The walk's line is the most recent now, and what it pushed out may be any vCPU's.
-        self.last.iter_mut().for_each(|last| last[slot] = Last::NONE);
-        let answers = self.one.caches.access(self.vcpu, self.draws.line(place), rank, self.first, false);
-        self.one.stalls.reference(step, rank, self.latency[answers], self.waits);
-        if answers == self.levels { MOST_LEVELS + 1 } else { answers + 1 }
+        caches.forget((at >> 6 & caches.slots) as usize);
+        let (line, first) = (caches.draws.line(place), usize::from(caches.memory.walk_level) - 1);
+        let one = &mut caches.configs[*config];
+        let answers = one.caches.access(*vcpu, line, rank, first, false);
+        one.stalls.reference(step, rank, caches.latency[answers], *waits);
+        if answers == caches.levels { MOST_LEVELS + 1 } else { answers + 1 }
     }
 }
 
