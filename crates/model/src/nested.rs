@@ -43,25 +43,29 @@ pub struct Violation {
 pub struct Nested {
     /// Entries by level, in the order of the addresses they map.
     levels: [Vec<u64>; 4],
-    /// Size of the host's pages.
+    /// Size of the host's pages, of the largest ones if some are split.
     page: PageSize,
+    /// There are entries for smaller pages.
+    split: bool,
     epoch: u64,
     /// Entries used for the first time in this interval that were there before it.
     ages: Ages,
-    /// Per leaf entry: the intervals of its last use and of its making.
-    used_made: Vec<[u32; 2]>,
-    /// Two bits per leaf entry, [`READY`] and [`READY_WRITE`].
+    /// By level, per leaf entry: the intervals of its last use and of its making.
+    used_made: [Vec<[u32; 2]>; 3],
+    /// Two bits per leaf entry for a page of the largest size, [`READY`] and [`READY_WRITE`].
     ready: Vec<u64>,
     /// Who made each table, if the host's memory remembers who touched its pages.
     makers: Option<Makers>,
 }
 
-/// The entry maps its page, its use in this interval is noted, and the tables above lead to it: walks
-/// need not read it. Most walks are over entries that have not changed since the last one, and these
+/// The entry maps its page, its accessed bit is set, its use in this interval is noted, and the tables above lead to it:
+/// walks need not read it. Most walks are over entries that have not changed since the last one, and these
 /// bits stay in the machine's cache where the entries do not.
 const READY: u64 = 1;
 /// The entry is ready, and its page may be written. A ready entry without this bit maps the zero page.
 const READY_WRITE: u64 = 2;
+/// Above every number of a page: the level of one that is smaller than the largest.
+const SIZE_SHIFT: u32 = 48;
 /// Entries per word of [`Nested::ready`].
 const PER_WORD: usize = 32;
 
@@ -75,12 +79,15 @@ impl Nested {
             vec![0; (covered as usize).next_multiple_of(512)]
         });
         let leaves = levels[usize::from(host.page_size().level()) - 1].len();
-        let (used_made, ready) = (vec![[0; 2]; leaves], vec![0; leaves / PER_WORD]);
+        let mut used_made = [const { Vec::new() }; 3];
+        used_made[usize::from(host.page_size().level()) - 1] = vec![[0; 2]; leaves];
+        let ready = vec![0; leaves / PER_WORD];
         // The first vCPU to run makes the root.
         let makers = host.remembers_first().then(|| Makers::of_root(HOST.depth()));
         Nested {
             levels,
             page: host.page_size(),
+            split: false,
             epoch: 1 << EPOCH_SHIFT,
             ages: Ages::default(),
             used_made,
@@ -113,9 +120,28 @@ impl Nested {
     /// The leaf entry of guest frame `gfn`.
     #[inline]
     pub fn peek(&self, gfn: u64) -> u64 {
-        let level = self.page.level();
-        let i = gfn >> (9 * (level - 1));
-        self.levels[usize::from(level) - 1].get(i as usize).copied().unwrap_or(0)
+        self.leaf(Gpa::from_frame(gfn)).entry
+    }
+
+    /// The entry at which a walk of `gpa` ends. Below the largest pages, only those of a split page have tables.
+    #[inline]
+    fn leaf(&self, gpa: Gpa) -> Step {
+        let mut level = self.page.level();
+        loop {
+            let at = base(level) + (gpa.0 >> (12 + 9 * (level - 1)) << 3);
+            let entry = self.read(level, at);
+            if level == 1 || entry & HOST.present == 0 || HOST.is_leaf(level, entry) {
+                return Step { level, at, entry };
+            }
+            level -= 1;
+        }
+    }
+
+    /// Numbers of the entries of a level that map a part of these frames.
+    fn entries(&self, level: u8, gfns: &Range<u64>) -> Range<usize> {
+        let shift = 9 * (level - 1);
+        let end = gfns.end.div_ceil(1 << shift).min(self.levels[usize::from(level) - 1].len() as u64);
+        (gfns.start >> shift).min(end) as usize..end as usize
     }
 
     /// [`Nested::peek`] where a walk will read the entry.
@@ -148,25 +174,48 @@ impl Nested {
         *word = *word & !(3 << shift) | bits << shift;
     }
 
-    /// Tables of the level above the leaf entries: what dropping all of them has to free, within a few.
+    /// Tables of leaf entries: what dropping all of them has to free, within a few.
     pub fn tables(&self) -> u64 {
-        let level = usize::from(self.page.level());
-        self.levels[level].iter().filter(|e| **e & HOST.present != 0).count() as u64
+        let above = usize::from(self.page.level());
+        let links = |level: usize| {
+            let is_link = |e: &&u64| **e & HOST.present != 0 && !HOST.is_leaf(level as u8 + 1, **e);
+            self.levels[level].iter().filter(is_link).count() as u64
+        };
+        (1..=above).map(links).sum()
     }
 
-    /// `kvm_unmap_gfn_range`: the host has unmapped these guest frames, so their entries go.
-    /// True if there were any, so that TLBs must be flushed.
+    /// `kvm_unmap_gfn_range`: the host has unmapped these guest frames, so the leaf entries that map any of them go, of
+    /// whatever size (`tdp_mmu_zap_leafs`). Tables stay. True if there were any, so that TLBs must be flushed.
     pub fn host_unmapped(&mut self, gfns: Range<u64>) -> bool {
-        let shift = self.page.shift() - 12;
-        let leaves = &mut self.levels[usize::from(self.page.level()) - 1];
-        let end = leaves.len().min(((gfns.end + (1 << shift) - 1) >> shift) as usize);
-        let (start, mut dropped) = ((gfns.start >> shift) as usize, false);
-        for entry in leaves.get_mut(start..end).unwrap_or_default() {
-            dropped |= *entry & HOST.present != 0;
-            *entry = 0;
+        let mut dropped = false;
+        for level in 1..=self.page.level() {
+            let entries = self.entries(level, &gfns);
+            for entry in &mut self.levels[usize::from(level) - 1][entries] {
+                if *entry & HOST.present != 0 && HOST.is_leaf(level, *entry) {
+                    *entry = 0;
+                    dropped = true;
+                }
+            }
         }
-        (start..end).for_each(|i| self.set_ready(i, 0));
+        self.entries(self.page.level(), &gfns).for_each(|i| self.set_ready(i, 0));
         dropped
+    }
+
+    /// `kvm_age_gfn`: clears the accessed bits of the leaf entries that map these guest frames
+    /// (`kvm_tdp_mmu_age_gfn_range`). True if any was set.
+    pub fn clear_young(&mut self, gfns: Range<u64>) -> bool {
+        let mut young = false;
+        for level in 1..=self.page.level() {
+            let entries = self.entries(level, &gfns);
+            for entry in &mut self.levels[usize::from(level) - 1][entries] {
+                if HOST.is_leaf(level, *entry) && *entry & HOST.accessed != 0 {
+                    *entry &= !HOST.accessed;
+                    young = true;
+                }
+            }
+        }
+        self.entries(self.page.level(), &gfns).for_each(|i| self.set_ready(i, 0));
+        young
     }
 
     /// Goes on after a time in another mode. What the host unmapped meanwhile is gone: [`Nested::host_unmapped`].
@@ -180,41 +229,60 @@ impl Nested {
         self.ages.counted()
     }
 
+    /// A walk ends at this entry: the hardware sets its accessed bit.
     #[inline]
     fn mark_used(&mut self, step: Step) {
-        let writable = step.entry & HOST.write != 0;
+        self.note_used(Step { entry: step.entry | HOST.accessed, ..step }, step.entry);
+    }
+
+    /// Notes that the entry of `step`, which was `old`, is used in this interval.
+    #[inline]
+    fn note_used(&mut self, step: Step, old: u64) {
         let i = ((step.at - base(step.level)) >> 3) as usize;
-        self.set_ready(i, READY | if writable { READY_WRITE } else { 0 });
-        if step.entry & EPOCH_MASK != self.epoch {
-            self.levels[usize::from(step.level) - 1][i] = (step.entry & !EPOCH_MASK) | self.epoch;
-            let [used, made] = &mut self.used_made[i];
-            self.ages.used(*used, *made);
-            *used = self.ages.now;
+        if step.level == self.page.level() && step.entry & HOST.accessed != 0 {
+            let writable = step.entry & HOST.write != 0;
+            self.set_ready(i, READY | if writable { READY_WRITE } else { 0 });
+        }
+        let now = (step.entry & !EPOCH_MASK) | self.epoch;
+        if now != old {
+            let level = usize::from(step.level) - 1;
+            self.levels[level][i] = now;
+            if old & EPOCH_MASK != self.epoch {
+                let [used, made] = &mut self.used_made[level][i];
+                self.ages.used(*used, *made);
+                *used = self.ages.now;
+            }
         }
     }
 
-    /// Marks the entry that maps `gpa` as used, if there is one.
+    /// Marks the entry that maps `gpa` as used by a walk, if there is one.
     #[inline]
     fn use_frame(&mut self, gpa: Gpa) {
-        let level = self.page.level();
-        let at = base(level) + (gpa.0 >> self.page.shift() << 3);
-        let entry = self.read(level, at);
-        if entry & HOST.present != 0 {
-            self.mark_used(Step { level, at, entry });
+        let step = self.leaf(gpa);
+        if step.entry & HOST.present != 0 {
+            self.mark_used(step);
         }
     }
 
-    /// Marks what a walk of `gva` would read as used, without walking.
+    /// Notes a use of the entry that maps `gpa`, if there is one, though no walk read it.
+    fn note_frame(&mut self, gpa: Gpa) {
+        let step = self.leaf(gpa);
+        if step.entry & HOST.present != 0 {
+            self.note_used(step, step.entry);
+        }
+    }
+
+    /// Notes what a walk of `gva` would read as used, without walking.
     pub fn use_path(&mut self, guest: &GuestTables, root: Gpa, gva: Gva) {
         let format = guest.format();
         let start = Start { level: format.depth(), table: root.0 };
         let end = walk::<std::convert::Infallible>(format, start, gva.0, |_, at| {
-            self.use_frame(Gpa(at));
+            self.note_frame(Gpa(at));
             Ok(guest.read(Gpa(at)))
         });
         if let Ok(Walk::Leaf(step)) = end {
             let offset = gva.0 & ((1 << format.level(step.level).shift) - 1);
-            self.use_frame(Gpa(format.target(step.level, step.entry) | offset));
+            self.note_frame(Gpa(format.target(step.level, step.entry) | offset));
         }
     }
 
@@ -336,7 +404,7 @@ impl Nested {
         guest: u8,
         refs: &mut References<'_, M>,
     ) -> Result<(), Violation> {
-        let page = gpa.0 >> self.page.shift();
+        let page = self.nested_page(gpa);
         let ready = self.ready(gpa);
         if caches.nested_lookup(page, write) {
             if ready == 0 {
@@ -369,6 +437,14 @@ impl Nested {
             }
             _ => Err(Violation { gpa, write }),
         }
+    }
+
+    /// The number under which the nested TLB files the page behind `gpa`. Those of a split page have numbers of their own.
+    #[inline]
+    fn nested_page(&self, gpa: Gpa) -> u64 {
+        let level = if self.split { self.leaf(gpa).level } else { self.page.level() };
+        let number = gpa.0 >> (12 + 9 * (level - 1));
+        if level == self.page.level() { number } else { number | u64::from(level) << SIZE_SHIFT }
     }
 
     /// [`Nested::walk_ready`] with any walk caches.
@@ -428,8 +504,10 @@ impl Nested {
             // A large leaf entry that the host maps in pieces is read once for each piece. A cache tagged by the entry's
             // address holds that entry as any other of its level.
             let cached = |entry| {
+                let page = || format.target(level, entry) | gva.0 & ((1 << format.level(level).shift) - 1);
                 !format.is_leaf(level, entry)
-                    || caches.tag() == Tag::Physical && format.level(level).shift > self.page.shift()
+                    || caches.tag() == Tag::Physical
+                        && format.level(level).shift > host.size_at(Gpa(page())).shift()
             };
             if level > 1 && !held && entry & format.present != 0 && cached(entry) {
                 caches.fill(Dimension::Guest, level, gva.0, at_host, format.target(level, entry));
@@ -452,20 +530,22 @@ impl Nested {
         }
     }
 
-    /// Handles a violation of `vcpu`: backs the frame and maps it. True if the host had to back it.
+    /// Handles a violation of `vcpu`: backs the frame and maps it by an entry of the host's page. Returns that page's size if
+    /// the host had to back it.
     /// The tables made lie where that vCPU's thread gets memory (Linux 6.1 `tdp_mmu_alloc_sp` takes a
     /// page of `vcpu->arch.mmu_shadow_page_cache`, which the thread filled by `__get_free_page`).
     /// Where the host has to replace the zero page, its MMU notifier makes the fault stale
     /// (Linux 6.1 `is_page_fault_stale`): nothing is mapped, the access faults again.
-    pub fn resolve(&mut self, host: &mut HostMemory, v: Violation, vcpu: usize) -> bool {
+    pub fn resolve(&mut self, host: &mut HostMemory, v: Violation, vcpu: usize) -> Option<PageSize> {
         // Also where the host replaces the zero page and the entry stays as it is.
         self.set_ready((v.gpa.0 >> self.page.shift()) as usize, 0);
         let stale = host.backing(v.gpa) == Backing::Zero;
         let backed = host.touch(v.gpa, v.write, vcpu);
-        if stale && backed {
-            return true;
+        if stale && backed.is_some() {
+            return backed;
         }
-        let size = self.page;
+        let size = host.size_at(v.gpa); // kvm_mmu_max_mapping_level
+        self.split |= size != self.page;
         for level in (size.level() + 1..=HOST.depth()).rev() {
             let number = v.gpa.0 >> (12 + 9 * (level - 1));
             let child = base(level - 1) + (number << 12);
@@ -477,10 +557,11 @@ impl Nested {
         let page = Gpa(v.gpa.0 >> size.shift() << size.shift());
         let large = if size == PageSize::Size4K { 0 } else { HOST.page_size };
         let write = if host.backing(v.gpa) == Backing::Own { HOST.write } else { 0 };
-        self.set(size.level(), v.gpa, host.hpa(page).0 | HOST.present | write | large | self.epoch);
-        let leaves = self.levels[usize::from(size.level()) - 1].len();
-        self.used_made.resize(leaves, [0; 2]);
-        self.used_made[(v.gpa.0 >> size.shift()) as usize] = [self.ages.now; 2];
+        let bits = HOST.present | HOST.accessed | write | large | self.epoch;
+        self.set(size.level(), v.gpa, host.hpa(page).0 | bits);
+        let level = usize::from(size.level()) - 1;
+        self.used_made[level].resize(self.levels[level].len(), [0; 2]);
+        self.used_made[level][(v.gpa.0 >> size.shift()) as usize] = [self.ages.now; 2];
         backed
     }
 

@@ -2,6 +2,7 @@
 //! A ready entry's walk is the walk of any entry, and what the host does to a page reaches the tables.
 
 use super::*;
+use crate::host::Taking;
 use crate::memory::{Refs, Uncached};
 use bifold_mmu::CacheSpec;
 use proptest::prelude::*;
@@ -56,23 +57,38 @@ proptest! {
                     2 => {
                         // The other mode backs a frame meanwhile.
                         side.3.note_unmapped(true);
-                        side.3.touch(Gpa::from_frame(gfn), true, 0);
+                        _ = side.3.touch(Gpa::from_frame(gfn), true, 0);
                         side.3.take_unmapped().into_iter().flatten().for_each(|gfns| _ = side.0.host_unmapped(gfns));
                         side.3.note_unmapped(false);
                         side.0.resume();
                         side.1.flush_all();
                     }
                     3 => side.1.flush_guest(),
+                    4 => {
+                        let gone = side.3.take_back(gfn..gfn + 3, if write { Taking::Swap } else { Taking::Discard });
+                        let mut dropped = false;
+                        gone.into_iter().for_each(|gfns| dropped |= side.0.host_unmapped(gfns));
+                        if dropped {
+                            side.1.flush_all();
+                        }
+                    }
+                    5 => {
+                        let Side(nested, caches, _, host) = &mut *side;
+                        if host.look(|gfns| nested.clear_young(gfns)) {
+                            caches.flush_all();
+                        }
+                    }
                     _ => {}
                 }
             }
             without.0.ready.fill(0);
-            if op > 3 {
+            if op > 5 {
                 let gpa = Gpa::from_frame(gfn);
                 prop_assert_eq!(with.translate(gpa, write), without.translate(gpa, write));
             }
             prop_assert_eq!(with.2, without.2);
             prop_assert_eq!(with.0.reuse(), without.0.reuse());
+            prop_assert_eq!(with.3.oldest(64), without.3.oldest(64));
         }
     }
 }
