@@ -10,6 +10,7 @@ mod events;
 mod groups;
 mod miss;
 mod observe;
+mod reclaim;
 mod region;
 mod sampled;
 mod steady;
