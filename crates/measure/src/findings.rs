@@ -72,6 +72,7 @@ impl Survey {
         let c = &self.costs;
         row(Part::Costs, "page fault, 4 KB", "cycles", c.page_fault, None);
         row(Part::Costs, "page fault, 2 MB", "cycles", c.page_fault_huge, None);
+        row(Part::Costs, "2 MB page that was free, first write more", "cycles", c.first_use_2m, None);
         row(Part::Costs, "system call", "cycles", c.syscall, None);
         row(Part::Costs, "switch of the process", "cycles", c.process_switch, None);
         row(Part::Costs, "mprotect", "cycles", c.mprotect, None);

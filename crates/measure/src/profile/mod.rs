@@ -168,6 +168,17 @@ fn memory(p: &mut Table, survey: &Survey, w: &Words) {
             Err(why) => prior.push(why),
         }
     }
+    // A wait that may be nothing is not there: most machines back their memory before.
+    memory.remove("first_use_2m_cycles");
+    if let Some(e) = survey.costs.first_use_2m.filter(|e| e.low > 0.0) {
+        match w.take(Part::Costs, ["memory", "first_use_2m_cycles"], Some(e), 0, "left out") {
+            Ok(e) => {
+                put(memory, "first_use_2m_cycles", whole(e.median));
+                source.push(format!("first_use_2m_cycles {}", spread(&e, 0)));
+            }
+            Err(why) => prior.push(why),
+        }
+    }
     if source.is_empty() {
         as_prior(memory, w, "");
         say_first(memory, Some(prior.join("; ")));

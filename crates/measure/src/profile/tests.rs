@@ -83,6 +83,7 @@ fn found() -> Survey {
         costs: Costs {
             page_fault: about(5000.0),
             page_fault_huge: None,
+            first_use_2m: None,
             syscall: about(500.0),
             process_switch: about(6600.0),
             mprotect: about(7600.0),
@@ -226,6 +227,21 @@ fn a_value_whose_ends_differ_by_more_than_two_is_refused_in_every_table() {
     assert_eq!(p.cache[2].bytes, 32 << 20, "CPUID's");
     let system = p.system.unwrap();
     assert_eq!((system.mprotect, system.syscall), (None, Some(500)), "zen4 has no costs of its kernel");
+}
+
+#[test]
+fn the_first_use_of_a_huge_page_costs_what_was_measured_and_nothing_where_that_may_be_nothing() {
+    let first_use = |e: Option<Estimate>| {
+        let mut survey = found();
+        survey.costs.first_use_2m = e;
+        let (p, _, refused, _) = made(&survey);
+        (p.memory.unwrap().first_use_2m_cycles, refused.iter().any(|key| key == "memory.first_use_2m_cycles"))
+    };
+    assert_eq!(first_use(about(1.6e7)), (Some(16_000_000), false));
+    let between = |low, high| Some(Estimate { median: 1.6e7, low, high, rounds: 15 });
+    assert_eq!(first_use(between(-1e4, 3e7)), (None, false));
+    assert_eq!(first_use(between(1e7, 3e7)), (None, true));
+    assert_eq!(first_use(None), (None, false));
 }
 
 #[test]

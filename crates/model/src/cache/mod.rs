@@ -276,6 +276,15 @@ impl Caches {
         self.second_tlb > 0
     }
 
+    /// The guest's kernel gives a program a page of 2 MB that was free: see `memory.first_use_2m_cycles`.
+    pub fn first_use(&mut self) {
+        let cycles = self.memory.first_use_2m_cycles.unwrap_or(0);
+        let framed = self.framed.iter_mut().map(|f| &mut f.cached);
+        for one in std::iter::once(&mut self.ideal).chain(&mut self.configs).chain(framed) {
+            one.stalls.dependent(cycles);
+        }
+    }
+
     /// What a vCPU's accesses change at once, and what tells whether they change more.
     #[inline(always)]
     pub fn watch(&mut self, vcpu: usize) -> Watch<'_> {

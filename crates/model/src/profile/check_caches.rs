@@ -116,6 +116,9 @@ pub(super) fn check(profile: &Profile, origin: &str) -> Result<(), ProfileError>
     if !(1..=highest).contains(&memory.walk_level) {
         return bad("memory.walk_level".into(), format!("must be a cache level, 1 to {highest}"));
     }
+    if memory.first_use_2m_cycles.is_some_and(|n| n > 1_000_000_000) {
+        return bad("memory.first_use_2m_cycles".into(), "must be at most 1000000000".into());
+    }
     if memory.prefetch_level > highest {
         return bad("memory.prefetch_level".into(), format!("must be 0 or a cache level up to {highest}"));
     }
@@ -168,6 +171,7 @@ mod tests {
             ("memory.data_overlap=0.5", "memory.data_overlap must be"),
             ("memory.walk_level=4", "memory.walk_level must be a cache level, 1 to 3"),
             ("memory.prefetch_level=4", "memory.prefetch_level must be 0"),
+            ("memory.first_use_2m_cycles=2000000000", "memory.first_use_2m_cycles must be at most"),
         ] {
             let e = refusal(setting);
             assert!(e.contains(expected), "{setting}: {e}");

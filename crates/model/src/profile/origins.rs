@@ -109,15 +109,16 @@ impl Profile {
             out.push(origin(format!("cache.{}", c.name), &c.source, &c.prior, &values));
         }
         if let Some(m) = &self.memory {
-            let mut values = vec![
+            let values = [
                 "cycles",
                 "remote_cycles",
                 "data_overlap",
                 "walk_overlap",
                 "walk_level",
                 "prefetch_level",
+                "page_cross_cycles",
+                "first_use_2m_cycles",
             ];
-            values.extend(m.page_cross_cycles.map(|_| "page_cross_cycles"));
             out.push(origin("memory", &m.source, &m.prior, &values));
         }
         if let Some(s) = &self.system {

@@ -4,8 +4,8 @@
 use crate::guest::{FRAMES, Guest, ops};
 use crate::random::cases;
 use crate::reference::data_caches::DataCaches;
-use crate::reference::{Reference, WRITE};
-use crate::stream::{NATIVE, Stream};
+use crate::reference::{LARGE, Reference, WRITE};
+use crate::stream::{NATIVE, Stream, profile as profile_with};
 use bifold_model::{CacheMode, Config, Model, Options, Outcome, Paging, Profile};
 use bifold_trace::{Event, Generator};
 use proptest::prelude::*;
@@ -82,6 +82,52 @@ fn equal_to_reference(profile: &Profile, cpus: usize, words: &[u64]) -> Result<(
         }
     }
     Ok(())
+}
+
+/// A free page of 2 MB that the kernel maps for a program's writes, and entries that are not that.
+#[test]
+fn a_free_page_of_2_mb_costs_every_configuration_its_first_use() {
+    const USER: u64 = 1 << 2;
+    const VA: u64 = 0x40_4060_0000;
+    let mut stream = Stream::new();
+    let root = stream.table(4);
+    let at = stream.map(root, VA, 2, 0);
+    let leaf = stream.map(root, VA + (1 << 21), 1, 0);
+    let stream = stream.start(root);
+    let page = 0x200 << 12 | 1 | LARGE;
+    let store = |gpa: u64, old: u64, new: u64| Event::PtStore { gpa, old, new };
+    let waits = |set: &[&str], caches: CacheMode, events: &[Event<'_>]| {
+        let words = stream.clone().and(events).words;
+        let out = run(&profile_with("geometry-g", set), caches, &Config::ALL, 1, &words);
+        let of = |s: &bifold_model::Sample| {
+            [s.data_stall_cycles, s.ideal_stall_cycles, s.frames_stall_cycles].map(|c| c as i64)
+        };
+        out.configs.iter().map(|c| of(&c.total)).collect::<Vec<_>>()
+    };
+    let key = ["memory.first_use_2m_cycles=5000"];
+    let new = store(at, 0, page | WRITE | USER);
+    for caches in [CacheMode::Exact, CacheMode::Sampled] {
+        assert!(waits(&key, caches, &[new]).iter().all(|waits| *waits == [5000; 3]));
+        let twice = [new, store(at, page | WRITE | USER, 0), new];
+        assert!(waits(&key, caches, &twice).iter().all(|waits| *waits == [10_000; 3]));
+    }
+    for others in [
+        store(at, 0, page | USER),
+        store(at, 0, page | WRITE),
+        store(at, 1 << 8, page | WRITE | USER),
+        store(at, 0, (page | WRITE | USER) & !LARGE),
+        store(at, 0, (page | WRITE | USER) & !1),
+        store(leaf, 0, page | WRITE | USER),
+    ] {
+        assert!(waits(&key, CacheMode::Exact, &[others]).iter().all(|waits| *waits == [0; 3]), "{others:?}");
+    }
+    assert!(waits(&[], CacheMode::Exact, &[new]).iter().all(|waits| *waits == [0; 3]));
+    let overheads = |set: &[&str]| {
+        let words = stream.clone().and(&[new]).words;
+        let out = run(&profile_with("geometry-g", set), CacheMode::Exact, &Config::ALL, 1, &words);
+        out.configs.iter().map(|c| c.total.data_wait_cycles() + c.total.frame_wait_cycles()).sum::<i64>()
+    };
+    assert_eq!(overheads(&key), overheads(&[]), "the ideal run waits too");
 }
 
 proptest! {

@@ -115,7 +115,7 @@ fn comparisons() -> Vec<Comparison> {
     let hardware = &mut spread.meta.hardware;
     let memory = hardware.memory.as_mut().unwrap();
     (memory.remote_cycles, memory.walkers) = (Some(600), Some(6));
-    memory.page_cross_cycles = Some(200);
+    (memory.page_cross_cycles, memory.first_use_2m_cycles) = (Some(200), Some(1000));
     (hardware.cpu.reorder_window, hardware.tlb[0].miss_cycles) = (Some(300), Some(7));
     place(&mut spread.outcome);
     spread.meta.guest.as_mut().unwrap().nodes = Some(2);
