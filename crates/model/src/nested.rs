@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Nested paging: the host's tables for GPA -> HPA and the two-dimensional walk.
 //!
-//! The tables are real radix tables in the 4-level format of AMD's nested tables. EPT has other bits
+//! The tables are real radix tables in the format of AMD's nested tables, of 4 levels or 5. EPT has other bits
 //! and the same references. The tables fill lazily: a frame without an entry ends the walk in a
 //! violation, the host backs the frame, and the whole walk starts again. References to guest tables
 //! count as writes, as both vendors treat them (Intel SDM vol. 3C 29.3.3 with EPT A/D bits; AMD APM
@@ -14,7 +14,7 @@ use crate::guest::GuestTables;
 use crate::host::{Backing, HostMemory};
 use crate::memory::{Memory, References, Refs, Uncached};
 use crate::page::{Made, Makers, Page};
-use bifold_mmu::format::X86_64_4_LEVEL as HOST;
+use bifold_mmu::format::MOST_LEVELS;
 use bifold_mmu::{Dimension, Format, Gpa, Gva, Hpa, PageSize, Start, Step, Tag, Walk, WalkCache, walk};
 use std::ops::Range;
 
@@ -41,8 +41,9 @@ pub struct Violation {
 /// The nested tables of one VM.
 #[derive(Debug, Clone)]
 pub struct Nested {
+    format: &'static Format,
     /// Entries by level, in the order of the addresses they map.
-    levels: [Vec<u64>; 4],
+    levels: [Vec<u64>; MOST_LEVELS],
     /// Size of the host's pages, of the largest ones if some are split.
     page: PageSize,
     /// There are entries for smaller pages.
@@ -70,12 +71,12 @@ const SIZE_SHIFT: u32 = 48;
 const PER_WORD: usize = 32;
 
 impl Nested {
-    /// Empty tables over `host`.
-    pub fn new(host: &HostMemory) -> Self {
+    /// Empty tables of `format` over `host`.
+    pub fn new(host: &HostMemory, format: &'static Format) -> Self {
         let frames = host.frames();
-        let levels = [1, 2, 3, 4u8].map(|level| {
-            let covered =
-                if level < host.page_size().level() { 0 } else { (frames >> (9 * (level - 1))) + 1 };
+        let levels = [1, 2, 3, 4, 5u8].map(|level| {
+            let has_tables = (host.page_size().level()..=format.depth()).contains(&level);
+            let covered = if has_tables { (frames >> (9 * (level - 1))) + 1 } else { 0 };
             vec![0; (covered as usize).next_multiple_of(512)]
         });
         let leaves = levels[usize::from(host.page_size().level()) - 1].len();
@@ -83,8 +84,9 @@ impl Nested {
         used_made[usize::from(host.page_size().level()) - 1] = vec![[0; 2]; leaves];
         let ready = vec![0; leaves / PER_WORD];
         // The first vCPU to run makes the root.
-        let makers = host.remembers_first().then(|| Makers::of_root(HOST.depth()));
+        let makers = host.remembers_first().then(|| Makers::of_root(format.depth()));
         Nested {
+            format,
             levels,
             page: host.page_size(),
             split: false,
@@ -97,7 +99,7 @@ impl Nested {
     }
 
     fn root(&self) -> Start {
-        Start { level: HOST.depth(), table: base(HOST.depth()) }
+        Start { level: self.format.depth(), table: base(self.format.depth()) }
     }
 
     /// What decides on which node the table lies that has an entry at `at`.
@@ -130,7 +132,7 @@ impl Nested {
         loop {
             let at = base(level) + (gpa.0 >> (12 + 9 * (level - 1)) << 3);
             let entry = self.read(level, at);
-            if level == 1 || entry & HOST.present == 0 || HOST.is_leaf(level, entry) {
+            if level == 1 || entry & self.format.present == 0 || self.format.is_leaf(level, entry) {
                 return Step { level, at, entry };
             }
             level -= 1;
@@ -178,7 +180,8 @@ impl Nested {
     pub fn tables(&self) -> u64 {
         let above = usize::from(self.page.level());
         let links = |level: usize| {
-            let is_link = |e: &&u64| **e & HOST.present != 0 && !HOST.is_leaf(level as u8 + 1, **e);
+            let is_link =
+                |e: &&u64| **e & self.format.present != 0 && !self.format.is_leaf(level as u8 + 1, **e);
             self.levels[level].iter().filter(is_link).count() as u64
         };
         (1..=above).map(links).sum()
@@ -187,11 +190,11 @@ impl Nested {
     /// `kvm_unmap_gfn_range`: the host has unmapped these guest frames, so the leaf entries that map any of them go, of
     /// whatever size (`tdp_mmu_zap_leafs`). Tables stay. True if there were any, so that TLBs must be flushed.
     pub fn host_unmapped(&mut self, gfns: Range<u64>) -> bool {
-        let mut dropped = false;
+        let (format, mut dropped) = (self.format, false);
         for level in 1..=self.page.level() {
             let entries = self.entries(level, &gfns);
             for entry in &mut self.levels[usize::from(level) - 1][entries] {
-                if *entry & HOST.present != 0 && HOST.is_leaf(level, *entry) {
+                if *entry & format.present != 0 && format.is_leaf(level, *entry) {
                     *entry = 0;
                     dropped = true;
                 }
@@ -204,12 +207,12 @@ impl Nested {
     /// `kvm_age_gfn`: clears the accessed bits of the leaf entries that map these guest frames
     /// (`kvm_tdp_mmu_age_gfn_range`). True if any was set.
     pub fn clear_young(&mut self, gfns: Range<u64>) -> bool {
-        let mut young = false;
+        let (format, mut young) = (self.format, false);
         for level in 1..=self.page.level() {
             let entries = self.entries(level, &gfns);
             for entry in &mut self.levels[usize::from(level) - 1][entries] {
-                if HOST.is_leaf(level, *entry) && *entry & HOST.accessed != 0 {
-                    *entry &= !HOST.accessed;
+                if format.is_leaf(level, *entry) && *entry & format.accessed != 0 {
+                    *entry &= !format.accessed;
                     young = true;
                 }
             }
@@ -232,15 +235,15 @@ impl Nested {
     /// A walk ends at this entry: the hardware sets its accessed bit.
     #[inline]
     fn mark_used(&mut self, step: Step) {
-        self.note_used(Step { entry: step.entry | HOST.accessed, ..step }, step.entry);
+        self.note_used(Step { entry: step.entry | self.format.accessed, ..step }, step.entry);
     }
 
     /// Notes that the entry of `step`, which was `old`, is used in this interval.
     #[inline]
     fn note_used(&mut self, step: Step, old: u64) {
         let i = ((step.at - base(step.level)) >> 3) as usize;
-        if step.level == self.page.level() && step.entry & HOST.accessed != 0 {
-            let writable = step.entry & HOST.write != 0;
+        if step.level == self.page.level() && step.entry & self.format.accessed != 0 {
+            let writable = step.entry & self.format.write != 0;
             self.set_ready(i, READY | if writable { READY_WRITE } else { 0 });
         }
         let now = (step.entry & !EPOCH_MASK) | self.epoch;
@@ -259,7 +262,7 @@ impl Nested {
     #[inline]
     fn use_frame(&mut self, gpa: Gpa) {
         let step = self.leaf(gpa);
-        if step.entry & HOST.present != 0 {
+        if step.entry & self.format.present != 0 {
             self.mark_used(step);
         }
     }
@@ -267,7 +270,7 @@ impl Nested {
     /// Notes a use of the entry that maps `gpa`, if there is one, though no walk read it.
     fn note_frame(&mut self, gpa: Gpa) {
         let step = self.leaf(gpa);
-        if step.entry & HOST.present != 0 {
+        if step.entry & self.format.present != 0 {
             self.note_used(step, step.entry);
         }
     }
@@ -291,7 +294,7 @@ impl Nested {
         let format = guest.format();
         let start = Start { level: format.depth(), table: root.0 };
         let end = walk(format, start, gva.0, |_, at| {
-            if self.peek(at >> 12) & HOST.write == 0 {
+            if self.peek(at >> 12) & self.format.write == 0 {
                 return Err(Violation { gpa: Gpa(at), write: true });
             }
             Ok(guest.read(Gpa(at)))
@@ -329,7 +332,7 @@ impl Nested {
     ) {
         let leaf = self.page.level();
         let mut level = leaf;
-        while level < HOST.depth() {
+        while level < self.format.depth() {
             let number = gpa.0 >> (12 + 9 * level);
             if caches.step(Dimension::Host, level + 1, gpa.0, base(level) + (number << 12)) {
                 break;
@@ -418,21 +421,21 @@ impl Nested {
             return Ok(());
         }
         let start = caches.start(Dimension::Host, gpa.0, self.root());
-        let end = walk(&HOST, start, gpa.0, |level, at| {
+        let end = walk(self.format, start, gpa.0, |level, at| {
             let held = level > 1 && caches.holds(Dimension::Host, level, at);
             if !held {
                 refs.touch(guest, level, || Hpa(at), || self.table(level, at));
             }
             let entry = self.read(level, at);
-            if level > 1 && !held && entry & HOST.present != 0 && !HOST.is_leaf(level, entry) {
-                caches.fill(Dimension::Host, level, gpa.0, at, HOST.target(level, entry));
+            if level > 1 && !held && entry & self.format.present != 0 && !self.format.is_leaf(level, entry) {
+                caches.fill(Dimension::Host, level, gpa.0, at, self.format.target(level, entry));
             }
             Ok::<u64, Violation>(entry)
         })?;
         match end {
-            Walk::Leaf(step) if !write || step.entry & HOST.write != 0 => {
+            Walk::Leaf(step) if !write || step.entry & self.format.write != 0 => {
                 self.mark_used(step);
-                caches.nested_fill(page, write, step.entry & HOST.write != 0);
+                caches.nested_fill(page, write, step.entry & self.format.write != 0);
                 Ok(())
             }
             _ => Err(Violation { gpa, write }),
@@ -546,18 +549,18 @@ impl Nested {
         }
         let size = host.size_at(v.gpa); // kvm_mmu_max_mapping_level
         self.split |= size != self.page;
-        for level in (size.level() + 1..=HOST.depth()).rev() {
+        for level in (size.level() + 1..=self.format.depth()).rev() {
             let number = v.gpa.0 >> (12 + 9 * (level - 1));
             let child = base(level - 1) + (number << 12);
             if let Some(makers) = &mut self.makers {
                 makers.made(level - 1, number, vcpu);
             }
-            self.set(level, v.gpa, child | HOST.present | HOST.write);
+            self.set(level, v.gpa, child | self.format.present | self.format.write);
         }
         let page = Gpa(v.gpa.0 >> size.shift() << size.shift());
-        let large = if size == PageSize::Size4K { 0 } else { HOST.page_size };
-        let write = if host.backing(v.gpa) == Backing::Own { HOST.write } else { 0 };
-        let bits = HOST.present | HOST.accessed | write | large | self.epoch;
+        let large = if size == PageSize::Size4K { 0 } else { self.format.page_size };
+        let write = if host.backing(v.gpa) == Backing::Own { self.format.write } else { 0 };
+        let bits = self.format.present | self.format.accessed | write | large | self.epoch;
         self.set(size.level(), v.gpa, host.hpa(page).0 | bits);
         let level = usize::from(size.level()) - 1;
         self.used_made[level].resize(self.levels[level].len(), [0; 2]);

@@ -386,7 +386,14 @@ mod tests {
     }
 
     fn setup<'a>(guest: &'a GuestTables, profile: &Profile) -> Setup<'a> {
-        Setup { guest, vcpus: 1, kvm: profile.kvm, frames: Default::default(), placed: false }
+        Setup {
+            guest,
+            nested: &X86_64_4_LEVEL,
+            vcpus: 1,
+            kvm: profile.kvm,
+            frames: Default::default(),
+            placed: false,
+        }
     }
 
     fn read(regime: &mut Regime, guest: &mut GuestTables) -> Sample {

@@ -5,13 +5,14 @@ use super::*;
 use crate::host::Taking;
 use crate::memory::{Refs, Uncached};
 use bifold_mmu::CacheSpec;
+use bifold_mmu::format::{X86_64_4_LEVEL, X86_64_5_LEVEL};
 use proptest::prelude::*;
 
 /// Tables with their walk caches and counts.
 struct Side(Nested, WalkCache, Refs, HostMemory);
 
 impl Side {
-    fn new(page: PageSize, tag: Tag, nested_tlb: bool) -> Side {
+    fn new(format: &'static Format, page: PageSize, tag: Tag, nested_tlb: bool) -> Side {
         let specs = [(2, 4), (3, 2), (4, 2)].map(|(level, entries)| CacheSpec {
             levels: vec![level],
             guest: false,
@@ -21,7 +22,7 @@ impl Side {
         });
         let host = HostMemory::new(page, 1 << 12, Default::default(), 1);
         let caches = WalkCache::new(tag, &specs, nested_tlb.then_some((4, 2)));
-        Side(Nested::new(&host), caches, Refs::default(), host)
+        Side(Nested::new(&host, format), caches, Refs::default(), host)
     }
 
     /// Translates, violations included; returns their number and whether the page may be written.
@@ -41,12 +42,14 @@ proptest! {
     /// The same tables, of which one side forgets its ready bits before every step.
     #[test]
     fn ready_bits_change_no_reference_no_violation_and_no_age(
-        large in any::<bool>(), physical in any::<bool>(), nested_tlb in any::<bool>(),
+        five in any::<bool>(), large in any::<bool>(), physical in any::<bool>(), nested_tlb in any::<bool>(),
         ops in proptest::collection::vec((0u8..40, 0u64..64, any::<bool>()), 1..600),
     ) {
         let page = if large { PageSize::Size2M } else { PageSize::Size4K };
         let tag = if physical { Tag::Physical } else { Tag::Virtual };
-        let (mut with, mut without) = (Side::new(page, tag, nested_tlb), Side::new(page, tag, nested_tlb));
+        let format = if five { &X86_64_5_LEVEL } else { &X86_64_4_LEVEL };
+        let side = || Side::new(format, page, tag, nested_tlb);
+        let (mut with, mut without) = (side(), side());
         for (op, n, write) in ops {
             // Pages near each other, and under several tables of the level above.
             let gfn = (n & 7) | ((n >> 3) * 488);

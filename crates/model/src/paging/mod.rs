@@ -65,6 +65,8 @@ impl<M: Memory> Walker<'_, M> {
 pub struct Setup<'a> {
     /// The guest's own tables.
     pub guest: &'a GuestTables,
+    /// The format of nested tables.
+    pub nested: &'static Format,
     /// Number of vCPUs.
     pub vcpus: usize,
     /// The KVM whose rules the hypervisor follows.

@@ -42,8 +42,8 @@ impl NestedPaging {
 }
 
 impl PagingMode for NestedPaging {
-    fn new(host: &HostMemory, _: &Setup<'_>) -> Self {
-        NestedPaging(Nested::new(host))
+    fn new(host: &HostMemory, setup: &Setup<'_>) -> Self {
+        NestedPaging(Nested::new(host, setup.nested))
     }
 
     #[inline]

@@ -27,6 +27,8 @@ pub struct Host {
     /// The largest pages.
     pub page: PageSize,
     pub frames: u64,
+    /// Levels of the nested tables.
+    pub depth: u8,
     pub place: HostMemory,
     pub backed: HashMap<Key, Backed>,
     split: HashSet<Key>,
@@ -54,6 +56,7 @@ impl Host {
         Host {
             page,
             frames,
+            depth: 4,
             place: HostMemory::new(page, frames, Default::default(), seed),
             backed: HashMap::new(),
             split: HashSet::new(),
@@ -125,7 +128,7 @@ impl Host {
         if touch.replaced {
             return;
         }
-        for level in (key.0 + 1..=4).rev() {
+        for level in (key.0 + 1..=self.depth).rev() {
             self.upper.insert((level, gpa >> shift(level)));
             if let Some(placed) = placed {
                 placed.table(level - 1, gpa >> shift(level), cpu);

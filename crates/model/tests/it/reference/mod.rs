@@ -96,6 +96,8 @@ impl Spaces {
 
 pub struct Reference {
     tables: HashMap<u64, Vec<u64>>,
+    /// Levels of the guest's tables.
+    pub depth: u8,
     cpus: Vec<Cpu>,
     current: usize,
     pcid: bool,
@@ -134,6 +136,7 @@ impl Reference {
         };
         Reference {
             tables: HashMap::new(),
+            depth: 4,
             cpus: (0..cpus).map(|_| cpu()).collect(),
             current: 0,
             pcid: profile.cpu.pcid,
@@ -229,7 +232,7 @@ impl Reference {
     /// The plain walk, nothing counted.
     pub fn look_up(&self, root: u64, va: u64) -> End {
         let (mut table, mut writable) = (root, true);
-        for level in (1..=4u8).rev() {
+        for level in (1..=self.depth).rev() {
             let at = table + 8 * (va >> shift(level) & 511);
             let entry = self.read(at);
             writable &= entry & WRITE != 0;
@@ -301,7 +304,7 @@ impl Reference {
         let root = self.cpus[self.current].root;
         let end = self.look_up(root, va).0;
         let mut table = root;
-        for level in (end..=4).rev() {
+        for level in (end..=self.depth).rev() {
             let at = table + 8 * (va >> shift(level) & 511);
             let Some(host) = &mut self.host else { return };
             while host.mapped.get(&host.key(at)) != Some(&true) {
@@ -327,8 +330,9 @@ impl Reference {
     fn walk_once(&mut self, va: u64, write: bool) -> Result<(), (u64, bool)> {
         let cpu = &mut self.cpus[self.current];
         let mut table = cpu.root;
-        let start = cpu.caches.first_level(Of::Guest, va, 4);
-        for level in (1..=4u8).rev() {
+        let depth = self.depth;
+        let start = cpu.caches.first_level(Of::Guest, va, depth);
+        for level in (1..=depth).rev() {
             let at = table + 8 * (va >> shift(level) & 511);
             let entry = self.read(at);
             table = entry & ADDRESS;
@@ -336,7 +340,7 @@ impl Reference {
                 continue; // the cache knew the next table
             }
             // A cache by virtual prefix holds the next table's host address.
-            if level == 4 || level < start || self.cpus[self.current].caches.physical() {
+            if level == depth || level < start || self.cpus[self.current].caches.physical() {
                 self.translate(at, true, level)?;
             }
             let at_host = self.host.as_ref().map_or(at, |h| h.place.hpa(Gpa(at)).0);
@@ -384,14 +388,14 @@ impl Reference {
     fn translate(&mut self, gpa: u64, write: bool, guest: u8) -> Result<(), (u64, bool)> {
         let Some(host) = &self.host else { return Ok(()) };
         let key = host.key(gpa);
-        let leaf = key.0;
+        let (leaf, depth) = (key.0, host.depth);
         // Small pages beside large ones are filed under numbers of their own.
         let page = if leaf == host.page as u8 + 1 { key.1 } else { key.1 | u64::from(leaf) << 48 };
         let caches = &mut self.cpus[self.current].caches;
         if caches.nested_holds(page, write) {
             return Ok(());
         }
-        let start = caches.first_level(Of::Host, gpa, 4);
+        let start = caches.first_level(Of::Host, gpa, depth);
         for level in (leaf..=start).rev() {
             let number = gpa >> shift(level);
             // Tables of a level lie one after the other.
