@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The host's memory behind a guest: the host frame of each guest frame, and whether the host has
-//! backed the frame.
+//! The host's memory behind a guest: the host frame of each guest frame, whether the host has backed the frame and by a
+//! page of which size, and when the guest last used that page.
 //!
 //! Frames lie in blocks of the order in which a host's allocator hands them out
 //! (`docs/design/model.md#host-memory`): [`Frames`] says which. Where each block lies is the data caches' affair, which
 //! alone can tell (`cache/frames.rs`). The host backs a frame when the guest first touches the frame. A read gets the
 //! shared zero page, mapped read-only, and a later write gets a page of its own (Linux
 //! `do_anonymous_page`, and KVM's `hva_to_pfn`, which maps a read fault writable only if the page
-//! already is writable). Host pages of 2 MB come from hugetlbfs, which has no zero page.
+//! already is writable). Large host pages have no zero page.
+//!
+//! The host may take pages back: [`HostMemory::take_back`]. Where it takes a part of a large page, the rest stays as
+//! smaller pages, for good: a host that collapses them again (`khugepaged`) is not modelled.
+
+mod extents;
 
 use crate::page::Page;
 use bifold_mmu::{Gpa, Hpa, PageSize};
+use extents::Extents;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -19,10 +25,22 @@ use std::ops::Range;
 pub enum Backing {
     /// The host has no page for the frame.
     Absent,
+    /// The host has written the page to swap.
+    Swapped,
     /// The shared zero page backs the frame, read-only.
     Zero,
     /// A page of its own backs the frame.
     Own,
+}
+
+/// How the host takes pages back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Taking {
+    /// The content is dropped, as a balloon does (`MADV_DONTNEED`): the next touch is a first one.
+    Discard,
+    /// Pages of the guest's own go to swap, from where the next touch brings them back (`shrink_folio_list`,
+    /// `do_swap_page`). The zero page stays.
+    Swap,
 }
 
 /// How long the host has run, which decides how large the blocks are in which 4 KB frames come.
@@ -93,10 +111,11 @@ pub struct HostMemory {
     frames: u64,
     placed: Frames,
     seed: u64,
-    /// Per host page behind the guest: 0 absent, 1 zero page, 2 own.
-    state: Vec<u8>,
-    /// Per host page: the vCPU whose touch the host backed it for. None if no caller asks.
-    first: Option<Vec<u8>>,
+    pages: Extents,
+    /// Looks at what the guest has used, so far.
+    looks: u32,
+    /// Pages brought back from swap.
+    swapped_in: u64,
     /// Grows with each page that the host backs.
     epoch: u64,
     /// Guest frames that the host has unmapped since [`HostMemory::take_unmapped`]; `None` while no tables are kept.
@@ -113,8 +132,9 @@ impl HostMemory {
             frames: guest_frames,
             placed,
             seed,
-            state: vec![0; pages as usize],
-            first: None,
+            pages: Extents::new(page, pages as usize),
+            looks: 0,
+            swapped_in: 0,
             epoch: 0,
             unmapped: None,
         }
@@ -123,7 +143,7 @@ impl HostMemory {
     /// Remembers from now on for which vCPU the host backed each page. Frames that the host
     /// [holds](Self::hold) count as the first vCPU's, which boots.
     pub fn remember_first(mut self) -> Self {
-        self.first = Some(vec![0; self.state.len()]);
+        self.pages.first = Some(vec![0; self.pages.len()]);
         self
     }
 
@@ -146,19 +166,24 @@ impl HostMemory {
 
     /// Whether [`HostMemory::remember_first`] was called.
     pub fn remembers_first(&self) -> bool {
-        self.first.is_some()
+        self.pages.first.is_some()
     }
 
-    /// What decides on which node the page behind `gpa` lies.
+    /// What decides on which node the page behind `gpa` lies. The pieces of a split page have its number.
     pub fn page(&self, gpa: Gpa) -> Page {
-        let number = self.number(gpa);
-        let first = self.first.as_ref().and_then(|f| f.get(number)).copied().unwrap_or(0);
-        Page::Host { gpa, number: number as u64, first }
+        Page::Host { gpa, number: gpa.0 >> self.page.shift(), first: self.pages.first_at(gpa.0) }
     }
 
-    /// Size of the host's pages.
+    /// Size of the host's pages, of the largest ones if some are split.
     pub fn page_size(&self) -> PageSize {
         self.page
+    }
+
+    /// Size of the page that is or would be behind `gpa`: the level of the host's entry
+    /// (`host_pfn_mapping_level`).
+    #[inline]
+    pub fn size_at(&self, gpa: Gpa) -> PageSize {
+        if self.pages.is_split() { self.pages.size_at(gpa.0) } else { self.page }
     }
 
     /// The guest's memory, in 4 KB frames.
@@ -166,55 +191,68 @@ impl HostMemory {
         self.frames
     }
 
-    #[inline]
-    fn number(&self, gpa: Gpa) -> usize {
-        (gpa.0 >> self.page.shift()) as usize
-    }
-
     /// The state of the page behind `gpa`. Addresses beyond the guest's memory
     /// (device windows) count as backed: their faults are not paging's.
     #[inline]
     pub fn backing(&self, gpa: Gpa) -> Backing {
-        match self.state.get(self.number(gpa)) {
-            Some(0) => Backing::Absent,
-            Some(1) => Backing::Zero,
-            _ => Backing::Own,
-        }
+        self.pages.backing(gpa.0)
     }
 
-    /// Backs the page behind `gpa` for a read or a write of `vcpu`; false if it was already.
-    pub fn touch(&mut self, gpa: Gpa, write: bool, vcpu: usize) -> bool {
-        let n = self.number(gpa);
-        let want = if write || self.page != PageSize::Size4K { 2 } else { 1 };
-        match self.state.get_mut(n) {
-            Some(s) if *s < want => {
-                // The zero page goes, and so do all entries that map it (the host's MMU notifier).
-                if let (1, Some(unmapped)) = (std::mem::replace(s, want), &mut self.unmapped) {
-                    let frames = 1 << (self.page.shift() - 12);
-                    unmapped.push(n as u64 * frames..(n as u64 + 1) * frames);
-                }
-                if let Some(first) = &mut self.first {
-                    first[n] = vcpu as u8;
-                }
-                self.epoch += 1;
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// Takes back the pages behind these guest frames, whole pages of the host. Returns the frames of those pages, which no
-    /// table may map any more.
-    pub fn take_back(&mut self, gfns: Range<u64>) -> Range<u64> {
-        let shift = self.page.shift() - 12;
-        let end = gfns.end.min(self.frames);
-        if gfns.start >= end {
-            return gfns.start..gfns.start;
-        }
-        let pages = gfns.start >> shift..((end - 1) >> shift) + 1;
-        self.state[pages.start as usize..pages.end as usize].fill(0);
+    /// Backs the page behind `gpa` for a read or a write of `vcpu`, and returns the page's size; none if it was backed
+    /// already.
+    pub fn touch(&mut self, gpa: Gpa, write: bool, vcpu: usize) -> Option<PageSize> {
+        let backed = self.pages.touch(gpa.0, write, vcpu, self.looks + 1)?;
         self.epoch += 1;
-        pages.start << shift..pages.end << shift
+        self.swapped_in += u64::from(backed.was == Backing::Swapped);
+        // The zero page goes, and so do all entries that map it (the host's MMU notifier).
+        if let (Backing::Zero, Some(unmapped)) = (backed.was, &mut self.unmapped) {
+            let frames = 1 << (backed.size.shift() - 12);
+            let first = gpa.frame() & !(frames - 1);
+            unmapped.push(first..first + frames);
+        }
+        Some(backed.size)
+    }
+
+    /// Takes back the pages behind these guest frames. Returns the frames that no table may map any more: where a part of a
+    /// large page goes, all of that page.
+    pub fn take_back(&mut self, gfns: Range<u64>, taking: Taking) -> Vec<Range<u64>> {
+        let mut gone = Vec::new();
+        // The memory's last page is whole without the frames beyond.
+        let page = 1 << (self.page.shift() - 12);
+        let end = if gfns.end < self.frames { gfns.end } else { self.frames.next_multiple_of(page) };
+        if gfns.start < gfns.end.min(self.frames) {
+            self.pages.take_back(0, &(gfns.start..end), taking, &mut gone);
+            self.epoch += 1;
+        }
+        gone
+    }
+
+    /// Pages that a touch brought back from swap, so far.
+    pub fn swapped_in(&self) -> u64 {
+        self.swapped_in
+    }
+
+    /// A look at which pages the guest has used since the last one. `young` says it of a page's frames, and has to forget it.
+    /// True if any page was used.
+    pub fn look(&mut self, mut young: impl FnMut(Range<u64>) -> bool) -> bool {
+        self.looks += 1;
+        let (now, mut any) = (self.looks, false);
+        self.pages.each_own(0, &mut |frames, used| {
+            if young(frames) {
+                *used = now;
+                any = true;
+            }
+        });
+        any
+    }
+
+    /// The frames of the pages that the guest has not used for longest, at most `most` pages: what a reclaimer takes. Of pages
+    /// of one age, those at the lowest addresses. Ages are exact to a [look](Self::look). The zero page is not among them.
+    pub fn oldest(&mut self, most: usize) -> Vec<Range<u64>> {
+        let mut pages = Vec::new();
+        self.pages.each_own(0, &mut |frames, used| pages.push((*used, frames)));
+        pages.sort_by_key(|(used, frames)| (*used, frames.start));
+        pages.into_iter().take(most).map(|(_, frames)| frames).collect()
     }
 
     /// The host holds these frames already, each in a page of its own.
@@ -222,11 +260,12 @@ impl HostMemory {
         let shift = self.page.shift() - 12;
         let end = gfn.saturating_add(frames).min(self.frames);
         if gfn < end {
-            self.state[(gfn >> shift) as usize..=((end - 1) >> shift) as usize].fill(2);
+            self.pages.hold((gfn >> shift) as usize..((end - 1) >> shift) as usize + 1);
         }
     }
 
-    /// The host-physical address of `gpa`, which tells the block's [order], but not where the block lies.
+    /// The host-physical address of `gpa`, which tells the block's [order], but not where the block lies. A page that was taken
+    /// back comes back there, and the pieces of a split page stay there.
     #[inline]
     pub fn hpa(&self, gpa: Gpa) -> Hpa {
         let order = match self.page {
@@ -238,67 +277,4 @@ impl HostMemory {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::HashSet;
-
-    #[test]
-    fn no_two_guest_pages_share_a_host_frame() {
-        for page in [PageSize::Size4K, PageSize::Size2M] {
-            for placed in [Frames::Fresh, Frames::Aged] {
-                let host = HostMemory::new(page, 1 << 18, placed, 42);
-                let at = |n: u64| host.hpa(Gpa(n << page.shift())).0 >> page.shift();
-                assert_eq!((0..100_000).map(at).collect::<HashSet<_>>().len(), 100_000);
-            }
-        }
-    }
-
-    #[test]
-    fn an_aged_host_has_blocks_of_each_order_in_their_shares() {
-        let host = HostMemory::new(PageSize::Size4K, 1 << 20, Frames::Aged, 1);
-        let mut shares = [0u32; AGED.len()];
-        for n in 0..1u64 << 20 {
-            let of = order(host.hpa(Gpa::from_frame(n))).unwrap();
-            assert_eq!(order(host.hpa(Gpa::from_frame(n >> of << of))), Some(of), "a block has one order");
-            shares[of as usize] += 1;
-        }
-        for (share, want) in shares.iter().zip(AGED) {
-            assert!((*share as f64 / 4096.0 - f64::from(want)).abs() < 4.0, "{shares:?}");
-        }
-        let host = HostMemory::new(PageSize::Size4K, 1 << 20, Frames::Fresh, 1);
-        assert_eq!(order(host.hpa(Gpa(0x1234_5678))), Some(9));
-        assert_eq!(order(Hpa(0x1234_5678)), None, "the machine's own");
-    }
-
-    #[test]
-    fn a_read_then_a_write_of_a_cold_frame_are_two_touches() {
-        let mut host = HostMemory::new(PageSize::Size4K, 16, Frames::Aged, 1);
-        assert!(host.touch(Gpa(0x3000), false, 0));
-        assert!(!host.touch(Gpa(0x3fff), false, 0));
-        assert_eq!(host.backing(Gpa(0x3000)), Backing::Zero);
-        assert!(host.touch(Gpa(0x3000), true, 0));
-        assert_eq!(host.backing(Gpa(0x3000)), Backing::Own);
-        assert!(!host.touch(Gpa(0x3000), true, 0));
-    }
-
-    #[test]
-    fn frames_held_are_pages_of_their_own_and_none_beyond_the_memory() {
-        let mut host = HostMemory::new(PageSize::Size4K, 16, Frames::Aged, 1);
-        host.hold(3, 2);
-        host.hold(14, u64::MAX);
-        host.hold(99, 1);
-        let own = |n: &u64| host.backing(Gpa(n << 12)) == Backing::Own;
-        assert_eq!((0..16).filter(own).collect::<Vec<_>>(), [3, 4, 14, 15]);
-        let mut host = HostMemory::new(PageSize::Size2M, 2048, Frames::Aged, 1);
-        host.hold(511, 2);
-        assert_eq!([0u64, 1, 2].map(|n| host.backing(Gpa(n << 21)) == Backing::Own), [true, true, false]);
-    }
-
-    #[test]
-    fn a_2_mb_page_has_no_zero_page() {
-        let mut host = HostMemory::new(PageSize::Size2M, 1024, Frames::Aged, 1);
-        assert!(host.touch(Gpa(0x3000), false, 0));
-        assert_eq!(host.backing(Gpa(0x1f_ffff)), Backing::Own);
-        assert!(!host.touch(Gpa(0x5000), true, 0));
-    }
-}
+mod tests;

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Nested paging: the host's tables for GPA -> HPA and the two-dimensional walk.
 //!
-//! The tables are real radix tables in the 4-level format of AMD's nested tables. EPT has other bits
+//! The tables are real radix tables in the format of AMD's nested tables, of 4 levels or 5. EPT has other bits
 //! and the same references. The tables fill lazily: a frame without an entry ends the walk in a
 //! violation, the host backs the frame, and the whole walk starts again. References to guest tables
 //! count as writes, as both vendors treat them (Intel SDM vol. 3C 29.3.3 with EPT A/D bits; AMD APM
 //! vol. 2 15.25.6). KVM's TDP MMU maps one frame per violation and prefetches none (Linux 6.1
 //! `kvm_tdp_mmu_map`).
+
+mod host;
 
 use crate::access::Steady;
 use crate::ages::{Ages, Reuse};
@@ -14,9 +16,8 @@ use crate::guest::GuestTables;
 use crate::host::{Backing, HostMemory};
 use crate::memory::{Memory, References, Refs, Uncached};
 use crate::page::{Made, Makers, Page};
-use bifold_mmu::format::X86_64_4_LEVEL as HOST;
+use bifold_mmu::format::MOST_LEVELS;
 use bifold_mmu::{Dimension, Format, Gpa, Gva, Hpa, PageSize, Start, Step, Tag, Walk, WalkCache, walk};
-use std::ops::Range;
 
 /// Host-physical addresses of table pages, above every frame that backs guest memory:
 /// each level has a range of its own, in the order of the addresses that its tables map.
@@ -41,46 +42,55 @@ pub struct Violation {
 /// The nested tables of one VM.
 #[derive(Debug, Clone)]
 pub struct Nested {
+    format: &'static Format,
     /// Entries by level, in the order of the addresses they map.
-    levels: [Vec<u64>; 4],
-    /// Size of the host's pages.
+    levels: [Vec<u64>; MOST_LEVELS],
+    /// Size of the host's pages, of the largest ones if some are split.
     page: PageSize,
+    /// There are entries for smaller pages.
+    split: bool,
     epoch: u64,
     /// Entries used for the first time in this interval that were there before it.
     ages: Ages,
-    /// Per leaf entry: the intervals of its last use and of its making.
-    used_made: Vec<[u32; 2]>,
-    /// Two bits per leaf entry, [`READY`] and [`READY_WRITE`].
+    /// By level, per leaf entry: the intervals of its last use and of its making.
+    used_made: [Vec<[u32; 2]>; 3],
+    /// Two bits per leaf entry for a page of the largest size, [`READY`] and [`READY_WRITE`].
     ready: Vec<u64>,
     /// Who made each table, if the host's memory remembers who touched its pages.
     makers: Option<Makers>,
 }
 
-/// The entry maps its page, its use in this interval is noted, and the tables above lead to it: walks
-/// need not read it. Most walks are over entries that have not changed since the last one, and these
+/// The entry maps its page, its accessed bit is set, its use in this interval is noted, and the tables above lead to it:
+/// walks need not read it. Most walks are over entries that have not changed since the last one, and these
 /// bits stay in the machine's cache where the entries do not.
 const READY: u64 = 1;
 /// The entry is ready, and its page may be written. A ready entry without this bit maps the zero page.
 const READY_WRITE: u64 = 2;
+/// Above every number of a page: the level of one that is smaller than the largest.
+const SIZE_SHIFT: u32 = 48;
 /// Entries per word of [`Nested::ready`].
 const PER_WORD: usize = 32;
 
 impl Nested {
-    /// Empty tables over `host`.
-    pub fn new(host: &HostMemory) -> Self {
+    /// Empty tables of `format` over `host`.
+    pub fn new(host: &HostMemory, format: &'static Format) -> Self {
         let frames = host.frames();
-        let levels = [1, 2, 3, 4u8].map(|level| {
-            let covered =
-                if level < host.page_size().level() { 0 } else { (frames >> (9 * (level - 1))) + 1 };
+        let levels = [1, 2, 3, 4, 5u8].map(|level| {
+            let has_tables = (host.page_size().level()..=format.depth()).contains(&level);
+            let covered = if has_tables { (frames >> (9 * (level - 1))) + 1 } else { 0 };
             vec![0; (covered as usize).next_multiple_of(512)]
         });
         let leaves = levels[usize::from(host.page_size().level()) - 1].len();
-        let (used_made, ready) = (vec![[0; 2]; leaves], vec![0; leaves / PER_WORD]);
+        let mut used_made = [const { Vec::new() }; 3];
+        used_made[usize::from(host.page_size().level()) - 1] = vec![[0; 2]; leaves];
+        let ready = vec![0; leaves / PER_WORD];
         // The first vCPU to run makes the root.
-        let makers = host.remembers_first().then(|| Makers::of_root(HOST.depth()));
+        let makers = host.remembers_first().then(|| Makers::of_root(format.depth()));
         Nested {
+            format,
             levels,
             page: host.page_size(),
+            split: false,
             epoch: 1 << EPOCH_SHIFT,
             ages: Ages::default(),
             used_made,
@@ -90,7 +100,7 @@ impl Nested {
     }
 
     fn root(&self) -> Start {
-        Start { level: HOST.depth(), table: base(HOST.depth()) }
+        Start { level: self.format.depth(), table: base(self.format.depth()) }
     }
 
     /// What decides on which node the table lies that has an entry at `at`.
@@ -113,9 +123,21 @@ impl Nested {
     /// The leaf entry of guest frame `gfn`.
     #[inline]
     pub fn peek(&self, gfn: u64) -> u64 {
-        let level = self.page.level();
-        let i = gfn >> (9 * (level - 1));
-        self.levels[usize::from(level) - 1].get(i as usize).copied().unwrap_or(0)
+        self.leaf(Gpa::from_frame(gfn)).entry
+    }
+
+    /// The entry at which a walk of `gpa` ends. Below the largest pages, only those of a split page have tables.
+    #[inline]
+    fn leaf(&self, gpa: Gpa) -> Step {
+        let mut level = self.page.level();
+        loop {
+            let at = base(level) + (gpa.0 >> (12 + 9 * (level - 1)) << 3);
+            let entry = self.read(level, at);
+            if level == 1 || entry & self.format.present == 0 || self.format.is_leaf(level, entry) {
+                return Step { level, at, entry };
+            }
+            level -= 1;
+        }
     }
 
     /// [`Nested::peek`] where a walk will read the entry.
@@ -148,73 +170,66 @@ impl Nested {
         *word = *word & !(3 << shift) | bits << shift;
     }
 
-    /// Tables of the level above the leaf entries: what dropping all of them has to free, within a few.
-    pub fn tables(&self) -> u64 {
-        let level = usize::from(self.page.level());
-        self.levels[level].iter().filter(|e| **e & HOST.present != 0).count() as u64
-    }
-
-    /// `kvm_unmap_gfn_range`: the host has unmapped these guest frames, so their entries go.
-    /// True if there were any, so that TLBs must be flushed.
-    pub fn host_unmapped(&mut self, gfns: Range<u64>) -> bool {
-        let shift = self.page.shift() - 12;
-        let leaves = &mut self.levels[usize::from(self.page.level()) - 1];
-        let end = leaves.len().min(((gfns.end + (1 << shift) - 1) >> shift) as usize);
-        let (start, mut dropped) = ((gfns.start >> shift) as usize, false);
-        for entry in leaves.get_mut(start..end).unwrap_or_default() {
-            dropped |= *entry & HOST.present != 0;
-            *entry = 0;
-        }
-        (start..end).for_each(|i| self.set_ready(i, 0));
-        dropped
-    }
-
-    /// Goes on after a time in another mode. What the host unmapped meanwhile is gone: [`Nested::host_unmapped`].
-    pub fn resume(&mut self) {
-        self.ready.fill(0);
-    }
-
     /// Entries used in this interval that were there before it: the violations that empty
     /// tables at its beginning, or at an earlier one's, would have added.
     pub fn reuse(&self) -> Vec<Reuse> {
         self.ages.counted()
     }
 
+    /// A walk ends at this entry: the hardware sets its accessed bit.
     #[inline]
     fn mark_used(&mut self, step: Step) {
-        let writable = step.entry & HOST.write != 0;
+        self.note_used(Step { entry: step.entry | self.format.accessed, ..step }, step.entry);
+    }
+
+    /// Notes that the entry of `step`, which was `old`, is used in this interval.
+    #[inline]
+    fn note_used(&mut self, step: Step, old: u64) {
         let i = ((step.at - base(step.level)) >> 3) as usize;
-        self.set_ready(i, READY | if writable { READY_WRITE } else { 0 });
-        if step.entry & EPOCH_MASK != self.epoch {
-            self.levels[usize::from(step.level) - 1][i] = (step.entry & !EPOCH_MASK) | self.epoch;
-            let [used, made] = &mut self.used_made[i];
-            self.ages.used(*used, *made);
-            *used = self.ages.now;
+        if step.level == self.page.level() && step.entry & self.format.accessed != 0 {
+            let writable = step.entry & self.format.write != 0;
+            self.set_ready(i, READY | if writable { READY_WRITE } else { 0 });
+        }
+        let now = (step.entry & !EPOCH_MASK) | self.epoch;
+        if now != old {
+            let level = usize::from(step.level) - 1;
+            self.levels[level][i] = now;
+            if old & EPOCH_MASK != self.epoch {
+                let [used, made] = &mut self.used_made[level][i];
+                self.ages.used(*used, *made);
+                *used = self.ages.now;
+            }
         }
     }
 
-    /// Marks the entry that maps `gpa` as used, if there is one.
+    /// Marks the entry that maps `gpa` as used by a walk, if there is one.
     #[inline]
     fn use_frame(&mut self, gpa: Gpa) {
-        let level = self.page.level();
-        let at = base(level) + (gpa.0 >> self.page.shift() << 3);
-        let entry = self.read(level, at);
-        if entry & HOST.present != 0 {
-            self.mark_used(Step { level, at, entry });
+        let step = self.leaf(gpa);
+        if step.entry & self.format.present != 0 {
+            self.mark_used(step);
         }
     }
 
-    /// Marks what a walk of `gva` would read as used, without walking.
+    /// Notes a use of the entry that maps `gpa`, if there is one, though no walk read it.
+    fn note_frame(&mut self, gpa: Gpa) {
+        let step = self.leaf(gpa);
+        if step.entry & self.format.present != 0 {
+            self.note_used(step, step.entry);
+        }
+    }
+
+    /// Notes what a walk of `gva` would read as used, without walking.
     pub fn use_path(&mut self, guest: &GuestTables, root: Gpa, gva: Gva) {
         let format = guest.format();
         let start = Start { level: format.depth(), table: root.0 };
         let end = walk::<std::convert::Infallible>(format, start, gva.0, |_, at| {
-            self.use_frame(Gpa(at));
+            self.note_frame(Gpa(at));
             Ok(guest.read(Gpa(at)))
         });
         if let Ok(Walk::Leaf(step)) = end {
             let offset = gva.0 & ((1 << format.level(step.level).shift) - 1);
-            self.use_frame(Gpa(format.target(step.level, step.entry) | offset));
+            self.note_frame(Gpa(format.target(step.level, step.entry) | offset));
         }
     }
 
@@ -223,7 +238,7 @@ impl Nested {
         let format = guest.format();
         let start = Start { level: format.depth(), table: root.0 };
         let end = walk(format, start, gva.0, |_, at| {
-            if self.peek(at >> 12) & HOST.write == 0 {
+            if self.peek(at >> 12) & self.format.write == 0 {
                 return Err(Violation { gpa: Gpa(at), write: true });
             }
             Ok(guest.read(Gpa(at)))
@@ -259,9 +274,9 @@ impl Nested {
         guest: u8,
         refs: &mut References<'_, M>,
     ) {
-        let leaf = self.page.level();
+        let (leaf, depth) = (self.page.level(), self.format.depth());
         let mut level = leaf;
-        while level < HOST.depth() {
+        while level < depth {
             let number = gpa.0 >> (12 + 9 * level);
             if caches.step(Dimension::Host, level + 1, gpa.0, base(level) + (number << 12)) {
                 break;
@@ -336,7 +351,7 @@ impl Nested {
         guest: u8,
         refs: &mut References<'_, M>,
     ) -> Result<(), Violation> {
-        let page = gpa.0 >> self.page.shift();
+        let page = self.nested_page(gpa);
         let ready = self.ready(gpa);
         if caches.nested_lookup(page, write) {
             if ready == 0 {
@@ -350,25 +365,33 @@ impl Nested {
             return Ok(());
         }
         let start = caches.start(Dimension::Host, gpa.0, self.root());
-        let end = walk(&HOST, start, gpa.0, |level, at| {
+        let end = walk(self.format, start, gpa.0, |level, at| {
             let held = level > 1 && caches.holds(Dimension::Host, level, at);
             if !held {
                 refs.touch(guest, level, || Hpa(at), || self.table(level, at));
             }
             let entry = self.read(level, at);
-            if level > 1 && !held && entry & HOST.present != 0 && !HOST.is_leaf(level, entry) {
-                caches.fill(Dimension::Host, level, gpa.0, at, HOST.target(level, entry));
+            if level > 1 && !held && entry & self.format.present != 0 && !self.format.is_leaf(level, entry) {
+                caches.fill(Dimension::Host, level, gpa.0, at, self.format.target(level, entry));
             }
             Ok::<u64, Violation>(entry)
         })?;
         match end {
-            Walk::Leaf(step) if !write || step.entry & HOST.write != 0 => {
+            Walk::Leaf(step) if !write || step.entry & self.format.write != 0 => {
                 self.mark_used(step);
-                caches.nested_fill(page, write, step.entry & HOST.write != 0);
+                caches.nested_fill(page, write, step.entry & self.format.write != 0);
                 Ok(())
             }
             _ => Err(Violation { gpa, write }),
         }
+    }
+
+    /// The number under which the nested TLB files the page behind `gpa`. Those of a split page have numbers of their own.
+    #[inline]
+    fn nested_page(&self, gpa: Gpa) -> u64 {
+        let level = if self.split { self.leaf(gpa).level } else { self.page.level() };
+        let number = gpa.0 >> (12 + 9 * (level - 1));
+        if level == self.page.level() { number } else { number | u64::from(level) << SIZE_SHIFT }
     }
 
     /// [`Nested::walk_ready`] with any walk caches.
@@ -428,8 +451,10 @@ impl Nested {
             // A large leaf entry that the host maps in pieces is read once for each piece. A cache tagged by the entry's
             // address holds that entry as any other of its level.
             let cached = |entry| {
+                let page = || format.target(level, entry) | gva.0 & ((1 << format.level(level).shift) - 1);
                 !format.is_leaf(level, entry)
-                    || caches.tag() == Tag::Physical && format.level(level).shift > self.page.shift()
+                    || caches.tag() == Tag::Physical
+                        && format.level(level).shift > host.size_at(Gpa(page())).shift()
             };
             if level > 1 && !held && entry & format.present != 0 && cached(entry) {
                 caches.fill(Dimension::Guest, level, gva.0, at_host, format.target(level, entry));
@@ -450,55 +475,6 @@ impl Nested {
             0 => host.backing(gpa) == Backing::Own,
             bits => bits & READY_WRITE != 0,
         }
-    }
-
-    /// Handles a violation of `vcpu`: backs the frame and maps it. True if the host had to back it.
-    /// The tables made lie where that vCPU's thread gets memory (Linux 6.1 `tdp_mmu_alloc_sp` takes a
-    /// page of `vcpu->arch.mmu_shadow_page_cache`, which the thread filled by `__get_free_page`).
-    /// Where the host has to replace the zero page, its MMU notifier makes the fault stale
-    /// (Linux 6.1 `is_page_fault_stale`): nothing is mapped, the access faults again.
-    pub fn resolve(&mut self, host: &mut HostMemory, v: Violation, vcpu: usize) -> bool {
-        // Also where the host replaces the zero page and the entry stays as it is.
-        self.set_ready((v.gpa.0 >> self.page.shift()) as usize, 0);
-        let stale = host.backing(v.gpa) == Backing::Zero;
-        let backed = host.touch(v.gpa, v.write, vcpu);
-        if stale && backed {
-            return true;
-        }
-        let size = self.page;
-        for level in (size.level() + 1..=HOST.depth()).rev() {
-            let number = v.gpa.0 >> (12 + 9 * (level - 1));
-            let child = base(level - 1) + (number << 12);
-            if let Some(makers) = &mut self.makers {
-                makers.made(level - 1, number, vcpu);
-            }
-            self.set(level, v.gpa, child | HOST.present | HOST.write);
-        }
-        let page = Gpa(v.gpa.0 >> size.shift() << size.shift());
-        let large = if size == PageSize::Size4K { 0 } else { HOST.page_size };
-        let write = if host.backing(v.gpa) == Backing::Own { HOST.write } else { 0 };
-        self.set(size.level(), v.gpa, host.hpa(page).0 | HOST.present | write | large | self.epoch);
-        let leaves = self.levels[usize::from(size.level()) - 1].len();
-        self.used_made.resize(leaves, [0; 2]);
-        self.used_made[(v.gpa.0 >> size.shift()) as usize] = [self.ages.now; 2];
-        backed
-    }
-
-    /// Maps every frame of the guest's memory, for writes, as if the first vCPU had touched each.
-    pub fn map_all(&mut self, host: &mut HostMemory) {
-        let step = 1usize << (self.page.shift() - 12);
-        for gfn in (0..host.frames()).step_by(step) {
-            self.resolve(host, Violation { gpa: Gpa::from_frame(gfn), write: true }, 0);
-        }
-    }
-
-    fn set(&mut self, level: u8, gpa: Gpa, entry: u64) {
-        let i = (gpa.0 >> (12 + 9 * (level - 1))) as usize;
-        let table = &mut self.levels[usize::from(level) - 1];
-        if table.len() <= i {
-            table.resize((i + 1).next_multiple_of(512), 0);
-        }
-        table[i] = entry;
     }
 }
 

@@ -229,7 +229,7 @@ mod tests {
             at += n;
         }
         let mut host = HostMemory::new(size, 4096, Default::default(), 1);
-        let mut nested = Nested::new(&host);
+        let mut nested = Nested::new(&host, &FORMAT);
         let mut caches = WalkCache::new(Tag::Virtual, &[], None);
         loop {
             let mut refs = Refs::default();

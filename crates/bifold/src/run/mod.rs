@@ -159,6 +159,7 @@ pub fn carry_out(plan: &mut Plan, part: &str, stop: &AtomicBool) -> anyhow::Resu
         vcpus: header.vcpus as usize,
         caches: plan.caches,
         placed: plan.placed.clone(),
+        ..Options::default()
     };
     let interval_s = options.interval_seconds;
     let places = plan.places.as_ref().map(|_| Attribution::new(&options.configs));

@@ -10,6 +10,7 @@ mod events;
 mod groups;
 mod miss;
 mod observe;
+mod reclaim;
 mod region;
 mod sampled;
 mod steady;
@@ -27,7 +28,7 @@ use crate::regime::Regime;
 use crate::timeline::{Shared, Timeline, counts};
 use crate::{Config, Exit, Outcome, Profile, Sample};
 use bifold_mmu::format::X86_64_4_LEVEL;
-use bifold_mmu::{Filter, Gpa, Side, Tlb};
+use bifold_mmu::{Filter, Format, Gpa, Side, Tlb};
 use groups::Group;
 use observe::Observers;
 use sampled::Sampled;
@@ -54,6 +55,10 @@ pub struct Options {
     pub guest_frames: u64,
     /// Number of vCPUs.
     pub vcpus: usize,
+    /// The format of the guest's tables: that of 4 levels, or of 5 (CR4.LA57).
+    pub guest_format: &'static Format,
+    /// The format of nested tables: 5 levels where KVM needs them for the guest's memory (`kvm_mmu_get_tdp_level`).
+    pub nested_format: &'static Format,
     /// Which lines go through data caches.
     pub caches: CacheMode,
     /// The placements for which local and remote references are counted.
@@ -70,6 +75,8 @@ impl Default for Options {
             configs: Config::ALL.to_vec(),
             guest_frames: 1 << 18,
             vcpus: 1,
+            guest_format: &X86_64_4_LEVEL,
+            nested_format: &X86_64_4_LEVEL,
             caches: CacheMode::Off,
             placed: None,
         }
@@ -102,7 +109,14 @@ impl Vcpu {
 
 /// What the tables of a configuration are made from.
 fn setup<'a>(guest: &'a GuestTables, profile: &Profile, options: &Options, placed: bool) -> Setup<'a> {
-    Setup { guest, vcpus: options.vcpus.max(1), kvm: profile.kvm, frames: options.host_frames, placed }
+    Setup {
+        guest,
+        nested: options.nested_format,
+        vcpus: options.vcpus.max(1),
+        kvm: profile.kvm,
+        frames: options.host_frames,
+        placed,
+    }
 }
 
 /// The model of one VM in every configuration.
@@ -149,7 +163,7 @@ pub struct Model {
 impl Model {
     /// A model that has seen nothing yet.
     pub fn new(profile: &Profile, options: Options) -> Model {
-        let guest = GuestTables::new(&X86_64_4_LEVEL);
+        let guest = GuestTables::new(options.guest_format);
         let vcpus = options.vcpus.max(1);
         let placed = options.placed.is_some();
         let setup = setup(&guest, profile, &options, placed);

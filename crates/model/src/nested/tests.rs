@@ -2,15 +2,17 @@
 //! A ready entry's walk is the walk of any entry, and what the host does to a page reaches the tables.
 
 use super::*;
+use crate::host::Taking;
 use crate::memory::{Refs, Uncached};
 use bifold_mmu::CacheSpec;
+use bifold_mmu::format::{X86_64_4_LEVEL, X86_64_5_LEVEL};
 use proptest::prelude::*;
 
 /// Tables with their walk caches and counts.
 struct Side(Nested, WalkCache, Refs, HostMemory);
 
 impl Side {
-    fn new(page: PageSize, tag: Tag, nested_tlb: bool) -> Side {
+    fn new(format: &'static Format, page: PageSize, tag: Tag, nested_tlb: bool) -> Side {
         let specs = [(2, 4), (3, 2), (4, 2)].map(|(level, entries)| CacheSpec {
             levels: vec![level],
             guest: false,
@@ -20,7 +22,7 @@ impl Side {
         });
         let host = HostMemory::new(page, 1 << 12, Default::default(), 1);
         let caches = WalkCache::new(tag, &specs, nested_tlb.then_some((4, 2)));
-        Side(Nested::new(&host), caches, Refs::default(), host)
+        Side(Nested::new(&host, format), caches, Refs::default(), host)
     }
 
     /// Translates, violations included; returns their number and whether the page may be written.
@@ -40,12 +42,14 @@ proptest! {
     /// The same tables, of which one side forgets its ready bits before every step.
     #[test]
     fn ready_bits_change_no_reference_no_violation_and_no_age(
-        large in any::<bool>(), physical in any::<bool>(), nested_tlb in any::<bool>(),
+        five in any::<bool>(), large in any::<bool>(), physical in any::<bool>(), nested_tlb in any::<bool>(),
         ops in proptest::collection::vec((0u8..40, 0u64..64, any::<bool>()), 1..600),
     ) {
         let page = if large { PageSize::Size2M } else { PageSize::Size4K };
         let tag = if physical { Tag::Physical } else { Tag::Virtual };
-        let (mut with, mut without) = (Side::new(page, tag, nested_tlb), Side::new(page, tag, nested_tlb));
+        let format = if five { &X86_64_5_LEVEL } else { &X86_64_4_LEVEL };
+        let side = || Side::new(format, page, tag, nested_tlb);
+        let (mut with, mut without) = (side(), side());
         for (op, n, write) in ops {
             // Pages near each other, and under several tables of the level above.
             let gfn = (n & 7) | ((n >> 3) * 488);
@@ -56,23 +60,38 @@ proptest! {
                     2 => {
                         // The other mode backs a frame meanwhile.
                         side.3.note_unmapped(true);
-                        side.3.touch(Gpa::from_frame(gfn), true, 0);
+                        _ = side.3.touch(Gpa::from_frame(gfn), true, 0);
                         side.3.take_unmapped().into_iter().flatten().for_each(|gfns| _ = side.0.host_unmapped(gfns));
                         side.3.note_unmapped(false);
                         side.0.resume();
                         side.1.flush_all();
                     }
                     3 => side.1.flush_guest(),
+                    4 => {
+                        let gone = side.3.take_back(gfn..gfn + 3, if write { Taking::Swap } else { Taking::Discard });
+                        let mut dropped = false;
+                        gone.into_iter().for_each(|gfns| dropped |= side.0.host_unmapped(gfns));
+                        if dropped {
+                            side.1.flush_all();
+                        }
+                    }
+                    5 => {
+                        let Side(nested, caches, _, host) = &mut *side;
+                        if host.look(|gfns| nested.clear_young(gfns)) {
+                            caches.flush_all();
+                        }
+                    }
                     _ => {}
                 }
             }
             without.0.ready.fill(0);
-            if op > 3 {
+            if op > 5 {
                 let gpa = Gpa::from_frame(gfn);
                 prop_assert_eq!(with.translate(gpa, write), without.translate(gpa, write));
             }
             prop_assert_eq!(with.2, without.2);
             prop_assert_eq!(with.0.reuse(), without.0.reuse());
+            prop_assert_eq!(with.3.oldest(64), without.3.oldest(64));
         }
     }
 }

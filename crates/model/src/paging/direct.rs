@@ -104,6 +104,10 @@ impl<const BASE: u64> PagingMode for Direct<BASE> {
         false
     }
 
+    fn clear_young(&mut self, _: Range<u64>) -> bool {
+        false
+    }
+
     fn begin_interval(&mut self) {}
 
     fn reuse(&self) -> Vec<Reuse> {

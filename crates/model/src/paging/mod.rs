@@ -65,6 +65,8 @@ impl<M: Memory> Walker<'_, M> {
 pub struct Setup<'a> {
     /// The guest's own tables.
     pub guest: &'a GuestTables,
+    /// The format of nested tables.
+    pub nested: &'static Format,
     /// Number of vCPUs.
     pub vcpus: usize,
     /// The KVM whose rules the hypervisor follows.
@@ -187,6 +189,10 @@ pub trait PagingMode: Sized {
     /// The host has unmapped these guest frames (`kvm_unmap_gfn_range`): drops their entries.
     /// True if there were any, so that TLBs must be flushed.
     fn host_unmapped(&mut self, gfns: Range<u64>) -> bool;
+
+    /// The host looks whether the guest used these frames since its last look (`kvm_age_gfn`): forgets their uses.
+    /// True if there were any.
+    fn clear_young(&mut self, gfns: Range<u64>) -> bool;
 
     /// Maps all that the host holds without an exit. Shadow tables follow the guest's, so they stay as they are.
     fn map_all(&mut self, _host: &mut HostMemory) {}

@@ -25,8 +25,8 @@ fn violate(nested: &mut Nested, violation: Violation, vcpu: usize, gva: Gva, fet
         let present = nested.peek(gpa.frame()) & 1 != 0;
         Access { gva, gpa: Some(gpa), write, fetch, present }
     });
-    if nested.resolve(host, violation, vcpu) {
-        counts.backed(host.page_size());
+    if let Some(size) = nested.resolve(host, violation, vcpu) {
+        counts.backed(size);
     }
 }
 
@@ -42,8 +42,8 @@ impl NestedPaging {
 }
 
 impl PagingMode for NestedPaging {
-    fn new(host: &HostMemory, _: &Setup<'_>) -> Self {
-        NestedPaging(Nested::new(host))
+    fn new(host: &HostMemory, setup: &Setup<'_>) -> Self {
+        NestedPaging(Nested::new(host, setup.nested))
     }
 
     #[inline]
@@ -62,7 +62,7 @@ impl PagingMode for NestedPaging {
                     let gpa = miss.leaf.gpa(miss.gva);
                     let entry = miss.guest_entry(guest);
                     return Some(Entry {
-                        size: entry.size.min(cpu.vm.host.page_size()),
+                        size: entry.size.min(cpu.vm.host.size_at(gpa)),
                         writable: entry.writable && self.0.writable(cpu.vm.host, gpa),
                         ..entry
                     });
@@ -119,6 +119,10 @@ impl PagingMode for NestedPaging {
 
     fn host_unmapped(&mut self, gfns: Range<u64>) -> bool {
         self.0.host_unmapped(gfns)
+    }
+
+    fn clear_young(&mut self, gfns: Range<u64>) -> bool {
+        self.0.clear_young(gfns)
     }
 
     fn map_all(&mut self, host: &mut HostMemory) {

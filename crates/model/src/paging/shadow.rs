@@ -35,7 +35,7 @@ pub struct ShadowPaging(Shadow);
 impl PagingMode for ShadowPaging {
     fn new(host: &HostMemory, setup: &Setup<'_>) -> Self {
         let frames = host.frames();
-        ShadowPaging(Shadow::new(setup.guest.format(), host.page_size(), frames, setup.vcpus, setup.kvm))
+        ShadowPaging(Shadow::new(setup.guest.format(), frames, setup.vcpus, setup.kvm))
     }
 
     #[inline]
@@ -180,6 +180,10 @@ impl PagingMode for ShadowPaging {
 
     fn host_unmapped(&mut self, gfns: Range<u64>) -> bool {
         self.0.host_unmapped(gfns)
+    }
+
+    fn clear_young(&mut self, gfns: Range<u64>) -> bool {
+        self.0.clear_young(gfns)
     }
 
     fn begin_interval(&mut self) {

@@ -185,7 +185,7 @@ impl Shadow {
             slot = self.link_child(id, w.table_gfn[upper], role, world);
             id = self.sptep(slot, gva.0);
         }
-        let goal = self.goal_level(w);
+        let goal = self.goal_level(w, world.host);
         while level > goal {
             self.clear_write_flooding(id);
             let gfn = w.gfn & !(pages_per_hpage(level) - 1);
@@ -280,7 +280,7 @@ impl Shadow {
     /// `kvm_mmu_hugepage_adjust`: the level of the leaf, no higher than the guest's
     /// page, the host's page, or what shadowed tables inside leave
     /// (`kvm_mmu_max_mapping_level`).
-    fn goal_level(&self, w: &GuestWalker) -> u8 {
+    fn goal_level(&self, w: &GuestWalker, host: &HostMemory) -> u8 {
         if w.level == 1 || w.is_self_change_mapping() {
             return 1;
         }
@@ -288,7 +288,7 @@ impl Shadow {
         while max > 1 && self.pages.disallow_lpage(w.gfn, max) != 0 {
             max -= 1;
         }
-        max.min(self.page.level())
+        max.min(host.size_at(Gpa::from_frame(w.gfn)).level())
     }
 
     /// `mmu_set_spte`: `Some(wrprot)`, or `None` if the spte was that already.

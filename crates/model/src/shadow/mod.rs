@@ -30,7 +30,7 @@ use crate::guest::GuestTables;
 use crate::host::{Backing, HostMemory};
 use crate::page::Page;
 use crate::{KvmVersion, Sample};
-use bifold_mmu::{Format, Gpa, Gva, PageSize, Start};
+use bifold_mmu::{Format, Gpa, Gva, Start};
 use pages::{Pages, sptep_to_sp};
 use paths::Paths;
 use roots::Vcpu;
@@ -58,7 +58,8 @@ struct Work {
     made: u64,
     zapped: u64,
     syncs: u64,
-    backed: u64,
+    /// Host pages by size.
+    backed: [u64; 3],
 }
 
 /// What shadow tables are composed of: the guest's tables, and the host's memory.
@@ -74,8 +75,6 @@ pub struct World<'a> {
 #[derive(Debug, Clone)]
 pub struct Shadow {
     format: &'static Format,
-    /// Size of the host's pages.
-    page: PageSize,
     guest_frames: u64,
     kvm: KvmVersion,
     pages: Pages,
@@ -103,19 +102,12 @@ pub struct Shadow {
 
 impl Shadow {
     /// The shadow MMU of a guest with `guest_frames` 4 KB frames and tables of
-    /// `format`, whose host has pages of `page`. No vCPU has a root yet.
-    pub fn new(
-        format: &'static Format,
-        page: PageSize,
-        guest_frames: u64,
-        vcpus: usize,
-        kvm: KvmVersion,
-    ) -> Shadow {
+    /// `format`. No vCPU has a root yet.
+    pub fn new(format: &'static Format, guest_frames: u64, vcpus: usize, kvm: KvmVersion) -> Shadow {
         // kvm_arch_commit_memory_region
         let budget = MIN_ALLOC_MMU_PAGES.max((guest_frames / PAGES_PER_MMU_PAGE) as usize);
         Shadow {
             format,
-            page,
             guest_frames,
             kvm,
             pages: Pages::new(budget),
@@ -294,25 +286,21 @@ impl Shadow {
         out.shadow_pages_made += work.made;
         out.shadow_pages_zapped += work.zapped;
         out.syncs += work.syncs;
-        match self.page {
-            PageSize::Size4K => out.frames_backed += work.backed,
-            PageSize::Size2M => out.huge_frames_backed += work.backed,
-            PageSize::Size1G => out.huge_frames_backed += 512 * work.backed,
-        }
+        let [frames, huge, giant] = work.backed;
+        out.frames_backed += frames;
+        out.huge_frames_backed += huge + 512 * giant;
     }
 
     /// The host backs the page behind `gpa` (`hva_to_pfn`). Where a write replaces the
     /// zero page, the host tells KVM to unmap that (`kvm_unmap_gfn_range`); true then.
     fn back(&mut self, host: &mut HostMemory, gpa: Gpa, write: bool) -> bool {
         let was = host.backing(gpa);
-        if !host.touch(gpa, write, self.pages.maker) {
-            return false;
-        }
-        self.work.backed += 1;
+        let Some(size) = host.touch(gpa, write, self.pages.maker) else { return false };
+        self.work.backed[size as usize] += 1;
         if was != Backing::Zero {
             return false;
         }
-        let frames = 1u64 << (self.page.shift() - 12);
+        let frames = 1u64 << (size.shift() - 12);
         let first = gpa.frame() & !(frames - 1);
         if self.host_unmapped(first..first + frames) {
             self.flush_remote_tlbs();
@@ -331,6 +319,22 @@ impl Shadow {
             }
         }
         dropped
+    }
+
+    /// `kvm_age_gfn`: clears the accessed bits of the sptes that map these guest frames (`kvm_age_rmap`,
+    /// `mmu_spte_age`). True if any was set.
+    pub fn clear_young(&mut self, gfns: Range<u64>) -> bool {
+        let mut young = false;
+        for gfn in gfns {
+            for id in self.pages.rmap(gfn) {
+                let spte = self.pages.spte(id);
+                if spte & spte::ACCESSED != 0 {
+                    self.pages.update(id, spte & !spte::ACCESSED);
+                    young = true;
+                }
+            }
+        }
+        young
     }
 
     /// Can the host's page behind `gfn` be mapped without sleeping, for a write

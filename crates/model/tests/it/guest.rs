@@ -99,6 +99,7 @@ pub struct Guest {
     cr4: [u64; 4],
     cpu: usize,
     cpus: usize,
+    depth: u8,
 }
 
 fn index(va: u64, level: u8) -> usize {
@@ -107,7 +108,13 @@ fn index(va: u64, level: u8) -> usize {
 
 impl Guest {
     pub fn new(cpus: usize) -> Guest {
+        Guest::with_depth(cpus, 4)
+    }
+
+    /// A guest whose tables have 4 levels or 5.
+    pub fn with_depth(cpus: usize, depth: u8) -> Guest {
         let mut g = Guest {
+            depth,
             words: Vec::new(),
             tables: HashMap::new(),
             free: Vec::new(),
@@ -118,7 +125,7 @@ impl Guest {
             cpu: 0,
             cpus,
         };
-        g.roots = [0; 3].map(|_| g.new_table(4, [0; 512]));
+        g.roots = [0; 3].map(|_| g.new_table(depth, [0; 512]));
         let [first, others @ ..] = g.roots;
         // Before the first CR3 load, stores are the boot code's: the tables are described afresh.
         g.plant(first, DIRECT_MAP, 3, WRITE | LARGE | GLOBAL | ACCESSED | DIRTY);
@@ -128,9 +135,10 @@ impl Guest {
         g.plant(first, TEXT + (1 << 21), 2, (0x8200 << 12) | WRITE | LARGE | GLOBAL);
         g.plant(first, SHARED, 1, (0x9000 << 12) | WRITE);
         for root in others {
-            for va in [DIRECT_MAP, TEXT, SHARED] {
-                let entry = g.tables[&first].1[index(va, 4)];
-                g.tables.get_mut(&root).unwrap().1[index(va, 4)] = entry;
+            // An entry of a fifth level would share all of the user's half.
+            for va in [DIRECT_MAP, TEXT, SHARED].into_iter().filter(|va| depth == 4 || *va != SHARED) {
+                let entry = g.tables[&first].1[index(va, depth)];
+                g.tables.get_mut(&root).unwrap().1[index(va, depth)] = entry;
             }
         }
         let mut gfns: Vec<u64> = g.tables.keys().copied().collect();
@@ -166,7 +174,7 @@ impl Guest {
     /// Boot: writes an entry without events.
     fn plant(&mut self, root: u64, va: u64, level: u8, entry: u64) {
         let mut gfn = root;
-        for l in (level + 1..=4).rev() {
+        for l in (level + 1..=self.depth).rev() {
             let i = index(va, l);
             if self.tables[&gfn].1[i] & PRESENT == 0 {
                 let child = self.new_table(l - 1, [0; 512]);
@@ -180,7 +188,7 @@ impl Guest {
     /// Table and level of the entry at which a walk ends, and the entry.
     fn find(&self, va: u64) -> (u64, u8, u64) {
         let mut gfn = self.roots[self.on[self.cpu]];
-        for level in (1..=4).rev() {
+        for level in (1..=self.depth).rev() {
             let entry = self.tables[&gfn].1[index(va, level)];
             if entry & PRESENT == 0 || level == 1 || entry & LARGE != 0 {
                 return (gfn, level, entry);
@@ -340,7 +348,7 @@ impl Guest {
         } else if level == 1 {
             let (table, ..) = self.find(va);
             let mut gfn = self.roots[self.on[self.cpu]];
-            for l in [4, 3] {
+            for l in (3..=self.depth).rev() {
                 gfn = (self.tables[&gfn].1[index(va, l)] & ADDRESS) >> 12;
             }
             self.store(gfn, index(va, 2), Guest::frame(2, frame) | PRESENT | WRITE);

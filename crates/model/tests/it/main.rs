@@ -12,6 +12,7 @@ mod pcid;
 mod permissions;
 mod placement;
 mod random;
+mod reclaim;
 mod reference;
 mod references;
 mod region;

@@ -4,6 +4,7 @@
 
 use crate::guest::{FRAMES, Guest, Op, ops};
 use crate::reference::{Counts, Reference};
+use bifold_mmu::format::{X86_64_4_LEVEL, X86_64_5_LEVEL};
 use bifold_model::{Config, Model, Options, Outcome, Paging, Profile};
 use proptest::prelude::*;
 
@@ -87,6 +88,36 @@ proptest! {
         which in 0usize..4, variant in 0usize..12, ops in ops(1500)
     ) {
         equal_to_reference(&profile(which, variant), 1, &ops, false)?;
+    }
+
+    #[test]
+    fn tables_of_five_levels_on_either_side_count_what_the_reference_counts(
+        which in 0usize..4, variant in 0usize..12, guest_depth in 4u8..6, host_depth in 4u8..6, ops in ops(800)
+    ) {
+        let profile = profile(which, variant);
+        let mut guest = Guest::with_depth(2, guest_depth);
+        guest.run(&ops);
+        let format = |depth| if depth == 5 { &X86_64_5_LEVEL } else { &X86_64_4_LEVEL };
+        let options = Options {
+            configs: Config::KNOWN.to_vec(),
+            guest_frames: FRAMES,
+            vcpus: 2,
+            interval_seconds: 1e-6,
+            guest_format: format(guest_depth),
+            nested_format: format(host_depth),
+            ..Options::default()
+        };
+        let mut model = Model::new(&profile, options);
+        model.consume(&guest.words).unwrap();
+        let all = model.finish();
+        prop_assert_eq!(all.untranslated, 0);
+        for c in all.configs.iter().filter(|c| c.config.mode != Paging::Shadow) {
+            let mut slow = Reference::new(&profile, c.config, FRAMES, 2, all.seed);
+            slow.depth = guest_depth;
+            slow.host.iter_mut().for_each(|h| h.depth = host_depth);
+            slow.consume(&guest.words);
+            prop_assert_eq!(Counts::of(c), slow.counts, "{} {}", &profile.name, c.config.name());
+        }
     }
 
     #[test]

@@ -113,7 +113,7 @@ proptest! {
             let seed = 7;
             let mut slow = Reference::new(&profile, config, FRAMES, 1, seed);
             let guest = GuestTables::new(&X86_64_4_LEVEL);
-            let setup = Setup { guest: &guest, vcpus: 1, kvm: profile.kvm, frames: Default::default(), placed: false };
+            let setup = Setup { guest: &guest, nested: &X86_64_4_LEVEL, vcpus: 1, kvm: profile.kvm, frames: Default::default(), placed: false };
             let regime = Regime::new(config, &profile, &setup, FRAMES, seed);
             let mut fast = Walks { regime, guest, root: Gpa(0), seen: Observer::default() };
             let (mut words, mut root, mut cr4) = (&writer.words[..], 0, 0);

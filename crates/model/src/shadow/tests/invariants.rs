@@ -80,7 +80,11 @@ fn leaf(s: &Shadow, World { guest, host }: World<'_>, id: usize) {
     assert_eq!(spte & LARGE != 0, level > 1);
     assert_eq!(guest.format().target(level, spte), host.hpa(Gpa::from_frame(gfn)).0, "the host's frame");
     assert!(s.pages.rmap(gfn).contains(&id), "in the reverse map");
-    assert_ne!(host.backing(Gpa::from_frame(gfn)), Backing::Absent);
+    assert!(
+        matches!(host.backing(Gpa::from_frame(gfn)), Backing::Zero | Backing::Own),
+        "the host has the page"
+    );
+    assert!(level <= host.size_at(Gpa::from_frame(gfn)).level(), "no larger than the host's page");
     if spte & WRITE != 0 {
         assert_eq!(host.backing(Gpa::from_frame(gfn)), Backing::Own);
         assert_ne!(page.role.access & ACC_WRITE, 0);

@@ -52,7 +52,7 @@ impl Machine {
     /// A warm host (every frame backed) with pages of `host_page`; the direct map in pages of
     /// `direct`; one process root, loaded on vCPU 0.
     pub fn with(format: &'static Format, host: HostMemory, direct: PageSize) -> Machine {
-        let shadow = Shadow::new(format, host.page_size(), FRAMES, 2, KvmVersion::default());
+        let shadow = Shadow::new(format, FRAMES, 2, KvmVersion::default());
         let mut m = Machine {
             guest: GuestTables::new(format),
             host,

@@ -231,7 +231,7 @@ fn a_large_page_that_maps_its_own_tables_is_shadowed_by_4k_entries() {
 fn the_budget_is_two_percent_and_at_least_64_and_frees_the_oldest_to_25() {
     let mut m = Machine::small();
     assert_eq!(m.shadow.max_pages(), FRAMES as usize / 50);
-    assert_eq!(Shadow::new(&X86_64_4_LEVEL, PageSize::Size4K, 100, 1, KvmVersion::default()).max_pages(), 64);
+    assert_eq!(Shadow::new(&X86_64_4_LEVEL, 100, 1, KvmVersion::default()).max_pages(), 64);
     let max = m.shadow.max_pages();
     for n in 0.. {
         m.user(n * 512, PAGE);

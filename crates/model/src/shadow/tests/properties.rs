@@ -2,6 +2,7 @@
 //! Random guests: the invariants hold after whatever they do.
 
 use super::*;
+use crate::host::Taking;
 use crate::shadow::World;
 use bifold_mmu::format::X86_64_5_LEVEL;
 use proptest::prelude::*;
@@ -28,6 +29,10 @@ enum Op {
     Invlpg(u64, usize),
     Cr4(usize),
     Protection(u64, usize),
+    /// The host takes frames back.
+    TakeBack(u64, u64, Taking),
+    /// The host looks which pages were used.
+    Look,
 }
 
 fn kinds() -> impl Strategy<Value = AccessKind> {
@@ -50,6 +55,10 @@ fn ops() -> impl Strategy<Value = Op> {
         2 => (0..PAGES, 0..2usize).prop_map(|(p, v)| Op::Invlpg(p, v)),
         1 => (0..2usize).prop_map(Op::Cr4),
         1 => (0..PAGES, 0..2usize).prop_map(|(p, v)| Op::Protection(p, v)),
+        2 => (0..100u64, 1..20u64, prop_oneof![Just(Taking::Discard), Just(Taking::Swap)])
+            .prop_map(|(f, n, t)| Op::TakeBack(f, n, t)),
+        1 => (0..FRAMES, 1..2000u64).prop_map(|(f, n)| Op::TakeBack(f, n, Taking::Discard)),
+        1 => Just(Op::Look),
     ]
 }
 
@@ -181,6 +190,15 @@ impl Random {
                 World { guest: &self.m.guest, host: &self.m.host },
                 &mut self.m.out,
             ),
+            Op::TakeBack(frame, frames, taking) => {
+                for gfns in self.m.host.take_back(frame..frame + frames, taking) {
+                    self.m.shadow.host_unmapped(gfns);
+                }
+            }
+            Op::Look => {
+                let Machine { host, shadow, .. } = &mut self.m;
+                host.look(|gfns| shadow.clear_young(gfns));
+            }
             Op::Protection(page, vcpu) => self.m.shadow.invalidate_gva(
                 vcpu,
                 Gva(gva(page)),

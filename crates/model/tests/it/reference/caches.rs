@@ -113,6 +113,12 @@ impl Caches {
         }
     }
 
+    /// What a change of the host's tables drops.
+    pub fn flush_all(&mut self) {
+        self.arrays.iter_mut().for_each(|a| a.lists.retain(|_| false));
+        self.nested.iter_mut().for_each(|n| n.retain(|_| false));
+    }
+
     /// What any flush of the guest's drops.
     pub fn flush_guest(&mut self) {
         self.arrays.iter_mut().for_each(|a| a.lists.retain(|e| e.of == Of::Host));

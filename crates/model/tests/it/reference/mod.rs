@@ -6,18 +6,21 @@
 
 pub mod caches;
 pub mod data_caches;
+pub mod exits;
+pub mod host;
 mod lists;
 pub mod placed;
 pub mod tlb;
 
 use bifold_mmu::{Gpa, PageSize};
-use bifold_model::host::HostMemory;
 use bifold_model::{Config, ConfigOutcome, Paging, Profile};
 use bifold_trace::{Event, decode};
 use caches::{Caches, Of};
 use data_caches::DataCaches;
+use host::Host;
 use placed::{Placed, Read};
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use tlb::{Found, Tlb};
 
 pub const PRESENT: u64 = 1;
@@ -53,22 +56,6 @@ impl Counts {
             refs: c.refs,
         }
     }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Backed {
-    Zero,
-    Own,
-}
-
-struct Host {
-    page: PageSize,
-    place: HostMemory,
-    backed: HashMap<u64, Backed>,
-    /// Pages that the nested tables map, and whether for writing.
-    mapped: HashMap<u64, bool>,
-    /// Upper entries that are present: level, number.
-    upper: HashSet<(u8, u64)>,
 }
 
 struct Cpu {
@@ -109,11 +96,12 @@ impl Spaces {
 
 pub struct Reference {
     tables: HashMap<u64, Vec<u64>>,
+    /// Levels of the guest's tables.
+    pub depth: u8,
     cpus: Vec<Cpu>,
     current: usize,
-    frames: u64,
     pcid: bool,
-    host: Option<Host>,
+    pub host: Option<Host>,
     pub counts: Counts,
     /// Every reference: guest level, host level, host-physical address.
     pub touched: Vec<(u8, u8, u64)>,
@@ -137,13 +125,7 @@ fn shift(level: u8) -> u32 {
 
 impl Reference {
     pub fn new(profile: &Profile, config: Config, frames: u64, cpus: usize, seed: u64) -> Self {
-        let host = (config.mode == Paging::Nested).then(|| Host {
-            page: config.host_page,
-            place: HostMemory::new(config.host_page, frames, Default::default(), seed),
-            backed: HashMap::new(),
-            mapped: HashMap::new(),
-            upper: HashSet::new(),
-        });
+        let host = (config.mode == Paging::Nested).then(|| Host::new(config.host_page, frames, seed));
         let cpu = || Cpu {
             root: 0,
             started: false,
@@ -154,9 +136,9 @@ impl Reference {
         };
         Reference {
             tables: HashMap::new(),
+            depth: 4,
             cpus: (0..cpus).map(|_| cpu()).collect(),
             current: 0,
-            frames,
             pcid: profile.cpu.pcid,
             host,
             counts: Counts::default(),
@@ -250,7 +232,7 @@ impl Reference {
     /// The plain walk, nothing counted.
     pub fn look_up(&self, root: u64, va: u64) -> End {
         let (mut table, mut writable) = (root, true);
-        for level in (1..=4u8).rev() {
+        for level in (1..=self.depth).rev() {
             let at = table + 8 * (va >> shift(level) & 511);
             let entry = self.read(at);
             writable &= entry & WRITE != 0;
@@ -308,9 +290,8 @@ impl Reference {
         let gpa = (entry & ADDRESS & (!0 << shift(level))) | (va & !(!0 << shift(level)));
         self.walk(va, write);
         let guest = size_of(level);
-        let size = self.host.as_ref().map_or(guest, |h| h.page.min(guest));
-        let writable =
-            writable && entry & DIRTY != 0 && self.host.as_ref().is_none_or(|h| h.backing(gpa, self.frames));
+        let size = self.host.as_ref().map_or(guest, |h| size_of(h.key(gpa).0).min(guest));
+        let writable = writable && entry & DIRTY != 0 && self.host.as_ref().is_none_or(|h| h.backing(gpa));
         if found == Found::Nowhere {
             self.counts.misses[size as usize] += 1;
         }
@@ -320,15 +301,15 @@ impl Reference {
 
     /// A protection fault: the guest's tables were read, the page was not.
     fn see_tables(&mut self, va: u64) {
-        let (root, frames) = (self.cpus[self.current].root, self.frames);
+        let root = self.cpus[self.current].root;
         let end = self.look_up(root, va).0;
         let mut table = root;
-        for level in (end..=4).rev() {
+        for level in (end..=self.depth).rev() {
             let at = table + 8 * (va >> shift(level) & 511);
             let Some(host) = &mut self.host else { return };
-            while host.mapped.get(&(at >> host.page.shift())) != Some(&true) {
+            while host.mapped.get(&host.key(at)) != Some(&true) {
                 self.counts.violations += 1;
-                host.resolve(at, true, frames, &mut self.counts.backed, self.current, &mut self.placed);
+                host.resolve(at, true, &mut self.counts.backed, self.current, &mut self.placed);
             }
             table = self.read(at) & ADDRESS;
         }
@@ -342,15 +323,16 @@ impl Reference {
             self.counts.violations += 1;
             let host = self.host.as_mut().expect("only nested paging has violations");
             let cpu = self.current;
-            host.resolve(gpa, write, self.frames, &mut self.counts.backed, cpu, &mut self.placed);
+            host.resolve(gpa, write, &mut self.counts.backed, cpu, &mut self.placed);
         }
     }
 
     fn walk_once(&mut self, va: u64, write: bool) -> Result<(), (u64, bool)> {
         let cpu = &mut self.cpus[self.current];
         let mut table = cpu.root;
-        let start = cpu.caches.first_level(Of::Guest, va, 4);
-        for level in (1..=4u8).rev() {
+        let depth = self.depth;
+        let start = cpu.caches.first_level(Of::Guest, va, depth);
+        for level in (1..=depth).rev() {
             let at = table + 8 * (va >> shift(level) & 511);
             let entry = self.read(at);
             table = entry & ADDRESS;
@@ -358,7 +340,7 @@ impl Reference {
                 continue; // the cache knew the next table
             }
             // A cache by virtual prefix holds the next table's host address.
-            if level == 4 || level < start || self.cpus[self.current].caches.physical() {
+            if level == depth || level < start || self.cpus[self.current].caches.physical() {
                 self.translate(at, true, level)?;
             }
             let at_host = self.host.as_ref().map_or(at, |h| h.place.hpa(Gpa(at)).0);
@@ -374,12 +356,13 @@ impl Reference {
             }
             if level == 1 || (level < 4 && entry & LARGE != 0) {
                 let mask = !0u64 << shift(level);
-                let pieces = self.host.as_ref().is_some_and(|h| h.page.shift() < shift(level));
+                let gpa = (table & mask) | (va & !mask);
+                let pieces = self.host.as_ref().is_some_and(|h| h.key(gpa).0 < level);
                 let caches = &mut self.cpus[self.current].caches;
                 if level > 1 && pieces && caches.physical() && !held {
                     caches.file(Of::Guest, level, va, at_host);
                 }
-                return self.translate((table & mask) | (va & !mask), write, 0);
+                return self.translate(gpa, write, 0);
             }
             if !held {
                 self.cpus[self.current].caches.file(Of::Guest, level, va, at_host);
@@ -404,13 +387,15 @@ impl Reference {
     /// The host's dimension.
     fn translate(&mut self, gpa: u64, write: bool, guest: u8) -> Result<(), (u64, bool)> {
         let Some(host) = &self.host else { return Ok(()) };
-        let (leaf, shift_of_page) = (host.page as u8 + 1, host.page.shift());
+        let key = host.key(gpa);
+        let (leaf, depth) = (key.0, host.depth);
+        // Small pages beside large ones are filed under numbers of their own.
+        let page = if leaf == host.page as u8 + 1 { key.1 } else { key.1 | u64::from(leaf) << 48 };
         let caches = &mut self.cpus[self.current].caches;
-        let page = gpa >> shift_of_page;
         if caches.nested_holds(page, write) {
             return Ok(());
         }
-        let start = caches.first_level(Of::Host, gpa, 4);
+        let start = caches.first_level(Of::Host, gpa, depth);
         for level in (leaf..=start).rev() {
             let number = gpa >> shift(level);
             // Tables of a level lie one after the other.
@@ -432,54 +417,38 @@ impl Reference {
                 self.cpus[self.current].caches.file(Of::Host, level, gpa, at);
             }
         }
-        match self.host.as_ref().and_then(|h| h.mapped.get(&page)) {
+        let Some(host) = &mut self.host else { return Ok(()) };
+        match host.mapped.get(&key) {
             Some(&writable) if writable || !write => {
+                host.accessed.insert(key);
                 self.cpus[self.current].caches.nested_file(page, writable);
                 Ok(())
             }
             _ => Err((gpa, write)),
         }
     }
-}
 
-impl Host {
-    /// May the page be written as it is? What lies beyond memory is a device's.
-    fn backing(&self, gpa: u64, frames: u64) -> bool {
-        let page = gpa >> self.page.shift();
-        page > frames >> (self.page.shift() - 12) || self.backed.get(&page) == Some(&Backed::Own)
+    /// The host takes pages back.
+    pub fn take_back(&mut self, gfns: Range<u64>, swap: bool) {
+        let Some(host) = &mut self.host else { return };
+        let gone = host.take_back(gfns, swap);
+        if host.unmap(&gone) {
+            self.flush_all();
+        }
     }
 
-    /// The hypervisor's part: back the page, map it; a zero page replaced makes the fault stale.
-    fn resolve(
-        &mut self,
-        gpa: u64,
-        write: bool,
-        frames: u64,
-        count: &mut u64,
-        cpu: usize,
-        placed: &mut Option<Placed>,
-    ) {
-        let page = gpa >> self.page.shift();
-        let inside = page <= frames >> (self.page.shift() - 12);
-        let before = self.backed.get(&page).copied();
-        let want = if write || self.page != PageSize::Size4K { Backed::Own } else { Backed::Zero };
-        if inside && before != Some(Backed::Own) && before != Some(want) {
-            self.backed.insert(page, want);
-            *count += if self.page == PageSize::Size1G { 512 } else { 1 };
-            if let Some(placed) = placed {
-                placed.touched(gpa, cpu);
-            }
-            if before == Some(Backed::Zero) {
-                return;
-            }
+    /// The host looks which pages were used.
+    pub fn look(&mut self) {
+        if self.host.as_mut().is_some_and(|h| h.look(|_| false)) {
+            self.flush_all();
         }
-        for level in (self.page as u8 + 2..=4).rev() {
-            self.upper.insert((level, gpa >> shift(level)));
-            if let Some(placed) = placed {
-                placed.table(level - 1, gpa >> shift(level), cpu);
-            }
+    }
+
+    fn flush_all(&mut self) {
+        for cpu in &mut self.cpus {
+            cpu.tlb.flush(true);
+            cpu.caches.flush_all();
+            self.counts.flushes += 1;
         }
-        let writable = self.backing(gpa, frames);
-        self.mapped.insert(page, writable);
     }
 }

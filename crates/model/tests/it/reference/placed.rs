@@ -36,8 +36,8 @@ pub struct Placed {
     pub host_nodes: u64,
     /// Shift of the host's pages; none without a hypervisor.
     pub host_page: Option<u32>,
-    /// By number of the host page: the vCPU that touched it.
-    pub first: HashMap<u64, usize>,
+    /// By shift and number of the host page: the vCPU that touched it.
+    pub first: HashMap<(u32, u64), usize>,
     /// By level and number: the vCPU that made it, and its how manieth it was.
     pub made: HashMap<(u8, u64), (usize, u64)>,
     /// By CPU: how many it made.
@@ -75,8 +75,8 @@ impl Placed {
         u64::from(self.guest_nodes > 1 && gpa >> 12 >= FIRST_NODE)
     }
 
-    pub fn touched(&mut self, gpa: u64, cpu: usize) {
-        self.first.insert(gpa >> self.host_page.unwrap(), cpu);
+    pub fn touched(&mut self, gpa: u64, shift: u32, cpu: usize) {
+        self.first.insert((shift, gpa >> shift), cpu);
     }
 
     pub fn table(&mut self, level: u8, number: u64, cpu: usize) {
@@ -101,8 +101,10 @@ impl Placed {
                     (Placement::Crossed, _) => (bound + 1) % self.host_nodes,
                     (Placement::OneNode, _) => 0,
                     (Placement::Interleaved, Some(shift)) => (gpa >> shift) % self.host_nodes,
-                    (_, Some(shift)) => {
-                        let first = self.first.get(&(gpa >> shift)).copied().unwrap_or(0);
+                    // A piece of a page that was split once, or the page.
+                    (_, Some(_)) => {
+                        let touched = |shift: u32| self.first.get(&(shift, gpa >> shift)).copied();
+                        let first = [12, 21, 30].into_iter().find_map(touched).unwrap_or(0);
                         self.runs_on(first)
                     }
                 }
