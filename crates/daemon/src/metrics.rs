@@ -3,7 +3,7 @@
 
 use crate::error::DaemonError;
 use crate::status::{Status, VmStatus};
-use bifold_host::printable;
+use bifold_host::{Mode, printable};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -27,6 +27,14 @@ struct Labels {
     name: String,
 }
 
+/// Labels of a VM's metric that has a value for each mode.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ModeLabels {
+    vm: String,
+    name: String,
+    mode: &'static str,
+}
+
 /// Labels of [`STATE`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StateLabels {
@@ -46,12 +54,8 @@ struct RefusalLabels {
 
 /// A metric of each VM: name, help, value.
 type PerVm = (&'static str, &'static str, fn(&VmStatus) -> Option<f64>);
-
-const SHADOW: &str = "shadow";
-
-fn is_shadow(mode: &Option<String>) -> Option<f64> {
-    mode.as_deref().map(|m| if m == SHADOW { 1.0 } else { 0.0 })
-}
+/// The same with a series for each mode; its value here is the name of the mode whose series is 1.
+type PerMode = (&'static str, &'static str, fn(&VmStatus) -> Option<&str>);
 
 /// A label's value. The owner of a VM chose the name, and the library writes values as they are: OpenMetrics has backslash,
 /// quote and line feed escaped.
@@ -59,10 +63,16 @@ fn escaped(text: &str) -> String {
     printable(text).replace('\\', "\\\\").replace('"', "\\\"")
 }
 
+/// Modes: 1 for the VM's, 0 for the others. During a switch all are 0.
+const MODES: [PerMode; 2] = [
+    ("bifold_vm_paging_mode", "1 for the VM's paging mode, 0 for the others", |v| v.mode.as_deref()),
+    ("bifold_vm_wanted_mode", "1 for the mode that the policy wanted last, 0 for the others", |v| {
+        v.wants.as_deref()
+    }),
+];
+
 /// Levels.
-const GAUGES: [PerVm; 5] = [
-    ("bifold_vm_shadow_mode", "1 if the VM is in shadow paging, 0 in another mode", |v| is_shadow(&v.mode)),
-    ("bifold_vm_wants_shadow_mode", "1 if the policy wants shadow paging", |v| is_shadow(&v.wants)),
+const GAUGES: [PerVm; 3] = [
     ("bifold_vm_away", "1 if the VM is not in the mode in which the daemon found it", |v| {
         Some(if v.own_mode.is_some() { 1.0 } else { 0.0 })
     }),
@@ -99,6 +109,17 @@ type Count = Counter<f64, AtomicU64>;
 pub fn text(status: &Status) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     let of = |v: &VmStatus| Labels { vm: v.vm.clone(), name: escaped(v.name.as_deref().unwrap_or_default()) };
+    for (name, help, mode) in MODES {
+        let family = Family::<ModeLabels, Level>::default();
+        let known = status.vms.iter().filter_map(|v| Some((v, mode(v)?)));
+        // KVM has these two modes for a VM.
+        for ((v, now), mode) in known.flat_map(|v| Mode::BOTH.map(|mode| (v, mode))) {
+            let Labels { vm, name } = of(v);
+            let is_now = if now == mode.name() { 1.0 } else { 0.0 };
+            family.get_or_create(&ModeLabels { vm, name, mode: mode.name() }).set(is_now);
+        }
+        registry.register(name, help, family);
+    }
     for (name, help, value) in GAUGES {
         let family = Family::<Labels, Level>::default();
         let known = status.vms.iter().filter_map(|v| Some((v, value(v)?)));
@@ -269,10 +290,12 @@ mod tests {
     #[test]
     fn a_vm_is_a_line_of_each_metric_and_its_name_cannot_break_the_line() {
         let text = text(&status()).unwrap();
-        assert!(
-            text.contains(r#"bifold_vm_shadow_mode{vm="100-7",name="we\"b\\n\\u{1b}[2J"} 1.0"#),
-            "{text}"
-        );
+        let mode = |mode, value| {
+            format!(
+                r#"bifold_vm_paging_mode{{vm="100-7",name="we\"b\\n\\u{{1b}}[2J",mode="{mode}"}} {value}"#
+            )
+        };
+        assert!(text.contains(&mode("shadow", "1.0")) && text.contains(&mode("nested", "0.0")), "{text}");
         assert!(text.contains("bifold_vm_switches_total{"), "{text}");
         assert!(text.contains(r#"policy="dsp",state="acts"} 1.0"#), "{text}");
         assert!(
@@ -281,8 +304,17 @@ mod tests {
             ),
             "{text}"
         );
-        assert!(!text.contains("bifold_vm_wants_shadow_mode{"), "unknown is no line: {text}");
+        assert!(!text.contains("bifold_vm_wanted_mode{"), "unknown is no line: {text}");
         assert!(text.lines().all(|l| l.starts_with(['#', 'b'])), "{text}");
+    }
+
+    #[test]
+    fn a_vm_that_is_being_switched_is_in_no_mode() {
+        let mut switching = status();
+        switching.vms[0].mode = Some("nested -> shadow".into());
+        let text = text(&switching).unwrap();
+        let modes = text.lines().filter(|l| l.starts_with("bifold_vm_paging_mode{"));
+        assert_eq!(modes.map(|l| l.ends_with(" 0.0")).collect::<Vec<_>>(), [true; 2], "{text}");
     }
 
     /// The names of metrics in a text.
