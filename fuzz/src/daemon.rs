@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Bodies for `bifold-daemon` and for the modelled PMU that its configuration may name.
+//! A body for `bifold-daemon`.
 
 /// A configuration: an error that names the file, or rules in whose limits a VM can be switched.
 pub fn daemon_config(data: &[u8]) {
@@ -20,17 +20,6 @@ pub fn daemon_config(data: &[u8]) {
     }
 }
 
-/// A modelled PMU: an error, or counts that a file written from them has again.
-pub fn modelled_pmu(data: &[u8]) {
-    use bifold_live::modelled::ModelledPmu;
-    let Ok(pmu) = std::str::from_utf8(data).map_err(drop).and_then(|t| ModelledPmu::parse(t).map_err(drop))
-    else {
-        return;
-    };
-    let text = pmu.to_toml().expect("what was read can be written");
-    assert_eq!(ModelledPmu::parse(&text).expect("what was written can be read"), pmu);
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::inputs::bytes;
@@ -41,17 +30,16 @@ mod tests {
         #[test]
         fn any_text_is_a_configuration_or_an_error(
             data in bytes(),
-            keys in proptest::collection::vec((0..18usize, "[a-z0-9.\"*?-]{0,12}"), 0..8),
+            keys in proptest::collection::vec((0..17usize, "[a-z0-9.\"*?-]{0,12}"), 0..8),
         ) {
             daemon_config(&data);
-            const KEYS: [&str; 18] = [
+            const KEYS: [&str; 17] = [
                 "interval_s", "never", "[limits]\nmin_stay_s", "most_switches_per_hour", "blackout_s", "[[vm]]\nname", "policy",
                 "act", "reporter", "[vm.probe]\nevery_s", "length_s", "least_gain_percent", "[recording]\nfile", "most_mib",
-                "[metrics]\nlisten", "file", "parameters", "modelled_pmu",
+                "[metrics]\nlisten", "file", "parameters",
             ];
             let text: String = keys.iter().map(|(key, value)| format!("{} = {value}\n", KEYS[*key])).collect();
             daemon_config(text.as_bytes());
-            modelled_pmu(&data);
         }
     }
 }

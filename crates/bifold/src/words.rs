@@ -3,7 +3,6 @@
 
 use bifold_host::Mode;
 use bifold_report::Format;
-use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use std::ops::RangeInclusive;
 
@@ -88,20 +87,9 @@ pub fn time_scale(text: &str) -> Result<f64, String> {
 }
 
 /// A paging mode that KVM can switch a VM to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-#[allow(missing_docs)] // the names say it
-pub enum ModeArg {
-    Shadow,
-    Nested,
-}
-
-impl From<ModeArg> for Mode {
-    fn from(mode: ModeArg) -> Mode {
-        match mode {
-            ModeArg::Shadow => Mode::Shadow,
-            ModeArg::Nested => Mode::Nested,
-        }
-    }
+pub fn mode() -> impl TypedValueParser<Value = Mode> {
+    PossibleValuesParser::new(Mode::BOTH.map(Mode::name))
+        .map(|name| Mode::from_name(&name).expect("the parser takes names of modes only"))
 }
 
 #[cfg(test)]

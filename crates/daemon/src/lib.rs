@@ -7,7 +7,7 @@
 //! and at its end.
 //!
 //! [`control`] is the socket by which `bifold ctl` talks to the daemon, [`metrics`] are those for Prometheus, [`replay`] goes
-//! over a recording with the pilots of a configuration.
+//! over a recording with the pilots of a configuration. A [`Service`] is the engine's loop in a process.
 #![forbid(unsafe_code)]
 
 pub mod config;
@@ -23,6 +23,7 @@ mod pilot;
 mod probe;
 mod record;
 pub mod replay;
+mod service;
 mod status;
 
 pub use config::{Config, ConfigError};
@@ -31,4 +32,5 @@ pub use error::{DaemonError, with_causes};
 pub use homes::Homes;
 pub use pilot::{Choice, Verdict};
 pub use probe::Probing;
+pub use service::{Service, Signals};
 pub use status::{Status, Totals, VmStatus};

@@ -3,7 +3,8 @@
 
 use crate::error::DaemonError;
 use crate::status::{Status, VmStatus};
-use bifold_host::printable;
+use bifold_host::{Mode, printable};
+use bifold_live::columns::{self, Column, Type};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -27,6 +28,14 @@ struct Labels {
     name: String,
 }
 
+/// Labels of a VM's metric that has a value for each mode.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ModeLabels {
+    vm: String,
+    name: String,
+    mode: &'static str,
+}
+
 /// Labels of [`STATE`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StateLabels {
@@ -46,12 +55,8 @@ struct RefusalLabels {
 
 /// A metric of each VM: name, help, value.
 type PerVm = (&'static str, &'static str, fn(&VmStatus) -> Option<f64>);
-
-const SHADOW: &str = "shadow";
-
-fn is_shadow(mode: &Option<String>) -> Option<f64> {
-    mode.as_deref().map(|m| if m == SHADOW { 1.0 } else { 0.0 })
-}
+/// The same with a series for each mode; its value here is the name of the mode whose series is 1.
+type PerMode = (&'static str, &'static str, fn(&VmStatus) -> Option<&str>);
 
 /// A label's value. The owner of a VM chose the name, and the library writes values as they are: OpenMetrics has backslash,
 /// quote and line feed escaped.
@@ -59,30 +64,48 @@ fn escaped(text: &str) -> String {
     printable(text).replace('\\', "\\\\").replace('"', "\\\"")
 }
 
+/// Modes: 1 for the VM's, 0 for the others. During a switch all are 0.
+const MODES: [PerMode; 2] = [
+    ("bifold_vm_paging_mode", "1 for the VM's paging mode, 0 for the others", |v| v.mode.as_deref()),
+    ("bifold_vm_wanted_mode", "1 for the mode that the policy wanted last, 0 for the others", |v| {
+        v.wants.as_deref()
+    }),
+];
+
 /// Levels.
-const GAUGES: [PerVm; 5] = [
-    ("bifold_vm_shadow_mode", "1 if the VM is in shadow paging, 0 in another mode", |v| is_shadow(&v.mode)),
-    ("bifold_vm_wants_shadow_mode", "1 if the policy wants shadow paging", |v| is_shadow(&v.wants)),
+const GAUGES: [PerVm; 2] = [
     ("bifold_vm_away", "1 if the VM is not in the mode in which the daemon found it", |v| {
         Some(if v.own_mode.is_some() { 1.0 } else { 0.0 })
     }),
-    ("bifold_vm_load_ratio", "Share of the last interval during which vCPUs ran", |v| v.load),
     ("bifold_vm_switches_last_hour", "Switches in the last hour, by the daemon and by others", |v| {
         Some(v.switches_in_hour as f64)
     }),
 ];
 
 /// Counts. Prometheus adds `_total` to their names.
-const COUNTERS: [PerVm; 6] = [
+const COUNTERS: [PerVm; 3] = [
     ("bifold_vm_decisions", "Decisions of the VM's policy", |v| Some(v.totals.decisions as f64)),
     ("bifold_vm_switches", "Switches of the VM by the daemon", |v| Some(v.totals.switched as f64)),
     ("bifold_vm_refused", "Switches that KVM refused", |v| Some(v.totals.refused as f64)),
-    ("bifold_vm_exits", "Exits of the VM", |v| Some(v.totals.exits as f64)),
-    ("bifold_vm_run_seconds", "Time of the VM's vCPUs on CPUs", |v| Some(v.totals.ran_ns as f64 / 1e9)),
-    ("bifold_vm_wait_seconds", "Time that the VM's vCPUs waited for a CPU", |v| {
-        Some(v.totals.waited_ns as f64 / 1e9)
-    }),
 ];
+
+/// Figures of `bifold stat` that are metrics too, by their names there, and what the status has of each. Names, units and
+/// meanings of the metrics are the figures'.
+const FIGURES: [(&str, fn(&VmStatus) -> Option<f64>); 4] = [
+    ("load", |v| v.load),
+    ("exits", |v| Some(v.totals.exits as f64)),
+    ("run_ns", |v| Some(v.totals.ran_ns as f64)),
+    ("wait_ns", |v| Some(v.totals.waited_ns as f64)),
+];
+
+/// A figure's name as a metric, and what the metric's unit is divided by: Prometheus has seconds for times, and calls a share a ratio.
+fn metric(figure: &Column) -> (String, f64) {
+    match (figure.unit, figure.kind) {
+        ("ns", _) => (format!("bifold_vm_{}_seconds", figure.name.trim_end_matches("_ns")), 1e9),
+        ("1", Type::Number) => (format!("bifold_vm_{}_ratio", figure.name), 1.0),
+        _ => (format!("bifold_vm_{}", figure.name), 1.0),
+    }
+}
 
 /// The metric that names a VM's policy and what the daemon does with the VM.
 const STATE: &str = "bifold_vm_state";
@@ -92,28 +115,67 @@ const REFUSAL: &str = "bifold_vm_refusal";
 type Level = Gauge<f64, AtomicU64>;
 type Count = Counter<f64, AtomicU64>;
 
+fn set(level: &Level, n: f64) {
+    level.set(n);
+}
+
+fn add(count: &Count, n: f64) {
+    count.inc_by(n);
+}
+
+fn of(v: &VmStatus) -> Labels {
+    Labels { vm: v.vm.clone(), name: escaped(v.name.as_deref().unwrap_or_default()) }
+}
+
+/// A series for each VM whose value is known.
+fn of_vms<M: Default>(
+    vms: &[VmStatus],
+    value: impl Fn(&VmStatus) -> Option<f64>,
+    set: fn(&M, f64),
+) -> Family<Labels, M> {
+    let family = Family::<Labels, M>::default();
+    for (v, n) in vms.iter().filter_map(|v| Some((v, value(v)?))) {
+        set(&family.get_or_create(&of(v)), n);
+    }
+    family
+}
+
 /// The metrics in Prometheus's text format.
 ///
 /// # Errors
 /// If a text cannot be formatted, which does not happen in memory.
 pub fn text(status: &Status) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
-    let of = |v: &VmStatus| Labels { vm: v.vm.clone(), name: escaped(v.name.as_deref().unwrap_or_default()) };
-    for (name, help, value) in GAUGES {
-        let family = Family::<Labels, Level>::default();
-        let known = status.vms.iter().filter_map(|v| Some((v, value(v)?)));
-        for (v, n) in known {
-            family.get_or_create(&of(v)).set(n);
+    for (name, help, mode) in MODES {
+        let family = Family::<ModeLabels, Level>::default();
+        let known = status.vms.iter().filter_map(|v| Some((v, mode(v)?)));
+        // KVM has these two modes for a VM.
+        for ((v, now), mode) in known.flat_map(|v| Mode::BOTH.map(|mode| (v, mode))) {
+            let Labels { vm, name } = of(v);
+            let is_now = if now == mode.name() { 1.0 } else { 0.0 };
+            family.get_or_create(&ModeLabels { vm, name, mode: mode.name() }).set(is_now);
         }
         registry.register(name, help, family);
     }
+    let vms = &status.vms[..];
+    for (name, help, value) in GAUGES {
+        registry.register(name, help, of_vms(vms, value, set));
+    }
     for (name, help, value) in COUNTERS {
-        let family = Family::<Labels, Count>::default();
-        let known = status.vms.iter().filter_map(|v| Some((v, value(v)?)));
-        for (v, n) in known {
-            family.get_or_create(&of(v)).inc_by(n);
+        registry.register(name, help, of_vms(vms, value, add));
+    }
+    let all = columns::all();
+    for (figure, value) in FIGURES {
+        let figure = all.iter().find(|c| c.name == figure).expect("a test writes them all");
+        let (name, parts) = metric(figure);
+        let value = |v: &VmStatus| Some(value(v)? / parts);
+        // The library ends a help with a full stop.
+        let help = figure.doc.trim_end_matches('.');
+        match figure.kind {
+            // The status has the sum of an interval's counts.
+            Type::Count => registry.register(name, help, of_vms(vms, value, add)),
+            Type::Number | Type::Text => registry.register(name, help, of_vms(vms, value, set)),
         }
-        registry.register(name, help, family);
     }
     let states = Family::<StateLabels, Level>::default();
     for v in &status.vms {
@@ -269,11 +331,20 @@ mod tests {
     #[test]
     fn a_vm_is_a_line_of_each_metric_and_its_name_cannot_break_the_line() {
         let text = text(&status()).unwrap();
+        let mode = |mode, value| {
+            format!(
+                r#"bifold_vm_paging_mode{{vm="100-7",name="we\"b\\n\\u{{1b}}[2J",mode="{mode}"}} {value}"#
+            )
+        };
+        assert!(text.contains(&mode("shadow", "1.0")) && text.contains(&mode("nested", "0.0")), "{text}");
+        assert!(text.contains("bifold_vm_switches_total{"), "{text}");
+        for figure in ["load_ratio", "exits_total", "run_seconds_total", "wait_seconds_total"] {
+            assert!(text.contains(&format!("bifold_vm_{figure}{{")), "{figure}: {text}");
+        }
         assert!(
-            text.contains(r#"bifold_vm_shadow_mode{vm="100-7",name="we\"b\\n\\u{1b}[2J"} 1.0"#),
+            text.contains("# HELP bifold_vm_load_ratio Share of the interval during which vCPUs ran.\n"),
             "{text}"
         );
-        assert!(text.contains("bifold_vm_switches_total{"), "{text}");
         assert!(text.contains(r#"policy="dsp",state="acts"} 1.0"#), "{text}");
         assert!(
             text.contains(
@@ -281,8 +352,17 @@ mod tests {
             ),
             "{text}"
         );
-        assert!(!text.contains("bifold_vm_wants_shadow_mode{"), "unknown is no line: {text}");
+        assert!(!text.contains("bifold_vm_wanted_mode{"), "unknown is no line: {text}");
         assert!(text.lines().all(|l| l.starts_with(['#', 'b'])), "{text}");
+    }
+
+    #[test]
+    fn a_vm_that_is_being_switched_is_in_no_mode() {
+        let mut switching = status();
+        switching.vms[0].mode = Some("nested -> shadow".into());
+        let text = text(&switching).unwrap();
+        let modes = text.lines().filter(|l| l.starts_with("bifold_vm_paging_mode{"));
+        assert_eq!(modes.map(|l| l.ends_with(" 0.0")).collect::<Vec<_>>(), [true; 2], "{text}");
     }
 
     /// The names of metrics in a text.

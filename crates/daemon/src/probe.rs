@@ -43,7 +43,7 @@ impl Rate {
     }
 }
 
-/// The mode that KVM can switch a VM to from this mode, if it can.
+/// The mode that a probe tries: KVM can switch a VM to this one alone.
 fn other(mode: Mode) -> Option<Mode> {
     mode.switchable().map(|mode| mode.other().into())
 }

@@ -290,7 +290,7 @@ mod tests {
             exits: None,
             vcpus: vec![vcpu],
             guest: None,
-            modelled: None,
+            counted: None,
         }
     }
 

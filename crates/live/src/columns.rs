@@ -173,7 +173,7 @@ const FIRST: [Column; 14] = [
         "pmu",
         "",
         Type::Text,
-        "Where cycles, instructions, TLB misses, flushes and walk cycles come from: hardware, or modelled PMU (a model of a known program, times its progress).",
+        "Where cycles, instructions, TLB misses, flushes and walk cycles come from: hardware if a PMU counted them.",
         |r| r.pmu().map_or(Value::Unknown, |words| Value::Text(words.into())),
     ),
 ];
@@ -280,8 +280,8 @@ impl Row<'_> {
 
     /// Where the hardware counts come from; `None` if there are none.
     fn pmu(&self) -> Option<&'static str> {
-        match (self.vcpu, self.interval.modelled) {
-            (None, Some(_)) => Some(crate::modelled::LABEL),
+        match (self.vcpu, self.interval.counted) {
+            (None, Some((name, _))) => Some(name),
             _ => (self.hardware() != HardwareCounts::UNKNOWN).then_some("hardware"),
         }
     }

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
     use crate::fake_host::FakeHost;
     use crate::hardware::HardwareCounts;
-    use crate::{Interval, VcpuInterval, Watch};
+    use crate::{HardwareSource, Interval, VcpuInterval, Watch};
     use bifold_host::{Statistics, VmId};
     use std::time::Duration;
 
@@ -139,7 +139,7 @@ mod tests {
     fn of(interval: &Interval) -> (Figures, Option<Figures>) {
         let fake = FakeHost::new();
         fake.vm(VmId { thread: 100, fd: 7 }, "web");
-        let mut watch = Watch::new(fake.host(), None).unwrap();
+        let mut watch = Watch::new(fake.host(), HardwareSource::None).unwrap();
         watch.tick(&|| Duration::ZERO);
         let vm = watch.vms().next().unwrap();
         let vcpu = Row::of_vcpus(0.0, vm, interval).next().map(|row| Figures::of(&row));

@@ -84,8 +84,7 @@ impl Follower {
 
     /// The first counter that the policy needs and no interval so far has had; `None` once the policy has seen an interval.
     pub fn missing(&self) -> Option<UnknownCounter> {
-        let modes = [Mode::Shadow, Mode::Nested];
-        let all = modes.map(|mode| self.needs_in(mode).less(self.counted));
+        let all = bifold_host::Mode::BOTH.map(|mode| self.needs_in(mode.into()).less(self.counted));
         // An interval in one of the modes needs less.
         let fewest = all.into_iter().min_by_key(|missing| missing.iter().count())?;
         let counter = fewest.iter().next().filter(|_| self.driver.is_none())?;

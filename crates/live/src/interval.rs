@@ -2,7 +2,6 @@
 //! What is read of a VM at one moment, and the difference of two such readings.
 
 use crate::hardware::{HardwareCounts, Raw};
-use crate::modelled::ModelledPmu;
 use crate::reporter::{GuestInterval, GuestReading};
 use bifold_host::exit_counts::{ExitCounts, ExitTable};
 use bifold_host::{PagingStats, State, Statistics, ThreadTime};
@@ -56,8 +55,8 @@ pub struct Interval {
     pub vcpus: Vec<VcpuInterval>,
     /// What the guest reported; `None` without a reporter, and without reports at both ends of the interval.
     pub guest: Option<GuestInterval>,
-    /// Counts of a modelled PMU, in place of the vCPUs' hardware counters; `None` for a VM without one.
-    pub modelled: Option<HardwareCounts>,
+    /// Name and hardware counts of a source that counts the VM as a whole; `None` if each vCPU has its own counts, or none.
+    pub counted: Option<(&'static str, HardwareCounts)>,
 }
 
 /// What a vCPU did between two readings.
@@ -96,7 +95,7 @@ impl Interval {
             exits: None,
             vcpus: now.vcpus.iter().map(|v| VcpuInterval::of(v, &earlier.vcpus)).collect(),
             guest: None,
-            modelled: None,
+            counted: None,
         };
         let reports = earlier.guest.as_ref().zip(now.guest.as_ref());
         interval.guest = reports.and_then(|(then, now)| {
@@ -110,13 +109,6 @@ impl Interval {
         let threads: Vec<u32> = self.vcpus.iter().map(|v| v.thread).collect();
         self.exits = Some(all.threads(&threads));
         self.vcpus.iter_mut().for_each(|v| v.exits = Some(all.threads(&[v.thread])));
-    }
-
-    /// Takes hardware counts from a modelled PMU and the guest's progress. What the PMU does not know is unknown then, even if
-    /// there are hardware counters: a VM's counts have one source.
-    pub fn model(&mut self, pmu: &ModelledPmu) {
-        let counts = self.guest.as_ref().and_then(|g| pmu.counts(self.mode, &g.progress));
-        self.modelled = Some(counts.unwrap_or(HardwareCounts::UNKNOWN));
     }
 
     /// Time that all vCPUs were on a CPU; `None` if one's is unknown, or the VM has no vCPU that is known.
@@ -135,9 +127,9 @@ impl Interval {
         self.ran_ns().filter(|_| most > 0.0).map(|ran| (ran as f64 / most).min(1.0))
     }
 
-    /// Hardware counters of all vCPUs together, or a modelled PMU's counts.
+    /// Hardware counts of all vCPUs together.
     pub fn hardware(&self) -> HardwareCounts {
-        if let Some(counts) = self.modelled {
+        if let Some((_, counts)) = self.counted {
             return counts;
         }
         let Some((first, others)) = self.vcpus.split_first() else { return HardwareCounts::UNKNOWN };

@@ -6,6 +6,13 @@ use crate::interval::{Interval, VcpuInterval};
 use crate::measured::Measured;
 use crate::observation::Observation;
 use crate::vm::Watched;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The time since 1970 in seconds. Milliseconds are what a reader can use.
+pub fn now() -> f64 {
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    (time * 1e3).round() / 1e3
+}
 
 /// A VM, or one of its vCPUs, over an interval.
 pub struct Row<'a> {

@@ -277,8 +277,8 @@ impl Watched {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Watch;
     use crate::fake_host::FakeHost;
+    use crate::{HardwareSource, Watch};
 
     const ID: VmId = VmId { thread: 100, fd: 7 };
 
@@ -286,7 +286,7 @@ mod tests {
     fn what_would_refuse_a_switch_is_looked_at_rarely_and_after_each_switch() {
         let fake = FakeHost::new();
         fake.vm(ID, "web");
-        let mut watch = Watch::new(fake.host(), None).unwrap();
+        let mut watch = Watch::new(fake.host(), HardwareSource::None).unwrap();
         fake.refusal(ID, "smm vcpu 0");
         let seen = |watch: &mut Watch, seconds| {
             watch.tick(&|| Duration::from_secs(seconds));

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Finds the VMs of a host, and reads them at every tick.
 
-use crate::hardware::Pmu;
+use crate::hardware::{HardwareSource, Pmu};
 use crate::interval::Interval;
-use crate::modelled::ModelledPmu;
 use crate::vm::{Clock, SocketOf, Watched};
 use bifold_host::exit_counts::{ExitCounters, ExitCountersError, ExitTable};
 use bifold_host::{Host, HostError, Kvm, State, Statistic, VmId};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// How often what changes rarely is looked at again: names, threads of vCPUs, what would refuse a switch, and VMs where
@@ -27,11 +25,11 @@ const LOOKS: u32 = 400;
 ///
 /// ```no_run
 /// use bifold_host::Host;
-/// use bifold_live::Watch;
+/// use bifold_live::{HardwareSource, Watch};
 /// use std::time::{Duration, Instant};
 ///
 /// let start = Instant::now();
-/// let mut watch = Watch::new(Host::live(), None)?;
+/// let mut watch = Watch::new(Host::live(), HardwareSource::None)?;
 /// watch.tick(&|| start.elapsed());
 /// std::thread::sleep(Duration::from_secs(1));
 /// for (id, interval) in watch.tick(&|| start.elapsed()).intervals {
@@ -42,11 +40,10 @@ const LOOKS: u32 = 400;
 pub struct Watch {
     host: Host,
     kvm: Kvm,
-    pmu: Option<Pmu>,
+    hardware: HardwareSource,
     statistics: Vec<Statistic>,
     exits: Option<Exits>,
     socket_of: Option<SocketOf>,
-    modelled: Option<PmuOf>,
     /// Whether VMs are looked at for what would refuse a switch.
     forecasts: bool,
     vms: BTreeMap<VmId, Times>,
@@ -57,9 +54,6 @@ pub struct Watch {
     /// Why debugfs does not list the VMs.
     no_debugfs: Option<HostError>,
 }
-
-/// Names a VM's modelled PMU.
-type PmuOf = Box<dyn Fn(&Watched) -> Option<Arc<ModelledPmu>> + Send>;
 
 /// A VM, and when what changes rarely was last looked at.
 struct Times {
@@ -163,20 +157,19 @@ impl Watch {
         host.kvm()
     }
 
-    /// Watches the VMs of a host, with hardware counters if there is a PMU.
+    /// Watches the VMs of a host, with hardware counts from this source.
     ///
     /// # Errors
     /// If the host lacks what [`Watch::needs`] says.
-    pub fn new(host: Host, pmu: Option<Pmu>) -> Result<Watch, HostError> {
+    pub fn new(host: Host, hardware: HardwareSource) -> Result<Watch, HostError> {
         let kvm = Watch::needs(&host)?;
         Ok(Watch {
             host,
             kvm,
-            pmu,
+            hardware,
             statistics: Statistic::ALL.to_vec(),
             exits: None,
             socket_of: None,
-            modelled: None,
             forecasts: false,
             vms: BTreeMap::new(),
             next_look: Duration::ZERO,
@@ -191,9 +184,9 @@ impl Watch {
     ///
     /// ```no_run
     /// use bifold_host::Host;
-    /// use bifold_live::{Measured, Watch};
+    /// use bifold_live::{HardwareSource, Measured, Watch};
     ///
-    /// let mut watch = Watch::new(Host::live(), None)?;
+    /// let mut watch = Watch::new(Host::live(), HardwareSource::None)?;
     /// watch.read_only(Measured::STATISTICS);
     /// # Ok::<(), bifold_host::HostError>(())
     /// ```
@@ -205,12 +198,6 @@ impl Watch {
     /// named is not checked. Called for VMs that are new, and every 10 s for those whose reporter is not connected.
     pub fn report_from(&mut self, socket_of: impl Fn(&Watched) -> Option<PathBuf> + Send + 'static) {
         self.socket_of = Some(Box::new(socket_of));
-    }
-
-    /// Names VMs whose hardware counts come from a model and the progress that their guests report, instead of counters:
-    /// for machines without a PMU, and guests that run a program that was modelled.
-    pub fn modelled(&mut self, pmu_of: impl Fn(&Watched) -> Option<Arc<ModelledPmu>> + Send + 'static) {
-        self.modelled = Some(Box::new(pmu_of));
     }
 
     /// Looks every 10 s, and after each switch, whether KVM would refuse to switch the VM to its other mode. Advice names the
@@ -243,8 +230,7 @@ impl Watch {
             match one.vm.interval(clock) {
                 Ok(mut interval) => {
                     exits.iter().for_each(|all| interval.add_exits(all));
-                    let pmu = self.modelled.as_ref().and_then(|of| of(&one.vm));
-                    pmu.iter().for_each(|pmu| interval.model(pmu));
+                    self.hardware.count(&mut interval);
                     tick.intervals.push((*id, interval));
                 }
                 Err(_) => tick.gone.push(*id),
@@ -252,7 +238,7 @@ impl Watch {
         }
         // Looked at again behind the readings, which this would delay.
         for one in self.vms.values_mut() {
-            one.refresh(&self.host, self.pmu.as_ref(), self.socket_of.as_ref(), at, clock);
+            one.refresh(&self.host, self.hardware.pmu(), self.socket_of.as_ref(), at, clock);
         }
         let present = self.present(at);
         if let Some(present) = &present {
@@ -266,7 +252,7 @@ impl Watch {
             if self.vms.contains_key(&id) {
                 continue;
             }
-            let (pmu, socket_of) = (self.pmu.as_ref(), self.socket_of.as_ref());
+            let (pmu, socket_of) = (self.hardware.pmu(), self.socket_of.as_ref());
             let wanted = &self.statistics;
             if let Some(vm) = Watched::begin(&self.host, &self.kvm, pmu, wanted, id, socket_of, clock) {
                 self.vms.insert(id, Times::new(vm, at));
@@ -340,9 +326,9 @@ impl Watch {
         self.no_debugfs.as_ref()
     }
 
-    /// The hardware counters.
+    /// The host's PMU, if the hardware counts come from it.
     pub fn pmu(&self) -> Option<&Pmu> {
-        self.pmu.as_ref()
+        self.hardware.pmu()
     }
 
     /// The host's KVM.
@@ -374,7 +360,7 @@ mod tests {
     #[test]
     fn vms_come_run_are_renamed_and_go() {
         let fake = FakeHost::new();
-        let mut watch = Watch::new(fake.host(), None).unwrap();
+        let mut watch = Watch::new(fake.host(), HardwareSource::None).unwrap();
         assert!(at(&mut watch, 0).came.is_empty());
         fake.vm(id(100), "web");
         fake.vm(id(200), "db");
@@ -399,7 +385,7 @@ mod tests {
     fn a_vcpu_that_is_plugged_in_is_found_at_once_and_unknown_at_first() {
         let fake = FakeHost::new();
         fake.vm(id(100), "web");
-        let mut watch = Watch::new(fake.host(), None).unwrap();
+        let mut watch = Watch::new(fake.host(), HardwareSource::None).unwrap();
         at(&mut watch, 0);
         fake.vcpu(id(100), 1, 0, 0);
         let load = |tick: Tick| tick.intervals[0].1.load();
@@ -413,7 +399,7 @@ mod tests {
         let fake = FakeHost::new();
         fake.vm(id(100), "web");
         fake.count(id(100), Statistic::PfTaken, 3);
-        let mut watch = Watch::new(fake.host(), None).unwrap();
+        let mut watch = Watch::new(fake.host(), HardwareSource::None).unwrap();
         watch.read_only(&[Statistic::PfTaken]);
         at(&mut watch, 0);
         let statistics = at(&mut watch, 1).intervals[0].1.statistics;
@@ -435,7 +421,7 @@ mod tests {
             millis.set(millis.get() + 10);
             Duration::from_millis(millis.get())
         };
-        let mut watch = Watch::new(fake.host(), None).unwrap();
+        let mut watch = Watch::new(fake.host(), HardwareSource::None).unwrap();
         let mut looked = |seconds: u64| {
             millis.set(1000 * seconds);
             watch.tick(&slow);
@@ -451,7 +437,7 @@ mod tests {
         let pid = fake.host().vm_dir(id(100)).join("vcpu1/pid");
         std::fs::create_dir_all(pid.parent().unwrap()).unwrap();
         std::fs::write(&pid, "0\n").unwrap();
-        let mut watch = Watch::new(fake.host(), None).unwrap();
+        let mut watch = Watch::new(fake.host(), HardwareSource::None).unwrap();
         let mut vcpus_at = |seconds| {
             at(&mut watch, seconds);
             watch.vm(id(100)).unwrap().vcpus()
@@ -479,7 +465,7 @@ mod tests {
         write("task/101/schedstat", "5 5 5\n");
         std::fs::create_dir_all(process.join("fd")).unwrap();
         std::os::unix::fs::symlink("anon_inode:kvm-vm", process.join("fd/7")).unwrap();
-        let mut watch = Watch::new(host, None).unwrap();
+        let mut watch = Watch::new(host, HardwareSource::None).unwrap();
         assert_eq!(at(&mut watch, 0).came, [id(100)]);
         assert!(matches!(watch.no_debugfs(), Some(HostError::NoDebugfs { .. })));
         write("task/101/schedstat", "1000000005 5 5\n");

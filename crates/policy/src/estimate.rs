@@ -6,8 +6,12 @@
 //! page faults. A shadow walk reads a fraction of what a nested walk reads, and under shadow paging every
 //! guest page fault, CR3 load and first touch costs exits. `bifold policy train estimator` fits the
 //! coefficients to captured timelines.
+//!
+//! The modes are the two that KVM switches a VM between. Only their estimates serve a live host, and can be checked there.
+//! Policies take the costs of all other modes from timelines.
 
 use crate::{Counters, Mode, Other};
+use bifold_mmu::Mode as KvmMode;
 use bifold_model::Sample;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -123,7 +127,7 @@ impl Estimator {
 
     /// The counters that the estimator reads.
     pub fn needs(&self) -> Counters {
-        self.needs_in(Mode::Shadow).and(self.needs_in(Mode::Nested))
+        KvmMode::BOTH.into_iter().fold(Counters::NONE, |set, mode| set.and(self.needs_in(mode.into())))
     }
 
     /// The counters that the estimator reads of a VM in this mode.
@@ -136,11 +140,12 @@ impl Estimator {
 
     /// The sums for a VM in this mode, and the mode that they estimate; none if nothing was fitted.
     fn from(&self, mode: Mode) -> Option<(&FromMode, Mode)> {
-        match mode {
-            Mode::Shadow => Some((&self.shadow, Mode::Nested)),
-            Mode::Nested => Some((&self.nested, Mode::Shadow)),
-            _ => None,
-        }
+        let mode = mode.switchable()?;
+        let from = match mode {
+            KvmMode::Shadow => &self.shadow,
+            KvmMode::Nested => &self.nested,
+        };
+        Some((from, mode.other().into()))
     }
 
     /// What the other mode would have cost for the work of `sample`, and the costs of switching there and

@@ -25,3 +25,17 @@ pub(crate) fn environment() -> Environment<'static> {
     env.set_lstrip_blocks(true);
     env
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bifold_model::Config;
+
+    #[test]
+    fn every_configuration_has_a_colour_on_light_and_dark_pages() {
+        for config in Config::KNOWN {
+            let name = format!("--{}: #", config.name());
+            assert_eq!(STYLE.matches(&name).count(), 2, "{name}");
+        }
+    }
+}

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
-use bifold_live::modelled::{ModelledPmu, PerStep};
 use bifold_mmu::Mode;
 
 use super::Span;
+use crate::modelled::{ModelledPmu, PerStep};
 
 /// Costs of a guest's reported steps, in cycles beyond the ideal run's.
 #[derive(Debug, Clone, Default)]

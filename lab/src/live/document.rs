@@ -3,11 +3,11 @@
 
 use std::fmt::Write as _;
 
-use bifold_live::modelled::ModelledPmu;
 use bifold_mmu::Mode;
 
 use super::Live;
 use super::script::{INTERVAL_S, PARAMETERS};
+use crate::modelled::ModelledPmu;
 
 fn millions(cycles: f64) -> String {
     format!("{:.0}", cycles / 1e6)
@@ -18,7 +18,7 @@ pub fn document(live: &Live, pmu: &ModelledPmu, picture: &str) -> String {
     let mut out = format!(
         "# The daemon on a real KVM, Linux {}\n\n{}\n\
          Written by `lab live`. Inner guests with two vCPUs alternate between page-table work and pointer chasing, two guests at a\n\
-         time, under `bifold daemon` and the KVM of `make kernel`. The laboratory has no PMU: TLB misses, cycles and walk cycles are\n\
+         time, under bifold's daemon and the KVM of `make kernel`. The laboratory has no PMU: TLB misses, cycles and walk cycles are\n\
          of a **modelled PMU** (`lab modelled-pmu`): the model's counts of a step of the guests' program (profile {}, {}), times the\n\
          steps that the guests report. Modes, switches, exits and page faults are KVM's and the guests'.\n\n\
          ![phases and modes]({picture})\n\n",

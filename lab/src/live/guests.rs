@@ -66,8 +66,8 @@ const SECONDS: u64 = 1200;
 pub type Guest = (&'static str, &'static str);
 
 /// Boots the laboratory with our KVM in nested paging and these files, and runs a script there: a shell with `start NAME
-/// ARGUMENTS`, which starts a guest and leaves its process in `$vm`, `until_true COMMAND`, `$BIFOLD`, `$B` (busybox) and `$OUT`
-/// (the folder whose files come back).
+/// ARGUMENTS`, which starts a guest and leaves its process in `$vm`, `until_true COMMAND`, `$BIFOLD`, `$DAEMON` (`lab-daemon`), `$B`
+/// (busybox) and `$OUT` (the folder whose files come back).
 ///
 /// # Errors
 /// If there are no modules for the kernel ([`Skipped`]), the boot fails, or the script does not end with 0.
@@ -80,14 +80,15 @@ pub fn run(lab: &Lab, script: &str, files: Vec<(String, Vec<u8>)>) -> Result<Out
         return Err(Skipped("guests with phases take hours under Bochs".into()).into());
     }
     let lab = lab.clone().with_modules(modules);
-    let (bifold, reporter, kernel) =
-        (beside("bifold")?, beside("bifold-reporter")?, lab.inner().image.clone());
+    let (bifold, daemon, reporter) = (beside("bifold")?, beside("lab-daemon")?, beside("bifold-reporter")?);
+    let kernel = lab.inner().image.clone();
     let init = format!("B={BUSYBOX} REPORTER={} PROGRAM={PHASES}\n{GUEST}", reporter.display());
     let initrd = lab.script_guest(&init, &[Path::new(PHASES), &reporter])?;
     let script = format!(
-        "BIFOLD={} B={BUSYBOX} KERNEL={} OUT={} INITRD={INITRD} MACHINE={MACHINE} CPU={} BARE='{}' APPEND='{APPEND}'\n\
+        "BIFOLD={} DAEMON={} B={BUSYBOX} KERNEL={} OUT={} INITRD={INITRD} MACHINE={MACHINE} CPU={} BARE='{}' APPEND='{APPEND}'\n\
          {HOST}\n{script}",
         bifold.display(),
+        daemon.display(),
         kernel.display(),
         at::OUT,
         guest_cpu(&[]),
@@ -98,7 +99,7 @@ pub fn run(lab: &Lab, script: &str, files: Vec<(String, Vec<u8>)>) -> Result<Out
             jobs: vec![Job::Kvm { nested: true }, Job::Run { command: sh(&script) }],
             huge_pages: 0,
         },
-        programs: vec![BUSYBOX.into(), bifold],
+        programs: vec![BUSYBOX.into(), bifold, daemon],
         files: vec![kernel],
         made: [files, vec![(INITRD.into(), initrd)]].concat(),
         emulator: true,

@@ -2,7 +2,7 @@
 //! The daemon on a real KVM: inner guests with phases run under several policies, and what the daemon did is priced by the
 //! model and replayed off line.
 //!
-//! The laboratory has no PMU. TLB misses, cycles and walk cycles are of a modelled PMU ([`bifold_live::modelled`]): the
+//! The laboratory has no PMU. TLB misses, cycles and walk cycles are of a modelled PMU ([`crate::modelled`]): the
 //! model's counts of a step of the guests' program, times the steps that the guests report. Exits, modes, switches and page
 //! faults are KVM's and the guests' own.
 
@@ -16,11 +16,11 @@ mod script;
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
-use bifold_live::modelled::ModelledPmu;
 use bifold_mmu::Mode;
 use serde_json::Value;
 
 use crate::lab::Lab;
+use crate::modelled::ModelledPmu;
 pub use cost::Cost;
 pub use document::document;
 pub use picture::picture;
@@ -125,7 +125,7 @@ pub fn experiment(lab: &Lab, pmu: &ModelledPmu) -> Result<Live> {
         Ok(Life { kind, spans, cost, decisions })
     };
     let lives = GUESTS.into_iter().map(life).collect::<Result<_>>()?;
-    let (differences, compared) = replayed::differences(&recording, &rows, pmu)?;
+    let (differences, compared) = replayed::differences(&recording, &rows)?;
     let killed: f64 =
         guests::text(&output, "killed")?.trim().parse().context("when the daemon was killed")?;
     Ok(Live {

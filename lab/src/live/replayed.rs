@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use bifold_live::modelled::ModelledPmu;
 use serde_json::Value;
 
 use super::script::configuration;
@@ -19,12 +18,11 @@ fn decision(row: &Value, keys: [&str; 4]) -> Decision {
 }
 
 /// Differences in words, and the number of decisions compared.
-pub fn differences(recording: &str, rows: &[Value], pmu: &ModelledPmu) -> Result<(Vec<String>, usize)> {
+pub fn differences(recording: &str, rows: &[Value]) -> Result<(Vec<String>, usize)> {
     let folder = tempdir()?;
     let path = |name: &str| folder.join(name);
     std::fs::write(path("vms.jsonl"), recording)?;
-    std::fs::write(path("pmu.toml"), pmu.to_toml().map_err(|e| anyhow::anyhow!("the modelled PMU: {e}"))?)?;
-    std::fs::write(path("bifold.toml"), configuration(&path("pmu.toml"), &path("none.jsonl")))?;
+    std::fs::write(path("bifold.toml"), configuration(&path("none.jsonl")))?;
     let mut replay = Command::new(beside("bifold")?);
     replay
         .args(["policy", "replay", "--format", "json", "--config"])

@@ -3,12 +3,12 @@
 
 use std::path::Path;
 
-use anyhow::Result;
-use bifold_live::modelled::ModelledPmu;
+use anyhow::{Context, Result};
 
 use super::Kind;
 use super::guests::{checksum, run as run_guests};
 use crate::lab::{Lab, Output};
+use crate::modelled::ModelledPmu;
 
 const fn guest(name: &'static str, policy: &'static str, arguments: &'static str, phased: bool) -> Kind {
     Kind { name, policy, arguments, phased }
@@ -45,13 +45,11 @@ pub const PARAMETERS: [(&str, &str); 2] =
 pub const INTERVAL_S: f64 = 0.5;
 
 /// The daemon's configuration.
-pub fn configuration(pmu: &Path, recording: &Path) -> String {
+pub fn configuration(recording: &Path) -> String {
     let rule = |name: &str, policy: &str| {
         format!(
-            "[[vm]]\nname = \"{name}\"\npolicy = \"{policy}\"\nparameters = {{ interval_s = {INTERVAL_S}{} }}\nact = true\n\
-             modelled_pmu = \"{}\"\n",
-            PARAMETERS.iter().find(|(name, _)| *name == policy).map_or("", |(_, text)| text),
-            pmu.display()
+            "[[vm]]\nname = \"{name}\"\npolicy = \"{policy}\"\nparameters = {{ interval_s = {INTERVAL_S}{} }}\nact = true\n",
+            PARAMETERS.iter().find(|(name, _)| *name == policy).map_or("", |(_, text)| text)
         )
     };
     let rules: String = GUESTS.iter().map(|g| rule(g.name, g.policy)).collect();
@@ -67,7 +65,7 @@ pub fn configuration(pmu: &Path, recording: &Path) -> String {
 /// Two guests at a time. The daemon is killed while the first two run, and started again; it ends while the last one is away.
 const SCRIPT: &str = r#"
 daemon() {
-    $BIFOLD daemon --config /lab/bifold.toml --state /tmp/run --no-pmu 2>> $OUT/daemon.log & daemon=$!
+    $DAEMON /lab/bifold.toml /tmp/run /lab/pmu.toml 2>> $OUT/daemon.log & daemon=$!
     until_true "$BIFOLD ctl --state /tmp/run status >/dev/null 2>&1"
 }
 both() {
@@ -106,9 +104,8 @@ fn script() -> String {
 
 /// Runs all of that, and checks the guests' memory.
 pub fn run(lab: &Lab, pmu: &ModelledPmu) -> Result<Output> {
-    let pmu = pmu.to_toml().map_err(|e| anyhow::anyhow!("the modelled PMU: {e}"))?;
-    let config =
-        configuration(Path::new("/lab/pmu.toml"), &Path::new(crate::lab::job::at::OUT).join("vms.jsonl"));
+    let pmu = pmu.to_toml().context("the modelled PMU")?;
+    let config = configuration(&Path::new(crate::lab::job::at::OUT).join("vms.jsonl"));
     let files =
         vec![("/lab/pmu.toml".into(), pmu.into_bytes()), ("/lab/bifold.toml".into(), config.into_bytes())];
     let output = run_guests(lab, &script(), files)?;

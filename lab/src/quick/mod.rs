@@ -202,7 +202,7 @@ pub static ALL: [Test; 29] = [
     ),
     own(
         "live",
-        "bifold daemon follows the phases of guests, is killed meanwhile, costs less than either mode, and gives back",
+        "the daemon follows the phases of guests, is killed meanwhile, costs less than either mode, and gives back",
         live::daemon,
     ),
     own(

@@ -4,7 +4,7 @@ use super::needs::{FOLDER, GUEST, KSM, KVM, MODULE, NINEP, SWITCHING};
 use super::*;
 use crate::fake_host::Tree;
 use bifold_host::ksm::{Journal, Ksm, KsmError, Left, Setting, Settings};
-use bifold_live::Watch;
+use bifold_live::{HardwareSource, Watch};
 
 fn all(missing: &[&str]) -> Vec<Check> {
     let names = GUEST.iter().chain(&[NINEP, "KSM counters", KSM, MODULE, KVM, SWITCHING, FOLDER]);
@@ -108,11 +108,11 @@ fn doctor_and_the_verbs_that_watch_have_one_rule() {
     for verb in ["stat", "top", "daemon"] {
         assert_eq!(looks(&tree, verb).works, Works::No, "{verb}");
     }
-    assert!(Watch::new(tree.host(), None).is_err());
+    assert!(Watch::new(tree.host(), HardwareSource::None).is_err());
     // Without debugfs, and with a KVM that has one mode for all VMs.
     tree.write("sys/module/kvm/parameters/x", "");
     tree.write("sys/module/kvm_intel/parameters/ept", "Y\n");
-    assert!(Watch::new(tree.host(), None).is_ok());
+    assert!(Watch::new(tree.host(), HardwareSource::None).is_ok());
     for verb in ["stat", "top"] {
         let found = looks(&tree, verb);
         assert_eq!((found.works, found.missing), (Works::InPart, vec![KVM]), "{verb}");

@@ -2,7 +2,8 @@
 //! The options of `mode`, and their help.
 
 use crate::status;
-use crate::words::{self, ModeArg};
+use crate::words;
+use bifold_host::Mode;
 use bifold_report::Format;
 use clap::Args;
 
@@ -39,8 +40,8 @@ pub struct ModeArgs {
     pub vm: Option<String>,
 
     /// The mode to switch to
-    #[arg(value_enum, value_name = "nested|shadow", hide_possible_values = true)]
-    pub mode: Option<ModeArg>,
+    #[arg(value_parser = words::mode(), value_name = "nested|shadow", hide_possible_values = true)]
+    pub mode: Option<Mode>,
 
     /// Output format; times in `json` are nanoseconds
     #[arg(long, value_parser = words::formats(words::TABLE_OR_JSON), default_value = "table", hide_possible_values = true,

@@ -46,7 +46,7 @@ fn answer(host: &Host, args: &ModeArgs) -> anyhow::Result<(String, Vec<String>)>
         };
         return Ok((data, one.notes()));
     };
-    let switch = host.switch(&one.vm, mode.into())?;
+    let switch = host.switch(&one.vm, mode)?;
     let data = match args.format {
         Format::Json => json::switched(&one.vm, &switch)?,
         _ => text::switched(&one.vm, &switch),

@@ -26,7 +26,7 @@ use std::io;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// Longest time between two looks at Ctrl-C and at the command.
 const LOOK: Duration = Duration::from_millis(50);
@@ -45,7 +45,7 @@ fn stat(host: Host, (pmu, no_pmu): (Option<Pmu>, Option<NoPmu>), args: &StatArgs
     }
     let stop = stop_on_signals()?;
     let files = FileLimit::raise().context("cannot raise the limit of open files")?;
-    let mut watch = Watch::new(host, pmu)?;
+    let mut watch = Watch::new(host, pmu.into())?;
     watch.forecast_switches();
     let vendor = vendor(&watch, args)?;
     if args.exits {
@@ -63,7 +63,7 @@ fn stat(host: Host, (pmu, no_pmu): (Option<Pmu>, Option<NoPmu>), args: &StatArgs
     let mut end = length;
     while args.count != Some(intervals) {
         let ended = wait(&stop, command.as_mut(), start, end)?;
-        let time = now();
+        let time = bifold_live::now();
         let tick = watch.tick(&|| start.elapsed());
         let read = rows(&watch, &tick, time, args, &mut out)?;
         intervals += 1;
@@ -119,12 +119,6 @@ fn vendor(watch: &Watch, args: &StatArgs) -> Result<Option<Vendor>, UsageError> 
         }
         (true, vendor) => Ok(vendor),
     }
-}
-
-/// The time since 1970 in seconds. Milliseconds are what a reader can use.
-pub fn now() -> f64 {
-    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-    (time * 1e3).round() / 1e3
 }
 
 /// Writes the rows of a tick at `time`. Returns whether somebody still reads them.

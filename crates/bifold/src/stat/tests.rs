@@ -4,6 +4,7 @@
 use super::*;
 use crate::fake_host::Tree;
 use bifold_host::Statistic;
+use bifold_live::HardwareSource;
 use bifold_live::Row;
 use bifold_live::hardware::HardwareCounts;
 use clap::Parser as _;
@@ -81,7 +82,7 @@ fn the_table_escapes_names_and_marks_what_is_unknown() {
 fn below_the_table_a_mode_that_kvm_would_refuse_is_named_with_the_reason() {
     let tree = host();
     tree.paging(200, "shadow", "smm vcpu 1");
-    let mut watch = Watch::new(tree.host(), None).unwrap();
+    let mut watch = Watch::new(tree.host(), HardwareSource::None).unwrap();
     watch.forecast_switches();
     watch.tick(&|| Duration::ZERO);
     let mut interval = watch.tick(&|| Duration::from_secs(1)).intervals.remove(1).1;

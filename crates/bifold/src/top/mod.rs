@@ -52,7 +52,7 @@ pub fn run(args: &TopArgs) -> anyhow::Result<Status> {
 fn top(host: Host, (pmu, no_pmu): (Option<Pmu>, Option<NoPmu>), args: &TopArgs) -> anyhow::Result<Status> {
     let stop = stop_on_signals()?;
     let _files = FileLimit::raise().context("cannot raise the limit of open files")?;
-    let mut watch = Watch::new(host, pmu)?;
+    let mut watch = Watch::new(host, pmu.into())?;
     watch.forecast_switches();
     let mut run = Run {
         watch,

@@ -6,7 +6,7 @@ use super::view::{Look, draw};
 use crate::fake_host::Tree;
 use crate::vms;
 use bifold_host::{Backing, VmId};
-use bifold_live::{Figures, Watch};
+use bifold_live::{Figures, HardwareSource, Watch};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -47,7 +47,7 @@ fn host() -> Tree {
 
 /// A host that was watched for four seconds, with one VM in shadow paging and one being switched.
 fn watched(tree: &Tree) -> (Watch, App) {
-    let mut watch = Watch::new(tree.host(), None).unwrap();
+    let mut watch = Watch::new(tree.host(), HardwareSource::None).unwrap();
     let mut app = App::new(SECOND);
     for second in 0..5u64 {
         set(tree, 100, "nested", 8210 * second * second, 370_000_000 * second);
@@ -177,7 +177,7 @@ fn an_empty_host_and_the_help_are_pages_too() {
     tree.write("sys/module/kvm_amd/parameters/npt", "Y\n");
     tree.write("sys/module/kvm/parameters/paging_mode", "nested\n");
     std::fs::create_dir_all(tree.host().debug.join("kvm")).unwrap();
-    let mut watch = Watch::new(tree.host(), None).unwrap();
+    let mut watch = Watch::new(tree.host(), HardwareSource::None).unwrap();
     let mut app = App::new(SECOND);
     tick(&mut watch, &mut app, 0);
     insta::assert_snapshot!("empty_80x12", shown(&mut app, 80, 12));

@@ -2,14 +2,11 @@
 //! Turns what is written into a configuration, and finds values out of range and contradictions.
 
 use super::{Config, Decides, Limits, Metrics, Pattern, Recording, Rule, file};
-use crate::error::with_causes;
 use crate::probe::Probing;
 use bifold_live::Measured;
-use bifold_live::modelled::ModelledPmu;
 use bifold_policy::{Estimator, Named, SpecError};
 use bifold_trace::bounded;
 use std::path::Path;
-use std::sync::Arc;
 
 /// What is wrong, each with its key.
 type Wrong = Vec<String>;
@@ -143,21 +140,7 @@ fn rule(
     if vm.reporter.as_deref().is_some_and(|path| !path.starts_with('/')) {
         wrong.push(format!("{at}: reporter is no absolute path"));
     }
-    let modelled_pmu = match vm.modelled_pmu.map(|path| ModelledPmu::read(&folder.join(path))) {
-        Some(Err(e)) => {
-            wrong.push(format!("{at}: modelled_pmu: {}", with_causes(&e)));
-            None
-        }
-        read => read.and_then(Result::ok).map(Arc::new),
-    };
-    Some(Rule {
-        vms: Pattern::new(&vm.name),
-        decides,
-        act: vm.act,
-        limits,
-        reporter: vm.reporter,
-        modelled_pmu,
-    })
+    Some(Rule { vms: Pattern::new(&vm.name), decides, act: vm.act, limits, reporter: vm.reporter })
 }
 
 fn policy(vm: &file::Vm, name: &str, folder: &Path) -> Result<Named, SpecError> {

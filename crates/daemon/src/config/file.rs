@@ -83,8 +83,6 @@ toml_table! {
             "As in `limits`, for these VMs.";
         reporter: Option<String> = "of the command line",
             "Unix socket of the VM's reporter, if the VMM's command line does not name it; {name} stands for the VM's name.";
-        modelled_pmu: Option<PathBuf> = "none",
-            "File of `lab modelled-pmu`, for guests that run the modelled program on a machine without a PMU: the guest's progress, times the model's counts of a step, stands for hardware counters. For laboratories.";
         + probe: Option<Probe>;
     }
 }

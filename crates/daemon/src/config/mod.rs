@@ -30,12 +30,10 @@ pub use file::{EXAMPLE, TABLES};
 
 use crate::probe::Probing;
 use bifold_host::VmId;
-use bifold_live::modelled::ModelledPmu;
 use bifold_policy::{Estimator, Named};
 use bifold_trace::bounded;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use wildmatch::WildMatch;
 
 /// The configuration.
@@ -70,8 +68,6 @@ pub struct Rule {
     pub limits: Limits,
     /// The socket of the VM's reporter; `{name}` stands for the VM's name. Without it, the VMM's command line tells.
     pub reporter: Option<String>,
-    /// Stands for the VM's hardware counters, on a machine that has none.
-    pub modelled_pmu: Option<Arc<ModelledPmu>>,
 }
 
 /// What decides over a VM.

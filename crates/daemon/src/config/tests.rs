@@ -154,8 +154,7 @@ fn the_installed_file_changes_nothing_and_has_every_key() {
     let config = parse(&active.join("\n").replace("/etc/bifold/estimator.toml", &estimator()))
         .unwrap_or_else(|e| panic!("{e}\n{}", active.join("\n")));
     assert_eq!(config.rules.len(), 2);
-    // A modelled PMU is for laboratories.
-    for key in TABLES.iter().flat_map(|t| t.keys).filter(|k| k.name != "modelled_pmu") {
+    for key in TABLES.iter().flat_map(|t| t.keys) {
         assert!(
             active.iter().any(|l| l.starts_with(&format!("{} = ", key.name))),
             "{} is not in the file",

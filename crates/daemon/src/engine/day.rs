@@ -4,7 +4,8 @@
 
 use super::*;
 use crate::fake_host::FakeHost;
-use bifold_live::modelled::{Made, ModelledPmu, PerStep, Phase};
+use bifold_live::HardwareSource;
+use bifold_live::hardware::HardwareCounts;
 use rand::seq::IndexedRandom as _;
 use rand::{Rng as _, SeedableRng as _};
 use rand_pcg::Pcg64;
@@ -77,7 +78,6 @@ const CONFIGS: [&str; 3] = [
     "[[vm]]\nname = \"acts-*\"\npolicy = \"toggle\"\nact = true\nparameters = { interval_s = 60 }\n\
      [[vm]]\nname = \"look-*\"\npolicy = \"toggle\"\nparameters = { interval_s = 60 }\n\
      [[vm]]\nname = \"dsp-*\"\npolicy = \"dsp\"\nact = true\nparameters = { interval_s = 60 }\nreporter = \"DIR/{name}\"\n\
-     modelled_pmu = \"DIR/pmu\"\n\
      [[vm]]\nname = \"probe-*\"\nact = true\nreporter = \"DIR/{name}\"\nprobe = { every_s = 3600, length_s = 300 }\n",
     "[[vm]]\nname = \"acts-1*\"\npolicy = \"always-shadow\"\nact = true\n\
      [[vm]]\nname = \"acts-*\"\npolicy = \"toggle\"\nact = true\nparameters = { interval_s = 120 }\n",
@@ -99,7 +99,8 @@ impl Day {
     }
 
     fn engine(&self) -> Engine {
-        let watch = Watch::new(self.fake.host(), None).unwrap();
+        let hardware = HardwareSource::Vm { name: "progress", count: Box::new(count) };
+        let watch = Watch::new(self.fake.host(), hardware).unwrap();
         let folder = self.folder.path().join("run");
         fs::create_dir_all(&folder).unwrap();
         Engine::new(watch, self.parsed(), Homes::take(&folder).unwrap()).unwrap()
@@ -278,30 +279,20 @@ impl Day {
     }
 }
 
-/// A program whose page-table work is costly in shadow paging, and whose pointer chases are costly in nested paging.
-fn pmu() -> ModelledPmu {
-    let made = Made {
-        bifold: "0".into(),
-        command: vec!["phases".into()],
-        profile: "p".into(),
-        profile_hash: "0".into(),
-        kvm: "linux-6.1".into(),
-        guest_kernel: "6.1".into(),
-        vcpus: 1,
-        host_page: "4k".into(),
-        frequency_hz: 1_000_000_000,
-        largest_error_percent: 0.0,
-        captures: BTreeMap::new(),
-    };
-    let step = |misses: f64| PerStep {
-        instructions: 1e6,
-        guest_cycles: 2e6,
-        tlb_misses_4k: misses,
-        walk_cycles: 20.0 * misses,
-        ..PerStep::default()
-    };
-    let phase = |misses| Phase { nested: step(misses), shadow: step(misses) };
-    ModelledPmu::new(made, [("tables".into(), phase(10.0)), ("chase".into(), phase(30_000.0))].into())
+/// Counts a program whose page-table work is costly in shadow paging, and whose pointer chases are costly in nested paging, by
+/// the progress that its guest reports.
+fn count(interval: &Interval) -> HardwareCounts {
+    let Some(guest) = &interval.guest else { return HardwareCounts::UNKNOWN };
+    let steps = |name| guest.progress.get(name).copied();
+    let Some((tables, chase)) = steps("tables").zip(steps("chase")) else { return HardwareCounts::UNKNOWN };
+    let misses = 10 * tables + 30_000 * chase;
+    HardwareCounts {
+        instructions: Some(1_000_000 * (tables + chase)),
+        guest_cycles: Some(2_000_000 * (tables + chase)),
+        tlb_misses_4k: Some(misses),
+        walk_cycles: Some(20 * misses),
+        ..HardwareCounts::ZERO
+    }
 }
 
 #[test]
@@ -319,7 +310,6 @@ fn a_day_without_a_panic_a_forbidden_switch_or_a_forgotten_mode() {
         config: 0,
         by_daemon: BTreeMap::new(),
     };
-    fs::write(day.folder.path().join("pmu"), pmu().to_toml().unwrap()).unwrap();
     (0..5).for_each(|_| day.appears());
     let mut engine = day.engine();
     let (mut restarts, mut blocked, mut wall) = (0, 0, 1e9);

@@ -82,16 +82,14 @@ impl Engine {
             reading: Duration::ZERO,
             trouble: BTreeMap::new(),
         };
-        engine.name_sources();
+        engine.name_reporters();
         Ok(engine)
     }
 
-    /// Tells the watch which sockets of reporters and which modelled PMUs the configuration names.
-    fn name_sources(&mut self) {
+    /// Tells the watch which sockets of reporters the configuration names.
+    fn name_reporters(&mut self) {
         let config = self.config.clone();
         self.watch.report_from(move |vm| config.reporter(vm.id, vm.name.as_deref()));
-        let config = self.config.clone();
-        self.watch.modelled(move |vm| config.rule(vm.id, vm.name.as_deref())?.modelled_pmu.clone());
     }
 
     /// Takes another configuration. VMs whose rules are gone are given back at the next tick.
@@ -107,7 +105,7 @@ impl Engine {
         }
         self.config = config;
         self.vms.values_mut().for_each(Vm::forget_rule);
-        self.name_sources();
+        self.name_reporters();
         Ok(())
     }
 

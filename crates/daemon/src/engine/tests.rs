@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::fake_host::FakeHost;
+use bifold_live::HardwareSource;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -55,7 +56,7 @@ impl World {
 
     fn engine(&self, config: &str) -> Engine {
         let config = Config::parse(config, Path::new("c.toml")).unwrap();
-        let watch = Watch::new(self.fake.host(), None).unwrap();
+        let watch = Watch::new(self.fake.host(), HardwareSource::None).unwrap();
         Engine::new(watch, config, Homes::take(self.folder.path()).unwrap()).unwrap()
     }
 

@@ -48,7 +48,7 @@ impl Run {
     fn new(host: Host, pmu: Option<Pmu>, statistics: &[Statistic], rows: bool) -> Run {
         let rows =
             rows.then(|| RowWriter::new(Format::Jsonl, columns::all(), std::io::sink()).expect("a sink"));
-        let mut watch = Watch::new(host, pmu).expect("the fixture has KVM");
+        let mut watch = Watch::new(host, pmu.into()).expect("the fixture has KVM");
         watch.read_only(statistics);
         Run { watch, seconds: Cell::new(0), rows }
     }

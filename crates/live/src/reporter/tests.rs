@@ -6,9 +6,8 @@ use crate::columns::{self};
 use crate::fake_host::FakeHost;
 use crate::files::{Format, RowWriter};
 use crate::hardware::HardwareCounts;
-use crate::modelled::{PerStep, Phase};
 use crate::row::Row;
-use crate::{Interval, ModelledPmu, Watch, recording, replay};
+use crate::{HardwareSource, Interval, Watch, recording, replay};
 use bifold_host::{Host, VmId};
 use bifold_policy::{Counters, Named};
 use nix::sys::socket as raw;
@@ -16,7 +15,6 @@ use std::io::{ErrorKind, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 fn s(seconds: u64) -> Duration {
@@ -215,7 +213,7 @@ fn a_recording_in_nested_paging_has_what_dsp_needs() {
     let listener = UnixListener::bind(&path).unwrap();
     let id = VmId { thread: 100, fd: 7 };
     fake.vm(id, "web");
-    let mut watch = Watch::new(fake.host(), None).unwrap();
+    let mut watch = Watch::new(fake.host(), HardwareSource::None).unwrap();
     watch.report_from(move |_| Some(path.clone()));
     let mut intervals = watched(&fake, &mut watch, || listener.accept().unwrap().0, id);
     let mut file = RowWriter::new(Format::Jsonl, columns::all(), Vec::new()).unwrap();
@@ -237,31 +235,31 @@ fn a_recording_in_nested_paging_has_what_dsp_needs() {
     assert_eq!(replay::replay(&vms[0], &dsp, None).unwrap().left_out, 1);
 }
 
-/// Of a guest that runs a modelled program, progress stands for hardware counters, and every row says so.
+/// A source that counts VMs, here by the progress that a guest reports, is named in the VM's row.
 #[test]
-fn a_modelled_pmu_counts_by_the_progress_that_a_guest_reports() {
+fn a_source_of_whole_vms_stands_for_hardware_counters() {
     let (fake, dir) = (FakeHost::new(), tempfile::tempdir().unwrap());
     let path = dir.path().join("report.sock");
     let listener = UnixListener::bind(&path).unwrap();
     let id = VmId { thread: 100, fd: 7 };
     fake.vm(id, "web");
-    let mut watch = Watch::new(fake.host(), None).unwrap();
+    let count = |interval: &Interval| match &interval.guest {
+        Some(guest) => {
+            HardwareCounts { tlb_misses_4k: Some(30 * guest.progress["steps"]), ..HardwareCounts::UNKNOWN }
+        }
+        None => HardwareCounts::UNKNOWN,
+    };
+    let source = HardwareSource::Vm { name: "by progress", count: Box::new(count) };
+    let mut watch = Watch::new(fake.host(), source).unwrap();
     watch.report_from(move |_| Some(path.clone()));
-    let pmu = Arc::new(modelled());
-    watch.modelled(move |vm| (vm.name.as_deref() == Some("web")).then(|| pmu.clone()));
     let mut intervals = watched(&fake, &mut watch, || listener.accept().unwrap().0, id);
-    let misses = |i: &Interval| (i.hardware().tlb_misses_4k, i.hardware().instructions);
+    let misses = |i: &Interval| i.hardware().tlb_misses_4k;
     assert_eq!(
         intervals.iter().map(misses).collect::<Vec<_>>(),
-        [(None, None), (Some(30), Some(5000)), (Some(30), Some(5000))],
+        [None, Some(30), Some(30)],
         "the first interval has no report before it"
     );
-    // A switch in it: which steps were made in which mode is not known.
-    let pmu = modelled();
-    intervals[1].mode = None;
-    intervals[1].model(&pmu);
-    assert_eq!(intervals[1].hardware(), HardwareCounts::UNKNOWN);
-    let source = |interval: &Interval, vcpu: bool| {
+    let named = |interval: &Interval, vcpu: bool| {
         let column = columns::all().into_iter().find(|c| c.name == "pmu").unwrap();
         let vm = watch.vm(id).unwrap();
         let row = if vcpu {
@@ -275,23 +273,14 @@ fn a_modelled_pmu_counts_by_the_progress_that_a_guest_reports() {
         }
     };
     assert_eq!(
-        intervals.iter().map(|i| source(i, false)).collect::<Vec<_>>(),
-        vec![Some("modelled PMU".into()); 3]
+        intervals.iter().map(|i| named(i, false)).collect::<Vec<_>>(),
+        vec![Some("by progress".into()); 3]
     );
-    assert_eq!(source(&intervals[2], true), None, "a vCPU has no counts");
-    intervals[2].modelled = None;
-    assert_eq!(source(&intervals[2], false), None);
+    assert_eq!(named(&intervals[2], true), None, "a vCPU has no counts");
+    intervals[2].counted = None;
+    assert_eq!(named(&intervals[2], false), None);
     intervals[2].vcpus[0].hardware = HardwareCounts::ZERO;
-    assert_eq!(source(&intervals[2], false).as_deref(), Some("hardware"));
-}
-
-/// Of a program with a phase called `steps`.
-fn modelled() -> ModelledPmu {
-    let step = PerStep { instructions: 5000.0, tlb_misses_4k: 30.0, ..PerStep::default() };
-    let made = r#"{"bifold":"0","command":[],"profile":"p","profile_hash":"","kvm":"","guest_kernel":"","vcpus":1,
-        "host_page":"4k","frequency_hz":1,"largest_error_percent":0,"captures":{}}"#;
-    let phase = Phase { nested: step, shadow: PerStep::default() };
-    ModelledPmu::new(serde_json::from_str(made).unwrap(), [("steps".to_owned(), phase)].into())
+    assert_eq!(named(&intervals[2], false).as_deref(), Some("hardware"));
 }
 
 fn check(intervals: &[Interval]) {
@@ -312,12 +301,12 @@ fn the_command_line_names_the_socket() {
         path.display()
     );
     std::fs::write(fake.host().proc.join(format!("{}/cmdline", id.thread)), cmdline).unwrap();
-    let mut watch = Watch::new(fake.host(), None).unwrap();
+    let mut watch = Watch::new(fake.host(), HardwareSource::None).unwrap();
     watch.tick(&|| s(0));
     let reporter = watch.vm(id).unwrap().reporter().unwrap();
     assert_eq!((reporter.path(), reporter.is_connected()), (path.as_path(), true));
     assert!(reporter.problem().is_none(), "no report could have come yet");
-    let mut watch = Watch::new(fake.host(), None).unwrap();
+    let mut watch = Watch::new(fake.host(), HardwareSource::None).unwrap();
     drop(listener.accept().unwrap());
     check(&watched(&fake, &mut watch, || listener.accept().unwrap().0, id));
 }
@@ -329,7 +318,7 @@ fn the_caller_names_the_socket_and_it_may_come_later() {
     let id = VmId { thread: 100, fd: 7 };
     fake.vm(id, "web");
     fake.vm(VmId { thread: 200, fd: 7 }, "db");
-    let mut watch = Watch::new(fake.host(), None).unwrap();
+    let mut watch = Watch::new(fake.host(), HardwareSource::None).unwrap();
     let named = path.clone();
     watch.report_from(move |vm| (vm.name.as_deref() == Some("web")).then(|| named.clone()));
     watch.tick(&|| s(0));
@@ -343,7 +332,7 @@ fn the_caller_names_the_socket_and_it_may_come_later() {
     assert!(reporter(&watch));
     // Connected from the first tick on.
     fake.end(VmId { thread: 200, fd: 7 });
-    let mut watch = Watch::new(fake.host(), None).unwrap();
+    let mut watch = Watch::new(fake.host(), HardwareSource::None).unwrap();
     std::fs::remove_file(&path).unwrap();
     let listener = UnixListener::bind(&path).unwrap();
     watch.report_from(move |_| Some(path.clone()));

@@ -234,10 +234,10 @@ pub fn assert_schema(name: &str, document: &str) {
     }
 }
 
-/// The schema's text on counters and figures comes from where they are defined:
+/// The schema's text on counters, figures and modes comes from where they are defined:
 /// `INSTA_UPDATE=always` writes it.
 #[test]
-fn schema_has_exactly_the_counters_and_figures_that_exist() {
+fn schema_has_exactly_the_counters_figures_and_modes_that_exist() {
     let object = |kind: &str, fields: Vec<(&str, &str, &str)>| {
         let properties: serde_json::Map<String, Value> = fields
             .iter()
@@ -260,6 +260,9 @@ fn schema_has_exactly_the_counters_and_figures_that_exist() {
     let mut new = old.clone();
     new["$defs"]["sample"] = object("integer", samples);
     new["$defs"]["figures"] = object("number", figures);
+    let mut modes: Vec<&str> = Config::KNOWN.iter().map(|c| c.mode.name()).collect();
+    modes.dedup();
+    new["$defs"]["config"]["properties"]["mode"]["enum"] = json!(modes);
     kept_or_written(SCHEMA, &old, &new);
 }
 

@@ -74,7 +74,7 @@ fn a_third_mode_has_its_columns_rows_curve_and_colour_where_a_program_has_it() {
     for part in [
         "static<br>offset, %",
         "time in<br>offset, %",
-        "<span class=\"dot offset-4k offset\"></span>offset",
+        "<span class=\"dot\" style=\"background: var(--offset-4k, var(--offset))\"></span>offset",
         "when to switch between shadow, nested and offset paging",
         "from all starting modes, and the table has the worst run",
     ] {

@@ -7,8 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use bifold_lab::lab::default_series;
 use bifold_lab::live::{COMMON, document, experiment, picture};
-use bifold_lab::modelled::{PROFILE, Settings, make};
-use bifold_live::modelled::ModelledPmu;
+use bifold_lab::modelled::{ModelledPmu, PROFILE, Settings, make};
 
 #[derive(clap::Args)]
 pub struct Args {

@@ -68,7 +68,7 @@ enum Verb {
     KvmTests(kvm_tests::Args),
     /// Model what steps of the program with phases cost in each mode, for laboratories without a PMU
     ModelledPmu(modelled_pmu::Args),
-    /// Run guests with phases under `bifold daemon`, price what the daemon did, and replay its decisions
+    /// Run guests with phases under bifold's daemon, price what the daemon did, and replay its decisions
     Live(live::Args),
     /// Compare the nodes of hand-made guests' page tables and data with the model's, on a host of two nodes
     Nodes(nodes::Args),

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result};
 use bifold_lab::lab::default_series;
 use bifold_lab::modelled::{Modelled, PROFILE, Settings, make};
 use bifold_mmu::Mode;
@@ -69,7 +69,7 @@ pub fn run(processor: &super::Processor, args: &Args) -> Result<ExitCode> {
     let settings =
         Settings { profile: args.profile.clone(), set: args.set.clone(), arguments: args.arguments.clone() };
     let modelled = make(&lab, &settings, &|what| eprintln!("lab: {what}"))?;
-    let text = modelled.pmu.to_toml().map_err(|e| anyhow!("the counts: {e}"))?;
+    let text = modelled.pmu.to_toml().context("the counts")?;
     eprint!("{}", table(&modelled));
     match &args.output {
         Some(path) => super::write(path, text.as_bytes())?,

@@ -7,7 +7,7 @@ use super::setting::{Setting, VmArgs, WhichArgs, are_recordings, policies, timel
 use crate::console::print;
 use crate::status::Status;
 use crate::usage::UsageError;
-use crate::words::{self, ModeArg};
+use crate::words;
 use bifold_policy::evaluate::Input;
 use bifold_policy::replay::forced_extra;
 use bifold_policy::replay_check;
@@ -52,9 +52,9 @@ pub struct ReplayArgs {
     pub explain: bool,
 
     /// The mode in which the VM starts
-    #[arg(long, value_enum, default_value_t = ModeArg::Nested, value_name = "shadow|nested",
+    #[arg(long, value_parser = words::mode(), default_value = "nested", value_name = "shadow|nested",
           hide_possible_values = true)]
-    pub start: ModeArg,
+    pub start: bifold_host::Mode,
 
     /// Output format
     #[arg(long, value_parser = words::formats(words::TABLE_OR_JSON), default_value = "table", hide_possible_values = true,
@@ -108,7 +108,7 @@ pub fn run(args: ReplayArgs) -> anyhow::Result<Status> {
     let setting = Setting::new(&args.vm)?;
     let policies = policies(&args.which)?;
     let inputs = timelines(&args.timelines)?;
-    let start = Mode::from(bifold_host::Mode::from(args.start));
+    let start = Mode::from(args.start);
     let mut replays = Vec::new();
     for input in &inputs {
         let track = track(input, &setting)?;

@@ -6,7 +6,6 @@ use crate::console::print;
 use crate::policy::setting::{OtherArg, policies, refuse_for_recordings};
 use crate::status::Status;
 use crate::usage::UsageError;
-use crate::words::ModeArg;
 use bifold_daemon::{Config, Verdict};
 use bifold_live::recording::{self, RecordedVm};
 use bifold_live::replay::replay;
@@ -19,7 +18,7 @@ use std::fmt::Write as _;
 fn refuse(args: &ReplayArgs) -> Result<(), UsageError> {
     let options = [
         ("--check", args.check),
-        ("--start", args.start != ModeArg::Nested),
+        ("--start", Mode::from(args.start) != Mode::Nested),
         ("--other known", args.vm.other != OtherArg::Estimated),
         ("--dropped", args.vm.dropped),
         ("--time-scale", args.vm.time_scale != 100.0),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Makes a modelled PMU ([`bifold_live::modelled`]) of the program with phases (`phases/`).
+//! Makes a modelled PMU of the program with phases (`phases/`): what the model says that steps of the program cost stands for
+//! hardware counters, which the laboratory lacks.
 //!
 //! The program is captured with one phase only and three counts of steps. The differences between the first and the
 //! last capture are the counts of their steps; what the program does before and after its steps cancels out. The
@@ -7,16 +8,19 @@
 //!
 //! Costs are those of a VM whose memory the host has backed before, as in `bifold policy`.
 
+mod pmu;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, bail, ensure};
 use bifold_guest::{CaptureProgress, GuestSpec, Record, Root};
-use bifold_live::modelled::{Made, ModelledPmu, PerStep, Phase};
 use bifold_mmu::{Mode, PageSize};
 use bifold_model::{CacheMode, Config, KvmVersion, Model, Options, Outcome, Profile, Sample};
 use bifold_policy::{Timeline, Track, VmKind, forced};
 use bifold_trace::CommandExit;
+
+pub use pmu::{Made, ModelledPmu, PerStep, Phase};
 
 use crate::lab::Lab;
 

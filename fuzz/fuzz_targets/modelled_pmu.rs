@@ -1,4 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0 OR MIT
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| bifold_fuzz::daemon::modelled_pmu(data));
