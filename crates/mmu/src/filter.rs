@@ -17,11 +17,17 @@ const PAGES: u64 = (1 << PAGE_BITS) - 1;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Slot {
-    /// Epoch, 4 KB page number, and in bit 0 whether it was written. Epoch 0 never answers.
+    /// Epoch, 4 KB page number, and in bit 0 whether it was written. Two epochs never answer: [`DROPPED`] and [`OLD`].
     tag: u64,
     /// Time of the last access; 0 = none.
     time: u64,
 }
+
+/// The epoch of a page that a TLB has dropped, and of an empty slot.
+const DROPPED: u64 = 0;
+/// The epoch of pages filed before the epochs were used up.
+const OLD: u64 = 1 << EPOCH_SHIFT;
+const FIRST: u64 = 2 << EPOCH_SHIFT;
 
 /// `value` if `x` is 0, else 0. An `if` would become a branch, which is mispredicted often where many
 /// accesses miss.
@@ -42,7 +48,7 @@ pub struct Filter {
 
 impl Default for Filter {
     fn default() -> Self {
-        Filter { slots: Box::new([Slot::default(); SLOTS]), epoch: 1 << EPOCH_SHIFT, large: [0; SLOTS / 64] }
+        Filter { slots: Box::new([Slot::default(); SLOTS]), epoch: FIRST, large: [0; SLOTS / 64] }
     }
 }
 
@@ -74,6 +80,12 @@ impl Filter {
         (slot.time != 0).then_some((slot.tag >> 1 & PAGES, slot.time))
     }
 
+    /// Has a TLB dropped the page that [`Filter::take`] would return for `page`, since the page was filed?
+    #[inline(always)]
+    pub fn has_dropped(&self, page: u64) -> bool {
+        self.slots[page as usize % SLOTS].tag >> EPOCH_SHIFT == DROPPED
+    }
+
     /// Files a page that every TLB holds now, in a slot that was emptied before. `large` if some
     /// TLB may hold it in an entry larger than 4 KB.
     #[inline]
@@ -91,7 +103,7 @@ impl Filter {
         }
         let slot = &mut self.slots[page as usize % SLOTS];
         if slot.tag >> 1 & PAGES == page {
-            slot.tag &= (1 << EPOCH_SHIFT) - 1; // an epoch that never answers
+            slot.tag &= (1 << EPOCH_SHIFT) - 1; // DROPPED
         }
     }
 
@@ -101,8 +113,10 @@ impl Filter {
         self.epoch = self.epoch.wrapping_add(1 << EPOCH_SHIFT);
         if self.epoch == 0 {
             // The epochs are used up: slots of the oldest would answer again.
-            self.slots.iter_mut().for_each(|s| s.tag &= (1 << EPOCH_SHIFT) - 1);
-            self.epoch = 1 << EPOCH_SHIFT;
+            for slot in self.slots.iter_mut().filter(|slot| slot.tag >> EPOCH_SHIFT != DROPPED) {
+                slot.tag = slot.tag & ((1 << EPOCH_SHIFT) - 1) | OLD;
+            }
+            self.epoch = FIRST;
         }
     }
 
@@ -115,16 +129,16 @@ impl Filter {
     #[inline(always)]
     pub fn last_use(&self, size: PageSize, page: u64) -> u64 {
         match size {
-            PageSize::Size4K => self.last_use_small(page, 0),
+            PageSize::Size4K => self.last_use_small(page),
             PageSize::Size2M | PageSize::Size1G => self.last_use_large(size, page),
         }
     }
 
-    /// [`Filter::last_use`] of a 4 KB page; 0 where `unknown` is not.
+    /// [`Filter::last_use`] of a 4 KB page.
     #[inline(always)]
-    pub fn last_use_small(&self, page: u64, unknown: u64) -> u64 {
+    pub fn last_use_small(&self, page: u64) -> u64 {
         let slot = &self.slots[page as usize % SLOTS];
-        if_zero((slot.tag >> 1 ^ page) & PAGES | unknown, slot.time)
+        if_zero((slot.tag >> 1 ^ page) & PAGES, slot.time)
     }
 
     /// Looks only at the slots whose pages may be in large entries.
@@ -142,5 +156,25 @@ impl Filter {
             }
         }
         last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_left_behind_by_used_up_epochs_is_known_until_a_tlb_drops_it() {
+        let mut filter = Filter::default();
+        filter.file(1, false, false, 10);
+        filter.file(2, false, false, 20);
+        filter.dropped(PageSize::Size4K, 2);
+        filter.epoch = 0u64.wrapping_sub(1 << EPOCH_SHIFT);
+        filter.forget();
+        assert!(filter.epoch >= FIRST);
+        assert!(!filter.hit(1, false, 30) && !filter.hit(2, false, 30));
+        assert!(!filter.has_dropped(1) && filter.has_dropped(2));
+        assert_eq!((filter.take(1), filter.take(1)), (Some((1, 10)), None));
+        assert_eq!(filter.take(2), Some((2, 20)));
     }
 }

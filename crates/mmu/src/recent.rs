@@ -3,8 +3,8 @@
 //! filter knows that time.
 //!
 //! A set is a few rows of four ways and one cache line each, so that loops over ways have a length
-//! which the compiler knows. The choice of the least recently used way has no branch that depends on
-//! the data: on a stream that misses often such a branch is mispredicted half the time.
+//! which the compiler knows. The comparison of times has no branch that depends on the data: on a stream that misses
+//! often such a branch is mispredicted half the time.
 
 use crate::tag::{Attr, GLOBAL, KEY, allow, attr, join_sharers, keep_sharers, key_of, tag, without_sharers};
 use crate::{Filter, PageSize};
@@ -15,10 +15,6 @@ const PAGE: u64 = (1 << crate::PAGE_BITS) - 1;
 const NUMBER: u64 = (1 << (crate::PAGE_BITS - 3)) - 1;
 /// The tag of an empty way; no other tag has this bit.
 const EMPTY: u64 = 1 << 63;
-/// Size in a key.
-const SIZE: u64 = PAGE & !NUMBER;
-/// The whole tag of an empty way. No page has its size, so no filter knows the page.
-const VACANT: u64 = EMPTY | SIZE;
 /// Bits for the number of a way below its time.
 const WAY_BITS: u32 = 8;
 const WAYS: usize = 4;
@@ -81,46 +77,46 @@ fn find(set: &mut [Row], key: u64) -> Option<(&mut Row, usize)> {
     })
 }
 
-/// The way used least recently in the set that `key` belongs to. `noted(tag, unknown)` is a time of last
-/// use that a filter knows for the page of `tag`, or 0: always so where `unknown` is not 0.
+/// The way whose time here is the least. An empty way has time 0, and is older than all others.
 #[inline(always)]
-fn least_recent(set: &[Row], key: u64, noted: impl Fn(u64, u64) -> u64) -> usize {
+fn oldest(set: &[Row]) -> usize {
     let mut oldest = u64::MAX;
     for (i, row) in set.iter().enumerate() {
-        for way in 0..WAYS {
-            let (tag, time) = (row.tags[way], row.times[way]);
-            // The filters know the current address space's pages, which `key` is of, and global
-            // ones. An empty way has time 0, and is older than all others.
-            let global = (tag >> GLOBAL.trailing_zeros() & 1).wrapping_neg();
-            let last = time.max(noted(tag, (tag ^ key) & KEY & !PAGE & !global));
-            oldest = oldest.min(last << WAY_BITS | (i * WAYS + way) as u64);
+        for (way, &time) in row.times.iter().enumerate() {
+            oldest = oldest.min(time << WAY_BITS | (i * WAYS + way) as u64);
         }
     }
     (oldest & ((1 << WAY_BITS) - 1)) as usize
 }
 
-/// [`least_recent`] of a set with pages of all sizes, or of both sides. To ask the filters for a large page is slow,
-/// so they are asked only for the way that seems oldest. A later time that they know is noted, and the search begins
-/// again. The way whose time stands is the oldest: the other ways' times are later, and what filters know of them
-/// is later still.
-#[inline(never)]
-fn least_recent_of_any(set: &mut [Row], key: u64, sides: [bool; 2], filters: &[Filter; 2]) -> usize {
+/// The way used least recently in the set that `key` belongs to. `noted(tag)` is the time of last use that filters know for
+/// the page of `tag`, or 0. They are asked only for the way that seems oldest. A later time that they know is noted, and the search
+/// begins again. The way whose time stands is the oldest: the other ways' times are later, and what filters know of them is
+/// later still.
+#[inline(always)]
+fn least_recent(set: &mut [Row], key: u64, noted: impl Fn(u64) -> u64) -> usize {
     loop {
-        let oldest = least_recent(set, key, |_, _| 0);
+        let oldest = oldest(set);
         let (row, way) = (&mut set[oldest / WAYS], oldest % WAYS);
         let tag = row.tags[way];
+        // The filters know the current address space's pages, which `key` is of, and global ones.
         let known = tag & EMPTY == 0 && ((tag ^ key) & KEY & !PAGE == 0 || tag & GLOBAL != 0);
-        if !known {
+        let last = if known { noted(tag) } else { 0 };
+        if last <= row.times[way] {
             return oldest;
         }
+        row.times[way] = last;
+    }
+}
+
+/// [`least_recent`] of a set with pages of all sizes, or of both sides.
+#[inline(never)]
+fn least_recent_of_any(set: &mut [Row], key: u64, sides: [bool; 2], filters: &[Filter; 2]) -> usize {
+    least_recent(set, key, |tag| {
         let (size, page) = page_of(tag);
         let of_side = |side: usize| if sides[side] { filters[side].last_use(size, page) } else { 0 };
-        let noted = of_side(0).max(of_side(1));
-        if noted <= row.times[way] {
-            return oldest;
-        }
-        row.times[way] = noted;
-    }
+        of_side(0).max(of_side(1))
+    })
 }
 
 /// A set's entries and their times.
@@ -143,7 +139,7 @@ impl Recent {
         assert!(ways <= 1 << WAY_BITS, "{ways} ways in the first level");
         let (sets, depth) = (entries / ways, ways.div_ceil(WAYS));
         let mut array = Recent {
-            rows: vec![Row { tags: [VACANT; WAYS], times: [0; WAYS] }; sets * depth].into(),
+            rows: vec![Row { tags: [EMPTY; WAYS], times: [0; WAYS] }; sets * depth].into(),
             sets,
             mask: if sets.is_power_of_two() { sets - 1 } else { usize::MAX },
             depth,
@@ -208,10 +204,10 @@ impl Recent {
         let set = self.set(key);
         let victim = if small && sides[0] != sides[1] {
             let filter = &filters[usize::from(sides[1])];
-            let noted = |tag, unknown| filter.last_use_small(tag & NUMBER, unknown | tag & SIZE);
+            let noted = |tag| filter.last_use_small(tag & NUMBER);
             // Of one row, as most first levels are, the loop over rows goes too.
             match set {
-                [row] => least_recent(std::slice::from_ref(row), key, noted),
+                [row] => least_recent(std::slice::from_mut(row), key, noted),
                 _ => least_recent(set, key, noted),
             }
         } else {
@@ -272,7 +268,7 @@ impl Recent {
         }
         self.used = false;
         for set in self.rows.chunks_exact_mut(self.depth) {
-            set.fill(Row { tags: [VACANT; WAYS], times: [0; WAYS] });
+            set.fill(Row { tags: [EMPTY; WAYS], times: [0; WAYS] });
             set[self.depth - 1].times[self.last..].fill(NEVER);
         }
     }
@@ -283,7 +279,7 @@ impl Row {
     fn drop_if(&mut self, mut such: impl FnMut(u64) -> bool) {
         for (tag, time) in self.tags.iter_mut().zip(&mut self.times) {
             if *tag & EMPTY == 0 && such(*tag) {
-                (*tag, *time) = (VACANT, 0);
+                (*tag, *time) = (EMPTY, 0);
             }
         }
     }

@@ -11,7 +11,7 @@
 //! cached is the guest's, under a physical tag, of a page that the host maps in smaller pages: no TLB
 //! holds that page whole. Entries of the host dimension survive the guest's flushes.
 
-use crate::ordered::Ordered;
+use crate::ordered::{Array, Ordered};
 use crate::{Format, Start};
 
 /// How the caches are tagged.
@@ -54,40 +54,43 @@ const HOST: u64 = 1 << 62;
 #[derive(Debug, Clone)]
 pub struct WalkCache {
     tag: Tag,
-    arrays: Box<[Ordered]>,
-    /// Per dimension and level: the array, or [`NONE`].
-    at: [[u8; 6]; 2],
-    /// Values: 1 = writable.
-    nested_tlb: Option<Ordered>,
+    arrays: Ordered,
+    /// Per dimension and level.
+    at: [[Array; 6]; 2],
+    /// The nested TLB, an array of its own. Values: 1 = writable.
+    nested: Ordered,
+    nested_tlb: Array,
     /// Every array holds entries of one level, so that the order of fills at several does not matter.
     separate: bool,
     /// No array holds entries of both dimensions.
     apart: bool,
 }
 
-const NONE: u8 = u8::MAX;
-
 impl WalkCache {
     /// Empty caches. `nested_tlb` is (entries, ways).
     pub fn new(tag: Tag, specs: &[CacheSpec], nested_tlb: Option<(usize, usize)>) -> Self {
-        let mut at = [[NONE; 6]; 2];
-        for (i, s) in specs.iter().enumerate() {
+        let mut at = [[Array::NONE; 6]; 2];
+        let mut arrays = Ordered::default();
+        for s in specs {
+            let array = arrays.add(s.entries, s.ways);
             for &l in &s.levels {
                 if s.guest {
-                    at[0][usize::from(l)] = i as u8;
+                    at[0][usize::from(l)] = array;
                 }
                 if s.host {
-                    at[1][usize::from(l)] = i as u8;
+                    at[1][usize::from(l)] = array;
                 }
             }
         }
+        let mut nested = Ordered::default();
         WalkCache {
             tag,
             separate: specs.iter().all(|s| s.levels.len() == 1),
             apart: specs.iter().all(|s| !(s.guest && s.host)),
-            arrays: specs.iter().map(|s| Ordered::new(s.entries, s.ways, HOST)).collect(),
+            nested_tlb: nested_tlb.map_or(Array::NONE, |(entries, ways)| nested.add(entries, ways)),
+            nested,
+            arrays,
             at,
-            nested_tlb: nested_tlb.map(|(entries, ways)| Ordered::new(entries, ways, HOST)),
         }
     }
 
@@ -104,13 +107,11 @@ impl WalkCache {
         if self.tag == Tag::Physical {
             return root;
         }
-        let at = &self.at[dim as usize];
         let mut level = 1;
         while level < root.level.min(5) {
             level += 1;
-            let Some(array) = self.arrays.get_mut(usize::from(at[usize::from(level)])) else { continue };
             let (index, key) = prefix(dim, level, va);
-            if let Some(table) = array.lookup(index, key) {
+            if let Some(table) = self.arrays.lookup(&self.at[dim as usize][usize::from(level)], index, key) {
                 return Start { level: level - 1, table };
             }
         }
@@ -123,23 +124,18 @@ impl WalkCache {
         if self.tag == Tag::Virtual {
             return false;
         }
-        match self.arrays.get_mut(usize::from(self.at[dim as usize][usize::from(level)])) {
-            Some(array) => array.lookup(at >> 3, physical(dim, at)).is_some(),
-            None => false,
-        }
+        self.arrays.lookup(&self.at[dim as usize][usize::from(level)], at >> 3, physical(dim, at)).is_some()
     }
 
     /// Files an entry of `level`, read at `at` on the way to `va`, that points to `table` (or to a page)
     /// and is not held: [`WalkCache::start`] or [`WalkCache::holds`] would have said so.
     #[inline(always)]
     pub fn fill(&mut self, dim: Dimension, level: u8, va: u64, at: u64, table: u64) {
-        let i = usize::from(self.at[dim as usize][usize::from(level)]);
-        let Some(array) = self.arrays.get_mut(i) else { return };
         let (index, key) = match self.tag {
             Tag::Virtual => prefix(dim, level, va),
             Tag::Physical => (at >> 3, physical(dim, at)),
         };
-        array.insert_absent(index, key, table);
+        self.arrays.insert_absent(&self.at[dim as usize][usize::from(level)], index, key, table);
     }
 
     /// May the guest dimension be looked up and filled level by level ([`WalkCache::step`]), before the host dimension?
@@ -152,10 +148,8 @@ impl WalkCache {
     /// large one.
     #[inline(always)]
     pub fn peek(&self, dim: Dimension, level: u8, va: u64) -> bool {
-        let i = usize::from(self.at[dim as usize][usize::from(level)]);
-        let Some(array) = self.arrays.get(i) else { return false };
         let (index, key) = prefix(dim, level, va);
-        array.peek(index, key)
+        self.arrays.peek(&self.at[dim as usize][usize::from(level)], index, key)
     }
 
     /// May a walk of the host dimension look up and fill level by level ([`WalkCache::step`])?
@@ -168,31 +162,36 @@ impl WalkCache {
     /// cached? If not, it is from now on, with the table that it points to.
     #[inline(always)]
     pub fn step(&mut self, dim: Dimension, level: u8, va: u64, table: u64) -> bool {
-        let i = usize::from(self.at[dim as usize][usize::from(level)]);
-        let Some(array) = self.arrays.get_mut(i) else { return false };
         let (index, key) = prefix(dim, level, va);
-        array.lookup_or_insert(index, key, table).is_some()
+        self.arrays.lookup_or_insert(&self.at[dim as usize][usize::from(level)], index, key, table).is_some()
     }
 
     /// The level of the table at which a walk of `va` starts that is known to succeed, and whose tables are known: below the
     /// first entry, from below, that the guest dimension holds. The entries on the way there are cached from now on.
     #[inline(always)]
     pub fn first_table(&mut self, format: &Format, va: u64, table: impl Fn(u8) -> u64) -> u8 {
-        let mut level = 1;
-        while level < format.depth() && !self.step(Dimension::Guest, level + 1, va, table(level)) {
-            level += 1;
+        let depth = format.depth();
+        // One after the other, so that each level's key is computed with constants.
+        if self.step(Dimension::Guest, 2, va, table(1)) {
+            return 1;
         }
-        level
+        if self.step(Dimension::Guest, 3, va, table(2)) {
+            return 2;
+        }
+        if depth == 3 || self.step(Dimension::Guest, 4, va, table(3)) {
+            return 3;
+        }
+        if depth == 4 || self.step(Dimension::Guest, 5, va, table(4)) { 4 } else { 5 }
     }
 
     /// [`WalkCache::nested_lookup`] and, if it fails, [`WalkCache::nested_fill`].
     #[inline(always)]
     pub fn nested_step(&mut self, page: u64, write: bool, writable: bool) -> bool {
-        let Some(t) = &mut self.nested_tlb else { return false };
-        match t.lookup_or_insert(page, page, u64::from(writable)) {
+        let value = u64::from(writable);
+        match self.nested.lookup_or_insert(&self.nested_tlb, page, page, value) {
             Some(was) if !write || was == 1 => true,
             Some(_) => {
-                t.replace(page, u64::from(writable));
+                self.nested.replace(&self.nested_tlb, page, value);
                 false
             }
             None => false,
@@ -202,40 +201,36 @@ impl WalkCache {
     /// Looks a host page up in the nested TLB.
     #[inline(always)]
     pub fn nested_lookup(&mut self, page: u64, write: bool) -> bool {
-        match &mut self.nested_tlb {
-            Some(t) => t.lookup(page, page).is_some_and(|writable| !write || writable == 1),
-            None => false,
-        }
+        let found = self.nested.lookup(&self.nested_tlb, page, page);
+        found.is_some_and(|writable| !write || writable == 1)
     }
 
     /// Files a host page in the nested TLB after [`WalkCache::nested_lookup`] for the same `write` failed.
     #[inline(always)]
     pub fn nested_fill(&mut self, page: u64, write: bool, writable: bool) {
-        let Some(t) = &mut self.nested_tlb else { return };
+        let value = u64::from(writable);
         if write {
             // It may be there, read-only.
-            t.insert(page, page, u64::from(writable));
+            self.nested.insert(&self.nested_tlb, page, page, value);
         } else {
-            t.insert_absent(page, page, u64::from(writable));
+            self.nested.insert_absent(&self.nested_tlb, page, page, value);
         }
     }
 
     /// Is nothing cached?
     pub fn is_empty(&self) -> bool {
-        self.arrays.iter().chain(&self.nested_tlb).all(Ordered::is_empty)
+        self.arrays.is_empty() && self.nested.is_empty()
     }
 
     /// Drops what the guest's own flushes drop: everything of the guest dimension.
     pub fn flush_guest(&mut self) {
-        self.arrays.iter_mut().for_each(Ordered::flush);
+        self.arrays.flush(HOST);
     }
 
     /// Drops everything.
     pub fn flush_all(&mut self) {
-        self.arrays.iter_mut().for_each(Ordered::flush_all);
-        if let Some(t) = &mut self.nested_tlb {
-            t.flush_all();
-        }
+        self.arrays.flush_all();
+        self.nested.flush_all();
     }
 }
 

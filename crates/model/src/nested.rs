@@ -260,7 +260,7 @@ impl Nested {
         if ready & if write { READY_WRITE } else { READY } == 0 || !caches.has_host_steps() {
             return self.translate_any(caches, gpa, write, guest, refs);
         }
-        self.translate_ready(caches, gpa, write, guest, refs);
+        self.translate_ready(caches, gpa, (write, ready & READY_WRITE != 0), guest, refs);
         Ok(())
     }
 
@@ -275,14 +275,19 @@ impl Nested {
         refs: &mut References<'_, M>,
     ) {
         let (leaf, depth) = (self.page.level(), self.format.depth());
-        let mut level = leaf;
-        while level < depth {
-            let number = gpa.0 >> (12 + 9 * level);
-            if caches.step(Dimension::Host, level + 1, gpa.0, base(level) + (number << 12)) {
-                break;
-            }
-            level += 1;
-        }
+        let table = |level: u8| base(level) + (gpa.0 >> (12 + 9 * level) << 12);
+        // One after the other, so that each level's key is computed with constants.
+        let mut level = if leaf < 2 && caches.step(Dimension::Host, 2, gpa.0, table(1)) {
+            1
+        } else if leaf < 3 && caches.step(Dimension::Host, 3, gpa.0, table(2)) {
+            2
+        } else if caches.step(Dimension::Host, 4, gpa.0, table(3)) {
+            3
+        } else if depth > 4 && caches.step(Dimension::Host, 5, gpa.0, table(4)) {
+            4
+        } else {
+            depth
+        };
         while level >= leaf {
             let at = base(level) + (gpa.0 >> (12 + 9 * (level - 1)) << 3);
             refs.touch(guest, level, || Hpa(at), || self.table(level, at));
@@ -297,16 +302,16 @@ impl Nested {
         if ready & if miss.write { READY_WRITE } else { READY } == 0 {
             return None;
         }
-        // The tables whose addresses the walk translates: from below, up to one that the guest's walk caches lead to.
-        for level in 1..=miss.format.depth() {
-            if level < miss.format.depth() && caches.peek(Dimension::Guest, level + 1, miss.gva.0) {
-                break;
-            }
-            if self.ready(Gpa(miss.path.table(level))) & READY_WRITE == 0 {
-                return None;
-            }
-        }
-        Some(miss.writable && ready & READY_WRITE != 0)
+        // The walk translates the addresses of tables from below, up to one that the guest's walk caches lead to. Mostly the caches
+        // hold what points to the table of level 2, so that the walk translates that of level 1 at most.
+        let cached = |level| caches.peek(Dimension::Guest, level, miss.gva.0);
+        let is_ready = |level| self.ready(Gpa(miss.path.table(level))) & READY_WRITE != 0;
+        let ends = is_ready(1) && cached(3) || {
+            let depth = miss.format.depth();
+            let first = (1..=depth).find(|&level| !is_ready(level));
+            first.is_none_or(|level| (2..=depth.min(level + 1)).any(cached))
+        };
+        ends.then_some(miss.writable && ready & READY_WRITE != 0)
     }
 
     /// See [`PagingMode::walk_steady`](crate::paging::PagingMode::walk_steady).
@@ -314,28 +319,32 @@ impl Nested {
     pub fn walk_steady(&mut self, caches: &mut WalkCache, miss: &Steady<'_>, refs: &mut Refs) {
         let refs = &mut References { memory: &mut Uncached, refs };
         let start = caches.first_table(miss.format, miss.gva.0, |level| miss.path.table(level));
-        for level in (1..=start).rev() {
-            // A cached entry gives the next table's host address as well.
-            if level < start || start == miss.format.depth() {
-                let at = miss.path.table(level) | miss.format.index(level, miss.gva.0) << 3;
-                self.translate_ready(caches, Gpa(at), true, level, refs);
+        // A cached entry gives the next table's host address as well.
+        let (mut level, mut known) = (start, start < miss.format.depth());
+        while level > 0 {
+            if !known {
+                // Where in the table the entry is does not matter: no data cache sees the reference.
+                self.translate_ready(caches, Gpa(miss.path.table(level)), (true, true), level, refs);
             }
+            known = false;
             refs.refs.count(level, 0);
+            level -= 1;
         }
-        self.translate_ready(caches, miss.gpa(), miss.write, 0, refs);
+        let (gpa, write) = (miss.gpa(), miss.write);
+        self.translate_ready(caches, gpa, (write, self.ready(gpa) & READY_WRITE != 0), 0, refs);
     }
 
-    /// [`Nested::translate`] of a page whose entry is ready for it, with walk caches that have host steps.
+    /// [`Nested::translate`] of a page whose entry is ready for it, and may be written if `writable`, with walk caches that have
+    /// host steps.
     #[inline(always)]
     fn translate_ready<M: Memory>(
-        &mut self,
+        &self,
         caches: &mut WalkCache,
         gpa: Gpa,
-        write: bool,
+        (write, writable): (bool, bool),
         guest: u8,
         refs: &mut References<'_, M>,
     ) {
-        let writable = self.ready(gpa) & READY_WRITE != 0;
         if !caches.nested_step(gpa.0 >> self.page.shift(), write, writable) {
             self.walk_ready(caches, gpa, guest, refs);
         }

@@ -77,25 +77,33 @@ impl Regime {
         filled
     }
 
-    /// Would [`Regime::walk`] take no exit and note nothing: see [`PagingMode::steady`].
+    /// May walks of this vCPU be [steady](Regime::steady)? Steady walks do not change the answer.
     #[inline]
-    pub fn steady(&mut self, miss: &Steady<'_>, guest: &GuestTables) -> Option<bool> {
-        let caches = &self.caches[miss.vcpu];
+    pub fn may_be_steady(&self, vcpu: usize, guest: &GuestTables) -> bool {
         let replaced = each_mode!(&self.tables, t => t.replaced(guest));
         // Without tags, the next walk brings the flush for an exit that no flush has followed yet, such as a read of CR3.
-        if self.clean[miss.vcpu] != Some(replaced) || !caches.has_guest_steps() || !self.tagged {
-            return None;
-        }
+        self.clean[vcpu] == Some(replaced) && self.caches[vcpu].has_guest_steps() && self.tagged
+    }
+
+    /// Would [`Regime::walk`] take no exit and note nothing, where walks [may](Regime::may_be_steady) be such: see
+    /// [`PagingMode::steady`].
+    #[inline]
+    pub fn steady(&mut self, miss: &Steady<'_>) -> Option<bool> {
+        let caches = &self.caches[miss.vcpu];
         each_mode!(&mut self.tables, t => t.steady(caches, miss))
     }
 
-    /// A walk that is [steady](Regime::steady).
+    /// Counts `n` walks that were [steady](Regime::steady), but for their references.
+    pub fn count_steady(&mut self, n: u64) {
+        self.counts.now.l1_misses += n;
+        self.counts.now.tlb_misses_4k += n;
+        self.counts.now.walks += n;
+    }
+
+    /// Moves the walk caches and counts the references of a walk that is [steady](Regime::steady).
     #[inline]
     pub fn walk_steady(&mut self, miss: &Steady<'_>) {
         let Regime { tables, caches, counts, .. } = self;
-        counts.now.l1_misses += 1;
-        counts.now.tlb_misses_4k += 1;
-        counts.now.walks += 1;
         each_mode!(tables, t => t.walk_steady(&mut caches[miss.vcpu], miss, &mut counts.refs));
     }
 

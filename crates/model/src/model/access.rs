@@ -15,12 +15,12 @@ use zerocopy::IntoBytes;
 const WINDOW: usize = 128;
 
 /// What a word is, as far as a filter may answer it.
-const LOAD: u8 = 1;
-const STORE: u8 = 2;
+pub(super) const LOAD: u8 = 1;
+pub(super) const STORE: u8 = 2;
 const FETCH: u8 = 4;
 const BLOCK: u8 = 8;
 /// By the kind of a word: 0 of a load that a chain follows, and of all that is no access and no block.
-const KINDS: [u8; 1 << (u64::BITS - KIND_SHIFT)] = {
+pub(super) const KINDS: [u8; 1 << (u64::BITS - KIND_SHIFT)] = {
     let mut kinds = [0; 1 << (u64::BITS - KIND_SHIFT)];
     kinds[kind::LOAD as usize] = LOAD;
     kinds[kind::LOAD_DEPENDENT as usize] = LOAD;
@@ -51,6 +51,9 @@ impl Model {
         let mut misses = self.misses;
         loop {
             i = self.consume_hits::<OBSERVED>(words, i, window);
+            if !OBSERVED && self.missed_all && self.charges.is_none() {
+                i = self.consume_steady(words, i, window);
+            }
             let Some(&w) = words.get(i) else { break };
             if i >= window {
                 // Where misses are dense, their table entries are read ahead, all of a window's
@@ -63,6 +66,7 @@ impl Model {
                 if misses >= self.join_at {
                     self.join_groups();
                 }
+                continue;
             }
             let page = (w & PAYLOAD_MASK) >> 12;
             match w >> KIND_SHIFT {
@@ -172,7 +176,7 @@ impl Model {
 
 /// The loop of [`Model::consume_hits`]. Most words end here, so the loop calls nothing.
 #[inline(always)]
-fn hits(
+pub(super) fn hits(
     words: &[u64],
     mut i: usize,
     v: &mut Vcpu,

@@ -114,12 +114,6 @@ impl Model {
         dependent: bool,
     ) {
         self.misses += 1;
-        if !OBSERVED && self.missed_all && side == Side::Data && self.charges.is_none() {
-            self.missed_all = self.steady(gva, kind.writes());
-            if self.missed_all {
-                return;
-            }
-        }
         let vcpu = self.current;
         let accesses = self.common.accesses;
         let Model { regimes, groups, guest, vcpus, untranslated, frames, charges, observers, .. } = self;

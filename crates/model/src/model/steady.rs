@@ -4,62 +4,115 @@
 //! counts alone, so it takes a shorter way to the same state as [`super::miss`]. Whether a miss is such a one is known before
 //! anything is changed.
 
-use super::Model;
+use super::access::{KINDS, LOAD, STORE, hits};
 use super::groups::Group;
+use super::{Model, Vcpu};
 use crate::access::Steady;
+use crate::guest::GuestTables;
+use crate::regime::Regime;
 use bifold_mmu::{Gva, Side};
-use bifold_trace::event::PAYLOAD_MASK;
+use bifold_trace::event::{KIND_SHIFT, PAYLOAD_MASK, head_va};
 
 /// The most configurations for which a miss may take the shorter way.
 const MOST: usize = u64::BITS as usize;
 
 impl Model {
-    /// Takes an access to data that the filter did not answer, if it is a steady miss.
+    /// Consumes accesses from word `i` on, which the filter does not answer: steady misses, and in between what filters answer, at
+    /// most up to word `end`. Returns the number of the first word left.
     #[inline(never)]
-    pub(super) fn steady(&mut self, gva: Gva, write: bool) -> bool {
-        let Model { regimes, groups, guest, vcpus, current, frames, .. } = self;
+    pub(super) fn consume_steady(&mut self, words: &[u64], mut i: usize, end: usize) -> usize {
+        let Model { regimes, groups, guest, vcpus, current, frames, has_code, common, misses, .. } = self;
+        let words = &words[..end.min(words.len())];
+        let access =
+            |i: usize| words.get(i).filter(|&w| KINDS[(w >> KIND_SHIFT) as usize] & (LOAD | STORE) != 0);
+        let may = |regimes: &[Regime]| regimes.iter().all(|r| r.may_be_steady(*current, guest));
+        // Most accesses that come here after a lone miss are held by some TLB.
+        let misses_all =
+            |&w: &u64| groups.iter_mut().all(|g| g.tlbs[*current].misses_small(Side::Data, Gva(head_va(w))));
+        if !access(i).is_some_and(misses_all) || regimes.len() > MOST || !may(regimes) {
+            return i;
+        }
         let v = &mut vcpus[*current];
-        if regimes.len() > MOST || !groups.iter_mut().all(|g| g.tlbs[*current].misses_small(Side::Data, gva))
-        {
-            return false;
-        }
-        let Some(path) = guest.path(v.root, gva) else { return false };
-        let format = guest.format();
-        let (entry, needed) = (path.entry, format.present | format.accessed);
-        let writable = path.writable && entry & format.write != 0 && entry & format.dirty != 0;
-        if entry & (needed | format.global) != needed || write && !writable {
-            return false;
-        }
-        let miss = Steady { vcpu: *current, gva, write, path, writable, format };
-        if miss.gpa().frame() >= *frames {
-            return false;
-        }
-        // A bit for each configuration through whose entry writes may go.
-        let mut writable = 0u64;
-        for (r, regime) in regimes.iter_mut().enumerate() {
-            match regime.steady(&miss, guest) {
-                Some(allowed) => writable |= u64::from(allowed) << r,
-                None => return false,
+        let mut taken = 0;
+        while let Some(&w) = access(i) {
+            let write = KINDS[(w >> KIND_SHIFT) as usize] == STORE;
+            if !take(regimes, groups, guest, *frames, v, Gva(head_va(w)), write) {
+                break;
             }
+            taken += 1;
+            common.accesses += 1;
+            i = hits(words, i + 1, v, &mut common.accesses, *has_code, ());
         }
-        let [filter, _] = &mut v.filters;
-        let page = (gva.0 & PAYLOAD_MASK) >> 12;
-        let leaves = filter.take(page);
-        for Group { members, tlbs } in groups {
-            let tlb = &mut tlbs[*current];
-            if let Some((left, last)) = leaves {
+        *misses += taken;
+        regimes.iter_mut().for_each(|regime| regime.count_steady(taken));
+        i
+    }
+}
+
+/// Takes an access to data that the filter did not answer, if it is a steady miss. What all of a run have in common is the
+/// caller's to count.
+#[inline(always)]
+fn take(
+    regimes: &mut [Regime],
+    groups: &mut [Group],
+    guest: &GuestTables,
+    frames: u64,
+    v: &mut Vcpu,
+    gva: Gva,
+    write: bool,
+) -> bool {
+    let (vcpu, time) = (v.index, v.time + 1);
+    if !groups.iter_mut().all(|g| g.tlbs[vcpu].misses_small(Side::Data, gva)) {
+        return false;
+    }
+    let Some(path) = guest.path(v.root, gva) else { return false };
+    let format = guest.format();
+    let (entry, needed) = (path.entry, format.present | format.accessed);
+    let writable = path.writable && entry & format.write != 0 && entry & format.dirty != 0;
+    if entry & (needed | format.global) != needed || write && !writable {
+        return false;
+    }
+    let miss = Steady { vcpu, gva, write, path, writable, format };
+    if miss.gpa().frame() >= frames {
+        return false;
+    }
+    // A bit for each configuration through whose entry writes may go.
+    let mut writable = 0u64;
+    for (r, regime) in regimes.iter_mut().enumerate() {
+        match regime.steady(&miss) {
+            Some(allowed) => writable |= u64::from(allowed) << r,
+            None => return false,
+        }
+    }
+    v.time = time;
+    let [filter, _] = &mut v.filters;
+    let page = (gva.0 & PAYLOAD_MASK) >> 12;
+    // A page that the only TLBs have dropped is in none of their entries: most pages that leave a filter are such.
+    let dropped = groups.len() == 1 && filter.has_dropped(page);
+    let leaves = filter.take(page);
+    for Group { members, tlbs } in groups {
+        let tlb = &mut tlbs[vcpu];
+        match leaves {
+            Some((left, last)) if !(dropped && tlb.holds_small_alone(left)) => {
                 tlb.used_at(Side::Data, left, last);
             }
-            let bit = |(place, &r): (usize, &usize)| ((writable >> r & 1) as u8) << place;
-            let bits = members.iter().enumerate().fold(0, |bits, member| bits | bit(member));
-            if let Some((size, page)) = tlb.fill_small(Side::Data, gva, bits, v.time, &v.filters) {
-                v.filters.iter_mut().for_each(|f| f.dropped(size, page));
-            }
+            _ => {}
         }
-        regimes.iter_mut().for_each(|regime| regime.walk_steady(&miss));
-        v.filters[Side::Data as usize].file(page, write, false, v.time);
-        true
+        let mut bits = 0;
+        for (place, &r) in members.iter().enumerate() {
+            bits |= ((writable >> r & 1) as u8) << place;
+        }
+        if let Some((size, page)) = tlb.fill_small(Side::Data, gva, bits, time, &v.filters) {
+            let [data, code] = &mut v.filters;
+            data.dropped(size, page);
+            code.dropped(size, page);
+        }
     }
+    for regime in regimes {
+        regime.walk_steady(&miss);
+    }
+    v.filters[Side::Data as usize].file(page, write, false, time);
+    true
 }
 
 #[cfg(test)]
@@ -92,19 +145,29 @@ mod tests {
         model.consume(&words).unwrap();
     }
 
+    /// Takes accesses to these pages as far as they are steady misses: how many were consumed.
+    fn steady(model: &mut Model, pages: &[u64], write: bool) -> usize {
+        let mut words = Vec::new();
+        for &n in pages {
+            let at = page(n).0;
+            if write { Event::Store(at) } else { Event::Load(at) }.encode(&mut words);
+        }
+        model.consume_steady(&words, 0, words.len())
+    }
+
     #[test]
     fn a_load_of_a_known_page_that_no_tlb_holds_is_a_steady_miss_of_every_configuration() {
         let mut model = model();
         let before = model.totals();
-        for n in 0..64 {
-            assert!(model.steady(page(n), false), "page {n}");
-            assert!(!model.steady(page(n), false), "page {n} is held");
-        }
-        assert!(!model.steady(page(5000), false), "a page never read");
-        assert!(!model.steady(page(100), true), "a page that the host has not given for writes");
+        assert_eq!(steady(&mut model, &(0..32).collect::<Vec<_>>(), false), 32);
+        assert_eq!(steady(&mut model, &[31], false), 0, "it is held, and the filter would have answered");
+        assert_eq!(steady(&mut model, &[32, 32, 33, 33, 5000, 34], false), 4, "page 5000 was never read");
+        assert_eq!(steady(&mut model, &[100], true), 0, "a page that the host has not given for writes");
+        assert_eq!(steady(&mut model, &(34..64).collect::<Vec<_>>(), false), 30);
         for ((config, now), (_, before)) in model.totals().into_iter().zip(before) {
             let more = now.since(&before);
             assert_eq!([more.walks, more.l1_misses, more.tlb_misses()], [64; 3], "{}", config.name());
+            assert_eq!(more.accesses, 66, "{}", config.name());
             assert_eq!(more.all_exits(), 0);
         }
     }
@@ -112,7 +175,7 @@ mod tests {
     #[test]
     fn walk_caches_that_may_lead_to_a_table_that_was_left_take_the_general_way() {
         let mut model = model();
-        assert!(model.steady(page(0), false));
+        assert_eq!(steady(&mut model, &[0], false), 1);
         let path = model.guest.path(model.vcpus[0].root, page(0)).unwrap();
         let (upper, leaves) = (path.table(2), path.table(1));
         let entries = *model.guest.entries(leaves >> 12).unwrap();
@@ -124,12 +187,12 @@ mod tests {
         Event::PtStore { gpa: upper, new, old }.encode(&mut words);
         model.consume(&words).unwrap();
         read(&mut model, 520..4096);
-        assert!(!model.steady(page(1), false));
-        assert!(!model.steady(page(600), false), "also where nothing has changed");
+        assert_eq!(steady(&mut model, &[1], false), 0);
+        assert_eq!(steady(&mut model, &[600], false), 0, "also where nothing has changed");
         words.clear();
         Event::Invlpg(page(1).0).encode(&mut words);
         model.consume(&words).unwrap();
         read(&mut model, 0..4096);
-        assert!(model.steady(page(1), false), "the flush leaves nothing behind");
+        assert_eq!(steady(&mut model, &[1], false), 1, "the flush leaves nothing behind");
     }
 }

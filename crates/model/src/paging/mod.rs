@@ -302,7 +302,11 @@ fn walk_1d_steady(
     refs: &mut Refs,
     table: impl Fn(u8) -> u64,
 ) {
-    (1..=caches.first_table(format, gva.0, table)).for_each(|level| refs.count(level, 0));
+    let mut level = caches.first_table(format, gva.0, table);
+    while level > 0 {
+        refs.count(level, 0);
+        level -= 1;
+    }
 }
 
 /// A one-dimensional walk from `root`, of the guest's tables or of shadow tables. `read` returns
