@@ -17,6 +17,7 @@ mod neighbours;
 mod recent;
 mod stalls;
 mod translations;
+mod walker;
 mod window;
 
 use crate::profile::{Content, Memory as MemoryCosts, Profile};
@@ -33,6 +34,7 @@ use recent::{MOST, Recent, Used};
 use serde::{Deserialize, Serialize};
 use stalls::{Stalls, Waits};
 use translations::Translations;
+pub(crate) use walker::CachedMemory;
 use window::{Chains, Limits, Now, Pace};
 
 /// How data caches were simulated, and what the core hides of waiting for them.
@@ -417,15 +419,6 @@ impl Caches {
         }
     }
 
-    /// Memory as the walks of configuration `config` see it. `at_once`: of the accesses that they belong to.
-    #[inline]
-    pub fn walker(&mut self, config: usize, vcpu: usize, at_once: u64) -> CachedMemory<'_> {
-        let now = self.now;
-        self.walked = now.access;
-        let alone = self.configs[config].stalls.windows.walk(now, at_once);
-        CachedMemory { caches: self, config, vcpu, waits: Waits { dependent: at_once == 1, alone } }
-    }
-
     /// Enters what configuration `config` and the ideal run waited for.
     pub fn add_to(&self, config: usize, s: &mut Sample) {
         let stalls = &self.configs[config].stalls;
@@ -488,36 +481,6 @@ fn fetched(near: Option<Near>, size: PageSize, prefetch: Option<usize>, page_cro
         (Some(Near::InPage), _) => in_stream,
         (Some(Near::AcrossPages), Some(cycles)) if size == PageSize::Size4K => Fetched { cycles, ..NOTHING },
         (Some(Near::AcrossPages), Some(_)) => in_stream,
-    }
-}
-
-/// Data caches as the walks of one configuration see them.
-#[derive(Debug)]
-pub(crate) struct CachedMemory<'a> {
-    caches: &'a mut Caches,
-    config: usize,
-    vcpu: usize,
-    waits: Waits,
-}
-
-impl CachedMemory<'_> {
-    /// A walk reads the entry at `place`: see [`Memory::touch`](crate::memory::Memory::touch).
-    #[inline]
-    pub fn touch(&mut self, guest: u8, host: u8, place: Hpa) -> usize {
-        let at = place.0;
-        let step = (usize::from(guest), usize::from(host));
-        let CachedMemory { caches, config, vcpu, waits } = self;
-        let Some(rank) = caches.classes.rank(at) else {
-            caches.configs[*config].stalls.unseen_reference(step, *waits);
-            return 0;
-        };
-        // The walk's line is the most recent now, and what it pushed out may be any vCPU's.
-        caches.forget((at >> 6 & caches.slots) as usize);
-        let (line, first) = (caches.draws.line(place), usize::from(caches.memory.walk_level) - 1);
-        let one = &mut caches.configs[*config];
-        let answers = one.caches.access(*vcpu, line, rank, first, false);
-        one.stalls.reference(step, rank, caches.latency[answers], *waits);
-        if answers == caches.levels { MOST_LEVELS + 1 } else { answers + 1 }
     }
 }
 
