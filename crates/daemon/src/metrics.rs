@@ -53,8 +53,11 @@ struct RefusalLabels {
     reason: String,
 }
 
+/// What the status of a VM has, if anything.
+type Get = fn(&VmStatus) -> Option<f64>;
+
 /// A metric of each VM: name, help, value.
-type PerVm = (&'static str, &'static str, fn(&VmStatus) -> Option<f64>);
+type PerVm = (&'static str, &'static str, Get);
 /// The same with a series for each mode; its value here is the name of the mode whose series is 1.
 type PerMode = (&'static str, &'static str, fn(&VmStatus) -> Option<&str>);
 
@@ -91,7 +94,7 @@ const COUNTERS: [PerVm; 3] = [
 
 /// Figures of `bifold stat` that are metrics too, by their names there, and what the status has of each. Names, units and
 /// meanings of the metrics are the figures'.
-const FIGURES: [(&str, fn(&VmStatus) -> Option<f64>); 4] = [
+const FIGURES: [(&str, Get); 4] = [
     ("load", |v| v.load),
     ("exits", |v| Some(v.totals.exits as f64)),
     ("run_ns", |v| Some(v.totals.ran_ns as f64)),

@@ -8,6 +8,7 @@ use crate::interval::Interval;
 pub type CountVm = Box<dyn Fn(&Interval) -> HardwareCounts + Send>;
 
 /// Where the hardware counts of a host's VMs come from.
+#[expect(clippy::large_enum_variant, reason = "a process has one source")]
 pub enum HardwareSource {
     /// There is no source: the counts are unknown.
     None,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Blocks of frames, states, splits and ages.
 
+#![expect(clippy::single_range_in_vec_init, reason = "lists of ranges, which may have one")]
+
 use super::*;
 use std::collections::HashSet;
 
