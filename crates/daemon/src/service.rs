@@ -5,7 +5,9 @@ use crate::config::Config;
 use crate::control::{Answer, Control, Request};
 use crate::engine::{Engine, Source};
 use crate::error::{DaemonError, with_causes};
+use crate::homes::Homes;
 use crate::metrics::{self, Listener};
+use bifold_live::Watch;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -42,6 +44,7 @@ impl Signals {
 }
 
 /// The running daemon.
+#[must_use = "a service that does not run leaves VMs in other modes than their own"]
 pub struct Service<'a> {
     engine: Engine,
     listener: Option<Listener>,
@@ -58,18 +61,20 @@ pub struct Service<'a> {
 }
 
 impl<'a> Service<'a> {
-    /// Reads all VMs for the first time. At SIGHUP, `read` gives the configuration. `log` gets every line of the log.
+    /// Makes an [`Engine`] and reads all VMs for the first time, which may switch some: only [`Service::run`] gives them back.
+    /// At SIGHUP, `read` gives the configuration. `log` gets every line of the log.
     ///
     /// # Errors
-    /// If the address for metrics cannot be used.
+    /// If the address for metrics cannot be used, or else if the recording cannot be opened.
     pub fn start(
-        engine: Engine,
+        (watch, config, homes): (Watch, Config, Homes),
         read: &'a dyn Fn() -> Result<Config, DaemonError>,
         log: fn(&str),
     ) -> Result<Service<'a>, DaemonError> {
         let mut service = Service {
-            listener: listener(engine.config())?,
-            engine,
+            // Before the recording is opened, which may change a file.
+            listener: listener(&config)?,
+            engine: Engine::new(watch, config, homes)?,
             read,
             log,
             start: Instant::now(),

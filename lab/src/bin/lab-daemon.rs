@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `lab-daemon CONFIG FOLDER PMU`: bifold's daemon inside the laboratory, which has no PMU. All guests there run the program
-//! that was modelled, and a modelled PMU counts for them. The rest is what `bifold daemon` runs.
+//! that was modelled, and a modelled PMU counts for them. Its loop is the one that `bifold daemon` runs.
 
 use std::fs::create_dir_all;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use bifold_daemon::control::Control;
-use bifold_daemon::{Config, DaemonError, Engine, Homes, Service, Signals, with_causes};
+use bifold_daemon::{Config, DaemonError, Homes, Service, Signals, with_causes};
 use bifold_host::Host;
 use bifold_lab::modelled::ModelledPmu;
 use bifold_live::Watch;
@@ -21,9 +21,9 @@ fn main() -> Result<()> {
     create_dir_all(folder).with_context(|| folder.display().to_string())?;
     let homes = Homes::take(folder)?;
     let control = Control::listen(folder)?;
-    let engine = Engine::new(watch, Config::read(config)?, homes)?;
+    let wanted = Config::read(config)?;
     let read = || Config::read(config).map_err(|e| DaemonError::Refused(with_causes(&e)));
-    let service = Service::start(engine, &read, |text| eprintln!("bifold: {text}"))?;
+    let service = Service::start((watch, wanted, homes), &read, |text| eprintln!("bifold: {text}"))?;
     let away = service.run(&control, &signals);
     ensure!(away.is_empty(), "not all VMs are back in their own modes: {}", away.join("; "));
     Ok(())

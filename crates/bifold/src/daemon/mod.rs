@@ -12,7 +12,7 @@ use crate::vms;
 use anyhow::Context as _;
 use args::CONFIG;
 use bifold_daemon::control::Control;
-use bifold_daemon::{Config, DaemonError, Engine, Homes, Service, Signals};
+use bifold_daemon::{Config, DaemonError, Homes, Service, Signals};
 use bifold_host::Host;
 use bifold_live::Watch;
 use bifold_live::hardware::FileLimit;
@@ -41,7 +41,7 @@ pub fn run(args: &DaemonArgs) -> anyhow::Result<Status> {
     let homes = Homes::take(&args.state)?;
     let control = Control::listen(&args.state)?;
     let read = || configuration(args).map_err(|e| DaemonError::Refused(format!("{e:#}")));
-    let service = Service::start(Engine::new(watch, config, homes)?, &read, |text| note(true, text))?;
+    let service = Service::start((watch, config, homes), &read, |text| note(true, text))?;
     let engine = service.engine();
     vms::notes(engine.watch(), no_pmu.as_ref(), &[]).iter().for_each(|text| note(true, text));
     if let Some(why) = engine.only_observes() {

@@ -282,6 +282,10 @@ impl Day {
 /// Counts a program whose page-table work is costly in shadow paging, and whose pointer chases are costly in nested paging, by
 /// the progress that its guest reports.
 fn count(interval: &Interval) -> HardwareCounts {
+    // Nor would a model tell what an interval with a switch had.
+    if interval.mode.is_none() {
+        return HardwareCounts::UNKNOWN;
+    }
     let Some(guest) = &interval.guest else { return HardwareCounts::UNKNOWN };
     let steps = |name| guest.progress.get(name).copied();
     let Some((tables, chase)) = steps("tables").zip(steps("chase")) else { return HardwareCounts::UNKNOWN };
