@@ -17,17 +17,15 @@ const PAGES: u64 = (1 << PAGE_BITS) - 1;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Slot {
-    /// Epoch, 4 KB page number, and in bit 0 whether it was written. Two epochs never answer: [`DROPPED`] and [`OLD`].
+    /// Epoch, 4 KB page number, and in bit 0 whether it was written. Epochs before [`FIRST`] answer for no page.
     tag: u64,
     /// Time of the last access; 0 = none.
     time: u64,
 }
 
-/// The epoch of a page that a TLB has dropped, and of an empty slot.
-const DROPPED: u64 = 0;
-/// The epoch of pages filed before the epochs were used up.
-const OLD: u64 = 1 << EPOCH_SHIFT;
-const FIRST: u64 = 2 << EPOCH_SHIFT;
+/// The first epoch. The one before is that of an empty slot, of a page that a TLB has dropped, and of pages filed before the epochs
+/// were used up.
+const FIRST: u64 = 1 << EPOCH_SHIFT;
 
 /// `value` if `x` is 0, else 0. An `if` would become a branch, which is mispredicted often where many
 /// accesses miss.
@@ -80,12 +78,6 @@ impl Filter {
         (slot.time != 0).then_some((slot.tag >> 1 & PAGES, slot.time))
     }
 
-    /// Has a TLB dropped the page that [`Filter::take`] would return for `page`, since the page was filed?
-    #[inline(always)]
-    pub fn has_dropped(&self, page: u64) -> bool {
-        self.slots[page as usize % SLOTS].tag >> EPOCH_SHIFT == DROPPED
-    }
-
     /// Files a page that every TLB holds now, in a slot that was emptied before. `large` if some
     /// TLB may hold it in an entry larger than 4 KB.
     #[inline]
@@ -103,7 +95,7 @@ impl Filter {
         }
         let slot = &mut self.slots[page as usize % SLOTS];
         if slot.tag >> 1 & PAGES == page {
-            slot.tag &= (1 << EPOCH_SHIFT) - 1; // DROPPED
+            slot.tag &= (1 << EPOCH_SHIFT) - 1; // No epoch.
         }
     }
 
@@ -113,8 +105,8 @@ impl Filter {
         self.epoch = self.epoch.wrapping_add(1 << EPOCH_SHIFT);
         if self.epoch == 0 {
             // The epochs are used up: slots of the oldest would answer again.
-            for slot in self.slots.iter_mut().filter(|slot| slot.tag >> EPOCH_SHIFT != DROPPED) {
-                slot.tag = slot.tag & ((1 << EPOCH_SHIFT) - 1) | OLD;
+            for slot in self.slots.iter_mut() {
+                slot.tag &= (1 << EPOCH_SHIFT) - 1;
             }
             self.epoch = FIRST;
         }
@@ -164,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_left_behind_by_used_up_epochs_is_known_until_a_tlb_drops_it() {
+    fn a_page_left_behind_by_used_up_epochs_keeps_its_time() {
         let mut filter = Filter::default();
         filter.file(1, false, false, 10);
         filter.file(2, false, false, 20);
@@ -173,7 +165,6 @@ mod tests {
         filter.forget();
         assert!(filter.epoch >= FIRST);
         assert!(!filter.hit(1, false, 30) && !filter.hit(2, false, 30));
-        assert!(!filter.has_dropped(1) && filter.has_dropped(2));
         assert_eq!((filter.take(1), filter.take(1)), (Some((1, 10)), None));
         assert_eq!(filter.take(2), Some((2, 20)));
     }

@@ -97,7 +97,8 @@ pub(crate) struct Ordered {
 /// One of the arrays.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Array {
-    /// Its first row, and its number of sets less 1. Of an array of other sets than 1, 2, 4... [`Row`]s, a row that is not there.
+    /// Its first row, and its number of sets less 1. The row is beyond all others if the array's sets are not [`Row`]s or their
+    /// number is no power of two.
     first: u32,
     mask: u32,
     /// The place of the least recent way in [`Row::order`].

@@ -275,12 +275,6 @@ impl Tlb {
         }
     }
 
-    /// Are all entries around 4 KB page `page` of that size?
-    #[inline(always)]
-    pub fn holds_small_alone(&self, page: u64) -> bool {
-        self.held[region(page)] <= 1 << PageSize::Size4K as u8
-    }
-
     /// Do both levels miss a page around which only 4 KB pages are held? Nothing becomes more recent. May say no where
     /// [`Tlb::lookup`] says [`Lookup::Miss`].
     #[inline]

@@ -116,7 +116,7 @@ pub struct HostMemory {
     looks: u32,
     /// Pages brought back from swap.
     swapped_in: u64,
-    /// Grows with each page that the host backs.
+    /// Grows with each page that the host backs, and whenever it takes some back.
     epoch: u64,
     /// Guest frames that the host has unmapped since [`HostMemory::take_unmapped`]; `None` while no tables are kept.
     unmapped: Option<Vec<Range<u64>>>,
@@ -158,7 +158,7 @@ impl HostMemory {
         self.unmapped.as_mut().filter(|u| !u.is_empty()).map(std::mem::take)
     }
 
-    /// Grows with each page that the host backs: what was known of a page before may no longer hold.
+    /// Grows with each page that the host backs, and whenever it takes some back: what was known of a page before may no longer hold.
     #[inline]
     pub fn epoch(&self) -> u64 {
         self.epoch
@@ -227,7 +227,7 @@ impl HostMemory {
         gone
     }
 
-    /// Pages that a touch brought back from swap, so far.
+    /// Pages that a touch brought back from swap, since the beginning of the stream.
     pub fn swapped_in(&self) -> u64 {
         self.swapped_in
     }
@@ -251,6 +251,8 @@ impl HostMemory {
     pub fn oldest(&mut self, most: usize) -> Vec<Range<u64>> {
         let mut pages = Vec::new();
         self.pages.each_own(0, &mut |frames, used| pages.push((*used, frames)));
+        // The last host page may lie beyond the memory, where nothing is taken back.
+        pages.retain(|(_, frames)| frames.start < self.frames);
         pages.sort_by_key(|(used, frames)| (*used, frames.start));
         pages.into_iter().take(most).map(|(_, frames)| frames).collect()
     }

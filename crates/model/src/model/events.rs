@@ -13,7 +13,8 @@ use bifold_trace::event::{gap, log_bytes};
 const CR3_ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
 /// Does a store to a table of this level give a program a page of 2 MB that was free? An entry that was empty maps
-/// the page for the program's writes. Linux' do_huge_pmd_anonymous_page() and collapse_huge_page() make such entries.
+/// the page for the program's writes. Linux' do_huge_pmd_anonymous_page() and collapse_huge_page() make such entries; so does
+/// move_huge_pmd() of mremap(2), which counts although its page was in use.
 /// The zero page and a child's pages after fork(2) are mapped without the right to write, and mprotect(2) leaves no entry empty.
 fn first_use(level: u8, old: u64, new: u64) -> bool {
     const PRESENT_WRITE_USER_LARGE: u64 = 1 | 1 << 1 | 1 << 2 | 1 << 7;
@@ -59,7 +60,8 @@ impl Model {
             }
             Event::Fault { gva, error } => self.fault(Gva(gva), error),
             Event::PtStore { gpa, new, old } => {
-                if let Some(caches) = &mut self.observers.caches {
+                // The waits of a sampled stream are those of windows, which stand for the rest; this event is seen everywhere.
+                if let (Some(caches), None) = (&mut self.observers.caches, &self.sampled) {
                     if self.guest.level(gpa >> 12).is_some_and(|level| first_use(level, old, new)) {
                         caches.first_use();
                     }

@@ -57,7 +57,8 @@ pub struct Options {
     pub vcpus: usize,
     /// The format of the guest's tables: that of 4 levels, or of 5 (CR4.LA57).
     pub guest_format: &'static Format,
-    /// The format of nested tables: 5 levels where KVM needs them for the guest's memory (`kvm_mmu_get_tdp_level`).
+    /// The format of nested tables: KVM has 5 levels where the guest's physical addresses have more than 48 bits
+    /// (`kvm_mmu_get_tdp_level`).
     pub nested_format: &'static Format,
     /// Which lines go through data caches.
     pub caches: CacheMode,

@@ -87,16 +87,11 @@ fn take(
     v.time = time;
     let [filter, _] = &mut v.filters;
     let page = (gva.0 & PAYLOAD_MASK) >> 12;
-    // A page that the only TLBs have dropped is in none of their entries: most pages that leave a filter are such.
-    let dropped = groups.len() == 1 && filter.has_dropped(page);
     let leaves = filter.take(page);
     for Group { members, tlbs } in groups {
         let tlb = &mut tlbs[vcpu];
-        match leaves {
-            Some((left, last)) if !(dropped && tlb.holds_small_alone(left)) => {
-                tlb.used_at(Side::Data, left, last);
-            }
-            _ => {}
+        if let Some((left, last)) = leaves {
+            tlb.used_at(Side::Data, left, last);
         }
         let mut bits = 0;
         for (place, &r) in members.iter().enumerate() {

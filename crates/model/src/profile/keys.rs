@@ -255,7 +255,7 @@ table! {
         #[serde(skip_serializing_if = "Option::is_none")]
         page_cross_cycles: Option<u64>, "cycles" = "Load to use of the first line of a 4 KB page that a stream enters from the page beside, if no cache answers. In larger pages the prefetcher follows the stream. Without this key, streams stop at each multiple of 4 KB in all pages. No effect if `memory.prefetch_level` is 0.";
         #[serde(skip_serializing_if = "Option::is_none")]
-        first_use_2m_cycles: Option<u64>, "cycles" = "What the first write to a free page of 2 MB takes longer than to one that was in use just before: where the machine is a virtual one, its host backs the page then. All configurations and the ideal run wait so long for each page of 2 MB that the guest's kernel gives a program. Without this key, they do not wait.";
+        first_use_2m_cycles: Option<u64>, "cycles" = "What the first write to a free page of 2 MB takes longer than to one that was in use just before: where the machine is a virtual one, its host backs the page then. All configurations and the ideal run wait so long for each page of 2 MB that the guest's kernel gives a program. Without this key, they do not wait. No effect without data caches, nor on a sampled stream.";
         source: Option<String>, "1" = "Where the values come from.";
         prior: Option<String>, "1" = "Which of them are starting values.";
     }
