@@ -167,7 +167,7 @@ impl<'a> Service<'a> {
         let answer = match request {
             Request::Status {} => Ok(Answer::Status(self.engine.status())),
             Request::Explain { vm } => {
-                self.engine.explain(&vm).map(|(vm, lately)| Answer::Explained(Box::new(vm), lately))
+                self.engine.explain(&vm).map(|(vm, decisions)| Answer::Explained(Box::new(vm), decisions))
             }
             Request::Hold { vm, seconds } => {
                 self.engine.hold(&vm, seconds, self.start.elapsed()).map(|text| Answer::Done(vec![text]))

@@ -341,10 +341,12 @@ impl Caches {
 
     /// Something else than an access to data changes a slot's sets, or it may.
     fn forget(&mut self, slot: usize) {
-        for vcpu in 0..self.vcpus {
-            self.bring_in_order(vcpu, slot);
-            self.recent[vcpu][slot].truncate(0);
-        }
+        (0..self.vcpus).for_each(|vcpu| self.forget_of(vcpu, slot));
+    }
+
+    fn forget_of(&mut self, vcpu: usize, slot: usize) {
+        self.bring_in_order(vcpu, slot);
+        self.recent[vcpu][slot].truncate(0);
     }
 
     fn simulate(
@@ -413,10 +415,7 @@ impl Caches {
     /// The lines that the other vCPUs used last may leave their caches.
     #[cold]
     fn forget_others(&mut self, vcpu: usize, slot: usize) {
-        for other in (0..self.vcpus).filter(|&other| other != vcpu) {
-            self.bring_in_order(other, slot);
-            self.recent[other][slot].truncate(0);
-        }
+        (0..self.vcpus).filter(|&other| other != vcpu).for_each(|other| self.forget_of(other, slot));
     }
 
     /// Enters what configuration `config` and the ideal run waited for.
