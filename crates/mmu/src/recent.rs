@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A first-level TLB array: true LRU by time of last use. For pages in the [`Filter`] in front, the
-//! filter knows that time.
+//! A TLB array with true LRU by time of last use: those of the first level, and those of the second whose sets are wide. For
+//! pages in the [`Filter`] in front of the first level, the filter knows that time.
 //!
 //! A set is a few rows of four ways and one cache line each, so that loops over ways have a length
 //! which the compiler knows. The comparison of times has no branch that depends on the data: on a stream that misses
 //! often such a branch is mispredicted half the time.
 
-use crate::tag::{Attr, GLOBAL, KEY, allow, attr, join_sharers, keep_sharers, key_of, tag, without_sharers};
+use crate::sets::{Part, Sets};
+use crate::tag::{Attr, GLOBAL, KEY, allow, attr, join_sharers, key_of, tag, without_sharers};
 use crate::{Filter, PageSize};
 
 /// Size and page number in a key.
@@ -16,12 +17,12 @@ const NUMBER: u64 = (1 << (crate::PAGE_BITS - 3)) - 1;
 /// The tag of an empty way; no other tag has this bit.
 const EMPTY: u64 = 1 << 63;
 /// Bits for the number of a way below its time.
-const WAY_BITS: u32 = 8;
+const WAY_BITS: u32 = 16;
 const WAYS: usize = 4;
 
 #[derive(Debug, Clone, Copy)]
 #[repr(align(64))]
-struct Row {
+pub(crate) struct Row {
     tags: [u64; WAYS],
     /// Times of last use as far as they are known here: 0 of an empty way, [`NEVER`] of one that
     /// pads the last row of a set.
@@ -31,22 +32,23 @@ struct Row {
 /// The time of a way that is never filled. Real times are less.
 const NEVER: u64 = u64::MAX >> WAY_BITS;
 
-/// A first-level array.
+/// An array.
 #[derive(Debug, Clone)]
 pub(crate) struct Recent {
-    rows: Box<[Row]>,
-    sets: usize,
-    /// `sets - 1`, or `usize::MAX` where their number is no power of two.
-    mask: usize,
-    /// Rows per set.
-    depth: usize,
-    /// Ways in a set's last row.
-    last: usize,
+    sets: Sets<Row>,
+    sharers: u8,
     /// Which sides use it, and so whose filters know its entries' times.
     sides: [bool; 2],
     /// Only 4 KB pages are filed here.
     small: bool,
-    used: bool,
+}
+
+/// A key's set that all sharers hold alike.
+pub(crate) struct Alike<'a> {
+    rows: &'a mut [Row],
+    key: u64,
+    sides: [bool; 2],
+    small: bool,
 }
 
 /// Size and page number in a key, see `tlb::key`.
@@ -70,10 +72,10 @@ fn matches(tag: u64, key: u64) -> bool {
 
 /// The row and the place in it of the entry for `key`.
 #[inline(always)]
-fn find(set: &mut [Row], key: u64) -> Option<(&mut Row, usize)> {
-    set.iter_mut().find_map(|row| {
+fn find(set: &[Row], key: u64) -> Option<(usize, usize)> {
+    set.iter().enumerate().find_map(|(i, row)| {
         let way = row.tags.iter().position(|&tag| matches(tag, key))?;
-        Some((row, way))
+        Some((i, way))
     })
 }
 
@@ -98,10 +100,7 @@ fn least_recent(set: &mut [Row], key: u64, noted: impl Fn(u64) -> u64) -> usize 
     loop {
         let oldest = oldest(set);
         let (row, way) = (&mut set[oldest / WAYS], oldest % WAYS);
-        let tag = row.tags[way];
-        // The filters know the current address space's pages, which `key` is of, and global ones.
-        let known = tag & EMPTY == 0 && ((tag ^ key) & KEY & !PAGE == 0 || tag & GLOBAL != 0);
-        let last = if known { noted(tag) } else { 0 };
+        let last = known(row.tags[way], key, &noted);
         if last <= row.times[way] {
             return oldest;
         }
@@ -109,14 +108,25 @@ fn least_recent(set: &mut [Row], key: u64, noted: impl Fn(u64) -> u64) -> usize 
     }
 }
 
+/// The time of last use that filters know for `tag`, or 0. They know the current address space's pages, which `key` is of, and
+/// global ones.
+#[inline(always)]
+fn known(tag: u64, key: u64, noted: impl Fn(u64) -> u64) -> u64 {
+    let known = tag & EMPTY == 0 && ((tag ^ key) & KEY & !PAGE == 0 || tag & GLOBAL != 0);
+    if known { noted(tag) } else { 0 }
+}
+
+/// The time of last use that the filters of `sides` know for the page of `tag`, of any size.
+fn last_use(tag: u64, sides: [bool; 2], filters: &[Filter; 2]) -> u64 {
+    let (size, page) = page_of(tag);
+    let of_side = |side: usize| if sides[side] { filters[side].last_use(size, page) } else { 0 };
+    of_side(0).max(of_side(1))
+}
+
 /// [`least_recent`] of a set with pages of all sizes, or of both sides.
 #[inline(never)]
 fn least_recent_of_any(set: &mut [Row], key: u64, sides: [bool; 2], filters: &[Filter; 2]) -> usize {
-    least_recent(set, key, |tag| {
-        let (size, page) = page_of(tag);
-        let of_side = |side: usize| if sides[side] { filters[side].last_use(size, page) } else { 0 };
-        of_side(0).max(of_side(1))
-    })
+    least_recent(set, key, |tag| last_use(tag, sides, filters))
 }
 
 /// A set's entries and their times.
@@ -131,145 +141,199 @@ fn twin(set: &[Row], tag: u64, time: u64) -> Option<u64> {
     entries(set).find(|&(tag, time)| (without_sharers(tag), time) == wanted).map(|(tag, _)| tag)
 }
 
+impl Part for Row {
+    fn drop_non_global(set: &mut [Row]) {
+        set.iter_mut().for_each(|row| row.drop_if(|tag| tag & GLOBAL == 0));
+    }
+
+    fn digest(set: &[Row]) -> u64 {
+        let tags = set.iter().flat_map(|row| row.tags);
+        tags.fold(0, |sum, tag| sum.wrapping_add(without_sharers(tag)))
+    }
+
+    fn same(ours: &[Row], theirs: &[Row]) -> bool {
+        entries(ours).all(|(tag, time)| twin(theirs, tag, time).is_some())
+            && entries(ours).count() == entries(theirs).count()
+    }
+
+    fn join(ours: &mut [Row], holders: u8, theirs: &[Row], others: u8) {
+        for row in ours {
+            for (tag, time) in row.tags.iter_mut().zip(row.times) {
+                if let (0, Some(twin)) = (*tag & EMPTY, twin(theirs, *tag, time)) {
+                    *tag = join_sharers(*tag, holders, twin, others);
+                }
+            }
+        }
+    }
+}
+
 impl Recent {
-    /// An empty array; `ways` 0 means fully associative. `small`: only 4 KB pages are filed.
-    pub fn new(entries: usize, ways: usize, sides: [bool; 2], small: bool) -> Self {
+    /// An empty array of the sharers with a bit in `sharers`; `ways` 0 means fully associative. `sides`: those whose filters
+    /// know times of last use. `small`: only 4 KB pages are filed. `joins`: see [`Sets::new`].
+    pub fn new(
+        (entries, ways): (usize, usize),
+        sides: [bool; 2],
+        small: bool,
+        sharers: u8,
+        joins: bool,
+    ) -> Self {
         let ways = if ways == 0 { entries } else { ways };
         assert!(entries > 0 && entries % ways == 0, "{entries} entries in sets of {ways}");
-        assert!(ways <= 1 << WAY_BITS, "{ways} ways in the first level");
-        let (sets, depth) = (entries / ways, ways.div_ceil(WAYS));
-        let mut array = Recent {
-            rows: vec![Row { tags: [EMPTY; WAYS], times: [0; WAYS] }; sets * depth].into(),
-            sets,
-            mask: if sets.is_power_of_two() { sets - 1 } else { usize::MAX },
-            depth,
-            last: ways - (depth - 1) * WAYS,
-            sides,
-            small,
-            used: true,
-        };
-        array.flush_all();
-        array
+        assert!(ways <= 1 << WAY_BITS, "{ways} ways of a TLB's array");
+        let depth = ways.div_ceil(WAYS);
+        let mut empty = vec![Row { tags: [EMPTY; WAYS], times: [0; WAYS] }; depth];
+        empty[depth - 1].times[ways - (depth - 1) * WAYS..].fill(NEVER);
+        Recent { sets: Sets::new(entries / ways, empty, sharers, joins), sharers, sides, small }
     }
 
     /// The key's set.
     #[inline(always)]
-    fn set(&mut self, key: u64) -> &mut [Row] {
+    fn set(&mut self, key: u64) -> usize {
         // The low bits of a key are those of its page number.
-        let page = (key & NUMBER) as usize;
-        let set = if self.mask != usize::MAX { page & self.mask } else { page % self.sets };
-        &mut self.rows[set * self.depth..][..self.depth]
+        self.sets.of(key & NUMBER)
     }
 
-    /// Looks `key` up; a hit is a use at `time`.
+    /// The key's set, if all sharers hold the same in this set.
     #[inline(always)]
-    pub fn lookup(&mut self, key: u64, time: u64) -> Option<Attr> {
-        let (row, way) = find(self.set(key), key)?;
-        row.times[way] = time;
-        Some(attr(row.tags[way]))
+    pub fn alike(&mut self, key: u64) -> Option<Alike<'_>> {
+        let (sides, small) = (self.sides, self.small);
+        self.sets.alike(key & NUMBER).map(|rows| Alike { rows, key, sides, small })
     }
 
-    /// Is `key` here? Its time of last use stays.
+    /// Looks `key` up for the sharers `of`; a hit is a use at `time`. Calls `found` with what is found, and the sharers that hold it.
+    #[inline(always)]
+    pub fn lookup(&mut self, key: u64, of: u8, time: u64, mut found: impl FnMut(Attr, u8)) -> u8 {
+        let set = self.set(key);
+        self.sets.change(
+            set,
+            of,
+            |rows| find(rows, key),
+            |rows, (row, way), holders| {
+                rows[row].times[way] = time;
+                found(attr(rows[row].tags[way]), holders);
+            },
+        )
+    }
+
+    /// Is `key` here, for some sharer? Its time of last use stays.
     #[inline(always)]
     pub fn holds(&mut self, key: u64) -> bool {
-        find(self.set(key), key).is_some()
+        if let Some(rows) = self.sets.alike(key & NUMBER) {
+            return find(rows, key).is_some();
+        }
+        let set = self.set(key);
+        self.sets.any(set, |rows| find(rows, key).is_some())
     }
 
     /// `key` was last used at `time`, if it is still here.
     #[inline(always)]
     pub fn used_at(&mut self, key: u64, time: u64) {
-        if let Some((row, way)) = find(self.set(key), key) {
-            row.times[way] = row.times[way].max(time);
-        }
-    }
-
-    /// Gives further configurations the right to write through the entry for `key`, if it is here.
-    pub fn allow(&mut self, key: u64, writable: u8, time: u64) -> bool {
-        let Some((row, way)) = find(self.set(key), key) else { return false };
-        (row.tags[way], row.times[way]) = (allow(row.tags[way], writable), time);
-        true
-    }
-
-    /// Files `key`, which is not here, in place of the least recently used, whose page it returns.
-    #[inline(always)]
-    pub fn insert_absent(
-        &mut self,
-        key: u64,
-        attr: Attr,
-        time: u64,
-        filters: &[Filter; 2],
-    ) -> Option<(PageSize, u64)> {
-        self.used = true;
-        let (sides, small) = (self.sides, self.small);
-        let set = self.set(key);
-        let victim = if small && sides[0] != sides[1] {
-            let filter = &filters[usize::from(sides[1])];
-            let noted = |tag| filter.last_use_small(tag & NUMBER);
-            // Of one row, as most first levels are, the loop over rows goes too.
-            match set {
-                [row] => least_recent(std::slice::from_mut(row), key, noted),
-                _ => least_recent(set, key, noted),
-            }
-        } else {
-            least_recent_of_any(set, key, sides, filters)
+        let later = |rows: &mut [Row], (row, way): (usize, usize)| {
+            rows[row].times[way] = rows[row].times[way].max(time);
         };
-        let (row, way) = (&mut set[victim / WAYS], victim % WAYS);
-        row.times[way] = time;
-        let was = std::mem::replace(&mut row.tags[way], tag(key, attr));
-        (was & EMPTY == 0).then(|| page_of(was))
+        if let Some(rows) = self.sets.alike(key & NUMBER) {
+            if let Some(at) = find(rows, key) {
+                later(rows, at);
+            }
+            return;
+        }
+        let set = self.set(key);
+        self.sets.change(set, u8::MAX, |rows| find(rows, key), |rows, at, _| later(rows, at));
+    }
+
+    /// Gives the sharers `of` with a bit in `writable` the right to write through their entries for `key`, if they are here: a use
+    /// at `time`, or none if that is 0. Returns the sharers that hold one.
+    pub fn allow(&mut self, key: u64, of: u8, writable: u8, time: u64) -> u8 {
+        let set = self.set(key);
+        let allow = |rows: &mut [Row], (row, way): (usize, usize), holders| {
+            let Row { tags, times } = &mut rows[row];
+            (tags[way], times[way]) = (allow(tags[way], writable & holders), times[way].max(time));
+        };
+        self.sets.change(set, of, |rows| find(rows, key), allow)
+    }
+
+    /// Files `key`, which the sharers `of` do not hold, in place of the least recently used. `filters` do not answer for its page any
+    /// more.
+    #[inline]
+    pub fn insert_absent(&mut self, key: u64, of: u8, attr: Attr, time: u64, filters: &mut [Filter; 2]) {
+        let Recent { sharers, sides, small, .. } = *self;
+        if of == sharers {
+            if let Some(mut alike) = self.alike(key) {
+                return alike.insert_absent(attr, time, filters);
+            }
+        }
+        let set = self.set(key);
+        let insert = |rows: &mut [Row], (), _| {
+            Alike { rows, key, sides, small }.insert_absent(attr, time, filters);
+        };
+        self.sets.change(set, of, |_| Some(()), insert);
+        // Times that filters know are noted before times are compared.
+        self.sets.changed(set, |rows| {
+            let ways = rows.iter_mut().flat_map(|row| row.tags.iter().zip(&mut row.times));
+            ways.for_each(|(&tag, time)| {
+                *time = (*time).max(known(tag, key, |tag| last_use(tag, sides, filters)));
+            });
+        });
     }
 
     /// Drops the entries for `key`.
     pub fn remove(&mut self, key: u64) {
-        if self.used {
-            self.set(key).iter_mut().for_each(|row| row.drop_if(|tag| matches(tag, key)));
-        }
+        let set = self.set(key);
+        let drop =
+            |rows: &mut [Row], _, _| rows.iter_mut().for_each(|row| row.drop_if(|tag| matches(tag, key)));
+        self.sets.change(set, u8::MAX, |rows| find(rows, key), drop);
     }
 
-    pub fn retain(&mut self, mut keep: impl FnMut(u64, Attr) -> bool) {
-        if self.used {
-            self.rows.iter_mut().for_each(|row| row.drop_if(|tag| !keep(key_of(tag), attr(tag))));
-        }
+    /// Drops the entries for which `keep`, given the key, the attributes and the sharers, is false.
+    pub fn retain(&mut self, mut keep: impl FnMut(u64, Attr, u8) -> bool) {
+        self.sets.for_each(|rows, holders| {
+            rows.iter_mut().for_each(|row| row.drop_if(|tag| !keep(key_of(tag), attr(tag), holders)));
+        });
     }
 
-    /// Removes all sharers but those at `places` from every entry. Those get the places from 0 on.
-    pub fn keep_sharers(&mut self, places: u8) {
-        let tags = self.rows.iter_mut().flat_map(|row| &mut row.tags);
-        tags.for_each(|tag| *tag = keep_sharers(*tag, places));
+    /// Drops everything of the sharers `of`.
+    pub fn flush_all(&mut self, of: u8) {
+        self.sets.flush_all(of);
     }
 
-    /// Does `other`, of the same geometry, hold the same entries, used at the same times? Where in a
-    /// set they are, and who may write through them, does not matter.
-    pub fn holds_same(&self, other: &Recent) -> bool {
-        let same = |(ours, theirs): (&[Row], &[Row])| {
-            entries(ours).count() == entries(theirs).count()
-                && entries(ours).all(|(tag, time)| twin(theirs, tag, time).is_some())
-        };
-        let sets = self.rows.chunks_exact(self.depth).zip(other.rows.chunks_exact(self.depth));
-        self.used == other.used && { sets }.all(same)
+    /// Drops everything of the sharers `of` that is not global.
+    pub fn flush_non_global(&mut self, of: u8) {
+        self.sets.flush_non_global(of);
+    }
+}
+
+impl Alike<'_> {
+    /// Looks the key up; a hit is a use at `time`.
+    #[inline(always)]
+    pub fn lookup(&mut self, time: u64) -> Option<Attr> {
+        let (row, way) = find(self.rows, self.key)?;
+        let Row { tags, times } = &mut self.rows[row];
+        times[way] = time;
+        Some(attr(tags[way]))
     }
 
-    /// Adds the sharers of `other`, which holds the same, after the first `places` ones.
-    pub fn join(&mut self, other: &Recent, places: usize) {
-        for (ours, theirs) in self.rows.chunks_exact_mut(self.depth).zip(other.rows.chunks_exact(self.depth))
-        {
-            for row in ours {
-                for (tag, time) in row.tags.iter_mut().zip(row.times) {
-                    let twin = if *tag & EMPTY == 0 { twin(theirs, *tag, time) } else { None };
-                    *tag = join_sharers(*tag, twin.unwrap_or_default(), places);
-                }
+    /// See [`Recent::insert_absent`].
+    #[inline(always)]
+    pub fn insert_absent(&mut self, attr: Attr, time: u64, filters: &mut [Filter; 2]) {
+        let Alike { rows, key, sides, small } = self;
+        let key = *key;
+        let victim = if *small && sides[0] != sides[1] {
+            let filter = &filters[usize::from(sides[1])];
+            let noted = |tag| filter.last_use_small(tag & NUMBER);
+            // Of one row, as most first levels are, the loop over rows goes too.
+            match rows {
+                [row] => least_recent(std::slice::from_mut(row), key, noted),
+                _ => least_recent(rows, key, noted),
             }
-        }
-    }
-
-    pub fn flush_all(&mut self) {
-        if !self.used {
-            return;
-        }
-        self.used = false;
-        for set in self.rows.chunks_exact_mut(self.depth) {
-            set.fill(Row { tags: [EMPTY; WAYS], times: [0; WAYS] });
-            set[self.depth - 1].times[self.last..].fill(NEVER);
+        } else {
+            least_recent_of_any(rows, key, *sides, filters)
+        };
+        let Row { tags, times } = &mut rows[victim / WAYS];
+        times[victim % WAYS] = time;
+        let was = std::mem::replace(&mut tags[victim % WAYS], tag(key, attr));
+        if was & EMPTY == 0 && (sides[0] || sides[1]) {
+            let (size, page) = page_of(was);
+            filters.iter_mut().for_each(|filter| filter.dropped(size, page));
         }
     }
 }
@@ -299,7 +363,7 @@ mod tests {
             ops in proptest::collection::vec((0u8..12, 0u64..600, any::<bool>()), 1..1500),
         ) {
             let (entries, ways) = geometry;
-            let mut a = Recent::new(entries, ways, [true, false], small);
+            let mut a = Recent::new((entries, ways), [true, false], small, 1, true);
             let mut filters = [Filter::default(), Filter::default()];
             let ways = if ways == 0 { entries } else { ways };
             let sets = (entries / ways) as u64;
@@ -316,7 +380,7 @@ mod tests {
                     continue;
                 }
                 if op == 1 && page < 30 {
-                    a.retain(|_, attr| attr.global);
+                    a.flush_non_global(1);
                     lists.iter_mut().for_each(|l| l.retain(|e| e.1));
                     filters[0].forget();
                     continue;
@@ -329,17 +393,17 @@ mod tests {
                 if let Some((other, last)) = filters[0].take(page) {
                     a.used_at(other, last);
                 }
-                let held = a.lookup(page, time).map(|attr| attr.global);
+                let mut held = None;
+                a.lookup(page, 1, time, |attr, _| held = Some(attr.global));
                 prop_assert_eq!(held, at.map(|i| list[i].1));
                 let e = match at {
                     Some(i) => list.remove(i),
                     None => {
                         let attr = Attr { global, ..Attr::default() };
-                        let out = a.insert_absent(page, attr, time, &filters);
-                        let expected = if list.len() == ways { list.pop() } else { None };
-                        prop_assert_eq!(out, expected.map(|e| (PageSize::Size4K, e.0)));
-                        if let Some((size, page)) = out {
-                            filters[0].dropped(size, page);
+                        a.insert_absent(page, 1, attr, time, &mut filters);
+                        if list.len() == ways {
+                            let (out, _) = list.pop().expect("a full set");
+                            prop_assert!(!a.holds(out) && !filters[0].answers(out));
                         }
                         (page, global)
                     }

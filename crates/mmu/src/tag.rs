@@ -24,7 +24,7 @@ pub struct Attr {
     /// A bit per configuration that shares the entry, by its place among them: its writes may
     /// use the entry as it is.
     pub writable: u8,
-    /// Survives [`crate::Assoc::flush_non_global`], and is found from every address space.
+    /// Survives a flush of what is not global, and is found from every address space.
     pub global: bool,
     /// 0, or the [`crate::PageSize`] of the page that this is a piece of, as a number.
     pub piece: u8,
@@ -50,18 +50,10 @@ pub(crate) fn without_sharers(tag: u64) -> u64 {
     tag & !WRITABLE
 }
 
-/// The tag with the sharers of `other`, an entry for the same page: their places follow the first
-/// `places` here.
-pub(crate) fn join_sharers(tag: u64, other: u64, places: usize) -> u64 {
-    tag | ((other & WRITABLE) << places & WRITABLE)
-}
-
-/// The tag without all sharers but those at `places`, which get the places from 0 on.
-pub(crate) fn keep_sharers(tag: u64, places: u8) -> u64 {
-    let old = tag >> WRITABLE_SHIFT;
-    let kept = (0..SHARERS).filter(|place| places >> place & 1 != 0);
-    let new = kept.enumerate().fold(0, |bits, (new, place)| bits | (old >> place & 1) << new);
-    (tag & !WRITABLE) | new << WRITABLE_SHIFT
+/// The tag with the rights to write of `holders` in `tag` and of `others` in `other`, an entry for the same page.
+pub(crate) fn join_sharers(tag: u64, holders: u8, other: u64, others: u8) -> u64 {
+    let of = |sharers: u8| u64::from(sharers) << WRITABLE_SHIFT;
+    (tag & !WRITABLE) | tag & of(holders) | other & of(others)
 }
 
 /// Is `tag` an entry for `key`?

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The TLBs of one CPU in one configuration, or in several whose TLBs hold the same entries.
+//! The TLBs of one CPU in one configuration or several.
 //!
 //! A profile lists any number of arrays. Each array belongs to one level, to one side or both (data,
 //! code), and to one or several page sizes. The second level is looked up and filled only on a
@@ -10,8 +10,9 @@
 //! Not modelled: prefetch into the TLB, coalescing of neighbouring pages, sharing between
 //! hyper-threads.
 
+use crate::assoc::{self, Assoc};
 use crate::recent::Recent;
-use crate::{Assoc, Attr, Filter, Gva, PAGE_BITS, PageSize, SHARERS};
+use crate::{Attr, Filter, Gva, PAGE_BITS, PageSize, SHARERS};
 
 /// The side that accesses: data (loads, stores) or code (instruction fetches).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -39,20 +40,31 @@ pub struct ArraySpec {
     pub ways: usize,
 }
 
-/// The result of a look-up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lookup {
-    /// In the first level.
-    L1,
-    /// In the second level only; it is in the first now.
-    L2,
-    /// Present, but not to be written as it is (read-only or clean) by the configurations
-    /// of these bits: a walk follows for them. With the size under which it is held.
-    NotWritable(u8, PageSize),
-    /// As that, but in the second level only.
-    NotWritableL2(u8, PageSize),
-    /// Nowhere: a walk follows.
-    Miss,
+/// The result of a look-up: a bit for each sharer, by its place, in one of four. Those in none of them hold the page nowhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Lookup {
+    /// The first level holds the page.
+    pub first: u8,
+    /// The second level alone held the page; the first does now.
+    pub second: u8,
+    /// The first level holds the page, but not to be written as it is (read-only or clean): a walk follows.
+    pub refused_first: u8,
+    /// As that, but the second level alone.
+    pub refused_second: u8,
+}
+
+impl Lookup {
+    /// The sharers that need no walk.
+    #[inline]
+    pub fn held(self) -> u8 {
+        self.first | self.second
+    }
+
+    /// The sharers whose entry does not allow the write.
+    #[inline]
+    pub fn refused(self) -> u8 {
+        self.refused_first | self.refused_second
+    }
 }
 
 /// The translation that a walk found, as a TLB entry.
@@ -78,20 +90,38 @@ struct Arrays {
 
 const NONE: u8 = u8::MAX;
 
-/// The TLBs of one CPU. Up to [`SHARERS`] configurations share them as long as they hold the
-/// same: an entry has a bit for each, by its place among them, that allows its writes.
+/// A second-level array.
+#[derive(Debug, Clone)]
+enum Second {
+    Narrow(Assoc),
+    /// Of more ways than [`assoc::WAYS`].
+    Wide(Recent),
+}
+
+/// Calls a method of the array, whatever its sets are.
+macro_rules! each {
+    ($second:expr, $array:ident => $call:expr) => {
+        match $second {
+            Second::Narrow($array) => $call,
+            Second::Wide($array) => $call,
+        }
+    };
+}
+
+/// The TLBs of one CPU. Up to [`SHARERS`] configurations share them: each has a place, and masks have a bit for each by its
+/// place. What the sharers hold alike is kept once.
 #[derive(Debug, Clone)]
 pub struct Tlb {
     first: Box<[Recent]>,
-    second: Box<[Assoc]>,
+    second: Box<[Second]>,
     /// Per side and page size.
     sizes: [[Arrays; 3]; 2],
+    sharers: u8,
     /// The current address space (PCID) in a key's place for it; 0 where it is not used.
     space: u64,
-    evicted: Option<(PageSize, u64)>,
-    /// Some entry is or was a piece of a larger page.
-    pieces: bool,
-    /// Per [`region`], a bit for each size of which an entry was filed since the last whole flush.
+    /// A bit per [`region`]: some entry is or was a piece of a larger page.
+    pieces: u64,
+    /// Per [`region`], a bit for each size of which an entry was filed since all sharers were flushed.
     /// Most regions have pages of one size, and need no look-up in the arrays of the others.
     held: [u8; REGIONS],
 }
@@ -137,8 +167,13 @@ fn key(size: PageSize, gva: Gva) -> u64 {
 }
 
 impl Tlb {
-    /// Empty TLBs of the given arrays.
-    pub fn new(specs: &[ArraySpec]) -> Tlb {
+    /// Empty TLBs of the given arrays for so many sharers. `one_space`: they know one address space at a time. With several, two
+    /// entries may answer for a page, and which does depends on their places, so sets that differed once stay apart.
+    ///
+    /// # Panics
+    /// If there are no sharers, or more than [`SHARERS`].
+    pub fn new(specs: &[ArraySpec], sharers: usize, one_space: bool) -> Tlb {
+        let sharers = all_sharers(sharers);
         let of_level = |level: u8| -> Vec<&ArraySpec> { specs.iter().filter(|s| s.level == level).collect() };
         let (first, second) = (of_level(1), of_level(2));
         let find = |specs: &[&ArraySpec], code: bool, size: PageSize| {
@@ -155,12 +190,23 @@ impl Tlb {
             sizes,
             first: first
                 .iter()
-                .map(|s| Recent::new(s.entries, s.ways, [s.data, s.code], s.sizes == [PageSize::Size4K]))
+                .map(|s| {
+                    let small = s.sizes == [PageSize::Size4K];
+                    Recent::new((s.entries, s.ways), [s.data, s.code], small, sharers, one_space)
+                })
                 .collect(),
-            second: second.iter().map(|s| Assoc::new(s.entries, s.ways)).collect(),
+            second: second
+                .iter()
+                .map(|s| match s.ways {
+                    1..=assoc::WAYS => Second::Narrow(Assoc::new(s.entries, s.ways, sharers, one_space)),
+                    _ => {
+                        Second::Wide(Recent::new((s.entries, s.ways), [false; 2], false, sharers, one_space))
+                    }
+                })
+                .collect(),
+            sharers,
             space: 0,
-            evicted: None,
-            pieces: false,
+            pieces: 0,
             held: [0; REGIONS],
         }
     }
@@ -170,68 +216,137 @@ impl Tlb {
         self.sizes[side as usize].iter().any(|a| a.first != NONE)
     }
 
-    /// Looks a page up at `time`; a write needs an entry that allows it as it is for all
-    /// configurations of the bits `writes` (0 for a read). `filters` (data, code) are those
-    /// in front of this CPU's TLBs. A page that left the side's filter since the last look-up
-    /// comes with the time of its last use: `left`.
+    /// Looks a page up at `time`; a write (`write`) needs an entry that allows it as it is. `filters` (data, code) are those in
+    /// front of this CPU's TLBs. A page that left the side's filter since the last look-up comes with the time of its last
+    /// use: `left`.
     #[inline(never)]
     pub fn lookup(
         &mut self,
         side: Side,
         gva: Gva,
-        writes: u8,
+        write: bool,
         time: u64,
         left: Option<(u64, u64)>,
-        filters: &[Filter; 2],
+        filters: &mut [Filter; 2],
     ) -> Lookup {
         if let Some((page, last)) = left {
             self.used_at(side, page, last);
         }
         let held = self.held[region(page_number(gva))];
-        // Most regions hold 4 KB pages alone: the loops go.
+        // Most regions hold 4 KB pages alone, and most sharers the same in a page's sets.
         if held == 1 << PageSize::Size4K as u8 {
-            return self.lookup_sizes(1 << PageSize::Size4K as u8, side, gva, writes, time, filters);
+            if let Some(answer) = self.lookup_alike(side, gva, write, time, filters) {
+                return answer;
+            }
         }
-        self.lookup_sizes(held, side, gva, writes, time, filters)
+        self.lookup_sizes(held, side, gva, write, time, filters)
     }
 
+    /// Looks up a page around which only 4 KB pages are held. None, and nothing has changed, if the sharers hold
+    /// different entries in the sets for the page.
     #[inline(always)]
+    fn lookup_alike(
+        &mut self,
+        side: Side,
+        gva: Gva,
+        write: bool,
+        time: u64,
+        filters: &mut [Filter; 2],
+    ) -> Option<Lookup> {
+        let Arrays { first, second } = self.sizes[side as usize][PageSize::Size4K as usize];
+        let k = key(PageSize::Size4K, gva);
+        let (key, all) = (k | self.space, self.sharers);
+        let refuses = |attr: Attr| if write { all & !attr.writable } else { 0 };
+        let mut array = self.first.get_mut(usize::from(first))?.alike(key)?;
+        if let Some(attr) = array.lookup(time) {
+            let refused = refuses(attr);
+            return Some(Lookup { first: all & !refused, refused_first: refused, ..Lookup::default() });
+        }
+        let Some(Second::Narrow(second)) = self.second.get_mut(usize::from(second)) else { return None };
+        let Some(attr) = second.lookup_alike(k, key)? else { return Some(Lookup::default()) };
+        let refused = refuses(attr);
+        if refused == 0 {
+            array.insert_absent(attr, time, filters);
+        } else if refused != all {
+            let array = &mut self.first[usize::from(first)];
+            array.insert_absent(key, all & !refused, attr, time, filters);
+        }
+        Some(Lookup { second: all & !refused, refused_second: refused, ..Lookup::default() })
+    }
+
+    #[inline(never)]
     fn lookup_sizes(
         &mut self,
         held: u8,
         side: Side,
         gva: Gva,
-        writes: u8,
+        write: bool,
         time: u64,
-        filters: &[Filter; 2],
+        filters: &mut [Filter; 2],
     ) -> Lookup {
-        let Tlb { first, second, sizes, space, evicted, .. } = self;
+        let Tlb { first, second, sizes, sharers, space, .. } = self;
         let sizes = &sizes[side as usize];
+        let refuses = |attr: Attr, holders: u8| if write { holders & !attr.writable } else { 0 };
+        let mut answer = Lookup::default();
+        let mut open = *sharers;
         for size in sizes_of(held) {
             let Some(array) = first.get_mut(usize::from(sizes[size as usize].first)) else { continue };
-            if let Some(attr) = array.lookup(key(size, gva) | *space, time) {
-                let missing = writes & !attr.writable;
-                return if missing != 0 { Lookup::NotWritable(missing, size) } else { Lookup::L1 };
+            let key = key(size, gva) | *space;
+            if let (true, Some(mut alike)) = (open == *sharers, array.alike(key)) {
+                let Some(attr) = alike.lookup(time) else { continue };
+                let refused = refuses(attr, open);
+                return Lookup { first: open & !refused, refused_first: refused, ..answer };
+            }
+            let mut refused = 0;
+            let found = |attr, holders| refused |= refuses(attr, holders);
+            let hit = array.lookup(key, open, time, found);
+            answer.first |= hit & !refused;
+            answer.refused_first |= refused;
+            open &= !hit;
+            if open == 0 {
+                return answer;
             }
         }
         for size in sizes_of(held) {
             let Arrays { first: a, second: b } = sizes[size as usize];
             let Some(array) = second.get_mut(usize::from(b)) else { continue };
             let k = key(size, gva);
-            if let Some(attr) = array.lookup(k, k | *space) {
-                let missing = writes & !attr.writable;
-                if missing != 0 {
-                    return Lookup::NotWritableL2(missing, size);
+            // What is found, by kind: entries that differ in rights alone go on as one.
+            let (mut kinds, mut n) = ([(Attr::default(), 0); SHARERS], 0);
+            let found = |attr: Attr, holders: u8| {
+                let own = Attr { writable: attr.writable & holders, ..attr };
+                match kinds[..n].iter_mut().find(|(kind, _)| Attr { writable: own.writable, ..*kind } == own)
+                {
+                    Some((kind, of)) => (kind.writable, *of) = (kind.writable | own.writable, *of | holders),
+                    None => {
+                        kinds[n] = (own, holders);
+                        n += 1;
+                    }
                 }
-                *evicted = first[usize::from(a)].insert_absent(k | *space, attr, time, filters);
-                return Lookup::L2;
+            };
+            let hit = match array {
+                Second::Narrow(array) => array.lookup(k, k | *space, open, found),
+                Second::Wide(array) => array.lookup(k | *space, open, time, found),
+            };
+            for &(attr, holders) in &kinds[..n] {
+                let refused = refuses(attr, holders);
+                answer.second |= holders & !refused;
+                answer.refused_second |= refused;
+                if holders != refused {
+                    let first = &mut first[usize::from(a)];
+                    first.insert_absent(k | *space, holders & !refused, attr, time, filters);
+                }
+            }
+            open &= !hit;
+            if open == 0 {
+                break;
             }
         }
-        Lookup::Miss
+        answer
     }
 
-    /// Files a translation after a walk, in both levels; `writable` has a bit for every
-    /// configuration whose writes may use it. An entry that was there (`fresh` is false: it
+    /// Files a translation after a walk of the sharers `of`, in both levels; `writable` has a bit for every
+    /// sharer whose writes may use it. An entry that was there (`fresh` is false: it
     /// did not allow a write) is amended where it is.
     #[inline]
     #[allow(clippy::too_many_arguments)]
@@ -239,13 +354,14 @@ impl Tlb {
         &mut self,
         side: Side,
         gva: Gva,
+        of: u8,
         entry: Entry,
         writable: u8,
         fresh: bool,
         time: u64,
-        filters: &[Filter; 2],
+        filters: &mut [Filter; 2],
     ) {
-        let Tlb { first, second, sizes, space, evicted, pieces, held } = self;
+        let Tlb { first, second, sizes, space, pieces, held, .. } = self;
         let sizes = &sizes[side as usize];
         // The largest size up to the entry's that an array takes.
         let mut size = entry.size;
@@ -259,24 +375,36 @@ impl Tlb {
         let a = sizes[size as usize];
         held[region(page_number(gva))] |= 1 << size as u8;
         let piece = if entry.page > size { entry.page as u8 } else { 0 };
-        *pieces |= piece != 0;
+        *pieces |= u64::from(piece != 0) << region(page_number(gva));
         let attr = Attr { writable, global: entry.global, piece };
         let k = key(size, gva);
+        let key = k | *space;
         let array = &mut first[usize::from(a.first)];
-        let amended = !fresh && array.allow(k | *space, writable, time);
-        if !amended {
-            *evicted = array.insert_absent(k | *space, attr, time, filters);
+        let amended = if fresh { 0 } else { array.allow(key, of, writable, time) };
+        if of != amended {
+            array.insert_absent(key, of & !amended, attr, time, filters);
         }
-        if let Some(array) = second.get_mut(usize::from(a.second)) {
-            // The second level is filled on a first-level miss only.
-            if fresh || !(array.allow(k, k | *space, writable) || amended) {
-                array.insert_absent(k, k | *space, attr);
+        let absent = |held: u8| of & !(held | amended);
+        // The second level is filled on a first-level miss only.
+        match second.get_mut(usize::from(a.second)) {
+            Some(Second::Narrow(array)) => {
+                let absent = absent(if fresh { 0 } else { array.allow(k, key, of, writable) });
+                if absent != 0 {
+                    array.insert_absent(k, key, absent, attr);
+                }
             }
+            Some(Second::Wide(array)) => {
+                let absent = absent(if fresh { 0 } else { array.allow(key, of, writable, 0) });
+                if absent != 0 {
+                    array.insert_absent(key, absent, attr, time, filters);
+                }
+            }
+            None => {}
         }
     }
 
-    /// Do both levels miss a page around which only 4 KB pages are held? Nothing becomes more recent. May say no where
-    /// [`Tlb::lookup`] says [`Lookup::Miss`].
+    /// Do both levels of all sharers miss a page around which only 4 KB pages are held? Nothing becomes more recent. May say no where
+    /// [`Tlb::lookup`] finds nothing.
     #[inline]
     pub fn misses_small(&mut self, side: Side, gva: Gva) -> bool {
         let Arrays { first, second } = self.sizes[side as usize][PageSize::Size4K as usize];
@@ -284,32 +412,22 @@ impl Tlb {
         let key = k | self.space;
         self.held[region(page_number(gva))] == 1 << PageSize::Size4K as u8
             && self.first.get_mut(usize::from(first)).is_some_and(|a| !a.holds(key))
-            && self.second.get_mut(usize::from(second)).is_some_and(|a| !a.holds(k, key))
+            && match self.second.get_mut(usize::from(second)) {
+                Some(Second::Narrow(array)) => !array.holds(k, key),
+                _ => false,
+            }
     }
 
-    /// Files a 4 KB page that is not global, and [missing](Tlb::misses_small), in both levels. Returns the page that it pushed
-    /// out of the first, as [`Tlb::take_evicted`] does.
+    /// Files a 4 KB page that is not global, and [missing](Tlb::misses_small), in both levels of all sharers.
     #[inline]
-    pub fn fill_small(
-        &mut self,
-        side: Side,
-        gva: Gva,
-        writable: u8,
-        time: u64,
-        filters: &[Filter; 2],
-    ) -> Option<(PageSize, u64)> {
+    pub fn fill_small(&mut self, side: Side, gva: Gva, writable: u8, time: u64, filters: &mut [Filter; 2]) {
         let Arrays { first, second } = self.sizes[side as usize][PageSize::Size4K as usize];
         let k = key(PageSize::Size4K, gva);
         let attr = Attr { writable, global: false, piece: 0 };
-        self.second[usize::from(second)].insert_absent(k, k | self.space, attr);
-        self.first[usize::from(first)].insert_absent(k | self.space, attr, time, filters)
-    }
-
-    /// The page, if any, that the last [`Tlb::lookup`] or [`Tlb::fill`] pushed out of the
-    /// first level: the filter must not answer for it any more.
-    #[inline]
-    pub fn take_evicted(&mut self) -> Option<(PageSize, u64)> {
-        self.evicted.take()
+        if let Some(Second::Narrow(array)) = self.second.get_mut(usize::from(second)) {
+            array.insert_absent(k, k | self.space, self.sharers, attr);
+        }
+        self.first[usize::from(first)].insert_absent(k | self.space, self.sharers, attr, time, filters);
     }
 
     /// 4 KB page `page` was last used at `time`: what a filter knew, for the entry that holds it.
@@ -332,15 +450,19 @@ impl Tlb {
     /// ones too, and all pieces if it is held in pieces (Intel SDM vol. 3A 4.10.4.1).
     pub fn invalidate(&mut self, gva: Gva) {
         for size in PageSize::ALL {
-            let k = key(size, gva) | self.space;
-            self.first.iter_mut().for_each(|array| array.remove(k));
+            let k = key(size, gva);
+            let key = k | self.space;
+            self.first.iter_mut().for_each(|array| array.remove(key));
             for array in &mut self.second {
-                array.remove(key(size, gva), k);
+                match array {
+                    Second::Narrow(array) => array.remove(k, key),
+                    Second::Wide(array) => array.remove(key),
+                }
             }
         }
-        if self.pieces {
+        if self.pieces >> region(page_number(gva)) & 1 != 0 {
             let space = self.space;
-            let keep = |k: u64, attr: Attr| {
+            let keep = |k: u64, attr: Attr, _: u8| {
                 let whole = PageSize::ALL[usize::from(attr.piece) % 3];
                 let held = PageSize::ALL[(k >> (PAGE_BITS - 3) & 3) as usize % 3];
                 let number =
@@ -352,49 +474,27 @@ impl Tlb {
                         key(whole, gva) | space,
                     )
             };
-            self.first.iter_mut().for_each(|a| a.retain(keep));
-            self.second.iter_mut().for_each(|a| a.retain(keep));
+            self.retain(keep);
         }
     }
 
-    /// Drops everything.
-    pub fn flush_all(&mut self) {
-        self.first.iter_mut().for_each(Recent::flush_all);
-        self.second.iter_mut().for_each(Assoc::flush_all);
-        self.pieces = false;
-        self.held = [0; REGIONS];
-    }
-
-    /// Drops all but global entries (MOV to CR3 without PCID).
-    pub fn flush_non_global(&mut self) {
-        self.first.iter_mut().for_each(|a| a.retain(|_, attr| attr.global));
-        self.second.iter_mut().for_each(Assoc::flush_non_global);
-    }
-
-    /// Leaves these TLBs to those of the configurations that share them whose places are the
-    /// bits of `places`. They move up to the places from 0 on, in their order.
-    pub fn keep_sharers(&mut self, places: u8) {
-        self.first.iter_mut().for_each(|a| a.keep_sharers(places));
-        self.second.iter_mut().for_each(|a| a.keep_sharers(places));
-    }
-
-    /// Do these TLBs and `other`, of the same arrays, hold the same entries, used in the same order? Rights
-    /// to write do not matter. Only for TLBs that know one address space: with several, two entries
-    /// may answer for a page, and which does depends on their places.
-    pub fn holds_same(&mut self, other: &mut Tlb) -> bool {
-        { self.first.iter().zip(&other.first) }.all(|(ours, theirs)| ours.holds_same(theirs)) && {
-            self.second.iter_mut().zip(&mut other.second)
+    /// Drops everything of the sharers `of`.
+    pub fn flush_all(&mut self, of: u8) {
+        if of == 0 {
+            return;
         }
-        .all(|(ours, theirs)| ours.holds_same(theirs))
+        self.first.iter_mut().for_each(|array| array.flush_all(of));
+        self.second.iter_mut().for_each(|second| each!(second, array => array.flush_all(of)));
+        if of == self.sharers {
+            self.pieces = 0;
+            self.held = [0; REGIONS];
+        }
     }
 
-    /// From now on the configurations that share `other`, which holds the same, share these TLBs.
-    /// Their places follow the first `places` here.
-    pub fn join(&mut self, other: &mut Tlb, places: usize) {
-        self.first.iter_mut().zip(&other.first).for_each(|(ours, theirs)| ours.join(theirs, places));
-        self.second.iter_mut().zip(&mut other.second).for_each(|(ours, theirs)| ours.join(theirs, places));
-        self.pieces |= other.pieces;
-        self.held.iter_mut().zip(&other.held).for_each(|(ours, theirs)| *ours |= theirs);
+    /// Drops all but global entries of the sharers `of` (MOV to CR3 without PCID).
+    pub fn flush_non_global(&mut self, of: u8) {
+        self.first.iter_mut().for_each(|array| array.flush_non_global(of));
+        self.second.iter_mut().for_each(|second| each!(second, array => array.flush_non_global(of)));
     }
 
     /// Changes the current address space without dropping anything (PCID).
@@ -404,32 +504,32 @@ impl Tlb {
 
     /// Drops one address space's entries.
     pub fn flush_space(&mut self, space: u16) {
-        let keep = |k: u64, attr: Attr| attr.global || k >> PAGE_BITS != u64::from(space);
-        self.first.iter_mut().for_each(|a| a.retain(keep));
-        self.second.iter_mut().for_each(|a| a.retain(keep));
+        self.retain(|k, attr, _| attr.global || k >> PAGE_BITS != u64::from(space));
     }
 
-    /// The pages held now, as a virtual address each.
-    pub fn pages(&mut self) -> Vec<Gva> {
-        let mut keys: Vec<u64> = self.second.iter_mut().flat_map(Assoc::keys).collect();
-        for a in &mut self.first {
-            a.retain(|k, _| {
-                keys.push(k);
-                true
-            });
-        }
-        let mut out: Vec<Gva> = keys
-            .into_iter()
-            .map(|k| {
-                let k = k & ((1 << PAGE_BITS) - 1);
-                let size = PageSize::ALL[(k >> (PAGE_BITS - 3)) as usize % 3];
-                let va = (k & ((1 << (PAGE_BITS - 3)) - 1)) << size.shift();
-                Gva(((va << 7) as i64 >> 7) as u64)
-            })
-            .collect();
-        out.sort_unstable();
-        out.dedup();
-        out
+    /// Drops the entries for which `keep`, given the key, the attributes and the sharers, is false.
+    fn retain(&mut self, mut keep: impl FnMut(u64, Attr, u8) -> bool) {
+        self.first.iter_mut().for_each(|array| array.retain(&mut keep));
+        self.second.iter_mut().for_each(|second| each!(second, array => array.retain(&mut keep)));
+    }
+
+    /// The pages held now, as a virtual address each, with the sharers that hold one.
+    pub fn pages(&mut self) -> Vec<(Gva, u8)> {
+        let mut pages = Vec::new();
+        self.retain(|k, _, holders| {
+            let k = k & ((1 << PAGE_BITS) - 1);
+            let size = PageSize::ALL[(k >> (PAGE_BITS - 3)) as usize % 3];
+            let va = (k & ((1 << (PAGE_BITS - 3)) - 1)) << size.shift();
+            pages.push((Gva(((va << 7) as i64 >> 7) as u64), holders));
+            true
+        });
+        pages.sort_unstable();
+        let same = |(gva, holders): &mut (Gva, u8), (first, all): &mut (Gva, u8)| {
+            *all |= if gva == first { *holders } else { 0 };
+            gva == first
+        };
+        pages.dedup_by(same);
+        pages
     }
 }
 

@@ -2,6 +2,6 @@
 //! Walker and walk caches against independent references.
 
 mod closed_forms;
-mod join;
+mod sharers;
 mod tables;
 mod walk_cache;

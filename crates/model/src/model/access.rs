@@ -2,7 +2,6 @@
 //! Accesses: the loop over a stream's words, and the filter. What the filter does not answer goes to the TLBs of each
 //! group of configurations: see [`super::miss`].
 
-use super::groups::join_equal;
 use super::observe::{Observers, Placing, Watcher};
 use super::{Model, Vcpu};
 use crate::access::AccessKind;
@@ -30,9 +29,6 @@ pub(super) const KINDS: [u8; 1 << (u64::BITS - KIND_SHIFT)] = {
     kinds[kind::BLOCK as usize] = BLOCK;
     kinds
 };
-
-/// Misses between two attempts to join groups, at the start fewer. An attempt looks at few sets if they differ.
-const JOIN: u64 = 4096;
 
 impl Model {
     /// Consumes whole events.
@@ -63,9 +59,6 @@ impl Model {
                 }
                 window = i + WINDOW;
                 misses = self.misses;
-                if misses >= self.join_at {
-                    self.join_groups();
-                }
                 continue;
             }
             let page = (w & PAYLOAD_MASK) >> 12;
@@ -142,15 +135,6 @@ impl Model {
             (None, None) => hits(words, i, v, accesses, *has_code, ()),
             (Some(watch), None) => hits(words, i, v, accesses, *has_code, watch),
             (watch, Some(places)) => hits(words, i, v, accesses, *has_code, Placing { watch, places, vcpu }),
-        }
-    }
-
-    /// Joins groups whose TLBs hold the same again: those of a program that keeps missing do, some time
-    /// after a flush that concerned only some.
-    fn join_groups(&mut self) {
-        self.join_at = self.misses + self.misses.clamp(64, JOIN);
-        if self.groups.len() > 1 && !self.profile.cpu.pcid {
-            join_equal(&mut self.groups);
         }
     }
 

@@ -3,6 +3,7 @@
 //! tables.
 
 use super::Model;
+use super::groups::places;
 use crate::charge::Place;
 use crate::memory::Uncached;
 use crate::paging::Cr4Write;
@@ -154,12 +155,14 @@ impl Model {
             return;
         }
         for group in &mut self.groups {
-            if self.regimes[group.members[0]].flushes_by_exit() {
+            let of = group.mask(|r| !self.regimes[r].flushes_by_exit());
+            if of == 0 {
                 continue;
             }
             let tlb = &mut group.tlbs[vcpu];
             match space {
-                None => tlb.flush_non_global(),
+                None => tlb.flush_non_global(of),
+                // With PCIDs, all members follow the guest's address spaces or none.
                 Some(s) => {
                     tlb.set_space(s.number);
                     if s.flush {
@@ -167,10 +170,11 @@ impl Model {
                     }
                 }
             }
-            for &r in &group.members {
-                self.regimes[r].counts.now.tlb_flushes += u64::from(space.is_none_or(|s| s.flush));
+            for place in places(of) {
+                let regime = &mut self.regimes[group.members[place]];
+                regime.counts.now.tlb_flushes += u64::from(space.is_none_or(|s| s.flush));
                 // Walk caches are not filed by address space here, so every switch empties them.
-                self.regimes[r].flush_caches(vcpu, &self.guest);
+                regime.flush_caches(vcpu, &self.guest);
             }
         }
     }
@@ -185,12 +189,12 @@ impl Model {
         }
         self.flush_asked();
         for group in &mut self.groups {
-            if flush && !self.regimes[group.members[0]].flushes_by_exit() {
-                group.tlbs[vcpu].flush_all();
-                for &r in &group.members {
-                    self.regimes[r].flush_caches(vcpu, &self.guest);
-                    self.regimes[r].counts.now.tlb_flushes += 1;
-                }
+            let of = group.mask(|r| flush && !self.regimes[r].flushes_by_exit());
+            group.tlbs[vcpu].flush_all(of);
+            for place in places(of) {
+                let regime = &mut self.regimes[group.members[place]];
+                regime.flush_caches(vcpu, &self.guest);
+                regime.counts.now.tlb_flushes += 1;
             }
         }
         self.vcpus[vcpu].forget();

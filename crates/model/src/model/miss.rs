@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! An access that the filter did not answer, in four stages: it is looked up in the TLBs of each group of configurations;
-//! if some TLB does not hold it, the guest's own tables translate it, once for all; the members of the group walk; and
-//! what their walks ended with is settled: filed, or first the TLBs flushed and the group split.
+//! if some TLB does not hold it, the guest's own tables translate it, once for all; the configurations that miss it walk; and
+//! what their walks ended with is settled: filed, where the hypervisor asked for a flush after the flush.
 
-use super::groups::{Group, split_by};
+use super::groups::{Group, places};
 use super::observe::Observers;
 use super::{Model, Vcpu};
 use crate::access::{AccessKind, Flush, Miss};
@@ -11,7 +11,7 @@ use crate::charge::Place;
 use crate::guest::{GuestTables, Leaf};
 use crate::memory::Uncached;
 use crate::regime::Regime;
-use bifold_mmu::{Entry, Gpa, Gva, Lookup, PageSize, SHARERS, Side, all_sharers};
+use bifold_mmu::{Entry, Filter, Gpa, Gva, Lookup, PageSize, SHARERS, Side, Tlb, all_sharers};
 use bifold_trace::event::PAYLOAD_MASK;
 
 /// The guest's own translation of an access that took place, its accessed and dirty bits set.
@@ -30,24 +30,40 @@ fn shape(e: Entry) -> (PageSize, PageSize, bool) {
 
 /// What the walks of a group's members ended with.
 struct Walked {
+    /// The members that walked.
+    concerned: u8,
     /// By place in the group: the TLB entry to file; none if the access needs none any more.
     entries: [Option<Entry>; SHARERS],
     /// By place: the flush that the hypervisor asked for.
     flushes: [Flush; SHARERS],
-    /// A bit for each place through whose entry writes may go.
+    /// The members with an entry; those through whose entry writes may go; those with a flush.
+    filed: u8,
     writable: u8,
-    /// The entry that all members file; none if they do not agree or a flush comes first.
-    common: Option<Entry>,
+    flushed: u8,
+    /// All entries agree, and no member asked for a flush.
+    alike: bool,
 }
 
 impl Walked {
-    /// Does every member's TLB hold the page from now on?
-    fn held(&self, members: usize) -> bool {
-        self.entries[..members].iter().all(Option::is_some)
+    /// Files what the members `of` walked to.
+    fn file(&self, of: u8, fresh: bool, tlb: &mut Tlb, filters: &mut [Filter; 2], (side, gva, time): Access) {
+        let mut of = of & self.filed;
+        while let Some(entry) = self.entries.get(of.trailing_zeros() as usize).copied().flatten() {
+            let mut same = of;
+            if !self.alike {
+                let agrees = |&place: &usize| self.entries[place].map(shape) == Some(shape(entry));
+                same = places(of).filter(agrees).fold(0, |bits, place| bits | 1 << place);
+            }
+            tlb.fill(side, gva, same, entry, self.writable & same, fresh, time, filters);
+            of &= !same;
+        }
     }
 }
 
-/// The members of a group walk: all of them, or after a permission miss those whose copy of the entry is read-only.
+/// An access to an address at a time.
+type Access = (Side, Gva, u64);
+
+/// The members of a group walk whose TLBs do not hold the page, or refuse the write.
 #[inline(never)]
 fn walk_group<const OBSERVED: bool>(
     members: &[usize],
@@ -56,18 +72,19 @@ fn walk_group<const OBSERVED: bool>(
     observers: &mut Observers,
     (miss, lookup, at_once): (&Miss, Lookup, u64),
 ) -> Walked {
-    let (found, concerned) = match lookup {
-        Lookup::NotWritable(bits, size) | Lookup::NotWritableL2(bits, size) => (Some(size), bits),
-        _ => (None, u8::MAX),
+    let concerned = all_sharers(members.len()) & !lookup.held();
+    let mut walked = Walked {
+        concerned,
+        entries: [None; SHARERS],
+        flushes: [Flush::None; SHARERS],
+        filed: 0,
+        writable: 0,
+        flushed: 0,
+        alike: true,
     };
-    let (mut entries, mut flushes) = ([None; SHARERS], [Flush::None; SHARERS]);
-    let mut writable = 0;
-    let mut apart = false;
     let mut common: Option<Entry> = None;
-    for (place, &r) in members.iter().enumerate() {
-        if concerned >> place & 1 == 0 {
-            continue;
-        }
+    for place in places(concerned) {
+        let r = members[place];
         let regime = &mut regimes[r];
         let entry = if OBSERVED {
             let epoch = regime.host_epoch();
@@ -79,7 +96,7 @@ fn walk_group<const OBSERVED: bool>(
         } else {
             regime.walk(miss, guest, &mut Uncached)
         };
-        if found.is_none() {
+        if lookup.refused() >> place & 1 == 0 {
             match entry.map_or(PageSize::Size4K, |e| e.size) {
                 PageSize::Size4K => regime.counts.now.tlb_misses_4k += 1,
                 PageSize::Size2M => regime.counts.now.tlb_misses_2m += 1,
@@ -87,21 +104,14 @@ fn walk_group<const OBSERVED: bool>(
             }
         }
         let flush = regime.take_flush(miss.vcpu);
-        (entries[place], flushes[place]) = (entry, flush);
-        writable |= u8::from(entry.is_some_and(|e| e.writable)) << place;
-        apart |= flush != Flush::None || entry.is_none_or(|e| common.is_some_and(|c| shape(c) != shape(e)));
+        (walked.entries[place], walked.flushes[place]) = (entry, flush);
+        walked.filed |= u8::from(entry.is_some()) << place;
+        walked.writable |= u8::from(entry.is_some_and(|e| e.writable)) << place;
+        walked.flushed |= u8::from(flush != Flush::None) << place;
+        walked.alike &= entry.is_none_or(|e| common.is_none_or(|c| shape(c) == shape(e)));
         common = common.or(entry);
     }
-    // The others hold what they held.
-    if let Some(size) = found {
-        apart |= common.is_some_and(|c| c.size != size) && concerned != all_sharers(members.len());
-        for place in (0..members.len()).filter(|place| concerned >> place & 1 == 0) {
-            let held = Entry { size, page: size, writable: true, global: false };
-            entries[place] = Some(Entry { size, ..common.unwrap_or(held) });
-            writable |= 1 << place;
-        }
-    }
-    Walked { entries, flushes, writable, common: common.filter(|_| !apart) }
+    walked
 }
 
 impl Model {
@@ -116,7 +126,8 @@ impl Model {
         self.misses += 1;
         let vcpu = self.current;
         let accesses = self.common.accesses;
-        let Model { regimes, groups, guest, vcpus, untranslated, frames, charges, observers, .. } = self;
+        let Model { regimes, groups, guest, vcpus, untranslated, frames, charges, observers, common, .. } =
+            self;
         let at_once = if OBSERVED { observers.at(accesses, vcpu, side, dependent) } else { u64::MAX };
         let v = &mut vcpus[vcpu];
         let (root, time) = (v.root, v.time);
@@ -129,47 +140,53 @@ impl Model {
         let mut held = true;
         let mut missed_all = true;
         let mut waits = false;
-        let mut apart: Vec<(usize, Walked)> = Vec::new();
+        let mut flushed: Vec<(usize, Walked)> = Vec::new();
+        // What all configurations miss is counted once, as all of them are in one group most often.
+        let alone = groups.len() == 1;
         for (number, Group { members, tlbs }) in groups.iter_mut().enumerate() {
             let tlb = &mut tlbs[vcpu];
-            let writes = if write { all_sharers(members.len()) } else { 0 };
-            let lookup = tlb.lookup(side, gva, writes, time, leaves, &v.filters);
-            if !matches!(lookup, Lookup::L1 | Lookup::NotWritable(..)) {
-                members.iter().for_each(|&r| regimes[r].counts.now.l1_misses += 1);
+            let all = all_sharers(members.len());
+            let lookup = tlb.lookup(side, gva, write, time, leaves, &mut v.filters);
+            if lookup.first == all {
+                missed_all = false;
+                continue;
             }
-            if let (true, Lookup::L2, true, Some(caches)) =
-                (OBSERVED, &lookup, at_once == 1 && side == Side::Data, &mut observers.caches)
+            let missing = all & !(lookup.first | lookup.refused_first);
+            if missing == all && alone {
+                common.l1_misses += 1;
+            } else {
+                places(missing).for_each(|place| regimes[members[place]].counts.now.l1_misses += 1);
+            }
+            if let (true, true, Some(caches)) =
+                (OBSERVED, at_once == 1 && side == Side::Data, &mut observers.caches)
             {
-                members.iter().for_each(|&r| waits |= caches.second_tlb_answers(r));
+                places(lookup.second).for_each(|place| waits |= caches.second_tlb_answers(members[place]));
             }
-            missed_all &= matches!(lookup, Lookup::Miss);
-            if !matches!(lookup, Lookup::L1 | Lookup::L2) {
-                let miss = record.get_or_insert_with(|| match translate(guest, root, gva, write) {
-                    // A device's window: its accesses leave the guest in every mode.
-                    Some(leaf) if leaf.page.frame() >= *frames => None,
-                    Some(leaf) => Some(Miss { vcpu, gva, kind, leaf, root }),
-                    None => {
-                        *untranslated += 1;
-                        None
-                    }
-                });
-                let Some(miss) = miss else {
-                    held = false;
-                    continue;
-                };
-                let fresh = !matches!(lookup, Lookup::NotWritable(..) | Lookup::NotWritableL2(..));
-                let walked =
-                    walk_group::<OBSERVED>(members, regimes, guest, observers, (miss, lookup, at_once));
-                match walked.common {
-                    Some(entry) => tlb.fill(side, gva, entry, walked.writable, fresh, time, &v.filters),
-                    None => {
-                        held &= walked.held(members.len());
-                        apart.push((number, walked));
-                    }
+            missed_all &= lookup == Lookup::default();
+            if lookup.held() == all {
+                continue;
+            }
+            let miss = record.get_or_insert_with(|| match translate(guest, root, gva, write) {
+                // A device's window: its accesses leave the guest in every mode.
+                Some(leaf) if leaf.page.frame() >= *frames => None,
+                Some(leaf) => Some(Miss { vcpu, gva, kind, leaf, root }),
+                None => {
+                    *untranslated += 1;
+                    None
                 }
-            }
-            if let Some((size, page)) = tlb.take_evicted() {
-                v.filters.iter_mut().for_each(|f| f.dropped(size, page));
+            });
+            let Some(miss) = miss else {
+                held = false;
+                continue;
+            };
+            let walked = walk_group::<OBSERVED>(members, regimes, guest, observers, (miss, lookup, at_once));
+            held &= walked.filed == walked.concerned;
+            let at_once = !walked.flushed;
+            let access = (side, gva, time);
+            walked.file(at_once & !lookup.refused(), true, tlb, &mut v.filters, access);
+            walked.file(at_once & lookup.refused(), false, tlb, &mut v.filters, access);
+            if walked.flushed != 0 {
+                flushed.push((number, walked));
             }
         }
         self.missed_all = missed_all;
@@ -182,8 +199,13 @@ impl Model {
         if waits {
             self.charge_waits(gva);
         }
-        if !apart.is_empty() {
-            self.settle_apart(side, gva, &apart);
+        for (number, walked) in flushed {
+            for place in places(walked.flushed) {
+                self.flush_member(number, place, walked.flushes[place]);
+            }
+            let Vcpu { time, filters, .. } = &mut self.vcpus[vcpu];
+            let tlb = &mut self.groups[number].tlbs[vcpu];
+            walked.file(walked.flushed, false, tlb, filters, (side, gva, *time));
         }
         if held {
             let large = self.groups.iter().any(|g| g.tlbs[vcpu].may_hold_large(page));
@@ -191,49 +213,19 @@ impl Model {
         }
     }
 
-    /// Settles an access after which members of some groups, by number, do not hold the same: splits these groups,
-    /// carries out the flushes asked for, and files.
-    #[cold]
-    fn settle_apart(&mut self, side: Side, gva: Gva, apart: &[(usize, Walked)]) {
-        let vcpu = self.current;
-        for (number, group) in std::mem::take(&mut self.groups).into_iter().enumerate() {
-            let Some((_, walked)) = apart.iter().find(|(n, _)| *n == number) else {
-                self.groups.push(group);
-                continue;
-            };
-            let mut places = vec![0; self.regimes.len()];
-            group.members.iter().enumerate().for_each(|(place, &r)| places[r] = place);
-            let class = |r: usize| (walked.entries[places[r]].map(shape), walked.flushes[places[r]]);
-            for mut part in split_by(vec![group], class) {
-                let first = places[part.members[0]];
-                self.flush_group(&mut part, walked.flushes[first]);
-                if let Some(entry) = walked.entries[first] {
-                    let bit = |(place, &r): (usize, &usize)| (walked.writable >> places[r] & 1) << place;
-                    let writable = part.members.iter().enumerate().fold(0, |bits, m| bits | bit(m));
-                    let Vcpu { time, filters, .. } = &mut self.vcpus[vcpu];
-                    part.tlbs[vcpu].fill(side, gva, entry, writable, false, *time, filters);
-                    if let Some((size, page)) = part.tlbs[vcpu].take_evicted() {
-                        filters.iter_mut().for_each(|f| f.dropped(size, page));
-                    }
-                }
-                self.groups.push(part);
-            }
-        }
-    }
-
-    /// Flushes the group's TLBs and walk caches of the vCPUs named.
-    fn flush_group(&mut self, group: &mut Group, flush: Flush) {
+    /// Flushes a member's TLBs and walk caches of the vCPUs named.
+    fn flush_member(&mut self, group: usize, place: usize, flush: Flush) {
         let which = match flush {
             Flush::None => 0..0,
             Flush::Vcpu(v) => usize::from(v)..usize::from(v) + 1,
             Flush::All => 0..self.vcpus.len(),
         };
+        let Group { members, tlbs } = &mut self.groups[group];
+        let regime = &mut self.regimes[members[place]];
         for v in which {
-            group.tlbs[v].flush_all();
-            for &r in &group.members {
-                self.regimes[r].flush_caches(v, &self.guest);
-                self.regimes[r].counts.now.tlb_flushes += 1;
-            }
+            tlbs[v].flush_all(1 << place);
+            regime.flush_caches(v, &self.guest);
+            regime.counts.now.tlb_flushes += 1;
             self.vcpus[v].forget();
         }
     }
@@ -251,17 +243,16 @@ impl Model {
         self.carry_out(flushes);
     }
 
-    /// Carries out a flush for each configuration, none for those that follow the last, and splits groups whose members'
-    /// flushes differ.
-    pub(super) fn carry_out(&mut self, mut flushes: Vec<Flush>) {
+    /// Carries out a flush for each configuration, none for those that follow the last.
+    pub(super) fn carry_out(&mut self, flushes: Vec<Flush>) {
         if flushes.is_empty() {
             return;
         }
-        flushes.resize(self.regimes.len(), Flush::None);
-        for mut group in split_by(std::mem::take(&mut self.groups), |r| flushes[r]) {
-            let flush = flushes[group.members[0]];
-            self.flush_group(&mut group, flush);
-            self.groups.push(group);
+        for group in 0..self.groups.len() {
+            for place in 0..self.groups[group].members.len() {
+                let r = self.groups[group].members[place];
+                self.flush_member(group, place, flushes.get(r).copied().unwrap_or(Flush::None));
+            }
         }
     }
 }

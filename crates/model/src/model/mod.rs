@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The model of one VM, which consumes events and costs every configuration in one pass.
 //!
-//! Every configuration sees the same accesses. Configurations share TLBs as long as their TLBs hold
-//! the same entries (`docs/design/model.md#tlbs`). A filter in front of the TLBs ([`Filter`])
+//! Every configuration sees the same accesses. Configurations share TLBs: what these hold alike is kept once
+//! (`docs/design/model.md#tlbs`). A filter in front of the TLBs ([`Filter`])
 //! answers for pages that all of them hold, so most accesses cost one comparison.
 
 mod access;
@@ -29,7 +29,7 @@ use crate::timeline::{Shared, Timeline, counts};
 use crate::{Config, Exit, Outcome, Profile, Sample};
 use bifold_mmu::format::X86_64_4_LEVEL;
 use bifold_mmu::{Filter, Format, Gpa, Side, Tlb};
-use groups::Group;
+use groups::{Group, places};
 use observe::Observers;
 use sampled::Sampled;
 use switched::Switched;
@@ -149,8 +149,6 @@ pub struct Model {
     misses: u64,
     /// The last access that the filter did not answer missed the TLBs of every group.
     missed_all: bool,
-    /// The number of misses from which on groups may join.
-    join_at: u64,
     /// What [`Model::read_ahead`] read: kept so that the reads are not optimised away.
     seen: u64,
     walk_checks: u64,
@@ -173,15 +171,15 @@ impl Model {
             .iter()
             .map(|&c| Regime::new(c, profile, &setup, options.guest_frames, options.seed))
             .collect();
-        let tlb = Tlb::new(&profile.tlb_specs());
+        let groups = Group::start(&regimes, profile, vcpus);
         let draws = Draws { seed: options.seed, frames: options.host_frames };
         let interval = (options.interval_seconds * profile.cpu.frequency_hz as f64).max(1.0) as u64;
         Model {
-            has_code: tlb.has(Side::Code),
+            has_code: Tlb::new(&profile.tlb_specs(), 1, true).has(Side::Code),
             timeline: Timeline::new(interval, regimes.len()),
             // Below 4 GB there are device windows between frames of memory.
             frames: options.guest_frames.max(1 << 20),
-            groups: Group::start(regimes.len(), &tlb, vcpus),
+            groups,
             regimes,
             vcpus: (0..vcpus)
                 .map(|index| Vcpu {
@@ -206,7 +204,6 @@ impl Model {
             words: 0,
             misses: 0,
             missed_all: false,
-            join_at: 0,
             seen: 0,
             walk_checks: 0,
             walk_mismatches: 0,
@@ -306,11 +303,10 @@ impl Model {
     fn cut(&mut self, ideal: u64, last: bool) {
         for group in &mut self.groups {
             for (tlb, v) in group.tlbs.iter_mut().zip(&self.vcpus) {
-                let pages = tlb.pages();
-                for &r in &group.members {
-                    pages
-                        .iter()
-                        .for_each(|&page| self.regimes[r].use_page(v.index, v.root, page, &self.guest));
+                for (page, holders) in tlb.pages() {
+                    for place in places(holders) {
+                        self.regimes[group.members[place]].use_page(v.index, v.root, page, &self.guest);
+                    }
                 }
             }
         }

@@ -88,20 +88,13 @@ fn take(
     let [filter, _] = &mut v.filters;
     let page = (gva.0 & PAYLOAD_MASK) >> 12;
     let leaves = filter.take(page);
-    for Group { members, tlbs } in groups {
-        let tlb = &mut tlbs[vcpu];
+    for group in groups {
+        let bits = group.mask(|r| writable >> r & 1 != 0);
+        let tlb = &mut group.tlbs[vcpu];
         if let Some((left, last)) = leaves {
             tlb.used_at(Side::Data, left, last);
         }
-        let mut bits = 0;
-        for (place, &r) in members.iter().enumerate() {
-            bits |= ((writable >> r & 1) as u8) << place;
-        }
-        if let Some((size, page)) = tlb.fill_small(Side::Data, gva, bits, time, &v.filters) {
-            let [data, code] = &mut v.filters;
-            data.dropped(size, page);
-            code.dropped(size, page);
-        }
+        tlb.fill_small(Side::Data, gva, bits, time, &mut v.filters);
     }
     for regime in regimes {
         regime.walk_steady(&miss);

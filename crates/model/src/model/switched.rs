@@ -14,7 +14,7 @@ use crate::access::Flush;
 use crate::regime::Regime;
 use crate::timeline::{Shared, counts};
 use crate::{Paging, Sample};
-use bifold_mmu::{PageSize, Tlb};
+use bifold_mmu::PageSize;
 use serde::{Deserialize, Serialize};
 
 /// How such a VM runs.
@@ -90,8 +90,7 @@ impl Model {
         let Options { guest_frames, seed, .. } = self.options;
         let setup = setup(&self.guest, &self.profile, &self.options, false);
         self.regimes.push(Regime::new(config, &self.profile, &setup, guest_frames, seed));
-        let tlb = Tlb::new(&self.profile.tlb_specs());
-        Group::join(&mut self.groups, regime, &tlb, self.vcpus.len());
+        Group::add(&mut self.groups, regime, &self.profile, self.vcpus.len());
         if let Some(caches) = &mut self.observers.caches {
             caches.add_config(config);
         }
