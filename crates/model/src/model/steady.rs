@@ -114,8 +114,12 @@ mod tests {
 
     /// A model that has read T's first 4,096 pages in their order, so that no TLB holds the first ones.
     fn model() -> Model {
+        model_of("geometry-g")
+    }
+
+    fn model_of(profile: &str) -> Model {
         let generator = Generator::parse("t:2").unwrap();
-        let profile = Profile::load("geometry-g", &[]).unwrap();
+        let profile = Profile::load(profile, &[]).unwrap();
         let options = Options { guest_frames: generator.guest_frames(), ..Options::default() };
         let mut model = Model::new(&profile, options);
         generator.run(&mut |words| model.consume(words)).unwrap();
@@ -158,6 +162,26 @@ mod tests {
             assert_eq!(more.accesses, 66, "{}", config.name());
             assert_eq!(more.all_exits(), 0);
         }
+    }
+
+    #[test]
+    fn the_last_use_of_a_page_that_the_code_array_has_dropped_reaches_the_data_array() {
+        let mut model = model_of("i5-7600");
+        // All are of one set of the arrays for data and for code, and the last has the first one's place in the filter.
+        let [used, others @ .., evicts] = [64, 80, 96, 112, 64 + 1024];
+        let mut words = Vec::new();
+        let loads = [used].into_iter().chain(others).chain([used]);
+        loads.for_each(|n| Event::Load(page(n).0).encode(&mut words));
+        let fetches = [used].into_iter().chain((0..8).map(|n| 2048 + 16 * n));
+        fetches.for_each(|n| Event::Fetch(page(n).0).encode(&mut words));
+        model.consume(&words).unwrap();
+        assert_eq!(steady(&mut model, &[evicts], false), 1);
+        let misses = |model: &Model| model.totals().iter().map(|(_, s)| s.l1_misses).collect::<Vec<_>>();
+        let before = misses(&model);
+        read(&mut model, used..used + 1);
+        assert_eq!(misses(&model), before, "another page of the set was used before it");
+        read(&mut model, 80..81);
+        assert_eq!(misses(&model), before.iter().map(|n| n + 1).collect::<Vec<_>>(), "that page is out");
     }
 
     #[test]
