@@ -29,6 +29,7 @@ pub use error::CacheError;
 pub use frames::Draws;
 use frames::Layout;
 use hierarchy::{DataCaches, MOST_LEVELS};
+use level::Line;
 use neighbours::{Near, Neighbours};
 use recent::{MOST, Recent, Used};
 use serde::{Deserialize, Serialize};
@@ -112,6 +113,8 @@ pub(crate) struct Caches {
     second_tlb: u64,
     /// The bits of a line's number that choose the slot: those by which every level chooses a set.
     slots: u64,
+    /// The lines of one access, as [`Translations::get`] orders them.
+    lines: Vec<Line>,
 }
 
 /// An access as the data caches see it.
@@ -211,6 +214,7 @@ impl Caches {
             chains: vec![Chains::default(); vcpus],
             second_tlb: profile.tlb.iter().find_map(|t| t.miss_cycles).unwrap_or(0),
             slots: slots - 1,
+            lines: Vec::new(),
             classes,
         });
         configs.iter().for_each(|&config| caches.add_config(config));
@@ -363,7 +367,7 @@ impl Caches {
             self.forget_others(a.vcpu, slot);
         }
         let Caches { levels, translations, ideal, configs, framed, latency, prefetch, .. } = self;
-        let Caches { classes, draws, now, memory, recent, kept, inclusive, vcpus, .. } = self;
+        let Caches { classes, draws, now, memory, recent, kept, inclusive, vcpus, lines, .. } = self;
         let weight = classes.weight(rank);
         let page = a.gva.0 >> 12;
         let Some((size, frames)) =
@@ -372,14 +376,32 @@ impl Caches {
             return;
         };
         let fetched = fetched(near, size, *prefetch, memory.page_cross_cycles);
-        let line = |frame: u64| draws.line(Hpa(frame << 12 | a.gva.0 & 0xfff));
+        // Configurations with their data in the same frame have the same line, which costs a permutation.
+        lines.clear();
+        for (i, frame) in frames.iter().enumerate() {
+            let line = match frame.like {
+                like if like < i => lines[like],
+                _ => draws.line(Hpa(frame.number << 12 | a.gva.0 & 0xfff)),
+            };
+            lines.push(line);
+        }
+        let (&of_guest, of_configs) = lines.split_first().expect("the ideal run's comes first");
+        let recent = &mut recent[a.vcpu][slot];
+        let first = ideal.caches.first_level(a.vcpu, of_guest, rank);
+        let held = first[..recent.len()].iter().position(|&held| held == of_guest);
+        // What is known of one set is so of all: the line is not among those that fill the set.
+        let first_lacks = held.is_none() && recent.len() == first.len();
+        let walked = a.at_once > 1 && self.walked == now.access;
         let mut filled = 0;
         // Whether memory answers.
-        let mut wait = |one: &mut Cached, frame: u64| {
-            let answers = one.caches.access(a.vcpu, line(frame), rank, 0, a.write);
+        let mut wait = |one: &mut Cached, line: Line| {
+            let answers = match first_lacks {
+                true => one.caches.access_above(a.vcpu, line, rank, a.write),
+                false => one.caches.access(a.vcpu, line, rank, 0, a.write),
+            };
             filled = filled.max(answers);
             let answers = answers.min(fetched.level);
-            if a.at_once > 1 {
+            if walked {
                 one.stalls.windows.answered(*now, answers == *levels);
             }
             if answers == 0 {
@@ -391,18 +413,14 @@ impl Caches {
             one.stalls.data(rank, weight, answers, cycles - latency[0], waits);
             answers == *levels
         };
-        let (&of_guest, frames) = frames.split_first().expect("the ideal run's comes first");
-        let recent = &mut recent[a.vcpu][slot];
-        let first = ideal.caches.first_level(a.vcpu, line(of_guest), rank);
-        let held = first[..recent.len()].iter().position(|&held| held == line(of_guest));
         wait(ideal, of_guest);
-        for (config, (one, &frame)) in configs.iter_mut().zip(frames).enumerate() {
-            if wait(one, frame) {
+        for (config, (one, &line)) in configs.iter_mut().zip(of_configs).enumerate() {
+            if wait(one, line) {
                 from_memory(config, weight);
             }
         }
         for f in framed {
-            wait(&mut f.cached, frames[f.config]);
+            wait(&mut f.cached, of_configs[f.config]);
         }
         let used = Used { line: a.gva.0 >> 6, generation: a.generation, owned: a.write || *vcpus == 1 };
         recent.used(used, held, *kept);
