@@ -15,9 +15,11 @@ mod hierarchy;
 mod level;
 mod neighbours;
 mod recent;
+mod settled;
 mod stalls;
 mod translations;
 mod walker;
+mod watch;
 mod window;
 
 use crate::profile::{Content, Memory as MemoryCosts, Profile};
@@ -33,9 +35,11 @@ use level::Line;
 use neighbours::{Near, Neighbours};
 use recent::{MOST, Recent, Used};
 use serde::{Deserialize, Serialize};
+use settled::Settled;
 use stalls::{Stalls, Waits};
 use translations::Translations;
 pub(crate) use walker::CachedMemory;
+pub(crate) use watch::Watch;
 use window::{Chains, Limits, Now, Pace};
 
 /// How data caches were simulated, and what the core hides of waiting for them.
@@ -98,6 +102,8 @@ pub(crate) struct Caches {
     translations: Vec<Translations>,
     /// Per vCPU and slot: the lines that were used last.
     recent: Vec<[Recent; 64]>,
+    /// Per vCPU.
+    settled: Vec<Settled>,
     /// How many lines of a slot are kept: more than one if a slot is a set of the first level.
     kept: usize,
     /// Index of the lowest level that is inclusive: what it evicts leaves the levels below.
@@ -137,40 +143,6 @@ pub(crate) struct Seen {
     near: Option<Near>,
 }
 
-/// The caches as one vCPU's accesses to data see them.
-#[derive(Debug)]
-pub(crate) struct Watch<'a> {
-    neighbours: Option<&'a Neighbours>,
-    recent: &'a [Recent; 64],
-    chains: &'a mut Chains,
-    watched: u64,
-    simulated: u64,
-    slots: u64,
-}
-
-impl Watch<'_> {
-    /// Would [`Caches::note`] and [`Caches::access`] change nothing? So it is for most accesses: to a line that nothing
-    /// watches, to the line that was the last one used in its slot, or to one that only the prefetcher watches and has seen.
-    #[inline(always)]
-    pub fn is_settled(&self, gva: Gva, write: bool, generation: u64) -> bool {
-        let line = gva.0 >> 6;
-        if self.watched >> (line & 63) & 1 == 0 {
-            return true;
-        }
-        if self.neighbours.is_some_and(|n| !n.knows(gva.0)) {
-            return false;
-        }
-        self.simulated >> (line & 63) & 1 == 0
-            || self.recent[(line & self.slots) as usize % 64].settles(line, generation, write)
-    }
-
-    /// Access number `access` is a dependent load, whatever answers it.
-    #[inline(always)]
-    pub fn dependent_load(&mut self, access: u64) {
-        self.chains.load(access);
-    }
-}
-
 impl Caches {
     /// Empty caches of `configs` configurations; none if the mode or the profile has none.
     pub fn new(
@@ -205,6 +177,7 @@ impl Caches {
             neighbours: vec![Neighbours::default(); vcpus],
             translations: vec![Translations::default(); vcpus],
             recent: vec![std::array::from_fn(|_| Recent::default()); vcpus],
+            settled: vec![Settled::default(); vcpus],
             kept,
             inclusive,
             walked: u64::MAX,
@@ -282,25 +255,13 @@ impl Caches {
         self.each().for_each(|one| one.stalls.dependent(cycles));
     }
 
-    /// What a vCPU's accesses change at once, and what tells whether they change more.
-    #[inline(always)]
-    pub fn watch(&mut self, vcpu: usize) -> Watch<'_> {
-        let Caches { prefetch, neighbours, recent, chains, classes, slots, .. } = self;
-        Watch {
-            neighbours: prefetch.is_some().then(|| &neighbours[vcpu]),
-            recent: &recent[vcpu],
-            chains: &mut chains[vcpu],
-            watched: classes.watched,
-            simulated: classes.simulated,
-            slots: *slots,
-        }
-    }
-
     /// The prefetcher sees an access to data. Most lines are watched for it alone: what [`Caches::access`] needs of a line
     /// that is simulated.
     #[inline(always)]
     pub fn note(&mut self, vcpu: usize, gva: Gva) -> Option<Seen> {
-        let near = self.prefetch.and_then(|_| self.neighbours[vcpu].used(gva.0));
+        let settled = &mut self.settled[vcpu];
+        let near =
+            self.prefetch.and_then(|_| self.neighbours[vcpu].used(gva.0, |page| settled.forget_page(page)));
         self.classes.rank(gva.0).map(|rank| Seen { rank, near })
     }
 
@@ -318,14 +279,18 @@ impl Caches {
     ) {
         let line = a.gva.0 >> 6;
         let slot = (line & self.slots) as usize % 64;
-        match self.recent[a.vcpu][slot].hit(line, a.generation, a.write) {
+        let recent = &mut self.recent[a.vcpu][slot];
+        let first = recent.first();
+        match recent.hit(line, a.generation, a.write) {
+            Some(0) => return,
             None => self.simulate(a, slot, seen, translate, place, from_memory),
-            Some(at) if at > 0 && a.at_once > 1 && self.walked == self.now.access => {
+            Some(_) if a.at_once > 1 && self.walked == self.now.access => {
                 let now = self.now;
                 self.each().for_each(|one| one.stalls.windows.answered(now, false));
             }
             Some(_) => {}
         }
+        self.settled[a.vcpu].forget_line(first);
     }
 
     /// The caches of the ideal run, of each configuration, and of each layout of frames.
@@ -348,9 +313,15 @@ impl Caches {
         (0..self.vcpus).for_each(|vcpu| self.forget_of(vcpu, slot));
     }
 
+    #[inline]
     fn forget_of(&mut self, vcpu: usize, slot: usize) {
+        if self.recent[vcpu][slot].len() == 0 {
+            return;
+        }
         self.bring_in_order(vcpu, slot);
-        self.recent[vcpu][slot].truncate(0);
+        let recent = &mut self.recent[vcpu][slot];
+        self.settled[vcpu].forget_line(recent.first());
+        recent.truncate(0);
     }
 
     fn simulate(

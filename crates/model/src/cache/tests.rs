@@ -25,9 +25,9 @@ fn pages() -> Vec<u64> {
 }
 
 proptest! {
-    /// One side passes by what [`Caches::is_settled`] says changes nothing.
+    /// On one side, [`Watch::takes`] takes what it can.
     #[test]
-    fn a_settled_access_changes_nothing(
+    fn what_is_taken_without_a_look_at_a_cache_is_what_the_caches_see(
         exact in any::<bool>(), zen4 in any::<bool>(), vcpus in 1usize..3,
         ops in proptest::collection::vec((0u8..40, 0usize..10, 0u64..80, any::<bool>()), 1..800),
     ) {
@@ -65,7 +65,7 @@ proptest! {
                         let at_once = caches.at_once(vcpu, dependent);
                         let access = Access { vcpu, gva, write, at_once, generation };
                         let is_seen = caches.classes.watched >> line & 1 != 0;
-                        if is_seen && (all || !caches.watch(vcpu).is_settled(gva, write, generation)) {
+                        if is_seen && (all || !caches.watch(vcpu).takes(gva, write, generation, number)) {
                             see(caches, access, || Some((Gpa(gva.0), size)), place);
                         }
                     }

@@ -198,18 +198,16 @@ pub(super) fn hits(
             break;
         }
         let (write, fetch, page) = (is(STORE), is(FETCH), (w & PAYLOAD_MASK) >> 12);
-        if !fetch && !watcher.is_settled(gva, write, *generation) {
-            break;
-        }
         // Without a jump for each kind, which a processor cannot foresee.
         let filter = if fetch { &mut *code } else { &mut *data };
         if !(fetch && !has_code || filter.hit(page, write, now + 1)) {
             break;
         }
-        made += u64::from(!fetch);
-        if !fetch {
-            watcher.used(gva, kind == kind::LOAD_DEPENDENT, made);
+        // The general way comes next after a break, and finds the filter as it would be without.
+        if !fetch && !watcher.takes(gva, write, kind == kind::LOAD_DEPENDENT, *generation, made + 1) {
+            break;
         }
+        made += u64::from(!fetch);
         now += 1;
         i += 1;
     }
