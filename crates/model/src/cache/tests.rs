@@ -4,6 +4,8 @@
 use super::*;
 use crate::Paging;
 use crate::host::{Frames, HostMemory};
+use crate::memory::Memory as _;
+use crate::page::Page;
 use proptest::prelude::*;
 
 /// An access, whatever answers.
@@ -16,6 +18,11 @@ fn see(
     if let Some(seen) = caches.note(a.vcpu, a.gva) {
         caches.access(a, seen, translate, place, |_, _| ());
     }
+}
+
+/// Where no placement counts, no walk asks which page it reads.
+fn no_page() -> Page {
+    unreachable!("data caches ask for no page")
 }
 
 /// Pages that share one set of the prefetcher's table, one more than the set holds, and the pages beside them.
@@ -53,7 +60,7 @@ proptest! {
                     0 => generation += u64::from(all),
                     1 | 2 => {
                         let at_once = caches.at_once(vcpu, dependent);
-                        caches.walker(usize::from(op) - 1, vcpu, at_once).touch(1, 0, Hpa(gva.0));
+                        caches.walker(usize::from(op) - 1, vcpu, at_once).touch(1, 0, || Hpa(gva.0), no_page);
                     }
                     _ => {
                         if begins {
@@ -107,7 +114,7 @@ fn rounds(profile: &Profile, frames: Frames, pages: u64, walk_every: Option<u64>
         see(&mut caches, a, || Some((Gpa(gva.0), PageSize::Size4K)), place);
         if walk_every.is_some_and(|every| access % every == 0) {
             let at = Hpa((1 << 20 | access) << 12 | 5 << 6);
-            (0..NAMES.len()).for_each(|c| _ = caches.walker(c, 0, 1).touch(1, 0, at));
+            (0..NAMES.len()).for_each(|c| _ = caches.walker(c, 0, 1).touch(1, 0, || at, no_page));
         }
     }
     std::array::from_fn(|config| {

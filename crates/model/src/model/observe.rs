@@ -35,6 +35,15 @@ impl Observers {
         if side == Side::Data { caches.at_once(vcpu, dependent) } else { 1 }
     }
 
+    /// [`Observers::at`] of an access to data that walks. A dependent load goes on with its chain first.
+    #[inline]
+    pub fn walks(&mut self, access: u64, vcpu: usize, dependent: bool) -> u64 {
+        if let (true, Some(caches)) = (dependent, &mut self.caches) {
+            caches.watch(vcpu).dependent_load(access);
+        }
+        self.at(access, vcpu, Side::Data, dependent)
+    }
+
     /// Memory as the walks of configuration `config` see it. `at_once`: of the accesses that they belong to.
     #[inline]
     pub fn memory(&mut self, config: usize, vcpu: usize, at_once: u64) -> Observed<'_> {
@@ -110,10 +119,13 @@ pub(super) struct Observed<'a> {
 impl Memory for Observed<'_> {
     #[inline]
     fn touch(&mut self, guest: u8, host: u8, at: impl FnOnce() -> Hpa, page: impl FnOnce() -> Page) -> usize {
-        let answered = self.caches.as_mut().map_or(0, |caches| caches.touch(guest, host, at()));
-        if let Some(places) = &mut self.places {
-            places.touch(guest, host, page(), answered);
-        }
+        let Observed { caches, places } = self;
+        let Some(places) = places else {
+            return caches.as_mut().map_or(0, |caches| caches.touch(guest, host, at, page));
+        };
+        let page = page();
+        let answered = caches.as_mut().map_or(0, |caches| caches.touch(guest, host, at, || page));
+        places.touch(guest, host, page, answered);
         answered
     }
 }
