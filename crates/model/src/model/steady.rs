@@ -200,7 +200,7 @@ mod tests {
         Generator::parse("t:20000").unwrap().run(&mut keep).unwrap();
         // Every other load of a random page depends on the one before.
         for n in 0..20_000u64 {
-            let at = page(n * 2_654_435_761 % 4096).0 | n * 832 & 0xfc0;
+            let at = page(n * 2_654_435_761 % 4096).0 | ((n * 832) & 0xfc0);
             if n % 2 == 0 { Event::Load(at) } else { Event::LoadDependent(at) }.encode(&mut words);
         }
         for profile in ["i5-7600", "zen4"] {
