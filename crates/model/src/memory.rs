@@ -36,12 +36,6 @@ impl Refs {
         self.0[guest][host].iter().sum()
     }
 
-    /// Counts a reference of one walk step that no cache is known to have answered.
-    #[inline(always)]
-    pub fn count(&mut self, guest: u8, host: u8) {
-        self.0[usize::from(guest)][usize::from(host)][0] += 1;
-    }
-
     /// Adds what `now` has counted since `earlier`.
     pub fn add_since(&mut self, now: &Refs, earlier: &Refs) {
         let counts = now.0.as_flattened().as_flattened();

@@ -14,7 +14,7 @@ use crate::access::Steady;
 use crate::ages::{Ages, Reuse};
 use crate::guest::GuestTables;
 use crate::host::{Backing, HostMemory};
-use crate::memory::{Memory, References, Refs, Uncached};
+use crate::memory::{Memory, References};
 use crate::page::{Made, Makers, Page};
 use bifold_mmu::format::MOST_LEVELS;
 use bifold_mmu::{Dimension, Format, Gpa, Gva, Hpa, PageSize, Start, Step, Tag, Walk, WalkCache, walk};
@@ -316,18 +316,23 @@ impl Nested {
 
     /// See [`PagingMode::walk_steady`](crate::paging::PagingMode::walk_steady).
     #[inline]
-    pub fn walk_steady(&mut self, caches: &mut WalkCache, miss: &Steady<'_>, refs: &mut Refs) {
-        let refs = &mut References { memory: &mut Uncached, refs };
+    pub fn walk_steady<M: Memory>(
+        &mut self,
+        caches: &mut WalkCache,
+        miss: &Steady<'_>,
+        refs: &mut References<'_, M>,
+        host: &HostMemory,
+    ) {
         let start = caches.first_table(miss.format, miss.gva.0, |level| miss.path.table(level));
         // A cached entry gives the next table's host address as well.
         let (mut level, mut known) = (start, start < miss.format.depth());
         while level > 0 {
+            let at = Gpa(miss.path.table(level) | miss.format.index(level, miss.gva.0) << 3);
             if !known {
-                // Where in the table the entry is does not matter: no data cache sees the reference.
-                self.translate_ready(caches, Gpa(miss.path.table(level)), (true, true), level, refs);
+                self.translate_ready(caches, at, (true, true), level, refs);
             }
             known = false;
-            refs.refs.count(level, 0);
+            refs.touch(level, 0, || host.hpa(at), || host.page(at));
             level -= 1;
         }
         let (gpa, write) = (miss.gpa(), miss.write);

@@ -11,7 +11,7 @@ use crate::counts::Counts;
 use crate::exit_log::{Access, ExitLog};
 use crate::guest::GuestTables;
 use crate::host::{HostMemory, Taking};
-use crate::memory::Memory;
+use crate::memory::{Memory, References};
 use crate::page::{Made, Page};
 use crate::paging::{Cr4Write, PagingMode, Setup, Tables, Vm, Walker, each_mode};
 use crate::profile::ExitCosts;
@@ -102,9 +102,10 @@ impl Regime {
 
     /// Moves the walk caches and counts the references of a walk that is [steady](Regime::steady).
     #[inline]
-    pub fn walk_steady(&mut self, miss: &Steady<'_>) {
-        let Regime { tables, caches, counts, .. } = self;
-        each_mode!(tables, t => t.walk_steady(&mut caches[miss.vcpu], miss, &mut counts.refs));
+    pub fn walk_steady<M: Memory>(&mut self, miss: &Steady<'_>, memory: &mut M) {
+        let Regime { tables, host, caches, counts, .. } = self;
+        let refs = &mut References { memory, refs: &mut counts.refs };
+        each_mode!(tables, t => t.walk_steady(&mut caches[miss.vcpu], miss, refs, host));
     }
 
     /// The vCPU's walk caches may lead to tables of another root, until they are flushed. At the `first` load they are

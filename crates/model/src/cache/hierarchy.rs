@@ -25,6 +25,8 @@ pub(crate) struct DataCaches {
     n: usize,
     /// Every line is simulated. Only then do lines of several classes share a set.
     exact: bool,
+    /// There are three levels of one vCPU, and what the first evicts concerns no other: see [`miss_of_three`].
+    three: bool,
 }
 
 impl DataCaches {
@@ -38,6 +40,10 @@ impl DataCaches {
             n_private,
             n: specs.len(),
             exact: classes.len() == 64,
+            three: vcpus == 1
+                && specs.len() == 3
+                && specs[0].content != Content::Inclusive
+                && specs[1].content != Content::Exclusive,
         }
     }
 
@@ -70,9 +76,29 @@ impl DataCaches {
         if level.lookup(set, line) { first } else { self.miss(vcpu, line, rank, first, set) }
     }
 
+    /// [`DataCaches::access`] of a line that the first level lacks.
+    #[inline(always)]
+    pub fn access_above(&mut self, vcpu: usize, line: Line, rank: usize, write: bool) -> usize {
+        if write && self.vcpus > 1 {
+            self.take_from_others(vcpu, line, rank);
+        }
+        let set = self.level(vcpu, 0).set(line, rank);
+        self.miss(vcpu, line, rank, 0, set)
+    }
+
     /// The same of a line that level `first` lacks, whose set there is known.
-    #[inline(never)]
+    #[inline]
     fn miss(&mut self, vcpu: usize, line: Line, rank: usize, first: usize, set: usize) -> usize {
+        match &mut self.levels[..] {
+            [l1, l2, l3] if self.three && first == 0 => {
+                miss_of_three(l1, l2, l3, line, rank, set, self.exact)
+            }
+            _ => self.miss_of_any(vcpu, line, rank, first, set),
+        }
+    }
+
+    #[inline(never)]
+    fn miss_of_any(&mut self, vcpu: usize, line: Line, rank: usize, first: usize, set: usize) -> usize {
         let n = self.n;
         let mut sets = [set; MOST_LEVELS];
         let holds = |&i: &usize| {
@@ -140,4 +166,51 @@ impl DataCaches {
             self.private(other, self.n_private).iter_mut().for_each(|l| _ = l.remove(line, rank));
         }
     }
+}
+
+/// [`DataCaches::miss`] of the commonest caches: three levels of one vCPU, the second of which is not exclusive. The line is not
+/// in its set of the first, which is not inclusive.
+#[inline(never)]
+fn miss_of_three(
+    l1: &mut Level,
+    l2: &mut Level,
+    l3: &mut Level,
+    line: Line,
+    rank: usize,
+    set: usize,
+    exact: bool,
+) -> usize {
+    let class = |victim: Line| if exact { (victim & 63) as usize } else { rank };
+    let set2 = l2.set(line, rank);
+    if l2.lookup(set2, line) {
+        l1.insert(set, line);
+        return 1;
+    }
+    let set3 = l3.set(line, rank);
+    let mut answers = 2;
+    if !l3.lookup(set3, line) {
+        answers = 3;
+        if l3.content != Content::Exclusive {
+            let victim = l3.insert(set3, line);
+            if let (Some(victim), Content::Inclusive) = (victim, l3.content) {
+                l1.remove(victim, class(victim));
+                l2.remove(victim, class(victim));
+            }
+        }
+    } else if l3.content == Content::Exclusive {
+        l3.remove(line, rank);
+    }
+    if let Some(victim) = l2.insert(set2, line) {
+        if l2.content == Content::Inclusive {
+            l1.remove(victim, class(victim));
+        }
+        if l3.content == Content::Exclusive {
+            let set3 = l3.set(victim, class(victim));
+            if !l3.lookup(set3, victim) {
+                l3.insert(set3, victim);
+            }
+        }
+    }
+    l1.insert(set, line);
+    answers
 }

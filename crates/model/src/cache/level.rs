@@ -102,10 +102,11 @@ impl Level {
     }
 
     /// Drops a line; false if it was not here.
+    #[inline]
     pub fn remove(&mut self, line: Line, rank: usize) -> bool {
         let set = self.set(line, rank);
+        let Some(at) = self.ways(set, |lines| lines.iter().position(|&l| l == line)) else { return false };
         let lines = &mut self.lines[set..set + self.ways];
-        let Some(at) = lines.iter().position(|&l| l == line) else { return false };
         // The lines behind it move up, so empty ways stay at the end.
         lines.copy_within(at + 1.., at);
         lines[lines.len() - 1] = EMPTY;

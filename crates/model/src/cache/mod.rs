@@ -15,9 +15,11 @@ mod hierarchy;
 mod level;
 mod neighbours;
 mod recent;
+mod settled;
 mod stalls;
 mod translations;
 mod walker;
+mod watch;
 mod window;
 
 use crate::profile::{Content, Memory as MemoryCosts, Profile};
@@ -29,12 +31,15 @@ pub use error::CacheError;
 pub use frames::Draws;
 use frames::Layout;
 use hierarchy::{DataCaches, MOST_LEVELS};
+use level::Line;
 use neighbours::{Near, Neighbours};
 use recent::{MOST, Recent, Used};
 use serde::{Deserialize, Serialize};
+use settled::Settled;
 use stalls::{Stalls, Waits};
 use translations::Translations;
 pub(crate) use walker::CachedMemory;
+pub(crate) use watch::Watch;
 use window::{Chains, Limits, Now, Pace};
 
 /// How data caches were simulated, and what the core hides of waiting for them.
@@ -97,6 +102,8 @@ pub(crate) struct Caches {
     translations: Vec<Translations>,
     /// Per vCPU and slot: the lines that were used last.
     recent: Vec<[Recent; 64]>,
+    /// Per vCPU.
+    settled: Vec<Settled>,
     /// How many lines of a slot are kept: more than one if a slot is a set of the first level.
     kept: usize,
     /// Index of the lowest level that is inclusive: what it evicts leaves the levels below.
@@ -112,6 +119,8 @@ pub(crate) struct Caches {
     second_tlb: u64,
     /// The bits of a line's number that choose the slot: those by which every level chooses a set.
     slots: u64,
+    /// The lines of one access, as [`Translations::get`] orders them.
+    lines: Vec<Line>,
 }
 
 /// An access as the data caches see it.
@@ -132,40 +141,6 @@ pub(crate) struct Seen {
     /// The line's class: its number among the simulated ones.
     rank: usize,
     near: Option<Near>,
-}
-
-/// The caches as one vCPU's accesses to data see them.
-#[derive(Debug)]
-pub(crate) struct Watch<'a> {
-    neighbours: Option<&'a Neighbours>,
-    recent: &'a [Recent; 64],
-    chains: &'a mut Chains,
-    watched: u64,
-    simulated: u64,
-    slots: u64,
-}
-
-impl Watch<'_> {
-    /// Would [`Caches::note`] and [`Caches::access`] change nothing? So it is for most accesses: to a line that nothing
-    /// watches, to the line that was the last one used in its slot, or to one that only the prefetcher watches and has seen.
-    #[inline(always)]
-    pub fn is_settled(&self, gva: Gva, write: bool, generation: u64) -> bool {
-        let line = gva.0 >> 6;
-        if self.watched >> (line & 63) & 1 == 0 {
-            return true;
-        }
-        if self.neighbours.is_some_and(|n| !n.knows(gva.0)) {
-            return false;
-        }
-        self.simulated >> (line & 63) & 1 == 0
-            || self.recent[(line & self.slots) as usize % 64].settles(line, generation, write)
-    }
-
-    /// Access number `access` is a dependent load, whatever answers it.
-    #[inline(always)]
-    pub fn dependent_load(&mut self, access: u64) {
-        self.chains.load(access);
-    }
 }
 
 impl Caches {
@@ -202,6 +177,7 @@ impl Caches {
             neighbours: vec![Neighbours::default(); vcpus],
             translations: vec![Translations::default(); vcpus],
             recent: vec![std::array::from_fn(|_| Recent::default()); vcpus],
+            settled: vec![Settled::default(); vcpus],
             kept,
             inclusive,
             walked: u64::MAX,
@@ -211,6 +187,7 @@ impl Caches {
             chains: vec![Chains::default(); vcpus],
             second_tlb: profile.tlb.iter().find_map(|t| t.miss_cycles).unwrap_or(0),
             slots: slots - 1,
+            lines: Vec::new(),
             classes,
         });
         configs.iter().for_each(|&config| caches.add_config(config));
@@ -278,25 +255,13 @@ impl Caches {
         self.each().for_each(|one| one.stalls.dependent(cycles));
     }
 
-    /// What a vCPU's accesses change at once, and what tells whether they change more.
-    #[inline(always)]
-    pub fn watch(&mut self, vcpu: usize) -> Watch<'_> {
-        let Caches { prefetch, neighbours, recent, chains, classes, slots, .. } = self;
-        Watch {
-            neighbours: prefetch.is_some().then(|| &neighbours[vcpu]),
-            recent: &recent[vcpu],
-            chains: &mut chains[vcpu],
-            watched: classes.watched,
-            simulated: classes.simulated,
-            slots: *slots,
-        }
-    }
-
     /// The prefetcher sees an access to data. Most lines are watched for it alone: what [`Caches::access`] needs of a line
     /// that is simulated.
     #[inline(always)]
     pub fn note(&mut self, vcpu: usize, gva: Gva) -> Option<Seen> {
-        let near = self.prefetch.and_then(|_| self.neighbours[vcpu].used(gva.0));
+        let settled = &mut self.settled[vcpu];
+        let near =
+            self.prefetch.and_then(|_| self.neighbours[vcpu].used(gva.0, |page| settled.forget_page(page)));
         self.classes.rank(gva.0).map(|rank| Seen { rank, near })
     }
 
@@ -314,14 +279,18 @@ impl Caches {
     ) {
         let line = a.gva.0 >> 6;
         let slot = (line & self.slots) as usize % 64;
-        match self.recent[a.vcpu][slot].hit(line, a.generation, a.write) {
+        let recent = &mut self.recent[a.vcpu][slot];
+        let first = recent.first();
+        match recent.hit(line, a.generation, a.write) {
+            Some(0) => return,
             None => self.simulate(a, slot, seen, translate, place, from_memory),
-            Some(at) if at > 0 && a.at_once > 1 && self.walked == self.now.access => {
+            Some(_) if a.at_once > 1 && self.walked == self.now.access => {
                 let now = self.now;
                 self.each().for_each(|one| one.stalls.windows.answered(now, false));
             }
             Some(_) => {}
         }
+        self.settled[a.vcpu].forget_line(first);
     }
 
     /// The caches of the ideal run, of each configuration, and of each layout of frames.
@@ -344,9 +313,15 @@ impl Caches {
         (0..self.vcpus).for_each(|vcpu| self.forget_of(vcpu, slot));
     }
 
+    #[inline]
     fn forget_of(&mut self, vcpu: usize, slot: usize) {
+        if self.recent[vcpu][slot].len() == 0 {
+            return;
+        }
         self.bring_in_order(vcpu, slot);
-        self.recent[vcpu][slot].truncate(0);
+        let recent = &mut self.recent[vcpu][slot];
+        self.settled[vcpu].forget_line(recent.first());
+        recent.truncate(0);
     }
 
     fn simulate(
@@ -363,7 +338,7 @@ impl Caches {
             self.forget_others(a.vcpu, slot);
         }
         let Caches { levels, translations, ideal, configs, framed, latency, prefetch, .. } = self;
-        let Caches { classes, draws, now, memory, recent, kept, inclusive, vcpus, .. } = self;
+        let Caches { classes, draws, now, memory, recent, kept, inclusive, vcpus, lines, .. } = self;
         let weight = classes.weight(rank);
         let page = a.gva.0 >> 12;
         let Some((size, frames)) =
@@ -372,14 +347,32 @@ impl Caches {
             return;
         };
         let fetched = fetched(near, size, *prefetch, memory.page_cross_cycles);
-        let line = |frame: u64| draws.line(Hpa(frame << 12 | a.gva.0 & 0xfff));
+        // Configurations with their data in the same frame have the same line, which costs a permutation.
+        lines.clear();
+        for (i, frame) in frames.iter().enumerate() {
+            let line = match frame.like {
+                like if like < i => lines[like],
+                _ => draws.line(Hpa(frame.number << 12 | a.gva.0 & 0xfff)),
+            };
+            lines.push(line);
+        }
+        let (&of_guest, of_configs) = lines.split_first().expect("the ideal run's comes first");
+        let recent = &mut recent[a.vcpu][slot];
+        let first = ideal.caches.first_level(a.vcpu, of_guest, rank);
+        let held = first[..recent.len()].iter().position(|&held| held == of_guest);
+        // What is known of one set is so of all: the line is not among those that fill the set.
+        let first_lacks = held.is_none() && recent.len() == first.len();
+        let walked = a.at_once > 1 && self.walked == now.access;
         let mut filled = 0;
         // Whether memory answers.
-        let mut wait = |one: &mut Cached, frame: u64| {
-            let answers = one.caches.access(a.vcpu, line(frame), rank, 0, a.write);
+        let mut wait = |one: &mut Cached, line: Line| {
+            let answers = match first_lacks {
+                true => one.caches.access_above(a.vcpu, line, rank, a.write),
+                false => one.caches.access(a.vcpu, line, rank, 0, a.write),
+            };
             filled = filled.max(answers);
             let answers = answers.min(fetched.level);
-            if a.at_once > 1 {
+            if walked {
                 one.stalls.windows.answered(*now, answers == *levels);
             }
             if answers == 0 {
@@ -391,18 +384,14 @@ impl Caches {
             one.stalls.data(rank, weight, answers, cycles - latency[0], waits);
             answers == *levels
         };
-        let (&of_guest, frames) = frames.split_first().expect("the ideal run's comes first");
-        let recent = &mut recent[a.vcpu][slot];
-        let first = ideal.caches.first_level(a.vcpu, line(of_guest), rank);
-        let held = first[..recent.len()].iter().position(|&held| held == line(of_guest));
         wait(ideal, of_guest);
-        for (config, (one, &frame)) in configs.iter_mut().zip(frames).enumerate() {
-            if wait(one, frame) {
+        for (config, (one, &line)) in configs.iter_mut().zip(of_configs).enumerate() {
+            if wait(one, line) {
                 from_memory(config, weight);
             }
         }
         for f in framed {
-            wait(&mut f.cached, frames[f.config]);
+            wait(&mut f.cached, of_configs[f.config]);
         }
         let used = Used { line: a.gva.0 >> 6, generation: a.generation, owned: a.write || *vcpus == 1 };
         recent.used(used, held, *kept);

@@ -47,14 +47,18 @@ impl Neighbours {
         self.sets[set(page)].iter().any(|&(held, lines)| held == page && lines >> (va >> 6 & 63) & 1 != 0)
     }
 
-    /// Notes an access to `va`. Returns where a recently used line stands next to the access's.
+    /// Notes an access to `va`. Returns where a recently used line stands next to the access's. `forgotten` gets the number of
+    /// the page that leaves for the access's.
     #[inline]
-    pub fn used(&mut self, va: u64) -> Option<Near> {
+    pub fn used(&mut self, va: u64, forgotten: impl FnOnce(u64)) -> Option<Near> {
         let (page, line) = (va >> 12, va >> 6 & 63);
         let set = &mut self.sets[set(page)];
         let at = set.iter().position(|&(held, _)| held == page);
         let lines = at.map_or(0, |at| set[at].1);
         if lines >> line & 1 == 0 {
+            if at.is_none() {
+                forgotten(set[WAYS - 1].0);
+            }
             // A loop of its own: a call that moves memory costs more than the few moves.
             for i in (0..at.unwrap_or(WAYS - 1)).rev() {
                 set[i + 1] = set[i];
@@ -82,24 +86,24 @@ mod tests {
     fn a_neighbour_counts_up_and_down() {
         let mut n = Neighbours::default();
         assert!(!n.knows(0x1fc0));
-        assert_eq!(n.used(0x1fc0), None);
+        assert_eq!(n.used(0x1fc0, |_| ()), None);
         assert!(n.knows(0x1fc0) && n.knows(0x1fff) && !n.knows(0x1f80) && !n.knows(0x3fc0));
-        assert_eq!(n.used(0x1f80), Some(Near::InPage), "downwards");
-        assert_eq!(n.used(0x1fc0), Some(Near::InPage), "again");
-        assert_eq!(n.used(0x1d00), None, "far from the others");
+        assert_eq!(n.used(0x1f80, |_| ()), Some(Near::InPage), "downwards");
+        assert_eq!(n.used(0x1fc0, |_| ()), Some(Near::InPage), "again");
+        assert_eq!(n.used(0x1d00, |_| ()), None, "far from the others");
     }
 
     #[test]
     fn a_stream_enters_a_page_from_either_side() {
         let mut n = Neighbours::default();
         assert_eq!(
-            [0x3000, 0x2fc0, 0x2f80].map(|va| n.used(va)),
+            [0x3000, 0x2fc0, 0x2f80].map(|va| n.used(va, |_| ())),
             [None, Some(Near::AcrossPages), Some(Near::InPage)]
         );
-        assert_eq!(n.used(0x5fc0), None);
-        assert_eq!(n.used(0x6000), Some(Near::AcrossPages));
-        assert_eq!(n.used(0x7000), None, "the first lines of two pages are no neighbours");
-        assert_eq!(n.used(0), None, "nothing is before the first page");
+        assert_eq!(n.used(0x5fc0, |_| ()), None);
+        assert_eq!(n.used(0x6000, |_| ()), Some(Near::AcrossPages));
+        assert_eq!(n.used(0x7000, |_| ()), None, "the first lines of two pages are no neighbours");
+        assert_eq!(n.used(0, |_| ()), None, "nothing is before the first page");
     }
 
     #[test]
@@ -110,7 +114,7 @@ mod tests {
             for line in 0..64 {
                 for at in arrays {
                     assert_eq!(
-                        n.used(at + line * 64) == Some(Near::InPage),
+                        n.used(at + line * 64, |_| ()) == Some(Near::InPage),
                         line > 0,
                         "{bits} {at:#x} {line}"
                     );
@@ -124,10 +128,10 @@ mod tests {
         let mut n = Neighbours::default();
         let pages: Vec<u64> = (1..).filter(|p| set(*p) == set(1)).take(WAYS + 1).collect();
         let at = |i: usize| pages[i] << 12;
-        (0..WAYS).for_each(|i| _ = n.used(at(i)));
-        n.used(at(1));
-        n.used(at(0) + 64);
-        n.used(at(WAYS));
+        (0..WAYS).for_each(|i| _ = n.used(at(i), |_| ()));
+        n.used(at(1), |_| ());
+        n.used(at(0) + 64, |_| ());
+        n.used(at(WAYS), |_| ());
         assert!(n.knows(at(0)) && n.knows(at(WAYS)) && !n.knows(at(1)));
     }
 }

@@ -53,6 +53,12 @@ impl Recent {
         self.len
     }
 
+    /// The line used last; none is `u64::MAX`.
+    #[inline(always)]
+    pub fn first(&self) -> u64 {
+        self.lines[0].line
+    }
+
     /// Would an access to `line` change nothing at all?
     #[inline(always)]
     pub fn settles(&self, line: u64, generation: u64, write: bool) -> bool {

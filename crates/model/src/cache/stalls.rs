@@ -119,7 +119,7 @@ impl Stalls {
     }
 
     /// A walk's reference outside the sample.
-    #[inline]
+    #[inline(always)]
     pub fn unseen_reference(&mut self, step: (usize, usize), waits: Waits) {
         self.unseen[step.0][step.1] += 1;
         let cycles = u64::from(self.means[step.0][step.1]);

@@ -4,6 +4,8 @@
 use super::*;
 use crate::Paging;
 use crate::host::{Frames, HostMemory};
+use crate::memory::Memory as _;
+use crate::page::Page;
 use proptest::prelude::*;
 
 /// An access, whatever answers.
@@ -18,6 +20,11 @@ fn see(
     }
 }
 
+/// Where no placement counts, no walk asks which page it reads.
+fn no_page() -> Page {
+    unreachable!("data caches ask for no page")
+}
+
 /// Pages that share one set of the prefetcher's table, one more than the set holds, and the pages beside them.
 fn pages() -> Vec<u64> {
     let shared = (1..).filter(|p| neighbours::set(*p) == neighbours::set(1)).take(neighbours::WAYS + 1);
@@ -25,9 +32,9 @@ fn pages() -> Vec<u64> {
 }
 
 proptest! {
-    /// One side passes by what [`Caches::is_settled`] says changes nothing.
+    /// On one side, [`Watch::takes`] takes what it can.
     #[test]
-    fn a_settled_access_changes_nothing(
+    fn what_is_taken_without_a_look_at_a_cache_is_what_the_caches_see(
         exact in any::<bool>(), zen4 in any::<bool>(), vcpus in 1usize..3,
         ops in proptest::collection::vec((0u8..40, 0usize..10, 0u64..80, any::<bool>()), 1..800),
     ) {
@@ -53,7 +60,7 @@ proptest! {
                     0 => generation += u64::from(all),
                     1 | 2 => {
                         let at_once = caches.at_once(vcpu, dependent);
-                        caches.walker(usize::from(op) - 1, vcpu, at_once).touch(1, 0, Hpa(gva.0));
+                        caches.walker(usize::from(op) - 1, vcpu, at_once).touch(1, 0, || Hpa(gva.0), no_page);
                     }
                     _ => {
                         if begins {
@@ -65,7 +72,7 @@ proptest! {
                         let at_once = caches.at_once(vcpu, dependent);
                         let access = Access { vcpu, gva, write, at_once, generation };
                         let is_seen = caches.classes.watched >> line & 1 != 0;
-                        if is_seen && (all || !caches.watch(vcpu).is_settled(gva, write, generation)) {
+                        if is_seen && (all || !caches.watch(vcpu).takes(gva, write, generation, number)) {
                             see(caches, access, || Some((Gpa(gva.0), size)), place);
                         }
                     }
@@ -107,7 +114,7 @@ fn rounds(profile: &Profile, frames: Frames, pages: u64, walk_every: Option<u64>
         see(&mut caches, a, || Some((Gpa(gva.0), PageSize::Size4K)), place);
         if walk_every.is_some_and(|every| access % every == 0) {
             let at = Hpa((1 << 20 | access) << 12 | 5 << 6);
-            (0..NAMES.len()).for_each(|c| _ = caches.walker(c, 0, 1).touch(1, 0, at));
+            (0..NAMES.len()).for_each(|c| _ = caches.walker(c, 0, 1).touch(1, 0, || at, no_page));
         }
     }
     std::array::from_fn(|config| {

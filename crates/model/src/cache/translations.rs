@@ -6,6 +6,14 @@ use bifold_mmu::{Gpa, Hpa, PageSize};
 
 const SLOTS: usize = 256;
 
+/// Where a 4 KB page is in the ideal run or in a configuration.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Frame {
+    pub number: u64,
+    /// The first of the page's frames that has this number: its place among them.
+    pub like: usize,
+}
+
 /// Translations of pages used lately, of one vCPU.
 #[derive(Debug, Clone)]
 pub(super) struct Translations {
@@ -14,7 +22,7 @@ pub(super) struct Translations {
     /// Per slot: the size of the guest's page.
     sizes: Box<[PageSize]>,
     /// Per slot: the frame in the ideal run, then in each configuration.
-    frames: Vec<u64>,
+    frames: Vec<Frame>,
 }
 
 impl Default for Translations {
@@ -37,15 +45,18 @@ impl Translations {
         configs: usize,
         translate: impl FnOnce() -> Option<(Gpa, PageSize)>,
         place: impl Fn(usize, Gpa) -> Hpa,
-    ) -> Option<(PageSize, &[u64])> {
+    ) -> Option<(PageSize, &[Frame])> {
         let slot = page as usize % SLOTS;
         let frames = slot * (configs + 1)..(slot + 1) * (configs + 1);
         if self.tags[slot] != (page, generation) {
             let (gpa, size) = translate()?;
-            self.frames.resize(SLOTS * (configs + 1), 0);
+            self.frames.resize(SLOTS * (configs + 1), Frame::default());
             let held = &mut self.frames[frames.clone()];
-            held[0] = gpa.frame();
-            held[1..].iter_mut().enumerate().for_each(|(i, frame)| *frame = place(i, gpa).0 >> 12);
+            for i in 0..held.len() {
+                let number = i.checked_sub(1).map_or(gpa.frame(), |config| place(config, gpa).0 >> 12);
+                let like = held[..i].iter().position(|frame| frame.number == number).unwrap_or(i);
+                held[i] = Frame { number, like };
+            }
             self.sizes[slot] = size;
             self.tags[slot] = (page, generation);
         }

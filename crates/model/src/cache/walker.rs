@@ -4,6 +4,8 @@
 use super::Caches;
 use super::hierarchy::MOST_LEVELS;
 use super::stalls::Waits;
+use crate::memory::Memory;
+use crate::page::Page;
 use bifold_mmu::Hpa;
 
 impl Caches {
@@ -26,17 +28,26 @@ pub(crate) struct CachedMemory<'a> {
     waits: Waits,
 }
 
-impl CachedMemory<'_> {
-    /// A walk reads the entry at `place`: see [`Memory::touch`](crate::memory::Memory::touch).
-    #[inline]
-    pub fn touch(&mut self, guest: u8, host: u8, place: Hpa) -> usize {
-        let at = place.0;
+impl Memory for CachedMemory<'_> {
+    #[inline(always)]
+    fn touch(&mut self, guest: u8, host: u8, at: impl FnOnce() -> Hpa, _: impl FnOnce() -> Page) -> usize {
+        let place = at();
         let step = (usize::from(guest), usize::from(host));
-        let CachedMemory { caches, config, vcpu, waits } = self;
-        let Some(rank) = caches.classes.rank(at) else {
-            caches.configs[*config].stalls.unseen_reference(step, *waits);
+        if self.caches.classes.simulated >> (place.0 >> 6 & 63) & 1 == 0 {
+            self.caches.configs[self.config].stalls.unseen_reference(step, self.waits);
             return 0;
-        };
+        }
+        self.simulate(step, place)
+    }
+}
+
+impl CachedMemory<'_> {
+    /// [`Memory::touch`] of a line that is simulated.
+    #[inline(never)]
+    fn simulate(&mut self, step: (usize, usize), place: Hpa) -> usize {
+        let at = place.0;
+        let CachedMemory { caches, config, vcpu, waits } = self;
+        let rank = caches.classes.rank(at).unwrap_or(0);
         // The walk's line is the most recent now, and what it pushed out may be any vCPU's.
         caches.forget((at >> 6 & caches.slots) as usize);
         let (line, first) = (caches.draws.line(place), usize::from(caches.memory.walk_level) - 1);

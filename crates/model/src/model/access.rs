@@ -47,8 +47,8 @@ impl Model {
         let mut misses = self.misses;
         loop {
             i = self.consume_hits::<OBSERVED>(words, i, window);
-            if !OBSERVED && self.missed_all && self.charges.is_none() {
-                i = self.consume_steady(words, i, window);
+            if self.missed_all && self.charges.is_none() && !(OBSERVED && self.observers.places.is_some()) {
+                i = self.consume_steady::<OBSERVED>(words, i, window);
             }
             let Some(&w) = words.get(i) else { break };
             if i >= window {
@@ -126,7 +126,12 @@ impl Model {
     /// Consumes accesses from word `i` on as long as the filters answer them and they change nothing that observers
     /// simulate, at most up to word `end`. Returns the number of the first word left.
     #[inline(always)]
-    fn consume_hits<const OBSERVED: bool>(&mut self, words: &[u64], i: usize, end: usize) -> usize {
+    pub(super) fn consume_hits<const OBSERVED: bool>(
+        &mut self,
+        words: &[u64],
+        i: usize,
+        end: usize,
+    ) -> usize {
         let Model { vcpus, current, observers: Observers { caches, places }, has_code, common, .. } = self;
         let (vcpu, accesses, words) = (*current, &mut common.accesses, &words[..end.min(words.len())]);
         let v = &mut vcpus[vcpu];
@@ -182,18 +187,16 @@ pub(super) fn hits(
             break;
         }
         let (write, fetch, page) = (is(STORE), is(FETCH), (w & PAYLOAD_MASK) >> 12);
-        if !fetch && !watcher.is_settled(gva, write, *generation) {
-            break;
-        }
         // Without a jump for each kind, which a processor cannot foresee.
         let filter = if fetch { &mut *code } else { &mut *data };
         if !(fetch && !has_code || filter.hit(page, write, now + 1)) {
             break;
         }
-        made += u64::from(!fetch);
-        if !fetch {
-            watcher.used(gva, kind == kind::LOAD_DEPENDENT, made);
+        // The general way comes next after a break, and finds the filter as it would be without.
+        if !fetch && !watcher.takes(gva, write, kind == kind::LOAD_DEPENDENT, *generation, made + 1) {
+            break;
         }
+        made += u64::from(!fetch);
         now += 1;
         i += 1;
     }

@@ -35,6 +35,15 @@ impl Observers {
         if side == Side::Data { caches.at_once(vcpu, dependent) } else { 1 }
     }
 
+    /// [`Observers::at`] of an access to data that walks. A dependent load goes on with its chain first.
+    #[inline]
+    pub fn walks(&mut self, access: u64, vcpu: usize, dependent: bool) -> u64 {
+        if let (true, Some(caches)) = (dependent, &mut self.caches) {
+            caches.watch(vcpu).dependent_load(access);
+        }
+        self.at(access, vcpu, Side::Data, dependent)
+    }
+
     /// Memory as the walks of configuration `config` see it. `at_once`: of the accesses that they belong to.
     #[inline]
     pub fn memory(&mut self, config: usize, vcpu: usize, at_once: u64) -> Observed<'_> {
@@ -55,35 +64,26 @@ impl Observers {
 
 /// What watches accesses to data that a filter answers.
 pub(super) trait Watcher {
-    /// Would an access change nothing but what [`Watcher::used`] notes?
-    fn is_settled(&self, gva: Gva, write: bool, generation: u64) -> bool;
-
-    /// Access number `access` took place, and was settled.
-    fn used(&mut self, gva: Gva, dependent: bool, access: u64);
+    /// Notes access number `access`. False if more than a note is needed; nothing has changed then.
+    fn takes(&mut self, gva: Gva, write: bool, dependent: bool, generation: u64, access: u64) -> bool;
 }
 
 /// Nothing watches.
 impl Watcher for () {
     #[inline(always)]
-    fn is_settled(&self, _: Gva, _: bool, _: u64) -> bool {
+    fn takes(&mut self, _: Gva, _: bool, _: bool, _: u64, _: u64) -> bool {
         true
     }
-
-    #[inline(always)]
-    fn used(&mut self, _: Gva, _: bool, _: u64) {}
 }
 
 impl Watcher for Watch<'_> {
     #[inline(always)]
-    fn is_settled(&self, gva: Gva, write: bool, generation: u64) -> bool {
-        Watch::is_settled(self, gva, write, generation)
-    }
-
-    #[inline(always)]
-    fn used(&mut self, _: Gva, dependent: bool, access: u64) {
-        if dependent {
+    fn takes(&mut self, gva: Gva, write: bool, dependent: bool, generation: u64, access: u64) -> bool {
+        let taken = Watch::takes(self, gva, write, generation, access);
+        if taken && dependent {
             self.dependent_load(access);
         }
+        taken
     }
 }
 
@@ -96,17 +96,16 @@ pub(super) struct Placing<'a> {
 
 impl Watcher for Placing<'_> {
     #[inline(always)]
-    fn is_settled(&self, gva: Gva, write: bool, generation: u64) -> bool {
-        self.places.knows(self.vcpu, gva, generation)
-            && self.watch.as_ref().is_none_or(|watch| watch.is_settled(gva, write, generation))
-    }
-
-    #[inline(always)]
-    fn used(&mut self, gva: Gva, dependent: bool, access: u64) {
-        self.places.count(self.vcpu, gva);
-        if let Some(watch) = &mut self.watch {
-            watch.used(gva, dependent, access);
+    fn takes(&mut self, gva: Gva, write: bool, dependent: bool, generation: u64, access: u64) -> bool {
+        let taken = self.places.knows(self.vcpu, gva, generation)
+            && self
+                .watch
+                .as_mut()
+                .is_none_or(|w| Watcher::takes(w, gva, write, dependent, generation, access));
+        if taken {
+            self.places.count(self.vcpu, gva);
         }
+        taken
     }
 }
 
@@ -120,10 +119,13 @@ pub(super) struct Observed<'a> {
 impl Memory for Observed<'_> {
     #[inline]
     fn touch(&mut self, guest: u8, host: u8, at: impl FnOnce() -> Hpa, page: impl FnOnce() -> Page) -> usize {
-        let answered = self.caches.as_mut().map_or(0, |caches| caches.touch(guest, host, at()));
-        if let Some(places) = &mut self.places {
-            places.touch(guest, host, page(), answered);
-        }
+        let Observed { caches, places } = self;
+        let Some(places) = places else {
+            return caches.as_mut().map_or(0, |caches| caches.touch(guest, host, at, page));
+        };
+        let page = page();
+        let answered = caches.as_mut().map_or(0, |caches| caches.touch(guest, host, at, || page));
+        places.touch(guest, host, page, answered);
         answered
     }
 }

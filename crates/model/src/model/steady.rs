@@ -4,24 +4,31 @@
 //! counts alone, so it takes a shorter way to the same state as [`super::miss`]. Whether a miss is such a one is known before
 //! anything is changed.
 
-use super::access::{KINDS, LOAD, STORE, hits};
+use super::access::{KINDS, LOAD, STORE};
 use super::groups::Group;
+use super::observe::Observers;
 use super::{Model, Vcpu};
 use crate::access::Steady;
 use crate::guest::GuestTables;
+use crate::memory::Uncached;
 use crate::regime::Regime;
 use bifold_mmu::{Gva, Side};
-use bifold_trace::event::{KIND_SHIFT, PAYLOAD_MASK, head_va};
+use bifold_trace::event::{KIND_SHIFT, PAYLOAD_MASK, head_va, kind};
 
 /// The most configurations for which a miss may take the shorter way.
 const MOST: usize = u64::BITS as usize;
 
 impl Model {
     /// Consumes accesses from word `i` on, which the filter does not answer: steady misses, and in between what filters answer, at
-    /// most up to word `end`. Returns the number of the first word left.
+    /// most up to word `end`. Returns the number of the first word left. Of observers, data caches alone may be there.
     #[inline(never)]
-    pub(super) fn consume_steady(&mut self, words: &[u64], mut i: usize, end: usize) -> usize {
-        let Model { regimes, groups, guest, vcpus, current, frames, has_code, common, misses, .. } = self;
+    pub(super) fn consume_steady<const OBSERVED: bool>(
+        &mut self,
+        words: &[u64],
+        mut i: usize,
+        end: usize,
+    ) -> usize {
+        let Model { regimes, groups, guest, current, .. } = self;
         let words = &words[..end.min(words.len())];
         let access =
             |i: usize| words.get(i).filter(|&w| KINDS[(w >> KIND_SHIFT) as usize] & (LOAD | STORE) != 0);
@@ -32,27 +39,34 @@ impl Model {
         if !access(i).is_some_and(misses_all) || regimes.len() > MOST || !may(regimes) {
             return i;
         }
-        let v = &mut vcpus[*current];
         let mut taken = 0;
         while let Some(&w) = access(i) {
-            let write = KINDS[(w >> KIND_SHIFT) as usize] == STORE;
-            if !take(regimes, groups, guest, *frames, v, Gva(head_va(w)), write) {
+            let Model { regimes, groups, guest, vcpus, current, frames, common, observers, .. } = self;
+            let (kind, gva) = (w >> KIND_SHIFT, Gva(head_va(w)));
+            let (write, dependent) = (KINDS[kind as usize] == STORE, kind == kind::LOAD_DEPENDENT);
+            let v = &mut vcpus[*current];
+            let seen_by = (&mut *observers, common.accesses + 1, dependent);
+            if !take::<OBSERVED>(regimes, groups, guest, *frames, v, gva, write, seen_by) {
                 break;
             }
             taken += 1;
             common.accesses += 1;
-            i = hits(words, i + 1, v, &mut common.accesses, *has_code, ());
+            if OBSERVED {
+                self.observe(gva, write, dependent);
+            }
+            i = self.consume_hits::<OBSERVED>(words, i + 1, end);
         }
-        *misses += taken;
-        regimes.iter_mut().for_each(|regime| regime.count_steady(taken));
+        self.misses += taken;
+        self.regimes.iter_mut().for_each(|regime| regime.count_steady(taken));
         i
     }
 }
 
 /// Takes an access to data that the filter did not answer, if it is a steady miss. What all of a run have in common is the
-/// caller's to count.
+/// caller's to count. `seen_by`: the observers, the access's number, and whether the core waits for its walk.
 #[inline(always)]
-fn take(
+#[allow(clippy::too_many_arguments)]
+fn take<const OBSERVED: bool>(
     regimes: &mut [Regime],
     groups: &mut [Group],
     guest: &GuestTables,
@@ -60,6 +74,7 @@ fn take(
     v: &mut Vcpu,
     gva: Gva,
     write: bool,
+    (observers, access, dependent): (&mut Observers, u64, bool),
 ) -> bool {
     let (vcpu, time) = (v.index, v.time + 1);
     if !groups.iter_mut().all(|g| g.tlbs[vcpu].misses_small(Side::Data, gva)) {
@@ -96,8 +111,15 @@ fn take(
         }
         tlb.fill_small(Side::Data, gva, bits, time, &mut v.filters);
     }
-    for regime in regimes {
-        regime.walk_steady(&miss);
+    if OBSERVED {
+        let at_once = observers.walks(access, vcpu, dependent);
+        for (r, regime) in regimes.iter_mut().enumerate() {
+            if let Some(caches) = &mut observers.caches {
+                regime.walk_steady(&miss, &mut caches.walker(r, vcpu, at_once));
+            }
+        }
+    } else {
+        regimes.iter_mut().for_each(|regime| regime.walk_steady(&miss, &mut Uncached));
     }
     v.filters[Side::Data as usize].file(page, write, false, time);
     true
@@ -105,9 +127,9 @@ fn take(
 
 #[cfg(test)]
 mod tests {
-    use crate::{Model, Options, Profile};
+    use crate::{CacheMode, Model, Options, Profile};
     use bifold_mmu::{Gpa, Gva};
-    use bifold_trace::{Event, Generator};
+    use bifold_trace::{DecodeError, Event, Generator};
 
     /// First address of trace T's random part.
     const RANDOM: u64 = 0x1_0000_0000;
@@ -144,7 +166,7 @@ mod tests {
             let at = page(n).0;
             if write { Event::Store(at) } else { Event::Load(at) }.encode(&mut words);
         }
-        model.consume_steady(&words, 0, words.len())
+        model.consume_steady::<false>(&words, 0, words.len())
     }
 
     #[test]
@@ -161,6 +183,37 @@ mod tests {
             assert_eq!([more.walks, more.l1_misses, more.tlb_misses()], [64; 3], "{}", config.name());
             assert_eq!(more.accesses, 66, "{}", config.name());
             assert_eq!(more.all_exits(), 0);
+        }
+    }
+
+    /// With charges, every miss takes the general way.
+    #[test]
+    fn steady_misses_wait_for_data_caches_as_they_do_on_the_general_way() {
+        let mut words = Vec::new();
+        let mut keep = |w: &[u64]| {
+            words.extend_from_slice(w);
+            Ok::<(), DecodeError>(())
+        };
+        Generator::parse("t:20000").unwrap().run(&mut keep).unwrap();
+        // Every other load of a random page depends on the one before.
+        for n in 0..20_000u64 {
+            let at = page(n * 2_654_435_761 % 4096).0 | ((n * 832) & 0xfc0);
+            if n % 2 == 0 { Event::Load(at) } else { Event::LoadDependent(at) }.encode(&mut words);
+        }
+        for profile in ["i5-7600", "zen4"] {
+            for caches in [CacheMode::Sampled, CacheMode::Exact] {
+                let totals = |charges: bool| {
+                    let guest_frames = Generator::parse("t:20000").unwrap().guest_frames();
+                    let options = Options { guest_frames, caches, ..Options::default() };
+                    let mut model = Model::new(&Profile::load(profile, &[]).unwrap(), options);
+                    if charges {
+                        model.charge(false);
+                    }
+                    model.consume(&words).unwrap();
+                    model.totals()
+                };
+                assert_eq!(totals(false), totals(true), "{profile} {caches:?}");
+            }
         }
     }
 

@@ -15,7 +15,7 @@ use crate::access::{Miss, Steady};
 use crate::ages::Reuse;
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
-use crate::memory::{Memory, Refs};
+use crate::memory::{Memory, References};
 use crate::page::Page;
 use crate::profile::ExitCosts;
 use bifold_mmu::{Entry, Gpa, Gva, Hpa, Start, WalkCache};
@@ -79,10 +79,17 @@ impl<const BASE: u64> PagingMode for Direct<BASE> {
     }
 
     #[inline]
-    fn walk_steady(&mut self, caches: &mut WalkCache, miss: &Steady<'_>, refs: &mut Refs) {
+    fn walk_steady<M: Memory>(
+        &mut self,
+        caches: &mut WalkCache,
+        miss: &Steady<'_>,
+        refs: &mut References<'_, M>,
+        _: &HostMemory,
+    ) {
         // Caches hold addresses as the hardware has them.
         let table = |level| miss.path.table(level).wrapping_add(BASE);
-        walk_1d_steady(caches, miss.format, miss.gva, refs, table);
+        let page = |at: u64| page_at::<BASE>(Gpa(at.wrapping_sub(BASE)));
+        walk_1d_steady(caches, miss.format, miss.gva, refs, table, page);
     }
 
     fn walk_to_fault<M: Memory>(

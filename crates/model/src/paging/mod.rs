@@ -15,7 +15,7 @@ use crate::ages::Reuse;
 use crate::counts::Counts;
 use crate::guest::GuestTables;
 use crate::host::{Frames, HostMemory};
-use crate::memory::{Memory, References, Refs};
+use crate::memory::{Memory, References};
 use crate::page::Page;
 use crate::profile::ExitCosts;
 use crate::{KvmVersion, Paging};
@@ -110,7 +110,13 @@ pub trait PagingMode: Sized {
     fn steady(&mut self, caches: &WalkCache, miss: &Steady<'_>) -> Option<bool>;
 
     /// A walk that is [steady](PagingMode::steady).
-    fn walk_steady(&mut self, caches: &mut WalkCache, miss: &Steady<'_>, refs: &mut Refs);
+    fn walk_steady<M: Memory>(
+        &mut self,
+        caches: &mut WalkCache,
+        miss: &Steady<'_>,
+        refs: &mut References<'_, M>,
+        host: &HostMemory,
+    );
 
     /// A number that grows whenever entries that the guest dimension of walk caches may hold come to point elsewhere.
     #[inline]
@@ -293,18 +299,20 @@ impl Tables {
     }
 }
 
-/// The references of a steady walk of one dimension.
+/// The references of a steady walk of one dimension. `page` returns what decides on which node an entry lies.
 #[inline(always)]
-fn walk_1d_steady(
+fn walk_1d_steady<M: Memory>(
     caches: &mut WalkCache,
     format: &Format,
     gva: Gva,
-    refs: &mut Refs,
+    refs: &mut References<'_, M>,
     table: impl Fn(u8) -> u64,
+    page: impl Fn(u64) -> Page,
 ) {
-    let mut level = caches.first_table(format, gva.0, table);
+    let mut level = caches.first_table(format, gva.0, &table);
     while level > 0 {
-        refs.count(level, 0);
+        let at = || table(level) | format.index(level, gva.0) << 3;
+        refs.touch(level, 0, || Hpa(at()), || page(at()));
         level -= 1;
     }
 }

@@ -8,7 +8,7 @@ use crate::ages::Reuse;
 use crate::exit_log::Access;
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
-use crate::memory::{Memory, Refs};
+use crate::memory::{Memory, References};
 use crate::nested::{Nested, Violation};
 use crate::page::Made;
 use crate::profile::ExitCosts;
@@ -84,8 +84,14 @@ impl PagingMode for NestedPaging {
     }
 
     #[inline]
-    fn walk_steady(&mut self, caches: &mut WalkCache, miss: &Steady<'_>, refs: &mut Refs) {
-        self.0.walk_steady(caches, miss, refs);
+    fn walk_steady<M: Memory>(
+        &mut self,
+        caches: &mut WalkCache,
+        miss: &Steady<'_>,
+        refs: &mut References<'_, M>,
+        host: &HostMemory,
+    ) {
+        self.0.walk_steady(caches, miss, refs, host);
     }
 
     fn walk_to_fault<M: Memory>(

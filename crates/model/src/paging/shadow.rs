@@ -8,7 +8,7 @@ use crate::ages::Reuse;
 use crate::exit_log::Access;
 use crate::guest::GuestTables;
 use crate::host::HostMemory;
-use crate::memory::{Memory, Refs};
+use crate::memory::{Memory, References};
 use crate::profile::ExitCosts;
 use crate::shadow::{Fixed, Shadow, World};
 use bifold_mmu::{Entry, Gpa, Gva, PageSize, Step, Walk, WalkCache, walk};
@@ -93,12 +93,18 @@ impl PagingMode for ShadowPaging {
     }
 
     #[inline]
-    fn walk_steady(&mut self, caches: &mut WalkCache, miss: &Steady<'_>, refs: &mut Refs) {
-        let Some(path) = self.0.path(miss.vcpu, miss.gva) else {
+    fn walk_steady<M: Memory>(
+        &mut self,
+        caches: &mut WalkCache,
+        miss: &Steady<'_>,
+        refs: &mut References<'_, M>,
+        _: &HostMemory,
+    ) {
+        let Some(&path) = self.0.path(miss.vcpu, miss.gva) else {
             debug_assert!(false, "a steady walk has a path");
             return;
         };
-        walk_1d_steady(caches, miss.format, miss.gva, refs, |level| path.table(level));
+        walk_1d_steady(caches, miss.format, miss.gva, refs, |level| path.table(level), |at| self.0.table(at));
     }
 
     fn replaced(&self, _: &GuestTables) -> u64 {

@@ -3,7 +3,7 @@
 
 use crate::guest::{FRAMES, Guest, Op, ops};
 use crate::random::cases;
-use bifold_model::{Config, Model, Options, Profile};
+use bifold_model::{CacheMode, Config, Model, Options, Profile};
 use bifold_trace::{Event, Generator};
 use proptest::prelude::*;
 
@@ -21,6 +21,7 @@ proptest! {
     fn the_shorter_way_leads_to_the_same_counts(
         name in prop_oneof![Just("geometry-g"), Just("i5-7600"), Just("sapphire-rapids"), Just("xeon-gold-6252")],
         set in prop_oneof![3 => Just("cpu.tlb_tagged=true"), 1 => Just("cpu.tlb_tagged=false"), 1 => Just("cpu.pcid=true")],
+        caches in prop_oneof![Just(CacheMode::Off), Just(CacheMode::Sampled), Just(CacheMode::Exact)],
         config in 0..Config::KNOWN.len(), cpus in 1usize..3, ops in ops(400), seed in any::<u16>()
     ) {
         let profile = Profile::load(name, &[set.to_string()]).unwrap();
@@ -36,7 +37,14 @@ proptest! {
             guest.run(&loads[20..]);
         }
         let configs = vec![Config::KNOWN[config]];
-        let options = Options { configs, guest_frames: FRAMES, vcpus: cpus, interval_seconds: 1e-5, ..Options::default() };
+        let options = Options {
+            configs,
+            guest_frames: FRAMES,
+            vcpus: cpus,
+            interval_seconds: 1e-5,
+            caches,
+            ..Options::default()
+        };
         let [mut plain, mut general] = two(&profile, &options);
         plain.consume(&guest.words).unwrap();
         general.consume(&guest.words).unwrap();
@@ -54,12 +62,18 @@ fn generated_streams_have_the_same_counts_by_either_way() {
     ] {
         let generator = Generator::parse(stream).unwrap();
         let profile = Profile::load(name, &[]).unwrap();
-        let options =
-            Options { guest_frames: generator.guest_frames(), interval_seconds: 1e-4, ..Options::default() };
-        let outcomes = two(&profile, &options).map(|mut model| {
-            generator.run(&mut |words| model.consume(words)).unwrap();
-            model.finish()
-        });
-        assert_eq!(outcomes[0], outcomes[1], "{stream} {name}");
+        for caches in [CacheMode::Off, CacheMode::Sampled] {
+            let options = Options {
+                guest_frames: generator.guest_frames(),
+                interval_seconds: 1e-4,
+                caches,
+                ..Options::default()
+            };
+            let outcomes = two(&profile, &options).map(|mut model| {
+                generator.run(&mut |words| model.consume(words)).unwrap();
+                model.finish()
+            });
+            assert_eq!(outcomes[0], outcomes[1], "{stream} {name} {caches:?}");
+        }
     }
 }
