@@ -20,6 +20,7 @@ pub(crate) const WAYS: usize = 16;
 #[derive(Debug, Clone)]
 pub(crate) struct Assoc {
     sets: Sets<u64>,
+    sharers: u8,
     ways: usize,
 }
 
@@ -100,6 +101,26 @@ fn by_recency(head: &[u64]) -> impl Iterator<Item = usize> + use<> {
     })
 }
 
+/// Files a key that the set does not hold as its most recent.
+#[inline(always)]
+fn insert(set: &mut [u64], ways: usize, key: u64, attr: Attr) {
+    let Some((head, tags)) = set.split_first_chunk_mut::<HEAD>() else { return };
+    let way = if head[LIVE] == ways as u64 {
+        (head[ORDER] >> ((4 * (ways - 1)) & 63)) as usize & 0xf
+    } else {
+        head[LIVE] += 1;
+        let empty = equal_bytes(head[SIG], 0);
+        if empty != 0 {
+            (empty.trailing_zeros() >> 3) as usize
+        } else {
+            8 + (equal_bytes(head[SIG + 1], 0).trailing_zeros() >> 3) as usize
+        }
+    };
+    set_sig(head, way, signature(key));
+    promote(&mut head[ORDER], way);
+    tags[way] = tag(key, attr);
+}
+
 /// Drops the entries of a set whose tags are such.
 fn drop_if(set: &mut [u64], mut such: impl FnMut(u64) -> bool) {
     let (head, tags) = set.split_at_mut(HEAD);
@@ -151,7 +172,7 @@ impl Assoc {
         assert!(ways <= WAYS, "{ways} ways");
         let mut empty = blank(ways).to_vec();
         empty.resize(HEAD + ways, 0);
-        Assoc { sets: Sets::new(entries / ways, empty, sharers, joins), ways }
+        Assoc { sets: Sets::new(entries / ways, empty, sharers, joins), sharers, ways }
     }
 
     /// Drops everything of the sharers `of`.
@@ -217,26 +238,14 @@ impl Assoc {
     /// used.
     #[inline(always)]
     pub fn insert_absent(&mut self, index: u64, key: u64, of: u8, attr: Attr) {
-        let number = self.sets.of(index);
         let ways = self.ways;
-        let insert = |set: &mut [u64], (), _| {
-            let (head, tags) = set.split_at_mut(HEAD);
-            let way = if head[LIVE] == ways as u64 {
-                (head[ORDER] >> ((4 * (ways - 1)) & 63)) as usize & 0xf
-            } else {
-                head[LIVE] += 1;
-                let empty = equal_bytes(head[SIG], 0);
-                if empty != 0 {
-                    (empty.trailing_zeros() >> 3) as usize
-                } else {
-                    8 + (equal_bytes(head[SIG + 1], 0).trailing_zeros() >> 3) as usize
-                }
-            };
-            set_sig(head, way, signature(key));
-            promote(&mut head[ORDER], way);
-            tags[way] = tag(key, attr);
-        };
-        self.sets.change(number, of, |_| Some(()), insert);
+        if of == self.sharers {
+            if let Some(set) = self.sets.alike(index) {
+                return insert(set, ways, key, attr);
+            }
+        }
+        let number = self.sets.of(index);
+        self.sets.change(number, of, |_| Some(()), |set, (), _| insert(set, ways, key, attr));
         self.sets.changed(number, |_| {});
     }
 

@@ -427,7 +427,11 @@ impl Tlb {
         if let Some(Second::Narrow(array)) = self.second.get_mut(usize::from(second)) {
             array.insert_absent(k, k | self.space, self.sharers, attr);
         }
-        self.first[usize::from(first)].insert_absent(k | self.space, self.sharers, attr, time, filters);
+        let array = &mut self.first[usize::from(first)];
+        match array.alike(k | self.space) {
+            Some(mut set) => set.insert_absent(attr, time, filters),
+            None => array.insert_absent(k | self.space, self.sharers, attr, time, filters),
+        }
     }
 
     /// 4 KB page `page` was last used at `time`: what a filter knew, for the entry that holds it.

@@ -87,7 +87,7 @@ impl Regime {
 
     /// Would [`Regime::walk`] take no exit and note nothing, where walks [may](Regime::may_be_steady) be such: see
     /// [`PagingMode::steady`].
-    #[inline]
+    #[inline(always)]
     pub fn steady(&mut self, miss: &Steady<'_>) -> Option<bool> {
         let caches = &self.caches[miss.vcpu];
         each_mode!(&mut self.tables, t => t.steady(caches, miss))
