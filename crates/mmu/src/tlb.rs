@@ -331,7 +331,17 @@ impl Tlb {
     /// Drops the page's entries (INVLPG, or the page fault that the address caused), global
     /// ones too, and all pieces if it is held in pieces (Intel SDM vol. 3A 4.10.4.1).
     pub fn invalidate(&mut self, gva: Gva) {
-        for size in PageSize::ALL {
+        self.invalidate_from(PageSize::Size4K, gva);
+    }
+
+    /// [`Tlb::invalidate`] without entries of 4 KB pages: for an address in the other piece of a page of 4 MB, which the
+    /// arrays hold as two of 2 MB.
+    pub fn invalidate_large(&mut self, gva: Gva) {
+        self.invalidate_from(PageSize::Size2M, gva);
+    }
+
+    fn invalidate_from(&mut self, least: PageSize, gva: Gva) {
+        for size in PageSize::ALL.into_iter().filter(|&size| size >= least) {
             let k = key(size, gva) | self.space;
             self.first.iter_mut().for_each(|array| array.remove(k));
             for array in &mut self.second {
