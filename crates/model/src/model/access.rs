@@ -149,7 +149,7 @@ impl Model {
     /// after a flush that concerned only some.
     fn join_groups(&mut self) {
         self.join_at = self.misses + self.misses.clamp(64, JOIN);
-        if self.groups.len() > 1 && !self.profile.cpu.pcid {
+        if self.groups.len() > 1 && !self.pcid {
             join_equal(&mut self.groups);
         }
     }
