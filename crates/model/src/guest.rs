@@ -468,3 +468,6 @@ impl GuestTables {
         self.len() == 0
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -159,7 +159,7 @@ fn va(format: Tables) -> u64 {
 const SMALL: u64 = 40;
 
 /// A guest with small pages and a large one, all accessed and dirty, and its stream up to the loads of CR3.
-/// A page of 4 MB is two pages that have one entry. Walks begin at the entry of level `first`.
+/// With 4-byte entries, the second stretch is mapped by the second half of a table, and a page of 4 MB is two pages that have one entry. Walks begin at the entry of level `first`.
 fn guest(format: Tables, first: u8, cpus: usize) -> (Stream, Vec<GuestPage>) {
     const BITS: u64 = WRITE | 0x60;
     let mut stream = Stream::of(format);
@@ -169,6 +169,7 @@ fn guest(format: Tables, first: u8, cpus: usize) -> (Stream, Vec<GuestPage>) {
     for i in 0..=SMALL {
         let (level, gva, gfn) = match i {
             SMALL => (2, large, 0x2_0000),
+            20.. if format == Tables::TwoLevels => (1, small + (1 << 21) + (i << 12), 0x1_4000 + i),
             _ => (1, small + (i << 12), 0x1_0000 + i + if i >= 20 { 0x4000 } else { 0 }),
         };
         let bits = if level == 2 { BITS | 1 << 7 } else { BITS };
