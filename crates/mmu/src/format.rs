@@ -33,6 +33,8 @@ pub struct Format {
     depth: u8,
     /// log2 of the bytes of an entry: 3, or 2 in 32-bit paging.
     pub entry_shift: u32,
+    /// See [`Format::cached_as`].
+    cache_shift: u32,
     /// The entries of the highest level are read when CR3 is loaded, and kept in registers. They have no permissions, and
     /// walks begin below them (PAE; Intel SDM vol. 3A, 4.4.1).
     pub registers: bool,
@@ -79,6 +81,7 @@ const fn x86(name: &'static str, levels: [Level; MOST_LEVELS], depth: u8) -> For
         levels,
         depth,
         entry_shift: 3,
+        cache_shift: 0,
         registers: false,
         present: 1,
         write: 1 << 1,
@@ -102,7 +105,7 @@ pub static EPT: Format =
 pub static PAE: Format = Format { registers: true, ..x86("PAE", PAE_LEVELS, 3) };
 /// Two-level 32-bit paging with 4 MB pages (CR4.PSE). An entry is the low half of a word, and addresses have 32 bits: those above
 /// (PSE-36) are left out.
-pub static X86_32: Format = Format { entry_shift: 2, ..x86("32-bit", TWO_LEVELS, 2) };
+pub static X86_32: Format = Format { entry_shift: 2, cache_shift: 1, ..x86("32-bit", TWO_LEVELS, 2) };
 
 impl Format {
     /// Number of levels.
@@ -153,7 +156,7 @@ impl Format {
     /// paging an entry of level 2 maps twice as much.
     #[inline]
     pub fn cached_as(&self, va: u64) -> u64 {
-        va >> (3 - self.entry_shift)
+        va >> self.cache_shift
     }
 
     /// Does this entry of `level` end a walk by mapping a page?
