@@ -30,7 +30,7 @@ fn a_vcpu_s_registers_keep_what_they_loaded_whatever_was_looked_up_before() {
     assert!(guest.lookup(roots[0], VA).unwrap().writable);
     guest.store(Gpa(0x1038), 4 << 12 | 1);
     guest.load_registers(1, roots[1]);
-    assert_eq!([found(&mut guest, 0), found(&mut guest, 1)], [Ok(0x1_0000), Ok(0x2_0000)]);
+    assert_eq!([found(&mut guest, 1), found(&mut guest, 0)], [Ok(0x2_0000), Ok(0x1_0000)]);
     guest.load_registers(0, roots[0]);
     assert_eq!(found(&mut guest, 0), Ok(0x2_0000));
 }

@@ -156,15 +156,16 @@ impl Shadow {
         let pgd = self.vcpus[vcpu].cr3;
         self.vcpus[vcpu].pdptrs = guest.registers(vcpu);
         let mut slots = [0; 4];
-        for i in 0..if self.has_pae_root { 4 } else { 1 } {
+        let entries = if self.has_pae_root { 4 } else { 1 };
+        for (i, slot) in slots.iter_mut().enumerate().take(entries) {
             // An address in the gigabyte of the entry, whose register may be empty.
             let Ok(Start { table, .. }) = guest.start(guest.root(vcpu, pgd), Gva((i as u64) << 30)) else {
                 continue;
             };
             let quadrant = if self.has_4_byte_gpte { i as u8 } else { 0 };
             let role = Role { level: self.format.root_level(), direct: false, access: ACC_ALL, quadrant };
-            slots[i] = self.get_shadow_page(table >> 12, role, world);
-            self.pages.page_mut(slots[i]).root_count += 1;
+            *slot = self.get_shadow_page(table >> 12, role, world);
+            self.pages.page_mut(*slot).root_count += 1;
         }
         self.vcpus[vcpu].root = Root { pgd, slots };
         if let Some(world) = world {

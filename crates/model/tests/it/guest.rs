@@ -346,7 +346,7 @@ impl Guest {
         let large = if level > 1 { LARGE } else { 0 };
         let gfn = match level {
             1 => 0x1_0000 + u64::from(frame) % 0x400,
-            2 => 0x2_0000 + (u64::from(frame) % 16 << (self.format.shift(2) - 12)),
+            2 => 0x2_0000 + ((u64::from(frame) % 16) << (self.format.shift(2) - 12)),
             _ => 0,
         };
         gfn << 12 | large
